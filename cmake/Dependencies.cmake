@@ -1,0 +1,23 @@
+# Debian's libraries. Static where Debian ships an archive; the others are copied beside the program (see scripts/build).
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(tomlplusplus REQUIRED)
+find_package(prometheus-cpp REQUIRED)
+
+# Static archives that have no CMake package of their own.
+function(ingot_archive name header library)
+  find_path(INGOT_${name}_INCLUDE ${header} REQUIRED)
+  find_library(INGOT_${name}_LIBRARY NAMES ${library} REQUIRED)
+  add_library(ingot_${name} INTERFACE)
+  target_include_directories(ingot_${name} SYSTEM INTERFACE "${INGOT_${name}_INCLUDE}")
+  target_link_libraries(ingot_${name} INTERFACE "${INGOT_${name}_LIBRARY}")
+  add_library(ingot::${name} ALIAS ingot_${name})
+endfunction()
+ingot_archive(pcre2 pcre2.h libpcre2-8.a)
+ingot_archive(zstd zstd.h libzstd.a)
+ingot_archive(xxhash xxhash.h libxxhash.a)
+ingot_archive(sentencepiece sentencepiece_processor.h libsentencepiece.so)
+ingot_archive(sentencepiece_train sentencepiece_trainer.h libsentencepiece_train.so)

@@ -1,0 +1,25 @@
+# Imported targets for libtorch as it lies in PyTorch's own wheel (or in a user's own torch, a ROCm one for instance).
+#   ingot::torch       headers and the CPU libraries
+#   ingot::torch_cuda  adds the CUDA libraries (only with INGOT_CUDA)
+# find_package(Torch) is not used: it insists on a CUDA toolkit even for a CPU program.
+set(INGOT_TORCH_DIR "${PROJECT_SOURCE_DIR}/.deps/torch/torch" CACHE PATH "folder of the torch package: include/ and lib/")
+if(NOT EXISTS "${INGOT_TORCH_DIR}/include/ATen/ATen.h")
+  message(FATAL_ERROR "no libtorch in INGOT_TORCH_DIR=${INGOT_TORCH_DIR}\n"
+                      "Run ./scripts/build, which fetches it, or pass -DINGOT_TORCH_DIR=<site-packages>/torch")
+endif()
+set(INGOT_NVIDIA_DIR "${INGOT_TORCH_DIR}/../nvidia/cu13" CACHE PATH "folder of NVIDIA's runtime wheels: include/ and lib/")
+
+add_library(ingot_torch INTERFACE)
+target_include_directories(ingot_torch SYSTEM INTERFACE
+  "${INGOT_TORCH_DIR}/include" "${INGOT_TORCH_DIR}/include/torch/csrc/api/include")
+# The wheel's libtorch_cpu asks for CUDA's run time and profiler libraries by name even on a machine without a GPU.
+target_link_options(ingot_torch INTERFACE -Wl,--no-as-needed -Wl,--allow-shlib-undefined
+  "-Wl,-rpath-link,${INGOT_TORCH_DIR}/lib" "-Wl,-rpath-link,${INGOT_NVIDIA_DIR}/lib")
+target_link_libraries(ingot_torch INTERFACE "${INGOT_TORCH_DIR}/lib/libtorch_cpu.so" "${INGOT_TORCH_DIR}/lib/libc10.so")
+if(INGOT_CUDA)
+  target_compile_definitions(ingot_torch INTERFACE INGOT_CUDA=1)
+  target_include_directories(ingot_torch SYSTEM INTERFACE "${INGOT_NVIDIA_DIR}/include")
+  target_link_libraries(ingot_torch INTERFACE "${INGOT_TORCH_DIR}/lib/libtorch_cuda.so"
+                        "${INGOT_TORCH_DIR}/lib/libc10_cuda.so" "${INGOT_TORCH_DIR}/lib/libtorch.so")
+endif()
+add_library(ingot::torch ALIAS ingot_torch)

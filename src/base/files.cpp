@@ -1,0 +1,145 @@
+#include "base/files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ingot::base {
+namespace {
+
+std::string reason() { return std::strerror(errno); }
+
+// Opens for reading and refuses folders, devices and pipes, which would block or never end.
+int open_regular(const fs::path& path, int64_t& size_bytes) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) throw FileError("cannot open {}: {}", path.string(), reason());
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(descriptor);
+    throw FileError("{} is not a regular file", path.string());
+  }
+  size_bytes = status.st_size;
+  return descriptor;
+}
+
+}  // namespace
+
+std::string read_file(const fs::path& path, int64_t limit_bytes) {
+  int64_t size_bytes = 0;
+  const int descriptor = open_regular(path, size_bytes);
+  if (size_bytes > limit_bytes) {
+    ::close(descriptor);
+    throw FileError("{} has {} bytes, more than the {} that are expected of such a file", path.string(), size_bytes, limit_bytes);
+  }
+  std::string content(static_cast<size_t>(size_bytes), '\0');
+  size_t done = 0;
+  while (done < content.size()) {
+    const ssize_t got = ::read(descriptor, content.data() + done, content.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      const auto why = reason();
+      ::close(descriptor);
+      throw FileError("cannot read {}: {}", path.string(), why);
+    }
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  ::close(descriptor);
+  content.resize(done);
+  return content;
+}
+
+void write_file_atomically(const fs::path& path, std::string_view content) {
+  const fs::path aside = path.string() + ".tmp" + std::to_string(::getpid());
+  try {
+    OutputFile file(aside);
+    file.write(content);
+    file.sync();
+    file.close();
+    if (::rename(aside.c_str(), path.c_str()) != 0) throw FileError("cannot rename {} to {}: {}", aside.string(), path.string(), reason());
+  } catch (...) {
+    ::unlink(aside.c_str());
+    throw;
+  }
+  sync_directory(path.has_parent_path() ? path.parent_path() : fs::path("."));
+}
+
+void sync_directory(const fs::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) throw FileError("cannot open the folder {}: {}", path.string(), reason());
+  const int result = ::fsync(descriptor);
+  const auto why = reason();
+  ::close(descriptor);
+  if (result != 0) throw FileError("cannot fsync the folder {}: {}", path.string(), why);
+}
+
+void make_directories(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw FileError("cannot create the folder {}: {}", path.string(), error.message());
+}
+
+OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) throw FileError("cannot create {}: {}", path_.string(), reason());
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void OutputFile::write(const void* data, int64_t size_bytes) {
+  const char* next = static_cast<const char*>(data);
+  while (size_bytes > 0) {
+    const ssize_t put = ::write(descriptor_, next, static_cast<size_t>(size_bytes));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) throw FileError("cannot write {} (at byte {}): {}", path_.string(), written_bytes_, reason());
+    next += put;
+    size_bytes -= put;
+    written_bytes_ += put;
+  }
+}
+
+void OutputFile::sync() {
+  if (::fsync(descriptor_) != 0) throw FileError("cannot fsync {}: {}", path_.string(), reason());
+}
+
+void OutputFile::close() {
+  if (descriptor_ >= 0 && ::close(std::exchange(descriptor_, -1)) != 0) throw FileError("cannot close {}: {}", path_.string(), reason());
+}
+
+MappedFile::MappedFile(const fs::path& path) : path_(path) {
+  const int descriptor = open_regular(path, size_bytes_);
+  if (size_bytes_ > 0) {
+    void* mapped = ::mmap(nullptr, static_cast<size_t>(size_bytes_), PROT_READ, MAP_SHARED, descriptor, 0);
+    if (mapped == MAP_FAILED) {
+      const auto why = reason();
+      ::close(descriptor);
+      throw FileError("cannot map {}: {}", path.string(), why);
+    }
+    data_ = static_cast<const std::byte*>(mapped);
+  }
+  ::close(descriptor);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_bytes_, other.size_bytes_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(const_cast<std::byte*>(data_), static_cast<size_t>(size_bytes_));
+}
+
+}  // namespace ingot::base

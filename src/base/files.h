@@ -1,0 +1,69 @@
+// Files as the rest of the program needs them: whole small files, memory-mapped large ones, and files that appear
+// complete or not at all. Every failure is a FileError that names the path and the operating system's reason.
+// Values of these classes belong to one thread; a MappedFile may be read by many.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace ingot::base {
+
+namespace fs = std::filesystem;
+
+/// The whole file; refuses one larger than `limit_bytes`, so that a wrong path cannot exhaust memory.
+std::string read_file(const fs::path& path, int64_t limit_bytes = int64_t{1} << 30);
+
+/// Writes aside, fsyncs file and folder, then renames: readers see the old file or the new one, never a part.
+void write_file_atomically(const fs::path& path, std::string_view content);
+
+/// fsync of a folder, so that names created or renamed in it survive a power cut.
+void sync_directory(const fs::path& path);
+
+/// Creates the folder and its parents; an error says which part is in the way.
+void make_directories(const fs::path& path);
+
+/// A file opened for writing that reports every failure, ENOSPC included, and is closed on destruction.
+class OutputFile {
+ public:
+  /// Creates the file, or truncates it.
+  explicit OutputFile(fs::path path);
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+  ~OutputFile();
+
+  void write(const void* data, int64_t size_bytes);
+  void write(std::string_view text) { write(text.data(), static_cast<int64_t>(text.size())); }
+  int64_t written_bytes() const { return written_bytes_; }
+  void sync();
+  /// Closes and reports what the destructor would have to swallow.
+  void close();
+
+ private:
+  fs::path path_;
+  int descriptor_ = -1;
+  int64_t written_bytes_ = 0;
+};
+
+/// A read-only mapping of a whole file. The spans it hands out must not outlive it.
+class MappedFile {
+ public:
+  explicit MappedFile(const fs::path& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  const std::byte* data() const { return data_; }
+  int64_t size_bytes() const { return size_bytes_; }
+  std::span<const std::byte> bytes() const { return {data_, static_cast<size_t>(size_bytes_)}; }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+  const std::byte* data_ = nullptr;
+  int64_t size_bytes_ = 0;
+};
+
+}  // namespace ingot::base
