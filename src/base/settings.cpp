@@ -208,15 +208,18 @@ void SettingsTable::load_toml(std::string_view document, std::string_view origin
 }
 
 std::string SettingsTable::dump_toml() const {
-  std::string out, group;
+  std::vector<std::pair<std::string, std::string>> groups;  // in the order in which they were first declared
   for (const auto& setting : settings_) {
     const size_t dot = setting.name.rfind('.');
-    const std::string prefix = dot == std::string::npos ? "" : setting.name.substr(0, dot);
-    if (prefix != group) {
-      out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", prefix);
-      group = prefix;
-    }
-    out += fmt::format("{} = {}\n", dot == std::string::npos ? setting.name : setting.name.substr(dot + 1), setting.toml());
+    const std::string group = dot == std::string::npos ? "" : setting.name.substr(0, dot);
+    auto found = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == group; });
+    if (found == groups.end()) found = groups.insert(group.empty() ? groups.begin() : groups.end(), {group, ""});
+    found->second += fmt::format("{} = {}\n", setting.name.substr(dot == std::string::npos ? 0 : dot + 1), setting.toml());
+  }
+  std::string out;
+  for (const auto& [group, lines] : groups) {
+    if (!group.empty()) out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", group);
+    out += lines;
   }
   for (const auto& list : lists_) {
     for (const auto& element : list.elements()) out += fmt::format("\n[[{}]]\n{}", list.name, element.dump_toml());
