@@ -1,0 +1,78 @@
+// Checks what callers hand in, then chooses the implementation.
+#include "kernels/attention.h"
+
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+
+namespace ingot::kernels {
+namespace {
+
+std::string shape_text(const at::Tensor& x) { return fmt::format("[{}]", fmt::join(x.sizes(), ", ")); }
+
+bool has_dense_heads(const at::Tensor& x) { return (x.size(3) <= 1 || x.stride(3) == 1) && (x.size(2) <= 1 || x.stride(2) == x.size(3)); }
+
+void check_operand(const char* name, const at::Tensor& x, const at::Tensor& q) {
+  if (!x.defined() || x.dim() != 4)
+    throw base::ModelError("attention: {} must be [batch, length, heads, head_dim], it has {} dims", name, x.defined() ? x.dim() : 0);
+  if (x.scalar_type() != q.scalar_type() || x.device() != q.device())
+    throw base::ModelError("attention: {} is {} on {}, q is {} on {}; convert one of them", name, c10::toString(x.scalar_type()),
+                           x.device().str(), c10::toString(q.scalar_type()), q.device().str());
+  if (!has_dense_heads(x))
+    throw base::ModelError("attention: the last two dims of {} {} are strided; call contiguous() on it", name, shape_text(x));
+}
+
+void check_mask(const at::Tensor& q, const at::Tensor& k, const AttentionMask& mask) {
+  const int64_t batch = q.size(0), q_len = q.size(1);
+  if (mask.query_offset < 0 || mask.query_offset > k.size(1) - q_len)
+    throw base::ModelError("attention: {} queries from position {} need as many keys, there are {}", q_len, mask.query_offset, k.size(1));
+  if (!mask.visible_from.defined()) return;
+  const at::Tensor& from = mask.visible_from;
+  if (from.scalar_type() != at::kInt || from.dim() != 2 || from.size(0) != batch || from.size(1) != q_len || from.device() != q.device())
+    throw base::ModelError("attention: visible_from must be int32 [{}, {}] on the device of q, it is {} {}", batch, q_len,
+                           c10::toString(from.scalar_type()), shape_text(from));
+  if (!from.device().is_cpu()) return;  // looking at the values would make the host wait for the device
+  const auto value = from.accessor<int32_t, 2>();
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t i = 0; i < q_len; ++i) {
+      const int64_t before = i == 0 ? 0 : value[b][i - 1];
+      if (value[b][i] < before || value[b][i] > mask.query_offset + i)
+        throw base::ModelError("attention: visible_from[{}, {}] is {}; it must lie between its predecessor's {} and its own position {}", b,
+                               i, value[b][i], before, mask.query_offset + i);
+    }
+}
+
+void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask) {
+  check_operand("q", q, q);
+  check_operand("k", k, q);
+  check_operand("v", v, q);
+  if (!q.is_floating_point()) throw base::ModelError("attention: q must be floating point, it is {}", c10::toString(q.scalar_type()));
+  if (k.sizes() != v.sizes() || k.size(0) != q.size(0) || k.size(3) != q.size(3))
+    throw base::ModelError("attention: q {}, k {} and v {} do not fit together", shape_text(q), shape_text(k), shape_text(v));
+  if (k.size(2) == 0 || q.size(2) % k.size(2) != 0 || q.size(3) == 0)
+    throw base::ModelError("attention: {} kv heads do not divide {} query heads of {}", k.size(2), q.size(2), q.size(3));
+  check_mask(q, k, mask);
+}
+
+}  // namespace
+
+AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask) {
+  check(q, k, v, mask);
+  return reference::attention_forward(q, k, v, scale, mask);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
+                                                                  const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
+                                                                  double scale, const AttentionMask& mask) {
+  check(q, k, v, mask);
+  const auto grad = grad_out.dim() == 4 && !has_dense_heads(grad_out) ? grad_out.contiguous() : grad_out;
+  check_operand("grad_out", grad, q);
+  check_operand("out", out, q);
+  if (grad_out.sizes() != q.sizes() || out.sizes() != q.sizes() ||
+      log_sum_exp.sizes() != at::IntArrayRef({q.size(0), q.size(2), q.size(1)}))
+    throw base::ModelError("attention: grad_out {}, out {} and log_sum_exp {} do not fit q {}", shape_text(grad_out), shape_text(out),
+                           shape_text(log_sum_exp), shape_text(q));
+  return reference::attention_backward(grad, q, k, v, out, log_sum_exp, scale, mask);
+}
+
+}  // namespace ingot::kernels

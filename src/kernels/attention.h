@@ -1,0 +1,49 @@
+// Causal softmax attention with grouped kv heads: one function for plain causal, sliding-window and packed-document masks,
+// for training and for decoding against a cache. Query head h reads kv head h / (heads / kv_heads).
+//
+// A query sees one contiguous run of keys: from `visible_from` (0, the start of a window, or the start of its document) up to
+// and including itself. Nothing here records gradients: callers are autograd functions, or inference. Any thread may call;
+// results are bit-equal from run to run and do not depend on the number of threads.
+//
+// On a CPU fp32 and bf16 take the fused kernel (cpu/attention.h): memory linear in the sequence. Every other dtype and device
+// takes the reference composition, whose scores are [batch, heads, q_len, k_len].
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <tuple>
+
+namespace ingot::kernels {
+
+struct AttentionMask {
+  at::Tensor visible_from;   // int32 [batch, q_len], first key that each query sees, not decreasing along q_len; undefined: all 0
+  int64_t query_offset = 0;  // query i stands at key position query_offset + i, the last key that it sees
+};
+
+struct AttentionOutput {
+  at::Tensor out;          // [batch, q_len, heads, head_dim], contiguous, dtype of q
+  at::Tensor log_sum_exp;  // [batch, heads, q_len], natural logarithm of the softmax denominator; fp32, or fp64 for fp64
+};
+
+/// q [batch, q_len, heads, head_dim]; k, v [batch, k_len, kv_heads, head_dim]; k_len >= query_offset + q_len.
+/// The first two dims may be strided, the last two must be contiguous. out = softmax(scale q k^T) v over the visible keys.
+/// Throws ModelError when shapes, dtypes or strides do not fit, or (on a CPU) when visible_from decreases or hides a query from itself.
+AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+                                  const AttentionMask& mask = {});
+
+/// Gradients of attention_forward: {grad_q, grad_k, grad_v}, contiguous, with the shapes and dtype of q, k, v.
+/// grad_out like q, in any strides; out and log_sum_exp are what the forward pass returned for the same inputs.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
+                                                                  const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
+                                                                  double scale, const AttentionMask& mask = {});
+
+namespace reference {
+
+// The same by ATen operations with an explicit mask: any floating dtype, any device. In fp64 it is the oracle.
+AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
+                                                                  const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
+                                                                  double scale, const AttentionMask& mask);
+
+}  // namespace reference
+}  // namespace ingot::kernels

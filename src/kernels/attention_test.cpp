@@ -1,0 +1,207 @@
+#include "kernels/attention.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "base/error.h"
+
+namespace ingot::kernels {
+namespace {
+
+struct Case {
+  int64_t batch, q_len, heads, kv_heads, head_dim;
+  int64_t query_offset = 0;
+  int64_t window = 0;      // keys that a query sees, 0: all before it
+  bool documents = false;  // packed documents of irregular lengths
+  bool strided = false;    // q, k, v are parts of one wider tensor
+  int64_t spare_keys = 0;  // keys after the last query, as in a cache with room
+  double deviation = 1;    // of the operands
+};
+
+struct Inputs {
+  at::Tensor q, k, v, grad_out;
+  AttentionMask mask;
+  double scale;
+};
+
+at::Tensor values(int64_t batch, int64_t length, int64_t heads, const Case& c) {
+  const auto fp64 = at::TensorOptions().dtype(at::kDouble);
+  return at::randn({batch, length, heads, c.head_dim}, fp64) * c.deviation;
+}
+
+at::Tensor visible_from(const Case& c) {
+  auto from = at::zeros({c.batch, c.q_len}, at::kInt);
+  auto value = from.accessor<int32_t, 2>();
+  for (int64_t b = 0; b < c.batch; ++b) {
+    int64_t document = 0;
+    for (int64_t i = 0; i < c.q_len; ++i) {
+      const int64_t position = c.query_offset + i;
+      if (c.documents && (position * (b + 3)) % 23 == 7) document = position;
+      const int64_t window = c.window > 0 ? std::max<int64_t>(0, position - c.window + 1) : 0;
+      value[b][i] = static_cast<int32_t>(std::max(document, window));
+    }
+  }
+  return from;
+}
+
+Inputs inputs(const Case& c) {
+  at::manual_seed(1234 + c.q_len + 7 * c.head_dim);
+  const int64_t k_len = c.query_offset + c.q_len + c.spare_keys;
+  Inputs in{values(c.batch, c.q_len, c.heads, c),
+            values(c.batch, k_len, c.kv_heads, c),
+            values(c.batch, k_len, c.kv_heads, c),
+            values(c.batch, c.q_len, c.heads, c),
+            {},
+            1.0 / std::sqrt(static_cast<double>(c.head_dim))};
+  in.mask.query_offset = c.query_offset;
+  if (c.window > 0 || c.documents) in.mask.visible_from = visible_from(c);
+  return in;
+}
+
+// The same values in `dtype`; strided ones are narrow slices of a wider tensor, as after a fused qkv projection.
+at::Tensor stored(const at::Tensor& x, at::ScalarType dtype, bool strided) {
+  if (!strided) return x.to(dtype).contiguous();
+  auto wide = at::full({x.size(0), x.size(1) + 3, (x.size(2) + 2) * x.size(3)}, 1e4, x.options().dtype(dtype));
+  auto part = wide.narrow(1, 2, x.size(1)).narrow(2, x.size(3), x.size(2) * x.size(3)).view(x.sizes());
+  part.copy_(x);
+  return part;
+}
+
+Inputs stored(const Inputs& in, at::ScalarType dtype, bool strided) {
+  return {stored(in.q, dtype, strided),
+          stored(in.k, dtype, strided),
+          stored(in.v, dtype, strided),
+          stored(in.grad_out, dtype, strided),
+          in.mask,
+          in.scale};
+}
+
+// -inf where a query does not see a key, 0 elsewhere: the definition of the mask, entry by entry.
+at::Tensor hidden_scores(const Inputs& in) {
+  auto hidden = at::full({in.q.size(0), 1, in.q.size(1), in.k.size(1)}, -std::numeric_limits<double>::infinity(), at::kDouble);
+  auto entry = hidden.accessor<double, 4>();
+  for (int64_t b = 0; b < in.q.size(0); ++b)
+    for (int64_t i = 0; i < in.q.size(1); ++i)
+      for (int64_t j = in.mask.visible_from.defined() ? in.mask.visible_from[b][i].item<int64_t>() : 0; j <= in.mask.query_offset + i; ++j)
+        entry[b][0][i][j] = 0;
+  return hidden;
+}
+
+// The oracle: softmax with kv heads repeated and an additive mask, gradients by autograd, all in fp64.
+std::vector<at::Tensor> oracle(const Inputs& in) {
+  const auto leaf = [](const at::Tensor& x) { return x.to(at::kDouble).detach().clone().requires_grad_(); };
+  const auto q = leaf(in.q), k = leaf(in.k), v = leaf(in.v);
+  const int64_t group = q.size(2) / k.size(2);
+  const auto keys = k.repeat_interleave(group, 2), data = v.repeat_interleave(group, 2);
+  const auto scores = at::einsum("bihd,bjhd->bhij", {q, keys}) * in.scale + hidden_scores(in);
+  const auto out = at::einsum("bhij,bjhd->bihd", {scores.softmax(-1), data});
+  const auto grads = torch::autograd::grad({out}, {q, k, v}, {in.grad_out.to(at::kDouble)});
+  return {out.detach(), scores.exp().sum(-1).log().detach(), grads[0], grads[1], grads[2]};
+}
+
+const char* const kNames[] = {"out", "log_sum_exp", "grad_q", "grad_k", "grad_v"};
+
+using Forward = decltype(&attention_forward);
+using Backward = decltype(&attention_backward);
+
+std::vector<at::Tensor> run(const Inputs& in, Forward forward = attention_forward, Backward backward = attention_backward) {
+  const auto [out, log_sum_exp] = forward(in.q, in.k, in.v, in.scale, in.mask);
+  const auto [grad_q, grad_k, grad_v] = backward(in.grad_out, in.q, in.k, in.v, out, log_sum_exp, in.scale, in.mask);
+  return {out, log_sum_exp, grad_q, grad_k, grad_v};
+}
+
+// Largest difference, relative to the largest value expected anywhere in the tensor (0.1 at least: some gradients are all 0).
+double error_of(const at::Tensor& actual, const at::Tensor& expected) {
+  if (actual.sizes() != expected.sizes()) return std::numeric_limits<double>::infinity();
+  return ((actual.to(at::kDouble) - expected).abs().max() / expected.abs().max().clamp_min(0.1)).item<double>();
+}
+
+void expect_close(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected, double tolerance) {
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_LT(error_of(actual[i], expected[i]), tolerance) << kNames[i];
+}
+
+std::string title(const testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return fmt::format("batch{}_queries{}_heads{}_kv{}_dim{}{}{}{}{}{}", c.batch, c.q_len, c.heads, c.kv_heads, c.head_dim,
+                     c.query_offset ? fmt::format("_offset{}", c.query_offset) : "", c.window ? fmt::format("_window{}", c.window) : "",
+                     c.documents ? "_documents" : "", c.strided ? "_strided" : "", c.spare_keys ? "_spare" : "");
+}
+
+class Attention : public testing::TestWithParam<Case> {};
+
+TEST_P(Attention, reference_in_fp64_equals_the_explicit_softmax) {
+  const Inputs in = stored(inputs(GetParam()), at::kDouble, GetParam().strided);
+  expect_close(run(in, reference::attention_forward, reference::attention_backward), oracle(in), 1e-12);
+}
+
+TEST_P(Attention, fp32_equals_the_explicit_softmax) {
+  const Inputs in = stored(inputs(GetParam()), at::kFloat, GetParam().strided);
+  expect_close(run(in), oracle(in), 1e-5);
+}
+
+TEST_P(Attention, bf16_equals_the_explicit_softmax) {
+  const Inputs in = stored(inputs(GetParam()), at::kBFloat16, GetParam().strided);
+  const auto actual = run(in);
+  EXPECT_EQ(actual[0].scalar_type(), at::kBFloat16);
+  EXPECT_EQ(actual[1].scalar_type(), at::kFloat);
+  expect_close(actual, oracle(in), 1e-2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
+                         testing::Values(Case{1, 1, 1, 1, 8}, Case{2, 29, 4, 2, 12}, Case{1, 37, 4, 1, 16, 0, 5},
+                                         Case{3, 37, 4, 4, 8, 0, 0, true}, Case{2, 130, 4, 1, 64},
+                                         Case{2, 130, 2, 2, 128, 0, 0, false, true}, Case{2, 130, 4, 2, 64, 0, 17, true, true},
+                                         Case{1, 29, 4, 2, 64, 101, 0, false, false, 9}, Case{2, 37, 2, 1, 12, 64, 40, true, true, 27},
+                                         Case{1, 200, 8, 2, 20, 3, 97, false, true}, Case{1, 130, 2, 1, 72, 0, 0, true, false, 0, 4},
+                                         Case{2, 1, 4, 1, 64, 299, 0, false, true, 11}, Case{3, 1, 6, 2, 24, 76, 50},
+                                         Case{1, 513, 2, 1, 16, 0, 0, true}, Case{1, 513, 2, 1, 64}),
+                         title);
+
+TEST(Attention, gradients_equal_finite_differences) {
+  const Inputs in = inputs({1, 5, 2, 1, 4, 3, 4});
+  const auto grads = run(in);
+  const auto loss = [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+    return (attention_forward(q, k, v, in.scale, in.mask).out * in.grad_out).sum().item<double>();
+  };
+  constexpr double kStep = 1e-6;
+  const at::Tensor operands[] = {in.q, in.k, in.v};
+  for (int which = 0; which < 3; ++which) {
+    auto numeric = at::zeros_like(operands[which]);
+    for (int64_t i = 0; i < numeric.numel(); ++i) {
+      at::Tensor up[] = {in.q.clone(), in.k.clone(), in.v.clone()}, down[] = {in.q.clone(), in.k.clone(), in.v.clone()};
+      up[which].view(-1)[i] += kStep;
+      down[which].view(-1)[i] -= kStep;
+      numeric.view(-1)[i] = (loss(up[0], up[1], up[2]) - loss(down[0], down[1], down[2])) / (2 * kStep);
+    }
+    EXPECT_LT(error_of(grads[2 + which], numeric), 1e-7) << kNames[2 + which];
+  }
+}
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const base::ModelError& error) {
+    return error.what();
+  }
+  return "not refused";
+}
+
+TEST(Attention, misfits_are_refused_with_their_shapes) {
+  const auto x = at::zeros({1, 4, 2, 8});
+  const auto from = [](std::vector<int32_t> values) { return AttentionMask{at::tensor(values, at::kInt).unsqueeze(0)}; };
+  const auto call = [&](const at::Tensor& k, AttentionMask mask = {}) { return refusal([&] { attention_forward(x, k, k, 1, mask); }); };
+  EXPECT_EQ(call(x, from({0, 0, 1, 3})), "not refused");
+  EXPECT_THAT(call(at::zeros({1, 4, 3, 8})), testing::HasSubstr("3 kv heads do not divide 2"));
+  EXPECT_THAT(call(at::zeros({1, 4, 2, 9})), testing::HasSubstr("[1, 4, 2, 9]"));
+  EXPECT_THAT(call(at::zeros({1, 3, 2, 8})), testing::HasSubstr("4 queries from position 0"));
+  EXPECT_THAT(call(x.to(at::kBFloat16)), testing::HasSubstr("k is BFloat16"));
+  EXPECT_THAT(call(at::zeros({1, 4, 8, 2}).transpose(2, 3)), testing::HasSubstr("contiguous()"));
+  EXPECT_THAT(call(x, from({0, 0, 3, 3})), testing::HasSubstr("visible_from[0, 2] is 3"));
+  EXPECT_THAT(call(x, from({0, 1, 0, 0})), testing::HasSubstr("visible_from[0, 2] is 0"));
+  EXPECT_THAT(call(x, from({-1, 0, 0, 0})), testing::HasSubstr("visible_from[0, 0] is -1"));
+  EXPECT_THAT(call(x, from({0, 0, 0})), testing::HasSubstr("[1, 4]"));
+}
+
+}  // namespace
+}  // namespace ingot::kernels
