@@ -21,3 +21,8 @@ ingot_archive(zstd zstd.h libzstd.a)
 ingot_archive(xxhash xxhash.h libxxhash.a)
 ingot_archive(sentencepiece sentencepiece_processor.h libsentencepiece.so)
 ingot_archive(sentencepiece_train sentencepiece_trainer.h libsentencepiece_train.so)
+
+# Its flags (TLS, compression) change the layout of its classes, so they are taken from the library's own description.
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(INGOT_HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
+add_library(ingot::httplib ALIAS PkgConfig::INGOT_HTTPLIB)

@@ -1,0 +1,26 @@
+// The settings group `log`: how a run reports on itself.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/settings.h"
+
+namespace ingot::train {
+
+struct LogConfig {
+  int64_t every = 1;
+  bool tensorboard = true;
+  std::string prometheus;
+  std::string level = "info";
+};
+
+void declare_settings(base::SettingsTable& table, LogConfig& config);
+
+/// Refuses an address that cannot be one. Throws ConfigError.
+void check(const LogConfig& config);
+
+/// Applies `log.level` to the program's log.
+void apply_log_level(const LogConfig& config);
+
+}  // namespace ingot::train

@@ -1,0 +1,89 @@
+#include "train/metrics/metrics_sink.h"
+
+#include <chrono>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "train/metrics/step_line.h"
+
+namespace ingot::train {
+namespace {
+
+double unix_time_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+std::vector<Scalar> tensorboard_scalars(const StepRecord& r) {
+  std::vector<Scalar> all = {{"train/loss", r.loss},
+                             {"train/grad_norm", r.grad_norm},
+                             {"train/lr", r.lr},
+                             {"train/tokens", static_cast<double>(r.tokens)},
+                             {"speed/step_ms", r.step_ms},
+                             {"speed/tokens_per_s", r.tokens_per_s},
+                             {"speed/tflops", r.tflops},
+                             {"speed/mfu", r.mfu},
+                             {"speed/comm_bytes", static_cast<double>(r.comm_bytes)},
+                             {"memory/memory_peak_bytes", static_cast<double>(r.memory_peak_bytes)}};
+  if (r.predicted_step_ms > 0) all.push_back({"speed/predicted_step_ms", r.predicted_step_ms});
+  if (r.predicted_memory_bytes > 0) all.push_back({"memory/predicted_memory_bytes", static_cast<double>(r.predicted_memory_bytes)});
+  if (r.validation_loss) all.push_back({"train/validation_loss", *r.validation_loss});
+  if (r.expert_load) all.push_back({"experts/max_over_mean", r.expert_load->imbalance()});
+  return all;
+}
+
+}  // namespace
+
+MetricsSink::MetricsSink(const std::filesystem::path& run_dir, const LogConfig& config, int64_t resumed_step)
+    : run_dir_(run_dir), config_(config), file_(run_dir / "metrics.jsonl", resumed_step), after_resume_(resumed_step > 0) {
+  try {
+    if (config_.tensorboard) tensorboard_.emplace(run_dir_, unix_time_s(), resumed_step);
+  } catch (const base::FileError& failure) {
+    write_failed(failure.what());
+  }
+  if (config_.prometheus.empty()) return;
+  try {
+    prometheus_.emplace(config_.prometheus);
+    base::log_info("metrics are served at http://{}/metrics", config_.prometheus);
+  } catch (const base::ConfigError& failure) {
+    base::log_warning("{}; the run goes on without", failure.what());
+  }
+}
+
+void MetricsSink::record(StepRecord record) {
+  if (record.time_s == 0) record.time_s = unix_time_s();
+  record.resumed = record.resumed || (first_ && after_resume_);
+  const bool worth_a_line =
+      first_ || record.step % config_.every == 0 || record.step == record.steps || record.validation_loss || record.skipped;
+  if (first_) base::log_info("{}", step_line_legend());
+  first_ = false;
+  if (worth_a_line) base::log_info("{}", step_line(record));
+  try {
+    file_.append(to_json(record));
+    if (config_.tensorboard) write_tensorboard(record);
+    if (warned_) base::log_info("the metrics of step {} could be written again", record.step);
+    warned_ = false;
+  } catch (const base::FileError& failure) {
+    write_failed(failure.what());
+  }
+  if (prometheus_) prometheus_->update(record);
+}
+
+void MetricsSink::write_tensorboard(const StepRecord& record) {
+  if (!tensorboard_) tensorboard_.emplace(run_dir_, record.time_s, 0);
+  tensorboard_->scalars(record.time_s, record.step, tensorboard_scalars(record));
+  if (!record.expert_load || record.expert_load->tokens.empty()) return;
+  // One bar per expert, over all layers: the histogram's axis is the expert's number.
+  std::vector<double> counts, edges;
+  for (const auto& layer : record.expert_load->tokens) {
+    if (counts.size() < layer.size()) counts.resize(layer.size());
+    for (size_t expert = 0; expert < layer.size(); ++expert) counts[expert] += static_cast<double>(layer[expert]);
+  }
+  for (size_t edge = 0; edge <= counts.size(); ++edge) edges.push_back(static_cast<double>(edge));
+  if (!counts.empty()) tensorboard_->histogram(record.time_s, record.step, "experts/tokens_by_expert", edges, counts);
+}
+
+void MetricsSink::write_failed(const char* what) {
+  // Said once per trouble, not once per step.
+  if (!warned_) base::log_warning("{}; the run goes on, these metrics are lost", what);
+  warned_ = true;
+}
+
+}  // namespace ingot::train

@@ -1,0 +1,38 @@
+// Where the trainer leaves its numbers: one record per step goes to the log, metrics.jsonl, TensorBoard and Prometheus.
+// Rank 0 owns the only one; it belongs to one thread.
+//
+// A run never dies of its metrics: a full disk or a taken port is warned about, and the step goes on.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "train/metrics/config.h"
+#include "train/metrics/metrics_file.h"
+#include "train/metrics/prometheus.h"
+#include "train/metrics/step_record.h"
+#include "train/metrics/tensorboard.h"
+
+namespace ingot::train {
+
+class MetricsSink {
+ public:
+  /// `resumed_step` is the last step of the checkpoint that the run goes on from, 0 for a new run. Throws FileError when
+  /// metrics.jsonl cannot be opened at all: that is a wrong run directory, best known at once.
+  MetricsSink(const std::filesystem::path& run_dir, const LogConfig& config, int64_t resumed_step);
+
+  void record(StepRecord record);
+
+ private:
+  void write_tensorboard(const StepRecord& record);
+  void write_failed(const char* what);
+
+  std::filesystem::path run_dir_;
+  LogConfig config_;
+  MetricsFile file_;
+  std::optional<TensorBoardWriter> tensorboard_;
+  std::optional<PrometheusEndpoint> prometheus_;
+  bool first_ = true, after_resume_ = false, warned_ = false;
+};
+
+}  // namespace ingot::train

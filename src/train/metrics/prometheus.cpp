@@ -1,0 +1,161 @@
+#include "train/metrics/prometheus.h"
+
+#include <httplib.h>
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ingot::train {
+
+HostPort parse_listen_address(std::string_view address) {
+  const auto wrong = [&](std::string_view why) {
+    return base::ConfigError("log.prometheus = \"{}\" {}; write HOST:PORT as in \"127.0.0.1:9400\", or \"\" to switch it off", address,
+                             why);
+  };
+  const size_t colon = address.rfind(':');
+  if (colon == std::string_view::npos) throw wrong("has no port");
+  HostPort result{std::string(address.substr(0, colon)), 0};
+  const auto digits = address.substr(colon + 1);
+  if (digits.empty() || digits.size() > 5 || digits.find_first_not_of("0123456789") != std::string_view::npos)
+    throw wrong("has no number as its port");
+  result.port = static_cast<int>(*base::parse_integer(digits));
+  if (result.port > 65535) throw wrong("has a port above 65535");
+  if (result.host.size() >= 2 && result.host.front() == '[' && result.host.back() == ']')
+    result.host = result.host.substr(1, result.host.size() - 2);
+  else if (result.host.find(':') != std::string::npos)
+    throw wrong("has an IPv6 address without brackets");
+  if (result.host.empty()) result.host = "0.0.0.0";
+  return result;
+}
+
+namespace {
+
+prometheus::Gauge& gauge(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
+}
+prometheus::Counter& counter(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add({});
+}
+
+// Names follow Prometheus' own rules: base units (seconds, bytes, ratios), `_total` for what only grows.
+struct Meters {
+  prometheus::Registry registry;
+  prometheus::Gauge& step = gauge(registry, "ingot_step", "Last finished training step.");
+  prometheus::Gauge& steps = gauge(registry, "ingot_steps", "Steps of the whole run.");
+  prometheus::Gauge& tokens = gauge(registry, "ingot_tokens", "Tokens trained on since step 1, over all ranks.");
+  prometheus::Gauge& loss = gauge(registry, "ingot_loss", "Training loss, nats per token.");
+  prometheus::Gauge& grad_norm = gauge(registry, "ingot_grad_norm", "Global gradient norm before clipping.");
+  prometheus::Gauge& lr = gauge(registry, "ingot_learning_rate", "Learning rate.");
+  prometheus::Gauge& step_s = gauge(registry, "ingot_step_seconds", "Duration of the last step.");
+  prometheus::Gauge& predicted_step_s = gauge(registry, "ingot_predicted_step_seconds", "Duration of a step as planned.");
+  prometheus::Gauge& tokens_per_s = gauge(registry, "ingot_tokens_per_second", "Throughput over all ranks.");
+  prometheus::Gauge& flops = gauge(registry, "ingot_model_flops_per_second", "Model FLOP/s per rank.");
+  prometheus::Gauge& mfu = gauge(registry, "ingot_mfu_ratio", "Model FLOPs utilisation, 0 to 1.");
+  prometheus::Gauge& memory = gauge(registry, "ingot_memory_peak_bytes", "Peak memory so far.");
+  prometheus::Gauge& predicted_memory = gauge(registry, "ingot_predicted_memory_bytes", "Peak memory as planned.");
+  prometheus::Gauge& eta_s = gauge(registry, "ingot_eta_seconds", "Time left.");
+  prometheus::Gauge& time_s = gauge(registry, "ingot_last_step_timestamp_seconds", "Unix time at the end of the last step.");
+  prometheus::Counter& comm = counter(registry, "ingot_comm_sent_bytes_total", "Bytes sent by this rank since the process started.");
+  prometheus::Counter& skipped = counter(registry, "ingot_skipped_steps_total", "Steps skipped for NaN or Inf since the process started.");
+};
+
+}  // namespace
+
+struct PrometheusEndpoint::State {
+  Meters meters;
+  httplib::Server server;
+  std::thread thread;
+  std::atomic<bool> ended = false;
+  int port = 0;
+  // Only runs that have them show these two.
+  prometheus::Gauge* validation_loss = nullptr;
+  prometheus::Gauge* imbalance = nullptr;
+
+  void configure() {
+    // httplib's default is SO_REUSEPORT, under which two runs share a port without a word.
+    server.set_socket_options([](int descriptor) {
+      const int yes = 1;
+      ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    });
+    server.new_task_queue = [] { return new httplib::ThreadPool(2); };  // httplib takes ownership
+    server.set_read_timeout(1, 0);
+    server.set_write_timeout(1, 0);
+    server.set_keep_alive_max_count(1);
+    server.set_payload_max_length(1024);
+    server.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
+      response.set_content(prometheus::TextSerializer().Serialize(meters.registry.Collect()), "text/plain; version=0.0.4; charset=utf-8");
+    });
+    server.Get("/", [](const httplib::Request&, httplib::Response& response) {
+      response.set_content("ingot: the metrics are at /metrics\n", "text/plain; charset=utf-8");
+    });
+  }
+};
+
+PrometheusEndpoint::PrometheusEndpoint(std::string_view address) : state_(std::make_unique<State>()) {
+  const HostPort where = parse_listen_address(address);
+  state_->configure();
+  state_->port = where.port;
+  const bool bound = where.port == 0 ? (state_->port = state_->server.bind_to_any_port(where.host)) > 0
+                                     : state_->server.bind_to_port(where.host, where.port);
+  if (!bound) {
+    throw base::ConfigError(
+        "log.prometheus = \"{}\": cannot listen there (the port is taken, needs root or the host is not an address of this machine); "
+        "choose another port, or \"\" to switch it off",
+        address);
+  }
+  state_->thread = std::thread([state = state_.get()] {
+    state->server.listen_after_bind();
+    state->ended = true;
+  });
+}
+
+PrometheusEndpoint::~PrometheusEndpoint() {
+  // stop() is ignored by a server that has not reached its loop yet.
+  while (!state_->server.is_running() && !state_->ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  state_->server.stop();
+  state_->thread.join();
+}
+
+int PrometheusEndpoint::port() const { return state_->port; }
+
+void PrometheusEndpoint::update(const StepRecord& record) {
+  Meters& m = state_->meters;
+  m.step.Set(static_cast<double>(record.step));
+  m.steps.Set(static_cast<double>(record.steps));
+  m.tokens.Set(static_cast<double>(record.tokens));
+  m.loss.Set(record.loss);
+  m.grad_norm.Set(record.grad_norm);
+  m.lr.Set(record.lr);
+  m.step_s.Set(record.step_ms / 1e3);
+  m.predicted_step_s.Set(record.predicted_step_ms / 1e3);
+  m.tokens_per_s.Set(record.tokens_per_s);
+  m.flops.Set(record.tflops * 1e12);
+  m.mfu.Set(record.mfu);
+  m.memory.Set(static_cast<double>(record.memory_peak_bytes));
+  m.predicted_memory.Set(static_cast<double>(record.predicted_memory_bytes));
+  m.eta_s.Set(record.eta_s);
+  m.time_s.Set(record.time_s);
+  m.comm.Increment(static_cast<double>(record.comm_bytes));
+  if (record.skipped) m.skipped.Increment();
+  if (record.validation_loss) {
+    if (!state_->validation_loss)
+      state_->validation_loss = &gauge(m.registry, "ingot_validation_loss", "Last validation loss, nats per token.");
+    state_->validation_loss->Set(*record.validation_loss);
+  }
+  if (record.expert_load) {
+    if (!state_->imbalance)
+      state_->imbalance = &gauge(m.registry, "ingot_expert_load_imbalance_ratio", "Tokens of the busiest expert over the mean.");
+    state_->imbalance->Set(record.expert_load->imbalance());
+  }
+}
+
+}  // namespace ingot::train

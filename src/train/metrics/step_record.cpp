@@ -1,0 +1,92 @@
+#include "train/metrics/step_record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace ingot::train {
+namespace {
+
+// Above this many numbers the matrix of tokens per expert is left out of the line, which would otherwise outgrow all else.
+constexpr size_t kMaxTokenCounts = 512;
+
+using Json = nlohmann::ordered_json;
+
+class LineBuilder {
+ public:
+  void add(const char* name, int64_t value) { line_[name] = value; }
+  void add(const char* name, double value) {
+    if (std::isfinite(value)) {
+      line_[name] = value;
+    } else {
+      line_[name] = nullptr;
+      nonfinite_[name] = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+    }
+  }
+  void add(const char* name, Json value) { line_[name] = std::move(value); }
+  Json finish() {
+    if (!nonfinite_.empty()) line_["nonfinite"] = std::move(nonfinite_);
+    return std::move(line_);
+  }
+
+ private:
+  Json line_ = Json::object(), nonfinite_ = Json::object();
+};
+
+Json load_json(const ExpertLoad& load) {
+  Json out = {{"max", load.max}, {"mean", load.mean}, {"layers", load.layers}};
+  size_t counts = 0;
+  for (const auto& layer : load.tokens) counts += layer.size();
+  if (counts > 0 && counts <= kMaxTokenCounts) out["tokens"] = load.tokens;
+  return out;
+}
+
+}  // namespace
+
+ExpertLoad expert_load_of(std::vector<std::vector<int64_t>> tokens) {
+  ExpertLoad load;
+  double total = 0, experts = 0;
+  for (const auto& layer : tokens) {
+    if (layer.empty()) continue;
+    double sum = 0, busiest = 0;
+    for (const int64_t count : layer) {
+      sum += static_cast<double>(count);
+      busiest = std::max(busiest, static_cast<double>(count));
+    }
+    load.max = std::max(load.max, busiest);
+    load.layers.push_back(sum > 0 ? busiest * static_cast<double>(layer.size()) / sum : 1.0);
+    total += sum;
+    experts += static_cast<double>(layer.size());
+  }
+  load.mean = experts > 0 ? total / experts : 0;
+  load.tokens = std::move(tokens);
+  return load;
+}
+
+Json to_json(const StepRecord& record) {
+  LineBuilder line;
+  line.add("step", record.step);
+  line.add("steps", record.steps);
+  line.add("tokens", record.tokens);
+  line.add("loss", record.loss);
+  line.add("grad_norm", record.grad_norm);
+  line.add("lr", record.lr);
+  line.add("step_ms", record.step_ms);
+  line.add("tokens_per_s", record.tokens_per_s);
+  line.add("flops_per_token", record.flops_per_token);
+  line.add("tflops", record.tflops);
+  line.add("mfu", record.mfu);
+  line.add("memory_peak_bytes", record.memory_peak_bytes);
+  line.add("predicted_step_ms", record.predicted_step_ms);
+  line.add("predicted_memory_bytes", record.predicted_memory_bytes);
+  line.add("comm_bytes", record.comm_bytes);
+  line.add("eta_s", record.eta_s);
+  line.add("time_s", record.time_s);
+  if (record.validation_loss) line.add("validation_loss", *record.validation_loss);
+  if (record.expert_load) line.add("expert_load", load_json(*record.expert_load));
+  if (record.skipped) line.add("skipped", Json(true));
+  if (record.resumed) line.add("resumed", Json(true));
+  return line.finish();
+}
+
+}  // namespace ingot::train
