@@ -1,0 +1,336 @@
+#include "checkpoint/metadata.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <random>
+
+#include "base/error.h"
+
+namespace ingot::checkpoint {
+namespace {
+
+using base::CheckpointError;
+
+static_assert(std::endian::native == std::endian::little, "files are read and written without swapping bytes");
+
+constexpr char kMagic[9] = "INGOTMET", kDataMagic[9] = "INGOTDAT";
+constexpr size_t kHeaderBytes = 64, kDigestAt = 48;
+constexpr size_t kDimLimit = 32;
+
+// Sections, in this order. A reader skips unknown kinds unless they carry kMustUnderstand.
+enum Section : uint32_t { kFiles = 1, kTensors = 2, kPieces = 3, kExtras = 4 };
+constexpr uint32_t kMustUnderstand = 1;
+
+// The codes are part of the format: never change one, only add.
+constexpr std::pair<uint8_t, tensor::DType> kDTypeCodes[] = {
+    {1, tensor::DType::fp64},       {2, tensor::DType::fp32},       {3, tensor::DType::bf16},   {4, tensor::DType::fp16},
+    {5, tensor::DType::fp8_e4m3},   {6, tensor::DType::fp8_e5m2},   {7, tensor::DType::int64},  {8, tensor::DType::int32},
+    {9, tensor::DType::int16},      {10, tensor::DType::int8},      {11, tensor::DType::uint8}, {12, tensor::DType::boolean},
+    {13, tensor::DType::complex64}, {14, tensor::DType::complex128}};
+
+uint8_t dtype_code(tensor::DType dtype) {
+  return std::find_if(std::begin(kDTypeCodes), std::end(kDTypeCodes), [&](const auto& known) { return known.second == dtype; })->first;
+}
+
+std::optional<tensor::DType> dtype_from_code(uint8_t code) {
+  for (const auto& [known, dtype] : kDTypeCodes) {
+    if (known == code) return dtype;
+  }
+  return std::nullopt;
+}
+
+Digest metadata_digest(std::string_view bytes) {
+  Hasher hasher;
+  hasher.add(bytes.data(), kDigestAt);
+  hasher.add(bytes.data() + kHeaderBytes, static_cast<int64_t>(bytes.size() - kHeaderBytes));
+  return hasher.digest();
+}
+
+class Encoder {
+ public:
+  template <class Integer>
+  void fixed(Integer value) {
+    bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  }
+  // LEB128: seven bits a byte, lowest first, the top bit set on all but the last.
+  void number(int64_t value) {
+    auto rest = static_cast<uint64_t>(value);
+    for (; rest >= 128; rest >>= 7) bytes += static_cast<char>(rest | 128);
+    bytes += static_cast<char>(rest);
+  }
+  void text(const std::string& value) {
+    number(static_cast<int64_t>(value.size()));
+    bytes += value;
+  }
+  void digest(const Digest& value) {
+    fixed(value.low);
+    fixed(value.high);
+  }
+  void section(Section kind, const std::string& content) {
+    fixed(static_cast<uint32_t>(kind));
+    fixed(kMustUnderstand);
+    fixed(static_cast<uint64_t>(content.size()));
+    bytes += content;
+  }
+  std::string bytes;
+};
+
+class Decoder {
+ public:
+  Decoder(std::string_view bytes, const std::string& origin, const char* what) : bytes_(bytes), origin_(origin), what_(what) {}
+  size_t left() const { return bytes_.size(); }
+  std::string_view take(size_t count) {
+    if (count > bytes_.size()) fail("ends too early");
+    const std::string_view taken = bytes_.substr(0, count);
+    bytes_.remove_prefix(count);
+    return taken;
+  }
+  template <class Integer>
+  Integer fixed() {
+    Integer value;
+    std::memcpy(&value, take(sizeof(value)).data(), sizeof(value));
+    return value;
+  }
+  int64_t number() {
+    uint64_t value = 0;
+    for (int shift = 0;; shift += 7) {
+      if (bytes_.empty()) fail("ends too early");
+      const auto byte = static_cast<uint8_t>(bytes_.front());
+      bytes_.remove_prefix(1);
+      if (shift == 63) fail("holds a number of more than 63 bits");
+      value |= static_cast<uint64_t>(byte & 127) << shift;
+      if (byte < 128) {
+        if (byte == 0 && shift > 0) fail("holds a number with needless bytes");
+        return static_cast<int64_t>(value);
+      }
+    }
+  }
+  // A count of things of at least `least_bytes` each, so that what is reserved for them is bounded by the file.
+  size_t count(size_t least_bytes) {
+    const int64_t value = number();
+    if (static_cast<uint64_t>(value) > bytes_.size() / least_bytes) fail("promises more than it holds");
+    return static_cast<size_t>(value);
+  }
+  std::string text() { return std::string(take(count(1))); }
+  Digest digest() {
+    const auto low = fixed<uint64_t>();
+    return {low, fixed<uint64_t>()};
+  }
+  void finish() const {
+    if (!bytes_.empty()) fail("has bytes to spare");
+  }
+  [[noreturn]] void fail(const char* why) const { throw CheckpointError("{}: the {} {}; the file is damaged", origin_, what_, why); }
+
+ private:
+  std::string_view bytes_;
+  const std::string& origin_;
+  const char* what_;
+};
+
+void encode_pieces(Encoder& out, const TensorRecord& record) {
+  for (const PieceRecord& piece : record.pieces) {
+    for (size_t d = 0; d < piece.box.offset.size(); ++d) {
+      out.number(piece.box.offset[d]);
+      out.number(piece.box.extent[d]);
+    }
+    out.number(piece.file);
+    out.number(piece.offset);
+    out.digest(piece.digest);
+  }
+}
+
+uint32_t file_index(Decoder& in, size_t files) {
+  const int64_t index = in.number();
+  if (static_cast<uint64_t>(index) >= files) in.fail("names a file that does not exist");
+  return static_cast<uint32_t>(index);
+}
+
+void decode_pieces(Decoder in, TensorRecord& record, size_t files) {
+  const size_t dims = record.tensor.shape.size();
+  for (PieceRecord& piece : record.pieces) {
+    piece.box.offset.resize(dims);
+    piece.box.extent.resize(dims);
+    for (size_t d = 0; d < dims; ++d) {
+      piece.box.offset[d] = in.number();
+      piece.box.extent[d] = in.number();
+    }
+    piece.file = file_index(in, files);
+    piece.offset = in.number();
+    piece.digest = in.digest();
+  }
+  in.finish();
+}
+
+// The bytes of each known section; the order of sections is fixed.
+std::map<uint32_t, std::string_view> decode_sections(std::string_view bytes, uint32_t count, const std::string& origin) {
+  Decoder in(bytes, origin, "table of sections");
+  std::map<uint32_t, std::string_view> sections;
+  for (uint32_t i = 0, previous = 0; i < count; ++i) {
+    const auto kind = in.fixed<uint32_t>(), flags = in.fixed<uint32_t>();
+    const auto size = in.fixed<uint64_t>();
+    if (kind <= previous) in.fail("is not in order");
+    previous = kind;
+    const std::string_view content = in.take(size);
+    if (flags > kMustUnderstand || (kind <= kExtras && flags != kMustUnderstand)) in.fail("has a section with impossible flags");
+    if (kind <= kExtras) {
+      sections[kind] = content;
+    } else if (flags & kMustUnderstand) {
+      throw CheckpointError("{}: holds a section of kind {} that this version of ingot does not know; use a newer one", origin, kind);
+    }
+  }
+  in.finish();
+  if (sections.size() != 4) in.fail("lacks a section");
+  return sections;
+}
+
+std::string_view checked_body(std::string_view bytes, Metadata& metadata, uint32_t& sections, const std::string& origin) {
+  if (bytes.size() < kHeaderBytes || bytes.substr(0, 8) != std::string_view(kMagic, 8))
+    throw CheckpointError("{}: is not the metadata of an ingot checkpoint", origin);
+  Decoder in(bytes.substr(8), origin, "header");
+  const auto version = in.fixed<uint32_t>();
+  sections = in.fixed<uint32_t>();
+  metadata.id.low = in.fixed<uint64_t>();
+  metadata.id.high = in.fixed<uint64_t>();
+  const auto step = in.fixed<uint64_t>(), size = in.fixed<uint64_t>();
+  const Digest expected = in.digest();
+  if (size != bytes.size()) throw CheckpointError("{}: has {} bytes instead of {}; it is truncated or damaged", origin, bytes.size(), size);
+  if (metadata_digest(bytes) != expected) throw CheckpointError("{}: its checksum does not match; the file is damaged", origin);
+  // After the checksum, so that damage is not taken for a newer version.
+  if (version != kFormatVersion)
+    throw CheckpointError("{}: has version {} of the format, this ingot reads version {}; use a newer one", origin, version,
+                          kFormatVersion);
+  if (step > static_cast<uint64_t>(INT64_MAX)) in.fail("holds an impossible step");
+  metadata.step = static_cast<int64_t>(step);
+  return bytes.substr(kHeaderBytes);
+}
+
+}  // namespace
+
+CheckpointId random_id() {
+  std::random_device device;
+  const auto word = [&] { return static_cast<uint64_t>(device()) << 32 | device(); };
+  return {word(), word()};
+}
+
+std::string to_string(const CheckpointId& id) { return fmt::format("{:016x}{:016x}", id.high, id.low); }
+
+std::string encode(const Metadata& metadata) {
+  Encoder files, tensors, pieces, extras;
+  files.number(static_cast<int64_t>(metadata.files.size()));
+  for (const FileRecord& file : metadata.files) {
+    files.text(file.name);
+    files.number(file.size_bytes);
+  }
+  tensors.number(static_cast<int64_t>(metadata.tensors.size()));
+  for (const TensorRecord& record : metadata.tensors) {
+    const size_t pieces_begin = pieces.bytes.size();
+    encode_pieces(pieces, record);
+    tensors.text(record.tensor.name);
+    tensors.fixed(dtype_code(record.tensor.dtype));
+    tensors.number(static_cast<int64_t>(record.tensor.shape.size()));
+    for (const int64_t extent : record.tensor.shape) tensors.number(extent);
+    tensors.number(static_cast<int64_t>(record.pieces.size()));
+    tensors.number(static_cast<int64_t>(pieces.bytes.size() - pieces_begin));
+  }
+  extras.number(static_cast<int64_t>(metadata.extras.size()));
+  for (const ExtraRecord& extra : metadata.extras) {
+    extras.text(extra.name);
+    extras.number(extra.file);
+    extras.number(extra.offset);
+    extras.number(extra.size_bytes);
+    extras.digest(extra.digest);
+  }
+
+  Encoder out;
+  out.bytes.append(kMagic, 8);
+  out.fixed(kFormatVersion);
+  out.fixed(uint32_t{4});
+  out.fixed(metadata.id.low);
+  out.fixed(metadata.id.high);
+  out.fixed(static_cast<uint64_t>(metadata.step));
+  out.fixed(uint64_t{0});  // size, below
+  out.digest({});          // likewise
+  out.section(kFiles, files.bytes);
+  out.section(kTensors, tensors.bytes);
+  out.section(kPieces, pieces.bytes);
+  out.section(kExtras, extras.bytes);
+  const uint64_t size = out.bytes.size();
+  std::memcpy(out.bytes.data() + 40, &size, sizeof(size));
+  const Digest digest = metadata_digest(out.bytes);
+  std::memcpy(out.bytes.data() + kDigestAt, &digest.low, 8);
+  std::memcpy(out.bytes.data() + kDigestAt + 8, &digest.high, 8);
+  return out.bytes;
+}
+
+Metadata decode(std::string_view bytes, const std::string& origin) {
+  Metadata metadata;
+  uint32_t section_count = 0;
+  const std::string_view body = checked_body(bytes, metadata, section_count, origin);
+  const auto sections = decode_sections(body, section_count, origin);
+
+  Decoder files(sections.at(kFiles), origin, "list of files");
+  metadata.files.resize(files.count(2));
+  for (FileRecord& file : metadata.files) {
+    file.name = files.text();
+    file.size_bytes = files.number();
+  }
+  files.finish();
+
+  Decoder tensors(sections.at(kTensors), origin, "list of tensors"), pieces(sections.at(kPieces), origin, "list of pieces");
+  metadata.tensors.resize(tensors.count(5));
+  for (TensorRecord& record : metadata.tensors) {
+    record.tensor.name = tensors.text();
+    const auto dtype = dtype_from_code(tensors.fixed<uint8_t>());
+    if (!dtype) throw CheckpointError("{}: tensor '{}' has a dtype that this version of ingot does not know", origin, record.tensor.name);
+    record.tensor.dtype = *dtype;
+    const size_t dims = tensors.count(1);
+    if (dims > kDimLimit) throw CheckpointError("{}: tensor '{}' has {} dims, more than {}", origin, record.tensor.name, dims, kDimLimit);
+    for (size_t d = 0; d < dims; ++d) record.tensor.shape.push_back(tensors.number());
+    const int64_t piece_count = tensors.number(), piece_bytes = tensors.number();
+    const size_t least_bytes = 2 * dims + 18;
+    if (static_cast<uint64_t>(piece_bytes) > pieces.left() ||
+        static_cast<uint64_t>(piece_count) > static_cast<uint64_t>(piece_bytes) / least_bytes)
+      throw CheckpointError("{}: tensor '{}' promises more pieces than there are; the file is damaged", origin, record.tensor.name);
+    record.pieces.resize(static_cast<size_t>(piece_count));
+    decode_pieces(Decoder(pieces.take(static_cast<size_t>(piece_bytes)), origin, "list of pieces"), record, metadata.files.size());
+  }
+  tensors.finish();
+  pieces.finish();
+
+  Decoder extras(sections.at(kExtras), origin, "list of extras");
+  metadata.extras.resize(extras.count(20));
+  for (ExtraRecord& extra : metadata.extras) {
+    extra.name = extras.text();
+    extra.file = file_index(extras, metadata.files.size());
+    extra.offset = extras.number();
+    extra.size_bytes = extras.number();
+    extra.digest = extras.digest();
+  }
+  extras.finish();
+  validate(metadata, origin);
+  return metadata;
+}
+
+std::array<std::byte, kDataHeaderBytes> data_header(const CheckpointId& id, int64_t step, uint32_t file) {
+  Encoder out;
+  out.bytes.append(kDataMagic, 8);
+  out.fixed(kFormatVersion);
+  out.fixed(file);
+  out.fixed(id.low);
+  out.fixed(id.high);
+  out.fixed(step);
+  out.bytes.resize(kDataHeaderBytes, '\0');
+  std::array<std::byte, kDataHeaderBytes> header;
+  std::memcpy(header.data(), out.bytes.data(), header.size());
+  return header;
+}
+
+int64_t aligned(int64_t end, int64_t size_bytes) {
+  const int64_t alignment = size_bytes >= kLargePieceBytes ? kLargeAlignment : kSmallAlignment;
+  return (end + alignment - 1) / alignment * alignment;
+}
+
+}  // namespace ingot::checkpoint

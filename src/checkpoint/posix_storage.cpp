@@ -1,0 +1,282 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <utility>
+
+#include "base/error.h"
+#include "checkpoint/storage.h"
+
+namespace ingot::checkpoint {
+namespace {
+
+using base::CheckpointError;
+
+constexpr const char* kVerbs[] = {"create the folder", "open", "look at", "write", "fsync", "close", "rename",
+                                  "exchange",          "lock", "list",    "read",  "remove"};
+
+const char* advice(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT: return "; free space there, or keep fewer checkpoints (checkpoint.keep)";
+    case EROFS: return "; the file system is read-only, choose another folder";
+    case EACCES:
+    case EPERM: return "; give this user permission, or choose another folder";
+    case EIO: return "; the storage reports a fault, look at the system log";
+    case ELOOP: return "; symbolic links are not followed inside a checkpoint";
+    default: return "";
+  }
+}
+
+CheckpointError failure(Call call, const fs::path& path, int error) {
+  return CheckpointError("cannot {} {}: {}{}", kVerbs[static_cast<int>(call)], path.string(), std::strerror(error), advice(error));
+}
+
+// One system call: asks the hook first, tries again after EINTR. Returns the call's result, -1 with errno on failure.
+template <class Function>
+auto attempt(CallHook* hook, Call call, const fs::path& path, size_t size_bytes, Function&& function) {
+  decltype(function(size_bytes)) result = -1;
+  do {
+    size_t allowed_bytes = size_bytes;
+    const int refused = hook ? hook->before(call, path, allowed_bytes) : 0;
+    if (refused != 0) {
+      errno = refused;
+      result = -1;
+    } else {
+      result = function(allowed_bytes);
+    }
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
+
+template <class Function>
+auto must(CallHook* hook, Call call, const fs::path& path, Function&& function) {
+  const auto result = attempt(hook, call, path, 0, [&](size_t) { return function(); });
+  if (result < 0) throw failure(call, path, errno);
+  return result;
+}
+
+class Descriptor {
+ public:
+  Descriptor(CallHook* hook, fs::path path, int flags) : hook_(hook), path_(std::move(path)) {
+    number_ = must(hook_, Call::open, path_, [&] { return ::open(path_.c_str(), flags | O_CLOEXEC, 0644); });
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  int number() const { return number_; }
+  const fs::path& path() const { return path_; }
+  CallHook* hook() const { return hook_; }
+  void sync() {
+    must(hook_, Call::sync, path_, [&] { return ::fsync(number_); });
+  }
+  // Linux frees the descriptor even when close fails, EINTR included, so it is never tried again.
+  void close() {
+    size_t unused = 0;
+    const int refused = hook_ ? hook_->before(Call::close, path_, unused) : 0;
+    const int result = ::close(std::exchange(number_, -1));
+    const int error = refused != 0 ? refused : result != 0 ? errno : 0;
+    if (error != 0 && error != EINTR) throw failure(Call::close, path_, error);
+  }
+
+ private:
+  CallHook* hook_;
+  fs::path path_;
+  int number_ = -1;
+};
+
+class PosixSink : public Sink {
+ public:
+  PosixSink(CallHook* hook, const fs::path& file) : file_(hook, file, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW) {}
+  void write(const void* data, int64_t size_bytes) override {
+    const char* next = static_cast<const char*>(data);
+    while (size_bytes > 0) {
+      const ssize_t put = attempt(file_.hook(), Call::write, file_.path(), static_cast<size_t>(size_bytes),
+                                  [&](size_t allowed) { return ::write(file_.number(), next, allowed); });
+      if (put < 0) throw failure(Call::write, file_.path(), errno);
+      next += put;
+      size_bytes -= put;
+    }
+  }
+  void finish() override {
+    file_.sync();
+    file_.close();
+  }
+
+ private:
+  Descriptor file_;
+};
+
+class PosixSource : public Source {
+ public:
+  PosixSource(CallHook* hook, const fs::path& file) : file_(hook, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK) {
+    struct stat status {};
+    must(hook, Call::status, file, [&] { return ::fstat(file_.number(), &status); });
+    if (!S_ISREG(status.st_mode)) throw CheckpointError("{} is not a regular file", file.string());
+    size_bytes_ = status.st_size;
+  }
+  int64_t size_bytes() const override { return size_bytes_; }
+  void read_at(int64_t offset, void* destination, int64_t size_bytes) const override {
+    char* next = static_cast<char*>(destination);
+    while (size_bytes > 0) {
+      const ssize_t got = attempt(file_.hook(), Call::read, file_.path(), static_cast<size_t>(size_bytes),
+                                  [&](size_t allowed) { return ::pread(file_.number(), next, allowed, offset); });
+      if (got < 0) throw failure(Call::read, file_.path(), errno);
+      if (got == 0)
+        throw CheckpointError("{} ends at byte {}, {} bytes too early; it was truncated", file_.path().string(), offset, size_bytes);
+      next += got;
+      offset += got;
+      size_bytes -= got;
+    }
+  }
+
+ private:
+  Descriptor file_;
+  int64_t size_bytes_ = 0;
+};
+
+class PosixLease : public Lease {
+ public:
+  PosixLease(std::unique_ptr<Descriptor> folder, bool certain) : folder_(std::move(folder)), certain_(certain) {}
+  bool certain() const override { return certain_; }
+
+ private:
+  std::unique_ptr<Descriptor> folder_;  // the lock lasts as long as this is open
+  bool certain_;
+};
+
+fs::path parent_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+
+bool is_there(const fs::path& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
+}  // namespace
+
+std::unique_ptr<Sink> PosixStorage::create(const fs::path& file) const { return std::make_unique<PosixSink>(hook_, file); }
+std::unique_ptr<Source> PosixStorage::open(const fs::path& file) const { return std::make_unique<PosixSource>(hook_, file); }
+
+std::vector<FolderEntry> PosixStorage::list(const fs::path& folder) const {
+  std::vector<FolderEntry> entries;
+  DIR* stream = nullptr;
+  if (attempt(hook_, Call::list, folder, 0, [&](size_t) { return (stream = ::opendir(folder.c_str())) ? 0 : -1; }) < 0) {
+    if (errno == ENOENT) return entries;
+    throw failure(Call::list, folder, errno);
+  }
+  const std::unique_ptr<DIR, int (*)(DIR*)> guard(stream, ::closedir);
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  for (errno = 0; const dirent* entry = ::readdir(stream); errno = 0) {
+    const std::string name = entry->d_name;
+    struct stat status {};
+    if (name == "." || name == ".." || ::fstatat(::dirfd(stream), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
+      continue;  // gone meanwhile
+    const double age_s =
+        static_cast<double>(now.tv_sec - status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec - status.st_mtim.tv_nsec);
+    entries.push_back({name, S_ISDIR(status.st_mode), age_s});
+  }
+  if (errno != 0) throw failure(Call::list, folder, errno);
+  std::sort(entries.begin(), entries.end(), [](const FolderEntry& a, const FolderEntry& b) { return a.name < b.name; });
+  return entries;
+}
+
+void PosixStorage::make_folder(const fs::path& folder) const {
+  if (attempt(hook_, Call::make_folder, folder, 0, [&](size_t) { return ::mkdir(folder.c_str(), 0755); }) < 0) {
+    const int error = errno;
+    std::error_code ignored;
+    if (error == EEXIST && fs::is_directory(folder, ignored)) return;
+    if (error != ENOENT || !folder.has_parent_path() || folder.parent_path() == folder) throw failure(Call::make_folder, folder, error);
+    make_folder(folder.parent_path());
+    must(hook_, Call::make_folder, folder, [&] { return ::mkdir(folder.c_str(), 0755); });
+  }
+  sync_folder(parent_of(folder));
+}
+
+std::unique_ptr<Lease> PosixStorage::hold(const fs::path& folder, bool exclusive) const {
+  auto descriptor = std::make_unique<Descriptor>(hook_, folder, O_RDONLY | O_DIRECTORY);
+  const int result = attempt(hook_, Call::lock, folder, 0,
+                             [&](size_t) { return ::flock(descriptor->number(), (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB); });
+  if (result < 0 && errno == EWOULDBLOCK) return nullptr;
+  return std::make_unique<PosixLease>(std::move(descriptor), result == 0);
+}
+
+bool PosixStorage::publish(const fs::path& aside, const fs::path& target) const {
+  sync_folder(aside);
+  const bool replaces = is_there(target);
+  const auto move = [&](const fs::path& from, const fs::path& to) { replaces ? exchange(from, to) : rename(from, to); };
+  move(aside, target);
+  try {
+    sync_folder(parent_of(target));
+  } catch (...) {
+    // Whether the new name would survive a power cut is unknown: take it back, so that what was reported is what is there.
+    move(target, aside);
+    throw;
+  }
+  return replaces;
+}
+
+void PosixStorage::hide(const fs::path& folder, const fs::path& aside) const { rename(folder, aside); }
+
+void PosixStorage::remove_folder(const fs::path& folder) const {
+  for (const FolderEntry& entry : list(folder)) {
+    const fs::path path = folder / entry.name;
+    if (entry.is_folder) {
+      remove_folder(path);
+    } else {
+      must(hook_, Call::remove, path, [&] { return ::unlink(path.c_str()) == 0 || errno == ENOENT ? 0 : -1; });
+    }
+  }
+  must(hook_, Call::remove, folder, [&] { return ::rmdir(folder.c_str()) == 0 || errno == ENOENT ? 0 : -1; });
+}
+
+void PosixStorage::sync_folder(const fs::path& folder) const {
+  Descriptor descriptor(hook_, folder, O_RDONLY | O_DIRECTORY);
+  // Some network file systems keep no state of folders on the client and refuse the call as meaningless.
+  if (attempt(hook_, Call::sync, folder, 0, [&](size_t) { return ::fsync(descriptor.number()); }) < 0 && errno != EINVAL &&
+      errno != ENOTSUP)
+    throw failure(Call::sync, folder, errno);
+}
+
+void PosixStorage::rename(const fs::path& from, const fs::path& to) const {
+  must(hook_, Call::rename, from, [&] { return ::rename(from.c_str(), to.c_str()); });
+}
+
+// Where the file system cannot exchange two names, neither is visible for a moment, and the second one waits under a name
+// that collect_leftovers knows and gives back.
+void PosixStorage::exchange(const fs::path& a, const fs::path& b) const {
+  const int result =
+      attempt(hook_, Call::exchange, a, 0, [&](size_t) { return ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE); });
+  if (result == 0) return;
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) throw failure(Call::exchange, a, errno);
+  const bool b_is_hidden = b.filename().string().starts_with('.');
+  const fs::path& visible = b_is_hidden ? a : b;
+  const fs::path& hidden = b_is_hidden ? b : a;
+  const fs::path waiting = parent_of(visible) / waiting_name(visible.filename().string());
+  rename(visible, waiting);
+  try {
+    rename(hidden, visible);
+  } catch (...) {
+    ::rename(waiting.c_str(), visible.c_str());
+    throw;
+  }
+  rename(waiting, hidden);
+}
+
+std::string waiting_name(const std::string& visible_name) { return "." + visible_name + ".old"; }
+
+const Storage& local_storage() {
+  static const PosixStorage storage;
+  return storage;
+}
+
+}  // namespace ingot::checkpoint

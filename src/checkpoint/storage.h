@@ -1,0 +1,105 @@
+// Where checkpoints lie, behind one small interface: files that are written once, front to back, and folders that become
+// visible by one act. POSIX file systems here; an object store would map `publish` to its own commit. Every failure is a
+// CheckpointError that names the path, the system's reason and what to do. A Storage has no state and may be used by many
+// threads; it must outlive the sinks, sources and leases it hands out. A Sink belongs to one thread, a Source to many.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace ingot::checkpoint {
+
+namespace fs = std::filesystem;
+
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void write(const void* data, int64_t size_bytes) = 0;
+  /// Makes the content durable and closes. A sink that is destroyed without this leaves a file of unknown content.
+  virtual void finish() = 0;
+};
+
+class Source {
+ public:
+  virtual ~Source() = default;
+  virtual int64_t size_bytes() const = 0;
+  /// Reads exactly these bytes.
+  virtual void read_at(int64_t offset, void* destination, int64_t size_bytes) const = 0;
+};
+
+/// Tells other processes that a folder is in use (shared: by writers and readers) or about to go (exclusive: by removers);
+/// ends with the object, and with the process however it dies.
+class Lease {
+ public:
+  virtual ~Lease() = default;
+  /// False where the storage has no locks: then nothing is known about other users.
+  virtual bool certain() const = 0;
+};
+
+struct FolderEntry {
+  std::string name;
+  bool is_folder = false;  // a symbolic link is not one
+  double age_s = 0;        // since the last change of its content
+};
+
+class Storage {
+ public:
+  virtual ~Storage() = default;
+  /// The name must not exist.
+  virtual std::unique_ptr<Sink> create(const fs::path& file) const = 0;
+  /// A regular file; symbolic links are refused.
+  virtual std::unique_ptr<Source> open(const fs::path& file) const = 0;
+  /// Sorted by name; an absent folder has no entries.
+  virtual std::vector<FolderEntry> list(const fs::path& folder) const = 0;
+  /// Creates the folder and its parents durably, unless it is there.
+  virtual void make_folder(const fs::path& folder) const = 0;
+  /// Nothing when another user holds the folder in a way that excludes this one.
+  virtual std::unique_ptr<Lease> hold(const fs::path& folder, bool exclusive) const = 0;
+  /// Makes the complete folder `aside` durable and visible as `target`, in the same parent. A folder that was there before
+  /// changes places with it and then lies at `aside` (returns true). After an exception `target` is what it was.
+  virtual bool publish(const fs::path& aside, const fs::path& target) const = 0;
+  /// Takes a folder out of sight in one act.
+  virtual void hide(const fs::path& folder, const fs::path& aside) const = 0;
+  virtual void remove_folder(const fs::path& folder) const = 0;
+};
+
+/// The kinds of system calls that PosixStorage makes.
+enum class Call { make_folder, open, status, write, sync, close, rename, exchange, lock, list, read, remove };
+
+/// Lets tests act before each system call: count it, die, or make it fail.
+class CallHook {
+ public:
+  virtual ~CallHook() = default;
+  /// Returns 0 to go on, or the errno with which the call shall fail instead. May reduce `size_bytes` of reads and writes.
+  virtual int before(Call call, const fs::path& path, size_t& size_bytes) = 0;
+};
+
+class PosixStorage : public Storage {
+ public:
+  explicit PosixStorage(CallHook* hook = nullptr) : hook_(hook) {}
+  std::unique_ptr<Sink> create(const fs::path& file) const override;
+  std::unique_ptr<Source> open(const fs::path& file) const override;
+  std::vector<FolderEntry> list(const fs::path& folder) const override;
+  void make_folder(const fs::path& folder) const override;
+  std::unique_ptr<Lease> hold(const fs::path& folder, bool exclusive) const override;
+  bool publish(const fs::path& aside, const fs::path& target) const override;
+  void hide(const fs::path& folder, const fs::path& aside) const override;
+  void remove_folder(const fs::path& folder) const override;
+
+ private:
+  void sync_folder(const fs::path& folder) const;
+  void rename(const fs::path& from, const fs::path& to) const;
+  void exchange(const fs::path& a, const fs::path& b) const;
+  CallHook* hook_;
+};
+
+/// The name under which a replaced folder waits for a moment where the file system cannot exchange two names.
+std::string waiting_name(const std::string& visible_name);
+
+/// The local file system, for callers that name no storage.
+const Storage& local_storage();
+
+}  // namespace ingot::checkpoint
