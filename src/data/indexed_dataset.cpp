@@ -1,0 +1,323 @@
+#include "data/indexed_dataset.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+
+namespace ingot::data {
+namespace {
+
+using base::DataError;
+
+constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
+constexpr int64_t kHeaderBytes = 9 + 8 + 1 + 8 + 8;
+
+template <class T>
+T load(const std::byte* base, int64_t index) {
+  T value;
+  std::memcpy(&value, base + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  return value;
+}
+
+bool is_token_type(uint8_t code) { return (code >= 1 && code <= 5) || code == 8; }
+
+// The error of an index that contradicts itself; all of them have the same way out.
+template <class... Args>
+DataError broken(const fs::path& prefix, fmt::format_string<Args...> what, Args&&... args) {
+  return DataError("{}.idx: {}; the file is damaged or from another tool: make it again with 'ingot data tokenize'", prefix.string(),
+                   fmt::format(what, std::forward<Args>(args)...));
+}
+
+// Widens stored ids; false when one is negative or beyond int32.
+template <class Stored>
+bool widen(const std::byte* from, std::span<int32_t> out) {
+  bool good = true;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto value = load<Stored>(from, static_cast<int64_t>(i));
+    if constexpr (std::is_signed_v<Stored>) good &= value >= 0;
+    if constexpr (sizeof(Stored) == 8) good &= value <= std::numeric_limits<int32_t>::max();
+    out[i] = static_cast<int32_t>(value);
+  }
+  return good;
+}
+
+bool widen(TokenType type, const std::byte* from, std::span<int32_t> out) {
+  switch (type) {
+    case TokenType::uint8: return widen<uint8_t>(from, out);
+    case TokenType::int8: return widen<int8_t>(from, out);
+    case TokenType::int16: return widen<int16_t>(from, out);
+    case TokenType::int64: return widen<int64_t>(from, out);
+    case TokenType::uint16: return widen<uint16_t>(from, out);
+    case TokenType::int32: break;
+  }
+  return widen<int32_t>(from, out);
+}
+
+}  // namespace
+
+std::string_view name_of(TokenType type) {
+  switch (type) {
+    case TokenType::uint8: return "uint8";
+    case TokenType::int8: return "int8";
+    case TokenType::int16: return "int16";
+    case TokenType::int64: return "int64";
+    case TokenType::uint16: return "uint16";
+    case TokenType::int32: break;
+  }
+  return "int32";
+}
+
+int64_t size_bytes(TokenType type) {
+  switch (type) {
+    case TokenType::uint8:
+    case TokenType::int8: return 1;
+    case TokenType::int16:
+    case TokenType::uint16: return 2;
+    case TokenType::int64: return 8;
+    case TokenType::int32: break;
+  }
+  return 4;
+}
+
+TokenType token_type_for(int64_t vocab_size) { return vocab_size < 65500 ? TokenType::uint16 : TokenType::int32; }
+
+fs::path dataset_prefix(const fs::path& path) {
+  const auto extension = path.extension();
+  return extension == ".bin" || extension == ".idx" ? fs::path(path).replace_extension() : path;
+}
+
+IndexedDataset::IndexedDataset(const fs::path& path)
+    : prefix_(dataset_prefix(path)), index_(prefix_.string() + ".idx"), tokens_file_(prefix_.string() + ".bin") {
+  const std::byte* at = index_.data();
+  if (index_.size_bytes() < kHeaderBytes || std::memcmp(at, kMagic.data(), kMagic.size()) != 0)
+    throw DataError("{}.idx is not a Megatron index (it does not begin with MMIDIDX): make one with 'ingot data tokenize'", prefix_.string());
+  if (const auto version = load<uint64_t>(at + 9, 0); version != 1)
+    throw DataError("{}.idx has version {} of Megatron's index; only version 1 is known", prefix_.string(), version);
+  const auto code = load<uint8_t>(at + 17, 0);
+  if (!is_token_type(code)) throw broken(prefix_, "dtype code {} is not one of the integer types 1 to 5 and 8", code);
+  type_ = static_cast<TokenType>(code);
+
+  const auto sequences = load<uint64_t>(at + 18, 0), entries = load<uint64_t>(at + 26, 0);
+  const auto payload = static_cast<uint64_t>(index_.size_bytes() - kHeaderBytes);
+  if (sequences > payload / 12 || entries > (payload - 12 * sequences) / 8)
+    throw broken(prefix_, "{} sequences and {} document entries need more than its {} bytes", sequences, entries, index_.size_bytes());
+  // Multimodal writers append one mode byte per sequence; they do not matter to text.
+  if (const uint64_t rest = payload - 12 * sequences - 8 * entries; rest != 0 && rest != sequences)
+    throw broken(prefix_, "{} bytes follow the {} sequences and {} document entries", rest, sequences, entries);
+  if (entries == 0) throw broken(prefix_, "it has no document entries");
+  sequences_ = static_cast<int64_t>(sequences);
+  documents_ = static_cast<int64_t>(entries) - 1;
+  lengths_ = at + kHeaderBytes;
+  pointers_ = lengths_ + 4 * sequences_;
+  doc_index_ = pointers_ + 8 * sequences_;
+  tokens_ = tokens_file_.size_bytes() / data::size_bytes(type_);
+  check_index();
+}
+
+void IndexedDataset::check_index() const {
+  const int64_t width = data::size_bytes(type_);
+  int64_t expected = 0;  // sequences lie back to back, as every known writer leaves them
+  for (int64_t s = 0; s < sequences_; ++s) {
+    const auto length = load<int32_t>(lengths_, s);
+    const auto pointer = load<int64_t>(pointers_, s);
+    if (length < 0) throw broken(prefix_, "sequence {} has length {}", s, length);
+    if (pointer != expected) throw broken(prefix_, "sequence {} begins at byte {} where {} was due", s, pointer, expected);
+    expected += length * width;
+    if (expected > tokens_file_.size_bytes()) break;  // also keeps the sum from overflowing
+  }
+  if (expected != tokens_file_.size_bytes())
+    throw DataError("{0}.bin has {1} bytes, but {0}.idx describes {2}{3}: the two files do not belong together or one is cut short", prefix_.string(),
+                    tokens_file_.size_bytes(), expected, expected > tokens_file_.size_bytes() ? " or more" : "");
+  int64_t previous = 0;
+  for (int64_t d = 0; d <= documents_; ++d) {
+    const auto entry = load<int64_t>(doc_index_, d);
+    if (entry < previous || entry > sequences_ || (d == 0 && entry != 0)) throw broken(prefix_, "document {} begins at sequence {}", d, entry);
+    previous = entry;
+  }
+  if (previous != sequences_) throw broken(prefix_, "the documents end at sequence {} of {}", previous, sequences_);
+}
+
+int64_t IndexedDataset::sequence_begin(int64_t sequence) const {
+  if (sequence < 0 || sequence > sequences_) throw DataError("{}: there is no sequence {} of {}", prefix_.string(), sequence, sequences_);
+  return sequence == sequences_ ? tokens_ : load<int64_t>(pointers_, sequence) / data::size_bytes(type_);
+}
+
+int64_t IndexedDataset::document_begin(int64_t document) const {
+  if (document < 0 || document > documents_) throw DataError("{}: there is no document {} of {}", prefix_.string(), document, documents_);
+  return sequence_begin(load<int64_t>(doc_index_, document));
+}
+
+int64_t IndexedDataset::document_at(int64_t position) const {
+  if (position < 0 || position >= tokens_) throw DataError("{}: there is no token {} of {}", prefix_.string(), position, tokens_);
+  int64_t low = 0, high = documents_;  // the last document that begins at or before `position`
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (document_begin(middle) <= position ? low : high) = middle;
+  }
+  return low;
+}
+
+void IndexedDataset::read(int64_t first, std::span<int32_t> out) const {
+  const auto count = static_cast<int64_t>(out.size());
+  if (first < 0 || count > tokens_ || first > tokens_ - count)
+    throw DataError("{}: tokens {} to {} were asked for, but it has {}", prefix_.string(), first, first + count, tokens_);
+  if (!widen(type_, tokens_file_.data() + first * data::size_bytes(type_), out))
+    throw DataError("{}.bin has an id that is negative or beyond 2^31 between tokens {} and {}", prefix_.string(), first, first + count);
+}
+
+namespace {
+
+fs::path aside(const fs::path& prefix, std::string_view suffix) { return prefix.string() + std::string(suffix) + ".tmp"; }
+
+constexpr size_t kFlushBytes = size_t{1} << 20;
+constexpr int64_t kMaxSequenceTokens = int64_t{1} << 30;  // lengths are int32: a longer document becomes several sequences
+
+void rename_or_throw(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) throw base::FileError("cannot rename {} to {}: {}", from.string(), to.string(), error.message());
+}
+
+template <class Stored>
+void narrow(std::span<const int32_t> tokens, std::string& out) {
+  const size_t old = out.size();
+  out.resize(old + tokens.size() * sizeof(Stored));
+  char* to = out.data() + old;
+  for (const int32_t token : tokens) {
+    const auto stored = static_cast<Stored>(token);
+    std::memcpy(to, &stored, sizeof(Stored));
+    to += sizeof(Stored);
+  }
+}
+
+int64_t largest_id(TokenType type) {
+  switch (type) {
+    case TokenType::uint8: return 255;
+    case TokenType::int8: return 127;
+    case TokenType::int16: return 32767;
+    case TokenType::uint16: return 65535;
+    default: return std::numeric_limits<int32_t>::max();
+  }
+}
+
+}  // namespace
+
+struct IndexedDatasetWriter::BufferedFile {
+  explicit BufferedFile(const fs::path& path) : file(path) {}
+  template <class T>
+  void put(T value) {
+    pending.append(reinterpret_cast<const char*>(&value), sizeof(T));
+    if (pending.size() >= kFlushBytes) flush();
+  }
+  void put(std::string_view text) {
+    pending.append(text);
+    if (pending.size() >= kFlushBytes) flush();
+  }
+  void flush() {
+    file.write(pending);
+    pending.clear();
+  }
+  void close() {
+    flush();
+    file.sync();
+    file.close();
+  }
+  base::OutputFile file;
+  std::string pending;
+};
+
+IndexedDatasetWriter::IndexedDatasetWriter(const fs::path& prefix, TokenType type) : prefix_(dataset_prefix(prefix)), type_(type) {
+  if (prefix_.has_parent_path()) base::make_directories(prefix_.parent_path());
+  bin_ = std::make_unique<BufferedFile>(aside(prefix_, ".bin"));
+  lengths_ = std::make_unique<BufferedFile>(aside(prefix_, ".lengths"));
+  doc_index_ = std::make_unique<BufferedFile>(aside(prefix_, ".documents"));
+  doc_index_->put(int64_t{0});
+}
+
+IndexedDatasetWriter::~IndexedDatasetWriter() {
+  if (!finished_) remove_side_files();
+}
+
+void IndexedDatasetWriter::remove_side_files() {
+  bin_.reset();
+  lengths_.reset();
+  doc_index_.reset();
+  std::error_code ignored;
+  for (const auto* suffix : {".bin", ".lengths", ".documents", ".idx"}) fs::remove(aside(prefix_, suffix), ignored);
+}
+
+void IndexedDatasetWriter::append(std::span<const int32_t> tokens) {
+  const int64_t largest = largest_id(type_);
+  for (const int32_t token : tokens) {
+    if (token < 0 || token > largest) throw DataError("{}.bin: token id {} does not fit {}", prefix_.string(), token, name_of(type_));
+  }
+  while (!tokens.empty()) {
+    const auto part = tokens.first(std::min<size_t>(tokens.size(), static_cast<size_t>(kMaxSequenceTokens - sequence_tokens_)));
+    switch (size_bytes(type_)) {
+      case 1: narrow<uint8_t>(part, bin_->pending); break;
+      case 2: narrow<uint16_t>(part, bin_->pending); break;
+      case 8: narrow<int64_t>(part, bin_->pending); break;
+      default: narrow<int32_t>(part, bin_->pending);
+    }
+    sequence_tokens_ += static_cast<int64_t>(part.size());
+    tokens_ += static_cast<int64_t>(part.size());
+    if (sequence_tokens_ == kMaxSequenceTokens) end_sequence();
+    if (bin_->pending.size() >= kFlushBytes) bin_->flush();
+    tokens = tokens.subspan(part.size());
+  }
+}
+
+void IndexedDatasetWriter::end_sequence() {
+  lengths_->put(static_cast<int32_t>(sequence_tokens_));
+  sequence_tokens_ = 0;
+  ++sequences_;
+}
+
+void IndexedDatasetWriter::end_document() {
+  end_sequence();
+  doc_index_->put(sequences_);
+  ++documents_;
+}
+
+void IndexedDatasetWriter::finish() {
+  if (finished_) return;
+  if (sequence_tokens_ > 0) end_document();
+  bin_->close();
+  lengths_->close();
+  doc_index_->close();
+  write_index();
+  const fs::path folder = prefix_.has_parent_path() ? prefix_.parent_path() : fs::path(".");
+  // A crash between the two renames must not leave a new .bin beside an old .idx.
+  std::error_code ignored;
+  fs::remove(prefix_.string() + ".idx", ignored);
+  base::sync_directory(folder);
+  rename_or_throw(aside(prefix_, ".bin"), prefix_.string() + ".bin");
+  rename_or_throw(aside(prefix_, ".idx"), prefix_.string() + ".idx");
+  remove_side_files();
+  base::sync_directory(folder);
+  finished_ = true;
+}
+
+void IndexedDatasetWriter::write_index() {
+  BufferedFile out(aside(prefix_, ".idx"));
+  out.put(kMagic);
+  out.put(uint64_t{1});
+  out.put(static_cast<uint8_t>(type_));
+  out.put(static_cast<uint64_t>(sequences_));
+  out.put(static_cast<uint64_t>(documents_ + 1));
+  out.flush();
+  const base::MappedFile lengths(aside(prefix_, ".lengths")), doc_index(aside(prefix_, ".documents"));
+  out.file.write(lengths.data(), lengths.size_bytes());
+  int64_t pointer = 0;
+  for (int64_t s = 0; s < sequences_; ++s) {
+    out.put(pointer);
+    pointer += load<int32_t>(lengths.data(), s) * size_bytes(type_);
+  }
+  out.flush();
+  out.file.write(doc_index.data(), doc_index.size_bytes());
+  out.close();
+}
+
+}  // namespace ingot::data

@@ -1,0 +1,101 @@
+// Token files in Megatron's indexed format: PREFIX.bin holds token ids back to back, PREFIX.idx says where each sequence
+// begins and which sequences form a document (docs/data-formats.md, byte by byte). Seen from here a dataset is one stream
+// of tokens cut into documents.
+//
+// An IndexedDataset maps both files and checks every number of the index when it opens, so that reads need only their own
+// bounds; it may be read by any number of threads. A writer belongs to one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/files.h"
+
+namespace ingot::data {
+
+namespace fs = base::fs;
+
+/// Megatron's dtype codes; floating-point ones (6 and 7) hold no tokens and are refused.
+enum class TokenType : uint8_t { uint8 = 1, int8 = 2, int16 = 3, int32 = 4, int64 = 5, uint16 = 8 };
+
+std::string_view name_of(TokenType type);
+int64_t size_bytes(TokenType type);
+/// The narrowest type that other readers expect for a vocabulary: uint16 up to 65,500 entries as Megatron has it, else int32.
+TokenType token_type_for(int64_t vocab_size);
+
+/// "corpus" for "corpus", "corpus.bin" and "corpus.idx": users name any of the three.
+fs::path dataset_prefix(const fs::path& path);
+
+class IndexedDataset {
+ public:
+  /// Throws DataError naming the file and what is wrong with it; FileError when a file cannot be opened.
+  explicit IndexedDataset(const fs::path& path);
+
+  const fs::path& prefix() const { return prefix_; }
+  TokenType token_type() const { return type_; }
+  int64_t tokens() const { return tokens_; }
+  int64_t sequences() const { return sequences_; }
+  int64_t documents() const { return documents_; }
+
+  /// Position in the token stream at which a sequence begins; `sequence` may be sequences(), the end of the stream.
+  int64_t sequence_begin(int64_t sequence) const;
+  /// Position at which a document begins; `document` may be documents(). Empty documents begin where the next one does.
+  int64_t document_begin(int64_t document) const;
+  int64_t document_tokens(int64_t document) const { return document_begin(document + 1) - document_begin(document); }
+  /// The document that holds the token at `position` in [0, tokens()). O(log documents).
+  int64_t document_at(int64_t position) const;
+
+  /// Copies tokens [first, first + out.size()) of the stream. Throws DataError when an id does not fit int32 or is negative.
+  void read(int64_t first, std::span<int32_t> out) const;
+
+ private:
+  void check_index() const;
+
+  fs::path prefix_;
+  base::MappedFile index_, tokens_file_;
+  TokenType type_ = TokenType::int32;
+  int64_t tokens_ = 0, sequences_ = 0, documents_ = 0;
+  const std::byte* lengths_ = nullptr;    // int32 [sequences], unaligned
+  const std::byte* pointers_ = nullptr;   // int64 [sequences], byte offsets into the .bin, unaligned
+  const std::byte* doc_index_ = nullptr;  // int64 [documents + 1], sequence numbers, unaligned
+};
+
+/// Writes a dataset of any size in constant memory. Nothing carries the final names before finish(), which makes the files
+/// durable and renames the index last; a writer destroyed before that removes what it wrote.
+class IndexedDatasetWriter {
+ public:
+  IndexedDatasetWriter(const fs::path& prefix, TokenType type);
+  IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
+  IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
+  ~IndexedDatasetWriter();
+
+  /// Adds tokens to the present document. Throws DataError for an id that the token type cannot hold.
+  void append(std::span<const int32_t> tokens);
+  void end_document();
+  void add_document(std::span<const int32_t> tokens) {
+    append(tokens);
+    end_document();
+  }
+  /// Ends the last document if tokens are pending, then publishes both files.
+  void finish();
+
+  int64_t tokens() const { return tokens_; }
+  int64_t documents() const { return documents_; }
+
+ private:
+  void end_sequence();
+  void write_index();
+  void remove_side_files();
+
+  fs::path prefix_;
+  TokenType type_;
+  struct BufferedFile;
+  std::unique_ptr<BufferedFile> bin_, lengths_, doc_index_;  // the last two grow on disk, not in memory
+  int64_t tokens_ = 0, sequences_ = 0, documents_ = 0, sequence_tokens_ = 0;
+  bool finished_ = false;
+};
+
+}  // namespace ingot::data

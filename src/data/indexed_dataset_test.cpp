@@ -1,0 +1,128 @@
+#include "data/indexed_dataset.h"
+
+#include <cstring>
+
+#include "data/test_support.h"
+
+namespace ingot::data {
+namespace {
+
+using base::DataError;
+
+std::vector<int32_t> all_tokens(const IndexedDataset& dataset) {
+  std::vector<int32_t> tokens(static_cast<size_t>(dataset.tokens()));
+  dataset.read(0, tokens);
+  return tokens;
+}
+
+// The bytes of an index as Python's struct module packs them: <9s Q B Q Q, int32 lengths, int64 pointers, int64 documents.
+template <class T>
+void put(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+std::string index_bytes(uint8_t type, const std::vector<int32_t>& lengths, const std::vector<int64_t>& pointers, const std::vector<int64_t>& documents) {
+  std::string out("MMIDIDX\0\0", 9);
+  put<uint64_t>(out, 1);
+  put<uint8_t>(out, type);
+  put<uint64_t>(out, lengths.size());
+  put<uint64_t>(out, documents.size());
+  for (const auto length : lengths) put(out, length);
+  for (const auto pointer : pointers) put(out, pointer);
+  for (const auto document : documents) put(out, document);
+  return out;
+}
+
+TEST(IndexedDataset, written_bytes_are_megatrons) {
+  const TemporaryFolder folder;
+  IndexedDatasetWriter writer(folder / "x", TokenType::uint16);
+  writer.add_document(std::vector<int32_t>{1, 2, 65535});
+  writer.add_document(std::vector<int32_t>{});
+  writer.append(std::vector<int32_t>{4});
+  writer.append(std::vector<int32_t>{5});
+  writer.finish();
+  EXPECT_EQ(content_of(folder / "x.bin"), std::string("\x01\0\x02\0\xFF\xFF\x04\0\x05\0", 10));
+  EXPECT_EQ(content_of(folder / "x.idx"), index_bytes(8, {3, 0, 2}, {0, 6, 6}, {0, 1, 2, 3}));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 2);
+}
+
+TEST(IndexedDataset, every_integer_type_reads_back_and_documents_may_hold_several_sequences) {
+  const TemporaryFolder folder;
+  for (const auto& [code, bytes] : {std::pair{1, 1}, {2, 1}, {3, 2}, {4, 4}, {5, 8}, {8, 2}}) {
+    std::string bin;
+    for (int64_t token : {7, 0, 127, 3, 9}) bin.append(reinterpret_cast<const char*>(&token), static_cast<size_t>(bytes));
+    folder.write("t.bin", bin);
+    folder.write("t.idx", index_bytes(static_cast<uint8_t>(code), {2, 1, 2}, {0, 2 * bytes, 3 * bytes}, {0, 2, 2, 3}));
+    const IndexedDataset dataset(folder / "t.idx");
+    EXPECT_EQ(all_tokens(dataset), (std::vector<int32_t>{7, 0, 127, 3, 9}));
+    EXPECT_EQ(dataset.documents(), 3);
+    EXPECT_EQ(dataset.document_begin(0), 0);
+    EXPECT_EQ(dataset.document_tokens(1), 0);
+    EXPECT_EQ(dataset.document_begin(2), 3);
+    EXPECT_EQ(dataset.document_at(2), 0);
+    EXPECT_EQ(dataset.document_at(3), 2);
+  }
+}
+
+TEST(IndexedDataset, contradictions_of_the_index_are_refused_with_their_place) {
+  const TemporaryFolder folder;
+  folder.write("b.bin", std::string(20, '\0'));  // five int32
+  const auto refused = [&](const std::string& index, const std::string& word) {
+    folder.write("b.idx", index);
+    expect_error<DataError>([&] { IndexedDataset dataset(folder / "b"); }, {word, "b."});
+  };
+  refused("", "does not begin with MMIDIDX");
+  refused("garbage that is long enough to be a header of it", "does not begin with MMIDIDX");
+  auto good = index_bytes(4, {3, 2}, {0, 12}, {0, 1, 2});
+  auto version = good;
+  version[9] = 2;
+  refused(version, "version 2");
+  refused(index_bytes(6, {3, 2}, {0, 12}, {0, 1, 2}), "dtype code 6");
+  refused(index_bytes(4, {3, -2}, {0, 12}, {0, 1, 2}), "sequence 1 has length -2");
+  refused(index_bytes(4, {3, 2}, {0, 16}, {0, 1, 2}), "sequence 1 begins at byte 16 where 12 was due");
+  refused(index_bytes(4, {3, 3}, {0, 12}, {0, 1, 2}), "describes 24");
+  refused(index_bytes(4, {3, 1}, {0, 12}, {0, 1, 2}), "describes 16");
+  refused(index_bytes(4, {3, 2}, {0, 12}, {0, 2, 1}), "document 2 begins at sequence 1");
+  refused(index_bytes(4, {3, 2}, {0, 12}, {0, 1}), "the documents end at sequence 1 of 2");
+  refused(index_bytes(4, {3, 2}, {0, 12}, {1, 2}), "document 0 begins at sequence 1");
+  refused(index_bytes(4, {3, 2}, {0, 12}, {}), "no document entries");
+  refused(good.substr(0, good.size() - 1), "need more than");
+  refused(good + "x", "1 bytes follow");
+  auto many = good;
+  std::memset(many.data() + 18, 0xFF, 8);
+  refused(many, "sequences and 3 document entries need more");
+}
+
+TEST(IndexedDataset, ids_that_cannot_be_tokens_are_refused_when_read_or_written) {
+  const TemporaryFolder folder;
+  folder.write("n.bin", std::string("\xFF\xFF\xFF\xFF", 4));
+  folder.write("n.idx", index_bytes(4, {1}, {0}, {0, 1}));
+  const IndexedDataset dataset(folder / "n");
+  int32_t token = 0;
+  expect_error<DataError>([&] { dataset.read(0, {&token, 1}); }, {"n.bin", "negative"});
+  expect_error<DataError>([&] { dataset.read(1, {&token, 1}); }, {"it has 1"});
+  IndexedDatasetWriter writer(folder / "w", TokenType::uint16);
+  expect_error<DataError>([&] { writer.append(std::vector<int32_t>{65536}); }, {"65536", "uint16"});
+}
+
+TEST(IndexedDataset, unfinished_writer_leaves_the_old_dataset_and_nothing_else) {
+  const TemporaryFolder folder;
+  counting_dataset(folder, "keep", {3});
+  {
+    IndexedDatasetWriter writer(folder / "keep", TokenType::int32);
+    writer.add_document(std::vector<int32_t>(100000, 5));
+  }
+  EXPECT_EQ(all_tokens(IndexedDataset(folder / "keep.bin")), (std::vector<int32_t>{0, 1, 2}));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 2);
+}
+
+TEST(IndexedDataset, full_disk_is_an_error_and_publishes_nothing) {
+  const TemporaryFolder folder;
+  fs::create_symlink("/dev/full", folder / "f.bin.tmp");
+  IndexedDatasetWriter writer(folder / "f", TokenType::int32);
+  writer.add_document(std::vector<int32_t>{1});
+  EXPECT_THROW(writer.finish(), base::FileError);
+  EXPECT_FALSE(fs::exists(folder / "f.idx"));
+}
+
+}  // namespace
+}  // namespace ingot::data

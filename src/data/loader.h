@@ -1,0 +1,137 @@
+// Batches for training. Sample i is a pure function of (settings, i): a mixture says which source gives it, and a keyed
+// permutation which row of that source's present epoch (docs/data-formats.md, "Sample order"). There is no shuffle table and
+// no hidden position: any batch can be asked for at any time, on any rank, by any number of threads, and resuming is asking
+// for the next sample.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "data/config.h"
+#include "data/indexed_dataset.h"
+#include "data/mixture.h"
+#include "data/packing.h"
+
+namespace ingot::data {
+
+struct Batch {
+  int64_t batch = 0, seq = 0;
+  std::vector<int32_t> inputs;           // [batch, seq]
+  std::vector<int32_t> targets;          // [batch, seq], kIgnoredTarget where there is nothing to predict
+  std::vector<int32_t> document_starts;  // [batch, seq]: index in the row of the first token of the document of token s
+};
+
+enum class Split { train, validation };
+
+struct LoaderOptions {
+  int64_t vocab_size = 0;  // ids at or beyond it are an error; 0 = not checked
+  int32_t pad_id = 0;
+};
+
+/// Where training stands in the data: all that a checkpoint needs to keep. Sizes and settings are there to notice that the
+/// data is no longer what it was.
+struct LoaderState {
+  struct Source {
+    int64_t tokens = 0, documents = 0;
+    double weight = 0;
+    int64_t samples = 0;  // of it that were given out
+  };
+  int64_t step = 0, samples = 0;  // samples: given out over all ranks
+  int64_t seed = 0, seq_len = 0;
+  std::string packing;
+  bool reset_documents = true;
+  std::vector<Source> sources;
+
+  std::string to_json() const;
+  /// Throws DataError when the text is not a state.
+  static LoaderState from_json(const std::string& text);
+};
+
+class Loader {
+ public:
+  /// Opens the datasets. Throws DataError when one is damaged or too short for a sample, ConfigError for impossible settings
+  /// or when `split` is validation and none is set.
+  Loader(const DataConfig& config, Split split, const LoaderOptions& options = {});
+
+  /// Samples [first_sample, first_sample + count). Training goes through the sources again and again, each epoch in a new
+  /// order; validation samples lie in the order of the files and begin again after samples().
+  Batch batch(int64_t first_sample, int64_t count) const;
+  /// The same into a batch whose memory is used again.
+  void fill(int64_t first_sample, int64_t count, Batch& out) const;
+
+  /// Samples that visit every row of every source once.
+  int64_t samples() const;
+  /// Tokens of the sources on this side of the split.
+  int64_t tokens() const;
+  int64_t seq_len() const { return config_.seq_len; }
+
+  LoaderState state(int64_t step, int64_t samples) const;
+  /// Throws DataError naming what differs if `state` was made with other data or settings, so that resuming would repeat or
+  /// leave out samples.
+  void check_resumable(const LoaderState& state) const;
+
+ private:
+  struct Source {
+    std::string path;
+    double weight = 1;
+    std::unique_ptr<IndexedDataset> dataset;
+    Slice slice;
+    std::unique_ptr<Packing> packing;
+  };
+  struct Place {
+    size_t source = 0;
+    int64_t row = 0;
+  };
+  void open(const std::string& path, double weight);
+  Place place_of(int64_t sample) const;
+
+  DataConfig config_;
+  Split split_;
+  LoaderOptions options_;
+  std::vector<Source> sources_;
+  std::optional<Mixture> mixture_;
+};
+
+/// Whether the settings name validation data at all.
+bool has_validation(const DataConfig& config);
+
+/// Prepares batches ahead on a thread of its own; what comes out is exactly what the loader gives. One thread calls get(); the
+/// loader must outlive the prefetcher. Destruction stops the thread after the batch that it is at.
+class Prefetcher {
+ public:
+  /// `depth` batches ahead (0: none, no thread), expecting each call `stride` samples behind the one before.
+  Prefetcher(const Loader& loader, int64_t depth, int64_t stride);
+  ~Prefetcher();
+
+  /// The loader's batch(first_sample, count). A call that was not expected is served directly, and the ones after it are
+  /// prepared from there. Rethrows what went wrong while preparing this batch.
+  Batch get(int64_t first_sample, int64_t count);
+  /// Another distance between calls from now on: a phase with another batch size.
+  void set_stride(int64_t stride);
+
+ private:
+  struct Ready {
+    int64_t first = 0;
+    Batch batch;
+    std::exception_ptr error;
+  };
+  void run();
+
+  const Loader& loader_;
+  const int64_t depth_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t stride_;
+  int64_t next_ = -1, count_ = 0;  // what the thread prepares next; -1: nothing yet
+  int64_t version_ = 0;            // grows when the plan changes: batches of an older plan are dropped
+  std::vector<Ready> ready_;
+  bool stop_ = false;
+  std::jthread thread_;
+};
+
+}  // namespace ingot::data

@@ -1,0 +1,183 @@
+#include "data/loader.h"
+
+#include <map>
+#include <set>
+
+#include "data/test_support.h"
+
+namespace ingot::data {
+namespace {
+
+using base::ConfigError;
+using base::DataError;
+
+bool equal(const Batch& a, const Batch& b) {
+  return a.batch == b.batch && a.seq == b.seq && a.inputs == b.inputs && a.targets == b.targets && a.document_starts == b.document_starts;
+}
+
+struct TwoSources : ::testing::Test {
+  TemporaryFolder folder;
+  DataConfig config;
+  void SetUp() override {
+    counting_dataset(folder, "a", {40, 60, 10, 91});  // 201 tokens: 20 rows of 10
+    counting_dataset(folder, "b", {31});              // 3 rows
+    config.sources = {{(folder / "a").string(), 3}, {(folder / "b").string(), 1}};
+    config.seq_len = 10;
+    config.seed = 7;
+  }
+};
+
+TEST_F(TwoSources, a_batch_is_the_same_whenever_it_is_asked_for_and_however_it_is_cut) {
+  const Loader loader(config, Split::train), other(config, Split::train);
+  const Batch all = loader.batch(0, 100);
+  for (int64_t size : {1, 3, 16}) {
+    for (int64_t first = 96; first >= 0; first -= size) {
+      const int64_t count = std::min(size, 100 - first);
+      const Batch part = other.batch(first, count);
+      for (int64_t i = 0; i < count * 10; ++i) {
+        ASSERT_EQ(part.inputs[static_cast<size_t>(i)], all.inputs[static_cast<size_t>(first * 10 + i)]);
+        ASSERT_EQ(part.targets[static_cast<size_t>(i)], all.targets[static_cast<size_t>(first * 10 + i)]);
+        ASSERT_EQ(part.document_starts[static_cast<size_t>(i)], all.document_starts[static_cast<size_t>(first * 10 + i)]);
+      }
+    }
+  }
+}
+
+TEST_F(TwoSources, an_epoch_visits_every_row_once_and_the_next_one_in_another_order) {
+  config.sources.resize(1);
+  const Loader loader(config, Split::train);
+  EXPECT_EQ(loader.samples(), 20);
+  std::vector<std::vector<int32_t>> orders;
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    std::vector<int32_t> firsts;
+    const Batch batch = loader.batch(epoch * 20, 20);
+    for (size_t r = 0; r < 20; ++r) firsts.push_back(batch.inputs[r * 10]);
+    EXPECT_EQ(std::set<int32_t>(firsts.begin(), firsts.end()).size(), 20u);
+    orders.push_back(firsts);
+  }
+  EXPECT_NE(orders[0], orders[1]);
+  EXPECT_NE(orders[1], orders[2]);
+  config.seed = 8;
+  EXPECT_FALSE(equal(Loader(config, Split::train).batch(0, 20), loader.batch(0, 20)));
+}
+
+TEST_F(TwoSources, state_counts_what_each_source_gave_and_survives_json) {
+  const Loader loader(config, Split::train);
+  const auto state = LoaderState::from_json(loader.state(5, 80).to_json());
+  EXPECT_EQ(state.step, 5);
+  EXPECT_EQ(state.samples, 80);
+  ASSERT_EQ(state.sources.size(), 2u);
+  EXPECT_EQ(state.sources[0].samples, 60);
+  EXPECT_EQ(state.sources[1].samples, 20);
+  loader.check_resumable(state);
+  EXPECT_THROW(LoaderState::from_json("{}"), DataError);
+  EXPECT_THROW(LoaderState::from_json("[1"), DataError);
+}
+
+TEST_F(TwoSources, resuming_on_other_data_is_refused_and_says_what_changed) {
+  const auto state = Loader(config, Split::train).state(5, 80);
+  auto changed = config;
+  changed.seed = 9;
+  expect_error<DataError>([&] { Loader(changed, Split::train).check_resumable(state); }, {"data.seed was 7 and is 9"});
+  changed = config;
+  changed.packing = "best_fit";
+  expect_error<DataError>([&] { Loader(changed, Split::train).check_resumable(state); }, {"data.packing"});
+  counting_dataset(folder, "b", {41});
+  expect_error<DataError>([&] { Loader(config, Split::train).check_resumable(state); }, {"tokens of", "/b", "31", "41"});
+}
+
+TEST_F(TwoSources, validation_fraction_divides_every_source_without_overlap) {
+  config.validation_fraction = 0.3;
+  config.seq_len = 5;
+  const Loader train(config, Split::train), validation(config, Split::validation);
+  EXPECT_EQ(train.tokens() + validation.tokens(), 232);
+  std::map<int, std::set<int32_t>> trained, validated;  // by source; positions as inputs or targets
+  const auto note = [](const Batch& batch, std::map<int, std::set<int32_t>>& seen) {
+    for (const auto* ids : {&batch.inputs, &batch.targets}) {
+      for (const int32_t id : *ids) {
+        if (id != kIgnoredTarget) seen[0].insert(id);
+      }
+    }
+  };
+  // One source at a time, since ids are positions in their own source.
+  for (const auto& source : config.sources) {
+    DataConfig one = config;
+    one.sources = {source};
+    const Loader left(one, Split::train), right(one, Split::validation);
+    trained.clear();
+    validated.clear();
+    note(left.batch(0, left.samples()), trained);
+    note(right.batch(0, right.samples()), validated);
+    EXPECT_LT(*trained[0].rbegin(), *validated[0].begin());
+  }
+  // Source a has borders at 100 and 110, source b none: 0.7 of them is 140 and 21, and 110 is within half of the 61 wished for.
+  EXPECT_EQ(train.tokens(), 110 + 21);
+}
+
+TEST_F(TwoSources, validation_goes_through_the_files_in_order_and_begins_again) {
+  config.validation = {(folder / "b").string(), (folder / "a").string()};
+  const Loader loader(config, Split::validation);
+  EXPECT_EQ(loader.samples(), 23);
+  const Batch batch = loader.batch(0, 24);
+  EXPECT_EQ(batch.inputs[0], 0);
+  EXPECT_EQ(batch.inputs[20], 20);
+  EXPECT_EQ(batch.inputs[30], 0);   // row 0 of a
+  EXPECT_EQ(batch.inputs[40], 10);  // row 1
+  EXPECT_EQ(batch.inputs[230], 0);  // row 0 of b again
+  config.validation.clear();
+  expect_error<ConfigError>([&] { Loader(config, Split::validation); }, {"data.validation_fraction"});
+}
+
+TEST_F(TwoSources, ids_beyond_the_vocabulary_name_the_source) {
+  const Loader loader(config, Split::train, {.vocab_size = 150});
+  expect_error<DataError>([&] { loader.batch(0, 60); }, {"/a", "ends at 149", "another tokenizer"});
+}
+
+TEST_F(TwoSources, prefetched_batches_are_exactly_the_loaders) {
+  const Loader loader(config, Split::train);
+  Prefetcher prefetcher(loader, 3, 8);
+  int64_t first = 0;
+  for (int step = 0; step < 40; ++step, first += 8) ASSERT_TRUE(equal(prefetcher.get(first, 4), loader.batch(first, 4))) << "step " << step;
+  prefetcher.set_stride(2);  // a phase with another batch size
+  for (int step = 0; step < 20; ++step, first += 2) ASSERT_TRUE(equal(prefetcher.get(first, 2), loader.batch(first, 2)));
+  for (int64_t jump : {5, 1000, 3, 3, 5}) ASSERT_TRUE(equal(prefetcher.get(jump, 2), loader.batch(jump, 2)));
+  Prefetcher none(loader, 0, 8);
+  EXPECT_TRUE(equal(none.get(16, 8), loader.batch(16, 8)));
+}
+
+TEST_F(TwoSources, prefetcher_reports_the_error_of_the_batch_that_has_it) {
+  const Loader loader(config, Split::train, {.vocab_size = 150});
+  Prefetcher prefetcher(loader, 2, 1);
+  int64_t failures = 0;
+  for (int64_t first = 0; first < 40; ++first) {
+    bool direct_fails = false;
+    try {
+      loader.batch(first, 1);
+    } catch (const DataError&) {
+      direct_fails = true;
+    }
+    if (direct_fails) {
+      EXPECT_THROW(prefetcher.get(first, 1), DataError);
+      ++failures;
+    } else {
+      EXPECT_NO_THROW(prefetcher.get(first, 1));
+    }
+  }
+  EXPECT_GT(failures, 0);
+}
+
+TEST(DataConfig, settings_read_from_toml_and_refuse_unknown_names) {
+  DataConfig config;
+  base::SettingsTable table;
+  declare_settings(table, config);
+  table.load_toml("[data]\nseq_len = 128\npacking = 'best_fit'\nvalidation = ['v']\n[[data.sources]]\npath = 'x'\nweight = 2.5\n[[data.sources]]\npath = 'y'\n", "c.toml");
+  EXPECT_EQ(config.seq_len, 128);
+  ASSERT_EQ(config.sources.size(), 2u);
+  EXPECT_EQ(config.sources[0].weight, 2.5);
+  EXPECT_EQ(config.sources[1].path, "y");
+  EXPECT_THROW(table.load_toml("[data]\nseqlen = 1\n", "c.toml"), ConfigError);
+  EXPECT_THROW(check(DataConfig{}), ConfigError);
+}
+
+}  // namespace
+}  // namespace ingot::data

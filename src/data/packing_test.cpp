@@ -1,0 +1,132 @@
+#include "data/packing.h"
+
+#include "base/random.h"
+#include "data/test_support.h"
+
+namespace ingot::data {
+namespace {
+
+struct Filled {
+  std::vector<int32_t> inputs, targets, starts;
+};
+
+Filled fill(const Packing& packing, int64_t row, int64_t seq_len) {
+  const auto n = static_cast<size_t>(seq_len);
+  Filled filled{std::vector<int32_t>(n), std::vector<int32_t>(n), std::vector<int32_t>(n)};
+  packing.fill(row, {filled.inputs, filled.targets, filled.starts});
+  return filled;
+}
+
+std::vector<int> random_lengths(int count, int largest) {
+  std::vector<int> lengths;
+  for (int i = 0; i < count; ++i) lengths.push_back(static_cast<int>(base::uniform_at(3, static_cast<uint64_t>(i)) * (largest + 1)));
+  return lengths;
+}
+
+TEST(StreamPacking, rows_are_the_stream_and_targets_stop_at_the_ends_of_documents) {
+  const TemporaryFolder folder;
+  const IndexedDataset dataset(counting_dataset(folder, "d", {3, 0, 1, 6, 5}));  // borders at 3, 3, 4, 10
+  const auto packing = make_packing("stream", dataset, {0, 15}, {.seq_len = 5});
+  EXPECT_EQ(packing->rows(), 2);  // 14 inputs have targets
+  const Filled first = fill(*packing, 0, 5), second = fill(*packing, 1, 5);
+  EXPECT_EQ(first.inputs, (std::vector<int32_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(first.targets, (std::vector<int32_t>{1, 2, -100, -100, 5}));
+  EXPECT_EQ(first.starts, (std::vector<int32_t>{0, 0, 0, 3, 4}));
+  EXPECT_EQ(second.inputs, (std::vector<int32_t>{5, 6, 7, 8, 9}));
+  EXPECT_EQ(second.targets, (std::vector<int32_t>{6, 7, 8, 9, -100}));
+  EXPECT_EQ(second.starts, (std::vector<int32_t>{0, 0, 0, 0, 0}));
+}
+
+TEST(StreamPacking, without_resets_every_token_predicts_the_next) {
+  const TemporaryFolder folder;
+  const IndexedDataset dataset(counting_dataset(folder, "d", {3, 0, 1, 6, 5}));
+  const auto packing = make_packing("stream", dataset, {2, 15}, {.seq_len = 4, .reset_documents = false});
+  const Filled row = fill(*packing, 1, 4);
+  EXPECT_EQ(row.inputs, (std::vector<int32_t>{6, 7, 8, 9}));
+  EXPECT_EQ(row.targets, (std::vector<int32_t>{7, 8, 9, 10}));
+  EXPECT_EQ(row.starts, (std::vector<int32_t>{0, 0, 0, 0}));
+}
+
+TEST(StreamPacking, too_little_text_is_refused_with_the_numbers) {
+  const TemporaryFolder folder;
+  const IndexedDataset dataset(counting_dataset(folder, "small", {5}));
+  expect_error<base::DataError>([&] { make_packing("stream", dataset, {0, 5}, {.seq_len = 5}); }, {"small", "5 tokens", "data.seq_len = 5"});
+}
+
+// Checks rows against the documents themselves: ids are positions, so each token says where it comes from.
+void check_best_fit(const std::vector<int>& lengths, Slice slice, int64_t seq_len) {
+  const TemporaryFolder folder;
+  const IndexedDataset dataset(counting_dataset(folder, "d", lengths));
+  std::vector<int32_t> document_of;
+  for (size_t d = 0; d < lengths.size(); ++d) document_of.insert(document_of.end(), static_cast<size_t>(lengths[d]), static_cast<int32_t>(d));
+  const auto packing = make_packing("best_fit", dataset, slice, {.seq_len = seq_len, .pad_id = 1'000'000});
+  std::vector<int> seen(document_of.size(), 0);
+  int64_t predicted = 0;
+  for (int64_t r = 0; r < packing->rows(); ++r) {
+    const Filled row = fill(*packing, r, seq_len);
+    for (size_t s = 0; s < row.inputs.size(); ++s) {
+      const auto token = static_cast<size_t>(row.inputs[s]);
+      const auto start = static_cast<size_t>(row.starts[s]);
+      if (token == 1'000'000) {
+        EXPECT_EQ(row.targets[s], kIgnoredTarget);
+        EXPECT_EQ(row.inputs[start], 1'000'000);
+        continue;
+      }
+      ++seen.at(token);
+      ASSERT_EQ(row.inputs[start] + static_cast<int32_t>(s - start), row.inputs[s]);
+      ASSERT_EQ(document_of[static_cast<size_t>(row.inputs[start])], document_of[token]);
+      const bool has_next = static_cast<int64_t>(token) + 1 < slice.end && document_of[token + 1] == document_of[token];
+      ASSERT_EQ(row.targets[s], has_next ? row.inputs[s] + 1 : kIgnoredTarget);
+      predicted += has_next;
+    }
+  }
+  int64_t pairs = 0;
+  for (int64_t t = 0; t < static_cast<int64_t>(seen.size()); ++t) {
+    EXPECT_LE(seen[static_cast<size_t>(t)], t >= slice.begin && t < slice.end ? 1 : 0);
+    pairs += t >= slice.begin && t + 1 < slice.end && document_of[static_cast<size_t>(t)] == document_of[static_cast<size_t>(t + 1)];
+  }
+  EXPECT_EQ(predicted, pairs) << "every pair of neighbours in a document is predicted exactly once";
+}
+
+TEST(BestFitPacking, every_pair_of_neighbours_in_a_document_is_predicted_exactly_once) {
+  check_best_fit({3, 0, 1, 6, 5, 17, 8, 9, 2}, {0, 51}, 8);
+  check_best_fit(random_lengths(3000, 40), {100, 50000}, 32);
+}
+
+TEST(BestFitPacking, documents_that_fit_stay_whole_and_rows_are_nearly_full) {
+  const TemporaryFolder folder;
+  const auto lengths = random_lengths(2000, 60);
+  const IndexedDataset dataset(counting_dataset(folder, "d", lengths));
+  const auto packing = make_packing("best_fit", dataset, {0, dataset.tokens()}, {.seq_len = 64});
+  EXPECT_LT(packing->rows(), dataset.tokens() / 64 * 1.02 + 2);
+  int64_t documents = 0, worth_it = 0;
+  for (int64_t r = 0; r < packing->rows(); ++r) {
+    const Filled row = fill(*packing, r, 64);
+    for (size_t s = 0; s < 64; ++s) documents += row.starts[s] == static_cast<int32_t>(s) && row.targets[s] != kIgnoredTarget;
+  }
+  for (const int length : lengths) worth_it += length >= 2;
+  EXPECT_EQ(documents, worth_it) << "a document began twice or not at all";
+}
+
+TEST(BestFitPacking, without_resets_a_document_is_followed_by_the_next_of_its_row) {
+  const TemporaryFolder folder;
+  const IndexedDataset dataset(counting_dataset(folder, "d", {4, 3}));
+  const auto packing = make_packing("best_fit", dataset, {0, 7}, {.seq_len = 8, .reset_documents = false, .pad_id = 9});
+  const Filled row = fill(*packing, 0, 8);
+  EXPECT_EQ(row.inputs, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 9}));
+  EXPECT_EQ(row.targets, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, -100, -100}));
+  EXPECT_EQ(row.starts, std::vector<int32_t>(8, 0));
+}
+
+TEST(BestFitPacking, rows_made_alone_equal_rows_made_in_order) {
+  const TemporaryFolder folder;
+  const IndexedDataset dataset(counting_dataset(folder, "d", random_lengths(5000, 30)));
+  const auto ordered = make_packing("best_fit", dataset, {0, dataset.tokens()}, {.seq_len = 32});
+  for (int64_t r = ordered->rows() - 1; r >= 0; r -= 97) {
+    const auto alone = make_packing("best_fit", dataset, {0, dataset.tokens()}, {.seq_len = 32});
+    EXPECT_EQ(fill(*alone, r, 32).inputs, fill(*ordered, r, 32).inputs);
+  }
+}
+
+}  // namespace
+}  // namespace ingot::data

@@ -1,0 +1,64 @@
+// What the tests of this folder share: a folder that goes away, small datasets, and errors that must name things.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "data/indexed_dataset.h"
+
+namespace ingot::data {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    static std::atomic<int> count = 0;
+    path_ = fs::temp_directory_path() / ("ingot_data_" + std::to_string(::getpid()) + "_" + std::to_string(count++));
+    fs::create_directories(path_);
+  }
+  ~TemporaryFolder() { fs::remove_all(path_); }
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+  const fs::path& path() const { return path_; }
+
+  fs::path write(const std::string& name, const std::string& content) const {
+    std::ofstream(path_ / name, std::ios::binary) << content;
+    return path_ / name;
+  }
+
+ private:
+  fs::path path_;
+};
+
+inline std::string content_of(const fs::path& path) { return base::read_file(path); }
+
+/// Documents of the given lengths; the token at stream position p has the id p.
+inline fs::path counting_dataset(const TemporaryFolder& folder, const std::string& name, const std::vector<int>& lengths) {
+  IndexedDatasetWriter writer(folder / name, TokenType::int32);
+  int32_t next = 0;
+  for (const int length : lengths) {
+    std::vector<int32_t> document;
+    for (int i = 0; i < length; ++i) document.push_back(next++);
+    writer.add_document(document);
+  }
+  writer.finish();
+  return folder / name;
+}
+
+/// Runs `action` and checks the type of its error and the words in it.
+template <class Error, class Action>
+void expect_error(const Action& action, const std::vector<std::string>& words) {
+  try {
+    action();
+    ADD_FAILURE() << "no error was thrown";
+  } catch (const Error& error) {
+    for (const auto& word : words) EXPECT_THAT(error.what(), ::testing::HasSubstr(word));
+  }
+}
+
+}  // namespace ingot::data

@@ -1,0 +1,91 @@
+// Documents out of text files, streaming: a reader cuts files into blocks of about a megabyte at places where documents may
+// be cut, and parse_block() turns one block into documents, on any thread. Plain text and JSON lines; everything that comes
+// out is valid UTF-8.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+
+namespace ingot::data {
+
+namespace fs = base::fs;
+
+enum class TextFormat { automatic, text, jsonl };   // automatic: .jsonl, .json and .ndjson are JSON lines, all else is text
+enum class DocumentSplit { file, line, paragraph };  // what a document is in plain text; paragraphs end at blank lines
+
+/// The names that the command line uses. Throw UsageError naming the choices.
+TextFormat parse_text_format(const std::string& name);
+DocumentSplit parse_document_split(const std::string& name);
+
+struct TextOptions {
+  TextFormat format = TextFormat::automatic;
+  DocumentSplit split = DocumentSplit::file;
+  std::string field = "text";    // of a JSON line
+  bool skip_bad = false;         // count malformed JSON lines instead of stopping at the first
+  bool strict_utf8 = false;      // stop at bytes that are not UTF-8 instead of replacing them by U+FFFD
+  int64_t block_bytes = 1 << 20;  // tests make it small
+};
+
+/// A piece of a file that holds whole documents, save that its first and last may continue in its neighbours.
+struct TextBlock {
+  std::string file;
+  bool jsonl = false;
+  int64_t first_line = 1;
+  bool continues = false;   // begins inside a document
+  bool open_ended = false;  // ends inside a document
+  std::string bytes;
+};
+
+struct TextPart {
+  std::string text;
+  bool ends_document = true;
+};
+
+struct ParsedBlock {
+  std::vector<TextPart> parts;
+  int64_t bytes = 0;      // of the block, for progress
+  int64_t bad_lines = 0;  // skipped
+  int64_t invalid_utf8 = 0;  // replaced
+  std::string first_problem;  // "file:line: reason" of the first of either
+};
+
+class TextReader {
+ public:
+  /// Looks at every file first: a missing or unreadable one is a FileError before any work is done.
+  TextReader(std::vector<fs::path> files, TextOptions options);
+  ~TextReader();
+
+  /// The next block, files in the order given; false at the end. Throws DataError for files that hold no text (NUL bytes,
+  /// UTF-16, archives, Parquet) and FileError when reading fails.
+  bool next(TextBlock& block);
+
+  int64_t total_bytes() const { return total_bytes_; }
+  const TextOptions& options() const { return options_; }
+
+ private:
+  void open_next_file();
+  void fill();
+  size_t cut(bool& inside_document) const;
+
+  std::vector<fs::path> files_;
+  TextOptions options_;
+  int64_t total_bytes_ = 0;
+  size_t next_file_ = 0;
+  struct CloseFile {
+    void operator()(FILE* file) const { std::fclose(file); }
+  };
+  std::unique_ptr<FILE, CloseFile> file_;
+  bool jsonl_ = false, at_end_ = false, continues_ = false;
+  int64_t line_ = 1;
+  std::string name_, pending_;
+};
+
+/// The documents of a block. Throws DataError "file:line: …" for a malformed line unless options.skip_bad.
+ParsedBlock parse_block(const TextBlock& block, const TextOptions& options);
+
+}  // namespace ingot::data

@@ -1,0 +1,36 @@
+// Text files to a token dataset: parallel, streaming, in memory that does not grow with the files. The output is the same
+// byte for byte whatever the number of threads.
+#pragma once
+
+#include <functional>
+
+#include "data/indexed_dataset.h"
+#include "data/text_reader.h"
+#include "data/tokenizer.h"
+
+namespace ingot::data {
+
+struct TokenizeOptions {
+  std::vector<fs::path> inputs;
+  fs::path output;  // prefix of the .bin and .idx
+  TextOptions text;
+  bool append_eos = true;    // ends every document; refused when the tokenizer has no eos
+  bool prepend_bos = false;  // begins every document
+  int threads = 0;           // 0 = one per core
+  /// Called on the calling thread with the bytes of input done so far and their total (0 when it is not known).
+  std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
+};
+
+struct TokenizeResult {
+  int64_t documents = 0, tokens = 0, input_bytes = 0;
+  int64_t empty_documents = 0;  // left out
+  int64_t bad_lines = 0;        // skipped
+  int64_t invalid_utf8 = 0;     // sequences replaced by U+FFFD
+  std::string first_problem;    // "file:line: reason" of the first bad line or replacement
+  TokenType token_type = TokenType::int32;
+};
+
+/// Throws DataError for bad text (file and line named) and FileError for files; nothing appears under the output's names then.
+TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& options);
+
+}  // namespace ingot::data

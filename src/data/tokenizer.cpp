@@ -1,0 +1,47 @@
+#include "data/tokenizer.h"
+
+#include "base/error.h"
+#include "data/sentencepiece_tokenizer.h"
+
+namespace ingot::data {
+
+using base::DataError;
+
+std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
+  if (!fs::exists(path)) throw DataError("the tokenizer {} does not exist; make one with 'ingot data train-tokenizer'", path.string());
+  if (fs::is_directory(path)) {
+    if (fs::exists(path / "tokenizer.model")) return std::make_unique<SentencePieceTokenizer>(path / "tokenizer.model");
+    throw DataError("the folder {} holds no tokenizer.model", path.string());
+  }
+  return std::make_unique<SentencePieceTokenizer>(path);
+}
+
+namespace {
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD: the end of an unfinished sequence of bytes
+constexpr size_t kContext = 4;                             // ids kept before the new one: a piece may look at its neighbour
+constexpr size_t kLongestHeld = 16;                        // no character needs more byte pieces: what comes after is no UTF-8
+
+}  // namespace
+
+std::string StreamDecoder::push(int32_t id) {
+  ids_.push_back(id);
+  const std::string before = tokenizer_.decode(std::span(ids_).first(shown_), keep_special_);
+  const std::string now = tokenizer_.decode(ids_, keep_special_);
+  if (now.size() <= before.size()) return "";
+  if (now.ends_with(kReplacement) && ids_.size() - shown_ < kLongestHeld) return "";
+  std::string text = now.substr(before.size());
+  ids_.erase(ids_.begin(), ids_.end() - static_cast<std::ptrdiff_t>(std::min(kContext, ids_.size())));
+  shown_ = ids_.size();
+  return text;
+}
+
+std::string StreamDecoder::finish() {
+  const std::string before = tokenizer_.decode(std::span(ids_).first(shown_), keep_special_);
+  const std::string now = tokenizer_.decode(ids_, keep_special_);
+  ids_.clear();
+  shown_ = 0;
+  return now.size() > before.size() ? now.substr(before.size()) : "";
+}
+
+}  // namespace ingot::data
