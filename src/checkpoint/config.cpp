@@ -1,0 +1,24 @@
+#include "checkpoint/config.h"
+
+namespace ingot::checkpoint {
+
+SaveOptions CheckpointConfig::save_options() const {
+  SaveOptions options;
+  options.retention = {keep, keep_every};
+  options.piece_limit_bytes = piece_mib << 20;
+  options.grace_s = grace_s;
+  return options;
+}
+
+void declare_settings(base::SettingsTable& table, CheckpointConfig& config) {
+  table.add("checkpoint.every", config.every, base::at_least(0), "steps between checkpoints; 0 saves none on the way");
+  table.add("checkpoint.keep", config.keep, base::at_least(1), "how many of the newest checkpoints stay");
+  table.add("checkpoint.keep_every", config.keep_every, base::at_least(0),
+            "checkpoints whose step is a multiple of this stay as well; 0 keeps no others");
+  table.add("checkpoint.verify", config.verify, "compare checksums of everything that is loaded");
+  table.add("checkpoint.piece_mib", config.piece_mib, {1, 4096},
+            "longest piece of a tensor in MiB: the unit of checksums and of partial loads");
+  table.add("checkpoint.grace_s", config.grace_s, {0, 1e9}, "seconds before the unfinished save of a dead process is removed");
+}
+
+}  // namespace ingot::checkpoint

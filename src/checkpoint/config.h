@@ -1,0 +1,22 @@
+// The settings of group `checkpoint`.
+#pragma once
+
+#include "base/settings.h"
+#include "checkpoint/writer.h"
+
+namespace ingot::checkpoint {
+
+struct CheckpointConfig {
+  int64_t every = 0;       // steps; 0 = none on the way
+  int64_t keep = 3;        // newest checkpoints that stay
+  int64_t keep_every = 0;  // steps; every checkpoint at a multiple stays too, 0 = none
+  bool verify = true;      // checksums when loading
+  int64_t piece_mib = 8;
+  double grace_s = 60;
+
+  SaveOptions save_options() const;
+};
+
+void declare_settings(base::SettingsTable& table, CheckpointConfig& config);
+
+}  // namespace ingot::checkpoint
