@@ -1,0 +1,26 @@
+// What the operating system says about this process and machine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace ingot::base {
+
+/// Resident memory now, and its high-water mark since the start or the last reset_peak_memory(). 0 where unknown.
+int64_t resident_bytes();
+int64_t peak_resident_bytes();
+/// Starts a new high-water mark (Linux's clear_refs); does nothing where that is not allowed.
+void reset_peak_memory();
+
+/// "AMD EPYC …" from /proc/cpuinfo, or "unknown CPU".
+std::string cpu_name();
+/// Cores that this process may use (affinity respected).
+int usable_cores();
+int64_t total_memory_bytes();
+std::string host_name();
+
+/// Keeps freed blocks in the process instead of returning them to the kernel: training frees and takes the same big blocks
+/// in every step, and page faults cost 5 % of it. Call once, before the first allocation of that kind.
+void keep_freed_memory();
+
+}  // namespace ingot::base

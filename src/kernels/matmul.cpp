@@ -1,0 +1,42 @@
+#include "kernels/matmul.h"
+
+namespace ingot::kernels {
+namespace {
+
+bool needs_widening(const at::Tensor& a) { return a.is_cpu() && a.scalar_type() == at::kBFloat16 && !cpu_has_bf16_products(); }
+
+}  // namespace
+
+bool cpu_has_bf16_products() {
+#if defined(__x86_64__)
+  static const bool supported = __builtin_cpu_supports("avx512bf16") != 0;
+  return supported;
+#else
+  return false;
+#endif
+}
+
+at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
+  if (a.scalar_type() == dtype && !needs_widening(a)) return at::mm(a, b);
+  if (a.is_cuda() && a.scalar_type() == at::kBFloat16 && dtype == at::kFloat) return at::mm(a, b, dtype);
+  if (a.scalar_type() == at::kBFloat16 && dtype != at::kFloat && !needs_widening(a)) return at::mm(a, b).to(dtype);
+  return at::mm(a.to(at::kFloat), b.to(at::kFloat)).to(dtype);
+}
+
+void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite) {
+  if (a.scalar_type() != out.scalar_type() || needs_widening(a)) {
+    if (out.scalar_type() == at::kFloat || out.scalar_type() == at::kDouble) {
+      const auto wide = out.scalar_type();
+      at::addmm_out(out, out, a.to(wide), b.to(wide), overwrite ? 0 : 1, 1);
+    } else {
+      const auto product = matmul(a, b, out.scalar_type());
+      overwrite ? out.copy_(product) : out.add_(product);
+    }
+    return;
+  }
+  // mm writes straight into a strided view as long as its columns are contiguous.
+  if (overwrite) at::mm_out(out, a, b);
+  else at::addmm_out(out, out, a, b, 1, 1);
+}
+
+}  // namespace ingot::kernels

@@ -1,0 +1,19 @@
+// Matrix products with a stated output dtype: bf16 operands may accumulate into and leave as fp32. On a CPU without bf16
+// instructions bf16 operands are widened and multiplied in fp32, which is several times faster than the library's emulation.
+// Nothing here records gradients: callers are autograd functions.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace ingot::kernels {
+
+/// a [m, k] times b [k, n] (either may be a transposed view) -> [m, n] of `dtype`.
+at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype);
+
+/// out = (overwrite ? 0 : out) + a b. `out` [m, n] may be a view with unit column stride, in fp32 or wider than a and b.
+void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite);
+
+/// Whether this CPU multiplies bf16 matrices in hardware (AVX-512 BF16 or AMX).
+bool cpu_has_bf16_products();
+
+}  // namespace ingot::kernels

@@ -1,0 +1,92 @@
+#include "kernels/reference/reference.h"
+
+#include <cmath>
+#include <limits>
+
+namespace ingot::kernels::reference {
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType out) {
+  const auto wide = accumulation_type(x.scalar_type());
+  const auto xw = x.to(wide);
+  const auto inverse = (xw.square().mean(-1, /*keepdim=*/true) + eps).rsqrt();
+  return (xw * inverse * weight.to(wide)).to(out);
+}
+
+at::Tensor join_residual(const at::Tensor& residual, const at::Tensor& branch, const ResidualScale& scale) {
+  auto r = residual, h = branch.to(residual.scalar_type());
+  if (scale.residual_bias.defined()) r = (r + scale.residual_bias) * scale.residual_scale;
+  if (scale.branch_bias.defined()) h = (h + scale.branch_bias) * scale.branch_scale;
+  return r + h;
+}
+
+at::Tensor swiglu(const at::Tensor& gate_up) {
+  const auto halves = gate_up.chunk(2, -1);
+  const auto wide = accumulation_type(gate_up.scalar_type());
+  return (at::silu(halves[0].to(wide)) * halves[1].to(wide)).to(gate_up.scalar_type());
+}
+
+at::Tensor rotate(const at::Tensor& x, const RotaryTable& table) {
+  const int64_t half = table.cosine.size(-1);
+  const auto cosine = table.cosine.unsqueeze(2), sine = table.sine.unsqueeze(2);  // [batch, seq, 1, half]
+  const auto wide = x.to(cosine.scalar_type());
+  const auto first = wide.narrow(-1, 0, half), second = wide.narrow(-1, half, half);
+  const auto rest = wide.narrow(-1, 2 * half, x.size(-1) - 2 * half);
+  return at::cat({first * cosine - second * sine, second * cosine + first * sine, rest}, -1).to(x.scalar_type());
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> split_and_rotate(const at::Tensor& packed, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                                                                const RotaryTable& table) {
+  const auto parts = packed.unflatten(-1, {heads + 2 * kv_heads, head_dim}).split_with_sizes({heads, kv_heads, kv_heads}, 2);
+  return {reference::rotate(parts[0], table), reference::rotate(parts[1], table), parts[2].contiguous()};
+}
+
+namespace {
+
+// x [batch, seq, c] one token later; `before` [batch, c] is token -1, `at_start` [c] or scalar replaces it at document starts.
+at::Tensor delay(const at::Tensor& x, const at::Tensor& before, const at::Tensor& is_start, const at::Tensor& at_start) {
+  auto late = at::cat({before.unsqueeze(1), x.narrow(1, 0, x.size(1) - 1)}, 1);
+  return is_start.defined() ? at::where(is_start.unsqueeze(-1), at_start, late) : late;
+}
+
+at::Tensor normalise(const at::Tensor& x, double length) {
+  const double floor = x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+  return x * (length / x.norm(2, -1, /*keepdim=*/true).clamp_min(floor));
+}
+
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed, const CcaShape& shape, const CcaWeights& weights,
+                                                       const RotaryTable& table, const at::Tensor& is_start, const CcaTail& tail) {
+  const auto dtype = packed.scalar_type();
+  const auto wide = accumulation_type(dtype);
+  const int64_t batch = packed.size(0), seq = packed.size(1), d = shape.head_dim, groups = shape.heads / shape.kv_heads;
+  const int64_t half_value = shape.kv_heads * d / 2;
+  const auto parts = packed.to(wide).split_with_sizes({shape.latent(), half_value, half_value}, -1);
+  const auto& u = parts[0];
+  const auto zero = at::zeros({}, u.options());
+
+  // Both convolutions as taps on the token and the one before it.
+  const auto older = tail.latent.defined() ? tail.latent.to(wide) : at::zeros({batch, 2, shape.latent()}, u.options());
+  const auto depthwise = weights.depthwise_weight.to(wide).squeeze(1);  // [latent, 2]
+  const auto tap0 = depthwise.select(1, 0), tap1 = depthwise.select(1, 1), bias0 = weights.depthwise_bias.to(wide);
+  const auto first = delay(u, older.select(1, 1), is_start, zero) * tap0 + u * tap1 + bias0;
+  const auto first_before = older.select(1, 0) * tap0 + older.select(1, 1) * tap1 + bias0;
+  const auto first_late = delay(first, first_before, is_start, bias0);
+  const auto grouped = weights.grouped_weight.to(wide).unflatten(0, {-1, d});  // [groups, out, in, 2]
+  const auto mixed = at::einsum("bsgi,goi->bsgo", {first_late.unflatten(-1, {-1, d}), grouped.select(3, 0)}) +
+                     at::einsum("bsgi,goi->bsgo", {first.unflatten(-1, {-1, d}), grouped.select(3, 1)}) +
+                     weights.grouped_bias.to(wide).view({-1, d});
+
+  const auto latent = u.unflatten(-1, {-1, d}).split_with_sizes({shape.heads, shape.kv_heads}, 2);
+  const auto mean_q = (latent[0] + latent[1].repeat_interleave(groups, 2)) / 2;
+  const auto mean_k = mean_q.unflatten(2, {shape.kv_heads, groups}).mean(3);
+  const double length = std::sqrt(static_cast<double>(d));
+  const auto q = normalise(mixed.narrow(2, 0, shape.heads) + mean_q, length);
+  const auto k = normalise(mixed.narrow(2, shape.heads, shape.kv_heads) + mean_k, length) * weights.temperature.to(wide).unsqueeze(-1);
+
+  const auto value_before = tail.delayed_value.defined() ? tail.delayed_value.to(wide) : at::zeros({batch, half_value}, u.options());
+  const auto v = at::cat({parts[1], delay(parts[2], value_before, is_start, zero)}, -1).view({batch, seq, shape.kv_heads, d});
+  return {reference::rotate(q, table).to(dtype), reference::rotate(k, table).to(dtype), v.to(dtype)};
+}
+
+}  // namespace ingot::kernels::reference

@@ -1,0 +1,24 @@
+// Plain ATen compositions of every kernel: any dtype, any device, gradients by autograd. They are the fall-back where no
+// fused kernel exists (fp64, GPUs) and the oracle of those that do.
+#pragma once
+
+#include "kernels/activation.h"
+#include "kernels/cca.h"
+#include "kernels/norm.h"
+#include "kernels/rope.h"
+
+namespace ingot::kernels::reference {
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType out);
+at::Tensor join_residual(const at::Tensor& residual, const at::Tensor& branch, const ResidualScale& scale);
+at::Tensor swiglu(const at::Tensor& gate_up);
+at::Tensor rotate(const at::Tensor& x, const RotaryTable& table);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> split_and_rotate(const at::Tensor& packed, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                                                                const RotaryTable& table);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed, const CcaShape& shape, const CcaWeights& weights,
+                                                       const RotaryTable& table, const at::Tensor& is_start, const CcaTail& tail);
+
+/// fp32 for narrower floats, the dtype itself otherwise.
+inline at::ScalarType accumulation_type(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
+
+}  // namespace ingot::kernels::reference

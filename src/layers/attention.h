@@ -1,0 +1,24 @@
+// Causal softmax attention of grouped queries over latent or plain heads. Saves q, k, v, the output and one number per
+// query and head; the probabilities are recomputed in backward.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "layers/sequences.h"
+
+namespace ingot::layers {
+
+/// Keys and values of earlier tokens, [batch, length, kv_heads, head_dim]; grows as a generation goes on.
+struct KeyValueCache {
+  at::Tensor keys, values;
+  int64_t length = 0;
+  /// Appends this chunk and returns the keys and values of all tokens so far.
+  std::pair<at::Tensor, at::Tensor> append(const at::Tensor& k, const at::Tensor& v);
+};
+
+/// q [batch, seq, heads, head_dim], k, v [batch, seq, kv_heads, head_dim] -> [batch, seq, heads * head_dim].
+/// Scores are multiplied by `scale`; window 0 = unlimited. With a cache (inference) earlier tokens are seen too.
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window, Sequences& sequences,
+                     KeyValueCache* cache);
+
+}  // namespace ingot::layers

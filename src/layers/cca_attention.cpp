@@ -1,0 +1,38 @@
+#include "layers/cca_attention.h"
+
+#include <cmath>
+
+#include "layers/linear.h"
+
+namespace ingot::layers {
+namespace {
+
+// The last two latents and the last delayed value of everything seen so far.
+kernels::CcaTail next_tail(const at::Tensor& packed, const kernels::CcaShape& shape, const kernels::CcaTail& before) {
+  const int64_t seq = packed.size(1), half_value = shape.kv_heads * shape.head_dim / 2;
+  const auto wide = packed.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  auto latent = packed.narrow(2, 0, shape.latent()).to(wide);
+  if (seq < 2) {
+    const auto older = before.latent.defined() ? before.latent.narrow(1, 1, 1) : at::zeros_like(latent);
+    latent = at::cat({older, latent}, 1);
+  }
+  return {latent.narrow(1, latent.size(1) - 2, 2).contiguous(),
+          packed.select(1, seq - 1).narrow(1, shape.latent() + half_value, half_value).to(wide).contiguous()};
+}
+
+}  // namespace
+
+at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, CcaCache* cache) const {
+  const auto packed = linear(x, {q, k, current_value, delayed_value});
+  const kernels::CcaWeights weights{depthwise_weight->value, depthwise_bias->value, grouped_weight->value, grouped_bias->value,
+                                    temperature->value};
+  const kernels::CcaTail tail = cache ? cache->tail : kernels::CcaTail{};
+  const auto [queries, keys, values] =
+      kernels::cca_mix(packed, shape, weights, sequences.rotary(rotary, x.scalar_type()), sequences.is_start(), tail);
+  if (cache) cache->tail = next_tail(packed, shape, tail);
+  const auto mixed = attention(queries, keys, values, 1 / std::sqrt(static_cast<double>(shape.head_dim)), window, sequences,
+                               cache ? &cache->key_values : nullptr);
+  return linear(mixed, {o});
+}
+
+}  // namespace ingot::layers

@@ -1,0 +1,29 @@
+// Compressed convolutional attention, the attention half of a ZAYA1 block (facts zaya1 §4.3).
+#pragma once
+
+#include "kernels/cca.h"
+#include "layers/attention.h"
+#include "layers/parameter.h"
+
+namespace ingot::layers {
+
+/// What decoding must remember of earlier tokens.
+struct CcaCache {
+  KeyValueCache key_values;
+  kernels::CcaTail tail;  // kept in fp32 (facts §5)
+};
+
+struct CcaAttention {
+  kernels::CcaShape shape;
+  int64_t window;  // 0 = unlimited
+  RotarySettings rotary;
+  Parameter *q, *k;                         // [heads * head_dim, hidden], [kv_heads * head_dim, hidden]
+  Parameter *current_value, *delayed_value;  // each [kv_heads * head_dim / 2, hidden]
+  Parameter *depthwise_weight, *depthwise_bias, *grouped_weight, *grouped_bias, *temperature;
+  Parameter* o;  // [hidden, heads * head_dim]
+
+  /// x [batch, seq, hidden], normed -> [batch, seq, hidden]
+  at::Tensor operator()(const at::Tensor& x, Sequences& sequences, CcaCache* cache) const;
+};
+
+}  // namespace ingot::layers

@@ -1,0 +1,63 @@
+#include "layers/head.h"
+
+#include <algorithm>
+
+#include "kernels/cross_entropy.h"
+#include "kernels/matmul.h"
+#include "layers/autograd.h"
+
+namespace ingot::layers {
+namespace {
+
+constexpr int64_t kChunkBytes = int64_t{16} << 20;  // of fp32 logits: stays near the caches, large enough for full GEMM speed
+
+at::ScalarType logits_type(const at::Tensor& hidden) { return hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+
+struct HeadLossFunction : Function<HeadLossFunction> {
+  static Variable forward(AutogradContext* context, const Variable& hidden, const Variable& weight_value, Parameter* weight,
+                          const at::Tensor& targets, double scale, bool want_gradient) {
+    const auto rows = as_rows(hidden);
+    const auto labels = targets.reshape(-1);
+    const auto wide = logits_type(hidden);
+    const int64_t count = rows.size(0), vocab = weight_value.size(0);
+    const int64_t chunk = std::clamp<int64_t>(kChunkBytes / (4 * vocab), 16, std::max<int64_t>(16, count));
+    auto total = at::zeros({}, rows.options().dtype(wide));
+    at::Tensor grad_hidden, buffer;
+    bool overwrite = false;
+    if (want_gradient) {
+      grad_hidden = at::empty_like(rows);
+      buffer = weight->gradient_buffer(overwrite);
+    }
+    for (int64_t from = 0; from < count; from += chunk) {
+      const int64_t size = std::min(chunk, count - from);
+      const auto part = rows.narrow(0, from, size);
+      auto logits = kernels::matmul(part, weight_value.t(), wide);  // [size, vocab]
+      total += kernels::cross_entropy_in_place(logits, labels.narrow(0, from, size), scale, want_gradient).sum();
+      if (!want_gradient) continue;
+      const auto narrow = logits.to(rows.scalar_type());
+      kernels::matmul_into(grad_hidden.narrow(0, from, size), narrow, weight_value, /*overwrite=*/true);
+      kernels::matmul_into(buffer, narrow.t(), part, overwrite && from == 0);
+    }
+    if (want_gradient) context->save_for_backward({grad_hidden.view(hidden.sizes())});
+    return total * scale;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list) {
+    return {context->get_saved_variables()[0], Variable(), Variable(), Variable(), Variable(), Variable()};
+  }
+};
+
+}  // namespace
+
+at::Tensor logits_of(const at::Tensor& hidden, const Parameter& weight) {
+  const at::NoGradGuard no_grad;
+  auto sizes = hidden.sizes().vec();
+  sizes.back() = weight.value.size(0);
+  return kernels::matmul(as_rows(hidden), weight.value.t(), logits_type(hidden)).view(sizes);
+}
+
+at::Tensor head_loss(const at::Tensor& hidden, Parameter& weight, const at::Tensor& targets, double scale) {
+  return HeadLossFunction::apply(hidden, weight.value, &weight, targets, scale, at::GradMode::is_enabled());
+}
+
+}  // namespace ingot::layers

@@ -1,0 +1,18 @@
+// The output head: logits for generation, and the training loss that never holds the whole logits.
+// Gradient convention: head_loss computes its gradients in the forward pass, chunk by chunk, while the logits of the chunk
+// exist. The weight's gradient goes into Parameter::grad at once, the hidden state's is kept for autograd. So a loss made
+// with gradients enabled must be backpropagated exactly once, with gradient 1.
+#pragma once
+
+#include "layers/parameter.h"
+
+namespace ingot::layers {
+
+/// hidden [..., hidden_size], weight [vocab, hidden_size] -> [..., vocab] in fp32 (fp64 for fp64). No gradient.
+at::Tensor logits_of(const at::Tensor& hidden, const Parameter& weight);
+
+/// Sum over all positions of -log p(target) times `scale`; targets int64 [batch, seq], -100 counts for nothing.
+/// Logits are fp32 (fp64 for fp64) and exist for a bounded number of positions at a time.
+at::Tensor head_loss(const at::Tensor& hidden, Parameter& weight, const at::Tensor& targets, double scale);
+
+}  // namespace ingot::layers

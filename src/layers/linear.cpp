@@ -1,0 +1,68 @@
+#include "layers/linear.h"
+
+#include "kernels/matmul.h"
+#include "layers/autograd.h"
+
+namespace ingot::layers {
+namespace {
+
+using Weights = std::vector<Parameter*>;
+
+struct LinearFunction : Function<LinearFunction> {
+  // The list of weights is passed by value into the context: its parameters live as long as the model.
+  static Variable forward(AutogradContext* context, const Variable& x, const Variable& /*first_weight: ties the graph*/, const Weights& weights) {
+    std::vector<int64_t> addresses;
+    int64_t out_features = 0;
+    for (auto* weight : weights) {
+      addresses.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(weight)));
+      out_features += weight->value.size(0);
+    }
+    context->saved_data["weights"] = addresses;
+    context->save_for_backward({x});
+    const auto rows = as_rows(x);
+    const auto dtype = weights[0]->value.scalar_type();
+    auto sizes = x.sizes().vec();
+    sizes.back() = out_features;
+    if (weights.size() == 1) return kernels::matmul(rows.to(dtype), weights[0]->value.t(), dtype).view(sizes);
+    auto out = at::empty({rows.size(0), out_features}, rows.options().dtype(dtype));
+    int64_t column = 0;
+    for (auto* weight : weights) {
+      const int64_t width = weight->value.size(0);
+      kernels::matmul_into(out.narrow(1, column, width), rows.to(dtype), weight->value.t(), /*overwrite=*/true);
+      column += width;
+    }
+    return out.view(sizes);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const auto x = context->get_saved_variables()[0];
+    const auto grad = as_rows(grads[0]);
+    const auto rows = as_rows(x).to(grad.scalar_type());
+    at::Tensor grad_x;
+    if (context->needs_input_grad(0)) grad_x = at::empty({rows.size(0), rows.size(1)}, grad.options());
+    int64_t column = 0;
+    for (const int64_t address : context->saved_data["weights"].toIntVector()) {
+      auto* weight = reinterpret_cast<Parameter*>(static_cast<intptr_t>(address));
+      const auto part = grad.narrow(1, column, weight->value.size(0));
+      if (grad_x.defined()) kernels::matmul_into(grad_x, part, weight->value, /*overwrite=*/column == 0);
+      bool overwrite = false;
+      auto& buffer = weight->gradient_buffer(overwrite);
+      kernels::matmul_into(buffer, part.t(), rows, overwrite);
+      column += weight->value.size(0);
+    }
+    if (grad_x.defined()) grad_x = grad_x.view(x.sizes()).to(x.scalar_type());
+    return {grad_x, Variable(), Variable()};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& x, const std::vector<Parameter*>& weights, const std::vector<Parameter*>& biases) {
+  auto out = LinearFunction::apply(x, weights[0]->value, weights);
+  if (biases.empty()) return out;
+  std::vector<at::Tensor> values;
+  for (auto* bias : biases) values.push_back(bias->value);
+  return (out + at::cat(values)).to(out.scalar_type());
+}
+
+}  // namespace ingot::layers

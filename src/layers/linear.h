@@ -1,0 +1,13 @@
+// Matrix products with weights of the model. Gradient convention: the weight's gradient is added into Parameter::grad in
+// fp32 during backward; the input's is returned to autograd.
+#pragma once
+
+#include "layers/parameter.h"
+
+namespace ingot::layers {
+
+/// x [..., in] times the transposes of weights [out_i, in], results side by side: [..., sum of out_i].
+/// Saves x alone. Biases [out_i] may be null.
+at::Tensor linear(const at::Tensor& x, const std::vector<Parameter*>& weights, const std::vector<Parameter*>& biases = {});
+
+}  // namespace ingot::layers

@@ -1,0 +1,83 @@
+#include "layers/parameter.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ingot::layers {
+
+at::Tensor& Parameter::gradient_buffer(bool& overwrite) {
+  overwrite = !has_gradient;
+  if (!grad.defined()) {
+    const auto dtype = value.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    grad = at::empty(value.sizes(), value.options().dtype(dtype).requires_grad(false));
+  }
+  has_gradient = true;
+  return grad;
+}
+
+void Parameter::accumulate(const at::Tensor& part) {
+  bool overwrite = false;
+  auto& buffer = gradient_buffer(overwrite);
+  overwrite ? buffer.copy_(part) : buffer.add_(part);
+}
+
+void Parameter::collect_gradient() {
+  auto& left = value.mutable_grad();
+  if (!left.defined()) return;
+  accumulate(left);
+  left.reset();
+}
+
+Parameter& ParameterList::add(Parameter parameter) {
+  if (find(parameter.name)) throw base::ModelError("the model declares the parameter {} twice", parameter.name);
+  return *parameters_.emplace_back(std::make_unique<Parameter>(std::move(parameter)));
+}
+
+Parameter* ParameterList::find(const std::string& name) const {
+  for (const auto& parameter : parameters_) {
+    if (parameter->name == name) return parameter.get();
+  }
+  return nullptr;
+}
+
+Parameter& ParameterList::get(const std::string& name) const {
+  if (auto* found = find(name)) return *found;
+  std::vector<std::string> names;
+  for (const auto& parameter : parameters_) names.push_back(parameter->name);
+  throw base::ModelError("the model has no parameter {}{}", name, base::did_you_mean(name, names));
+}
+
+void ParameterList::allocate(at::ScalarType dtype, at::Device device) {
+  for (auto& p : parameters_) {
+    const auto own = dtype == at::kBFloat16 && p->keeps_fp32 ? at::kFloat : dtype;
+    p->value = at::zeros(p->shape, at::TensorOptions().dtype(own).device(device));
+    p->value.set_requires_grad(p->is_trained());
+  }
+}
+
+void ParameterList::initialise(uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  for (auto& p : parameters_) {
+    auto host = at::empty(p->shape, at::kFloat);
+    tensor::initialise({host.data_ptr<float>(), static_cast<size_t>(host.numel())}, seed, {p->name, tensor::DType::fp32, p->shape},
+                       tensor::whole(p->shape), p->initial);
+    p->value.copy_(host);
+  }
+}
+
+void ParameterList::collect_gradients() {
+  const at::NoGradGuard no_grad;
+  for (auto& p : parameters_) p->collect_gradient();
+}
+
+void ParameterList::drop_gradients() {
+  for (auto& p : parameters_) p->drop_gradient();
+}
+
+int64_t ParameterList::trained_elements() const {
+  int64_t count = 0;
+  for (const auto& p : parameters_) count += p->is_trained() ? p->elements() : 0;
+  return count;
+}
+
+}  // namespace ingot::layers

@@ -1,0 +1,70 @@
+// A trainable (or merely stored) tensor of a model: its logical description, its value in the compute dtype, and its
+// gradient in fp32 (fp64 in fp64 runs), which several microbatches may accumulate into.
+//
+// Gradient convention: layers that own a large weight (linear, embedding, experts, head) add their product straight into
+// `grad` during backward; small tensors get theirs from autograd and `collect_gradient` moves it over. Backward passes of
+// one model run on one thread at a time.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensor/initialise.h"
+#include "tensor/logical_tensor.h"
+
+namespace ingot::layers {
+
+struct Parameter {
+  /// matrix: [out, in] or a stack of them, what Muon takes. buffer: stored with the model, never trained by gradient.
+  enum class Kind { matrix, embedding, head, convolution, vector, buffer };
+
+  std::string name;
+  tensor::Shape shape;
+  Kind kind = Kind::vector;
+  tensor::Initial initial;
+  /// Stays fp32 in a bf16 model: norms, scales, biases, temperatures and the router, whose rounding would flip experts.
+  bool keeps_fp32 = false;
+
+  at::Tensor value;
+  at::Tensor grad;            // meaningful only while has_gradient
+  bool has_gradient = false;  // false: nothing was accumulated since the last step; the tensor counts as zero
+
+  bool is_trained() const { return kind != Kind::buffer; }
+  int64_t elements() const { return tensor::element_count(shape); }
+
+  /// The gradient buffer, allocated on first use. Sets `overwrite` when what it holds is stale: the caller must then write
+  /// every element rather than add.
+  at::Tensor& gradient_buffer(bool& overwrite);
+  /// Adds `part` (any float dtype).
+  void accumulate(const at::Tensor& part);
+  /// Moves what autograd left on the leaf into `grad`.
+  void collect_gradient();
+  /// Forgets the gradient, keeps its memory for the next step.
+  void drop_gradient() { has_gradient = false; }
+};
+
+class ParameterList {
+ public:
+  Parameter& add(Parameter parameter);
+  Parameter& get(const std::string& name) const;  // throws ModelError with the nearest name
+  Parameter* find(const std::string& name) const;
+  const std::vector<std::unique_ptr<Parameter>>& all() const { return parameters_; }
+
+  /// Allocates every value on `device`: `dtype` for those that do not keep fp32.
+  void allocate(at::ScalarType dtype, at::Device device);
+  /// Fills every value from (seed, name, index).
+  void initialise(uint64_t seed);
+  void collect_gradients();
+  void drop_gradients();
+
+  /// Number of trained elements.
+  int64_t trained_elements() const;
+
+ private:
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+};
+
+}  // namespace ingot::layers

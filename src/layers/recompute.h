@@ -1,0 +1,21 @@
+// Activation recomputation: run a piece of the model without keeping what its backward needs, and run it again when the
+// gradient arrives. The second run repeats the first bit for bit, so losses do not depend on it.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <vector>
+
+namespace ingot::layers {
+
+using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+
+/// Calls `function` on `inputs`, some of which may be undefined; all outputs must be defined. Keeps only the inputs.
+/// `function` must be pure but for gradients of the parameters that it uses, and must outlive the graph by value.
+std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at::Tensor>& inputs);
+
+/// True while a piece is being run for the second time: counters of tokens per expert must not count again.
+bool is_recomputing();
+
+}  // namespace ingot::layers

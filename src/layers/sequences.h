@@ -1,0 +1,54 @@
+// Where the tokens of a batch stand: positions, document borders and what is already in the cache. Every layer that mixes
+// tokens takes it. Tensors are made once per batch and shared by all layers.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <map>
+
+#include "kernels/rope.h"
+
+namespace ingot::layers {
+
+/// Rotary frequencies of one kind of layer.
+struct RotarySettings {
+  double base = 10000;
+  int64_t rotated = 0;   // channels of a head that turn; even
+  // Llama 3's stretching of low frequencies; factor 1 = off.
+  double factor = 1, low_frequency_factor = 1, high_frequency_factor = 4;
+  int64_t original_positions = 8192;
+  bool linear = false;  // "linear" scaling: all frequencies divided by factor
+  auto operator<=>(const RotarySettings&) const = default;
+};
+
+class Sequences {
+ public:
+  /// `document_start` int32 [batch, seq]: index within its row of the first token of each token's document; undefined when
+  /// every row is one document. `offset`: tokens of the row that came before this chunk (decoding; then no documents).
+  Sequences(int64_t batch, int64_t seq, at::Tensor document_start, int64_t offset, at::Device device);
+
+  int64_t batch() const { return batch_; }
+  int64_t seq() const { return seq_; }
+  int64_t offset() const { return offset_; }
+  int64_t tokens() const { return batch_ * seq_; }
+
+  /// bool [batch, seq], true at the first token of each document; undefined without documents.
+  const at::Tensor& is_start() const { return is_start_; }
+  /// int32 [batch, seq]: first key that a query sees under causal attention within its document and a window of `window`
+  /// tokens, itself included (0 = no window). Undefined when that is 0 everywhere.
+  at::Tensor visible_from(int64_t window);
+  /// Cosines and sines for the positions of these tokens (counted from the start of the document).
+  const kernels::RotaryTable& rotary(const RotarySettings& settings, at::ScalarType dtype);
+
+ private:
+  int64_t batch_, seq_, offset_;
+  at::Device device_;
+  at::Tensor document_start_, is_start_;
+  std::map<int64_t, at::Tensor> visible_from_;
+  std::map<RotarySettings, kernels::RotaryTable> rotary_;
+};
+
+/// Inverse frequencies [rotated / 2], fp64.
+at::Tensor inverse_frequencies(const RotarySettings& settings);
+
+}  // namespace ingot::layers

@@ -1,0 +1,19 @@
+// The attention half of a Llama block: projections, RoPE, grouped-query attention, output projection.
+#pragma once
+
+#include "layers/attention.h"
+#include "layers/parameter.h"
+
+namespace ingot::layers {
+
+struct SoftmaxAttention {
+  int64_t heads, kv_heads, head_dim, window;  // window 0 = unlimited
+  RotarySettings rotary;
+  Parameter *q, *k, *v, *o;                                                      // [heads * head_dim, hidden], …, [hidden, heads * head_dim]
+  Parameter *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr, *o_bias = nullptr;  // all or none
+
+  /// x [batch, seq, hidden], normed -> [batch, seq, hidden]
+  at::Tensor operator()(const at::Tensor& x, Sequences& sequences, KeyValueCache* cache) const;
+};
+
+}  // namespace ingot::layers

@@ -1,0 +1,82 @@
+#include "models/config.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ingot::models {
+
+using base::at_least;
+using base::ConfigError;
+using base::NumberRange;
+
+bool ModelConfig::is_sliding(int64_t layer) const {
+  return !layer_types.empty() && layer_types[static_cast<size_t>(layer) % layer_types.size()] == "sliding";
+}
+
+void declare_settings(base::SettingsTable& table, ModelConfig& c) {
+  table.add("model.family", c.family, {"zaya1", "llama"}, "architecture");
+  table.add("model.layers", c.layers, at_least(1), "number of blocks");
+  table.add("model.hidden", c.hidden, at_least(1), "width of the residual stream");
+  table.add("model.vocab_size", c.vocab_size, at_least(2), "rows of the embedding");
+  table.add("model.heads", c.heads, at_least(1), "query heads");
+  table.add("model.kv_heads", c.kv_heads, at_least(1), "key and value heads; divides heads");
+  table.add("model.head_dim", c.head_dim, at_least(0), "channels of a head; 0 = hidden / heads");
+  table.add("model.ffn", c.ffn, at_least(0), "inner width of a dense MLP");
+  table.add("model.tie_embeddings", c.tie_embeddings, "the head uses the embedding's weights");
+  table.add("model.norm_eps", c.norm_eps, NumberRange{0, 1}, "epsilon of every RMSNorm");
+  table.add("model.layer_types", c.layer_types, "full or sliding, repeated over the depth; empty = all full");
+  table.add("model.window", c.window, at_least(0), "tokens a sliding layer sees, itself included");
+  table.add("model.rope_base", c.rope_base, NumberRange{1, 1e15}, "RoPE base of full layers");
+  table.add("model.rope_base_sliding", c.rope_base_sliding, NumberRange{1, 1e15}, "RoPE base of sliding layers");
+  table.add("model.rope_fraction", c.rope_fraction, NumberRange{0, 1}, "share of a head's channels that rotate");
+  table.add("model.rope_scaling", c.rope_scaling, {"none", "linear", "llama3"}, "stretching of the frequencies for longer contexts");
+  table.add("model.rope_factor", c.rope_factor, NumberRange{1e-6, 1e6}, "by how much");
+  table.add("model.rope_low_frequency_factor", c.rope_low_frequency_factor, NumberRange{0, 1e6}, "llama3 scaling");
+  table.add("model.rope_high_frequency_factor", c.rope_high_frequency_factor, NumberRange{0, 1e6}, "llama3 scaling");
+  table.add("model.rope_original_positions", c.rope_original_positions, at_least(1), "context before stretching");
+  table.add("model.max_positions", c.max_positions, at_least(1), "longest context, for the exported config");
+  table.add("model.attention_bias", c.attention_bias, "biases on q, k, v and o (llama)");
+  table.add("model.mlp_bias", c.mlp_bias, "biases in the MLP (llama)");
+  table.add("model.experts", c.experts, at_least(1), "experts per layer");
+  table.add("model.top_k", c.top_k, at_least(1), "experts per token");
+  table.add("model.expert_ffn", c.expert_ffn, at_least(1), "inner width of an expert");
+  table.add("model.router_hidden", c.router_hidden, at_least(1), "width of the router");
+  table.add("model.skip_class", c.skip_class, "zaya1: tokens may skip the mixture");
+  table.add("model.skip_output", c.skip_output, {"zero", "identity"}, "zaya1: what a skipped token yields, 0 or p * x");
+  table.add("model.skip_bias", c.skip_bias, NumberRange{}, "zaya1: initial balancing bias of the skip class");
+  table.add("model.init_deviation", c.init_deviation, NumberRange{0, 10}, "standard deviation of initial matrices");
+  table.add("model.pad_id", c.pad_id, at_least(-1), "token id of padding; -1 = none");
+  table.add("model.bos_id", c.bos_id, at_least(-1), "token id that begins a document; -1 = none");
+  table.add("model.eos_id", c.eos_id, at_least(-1), "token id that ends a document; -1 = none");
+}
+
+void require_multiple(const char* name, int64_t value, int64_t divisor, const char* divisor_name) {
+  if (value > 0 && value % divisor == 0) return;
+  const int64_t below = value / divisor * divisor, above = below + divisor;
+  throw ConfigError("model.{} = {} is not a multiple of {} ({}); {}{} would work", name, value, divisor, divisor_name,
+                    below > 0 ? fmt::format("{} or ", below) : "", above);
+}
+
+void check_common(const ModelConfig& c) {
+  if (c.layers < 1 || c.hidden < 1 || c.vocab_size < 2 || c.heads < 1 || c.kv_heads < 1)
+    throw ConfigError("model.layers, hidden, vocab_size, heads and kv_heads must be positive");
+  // Far beyond any model, far below where products of two sizes overflow.
+  for (const int64_t size : {c.layers, c.hidden, c.vocab_size, c.heads, c.kv_heads, c.head_dim, c.ffn, c.experts, c.expert_ffn, c.router_hidden}) {
+    if (size > (int64_t{1} << 30)) throw ConfigError("a size of the model is {}; sizes above 2^30 are not possible", size);
+  }
+  if (c.head_dim == 0) require_multiple("hidden", c.hidden, c.heads, "model.heads, as model.head_dim is 0");
+  require_multiple("heads", c.heads, c.kv_heads, "model.kv_heads");
+  for (const auto& type : c.layer_types) {
+    if (type != "full" && type != "sliding")
+      throw ConfigError("model.layer_types has '{}'; it takes full and sliding{}", type, base::did_you_mean(type, {"full", "sliding"}));
+    if (type == "sliding" && c.window < 1) throw ConfigError("model.layer_types has sliding layers, but model.window is {}", c.window);
+  }
+  const double rotated = static_cast<double>(c.resolved_head_dim()) * c.rope_fraction;
+  if (static_cast<int64_t>(rotated) % 2 != 0)
+    throw ConfigError("model.rope_fraction = {} of a head of {} channels is {}, which must be even", c.rope_fraction, c.resolved_head_dim(), rotated);
+  for (const int64_t id : {c.pad_id, c.bos_id, c.eos_id}) {
+    if (id >= c.vocab_size) throw ConfigError("a special token has the id {}, but model.vocab_size is {}", id, c.vocab_size);
+  }
+}
+
+}  // namespace ingot::models

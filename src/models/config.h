@@ -1,0 +1,51 @@
+// The shape of a model, whatever its family. A family reads the fields it knows and refuses what it cannot do.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/settings.h"
+
+namespace ingot::models {
+
+struct ModelConfig {
+  std::string family = "zaya1";
+  int64_t layers = 6, hidden = 256, vocab_size = 4096;
+  int64_t heads = 4, kv_heads = 2, head_dim = 0;  // head_dim 0: hidden / heads
+  int64_t ffn = 0;                                // of a dense MLP
+  bool tie_embeddings = true;
+  double norm_eps = 1e-5;
+
+  std::vector<std::string> layer_types;  // "full" or "sliding", repeated over the depth; empty = all full
+  int64_t window = 0;                    // of sliding layers, itself included
+  double rope_base = 10000, rope_base_sliding = 10000, rope_fraction = 1;
+  std::string rope_scaling = "none";  // none, linear, llama3
+  double rope_factor = 1, rope_low_frequency_factor = 1, rope_high_frequency_factor = 4;
+  int64_t rope_original_positions = 8192, max_positions = 131072;
+  bool attention_bias = false, mlp_bias = false;
+
+  int64_t experts = 8, top_k = 1, expert_ffn = 256, router_hidden = 64;
+  bool skip_class = true;                // one more class than experts: the token skips the mixture
+  std::string skip_output = "zero";      // zero, identity (p * x)
+  double skip_bias = -1;                 // initial balancing bias of the skip class
+
+  double init_deviation = 0.02;
+  int64_t pad_id = 0, bos_id = 2, eos_id = 1;  // -1 = none
+
+  int64_t resolved_head_dim() const { return head_dim > 0 ? head_dim : hidden / (heads > 0 ? heads : 1); }
+  bool is_sliding(int64_t layer) const;
+  int64_t window_of(int64_t layer) const { return is_sliding(layer) ? window : 0; }
+  double rope_base_of(int64_t layer) const { return is_sliding(layer) ? rope_base_sliding : rope_base; }
+};
+
+/// The group `model` of the settings.
+void declare_settings(base::SettingsTable& table, ModelConfig& config);
+
+/// Checks that hold for every family (positive sizes, heads, layer types). Throws ConfigError naming the setting and what would work.
+void check_common(const ModelConfig& config);
+
+/// Throws ConfigError "model.<name> is …" when `value` is not a positive multiple of `divisor`, with the nearest good values.
+void require_multiple(const char* name, int64_t value, int64_t divisor, const char* divisor_name);
+
+}  // namespace ingot::models

@@ -1,0 +1,30 @@
+// The list of model families; a new one adds its line here.
+#include "base/error.h"
+#include "base/text.h"
+#include "models/model.h"
+
+namespace ingot::models {
+
+Family llama_family();
+Family zaya1_family();
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> all = {zaya1_family(), llama_family()};
+  return all;
+}
+
+const Family& family_named(const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto& family : families()) {
+    if (family.name == name) return family;
+    names.push_back(family.name);
+  }
+  throw base::ConfigError("unknown model.family '{}'; known are {}{}", name, base::join(names, ", "), base::did_you_mean(name, names));
+}
+
+std::unique_ptr<Model> create_model(const ModelConfig& config) {
+  check_common(config);
+  return family_named(config.family).create(config);
+}
+
+}  // namespace ingot::models

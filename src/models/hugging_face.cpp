@@ -1,0 +1,104 @@
+#include "models/hugging_face.h"
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/text.h"
+#include "checkpoint/safetensors.h"
+#include "layers/dtype.h"
+#include "models/hugging_face_config.h"
+
+namespace ingot::models {
+namespace {
+
+namespace fs = std::filesystem;
+using base::ModelError;
+using nlohmann::json;
+
+constexpr int64_t kConfigLimitBytes = int64_t{16} << 20;
+
+json parse_json(const fs::path& path) {
+  auto parsed = json::parse(base::read_file(path, kConfigLimitBytes), nullptr, /*allow_exceptions=*/false);
+  if (parsed.is_discarded()) throw ModelError("{} is not valid JSON", path.string());
+  return parsed;
+}
+
+// A tied head may or may not be stored; when it is, it must simply be ignored.
+bool is_tied_copy(const Model& model, const std::string& name) { return name == "lm_head.weight" && model.config().tie_embeddings; }
+
+void check_tensors(const Model& model, const checkpoint::SafetensorsReader& reader, const fs::path& folder) {
+  std::vector<std::string> problems;
+  for (const auto& p : model.parameters().all()) {
+    if (!reader.contains(p->name)) problems.push_back(fmt::format("{} is missing", p->name));
+    else if (reader.tensor(p->name).shape != p->shape)
+      problems.push_back(fmt::format("{} has shape {}, the config asks for {}", p->name, tensor::to_string(reader.tensor(p->name).shape), tensor::to_string(p->shape)));
+  }
+  for (const auto& stored : reader.tensors()) {
+    if (!model.parameters().find(stored.name) && !is_tied_copy(model, stored.name)) problems.push_back(fmt::format("{} is not part of a {} model", stored.name, model.config().family));
+  }
+  if (problems.empty()) return;
+  const size_t shown = std::min<size_t>(problems.size(), 10);
+  throw ModelError("the weights in {} do not fit its config.json ({} problems):\n  {}{}", folder.string(), problems.size(),
+                   fmt::join(problems.begin(), problems.begin() + static_cast<int64_t>(shown), "\n  "), shown < problems.size() ? "\n  …" : "");
+}
+
+}  // namespace
+
+ModelConfig read_hugging_face_config(const fs::path& folder) {
+  const fs::path path = folder / "config.json";
+  const json document = parse_json(path);
+  const auto type = HuggingFaceFields(document).text("model_type", "");
+  std::vector<std::string> known;
+  for (const auto& family : families()) {
+    if (family.hugging_face_type == type) {
+      try {
+        return family.from_hugging_face(document);
+      } catch (const ModelError& wrong) {
+        throw ModelError("{}: {}", folder.string(), wrong.what());
+      }
+    }
+    known.push_back(family.hugging_face_type);
+  }
+  throw ModelError("{}: model_type '{}' is not supported; {} are{}", path.string(), type, base::join(known, " and "), base::did_you_mean(type, known));
+}
+
+void load_hugging_face_weights(Model& model, const fs::path& folder) {
+  const at::NoGradGuard no_grad;
+  const checkpoint::SafetensorsReader reader(folder);
+  check_tensors(model, reader, folder);
+  for (const auto& p : model.parameters().all()) {
+    p->value.copy_(layers::tensor_from_bytes(reader.bytes(p->name), reader.tensor(p->name).dtype, p->shape));
+  }
+}
+
+std::unique_ptr<Model> load_hugging_face_model(const fs::path& folder, at::ScalarType dtype, at::Device device) {
+  auto model = create_model(read_hugging_face_config(folder));
+  model->allocate(dtype, device);
+  load_hugging_face_weights(*model, folder);
+  return model;
+}
+
+void save_hugging_face(const Model& model, const fs::path& folder, tensor::DType dtype, const ValueOf& value_of, int64_t shard_limit_bytes) {
+  const auto& config = model.config();
+  json document = family_named(config.family).to_hugging_face(config);
+  document["dtype"] = document["torch_dtype"] = dtype == tensor::DType::bf16 ? "bfloat16" : dtype == tensor::DType::fp64 ? "float64" : "float32";
+  base::make_directories(folder);
+  base::write_file_atomically(folder / "config.json", document.dump(2) + "\n");
+  json generation = {{"_from_model_config", true}};
+  for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (!document[id].is_null()) generation[id] = document[id];
+  }
+  base::write_file_atomically(folder / "generation_config.json", generation.dump(2) + "\n");
+
+  auto converted = std::make_shared<at::Tensor>();  // of the tensor being written
+  std::vector<checkpoint::SafetensorsItem> items;
+  for (const auto& p : model.parameters().all()) {
+    const auto own = p->kind == layers::Parameter::Kind::buffer ? tensor::DType::fp32 : dtype;
+    items.push_back({{p->name, own, p->shape}, [p = p.get(), own, converted, &value_of] {
+                       *converted = value_of(*p).detach().to(at::kCPU).to(layers::to_torch(own)).contiguous();
+                       return layers::bytes_of(*converted);
+                     }});
+  }
+  checkpoint::write_safetensors_folder(folder, items, shard_limit_bytes);
+}
+
+}  // namespace ingot::models

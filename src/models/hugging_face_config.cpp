@@ -1,0 +1,149 @@
+#include "models/hugging_face_config.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ingot::models {
+
+using base::ModelError;
+using nlohmann::json;
+
+bool HuggingFaceFields::has(const std::string& name) const { return json_.is_object() && json_.contains(name) && !json_.at(name).is_null(); }
+
+int64_t HuggingFaceFields::integer(const std::string& name) const {
+  if (!has(name)) throw ModelError("{}: the field {} is missing", origin(), name);
+  if (!json_.at(name).is_number_integer()) throw ModelError("{}: {} is {}, not an integer", origin(), name, json_.at(name).dump());
+  return json_.at(name).get<int64_t>();
+}
+int64_t HuggingFaceFields::integer(const std::string& name, int64_t otherwise) const { return has(name) ? integer(name) : otherwise; }
+
+double HuggingFaceFields::number(const std::string& name) const {
+  if (!has(name)) throw ModelError("{}: the field {} is missing", origin(), name);
+  if (!json_.at(name).is_number()) throw ModelError("{}: {} is {}, not a number", origin(), name, json_.at(name).dump());
+  return json_.at(name).get<double>();
+}
+double HuggingFaceFields::number(const std::string& name, double otherwise) const { return has(name) ? number(name) : otherwise; }
+
+bool HuggingFaceFields::boolean(const std::string& name, bool otherwise) const {
+  if (!has(name)) return otherwise;
+  if (!json_.at(name).is_boolean()) throw ModelError("{}: {} is {}, not true or false", origin(), name, json_.at(name).dump());
+  return json_.at(name).get<bool>();
+}
+
+std::string HuggingFaceFields::text(const std::string& name, const std::string& otherwise) const {
+  if (!has(name)) return otherwise;
+  if (!json_.at(name).is_string()) throw ModelError("{}: {} is {}, not a text", origin(), name, json_.at(name).dump());
+  return json_.at(name).get<std::string>();
+}
+
+void HuggingFaceFields::refuse_unless(const std::string& name, const std::string& expected) const {
+  const auto value = text(name, expected);
+  if (value != expected) throw ModelError("{}: {} = '{}' is not supported for this model type; '{}' is", origin(), name, value, expected);
+}
+
+void HuggingFaceFields::refuse_if_true(const std::string& name) const {
+  if (boolean(name, false)) throw ModelError("{}: {} = true is not supported for this model type", origin(), name);
+}
+
+ModelConfig HuggingFaceFields::common() const {
+  if (!json_.is_object()) throw ModelError("{} does not hold a JSON object", origin());
+  ModelConfig c;
+  c.layers = integer("num_hidden_layers");
+  c.hidden = integer("hidden_size");
+  c.vocab_size = integer("vocab_size");
+  c.heads = integer("num_attention_heads");
+  c.kv_heads = integer("num_key_value_heads", c.heads);
+  c.head_dim = integer("head_dim", 0);
+  c.norm_eps = number("rms_norm_eps", 1e-6);
+  c.tie_embeddings = boolean("tie_word_embeddings", false);
+  c.max_positions = integer("max_position_embeddings", 2048);
+  c.init_deviation = number("initializer_range", 0.02);
+  const auto id = [&](const char* name) {
+    if (!has(name)) return int64_t{-1};
+    const auto& value = json_.at(name);  // eos may be a list: its first is the one that ends a document
+    if (value.is_array() && !value.empty() && value[0].is_number_integer()) return value[0].get<int64_t>();
+    return integer(name);
+  };
+  c.pad_id = id("pad_token_id");
+  c.bos_id = id("bos_token_id");
+  c.eos_id = id("eos_token_id");
+  return c;
+}
+
+void HuggingFaceFields::read_layer_types(ModelConfig& config, const std::map<std::string, std::string>& names) const {
+  config.window = integer("sliding_window", 0);
+  if (!has("layer_types")) return;
+  const auto& types = json_.at("layer_types");
+  if (!types.is_array() || static_cast<int64_t>(types.size()) != config.layers)
+    throw ModelError("{}: layer_types has {} entries for {} layers", origin(), types.size(), config.layers);
+  bool any_sliding = false;
+  for (const auto& type : types) {
+    const auto found = type.is_string() ? names.find(type.get<std::string>()) : names.end();
+    if (found == names.end()) throw ModelError("{}: layer type {} is not known for this model type", origin(), type.dump());
+    config.layer_types.push_back(found->second);
+    any_sliding |= found->second == "sliding";
+  }
+  if (!any_sliding) config.layer_types.clear();
+}
+
+json HuggingFaceFields::rope(const std::string& kind) const {
+  json rope = has("rope_parameters") ? json_.at("rope_parameters") : json();
+  if (!kind.empty() && rope.is_object() && rope.contains(kind)) rope = rope.at(kind);
+  if (!rope.is_object()) rope = json::object();
+  // Files older than transformers 5 spread these fields over the top level.
+  if (has("rope_scaling") && json_.at("rope_scaling").is_object()) rope.update(json_.at("rope_scaling"));
+  for (const char* name : {"rope_theta", "partial_rotary_factor"}) {
+    if (!rope.contains(name) && has(name)) rope[name] = json_.at(name);
+  }
+  return rope;
+}
+
+void HuggingFaceFields::read_rope(ModelConfig& config, const json& rope) const {
+  const HuggingFaceFields fields(rope);
+  config.rope_base = fields.number("rope_theta", 10000);
+  config.rope_fraction = fields.number("partial_rotary_factor", 1);
+  const auto type = fields.text("rope_type", fields.text("type", "default"));
+  if (type == "default") return;
+  if (type != "linear" && type != "llama3") throw ModelError("{}: rope_type '{}' is not supported; default, linear and llama3 are", origin(), type);
+  config.rope_scaling = type;
+  config.rope_factor = fields.number("factor");
+  if (type == "linear") return;
+  config.rope_low_frequency_factor = fields.number("low_freq_factor");
+  config.rope_high_frequency_factor = fields.number("high_freq_factor");
+  config.rope_original_positions = fields.integer("original_max_position_embeddings");
+}
+
+json hugging_face_rope(const ModelConfig& c, double base) {
+  json rope = {{"rope_theta", base}, {"rope_type", c.rope_scaling == "none" ? "default" : c.rope_scaling}};
+  if (c.rope_fraction != 1) rope["partial_rotary_factor"] = c.rope_fraction;
+  if (c.rope_scaling != "none") rope["factor"] = c.rope_factor;
+  if (c.rope_scaling == "llama3") {
+    rope["low_freq_factor"] = c.rope_low_frequency_factor;
+    rope["high_freq_factor"] = c.rope_high_frequency_factor;
+    rope["original_max_position_embeddings"] = c.rope_original_positions;
+  }
+  return rope;
+}
+
+json common_hugging_face_config(const ModelConfig& c) {
+  const auto id = [](int64_t value) { return value < 0 ? json() : json(value); };
+  return {{"vocab_size", c.vocab_size}, {"hidden_size", c.hidden}, {"num_hidden_layers", c.layers}, {"num_attention_heads", c.heads},
+          {"num_key_value_heads", c.kv_heads}, {"head_dim", c.resolved_head_dim()}, {"rms_norm_eps", c.norm_eps},
+          {"tie_word_embeddings", c.tie_embeddings}, {"max_position_embeddings", c.max_positions}, {"initializer_range", c.init_deviation},
+          {"attention_dropout", 0.0}, {"use_cache", true}, {"pad_token_id", id(c.pad_id)}, {"bos_token_id", id(c.bos_id)}, {"eos_token_id", id(c.eos_id)}};
+}
+
+layers::RotarySettings rotary_settings(const ModelConfig& c, int64_t layer) {
+  layers::RotarySettings s;
+  s.base = c.rope_base_of(layer);
+  s.rotated = static_cast<int64_t>(static_cast<double>(c.resolved_head_dim()) * c.rope_fraction);
+  if (c.rope_scaling == "none") return s;
+  s.factor = c.rope_factor;
+  s.linear = c.rope_scaling == "linear";
+  s.low_frequency_factor = c.rope_low_frequency_factor;
+  s.high_frequency_factor = c.rope_high_frequency_factor;
+  s.original_positions = c.rope_original_positions;
+  return s;
+}
+
+}  // namespace ingot::models

@@ -1,0 +1,144 @@
+// Llama 2 and 3: pre-norm blocks of grouped-query attention and a gated MLP.
+#include "base/error.h"
+#include "kernels/activation.h"
+#include "kernels/norm.h"
+#include "layers/embedding.h"
+#include "layers/linear.h"
+#include "layers/recompute.h"
+#include "layers/softmax_attention.h"
+#include "models/hugging_face_config.h"
+#include "models/model.h"
+
+namespace ingot::models {
+namespace {
+
+using layers::Parameter;
+
+struct Block {
+  Parameter *attention_norm, *mlp_norm;
+  layers::SoftmaxAttention attention;
+  Parameter *gate, *up, *down, *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
+};
+
+class Llama : public Model {
+ public:
+  explicit Llama(const ModelConfig& config) : Model(config) {
+    if (config.ffn < 1) throw base::ConfigError("model.ffn = {} must be positive for the llama family", config.ffn);
+    const int64_t hidden = config.hidden;
+    embedding_ = &parameters_.add({.name = "model.embed_tokens.weight", .shape = {config.vocab_size, hidden}, .kind = Parameter::Kind::embedding,
+                                   .initial = tensor::Initial::normal(config.init_deviation)});
+    for (int64_t layer = 0; layer < config.layers; ++layer) blocks_.push_back(declare_block(layer));
+    norm_ = &vector("model.norm.weight", hidden, 1);
+    head_ = config.tie_embeddings ? embedding_
+                                  : &parameters_.add({.name = "lm_head.weight", .shape = {config.vocab_size, hidden}, .kind = Parameter::Kind::head,
+                                                      .initial = tensor::Initial::normal(config.init_deviation)});
+  }
+
+  void set_rope_base(double base) override {
+    config_.rope_base = base;
+    for (auto& block : blocks_) block.attention.rotary.base = base;
+  }
+
+  layers::Cost block_cost(int64_t layer, int64_t batch, int64_t seq, int64_t element_bytes) const override {
+    const auto& c = config_;
+    const int64_t tokens = batch * seq, d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d;
+    auto cost = layers::linear_cost(tokens, c.hidden, q + 2 * kv, element_bytes) + layers::linear_cost(tokens, q, c.hidden, element_bytes, false);
+    cost += layers::attention_cost(batch, seq, c.window_of(layer), c.heads, c.kv_heads, d, element_bytes);
+    cost += layers::linear_cost(tokens, c.hidden, 2 * c.ffn, element_bytes) + layers::linear_cost(tokens, c.ffn, c.hidden, element_bytes);
+    cost += layers::elementwise_cost(tokens * 3 * c.ffn, element_bytes, tokens * 2 * c.ffn);         // SwiGLU
+    cost += layers::elementwise_cost(tokens * 2 * (q + 2 * kv), element_bytes, 0);                   // RoPE and split
+    cost += layers::elementwise_cost(tokens * 6 * c.hidden, 4, tokens * 2 * c.hidden);               // norms and residual, fp32
+    return cost;
+  }
+
+  int64_t active_elements() const override {
+    return parameters_.trained_elements() - embedding_->elements() - (head_ == embedding_ ? 0 : head_->elements());
+  }
+
+ protected:
+  Stream embed(const at::Tensor& ids) override {
+    return {layers::embedding(ids, *embedding_, dtype() == at::kDouble ? at::kDouble : at::kFloat), {}};
+  }
+
+  Stream block(int64_t layer, const Stream& stream, ForwardContext& context) override {
+    Block& b = blocks_[static_cast<size_t>(layer)];
+    auto* cache = context.caches ? &(*context.caches)[static_cast<size_t>(layer)].key_values : nullptr;
+    const auto normed = kernels::rms_norm(stream.residual, b.attention_norm->value, config_.norm_eps, dtype());
+    const auto mixed = b.attention(normed, *context.sequences, cache);
+    auto mlp_half = [this, &b](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+      const auto [joined, mlp_in] = kernels::join_residual_and_norm(in[0], in[1], {}, b.mlp_norm->value, config_.norm_eps, dtype());
+      const bool biased = b.gate_bias != nullptr;
+      const auto gate_up = layers::linear(mlp_in, {b.gate, b.up}, biased ? std::vector{b.gate_bias, b.up_bias} : std::vector<Parameter*>{});
+      const auto out = layers::linear(kernels::swiglu(gate_up), {b.down}, biased ? std::vector{b.down_bias} : std::vector<Parameter*>{});
+      return {kernels::join_residual(joined, out, {})};
+    };
+    const bool again = context.recompute == Recompute::selective && at::GradMode::is_enabled();
+    return {(again ? layers::recompute(mlp_half, {stream.residual, mixed}) : mlp_half({stream.residual, mixed}))[0], {}};
+  }
+
+  at::Tensor finish(const Stream& stream) override { return kernels::rms_norm(stream.residual, norm_->value, config_.norm_eps, dtype()); }
+
+ private:
+  Block declare_block(int64_t layer) {
+    const auto& c = config_;
+    const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d;
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    Block b{};
+    b.attention_norm = &vector(prefix + "input_layernorm.weight", c.hidden, 1);
+    b.attention = {.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = d, .window = c.window_of(layer), .rotary = rotary_settings(c, layer),
+                   .q = &matrix(prefix + "self_attn.q_proj.weight", {q, c.hidden}), .k = &matrix(prefix + "self_attn.k_proj.weight", {kv, c.hidden}),
+                   .v = &matrix(prefix + "self_attn.v_proj.weight", {kv, c.hidden}), .o = &matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q})};
+    if (c.attention_bias) {
+      b.attention.q_bias = &vector(prefix + "self_attn.q_proj.bias", q, 0);
+      b.attention.k_bias = &vector(prefix + "self_attn.k_proj.bias", kv, 0);
+      b.attention.v_bias = &vector(prefix + "self_attn.v_proj.bias", kv, 0);
+      b.attention.o_bias = &vector(prefix + "self_attn.o_proj.bias", c.hidden, 0);
+    }
+    b.mlp_norm = &vector(prefix + "post_attention_layernorm.weight", c.hidden, 1);
+    b.gate = &matrix(prefix + "mlp.gate_proj.weight", {c.ffn, c.hidden});
+    b.up = &matrix(prefix + "mlp.up_proj.weight", {c.ffn, c.hidden});
+    b.down = &matrix(prefix + "mlp.down_proj.weight", {c.hidden, c.ffn});
+    if (c.mlp_bias) {
+      b.gate_bias = &vector(prefix + "mlp.gate_proj.bias", c.ffn, 0);
+      b.up_bias = &vector(prefix + "mlp.up_proj.bias", c.ffn, 0);
+      b.down_bias = &vector(prefix + "mlp.down_proj.bias", c.hidden, 0);
+    }
+    return b;
+  }
+
+  std::vector<Block> blocks_;
+  Parameter* norm_ = nullptr;
+};
+
+ModelConfig from_hugging_face(const nlohmann::json& json) {
+  const HuggingFaceFields fields(json);
+  ModelConfig c = fields.common();
+  c.family = "llama";
+  c.ffn = fields.integer("intermediate_size");
+  c.attention_bias = fields.boolean("attention_bias", false);
+  c.mlp_bias = fields.boolean("mlp_bias", false);
+  fields.refuse_unless("hidden_act", "silu");
+  fields.read_rope(c, fields.rope());
+  return c;
+}
+
+nlohmann::json to_hugging_face(const ModelConfig& c) {
+  auto json = common_hugging_face_config(c);
+  json["model_type"] = "llama";
+  json["architectures"] = {"LlamaForCausalLM"};
+  json["intermediate_size"] = c.ffn;
+  json["attention_bias"] = c.attention_bias;
+  json["mlp_bias"] = c.mlp_bias;
+  json["hidden_act"] = "silu";
+  json["rope_parameters"] = hugging_face_rope(c, c.rope_base);
+  return json;
+}
+
+}  // namespace
+
+Family llama_family() {
+  return {"llama", "llama", [](const ModelConfig& c) -> std::unique_ptr<Model> { return std::make_unique<Llama>(c); }, from_hugging_face,
+          to_hugging_face};
+}
+
+}  // namespace ingot::models

@@ -1,0 +1,80 @@
+#include "models/model.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "layers/embedding.h"
+#include "layers/head.h"
+#include "layers/recompute.h"
+
+namespace ingot::models {
+
+using layers::Parameter;
+
+Recompute recompute_from_name(const std::string& name) {
+  if (name == "none") return Recompute::none;
+  if (name == "selective") return Recompute::selective;
+  if (name == "full") return Recompute::full;
+  throw base::ConfigError("unknown recompute mode '{}'; it is none, selective or full", name);
+}
+
+void Model::allocate(at::ScalarType dtype, at::Device device) {
+  dtype_ = dtype;
+  device_ = device;
+  parameters_.allocate(dtype, device);
+}
+
+at::Tensor Model::forward(const at::Tensor& ids, ForwardContext& context) {
+  Stream stream = embed(ids);
+  if (context.observer) context.observer->on_hidden(-1, stream.residual);
+  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+    if (context.recompute == Recompute::full && at::GradMode::is_enabled()) {
+      // The context is copied: the second run happens during backward, when the caller's may be gone.
+      auto run = [this, layer, copy = context](const std::vector<at::Tensor>& in) mutable -> std::vector<at::Tensor> {
+        copy.recompute = Recompute::none;
+        if (layers::is_recomputing()) copy.observer = nullptr;
+        const Stream out = block(layer, {in[0], in[1]}, copy);
+        if (!out.router_state.defined()) return {out.residual};
+        return {out.residual, out.router_state};
+      };
+      const auto out = layers::recompute(run, {stream.residual, stream.router_state});
+      stream = {out[0], out.size() > 1 ? out[1] : at::Tensor()};
+    } else {
+      stream = block(layer, stream, context);
+    }
+    if (context.observer) context.observer->on_hidden(layer, stream.residual);
+  }
+  return finish(stream);
+}
+
+at::Tensor Model::loss(const at::Tensor& ids, const at::Tensor& targets, double scale, ForwardContext& context) {
+  return layers::head_loss(forward(ids, context), *head_, targets, scale);
+}
+
+at::Tensor Model::logits(const at::Tensor& hidden) const { return layers::logits_of(hidden, *head_); }
+
+layers::Cost Model::outer_cost(int64_t batch, int64_t seq, int64_t element_bytes) const {
+  auto cost = layers::elementwise_cost(2 * batch * seq * config_.hidden, element_bytes, batch * seq * config_.hidden);
+  return cost + layers::linear_cost(batch * seq, config_.hidden, config_.vocab_size, element_bytes);
+}
+
+layers::Cost Model::forward_cost(int64_t batch, int64_t seq, int64_t element_bytes) const {
+  auto cost = outer_cost(batch, seq, element_bytes);
+  for (int64_t layer = 0; layer < config_.layers; ++layer) cost += block_cost(layer, batch, seq, element_bytes);
+  return cost;
+}
+
+double Model::training_flops_per_token(int64_t seq) const {
+  return (1 + layers::kBackwardFactor) * forward_cost(1, seq, 4).flops / static_cast<double>(seq);
+}
+
+Parameter& Model::matrix(const std::string& name, tensor::Shape shape) {
+  return parameters_.add({.name = name, .shape = std::move(shape), .kind = Parameter::Kind::matrix,
+                          .initial = tensor::Initial::normal(config_.init_deviation)});
+}
+
+Parameter& Model::vector(const std::string& name, int64_t size, double initial) {
+  return parameters_.add({.name = name, .shape = {size}, .kind = Parameter::Kind::vector, .initial = tensor::Initial::constant(initial),
+                          .keeps_fp32 = true});
+}
+
+}  // namespace ingot::models

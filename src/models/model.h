@@ -1,0 +1,118 @@
+// A model: embedding, blocks, head. A family (one file in this folder) declares its parameters under their Hugging Face
+// names, builds its blocks from layers, and translates its config.json.
+//
+// A model is used by one thread at a time. It must outlive the graphs made with it.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "layers/cca_attention.h"
+#include "layers/cost.h"
+#include "layers/parameter.h"
+#include "layers/router.h"
+#include "layers/sequences.h"
+#include "models/config.h"
+
+namespace ingot::models {
+
+/// What runs along the depth from block to block (and, one day, from pipeline stage to stage).
+struct Stream {
+  at::Tensor residual;      // [batch, seq, hidden], fp32 (fp64 for fp64)
+  at::Tensor router_state;  // [tokens, router_hidden]; undefined before the first router and in models without
+};
+
+enum class Recompute { none, selective, full };  // selective: the feed-forward half of each block, whose activations are largest
+Recompute recompute_from_name(const std::string& name);
+
+/// Sees what happens inside a forward pass: the verifier compares it, the trainer counts expert loads.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void on_hidden(int64_t /*layer*/, const at::Tensor& /*residual*/) {}  // layer -1: input of layer 0
+  virtual void on_routing(int64_t /*layer*/, const layers::Routing& /*routing*/) {}
+};
+
+/// State of one layer during generation.
+using LayerCache = layers::CcaCache;
+
+struct ForwardContext {
+  std::shared_ptr<layers::Sequences> sequences;
+  Recompute recompute = Recompute::none;
+  std::vector<LayerCache>* caches = nullptr;  // one per layer; inference only
+  Observer* observer = nullptr;
+};
+
+class Model {
+ public:
+  explicit Model(ModelConfig config) : config_(std::move(config)) {}
+  virtual ~Model() = default;
+
+  const ModelConfig& config() const { return config_; }
+  layers::ParameterList& parameters() { return parameters_; }
+  const layers::ParameterList& parameters() const { return parameters_; }
+  /// Allocates all parameters. `dtype` is the compute dtype: fp64, fp32 or bf16.
+  void allocate(at::ScalarType dtype, at::Device device = at::kCPU);
+  /// Initial values as a pure function of (seed, name, index).
+  virtual void initialise(uint64_t seed) { parameters_.initialise(seed); }
+  at::ScalarType dtype() const { return dtype_; }
+  at::Device device() const { return device_; }
+  /// The balancing bias of a layer's router; null where there is none.
+  virtual layers::Parameter* balancing_bias(int64_t /*layer*/) { return nullptr; }
+  /// Later phases of a run may move the RoPE base.
+  virtual void set_rope_base(double base) = 0;
+
+  /// ids int64 [batch, seq] -> normed hidden state [batch, seq, hidden] in the compute dtype, ready for the head.
+  at::Tensor forward(const at::Tensor& ids, ForwardContext& context);
+  /// Sum of the losses of all positions times `scale` (0-dim), to be backpropagated with gradient 1.
+  at::Tensor loss(const at::Tensor& ids, const at::Tensor& targets, double scale, ForwardContext& context);
+  /// [batch, seq, vocab] of a hidden state, fp32 (fp64 for fp64); no gradient.
+  at::Tensor logits(const at::Tensor& hidden) const;
+
+  /// Cost of one forward pass over `batch` rows of `seq` tokens: of one block, and of everything outside blocks.
+  virtual layers::Cost block_cost(int64_t layer, int64_t batch, int64_t seq, int64_t element_bytes) const = 0;
+  layers::Cost outer_cost(int64_t batch, int64_t seq, int64_t element_bytes) const;
+  layers::Cost forward_cost(int64_t batch, int64_t seq, int64_t element_bytes) const;
+  /// Forward plus backward, per token (convention: layers/cost.h).
+  double training_flops_per_token(int64_t seq) const;
+  /// Trained elements that one token's forward pass touches, embedding and head left out.
+  virtual int64_t active_elements() const = 0;
+
+ protected:
+  virtual Stream embed(const at::Tensor& ids) = 0;
+  virtual Stream block(int64_t layer, const Stream& stream, ForwardContext& context) = 0;
+  virtual at::Tensor finish(const Stream& stream) = 0;
+
+  // Declaring parameters; `name` is the full Hugging Face name.
+  layers::Parameter& matrix(const std::string& name, tensor::Shape shape);
+  layers::Parameter& vector(const std::string& name, int64_t size, double initial);
+
+  ModelConfig config_;
+  layers::ParameterList parameters_;
+  layers::Parameter* embedding_ = nullptr;
+  layers::Parameter* head_ = nullptr;  // the embedding when tied
+
+ private:
+  at::ScalarType dtype_ = at::kFloat;
+  at::Device device_ = at::kCPU;
+};
+
+/// A model architecture. Adding one: a file with a Model subclass and a Family, and its line in families.cpp.
+struct Family {
+  std::string name;                 // in our configs
+  std::string hugging_face_type;    // "model_type" of its config.json
+  std::unique_ptr<Model> (*create)(const ModelConfig&);  // checks the config; allocates nothing
+  ModelConfig (*from_hugging_face)(const nlohmann::json&);
+  nlohmann::json (*to_hugging_face)(const ModelConfig&);
+};
+
+const std::vector<Family>& families();
+const Family& family_named(const std::string& name);
+/// Checks the sizes and declares the parameters; nothing is allocated yet. Throws ConfigError.
+std::unique_ptr<Model> create_model(const ModelConfig& config);
+
+}  // namespace ingot::models

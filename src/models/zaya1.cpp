@@ -1,0 +1,223 @@
+// ZAYA1 (facts zaya1 §4): CCA attention and a top-1 mixture of experts in every block, joined to the residual stream by
+// learned scales, with a router whose state runs along the depth.
+#include "base/error.h"
+#include "base/text.h"
+#include "kernels/norm.h"
+#include "layers/cca_attention.h"
+#include "layers/embedding.h"
+#include "layers/experts.h"
+#include "layers/recompute.h"
+#include "layers/router.h"
+#include "models/hugging_face_config.h"
+#include "models/model.h"
+
+namespace ingot::models {
+namespace {
+
+using layers::Parameter;
+
+struct ScaleParameters {
+  Parameter *residual_scale, *residual_bias, *branch_scale, *branch_bias;
+  kernels::ResidualScale values() const { return {residual_scale->value, residual_bias->value, branch_scale->value, branch_bias->value}; }
+};
+
+struct Block {
+  Parameter *attention_norm, *mixture_norm;
+  layers::CcaAttention attention;
+  ScaleParameters after_attention, after_mixture;
+  layers::RouterParameters router;
+  Parameter *gate_up, *down;
+};
+
+class Zaya1 : public Model {
+ public:
+  explicit Zaya1(const ModelConfig& config) : Model(config) {
+    check(config);
+    embedding_ = &parameters_.add({.name = "model.embed_tokens.weight", .shape = {config.vocab_size, config.hidden}, .kind = Parameter::Kind::embedding,
+                                   .initial = tensor::Initial::normal(config.init_deviation)});
+    input_scale_ = &vector("model.input_hidden_states_scale", config.hidden, 1);
+    input_bias_ = &vector("model.input_hidden_states_bias", config.hidden, 0);
+    for (int64_t layer = 0; layer < config.layers; ++layer) blocks_.push_back(declare_block(layer));
+    norm_ = &vector("model.norm.weight", config.hidden, 1);
+    head_ = config.tie_embeddings ? embedding_
+                                  : &parameters_.add({.name = "lm_head.weight", .shape = {config.vocab_size, config.hidden}, .kind = Parameter::Kind::head,
+                                                      .initial = tensor::Initial::normal(config.init_deviation)});
+  }
+
+  void initialise(uint64_t seed) override {
+    Model::initialise(seed);
+    if (!config_.skip_class) return;
+    for (auto& block : blocks_) block.router.balancing_bias->value[config_.experts] = config_.skip_bias;
+  }
+
+  Parameter* balancing_bias(int64_t layer) override { return blocks_[static_cast<size_t>(layer)].router.balancing_bias; }
+
+  void set_rope_base(double base) override {
+    config_.rope_base = base;
+    for (int64_t layer = 0; layer < config_.layers; ++layer)
+      if (!config_.is_sliding(layer)) blocks_[static_cast<size_t>(layer)].attention.rotary.base = base;
+  }
+
+  layers::Cost block_cost(int64_t layer, int64_t batch, int64_t seq, int64_t element_bytes) const override {
+    const auto& c = config_;
+    const int64_t tokens = batch * seq, d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d, latent = q + kv;
+    auto cost = layers::linear_cost(tokens, c.hidden, q + 2 * kv, element_bytes) + layers::linear_cost(tokens, q, c.hidden, element_bytes, false);
+    cost += layers::linear_cost(tokens, 2 * d, latent, element_bytes, false);  // the grouped convolution
+    cost += layers::linear_cost(tokens, 2, latent, element_bytes, false);      // the depthwise one
+    cost += layers::attention_cost(batch, seq, c.window_of(layer), c.heads, c.kv_heads, d, element_bytes);
+    cost += layers::elementwise_cost(tokens * 6 * latent, element_bytes, tokens * 3 * latent);
+    // Router, always fp32.
+    const int64_t r = c.router_hidden, classes = c.experts + (c.skip_class ? 1 : 0);
+    cost += layers::linear_cost(tokens, c.hidden, r, 4, false) + layers::linear_cost(tokens, r, r, 4) + layers::linear_cost(tokens, r, r, 4);
+    cost += layers::linear_cost(tokens, r, classes, 4) + layers::elementwise_cost(tokens * 10 * r, 4, tokens * 4 * r);
+    // Experts; skipped tokens are counted as if they used one.
+    const int64_t slots = tokens * c.top_k;
+    cost += layers::linear_cost(slots, c.hidden, 2 * c.expert_ffn, element_bytes) + layers::linear_cost(slots, c.expert_ffn, c.hidden, element_bytes, false);
+    cost += layers::elementwise_cost(slots * (3 * c.expert_ffn + 4 * c.hidden), element_bytes, slots * 2 * c.expert_ffn);
+    cost += layers::elementwise_cost(tokens * 12 * c.hidden, 4, tokens * 3 * c.hidden);  // norms, scales and residual, fp32
+    return cost;
+  }
+
+  int64_t active_elements() const override {
+    const auto& c = config_;
+    const int64_t idle = c.layers * (c.experts - c.top_k) * 3 * c.expert_ffn * c.hidden;
+    return parameters_.trained_elements() - embedding_->elements() - (head_ == embedding_ ? 0 : head_->elements()) - idle;
+  }
+
+ protected:
+  Stream embed(const at::Tensor& ids) override {
+    const auto wide = dtype() == at::kDouble ? at::kDouble : at::kFloat;
+    return {(layers::embedding(ids, *embedding_, wide) + input_bias_->value) * input_scale_->value, {}};
+  }
+
+  Stream block(int64_t layer, const Stream& stream, ForwardContext& context) override {
+    Block& b = blocks_[static_cast<size_t>(layer)];
+    auto* cache = context.caches ? &(*context.caches)[static_cast<size_t>(layer)] : nullptr;
+    const auto normed = kernels::rms_norm(stream.residual, b.attention_norm->value, config_.norm_eps, dtype());
+    const auto mixed = b.attention(normed, *context.sequences, cache);
+    auto mixture_half = [this, &b, layer, observer = context.observer](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+      const auto [joined, mixture_in] =
+          kernels::join_residual_and_norm(in[0], in[1], b.after_attention.values(), b.mixture_norm->value, config_.norm_eps, dtype());
+      const auto x = mixture_in.flatten(0, 1);
+      const auto routing = layers::route(x, in[2], b.router, config_.norm_eps);
+      if (observer && !layers::is_recomputing()) observer->on_routing(layer, routing);
+      const auto skip = config_.skip_output == "identity" ? layers::SkipOutput::identity : layers::SkipOutput::zero;
+      const auto out = layers::experts(x, routing.choice, routing.weight, *b.gate_up, *b.down, config_.top_k, skip);
+      return {kernels::join_residual(joined, out.view_as(mixture_in), b.after_mixture.values()), routing.state};
+    };
+    const bool again = context.recompute == Recompute::selective && at::GradMode::is_enabled();
+    const std::vector<at::Tensor> in = {stream.residual, mixed, stream.router_state};
+    const auto out = again ? layers::recompute(mixture_half, in) : mixture_half(in);
+    return {out[0], out[1]};
+  }
+
+  at::Tensor finish(const Stream& stream) override { return kernels::rms_norm(stream.residual, norm_->value, config_.norm_eps, dtype()); }
+
+ private:
+  static void check(const ModelConfig& c) {
+    if (c.top_k != 1) throw base::ConfigError("model.top_k = {}: the zaya1 family routes each token to one expert", c.top_k);
+    if (c.kv_heads * c.resolved_head_dim() % 2 != 0)
+      throw base::ConfigError("model.kv_heads * head_dim = {} must be even: half of the value channels come from the previous token",
+                              c.kv_heads * c.resolved_head_dim());
+  }
+
+  Parameter& wide_matrix(const std::string& name, tensor::Shape shape) {
+    auto& parameter = matrix(name, std::move(shape));
+    parameter.keeps_fp32 = true;
+    return parameter;
+  }
+  Parameter& convolution(const std::string& name, tensor::Shape shape) {
+    auto& parameter = wide_matrix(name, std::move(shape));
+    parameter.kind = Parameter::Kind::convolution;
+    return parameter;
+  }
+  ScaleParameters scales(const std::string& prefix) {
+    return {&vector(prefix + "residual_scale", config_.hidden, 1), &vector(prefix + "residual_bias", config_.hidden, 0),
+            &vector(prefix + "hidden_states_scale", config_.hidden, 1), &vector(prefix + "hidden_states_bias", config_.hidden, 0)};
+  }
+
+  Block declare_block(int64_t layer) {
+    const auto& c = config_;
+    const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d, r = c.router_hidden;
+    const int64_t classes = c.experts + (c.skip_class ? 1 : 0);
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    const std::string mix = prefix + "self_attn.qkv_proj.", gate = prefix + "mlp.gate.";
+    Block b{};
+    b.attention_norm = &vector(prefix + "input_layernorm.weight", c.hidden, 1);
+    b.attention = {.shape = {c.heads, c.kv_heads, d}, .window = c.window_of(layer), .rotary = rotary_settings(c, layer),
+                   .q = &matrix(mix + "q_proj.weight", {q, c.hidden}), .k = &matrix(mix + "k_proj.weight", {kv, c.hidden}),
+                   .current_value = &matrix(mix + "v_proj_current.weight", {kv / 2, c.hidden}),
+                   .delayed_value = &matrix(mix + "v_proj_delayed.weight", {kv / 2, c.hidden}),
+                   .depthwise_weight = &convolution(mix + "conv_qk_depthwise.weight", {q + kv, 1, 2}),
+                   .depthwise_bias = &vector(mix + "conv_qk_depthwise.bias", q + kv, 0),
+                   .grouped_weight = &convolution(mix + "conv_qk_grouped.weight", {q + kv, d, 2}),
+                   .grouped_bias = &vector(mix + "conv_qk_grouped.bias", q + kv, 0),
+                   // 1, not Hugging Face's 0, with which keys vanish and q and k get no gradient (facts §4.0 d).
+                   .temperature = &vector(prefix + "self_attn.qk_norm.temp", c.kv_heads, 1),
+                   .o = &matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q})};
+    b.after_attention = scales(prefix + "post_attention_residual_scale.");
+    b.mixture_norm = &vector(prefix + "post_attention_layernorm.weight", c.hidden, 1);
+    b.router = {.down_weight = &wide_matrix(gate + "down_proj.weight", {r, c.hidden}), .down_bias = &vector(gate + "down_proj.bias", r, 0),
+                .state_scale = layer == 0 ? nullptr : &vector(gate + "router_states_scale", r, 1),
+                .norm_weight = &vector(gate + "router_mlp.norm.weight", r, 1),
+                .fc1_weight = &wide_matrix(gate + "router_mlp.fc1.weight", {r, r}), .fc1_bias = &vector(gate + "router_mlp.fc1.bias", r, 0),
+                .fc2_weight = &wide_matrix(gate + "router_mlp.fc2.weight", {r, r}), .fc2_bias = &vector(gate + "router_mlp.fc2.bias", r, 0),
+                .out_weight = &wide_matrix(gate + "router_mlp.out_proj.weight", {classes, r}),
+                .balancing_bias = &parameters_.add({.name = gate + "balancing_biases", .shape = {classes}, .kind = Parameter::Kind::buffer, .keeps_fp32 = true})};
+    b.gate_up = &matrix(prefix + "mlp.experts.gate_up_proj", {c.experts, 2 * c.expert_ffn, c.hidden});
+    b.down = &matrix(prefix + "mlp.experts.down_proj", {c.experts, c.hidden, c.expert_ffn});
+    b.after_mixture = scales(prefix + "post_mlp_residual_scale.");
+    return b;
+  }
+
+  Parameter *input_scale_ = nullptr, *input_bias_ = nullptr, *norm_ = nullptr;
+  std::vector<Block> blocks_;
+};
+
+ModelConfig from_hugging_face(const nlohmann::json& json) {
+  const HuggingFaceFields fields(json);
+  ModelConfig c = fields.common();
+  c.family = "zaya1";
+  c.experts = fields.integer("num_experts");
+  c.top_k = fields.integer("num_experts_per_tok", 1);
+  c.expert_ffn = fields.integer("moe_intermediate_size");
+  c.router_hidden = fields.integer("router_hidden_size");
+  for (const char* width : {"cca_time0", "cca_time1"}) {
+    if (fields.integer(width, 2) != 2) throw base::ModelError("{}: {} = {}, but only convolutions of width 2 exist", fields.origin(), width, fields.integer(width));
+  }
+  fields.refuse_unless("hidden_act", "silu");
+  fields.refuse_if_true("attention_bias");
+  fields.refuse_if_true("lm_head_bias");
+  fields.read_layer_types(c, {{"hybrid", "full"}, {"hybrid_sliding", "sliding"}});
+  fields.read_rope(c, fields.rope("hybrid"));
+  if (const auto sliding = fields.rope("hybrid_sliding"); sliding.is_object()) c.rope_base_sliding = HuggingFaceFields(sliding).number("rope_theta");
+  return c;
+}
+
+nlohmann::json to_hugging_face(const ModelConfig& c) {
+  if (!c.skip_class) throw base::ModelError("a zaya1 without the skip class (model.skip_class = false) has no Hugging Face form");
+  auto json = common_hugging_face_config(c);
+  json["model_type"] = "zaya";
+  json["architectures"] = {"ZayaForCausalLM"};
+  json["num_experts"] = c.experts;
+  json["num_experts_per_tok"] = c.top_k;
+  json["moe_intermediate_size"] = c.expert_ffn;
+  json["router_hidden_size"] = c.router_hidden;
+  json["cca_time0"] = json["cca_time1"] = 2;
+  json["hidden_act"] = "silu";
+  json["attention_bias"] = json["lm_head_bias"] = false;
+  json["sliding_window"] = c.window > 0 ? nlohmann::json(c.window) : nlohmann::json();
+  json["layer_types"] = nlohmann::json::array();
+  for (int64_t layer = 0; layer < c.layers; ++layer) json["layer_types"].push_back(c.is_sliding(layer) ? "hybrid_sliding" : "hybrid");
+  json["rope_parameters"] = {{"hybrid", hugging_face_rope(c, c.rope_base)}, {"hybrid_sliding", hugging_face_rope(c, c.rope_base_sliding)}};
+  return json;
+}
+
+}  // namespace
+
+Family zaya1_family() {
+  return {"zaya1", "zaya", [](const ModelConfig& c) -> std::unique_ptr<Model> { return std::make_unique<Zaya1>(c); }, from_hugging_face,
+          to_hugging_face};
+}
+
+}  // namespace ingot::models

@@ -1,0 +1,30 @@
+#include "optim/config.h"
+
+namespace ingot::optim {
+
+using base::at_least;
+using base::NumberRange;
+
+void declare_settings(base::SettingsTable& table, OptimizerConfig& c) {
+  table.add("optimizer.name", c.name, {"muon", "adamw"}, "muon: Muon on hidden matrices and AdamW on the rest; adamw: AdamW on everything");
+  table.add("optimizer.lr", c.lr, NumberRange{0, 10}, "peak learning rate");
+  table.add("optimizer.beta1", c.beta1, NumberRange{0, 1}, "AdamW: decay of the first moment");
+  table.add("optimizer.beta2", c.beta2, NumberRange{0, 1}, "AdamW: decay of the second moment");
+  table.add("optimizer.eps", c.eps, NumberRange{0, 1}, "AdamW: added to the root of the second moment");
+  table.add("optimizer.weight_decay", c.weight_decay, NumberRange{0, 10}, "decoupled; matrices and convolutions, not embeddings");
+  table.add("optimizer.clip", c.clip, NumberRange{0, 1e30}, "largest global gradient norm; 0 = no clipping");
+  table.add("optimizer.momentum", c.momentum, NumberRange{0, 1}, "Muon");
+  table.add("optimizer.nesterov", c.nesterov, "Muon: Nesterov momentum");
+  table.add("optimizer.newton_schulz_steps", c.newton_schulz_steps, base::IntegerRange{1, 20}, "Muon");
+  table.add("optimizer.rms_match", c.rms_match, NumberRange{0, 100}, "Muon: update scaled by this * sqrt(max(rows, cols)), to match AdamW's size");
+  table.add("optimizer.schedule", c.schedule, {"constant", "linear", "cosine", "wsd"}, "after the warm-up; wsd = warm-up, stable, decay");
+  table.add("optimizer.warmup_steps", c.warmup_steps, at_least(0), "steps of linear warm-up");
+  table.add("optimizer.final_lr_fraction", c.final_lr_fraction, NumberRange{0, 1}, "learning rate of the last step, as a share of the peak");
+  table.add("optimizer.decay_fraction", c.decay_fraction, NumberRange{0, 1}, "wsd: share of the steps in the final decay");
+  table.add("optimizer.balancing_lr", c.balancing_lr, NumberRange{0, 10}, "AdamW step of the routers' balancing biases; 0 = fixed");
+  table.add("optimizer.balancing_beta1", c.balancing_beta1, NumberRange{0, 1}, "balancing biases");
+  table.add("optimizer.balancing_beta2", c.balancing_beta2, NumberRange{0, 1}, "balancing biases");
+  table.add("optimizer.balance_skip", c.balance_skip, "the skip class aims at an equal share of the tokens too");
+}
+
+}  // namespace ingot::optim

@@ -1,0 +1,32 @@
+// The group `optimizer` of the settings.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/settings.h"
+
+namespace ingot::optim {
+
+struct OptimizerConfig {
+  std::string name = "muon";  // muon: Muon on hidden matrices, AdamW on the rest; adamw: AdamW on everything
+  double lr = 3e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  double clip = 1.0;  // global gradient norm; 0 = off
+
+  double momentum = 0.95;
+  bool nesterov = true;
+  int64_t newton_schulz_steps = 5;
+  double rms_match = 0.2;  // update scaled by this * sqrt(max(rows, cols)), which matches AdamW's (facts zaya1 §5.1)
+
+  std::string schedule = "cosine";  // constant, linear, cosine, wsd
+  int64_t warmup_steps = 100;
+  double final_lr_fraction = 0.1;
+  double decay_fraction = 0.2;  // wsd: share of the steps in the final decay
+
+  double balancing_lr = 1e-3, balancing_beta1 = 0.9, balancing_beta2 = 0.999;  // of the routers' balancing biases
+  bool balance_skip = false;  // the skip class aims at an equal share too
+};
+
+void declare_settings(base::SettingsTable& table, OptimizerConfig& config);
+
+}  // namespace ingot::optim

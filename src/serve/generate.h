@@ -1,0 +1,42 @@
+// Token by token generation with a cache: keys and values, and for CCA the convolution tail and the delayed value.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <vector>
+
+#include "models/model.h"
+
+namespace ingot::serve {
+
+struct SamplingOptions {
+  double temperature = 0;  // 0 = greedy
+  int64_t top_k = 0;       // 0 = all
+  double top_p = 1;        // 1 = all
+  uint64_t seed = 0;
+};
+
+/// One sequence batch being continued. The model must outlive it; one thread at a time.
+class Generator {
+ public:
+  explicit Generator(models::Model& model);
+
+  /// Feeds tokens int64 [batch, n] and returns the logits after the last of them, [batch, vocab] in fp32 or wider.
+  at::Tensor feed(const at::Tensor& ids);
+  int64_t length() const { return length_; }
+
+ private:
+  models::Model& model_;
+  std::vector<models::LayerCache> caches_;
+  int64_t length_ = 0;
+};
+
+/// The next id of each row, int64 [batch], drawn from logits [batch, vocab]. A pure function of (options.seed, position, row).
+at::Tensor sample(const at::Tensor& logits, const SamplingOptions& options, int64_t position);
+
+/// Continues `prompt` (one row) until `limit` new ids, `eos_id` (-1 = never), or `on_token` returns false.
+std::vector<int64_t> generate(models::Model& model, const std::vector<int64_t>& prompt, int64_t limit, int64_t eos_id,
+                              const SamplingOptions& options, const std::function<bool(int64_t)>& on_token = {});
+
+}  // namespace ingot::serve

@@ -1,0 +1,30 @@
+// A reference file: a safetensors file with tensors and a JSON note in its metadata.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include <ATen/ATen.h>
+
+#include "checkpoint/safetensors.h"
+
+namespace ingot::verify {
+
+class Fixture {
+ public:
+  explicit Fixture(const std::filesystem::path& path) : path_(path), reader_(path) {}
+
+  bool has(const std::string& name) const { return reader_.contains(name); }
+  at::Tensor tensor(const std::string& name) const;
+  /// The JSON document stored under `key` of the metadata; ModelError when missing or broken.
+  nlohmann::json note(const std::string& key) const;
+  std::string text(const std::string& key) const;
+  std::vector<std::string> names() const;
+
+ private:
+  std::filesystem::path path_;
+  checkpoint::SafetensorsReader reader_;
+};
+
+}  // namespace ingot::verify

@@ -1,0 +1,77 @@
+#include <map>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "layers/dtype.h"
+#include "optim/optimizer.h"
+#include "verify/fixture.h"
+#include "verify/verify.h"
+
+namespace ingot::verify {
+namespace {
+
+constexpr Tolerance kDouble{1e-10, 0}, kSingle{2e-5, 0};
+
+optim::OptimizerConfig config_of(const nlohmann::json& o, const std::string& name) {
+  optim::OptimizerConfig config;
+  config.name = name;
+  config.clip = 0;
+  config.lr = o.value("lr", config.lr);
+  config.weight_decay = o.value("weight_decay", config.weight_decay);
+  config.eps = o.value("eps", config.eps);
+  if (o.contains("betas")) {
+    config.beta1 = o["betas"].at(0);
+    config.beta2 = o["betas"].at(1);
+  }
+  config.momentum = o.value("momentum", config.momentum);
+  config.nesterov = o.value("nesterov", config.nesterov);
+  config.newton_schulz_steps = o.value("newton_schulz_steps", config.newton_schulz_steps);
+  config.rms_match = o.value("rms_match", config.rms_match);
+  if (o.contains("coefficients") && o["coefficients"] != nlohmann::json({3.4445, -4.7750, 2.0315}))
+    throw base::ModelError("the reference uses the Newton-Schulz coefficients {}, which ingot does not offer", o["coefficients"].dump());
+  return config;
+}
+
+}  // namespace
+
+Report verify_op(const std::string& name, const fs::path& fixture_path, const Options& options) {
+  const std::vector<std::string> known = {"muon", "adamw"};
+  if (std::find(known.begin(), known.end(), name) == known.end())
+    throw base::UsageError("unknown operator '{}'; {} can be verified{}", name, base::join(known, " and "), base::did_you_mean(name, known));
+  const Fixture fixture(fixture_path);
+  if (fixture.text("operator") != name) throw base::UsageError("{} records the operator '{}', not '{}'", fixture_path.string(), fixture.text("operator"), name);
+  const auto dtype = layers::compute_dtype(options.dtype);
+  const auto config = config_of(fixture.note("options"), name);
+
+  layers::ParameterList parameters;
+  const auto start = fixture.tensor("in.weight");
+  auto& weight = parameters.add({.name = "weight", .shape = start.sizes().vec(), .kind = layers::Parameter::Kind::matrix});
+  parameters.allocate(dtype, at::Device(options.device));
+  {
+    const at::NoGradGuard no_grad;
+    weight.value.copy_(start);
+  }
+  optim::Optimizer optimizer(parameters, config);
+  const auto fallback = dtype == at::kDouble ? kDouble : kSingle;
+  const Tolerance tolerance{options.rtol.value_or(fallback.rtol), options.atol.value_or(fallback.atol)};
+  Report report;
+  for (int64_t step = 0; fixture.has(fmt::format("in.grad.{}", step)); ++step) {
+    const auto before = optimizer.master_of(weight).detach().clone();
+    weight.accumulate(fixture.tensor(fmt::format("in.grad.{}", step)));
+    optimizer.step(config.lr, 0);
+    const auto after = optimizer.master_of(weight);
+    report.comparisons.push_back(compare(fmt::format("out.weight.{}", step), after, fixture.tensor(fmt::format("out.weight.{}", step)), tolerance));
+    const auto direction_name = fmt::format("out.direction.{}", step);
+    if (!fixture.has(direction_name)) continue;
+    // The update is the direction times a known factor, after the decay.
+    const double factor = config.lr * config.rms_match * std::sqrt(static_cast<double>(std::max(start.size(0), start.size(1))));
+    const auto direction = (before * (1 - config.lr * config.weight_decay) - after) / factor;
+    // Taken from a difference of weights: their rounding is magnified by 1 / factor.
+    const Tolerance widened{tolerance.rtol * 50, tolerance.atol};
+    report.comparisons.push_back(compare(direction_name, direction, fixture.tensor(direction_name), widened));
+  }
+  if (report.comparisons.empty()) throw base::ModelError("{} holds no steps (in.grad.0 is missing)", fixture_path.string());
+  return report;
+}
+
+}  // namespace ingot::verify
