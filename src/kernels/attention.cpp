@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "kernels/cpu/attention.h"
 
 namespace ingot::kernels {
 namespace {
@@ -54,10 +55,13 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const 
   check_mask(q, k, mask);
 }
 
+bool is_fused(const at::Tensor& q) { return q.device().is_cpu() && (q.scalar_type() == at::kFloat || q.scalar_type() == at::kBFloat16); }
+
 }  // namespace
 
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask) {
   check(q, k, v, mask);
+  if (is_fused(q)) return cpu::attention_forward(q, k, v, scale, mask);
   return reference::attention_forward(q, k, v, scale, mask);
 }
 
@@ -72,6 +76,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
       log_sum_exp.sizes() != at::IntArrayRef({q.size(0), q.size(2), q.size(1)}))
     throw base::ModelError("attention: grad_out {}, out {} and log_sum_exp {} do not fit q {}", shape_text(grad_out), shape_text(out),
                            shape_text(log_sum_exp), shape_text(q));
+  if (is_fused(q)) return cpu::attention_backward(grad, q, k, v, out, log_sum_exp, scale, mask);
   return reference::attention_backward(grad, q, k, v, out, log_sum_exp, scale, mask);
 }
 

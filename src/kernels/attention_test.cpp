@@ -5,8 +5,12 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"
+#include "kernels/cpu/attention.h"
 
 namespace ingot::kernels {
+namespace cpu::wide {
+extern const AttentionTiles attention_tiles;  // 16 lanes on any CPU
+}
 namespace {
 
 struct Case {
@@ -102,13 +106,26 @@ std::vector<at::Tensor> oracle(const Inputs& in) {
 
 const char* const kNames[] = {"out", "log_sum_exp", "grad_q", "grad_k", "grad_v"};
 
-using Forward = decltype(&attention_forward);
-using Backward = decltype(&attention_backward);
+enum class By { interface, reference };
 
-std::vector<at::Tensor> run(const Inputs& in, Forward forward = attention_forward, Backward backward = attention_backward) {
-  const auto [out, log_sum_exp] = forward(in.q, in.k, in.v, in.scale, in.mask);
-  const auto [grad_q, grad_k, grad_v] = backward(in.grad_out, in.q, in.k, in.v, out, log_sum_exp, in.scale, in.mask);
+std::vector<at::Tensor> run(const Inputs& in, By by = By::interface) {
+  const bool plain = by == By::reference;
+  const auto [out, log_sum_exp] = (plain ? reference::attention_forward : attention_forward)(in.q, in.k, in.v, in.scale, in.mask);
+  const auto [grad_q, grad_k, grad_v] =
+      (plain ? reference::attention_backward : attention_backward)(in.grad_out, in.q, in.k, in.v, out, log_sum_exp, in.scale, in.mask);
   return {out, log_sum_exp, grad_q, grad_k, grad_v};
+}
+
+std::vector<at::Tensor> run(const Inputs& in, const cpu::AttentionTiles& tiles) {
+  const auto [out, log_sum_exp] = cpu::attention_forward(in.q, in.k, in.v, in.scale, in.mask, tiles);
+  const auto [grad_q, grad_k, grad_v] = cpu::attention_backward(in.grad_out, in.q, in.k, in.v, out, log_sum_exp, in.scale, in.mask, tiles);
+  return {out, log_sum_exp, grad_q, grad_k, grad_v};
+}
+
+std::vector<std::pair<std::string, const cpu::AttentionTiles*>> every_instruction_set() {
+  std::vector<std::pair<std::string, const cpu::AttentionTiles*>> all{{"wide", &cpu::wide::attention_tiles}};
+  for (const cpu::Isa isa : cpu::supported_isas()) all.emplace_back(cpu::name(isa), &cpu::attention_tiles(isa));
+  return all;
 }
 
 // Largest difference, relative to the largest value expected anywhere in the tensor (0.1 at least: some gradients are all 0).
@@ -132,20 +149,29 @@ class Attention : public testing::TestWithParam<Case> {};
 
 TEST_P(Attention, reference_in_fp64_equals_the_explicit_softmax) {
   const Inputs in = stored(inputs(GetParam()), at::kDouble, GetParam().strided);
-  expect_close(run(in, reference::attention_forward, reference::attention_backward), oracle(in), 1e-12);
+  expect_close(run(in, By::reference), oracle(in), 1e-12);
 }
 
-TEST_P(Attention, fp32_equals_the_explicit_softmax) {
+TEST_P(Attention, fp32_equals_the_explicit_softmax_with_every_instruction_set) {
   const Inputs in = stored(inputs(GetParam()), at::kFloat, GetParam().strided);
-  expect_close(run(in), oracle(in), 1e-5);
+  const auto expected = oracle(in);
+  for (const auto& [isa, tiles] : every_instruction_set()) {
+    SCOPED_TRACE(isa);
+    expect_close(run(in, *tiles), expected, 1e-5);
+  }
+  expect_close(run(in), expected, 1e-5);
 }
 
-TEST_P(Attention, bf16_equals_the_explicit_softmax) {
+TEST_P(Attention, bf16_equals_the_explicit_softmax_with_every_instruction_set) {
   const Inputs in = stored(inputs(GetParam()), at::kBFloat16, GetParam().strided);
-  const auto actual = run(in);
-  EXPECT_EQ(actual[0].scalar_type(), at::kBFloat16);
-  EXPECT_EQ(actual[1].scalar_type(), at::kFloat);
-  expect_close(actual, oracle(in), 1e-2);
+  const auto expected = oracle(in);
+  for (const auto& [isa, tiles] : every_instruction_set()) {
+    SCOPED_TRACE(isa);
+    const auto actual = run(in, *tiles);
+    EXPECT_EQ(actual[0].scalar_type(), at::kBFloat16);
+    EXPECT_EQ(actual[1].scalar_type(), at::kFloat);
+    expect_close(actual, expected, 1e-2);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
@@ -157,6 +183,40 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
                                          Case{2, 1, 4, 1, 64, 299, 0, false, true, 11}, Case{3, 1, 6, 2, 24, 76, 50},
                                          Case{1, 513, 2, 1, 16, 0, 0, true}, Case{1, 513, 2, 1, 64}),
                          title);
+
+TEST(Attention, results_are_bit_equal_for_every_number_of_threads) {
+  for (const Case& c : {Case{1, 300, 4, 1, 64, 0, 70, true}, Case{2, 1, 8, 2, 64, 900}}) {
+    const Inputs in = stored(inputs(c), at::kFloat, false);
+    const int threads_before = at::get_num_threads();
+    at::set_num_threads(1);
+    const auto expected = run(in);
+    for (const int threads : {2, 3, 7}) {
+      at::set_num_threads(threads);
+      const auto actual = run(in);
+      for (size_t i = 0; i < expected.size(); ++i)
+        EXPECT_TRUE(at::equal(actual[i], expected[i])) << kNames[i] << ", " << threads << " threads";
+    }
+    at::set_num_threads(threads_before);
+  }
+}
+
+TEST(Attention, a_value_that_is_not_a_number_reaches_only_those_who_see_it) {
+  Inputs in = stored(inputs({1, 130, 2, 1, 16, 0, 40}), at::kFloat, false);
+  in.k[0][60].fill_(std::numeric_limits<float>::quiet_NaN());
+  const auto finite = run(in)[0].isfinite().all(-1).all(-1)[0];  // [q_len]
+  for (int64_t i = 0; i < 130; ++i) EXPECT_EQ(finite[i].item<bool>(), i < 60 || i >= 100) << i;
+}
+
+TEST(Attention, large_scores_do_not_overflow) {
+  for (const double deviation : {30.0, 300.0}) {
+    const Inputs in = stored(inputs({1, 130, 2, 1, 64, 0, 0, false, false, 0, deviation}), at::kFloat, false);
+    const auto actual = run(in);
+    const auto expected = run(stored(in, at::kDouble, false), By::reference);
+    for (size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE(at::isfinite(actual[i]).all().item<bool>()) << kNames[i];
+    EXPECT_LT(error_of(actual[0], expected[0]), 1e-2);  // scores of 10^4 have errors of 10^-3 in fp32
+    EXPECT_LT(error_of(actual[1], expected[1]), 1e-6);
+  }
+}
 
 TEST(Attention, gradients_equal_finite_differences) {
   const Inputs in = inputs({1, 5, 2, 1, 4, 3, 4});

@@ -1,0 +1,127 @@
+// Lays the work of the attention kernel out: work areas, tasks, and how the backward pass is cut into parts.
+#include "kernels/cpu/attention.h"
+
+#include "kernels/cpu/parallel.h"
+
+namespace ingot::kernels::cpu {
+namespace {
+
+// Below this many queries per kv head packing the keys costs more than it saves.
+constexpr int64_t kDecodeQueries = 8;
+// The backward pass is cut into at least this many tasks where that is cheap: enough for the threads of most machines.
+constexpr int64_t kBackwardTasks = 32;
+
+AttentionRows rows(const at::Tensor& x) { return {x.data_ptr(), x.stride(0), x.stride(1)}; }
+
+at::Tensor floats(int64_t count) { return at::empty({count}, at::kFloat); }
+
+AttentionProblem describe(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const at::Tensor& visible_from,
+                          int64_t query_offset) {
+  AttentionProblem p{};
+  p.batch = q.size(0), p.q_len = q.size(1), p.heads = q.size(2), p.head_dim = q.size(3);
+  p.k_len = query_offset + p.q_len, p.kv_heads = k.size(2), p.query_offset = query_offset;
+  p.visible_from = visible_from.defined() ? visible_from.const_data_ptr<int32_t>() : nullptr;
+  p.scale = static_cast<float>(scale), p.is_bf16 = q.scalar_type() == at::kBFloat16;
+  p.q = rows(q), p.k = rows(k), p.v = rows(v);
+  return p;
+}
+
+void decode(AttentionProblem& p, const AttentionTiles& tiles) {
+  const auto partials = floats(p.batch * p.heads * p.q_len * p.decode_chunks() * (16 + p.width()));
+  p.decode_partials = partials.mutable_data_ptr<float>();
+  const int64_t tasks = p.batch * p.kv_heads * p.decode_chunks(), scratch_size = tiles.decode_scratch(p);
+  const auto scratch = floats(workers_for(tasks) * scratch_size);
+  float* const area = scratch.mutable_data_ptr<float>();
+  parallel_tasks(tasks, [&](int64_t task, int64_t worker) { tiles.decode(p, task, area + worker * scratch_size); });
+  parallel_tasks(p.batch * p.heads * p.q_len, [&](int64_t task, int64_t) { tiles.decode_join(p, task); });
+}
+
+// Begins of the parts, [batch, parts + 1], such that each has about the same number of tiles to compute.
+std::vector<int32_t> cut_into_parts(const AttentionProblem& p) {
+  std::vector<int32_t> begins;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    std::vector<int64_t> tiles_before{0};
+    for (int64_t pair = 0; pair < p.group() * p.query_blocks(); ++pair) {
+      const int64_t first = pair % p.query_blocks() * p.query_block(), last = std::min(first + p.query_block(), p.q_len) - 1;
+      tiles_before.push_back(tiles_before.back() + p.last_key(last) / kKeyBlock - p.first_key(b, first) / kKeyBlock + 1);
+    }
+    for (int64_t part = 0; part <= p.parts; ++part) {
+      const int64_t target = tiles_before.back() * part / p.parts;
+      begins.push_back(static_cast<int32_t>(std::lower_bound(tiles_before.begin(), tiles_before.end(), target) - tiles_before.begin()));
+    }
+  }
+  return begins;
+}
+
+int64_t parts_for(const AttentionProblem& p) {
+  const int64_t wanted = (kBackwardTasks + p.batch * p.kv_heads - 1) / (p.batch * p.kv_heads);
+  return std::clamp<int64_t>(std::min(wanted, 2 * p.group()), 1, p.group() * p.query_blocks());
+}
+
+}  // namespace
+
+const AttentionTiles& attention_tiles(Isa isa) {
+#ifdef INGOT_X86_ISAS
+  if (isa == Isa::avx512) return avx512::attention_tiles;
+  if (isa == Isa::avx2) return avx2::attention_tiles;
+#endif
+  static_cast<void>(isa);
+  return portable::attention_tiles;
+}
+
+AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask,
+                                  const AttentionTiles& tiles) {
+  const auto visible_from = mask.visible_from.defined() ? mask.visible_from.contiguous() : at::Tensor();
+  AttentionProblem p = describe(q, k, v, scale, visible_from, mask.query_offset);
+  AttentionOutput result{at::empty(q.sizes(), q.options()), at::empty({p.batch, p.heads, p.q_len}, q.options().dtype(at::kFloat))};
+  if (q.numel() == 0) return result;
+  p.out = rows(result.out);
+  p.log_sum_exp = result.log_sum_exp.mutable_data_ptr<float>();
+  if (p.group() * p.q_len <= kDecodeQueries) {
+    decode(p, tiles);
+    return result;
+  }
+  const int64_t key_tiles = p.batch * p.kv_heads * p.key_blocks(), size = key_tiles * p.tile_size();
+  const int64_t tasks = p.batch * p.heads * p.query_blocks(), scratch_size = tiles.forward_scratch(p);
+  const auto area = floats(2 * size + workers_for(tasks) * scratch_size);
+  p.keys_by_dim = area.mutable_data_ptr<float>();
+  p.values = p.keys_by_dim + size;
+  float* const scratch = p.values + size;
+  parallel_tasks(key_tiles, [&](int64_t task, int64_t) { tiles.pack(p, task); });
+  parallel_tasks(tasks, [&](int64_t task, int64_t worker) { tiles.forward(p, task, scratch + worker * scratch_size); });
+  return result;
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
+                                                                  const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
+                                                                  double scale, const AttentionMask& mask, const AttentionTiles& tiles) {
+  const auto visible_from = mask.visible_from.defined() ? mask.visible_from.contiguous() : at::Tensor();
+  const auto sums = log_sum_exp.contiguous();
+  AttentionProblem p = describe(q, k, v, scale, visible_from, mask.query_offset);
+  const auto grad_q = at::empty(q.sizes(), q.options());
+  // Keys behind the last query have no gradient and no task that would write one.
+  const bool all_keys_seen = k.size(1) == p.k_len && q.numel() > 0;
+  const auto grad_k = all_keys_seen ? at::empty(k.sizes(), k.options()) : at::zeros(k.sizes(), k.options());
+  const auto grad_v = all_keys_seen ? at::empty(v.sizes(), v.options()) : at::zeros(v.sizes(), v.options());
+  if (q.numel() == 0) return {grad_q, grad_k, grad_v};
+  p.out = rows(out), p.grad_out = rows(grad_out), p.grad_q = rows(grad_q), p.grad_k = rows(grad_k), p.grad_v = rows(grad_v);
+  p.log_sum_exp = const_cast<float*>(sums.const_data_ptr<float>());
+  p.parts = parts_for(p);
+  const auto begins = cut_into_parts(p);
+  p.part_begin = begins.data();
+
+  const int64_t key_tiles = p.batch * p.kv_heads * p.key_blocks(), size = key_tiles * p.tile_size();
+  const int64_t tasks = p.batch * p.kv_heads * p.parts, scratch_size = tiles.backward_scratch(p);
+  const auto area = floats((3 + 2 * p.parts) * size + workers_for(tasks) * scratch_size);
+  p.keys_by_dim = area.mutable_data_ptr<float>();
+  p.values_by_dim = p.keys_by_dim + size;
+  p.keys = p.values_by_dim + size;
+  p.partial_grads = p.keys + size;
+  float* const scratch = p.partial_grads + 2 * p.parts * size;
+  parallel_tasks(key_tiles, [&](int64_t task, int64_t) { tiles.pack(p, task); });
+  parallel_tasks(tasks, [&](int64_t task, int64_t worker) { tiles.backward(p, task, scratch + worker * scratch_size); });
+  parallel_tasks(key_tiles, [&](int64_t task, int64_t) { tiles.reduce(p, task); });
+  return {grad_q, grad_k, grad_v};
+}
+
+}  // namespace ingot::kernels::cpu

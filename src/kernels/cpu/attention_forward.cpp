@@ -1,0 +1,108 @@
+// Forward pass of one block of queries. Algorithm: FlashAttention (Dao et al. 2022, algorithm 1) with the query block as the
+// outer loop: scores of one tile of keys, running maximum and sum per row in base 2, weighted values added up in fp32. Work
+// that no query of a block of rows needs is skipped inside the tiles on the edge of the mask. Saves only log_sum_exp. Limit:
+// 4 * head_dim floating-point operations per score against about 15 for the softmax: the multipliers.
+#include "kernels/cpu/attention_block.h"
+
+namespace ingot::kernels::cpu::INGOT_ISA {
+namespace {
+
+struct Work {
+  float* queries;  // [count, width]
+  float* scores;   // [count, kScoreStride]
+  float* out;      // [count, width], not yet divided by the sum
+  float* maximum;  // [count], of the scores seen so far
+  float* sum;      // [count, kLanes], of 2^(score - maximum), lane by lane
+  Work(const AttentionProblem& p, float* scratch) {
+    const int64_t rows = p.query_block();
+    queries = scratch;
+    scores = queries + rows * p.width();
+    out = scores + rows * kScoreStride;
+    maximum = out + rows * p.width();
+    sum = maximum + rows;
+  }
+};
+
+INGOT_INLINE void hide(float* scores, Int visible) { store(scores, visible ? load(scores) : broadcast(-__builtin_inff())); }
+
+// Scores of one row, in place, to 2^(score - maximum), 0 where the query does not see the key. Returns by how much the sum
+// and the weighted values so far have to be multiplied because the maximum grew.
+INGOT_INLINE float weigh(float* scores, Range keys, float* maximum, float* sum) {
+  const int64_t first = round_down(keys.begin, kLanes), end = round_up(keys.end, kLanes);
+  hide(scores + first, lanes_inside(first, keys));  // only the first and the last vector may hold keys on both sides of an edge
+  hide(scores + end - kLanes, lanes_inside(end - kLanes, keys));
+  clear(scores, first);
+  clear(scores + end, kKeyBlock - end);
+
+  Float largest = broadcast(*maximum);
+  for (int64_t j = first; j < end; j += kLanes) largest = max(largest, load(scores + j));
+  largest = max_of_lanes(largest);
+  const Float correction = exp2_of_negative(broadcast(*maximum) - largest);
+  Float total = load(sum) * correction;
+  for (int64_t j = first; j < end; j += kLanes) {
+    const Float weight = exp2_of_negative(load(scores + j) - largest);
+    store(scores + j, weight);
+    total += weight;
+  }
+  *maximum = largest[0];
+  store(sum, total);
+  return correction[0];
+}
+
+INGOT_INLINE void add_tile(const Work& work, const TileView& view, int64_t tile) {
+  const AttentionProblem& p = view.queries.problem;
+  const int64_t width = p.width(), columns = round_up(p.head_dim, kLanes);
+  product_of_rows(kKeyBlock, p.head_dim, work.queries, width, p.keys_by_dim + tile * p.tile_size(), work.scores, kScoreStride,
+                  p.scale * kLog2E, [&](Range keys) { return view.rows_of(keys); });
+  for (int64_t i = 0; i < view.queries.count; ++i) {
+    const Range keys{view.begin(i), view.end(i)};
+    if (keys.end <= keys.begin) {
+      clear(work.scores + i * kScoreStride, kKeyBlock);
+      continue;
+    }
+    const float correction = weigh(work.scores + i * kScoreStride, keys, work.maximum + i, work.sum + i * kLanes);
+    if (correction == 1) continue;
+    for (int64_t d = 0; d < columns; d += kLanes) store(work.out + i * width + d, load(work.out + i * width + d) * correction);
+  }
+  add_product<false>(view.queries.count, columns, kKeyBlock, work.scores, kScoreStride, p.values + tile * p.tile_size(), work.out, width,
+                     [&](Range rows) { return view.keys_of(rows); });
+}
+
+template <class T>
+void forward(const AttentionProblem& p, int64_t task, float* scratch) {
+  const int64_t b = task % p.batch, head = task / p.batch % p.heads;
+  const QueryBlock queries(p, b, p.query_blocks() - 1 - task / (p.batch * p.heads));  // those that see most keys first
+  const Work work(p, scratch);
+  const int64_t width = p.width();
+  copy_rows(row<T>(p.q, p, b, queries.first, head), p.q.row_stride, queries.count, p.head_dim, work.queries, width);
+  clear(work.out, queries.count * width);
+  clear(work.sum, queries.count * kLanes);
+  for (int64_t i = 0; i < queries.count; ++i) work.maximum[i] = -__builtin_inff();
+
+  const int64_t tiles = (b * p.kv_heads + head / p.group()) * p.key_blocks();
+  for (int64_t block = queries.first_key_block(); block <= queries.last_key_block(); ++block)
+    add_tile(work, TileView(queries, block), tiles + block);
+
+  for (int64_t i = 0; i < queries.count; ++i) {
+    const float sum = sum_of_lanes(load(work.sum + i * kLanes))[0];
+    p.log_sum_exp[(b * p.heads + head) * p.q_len + queries.first + i] = (work.maximum[i] + __builtin_log2f(sum)) * kLn2;
+    float* from = work.out + i * width;
+    T* to = row<T>(p.out, p, b, queries.first + i, head);
+    const float factor = 1 / sum;
+    int64_t d = 0;
+    for (; d + kLanes <= p.head_dim; d += kLanes) store(to + d, load(from + d) * factor);
+    if (d < p.head_dim) store_part(to + d, load(from + d) * factor, p.head_dim - d);
+  }
+}
+
+}  // namespace
+
+void attention_forward(const AttentionProblem& p, int64_t task, float* scratch) {
+  p.is_bf16 ? forward<bf16>(p, task, scratch) : forward<float>(p, task, scratch);
+}
+
+int64_t attention_forward_scratch(const AttentionProblem& p) {
+  return p.query_block() * (2 * p.width() + kScoreStride + 1 + kLanes) + kLanes;
+}
+
+}  // namespace ingot::kernels::cpu::INGOT_ISA

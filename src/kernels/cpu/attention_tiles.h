@@ -1,0 +1,89 @@
+// What the parts of the CPU attention kernel that are compiled per instruction set (attention_pack.cpp, _forward, _backward,
+// _decode) and its ATen side (attention.cpp) share: the problem, the layout of work areas, the table of functions. Includes no
+// ATen, see isa.h. Strides and sizes count elements.
+#pragma once
+
+#include <cstdint>
+
+#define INGOT_INLINED [[gnu::always_inline]]  // no copy is emitted that could be of the wrong instruction set
+
+namespace ingot::kernels::cpu {
+
+inline constexpr int64_t kKeyBlock = 96;                 // keys of one tile: a multiple of every panel width and block height
+inline constexpr int64_t kScoreStride = kKeyBlock + 16;  // of a row of scores; not a multiple of 256 bytes, which share cache sets
+inline constexpr int64_t kDecodeKeys = 256;              // keys of one decoding task
+
+struct AttentionRows {  // [batch, length, heads, head_dim] of float or bf16, heads and head_dim contiguous
+  void* data = nullptr;
+  int64_t batch_stride = 0, row_stride = 0;
+};
+
+struct AttentionProblem {
+  int64_t batch, q_len, k_len, heads, kv_heads, head_dim;  // k_len: keys up to the last that any query sees
+  int64_t query_offset;
+  const int32_t* visible_from;  // [batch, q_len] contiguous, or null
+  float scale;
+  bool is_bf16;
+  AttentionRows q, k, v, out, grad_out, grad_q, grad_k, grad_v;
+  float* log_sum_exp;  // [batch, heads, q_len]
+
+  // Packed keys and values, fp32: [batch, kv_heads, key_blocks] tiles of kKeyBlock * width() each.
+  float* keys_by_dim;    // panels over keys, [head_dim, keys] each
+  float* values_by_dim;  // the same of values (backward only)
+  float* keys;           // panels over head_dim, [keys, head_dim] each (backward only)
+  float* values;         // the same of values (forward only)
+
+  // Backward: the (query head of the group, query block) pairs of a kv head are cut into `parts`; each adds up its own grads.
+  int64_t parts;
+  const int32_t* part_begin;  // [batch, parts + 1], first pair of each part
+  float* partial_grads;       // [batch, kv_heads, parts, 2 (k, v), key_blocks * kKeyBlock, width()]
+
+  // Decoding: maximum, sum and weighted values of kDecodeKeys keys each: [batch, heads, q_len, chunks, 16 + width()].
+  float* decode_partials;
+
+  INGOT_INLINED int64_t group() const { return heads / kv_heads; }
+  INGOT_INLINED int64_t width() const { return (head_dim + 15) / 16 * 16; }  // padded to the widest vector
+  INGOT_INLINED int64_t query_block() const {
+    return head_dim <= 64 ? 96 : 48;
+  }  // so that the tiles of the backward pass fill 300 to 400 KiB
+  INGOT_INLINED int64_t query_blocks() const { return (q_len + query_block() - 1) / query_block(); }
+  INGOT_INLINED int64_t key_blocks() const { return (k_len + kKeyBlock - 1) / kKeyBlock; }
+  INGOT_INLINED int64_t decode_chunks() const { return (k_len + kDecodeKeys - 1) / kDecodeKeys; }
+  INGOT_INLINED int64_t tile_size() const { return kKeyBlock * width(); }
+
+  // The keys that query i of batch element b sees: [first_key, last_key].
+  INGOT_INLINED int64_t first_key(int64_t b, int64_t i) const { return visible_from == nullptr ? 0 : visible_from[b * q_len + i]; }
+  INGOT_INLINED int64_t last_key(int64_t i) const { return query_offset + i; }
+};
+
+struct AttentionTiles {
+  // Packs one tile of keys and values; task in [0, batch * kv_heads * key_blocks).
+  void (*pack)(const AttentionProblem&, int64_t task);
+  // One block of queries of one head; task in [0, batch * heads * query_blocks).
+  void (*forward)(const AttentionProblem&, int64_t task, float* scratch);
+  int64_t (*forward_scratch)(const AttentionProblem&);  // floats
+  // One part of the gradients of one kv head; task in [0, batch * kv_heads * parts).
+  void (*backward)(const AttentionProblem&, int64_t task, float* scratch);
+  int64_t (*backward_scratch)(const AttentionProblem&);  // floats
+  // Adds up the parts of one tile of grad_k and grad_v in fixed order; task as for pack.
+  void (*reduce)(const AttentionProblem&, int64_t task);
+  // A few queries against many keys: one chunk of keys of one kv head; task in [0, batch * kv_heads * decode_chunks).
+  void (*decode)(const AttentionProblem&, int64_t task, float* scratch);
+  int64_t (*decode_scratch)(const AttentionProblem&);  // floats
+  // Joins the chunks of one query of one head; task in [0, batch * heads * q_len).
+  void (*decode_join)(const AttentionProblem&, int64_t task);
+};
+
+namespace portable {
+extern const AttentionTiles attention_tiles;
+}
+namespace avx2 {
+extern const AttentionTiles attention_tiles;
+}
+namespace avx512 {
+extern const AttentionTiles attention_tiles;
+}
+
+}  // namespace ingot::kernels::cpu
+
+#undef INGOT_INLINED

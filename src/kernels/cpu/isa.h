@@ -1,0 +1,20 @@
+// Which instruction set the CPU kernels run with. Sources listed under ingot_isa_sources() in CMakeLists.txt are compiled once
+// for each set, into a namespace of its own (INGOT_ISA), and reach the rest of the program through one table of functions;
+// select() picks the table. Such sources include no ATen and no standard containers: an inline function that is compiled
+// with AVX-512 there must never be the copy that the linker keeps for a machine without it.
+#pragma once
+
+#include <span>
+
+namespace ingot::kernels::cpu {
+
+enum class Isa { portable, avx2, avx512 };  // the baseline of the compiler; x86-64-v3; x86-64-v4
+
+/// The instruction sets that this program has kernels for and this CPU can run, best one last. Never empty.
+std::span<const Isa> supported_isas();
+
+inline Isa best_isa() { return supported_isas().back(); }
+
+const char* name(Isa isa);
+
+}  // namespace ingot::kernels::cpu
