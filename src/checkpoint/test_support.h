@@ -14,9 +14,14 @@
 
 namespace ingot::checkpoint {
 
+/// A file system in memory where there is one, for tests that call fsync thousands of times.
+inline fs::path memory_folder() { return fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path(); }
+
 class TemporaryFolder : public ::testing::Test {
  protected:
-  fs::path folder = fs::temp_directory_path() / ("ingot_checkpoint_" + std::to_string(::getpid()));
+  explicit TemporaryFolder(const fs::path& place = fs::temp_directory_path())
+      : folder(place / ("ingot_checkpoint_" + std::to_string(::getpid()))) {}
+  const fs::path folder;
   void SetUp() override {
     fs::remove_all(folder);
     fs::create_directories(folder);

@@ -79,8 +79,8 @@ class Stopwatch {
 class HiddenFolder {
  public:
   HiddenFolder(const Storage& storage, fs::path path) : storage_(storage), path_(std::move(path)) {
-    storage_.make_folder(path_);
     try {
+      storage_.make_folder(path_);
       lease_ = storage_.hold(path_, false);
     } catch (...) {
       remove();
