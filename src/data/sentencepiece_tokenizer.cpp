@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "data/utf8.h"
 #include "data/words.h"
@@ -21,6 +23,7 @@ constexpr int64_t kLargestModelBytes = int64_t{256} << 20;
 SentencePieceTokenizer::SentencePieceTokenizer(const fs::path& path) : model_(SentencePieceModel::parse(base::read_file(path, kLargestModelBytes), path.string())) {
   path_ = path;
   open();
+  if (const fs::path config = path.parent_path() / "tokenizer_config.json"; fs::exists(config)) read_configuration(config);
 }
 
 SentencePieceTokenizer::SentencePieceTokenizer(std::string_view bytes, const fs::path& origin) : model_(SentencePieceModel::parse(bytes, origin.string())) {
@@ -35,8 +38,16 @@ void SentencePieceTokenizer::open() {
   const auto status = processor_->LoadFromSerializedProto(model_.serialize());
   if (!status.ok()) throw DataError("{} is refused by SentencePiece: {}", path_.string(), status.error_message());
   special_ = {processor_->bos_id(), processor_->eos_id(), processor_->pad_id(), processor_->unk_id()};
-  by_words_ = model_.is_lossless() && !model_.add_dummy_prefix &&
-              std::none_of(model_.pieces.begin(), model_.pieces.end(), [](const SentencePiece& piece) { return crosses_word_border(piece.text); });
+  is_plain_ = model_.is_lossless() && !model_.add_dummy_prefix;
+  by_words_ = is_plain_;
+  Vocabulary symbols;
+  for (size_t id = 0; id < model_.pieces.size(); ++id) {
+    const auto& piece = model_.pieces[id];
+    if (piece.type == PieceType::user_defined) symbols.add(piece.text, static_cast<int64_t>(id));
+    else if (crosses_word_border(piece.text)) by_words_ = false;
+  }
+  // The library's unigram prefers such pieces without insisting on them; other tokenizers, and an export, insist.
+  if (is_plain_ && !symbols.entries().empty()) symbols_ = std::make_unique<PrefixTree>(symbols);
 }
 
 std::vector<int32_t> SentencePieceTokenizer::encode_whole(std::string_view text) const {
@@ -53,16 +64,47 @@ std::vector<int32_t> SentencePieceTokenizer::encode(std::string_view text) const
     mended = replace_invalid_utf8(text, replaced);
     text = mended;
   }
-  if (!by_words_) return encode_whole(text);
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 3);
-  for_each_word(text, [&](std::string_view word) { words_.append(word, ids, [this](std::string_view w) { return encode_whole(w); }); });
+  size_t done = 0;
+  for (size_t at = 0; symbols_ && at < text.size();) {
+    size_t length = 0;
+    int32_t symbol = -1;
+    symbols_->visit_prefixes(text.substr(at), [&](size_t bytes, int32_t id) { length = bytes, symbol = id; });
+    if (symbol < 0) {
+      ++at;
+      continue;
+    }
+    encode_part(text.substr(done, at - done), ids);
+    ids.push_back(symbol);
+    done = at += length;
+  }
+  encode_part(text.substr(done), ids);
   return ids;
+}
+
+void SentencePieceTokenizer::encode_part(std::string_view text, std::vector<int32_t>& ids) const {
+  if (text.empty()) return;
+  const auto encode = [this](std::string_view part) { return encode_whole(part); };
+  if (by_words_) for_each_word(text, [&](std::string_view word) { words_.append(word, ids, encode); });
+  else words_.append(text, ids, encode);
+}
+
+void SentencePieceTokenizer::read_configuration(const fs::path& path) {
+  try {
+    const auto json = nlohmann::json::parse(base::read_file(path, kLargestModelBytes));
+    const auto flag = [&](const char* name) { return json.contains(name) && json.at(name).is_boolean() && json.at(name).get<bool>(); };
+    add_bos_ = flag("add_bos_token") && special_.bos >= 0;
+    add_eos_ = flag("add_eos_token") && special_.eos >= 0;
+  } catch (const nlohmann::json::exception& wrong) {
+    throw DataError("{} cannot be read: {}", path.string(), wrong.what());
+  }
 }
 
 std::vector<int32_t> SentencePieceTokenizer::encode_with_special(std::string_view text) const {
   auto ids = encode(text);
-  if (special_.bos >= 0) ids.insert(ids.begin(), special_.bos);
+  if (add_bos_) ids.insert(ids.begin(), special_.bos);
+  if (add_eos_) ids.push_back(special_.eos);
   return ids;
 }
 

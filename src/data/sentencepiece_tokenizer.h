@@ -1,10 +1,9 @@
 // A tokenizer that encodes and decodes with the SentencePiece library.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <unordered_map>
 
+#include "data/hugging_face/vocabulary.h"
 #include "data/sentencepiece_model.h"
 #include "data/tokenizer.h"
 #include "data/word_cache.h"
@@ -24,7 +23,7 @@ class SentencePieceTokenizer : public Tokenizer {
   ~SentencePieceTokenizer() override;
 
   std::vector<int32_t> encode(std::string_view text) const override;
-  /// bos + text: what the models that ship a `.model` alone expect. Without a bos, the text alone.
+  /// With bos and eos as add_bos_token and add_eos_token of a tokenizer_config.json beside the model say; without it the text alone.
   std::vector<int32_t> encode_with_special(std::string_view text) const override;
   std::string decode(std::span<const int32_t> ids, bool keep_special = false) const override;
   int32_t vocab_size() const override { return static_cast<int32_t>(model_.pieces.size()); }
@@ -35,11 +34,16 @@ class SentencePieceTokenizer : public Tokenizer {
 
  private:
   void open();
+  void read_configuration(const fs::path& path);
   std::vector<int32_t> encode_whole(std::string_view text) const;
+  void encode_part(std::string_view text, std::vector<int32_t>& ids) const;
 
   SentencePieceModel model_;
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
-  bool by_words_ = false;  // no piece crosses a word border, so words may be encoded alone
+  bool add_bos_ = false, add_eos_ = false;
+  bool is_plain_ = false;  // nothing depends on what surrounds a text: parts of it may be encoded alone
+  bool by_words_ = false;  // no normal piece crosses a word border: words may be encoded alone
+  std::unique_ptr<PrefixTree> symbols_;  // user-defined pieces, which are taken out of the text before all else
   mutable WordCache words_;
 };
 

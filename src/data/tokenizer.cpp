@@ -1,6 +1,7 @@
 #include "data/tokenizer.h"
 
 #include "base/error.h"
+#include "data/hugging_face/tokenizer.h"
 #include "data/sentencepiece_tokenizer.h"
 
 namespace ingot::data {
@@ -9,11 +10,13 @@ using base::DataError;
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
   if (!fs::exists(path)) throw DataError("the tokenizer {} does not exist; make one with 'ingot data train-tokenizer'", path.string());
-  if (fs::is_directory(path)) {
-    if (fs::exists(path / "tokenizer.model")) return std::make_unique<SentencePieceTokenizer>(path / "tokenizer.model");
-    throw DataError("the folder {} holds no tokenizer.model", path.string());
+  if (!fs::is_directory(path)) {
+    if (path.extension() == ".json") return std::make_unique<HuggingFaceTokenizer>(path);
+    return std::make_unique<SentencePieceTokenizer>(path);
   }
-  return std::make_unique<SentencePieceTokenizer>(path);
+  if (fs::exists(path / "tokenizer.json")) return std::make_unique<HuggingFaceTokenizer>(path / "tokenizer.json");
+  if (fs::exists(path / "tokenizer.model")) return std::make_unique<SentencePieceTokenizer>(path / "tokenizer.model");
+  throw DataError("the folder {} holds neither tokenizer.json nor tokenizer.model", path.string());
 }
 
 namespace {

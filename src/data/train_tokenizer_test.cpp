@@ -49,7 +49,6 @@ TEST_F(TrainTokenizer, both_algorithms_are_lossless_and_have_the_ids_that_models
     EXPECT_EQ(tokenizer->special().bos, 2);
     EXPECT_EQ(tokenizer->special().unk, 3);
     EXPECT_EQ(tokenizer->piece(4), "<0x00>");
-    EXPECT_EQ(tokenizer->encode_with_special("a").front(), 2);
     for (const std::string text : {"walking happily", " two  spaces ", "\n\n\ttabs\r\n", "\xF0\x9F\x98\x80 \xE4\xB8\xAD\xE6\x96\x87 caf\xC3\xA9", "", " ", "<0x41></s><bos>", "12345"}) {
       EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text) << algorithm;
     }
@@ -91,6 +90,7 @@ TEST_F(TrainTokenizer, encoding_by_words_equals_the_library_on_whole_texts) {
     auto model = SentencePieceModel::parse(crossing, "copy");
     model.pieces.push_back({"zz qq", -100, PieceType::normal});  // crosses a border: this one is encoded whole
     const SentencePieceTokenizer whole(model.serialize(), "whole");
+    EXPECT_EQ(tokenizer.encode("a<|user|>b").at(1), tokenizer.id_of("<|user|>"));
     for (const std::string& text : {sample_text().substr(0, 3000), std::string(" a  b\xE2\x96\x81 c\n\n d<|user|>e <0x41> \xF0\x9F\x98\x80"), std::string(300, ' ') + "x"})
       EXPECT_EQ(tokenizer.encode(text), whole.encode(text)) << algorithm;
   }

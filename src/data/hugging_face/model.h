@@ -1,0 +1,33 @@
+// The `model` of a tokenizer.json: the ids of one pre-token.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "data/hugging_face/vocabulary.h"
+
+namespace ingot::data {
+
+class TokenModel {
+ public:
+  virtual ~TokenModel() = default;
+  /// `text` is valid UTF-8 and not empty.
+  virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+  /// Whether encoding the words of a text one by one gives the ids of the whole.
+  virtual bool words_are_independent() const = 0;
+  virtual int32_t unk_id() const = 0;
+  const Vocabulary& vocabulary() const { return vocabulary_; }
+
+ protected:
+  Vocabulary vocabulary_;
+};
+
+/// BPE or Unigram from its JSON. Throws DataError naming a kind or an option that is not supported.
+std::unique_ptr<TokenModel> make_token_model(const nlohmann::json& json);
+std::unique_ptr<TokenModel> make_bpe(const nlohmann::json& json);
+std::unique_ptr<TokenModel> make_unigram(const nlohmann::json& json);
+
+}  // namespace ingot::data

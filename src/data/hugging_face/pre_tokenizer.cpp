@@ -1,0 +1,167 @@
+#include "data/hugging_face/pre_tokenizer.h"
+
+#include <algorithm>
+
+#include "data/hugging_face/byte_level.h"
+#include "data/hugging_face/fields.h"
+#include "data/hugging_face/normalizer.h"
+
+namespace ingot::data {
+namespace {
+
+enum class Behavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
+
+Behavior behavior_of(const std::string& name) {
+  if (name == "Removed") return Behavior::removed;
+  if (name == "Isolated") return Behavior::isolated;
+  if (name == "MergedWithPrevious") return Behavior::merged_with_previous;
+  if (name == "MergedWithNext") return Behavior::merged_with_next;
+  if (name == "Contiguous") return Behavior::contiguous;
+  refuse_kind("split behavior", name);
+}
+
+struct Span {
+  size_t begin, end;
+  bool match;
+};
+
+// The text as spans that match and spans between them.
+std::vector<Span> spans_of(const Regex& pattern, const std::string& text, bool invert) {
+  std::vector<Span> spans;
+  size_t end = 0;
+  for (const auto& match : pattern.find_all(text)) {
+    if (end != match.begin) spans.push_back({end, match.begin, invert});
+    spans.push_back({match.begin, match.end, !invert});
+    end = match.end;
+  }
+  if (end != text.size()) spans.push_back({end, text.size(), invert});
+  return spans;
+}
+
+std::vector<Span> joined(const std::vector<Span>& spans, Behavior behavior) {
+  std::vector<Span> out;
+  if (behavior == Behavior::merged_with_next) {
+    bool next_matches = false;
+    for (auto span = spans.rbegin(); span != spans.rend(); ++span) {
+      if (span->match && !next_matches && !out.empty()) out.back().begin = span->begin;
+      else out.push_back(*span);
+      next_matches = span->match;
+    }
+    std::reverse(out.begin(), out.end());
+    return out;
+  }
+  bool previous_matches = false;
+  for (const Span& span : spans) {
+    const bool to_previous = behavior == Behavior::merged_with_previous && span.match && !previous_matches;
+    const bool to_run = behavior == Behavior::contiguous && span.match == previous_matches;
+    if ((to_previous || to_run) && !out.empty()) out.back().end = span.end;
+    else if (behavior != Behavior::removed || !span.match) out.push_back(span);
+    previous_matches = span.match;
+  }
+  return out;
+}
+
+void split(std::vector<Segment>& segments, const Regex& pattern, Behavior behavior, bool invert) {
+  std::vector<Segment> out;
+  for (auto& segment : segments) {
+    for (const Span& span : joined(spans_of(pattern, segment.text, invert), behavior)) {
+      if (span.begin < span.end) out.push_back({segment.text.substr(span.begin, span.end - span.begin), segment.at_start && span.begin == 0});
+    }
+  }
+  segments = std::move(out);
+}
+
+class Splitter : public PreTokenizer {
+ public:
+  Splitter(Regex pattern, Behavior behavior, bool invert) : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
+  void apply(std::vector<Segment>& segments) const override { split(segments, pattern_, behavior_, invert_); }
+
+ private:
+  Regex pattern_;
+  Behavior behavior_;
+  bool invert_;
+};
+
+class ByteLevel : public PreTokenizer {
+ public:
+  explicit ByteLevel(const nlohmann::json& json) : add_prefix_space_(json.at("add_prefix_space").get<bool>()), use_regex_(field_or(json, "use_regex", true)) {}
+
+  void apply(std::vector<Segment>& segments) const override {
+    for (auto& segment : segments) {
+      if (add_prefix_space_ && !segment.text.starts_with(' ')) segment.text.insert(0, " ");
+    }
+    if (use_regex_) split(segments, words_, Behavior::isolated, false);
+    for (auto& segment : segments) segment.text = bytes_to_byte_level(segment.text);
+  }
+
+ private:
+  bool add_prefix_space_, use_regex_;
+  // GPT-2's pattern.
+  Regex words_{R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"};
+};
+
+class Metaspace : public PreTokenizer {
+ public:
+  explicit Metaspace(const nlohmann::json& json)
+      : mark_(json.at("replacement").get<std::string>()),
+        // Old files say add_prefix_space where new ones have a scheme.
+        scheme_(field_or<std::string>(json, "prepend_scheme", field_or(json, "add_prefix_space", true) ? "always" : "never")),
+        split_(field_or(json, "split", true)),
+        space_(Regex::literal(" ")),
+        mark_pattern_(Regex::literal(mark_)) {
+    if (scheme_ != "always" && scheme_ != "first" && scheme_ != "never") refuse_kind("Metaspace prepend_scheme", scheme_);
+    if (mark_.empty()) throw base::DataError("its Metaspace has an empty replacement");
+  }
+
+  void apply(std::vector<Segment>& segments) const override {
+    for (auto& segment : segments) {
+      segment.text = replace_all(space_, segment.text, mark_);
+      const bool wanted = scheme_ == "always" || (scheme_ == "first" && segment.at_start);
+      if (wanted && !segment.text.starts_with(mark_)) segment.text.insert(0, mark_);
+    }
+    if (split_) split(segments, mark_pattern_, Behavior::merged_with_next, false);
+  }
+
+ private:
+  std::string mark_, scheme_;
+  bool split_;
+  Regex space_, mark_pattern_;
+};
+
+class Sequence : public PreTokenizer {
+ public:
+  void apply(std::vector<Segment>& segments) const override {
+    for (const auto& part : parts) part->apply(segments);
+  }
+  std::vector<std::unique_ptr<PreTokenizer>> parts;
+};
+
+constexpr char kPunctuation[] = R"([\p{P}$+<=>^`|~])";  // ASCII's symbols count as punctuation
+
+std::unique_ptr<PreTokenizer> make(const nlohmann::json& json, int depth) {
+  check_depth(depth);
+  const std::string kind = kind_of(json);
+  const auto splitter = [](std::string_view pattern, Behavior behavior, bool invert = false) { return std::make_unique<Splitter>(Regex(pattern), behavior, invert); };
+  if (kind.empty()) return std::make_unique<Sequence>();
+  if (kind == "Sequence") {
+    auto sequence = std::make_unique<Sequence>();
+    for (const auto& part : json.at("pretokenizers")) sequence->parts.push_back(make(part, depth + 1));
+    return sequence;
+  }
+  if (kind == "ByteLevel") return std::make_unique<ByteLevel>(json);
+  if (kind == "Metaspace") return std::make_unique<Metaspace>(json);
+  if (kind == "Split") return std::make_unique<Splitter>(pattern_of(json), behavior_of(json.at("behavior").get<std::string>()), field_or(json, "invert", false));
+  // Rust's \w has the joiners besides Oniguruma's.
+  if (kind == "Whitespace") return splitter(R"([\w\p{Join_Control}]+|[^\w\p{Join_Control}\s]+)", Behavior::removed, true);
+  if (kind == "WhitespaceSplit") return splitter(R"(\s)", Behavior::removed);
+  if (kind == "Digits") return splitter(R"(\p{N})", field_or(json, "individual_digits", false) ? Behavior::isolated : Behavior::contiguous);
+  if (kind == "Punctuation") return splitter(kPunctuation, behavior_of(field_or<std::string>(json, "behavior", "Isolated")));
+  if (kind == "CharDelimiterSplit") return std::make_unique<Splitter>(Regex::literal(json.at("delimiter").get<std::string>()), Behavior::removed, false);
+  refuse_kind("pre-tokenizer", kind);
+}
+
+}  // namespace
+
+std::unique_ptr<PreTokenizer> make_pre_tokenizer(const nlohmann::json& json) { return make(json, 0); }
+
+}  // namespace ingot::data

@@ -1,0 +1,43 @@
+// Regular expressions of tokenizer.json files. They are written for Oniguruma (Ruby's syntax) and run here on PCRE2: the few
+// escapes that mean something else are translated, what cannot be translated is refused. Patterns and texts are hostile:
+// every match has a budget of steps.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ingot::data {
+
+class Regex {
+ public:
+  struct Match {
+    size_t begin = 0, end = 0;
+  };
+
+  /// Throws DataError when the pattern is wrong, too large, or uses what PCRE2 has no word for.
+  explicit Regex(std::string_view oniguruma_pattern);
+  /// Matches the text itself.
+  static Regex literal(std::string_view text);
+
+  /// All matches from left to right, none overlapping; empty ones as Oniguruma finds them. `text` must be valid UTF-8. Throws
+  /// DataError when a match takes more steps than any honest pattern needs. Any number of threads may search at once.
+  std::vector<Match> find_all(std::string_view text) const;
+
+  const std::string& pattern() const { return pattern_; }
+
+ private:
+  struct Code;
+  Regex() = default;
+  void compile(const std::string& translated, uint32_t options);
+
+  std::string pattern_;
+  std::shared_ptr<const Code> code_;
+};
+
+/// The same pattern in PCRE2's syntax. Throws DataError.
+std::string oniguruma_to_pcre2(std::string_view pattern);
+
+}  // namespace ingot::data

@@ -1,0 +1,129 @@
+#include "data/hugging_face/tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include "data/hugging_face/unicode_forms.h"
+#include "data/test_support.h"
+
+namespace ingot::data {
+namespace {
+
+using base::DataError;
+
+const fs::path kFixtures = "src/data/testdata";
+
+bool has_unicode_forms() {
+  try {
+    to_unicode_form("\xC3\xA9", UnicodeForm::nfc);
+    return true;
+  } catch (const DataError&) {
+    return false;
+  }
+}
+
+// Recorded from Hugging Face's tokenizers by tests/oracles/make_tokenizer_fixtures.py.
+class RecordedTokenizer : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(RecordedTokenizer, ids_and_texts_are_hugging_faces) {
+  const auto fixture = nlohmann::json::parse(content_of(kFixtures / (std::string("tokenizer_") + GetParam() + ".json")));
+  const HuggingFaceTokenizer tokenizer(fixture["tokenizer"].dump(), "", GetParam());
+  const bool ascii_only = !has_unicode_forms();
+  for (const auto& entry : fixture["cases"]) {
+    const auto text = entry["text"].get<std::string>();
+    const auto ids = entry["ids"].get<std::vector<int32_t>>();
+    try {
+      EXPECT_EQ(tokenizer.encode(text), ids) << entry["text"];
+      EXPECT_EQ(tokenizer.encode_with_special(text), entry["special"].get<std::vector<int32_t>>()) << entry["text"];
+    } catch (const DataError&) {
+      if (!ascii_only) throw;
+    }
+    EXPECT_EQ(tokenizer.decode(ids), entry["decoded"].get<std::string>()) << entry["text"];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, RecordedTokenizer,
+                         ::testing::Values("gpt2", "gpt2_prefix_space", "llama3", "qwen", "gemma", "llama2", "unigram_bytes", "unigram_unknown", "whole_text_unigram",
+                                           "words", "affixes", "behaviours"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// A tokenizer whose parts a test can change.
+nlohmann::json small_tokenizer() {
+  return nlohmann::json::parse(R"({"added_tokens": [{"id": 5, "content": "<s>", "special": true}, {"id": 6, "content": "</s>", "special": true}],
+    "normalizer": null, "pre_tokenizer": null, "decoder": {"type": "Fuse"}, "post_processor": null,
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, " ": 3, "?": 4}, "merges": ["a b"], "unk_token": "?"}})");
+}
+
+HuggingFaceTokenizer made(const nlohmann::json& json, const std::string& config = "") { return HuggingFaceTokenizer(json.dump(), config, "small.json"); }
+
+TEST(HuggingFaceTokenizer, special_tokens_come_from_the_configuration_and_else_from_their_names) {
+  const auto plain = made(small_tokenizer());
+  EXPECT_EQ(plain.special().bos, 5);
+  EXPECT_EQ(plain.special().eos, 6);
+  EXPECT_EQ(plain.special().pad, -1);
+  EXPECT_EQ(plain.special().unk, 4);
+  const auto named = made(small_tokenizer(), R"({"bos_token": null, "eos_token": {"content": "b"}, "pad_token": "a"})");
+  EXPECT_EQ(named.special().bos, -1);
+  EXPECT_EQ(named.special().eos, 1);
+  EXPECT_EQ(named.special().pad, 0);
+  EXPECT_EQ(named.vocab_size(), 7);
+  EXPECT_EQ(named.piece(6), "</s>");
+  EXPECT_EQ(named.decode(std::vector<int32_t>{5, 2, 6}), "ab");
+  EXPECT_EQ(named.decode(std::vector<int32_t>{5, 2, 6}, /*keep_special=*/true), "<s>ab</s>");
+  expect_error<DataError>([&] { named.decode(std::vector<int32_t>{7}); }, {"no token 7", "vocabulary of 7"});
+}
+
+TEST(HuggingFaceTokenizer, components_that_are_not_supported_are_named) {
+  const auto refused = [](const std::vector<std::string>& path, const std::string& value, const std::string& word) {
+    auto json = small_tokenizer();
+    auto* at = &json;
+    for (const auto& name : path) at = &(*at)[name];
+    *at = nlohmann::json::parse(value);
+    expect_error<DataError>([&] { made(json); }, {"small.json", word});
+  };
+  refused({"normalizer"}, R"({"type": "Nmt"})", "normalizer 'Nmt'");
+  refused({"pre_tokenizer"}, R"({"type": "UnicodeScripts"})", "pre-tokenizer 'UnicodeScripts'");
+  refused({"decoder"}, R"({"type": "CTC"})", "decoder 'CTC'");
+  refused({"post_processor"}, R"({"type": "Odd"})", "post-processor 'Odd'");
+  refused({"model"}, R"({"type": "WordPiece", "vocab": {}})", "model 'WordPiece'");
+  refused({"model", "dropout"}, "0.1", "dropout");
+  refused({"model", "merges"}, R"(["a x"])", "merge 0 ('a' 'x')");
+  refused({"model", "vocab"}, R"({"a": -1})", "'a' has the id -1");
+  refused({"model", "vocab"}, R"({"a": 4000000000})", "'a' has the id 4000000000");
+  refused({"pre_tokenizer"}, R"({"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated"})", "pattern '('");
+  refused({"pre_tokenizer"}, R"({"type": "Split", "pattern": {"Regex": "[a&&b]"}, "behavior": "Isolated"})", "&&");
+  refused({"pre_tokenizer"}, R"({"type": "Split", "pattern": {"String": " "}, "behavior": "Shuffled"})", "Shuffled");
+  expect_error<DataError>([] { HuggingFaceTokenizer("{\"model\": 4", "", "cut.json"); }, {"cut.json", "parse error"});
+  expect_error<DataError>([] { HuggingFaceTokenizer("[]", "", "list.json"); }, {"list.json"});
+  std::string deep = "null";
+  for (int i = 0; i < 1000; ++i) deep = R"({"type": "Sequence", "normalizers": [)" + deep + "]}";
+  refused({"normalizer"}, deep, "nested more than 16 deep");
+}
+
+TEST(HuggingFaceTokenizer, hostile_patterns_end_with_an_error_instead_of_hanging) {
+  auto json = small_tokenizer();
+  json["pre_tokenizer"] = nlohmann::json::parse(R"({"type": "Split", "pattern": {"Regex": "(a*)*b|(a|a)*c"}, "behavior": "Isolated"})");
+  const auto tokenizer = made(json);
+  expect_error<DataError>([&] { tokenizer.encode(std::string(4000, 'a')); }, {"gives up", "limit"});
+}
+
+TEST(HuggingFaceTokenizer, folder_is_loaded_with_its_configuration) {
+  const TemporaryFolder folder;
+  folder.write("tokenizer.json", small_tokenizer().dump());
+  folder.write("tokenizer_config.json", R"({"eos_token": "b"})");
+  EXPECT_EQ(load_tokenizer(folder.path())->special().eos, 1);
+  EXPECT_EQ(load_tokenizer(folder / "tokenizer.json")->special().eos, 1);
+  expect_error<DataError>([&] { load_tokenizer(folder / "none"); }, {"none does not exist"});
+  fs::remove(folder / "tokenizer.json");
+  expect_error<DataError>([&] { load_tokenizer(folder.path()); }, {"neither tokenizer.json nor tokenizer.model"});
+}
+
+TEST(OnigurumaPatterns, escapes_with_another_meaning_are_translated) {
+  EXPECT_EQ(oniguruma_to_pcre2(R"(\s[^\S\d]\h[\h])"), R"(\p{White_Space}[^\P{White_Space}\p{Nd}][0-9a-fA-F][0-9a-fA-F])");
+  EXPECT_EQ(oniguruma_to_pcre2(R"([]\]a[:alpha:]]\u00e9\\s)"), R"([]\]a[:alpha:]]\x{00e9}\\s)");
+  EXPECT_THROW(oniguruma_to_pcre2(R"([a[bc]])"), DataError);
+  EXPECT_THROW(oniguruma_to_pcre2(R"(\R)"), DataError);
+  EXPECT_THROW(oniguruma_to_pcre2("a\\"), DataError);
+}
+
+}  // namespace
+}  // namespace ingot::data
