@@ -97,7 +97,7 @@ class Crash : public TemporaryFolder {
     fs::copy(template_, folder, fs::copy_options::recursive);
   }
   SaveReport save_new(int64_t step, CallHook* hook) {
-    const PosixStorage storage(hook);
+    const PosixStorage storage(hook, 8192);  // so that there are many writes
     return save(folder, step, new_.items(), {{"x", "new"}}, {.piece_limit_bytes = 40000, .grace_s = 0, .storage = &storage});
   }
   std::vector<std::string> names() const {
@@ -226,6 +226,20 @@ TEST_F(Crash, interrupted_calls_and_short_writes_are_carried_on) {
   }
 }
 
+// On the file system of /tmp, which as a rule takes direct writes: a short one leaves the rest unaligned.
+TEST_F(Crash, short_writes_past_the_page_cache_are_carried_on) {
+  const fs::path place = fs::temp_directory_path() / folder.filename();
+  for (int at = 0;; at += 3) {
+    Shorten hook(at);
+    const PosixStorage storage(&hook, 8192);
+    const auto report = save(place, 1, new_.items(), {{"x", std::string(10000, 'y')}}, {.storage = &storage});
+    EXPECT_TRUE(new_.is_in(report.path));
+    EXPECT_TRUE(verify(report.path).sound());
+    if (at >= hook.count()) break;
+  }
+  fs::remove_all(place);
+}
+
 TEST_F(Crash, full_disk_is_reported_with_file_reason_and_next_step) {
   save(folder, 10, old_.items(), {});
   // A real limit of the operating system rather than the hook: no file of this process may grow beyond it.
@@ -245,7 +259,7 @@ TEST_F(Crash, full_disk_is_reported_with_file_reason_and_next_step) {
   std::signal(SIGXFSZ, previous);
   EXPECT_THAT(message, HasSubstr("data_00000.bin: File too large"));
   EXPECT_THAT(names(), ::testing::ElementsAre("step_00000010"));
-  Fail hook(12, ENOSPC);
+  Fail hook(14, ENOSPC);
   try {
     save_new(20, &hook);
     FAIL();

@@ -12,7 +12,7 @@ namespace {
 
 using base::CheckpointError;
 
-constexpr int64_t kChunkBytes = int64_t{1} << 20;        // small enough to be in the cache still when it is hashed
+constexpr int64_t kChunkBytes = int64_t{4} << 20;        // small enough to be in the cache still when it is hashed
 constexpr int64_t kSeparateRunBytes = int64_t{1} << 16;  // shorter runs are cheaper to read along with what lies between
 
 }  // namespace

@@ -79,7 +79,8 @@ class CallHook {
 
 class PosixStorage : public Storage {
  public:
-  explicit PosixStorage(CallHook* hook = nullptr) : hook_(hook) {}
+  /// `buffer_bytes` (a multiple of 4096) is what a sink collects before it writes.
+  explicit PosixStorage(CallHook* hook = nullptr, int64_t buffer_bytes = int64_t{8} << 20) : hook_(hook), buffer_bytes_(buffer_bytes) {}
   std::unique_ptr<Sink> create(const fs::path& file) const override;
   std::unique_ptr<Source> open(const fs::path& file) const override;
   std::vector<FolderEntry> list(const fs::path& folder) const override;
@@ -94,6 +95,7 @@ class PosixStorage : public Storage {
   void rename(const fs::path& from, const fs::path& to) const;
   void exchange(const fs::path& a, const fs::path& b) const;
   CallHook* hook_;
+  int64_t buffer_bytes_;
 };
 
 /// The name under which a replaced folder waits for a moment where the file system cannot exchange two names.
