@@ -1,7 +1,11 @@
 #include "base/process.h"
 
+#include <dlfcn.h>
+#include <fmt/format.h>
 #include <malloc.h>
 #include <sched.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -59,6 +63,30 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, -1);
   mallopt(M_TOP_PAD, 64 << 20);
 #endif
+}
+
+void release_freed_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
+double foreign_cpu_seconds() {
+  std::ifstream file("/proc/stat");
+  std::string label;
+  int64_t user = 0, nice = 0, system = 0, idle = 0, wait = 0, interrupt = 0, soft_interrupt = 0, steal = 0;
+  if (!(file >> label >> user >> nice >> system >> idle >> wait >> interrupt >> soft_interrupt >> steal)) return 0;
+  timespec own{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
+  const auto ticks = static_cast<double>(user + nice + system + interrupt + soft_interrupt + steal);
+  return ticks / static_cast<double>(sysconf(_SC_CLK_TCK)) - static_cast<double>(own.tv_sec) - 1e-9 * static_cast<double>(own.tv_nsec);
+}
+
+std::string program_stamp() {
+  Dl_info info{};
+  struct stat file {};
+  if (dladdr(reinterpret_cast<const void*>(&program_stamp), &info) == 0 || info.dli_fname == nullptr || stat(info.dli_fname, &file) != 0) return "unknown";
+  return fmt::format("{:x}-{:x}.{:x}", file.st_size, file.st_mtim.tv_sec, file.st_mtim.tv_nsec);
 }
 
 }  // namespace ingot::base

@@ -22,5 +22,14 @@ std::string host_name();
 /// Keeps freed blocks in the process instead of returning them to the kernel: training frees and takes the same big blocks
 /// in every step, and page faults cost 5 % of it. Call once, before the first allocation of that kind.
 void keep_freed_memory();
+/// Returns what is free to the kernel now, so that resident memory is what is in use.
+void release_freed_memory();
+
+/// CPU seconds that everything but this process has used since the machine started (time stolen by a hypervisor included):
+/// the difference over a measurement says how undisturbed it was. 0 where unknown.
+double foreign_cpu_seconds();
+
+/// Identifies the program file that this code is in (size and time of change): measurements of another build are stale.
+std::string program_stamp();
 
 }  // namespace ingot::base

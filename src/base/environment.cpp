@@ -1,0 +1,59 @@
+#include "base/environment.h"
+
+#include <cstdlib>
+
+namespace ingot::base {
+namespace {
+
+struct Variable {
+  const char* name;
+  std::string Environment::*field;
+  bool shown = true;
+};
+
+constexpr Variable kVariables[] = {
+    {"INGOT_CACHE", &Environment::ingot_cache},
+    {"XDG_CACHE_HOME", &Environment::xdg_cache_home},
+    {"HOME", &Environment::home, false},
+    {"OMP_NUM_THREADS", &Environment::omp_num_threads},
+    {"MKL_NUM_THREADS", &Environment::mkl_num_threads},
+    {"CUDA_VISIBLE_DEVICES", &Environment::cuda_visible_devices},
+    {"HIP_VISIBLE_DEVICES", &Environment::hip_visible_devices},
+    {"RANK", &Environment::rank},
+    {"WORLD_SIZE", &Environment::world_size},
+    {"SLURM_JOB_ID", &Environment::slurm_job_id},
+    {"SLURM_NTASKS", &Environment::slurm_ntasks},
+    {"OMPI_COMM_WORLD_SIZE", &Environment::ompi_world_size},
+    {"PATH", &Environment::path, false},
+};
+
+}  // namespace
+
+std::string Environment::cache_folder() const {
+  if (!ingot_cache.empty()) return ingot_cache;
+  if (!xdg_cache_home.empty()) return xdg_cache_home + "/ingot";
+  return home.empty() ? "" : home + "/.cache/ingot";
+}
+
+std::vector<std::pair<std::string, std::string>> Environment::set_variables() const {
+  std::vector<std::pair<std::string, std::string>> set;
+  for (const auto& variable : kVariables) {
+    if (variable.shown && !(this->*variable.field).empty()) set.emplace_back(variable.name, this->*variable.field);
+  }
+  return set;
+}
+
+Environment read_environment(const std::function<const char*(const char*)>& get) {
+  Environment environment;
+  for (const auto& variable : kVariables) {
+    if (const char* value = get(variable.name)) environment.*variable.field = value;
+  }
+  return environment;
+}
+
+const Environment& environment() {
+  static const Environment once = read_environment([](const char* name) -> const char* { return std::getenv(name); });
+  return once;
+}
+
+}  // namespace ingot::base

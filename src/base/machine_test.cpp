@@ -1,0 +1,66 @@
+#include "base/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+
+#include "base/environment.h"
+#include "base/error.h"
+#include "base/process.h"
+
+namespace ingot::base {
+namespace {
+
+Environment environment_of(const std::map<std::string, std::string>& variables) {
+  return read_environment([&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+TEST(EnvironmentVariables, cache_folder_is_the_most_specific_one_that_is_set) {
+  EXPECT_EQ(environment_of({}).cache_folder(), "");
+  EXPECT_EQ(environment_of({{"HOME", "/h"}}).cache_folder(), "/h/.cache/ingot");
+  EXPECT_EQ(environment_of({{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}}).cache_folder(), "/x/ingot");
+  EXPECT_EQ(environment_of({{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}, {"INGOT_CACHE", "/i"}}).cache_folder(), "/i");
+}
+
+TEST(EnvironmentVariables, those_that_are_set_are_listed_for_the_log) {
+  const auto set = environment_of({{"HOME", "/h"}, {"OMP_NUM_THREADS", "3"}, {"UNKNOWN", "x"}}).set_variables();
+  ASSERT_EQ(set.size(), 1u);
+  EXPECT_EQ(set[0], (std::pair<std::string, std::string>{"OMP_NUM_THREADS", "3"}));
+}
+
+TEST(Machine, disk_space_of_a_missing_folder_is_refused_with_its_name) {
+  EXPECT_GT(disk_space("/").total_bytes, 0);
+  try {
+    disk_space("/no/such/folder");
+    FAIL();
+  } catch (const FileError& error) {
+    EXPECT_NE(std::string(error.what()).find("/no/such/folder"), std::string::npos);
+  }
+}
+
+TEST(Machine, a_program_is_found_in_the_first_folder_that_has_it) {
+  EXPECT_EQ(find_program("sh", "/nowhere::/bin"), "/bin/sh");
+  EXPECT_EQ(find_program("no-such-program", "/bin:/usr/bin"), "");
+}
+
+TEST(Machine, limits_and_memory_agree_with_what_the_kernel_says) {
+  EXPECT_GT(available_memory_bytes(), 0);
+  EXPECT_LE(available_memory_bytes(), total_memory_bytes());
+  EXPECT_NE(process_limits().open_files, 0);
+  EXPECT_GE(memory_limit_bytes(), 0);
+}
+
+TEST(Machine, own_work_is_not_foreign_and_the_stamp_is_stable) {
+  const double before = foreign_cpu_seconds();
+  EXPECT_GT(before, 0);
+  EXPECT_GE(foreign_cpu_seconds(), before - 0.05);  // ticks of 10 ms
+  EXPECT_EQ(program_stamp(), program_stamp());
+  EXPECT_NE(program_stamp(), "unknown");
+}
+
+}  // namespace
+}  // namespace ingot::base
