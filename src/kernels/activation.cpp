@@ -1,30 +1,87 @@
 #include "kernels/activation.h"
 
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "kernels/cpu/rows_parallel.h"
 #include "kernels/reference/reference.h"
 
 namespace ingot::kernels {
+namespace {
 
-at::Tensor swiglu_forward(const at::Tensor& gate_up, const at::Tensor& row_weight) {
-  const auto wide = reference::accumulation_type(gate_up.scalar_type());
-  const auto halves = gate_up.to(wide).chunk(2, -1);
-  auto out = at::silu(halves[0]) * halves[1];
-  if (row_weight.defined()) out = out * row_weight.to(wide).unsqueeze(-1);
-  return out.to(gate_up.scalar_type());
+struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& gate_up) {
+    context->save_for_backward({gate_up});
+    auto sizes = gate_up.sizes().vec();
+    sizes.back() /= 2;
+    return swiglu_forward(gate_up.reshape({-1, gate_up.size(-1)}), {}).view(sizes);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list grads) {
+    const auto gate_up = context->get_saved_variables()[0];
+    const auto rows = gate_up.reshape({-1, gate_up.size(-1)});
+    return {swiglu_backward(grads[0].reshape({rows.size(0), -1}), rows, {}).first.view(gate_up.sizes())};
+  }
+};
+
+cpu::SwigluProblem problem_of(const at::Tensor& gate_up, const at::Tensor& row_weight) {
+  cpu::SwigluProblem p{};
+  p.rows = gate_up.size(0);
+  p.width = gate_up.size(1) / 2;
+  p.is_bf16 = gate_up.scalar_type() == at::kBFloat16;
+  p.gate_up = gate_up.const_data_ptr();
+  p.row_weight = cpu::floats(row_weight);
+  return p;
 }
 
-std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad, const at::Tensor& gate_up, const at::Tensor& row_weight) {
-  const auto wide = reference::accumulation_type(gate_up.scalar_type());
-  const auto halves = gate_up.to(wide).chunk(2, -1);
+bool is_fused(const at::Tensor& gate_up, const at::Tensor& row_weight) {
+  return cpu::takes(gate_up) && (!row_weight.defined() || row_weight.scalar_type() == at::kFloat);
+}
+
+}  // namespace
+
+at::Tensor swiglu(const at::Tensor& gate_up) {
+  return cpu::takes(gate_up) ? SwigluFunction::apply(gate_up) : reference::swiglu(gate_up);
+}
+
+at::Tensor swiglu_forward(const at::Tensor& gate_up_in, const at::Tensor& row_weight) {
+  if (!is_fused(gate_up_in, row_weight)) {
+    const auto wide = reference::accumulation_type(gate_up_in.scalar_type());
+    const auto halves = gate_up_in.to(wide).chunk(2, -1);
+    auto out = at::silu(halves[0]) * halves[1];
+    if (row_weight.defined()) out = out * row_weight.to(wide).unsqueeze(-1);
+    return out.to(gate_up_in.scalar_type());
+  }
+  const auto gate_up = gate_up_in.contiguous(), weight = row_weight.defined() ? row_weight.contiguous() : row_weight;
+  auto p = problem_of(gate_up, weight);
+  auto out = at::empty({p.rows, p.width}, gate_up.options());
+  p.out = out.data_ptr();
+  cpu::parallel_rows(p.rows, 8, [&](int64_t begin, int64_t end) { cpu::row_kernels().swiglu_forward(p, begin, end); });
+  return out;
+}
+
+std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_in, const at::Tensor& gate_up_in, const at::Tensor& row_weight) {
+  if (is_fused(gate_up_in, row_weight)) {
+    const auto gate_up = gate_up_in.contiguous(), grad = grad_in.contiguous(), weight = row_weight.defined() ? row_weight.contiguous() : row_weight;
+    auto p = problem_of(gate_up, weight);
+    auto grad_gate_up = at::empty_like(gate_up);
+    auto grad_weight = weight.defined() ? at::empty_like(weight) : at::Tensor();
+    p.grad = grad.const_data_ptr();
+    p.grad_gate_up = grad_gate_up.data_ptr();
+    p.grad_row_weight = grad_weight.defined() ? grad_weight.data_ptr<float>() : nullptr;
+    cpu::parallel_rows(p.rows, 8, [&](int64_t begin, int64_t end) { cpu::row_kernels().swiglu_backward(p, begin, end); });
+    return {grad_gate_up, grad_weight};
+  }
+  const auto wide = reference::accumulation_type(gate_up_in.scalar_type());
+  const auto halves = gate_up_in.to(wide).chunk(2, -1);
   const auto sigmoid = at::sigmoid(halves[0]);
   const auto silu = halves[0] * sigmoid;
-  auto g = grad.to(wide);
+  auto g = grad_in.to(wide);
   at::Tensor grad_weight;
   if (row_weight.defined()) {
     grad_weight = (g * silu * halves[1]).sum(-1).to(row_weight.scalar_type());
     g = g * row_weight.to(wide).unsqueeze(-1);
   }
   const auto grad_gate = g * halves[1] * (sigmoid + silu * (1 - sigmoid));
-  return {at::cat({grad_gate, g * silu}, -1).to(gate_up.scalar_type()), grad_weight};
+  return {at::cat({grad_gate, g * silu}, -1).to(gate_up_in.scalar_type()), grad_weight};
 }
 
 }  // namespace ingot::kernels

@@ -1,6 +1,9 @@
 #include "layers/attention.h"
 
+#include <limits>
+
 #include "kernels/attention.h"
+#include "kernels/fp32_islands.h"
 #include "layers/autograd.h"
 
 namespace ingot::layers {
@@ -25,6 +28,18 @@ struct AttentionFunction : Function<AttentionFunction> {
     return {grad_q, grad_k, grad_v, Variable(), Variable(), Variable()};
   }
 };
+
+// The plain composition with the softmax in fp32, differentiated by autograd: see kernels/fp32_islands.h.
+at::Tensor attention_with_fp32_softmax(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const at::Tensor& visible_from) {
+  const int64_t groups = q.size(2) / k.size(2), seq = q.size(1);
+  const auto heads_first = [&](const at::Tensor& x, int64_t repeats) { return x.transpose(1, 2).repeat_interleave(repeats, 1); };
+  auto scores = at::matmul(heads_first(q, 1), heads_first(k, groups).transpose(2, 3)) * scale;  // [batch, heads, seq, seq]
+  const auto keys = at::arange(seq, at::kInt);
+  auto hidden = keys.unsqueeze(0).gt(keys.unsqueeze(1)).unsqueeze(0);
+  if (visible_from.defined()) hidden = hidden.logical_or(keys.view({1, 1, seq}).lt(visible_from.unsqueeze(2)));
+  scores = scores.masked_fill(hidden.unsqueeze(1), -std::numeric_limits<double>::infinity());
+  return at::matmul(at::softmax(scores, -1, at::kFloat).to(at::kDouble), heads_first(v, groups)).transpose(1, 2);
+}
 
 }  // namespace
 
@@ -53,6 +68,8 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   if (cache) std::tie(keys, values) = cache->append(k, v);
   const auto from = sequences.visible_from(window);
   const auto visible_from = from.defined() ? std::optional(from) : std::nullopt;
+  if (kernels::Fp32Islands::active() && q.scalar_type() == at::kDouble && !cache)
+    return attention_with_fp32_softmax(q, k, v, scale, from).flatten(2);
   auto out = AttentionFunction::apply(q, keys, values, scale, visible_from, sequences.offset());
   return out.flatten(2);
 }

@@ -33,11 +33,4 @@ Cost attention_cost(int64_t batch, int64_t seq, int64_t window, int64_t heads, i
   return cost;
 }
 
-Cost elementwise_cost(int64_t elements_read_written, int64_t element_bytes, int64_t saved_elements) {
-  Cost cost;
-  cost.activation_bytes = static_cast<double>(elements_read_written * element_bytes);
-  cost.saved_bytes = static_cast<double>(saved_elements * element_bytes);
-  return cost;
-}
-
 }  // namespace ingot::layers

@@ -28,9 +28,6 @@ Cost linear_cost(int64_t tokens, int64_t in, int64_t out, int64_t element_bytes,
 /// Causal attention over rows of `seq` tokens, `window` 0 = unlimited: 4 * visible pairs * heads * head_dim.
 Cost attention_cost(int64_t batch, int64_t seq, int64_t window, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t element_bytes);
 
-/// Element-wise work: FLOPs are not counted, bytes are.
-Cost elementwise_cost(int64_t elements_read_written, int64_t element_bytes, int64_t saved_elements);
-
 /// Pairs (query, key) that causal attention visits in one row of `seq` tokens.
 double visible_pairs(int64_t seq, int64_t window);
 

@@ -9,7 +9,7 @@
 namespace ingot::layers {
 namespace {
 
-constexpr int64_t kChunkBytes = int64_t{16} << 20;  // of fp32 logits: stays near the caches, large enough for full GEMM speed
+constexpr int64_t kChunkBytes = int64_t{16} << 20;
 
 at::ScalarType logits_type(const at::Tensor& hidden) { return hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
@@ -20,7 +20,7 @@ struct HeadLossFunction : Function<HeadLossFunction> {
     const auto labels = targets.reshape(-1);
     const auto wide = logits_type(hidden);
     const int64_t count = rows.size(0), vocab = weight_value.size(0);
-    const int64_t chunk = std::clamp<int64_t>(kChunkBytes / (4 * vocab), 16, std::max<int64_t>(16, count));
+    const int64_t chunk = head_chunk_rows(count, vocab);
     auto total = at::zeros({}, rows.options().dtype(wide));
     at::Tensor grad_hidden, buffer;
     bool overwrite = false;
@@ -48,6 +48,8 @@ struct HeadLossFunction : Function<HeadLossFunction> {
 };
 
 }  // namespace
+
+int64_t head_chunk_rows(int64_t rows, int64_t vocab) { return std::clamp<int64_t>(kChunkBytes / (4 * vocab), 16, std::max<int64_t>(16, rows)); }
 
 at::Tensor logits_of(const at::Tensor& hidden, const Parameter& weight) {
   const at::NoGradGuard no_grad;

@@ -77,7 +77,7 @@ std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at:
     for (size_t i = 0, next = 0; i < is_defined.size(); ++i) all.push_back(is_defined[i] ? given[next++] : at::Tensor());
     return function(all);
   };
-  return RecomputeFunction::apply(defined, holder);
+  return RecomputeFunction::apply(at::TensorList(defined), holder);
 }
 
 }  // namespace ingot::layers

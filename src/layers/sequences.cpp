@@ -3,7 +3,11 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/fp32_islands.h"
+
 namespace ingot::layers {
+
+using kernels::Fp32Islands;
 
 Sequences::Sequences(int64_t batch, int64_t seq, at::Tensor document_start, int64_t offset, at::Device device)
     : batch_(batch), seq_(seq), offset_(offset), device_(device), document_start_(std::move(document_start)) {
@@ -30,8 +34,17 @@ const kernels::RotaryTable& Sequences::rotary(const RotarySettings& settings, at
   const auto options = at::TensorOptions().dtype(at::kDouble).device(device_);
   auto positions = at::arange(offset_, offset_ + seq_, options).unsqueeze(0);
   if (document_start_.defined()) positions = positions - document_start_;
-  const auto angles = positions.unsqueeze(-1) * inverse_frequencies(settings).to(device_);  // [batch or 1, seq, rotated / 2]
   const auto wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  auto angles = positions.unsqueeze(-1) * inverse_frequencies(settings).to(device_);  // [batch or 1, seq, rotated / 2]
+  if (Fp32Islands::active() && settings.factor == 1) {
+    const auto exponents = at::arange(0, settings.rotated, 2, at::kFloat) / static_cast<double>(settings.rotated);
+    angles = positions.to(at::kFloat).unsqueeze(-1) * at::pow(settings.base, exponents).reciprocal().to(device_);
+  }
+  if (Fp32Islands::active()) {
+    // Twice side by side, as transformers has them: the last bit of a vectorised cosine depends on where an element lies.
+    const auto twice = at::cat({angles, angles}, -1);
+    return rotary_[settings] = {twice.cos().narrow(-1, 0, settings.rotated / 2).to(wide), twice.sin().narrow(-1, 0, settings.rotated / 2).to(wide)};
+  }
   return rotary_[settings] = {angles.cos().to(wide), angles.sin().to(wide)};
 }
 

@@ -1,4 +1,6 @@
 // Llama 2 and 3: pre-norm blocks of grouped-query attention and a gated MLP.
+#include <numeric>
+
 #include "base/error.h"
 #include "kernels/activation.h"
 #include "kernels/norm.h"
@@ -39,16 +41,23 @@ class Llama : public Model {
     for (auto& block : blocks_) block.attention.rotary.base = base;
   }
 
-  layers::Cost block_cost(int64_t layer, int64_t batch, int64_t seq, int64_t element_bytes) const override {
+  void describe_block(int64_t layer, layers::Workload& work) const override {
     const auto& c = config_;
-    const int64_t tokens = batch * seq, d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d;
-    auto cost = layers::linear_cost(tokens, c.hidden, q + 2 * kv, element_bytes) + layers::linear_cost(tokens, q, c.hidden, element_bytes, false);
-    cost += layers::attention_cost(batch, seq, c.window_of(layer), c.heads, c.kv_heads, d, element_bytes);
-    cost += layers::linear_cost(tokens, c.hidden, 2 * c.ffn, element_bytes) + layers::linear_cost(tokens, c.ffn, c.hidden, element_bytes);
-    cost += layers::elementwise_cost(tokens * 3 * c.ffn, element_bytes, tokens * 2 * c.ffn);         // SwiGLU
-    cost += layers::elementwise_cost(tokens * 2 * (q + 2 * kv), element_bytes, 0);                   // RoPE and split
-    cost += layers::elementwise_cost(tokens * 6 * c.hidden, 4, tokens * 2 * c.hidden);               // norms and residual, fp32
-    return cost;
+    const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d;
+    const auto residual = work.enter(work.wide(c.hidden)), normed = work.narrow(c.hidden), qkv = work.narrow(q + 2 * kv);
+    work.kernel("rms_norm", {residual}, {normed}, {residual, work.wide(1)});
+    const auto packed = describe_linear(work, normed, {q, kv, kv}, c.attention_bias);
+    work.kernel("split_and_rotate", {packed}, {qkv}, {});
+    const auto mixed = work.narrow(q);
+    work.attention(qkv, mixed, c.heads, c.kv_heads, d, c.window_of(layer));
+    const auto branch = describe_linear(work, mixed, {c.hidden}, c.attention_bias);
+    work.begin_feed_forward();
+    const auto joined = work.wide(c.hidden), mlp_in = work.narrow(c.hidden), activated = work.narrow(c.ffn);
+    work.kernel("join_norm", {residual, branch}, {joined, mlp_in}, {residual, branch, joined, work.wide(1)});
+    const auto gate_up = describe_linear(work, mlp_in, {c.ffn, c.ffn}, c.mlp_bias);
+    work.kernel("swiglu", {gate_up}, {activated}, {gate_up});
+    const auto out = describe_linear(work, activated, {c.hidden}, c.mlp_bias);
+    work.kernel("join", {joined, out}, {work.wide(c.hidden)}, {joined, out});
   }
 
   int64_t active_elements() const override {
@@ -79,6 +88,16 @@ class Llama : public Model {
   at::Tensor finish(const Stream& stream) override { return kernels::rms_norm(stream.residual, norm_->value, config_.norm_eps, dtype()); }
 
  private:
+  static layers::ActivationId describe_linear(layers::Workload& work, layers::ActivationId from, const std::vector<int64_t>& outs, bool biased) {
+    const int64_t width = std::accumulate(outs.begin(), outs.end(), int64_t{0});
+    const auto product = work.narrow(width);
+    work.linear(from, product, outs);
+    if (!biased) return product;
+    const auto out = work.narrow(width);
+    work.kernel("add", {product}, {out}, {});
+    return out;
+  }
+
   Block declare_block(int64_t layer) {
     const auto& c = config_;
     const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d;

@@ -52,9 +52,36 @@ at::Tensor Model::loss(const at::Tensor& ids, const at::Tensor& targets, double 
 
 at::Tensor Model::logits(const at::Tensor& hidden) const { return layers::logits_of(hidden, *head_); }
 
+void Model::describe_embedding(layers::Workload& work) const { work.kernel("embedding", {}, {work.wide(config_.hidden)}, {work.indices(work.tokens())}); }
+
+void Model::describe_head(layers::Workload& work) const {
+  const auto residual = work.enter(work.wide(config_.hidden)), hidden = work.narrow(config_.hidden);
+  work.kernel("rms_norm", {residual}, {hidden}, {residual, work.wide(1)});
+  // Logits, loss and both gradients of a chunk of rows while its logits exist (layers/head.h).
+  const int64_t chunk = layers::head_chunk_rows(work.tokens(), config_.vocab_size), chunks = (work.tokens() + chunk - 1) / chunk;
+  const int64_t logits_bytes = chunk * config_.vocab_size * (work.wide_bytes() + (work.element_bytes() < work.wide_bytes() ? work.element_bytes() : 0));
+  const auto grad_hidden = work.narrow(config_.hidden), logits = work.wide(config_.vocab_size, std::min(chunk, work.tokens()));
+  auto& products = work.linear(hidden, logits);
+  products.name = "head";
+  products.rows = (work.tokens() + chunks - 1) / chunks;
+  products.count = chunks;
+  products.outputs = {grad_hidden};
+  products.saved = {grad_hidden};
+  products.forward_scratch_bytes = logits_bytes;
+  work.kernel("cross_entropy", {}, {work.wide(1)}, {}, work.tokens(), config_.vocab_size);
+}
+
+layers::Cost Model::block_cost(int64_t layer, int64_t batch, int64_t seq, int64_t element_bytes) const {
+  layers::Workload work(batch, seq, element_bytes);
+  describe_block(layer, work);
+  return layers::cost_of(work);
+}
+
 layers::Cost Model::outer_cost(int64_t batch, int64_t seq, int64_t element_bytes) const {
-  auto cost = layers::elementwise_cost(2 * batch * seq * config_.hidden, element_bytes, batch * seq * config_.hidden);
-  return cost + layers::linear_cost(batch * seq, config_.hidden, config_.vocab_size, element_bytes);
+  layers::Workload embedding(batch, seq, element_bytes), head(batch, seq, element_bytes);
+  describe_embedding(embedding);
+  describe_head(head);
+  return layers::cost_of(embedding) + layers::cost_of(head);
 }
 
 layers::Cost Model::forward_cost(int64_t batch, int64_t seq, int64_t element_bytes) const {

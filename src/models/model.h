@@ -16,6 +16,7 @@
 #include "layers/parameter.h"
 #include "layers/router.h"
 #include "layers/sequences.h"
+#include "layers/workload.h"
 #include "models/config.h"
 
 namespace ingot::models {
@@ -73,8 +74,13 @@ class Model {
   /// [batch, seq, vocab] of a hidden state, fp32 (fp64 for fp64); no gradient.
   at::Tensor logits(const at::Tensor& hidden) const;
 
+  /// A forward pass as data: one block, and what stands before and behind the blocks. Each takes an empty Workload; the
+  /// residual stream enters a block and the head.
+  virtual void describe_block(int64_t layer, layers::Workload& work) const = 0;
+  virtual void describe_embedding(layers::Workload& work) const;
+  void describe_head(layers::Workload& work) const;
   /// Cost of one forward pass over `batch` rows of `seq` tokens: of one block, and of everything outside blocks.
-  virtual layers::Cost block_cost(int64_t layer, int64_t batch, int64_t seq, int64_t element_bytes) const = 0;
+  layers::Cost block_cost(int64_t layer, int64_t batch, int64_t seq, int64_t element_bytes) const;
   layers::Cost outer_cost(int64_t batch, int64_t seq, int64_t element_bytes) const;
   layers::Cost forward_cost(int64_t batch, int64_t seq, int64_t element_bytes) const;
   /// Forward plus backward, per token (convention: layers/cost.h).

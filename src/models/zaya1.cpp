@@ -58,24 +58,33 @@ class Zaya1 : public Model {
       if (!config_.is_sliding(layer)) blocks_[static_cast<size_t>(layer)].attention.rotary.base = base;
   }
 
-  layers::Cost block_cost(int64_t layer, int64_t batch, int64_t seq, int64_t element_bytes) const override {
+  void describe_embedding(layers::Workload& work) const override {
+    const auto rows = work.wide(config_.hidden), biased = work.wide(config_.hidden);
+    work.kernel("embedding", {}, {rows}, {work.indices(work.tokens())});
+    work.kernel("add", {rows}, {biased}, {});
+    work.kernel("scale", {biased}, {work.wide(config_.hidden)}, {biased});
+  }
+
+  void describe_block(int64_t layer, layers::Workload& work) const override {
     const auto& c = config_;
-    const int64_t tokens = batch * seq, d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d, latent = q + kv;
-    auto cost = layers::linear_cost(tokens, c.hidden, q + 2 * kv, element_bytes) + layers::linear_cost(tokens, q, c.hidden, element_bytes, false);
-    cost += layers::linear_cost(tokens, 2 * d, latent, element_bytes, false);  // the grouped convolution
-    cost += layers::linear_cost(tokens, 2, latent, element_bytes, false);      // the depthwise one
-    cost += layers::attention_cost(batch, seq, c.window_of(layer), c.heads, c.kv_heads, d, element_bytes);
-    cost += layers::elementwise_cost(tokens * 6 * latent, element_bytes, tokens * 3 * latent);
-    // Router, always fp32.
-    const int64_t r = c.router_hidden, classes = c.experts + (c.skip_class ? 1 : 0);
-    cost += layers::linear_cost(tokens, c.hidden, r, 4, false) + layers::linear_cost(tokens, r, r, 4) + layers::linear_cost(tokens, r, r, 4);
-    cost += layers::linear_cost(tokens, r, classes, 4) + layers::elementwise_cost(tokens * 10 * r, 4, tokens * 4 * r);
-    // Experts; skipped tokens are counted as if they used one.
-    const int64_t slots = tokens * c.top_k;
-    cost += layers::linear_cost(slots, c.hidden, 2 * c.expert_ffn, element_bytes) + layers::linear_cost(slots, c.expert_ffn, c.hidden, element_bytes, false);
-    cost += layers::elementwise_cost(slots * (3 * c.expert_ffn + 4 * c.hidden), element_bytes, slots * 2 * c.expert_ffn);
-    cost += layers::elementwise_cost(tokens * 12 * c.hidden, 4, tokens * 3 * c.hidden);  // norms, scales and residual, fp32
-    return cost;
+    const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d, latent = q + kv;
+    const auto residual = work.enter(work.wide(c.hidden)), normed = work.narrow(c.hidden), packed = work.narrow(q + 2 * kv), qkv = work.narrow(q + 2 * kv);
+    work.kernel("rms_norm", {residual}, {normed}, {residual, work.wide(1)});
+    work.linear(normed, packed, {q, kv, kv / 2, kv / 2});
+    auto& mix = work.kernel("cca_mix", {packed}, {qkv}, {packed, work.wide(latent)}, work.tokens() * (c.heads + c.kv_heads), d);
+    const int64_t taps_bytes = work.tokens() * latent * 2 * work.wide_bytes();  // the first convolution's output, once for each tap
+    mix.flops = static_cast<double>(work.tokens() * latent) * 2 * 2 * static_cast<double>(d + 1);  // both convolutions have two taps
+    mix.forward_scratch_bytes = taps_bytes;
+    mix.backward_scratch_bytes = 2 * taps_bytes + taps_bytes / 2;
+    const auto mixed = work.narrow(q), branch = work.narrow(c.hidden);
+    work.attention(qkv, mixed, c.heads, c.kv_heads, d, c.window_of(layer));
+    work.linear(mixed, branch);
+    work.begin_feed_forward();
+    const auto joined = work.wide(c.hidden), x = work.narrow(c.hidden);
+    work.kernel("scaled_join_norm", {residual, branch}, {joined, x}, {residual, branch, joined, work.wide(1)});
+    describe_router(work, x);
+    const auto out = describe_experts(work, x);
+    work.kernel("scaled_join", {joined, out}, {work.wide(c.hidden)}, {joined, out});
   }
 
   int64_t active_elements() const override {
@@ -119,6 +128,35 @@ class Zaya1 : public Model {
     if (c.kv_heads * c.resolved_head_dim() % 2 != 0)
       throw base::ConfigError("model.kv_heads * head_dim = {} must be even: half of the value channels come from the previous token",
                               c.kv_heads * c.resolved_head_dim());
+  }
+
+  // Always in fp32; its state goes on to the next layer's.
+  void describe_router(layers::Workload& work, layers::ActivationId x) const {
+    const int64_t r = config_.router_hidden, classes = config_.experts + (config_.skip_class ? 1 : 0);
+    auto x_wide = x;
+    if (work.element_bytes() < work.wide_bytes()) {
+      x_wide = work.wide(config_.hidden);
+      work.kernel("copy", {x}, {x_wide}, {});
+    }
+    const auto projected = work.wide(r), state = work.wide(r);
+    work.linear(x_wide, projected);
+    // Saved: the state, the norm's output, and twice a biased product and its GELU; probabilities; one number per row; the choice.
+    auto& router = work.kernel("router", {projected}, {state, work.wide(1)}, {state, work.wide(5 * r), work.wide(classes + 1), work.indices(work.tokens())});
+    router.flops = 2 * static_cast<double>(work.tokens()) * static_cast<double>(2 * r * r + r * classes);
+  }
+
+  // Tokens of the skip class are counted as if they used an expert.
+  layers::ActivationId describe_experts(layers::Workload& work, layers::ActivationId x) const {
+    const auto& c = config_;
+    const int64_t slots = work.tokens() * c.top_k;
+    const auto rows = work.narrow(c.hidden, slots), gate_up = work.narrow(2 * c.expert_ffn, slots), activated = work.narrow(c.expert_ffn, slots);
+    const auto routed = work.narrow(c.hidden, slots), out = work.narrow(c.hidden);
+    work.kernel("expert_dispatch", {x}, {rows}, {x, work.wide(1, slots), work.indices(slots)});
+    work.linear(rows, gate_up, {}, c.experts).saved = {gate_up};
+    work.kernel("swiglu", {gate_up}, {activated}, {}).repeated_in_backward = true;
+    work.linear(activated, routed, {}, c.experts).saved = {};
+    work.kernel("expert_dispatch", {routed}, {out}, {}).rows = 0;  // measured as one with the way there
+    return out;
   }
 
   Parameter& wide_matrix(const std::string& name, tensor::Shape shape) {

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <vector>
+
 namespace ingot::optim {
 
 /// Coefficients of the usual quintic (facts zaya1 §5.1): x <- a x + (b A + c A^2) x with A = x x^T.
@@ -10,8 +12,13 @@ struct Quintic {
   double a = 3.4445, b = -4.7750, c = 2.0315;
 };
 
-/// x [..., rows, cols], fp32, fp64 or bf16 -> nearly orthogonal matrices of the same shape: each divided by its Frobenius norm
-/// (+ 1e-7), then `steps` iterations on the wide orientation (rows <= cols).
+/// x [..., rows, cols], fp32 or fp64 -> nearly orthogonal matrices of the same shape: each divided by its Frobenius norm
+/// (+ 1e-7), then `steps` iterations on the wide orientation (rows <= cols). All matrices by themselves; on a CPU they are
+/// spread over the threads. fp64 follows the definition product by product; fp32 takes the cheaper of two equivalent forms
+/// (newton_schulz.cpp), which agree with it to about 1e-3 of the largest element.
 at::Tensor newton_schulz(const at::Tensor& x, int64_t steps, const Quintic& quintic = {});
+
+/// The same for many tensors at once, so that all their matrices share the threads.
+std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, int64_t steps, const Quintic& quintic = {});
 
 }  // namespace ingot::optim

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "kernels/update.h"
 #include "optim/newton_schulz.h"
 
 namespace ingot::optim {
@@ -51,30 +52,32 @@ void Optimizer::step(double lr, double norm) {
       bool overwrite = false;
       slot.parameter->gradient_buffer(overwrite).zero_();
     }
-    slot.muon ? muon(slot, lr, scale) : adamw(slot, lr, scale);
-    if (slot.master.data_ptr() != slot.parameter->value.data_ptr()) slot.parameter->value.copy_(slot.master);
-    slot.parameter->drop_gradient();
+    if (!slot.muon) adamw(slot, lr, scale);
   }
+  muon(lr, scale);
+  for (auto& slot : slots_) slot.parameter->drop_gradient();
 }
 
 void Optimizer::adamw(Slot& slot, double lr, double gradient_scale) {
-  const auto grad = gradient_scale == 1 ? slot.parameter->grad : slot.parameter->grad * gradient_scale;
-  if (slot.decay && config_.weight_decay > 0) slot.master.mul_(1 - lr * config_.weight_decay);
-  slot.first.mul_(config_.beta1).add_(grad, 1 - config_.beta1);
-  slot.second.mul_(config_.beta2).addcmul_(grad, grad, 1 - config_.beta2);
-  const double correction1 = 1 - std::pow(config_.beta1, static_cast<double>(steps_done_));
-  const double correction2 = 1 - std::pow(config_.beta2, static_cast<double>(steps_done_));
-  const auto denominator = (slot.second / correction2).sqrt_().add_(config_.eps);
-  slot.master.addcdiv_(slot.first, denominator, -lr / correction1);
+  kernels::adamw_update(slot.master, slot.parameter->grad, slot.first, slot.second, slot.parameter->value,
+                        {lr, config_.beta1, config_.beta2, config_.eps, slot.decay ? config_.weight_decay : 0, gradient_scale, steps_done_});
 }
 
-void Optimizer::muon(Slot& slot, double lr, double gradient_scale) {
-  const auto& grad = slot.parameter->grad;
-  slot.first.mul_(config_.momentum).add_(grad, gradient_scale);
-  const auto direction = newton_schulz(config_.nesterov ? (grad * gradient_scale).add_(slot.first, config_.momentum) : slot.first, config_.newton_schulz_steps);
-  const auto rows = static_cast<double>(grad.size(-2)), cols = static_cast<double>(grad.size(-1));
-  if (slot.decay && config_.weight_decay > 0) slot.master.mul_(1 - lr * config_.weight_decay);
-  slot.master.sub_(direction, lr * config_.rms_match * std::sqrt(std::max(rows, cols)));
+void Optimizer::muon(double lr, double gradient_scale) {
+  std::vector<Slot*> slots;
+  std::vector<at::Tensor> directions;
+  for (auto& slot : slots_) {
+    if (!slot.muon) continue;
+    slots.push_back(&slot);
+    directions.push_back(kernels::momentum_update(slot.first, slot.parameter->grad, config_.momentum, gradient_scale, config_.nesterov));
+  }
+  directions = newton_schulz(directions, config_.newton_schulz_steps);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const auto& shape = slots[i]->parameter->shape;
+    const auto longest = static_cast<double>(std::max(shape[shape.size() - 2], shape.back()));
+    const double decay = slots[i]->decay ? config_.weight_decay : 0;
+    kernels::apply_direction(slots[i]->master, directions[i], slots[i]->parameter->value, 1 - lr * decay, lr * config_.rms_match * std::sqrt(longest));
+  }
 }
 
 void Optimizer::balance(Parameter& bias, const at::Tensor& counts, int64_t experts) {

@@ -66,7 +66,7 @@ class Optimizer {
     int64_t steps = 0;
   };
   void adamw(Slot& slot, double lr, double gradient_scale);
-  void muon(Slot& slot, double lr, double gradient_scale);
+  void muon(double lr, double gradient_scale);
 
   OptimizerConfig config_;
   std::vector<Slot> slots_;

@@ -1,6 +1,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"
+#include "kernels/fp32_islands.h"
 #include "layers/dtype.h"
 #include "models/hugging_face.h"
 #include "optim/optimizer.h"
@@ -40,6 +41,7 @@ optim::OptimizerConfig config_of(const nlohmann::json& o) {
 }  // namespace
 
 Report verify_trajectory(const fs::path& folder, const fs::path& fixture_path, const Options& options) {
+  const kernels::Fp32Islands as_recorded;
   const Fixture fixture(fixture_path);
   const auto config = config_of(fixture.note("options"));
   const auto dtype = layers::compute_dtype(options.dtype);

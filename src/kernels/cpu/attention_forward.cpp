@@ -23,30 +23,51 @@ struct Work {
   }
 };
 
-INGOT_INLINE void hide(float* scores, Int visible) { store(scores, visible ? load(scores) : broadcast(-__builtin_inff())); }
-
-// Scores of one row, in place, to 2^(score - maximum), 0 where the query does not see the key. Returns by how much the sum
-// and the weighted values so far have to be multiplied because the maximum grew.
-INGOT_INLINE float weigh(float* scores, Range keys, float* maximum, float* sum) {
+// Hides the keys that a row does not see and returns by how much its maximum grows, as the factor that brings sums made with
+// the old maximum to the new one.
+INGOT_INLINE Float raise_maximum(float* scores, Range keys, float* maximum) {
   const int64_t first = round_down(keys.begin, kLanes), end = round_up(keys.end, kLanes);
-  hide(scores + first, lanes_inside(first, keys));  // only the first and the last vector may hold keys on both sides of an edge
-  hide(scores + end - kLanes, lanes_inside(end - kLanes, keys));
+  if (first < keys.begin || keys.end < end)
+    for (int64_t j = first; j < end; j += kLanes) store(scores + j, lanes_inside(j, keys) ? load(scores + j) : broadcast(-__builtin_inff()));
   clear(scores, first);
   clear(scores + end, kKeyBlock - end);
-
-  Float largest = broadcast(*maximum);
+  const Float before = broadcast(*maximum);
+  Float largest = before;
   for (int64_t j = first; j < end; j += kLanes) largest = max(largest, load(scores + j));
   largest = max_of_lanes(largest);
-  const Float correction = exp2_of_negative(broadcast(*maximum) - largest);
-  Float total = load(sum) * correction;
-  for (int64_t j = first; j < end; j += kLanes) {
-    const Float weight = exp2_of_negative(load(scores + j) - largest);
+  *maximum = largest[0];
+  return exp2_of_negative(before - largest);
+}
+
+// Scores of one row to 2^(score - maximum), in place, added to sum [kLanes].
+INGOT_INLINE void weigh(float* scores, Range keys, float maximum, float* sum) {
+  Float total = load(sum);
+  for (int64_t j = round_down(keys.begin, kLanes); j < keys.end; j += kLanes) {
+    const Float weight = exp2_of_negative(load(scores + j) - maximum);
     store(scores + j, weight);
     total += weight;
   }
-  *maximum = largest[0];
   store(sum, total);
-  return correction[0];
+}
+
+// The two steps are loops of their own because each row's maximum and correction are a chain of dependent operations, which
+// the processor overlaps with the next row's only while rows are short.
+INGOT_INLINE void weigh_tile(const Work& work, const TileView& view, int64_t width, int64_t columns) {
+  for (int64_t i = 0; i < view.queries.count; ++i) {
+    float* const scores = work.scores + i * kScoreStride;
+    const Range keys{view.begin(i), view.end(i)};
+    if (keys.end <= keys.begin) {
+      clear(scores, kKeyBlock);
+      continue;
+    }
+    const Float factor = raise_maximum(scores, keys, work.maximum + i);
+    if (factor[0] == 1) continue;
+    float* const sum = work.sum + i * kLanes;
+    store(sum, load(sum) * factor);
+    for (float* out = work.out + i * width; out < work.out + i * width + columns; out += kLanes) store(out, load(out) * factor);
+  }
+  for (int64_t i = 0; i < view.queries.count; ++i)
+    weigh(work.scores + i * kScoreStride, {view.begin(i), view.end(i)}, work.maximum[i], work.sum + i * kLanes);
 }
 
 INGOT_INLINE void add_tile(const Work& work, const TileView& view, int64_t tile) {
@@ -54,16 +75,7 @@ INGOT_INLINE void add_tile(const Work& work, const TileView& view, int64_t tile)
   const int64_t width = p.width(), columns = round_up(p.head_dim, kLanes);
   product_of_rows(kKeyBlock, p.head_dim, work.queries, width, p.keys_by_dim + tile * p.tile_size(), work.scores, kScoreStride,
                   p.scale * kLog2E, [&](Range keys) { return view.rows_of(keys); });
-  for (int64_t i = 0; i < view.queries.count; ++i) {
-    const Range keys{view.begin(i), view.end(i)};
-    if (keys.end <= keys.begin) {
-      clear(work.scores + i * kScoreStride, kKeyBlock);
-      continue;
-    }
-    const float correction = weigh(work.scores + i * kScoreStride, keys, work.maximum + i, work.sum + i * kLanes);
-    if (correction == 1) continue;
-    for (int64_t d = 0; d < columns; d += kLanes) store(work.out + i * width + d, load(work.out + i * width + d) * correction);
-  }
+  weigh_tile(work, view, width, columns);
   add_product<false>(view.queries.count, columns, kKeyBlock, work.scores, kScoreStride, p.values + tile * p.tile_size(), work.out, width,
                      [&](Range rows) { return view.keys_of(rows); });
 }

@@ -3,10 +3,16 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/fp32_islands.h"
+
 namespace ingot::kernels::reference {
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType out) {
   const auto wide = accumulation_type(x.scalar_type());
+  if (Fp32Islands::active() && wide == at::kDouble) {
+    const auto narrow = x.to(at::kFloat);
+    return weight * (narrow * (narrow.pow(2).mean(-1, /*keepdim=*/true) + eps).rsqrt()).to(at::kDouble);
+  }
   const auto xw = x.to(wide);
   const auto inverse = (xw.square().mean(-1, /*keepdim=*/true) + eps).rsqrt();
   return (xw * inverse * weight.to(wide)).to(out);

@@ -1,0 +1,16 @@
+#include <iostream>
+
+#include "checkpoint/commands.h"
+#include "cli/verbs.h"
+
+namespace ingot::cli {
+
+int run_checkpoint(const Options& all) {
+  const auto& o = all.checkpoint;
+  if (o.action == "inspect") return checkpoint::inspect({o.path, o.extra, all.json}, std::cout);
+  if (o.action == "verify") return checkpoint::verify({o.path, all.json}, std::cout);
+  if (o.action == "diff") return checkpoint::diff({o.path, o.other, o.atol, o.rows, all.json}, std::cout);
+  return checkpoint::prune({o.path, {o.keep, o.keep_every}, o.dry_run, all.json}, std::cout);
+}
+
+}  // namespace ingot::cli

@@ -1,0 +1,57 @@
+#include "serve/generate.h"
+
+#include <nlohmann/json.hpp>
+
+#include <chrono>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/verbs.h"
+#include "layers/dtype.h"
+#include "serve/load_model.h"
+
+namespace ingot::cli {
+
+int run_generate(const Options& all) {
+  const auto& o = all.generate;
+  auto loaded = serve::load_model(o.model, layers::compute_dtype(o.dtype), at::kCPU);
+  if (!o.tokenizer.empty()) loaded.tokenizer = data::load_tokenizer(o.tokenizer);
+  if (!loaded.tokenizer) throw base::UsageError("{} has no tokenizer of its own; give one with --tokenizer", o.model);
+  const auto& tokenizer = *loaded.tokenizer;
+  if (tokenizer.vocab_size() > loaded.model->config().vocab_size)
+    throw base::ModelError("the tokenizer has {} tokens, but the model knows {}; is it another model's? (--tokenizer)", tokenizer.vocab_size(), loaded.model->config().vocab_size);
+
+  std::vector<int64_t> prompt;
+  if (tokenizer.special().bos >= 0) prompt.push_back(tokenizer.special().bos);
+  for (const int32_t id : tokenizer.encode(o.prompt)) prompt.push_back(id);
+  if (prompt.empty() && tokenizer.special().eos >= 0) prompt.push_back(tokenizer.special().eos);
+
+  data::StreamDecoder decoder(tokenizer);
+  std::string text;
+  const auto show = [&](const std::string& part) {
+    text += part;
+    if (all.json) return;
+    std::fputs(part.c_str(), stdout);
+    std::fflush(stdout);
+  };
+  if (!all.json) std::fputs(o.prompt.c_str(), stdout);
+  const auto start = std::chrono::steady_clock::now();
+  const serve::SamplingOptions sampling{.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .seed = static_cast<uint64_t>(o.seed)};
+  const int32_t vocab = tokenizer.vocab_size();
+  const auto ids = serve::generate(*loaded.model, prompt, o.tokens, tokenizer.special().eos, sampling, [&](int64_t id) {
+    if (id < vocab) show(decoder.push(static_cast<int32_t>(id)));  // a padded vocabulary has rows without a token
+    return true;
+  });
+  show(decoder.finish());
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (all.json) {
+    std::printf("%s\n", nlohmann::json{{"prompt", o.prompt}, {"text", text}, {"ids", ids}, {"tokens_per_s", static_cast<double>(ids.size()) / seconds}}.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  } else {
+    std::fputs("\n", stdout);
+    base::log_info("{} tokens, {:.1f} tokens/s", ids.size(), static_cast<double>(ids.size()) / seconds);
+  }
+  return 0;
+}
+
+}  // namespace ingot::cli

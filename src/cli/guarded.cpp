@@ -1,0 +1,35 @@
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/verbs.h"
+
+namespace ingot::cli {
+
+int guarded(const std::function<int()>& verb) {
+  try {
+    return verb();
+  } catch (const base::UsageError& wrong) {
+    base::log_error("{}", wrong.what());
+    return 2;
+  } catch (const base::ConfigError& wrong) {
+    base::log_error("{}", wrong.what());
+    return 2;
+  } catch (const base::VerificationError& missed) {
+    base::log_error("{}", missed.what());
+    return 3;
+  } catch (const std::bad_alloc&) {
+    base::log_error("out of memory; a smaller train.microbatch_size or train.recompute = \"full\" needs less");
+    return 1;
+  } catch (const std::exception& failure) {
+    // libtorch appends a stack trace, which helps nobody at the command line.
+    const std::string_view message = failure.what();
+    base::log_error("{}", message.substr(0, message.find("\nException raised from")));
+    return 1;
+  }
+}
+
+}  // namespace ingot::cli

@@ -1,0 +1,76 @@
+// Every verb's options, as the command line gives them. Plain values, free of torch: the front program parses them and only
+// then loads the library that computes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ingot::cli {
+
+struct TrainOptions {
+  std::string config;
+  std::vector<std::string> set;
+  std::string run_dir, resume = "auto";
+  bool dry_run = false, settings_help = false;
+};
+
+struct GenerateOptions {
+  std::string model, prompt, tokenizer, dtype = "fp32";
+  int64_t tokens = 100, top_k = 0, seed = 0;
+  double temperature = 0, top_p = 1;
+};
+
+struct VerifyOptions {
+  std::string kind;  // model, op, trajectory
+  std::string target, fixture, dtype = "", device = "cpu";
+  std::optional<double> rtol, atol;
+  std::vector<std::string> set;
+};
+
+struct CheckpointOptions {
+  std::string action;  // inspect, verify, diff, prune, export-hf
+  std::string path, other, output, dtype = "bf16", tokenizer, extra;
+  int64_t keep = 0, keep_every = 0, rows = 20;
+  double shard_gb = 5, atol = 0;
+  bool dry_run = false;
+};
+
+struct BenchOptions {
+  std::string kind;  // gemm, memory, all
+  std::string output, dtype = "all";
+  bool quick = false;
+};
+
+struct DataOptions {
+  std::string action;  // train-tokenizer, tokenize, inspect, export-tokenizer
+  std::vector<std::string> inputs, symbols;
+  std::string output, tokenizer, format = "auto", split = "paragraph", field = "text", type = "unigram";
+  int64_t vocab_size = 8192, threads = 0, samples = 3, seed = 0, max_sentences = 1'000'000, max_bytes = int64_t{64} << 20;
+  double coverage = 0.9995;
+  bool skip_bad = false, strict_utf8 = false, join_digits = false, whitespace_pieces = false, no_eos = false, bos = false;
+};
+
+struct ReportOptions {
+  std::vector<std::string> run_dirs;
+  std::string output;
+};
+
+struct Options {
+  std::string verb;
+  bool json = false;
+  TrainOptions train;
+  GenerateOptions generate;
+  VerifyOptions verify;
+  CheckpointOptions checkpoint;
+  BenchOptions bench;
+  DataOptions data;
+  ReportOptions report;
+};
+
+/// Fills `options` from the command line. A value is the exit status of a call that is already answered (--help, --version,
+/// a usage error, which has then been printed).
+std::optional<int> parse(int argc, const char* const* argv, Options& options);
+
+}  // namespace ingot::cli

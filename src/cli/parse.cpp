@@ -1,0 +1,204 @@
+#include <CLI/CLI.hpp>
+
+#include <iostream>
+
+#include "base/text.h"
+#include "cli/options.h"
+#include "cli/version.h"
+
+namespace ingot::cli {
+namespace {
+
+void add_train(CLI::App& app, TrainOptions& o) {
+  auto* verb = app.add_subcommand("train", "train a model as a configuration says");
+  verb->add_option("config", o.config, "configuration, TOML (configs/ has some)");
+  verb->add_option("--set", o.set, "key=value: override a setting; may be given several times")->allow_extra_args(false);
+  verb->add_option("--run-dir", o.run_dir, "where checkpoints, metrics and the log go (default runs/<name of the config>)");
+  verb->add_option("--resume", o.resume, "auto (the run directory's newest checkpoint), never, or a checkpoint's path");
+  verb->add_flag("--dry-run", o.dry_run, "print the resolved plan: parameters, memory, FLOPs, predicted step time; train nothing");
+  verb->add_flag("--settings", o.settings_help, "print every setting with its type, default and meaning");
+}
+
+void add_generate(CLI::App& app, GenerateOptions& o) {
+  auto* verb = app.add_subcommand("generate", "continue a text with a trained model");
+  verb->add_option("--model", o.model, "an ingot checkpoint or run directory, or a Hugging Face folder")->required();
+  verb->add_option("--prompt", o.prompt, "text to continue");
+  verb->add_option("--tokenizer", o.tokenizer, "tokenizer file or folder (default: the model's own)");
+  verb->add_option("--tokens", o.tokens, "most new tokens")->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  verb->add_option("--temperature", o.temperature, "0 = always the likeliest token")->check(CLI::Range(0.0, 100.0));
+  verb->add_option("--top-k", o.top_k, "draw from the k likeliest; 0 = all")->check(CLI::NonNegativeNumber);
+  verb->add_option("--top-p", o.top_p, "draw from the likeliest whose probabilities sum to p")->check(CLI::Range(0.0, 1.0));
+  verb->add_option("--seed", o.seed, "of the draws")->check(CLI::NonNegativeNumber);
+  verb->add_option("--dtype", o.dtype, "fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
+}
+
+void add_verify_options(CLI::App* verb, VerifyOptions& o) {
+  verb->add_option("--fixture", o.fixture, "recorded reference, .safetensors")->required();
+  verb->add_option("--dtype", o.dtype, "fp64, fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
+  verb->add_option("--device", o.device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}));
+  verb->add_option("--rtol", o.rtol, "allowed difference, relative to the tensor's largest magnitude");
+  verb->add_option("--atol", o.atol, "allowed difference, absolute");
+}
+
+void add_verify(CLI::App& app, VerifyOptions& o) {
+  auto* verb = app.add_subcommand("verify", "compare this machine's numbers with a recorded reference; status 3 past the tolerance");
+  verb->require_subcommand(1);
+  auto* model = verb->add_subcommand("model", "logits, loss, every gradient and greedy ids of a Hugging Face folder");
+  model->add_option("folder", o.target, "model folder")->required();
+  model->add_option("--set", o.set, "model.key=value")->allow_extra_args(false);
+  auto* op = verb->add_subcommand("op", "single operators: muon, adamw");
+  op->add_option("name", o.target, "operator")->required();
+  auto* trajectory = verb->add_subcommand("trajectory", "a short training run from the weights of a folder");
+  trajectory->add_option("folder", o.target, "model folder")->required();
+  for (auto* kind : {model, op, trajectory}) {
+    add_verify_options(kind, o);
+    kind->callback([&o, kind] { o.kind = kind->get_name(); });
+  }
+}
+
+void add_checkpoint(CLI::App& app, CheckpointOptions& o) {
+  auto* verb = app.add_subcommand("checkpoint", "look at checkpoints, check, compare, thin out, export");
+  verb->require_subcommand(1);
+  auto* inspect = verb->add_subcommand("inspect", "what a checkpoint, run directory or Hugging Face folder holds");
+  auto* verify = verb->add_subcommand("verify", "check every file and tensor without loading; status 3 when damaged");
+  auto* diff = verb->add_subcommand("diff", "compare two checkpoints tensor by tensor; status 3 when they differ");
+  auto* prune = verb->add_subcommand("prune", "remove old checkpoints of a run");
+  auto* hf = verb->add_subcommand("export-hf", "write a Hugging Face folder");
+  for (auto* action : {inspect, verify, diff, prune, hf}) {
+    action->add_option("path", o.path, "checkpoint or run directory")->required();
+    action->callback([&o, action] { o.action = action->get_name(); });
+  }
+  inspect->add_option("--extra", o.extra, "print only this record, for instance config.toml");
+  diff->add_option("--atol", o.atol, "numbers this close count as equal (default 0: the bytes must be)")->check(CLI::NonNegativeNumber);
+  diff->add_option("--rows", o.rows, "how many differing tensors are listed")->check(CLI::NonNegativeNumber);
+  diff->add_option("other", o.other, "the checkpoint to compare with")->required();
+  prune->add_option("--keep", o.keep, "newest ones that stay")->required()->check(CLI::PositiveNumber);
+  prune->add_option("--keep-every", o.keep_every, "steps that are multiples of this stay too")->check(CLI::NonNegativeNumber);
+  prune->add_flag("--dry-run", o.dry_run, "only say what would go");
+  hf->add_option("-o,--output", o.output, "folder to write")->required();
+  hf->add_option("--dtype", o.dtype, "of the weights: fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
+  hf->add_option("--tokenizer", o.tokenizer, "tokenizer file or folder (default: the run's own)");
+  hf->add_option("--shard-gb", o.shard_gb, "largest file, 10^9 bytes")->check(CLI::Range(0.000001, 1e6));
+}
+
+void add_bench(CLI::App& app, BenchOptions& o) {
+  auto* verb = app.add_subcommand("bench", "measure this machine: gemm, memory, attention, or all");
+  verb->require_subcommand(1);
+  for (const auto& [name, text] : {std::pair{"gemm", "matrix products over shapes and dtypes"}, std::pair{"memory", "copy, scale, add, triad and dot over sizes"},
+                                   std::pair{"attention", "forward and backward over lengths"}, std::pair{"all", "everything, as a machine profile"}}) {
+    auto* kind = verb->add_subcommand(name, text);
+    kind->add_option("-o,--output", o.output, "write the machine profile here (JSON)");
+    kind->add_option("--dtype", o.dtype, "fp32, bf16 or all")->check(CLI::IsMember({"fp32", "bf16", "all"}));
+    kind->add_flag("--quick", o.quick, "a few sizes only, in seconds");
+    kind->callback([&o, kind] { o.kind = kind->get_name(); });
+  }
+}
+
+void add_text_flags(CLI::App* verb, DataOptions& o) {
+  verb->add_option("inputs", o.inputs, "text or .jsonl files")->required();
+  verb->add_option("--format", o.format, "auto (by the file's ending), text or jsonl")->check(CLI::IsMember({"auto", "text", "jsonl"}));
+  verb->add_option("--split", o.split, "what a document of plain text is: document-per-file, line, or paragraph (ends at a blank line; default)")
+      ->check(CLI::IsMember({"document-per-file", "line", "paragraph"}));
+  verb->add_option("--field", o.field, "member of a JSON line that holds the text");
+  verb->add_flag("--skip-bad", o.skip_bad, "pass over malformed JSON lines and count them");
+  verb->add_flag("--strict-utf8", o.strict_utf8, "stop at bytes that are not UTF-8 instead of replacing them");
+}
+
+void add_data(CLI::App& app, DataOptions& o) {
+  auto* verb = app.add_subcommand("data", "tokenizers and token files");
+  verb->require_subcommand(1);
+  auto* train = verb->add_subcommand("train-tokenizer", "train a SentencePiece tokenizer with byte fallback on texts");
+  add_text_flags(train, o);
+  train->add_option("-o,--output", o.output, "folder for tokenizer.model and tokenizer.json")->required();
+  train->add_option("--vocab-size", o.vocab_size, "number of tokens")->check(CLI::Range(int64_t{300}, int64_t{1} << 22));
+  train->add_option("--type", o.type, "unigram or bpe")->check(CLI::IsMember({"unigram", "bpe"}));
+  train->add_option("--coverage", o.coverage, "share of characters that get tokens of their own; the rest falls back to bytes")->check(CLI::Range(0.9, 1.0));
+  train->add_option("--max-sentences", o.max_sentences, "sentences to sample")->check(CLI::PositiveNumber);
+  train->add_option("--max-bytes", o.max_bytes, "bytes to sample")->check(CLI::PositiveNumber);
+  train->add_option("--symbol", o.symbols, "a text that is always one token; may be given several times")->allow_extra_args(false);
+  train->add_option("--seed", o.seed, "of the sampling")->check(CLI::NonNegativeNumber);
+  train->add_flag("--join-digits", o.join_digits, "numbers may be one token (default: every digit its own)");
+  train->add_flag("--whitespace-pieces", o.whitespace_pieces, "runs of spaces may be one token, as code needs");
+  auto* tokenize = verb->add_subcommand("tokenize", "texts to .bin/.idx (Megatron's format)");
+  add_text_flags(tokenize, o);
+  tokenize->add_option("-o,--output", o.output, "prefix of the .bin and .idx files")->required();
+  tokenize->add_option("--tokenizer", o.tokenizer, "tokenizer file or folder")->required();
+  tokenize->add_option("--threads", o.threads, "0 = all cores")->check(CLI::Range(int64_t{0}, int64_t{4096}));
+  tokenize->add_flag("--no-eos", o.no_eos, "do not end every document with the tokenizer's eos");
+  tokenize->add_flag("--bos", o.bos, "begin every document with the tokenizer's bos");
+  auto* inspect = verb->add_subcommand("inspect", "what a .bin/.idx pair holds");
+  inspect->add_option("inputs", o.inputs, "prefix of the .bin and .idx files")->required()->expected(1);
+  inspect->add_option("--tokenizer", o.tokenizer, "show documents as text, and check that the ids fit");
+  inspect->add_option("--samples", o.samples, "how many documents to show")->check(CLI::NonNegativeNumber);
+  auto* give = verb->add_subcommand("export-tokenizer", "a tokenizer as Hugging Face's tokenizer.json");
+  give->add_option("tokenizer", o.tokenizer, "tokenizer file or folder")->required();
+  give->add_option("-o,--output", o.output, "folder to write")->required();
+  for (auto* action : {train, tokenize, inspect, give}) action->callback([&o, action] { o.action = action->get_name(); });
+}
+
+void add_report(CLI::App& app, ReportOptions& o) {
+  auto* verb = app.add_subcommand("report", "one self-contained HTML page about one or more runs");
+  verb->add_option("run_dirs", o.run_dirs, "run directories")->required();
+  verb->add_option("-o,--output", o.output, "the page to write (default report.html in the first run directory)");
+}
+
+// CLI11 lists what it did not understand; the nearest known name helps more.
+std::string advice(const CLI::App& app, const std::vector<std::string>& extras) {
+  if (extras.empty()) return "";
+  std::vector<std::string> known;
+  for (const auto* option : app.get_options()) {
+    for (const auto& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  for (const auto* verb : app.get_subcommands([](const CLI::App*) { return true; })) known.push_back(verb->get_name());
+  return base::did_you_mean(extras.front().substr(0, extras.front().find('=')), known);
+}
+
+const CLI::App* innermost(const CLI::App& app) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  return at;
+}
+
+}  // namespace
+
+std::optional<int> parse(int argc, const char* const* argv, Options& options) {
+  CLI::App app{"ingot pretrains language models: it measures a machine, plans, trains, survives, and hands the model on.", "ingot"};
+  app.set_version_flag("--version", kVersion);
+  app.require_subcommand(1);
+  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+    return std::string("ingot: ") + error.what() + "\nRun '" + (failed->get_name() == "ingot" ? "ingot" : "ingot " + failed->get_name()) + " --help' for what it takes.\n";
+  });
+  add_train(app, options.train);
+  add_generate(app, options.generate);
+  add_data(app, options.data);
+  add_checkpoint(app, options.checkpoint);
+  add_bench(app, options.bench);
+  add_verify(app, options.verify);
+  app.add_subcommand("doctor", "what this machine can run, and what is missing");
+  add_report(app, options.report);
+  // --json is understood by every verb, wherever it stands.
+  const std::function<void(CLI::App*)> add_json = [&](CLI::App* verb) {
+    verb->add_flag("--json", options.json, "one JSON document on standard output");
+    for (auto* inner : verb->get_subcommands([](const CLI::App*) { return true; })) add_json(inner);
+  };
+  for (auto* verb : app.get_subcommands([](const CLI::App*) { return true; })) add_json(verb);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ExtrasError& extra) {
+    const auto* at = innermost(app);
+    const auto unknown = at->remaining();
+    std::cerr << "ingot: unknown " << (!unknown.empty() && unknown.front().starts_with("-") ? "option" : "argument") << " '"
+              << (unknown.empty() ? "" : unknown.front()) << "'" << advice(*at, unknown) << "\n";
+    return 2;
+  } catch (const CLI::RequiredError& missing) {
+    const auto* at = innermost(app);
+    std::cerr << "ingot: " << missing.what() << advice(*at, at->remaining()) << "\n";
+    return 2;
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  options.verb = app.get_subcommands().front()->get_name();
+  return std::nullopt;
+}
+
+}  // namespace ingot::cli

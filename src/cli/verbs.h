@@ -1,0 +1,26 @@
+// One function per verb; each returns the exit status (0 done, 1 failed, 2 wrong usage, 3 a verification was missed).
+#pragma once
+
+#include <functional>
+
+#include "cli/options.h"
+
+namespace ingot::cli {
+
+// In the front program, free of torch.
+int run_data(const Options& options);
+int run_checkpoint(const Options& options);
+int run_report(const Options& options);
+
+// In libingot.so.
+int run_train(const Options& options);
+int run_generate(const Options& options);
+int run_verify(const Options& options);
+int run_export(const Options& options);
+int run_bench(const Options& options);
+int run_doctor(const Options& options);
+
+/// Runs `verb` and turns what it throws into a message and an exit status.
+int guarded(const std::function<int()>& verb);
+
+}  // namespace ingot::cli

@@ -1,0 +1,44 @@
+// The ATen side of the row-wise CPU kernels: which table runs, spreading rows over threads, and sums over rows in an order
+// that does not depend on the number of threads.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
+
+namespace ingot::kernels::cpu {
+
+inline const RowKernels& row_kernels() {
+#ifdef INGOT_X86_ISAS
+  if (best_isa() == Isa::avx512) return avx512::row_kernels;
+  if (best_isa() == Isa::avx2) return avx2::row_kernels;
+#endif
+  return portable::row_kernels;
+}
+
+/// Whether the fused kernels take a tensor of this kind.
+inline bool takes(const at::Tensor& x) { return x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16); }
+
+/// body(begin, end) over [0, rows) in runs of at least `grain` rows.
+template <class Body>
+void parallel_rows(int64_t rows, int64_t grain, const Body& body) {
+  at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) { body(begin, end); });
+}
+
+/// body(begin, end, sums) over fixed runs of rows, each with its own zeroed `width` sums, which are then added up in order:
+/// fp32 [width].
+template <class Body>
+at::Tensor sum_over_rows(int64_t rows, int64_t width, const Body& body) {
+  constexpr int64_t kRuns = 16;
+  const int64_t runs = std::clamp<int64_t>(rows / 32, 1, kRuns);
+  auto partial = at::zeros({runs, width}, at::kFloat);
+  auto* data = partial.data_ptr<float>();
+  parallel_tasks(runs, [&](int64_t run, int64_t) { body(rows * run / runs, rows * (run + 1) / runs, data + run * width); });
+  return runs == 1 ? partial[0] : partial.sum(0);
+}
+
+inline const float* floats(const at::Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
+
+}  // namespace ingot::kernels::cpu

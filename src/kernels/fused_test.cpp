@@ -1,0 +1,190 @@
+// Every fused kernel against the plain ATen composition in fp64: outputs and all gradients, odd sizes, documents, bf16.
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "kernels/cross_entropy.h"
+#include "kernels/reference/reference.h"
+#include "kernels/update.h"
+
+namespace ingot::kernels {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using Operation = std::function<Tensors(const Tensors&)>;
+
+at::Tensor random(at::IntArrayRef sizes, int64_t seed) {
+  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
+  return at::randn(sizes, generator, at::kDouble);
+}
+
+// Outputs of `operation`, then gradients of every input for fixed random upstream gradients.
+Tensors outputs_and_gradients(const Operation& operation, const Tensors& inputs) {
+  Tensors leaves;
+  for (const auto& x : inputs) leaves.push_back(x.detach().clone().set_requires_grad(true));
+  const auto outputs = operation(leaves);
+  Tensors upstream, all;
+  for (size_t i = 0; i < outputs.size(); ++i) upstream.push_back(random(outputs[i].sizes(), 1000 + static_cast<int64_t>(i)).to(outputs[i].scalar_type()));
+  torch::autograd::backward({outputs.begin(), outputs.end()}, {upstream.begin(), upstream.end()});
+  for (const auto& x : outputs) all.push_back(x.detach());
+  for (const auto& x : leaves) all.push_back(x.grad());
+  return all;
+}
+
+// `dtypes` says how each input is stored in the fused run.
+void expect_same(const Operation& fused, const Operation& reference, const Tensors& inputs, const std::vector<at::ScalarType>& dtypes, double tolerance) {
+  Tensors narrow, wide;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    narrow.push_back(inputs[i].to(dtypes[i]));
+    wide.push_back(narrow.back().to(at::kDouble));  // the same values
+  }
+  const auto got = outputs_and_gradients(fused, narrow), want = outputs_and_gradients(reference, wide);
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_TRUE(got[i].defined()) << "tensor " << i;
+    const double largest = want[i].abs().max().item<double>();
+    const double difference = (got[i].to(at::kDouble) - want[i]).abs().max().item<double>();
+    EXPECT_LE(difference, tolerance * (largest + 1e-3)) << "tensor " << i << " of " << got.size();
+  }
+}
+
+struct Case {
+  at::ScalarType dtype;
+  double tolerance;
+};
+class Fused : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, Fused, ::testing::Values(Case{at::kFloat, 2e-5}, Case{at::kBFloat16, 2e-2}),
+                         [](const auto& info) { return info.param.dtype == at::kFloat ? "fp32" : "bf16"; });
+
+TEST_P(Fused, rms_norm_matches_the_composition) {
+  const auto [dtype, tolerance] = GetParam();
+  for (const int64_t width : {1, 5, 8, 24, 67}) {
+    const Operation fused = [&, d = dtype](const Tensors& in) -> Tensors { return {rms_norm(in[0], in[1], 1e-5, d)}; };
+    const Operation reference = [](const Tensors& in) -> Tensors { return {reference::rms_norm(in[0], in[1], 1e-5, at::kDouble)}; };
+    expect_same(fused, reference, {random({3, 70, width}, 1), random({width}, 2)}, {at::kFloat, at::kFloat}, tolerance);
+  }
+}
+
+TEST_P(Fused, scaled_join_and_norm_match_the_composition) {
+  const auto [dtype, tolerance] = GetParam();
+  for (const int64_t width : {7, 16, 45}) {
+    const auto v = [&](int64_t seed) { return random({width}, seed); };
+    const Tensors inputs = {random({2, 37, width}, 1), random({2, 37, width}, 2), v(3), v(4), v(5), v(6), v(7)};
+    const std::vector<at::ScalarType> dtypes = {at::kFloat, dtype, at::kFloat, at::kFloat, at::kFloat, at::kFloat, at::kFloat};
+    const auto scale = [](const Tensors& in) { return ResidualScale{in[2], in[3], in[4], in[5]}; };
+    expect_same([&, d = dtype](const Tensors& in) -> Tensors { auto [a, b] = join_residual_and_norm(in[0], in[1], scale(in), in[6], 1e-5, d); return {a, b}; },
+                [&](const Tensors& in) -> Tensors {
+                  const auto a = reference::join_residual(in[0], in[1], scale(in));
+                  return {a, reference::rms_norm(a, in[6], 1e-5, at::kDouble)};
+                }, inputs, dtypes, tolerance);
+    expect_same([&](const Tensors& in) -> Tensors { return {join_residual(in[0], in[1], scale(in)) + 0 * in[6].sum()}; },
+                [&](const Tensors& in) -> Tensors { return {reference::join_residual(in[0], in[1], scale(in)) + 0 * in[6].sum()}; }, inputs, dtypes, tolerance);
+    expect_same([&, d = dtype](const Tensors& in) -> Tensors { auto [a, b] = join_residual_and_norm(in[0], in[1], {}, in[2], 1e-5, d); return {a, b}; },
+                [&](const Tensors& in) -> Tensors { return {in[0] + in[1], reference::rms_norm(in[0] + in[1], in[2], 1e-5, at::kDouble)}; },
+                {inputs[0], inputs[1], inputs[2]}, {at::kFloat, dtype, at::kFloat}, tolerance);
+  }
+}
+
+TEST_P(Fused, norm_alone_reaches_the_residual_when_the_sum_is_not_used) {
+  const auto [dtype, tolerance] = GetParam();
+  expect_same([&, d = dtype](const Tensors& in) -> Tensors { return {join_residual_and_norm(in[0], in[1], {}, in[2], 1e-5, d).second}; },
+              [&](const Tensors& in) -> Tensors { return {reference::rms_norm(in[0] + in[1], in[2], 1e-5, at::kDouble)}; },
+              {random({2, 33, 12}, 1), random({2, 33, 12}, 2), random({12}, 3)}, {at::kFloat, dtype, at::kFloat}, tolerance);
+}
+
+TEST_P(Fused, swiglu_matches_the_composition_with_and_without_weights) {
+  const auto [dtype, tolerance] = GetParam();
+  for (const int64_t width : {3, 8, 21}) {
+    expect_same([](const Tensors& in) -> Tensors { return {swiglu(in[0])}; }, [](const Tensors& in) -> Tensors { return {reference::swiglu(in[0])}; },
+                {random({2, 9, 2 * width}, 1) * 3}, {dtype}, tolerance);
+    const auto x = random({19, 2 * width}, 1).to(dtype), weight = random({19}, 2).to(at::kFloat), grad = random({19, width}, 3).to(dtype);
+    const auto forward = swiglu_forward(x, weight), wide = swiglu_forward(x.to(at::kDouble), weight.to(at::kDouble));
+    EXPECT_LT((forward.to(at::kDouble) - wide).abs().max().item<double>(), tolerance * 10);
+    const auto [gx, gw] = swiglu_backward(grad, x, weight);
+    const auto [wx, ww] = swiglu_backward(grad.to(at::kDouble), x.to(at::kDouble), weight.to(at::kDouble));
+    EXPECT_LT((gx.to(at::kDouble) - wx).abs().max().item<double>(), tolerance * 10);
+    EXPECT_LT((gw.to(at::kDouble) - ww).abs().max().item<double>(), tolerance * 10);
+  }
+}
+
+RotaryTable table_for(int64_t rows, int64_t seq, int64_t half, at::ScalarType dtype) {
+  const auto angles = random({rows, seq, half}, 77) * 3;
+  return {angles.cos().to(at::kFloat).to(dtype), angles.sin().to(at::kFloat).to(dtype)};
+}
+
+TEST_P(Fused, split_and_rotate_matches_the_composition) {
+  const auto [dtype, tolerance] = GetParam();
+  for (const auto [head_dim, half, table_rows] : {std::tuple{12, 6, 1}, {16, 4, 2}, {10, 3, 1}, {64, 32, 2}}) {
+    const auto run = [&](auto&& kernel, const Tensors& in, at::ScalarType t) -> Tensors {
+      auto [q, k, v] = kernel(in[0], 4, 2, head_dim, table_for(table_rows, 11, half, t));
+      return {q, k, v};
+    };
+    expect_same([&](const Tensors& in) { return run(split_and_rotate, in, at::kFloat); }, [&](const Tensors& in) { return run(reference::split_and_rotate, in, at::kDouble); },
+                {random({2, 11, 8 * head_dim}, 5)}, {dtype}, tolerance);
+  }
+}
+
+TEST_P(Fused, cca_mix_matches_the_composition_also_across_documents) {
+  const auto [dtype, tolerance] = GetParam();
+  for (const bool documents : {false, true}) {
+    for (const auto [heads, kv_heads, head_dim, half] : {std::tuple{4, 2, 16, 4}, {4, 1, 6, 3}, {2, 2, 10, 2}, {8, 2, 64, 16}}) {
+      const CcaShape shape{heads, kv_heads, head_dim};
+      const int64_t latent = shape.latent(), seq = 45;
+      auto starts = at::zeros({3, seq}, at::kBool);
+      for (const int64_t at : {0, 1, 7, 8, 44}) starts.select(1, at).fill_(true);
+      const auto run = [&](auto&& kernel, const Tensors& in, at::ScalarType t) -> Tensors {
+        auto [q, k, v] = kernel(in[0], shape, CcaWeights{in[1], in[2], in[3], in[4], in[5]}, table_for(documents ? 3 : 1, seq, half, t),
+                                documents ? starts : at::Tensor(), CcaTail{});
+        return {q, k, v};
+      };
+      expect_same([&](const Tensors& in) { return run(cca_mix, in, at::kFloat); }, [&](const Tensors& in) { return run(reference::cca_mix, in, at::kDouble); },
+                  {random({3, seq, latent + kv_heads * head_dim}, 1), random({latent, 1, 2}, 2), random({latent}, 3), random({latent, head_dim, 2}, 4),
+                   random({latent}, 5), random({kv_heads}, 6)},
+                  {dtype, at::kFloat, at::kFloat, at::kFloat, at::kFloat, at::kFloat}, tolerance);
+    }
+  }
+}
+
+TEST(CrossEntropy, matches_log_softmax_and_its_gradient) {
+  for (const int64_t vocab : {2, 7, 8, 101, 513}) {
+    auto logits = (random({21, vocab}, 1) * 4).to(at::kFloat);
+    auto targets = at::arange(21, at::kLong).remainder(vocab);
+    targets[4] = kIgnoredTarget;
+    const auto wide = logits.to(at::kDouble);
+    const auto chosen = targets.clamp_min(0).unsqueeze(1), counted = targets.ge(0);
+    const auto losses = -at::log_softmax(wide, 1).gather(1, chosen).squeeze(1) * counted;
+    const auto gradient = (at::softmax(wide, 1) - at::zeros_like(wide).scatter(1, chosen, 1.0)) * counted.unsqueeze(1) * 0.25;
+    const auto untouched = logits.clone();
+    EXPECT_LT((cross_entropy_in_place(logits, targets, 0.25, false) - losses).abs().max().item<double>(), 1e-5);
+    EXPECT_TRUE(at::equal(untouched, logits));
+    EXPECT_LT((cross_entropy_in_place(logits, targets, 0.25, true) - losses).abs().max().item<double>(), 1e-5);
+    EXPECT_LT((logits - gradient).abs().max().item<double>(), 1e-6);
+  }
+}
+
+TEST(CrossEntropy, a_nan_logit_gives_a_nan_loss) {
+  auto logits = at::zeros({1, 40});
+  logits[0][17] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(cross_entropy_in_place(logits, at::zeros({1}, at::kLong), 1, true).item<float>()));
+}
+
+TEST(Update, fused_adamw_and_muon_steps_match_fp64) {
+  for (const int64_t count : {1, 13, 1000}) {
+    Tensors narrow, wide;
+    for (int64_t i = 0; i < 4; ++i) narrow.push_back(random({count}, i).to(at::kFloat).abs());
+    for (const auto& x : narrow) wide.push_back(x.to(at::kDouble));
+    auto value = at::zeros({count}, at::kBFloat16);
+    const AdamwStep step{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 3};
+    adamw_update(narrow[0], narrow[1], narrow[2], narrow[3], value, step);
+    adamw_update(wide[0], wide[1], wide[2], wide[3], wide[0], step);
+    EXPECT_LT((narrow[0] - wide[0]).abs().max().item<double>(), 1e-6);
+    EXPECT_TRUE(at::equal(value, narrow[0].to(at::kBFloat16)));
+    const auto direction = momentum_update(narrow[2], narrow[1], 0.95, 0.5, true), exact = momentum_update(wide[2], wide[1], 0.95, 0.5, true);
+    EXPECT_LT((direction - exact).abs().max().item<double>(), 1e-6);
+    apply_direction(narrow[0], direction, value, 0.99, 0.1);
+    apply_direction(wide[0], exact, wide[0], 0.99, 0.1);
+    EXPECT_LT((narrow[0] - wide[0]).abs().max().item<double>(), 1e-6);
+  }
+}
+
+}  // namespace
+}  // namespace ingot::kernels

@@ -1,0 +1,64 @@
+#include "kernels/update.h"
+
+#include <cmath>
+
+#include "kernels/cpu/rows_parallel.h"
+
+namespace ingot::kernels {
+namespace {
+
+constexpr int64_t kGrain = 16384;
+
+bool is_fused(const at::Tensor& master, const at::Tensor& other) {
+  return master.is_cpu() && master.scalar_type() == at::kFloat && other.scalar_type() == at::kFloat && master.is_contiguous() && other.is_contiguous();
+}
+
+// Where the bf16 copy goes, or null.
+uint16_t* narrow_of(const at::Tensor& master, const at::Tensor& value) {
+  return value.scalar_type() == at::kBFloat16 && value.is_contiguous() && value.numel() == master.numel() ? static_cast<uint16_t*>(value.data_ptr()) : nullptr;
+}
+
+void publish(const at::Tensor& master, at::Tensor& value) {
+  if (value.data_ptr() != master.data_ptr()) value.copy_(master);
+}
+
+}  // namespace
+
+void adamw_update(at::Tensor master, const at::Tensor& grad, at::Tensor first, at::Tensor second, at::Tensor value, const AdamwStep& s) {
+  const double correction1 = 1 - std::pow(s.beta1, static_cast<double>(s.step)), correction2 = 1 - std::pow(s.beta2, static_cast<double>(s.step));
+  if (is_fused(master, grad)) {
+    const cpu::AdamwProblem p{master.numel(), master.data_ptr<float>(), first.data_ptr<float>(), second.data_ptr<float>(), grad.const_data_ptr<float>(),
+                              narrow_of(master, value), s.lr, s.beta1, s.beta2, s.eps, s.weight_decay, s.gradient_scale, correction1, correction2};
+    cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().adamw(p, begin, end); });
+    return;
+  }
+  const auto g = s.gradient_scale == 1 ? grad : grad * s.gradient_scale;
+  if (s.weight_decay > 0) master.mul_(1 - s.lr * s.weight_decay);
+  first.mul_(s.beta1).add_(g, 1 - s.beta1);
+  second.mul_(s.beta2).addcmul_(g, g, 1 - s.beta2);
+  master.addcdiv_(first, (second / correction2).sqrt_().add_(s.eps), -s.lr / correction1);
+  publish(master, value);
+}
+
+at::Tensor momentum_update(at::Tensor momentum, const at::Tensor& grad, double mu, double gradient_scale, bool nesterov) {
+  if (is_fused(momentum, grad)) {
+    auto direction = at::empty_like(momentum);
+    const cpu::MomentumProblem p{momentum.numel(), momentum.data_ptr<float>(), grad.const_data_ptr<float>(), direction.data_ptr<float>(), mu, gradient_scale, nesterov};
+    cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().momentum(p, begin, end); });
+    return direction;
+  }
+  momentum.mul_(mu).add_(grad, gradient_scale);
+  return nesterov ? (grad * gradient_scale).add_(momentum, mu) : momentum.clone();
+}
+
+void apply_direction(at::Tensor master, const at::Tensor& direction, at::Tensor value, double keep, double step) {
+  if (is_fused(master, direction)) {
+    const cpu::ApplyProblem p{master.numel(), master.data_ptr<float>(), direction.const_data_ptr<float>(), narrow_of(master, value), keep, step};
+    cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().apply(p, begin, end); });
+    return;
+  }
+  master.mul_(keep).sub_(direction.to(master.scalar_type()), step);
+  publish(master, value);
+}
+
+}  // namespace ingot::kernels

@@ -1,0 +1,175 @@
+// Layers with gradients of their own, against plain autograd compositions in fp64.
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "layers/cost.h"
+#include "layers/embedding.h"
+#include "layers/experts.h"
+#include "layers/head.h"
+#include "layers/linear.h"
+#include "layers/recompute.h"
+#include "layers/sequences.h"
+
+namespace ingot::layers {
+namespace {
+
+at::Tensor random(at::IntArrayRef sizes, uint64_t seed) {
+  auto generator = at::detail::createCPUGenerator(seed);
+  return at::randn(sizes, generator, at::kDouble);
+}
+
+Parameter& add(ParameterList& list, const std::string& name, at::IntArrayRef sizes, uint64_t seed) {
+  auto& p = list.add({.name = name, .shape = sizes.vec(), .kind = Parameter::Kind::matrix});
+  p.value = random(sizes, seed).set_requires_grad(true);
+  return p;
+}
+
+void backward(const at::Tensor& loss) { torch::autograd::backward({loss}, {at::ones_like(loss)}); }
+
+void expect_close(const at::Tensor& a, const at::Tensor& b, double tolerance = 1e-11) {
+  ASSERT_EQ(a.sizes(), b.sizes());
+  EXPECT_LT((a - b).abs().max().item<double>(), tolerance * (1 + b.abs().max().item<double>()));
+}
+
+TEST(Linear, side_by_side_weights_give_the_products_and_gradients_of_each) {
+  ParameterList list;
+  auto &a = add(list, "a", {5, 7}, 1), &b = add(list, "b", {3, 7}, 2);
+  const auto x = random({2, 4, 7}, 3).set_requires_grad(true), upstream = random({2, 4, 8}, 4);
+  for (int microbatch = 0; microbatch < 2; ++microbatch) backward((linear(x, {&a, &b}) * upstream).sum());
+  const auto y = x.detach().clone().set_requires_grad(true), wa = a.value.detach().clone().set_requires_grad(true), wb = b.value.detach().clone().set_requires_grad(true);
+  backward((at::cat({at::matmul(y, wa.t()), at::matmul(y, wb.t())}, -1) * upstream).sum());
+  expect_close(x.grad(), 2 * y.grad());
+  expect_close(a.grad, 2 * wa.grad());  // two microbatches add up
+  expect_close(b.grad, 2 * wb.grad());
+  list.drop_gradients();
+  backward((linear(x, {&a, &b}) * upstream).sum());
+  expect_close(a.grad, wa.grad());  // and a dropped gradient is overwritten
+}
+
+TEST(HeadLoss, equals_cross_entropy_of_the_whole_logits_with_all_gradients) {
+  ParameterList list;
+  auto& weight = add(list, "w", {101, 12}, 1);
+  const auto hidden = random({3, 31, 12}, 2).set_requires_grad(true);
+  auto targets = at::arange(93, at::kLong).remainder(101).view({3, 31}).clone();
+  targets[1][5] = -100;
+  const auto loss = head_loss(hidden, weight, targets, 0.125);
+  backward(loss);
+  const auto h = hidden.detach().clone().set_requires_grad(true), w = weight.value.detach().clone().set_requires_grad(true);
+  const auto expected = at::cross_entropy_loss(at::matmul(h, w.t()).view({93, 101}), targets.view({93}), {}, at::Reduction::Sum, -100) * 0.125;
+  backward(expected);
+  expect_close(loss.detach(), expected.detach());
+  expect_close(hidden.grad(), h.grad());
+  expect_close(weight.grad, w.grad());
+}
+
+TEST(Embedding, repeated_ids_add_up_in_the_gradient) {
+  ParameterList list;
+  auto& table = add(list, "t", {10, 4}, 1);
+  const auto ids = at::tensor({1, 3, 3, 9, 1, 1}, at::kLong).view({2, 3});
+  const auto upstream = random({2, 3, 4}, 2);
+  backward((embedding(ids, table, at::kDouble) * upstream).sum());
+  const auto t = table.value.detach().clone().set_requires_grad(true);
+  backward((at::embedding(t, ids) * upstream).sum());
+  expect_close(table.grad, t.grad());
+}
+
+// The oracle: every slot on its own, by autograd.
+at::Tensor experts_one_by_one(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, const at::Tensor& gate_up, const at::Tensor& down, int64_t top_k,
+                              SkipOutput skip) {
+  std::vector<at::Tensor> rows;
+  for (int64_t token = 0; token < x.size(0); ++token) {
+    auto sum = 0 * x[token];
+    for (int64_t k = 0; k < top_k; ++k) {
+      const int64_t slot = token * top_k + k, e = choice[slot].item<int64_t>();
+      if (e == gate_up.size(0)) {
+        if (skip == SkipOutput::identity) sum = sum + weight[slot] * x[token];
+        continue;
+      }
+      const auto halves = at::matmul(gate_up[e], x[token]).chunk(2);
+      sum = sum + weight[slot] * at::matmul(down[e], at::silu(halves[0]) * halves[1]);
+    }
+    rows.push_back(sum);
+  }
+  return at::stack(rows);
+}
+
+TEST(Experts, match_the_token_by_token_mixture_also_with_empty_experts_and_skips) {
+  for (const int64_t top_k : {1, 2}) {
+    for (const auto skip : {SkipOutput::zero, SkipOutput::identity}) {
+      for (const int64_t only : {-1, 0, 4}) {  // -1: spread; 0: all tokens on expert 0; 4: all skip
+        ParameterList list;
+        auto &gate_up = add(list, "u", {4, 6, 5}, 1), &down = add(list, "d", {4, 5, 3}, 2);
+        const auto x = random({9, 5}, 3).set_requires_grad(true), upstream = random({9, 5}, 5);
+        const auto weight = random({9 * top_k}, 4).abs().set_requires_grad(true);
+        const auto choice = only >= 0 ? at::full({9 * top_k}, only, at::kLong) : at::arange(9 * top_k, at::kLong).mul(7).remainder(5);
+        backward((experts(x, choice, weight, gate_up, down, top_k, skip) * upstream).sum());
+        const auto y = x.detach().clone().set_requires_grad(true), w = weight.detach().clone().set_requires_grad(true);
+        const auto u = gate_up.value.detach().clone().set_requires_grad(true), d = down.value.detach().clone().set_requires_grad(true);
+        backward((experts_one_by_one(y, choice, w, u, d, top_k, skip) * upstream).sum());
+        const auto or_zero = [](const at::Tensor& leaf) { return leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf); };
+        expect_close(x.grad(), or_zero(y));
+        expect_close(weight.grad(), or_zero(w));
+        expect_close(gate_up.grad, or_zero(u));
+        expect_close(down.grad, or_zero(d));
+      }
+    }
+  }
+}
+
+TEST(Recompute, gives_the_same_gradients_and_runs_the_function_twice) {
+  ParameterList list;
+  auto& w = add(list, "w", {4, 4}, 1);
+  const auto scale = random({4}, 2).set_requires_grad(true);  // a small parameter that autograd itself differentiates
+  const auto x = random({3, 4}, 3).set_requires_grad(true);
+  int runs = 0, seen_again = 0;
+  const TensorFunction function = [&](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+    ++runs;
+    seen_again += is_recomputing() ? 1 : 0;
+    EXPECT_FALSE(in[1].defined());
+    return {at::tanh(linear(in[0], {&w})) * scale, in[0] * 2};
+  };
+  const auto out = recompute(function, {x, at::Tensor()});
+  backward((out[0] * out[1]).sum());
+  EXPECT_EQ(runs, 2);
+  EXPECT_EQ(seen_again, 1);
+  const auto grad_x = x.grad().clone(), grad_w = w.grad.clone(), grad_scale = scale.grad().clone();
+  x.mutable_grad().reset();
+  scale.mutable_grad().reset();
+  list.drop_gradients();
+  const auto plain = function({x, at::Tensor()});
+  backward((plain[0] * plain[1]).sum());
+  EXPECT_TRUE(at::equal(grad_x, x.grad()));
+  EXPECT_TRUE(at::equal(grad_w, w.grad));
+  EXPECT_TRUE(at::equal(grad_scale, scale.grad()));
+}
+
+TEST(Sequences, visibility_joins_windows_and_documents) {
+  const auto starts = at::tensor({0, 0, 2, 2, 2, 0, 0, 0, 0, 0}, at::kInt).view({2, 5});
+  Sequences sequences(2, 5, starts, 0, at::kCPU);
+  EXPECT_TRUE(at::equal(sequences.visible_from(0), starts));
+  EXPECT_TRUE(at::equal(sequences.visible_from(2), at::tensor({0, 0, 2, 2, 3, 0, 0, 1, 2, 3}, at::kInt).view({2, 5})));
+  EXPECT_TRUE(at::equal(sequences.is_start(), at::tensor({1, 0, 1, 0, 0, 1, 0, 0, 0, 0}, at::kInt).view({2, 5}).to(at::kBool)));
+  Sequences later(1, 2, at::Tensor(), 7, at::kCPU);
+  EXPECT_TRUE(at::equal(later.visible_from(3), at::tensor({5, 6}, at::kInt).view({1, 2})));
+  EXPECT_FALSE(later.visible_from(0).defined());
+}
+
+TEST(Rotary, llama3_scaling_keeps_high_and_stretches_low_frequencies) {
+  const RotarySettings plain{.base = 500000, .rotated = 128};
+  RotarySettings scaled = plain;
+  scaled.factor = 8;
+  const auto a = inverse_frequencies(plain), b = inverse_frequencies(scaled);
+  EXPECT_DOUBLE_EQ(a[0].item<double>(), b[0].item<double>());
+  EXPECT_NEAR(a[63].item<double>() / b[63].item<double>(), 8, 1e-9);
+}
+
+TEST(Cost, of_causal_attention_counts_visible_pairs) {
+  EXPECT_EQ(visible_pairs(4, 0), 10);
+  EXPECT_EQ(visible_pairs(4, 2), 7);
+  EXPECT_EQ(visible_pairs(4, 9), 10);
+  EXPECT_EQ(attention_cost(1, 4, 0, 2, 1, 8, 4).flops, 4 * 10 * 16);
+  EXPECT_EQ(linear_cost(3, 5, 7, 4).flops, 2 * 3 * 5 * 7);
+}
+
+}  // namespace
+}  // namespace ingot::layers

@@ -1,0 +1,85 @@
+#include "layers/workload.h"
+
+#include <algorithm>
+#include <set>
+
+namespace ingot::layers {
+
+Workload::Workload(int64_t batch, int64_t seq, int64_t element_bytes) : batch_(batch), seq_(seq), element_bytes_(element_bytes) {}
+
+ActivationId Workload::add(int64_t rows, int64_t width, int64_t element_bytes) {
+  activations_.push_back({rows, width, element_bytes});
+  return static_cast<ActivationId>(activations_.size()) - 1;
+}
+
+ActivationId Workload::narrow(int64_t width, int64_t rows) { return add(rows > 0 ? rows : tokens(), width, element_bytes_); }
+ActivationId Workload::wide(int64_t width, int64_t rows) { return add(rows > 0 ? rows : tokens(), width, wide_bytes()); }
+ActivationId Workload::indices(int64_t rows) { return add(rows, 1, 8); }
+
+ActivationId Workload::enter(ActivationId tensor) {
+  entering_.push_back(tensor);
+  return tensor;
+}
+
+Operation& Workload::linear(ActivationId from, ActivationId to, std::vector<int64_t> outs, int64_t count) {
+  const auto &input = activation(from), &output = activation(to);
+  if (outs.empty()) outs = {output.width};
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const auto cost = linear_cost(input.rows, input.width, outs[i], output.element_bytes, false);
+    Operation op{.kind = Operation::Kind::product, .name = "linear", .inputs = {from}, .outputs = {to}, .saved = {from}, .element_bytes = output.element_bytes};
+    op.rows = (input.rows + count - 1) / count;
+    op.in = input.width;
+    op.out = outs[i];
+    op.count = count;
+    op.flops = cost.flops;
+    op.weight_bytes = cost.weight_bytes * static_cast<double>(count);
+    operations_.push_back(std::move(op));
+  }
+  return operations_.back();
+}
+
+void Workload::attention(ActivationId qkv, ActivationId out, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t window) {
+  const auto cost = attention_cost(batch_, seq_, window, heads, kv_heads, head_dim, element_bytes_);
+  Operation op{.kind = Operation::Kind::attention, .name = "attention", .inputs = {qkv}, .outputs = {out}, .element_bytes = element_bytes_};
+  op.saved = {qkv, out, wide(heads)};  // the last one: log-sum-exp
+  op.batch = batch_;
+  op.seq = seq_;
+  op.window = window;
+  op.heads = heads;
+  op.kv_heads = kv_heads;
+  op.head_dim = head_dim;
+  op.flops = cost.flops;
+  // Keys and values packed in padded fp32 tiles, and in backward partial sums of their gradients (kernels/cpu/attention.h).
+  const int64_t packed = batch_ * kv_heads * ((seq_ + 95) / 96 * 96) * ((head_dim + 15) / 16 * 16) * 4;
+  const int64_t parts = std::min<int64_t>(2 * heads / kv_heads, (31 + batch_ * kv_heads) / (batch_ * kv_heads));
+  op.forward_scratch_bytes = 2 * packed;
+  op.backward_scratch_bytes = (3 + 2 * std::max<int64_t>(1, parts)) * packed;
+  operations_.push_back(std::move(op));
+}
+
+Operation& Workload::kernel(std::string name, std::vector<ActivationId> inputs, std::vector<ActivationId> outputs, std::vector<ActivationId> saved,
+                            int64_t rows, int64_t width) {
+  Operation op{.kind = Operation::Kind::kernel, .name = std::move(name), .inputs = std::move(inputs), .outputs = std::move(outputs), .saved = std::move(saved)};
+  const auto& sized = activation(op.outputs.front());
+  op.rows = rows > 0 ? rows : sized.rows;
+  op.width = width > 0 ? width : sized.width;
+  op.element_bytes = element_bytes_;
+  operations_.push_back(std::move(op));
+  return operations_.back();
+}
+
+Cost cost_of(const Workload& workload) {
+  Cost cost;
+  std::set<ActivationId> saved;
+  for (const auto& op : workload.operations()) {
+    cost.flops += op.flops;
+    cost.weight_bytes += op.weight_bytes;
+    for (const auto* side : {&op.inputs, &op.outputs})
+      for (const auto id : *side) cost.activation_bytes += static_cast<double>(workload.activation(id).bytes());
+    saved.insert(op.saved.begin(), op.saved.end());
+  }
+  for (const auto id : saved) cost.saved_bytes += static_cast<double>(workload.activation(id).bytes());
+  return cost;
+}
+
+}  // namespace ingot::layers

@@ -1,0 +1,93 @@
+// The work of a forward pass as data: which operations run in which order, between which tensors, and which of those stay
+// for backward. A model describes itself with it in the words of its forward code; the cost of cost.h and the time and
+// memory models of plan/ all read this one description. Plain values without torch; built by one thread, then read by any.
+//
+// What is saved is what the layers' and kernels' autograd functions say they save (fused kernels: CPU, fp32 and bf16).
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "layers/cost.h"
+
+namespace ingot::layers {
+
+/// One tensor of activations, [rows, width].
+struct Activation {
+  int64_t rows = 0, width = 0, element_bytes = 0;
+  int64_t bytes() const { return rows * width * element_bytes; }
+};
+using ActivationId = int32_t;
+
+struct Operation {
+  /// product: rows times a weight. attention: softmax attention. kernel: anything else, known to profiles by its name.
+  enum class Kind { product, attention, kernel };
+  Kind kind = Kind::kernel;
+  std::string name;
+  std::vector<ActivationId> inputs, outputs;
+  std::vector<ActivationId> saved;  // of its inputs and outputs, and tensors of its own
+  int64_t element_bytes = 4;        // of what it computes with
+
+  // product: `count` products [rows, in] x [in, out]. kernel: size [rows, width] by which its time is looked up.
+  int64_t rows = 0, in = 0, out = 0, width = 0, count = 1;
+  int64_t batch = 0, seq = 0, window = 0, heads = 0, kv_heads = 0, head_dim = 0;  // attention
+
+  double flops = 0;         // forward, by the convention of cost.h
+  double weight_bytes = 0;  // weights read once
+  int64_t forward_scratch_bytes = 0, backward_scratch_bytes = 0;  // beside inputs, outputs and their gradients
+  bool repeated_in_backward = false;  // backward makes its output again
+};
+
+class Workload {
+ public:
+  Workload(int64_t batch, int64_t seq, int64_t element_bytes);
+
+  int64_t batch() const { return batch_; }
+  int64_t seq() const { return seq_; }
+  int64_t tokens() const { return batch_ * seq_; }
+  int64_t element_bytes() const { return element_bytes_; }
+  /// Bytes of the residual stream's elements: 4, or 8 in fp64 runs.
+  int64_t wide_bytes() const { return element_bytes_ > 4 ? element_bytes_ : 4; }
+
+  /// New tensors of the compute dtype and of the wider one; rows 0 = one per token.
+  ActivationId narrow(int64_t width, int64_t rows = 0);
+  ActivationId wide(int64_t width, int64_t rows = 0);
+  /// int64 [rows]
+  ActivationId indices(int64_t rows);
+
+  /// The tensors that enter the block; they belong to what came before, but count as saved by whoever saves them here.
+  ActivationId enter(ActivationId tensor);
+  /// Operations from here on are the half of a block that selective recomputation repeats.
+  void begin_feed_forward() { feed_forward_ = operations_.size(); }
+
+  /// Products with weights [out_i, in], results side by side in `to`; `outs` defaults to the width of `to`.
+  /// The input is saved. With `count` > 1 the rows are shared out evenly over as many weights (experts).
+  Operation& linear(ActivationId from, ActivationId to, std::vector<int64_t> outs = {}, int64_t count = 1);
+  /// qkv [tokens, (heads + 2 kv_heads) head_dim] -> out. Saves both and one number per query and head.
+  void attention(ActivationId qkv, ActivationId out, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t window);
+  /// Looked up as [rows, width]; 0 = the shape of its first output.
+  Operation& kernel(std::string name, std::vector<ActivationId> inputs, std::vector<ActivationId> outputs, std::vector<ActivationId> saved,
+                    int64_t rows = 0, int64_t width = 0);
+
+  const std::vector<Operation>& operations() const { return operations_; }
+  const Activation& activation(ActivationId id) const { return activations_[static_cast<size_t>(id)]; }
+  size_t activation_count() const { return activations_.size(); }
+  const std::vector<ActivationId>& entering() const { return entering_; }
+  size_t feed_forward_begin() const { return feed_forward_; }
+
+ private:
+  ActivationId add(int64_t rows, int64_t width, int64_t element_bytes);
+
+  int64_t batch_, seq_, element_bytes_;
+  std::vector<Activation> activations_;
+  std::vector<Operation> operations_;
+  std::vector<ActivationId> entering_;
+  size_t feed_forward_ = 0;
+};
+
+/// FLOPs and bytes of all operations; saved tensors are counted once, whoever saves them.
+Cost cost_of(const Workload& workload);
+
+}  // namespace ingot::layers

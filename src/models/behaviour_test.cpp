@@ -1,0 +1,186 @@
+// What every family must keep to: documents do not leak, recomputation changes no bit, caches change no number.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "base/error.h"
+#include "models/model.h"
+
+namespace ingot::models {
+namespace {
+
+ModelConfig tiny(const std::string& family) {
+  ModelConfig c;
+  c.family = family;
+  c.layers = 3;
+  c.hidden = 24;
+  c.vocab_size = 50;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.head_dim = 8;
+  c.ffn = 40;
+  c.experts = 3;
+  c.expert_ffn = 20;
+  c.router_hidden = 12;
+  c.rope_fraction = 0.5;
+  c.layer_types = {"full", "sliding"};
+  c.window = 5;
+  c.init_deviation = 0.3;
+  return c;
+}
+
+std::unique_ptr<Model> build(const ModelConfig& config, at::ScalarType dtype) {
+  auto model = create_model(config);
+  model->allocate(dtype);
+  model->initialise(7);
+  return model;
+}
+
+at::Tensor ids_of(int64_t batch, int64_t seq, int64_t salt) { return (at::arange(batch * seq, at::kLong) * 7919 + salt).remainder(50).view({batch, seq}); }
+
+ForwardContext context_of(int64_t batch, int64_t seq, const at::Tensor& starts = {}) {
+  ForwardContext context;
+  context.sequences = std::make_shared<layers::Sequences>(batch, seq, starts, 0, at::kCPU);
+  return context;
+}
+
+class EveryFamily : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Families, EveryFamily, ::testing::Values("zaya1", "llama"), [](const auto& info) { return info.param; });
+
+TEST_P(EveryFamily, packed_documents_are_what_they_are_alone) {
+  for (const auto dtype : {at::kDouble, at::kFloat}) {
+    auto model = build(tiny(GetParam()), dtype);
+    const at::NoGradGuard no_grad;
+    const auto ids = ids_of(1, 23, 3);
+    std::vector<int32_t> starts;
+    const std::vector<std::pair<int64_t, int64_t>> documents = {{0, 9}, {9, 1}, {10, 2}, {12, 11}};
+    for (const auto& [from, length] : documents) starts.insert(starts.end(), static_cast<size_t>(length), static_cast<int32_t>(from));
+    auto packed_context = context_of(1, 23, at::tensor(starts, at::kInt).view({1, 23}));
+    const auto packed = model->forward(ids, packed_context);
+    for (const auto& [from, length] : documents) {
+      auto alone_context = context_of(1, length);
+      const auto alone = model->forward(ids.narrow(1, from, length), alone_context);
+      EXPECT_LT((packed.narrow(1, from, length) - alone).abs().max().item<double>(), dtype == at::kDouble ? 1e-10 : 2e-4) << "document at " << from;
+    }
+  }
+}
+
+struct LossAndGradients {
+  double loss;
+  std::vector<at::Tensor> gradients;
+};
+
+LossAndGradients train_once(Model& model, Recompute recompute, int64_t rows_at_a_time) {
+  const auto ids = ids_of(4, 19, 1), targets = ids_of(4, 19, 11);
+  auto starts = at::zeros({4, 19}, at::kInt);
+  starts.narrow(1, 8, 11).fill_(8);
+  LossAndGradients result{0, {}};
+  model.parameters().drop_gradients();
+  for (int64_t from = 0; from < 4; from += rows_at_a_time) {
+    auto context = context_of(rows_at_a_time, 19, starts.narrow(0, from, rows_at_a_time));
+    context.recompute = recompute;
+    const auto loss = model.loss(ids.narrow(0, from, rows_at_a_time), targets.narrow(0, from, rows_at_a_time), 1.0 / 76, context);
+    torch::autograd::backward({loss}, {at::ones_like(loss)});
+    model.parameters().collect_gradients();
+    result.loss += loss.item<double>();
+  }
+  for (const auto& p : model.parameters().all()) {
+    if (p->is_trained()) result.gradients.push_back(p->has_gradient ? p->grad.clone() : at::Tensor());
+  }
+  return result;
+}
+
+TEST_P(EveryFamily, recomputation_changes_no_bit_of_loss_or_gradients) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    auto model = build(tiny(GetParam()), dtype);
+    const auto none = train_once(*model, Recompute::none, 4);
+    for (const auto mode : {Recompute::selective, Recompute::full}) {
+      const auto again = train_once(*model, mode, 4);
+      EXPECT_EQ(none.loss, again.loss);
+      for (size_t i = 0; i < none.gradients.size(); ++i) EXPECT_TRUE(at::equal(none.gradients[i], again.gradients[i])) << model->parameters().all()[i]->name;
+    }
+  }
+}
+
+TEST_P(EveryFamily, microbatches_add_up_to_the_batch) {
+  auto model = build(tiny(GetParam()), at::kDouble);
+  const auto whole = train_once(*model, Recompute::none, 4), halves = train_once(*model, Recompute::none, 2);
+  EXPECT_NEAR(whole.loss, halves.loss, 1e-12);
+  for (size_t i = 0; i < whole.gradients.size(); ++i) EXPECT_LT((whole.gradients[i] - halves.gradients[i]).abs().max().item<double>(), 1e-12);
+}
+
+TEST_P(EveryFamily, gradients_agree_with_finite_differences) {
+  auto model = build(tiny(GetParam()), at::kDouble);
+  const auto ids = ids_of(2, 13, 1), targets = ids_of(2, 13, 11);
+  const auto loss_now = [&] {
+    const at::NoGradGuard no_grad;
+    auto context = context_of(2, 13);
+    return model->loss(ids, targets, 1.0 / 26, context).item<double>();
+  };
+  auto context = context_of(2, 13);
+  const auto loss = model->loss(ids, targets, 1.0 / 26, context);
+  torch::autograd::backward({loss}, {at::ones_like(loss)});
+  model->parameters().collect_gradients();
+  constexpr double kStep = 1e-6;
+  for (const auto& p : model->parameters().all()) {
+    if (!p->is_trained() || !p->has_gradient) continue;
+    const int64_t at = p->elements() / 2;  // one element of each tensor
+    auto flat = p->value.detach().view({-1});
+    const double before = flat[at].item<double>();
+    flat[at] = before + kStep;
+    const double above = loss_now();
+    flat[at] = before - kStep;
+    const double below = loss_now();
+    flat[at] = before;
+    EXPECT_NEAR(p->grad.view({-1})[at].item<double>(), (above - below) / (2 * kStep), 2e-7) << p->name;
+  }
+}
+
+TEST_P(EveryFamily, feeding_in_pieces_through_a_cache_gives_the_numbers_of_one_pass) {
+  auto model = build(tiny(GetParam()), at::kDouble);
+  const at::NoGradGuard no_grad;
+  const auto ids = ids_of(2, 17, 5);
+  auto whole_context = context_of(2, 17);
+  const auto whole = model->forward(ids, whole_context);
+  std::vector<LayerCache> caches(3);
+  int64_t at = 0;
+  for (const int64_t length : {1, 1, 5, 2, 8}) {
+    ForwardContext context;
+    context.sequences = std::make_shared<layers::Sequences>(2, length, at::Tensor(), at, at::kCPU);
+    context.caches = &caches;
+    const auto part = model->forward(ids.narrow(1, at, length), context);
+    EXPECT_LT((part - whole.narrow(1, at, length)).abs().max().item<double>(), 1e-11) << "tokens from " << at;
+    at += length;
+  }
+}
+
+TEST_P(EveryFamily, narrow_and_wide_runs_agree) {
+  auto wide = build(tiny(GetParam()), at::kDouble), narrow = build(tiny(GetParam()), at::kFloat);
+  const at::NoGradGuard no_grad;
+  auto a = context_of(2, 20), b = context_of(2, 20);
+  const auto difference = wide->forward(ids_of(2, 20, 9), a) - narrow->forward(ids_of(2, 20, 9), b);
+  EXPECT_LT(difference.abs().max().item<double>(), 1e-4);
+}
+
+TEST(ImpossibleSizes, are_refused_with_sizes_that_would_work) {
+  const auto message = [](auto change) {
+    auto config = tiny("zaya1");
+    change(config);
+    try {
+      create_model(config);
+    } catch (const base::ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(message([](auto& c) { c.heads = 5; }), HasSubstr("4 or 6 would work"));
+  EXPECT_THAT(message([](auto& c) { c.head_dim = 0; c.hidden = 23; }), HasSubstr("20 or 24 would work"));
+  EXPECT_THAT(message([](auto& c) { c.top_k = 2; }), HasSubstr("one expert"));
+  EXPECT_THAT(message([](auto& c) { c.rope_fraction = 0.4; }), HasSubstr("must be even"));
+  EXPECT_THAT(message([](auto& c) { c.layer_types = {"slidng"}; }), HasSubstr("did you mean 'sliding'"));
+  EXPECT_THAT(message([](auto& c) { c.family = "lama"; }), HasSubstr("did you mean 'llama'"));
+}
+
+}  // namespace
+}  // namespace ingot::models

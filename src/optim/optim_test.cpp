@@ -1,0 +1,158 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "optim/newton_schulz.h"
+#include "optim/optimizer.h"
+#include "optim/schedule.h"
+
+namespace ingot::optim {
+namespace {
+
+at::Tensor random(at::IntArrayRef sizes, uint64_t seed) {
+  auto generator = at::detail::createCPUGenerator(seed);
+  return at::randn(sizes, generator, at::kDouble);
+}
+
+// The definition from facts zaya1 §5.1, written out for one matrix.
+at::Tensor iterated(at::Tensor x, int64_t steps) {
+  const bool tall = x.size(0) > x.size(1);
+  if (tall) x = x.t();
+  x = x / (x.norm() + 1e-7);
+  for (int64_t i = 0; i < steps; ++i) {
+    const auto gram = at::mm(x, x.t());
+    x = 3.4445 * x + at::mm(-4.7750 * gram + 2.0315 * at::mm(gram, gram), x);
+  }
+  return tall ? x.t() : x;
+}
+
+TEST(NewtonSchulz, every_form_and_shape_follows_the_definition) {
+  for (const auto [rows, cols] : {std::pair{1, 1}, {3, 17}, {40, 40}, {65, 50}, {300, 280}, {300, 130}, {270, 700}}) {
+    const auto x = random({rows, cols}, 1);
+    const auto expected = iterated(x, 5);
+    EXPECT_LT((newton_schulz(x, 5) - expected).abs().max().item<double>(), 1e-12) << rows << "x" << cols;
+    EXPECT_LT((newton_schulz(x.to(at::kFloat), 5) - expected).abs().max().item<double>(), 2e-4) << rows << "x" << cols;
+  }
+}
+
+TEST(NewtonSchulz, nearly_singular_matrices_stay_close_in_fp32) {
+  // Singular values from 1 down to 1e-5.
+  const auto left = std::get<0>(at::linalg_qr(random({96, 96}, 1))), right = std::get<0>(at::linalg_qr(random({400, 96}, 2)));
+  const auto x = at::mm(left * at::pow(10.0, at::linspace(0, -5, 96, at::kDouble)), right.t());
+  EXPECT_LT((newton_schulz(x.to(at::kFloat), 5) - iterated(x, 5)).abs().max().item<double>(), 5e-3);
+}
+
+TEST(NewtonSchulz, a_stack_is_its_matrices_whatever_the_threads) {
+  const auto x = random({7, 12, 30}, 3).to(at::kFloat);
+  const auto stacked = newton_schulz(x, 5);
+  for (int64_t i = 0; i < 7; ++i) EXPECT_TRUE(at::equal(stacked[i], newton_schulz(x[i], 5)));
+}
+
+TEST(NewtonSchulz, a_zero_matrix_stays_zero) { EXPECT_EQ(newton_schulz(at::zeros({4, 9}), 5).abs().max().item<float>(), 0); }
+
+TEST(Schedule, has_the_shapes_it_promises) {
+  OptimizerConfig c;
+  c.warmup_steps = 10;
+  c.final_lr_fraction = 0.1;
+  for (const char* name : {"constant", "linear", "cosine", "wsd"}) {
+    c.schedule = name;
+    EXPECT_DOUBLE_EQ(learning_rate(c, 2, 0, 100), 0.2) << name;
+    EXPECT_DOUBLE_EQ(learning_rate(c, 2, 9, 100), 2) << name;
+    const double last = learning_rate(c, 2, 99, 100);
+    EXPECT_NEAR(last, c.schedule == "constant" ? 2 : 0.2, 1e-12) << name;
+    for (int64_t step = 10; step < 99; ++step) EXPECT_GE(learning_rate(c, 2, step, 100), learning_rate(c, 2, step + 1, 100)) << name;
+  }
+  c.schedule = "wsd";
+  c.decay_fraction = 0.2;
+  EXPECT_DOUBLE_EQ(learning_rate(c, 2, 79, 100), 2);
+  EXPECT_LT(learning_rate(c, 2, 80, 100), 2);
+  c.warmup_steps = 0;
+  EXPECT_GT(learning_rate(c, 2, 0, 1), 0);  // a run of one step has a rate
+}
+
+struct Fixture {
+  layers::ParameterList list;
+  layers::Parameter& add(const std::string& name, tensor::Shape shape, layers::Parameter::Kind kind) {
+    auto& p = list.add({.name = name, .shape = std::move(shape), .kind = kind, .keeps_fp32 = kind == layers::Parameter::Kind::buffer});
+    return p;
+  }
+};
+
+using Kind = layers::Parameter::Kind;
+
+TEST(Optimizer, muon_takes_hidden_matrices_and_adamw_the_rest) {
+  OptimizerConfig config;
+  const auto parameter = [](Kind kind) { return layers::Parameter{.name = "p", .shape = {2, 2}, .kind = kind}; };
+  EXPECT_TRUE(takes_muon(parameter(Kind::matrix), config));
+  for (const auto kind : {Kind::embedding, Kind::head, Kind::convolution, Kind::vector}) EXPECT_FALSE(takes_muon(parameter(kind), config));
+  EXPECT_TRUE(takes_decay(parameter(Kind::convolution)));
+  EXPECT_FALSE(takes_decay(parameter(Kind::embedding)));
+  config.name = "adamw";
+  EXPECT_FALSE(takes_muon(parameter(Kind::matrix), config));
+}
+
+TEST(Optimizer, clips_by_the_global_norm_and_counts_missing_gradients_as_zero) {
+  Fixture f;
+  auto &a = f.add("a", {3}, Kind::vector), &b = f.add("b", {4}, Kind::vector);
+  f.list.allocate(at::kDouble, at::kCPU);
+  OptimizerConfig config;
+  config.name = "adamw";
+  config.eps = 1;  // so that the size of the gradient shows in the step
+  config.clip = 1;
+  Optimizer optimizer(f.list, config);
+  a.accumulate(at::full({3}, 4.0, at::kDouble));
+  const auto norm = optimizer.gradient_norm();
+  EXPECT_NEAR(norm.norm, std::sqrt(48.0), 1e-12);
+  optimizer.step(0.1, norm.norm);
+  const double g = 4 / std::sqrt(48.0);
+  EXPECT_NEAR(a.value[0].item<double>(), -0.1 * g / (g + 1), 1e-12);
+  EXPECT_EQ(b.value.abs().max().item<double>(), 0);
+  EXPECT_FALSE(a.has_gradient);
+}
+
+TEST(Optimizer, names_the_first_gradient_that_is_not_finite) {
+  Fixture f;
+  auto &a = f.add("a", {3}, Kind::vector), &b = f.add("b", {4}, Kind::vector);
+  f.list.allocate(at::kFloat, at::kCPU);
+  Optimizer optimizer(f.list, {});
+  a.accumulate(at::ones({3}));
+  b.accumulate(at::tensor({1.f, 2.f, std::nanf(""), 4.f}));
+  EXPECT_EQ(optimizer.gradient_norm().first_nonfinite, "b");
+}
+
+TEST(Optimizer, keeps_fp32_masters_of_bf16_weights) {
+  Fixture f;
+  auto& w = f.add("w", {4, 4}, Kind::matrix);
+  f.list.allocate(at::kBFloat16, at::kCPU);
+  OptimizerConfig config;
+  config.name = "adamw";
+  config.weight_decay = 0;
+  Optimizer optimizer(f.list, config);
+  for (int i = 0; i < 50; ++i) {
+    w.accumulate(at::ones({4, 4}));
+    optimizer.step(1e-5, 0);
+  }
+  EXPECT_NEAR(optimizer.master_of(w)[0][0].item<float>(), -50e-5, 1e-6);  // each step alone is below bf16's resolution at the end
+  EXPECT_TRUE(at::equal(w.value.detach(), optimizer.master_of(w).to(at::kBFloat16)));
+}
+
+TEST(Balancing, moves_biases_against_the_load_and_leaves_the_skip_class_alone) {
+  Fixture f;
+  auto& bias = f.add("bias", {4}, Kind::buffer);  // three experts and a skip class
+  f.list.allocate(at::kFloat, at::kCPU);
+  OptimizerConfig config;
+  config.balancing_lr = 0.01;
+  Optimizer optimizer(f.list, config);
+  optimizer.balance(bias, at::tensor({90, 9, 1, 50}, at::kLong), 3);
+  const auto* b = bias.value.data_ptr<float>();
+  EXPECT_NEAR(b[0], -0.01, 1e-5);
+  EXPECT_GT(b[1], 0);
+  EXPECT_GT(b[2], 0);
+  EXPECT_EQ(b[3], 0);
+  config.balance_skip = true;
+  Optimizer with_skip(f.list, config);
+  with_skip.balance(bias, at::tensor({25, 25, 25, 25}, at::kLong), 3);
+  EXPECT_EQ(b[3], 0);  // an even load pulls nowhere
+}
+
+}  // namespace
+}  // namespace ingot::optim

@@ -1,0 +1,67 @@
+#include "train/config.h"
+
+#include "base/error.h"
+
+namespace ingot::train {
+
+using base::at_least;
+using base::NumberRange;
+using base::SettingsTable;
+
+namespace {
+
+void declare_phase(SettingsTable& table, PhaseConfig& p) {
+  table.add("name", p.name, "shown in the log");
+  table.add("tokens", p.tokens, at_least(0), "length in tokens, rounded up to whole steps");
+  table.add("steps", p.steps, at_least(0), "length in steps, instead of tokens");
+  table.add("seq_len", p.seq_len, at_least(0), "context length; 0 = data.seq_len");
+  table.add("batch_size", p.batch_size, at_least(0), "sequences per step; 0 = train.batch_size");
+  table.add("rope_base", p.rope_base, NumberRange{0, 1e15}, "RoPE base of full layers; 0 = model.rope_base");
+  table.add("lr", p.lr, NumberRange{0, 10}, "peak learning rate; 0 = optimizer.lr");
+  table.add("final_lr_fraction", p.final_lr_fraction, NumberRange{-1, 1}, "-1 = optimizer.final_lr_fraction");
+  table.add("warmup_steps", p.warmup_steps, at_least(-1), "-1 = optimizer.warmup_steps");
+  table.add("schedule", p.schedule, {"", "constant", "linear", "cosine", "wsd"}, "empty = optimizer.schedule");
+  table.add("sources", p.sources, "data mix as \"weight path\"; empty = data.sources");
+}
+
+}  // namespace
+
+SettingsTable settings_of(RunConfig& c) {
+  SettingsTable table;
+  models::declare_settings(table, c.model);
+  data::declare_settings(table, c.data);
+  optim::declare_settings(table, c.optimizer);
+  auto& t = c.train;
+  table.add("train.steps", t.steps, at_least(1), "optimizer steps, when there are no phases");
+  table.add("train.batch_size", t.batch_size, at_least(1), "sequences per step");
+  table.add("train.microbatch_size", t.microbatch_size, at_least(0), "sequences per forward pass; 0 = the whole batch");
+  table.add("train.precision", t.precision, {"fp64", "fp32", "bf16"}, "compute dtype; masters and moments are fp32 or wider");
+  table.add("train.recompute", t.recompute, {"none", "selective", "full"}, "activations made again in backward: none, the feed-forward half, whole blocks");
+  table.add("train.device", t.device, {"auto", "cpu", "cuda"}, "auto = a GPU if there is one");
+  table.add("train.seed", t.seed, at_least(0), "of the initial weights");
+  table.add("train.threads", t.threads, base::IntegerRange{0, 4096}, "CPU threads; 0 = all cores");
+  table.add("train.validation_every", t.validation_every, at_least(0), "steps between validations; 0 = never");
+  table.add("train.validation_batches", t.validation_batches, at_least(1), "batches per validation");
+  table.add_list("train.phases", t.phases, declare_phase, "phases of the recipe, in order");
+  checkpoint::declare_settings(table, c.checkpoint);
+  table.add("resilience.nonfinite", c.resilience.nonfinite, {"skip", "stop"}, "NaN or Inf in loss or gradients: skip the update, or stop");
+  table.add("resilience.nonfinite_limit", c.resilience.nonfinite_limit, at_least(1), "skipped steps in a row before the run stops");
+  declare_settings(table, c.log);
+  return table;
+}
+
+void check(const RunConfig& c) {
+  const auto check_batch = [&](int64_t batch, const std::string& where) {
+    const int64_t micro = c.train.microbatch_size;
+    if (micro > 0 && batch % micro != 0)
+      throw base::ConfigError("{} = {} is not a multiple of train.microbatch_size = {}; {} would work", where, batch, micro, (batch / micro + 1) * micro);
+  };
+  check_batch(c.train.batch_size, "train.batch_size");
+  for (const auto& phase : c.train.phases) {
+    if ((phase.tokens > 0) == (phase.steps > 0))
+      throw base::ConfigError("train.phases '{}' needs either tokens or steps (it has tokens = {}, steps = {})", phase.name, phase.tokens, phase.steps);
+    if (phase.batch_size > 0) check_batch(phase.batch_size, "batch_size of phase '" + phase.name + "'");
+  }
+}
+
+}  // namespace ingot::train

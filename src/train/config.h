@@ -1,0 +1,60 @@
+// The groups `train` and `resilience`, and the configuration of a whole run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/settings.h"
+#include "checkpoint/config.h"
+#include "data/config.h"
+#include "models/config.h"
+#include "optim/config.h"
+#include "train/metrics/config.h"
+
+namespace ingot::train {
+
+/// A stretch of the run with its own context, data and learning rate. 0, -1 or empty = as in the groups data and optimizer.
+struct PhaseConfig {
+  std::string name = "main";
+  int64_t tokens = 0;   // rounded up to whole steps
+  int64_t steps = 0;    // instead of tokens
+  int64_t seq_len = 0, batch_size = 0;
+  double rope_base = 0, lr = 0, final_lr_fraction = -1;
+  int64_t warmup_steps = -1;
+  std::string schedule;
+  std::vector<std::string> sources;  // "weight path"
+};
+
+struct TrainConfig {
+  int64_t steps = 1000;
+  int64_t batch_size = 8, microbatch_size = 0;  // sequences; microbatch 0 = the whole batch at once
+  std::string precision = "fp32", recompute = "none", device = "auto";
+  int64_t seed = 1234;
+  int64_t threads = 0;  // 0 = all cores
+  int64_t validation_every = 0, validation_batches = 8;
+  std::vector<PhaseConfig> phases;
+};
+
+struct ResilienceConfig {
+  std::string nonfinite = "skip";   // NaN or Inf in loss or gradients: skip the update, or stop
+  int64_t nonfinite_limit = 10;     // consecutive skipped steps before the run stops
+};
+
+struct RunConfig {
+  models::ModelConfig model;
+  data::DataConfig data;
+  optim::OptimizerConfig optimizer;
+  TrainConfig train;
+  checkpoint::CheckpointConfig checkpoint;
+  ResilienceConfig resilience;
+  LogConfig log;
+};
+
+/// Every setting of a run, bound to `config`.
+base::SettingsTable settings_of(RunConfig& config);
+
+/// Checks that need several groups: batch against microbatch, vocabulary, phases. Throws ConfigError.
+void check(const RunConfig& config);
+
+}  // namespace ingot::train

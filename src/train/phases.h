@@ -1,0 +1,32 @@
+// The phases of a recipe laid out over the steps of a run.
+#pragma once
+
+#include <vector>
+
+#include "train/config.h"
+
+namespace ingot::train {
+
+struct Phase {
+  std::string name;
+  int64_t first_step = 0, steps = 0;  // of the run, from 0
+  int64_t batch_size = 0;
+  double rope_base = 0, peak_lr = 0;
+  optim::OptimizerConfig optimizer;  // with this phase's schedule
+  data::DataConfig data;             // with this phase's seq_len, sources and a seed of its own
+
+  int64_t end_step() const { return first_step + steps; }
+  int64_t tokens_per_step() const { return batch_size * data.seq_len; }
+};
+
+/// At least one phase; without train.phases the whole run is one.
+std::vector<Phase> lay_out_phases(const RunConfig& config);
+
+/// The phase that `step` belongs to (the last one when the run is over).
+const Phase& phase_at(const std::vector<Phase>& phases, int64_t step);
+
+int64_t total_steps(const std::vector<Phase>& phases);
+/// Tokens trained on before `step`.
+int64_t tokens_before(const std::vector<Phase>& phases, int64_t step);
+
+}  // namespace ingot::train

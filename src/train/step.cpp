@@ -1,0 +1,116 @@
+#include "train/step.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace ingot::train {
+namespace {
+
+at::Tensor narrow_rows(const at::Tensor& x, int64_t from, int64_t count) { return x.defined() ? x.narrow(0, from, count) : x; }
+
+int64_t count_targets(const data::Batch& batch) {
+  return std::count_if(batch.targets.begin(), batch.targets.end(), [](int32_t id) { return id >= 0; });
+}
+
+// Remembers the first layer whose output is not finite.
+class FiniteWatch : public models::Observer {
+ public:
+  std::string first;
+  void on_hidden(int64_t layer, const at::Tensor& residual) override {
+    if (first.empty() && !at::isfinite(residual).all().item<bool>())
+      first = layer < 0 ? "the embedding's output" : fmt::format("the output of layer {}", layer);
+  }
+};
+
+}  // namespace
+
+void ExpertCounter::on_routing(int64_t layer, const layers::Routing& routing) {
+  auto& count = counts_[static_cast<size_t>(layer)];
+  const auto seen = routing.choice.bincount({}, routing.logits.size(1)).cpu();
+  count = count.defined() ? count + seen : seen;
+}
+
+TrainingStep::TrainingStep(models::Model& model, optim::Optimizer& optimizer, models::Recompute recompute, int64_t microbatch)
+    : model_(model), optimizer_(optimizer), recompute_(recompute), microbatch_(microbatch), counter_(model.config().layers) {}
+
+TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch) const {
+  const auto tensor = [&](const std::vector<int32_t>& values, at::ScalarType dtype) {
+    const auto host = at::from_blob(const_cast<int32_t*>(values.data()), {batch.batch, batch.seq}, at::kInt);
+    return host.to(dtype).to(model_.device()).clone();
+  };
+  const bool has_documents = std::any_of(batch.document_starts.begin(), batch.document_starts.end(), [](int32_t start) { return start != 0; });
+  return {tensor(batch.inputs, at::kLong), tensor(batch.targets, at::kLong), has_documents ? tensor(batch.document_starts, at::kInt) : at::Tensor()};
+}
+
+models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Observer* observer) const {
+  models::ForwardContext context;
+  context.sequences = std::make_shared<layers::Sequences>(t.ids.size(0), t.ids.size(1), t.document_start, 0, model_.device());
+  context.recompute = recompute_;
+  context.observer = observer;
+  return context;
+}
+
+StepResult TrainingStep::run(const data::Batch& batch, double lr) {
+  StepResult result;
+  counter_.clear();
+  const Tensors all = on_device(batch);
+  const int64_t rows = microbatch_ > 0 ? microbatch_ : batch.batch;
+  // Every target of the global batch weighs the same, however documents and padding fall into microbatches.
+  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, count_targets(batch)));
+  for (int64_t from = 0; from < batch.batch; from += rows) {
+    const int64_t count = std::min(rows, batch.batch - from);
+    const Tensors part = {narrow_rows(all.ids, from, count), narrow_rows(all.targets, from, count), narrow_rows(all.document_start, from, count)};
+    auto context = context_for(part, &counter_);
+    const auto loss = model_.loss(part.ids, part.targets, scale, context);
+    torch::autograd::backward({loss}, {at::ones_like(loss)});
+    model_.parameters().collect_gradients();
+    result.loss += loss.item<double>();
+  }
+
+  const auto norm = optimizer_.gradient_norm();
+  result.grad_norm = norm.norm;
+  if (!std::isfinite(result.loss)) result.reason = first_nonfinite_activation(all);
+  else if (!norm.first_nonfinite.empty()) result.reason = "the gradient of " + norm.first_nonfinite;
+  result.skipped = !result.reason.empty();
+  if (result.skipped) model_.parameters().drop_gradients();
+  else update(lr, norm.norm);
+
+  for (const auto& count : counter_.counts()) {
+    if (count.defined()) result.expert_tokens.emplace_back(count.data_ptr<int64_t>(), count.data_ptr<int64_t>() + count.numel());
+  }
+  return result;
+}
+
+void TrainingStep::update(double lr, double norm) {
+  optimizer_.step(lr, norm);
+  for (int64_t layer = 0; layer < model_.config().layers; ++layer) {
+    const auto& count = counter_.counts()[static_cast<size_t>(layer)];
+    auto* bias = model_.balancing_bias(layer);
+    if (bias && count.defined()) optimizer_.balance(*bias, count, model_.config().experts);
+  }
+}
+
+double TrainingStep::evaluate(const data::Batch& batch, int64_t& targets) {
+  const at::NoGradGuard no_grad;
+  targets = count_targets(batch);
+  const Tensors all = on_device(batch);
+  auto context = context_for(all, nullptr);
+  return model_.loss(all.ids, all.targets, 1.0 / static_cast<double>(std::max<int64_t>(1, targets)), context).item<double>();
+}
+
+std::string TrainingStep::first_nonfinite_activation(const Tensors& tensors) {
+  const at::NoGradGuard no_grad;
+  for (const auto& p : model_.parameters().all()) {
+    if (!at::isfinite(p->value).all().item<bool>()) return "the weight " + p->name;
+  }
+  FiniteWatch watch;
+  auto context = context_for(tensors, &watch);
+  model_.forward(tensors.ids, context);
+  return watch.first.empty() ? "the loss" : watch.first;
+}
+
+}  // namespace ingot::train

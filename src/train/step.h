@@ -1,0 +1,63 @@
+// One training step on one device: microbatches forward and backward, gradient norm, update. Follow `run` to see a batch
+// become new weights.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string>
+#include <vector>
+
+#include "data/loader.h"
+#include "models/model.h"
+#include "optim/optimizer.h"
+
+namespace ingot::train {
+
+struct StepResult {
+  double loss = 0;       // mean over the batch's targets, nats
+  double grad_norm = 0;  // before clipping
+  bool skipped = false;  // NaN or Inf: nothing was updated
+  std::string reason;    // which tensor was not finite first
+  std::vector<std::vector<int64_t>> expert_tokens;  // [layers][classes]; empty without experts
+};
+
+/// Counts the tokens of each class of each layer's router.
+class ExpertCounter : public models::Observer {
+ public:
+  explicit ExpertCounter(int64_t layers) : counts_(static_cast<size_t>(layers)) {}
+  void on_routing(int64_t layer, const layers::Routing& routing) override;
+  /// int64 [classes] on the host, undefined for a layer without a router.
+  const std::vector<at::Tensor>& counts() const { return counts_; }
+  void clear() { counts_.assign(counts_.size(), at::Tensor()); }
+
+ private:
+  std::vector<at::Tensor> counts_;
+};
+
+class TrainingStep {
+ public:
+  /// Model and optimizer must outlive it. `microbatch` sequences at a time; 0 = all.
+  TrainingStep(models::Model& model, optim::Optimizer& optimizer, models::Recompute recompute, int64_t microbatch);
+
+  StepResult run(const data::Batch& batch, double lr);
+
+  /// Mean loss of a batch without gradients or update; `targets` receives how many targets it had.
+  double evaluate(const data::Batch& batch, int64_t& targets);
+
+ private:
+  struct Tensors {
+    at::Tensor ids, targets, document_start;  // [rows, seq]
+  };
+  Tensors on_device(const data::Batch& batch) const;
+  models::ForwardContext context_for(const Tensors& tensors, models::Observer* observer) const;
+  void update(double lr, double norm);
+  std::string first_nonfinite_activation(const Tensors& tensors);
+
+  models::Model& model_;
+  optim::Optimizer& optimizer_;
+  models::Recompute recompute_;
+  int64_t microbatch_;
+  ExpertCounter counter_;
+};
+
+}  // namespace ingot::train

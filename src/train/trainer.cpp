@@ -1,0 +1,218 @@
+#include "train/trainer.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "base/text.h"
+#include "checkpoint/folder.h"
+#include "data/export_tokenizer.h"
+#include "layers/cost.h"
+#include "layers/dtype.h"
+#include "optim/schedule.h"
+#include "train/metrics/step_line.h"
+
+namespace ingot::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+
+at::Device device_named(const std::string& name) {
+  const bool gpu = at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
+  if (name == "cuda" && !gpu) throw base::ConfigError("train.device = cuda, but this program sees no GPU; run ingot doctor, or set train.device = cpu");
+  return name == "cpu" || !gpu ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
+}
+
+}  // namespace
+
+Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast)
+    : config_(std::move(config)), options_(std::move(options)), forecast_(forecast) {
+  check(config_);
+  if (config_.train.threads > 0) at::set_num_threads(static_cast<int>(config_.train.threads));
+  phases_ = lay_out_phases(config_);
+  config_toml_ = settings_of(config_).dump_toml();
+  model_ = models::create_model(config_.model);
+  model_->allocate(layers::compute_dtype(config_.train.precision), device_named(config_.train.device));
+  model_->initialise(static_cast<uint64_t>(config_.train.seed));
+  optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), config_.optimizer);
+  step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, models::recompute_from_name(config_.train.recompute), config_.train.microbatch_size);
+  if (!config_.data.tokenizer.empty()) {
+    tokenizer_ = data::load_tokenizer(config_.data.tokenizer);
+    if (tokenizer_->vocab_size() > config_.model.vocab_size)
+      throw base::ConfigError("the tokenizer {} has {} tokens, but model.vocab_size is {}; {} would work", config_.data.tokenizer, tokenizer_->vocab_size(),
+                              config_.model.vocab_size, (tokenizer_->vocab_size() + 63) / 64 * 64);
+  }
+  if (data::has_validation(config_.data) && config_.train.validation_every > 0)
+    validation_ = std::make_unique<data::Loader>(config_.data, data::Split::validation, data::LoaderOptions{config_.model.vocab_size});
+  restore();
+  enter_phase(phase_at(phases_, progress_.step));
+  prepare_run_dir();
+}
+
+void Trainer::restore() {
+  const fs::path own = options_.run_dir / "checkpoints";
+  std::optional<fs::path> source;
+  if (options_.resume == "auto") {
+    if (const auto newest = checkpoint::latest(own)) source = newest->path;
+  } else if (options_.resume == "never") {
+    if (!checkpoint::all(own).empty())
+      throw base::ConfigError("{} already holds checkpoints; with --resume never choose another --run-dir, or resume with --resume auto", own.string());
+  } else {
+    const fs::path given = options_.resume;
+    const auto newest = checkpoint::latest(given);
+    source = newest ? newest->path : given;
+  }
+  if (!source) return;
+  const checkpoint::Reader reader(*source);
+  progress_ = load_run(reader, {*model_, *optimizer_});
+  resumed_data_ = reader.extra("data");
+  last_saved_step_ = progress_.step;
+  base::log_info("resumed from {} (step {})", source->string(), progress_.step);
+}
+
+void Trainer::enter_phase(const Phase& phase) {
+  if (phase_ == &phase) return;
+  prefetcher_.reset();
+  loader_ = std::make_unique<data::Loader>(phase.data, data::Split::train, data::LoaderOptions{config_.model.vocab_size});
+  if (!resumed_data_.empty() && progress_.step > phase.first_step) loader_->check_resumable(data::LoaderState::from_json(resumed_data_));
+  resumed_data_.clear();
+  prefetcher_ = std::make_unique<data::Prefetcher>(*loader_, config_.data.prefetch, phase.batch_size);
+  if (phase.rope_base != config_.model.rope_base || phase_ != nullptr) model_->set_rope_base(phase.rope_base);
+  if (phases_.size() > 1)
+    base::log_info("phase '{}': steps {} to {}, context {}, {} sequences per step, RoPE base {}, peak learning rate {}", phase.name, phase.first_step + 1,
+                   phase.end_step(), phase.data.seq_len, phase.batch_size, phase.rope_base, phase.peak_lr);
+  phase_ = &phase;
+}
+
+void Trainer::prepare_run_dir() {
+  base::make_directories(options_.run_dir);
+  base::log_to_file((options_.run_dir / "log.txt").string());
+  base::write_file_atomically(options_.run_dir / "config.toml", config_toml_);
+  write_run_facts(options_.run_dir, facts());
+  if (tokenizer_) {  // generation and export need it, wherever the run directory goes
+    base::make_directories(options_.run_dir / "tokenizer");
+    data::export_tokenizer(*tokenizer_, options_.run_dir / "tokenizer");
+  }
+  base::log_info("{} parameters ({} active per token without embeddings), {}, {} on {}", base::format_count(static_cast<double>(model_->parameters().trained_elements())),
+                 base::format_count(static_cast<double>(model_->active_elements())), config_.train.precision, config_.model.family, facts().device);
+  base::log_info("{}", mfu_convention(forecast_.gemm_flops / 1e12, "this machine's measured GEMM rate"));
+  sink_ = std::make_unique<MetricsSink>(options_.run_dir, config_.log, progress_.step);
+}
+
+RunFacts Trainer::facts() const {
+  RunFacts facts;
+  facts.version = options_.version;
+  facts.model = config_.model.family;
+  facts.parameters = model_->parameters().trained_elements();
+  facts.active_parameters = model_->active_elements();
+  facts.device = model_->device().is_cpu() ? fmt::format("cpu: {} threads of {}", at::get_num_threads(), base::cpu_name()) : model_->device().str();
+  facts.precision = config_.train.precision;
+  facts.peak_tflops = forecast_.gemm_flops / 1e12;
+  facts.mfu_convention = layers::kMfuConvention;
+  return facts;
+}
+
+void Trainer::run(const resilience::StopSignal& stop) {
+  const int64_t steps = total_steps(phases_);
+  while (progress_.step < steps && stop.received() == 0) {
+    const Phase& phase = phase_at(phases_, progress_.step);
+    enter_phase(phase);
+    StepRecord record = take_step(phase);
+    if (validation_ && (is_due(config_.train.validation_every) || progress_.step == steps)) record.validation_loss = validate();
+    sink_->record(std::move(record));
+    if (is_due(config_.checkpoint.every)) save();
+  }
+  if (stop.received() != 0) base::log_info("stopped by signal {} after step {}", stop.received(), progress_.step);
+  if (config_.checkpoint.every > 0 && progress_.step != last_saved_step_ && !save())
+    throw base::CheckpointError("the last checkpoint (step {}) could not be saved; the run directory keeps that of step {}", progress_.step, last_saved_step_);
+}
+
+StepRecord Trainer::take_step(const Phase& phase) {
+  const int64_t step = progress_.step, in_phase = step - phase.first_step;
+  const auto start = Clock::now();
+  const data::Batch batch = prefetcher_->get(in_phase * phase.batch_size, phase.batch_size);
+  const double lr = optim::learning_rate(phase.optimizer, phase.peak_lr, in_phase, phase.steps);
+  const StepResult result = step_->run(batch, lr);
+  const double step_ms = milliseconds_since(start);
+  smoothed_step_ms_ = smoothed_step_ms_ == 0 ? step_ms : 0.9 * smoothed_step_ms_ + 0.1 * step_ms;
+  if (result.skipped) handle_skip(result, step + 1);
+  else skipped_in_a_row_ = 0;
+  ++progress_.step;
+  progress_.tokens += phase.tokens_per_step();
+
+  StepRecord record;
+  record.step = progress_.step;
+  record.steps = total_steps(phases_);
+  record.tokens = progress_.tokens;
+  record.loss = result.loss;
+  record.grad_norm = result.grad_norm;
+  record.lr = lr;
+  record.step_ms = step_ms;
+  record.tokens_per_s = static_cast<double>(phase.tokens_per_step()) * 1e3 / step_ms;
+  record.flops_per_token = model_->training_flops_per_token(phase.data.seq_len);
+  record.tflops = record.flops_per_token * record.tokens_per_s / 1e12;
+  record.mfu = forecast_.gemm_flops > 0 ? record.tflops * 1e12 / forecast_.gemm_flops : 0;
+  record.memory_peak_bytes = base::peak_resident_bytes();
+  record.predicted_step_ms = forecast_.step_ms;
+  record.predicted_memory_bytes = forecast_.memory_bytes;
+  record.eta_s = static_cast<double>(record.steps - record.step) * smoothed_step_ms_ / 1e3;
+  record.skipped = result.skipped;
+  if (!result.expert_tokens.empty()) record.expert_load = expert_load_of(result.expert_tokens);
+  return record;
+}
+
+void Trainer::handle_skip(const StepResult& result, int64_t step) {
+  ++skipped_in_a_row_;
+  const auto what = fmt::format("step {}: NaN or Inf, first in {} (loss {}, gradient norm {})", step, result.reason, result.loss, result.grad_norm);
+  if (config_.resilience.nonfinite == "stop")
+    throw base::NumericError("{}; stopped as resilience.nonfinite = stop. The weights are those of the step before; a lower optimizer.lr or fp32 may help.", what);
+  if (skipped_in_a_row_ >= config_.resilience.nonfinite_limit)
+    throw base::NumericError("{}; {} steps in a row were skipped. Resume from an earlier checkpoint with a lower optimizer.lr.", what, skipped_in_a_row_);
+  base::log_warning("{}; the update is skipped", what);
+}
+
+std::optional<double> Trainer::validate() {
+  const int64_t batches = config_.train.validation_batches, size = config_.train.batch_size;
+  double sum = 0;
+  int64_t targets = 0;
+  for (int64_t i = 0; i < batches && i * size < validation_->samples(); ++i) {
+    const int64_t count = std::min(size, validation_->samples() - i * size);
+    int64_t in_batch = 0;
+    const double loss = step_->evaluate(validation_->batch(i * size, count), in_batch);
+    sum += loss * static_cast<double>(in_batch);
+    targets += in_batch;
+  }
+  if (targets == 0) return std::nullopt;
+  const double loss = sum / static_cast<double>(targets);
+  if (progress_.best_validation_loss == 0 || loss < progress_.best_validation_loss) progress_.best_validation_loss = loss;
+  return loss;
+}
+
+bool Trainer::save() {
+  try {
+    checkpoint::SaveOptions options;
+    options.retention = {config_.checkpoint.keep, config_.checkpoint.keep_every};
+    const int64_t samples = (progress_.step - phase_->first_step) * phase_->batch_size;
+    const auto start = Clock::now();
+    const auto report = save_run(options_.run_dir / "checkpoints", {*model_, *optimizer_}, progress_, config_toml_,
+                                 loader_->state(progress_.step, samples).to_json(), options);
+    last_saved_step_ = progress_.step;
+    base::log_info("saved {} ({} in {})", report.path.string(), base::format_bytes(report.data_bytes), base::format_duration(milliseconds_since(start) / 1e3));
+    return true;
+  } catch (const base::Error& failure) {
+    base::log_error("saving the checkpoint of step {} failed: {}; training goes on, the checkpoint of step {} stays", progress_.step, failure.what(),
+                    last_saved_step_);
+    return false;
+  }
+}
+
+}  // namespace ingot::train

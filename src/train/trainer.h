@@ -1,0 +1,82 @@
+// A training run, from an empty run directory or from its last checkpoint to its last step.
+//
+// The run directory holds config.toml (as resolved), metrics.jsonl, a TensorBoard file, log.txt and checkpoints/.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "data/loader.h"
+#include "data/tokenizer.h"
+#include "models/model.h"
+#include "optim/optimizer.h"
+#include "resilience/stop_signal.h"
+#include "train/checkpointing.h"
+#include "train/config.h"
+#include "train/metrics/metrics_sink.h"
+#include "train/metrics/run_facts.h"
+#include "train/phases.h"
+#include "train/step.h"
+
+namespace ingot::train {
+
+/// What is known of the machine and foretold of the run; zero = unknown.
+struct Forecast {
+  double gemm_flops = 0;  // measured peak of the compute dtype, FLOP/s
+  double step_ms = 0;
+  int64_t memory_bytes = 0;
+};
+
+struct RunOptions {
+  std::filesystem::path run_dir;
+  std::string resume = "auto";  // auto, never, or the path of a checkpoint
+  std::string version;          // of the program, for run.json
+};
+
+class Trainer {
+ public:
+  /// Builds model, optimizer and data, and restores the checkpoint that `resume` asks for. Throws before anything is written.
+  Trainer(RunConfig config, RunOptions options, const Forecast& forecast);
+
+  /// Trains to the end, or until `stop` received a signal; then saves. Throws NumericError when too many steps in a row had
+  /// to be skipped, or at the first when resilience.nonfinite = "stop".
+  void run(const resilience::StopSignal& stop);
+
+  const models::Model& model() const { return *model_; }
+  const Progress& progress() const { return progress_; }
+
+ private:
+  void prepare_run_dir();
+  RunFacts facts() const;
+  void restore();
+  void enter_phase(const Phase& phase);
+  StepRecord take_step(const Phase& phase);
+  void handle_skip(const StepResult& result, int64_t step);
+  std::optional<double> validate();
+  /// False when the save failed; the run goes on with the checkpoints it has.
+  bool save();
+  bool is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
+
+  RunConfig config_;
+  RunOptions options_;
+  Forecast forecast_;
+  std::string config_toml_;
+  std::vector<Phase> phases_;
+  std::unique_ptr<models::Model> model_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<TrainingStep> step_;
+  std::unique_ptr<data::Tokenizer> tokenizer_;  // null when data.tokenizer is empty
+  std::unique_ptr<data::Loader> loader_, validation_;
+  std::unique_ptr<data::Prefetcher> prefetcher_;
+  std::unique_ptr<MetricsSink> sink_;
+  const Phase* phase_ = nullptr;  // the one that loader_ belongs to
+  Progress progress_;
+  std::string resumed_data_;  // loader state of the checkpoint, checked when its phase is entered
+  int64_t skipped_in_a_row_ = 0;
+  double smoothed_step_ms_ = 0;
+  int64_t last_saved_step_ = -1;
+};
+
+}  // namespace ingot::train

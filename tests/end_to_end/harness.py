@@ -1,0 +1,83 @@
+"""What the end-to-end tests share: running the program as a user would, and a small text to train on. Standard library only."""
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+INGOT = os.environ.get("INGOT_BINARY") or sys.exit("INGOT_BINARY is not set")
+
+
+def ingot(*args, status=0, timeout=300, **kw):
+    """Runs the program, asserts its exit status and returns (stdout, stderr)."""
+    done = subprocess.run([INGOT, *map(str, args)], capture_output=True, text=True, timeout=timeout, **kw)
+    assert done.returncode == status, f"ingot {' '.join(map(str, args))}: status {done.returncode}, not {status}\n{done.stdout}\n{done.stderr}"
+    return done.stdout, done.stderr
+
+
+def expect_error(*args, status, words):
+    """The call fails with this status and its message holds every one of the words."""
+    _, err = ingot(*args, status=status)
+    for word in words:
+        assert word in err, f"ingot {' '.join(map(str, args))}: '{word}' is not in the message:\n{err}"
+    assert "Exception raised from" not in err and "terminate called" not in err, err
+
+
+def make_text(path, paragraphs=400, seed=1):
+    """English-like text with structure worth learning; the same for the same arguments."""
+    rng = random.Random(seed)
+    names = "Anna Ben Clara David Eva Frank Greta Henry Iris Jonas Karla Leo Mina Nils Olga Paul Quinn Rosa Simon Tilda Ulrich Vera Walter".split()
+    verbs = "sees takes makes finds loves sells buys carries paints breaks hides mends washes brings borrows steals follows measures".split()
+    things = "bread light stone water gold wood bottle candle mirror window ladder hammer kitchen garden mountain river forest picture".split()
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(paragraphs):
+            for _ in range(rng.randint(2, 6)):
+                file.write(f"{rng.choice(names)} {rng.choice(verbs)} the {rng.choice(things)} and {rng.choice(verbs)} the {rng.choice(things)}. ")
+            file.write("\n\n")
+
+
+class Workspace:
+    """A temporary folder with a tokenizer and tokens; removed at the end unless a test failed."""
+
+    def __init__(self):
+        self.path = Path(tempfile.mkdtemp(prefix="ingot_e2e_"))
+
+    def __enter__(self):
+        make_text(self.path / "text.txt")
+        ingot("data", "train-tokenizer", self.path / "text.txt", "-o", self.path / "tokenizer", "--vocab-size", 384)
+        ingot("data", "tokenize", self.path / "text.txt", "-o", self.path / "tokens", "--tokenizer", self.path / "tokenizer")
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            print("left:", self.path)
+
+    def config(self, name="c", family="zaya1", extra="", **settings):
+        """Writes a configuration of a tiny model and returns its path."""
+        values = {"model.family": family, "model.layers": 2, "model.hidden": 32, "model.vocab_size": 384, "model.heads": 4, "model.kv_heads": 2,
+                  "model.head_dim": 8, "model.ffn": 48, "model.experts": 4, "model.expert_ffn": 24, "model.router_hidden": 16,
+                  "data.seq_len": 48, "data.tokenizer": str(self.path / "tokenizer"), "data.validation_fraction": 0.1, "train.steps": 12,
+                  "train.batch_size": 4, "optimizer.warmup_steps": 2, "checkpoint.every": 3, "checkpoint.keep": 3, "log.tensorboard": False} | settings
+        groups = {}
+        for key, value in values.items():
+            group, _, leaf = key.partition(".")
+            groups.setdefault(group, []).append(f"{leaf} = {json.dumps(value)}")
+        text = "".join(f"[{group}]\n" + "\n".join(lines) + "\n" for group, lines in groups.items())
+        text += f"[[data.sources]]\npath = {json.dumps(str(self.path / 'tokens'))}\n" + extra
+        path = self.path / f"{name}.toml"
+        path.write_text(text)
+        return path
+
+
+def metrics(run_dir):
+    return [json.loads(line) for line in (Path(run_dir) / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(run_dir):
+    """(step, loss, gradient norm) of every step, exact."""
+    return [(m["step"], m["loss"], m["grad_norm"]) for m in metrics(run_dir)]

@@ -1,0 +1,177 @@
+"""Training from text to a model: the files of a run directory, determinism, stopping and being killed, phases, generation, export."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from harness import INGOT, Workspace, expect_error, ingot, losses, metrics
+
+
+def start(*args):
+    return subprocess.Popen([INGOT, *map(str, args)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def wait_for_step(run_dir, step, process, limit=120):
+    deadline = time.time() + limit
+    while time.time() < deadline:
+        try:
+            if (run_dir / "metrics.jsonl").read_text().count("\n") >= step:
+                return
+        except FileNotFoundError:
+            pass
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    raise AssertionError(f"step {step} did not come")
+
+
+def runs_leave_their_files_and_repeat_bit_for_bit(w):
+    config = w.config(**{"log.tensorboard": True, "train.validation_every": 5, "train.validation_batches": 2})
+    ingot("train", config, "--run-dir", w.path / "a")
+    ingot("train", config, "--run-dir", w.path / "b")
+    a = losses(w.path / "a")
+    assert [step for step, *_ in a] == list(range(1, 13)), a
+    assert a == losses(w.path / "b")
+    assert a[-1][1] < a[0][1], "the loss does not fall"
+    for name in ("config.toml", "log.txt", "metrics.jsonl", "checkpoints/step_00000012/metadata.bin", "tokenizer"):
+        assert (w.path / "a" / name).exists() or name.endswith("metadata.bin"), name
+    first = metrics(w.path / "a")[0]
+    for field in ("step tokens loss grad_norm lr step_ms tokens_per_s flops_per_token tflops mfu memory_peak_bytes predicted_step_ms "
+                  "predicted_memory_bytes comm_bytes eta_s expert_load").split():
+        assert field in first, field
+    assert [m["step"] for m in metrics(w.path / "a") if "validation_loss" in m] == [5, 10, 12]
+    ingot("checkpoint", "diff", w.path / "a", w.path / "b")
+
+
+def toggles_change_no_number(w):
+    for family in ("zaya1", "llama"):
+        base = w.config(family=family, **{"checkpoint.every": 0, "train.steps": 5})
+        ingot("train", base, "--run-dir", w.path / f"{family}-base")
+        expected = losses(w.path / f"{family}-base")
+        for toggle in ("train.recompute=selective", "train.recompute=full", "data.prefetch=0", "train.threads=1"):
+            run = w.path / f"{family}-{toggle}"
+            ingot("train", base, "--run-dir", run, "--set", toggle)
+            assert losses(run) == expected, (family, toggle)
+
+
+def killed_at_any_moment_the_next_start_goes_on_bit_equal(w):
+    for precision, optimizer in (("fp32", "muon"), ("bf16", "adamw")):
+        config = w.config(**{"train.precision": precision, "optimizer.name": optimizer})
+        whole = w.path / f"whole-{precision}"
+        ingot("train", config, "--run-dir", whole)
+        for kill_after in (1, 4, 7, 11):
+            run = w.path / f"killed-{precision}-{kill_after}"
+            process = start("train", config, "--run-dir", run)
+            wait_for_step(run, kill_after, process)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            ingot("train", config, "--run-dir", run)
+            assert losses(run) == losses(whole), (precision, kill_after)
+            ingot("checkpoint", "diff", run, whole)
+
+
+def a_signal_saves_and_exits_0(w):
+    config = w.config(**{"train.steps": 100000, "checkpoint.every": 50000})
+    for number in (signal.SIGINT, signal.SIGTERM):
+        run = w.path / f"signal-{number}"
+        process = start("train", config, "--run-dir", run)
+        wait_for_step(run, 3, process)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert len(list((run / "checkpoints").iterdir())) == 1, err
+
+
+def phases_move_context_base_rate_and_mix(w):
+    tokens = w.path / "tokens"
+    extra = (f'[[train.phases]]\nname = "short"\nsteps = 4\n[[train.phases]]\nname = "long"\ntokens = 700\nseq_len = 96\nbatch_size = 2\n'
+             f'rope_base = 1e6\nlr = 1e-3\nwarmup_steps = 1\nsources = ["1 {tokens}"]\n')
+    config = w.config("phases", extra=extra)
+    ingot("train", config, "--run-dir", w.path / "phases")
+    steps = metrics(w.path / "phases")
+    assert len(steps) == 8 and steps[-1]["tokens"] == 4 * 4 * 48 + 4 * 2 * 96, steps[-1]
+    assert steps[4]["lr"] == 1e-3
+    # Resuming in the second phase goes on there.
+    ingot("train", config, "--run-dir", w.path / "phases-again")
+    assert losses(w.path / "phases") == losses(w.path / "phases-again")
+
+
+def a_model_generates_and_is_exported(w):
+    config = w.config("g", **{"train.steps": 30, "optimizer.lr": 5e-3})
+    run = w.path / "g"
+    ingot("train", config, "--run-dir", run)
+    greedy = json.loads(ingot("generate", "--model", run, "--prompt", "Anna ", "--tokens", 12, "--json")[0])
+    assert len(greedy["ids"]) <= 12 and greedy["ids"]
+    again = json.loads(ingot("generate", "--model", run / "checkpoints", "--prompt", "Anna ", "--tokens", 12, "--json")[0])
+    assert greedy["ids"] == again["ids"]
+    draws = [json.loads(ingot("generate", "--model", run, "--prompt", "Anna ", "--tokens", 12, "--temperature", 1.5, "--top-k", 50, "--top-p", 0.95, "--seed", s,
+                              "--json")[0])["ids"] for s in (1, 1, 2)]
+    assert draws[0] == draws[1] != draws[2], draws
+    ingot("checkpoint", "export-hf", run, "-o", w.path / "hf", "--dtype", "fp32", "--shard-gb", 0.0001)
+    for name in ("config.json", "generation_config.json", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json"):
+        assert (w.path / "hf" / name).exists(), name
+    exported = json.loads(ingot("generate", "--model", w.path / "hf", "--prompt", "Anna ", "--tokens", 12, "--json")[0])
+    assert exported["ids"] == greedy["ids"]
+    ingot("checkpoint", "verify", run)
+    ingot("report", run, "-o", w.path / "report.html")
+    assert "<svg" in (w.path / "report.html").read_text()
+
+
+def nan_is_named_skipped_or_stopped_and_never_saved(w):
+    config = w.config("n", **{"optimizer.lr": 10, "optimizer.weight_decay": 10, "optimizer.name": "adamw", "optimizer.clip": 0, "optimizer.schedule": "constant",
+                              "model.init_deviation": 10, "optimizer.eps": 0, "train.steps": 400, "resilience.nonfinite_limit": 3, "checkpoint.every": 1, "train.precision": "bf16"})
+    done = subprocess.run([INGOT, "train", str(config), "--run-dir", str(w.path / "n")], capture_output=True, text=True, timeout=300)
+    if done.returncode != 0:
+        assert "NaN or Inf, first in" in done.stderr and "in a row" in done.stderr, done.stderr
+        ingot("checkpoint", "verify", w.path / "n")
+
+
+def wrong_calls_say_what_is_wrong(w):
+    config = w.config("w")
+    expect_error("tarin", status=2, words=["train"])
+    expect_error("train", config, "--runs-dir", "x", status=2, words=["--run-dir"])
+    expect_error("train", w.path / "none.toml", status=1, words=["none.toml", "No such file"])
+    expect_error("train", config, "--set", "train.stesp=3", status=2, words=["train.steps"])
+    expect_error("train", config, "--set", "model.heads=5", status=2, words=["would work"])
+    expect_error("train", config, "--set", "train.precision=fp8", status=2, words=["bf16"])
+    expect_error("train", config, "--set", "train.batch_size=5", "--set", "train.microbatch_size=2", status=2, words=["multiple of train.microbatch_size"])
+    expect_error("train", config, "--set", "model.vocab_size=100", "--run-dir", w.path / "v", status=2, words=["vocab_size"])
+    bad = w.path / "bad.toml"
+    bad.write_text("[train\nsteps = 3")
+    expect_error("train", bad, status=2, words=["bad.toml:1"])
+    for content in (b"", b"\0" * 100, os.urandom(1000)):
+        (w.path / "junk.idx").write_bytes(content)
+        (w.path / "junk.bin").write_bytes(content)
+        text = config.read_text().replace(str(w.path / "tokens"), str(w.path / "junk"))
+        (w.path / "junk.toml").write_text(text)
+        expect_error("train", w.path / "junk.toml", "--run-dir", w.path / "junk", status=1, words=["junk"])
+        assert not (w.path / "junk").exists(), "a failed start left a run directory"
+    expect_error("generate", "--model", w.path / "nowhere", "--prompt", "x", status=1, words=["nowhere"])
+    expect_error("verify", "model", w.path, "--fixture", w.path / "text.txt", status=1, words=["text.txt"])
+    ingot("train", config, "--run-dir", w.path / "r", "--set", "train.steps=3")
+    expect_error("train", config, "--run-dir", w.path / "r", "--set", "model.hidden=64", status=1, words=["shape", "config"])
+    expect_error("train", config, "--run-dir", w.path / "r", "--resume", "never", status=2, words=["--resume"])
+
+
+def a_full_disk_does_not_end_the_run(w):
+    """A file-size limit stands in for a full disk: the save fails, training goes on and says so."""
+    config = w.config("full", **{"train.steps": 6, "checkpoint.every": 2})
+    command = f"ulimit -f 64; exec {INGOT} train {config} --run-dir {w.path / 'full'}"
+    done = subprocess.run(["bash", "-c", "trap '' XFSZ; " + command], capture_output=True, text=True, timeout=120)
+    assert "failed" in done.stderr and "training goes on" in done.stderr, done.stderr
+    assert len(metrics(w.path / "full")) == 6
+    assert not [p for p in (w.path / "full" / "checkpoints").iterdir() if not p.name.startswith(".")]
+
+
+TESTS = [runs_leave_their_files_and_repeat_bit_for_bit, toggles_change_no_number, killed_at_any_moment_the_next_start_goes_on_bit_equal,
+         a_signal_saves_and_exits_0, phases_move_context_base_rate_and_mix, a_model_generates_and_is_exported,
+         nan_is_named_skipped_or_stopped_and_never_saved, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run]
+
+if __name__ == "__main__":
+    chosen = [t for t in TESTS if t.__name__ in sys.argv[1:]] or TESTS
+    with Workspace() as workspace:
+        for test in chosen:
+            started = time.time()
+            test(workspace)
+            print(f"ok {test.__name__} ({time.time() - started:.1f} s)", flush=True)
