@@ -1,0 +1,125 @@
+#include "data/commands.h"
+
+#include <chrono>
+#include <ostream>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "base/text.h"
+#include "data/export_tokenizer.h"
+#include "data/tokenize.h"
+#include "data/train_tokenizer.h"
+
+namespace ingot::data {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<fs::path> paths_of(const std::vector<std::string>& names) { return {names.begin(), names.end()}; }
+
+TextOptions text_options(const TextFlags& flags) {
+  TextOptions options;
+  options.format = parse_text_format(flags.format);
+  options.split = parse_document_split(flags.split);
+  options.field = flags.field;
+  options.skip_bad = flags.skip_bad;
+  options.strict_utf8 = flags.strict_utf8;
+  return options;
+}
+
+void require(const std::string& value, std::string_view flag, std::string_view what) {
+  if (value.empty()) throw base::UsageError("{} is missing: {}", flag, what);
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+
+void print(std::ostream& out, const Json& json) { out << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n"; }
+
+}  // namespace
+
+int run_data_train_tokenizer(const TrainTokenizerCommand& command, std::ostream& out) {
+  require(command.output, "--output", "name the .model file to write");
+  TrainTokenizerOptions options;
+  options.inputs = paths_of(command.text.inputs);
+  options.output = command.output;
+  if (options.output.extension() != ".model") options.output += ".model";
+  options.text = text_options(command.text);
+  options.algorithm = command.algorithm;
+  options.vocab_size = command.vocab_size;
+  options.character_coverage = command.character_coverage;
+  options.max_sentences = command.max_sentences;
+  options.max_bytes = command.max_bytes;
+  options.split_digits = !command.join_digits;
+  options.whitespace_pieces = command.whitespace_pieces;
+  options.user_symbols = command.user_symbols;
+  options.seed = command.seed;
+
+  const auto start = std::chrono::steady_clock::now();
+  base::ProgressBar bar("reading text", 0, base::ProgressUnit::bytes);
+  options.progress = [&](int64_t done_bytes, int64_t total_bytes) {
+    bar.set_total(total_bytes);
+    bar.update(done_bytes);
+    if (done_bytes == total_bytes) {
+      bar.finish();
+      base::log_info("learning {} pieces; this takes a few seconds per 10 MB of text", command.vocab_size);
+    }
+  };
+  const auto result = train_tokenizer(options);
+  if (command.json) {
+    print(out, {{"model", options.output.string()}, {"algorithm", command.algorithm}, {"vocab_size", result.vocab_size}, {"sentences_read", result.sentences_read},
+                {"sentences_used", result.sentences_used}, {"bytes_used", result.bytes_used}, {"seconds", seconds_since(start)}});
+  } else {
+    out << fmt::format("{}: {} pieces learnt from {} of {} lines ({}) in {}\n", options.output.string(), result.vocab_size, result.sentences_used, result.sentences_read,
+                       base::format_bytes(result.bytes_used), base::format_duration(seconds_since(start)));
+  }
+  return 0;
+}
+
+int run_data_tokenize(const TokenizeCommand& command, std::ostream& out) {
+  require(command.tokenizer, "--tokenizer", "name a .model, a tokenizer.json or a folder with either");
+  require(command.output, "--output", "name the prefix of the .bin and .idx to write");
+  if (command.threads < 0) throw base::UsageError("--threads {} must be 0 or more", command.threads);
+  TokenizeOptions options;
+  options.inputs = paths_of(command.text.inputs);
+  options.output = dataset_prefix(command.output);
+  options.text = text_options(command.text);
+  options.append_eos = !command.no_eos;
+  options.prepend_bos = command.bos;
+  options.threads = command.threads;
+
+  const auto start = std::chrono::steady_clock::now();
+  const auto tokenizer = load_tokenizer(command.tokenizer);
+  base::ProgressBar bar("tokenising", 0, base::ProgressUnit::bytes);
+  options.progress = [&](int64_t done_bytes, int64_t total_bytes) {
+    bar.set_total(total_bytes);
+    bar.update(done_bytes);
+  };
+  const auto result = tokenize(*tokenizer, options);
+  bar.finish(fmt::format("{} tokens", base::format_count(static_cast<double>(result.tokens))));
+  if (result.bad_lines > 0) base::log_warning("{} malformed lines were left out, the first at {}", result.bad_lines, result.first_problem);
+  if (result.invalid_utf8 > 0) base::log_warning("{} sequences that are not UTF-8 became U+FFFD, the first at {}", result.invalid_utf8, result.first_problem);
+  if (command.json) {
+    print(out, {{"output", options.output.string()}, {"documents", result.documents}, {"tokens", result.tokens}, {"dtype", name_of(result.token_type)},
+                {"input_bytes", result.input_bytes}, {"empty_documents", result.empty_documents}, {"bad_lines", result.bad_lines},
+                {"invalid_utf8", result.invalid_utf8}, {"seconds", seconds_since(start)}});
+  } else {
+    out << fmt::format("{0}.bin, {0}.idx: {1} documents, {2} tokens as {3}, {4:.2f} bytes of text a token, in {5}\n", options.output.string(), result.documents, result.tokens,
+                       name_of(result.token_type), static_cast<double>(result.input_bytes) / static_cast<double>(result.tokens), base::format_duration(seconds_since(start)));
+  }
+  return 0;
+}
+
+int run_data_export_tokenizer(const ExportTokenizerCommand& command, std::ostream& out) {
+  require(command.output, "--output", "name the folder to write into");
+  const auto tokenizer = load_tokenizer(command.tokenizer);
+  base::make_directories(command.output);
+  const auto result = export_tokenizer(*tokenizer, command.output);
+  if (command.json) print(out, {{"output", command.output}, {"tokenizer_json", result.tokenizer_json}, {"why_not", result.why_not}});
+  else out << fmt::format("{}: {}\n", command.output, result.tokenizer_json ? "tokenizer.json with the same ids, and what belongs to it" : "tokenizer.model only, because " + result.why_not);
+  return result.tokenizer_json ? 0 : 3;
+}
+
+}  // namespace ingot::data

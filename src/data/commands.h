@@ -1,0 +1,67 @@
+// What `ingot data …` does, without the parsing of flags: each struct holds the flags of one sub-verb with their defaults, each
+// function does the work and returns the exit status. Results go to `out`, progress and remarks to standard error; with `json`
+// one JSON document goes to `out` instead. Failures are thrown as the errors of base/error.h.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace ingot::data {
+
+/// Flags that say how text files are read: train-tokenizer and tokenize share them.
+struct TextFlags {
+  std::vector<std::string> inputs;            // FILE…
+  std::string format = "auto";                // --format auto|text|jsonl
+  std::string split = "document-per-file";    // --split document-per-file|line|paragraph, of plain text
+  std::string field = "text";                 // --field NAME, of JSON lines
+  bool skip_bad = false;                      // --skip-bad: count malformed lines instead of stopping
+  bool strict_utf8 = false;                   // --strict-utf8: stop at bytes that are not UTF-8
+};
+
+struct TrainTokenizerCommand {
+  TextFlags text;
+  std::string output;                       // -o, --output FILE.model
+  std::string algorithm = "unigram";        // --algorithm unigram|bpe
+  int64_t vocab_size = 8192;                // --vocab-size N
+  double character_coverage = 0.9995;       // --character-coverage X
+  int64_t max_sentences = 1'000'000;        // --max-sentences N
+  int64_t max_bytes = int64_t{64} << 20;    // --max-bytes N
+  bool join_digits = false;                 // --join-digits: numbers may be one piece
+  bool whitespace_pieces = false;           // --whitespace-pieces: runs of spaces may be one piece, for code
+  std::vector<std::string> user_symbols;    // --symbol TEXT, any number: always one piece
+  int64_t seed = 0;                         // --seed N
+  bool json = false;                        // --json
+};
+int run_data_train_tokenizer(const TrainTokenizerCommand& command, std::ostream& out);
+
+struct TokenizeCommand {
+  TextFlags text;
+  std::string tokenizer;  // --tokenizer PATH
+  std::string output;     // -o, --output PREFIX
+  int threads = 0;        // --threads N, 0 = one per core
+  bool no_eos = false;    // --no-eos
+  bool bos = false;       // --bos
+  bool json = false;      // --json
+};
+int run_data_tokenize(const TokenizeCommand& command, std::ostream& out);
+
+struct InspectCommand {
+  std::string path;       // PREFIX, or either of its files
+  std::string tokenizer;  // --tokenizer PATH: shows text, and checks that the ids fit
+  int64_t samples = 3;    // --samples N: documents whose beginning is shown
+  bool json = false;      // --json
+};
+/// Status 3 when ids lie outside the tokenizer's vocabulary.
+int run_data_inspect(const InspectCommand& command, std::ostream& out);
+
+struct ExportTokenizerCommand {
+  std::string tokenizer;  // PATH
+  std::string output;     // -o, --output FOLDER
+  bool json = false;      // --json
+};
+/// Status 3 when no tokenizer.json with the same ids can be written.
+int run_data_export_tokenizer(const ExportTokenizerCommand& command, std::ostream& out);
+
+}  // namespace ingot::data

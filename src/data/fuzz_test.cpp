@@ -1,0 +1,159 @@
+// Files that users name, damaged in every way a fixed seed thinks of: each must be read, or refused with an error of
+// base/error.h. Crashes, hangs and reads out of bounds show here, the last under the asan preset.
+#include <nlohmann/json.hpp>
+
+#include "base/random.h"
+#include "data/hugging_face/tokenizer.h"
+#include "data/loader.h"
+#include "data/sentencepiece_tokenizer.h"
+#include "data/test_support.h"
+#include "data/text_reader.h"
+#include "data/utf8.h"
+
+namespace ingot::data {
+namespace {
+
+// A sequence of numbers that depends on the seed alone.
+class Dice {
+ public:
+  explicit Dice(uint64_t key) : key_(key) {}
+  uint64_t below(uint64_t limit) {
+    const auto words = base::philox(key_, count_++);
+    return (words[0] | static_cast<uint64_t>(words[1]) << 32) % std::max<uint64_t>(limit, 1);
+  }
+
+ private:
+  uint64_t key_, count_ = 0;
+};
+
+std::string damaged(std::string bytes, Dice& dice) {
+  for (uint64_t change = 0; change <= dice.below(4); ++change) {
+    const size_t at = dice.below(bytes.size());
+    switch (dice.below(7)) {
+      case 0: if (!bytes.empty()) bytes[at] = static_cast<char>(bytes[at] ^ (1 << dice.below(8))); break;
+      case 1: if (!bytes.empty()) bytes[at] = static_cast<char>(dice.below(256)); break;
+      case 2: bytes.resize(at); break;
+      case 3: bytes.insert(at, std::string(1 + dice.below(9), static_cast<char>(dice.below(256)))); break;
+      case 4: bytes.erase(at, 1 + dice.below(16)); break;
+      case 5: bytes.insert(at, bytes.substr(dice.below(bytes.size() + 1), dice.below(40))); break;
+      default:
+        for (size_t i = at; i < std::min(at + 8, bytes.size()); ++i) bytes[i] = dice.below(3) == 0 ? '\x7F' : '\xFF';  // a huge number
+    }
+  }
+  return bytes;
+}
+
+// Runs `use` on damaged copies; counts those that were still read, so that a test can see that both kinds occurred.
+template <class Use>
+int survivors(const std::string& valid, int trials, uint64_t seed, const Use& use) {
+  int read = 0;
+  for (int trial = 0; trial < trials; ++trial) {
+    Dice dice(base::stream_key(seed, std::to_string(trial)));
+    try {
+      use(damaged(valid, dice));
+      ++read;
+    } catch (const base::Error&) {
+    }
+  }
+  return read;
+}
+
+const std::string kText = "In the beginning <eos> \n\n  caf\xC3\xA9 \xF0\x9F\x98\x80 12 <0x41>\xFF";
+
+void use_tokenizer(const Tokenizer& tokenizer) {
+  const auto ids = tokenizer.encode(kText);
+  tokenizer.decode(ids);
+  tokenizer.encode_with_special(kText);
+  for (const int32_t id : ids) tokenizer.piece(id);
+}
+
+TEST(Fuzz, damaged_indexes_are_read_or_refused) {
+  const TemporaryFolder folder;
+  counting_dataset(folder, "d", {3, 0, 9, 40, 1, 17});
+  const std::string valid = content_of(folder / "d.idx");
+  DataConfig config;
+  config.sources = {{(folder / "d").string(), 1}};
+  config.seq_len = 4;
+  const int read = survivors(valid, 1500, 1, [&](const std::string& bytes) {
+    folder.write("d.idx", bytes);
+    for (const char* packing : {"stream", "best_fit"}) {
+      config.packing = packing;
+      Loader(config, Split::train).batch(0, 8);
+    }
+  });
+  EXPECT_LT(read, 150) << "most damage contradicts the rest of the file";
+}
+
+TEST(Fuzz, damaged_sentencepiece_models_are_read_or_refused) {
+  for (const char* name : {"unigram", "bpe"}) {
+    const std::string valid = content_of(std::string("src/data/testdata/export_") + name + ".model");
+    const int read = survivors(valid, 1500, 2, [](const std::string& bytes) { use_tokenizer(SentencePieceTokenizer(bytes, "fuzzed")); });
+    EXPECT_GT(read, 10);
+    EXPECT_LT(read, 1490);
+  }
+}
+
+// A recorded tokenizer with few tokens, so that damage meets the structure around them.
+nlohmann::json small_tokenizer_json(const std::string& name) {
+  auto json = nlohmann::json::parse(content_of("src/data/testdata/tokenizer_" + name + ".json"))["tokenizer"];
+  auto& vocab = json["model"]["vocab"];
+  if (json["model"]["type"] == "BPE") {
+    json["model"]["merges"] = nlohmann::json::array();
+    for (auto entry = vocab.begin(); entry != vocab.end();) entry = entry.value().get<int>() % 16 == 3 ? std::next(entry) : vocab.erase(entry);
+  } else {
+    while (vocab.size() > 40) vocab.erase(vocab.size() - 1);
+  }
+  return json;
+}
+
+TEST(Fuzz, damaged_tokenizer_jsons_are_read_or_refused) {
+  for (const char* name : {"gemma", "llama3", "unigram_unknown", "behaviours", "words"})
+    survivors(small_tokenizer_json(name).dump(), 600, 3, [](const std::string& text) { use_tokenizer(HuggingFaceTokenizer(text, "", "fuzzed")); });
+}
+
+TEST(Fuzz, tokenizer_jsons_with_wrong_types_are_read_or_refused) {
+  const nlohmann::json wrong[] = {nullptr, true, -1, 1e300, "", "x", nlohmann::json::array(), nlohmann::json::object(), {1}, {{"type", "Sequence"}}};
+  for (const char* name : {"gemma", "llama3", "unigram_bytes", "words", "affixes"}) {
+    const auto valid = small_tokenizer_json(name);
+    const auto flat = valid.flatten();
+    for (const auto& [pointer, value] : flat.items()) {
+      // Each value, and what holds it, becomes something else.
+      for (const auto& at : {pointer, pointer.substr(0, pointer.rfind('/'))}) {
+        for (const auto& other : wrong) {
+          auto changed = valid;
+          changed[nlohmann::json::json_pointer(at)] = other;
+          try {
+            use_tokenizer(HuggingFaceTokenizer(changed.dump(), "", "fuzzed"));
+          } catch (const base::Error&) {
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Fuzz, damaged_json_lines_are_parsed_or_refused_and_never_invalid) {
+  const std::string valid = "{\"text\": \"caf\\u00e9 \\ud83d\\ude00 \xC3\xA9\", \"meta\": {\"a\": [1, 2.5e3, null, true]}}\n{\"id\": 7, \"text\": \"x\"}\n\n{\"text\": \"\"}\n";
+  TextBlock block{"f.jsonl", true, 1, false, false, ""};
+  for (const bool skip_bad : {false, true}) {
+    const TextOptions options{.skip_bad = skip_bad};
+    const int read = survivors(valid, 4000, 4, [&](const std::string& bytes) {
+      block.bytes = bytes;
+      for (const auto& part : parse_block(block, options).parts) EXPECT_TRUE(is_valid_utf8(part.text));
+    });
+    if (skip_bad) EXPECT_EQ(read, 4000);
+    else EXPECT_LT(read, 3900);
+  }
+}
+
+TEST(Fuzz, damaged_loader_states_are_read_or_refused) {
+  const TemporaryFolder folder;
+  DataConfig config;
+  config.sources = {{counting_dataset(folder, "d", {50}).string(), 1}};
+  config.seq_len = 8;
+  const std::string valid = Loader(config, Split::train).state(3, 30).to_json();
+  survivors(valid, 3000, 5, [](const std::string& text) { LoaderState::from_json(text); });
+}
+
+}  // namespace
+}  // namespace ingot::data
