@@ -16,6 +16,13 @@ target_include_directories(ingot_torch SYSTEM INTERFACE
 target_link_options(ingot_torch INTERFACE -Wl,--no-as-needed -Wl,--allow-shlib-undefined
   "-Wl,-rpath-link,${INGOT_TORCH_DIR}/lib" "-Wl,-rpath-link,${INGOT_NVIDIA_DIR}/lib")
 target_link_libraries(ingot_torch INTERFACE "${INGOT_TORCH_DIR}/lib/libtorch_cpu.so" "${INGOT_TORCH_DIR}/lib/libc10.so")
+# at::parallel_for is a template over OpenMP: without the flag it runs on one thread. The run time must be torch's own copy.
+target_compile_options(ingot_torch INTERFACE -fopenmp)
+if(EXISTS "${INGOT_TORCH_DIR}/lib/libgomp.so.1")
+  target_link_libraries(ingot_torch INTERFACE "${INGOT_TORCH_DIR}/lib/libgomp.so.1")
+else()
+  target_link_options(ingot_torch INTERFACE -fopenmp)
+endif()
 if(INGOT_CUDA)
   target_compile_definitions(ingot_torch INTERFACE INGOT_CUDA=1)
   target_include_directories(ingot_torch SYSTEM INTERFACE "${INGOT_NVIDIA_DIR}/include")

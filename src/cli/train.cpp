@@ -1,5 +1,7 @@
 #include "train/trainer.h"
 
+#include <ATen/Parallel.h>
+
 #include <cstdio>
 #include <filesystem>
 
@@ -7,6 +9,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "cli/forecast.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
 
@@ -39,7 +42,12 @@ int run_train(const Options& all) {
   if (o.config.empty()) throw base::UsageError("ingot train needs a configuration, for instance configs/zaya1-nano.toml");
   const auto config = read_config(o);
   const fs::path run_dir = !o.run_dir.empty() ? fs::path(o.run_dir) : fs::path("runs") / fs::path(o.config).stem();
-  const train::Forecast forecast;
+  if (o.dry_run) {
+    std::fputs(dry_run(config, all.json).c_str(), stdout);
+    return 0;
+  }
+  if (config.train.threads > 0) at::set_num_threads(static_cast<int>(config.train.threads));
+  const auto forecast = forecast_of(config);
   const resilience::StopSignal stop;
   train::Trainer trainer(config, {run_dir, o.resume, kVersion}, forecast);
   trainer.run(stop);

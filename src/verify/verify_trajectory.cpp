@@ -12,7 +12,9 @@
 namespace ingot::verify {
 namespace {
 
-constexpr Tolerance kDouble{1e-6, 0}, kSingle{2e-3, 0};  // relative
+// Final weights after AdamW divide by the root of tiny second moments, which magnifies the reference's own fp32 rounding: run
+// again on a CPU with other vector instructions, transformers itself moves by 3.4e-6 (docs/verify.md).
+constexpr Tolerance kDouble{1e-6, 0}, kDoubleFinal{1e-5, 0}, kSingle{2e-3, 0};  // relative
 
 optim::OptimizerConfig config_of(const nlohmann::json& o) {
   optim::OptimizerConfig c;
@@ -74,7 +76,8 @@ Report verify_trajectory(const fs::path& folder, const fs::path& fixture_path, c
   for (const auto& name : fixture.names()) {
     if (!name.starts_with("final.")) continue;
     const auto& parameter = model->parameters().get(name.substr(6));
-    report.comparisons.push_back(compare(name, optimizer.master_of(parameter), fixture.tensor(name), tolerance));
+    const Tolerance final{options.rtol.value_or(dtype == at::kDouble ? kDoubleFinal.rtol : fallback.rtol), tolerance.atol};
+    report.comparisons.push_back(compare(name, optimizer.master_of(parameter), fixture.tensor(name), final));
   }
   return report;
 }

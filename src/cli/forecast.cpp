@@ -1,0 +1,98 @@
+#include "cli/forecast.h"
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+
+#include "base/environment.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "bench/suite.h"
+
+namespace ingot::cli {
+namespace {
+
+struct PhasePlan {
+  std::string name;
+  plan::RunShape shape;
+  plan::Plan plan;
+};
+
+struct Forecasts {
+  std::unique_ptr<models::Model> model;
+  plan::MachineProfile profile;
+  std::vector<PhasePlan> phases;
+};
+
+plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phase) {
+  plan::RunShape shape{.batch = phase.batch_size, .microbatch = config.train.microbatch_size, .seq = phase.data.seq_len, .precision = config.train.precision};
+  shape.recompute = models::recompute_from_name(config.train.recompute);
+  shape.optimizer = phase.optimizer;
+  shape.validation_batch = config.train.validation_every > 0 && data::has_validation(config.data) ? config.train.batch_size : 0;
+  shape.threads = at::get_num_threads();
+  return shape;
+}
+
+// Resident memory with everything loaded that a run needs besides its tensors: libraries, threads, their work areas.
+int64_t program_bytes() {
+  at::mm(at::ones({512, 512}), at::ones({512, 512}));
+  base::release_freed_memory();
+  return base::resident_bytes();
+}
+
+Forecasts make_forecasts(const train::RunConfig& config) {
+  train::check(config);
+  if (config.train.threads > 0) at::set_num_threads(static_cast<int>(config.train.threads));
+  Forecasts all{models::create_model(config.model), {}, {}};
+  const auto device = config.train.device == "cpu" ? "cpu" : compute_device();
+  // Runs in fp64 are for tests and are not predicted.
+  if (config.train.precision != "fp64") all.profile = bench::profile_for(config.train.precision, device, base::environment().cache_folder());
+  const int64_t program = program_bytes();
+  for (const auto& phase : train::lay_out_phases(config)) {
+    const auto shape = shape_of(config, phase);
+    all.phases.push_back({phase.name, shape, plan::make_plan(*all.model, shape, all.profile, program)});
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string compute_device() { return at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0 ? "cuda:0" : "cpu"; }
+
+train::Forecast forecast_of(const train::RunConfig& config) {
+  const auto all = make_forecasts(config);
+  base::reset_peak_memory();
+  train::Forecast forecast;
+  const auto& first = all.phases.front().plan;
+  forecast.gemm_flops = first.peak_flops;
+  forecast.step_ms = first.time.total_s() * 1e3;
+  for (const auto& phase : all.phases) forecast.memory_bytes = std::max(forecast.memory_bytes, phase.plan.memory.total_bytes());
+  const int64_t machine = first.machine_memory_bytes;
+  if (all.profile.device == "cpu" && forecast.memory_bytes > machine)
+    base::log_warning("this run is predicted to need {:.1f} GiB of memory and the machine has {:.1f}; a smaller train.microbatch_size or train.recompute = \"full\" needs less",
+                      static_cast<double>(forecast.memory_bytes) / (1 << 30), static_cast<double>(machine) / (1 << 30));
+  return forecast;
+}
+
+std::string dry_run(const train::RunConfig& config, bool json) {
+  const auto all = make_forecasts(config);
+  if (json) {
+    auto phases = nlohmann::ordered_json::array();
+    for (const auto& phase : all.phases) {
+      nlohmann::ordered_json entry = {{"phase", phase.name}};
+      entry.update(plan::to_json(phase.plan, *all.model, phase.shape, all.profile));
+      phases.push_back(std::move(entry));
+    }
+    return nlohmann::ordered_json{{"phases", std::move(phases)}}.dump(2) + "\n";
+  }
+  std::string text;
+  for (const auto& phase : all.phases) {
+    if (all.phases.size() > 1) text += "phase '" + phase.name + "'\n";
+    text += plan::describe(phase.plan, *all.model, phase.shape, all.profile);
+  }
+  return text;
+}
+
+}  // namespace ingot::cli

@@ -1,0 +1,22 @@
+// What is known of a run before it starts: its plan on this machine, for --dry-run and for the numbers that every step line
+// shows beside the measured ones.
+#pragma once
+
+#include <string>
+
+#include "plan/describe.h"
+#include "train/trainer.h"
+
+namespace ingot::cli {
+
+/// "cuda:0" when a GPU can be used, else "cpu".
+std::string compute_device();
+
+/// Measures the machine if that was not done before (some seconds, once), and predicts. Call before the model is built:
+/// memory that is in use then counts as the program's. Never throws for want of a profile: unknown numbers stay 0.
+train::Forecast forecast_of(const train::RunConfig& config);
+
+/// The plan of every phase, as text or JSON; nothing of the model is allocated.
+std::string dry_run(const train::RunConfig& config, bool json);
+
+}  // namespace ingot::cli
