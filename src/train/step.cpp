@@ -79,8 +79,9 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr) {
   if (result.skipped) model_.parameters().drop_gradients();
   else update(lr, norm.norm);
 
+  // Of the experts alone: tokens that took the skip class are no expert's load.
   for (const auto& count : counter_.counts()) {
-    if (count.defined()) result.expert_tokens.emplace_back(count.data_ptr<int64_t>(), count.data_ptr<int64_t>() + count.numel());
+    if (count.defined()) result.expert_tokens.emplace_back(count.data_ptr<int64_t>(), count.data_ptr<int64_t>() + std::min(count.numel(), model_.config().experts));
   }
   return result;
 }

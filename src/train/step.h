@@ -18,7 +18,7 @@ struct StepResult {
   double grad_norm = 0;  // before clipping
   bool skipped = false;  // NaN or Inf: nothing was updated
   std::string reason;    // which tensor was not finite first
-  std::vector<std::vector<int64_t>> expert_tokens;  // [layers][classes]; empty without experts
+  std::vector<std::vector<int64_t>> expert_tokens;  // [layers][experts]; empty without experts
 };
 
 /// Counts the tokens of each class of each layer's router.

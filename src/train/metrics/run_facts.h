@@ -12,7 +12,7 @@ struct RunFacts {
   std::string version;            // of ingot
   std::string model;              // "zaya1", as in model.family
   int64_t parameters = 0;         // all
-  int64_t active_parameters = 0;  // that one token meets; equal to `parameters` in a dense model
+  int64_t active_parameters = 0;  // that one token meets, without embeddings
   std::string device;             // "cpu: 2 threads of …"
   std::string precision;          // as in train.precision
   int64_t ranks = 1;

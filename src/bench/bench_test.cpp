@@ -1,0 +1,125 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+
+#include "base/error.h"
+#include "bench/cases.h"
+#include "bench/kernels.h"
+#include "bench/operations.h"
+#include "bench/suite.h"
+#include "models/model.h"
+
+namespace ingot::bench {
+namespace {
+
+const Repeats kOnce{0, 1, 1, 0};
+
+base::ProgressBar silent_bar() {
+  return base::ProgressBar("test", 0, base::ProgressUnit::count, {[](std::string_view) {}, [] { return 0.0; }, false, 80, 1e9});
+}
+
+TEST(Median, of_odd_and_even_counts_is_the_middle) {
+  EXPECT_EQ(median({3, 1, 100}), 3);
+  EXPECT_EQ(median({1, 100, 4, 2}), 3);
+}
+
+TEST(MedianSeconds, warms_up_and_stops_when_enough_was_measured) {
+  int calls = 0;
+  median_seconds([&] { ++calls; }, {2, 3, 5, 1e9}, at::kCPU);
+  EXPECT_EQ(calls, 2 + 5);
+  calls = 0;
+  median_seconds([&] { ++calls; }, {2, 3, 5, 0}, at::kCPU);
+  EXPECT_EQ(calls, 2 + 3);
+}
+
+TEST(Measurements, of_each_kind_are_positive_and_keep_their_sizes) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    for (const auto pass : {plan::Pass::forward, plan::Pass::grad_input, plan::Pass::grad_weight}) {
+      const auto gemm = measure_gemm(dtype, pass, 24, 40, 16, kOnce, at::kCPU);
+      EXPECT_GT(gemm.flops_per_s, 0);
+      EXPECT_EQ((std::array{gemm.m, gemm.n, gemm.k}), (std::array<int64_t, 3>{24, 40, 16}));
+      EXPECT_EQ(gemm.pass, plan::name_of(pass));
+    }
+    const auto attention = measure_attention(dtype, 1, 48, 4, 2, 16, kOnce, at::kCPU);
+    EXPECT_GT(attention.forward_s, 0);
+    EXPECT_GT(attention.backward_s, 0);
+  }
+  EXPECT_GT(measure_operation(kOnce, at::kCPU), 0);
+}
+
+TEST(Measurements, memory_counts_every_array_that_moves) {
+  // The same array from the same cache: what differs is how many arrays an operation touches, not the rate by much.
+  for (const char* operation : {"copy", "scale", "add", "triad", "dot"}) {
+    const auto rate = measure_memory(operation, 1 << 16, {2, 9, 9, 1}, at::kCPU);
+    EXPECT_GT(rate.bytes_per_s, 1e8) << operation;
+    EXPECT_EQ(rate.bytes, 1 << 16);
+  }
+  EXPECT_THROW(measure_memory("swap", 1024, kOnce, at::kCPU), base::UsageError);
+}
+
+TEST(Kernels, all_cases_run_forward_and_backward_in_both_dtypes) {
+  for (const auto& [name, maker] : case_makers()) {
+    for (const char* dtype : {"fp32", "bf16"}) {
+      const auto time = measure_kernel(name, dtype, 40, 256, kOnce, at::kCPU);
+      EXPECT_GT(time.forward_s, 0) << name;
+      const bool has_backward = name != "cross_entropy" && name != "adamw" && name != "muon";
+      EXPECT_EQ(time.backward_s > 0, has_backward) << name;
+    }
+  }
+  EXPECT_THROW(measure_kernel("rms_nrm", "fp32", 4, 4, kOnce, at::kCPU), base::UsageError);
+}
+
+// A kernel that a model names and nobody measures would be predicted from its bytes alone.
+TEST(Kernels, every_kernel_of_every_family_is_measured) {
+  const std::set<std::string> by_bytes = {"add", "scale", "copy"};
+  std::set<std::string> measured;
+  for (const auto& sizes : kernel_sizes(true)) measured.insert(sizes.name);
+  for (const auto& family : models::families()) {
+    models::ModelConfig config;
+    config.family = family.name;
+    config.ffn = 128;
+    const auto model = models::create_model(config);
+    layers::Workload work(2, 64, 2);
+    model->describe_embedding(work);
+    model->describe_block(0, work);
+    model->describe_head(work);
+    for (const auto& op : work.operations()) {
+      if (op.kind == layers::Operation::Kind::kernel && !by_bytes.contains(op.name)) EXPECT_TRUE(measured.contains(op.name)) << family.name << " uses " << op.name;
+    }
+  }
+}
+
+TEST(Suite, stopping_keeps_what_was_measured) {
+  plan::MachineProfile profile;
+  std::vector<Measurement> three(3, {"one", [](plan::MachineProfile& p) { p.memory.push_back({"copy", 1, 1}); }});
+  auto bar = silent_bar();
+  int asked = 0;
+  EXPECT_FALSE(run_suite(three, profile, bar, [&] { return asked++ == 2; }));
+  EXPECT_EQ(profile.memory.size(), 2u);
+  EXPECT_TRUE(run_suite(three, profile, bar, [] { return false; }));
+  EXPECT_EQ(profile.memory.size(), 5u);
+}
+
+TEST(Suite, asks_for_what_was_chosen_only) {
+  const auto labels = [](const SuiteOptions& options) {
+    std::set<std::string> first_words;
+    for (const auto& m : measurements_of(options)) first_words.insert(m.label.substr(0, m.label.find(' ')));
+    return first_words;
+  };
+  EXPECT_EQ(labels({.gemm = true, .dtypes = {"fp32"}, .quick = true}), (std::set<std::string>{"gemm"}));
+  EXPECT_EQ(labels({.memory = true, .quick = true}), (std::set<std::string>{"memory"}));
+  EXPECT_EQ(labels({.attention = true, .dtypes = {"bf16"}}), (std::set<std::string>{"attention"}));
+}
+
+TEST(Tables, show_rates_beside_the_peak) {
+  plan::MachineProfile p;
+  p.gemm = {{"fp32", "plain", "forward", 64, 64, 64, 5e10}, {"fp32", "plain", "forward", 512, 512, 512, 1e11}};
+  p.memory = {{"triad", 1 << 20, 2.5e10}};
+  const auto text = tables(p);
+  EXPECT_NE(text.find("50.0      50 %"), std::string::npos) << text;
+  EXPECT_NE(text.find("1024      25.0"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace ingot::bench

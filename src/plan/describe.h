@@ -1,0 +1,35 @@
+// The plan of a run for people and for programs: what `ingot train --dry-run` prints.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "plan/memory.h"
+#include "plan/profile.h"
+#include "plan/run_shape.h"
+#include "plan/time.h"
+
+namespace ingot::plan {
+
+struct Plan {
+  int64_t parameters = 0, active_parameters = 0;  // trained elements; active: those one token meets, embedding and head left out
+  int64_t tokens_per_step = 0;
+  double flops_per_token = 0;  // forward and backward, by the convention of layers/cost.h
+  double peak_flops = 0;       // measured product rate of the compute dtype; 0 = unknown
+  StepMemory memory;
+  StepTime time;               // all zero when the profile knows nothing about the precision
+  int64_t machine_memory_bytes = 0;
+
+  bool has_time() const { return time.total_s() > 0; }
+  double tokens_per_s() const { return static_cast<double>(tokens_per_step) / time.total_s(); }
+  double mfu() const { return peak_flops > 0 ? flops_per_token * tokens_per_s() / peak_flops : 0; }
+};
+
+/// `program_bytes`: memory of the program before the model is built. The model need not be allocated.
+Plan make_plan(const models::Model& model, const RunShape& run, const MachineProfile& profile, int64_t program_bytes);
+
+/// A table of a screen's height.
+std::string describe(const Plan& plan, const models::Model& model, const RunShape& run, const MachineProfile& profile);
+nlohmann::ordered_json to_json(const Plan& plan, const models::Model& model, const RunShape& run, const MachineProfile& profile);
+
+}  // namespace ingot::plan

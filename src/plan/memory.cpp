@@ -1,0 +1,118 @@
+#include "plan/memory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "kernels/matmul.h"
+#include "optim/optimizer.h"
+#include "plan/replay.h"
+
+namespace ingot::plan {
+namespace {
+
+using layers::Workload;
+
+void add_state(const models::Model& model, const RunShape& run, StepMemory& memory) {
+  const int64_t narrow = run.element_bytes(), wide = std::max<int64_t>(4, narrow);
+  for (const auto& p : model.parameters().all()) {
+    const int64_t count = p->elements(), own = p->keeps_fp32 ? wide : narrow;
+    memory.weights_bytes += count * own;
+    if (!p->is_trained()) {
+      memory.optimizer_bytes += 2 * count * own;  // moments of a balancing bias
+      continue;
+    }
+    memory.gradients_bytes += count * wide;
+    if (own < wide) memory.optimizer_bytes += count * wide;  // the master
+    memory.optimizer_bytes += count * wide * (optim::takes_muon(*p, run.optimizer) ? 1 : 2);
+    // Small tensors get their gradient from autograd, which holds it until the microbatch ends.
+    using Kind = layers::Parameter::Kind;
+    if (p->kind == Kind::vector || p->kind == Kind::convolution) memory.gradients_bytes += count * wide;
+  }
+}
+
+// Muon takes a direction and a result for all its matrices at once, and each thread works on one of them.
+int64_t update_bytes(const models::Model& model, const RunShape& run) {
+  const int64_t wide = std::max<int64_t>(4, run.element_bytes());
+  int64_t all = 0, largest = 0;
+  for (const auto& p : model.parameters().all()) {
+    if (!p->is_trained() || !optim::takes_muon(*p, run.optimizer)) continue;
+    const int64_t rows = p->shape[p->shape.size() - 2], cols = p->shape.back(), small = std::min(rows, cols);
+    all += 2 * p->elements() * wide;
+    largest = std::max(largest, (3 * rows * cols + 5 * small * small) * wide);
+  }
+  return all + run.threads * largest;
+}
+
+struct Passes {
+  std::vector<Workload> blocks;
+  Workload embedding, head;
+};
+
+Passes describe(const models::Model& model, int64_t batch, const RunShape& run) {
+  Passes passes{{}, Workload(batch, run.seq, run.element_bytes()), Workload(batch, run.seq, run.element_bytes())};
+  model.describe_embedding(passes.embedding);
+  model.describe_head(passes.head);
+  for (int64_t layer = 0; layer < model.config().layers; ++layer) {
+    passes.blocks.emplace_back(batch, run.seq, run.element_bytes());
+    model.describe_block(layer, passes.blocks.back());
+  }
+  return passes;
+}
+
+// Products of bf16 matrices on a CPU without instructions for them go through fp32 copies (kernels/matmul.h).
+bool widens(const models::Model& model, const RunShape& run) {
+  return run.precision == "bf16" && model.device().is_cpu() && !kernels::cpu_has_bf16_products();
+}
+
+int64_t training_bytes(const models::Model& model, const RunShape& run) {
+  const auto passes = describe(model, run.sequences_at_once(), run);
+  Meter meter;
+  std::vector<Replay> blocks;
+  Replay embedding(passes.embedding, meter, widens(model, run)), head(passes.head, meter, widens(model, run));
+  embedding.forward(models::Recompute::none);
+  for (const auto& block : passes.blocks) {
+    blocks.emplace_back(block, meter, widens(model, run));
+    blocks.back().forward(run.recompute);
+  }
+  head.forward(models::Recompute::none);
+  head.backward(models::Recompute::none);
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) block->backward(run.recompute);
+  embedding.backward(models::Recompute::none);
+  return meter.peak_bytes();
+}
+
+int64_t validation_bytes(const models::Model& model, const RunShape& run) {
+  if (run.validation_batch == 0) return 0;
+  const auto passes = describe(model, run.validation_batch, run);
+  Meter meter;
+  for (const auto* work : {&passes.embedding, &passes.blocks.front(), &passes.head}) Replay(*work, meter, widens(model, run)).inference();
+  return meter.peak_bytes();
+}
+
+}  // namespace
+
+int64_t StepMemory::working_bytes() const { return std::max({forward_backward_bytes, update_bytes, validation_bytes}); }
+
+const char* StepMemory::peak_phase() const {
+  return working_bytes() == forward_backward_bytes ? "forward and backward" : working_bytes() == update_bytes ? "update" : "validation";
+}
+
+StepMemory predict_memory(const models::Model& model, const RunShape& run, int64_t program_bytes) {
+  StepMemory memory;
+  memory.program_bytes = program_bytes;
+  add_state(model, run, memory);
+  memory.forward_backward_bytes = training_bytes(model, run);
+  memory.update_bytes = update_bytes(model, run);
+  memory.validation_bytes = validation_bytes(model, run);
+  return memory;
+}
+
+int64_t kept_bytes(const Workload& block, models::Recompute recompute) {
+  Meter meter;
+  Replay replay(block, meter, false);
+  replay.forward(recompute);
+  return meter.live_bytes();
+}
+
+}  // namespace ingot::plan

@@ -1,0 +1,32 @@
+// Predicts the peak memory of a training step by replaying its allocations: what each operation creates, saves and frees,
+// forward and backward, in the order of the program (layers/workload.h says what each saves).
+#pragma once
+
+#include <cstdint>
+
+#include "layers/workload.h"
+#include "plan/run_shape.h"
+
+namespace ingot::plan {
+
+/// Bytes at the moment of the peak; activations and temporaries are those of the phase that needs most.
+struct StepMemory {
+  int64_t weights_bytes = 0, gradients_bytes = 0, optimizer_bytes = 0;  // optimizer: masters and moments
+  int64_t forward_backward_bytes = 0;  // most that activations, their gradients and work areas take
+  int64_t update_bytes = 0;            // most that the update's work areas take
+  int64_t validation_bytes = 0;        // most that a validation's activations take
+  int64_t program_bytes = 0;           // resident before the model was built
+
+  int64_t state_bytes() const { return weights_bytes + gradients_bytes + optimizer_bytes; }
+  int64_t working_bytes() const;  // the largest of the three phases
+  const char* peak_phase() const;
+  int64_t total_bytes() const { return program_bytes + state_bytes() + working_bytes(); }
+};
+
+/// The model need not be allocated. `program_bytes`: measured at start.
+StepMemory predict_memory(const models::Model& model, const RunShape& run, int64_t program_bytes);
+
+/// Activations that one block keeps between its forward and its backward pass, what enters it included.
+int64_t kept_bytes(const layers::Workload& block, models::Recompute recompute);
+
+}  // namespace ingot::plan

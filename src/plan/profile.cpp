@@ -1,0 +1,81 @@
+#include "plan/profile.h"
+
+#include <torch/version.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "base/random.h"
+
+namespace ingot::plan {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kFileLimitBytes = int64_t{64} << 20;
+
+std::string now_utc() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+}  // namespace
+
+double MachineProfile::peak_gemm(const std::string& dtype) const {
+  double best = 0;
+  for (const auto& entry : gemm) {
+    if (entry.dtype == dtype) best = std::max(best, entry.flops_per_s);
+  }
+  return best;
+}
+
+MachineProfile describe_machine(int64_t threads, const std::string& device) {
+  MachineProfile machine;
+  machine.host = base::host_name();
+  machine.cpu = base::cpu_name();
+  machine.device = device;
+  machine.torch = TORCH_VERSION;
+  machine.program = base::program_stamp();
+  machine.date = now_utc();
+  machine.cores = base::usable_cores();
+  machine.threads = threads;
+  return machine;
+}
+
+fs::path profile_path(const fs::path& folder, const MachineProfile& machine) {
+  std::string host = machine.host;
+  std::replace_if(host.begin(), host.end(), [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '.'; }, '_');
+  const auto hash = base::stream_key(0, machine.cpu + "|" + machine.device);
+  return folder / fmt::format("profile-{}-{:016x}-{}.json", host, hash, machine.threads);
+}
+
+MachineProfile read_profile(const fs::path& path) { return MachineProfile::from_json(base::read_file(path, kFileLimitBytes), path.string()); }
+
+void write_profile(const fs::path& path, const MachineProfile& profile) {
+  if (path.has_parent_path()) base::make_directories(path.parent_path());
+  base::write_file_atomically(path, profile.to_json());
+}
+
+std::optional<MachineProfile> cached_profile(const MachineProfile& machine, const fs::path& folder) {
+  const auto path = profile_path(folder, machine);
+  if (folder.empty() || !fs::exists(path)) return std::nullopt;
+  try {
+    auto found = read_profile(path);
+    const bool fits = found.program == machine.program && found.cpu == machine.cpu && found.device == machine.device && found.threads == machine.threads;
+    if (fits) return found;
+    base::log_info("{} was measured by another build of ingot; measuring again", path.string());
+  } catch (const base::Error& broken) {
+    base::log_warning("{}; measuring again", broken.what());
+  }
+  return std::nullopt;
+}
+
+}  // namespace ingot::plan

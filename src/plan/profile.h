@@ -1,0 +1,78 @@
+// What has been measured of one machine, with a fixed number of threads: the only thing that predictions are calibrated
+// from. Values; `ingot bench` fills one, the cache keeps it, docs/prediction.md describes the file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ingot::plan {
+
+/// One matrix product [m, k] x [k, n] as layers call it: "forward" (x W^T), "grad_input" (g W) or "grad_weight" (g^T x, added
+/// to fp32), with the conversions that the dtype needs.
+struct GemmRate {
+  std::string dtype, kind = "plain", pass = "forward";  // kind: plain or grouped
+  int64_t m = 0, n = 0, k = 0;
+  double flops_per_s = 0;
+};
+
+/// Causal attention of `batch` rows of `seq` tokens.
+struct AttentionTime {
+  std::string dtype;
+  int64_t batch = 1, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  double forward_s = 0, backward_s = 0;
+};
+
+/// BabelStream's operations; bytes are those of one array, the rate counts every array moved (copy 2, scale 2, add 3, triad 3, dot 2).
+struct MemoryRate {
+  std::string operation;
+  int64_t bytes = 0;
+  double bytes_per_s = 0;
+};
+
+/// A kernel or small layer by the name that layers/workload.h gives it, on [rows, width] elements, `count` of them at once.
+struct KernelTime {
+  std::string name, dtype;
+  int64_t rows = 0, width = 0, count = 1;
+  double forward_s = 0, backward_s = 0;
+};
+
+struct MachineProfile {
+  static constexpr int64_t kVersion = 1;
+
+  std::string host, cpu, device = "cpu", torch, program, date;  // program: stamp of the build that measured; date: ISO 8601, UTC
+  int64_t cores = 0, threads = 0;
+  bool quick = false;
+  double foreign_load = 0;  // share of the machine's cores that others used meanwhile
+  std::vector<std::string> commands;
+  std::vector<GemmRate> gemm;
+  std::vector<AttentionTime> attention;
+  std::vector<MemoryRate> memory;
+  std::vector<KernelTime> kernels;
+  double operation_s = 0;  // of a linear layer too small to have other costs, forward and backward
+
+  /// The best measured product rate of a dtype, FLOP/s: the denominator of MFU. 0 when none was measured.
+  double peak_gemm(const std::string& dtype) const;
+
+  std::string to_json() const;
+  /// Throws ProfileError naming `origin`, the member and what it should be.
+  static MachineProfile from_json(const std::string& text, const std::string& origin);
+};
+
+/// This machine with `threads` threads, nothing measured yet. device: "cpu" or "cuda:0".
+MachineProfile describe_machine(int64_t threads, const std::string& device);
+
+/// <folder>/profile-<host>-<hash of CPU and device>-<threads>.json
+std::filesystem::path profile_path(const std::filesystem::path& folder, const MachineProfile& machine);
+
+/// Throws ProfileError or FileError.
+MachineProfile read_profile(const std::filesystem::path& path);
+void write_profile(const std::filesystem::path& path, const MachineProfile& profile);
+
+/// What the cache holds for this machine; nothing when there is none, when it is broken (which is logged), or when another
+/// build of the program measured it.
+std::optional<MachineProfile> cached_profile(const MachineProfile& machine, const std::filesystem::path& folder);
+
+}  // namespace ingot::plan

@@ -1,0 +1,167 @@
+// The profile's file: JSON with exactly the members below. Hostile input is refused by name; counts and sizes are bounded.
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "plan/profile.h"
+
+namespace ingot::plan {
+namespace {
+
+using base::ProfileError;
+using Json = nlohmann::json;
+
+constexpr int64_t kLargestSize = int64_t{1} << 48;
+constexpr size_t kMostEntries = 100'000, kLongestText = 4096;
+
+// One object of the file, with typed access that names what is wrong. Every member must be asked for before finish().
+class Members {
+ public:
+  Members(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
+    if (!json.is_object()) throw ProfileError("{} is not an object", where_);
+  }
+
+  std::string text(const char* name) {
+    const auto& value = member(name);
+    if (!value.is_string() || value.get_ref<const std::string&>().size() > kLongestText) fail(name, "must be a text of at most 4096 bytes");
+    return value.get<std::string>();
+  }
+  std::string one_of(const char* name, const std::vector<std::string>& choices) {
+    auto value = text(name);
+    if (std::find(choices.begin(), choices.end(), value) == choices.end()) fail(name, "must be one of " + base::join(choices, ", "));
+    return value;
+  }
+  int64_t size(const char* name) {
+    const auto& value = member(name);
+    if (!value.is_number_integer() || value.get<double>() < 1 || value.get<double>() > static_cast<double>(kLargestSize)) fail(name, "must be a whole number from 1 to 2^48");
+    return value.get<int64_t>();
+  }
+  double positive(const char* name) { return number(name, false); }
+  double not_negative(const char* name) { return number(name, true); }
+  bool boolean(const char* name) {
+    const auto& value = member(name);
+    if (!value.is_boolean()) fail(name, "must be true or false");
+    return value.get<bool>();
+  }
+  /// Calls `read` on each element of a list.
+  template <class Read>
+  void list(const char* name, const Read& read) {
+    const auto& value = member(name);
+    if (!value.is_array() || value.size() > kMostEntries) fail(name, "must be a list of at most 100000 entries");
+    for (size_t i = 0; i < value.size(); ++i) read(value[i], fmt::format("{}.{}[{}]", where_, name, i));
+  }
+  void finish() const {
+    for (const auto& [name, value] : json_.items()) {
+      if (!asked_.contains(name)) throw ProfileError("{} has an unknown member '{}'{}", where_, name, base::did_you_mean(name, {asked_.begin(), asked_.end()}));
+    }
+  }
+
+ private:
+  const Json& member(const char* name) {
+    asked_.insert(name);
+    const auto found = json_.find(name);
+    if (found == json_.end()) throw ProfileError("{} lacks '{}'; measure again with ingot bench all", where_, name);
+    return *found;
+  }
+  double number(const char* name, bool zero_allowed) {
+    const auto& value = member(name);
+    if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() < 0 || value.get<double>() > 1e18 ||
+        (value.get<double>() == 0 && !zero_allowed))
+      fail(name, zero_allowed ? "must be a number from 0 to 10^18" : "must be a positive number up to 10^18");
+    return value.get<double>();
+  }
+  [[noreturn]] void fail(const char* name, const std::string& rule) { throw ProfileError("{}.{} {}", where_, name, rule); }
+
+  const Json& json_;
+  std::string where_;
+  std::set<std::string> asked_;
+};
+
+const std::vector<std::string> kDtypes = {"fp64", "fp32", "bf16"};
+
+GemmRate read_gemm(const Json& json, const std::string& where) {
+  Members m(json, where);
+  GemmRate entry{m.one_of("dtype", kDtypes), m.one_of("kind", {"plain", "grouped"}), m.one_of("pass", {"forward", "grad_input", "grad_weight"}),
+                 m.size("m"), m.size("n"), m.size("k"), m.positive("flops_per_s")};
+  m.finish();
+  return entry;
+}
+
+AttentionTime read_attention(const Json& json, const std::string& where) {
+  Members m(json, where);
+  AttentionTime entry{m.one_of("dtype", kDtypes), m.size("batch"), m.size("seq"), m.size("heads"), m.size("kv_heads"), m.size("head_dim"),
+                      m.positive("forward_s"), m.positive("backward_s")};
+  m.finish();
+  return entry;
+}
+
+MemoryRate read_memory(const Json& json, const std::string& where) {
+  Members m(json, where);
+  MemoryRate entry{m.one_of("operation", {"copy", "scale", "add", "triad", "dot"}), m.size("bytes"), m.positive("bytes_per_s")};
+  m.finish();
+  return entry;
+}
+
+KernelTime read_kernel(const Json& json, const std::string& where) {
+  Members m(json, where);
+  KernelTime entry{m.text("name"), m.one_of("dtype", kDtypes), m.size("rows"), m.size("width"), m.size("count"), m.positive("forward_s"), m.not_negative("backward_s")};
+  m.finish();
+  return entry;
+}
+
+}  // namespace
+
+std::string MachineProfile::to_json() const {
+  nlohmann::ordered_json json = {{"format", "ingot machine profile"}, {"version", kVersion}, {"host", host}, {"cpu", cpu}, {"device", device},
+                                 {"cores", cores}, {"threads", threads}, {"torch", torch}, {"program", program}, {"date", date}, {"quick", quick},
+                                 {"foreign_load", foreign_load}, {"commands", commands}, {"operation_s", operation_s}};
+  auto& gemms = json["gemm"] = nlohmann::ordered_json::array();
+  for (const auto& e : gemm)
+    gemms.push_back({{"dtype", e.dtype}, {"kind", e.kind}, {"pass", e.pass}, {"m", e.m}, {"n", e.n}, {"k", e.k}, {"flops_per_s", e.flops_per_s}});
+  auto& attentions = json["attention"] = nlohmann::ordered_json::array();
+  for (const auto& e : attention)
+    attentions.push_back({{"dtype", e.dtype}, {"batch", e.batch}, {"seq", e.seq}, {"heads", e.heads}, {"kv_heads", e.kv_heads}, {"head_dim", e.head_dim},
+                          {"forward_s", e.forward_s}, {"backward_s", e.backward_s}});
+  auto& memories = json["memory"] = nlohmann::ordered_json::array();
+  for (const auto& e : memory) memories.push_back({{"operation", e.operation}, {"bytes", e.bytes}, {"bytes_per_s", e.bytes_per_s}});
+  auto& all_kernels = json["kernels"] = nlohmann::ordered_json::array();
+  for (const auto& e : kernels)
+    all_kernels.push_back({{"name", e.name}, {"dtype", e.dtype}, {"rows", e.rows}, {"width", e.width}, {"count", e.count},
+                           {"forward_s", e.forward_s}, {"backward_s", e.backward_s}});
+  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+MachineProfile MachineProfile::from_json(const std::string& text, const std::string& origin) {
+  const auto json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) throw ProfileError("{} is not JSON; measure again with ingot bench all -o {}", origin, origin);
+  Members m(json, origin);
+  if (m.text("format") != "ingot machine profile") throw ProfileError("{} is not a machine profile: its member 'format' is not 'ingot machine profile'", origin);
+  if (const auto version = m.size("version"); version != kVersion)
+    throw ProfileError("{} has version {}; this program reads version {}. Measure again with ingot bench all", origin, version, kVersion);
+  MachineProfile p;
+  p.host = m.text("host");
+  p.cpu = m.text("cpu");
+  p.device = m.text("device");
+  p.cores = m.size("cores");
+  p.threads = m.size("threads");
+  p.torch = m.text("torch");
+  p.program = m.text("program");
+  p.date = m.text("date");
+  p.quick = m.boolean("quick");
+  p.foreign_load = m.not_negative("foreign_load");
+  p.operation_s = m.not_negative("operation_s");
+  m.list("commands", [&](const Json& entry, const std::string& where) {
+    if (!entry.is_string()) throw ProfileError("{} must be a text", where);
+    p.commands.push_back(entry.get<std::string>());
+  });
+  m.list("gemm", [&](const Json& entry, const std::string& where) { p.gemm.push_back(read_gemm(entry, where)); });
+  m.list("attention", [&](const Json& entry, const std::string& where) { p.attention.push_back(read_attention(entry, where)); });
+  m.list("memory", [&](const Json& entry, const std::string& where) { p.memory.push_back(read_memory(entry, where)); });
+  m.list("kernels", [&](const Json& entry, const std::string& where) { p.kernels.push_back(read_kernel(entry, where)); });
+  m.finish();
+  return p;
+}
+
+}  // namespace ingot::plan

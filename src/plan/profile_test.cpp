@@ -1,0 +1,114 @@
+#include "plan/profile.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "plan/test_support.h"
+
+namespace ingot::plan {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+MachineProfile sample() {
+  auto p = round_machine(1e11, 2e10);
+  p.kernels.push_back({"rms_norm", "fp32", 128, 256, 1, 1e-5, 2e-5});
+  p.quick = true;
+  p.foreign_load = 0.25;
+  p.operation_s = 3e-6;
+  return p;
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    MachineProfile::from_json(text, "p.json");
+  } catch (const base::ProfileError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string changed(const std::function<void(Json&)>& change) {
+  auto json = Json::parse(sample().to_json());
+  change(json);
+  return error_of(json.dump());
+}
+
+TEST(MachineProfileFile, comes_back_as_it_was_written) {
+  const auto p = sample();
+  const auto back = MachineProfile::from_json(p.to_json(), "p.json");
+  EXPECT_EQ(back.to_json(), p.to_json());
+  EXPECT_EQ(back.gemm[1].pass, "grad_input");
+  EXPECT_DOUBLE_EQ(back.kernels[0].backward_s, 2e-5);
+  EXPECT_DOUBLE_EQ(back.peak_gemm("bf16"), 1e11);
+  EXPECT_EQ(back.peak_gemm("fp64"), 0);
+}
+
+TEST(MachineProfileFile, what_is_wrong_is_named) {
+  EXPECT_NE(error_of("{").find("p.json is not JSON"), std::string::npos);
+  EXPECT_NE(error_of("[]").find("is not an object"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["format"] = "something"; }).find("not a machine profile"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["version"] = 2; }).find("reads version 1"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j.erase("threads"); }).find("lacks 'threads'"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["thread"] = 2; }).find("did you mean 'threads'"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["gemm"][2]["m"] = -4; }).find("p.json.gemm[2].m must be a whole number"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["gemm"][0]["flops_per_s"] = 0; }).find("must be a positive number"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["gemm"][0]["k"] = 1e300; }).find("gemm[0].k"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["memory"][0]["operation"] = "swap"; }).find("must be one of copy, scale, add, triad, dot"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["kernels"][0]["name"] = std::string(5000, 'x'); }).find("at most 4096 bytes"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["attention"] = Json::object(); }).find("must be a list"), std::string::npos);
+}
+
+TEST(MachineProfileFile, mutated_bytes_are_read_or_refused_but_never_crash) {
+  const auto good = sample().to_json();
+  std::mt19937 random(7);
+  int refused = 0;
+  for (int i = 0; i < 3000; ++i) {
+    auto text = good;
+    for (int change = 0; change < 3; ++change) text[random() % text.size()] = static_cast<char>(random());
+    if (i % 3 == 0) text.resize(random() % text.size());
+    refused += error_of(text).empty() ? 0 : 1;
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+struct Cache : ::testing::Test {
+  fs::path folder = fs::temp_directory_path() / ("ingot_profile_test_" + std::to_string(::getpid()));
+  ~Cache() override { fs::remove_all(folder); }
+};
+
+TEST_F(Cache, keeps_one_file_for_each_machine_and_number_of_threads) {
+  auto machine = describe_machine(2, "cpu");
+  EXPECT_FALSE(cached_profile(machine, folder));
+  machine.memory.push_back({"copy", 1024, 1e9});
+  write_profile(profile_path(folder, machine), machine);
+  const auto found = cached_profile(describe_machine(2, "cpu"), folder);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->memory.size(), 1u);
+  EXPECT_FALSE(cached_profile(describe_machine(3, "cpu"), folder));
+  EXPECT_FALSE(cached_profile(describe_machine(2, "cuda:0"), folder));
+}
+
+TEST_F(Cache, of_another_build_or_broken_is_not_used) {
+  auto machine = describe_machine(2, "cpu");
+  auto older = machine;
+  older.program = "another build";
+  write_profile(profile_path(folder, machine), older);
+  EXPECT_FALSE(cached_profile(machine, folder));
+  base::write_file_atomically(profile_path(folder, machine), "{\"format\": 3");
+  EXPECT_FALSE(cached_profile(machine, folder));
+}
+
+TEST_F(Cache, host_names_cannot_leave_the_folder) {
+  auto machine = describe_machine(2, "cpu");
+  machine.host = "../../etc/passwd";
+  EXPECT_EQ(profile_path(folder, machine).parent_path(), folder);
+}
+
+}  // namespace
+}  // namespace ingot::plan

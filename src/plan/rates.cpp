@@ -1,0 +1,86 @@
+#include "plan/rates.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "layers/cost.h"
+
+namespace ingot::plan {
+namespace {
+
+double d(int64_t x) { return static_cast<double>(x); }
+
+}  // namespace
+
+const char* name_of(Pass pass) { return pass == Pass::forward ? "forward" : pass == Pass::grad_input ? "grad_input" : "grad_weight"; }
+
+double kernel_work(const std::string& name, int64_t rows, int64_t width) {
+  if (name != "muon") return d(rows) * d(width);
+  const double r = d(std::min(rows, width)), c = d(std::max(rows, width));
+  return 5 * (4 * r * r * c + 2 * r * r * r);
+}
+
+Rates::Rates(const MachineProfile& profile, const std::string& dtype) : operation_s_(profile.operation_s) {
+  add_products(profile, dtype, products_);
+  add_products(profile, "fp32", wide_products_);
+  if (wide_products_.empty()) wide_products_ = products_;
+  for (const auto& e : profile.attention) {
+    if (e.dtype != dtype) continue;
+    const double flops = layers::attention_cost(e.batch, e.seq, 0, e.heads, e.kv_heads, e.head_dim, 4).flops;
+    attention_[false].add({d(e.seq), d(e.head_dim), 1}, flops / e.forward_s);
+    attention_[true].add({d(e.seq), d(e.head_dim), 1}, flops / e.backward_s);
+  }
+  for (const auto& e : profile.kernels) {
+    if (e.dtype != dtype) continue;
+    const double work = kernel_work(e.name, e.rows, e.width) * d(e.count);
+    const Surface::Sizes sizes = {d(std::min(e.rows, e.name == "muon" ? e.width : e.rows)), d(std::max(e.width, e.name == "muon" ? e.rows : e.width)), 1};
+    kernels_[{e.name, false}].add(sizes, work / e.forward_s);
+    if (e.backward_s > 0) kernels_[{e.name, true}].add(sizes, work / e.backward_s);
+  }
+  // Kernels stream like a triad: they read two arrays or more for one they write.
+  for (const auto& e : profile.memory)
+    if (e.operation == "triad") move_.add({3 * d(e.bytes), 1, 1}, e.bytes_per_s);
+  if (products_.empty() || move_.empty() || attention_.empty())
+    throw base::ProfileError("the profile of {} has no {} measurements; run ingot bench all", profile.host, dtype);
+}
+
+void Rates::add_products(const MachineProfile& profile, const std::string& dtype, ByPass& surfaces) {
+  for (const auto& e : profile.gemm) {
+    if (e.dtype != dtype || e.kind != "plain") continue;
+    const auto pass = e.pass == "forward" ? Pass::forward : e.pass == "grad_input" ? Pass::grad_input : Pass::grad_weight;
+    surfaces[pass].add({d(e.m), d(e.n), d(e.k)}, e.flops_per_s);
+  }
+}
+
+double Rates::gemm_rate(Pass pass, int64_t m, int64_t n, int64_t k, bool wide) const {
+  const auto& surfaces = wide ? wide_products_ : products_;
+  const auto found = surfaces.find(pass);
+  return (found == surfaces.end() ? surfaces.begin() : found)->second.at({d(m), d(n), d(k)});
+}
+
+double Rates::product_s(Pass pass, int64_t rows, int64_t in, int64_t out, bool wide) const {
+  const double flops = 2 * d(rows) * d(in) * d(out);
+  const double rate = pass == Pass::forward      ? gemm_rate(pass, rows, out, in, wide)
+                      : pass == Pass::grad_input ? gemm_rate(pass, rows, in, out, wide)
+                                                 : gemm_rate(pass, out, in, rows, wide);
+  return flops / rate;
+}
+
+double Rates::attention_s(const layers::Operation& op, bool backward) const {
+  // A window works like a shorter sequence with as many keys per query.
+  const double keys = 2 * layers::visible_pairs(op.seq, op.window) / d(op.seq);
+  const auto found = attention_.find(backward);
+  return op.flops / found->second.at({keys, d(op.head_dim), 1});
+}
+
+std::optional<double> Rates::kernel_s(const std::string& name, int64_t rows, int64_t width, bool backward) const {
+  const auto found = kernels_.find({name, backward});
+  if (found == kernels_.end()) return kernels_.contains({name, false}) ? std::optional(0.0) : std::nullopt;
+  const bool matrix = name == "muon";
+  const Surface::Sizes sizes = {d(matrix ? std::min(rows, width) : rows), d(matrix ? std::max(rows, width) : width), 1};
+  return kernel_work(name, rows, width) / found->second.at(sizes);
+}
+
+double Rates::move_s(double bytes) const { return bytes / move_.at({std::max(bytes, 1.0), 1, 1}); }
+
+}  // namespace ingot::plan

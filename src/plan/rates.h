@@ -1,0 +1,50 @@
+// How long single operations take on a machine, from its profile, for one compute dtype. Built once from a profile that must
+// outlive nothing; then read by any thread.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "layers/workload.h"
+#include "plan/profile.h"
+#include "plan/surface.h"
+
+namespace ingot::plan {
+
+enum class Pass { forward, grad_input, grad_weight };
+const char* name_of(Pass pass);
+
+class Rates {
+ public:
+  /// dtype: "fp32" or "bf16". Throws ProfileError when the profile has no products of it or no memory rates.
+  Rates(const MachineProfile& profile, const std::string& dtype);
+
+  /// One product of `pass` for a linear layer of `rows` rows, as it computes: [rows, in] x [in, out] and its two gradients.
+  /// `wide`: in fp32 although the model computes in bf16.
+  double product_s(Pass pass, int64_t rows, int64_t in, int64_t out, bool wide) const;
+  /// Rate that product_s uses, FLOP/s, by the product's own sizes.
+  double gemm_rate(Pass pass, int64_t m, int64_t n, int64_t k, bool wide) const;
+  double attention_s(const layers::Operation& attention, bool backward) const;
+  /// A kernel of the profile on [rows, width] elements; nothing when the profile lacks it.
+  std::optional<double> kernel_s(const std::string& name, int64_t rows, int64_t width, bool backward) const;
+  /// Reading and writing `bytes` in one pass.
+  double move_s(double bytes) const;
+  /// Work around a linear layer besides its products, forward and backward together.
+  double operation_s() const { return operation_s_; }
+
+ private:
+  using ByPass = std::map<Pass, Surface>;
+  void add_products(const MachineProfile& profile, const std::string& dtype, ByPass& surfaces);
+
+  ByPass products_, wide_products_;
+  std::map<bool, Surface> attention_;                           // by backward: FLOP/s (forward FLOPs) over (keys, head_dim)
+  std::map<std::pair<std::string, bool>, Surface> kernels_;     // by name and backward: work per second over (rows, width)
+  Surface move_;                                                // bytes per second over bytes
+  double operation_s_ = 0;
+};
+
+/// The amount by which a kernel's time is taken to grow, whatever the unit: elements, but FLOPs for "muon" (Newton-Schulz on
+/// one matrix).
+double kernel_work(const std::string& name, int64_t rows, int64_t width);
+
+}  // namespace ingot::plan

@@ -1,0 +1,25 @@
+// What of a training run decides its step time and memory, besides the model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "models/model.h"
+#include "optim/config.h"
+
+namespace ingot::plan {
+
+struct RunShape {
+  int64_t batch = 8, microbatch = 0, seq = 256;  // sequences per step and at a time (0 = all); tokens per sequence
+  std::string precision = "fp32";                // fp64, fp32, bf16
+  models::Recompute recompute = models::Recompute::none;
+  optim::OptimizerConfig optimizer;
+  int64_t validation_batch = 0;  // sequences of a validation batch, which runs without gradients; 0 = no validation
+  int64_t threads = 1;
+
+  int64_t sequences_at_once() const { return microbatch > 0 && microbatch < batch ? microbatch : batch; }
+  int64_t microbatches() const { return (batch + sequences_at_once() - 1) / sequences_at_once(); }
+  int64_t element_bytes() const { return precision == "fp64" ? 8 : precision == "bf16" ? 2 : 4; }
+};
+
+}  // namespace ingot::plan

@@ -1,0 +1,126 @@
+#include "plan/time.h"
+
+#include <map>
+
+#include "optim/optimizer.h"
+#include "plan/rates.h"
+
+namespace ingot::plan {
+namespace {
+
+using layers::Operation;
+using layers::Workload;
+
+class Clock {
+ public:
+  Clock(const Rates& rates, const Workload& work) : rates_(rates), work_(work) {}
+
+  /// Adds operations [begin, end), forward or backward, to `time`.
+  void forward(size_t begin, size_t end, StepTime& time) const {
+    for (size_t i = begin; i < end; ++i) add(work_.operations()[i], false, time);
+  }
+  void backward(size_t begin, size_t end, StepTime& time) const {
+    for (size_t i = begin; i < end; ++i) add(work_.operations()[i], true, time);
+    time.kernels_s += meeting_gradients_s();
+  }
+
+ private:
+  void add(const Operation& op, bool backward, StepTime& time) const {
+    const bool wide = op.element_bytes > work_.element_bytes();
+    const double count = static_cast<double>(op.count);
+    if (op.name == "head") {
+      if (!backward) time.head_s += count * (product_s(op, Pass::forward, wide) + product_s(op, Pass::grad_input, wide) + product_s(op, Pass::grad_weight, wide));
+    } else if (op.kind == Operation::Kind::product) {
+      time.products_s += count * (backward ? product_s(op, Pass::grad_input, wide) + product_s(op, Pass::grad_weight, wide) : product_s(op, Pass::forward, wide));
+      time.products_s += rates_.operation_s() / 2;
+    } else if (op.kind == Operation::Kind::attention) {
+      time.attention_s += rates_.attention_s(op, backward);
+    } else {
+      (op.name == "cross_entropy" ? time.head_s : time.kernels_s) += kernel_s(op, backward);
+    }
+  }
+
+  double product_s(const Operation& op, Pass pass, bool wide) const { return rates_.product_s(pass, op.rows, op.in, op.out, wide); }
+
+  double kernel_s(const Operation& op, bool backward) const {
+    if (op.rows == 0) return 0;  // counted with another operation
+    const double again = backward && op.repeated_in_backward ? rates_.kernel_s(op.name, op.rows, op.width, false).value_or(0) : 0;
+    if (const auto known = rates_.kernel_s(op.name, op.rows, op.width, backward)) return again + *known;
+    double bytes = 0;
+    for (const auto* side : {&op.inputs, &op.outputs})
+      for (const auto id : *side) bytes += static_cast<double>(work_.activation(id).bytes());
+    return rates_.move_s(bytes) * (backward ? layers::kBackwardFactor : 1);
+  }
+
+  // A tensor that several operations read gets as many gradients, which are added up pairwise.
+  double meeting_gradients_s() const {
+    std::map<layers::ActivationId, int> readers;
+    const Operation* before = nullptr;
+    for (const auto& op : work_.operations()) {
+      // Products side by side belong to one layer, which adds up by itself.
+      const bool same_layer = before && before->kind == Operation::Kind::product && op.kind == Operation::Kind::product && before->inputs == op.inputs;
+      for (const auto id : op.inputs) readers[id] += same_layer ? 0 : 1;
+      before = &op;
+    }
+    double seconds = 0;
+    for (const auto& [id, count] : readers) seconds += (count - 1) * rates_.move_s(3 * static_cast<double>(work_.activation(id).bytes()));
+    return seconds;
+  }
+
+  const Rates& rates_;
+  const Workload& work_;
+};
+
+void add_block(const Workload& work, models::Recompute recompute, const Rates& rates, StepTime& time) {
+  const Clock clock(rates, work);
+  const size_t end = work.operations().size();
+  clock.forward(0, end, time);
+  clock.backward(0, end, time);
+  if (recompute == models::Recompute::none) return;
+  StepTime again;
+  clock.forward(recompute == models::Recompute::full ? 0 : work.feed_forward_begin(), end, again);
+  time.recompute_s += again.total_s();
+}
+
+double optimizer_s(const models::Model& model, const RunShape& run, const Rates& rates) {
+  double seconds = 0;
+  for (const auto& p : model.parameters().all()) {
+    if (!p->is_trained()) continue;
+    if (optim::takes_muon(*p, run.optimizer)) {
+      const int64_t rows = p->shape[p->shape.size() - 2], cols = p->shape.back(), matrices = p->elements() / (rows * cols);
+      // Measured with five iterations.
+      const double share = static_cast<double>(run.optimizer.newton_schulz_steps) / 5;
+      seconds += static_cast<double>(matrices) * share * rates.kernel_s("muon", rows, cols, false).value_or(0);
+    } else {
+      seconds += rates.kernel_s("adamw", p->elements(), 1, false).value_or(rates.move_s(28 * static_cast<double>(p->elements())));
+    }
+  }
+  return seconds;
+}
+
+}  // namespace
+
+StepTime predict_step_time(const models::Model& model, const RunShape& run, const MachineProfile& profile) {
+  const Rates rates(profile, run.precision);
+  StepTime micro;
+  const auto workload = [&] { return Workload(run.sequences_at_once(), run.seq, run.element_bytes()); };
+  for (auto describe : {&models::Model::describe_embedding, &models::Model::describe_head}) {
+    auto work = workload();
+    (model.*describe)(work);
+    const Clock clock(rates, work);
+    clock.forward(0, work.operations().size(), micro);
+    clock.backward(0, work.operations().size(), micro);
+  }
+  for (int64_t layer = 0; layer < model.config().layers; ++layer) {
+    auto work = workload();
+    model.describe_block(layer, work);
+    add_block(work, run.recompute, rates, micro);
+  }
+  const auto times = static_cast<double>(run.microbatches());
+  StepTime step = micro;
+  for (double* part : {&step.products_s, &step.attention_s, &step.kernels_s, &step.head_s, &step.recompute_s}) *part *= times;
+  step.optimizer_s = optimizer_s(model, run, rates);
+  return step;
+}
+
+}  // namespace ingot::plan

@@ -1,0 +1,25 @@
+// Predicts the time of a training step from a machine profile: each product by its shape, attention, kernels by their size,
+// gradients that meet, the optimizer. What it leaves out: data loading, checkpoints, validation. docs/prediction.md has the
+// table of what is predicted how.
+#pragma once
+
+#include "plan/profile.h"
+#include "plan/run_shape.h"
+
+namespace ingot::plan {
+
+/// Seconds of one step by kind of work.
+struct StepTime {
+  double products_s = 0;   // of linear layers and experts, forward and backward
+  double attention_s = 0;
+  double kernels_s = 0;    // norms, rotations, activations, routing, moving tokens, adding gradients
+  double head_s = 0;       // vocabulary products and cross-entropy
+  double recompute_s = 0;  // whatever is run a second time
+  double optimizer_s = 0;  // gradient norm and update
+  double total_s() const { return products_s + attention_s + kernels_s + head_s + recompute_s + optimizer_s; }
+};
+
+/// The model need not be allocated. Throws ProfileError when the profile has nothing about the precision.
+StepTime predict_step_time(const models::Model& model, const RunShape& run, const MachineProfile& profile);
+
+}  // namespace ingot::plan

@@ -1,0 +1,98 @@
+// Step times on machines whose rates are round numbers, so that each part can be worked out by hand.
+#include "plan/time.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "layers/cost.h"
+#include "plan/test_support.h"
+
+namespace ingot::plan {
+namespace {
+
+constexpr double kGemm = 1e11, kInstant = 1e18;
+
+RunShape shape(const std::string& optimizer = "adamw") {
+  RunShape run{.batch = 4, .seq = 64};
+  run.optimizer.name = optimizer;
+  return run;
+}
+
+TEST(StepTimeModel, products_and_head_take_three_times_their_forward_flops) {
+  const auto model = models::create_model(small_model("llama"));
+  const auto time = predict_step_time(*model, shape(), round_machine(kGemm, kInstant));
+  const double tokens = 4 * 64, block = 96 * (128 + 64 + 64) + 128 * 96 + 3 * 96 * 256;
+  EXPECT_NEAR(time.products_s, 3 * 2 * tokens * 3 * block / kGemm, 1e-9);
+  EXPECT_NEAR(time.head_s, 3 * 2 * tokens * 96 * 320 / kGemm, 1e-9);
+  const double pairs = 4 * 64 * 65 / 2.0;
+  EXPECT_NEAR(time.attention_s, 3 * (1 + 2) * 4 * pairs * 128 / kGemm, 1e-9);  // three layers; backward at half the rate
+  EXPECT_EQ(time.recompute_s, 0);
+}
+
+TEST(StepTimeModel, experts_share_the_tokens) {
+  auto config = small_model("zaya1");
+  const auto few = predict_step_time(*models::create_model(config), shape(), round_machine(kGemm, kInstant));
+  config.experts = 8;
+  const auto many = predict_step_time(*models::create_model(config), shape(), round_machine(kGemm, kInstant));
+  EXPECT_NEAR(many.products_s, few.products_s, 1e-9);  // the same FLOPs at a rate that does not depend on the shape
+}
+
+TEST(StepTimeModel, microbatches_repeat_everything_but_the_update) {
+  const auto model = models::create_model(small_model("zaya1"));
+  auto run = shape();
+  const auto machine = round_machine(kGemm, 1e10);
+  const auto whole = predict_step_time(*model, run, machine);
+  run.microbatch = 2;
+  const auto halves = predict_step_time(*model, run, machine);
+  EXPECT_NEAR(halves.products_s, whole.products_s, 1e-9);
+  EXPECT_NEAR(halves.optimizer_s, whole.optimizer_s, 1e-12);
+}
+
+TEST(StepTimeModel, recomputation_adds_the_forward_pass_of_what_is_repeated) {
+  const auto model = models::create_model(small_model("llama"));
+  auto run = shape();
+  const auto machine = round_machine(kGemm, kInstant);
+  run.recompute = models::Recompute::selective;
+  const double tokens = 4 * 64;
+  EXPECT_NEAR(predict_step_time(*model, run, machine).recompute_s, 2 * tokens * 3 * (3 * 96 * 256) / kGemm, 1e-9);
+  run.recompute = models::Recompute::full;
+  const double block = 96 * (128 + 64 + 64) + 128 * 96 + 3 * 96 * 256, pairs = 4 * 64 * 65 / 2.0;
+  EXPECT_NEAR(predict_step_time(*model, run, machine).recompute_s, 3 * (2 * tokens * block + 4 * pairs * 128) / kGemm, 1e-9);
+}
+
+TEST(StepTimeModel, kernels_take_their_measured_time_or_else_their_bytes) {
+  const auto model = models::create_model(small_model("llama"));
+  auto machine = round_machine(kInstant, kInstant);
+  EXPECT_LT(predict_step_time(*model, shape(), machine).kernels_s, 1e-6);
+  machine.kernels.push_back({"swiglu", "fp32", 4 * 64, 256, 1, 1e-3, 3e-3});
+  EXPECT_NEAR(predict_step_time(*model, shape(), machine).kernels_s, 3 * 4e-3, 1e-6);  // once in each of three layers
+}
+
+TEST(StepTimeModel, the_update_is_timed_by_matrix_and_by_element) {
+  const auto model = models::create_model(small_model("llama"));
+  auto machine = round_machine(kInstant, kInstant);
+  machine.kernels.push_back({"adamw", "fp32", 1000, 1, 1, 1e-3, 0});
+  const auto elements = static_cast<double>(model->parameters().trained_elements());
+  EXPECT_NEAR(predict_step_time(*model, shape(), machine).optimizer_s, elements * 1e-6, 1e-9);
+  machine.kernels.push_back({"muon", "fp32", 96, 256, 4, 4e-3, 0});
+  auto only_one_shape = small_model("llama");
+  only_one_shape.heads = only_one_shape.kv_heads = 3;  // q, k, v and o are 96 x 96
+  const auto square = models::create_model(only_one_shape);
+  const double rest = 320 * 96 + 7 * 96, flops = 4.0 * 96 * 96 * 256 + 2.0 * 96 * 96 * 96, square_flops = 6.0 * 96 * 96 * 96;
+  EXPECT_NEAR(predict_step_time(*square, shape("muon"), machine).optimizer_s, rest * 1e-6 + 3 * (3 + 4 * square_flops / flops) * 1e-3, 1e-6);
+}
+
+TEST(StepTimeModel, a_precision_that_was_not_measured_is_refused_by_name) {
+  const auto model = models::create_model(small_model("llama"));
+  auto run = shape();
+  run.precision = "fp64";
+  try {
+    predict_step_time(*model, run, round_machine(1e11, 1e10));
+    FAIL();
+  } catch (const base::ProfileError& error) {
+    EXPECT_NE(std::string(error.what()).find("no fp64 measurements"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace ingot::plan
