@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
+#include <atomic>
+#include <chrono>
 #include <map>
+#include <thread>
 
 #include "base/environment.h"
 #include "base/error.h"
@@ -52,6 +54,25 @@ TEST(Machine, limits_and_memory_agree_with_what_the_kernel_says) {
   EXPECT_LE(available_memory_bytes(), total_memory_bytes());
   EXPECT_NE(process_limits().open_files, 0);
   EXPECT_GE(memory_limit_bytes(), 0);
+}
+
+TEST(Machine, more_threads_than_cores_wait_for_one_another) {
+  const double before = waiting_for_cores_seconds();
+  std::vector<std::thread> threads;
+  std::atomic<bool> stop = false;
+  for (int i = 0; i < 4 * usable_cores(); ++i)
+    threads.emplace_back([&] {
+      while (!stop) {
+      }
+    });
+  double waited = 0;  // of threads that still live
+  for (int i = 0; i < 50 && waited < 0.02; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    waited = waiting_for_cores_seconds() - before;
+  }
+  stop = true;
+  for (auto& thread : threads) thread.join();
+  EXPECT_GE(waited, 0.02);
 }
 
 TEST(Machine, own_work_is_not_foreign_and_the_stamp_is_stable) {

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -80,6 +81,17 @@ double foreign_cpu_seconds() {
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
   const auto ticks = static_cast<double>(user + nice + system + interrupt + soft_interrupt + steal);
   return ticks / static_cast<double>(sysconf(_SC_CLK_TCK)) - static_cast<double>(own.tv_sec) - 1e-9 * static_cast<double>(own.tv_nsec);
+}
+
+double waiting_for_cores_seconds() {
+  int64_t nanoseconds = 0;
+  std::error_code failure;
+  for (auto thread = std::filesystem::directory_iterator("/proc/self/task", failure); thread != std::filesystem::directory_iterator(); thread.increment(failure)) {
+    int64_t ran = 0, waited = 0;
+    if (std::ifstream(thread->path() / "schedstat") >> ran >> waited) nanoseconds += waited;
+    if (failure) break;
+  }
+  return 1e-9 * static_cast<double>(nanoseconds);
 }
 
 std::string program_stamp() {

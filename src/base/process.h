@@ -29,6 +29,10 @@ void release_freed_memory();
 /// the difference over a measurement says how undisturbed it was. 0 where unknown.
 double foreign_cpu_seconds();
 
+/// Seconds that threads of this process were ready to run and had to wait for a core, summed over threads (Linux's
+/// schedstat): the difference over a measurement says whether others disturbed it. 0 where unknown.
+double waiting_for_cores_seconds();
+
 /// Identifies the program file that this code is in (size and time of change): measurements of another build are stale.
 std::string program_stamp();
 

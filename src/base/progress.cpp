@@ -17,7 +17,9 @@ namespace {
 constexpr double kTerminalEvery_s = 0.1, kLogEvery_s = 5;
 constexpr int64_t kLongestBar = 30, kShortestBar = 5;
 
-std::string amount(double value, ProgressUnit unit) { return unit == ProgressUnit::bytes ? format_bytes(static_cast<int64_t>(value)) : format_count(value); }
+std::string amount(double value, ProgressUnit unit) {
+  return unit == ProgressUnit::bytes ? format_bytes(static_cast<int64_t>(value)) : format_count(value);
+}
 
 }  // namespace
 
@@ -37,7 +39,14 @@ ProgressOutput standard_progress_output() {
 }
 
 ProgressBar::ProgressBar(std::string label, int64_t total, ProgressUnit unit, ProgressOutput output, int64_t done)
-    : label_(std::move(label)), total_(total), first_(done), done_(done), unit_(unit), output_(std::move(output)), started_s_(output_.now_s()), drawn_s_(started_s_) {}
+    : label_(std::move(label)),
+      total_(total),
+      first_(done),
+      done_(done),
+      unit_(unit),
+      output_(std::move(output)),
+      started_s_(output_.now_s()),
+      drawn_s_(started_s_) {}
 
 ProgressBar::~ProgressBar() {
   if (line_open_) output_.write("\n");
@@ -48,22 +57,27 @@ std::string ProgressBar::line(double now_s, bool final) const {
   const double rate = passed_s > 0 ? static_cast<double>(done_ - first_) / passed_s : 0;
   const double share = total_ > 0 ? std::clamp(static_cast<double>(done_) / static_cast<double>(total_), 0.0, 1.0) : 0;
   std::string figures = amount(static_cast<double>(done_), unit_);
-  if (total_ > 0) figures = fmt::format("{:3.0f} %  {} of {}", std::floor(share * 100), figures, amount(static_cast<double>(total_), unit_));
+  if (total_ > 0)
+    figures = fmt::format("{:3.0f} %  {} of {}", std::floor(share * 100), figures, amount(static_cast<double>(total_), unit_));
   if (rate > 0) figures += fmt::format("  {}/s", amount(rate, unit_));
-  if (final) figures += fmt::format("  in {}", format_duration(passed_s));
-  else if (rate > 0 && total_ > 0) figures += fmt::format("  {} left", format_duration(static_cast<double>(std::max<int64_t>(total_ - done_, 0)) / rate));
+  if (final)
+    figures += fmt::format("  in {}", format_duration(passed_s));
+  else if (rate > 0 && total_ > 0)
+    figures += fmt::format("  {} left", format_duration(static_cast<double>(std::max<int64_t>(total_ - done_, 0)) / rate));
   if (!remark_.empty()) figures += "  " + remark_;
 
   const int64_t room = output_.columns - 1 - static_cast<int64_t>(label_.size() + figures.size()) - 5;  // two brackets and the gaps
   if (!output_.terminal || total_ <= 0 || room < kShortestBar) return fmt::format("{}  {}", label_, figures);
   const int64_t width = std::min(room, kLongestBar), filled = static_cast<int64_t>(share * static_cast<double>(width));
-  return fmt::format("{} [{}{}] {}", label_, std::string(static_cast<size_t>(filled), '='), std::string(static_cast<size_t>(width - filled), ' '), figures);
+  return fmt::format("{} [{}{}] {}", label_, std::string(static_cast<size_t>(filled), '='),
+                     std::string(static_cast<size_t>(width - filled), ' '), figures);
 }
 
 void ProgressBar::draw(double now_s, bool final) {
   std::string text = line(now_s, final);
   if (output_.terminal) {
-    if (static_cast<int64_t>(text.size()) >= output_.columns) text.resize(static_cast<size_t>(std::max(output_.columns - 1, 1)));  // a wrapped line cannot be redrawn
+    if (static_cast<int64_t>(text.size()) >= output_.columns)
+      text.resize(static_cast<size_t>(std::max(output_.columns - 1, 1)));  // a wrapped line cannot be redrawn
     text = "\r" + text + "\033[K";
     line_open_ = !final;
     if (final) text += "\n";

@@ -18,31 +18,27 @@ constexpr int64_t kWorkingSetBytes = int64_t{48} << 20;
 constexpr int64_t kMostInstances = 32;
 
 struct Times {
-  std::vector<double> forward_s, backward_s;
-  double sum_s = 0;
+  Samples forward, backward;  // of all instances
+  bool has_backward = false;
 };
 
-// One round over all instances: times per instance.
-void run_once(std::vector<Case>& instances, at::Device device, Times* times) {
+// One round over all instances.
+void run_once(std::vector<Case>& instances, at::Device device, Times& times) {
   std::vector<std::vector<at::Tensor>> outputs, gradients;
-  const auto count = static_cast<double>(instances.size());
-  const double forward_s = seconds_of([&] {
+  times.forward.add([&] {
     for (auto& instance : instances) outputs.push_back(instance.forward());
   }, device);
+  times.has_backward = !outputs[0].empty();
+  if (!times.has_backward) return;
   for (const auto& of_one : outputs) {
     gradients.emplace_back();
     for (const auto& output : of_one) gradients.back().push_back(at::full_like(output, 1e-3));
   }
-  const double backward_s = seconds_of([&] {
-    for (size_t i = instances.size(); i-- > 0;)
-      if (!outputs[i].empty()) torch::autograd::backward(outputs[i], gradients[i]);
+  times.backward.add([&] {
+    for (size_t i = instances.size(); i-- > 0;) torch::autograd::backward(outputs[i], gradients[i]);
   }, device);
   for (auto& instance : instances)
     for (auto& leaf : instance.leaves) leaf.mutable_grad().reset();
-  if (!times) return;
-  times->forward_s.push_back(forward_s / count);
-  times->backward_s.push_back(outputs[0].empty() ? 0 : backward_s / count);
-  times->sum_s += forward_s + backward_s;
 }
 
 }  // namespace
@@ -84,11 +80,13 @@ plan::KernelTime measure_kernel(const std::string& name, const std::string& dtyp
   const int64_t copies = instances[0].alone ? 1 : std::clamp<int64_t>(kWorkingSetBytes / (rows * width * 4 * 3), 1, kMostInstances);
   while (static_cast<int64_t>(instances.size()) < copies) instances.push_back(found->second(sizes));
 
-  for (int i = 0; i < repeats.warmup; ++i) run_once(instances, device, nullptr);
-  Times times;
-  for (int i = 0; i < repeats.least || (i < repeats.most && times.sum_s < repeats.enough_s); ++i) run_once(instances, device, &times);
-  result.forward_s = median(times.forward_s);
-  result.backward_s = median(times.backward_s);
+  Times warm, times;
+  for (int i = 0; i < repeats.warmup; ++i) run_once(instances, device, warm);
+  do run_once(instances, device, times);
+  while (!times.forward.enough(repeats) || (times.has_backward && !times.backward.enough(repeats)));
+  const auto all = static_cast<double>(instances.size());
+  result.forward_s = times.forward.result() / all;
+  result.backward_s = times.has_backward ? times.backward.result() / all : 0;
   return result;
 }
 

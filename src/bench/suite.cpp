@@ -20,7 +20,7 @@ using plan::Pass;
 constexpr double kLargestProductFlops = 2e10;
 constexpr double kBusyShare = 0.1;  // foreign load from which a profile is called disturbed
 
-Repeats repeats_of(bool quick) { return quick ? Repeats{1, 2, 25, 0.02} : Repeats{2, 5, 50, 0.2}; }
+Repeats repeats_of(bool quick) { return quick ? Repeats{1, 2, 25, 0.02, 0.1} : Repeats{2, 5, 50, 0.2, 2}; }
 
 void add_gemm(const SuiteOptions& o, const std::string& dtype, std::vector<Measurement>& all) {
   const std::vector<int64_t> rows = o.quick ? std::vector<int64_t>{64, 512, 2048} : std::vector<int64_t>{16, 64, 256, 1024, 4096};
@@ -98,7 +98,7 @@ std::vector<Measurement> measurements_of(const SuiteOptions& o) {
     if (o.attention) add_attention(o, dtype, all);
   if (!o.kernels) return all;
   for (const auto& dtype : o.dtypes) add_kernels(o, dtype, all);
-  all.push_back({"a small operation", [device = at::Device(o.device)](MachineProfile& profile) { profile.operation_s = measure_operation({2, 5, 20, 0.05}, device); }});
+  all.push_back({"a small operation", [device = at::Device(o.device)](MachineProfile& profile) { profile.operation_s = measure_operation({2, 5, 20, 0.05, 0.5}, device); }});
   return all;
 }
 

@@ -1,9 +1,8 @@
 #include "data/commands.h"
 
 #include <chrono>
-#include <ostream>
-
 #include <nlohmann/json.hpp>
+#include <ostream>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -34,7 +33,9 @@ void require(const std::string& value, std::string_view flag, std::string_view w
   if (value.empty()) throw base::UsageError("{} is missing: {}", flag, what);
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 void print(std::ostream& out, const Json& json) { out << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n"; }
 
@@ -69,11 +70,17 @@ int run_data_train_tokenizer(const TrainTokenizerCommand& command, std::ostream&
   };
   const auto result = train_tokenizer(options);
   if (command.json) {
-    print(out, {{"model", options.output.string()}, {"algorithm", command.algorithm}, {"vocab_size", result.vocab_size}, {"sentences_read", result.sentences_read},
-                {"sentences_used", result.sentences_used}, {"bytes_used", result.bytes_used}, {"seconds", seconds_since(start)}});
+    print(out, {{"model", options.output.string()},
+                {"algorithm", command.algorithm},
+                {"vocab_size", result.vocab_size},
+                {"sentences_read", result.sentences_read},
+                {"sentences_used", result.sentences_used},
+                {"bytes_used", result.bytes_used},
+                {"seconds", seconds_since(start)}});
   } else {
-    out << fmt::format("{}: {} pieces learnt from {} of {} lines ({}) in {}\n", options.output.string(), result.vocab_size, result.sentences_used, result.sentences_read,
-                       base::format_bytes(result.bytes_used), base::format_duration(seconds_since(start)));
+    out << fmt::format("{}: {} pieces learnt from {} of {} lines ({}) in {}\n", options.output.string(), result.vocab_size,
+                       result.sentences_used, result.sentences_read, base::format_bytes(result.bytes_used),
+                       base::format_duration(seconds_since(start)));
   }
   return 0;
 }
@@ -100,14 +107,23 @@ int run_data_tokenize(const TokenizeCommand& command, std::ostream& out) {
   const auto result = tokenize(*tokenizer, options);
   bar.finish(fmt::format("{} tokens", base::format_count(static_cast<double>(result.tokens))));
   if (result.bad_lines > 0) base::log_warning("{} malformed lines were left out, the first at {}", result.bad_lines, result.first_problem);
-  if (result.invalid_utf8 > 0) base::log_warning("{} sequences that are not UTF-8 became U+FFFD, the first at {}", result.invalid_utf8, result.first_problem);
+  if (result.invalid_utf8 > 0)
+    base::log_warning("{} sequences that are not UTF-8 became U+FFFD, the first at {}", result.invalid_utf8, result.first_problem);
   if (command.json) {
-    print(out, {{"output", options.output.string()}, {"documents", result.documents}, {"tokens", result.tokens}, {"dtype", name_of(result.token_type)},
-                {"input_bytes", result.input_bytes}, {"empty_documents", result.empty_documents}, {"bad_lines", result.bad_lines},
-                {"invalid_utf8", result.invalid_utf8}, {"seconds", seconds_since(start)}});
+    print(out, {{"output", options.output.string()},
+                {"documents", result.documents},
+                {"tokens", result.tokens},
+                {"dtype", name_of(result.token_type)},
+                {"input_bytes", result.input_bytes},
+                {"empty_documents", result.empty_documents},
+                {"bad_lines", result.bad_lines},
+                {"invalid_utf8", result.invalid_utf8},
+                {"seconds", seconds_since(start)}});
   } else {
-    out << fmt::format("{0}.bin, {0}.idx: {1} documents, {2} tokens as {3}, {4:.2f} bytes of text a token, in {5}\n", options.output.string(), result.documents, result.tokens,
-                       name_of(result.token_type), static_cast<double>(result.input_bytes) / static_cast<double>(result.tokens), base::format_duration(seconds_since(start)));
+    out << fmt::format("{0}.bin, {0}.idx: {1} documents, {2} tokens as {3}, {4:.2f} bytes of text a token, in {5}\n",
+                       options.output.string(), result.documents, result.tokens, name_of(result.token_type),
+                       static_cast<double>(result.input_bytes) / static_cast<double>(result.tokens),
+                       base::format_duration(seconds_since(start)));
   }
   return 0;
 }
@@ -117,8 +133,12 @@ int run_data_export_tokenizer(const ExportTokenizerCommand& command, std::ostrea
   const auto tokenizer = load_tokenizer(command.tokenizer);
   base::make_directories(command.output);
   const auto result = export_tokenizer(*tokenizer, command.output);
-  if (command.json) print(out, {{"output", command.output}, {"tokenizer_json", result.tokenizer_json}, {"why_not", result.why_not}});
-  else out << fmt::format("{}: {}\n", command.output, result.tokenizer_json ? "tokenizer.json with the same ids, and what belongs to it" : "tokenizer.model only, because " + result.why_not);
+  if (command.json)
+    print(out, {{"output", command.output}, {"tokenizer_json", result.tokenizer_json}, {"why_not", result.why_not}});
+  else
+    out << fmt::format("{}: {}\n", command.output,
+                       result.tokenizer_json ? "tokenizer.json with the same ids, and what belongs to it"
+                                             : "tokenizer.model only, because " + result.why_not);
   return result.tokenizer_json ? 0 : 3;
 }
 

@@ -12,27 +12,27 @@ namespace ingot::data {
 
 /// Flags that say how text files are read: train-tokenizer and tokenize share them.
 struct TextFlags {
-  std::vector<std::string> inputs;            // FILE…
-  std::string format = "auto";                // --format auto|text|jsonl
-  std::string split = "document-per-file";    // --split document-per-file|line|paragraph, of plain text
-  std::string field = "text";                 // --field NAME, of JSON lines
-  bool skip_bad = false;                      // --skip-bad: count malformed lines instead of stopping
-  bool strict_utf8 = false;                   // --strict-utf8: stop at bytes that are not UTF-8
+  std::vector<std::string> inputs;          // FILE…
+  std::string format = "auto";              // --format auto|text|jsonl
+  std::string split = "document-per-file";  // --split document-per-file|line|paragraph, of plain text
+  std::string field = "text";               // --field NAME, of JSON lines
+  bool skip_bad = false;                    // --skip-bad: count malformed lines instead of stopping
+  bool strict_utf8 = false;                 // --strict-utf8: stop at bytes that are not UTF-8
 };
 
 struct TrainTokenizerCommand {
   TextFlags text;
-  std::string output;                       // -o, --output FILE.model
-  std::string algorithm = "unigram";        // --algorithm unigram|bpe
-  int64_t vocab_size = 8192;                // --vocab-size N
-  double character_coverage = 0.9995;       // --character-coverage X
-  int64_t max_sentences = 1'000'000;        // --max-sentences N
-  int64_t max_bytes = int64_t{64} << 20;    // --max-bytes N
-  bool join_digits = false;                 // --join-digits: numbers may be one piece
-  bool whitespace_pieces = false;           // --whitespace-pieces: runs of spaces may be one piece, for code
-  std::vector<std::string> user_symbols;    // --symbol TEXT, any number: always one piece
-  int64_t seed = 0;                         // --seed N
-  bool json = false;                        // --json
+  std::string output;                     // -o, --output FILE.model
+  std::string algorithm = "unigram";      // --algorithm unigram|bpe
+  int64_t vocab_size = 8192;              // --vocab-size N
+  double character_coverage = 0.9995;     // --character-coverage X
+  int64_t max_sentences = 1'000'000;      // --max-sentences N
+  int64_t max_bytes = int64_t{64} << 20;  // --max-bytes N
+  bool join_digits = false;               // --join-digits: numbers may be one piece
+  bool whitespace_pieces = false;         // --whitespace-pieces: runs of spaces may be one piece, for code
+  std::vector<std::string> user_symbols;  // --symbol TEXT, any number: always one piece
+  int64_t seed = 0;                       // --seed N
+  bool json = false;                      // --json
 };
 int run_data_train_tokenizer(const TrainTokenizerCommand& command, std::ostream& out);
 

@@ -1,8 +1,7 @@
 #include "data/commands.h"
 
-#include <sstream>
-
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "data/test_support.h"
 

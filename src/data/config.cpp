@@ -5,7 +5,8 @@
 namespace ingot::data {
 
 void declare_settings(base::SettingsTable& table, DataConfig& config) {
-  table.add("data.tokenizer", config.tokenizer, "tokenizer of the data: a SentencePiece .model, a tokenizer.json, or a folder that holds either");
+  table.add("data.tokenizer", config.tokenizer,
+            "tokenizer of the data: a SentencePiece .model, a tokenizer.json, or a folder that holds either");
   table.add_list<DataSource>(
       "data.sources", config.sources,
       [](base::SettingsTable& inner, DataSource& source) {
@@ -13,19 +14,23 @@ void declare_settings(base::SettingsTable& table, DataConfig& config) {
         inner.add("weight", source.weight, {0, 1e308}, "share of the samples, relative to the other sources; 0 leaves the source out");
       },
       "training data");
-  table.add("data.validation", config.validation, "prefixes of .bin/.idx pairs for the validation loss; empty = see data.validation_fraction");
+  table.add("data.validation", config.validation,
+            "prefixes of .bin/.idx pairs for the validation loss; empty = see data.validation_fraction");
   table.add("data.validation_fraction", config.validation_fraction, {0, 0.5},
             "part of each source, at its end, that is kept from training for the validation loss; not used with data.validation");
   table.add("data.seq_len", config.seq_len, {1, 1 << 24}, "tokens of a sample");
-  table.add("data.packing", config.packing, {"stream", "best_fit"},
-            "stream: documents one after another, cut every seq_len tokens; best_fit: documents stay whole where they fit, rows are padded");
-  table.add("data.reset_documents", config.reset_documents, "documents of one sample cannot see each other: positions and masks begin anew, and no target crosses a border");
+  table.add(
+      "data.packing", config.packing, {"stream", "best_fit"},
+      "stream: documents one after another, cut every seq_len tokens; best_fit: documents stay whole where they fit, rows are padded");
+  table.add("data.reset_documents", config.reset_documents,
+            "documents of one sample cannot see each other: positions and masks begin anew, and no target crosses a border");
   table.add("data.seed", config.seed, base::at_least(0), "seed of the order of samples");
   table.add("data.prefetch", config.prefetch, {0, 64}, "batches prepared ahead on a thread of their own; 0 = none");
 }
 
 void check(const DataConfig& config) {
-  if (config.sources.empty()) throw base::ConfigError("data.sources is empty: name at least one .bin/.idx prefix made by 'ingot data tokenize'");
+  if (config.sources.empty())
+    throw base::ConfigError("data.sources is empty: name at least one .bin/.idx prefix made by 'ingot data tokenize'");
   for (size_t i = 0; i < config.sources.size(); ++i) {
     if (config.sources[i].path.empty()) throw base::ConfigError("data.sources[{}].path is empty", i);
   }

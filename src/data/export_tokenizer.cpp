@@ -1,10 +1,9 @@
 #include "data/export_tokenizer.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_map>
-
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -35,7 +34,8 @@ bool characters_are_pieces(const SentencePieceModel& model, std::string_view als
     }
     return true;
   };
-  return all_known(also) && std::all_of(model.pieces.begin(), model.pieces.end(), [&](const auto& piece) { return piece.type != PieceType::normal || all_known(piece.text); });
+  return all_known(also) && std::all_of(model.pieces.begin(), model.pieces.end(),
+                                        [&](const auto& piece) { return piece.type != PieceType::normal || all_known(piece.text); });
 }
 
 std::string obstacle(const SentencePieceModel& model) {
@@ -43,14 +43,16 @@ std::string obstacle(const SentencePieceModel& model) {
   if (model.remove_extra_whitespaces) return "it removes extra spaces";
   if (!model.is_lossless()) return "it does not mark spaces in the usual way";
   if (!model.byte_fallback) return "it has no byte fallback";
-  if (std::any_of(model.pieces.begin(), model.pieces.end(), [](const auto& piece) { return piece.type == PieceType::unused; })) return "it has unused pieces";
+  if (std::any_of(model.pieces.begin(), model.pieces.end(), [](const auto& piece) { return piece.type == PieceType::unused; }))
+    return "it has unused pieces";
   if (!characters_are_pieces(model, "<0123456789ABCDEFx>")) return "some of its pieces hold characters that are no pieces";
   return "";
 }
 
 Json unigram_model(const SentencePieceModel& model, const SpecialTokens& special) {
   Json vocab = Json::array();
-  for (const auto& piece : model.pieces) vocab.push_back({piece.text, piece.type == PieceType::normal ? static_cast<double>(piece.score) : kNeverChosen});
+  for (const auto& piece : model.pieces)
+    vocab.push_back({piece.text, piece.type == PieceType::normal ? static_cast<double>(piece.score) : kNeverChosen});
   return {{"type", "Unigram"}, {"unk_id", special.unk}, {"vocab", vocab}, {"byte_fallback", true}};
 }
 
@@ -81,9 +83,16 @@ Json bpe_merges(const SentencePieceModel& model) {
 Json bpe_model(const SentencePieceModel& model, const SpecialTokens& special) {
   Json vocab = Json::object();
   for (size_t id = 0; id < model.pieces.size(); ++id) vocab[model.pieces[id].text] = id;
-  return {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", model.pieces[static_cast<size_t>(special.unk)].text},
-          {"continuing_subword_prefix", nullptr}, {"end_of_word_suffix", nullptr}, {"fuse_unk", true}, {"byte_fallback", true},
-          {"ignore_merges", false}, {"vocab", vocab}, {"merges", bpe_merges(model)}};
+  return {{"type", "BPE"},
+          {"dropout", nullptr},
+          {"unk_token", model.pieces[static_cast<size_t>(special.unk)].text},
+          {"continuing_subword_prefix", nullptr},
+          {"end_of_word_suffix", nullptr},
+          {"fuse_unk", true},
+          {"byte_fallback", true},
+          {"ignore_merges", false},
+          {"vocab", vocab},
+          {"merges", bpe_merges(model)}};
 }
 
 Json added_tokens(const SentencePieceModel& model) {
@@ -91,17 +100,27 @@ Json added_tokens(const SentencePieceModel& model) {
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     const auto type = model.pieces[id].type;
     if (type == PieceType::normal || type == PieceType::byte) continue;
-    added.push_back({{"id", id}, {"content", model.pieces[id].text}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false},
+    added.push_back({{"id", id},
+                     {"content", model.pieces[id].text},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
                      {"special", type != PieceType::user_defined}});
   }
   return added;
 }
 
-Json replace(const std::string& what, const std::string& with) { return {{"type", "Replace"}, {"pattern", {{"String", what}}}, {"content", with}}; }
+Json replace(const std::string& what, const std::string& with) {
+  return {{"type", "Replace"}, {"pattern", {{"String", what}}}, {"content", with}};
+}
 
 // Texts that try what could differ: every piece beside itself and beside others, and a few that are no words.
 std::vector<std::string> probes(const SentencePieceModel& model) {
-  std::vector<std::string> texts = {" \n \t  <0x41> ", "\xF0\x9F\x98\x80\xE4\xB8\xAD" "e\xCC\x81", "\xE2\x96\x81 \xE2\x96\x81", std::string(50, ' ') + std::string(50, 'a')};
+  std::vector<std::string> texts = {" \n \t  <0x41> ",
+                                    "\xF0\x9F\x98\x80\xE4\xB8\xAD"
+                                    "e\xCC\x81",
+                                    "\xE2\x96\x81 \xE2\x96\x81", std::string(50, ' ') + std::string(50, 'a')};
   const size_t step = std::max<size_t>(1, model.pieces.size() / 3000);
   std::string before;
   for (size_t id = 0; id < model.pieces.size(); id += step) {
@@ -122,7 +141,8 @@ void copy_whole(const fs::path& from, const fs::path& to) {
 void write_configuration(const Tokenizer& tokenizer, const fs::path& folder) {
   const auto& special = tokenizer.special();
   Json names = Json::object();
-  for (const auto& [name, id] : {std::pair{"bos_token", special.bos}, {"eos_token", special.eos}, {"pad_token", special.pad}, {"unk_token", special.unk}}) {
+  for (const auto& [name, id] :
+       {std::pair{"bos_token", special.bos}, {"eos_token", special.eos}, {"pad_token", special.pad}, {"unk_token", special.unk}}) {
     if (id >= 0) names[name] = tokenizer.piece(id);
   }
   Json config = names;
@@ -147,8 +167,10 @@ ExportedTokenizer export_sentencepiece(const SentencePieceTokenizer& tokenizer, 
     }
   }
   result.tokenizer_json = result.why_not.empty();
-  if (result.tokenizer_json) base::write_file_atomically(folder / "tokenizer.json", json);
-  else base::log_warning("{} is exported as tokenizer.model alone, without tokenizer.json: {}", tokenizer.path().string(), result.why_not);
+  if (result.tokenizer_json)
+    base::write_file_atomically(folder / "tokenizer.json", json);
+  else
+    base::log_warning("{} is exported as tokenizer.model alone, without tokenizer.json: {}", tokenizer.path().string(), result.why_not);
   return result;
 }
 
@@ -164,25 +186,29 @@ std::string tokenizer_json_of(const SentencePieceModel& model, const SpecialToke
     decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   }
   normalizers.push_back(replace(" ", mark));
-  const Json json = {{"version", "1.0"},
-                     {"truncation", nullptr},
-                     {"padding", nullptr},
-                     {"added_tokens", added_tokens(model)},
-                     {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
-                     {"pre_tokenizer", nullptr},
-                     {"post_processor", nullptr},
-                     {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}},
-                     {"model", model.algorithm == SentencePieceModel::Algorithm::unigram ? unigram_model(model, special) : bpe_model(model, special)}};
+  const Json json = {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", added_tokens(model)},
+      {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
+      {"pre_tokenizer", nullptr},
+      {"post_processor", nullptr},
+      {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}},
+      {"model", model.algorithm == SentencePieceModel::Algorithm::unigram ? unigram_model(model, special) : bpe_model(model, special)}};
   return json.dump(1) + "\n";
 }
 
 ExportedTokenizer export_tokenizer(const Tokenizer& tokenizer, const fs::path& folder) {
-  if (const auto* sentencepiece = dynamic_cast<const SentencePieceTokenizer*>(&tokenizer)) return export_sentencepiece(*sentencepiece, folder);
+  if (const auto* sentencepiece = dynamic_cast<const SentencePieceTokenizer*>(&tokenizer))
+    return export_sentencepiece(*sentencepiece, folder);
   copy_whole(tokenizer.path(), folder / "tokenizer.json");
   const fs::path source = tokenizer.path().parent_path();
   for (const char* name : {"special_tokens_map.json", "tokenizer.model", "chat_template.jinja", "tokenizer_config.json"}) {
-    if (fs::exists(source / name)) copy_whole(source / name, folder / name);
-    else if (std::string_view(name) == "tokenizer_config.json") write_configuration(tokenizer, folder);
+    if (fs::exists(source / name))
+      copy_whole(source / name, folder / name);
+    else if (std::string_view(name) == "tokenizer_config.json")
+      write_configuration(tokenizer, folder);
   }
   return {true, ""};
 }

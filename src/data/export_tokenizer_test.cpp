@@ -39,7 +39,9 @@ TEST_P(ExportTokenizer, random_texts_get_the_librarys_ids) {
   const auto original = load_tokenizer(name() + ".model");
   export_tokenizer(*original, folder.path());
   const auto exported = load_tokenizer(folder.path());
-  static const std::vector<std::string> kParts = {"the", " the", "a", "aa", " ", "  ", "\n", "\n\n\n", "\xE2\x96\x81", "king", "Kin", "dom", "<0x41>", "<", "7", "42", ".", ",;", "\xC3\xA9", "\xF0\x9F\x98\x80", "\t"};
+  static const std::vector<std::string> kParts = {
+      "the", " the",   "a", "aa", " ",  "  ", "\n", "\n\n\n",   "\xE2\x96\x81",     "king", "Kin",
+      "dom", "<0x41>", "<", "7",  "42", ".",  ",;", "\xC3\xA9", "\xF0\x9F\x98\x80", "\t"};
   for (uint64_t trial = 0; trial < 3000; ++trial) {
     std::string text;
     for (uint64_t i = 0; i < 1 + trial % 20; ++i) text += kParts[base::philox(trial, i)[0] % kParts.size()];
@@ -64,11 +66,13 @@ TEST_P(ExportTokenizer, special_tokens_and_model_go_along) {
   // A folder that is exported again is copied.
   const TemporaryFolder second;
   EXPECT_TRUE(export_tokenizer(*exported, second.path()).tokenizer_json);
-  for (const char* file : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model"}) EXPECT_EQ(content_of(second / file), content_of(folder / file));
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model"})
+    EXPECT_EQ(content_of(second / file), content_of(folder / file));
   EXPECT_TRUE(export_tokenizer(*exported, folder.path()).tokenizer_json) << "into the folder it came from";
 }
 
-INSTANTIATE_TEST_SUITE_P(Algorithms, ExportTokenizer, ::testing::Values("unigram", "bpe"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Algorithms, ExportTokenizer, ::testing::Values("unigram", "bpe"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST(ExportTokenizer, model_that_normalises_text_is_exported_without_tokenizer_json) {
   const TemporaryFolder folder;

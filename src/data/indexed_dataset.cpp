@@ -92,7 +92,8 @@ IndexedDataset::IndexedDataset(const fs::path& path)
     : prefix_(dataset_prefix(path)), index_(prefix_.string() + ".idx"), tokens_file_(prefix_.string() + ".bin") {
   const std::byte* at = index_.data();
   if (index_.size_bytes() < kHeaderBytes || std::memcmp(at, kMagic.data(), kMagic.size()) != 0)
-    throw DataError("{}.idx is not a Megatron index (it does not begin with MMIDIDX): make one with 'ingot data tokenize'", prefix_.string());
+    throw DataError("{}.idx is not a Megatron index (it does not begin with MMIDIDX): make one with 'ingot data tokenize'",
+                    prefix_.string());
   if (const auto version = load<uint64_t>(at + 9, 0); version != 1)
     throw DataError("{}.idx has version {} of Megatron's index; only version 1 is known", prefix_.string(), version);
   const auto code = load<uint8_t>(at + 17, 0);
@@ -128,12 +129,13 @@ void IndexedDataset::check_index() const {
     if (expected > tokens_file_.size_bytes()) break;  // also keeps the sum from overflowing
   }
   if (expected != tokens_file_.size_bytes())
-    throw DataError("{0}.bin has {1} bytes, but {0}.idx describes {2}{3}: the two files do not belong together or one is cut short", prefix_.string(),
-                    tokens_file_.size_bytes(), expected, expected > tokens_file_.size_bytes() ? " or more" : "");
+    throw DataError("{0}.bin has {1} bytes, but {0}.idx describes {2}{3}: the two files do not belong together or one is cut short",
+                    prefix_.string(), tokens_file_.size_bytes(), expected, expected > tokens_file_.size_bytes() ? " or more" : "");
   int64_t previous = 0;
   for (int64_t d = 0; d <= documents_; ++d) {
     const auto entry = load<int64_t>(doc_index_, d);
-    if (entry < previous || entry > sequences_ || (d == 0 && entry != 0)) throw broken(prefix_, "document {} begins at sequence {}", d, entry);
+    if (entry < previous || entry > sequences_ || (d == 0 && entry != 0))
+      throw broken(prefix_, "document {} begins at sequence {}", d, entry);
     previous = entry;
   }
   if (previous != sequences_) throw broken(prefix_, "the documents end at sequence {} of {}", previous, sequences_);

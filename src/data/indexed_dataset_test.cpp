@@ -20,7 +20,8 @@ template <class T>
 void put(std::string& out, T value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
-std::string index_bytes(uint8_t type, const std::vector<int32_t>& lengths, const std::vector<int64_t>& pointers, const std::vector<int64_t>& documents) {
+std::string index_bytes(uint8_t type, const std::vector<int32_t>& lengths, const std::vector<int64_t>& pointers,
+                        const std::vector<int64_t>& documents) {
   std::string out("MMIDIDX\0\0", 9);
   put<uint64_t>(out, 1);
   put<uint8_t>(out, type);

@@ -1,8 +1,7 @@
 #include <algorithm>
 #include <bit>
-#include <ostream>
-
 #include <nlohmann/json.hpp>
+#include <ostream>
 
 #include "base/error.h"
 #include "base/progress.h"
@@ -72,24 +71,34 @@ std::vector<int32_t> beginning_of(const IndexedDataset& dataset, int64_t documen
 
 Json as_json(const IndexedDataset& dataset, const DatasetFacts& facts) {
   Json lengths = Json::array();
-  for (const auto& bin : facts.lengths) lengths.push_back({{"from", bin.from}, {"to", bin.to}, {"documents", bin.documents}, {"tokens", bin.tokens}});
-  return {{"path", dataset.prefix().string()}, {"dtype", name_of(dataset.token_type())}, {"tokens", dataset.tokens()}, {"sequences", dataset.sequences()},
-          {"documents", dataset.documents()}, {"empty_documents", facts.empty_documents}, {"smallest_id", facts.smallest_id}, {"largest_id", facts.largest_id},
-          {"shortest_document", facts.shortest}, {"longest_document", facts.longest}, {"lengths", lengths}};
+  for (const auto& bin : facts.lengths)
+    lengths.push_back({{"from", bin.from}, {"to", bin.to}, {"documents", bin.documents}, {"tokens", bin.tokens}});
+  return {{"path", dataset.prefix().string()},
+          {"dtype", name_of(dataset.token_type())},
+          {"tokens", dataset.tokens()},
+          {"sequences", dataset.sequences()},
+          {"documents", dataset.documents()},
+          {"empty_documents", facts.empty_documents},
+          {"smallest_id", facts.smallest_id},
+          {"largest_id", facts.largest_id},
+          {"shortest_document", facts.shortest},
+          {"longest_document", facts.longest},
+          {"lengths", lengths}};
 }
 
 void print_facts(const IndexedDataset& dataset, const DatasetFacts& facts, std::ostream& out) {
   const double documents = static_cast<double>(std::max<int64_t>(dataset.documents(), 1));
-  out << fmt::format("{}: {} tokens as {}, {} sequences in {} documents\n", dataset.prefix().string(), dataset.tokens(), name_of(dataset.token_type()), dataset.sequences(),
-                     dataset.documents());
-  out << fmt::format("ids {} to {}; documents of {} to {} tokens, {:.1f} on average, {} empty\n", facts.smallest_id, facts.largest_id, facts.shortest, facts.longest,
-                     static_cast<double>(dataset.tokens()) / documents, facts.empty_documents);
+  out << fmt::format("{}: {} tokens as {}, {} sequences in {} documents\n", dataset.prefix().string(), dataset.tokens(),
+                     name_of(dataset.token_type()), dataset.sequences(), dataset.documents());
+  out << fmt::format("ids {} to {}; documents of {} to {} tokens, {:.1f} on average, {} empty\n", facts.smallest_id, facts.largest_id,
+                     facts.shortest, facts.longest, static_cast<double>(dataset.tokens()) / documents, facts.empty_documents);
   int64_t most = 1;
   for (const auto& bin : facts.lengths) most = std::max(most, bin.documents);
   out << "tokens of a document      documents     share of tokens\n";
   for (const auto& bin : facts.lengths) {
     const auto width = static_cast<size_t>(bin.documents * 40 / most + (bin.documents > 0));
-    out << fmt::format("{:>9} – {:<9} {:>13} {:>16.1f} %  {}\n", bin.from, bin.to, bin.documents, 100.0 * static_cast<double>(bin.tokens) / static_cast<double>(std::max<int64_t>(dataset.tokens(), 1)),
+    out << fmt::format("{:>9} – {:<9} {:>13} {:>16.1f} %  {}\n", bin.from, bin.to, bin.documents,
+                       100.0 * static_cast<double>(bin.tokens) / static_cast<double>(std::max<int64_t>(dataset.tokens(), 1)),
                        std::string(width, '#'));
   }
 }
@@ -114,12 +123,15 @@ int run_data_inspect(const InspectCommand& command, std::ostream& out) {
     const auto ids = beginning_of(dataset, document);
     const std::string text = tokenizer && fits ? tokenizer->decode(ids, /*keep_special=*/true) : "";
     json["samples"].push_back({{"document", document}, {"ids", ids}, {"text", text}});
-    if (!command.json) out << fmt::format("\ndocument {}: {}\n", document, tokenizer && fits ? text : fmt::format("{}", fmt::join(ids, " ")));
+    if (!command.json)
+      out << fmt::format("\ndocument {}: {}\n", document, tokenizer && fits ? text : fmt::format("{}", fmt::join(ids, " ")));
   }
   if (tokenizer) {
     json["vocab_size"] = tokenizer->vocab_size();
     json["fits_tokenizer"] = fits;
-    if (!fits && !command.json) out << fmt::format("\nthe id {} is outside the vocabulary of {} ({}): this is not the tokenizer of the data\n", facts.largest_id, command.tokenizer, tokenizer->vocab_size());
+    if (!fits && !command.json)
+      out << fmt::format("\nthe id {} is outside the vocabulary of {} ({}): this is not the tokenizer of the data\n", facts.largest_id,
+                         command.tokenizer, tokenizer->vocab_size());
   }
   if (command.json) out << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
   return fits ? 0 : 3;

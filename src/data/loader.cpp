@@ -1,7 +1,6 @@
 #include "data/loader.h"
 
 #include <algorithm>
-
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -53,7 +52,8 @@ void Loader::open(const std::string& path, double weight) {
     const int64_t border = validation_begin(*source.dataset, config_.validation_fraction);
     (split_ == Split::train ? source.slice.end : source.slice.begin) = border;
   }
-  source.packing = make_packing(config_.packing, *source.dataset, source.slice, {config_.seq_len, config_.reset_documents, options_.pad_id});
+  source.packing =
+      make_packing(config_.packing, *source.dataset, source.slice, {config_.seq_len, config_.reset_documents, options_.pad_id});
   sources_.push_back(std::move(source));
 }
 
@@ -100,11 +100,13 @@ void Loader::fill(int64_t first_sample, int64_t count, Batch& out) const {
   out.document_starts.resize(total);
   for (int64_t i = 0; i < count; ++i) {
     const size_t at = static_cast<size_t>(i) * seq;
-    const Row row{std::span(out.inputs).subspan(at, seq), std::span(out.targets).subspan(at, seq), std::span(out.document_starts).subspan(at, seq)};
+    const Row row{std::span(out.inputs).subspan(at, seq), std::span(out.targets).subspan(at, seq),
+                  std::span(out.document_starts).subspan(at, seq)};
     const Place place = place_of(first_sample + i);
     sources_[place.source].packing->fill(place.row, row);
     if (options_.vocab_size == 0) continue;
-    const int32_t largest = std::max(*std::max_element(row.inputs.begin(), row.inputs.end()), *std::max_element(row.targets.begin(), row.targets.end()));
+    const int32_t largest =
+        std::max(*std::max_element(row.inputs.begin(), row.inputs.end()), *std::max_element(row.targets.begin(), row.targets.end()));
     if (largest >= options_.vocab_size)
       throw DataError("{} holds the token {}, but the model's vocabulary ends at {}: it was made with another tokenizer; tokenise it again",
                       sources_[place.source].path, largest, options_.vocab_size - 1);
@@ -115,7 +117,8 @@ LoaderState Loader::state(int64_t step, int64_t samples) const {
   LoaderState state{step, samples, config_.seed, config_.seq_len, config_.packing, config_.reset_documents, {}};
   const auto counts = mixture_ ? mixture_->counts(samples) : std::vector<int64_t>(sources_.size(), 0);
   for (size_t s = 0; s < sources_.size(); ++s)
-    state.sources.push_back({sources_[s].slice.end - sources_[s].slice.begin, sources_[s].dataset->documents(), sources_[s].weight, counts[s]});
+    state.sources.push_back(
+        {sources_[s].slice.end - sources_[s].slice.begin, sources_[s].dataset->documents(), sources_[s].weight, counts[s]});
   return state;
 }
 
@@ -123,8 +126,10 @@ void Loader::check_resumable(const LoaderState& saved) const {
   const LoaderState now = state(saved.step, saved.samples);
   const auto compare = [&](const std::string& what, const auto& before, const auto& after) {
     if (before != after)
-      throw DataError("the data is not what the checkpoint was trained on: {} was {} and is {}; go back to the old data, or start a new phase with samples counted from 0", what,
-                      before, after);
+      throw DataError(
+          "the data is not what the checkpoint was trained on: {} was {} and is {}; go back to the old data, or start a new phase with "
+          "samples counted from 0",
+          what, before, after);
   };
   compare("data.seed", saved.seed, now.seed);
   compare("data.seq_len", saved.seq_len, now.seq_len);
@@ -139,19 +144,24 @@ void Loader::check_resumable(const LoaderState& saved) const {
 }
 
 std::string LoaderState::to_json() const {
-  nlohmann::json json{{"step", step}, {"samples", samples}, {"seed", seed}, {"seq_len", seq_len}, {"packing", packing}, {"reset_documents", reset_documents}};
+  nlohmann::json json{{"step", step},       {"samples", samples}, {"seed", seed},
+                      {"seq_len", seq_len}, {"packing", packing}, {"reset_documents", reset_documents}};
   json["sources"] = nlohmann::json::array();
   for (const auto& source : sources)
-    json["sources"].push_back({{"tokens", source.tokens}, {"documents", source.documents}, {"weight", source.weight}, {"samples", source.samples}});
+    json["sources"].push_back(
+        {{"tokens", source.tokens}, {"documents", source.documents}, {"weight", source.weight}, {"samples", source.samples}});
   return json.dump();
 }
 
 LoaderState LoaderState::from_json(const std::string& text) {
   try {
     const auto json = nlohmann::json::parse(text);
-    LoaderState state{json.at("step"), json.at("samples"), json.at("seed"), json.at("seq_len"), json.at("packing"), json.at("reset_documents"), {}};
-    for (const auto& source : json.at("sources")) state.sources.push_back({source.at("tokens"), source.at("documents"), source.at("weight"), source.at("samples")});
-    if (state.step < 0 || state.samples < 0) throw DataError("the state of the data loader counts {} steps and {} samples", state.step, state.samples);
+    LoaderState state{
+        json.at("step"), json.at("samples"), json.at("seed"), json.at("seq_len"), json.at("packing"), json.at("reset_documents"), {}};
+    for (const auto& source : json.at("sources"))
+      state.sources.push_back({source.at("tokens"), source.at("documents"), source.at("weight"), source.at("samples")});
+    if (state.step < 0 || state.samples < 0)
+      throw DataError("the state of the data loader counts {} steps and {} samples", state.step, state.samples);
     return state;
   } catch (const nlohmann::json::exception& wrong) {
     throw DataError("the state of the data loader cannot be read ({}): the checkpoint is damaged", wrong.what());

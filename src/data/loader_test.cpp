@@ -170,7 +170,10 @@ TEST(DataConfig, settings_read_from_toml_and_refuse_unknown_names) {
   DataConfig config;
   base::SettingsTable table;
   declare_settings(table, config);
-  table.load_toml("[data]\nseq_len = 128\npacking = 'best_fit'\nvalidation = ['v']\n[[data.sources]]\npath = 'x'\nweight = 2.5\n[[data.sources]]\npath = 'y'\n", "c.toml");
+  table.load_toml(
+      "[data]\nseq_len = 128\npacking = 'best_fit'\nvalidation = ['v']\n[[data.sources]]\npath = 'x'\nweight = 2.5\n[[data.sources]]\npath "
+      "= 'y'\n",
+      "c.toml");
   EXPECT_EQ(config.seq_len, 128);
   ASSERT_EQ(config.sources.size(), 2u);
   EXPECT_EQ(config.sources[0].weight, 2.5);

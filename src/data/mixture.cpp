@@ -10,7 +10,8 @@ namespace ingot::data {
 Mixture::Mixture(const std::vector<double>& weights) : sources_(weights.size()) {
   std::vector<int32_t> open;
   for (size_t s = 0; s < weights.size(); ++s) {
-    if (!(weights[s] >= 0) || !std::isfinite(weights[s])) throw base::ConfigError("source {} has weight {}: it must be 0 or more", s, weights[s]);
+    if (!(weights[s] >= 0) || !std::isfinite(weights[s]))
+      throw base::ConfigError("source {} has weight {}: it must be 0 or more", s, weights[s]);
     if (weights[s] == 0) continue;
     open.push_back(static_cast<int32_t>(nodes_.size()));
     nodes_.push_back({.weight = weights[s], .source = s});
@@ -18,7 +19,8 @@ Mixture::Mixture(const std::vector<double>& weights) : sources_(weights.size()) 
   if (open.empty()) throw base::ConfigError("no source has a positive weight");
   // Huffman's tree: joining the two lightest keeps the shares of every node as even as they can be, and the errors small.
   while (open.size() > 1) {
-    std::stable_sort(open.begin(), open.end(), [&](int32_t a, int32_t b) { return nodes_[static_cast<size_t>(a)].weight > nodes_[static_cast<size_t>(b)].weight; });
+    std::stable_sort(open.begin(), open.end(),
+                     [&](int32_t a, int32_t b) { return nodes_[static_cast<size_t>(a)].weight > nodes_[static_cast<size_t>(b)].weight; });
     const int32_t right = open.back(), left = open[open.size() - 2];
     const double left_weight = nodes_[static_cast<size_t>(left)].weight, weight = left_weight + nodes_[static_cast<size_t>(right)].weight;
     open.resize(open.size() - 2);

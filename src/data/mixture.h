@@ -28,7 +28,7 @@ class Mixture {
  private:
   struct Node {
     double weight = 0;
-    uint64_t left_share = 0;      // of 2^32
+    uint64_t left_share = 0;        // of 2^32
     int32_t left = -1, right = -1;  // -1: a leaf
     size_t source = 0;
   };

@@ -15,10 +15,12 @@ using base::DataError;
 
 class StreamPacking : public Packing {
  public:
-  StreamPacking(const IndexedDataset& dataset, Slice slice, const PackingOptions& options) : dataset_(dataset), slice_(slice), options_(options) {
+  StreamPacking(const IndexedDataset& dataset, Slice slice, const PackingOptions& options)
+      : dataset_(dataset), slice_(slice), options_(options) {
     if (rows() < 1)
-      throw DataError("{}: {} tokens are too few for a sample of data.seq_len = {}, which needs one more: take more text or a shorter sample", dataset.prefix().string(),
-                      slice.end - slice.begin, options.seq_len);
+      throw DataError(
+          "{}: {} tokens are too few for a sample of data.seq_len = {}, which needs one more: take more text or a shorter sample",
+          dataset.prefix().string(), slice.end - slice.begin, options.seq_len);
   }
 
   int64_t rows() const override { return (slice_.end - slice_.begin - 1) / options_.seq_len; }
@@ -47,8 +49,8 @@ class StreamPacking : public Packing {
 
 // A run of tokens of one document that one row holds.
 struct Piece {
-  int64_t begin = 0;     // in the token stream
-  int32_t length = 0;    // inputs, at most seq_len
+  int64_t begin = 0;      // in the token stream
+  int32_t length = 0;     // inputs, at most seq_len
   bool has_next = false;  // the document goes on behind the piece: its last token has a target
 };
 
@@ -58,7 +60,8 @@ class BestFitPacking : public Packing {
  public:
   static constexpr int64_t kChunkDocuments = 1024;
 
-  BestFitPacking(const IndexedDataset& dataset, Slice slice, const PackingOptions& options) : dataset_(dataset), slice_(slice), options_(options) {
+  BestFitPacking(const IndexedDataset& dataset, Slice slice, const PackingOptions& options)
+      : dataset_(dataset), slice_(slice), options_(options) {
     if (slice.begin < slice.end) {
       first_document_ = dataset.document_at(slice.begin);
       end_document_ = dataset.document_at(slice.end - 1) + 1;
@@ -66,7 +69,9 @@ class BestFitPacking : public Packing {
     const int64_t chunks = (end_document_ - first_document_ + kChunkDocuments - 1) / kChunkDocuments;
     first_row_.push_back(0);
     for (int64_t chunk = 0; chunk < chunks; ++chunk) first_row_.push_back(first_row_.back() + static_cast<int64_t>(pack(chunk).size()));
-    if (rows() < 1) throw DataError("{}: its {} tokens hold no document of two tokens or more: there is nothing to learn", dataset.prefix().string(), slice.end - slice.begin);
+    if (rows() < 1)
+      throw DataError("{}: its {} tokens hold no document of two tokens or more: there is nothing to learn", dataset.prefix().string(),
+                      slice.end - slice.begin);
   }
 
   int64_t rows() const override { return first_row_.back(); }

@@ -19,8 +19,8 @@ inline constexpr int32_t kIgnoredTarget = -100;
 
 /// One sample, each span of seq_len elements.
 struct Row {
-  std::span<int32_t> inputs, targets;        // targets[s]: the token after inputs[s], or kIgnoredTarget
-  std::span<int32_t> document_starts;        // index in the row of the first token of the document of token s
+  std::span<int32_t> inputs, targets;  // targets[s]: the token after inputs[s], or kIgnoredTarget
+  std::span<int32_t> document_starts;  // index in the row of the first token of the document of token s
 };
 
 /// Tokens [begin, end) of a dataset's stream.

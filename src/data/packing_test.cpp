@@ -50,7 +50,11 @@ TEST(StreamPacking, without_resets_every_token_predicts_the_next) {
 TEST(StreamPacking, too_little_text_is_refused_with_the_numbers) {
   const TemporaryFolder folder;
   const IndexedDataset dataset(counting_dataset(folder, "small", {5}));
-  expect_error<base::DataError>([&] { make_packing("stream", dataset, {0, 5}, {.seq_len = 5}); }, {"small", "5 tokens", "data.seq_len = 5"});
+  expect_error<base::DataError>(
+      [&] {
+        make_packing("stream", dataset, {0, 5}, {.seq_len = 5});
+      },
+      {"small", "5 tokens", "data.seq_len = 5"});
 }
 
 // Checks rows against the documents themselves: ids are positions, so each token says where it comes from.
@@ -58,7 +62,8 @@ void check_best_fit(const std::vector<int>& lengths, Slice slice, int64_t seq_le
   const TemporaryFolder folder;
   const IndexedDataset dataset(counting_dataset(folder, "d", lengths));
   std::vector<int32_t> document_of;
-  for (size_t d = 0; d < lengths.size(); ++d) document_of.insert(document_of.end(), static_cast<size_t>(lengths[d]), static_cast<int32_t>(d));
+  for (size_t d = 0; d < lengths.size(); ++d)
+    document_of.insert(document_of.end(), static_cast<size_t>(lengths[d]), static_cast<int32_t>(d));
   const auto packing = make_packing("best_fit", dataset, slice, {.seq_len = seq_len, .pad_id = 1'000'000});
   std::vector<int> seen(document_of.size(), 0);
   int64_t predicted = 0;

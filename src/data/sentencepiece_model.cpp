@@ -17,8 +17,19 @@ using base::DataError;
 enum ModelField { kPieces = 1, kTrainerSpec = 2, kNormalizerSpec = 3, kDenormalizerSpec = 5 };
 enum PieceField { kText = 1, kScore = 2, kType = 3 };
 enum TrainerField {
-  kModelType = 3, kVocabSize = 4, kWhitespaceAsSuffix = 24, kByteFallback = 35,
-  kUnkId = 40, kBosId = 41, kEosId = 42, kPadId = 43, kUnkSurface = 44, kUnkPiece = 45, kBosPiece = 46, kEosPiece = 47, kPadPiece = 48
+  kModelType = 3,
+  kVocabSize = 4,
+  kWhitespaceAsSuffix = 24,
+  kByteFallback = 35,
+  kUnkId = 40,
+  kBosId = 41,
+  kEosId = 42,
+  kPadId = 43,
+  kUnkSurface = 44,
+  kUnkPiece = 45,
+  kBosPiece = 46,
+  kEosPiece = 47,
+  kPadPiece = 48
 };
 enum NormalizerField { kName = 1, kCharacterMap = 2, kAddDummyPrefix = 3, kRemoveExtraWhitespaces = 4, kEscapeWhitespaces = 5 };
 
@@ -28,8 +39,8 @@ struct Malformed {
 
 struct Field {
   uint64_t number = 0;
-  int wire = 0;         // 0 varint, 1 eight bytes, 2 bytes, 5 four bytes
-  uint64_t value = 0;   // of wire types 0, 1 and 5
+  int wire = 0;            // 0 varint, 1 eight bytes, 2 bytes, 5 four bytes
+  uint64_t value = 0;      // of wire types 0, 1 and 5
   std::string_view bytes;  // of wire type 2
 };
 
@@ -175,13 +186,16 @@ void refuse_denormalizer(std::string_view bytes) {
   if (!only.character_map.empty()) throw Malformed{"it has denormalisation rules, which are not supported"};
 }
 
+constexpr size_t kLongestReplacement = 128;  // bytes; Unicode's longest, of U+FDFA, has 33
+
 // The trie's units are followed by xor of offsets and bytes: each must stay inside, and each text it names must end inside.
 void check_character_map(std::string_view map) {
   if (map.empty()) return;
   uint32_t trie_bytes = 0;
   if (map.size() < sizeof(trie_bytes)) throw Malformed{"its character map is cut short"};
   std::memcpy(&trie_bytes, map.data(), sizeof(trie_bytes));
-  if (trie_bytes % 1024 != 0 || trie_bytes == 0 || trie_bytes > map.size() - sizeof(trie_bytes)) throw Malformed{"its character map has an impossible size"};
+  if (trie_bytes % 1024 != 0 || trie_bytes == 0 || trie_bytes > map.size() - sizeof(trie_bytes))
+    throw Malformed{"its character map has an impossible size"};
   const char* units = map.data() + sizeof(trie_bytes);
   const size_t count = trie_bytes / 4, texts = map.size() - sizeof(trie_bytes) - trie_bytes;
   if (texts == 0 || map.back() != '\0') throw Malformed{"the texts of its character map do not end"};
@@ -195,10 +209,15 @@ void check_character_map(std::string_view map) {
     if (unit >> 31) continue;  // a value, or never reached: its label matches no byte
     const size_t next = i ^ ((unit >> 10) << ((unit & (1u << 9)) >> 6));
     if ((next | 0xFF) >= count) throw Malformed{fmt::format("unit {} of its character map points outside", i)};
-    if ((unit >> 8 & 1) && (unit_at(next) & 0x7FFFFFFF) >= texts) throw Malformed{fmt::format("unit {} of its character map names no text", i)};
+    if ((unit >> 8 & 1) && (unit_at(next) & 0x7FFFFFFF) >= texts)
+      throw Malformed{fmt::format("unit {} of its character map names no text", i)};
   }
   if (unit_at(0) >> 31) throw Malformed{"its character map has no root"};
-  if (!is_valid_utf8(map.substr(sizeof(trie_bytes) + trie_bytes))) throw Malformed{"the texts of its character map are not UTF-8"};
+  const std::string_view replacements = map.substr(sizeof(trie_bytes) + trie_bytes);
+  for (size_t begin = 0; begin < replacements.size(); begin = replacements.find('\0', begin) + 1) {
+    if (replacements.find('\0', begin) - begin > kLongestReplacement) throw Malformed{"its character map turns a character into a page"};
+  }
+  if (!is_valid_utf8(replacements)) throw Malformed{"the texts of its character map are not UTF-8"};
 }
 
 void check_pieces(const SentencePieceModel& model) {
@@ -230,9 +249,12 @@ int byte_of_piece(std::string_view piece) {
   if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return -1;
   int value = 0;
   for (const char c : piece.substr(3, 2)) {
-    if (c >= '0' && c <= '9') value = value * 16 + (c - '0');
-    else if (c >= 'A' && c <= 'F') value = value * 16 + (c - 'A' + 10);
-    else return -1;
+    if (c >= '0' && c <= '9')
+      value = value * 16 + (c - '0');
+    else if (c >= 'A' && c <= 'F')
+      value = value * 16 + (c - 'A' + 10);
+    else
+      return -1;
   }
   return value;
 }

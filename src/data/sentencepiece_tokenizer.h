@@ -41,8 +41,8 @@ class SentencePieceTokenizer : public Tokenizer {
   SentencePieceModel model_;
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
   bool add_bos_ = false, add_eos_ = false;
-  bool is_plain_ = false;  // nothing depends on what surrounds a text: parts of it may be encoded alone
-  bool by_words_ = false;  // no normal piece crosses a word border: words may be encoded alone
+  bool is_plain_ = false;                // nothing depends on what surrounds a text: parts of it may be encoded alone
+  bool by_words_ = false;                // no normal piece crosses a word border: words may be encoded alone
   std::unique_ptr<PrefixTree> symbols_;  // user-defined pieces, which are taken out of the text before all else
   mutable WordCache words_;
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -67,7 +66,8 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
 
   std::string why_missing() const {
     if (!object_) return "the line is not a JSON object";
-    return seen_ ? fmt::format("'{}' is not a text", field_) : fmt::format("there is no field '{}'{}", field_, base::did_you_mean(field_, keys_));
+    return seen_ ? fmt::format("'{}' is not a text", field_)
+                 : fmt::format("there is no field '{}'{}", field_, base::did_you_mean(field_, keys_));
   }
 
   std::string text, problem;
@@ -123,10 +123,14 @@ class BlockParser {
   }
 
   ParsedBlock run() {
-    if (block_.jsonl) json_lines();
-    else if (options_.split == DocumentSplit::file) add(block_.bytes, block_.first_line, !block_.open_ended);
-    else if (options_.split == DocumentSplit::line) lines();
-    else paragraphs();
+    if (block_.jsonl)
+      json_lines();
+    else if (options_.split == DocumentSplit::file)
+      add(block_.bytes, block_.first_line, !block_.open_ended);
+    else if (options_.split == DocumentSplit::line)
+      lines();
+    else
+      paragraphs();
     if (block_.continues && result_.parts.empty()) result_.parts.push_back({"", true});  // the file ended at the cut
     return std::move(result_);
   }
@@ -138,7 +142,8 @@ class BlockParser {
 
   std::string valid(std::string_view text, int64_t line) {
     if (is_valid_utf8(text)) return std::string(text);
-    if (options_.strict_utf8) throw DataError("{}:{}: the bytes are not UTF-8: convert the file, or let them be replaced by U+FFFD", block_.file, line);
+    if (options_.strict_utf8)
+      throw DataError("{}:{}: the bytes are not UTF-8: convert the file, or let them be replaced by U+FFFD", block_.file, line);
     note(line, "bytes that are not UTF-8 became U+FFFD");
     return replace_invalid_utf8(text, result_.invalid_utf8);
   }
@@ -192,8 +197,10 @@ class BlockParser {
       if (!begin) begin = line.data(), first_line = lines.number;
       end = line.data() + line.size();
     }
-    if (begin && block_.open_ended) add({begin, static_cast<size_t>(block_.bytes.data() + block_.bytes.size() - begin)}, first_line, false);
-    else flush();
+    if (begin && block_.open_ended)
+      add({begin, static_cast<size_t>(block_.bytes.data() + block_.bytes.size() - begin)}, first_line, false);
+    else
+      flush();
   }
 
   const TextBlock& block_;
@@ -276,7 +283,8 @@ size_t TextReader::cut(bool& inside_document) const {
     }
   }
   if (jsonl_) return 0;
-  if (options_.split != DocumentSplit::file && static_cast<int64_t>(text.size()) < std::max(kMaxDocumentBlock, options_.block_bytes)) return 0;
+  if (options_.split != DocumentSplit::file && static_cast<int64_t>(text.size()) < std::max(kMaxDocumentBlock, options_.block_bytes))
+    return 0;
   inside_document = true;
   // A word follows the cut, so that no run of white space, which tokenizers may join, is divided.
   for (size_t end = last_newline; has_line && end != std::string_view::npos && end > 0; end = text.rfind('\n', end - 1)) {

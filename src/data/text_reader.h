@@ -15,7 +15,7 @@ namespace ingot::data {
 
 namespace fs = base::fs;
 
-enum class TextFormat { automatic, text, jsonl };   // automatic: .jsonl, .json and .ndjson are JSON lines, all else is text
+enum class TextFormat { automatic, text, jsonl };    // automatic: .jsonl, .json and .ndjson are JSON lines, all else is text
 enum class DocumentSplit { file, line, paragraph };  // what a document is in plain text; paragraphs end at blank lines
 
 /// The names that the command line uses. Throw UsageError naming the choices.
@@ -25,9 +25,9 @@ DocumentSplit parse_document_split(const std::string& name);
 struct TextOptions {
   TextFormat format = TextFormat::automatic;
   DocumentSplit split = DocumentSplit::file;
-  std::string field = "text";    // of a JSON line
-  bool skip_bad = false;         // count malformed JSON lines instead of stopping at the first
-  bool strict_utf8 = false;      // stop at bytes that are not UTF-8 instead of replacing them by U+FFFD
+  std::string field = "text";     // of a JSON line
+  bool skip_bad = false;          // count malformed JSON lines instead of stopping at the first
+  bool strict_utf8 = false;       // stop at bytes that are not UTF-8 instead of replacing them by U+FFFD
   int64_t block_bytes = 1 << 20;  // tests make it small
 };
 
@@ -48,9 +48,9 @@ struct TextPart {
 
 struct ParsedBlock {
   std::vector<TextPart> parts;
-  int64_t bytes = 0;      // of the block, for progress
-  int64_t bad_lines = 0;  // skipped
-  int64_t invalid_utf8 = 0;  // replaced
+  int64_t bytes = 0;          // of the block, for progress
+  int64_t bad_lines = 0;      // skipped
+  int64_t invalid_utf8 = 0;   // replaced
   std::string first_problem;  // "file:line: reason" of the first of either
 };
 

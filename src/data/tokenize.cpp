@@ -37,7 +37,8 @@ EncodedBlock encode_block(const Tokenizer& tokenizer, const TextBlock& block, co
 // Puts encoded blocks behind one another and ends documents where the text ended them.
 class Assembler {
  public:
-  Assembler(const Tokenizer& tokenizer, const TokenizeOptions& options, TokenType type) : options_(options), special_(tokenizer.special()), writer_(options.output, type) {}
+  Assembler(const Tokenizer& tokenizer, const TokenizeOptions& options, TokenType type)
+      : options_(options), special_(tokenizer.special()), writer_(options.output, type) {}
 
   void add(const EncodedBlock& block, TokenizeResult& result) {
     auto rest = std::span<const int32_t>(block.tokens);
@@ -81,9 +82,13 @@ class Assembler {
 
 TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& options) {
   if (options.append_eos && tokenizer.special().eos < 0)
-    throw DataError("{} has no end-of-sequence token to put after each document: name one in tokenizer_config.json or leave it out with --no-eos", tokenizer.path().string());
+    throw DataError(
+        "{} has no end-of-sequence token to put after each document: name one in tokenizer_config.json or leave it out with --no-eos",
+        tokenizer.path().string());
   if (options.prepend_bos && tokenizer.special().bos < 0) throw DataError("{} has no begin-of-sequence token", tokenizer.path().string());
-  const int threads = options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  constexpr int kMostThreads = 256;
+  const int wished = options.threads > 0 ? options.threads : static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = std::clamp(wished, 1, kMostThreads);
 
   TextReader reader(options.inputs, options.text);
   TokenizeResult result;

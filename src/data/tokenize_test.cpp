@@ -52,7 +52,9 @@ struct Tokenize : ::testing::Test {
 
 TEST_F(Tokenize, documents_of_plain_text_are_files_lines_or_paragraphs) {
   input("a.txt", "one\ntwo\r\n\n  \nthree\n\n");
-  input("b.txt", "\xEF\xBB\xBF" "four");
+  input("b.txt",
+        "\xEF\xBB\xBF"
+        "four");
   run();
   EXPECT_EQ(tokens_as_text(folder / "out"), "one\ntwo\r\n\n  \nthree\n\n|four|");
   options.text.split = DocumentSplit::line;
@@ -65,7 +67,9 @@ TEST_F(Tokenize, documents_of_plain_text_are_files_lines_or_paragraphs) {
 }
 
 TEST_F(Tokenize, json_lines_give_the_chosen_field_and_skip_empty_texts) {
-  input("a.jsonl", "{\"id\": 1, \"text\": \"a\\nb\", \"meta\": {\"text\": \"no\"}}\n\n{\"text\": \"\"}\r\n{\"text\": \"\\u00e9\", \"x\": [{\"text\": 1}]}");
+  input("a.jsonl",
+        "{\"id\": 1, \"text\": \"a\\nb\", \"meta\": {\"text\": \"no\"}}\n\n{\"text\": \"\"}\r\n{\"text\": \"\\u00e9\", \"x\": [{\"text\": "
+        "1}]}");
   const auto result = run();
   EXPECT_EQ(result.documents, 2);
   EXPECT_EQ(result.empty_documents, 1);
@@ -88,18 +92,25 @@ TEST_F(Tokenize, malformed_json_line_is_named_or_counted) {
 }
 
 TEST_F(Tokenize, invalid_utf8_becomes_replacement_characters_or_an_error) {
-  input("x.txt", "ok\nab\xFF" "c\xE4\xB8\n");
+  input("x.txt",
+        "ok\nab\xFF"
+        "c\xE4\xB8\n");
   const auto result = run();
   EXPECT_EQ(result.invalid_utf8, 2);
-  EXPECT_EQ(tokens_as_text(folder / "out"), "ok\nab\xEF\xBF\xBD" "c\xEF\xBF\xBD\n|");
+  EXPECT_EQ(tokens_as_text(folder / "out"),
+            "ok\nab\xEF\xBF\xBD"
+            "c\xEF\xBF\xBD\n|");
   options.text.strict_utf8 = true;
   options.text.split = DocumentSplit::line;
   expect_error<DataError>([&] { run(); }, {"x.txt:2:", "not UTF-8"});
 }
 
 TEST_F(Tokenize, files_that_are_no_text_are_refused_by_kind) {
-  for (const auto& [content, word] : std::vector<std::pair<std::string, std::string>>{
-           {"PAR1....", "Parquet"}, {std::string("\x1f\x8b\x08\x00", 4), "unpack"}, {std::string("\xFF\xFEh\0i\0", 6), "iconv"}, {std::string("a\0b", 3), "NUL"}, {"", "no text"}}) {
+  for (const auto& [content, word] : std::vector<std::pair<std::string, std::string>>{{"PAR1....", "Parquet"},
+                                                                                      {std::string("\x1f\x8b\x08\x00", 4), "unpack"},
+                                                                                      {std::string("\xFF\xFEh\0i\0", 6), "iconv"},
+                                                                                      {std::string("a\0b", 3), "NUL"},
+                                                                                      {"", "no text"}}) {
     options.inputs = {folder.write("wrong", content)};
     expect_error<DataError>([&] { run(); }, {"wrong", word});
   }
@@ -111,7 +122,10 @@ TEST_F(Tokenize, files_that_are_no_text_are_refused_by_kind) {
 }
 
 std::string random_text(uint64_t key, int size) {
-  static const std::vector<std::string> kParts = {"word", " ", "  ", "\n", "\n\n", "\n \t\n", "\r\n", "\xC3\xA9", "\xF0\x9F\x98\x80", "\xFF", "\xE4\xB8", "long-unbroken-run-of-text-without-any-space"};
+  static const std::vector<std::string> kParts = {"word", " ",        "  ",
+                                                  "\n",   "\n\n",     "\n \t\n",
+                                                  "\r\n", "\xC3\xA9", "\xF0\x9F\x98\x80",
+                                                  "\xFF", "\xE4\xB8", "long-unbroken-run-of-text-without-any-space"};
   std::string text;
   for (int i = 0; i < size; ++i) text += kParts[base::philox(key, static_cast<uint64_t>(i))[0] % kParts.size()];
   return text;
@@ -122,7 +136,8 @@ TEST_F(Tokenize, block_borders_and_threads_never_show_in_the_output) {
   for (uint64_t trial = 0; trial < 3; ++trial) {
     options.inputs.clear();
     std::string lines;
-    for (int i = 0; i < 40; ++i) lines += "{\"text\": \"" + std::string(base::philox(trial, static_cast<uint64_t>(i))[1] % 60, 'x') + "\"}\n";
+    for (int i = 0; i < 40; ++i)
+      lines += "{\"text\": \"" + std::string(base::philox(trial, static_cast<uint64_t>(i))[1] % 60, 'x') + "\"}\n";
     input("r.txt", random_text(trial, 400));
     input("s.jsonl", lines);
     input("t.txt", random_text(trial + 100, 3));
@@ -138,7 +153,8 @@ TEST_F(Tokenize, block_borders_and_threads_never_show_in_the_output) {
         // A broken sequence that a cut of a file-sized document divides cannot be: cuts lie behind whole characters.
         EXPECT_EQ(blocks.documents, whole.documents);
         EXPECT_EQ(blocks.input_bytes, whole.input_bytes);
-        ASSERT_TRUE(content_of(folder / "out.bin") == bin && content_of(folder / "out.idx") == idx) << "trial " << trial << " block " << block_bytes;
+        ASSERT_TRUE(content_of(folder / "out.bin") == bin && content_of(folder / "out.idx") == idx)
+            << "trial " << trial << " block " << block_bytes;
       }
     }
   }
@@ -185,10 +201,19 @@ TEST(Utf8, invalid_sequences_are_replaced_as_unicode_recommends) {
     return mended + "/" + std::to_string(count);
   };
   const std::string r = "\xEF\xBF\xBD";
-  EXPECT_EQ(replaced("\xC0\xAF\xE0\x80\xBF\xF0\x81\x82" "A"), r + r + r + r + r + r + r + r + "A/8");
-  EXPECT_EQ(replaced("\xED\xA0\x80\xED\xBF\xBF\xED\xAF" "A"), r + r + r + r + r + r + r + r + "A/8");
-  EXPECT_EQ(replaced("\xF4\x91\x92\x93\xFF" "A\x80\xBF" "B"), r + r + r + r + r + "A" + r + r + "B/7");
-  EXPECT_EQ(replaced("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF" "A"), r + r + r + r + "A/4");
+  EXPECT_EQ(replaced("\xC0\xAF\xE0\x80\xBF\xF0\x81\x82"
+                     "A"),
+            r + r + r + r + r + r + r + r + "A/8");
+  EXPECT_EQ(replaced("\xED\xA0\x80\xED\xBF\xBF\xED\xAF"
+                     "A"),
+            r + r + r + r + r + r + r + r + "A/8");
+  EXPECT_EQ(replaced("\xF4\x91\x92\x93\xFF"
+                     "A\x80\xBF"
+                     "B"),
+            r + r + r + r + r + "A" + r + r + "B/7");
+  EXPECT_EQ(replaced("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF"
+                     "A"),
+            r + r + r + r + "A/4");
 }
 
 }  // namespace

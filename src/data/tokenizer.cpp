@@ -22,29 +22,33 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD: the end of an unfinished sequence of bytes
-constexpr size_t kContext = 4;                             // ids kept before the new one: a piece may look at its neighbour
 constexpr size_t kLongestHeld = 16;                        // no character needs more byte pieces: what comes after is no UTF-8
 
 }  // namespace
 
-std::string StreamDecoder::push(int32_t id) {
-  ids_.push_back(id);
+// A piece may look at its neighbour (a leading space goes away at the very beginning), so new ids are decoded behind those
+// given out last, which began and ended between characters.
+std::string StreamDecoder::pending() const {
   const std::string before = tokenizer_.decode(std::span(ids_).first(shown_), keep_special_);
   const std::string now = tokenizer_.decode(ids_, keep_special_);
-  if (now.size() <= before.size()) return "";
-  if (now.ends_with(kReplacement) && ids_.size() - shown_ < kLongestHeld) return "";
-  std::string text = now.substr(before.size());
-  ids_.erase(ids_.begin(), ids_.end() - static_cast<std::ptrdiff_t>(std::min(kContext, ids_.size())));
+  if (now.starts_with(before)) return now.substr(before.size());
+  return tokenizer_.decode(std::span(ids_).subspan(shown_), keep_special_);  // broken bytes behind it spoiled the context too
+}
+
+std::string StreamDecoder::push(int32_t id) {
+  ids_.push_back(id);
+  std::string text = pending();
+  if ((text.empty() || text.ends_with(kReplacement)) && ids_.size() - shown_ < kLongestHeld) return "";
+  ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(shown_));
   shown_ = ids_.size();
   return text;
 }
 
 std::string StreamDecoder::finish() {
-  const std::string before = tokenizer_.decode(std::span(ids_).first(shown_), keep_special_);
-  const std::string now = tokenizer_.decode(ids_, keep_special_);
+  std::string text = pending();
   ids_.clear();
   shown_ = 0;
-  return now.size() > before.size() ? now.substr(before.size()) : "";
+  return text;
 }
 
 }  // namespace ingot::data

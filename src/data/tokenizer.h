@@ -65,6 +65,8 @@ class StreamDecoder {
   std::string finish();
 
  private:
+  std::string pending() const;
+
   const Tokenizer& tokenizer_;
   bool keep_special_;
   std::vector<int32_t> ids_;  // the context that the next id is decoded with

@@ -33,7 +33,9 @@ struct Sentence {
 class SentenceSample {
  public:
   SentenceSample(const TrainTokenizerOptions& options)
-      : key_(base::stream_key(static_cast<uint64_t>(options.seed), "tokenizer sentences")), max_sentences_(options.max_sentences), max_bytes_(options.max_bytes) {}
+      : key_(base::stream_key(static_cast<uint64_t>(options.seed), "tokenizer sentences")),
+        max_sentences_(options.max_sentences),
+        max_bytes_(options.max_bytes) {}
 
   void add(std::string_view text) {
     const auto words = base::philox(key_, read_);
@@ -139,8 +141,14 @@ std::unordered_map<std::string, std::string> trainer_arguments(const TrainTokeni
       {"remove_extra_whitespaces", "false"},
       {"split_digits", options.split_digits ? "true" : "false"},
       {"allow_whitespace_only_pieces", options.whitespace_pieces ? "true" : "false"},
-      {"pad_id", "0"}, {"eos_id", "1"}, {"bos_id", "2"}, {"unk_id", "3"},
-      {"pad_piece", "<pad>"}, {"eos_piece", "<eos>"}, {"bos_piece", "<bos>"}, {"unk_piece", "<unk>"},
+      {"pad_id", "0"},
+      {"eos_id", "1"},
+      {"bos_id", "2"},
+      {"unk_id", "3"},
+      {"pad_piece", "<pad>"},
+      {"eos_piece", "<eos>"},
+      {"bos_piece", "<bos>"},
+      {"unk_piece", "<unk>"},
       {"num_threads", std::to_string(kTrainingThreads)},
       {"input_sentence_size", "0"},
       {"minloglevel", "4"},
@@ -150,19 +158,24 @@ std::unordered_map<std::string, std::string> trainer_arguments(const TrainTokeni
 }
 
 void check(const TrainTokenizerOptions& options) {
-  if (options.algorithm != "unigram" && options.algorithm != "bpe") throw UsageError("'{}' is no tokenizer algorithm: choose unigram or bpe", options.algorithm);
+  if (options.algorithm != "unigram" && options.algorithm != "bpe")
+    throw UsageError("'{}' is no tokenizer algorithm: choose unigram or bpe", options.algorithm);
   const int64_t smallest = 4 + 256 + static_cast<int64_t>(printable_ascii().size()) + static_cast<int64_t>(options.user_symbols.size()) + 1;
   if (options.vocab_size < smallest || options.vocab_size > 1'000'000)
-    throw UsageError("a vocabulary of {} is not possible: it must be from {} (special tokens, bytes and ASCII) to 1000000", options.vocab_size, smallest);
+    throw UsageError("a vocabulary of {} is not possible: it must be from {} (special tokens, bytes and ASCII) to 1000000",
+                     options.vocab_size, smallest);
   std::set<std::string> seen;
   for (const auto& symbol : options.user_symbols) {
-    if (symbol.empty() || symbol.find('\0') != std::string::npos || !is_valid_utf8(symbol)) throw UsageError("the user symbol '{}' is empty or not UTF-8 text", symbol);
+    if (symbol.empty() || symbol.find('\0') != std::string::npos || !is_valid_utf8(symbol))
+      throw UsageError("the user symbol '{}' is empty or not UTF-8 text", symbol);
     if (!seen.insert(symbol).second) throw UsageError("the user symbol '{}' is named twice", symbol);
     if (byte_of_piece(symbol) >= 0 || symbol == "<pad>" || symbol == "<eos>" || symbol == "<bos>" || symbol == "<unk>")
       throw UsageError("the user symbol '{}' is the name of a built-in token", symbol);
   }
-  if (!(options.character_coverage > 0.9 && options.character_coverage <= 1)) throw UsageError("the character coverage {} must be above 0.9 and at most 1", options.character_coverage);
-  if (options.max_sentences < 1 || options.max_bytes < 1) throw UsageError("a sample of {} sentences and {} bytes is empty", options.max_sentences, options.max_bytes);
+  if (!(options.character_coverage > 0.9 && options.character_coverage <= 1))
+    throw UsageError("the character coverage {} must be above 0.9 and at most 1", options.character_coverage);
+  if (options.max_sentences < 1 || options.max_bytes < 1)
+    throw UsageError("a sample of {} sentences and {} bytes is empty", options.max_sentences, options.max_bytes);
 }
 
 // SentencePiece's messages begin with a place in its own source and a condition.
@@ -207,8 +220,9 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
   std::string trained;
   const auto status = sentencepiece::SentencePieceTrainer::Train(trainer_arguments(options), &iterator, &trained);
   if (!status.ok())
-    throw DataError("SentencePiece cannot learn {} pieces from {} ({} sentences, {}): {}", options.vocab_size, options.inputs.front().string(),
-                    result.sentences_used, base::format_bytes(result.bytes_used), plain_reason(status.error_message()));
+    throw DataError("SentencePiece cannot learn {} pieces from {} ({} sentences, {}): {}", options.vocab_size,
+                    options.inputs.front().string(), result.sentences_used, base::format_bytes(result.bytes_used),
+                    plain_reason(status.error_message()));
   auto model = SentencePieceModel::parse(trained, options.output.string());
   if (model.algorithm == SentencePieceModel::Algorithm::unigram) round_scores(model);
   if (options.output.has_parent_path()) base::make_directories(options.output.parent_path());

@@ -18,13 +18,13 @@ struct TrainTokenizerOptions {
   TextOptions text;
   std::string algorithm = "unigram";  // or "bpe"
   int64_t vocab_size = 8192;
-  double character_coverage = 0.9995;      // of the characters that become pieces; the rest fall back to bytes
-  int64_t max_sentences = 1'000'000;       // sampled uniformly from all lines
-  int64_t max_bytes = int64_t{64} << 20;   // of the sampled sentences
-  bool split_digits = true;                // every digit its own piece
-  bool whitespace_pieces = false;          // runs of spaces may become pieces, as code needs
-  std::vector<std::string> user_symbols;   // always one piece, never split
-  int64_t seed = 0;                        // of the sampling
+  double character_coverage = 0.9995;     // of the characters that become pieces; the rest fall back to bytes
+  int64_t max_sentences = 1'000'000;      // sampled uniformly from all lines
+  int64_t max_bytes = int64_t{64} << 20;  // of the sampled sentences
+  bool split_digits = true;               // every digit its own piece
+  bool whitespace_pieces = false;         // runs of spaces may become pieces, as code needs
+  std::vector<std::string> user_symbols;  // always one piece, never split
+  int64_t seed = 0;                       // of the sampling
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;  // of reading
 };
 

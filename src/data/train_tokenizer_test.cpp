@@ -13,7 +13,8 @@ using base::UsageError;
 
 // Text with enough different words for a vocabulary, the same on every machine.
 std::string sample_text() {
-  static const char* kSyllables[] = {"ba", "ri", "mou", "tain", "walk", "ing", "hap", "py", "un", "king", "dom", "ser", "vant", "ev", "en", "ly", "be", "gin", "cre", "ate"};
+  static const char* kSyllables[] = {"ba",  "ri",  "mou",  "tain", "walk", "ing", "hap", "py",  "un",  "king",
+                                     "dom", "ser", "vant", "ev",   "en",   "ly",  "be",  "gin", "cre", "ate"};
   std::string text;
   for (uint64_t line = 0; line < 1500; ++line) {
     for (uint64_t word = 0; word < 9; ++word) {
@@ -49,7 +50,8 @@ TEST_F(TrainTokenizer, both_algorithms_are_lossless_and_have_the_ids_that_models
     EXPECT_EQ(tokenizer->special().bos, 2);
     EXPECT_EQ(tokenizer->special().unk, 3);
     EXPECT_EQ(tokenizer->piece(4), "<0x00>");
-    for (const std::string text : {"walking happily", " two  spaces ", "\n\n\ttabs\r\n", "\xF0\x9F\x98\x80 \xE4\xB8\xAD\xE6\x96\x87 caf\xC3\xA9", "", " ", "<0x41></s><bos>", "12345"}) {
+    for (const std::string text : {"walking happily", " two  spaces ", "\n\n\ttabs\r\n",
+                                   "\xF0\x9F\x98\x80 \xE4\xB8\xAD\xE6\x96\x87 caf\xC3\xA9", "", " ", "<0x41></s><bos>", "12345"}) {
       EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text) << algorithm;
     }
     EXPECT_EQ(tokenizer->encode("7041").size(), 4u) << "digits are pieces of their own";
@@ -91,7 +93,8 @@ TEST_F(TrainTokenizer, encoding_by_words_equals_the_library_on_whole_texts) {
     model.pieces.push_back({"zz qq", -100, PieceType::normal});  // crosses a border: this one is encoded whole
     const SentencePieceTokenizer whole(model.serialize(), "whole");
     EXPECT_EQ(tokenizer.encode("a<|user|>b").at(1), tokenizer.id_of("<|user|>"));
-    for (const std::string& text : {sample_text().substr(0, 3000), std::string(" a  b\xE2\x96\x81 c\n\n d<|user|>e <0x41> \xF0\x9F\x98\x80"), std::string(300, ' ') + "x"})
+    for (const std::string& text : {sample_text().substr(0, 3000),
+                                    std::string(" a  b\xE2\x96\x81 c\n\n d<|user|>e <0x41> \xF0\x9F\x98\x80"), std::string(300, ' ') + "x"})
       EXPECT_EQ(tokenizer.encode(text), whole.encode(text)) << algorithm;
   }
 }

@@ -12,13 +12,18 @@ CodePoint decode_utf8(std::string_view text) {
   // The second byte's range excludes overlong forms, surrogates and values beyond U+10FFFF (Unicode table 3-7).
   int length = 0;
   unsigned low = 0x80, high = 0xBF;
-  if (first >= 0xC2 && first <= 0xDF) length = 2;
-  else if (first >= 0xE0 && first <= 0xEF) length = 3, low = first == 0xE0 ? 0xA0 : 0x80, high = first == 0xED ? 0x9F : 0xBF;
-  else if (first >= 0xF0 && first <= 0xF4) length = 4, low = first == 0xF0 ? 0x90 : 0x80, high = first == 0xF4 ? 0x8F : 0xBF;
-  else return {0xFFFD, 1, false};
+  if (first >= 0xC2 && first <= 0xDF)
+    length = 2;
+  else if (first >= 0xE0 && first <= 0xEF)
+    length = 3, low = first == 0xE0 ? 0xA0 : 0x80, high = first == 0xED ? 0x9F : 0xBF;
+  else if (first >= 0xF0 && first <= 0xF4)
+    length = 4, low = first == 0xF0 ? 0x90 : 0x80, high = first == 0xF4 ? 0x8F : 0xBF;
+  else
+    return {0xFFFD, 1, false};
   char32_t value = first & (0xFFu >> (length + 1));
   for (int i = 1; i < length; ++i) {
-    if (static_cast<size_t>(i) >= text.size() || byte(static_cast<size_t>(i)) < low || byte(static_cast<size_t>(i)) > high) return {0xFFFD, i, false};
+    if (static_cast<size_t>(i) >= text.size() || byte(static_cast<size_t>(i)) < low || byte(static_cast<size_t>(i)) > high)
+      return {0xFFFD, i, false};
     value = value << 6 | (byte(static_cast<size_t>(i)) & 0x3F);
     low = 0x80, high = 0xBF;
   }
@@ -106,8 +111,8 @@ std::string replace_invalid_utf8(std::string_view text, int64_t& replaced) {
 }
 
 bool is_unicode_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202F || c == 0x205F || c == 0x3000;
+  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 }  // namespace ingot::data

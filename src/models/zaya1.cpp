@@ -1,5 +1,7 @@
 // ZAYA1 (facts zaya1 §4): CCA attention and a top-1 mixture of experts in every block, joined to the residual stream by
 // learned scales, with a router whose state runs along the depth.
+#include <cmath>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "kernels/norm.h"
@@ -82,7 +84,7 @@ class Zaya1 : public Model {
     work.begin_feed_forward();
     const auto joined = work.wide(c.hidden), x = work.narrow(c.hidden);
     work.kernel("scaled_join_norm", {residual, branch}, {joined, x}, {residual, branch, joined, work.wide(1)});
-    describe_router(work, x);
+    describe_router(layer, work, x);
     const auto out = describe_experts(work, x);
     work.kernel("scaled_join", {joined, out}, {work.wide(c.hidden)}, {joined, out});
   }
@@ -131,7 +133,7 @@ class Zaya1 : public Model {
   }
 
   // Always in fp32; its state goes on to the next layer's.
-  void describe_router(layers::Workload& work, layers::ActivationId x) const {
+  void describe_router(int64_t layer, layers::Workload& work, layers::ActivationId x) const {
     const int64_t r = config_.router_hidden, classes = config_.experts + (config_.skip_class ? 1 : 0);
     auto x_wide = x;
     if (work.element_bytes() < work.wide_bytes()) {
@@ -140,8 +142,10 @@ class Zaya1 : public Model {
     }
     const auto projected = work.wide(r), state = work.wide(r);
     work.linear(x_wide, projected);
+    std::vector<layers::ActivationId> read = {projected};
+    if (layer > 0) read.push_back(work.enter(work.wide(r)));
     // Saved: the state, the norm's output, and twice a biased product and its GELU; probabilities; one number per row; the choice.
-    auto& router = work.kernel("router", {projected}, {state, work.wide(1)}, {state, work.wide(5 * r), work.wide(classes + 1), work.indices(work.tokens())});
+    auto& router = work.kernel("router", read, {state, work.wide(1)}, {state, work.wide(5 * r), work.wide(classes + 1), work.indices(work.tokens())});
     router.flops = 2 * static_cast<double>(work.tokens()) * static_cast<double>(2 * r * r + r * classes);
   }
 
@@ -159,13 +163,17 @@ class Zaya1 : public Model {
     return out;
   }
 
-  Parameter& wide_matrix(const std::string& name, tensor::Shape shape) {
+  // Scaled by fan-in, not by init_deviation: with the small deviation all tokens would choose alike until the router has grown.
+  Parameter& router_matrix(const std::string& name, tensor::Shape shape) {
+    const double deviation = 1 / std::sqrt(static_cast<double>(shape.back()));
     auto& parameter = matrix(name, std::move(shape));
+    parameter.initial = tensor::Initial::normal(deviation);
     parameter.keeps_fp32 = true;
     return parameter;
   }
   Parameter& convolution(const std::string& name, tensor::Shape shape) {
-    auto& parameter = wide_matrix(name, std::move(shape));
+    auto& parameter = matrix(name, std::move(shape));
+    parameter.keeps_fp32 = true;
     parameter.kind = Parameter::Kind::convolution;
     return parameter;
   }
@@ -195,12 +203,12 @@ class Zaya1 : public Model {
                    .o = &matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q})};
     b.after_attention = scales(prefix + "post_attention_residual_scale.");
     b.mixture_norm = &vector(prefix + "post_attention_layernorm.weight", c.hidden, 1);
-    b.router = {.down_weight = &wide_matrix(gate + "down_proj.weight", {r, c.hidden}), .down_bias = &vector(gate + "down_proj.bias", r, 0),
+    b.router = {.down_weight = &router_matrix(gate + "down_proj.weight", {r, c.hidden}), .down_bias = &vector(gate + "down_proj.bias", r, 0),
                 .state_scale = layer == 0 ? nullptr : &vector(gate + "router_states_scale", r, 1),
                 .norm_weight = &vector(gate + "router_mlp.norm.weight", r, 1),
-                .fc1_weight = &wide_matrix(gate + "router_mlp.fc1.weight", {r, r}), .fc1_bias = &vector(gate + "router_mlp.fc1.bias", r, 0),
-                .fc2_weight = &wide_matrix(gate + "router_mlp.fc2.weight", {r, r}), .fc2_bias = &vector(gate + "router_mlp.fc2.bias", r, 0),
-                .out_weight = &wide_matrix(gate + "router_mlp.out_proj.weight", {classes, r}),
+                .fc1_weight = &router_matrix(gate + "router_mlp.fc1.weight", {r, r}), .fc1_bias = &vector(gate + "router_mlp.fc1.bias", r, 0),
+                .fc2_weight = &router_matrix(gate + "router_mlp.fc2.weight", {r, r}), .fc2_bias = &vector(gate + "router_mlp.fc2.bias", r, 0),
+                .out_weight = &router_matrix(gate + "router_mlp.out_proj.weight", {classes, r}),
                 .balancing_bias = &parameters_.add({.name = gate + "balancing_biases", .shape = {classes}, .kind = Parameter::Kind::buffer, .keeps_fp32 = true})};
     b.gate_up = &matrix(prefix + "mlp.experts.gate_up_proj", {c.experts, 2 * c.expert_ffn, c.hidden});
     b.down = &matrix(prefix + "mlp.experts.down_proj", {c.experts, c.hidden, c.expert_ffn});

@@ -50,8 +50,13 @@ void Replay::backward(Recompute recompute) {
   }
   const size_t kept_end = recompute == Recompute::none ? operations.size() : recompute == Recompute::full ? 0 : work_.feed_forward_begin();
   if (recompute != Recompute::none) {
+    // The second run's outputs and the gradients it starts from stay until it is done (layers/recompute.cpp).
+    int64_t outputs_bytes = 0;
+    for (const auto id : operations.back().outputs) outputs_bytes += work_.activation(id).bytes();
+    meter_.take(2 * outputs_bytes);
     run_forward(kept_end, operations.size(), true);
     run_backward(kept_end, operations.size());
+    meter_.give(2 * outputs_bytes);
     const auto held = recompute == Recompute::full ? work_.entering() : read_from_before(kept_end);
     for (const auto id : held) release(id);
   }

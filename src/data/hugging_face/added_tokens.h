@@ -1,11 +1,10 @@
 // Tokens that are looked for in the text itself, before the model: special ones like "<s>", and words that users added.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <nlohmann/json_fwd.hpp>
 
 #include "data/hugging_face/normalizer.h"
 #include "data/hugging_face/vocabulary.h"

@@ -40,7 +40,8 @@ class Bpe : public TokenModel {
     if (field_or(json, "byte_fallback", false)) bytes_ = vocabulary_.byte_ids();
     int32_t rank = 0;
     for (const auto& merge : json.at("merges")) add_merge(merge, rank++);
-    words_are_independent_ = prefix_.empty() && suffix_.empty() && !ignore_merges_ && (!bytes_.empty() || !fuse_unk_) && !vocabulary_.crosses_words();
+    words_are_independent_ =
+        prefix_.empty() && suffix_.empty() && !ignore_merges_ && (!bytes_.empty() || !fuse_unk_) && !vocabulary_.crosses_words();
   }
 
   bool words_are_independent() const override { return words_are_independent_; }
@@ -60,7 +61,9 @@ class Bpe : public TokenModel {
   }
 
  private:
-  static uint64_t pair_key(int32_t left, int32_t right) { return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right); }
+  static uint64_t pair_key(int32_t left, int32_t right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
 
   void add_merge(const nlohmann::json& merge, int32_t rank) {
     std::string left, right;
@@ -71,13 +74,16 @@ class Bpe : public TokenModel {
       const auto text = merge.get<std::string>();
       if (text.starts_with("#version")) return;
       const size_t space = text.find(' ');
-      if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) throw DataError("its merge {} ('{}') is not a pair", rank, text);
+      if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
+        throw DataError("its merge {} ('{}') is not a pair", rank, text);
       left = text.substr(0, space);
       right = text.substr(space + 1);
     }
     if (!right.starts_with(prefix_)) throw DataError("its merge {} ('{}' '{}') does not continue a word", rank, left, right);
-    const int32_t left_id = vocabulary_.find(left), right_id = vocabulary_.find(right), result = vocabulary_.find(left + right.substr(prefix_.size()));
-    if (left_id < 0 || right_id < 0 || result < 0) throw DataError("its merge {} ('{}' '{}') uses a token that is not in the vocabulary", rank, left, right);
+    const int32_t left_id = vocabulary_.find(left), right_id = vocabulary_.find(right),
+                  result = vocabulary_.find(left + right.substr(prefix_.size()));
+    if (left_id < 0 || right_id < 0 || result < 0)
+      throw DataError("its merge {} ('{}' '{}') uses a token that is not in the vocabulary", rank, left, right);
     merges_.insert_or_assign(pair_key(left_id, right_id), Merge{rank, result});
   }
 
@@ -91,8 +97,10 @@ class Bpe : public TokenModel {
       const bool first = at == 0, last = at + length == text.size();
       at += length;
       int32_t id = -1;
-      if ((first || prefix_.empty()) && (!last || suffix_.empty())) id = vocabulary_.find(character);
-      else id = vocabulary_.find((first ? "" : prefix_) + std::string(character) + (last ? suffix_ : ""));
+      if ((first || prefix_.empty()) && (!last || suffix_.empty()))
+        id = vocabulary_.find(character);
+      else
+        id = vocabulary_.find((first ? "" : prefix_) + std::string(character) + (last ? suffix_ : ""));
       if (id >= 0) {
         symbols.push_back({id});
       } else if (!bytes_.empty()) {
@@ -103,7 +111,8 @@ class Bpe : public TokenModel {
       unknown_before = id < 0;
     }
     const auto count = static_cast<int32_t>(symbols.size());
-    for (int32_t i = 0; i < count; ++i) symbols[static_cast<size_t>(i)] = {symbols[static_cast<size_t>(i)].id, i - 1, i + 1 < count ? i + 1 : -1};
+    for (int32_t i = 0; i < count; ++i)
+      symbols[static_cast<size_t>(i)] = {symbols[static_cast<size_t>(i)].id, i - 1, i + 1 < count ? i + 1 : -1};
     return symbols;
   }
 

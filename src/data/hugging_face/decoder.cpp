@@ -48,8 +48,10 @@ void fall_back_from_bytes(std::vector<std::string>& tokens) {
   std::string run;
   const auto flush = [&] {
     if (run.empty()) return;
-    if (is_valid_utf8(run)) out.push_back(run);
-    else out.insert(out.end(), run.size(), "\xEF\xBF\xBD");
+    if (is_valid_utf8(run))
+      out.push_back(run);
+    else
+      out.insert(out.end(), run.size(), "\xEF\xBF\xBD");
     run.clear();
   };
   for (auto& token : tokens) {
@@ -73,7 +75,8 @@ std::string strip_token(const std::string& token, const std::string& content, in
 
 std::unique_ptr<Decoder> make_metaspace(const nlohmann::json& json) {
   const auto mark = Regex::literal(json.at("replacement").get<std::string>());
-  const bool prepended = field_or<std::string>(json, "prepend_scheme", field_or(json, "add_prefix_space", true) ? "always" : "never") != "never";
+  const bool prepended =
+      field_or<std::string>(json, "prepend_scheme", field_or(json, "add_prefix_space", true) ? "always" : "never") != "never";
   return simple([mark, prepended](std::vector<std::string>& tokens) {
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = replace_all(mark, tokens[i], i == 0 && prepended ? "" : " ");
   });
@@ -100,9 +103,10 @@ std::unique_ptr<Decoder> make(const nlohmann::json& json, int depth) {
   if (kind == "Strip") {
     const auto content = json.at("content").get<std::string>();
     if (content.empty()) throw base::DataError("its Strip decoder has no content");
-    return simple([content, start = json.at("start").get<int64_t>(), stop = json.at("stop").get<int64_t>()](std::vector<std::string>& tokens) {
-      for (auto& token : tokens) token = strip_token(token, content, start, stop);
-    });
+    return simple(
+        [content, start = json.at("start").get<int64_t>(), stop = json.at("stop").get<int64_t>()](std::vector<std::string>& tokens) {
+          for (auto& token : tokens) token = strip_token(token, content, start, stop);
+        });
   }
   refuse_kind("decoder", kind);
 }

@@ -1,9 +1,8 @@
 // Reading the components of a tokenizer.json: kinds, patterns and nesting.
 #pragma once
 
-#include <string>
-
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "base/error.h"
 #include "data/hugging_face/regex.h"

@@ -9,12 +9,23 @@
 
 namespace ingot::data {
 
+namespace {
+
+// A few replacements in a row could make a page out of every letter.
+void check_growth(size_t before_bytes, size_t after_bytes) {
+  if (after_bytes > 64 * (before_bytes + 1024))
+    throw base::DataError("the tokenizer's normaliser turns a text of {} bytes into one of more than {}", before_bytes, after_bytes);
+}
+
+}  // namespace
+
 std::string replace_all(const Regex& pattern, const std::string& text, const std::string& with) {
   std::string out;
   size_t end = 0;
   for (const auto& match : pattern.find_all(text)) {
     out.append(text, end, match.begin - end).append(with);
     end = match.end;
+    check_growth(text.size(), out.size());
   }
   return out.append(text, end);
 }
@@ -39,7 +50,11 @@ std::unique_ptr<Normalizer> simple(Change change) {
 class SequenceNormalizer : public Normalizer {
  public:
   std::string apply(std::string text) const override {
-    for (const auto& part : parts) text = part->apply(std::move(text));
+    const size_t before_bytes = text.size();
+    for (const auto& part : parts) {
+      text = part->apply(std::move(text));
+      check_growth(before_bytes, text.size());
+    }
     return text;
   }
   std::vector<std::unique_ptr<Normalizer>> parts;
@@ -70,9 +85,12 @@ std::unique_ptr<Normalizer> make(const nlohmann::json& json, int depth) {
     for (const auto& part : json.at("normalizers")) sequence->parts.push_back(make(part, depth + 1));
     return sequence;
   }
-  if (kind == "Prepend") return simple([prefix = json.at("prepend").get<std::string>()](std::string text) { return text.empty() ? text : prefix + text; });
+  if (kind == "Prepend")
+    return simple([prefix = json.at("prepend").get<std::string>()](std::string text) { return text.empty() ? text : prefix + text; });
   if (kind == "Replace")
-    return simple([pattern = pattern_of(json), with = json.at("content").get<std::string>()](const std::string& text) { return replace_all(pattern, text, with); });
+    return simple([pattern = pattern_of(json), with = json.at("content").get<std::string>()](const std::string& text) {
+      return replace_all(pattern, text, with);
+    });
   if (kind == "NFC") return simple([](const std::string& text) { return to_unicode_form(text, UnicodeForm::nfc); });
   if (kind == "NFD") return simple([](const std::string& text) { return to_unicode_form(text, UnicodeForm::nfd); });
   if (kind == "NFKC") return simple([](const std::string& text) { return to_unicode_form(text, UnicodeForm::nfkc); });
@@ -81,7 +99,9 @@ std::unique_ptr<Normalizer> make(const nlohmann::json& json, int depth) {
   if (kind == "StripAccents") return simple([](const std::string& text) { return without_accents(text); });
   if (kind == "ByteLevel") return simple([](const std::string& text) { return bytes_to_byte_level(text); });
   if (kind == "Strip")
-    return simple([left = json.at("strip_left").get<bool>(), right = json.at("strip_right").get<bool>()](const std::string& text) { return strip(text, left, right); });
+    return simple([left = json.at("strip_left").get<bool>(), right = json.at("strip_right").get<bool>()](const std::string& text) {
+      return strip(text, left, right);
+    });
   refuse_kind("normalizer", kind);
 }
 

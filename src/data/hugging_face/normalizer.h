@@ -2,9 +2,8 @@
 #pragma once
 
 #include <memory>
-#include <string>
-
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 
 #include "data/hugging_face/regex.h"
 
@@ -17,7 +16,7 @@ class Normalizer {
   virtual std::string apply(std::string text) const = 0;
 };
 
-/// The text with every match of `pattern` replaced by `with`, taken as it is.
+/// The text with every match of `pattern` replaced by `with`, taken as it is. Throws DataError when it grows out of all proportion.
 std::string replace_all(const Regex& pattern, const std::string& text, const std::string& with);
 
 /// From the JSON of a normalizer; null gives one that changes nothing. Throws DataError naming a kind that is not supported.

@@ -43,8 +43,10 @@ std::vector<Span> joined(const std::vector<Span>& spans, Behavior behavior) {
   if (behavior == Behavior::merged_with_next) {
     bool next_matches = false;
     for (auto span = spans.rbegin(); span != spans.rend(); ++span) {
-      if (span->match && !next_matches && !out.empty()) out.back().begin = span->begin;
-      else out.push_back(*span);
+      if (span->match && !next_matches && !out.empty())
+        out.back().begin = span->begin;
+      else
+        out.push_back(*span);
       next_matches = span->match;
     }
     std::reverse(out.begin(), out.end());
@@ -54,8 +56,10 @@ std::vector<Span> joined(const std::vector<Span>& spans, Behavior behavior) {
   for (const Span& span : spans) {
     const bool to_previous = behavior == Behavior::merged_with_previous && span.match && !previous_matches;
     const bool to_run = behavior == Behavior::contiguous && span.match == previous_matches;
-    if ((to_previous || to_run) && !out.empty()) out.back().end = span.end;
-    else if (behavior != Behavior::removed || !span.match) out.push_back(span);
+    if ((to_previous || to_run) && !out.empty())
+      out.back().end = span.end;
+    else if (behavior != Behavior::removed || !span.match)
+      out.push_back(span);
     previous_matches = span.match;
   }
   return out;
@@ -65,7 +69,8 @@ void split(std::vector<Segment>& segments, const Regex& pattern, Behavior behavi
   std::vector<Segment> out;
   for (auto& segment : segments) {
     for (const Span& span : joined(spans_of(pattern, segment.text, invert), behavior)) {
-      if (span.begin < span.end) out.push_back({segment.text.substr(span.begin, span.end - span.begin), segment.at_start && span.begin == 0});
+      if (span.begin < span.end)
+        out.push_back({segment.text.substr(span.begin, span.end - span.begin), segment.at_start && span.begin == 0});
     }
   }
   segments = std::move(out);
@@ -84,7 +89,8 @@ class Splitter : public PreTokenizer {
 
 class ByteLevel : public PreTokenizer {
  public:
-  explicit ByteLevel(const nlohmann::json& json) : add_prefix_space_(json.at("add_prefix_space").get<bool>()), use_regex_(field_or(json, "use_regex", true)) {}
+  explicit ByteLevel(const nlohmann::json& json)
+      : add_prefix_space_(json.at("add_prefix_space").get<bool>()), use_regex_(field_or(json, "use_regex", true)) {}
 
   void apply(std::vector<Segment>& segments) const override {
     for (auto& segment : segments) {
@@ -141,7 +147,9 @@ constexpr char kPunctuation[] = R"([\p{P}$+<=>^`|~])";  // ASCII's symbols count
 std::unique_ptr<PreTokenizer> make(const nlohmann::json& json, int depth) {
   check_depth(depth);
   const std::string kind = kind_of(json);
-  const auto splitter = [](std::string_view pattern, Behavior behavior, bool invert = false) { return std::make_unique<Splitter>(Regex(pattern), behavior, invert); };
+  const auto splitter = [](std::string_view pattern, Behavior behavior, bool invert = false) {
+    return std::make_unique<Splitter>(Regex(pattern), behavior, invert);
+  };
   if (kind.empty()) return std::make_unique<Sequence>();
   if (kind == "Sequence") {
     auto sequence = std::make_unique<Sequence>();
@@ -150,13 +158,16 @@ std::unique_ptr<PreTokenizer> make(const nlohmann::json& json, int depth) {
   }
   if (kind == "ByteLevel") return std::make_unique<ByteLevel>(json);
   if (kind == "Metaspace") return std::make_unique<Metaspace>(json);
-  if (kind == "Split") return std::make_unique<Splitter>(pattern_of(json), behavior_of(json.at("behavior").get<std::string>()), field_or(json, "invert", false));
+  if (kind == "Split")
+    return std::make_unique<Splitter>(pattern_of(json), behavior_of(json.at("behavior").get<std::string>()),
+                                      field_or(json, "invert", false));
   // Rust's \w has the joiners besides Oniguruma's.
   if (kind == "Whitespace") return splitter(R"([\w\p{Join_Control}]+|[^\w\p{Join_Control}\s]+)", Behavior::removed, true);
   if (kind == "WhitespaceSplit") return splitter(R"(\s)", Behavior::removed);
   if (kind == "Digits") return splitter(R"(\p{N})", field_or(json, "individual_digits", false) ? Behavior::isolated : Behavior::contiguous);
   if (kind == "Punctuation") return splitter(kPunctuation, behavior_of(field_or<std::string>(json, "behavior", "Isolated")));
-  if (kind == "CharDelimiterSplit") return std::make_unique<Splitter>(Regex::literal(json.at("delimiter").get<std::string>()), Behavior::removed, false);
+  if (kind == "CharDelimiterSplit")
+    return std::make_unique<Splitter>(Regex::literal(json.at("delimiter").get<std::string>()), Behavior::removed, false);
   refuse_kind("pre-tokenizer", kind);
 }
 

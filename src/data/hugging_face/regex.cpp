@@ -1,7 +1,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
 #include "data/hugging_face/regex.h"
+
+#include <pcre2.h>
 
 #include "base/error.h"
 #include "data/utf8.h"
@@ -25,16 +25,22 @@ class Translator {
   std::string run() {
     while (at_ < pattern_.size()) {
       const char c = pattern_[at_];
-      if (c == '\\') escape();
-      else if (in_class_) class_character(c);
-      else if (c == '[') open_class();
-      else copy(1);
+      if (c == '\\')
+        escape();
+      else if (in_class_)
+        class_character(c);
+      else if (c == '[')
+        open_class();
+      else
+        copy(1);
     }
     return out_;
   }
 
  private:
-  [[noreturn]] void refuse(std::string_view what) const { throw DataError("the pattern '{}' uses {}, which is not supported", pattern_, what); }
+  [[noreturn]] void refuse(std::string_view what) const {
+    throw DataError("the pattern '{}' uses {}, which is not supported", pattern_, what);
+  }
 
   void copy(size_t count) {
     out_.append(pattern_.substr(at_, count));
@@ -63,8 +69,19 @@ class Translator {
       case 'h': return replace(2, set("0-9a-fA-F"));
       case 'H': return in_class_ ? refuse("\\H inside brackets") : replace(2, set("0-9a-fA-F", true));
       case 'u': return unicode_escape();
-      case 'C': case 'G': case 'K': case 'Q': case 'E': case 'X': case 'R': case 'k': case 'g': case 'y': case 'Y': case 'N': case 'O':
-        return refuse(fmt::format("\\{}", pattern_[at_ + 1]));
+      case 'C':
+      case 'G':
+      case 'K':
+      case 'Q':
+      case 'E':
+      case 'X':
+      case 'R':
+      case 'k':
+      case 'g':
+      case 'y':
+      case 'Y':
+      case 'N':
+      case 'O': return refuse(fmt::format("\\{}", pattern_[at_ + 1]));
       default: return copy(1 + static_cast<size_t>(utf8_length(pattern_[at_ + 1])));
     }
   }
@@ -103,7 +120,8 @@ class Translator {
 struct MatchData {
   pcre2_match_data* data;
   pcre2_match_context* context;
-  explicit MatchData(const pcre2_code* code) : data(pcre2_match_data_create_from_pattern(code, nullptr)), context(pcre2_match_context_create(nullptr)) {
+  explicit MatchData(const pcre2_code* code)
+      : data(pcre2_match_data_create_from_pattern(code, nullptr)), context(pcre2_match_context_create(nullptr)) {
     pcre2_set_match_limit(context, kMatchSteps);
     pcre2_set_heap_limit(context, kHeapKiB);
   }
@@ -151,7 +169,8 @@ void Regex::compile(const std::string& translated, uint32_t options) {
   PCRE2_SIZE offset = 0;
   auto code = std::make_shared<Code>();
   if (!(options & PCRE2_LITERAL)) options |= PCRE2_UCP;
-  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), PCRE2_UTF | options, &error, &offset, nullptr);
+  code->code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), PCRE2_UTF | options, &error, &offset, nullptr);
   if (!code->code) throw DataError("the pattern '{}' is wrong: {}", pattern_, message_of(error));
   pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);  // where it is not available the interpreter runs
   code_ = code;
@@ -163,7 +182,8 @@ std::vector<Regex::Match> Regex::find_all(std::string_view text) const {
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   for (size_t at = 0; at <= text.size();) {
     int found = pcre2_match(code_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match.data, match.context);
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = pcre2_match(code_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match.data, match.context);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT)
+      found = pcre2_match(code_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match.data, match.context);
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0) throw DataError("the pattern '{}' gives up on a text of {} bytes: {}", pattern_, text.size(), message_of(found));
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.data);

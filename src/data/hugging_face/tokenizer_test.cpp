@@ -41,19 +41,35 @@ TEST_P(RecordedTokenizer, ids_and_texts_are_hugging_faces) {
   }
 }
 
+// Byte tokens side by side decode all or nothing: a context that began inside a character once spoiled all that followed.
+TEST_P(RecordedTokenizer, streamed_ids_give_the_text_of_all_of_them) {
+  const auto fixture = nlohmann::json::parse(content_of(kFixtures / (std::string("tokenizer_") + GetParam() + ".json")));
+  if (fixture["tokenizer"]["decoder"].is_null()) GTEST_SKIP() << "spaces between tokens: there is no text to stream";
+  const HuggingFaceTokenizer tokenizer(fixture["tokenizer"].dump(), "", GetParam());
+  for (const auto& entry : fixture["cases"]) {
+    StreamDecoder decoder(tokenizer);
+    std::string shown;
+    for (const int32_t id : entry["ids"].get<std::vector<int32_t>>()) shown += decoder.push(id);
+    EXPECT_EQ(shown + decoder.finish(), entry["decoded"].get<std::string>()) << entry["text"];
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, RecordedTokenizer,
-                         ::testing::Values("gpt2", "gpt2_prefix_space", "llama3", "qwen", "gemma", "llama2", "unigram_bytes", "unigram_unknown", "whole_text_unigram",
-                                           "words", "affixes", "behaviours"),
+                         ::testing::Values("gpt2", "gpt2_prefix_space", "llama3", "qwen", "gemma", "llama2", "unigram_bytes",
+                                           "unigram_unknown", "whole_text_unigram", "words", "affixes", "behaviours"),
                          [](const auto& info) { return std::string(info.param); });
 
 // A tokenizer whose parts a test can change.
 nlohmann::json small_tokenizer() {
-  return nlohmann::json::parse(R"({"added_tokens": [{"id": 5, "content": "<s>", "special": true}, {"id": 6, "content": "</s>", "special": true}],
+  return nlohmann::json::parse(
+      R"({"added_tokens": [{"id": 5, "content": "<s>", "special": true}, {"id": 6, "content": "</s>", "special": true}],
     "normalizer": null, "pre_tokenizer": null, "decoder": {"type": "Fuse"}, "post_processor": null,
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, " ": 3, "?": 4}, "merges": ["a b"], "unk_token": "?"}})");
 }
 
-HuggingFaceTokenizer made(const nlohmann::json& json, const std::string& config = "") { return HuggingFaceTokenizer(json.dump(), config, "small.json"); }
+HuggingFaceTokenizer made(const nlohmann::json& json, const std::string& config = "") {
+  return HuggingFaceTokenizer(json.dump(), config, "small.json");
+}
 
 TEST(HuggingFaceTokenizer, special_tokens_come_from_the_configuration_and_else_from_their_names) {
   const auto plain = made(small_tokenizer());
@@ -104,6 +120,14 @@ TEST(HuggingFaceTokenizer, hostile_patterns_end_with_an_error_instead_of_hanging
   json["pre_tokenizer"] = nlohmann::json::parse(R"({"type": "Split", "pattern": {"Regex": "(a*)*b|(a|a)*c"}, "behavior": "Isolated"})");
   const auto tokenizer = made(json);
   expect_error<DataError>([&] { tokenizer.encode(std::string(4000, 'a')); }, {"gives up", "limit"});
+}
+
+TEST(HuggingFaceTokenizer, normalisers_that_let_text_explode_are_stopped) {
+  auto json = small_tokenizer();
+  auto doubling = nlohmann::json::parse(R"({"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaa"})");
+  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", nlohmann::json::array()}};
+  for (int i = 0; i < 50; ++i) json["normalizer"]["normalizers"].push_back(doubling);
+  expect_error<DataError>([&] { made(json).encode("aaa"); }, {"normaliser"});
 }
 
 TEST(HuggingFaceTokenizer, folder_is_loaded_with_its_configuration) {

@@ -16,7 +16,10 @@ namespace {
 #ifndef INGOT_UTF8PROC
 void require_ascii(std::string_view text, std::string_view what) {
   if (!is_ascii(text))
-    throw base::DataError("the tokenizer asks for {} of a text beyond ASCII, and this program was built without utf8proc: install libutf8proc-dev and build again", what);
+    throw base::DataError(
+        "the tokenizer asks for {} of a text beyond ASCII, and this program was built without utf8proc: install libutf8proc-dev and build "
+        "again",
+        what);
 }
 #endif
 
@@ -41,7 +44,8 @@ std::string to_unicode_form(std::string_view text, UnicodeForm form) {
   options |= form == UnicodeForm::nfc || form == UnicodeForm::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
   if (form == UnicodeForm::nfkc || form == UnicodeForm::nfkd) options |= UTF8PROC_COMPAT;
   utf8proc_uint8_t* made = nullptr;
-  const auto size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()), &made, static_cast<utf8proc_option_t>(options));
+  const auto size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()), &made,
+                                 static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(made, &std::free);
   if (size < 0) throw base::DataError("a text of {} bytes cannot be normalised: {}", text.size(), utf8proc_errmsg(size));
   return {reinterpret_cast<const char*>(made), static_cast<size_t>(size)};

@@ -15,8 +15,10 @@ constexpr double kUnknownPenalty = 10;  // below the worst token, as in Sentence
 
 class Unigram : public TokenModel {
  public:
-  explicit Unigram(const nlohmann::json& json) : unk_(field_or<int32_t>(json, "unk_id", -1)), scores_(read_scores(json, vocabulary_)), tree_(vocabulary_) {
-    if (unk_ >= static_cast<int32_t>(scores_.size())) throw DataError("its unk_id {} is outside the vocabulary of {}", unk_, scores_.size());
+  explicit Unigram(const nlohmann::json& json)
+      : unk_(field_or<int32_t>(json, "unk_id", -1)), scores_(read_scores(json, vocabulary_)), tree_(vocabulary_) {
+    if (unk_ >= static_cast<int32_t>(scores_.size()))
+      throw DataError("its unk_id {} is outside the vocabulary of {}", unk_, scores_.size());
     if (field_or(json, "byte_fallback", false)) bytes_ = vocabulary_.byte_ids();
     unknown_score_ = *std::min_element(scores_.begin(), scores_.end()) - kUnknownPenalty;
     words_are_independent_ = !bytes_.empty() && !vocabulary_.crosses_words();
@@ -33,8 +35,10 @@ class Unigram : public TokenModel {
       size_t begin = steps[end].begin;
       const bool unknown = steps[end].id == unk_;
       while (unknown && begin > 0 && steps[begin].id == unk_) begin = steps[begin].begin;
-      if (unknown) add_unknown(text.substr(begin, end - begin), ids);
-      else ids.push_back(steps[end].id);
+      if (unknown)
+        add_unknown(text.substr(begin, end - begin), ids);
+      else
+        ids.push_back(steps[end].id);
       end = begin;
     }
     std::reverse(ids.begin(), ids.end());
@@ -44,8 +48,8 @@ class Unigram : public TokenModel {
  private:
   struct Step {
     double score = 0;
-    size_t begin = 0;   // of the piece that ends here
-    int32_t id = -1;    // of that piece; -1: nothing ends here yet
+    size_t begin = 0;  // of the piece that ends here
+    int32_t id = -1;   // of that piece; -1: nothing ends here yet
   };
 
   static std::vector<double> read_scores(const nlohmann::json& json, Vocabulary& vocabulary) {

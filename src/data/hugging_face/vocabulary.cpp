@@ -63,7 +63,8 @@ PrefixTree::PrefixTree(const Vocabulary& vocabulary) {
 }
 
 int32_t PrefixTree::child(int32_t node, unsigned char byte) const {
-  const auto first = nodes_.begin() + nodes_[static_cast<size_t>(node)].first_child, last = first + nodes_[static_cast<size_t>(node)].children;
+  const auto first = nodes_.begin() + nodes_[static_cast<size_t>(node)].first_child,
+             last = first + nodes_[static_cast<size_t>(node)].children;
   const auto found = std::lower_bound(first, last, byte, [](const Node& n, unsigned char b) { return n.byte < b; });
   return found == last || found->byte != byte ? -1 : static_cast<int32_t>(found - nodes_.begin());
 }

@@ -6,22 +6,18 @@
 namespace ingot::kernels::cpu::INGOT_ISA {
 namespace {
 
+constexpr int64_t kScores = kDecodeKeys + 16;  // of one query, with room behind for whole groups of keys
+
 // One chunk's result for one query: {maximum, sum, 14 unused, weighted values [width]}.
 INGOT_INLINE float* partial(const AttentionProblem& p, int64_t b, int64_t head, int64_t i, int64_t chunk) {
   return p.decode_partials + (((b * p.heads + head) * p.q_len + i) * p.decode_chunks() + chunk) * (16 + p.width());
 }
 
-INGOT_INLINE float dot(const float* a, const float* b, int64_t count) {
-  Float sum{};
-  for (int64_t d = 0; d < count; d += kLanes) sum += load(a + d) * load(b + d);
-  return sum_of_lanes(sum)[0];
-}
-
 // Scores of one query to weights, in place; the maximum and the sum to result[0] and [1].
-INGOT_INLINE void weigh(float* scores, int64_t count, Range keys, float* result) {
+INGOT_INLINE void weigh(float* scores, Range keys, float* result) {
   const Float lowest = broadcast(-__builtin_inff());
   Float largest = lowest, sum{};
-  for (int64_t j = 0; j < count; j += kLanes) {
+  for (int64_t j = 0; j < kScores; j += kLanes) {
     const Float score = lanes_inside(j, keys) ? load(scores + j) : lowest;
     store(scores + j, score);
     largest = max(largest, score);
@@ -29,7 +25,7 @@ INGOT_INLINE void weigh(float* scores, int64_t count, Range keys, float* result)
   largest = max_of_lanes(largest);
   result[0] = largest[0];
   if (keys.end <= keys.begin) largest = Float{};  // sees nothing here: all weights become 0
-  for (int64_t j = 0; j < count; j += kLanes) {
+  for (int64_t j = 0; j < kScores; j += kLanes) {
     const Float weight = exp2_of_negative(load(scores + j) - largest);
     store(scores + j, weight);
     sum += weight;
@@ -37,38 +33,77 @@ INGOT_INLINE void weigh(float* scores, int64_t count, Range keys, float* result)
   result[1] = sum_of_lanes(sum)[0];
 }
 
-template <class T>
-void decode(const AttentionProblem& p, int64_t task, float* scratch) {
-  const int64_t chunk = task % p.decode_chunks(), kv_head = task / p.decode_chunks() % p.kv_heads,
-                b = task / p.decode_chunks() / p.kv_heads;
-  const int64_t first = chunk * kDecodeKeys, count = smaller(kDecodeKeys, p.k_len - first), rows = p.group() * p.q_len;
-  const int64_t width = p.width(), columns = round_up(p.head_dim, kLanes);
-  float* const queries = scratch;                      // [rows, width], rows in the order (head, query)
-  float* const scores = queries + rows * width;        // [rows, kDecodeKeys]
-  float* const one_row = scores + rows * kDecodeKeys;  // [width]
-  const auto result = [&](int64_t r) { return partial(p, b, kv_head * p.group() + r / p.q_len, r % p.q_len, chunk); };
+constexpr int kTogether = 4;  // keys at a time: as many chains of dependent additions, and sums are read and written once for all
 
-  for (int64_t g = 0; g < p.group(); ++g)
-    copy_rows(row<T>(p.q, p, b, 0, kv_head * p.group() + g), p.q.row_stride, p.q_len, p.head_dim, queries + g * p.q_len * width, width);
-  const int64_t seen_from = larger(0, p.first_key(b, 0) - first);
-  for (int64_t j = seen_from; j < count; ++j) {
-    copy_rows(row<T>(p.k, p, b, first + j, kv_head), 0, 1, p.head_dim, one_row, width);
-    for (int64_t r = 0; r < rows; ++r) scores[r * kDecodeKeys + j] = dot(queries + r * width, one_row, columns) * (p.scale * kLog2E);
+struct Chunk {
+  const AttentionProblem& p;
+  int64_t index, kv_head, batch;
+  int64_t first, begin, end;  // first key; the keys that some query sees are first + [begin, end)
+  int64_t rows, width, columns;
+  float *queries, *scores, *keys;  // [rows, width], rows in the order (head, query); [rows, kScores]; [kTogether, width]
+  Chunk(const AttentionProblem& problem, int64_t task, float* scratch) : p(problem) {
+    index = task % p.decode_chunks(), kv_head = task / p.decode_chunks() % p.kv_heads, batch = task / p.decode_chunks() / p.kv_heads;
+    first = index * kDecodeKeys, begin = larger(0, p.first_key(batch, 0) - first), end = smaller(kDecodeKeys, p.k_len - first);
+    rows = p.group() * p.q_len, width = p.width(), columns = round_up(p.head_dim, kLanes);
+    queries = scratch, scores = queries + rows * width, keys = scores + rows * kScores;
   }
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t i = r % p.q_len;
-    const Range keys{larger(0, p.first_key(b, i) - first), smaller(count, p.last_key(i) + 1 - first)};
-    weigh(scores + r * kDecodeKeys, round_up(count, kLanes), keys, result(r));
-    clear(result(r) + 16, width);
-  }
-  for (int64_t j = seen_from; j < count; ++j) {
-    copy_rows(row<T>(p.v, p, b, first + j, kv_head), 0, 1, p.head_dim, one_row, width);
-    for (int64_t r = 0; r < rows; ++r) {
-      float* const sum = result(r) + 16;
-      const float weight = scores[r * kDecodeKeys + j];
-      for (int64_t d = 0; d < columns; d += kLanes) store(sum + d, load(sum + d) + load(one_row + d) * weight);
+  INGOT_INLINE float* result(int64_t r) const { return partial(p, batch, kv_head * p.group() + r / p.q_len, r % p.q_len, index); }
+};
+
+// The next rows of keys or values in fp32; rows behind the chunk's end are 0.
+template <class T>
+INGOT_INLINE void take(const Chunk& chunk, const AttentionRows& from, int64_t j) {
+  const AttentionProblem& p = chunk.p;
+  const int64_t count = smaller(kTogether, chunk.end - j);
+  copy_rows(row<T>(from, p, chunk.batch, chunk.first + j, chunk.kv_head), from.row_stride, count, p.head_dim, chunk.keys, chunk.width);
+  clear(chunk.keys + count * chunk.width, (kTogether - count) * chunk.width);
+}
+
+template <class T>
+void score(const Chunk& chunk) {
+  for (int64_t j = chunk.begin; j < chunk.end; j += kTogether) {
+    take<T>(chunk, chunk.p.k, j);
+    for (int64_t r = 0; r < chunk.rows; ++r) {
+      const float* const query = chunk.queries + r * chunk.width;
+      Float sum[kTogether] = {};
+      for (int64_t d = 0; d < chunk.columns; d += kLanes)
+        for (int key = 0; key < kTogether; ++key) sum[key] += load(query + d) * load(chunk.keys + key * chunk.width + d);
+      for (int key = 0; key < kTogether; ++key) chunk.scores[r * kScores + j + key] = sum_of_lanes(sum[key])[0] * (chunk.p.scale * kLog2E);
     }
   }
+}
+
+template <class T>
+void add_values(const Chunk& chunk) {
+  for (int64_t j = chunk.begin; j < chunk.end; j += kTogether) {
+    take<T>(chunk, chunk.p.v, j);
+    for (int64_t r = 0; r < chunk.rows; ++r) {
+      float* const out = chunk.result(r) + 16;
+      const float* const weights = chunk.scores + r * kScores + j;
+      for (int64_t d = 0; d < chunk.columns; d += kLanes) {
+        Float sum = load(out + d);
+        for (int key = 0; key < kTogether; ++key) sum += load(chunk.keys + key * chunk.width + d) * weights[key];
+        store(out + d, sum);
+      }
+    }
+  }
+}
+
+template <class T>
+void decode(const AttentionProblem& p, int64_t task, float* scratch) {
+  const Chunk chunk(p, task, scratch);
+  for (int64_t g = 0; g < p.group(); ++g) {
+    const T* const q = row<T>(p.q, p, chunk.batch, 0, chunk.kv_head * p.group() + g);
+    copy_rows(q, p.q.row_stride, p.q_len, p.head_dim, chunk.queries + g * p.q_len * chunk.width, chunk.width);
+  }
+  score<T>(chunk);
+  for (int64_t r = 0; r < chunk.rows; ++r) {
+    const int64_t i = r % p.q_len;
+    const Range keys{larger(0, p.first_key(chunk.batch, i) - chunk.first), smaller(chunk.end, p.last_key(i) + 1 - chunk.first)};
+    weigh(chunk.scores + r * kScores, keys, chunk.result(r));
+    clear(chunk.result(r) + 16, chunk.width);
+  }
+  add_values<T>(chunk);
 }
 
 template <class T>
@@ -99,7 +134,7 @@ void attention_decode(const AttentionProblem& p, int64_t task, float* scratch) {
   p.is_bf16 ? decode<bf16>(p, task, scratch) : decode<float>(p, task, scratch);
 }
 
-int64_t attention_decode_scratch(const AttentionProblem& p) { return p.group() * p.q_len * (p.width() + kDecodeKeys) + p.width(); }
+int64_t attention_decode_scratch(const AttentionProblem& p) { return p.group() * p.q_len * (p.width() + kScores) + kTogether * p.width(); }
 
 void attention_decode_join(const AttentionProblem& p, int64_t task) { p.is_bf16 ? join<bf16>(p, task) : join<float>(p, task); }
 

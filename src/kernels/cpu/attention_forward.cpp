@@ -28,7 +28,8 @@ struct Work {
 INGOT_INLINE Float raise_maximum(float* scores, Range keys, float* maximum) {
   const int64_t first = round_down(keys.begin, kLanes), end = round_up(keys.end, kLanes);
   if (first < keys.begin || keys.end < end)
-    for (int64_t j = first; j < end; j += kLanes) store(scores + j, lanes_inside(j, keys) ? load(scores + j) : broadcast(-__builtin_inff()));
+    for (int64_t j = first; j < end; j += kLanes)
+      store(scores + j, lanes_inside(j, keys) ? load(scores + j) : broadcast(-__builtin_inff()));
   clear(scores, first);
   clear(scores + end, kKeyBlock - end);
   const Float before = broadcast(*maximum);
