@@ -63,6 +63,7 @@ void Model::describe_head(layers::Workload& work) const {
   const auto grad_hidden = work.narrow(config_.hidden), logits = work.wide(config_.vocab_size, std::min(chunk, work.tokens()));
   auto& products = work.linear(hidden, logits);
   products.name = "head";
+  products.element_bytes = work.element_bytes();  // of the operands
   products.rows = (work.tokens() + chunks - 1) / chunks;
   products.count = chunks;
   products.outputs = {grad_hidden};

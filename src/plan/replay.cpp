@@ -143,10 +143,10 @@ bool Replay::is_read_after(ActivationId id, size_t operation) const {
                      [id](const Operation& op) { return contains(op.inputs, id); });
 }
 
-// Products of bf16 go through fp32 copies of both operands and of the result.
+// Products of bf16 go through fp32 copies of both operands and of the result, before the result is narrowed.
 int64_t Replay::product_scratch_bytes(const Operation& op) const {
   if (!widens_products_ || op.kind != Operation::Kind::product || op.element_bytes != 2) return 0;
-  return 4 * (op.rows * op.in + op.in * op.out + op.rows * op.out);
+  return 4 * (op.rows * op.in + op.in * op.out + op.rows * op.out) + 2 * op.rows * std::max(op.in, op.out);
 }
 
 std::vector<ActivationId> Replay::read_from_before(size_t begin) const {
