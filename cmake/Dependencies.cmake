@@ -1,4 +1,4 @@
-# Debian's libraries. Static where Debian ships an archive; the others are copied beside the program (see scripts/build).
+# Debian's libraries. Static where Debian ships an archive; the others are copied beside the program (Bundle.cmake).
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
@@ -6,6 +6,12 @@ find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(tomlplusplus REQUIRED)
 find_package(prometheus-cpp REQUIRED)
+
+# What every folder uses.
+add_library(ingot_common INTERFACE)
+target_link_libraries(ingot_common INTERFACE fmt::fmt-header-only spdlog::spdlog_header_only tomlplusplus::tomlplusplus nlohmann_json::nlohmann_json
+  Threads::Threads)
+add_library(ingot::common ALIAS ingot_common)
 
 # Static archives that have no CMake package of their own.
 function(ingot_archive name header library)

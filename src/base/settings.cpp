@@ -11,7 +11,7 @@
 namespace ingot::base {
 namespace {
 
-std::string quoted(const std::string& text) {
+std::string toml_string(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
@@ -31,7 +31,7 @@ std::string number_text(double value) {
 
 std::string list_text(const std::vector<std::string>& values) {
   std::vector<std::string> parts;
-  for (const auto& value : values) parts.push_back(quoted(value));
+  for (const auto& value : values) parts.push_back(toml_string(value));
   return "[" + join(parts, ", ") + "]";
 }
 
@@ -87,7 +87,7 @@ void SettingsTable::add(std::string name, double& field, NumberRange range, std:
 
 void SettingsTable::add(std::string name, std::string& field, std::string help) {
   add_entry({std::move(name), "text", "", std::move(help), [&field](std::string_view text) { field = unquoted(text); },
-             [&field] { return quoted(field); }});
+             [&field] { return toml_string(field); }});
 }
 
 void SettingsTable::add(std::string name, std::string& field, std::vector<std::string> choices, std::string help) {
@@ -98,7 +98,7 @@ void SettingsTable::add(std::string name, std::string& field, std::vector<std::s
                  throw std::invalid_argument("it must be one of " + join(choices, ", ") + did_you_mean(value, choices));
                field = value;
              },
-             [&field] { return quoted(field); }});
+             [&field] { return toml_string(field); }});
 }
 
 void SettingsTable::add(std::string name, std::vector<std::string>& field, std::string help) {
@@ -185,7 +185,7 @@ struct TomlReader {
   }
 
   std::string value_text(const toml::node& node) const {
-    if (const auto* text = node.as_string()) return quoted(text->get());
+    if (const auto* text = node.as_string()) return toml_string(text->get());
     if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
     if (const auto* integer = node.as_integer()) return std::to_string(integer->get());
     if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());

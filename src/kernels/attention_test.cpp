@@ -180,8 +180,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
                                          Case{2, 130, 2, 2, 128, 0, 0, false, true}, Case{2, 130, 4, 2, 64, 0, 17, true, true},
                                          Case{1, 29, 4, 2, 64, 101, 0, false, false, 9}, Case{2, 37, 2, 1, 12, 64, 40, true, true, 27},
                                          Case{1, 200, 8, 2, 20, 3, 97, false, true}, Case{1, 130, 2, 1, 72, 0, 0, true, false, 0, 4},
-                                         Case{2, 1, 4, 1, 64, 299, 0, false, true, 11}, Case{3, 1, 6, 2, 24, 76, 50},
-                                         Case{1, 513, 2, 1, 16, 0, 0, true}, Case{1, 513, 2, 1, 64}),
+                                         Case{2, 1, 4, 1, 64, 299, 0, false, true, 11}, Case{2, 3, 4, 2, 20, 600, 300, true, true, 2},
+                                         Case{1, 1, 8, 1, 8, 700, 50}, Case{3, 1, 6, 2, 24, 76, 50}, Case{1, 513, 2, 1, 16, 0, 0, true},
+                                         Case{1, 513, 2, 1, 64}),
                          title);
 
 TEST(Attention, results_are_bit_equal_for_every_number_of_threads) {

@@ -1,5 +1,6 @@
 // Causal softmax attention of grouped queries over latent or plain heads. Saves q, k, v, the output and one number per
 // query and head; the probabilities are recomputed in backward.
+// Gradient convention: it has no weights; the gradients of q, k and v are returned to autograd. The cache is for inference.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,5 +1,6 @@
 // Activation recomputation: run a piece of the model without keeping what its backward needs, and run it again when the
 // gradient arrives. The second run repeats the first bit for bit, so losses do not depend on it.
+// Gradient convention: that of the layers in the piece; weights get theirs during the second run, inputs theirs from autograd.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,5 +1,7 @@
 // ZAYA1's router (facts zaya1 §4.4): a projection whose state runs along depth, a norm, a small MLP, and a choice that a
 // balancing bias shifts without entering the mixing weight. The whole router works in fp32 (fp64 for fp64).
+// Gradient convention: matrices get theirs in Parameter::grad (layers/linear.h), vectors from autograd; they come through
+// `weight` and `state`. The choice has no gradient, nor has the balancing bias, which the optimizer moves by itself.
 #pragma once
 
 #include "layers/parameter.h"

@@ -1,4 +1,5 @@
 // The attention half of a Llama block: projections, RoPE, grouped-query attention, output projection.
+// Gradient convention: q, k, v and o get theirs in Parameter::grad (layers/linear.h), biases from autograd.
 #pragma once
 
 #include "layers/attention.h"

@@ -10,8 +10,8 @@ struct SimdCases {
   void (*exp2)(const float* from, float* to, int64_t count);
   void (*to_bf16)(const float* from, uint16_t* to, int64_t count);
   void (*from_bf16)(const uint16_t* from, float* to, int64_t count);
-  void (*sums)(const float* from, float* to, int64_t count);     // of whole vectors, in every lane
-  void (*maxima)(const float* from, float* to, int64_t count);   // likewise
+  void (*sums)(const float* from, float* to, int64_t count);       // of whole vectors, in every lane
+  void (*maxima)(const float* from, float* to, int64_t count);     // likewise
   void (*copy_part)(const float* from, float* to, int64_t count);  // count below 4, through load_part and store_part
   int64_t lanes;
 };
