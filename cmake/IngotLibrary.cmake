@@ -1,4 +1,4 @@
-# ingot_library(NAME SOURCES a.cpp… TESTS a_test.cpp… DEPENDS base tensor … LINK other::targets… [TORCH])
+# ingot_library(NAME SOURCES a.cpp… TESTS a_test.cpp… DEPENDS base tensor … LINK other::targets… TEST_LINK targets… [TORCH] [TEST_TORCH])
 #
 # One folder of src/ = one library. A folder sees its own headers and those of the folders it DEPENDS on, nothing else:
 # each library exports an include root that holds a single link named after the folder, so an include of a folder that is
@@ -6,7 +6,7 @@
 include(GoogleTest)
 
 function(ingot_library name)
-  cmake_parse_arguments(arg "TORCH" "" "SOURCES;TESTS;DEPENDS;LINK;TEST_LINK" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;TEST_TORCH" "" "SOURCES;TESTS;DEPENDS;LINK;TEST_LINK" ${ARGN})
   set(target ingot_${name})
   set(root "${PROJECT_BINARY_DIR}/include/${name}")
   file(MAKE_DIRECTORY "${root}")
@@ -27,6 +27,9 @@ function(ingot_library name)
     add_executable(${name}_test ${arg_TESTS})
     target_link_libraries(${name}_test PRIVATE ${target} ingot_warnings GTest::gtest GTest::gmock GTest::gtest_main ${arg_TEST_LINK})
     ingot_place(${name}_test)
+    if(arg_TEST_TORCH)
+      set(kind TORCH)
+    endif()
     ingot_precompile(${name}_test ${kind})
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
       WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" PROPERTIES TIMEOUT 600 ENVIRONMENT "INGOT_BINARY=${PROJECT_BINARY_DIR}/ingot")

@@ -18,7 +18,6 @@ using plan::MachineProfile;
 using plan::Pass;
 
 constexpr double kLargestProductFlops = 2e10;
-constexpr double kBusyShare = 0.1;  // foreign load from which a profile is called disturbed
 
 Repeats repeats_of(bool quick) { return quick ? Repeats{1, 2, 25, 0.02, 0.1} : Repeats{2, 5, 50, 0.2, 2}; }
 
@@ -133,7 +132,7 @@ MachineProfile profile_for(const std::string& dtype, const std::string& device, 
   profile.commands.push_back("quick profile, " + dtype);
   run_suite(measurements, profile, bar, [] { return false; });
   base::release_freed_memory();
-  if (cache_folder.empty()) return profile;
+  if (cache_folder.empty() || profile.foreign_load > kBusyShare) return profile;  // rates of a busy machine serve this run alone
   try {
     plan::write_profile(plan::profile_path(cache_folder, profile), profile);
   } catch (const base::Error& failure) {

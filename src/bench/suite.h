@@ -10,6 +10,9 @@
 
 namespace ingot::bench {
 
+/// Share of the machine that other programs may use before a profile is called disturbed.
+inline constexpr double kBusyShare = 0.1;
+
 struct SuiteOptions {
   bool gemm = false, memory = false, attention = false, kernels = false;
   std::vector<std::string> dtypes;  // fp32, bf16

@@ -17,12 +17,14 @@ std::string command_line(const BenchOptions& o) {
   return "ingot bench " + o.kind + (o.dtype == "all" ? "" : " --dtype " + o.dtype) + (o.quick ? " --quick" : "");
 }
 
-// Where the result belongs: the file that was asked for, or the cache, which holds whole profiles only.
-std::filesystem::path destination(const BenchOptions& o, const plan::MachineProfile& profile, bool complete) {
-  if (!o.output.empty()) return o.output;
-  const bool whole = complete && o.kind == "all" && o.dtype == "all";
+// Where the result goes: the file that was asked for, and the cache, which holds whole profiles of idle machines only.
+std::vector<std::filesystem::path> destinations(const BenchOptions& o, const plan::MachineProfile& profile, bool complete) {
+  std::vector<std::filesystem::path> paths;
+  if (!o.output.empty()) paths.emplace_back(o.output);
+  const bool whole = complete && o.kind == "all" && o.dtype == "all" && profile.foreign_load <= bench::kBusyShare;
   const auto cache = base::environment().cache_folder();
-  return whole && !cache.empty() ? plan::profile_path(cache, profile) : std::filesystem::path();
+  if (whole && !cache.empty()) paths.push_back(plan::profile_path(cache, profile));
+  return paths;
 }
 
 }  // namespace
@@ -43,7 +45,7 @@ int run_bench(const Options& all) {
   const bool complete = bench::run_suite(measurements, profile, bar, [&] { return stop.received() != 0; });
 
   std::fputs((all.json ? profile.to_json() : bench::tables(profile)).c_str(), stdout);
-  if (const auto path = destination(o, profile, complete); !path.empty()) {
+  for (const auto& path : destinations(o, profile, complete)) {
     plan::write_profile(path, profile);
     base::log_info("wrote {}", path.string());
   }

@@ -31,6 +31,7 @@ plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phas
   shape.recompute = models::recompute_from_name(config.train.recompute);
   shape.optimizer = phase.optimizer;
   shape.validation_batch = config.train.validation_every > 0 && data::has_validation(config.data) ? config.train.batch_size : 0;
+  shape.validation_seq = config.data.seq_len;
   shape.threads = at::get_num_threads();
   return shape;
 }
@@ -67,8 +68,10 @@ train::Forecast forecast_of(const train::RunConfig& config) {
   train::Forecast forecast;
   const auto& first = all.phases.front().plan;
   forecast.gemm_flops = first.peak_flops;
-  forecast.step_ms = first.time.total_s() * 1e3;
-  for (const auto& phase : all.phases) forecast.memory_bytes = std::max(forecast.memory_bytes, phase.plan.memory.total_bytes());
+  for (const auto& phase : all.phases) {
+    forecast.step_ms.push_back(phase.plan.time.total_s() * 1e3);
+    forecast.memory_bytes = std::max(forecast.memory_bytes, phase.plan.memory.total_bytes());
+  }
   const int64_t machine = first.machine_memory_bytes;
   if (all.profile.device == "cpu" && forecast.memory_bytes > machine)
     base::log_warning("this run is predicted to need {:.1f} GiB of memory and the machine has {:.1f}; a smaller train.microbatch_size or train.recompute = \"full\" needs less",

@@ -41,6 +41,7 @@ int run_train(const Options& all) {
   }
   if (o.config.empty()) throw base::UsageError("ingot train needs a configuration, for instance configs/zaya1-nano.toml");
   const auto config = read_config(o);
+  train::apply_log_level(config.log);
   const fs::path run_dir = !o.run_dir.empty() ? fs::path(o.run_dir) : fs::path("runs") / fs::path(o.config).stem();
   if (o.dry_run) {
     std::fputs(dry_run(config, all.json).c_str(), stdout);

@@ -1,4 +1,4 @@
-#include "data/loader.h"
+#include "data/prefetcher.h"
 
 #include <map>
 #include <set>
@@ -138,7 +138,6 @@ TEST_F(TwoSources, prefetched_batches_are_exactly_the_loaders) {
   Prefetcher prefetcher(loader, 3, 8);
   int64_t first = 0;
   for (int step = 0; step < 40; ++step, first += 8) ASSERT_TRUE(equal(prefetcher.get(first, 4), loader.batch(first, 4))) << "step " << step;
-  prefetcher.set_stride(2);  // a phase with another batch size
   for (int step = 0; step < 20; ++step, first += 2) ASSERT_TRUE(equal(prefetcher.get(first, 2), loader.batch(first, 2)));
   for (int64_t jump : {5, 1000, 3, 3, 5}) ASSERT_TRUE(equal(prefetcher.get(jump, 2), loader.batch(jump, 2)));
   Prefetcher none(loader, 0, 8);

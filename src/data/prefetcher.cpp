@@ -1,6 +1,4 @@
-#include <algorithm>
-
-#include "data/loader.h"
+#include "data/prefetcher.h"
 
 namespace ingot::data {
 
@@ -12,15 +10,6 @@ Prefetcher::~Prefetcher() {
   const std::lock_guard lock(mutex_);
   stop_ = true;
   changed_.notify_all();
-}
-
-void Prefetcher::set_stride(int64_t stride) {
-  const std::lock_guard lock(mutex_);
-  if (stride == stride_) return;
-  stride_ = stride;
-  next_ = -1;
-  ++version_;
-  ready_.clear();
 }
 
 Batch Prefetcher::get(int64_t first_sample, int64_t count) {

@@ -59,6 +59,10 @@ bool is_fused(const at::Tensor& q) { return q.device().is_cpu() && (q.scalar_typ
 
 }  // namespace
 
+AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim) {
+  return cpu::attention_scratch(batch, seq, heads, kv_heads, head_dim);
+}
+
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask) {
   check(q, k, v, mask);
   if (is_fused(q)) return cpu::attention_forward(q, k, v, scale, mask);

@@ -37,6 +37,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
                                                                   const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
                                                                   double scale, const AttentionMask& mask = {});
 
+/// Bytes of the work areas that the fused CPU kernel takes besides its results, for causal training on rows of `seq` tokens.
+struct AttentionScratch {
+  int64_t forward_bytes = 0, backward_bytes = 0;
+};
+AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim);
+
 namespace reference {
 
 // The same by ATen operations with an explicit mask: any floating dtype, any device. In fp64 it is the oracle.

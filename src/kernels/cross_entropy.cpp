@@ -13,7 +13,7 @@ at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, 
     cpu::parallel_rows(p.rows, 1, [&](int64_t begin, int64_t end) { cpu::row_kernels().cross_entropy(p, begin, end); });
     return losses;
   }
-  const auto ignored = targets.eq(kIgnoredTarget);
+  const auto ignored = targets.lt(0);
   const auto safe = targets.masked_fill(ignored, 0).unsqueeze(1);  // [rows, 1]
   const auto log_sum = logits.logsumexp(1, /*keepdim=*/true);
   auto losses = (log_sum - logits.gather(1, safe)).squeeze(1).masked_fill(ignored, 0);

@@ -5,11 +5,8 @@
 
 namespace ingot::kernels {
 
-/// Target id of a position that counts for nothing.
-constexpr int64_t kIgnoredTarget = -100;
-
 /// logits [rows, vocab] (fp32 or fp64, contiguous) are replaced by scale * (softmax - onehot(target)); rows whose target is
-/// kIgnoredTarget become 0. Returns the losses [rows] (0 where ignored), in the dtype of the logits, not scaled.
+/// below 0 count for nothing and become 0. Returns the losses [rows] (0 where ignored), in the dtype of the logits, not scaled.
 /// With want_gradient false the logits are left as they are.
 at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, double scale, bool want_gradient);
 

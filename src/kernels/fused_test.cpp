@@ -113,7 +113,7 @@ RotaryTable table_for(int64_t rows, int64_t seq, int64_t half, at::ScalarType dt
 
 TEST_P(Fused, split_and_rotate_matches_the_composition) {
   const auto [dtype, tolerance] = GetParam();
-  for (const auto [head_dim, half, table_rows] : {std::tuple{12, 6, 1}, {16, 4, 2}, {10, 3, 1}, {64, 32, 2}}) {
+  for (const auto& [head_dim, half, table_rows] : std::vector<std::tuple<int, int, int>>{{12, 6, 1}, {16, 4, 2}, {10, 3, 1}, {64, 32, 2}}) {
     const auto run = [&](auto&& kernel, const Tensors& in, at::ScalarType t) -> Tensors {
       auto [q, k, v] = kernel(in[0], 4, 2, head_dim, table_for(table_rows, 11, half, t));
       return {q, k, v};
@@ -126,7 +126,7 @@ TEST_P(Fused, split_and_rotate_matches_the_composition) {
 TEST_P(Fused, cca_mix_matches_the_composition_also_across_documents) {
   const auto [dtype, tolerance] = GetParam();
   for (const bool documents : {false, true}) {
-    for (const auto [heads, kv_heads, head_dim, half] : {std::tuple{4, 2, 16, 4}, {4, 1, 6, 3}, {2, 2, 10, 2}, {8, 2, 64, 16}}) {
+    for (const auto& [heads, kv_heads, head_dim, half] : std::vector<std::tuple<int, int, int, int>>{{4, 2, 16, 4}, {4, 1, 6, 3}, {2, 2, 10, 2}, {8, 2, 64, 16}}) {
       const CcaShape shape{heads, kv_heads, head_dim};
       const int64_t latent = shape.latent(), seq = 45;
       auto starts = at::zeros({3, seq}, at::kBool);
@@ -148,7 +148,7 @@ TEST(CrossEntropy, matches_log_softmax_and_its_gradient) {
   for (const int64_t vocab : {2, 7, 8, 101, 513}) {
     auto logits = (random({21, vocab}, 1) * 4).to(at::kFloat);
     auto targets = at::arange(21, at::kLong).remainder(vocab);
-    targets[4] = kIgnoredTarget;
+    targets[4] = -100;
     const auto wide = logits.to(at::kDouble);
     const auto chosen = targets.clamp_min(0).unsqueeze(1), counted = targets.ge(0);
     const auto losses = -at::log_softmax(wide, 1).gather(1, chosen).squeeze(1) * counted;

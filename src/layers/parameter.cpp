@@ -5,12 +5,15 @@
 
 namespace ingot::layers {
 
+void Parameter::allocate_gradient() {
+  if (grad.defined()) return;
+  const auto dtype = value.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  grad = at::empty(value.sizes(), value.options().dtype(dtype).requires_grad(false));
+}
+
 at::Tensor& Parameter::gradient_buffer(bool& overwrite) {
   overwrite = !has_gradient;
-  if (!grad.defined()) {
-    const auto dtype = value.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    grad = at::empty(value.sizes(), value.options().dtype(dtype).requires_grad(false));
-  }
+  allocate_gradient();
   has_gradient = true;
   return grad;
 }
@@ -63,6 +66,12 @@ void ParameterList::initialise(uint64_t seed) {
                        tensor::whole(p->shape), p->initial);
     p->value.copy_(host);
   }
+}
+
+void ParameterList::allocate_gradients() {
+  const at::NoGradGuard no_grad;
+  for (auto& p : parameters_)
+    if (p->is_trained()) p->allocate_gradient();
 }
 
 void ParameterList::collect_gradients() {

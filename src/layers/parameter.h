@@ -35,6 +35,8 @@ struct Parameter {
   bool is_trained() const { return kind != Kind::buffer; }
   int64_t elements() const { return tensor::element_count(shape); }
 
+  /// Allocates the gradient buffer now rather than on first use.
+  void allocate_gradient();
   /// The gradient buffer, allocated on first use. Sets `overwrite` when what it holds is stale: the caller must then write
   /// every element rather than add.
   at::Tensor& gradient_buffer(bool& overwrite);
@@ -57,6 +59,7 @@ class ParameterList {
   void allocate(at::ScalarType dtype, at::Device device);
   /// Fills every value from (seed, name, index).
   void initialise(uint64_t seed);
+  void allocate_gradients();
   void collect_gradients();
   void drop_gradients();
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "kernels/attention.h"
+
 namespace ingot::layers {
 
 Workload::Workload(int64_t batch, int64_t seq, int64_t element_bytes) : batch_(batch), seq_(seq), element_bytes_(element_bytes) {}
@@ -49,11 +51,9 @@ void Workload::attention(ActivationId qkv, ActivationId out, int64_t heads, int6
   op.kv_heads = kv_heads;
   op.head_dim = head_dim;
   op.flops = cost.flops;
-  // Keys and values packed in padded fp32 tiles, and in backward partial sums of their gradients (kernels/cpu/attention.h).
-  const int64_t packed = batch_ * kv_heads * ((seq_ + 95) / 96 * 96) * ((head_dim + 15) / 16 * 16) * 4;
-  const int64_t parts = std::min<int64_t>(2 * heads / kv_heads, (31 + batch_ * kv_heads) / (batch_ * kv_heads));
-  op.forward_scratch_bytes = 2 * packed;
-  op.backward_scratch_bytes = (3 + 2 * std::max<int64_t>(1, parts)) * packed;
+  const auto scratch = kernels::attention_scratch(batch_, seq_, heads, kv_heads, head_dim);
+  op.forward_scratch_bytes = scratch.forward_bytes;
+  op.backward_scratch_bytes = scratch.backward_bytes;
   operations_.push_back(std::move(op));
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "models/model.h"
 
 namespace ingot::models {
 
@@ -14,7 +15,7 @@ bool ModelConfig::is_sliding(int64_t layer) const {
 }
 
 void declare_settings(base::SettingsTable& table, ModelConfig& c) {
-  table.add("model.family", c.family, {"zaya1", "llama"}, "architecture");
+  table.add("model.family", c.family, family_names(), "architecture");
   table.add("model.layers", c.layers, at_least(1), "number of blocks");
   table.add("model.hidden", c.hidden, at_least(1), "width of the residual stream");
   table.add("model.vocab_size", c.vocab_size, at_least(2), "rows of the embedding");

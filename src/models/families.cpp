@@ -13,12 +13,16 @@ const std::vector<Family>& families() {
   return all;
 }
 
-const Family& family_named(const std::string& name) {
+std::vector<std::string> family_names() {
   std::vector<std::string> names;
-  for (const auto& family : families()) {
+  for (const auto& family : families()) names.push_back(family.name);
+  return names;
+}
+
+const Family& family_named(const std::string& name) {
+  for (const auto& family : families())
     if (family.name == name) return family;
-    names.push_back(family.name);
-  }
+  const auto names = family_names();
   throw base::ConfigError("unknown model.family '{}'; known are {}{}", name, base::join(names, ", "), base::did_you_mean(name, names));
 }
 

@@ -38,7 +38,8 @@ class Llama : public Model {
 
   void set_rope_base(double base) override {
     config_.rope_base = base;
-    for (auto& block : blocks_) block.attention.rotary.base = base;
+    for (int64_t layer = 0; layer < config_.layers; ++layer)
+      if (!config_.is_sliding(layer)) blocks_[static_cast<size_t>(layer)].attention.rotary.base = base;
   }
 
   void describe_block(int64_t layer, layers::Workload& work) const override {
@@ -142,6 +143,10 @@ ModelConfig from_hugging_face(const nlohmann::json& json) {
 }
 
 nlohmann::json to_hugging_face(const ModelConfig& c) {
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    if (c.is_sliding(layer))
+      throw base::ConfigError("layer {} has a sliding window, which Hugging Face's llama does not know: this model cannot be exported", layer);
+  }
   auto json = common_hugging_face_config(c);
   json["model_type"] = "llama";
   json["architectures"] = {"LlamaForCausalLM"};

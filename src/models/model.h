@@ -38,7 +38,7 @@ class Observer {
   virtual void on_routing(int64_t /*layer*/, const layers::Routing& /*routing*/) {}
 };
 
-/// State of one layer during generation.
+/// State of one layer during generation; a layer without CCA uses its keys and values alone.
 using LayerCache = layers::CcaCache;
 
 struct ForwardContext {
@@ -117,6 +117,7 @@ struct Family {
 };
 
 const std::vector<Family>& families();
+std::vector<std::string> family_names();
 const Family& family_named(const std::string& name);
 /// Checks the sizes and declares the parameters; nothing is allocated yet. Throws ConfigError.
 std::unique_ptr<Model> create_model(const ModelConfig& config);

@@ -79,7 +79,7 @@ TEST(PublishedModels, a_window_counts_only_the_pairs_it_shows) {
   config.layer_types = {"full", "sliding"};
   config.window = 10;
   // A row of 100 tokens shows 5050 pairs in full and 10 * 11 / 2 + 90 * 10 = 955 through the window.
-  EXPECT_DOUBLE_EQ(full - create_model(config)->training_flops_per_token(100), 12.0 * 64 * (5050 - 955) / 100);
+  EXPECT_NEAR(full - create_model(config)->training_flops_per_token(100), 12.0 * 64 * (5050 - 955) / 100, 1e-6);
 }
 
 }  // namespace

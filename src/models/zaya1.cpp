@@ -127,6 +127,8 @@ class Zaya1 : public Model {
  private:
   static void check(const ModelConfig& c) {
     if (c.top_k != 1) throw base::ConfigError("model.top_k = {}: the zaya1 family routes each token to one expert", c.top_k);
+    if (c.attention_bias || c.mlp_bias)
+      throw base::ConfigError("model.{} = true: the zaya1 family has no such biases", c.attention_bias ? "attention_bias" : "mlp_bias");
     if (c.kv_heads * c.resolved_head_dim() % 2 != 0)
       throw base::ConfigError("model.kv_heads * head_dim = {} must be even: half of the value channels come from the previous token",
                               c.kv_heads * c.resolved_head_dim());

@@ -19,13 +19,13 @@ Optimizer::Optimizer(layers::ParameterList& parameters, const OptimizerConfig& c
   const at::NoGradGuard no_grad;
   for (const auto& p : parameters.all()) {
     if (!p->is_trained()) {
-      balances_[p->name] = {at::zeros_like(p->value), at::zeros_like(p->value), 0};
+      balances_[p->name] = {at::zeros_like(p->value), at::zeros_like(p->value)};
       continue;
     }
     const bool narrow = p->value.scalar_type() == at::kBFloat16;
-    Slot slot{.parameter = p.get(), .master = narrow ? p->value.detach().to(at::kFloat) : p->value.detach(), .muon = takes_muon(*p, config), .decay = takes_decay(*p)};
+    Slot slot{.parameter = p.get(), .master = narrow ? p->value.detach().to(at::kFloat) : p->value.detach(), .takes_muon = takes_muon(*p, config), .takes_decay = takes_decay(*p)};
     slot.first = at::zeros_like(slot.master);
-    if (!slot.muon) slot.second = at::zeros_like(slot.master);
+    if (!slot.takes_muon) slot.second = at::zeros_like(slot.master);
     slots_.push_back(std::move(slot));
   }
 }
@@ -52,7 +52,7 @@ void Optimizer::step(double lr, double norm) {
       bool overwrite = false;
       slot.parameter->gradient_buffer(overwrite).zero_();
     }
-    if (!slot.muon) adamw(slot, lr, scale);
+    if (!slot.takes_muon) adamw(slot, lr, scale);
   }
   muon(lr, scale);
   for (auto& slot : slots_) slot.parameter->drop_gradient();
@@ -60,14 +60,14 @@ void Optimizer::step(double lr, double norm) {
 
 void Optimizer::adamw(Slot& slot, double lr, double gradient_scale) {
   kernels::adamw_update(slot.master, slot.parameter->grad, slot.first, slot.second, slot.parameter->value,
-                        {lr, config_.beta1, config_.beta2, config_.eps, slot.decay ? config_.weight_decay : 0, gradient_scale, steps_done_});
+                        {lr, config_.beta1, config_.beta2, config_.eps, slot.takes_decay ? config_.weight_decay : 0, gradient_scale, steps_done_});
 }
 
 void Optimizer::muon(double lr, double gradient_scale) {
   std::vector<Slot*> slots;
   std::vector<at::Tensor> directions;
   for (auto& slot : slots_) {
-    if (!slot.muon) continue;
+    if (!slot.takes_muon) continue;
     slots.push_back(&slot);
     directions.push_back(kernels::momentum_update(slot.first, slot.parameter->grad, config_.momentum, gradient_scale, config_.nesterov));
   }
@@ -75,7 +75,7 @@ void Optimizer::muon(double lr, double gradient_scale) {
   for (size_t i = 0; i < slots.size(); ++i) {
     const auto& shape = slots[i]->parameter->shape;
     const auto longest = static_cast<double>(std::max(shape[shape.size() - 2], shape.back()));
-    const double decay = slots[i]->decay ? config_.weight_decay : 0;
+    const double decay = slots[i]->takes_decay ? config_.weight_decay : 0;
     kernels::apply_direction(slots[i]->master, directions[i], slots[i]->parameter->value, 1 - lr * decay, lr * config_.rms_match * std::sqrt(longest));
   }
 }
@@ -93,11 +93,10 @@ void Optimizer::balance(Parameter& bias, const at::Tensor& counts, int64_t exper
   auto gradient = at::zeros_like(loads);
   gradient.narrow(0, 0, balanced).copy_(loads.narrow(0, 0, balanced) / total - 1.0 / static_cast<double>(balanced));
   const auto g = gradient.to(bias.value.options());
-  ++state.steps;
   state.first.mul_(config_.balancing_beta1).add_(g, 1 - config_.balancing_beta1);
   state.second.mul_(config_.balancing_beta2).addcmul_(g, g, 1 - config_.balancing_beta2);
-  const double correction1 = 1 - std::pow(config_.balancing_beta1, static_cast<double>(state.steps));
-  const double correction2 = 1 - std::pow(config_.balancing_beta2, static_cast<double>(state.steps));
+  const double correction1 = 1 - std::pow(config_.balancing_beta1, static_cast<double>(steps_done_));
+  const double correction2 = 1 - std::pow(config_.balancing_beta2, static_cast<double>(steps_done_));
   bias.value.addcdiv_(state.first, (state.second / correction2).sqrt_().add_(1e-8), -config_.balancing_lr / correction1);
 }
 
@@ -110,7 +109,7 @@ std::map<std::string, at::Tensor> Optimizer::state() const {
   std::map<std::string, at::Tensor> all;
   for (const auto& slot : slots_) {
     const auto& name = slot.parameter->name;
-    if (slot.muon) {
+    if (slot.takes_muon) {
       all["optimizer.momentum." + name] = slot.first;
     } else {
       all["optimizer.first_moment." + name] = slot.first;
@@ -129,16 +128,6 @@ void Optimizer::publish_masters() {
   for (auto& slot : slots_) {
     if (slot.master.data_ptr() != slot.parameter->value.data_ptr()) slot.parameter->value.copy_(slot.master);
   }
-  for (auto& [name, balance] : balances_) balance.steps = steps_done_;
-}
-
-int64_t Optimizer::state_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& slot : slots_) {
-    if (slot.master.data_ptr() != slot.parameter->value.data_ptr()) bytes += static_cast<int64_t>(slot.master.nbytes());
-    bytes += static_cast<int64_t>(slot.first.nbytes() + (slot.second.defined() ? slot.second.nbytes() : 0));
-  }
-  return bytes;
 }
 
 }  // namespace ingot::optim

@@ -37,7 +37,7 @@ class Optimizer {
   /// dtype and the gradients are dropped. Parameters without a gradient count as having zero.
   void step(double lr, double norm);
 
-  /// Moves the balancing biases of one layer against its load. `counts` int64 [classes]: tokens per class.
+  /// Moves the balancing biases of one layer against its load, after step(). `counts` int64 [classes]: tokens per class.
   void balance(layers::Parameter& bias, const at::Tensor& counts, int64_t experts);
 
   /// The full-precision value of a parameter: its master where there is one.
@@ -51,19 +51,15 @@ class Optimizer {
   /// Copies masters into the compute values, after a checkpoint was loaded into state().
   void publish_masters();
 
-  /// Bytes of masters and moments.
-  int64_t state_bytes() const;
-
  private:
   struct Slot {
     layers::Parameter* parameter;
     at::Tensor master;  // the value itself unless that is narrower
     at::Tensor first, second;  // Muon: momentum and undefined
-    bool muon, decay;
+    bool takes_muon, takes_decay;
   };
   struct Balance {
     at::Tensor first, second;
-    int64_t steps = 0;
   };
   void adamw(Slot& slot, double lr, double gradient_scale);
   void muon(double lr, double gradient_scale);

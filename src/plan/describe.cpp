@@ -1,7 +1,10 @@
 #include "plan/describe.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "layers/cost.h"
@@ -29,6 +32,8 @@ Plan make_plan(const models::Model& model, const RunShape& run, const MachinePro
   plan.peak_flops = profile.peak_gemm(run.precision);
   plan.memory = predict_memory(model, run, program_bytes);
   plan.machine_memory_bytes = base::total_memory_bytes();
+  if (const int64_t limit = base::memory_limit_bytes(); limit > 0) plan.machine_memory_bytes = std::min(plan.machine_memory_bytes, limit);
+  if (run.precision == "fp64") return plan;  // runs in fp64 are for tests: the machine is not measured for them
   try {
     plan.time = predict_step_time(model, run, profile);
   } catch (const base::ProfileError& unknown) {

@@ -84,7 +84,9 @@ int64_t training_bytes(const models::Model& model, const RunShape& run) {
 
 int64_t validation_bytes(const models::Model& model, const RunShape& run) {
   if (run.validation_batch == 0) return 0;
-  const auto passes = describe(model, run.validation_batch, run);
+  auto shape = run;
+  if (run.validation_seq > 0) shape.seq = run.validation_seq;
+  const auto passes = describe(model, run.validation_batch, shape);
   Meter meter;
   for (const auto* work : {&passes.embedding, &passes.blocks.front(), &passes.head}) Replay(*work, meter, widens(model, run)).inference();
   return meter.peak_bytes();

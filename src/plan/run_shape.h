@@ -14,6 +14,7 @@ struct RunShape {
   std::string precision = "fp32";                // fp64, fp32, bf16
   models::Recompute recompute = models::Recompute::none;
   optim::OptimizerConfig optimizer;
+  int64_t validation_seq = 0;    // its context; 0 = seq
   int64_t validation_batch = 0;  // sequences of a validation batch, which runs without gradients; 0 = no validation
   int64_t threads = 1;
 

@@ -49,13 +49,13 @@ std::map<std::string, at::Tensor> read_all(const checkpoint::Reader& reader, con
 }  // namespace
 
 std::string Progress::to_json() const {
-  return nlohmann::json{{"step", step}, {"tokens", tokens}, {"best_validation_loss", best_validation_loss}}.dump();
+  return nlohmann::json{{"step", step}, {"tokens", tokens}}.dump();
 }
 
 Progress Progress::from_json(const std::string& text, const std::string& origin) {
   const auto parsed = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   try {
-    return {parsed.at("step").get<int64_t>(), parsed.at("tokens").get<int64_t>(), parsed.at("best_validation_loss").get<double>()};
+    return {parsed.at("step").get<int64_t>(), parsed.at("tokens").get<int64_t>()};
   } catch (const nlohmann::json::exception&) {
     throw CheckpointError("{}: the record 'progress' is not that of a training run", origin);
   }

@@ -17,7 +17,6 @@ namespace ingot::train {
 struct Progress {
   int64_t step = 0;    // steps done
   int64_t tokens = 0;  // trained on
-  double best_validation_loss = 0;  // 0 = none yet
   std::string to_json() const;
   static Progress from_json(const std::string& text, const std::string& origin);  // throws CheckpointError
 };
@@ -32,7 +31,8 @@ struct RunState {
 checkpoint::SaveReport save_run(const std::filesystem::path& folder, RunState state, const Progress& progress, const std::string& config_toml,
                                 const std::string& data_state, const checkpoint::SaveOptions& options);
 
-/// Restores weights and moments; everything is read and checked before the first value is overwritten.
+/// Restores weights and moments; everything is read and checked before the first value is overwritten. Throws CheckpointError
+/// when the checkpoint is damaged, or does not have this model's tensors.
 Progress load_run(const checkpoint::Reader& reader, RunState state);
 
 /// Fills the weights alone (for generation and export) from their full-precision values.

@@ -51,6 +51,7 @@ SettingsTable settings_of(RunConfig& c) {
 }
 
 void check(const RunConfig& c) {
+  check(c.log);
   const auto check_batch = [&](int64_t batch, const std::string& where) {
     const int64_t micro = c.train.microbatch_size;
     if (micro > 0 && batch % micro != 0)

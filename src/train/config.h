@@ -54,7 +54,7 @@ struct RunConfig {
 /// Every setting of a run, bound to `config`.
 base::SettingsTable settings_of(RunConfig& config);
 
-/// Checks that need several groups: batch against microbatch, vocabulary, phases. Throws ConfigError.
+/// Checks that need several groups: batch against microbatch, phases, the address of the metrics. Throws ConfigError.
 void check(const RunConfig& config);
 
 }  // namespace ingot::train

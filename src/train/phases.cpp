@@ -53,10 +53,4 @@ const Phase& phase_at(const std::vector<Phase>& phases, int64_t step) {
 
 int64_t total_steps(const std::vector<Phase>& phases) { return phases.back().end_step(); }
 
-int64_t tokens_before(const std::vector<Phase>& phases, int64_t step) {
-  int64_t tokens = 0;
-  for (const auto& p : phases) tokens += std::clamp<int64_t>(step - p.first_step, 0, p.steps) * p.tokens_per_step();
-  return tokens;
-}
-
 }  // namespace ingot::train

@@ -26,7 +26,5 @@ std::vector<Phase> lay_out_phases(const RunConfig& config);
 const Phase& phase_at(const std::vector<Phase>& phases, int64_t step);
 
 int64_t total_steps(const std::vector<Phase>& phases);
-/// Tokens trained on before `step`.
-int64_t tokens_before(const std::vector<Phase>& phases, int64_t step);
 
 }  // namespace ingot::train

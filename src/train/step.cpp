@@ -35,7 +35,9 @@ void ExpertCounter::on_routing(int64_t layer, const layers::Routing& routing) {
 }
 
 TrainingStep::TrainingStep(models::Model& model, optim::Optimizer& optimizer, models::Recompute recompute, int64_t microbatch)
-    : model_(model), optimizer_(optimizer), recompute_(recompute), microbatch_(microbatch), counter_(model.config().layers) {}
+    : model_(model), optimizer_(optimizer), recompute_(recompute), microbatch_(microbatch), counter_(model.config().layers) {
+  model_.parameters().allocate_gradients();  // now, so that they do not lie scattered between the activations of the first step
+}
 
 TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch) const {
   const auto tensor = [&](const std::vector<int32_t>& values, at::ScalarType dtype) {
@@ -54,22 +56,27 @@ models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Obser
   return context;
 }
 
+void TrainingStep::for_each_microbatch(const Tensors& all, const std::function<void(const Tensors&)>& visit) const {
+  const int64_t batch = all.ids.size(0), rows = microbatch_ > 0 ? microbatch_ : batch;
+  for (int64_t from = 0; from < batch; from += rows) {
+    const int64_t count = std::min(rows, batch - from);
+    visit({narrow_rows(all.ids, from, count), narrow_rows(all.targets, from, count), narrow_rows(all.document_start, from, count)});
+  }
+}
+
 StepResult TrainingStep::run(const data::Batch& batch, double lr) {
   StepResult result;
   counter_.clear();
   const Tensors all = on_device(batch);
-  const int64_t rows = microbatch_ > 0 ? microbatch_ : batch.batch;
   // Every target of the global batch weighs the same, however documents and padding fall into microbatches.
   const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, count_targets(batch)));
-  for (int64_t from = 0; from < batch.batch; from += rows) {
-    const int64_t count = std::min(rows, batch.batch - from);
-    const Tensors part = {narrow_rows(all.ids, from, count), narrow_rows(all.targets, from, count), narrow_rows(all.document_start, from, count)};
+  for_each_microbatch(all, [&](const Tensors& part) {
     auto context = context_for(part, &counter_);
     const auto loss = model_.loss(part.ids, part.targets, scale, context);
     torch::autograd::backward({loss}, {at::ones_like(loss)});
     model_.parameters().collect_gradients();
     result.loss += loss.item<double>();
-  }
+  });
 
   const auto norm = optimizer_.gradient_norm();
   result.grad_norm = norm.norm;
@@ -109,8 +116,11 @@ std::string TrainingStep::first_nonfinite_activation(const Tensors& tensors) {
     if (!at::isfinite(p->value).all().item<bool>()) return "the weight " + p->name;
   }
   FiniteWatch watch;
-  auto context = context_for(tensors, &watch);
-  model_.forward(tensors.ids, context);
+  for_each_microbatch(tensors, [&](const Tensors& part) {
+    if (!watch.first.empty()) return;
+    auto context = context_for(part, &watch);
+    model_.forward(part.ids, context);
+  });
   return watch.first.empty() ? "the loss" : watch.first;
 }
 

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,8 @@ class TrainingStep {
   /// Model and optimizer must outlive it. `microbatch` sequences at a time; 0 = all.
   TrainingStep(models::Model& model, optim::Optimizer& optimizer, models::Recompute recompute, int64_t microbatch);
 
+  /// Forward and backward over all microbatches, then one update with the learning rate `lr`. When the loss or a gradient is
+  /// not finite, nothing is updated and the result says which tensor was the first.
   StepResult run(const data::Batch& batch, double lr);
 
   /// Mean loss of a batch without gradients or update; `targets` receives how many targets it had.
@@ -49,6 +52,7 @@ class TrainingStep {
     at::Tensor ids, targets, document_start;  // [rows, seq]
   };
   Tensors on_device(const data::Batch& batch) const;
+  void for_each_microbatch(const Tensors& all, const std::function<void(const Tensors&)>& visit) const;
   models::ForwardContext context_for(const Tensors& tensors, models::Observer* observer) const;
   void update(double lr, double norm);
   std::string first_nonfinite_activation(const Tensors& tensors);

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -52,7 +53,7 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast)
                               config_.model.vocab_size, (tokenizer_->vocab_size() + 63) / 64 * 64);
   }
   if (data::has_validation(config_.data) && config_.train.validation_every > 0)
-    validation_ = std::make_unique<data::Loader>(config_.data, data::Split::validation, data::LoaderOptions{config_.model.vocab_size});
+    validation_ = std::make_unique<data::Loader>(config_.data, data::Split::validation, loader_options());
   restore();
   enter_phase(phase_at(phases_, progress_.step));
   prepare_run_dir();
@@ -72,18 +73,34 @@ void Trainer::restore() {
     source = newest ? newest->path : given;
   }
   if (!source) return;
-  const checkpoint::Reader reader(*source);
+  const checkpoint::Reader reader(*source, {.verify = config_.checkpoint.verify});
   progress_ = load_run(reader, {*model_, *optimizer_});
   resumed_data_ = reader.extra("data");
   last_saved_step_ = progress_.step;
   base::log_info("resumed from {} (step {})", source->string(), progress_.step);
 }
 
+data::LoaderOptions Trainer::loader_options() const {
+  return {config_.model.vocab_size, static_cast<int32_t>(std::max<int64_t>(0, config_.model.pad_id))};
+}
+
+// In the middle of a phase the data must be what they were and stand where the step says.
+void Trainer::check_resumed_data(const Phase& phase) const {
+  if (resumed_data_.empty() || progress_.step == phase.first_step) return;
+  const auto state = data::LoaderState::from_json(resumed_data_);
+  loader_->check_resumable(state);
+  const int64_t steps = progress_.step - phase.first_step;
+  if (state.samples != steps * phase.batch_size)
+    throw base::DataError("the checkpoint of step {} has gone through {} samples of this phase; {} steps of {} sequences would have taken {}. Resume with the "
+                          "batch size that it was made with, and change it at the border of a phase (train.phases).",
+                          progress_.step, state.samples, steps, phase.batch_size, steps * phase.batch_size);
+}
+
 void Trainer::enter_phase(const Phase& phase) {
   if (phase_ == &phase) return;
   prefetcher_.reset();
-  loader_ = std::make_unique<data::Loader>(phase.data, data::Split::train, data::LoaderOptions{config_.model.vocab_size});
-  if (!resumed_data_.empty() && progress_.step > phase.first_step) loader_->check_resumable(data::LoaderState::from_json(resumed_data_));
+  loader_ = std::make_unique<data::Loader>(phase.data, data::Split::train, loader_options());
+  check_resumed_data(phase);
   resumed_data_.clear();
   prefetcher_ = std::make_unique<data::Prefetcher>(*loader_, config_.data.prefetch, phase.batch_size);
   if (phase.rope_base != config_.model.rope_base || phase_ != nullptr) model_->set_rope_base(phase.rope_base);
@@ -162,7 +179,7 @@ StepRecord Trainer::take_step(const Phase& phase) {
   record.tflops = record.flops_per_token * record.tokens_per_s / 1e12;
   record.mfu = forecast_.gemm_flops > 0 ? record.tflops * 1e12 / forecast_.gemm_flops : 0;
   record.memory_peak_bytes = base::peak_resident_bytes();
-  record.predicted_step_ms = forecast_.step_ms;
+  record.predicted_step_ms = forecast_.step_ms_of(static_cast<size_t>(&phase - phases_.data()));
   record.predicted_memory_bytes = forecast_.memory_bytes;
   record.eta_s = static_cast<double>(record.steps - record.step) * smoothed_step_ms_ / 1e3;
   record.skipped = result.skipped;
@@ -192,19 +209,15 @@ std::optional<double> Trainer::validate() {
     targets += in_batch;
   }
   if (targets == 0) return std::nullopt;
-  const double loss = sum / static_cast<double>(targets);
-  if (progress_.best_validation_loss == 0 || loss < progress_.best_validation_loss) progress_.best_validation_loss = loss;
-  return loss;
+  return sum / static_cast<double>(targets);
 }
 
 bool Trainer::save() {
   try {
-    checkpoint::SaveOptions options;
-    options.retention = {config_.checkpoint.keep, config_.checkpoint.keep_every};
     const int64_t samples = (progress_.step - phase_->first_step) * phase_->batch_size;
     const auto start = Clock::now();
     const auto report = save_run(options_.run_dir / "checkpoints", {*model_, *optimizer_}, progress_, config_toml_,
-                                 loader_->state(progress_.step, samples).to_json(), options);
+                                 loader_->state(progress_.step, samples).to_json(), config_.checkpoint.save_options());
     last_saved_step_ = progress_.step;
     base::log_info("saved {} ({} in {})", report.path.string(), base::format_bytes(report.data_bytes), base::format_duration(milliseconds_since(start) / 1e3));
     return true;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "data/loader.h"
+#include "data/prefetcher.h"
 #include "data/tokenizer.h"
 #include "models/model.h"
 #include "optim/optimizer.h"
@@ -24,9 +25,10 @@ namespace ingot::train {
 
 /// What is known of the machine and foretold of the run; zero = unknown.
 struct Forecast {
-  double gemm_flops = 0;  // measured peak of the compute dtype, FLOP/s
-  double step_ms = 0;
-  int64_t memory_bytes = 0;
+  double gemm_flops = 0;        // measured peak of the compute dtype, FLOP/s
+  std::vector<double> step_ms;  // of each phase
+  int64_t memory_bytes = 0;     // peak over all phases
+  double step_ms_of(size_t phase) const { return phase < step_ms.size() ? step_ms[phase] : 0; }
 };
 
 struct RunOptions {
@@ -40,18 +42,18 @@ class Trainer {
   /// Builds model, optimizer and data, and restores the checkpoint that `resume` asks for. Throws before anything is written.
   Trainer(RunConfig config, RunOptions options, const Forecast& forecast);
 
-  /// Trains to the end, or until `stop` received a signal; then saves. Throws NumericError when too many steps in a row had
-  /// to be skipped, or at the first when resilience.nonfinite = "stop".
+  /// Trains to the end, or until `stop` received a signal; then saves, unless checkpoint.every is 0. Throws NumericError when
+  /// too many steps in a row had to be skipped, or at the first when resilience.nonfinite = "stop"; CheckpointError when the
+  /// last save failed.
   void run(const resilience::StopSignal& stop);
-
-  const models::Model& model() const { return *model_; }
-  const Progress& progress() const { return progress_; }
 
  private:
   void prepare_run_dir();
   RunFacts facts() const;
   void restore();
+  data::LoaderOptions loader_options() const;
   void enter_phase(const Phase& phase);
+  void check_resumed_data(const Phase& phase) const;
   StepRecord take_step(const Phase& phase);
   void handle_skip(const StepResult& result, int64_t step);
   std::optional<double> validate();

@@ -58,7 +58,21 @@ int64_t parts_for(const AttentionProblem& p) {
   return std::clamp<int64_t>(std::min(wanted, 2 * p.group()), 1, p.group() * p.query_blocks());
 }
 
+// Packed tiles and partial gradients, in floats; the threads' own work areas come on top.
+int64_t packed_floats(const AttentionProblem& p) { return p.batch * p.kv_heads * p.key_blocks() * p.tile_size(); }
+int64_t forward_floats(const AttentionProblem& p) { return 2 * packed_floats(p); }
+int64_t backward_floats(const AttentionProblem& p) { return (3 + 2 * p.parts) * packed_floats(p); }
+
 }  // namespace
+
+AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim) {
+  AttentionProblem p{};
+  p.batch = batch, p.q_len = p.k_len = seq, p.heads = heads, p.kv_heads = kv_heads, p.head_dim = head_dim;
+  p.parts = parts_for(p);
+  const auto& tiles = attention_tiles(best_isa());
+  const int64_t forward_workers = workers_for(batch * heads * p.query_blocks()), backward_workers = workers_for(batch * kv_heads * p.parts);
+  return {4 * (forward_floats(p) + forward_workers * tiles.forward_scratch(p)), 4 * (backward_floats(p) + backward_workers * tiles.backward_scratch(p))};
+}
 
 const AttentionTiles& attention_tiles(Isa isa) {
 #ifdef INGOT_X86_ISAS
@@ -81,9 +95,9 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
     decode(p, tiles);
     return result;
   }
-  const int64_t key_tiles = p.batch * p.kv_heads * p.key_blocks(), size = key_tiles * p.tile_size();
+  const int64_t key_tiles = p.batch * p.kv_heads * p.key_blocks(), size = packed_floats(p);
   const int64_t tasks = p.batch * p.heads * p.query_blocks(), scratch_size = tiles.forward_scratch(p);
-  const auto area = floats(2 * size + workers_for(tasks) * scratch_size);
+  const auto area = floats(forward_floats(p) + workers_for(tasks) * scratch_size);
   p.keys_by_dim = area.mutable_data_ptr<float>();
   p.values = p.keys_by_dim + size;
   float* const scratch = p.values + size;
@@ -110,9 +124,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
   const auto begins = cut_into_parts(p);
   p.part_begin = begins.data();
 
-  const int64_t key_tiles = p.batch * p.kv_heads * p.key_blocks(), size = key_tiles * p.tile_size();
+  const int64_t key_tiles = p.batch * p.kv_heads * p.key_blocks(), size = packed_floats(p);
   const int64_t tasks = p.batch * p.kv_heads * p.parts, scratch_size = tiles.backward_scratch(p);
-  const auto area = floats((3 + 2 * p.parts) * size + workers_for(tasks) * scratch_size);
+  const auto area = floats(backward_floats(p) + workers_for(tasks) * scratch_size);
   p.keys_by_dim = area.mutable_data_ptr<float>();
   p.values_by_dim = p.keys_by_dim + size;
   p.keys = p.values_by_dim + size;
