@@ -24,7 +24,6 @@ else()
   target_link_options(ingot_torch INTERFACE -fopenmp)
 endif()
 if(INGOT_CUDA)
-  target_compile_definitions(ingot_torch INTERFACE INGOT_CUDA=1)
   target_include_directories(ingot_torch SYSTEM INTERFACE "${INGOT_NVIDIA_DIR}/include")
   target_link_libraries(ingot_torch INTERFACE "${INGOT_TORCH_DIR}/lib/libtorch_cuda.so"
                         "${INGOT_TORCH_DIR}/lib/libc10_cuda.so" "${INGOT_TORCH_DIR}/lib/libtorch.so")

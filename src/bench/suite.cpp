@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -86,6 +87,15 @@ bool knows(const MachineProfile& profile, const std::string& dtype) {
   return has(profile.gemm) && has(profile.attention) && has(profile.kernels) && !profile.memory.empty();
 }
 
+// Share of the machine that others use, watched for a tenth of a second.
+double foreign_share_now() {
+  const auto start = std::chrono::steady_clock::now();
+  const double before = base::foreign_cpu_seconds();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return (base::foreign_cpu_seconds() - before) / (wall_s * base::usable_cores());
+}
+
 }  // namespace
 
 std::vector<Measurement> measurements_of(const SuiteOptions& o) {
@@ -123,6 +133,7 @@ bool run_suite(const std::vector<Measurement>& measurements, MachineProfile& pro
 MachineProfile profile_for(const std::string& dtype, const std::string& device, const std::filesystem::path& cache_folder) {
   auto fresh = plan::describe_machine(at::get_num_threads(), device);
   auto profile = plan::cached_profile(fresh, cache_folder).value_or(fresh);
+  if (profile.foreign_load > kBusyShare && foreign_share_now() < kBusyShare) profile = fresh;  // what a busy machine gave is replaced when it is idle
   if (knows(profile, dtype)) return profile;
   SuiteOptions options{.gemm = true, .memory = profile.memory.empty(), .attention = true, .kernels = true, .dtypes = {dtype}, .quick = true, .device = device};
   auto measurements = measurements_of(options);
@@ -132,7 +143,7 @@ MachineProfile profile_for(const std::string& dtype, const std::string& device, 
   profile.commands.push_back("quick profile, " + dtype);
   run_suite(measurements, profile, bar, [] { return false; });
   base::release_freed_memory();
-  if (cache_folder.empty() || profile.foreign_load > kBusyShare) return profile;  // rates of a busy machine serve this run alone
+  if (cache_folder.empty()) return profile;
   try {
     plan::write_profile(plan::profile_path(cache_folder, profile), profile);
   } catch (const base::Error& failure) {

@@ -17,11 +17,11 @@ std::string command_line(const BenchOptions& o) {
   return "ingot bench " + o.kind + (o.dtype == "all" ? "" : " --dtype " + o.dtype) + (o.quick ? " --quick" : "");
 }
 
-// Where the result goes: the file that was asked for, and the cache, which holds whole profiles of idle machines only.
+// Where the result goes: the file that was asked for, and the cache, which holds whole profiles only.
 std::vector<std::filesystem::path> destinations(const BenchOptions& o, const plan::MachineProfile& profile, bool complete) {
   std::vector<std::filesystem::path> paths;
   if (!o.output.empty()) paths.emplace_back(o.output);
-  const bool whole = complete && o.kind == "all" && o.dtype == "all" && profile.foreign_load <= bench::kBusyShare;
+  const bool whole = complete && o.kind == "all" && o.dtype == "all";
   const auto cache = base::environment().cache_folder();
   if (whole && !cache.empty()) paths.push_back(plan::profile_path(cache, profile));
   return paths;

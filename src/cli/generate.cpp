@@ -49,6 +49,7 @@ int run_generate(const Options& all) {
     std::printf("%s\n", nlohmann::json{{"prompt", o.prompt}, {"text", text}, {"ids", ids}, {"tokens_per_s", static_cast<double>(ids.size()) / seconds}}.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   } else {
     std::fputs("\n", stdout);
+    std::fflush(stdout);
     base::log_info("{} tokens, {:.1f} tokens/s", ids.size(), static_cast<double>(ids.size()) / seconds);
   }
   return 0;

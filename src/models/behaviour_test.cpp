@@ -180,6 +180,28 @@ TEST(ImpossibleSizes, are_refused_with_sizes_that_would_work) {
   EXPECT_THAT(message([](auto& c) { c.rope_fraction = 0.4; }), HasSubstr("must be even"));
   EXPECT_THAT(message([](auto& c) { c.layer_types = {"slidng"}; }), HasSubstr("did you mean 'sliding'"));
   EXPECT_THAT(message([](auto& c) { c.family = "lama"; }), HasSubstr("did you mean 'llama'"));
+  EXPECT_THAT(message([](auto& c) { c.mlp_bias = true; }), HasSubstr("no such biases"));
+}
+
+// Regression: sliding layers were dropped from the exported config without a word, and the export computed something else.
+TEST(Export, of_a_llama_with_sliding_layers_is_refused) {
+  auto config = tiny("llama");
+  EXPECT_THROW(family_named("llama").to_hugging_face(config), base::ConfigError);
+  config.layer_types.clear();
+  EXPECT_EQ(family_named("llama").to_hugging_face(config).at("model_type"), "llama");
+}
+
+// Regression: a phase's RoPE base was given to sliding layers too.
+TEST_P(EveryFamily, a_new_rope_base_is_that_of_full_layers_only) {
+  auto config = tiny(GetParam());
+  config.layer_types = {"sliding"};
+  const auto model = build(config, at::kDouble);
+  const at::NoGradGuard no_grad;
+  const auto ids = ids_of(1, 9, 1);
+  auto first = context_of(1, 9), second = context_of(1, 9);
+  const auto before = model->forward(ids, first);
+  model->set_rope_base(1e6);
+  EXPECT_TRUE(at::equal(before, model->forward(ids, second)));
 }
 
 }  // namespace

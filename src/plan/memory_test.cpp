@@ -102,7 +102,7 @@ Measured measure(const Case& c, const RunShape& run) {
 }
 
 // Most cases agree to 3 % (kept) and 8 % (peak); full recomputation of zaya1 is the worst, at 13 %.
-constexpr double kFirstForm = 0.15;
+constexpr double kTolerance = 0.15;
 
 TEST_P(AgainstAllocator, activations_and_their_peak_are_predicted) {
   const auto& c = GetParam();
@@ -119,8 +119,8 @@ TEST_P(AgainstAllocator, activations_and_their_peak_are_predicted) {
     model->describe_block(layer, block);
     kept += kept_bytes(block, c.recompute);
   }
-  EXPECT_NEAR(static_cast<double>(kept) / static_cast<double>(measured.kept), 1, kFirstForm) << kept << " predicted, " << measured.kept << " measured";
-  EXPECT_NEAR(static_cast<double>(predicted.forward_backward_bytes) / static_cast<double>(measured.peak), 1, kFirstForm)
+  EXPECT_NEAR(static_cast<double>(kept) / static_cast<double>(measured.kept), 1, kTolerance) << kept << " predicted, " << measured.kept << " measured";
+  EXPECT_NEAR(static_cast<double>(predicted.forward_backward_bytes) / static_cast<double>(measured.peak), 1, kTolerance)
       << predicted.forward_backward_bytes << " predicted, " << measured.peak << " measured";
   // In the second step gradients have buffers; autograd's own copies of small ones are counted too, but gone by then.
   EXPECT_NEAR(static_cast<double>(predicted.state_bytes()) / static_cast<double>(measured.state), 1, 0.03);

@@ -140,6 +140,8 @@ RunFacts Trainer::facts() const {
 
 void Trainer::run(const resilience::StopSignal& stop) {
   const int64_t steps = total_steps(phases_);
+  if (progress_.step >= steps)
+    base::log_info("all {} steps are done; a larger train.steps goes on, another --run-dir starts anew", steps);
   while (progress_.step < steps && stop.received() == 0) {
     const Phase& phase = phase_at(phases_, progress_.step);
     enter_phase(phase);

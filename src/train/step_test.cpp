@@ -1,0 +1,146 @@
+#include "train/step.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <limits>
+
+#include "base/error.h"
+#include "train/checkpointing.h"
+
+namespace ingot::train {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct SmallRun {
+  std::unique_ptr<models::Model> model;
+  std::unique_ptr<optim::Optimizer> optimizer;
+
+  explicit SmallRun(int64_t hidden = 16) {
+    models::ModelConfig c;
+    c.layers = 2, c.hidden = hidden, c.vocab_size = 32, c.heads = 2, c.kv_heads = 2, c.head_dim = 8, c.experts = 2, c.expert_ffn = 8, c.router_hidden = 8;
+    c.rope_fraction = 0.5;
+    model = models::create_model(c);
+    model->allocate(at::kFloat);
+    model->initialise(3);
+    optimizer = std::make_unique<optim::Optimizer>(model->parameters(), optim::OptimizerConfig{});
+  }
+  TrainingStep step(int64_t microbatch = 0) { return {*model, *optimizer, models::Recompute::none, microbatch}; }
+  at::Tensor& value(const std::string& name) { return model->parameters().get(name).value; }
+  std::map<std::string, at::Tensor> copy() const {
+    std::map<std::string, at::Tensor> all;
+    for (const auto& p : model->parameters().all()) all[p->name] = p->value.detach().clone();
+    return all;
+  }
+};
+
+data::Batch batch_of(int64_t rows, int64_t seq) {
+  data::Batch b{rows, seq, {}, {}, std::vector<int32_t>(static_cast<size_t>(rows * seq), 0)};
+  for (int64_t i = 0; i < rows * seq; ++i) {
+    b.inputs.push_back(static_cast<int32_t>(i * 7 % 31));
+    b.targets.push_back(i % 5 == 4 ? -100 : static_cast<int32_t>(i * 11 % 31));
+  }
+  return b;
+}
+
+bool equal(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+  return std::all_of(a.begin(), a.end(), [&](const auto& entry) { return at::equal(entry.second, b.at(entry.first)); });
+}
+
+TEST(TrainingStep, moves_every_trained_weight_and_counts_every_token_once_per_layer) {
+  SmallRun run;
+  const auto before = run.copy();
+  const auto result = run.step().run(batch_of(3, 10), 1e-2);
+  EXPECT_FALSE(result.skipped);
+  EXPECT_GT(result.grad_norm, 0);
+  EXPECT_FALSE(at::equal(before.at("model.embed_tokens.weight"), run.value("model.embed_tokens.weight")));
+  ASSERT_EQ(result.expert_tokens.size(), 2u);
+  for (const auto& layer : result.expert_tokens) EXPECT_LE(layer.at(0) + layer.at(1), 30);
+}
+
+TEST(TrainingStep, microbatches_change_the_loss_by_rounding_only_however_targets_fall) {
+  SmallRun whole, parts;
+  const auto batch = batch_of(4, 9);
+  const auto a = whole.step().run(batch, 1e-3), b = parts.step(1).run(batch, 1e-3);
+  EXPECT_NEAR(a.loss, b.loss, 1e-6);
+  EXPECT_NEAR(a.grad_norm, b.grad_norm, 1e-5);
+}
+
+TEST(TrainingStep, names_the_weight_that_is_not_finite_and_updates_nothing) {
+  SmallRun run;
+  run.value("model.layers.1.self_attn.o_proj.weight").detach()[0][0] = kNan;
+  const auto before = run.copy();
+  const auto result = run.step(1).run(batch_of(2, 6), 1e-2);
+  EXPECT_TRUE(result.skipped);
+  EXPECT_EQ(result.reason, "the weight model.layers.1.self_attn.o_proj.weight");
+  EXPECT_TRUE(at::equal(before.at("model.embed_tokens.weight"), run.value("model.embed_tokens.weight")));
+  EXPECT_EQ(run.optimizer->steps_done(), 0);
+}
+
+TEST(TrainingStep, names_the_first_layer_whose_output_overflows) {
+  SmallRun run;
+  run.value("model.layers.0.post_mlp_residual_scale.residual_scale").detach().fill_(3e38f);
+  run.value("model.layers.0.post_mlp_residual_scale.residual_bias").detach().fill_(3e38f);
+  const auto result = run.step(1).run(batch_of(2, 6), 1e-2);
+  EXPECT_TRUE(result.skipped);
+  EXPECT_EQ(result.reason, "the output of layer 0");
+}
+
+class Checkpointing : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("ingot-step-test-" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  fs::path folder_;
+};
+
+TEST_F(Checkpointing, brings_weights_moments_and_place_back_bit_for_bit) {
+  SmallRun run;
+  for (int i = 0; i < 3; ++i) run.step().run(batch_of(2, 8), 1e-2);
+  const auto path = save_run(folder_, {*run.model, *run.optimizer}, {.step = 3, .tokens = 48}, "x = 1", "{}", {}).path;
+  SmallRun other;
+  const checkpoint::Reader reader(path);
+  const auto progress = load_run(reader, {*other.model, *other.optimizer});
+  EXPECT_EQ(progress.step, 3);
+  EXPECT_EQ(progress.tokens, 48);
+  EXPECT_EQ(config_of(reader), "x = 1");
+  const auto a = run.step().run(batch_of(2, 8), 1e-2), b = other.step().run(batch_of(2, 8), 1e-2);
+  EXPECT_EQ(a.loss, b.loss);
+  EXPECT_TRUE(equal(run.copy(), other.copy()));
+}
+
+TEST_F(Checkpointing, never_writes_a_weight_that_is_not_finite) {
+  SmallRun run;
+  run.value("model.norm.weight").detach()[2] = std::numeric_limits<float>::infinity();
+  try {
+    save_run(folder_, {*run.model, *run.optimizer}, {}, "", "{}", {});
+    ADD_FAILURE() << "it was written";
+  } catch (const base::NumericError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("model.norm.weight"));
+  }
+  EXPECT_TRUE(checkpoint::all(folder_).empty());
+}
+
+TEST_F(Checkpointing, a_model_that_does_not_fit_is_left_as_it_was) {
+  SmallRun run, wider(24);
+  const auto path = save_run(folder_, {*run.model, *run.optimizer}, {.step = 1}, "", "{}", {}).path;
+  const auto before = wider.copy();
+  try {
+    load_run(checkpoint::Reader(path), {*wider.model, *wider.optimizer});
+    ADD_FAILURE() << "it was taken";
+  } catch (const base::CheckpointError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("has shape"));
+    EXPECT_THAT(error.what(), HasSubstr("config.toml"));
+  }
+  EXPECT_TRUE(equal(before, wider.copy()));
+}
+
+}  // namespace
+}  // namespace ingot::train
