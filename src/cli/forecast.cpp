@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "bench/suite.h"
+#include "layers/dtype.h"
+#include "train/step.h"
 
 namespace ingot::cli {
 namespace {
@@ -36,9 +38,23 @@ plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phas
   return shape;
 }
 
-// Resident memory with everything loaded that a run needs besides its tensors: libraries, threads, their work areas.
-int64_t program_bytes() {
-  at::mm(at::ones({512, 512}), at::ones({512, 512}));
+// Resident memory with everything loaded that a run needs besides its tensors: libraries, threads, their work areas. One step
+// of a very small model brings in the code that the run will use, and large products the libraries' packing buffers.
+int64_t program_bytes(const train::RunConfig& config) {
+  auto shape = config.model;
+  shape.layers = 1, shape.hidden = 64, shape.vocab_size = 64, shape.heads = 2, shape.kv_heads = 2, shape.head_dim = 32, shape.ffn = 64;
+  shape.experts = 2, shape.top_k = 1, shape.expert_ffn = 64, shape.router_hidden = 16, shape.rope_fraction = 0.5;
+  shape.pad_id = shape.bos_id = shape.eos_id = -1;
+  {
+    const auto model = models::create_model(shape);
+    model->allocate(layers::compute_dtype(config.train.precision));
+    model->initialise(0);
+    optim::Optimizer optimizer(model->parameters(), config.optimizer);
+    data::Batch batch{.batch = 2, .seq = 64};
+    batch.inputs.assign(128, 1), batch.targets.assign(128, 1), batch.document_starts.assign(128, 0);
+    train::TrainingStep(*model, optimizer, models::recompute_from_name(config.train.recompute), 0).run(batch, 0);
+    for (const int64_t inner : {256, 2048}) at::mm(at::ones({2048, inner}), at::ones({inner, 2048}));
+  }
   base::release_freed_memory();
   return base::resident_bytes();
 }
@@ -50,7 +66,7 @@ Forecasts make_forecasts(const train::RunConfig& config) {
   const auto device = config.train.device == "cpu" ? "cpu" : compute_device();
   // Runs in fp64 are for tests and are not predicted.
   if (config.train.precision != "fp64") all.profile = bench::profile_for(config.train.precision, device, base::environment().cache_folder());
-  const int64_t program = program_bytes();
+  const int64_t program = program_bytes(config);
   for (const auto& phase : train::lay_out_phases(config)) {
     const auto shape = shape_of(config, phase);
     all.phases.push_back({phase.name, shape, plan::make_plan(*all.model, shape, all.profile, program)});
