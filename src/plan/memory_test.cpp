@@ -77,13 +77,13 @@ struct Measured {
   int64_t state = 0, kept = 0, peak = 0;  // kept, peak: above the state
 };
 
-Measured measure(const Case& c, const RunShape& run) {
+Measured measure(const models::ModelConfig& config, const Case& c, const RunShape& run) {
   const int64_t before = CountingAllocator::live();
-  const auto model = models::create_model(config_of(c.family));
+  const auto model = models::create_model(config);
   model->allocate(layers::compute_dtype(c.precision));
   model->initialise(1);
   optim::Optimizer optimizer(model->parameters(), run.optimizer);
-  const auto ids = at::randint(320, {run.sequences_at_once(), run.seq}, at::kLong), targets = at::randint(320, {run.sequences_at_once(), run.seq}, at::kLong);
+  const auto ids = at::randint(config.vocab_size, {run.sequences_at_once(), run.seq}, at::kLong), targets = at::randint(config.vocab_size, {run.sequences_at_once(), run.seq}, at::kLong);
   Measured m;
   for (int step = 0; step < 2; ++step) {  // the second one finds gradient buffers and caches filled
     models::ForwardContext context;
@@ -108,7 +108,7 @@ TEST_P(AgainstAllocator, activations_and_their_peak_are_predicted) {
   const auto& c = GetParam();
   RunShape run{.batch = 8, .seq = 192, .precision = c.precision, .recompute = c.recompute};
   run.threads = 2;
-  const auto measured = measure(c, run);
+  const auto measured = measure(config_of(c.family), c, run);
   const auto model = models::create_model(config_of(c.family));
   const auto predicted = predict_memory(*model, run, 0);
   int64_t kept = run.batch * run.seq * 96 * run.element_bytes();  // the head's gradient
@@ -124,6 +124,21 @@ TEST_P(AgainstAllocator, activations_and_their_peak_are_predicted) {
       << predicted.forward_backward_bytes << " predicted, " << measured.peak << " measured";
   // In the second step gradients have buffers; autograd's own copies of small ones are counted too, but gone by then.
   EXPECT_NEAR(static_cast<double>(predicted.state_bytes()) / static_cast<double>(measured.state), 1, 0.03);
+}
+
+// configs/zaya1-nano.toml: the number that stands beside the measured one in every line of the demo.
+TEST(DemoModel, memory_of_its_step_is_predicted) {
+  models::ModelConfig c;
+  c.layers = 6, c.hidden = 256, c.vocab_size = 4096, c.heads = 4, c.kv_heads = 2, c.head_dim = 64, c.rope_fraction = 0.5;
+  c.experts = 8, c.expert_ffn = 192, c.router_hidden = 64;
+  CountingAllocator counter;
+  RunShape run{.batch = 8, .seq = 256, .precision = "fp32"};
+  run.optimizer.name = "muon";
+  run.threads = 2;
+  const auto measured = measure(c, {"zaya1", "fp32", Recompute::none}, run);
+  const auto predicted = predict_memory(*models::create_model(c), run, 0);
+  EXPECT_NEAR(static_cast<double>(predicted.forward_backward_bytes) / static_cast<double>(measured.peak), 1, 0.05)
+      << predicted.forward_backward_bytes << " predicted, " << measured.peak << " measured";
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, AgainstAllocator,
