@@ -6,8 +6,8 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "bench/suite.h"
-#include "cli/forecast.h"
 #include "cli/verbs.h"
+#include "layers/device.h"
 #include "resilience/stop_signal.h"
 
 namespace ingot::cli {
@@ -33,7 +33,7 @@ int run_bench(const Options& all) {
   const auto& o = all.bench;
   const bool everything = o.kind == "all";
   bench::SuiteOptions suite{.gemm = everything || o.kind == "gemm", .memory = everything || o.kind == "memory", .attention = everything || o.kind == "attention",
-                            .kernels = everything, .quick = o.quick, .device = compute_device()};
+                            .kernels = everything, .quick = o.quick, .device = layers::device_named("auto").str()};
   suite.dtypes = o.dtype == "all" ? std::vector<std::string>{"fp32", "bf16"} : std::vector{o.dtype};
   auto profile = plan::describe_machine(at::get_num_threads(), suite.device);
   profile.quick = o.quick;

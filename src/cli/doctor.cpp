@@ -1,7 +1,6 @@
 // `ingot doctor`: what this machine can run and what is missing. Every finding that hinders comes with the next step.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 #include <dlfcn.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/version.h>
@@ -15,11 +14,13 @@
 #include "base/machine.h"
 #include "base/process.h"
 #include "base/text.h"
-#include "cli/forecast.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/matmul.h"
+#include "layers/device.h"
+#include "models/model.h"
+#include "plan/describe.h"
 
 namespace ingot::cli {
 namespace {
@@ -81,7 +82,7 @@ void examine_disk(Examination& e) {
 
 void examine_torch(Examination& e) {
   const bool has_cuda = at::hasCUDA();
-  const int64_t devices = has_cuda ? at::detail::getCUDAHooks().deviceCount() : 0;
+  const int64_t devices = layers::gpus();
   e.add("torch", "version", TORCH_VERSION);
   e.add("torch", "library", library_of(reinterpret_cast<const void*>(static_cast<int (*)()>(&at::get_num_threads))));
   e.add("torch", "threads", at::get_num_threads());
@@ -117,7 +118,7 @@ void examine_surroundings(Examination& e) {
 
 void examine_profile(Examination& e) {
   const fs::path folder = base::environment().cache_folder();
-  const auto machine = plan::describe_machine(at::get_num_threads(), compute_device());
+  const auto machine = plan::describe_machine(at::get_num_threads(), layers::device_named("auto").str());
   e.add("profile", "file", folder.empty() ? Json() : Json(plan::profile_path(folder, machine).string()));
   const auto cached = plan::cached_profile(machine, folder);
   e.add("profile", "measured", cached ? Json(cached->date) : Json());
@@ -139,7 +140,7 @@ void examine_training(Examination& e) {
     config.heads = config.kv_heads = 2;
     config.vocab_size = 64;
     const auto model = models::create_model(config);
-    model->allocate(at::kFloat, at::Device(compute_device()));
+    model->allocate(at::kFloat, layers::device_named("auto"));
     model->initialise(1);
     models::ForwardContext context;
     context.sequences = std::make_shared<layers::Sequences>(2, 16, at::Tensor(), 0, model->device());
@@ -148,7 +149,7 @@ void examine_training(Examination& e) {
     torch::autograd::backward({loss}, {at::ones_like(loss)});
     const double value = loss.item<double>(), norm = model->parameters().get("model.embed_tokens.weight").grad.norm().item<double>();
     e.add("training", "tiny_step", std::isfinite(value) && std::isfinite(norm) && norm > 0 ? "ok" : "wrong numbers");
-    e.add("training", "device", compute_device());
+    e.add("training", "device", layers::device_named("auto").str());
     if (e.facts["training"]["tiny_step"] != "ok")
       e.findings.push_back({fmt::format("a tiny training step gives loss {} and gradient norm {}", value, norm), "run ./scripts/test, and report which test fails", true});
   } catch (const std::exception& failure) {

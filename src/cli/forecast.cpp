@@ -1,15 +1,14 @@
 #include "cli/forecast.h"
 
-#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "bench/suite.h"
+#include "layers/device.h"
 #include "layers/dtype.h"
 #include "train/step.h"
 
@@ -61,9 +60,8 @@ int64_t program_bytes(const train::RunConfig& config) {
 
 Forecasts make_forecasts(const train::RunConfig& config) {
   train::check(config);
-  if (config.train.threads > 0) at::set_num_threads(static_cast<int>(config.train.threads));
   Forecasts all{models::create_model(config.model), {}, {}};
-  const auto device = config.train.device == "cpu" ? "cpu" : compute_device();
+  const auto device = layers::device_named(config.train.device).str();
   // Runs in fp64 are for tests and are not predicted.
   if (config.train.precision != "fp64") all.profile = bench::profile_for(config.train.precision, device, base::environment().cache_folder());
   const int64_t program = program_bytes(config);
@@ -75,8 +73,6 @@ Forecasts make_forecasts(const train::RunConfig& config) {
 }
 
 }  // namespace
-
-std::string compute_device() { return at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0 ? "cuda:0" : "cpu"; }
 
 train::Forecast forecast_of(const train::RunConfig& config) {
   const auto all = make_forecasts(config);

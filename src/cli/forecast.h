@@ -9,9 +9,6 @@
 
 namespace ingot::cli {
 
-/// "cuda:0" when a GPU can be used, else "cpu".
-std::string compute_device();
-
 /// Measures the machine if that was not done before (some seconds, once), and predicts. Call before the model is built:
 /// memory that is in use then counts as the program's. Never throws for want of a profile: unknown numbers stay 0.
 train::Forecast forecast_of(const train::RunConfig& config);

@@ -43,11 +43,11 @@ int run_train(const Options& all) {
   const auto config = read_config(o);
   train::apply_log_level(config.log);
   const fs::path run_dir = !o.run_dir.empty() ? fs::path(o.run_dir) : fs::path("runs") / fs::path(o.config).stem();
+  if (config.train.threads > 0) at::set_num_threads(static_cast<int>(config.train.threads));
   if (o.dry_run) {
     std::fputs(dry_run(config, all.json).c_str(), stdout);
     return 0;
   }
-  if (config.train.threads > 0) at::set_num_threads(static_cast<int>(config.train.threads));
   const auto forecast = forecast_of(config);
   const resilience::StopSignal stop;
   train::Trainer trainer(config, {run_dir, o.resume, kVersion}, forecast);

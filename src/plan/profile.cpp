@@ -71,9 +71,9 @@ std::optional<MachineProfile> cached_profile(const MachineProfile& machine, cons
     auto found = read_profile(path);
     const bool fits = found.program == machine.program && found.cpu == machine.cpu && found.device == machine.device && found.threads == machine.threads;
     if (fits) return found;
-    base::log_info("{} was measured by another build of ingot; measuring again", path.string());
+    base::log_info("{} was measured by another build of ingot and is not used", path.string());
   } catch (const base::Error& broken) {
-    base::log_warning("{}; measuring again", broken.what());
+    base::log_warning("{}; it is not used", broken.what());
   }
   return std::nullopt;
 }

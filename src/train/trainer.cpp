@@ -1,6 +1,5 @@
 #include "train/trainer.h"
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "checkpoint/folder.h"
 #include "data/export_tokenizer.h"
 #include "layers/cost.h"
+#include "layers/device.h"
 #include "layers/dtype.h"
 #include "optim/schedule.h"
 #include "train/metrics/step_line.h"
@@ -27,22 +27,15 @@ using Clock = std::chrono::steady_clock;
 
 double milliseconds_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
-at::Device device_named(const std::string& name) {
-  const bool gpu = at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
-  if (name == "cuda" && !gpu) throw base::ConfigError("train.device = cuda, but this program sees no GPU; run ingot doctor, or set train.device = cpu");
-  return name == "cpu" || !gpu ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
-}
-
 }  // namespace
 
 Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast)
     : config_(std::move(config)), options_(std::move(options)), forecast_(forecast) {
   check(config_);
-  if (config_.train.threads > 0) at::set_num_threads(static_cast<int>(config_.train.threads));
   phases_ = lay_out_phases(config_);
   config_toml_ = settings_of(config_).dump_toml();
   model_ = models::create_model(config_.model);
-  model_->allocate(layers::compute_dtype(config_.train.precision), device_named(config_.train.device));
+  model_->allocate(layers::compute_dtype(config_.train.precision), layers::device_named(config_.train.device));
   model_->initialise(static_cast<uint64_t>(config_.train.seed));
   optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), config_.optimizer);
   step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, models::recompute_from_name(config_.train.recompute), config_.train.microbatch_size);

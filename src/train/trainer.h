@@ -40,6 +40,7 @@ struct RunOptions {
 class Trainer {
  public:
   /// Builds model, optimizer and data, and restores the checkpoint that `resume` asks for. Throws before anything is written.
+  /// train.threads is the caller's to apply: what runs before the trainer uses the same threads.
   Trainer(RunConfig config, RunOptions options, const Forecast& forecast);
 
   /// Trains to the end, or until `stop` received a signal; then saves, unless checkpoint.every is 0. Throws NumericError when

@@ -1,0 +1,71 @@
+"""What README.md, docs/ and configs/ say of the command line is what the program takes: verbs, actions, flags and settings."""
+import re
+import subprocess
+from pathlib import Path
+
+from harness import INGOT, ingot
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUPS = ("model", "data", "parallel", "optimizer", "train", "checkpoint", "resilience", "log")
+
+
+def pages():
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def calls(text):
+    """(words, flags) of every call of the program in a code span or an indented line; alternatives in one span are calls of their own."""
+    spans = re.findall(r"`((?:build/release/)?ingot [^`]+)`", text) + re.findall(r"^ {4}\$ (?:build/release/)?(ingot .+)$", text, re.M)
+    for span in spans:
+        words = span.replace("\\|", "|").replace("\n", " ").split()[1:]
+        verb = words[0]
+        actions = words[1].split("|") if len(words) > 1 and re.fullmatch(r"[a-z][a-z|-]*", words[1]) else [None]
+        flags = [flag for word in words for flag in re.findall(r"(?:^|\[)(--?[a-z][a-z-]*)", word)]
+        for action in actions:
+            yield verb, action, flags, span
+
+
+def every_call_in_the_docs_is_taken():
+    helps = {}
+    seen = 0
+    for page in pages():
+        for verb, action, flags, span in calls(page.read_text()):
+            key = (verb, action)
+            if key not in helps:
+                words = [verb] + ([action] if action else [])
+                done = subprocess.run([INGOT, *words, "--help"], capture_output=True, text=True, timeout=60)
+                assert done.returncode == 0, f"{page.name}: `{span}`: ingot {' '.join(words)} --help: {done.stderr}"
+                helps[key] = done.stdout
+            for flag in flags:
+                assert re.search(rf"(^|[\s,]){re.escape(flag)}\b", helps[key]), f"{page.name}: `{span}`: there is no {flag}"
+            seen += 1
+    assert seen > 15, seen
+
+
+def every_verb_is_in_the_readme():
+    listed = re.findall(r"^  ([a-z]+)  ", ingot("--help")[0], re.M)
+    assert len(listed) >= 7, listed
+    readme = (ROOT / "README.md").read_text()
+    for verb in listed:
+        assert f"`ingot {verb}" in readme, f"README.md does not name ingot {verb}"
+
+
+def every_setting_in_the_docs_exists():
+    known = set(re.findall(r"^\s*([a-z_]+\.[a-z_0-9.]+)", ingot("train", "--settings")[0], re.M))
+    assert "train.steps" in known, sorted(known)[:10]
+    for page in pages():
+        for name in re.findall(rf"`((?:{'|'.join(GROUPS)})\.[a-z_0-9]+)`", page.read_text()):
+            assert name in known or name.endswith((".txt", ".json", ".toml")), f"{page.name}: there is no setting {name}"
+
+
+def every_config_is_taken():
+    """But for its data: sizes are checked and the plan printed without allocating the model."""
+    for config in sorted((ROOT / "configs").glob("*.toml")):
+        text = ingot("train", config, "--dry-run", timeout=300)[0]
+        assert "parameters" in text and "peak" in text, (config, text)
+
+
+if __name__ == "__main__":
+    for test in (every_call_in_the_docs_is_taken, every_verb_is_in_the_readme, every_setting_in_the_docs_exists, every_config_is_taken):
+        test()
+        print("ok", test.__name__, flush=True)
