@@ -54,8 +54,8 @@ void measure(std::vector<Contender>& contenders, int rounds) {
     auto& seconds = contender.seconds;
     std::sort(seconds.begin(), seconds.end());
     const double median = seconds[seconds.size() / 2];
-    fmt::print("| {:34} | {:9.2f} | {:8.2f}–{:.2f} | {:7.1f} |\n", contender.name, median * 1e3, seconds.front() * 1e3, seconds.back() * 1e3,
-               contender.flop / median * 1e-9);
+    fmt::print("| {:34} | {:9.2f} | {:8.2f}–{:.2f} | {:7.1f} |\n", contender.name, median * 1e3, seconds.front() * 1e3,
+               seconds.back() * 1e3, contender.flop / median * 1e-9);
   }
   std::fflush(stdout);
 }
@@ -87,8 +87,16 @@ void compare(const Shape& s, at::ScalarType dtype, int rounds) {
   };
   std::vector<Contender> contenders = {
       {"ingot forward", forward, ours(false)},
-      {"SDPA forward, enable_gqa", forward, [=] { const at::AutoDispatchBelowADInplaceOrView no_grad; product(q, k, v, false); }},
-      {"SDPA forward, kv repeated", forward, [=] { const at::AutoDispatchBelowADInplaceOrView no_grad; product(q, k, v, true); }},
+      {"SDPA forward, enable_gqa", forward,
+       [=] {
+         const at::AutoDispatchBelowADInplaceOrView no_grad;
+         product(q, k, v, false);
+       }},
+      {"SDPA forward, kv repeated", forward,
+       [=] {
+         const at::AutoDispatchBelowADInplaceOrView no_grad;
+         product(q, k, v, true);
+       }},
       {"ingot forward + backward", 3.5 * forward, ours(true)},
       {"SDPA forward + backward, enable_gqa", 3.5 * forward, backward(false)},
       {"SDPA forward + backward, kv repeated", 3.5 * forward, backward(true)},
@@ -105,10 +113,10 @@ void decode(at::ScalarType dtype, int rounds) {
   const at::AutoDispatchBelowADInplaceOrView no_grad;
   std::vector<Contender> contenders = {
       {"ingot one token", flop, [=] { ingot::kernels::attention_forward(q, k, v, 0.1, {.query_offset = 4095}); }},
-      {"SDPA one token, enable_gqa", flop, [=] {
-         at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), {}, 0, false, {}, true);
-       }}};
-  fmt::print("\n{} one query, 4096 keys, heads 32, kv 8, head_dim 128\n\n| what | median ms | range ms | GFLOP/s |\n|---|---|---|---|\n", c10::toString(dtype));
+      {"SDPA one token, enable_gqa", flop,
+       [=] { at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), {}, 0, false, {}, true); }}};
+  fmt::print("\n{} one query, 4096 keys, heads 32, kv 8, head_dim 128\n\n| what | median ms | range ms | GFLOP/s |\n|---|---|---|---|\n",
+             c10::toString(dtype));
   measure(contenders, rounds);
 }
 

@@ -10,19 +10,19 @@
 namespace ingot::base {
 
 struct Environment {
-  std::string ingot_cache;           // INGOT_CACHE: where measurements of this machine are kept
-  std::string xdg_cache_home;        // XDG_CACHE_HOME, HOME: where they go otherwise
+  std::string ingot_cache;     // INGOT_CACHE: where measurements of this machine are kept
+  std::string xdg_cache_home;  // XDG_CACHE_HOME, HOME: where they go otherwise
   std::string home;
-  std::string omp_num_threads;       // OMP_NUM_THREADS, MKL_NUM_THREADS: limits that torch obeys
+  std::string omp_num_threads;  // OMP_NUM_THREADS, MKL_NUM_THREADS: limits that torch obeys
   std::string mkl_num_threads;
   std::string cuda_visible_devices;  // CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES: which GPUs may be used
   std::string hip_visible_devices;
-  std::string rank;                  // RANK, WORLD_SIZE: set by torchrun
+  std::string rank;  // RANK, WORLD_SIZE: set by torchrun
   std::string world_size;
-  std::string slurm_job_id;          // SLURM_JOB_ID, SLURM_NTASKS: set inside a Slurm job
+  std::string slurm_job_id;  // SLURM_JOB_ID, SLURM_NTASKS: set inside a Slurm job
   std::string slurm_ntasks;
-  std::string ompi_world_size;       // OMPI_COMM_WORLD_SIZE: set by Open MPI's mpirun
-  std::string path;                  // PATH: where programs such as srun are looked for
+  std::string ompi_world_size;  // OMPI_COMM_WORLD_SIZE: set by Open MPI's mpirun
+  std::string path;             // PATH: where programs such as srun are looked for
 
   /// $INGOT_CACHE, else $XDG_CACHE_HOME/ingot, else ~/.cache/ingot; "" when none of them is set.
   std::string cache_folder() const;

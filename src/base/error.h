@@ -15,12 +15,11 @@ class Error : public std::runtime_error {
   explicit Error(const std::string& message) : std::runtime_error(message) {}
 };
 
-#define INGOT_ERROR_TYPE(Name, Base)                                          \
-  class Name : public Base {                                                  \
-   public:                                                                    \
-    template <class... Args>                                                  \
-    explicit Name(fmt::format_string<Args...> format, Args&&... args)         \
-        : Base(fmt::format(format, std::forward<Args>(args)...)) {}           \
+#define INGOT_ERROR_TYPE(Name, Base)                                                                                              \
+  class Name : public Base {                                                                                                      \
+   public:                                                                                                                        \
+    template <class... Args>                                                                                                      \
+    explicit Name(fmt::format_string<Args...> format, Args&&... args) : Base(fmt::format(format, std::forward<Args>(args)...)) {} \
   }
 
 INGOT_ERROR_TYPE(UsageError, Error);         // wrong flags of a verb

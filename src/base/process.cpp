@@ -86,7 +86,8 @@ double foreign_cpu_seconds() {
 double waiting_for_cores_seconds() {
   int64_t nanoseconds = 0;
   std::error_code failure;
-  for (auto thread = std::filesystem::directory_iterator("/proc/self/task", failure); thread != std::filesystem::directory_iterator(); thread.increment(failure)) {
+  for (auto thread = std::filesystem::directory_iterator("/proc/self/task", failure); thread != std::filesystem::directory_iterator();
+       thread.increment(failure)) {
     int64_t ran = 0, waited = 0;
     if (std::ifstream(thread->path() / "schedstat") >> ran >> waited) nanoseconds += waited;
     if (failure) break;
@@ -97,7 +98,8 @@ double waiting_for_cores_seconds() {
 std::string program_stamp() {
   Dl_info info{};
   struct stat file {};
-  if (dladdr(reinterpret_cast<const void*>(&program_stamp), &info) == 0 || info.dli_fname == nullptr || stat(info.dli_fname, &file) != 0) return "unknown";
+  if (dladdr(reinterpret_cast<const void*>(&program_stamp), &info) == 0 || info.dli_fname == nullptr || stat(info.dli_fname, &file) != 0)
+    return "unknown";
   return fmt::format("{:x}-{:x}.{:x}", file.st_size, file.st_mtim.tv_sec, file.st_mtim.tv_nsec);
 }
 

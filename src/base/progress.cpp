@@ -60,8 +60,7 @@ std::string ProgressBar::line(double now_s, bool final) const {
   if (total_ > 0)
     figures = fmt::format("{:3.0f} %  {} of {}", std::floor(share * 100), figures, amount(static_cast<double>(total_), unit_));
   if (rate > 0) figures += fmt::format("  {}/s", amount(rate, unit_));
-  if (final)
-    figures += fmt::format("  in {}", format_duration(passed_s));
+  if (final) figures += fmt::format("  in {}", format_duration(passed_s));
   else if (rate > 0 && total_ > 0)
     figures += fmt::format("  {} left", format_duration(static_cast<double>(std::max<int64_t>(total_ - done_, 0)) / rate));
   if (!remark_.empty()) figures += "  " + remark_;

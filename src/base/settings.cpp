@@ -1,9 +1,9 @@
 #include "base/settings.h"
 
+#include <toml++/toml.h>
+
 #include <algorithm>
 #include <stdexcept>
-
-#include <toml++/toml.h>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -156,7 +156,9 @@ struct TomlReader {
   SettingsTable& table;
   std::string_view origin;
 
-  std::string where(const toml::node& node) const { return fmt::format("{}:{}:{}", origin, node.source().begin.line, node.source().begin.column); }
+  std::string where(const toml::node& node) const {
+    return fmt::format("{}:{}:{}", origin, node.source().begin.line, node.source().begin.column);
+  }
 
   void read(const toml::table& document, const std::string& prefix) {
     for (const auto& [key, node] : document) {
@@ -243,7 +245,8 @@ std::string SettingsTable::markdown() const {
   for (const auto& s : settings_) out += fmt::format("| `{}` | `{}` | {} | {} |\n", s.name, s.default_text, s.type, s.help);
   for (const auto& list : lists_) {
     const SettingsTable sample = list.sample();
-    for (const auto& s : sample.settings_) out += fmt::format("| `[[{}]] {}` | `{}` | {} | {} |\n", list.name, s.name, s.default_text, s.type, s.help);
+    for (const auto& s : sample.settings_)
+      out += fmt::format("| `[[{}]] {}` | `{}` | {} | {} |\n", list.name, s.name, s.default_text, s.type, s.help);
   }
   return out;
 }

@@ -36,15 +36,23 @@ class SettingsTable {
   /// A list of tables, `[[name]]` in TOML; `declare` fills a table of settings (names relative to the element).
   template <class Element>
   void add_list(std::string name, std::vector<Element>& field, void (*declare)(SettingsTable&, Element&), std::string help) {
-    add_list_entry({std::move(name), std::move(help),
-                    [&field] { field.clear(); },
-                    [&field, declare] { SettingsTable table; declare(table, field.emplace_back()); return table; },
+    add_list_entry({std::move(name), std::move(help), [&field] { field.clear(); },
+                    [&field, declare] {
+                      SettingsTable table;
+                      declare(table, field.emplace_back());
+                      return table;
+                    },
                     [&field, declare] {
                       std::vector<SettingsTable> tables(field.size());
                       for (size_t i = 0; i < field.size(); ++i) declare(tables[i], field[i]);
                       return tables;
                     },
-                    [declare] { static Element sample; SettingsTable table; declare(table, sample = Element{}); return table; }});
+                    [declare] {
+                      static Element sample;
+                      SettingsTable table;
+                      declare(table, sample = Element{});
+                      return table;
+                    }});
   }
 
   /// Sets one value from text, as `--set name=text` gives it. Throws ConfigError naming the setting, the value, the allowed

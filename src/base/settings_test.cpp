@@ -48,8 +48,10 @@ std::string error_of(const std::function<void()>& action) {
 
 TEST(Settings, read_from_toml_and_written_back_give_the_same_values) {
   Example a;
-  a.table.load_toml("[train]\nsteps = 20\nprecision = \"bf16\"\n[optimizer]\nlr = 0.01\nnesterov = false\n"
-                    "[data]\nfiles = [\"x,y\", \"z\"]\n[[train.phases]]\ntokens = 7\n[[train.phases]]\nname = \"long\\\"er\"\n", "a.toml");
+  a.table.load_toml(
+      "[train]\nsteps = 20\nprecision = \"bf16\"\n[optimizer]\nlr = 0.01\nnesterov = false\n"
+      "[data]\nfiles = [\"x,y\", \"z\"]\n[[train.phases]]\ntokens = 7\n[[train.phases]]\nname = \"long\\\"er\"\n",
+      "a.toml");
   EXPECT_EQ(a.steps, 20);
   EXPECT_EQ(a.files, (std::vector<std::string>{"x,y", "z"}));
   ASSERT_EQ(a.phases.size(), 2u);
@@ -63,7 +65,8 @@ TEST(Settings, read_from_toml_and_written_back_give_the_same_values) {
 TEST(Settings, unknown_name_is_refused_with_the_nearest) {
   Example e;
   EXPECT_THAT(error_of([&] { e.table.set("train.step", "3", "--set"); }), HasSubstr("did you mean 'train.steps'?"));
-  EXPECT_THAT(error_of([&] { e.table.load_toml("[train]\nstpes = 3", "c.toml"); }), AllOf(HasSubstr("c.toml:2:"), HasSubstr("train.steps")));
+  EXPECT_THAT(error_of([&] { e.table.load_toml("[train]\nstpes = 3", "c.toml"); }),
+              AllOf(HasSubstr("c.toml:2:"), HasSubstr("train.steps")));
 }
 
 TEST(Settings, impossible_values_name_the_range) {

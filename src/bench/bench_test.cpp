@@ -50,10 +50,12 @@ TEST(Samples, waiting_for_a_core_does_not_count) {
   Samples samples;
   for (int i = 0; i < 60 && !samples.enough({0, 3, 3, 0, 1e9}); ++i) {
     busy = i % 2 == 0;
-    samples.add([&] {
-      spin();
-      if (busy) std::this_thread::sleep_for(std::chrono::milliseconds(30));  // what a disturbance does to the time
-    }, at::kCPU);
+    samples.add(
+        [&] {
+          spin();
+          if (busy) std::this_thread::sleep_for(std::chrono::milliseconds(30));  // what a disturbance does to the time
+        },
+        at::kCPU);
   }
   stop = true;
   for (auto& rival : rivals) rival.join();

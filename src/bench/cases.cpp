@@ -121,12 +121,19 @@ Case router(const CaseSizes& s) {
   constexpr int64_t kHidden = 16, kClasses = 9;
   Case c;
   const int64_t r = s.width;
-  const auto matrix = [](const char* name, int64_t out, int64_t in) { return layers::Parameter{.name = name, .shape = {out, in}, .kind = Kind::matrix, .keeps_fp32 = true}; };
-  const auto vector = [](const char* name, int64_t size, Kind kind = Kind::vector) { return layers::Parameter{.name = name, .shape = {size}, .kind = kind, .keeps_fp32 = true}; };
-  const auto list = parameters({matrix("down", r, kHidden), vector("down_bias", r), vector("state_scale", r), vector("norm", r), matrix("fc1", r, r), vector("fc1_bias", r),
-                                matrix("fc2", r, r), vector("fc2_bias", r), matrix("out", kClasses, r), vector("balancing", kClasses, Kind::buffer)}, s);
+  const auto matrix = [](const char* name, int64_t out, int64_t in) {
+    return layers::Parameter{.name = name, .shape = {out, in}, .kind = Kind::matrix, .keeps_fp32 = true};
+  };
+  const auto vector = [](const char* name, int64_t size, Kind kind = Kind::vector) {
+    return layers::Parameter{.name = name, .shape = {size}, .kind = kind, .keeps_fp32 = true};
+  };
+  const auto list = parameters({matrix("down", r, kHidden), vector("down_bias", r), vector("state_scale", r), vector("norm", r),
+                                matrix("fc1", r, r), vector("fc1_bias", r), matrix("fc2", r, r), vector("fc2_bias", r),
+                                matrix("out", kClasses, r), vector("balancing", kClasses, Kind::buffer)},
+                               s);
   const auto get = [&](const char* name) { return &list->get(name); };
-  const layers::RouterParameters p{get("down"), get("down_bias"), get("state_scale"), get("norm"), get("fc1"), get("fc1_bias"), get("fc2"), get("fc2_bias"), get("out"), get("balancing")};
+  const layers::RouterParameters p{get("down"),     get("down_bias"), get("state_scale"), get("norm"), get("fc1"),
+                                   get("fc1_bias"), get("fc2"),       get("fc2_bias"),    get("out"),  get("balancing")};
   const auto x = leaf(c, {s.rows, kHidden}, narrow(s), s.device), before = leaf(c, {s.rows, r}, wide(s), s.device);
   for (const auto& parameter : list->all()) c.leaves.push_back(parameter->value);
   c.forward = [=, keep = list] {
@@ -140,10 +147,14 @@ Case router(const CaseSizes& s) {
 Case expert_dispatch(const CaseSizes& s) {
   constexpr int64_t kExperts = 8, kWidth = 2;
   Case c;
-  const auto list = parameters({{.name = "gate_up", .shape = {kExperts, 2 * kWidth, s.width}, .kind = Kind::matrix}, {.name = "down", .shape = {kExperts, s.width, kWidth}, .kind = Kind::matrix}}, s);
+  const auto list = parameters({{.name = "gate_up", .shape = {kExperts, 2 * kWidth, s.width}, .kind = Kind::matrix},
+                                {.name = "down", .shape = {kExperts, s.width, kWidth}, .kind = Kind::matrix}},
+                               s);
   const auto x = leaf(c, {s.rows, s.width}, narrow(s), s.device), weight = leaf(c, {s.rows}, wide(s), s.device);
   const auto choice = at::randint(kExperts, {s.rows}, at::TensorOptions().dtype(at::kLong).device(s.device));
-  c.forward = [=, keep = list] { return std::vector{layers::experts(x, choice, weight, list->get("gate_up"), list->get("down"), 1, layers::SkipOutput::zero)}; };
+  c.forward = [=, keep = list] {
+    return std::vector{layers::experts(x, choice, weight, list->get("gate_up"), list->get("down"), 1, layers::SkipOutput::zero)};
+  };
   return c;
 }
 

@@ -25,18 +25,22 @@ struct Times {
 // One round over all instances.
 void run_once(std::vector<Case>& instances, at::Device device, Times& times) {
   std::vector<std::vector<at::Tensor>> outputs, gradients;
-  times.forward.add([&] {
-    for (auto& instance : instances) outputs.push_back(instance.forward());
-  }, device);
+  times.forward.add(
+      [&] {
+        for (auto& instance : instances) outputs.push_back(instance.forward());
+      },
+      device);
   times.has_backward = !outputs[0].empty();
   if (!times.has_backward) return;
   for (const auto& of_one : outputs) {
     gradients.emplace_back();
     for (const auto& output : of_one) gradients.back().push_back(at::full_like(output, 1e-3));
   }
-  times.backward.add([&] {
-    for (size_t i = instances.size(); i-- > 0;) torch::autograd::backward(outputs[i], gradients[i]);
-  }, device);
+  times.backward.add(
+      [&] {
+        for (size_t i = instances.size(); i-- > 0;) torch::autograd::backward(outputs[i], gradients[i]);
+      },
+      device);
   for (auto& instance : instances)
     for (auto& leaf : instance.leaves) leaf.mutable_grad().reset();
 }
@@ -51,20 +55,24 @@ std::vector<KernelSizes> kernel_sizes(bool quick) {
     return all;
   };
   std::vector<KernelSizes> sizes;
-  for (const char* name : {"rms_norm", "join_norm", "scaled_join_norm", "join", "scaled_join", "swiglu", "split_and_rotate", "embedding", "expert_dispatch"})
+  for (const char* name :
+       {"rms_norm", "join_norm", "scaled_join_norm", "join", "scaled_join", "swiglu", "split_and_rotate", "embedding", "expert_dispatch"})
     sizes.push_back({name, rows, widths(256, quick ? 1024 : 2048)});
   std::vector<int64_t> head_rows = rows;
   for (auto& r : head_rows) r *= 5;
   sizes.push_back({"cca_mix", head_rows, widths(32, 128)});
   sizes.push_back({"router", rows, widths(64, 256)});
-  sizes.push_back({"cross_entropy", quick ? std::vector<int64_t>{256} : std::vector<int64_t>{64, 256, 1024}, widths(4096, quick ? 16384 : 65536)});
-  sizes.push_back({"adamw", quick ? std::vector<int64_t>{256, 65536, 4 << 20} : std::vector<int64_t>{256, 4096, 65536, 1 << 20, 16 << 20}, {1}});
+  sizes.push_back(
+      {"cross_entropy", quick ? std::vector<int64_t>{256} : std::vector<int64_t>{64, 256, 1024}, widths(4096, quick ? 16384 : 65536)});
+  sizes.push_back(
+      {"adamw", quick ? std::vector<int64_t>{256, 65536, 4 << 20} : std::vector<int64_t>{256, 4096, 65536, 1 << 20, 16 << 20}, {1}});
   for (const int64_t side : quick ? std::vector<int64_t>{32, 128, 384} : std::vector<int64_t>{16, 32, 64, 128, 256, 512, 1024})
     sizes.push_back({"muon", {side}, {side, 3 * side}});
   return sizes;
 }
 
-plan::KernelTime measure_kernel(const std::string& name, const std::string& dtype, int64_t rows, int64_t width, const Repeats& repeats, at::Device device) {
+plan::KernelTime measure_kernel(const std::string& name, const std::string& dtype, int64_t rows, int64_t width, const Repeats& repeats,
+                                at::Device device) {
   const auto& known = case_makers();
   const auto found = known.find(name);
   if (found == known.end()) {

@@ -21,6 +21,7 @@ struct KernelSizes {
 std::vector<KernelSizes> kernel_sizes(bool quick);
 
 /// What workloads call "rms_norm", "cca_mix", "router", …; throws UsageError for a name that is none.
-plan::KernelTime measure_kernel(const std::string& name, const std::string& dtype, int64_t rows, int64_t width, const Repeats& repeats, at::Device device);
+plan::KernelTime measure_kernel(const std::string& name, const std::string& dtype, int64_t rows, int64_t width, const Repeats& repeats,
+                                at::Device device);
 
 }  // namespace ingot::bench

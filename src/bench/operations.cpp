@@ -11,11 +11,14 @@
 namespace ingot::bench {
 namespace {
 
-at::TensorOptions options_of(const std::string& dtype, at::Device device) { return at::TensorOptions().dtype(layers::compute_dtype(dtype)).device(device); }
+at::TensorOptions options_of(const std::string& dtype, at::Device device) {
+  return at::TensorOptions().dtype(layers::compute_dtype(dtype)).device(device);
+}
 
 }  // namespace
 
-plan::GemmRate measure_gemm(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, const Repeats& repeats, at::Device device) {
+plan::GemmRate measure_gemm(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, const Repeats& repeats,
+                            at::Device device) {
   const at::NoGradGuard no_grad;
   const auto options = options_of(dtype, device);
   const auto fp32_or_wider = dtype == "fp64" ? at::kDouble : at::kFloat;
@@ -23,15 +26,18 @@ plan::GemmRate measure_gemm(const std::string& dtype, plan::Pass pass, int64_t m
   const auto a = pass == plan::Pass::grad_weight ? at::rand({k, m}, options).t() : at::rand({m, k}, options);
   const auto b = pass == plan::Pass::forward ? at::rand({n, k}, options).t() : at::rand({k, n}, options);
   auto out = at::zeros({m, n}, pass == plan::Pass::grad_weight ? options.dtype(fp32_or_wider) : options);
-  const double seconds = median_seconds([&] {
-    if (pass == plan::Pass::forward) kernels::matmul(a, b, options.dtype().toScalarType());
-    else kernels::matmul_into(out, a, b, pass == plan::Pass::grad_input);
-  }, repeats, device);
-  return {dtype, "plain", plan::name_of(pass), m, n, k, 2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / seconds};
+  const double seconds = median_seconds(
+      [&] {
+        if (pass == plan::Pass::forward) kernels::matmul(a, b, options.dtype().toScalarType());
+        else kernels::matmul_into(out, a, b, pass == plan::Pass::grad_input);
+      },
+      repeats, device);
+  return {
+      dtype, "plain", plan::name_of(pass), m, n, k, 2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / seconds};
 }
 
-plan::AttentionTime measure_attention(const std::string& dtype, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                                      const Repeats& repeats, at::Device device) {
+plan::AttentionTime measure_attention(const std::string& dtype, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,
+                                      int64_t head_dim, const Repeats& repeats, at::Device device) {
   const at::NoGradGuard no_grad;
   const auto options = options_of(dtype, device);
   const auto q = at::randn({batch, seq, heads, head_dim}, options), k = at::randn({batch, seq, kv_heads, head_dim}, options);
@@ -39,7 +45,8 @@ plan::AttentionTime measure_attention(const std::string& dtype, int64_t batch, i
   const double scale = 1 / std::sqrt(static_cast<double>(head_dim));
   const auto result = kernels::attention_forward(q, k, v, scale);
   const double forward_s = median_seconds([&] { kernels::attention_forward(q, k, v, scale); }, repeats, device);
-  const double backward_s = median_seconds([&] { kernels::attention_backward(grad, q, k, v, result.out, result.log_sum_exp, scale); }, repeats, device);
+  const double backward_s =
+      median_seconds([&] { kernels::attention_backward(grad, q, k, v, result.out, result.log_sum_exp, scale); }, repeats, device);
   return {dtype, batch, seq, heads, kv_heads, head_dim, forward_s, backward_s};
 }
 
@@ -71,12 +78,14 @@ double measure_operation(const Repeats& repeats, at::Device device) {
   auto& weight = list.add({.name = "weight", .shape = {8, 8}, .kind = layers::Parameter::Kind::matrix});
   list.allocate(at::kFloat, device);
   const auto x = at::rand({1, 8}, at::TensorOptions().device(device)).set_requires_grad(true);
-  const double seconds = median_seconds([&] {
-    auto y = x;
-    for (int i = 0; i < kLayers; ++i) y = layers::linear(y, {&weight});
-    torch::autograd::backward({y}, {at::ones_like(y)});
-    x.mutable_grad().reset();
-  }, repeats, device);
+  const double seconds = median_seconds(
+      [&] {
+        auto y = x;
+        for (int i = 0; i < kLayers; ++i) y = layers::linear(y, {&weight});
+        torch::autograd::backward({y}, {at::ones_like(y)});
+        x.mutable_grad().reset();
+      },
+      repeats, device);
   return seconds / kLayers;
 }
 

@@ -13,11 +13,12 @@
 namespace ingot::bench {
 
 /// Sizes of a linear layer's product; the pass says which of its three products is measured.
-plan::GemmRate measure_gemm(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, const Repeats& repeats, at::Device device);
+plan::GemmRate measure_gemm(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, const Repeats& repeats,
+                            at::Device device);
 
 /// Causal attention through kernels/attention.h.
-plan::AttentionTime measure_attention(const std::string& dtype, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                                      const Repeats& repeats, at::Device device);
+plan::AttentionTime measure_attention(const std::string& dtype, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,
+                                      int64_t head_dim, const Repeats& repeats, at::Device device);
 
 /// copy, scale, add, triad or dot (BabelStream) on fp32 arrays of `bytes` each.
 plan::MemoryRate measure_memory(const std::string& operation, int64_t bytes, const Repeats& repeats, at::Device device);

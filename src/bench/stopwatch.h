@@ -11,8 +11,8 @@ namespace ingot::bench {
 
 struct Repeats {
   int warmup = 1, least = 3, most = 25;
-  double enough_s = 0.1;     // no more repeats once this much undisturbed time was measured
-  double give_up_s = 1;      // nor after this long, however disturbed
+  double enough_s = 0.1;  // no more repeats once this much undisturbed time was measured
+  double give_up_s = 1;   // nor after this long, however disturbed
 };
 
 /// Waits until everything that was asked of the device is done.

@@ -24,12 +24,14 @@ Repeats repeats_of(bool quick) { return quick ? Repeats{1, 2, 25, 0.02, 0.1} : R
 
 void add_gemm(const SuiteOptions& o, const std::string& dtype, std::vector<Measurement>& all) {
   const std::vector<int64_t> rows = o.quick ? std::vector<int64_t>{64, 512, 2048} : std::vector<int64_t>{16, 64, 256, 1024, 4096};
-  const std::vector<int64_t> sides = o.quick ? std::vector<int64_t>{32, 128, 512, 1024} : std::vector<int64_t>{16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
+  const std::vector<int64_t> sides =
+      o.quick ? std::vector<int64_t>{32, 128, 512, 1024} : std::vector<int64_t>{16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
   const auto add = [&](Pass pass, int64_t m, int64_t n, int64_t k) {
     if (2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) > kLargestProductFlops) return;
-    all.push_back({fmt::format("gemm {} {} {}x{}x{}", dtype, plan::name_of(pass), m, n, k), [=, quick = o.quick, device = at::Device(o.device)](MachineProfile& profile) {
-      profile.gemm.push_back(measure_gemm(dtype, pass, m, n, k, repeats_of(quick), device));
-    }});
+    all.push_back({fmt::format("gemm {} {} {}x{}x{}", dtype, plan::name_of(pass), m, n, k),
+                   [=, quick = o.quick, device = at::Device(o.device)](MachineProfile& profile) {
+                     profile.gemm.push_back(measure_gemm(dtype, pass, m, n, k, repeats_of(quick), device));
+                   }});
   };
   add(Pass::forward, 2048, 2048, 2048);  // large enough for the peak
   for (const int64_t m : rows) {
@@ -44,16 +46,19 @@ void add_gemm(const SuiteOptions& o, const std::string& dtype, std::vector<Measu
 }
 
 void add_attention(const SuiteOptions& o, const std::string& dtype, std::vector<Measurement>& all) {
-  const std::vector<int64_t> lengths = o.quick ? std::vector<int64_t>{128, 512, 1024} : std::vector<int64_t>{64, 128, 256, 512, 1024, 2048, 4096};
+  const std::vector<int64_t> lengths =
+      o.quick ? std::vector<int64_t>{128, 512, 1024} : std::vector<int64_t>{64, 128, 256, 512, 1024, 2048, 4096};
   const std::vector<int64_t> head_dims = o.quick ? std::vector<int64_t>{64, 128} : std::vector<int64_t>{32, 64, 128};
   constexpr int64_t kHeads = 4, kKvHeads = 2;
   // Work for every thread at any length.
   const int64_t batch = std::max<int64_t>(1, (2 * at::get_num_threads() + kHeads - 1) / kHeads);
   for (const int64_t seq : lengths) {
     for (const int64_t head_dim : head_dims) {
-      all.push_back({fmt::format("attention {} {}x{}", dtype, seq, head_dim), [=, quick = o.quick, device = at::Device(o.device)](MachineProfile& profile) {
-        profile.attention.push_back(measure_attention(dtype, batch, seq, kHeads, kKvHeads, head_dim, repeats_of(quick), device));
-      }});
+      all.push_back({fmt::format("attention {} {}x{}", dtype, seq, head_dim),
+                     [=, quick = o.quick, device = at::Device(o.device)](MachineProfile& profile) {
+                       profile.attention.push_back(
+                           measure_attention(dtype, batch, seq, kHeads, kKvHeads, head_dim, repeats_of(quick), device));
+                     }});
     }
   }
 }
@@ -63,9 +68,10 @@ void add_memory(const SuiteOptions& o, std::vector<Measurement>& all) {
                                              : std::vector<int64_t>{1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28};
   for (const char* operation : {"copy", "scale", "add", "triad", "dot"}) {
     for (const int64_t bytes : sizes) {
-      all.push_back({fmt::format("memory {} {} KiB", operation, bytes >> 10), [=, quick = o.quick, device = at::Device(o.device)](MachineProfile& profile) {
-        profile.memory.push_back(measure_memory(operation, bytes, repeats_of(quick), device));
-      }});
+      all.push_back({fmt::format("memory {} {} KiB", operation, bytes >> 10),
+                     [=, quick = o.quick, device = at::Device(o.device)](MachineProfile& profile) {
+                       profile.memory.push_back(measure_memory(operation, bytes, repeats_of(quick), device));
+                     }});
     }
   }
 }
@@ -74,16 +80,19 @@ void add_kernels(const SuiteOptions& o, const std::string& dtype, std::vector<Me
   for (const auto& sizes : kernel_sizes(o.quick)) {
     for (const int64_t rows : sizes.rows) {
       for (const int64_t width : sizes.widths) {
-        all.push_back({fmt::format("{} {} {}x{}", sizes.name, dtype, rows, width), [=, name = sizes.name, quick = o.quick, device = at::Device(o.device)](MachineProfile& profile) {
-          profile.kernels.push_back(measure_kernel(name, dtype, rows, width, repeats_of(quick), device));
-        }});
+        all.push_back({fmt::format("{} {} {}x{}", sizes.name, dtype, rows, width),
+                       [=, name = sizes.name, quick = o.quick, device = at::Device(o.device)](MachineProfile& profile) {
+                         profile.kernels.push_back(measure_kernel(name, dtype, rows, width, repeats_of(quick), device));
+                       }});
       }
     }
   }
 }
 
 bool knows(const MachineProfile& profile, const std::string& dtype) {
-  const auto has = [&](const auto& entries) { return std::any_of(entries.begin(), entries.end(), [&](const auto& e) { return e.dtype == dtype; }); };
+  const auto has = [&](const auto& entries) {
+    return std::any_of(entries.begin(), entries.end(), [&](const auto& e) { return e.dtype == dtype; });
+  };
   return has(profile.gemm) && has(profile.attention) && has(profile.kernels) && !profile.memory.empty();
 }
 
@@ -107,11 +116,14 @@ std::vector<Measurement> measurements_of(const SuiteOptions& o) {
     if (o.attention) add_attention(o, dtype, all);
   if (!o.kernels) return all;
   for (const auto& dtype : o.dtypes) add_kernels(o, dtype, all);
-  all.push_back({"a small operation", [device = at::Device(o.device)](MachineProfile& profile) { profile.operation_s = measure_operation({2, 5, 20, 0.05, 0.5}, device); }});
+  all.push_back({"a small operation", [device = at::Device(o.device)](MachineProfile& profile) {
+                   profile.operation_s = measure_operation({2, 5, 20, 0.05, 0.5}, device);
+                 }});
   return all;
 }
 
-bool run_suite(const std::vector<Measurement>& measurements, MachineProfile& profile, base::ProgressBar& bar, const std::function<bool()>& is_stopped) {
+bool run_suite(const std::vector<Measurement>& measurements, MachineProfile& profile, base::ProgressBar& bar,
+               const std::function<bool()>& is_stopped) {
   const double foreign_before = base::foreign_cpu_seconds();
   const auto start = std::chrono::steady_clock::now();
   size_t done = 0;
@@ -121,23 +133,34 @@ bool run_suite(const std::vector<Measurement>& measurements, MachineProfile& pro
     ++done;
   }
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (wall_s > 0) profile.foreign_load = std::clamp((base::foreign_cpu_seconds() - foreign_before) / (wall_s * base::usable_cores()), 0.0, 1.0);
+  if (wall_s > 0)
+    profile.foreign_load = std::clamp((base::foreign_cpu_seconds() - foreign_before) / (wall_s * base::usable_cores()), 0.0, 1.0);
   const bool complete = done == measurements.size();
   bar.update(static_cast<int64_t>(done));
   bar.finish(complete ? "" : "stopped; what was measured is kept");
   if (profile.foreign_load > kBusyShare)
-    base::log_warning("other programs used {:.0f} % of this machine during the measurement; rates come out too low. Repeat it on an idle machine.", 100 * profile.foreign_load);
+    base::log_warning(
+        "other programs used {:.0f} % of this machine during the measurement; rates come out too low. Repeat it on an idle machine.",
+        100 * profile.foreign_load);
   return complete;
 }
 
 MachineProfile profile_for(const std::string& dtype, const std::string& device, const std::filesystem::path& cache_folder) {
   auto fresh = plan::describe_machine(at::get_num_threads(), device);
   auto profile = plan::cached_profile(fresh, cache_folder).value_or(fresh);
-  if (profile.foreign_load > kBusyShare && foreign_share_now() < kBusyShare) profile = fresh;  // what a busy machine gave is replaced when it is idle
+  if (profile.foreign_load > kBusyShare && foreign_share_now() < kBusyShare)
+    profile = fresh;  // what a busy machine gave is replaced when it is idle
   if (knows(profile, dtype)) return profile;
-  SuiteOptions options{.gemm = true, .memory = profile.memory.empty(), .attention = true, .kernels = true, .dtypes = {dtype}, .quick = true, .device = device};
+  SuiteOptions options{.gemm = true,
+                       .memory = profile.memory.empty(),
+                       .attention = true,
+                       .kernels = true,
+                       .dtypes = {dtype},
+                       .quick = true,
+                       .device = device};
   auto measurements = measurements_of(options);
-  if (dtype == "bf16" && profile.peak_gemm("fp32") == 0) add_gemm({.quick = true, .device = device}, "fp32", measurements);  // routers stay in fp32
+  if (dtype == "bf16" && profile.peak_gemm("fp32") == 0)
+    add_gemm({.quick = true, .device = device}, "fp32", measurements);  // routers stay in fp32
   base::ProgressBar bar("measure this machine", static_cast<int64_t>(measurements.size()), base::ProgressUnit::count);
   profile.quick = true;
   profile.commands.push_back("quick profile, " + dtype);
@@ -154,17 +177,25 @@ MachineProfile profile_for(const std::string& dtype, const std::string& device, 
 
 std::string tables(const MachineProfile& p) {
   std::string text = fmt::format("{} ({}), {} of {} cores, {}, torch {}\n", p.host, p.cpu, p.threads, p.cores, p.device, p.torch);
-  if (!p.gemm.empty()) text += fmt::format("\n{:<6}{:<13}{:>7}{:>7}{:>7}{:>12}{:>10}\n", "gemm", "pass", "m", "n", "k", "GFLOP/s", "of peak");
+  if (!p.gemm.empty())
+    text += fmt::format("\n{:<6}{:<13}{:>7}{:>7}{:>7}{:>12}{:>10}\n", "gemm", "pass", "m", "n", "k", "GFLOP/s", "of peak");
   for (const auto& e : p.gemm)
-    text += fmt::format("{:<6}{:<13}{:>7}{:>7}{:>7}{:>12.1f}{:>8.0f} %\n", e.dtype, e.pass, e.m, e.n, e.k, e.flops_per_s / 1e9, 100 * e.flops_per_s / p.peak_gemm(e.dtype));
+    text += fmt::format("{:<6}{:<13}{:>7}{:>7}{:>7}{:>12.1f}{:>8.0f} %\n", e.dtype, e.pass, e.m, e.n, e.k, e.flops_per_s / 1e9,
+                        100 * e.flops_per_s / p.peak_gemm(e.dtype));
   if (!p.memory.empty()) text += fmt::format("\n{:<10}{:>14}{:>10}\n", "memory", "KiB per array", "GB/s");
   for (const auto& e : p.memory) text += fmt::format("{:<10}{:>14}{:>10.1f}\n", e.operation, e.bytes >> 10, e.bytes_per_s / 1e9);
-  if (!p.attention.empty()) text += fmt::format("\n{:<11}{:>6}{:>7}{:>7}{:>10}{:>14}{:>14}\n", "attention", "batch", "seq", "heads", "head_dim", "forward ms", "backward ms");
+  if (!p.attention.empty())
+    text += fmt::format("\n{:<11}{:>6}{:>7}{:>7}{:>10}{:>14}{:>14}\n", "attention", "batch", "seq", "heads", "head_dim", "forward ms",
+                        "backward ms");
   for (const auto& e : p.attention)
-    text += fmt::format("{:<11}{:>6}{:>7}{:>4}/{:<2}{:>10}{:>14.3f}{:>14.3f}\n", e.dtype, e.batch, e.seq, e.heads, e.kv_heads, e.head_dim, e.forward_s * 1e3, e.backward_s * 1e3);
-  if (!p.kernels.empty()) text += fmt::format("\n{:<18}{:<6}{:>9}{:>8}{:>7}{:>14}{:>14}\n", "kernel", "dtype", "rows", "width", "count", "forward ms", "backward ms");
+    text += fmt::format("{:<11}{:>6}{:>7}{:>4}/{:<2}{:>10}{:>14.3f}{:>14.3f}\n", e.dtype, e.batch, e.seq, e.heads, e.kv_heads, e.head_dim,
+                        e.forward_s * 1e3, e.backward_s * 1e3);
+  if (!p.kernels.empty())
+    text +=
+        fmt::format("\n{:<18}{:<6}{:>9}{:>8}{:>7}{:>14}{:>14}\n", "kernel", "dtype", "rows", "width", "count", "forward ms", "backward ms");
   for (const auto& e : p.kernels)
-    text += fmt::format("{:<18}{:<6}{:>9}{:>8}{:>7}{:>14.4f}{:>14.4f}\n", e.name, e.dtype, e.rows, e.width, e.count, e.forward_s * 1e3, e.backward_s * 1e3);
+    text += fmt::format("{:<18}{:<6}{:>9}{:>8}{:>7}{:>14.4f}{:>14.4f}\n", e.name, e.dtype, e.rows, e.width, e.count, e.forward_s * 1e3,
+                        e.backward_s * 1e3);
   return text;
 }
 

@@ -17,7 +17,7 @@ struct SuiteOptions {
   bool gemm = false, memory = false, attention = false, kernels = false;
   std::vector<std::string> dtypes;  // fp32, bf16
   bool quick = false;
-  std::string device = "cpu";       // or cuda:0
+  std::string device = "cpu";  // or cuda:0
 };
 
 /// One measurement, which adds its result to a profile.
@@ -29,7 +29,8 @@ std::vector<Measurement> measurements_of(const SuiteOptions& options);
 
 /// Runs them in turn into `profile` until all are done or `is_stopped` says so; what was measured stays. Sets the profile's
 /// foreign load. False when it was stopped.
-bool run_suite(const std::vector<Measurement>& measurements, plan::MachineProfile& profile, base::ProgressBar& bar, const std::function<bool()>& is_stopped);
+bool run_suite(const std::vector<Measurement>& measurements, plan::MachineProfile& profile, base::ProgressBar& bar,
+               const std::function<bool()>& is_stopped);
 
 /// A profile that knows `dtype` on this machine with torch's present number of threads: the cached one, or a quick one (some
 /// seconds), which is then kept in the cache. An empty `cache_folder` keeps nothing.

@@ -11,7 +11,8 @@ SaveOptions CheckpointConfig::save_options() const {
 }
 
 void declare_settings(base::SettingsTable& table, CheckpointConfig& config) {
-  table.add("checkpoint.every", config.every, base::at_least(0), "steps between checkpoints, besides the one at the end or at a signal; 0 saves none at all");
+  table.add("checkpoint.every", config.every, base::at_least(0),
+            "steps between checkpoints, besides the one at the end or at a signal; 0 saves none at all");
   table.add("checkpoint.keep", config.keep, base::at_least(1), "how many of the newest checkpoints stay");
   table.add("checkpoint.keep_every", config.keep_every, base::at_least(0),
             "checkpoints whose step is a multiple of this stay as well; 0 keeps no others");

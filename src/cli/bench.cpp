@@ -32,8 +32,12 @@ std::vector<std::filesystem::path> destinations(const BenchOptions& o, const pla
 int run_bench(const Options& all) {
   const auto& o = all.bench;
   const bool everything = o.kind == "all";
-  bench::SuiteOptions suite{.gemm = everything || o.kind == "gemm", .memory = everything || o.kind == "memory", .attention = everything || o.kind == "attention",
-                            .kernels = everything, .quick = o.quick, .device = layers::device_named("auto").str()};
+  bench::SuiteOptions suite{.gemm = everything || o.kind == "gemm",
+                            .memory = everything || o.kind == "memory",
+                            .attention = everything || o.kind == "attention",
+                            .kernels = everything,
+                            .quick = o.quick,
+                            .device = layers::device_named("auto").str()};
   suite.dtypes = o.dtype == "all" ? std::vector<std::string>{"fp32", "bf16"} : std::vector{o.dtype};
   auto profile = plan::describe_machine(at::get_num_threads(), suite.device);
   profile.quick = o.quick;
@@ -49,7 +53,9 @@ int run_bench(const Options& all) {
     plan::write_profile(path, profile);
     base::log_info("wrote {}", path.string());
   }
-  if (!complete) base::log_warning("stopped after {} of {} measurements", profile.gemm.size() + profile.memory.size() + profile.attention.size() + profile.kernels.size(), measurements.size());
+  if (!complete)
+    base::log_warning("stopped after {} of {} measurements",
+                      profile.gemm.size() + profile.memory.size() + profile.attention.size() + profile.kernels.size(), measurements.size());
   return complete ? 0 : 1;
 }
 

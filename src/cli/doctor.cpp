@@ -63,12 +63,14 @@ void examine_machine(Examination& e) {
   const int64_t limit = base::memory_limit_bytes();
   if (limit > 0) e.add("machine", "memory_limit_bytes", limit);
   if (kernels::cpu::best_isa() == kernels::cpu::Isa::portable)
-    e.findings.push_back({"the CPU has neither AVX2 nor AVX-512; kernels run in their portable form", "training works, but slowly; use another machine for more than tests"});
+    e.findings.push_back({"the CPU has neither AVX2 nor AVX-512; kernels run in their portable form",
+                          "training works, but slowly; use another machine for more than tests"});
   if (!kernels::cpu_has_bf16_products())
     e.findings.push_back({"the CPU has no bf16 products; bf16 runs multiply in fp32", "train.precision = \"fp32\" is usually faster here"});
   const int64_t usable = limit > 0 ? std::min(limit, base::available_memory_bytes()) : base::available_memory_bytes();
   if (usable > 0 && usable < 2 * kGiB)
-    e.findings.push_back({"only " + base::format_bytes(usable) + " of memory can be had", "close other programs, or train with train.microbatch_size = 1 and train.recompute = \"full\""});
+    e.findings.push_back({"only " + base::format_bytes(usable) + " of memory can be had",
+                          "close other programs, or train with train.microbatch_size = 1 and train.recompute = \"full\""});
 }
 
 void examine_disk(Examination& e) {
@@ -77,7 +79,9 @@ void examine_disk(Examination& e) {
   e.add("disk", "folder", here.string());
   e.add("disk", "free_bytes", space.free_bytes);
   e.add("disk", "total_bytes", space.total_bytes);
-  if (space.free_bytes < 2 * kGiB) e.findings.push_back({base::format_bytes(space.free_bytes) + " free in " + here.string(), "free some space, or put checkpoints elsewhere with --run-dir"});
+  if (space.free_bytes < 2 * kGiB)
+    e.findings.push_back({base::format_bytes(space.free_bytes) + " free in " + here.string(),
+                          "free some space, or put checkpoints elsewhere with --run-dir"});
 }
 
 void examine_torch(Examination& e) {
@@ -93,11 +97,14 @@ void examine_torch(Examination& e) {
   if (nvidia) e.facts["torch"]["gpu_drivers"].push_back("nvidia");
   if (amd) e.facts["torch"]["gpu_drivers"].push_back("amdgpu");
   if ((nvidia || amd) && !has_cuda)
-    e.findings.push_back({"a GPU is present, but this build computes on the CPU only", nvidia ? "build for it: ./scripts/build cuda" : "build with -DINGOT_TORCH_DIR pointing at a ROCm torch"});
+    e.findings.push_back({"a GPU is present, but this build computes on the CPU only",
+                          nvidia ? "build for it: ./scripts/build cuda" : "build with -DINGOT_TORCH_DIR pointing at a ROCm torch"});
   else if ((nvidia || amd) && devices == 0)
-    e.findings.push_back({"a GPU driver is present, but no GPU can be used", "look at nvidia-smi or rocm-smi, and at CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES"});
+    e.findings.push_back({"a GPU driver is present, but no GPU can be used",
+                          "look at nvidia-smi or rocm-smi, and at CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES"});
   if (at::get_num_threads() < base::usable_cores())
-    e.findings.push_back({fmt::format("torch uses {} threads on {} cores", at::get_num_threads(), base::usable_cores()), "unset OMP_NUM_THREADS, or set train.threads"});
+    e.findings.push_back({fmt::format("torch uses {} threads on {} cores", at::get_num_threads(), base::usable_cores()),
+                          "unset OMP_NUM_THREADS, or set train.threads"});
 }
 
 void examine_surroundings(Examination& e) {
@@ -113,7 +120,8 @@ void examine_surroundings(Examination& e) {
   e.add("limits", "open_files", limits.open_files);
   e.add("limits", "locked_memory_bytes", limits.locked_memory_bytes);
   if (limits.open_files >= 0 && limits.open_files < 1024)
-    e.findings.push_back({fmt::format("only {} files may be open at once", limits.open_files), "raise it with ulimit -n 65536; datasets and checkpoints of many files need more"});
+    e.findings.push_back({fmt::format("only {} files may be open at once", limits.open_files),
+                          "raise it with ulimit -n 65536; datasets and checkpoints of many files need more"});
 }
 
 void examine_profile(Examination& e) {
@@ -128,7 +136,9 @@ void examine_profile(Examination& e) {
       if (cached->peak_gemm(dtype) > 0) e.add("profile", (std::string("peak_flops_per_s_") + dtype).c_str(), cached->peak_gemm(dtype));
   }
   if (folder.empty()) e.findings.push_back({"there is no place for measurements: HOME is not set", "set INGOT_CACHE to a folder"});
-  else if (!cached) e.findings.push_back({"this machine is not measured yet", "nothing to do: the first training run takes some seconds for it; ingot bench all is more thorough"});
+  else if (!cached)
+    e.findings.push_back({"this machine is not measured yet",
+                          "nothing to do: the first training run takes some seconds for it; ingot bench all is more thorough"});
 }
 
 // The shortest proof that training works: loss and gradients of a tiny model are finite.
@@ -151,17 +161,20 @@ void examine_training(Examination& e) {
     e.add("training", "tiny_step", std::isfinite(value) && std::isfinite(norm) && norm > 0 ? "ok" : "wrong numbers");
     e.add("training", "device", layers::device_named("auto").str());
     if (e.facts["training"]["tiny_step"] != "ok")
-      e.findings.push_back({fmt::format("a tiny training step gives loss {} and gradient norm {}", value, norm), "run ./scripts/test, and report which test fails", true});
+      e.findings.push_back({fmt::format("a tiny training step gives loss {} and gradient norm {}", value, norm),
+                            "run ./scripts/test, and report which test fails", true});
   } catch (const std::exception& failure) {
     e.add("training", "tiny_step", "failed");
-    e.findings.push_back({std::string("a tiny training step fails: ") + failure.what(), "run ./scripts/test, and report which test fails", true});
+    e.findings.push_back(
+        {std::string("a tiny training step fails: ") + failure.what(), "run ./scripts/test, and report which test fails", true});
   }
 }
 
 std::string shown(const std::string& name, const Json& value) {
   if (value.is_null()) return "-";
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
-  if (value.is_number() && name.ends_with("_bytes")) return value.get<int64_t>() < 0 ? "unlimited" : base::format_bytes(value.get<int64_t>());
+  if (value.is_number() && name.ends_with("_bytes"))
+    return value.get<int64_t>() < 0 ? "unlimited" : base::format_bytes(value.get<int64_t>());
   if (value.is_number() && name.starts_with("peak_flops")) return base::format_count(value.get<double>()) + "FLOP/s";
   if (value.is_array()) {
     std::vector<std::string> parts;
@@ -182,10 +195,12 @@ std::string text_of(const Examination& e) {
   for (const auto& [section, values] : e.facts.items()) {
     if (values.empty()) continue;
     text += "\n" + section + "\n";
-    for (const auto& [name, value] : values.items()) text += fmt::format("  {:<24}{}\n", section == "environment" ? name : label(name), shown(name, value));
+    for (const auto& [name, value] : values.items())
+      text += fmt::format("  {:<24}{}\n", section == "environment" ? name : label(name), shown(name, value));
   }
   text += "\n";
-  for (const auto& finding : e.findings) text += fmt::format("{} {}\n    {}\n", finding.prevents_training ? "error:" : "note:", finding.what, finding.next_step);
+  for (const auto& finding : e.findings)
+    text += fmt::format("{} {}\n    {}\n", finding.prevents_training ? "error:" : "note:", finding.what, finding.next_step);
   return text + (e.can_train() ? "\nThis machine can train.\n" : "\nThis machine cannot train yet.\n");
 }
 
@@ -203,7 +218,8 @@ int run_doctor(const Options& all) {
     Json document = {{"version", kVersion}, {"can_train", e.can_train()}};
     document.update(e.facts);
     document["findings"] = Json::array();
-    for (const auto& f : e.findings) document["findings"].push_back({{"what", f.what}, {"next_step", f.next_step}, {"prevents_training", f.prevents_training}});
+    for (const auto& f : e.findings)
+      document["findings"].push_back({{"what", f.what}, {"next_step", f.next_step}, {"prevents_training", f.prevents_training}});
     std::printf("%s\n", document.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   } else {
     std::fputs(text_of(e).c_str(), stdout);

@@ -28,7 +28,10 @@ struct Forecasts {
 };
 
 plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phase) {
-  plan::RunShape shape{.batch = phase.batch_size, .microbatch = config.train.microbatch_size, .seq = phase.data.seq_len, .precision = config.train.precision};
+  plan::RunShape shape{.batch = phase.batch_size,
+                       .microbatch = config.train.microbatch_size,
+                       .seq = phase.data.seq_len,
+                       .precision = config.train.precision};
   shape.recompute = models::recompute_from_name(config.train.recompute);
   shape.optimizer = phase.optimizer;
   shape.validation_batch = config.train.validation_every > 0 && data::has_validation(config.data) ? config.train.batch_size : 0;
@@ -63,7 +66,8 @@ Forecasts make_forecasts(const train::RunConfig& config) {
   Forecasts all{models::create_model(config.model), {}, {}};
   const auto device = layers::device_named(config.train.device).str();
   // Runs in fp64 are for tests and are not predicted.
-  if (config.train.precision != "fp64") all.profile = bench::profile_for(config.train.precision, device, base::environment().cache_folder());
+  if (config.train.precision != "fp64")
+    all.profile = bench::profile_for(config.train.precision, device, base::environment().cache_folder());
   const int64_t program = program_bytes(config);
   for (const auto& phase : train::lay_out_phases(config)) {
     const auto shape = shape_of(config, phase);
@@ -86,8 +90,10 @@ train::Forecast forecast_of(const train::RunConfig& config) {
   }
   const int64_t machine = first.machine_memory_bytes;
   if (all.profile.device == "cpu" && forecast.memory_bytes > machine)
-    base::log_warning("this run is predicted to need {:.1f} GiB of memory and the machine has {:.1f}; a smaller train.microbatch_size or train.recompute = \"full\" needs less",
-                      static_cast<double>(forecast.memory_bytes) / (1 << 30), static_cast<double>(machine) / (1 << 30));
+    base::log_warning(
+        "this run is predicted to need {:.1f} GiB of memory and the machine has {:.1f}; a smaller train.microbatch_size or train.recompute "
+        "= \"full\" needs less",
+        static_cast<double>(forecast.memory_bytes) / (1 << 30), static_cast<double>(machine) / (1 << 30));
   return forecast;
 }
 

@@ -1,9 +1,8 @@
 #include "serve/generate.h"
 
-#include <nlohmann/json.hpp>
-
 #include <chrono>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -20,7 +19,8 @@ int run_generate(const Options& all) {
   if (!loaded.tokenizer) throw base::UsageError("{} has no tokenizer of its own; give one with --tokenizer", o.model);
   const auto& tokenizer = *loaded.tokenizer;
   if (tokenizer.vocab_size() > loaded.model->config().vocab_size)
-    throw base::ModelError("the tokenizer has {} tokens, but the model knows {}; is it another model's? (--tokenizer)", tokenizer.vocab_size(), loaded.model->config().vocab_size);
+    throw base::ModelError("the tokenizer has {} tokens, but the model knows {}; is it another model's? (--tokenizer)",
+                           tokenizer.vocab_size(), loaded.model->config().vocab_size);
 
   std::vector<int64_t> prompt;
   if (tokenizer.special().bos >= 0) prompt.push_back(tokenizer.special().bos);
@@ -37,7 +37,8 @@ int run_generate(const Options& all) {
   };
   if (!all.json) std::fputs(o.prompt.c_str(), stdout);
   const auto start = std::chrono::steady_clock::now();
-  const serve::SamplingOptions sampling{.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .seed = static_cast<uint64_t>(o.seed)};
+  const serve::SamplingOptions sampling{
+      .temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .seed = static_cast<uint64_t>(o.seed)};
   const int32_t vocab = tokenizer.vocab_size();
   const auto ids = serve::generate(*loaded.model, prompt, o.tokens, tokenizer.special().eos, sampling, [&](int64_t id) {
     if (id < vocab) show(decoder.push(static_cast<int32_t>(id)));  // a padded vocabulary has rows without a token
@@ -46,7 +47,11 @@ int run_generate(const Options& all) {
   show(decoder.finish());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (all.json) {
-    std::printf("%s\n", nlohmann::json{{"prompt", o.prompt}, {"text", text}, {"ids", ids}, {"tokens_per_s", static_cast<double>(ids.size()) / seconds}}.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    std::printf(
+        "%s\n",
+        nlohmann::json{{"prompt", o.prompt}, {"text", text}, {"ids", ids}, {"tokens_per_s", static_cast<double>(ids.size()) / seconds}}
+            .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
+            .c_str());
   } else {
     std::fputs("\n", stdout);
     std::fflush(stdout);

@@ -17,7 +17,9 @@ int run_with_torch(const Options& options) {
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const auto path = (folder / "libingot.so").string();
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (!library) throw ingot::base::Error(std::string("cannot load the computing part: ") + dlerror() + "\nRun ./scripts/build again, or set LD_LIBRARY_PATH to the lib folder of a torch 2.11.");
+  if (!library)
+    throw ingot::base::Error(std::string("cannot load the computing part: ") + dlerror() +
+                             "\nRun ./scripts/build again, or set LD_LIBRARY_PATH to the lib folder of a torch 2.11.");
   using Run = int (*)(const Options&);
   const auto run = reinterpret_cast<Run>(dlsym(library, "ingot_run"));
   if (!run) throw ingot::base::Error(path + " is not of this build: ingot_run is missing");

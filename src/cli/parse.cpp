@@ -1,5 +1,4 @@
 #include <CLI/CLI.hpp>
-
 #include <iostream>
 
 #include "base/text.h"
@@ -84,8 +83,9 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& o) {
 void add_bench(CLI::App& app, BenchOptions& o) {
   auto* verb = app.add_subcommand("bench", "measure this machine: gemm, memory, attention, or all");
   verb->require_subcommand(1);
-  for (const auto& [name, text] : {std::pair{"gemm", "matrix products over shapes and dtypes"}, std::pair{"memory", "copy, scale, add, triad and dot over sizes"},
-                                   std::pair{"attention", "forward and backward over lengths"}, std::pair{"all", "everything, as a machine profile"}}) {
+  for (const auto& [name, text] :
+       {std::pair{"gemm", "matrix products over shapes and dtypes"}, std::pair{"memory", "copy, scale, add, triad and dot over sizes"},
+        std::pair{"attention", "forward and backward over lengths"}, std::pair{"all", "everything, as a machine profile"}}) {
     auto* kind = verb->add_subcommand(name, text);
     kind->add_option("-o,--output", o.output, "write the machine profile here (JSON)");
     kind->add_option("--dtype", o.dtype, "fp32, bf16 or all")->check(CLI::IsMember({"fp32", "bf16", "all"}));
@@ -97,7 +97,8 @@ void add_bench(CLI::App& app, BenchOptions& o) {
 void add_text_flags(CLI::App* verb, DataOptions& o) {
   verb->add_option("inputs", o.inputs, "text or .jsonl files")->required();
   verb->add_option("--format", o.format, "auto (by the file's ending), text or jsonl")->check(CLI::IsMember({"auto", "text", "jsonl"}));
-  verb->add_option("--split", o.split, "what a document of plain text is: document-per-file, line, or paragraph (ends at a blank line; default)")
+  verb->add_option("--split", o.split,
+                   "what a document of plain text is: document-per-file, line, or paragraph (ends at a blank line; default)")
       ->check(CLI::IsMember({"document-per-file", "line", "paragraph"}));
   verb->add_option("--field", o.field, "member of a JSON line that holds the text");
   verb->add_flag("--skip-bad", o.skip_bad, "pass over malformed JSON lines and count them");
@@ -112,7 +113,8 @@ void add_data(CLI::App& app, DataOptions& o) {
   train->add_option("-o,--output", o.output, "folder for tokenizer.model and tokenizer.json")->required();
   train->add_option("--vocab-size", o.vocab_size, "number of tokens")->check(CLI::Range(int64_t{300}, int64_t{1} << 22));
   train->add_option("--type", o.type, "unigram or bpe")->check(CLI::IsMember({"unigram", "bpe"}));
-  train->add_option("--coverage", o.coverage, "share of characters that get tokens of their own; the rest falls back to bytes")->check(CLI::Range(0.9, 1.0));
+  train->add_option("--coverage", o.coverage, "share of characters that get tokens of their own; the rest falls back to bytes")
+      ->check(CLI::Range(0.9, 1.0));
   train->add_option("--max-sentences", o.max_sentences, "sentences to sample")->check(CLI::PositiveNumber);
   train->add_option("--max-bytes", o.max_bytes, "bytes to sample")->check(CLI::PositiveNumber);
   train->add_option("--symbol", o.symbols, "a text that is always one token; may be given several times")->allow_extra_args(false);
@@ -166,7 +168,8 @@ std::optional<int> parse(int argc, const char* const* argv, Options& options) {
   app.set_version_flag("--version", kVersion);
   app.require_subcommand(1);
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return std::string("ingot: ") + error.what() + "\nRun '" + (failed->get_name() == "ingot" ? "ingot" : "ingot " + failed->get_name()) + " --help' for what it takes.\n";
+    return std::string("ingot: ") + error.what() + "\nRun '" + (failed->get_name() == "ingot" ? "ingot" : "ingot " + failed->get_name()) +
+           " --help' for what it takes.\n";
   });
   add_train(app, options.train);
   add_generate(app, options.generate);

@@ -1,6 +1,5 @@
-#include "report/commands.h"
-
 #include "cli/verbs.h"
+#include "report/commands.h"
 
 namespace ingot::cli {
 

@@ -1,5 +1,3 @@
-#include "train/trainer.h"
-
 #include <ATen/Parallel.h>
 
 #include <cstdio>
@@ -12,6 +10,7 @@
 #include "cli/forecast.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
+#include "train/trainer.h"
 
 namespace ingot::cli {
 namespace {

@@ -133,8 +133,7 @@ int run_data_export_tokenizer(const ExportTokenizerCommand& command, std::ostrea
   const auto tokenizer = load_tokenizer(command.tokenizer);
   base::make_directories(command.output);
   const auto result = export_tokenizer(*tokenizer, command.output);
-  if (command.json)
-    print(out, {{"output", command.output}, {"tokenizer_json", result.tokenizer_json}, {"why_not", result.why_not}});
+  if (command.json) print(out, {{"output", command.output}, {"tokenizer_json", result.tokenizer_json}, {"why_not", result.why_not}});
   else
     out << fmt::format("{}: {}\n", command.output,
                        result.tokenizer_json ? "tokenizer.json with the same ids, and what belongs to it"

@@ -167,10 +167,8 @@ ExportedTokenizer export_sentencepiece(const SentencePieceTokenizer& tokenizer, 
     }
   }
   result.tokenizer_json = result.why_not.empty();
-  if (result.tokenizer_json)
-    base::write_file_atomically(folder / "tokenizer.json", json);
-  else
-    base::log_warning("{} is exported as tokenizer.model alone, without tokenizer.json: {}", tokenizer.path().string(), result.why_not);
+  if (result.tokenizer_json) base::write_file_atomically(folder / "tokenizer.json", json);
+  else base::log_warning("{} is exported as tokenizer.model alone, without tokenizer.json: {}", tokenizer.path().string(), result.why_not);
   return result;
 }
 
@@ -205,10 +203,8 @@ ExportedTokenizer export_tokenizer(const Tokenizer& tokenizer, const fs::path& f
   copy_whole(tokenizer.path(), folder / "tokenizer.json");
   const fs::path source = tokenizer.path().parent_path();
   for (const char* name : {"special_tokens_map.json", "tokenizer.model", "chat_template.jinja", "tokenizer_config.json"}) {
-    if (fs::exists(source / name))
-      copy_whole(source / name, folder / name);
-    else if (std::string_view(name) == "tokenizer_config.json")
-      write_configuration(tokenizer, folder);
+    if (fs::exists(source / name)) copy_whole(source / name, folder / name);
+    else if (std::string_view(name) == "tokenizer_config.json") write_configuration(tokenizer, folder);
   }
   return {true, ""};
 }

@@ -182,10 +182,8 @@ TEST(Fuzz, damaged_json_lines_are_parsed_or_refused_and_never_invalid) {
       block.bytes = bytes;
       for (const auto& part : parse_block(block, options).parts) EXPECT_TRUE(is_valid_utf8(part.text));
     });
-    if (skip_bad)
-      EXPECT_EQ(read, 4000);
-    else
-      EXPECT_LT(read, 3900);
+    if (skip_bad) EXPECT_EQ(read, 4000);
+    else EXPECT_LT(read, 3900);
   }
 }
 

@@ -1,8 +1,7 @@
-#include "data/prefetcher.h"
-
 #include <map>
 #include <set>
 
+#include "data/prefetcher.h"
 #include "data/test_support.h"
 
 namespace ingot::data {

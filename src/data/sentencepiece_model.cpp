@@ -249,12 +249,9 @@ int byte_of_piece(std::string_view piece) {
   if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return -1;
   int value = 0;
   for (const char c : piece.substr(3, 2)) {
-    if (c >= '0' && c <= '9')
-      value = value * 16 + (c - '0');
-    else if (c >= 'A' && c <= 'F')
-      value = value * 16 + (c - 'A' + 10);
-    else
-      return -1;
+    if (c >= '0' && c <= '9') value = value * 16 + (c - '0');
+    else if (c >= 'A' && c <= 'F') value = value * 16 + (c - 'A' + 10);
+    else return -1;
   }
   return value;
 }

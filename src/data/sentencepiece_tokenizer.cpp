@@ -44,10 +44,8 @@ void SentencePieceTokenizer::open() {
   Vocabulary symbols;
   for (size_t id = 0; id < model_.pieces.size(); ++id) {
     const auto& piece = model_.pieces[id];
-    if (piece.type == PieceType::user_defined)
-      symbols.add(piece.text, static_cast<int64_t>(id));
-    else if (crosses_word_border(piece.text))
-      by_words_ = false;
+    if (piece.type == PieceType::user_defined) symbols.add(piece.text, static_cast<int64_t>(id));
+    else if (crosses_word_border(piece.text)) by_words_ = false;
   }
   // The library's unigram prefers such pieces without insisting on them; other tokenizers, and an export, insist.
   if (is_plain_ && !symbols.entries().empty()) symbols_ = std::make_unique<PrefixTree>(symbols);
@@ -89,10 +87,8 @@ std::vector<int32_t> SentencePieceTokenizer::encode(std::string_view text) const
 void SentencePieceTokenizer::encode_part(std::string_view text, std::vector<int32_t>& ids) const {
   if (text.empty()) return;
   const auto encode = [this](std::string_view part) { return encode_whole(part); };
-  if (by_words_)
-    for_each_word(text, [&](std::string_view word) { words_.append(word, ids, encode); });
-  else
-    words_.append(text, ids, encode);
+  if (by_words_) for_each_word(text, [&](std::string_view word) { words_.append(word, ids, encode); });
+  else words_.append(text, ids, encode);
 }
 
 void SentencePieceTokenizer::read_configuration(const fs::path& path) {

@@ -123,14 +123,10 @@ class BlockParser {
   }
 
   ParsedBlock run() {
-    if (block_.jsonl)
-      json_lines();
-    else if (options_.split == DocumentSplit::file)
-      add(block_.bytes, block_.first_line, !block_.open_ended);
-    else if (options_.split == DocumentSplit::line)
-      lines();
-    else
-      paragraphs();
+    if (block_.jsonl) json_lines();
+    else if (options_.split == DocumentSplit::file) add(block_.bytes, block_.first_line, !block_.open_ended);
+    else if (options_.split == DocumentSplit::line) lines();
+    else paragraphs();
     if (block_.continues && result_.parts.empty()) result_.parts.push_back({"", true});  // the file ended at the cut
     return std::move(result_);
   }
@@ -197,10 +193,8 @@ class BlockParser {
       if (!begin) begin = line.data(), first_line = lines.number;
       end = line.data() + line.size();
     }
-    if (begin && block_.open_ended)
-      add({begin, static_cast<size_t>(block_.bytes.data() + block_.bytes.size() - begin)}, first_line, false);
-    else
-      flush();
+    if (begin && block_.open_ended) add({begin, static_cast<size_t>(block_.bytes.data() + block_.bytes.size() - begin)}, first_line, false);
+    else flush();
   }
 
   const TextBlock& block_;

@@ -12,14 +12,10 @@ CodePoint decode_utf8(std::string_view text) {
   // The second byte's range excludes overlong forms, surrogates and values beyond U+10FFFF (Unicode table 3-7).
   int length = 0;
   unsigned low = 0x80, high = 0xBF;
-  if (first >= 0xC2 && first <= 0xDF)
-    length = 2;
-  else if (first >= 0xE0 && first <= 0xEF)
-    length = 3, low = first == 0xE0 ? 0xA0 : 0x80, high = first == 0xED ? 0x9F : 0xBF;
-  else if (first >= 0xF0 && first <= 0xF4)
-    length = 4, low = first == 0xF0 ? 0x90 : 0x80, high = first == 0xF4 ? 0x8F : 0xBF;
-  else
-    return {0xFFFD, 1, false};
+  if (first >= 0xC2 && first <= 0xDF) length = 2;
+  else if (first >= 0xE0 && first <= 0xEF) length = 3, low = first == 0xE0 ? 0xA0 : 0x80, high = first == 0xED ? 0x9F : 0xBF;
+  else if (first >= 0xF0 && first <= 0xF4) length = 4, low = first == 0xF0 ? 0x90 : 0x80, high = first == 0xF4 ? 0x8F : 0xBF;
+  else return {0xFFFD, 1, false};
   char32_t value = first & (0xFFu >> (length + 1));
   for (int i = 1; i < length; ++i) {
     if (static_cast<size_t>(i) >= text.size() || byte(static_cast<size_t>(i)) < low || byte(static_cast<size_t>(i)) > high)

@@ -38,9 +38,7 @@ bool is_fused(const at::Tensor& gate_up, const at::Tensor& row_weight) {
 
 }  // namespace
 
-at::Tensor swiglu(const at::Tensor& gate_up) {
-  return cpu::takes(gate_up) ? SwigluFunction::apply(gate_up) : reference::swiglu(gate_up);
-}
+at::Tensor swiglu(const at::Tensor& gate_up) { return cpu::takes(gate_up) ? SwigluFunction::apply(gate_up) : reference::swiglu(gate_up); }
 
 at::Tensor swiglu_forward(const at::Tensor& gate_up_in, const at::Tensor& row_weight) {
   if (!is_fused(gate_up_in, row_weight)) {
@@ -60,7 +58,8 @@ at::Tensor swiglu_forward(const at::Tensor& gate_up_in, const at::Tensor& row_we
 
 std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_in, const at::Tensor& gate_up_in, const at::Tensor& row_weight) {
   if (is_fused(gate_up_in, row_weight)) {
-    const auto gate_up = gate_up_in.contiguous(), grad = grad_in.contiguous(), weight = row_weight.defined() ? row_weight.contiguous() : row_weight;
+    const auto gate_up = gate_up_in.contiguous(), grad = grad_in.contiguous(),
+               weight = row_weight.defined() ? row_weight.contiguous() : row_weight;
     auto p = problem_of(gate_up, weight);
     auto grad_gate_up = at::empty_like(gate_up);
     auto grad_weight = weight.defined() ? at::empty_like(weight) : at::Tensor();

@@ -20,10 +20,18 @@ struct Operands {
   at::Tensor products;  // grouped weight as [heads + kv_heads, head_dim (out), 2 * head_dim (tap, in)]
   cpu::CcaProblem problem{};
 
-  Operands(const at::Tensor& packed_in, const CcaShape& shape, const at::Tensor& depthwise, const at::Tensor& depthwise_bias, const at::Tensor& grouped,
-           const at::Tensor& grouped_bias, const at::Tensor& temperature_in, const at::Tensor& cosine_in, const at::Tensor& sine_in, const at::Tensor& starts)
-      : packed(packed_in.contiguous()), tap0(depthwise.select(2, 0).flatten().contiguous()), tap1(depthwise.select(2, 1).flatten().contiguous()),
-        bias0(depthwise_bias), bias1(grouped_bias), temperature(temperature_in), cosine(cosine_in), sine(sine_in), is_start(starts),
+  Operands(const at::Tensor& packed_in, const CcaShape& shape, const at::Tensor& depthwise, const at::Tensor& depthwise_bias,
+           const at::Tensor& grouped, const at::Tensor& grouped_bias, const at::Tensor& temperature_in, const at::Tensor& cosine_in,
+           const at::Tensor& sine_in, const at::Tensor& starts)
+      : packed(packed_in.contiguous()),
+        tap0(depthwise.select(2, 0).flatten().contiguous()),
+        tap1(depthwise.select(2, 1).flatten().contiguous()),
+        bias0(depthwise_bias),
+        bias1(grouped_bias),
+        temperature(temperature_in),
+        cosine(cosine_in),
+        sine(sine_in),
+        is_start(starts),
         products(grouped.unflatten(0, {-1, shape.head_dim}).transpose(2, 3).flatten(2).contiguous()) {
     auto& p = problem;
     p.rows = packed.size(0) * packed.size(1);
@@ -58,9 +66,10 @@ struct Operands {
 
 // Saves the packed projection and the second convolution's output; the first one is made again in backward.
 struct CcaMixFunction : torch::autograd::Function<CcaMixFunction> {
-  static variable_list forward(AutogradContext* context, const Variable& packed, const Variable& depthwise, const Variable& depthwise_bias, const Variable& grouped,
-                               const Variable& grouped_bias, const Variable& temperature, const at::Tensor& cosine, const at::Tensor& sine,
-                               const std::optional<at::Tensor>& is_start, int64_t heads, int64_t kv_heads, int64_t head_dim) {
+  static variable_list forward(AutogradContext* context, const Variable& packed, const Variable& depthwise, const Variable& depthwise_bias,
+                               const Variable& grouped, const Variable& grouped_bias, const Variable& temperature, const at::Tensor& cosine,
+                               const at::Tensor& sine, const std::optional<at::Tensor>& is_start, int64_t heads, int64_t kv_heads,
+                               int64_t head_dim) {
     const auto starts = is_start.value_or(at::Tensor());
     Operands o(packed, {heads, kv_heads, head_dim}, depthwise, depthwise_bias, grouped, grouped_bias, temperature, cosine, sine, starts);
     auto& p = o.problem;
@@ -108,25 +117,37 @@ struct CcaMixFunction : torch::autograd::Function<CcaMixFunction> {
     }
     p.grad_taps = cpu::floats(grad_taps);
     const auto tap_sums = cpu::sum_over_rows(p.rows, 3 * latent, [&](int64_t begin, int64_t end, float* sums) {
-      cpu::row_kernels().cca_taps_backward(p, begin, end, sums);
-    }).view({3, latent});
-    const auto grad_depthwise = at::stack({tap_sums[0], tap_sums[1]}, 1).unsqueeze(1);                                  // [latent, 1, 2]
-    const auto grad_grouped = grad_products.unflatten(2, {2, shape.head_dim}).transpose(2, 3).flatten(0, 1).contiguous();  // [latent, head_dim, 2]
-    return {grad_packed, grad_depthwise, tap_sums[2], grad_grouped, head_sums.narrow(0, 3 * latent, latent), head_sums.narrow(0, 4 * latent, shape.kv_heads),
-            Variable(), Variable(), Variable(), Variable(), Variable(), Variable()};
+                            cpu::row_kernels().cca_taps_backward(p, begin, end, sums);
+                          }).view({3, latent});
+    const auto grad_depthwise = at::stack({tap_sums[0], tap_sums[1]}, 1).unsqueeze(1);  // [latent, 1, 2]
+    const auto grad_grouped =
+        grad_products.unflatten(2, {2, shape.head_dim}).transpose(2, 3).flatten(0, 1).contiguous();  // [latent, head_dim, 2]
+    return {grad_packed,
+            grad_depthwise,
+            tap_sums[2],
+            grad_grouped,
+            head_sums.narrow(0, 3 * latent, latent),
+            head_sums.narrow(0, 4 * latent, shape.kv_heads),
+            Variable(),
+            Variable(),
+            Variable(),
+            Variable(),
+            Variable(),
+            Variable()};
   }
 };
 
 }  // namespace
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed, const CcaShape& shape, const CcaWeights& w, const RotaryTable& table,
-                                                       const at::Tensor& is_start, const CcaTail& tail) {
-  const bool fused = cpu::takes(packed) && !tail.latent.defined() && w.grouped_weight.scalar_type() == at::kFloat && shape.head_dim <= kMaxHeadDim &&
-                     table.cosine.scalar_type() == at::kFloat;
+std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed, const CcaShape& shape, const CcaWeights& w,
+                                                       const RotaryTable& table, const at::Tensor& is_start, const CcaTail& tail) {
+  const bool fused = cpu::takes(packed) && !tail.latent.defined() && w.grouped_weight.scalar_type() == at::kFloat &&
+                     shape.head_dim <= kMaxHeadDim && table.cosine.scalar_type() == at::kFloat;
   if (!fused) return reference::cca_mix(packed, shape, w, table, is_start, tail);
   const auto starts = is_start.defined() ? std::optional(is_start.contiguous()) : std::nullopt;
-  const auto parts = CcaMixFunction::apply(packed, w.depthwise_weight, w.depthwise_bias, w.grouped_weight, w.grouped_bias, w.temperature, table.cosine.contiguous(),
-                                           table.sine.contiguous(), starts, shape.heads, shape.kv_heads, shape.head_dim);
+  const auto parts =
+      CcaMixFunction::apply(packed, w.depthwise_weight, w.depthwise_bias, w.grouped_weight, w.grouped_bias, w.temperature,
+                            table.cosine.contiguous(), table.sine.contiguous(), starts, shape.heads, shape.kv_heads, shape.head_dim);
   return {parts[0], parts[1], parts[2]};
 }
 

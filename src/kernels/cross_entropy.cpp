@@ -8,8 +8,9 @@ at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, 
   if (logits.is_cpu() && logits.scalar_type() == at::kFloat && logits.stride(1) == 1) {
     const auto labels = targets.contiguous();
     auto losses = at::empty({logits.size(0)}, at::kFloat);
-    const cpu::CrossEntropyProblem p{logits.size(0), logits.size(1), logits.stride(0), logits.data_ptr<float>(), labels.const_data_ptr<int64_t>(), scale,
-                                     losses.data_ptr<float>(), want_gradient};
+    const cpu::CrossEntropyProblem p{
+        logits.size(0), logits.size(1),           logits.stride(0), logits.data_ptr<float>(), labels.const_data_ptr<int64_t>(),
+        scale,          losses.data_ptr<float>(), want_gradient};
     cpu::parallel_rows(p.rows, 1, [&](int64_t begin, int64_t end) { cpu::row_kernels().cross_entropy(p, begin, end); });
     return losses;
   }

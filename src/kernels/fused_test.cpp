@@ -23,7 +23,8 @@ Tensors outputs_and_gradients(const Operation& operation, const Tensors& inputs)
   for (const auto& x : inputs) leaves.push_back(x.detach().clone().set_requires_grad(true));
   const auto outputs = operation(leaves);
   Tensors upstream, all;
-  for (size_t i = 0; i < outputs.size(); ++i) upstream.push_back(random(outputs[i].sizes(), 1000 + static_cast<int64_t>(i)).to(outputs[i].scalar_type()));
+  for (size_t i = 0; i < outputs.size(); ++i)
+    upstream.push_back(random(outputs[i].sizes(), 1000 + static_cast<int64_t>(i)).to(outputs[i].scalar_type()));
   torch::autograd::backward({outputs.begin(), outputs.end()}, {upstream.begin(), upstream.end()});
   for (const auto& x : outputs) all.push_back(x.detach());
   for (const auto& x : leaves) all.push_back(x.grad());
@@ -31,7 +32,8 @@ Tensors outputs_and_gradients(const Operation& operation, const Tensors& inputs)
 }
 
 // `dtypes` says how each input is stored in the fused run.
-void expect_same(const Operation& fused, const Operation& reference, const Tensors& inputs, const std::vector<at::ScalarType>& dtypes, double tolerance) {
+void expect_same(const Operation& fused, const Operation& reference, const Tensors& inputs, const std::vector<at::ScalarType>& dtypes,
+                 double tolerance) {
   Tensors narrow, wide;
   for (size_t i = 0; i < inputs.size(); ++i) {
     narrow.push_back(inputs[i].to(dtypes[i]));
@@ -71,16 +73,28 @@ TEST_P(Fused, scaled_join_and_norm_match_the_composition) {
     const Tensors inputs = {random({2, 37, width}, 1), random({2, 37, width}, 2), v(3), v(4), v(5), v(6), v(7)};
     const std::vector<at::ScalarType> dtypes = {at::kFloat, dtype, at::kFloat, at::kFloat, at::kFloat, at::kFloat, at::kFloat};
     const auto scale = [](const Tensors& in) { return ResidualScale{in[2], in[3], in[4], in[5]}; };
-    expect_same([&, d = dtype](const Tensors& in) -> Tensors { auto [a, b] = join_residual_and_norm(in[0], in[1], scale(in), in[6], 1e-5, d); return {a, b}; },
-                [&](const Tensors& in) -> Tensors {
-                  const auto a = reference::join_residual(in[0], in[1], scale(in));
-                  return {a, reference::rms_norm(a, in[6], 1e-5, at::kDouble)};
-                }, inputs, dtypes, tolerance);
+    expect_same(
+        [&, d = dtype](const Tensors& in) -> Tensors {
+          auto [a, b] = join_residual_and_norm(in[0], in[1], scale(in), in[6], 1e-5, d);
+          return {a, b};
+        },
+        [&](const Tensors& in) -> Tensors {
+          const auto a = reference::join_residual(in[0], in[1], scale(in));
+          return {a, reference::rms_norm(a, in[6], 1e-5, at::kDouble)};
+        },
+        inputs, dtypes, tolerance);
     expect_same([&](const Tensors& in) -> Tensors { return {join_residual(in[0], in[1], scale(in)) + 0 * in[6].sum()}; },
-                [&](const Tensors& in) -> Tensors { return {reference::join_residual(in[0], in[1], scale(in)) + 0 * in[6].sum()}; }, inputs, dtypes, tolerance);
-    expect_same([&, d = dtype](const Tensors& in) -> Tensors { auto [a, b] = join_residual_and_norm(in[0], in[1], {}, in[2], 1e-5, d); return {a, b}; },
-                [&](const Tensors& in) -> Tensors { return {in[0] + in[1], reference::rms_norm(in[0] + in[1], in[2], 1e-5, at::kDouble)}; },
-                {inputs[0], inputs[1], inputs[2]}, {at::kFloat, dtype, at::kFloat}, tolerance);
+                [&](const Tensors& in) -> Tensors { return {reference::join_residual(in[0], in[1], scale(in)) + 0 * in[6].sum()}; }, inputs,
+                dtypes, tolerance);
+    expect_same(
+        [&, d = dtype](const Tensors& in) -> Tensors {
+          auto [a, b] = join_residual_and_norm(in[0], in[1], {}, in[2], 1e-5, d);
+          return {a, b};
+        },
+        [&](const Tensors& in) -> Tensors {
+          return {in[0] + in[1], reference::rms_norm(in[0] + in[1], in[2], 1e-5, at::kDouble)};
+        },
+        {inputs[0], inputs[1], inputs[2]}, {at::kFloat, dtype, at::kFloat}, tolerance);
   }
 }
 
@@ -94,8 +108,9 @@ TEST_P(Fused, norm_alone_reaches_the_residual_when_the_sum_is_not_used) {
 TEST_P(Fused, swiglu_matches_the_composition_with_and_without_weights) {
   const auto [dtype, tolerance] = GetParam();
   for (const int64_t width : {3, 8, 21}) {
-    expect_same([](const Tensors& in) -> Tensors { return {swiglu(in[0])}; }, [](const Tensors& in) -> Tensors { return {reference::swiglu(in[0])}; },
-                {random({2, 9, 2 * width}, 1) * 3}, {dtype}, tolerance);
+    expect_same([](const Tensors& in) -> Tensors { return {swiglu(in[0])}; },
+                [](const Tensors& in) -> Tensors { return {reference::swiglu(in[0])}; }, {random({2, 9, 2 * width}, 1) * 3}, {dtype},
+                tolerance);
     const auto x = random({19, 2 * width}, 1).to(dtype), weight = random({19}, 2).to(at::kFloat), grad = random({19, width}, 3).to(dtype);
     const auto forward = swiglu_forward(x, weight), wide = swiglu_forward(x.to(at::kDouble), weight.to(at::kDouble));
     EXPECT_LT((forward.to(at::kDouble) - wide).abs().max().item<double>(), tolerance * 10);
@@ -118,15 +133,17 @@ TEST_P(Fused, split_and_rotate_matches_the_composition) {
       auto [q, k, v] = kernel(in[0], 4, 2, head_dim, table_for(table_rows, 11, half, t));
       return {q, k, v};
     };
-    expect_same([&](const Tensors& in) { return run(split_and_rotate, in, at::kFloat); }, [&](const Tensors& in) { return run(reference::split_and_rotate, in, at::kDouble); },
-                {random({2, 11, 8 * head_dim}, 5)}, {dtype}, tolerance);
+    expect_same([&](const Tensors& in) { return run(split_and_rotate, in, at::kFloat); },
+                [&](const Tensors& in) { return run(reference::split_and_rotate, in, at::kDouble); }, {random({2, 11, 8 * head_dim}, 5)},
+                {dtype}, tolerance);
   }
 }
 
 TEST_P(Fused, cca_mix_matches_the_composition_also_across_documents) {
   const auto [dtype, tolerance] = GetParam();
   for (const bool documents : {false, true}) {
-    for (const auto& [heads, kv_heads, head_dim, half] : std::vector<std::tuple<int, int, int, int>>{{4, 2, 16, 4}, {4, 1, 6, 3}, {2, 2, 10, 2}, {8, 2, 64, 16}}) {
+    for (const auto& [heads, kv_heads, head_dim, half] :
+         std::vector<std::tuple<int, int, int, int>>{{4, 2, 16, 4}, {4, 1, 6, 3}, {2, 2, 10, 2}, {8, 2, 64, 16}}) {
       const CcaShape shape{heads, kv_heads, head_dim};
       const int64_t latent = shape.latent(), seq = 45;
       auto starts = at::zeros({3, seq}, at::kBool);
@@ -136,9 +153,10 @@ TEST_P(Fused, cca_mix_matches_the_composition_also_across_documents) {
                                 documents ? starts : at::Tensor(), CcaTail{});
         return {q, k, v};
       };
-      expect_same([&](const Tensors& in) { return run(cca_mix, in, at::kFloat); }, [&](const Tensors& in) { return run(reference::cca_mix, in, at::kDouble); },
-                  {random({3, seq, latent + kv_heads * head_dim}, 1), random({latent, 1, 2}, 2), random({latent}, 3), random({latent, head_dim, 2}, 4),
-                   random({latent}, 5), random({kv_heads}, 6)},
+      expect_same([&](const Tensors& in) { return run(cca_mix, in, at::kFloat); },
+                  [&](const Tensors& in) { return run(reference::cca_mix, in, at::kDouble); },
+                  {random({3, seq, latent + kv_heads * head_dim}, 1), random({latent, 1, 2}, 2), random({latent}, 3),
+                   random({latent, head_dim, 2}, 4), random({latent}, 5), random({kv_heads}, 6)},
                   {dtype, at::kFloat, at::kFloat, at::kFloat, at::kFloat, at::kFloat}, tolerance);
     }
   }
@@ -178,7 +196,8 @@ TEST(Update, fused_adamw_and_muon_steps_match_fp64) {
     adamw_update(wide[0], wide[1], wide[2], wide[3], wide[0], step);
     EXPECT_LT((narrow[0] - wide[0]).abs().max().item<double>(), 1e-6);
     EXPECT_TRUE(at::equal(value, narrow[0].to(at::kBFloat16)));
-    const auto direction = momentum_update(narrow[2], narrow[1], 0.95, 0.5, true), exact = momentum_update(wide[2], wide[1], 0.95, 0.5, true);
+    const auto direction = momentum_update(narrow[2], narrow[1], 0.95, 0.5, true),
+               exact = momentum_update(wide[2], wide[1], 0.95, 0.5, true);
     EXPECT_LT((direction - exact).abs().max().item<double>(), 1e-6);
     apply_direction(narrow[0], direction, value, 0.99, 0.1);
     apply_direction(wide[0], exact, wide[0], 0.99, 0.1);

@@ -18,8 +18,8 @@ at::Tensor or_undefined(const Optional& x) { return x.value_or(at::Tensor()); }
 Optional if_defined(const at::Tensor& x) { return x.defined() ? Optional(x) : std::nullopt; }
 
 // The problem without gradients; tensors must outlive it.
-cpu::JoinNormProblem problem_of(const at::Tensor& residual, const at::Tensor& branch, const ResidualScale& s, const at::Tensor& weight, double eps,
-                                bool is_bf16) {
+cpu::JoinNormProblem problem_of(const at::Tensor& residual, const at::Tensor& branch, const ResidualScale& s, const at::Tensor& weight,
+                                double eps, bool is_bf16) {
   cpu::JoinNormProblem p{};
   p.width = residual.size(-1);
   p.rows = residual.numel() / p.width;
@@ -37,12 +37,13 @@ cpu::JoinNormProblem problem_of(const at::Tensor& residual, const at::Tensor& br
 
 // Saves residual, branch, the joined sum and one number per row. Gradient: see cpu/rows_norm.cpp.
 struct JoinNormFunction : torch::autograd::Function<JoinNormFunction> {
-  static variable_list forward(AutogradContext* context, const Variable& residual_in, const Optional& branch_in, const Optional& residual_scale,
-                               const Optional& residual_bias, const Optional& branch_scale, const Optional& branch_bias, const Optional& weight_in, double eps,
-                               at::ScalarType out) {
+  static variable_list forward(AutogradContext* context, const Variable& residual_in, const Optional& branch_in,
+                               const Optional& residual_scale, const Optional& residual_bias, const Optional& branch_scale,
+                               const Optional& branch_bias, const Optional& weight_in, double eps, at::ScalarType out) {
     const auto residual = residual_in.contiguous();
     const auto branch = branch_in ? branch_in->contiguous() : at::Tensor();
-    const ResidualScale scale{or_undefined(residual_scale), or_undefined(residual_bias), or_undefined(branch_scale), or_undefined(branch_bias)};
+    const ResidualScale scale{or_undefined(residual_scale), or_undefined(residual_bias), or_undefined(branch_scale),
+                              or_undefined(branch_bias)};
     const auto weight = or_undefined(weight_in);
     const bool is_bf16 = branch.defined() ? branch.scalar_type() == at::kBFloat16 : out == at::kBFloat16;
     auto p = problem_of(residual, branch, scale, weight, eps, is_bf16);
@@ -83,17 +84,25 @@ struct JoinNormFunction : torch::autograd::Function<JoinNormFunction> {
     p.grad_residual = grad_residual.data_ptr<float>();
     p.grad_branch = grad_branch.defined() ? grad_branch.data_ptr() : nullptr;
     const auto sums = cpu::sum_over_rows(p.rows, cpu::kJoinNormSums * p.width, [&](int64_t begin, int64_t end, float* out) {
-      cpu::row_kernels().join_norm_backward(p, begin, end, out);
-    }).view({cpu::kJoinNormSums, p.width});
+                        cpu::row_kernels().join_norm_backward(p, begin, end, out);
+                      }).view({cpu::kJoinNormSums, p.width});
     const auto sum = [&](int which, const at::Tensor& of) { return of.defined() ? sums[which] : at::Tensor(); };
-    return {grad_residual, grad_branch, sum(cpu::kGradResidualScale, saved[2]), sum(cpu::kGradResidualBias, saved[3]),
-            sum(cpu::kGradBranchScale, saved[4]), sum(cpu::kGradBranchBias, saved[5]), sum(cpu::kGradWeight, weight), Variable(), Variable()};
+    return {grad_residual,
+            grad_branch,
+            sum(cpu::kGradResidualScale, saved[2]),
+            sum(cpu::kGradResidualBias, saved[3]),
+            sum(cpu::kGradBranchScale, saved[4]),
+            sum(cpu::kGradBranchBias, saved[5]),
+            sum(cpu::kGradWeight, weight),
+            Variable(),
+            Variable()};
   }
 };
 
-variable_list join_norm(const at::Tensor& residual, const at::Tensor& branch, const ResidualScale& s, const at::Tensor& weight, double eps, at::ScalarType out) {
-  return JoinNormFunction::apply(residual, if_defined(branch), if_defined(s.residual_scale), if_defined(s.residual_bias), if_defined(s.branch_scale),
-                                 if_defined(s.branch_bias), if_defined(weight), eps, out);
+variable_list join_norm(const at::Tensor& residual, const at::Tensor& branch, const ResidualScale& s, const at::Tensor& weight, double eps,
+                        at::ScalarType out) {
+  return JoinNormFunction::apply(residual, if_defined(branch), if_defined(s.residual_scale), if_defined(s.residual_bias),
+                                 if_defined(s.branch_scale), if_defined(s.branch_bias), if_defined(weight), eps, out);
 }
 
 // The residual stream and all vectors are fp32, the branch fp32 or bf16.

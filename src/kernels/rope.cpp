@@ -12,7 +12,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-cpu::SplitRotateProblem problem_of(const at::Tensor& packed, int64_t heads, int64_t kv_heads, int64_t head_dim, const at::Tensor& cosine, const at::Tensor& sine) {
+cpu::SplitRotateProblem problem_of(const at::Tensor& packed, int64_t heads, int64_t kv_heads, int64_t head_dim, const at::Tensor& cosine,
+                                   const at::Tensor& sine) {
   cpu::SplitRotateProblem p{};
   p.rows = packed.size(0) * packed.size(1);
   p.heads = heads;
@@ -28,8 +29,8 @@ cpu::SplitRotateProblem problem_of(const at::Tensor& packed, int64_t heads, int6
 
 // Saves only the table; the gradient turns the other way.
 struct SplitRotateFunction : torch::autograd::Function<SplitRotateFunction> {
-  static variable_list forward(AutogradContext* context, const Variable& packed_in, int64_t heads, int64_t kv_heads, int64_t head_dim, const at::Tensor& cosine,
-                               const at::Tensor& sine) {
+  static variable_list forward(AutogradContext* context, const Variable& packed_in, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                               const at::Tensor& cosine, const at::Tensor& sine) {
     const auto packed = packed_in.contiguous();
     auto p = problem_of(packed, heads, kv_heads, head_dim, cosine, sine);
     const int64_t batch = packed.size(0), seq = packed.size(1);
@@ -65,7 +66,8 @@ at::Tensor rotate(const at::Tensor& x, const RotaryTable& table) { return refere
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> split_and_rotate(const at::Tensor& packed, int64_t heads, int64_t kv_heads, int64_t head_dim,
                                                                 const RotaryTable& table) {
-  if (!cpu::takes(packed) || table.cosine.scalar_type() != at::kFloat) return reference::split_and_rotate(packed, heads, kv_heads, head_dim, table);
+  if (!cpu::takes(packed) || table.cosine.scalar_type() != at::kFloat)
+    return reference::split_and_rotate(packed, heads, kv_heads, head_dim, table);
   const auto parts = SplitRotateFunction::apply(packed, heads, kv_heads, head_dim, table.cosine.contiguous(), table.sine.contiguous());
   return {parts[0], parts[1], parts[2]};
 }

@@ -10,12 +10,15 @@ namespace {
 constexpr int64_t kGrain = 16384;
 
 bool is_fused(const at::Tensor& master, const at::Tensor& other) {
-  return master.is_cpu() && master.scalar_type() == at::kFloat && other.scalar_type() == at::kFloat && master.is_contiguous() && other.is_contiguous();
+  return master.is_cpu() && master.scalar_type() == at::kFloat && other.scalar_type() == at::kFloat && master.is_contiguous() &&
+         other.is_contiguous();
 }
 
 // Where the bf16 copy goes, or null.
 uint16_t* narrow_of(const at::Tensor& master, const at::Tensor& value) {
-  return value.scalar_type() == at::kBFloat16 && value.is_contiguous() && value.numel() == master.numel() ? static_cast<uint16_t*>(value.data_ptr()) : nullptr;
+  return value.scalar_type() == at::kBFloat16 && value.is_contiguous() && value.numel() == master.numel()
+             ? static_cast<uint16_t*>(value.data_ptr())
+             : nullptr;
 }
 
 void publish(const at::Tensor& master, at::Tensor& value) {
@@ -25,10 +28,23 @@ void publish(const at::Tensor& master, at::Tensor& value) {
 }  // namespace
 
 void adamw_update(at::Tensor master, const at::Tensor& grad, at::Tensor first, at::Tensor second, at::Tensor value, const AdamwStep& s) {
-  const double correction1 = 1 - std::pow(s.beta1, static_cast<double>(s.step)), correction2 = 1 - std::pow(s.beta2, static_cast<double>(s.step));
+  const double correction1 = 1 - std::pow(s.beta1, static_cast<double>(s.step)),
+               correction2 = 1 - std::pow(s.beta2, static_cast<double>(s.step));
   if (is_fused(master, grad)) {
-    const cpu::AdamwProblem p{master.numel(), master.data_ptr<float>(), first.data_ptr<float>(), second.data_ptr<float>(), grad.const_data_ptr<float>(),
-                              narrow_of(master, value), s.lr, s.beta1, s.beta2, s.eps, s.weight_decay, s.gradient_scale, correction1, correction2};
+    const cpu::AdamwProblem p{master.numel(),
+                              master.data_ptr<float>(),
+                              first.data_ptr<float>(),
+                              second.data_ptr<float>(),
+                              grad.const_data_ptr<float>(),
+                              narrow_of(master, value),
+                              s.lr,
+                              s.beta1,
+                              s.beta2,
+                              s.eps,
+                              s.weight_decay,
+                              s.gradient_scale,
+                              correction1,
+                              correction2};
     cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().adamw(p, begin, end); });
     return;
   }
@@ -43,7 +59,9 @@ void adamw_update(at::Tensor master, const at::Tensor& grad, at::Tensor first, a
 at::Tensor momentum_update(at::Tensor momentum, const at::Tensor& grad, double mu, double gradient_scale, bool nesterov) {
   if (is_fused(momentum, grad)) {
     auto direction = at::empty_like(momentum);
-    const cpu::MomentumProblem p{momentum.numel(), momentum.data_ptr<float>(), grad.const_data_ptr<float>(), direction.data_ptr<float>(), mu, gradient_scale, nesterov};
+    const cpu::MomentumProblem p{
+        momentum.numel(), momentum.data_ptr<float>(), grad.const_data_ptr<float>(), direction.data_ptr<float>(), mu, gradient_scale,
+        nesterov};
     cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().momentum(p, begin, end); });
     return direction;
   }
@@ -53,7 +71,8 @@ at::Tensor momentum_update(at::Tensor momentum, const at::Tensor& grad, double m
 
 void apply_direction(at::Tensor master, const at::Tensor& direction, at::Tensor value, double keep, double step) {
   if (is_fused(master, direction)) {
-    const cpu::ApplyProblem p{master.numel(), master.data_ptr<float>(), direction.const_data_ptr<float>(), narrow_of(master, value), keep, step};
+    const cpu::ApplyProblem p{
+        master.numel(), master.data_ptr<float>(), direction.const_data_ptr<float>(), narrow_of(master, value), keep, step};
     cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().apply(p, begin, end); });
     return;
   }

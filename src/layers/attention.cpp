@@ -30,7 +30,8 @@ struct AttentionFunction : Function<AttentionFunction> {
 };
 
 // The plain composition with the softmax in fp32, differentiated by autograd: see kernels/fp32_islands.h.
-at::Tensor attention_with_fp32_softmax(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const at::Tensor& visible_from) {
+at::Tensor attention_with_fp32_softmax(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+                                       const at::Tensor& visible_from) {
   const int64_t groups = q.size(2) / k.size(2), seq = q.size(1);
   const auto heads_first = [&](const at::Tensor& x, int64_t repeats) { return x.transpose(1, 2).repeat_interleave(repeats, 1); };
   auto scores = at::matmul(heads_first(q, 1), heads_first(k, groups).transpose(2, 3)) * scale;  // [batch, heads, seq, seq]

@@ -19,7 +19,7 @@ struct CcaAttention {
   kernels::CcaShape shape;
   int64_t window;  // 0 = unlimited
   RotarySettings rotary;
-  Parameter *q, *k;                         // [heads * head_dim, hidden], [kv_heads * head_dim, hidden]
+  Parameter *q, *k;                          // [heads * head_dim, hidden], [kv_heads * head_dim, hidden]
   Parameter *current_value, *delayed_value;  // each [kv_heads * head_dim / 2, hidden]
   Parameter *depthwise_weight, *depthwise_bias, *grouped_weight, *grouped_bias, *temperature;
   Parameter* o;  // [hidden, heads * head_dim]

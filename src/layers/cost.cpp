@@ -11,7 +11,8 @@ Cost& Cost::operator+=(const Cost& other) {
 }
 
 Cost linear_cost(int64_t tokens, int64_t in, int64_t out, int64_t element_bytes, bool saves_input) {
-  const auto t = static_cast<double>(tokens), i = static_cast<double>(in), o = static_cast<double>(out), b = static_cast<double>(element_bytes);
+  const auto t = static_cast<double>(tokens), i = static_cast<double>(in), o = static_cast<double>(out),
+             b = static_cast<double>(element_bytes);
   return {2 * t * i * o, i * o * b, t * (i + o) * b, saves_input ? t * i * b : 0};
 }
 

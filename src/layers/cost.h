@@ -10,17 +10,18 @@
 namespace ingot::layers {
 
 struct Cost {
-  double flops = 0;          // forward, for the stated number of tokens
-  double weight_bytes = 0;   // weights read once
+  double flops = 0;             // forward, for the stated number of tokens
+  double weight_bytes = 0;      // weights read once
   double activation_bytes = 0;  // activations read and written by the forward pass
-  double saved_bytes = 0;    // kept for backward without recomputation
+  double saved_bytes = 0;       // kept for backward without recomputation
   Cost& operator+=(const Cost& other);
 };
 inline Cost operator+(Cost a, const Cost& b) { return a += b; }
 
 constexpr double kBackwardFactor = 2;  // backward FLOPs = 2 x forward
 inline constexpr const char* kMfuConvention =
-    "MFU = model FLOP/s over this machine's measured GEMM peak; multiply-add = 2, causal attention counted once, active experts only, recompute not counted";
+    "MFU = model FLOP/s over this machine's measured GEMM peak; multiply-add = 2, causal attention counted once, active experts only, "
+    "recompute not counted";
 
 /// A product with a weight [out, in] for `tokens` rows of `element_bytes` each; keeps its input for backward when `saves_input`.
 Cost linear_cost(int64_t tokens, int64_t in, int64_t out, int64_t element_bytes, bool saves_input = true);

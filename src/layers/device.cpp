@@ -11,7 +11,8 @@ int64_t gpus() { return at::hasCUDA() ? at::detail::getCUDAHooks().deviceCount()
 
 at::Device device_named(const std::string& name) {
   const bool gpu = gpus() > 0;
-  if (name == "cuda" && !gpu) throw base::ConfigError("train.device = cuda, but this program sees no GPU; run ingot doctor, or set train.device = cpu");
+  if (name == "cuda" && !gpu)
+    throw base::ConfigError("train.device = cuda, but this program sees no GPU; run ingot doctor, or set train.device = cpu");
   return name == "cpu" || !gpu ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
 }
 

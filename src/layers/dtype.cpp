@@ -7,14 +7,20 @@
 namespace ingot::layers {
 namespace {
 
-constexpr std::pair<tensor::DType, at::ScalarType> kPairs[] = {
-    {tensor::DType::fp64, at::kDouble},   {tensor::DType::fp32, at::kFloat},
-    {tensor::DType::bf16, at::kBFloat16}, {tensor::DType::fp16, at::kHalf},
-    {tensor::DType::fp8_e4m3, at::kFloat8_e4m3fn}, {tensor::DType::fp8_e5m2, at::kFloat8_e5m2},
-    {tensor::DType::int64, at::kLong},    {tensor::DType::int32, at::kInt},
-    {tensor::DType::int16, at::kShort},   {tensor::DType::int8, at::kChar},
-    {tensor::DType::uint8, at::kByte},    {tensor::DType::boolean, at::kBool},
-    {tensor::DType::complex64, at::kComplexFloat}, {tensor::DType::complex128, at::kComplexDouble}};
+constexpr std::pair<tensor::DType, at::ScalarType> kPairs[] = {{tensor::DType::fp64, at::kDouble},
+                                                               {tensor::DType::fp32, at::kFloat},
+                                                               {tensor::DType::bf16, at::kBFloat16},
+                                                               {tensor::DType::fp16, at::kHalf},
+                                                               {tensor::DType::fp8_e4m3, at::kFloat8_e4m3fn},
+                                                               {tensor::DType::fp8_e5m2, at::kFloat8_e5m2},
+                                                               {tensor::DType::int64, at::kLong},
+                                                               {tensor::DType::int32, at::kInt},
+                                                               {tensor::DType::int16, at::kShort},
+                                                               {tensor::DType::int8, at::kChar},
+                                                               {tensor::DType::uint8, at::kByte},
+                                                               {tensor::DType::boolean, at::kBool},
+                                                               {tensor::DType::complex64, at::kComplexFloat},
+                                                               {tensor::DType::complex128, at::kComplexDouble}};
 
 }  // namespace
 

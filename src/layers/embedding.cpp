@@ -6,7 +6,8 @@ namespace ingot::layers {
 namespace {
 
 struct EmbeddingFunction : Function<EmbeddingFunction> {
-  static Variable forward(AutogradContext* context, const Variable& table_value, const at::Tensor& ids, Parameter* table, at::ScalarType dtype) {
+  static Variable forward(AutogradContext* context, const Variable& table_value, const at::Tensor& ids, Parameter* table,
+                          at::ScalarType dtype) {
     remember(context, "table", table);
     context->save_for_backward({ids});
     return table_value.index_select(0, ids.reshape(-1)).to(dtype).view({ids.size(0), ids.size(1), -1});

@@ -33,7 +33,7 @@ struct ExpertsFunction : Function<ExpertsFunction> {
     const auto dtype = gate_up_value.scalar_type();
     const auto dispatch = sort_by_expert(choice, gate_up_value.size(0));
     const auto tokens = top_k == 1 ? dispatch.slots : dispatch.slots.div(top_k, "floor");
-    const auto rows = x.index_select(0, tokens).to(dtype);      // [routed, hidden]
+    const auto rows = x.index_select(0, tokens).to(dtype);  // [routed, hidden]
     const auto slot_weight = weight.index_select(0, dispatch.slots);
     auto pre = at::empty({rows.size(0), gate_up_value.size(1)}, rows.options());
     auto routed = at::empty({rows.size(0), x.size(1)}, rows.options());

@@ -49,7 +49,9 @@ struct HeadLossFunction : Function<HeadLossFunction> {
 
 }  // namespace
 
-int64_t head_chunk_rows(int64_t rows, int64_t vocab) { return std::clamp<int64_t>(kChunkBytes / (4 * vocab), 16, std::max<int64_t>(16, rows)); }
+int64_t head_chunk_rows(int64_t rows, int64_t vocab) {
+  return std::clamp<int64_t>(kChunkBytes / (4 * vocab), 16, std::max<int64_t>(16, rows));
+}
 
 at::Tensor logits_of(const at::Tensor& hidden, const Parameter& weight) {
   const at::NoGradGuard no_grad;

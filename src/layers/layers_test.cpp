@@ -36,7 +36,8 @@ TEST(Linear, side_by_side_weights_give_the_products_and_gradients_of_each) {
   auto &a = add(list, "a", {5, 7}, 1), &b = add(list, "b", {3, 7}, 2);
   const auto x = random({2, 4, 7}, 3).set_requires_grad(true), upstream = random({2, 4, 8}, 4);
   for (int microbatch = 0; microbatch < 2; ++microbatch) backward((linear(x, {&a, &b}) * upstream).sum());
-  const auto y = x.detach().clone().set_requires_grad(true), wa = a.value.detach().clone().set_requires_grad(true), wb = b.value.detach().clone().set_requires_grad(true);
+  const auto y = x.detach().clone().set_requires_grad(true), wa = a.value.detach().clone().set_requires_grad(true),
+             wb = b.value.detach().clone().set_requires_grad(true);
   backward((at::cat({at::matmul(y, wa.t()), at::matmul(y, wb.t())}, -1) * upstream).sum());
   expect_close(x.grad(), 2 * y.grad());
   expect_close(a.grad, 2 * wa.grad());  // two microbatches add up
@@ -55,7 +56,8 @@ TEST(HeadLoss, equals_cross_entropy_of_the_whole_logits_with_all_gradients) {
   const auto loss = head_loss(hidden, weight, targets, 0.125);
   backward(loss);
   const auto h = hidden.detach().clone().set_requires_grad(true), w = weight.value.detach().clone().set_requires_grad(true);
-  const auto expected = at::cross_entropy_loss(at::matmul(h, w.t()).view({93, 101}), targets.view({93}), {}, at::Reduction::Sum, -100) * 0.125;
+  const auto expected =
+      at::cross_entropy_loss(at::matmul(h, w.t()).view({93, 101}), targets.view({93}), {}, at::Reduction::Sum, -100) * 0.125;
   backward(expected);
   expect_close(loss.detach(), expected.detach());
   expect_close(hidden.grad(), h.grad());
@@ -74,8 +76,8 @@ TEST(Embedding, repeated_ids_add_up_in_the_gradient) {
 }
 
 // The oracle: every slot on its own, by autograd.
-at::Tensor experts_one_by_one(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, const at::Tensor& gate_up, const at::Tensor& down, int64_t top_k,
-                              SkipOutput skip) {
+at::Tensor experts_one_by_one(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, const at::Tensor& gate_up,
+                              const at::Tensor& down, int64_t top_k, SkipOutput skip) {
   std::vector<at::Tensor> rows;
   for (int64_t token = 0; token < x.size(0); ++token) {
     auto sum = 0 * x[token];

@@ -10,7 +10,8 @@ using Weights = std::vector<Parameter*>;
 
 struct LinearFunction : Function<LinearFunction> {
   // The list of weights is passed by value into the context: its parameters live as long as the model.
-  static Variable forward(AutogradContext* context, const Variable& x, const Variable& /*first_weight: ties the graph*/, const Weights& weights) {
+  static Variable forward(AutogradContext* context, const Variable& x, const Variable& /*first_weight: ties the graph*/,
+                          const Weights& weights) {
     std::vector<int64_t> addresses;
     int64_t out_features = 0;
     for (auto* weight : weights) {

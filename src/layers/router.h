@@ -11,17 +11,17 @@ namespace ingot::layers {
 struct RouterParameters {
   Parameter *down_weight, *down_bias;  // [router_hidden, hidden], [router_hidden]
   Parameter* state_scale;              // [router_hidden]; null in the first layer, which has no state before it
-  Parameter *norm_weight;              // [router_hidden]
+  Parameter* norm_weight;              // [router_hidden]
   Parameter *fc1_weight, *fc1_bias, *fc2_weight, *fc2_bias;
-  Parameter* out_weight;               // [classes, router_hidden]; classes = experts, plus one when tokens may skip
-  Parameter* balancing_bias;           // [classes], a buffer
+  Parameter* out_weight;      // [classes, router_hidden]; classes = experts, plus one when tokens may skip
+  Parameter* balancing_bias;  // [classes], a buffer
 };
 
 struct Routing {
-  at::Tensor state;    // [tokens, router_hidden], for the next layer's router
-  at::Tensor logits;   // [tokens, classes]
-  at::Tensor weight;   // [tokens] probability of the chosen class, differentiable
-  at::Tensor choice;   // int64 [tokens]
+  at::Tensor state;   // [tokens, router_hidden], for the next layer's router
+  at::Tensor logits;  // [tokens, classes]
+  at::Tensor weight;  // [tokens] probability of the chosen class, differentiable
+  at::Tensor choice;  // int64 [tokens]
 };
 
 /// x [tokens, hidden], previous_state [tokens, router_hidden] or undefined.

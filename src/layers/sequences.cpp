@@ -43,7 +43,8 @@ const kernels::RotaryTable& Sequences::rotary(const RotarySettings& settings, at
   if (Fp32Islands::active()) {
     // Twice side by side, as transformers has them: the last bit of a vectorised cosine depends on where an element lies.
     const auto twice = at::cat({angles, angles}, -1);
-    return rotary_[settings] = {twice.cos().narrow(-1, 0, settings.rotated / 2).to(wide), twice.sin().narrow(-1, 0, settings.rotated / 2).to(wide)};
+    return rotary_[settings] = {twice.cos().narrow(-1, 0, settings.rotated / 2).to(wide),
+                                twice.sin().narrow(-1, 0, settings.rotated / 2).to(wide)};
   }
   return rotary_[settings] = {angles.cos().to(wide), angles.sin().to(wide)};
 }

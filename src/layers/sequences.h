@@ -13,7 +13,7 @@ namespace ingot::layers {
 /// Rotary frequencies of one kind of layer.
 struct RotarySettings {
   double base = 10000;
-  int64_t rotated = 0;   // channels of a head that turn; even
+  int64_t rotated = 0;  // channels of a head that turn; even
   // Llama 3's stretching of low frequencies; factor 1 = off.
   double factor = 1, low_frequency_factor = 1, high_frequency_factor = 4;
   int64_t original_positions = 8192;

@@ -10,7 +10,7 @@ namespace ingot::layers {
 struct SoftmaxAttention {
   int64_t heads, kv_heads, head_dim, window;  // window 0 = unlimited
   RotarySettings rotary;
-  Parameter *q, *k, *v, *o;                                                      // [heads * head_dim, hidden], …, [hidden, heads * head_dim]
+  Parameter *q, *k, *v, *o;  // [heads * head_dim, hidden], …, [hidden, heads * head_dim]
   Parameter *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr, *o_bias = nullptr;  // all or none
 
   /// x [batch, seq, hidden], normed -> [batch, seq, hidden]

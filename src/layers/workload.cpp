@@ -28,7 +28,12 @@ Operation& Workload::linear(ActivationId from, ActivationId to, std::vector<int6
   if (outs.empty()) outs = {output.width};
   for (size_t i = 0; i < outs.size(); ++i) {
     const auto cost = linear_cost(input.rows, input.width, outs[i], output.element_bytes, false);
-    Operation op{.kind = Operation::Kind::product, .name = "linear", .inputs = {from}, .outputs = {to}, .saved = {from}, .element_bytes = output.element_bytes};
+    Operation op{.kind = Operation::Kind::product,
+                 .name = "linear",
+                 .inputs = {from},
+                 .outputs = {to},
+                 .saved = {from},
+                 .element_bytes = output.element_bytes};
     op.rows = (input.rows + count - 1) / count;
     op.in = input.width;
     op.out = outs[i];
@@ -57,9 +62,13 @@ void Workload::attention(ActivationId qkv, ActivationId out, int64_t heads, int6
   operations_.push_back(std::move(op));
 }
 
-Operation& Workload::kernel(std::string name, std::vector<ActivationId> inputs, std::vector<ActivationId> outputs, std::vector<ActivationId> saved,
-                            int64_t rows, int64_t width) {
-  Operation op{.kind = Operation::Kind::kernel, .name = std::move(name), .inputs = std::move(inputs), .outputs = std::move(outputs), .saved = std::move(saved)};
+Operation& Workload::kernel(std::string name, std::vector<ActivationId> inputs, std::vector<ActivationId> outputs,
+                            std::vector<ActivationId> saved, int64_t rows, int64_t width) {
+  Operation op{.kind = Operation::Kind::kernel,
+               .name = std::move(name),
+               .inputs = std::move(inputs),
+               .outputs = std::move(outputs),
+               .saved = std::move(saved)};
   const auto& sized = activation(op.outputs.front());
   op.rows = rows > 0 ? rows : sized.rows;
   op.width = width > 0 ? width : sized.width;

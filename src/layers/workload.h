@@ -34,10 +34,10 @@ struct Operation {
   int64_t rows = 0, in = 0, out = 0, width = 0, count = 1;
   int64_t batch = 0, seq = 0, window = 0, heads = 0, kv_heads = 0, head_dim = 0;  // attention
 
-  double flops = 0;         // forward, by the convention of cost.h
-  double weight_bytes = 0;  // weights read once
+  double flops = 0;                                               // forward, by the convention of cost.h
+  double weight_bytes = 0;                                        // weights read once
   int64_t forward_scratch_bytes = 0, backward_scratch_bytes = 0;  // beside inputs, outputs and their gradients
-  bool repeated_in_backward = false;  // backward makes its output again
+  bool repeated_in_backward = false;                              // backward makes its output again
 };
 
 class Workload {

@@ -36,7 +36,9 @@ std::unique_ptr<Model> build(const ModelConfig& config, at::ScalarType dtype) {
   return model;
 }
 
-at::Tensor ids_of(int64_t batch, int64_t seq, int64_t salt) { return (at::arange(batch * seq, at::kLong) * 7919 + salt).remainder(50).view({batch, seq}); }
+at::Tensor ids_of(int64_t batch, int64_t seq, int64_t salt) {
+  return (at::arange(batch * seq, at::kLong) * 7919 + salt).remainder(50).view({batch, seq});
+}
 
 ForwardContext context_of(int64_t batch, int64_t seq, const at::Tensor& starts = {}) {
   ForwardContext context;
@@ -60,7 +62,8 @@ TEST_P(EveryFamily, packed_documents_are_what_they_are_alone) {
     for (const auto& [from, length] : documents) {
       auto alone_context = context_of(1, length);
       const auto alone = model->forward(ids.narrow(1, from, length), alone_context);
-      EXPECT_LT((packed.narrow(1, from, length) - alone).abs().max().item<double>(), dtype == at::kDouble ? 1e-10 : 2e-4) << "document at " << from;
+      EXPECT_LT((packed.narrow(1, from, length) - alone).abs().max().item<double>(), dtype == at::kDouble ? 1e-10 : 2e-4)
+          << "document at " << from;
     }
   }
 }
@@ -97,7 +100,8 @@ TEST_P(EveryFamily, recomputation_changes_no_bit_of_loss_or_gradients) {
     for (const auto mode : {Recompute::selective, Recompute::full}) {
       const auto again = train_once(*model, mode, 4);
       EXPECT_EQ(none.loss, again.loss);
-      for (size_t i = 0; i < none.gradients.size(); ++i) EXPECT_TRUE(at::equal(none.gradients[i], again.gradients[i])) << model->parameters().all()[i]->name;
+      for (size_t i = 0; i < none.gradients.size(); ++i)
+        EXPECT_TRUE(at::equal(none.gradients[i], again.gradients[i])) << model->parameters().all()[i]->name;
     }
   }
 }
@@ -106,7 +110,8 @@ TEST_P(EveryFamily, microbatches_add_up_to_the_batch) {
   auto model = build(tiny(GetParam()), at::kDouble);
   const auto whole = train_once(*model, Recompute::none, 4), halves = train_once(*model, Recompute::none, 2);
   EXPECT_NEAR(whole.loss, halves.loss, 1e-12);
-  for (size_t i = 0; i < whole.gradients.size(); ++i) EXPECT_LT((whole.gradients[i] - halves.gradients[i]).abs().max().item<double>(), 1e-12);
+  for (size_t i = 0; i < whole.gradients.size(); ++i)
+    EXPECT_LT((whole.gradients[i] - halves.gradients[i]).abs().max().item<double>(), 1e-12);
 }
 
 TEST_P(EveryFamily, gradients_agree_with_finite_differences) {
@@ -175,7 +180,11 @@ TEST(ImpossibleSizes, are_refused_with_sizes_that_would_work) {
   };
   using ::testing::HasSubstr;
   EXPECT_THAT(message([](auto& c) { c.heads = 5; }), HasSubstr("4 or 6 would work"));
-  EXPECT_THAT(message([](auto& c) { c.head_dim = 0; c.hidden = 23; }), HasSubstr("20 or 24 would work"));
+  EXPECT_THAT(message([](auto& c) {
+                c.head_dim = 0;
+                c.hidden = 23;
+              }),
+              HasSubstr("20 or 24 would work"));
   EXPECT_THAT(message([](auto& c) { c.top_k = 2; }), HasSubstr("one expert"));
   EXPECT_THAT(message([](auto& c) { c.rope_fraction = 0.4; }), HasSubstr("must be even"));
   EXPECT_THAT(message([](auto& c) { c.layer_types = {"slidng"}; }), HasSubstr("did you mean 'sliding'"));

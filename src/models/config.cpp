@@ -62,7 +62,8 @@ void check_common(const ModelConfig& c) {
   if (c.layers < 1 || c.hidden < 1 || c.vocab_size < 2 || c.heads < 1 || c.kv_heads < 1)
     throw ConfigError("model.layers, hidden, vocab_size, heads and kv_heads must be positive");
   // Far beyond any model, far below where products of two sizes overflow.
-  for (const int64_t size : {c.layers, c.hidden, c.vocab_size, c.heads, c.kv_heads, c.head_dim, c.ffn, c.experts, c.expert_ffn, c.router_hidden}) {
+  for (const int64_t size :
+       {c.layers, c.hidden, c.vocab_size, c.heads, c.kv_heads, c.head_dim, c.ffn, c.experts, c.expert_ffn, c.router_hidden}) {
     if (size > (int64_t{1} << 30)) throw ConfigError("a size of the model is {}; sizes above 2^30 are not possible", size);
   }
   if (c.head_dim == 0) require_multiple("hidden", c.hidden, c.heads, "model.heads, as model.head_dim is 0");
@@ -74,7 +75,8 @@ void check_common(const ModelConfig& c) {
   }
   const double rotated = static_cast<double>(c.resolved_head_dim()) * c.rope_fraction;
   if (static_cast<int64_t>(rotated) % 2 != 0)
-    throw ConfigError("model.rope_fraction = {} of a head of {} channels is {}, which must be even", c.rope_fraction, c.resolved_head_dim(), rotated);
+    throw ConfigError("model.rope_fraction = {} of a head of {} channels is {}, which must be even", c.rope_fraction, c.resolved_head_dim(),
+                      rotated);
   for (const int64_t id : {c.pad_id, c.bos_id, c.eos_id}) {
     if (id >= c.vocab_size) throw ConfigError("a special token has the id {}, but model.vocab_size is {}", id, c.vocab_size);
   }

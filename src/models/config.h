@@ -26,9 +26,9 @@ struct ModelConfig {
   bool attention_bias = false, mlp_bias = false;
 
   int64_t experts = 8, top_k = 1, expert_ffn = 256, router_hidden = 64;
-  bool skip_class = true;                // one more class than experts: the token skips the mixture
-  std::string skip_output = "zero";      // zero, identity (p * x)
-  double skip_bias = -1;                 // initial balancing bias of the skip class
+  bool skip_class = true;            // one more class than experts: the token skips the mixture
+  std::string skip_output = "zero";  // zero, identity (p * x)
+  double skip_bias = -1;             // initial balancing bias of the skip class
 
   double init_deviation = 0.02;
   int64_t pad_id = 0, bos_id = 2, eos_id = 1;  // -1 = none

@@ -30,15 +30,18 @@ void check_tensors(const Model& model, const checkpoint::SafetensorsReader& read
   for (const auto& p : model.parameters().all()) {
     if (!reader.contains(p->name)) problems.push_back(fmt::format("{} is missing", p->name));
     else if (reader.tensor(p->name).shape != p->shape)
-      problems.push_back(fmt::format("{} has shape {}, the config asks for {}", p->name, tensor::to_string(reader.tensor(p->name).shape), tensor::to_string(p->shape)));
+      problems.push_back(fmt::format("{} has shape {}, the config asks for {}", p->name, tensor::to_string(reader.tensor(p->name).shape),
+                                     tensor::to_string(p->shape)));
   }
   for (const auto& stored : reader.tensors()) {
-    if (!model.parameters().find(stored.name) && !is_tied_copy(model, stored.name)) problems.push_back(fmt::format("{} is not part of a {} model", stored.name, model.config().family));
+    if (!model.parameters().find(stored.name) && !is_tied_copy(model, stored.name))
+      problems.push_back(fmt::format("{} is not part of a {} model", stored.name, model.config().family));
   }
   if (problems.empty()) return;
   const size_t shown = std::min<size_t>(problems.size(), 10);
   throw ModelError("the weights in {} do not fit its config.json ({} problems):\n  {}{}", folder.string(), problems.size(),
-                   fmt::join(problems.begin(), problems.begin() + static_cast<int64_t>(shown), "\n  "), shown < problems.size() ? "\n  …" : "");
+                   fmt::join(problems.begin(), problems.begin() + static_cast<int64_t>(shown), "\n  "),
+                   shown < problems.size() ? "\n  …" : "");
 }
 
 }  // namespace
@@ -58,7 +61,8 @@ ModelConfig read_hugging_face_config(const fs::path& folder) {
     }
     known.push_back(family.hugging_face_type);
   }
-  throw ModelError("{}: model_type '{}' is not supported; {} are{}", path.string(), type, base::join(known, " and "), base::did_you_mean(type, known));
+  throw ModelError("{}: model_type '{}' is not supported; {} are{}", path.string(), type, base::join(known, " and "),
+                   base::did_you_mean(type, known));
 }
 
 void load_hugging_face_weights(Model& model, const fs::path& folder) {
@@ -77,10 +81,13 @@ std::unique_ptr<Model> load_hugging_face_model(const fs::path& folder, at::Scala
   return model;
 }
 
-void save_hugging_face(const Model& model, const fs::path& folder, tensor::DType dtype, const ValueOf& value_of, int64_t shard_limit_bytes) {
+void save_hugging_face(const Model& model, const fs::path& folder, tensor::DType dtype, const ValueOf& value_of,
+                       int64_t shard_limit_bytes) {
   const auto& config = model.config();
   json document = family_named(config.family).to_hugging_face(config);
-  document["dtype"] = document["torch_dtype"] = dtype == tensor::DType::bf16 ? "bfloat16" : dtype == tensor::DType::fp64 ? "float64" : "float32";
+  document["dtype"] = document["torch_dtype"] = dtype == tensor::DType::bf16   ? "bfloat16"
+                                                : dtype == tensor::DType::fp64 ? "float64"
+                                                                               : "float32";
   base::make_directories(folder);
   base::write_file_atomically(folder / "config.json", document.dump(2) + "\n");
   json generation = {{"_from_model_config", true}};

@@ -8,7 +8,9 @@ namespace ingot::models {
 using base::ModelError;
 using nlohmann::json;
 
-bool HuggingFaceFields::has(const std::string& name) const { return json_.is_object() && json_.contains(name) && !json_.at(name).is_null(); }
+bool HuggingFaceFields::has(const std::string& name) const {
+  return json_.is_object() && json_.contains(name) && !json_.at(name).is_null();
+}
 
 int64_t HuggingFaceFields::integer(const std::string& name) const {
   if (!has(name)) throw ModelError("{}: the field {} is missing", origin(), name);
@@ -104,7 +106,8 @@ void HuggingFaceFields::read_rope(ModelConfig& config, const json& rope) const {
   config.rope_fraction = fields.number("partial_rotary_factor", 1);
   const auto type = fields.text("rope_type", fields.text("type", "default"));
   if (type == "default") return;
-  if (type != "linear" && type != "llama3") throw ModelError("{}: rope_type '{}' is not supported; default, linear and llama3 are", origin(), type);
+  if (type != "linear" && type != "llama3")
+    throw ModelError("{}: rope_type '{}' is not supported; default, linear and llama3 are", origin(), type);
   config.rope_scaling = type;
   config.rope_factor = fields.number("factor");
   if (type == "linear") return;
@@ -127,10 +130,21 @@ json hugging_face_rope(const ModelConfig& c, double base) {
 
 json common_hugging_face_config(const ModelConfig& c) {
   const auto id = [](int64_t value) { return value < 0 ? json() : json(value); };
-  return {{"vocab_size", c.vocab_size}, {"hidden_size", c.hidden}, {"num_hidden_layers", c.layers}, {"num_attention_heads", c.heads},
-          {"num_key_value_heads", c.kv_heads}, {"head_dim", c.resolved_head_dim()}, {"rms_norm_eps", c.norm_eps},
-          {"tie_word_embeddings", c.tie_embeddings}, {"max_position_embeddings", c.max_positions}, {"initializer_range", c.init_deviation},
-          {"attention_dropout", 0.0}, {"use_cache", true}, {"pad_token_id", id(c.pad_id)}, {"bos_token_id", id(c.bos_id)}, {"eos_token_id", id(c.eos_id)}};
+  return {{"vocab_size", c.vocab_size},
+          {"hidden_size", c.hidden},
+          {"num_hidden_layers", c.layers},
+          {"num_attention_heads", c.heads},
+          {"num_key_value_heads", c.kv_heads},
+          {"head_dim", c.resolved_head_dim()},
+          {"rms_norm_eps", c.norm_eps},
+          {"tie_word_embeddings", c.tie_embeddings},
+          {"max_position_embeddings", c.max_positions},
+          {"initializer_range", c.init_deviation},
+          {"attention_dropout", 0.0},
+          {"use_cache", true},
+          {"pad_token_id", id(c.pad_id)},
+          {"bos_token_id", id(c.bos_id)},
+          {"eos_token_id", id(c.eos_id)}};
 }
 
 layers::RotarySettings rotary_settings(const ModelConfig& c, int64_t layer) {

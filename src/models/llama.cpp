@@ -27,12 +27,16 @@ class Llama : public Model {
   explicit Llama(const ModelConfig& config) : Model(config) {
     if (config.ffn < 1) throw base::ConfigError("model.ffn = {} must be positive for the llama family", config.ffn);
     const int64_t hidden = config.hidden;
-    embedding_ = &parameters_.add({.name = "model.embed_tokens.weight", .shape = {config.vocab_size, hidden}, .kind = Parameter::Kind::embedding,
+    embedding_ = &parameters_.add({.name = "model.embed_tokens.weight",
+                                   .shape = {config.vocab_size, hidden},
+                                   .kind = Parameter::Kind::embedding,
                                    .initial = tensor::Initial::normal(config.init_deviation)});
     for (int64_t layer = 0; layer < config.layers; ++layer) blocks_.push_back(declare_block(layer));
     norm_ = &vector("model.norm.weight", hidden, 1);
     head_ = config.tie_embeddings ? embedding_
-                                  : &parameters_.add({.name = "lm_head.weight", .shape = {config.vocab_size, hidden}, .kind = Parameter::Kind::head,
+                                  : &parameters_.add({.name = "lm_head.weight",
+                                                      .shape = {config.vocab_size, hidden},
+                                                      .kind = Parameter::Kind::head,
                                                       .initial = tensor::Initial::normal(config.init_deviation)});
   }
 
@@ -89,7 +93,8 @@ class Llama : public Model {
   at::Tensor finish(const Stream& stream) override { return kernels::rms_norm(stream.residual, norm_->value, config_.norm_eps, dtype()); }
 
  private:
-  static layers::ActivationId describe_linear(layers::Workload& work, layers::ActivationId from, const std::vector<int64_t>& outs, bool biased) {
+  static layers::ActivationId describe_linear(layers::Workload& work, layers::ActivationId from, const std::vector<int64_t>& outs,
+                                              bool biased) {
     const int64_t width = std::accumulate(outs.begin(), outs.end(), int64_t{0});
     const auto product = work.narrow(width);
     work.linear(from, product, outs);
@@ -105,9 +110,15 @@ class Llama : public Model {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
     Block b{};
     b.attention_norm = &vector(prefix + "input_layernorm.weight", c.hidden, 1);
-    b.attention = {.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = d, .window = c.window_of(layer), .rotary = rotary_settings(c, layer),
-                   .q = &matrix(prefix + "self_attn.q_proj.weight", {q, c.hidden}), .k = &matrix(prefix + "self_attn.k_proj.weight", {kv, c.hidden}),
-                   .v = &matrix(prefix + "self_attn.v_proj.weight", {kv, c.hidden}), .o = &matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q})};
+    b.attention = {.heads = c.heads,
+                   .kv_heads = c.kv_heads,
+                   .head_dim = d,
+                   .window = c.window_of(layer),
+                   .rotary = rotary_settings(c, layer),
+                   .q = &matrix(prefix + "self_attn.q_proj.weight", {q, c.hidden}),
+                   .k = &matrix(prefix + "self_attn.k_proj.weight", {kv, c.hidden}),
+                   .v = &matrix(prefix + "self_attn.v_proj.weight", {kv, c.hidden}),
+                   .o = &matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q})};
     if (c.attention_bias) {
       b.attention.q_bias = &vector(prefix + "self_attn.q_proj.bias", q, 0);
       b.attention.k_bias = &vector(prefix + "self_attn.k_proj.bias", kv, 0);
@@ -145,7 +156,8 @@ ModelConfig from_hugging_face(const nlohmann::json& json) {
 nlohmann::json to_hugging_face(const ModelConfig& c) {
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     if (c.is_sliding(layer))
-      throw base::ConfigError("layer {} has a sliding window, which Hugging Face's llama does not know: this model cannot be exported", layer);
+      throw base::ConfigError("layer {} has a sliding window, which Hugging Face's llama does not know: this model cannot be exported",
+                              layer);
   }
   auto json = common_hugging_face_config(c);
   json["model_type"] = "llama";

@@ -52,14 +52,17 @@ at::Tensor Model::loss(const at::Tensor& ids, const at::Tensor& targets, double 
 
 at::Tensor Model::logits(const at::Tensor& hidden) const { return layers::logits_of(hidden, *head_); }
 
-void Model::describe_embedding(layers::Workload& work) const { work.kernel("embedding", {}, {work.wide(config_.hidden)}, {work.indices(work.tokens())}); }
+void Model::describe_embedding(layers::Workload& work) const {
+  work.kernel("embedding", {}, {work.wide(config_.hidden)}, {work.indices(work.tokens())});
+}
 
 void Model::describe_head(layers::Workload& work) const {
   const auto residual = work.enter(work.wide(config_.hidden)), hidden = work.narrow(config_.hidden);
   work.kernel("rms_norm", {residual}, {hidden}, {residual, work.wide(1)});
   // Logits, loss and both gradients of a chunk of rows while its logits exist (layers/head.h).
   const int64_t chunk = layers::head_chunk_rows(work.tokens(), config_.vocab_size), chunks = (work.tokens() + chunk - 1) / chunk;
-  const int64_t logits_bytes = chunk * config_.vocab_size * (work.wide_bytes() + (work.element_bytes() < work.wide_bytes() ? work.element_bytes() : 0));
+  const int64_t logits_bytes =
+      chunk * config_.vocab_size * (work.wide_bytes() + (work.element_bytes() < work.wide_bytes() ? work.element_bytes() : 0));
   const auto grad_hidden = work.narrow(config_.hidden), logits = work.wide(config_.vocab_size, std::min(chunk, work.tokens()));
   auto& products = work.linear(hidden, logits);
   products.name = "head";
@@ -96,13 +99,15 @@ double Model::training_flops_per_token(int64_t seq) const {
 }
 
 Parameter& Model::matrix(const std::string& name, tensor::Shape shape) {
-  return parameters_.add({.name = name, .shape = std::move(shape), .kind = Parameter::Kind::matrix,
+  return parameters_.add({.name = name,
+                          .shape = std::move(shape),
+                          .kind = Parameter::Kind::matrix,
                           .initial = tensor::Initial::normal(config_.init_deviation)});
 }
 
 Parameter& Model::vector(const std::string& name, int64_t size, double initial) {
-  return parameters_.add({.name = name, .shape = {size}, .kind = Parameter::Kind::vector, .initial = tensor::Initial::constant(initial),
-                          .keeps_fp32 = true});
+  return parameters_.add(
+      {.name = name, .shape = {size}, .kind = Parameter::Kind::vector, .initial = tensor::Initial::constant(initial), .keeps_fp32 = true});
 }
 
 }  // namespace ingot::models

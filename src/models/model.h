@@ -109,8 +109,8 @@ class Model {
 
 /// A model architecture. Adding one: a file with a Model subclass and a Family, and its line in families.cpp.
 struct Family {
-  std::string name;                 // in our configs
-  std::string hugging_face_type;    // "model_type" of its config.json
+  std::string name;                                      // in our configs
+  std::string hugging_face_type;                         // "model_type" of its config.json
   std::unique_ptr<Model> (*create)(const ModelConfig&);  // checks the config; allocates nothing
   ModelConfig (*from_hugging_face)(const nlohmann::json&);
   nlohmann::json (*to_hugging_face)(const ModelConfig&);

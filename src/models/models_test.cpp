@@ -57,11 +57,11 @@ TEST(PublishedModels, zaya1_base_flops_are_those_of_its_matrices_and_visible_pai
 }
 
 TEST(PublishedModels, llamas_have_the_number_of_parameters_that_hugging_face_counts) {
-  EXPECT_EQ(parameters_of(llama(32, 4096, 32, 32, 11008, 32000, false)), 6'738'415'616);    // Llama 2 7B
-  EXPECT_EQ(parameters_of(llama(40, 5120, 40, 40, 13824, 32000, false)), 13'015'864'320);   // Llama 2 13B
-  EXPECT_EQ(parameters_of(llama(32, 4096, 32, 8, 14336, 128256, false)), 8'030'261'248);    // Llama 3 8B
-  EXPECT_EQ(parameters_of(llama(80, 8192, 64, 8, 28672, 128256, false)), 70'553'706'496);   // Llama 3 70B
-  EXPECT_EQ(parameters_of(llama(16, 2048, 32, 8, 8192, 128256, true)), 1'235'814'400);      // Llama 3.2 1B
+  EXPECT_EQ(parameters_of(llama(32, 4096, 32, 32, 11008, 32000, false)), 6'738'415'616);   // Llama 2 7B
+  EXPECT_EQ(parameters_of(llama(40, 5120, 40, 40, 13824, 32000, false)), 13'015'864'320);  // Llama 2 13B
+  EXPECT_EQ(parameters_of(llama(32, 4096, 32, 8, 14336, 128256, false)), 8'030'261'248);   // Llama 3 8B
+  EXPECT_EQ(parameters_of(llama(80, 8192, 64, 8, 28672, 128256, false)), 70'553'706'496);  // Llama 3 70B
+  EXPECT_EQ(parameters_of(llama(16, 2048, 32, 8, 8192, 128256, true)), 1'235'814'400);     // Llama 3.2 1B
 }
 
 TEST(PublishedModels, llama_7b_flops_are_six_for_each_matrix_weight_and_twelve_for_each_visible_pair) {

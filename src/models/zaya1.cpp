@@ -35,14 +35,18 @@ class Zaya1 : public Model {
  public:
   explicit Zaya1(const ModelConfig& config) : Model(config) {
     check(config);
-    embedding_ = &parameters_.add({.name = "model.embed_tokens.weight", .shape = {config.vocab_size, config.hidden}, .kind = Parameter::Kind::embedding,
+    embedding_ = &parameters_.add({.name = "model.embed_tokens.weight",
+                                   .shape = {config.vocab_size, config.hidden},
+                                   .kind = Parameter::Kind::embedding,
                                    .initial = tensor::Initial::normal(config.init_deviation)});
     input_scale_ = &vector("model.input_hidden_states_scale", config.hidden, 1);
     input_bias_ = &vector("model.input_hidden_states_bias", config.hidden, 0);
     for (int64_t layer = 0; layer < config.layers; ++layer) blocks_.push_back(declare_block(layer));
     norm_ = &vector("model.norm.weight", config.hidden, 1);
     head_ = config.tie_embeddings ? embedding_
-                                  : &parameters_.add({.name = "lm_head.weight", .shape = {config.vocab_size, config.hidden}, .kind = Parameter::Kind::head,
+                                  : &parameters_.add({.name = "lm_head.weight",
+                                                      .shape = {config.vocab_size, config.hidden},
+                                                      .kind = Parameter::Kind::head,
                                                       .initial = tensor::Initial::normal(config.init_deviation)});
   }
 
@@ -70,7 +74,8 @@ class Zaya1 : public Model {
   void describe_block(int64_t layer, layers::Workload& work) const override {
     const auto& c = config_;
     const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d, latent = q + kv;
-    const auto residual = work.enter(work.wide(c.hidden)), normed = work.narrow(c.hidden), packed = work.narrow(q + 2 * kv), qkv = work.narrow(q + 2 * kv);
+    const auto residual = work.enter(work.wide(c.hidden)), normed = work.narrow(c.hidden), packed = work.narrow(q + 2 * kv),
+               qkv = work.narrow(q + 2 * kv);
     work.kernel("rms_norm", {residual}, {normed}, {residual, work.wide(1)});
     work.linear(normed, packed, {q, kv, kv / 2, kv / 2});
     auto& mix = work.kernel("cca_mix", {packed}, {qkv}, {packed, work.wide(latent)}, work.tokens() * (c.heads + c.kv_heads), d);
@@ -147,7 +152,8 @@ class Zaya1 : public Model {
     std::vector<layers::ActivationId> read = {projected};
     if (layer > 0) read.push_back(work.enter(work.wide(r)));
     // Saved: the state, the norm's output, and twice a biased product and its GELU; probabilities; one number per row; the choice.
-    auto& router = work.kernel("router", read, {state, work.wide(1)}, {state, work.wide(5 * r), work.wide(classes + 1), work.indices(work.tokens())});
+    auto& router =
+        work.kernel("router", read, {state, work.wide(1)}, {state, work.wide(5 * r), work.wide(classes + 1), work.indices(work.tokens())});
     router.flops = 2 * static_cast<double>(work.tokens()) * static_cast<double>(2 * r * r + r * classes);
   }
 
@@ -155,7 +161,8 @@ class Zaya1 : public Model {
   layers::ActivationId describe_experts(layers::Workload& work, layers::ActivationId x) const {
     const auto& c = config_;
     const int64_t slots = work.tokens() * c.top_k;
-    const auto rows = work.narrow(c.hidden, slots), gate_up = work.narrow(2 * c.expert_ffn, slots), activated = work.narrow(c.expert_ffn, slots);
+    const auto rows = work.narrow(c.hidden, slots), gate_up = work.narrow(2 * c.expert_ffn, slots),
+               activated = work.narrow(c.expert_ffn, slots);
     const auto routed = work.narrow(c.hidden, slots), out = work.narrow(c.hidden);
     work.kernel("expert_dispatch", {x}, {rows}, {x, work.wide(1, slots), work.indices(slots)});
     work.linear(rows, gate_up, {}, c.experts).saved = {gate_up};
@@ -192,8 +199,11 @@ class Zaya1 : public Model {
     const std::string mix = prefix + "self_attn.qkv_proj.", gate = prefix + "mlp.gate.";
     Block b{};
     b.attention_norm = &vector(prefix + "input_layernorm.weight", c.hidden, 1);
-    b.attention = {.shape = {c.heads, c.kv_heads, d}, .window = c.window_of(layer), .rotary = rotary_settings(c, layer),
-                   .q = &matrix(mix + "q_proj.weight", {q, c.hidden}), .k = &matrix(mix + "k_proj.weight", {kv, c.hidden}),
+    b.attention = {.shape = {c.heads, c.kv_heads, d},
+                   .window = c.window_of(layer),
+                   .rotary = rotary_settings(c, layer),
+                   .q = &matrix(mix + "q_proj.weight", {q, c.hidden}),
+                   .k = &matrix(mix + "k_proj.weight", {kv, c.hidden}),
                    .current_value = &matrix(mix + "v_proj_current.weight", {kv / 2, c.hidden}),
                    .delayed_value = &matrix(mix + "v_proj_delayed.weight", {kv / 2, c.hidden}),
                    .depthwise_weight = &convolution(mix + "conv_qk_depthwise.weight", {q + kv, 1, 2}),
@@ -205,13 +215,17 @@ class Zaya1 : public Model {
                    .o = &matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q})};
     b.after_attention = scales(prefix + "post_attention_residual_scale.");
     b.mixture_norm = &vector(prefix + "post_attention_layernorm.weight", c.hidden, 1);
-    b.router = {.down_weight = &router_matrix(gate + "down_proj.weight", {r, c.hidden}), .down_bias = &vector(gate + "down_proj.bias", r, 0),
+    b.router = {.down_weight = &router_matrix(gate + "down_proj.weight", {r, c.hidden}),
+                .down_bias = &vector(gate + "down_proj.bias", r, 0),
                 .state_scale = layer == 0 ? nullptr : &vector(gate + "router_states_scale", r, 1),
                 .norm_weight = &vector(gate + "router_mlp.norm.weight", r, 1),
-                .fc1_weight = &router_matrix(gate + "router_mlp.fc1.weight", {r, r}), .fc1_bias = &vector(gate + "router_mlp.fc1.bias", r, 0),
-                .fc2_weight = &router_matrix(gate + "router_mlp.fc2.weight", {r, r}), .fc2_bias = &vector(gate + "router_mlp.fc2.bias", r, 0),
+                .fc1_weight = &router_matrix(gate + "router_mlp.fc1.weight", {r, r}),
+                .fc1_bias = &vector(gate + "router_mlp.fc1.bias", r, 0),
+                .fc2_weight = &router_matrix(gate + "router_mlp.fc2.weight", {r, r}),
+                .fc2_bias = &vector(gate + "router_mlp.fc2.bias", r, 0),
                 .out_weight = &router_matrix(gate + "router_mlp.out_proj.weight", {classes, r}),
-                .balancing_bias = &parameters_.add({.name = gate + "balancing_biases", .shape = {classes}, .kind = Parameter::Kind::buffer, .keeps_fp32 = true})};
+                .balancing_bias = &parameters_.add(
+                    {.name = gate + "balancing_biases", .shape = {classes}, .kind = Parameter::Kind::buffer, .keeps_fp32 = true})};
     b.gate_up = &matrix(prefix + "mlp.experts.gate_up_proj", {c.experts, 2 * c.expert_ffn, c.hidden});
     b.down = &matrix(prefix + "mlp.experts.down_proj", {c.experts, c.hidden, c.expert_ffn});
     b.after_mixture = scales(prefix + "post_mlp_residual_scale.");
@@ -231,14 +245,16 @@ ModelConfig from_hugging_face(const nlohmann::json& json) {
   c.expert_ffn = fields.integer("moe_intermediate_size");
   c.router_hidden = fields.integer("router_hidden_size");
   for (const char* width : {"cca_time0", "cca_time1"}) {
-    if (fields.integer(width, 2) != 2) throw base::ModelError("{}: {} = {}, but only convolutions of width 2 exist", fields.origin(), width, fields.integer(width));
+    if (fields.integer(width, 2) != 2)
+      throw base::ModelError("{}: {} = {}, but only convolutions of width 2 exist", fields.origin(), width, fields.integer(width));
   }
   fields.refuse_unless("hidden_act", "silu");
   fields.refuse_if_true("attention_bias");
   fields.refuse_if_true("lm_head_bias");
   fields.read_layer_types(c, {{"hybrid", "full"}, {"hybrid_sliding", "sliding"}});
   fields.read_rope(c, fields.rope("hybrid"));
-  if (const auto sliding = fields.rope("hybrid_sliding"); sliding.is_object()) c.rope_base_sliding = HuggingFaceFields(sliding).number("rope_theta");
+  if (const auto sliding = fields.rope("hybrid_sliding"); sliding.is_object())
+    c.rope_base_sliding = HuggingFaceFields(sliding).number("rope_theta");
   return c;
 }
 

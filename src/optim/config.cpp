@@ -16,10 +16,12 @@ void declare_settings(base::SettingsTable& table, OptimizerConfig& c) {
   table.add("optimizer.momentum", c.momentum, NumberRange{0, 1}, "Muon");
   table.add("optimizer.nesterov", c.nesterov, "Muon: Nesterov momentum");
   table.add("optimizer.newton_schulz_steps", c.newton_schulz_steps, base::IntegerRange{1, 20}, "Muon");
-  table.add("optimizer.rms_match", c.rms_match, NumberRange{0, 100}, "Muon: update scaled by this * sqrt(max(rows, cols)), to match AdamW's size");
+  table.add("optimizer.rms_match", c.rms_match, NumberRange{0, 100},
+            "Muon: update scaled by this * sqrt(max(rows, cols)), to match AdamW's size");
   table.add("optimizer.schedule", c.schedule, {"constant", "linear", "cosine", "wsd"}, "after the warm-up; wsd = warm-up, stable, decay");
   table.add("optimizer.warmup_steps", c.warmup_steps, at_least(0), "steps of linear warm-up");
-  table.add("optimizer.final_lr_fraction", c.final_lr_fraction, NumberRange{0, 1}, "learning rate of the last step, as a share of the peak");
+  table.add("optimizer.final_lr_fraction", c.final_lr_fraction, NumberRange{0, 1},
+            "learning rate of the last step, as a share of the peak");
   table.add("optimizer.decay_fraction", c.decay_fraction, NumberRange{0, 1}, "wsd: share of the steps in the final decay");
   table.add("optimizer.balancing_lr", c.balancing_lr, NumberRange{0, 10}, "AdamW step of the routers' balancing biases; 0 = fixed");
   table.add("optimizer.balancing_beta1", c.balancing_beta1, NumberRange{0, 1}, "balancing biases");

@@ -24,7 +24,7 @@ struct OptimizerConfig {
   double decay_fraction = 0.2;  // wsd: share of the steps in the final decay
 
   double balancing_lr = 1e-3, balancing_beta1 = 0.9, balancing_beta2 = 0.999;  // of the routers' balancing biases
-  bool balance_skip = false;  // the skip class aims at an equal share too
+  bool balance_skip = false;                                                   // the skip class aims at an equal share too
 };
 
 void declare_settings(base::SettingsTable& table, OptimizerConfig& config);

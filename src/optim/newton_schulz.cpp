@@ -28,7 +28,8 @@ at::Tensor symmetric_product(const at::Tensor& p, const at::Tensor& q) {
     const int64_t rows = std::min(kBlock, m - from);
     auto strip = out.narrow(0, from, rows).narrow(1, from, m - from);
     at::mm_out(strip, p.narrow(0, from, rows), q.narrow(0, from, m - from).t());
-    if (from + rows < m) out.narrow(0, from + rows, m - from - rows).narrow(1, from, rows).copy_(strip.narrow(1, rows, m - from - rows).t());
+    if (from + rows < m)
+      out.narrow(0, from + rows, m - from - rows).narrow(1, from, rows).copy_(strip.narrow(1, rows, m - from - rows).t());
   }
   return out;
 }
@@ -104,6 +105,8 @@ std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, in
   return results;
 }
 
-at::Tensor newton_schulz(const at::Tensor& x, int64_t steps, const Quintic& quintic) { return newton_schulz(std::vector{x}, steps, quintic)[0]; }
+at::Tensor newton_schulz(const at::Tensor& x, int64_t steps, const Quintic& quintic) {
+  return newton_schulz(std::vector{x}, steps, quintic)[0];
+}
 
 }  // namespace ingot::optim

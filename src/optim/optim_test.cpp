@@ -26,7 +26,8 @@ at::Tensor iterated(at::Tensor x, int64_t steps) {
 }
 
 TEST(NewtonSchulz, every_form_and_shape_follows_the_definition) {
-  for (const auto& [rows, cols] : std::vector<std::pair<int, int>>{{1, 1}, {3, 17}, {40, 40}, {65, 50}, {300, 280}, {300, 130}, {270, 700}}) {
+  for (const auto& [rows, cols] :
+       std::vector<std::pair<int, int>>{{1, 1}, {3, 17}, {40, 40}, {65, 50}, {300, 280}, {300, 130}, {270, 700}}) {
     const auto x = random({rows, cols}, 1);
     const auto expected = iterated(x, 5);
     EXPECT_LT((newton_schulz(x, 5) - expected).abs().max().item<double>(), 1e-12) << rows << "x" << cols;

@@ -23,7 +23,10 @@ Optimizer::Optimizer(layers::ParameterList& parameters, const OptimizerConfig& c
       continue;
     }
     const bool narrow = p->value.scalar_type() == at::kBFloat16;
-    Slot slot{.parameter = p.get(), .master = narrow ? p->value.detach().to(at::kFloat) : p->value.detach(), .takes_muon = takes_muon(*p, config), .takes_decay = takes_decay(*p)};
+    Slot slot{.parameter = p.get(),
+              .master = narrow ? p->value.detach().to(at::kFloat) : p->value.detach(),
+              .takes_muon = takes_muon(*p, config),
+              .takes_decay = takes_decay(*p)};
     slot.first = at::zeros_like(slot.master);
     if (!slot.takes_muon) slot.second = at::zeros_like(slot.master);
     slots_.push_back(std::move(slot));
@@ -59,8 +62,9 @@ void Optimizer::step(double lr, double norm) {
 }
 
 void Optimizer::adamw(Slot& slot, double lr, double gradient_scale) {
-  kernels::adamw_update(slot.master, slot.parameter->grad, slot.first, slot.second, slot.parameter->value,
-                        {lr, config_.beta1, config_.beta2, config_.eps, slot.takes_decay ? config_.weight_decay : 0, gradient_scale, steps_done_});
+  kernels::adamw_update(
+      slot.master, slot.parameter->grad, slot.first, slot.second, slot.parameter->value,
+      {lr, config_.beta1, config_.beta2, config_.eps, slot.takes_decay ? config_.weight_decay : 0, gradient_scale, steps_done_});
 }
 
 void Optimizer::muon(double lr, double gradient_scale) {
@@ -76,7 +80,8 @@ void Optimizer::muon(double lr, double gradient_scale) {
     const auto& shape = slots[i]->parameter->shape;
     const auto longest = static_cast<double>(std::max(shape[shape.size() - 2], shape.back()));
     const double decay = slots[i]->takes_decay ? config_.weight_decay : 0;
-    kernels::apply_direction(slots[i]->master, directions[i], slots[i]->parameter->value, 1 - lr * decay, lr * config_.rms_match * std::sqrt(longest));
+    kernels::apply_direction(slots[i]->master, directions[i], slots[i]->parameter->value, 1 - lr * decay,
+                             lr * config_.rms_match * std::sqrt(longest));
   }
 }
 

@@ -54,7 +54,7 @@ class Optimizer {
  private:
   struct Slot {
     layers::Parameter* parameter;
-    at::Tensor master;  // the value itself unless that is narrower
+    at::Tensor master;         // the value itself unless that is narrower
     at::Tensor first, second;  // Muon: momentum and undefined
     bool takes_muon, takes_decay;
   };

@@ -44,16 +44,16 @@ Plan make_plan(const models::Model& model, const RunShape& run, const MachinePro
 
 std::string describe(const Plan& plan, const models::Model& model, const RunShape& run, const MachineProfile& profile) {
   const auto& c = model.config();
-  const auto &m = plan.memory;
-  const auto &t = plan.time;
+  const auto& m = plan.memory;
+  const auto& t = plan.time;
   std::string text;
   const auto line = [&](std::string_view label, const std::string& value) { text += fmt::format("  {:<26}{}\n", label, value); };
   text += fmt::format("model: {} with {} layers, hidden {}, vocabulary {}\n", c.family, c.layers, c.hidden, c.vocab_size);
   line("parameters", fmt::format("{} ({})", format_count(static_cast<double>(plan.parameters)), plan.parameters));
   line("active, no embeddings", format_count(static_cast<double>(plan.active_parameters)));
   line("FLOPs per token", format_count(plan.flops_per_token) + ", forward and backward");
-  text += fmt::format("step: {} sequences of {} tokens ({} tokens), {} at a time, {}, recompute {}, {}\n", run.batch, run.seq, plan.tokens_per_step,
-                      run.sequences_at_once(), run.precision, name_of(run.recompute), run.optimizer.name);
+  text += fmt::format("step: {} sequences of {} tokens ({} tokens), {} at a time, {}, recompute {}, {}\n", run.batch, run.seq,
+                      plan.tokens_per_step, run.sequences_at_once(), run.precision, name_of(run.recompute), run.optimizer.name);
   text += "memory, predicted\n";
   line("weights", format_bytes(m.weights_bytes));
   line("gradients", format_bytes(m.gradients_bytes));
@@ -62,46 +62,62 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   line("update", format_bytes(m.update_bytes));
   if (m.validation_bytes > 0) line("validation", format_bytes(m.validation_bytes));
   line("program", format_bytes(m.program_bytes));
-  line("peak", fmt::format("{} in {}, of {} in this machine", format_bytes(m.total_bytes()), m.peak_phase(), format_bytes(plan.machine_memory_bytes)));
+  line("peak", fmt::format("{} in {}, of {} in this machine", format_bytes(m.total_bytes()), m.peak_phase(),
+                           format_bytes(plan.machine_memory_bytes)));
   if (!plan.has_time()) return text + "step time: not predicted, the profile has no measurements of " + run.precision + "\n";
-  text += fmt::format("step time, predicted from the profile of {} ({}, {} threads, {})\n", profile.host, profile.cpu, profile.threads, profile.date);
+  text += fmt::format("step time, predicted from the profile of {} ({}, {} threads, {})\n", profile.host, profile.cpu, profile.threads,
+                      profile.date);
   line("products", milliseconds(t.products_s));
   line("attention", milliseconds(t.attention_s));
   line("head and loss", milliseconds(t.head_s));
   line("other kernels", milliseconds(t.kernels_s));
   if (t.recompute_s > 0) line("recomputation", milliseconds(t.recompute_s));
   line("optimizer", milliseconds(t.optimizer_s));
-  line("step", fmt::format("{}, {} tokens/s, {:.1f} % MFU", milliseconds(t.total_s()), format_count(plan.tokens_per_s()), 100 * plan.mfu()));
+  line("step",
+       fmt::format("{}, {} tokens/s, {:.1f} % MFU", milliseconds(t.total_s()), format_count(plan.tokens_per_s()), 100 * plan.mfu()));
   return text + layers::kMfuConvention + "\n";
 }
 
 nlohmann::ordered_json to_json(const Plan& plan, const models::Model& model, const RunShape& run, const MachineProfile& profile) {
-  const auto &m = plan.memory;
-  const auto &t = plan.time;
-  nlohmann::ordered_json json = {
-      {"family", model.config().family},
-      {"parameters", plan.parameters},
-      {"active_parameters", plan.active_parameters},
-      {"flops_per_token", plan.flops_per_token},
-      {"tokens_per_step", plan.tokens_per_step},
-      {"batch_size", run.batch},
-      {"microbatch_size", run.sequences_at_once()},
-      {"seq_len", run.seq},
-      {"precision", run.precision},
-      {"recompute", name_of(run.recompute)},
-      {"optimizer", run.optimizer.name},
-      {"mfu_convention", layers::kMfuConvention},
-      {"memory_bytes",
-       {{"weights", m.weights_bytes}, {"gradients", m.gradients_bytes}, {"optimizer", m.optimizer_bytes}, {"forward_backward", m.forward_backward_bytes},
-        {"update", m.update_bytes}, {"validation", m.validation_bytes}, {"program", m.program_bytes}, {"peak", m.total_bytes()}, {"peak_phase", m.peak_phase()},
-        {"machine", plan.machine_memory_bytes}}},
-      {"profile", {{"host", profile.host}, {"cpu", profile.cpu}, {"device", profile.device}, {"threads", profile.threads}, {"date", profile.date}, {"quick", profile.quick}}}};
+  const auto& m = plan.memory;
+  const auto& t = plan.time;
+  nlohmann::ordered_json json = {{"family", model.config().family},
+                                 {"parameters", plan.parameters},
+                                 {"active_parameters", plan.active_parameters},
+                                 {"flops_per_token", plan.flops_per_token},
+                                 {"tokens_per_step", plan.tokens_per_step},
+                                 {"batch_size", run.batch},
+                                 {"microbatch_size", run.sequences_at_once()},
+                                 {"seq_len", run.seq},
+                                 {"precision", run.precision},
+                                 {"recompute", name_of(run.recompute)},
+                                 {"optimizer", run.optimizer.name},
+                                 {"mfu_convention", layers::kMfuConvention},
+                                 {"memory_bytes",
+                                  {{"weights", m.weights_bytes},
+                                   {"gradients", m.gradients_bytes},
+                                   {"optimizer", m.optimizer_bytes},
+                                   {"forward_backward", m.forward_backward_bytes},
+                                   {"update", m.update_bytes},
+                                   {"validation", m.validation_bytes},
+                                   {"program", m.program_bytes},
+                                   {"peak", m.total_bytes()},
+                                   {"peak_phase", m.peak_phase()},
+                                   {"machine", plan.machine_memory_bytes}}},
+                                 {"profile",
+                                  {{"host", profile.host},
+                                   {"cpu", profile.cpu},
+                                   {"device", profile.device},
+                                   {"threads", profile.threads},
+                                   {"date", profile.date},
+                                   {"quick", profile.quick}}}};
   if (!plan.has_time()) {
     json["step_ms"] = nullptr;
     return json;
   }
-  json["step_ms"] = {{"products", t.products_s * 1e3}, {"attention", t.attention_s * 1e3}, {"head", t.head_s * 1e3}, {"kernels", t.kernels_s * 1e3},
-                     {"recompute", t.recompute_s * 1e3}, {"optimizer", t.optimizer_s * 1e3}, {"total", t.total_s() * 1e3}};
+  json["step_ms"] = {{"products", t.products_s * 1e3}, {"attention", t.attention_s * 1e3}, {"head", t.head_s * 1e3},
+                     {"kernels", t.kernels_s * 1e3},   {"recompute", t.recompute_s * 1e3}, {"optimizer", t.optimizer_s * 1e3},
+                     {"total", t.total_s() * 1e3}};
   json["tokens_per_s"] = plan.tokens_per_s();
   json["gemm_peak_flops_per_s"] = plan.peak_flops;
   json["mfu"] = plan.mfu();

@@ -17,7 +17,7 @@ struct Plan {
   double flops_per_token = 0;  // forward and backward, by the convention of layers/cost.h
   double peak_flops = 0;       // measured product rate of the compute dtype; 0 = unknown
   StepMemory memory;
-  StepTime time;               // all zero when the profile knows nothing about the precision
+  StepTime time;  // all zero when the profile knows nothing about the precision
   int64_t machine_memory_bytes = 0;
 
   bool has_time() const { return time.total_s() > 0; }

@@ -12,10 +12,10 @@ namespace ingot::plan {
 /// Bytes at the moment of the peak; activations and temporaries are those of the phase that needs most.
 struct StepMemory {
   int64_t weights_bytes = 0, gradients_bytes = 0, optimizer_bytes = 0;  // optimizer: masters and moments
-  int64_t forward_backward_bytes = 0;  // most that activations, their gradients and work areas take
-  int64_t update_bytes = 0;            // most that the update's work areas take
-  int64_t validation_bytes = 0;        // most that a validation's activations take
-  int64_t program_bytes = 0;           // resident before the model was built
+  int64_t forward_backward_bytes = 0;                                   // most that activations, their gradients and work areas take
+  int64_t update_bytes = 0;                                             // most that the update's work areas take
+  int64_t validation_bytes = 0;                                         // most that a validation's activations take
+  int64_t program_bytes = 0;                                            // resident before the model was built
 
   int64_t state_bytes() const { return weights_bytes + gradients_bytes + optimizer_bytes; }
   int64_t working_bytes() const;  // the largest of the three phases

@@ -83,7 +83,8 @@ Measured measure(const models::ModelConfig& config, const Case& c, const RunShap
   model->allocate(layers::compute_dtype(c.precision));
   model->initialise(1);
   optim::Optimizer optimizer(model->parameters(), run.optimizer);
-  const auto ids = at::randint(config.vocab_size, {run.sequences_at_once(), run.seq}, at::kLong), targets = at::randint(config.vocab_size, {run.sequences_at_once(), run.seq}, at::kLong);
+  const auto ids = at::randint(config.vocab_size, {run.sequences_at_once(), run.seq}, at::kLong),
+             targets = at::randint(config.vocab_size, {run.sequences_at_once(), run.seq}, at::kLong);
   Measured m;
   for (int step = 0; step < 2; ++step) {  // the second one finds gradient buffers and caches filled
     models::ForwardContext context;
@@ -119,7 +120,8 @@ TEST_P(AgainstAllocator, activations_and_their_peak_are_predicted) {
     model->describe_block(layer, block);
     kept += kept_bytes(block, c.recompute);
   }
-  EXPECT_NEAR(static_cast<double>(kept) / static_cast<double>(measured.kept), 1, kTolerance) << kept << " predicted, " << measured.kept << " measured";
+  EXPECT_NEAR(static_cast<double>(kept) / static_cast<double>(measured.kept), 1, kTolerance)
+      << kept << " predicted, " << measured.kept << " measured";
   EXPECT_NEAR(static_cast<double>(predicted.forward_backward_bytes) / static_cast<double>(measured.peak), 1, kTolerance)
       << predicted.forward_backward_bytes << " predicted, " << measured.peak << " measured";
   // In the second step gradients have buffers; autograd's own copies of small ones are counted too, but gone by then.
@@ -142,9 +144,10 @@ TEST(DemoModel, memory_of_its_step_is_predicted) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, AgainstAllocator,
-                         ::testing::Values(Case{"llama", "fp32", Recompute::none}, Case{"llama", "fp32", Recompute::selective}, Case{"llama", "fp32", Recompute::full},
-                                           Case{"llama", "bf16", Recompute::none}, Case{"zaya1", "fp32", Recompute::none},
-                                           Case{"zaya1", "fp32", Recompute::selective}, Case{"zaya1", "fp32", Recompute::full}, Case{"zaya1", "bf16", Recompute::none}));
+                         ::testing::Values(Case{"llama", "fp32", Recompute::none}, Case{"llama", "fp32", Recompute::selective},
+                                           Case{"llama", "fp32", Recompute::full}, Case{"llama", "bf16", Recompute::none},
+                                           Case{"zaya1", "fp32", Recompute::none}, Case{"zaya1", "fp32", Recompute::selective},
+                                           Case{"zaya1", "fp32", Recompute::full}, Case{"zaya1", "bf16", Recompute::none}));
 
 TEST(MemoryModel, a_llama_block_keeps_what_its_layers_say) {
   const auto model = models::create_model(small_model("llama"));

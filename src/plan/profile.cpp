@@ -52,12 +52,15 @@ MachineProfile describe_machine(int64_t threads, const std::string& device) {
 
 fs::path profile_path(const fs::path& folder, const MachineProfile& machine) {
   std::string host = machine.host;
-  std::replace_if(host.begin(), host.end(), [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '.'; }, '_');
+  std::replace_if(
+      host.begin(), host.end(), [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '.'; }, '_');
   const auto hash = base::stream_key(0, machine.cpu + "|" + machine.device);
   return folder / fmt::format("profile-{}-{:016x}-{}.json", host, hash, machine.threads);
 }
 
-MachineProfile read_profile(const fs::path& path) { return MachineProfile::from_json(base::read_file(path, kFileLimitBytes), path.string()); }
+MachineProfile read_profile(const fs::path& path) {
+  return MachineProfile::from_json(base::read_file(path, kFileLimitBytes), path.string());
+}
 
 void write_profile(const fs::path& path, const MachineProfile& profile) {
   if (path.has_parent_path()) base::make_directories(path.parent_path());
@@ -69,7 +72,8 @@ std::optional<MachineProfile> cached_profile(const MachineProfile& machine, cons
   if (folder.empty() || !fs::exists(path)) return std::nullopt;
   try {
     auto found = read_profile(path);
-    const bool fits = found.program == machine.program && found.cpu == machine.cpu && found.device == machine.device && found.threads == machine.threads;
+    const bool fits =
+        found.program == machine.program && found.cpu == machine.cpu && found.device == machine.device && found.threads == machine.threads;
     if (fits) return found;
     base::log_info("{} was measured by another build of ingot and is not used", path.string());
   } catch (const base::Error& broken) {

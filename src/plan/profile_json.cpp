@@ -35,7 +35,8 @@ class Members {
   }
   int64_t size(const char* name) {
     const auto& value = member(name);
-    if (!value.is_number_integer() || value.get<double>() < 1 || value.get<double>() > static_cast<double>(kLargestSize)) fail(name, "must be a whole number from 1 to 2^48");
+    if (!value.is_number_integer() || value.get<double>() < 1 || value.get<double>() > static_cast<double>(kLargestSize))
+      fail(name, "must be a whole number from 1 to 2^48");
     return value.get<int64_t>();
   }
   double positive(const char* name) { return number(name, false); }
@@ -54,7 +55,8 @@ class Members {
   }
   void finish() const {
     for (const auto& [name, value] : json_.items()) {
-      if (!asked_.contains(name)) throw ProfileError("{} has an unknown member '{}'{}", where_, name, base::did_you_mean(name, {asked_.begin(), asked_.end()}));
+      if (!asked_.contains(name))
+        throw ProfileError("{} has an unknown member '{}'{}", where_, name, base::did_you_mean(name, {asked_.begin(), asked_.end()}));
     }
   }
 
@@ -83,16 +85,21 @@ const std::vector<std::string> kDtypes = {"fp64", "fp32", "bf16"};
 
 GemmRate read_gemm(const Json& json, const std::string& where) {
   Members m(json, where);
-  GemmRate entry{m.one_of("dtype", kDtypes), m.one_of("kind", {"plain", "grouped"}), m.one_of("pass", {"forward", "grad_input", "grad_weight"}),
-                 m.size("m"), m.size("n"), m.size("k"), m.positive("flops_per_s")};
+  GemmRate entry{m.one_of("dtype", kDtypes),
+                 m.one_of("kind", {"plain", "grouped"}),
+                 m.one_of("pass", {"forward", "grad_input", "grad_weight"}),
+                 m.size("m"),
+                 m.size("n"),
+                 m.size("k"),
+                 m.positive("flops_per_s")};
   m.finish();
   return entry;
 }
 
 AttentionTime read_attention(const Json& json, const std::string& where) {
   Members m(json, where);
-  AttentionTime entry{m.one_of("dtype", kDtypes), m.size("batch"), m.size("seq"), m.size("heads"), m.size("kv_heads"), m.size("head_dim"),
-                      m.positive("forward_s"), m.positive("backward_s")};
+  AttentionTime entry{m.one_of("dtype", kDtypes), m.size("batch"),    m.size("seq"),           m.size("heads"),
+                      m.size("kv_heads"),         m.size("head_dim"), m.positive("forward_s"), m.positive("backward_s")};
   m.finish();
   return entry;
 }
@@ -106,7 +113,8 @@ MemoryRate read_memory(const Json& json, const std::string& where) {
 
 KernelTime read_kernel(const Json& json, const std::string& where) {
   Members m(json, where);
-  KernelTime entry{m.text("name"), m.one_of("dtype", kDtypes), m.size("rows"), m.size("width"), m.size("count"), m.positive("forward_s"), m.not_negative("backward_s")};
+  KernelTime entry{m.text("name"),          m.one_of("dtype", kDtypes),  m.size("rows"), m.size("width"), m.size("count"),
+                   m.positive("forward_s"), m.not_negative("backward_s")};
   m.finish();
   return entry;
 }
@@ -114,22 +122,45 @@ KernelTime read_kernel(const Json& json, const std::string& where) {
 }  // namespace
 
 std::string MachineProfile::to_json() const {
-  nlohmann::ordered_json json = {{"format", "ingot machine profile"}, {"version", kVersion}, {"host", host}, {"cpu", cpu}, {"device", device},
-                                 {"cores", cores}, {"threads", threads}, {"torch", torch}, {"program", program}, {"date", date}, {"quick", quick},
-                                 {"foreign_load", foreign_load}, {"commands", commands}, {"operation_s", operation_s}};
+  nlohmann::ordered_json json = {{"format", "ingot machine profile"},
+                                 {"version", kVersion},
+                                 {"host", host},
+                                 {"cpu", cpu},
+                                 {"device", device},
+                                 {"cores", cores},
+                                 {"threads", threads},
+                                 {"torch", torch},
+                                 {"program", program},
+                                 {"date", date},
+                                 {"quick", quick},
+                                 {"foreign_load", foreign_load},
+                                 {"commands", commands},
+                                 {"operation_s", operation_s}};
   auto& gemms = json["gemm"] = nlohmann::ordered_json::array();
   for (const auto& e : gemm)
-    gemms.push_back({{"dtype", e.dtype}, {"kind", e.kind}, {"pass", e.pass}, {"m", e.m}, {"n", e.n}, {"k", e.k}, {"flops_per_s", e.flops_per_s}});
+    gemms.push_back(
+        {{"dtype", e.dtype}, {"kind", e.kind}, {"pass", e.pass}, {"m", e.m}, {"n", e.n}, {"k", e.k}, {"flops_per_s", e.flops_per_s}});
   auto& attentions = json["attention"] = nlohmann::ordered_json::array();
   for (const auto& e : attention)
-    attentions.push_back({{"dtype", e.dtype}, {"batch", e.batch}, {"seq", e.seq}, {"heads", e.heads}, {"kv_heads", e.kv_heads}, {"head_dim", e.head_dim},
-                          {"forward_s", e.forward_s}, {"backward_s", e.backward_s}});
+    attentions.push_back({{"dtype", e.dtype},
+                          {"batch", e.batch},
+                          {"seq", e.seq},
+                          {"heads", e.heads},
+                          {"kv_heads", e.kv_heads},
+                          {"head_dim", e.head_dim},
+                          {"forward_s", e.forward_s},
+                          {"backward_s", e.backward_s}});
   auto& memories = json["memory"] = nlohmann::ordered_json::array();
   for (const auto& e : memory) memories.push_back({{"operation", e.operation}, {"bytes", e.bytes}, {"bytes_per_s", e.bytes_per_s}});
   auto& all_kernels = json["kernels"] = nlohmann::ordered_json::array();
   for (const auto& e : kernels)
-    all_kernels.push_back({{"name", e.name}, {"dtype", e.dtype}, {"rows", e.rows}, {"width", e.width}, {"count", e.count},
-                           {"forward_s", e.forward_s}, {"backward_s", e.backward_s}});
+    all_kernels.push_back({{"name", e.name},
+                           {"dtype", e.dtype},
+                           {"rows", e.rows},
+                           {"width", e.width},
+                           {"count", e.count},
+                           {"forward_s", e.forward_s},
+                           {"backward_s", e.backward_s}});
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -137,7 +168,8 @@ MachineProfile MachineProfile::from_json(const std::string& text, const std::str
   const auto json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) throw ProfileError("{} is not JSON; measure again with ingot bench all -o {}", origin, origin);
   Members m(json, origin);
-  if (m.text("format") != "ingot machine profile") throw ProfileError("{} is not a machine profile: its member 'format' is not 'ingot machine profile'", origin);
+  if (m.text("format") != "ingot machine profile")
+    throw ProfileError("{} is not a machine profile: its member 'format' is not 'ingot machine profile'", origin);
   if (const auto version = m.size("version"); version != kVersion)
     throw ProfileError("{} has version {}; this program reads version {}. Measure again with ingot bench all", origin, version, kVersion);
   MachineProfile p;

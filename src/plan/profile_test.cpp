@@ -59,7 +59,8 @@ TEST(MachineProfileFile, what_is_wrong_is_named) {
   EXPECT_NE(changed([](Json& j) { j["gemm"][2]["m"] = -4; }).find("p.json.gemm[2].m must be a whole number"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["gemm"][0]["flops_per_s"] = 0; }).find("must be a positive number"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["gemm"][0]["k"] = 1e300; }).find("gemm[0].k"), std::string::npos);
-  EXPECT_NE(changed([](Json& j) { j["memory"][0]["operation"] = "swap"; }).find("must be one of copy, scale, add, triad, dot"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["memory"][0]["operation"] = "swap"; }).find("must be one of copy, scale, add, triad, dot"),
+            std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["kernels"][0]["name"] = std::string(5000, 'x'); }).find("at most 4096 bytes"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["attention"] = Json::object(); }).find("must be a list"), std::string::npos);
 }

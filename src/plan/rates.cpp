@@ -33,7 +33,8 @@ Rates::Rates(const MachineProfile& profile, const std::string& dtype) : operatio
   for (const auto& e : profile.kernels) {
     if (e.dtype != dtype) continue;
     const double work = kernel_work(e.name, e.rows, e.width) * d(e.count);
-    const Surface::Sizes sizes = {d(std::min(e.rows, e.name == "muon" ? e.width : e.rows)), d(std::max(e.width, e.name == "muon" ? e.rows : e.width)), 1};
+    const Surface::Sizes sizes = {d(std::min(e.rows, e.name == "muon" ? e.width : e.rows)),
+                                  d(std::max(e.width, e.name == "muon" ? e.rows : e.width)), 1};
     kernels_[{e.name, false}].add(sizes, work / e.forward_s);
     if (e.backward_s > 0) kernels_[{e.name, true}].add(sizes, work / e.backward_s);
   }

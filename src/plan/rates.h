@@ -37,9 +37,9 @@ class Rates {
   void add_products(const MachineProfile& profile, const std::string& dtype, ByPass& surfaces);
 
   ByPass products_, wide_products_;
-  std::map<bool, Surface> attention_;                           // by backward: FLOP/s (forward FLOPs) over (keys, head_dim)
-  std::map<std::pair<std::string, bool>, Surface> kernels_;     // by name and backward: work per second over (rows, width)
-  Surface move_;                                                // bytes per second over bytes
+  std::map<bool, Surface> attention_;                        // by backward: FLOP/s (forward FLOPs) over (keys, head_dim)
+  std::map<std::pair<std::string, bool>, Surface> kernels_;  // by name and backward: work per second over (rows, width)
+  Surface move_;                                             // bytes per second over bytes
   double operation_s_ = 0;
 };
 

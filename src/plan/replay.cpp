@@ -13,7 +13,9 @@ namespace {
 bool contains(const std::vector<ActivationId>& ids, ActivationId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
 
 // Products side by side belong to one linear layer.
-bool same_layer(const Operation& a, const Operation& b) { return a.kind == Operation::Kind::product && b.kind == a.kind && a.inputs == b.inputs; }
+bool same_layer(const Operation& a, const Operation& b) {
+  return a.kind == Operation::Kind::product && b.kind == a.kind && a.inputs == b.inputs;
+}
 
 }  // namespace
 
@@ -25,7 +27,11 @@ void Meter::take(int64_t bytes) {
 void Meter::touch(int64_t bytes) { peak_bytes_ = std::max(peak_bytes_, live_bytes_ + bytes); }
 
 Replay::Replay(const layers::Workload& work, Meter& meter, bool widens_products)
-    : work_(work), meter_(meter), widens_products_(widens_products), live_(work.activation_count()), has_gradient_(work.activation_count()),
+    : work_(work),
+      meter_(meter),
+      widens_products_(widens_products),
+      live_(work.activation_count()),
+      has_gradient_(work.activation_count()),
       saves_(work.activation_count()) {}
 
 void Replay::forward(Recompute recompute) {

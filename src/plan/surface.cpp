@@ -58,7 +58,8 @@ double Surface::at(const Sizes& sizes) const {
   size_t varying = 0;
   for (size_t d = 0; d < kDims; ++d) varying += lowest_[d] < highest_[d] ? 1 : 0;
   const size_t count = std::min(kNeighbours[varying], near.size());
-  std::partial_sort(near.begin(), near.begin() + static_cast<std::ptrdiff_t>(count), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::partial_sort(near.begin(), near.begin() + static_cast<std::ptrdiff_t>(count), near.end(),
+                    [](const auto& a, const auto& b) { return a.first < b.first; });
   Matrix normal{};
   double lowest = near[0].second->log_value, highest = lowest, weights = 0;
   for (size_t i = 0; i < count; ++i) {

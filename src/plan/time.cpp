@@ -29,9 +29,12 @@ class Clock {
     const bool wide = op.element_bytes > work_.element_bytes();
     const double count = static_cast<double>(op.count);
     if (op.name == "head") {
-      if (!backward) time.head_s += count * (product_s(op, Pass::forward, wide) + product_s(op, Pass::grad_input, wide) + product_s(op, Pass::grad_weight, wide));
+      if (!backward)
+        time.head_s +=
+            count * (product_s(op, Pass::forward, wide) + product_s(op, Pass::grad_input, wide) + product_s(op, Pass::grad_weight, wide));
     } else if (op.kind == Operation::Kind::product) {
-      time.products_s += count * (backward ? product_s(op, Pass::grad_input, wide) + product_s(op, Pass::grad_weight, wide) : product_s(op, Pass::forward, wide));
+      time.products_s += count * (backward ? product_s(op, Pass::grad_input, wide) + product_s(op, Pass::grad_weight, wide)
+                                           : product_s(op, Pass::forward, wide));
       time.products_s += rates_.operation_s() / 2;
     } else if (op.kind == Operation::Kind::attention) {
       time.attention_s += rates_.attention_s(op, backward);
@@ -58,7 +61,8 @@ class Clock {
     const Operation* before = nullptr;
     for (const auto& op : work_.operations()) {
       // Products side by side belong to one layer, which adds up by itself.
-      const bool same_layer = before && before->kind == Operation::Kind::product && op.kind == Operation::Kind::product && before->inputs == op.inputs;
+      const bool same_layer =
+          before && before->kind == Operation::Kind::product && op.kind == Operation::Kind::product && before->inputs == op.inputs;
       for (const auto id : op.inputs) readers[id] += same_layer ? 0 : 1;
       before = &op;
     }

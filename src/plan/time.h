@@ -10,7 +10,7 @@ namespace ingot::plan {
 
 /// Seconds of one step by kind of work.
 struct StepTime {
-  double products_s = 0;   // of linear layers and experts, forward and backward
+  double products_s = 0;  // of linear layers and experts, forward and backward
   double attention_s = 0;
   double kernels_s = 0;    // norms, rotations, activations, routing, moving tokens, adding gradients
   double head_s = 0;       // vocabulary products and cross-entropy

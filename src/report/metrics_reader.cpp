@@ -102,14 +102,10 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   bool take(double value) {
     if (depth_ == 0) return false;
     if (!(std::abs(value) <= kMaxValue)) return true;
-    if (depth_ == 1)
-      take_field(value);
-    else if (array_depth_ == 0 && depth_ == 2 && load_key_ == "max")
-      line_.load_max = value;
-    else if (array_depth_ == 0 && depth_ == 2 && load_key_ == "mean")
-      line_.load_mean = value;
-    else if (array_depth_ == 1 && load_key_ == "layers" && line_.layers.size() < kMaxLayers)
-      line_.layers.push_back(value);
+    if (depth_ == 1) take_field(value);
+    else if (array_depth_ == 0 && depth_ == 2 && load_key_ == "max") line_.load_max = value;
+    else if (array_depth_ == 0 && depth_ == 2 && load_key_ == "mean") line_.load_mean = value;
+    else if (array_depth_ == 1 && load_key_ == "layers" && line_.layers.size() < kMaxLayers) line_.layers.push_back(value);
     else if (array_depth_ == 2 && load_key_ == "tokens" && !line_.tokens.empty() && line_.tokens.back().size() < kMaxExperts)
       line_.tokens.back().push_back(value);
     return true;
@@ -195,10 +191,8 @@ class Reader {
     const double step_s = line_.values[static_cast<size_t>(Field::step_ms)] / 1e3;
     const double pause_s = time_s - last_time_s_;
     std::string what;
-    if (line_.resumed)
-      what = "resumed";
-    else if (line_.step <= last)
-      what = fmt::format("went back from step {:.0f}", last);
+    if (line_.resumed) what = "resumed";
+    else if (line_.step <= last) what = fmt::format("went back from step {:.0f}", last);
     const bool long_pause = pause_s > std::max(60.0, 20 * (std::isnan(step_s) ? 0 : step_s));
     if (long_pause) what += fmt::format("{}no step for {}", what.empty() ? "" : ", ", base::format_duration(pause_s));
     if (!what.empty()) metrics_.restarts.push_back({line_.step, step.size(), std::move(what)});
@@ -280,10 +274,8 @@ struct MetricsReader::State {
 
   void end_line() {
     reader.set_last_tenth(done_bytes >= size_bytes - size_bytes / 10);
-    if (overlong)
-      reader.take_overlong();
-    else
-      reader.take(line);
+    if (overlong) reader.take_overlong();
+    else reader.take(line);
     line.clear();
     overlong = false;
   }
@@ -298,10 +290,8 @@ void MetricsReader::feed(std::string_view piece) {
     const size_t newline = piece.find('\n');
     const auto part = piece.substr(0, newline);
     state_->overlong = state_->overlong || state_->line.size() + part.size() > kMaxLineBytes;
-    if (state_->overlong)
-      state_->line.clear();
-    else
-      state_->line += part;
+    if (state_->overlong) state_->line.clear();
+    else state_->line += part;
     state_->done_bytes += static_cast<int64_t>(part.size());
     if (newline == std::string_view::npos) return;
     ++state_->done_bytes;

@@ -153,14 +153,10 @@ TEST(MetricsReader, mutated_files_never_crash_the_reader) {
       const auto place = static_cast<size_t>(base::uniform_at(key, 3 * i + 1) * static_cast<double>(mutated.size()));
       const double kind = base::uniform_at(key, 3 * i + 2);
       const auto spice = kSpice[static_cast<size_t>(base::uniform_at(key, 3 * i + 3) * static_cast<double>(kSpice.size()))];
-      if (kind < 0.5)
-        mutated[place] = spice;
-      else if (kind < 0.7)
-        mutated.insert(place, 1, spice);
-      else if (kind < 0.85)
-        mutated.erase(place, 1 + place % 40);
-      else
-        mutated.insert(place, mutated.substr(place / 2, 60));
+      if (kind < 0.5) mutated[place] = spice;
+      else if (kind < 0.7) mutated.insert(place, 1, spice);
+      else if (kind < 0.85) mutated.erase(place, 1 + place % 40);
+      else mutated.insert(place, mutated.substr(place / 2, 60));
     }
     const auto metrics = read_metrics(mutated);
     ASSERT_LE(metrics.step.size(), static_cast<size_t>(metrics.lines.total));

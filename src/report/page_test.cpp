@@ -40,12 +40,9 @@ std::string unbalanced(const std::string& page) {
   for (std::sregex_iterator tag(text.begin(), text.end(), kTag), end; tag != end; ++tag) {
     const std::string name = (*tag)[2];
     if ((*tag)[4].length() > 0 || name == "meta") continue;
-    if ((*tag)[1].length() == 0)
-      open.push_back(name);
-    else if (open.empty() || open.back() != name)
-      return "</" + name + "> closes <" + (open.empty() ? "" : open.back()) + ">";
-    else
-      open.pop_back();
+    if ((*tag)[1].length() == 0) open.push_back(name);
+    else if (open.empty() || open.back() != name) return "</" + name + "> closes <" + (open.empty() ? "" : open.back()) + ">";
+    else open.pop_back();
   }
   return open.empty() ? "" : "<" + open.back() + "> stays open";
 }

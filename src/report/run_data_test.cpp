@@ -99,14 +99,10 @@ TEST_F(RunDataTest, mutated_run_directories_always_give_a_page) {
         const auto place = static_cast<size_t>(base::uniform_at(key, draw) * static_cast<double>(mutated.size()));
         const auto spice = kSpice[static_cast<size_t>(base::uniform_at(key, draw + 1) * static_cast<double>(kSpice.size()))];
         const double kind = base::uniform_at(key, draw + 2);
-        if (kind < 0.5)
-          mutated[place] = spice;
-        else if (kind < 0.7)
-          mutated.insert(place, 1, spice);
-        else if (kind < 0.99)
-          mutated.erase(place, 1 + place % 40);
-        else
-          mutated.resize(place);
+        if (kind < 0.5) mutated[place] = spice;
+        else if (kind < 0.7) mutated.insert(place, 1, spice);
+        else if (kind < 0.99) mutated.erase(place, 1 + place % 40);
+        else mutated.resize(place);
       }
       write(names[file], mutated);
     }

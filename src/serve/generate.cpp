@@ -56,7 +56,8 @@ at::Tensor sample(const at::Tensor& logits, const SamplingOptions& options, int6
   std::vector<int64_t> order;
   for (int64_t row = 0; row < host.size(0); ++row) {
     const auto weights = candidates(host[row].data_ptr<float>(), host.size(1), options, order);
-    double draw = base::uniform_at(key, static_cast<uint64_t>(position * 65536 + row)) * std::accumulate(weights.begin(), weights.end(), 0.0);
+    double draw =
+        base::uniform_at(key, static_cast<uint64_t>(position * 65536 + row)) * std::accumulate(weights.begin(), weights.end(), 0.0);
     size_t chosen = 0;
     while (chosen + 1 < weights.size() && draw >= weights[chosen]) draw -= weights[chosen++];
     ids.data_ptr<int64_t>()[row] = order[chosen];
@@ -66,7 +67,8 @@ at::Tensor sample(const at::Tensor& logits, const SamplingOptions& options, int6
 
 std::vector<int64_t> generate(models::Model& model, const std::vector<int64_t>& prompt, int64_t limit, int64_t eos_id,
                               const SamplingOptions& options, const std::function<bool(int64_t)>& on_token) {
-  if (prompt.empty()) throw base::UsageError("the prompt has no tokens; give some text, or a tokenizer that begins a document with a token");
+  if (prompt.empty())
+    throw base::UsageError("the prompt has no tokens; give some text, or a tokenizer that begins a document with a token");
   Generator generator(model);
   auto logits = generator.feed(at::tensor(prompt, at::kLong).unsqueeze(0));
   std::vector<int64_t> ids;

@@ -30,7 +30,8 @@ LoadedModel from_checkpoint(const fs::path& path, at::ScalarType dtype, at::Devi
   if (phase.rope_base != config.model.rope_base) loaded.model->set_rope_base(phase.rope_base);
   // <run>/checkpoints/step_…: the run keeps a copy of its tokenizer.
   loaded.tokenizer = tokenizer_in(fs::absolute(path).lexically_normal().parent_path().parent_path() / "tokenizer");
-  if (!loaded.tokenizer && !config.data.tokenizer.empty() && fs::exists(config.data.tokenizer)) loaded.tokenizer = data::load_tokenizer(config.data.tokenizer);
+  if (!loaded.tokenizer && !config.data.tokenizer.empty() && fs::exists(config.data.tokenizer))
+    loaded.tokenizer = data::load_tokenizer(config.data.tokenizer);
   return loaded;
 }
 
@@ -38,7 +39,8 @@ LoadedModel from_checkpoint(const fs::path& path, at::ScalarType dtype, at::Devi
 
 LoadedModel load_model(const fs::path& given, at::ScalarType dtype, at::Device device) {
   const fs::path path = (given / "").parent_path();  // without a trailing slash
-  if (!fs::exists(path)) throw base::ModelError("there is no {}; give a run directory, a checkpoint, or a Hugging Face folder", path.string());
+  if (!fs::exists(path))
+    throw base::ModelError("there is no {}; give a run directory, a checkpoint, or a Hugging Face folder", path.string());
   if (fs::exists(path / "config.json")) {
     LoadedModel loaded{models::load_hugging_face_model(path, dtype, device), tokenizer_in(path)};
     return loaded;

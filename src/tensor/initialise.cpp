@@ -10,7 +10,8 @@ namespace ingot::tensor {
 namespace {
 
 // One contiguous run of the innermost dim: `count` elements of the box from its flat position `from`.
-void fill_run(std::span<float> out, int64_t from, int64_t to, uint64_t key, const LogicalTensor& tensor, const Box& box, const Initial& initial) {
+void fill_run(std::span<float> out, int64_t from, int64_t to, uint64_t key, const LogicalTensor& tensor, const Box& box,
+              const Initial& initial) {
   const size_t dims = tensor.shape.size();
   const int64_t inner = dims == 0 ? 1 : box.extent[dims - 1];
   for (int64_t i = from; i < to;) {
@@ -35,7 +36,8 @@ void fill_run(std::span<float> out, int64_t from, int64_t to, uint64_t key, cons
 
 void initialise(std::span<float> out, uint64_t seed, const LogicalTensor& tensor, const Box& box, const Initial& initial) {
   if (!is_inside(box, tensor.shape) || element_count(box.extent) != static_cast<int64_t>(out.size()))
-    throw base::ModelError("cannot initialise a part {} at {} of {} {}", to_string(box.extent), to_string(box.offset), tensor.name, to_string(tensor.shape));
+    throw base::ModelError("cannot initialise a part {} at {} of {} {}", to_string(box.extent), to_string(box.offset), tensor.name,
+                           to_string(tensor.shape));
   if (initial.kind == Initial::Kind::constant) {
     std::fill(out.begin(), out.end(), static_cast<float>(initial.mean));
     return;

@@ -14,9 +14,20 @@ struct DTypeInfo {
   int64_t size_bytes;
 };
 // In the order of the enumeration.
-constexpr std::array<DTypeInfo, 14> kDTypes = {{{"fp64", 8}, {"fp32", 4}, {"bf16", 2}, {"fp16", 2}, {"fp8_e4m3", 1}, {"fp8_e5m2", 1},
-                                               {"int64", 8}, {"int32", 4}, {"int16", 2}, {"int8", 1}, {"uint8", 1}, {"boolean", 1},
-                                               {"complex64", 8}, {"complex128", 16}}};
+constexpr std::array<DTypeInfo, 14> kDTypes = {{{"fp64", 8},
+                                                {"fp32", 4},
+                                                {"bf16", 2},
+                                                {"fp16", 2},
+                                                {"fp8_e4m3", 1},
+                                                {"fp8_e5m2", 1},
+                                                {"int64", 8},
+                                                {"int32", 4},
+                                                {"int16", 2},
+                                                {"int8", 1},
+                                                {"uint8", 1},
+                                                {"boolean", 1},
+                                                {"complex64", 8},
+                                                {"complex128", 16}}};
 
 }  // namespace
 
@@ -36,7 +47,8 @@ int64_t element_count(const Shape& shape) {
   int64_t count = 1;
   for (const int64_t extent : shape) {
     if (extent < 0) throw base::ConfigError("the shape {} has a negative extent", to_string(shape));
-    if (__builtin_mul_overflow(count, extent, &count)) throw base::ConfigError("the shape {} has more than 2^63 elements", to_string(shape));
+    if (__builtin_mul_overflow(count, extent, &count))
+      throw base::ConfigError("the shape {} has more than 2^63 elements", to_string(shape));
   }
   return count;
 }
@@ -109,7 +121,8 @@ void append_boxes(const Shape& shape, size_t d, Box prefix, int64_t begin, int64
 std::vector<Box> boxes_of_flat_slice(const Shape& shape, int64_t begin, int64_t end) {
   std::vector<Box> out;
   const int64_t count = element_count(shape);
-  if (begin < 0 || end > count || begin > end) throw base::ConfigError("the flat slice {}..{} is outside a tensor of {} elements", begin, end, count);
+  if (begin < 0 || end > count || begin > end)
+    throw base::ConfigError("the flat slice {}..{} is outside a tensor of {} elements", begin, end, count);
   append_boxes(shape, 0, whole(shape), begin, end, out);
   return out;
 }

@@ -28,13 +28,16 @@ std::map<std::string, at::Tensor> read_all(const checkpoint::Reader& reader, con
     }
     const auto& stored = reader.tensor(name);
     if (stored.shape != tensor.sizes().vec())
-      problems.push_back(fmt::format("{} has shape {} there and {} here", name, tensor::to_string(stored.shape), tensor::to_string(tensor.sizes().vec())));
+      problems.push_back(
+          fmt::format("{} has shape {} there and {} here", name, tensor::to_string(stored.shape), tensor::to_string(tensor.sizes().vec())));
   }
   if (!problems.empty()) {
     const size_t shown = std::min<size_t>(10, problems.size());
-    throw CheckpointError("{} does not fit this configuration ({} problems):\n  {}{}\nUse the config it was made with (its config.toml) or another --run-dir.",
-                          reader.path().string(), problems.size(), fmt::join(problems.begin(), problems.begin() + static_cast<int64_t>(shown), "\n  "),
-                          shown < problems.size() ? "\n  …" : "");
+    throw CheckpointError(
+        "{} does not fit this configuration ({} problems):\n  {}{}\nUse the config it was made with (its config.toml) or another "
+        "--run-dir.",
+        reader.path().string(), problems.size(), fmt::join(problems.begin(), problems.begin() + static_cast<int64_t>(shown), "\n  "),
+        shown < problems.size() ? "\n  …" : "");
   }
   std::map<std::string, at::Tensor> read;
   for (const auto& [name, tensor] : wanted) {
@@ -48,9 +51,7 @@ std::map<std::string, at::Tensor> read_all(const checkpoint::Reader& reader, con
 
 }  // namespace
 
-std::string Progress::to_json() const {
-  return nlohmann::json{{"step", step}, {"tokens", tokens}}.dump();
-}
+std::string Progress::to_json() const { return nlohmann::json{{"step", step}, {"tokens", tokens}}.dump(); }
 
 Progress Progress::from_json(const std::string& text, const std::string& origin) {
   const auto parsed = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -61,19 +62,25 @@ Progress Progress::from_json(const std::string& text, const std::string& origin)
   }
 }
 
-checkpoint::SaveReport save_run(const std::filesystem::path& folder, RunState state, const Progress& progress, const std::string& config_toml,
-                                const std::string& data_state, const checkpoint::SaveOptions& options) {
+checkpoint::SaveReport save_run(const std::filesystem::path& folder, RunState state, const Progress& progress,
+                                const std::string& config_toml, const std::string& data_state, const checkpoint::SaveOptions& options) {
   const at::NoGradGuard no_grad;
   std::vector<checkpoint::SaveItem> items;
   std::vector<at::Tensor> hold;  // host copies live until the save is done
   for (const auto& [name, tensor] : tensors_of(state)) {
     if (!std::isfinite(tensor.sum(at::kDouble).item<double>()) && !at::isfinite(tensor).all().item<bool>())
-      throw base::NumericError("{} has NaN or Inf; the checkpoint of step {} is not written and the last good one stays", name, progress.step);
+      throw base::NumericError("{} has NaN or Inf; the checkpoint of step {} is not written and the last good one stays", name,
+                               progress.step);
     hold.push_back(tensor.detach().to(at::kCPU).contiguous());
-    items.push_back(checkpoint::whole_item({name, layers::from_torch(hold.back().scalar_type()), hold.back().sizes().vec()}, hold.back().data_ptr()));
+    items.push_back(
+        checkpoint::whole_item({name, layers::from_torch(hold.back().scalar_type()), hold.back().sizes().vec()}, hold.back().data_ptr()));
   }
-  return checkpoint::save(folder, progress.step, items, {{"progress", progress.to_json()}, {"config.toml", config_toml}, {"data", data_state},
-                                                         {"optimizer", nlohmann::json{{"steps", state.optimizer.steps_done()}}.dump()}}, options);
+  return checkpoint::save(folder, progress.step, items,
+                          {{"progress", progress.to_json()},
+                           {"config.toml", config_toml},
+                           {"data", data_state},
+                           {"optimizer", nlohmann::json{{"steps", state.optimizer.steps_done()}}.dump()}},
+                          options);
 }
 
 Progress load_run(const checkpoint::Reader& reader, RunState state) {

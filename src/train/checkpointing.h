@@ -28,8 +28,8 @@ struct RunState {
 
 /// Saves a checkpoint of step progress.step under `folder`. Throws CheckpointError or, when a weight is NaN or Inf, NumericError
 /// naming it: such a state is never written.
-checkpoint::SaveReport save_run(const std::filesystem::path& folder, RunState state, const Progress& progress, const std::string& config_toml,
-                                const std::string& data_state, const checkpoint::SaveOptions& options);
+checkpoint::SaveReport save_run(const std::filesystem::path& folder, RunState state, const Progress& progress,
+                                const std::string& config_toml, const std::string& data_state, const checkpoint::SaveOptions& options);
 
 /// Restores weights and moments; everything is read and checked before the first value is overwritten. Throws CheckpointError
 /// when the checkpoint is damaged, or does not have this model's tensors.

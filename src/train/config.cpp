@@ -36,7 +36,8 @@ SettingsTable settings_of(RunConfig& c) {
   table.add("train.batch_size", t.batch_size, at_least(1), "sequences per step");
   table.add("train.microbatch_size", t.microbatch_size, at_least(0), "sequences per forward pass; 0 = the whole batch");
   table.add("train.precision", t.precision, {"fp64", "fp32", "bf16"}, "compute dtype; masters and moments are fp32 or wider");
-  table.add("train.recompute", t.recompute, {"none", "selective", "full"}, "activations made again in backward: none, the feed-forward half, whole blocks");
+  table.add("train.recompute", t.recompute, {"none", "selective", "full"},
+            "activations made again in backward: none, the feed-forward half, whole blocks");
   table.add("train.device", t.device, {"auto", "cpu", "cuda"}, "auto = a GPU if there is one");
   table.add("train.seed", t.seed, at_least(0), "of the initial weights");
   table.add("train.threads", t.threads, base::IntegerRange{0, 4096}, "CPU threads; 0 = all cores");
@@ -55,12 +56,14 @@ void check(const RunConfig& c) {
   const auto check_batch = [&](int64_t batch, const std::string& where) {
     const int64_t micro = c.train.microbatch_size;
     if (micro > 0 && batch % micro != 0)
-      throw base::ConfigError("{} = {} is not a multiple of train.microbatch_size = {}; {} would work", where, batch, micro, (batch / micro + 1) * micro);
+      throw base::ConfigError("{} = {} is not a multiple of train.microbatch_size = {}; {} would work", where, batch, micro,
+                              (batch / micro + 1) * micro);
   };
   check_batch(c.train.batch_size, "train.batch_size");
   for (const auto& phase : c.train.phases) {
     if ((phase.tokens > 0) == (phase.steps > 0))
-      throw base::ConfigError("train.phases '{}' needs either tokens or steps (it has tokens = {}, steps = {})", phase.name, phase.tokens, phase.steps);
+      throw base::ConfigError("train.phases '{}' needs either tokens or steps (it has tokens = {}, steps = {})", phase.name, phase.tokens,
+                              phase.steps);
     if (phase.batch_size > 0) check_batch(phase.batch_size, "batch_size of phase '" + phase.name + "'");
   }
 }

@@ -17,8 +17,8 @@ namespace ingot::train {
 /// A stretch of the run with its own context, data and learning rate. 0, -1 or empty = as in the groups data and optimizer.
 struct PhaseConfig {
   std::string name = "main";
-  int64_t tokens = 0;   // rounded up to whole steps
-  int64_t steps = 0;    // instead of tokens
+  int64_t tokens = 0;  // rounded up to whole steps
+  int64_t steps = 0;   // instead of tokens
   int64_t seq_len = 0, batch_size = 0;
   double rope_base = 0, lr = 0, final_lr_fraction = -1;
   int64_t warmup_steps = -1;
@@ -37,8 +37,8 @@ struct TrainConfig {
 };
 
 struct ResilienceConfig {
-  std::string nonfinite = "skip";   // NaN or Inf in loss or gradients: skip the update, or stop
-  int64_t nonfinite_limit = 10;     // consecutive skipped steps before the run stops
+  std::string nonfinite = "skip";  // NaN or Inf in loss or gradients: skip the update, or stop
+  int64_t nonfinite_limit = 10;    // consecutive skipped steps before the run stops
 };
 
 struct RunConfig {

@@ -15,7 +15,9 @@ RunConfig two_phases() {
   config.data.seq_len = 100;
   config.data.sources = {{"a", 1}};
   config.train.batch_size = 4;
-  config.train.phases = {{.name = "short", .steps = 3}, {.name = "long", .tokens = 1001, .seq_len = 250, .batch_size = 2, .rope_base = 5e5, .lr = 0.5, .sources = {"0.25 data/b c", "1 d"}}};
+  config.train.phases = {
+      {.name = "short", .steps = 3},
+      {.name = "long", .tokens = 1001, .seq_len = 250, .batch_size = 2, .rope_base = 5e5, .lr = 0.5, .sources = {"0.25 data/b c", "1 d"}}};
   return config;
 }
 

@@ -44,8 +44,10 @@ TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch) const {
     const auto host = at::from_blob(const_cast<int32_t*>(values.data()), {batch.batch, batch.seq}, at::kInt);
     return host.to(dtype).to(model_.device()).clone();
   };
-  const bool has_documents = std::any_of(batch.document_starts.begin(), batch.document_starts.end(), [](int32_t start) { return start != 0; });
-  return {tensor(batch.inputs, at::kLong), tensor(batch.targets, at::kLong), has_documents ? tensor(batch.document_starts, at::kInt) : at::Tensor()};
+  const bool has_documents =
+      std::any_of(batch.document_starts.begin(), batch.document_starts.end(), [](int32_t start) { return start != 0; });
+  return {tensor(batch.inputs, at::kLong), tensor(batch.targets, at::kLong),
+          has_documents ? tensor(batch.document_starts, at::kInt) : at::Tensor()};
 }
 
 models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Observer* observer) const {
@@ -88,7 +90,9 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr) {
 
   // Of the experts alone: tokens that took the skip class are no expert's load.
   for (const auto& count : counter_.counts()) {
-    if (count.defined()) result.expert_tokens.emplace_back(count.data_ptr<int64_t>(), count.data_ptr<int64_t>() + std::min(count.numel(), model_.config().experts));
+    if (count.defined())
+      result.expert_tokens.emplace_back(count.data_ptr<int64_t>(),
+                                        count.data_ptr<int64_t>() + std::min(count.numel(), model_.config().experts));
   }
   return result;
 }

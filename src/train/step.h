@@ -15,10 +15,10 @@
 namespace ingot::train {
 
 struct StepResult {
-  double loss = 0;       // mean over the batch's targets, nats
-  double grad_norm = 0;  // before clipping
-  bool skipped = false;  // NaN or Inf: nothing was updated
-  std::string reason;    // which tensor was not finite first
+  double loss = 0;                                  // mean over the batch's targets, nats
+  double grad_norm = 0;                             // before clipping
+  bool skipped = false;                             // NaN or Inf: nothing was updated
+  std::string reason;                               // which tensor was not finite first
   std::vector<std::vector<int64_t>> expert_tokens;  // [layers][experts]; empty without experts
 };
 

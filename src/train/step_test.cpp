@@ -23,7 +23,8 @@ struct SmallRun {
 
   explicit SmallRun(int64_t hidden = 16) {
     models::ModelConfig c;
-    c.layers = 2, c.hidden = hidden, c.vocab_size = 32, c.heads = 2, c.kv_heads = 2, c.head_dim = 8, c.experts = 2, c.expert_ffn = 8, c.router_hidden = 8;
+    c.layers = 2, c.hidden = hidden, c.vocab_size = 32, c.heads = 2, c.kv_heads = 2, c.head_dim = 8, c.experts = 2, c.expert_ffn = 8,
+    c.router_hidden = 8;
     c.rope_fraction = 0.5;
     model = models::create_model(c);
     model->allocate(at::kFloat);

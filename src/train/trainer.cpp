@@ -38,12 +38,13 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast)
   model_->allocate(layers::compute_dtype(config_.train.precision), layers::device_named(config_.train.device));
   model_->initialise(static_cast<uint64_t>(config_.train.seed));
   optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), config_.optimizer);
-  step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, models::recompute_from_name(config_.train.recompute), config_.train.microbatch_size);
+  step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, models::recompute_from_name(config_.train.recompute),
+                                         config_.train.microbatch_size);
   if (!config_.data.tokenizer.empty()) {
     tokenizer_ = data::load_tokenizer(config_.data.tokenizer);
     if (tokenizer_->vocab_size() > config_.model.vocab_size)
-      throw base::ConfigError("the tokenizer {} has {} tokens, but model.vocab_size is {}; {} would work", config_.data.tokenizer, tokenizer_->vocab_size(),
-                              config_.model.vocab_size, (tokenizer_->vocab_size() + 63) / 64 * 64);
+      throw base::ConfigError("the tokenizer {} has {} tokens, but model.vocab_size is {}; {} would work", config_.data.tokenizer,
+                              tokenizer_->vocab_size(), config_.model.vocab_size, (tokenizer_->vocab_size() + 63) / 64 * 64);
   }
   if (data::has_validation(config_.data) && config_.train.validation_every > 0)
     validation_ = std::make_unique<data::Loader>(config_.data, data::Split::validation, loader_options());
@@ -59,7 +60,8 @@ void Trainer::restore() {
     if (const auto newest = checkpoint::latest(own)) source = newest->path;
   } else if (options_.resume == "never") {
     if (!checkpoint::all(own).empty())
-      throw base::ConfigError("{} already holds checkpoints; with --resume never choose another --run-dir, or resume with --resume auto", own.string());
+      throw base::ConfigError("{} already holds checkpoints; with --resume never choose another --run-dir, or resume with --resume auto",
+                              own.string());
   } else {
     const fs::path given = options_.resume;
     const auto newest = checkpoint::latest(given);
@@ -84,9 +86,11 @@ void Trainer::check_resumed_data(const Phase& phase) const {
   loader_->check_resumable(state);
   const int64_t steps = progress_.step - phase.first_step;
   if (state.samples != steps * phase.batch_size)
-    throw base::DataError("the checkpoint of step {} has gone through {} samples of this phase; {} steps of {} sequences would have taken {}. Resume with the "
-                          "batch size that it was made with, and change it at the border of a phase (train.phases).",
-                          progress_.step, state.samples, steps, phase.batch_size, steps * phase.batch_size);
+    throw base::DataError(
+        "the checkpoint of step {} has gone through {} samples of this phase; {} steps of {} sequences would have taken {}. Resume with "
+        "the "
+        "batch size that it was made with, and change it at the border of a phase (train.phases).",
+        progress_.step, state.samples, steps, phase.batch_size, steps * phase.batch_size);
 }
 
 void Trainer::enter_phase(const Phase& phase) {
@@ -98,8 +102,8 @@ void Trainer::enter_phase(const Phase& phase) {
   prefetcher_ = std::make_unique<data::Prefetcher>(*loader_, config_.data.prefetch, phase.batch_size);
   if (phase.rope_base != config_.model.rope_base || phase_ != nullptr) model_->set_rope_base(phase.rope_base);
   if (phases_.size() > 1)
-    base::log_info("phase '{}': steps {} to {}, context {}, {} sequences per step, RoPE base {}, peak learning rate {}", phase.name, phase.first_step + 1,
-                   phase.end_step(), phase.data.seq_len, phase.batch_size, phase.rope_base, phase.peak_lr);
+    base::log_info("phase '{}': steps {} to {}, context {}, {} sequences per step, RoPE base {}, peak learning rate {}", phase.name,
+                   phase.first_step + 1, phase.end_step(), phase.data.seq_len, phase.batch_size, phase.rope_base, phase.peak_lr);
   phase_ = &phase;
 }
 
@@ -112,8 +116,10 @@ void Trainer::prepare_run_dir() {
     base::make_directories(options_.run_dir / "tokenizer");
     data::export_tokenizer(*tokenizer_, options_.run_dir / "tokenizer");
   }
-  base::log_info("{} parameters ({} active per token without embeddings), {}, {} on {}", base::format_count(static_cast<double>(model_->parameters().trained_elements())),
-                 base::format_count(static_cast<double>(model_->active_elements())), config_.train.precision, config_.model.family, facts().device);
+  base::log_info("{} parameters ({} active per token without embeddings), {}, {} on {}",
+                 base::format_count(static_cast<double>(model_->parameters().trained_elements())),
+                 base::format_count(static_cast<double>(model_->active_elements())), config_.train.precision, config_.model.family,
+                 facts().device);
   base::log_info("{}", mfu_convention(forecast_.gemm_flops / 1e12, "this machine's measured GEMM rate"));
   sink_ = std::make_unique<MetricsSink>(options_.run_dir, config_.log, progress_.step);
 }
@@ -124,7 +130,8 @@ RunFacts Trainer::facts() const {
   facts.model = config_.model.family;
   facts.parameters = model_->parameters().trained_elements();
   facts.active_parameters = model_->active_elements();
-  facts.device = model_->device().is_cpu() ? fmt::format("cpu: {} threads of {}", at::get_num_threads(), base::cpu_name()) : model_->device().str();
+  facts.device =
+      model_->device().is_cpu() ? fmt::format("cpu: {} threads of {}", at::get_num_threads(), base::cpu_name()) : model_->device().str();
   facts.precision = config_.train.precision;
   facts.peak_tflops = forecast_.gemm_flops / 1e12;
   facts.mfu_convention = layers::kMfuConvention;
@@ -133,8 +140,7 @@ RunFacts Trainer::facts() const {
 
 void Trainer::run(const resilience::StopSignal& stop) {
   const int64_t steps = total_steps(phases_);
-  if (progress_.step >= steps)
-    base::log_info("all {} steps are done; a larger train.steps goes on, another --run-dir starts anew", steps);
+  if (progress_.step >= steps) base::log_info("all {} steps are done; a larger train.steps goes on, another --run-dir starts anew", steps);
   while (progress_.step < steps && stop.received() == 0) {
     const Phase& phase = phase_at(phases_, progress_.step);
     enter_phase(phase);
@@ -145,7 +151,8 @@ void Trainer::run(const resilience::StopSignal& stop) {
   }
   if (stop.received() != 0) base::log_info("stopped by signal {} after step {}", stop.received(), progress_.step);
   if (config_.checkpoint.every > 0 && progress_.step != last_saved_step_ && !save())
-    throw base::CheckpointError("the last checkpoint (step {}) could not be saved; the run directory keeps that of step {}", progress_.step, last_saved_step_);
+    throw base::CheckpointError("the last checkpoint (step {}) could not be saved; the run directory keeps that of step {}", progress_.step,
+                                last_saved_step_);
 }
 
 StepRecord Trainer::take_step(const Phase& phase) {
@@ -184,11 +191,15 @@ StepRecord Trainer::take_step(const Phase& phase) {
 
 void Trainer::handle_skip(const StepResult& result, int64_t step) {
   ++skipped_in_a_row_;
-  const auto what = fmt::format("step {}: NaN or Inf, first in {} (loss {}, gradient norm {})", step, result.reason, result.loss, result.grad_norm);
+  const auto what =
+      fmt::format("step {}: NaN or Inf, first in {} (loss {}, gradient norm {})", step, result.reason, result.loss, result.grad_norm);
   if (config_.resilience.nonfinite == "stop")
-    throw base::NumericError("{}; stopped as resilience.nonfinite = stop. The weights are those of the step before; a lower optimizer.lr or fp32 may help.", what);
+    throw base::NumericError(
+        "{}; stopped as resilience.nonfinite = stop. The weights are those of the step before; a lower optimizer.lr or fp32 may help.",
+        what);
   if (skipped_in_a_row_ >= config_.resilience.nonfinite_limit)
-    throw base::NumericError("{}; {} steps in a row were skipped. Resume from an earlier checkpoint with a lower optimizer.lr.", what, skipped_in_a_row_);
+    throw base::NumericError("{}; {} steps in a row were skipped. Resume from an earlier checkpoint with a lower optimizer.lr.", what,
+                             skipped_in_a_row_);
   base::log_warning("{}; the update is skipped", what);
 }
 
@@ -214,11 +225,12 @@ bool Trainer::save() {
     const auto report = save_run(options_.run_dir / "checkpoints", {*model_, *optimizer_}, progress_, config_toml_,
                                  loader_->state(progress_.step, samples).to_json(), config_.checkpoint.save_options());
     last_saved_step_ = progress_.step;
-    base::log_info("saved {} ({} in {})", report.path.string(), base::format_bytes(report.data_bytes), base::format_duration(milliseconds_since(start) / 1e3));
+    base::log_info("saved {} ({} in {})", report.path.string(), base::format_bytes(report.data_bytes),
+                   base::format_duration(milliseconds_since(start) / 1e3));
     return true;
   } catch (const base::Error& failure) {
-    base::log_error("saving the checkpoint of step {} failed: {}; training goes on, the checkpoint of step {} stays", progress_.step, failure.what(),
-                    last_saved_step_);
+    base::log_error("saving the checkpoint of step {} failed: {}; training goes on, the checkpoint of step {} stays", progress_.step,
+                    failure.what(), last_saved_step_);
     return false;
   }
 }

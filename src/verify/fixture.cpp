@@ -12,7 +12,8 @@ at::Tensor Fixture::tensor(const std::string& name) const {
 
 std::string Fixture::text(const std::string& key) const {
   const auto found = reader_.metadata().find(key);
-  if (found == reader_.metadata().end()) throw base::ModelError("{} has no metadata '{}'; is it a reference file of this kind?", path_.string(), key);
+  if (found == reader_.metadata().end())
+    throw base::ModelError("{} has no metadata '{}'; is it a reference file of this kind?", path_.string(), key);
   return found->second;
 }
 

@@ -1,11 +1,11 @@
 // A reference file: a safetensors file with tensors and a JSON note in its metadata.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
-
-#include <ATen/ATen.h>
 
 #include "checkpoint/safetensors.h"
 

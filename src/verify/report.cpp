@@ -8,7 +8,8 @@ namespace ingot::verify {
 
 Comparison compare(const std::string& name, const at::Tensor& got, const at::Tensor& reference, const Tolerance& tolerance) {
   if (got.sizes() != reference.sizes())
-    throw base::ModelError("{}: shape [{}] here, [{}] in the reference", name, fmt::join(got.sizes(), ", "), fmt::join(reference.sizes(), ", "));
+    throw base::ModelError("{}: shape [{}] here, [{}] in the reference", name, fmt::join(got.sizes(), ", "),
+                           fmt::join(reference.sizes(), ", "));
   Comparison result{.name = name};
   if (!at::isFloatingType(reference.scalar_type())) {
     const auto here = got.to(at::kCPU, at::kLong), there = reference.to(at::kLong);
@@ -35,7 +36,10 @@ nlohmann::json Report::json() const {
   for (const auto& c : comparisons) {
     // NaN has no JSON form: null says that the comparison has no number.
     const auto number = [](double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(); };
-    tensors[c.name] = {{"max_abs", number(c.max_abs)}, {"max_rel", number(c.max_rel)}, {"ids_equal", c.ids_equal ? nlohmann::json(*c.ids_equal) : nlohmann::json()}, {"pass", c.pass}};
+    tensors[c.name] = {{"max_abs", number(c.max_abs)},
+                       {"max_rel", number(c.max_rel)},
+                       {"ids_equal", c.ids_equal ? nlohmann::json(*c.ids_equal) : nlohmann::json()},
+                       {"pass", c.pass}};
   }
   return {{"pass", pass()}, {"compared", comparisons.size()}, {"tensors", tensors}};
 }
@@ -52,7 +56,8 @@ std::string Report::text() const {
     failed += c.pass ? 0 : 1;
     if (c.pass && shown >= 12) continue;
     ++shown;
-    out += fmt::format("{:<64} {:>10.2e} {:>10.2e}  {}\n", c.name, c.max_abs, c.max_rel, c.pass ? (c.ids_equal ? "equal" : "ok") : "FAILED");
+    out +=
+        fmt::format("{:<64} {:>10.2e} {:>10.2e}  {}\n", c.name, c.max_abs, c.max_rel, c.pass ? (c.ids_equal ? "equal" : "ok") : "FAILED");
   }
   out += fmt::format("{} tensors compared, {} failed\n", sorted.size(), failed);
   return out;

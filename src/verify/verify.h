@@ -2,13 +2,13 @@
 // single operators, and short training runs. What a reference file holds is described in docs/verify.md.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <ATen/ATen.h>
 
 namespace ingot::verify {
 
@@ -26,9 +26,9 @@ struct Comparison {
 };
 
 struct Options {
-  std::string dtype = "fp32";   // fp64, fp32, bf16
-  std::string device = "cpu";   // cpu, cuda
-  std::optional<double> rtol, atol;  // override the defaults of each tensor
+  std::string dtype = "fp32";         // fp64, fp32, bf16
+  std::string device = "cpu";         // cpu, cuda
+  std::optional<double> rtol, atol;   // override the defaults of each tensor
   std::vector<std::string> settings;  // "key=value" for the model, e.g. model.skip_output=identity
 };
 

@@ -1,11 +1,11 @@
+#include <torch/csrc/autograd/autograd.h>
+
 #include "base/error.h"
 #include "layers/dtype.h"
 #include "models/hugging_face.h"
 #include "serve/generate.h"
 #include "verify/fixture.h"
 #include "verify/verify.h"
-
-#include <torch/csrc/autograd/autograd.h>
 
 namespace ingot::verify {
 namespace {
@@ -68,7 +68,8 @@ Report verify_model(const fs::path& folder, const fs::path& fixture_path, const 
   const auto ids = fixture.tensor("input_ids").to(model->device());
   const int64_t batch = ids.size(0), seq = ids.size(1);
   if (ids.dim() != 2 || ids.numel() == 0 || ids.min().item<int64_t>() < 0 || ids.max().item<int64_t>() >= model->config().vocab_size)
-    throw base::ModelError("{}: input_ids are not [batch, seq] ids of a vocabulary of {}", fixture_path.string(), model->config().vocab_size);
+    throw base::ModelError("{}: input_ids are not [batch, seq] ids of a vocabulary of {}", fixture_path.string(),
+                           model->config().vocab_size);
   auto targets = at::full_like(ids, -100);
   targets.narrow(1, 0, seq - 1).copy_(ids.narrow(1, 1, seq - 1));
 

@@ -37,9 +37,11 @@ optim::OptimizerConfig config_of(const nlohmann::json& o, const std::string& nam
 Report verify_op(const std::string& name, const fs::path& fixture_path, const Options& options) {
   const std::vector<std::string> known = {"muon", "adamw"};
   if (std::find(known.begin(), known.end(), name) == known.end())
-    throw base::UsageError("unknown operator '{}'; {} can be verified{}", name, base::join(known, " and "), base::did_you_mean(name, known));
+    throw base::UsageError("unknown operator '{}'; {} can be verified{}", name, base::join(known, " and "),
+                           base::did_you_mean(name, known));
   const Fixture fixture(fixture_path);
-  if (fixture.text("operator") != name) throw base::UsageError("{} records the operator '{}', not '{}'", fixture_path.string(), fixture.text("operator"), name);
+  if (fixture.text("operator") != name)
+    throw base::UsageError("{} records the operator '{}', not '{}'", fixture_path.string(), fixture.text("operator"), name);
   const auto dtype = layers::compute_dtype(options.dtype);
   const auto config = config_of(fixture.note("options"), name);
 
@@ -60,7 +62,8 @@ Report verify_op(const std::string& name, const fs::path& fixture_path, const Op
     weight.accumulate(fixture.tensor(fmt::format("in.grad.{}", step)));
     optimizer.step(config.lr, 0);
     const auto after = optimizer.master_of(weight);
-    report.comparisons.push_back(compare(fmt::format("out.weight.{}", step), after, fixture.tensor(fmt::format("out.weight.{}", step)), tolerance));
+    report.comparisons.push_back(
+        compare(fmt::format("out.weight.{}", step), after, fixture.tensor(fmt::format("out.weight.{}", step)), tolerance));
     const auto direction_name = fmt::format("out.direction.{}", step);
     if (!fixture.has(direction_name)) continue;
     // The update is the direction times a known factor, after the decay.

@@ -97,10 +97,8 @@ class Bpe : public TokenModel {
       const bool first = at == 0, last = at + length == text.size();
       at += length;
       int32_t id = -1;
-      if ((first || prefix_.empty()) && (!last || suffix_.empty()))
-        id = vocabulary_.find(character);
-      else
-        id = vocabulary_.find((first ? "" : prefix_) + std::string(character) + (last ? suffix_ : ""));
+      if ((first || prefix_.empty()) && (!last || suffix_.empty())) id = vocabulary_.find(character);
+      else id = vocabulary_.find((first ? "" : prefix_) + std::string(character) + (last ? suffix_ : ""));
       if (id >= 0) {
         symbols.push_back({id});
       } else if (!bytes_.empty()) {

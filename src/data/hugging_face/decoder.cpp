@@ -48,10 +48,8 @@ void fall_back_from_bytes(std::vector<std::string>& tokens) {
   std::string run;
   const auto flush = [&] {
     if (run.empty()) return;
-    if (is_valid_utf8(run))
-      out.push_back(run);
-    else
-      out.insert(out.end(), run.size(), "\xEF\xBF\xBD");
+    if (is_valid_utf8(run)) out.push_back(run);
+    else out.insert(out.end(), run.size(), "\xEF\xBF\xBD");
     run.clear();
   };
   for (auto& token : tokens) {

@@ -43,10 +43,8 @@ std::vector<Span> joined(const std::vector<Span>& spans, Behavior behavior) {
   if (behavior == Behavior::merged_with_next) {
     bool next_matches = false;
     for (auto span = spans.rbegin(); span != spans.rend(); ++span) {
-      if (span->match && !next_matches && !out.empty())
-        out.back().begin = span->begin;
-      else
-        out.push_back(*span);
+      if (span->match && !next_matches && !out.empty()) out.back().begin = span->begin;
+      else out.push_back(*span);
       next_matches = span->match;
     }
     std::reverse(out.begin(), out.end());
@@ -56,10 +54,8 @@ std::vector<Span> joined(const std::vector<Span>& spans, Behavior behavior) {
   for (const Span& span : spans) {
     const bool to_previous = behavior == Behavior::merged_with_previous && span.match && !previous_matches;
     const bool to_run = behavior == Behavior::contiguous && span.match == previous_matches;
-    if ((to_previous || to_run) && !out.empty())
-      out.back().end = span.end;
-    else if (behavior != Behavior::removed || !span.match)
-      out.push_back(span);
+    if ((to_previous || to_run) && !out.empty()) out.back().end = span.end;
+    else if (behavior != Behavior::removed || !span.match) out.push_back(span);
     previous_matches = span.match;
   }
   return out;

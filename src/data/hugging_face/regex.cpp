@@ -25,14 +25,10 @@ class Translator {
   std::string run() {
     while (at_ < pattern_.size()) {
       const char c = pattern_[at_];
-      if (c == '\\')
-        escape();
-      else if (in_class_)
-        class_character(c);
-      else if (c == '[')
-        open_class();
-      else
-        copy(1);
+      if (c == '\\') escape();
+      else if (in_class_) class_character(c);
+      else if (c == '[') open_class();
+      else copy(1);
     }
     return out_;
   }

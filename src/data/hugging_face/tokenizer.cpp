@@ -114,10 +114,8 @@ std::vector<int32_t> HuggingFaceTokenizer::encode(std::string_view text) const {
     }
     const std::string normal = normalizer_->apply(std::string(text.substr(part.begin, part.end - part.begin)));
     for (const auto& inner : added_.cut(normal, /*normalized=*/true)) {
-      if (inner.id >= 0)
-        ids.push_back(inner.id);
-      else
-        encode_segment({normal.substr(inner.begin, inner.end - inner.begin), part.begin == 0 && inner.begin == 0}, ids);
+      if (inner.id >= 0) ids.push_back(inner.id);
+      else encode_segment({normal.substr(inner.begin, inner.end - inner.begin), part.begin == 0 && inner.begin == 0}, ids);
     }
   }
   return ids;
@@ -130,10 +128,8 @@ void HuggingFaceTokenizer::encode_segment(Segment segment, std::vector<int32_t>&
   const auto encode = [this](std::string_view word) { return model_->encode(word); };
   for (const auto& piece : segments) {
     if (piece.text.empty()) continue;
-    if (model_->words_are_independent())
-      for_each_word(piece.text, [&](std::string_view word) { words_.append(word, ids, encode); });
-    else
-      words_.append(piece.text, ids, encode);
+    if (model_->words_are_independent()) for_each_word(piece.text, [&](std::string_view word) { words_.append(word, ids, encode); });
+    else words_.append(piece.text, ids, encode);
   }
 }
 

@@ -35,10 +35,8 @@ class Unigram : public TokenModel {
       size_t begin = steps[end].begin;
       const bool unknown = steps[end].id == unk_;
       while (unknown && begin > 0 && steps[begin].id == unk_) begin = steps[begin].begin;
-      if (unknown)
-        add_unknown(text.substr(begin, end - begin), ids);
-      else
-        ids.push_back(steps[end].id);
+      if (unknown) add_unknown(text.substr(begin, end - begin), ids);
+      else ids.push_back(steps[end].id);
       end = begin;
     }
     std::reverse(ids.begin(), ids.end());

@@ -71,7 +71,8 @@ AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, in
   p.parts = parts_for(p);
   const auto& tiles = attention_tiles(best_isa());
   const int64_t forward_workers = workers_for(batch * heads * p.query_blocks()), backward_workers = workers_for(batch * kv_heads * p.parts);
-  return {4 * (forward_floats(p) + forward_workers * tiles.forward_scratch(p)), 4 * (backward_floats(p) + backward_workers * tiles.backward_scratch(p))};
+  return {4 * (forward_floats(p) + forward_workers * tiles.forward_scratch(p)),
+          4 * (backward_floats(p) + backward_workers * tiles.backward_scratch(p))};
 }
 
 const AttentionTiles& attention_tiles(Isa isa) {

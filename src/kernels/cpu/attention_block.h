@@ -51,10 +51,8 @@ struct TileView {
     int64_t low = from, high = queries.count;  // the first row whose run begins behind these keys lies in [low, high]
     while (low < high) {
       const int64_t middle = (low + high) / 2;
-      if (begin(middle) < keys.end)
-        low = middle + 1;
-      else
-        high = middle;
+      if (begin(middle) < keys.end) low = middle + 1;
+      else high = middle;
     }
     return {from, low};
   }

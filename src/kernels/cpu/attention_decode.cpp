@@ -121,10 +121,8 @@ void join(const AttentionProblem& p, int64_t task) {
     Float value{};
     for (int64_t c = 0; c < p.decode_chunks(); ++c) value += load(chunks + c * step + 16 + d) * share(c);
     value /= sum;
-    if (d + kLanes <= p.head_dim)
-      store(out + d, value);
-    else
-      store_part(out + d, value, p.head_dim - d);
+    if (d + kLanes <= p.head_dim) store(out + d, value);
+    else store_part(out + d, value, p.head_dim - d);
   }
 }
 

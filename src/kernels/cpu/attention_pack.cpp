@@ -36,10 +36,8 @@ INGOT_INLINE void add_parts(const AttentionProblem& p, const KeyTile& tile, cons
     for (int64_t d = 0; d < p.head_dim; d += kLanes) {
       Float sum = load(parts + d);
       for (int64_t part = 1; part < p.parts; ++part) sum += load(parts + part * part_step + d);
-      if (d + kLanes <= p.head_dim)
-        store(to + d, sum * factor);
-      else
-        store_part(to + d, sum * factor, p.head_dim - d);
+      if (d + kLanes <= p.head_dim) store(to + d, sum * factor);
+      else store_part(to + d, sum * factor, p.head_dim - d);
     }
   }
 }

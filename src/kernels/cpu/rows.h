@@ -17,7 +17,7 @@ struct JoinNormProblem {
   double eps;
   const float *residual, *residual_scale, *residual_bias, *branch_scale, *branch_bias, *weight;
   const void* branch;
-  float* joined;   // null when there is no branch
+  float* joined;  // null when there is no branch
   void* normed;
   float* inverse;  // [rows], 1 / rms
 
@@ -65,19 +65,19 @@ struct CrossEntropyProblem {
 struct CcaProblem {
   int64_t rows, seq, heads, kv_heads, head_dim, half, table_rows;
   bool is_bf16;
-  const bool* is_start;         // [rows] or null
-  const void* packed;           // [rows, latent + kv_heads * head_dim]
+  const bool* is_start;              // [rows] or null
+  const void* packed;                // [rows, latent + kv_heads * head_dim]
   const float *tap0, *tap1, *bias0;  // depthwise, [latent] each
   const float* bias1;                // grouped, [latent]
   const float* temperature;          // [kv_heads]
   const float *cosine, *sine;        // [table_rows, half]
-  float* taps;                  // [rows, heads + kv_heads, 2, head_dim]: the first convolution at the previous and at this token
-  float* mixed;                 // [rows, latent]: the second one, without its bias
-  void *q, *k, *v;              // forward: outputs; backward: their gradients
+  float* taps;                       // [rows, heads + kv_heads, 2, head_dim]: the first convolution at the previous and at this token
+  float* mixed;                      // [rows, latent]: the second one, without its bias
+  void *q, *k, *v;                   // forward: outputs; backward: their gradients
   // Backward:
-  float* grad_mixed;            // [rows, latent], also what the products read
-  const float* grad_taps;       // as taps
-  void* grad_packed;            // as packed; written in two stages
+  float* grad_mixed;       // [rows, latent], also what the products read
+  const float* grad_taps;  // as taps
+  void* grad_packed;       // as packed; written in two stages
   int64_t latent() const { return (heads + kv_heads) * head_dim; }
   int64_t packed_width() const { return latent() + kv_heads * head_dim; }
 };

@@ -41,8 +41,12 @@ void backward(const SwigluProblem& p, int64_t begin, int64_t end) {
 
 }  // namespace
 
-void swiglu_forward(const SwigluProblem& p, int64_t begin, int64_t end) { p.is_bf16 ? forward<bf16>(p, begin, end) : forward<float>(p, begin, end); }
-void swiglu_backward(const SwigluProblem& p, int64_t begin, int64_t end) { p.is_bf16 ? backward<bf16>(p, begin, end) : backward<float>(p, begin, end); }
+void swiglu_forward(const SwigluProblem& p, int64_t begin, int64_t end) {
+  p.is_bf16 ? forward<bf16>(p, begin, end) : forward<float>(p, begin, end);
+}
+void swiglu_backward(const SwigluProblem& p, int64_t begin, int64_t end) {
+  p.is_bf16 ? backward<bf16>(p, begin, end) : backward<float>(p, begin, end);
+}
 
 void cross_entropy(const CrossEntropyProblem& p, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
@@ -50,7 +54,8 @@ void cross_entropy(const CrossEntropyProblem& p, int64_t begin, int64_t end) {
     const int64_t target = p.targets[row];
     if (target < 0) {
       p.losses[row] = 0;
-      if (p.write) for (int64_t i = 0; i < p.vocab; ++i) logits[i] = 0;
+      if (p.write)
+        for (int64_t i = 0; i < p.vocab; ++i) logits[i] = 0;
       continue;
     }
     const float at_target = logits[target];

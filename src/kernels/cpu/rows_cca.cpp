@@ -74,7 +74,8 @@ void heads_forward(const CcaProblem& p, int64_t begin, int64_t end) {
       const float norm = latent_head(p, u, p.mixed + row * p.latent(), head, x);
       const float factor = length / norm * (is_query ? 1.0f : p.temperature[head - p.heads]);
       for (int64_t i = 0; i < d; i += kLanes) store_some(x + i, load_some(x + i, d - i) * factor, d - i);
-      T* out = is_query ? static_cast<T*>(p.q) + (row * p.heads + head) * d : static_cast<T*>(p.k) + (row * p.kv_heads + head - p.heads) * d;
+      T* out =
+          is_query ? static_cast<T*>(p.q) + (row * p.heads + head) * d : static_cast<T*>(p.k) + (row * p.kv_heads + head - p.heads) * d;
       rotate_head<false>(x, out, d, rotation);
     }
     T* v = static_cast<T*>(p.v) + row * 2 * half_value;
@@ -97,7 +98,8 @@ void heads_backward(const CcaProblem& p, int64_t begin, int64_t end, float* sums
     const Rotation rotation{p.cosine + row % p.table_rows * p.half, p.sine + row % p.table_rows * p.half, p.half};
     for (int64_t head = 0; head < p.heads + p.kv_heads; ++head) {
       const bool is_query = head < p.heads;
-      const T* grad = is_query ? static_cast<const T*>(p.q) + (row * p.heads + head) * d : static_cast<const T*>(p.k) + (row * p.kv_heads + head - p.heads) * d;
+      const T* grad = is_query ? static_cast<const T*>(p.q) + (row * p.heads + head) * d
+                               : static_cast<const T*>(p.k) + (row * p.kv_heads + head - p.heads) * d;
       const float norm = latent_head(p, u, p.mixed + row * latent, head, x);
       rotate_head<true>(grad, g, d, rotation);
       Float dots{};
@@ -174,7 +176,9 @@ void taps_backward(const CcaProblem& p, int64_t begin, int64_t end, float* sums)
 }  // namespace
 
 void cca_taps(const CcaProblem& p, int64_t begin, int64_t end) { p.is_bf16 ? taps<bf16>(p, begin, end) : taps<float>(p, begin, end); }
-void cca_heads(const CcaProblem& p, int64_t begin, int64_t end) { p.is_bf16 ? heads_forward<bf16>(p, begin, end) : heads_forward<float>(p, begin, end); }
+void cca_heads(const CcaProblem& p, int64_t begin, int64_t end) {
+  p.is_bf16 ? heads_forward<bf16>(p, begin, end) : heads_forward<float>(p, begin, end);
+}
 void cca_heads_backward(const CcaProblem& p, int64_t begin, int64_t end, float* sums) {
   p.is_bf16 ? heads_backward<bf16>(p, begin, end, sums) : heads_backward<float>(p, begin, end, sums);
 }

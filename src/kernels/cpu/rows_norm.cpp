@@ -84,7 +84,9 @@ void backward(const JoinNormProblem& p, int64_t begin, int64_t end, float* sums)
 
 }  // namespace
 
-void join_norm_forward(const JoinNormProblem& p, int64_t begin, int64_t end) { p.is_bf16 ? forward<bf16>(p, begin, end) : forward<float>(p, begin, end); }
+void join_norm_forward(const JoinNormProblem& p, int64_t begin, int64_t end) {
+  p.is_bf16 ? forward<bf16>(p, begin, end) : forward<float>(p, begin, end);
+}
 void join_norm_backward(const JoinNormProblem& p, int64_t begin, int64_t end, float* sums) {
   p.is_bf16 ? backward<bf16>(p, begin, end, sums) : backward<float>(p, begin, end, sums);
 }

@@ -13,7 +13,8 @@ INGOT_INLINE Float root(Float x) {
 
 void adamw(const AdamwProblem& p, int64_t begin, int64_t end) {
   const float beta1 = static_cast<float>(p.beta1), beta2 = static_cast<float>(p.beta2), eps = static_cast<float>(p.eps);
-  const float rest1 = static_cast<float>(1 - p.beta1), rest2 = static_cast<float>(1 - p.beta2), scale = static_cast<float>(p.gradient_scale);
+  const float rest1 = static_cast<float>(1 - p.beta1), rest2 = static_cast<float>(1 - p.beta2),
+              scale = static_cast<float>(p.gradient_scale);
   const float keep = static_cast<float>(1 - p.lr * p.decay), step = static_cast<float>(p.lr / p.correction1);
   const float inverse2 = static_cast<float>(1 / p.correction2);
   for (int64_t i = begin; i < end; i += kLanes) {

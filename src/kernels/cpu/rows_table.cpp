@@ -4,7 +4,19 @@
 namespace ingot::kernels::cpu::INGOT_ISA {
 
 extern const RowKernels row_kernels;
-const RowKernels row_kernels = {join_norm_forward, join_norm_backward, swiglu_forward, swiglu_backward, split_rotate_forward, split_rotate_backward,
-                                cross_entropy, cca_taps, cca_heads, cca_heads_backward, cca_taps_backward, adamw, momentum, apply};
+const RowKernels row_kernels = {join_norm_forward,
+                                join_norm_backward,
+                                swiglu_forward,
+                                swiglu_backward,
+                                split_rotate_forward,
+                                split_rotate_backward,
+                                cross_entropy,
+                                cca_taps,
+                                cca_heads,
+                                cca_heads_backward,
+                                cca_taps_backward,
+                                adamw,
+                                momentum,
+                                apply};
 
 }  // namespace ingot::kernels::cpu::INGOT_ISA

@@ -31,8 +31,7 @@ HostPort parse_listen_address(std::string_view address) {
   if (result.port > 65535) throw wrong("has a port above 65535");
   if (result.host.size() >= 2 && result.host.front() == '[' && result.host.back() == ']')
     result.host = result.host.substr(1, result.host.size() - 2);
-  else if (result.host.find(':') != std::string::npos)
-    throw wrong("has an IPv6 address without brackets");
+  else if (result.host.find(':') != std::string::npos) throw wrong("has an IPv6 address without brackets");
   if (result.host.empty()) result.host = "0.0.0.0";
   return result;
 }
