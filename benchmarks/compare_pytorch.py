@@ -141,11 +141,13 @@ def main():
     parser.add_argument("--peer", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--warmup", type=int, default=WARMUP, help="steps before those that count")
     parser.add_argument("--only", nargs="*", default=CASES)
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--binary", default=str(ROOT / "build/release/ingot"))
     parser.add_argument("-o", "--output")
     args = parser.parse_args()
+    globals()["WARMUP"] = args.warmup
     if args.peer:
         return peer(args.peer[0], args.peer[1], args.peer[2], args.peer[3] == "compile", args.steps)
     table = ["| model / precision / optimizer | tokens/s (median) | range | peak MiB |", "|---|---|---|---|"]
@@ -156,7 +158,7 @@ def main():
         for _ in range(args.rounds):
             mine.append(ingot(args.binary, model_name, precision, optimizer_name, args.steps))
             for variant, mode in variants:
-                done = subprocess.run([sys.executable, __file__, "--steps", str(args.steps), "--peer", model_name, variant, optimizer_name, mode],
+                done = subprocess.run([sys.executable, __file__, "--steps", str(args.steps), "--warmup", str(args.warmup), "--peer", model_name, variant, optimizer_name, mode],
                                       capture_output=True, text=True, env={**os.environ, **KEEP})
                 if done.returncode == 0:
                     theirs[(variant, mode)].append(json.loads(done.stdout.splitlines()[-1]))
