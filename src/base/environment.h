@@ -17,11 +17,19 @@ struct Environment {
   std::string mkl_num_threads;
   std::string cuda_visible_devices;  // CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES: which GPUs may be used
   std::string hip_visible_devices;
-  std::string rank;  // RANK, WORLD_SIZE: set by torchrun
-  std::string world_size;
-  std::string slurm_job_id;  // SLURM_JOB_ID, SLURM_NTASKS: set inside a Slurm job
-  std::string slurm_ntasks;
-  std::string ompi_world_size;  // OMPI_COMM_WORLD_SIZE: set by Open MPI's mpirun
+  // Set by torchrun and by `ingot launch`.
+  std::string rank, world_size, local_rank;  // RANK, WORLD_SIZE, LOCAL_RANK
+  std::string master_address, master_port;   // MASTER_ADDR, MASTER_PORT: where ranks meet; they win over what Slurm and Open MPI say
+  std::string agent_store;                   // TORCHELASTIC_USE_AGENT_STORE: "True" when the launcher holds the meeting place
+  std::string restart_count;                 // TORCHELASTIC_RESTART_COUNT
+  // Set by Slurm in a job, and in each process that srun starts.
+  std::string slurm_job_id, slurm_ntasks;                      // SLURM_JOB_ID, SLURM_NTASKS
+  std::string slurm_step_id, slurm_step_tasks;                 // SLURM_STEP_ID, SLURM_STEP_NUM_TASKS
+  std::string slurm_process, slurm_local_id, slurm_step_nodes;  // SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NODELIST
+  // Set by Open MPI's mpirun.
+  std::string ompi_rank, ompi_world_size;        // OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE
+  std::string ompi_local_rank, ompi_local_size;  // OMPI_COMM_WORLD_LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_SIZE
+  std::string ompi_uri;                          // OMPI_MCA_orte_hnp_uri: where mpirun itself is
   std::string path;             // PATH: where programs such as srun are looked for
 
   /// $INGOT_CACHE, else $XDG_CACHE_HOME/ingot, else ~/.cache/ingot; "" when none of them is set.

@@ -144,7 +144,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed,
   const bool fused = cpu::takes(packed) && !tail.latent.defined() && w.grouped_weight.scalar_type() == at::kFloat &&
                      shape.head_dim <= kMaxHeadDim && table.cosine.scalar_type() == at::kFloat;
   if (!fused) return reference::cca_mix(packed, shape, w, table, is_start, tail);
-  const auto starts = is_start.defined() ? std::optional(is_start.contiguous()) : std::nullopt;
+  std::optional<at::Tensor> starts;
+  if (is_start.defined()) starts.emplace(is_start.contiguous());
   const auto parts =
       CcaMixFunction::apply(packed, w.depthwise_weight, w.depthwise_bias, w.grouped_weight, w.grouped_bias, w.temperature,
                             table.cosine.contiguous(), table.sine.contiguous(), starts, shape.heads, shape.kv_heads, shape.head_dim);

@@ -1,0 +1,123 @@
+#include "comm/gloo_backend.h"
+
+#include <thread>
+
+#include "base/error.h"
+#include "comm/pairwise.h"
+#include "comm/roll_call.h"
+
+#ifdef INGOT_GLOO
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#endif
+
+namespace ingot::comm {
+
+using base::CommError;
+
+#ifdef INGOT_GLOO
+namespace {
+
+constexpr int kCollectiveTag = 1, kMessageTag = 2;
+
+class GlooBackend : public Backend {
+ public:
+  GlooBackend(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<int> members, const std::string& address,
+              std::chrono::duration<double> timeout, ArtificialDelay delay)
+      : store_(std::move(store)),
+        rank_(rank),
+        members_(std::move(members)),
+        delay_(delay),
+        timeout_(std::chrono::duration_cast<std::chrono::milliseconds>(timeout)) {
+    auto options = c10d::ProcessGroupGloo::Options::create(timeout_);
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+    options->threads = 1;  // collectives run on our own lanes
+    gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, rank_, size(), options);
+  }
+
+  std::string name() const override { return "gloo"; }
+
+  Work start(Operation operation, bool blocking) override {
+    const bool is_message = operation.kind == Kind::send || operation.kind == Kind::receive;
+    auto& lane = lanes_[is_message ? std::pair{operation.peer, operation.kind == Kind::send} : std::pair{-1, false}];
+    if (!lane) lane = std::make_unique<Lane>();
+    return lane->run([this, o = std::move(operation)] { run(o); }, blocking);
+  }
+
+ private:
+  int size() const { return static_cast<int>(members_.size()); }
+
+  Wire wire(int tag) {
+    const auto waiter = [this](c10::intrusive_ptr<c10d::Work> work) -> Wire::Waiter { return [this, work] { work->wait(timeout_); }; };
+    return {.send =
+                [this, tag, waiter](const at::Tensor& flat, int to) {
+                  std::vector<at::Tensor> list = {flat};
+                  return waiter(gloo_->send(list, to, tag));
+                },
+            .receive =
+                [this, tag, waiter](const at::Tensor& flat, int from) {
+                  std::vector<at::Tensor> list = {flat};
+                  return waiter(gloo_->recv(list, from, tag));
+                }};
+  }
+
+  // Large sums, whose bytes both send alike; bf16 it would add in bf16.
+  static bool gloos_ring_is_faster(const Operation& o) {
+    constexpr int64_t kLargeBytes = 4 << 20;
+    return o.kind == Kind::all_reduce && o.reduction == Reduction::sum && o.bytes() >= kLargeBytes && o.dtype() != at::kBFloat16;
+  }
+
+  void run(const Operation& o) {
+    const auto began = Clock::now();
+    try {
+      if (o.kind == Kind::send) o.input.numel() > 0 ? wire(kMessageTag).send(o.input.view(-1), o.peer)() : void();
+      else if (o.kind == Kind::receive) o.output.numel() > 0 ? wire(kMessageTag).receive(o.output.view(-1), o.peer)() : void();
+      else if (gloos_ring_is_faster(o)) {
+        std::vector<at::Tensor> one = {o.output};
+        gloo_->allreduce(one)->wait(timeout_);
+      } else run_pairwise(o, rank_, size(), wire(kCollectiveTag));
+    } catch (const std::exception& failure) {
+      const auto missing = roll_call(*store_, "roll-call", rank_, members_);
+      const std::string cause = failure.what();
+      const bool is_timeout = Clock::now() - began >= timeout_;
+      throw CommError(
+          "{}{} (Gloo: {})", missing.empty() ? "the connection failed" : missing,
+          is_timeout ? fmt::format(" within {:g} s (resilience.comm_timeout_s)", std::chrono::duration<double>(timeout_).count()) : "",
+          cause.substr(0, cause.find('\n')));
+    }
+    if (delay_.latency_s > 0 || delay_.bytes_per_s > 0)
+      std::this_thread::sleep_until(began +
+                                    std::chrono::duration_cast<Clock::duration>(delay_.of(traffic_of(o, rank_, size()).received_bytes)));
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  int rank_;
+  std::vector<int> members_;
+  ArtificialDelay delay_;
+  std::chrono::milliseconds timeout_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  std::map<std::pair<int, bool>, std::unique_ptr<Lane>> lanes_;  // by (peer, is it a send); (-1, false): collectives
+};
+
+}  // namespace
+
+bool has_gloo() { return true; }
+
+std::unique_ptr<Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<int> members,
+                                           const std::string& address, std::chrono::duration<double> timeout, ArtificialDelay delay) {
+  try {
+    return std::make_unique<GlooBackend>(std::move(store), rank, std::move(members), address, timeout, delay);
+  } catch (const std::exception& failure) {
+    const std::string cause = failure.what();
+    throw CommError("the ranks {} could not be connected over TCP from {}: {}", members, address, cause.substr(0, cause.find('\n')));
+  }
+}
+#else
+bool has_gloo() { return false; }
+
+std::unique_ptr<Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Store>, int, std::vector<int>, const std::string&,
+                                           std::chrono::duration<double>, ArtificialDelay) {
+  throw CommError("ranks on several machines need Gloo, without whose headers this program was built: install libgloo-dev and build again");
+}
+#endif
+
+}  // namespace ingot::comm

@@ -1,0 +1,177 @@
+#include "comm/group.h"
+
+#include <numeric>
+
+#include "base/error.h"
+
+namespace ingot::comm {
+namespace {
+
+using base::CommError;
+
+// Marks the ledger's entry when the operation is over, and puts the step into messages.
+class Recorded : public Pending {
+ public:
+  Recorded(Work work, std::string what, Ledger& ledger, uint64_t ticket)
+      : work_(std::move(work)), what_(std::move(what)), ledger_(ledger), ticket_(ticket) {}
+  void wait() override {
+    try {
+      work_.wait();
+    } catch (const CommError& failure) {
+      throw CommError("{}: {}", what_, failure.what());
+    }
+    ledger_.finish(ticket_);
+  }
+  bool is_done() override {
+    if (!work_.is_done()) return false;
+    ledger_.finish(ticket_);
+    return true;
+  }
+
+ private:
+  Work work_;
+  std::string what_;
+  Ledger& ledger_;
+  uint64_t ticket_;
+};
+
+int64_t sum(const std::vector<int64_t>& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
+
+}  // namespace
+
+Group::Group(std::string axis, std::vector<int> members, int rank, std::unique_ptr<Backend> backend, Counters& counters, Ledger& ledger)
+    : axis_(std::move(axis)),
+      members_(std::move(members)),
+      rank_(rank),
+      backend_(std::move(backend)),
+      counters_(counters),
+      ledger_(ledger) {}
+
+void Group::check(const at::Tensor& t, Kind kind) const {
+  if (!t.defined()) throw CommError("{} on axis {}: undefined tensor", name_of(kind), axis_);
+  if (!t.is_contiguous()) throw CommError("{} on axis {}: a tensor of shape {} is not contiguous", name_of(kind), axis_, t.sizes());
+  switch (t.scalar_type()) {
+    case at::kDouble:
+    case at::kFloat:
+    case at::kBFloat16:
+    case at::kLong:
+    case at::kInt:
+    case at::kByte: return;
+    default: throw CommError("{} on axis {}: no collective takes {}", name_of(kind), axis_, at::toString(t.scalar_type()));
+  }
+}
+
+Operation Group::all_reduce_of(const at::Tensor& t, Reduction reduction) const {
+  check(t, Kind::all_reduce);
+  return {.kind = Kind::all_reduce, .input = t, .output = t, .reduction = reduction};
+}
+
+Operation Group::reduce_scatter_of(const at::Tensor& output, const at::Tensor& input, Reduction reduction) const {
+  check(input, Kind::reduce_scatter);
+  check(output, Kind::reduce_scatter);
+  if (input.numel() != output.numel() * size() || input.scalar_type() != output.scalar_type())
+    throw CommError("reduce_scatter on axis {} of {} ranks: {} elements cannot become {} on each", axis_, size(), input.numel(),
+                    output.numel());
+  return {.kind = Kind::reduce_scatter, .input = input, .output = output, .reduction = reduction};
+}
+
+Operation Group::all_gather_of(const at::Tensor& output, const at::Tensor& input) const {
+  check(input, Kind::all_gather);
+  check(output, Kind::all_gather);
+  if (output.numel() != input.numel() * size() || input.scalar_type() != output.scalar_type())
+    throw CommError("all_gather on axis {} of {} ranks: {} elements of each do not make {}", axis_, size(), input.numel(), output.numel());
+  return {.kind = Kind::all_gather, .input = input, .output = output};
+}
+
+Operation Group::broadcast_of(const at::Tensor& t, int root) const {
+  check(t, Kind::broadcast);
+  if (root < 0 || root >= size()) throw CommError("broadcast on axis {} from rank {}: it has ranks 0 to {}", axis_, root, size() - 1);
+  return {.kind = Kind::broadcast, .input = t, .output = t, .peer = root};
+}
+
+Operation Group::all_to_all_of(const at::Tensor& output, const std::vector<int64_t>& output_rows, const at::Tensor& input,
+                               const std::vector<int64_t>& input_rows) const {
+  check(input, Kind::all_to_all);
+  check(output, Kind::all_to_all);
+  Operation o{.kind = Kind::all_to_all, .input = input, .output = output, .input_counts = input_rows, .output_counts = output_rows};
+  for (auto [tensor, counts] : {std::pair{&input, &o.input_counts}, {&output, &o.output_counts}}) {
+    const int64_t rows = tensor->dim() == 0 ? 1 : tensor->size(0);
+    const bool is_negative = std::any_of(counts->begin(), counts->end(), [](int64_t c) { return c < 0; });
+    if (static_cast<int>(counts->size()) != size() || sum(*counts) != rows || is_negative)
+      throw CommError("all_to_all on axis {} of {} ranks: the rows {} are not those of a tensor of shape {}", axis_, size(), *counts,
+                      tensor->sizes());
+    int64_t row = 1;
+    for (int64_t dim = 1; dim < tensor->dim(); ++dim) row *= tensor->size(dim);
+    for (auto& count : *counts) count *= row;
+  }
+  if (input.scalar_type() != output.scalar_type() ||
+      o.input_counts[static_cast<size_t>(rank_)] != o.output_counts[static_cast<size_t>(rank_)])
+    throw CommError("all_to_all on axis {}: rank {} sends itself {} elements and expects {}", axis_, rank_,
+                    o.input_counts[static_cast<size_t>(rank_)], o.output_counts[static_cast<size_t>(rank_)]);
+  return o;
+}
+
+Operation Group::message_of(Kind kind, const at::Tensor& t, int peer) const {
+  check(t, kind);
+  if (peer < 0 || peer >= size() || peer == rank_)
+    throw CommError("{} on axis {}: rank {} has no peer {} among {} ranks", name_of(kind), axis_, rank_, peer, size());
+  Operation o{.kind = kind, .peer = peer};
+  (kind == Kind::send ? o.input : o.output) = t;
+  return o;
+}
+
+Work Group::start(Operation operation, bool blocking) {
+  const at::NoGradGuard no_grad;
+  const bool is_message = operation.kind == Kind::send || operation.kind == Kind::receive;
+  operation.sequence = is_message ? ++messages_ : ++collectives_;
+  counters_.add(axis_, traffic_of(operation, rank_, size()));
+  if (!backend_) {  // alone
+    if (operation.kind != Kind::barrier && operation.output.data_ptr() != operation.input.data_ptr())
+      operation.output.view(-1).copy_(operation.input.view(-1));
+    return {};
+  }
+  const auto ticket = ledger_.start(axis_, members_, operation);
+  auto what = fmt::format("{} on axis {} (ranks {}), step {}", describe(operation), axis_, members_, ledger_.step());
+  Work started;
+  try {
+    started = backend_->start(std::move(operation), blocking);
+  } catch (const CommError& failure) {
+    throw CommError("{}: {}", what, failure.what());
+  }
+  return Work(std::make_shared<Recorded>(std::move(started), std::move(what), ledger_, ticket));
+}
+
+void Group::all_reduce(const at::Tensor& t, Reduction reduction) { start(all_reduce_of(t, reduction), true).wait(); }
+void Group::reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduction reduction) {
+  start(reduce_scatter_of(out, in, reduction), true).wait();
+}
+void Group::all_gather(const at::Tensor& out, const at::Tensor& in) { start(all_gather_of(out, in), true).wait(); }
+void Group::broadcast(const at::Tensor& t, int root) { start(broadcast_of(t, root), true).wait(); }
+void Group::all_to_all(const at::Tensor& out, const std::vector<int64_t>& out_rows, const at::Tensor& in,
+                       const std::vector<int64_t>& in_rows) {
+  start(all_to_all_of(out, out_rows, in, in_rows), true).wait();
+}
+void Group::all_to_all(const at::Tensor& out, const at::Tensor& in) {
+  if (in.dim() == 0 || in.size(0) % size() != 0)
+    throw CommError("all_to_all on axis {}: the rows of a tensor of shape {} do not divide by {} ranks", axis_, in.sizes(), size());
+  const std::vector<int64_t> rows(static_cast<size_t>(size()), in.size(0) / size());
+  all_to_all(out, rows, in, rows);
+}
+void Group::send(const at::Tensor& t, int to) { start(message_of(Kind::send, t, to), true).wait(); }
+void Group::receive(const at::Tensor& t, int from) { start(message_of(Kind::receive, t, from), true).wait(); }
+void Group::barrier() { start({.kind = Kind::barrier}, true).wait(); }
+
+Work Group::start_all_reduce(const at::Tensor& t, Reduction reduction) { return start(all_reduce_of(t, reduction), false); }
+Work Group::start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduction reduction) {
+  return start(reduce_scatter_of(out, in, reduction), false);
+}
+Work Group::start_all_gather(const at::Tensor& out, const at::Tensor& in) { return start(all_gather_of(out, in), false); }
+Work Group::start_broadcast(const at::Tensor& t, int root) { return start(broadcast_of(t, root), false); }
+Work Group::start_all_to_all(const at::Tensor& out, const std::vector<int64_t>& out_rows, const at::Tensor& in,
+                             const std::vector<int64_t>& in_rows) {
+  return start(all_to_all_of(out, out_rows, in, in_rows), false);
+}
+Work Group::start_send(const at::Tensor& t, int to) { return start(message_of(Kind::send, t, to), false); }
+Work Group::start_receive(const at::Tensor& t, int from) { return start(message_of(Kind::receive, t, from), false); }
+
+}  // namespace ingot::comm

@@ -1,0 +1,61 @@
+#include "comm/reduce.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace ingot::comm {
+namespace {
+
+constexpr int64_t kBlock = 1024;  // elements whose running result stays in the first level cache
+
+template <class Wide>
+void combine(Wide* total, const Wide* next, int64_t count, Reduction reduction) {
+  switch (reduction) {
+    case Reduction::sum:
+      for (int64_t i = 0; i < count; ++i) total[i] += next[i];
+      return;
+    case Reduction::max:
+      for (int64_t i = 0; i < count; ++i) total[i] = std::max(total[i], next[i]);
+      return;
+    case Reduction::min:
+      for (int64_t i = 0; i < count; ++i) total[i] = std::min(total[i], next[i]);
+      return;
+  }
+}
+
+template <class T, class Wide>
+void reduce_as(T* output, std::span<const void* const> sources, int64_t elements, Reduction reduction) {
+  Wide total[kBlock], next[kBlock];
+  for (int64_t from = 0; from < elements; from += kBlock) {
+    const int64_t count = std::min(kBlock, elements - from);
+    const auto* first = static_cast<const T*>(sources[0]) + from;
+    for (int64_t i = 0; i < count; ++i) total[i] = static_cast<Wide>(first[i]);
+    for (size_t s = 1; s < sources.size(); ++s) {
+      const auto* source = static_cast<const T*>(sources[s]) + from;
+      if constexpr (std::is_same_v<T, Wide>) {
+        combine(total, source, count, reduction);
+      } else {
+        for (int64_t i = 0; i < count; ++i) next[i] = static_cast<Wide>(source[i]);
+        combine(total, next, count, reduction);
+      }
+    }
+    for (int64_t i = 0; i < count; ++i) output[from + i] = static_cast<T>(total[i]);
+  }
+}
+
+}  // namespace
+
+void reduce(void* output, std::span<const void* const> sources, int64_t elements, at::ScalarType dtype, Reduction reduction) {
+  switch (dtype) {
+    case at::kDouble: return reduce_as<double, double>(static_cast<double*>(output), sources, elements, reduction);
+    case at::kFloat: return reduce_as<float, float>(static_cast<float*>(output), sources, elements, reduction);
+    case at::kBFloat16: return reduce_as<at::BFloat16, float>(static_cast<at::BFloat16*>(output), sources, elements, reduction);
+    case at::kLong: return reduce_as<int64_t, int64_t>(static_cast<int64_t*>(output), sources, elements, reduction);
+    case at::kInt: return reduce_as<int32_t, int32_t>(static_cast<int32_t*>(output), sources, elements, reduction);
+    case at::kByte: return reduce_as<uint8_t, uint8_t>(static_cast<uint8_t*>(output), sources, elements, reduction);
+    default: throw base::CommError("no reduction of {}", at::toString(dtype));
+  }
+}
+
+}  // namespace ingot::comm

@@ -1,0 +1,71 @@
+// Collectives of ranks that share memory: threads copy straight out of each other's tensors, processes of one machine pass
+// chunks through a shared mapping. An all_reduce is a reduce_scatter and an all_gather: each element is added by one rank, in
+// the order of the ranks, and read by the others, so no byte moves twice and all ranks hold the same bits.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/backend.h"
+#include "comm/lane.h"
+#include "comm/segment.h"
+
+namespace ingot::comm {
+
+/// A slower wire, for tests of overlap: an operation ends no sooner than this long after it began.
+struct ArtificialDelay {
+  double latency_s = 0, bytes_per_s = 0;  // 0: none
+  std::chrono::duration<double> of(int64_t bytes) const {
+    return std::chrono::duration<double>(latency_s + (bytes_per_s > 0 ? static_cast<double>(bytes) / bytes_per_s : 0));
+  }
+};
+
+class SharedBackend : public Backend {
+ public:
+  /// `members`: what messages call the ranks. `may_spin`: every rank has a core of its own.
+  SharedBackend(std::shared_ptr<Segment> segment, int rank, std::vector<int> members, std::chrono::duration<double> timeout,
+                ArtificialDelay delay, bool may_spin);
+  ~SharedBackend() override;
+  std::string name() const override { return segment_->has_outboxes() ? "shared_memory" : "threads"; }
+  Work start(Operation operation, bool blocking) override;
+
+ private:
+  // One pass through the rendezvous: everyone has published for round `round_` when it returns.
+  void meet(Deadline deadline);
+  void begin(const Operation& operation, Deadline deadline);
+  void collective(const Operation& operation);
+  void run_direct(const Operation& operation, Deadline deadline);
+  void run_staged(const Operation& operation, Deadline deadline);
+  void run_small_all_reduce(const Operation& operation, Deadline deadline);
+  void staged_all_reduce(const Operation& operation, Deadline deadline);
+  void staged_pieces(const Operation& operation, Deadline deadline);
+  void staged_spread(const Operation& operation, Deadline deadline);
+  void send(const Operation& operation);
+  void receive(const Operation& operation);
+  Lane& lane_to(int peer, bool is_send);
+
+  void state(const Operation& operation);
+  void compare_statements(const Operation& operation) const;
+  bool has_gone(int rank) const;
+  [[noreturn]] void report_missing(const std::vector<int>& missing, bool is_timeout);
+  std::string name_of_rank(int rank) const;
+  Deadline deadline() const { return Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout_); }
+
+  std::shared_ptr<Segment> segment_;
+  int rank_, size_;
+  std::vector<int> members_;
+  std::chrono::duration<double> timeout_;
+  ArtificialDelay delay_;
+  bool may_spin_;
+  std::vector<int> process_handles_;  // pidfd of each rank; -1: unknown
+  uint32_t round_ = 0;                // rendezvous so far; its parity chooses the outbox
+  std::atomic<bool> is_broken_{false}, is_closing_{false};
+  std::unique_ptr<Lane> collectives_ = std::make_unique<Lane>();
+  std::map<std::pair<int, bool>, std::unique_ptr<Lane>> messages_;  // by (peer, is it a send)
+};
+
+}  // namespace ingot::comm

@@ -1,0 +1,50 @@
+#include "comm/world.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "comm/process_fabric.h"
+
+namespace ingot::comm {
+
+using base::CommError;
+
+World::World() : ledger_(0) {}
+
+World::World(int rank, int size, int local_rank, std::unique_ptr<Fabric> fabric)
+    : rank_(rank), size_(size), local_rank_(local_rank), fabric_(std::move(fabric)), ledger_(rank) {}
+
+std::unique_ptr<World> World::join(const RankEnvironment& environment, bool is_gpu, const WorldOptions& options) {
+  if (environment.size == 1) return std::make_unique<World>();
+  return std::make_unique<World>(environment.rank, environment.size, environment.local_rank,
+                                 make_process_fabric(environment, is_gpu, options));
+}
+
+std::string World::description() const { return fabric_ ? fmt::format("{} ranks, {}", size_, fabric_->description()) : "1 rank"; }
+
+std::unique_ptr<Group> World::group(const std::string& axis, const std::vector<int>& members) {
+  const auto self = std::find(members.begin(), members.end(), rank_);
+  const bool is_valid = std::all_of(members.begin(), members.end(),
+                                    [&](int m) { return m >= 0 && m < size_ && std::count(members.begin(), members.end(), m) == 1; });
+  if (self == members.end() || !is_valid)
+    throw CommError("rank {} cannot make the group {} of ranks {} in a world of {}", rank_, axis, members, size_);
+  const int rank = static_cast<int>(self - members.begin());
+  if (members.size() == 1) return std::make_unique<Group>(axis, members, 0, nullptr, counters_, ledger_);
+  auto key = fmt::format("{}:{}", axis, fmt::join(members, ","));
+  key += fmt::format("#{}", groups_made_[key]++);
+  return std::make_unique<Group>(axis, members, rank, fabric_->connect(key, members, rank), counters_, ledger_);
+}
+
+Group& World::everyone() {
+  if (!everyone_) {
+    std::vector<int> all(static_cast<size_t>(size_));
+    std::iota(all.begin(), all.end(), 0);
+    everyone_ = group("world", all);
+  }
+  return *everyone_;
+}
+
+}  // namespace ingot::comm
