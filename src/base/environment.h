@@ -18,7 +18,7 @@ struct Environment {
   std::string cuda_visible_devices;  // CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES: which GPUs may be used
   std::string hip_visible_devices;
   // Set by torchrun and by `ingot launch`.
-  std::string rank, world_size, local_rank;  // RANK, WORLD_SIZE, LOCAL_RANK
+  std::string rank, world_size, local_rank, local_size;  // RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
   std::string master_address, master_port;   // MASTER_ADDR, MASTER_PORT: where ranks meet; they win over what Slurm and Open MPI say
   std::string agent_store;                   // TORCHELASTIC_USE_AGENT_STORE: "True" when the launcher holds the meeting place
   std::string restart_count;                 // TORCHELASTIC_RESTART_COUNT
@@ -26,6 +26,7 @@ struct Environment {
   std::string slurm_job_id, slurm_ntasks;                      // SLURM_JOB_ID, SLURM_NTASKS
   std::string slurm_step_id, slurm_step_tasks;                 // SLURM_STEP_ID, SLURM_STEP_NUM_TASKS
   std::string slurm_process, slurm_local_id, slurm_step_nodes;  // SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NODELIST
+  std::string slurm_tasks_per_node;                             // SLURM_STEP_TASKS_PER_NODE
   // Set by Open MPI's mpirun.
   std::string ompi_rank, ompi_world_size;        // OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE
   std::string ompi_local_rank, ompi_local_size;  // OMPI_COMM_WORLD_LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_SIZE

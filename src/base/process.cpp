@@ -95,6 +95,11 @@ double waiting_for_cores_seconds() {
   return 1e-9 * static_cast<double>(nanoseconds);
 }
 
+std::string own_program() {
+  std::error_code failure;
+  return std::filesystem::read_symlink("/proc/self/exe", failure).string();
+}
+
 std::string program_stamp() {
   Dl_info info{};
   struct stat file {};

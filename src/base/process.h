@@ -33,6 +33,9 @@ double foreign_cpu_seconds();
 /// schedstat): the difference over a measurement says whether others disturbed it. 0 where unknown.
 double waiting_for_cores_seconds();
 
+/// Path of the running program, or "" where unknown.
+std::string own_program();
+
 /// Identifies the program file that this code is in (size and time of change): measurements of another build are stale.
 std::string program_stamp();
 

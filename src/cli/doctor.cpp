@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
+#include "comm/ledger.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/matmul.h"
 #include "layers/device.h"
@@ -206,7 +207,20 @@ std::string text_of(const Examination& e) {
 
 }  // namespace
 
+int compare_ledgers(const std::string& folder, bool json) {
+  const auto ledgers = comm::read_ledgers(folder);
+  if (ledgers.empty()) throw base::UsageError("{} has no ledger-rank-*.json: ranks write them when they lose each other", folder);
+  const auto found = comm::compare(ledgers);
+  if (json)
+    std::puts(Json{{"ledgers", ledgers.size()}, {"rank", found.rank < 0 ? Json() : Json(found.rank)}, {"explanation", found.explanation}}
+                  .dump(2)
+                  .c_str());
+  else std::puts(found.explanation.c_str());
+  return 0;
+}
+
 int run_doctor(const Options& all) {
+  if (!all.doctor.ledgers.empty()) return compare_ledgers(all.doctor.ledgers, all.json);
   Examination e;
   examine_machine(e);
   examine_disk(e);

@@ -11,6 +11,7 @@ extern "C" __attribute__((visibility("default"))) int ingot_run(const ingot::cli
     if (options.verb == "verify") return run_verify(options);
     if (options.verb == "checkpoint") return run_export(options);
     if (options.verb == "bench") return run_bench(options);
+    if (options.verb == "launch") return run_launch(options);
     return run_doctor(options);
   });
 }

@@ -52,6 +52,17 @@ struct DataOptions {
   bool skip_bad = false, strict_utf8 = false, join_digits = false, whitespace_pieces = false, no_eos = false, bos = false;
 };
 
+struct DoctorOptions {
+  std::string ledgers;
+};
+
+struct LaunchOptions {
+  int64_t ranks = 1, nnodes = 1, node_rank = 0, max_restarts = 0;
+  std::string rendezvous;
+  double grace_s = 10, rendezvous_timeout_s = 300;
+  std::vector<std::string> command;
+};
+
 struct ReportOptions {
   std::vector<std::string> run_dirs;
   std::string output;
@@ -67,6 +78,8 @@ struct Options {
   BenchOptions bench;
   DataOptions data;
   ReportOptions report;
+  LaunchOptions launch;
+  DoctorOptions doctor;
 };
 
 /// Fills `options` from the command line. A value is the exit status of a call that is already answered (--help, --version,

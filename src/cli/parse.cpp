@@ -18,6 +18,19 @@ void add_train(CLI::App& app, TrainOptions& o) {
   verb->add_flag("--settings", o.settings_help, "print every setting with its type, default and meaning");
 }
 
+void add_launch(CLI::App& app, LaunchOptions& o) {
+  auto* verb = app.add_subcommand("launch", "start the ranks of a job on this machine and watch over them");
+  verb->add_option("-n,--ranks", o.ranks, "ranks to start on this machine")->check(CLI::Range(int64_t{1}, int64_t{4096}));
+  verb->add_option("--nnodes", o.nnodes, "machines; each runs this command")->check(CLI::Range(int64_t{1}, int64_t{65536}));
+  verb->add_option("--node-rank", o.node_rank, "which of them this is, from 0")->check(CLI::NonNegativeNumber);
+  verb->add_option("--rendezvous", o.rendezvous, "HOST:PORT of machine 0, where all meet (one machine: found by itself)");
+  verb->add_option("--rendezvous-timeout", o.rendezvous_timeout_s, "seconds to wait for the other machines")->check(CLI::PositiveNumber);
+  verb->add_option("--max-restarts", o.max_restarts, "how often all ranks are started again after a failure")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--grace", o.grace_s, "seconds from the first failure until the other ranks are killed")->check(CLI::PositiveNumber);
+  verb->add_option("command", o.command, "-- and the command of a rank, for instance: -- ingot train configs/zaya1-nano.toml");
+}
+
 void add_generate(CLI::App& app, GenerateOptions& o) {
   auto* verb = app.add_subcommand("generate", "continue a text with a trained model");
   verb->add_option("--model", o.model, "an ingot checkpoint or run directory, or a Hugging Face folder")->required();
@@ -172,12 +185,14 @@ std::optional<int> parse(int argc, const char* const* argv, Options& options) {
            " --help' for what it takes.\n";
   });
   add_train(app, options.train);
+  add_launch(app, options.launch);
   add_generate(app, options.generate);
   add_data(app, options.data);
   add_checkpoint(app, options.checkpoint);
   add_bench(app, options.bench);
   add_verify(app, options.verify);
-  app.add_subcommand("doctor", "what this machine can run, and what is missing");
+  app.add_subcommand("doctor", "what this machine can run, and what is missing")
+      ->add_option("--ledgers", options.doctor.ledgers, "a run directory whose ranks lost each other: which one went astray first");
   add_report(app, options.report);
   // --json is understood by every verb, wherever it stands.
   const std::function<void(CLI::App*)> add_json = [&](CLI::App* verb) {

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -10,6 +11,8 @@
 #include "cli/forecast.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
+#include "layers/device.h"
+#include "mesh/groups.h"
 #include "train/trainer.h"
 
 namespace ingot::cli {
@@ -29,6 +32,36 @@ train::RunConfig read_config(const TrainOptions& o) {
   return config;
 }
 
+// The ranks of a machine share its cores, unless the user said otherwise.
+void choose_threads(const train::RunConfig& config, const comm::RankEnvironment& ranks) {
+  if (config.train.threads > 0) at::set_num_threads(static_cast<int>(config.train.threads));
+  else if (ranks.size > 1 && base::environment().omp_num_threads.empty())
+    at::set_num_threads(std::max(1, base::usable_cores() / ranks.local_size));
+}
+
+int64_t ranks_of_plan(const train::RunConfig& config, const comm::RankEnvironment& ranks) {
+  return ranks.size > 1 ? ranks.size : std::max<int64_t>(1, config.parallel.data);
+}
+
+// What one rank does of the run.
+train::RunConfig share_of(train::RunConfig config, int64_t data_ranks) {
+  const auto share = [&](int64_t& batch) { batch = batch > 0 ? std::max<int64_t>(1, batch / data_ranks) : batch; };
+  share(config.train.batch_size);
+  for (auto& phase : config.train.phases) share(phase.batch_size);
+  return config;
+}
+
+int plan_only(const train::RunConfig& config, const comm::RankEnvironment& ranks, bool json) {
+  const int64_t world = ranks_of_plan(config, ranks);
+  const mesh::Mesh mesh(config.parallel, 0, static_cast<int>(world));
+  if (ranks.rank != 0) return 0;
+  std::fputs(dry_run(share_of(config, mesh.size(mesh::Axis::data)), json).c_str(), stdout);
+  if (!json && world > 1)
+    fmt::print("\nranks          {}; each holds all weights, gradients and moments, and {} of the {} sequences of a step\n{}",
+               mesh.describe(), config.train.batch_size / mesh.size(mesh::Axis::data), config.train.batch_size, mesh.rank_map());
+  return 0;
+}
+
 }  // namespace
 
 int run_train(const Options& all) {
@@ -42,15 +75,31 @@ int run_train(const Options& all) {
   const auto config = read_config(o);
   train::apply_log_level(config.log);
   const fs::path run_dir = !o.run_dir.empty() ? fs::path(o.run_dir) : fs::path("runs") / fs::path(o.config).stem();
-  if (config.train.threads > 0) at::set_num_threads(static_cast<int>(config.train.threads));
-  if (o.dry_run) {
-    std::fputs(dry_run(config, all.json).c_str(), stdout);
-    return 0;
-  }
-  const auto forecast = forecast_of(config);
+  const auto ranks = comm::rank_environment(base::environment());
+  choose_threads(config, ranks);
+  if (o.dry_run) return plan_only(config, ranks, all.json);
+
+  const mesh::Mesh mesh(config.parallel, ranks.rank, ranks.size);  // impossible sizes end here, before anyone waits
+  const bool is_gpu = layers::device_named(config.train.device).is_cuda();
+  if (is_gpu) layers::use_gpu(ranks.local_rank);
+  // Rank 0 measures while the others wait for it at the meeting place, so that nothing disturbs it.
+  const auto forecast = ranks.rank == 0 ? forecast_of(share_of(config, mesh.size(mesh::Axis::data))) : train::Forecast{};
   const resilience::StopSignal stop;
-  train::Trainer trainer(config, {run_dir, o.resume, kVersion}, forecast);
-  trainer.run(stop);
+  const auto world = comm::World::join(ranks, is_gpu,
+                                       {.timeout = std::chrono::duration<double>(config.resilience.comm_timeout_s),
+                                        .rendezvous_timeout = std::chrono::duration<double>(config.resilience.rendezvous_timeout_s)});
+  if (world->rank() == 0 && world->size() > 1) base::log_info("{}: {}", world->description(), mesh.describe());
+  try {
+    mesh::Groups groups(*world, config.parallel);
+    train::Trainer trainer(config, {run_dir, o.resume, kVersion}, forecast, groups);
+    trainer.run(stop);
+  } catch (const base::CommError& failure) {
+    base::make_directories(run_dir);
+    world->ledger().write(run_dir, world->size(), failure.what());
+    throw base::CommError(
+        "{}\nThe last operations of this rank are in {}/ledger-rank-{}.json; ingot doctor --ledgers {} says which rank went astray.",
+        failure.what(), run_dir.string(), world->rank(), run_dir.string());
+  }
   return 0;
 }
 

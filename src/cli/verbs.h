@@ -19,6 +19,7 @@ int run_verify(const Options& options);
 int run_export(const Options& options);
 int run_bench(const Options& options);
 int run_doctor(const Options& options);
+int run_launch(const Options& options);
 
 /// Runs `verb` and turns what it throws into a message and an exit status.
 int guarded(const std::function<int()>& verb);

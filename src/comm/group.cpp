@@ -141,6 +141,20 @@ Work Group::start(Operation operation, bool blocking) {
   return Work(std::make_shared<Recorded>(std::move(started), std::move(what), ledger_, ticket));
 }
 
+std::string broadcast_text(Group& group, const std::string& text, int root, at::Device device) {
+  if (group.size() == 1) return text;
+  const auto options = at::TensorOptions().device(device);
+  const auto length = at::full({1}, static_cast<int64_t>(text.size()), options.dtype(at::kLong));
+  group.broadcast(length, root);
+  auto bytes = at::empty({length.item<int64_t>()}, at::kByte);
+  if (group.rank() == root) std::copy(text.begin(), text.end(), reinterpret_cast<char*>(bytes.data_ptr<uint8_t>()));
+  bytes = bytes.to(device);
+  group.broadcast(bytes, root);
+  bytes = bytes.cpu();
+  const auto* data = reinterpret_cast<const char*>(bytes.data_ptr<uint8_t>());
+  return {data, data + bytes.numel()};
+}
+
 void Group::all_reduce(const at::Tensor& t, Reduction reduction) { start(all_reduce_of(t, reduction), true).wait(); }
 void Group::reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reduction reduction) {
   start(reduce_scatter_of(out, in, reduction), true).wait();

@@ -80,4 +80,7 @@ class Group {
   uint64_t collectives_ = 0, messages_ = 0;  // started so far
 };
 
+/// The text of `root` on every rank of the group.
+std::string broadcast_text(Group& group, const std::string& text, int root, at::Device device = at::kCPU);
+
 }  // namespace ingot::comm

@@ -75,6 +75,11 @@ RankEnvironment rank_environment(const base::Environment& e) {
   }
   r.size = number(size_name, size, 1, kMostRanks);
   r.rank = number(rank_name, rank, 0, r.size - 1);
+  // "2(x3),1": the tasks of each node; the first number stands for this one, as good as always.
+  const auto tasks_here = e.slurm_tasks_per_node.substr(0, e.slurm_tasks_per_node.find_first_of("(,"));
+  r.local_size = r.launcher == "srun"     ? number_or("SLURM_STEP_TASKS_PER_NODE", tasks_here, r.size, 1, kMostRanks)
+                 : r.launcher == "mpirun" ? number_or("OMPI_COMM_WORLD_LOCAL_SIZE", e.ompi_local_size, r.size, 1, kMostRanks)
+                                          : number_or("LOCAL_WORLD_SIZE", e.local_size, r.size, 1, kMostRanks);
   r.local_rank = number_or(local_name, local_rank, r.launcher == "torchrun" && r.size == 1 ? 0 : r.rank, 0, kMostRanks);
   if (!e.master_address.empty()) r.address = e.master_address;
   r.port = number_or("MASTER_PORT", e.master_port, r.port, 1, 65535);

@@ -10,8 +10,8 @@ namespace ingot::comm {
 
 struct RankEnvironment {
   int rank = 0, size = 1;
-  int local_rank = 0;   // among the ranks of this machine
-  std::string address;  // of the store, where ranks find each other
+  int local_rank = 0, local_size = 1;  // among the ranks of this machine
+  std::string address;                 // of the store, where ranks find each other
   int port = 29500;
   bool is_store_hosted = false;  // by the launcher; otherwise rank 0 holds it
   std::string launcher;          // "torchrun", "srun", "mpirun"; "" when alone

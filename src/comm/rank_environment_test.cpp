@@ -52,13 +52,19 @@ TEST(RankEnvironment, torchruns_variables) {
 }
 
 TEST(RankEnvironment, sruns_variables) {
-  const Variables step = {{"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "4"},
-                          {"SLURM_PROCID", "3"},  {"SLURM_LOCALID", "1"}, {"SLURM_STEP_NODELIST", "gpu[007-009],other"}};
+  const Variables step = {{"SLURM_JOB_ID", "77"},
+                          {"SLURM_STEP_ID", "0"},
+                          {"SLURM_STEP_NUM_TASKS", "4"},
+                          {"SLURM_PROCID", "3"},
+                          {"SLURM_LOCALID", "1"},
+                          {"SLURM_STEP_NODELIST", "gpu[007-009],other"},
+                          {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}};
   const auto r = of(step);
   EXPECT_EQ(r.launcher, "srun");
   EXPECT_EQ(r.rank, 3);
   EXPECT_EQ(r.size, 4);
   EXPECT_EQ(r.address, "gpu007");
+  EXPECT_EQ(r.local_size, 2);
   auto next = step;
   next["SLURM_STEP_ID"] = "1";
   EXPECT_NE(of(next).port, r.port);

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "base/error.h"
 
@@ -13,7 +14,11 @@ at::Device device_named(const std::string& name) {
   const bool gpu = gpus() > 0;
   if (name == "cuda" && !gpu)
     throw base::ConfigError("train.device = cuda, but this program sees no GPU; run ingot doctor, or set train.device = cpu");
-  return name == "cpu" || !gpu ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
+  return name == "cpu" || !gpu ? at::Device(at::kCPU) : c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();
+}
+
+void use_gpu(int64_t index) {
+  if (gpus() > 0) c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index % gpus())));
 }
 
 }  // namespace ingot::layers

@@ -33,6 +33,7 @@ void Parameter::collect_gradient() {
 
 Parameter& ParameterList::add(Parameter parameter) {
   if (find(parameter.name)) throw base::ModelError("the model declares the parameter {} twice", parameter.name);
+  parameter.layer = layer_;
   return *parameters_.emplace_back(std::make_unique<Parameter>(std::move(parameter)));
 }
 

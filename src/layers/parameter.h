@@ -27,6 +27,9 @@ struct Parameter {
   tensor::Initial initial;
   /// Stays fp32 in a bf16 model: norms, scales, biases, temperatures and the router, whose rounding would flip experts.
   bool keeps_fp32 = false;
+  /// How deep in the model it is used first: -1 embedding, 0 … blocks, their number: final norm and head. Backward has its
+  /// gradient complete when it has gone through this layer.
+  int64_t layer = -1;
 
   at::Tensor value;
   at::Tensor grad;            // meaningful only while has_gradient
@@ -50,6 +53,8 @@ struct Parameter {
 
 class ParameterList {
  public:
+  /// Parameters added from now on belong to this layer.
+  void begin_layer(int64_t layer) { layer_ = layer; }
   Parameter& add(Parameter parameter);
   Parameter& get(const std::string& name) const;  // throws ModelError with the nearest name
   Parameter* find(const std::string& name) const;
@@ -68,6 +73,7 @@ class ParameterList {
 
  private:
   std::vector<std::unique_ptr<Parameter>> parameters_;
+  int64_t layer_ = -1;
 };
 
 }  // namespace ingot::layers

@@ -32,6 +32,7 @@ class Llama : public Model {
                                    .kind = Parameter::Kind::embedding,
                                    .initial = tensor::Initial::normal(config.init_deviation)});
     for (int64_t layer = 0; layer < config.layers; ++layer) blocks_.push_back(declare_block(layer));
+    parameters_.begin_layer(config.layers);
     norm_ = &vector("model.norm.weight", hidden, 1);
     head_ = config.tie_embeddings ? embedding_
                                   : &parameters_.add({.name = "lm_head.weight",
@@ -107,6 +108,7 @@ class Llama : public Model {
   Block declare_block(int64_t layer) {
     const auto& c = config_;
     const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d;
+    parameters_.begin_layer(layer);
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
     Block b{};
     b.attention_norm = &vector(prefix + "input_layernorm.weight", c.hidden, 1);

@@ -23,9 +23,21 @@ void Model::allocate(at::ScalarType dtype, at::Device device) {
   parameters_.allocate(dtype, device);
 }
 
+namespace {
+
+// When the gradient of what enters a layer is complete, so are those of the layer's own parameters: the engine runs the nodes that
+// were made last first, and a tensor's hook just before the node that made the tensor.
+void listen(const at::Tensor& entering, int64_t layer, const ForwardContext& context) {
+  if (!context.backward || !entering.requires_grad()) return;
+  entering.register_hook([listener = context.backward, layer](const at::Tensor&) { listener->on_layer_done(layer); });
+}
+
+}  // namespace
+
 at::Tensor Model::forward(const at::Tensor& ids, ForwardContext& context) {
   Stream stream = embed(ids);
   if (context.observer) context.observer->on_hidden(-1, stream.residual);
+  listen(stream.residual, 0, context);
   for (int64_t layer = 0; layer < config_.layers; ++layer) {
     if (context.recompute == Recompute::full && at::GradMode::is_enabled()) {
       // The context is copied: the second run happens during backward, when the caller's may be gone.
@@ -42,6 +54,7 @@ at::Tensor Model::forward(const at::Tensor& ids, ForwardContext& context) {
       stream = block(layer, stream, context);
     }
     if (context.observer) context.observer->on_hidden(layer, stream.residual);
+    listen(stream.residual, layer + 1, context);
   }
   return finish(stream);
 }

@@ -38,6 +38,15 @@ class Observer {
   virtual void on_routing(int64_t /*layer*/, const layers::Routing& /*routing*/) {}
 };
 
+/// Hears how far backward has come, so that work on finished gradients can begin before it ends.
+class BackwardListener {
+ public:
+  virtual ~BackwardListener() = default;
+  /// Gradients of this layer's parameters (Parameter::layer), and of all behind it, are complete. Called for the last block
+  /// and its head first, down to block 0; the embedding's are complete when backward returns.
+  virtual void on_layer_done(int64_t layer) = 0;
+};
+
 /// State of one layer during generation; a layer without CCA uses its keys and values alone.
 using LayerCache = layers::CcaCache;
 
@@ -46,6 +55,7 @@ struct ForwardContext {
   Recompute recompute = Recompute::none;
   std::vector<LayerCache>* caches = nullptr;  // one per layer; inference only
   Observer* observer = nullptr;
+  BackwardListener* backward = nullptr;
 };
 
 class Model {

@@ -42,6 +42,7 @@ class Zaya1 : public Model {
     input_scale_ = &vector("model.input_hidden_states_scale", config.hidden, 1);
     input_bias_ = &vector("model.input_hidden_states_bias", config.hidden, 0);
     for (int64_t layer = 0; layer < config.layers; ++layer) blocks_.push_back(declare_block(layer));
+    parameters_.begin_layer(config.layers);
     norm_ = &vector("model.norm.weight", config.hidden, 1);
     head_ = config.tie_embeddings ? embedding_
                                   : &parameters_.add({.name = "lm_head.weight",
@@ -195,6 +196,7 @@ class Zaya1 : public Model {
     const auto& c = config_;
     const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d, r = c.router_hidden;
     const int64_t classes = c.experts + (c.skip_class ? 1 : 0);
+    parameters_.begin_layer(layer);
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
     const std::string mix = prefix + "self_attn.qkv_proj.", gate = prefix + "mlp.gate.";
     Block b{};

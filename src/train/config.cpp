@@ -30,11 +30,12 @@ SettingsTable settings_of(RunConfig& c) {
   SettingsTable table;
   models::declare_settings(table, c.model);
   data::declare_settings(table, c.data);
+  mesh::declare_settings(table, c.parallel);
   optim::declare_settings(table, c.optimizer);
   auto& t = c.train;
   table.add("train.steps", t.steps, at_least(1), "optimizer steps, when there are no phases");
-  table.add("train.batch_size", t.batch_size, at_least(1), "sequences per step");
-  table.add("train.microbatch_size", t.microbatch_size, at_least(0), "sequences per forward pass; 0 = the whole batch");
+  table.add("train.batch_size", t.batch_size, at_least(1), "sequences per step, over all ranks");
+  table.add("train.microbatch_size", t.microbatch_size, at_least(0), "sequences per forward pass of a rank; 0 = all of its own");
   table.add("train.precision", t.precision, {"fp64", "fp32", "bf16"}, "compute dtype; masters and moments are fp32 or wider");
   table.add("train.recompute", t.recompute, {"none", "selective", "full"},
             "activations made again in backward: none, the feed-forward half, whole blocks");
@@ -47,6 +48,10 @@ SettingsTable settings_of(RunConfig& c) {
   checkpoint::declare_settings(table, c.checkpoint);
   table.add("resilience.nonfinite", c.resilience.nonfinite, {"skip", "stop"}, "NaN or Inf in loss or gradients: skip the update, or stop");
   table.add("resilience.nonfinite_limit", c.resilience.nonfinite_limit, at_least(1), "skipped steps in a row before the run stops");
+  table.add("resilience.comm_timeout_s", c.resilience.comm_timeout_s, NumberRange{0.1, 86400},
+            "longest wait for other ranks in one operation before the run ends, naming who is missing");
+  table.add("resilience.rendezvous_timeout_s", c.resilience.rendezvous_timeout_s, NumberRange{0.1, 86400},
+            "longest wait for all ranks to come at the start");
   declare_settings(table, c.log);
   return table;
 }

@@ -8,6 +8,7 @@
 #include "base/settings.h"
 #include "checkpoint/config.h"
 #include "data/config.h"
+#include "mesh/config.h"
 #include "models/config.h"
 #include "optim/config.h"
 #include "train/metrics/config.h"
@@ -37,6 +38,7 @@ struct TrainConfig {
 };
 
 struct ResilienceConfig {
+  double comm_timeout_s = 600, rendezvous_timeout_s = 300;
   std::string nonfinite = "skip";  // NaN or Inf in loss or gradients: skip the update, or stop
   int64_t nonfinite_limit = 10;    // consecutive skipped steps before the run stops
 };
@@ -44,6 +46,7 @@ struct ResilienceConfig {
 struct RunConfig {
   models::ModelConfig model;
   data::DataConfig data;
+  mesh::ParallelConfig parallel;
   optim::OptimizerConfig optimizer;
   TrainConfig train;
   checkpoint::CheckpointConfig checkpoint;

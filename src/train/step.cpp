@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "base/error.h"
 
@@ -26,6 +27,16 @@ class FiniteWatch : public models::Observer {
   }
 };
 
+// Hands what backward has finished to the buckets.
+class BucketFeeder : public models::BackwardListener {
+ public:
+  explicit BucketFeeder(parallel::GradientBuckets& buckets) : buckets_(buckets) {}
+  void on_layer_done(int64_t layer) override { buckets_.layer_done(layer); }
+
+ private:
+  parallel::GradientBuckets& buckets_;
+};
+
 }  // namespace
 
 void ExpertCounter::on_routing(int64_t layer, const layers::Routing& routing) {
@@ -34,8 +45,13 @@ void ExpertCounter::on_routing(int64_t layer, const layers::Routing& routing) {
   count = count.defined() ? count + seen : seen;
 }
 
-TrainingStep::TrainingStep(models::Model& model, optim::Optimizer& optimizer, models::Recompute recompute, int64_t microbatch)
-    : model_(model), optimizer_(optimizer), recompute_(recompute), microbatch_(microbatch), counter_(model.config().layers) {
+TrainingStep::TrainingStep(models::Model& model, optim::Optimizer& optimizer, models::Recompute recompute, int64_t microbatch,
+                           comm::Group* data, int64_t bucket_bytes)
+    : model_(model), optimizer_(optimizer), recompute_(recompute), microbatch_(microbatch), counter_(model.config().layers), data_(data) {
+  if (!is_alone()) {
+    buckets_ = std::make_unique<parallel::GradientBuckets>(model_.parameters(), *data_, bucket_bytes);
+    return;
+  }
   model_.parameters().allocate_gradients();  // now, so that they do not lie scattered between the activations of the first step
 }
 
@@ -66,19 +82,46 @@ void TrainingStep::for_each_microbatch(const Tensors& all, const std::function<v
   }
 }
 
+void TrainingStep::sum(std::initializer_list<double*> values) {
+  if (is_alone()) return;
+  auto all = at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions().dtype(at::kDouble));
+  int64_t at = 0;
+  for (const double* value : values) all[at++] = *value;
+  all = all.to(model_.device());
+  data_->all_reduce(all);
+  at = 0;
+  for (double* value : values) *value = all[at++].item<double>();
+}
+
+int64_t TrainingStep::sum(int64_t value) {
+  if (is_alone()) return value;
+  const auto all = at::full({1}, value, at::TensorOptions().dtype(at::kLong).device(model_.device()));
+  data_->all_reduce(all);
+  return all.item<int64_t>();
+}
+
 StepResult TrainingStep::run(const data::Batch& batch, double lr) {
   StepResult result;
   counter_.clear();
   const Tensors all = on_device(batch);
-  // Every target of the global batch weighs the same, however documents and padding fall into microbatches.
-  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, count_targets(batch)));
+  // Every target of the global batch weighs the same, however documents and padding fall into microbatches and ranks.
+  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, sum(count_targets(batch))));
+  std::optional<BucketFeeder> feeder;
+  if (buckets_) feeder.emplace(*buckets_);
+  const int64_t rows = microbatch_ > 0 ? microbatch_ : batch.batch;
+  int64_t begun = 0;
   for_each_microbatch(all, [&](const Tensors& part) {
     auto context = context_for(part, &counter_);
+    begun += rows;
+    if (feeder && begun >= batch.batch) context.backward = &*feeder;  // the last one completes the gradients
     const auto loss = model_.loss(part.ids, part.targets, scale, context);
     torch::autograd::backward({loss}, {at::ones_like(loss)});
     model_.parameters().collect_gradients();
     result.loss += loss.item<double>();
   });
+  if (buckets_) buckets_->finish();
+  sum({&result.loss});
+  sum_expert_counts();
 
   const auto norm = optimizer_.gradient_norm();
   result.grad_norm = norm.norm;
@@ -97,6 +140,16 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr) {
   return result;
 }
 
+void TrainingStep::sum_expert_counts() {
+  if (is_alone()) return;
+  for (const auto& count : counter_.counts()) {
+    if (!count.defined()) continue;
+    const auto there = count.to(model_.device());
+    data_->all_reduce(there);
+    count.copy_(there);
+  }
+}
+
 void TrainingStep::update(double lr, double norm) {
   optimizer_.step(lr, norm);
   for (int64_t layer = 0; layer < model_.config().layers; ++layer) {
@@ -108,10 +161,15 @@ void TrainingStep::update(double lr, double norm) {
 
 double TrainingStep::evaluate(const data::Batch& batch, int64_t& targets) {
   const at::NoGradGuard no_grad;
-  targets = count_targets(batch);
-  const Tensors all = on_device(batch);
-  auto context = context_for(all, nullptr);
-  return model_.loss(all.ids, all.targets, 1.0 / static_cast<double>(std::max<int64_t>(1, targets)), context).item<double>();
+  targets = sum(count_targets(batch));
+  double loss = 0;
+  if (batch.batch > 0) {
+    const Tensors all = on_device(batch);
+    auto context = context_for(all, nullptr);
+    loss = model_.loss(all.ids, all.targets, 1.0 / static_cast<double>(std::max<int64_t>(1, targets)), context).item<double>();
+  }
+  sum({&loss});
+  return loss;
 }
 
 std::string TrainingStep::first_nonfinite_activation(const Tensors& tensors) {

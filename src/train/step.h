@@ -1,16 +1,20 @@
-// One training step on one device: microbatches forward and backward, gradient norm, update. Follow `run` to see a batch
-// become new weights.
+// One training step: microbatches forward and backward, sums over the ranks, gradient norm, update. Follow `run` to see a
+// batch become new weights.
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <functional>
+#include <initializer_list>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "comm/group.h"
 #include "data/loader.h"
 #include "models/model.h"
 #include "optim/optimizer.h"
+#include "parallel/gradient_buckets.h"
 
 namespace ingot::train {
 
@@ -37,14 +41,18 @@ class ExpertCounter : public models::Observer {
 
 class TrainingStep {
  public:
-  /// Model and optimizer must outlive it. `microbatch` sequences at a time; 0 = all.
-  TrainingStep(models::Model& model, optim::Optimizer& optimizer, models::Recompute recompute, int64_t microbatch);
+  /// Model, optimizer and group must outlive it. `microbatch` sequences at a time; 0 = all. `data`: the ranks that train
+  /// together on one batch, each on its own sequences; null = this one alone.
+  TrainingStep(models::Model& model, optim::Optimizer& optimizer, models::Recompute recompute, int64_t microbatch,
+               comm::Group* data = nullptr, int64_t bucket_bytes = 0);
 
   /// Forward and backward over all microbatches, then one update with the learning rate `lr`. When the loss or a gradient is
-  /// not finite, nothing is updated and the result says which tensor was the first.
+  /// not finite, nothing is updated and the result says which tensor was the first. `batch`: this rank's sequences; the
+  /// result is about those of all ranks, the same on each.
   StepResult run(const data::Batch& batch, double lr);
 
-  /// Mean loss of a batch without gradients or update; `targets` receives how many targets it had.
+  /// Mean loss of a batch without gradients or update; `targets` receives how many targets it had, over all ranks. A rank
+  /// may have no sequences.
   double evaluate(const data::Batch& batch, int64_t& targets);
 
  private:
@@ -54,14 +62,21 @@ class TrainingStep {
   Tensors on_device(const data::Batch& batch) const;
   void for_each_microbatch(const Tensors& all, const std::function<void(const Tensors&)>& visit) const;
   models::ForwardContext context_for(const Tensors& tensors, models::Observer* observer) const;
+  void sum_expert_counts();
   void update(double lr, double norm);
   std::string first_nonfinite_activation(const Tensors& tensors);
+  bool is_alone() const { return data_ == nullptr || data_->size() == 1; }
+  /// Sums over the ranks, in place.
+  void sum(std::initializer_list<double*> values);
+  int64_t sum(int64_t value);
 
   models::Model& model_;
   optim::Optimizer& optimizer_;
   models::Recompute recompute_;
   int64_t microbatch_;
   ExpertCounter counter_;
+  comm::Group* data_;
+  std::unique_ptr<parallel::GradientBuckets> buckets_;  // null when alone
 };
 
 }  // namespace ingot::train

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -29,17 +30,18 @@ double milliseconds_since(Clock::time_point start) { return std::chrono::duratio
 
 }  // namespace
 
-Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast)
-    : config_(std::move(config)), options_(std::move(options)), forecast_(forecast) {
+Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast, mesh::Groups& groups)
+    : config_(std::move(config)), options_(std::move(options)), forecast_(forecast), groups_(groups) {
   check(config_);
   phases_ = lay_out_phases(config_);
+  check_parallel();
   config_toml_ = settings_of(config_).dump_toml();
   model_ = models::create_model(config_.model);
   model_->allocate(layers::compute_dtype(config_.train.precision), layers::device_named(config_.train.device));
   model_->initialise(static_cast<uint64_t>(config_.train.seed));
   optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), config_.optimizer);
   step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, models::recompute_from_name(config_.train.recompute),
-                                         config_.train.microbatch_size);
+                                         config_.train.microbatch_size, &data_group(), bucket_bytes());
   if (!config_.data.tokenizer.empty()) {
     tokenizer_ = data::load_tokenizer(config_.data.tokenizer);
     if (tokenizer_->vocab_size() > config_.model.vocab_size)
@@ -53,7 +55,60 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast)
   prepare_run_dir();
 }
 
+void Trainer::check_parallel() const {
+  const int64_t ranks = groups_.mesh().size(mesh::Axis::data), micro = config_.train.microbatch_size;
+  for (const auto& phase : phases_) {
+    if (phase.batch_size % ranks != 0)
+      throw base::ConfigError("{} sequences per step (train.batch_size) do not divide by {} data ranks; {} would work", phase.batch_size,
+                              ranks, (phase.batch_size / ranks + 1) * ranks);
+    if (micro > 0 && phase.batch_size / ranks % micro != 0)
+      throw base::ConfigError("the {} sequences of a data rank are not a multiple of train.microbatch_size = {}", phase.batch_size / ranks,
+                              micro);
+  }
+}
+
+int64_t Trainer::bucket_bytes() {
+  if (data_group().size() == 1) return 0;
+  if (config_.parallel.bucket_mib > 0) return static_cast<int64_t>(config_.parallel.bucket_mib * (1 << 20));
+  const int64_t knee = parallel::measure_bandwidth_knee(data_group(), model_->device());
+  if (is_main())
+    base::log_info("gradients are reduced {} at a time, with which this group comes near its best bandwidth (parallel.bucket_mib)",
+                   base::format_bytes(knee));
+  return knee;
+}
+
+std::pair<int64_t, int64_t> Trainer::own_share(int64_t first, int64_t count) const {
+  const int64_t ranks = groups_.mesh().size(mesh::Axis::data), position = groups_.mesh().position(mesh::Axis::data);
+  const int64_t begin = count * position / ranks, end = count * (position + 1) / ranks;
+  return {first + begin, end - begin};
+}
+
+bool Trainer::must_stop(const resilience::StopSignal& stop) { return largest_over_ranks(stop.received()) != 0; }
+
+int64_t Trainer::largest_over_ranks(int64_t value) {
+  auto& all = groups_.world().everyone();
+  if (all.size() == 1) return value;
+  const auto tensor = at::full({1}, value, at::TensorOptions().dtype(at::kLong).device(model_->device()));
+  all.all_reduce(tensor, comm::Reduction::max);
+  return tensor.item<int64_t>();
+}
+
+// Rank 0 looks, and all take what it found: a folder may change between two looks.
 void Trainer::restore() {
+  std::string found;
+  if (is_main()) {
+    if (const auto source = checkpoint_to_resume()) found = source->string();
+  }
+  found = comm::broadcast_text(groups_.world().everyone(), found, 0, model_->device());
+  if (found.empty()) return;
+  const checkpoint::Reader reader(found, {.verify = config_.checkpoint.verify});
+  progress_ = load_run(reader, {*model_, *optimizer_});
+  resumed_data_ = reader.extra("data");
+  last_saved_step_ = progress_.step;
+  if (is_main()) base::log_info("resumed from {} (step {})", found, progress_.step);
+}
+
+std::optional<fs::path> Trainer::checkpoint_to_resume() {
   const fs::path own = options_.run_dir / "checkpoints";
   std::optional<fs::path> source;
   if (options_.resume == "auto") {
@@ -67,12 +122,7 @@ void Trainer::restore() {
     const auto newest = checkpoint::latest(given);
     source = newest ? newest->path : given;
   }
-  if (!source) return;
-  const checkpoint::Reader reader(*source, {.verify = config_.checkpoint.verify});
-  progress_ = load_run(reader, {*model_, *optimizer_});
-  resumed_data_ = reader.extra("data");
-  last_saved_step_ = progress_.step;
-  base::log_info("resumed from {} (step {})", source->string(), progress_.step);
+  return source;
 }
 
 data::LoaderOptions Trainer::loader_options() const {
@@ -101,13 +151,14 @@ void Trainer::enter_phase(const Phase& phase) {
   resumed_data_.clear();
   prefetcher_ = std::make_unique<data::Prefetcher>(*loader_, config_.data.prefetch, phase.batch_size);
   if (phase.rope_base != config_.model.rope_base || phase_ != nullptr) model_->set_rope_base(phase.rope_base);
-  if (phases_.size() > 1)
+  if (phases_.size() > 1 && is_main())
     base::log_info("phase '{}': steps {} to {}, context {}, {} sequences per step, RoPE base {}, peak learning rate {}", phase.name,
                    phase.first_step + 1, phase.end_step(), phase.data.seq_len, phase.batch_size, phase.rope_base, phase.peak_lr);
   phase_ = &phase;
 }
 
 void Trainer::prepare_run_dir() {
+  if (!is_main()) return;
   base::make_directories(options_.run_dir);
   base::log_to_file((options_.run_dir / "log.txt").string());
   base::write_file_atomically(options_.run_dir / "config.toml", config_toml_);
@@ -133,6 +184,7 @@ RunFacts Trainer::facts() const {
   facts.device =
       model_->device().is_cpu() ? fmt::format("cpu: {} threads of {}", at::get_num_threads(), base::cpu_name()) : model_->device().str();
   facts.precision = config_.train.precision;
+  facts.ranks = groups_.world().size();
   facts.peak_tflops = forecast_.gemm_flops / 1e12;
   facts.mfu_convention = layers::kMfuConvention;
   return facts;
@@ -140,16 +192,18 @@ RunFacts Trainer::facts() const {
 
 void Trainer::run(const resilience::StopSignal& stop) {
   const int64_t steps = total_steps(phases_);
-  if (progress_.step >= steps) base::log_info("all {} steps are done; a larger train.steps goes on, another --run-dir starts anew", steps);
-  while (progress_.step < steps && stop.received() == 0) {
+  if (progress_.step >= steps && is_main())
+    base::log_info("all {} steps are done; a larger train.steps goes on, another --run-dir starts anew", steps);
+  bool stopped = false;
+  while (progress_.step < steps && !(stopped = must_stop(stop))) {
     const Phase& phase = phase_at(phases_, progress_.step);
     enter_phase(phase);
     StepRecord record = take_step(phase);
     if (validation_ && (is_due(config_.train.validation_every) || progress_.step == steps)) record.validation_loss = validate();
-    sink_->record(std::move(record));
+    if (is_main()) sink_->record(std::move(record));
     if (is_due(config_.checkpoint.every)) save();
   }
-  if (stop.received() != 0) base::log_info("stopped by signal {} after step {}", stop.received(), progress_.step);
+  if (stopped && is_main()) base::log_info("stopped by a signal after step {}", progress_.step);
   if (config_.checkpoint.every > 0 && progress_.step != last_saved_step_ && !save())
     throw base::CheckpointError("the last checkpoint (step {}) could not be saved; the run directory keeps that of step {}", progress_.step,
                                 last_saved_step_);
@@ -158,7 +212,9 @@ void Trainer::run(const resilience::StopSignal& stop) {
 StepRecord Trainer::take_step(const Phase& phase) {
   const int64_t step = progress_.step, in_phase = step - phase.first_step;
   const auto start = Clock::now();
-  const data::Batch batch = prefetcher_->get(in_phase * phase.batch_size, phase.batch_size);
+  groups_.world().ledger().set_step(step + 1);
+  const auto [first, count] = own_share(in_phase * phase.batch_size, phase.batch_size);
+  const data::Batch batch = prefetcher_->get(first, count);
   const double lr = optim::learning_rate(phase.optimizer, phase.peak_lr, in_phase, phase.steps);
   const StepResult result = step_->run(batch, lr);
   const double step_ms = milliseconds_since(start);
@@ -178,9 +234,12 @@ StepRecord Trainer::take_step(const Phase& phase) {
   record.step_ms = step_ms;
   record.tokens_per_s = static_cast<double>(phase.tokens_per_step()) * 1e3 / step_ms;
   record.flops_per_token = model_->training_flops_per_token(phase.data.seq_len);
-  record.tflops = record.flops_per_token * record.tokens_per_s / 1e12;
+  record.tflops = record.flops_per_token * record.tokens_per_s / 1e12 / groups_.world().size();
   record.mfu = forecast_.gemm_flops > 0 ? record.tflops * 1e12 / forecast_.gemm_flops : 0;
-  record.memory_peak_bytes = base::peak_resident_bytes();
+  record.memory_peak_bytes = largest_over_ranks(base::peak_resident_bytes());
+  int64_t sent = 0;
+  for (const auto& [axis, traffic] : groups_.world().counters().totals()) sent += traffic.sent_bytes;
+  record.comm_bytes = sent - std::exchange(sent_bytes_, sent);
   record.predicted_step_ms = forecast_.step_ms_of(static_cast<size_t>(&phase - phases_.data()));
   record.predicted_memory_bytes = forecast_.memory_bytes;
   record.eta_s = static_cast<double>(record.steps - record.step) * smoothed_step_ms_ / 1e3;
@@ -200,7 +259,7 @@ void Trainer::handle_skip(const StepResult& result, int64_t step) {
   if (skipped_in_a_row_ >= config_.resilience.nonfinite_limit)
     throw base::NumericError("{}; {} steps in a row were skipped. Resume from an earlier checkpoint with a lower optimizer.lr.", what,
                              skipped_in_a_row_);
-  base::log_warning("{}; the update is skipped", what);
+  if (is_main()) base::log_warning("{}; the update is skipped", what);
 }
 
 std::optional<double> Trainer::validate() {
@@ -210,7 +269,8 @@ std::optional<double> Trainer::validate() {
   for (int64_t i = 0; i < batches && i * size < validation_->samples(); ++i) {
     const int64_t count = std::min(size, validation_->samples() - i * size);
     int64_t in_batch = 0;
-    const double loss = step_->evaluate(validation_->batch(i * size, count), in_batch);
+    const auto [first, own] = own_share(i * size, count);
+    const double loss = step_->evaluate(own > 0 ? validation_->batch(first, own) : data::Batch{}, in_batch);
     sum += loss * static_cast<double>(in_batch);
     targets += in_batch;
   }
@@ -218,13 +278,20 @@ std::optional<double> Trainer::validate() {
   return sum / static_cast<double>(targets);
 }
 
+// Replicas hold the same state: rank 0 writes it, and all hear whether that went well.
 bool Trainer::save() {
+  const bool saved = is_main() ? write_checkpoint() : true;
+  const bool all_well = largest_over_ranks(saved ? 0 : 1) == 0;
+  if (all_well) last_saved_step_ = progress_.step;
+  return all_well;
+}
+
+bool Trainer::write_checkpoint() {
   try {
     const int64_t samples = (progress_.step - phase_->first_step) * phase_->batch_size;
     const auto start = Clock::now();
     const auto report = save_run(options_.run_dir / "checkpoints", {*model_, *optimizer_}, progress_, config_toml_,
                                  loader_->state(progress_.step, samples).to_json(), config_.checkpoint.save_options());
-    last_saved_step_ = progress_.step;
     base::log_info("saved {} ({} in {})", report.path.string(), base::format_bytes(report.data_bytes),
                    base::format_duration(milliseconds_since(start) / 1e3));
     return true;

@@ -11,6 +11,7 @@
 #include "data/loader.h"
 #include "data/prefetcher.h"
 #include "data/tokenizer.h"
+#include "mesh/groups.h"
 #include "models/model.h"
 #include "optim/optimizer.h"
 #include "resilience/stop_signal.h"
@@ -40,8 +41,9 @@ struct RunOptions {
 class Trainer {
  public:
   /// Builds model, optimizer and data, and restores the checkpoint that `resume` asks for. Throws before anything is written.
-  /// train.threads is the caller's to apply: what runs before the trainer uses the same threads.
-  Trainer(RunConfig config, RunOptions options, const Forecast& forecast);
+  /// train.threads is the caller's to apply: what runs before the trainer uses the same threads. All ranks of `groups` make one,
+  /// with the same arguments; rank 0 writes the run directory. The groups must outlive it.
+  Trainer(RunConfig config, RunOptions options, const Forecast& forecast, mesh::Groups& groups);
 
   /// Trains to the end, or until `stop` received a signal; then saves, unless checkpoint.every is 0. Throws NumericError when
   /// too many steps in a row had to be skipped, or at the first when resilience.nonfinite = "stop"; CheckpointError when the
@@ -49,6 +51,16 @@ class Trainer {
   void run(const resilience::StopSignal& stop);
 
  private:
+  bool is_main() const { return groups_.world().rank() == 0; }
+  comm::Group& data_group() { return groups_.along({mesh::Axis::data}); }
+  void check_parallel() const;
+  int64_t bucket_bytes();
+  /// This rank's share [first, first + count) of `count` samples from `first` on.
+  std::pair<int64_t, int64_t> own_share(int64_t first, int64_t count) const;
+  /// Whether any rank received a signal: all stop after the same step.
+  bool must_stop(const resilience::StopSignal& stop);
+  int64_t largest_over_ranks(int64_t value);
+  std::optional<std::filesystem::path> checkpoint_to_resume();
   void prepare_run_dir();
   RunFacts facts() const;
   void restore();
@@ -60,11 +72,13 @@ class Trainer {
   std::optional<double> validate();
   /// False when the save failed; the run goes on with the checkpoints it has.
   bool save();
+  bool write_checkpoint();
   bool is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
 
   RunConfig config_;
   RunOptions options_;
   Forecast forecast_;
+  mesh::Groups& groups_;
   std::string config_toml_;
   std::vector<Phase> phases_;
   std::unique_ptr<models::Model> model_;
@@ -80,6 +94,7 @@ class Trainer {
   int64_t skipped_in_a_row_ = 0;
   double smoothed_step_ms_ = 0;
   int64_t last_saved_step_ = -1;
+  int64_t sent_bytes_ = 0;  // over all axes, until the last step
 };
 
 }  // namespace ingot::train

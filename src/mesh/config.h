@@ -1,0 +1,17 @@
+// The group `parallel` of the settings: how many ranks each axis gets.
+#pragma once
+
+#include <cstdint>
+
+#include "base/settings.h"
+
+namespace ingot::mesh {
+
+struct ParallelConfig {
+  int64_t pipeline = 1, data = -1, sequence = 1, tensor = 1, expert = 1, tensor_sequence = 1;  // data -1: what is left
+  double bucket_mib = 0;  // of gradients that are reduced at a time; 0 = from the measured bandwidth
+};
+
+void declare_settings(base::SettingsTable& table, ParallelConfig& config);
+
+}  // namespace ingot::mesh

@@ -1,0 +1,28 @@
+// The communication groups of a mesh, made when first asked for. All ranks must ask for the same axes in the same order.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "comm/world.h"
+#include "mesh/mesh.h"
+
+namespace ingot::mesh {
+
+class Groups {
+ public:
+  /// The world must outlive it.
+  Groups(comm::World& world, const ParallelConfig& config);
+  const Mesh& mesh() const { return mesh_; }
+  comm::World& world() { return world_; }
+  /// Ranks that differ from this one in these axes alone; a group of one where they have size 1.
+  comm::Group& along(const std::vector<Axis>& axes);
+
+ private:
+  comm::World& world_;
+  Mesh mesh_;
+  std::map<std::vector<Axis>, std::unique_ptr<comm::Group>> groups_;
+};
+
+}  // namespace ingot::mesh

@@ -1,0 +1,45 @@
+// Starts the ranks of one machine as processes, passes on what they print, and ends all of them when one fails.
+//
+// Every line of a rank is written whole, with its rank in front. The ranks run in process groups of their own, so that a
+// Ctrl-C at the terminal reaches the supervisor alone, which hands it on once; when the supervisor itself is killed, the
+// ranks get SIGTERM.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "resilience/stop_signal.h"
+
+namespace ingot::resilience {
+
+struct RankProcess {
+  int rank = 0;
+  std::vector<std::pair<std::string, std::string>> environment;  // added to the supervisor's own
+};
+
+struct SupervisorOptions {
+  double grace_s = 10;                             // from the first failure until what is left is killed
+  std::function<std::string()> failure_elsewhere;  // asked twice a second; not empty: another machine failed, as it says
+};
+
+struct Failure {
+  int rank = -1;                        // -1: on another machine, or the command could not be started
+  std::string description;              // "rank 2 (process 4711) was killed by signal 9 (Killed)"
+  std::vector<std::string> last_lines;  // of its standard error
+  int exit_status = 1;                  // of the rank; 128 + signal
+};
+
+struct Outcome {
+  bool succeeded = false;    // every rank exited 0
+  bool was_stopped = false;  // a signal was handed on
+  Failure first;             // when not
+};
+
+/// Runs `command` once per rank until all have ended. Throws UsageError when the program cannot be started at all.
+Outcome supervise(const std::vector<std::string>& command, const std::vector<RankProcess>& ranks, const StopSignal& stop,
+                  const SupervisorOptions& options);
+
+}  // namespace ingot::resilience

@@ -1,0 +1,103 @@
+#include "resilience/supervisor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "base/error.h"
+
+namespace ingot::resilience {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+class Supervisor : public ::testing::Test {
+ protected:
+  Outcome run(const std::string& script, int ranks = 3) {
+    std::vector<RankProcess> processes;
+    for (int r = 0; r < ranks; ++r) processes.push_back({r, {{"RANK", std::to_string(r)}}});
+    return supervise({"sh", "-c", script}, processes, stop, options);
+  }
+  double seconds_of(const std::function<void()>& body) {
+    const auto start = Clock::now();
+    body();
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  StopSignal stop;
+  SupervisorOptions options;
+};
+
+TEST_F(Supervisor, every_line_has_its_rank_in_front_and_streams_stay_apart) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  const auto outcome = run("echo out $RANK; printf 'a\\rb\\nno end' >&2");
+  const auto out = testing::internal::GetCapturedStdout(), err = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(outcome.succeeded);
+  for (const char* line : {"[0] out 0\n", "[1] out 1\n", "[2] out 2\n"}) EXPECT_THAT(out, HasSubstr(line));
+  EXPECT_THAT(err, AllOf(HasSubstr("[1] a\n"), HasSubstr("[1] b\n"), HasSubstr("[1] no end\n")));
+}
+
+TEST_F(Supervisor, the_first_failure_ends_the_others_and_is_the_one_reported) {
+  options.grace_s = 1;
+  Outcome outcome;
+  const double seconds = seconds_of([&] {
+    outcome = run("if [ $RANK = 1 ]; then sleep 0.2; echo out of memory >&2; exit 7; fi; trap '' TERM; sleep 60 & wait; sleep 60");
+  });
+  EXPECT_FALSE(outcome.succeeded);
+  EXPECT_EQ(outcome.first.rank, 1);
+  EXPECT_EQ(outcome.first.exit_status, 7);
+  EXPECT_THAT(outcome.first.last_lines, Contains("out of memory"));
+  EXPECT_LT(seconds, 5);
+}
+
+TEST_F(Supervisor, a_signal_is_named) {
+  options.grace_s = 1;
+  const auto outcome = run("if [ $RANK = 2 ]; then kill -9 $$; fi; sleep 60");
+  EXPECT_THAT(outcome.first.description, AllOf(HasSubstr("rank 2"), HasSubstr("signal 9 (Killed)")));
+  EXPECT_EQ(outcome.first.exit_status, 137);
+}
+
+TEST_F(Supervisor, a_signal_to_it_reaches_every_rank_once) {
+  std::thread sender([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    kill(getpid(), SIGTERM);
+  });
+  testing::internal::CaptureStdout();
+  const auto outcome =
+      run("trap 'echo saved; exit 0' TERM; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 0.2; done; exit 1");
+  sender.join();
+  const auto out = testing::internal::GetCapturedStdout();
+  EXPECT_TRUE(outcome.succeeded);
+  EXPECT_TRUE(outcome.was_stopped);
+  for (const char* line : {"[0] saved\n", "[1] saved\n", "[2] saved\n"}) EXPECT_THAT(out, HasSubstr(line));
+}
+
+TEST_F(Supervisor, a_failure_on_another_machine_ends_the_ranks_here) {
+  options.grace_s = 1;
+  options.failure_elsewhere = [] { return std::string("rank 9 on node7 was killed"); };
+  Outcome outcome;
+  EXPECT_LT(seconds_of([&] { outcome = run("sleep 60"); }), 5);
+  EXPECT_EQ(outcome.first.description, "rank 9 on node7 was killed");
+}
+
+TEST_F(Supervisor, a_program_that_cannot_be_started_is_named) {
+  EXPECT_THROW(
+      {
+        try {
+          supervise({"no-such-program"}, {{0, {}}}, stop, options);
+        } catch (const base::UsageError& failure) {
+          EXPECT_THAT(failure.what(), AllOf(HasSubstr("no-such-program"), HasSubstr("No such file")));
+          throw;
+        }
+      },
+      base::UsageError);
+}
+
+}  // namespace
+}  // namespace ingot::resilience
