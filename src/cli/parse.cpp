@@ -210,7 +210,9 @@ std::optional<int> parse(int argc, const char* const* argv, Options& options) {
     return 2;
   } catch (const CLI::RequiredError& missing) {
     const auto* at = innermost(app);
-    std::cerr << "ingot: " << missing.what() << advice(*at, at->remaining()) << "\n";
+    const auto unknown = at->remaining();
+    if (unknown.empty()) std::cerr << "ingot: " << missing.what() << "\n";
+    else std::cerr << "ingot: unknown argument '" << unknown.front() << "'" << advice(*at, unknown) << "\n";
     return 2;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;

@@ -1,6 +1,7 @@
 #include "comm/ledger.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -139,7 +140,8 @@ std::string signature(const LedgerEntry& e) {
   return fmt::format("{}|{}|{}|{}", e.kind, e.bytes, e.dtype, e.kind == "broadcast" ? e.peer : -1);
 }
 
-std::optional<Finding> first_of_group(const GroupKey& key, const std::map<int, Collectives>& by_rank) {
+// `silent`: ranks without a ledger, of which nothing can be said here.
+std::optional<Finding> first_of_group(const GroupKey& key, const std::map<int, Collectives>& by_rank, const std::vector<int>& silent) {
   std::map<uint64_t, std::map<int, const LedgerEntry*>> by_sequence;
   uint64_t oldest_common = 0;  // a ring buffer forgets: before this some rank's record is gone, which is no divergence
   for (const auto& [rank, collectives] : by_rank) {
@@ -157,6 +159,7 @@ std::optional<Finding> first_of_group(const GroupKey& key, const std::map<int, C
     for (const auto& [rank, entry] : entries) time = std::min(time, entry->started_s);
     const auto where = [&] { return fmt::format("operation {} of group {} {}, step {}", sequence, key.first, key.second, expected.step); };
     for (const int member : key.second) {
+      if (std::find(silent.begin(), silent.end(), member) != silent.end()) continue;
       const auto found = entries.find(member);
       if (found == entries.end()) {
         const bool has_ledger = by_rank.contains(member) && !by_rank.at(member).empty();
@@ -178,15 +181,32 @@ std::optional<Finding> first_of_group(const GroupKey& key, const std::map<int, C
 
 Divergence compare(const std::vector<LedgerFile>& ledgers) {
   std::map<GroupKey, std::map<int, Collectives>> groups;
-  for (const auto& file : ledgers)
-    for (const auto& entry : file.entries)
-      if (is_collective(entry)) groups[{entry.group, entry.members}][file.rank][entry.sequence] = &entry;
+  const LedgerEntry* waiting = nullptr;  // the first operation that someone never finished
+  int waiting_rank = -1;
+  std::vector<int> silent;
+  for (int rank = 0; !ledgers.empty() && rank < ledgers.front().world; ++rank)
+    if (std::none_of(ledgers.begin(), ledgers.end(), [&](const auto& file) { return file.rank == rank; })) silent.push_back(rank);
+  for (const auto& file : ledgers) {
+    for (const auto& entry : file.entries) {
+      if (!is_collective(entry)) continue;
+      groups[{entry.group, entry.members}][file.rank][entry.sequence] = &entry;
+      if (entry.finished_s == 0 && (!waiting || entry.started_s < waiting->started_s)) waiting = &entry, waiting_rank = file.rank;
+    }
+  }
   std::optional<Finding> first;
   for (const auto& [key, by_rank] : groups) {
-    const auto finding = first_of_group(key, by_rank);
+    const auto finding = first_of_group(key, by_rank, silent);
     if (finding && (!first || finding->time < first->time)) first = finding;
   }
-  return first ? first->divergence : Divergence{-1, "all ranks agree on the operations that their ledgers share"};
+  if (first && silent.empty()) return first->divergence;
+  if (!silent.empty()) {
+    const auto waited = waiting ? fmt::format("; rank {} waited in {} of group {} {}, step {}", waiting_rank, in_words(*waiting),
+                                              waiting->group, waiting->members, waiting->step)
+                                : std::string();
+    return {silent.front(), fmt::format("rank {} left no ledger, so it was killed or is cut off{}{}", fmt::join(silent, ", "), waited,
+                                        first ? "\namong the others, " + first->divergence.explanation : "")};
+  }
+  return {-1, "all ranks agree on the operations that their ledgers share"};
 }
 
 }  // namespace ingot::comm

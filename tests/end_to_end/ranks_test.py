@@ -1,0 +1,187 @@
+"""Many ranks: the same curve as one, the launcher, ranks that die, calls that are wrong."""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from harness import INGOT, Workspace, expect_error, ingot, losses, metrics
+
+
+def launch(ranks, *args, options=(), status=0, timeout=300):
+    return ingot("launch", "-n", ranks, *options, "--", INGOT, *args, status=status, timeout=timeout)
+
+
+def close(a, b, tolerance):
+    assert len(a) == len(b), (len(a), len(b))
+    for left, right in zip(a, b):
+        for x, y in zip(left, right):
+            assert abs(x - y) <= tolerance * max(1, abs(x)), (left, right)
+
+
+def data_parallel_ranks_follow_the_curve_of_one(w):
+    """Top-1 routing is discontinuous: the mixture of experts is compared in fp64. Every bucket size gives the same bits."""
+    for family, precision, tolerance in (("zaya1", "fp64", 1e-9), ("llama", "fp32", 2e-5)):
+        settings = {"train.steps": 20, "train.batch_size": 6, "train.precision": precision, "checkpoint.every": 20, "train.validation_every": 10,
+                    "train.validation_batches": 3}
+        config = w.config(family, family=family, **settings)
+        ingot("train", config, "--run-dir", w.path / f"{family}-1")
+        expected = losses(w.path / f"{family}-1")
+        for ranks in (2, 3):
+            run = w.path / f"{family}-{ranks}"
+            launch(ranks, "train", config, "--run-dir", run)
+            close(expected, losses(run), tolerance)
+            close([[m.get("validation_loss", 0)] for m in metrics(w.path / f"{family}-1")], [[m.get("validation_loss", 0)] for m in metrics(run)], tolerance)
+            ingot("checkpoint", "diff", w.path / f"{family}-1", run, "--atol", 1e-8 if precision == "fp64" else 2e-4)
+            assert [m["expert_load"]["tokens"] if "expert_load" in m and "tokens" in m["expert_load"] else None for m in metrics(run)] == \
+                   [m["expert_load"]["tokens"] if "expert_load" in m and "tokens" in m["expert_load"] else None for m in metrics(w.path / f"{family}-1")]
+            for bucket in ("parallel.bucket_mib=0.001", "parallel.bucket_mib=64", "train.recompute=full") if ranks == 2 else ():
+                launch(ranks, "train", config, "--run-dir", f"{run}-{bucket}", "--set", bucket)
+                assert losses(f"{run}-{bucket}") == losses(run), (family, ranks, bucket)
+        # Gradient accumulation: the sum is split differently, so equal within rounding.
+        launch(2, "train", config, "--run-dir", w.path / f"{family}-micro", "--set", "train.microbatch_size=1")
+        close(expected, losses(w.path / f"{family}-micro"), tolerance)
+
+
+def traffic_is_what_the_formula_says(w):
+    config = w.config("traffic", **{"train.steps": 3, "checkpoint.every": 0, "train.batch_size": 6, "parallel.bucket_mib": 1})
+    for ranks in (2, 3):
+        run = w.path / f"traffic-{ranks}"
+        launch(ranks, "train", config, "--run-dir", run)
+        parameters = json.loads((run / "run.json").read_text())["parameters"]
+        measured = metrics(run)[1]["comm_bytes"]
+        # docs/communication.md: gradients, then numbers of 8 bytes: targets, loss, expert counts, stop flag, memory.
+        numbers = [1, 1, 5, 5, 1, 1]
+        def all_reduce(elements, size, rank=0):
+            own = elements * (rank + 1) // ranks - elements * rank // ranks
+            return (elements - own + own * (ranks - 1)) * size
+        assert measured == all_reduce(parameters, 4) + sum(all_reduce(n, 8) for n in numbers), (ranks, measured, parameters)
+
+
+def wait_for_steps(run_dir, steps, process, limit=120):
+    deadline = time.time() + limit
+    while time.time() < deadline:
+        path = Path(run_dir) / "metrics.jsonl"
+        if path.exists() and path.read_text().count("\n") >= steps:
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    raise AssertionError("the steps did not come")
+
+
+def process_of(launcher, rank):
+    """The process of a rank: a child of the launcher with that RANK in its environment."""
+    for pid in subprocess.run(["pgrep", "-P", str(launcher)], capture_output=True, text=True).stdout.split():
+        if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return int(pid)
+    raise AssertionError(f"no process of rank {rank}")
+
+
+def a_killed_rank_is_named_and_the_job_goes_on_bit_equal(w):
+    config = w.config("killed", **{"train.steps": 30, "train.batch_size": 6})
+    launch(3, "train", config, "--run-dir", w.path / "whole")
+    for victim, step in ((0, 2), (1, 8), (2, 17)):
+        run = w.path / f"killed-{victim}"
+        process = subprocess.Popen([INGOT, "launch", "-n", "3", "--max-restarts", "1", "--", INGOT, "train", config, "--run-dir", run],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_for_steps(run, step, process)
+        killed = process_of(process.pid, victim)
+        os.kill(killed, signal.SIGKILL)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert f"first failure: rank {victim} (process {killed}) was ended by signal 9" in err, err
+        survivors = [r for r in range(3) if r != victim]
+        for rank in survivors:
+            assert re.search(rf"^\[{rank}\].* E .*rank {victim} \(process {killed}\) has died", err, re.M), err
+        assert losses(run) == losses(w.path / "whole"), victim
+        ingot("checkpoint", "diff", run, w.path / "whole")
+        said, _ = ingot("doctor", "--ledgers", run)
+        assert f"rank {victim} left no ledger" in said, said
+
+
+def without_restarts_the_job_ends_within_seconds(w):
+    config = w.config("ends", **{"train.steps": 100000, "checkpoint.every": 0})
+    process = subprocess.Popen([INGOT, "launch", "-n", "2", "--", INGOT, "train", config, "--run-dir", w.path / "ends"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    wait_for_steps(w.path / "ends", 3, process)
+    os.kill(process_of(process.pid, 1), signal.SIGKILL)
+    started = time.time()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and time.time() - started < 5, (time.time() - started, err)
+
+
+def a_stopped_rank_is_named_at_the_time_out(w):
+    config = w.config("stopped", **{"train.steps": 100000, "checkpoint.every": 0, "resilience.comm_timeout_s": 2})
+    process = subprocess.Popen([INGOT, "launch", "-n", "2", "--grace", "3", "--", INGOT, "train", config, "--run-dir", w.path / "stopped"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_steps(w.path / "stopped", 3, process)
+    os.kill(process_of(process.pid, 1), signal.SIGSTOP)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert re.search(r"^\[0\].* E .*step \d+: rank 1 \(process \d+\) did not come within 2 s \(resilience.comm_timeout_s\)", err, re.M), err
+
+
+def a_signal_to_the_launcher_saves_and_exits_0(w):
+    config = w.config("signal", **{"train.steps": 100000, "checkpoint.every": 50000})
+    for number in (signal.SIGINT, signal.SIGTERM):
+        run = w.path / f"signal-{number}"
+        process = subprocess.Popen([INGOT, "launch", "-n", "2", "--", INGOT, "train", config, "--run-dir", run], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_for_steps(run, 3, process)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert len(list((run / "checkpoints").iterdir())) == 1, err
+
+
+def wrong_calls_end_before_anyone_waits(w):
+    config = w.config("wrong")
+    _, err = launch(3, "train", config, "--run-dir", w.path / "x", options=("--max-restarts", "3"), status=2)
+    assert "4 sequences per step" in err and "6 would work" in err and "restart" not in err, err
+    _, err = launch(2, "train", config, "--run-dir", w.path / "x", "--set", "parallel.data=3", status=2)
+    assert "parallel.data = 2 would work" in err, err
+    _, err = launch(2, "no-such-verb", status=2)
+    assert "no-such-verb" in err, err
+    expect_error("launch", "-n", 2, status=2, words=["needs a command"])
+    expect_error("launch", "-n", 2, "--", "/no/such/program", status=2, words=["/no/such/program", "No such file"])
+    expect_error("launch", "-n", 0, "--", "true", status=2, words=["--ranks"])
+    expect_error("launch", "--nnodes", 2, "--", "true", status=2, words=["--rendezvous"])
+    expect_error("launch", "--nnodes", 2, "--node-rank", 2, "--rendezvous", "a:1", "--", "true", status=2, words=["0 to 1"])
+    expect_error("launch", "--rendezvous", "nowhere", "--", "true", status=2, words=["HOST:PORT"])
+    expect_error("launch", "--nnodes", 2, "--node-rank", 1, "--rendezvous", "127.0.0.1:1", "--rendezvous-timeout", 1, "--", "true", status=1,
+                 words=["node 1 could not reach 127.0.0.1:1"])
+    plan, _ = ingot("train", config, "--dry-run", "--set", "parallel.data=2")
+    assert "data 2" in plan and "rank    1:  data 1" in plan, plan
+
+
+def two_launchers_are_two_machines(w):
+    config = w.config("nodes", **{"train.steps": 6, "train.threads": 1})
+    launch(2, "train", config, "--run-dir", w.path / "one-node")
+    def start(node, *command, options=()):
+        return subprocess.Popen([INGOT, "launch", "-n", "1", "--nnodes", "2", "--node-rank", str(node), "--rendezvous", "127.0.0.1:29611", *options, "--", *command],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    nodes = [start(n, INGOT, "train", config, "--run-dir", w.path / "two-nodes") for n in (0, 1)]
+    for node in nodes:
+        _, err = node.communicate(timeout=120)
+        assert node.returncode == 0, err
+    assert losses(w.path / "two-nodes") == losses(w.path / "one-node")
+    failing = [start(0, "sleep", "60", options=("--grace", "1")), start(1, "sh", "-c", "sleep 1; exit 3")]
+    started = time.time()
+    errors = [node.communicate(timeout=60)[1] for node in failing]
+    assert [node.returncode for node in failing] == [1, 1] and time.time() - started < 20
+    assert "rank 1" in errors[0] and "status 3" in errors[0], errors[0]
+
+
+TESTS = [data_parallel_ranks_follow_the_curve_of_one, traffic_is_what_the_formula_says, a_killed_rank_is_named_and_the_job_goes_on_bit_equal,
+         without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out, a_signal_to_the_launcher_saves_and_exits_0,
+         wrong_calls_end_before_anyone_waits, two_launchers_are_two_machines]
+
+if __name__ == "__main__":
+    chosen = [t for t in TESTS if t.__name__ in sys.argv[1:]] or TESTS
+    with Workspace() as workspace:
+        for test in chosen:
+            started = time.time()
+            test(workspace)
+            print(f"ok {test.__name__} ({time.time() - started:.1f} s)", flush=True)
