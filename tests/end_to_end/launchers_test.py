@@ -1,0 +1,186 @@
+"""Ranks under launchers that are not ours, for real: torchrun, Open MPI's mpirun, Slurm's srun on a one-node cluster made here; and
+two machines as network namespaces. A launcher that this machine lacks, or may not run, is left out with a word."""
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from harness import INGOT, Workspace, ingot, losses
+
+LEFT_OUT = 77  # ctest counts it as skipped
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def leave_out(reason):
+    print("left out:", reason)
+    sys.exit(LEFT_OUT)
+
+
+def run(*command, timeout=120, **kw):
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=timeout, **kw)
+    assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def reference(w):
+    """What two ranks of `ingot launch` give."""
+    config = w.config(**{"train.steps": 5, "train.threads": 1})
+    ingot("launch", "-n", 2, "--", INGOT, "train", config, "--run-dir", w.path / "own")
+    return config, losses(w.path / "own")
+
+
+def torchrun_starts_ranks(w):
+    torchrun = ROOT / ".deps/venv/bin/torchrun"
+    if not torchrun.exists():
+        leave_out("no torchrun; scripts/test makes .deps/venv")
+    config, expected = reference(w)
+    run(torchrun, "--no-python", "--nproc-per-node", 2, "--master-port", 29617, INGOT, "train", config, "--run-dir", w.path / "torchrun")
+    assert losses(w.path / "torchrun") == expected
+
+
+def mpirun_starts_ranks(w):
+    if not shutil.which("mpirun"):
+        leave_out("no mpirun (Debian's openmpi-bin)")
+    config, expected = reference(w)
+    command = ["mpirun", "--oversubscribe", "-n", "2", INGOT, "train", config, "--run-dir", w.path / "mpirun"]
+    said = run(*command, env=os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+    assert "(mpirun)" in said, said
+    assert losses(w.path / "mpirun") == expected
+
+
+class Slurm:
+    """A one-node cluster whose daemons and files live in a folder of ours."""
+
+    def __init__(self, folder):
+        self.folder, self.host = Path(folder), socket.gethostname().split(".")[0]
+
+    def __enter__(self):
+        try:
+            self.start()
+        except (AssertionError, OSError, LookupError) as problem:
+            leave_out(f"Slurm does not start here: {problem}")
+        return self
+
+    def start(self):
+        for name in ("ctl", "d"):
+            (self.folder / name).mkdir(parents=True)
+        if subprocess.run(["pgrep", "-x", "munged"], capture_output=True).returncode != 0:
+            key = Path("/etc/munge/munge.key")
+            if not key.exists() or key.stat().st_size == 0:
+                key.write_bytes(os.urandom(1024))
+                shutil.chown(key, "munge")
+                key.chmod(0o400)
+            Path("/run/munge").mkdir(exist_ok=True)
+            shutil.chown("/run/munge", "munge", "munge")
+            run("runuser", "-u", "munge", "--", "munged", "--force")
+        (self.folder / "slurm.conf").write_text(
+            f"ClusterName=test\nSlurmctldHost={self.host}(127.0.0.1)\nSlurmUser=root\nSlurmctldPort=16817\nSlurmdPort=16818\nAuthType=auth/munge\n"
+            f"StateSaveLocation={self.folder}/ctl\nSlurmdSpoolDir={self.folder}/d\nSlurmctldPidFile={self.folder}/ctl.pid\nSlurmdPidFile={self.folder}/d.pid\n"
+            f"SlurmctldLogFile={self.folder}/ctl.log\nSlurmdLogFile={self.folder}/d.log\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\n"
+            f"SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nMpiDefault=none\nReturnToService=2\nKillWait=3\n"
+            f"NodeName={self.host} NodeAddr=127.0.0.1 CPUs={os.cpu_count()} State=UNKNOWN\nPartitionName=all Nodes={self.host} Default=YES State=UP\n")
+        self.environment = os.environ | {"SLURM_CONF": str(self.folder / "slurm.conf")}
+        self.daemons = [subprocess.Popen([name, "-D"], env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for name in ("slurmctld", "slurmd")]
+        deadline = time.time() + 60
+        while "idle" not in subprocess.run(["sinfo", "-h"], env=self.environment, capture_output=True, text=True).stdout:
+            if time.time() > deadline:
+                self.__exit__()
+                leave_out("the Slurm daemons did not come up")
+            time.sleep(0.2)
+
+    def __exit__(self, *_):
+        for daemon in reversed(self.daemons):
+            daemon.terminate()
+        for daemon in self.daemons:
+            try:
+                daemon.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+
+
+def srun_starts_ranks(w):
+    if os.geteuid() != 0 or not all(shutil.which(name) for name in ("slurmctld", "slurmd", "srun", "munged", "runuser")):
+        leave_out("no Slurm (Debian's slurmctld, slurmd, slurm-client, munge), or not root")
+    if os.cpu_count() < 2:
+        leave_out("one core")
+    config, expected = reference(w)
+    with Slurm(w.path / "slurm") as slurm:
+        said = run("srun", "-n", 2, INGOT, "train", config, "--run-dir", w.path / "srun", env=slurm.environment)
+        assert "(srun)" in said, said
+        assert losses(w.path / "srun") == expected
+        # A rank that dies ends the step; the survivor names it.
+        long = w.config("long", **{"train.steps": 100000, "train.threads": 1, "checkpoint.every": 0})
+        job = subprocess.Popen(["srun", "-n", "2", INGOT, "train", long, "--run-dir", w.path / "dies"], env=slurm.environment, stderr=subprocess.PIPE, text=True)
+        metrics = w.path / "dies" / "metrics.jsonl"
+        while not metrics.exists() or metrics.read_text().count("\n") < 2:
+            assert job.poll() is None, job.communicate()
+            time.sleep(0.05)
+        ranks = subprocess.run(["pgrep", "-f", f"train {long}"], capture_output=True, text=True).stdout.split()
+        victim = next(p for p in ranks if b"SLURM_PROCID=1" in Path(f"/proc/{p}/environ").read_bytes().split(b"\0"))
+        os.kill(int(victim), signal.SIGKILL)
+        _, err = job.communicate(timeout=60)
+        assert job.returncode != 0 and f"rank 1 (process {victim}) has died" in err, err
+
+
+def two_machines_as_network_namespaces(w):
+    """Launchers in namespaces of their own, joined by a wire; ranks talk over TCP. Then one machine is cut off."""
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
+        leave_out("not root, or no ip and unshare")
+    names, addresses = [f"ingot{os.getpid()}{n}" for n in "ab"], ["10.97.31.1", "10.97.31.2"]
+    allowed = subprocess.run(["unshare", "-u", "hostname", "node0"], capture_output=True).returncode == 0
+    if not allowed or subprocess.run(["ip", "netns", "add", names[0]], capture_output=True).returncode != 0:
+        leave_out("network namespaces are not allowed here")
+    run("ip", "netns", "add", names[1])
+    try:
+        run("ip", "link", "add", "ia", "netns", names[0], "type", "veth", "peer", "name", "ib", "netns", names[1])
+        for name, link, address in zip(names, ("ia", "ib"), addresses):
+            run("ip", "-n", name, "address", "add", f"{address}/24", "dev", link)
+            for device in (link, "lo"):
+                run("ip", "-n", name, "link", "set", device, "up")
+
+        def start(node, *command, options=()):
+            words = ["ip", "netns", "exec", names[node], "unshare", "-u", "sh", "-c", f'hostname node{node}; exec "$@"', "-", INGOT, "launch", "-n", "2", "--nnodes", "2",
+                     "--node-rank", str(node), "--rendezvous", f"{addresses[0]}:29500", *options, "--", *map(str, command)]
+            return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+        config = w.config(**{"train.steps": 5, "train.threads": 1})
+        ingot("launch", "-n", 4, "--", INGOT, "train", config, "--run-dir", w.path / "one")
+        nodes = [start(node, INGOT, "train", config, "--run-dir", w.path / "two") for node in (0, 1)]
+        said = [node.communicate(timeout=120)[1] for node in nodes]
+        assert [node.returncode for node in nodes] == [0, 0], said
+        assert "2 machines, shared memory and Gloo" in said[0], said[0]
+        for mine, other in zip(losses(w.path / "one"), losses(w.path / "two")):
+            assert all(abs(a - b) <= 1e-5 * max(1, abs(a)) for a, b in zip(mine, other)), (mine, other)
+
+        long = w.config("long", **{"train.steps": 100000, "train.threads": 1, "checkpoint.every": 0, "resilience.comm_timeout_s": 3})
+        nodes = [start(node, INGOT, "train", long, "--run-dir", w.path / "cut", options=("--grace", "20")) for node in (0, 1)]
+        metrics = w.path / "cut" / "metrics.jsonl"
+        while not metrics.exists() or metrics.read_text().count("\n") < 2:
+            assert nodes[0].poll() is None, nodes[0].communicate()
+            time.sleep(0.05)
+        run("ip", "-n", names[0], "link", "set", "ia", "down")
+        err = nodes[0].communicate(timeout=90)[1]
+        assert nodes[0].returncode == 1 and "3 s (resilience.comm_timeout_s)" in err and "rank" in err, err
+        nodes[1].kill()
+        nodes[1].communicate()
+    finally:
+        for name in names:
+            for pid in subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split():
+                os.kill(int(pid), signal.SIGKILL)
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+
+TESTS = [torchrun_starts_ranks, mpirun_starts_ranks, srun_starts_ranks, two_machines_as_network_namespaces]
+
+if __name__ == "__main__":
+    chosen = [t for t in TESTS if t.__name__ in sys.argv[1:]] or TESTS
+    with Workspace() as workspace:
+        for test in chosen:
+            started = time.time()
+            test(workspace)
+            print(f"ok {test.__name__} ({time.time() - started:.1f} s)", flush=True)
