@@ -1,11 +1,9 @@
 // `ingot launch`: starts and supervises the ranks of this machine, and agrees with the launchers of the other machines, through
 // the store that the ranks meet in, when the job has failed and when it begins anew.
-#include <c10/util/Logging.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <thread>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/environment.h"
 #include "base/error.h"
@@ -13,9 +11,8 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "cli/verbs.h"
+#include "comm/store.h"
 #include "resilience/supervisor.h"
-
-C10_DECLARE_int(caffe2_log_level);
 
 namespace ingot::cli {
 namespace {
@@ -43,15 +40,9 @@ Address parse_address(const std::string& text) {
 class Board {
  public:
   explicit Board(const LaunchOptions& o) : nodes_(o.nnodes), node_(o.node_rank) {
-    FLAGS_caffe2_log_level = 3;  // what it logs with stack traces we say in words
-    c10d::TCPStoreOptions options;
-    options.isServer = node_ == 0;
-    options.waitWorkers = false;
-    options.timeout = std::chrono::milliseconds(static_cast<int64_t>(o.rendezvous_timeout_s * 1e3));
     const auto address = o.rendezvous.empty() ? Address{"127.0.0.1", 0} : parse_address(o.rendezvous);
-    options.port = static_cast<uint16_t>(address.port);
     try {
-      store_ = c10::make_intrusive<c10d::TCPStore>(address.host, options);
+      store_ = comm::open_store(address.host, address.port, node_ == 0, std::chrono::duration<double>(o.rendezvous_timeout_s));
     } catch (const std::exception& failure) {
       const std::string cause = failure.what();
       throw CommError("node {} {} {}:{}: {}. {}", node_, node_ == 0 ? "could not listen at" : "could not reach", address.host, address.port,

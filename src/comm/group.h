@@ -33,7 +33,6 @@ class Group {
   int size() const { return static_cast<int>(members_.size()); }
   const std::string& axis() const { return axis_; }
   const std::vector<int>& members() const { return members_; }
-  std::string backend_name() const { return backend_ ? backend_->name() : "none"; }
 
   // Blocking. Reductions give the same bits on every rank and in every run.
   void all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::sum);

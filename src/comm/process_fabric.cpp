@@ -1,7 +1,6 @@
 #include "comm/process_fabric.h"
 
 #include <arpa/inet.h>
-#include <c10/util/Logging.h>
 #include <fmt/ranges.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -10,7 +9,6 @@
 #include <algorithm>
 #include <set>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -18,9 +16,7 @@
 #include "base/process.h"
 #include "comm/gloo_backend.h"
 #include "comm/nccl_backend.h"
-
-// c10d logs what it also throws, with stack traces; our own messages say it better. The variable is libc10's.
-C10_DECLARE_int(caffe2_log_level);
+#include "comm/store.h"
 
 namespace ingot::comm {
 namespace {
@@ -45,12 +41,6 @@ std::string machine_identity() {
   char host[256] = {};
   gethostname(host, sizeof host - 1);
   return fmt::format("{}|{}|{}", host, boot, length > 0 ? processes : "");
-}
-
-std::string host_name() {
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
-  return host;
 }
 
 // This machine's address on the way to `address`; no packet is sent.
@@ -81,24 +71,18 @@ class ProcessFabric : public Fabric {
  public:
   ProcessFabric(const RankEnvironment& environment, bool is_gpu, const WorldOptions& options)
       : environment_(environment), is_gpu_(is_gpu), options_(options) {
-    FLAGS_caffe2_log_level = 3;  // fatal only
     const auto where = fmt::format("{}:{}", environment.address, environment.port);
     base::log_info("rank {} of {} ({}): meeting at {}{}", environment.rank, environment.size, environment.launcher, where,
                    environment.rank == 0 && !environment.is_store_hosted ? ", which this rank holds" : "");
     try {
-      c10d::TCPStoreOptions store;
-      store.port = static_cast<uint16_t>(environment.port);
-      store.isServer = environment.rank == 0 && !environment.is_store_hosted;
-      store.waitWorkers = false;
-      store.timeout = to_ms(options.rendezvous_timeout);
+      const auto store = open_store(environment.address, environment.port, environment.rank == 0 && !environment.is_store_hosted,
+                                    options.rendezvous_timeout);
       // Restarts meet in the same store: each under its own prefix.
-      store_ = c10::make_intrusive<c10d::PrefixStore>("ingot/" + environment.attempt,
-                                                      c10::make_intrusive<c10d::TCPStore>(environment.address, store));
+      store_ = c10::make_intrusive<c10d::PrefixStore>("ingot/" + environment.attempt, store);
     } catch (const std::exception& failure) {
       throw CommError(
           "rank {} could not reach the meeting place {} within {:g} s: {}. Is rank 0 running, is MASTER_ADDR its address on a network that "
-          "this "
-          "machine reaches, and is port {} open and free?",
+          "this machine reaches, and is port {} open and free?",
           environment.rank, where, options.rendezvous_timeout.count(), first_line(failure.what()), environment.port);
     }
     address_ = own_address_towards(environment.address, environment.port);
@@ -137,19 +121,18 @@ class ProcessFabric : public Fabric {
   // Everyone says where it is and waits for everyone.
   void roll_in() {
     const auto key_of = [](int rank) { return fmt::format("machine/{}", rank); };
-    store_->set(key_of(environment_.rank), to_bytes(machine_identity() + "\n" + host_name()));
+    store_->set(key_of(environment_.rank), to_bytes(machine_identity()));
     const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(options_.rendezvous_timeout);
     for (int rank = 0; rank < environment_.size; ++rank) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
       try {
         store_->wait({key_of(rank)}, std::max(left, std::chrono::milliseconds(1)));
-        const auto said = to_text(store_->get(key_of(rank)));
-        machines_.push_back(said.substr(0, said.find('\n')));
-        hosts_.push_back(said.substr(said.find('\n') + 1));
+        machines_.push_back(to_text(store_->get(key_of(rank))));
       } catch (const std::exception& failure) {
+        const auto missing = missing_from(rank);
         throw CommError("rank {} is at the meeting place {}:{}, but {} of {} ranks did not come within {:g} s: {}", environment_.rank,
-                        environment_.address, environment_.port, count_missing(rank), environment_.size,
-                        options_.rendezvous_timeout.count(), missing_text(rank));
+                        environment_.address, environment_.port, missing.size(), environment_.size, options_.rendezvous_timeout.count(),
+                        fmt::join(missing, ", "));
       }
     }
   }
@@ -165,8 +148,6 @@ class ProcessFabric : public Fabric {
     }
     return missing;
   }
-  size_t count_missing(int first) { return missing_from(first).size(); }
-  std::string missing_text(int first) { return fmt::format("{}", fmt::join(missing_from(first), ", ")); }
 
   bool are_together(const std::vector<int>& members) const {
     return std::all_of(members.begin(), members.end(),
@@ -211,7 +192,7 @@ class ProcessFabric : public Fabric {
   WorldOptions options_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::string address_;
-  std::vector<std::string> machines_, hosts_;  // of each rank
+  std::vector<std::string> machines_;  // of each rank
 };
 
 }  // namespace

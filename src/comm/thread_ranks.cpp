@@ -62,7 +62,7 @@ void run_ranks(int size, const std::function<void(World&)>& body, const WorldOpt
     threads.emplace_back([&, rank] {
       at::set_num_threads(1);
       try {
-        World world(rank, size, rank, std::make_unique<ThreadFabric>(place, options, size <= base::usable_cores()));
+        World world(rank, size, std::make_unique<ThreadFabric>(place, options, size <= base::usable_cores()));
         body(world);
       } catch (...) {
         failures[static_cast<size_t>(rank)] = std::current_exception();

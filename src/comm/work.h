@@ -24,8 +24,6 @@ class [[nodiscard]] Work {
     pending_.reset();
   }
   bool is_done() const { return !pending_ || pending_->is_done(); }
-  /// The caller wants no handle.
-  void forget() { pending_.reset(); }
 
  private:
   std::shared_ptr<Pending> pending_;

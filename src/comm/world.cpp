@@ -14,13 +14,11 @@ using base::CommError;
 
 World::World() : ledger_(0) {}
 
-World::World(int rank, int size, int local_rank, std::unique_ptr<Fabric> fabric)
-    : rank_(rank), size_(size), local_rank_(local_rank), fabric_(std::move(fabric)), ledger_(rank) {}
+World::World(int rank, int size, std::unique_ptr<Fabric> fabric) : rank_(rank), size_(size), fabric_(std::move(fabric)), ledger_(rank) {}
 
 std::unique_ptr<World> World::join(const RankEnvironment& environment, bool is_gpu, const WorldOptions& options) {
   if (environment.size == 1) return std::make_unique<World>();
-  return std::make_unique<World>(environment.rank, environment.size, environment.local_rank,
-                                 make_process_fabric(environment, is_gpu, options));
+  return std::make_unique<World>(environment.rank, environment.size, make_process_fabric(environment, is_gpu, options));
 }
 
 std::string World::description() const { return fabric_ ? fmt::format("{} ranks, {}", size_, fabric_->description()) : "1 rank"; }

@@ -39,14 +39,13 @@ class World {
  public:
   /// A job of one: no fabric.
   World();
-  World(int rank, int size, int local_rank, std::unique_ptr<Fabric> fabric);
+  World(int rank, int size, std::unique_ptr<Fabric> fabric);
   /// As the environment says; connects and checks that all ranks came. `is_gpu`: groups use NCCL. Throws CommError, naming
   /// what was tried, when they do not meet in time.
   static std::unique_ptr<World> join(const RankEnvironment& environment, bool is_gpu, const WorldOptions& options);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  int local_rank() const { return local_rank_; }
   /// "8 ranks on 1 machine through shared memory"
   std::string description() const;
 
@@ -60,7 +59,7 @@ class World {
   Ledger& ledger() { return ledger_; }
 
  private:
-  int rank_ = 0, size_ = 1, local_rank_ = 0;
+  int rank_ = 0, size_ = 1;
   std::unique_ptr<Fabric> fabric_;
   Counters counters_;
   Ledger ledger_;

@@ -45,12 +45,6 @@ void GradientBuckets::close(Bucket bucket) {
   buckets_.push_back(std::move(bucket));
 }
 
-int64_t GradientBuckets::largest_bytes() const {
-  int64_t largest = 0;
-  for (const auto& bucket : buckets_) largest = std::max(largest, static_cast<int64_t>(bucket.flat.nbytes()));
-  return largest;
-}
-
 void GradientBuckets::start(Bucket& bucket) {
   const at::NoGradGuard no_grad;
   for (auto* p : bucket.parameters) {

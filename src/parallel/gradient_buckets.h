@@ -31,7 +31,6 @@ class GradientBuckets {
   void finish();
 
   size_t count() const { return buckets_.size(); }
-  int64_t largest_bytes() const;
 
  private:
   struct Bucket {

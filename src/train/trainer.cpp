@@ -93,6 +93,12 @@ int64_t Trainer::largest_over_ranks(int64_t value) {
   return tensor.item<int64_t>();
 }
 
+int64_t Trainer::sent_bytes() const {
+  int64_t sent = 0;
+  for (const auto& [axis, traffic] : groups_.world().counters().totals()) sent += traffic.sent_bytes;
+  return sent;
+}
+
 // Rank 0 looks, and all take what it found: a folder may change between two looks.
 void Trainer::restore() {
   std::string found;
@@ -213,6 +219,7 @@ StepRecord Trainer::take_step(const Phase& phase) {
   const int64_t step = progress_.step, in_phase = step - phase.first_step;
   const auto start = Clock::now();
   groups_.world().ledger().set_step(step + 1);
+  const int64_t sent_before = sent_bytes();
   const auto [first, count] = own_share(in_phase * phase.batch_size, phase.batch_size);
   const data::Batch batch = prefetcher_->get(first, count);
   const double lr = optim::learning_rate(phase.optimizer, phase.peak_lr, in_phase, phase.steps);
@@ -237,9 +244,7 @@ StepRecord Trainer::take_step(const Phase& phase) {
   record.tflops = record.flops_per_token * record.tokens_per_s / 1e12 / groups_.world().size();
   record.mfu = forecast_.gemm_flops > 0 ? record.tflops * 1e12 / forecast_.gemm_flops : 0;
   record.memory_peak_bytes = largest_over_ranks(base::peak_resident_bytes());
-  int64_t sent = 0;
-  for (const auto& [axis, traffic] : groups_.world().counters().totals()) sent += traffic.sent_bytes;
-  record.comm_bytes = sent - std::exchange(sent_bytes_, sent);
+  record.comm_bytes = sent_bytes() - sent_before;
   record.predicted_step_ms = forecast_.step_ms_of(static_cast<size_t>(&phase - phases_.data()));
   record.predicted_memory_bytes = forecast_.memory_bytes;
   record.eta_s = static_cast<double>(record.steps - record.step) * smoothed_step_ms_ / 1e3;

@@ -60,6 +60,8 @@ class Trainer {
   /// Whether any rank received a signal: all stop after the same step.
   bool must_stop(const resilience::StopSignal& stop);
   int64_t largest_over_ranks(int64_t value);
+  /// By this rank, over all axes, since the start.
+  int64_t sent_bytes() const;
   std::optional<std::filesystem::path> checkpoint_to_resume();
   void prepare_run_dir();
   RunFacts facts() const;
@@ -94,7 +96,6 @@ class Trainer {
   int64_t skipped_in_a_row_ = 0;
   double smoothed_step_ms_ = 0;
   int64_t last_saved_step_ = -1;
-  int64_t sent_bytes_ = 0;  // over all axes, until the last step
 };
 
 }  // namespace ingot::train

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 INGOT = os.environ.get("INGOT_BINARY") or sys.exit("INGOT_BINARY is not set")
@@ -81,3 +82,22 @@ def metrics(run_dir):
 def losses(run_dir):
     """(step, loss, gradient norm) of every step, exact."""
     return [(m["step"], m["loss"], m["grad_norm"]) for m in metrics(run_dir)]
+
+
+def wait_for_steps(run_dir, steps, process, limit=120):
+    """Until that many steps stand in the metrics; the process must not end before."""
+    path, deadline = Path(run_dir) / "metrics.jsonl", time.time() + limit
+    while not path.exists() or path.read_text().count("\n") < steps:
+        assert process.poll() is None, process.communicate()
+        assert time.time() < deadline, f"step {steps} did not come"
+        time.sleep(0.005)
+
+
+def run_chosen(tests):
+    """Runs the tests named on the command line, or all, in one workspace."""
+    chosen = [t for t in tests if t.__name__ in sys.argv[1:]] or tests
+    with Workspace() as workspace:
+        for test in chosen:
+            started = time.time()
+            test(workspace)
+            print(f"ok {test.__name__} ({time.time() - started:.1f} s)", flush=True)

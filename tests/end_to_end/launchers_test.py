@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness import INGOT, Workspace, ingot, losses
+from harness import INGOT, ingot, losses, run_chosen, wait_for_steps
 
 LEFT_OUT = 77  # ctest counts it as skipped
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,10 +116,7 @@ def srun_starts_ranks(w):
         # A rank that dies ends the step; the survivor names it.
         long = w.config("long", **{"train.steps": 100000, "train.threads": 1, "checkpoint.every": 0})
         job = subprocess.Popen(["srun", "-n", "2", INGOT, "train", long, "--run-dir", w.path / "dies"], env=slurm.environment, stderr=subprocess.PIPE, text=True)
-        metrics = w.path / "dies" / "metrics.jsonl"
-        while not metrics.exists() or metrics.read_text().count("\n") < 2:
-            assert job.poll() is None, job.communicate()
-            time.sleep(0.05)
+        wait_for_steps(w.path / "dies", 2, job)
         ranks = subprocess.run(["pgrep", "-f", f"train {long}"], capture_output=True, text=True).stdout.split()
         victim = next(p for p in ranks if b"SLURM_PROCID=1" in Path(f"/proc/{p}/environ").read_bytes().split(b"\0"))
         os.kill(int(victim), signal.SIGKILL)
@@ -159,10 +156,7 @@ def two_machines_as_network_namespaces(w):
 
         long = w.config("long", **{"train.steps": 100000, "train.threads": 1, "checkpoint.every": 0, "resilience.comm_timeout_s": 3})
         nodes = [start(node, INGOT, "train", long, "--run-dir", w.path / "cut", options=("--grace", "20")) for node in (0, 1)]
-        metrics = w.path / "cut" / "metrics.jsonl"
-        while not metrics.exists() or metrics.read_text().count("\n") < 2:
-            assert nodes[0].poll() is None, nodes[0].communicate()
-            time.sleep(0.05)
+        wait_for_steps(w.path / "cut", 2, nodes[0])
         run("ip", "-n", names[0], "link", "set", "ia", "down")
         err = nodes[0].communicate(timeout=90)[1]
         assert nodes[0].returncode == 1 and "3 s (resilience.comm_timeout_s)" in err and "rank" in err, err
@@ -178,9 +172,4 @@ def two_machines_as_network_namespaces(w):
 TESTS = [torchrun_starts_ranks, mpirun_starts_ranks, srun_starts_ranks, two_machines_as_network_namespaces]
 
 if __name__ == "__main__":
-    chosen = [t for t in TESTS if t.__name__ in sys.argv[1:]] or TESTS
-    with Workspace() as workspace:
-        for test in chosen:
-            started = time.time()
-            test(workspace)
-            print(f"ok {test.__name__} ({time.time() - started:.1f} s)", flush=True)
+    run_chosen(TESTS)

@@ -3,27 +3,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 
-from harness import INGOT, Workspace, expect_error, ingot, losses, metrics
+from harness import INGOT, expect_error, ingot, losses, metrics, run_chosen, wait_for_steps
 
 
 def start(*args):
     return subprocess.Popen([INGOT, *map(str, args)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def wait_for_step(run_dir, step, process, limit=120):
-    deadline = time.time() + limit
-    while time.time() < deadline:
-        try:
-            if (run_dir / "metrics.jsonl").read_text().count("\n") >= step:
-                return
-        except FileNotFoundError:
-            pass
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.005)
-    raise AssertionError(f"step {step} did not come")
 
 
 def runs_leave_their_files_and_repeat_bit_for_bit(w):
@@ -63,7 +48,7 @@ def killed_at_any_moment_the_next_start_goes_on_bit_equal(w):
         for kill_after in (1, 4, 7, 11):
             run = w.path / f"killed-{precision}-{kill_after}"
             process = start("train", config, "--run-dir", run)
-            wait_for_step(run, kill_after, process)
+            wait_for_steps(run, kill_after, process)
             process.send_signal(signal.SIGKILL)
             process.wait()
             ingot("train", config, "--run-dir", run)
@@ -76,7 +61,7 @@ def a_signal_saves_and_exits_0(w):
     for number in (signal.SIGINT, signal.SIGTERM):
         run = w.path / f"signal-{number}"
         process = start("train", config, "--run-dir", run)
-        wait_for_step(run, 3, process)
+        wait_for_steps(run, 3, process)
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
@@ -174,9 +159,4 @@ TESTS = [runs_leave_their_files_and_repeat_bit_for_bit, toggles_change_no_number
          nan_is_named_skipped_or_stopped_and_never_saved, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run]
 
 if __name__ == "__main__":
-    chosen = [t for t in TESTS if t.__name__ in sys.argv[1:]] or TESTS
-    with Workspace() as workspace:
-        for test in chosen:
-            started = time.time()
-            test(workspace)
-            print(f"ok {test.__name__} ({time.time() - started:.1f} s)", flush=True)
+    run_chosen(TESTS)
