@@ -266,6 +266,12 @@ std::string encode(const Metadata& metadata) {
 }
 
 Metadata decode(std::string_view bytes, const std::string& origin) {
+  auto metadata = decode_part(bytes, origin);
+  validate(metadata, origin);
+  return metadata;
+}
+
+Metadata decode_part(std::string_view bytes, const std::string& origin) {
   Metadata metadata;
   uint32_t section_count = 0;
   const std::string_view body = checked_body(bytes, metadata, section_count, origin);
@@ -310,7 +316,6 @@ Metadata decode(std::string_view bytes, const std::string& origin) {
     extra.digest = extras.digest();
   }
   extras.finish();
-  validate(metadata, origin);
   return metadata;
 }
 

@@ -72,6 +72,9 @@ std::string encode(const Metadata& metadata);
 /// Throws CheckpointError naming `origin` (the file) and the tensor.
 Metadata decode(std::string_view bytes, const std::string& origin);
 
+/// The same for what one of several ranks has written: tensors need not be complete.
+Metadata decode_part(std::string_view bytes, const std::string& origin);
+
 /// Everything that must hold of metadata, however it was made: names, bounds, exact tiling of each tensor, byte ranges that
 /// do not overlap and fill their files but for padding. Throws CheckpointError.
 void validate(const Metadata& metadata, const std::string& origin);

@@ -1,9 +1,9 @@
-// Saving a checkpoint from one process: everything is written into a hidden folder, made durable, and becomes visible by
-// one rename. Killed at any moment, the folder holds the old checkpoints and, complete or not at all, the new one.
+// Saving a checkpoint: everything is written into a hidden folder, made durable, and becomes visible by one rename. Killed at
+// any moment, the folder holds the old checkpoints and, complete or not at all, the new one.
 // `save` may run on any thread; the data it is given must not change meanwhile.
 //
-// Saving from many ranks uses the same parts: each rank fills its own DataWriter in the hidden folder, the coordinator
-// merges the records, validates and encodes them, and publishes.
+// Many ranks save together: each writes one data file into the hidden folder, which all must see (a shared file system);
+// rank 0 makes the folder, merges what the others report, validates, writes the metadata and publishes.
 #pragma once
 
 #include <map>
@@ -11,10 +11,11 @@
 
 #include "checkpoint/folder.h"
 #include "checkpoint/metadata.h"
+#include "checkpoint/team.h"
 
 namespace ingot::checkpoint {
 
-/// A part of a tensor that lies row-major at `data`. The boxes of all items of one tensor must make it up exactly.
+/// A part of a tensor that lies row-major at `data`. The boxes of all items of one tensor, of all ranks, must make it up exactly.
 struct SaveItem {
   tensor::LogicalTensor tensor;
   tensor::Box box;
@@ -30,9 +31,10 @@ struct SaveOptions {
   double grace_s = 60;                           // leftovers of dead processes younger than this stay
   std::optional<CheckpointId> id;                // random unless given
   const Storage* storage = nullptr;              // the local file system unless given
+  const Team* team = nullptr;                    // the ranks that save together; alone unless given
 };
 
-/// Phases in seconds; `data_bytes` includes headers and padding.
+/// Phases in seconds; `data_bytes` are those of all ranks and include headers and padding.
 struct SaveReport {
   fs::path path;
   CheckpointId id;
@@ -42,7 +44,8 @@ struct SaveReport {
 
 /// Writes `folder/step_<step>`, replacing a checkpoint of that step in the moment the new one is complete. Afterwards old
 /// ones are removed by the retention. On any failure a CheckpointError is thrown, nothing of the new checkpoint remains and
-/// the old ones are untouched; failures after the commit (removing old ones) are only logged.
+/// the old ones are untouched; failures after the commit (removing old ones) are only logged. All ranks of a team call it with
+/// the same folder, step and retention, each with its own items; extras are those of rank 0. They return, or throw, together.
 SaveReport save(const fs::path& folder, int64_t step, const std::vector<SaveItem>& items, const std::map<std::string, std::string>& extras,
                 const SaveOptions& options = {});
 

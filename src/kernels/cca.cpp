@@ -39,6 +39,7 @@ struct Operands {
     p.heads = shape.heads;
     p.kv_heads = shape.kv_heads;
     p.head_dim = shape.head_dim;
+    p.current = shape.current_values();
     p.half = cosine.size(-1);
     p.table_rows = cosine.size(0) * cosine.size(1);
     p.is_bf16 = packed.scalar_type() == at::kBFloat16;
@@ -69,9 +70,10 @@ struct CcaMixFunction : torch::autograd::Function<CcaMixFunction> {
   static variable_list forward(AutogradContext* context, const Variable& packed, const Variable& depthwise, const Variable& depthwise_bias,
                                const Variable& grouped, const Variable& grouped_bias, const Variable& temperature, const at::Tensor& cosine,
                                const at::Tensor& sine, const std::optional<at::Tensor>& is_start, int64_t heads, int64_t kv_heads,
-                               int64_t head_dim) {
+                               int64_t head_dim, int64_t current) {
     const auto starts = is_start.value_or(at::Tensor());
-    Operands o(packed, {heads, kv_heads, head_dim}, depthwise, depthwise_bias, grouped, grouped_bias, temperature, cosine, sine, starts);
+    Operands o(packed, {heads, kv_heads, head_dim, current}, depthwise, depthwise_bias, grouped, grouped_bias, temperature, cosine, sine,
+               starts);
     auto& p = o.problem;
     const auto taps = o.taps();
     auto mixed = at::empty({p.rows, o.all_heads(), head_dim}, at::kFloat);
@@ -87,6 +89,7 @@ struct CcaMixFunction : torch::autograd::Function<CcaMixFunction> {
     p.k = k.data_ptr();
     p.v = v.data_ptr();
     cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().cca_heads(p, begin, end); });
+    context->saved_data["current"] = current;
     context->save_for_backward({packed, depthwise, depthwise_bias, grouped, grouped_bias, temperature, cosine, sine, starts, mixed});
     return {q, k, v};
   }
@@ -94,7 +97,7 @@ struct CcaMixFunction : torch::autograd::Function<CcaMixFunction> {
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto s = context->get_saved_variables();
     const auto q = grads[0].contiguous(), k = grads[1].contiguous(), v = grads[2].contiguous();
-    const CcaShape shape{q.size(2), k.size(2), q.size(3)};
+    const CcaShape shape{q.size(2), k.size(2), q.size(3), context->saved_data["current"].toInt()};
     Operands o(s[0], shape, s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]);
     auto& p = o.problem;
     const int64_t latent = shape.latent();
@@ -133,6 +136,7 @@ struct CcaMixFunction : torch::autograd::Function<CcaMixFunction> {
             Variable(),
             Variable(),
             Variable(),
+            Variable(),
             Variable()};
   }
 };
@@ -146,9 +150,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed,
   if (!fused) return reference::cca_mix(packed, shape, w, table, is_start, tail);
   std::optional<at::Tensor> starts;
   if (is_start.defined()) starts.emplace(is_start.contiguous());
-  const auto parts =
-      CcaMixFunction::apply(packed, w.depthwise_weight, w.depthwise_bias, w.grouped_weight, w.grouped_bias, w.temperature,
-                            table.cosine.contiguous(), table.sine.contiguous(), starts, shape.heads, shape.kv_heads, shape.head_dim);
+  const auto parts = CcaMixFunction::apply(packed, w.depthwise_weight, w.depthwise_bias, w.grouped_weight, w.grouped_bias, w.temperature,
+                                           table.cosine.contiguous(), table.sine.contiguous(), starts, shape.heads, shape.kv_heads,
+                                           shape.head_dim, shape.current_values());
   return {parts[0], parts[1], parts[2]};
 }
 

@@ -15,7 +15,11 @@ namespace ingot::kernels {
 
 struct CcaShape {
   int64_t heads, kv_heads, head_dim;
+  int64_t current = -1;  // value channels that come from the token itself, the others from the one before; -1: half of them
   int64_t latent() const { return (heads + kv_heads) * head_dim; }
+  int64_t values() const { return kv_heads * head_dim; }
+  int64_t current_values() const { return current >= 0 ? current : values() / 2; }
+  int64_t delayed_values() const { return values() - current_values(); }
 };
 
 struct CcaWeights {
@@ -29,7 +33,7 @@ struct CcaWeights {
 /// What the tokens before this chunk left behind (decoding); undefined tensors mean the start of a sequence.
 struct CcaTail {
   at::Tensor latent;         // [batch, 2, latent], the last two inputs of the first convolution
-  at::Tensor delayed_value;  // [batch, kv_heads * head_dim / 2], the last delayed value projection
+  at::Tensor delayed_value;  // [batch, delayed_values()], the last delayed value projection
 };
 
 /// packed [batch, seq, q | k | current value | delayed value] -> q, k, v, each [batch, seq, its heads, head_dim].

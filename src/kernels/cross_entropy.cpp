@@ -21,9 +21,48 @@ at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, 
   if (want_gradient) {
     logits.sub_(log_sum).exp_();
     logits.scatter_add_(1, safe, at::full_like(safe, -1, logits.options()));
-    logits.mul_(at::where(ignored, 0.0, scale).to(logits.scalar_type()).unsqueeze(1));
+    logits.mul_(ignored.logical_not().to(logits.scalar_type()).mul_(scale).unsqueeze(1));  // at::where of numbers would round to fp32
   }
   return losses;
+}
+
+at::Tensor cross_entropy_statistics(at::Tensor logits, const at::Tensor& targets, bool want_gradient) {
+  auto statistics = at::empty({logits.size(0), 3}, logits.options());
+  if (logits.is_cpu() && logits.scalar_type() == at::kFloat && logits.stride(1) == 1) {
+    const auto labels = targets.contiguous();
+    const cpu::CrossEntropyPartProblem p{logits.size(0),
+                                         logits.size(1),
+                                         logits.stride(0),
+                                         logits.data_ptr<float>(),
+                                         labels.const_data_ptr<int64_t>(),
+                                         statistics.data_ptr<float>(),
+                                         want_gradient};
+    cpu::parallel_rows(p.rows, 1, [&](int64_t begin, int64_t end) { cpu::row_kernels().cross_entropy_part(p, begin, end); });
+    return statistics;
+  }
+  const auto elsewhere = targets.lt(0);
+  const auto largest = logits.amax(1, /*keepdim=*/true);
+  statistics.select(1, 2).copy_(logits.gather(1, targets.masked_fill(elsewhere, 0).unsqueeze(1)).squeeze(1).masked_fill(elsewhere, 0));
+  const auto exponentials = want_gradient ? logits.sub_(largest).exp_() : (logits - largest).exp_();
+  statistics.select(1, 0).copy_(largest.squeeze(1));
+  statistics.select(1, 1).copy_(exponentials.sum(1));
+  return statistics;
+}
+
+std::pair<at::Tensor, at::Tensor> combine_statistics(const at::Tensor& statistics, int64_t own) {
+  const auto largest = statistics.select(2, 0), sums = statistics.select(2, 1);  // [parts, rows]
+  const auto top = largest.amax(0);
+  const auto shrunk = (largest - top).exp();
+  const auto sum = (sums * shrunk).sum(0);
+  return {sum.log() + top - statistics.select(2, 2).sum(0), shrunk[own] / sum};
+}
+
+void cross_entropy_gradient_in_place(at::Tensor exponentials, const at::Tensor& targets, const at::Tensor& factors,
+                                     const at::Tensor& ignored, double scale) {
+  const auto elsewhere = targets.lt(0);
+  exponentials.mul_((factors * scale).masked_fill(ignored, 0).unsqueeze(1));
+  exponentials.scatter_add_(1, targets.masked_fill(elsewhere, 0).unsqueeze(1),
+                            elsewhere.logical_not().to(exponentials.scalar_type()).mul_(-scale).unsqueeze(1));
 }
 
 }  // namespace ingot::kernels

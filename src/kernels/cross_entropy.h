@@ -1,7 +1,10 @@
-// Softmax cross-entropy of one chunk of rows, forward and backward in one pass over the logits.
+// Softmax cross-entropy of one chunk of rows, forward and backward in one pass over the logits; and in two halves for a
+// vocabulary that is spread over ranks, who exchange three numbers a row in between.
 #pragma once
 
 #include <ATen/ATen.h>
+
+#include <utility>
 
 namespace ingot::kernels {
 
@@ -9,5 +12,18 @@ namespace ingot::kernels {
 /// below 0 count for nothing and become 0. Returns the losses [rows] (0 where ignored), in the dtype of the logits, not scaled.
 /// With want_gradient false the logits are left as they are.
 at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, double scale, bool want_gradient);
+
+/// First half: [rows, 3] = largest logit of this part of the vocabulary, sum of exp(logit - largest), and the target's logit, 0
+/// where the target is elsewhere (targets: indices within this part, below 0 = not here). With want_gradient the logits
+/// become exp(logit - largest).
+at::Tensor cross_entropy_statistics(at::Tensor logits, const at::Tensor& targets, bool want_gradient);
+
+/// What the statistics of all parts, [parts, rows, 3], say of the whole: losses [rows] (not yet 0 where ignored), and the
+/// factors [rows] by which part `own` must multiply what the first half left to get its probabilities.
+std::pair<at::Tensor, at::Tensor> combine_statistics(const at::Tensor& statistics, int64_t own);
+
+/// Second half: what the first left becomes scale * (softmax - onehot(target)), 0 in rows that `ignored` marks.
+void cross_entropy_gradient_in_place(at::Tensor exponentials, const at::Tensor& targets, const at::Tensor& factors,
+                                     const at::Tensor& ignored, double scale);
 
 }  // namespace ingot::kernels

@@ -58,6 +58,9 @@ class Slurm:
     def __init__(self, folder):
         self.folder, self.host = Path(folder), socket.gethostname().split(".")[0]
 
+    has_munged = False
+    daemons = ()
+
     def __enter__(self):
         try:
             self.start()
@@ -77,6 +80,7 @@ class Slurm:
             Path("/run/munge").mkdir(exist_ok=True)
             shutil.chown("/run/munge", "munge", "munge")
             run("runuser", "-u", "munge", "--", "munged", "--force")
+            self.has_munged = True
         (self.folder / "slurm.conf").write_text(
             f"ClusterName=test\nSlurmctldHost={self.host}(127.0.0.1)\nSlurmUser=root\nSlurmctldPort=16817\nSlurmdPort=16818\nAuthType=auth/munge\n"
             f"StateSaveLocation={self.folder}/ctl\nSlurmdSpoolDir={self.folder}/d\nSlurmctldPidFile={self.folder}/ctl.pid\nSlurmdPidFile={self.folder}/d.pid\n"
@@ -101,6 +105,8 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+        if self.has_munged:  # it is a daemon of its own
+            subprocess.run(["pkill", "-x", "munged"])
 
 
 def srun_starts_ranks(w):
@@ -126,23 +132,25 @@ def srun_starts_ranks(w):
 
 def two_machines_as_network_namespaces(w):
     """Launchers in namespaces of their own, joined by a wire; ranks talk over TCP. Then one machine is cut off."""
-    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
-        leave_out("not root, or no ip and unshare")
-    names, addresses = [f"ingot{os.getpid()}{n}" for n in "ab"], ["10.97.31.1", "10.97.31.2"]
-    allowed = subprocess.run(["unshare", "-u", "hostname", "node0"], capture_output=True).returncode == 0
-    if not allowed or subprocess.run(["ip", "netns", "add", names[0]], capture_output=True).returncode != 0:
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "nsenter"))):
+        leave_out("not root, or no ip, unshare and nsenter")
+    addresses = ["10.97.31.1", "10.97.31.2"]
+    # A sleeper holds each namespace; `ip netns` would need mounts, which a container or chroot may not allow.
+    machines = [subprocess.Popen(["unshare", "-n", "-u", "sh", "-c", f"hostname node{n} && echo ready && exec sleep 600"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                for n in (0, 1)]
+    if any(machine.stdout.readline() != "ready\n" for machine in machines):
         leave_out("network namespaces are not allowed here")
-    run("ip", "netns", "add", names[1])
+    inside = lambda node: ["nsenter", "-t", str(machines[node].pid), "-n", "-u"]
     try:
-        run("ip", "link", "add", "ia", "netns", names[0], "type", "veth", "peer", "name", "ib", "netns", names[1])
-        for name, link, address in zip(names, ("ia", "ib"), addresses):
-            run("ip", "-n", name, "address", "add", f"{address}/24", "dev", link)
+        run("ip", "link", "add", "ia", "netns", machines[0].pid, "type", "veth", "peer", "name", "ib", "netns", machines[1].pid)
+        for node, (link, address) in enumerate(zip(("ia", "ib"), addresses)):
+            run(*inside(node), "ip", "address", "add", f"{address}/24", "dev", link)
             for device in (link, "lo"):
-                run("ip", "-n", name, "link", "set", device, "up")
+                run(*inside(node), "ip", "link", "set", device, "up")
 
         def start(node, *command, options=()):
-            words = ["ip", "netns", "exec", names[node], "unshare", "-u", "sh", "-c", f'hostname node{node}; exec "$@"', "-", INGOT, "launch", "-n", "2", "--nnodes", "2",
-                     "--node-rank", str(node), "--rendezvous", f"{addresses[0]}:29500", *options, "--", *map(str, command)]
+            words = [*inside(node), INGOT, "launch", "-n", "2", "--nnodes", "2", "--node-rank", str(node), "--rendezvous", f"{addresses[0]}:29500", *options, "--",
+                     *map(str, command)]
             return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
         config = w.config(**{"train.steps": 5, "train.threads": 1})
@@ -157,16 +165,14 @@ def two_machines_as_network_namespaces(w):
         long = w.config("long", **{"train.steps": 100000, "train.threads": 1, "checkpoint.every": 0, "resilience.comm_timeout_s": 3})
         nodes = [start(node, INGOT, "train", long, "--run-dir", w.path / "cut", options=("--grace", "20")) for node in (0, 1)]
         wait_for_steps(w.path / "cut", 2, nodes[0])
-        run("ip", "-n", names[0], "link", "set", "ia", "down")
+        run(*inside(0), "ip", "link", "set", "ia", "down")
         err = nodes[0].communicate(timeout=90)[1]
         assert nodes[0].returncode == 1 and "3 s (resilience.comm_timeout_s)" in err and "rank" in err, err
         nodes[1].kill()
         nodes[1].communicate()
     finally:
-        for name in names:
-            for pid in subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split():
-                os.kill(int(pid), signal.SIGKILL)
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+        for machine in machines:
+            machine.kill()
 
 
 TESTS = [torchrun_starts_ranks, mpirun_starts_ranks, srun_starts_ranks, two_machines_as_network_namespaces]

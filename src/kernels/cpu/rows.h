@@ -60,10 +60,21 @@ struct CrossEntropyProblem {
   bool write;
 };
 
+/// The first half of it where each rank has a part of the vocabulary. statistics [rows, 3]: largest logit, sum of
+/// exp(logit - largest), logit of the target (0 when it is not in this part: targets below 0).
+struct CrossEntropyPartProblem {
+  int64_t rows, vocab, logits_stride;
+  float* logits;
+  const int64_t* targets;
+  float* statistics;
+  bool write;  // logits become exp(logit - largest)
+};
+
 /// The parts of cca_mix around the grouped convolution's products. Rows are tokens, batch-major; a row is a start when
 /// row % seq == 0 or is_start[row].
 struct CcaProblem {
   int64_t rows, seq, heads, kv_heads, head_dim, half, table_rows;
+  int64_t current;  // value channels of the token itself; the other kv_heads * head_dim - current come from the one before
   bool is_bf16;
   const bool* is_start;              // [rows] or null
   const void* packed;                // [rows, latent + kv_heads * head_dim]
@@ -118,6 +129,7 @@ struct RowKernels {
   void (*split_rotate_forward)(const SplitRotateProblem&, int64_t begin, int64_t end);
   void (*split_rotate_backward)(const SplitRotateProblem&, int64_t begin, int64_t end);
   void (*cross_entropy)(const CrossEntropyProblem&, int64_t begin, int64_t end);
+  void (*cross_entropy_part)(const CrossEntropyPartProblem&, int64_t begin, int64_t end);
   void (*cca_taps)(const CcaProblem&, int64_t begin, int64_t end);
   void (*cca_heads)(const CcaProblem&, int64_t begin, int64_t end);
   void (*cca_heads_backward)(const CcaProblem&, int64_t begin, int64_t end, float* sums);

@@ -13,6 +13,7 @@ void swiglu_backward(const SwigluProblem&, int64_t begin, int64_t end);
 void split_rotate_forward(const SplitRotateProblem&, int64_t begin, int64_t end);
 void split_rotate_backward(const SplitRotateProblem&, int64_t begin, int64_t end);
 void cross_entropy(const CrossEntropyProblem&, int64_t begin, int64_t end);
+void cross_entropy_part(const CrossEntropyPartProblem&, int64_t begin, int64_t end);
 void cca_taps(const CcaProblem&, int64_t begin, int64_t end);
 void cca_heads(const CcaProblem&, int64_t begin, int64_t end);
 void cca_heads_backward(const CcaProblem&, int64_t begin, int64_t end, float* sums);

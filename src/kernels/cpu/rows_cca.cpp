@@ -63,7 +63,7 @@ INGOT_INLINE float latent_head(const CcaProblem& p, const T* u, const float* mix
 
 template <class T>
 void heads_forward(const CcaProblem& p, int64_t begin, int64_t end) {
-  const int64_t d = p.head_dim, half_value = p.kv_heads * d / 2;
+  const int64_t d = p.head_dim, values = p.kv_heads * d, delayed_values = values - p.current;
   const float length = __builtin_sqrtf(static_cast<float>(d));
   alignas(64) float x[kMaxHeadDim];
   for (int64_t row = begin; row < end; ++row) {
@@ -78,17 +78,17 @@ void heads_forward(const CcaProblem& p, int64_t begin, int64_t end) {
           is_query ? static_cast<T*>(p.q) + (row * p.heads + head) * d : static_cast<T*>(p.k) + (row * p.kv_heads + head - p.heads) * d;
       rotate_head<false>(x, out, d, rotation);
     }
-    T* v = static_cast<T*>(p.v) + row * 2 * half_value;
-    const T *current = u + p.latent(), *delayed = current + half_value - p.packed_width();
+    T* v = static_cast<T*>(p.v) + row * values;
+    const T *current = u + p.latent(), *delayed = current + p.current - p.packed_width();
     const bool first = starts(p, row);
-    for (int64_t i = 0; i < half_value; ++i) v[i] = current[i];
-    for (int64_t i = 0; i < half_value; ++i) v[half_value + i] = first ? T{} : delayed[i];
+    for (int64_t i = 0; i < p.current; ++i) v[i] = current[i];
+    for (int64_t i = 0; i < delayed_values; ++i) v[p.current + i] = first ? T{} : delayed[i];
   }
 }
 
 template <class T>
 void heads_backward(const CcaProblem& p, int64_t begin, int64_t end, float* sums) {
-  const int64_t d = p.head_dim, half_value = p.kv_heads * d / 2, groups = p.heads / p.kv_heads, latent = p.latent();
+  const int64_t d = p.head_dim, values = p.kv_heads * d, groups = p.heads / p.kv_heads, latent = p.latent();
   const float length = __builtin_sqrtf(static_cast<float>(d));
   float *bias1_sum = sums + 3 * latent, *temperature_sum = sums + 4 * latent;
   alignas(64) float x[kMaxHeadDim], g[kMaxHeadDim];
@@ -136,10 +136,10 @@ void heads_backward(const CcaProblem& p, int64_t begin, int64_t end, float* sums
         store_some(grad_u + (p.heads + kv) * d + i, (queries + from_k) * 0.5f, n);
       }
     }
-    const T *grad_v = static_cast<const T*>(p.v) + row * 2 * half_value, *grad_v_next = grad_v + 3 * half_value;
+    const T *grad_v = static_cast<const T*>(p.v) + row * values, *grad_v_next = grad_v + values;
     const bool next = continues(p, row);
-    for (int64_t i = 0; i < half_value; ++i) grad_u[latent + i] = grad_v[i];
-    for (int64_t i = 0; i < half_value; ++i) grad_u[latent + half_value + i] = next ? grad_v_next[i] : T{};
+    for (int64_t i = 0; i < p.current; ++i) grad_u[latent + i] = grad_v[i];
+    for (int64_t i = p.current; i < values; ++i) grad_u[latent + i] = next ? grad_v_next[i] : T{};
   }
 }
 

@@ -66,8 +66,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed,
   const auto dtype = packed.scalar_type();
   const auto wide = accumulation_type(dtype);
   const int64_t batch = packed.size(0), seq = packed.size(1), d = shape.head_dim, groups = shape.heads / shape.kv_heads;
-  const int64_t half_value = shape.kv_heads * d / 2;
-  const auto parts = packed.to(wide).split_with_sizes({shape.latent(), half_value, half_value}, -1);
+  const auto parts = packed.to(wide).split_with_sizes({shape.latent(), shape.current_values(), shape.delayed_values()}, -1);
   const auto& u = parts[0];
   const auto zero = at::zeros({}, u.options());
 
@@ -90,7 +89,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed,
   const auto q = normalise(mixed.narrow(2, 0, shape.heads) + mean_q, length);
   const auto k = normalise(mixed.narrow(2, shape.heads, shape.kv_heads) + mean_k, length) * weights.temperature.to(wide).unsqueeze(-1);
 
-  const auto value_before = tail.delayed_value.defined() ? tail.delayed_value.to(wide) : at::zeros({batch, half_value}, u.options());
+  const auto value_before =
+      tail.delayed_value.defined() ? tail.delayed_value.to(wide) : at::zeros({batch, shape.delayed_values()}, u.options());
   const auto v = at::cat({parts[1], delay(parts[2], value_before, is_start, zero)}, -1).view({batch, seq, shape.kv_heads, d});
   return {reference::rotate(q, table).to(dtype), reference::rotate(k, table).to(dtype), v.to(dtype)};
 }

@@ -1,0 +1,74 @@
+#include "checkpoint/team.h"
+
+#include "base/error.h"
+
+namespace ingot::checkpoint {
+namespace {
+
+using base::CheckpointError;
+
+class Alone : public Team {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::vector<std::string> gather(const std::string& own) const override { return {own}; }
+  std::string broadcast(const std::string& text) const override { return text; }
+};
+
+// A result begins with '+', an error message with '-'.
+std::string outcome_of(const std::function<std::string()>& work) {
+  try {
+    return "+" + work();
+  } catch (const base::CommError&) {
+    throw;  // nobody can be told any more
+  } catch (const std::exception& failure) {
+    return std::string("-") + failure.what();
+  }
+}
+
+}  // namespace
+
+const Team& alone() {
+  static const Alone team;
+  return team;
+}
+
+std::string on_first(const Team& team, const std::function<std::string()>& work) {
+  if (team.size() == 1) return work();
+  const auto outcome = team.broadcast(team.rank() == 0 ? outcome_of(work) : "");
+  if (outcome.empty() || outcome[0] != '+') throw CheckpointError("{}", outcome.empty() ? "rank 0 sent nothing" : outcome.substr(1));
+  return outcome.substr(1);
+}
+
+std::vector<std::string> on_each(const Team& team, const std::function<std::string()>& work) {
+  if (team.size() == 1) return {work()};
+  auto outcomes = team.gather(outcome_of(work));
+  std::string errors;
+  for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+    if (outcomes[rank].empty() || outcomes[rank][0] != '+')
+      errors += fmt::format("{}rank {}: {}", errors.empty() ? "" : "\n", rank,
+                            outcomes[rank].empty() ? "sent nothing" : outcomes[rank].substr(1));
+    else outcomes[rank].erase(0, 1);
+  }
+  if (!errors.empty()) throw CheckpointError("{}", errors);
+  return outcomes;
+}
+
+void for_all(const Team& team, const std::function<void()>& work) {
+  if (team.size() == 1) return work();
+  std::string errors;
+  try {
+    on_each(team, [&] {
+      work();
+      return std::string();
+    });
+  } catch (const CheckpointError& failure) {
+    errors = failure.what();
+  }
+  on_first(team, [&] {
+    if (!errors.empty()) throw CheckpointError("{}", errors);
+    return std::string();
+  });
+}
+
+}  // namespace ingot::checkpoint

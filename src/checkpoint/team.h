@@ -1,0 +1,35 @@
+// The ranks that save one checkpoint together, as far as the engine must know: who is who, and passing small texts. Files
+// carry the data; nothing large goes through here.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace ingot::checkpoint {
+
+class Team {
+ public:
+  virtual ~Team() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// The texts of all ranks in their order, on rank 0; nothing elsewhere. All ranks call it.
+  virtual std::vector<std::string> gather(const std::string& own) const = 0;
+  /// The text of rank 0, everywhere. All ranks call it.
+  virtual std::string broadcast(const std::string& text) const = 0;
+};
+
+/// A team of one.
+const Team& alone();
+
+/// Runs `work` on rank 0 and returns its result on all ranks. What it throws is thrown by all as CheckpointError.
+std::string on_first(const Team& team, const std::function<std::string()>& work);
+
+/// Runs `work` on all ranks; when it throws on any, all throw a CheckpointError that names them.
+void for_all(const Team& team, const std::function<void()>& work);
+
+/// Runs `work` on all ranks; rank 0 has the results. When some threw, rank 0 throws a CheckpointError that names them all, and
+/// the others return: they hear of it in the next on_first.
+std::vector<std::string> on_each(const Team& team, const std::function<std::string()>& work);
+
+}  // namespace ingot::checkpoint
