@@ -22,21 +22,27 @@ struct PhasePlan {
 };
 
 struct Forecasts {
-  std::unique_ptr<models::Model> model;
+  std::unique_ptr<models::Model> model, part;  // the whole, and what one rank holds
   plan::MachineProfile profile;
   std::vector<PhasePlan> phases;
 };
 
-plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phase) {
-  plan::RunShape shape{.batch = phase.batch_size,
+// What one rank does of a phase.
+plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phase, const mesh::Mesh& mesh) {
+  const int64_t ranks = mesh.size(mesh::Axis::data);
+  const auto share = [&](int64_t batch) { return std::max<int64_t>(1, batch / ranks); };
+  plan::RunShape shape{.batch = share(phase.batch_size),
                        .microbatch = config.train.microbatch_size,
                        .seq = phase.data.seq_len,
                        .precision = config.train.precision};
   shape.recompute = models::recompute_from_name(config.train.recompute);
   shape.optimizer = phase.optimizer;
-  shape.validation_batch = config.train.validation_every > 0 && data::has_validation(config.data) ? config.train.batch_size : 0;
+  shape.validation_batch = config.train.validation_every > 0 && data::has_validation(config.data) ? share(config.train.batch_size) : 0;
   shape.validation_seq = config.data.seq_len;
   shape.threads = at::get_num_threads();
+  shape.data_ranks = ranks;
+  shape.zero = config.parallel.zero;
+  shape.bucket_bytes = static_cast<int64_t>(config.parallel.bucket_mib * (1 << 20));
   return shape;
 }
 
@@ -61,25 +67,25 @@ int64_t program_bytes(const train::RunConfig& config) {
   return base::resident_bytes();
 }
 
-Forecasts make_forecasts(const train::RunConfig& config) {
+Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh) {
   train::check(config);
-  Forecasts all{models::create_model(config.model), {}, {}};
+  Forecasts all{models::create_model(config.model), models::create_model(config.model, train::layout_of(mesh, config.parallel)), {}, {}};
   const auto device = layers::device_named(config.train.device).str();
   // Runs in fp64 are for tests and are not predicted.
   if (config.train.precision != "fp64")
     all.profile = bench::profile_for(config.train.precision, device, base::environment().cache_folder());
   const int64_t program = program_bytes(config);
   for (const auto& phase : train::lay_out_phases(config)) {
-    const auto shape = shape_of(config, phase);
-    all.phases.push_back({phase.name, shape, plan::make_plan(*all.model, shape, all.profile, program)});
+    const auto shape = shape_of(config, phase, mesh);
+    all.phases.push_back({phase.name, shape, plan::make_plan(*all.model, *all.part, shape, all.profile, program)});
   }
   return all;
 }
 
 }  // namespace
 
-train::Forecast forecast_of(const train::RunConfig& config) {
-  const auto all = make_forecasts(config);
+train::Forecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh) {
+  const auto all = make_forecasts(config, mesh);
   base::reset_peak_memory();
   train::Forecast forecast;
   const auto& first = all.phases.front().plan;
@@ -97,8 +103,8 @@ train::Forecast forecast_of(const train::RunConfig& config) {
   return forecast;
 }
 
-std::string dry_run(const train::RunConfig& config, bool json) {
-  const auto all = make_forecasts(config);
+std::string dry_run(const train::RunConfig& config, const mesh::Mesh& mesh, bool json) {
+  const auto all = make_forecasts(config, mesh);
   if (json) {
     auto phases = nlohmann::ordered_json::array();
     for (const auto& phase : all.phases) {

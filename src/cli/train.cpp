@@ -43,22 +43,26 @@ int64_t ranks_of_plan(const train::RunConfig& config, const comm::RankEnvironmen
   return ranks.size > 1 ? ranks.size : std::max<int64_t>(1, config.parallel.data);
 }
 
-// What one rank does of the run.
-train::RunConfig share_of(train::RunConfig config, int64_t data_ranks) {
-  const auto share = [&](int64_t& batch) { batch = batch > 0 ? std::max<int64_t>(1, batch / data_ranks) : batch; };
-  share(config.train.batch_size);
-  for (auto& phase : config.train.phases) share(phase.batch_size);
-  return config;
+// What each data rank keeps of what it trains.
+std::string holdings(const train::RunConfig& config, const mesh::Mesh& mesh) {
+  const int ranks = mesh.size(mesh::Axis::data);
+  if (ranks == 1) return "all weights, gradients and moments";
+  switch (config.parallel.zero) {
+    case 0: return "all weights, gradients and moments";
+    case 1: return fmt::format("all weights and gradients, 1/{} of masters and moments", ranks);
+    case 2: return fmt::format("all weights, 1/{} of gradients, masters and moments", ranks);
+    default: return fmt::format("1/{} of weights, gradients, masters and moments", ranks);
+  }
 }
 
 int plan_only(const train::RunConfig& config, const comm::RankEnvironment& ranks, bool json) {
   const int64_t world = ranks_of_plan(config, ranks);
   const mesh::Mesh mesh(config.parallel, 0, static_cast<int>(world));
   if (ranks.rank != 0) return 0;
-  std::fputs(dry_run(share_of(config, mesh.size(mesh::Axis::data)), json).c_str(), stdout);
+  std::fputs(dry_run(config, mesh, json).c_str(), stdout);
   if (!json && world > 1)
-    fmt::print("\nranks          {}; each holds all weights, gradients and moments, and {} of the {} sequences of a step\n{}",
-               mesh.describe(), config.train.batch_size / mesh.size(mesh::Axis::data), config.train.batch_size, mesh.rank_map());
+    fmt::print("\nranks          {}; each holds {}, and trains on {} of the {} sequences of a step\n{}", mesh.describe(),
+               holdings(config, mesh), config.train.batch_size / mesh.size(mesh::Axis::data), config.train.batch_size, mesh.rank_map());
   return 0;
 }
 
@@ -83,7 +87,7 @@ int run_train(const Options& all) {
   const bool is_gpu = layers::device_named(config.train.device).is_cuda();
   if (is_gpu) layers::use_gpu(ranks.local_rank);
   // Rank 0 measures while the others wait for it at the meeting place, so that nothing disturbs it.
-  const auto forecast = ranks.rank == 0 ? forecast_of(share_of(config, mesh.size(mesh::Axis::data))) : train::Forecast{};
+  const auto forecast = ranks.rank == 0 ? forecast_of(config, mesh) : train::Forecast{};
   const resilience::StopSignal stop;
   const auto world = comm::World::join(ranks, is_gpu,
                                        {.timeout = std::chrono::duration<double>(config.resilience.comm_timeout_s),

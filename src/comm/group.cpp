@@ -141,6 +141,41 @@ Work Group::start(Operation operation, bool blocking) {
   return Work(std::make_shared<Recorded>(std::move(started), std::move(what), ledger_, ticket));
 }
 
+namespace {
+
+at::Tensor bytes_of(const std::string& text, at::Device device) {
+  auto bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  std::copy(text.begin(), text.end(), reinterpret_cast<char*>(bytes.data_ptr<uint8_t>()));
+  return bytes.to(device);
+}
+
+}  // namespace
+
+std::vector<std::string> gather_texts(Group& group, const std::string& text, int root, at::Device device) {
+  if (group.size() == 1) return {text};
+  const auto counts = at::TensorOptions().device(device).dtype(at::kLong);
+  const auto sizes = at::empty({group.size()}, counts);
+  group.all_gather(sizes, at::full({1}, static_cast<int64_t>(text.size()), counts));
+  const auto host = sizes.cpu();
+  std::vector<int64_t> arriving(static_cast<size_t>(group.size()), 0), leaving = arriving;
+  leaving[static_cast<size_t>(root)] = static_cast<int64_t>(text.size());
+  int64_t total = 0;
+  if (group.rank() == root)
+    for (int r = 0; r < group.size(); ++r) total += arriving[static_cast<size_t>(r)] = host[r].item<int64_t>();
+  auto all = at::empty({total}, at::TensorOptions().device(device).dtype(at::kByte));
+  group.all_to_all(all, arriving, bytes_of(text, device), leaving);
+  all = all.cpu();
+  std::vector<std::string> texts;
+  const auto* at = reinterpret_cast<const char*>(all.data_ptr<uint8_t>());
+  if (group.rank() == root) {
+    for (const int64_t size : arriving) {
+      texts.emplace_back(at, static_cast<size_t>(size));
+      at += size;
+    }
+  }
+  return texts;
+}
+
 std::string broadcast_text(Group& group, const std::string& text, int root, at::Device device) {
   if (group.size() == 1) return text;
   const auto options = at::TensorOptions().device(device);

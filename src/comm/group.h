@@ -79,6 +79,8 @@ class Group {
   uint64_t collectives_ = 0, messages_ = 0;  // started so far
 };
 
+/// The texts of all ranks, in their order, on `root`; nothing elsewhere.
+std::vector<std::string> gather_texts(Group& group, const std::string& text, int root, at::Device device = at::kCPU);
 /// The text of `root` on every rank of the group.
 std::string broadcast_text(Group& group, const std::string& text, int root, at::Device device = at::kCPU);
 

@@ -9,7 +9,7 @@ namespace {
 
 // The last two latents and the last delayed value of everything seen so far.
 kernels::CcaTail next_tail(const at::Tensor& packed, const kernels::CcaShape& shape, const kernels::CcaTail& before) {
-  const int64_t seq = packed.size(1), half_value = shape.kv_heads * shape.head_dim / 2;
+  const int64_t seq = packed.size(1);
   const auto wide = packed.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   auto latent = packed.narrow(2, 0, shape.latent()).to(wide);
   if (seq < 2) {
@@ -17,7 +17,7 @@ kernels::CcaTail next_tail(const at::Tensor& packed, const kernels::CcaShape& sh
     latent = at::cat({older, latent}, 1);
   }
   return {latent.narrow(1, latent.size(1) - 2, 2).contiguous(),
-          packed.select(1, seq - 1).narrow(1, shape.latent() + half_value, half_value).to(wide).contiguous()};
+          packed.select(1, seq - 1).narrow(1, shape.latent() + shape.current_values(), shape.delayed_values()).to(wide).contiguous()};
 }
 
 }  // namespace

@@ -5,21 +5,34 @@
 namespace ingot::layers {
 namespace {
 
+// Rows of what is here of the table, and which tokens are elsewhere (undefined: none).
+std::pair<at::Tensor, at::Tensor> rows_of(const at::Tensor& ids, const Parameter& table) {
+  if (table.part.empty()) return {ids, {}};
+  const auto range = table.part[0][0];
+  const auto elsewhere = ids.lt(range.begin).logical_or_(ids.ge(range.end));
+  return {(ids - range.begin).masked_fill_(elsewhere, 0), elsewhere};
+}
+
 struct EmbeddingFunction : Function<EmbeddingFunction> {
   static Variable forward(AutogradContext* context, const Variable& table_value, const at::Tensor& ids, Parameter* table,
                           at::ScalarType dtype) {
     remember(context, "table", table);
-    context->save_for_backward({ids});
-    return table_value.index_select(0, ids.reshape(-1)).to(dtype).view({ids.size(0), ids.size(1), -1});
+    const auto [rows, elsewhere] = rows_of(ids.reshape(-1), *table);
+    context->save_for_backward({rows, elsewhere});
+    auto out = table_value.index_select(0, rows).to(dtype);
+    if (elsewhere.defined()) out.masked_fill_(elsewhere.unsqueeze(1), 0);
+    return out.view({ids.size(0), ids.size(1), -1});
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     auto* table = remembered<Parameter>(context, "table");
-    const auto ids = context->get_saved_variables()[0].reshape(-1);
+    const auto saved = context->get_saved_variables();
     bool overwrite = false;
     auto& buffer = table->gradient_buffer(overwrite);
     if (overwrite) buffer.zero_();
-    buffer.index_add_(0, ids, as_rows(grads[0]).to(buffer.scalar_type()));
+    auto rows = as_rows(grads[0]).to(buffer.scalar_type());
+    if (saved[1].defined()) rows = rows.masked_fill(saved[1].unsqueeze(1), 0);
+    buffer.index_add_(0, saved[0], rows);
     return {Variable(), Variable(), Variable(), Variable()};
   }
 };

@@ -5,7 +5,8 @@
 
 namespace ingot::layers {
 
-/// ids int64 [batch, seq], table [vocab, hidden] -> [batch, seq, hidden] of `dtype`.
+/// ids int64 [batch, seq], table [vocab, hidden] -> [batch, seq, hidden] of `dtype`. Of a part of the vocabulary (a range of
+/// rows): tokens of other parts are 0.
 at::Tensor embedding(const at::Tensor& ids, Parameter& table, at::ScalarType dtype);
 
 }  // namespace ingot::layers

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "layers/parameter.h"
+#include "layers/tensor_axis.h"
 
 namespace ingot::layers {
 
@@ -15,7 +16,9 @@ at::Tensor logits_of(const at::Tensor& hidden, const Parameter& weight);
 int64_t head_chunk_rows(int64_t rows, int64_t vocab);
 
 /// Sum over all positions of -log p(target) times `scale`; targets int64 [batch, seq], -100 counts for nothing.
-/// Logits are fp32 (fp64 for fp64) and exist for a bounded number of positions at a time.
-at::Tensor head_loss(const at::Tensor& hidden, Parameter& weight, const at::Tensor& targets, double scale);
+/// Logits are fp32 (fp64 for fp64) and exist for a bounded number of positions at a time. With the vocabulary cut over the ranks
+/// of `axis`, all have the same hidden state and return the same loss; its gradient is each rank's part of a sum.
+/// Bytes a rank sends: 3 numbers a position to each other rank.
+at::Tensor head_loss(const at::Tensor& hidden, Parameter& weight, const at::Tensor& targets, double scale, const TensorAxis& axis = {});
 
 }  // namespace ingot::layers

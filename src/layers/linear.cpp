@@ -29,6 +29,7 @@ struct LinearFunction : Function<LinearFunction> {
     int64_t column = 0;
     for (auto* weight : weights) {
       const int64_t width = weight->value.size(0);
+      if (width == 0) continue;
       kernels::matmul_into(out.narrow(1, column, width), rows.to(dtype), weight->value.t(), /*overwrite=*/true);
       column += width;
     }
@@ -44,6 +45,7 @@ struct LinearFunction : Function<LinearFunction> {
     int64_t column = 0;
     for (const int64_t address : context->saved_data["weights"].toIntVector()) {
       auto* weight = reinterpret_cast<Parameter*>(static_cast<intptr_t>(address));
+      if (weight->value.size(0) == 0) continue;
       const auto part = grad.narrow(1, column, weight->value.size(0));
       if (grad_x.defined()) kernels::matmul_into(grad_x, part, weight->value, /*overwrite=*/column == 0);
       bool overwrite = false;

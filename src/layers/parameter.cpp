@@ -6,9 +6,8 @@
 namespace ingot::layers {
 
 void Parameter::allocate_gradient() {
-  if (grad.defined()) return;
-  const auto dtype = value.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  grad = at::empty(value.sizes(), value.options().dtype(dtype).requires_grad(false));
+  if (gradient_memory) return gradient_memory->provide(*this);
+  if (!grad.defined()) grad = at::empty(value.sizes(), value.options().dtype(wide_type()).requires_grad(false));
 }
 
 at::Tensor& Parameter::gradient_buffer(bool& overwrite) {
@@ -33,7 +32,7 @@ void Parameter::collect_gradient() {
 
 Parameter& ParameterList::add(Parameter parameter) {
   if (find(parameter.name)) throw base::ModelError("the model declares the parameter {} twice", parameter.name);
-  parameter.layer = layer_;
+  parameter.layer = parameter.last_layer = layer_;
   return *parameters_.emplace_back(std::make_unique<Parameter>(std::move(parameter)));
 }
 
@@ -54,7 +53,7 @@ Parameter& ParameterList::get(const std::string& name) const {
 void ParameterList::allocate(at::ScalarType dtype, at::Device device) {
   for (auto& p : parameters_) {
     const auto own = dtype == at::kBFloat16 && p->keeps_fp32 ? at::kFloat : dtype;
-    p->value = at::zeros(p->shape, at::TensorOptions().dtype(own).device(device));
+    p->value = at::zeros(p->local_shape(), at::TensorOptions().dtype(own).device(device));
     p->value.set_requires_grad(p->is_trained());
   }
 }
@@ -62,10 +61,13 @@ void ParameterList::allocate(at::ScalarType dtype, at::Device device) {
 void ParameterList::initialise(uint64_t seed) {
   const at::NoGradGuard no_grad;
   for (auto& p : parameters_) {
-    auto host = at::empty(p->shape, at::kFloat);
-    tensor::initialise({host.data_ptr<float>(), static_cast<size_t>(host.numel())}, seed, {p->name, tensor::DType::fp32, p->shape},
-                       tensor::whole(p->shape), p->initial);
-    p->value.copy_(host);
+    auto flat = p->value.detach().view(-1);
+    for (const auto& region : tensor::regions_of(p->shape, p->part, 0, flat.numel())) {
+      auto host = at::empty(region.box.extent, at::kFloat);
+      tensor::initialise({host.data_ptr<float>(), static_cast<size_t>(host.numel())}, seed, {p->name, tensor::DType::fp32, p->shape},
+                         region.box, p->initial);
+      flat.as_strided(region.box.extent, region.strides, flat.storage_offset() + region.offset).copy_(host);
+    }
   }
 }
 

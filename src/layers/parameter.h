@@ -1,5 +1,5 @@
-// A trainable (or merely stored) tensor of a model: its logical description, its value in the compute dtype, and its
-// gradient in fp32 (fp64 in fp64 runs), which several microbatches may accumulate into.
+// A trainable (or merely stored) tensor of a model: its logical description, which part of it this rank holds, that part's
+// value in the compute dtype, and its gradient in fp32 (fp64 in fp64 runs), which several microbatches may accumulate into.
 //
 // Gradient convention: layers that own a large weight (linear, embedding, experts, head) add their product straight into
 // `grad` during backward; small tensors get theirs from autograd and `collect_gradient` moves it over. Backward passes of
@@ -13,30 +13,52 @@
 #include <vector>
 
 #include "tensor/initialise.h"
-#include "tensor/logical_tensor.h"
+#include "tensor/part.h"
 
 namespace ingot::layers {
+
+struct Parameter;
+
+/// Who gives a gradient its memory, when it should come from a larger buffer at the moment it is first needed.
+class GradientMemory {
+ public:
+  virtual ~GradientMemory() = default;
+  /// Sets parameter.grad.
+  virtual void provide(Parameter& parameter) = 0;
+};
 
 struct Parameter {
   /// matrix: [out, in] or a stack of them, what Muon takes. buffer: stored with the model, never trained by gradient.
   enum class Kind { matrix, embedding, head, convolution, vector, buffer };
 
   std::string name;
-  tensor::Shape shape;
+  tensor::Shape shape;  // of the whole tensor, whatever part of it is here
+  tensor::Part part;    // what is here; no dims = all of it
   Kind kind = Kind::vector;
   tensor::Initial initial;
   /// Stays fp32 in a bf16 model: norms, scales, biases, temperatures and the router, whose rounding would flip experts.
   bool keeps_fp32 = false;
+  /// Of an expert of a mixture: other ranks share it than share the rest of the model.
+  bool is_expert = false;
   /// How deep in the model it is used first: -1 embedding, 0 … blocks, their number: final norm and head. Backward has its
   /// gradient complete when it has gone through this layer.
   int64_t layer = -1;
+  /// Its last use in a forward pass: another layer than the first for a tied embedding, which is the head, too.
+  int64_t last_layer = -1;
 
-  at::Tensor value;
-  at::Tensor grad;            // meaningful only while has_gradient
+  at::Tensor value;           // [local_shape()]
+  at::Tensor grad;            // the same; meaningful only while has_gradient
   bool has_gradient = false;  // false: nothing was accumulated since the last step; the tensor counts as zero
 
+  GradientMemory* gradient_memory = nullptr;  // null: memory of its own
+
   bool is_trained() const { return kind != Kind::buffer; }
+  /// Of the whole tensor, and of what is here.
   int64_t elements() const { return tensor::element_count(shape); }
+  int64_t local_elements() const { return tensor::element_count(local_shape()); }
+  tensor::Shape local_shape() const { return tensor::local_shape(shape, part); }
+  /// Of the gradient and the optimizer's state: fp32, or fp64 for a value in fp64.
+  at::ScalarType wide_type() const { return value.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
   /// Allocates the gradient buffer now rather than on first use.
   void allocate_gradient();
@@ -68,7 +90,7 @@ class ParameterList {
   void collect_gradients();
   void drop_gradients();
 
-  /// Number of trained elements.
+  /// Number of trained elements, of whole tensors.
   int64_t trained_elements() const;
 
  private:

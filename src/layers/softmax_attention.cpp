@@ -12,7 +12,7 @@ at::Tensor SoftmaxAttention::operator()(const at::Tensor& x, Sequences& sequence
   const auto [queries, keys, values] =
       kernels::split_and_rotate(packed, heads, kv_heads, head_dim, sequences.rotary(rotary, x.scalar_type()));
   const auto mixed = attention(queries, keys, values, 1 / std::sqrt(static_cast<double>(head_dim)), window, sequences, cache);
-  return linear(mixed, {o}, biased ? std::vector{o_bias} : std::vector<Parameter*>{});
+  return linear(mixed, {o});
 }
 
 }  // namespace ingot::layers

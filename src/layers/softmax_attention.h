@@ -10,10 +10,10 @@ namespace ingot::layers {
 struct SoftmaxAttention {
   int64_t heads, kv_heads, head_dim, window;  // window 0 = unlimited
   RotarySettings rotary;
-  Parameter *q, *k, *v, *o;  // [heads * head_dim, hidden], …, [hidden, heads * head_dim]
-  Parameter *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr, *o_bias = nullptr;  // all or none
+  Parameter *q, *k, *v, *o;                                           // [heads * head_dim, hidden], …, [hidden, heads * head_dim]
+  Parameter *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  // all or none
 
-  /// x [batch, seq, hidden], normed -> [batch, seq, hidden]
+  /// x [batch, seq, hidden], normed -> [batch, seq, hidden]; of some of the heads: their part of the sum
   at::Tensor operator()(const at::Tensor& x, Sequences& sequences, KeyValueCache* cache) const;
 };
 

@@ -4,6 +4,13 @@ namespace ingot::mesh {
 
 void declare_settings(base::SettingsTable& table, ParallelConfig& c) {
   table.add("parallel.data", c.data, base::at_least(-1), "ranks that train on different sequences; -1 = all that the other axes leave");
+  table.add("parallel.tensor", c.tensor, base::at_least(1), "ranks that share each matrix and the vocabulary, and work on the same tokens");
+  table.add(
+      "parallel.sharded_norms", c.sharded_norms,
+      "tensor parallelism: each rank keeps its slice of the tokens between layers; false: all keep all and repeat norms and residuals");
+  table.add("parallel.zero", c.zero, base::IntegerRange{0, 3},
+            "what data ranks share out instead of holding it each: 1 optimizer state, 2 gradients too, 3 weights too; 0 nothing");
+  table.add("parallel.reduce_in", c.reduce_in, {"fp32", "bf16"}, "how gradients travel between data ranks; they are added in fp32");
   table.add("parallel.bucket_mib", c.bucket_mib, base::NumberRange{0, 4096},
             "gradients reduced at a time, while backward goes on; 0 = the smallest that reaches the measured bandwidth");
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/settings.h"
 
@@ -9,6 +10,9 @@ namespace ingot::mesh {
 
 struct ParallelConfig {
   int64_t pipeline = 1, data = -1, sequence = 1, tensor = 1, expert = 1, tensor_sequence = 1;  // data -1: what is left
+  int64_t zero = 1;           // of the data ranks: 0 all hold all, 1 share optimizer state, 2 gradients too, 3 weights too
+  bool sharded_norms = true;  // between tensor-parallel layers each rank keeps its slice of the tokens
+  std::string reduce_in = "fp32";
   double bucket_mib = 0;  // of gradients that are reduced at a time; 0 = from the measured bandwidth
 };
 

@@ -26,9 +26,9 @@ const Family& family_named(const std::string& name) {
   throw base::ConfigError("unknown model.family '{}'; known are {}{}", name, base::join(names, ", "), base::did_you_mean(name, names));
 }
 
-std::unique_ptr<Model> create_model(const ModelConfig& config) {
+std::unique_ptr<Model> create_model(const ModelConfig& config, const Layout& layout) {
   check_common(config);
-  return family_named(config.family).create(config);
+  return family_named(config.family).create(config, layout);
 }
 
 }  // namespace ingot::models

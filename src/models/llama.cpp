@@ -20,25 +20,20 @@ struct Block {
   Parameter *attention_norm, *mlp_norm;
   layers::SoftmaxAttention attention;
   Parameter *gate, *up, *down, *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
+  Parameter* attention_out_bias = nullptr;
 };
 
 class Llama : public Model {
  public:
-  explicit Llama(const ModelConfig& config) : Model(config) {
+  Llama(const ModelConfig& config, const Layout& layout) : Model(config, layout) {
     if (config.ffn < 1) throw base::ConfigError("model.ffn = {} must be positive for the llama family", config.ffn);
-    const int64_t hidden = config.hidden;
-    embedding_ = &parameters_.add({.name = "model.embed_tokens.weight",
-                                   .shape = {config.vocab_size, hidden},
-                                   .kind = Parameter::Kind::embedding,
-                                   .initial = tensor::Initial::normal(config.init_deviation)});
+    require_shares("kv_heads", config.kv_heads);
+    require_shares("ffn", config.ffn);
+    declare_embedding();
     for (int64_t layer = 0; layer < config.layers; ++layer) blocks_.push_back(declare_block(layer));
     parameters_.begin_layer(config.layers);
-    norm_ = &vector("model.norm.weight", hidden, 1);
-    head_ = config.tie_embeddings ? embedding_
-                                  : &parameters_.add({.name = "lm_head.weight",
-                                                      .shape = {config.vocab_size, hidden},
-                                                      .kind = Parameter::Kind::head,
-                                                      .initial = tensor::Initial::normal(config.init_deviation)});
+    norm_ = &vector("model.norm.weight", config.hidden, 1);
+    declare_head();
   }
 
   void set_rope_base(double base) override {
@@ -49,21 +44,22 @@ class Llama : public Model {
 
   void describe_block(int64_t layer, layers::Workload& work) const override {
     const auto& c = config_;
-    const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d;
-    const auto residual = work.enter(work.wide(c.hidden)), normed = work.narrow(c.hidden), qkv = work.narrow(q + 2 * kv);
-    work.kernel("rms_norm", {residual}, {normed}, {residual, work.wide(1)});
-    const auto packed = describe_linear(work, normed, {q, kv, kv}, c.attention_bias);
+    const int64_t ranks = layout_.tensor.size, between = rows_between(work), heads = c.heads / ranks, kv_heads = c.kv_heads / ranks;
+    const int64_t d = c.resolved_head_dim(), q = heads * d, kv = kv_heads * d, ffn = c.ffn / ranks;
+    const auto residual = work.enter(work.wide(c.hidden, between)), normed = work.narrow(c.hidden, between), qkv = work.narrow(q + 2 * kv);
+    work.kernel("rms_norm", {residual}, {normed}, {residual, work.wide(1, between)});
+    const auto packed = describe_linear(work, describe_enter(work, normed, c.hidden), {q, kv, kv}, c.attention_bias);
     work.kernel("split_and_rotate", {packed}, {qkv}, {});
     const auto mixed = work.narrow(q);
-    work.attention(qkv, mixed, c.heads, c.kv_heads, d, c.window_of(layer));
-    const auto branch = describe_linear(work, mixed, {c.hidden}, c.attention_bias);
+    work.attention(qkv, mixed, heads, kv_heads, d, c.window_of(layer));
+    const auto branch = describe_leave(work, describe_linear(work, mixed, {c.hidden}, c.attention_bias));
     work.begin_feed_forward();
-    const auto joined = work.wide(c.hidden), mlp_in = work.narrow(c.hidden), activated = work.narrow(c.ffn);
-    work.kernel("join_norm", {residual, branch}, {joined, mlp_in}, {residual, branch, joined, work.wide(1)});
-    const auto gate_up = describe_linear(work, mlp_in, {c.ffn, c.ffn}, c.mlp_bias);
+    const auto joined = work.wide(c.hidden, between), mlp_in = work.narrow(c.hidden, between), activated = work.narrow(ffn);
+    work.kernel("join_norm", {residual, branch}, {joined, mlp_in}, {residual, branch, joined, work.wide(1, between)});
+    const auto gate_up = describe_linear(work, describe_enter(work, mlp_in, c.hidden), {ffn, ffn}, c.mlp_bias);
     work.kernel("swiglu", {gate_up}, {activated}, {gate_up});
-    const auto out = describe_linear(work, activated, {c.hidden}, c.mlp_bias);
-    work.kernel("join", {joined, out}, {work.wide(c.hidden)}, {joined, out});
+    const auto out = describe_leave(work, describe_linear(work, activated, {c.hidden}, c.mlp_bias));
+    work.kernel("join", {joined, out}, {work.wide(c.hidden, between)}, {joined, out});
   }
 
   int64_t active_elements() const override {
@@ -72,19 +68,20 @@ class Llama : public Model {
 
  protected:
   Stream embed(const at::Tensor& ids) override {
-    return {layers::embedding(ids, *embedding_, dtype() == at::kDouble ? at::kDouble : at::kFloat), {}};
+    return {leave(layers::embedding(ids, *embedding_, dtype() == at::kDouble ? at::kDouble : at::kFloat)), {}};
   }
 
   Stream block(int64_t layer, const Stream& stream, ForwardContext& context) override {
     Block& b = blocks_[static_cast<size_t>(layer)];
     auto* cache = context.caches ? &(*context.caches)[static_cast<size_t>(layer)].key_values : nullptr;
     const auto normed = kernels::rms_norm(stream.residual, b.attention_norm->value, config_.norm_eps, dtype());
-    const auto mixed = b.attention(normed, *context.sequences, cache);
-    auto mlp_half = [this, &b](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+    const auto mixed = with_bias(leave(b.attention(enter(normed, context), *context.sequences, cache)), b.attention_out_bias);
+    auto mlp_half = [this, &b, sequences = context.sequences](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
       const auto [joined, mlp_in] = kernels::join_residual_and_norm(in[0], in[1], {}, b.mlp_norm->value, config_.norm_eps, dtype());
       const bool biased = b.gate_bias != nullptr;
-      const auto gate_up = layers::linear(mlp_in, {b.gate, b.up}, biased ? std::vector{b.gate_bias, b.up_bias} : std::vector<Parameter*>{});
-      const auto out = layers::linear(kernels::swiglu(gate_up), {b.down}, biased ? std::vector{b.down_bias} : std::vector<Parameter*>{});
+      const auto x = layout_.tensor.enter(mlp_in, sequences->batch(), sequences->seq());
+      const auto gate_up = layers::linear(x, {b.gate, b.up}, biased ? std::vector{b.gate_bias, b.up_bias} : std::vector<Parameter*>{});
+      const auto out = with_bias(leave(layers::linear(kernels::swiglu(gate_up), {b.down})), b.down_bias);
       return {kernels::join_residual(joined, out, {})};
     };
     const bool again = context.recompute == Recompute::selective && at::GradMode::is_enabled();
@@ -105,35 +102,38 @@ class Llama : public Model {
     return out;
   }
 
+  // Biases of outputs are added once, to the whole sum.
+  static at::Tensor with_bias(const at::Tensor& x, const Parameter* bias) { return bias ? (x + bias->value).to(x.scalar_type()) : x; }
+
   Block declare_block(int64_t layer) {
     const auto& c = config_;
-    const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d;
+    const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d, ranks = layout_.tensor.size;
     parameters_.begin_layer(layer);
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
     Block b{};
     b.attention_norm = &vector(prefix + "input_layernorm.weight", c.hidden, 1);
-    b.attention = {.heads = c.heads,
-                   .kv_heads = c.kv_heads,
+    b.attention = {.heads = c.heads / ranks,
+                   .kv_heads = c.kv_heads / ranks,
                    .head_dim = d,
                    .window = c.window_of(layer),
                    .rotary = rotary_settings(c, layer),
-                   .q = &matrix(prefix + "self_attn.q_proj.weight", {q, c.hidden}),
-                   .k = &matrix(prefix + "self_attn.k_proj.weight", {kv, c.hidden}),
-                   .v = &matrix(prefix + "self_attn.v_proj.weight", {kv, c.hidden}),
-                   .o = &matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q})};
+                   .q = &matrix(prefix + "self_attn.q_proj.weight", {q, c.hidden}, cut_rows(q, c.hidden)),
+                   .k = &matrix(prefix + "self_attn.k_proj.weight", {kv, c.hidden}, cut_rows(kv, c.hidden)),
+                   .v = &matrix(prefix + "self_attn.v_proj.weight", {kv, c.hidden}, cut_rows(kv, c.hidden)),
+                   .o = &matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q}, cut_columns(c.hidden, q))};
     if (c.attention_bias) {
-      b.attention.q_bias = &vector(prefix + "self_attn.q_proj.bias", q, 0);
-      b.attention.k_bias = &vector(prefix + "self_attn.k_proj.bias", kv, 0);
-      b.attention.v_bias = &vector(prefix + "self_attn.v_proj.bias", kv, 0);
-      b.attention.o_bias = &vector(prefix + "self_attn.o_proj.bias", c.hidden, 0);
+      b.attention.q_bias = &vector(prefix + "self_attn.q_proj.bias", q, 0, cut_vector(q));
+      b.attention.k_bias = &vector(prefix + "self_attn.k_proj.bias", kv, 0, cut_vector(kv));
+      b.attention.v_bias = &vector(prefix + "self_attn.v_proj.bias", kv, 0, cut_vector(kv));
+      b.attention_out_bias = &vector(prefix + "self_attn.o_proj.bias", c.hidden, 0);
     }
     b.mlp_norm = &vector(prefix + "post_attention_layernorm.weight", c.hidden, 1);
-    b.gate = &matrix(prefix + "mlp.gate_proj.weight", {c.ffn, c.hidden});
-    b.up = &matrix(prefix + "mlp.up_proj.weight", {c.ffn, c.hidden});
-    b.down = &matrix(prefix + "mlp.down_proj.weight", {c.hidden, c.ffn});
+    b.gate = &matrix(prefix + "mlp.gate_proj.weight", {c.ffn, c.hidden}, cut_rows(c.ffn, c.hidden));
+    b.up = &matrix(prefix + "mlp.up_proj.weight", {c.ffn, c.hidden}, cut_rows(c.ffn, c.hidden));
+    b.down = &matrix(prefix + "mlp.down_proj.weight", {c.hidden, c.ffn}, cut_columns(c.hidden, c.ffn));
     if (c.mlp_bias) {
-      b.gate_bias = &vector(prefix + "mlp.gate_proj.bias", c.ffn, 0);
-      b.up_bias = &vector(prefix + "mlp.up_proj.bias", c.ffn, 0);
+      b.gate_bias = &vector(prefix + "mlp.gate_proj.bias", c.ffn, 0, cut_vector(c.ffn));
+      b.up_bias = &vector(prefix + "mlp.up_proj.bias", c.ffn, 0, cut_vector(c.ffn));
       b.down_bias = &vector(prefix + "mlp.down_proj.bias", c.hidden, 0);
     }
     return b;
@@ -175,8 +175,9 @@ nlohmann::json to_hugging_face(const ModelConfig& c) {
 }  // namespace
 
 Family llama_family() {
-  return {"llama", "llama", [](const ModelConfig& c) -> std::unique_ptr<Model> { return std::make_unique<Llama>(c); }, from_hugging_face,
-          to_hugging_face};
+  return {"llama", "llama",
+          [](const ModelConfig& c, const Layout& layout) -> std::unique_ptr<Model> { return std::make_unique<Llama>(c, layout); },
+          from_hugging_face, to_hugging_face};
 }
 
 }  // namespace ingot::models

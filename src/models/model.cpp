@@ -28,17 +28,25 @@ namespace {
 // When the gradient of what enters a layer is complete, so are those of the layer's own parameters: the engine runs the nodes that
 // were made last first, and a tensor's hook just before the node that made the tensor.
 void listen(const at::Tensor& entering, int64_t layer, const ForwardContext& context) {
-  if (!context.backward || !entering.requires_grad()) return;
-  entering.register_hook([listener = context.backward, layer](const at::Tensor&) { listener->on_layer_done(layer); });
+  if (!context.hooks || !entering.requires_grad()) return;
+  entering.register_hook([hooks = context.hooks, layer](const at::Tensor&) {
+    hooks->after_backward(layer);
+    if (layer > 0) hooks->before_backward(layer - 1);
+  });
 }
 
 }  // namespace
 
 at::Tensor Model::forward(const at::Tensor& ids, ForwardContext& context) {
+  LayerHooks silent;
+  LayerHooks& hooks = context.hooks ? *context.hooks : silent;
+  hooks.before_forward(-1);
   Stream stream = embed(ids);
+  hooks.after_forward(-1);
   if (context.observer) context.observer->on_hidden(-1, stream.residual);
   listen(stream.residual, 0, context);
   for (int64_t layer = 0; layer < config_.layers; ++layer) {
+    hooks.before_forward(layer);
     if (context.recompute == Recompute::full && at::GradMode::is_enabled()) {
       // The context is copied: the second run happens during backward, when the caller's may be gone.
       auto run = [this, layer, copy = context](const std::vector<at::Tensor>& in) mutable -> std::vector<at::Tensor> {
@@ -54,29 +62,50 @@ at::Tensor Model::forward(const at::Tensor& ids, ForwardContext& context) {
       stream = block(layer, stream, context);
     }
     if (context.observer) context.observer->on_hidden(layer, stream.residual);
+    hooks.after_forward(layer);
     listen(stream.residual, layer + 1, context);
   }
+  hooks.before_forward(config_.layers);
   return finish(stream);
 }
 
 at::Tensor Model::loss(const at::Tensor& ids, const at::Tensor& targets, double scale, ForwardContext& context) {
-  return layers::head_loss(forward(ids, context), *head_, targets, scale);
+  const auto loss = layers::head_loss(enter(forward(ids, context), context), *head_, targets, scale, layout_.tensor);
+  if (context.hooks) context.hooks->after_forward(config_.layers);
+  return loss;
 }
 
 at::Tensor Model::logits(const at::Tensor& hidden) const { return layers::logits_of(hidden, *head_); }
 
 void Model::describe_embedding(layers::Workload& work) const {
-  work.kernel("embedding", {}, {work.wide(config_.hidden)}, {work.indices(work.tokens())});
+  const auto rows = work.wide(config_.hidden);
+  work.kernel("embedding", {}, {rows}, {work.indices(work.tokens())});
+  if (layout_.tensor.is_on()) work.kernel("copy", {rows}, {work.wide(config_.hidden, rows_between(work))}, {});
+}
+
+layers::ActivationId Model::describe_enter(layers::Workload& work, layers::ActivationId x, int64_t width) const {
+  if (!layout_.tensor.is_on() || !layout_.tensor.shards_tokens) return x;
+  const auto all = work.narrow(width);
+  work.kernel("copy", {x}, {all}, {});
+  return all;
+}
+
+layers::ActivationId Model::describe_leave(layers::Workload& work, layers::ActivationId partial) const {
+  if (!layout_.tensor.is_on()) return partial;
+  const auto sum = work.narrow(config_.hidden, rows_between(work));
+  work.kernel("copy", {partial}, {sum}, {});
+  return sum;
 }
 
 void Model::describe_head(layers::Workload& work) const {
-  const auto residual = work.enter(work.wide(config_.hidden)), hidden = work.narrow(config_.hidden);
-  work.kernel("rms_norm", {residual}, {hidden}, {residual, work.wide(1)});
+  const int64_t between = rows_between(work), vocab = config_.vocab_size / layout_.tensor.size;
+  const auto residual = work.enter(work.wide(config_.hidden, between)), normed = work.narrow(config_.hidden, between);
+  work.kernel("rms_norm", {residual}, {normed}, {residual, work.wide(1, between)});
+  const auto hidden = describe_enter(work, normed, config_.hidden);
   // Logits, loss and both gradients of a chunk of rows while its logits exist (layers/head.h).
-  const int64_t chunk = layers::head_chunk_rows(work.tokens(), config_.vocab_size), chunks = (work.tokens() + chunk - 1) / chunk;
-  const int64_t logits_bytes =
-      chunk * config_.vocab_size * (work.wide_bytes() + (work.element_bytes() < work.wide_bytes() ? work.element_bytes() : 0));
-  const auto grad_hidden = work.narrow(config_.hidden), logits = work.wide(config_.vocab_size, std::min(chunk, work.tokens()));
+  const int64_t chunk = layers::head_chunk_rows(work.tokens(), vocab), chunks = (work.tokens() + chunk - 1) / chunk;
+  const int64_t logits_bytes = chunk * vocab * (work.wide_bytes() + (work.element_bytes() < work.wide_bytes() ? work.element_bytes() : 0));
+  const auto grad_hidden = work.narrow(config_.hidden), logits = work.wide(vocab, std::min(chunk, work.tokens()));
   auto& products = work.linear(hidden, logits);
   products.name = "head";
   products.element_bytes = work.element_bytes();  // of the operands
@@ -85,7 +114,7 @@ void Model::describe_head(layers::Workload& work) const {
   products.outputs = {grad_hidden};
   products.saved = {grad_hidden};
   products.forward_scratch_bytes = logits_bytes;
-  work.kernel("cross_entropy", {}, {work.wide(1)}, {}, work.tokens(), config_.vocab_size);
+  work.kernel("cross_entropy", {}, {work.wide(1)}, {}, work.tokens(), vocab);
 }
 
 layers::Cost Model::block_cost(int64_t layer, int64_t batch, int64_t seq, int64_t element_bytes) const {
@@ -111,16 +140,65 @@ double Model::training_flops_per_token(int64_t seq) const {
   return (1 + layers::kBackwardFactor) * forward_cost(1, seq, 4).flops / static_cast<double>(seq);
 }
 
-Parameter& Model::matrix(const std::string& name, tensor::Shape shape) {
+Parameter& Model::matrix(const std::string& name, tensor::Shape shape, tensor::Part part) {
   return parameters_.add({.name = name,
                           .shape = std::move(shape),
+                          .part = std::move(part),
                           .kind = Parameter::Kind::matrix,
                           .initial = tensor::Initial::normal(config_.init_deviation)});
 }
 
-Parameter& Model::vector(const std::string& name, int64_t size, double initial) {
-  return parameters_.add(
-      {.name = name, .shape = {size}, .kind = Parameter::Kind::vector, .initial = tensor::Initial::constant(initial), .keeps_fp32 = true});
+Parameter& Model::vector(const std::string& name, int64_t size, double initial, tensor::Part part) {
+  return parameters_.add({.name = name,
+                          .shape = {size},
+                          .part = std::move(part),
+                          .kind = Parameter::Kind::vector,
+                          .initial = tensor::Initial::constant(initial),
+                          .keeps_fp32 = true});
+}
+
+void Model::declare_embedding() {
+  require_shares("vocab_size", config_.vocab_size);
+  embedding_ = &parameters_.add({.name = "model.embed_tokens.weight",
+                                 .shape = {config_.vocab_size, config_.hidden},
+                                 .part = cut_rows(config_.vocab_size, config_.hidden),
+                                 .kind = Parameter::Kind::embedding,
+                                 .initial = tensor::Initial::normal(config_.init_deviation)});
+}
+
+void Model::declare_head() {
+  head_ = embedding_;
+  if (!config_.tie_embeddings)
+    head_ = &parameters_.add({.name = "lm_head.weight",
+                              .shape = {config_.vocab_size, config_.hidden},
+                              .part = cut_rows(config_.vocab_size, config_.hidden),
+                              .kind = Parameter::Kind::head,
+                              .initial = tensor::Initial::normal(config_.init_deviation)});
+  head_->last_layer = config_.layers;
+}
+
+tensor::Part Model::cut_rows(int64_t rows, int64_t cols) const {
+  if (!layout_.tensor.is_on()) return {};
+  return {{layout_.tensor.share(rows)}, {{0, cols}}};
+}
+
+tensor::Part Model::cut_columns(int64_t rows, int64_t cols) const {
+  if (!layout_.tensor.is_on()) return {};
+  return {{{0, rows}}, {layout_.tensor.share(cols)}};
+}
+
+tensor::Part Model::cut_vector(int64_t size) const {
+  if (!layout_.tensor.is_on()) return {};
+  return {{layout_.tensor.share(size)}};
+}
+
+void Model::require_shares(const char* name, int64_t value) const {
+  const int64_t ranks = layout_.tensor.size;
+  if (value % ranks == 0) return;
+  std::vector<int64_t> good;
+  for (int64_t n = 1; n <= std::min<int64_t>(value, 64); ++n)
+    if (value % n == 0) good.push_back(n);
+  throw base::ConfigError("parallel.tensor = {} does not divide model.{} = {}; it may be {}", ranks, name, value, fmt::join(good, ", "));
 }
 
 }  // namespace ingot::models

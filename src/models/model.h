@@ -16,6 +16,7 @@
 #include "layers/parameter.h"
 #include "layers/router.h"
 #include "layers/sequences.h"
+#include "layers/tensor_axis.h"
 #include "layers/workload.h"
 #include "models/config.h"
 
@@ -23,8 +24,13 @@ namespace ingot::models {
 
 /// What runs along the depth from block to block (and, one day, from pipeline stage to stage).
 struct Stream {
-  at::Tensor residual;      // [batch, seq, hidden], fp32 (fp64 for fp64)
+  at::Tensor residual;      // [batch, seq, hidden], or this rank's tokens [1, tokens, hidden]; fp32 (fp64 for fp64)
   at::Tensor router_state;  // [tokens, router_hidden]; undefined before the first router and in models without
+};
+
+/// What of a model this rank holds, and with whom it computes; nothing = all of it, alone.
+struct Layout {
+  layers::TensorAxis tensor;
 };
 
 enum class Recompute { none, selective, full };  // selective: the feed-forward half of each block, whose activations are largest
@@ -38,13 +44,18 @@ class Observer {
   virtual void on_routing(int64_t /*layer*/, const layers::Routing& /*routing*/) {}
 };
 
-/// Hears how far backward has come, so that work on finished gradients can begin before it ends.
-class BackwardListener {
+/// Hears how far a pass has come, so that weights can arrive in time and work on finished gradients begin before the pass ends.
+/// Layers are those of Parameter::layer: -1 the embedding, then the blocks, their number for the final norm and the head.
+class LayerHooks {
  public:
-  virtual ~BackwardListener() = default;
-  /// Gradients of this layer's parameters (Parameter::layer), and of all behind it, are complete. Called for the last block
-  /// and its head first, down to block 0; the embedding's are complete when backward returns.
-  virtual void on_layer_done(int64_t layer) = 0;
+  virtual ~LayerHooks() = default;
+  virtual void before_forward(int64_t /*layer*/) {}
+  virtual void after_forward(int64_t /*layer*/) {}
+  /// Of the blocks; the head computes its gradients in the forward pass (layers/head.h).
+  virtual void before_backward(int64_t /*layer*/) {}
+  /// Gradients of this layer's parameters, and of all behind it, are complete. Called for the head first, down to block 0; the
+  /// embedding's are complete when backward returns.
+  virtual void after_backward(int64_t /*layer*/) {}
 };
 
 /// State of one layer during generation; a layer without CCA uses its keys and values alone.
@@ -55,15 +66,16 @@ struct ForwardContext {
   Recompute recompute = Recompute::none;
   std::vector<LayerCache>* caches = nullptr;  // one per layer; inference only
   Observer* observer = nullptr;
-  BackwardListener* backward = nullptr;
+  LayerHooks* hooks = nullptr;
 };
 
 class Model {
  public:
-  explicit Model(ModelConfig config) : config_(std::move(config)) {}
+  explicit Model(ModelConfig config, const Layout& layout = {}) : config_(std::move(config)), layout_(layout) {}
   virtual ~Model() = default;
 
   const ModelConfig& config() const { return config_; }
+  const Layout& layout() const { return layout_; }
   layers::ParameterList& parameters() { return parameters_; }
   const layers::ParameterList& parameters() const { return parameters_; }
   /// Allocates all parameters. `dtype` is the compute dtype: fp64, fp32 or bf16.
@@ -84,12 +96,12 @@ class Model {
   /// [batch, seq, vocab] of a hidden state, fp32 (fp64 for fp64); no gradient.
   at::Tensor logits(const at::Tensor& hidden) const;
 
-  /// A forward pass as data: one block, and what stands before and behind the blocks. Each takes an empty Workload; the
+  /// This rank's part of a forward pass as data: one block, and what stands before and behind the blocks. Each takes an empty Workload; the
   /// residual stream enters a block and the head.
   virtual void describe_block(int64_t layer, layers::Workload& work) const = 0;
   virtual void describe_embedding(layers::Workload& work) const;
   void describe_head(layers::Workload& work) const;
-  /// Cost of one forward pass over `batch` rows of `seq` tokens: of one block, and of everything outside blocks.
+  /// Cost of this rank's part of one forward pass over `batch` rows of `seq` tokens: of one block, and of everything outside blocks.
   layers::Cost block_cost(int64_t layer, int64_t batch, int64_t seq, int64_t element_bytes) const;
   layers::Cost outer_cost(int64_t batch, int64_t seq, int64_t element_bytes) const;
   layers::Cost forward_cost(int64_t batch, int64_t seq, int64_t element_bytes) const;
@@ -104,10 +116,31 @@ class Model {
   virtual at::Tensor finish(const Stream& stream) = 0;
 
   // Declaring parameters; `name` is the full Hugging Face name.
-  layers::Parameter& matrix(const std::string& name, tensor::Shape shape);
-  layers::Parameter& vector(const std::string& name, int64_t size, double initial);
+  layers::Parameter& matrix(const std::string& name, tensor::Shape shape, tensor::Part part = {});
+  layers::Parameter& vector(const std::string& name, int64_t size, double initial, tensor::Part part = {});
+  /// Embedding, and the head unless it is the embedding; both cut by rows of the vocabulary.
+  void declare_embedding();
+  void declare_head();
+  /// This rank's part of a matrix whose rows (outputs) or columns (inputs) the tensor axis cuts; all of it without that axis.
+  tensor::Part cut_rows(int64_t rows, int64_t cols) const;
+  tensor::Part cut_columns(int64_t rows, int64_t cols) const;
+  tensor::Part cut_vector(int64_t size) const;
+  /// How enter and leave look in a description; rows that there are between layers.
+  layers::ActivationId describe_enter(layers::Workload& work, layers::ActivationId x, int64_t width) const;
+  layers::ActivationId describe_leave(layers::Workload& work, layers::ActivationId partial) const;
+  int64_t rows_between(const layers::Workload& work) const {
+    return layout_.tensor.shards_tokens ? work.tokens() / layout_.tensor.size : work.tokens();
+  }
+  /// Throws ConfigError when the tensor axis does not divide `value`, the setting model.<name>.
+  void require_shares(const char* name, int64_t value) const;
+  /// Tokens as they are between layers -> all of them, and back (layers/tensor_axis.h).
+  at::Tensor enter(const at::Tensor& x, const ForwardContext& context) const {
+    return layout_.tensor.enter(x, context.sequences->batch(), context.sequences->seq());
+  }
+  at::Tensor leave(const at::Tensor& partial) const { return layout_.tensor.leave(partial); }
 
   ModelConfig config_;
+  Layout layout_;
   layers::ParameterList parameters_;
   layers::Parameter* embedding_ = nullptr;
   layers::Parameter* head_ = nullptr;  // the embedding when tied
@@ -119,9 +152,9 @@ class Model {
 
 /// A model architecture. Adding one: a file with a Model subclass and a Family, and its line in families.cpp.
 struct Family {
-  std::string name;                                      // in our configs
-  std::string hugging_face_type;                         // "model_type" of its config.json
-  std::unique_ptr<Model> (*create)(const ModelConfig&);  // checks the config; allocates nothing
+  std::string name;                                                     // in our configs
+  std::string hugging_face_type;                                        // "model_type" of its config.json
+  std::unique_ptr<Model> (*create)(const ModelConfig&, const Layout&);  // checks the config; allocates nothing
   ModelConfig (*from_hugging_face)(const nlohmann::json&);
   nlohmann::json (*to_hugging_face)(const ModelConfig&);
 };
@@ -130,6 +163,6 @@ const std::vector<Family>& families();
 std::vector<std::string> family_names();
 const Family& family_named(const std::string& name);
 /// Checks the sizes and declares the parameters; nothing is allocated yet. Throws ConfigError.
-std::unique_ptr<Model> create_model(const ModelConfig& config);
+std::unique_ptr<Model> create_model(const ModelConfig& config, const Layout& layout = {});
 
 }  // namespace ingot::models

@@ -1,5 +1,6 @@
 // ZAYA1 (facts zaya1 §4): CCA attention and a top-1 mixture of experts in every block, joined to the residual stream by
 // learned scales, with a router whose state runs along the depth.
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -33,22 +34,18 @@ struct Block {
 
 class Zaya1 : public Model {
  public:
-  explicit Zaya1(const ModelConfig& config) : Model(config) {
+  Zaya1(const ModelConfig& config, const Layout& layout) : Model(config, layout) {
     check(config);
-    embedding_ = &parameters_.add({.name = "model.embed_tokens.weight",
-                                   .shape = {config.vocab_size, config.hidden},
-                                   .kind = Parameter::Kind::embedding,
-                                   .initial = tensor::Initial::normal(config.init_deviation)});
+    require_shares("kv_heads", config.kv_heads);
+    if (layout.tensor.is_on() && !layout.tensor.shards_tokens)
+      throw base::ConfigError("parallel.sharded_norms = false: a mixture of experts needs each token on one rank only; set it to true");
+    declare_embedding();
     input_scale_ = &vector("model.input_hidden_states_scale", config.hidden, 1);
     input_bias_ = &vector("model.input_hidden_states_bias", config.hidden, 0);
     for (int64_t layer = 0; layer < config.layers; ++layer) blocks_.push_back(declare_block(layer));
     parameters_.begin_layer(config.layers);
     norm_ = &vector("model.norm.weight", config.hidden, 1);
-    head_ = config.tie_embeddings ? embedding_
-                                  : &parameters_.add({.name = "lm_head.weight",
-                                                      .shape = {config.vocab_size, config.hidden},
-                                                      .kind = Parameter::Kind::head,
-                                                      .initial = tensor::Initial::normal(config.init_deviation)});
+    declare_head();
   }
 
   void initialise(uint64_t seed) override {
@@ -66,33 +63,42 @@ class Zaya1 : public Model {
   }
 
   void describe_embedding(layers::Workload& work) const override {
-    const auto rows = work.wide(config_.hidden), biased = work.wide(config_.hidden);
+    const int64_t between = rows_between(work);
+    auto rows = work.wide(config_.hidden);
+    const auto biased = work.wide(config_.hidden, between);
     work.kernel("embedding", {}, {rows}, {work.indices(work.tokens())});
+    if (layout_.tensor.is_on()) {
+      const auto all = rows;
+      work.kernel("copy", {all}, {rows = work.wide(config_.hidden, between)}, {});
+    }
     work.kernel("add", {rows}, {biased}, {});
-    work.kernel("scale", {biased}, {work.wide(config_.hidden)}, {biased});
+    work.kernel("scale", {biased}, {work.wide(config_.hidden, between)}, {biased});
   }
 
   void describe_block(int64_t layer, layers::Workload& work) const override {
     const auto& c = config_;
-    const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d, latent = q + kv;
-    const auto residual = work.enter(work.wide(c.hidden)), normed = work.narrow(c.hidden), packed = work.narrow(q + 2 * kv),
-               qkv = work.narrow(q + 2 * kv);
-    work.kernel("rms_norm", {residual}, {normed}, {residual, work.wide(1)});
-    work.linear(normed, packed, {q, kv, kv / 2, kv / 2});
-    auto& mix = work.kernel("cca_mix", {packed}, {qkv}, {packed, work.wide(latent)}, work.tokens() * (c.heads + c.kv_heads), d);
+    const int64_t ranks = layout_.tensor.size, between = rows_between(work), heads = c.heads / ranks, kv_heads = c.kv_heads / ranks;
+    const int64_t d = c.resolved_head_dim(), q = heads * d, kv = kv_heads * d, latent = q + kv;
+    const auto residual = work.enter(work.wide(c.hidden, between)), normed = work.narrow(c.hidden, between),
+               packed = work.narrow(q + 2 * kv), qkv = work.narrow(q + 2 * kv);
+    work.kernel("rms_norm", {residual}, {normed}, {residual, work.wide(1, between)});
+    const int64_t current = blocks_[static_cast<size_t>(layer)].attention.shape.current_values();
+    work.linear(describe_enter(work, normed, c.hidden), packed, {q, kv, current, kv - current});
+    auto& mix = work.kernel("cca_mix", {packed}, {qkv}, {packed, work.wide(latent)}, work.tokens() * (heads + kv_heads), d);
     const int64_t taps_bytes = work.tokens() * latent * 2 * work.wide_bytes();  // the first convolution's output, once for each tap
     mix.flops = static_cast<double>(work.tokens() * latent) * 2 * 2 * static_cast<double>(d + 1);  // both convolutions have two taps
     mix.forward_scratch_bytes = taps_bytes;
     mix.backward_scratch_bytes = 2 * taps_bytes + taps_bytes / 2;
-    const auto mixed = work.narrow(q), branch = work.narrow(c.hidden);
-    work.attention(qkv, mixed, c.heads, c.kv_heads, d, c.window_of(layer));
-    work.linear(mixed, branch);
+    const auto mixed = work.narrow(q), product = work.narrow(c.hidden);
+    work.attention(qkv, mixed, heads, kv_heads, d, c.window_of(layer));
+    work.linear(mixed, product);
+    const auto branch = describe_leave(work, product);
     work.begin_feed_forward();
-    const auto joined = work.wide(c.hidden), x = work.narrow(c.hidden);
-    work.kernel("scaled_join_norm", {residual, branch}, {joined, x}, {residual, branch, joined, work.wide(1)});
+    const auto joined = work.wide(c.hidden, between), x = work.narrow(c.hidden, between);
+    work.kernel("scaled_join_norm", {residual, branch}, {joined, x}, {residual, branch, joined, work.wide(1, between)});
     describe_router(layer, work, x);
     const auto out = describe_experts(work, x);
-    work.kernel("scaled_join", {joined, out}, {work.wide(c.hidden)}, {joined, out});
+    work.kernel("scaled_join", {joined, out}, {work.wide(c.hidden, between)}, {joined, out});
   }
 
   int64_t active_elements() const override {
@@ -104,14 +110,14 @@ class Zaya1 : public Model {
  protected:
   Stream embed(const at::Tensor& ids) override {
     const auto wide = dtype() == at::kDouble ? at::kDouble : at::kFloat;
-    return {(layers::embedding(ids, *embedding_, wide) + input_bias_->value) * input_scale_->value, {}};
+    return {(leave(layers::embedding(ids, *embedding_, wide)) + input_bias_->value) * input_scale_->value, {}};
   }
 
   Stream block(int64_t layer, const Stream& stream, ForwardContext& context) override {
     Block& b = blocks_[static_cast<size_t>(layer)];
     auto* cache = context.caches ? &(*context.caches)[static_cast<size_t>(layer)] : nullptr;
     const auto normed = kernels::rms_norm(stream.residual, b.attention_norm->value, config_.norm_eps, dtype());
-    const auto mixed = b.attention(normed, *context.sequences, cache);
+    const auto mixed = leave(b.attention(enter(normed, context), *context.sequences, cache));
     auto mixture_half = [this, &b, layer, observer = context.observer](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
       const auto [joined, mixture_in] =
           kernels::join_residual_and_norm(in[0], in[1], b.after_attention.values(), b.mixture_norm->value, config_.norm_eps, dtype());
@@ -142,29 +148,29 @@ class Zaya1 : public Model {
 
   // Always in fp32; its state goes on to the next layer's.
   void describe_router(int64_t layer, layers::Workload& work, layers::ActivationId x) const {
-    const int64_t r = config_.router_hidden, classes = config_.experts + (config_.skip_class ? 1 : 0);
+    const int64_t r = config_.router_hidden, classes = config_.experts + (config_.skip_class ? 1 : 0), rows = rows_between(work);
     auto x_wide = x;
     if (work.element_bytes() < work.wide_bytes()) {
-      x_wide = work.wide(config_.hidden);
+      x_wide = work.wide(config_.hidden, rows);
       work.kernel("copy", {x}, {x_wide}, {});
     }
-    const auto projected = work.wide(r), state = work.wide(r);
+    const auto projected = work.wide(r, rows), state = work.wide(r, rows);
     work.linear(x_wide, projected);
     std::vector<layers::ActivationId> read = {projected};
-    if (layer > 0) read.push_back(work.enter(work.wide(r)));
+    if (layer > 0) read.push_back(work.enter(work.wide(r, rows)));
     // Saved: the state, the norm's output, and twice a biased product and its GELU; probabilities; one number per row; the choice.
-    auto& router =
-        work.kernel("router", read, {state, work.wide(1)}, {state, work.wide(5 * r), work.wide(classes + 1), work.indices(work.tokens())});
-    router.flops = 2 * static_cast<double>(work.tokens()) * static_cast<double>(2 * r * r + r * classes);
+    auto& router = work.kernel("router", read, {state, work.wide(1, rows)},
+                               {state, work.wide(5 * r, rows), work.wide(classes + 1, rows), work.indices(rows)});
+    router.flops = 2 * static_cast<double>(rows) * static_cast<double>(2 * r * r + r * classes);
   }
 
   // Tokens of the skip class are counted as if they used an expert.
   layers::ActivationId describe_experts(layers::Workload& work, layers::ActivationId x) const {
     const auto& c = config_;
-    const int64_t slots = work.tokens() * c.top_k;
+    const int64_t slots = rows_between(work) * c.top_k;
     const auto rows = work.narrow(c.hidden, slots), gate_up = work.narrow(2 * c.expert_ffn, slots),
                activated = work.narrow(c.expert_ffn, slots);
-    const auto routed = work.narrow(c.hidden, slots), out = work.narrow(c.hidden);
+    const auto routed = work.narrow(c.hidden, slots), out = work.narrow(c.hidden, rows_between(work));
     work.kernel("expert_dispatch", {x}, {rows}, {x, work.wide(1, slots), work.indices(slots)});
     work.linear(rows, gate_up, {}, c.experts).saved = {gate_up};
     work.kernel("swiglu", {gate_up}, {activated}, {}).repeated_in_backward = true;
@@ -181,8 +187,8 @@ class Zaya1 : public Model {
     parameter.keeps_fp32 = true;
     return parameter;
   }
-  Parameter& convolution(const std::string& name, tensor::Shape shape) {
-    auto& parameter = matrix(name, std::move(shape));
+  Parameter& convolution(const std::string& name, tensor::Shape shape, tensor::Part part) {
+    auto& parameter = matrix(name, std::move(shape), std::move(part));
     parameter.keeps_fp32 = true;
     parameter.kind = Parameter::Kind::convolution;
     return parameter;
@@ -190,6 +196,23 @@ class Zaya1 : public Model {
   ScaleParameters scales(const std::string& prefix) {
     return {&vector(prefix + "residual_scale", config_.hidden, 1), &vector(prefix + "residual_bias", config_.hidden, 0),
             &vector(prefix + "hidden_states_scale", config_.hidden, 1), &vector(prefix + "hidden_states_bias", config_.hidden, 0)};
+  }
+
+  // Rows of the two value projections that make up this rank's value heads: the first half of all value channels comes from the
+  // token itself, the second from the one before.
+  struct ValueRows {
+    tensor::Range current, delayed;
+  };
+  ValueRows value_rows(int64_t values) const {
+    const auto own = layout_.tensor.share(values);
+    const auto within = [&](int64_t from) {
+      return tensor::Range{std::clamp<int64_t>(own.begin - from, 0, values / 2), std::clamp<int64_t>(own.end - from, 0, values / 2)};
+    };
+    return {within(0), within(values / 2)};
+  }
+  tensor::Part rows_part(const tensor::Range& rows, int64_t cols) const {
+    if (!layout_.tensor.is_on()) return {};
+    return {{rows}, {{0, cols}}};
   }
 
   Block declare_block(int64_t layer) {
@@ -201,20 +224,30 @@ class Zaya1 : public Model {
     const std::string mix = prefix + "self_attn.qkv_proj.", gate = prefix + "mlp.gate.";
     Block b{};
     b.attention_norm = &vector(prefix + "input_layernorm.weight", c.hidden, 1);
-    b.attention = {.shape = {c.heads, c.kv_heads, d},
+    const int64_t ranks = layout_.tensor.size;
+    const auto values = value_rows(kv);
+    // The channels of both convolutions: those of this rank's query heads, and those of its key heads.
+    const auto latent = [&](tensor::Shape rest) -> tensor::Part {
+      if (!layout_.tensor.is_on()) return {};
+      const auto keys = layout_.tensor.share(kv);
+      tensor::Part part = {{layout_.tensor.share(q), {q + keys.begin, q + keys.end}}};
+      for (const int64_t n : rest) part.push_back({{0, n}});
+      return part;
+    };
+    b.attention = {.shape = {c.heads / ranks, c.kv_heads / ranks, d, values.current.size()},
                    .window = c.window_of(layer),
                    .rotary = rotary_settings(c, layer),
-                   .q = &matrix(mix + "q_proj.weight", {q, c.hidden}),
-                   .k = &matrix(mix + "k_proj.weight", {kv, c.hidden}),
-                   .current_value = &matrix(mix + "v_proj_current.weight", {kv / 2, c.hidden}),
-                   .delayed_value = &matrix(mix + "v_proj_delayed.weight", {kv / 2, c.hidden}),
-                   .depthwise_weight = &convolution(mix + "conv_qk_depthwise.weight", {q + kv, 1, 2}),
-                   .depthwise_bias = &vector(mix + "conv_qk_depthwise.bias", q + kv, 0),
-                   .grouped_weight = &convolution(mix + "conv_qk_grouped.weight", {q + kv, d, 2}),
-                   .grouped_bias = &vector(mix + "conv_qk_grouped.bias", q + kv, 0),
+                   .q = &matrix(mix + "q_proj.weight", {q, c.hidden}, cut_rows(q, c.hidden)),
+                   .k = &matrix(mix + "k_proj.weight", {kv, c.hidden}, cut_rows(kv, c.hidden)),
+                   .current_value = &matrix(mix + "v_proj_current.weight", {kv / 2, c.hidden}, rows_part(values.current, c.hidden)),
+                   .delayed_value = &matrix(mix + "v_proj_delayed.weight", {kv / 2, c.hidden}, rows_part(values.delayed, c.hidden)),
+                   .depthwise_weight = &convolution(mix + "conv_qk_depthwise.weight", {q + kv, 1, 2}, latent({1, 2})),
+                   .depthwise_bias = &vector(mix + "conv_qk_depthwise.bias", q + kv, 0, latent({})),
+                   .grouped_weight = &convolution(mix + "conv_qk_grouped.weight", {q + kv, d, 2}, latent({d, 2})),
+                   .grouped_bias = &vector(mix + "conv_qk_grouped.bias", q + kv, 0, latent({})),
                    // 1, not Hugging Face's 0, with which keys vanish and q and k get no gradient (facts §4.0 d).
-                   .temperature = &vector(prefix + "self_attn.qk_norm.temp", c.kv_heads, 1),
-                   .o = &matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q})};
+                   .temperature = &vector(prefix + "self_attn.qk_norm.temp", c.kv_heads, 1, cut_vector(c.kv_heads)),
+                   .o = &matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q}, cut_columns(c.hidden, q))};
     b.after_attention = scales(prefix + "post_attention_residual_scale.");
     b.mixture_norm = &vector(prefix + "post_attention_layernorm.weight", c.hidden, 1);
     b.router = {.down_weight = &router_matrix(gate + "down_proj.weight", {r, c.hidden}),
@@ -282,8 +315,9 @@ nlohmann::json to_hugging_face(const ModelConfig& c) {
 }  // namespace
 
 Family zaya1_family() {
-  return {"zaya1", "zaya", [](const ModelConfig& c) -> std::unique_ptr<Model> { return std::make_unique<Zaya1>(c); }, from_hugging_face,
-          to_hugging_face};
+  return {"zaya1", "zaya",
+          [](const ModelConfig& c, const Layout& layout) -> std::unique_ptr<Model> { return std::make_unique<Zaya1>(c, layout); },
+          from_hugging_face, to_hugging_face};
 }
 
 }  // namespace ingot::models

@@ -18,7 +18,12 @@ struct Quintic {
 /// (newton_schulz.cpp), which agree with it to about 1e-3 of the largest element.
 at::Tensor newton_schulz(const at::Tensor& x, int64_t steps, const Quintic& quintic = {});
 
-/// The same for many tensors at once, so that all their matrices share the threads.
-std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, int64_t steps, const Quintic& quintic = {});
+/// How many matrices use the threads of a CPU: one matrix to a thread, which is faster for many; or all threads in each product,
+/// whose last bits then do not depend on what else is in the list.
+enum class Threads { share_matrices, share_products };
+
+/// The same for many tensors at once. share_matrices falls back to share_products when there are too few.
+std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, int64_t steps, const Quintic& quintic = {},
+                                      Threads threads = Threads::share_matrices);
 
 }  // namespace ingot::optim

@@ -1,18 +1,23 @@
 // The optimizer: Muon on hidden matrices, AdamW on everything else, AdamW-driven balancing biases for routers.
 //
-// It owns fp32 masters of the parameters whose compute dtype is narrower, and the moments (fp64 in fp64 runs). Every state
-// tensor has a global name, "optimizer.<kind>.<parameter>", by which checkpoints know it. One thread at a time; the
-// parameter list must outlive it.
+// It owns fp32 masters of the parameters whose compute dtype is narrower, and the moments (fp64 in fp64 runs), of the slices
+// that it was given: all that this rank holds, or a ZeRO rank's share. Every state tensor has a global name,
+// "optimizer.<kind>.<parameter>", by which checkpoints know it. One thread at a time; the parameter list must outlive it. The
+// optimizers of a job make the same calls.
 #pragma once
 
 #include <ATen/ATen.h>
 
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "layers/parameter.h"
 #include "optim/config.h"
+#include "parallel/matrix_exchange.h"
+#include "parallel/shard.h"
 
 namespace ingot::optim {
 
@@ -26,11 +31,31 @@ struct GradientNorm {
   std::string first_nonfinite;  // name of the first parameter whose gradient has NaN or Inf; empty if all are finite
 };
 
+/// A state tensor's slice on this rank.
+struct StateSlice {
+  std::string name;                     // of the whole tensor
+  tensor::Shape shape;                  // the same
+  std::vector<tensor::Region> regions;  // where the elements of `flat` belong
+  at::Tensor flat;                      // 1-D, owned by optimizer or model: writing to it restores
+  bool is_primary = true;               // this rank is the one to save it
+};
+
+/// With whom a rank updates: nothing = alone.
+struct Team {
+  std::vector<parallel::Shard> shards;  // of every trained parameter that this rank updates a slice of
+  comm::Group* everyone = nullptr;      // all ranks of the job, to agree on the norm
+  /// All ranks that own elements of a parameter; each exactly once.
+  std::function<comm::Group&(const layers::Parameter&)> owners_of;
+  bool is_primary = true;  // of all ranks that hold the same buffers (balancing biases)
+};
+
 class Optimizer {
  public:
   Optimizer(layers::ParameterList& parameters, const OptimizerConfig& config);
+  /// Collective over the team.
+  Optimizer(layers::ParameterList& parameters, const OptimizerConfig& config, Team team);
 
-  /// Euclidean norm over all gradients, accumulated in double.
+  /// Euclidean norm over all gradients of all ranks, accumulated in double.
   GradientNorm gradient_norm() const;
 
   /// One update with gradients scaled by min(1, clip / norm). Afterwards parameters hold the new values in their compute
@@ -40,33 +65,46 @@ class Optimizer {
   /// Moves the balancing biases of one layer against its load, after step(). `counts` int64 [classes]: tokens per class.
   void balance(layers::Parameter& bias, const at::Tensor& counts, int64_t experts);
 
-  /// The full-precision value of a parameter: its master where there is one.
-  const at::Tensor& master_of(const layers::Parameter& parameter) const;
-
-  /// All state that a checkpoint must keep, by global name. Shapes are those of the parameters.
-  std::map<std::string, at::Tensor> state() const;
+  /// All that a checkpoint must keep: full-precision values of all parameters and buffers, and the moments.
+  std::vector<StateSlice> state() const;
   /// Updates done so far, part of AdamW's bias correction; restored together with state().
   int64_t steps_done() const { return steps_done_; }
   void set_steps_done(int64_t steps) { steps_done_ = steps; }
   /// Copies masters into the compute values, after a checkpoint was loaded into state().
   void publish_masters();
+  /// The first of this rank's weights that has NaN or Inf; empty if none.
+  std::string first_nonfinite_weight() const;
+
+  /// The full-precision value of a parameter that this rank updates all of: its master where there is one.
+  at::Tensor master_of(const layers::Parameter& parameter) const;
 
  private:
   struct Slot {
-    layers::Parameter* parameter;
-    at::Tensor master;         // the value itself unless that is narrower
+    parallel::Shard shard;
+    at::Tensor master;         // [shard.size()]; the value itself unless that is narrower
     at::Tensor first, second;  // Muon: momentum and undefined
     bool takes_muon, takes_decay;
   };
-  struct Balance {
+  struct Buffer {
+    layers::Parameter* parameter;
     at::Tensor first, second;
   };
+  /// Slots whose matrices one group orthogonalises.
+  struct MuonGroup {
+    std::vector<Slot*> slots;
+    std::unique_ptr<parallel::MatrixExchange> exchange;  // null: every matrix is whole
+  };
+  void prepare_muon();
   void adamw(Slot& slot, double lr, double gradient_scale);
   void muon(double lr, double gradient_scale);
+  void orthogonalise(const MuonGroup& group, std::vector<at::Tensor>& directions) const;
 
+  layers::ParameterList& parameters_;
   OptimizerConfig config_;
+  Team team_;
   std::vector<Slot> slots_;
-  std::map<std::string, Balance> balances_;
+  std::vector<MuonGroup> muon_groups_;
+  std::map<std::string, Buffer> buffers_;
   int64_t steps_done_ = 0;
 };
 

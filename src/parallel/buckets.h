@@ -1,54 +1,91 @@
-// Data parallelism: replicas hold all weights, each computes the gradients of its own sequences, and the sums travel while
-// backward still runs.
+// Data parallelism and ZeRO: replicas compute the gradients of their own sequences; sums travel while backward still runs.
 //
-// Gradients lie in a few flat buckets, in the order in which backward finishes them (head, last block, … embedding). As soon as
-// the last layer of a bucket is done, its all_reduce starts; finish() waits for what is still under way. Sums are the same
-// bits on all ranks and in every run, whatever the bucket size.
+// Parameters lie in flat buckets, in the order in which backward finishes them (head, last block, … embedding), each tensor
+// aligned to kAlignment elements and each bucket padded to a multiple of the group. With p ranks and N such elements
 //
-// Bytes a rank sends and receives per step: 2 (p - 1) / p of the gradients' (4 a parameter; 8 in fp64), p ranks.
+//   zero 0  every rank holds all and repeats the whole update            all_reduce              2 (p-1)/p N * 4 bytes
+//   zero 1  optimizer state and update: 1/p of each bucket               reduce_scatter          (p-1)/p N * 4
+//                                                                        and all_gather          (p-1)/p N * e
+//   zero 2  gradients, too: a bucket's lives until it is summed          the same, the first once per microbatch
+//   zero 3  weights, too (matrices, embedding and head): gathered        reduce_scatter once, all_gather twice (embedding and
+//           for each block before use, dropped after                     head: once) per microbatch
+//
+// are sent, and as many received, per rank and step; e = bytes of a weight (4 or 2), gradients travel in fp32 unless
+// Options::reduce_in_bf16. Sums are the same bits on all ranks and in every run, whatever the bucket size.
+//
+// One thread at a time; all ranks of a group make the same calls. Parameters and groups must outlive it.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "comm/group.h"
 #include "layers/parameter.h"
+#include "parallel/memory_pool.h"
+#include "parallel/shard.h"
 
 namespace ingot::parallel {
 
-class GradientBuckets {
+class Buckets : public layers::GradientMemory {
  public:
-  /// Places the gradients of all trained parameters into buckets of at least `bucket_bytes` (a bucket ends where a layer
-  /// does). List and group must outlive it; the parameters must be allocated.
-  GradientBuckets(layers::ParameterList& parameters, comm::Group& group, int64_t bucket_bytes);
-  ~GradientBuckets();
+  static constexpr int64_t kAlignment = 32;  // elements: 128 bytes of fp32, 64 of bf16
 
-  /// Backward has come to the end of `layer` (Parameter::layer counts; every parameter behind it is done, too) in the last
-  /// microbatch of a step: starts what is complete.
-  void layer_done(int64_t layer);
-  /// All of backward is over: starts the rest and waits for everything. Afterwards gradients are sums over the group.
-  void finish();
+  struct Options {
+    int64_t bucket_bytes = 0;  // of gradients, at least; a bucket ends where a layer does
+    int zero = 0;
+    bool reduce_in_bf16 = false;
+  };
+  /// The ranks over which a parameter's gradient is summed.
+  using GroupOf = std::function<comm::Group&(const layers::Parameter&)>;
+
+  /// Moves the gradients, and with ZeRO the values, of all trained parameters into buckets. They must be allocated and filled.
+  Buckets(layers::ParameterList& parameters, const GroupOf& group_of, const Options& options);
+  ~Buckets() override;
+  Buckets(const Buckets&) = delete;
+
+  /// What this rank's optimizer updates.
+  std::vector<Shard> shards() const;
+
+  // In the order of a step. Layers are those of Parameter::layer.
+  void begin_step();
+  /// The values of `layer` are here, and those of the next on their way.
+  void before_forward(int64_t layer);
+  void after_forward(int64_t layer);
+  /// `is_last`: of the step's microbatches; without sharded gradients only that one sends.
+  void begin_backward(bool is_last);
+  void before_backward(int64_t layer);
+  /// The gradients of `layer` and of every one behind it are complete.
+  void after_backward(int64_t layer);
+  /// All of this microbatch's backward is over. After the last, gradients are sums over the group.
+  void finish_backward();
+  /// The optimizer has written its slices: starts to send them to everyone. before_forward waits for what it needs.
+  void publish();
+  /// Waits for all that publish() sent.
+  void complete_values();
 
   size_t count() const { return buckets_.size(); }
+  /// Padded elements of all buckets: the N of the table.
+  int64_t elements() const;
+  void provide(layers::Parameter& parameter) override;
 
  private:
-  struct Bucket {
-    std::vector<layers::Parameter*> parameters;
-    int64_t first_layer = 0;  // the one that backward finishes last
-    at::Tensor flat;
-    bool is_started = false;
-    comm::Work work;
-  };
-  void close(Bucket bucket);
-  void start(Bucket& bucket);
+  struct Bucket;
+  struct Open;
+  void close(Open open);
+  void start_reduction(Bucket& bucket);
+  void finish_reduction(Bucket& bucket);
+  void start_gather(Bucket& bucket);
+  void finish_gather(Bucket& bucket);
+  void release_values(Bucket& bucket);
+  bool shards_gradients() const { return options_.zero >= 2; }
 
-  comm::Group& group_;
-  std::vector<Bucket> buckets_;  // in the order of backward
+  Options options_;
+  MemoryPool pool_;
+  std::vector<std::unique_ptr<Bucket>> buckets_;  // in the order of backward
+  int64_t last_block_ = -1;
+  bool sends_ = true;  // this microbatch
 };
-
-/// The smallest message, in bytes, with which an all_reduce of this group comes near its best bandwidth (the knee of the
-/// curve): measured here in a fraction of a second, the same answer on all ranks. 0 for a group of one.
-int64_t measure_bandwidth_knee(comm::Group& group, at::Device device);
 
 }  // namespace ingot::parallel

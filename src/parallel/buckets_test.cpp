@@ -1,12 +1,16 @@
-// Gradients of several ranks, as threads, summed in buckets of every size; and that the sums travel while backward computes.
-#include "parallel/gradient_buckets.h"
+// Gradients of several ranks, as threads, summed in buckets of every size and under every ZeRO stage; new weights brought back to
+// everyone; bytes counted; and that the sums travel while backward computes.
+#include "parallel/buckets.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
 #include <thread>
 
 #include "comm/world.h"
+#include "parallel/bandwidth_knee.h"
 
 namespace ingot::parallel {
 namespace {
@@ -45,37 +49,174 @@ void backward(ParameterList& list, int64_t layer, int rank, int64_t step) {
   }
 }
 
-TEST(GradientBuckets, hold_sums_over_the_ranks_for_every_size) {
-  for (const int64_t bytes : {int64_t{0}, int64_t{5000}, int64_t{1} << 30}) {
-    for (const int size : {2, 3}) {
-      comm::run_ranks(size, [&](comm::World& world) {
-        ParameterList list;
-        declare(list, 24);
-        GradientBuckets buckets(list, world.everyone(), bytes);
-        EXPECT_EQ(buckets.count(), bytes == 0 ? kLayers + 2 : bytes == 5000 ? 4 : 1);
-        for (int64_t step = 0; step < 3; ++step) {
-          for (int64_t layer = kLayers; layer >= 0; --layer) {
-            backward(list, layer, world.rank(), step);
-            buckets.layer_done(layer);
-          }
-          backward(list, -1, world.rank(), step);
-          buckets.finish();
-          for (const auto& p : list.all()) {
-            if (!p->is_trained()) continue;
-            auto expected = at::zeros(p->shape);
-            for (int r = 0; r < size; ++r)
-              if (!(p->name == "matrix3" && r == 1)) expected += gradient_of(*p, r, step);
-            EXPECT_TRUE(p->has_gradient && p->grad.equal(expected)) << p->name << " step " << step << " rank " << world.rank();
-          }
-          list.drop_gradients();
+Buckets buckets_of(ParameterList& list, comm::Group& group, const Buckets::Options& options) {
+  return {list, [&group](const Parameter&) -> comm::Group& { return group; }, options};
+}
+
+// The sum over ranks and microbatches, by the definition.
+at::Tensor sum_of(const Parameter& p, int size, int64_t step, int64_t microbatches) {
+  auto sum = at::zeros(p.shape);
+  for (int r = 0; r < size; ++r)
+    if (!(p.name == "matrix3" && r == 1)) sum += gradient_of(p, r, step) * microbatches;
+  return sum;
+}
+
+struct Case {
+  int zero, ranks;
+  int64_t bytes, microbatches;
+};
+class BucketsUnder : public ::testing::TestWithParam<Case> {};
+
+TEST_P(BucketsUnder, own_slices_hold_the_sums_and_new_values_reach_everyone) {
+  const auto c = GetParam();
+  comm::run_ranks(c.ranks, [&](comm::World& world) {
+    ParameterList list;
+    declare(list, 24);
+    auto& group = world.everyone();
+    const at::NoGradGuard no_grad;
+    for (const auto& p : list.all()) p->value.fill_(static_cast<double>(p->layer));
+    auto buckets = buckets_of(list, group, {.bucket_bytes = c.bytes, .zero = c.zero});
+    const auto shards = buckets.shards();
+    for (int64_t step = 0; step < 3; ++step) {
+      buckets.begin_step();
+      for (int64_t layer = -1; layer <= kLayers; ++layer) {  // what the last step wrote is there when it is needed
+        buckets.before_forward(layer);
+        for (const auto& p : list.all()) {
+          if (p->layer != layer || !p->is_trained()) continue;
+          EXPECT_TRUE(p->value.equal(at::full(p->shape, static_cast<double>(layer + 100 * step)))) << p->name << " step " << step;
         }
-      });
+        buckets.after_forward(layer);
+      }
+      for (int64_t micro = 0; micro < c.microbatches; ++micro) {
+        buckets.begin_backward(micro + 1 == c.microbatches);
+        for (int64_t layer = kLayers; layer >= 0; --layer) {
+          if (layer < kLayers) buckets.before_backward(layer);
+          backward(list, layer, world.rank(), step);
+          buckets.after_backward(layer);
+        }
+        backward(list, -1, world.rank(), step);
+        list.collect_gradients();
+        buckets.finish_backward();
+      }
+      std::map<const Parameter*, int64_t> owned;
+      for (const auto& shard : shards) {
+        const auto expected = sum_of(*shard.parameter, c.ranks, step, c.microbatches).view(-1).narrow(0, shard.begin, shard.size());
+        EXPECT_TRUE(shard.gradient_slice().equal(expected)) << shard.parameter->name << " step " << step << " rank " << world.rank();
+        owned[shard.parameter] += shard.is_primary ? shard.size() : 0;
+        EXPECT_EQ(shard.value[0].item<float>(), static_cast<float>(shard.parameter->layer + 100 * step));
+        const_cast<at::Tensor&>(shard.value).fill_(static_cast<double>(shard.parameter->layer + 100 * (step + 1)));
+      }
+      for (const auto& p : list.all()) {  // every element has one owner that counts it
+        if (!p->is_trained()) continue;
+        const auto total = at::full({1}, owned[p.get()], at::kLong);
+        group.all_reduce(total);
+        EXPECT_EQ(total.item<int64_t>(), p->elements()) << p->name;
+      }
+      list.drop_gradients();
+      buckets.publish();
     }
+    buckets.complete_values();
+  });
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const int zero : {0, 1, 2, 3})
+    for (const int ranks : {2, 3})
+      for (const int64_t bytes : {int64_t{0}, int64_t{5000}, int64_t{1} << 30})
+        for (const int64_t microbatches : {1, 2}) all.push_back({zero, ranks, bytes, microbatches});
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(All, BucketsUnder, ::testing::ValuesIn(cases()), [](const auto& info) {
+  const auto& c = info.param;
+  return fmt::format("zero{}_{}_ranks_{}_bytes_{}_microbatches", c.zero, c.ranks, c.bytes, c.microbatches);
+});
+
+TEST(Buckets, close_where_layers_do) {
+  comm::run_ranks(2, [&](comm::World& world) {
+    for (const auto& [bytes, expected] : std::vector<std::pair<int64_t, size_t>>{{0, kLayers + 2}, {5000, 4}, {1 << 30, 1}}) {
+      ParameterList list;
+      declare(list, 24);
+      EXPECT_EQ(buckets_of(list, world.everyone(), {.bucket_bytes = bytes}).count(), expected);
+    }
+  });
+}
+
+// One step with two microbatches: what the table in buckets.h says, to the byte.
+TEST(Buckets, send_the_bytes_that_the_formula_says) {
+  for (const int zero : {0, 1, 2, 3}) {
+    comm::run_ranks(4, [&](comm::World& world) {
+      ParameterList list;
+      declare(list, 24);
+      auto buckets = buckets_of(list, world.everyone(), {.bucket_bytes = 0, .zero = zero});
+      const auto before = world.counters().totals();
+      const auto sent = [&] {
+        int64_t bytes = 0;
+        for (const auto& [axis, traffic] : world.counters().totals()) bytes += traffic.sent_bytes;
+        for (const auto& [axis, traffic] : before) bytes -= traffic.sent_bytes;
+        return bytes;
+      };
+      buckets.begin_step();
+      for (int micro = 0; micro < 2; ++micro) {
+        buckets.begin_backward(micro == 1);
+        for (int64_t layer = -1; layer <= kLayers; ++layer) {
+          buckets.before_forward(layer);
+          buckets.after_forward(layer);
+        }
+        for (int64_t layer = kLayers; layer >= 0; --layer) {
+          if (layer < kLayers) buckets.before_backward(layer);
+          backward(list, layer, world.rank(), 0);
+          buckets.after_backward(layer);
+        }
+        backward(list, -1, world.rank(), 0);
+        buckets.finish_backward();
+      }
+      buckets.publish();
+      buckets.complete_values();
+      const auto padded = [](int64_t n) { return (n + 31) / 32 * 32; };
+      // Matrices and vectors lie in different buckets only when weights come and go.
+      int64_t all = 0, blocks = 0, ends = 0, vectors = 0;
+      for (const auto& p : list.all()) {
+        if (!p->is_trained()) continue;
+        const int64_t n = padded(p->elements());
+        if (p->kind == Parameter::Kind::vector) vectors += n;
+        else if (p->kind == Parameter::Kind::matrix) blocks += n;
+        else ends += n;
+      }
+      const auto bucket = [&](int64_t n) { return 4 * padded((n + 3) / 4); };  // a multiple of the ranks
+      const int64_t matrix = padded(24 * 24), vector = padded(24), end = padded(7 * 24);
+      all = zero == 3 ? kLayers * (bucket(matrix) + bucket(vector)) + 2 * bucket(end) : kLayers * bucket(matrix + vector) + 2 * bucket(end);
+      const int64_t weights = kLayers * bucket(matrix);
+      // In units of 4 bytes x (p - 1) / p.
+      const int64_t units = zero == 0   ? 2 * all
+                            : zero == 1 ? all + all
+                            : zero == 2 ? 2 * all + all
+                                        : 2 * all + kLayers * bucket(vector) + 2 * (2 * weights - bucket(matrix) + 2 * bucket(end));
+      EXPECT_EQ(sent(), units * 4 * 3 / 4) << "zero " << zero;
+    });
+  }
+}
+
+TEST(Buckets, gradients_may_travel_in_bf16) {
+  for (const int zero : {0, 1, 2}) {
+    comm::run_ranks(2, [&](comm::World& world) {
+      ParameterList list;
+      declare(list, 24);
+      auto buckets = buckets_of(list, world.everyone(), {.bucket_bytes = 0, .zero = zero, .reduce_in_bf16 = true});
+      const int64_t before = world.counters().totals()["world"].sent_bytes;
+      buckets.begin_step();
+      buckets.begin_backward(true);
+      for (const auto& p : list.all())
+        if (p->is_trained()) p->accumulate(at::full(p->shape, world.rank() == 0 ? 1 + 1.0 / 512 : 2.0));  // rounds to 1 in bf16
+      buckets.finish_backward();
+      for (const auto& shard : buckets.shards()) EXPECT_TRUE(shard.gradient_slice().eq(3).all().item<bool>()) << shard.parameter->name;
+      EXPECT_EQ(world.counters().totals()["world"].sent_bytes - before, (zero == 0 ? 2 : 1) * buckets.elements() * 2 / 2);
+    });
   }
 }
 
 // The wire is made as slow as backward: by turns they would take twice as long as together.
-TEST(GradientBuckets, sums_travel_while_backward_computes) {
+TEST(Buckets, sums_travel_while_backward_computes) {
   constexpr auto kCompute = std::chrono::milliseconds(25);  // of a layer
   const int64_t width = 256, layer_bytes = width * width * 4;
   comm::WorldOptions options;
@@ -87,16 +228,17 @@ TEST(GradientBuckets, sums_travel_while_backward_computes) {
         [&](comm::World& world) {
           ParameterList list;
           declare(list, width);
-          GradientBuckets buckets(list, world.everyone(), bucket_bytes);
+          auto buckets = buckets_of(list, world.everyone(), {.bucket_bytes = bucket_bytes});
+          buckets.begin_backward(true);
           world.everyone().barrier();
           const auto start = Clock::now();
           for (int64_t layer = kLayers; layer >= 0; --layer) {
             std::this_thread::sleep_for(kCompute);
             backward(list, layer, world.rank(), 0);
-            buckets.layer_done(layer);
+            buckets.after_backward(layer);
           }
           backward(list, -1, world.rank(), 0);
-          buckets.finish();
+          buckets.finish_backward();
           if (world.rank() == 0) longest = std::chrono::duration<double>(Clock::now() - start).count();
         },
         options);
@@ -108,14 +250,15 @@ TEST(GradientBuckets, sums_travel_while_backward_computes) {
   EXPECT_LE(overlapped, std::max(compute, wire) + 0.1) << "by turns: " << by_turns;  // the remainder: the last bucket, and the scheduler
 }
 
-TEST(GradientBuckets, a_gradient_that_comes_too_late_is_an_error) {
+TEST(Buckets, a_gradient_that_comes_too_late_is_an_error) {
   comm::run_ranks(2, [&](comm::World& world) {
     ParameterList list;
     declare(list, 8);
-    GradientBuckets buckets(list, world.everyone(), 0);
-    buckets.layer_done(0);
+    auto buckets = buckets_of(list, world.everyone(), {});
+    buckets.begin_backward(true);
+    buckets.after_backward(0);
     backward(list, 4, world.rank(), 0);
-    EXPECT_ANY_THROW(buckets.finish());
+    EXPECT_ANY_THROW(buckets.finish_backward());
   });
 }
 

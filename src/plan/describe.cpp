@@ -23,19 +23,21 @@ std::string milliseconds(double seconds) { return fmt::format("{:.1f} ms", secon
 
 }  // namespace
 
-Plan make_plan(const models::Model& model, const RunShape& run, const MachineProfile& profile, int64_t program_bytes) {
+Plan make_plan(const models::Model& model, const models::Model& part, const RunShape& run, const MachineProfile& profile,
+               int64_t program_bytes) {
   Plan plan;
   plan.parameters = model.parameters().trained_elements();
   plan.active_parameters = model.active_elements();
   plan.tokens_per_step = run.batch * run.seq;
   plan.flops_per_token = model.training_flops_per_token(run.seq);
   plan.peak_flops = profile.peak_gemm(run.precision);
-  plan.memory = predict_memory(model, run, program_bytes);
+  plan.ranks_per_sequence = part.layout().tensor.size;
+  plan.memory = predict_memory(part, run, program_bytes);
   plan.machine_memory_bytes = base::total_memory_bytes();
   if (const int64_t limit = base::memory_limit_bytes(); limit > 0) plan.machine_memory_bytes = std::min(plan.machine_memory_bytes, limit);
   if (run.precision == "fp64") return plan;  // runs in fp64 are for tests: the machine is not measured for them
   try {
-    plan.time = predict_step_time(model, run, profile);
+    plan.time = predict_step_time(part, run, profile);
   } catch (const base::ProfileError& unknown) {
     base::log_info("no prediction of the step time: {}", unknown.what());
   }

@@ -22,11 +22,16 @@ struct Plan {
 
   bool has_time() const { return time.total_s() > 0; }
   double tokens_per_s() const { return static_cast<double>(tokens_per_step) / time.total_s(); }
-  double mfu() const { return peak_flops > 0 ? flops_per_token * tokens_per_s() / peak_flops : 0; }
+  int64_t ranks_per_sequence = 1;  // that share the work of one
+  double mfu() const {
+    return peak_flops > 0 ? flops_per_token * tokens_per_s() / peak_flops / static_cast<double>(ranks_per_sequence) : 0;
+  }
 };
 
-/// `program_bytes`: memory of the program before the model is built. The model need not be allocated.
-Plan make_plan(const models::Model& model, const RunShape& run, const MachineProfile& profile, int64_t program_bytes);
+/// `model`: the whole one; `part`: what one rank holds of it. `program_bytes`: memory of the program before the model is built.
+/// Neither need be allocated.
+Plan make_plan(const models::Model& model, const models::Model& part, const RunShape& run, const MachineProfile& profile,
+               int64_t program_bytes);
 
 /// A table of a screen's height.
 std::string describe(const Plan& plan, const models::Model& model, const RunShape& run, const MachineProfile& profile);

@@ -13,22 +13,52 @@ namespace {
 
 using layers::Workload;
 
+using Kind = layers::Parameter::Kind;
+
+// Under ZeRO a stage's tensors are this rank's share of them, rounded up.
+int64_t share(const RunShape& run, int64_t stage, int64_t count) {
+  return run.zero >= stage && run.data_ranks > 1 ? (count + run.data_ranks - 1) / run.data_ranks : count;
+}
+
+bool comes_and_goes(const layers::Parameter& p) { return p.kind == Kind::matrix || p.kind == Kind::embedding || p.kind == Kind::head; }
+
 void add_state(const models::Model& model, const RunShape& run, StepMemory& memory) {
   const int64_t narrow = run.element_bytes(), wide = std::max<int64_t>(4, narrow);
   for (const auto& p : model.parameters().all()) {
-    const int64_t count = p->elements(), own = p->keeps_fp32 ? wide : narrow;
-    memory.weights_bytes += count * own;
+    const int64_t count = p->local_elements(), own = p->keeps_fp32 ? wide : narrow;
     if (!p->is_trained()) {
+      memory.weights_bytes += count * own;
       memory.optimizer_bytes += 2 * count * own;  // moments of a balancing bias
       continue;
     }
-    memory.gradients_bytes += count * wide;
-    if (own < wide) memory.optimizer_bytes += count * wide;  // the master
-    memory.optimizer_bytes += count * wide * (optim::takes_muon(*p, run.optimizer) ? 1 : 2);
+    const int64_t updated = share(run, 1, count);
+    memory.weights_bytes += (comes_and_goes(*p) ? share(run, 3, count) : count) * own;
+    memory.gradients_bytes += share(run, 2, count) * wide;
+    if (own < wide) memory.optimizer_bytes += updated * wide;  // the master
+    memory.optimizer_bytes += updated * wide * (optim::takes_muon(*p, run.optimizer) ? 1 : 2);
     // Small tensors get their gradient from autograd, which holds it until the microbatch ends.
-    using Kind = layers::Parameter::Kind;
     if (p->kind == Kind::vector || p->kind == Kind::convolution) memory.gradients_bytes += count * wide;
   }
+}
+
+// What ZeRO 2 and 3 bring together for a while: of the blocks two at a time, the ends of the model once each (parallel/buckets.h).
+int64_t gathered_bytes(const models::Model& model, const RunShape& run) {
+  if (run.data_ranks == 1 || run.zero < 2) return 0;
+  const int64_t narrow = run.element_bytes(), wide = std::max<int64_t>(4, narrow);
+  std::vector<int64_t> weights(static_cast<size_t>(model.config().layers), 0), gradients = weights;
+  int64_t ends = 0;
+  for (const auto& p : model.parameters().all()) {
+    if (!p->is_trained()) continue;
+    if (p->kind == Kind::embedding || p->kind == Kind::head) {
+      ends += p->local_elements() * (wide + (run.zero == 3 ? narrow : 0));
+    } else if (p->layer >= 0 && p->layer < model.config().layers) {
+      gradients[static_cast<size_t>(p->layer)] += p->local_elements() * wide;
+      if (run.zero == 3 && comes_and_goes(*p)) weights[static_cast<size_t>(p->layer)] += p->local_elements() * narrow;
+    }
+  }
+  const int64_t bucket = run.zero == 2 ? std::max(run.bucket_bytes, *std::max_element(gradients.begin(), gradients.end()))
+                                       : *std::max_element(gradients.begin(), gradients.end());
+  return ends + 2 * bucket + 2 * *std::max_element(weights.begin(), weights.end());
 }
 
 // Muon takes a direction and a result for all its matrices at once, and each thread works on one of them.
@@ -38,7 +68,7 @@ int64_t update_bytes(const models::Model& model, const RunShape& run) {
   for (const auto& p : model.parameters().all()) {
     if (!p->is_trained() || !optim::takes_muon(*p, run.optimizer)) continue;
     const int64_t rows = p->shape[p->shape.size() - 2], cols = p->shape.back(), small = std::min(rows, cols);
-    all += 2 * p->elements() * wide;
+    all += 2 * share(run, 1, p->local_elements()) * wide;
     largest = std::max(largest, (3 * rows * cols + 5 * small * small) * wide);
   }
   return all + run.threads * largest;
@@ -104,7 +134,7 @@ StepMemory predict_memory(const models::Model& model, const RunShape& run, int64
   StepMemory memory;
   memory.program_bytes = program_bytes;
   add_state(model, run, memory);
-  memory.forward_backward_bytes = training_bytes(model, run);
+  memory.forward_backward_bytes = training_bytes(model, run) + gathered_bytes(model, run);
   memory.update_bytes = update_bytes(model, run);
   memory.validation_bytes = validation_bytes(model, run);
   return memory;

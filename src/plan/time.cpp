@@ -88,18 +88,19 @@ void add_block(const Workload& work, models::Recompute recompute, const Rates& r
 
 double optimizer_s(const models::Model& model, const RunShape& run, const Rates& rates) {
   double seconds = 0;
+  const double share = run.zero > 0 ? 1.0 / static_cast<double>(run.data_ranks) : 1;
   for (const auto& p : model.parameters().all()) {
     if (!p->is_trained()) continue;
     if (optim::takes_muon(*p, run.optimizer)) {
       const int64_t rows = p->shape[p->shape.size() - 2], cols = p->shape.back(), matrices = p->elements() / (rows * cols);
       // Measured with five iterations.
-      const double share = static_cast<double>(run.optimizer.newton_schulz_steps) / 5;
-      seconds += static_cast<double>(matrices) * share * rates.kernel_s("muon", rows, cols, false).value_or(0);
+      const double iterations = static_cast<double>(run.optimizer.newton_schulz_steps) / 5;
+      seconds += static_cast<double>(matrices) * iterations * rates.kernel_s("muon", rows, cols, false).value_or(0);
     } else {
       seconds += rates.kernel_s("adamw", p->elements(), 1, false).value_or(rates.move_s(28 * static_cast<double>(p->elements())));
     }
   }
-  return seconds;
+  return seconds * share;
 }
 
 }  // namespace

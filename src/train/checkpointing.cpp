@@ -11,42 +11,38 @@ namespace {
 
 using base::CheckpointError;
 
-// Every tensor of a run by its global name.
-std::map<std::string, at::Tensor> tensors_of(RunState state) {
-  auto all = state.optimizer.state();
-  for (const auto& p : state.model.parameters().all()) all[p->name] = state.optimizer.master_of(*p);
-  return all;
-}
+// A tensor that is wanted: of these the named ones, in this shape.
+using Shapes = std::map<std::string, tensor::Shape>;
 
-// Reads `names` into fresh host tensors after checking all of them; nothing is overwritten when one does not fit.
-std::map<std::string, at::Tensor> read_all(const checkpoint::Reader& reader, const std::map<std::string, at::Tensor>& wanted) {
+void check_fits(const checkpoint::Reader& reader, const Shapes& wanted) {
   std::vector<std::string> problems;
-  for (const auto& [name, tensor] : wanted) {
+  for (const auto& [name, shape] : wanted) {
     if (!reader.contains(name)) {
       problems.push_back(name + " is missing");
       continue;
     }
     const auto& stored = reader.tensor(name);
-    if (stored.shape != tensor.sizes().vec())
-      problems.push_back(
-          fmt::format("{} has shape {} there and {} here", name, tensor::to_string(stored.shape), tensor::to_string(tensor.sizes().vec())));
+    if (stored.shape != shape)
+      problems.push_back(fmt::format("{} has shape {} there and {} here", name, tensor::to_string(stored.shape), tensor::to_string(shape)));
   }
-  if (!problems.empty()) {
-    const size_t shown = std::min<size_t>(10, problems.size());
-    throw CheckpointError(
-        "{} does not fit this configuration ({} problems):\n  {}{}\nUse the config it was made with (its config.toml) or another "
-        "--run-dir.",
-        reader.path().string(), problems.size(), fmt::join(problems.begin(), problems.begin() + static_cast<int64_t>(shown), "\n  "),
-        shown < problems.size() ? "\n  …" : "");
-  }
-  std::map<std::string, at::Tensor> read;
-  for (const auto& [name, tensor] : wanted) {
-    const auto& stored = reader.tensor(name);
-    auto host = at::empty(stored.shape, layers::to_torch(stored.dtype));
-    reader.read(name, tensor::whole(stored.shape), static_cast<std::byte*>(host.data_ptr()));
-    read[name] = host;
-  }
-  return read;
+  if (problems.empty()) return;
+  const size_t shown = std::min<size_t>(10, problems.size());
+  throw CheckpointError(
+      "{} does not fit this configuration ({} problems):\n  {}{}\nUse the config it was made with (its config.toml) or another "
+      "--run-dir.",
+      reader.path().string(), problems.size(), fmt::join(problems.begin(), problems.begin() + static_cast<int64_t>(shown), "\n  "),
+      shown < problems.size() ? "\n  …" : "");
+}
+
+at::Tensor read_box(const checkpoint::Reader& reader, const std::string& name, const tensor::Box& box) {
+  auto host = at::empty(box.extent, layers::to_torch(reader.tensor(name).dtype));
+  reader.read(name, box, static_cast<std::byte*>(host.data_ptr()));
+  return host;
+}
+
+void check_finite(const std::string& name, const at::Tensor& flat, int64_t step) {
+  if (!std::isfinite(flat.sum(at::kDouble).item<double>()) && !at::isfinite(flat).all().item<bool>())
+    throw base::NumericError("{} has NaN or Inf; the checkpoint of step {} is not written and the last good one stays", name, step);
 }
 
 }  // namespace
@@ -62,47 +58,61 @@ Progress Progress::from_json(const std::string& text, const std::string& origin)
   }
 }
 
-checkpoint::SaveReport save_run(const std::filesystem::path& folder, RunState state, const Progress& progress,
+checkpoint::SaveReport save_run(const std::filesystem::path& folder, const optim::Optimizer& optimizer, const Progress& progress,
                                 const std::string& config_toml, const std::string& data_state, const checkpoint::SaveOptions& options) {
   const at::NoGradGuard no_grad;
   std::vector<checkpoint::SaveItem> items;
   std::vector<at::Tensor> hold;  // host copies live until the save is done
-  for (const auto& [name, tensor] : tensors_of(state)) {
-    if (!std::isfinite(tensor.sum(at::kDouble).item<double>()) && !at::isfinite(tensor).all().item<bool>())
-      throw base::NumericError("{} has NaN or Inf; the checkpoint of step {} is not written and the last good one stays", name,
-                               progress.step);
-    hold.push_back(tensor.detach().to(at::kCPU).contiguous());
-    items.push_back(
-        checkpoint::whole_item({name, layers::from_torch(hold.back().scalar_type()), hold.back().sizes().vec()}, hold.back().data_ptr()));
-  }
+  const auto collect = [&] {
+    for (const auto& slice : optimizer.state()) {
+      if (!slice.is_primary) continue;
+      check_finite(slice.name, slice.flat, progress.step);
+      for (const auto& region : slice.regions) {
+        hold.push_back(parallel::view_of(region, slice.flat).to(at::kCPU).contiguous());
+        items.push_back({{slice.name, layers::from_torch(slice.flat.scalar_type()), slice.shape},
+                         region.box,
+                         static_cast<const std::byte*>(hold.back().data_ptr())});
+      }
+    }
+  };
+  const auto& team = options.team ? *options.team : checkpoint::alone();
+  checkpoint::for_all(team, collect);
   return checkpoint::save(folder, progress.step, items,
                           {{"progress", progress.to_json()},
                            {"config.toml", config_toml},
                            {"data", data_state},
-                           {"optimizer", nlohmann::json{{"steps", state.optimizer.steps_done()}}.dump()}},
+                           {"optimizer", nlohmann::json{{"steps", optimizer.steps_done()}}.dump()}},
                           options);
 }
 
-Progress load_run(const checkpoint::Reader& reader, RunState state) {
+Progress load_run(const checkpoint::Reader& reader, optim::Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
   const auto progress = Progress::from_json(reader.extra("progress"), reader.path().string());
-  const auto optimizer = nlohmann::json::parse(reader.extra("optimizer"), nullptr, false);
-  if (!optimizer.is_object() || !optimizer.contains("steps") || !optimizer["steps"].is_number_integer())
+  const auto record = nlohmann::json::parse(reader.extra("optimizer"), nullptr, false);
+  if (!record.is_object() || !record.contains("steps") || !record["steps"].is_number_integer())
     throw CheckpointError("{}: the record 'optimizer' is not that of a training run", reader.path().string());
-  auto tensors = tensors_of(state);
-  auto read = read_all(reader, tensors);
-  for (auto& [name, tensor] : tensors) tensor.copy_(read.at(name));
-  state.optimizer.set_steps_done(optimizer["steps"].get<int64_t>());
-  state.optimizer.publish_masters();
+  const auto slices = optimizer.state();
+  Shapes wanted;
+  for (const auto& slice : slices) wanted[slice.name] = slice.shape;
+  check_fits(reader, wanted);
+  std::vector<std::pair<at::Tensor, at::Tensor>> read;  // where to, what
+  for (const auto& slice : slices)
+    for (const auto& region : slice.regions)
+      read.emplace_back(parallel::view_of(region, slice.flat), read_box(reader, slice.name, region.box));
+  for (const auto& [to, what] : read) to.copy_(what);
+  optimizer.set_steps_done(record["steps"].get<int64_t>());
+  optimizer.publish_masters();
   return progress;
 }
 
 void load_weights(const checkpoint::Reader& reader, models::Model& model) {
   const at::NoGradGuard no_grad;
-  std::map<std::string, at::Tensor> wanted;
-  for (const auto& p : model.parameters().all()) wanted[p->name] = p->value;
-  auto read = read_all(reader, wanted);
-  for (auto& [name, tensor] : wanted) tensor.copy_(read.at(name));
+  Shapes wanted;
+  for (const auto& p : model.parameters().all()) wanted[p->name] = p->shape;
+  check_fits(reader, wanted);
+  std::vector<at::Tensor> read;
+  for (const auto& p : model.parameters().all()) read.push_back(read_box(reader, p->name, tensor::whole(p->shape)));
+  for (size_t i = 0; i < read.size(); ++i) model.parameters().all()[i]->value.copy_(read[i]);
 }
 
 std::string config_of(const checkpoint::Reader& reader) { return reader.extra("config.toml"); }

@@ -7,7 +7,9 @@
 #include <string>
 
 #include "checkpoint/reader.h"
+#include "checkpoint/team.h"
 #include "checkpoint/writer.h"
+#include "comm/group.h"
 #include "models/model.h"
 #include "optim/optimizer.h"
 
@@ -21,19 +23,28 @@ struct Progress {
   static Progress from_json(const std::string& text, const std::string& origin);  // throws CheckpointError
 };
 
-struct RunState {
-  models::Model& model;
-  optim::Optimizer& optimizer;
+/// The ranks of a group as the checkpoint engine sees them.
+class RankTeam : public checkpoint::Team {
+ public:
+  RankTeam(comm::Group& group, at::Device device) : group_(group), device_(device) {}
+  int rank() const override { return group_.rank(); }
+  int size() const override { return group_.size(); }
+  std::vector<std::string> gather(const std::string& own) const override { return comm::gather_texts(group_, own, 0, device_); }
+  std::string broadcast(const std::string& text) const override { return comm::broadcast_text(group_, text, 0, device_); }
+
+ private:
+  comm::Group& group_;
+  at::Device device_;
 };
 
-/// Saves a checkpoint of step progress.step under `folder`. Throws CheckpointError or, when a weight is NaN or Inf, NumericError
-/// naming it: such a state is never written.
-checkpoint::SaveReport save_run(const std::filesystem::path& folder, RunState state, const Progress& progress,
+/// Saves a checkpoint of step progress.step under `folder`; with options.team each rank writes the slices that it owns. Throws
+/// CheckpointError, also when a weight is NaN or Inf, naming it: such a state is never written.
+checkpoint::SaveReport save_run(const std::filesystem::path& folder, const optim::Optimizer& optimizer, const Progress& progress,
                                 const std::string& config_toml, const std::string& data_state, const checkpoint::SaveOptions& options);
 
-/// Restores weights and moments; everything is read and checked before the first value is overwritten. Throws CheckpointError
-/// when the checkpoint is damaged, or does not have this model's tensors.
-Progress load_run(const checkpoint::Reader& reader, RunState state);
+/// Restores this rank's slices of weights and moments, whatever ranks wrote them; everything is read and checked before the first
+/// value is overwritten. Throws CheckpointError when the checkpoint is damaged, or does not have this model's tensors.
+Progress load_run(const checkpoint::Reader& reader, optim::Optimizer& optimizer);
 
 /// Fills the weights alone (for generation and export) from their full-precision values.
 void load_weights(const checkpoint::Reader& reader, models::Model& model);

@@ -17,6 +17,16 @@ int64_t count_targets(const data::Batch& batch) {
   return std::count_if(batch.targets.begin(), batch.targets.end(), [](int32_t id) { return id >= 0; });
 }
 
+// A sequence without targets.
+data::Batch idle_batch(int64_t tokens) {
+  const auto n = static_cast<size_t>(tokens);
+  return {.batch = 1,
+          .seq = tokens,
+          .inputs = std::vector<int32_t>(n, 0),
+          .targets = std::vector<int32_t>(n, -100),
+          .document_starts = std::vector<int32_t>(n, 0)};
+}
+
 // Remembers the first layer whose output is not finite.
 class FiniteWatch : public models::Observer {
  public:
@@ -27,14 +37,17 @@ class FiniteWatch : public models::Observer {
   }
 };
 
-// Hands what backward has finished to the buckets.
-class BucketFeeder : public models::BackwardListener {
+// Tells the buckets how far a pass has come.
+class BucketHooks : public models::LayerHooks {
  public:
-  explicit BucketFeeder(parallel::GradientBuckets& buckets) : buckets_(buckets) {}
-  void on_layer_done(int64_t layer) override { buckets_.layer_done(layer); }
+  explicit BucketHooks(parallel::Buckets& buckets) : buckets_(buckets) {}
+  void before_forward(int64_t layer) override { buckets_.before_forward(layer); }
+  void after_forward(int64_t layer) override { buckets_.after_forward(layer); }
+  void before_backward(int64_t layer) override { buckets_.before_backward(layer); }
+  void after_backward(int64_t layer) override { buckets_.after_backward(layer); }
 
  private:
-  parallel::GradientBuckets& buckets_;
+  parallel::Buckets& buckets_;
 };
 
 }  // namespace
@@ -46,13 +59,15 @@ void ExpertCounter::on_routing(int64_t layer, const layers::Routing& routing) {
 }
 
 TrainingStep::TrainingStep(models::Model& model, optim::Optimizer& optimizer, models::Recompute recompute, int64_t microbatch,
-                           comm::Group* data, int64_t bucket_bytes)
-    : model_(model), optimizer_(optimizer), recompute_(recompute), microbatch_(microbatch), counter_(model.config().layers), data_(data) {
-  if (!is_alone()) {
-    buckets_ = std::make_unique<parallel::GradientBuckets>(model_.parameters(), *data_, bucket_bytes);
-    return;
-  }
-  model_.parameters().allocate_gradients();  // now, so that they do not lie scattered between the activations of the first step
+                           const Replicas& replicas)
+    : model_(model),
+      optimizer_(optimizer),
+      recompute_(recompute),
+      microbatch_(microbatch),
+      counter_(model.config().layers),
+      replicas_(replicas) {
+  if (replicas_.buckets) hooks_ = std::make_unique<BucketHooks>(*replicas_.buckets);
+  else model_.parameters().allocate_gradients();  // now, so that they do not lie scattered between the activations of the first step
 }
 
 TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch) const {
@@ -66,11 +81,12 @@ TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch) const {
           has_documents ? tensor(batch.document_starts, at::kInt) : at::Tensor()};
 }
 
-models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Observer* observer) const {
+models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Observer* observer) {
   models::ForwardContext context;
   context.sequences = std::make_shared<layers::Sequences>(t.ids.size(0), t.ids.size(1), t.document_start, 0, model_.device());
   context.recompute = recompute_;
   context.observer = observer;
+  context.hooks = hooks_.get();
   return context;
 }
 
@@ -88,7 +104,7 @@ void TrainingStep::sum(std::initializer_list<double*> values) {
   int64_t at = 0;
   for (const double* value : values) all[at++] = *value;
   all = all.to(model_.device());
-  data_->all_reduce(all);
+  replicas_.data->all_reduce(all);
   at = 0;
   for (double* value : values) *value = all[at++].item<double>();
 }
@@ -96,7 +112,7 @@ void TrainingStep::sum(std::initializer_list<double*> values) {
 int64_t TrainingStep::sum(int64_t value) {
   if (is_alone()) return value;
   const auto all = at::full({1}, value, at::TensorOptions().dtype(at::kLong).device(model_.device()));
-  data_->all_reduce(all);
+  replicas_.data->all_reduce(all);
   return all.item<int64_t>();
 }
 
@@ -106,20 +122,20 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr) {
   const Tensors all = on_device(batch);
   // Every target of the global batch weighs the same, however documents and padding fall into microbatches and ranks.
   const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, sum(count_targets(batch))));
-  std::optional<BucketFeeder> feeder;
-  if (buckets_) feeder.emplace(*buckets_);
+  auto* buckets = replicas_.buckets;
+  if (buckets) buckets->begin_step();
   const int64_t rows = microbatch_ > 0 ? microbatch_ : batch.batch;
   int64_t begun = 0;
   for_each_microbatch(all, [&](const Tensors& part) {
     auto context = context_for(part, &counter_);
     begun += rows;
-    if (feeder && begun >= batch.batch) context.backward = &*feeder;  // the last one completes the gradients
+    if (buckets) buckets->begin_backward(/*is_last=*/begun >= batch.batch);  // the head's gradient is made in the forward pass
     const auto loss = model_.loss(part.ids, part.targets, scale, context);
     torch::autograd::backward({loss}, {at::ones_like(loss)});
     model_.parameters().collect_gradients();
+    if (buckets) buckets->finish_backward();
     result.loss += loss.item<double>();
   });
-  if (buckets_) buckets_->finish();
   sum({&result.loss});
   sum_expert_counts();
 
@@ -141,17 +157,18 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr) {
 }
 
 void TrainingStep::sum_expert_counts() {
-  if (is_alone()) return;
+  if (!replicas_.tokens || replicas_.tokens->size() == 1) return;
   for (const auto& count : counter_.counts()) {
     if (!count.defined()) continue;
     const auto there = count.to(model_.device());
-    data_->all_reduce(there);
+    replicas_.tokens->all_reduce(there);
     count.copy_(there);
   }
 }
 
 void TrainingStep::update(double lr, double norm) {
   optimizer_.step(lr, norm);
+  if (replicas_.buckets) replicas_.buckets->publish();  // on their way while what follows goes on
   for (int64_t layer = 0; layer < model_.config().layers; ++layer) {
     const auto& count = counter_.counts()[static_cast<size_t>(layer)];
     auto* bias = model_.balancing_bias(layer);
@@ -163,8 +180,9 @@ double TrainingStep::evaluate(const data::Batch& batch, int64_t& targets) {
   const at::NoGradGuard no_grad;
   targets = sum(count_targets(batch));
   double loss = 0;
-  if (batch.batch > 0) {
-    const Tensors all = on_device(batch);
+  // A rank without sequences passes its share of the weights on to the others.
+  if (batch.batch > 0 || replicas_.buckets) {
+    const Tensors all = on_device(batch.batch > 0 ? batch : idle_batch(model_.layout().tensor.size));
     auto context = context_for(all, nullptr);
     loss = model_.loss(all.ids, all.targets, 1.0 / static_cast<double>(std::max<int64_t>(1, targets)), context).item<double>();
   }
@@ -172,18 +190,30 @@ double TrainingStep::evaluate(const data::Batch& batch, int64_t& targets) {
   return loss;
 }
 
+void TrainingStep::publish_weights() {
+  if (!replicas_.buckets) return;
+  replicas_.buckets->publish();
+  replicas_.buckets->complete_values();
+}
+
+// All ranks pass through the same messages, whoever finds what.
 std::string TrainingStep::first_nonfinite_activation(const Tensors& tensors) {
   const at::NoGradGuard no_grad;
-  for (const auto& p : model_.parameters().all()) {
-    if (!at::isfinite(p->value).all().item<bool>()) return "the weight " + p->name;
-  }
+  std::string found = optimizer_.first_nonfinite_weight();
+  if (!found.empty()) found = "the weight " + found;
   FiniteWatch watch;
   for_each_microbatch(tensors, [&](const Tensors& part) {
-    if (!watch.first.empty()) return;
     auto context = context_for(part, &watch);
-    model_.forward(part.ids, context);
+    model_.loss(part.ids, part.targets, 1, context);
   });
-  return watch.first.empty() ? "the loss" : watch.first;
+  if (found.empty()) found = watch.first;
+  if (!is_alone()) {
+    // What the first rank found that found something.
+    const auto all = comm::gather_texts(*replicas_.data, found, 0, model_.device());
+    const auto first = std::find_if(all.begin(), all.end(), [](const auto& text) { return !text.empty(); });
+    found = comm::broadcast_text(*replicas_.data, first == all.end() ? "" : *first, 0, model_.device());
+  }
+  return found.empty() ? "the loss" : found;
 }
 
 }  // namespace ingot::train

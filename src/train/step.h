@@ -14,7 +14,7 @@
 #include "data/loader.h"
 #include "models/model.h"
 #include "optim/optimizer.h"
-#include "parallel/gradient_buckets.h"
+#include "parallel/buckets.h"
 
 namespace ingot::train {
 
@@ -39,12 +39,18 @@ class ExpertCounter : public models::Observer {
   std::vector<at::Tensor> counts_;
 };
 
+/// The ranks that train together on one batch; nothing = this one alone.
+struct Replicas {
+  comm::Group* data = nullptr;           // each of them on its own sequences
+  comm::Group* tokens = nullptr;         // over which the tokens of a router are spread: data and more
+  parallel::Buckets* buckets = nullptr;  // of the model's parameters
+};
+
 class TrainingStep {
  public:
-  /// Model, optimizer and group must outlive it. `microbatch` sequences at a time; 0 = all. `data`: the ranks that train
-  /// together on one batch, each on its own sequences; null = this one alone.
+  /// Model, optimizer and replicas must outlive it. `microbatch` sequences at a time; 0 = all.
   TrainingStep(models::Model& model, optim::Optimizer& optimizer, models::Recompute recompute, int64_t microbatch,
-               comm::Group* data = nullptr, int64_t bucket_bytes = 0);
+               const Replicas& replicas = {});
 
   /// Forward and backward over all microbatches, then one update with the learning rate `lr`. When the loss or a gradient is
   /// not finite, nothing is updated and the result says which tensor was the first. `batch`: this rank's sequences; the
@@ -55,17 +61,20 @@ class TrainingStep {
   /// may have no sequences.
   double evaluate(const data::Batch& batch, int64_t& targets);
 
+  /// The optimizer's weights were written by someone else (a restored checkpoint): brings them to all replicas.
+  void publish_weights();
+
  private:
   struct Tensors {
     at::Tensor ids, targets, document_start;  // [rows, seq]
   };
   Tensors on_device(const data::Batch& batch) const;
   void for_each_microbatch(const Tensors& all, const std::function<void(const Tensors&)>& visit) const;
-  models::ForwardContext context_for(const Tensors& tensors, models::Observer* observer) const;
+  models::ForwardContext context_for(const Tensors& tensors, models::Observer* observer);
   void sum_expert_counts();
   void update(double lr, double norm);
   std::string first_nonfinite_activation(const Tensors& tensors);
-  bool is_alone() const { return data_ == nullptr || data_->size() == 1; }
+  bool is_alone() const { return replicas_.data == nullptr || replicas_.data->size() == 1; }
   /// Sums over the ranks, in place.
   void sum(std::initializer_list<double*> values);
   int64_t sum(int64_t value);
@@ -75,8 +84,8 @@ class TrainingStep {
   models::Recompute recompute_;
   int64_t microbatch_;
   ExpertCounter counter_;
-  comm::Group* data_;
-  std::unique_ptr<parallel::GradientBuckets> buckets_;  // null when alone
+  Replicas replicas_;
+  std::unique_ptr<models::LayerHooks> hooks_;  // that drive the buckets; null without
 };
 
 }  // namespace ingot::train

@@ -105,10 +105,10 @@ class Checkpointing : public ::testing::Test {
 TEST_F(Checkpointing, brings_weights_moments_and_place_back_bit_for_bit) {
   SmallRun run;
   for (int i = 0; i < 3; ++i) run.step().run(batch_of(2, 8), 1e-2);
-  const auto path = save_run(folder_, {*run.model, *run.optimizer}, {.step = 3, .tokens = 48}, "x = 1", "{}", {}).path;
+  const auto path = save_run(folder_, *run.optimizer, {.step = 3, .tokens = 48}, "x = 1", "{}", {}).path;
   SmallRun other;
   const checkpoint::Reader reader(path);
-  const auto progress = load_run(reader, {*other.model, *other.optimizer});
+  const auto progress = load_run(reader, *other.optimizer);
   EXPECT_EQ(progress.step, 3);
   EXPECT_EQ(progress.tokens, 48);
   EXPECT_EQ(config_of(reader), "x = 1");
@@ -121,7 +121,7 @@ TEST_F(Checkpointing, never_writes_a_weight_that_is_not_finite) {
   SmallRun run;
   run.value("model.norm.weight").detach()[2] = std::numeric_limits<float>::infinity();
   try {
-    save_run(folder_, {*run.model, *run.optimizer}, {}, "", "{}", {});
+    save_run(folder_, *run.optimizer, {}, "", "{}", {});
     ADD_FAILURE() << "it was written";
   } catch (const base::NumericError& error) {
     EXPECT_THAT(error.what(), HasSubstr("model.norm.weight"));
@@ -131,10 +131,10 @@ TEST_F(Checkpointing, never_writes_a_weight_that_is_not_finite) {
 
 TEST_F(Checkpointing, a_model_that_does_not_fit_is_left_as_it_was) {
   SmallRun run, wider(24);
-  const auto path = save_run(folder_, {*run.model, *run.optimizer}, {.step = 1}, "", "{}", {}).path;
+  const auto path = save_run(folder_, *run.optimizer, {.step = 1}, "", "{}", {}).path;
   const auto before = wider.copy();
   try {
-    load_run(checkpoint::Reader(path), {*wider.model, *wider.optimizer});
+    load_run(checkpoint::Reader(path), *wider.optimizer);
     ADD_FAILURE() << "it was taken";
   } catch (const base::CheckpointError& error) {
     EXPECT_THAT(error.what(), HasSubstr("has shape"));

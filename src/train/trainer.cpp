@@ -15,8 +15,6 @@
 #include "checkpoint/folder.h"
 #include "data/export_tokenizer.h"
 #include "layers/cost.h"
-#include "layers/device.h"
-#include "layers/dtype.h"
 #include "optim/schedule.h"
 #include "train/metrics/step_line.h"
 
@@ -24,9 +22,21 @@ namespace ingot::train {
 namespace {
 
 namespace fs = std::filesystem;
+using mesh::Axis;
 using Clock = std::chrono::steady_clock;
 
 double milliseconds_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+
+TrainingSetup setup_of(const RunConfig& config) {
+  return {.model = config.model,
+          .optimizer = config.optimizer,
+          .parallel = config.parallel,
+          .precision = config.train.precision,
+          .device = config.train.device,
+          .recompute = models::recompute_from_name(config.train.recompute),
+          .microbatch = config.train.microbatch_size,
+          .seed = static_cast<uint64_t>(config.train.seed)};
+}
 
 }  // namespace
 
@@ -36,12 +46,8 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
   phases_ = lay_out_phases(config_);
   check_parallel();
   config_toml_ = settings_of(config_).dump_toml();
-  model_ = models::create_model(config_.model);
-  model_->allocate(layers::compute_dtype(config_.train.precision), layers::device_named(config_.train.device));
-  model_->initialise(static_cast<uint64_t>(config_.train.seed));
-  optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), config_.optimizer);
-  step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, models::recompute_from_name(config_.train.recompute),
-                                         config_.train.microbatch_size, &data_group(), bucket_bytes());
+  whole_ = models::create_model(config_.model);
+  parallel_ = std::make_unique<ParallelModel>(setup_of(config_), groups_);
   if (!config_.data.tokenizer.empty()) {
     tokenizer_ = data::load_tokenizer(config_.data.tokenizer);
     if (tokenizer_->vocab_size() > config_.model.vocab_size)
@@ -56,8 +62,12 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
 }
 
 void Trainer::check_parallel() const {
-  const int64_t ranks = groups_.mesh().size(mesh::Axis::data), micro = config_.train.microbatch_size;
+  const int64_t ranks = groups_.mesh().size(Axis::data), micro = config_.train.microbatch_size;
+  const int64_t tensor = groups_.mesh().size(Axis::tensor);
   for (const auto& phase : phases_) {
+    if (config_.parallel.sharded_norms && phase.data.seq_len % tensor != 0)
+      throw base::ConfigError("parallel.tensor = {} does not divide the {} tokens of a sequence; parallel.sharded_norms = false would work",
+                              tensor, phase.data.seq_len);
     if (phase.batch_size % ranks != 0)
       throw base::ConfigError("{} sequences per step (train.batch_size) do not divide by {} data ranks; {} would work", phase.batch_size,
                               ranks, (phase.batch_size / ranks + 1) * ranks);
@@ -67,18 +77,8 @@ void Trainer::check_parallel() const {
   }
 }
 
-int64_t Trainer::bucket_bytes() {
-  if (data_group().size() == 1) return 0;
-  if (config_.parallel.bucket_mib > 0) return static_cast<int64_t>(config_.parallel.bucket_mib * (1 << 20));
-  const int64_t knee = parallel::measure_bandwidth_knee(data_group(), model_->device());
-  if (is_main())
-    base::log_info("gradients are reduced {} at a time, with which this group comes near its best bandwidth (parallel.bucket_mib)",
-                   base::format_bytes(knee));
-  return knee;
-}
-
 std::pair<int64_t, int64_t> Trainer::own_share(int64_t first, int64_t count) const {
-  const int64_t ranks = groups_.mesh().size(mesh::Axis::data), position = groups_.mesh().position(mesh::Axis::data);
+  const int64_t ranks = groups_.mesh().size(Axis::data), position = groups_.mesh().position(Axis::data);
   const int64_t begin = count * position / ranks, end = count * (position + 1) / ranks;
   return {first + begin, end - begin};
 }
@@ -88,7 +88,7 @@ bool Trainer::must_stop(const resilience::StopSignal& stop) { return largest_ove
 int64_t Trainer::largest_over_ranks(int64_t value) {
   auto& all = groups_.world().everyone();
   if (all.size() == 1) return value;
-  const auto tensor = at::full({1}, value, at::TensorOptions().dtype(at::kLong).device(model_->device()));
+  const auto tensor = at::full({1}, value, at::TensorOptions().dtype(at::kLong).device(model().device()));
   all.all_reduce(tensor, comm::Reduction::max);
   return tensor.item<int64_t>();
 }
@@ -105,11 +105,14 @@ void Trainer::restore() {
   if (is_main()) {
     if (const auto source = checkpoint_to_resume()) found = source->string();
   }
-  found = comm::broadcast_text(groups_.world().everyone(), found, 0, model_->device());
+  found = comm::broadcast_text(groups_.world().everyone(), found, 0, model().device());
   if (found.empty()) return;
-  const checkpoint::Reader reader(found, {.verify = config_.checkpoint.verify});
-  progress_ = load_run(reader, {*model_, *optimizer_});
-  resumed_data_ = reader.extra("data");
+  checkpoint::for_all(team(), [&] {
+    const checkpoint::Reader reader(found, {.verify = config_.checkpoint.verify});
+    progress_ = load_run(reader, parallel_->optimizer());
+    resumed_data_ = reader.extra("data");
+  });
+  parallel_->step().publish_weights();
   last_saved_step_ = progress_.step;
   if (is_main()) base::log_info("resumed from {} (step {})", found, progress_.step);
 }
@@ -156,7 +159,7 @@ void Trainer::enter_phase(const Phase& phase) {
   check_resumed_data(phase);
   resumed_data_.clear();
   prefetcher_ = std::make_unique<data::Prefetcher>(*loader_, config_.data.prefetch, phase.batch_size);
-  if (phase.rope_base != config_.model.rope_base || phase_ != nullptr) model_->set_rope_base(phase.rope_base);
+  if (phase.rope_base != config_.model.rope_base || phase_ != nullptr) model().set_rope_base(phase.rope_base);
   if (phases_.size() > 1 && is_main())
     base::log_info("phase '{}': steps {} to {}, context {}, {} sequences per step, RoPE base {}, peak learning rate {}", phase.name,
                    phase.first_step + 1, phase.end_step(), phase.data.seq_len, phase.batch_size, phase.rope_base, phase.peak_lr);
@@ -174,8 +177,8 @@ void Trainer::prepare_run_dir() {
     data::export_tokenizer(*tokenizer_, options_.run_dir / "tokenizer");
   }
   base::log_info("{} parameters ({} active per token without embeddings), {}, {} on {}",
-                 base::format_count(static_cast<double>(model_->parameters().trained_elements())),
-                 base::format_count(static_cast<double>(model_->active_elements())), config_.train.precision, config_.model.family,
+                 base::format_count(static_cast<double>(whole_->parameters().trained_elements())),
+                 base::format_count(static_cast<double>(whole_->active_elements())), config_.train.precision, config_.model.family,
                  facts().device);
   base::log_info("{}", mfu_convention(forecast_.gemm_flops / 1e12, "this machine's measured GEMM rate"));
   sink_ = std::make_unique<MetricsSink>(options_.run_dir, config_.log, progress_.step);
@@ -185,10 +188,10 @@ RunFacts Trainer::facts() const {
   RunFacts facts;
   facts.version = options_.version;
   facts.model = config_.model.family;
-  facts.parameters = model_->parameters().trained_elements();
-  facts.active_parameters = model_->active_elements();
+  facts.parameters = whole_->parameters().trained_elements();
+  facts.active_parameters = whole_->active_elements();
   facts.device =
-      model_->device().is_cpu() ? fmt::format("cpu: {} threads of {}", at::get_num_threads(), base::cpu_name()) : model_->device().str();
+      model().device().is_cpu() ? fmt::format("cpu: {} threads of {}", at::get_num_threads(), base::cpu_name()) : model().device().str();
   facts.precision = config_.train.precision;
   facts.ranks = groups_.world().size();
   facts.peak_tflops = forecast_.gemm_flops / 1e12;
@@ -223,7 +226,7 @@ StepRecord Trainer::take_step(const Phase& phase) {
   const auto [first, count] = own_share(in_phase * phase.batch_size, phase.batch_size);
   const data::Batch batch = prefetcher_->get(first, count);
   const double lr = optim::learning_rate(phase.optimizer, phase.peak_lr, in_phase, phase.steps);
-  const StepResult result = step_->run(batch, lr);
+  const StepResult result = parallel_->step().run(batch, lr);
   const double step_ms = milliseconds_since(start);
   smoothed_step_ms_ = smoothed_step_ms_ == 0 ? step_ms : 0.9 * smoothed_step_ms_ + 0.1 * step_ms;
   if (result.skipped) handle_skip(result, step + 1);
@@ -240,7 +243,7 @@ StepRecord Trainer::take_step(const Phase& phase) {
   record.lr = lr;
   record.step_ms = step_ms;
   record.tokens_per_s = static_cast<double>(phase.tokens_per_step()) * 1e3 / step_ms;
-  record.flops_per_token = model_->training_flops_per_token(phase.data.seq_len);
+  record.flops_per_token = whole_->training_flops_per_token(phase.data.seq_len);
   record.tflops = record.flops_per_token * record.tokens_per_s / 1e12 / groups_.world().size();
   record.mfu = forecast_.gemm_flops > 0 ? record.tflops * 1e12 / forecast_.gemm_flops : 0;
   record.memory_peak_bytes = largest_over_ranks(base::peak_resident_bytes());
@@ -275,7 +278,7 @@ std::optional<double> Trainer::validate() {
     const int64_t count = std::min(size, validation_->samples() - i * size);
     int64_t in_batch = 0;
     const auto [first, own] = own_share(i * size, count);
-    const double loss = step_->evaluate(own > 0 ? validation_->batch(first, own) : data::Batch{}, in_batch);
+    const double loss = parallel_->step().evaluate(own > 0 ? validation_->batch(first, own) : data::Batch{}, in_batch);
     sum += loss * static_cast<double>(in_batch);
     targets += in_batch;
   }
@@ -283,26 +286,27 @@ std::optional<double> Trainer::validate() {
   return sum / static_cast<double>(targets);
 }
 
-// Replicas hold the same state: rank 0 writes it, and all hear whether that went well.
+// All ranks write what they own, and fail or succeed together.
 bool Trainer::save() {
-  const bool saved = is_main() ? write_checkpoint() : true;
-  const bool all_well = largest_over_ranks(saved ? 0 : 1) == 0;
-  if (all_well) last_saved_step_ = progress_.step;
-  return all_well;
-}
-
-bool Trainer::write_checkpoint() {
   try {
+    const auto ranks = team();
+    auto options = config_.checkpoint.save_options();
+    options.team = &ranks;
     const int64_t samples = (progress_.step - phase_->first_step) * phase_->batch_size;
     const auto start = Clock::now();
-    const auto report = save_run(options_.run_dir / "checkpoints", {*model_, *optimizer_}, progress_, config_toml_,
-                                 loader_->state(progress_.step, samples).to_json(), config_.checkpoint.save_options());
-    base::log_info("saved {} ({} in {})", report.path.string(), base::format_bytes(report.data_bytes),
-                   base::format_duration(milliseconds_since(start) / 1e3));
+    const auto report = save_run(options_.run_dir / "checkpoints", parallel_->optimizer(), progress_, config_toml_,
+                                 loader_->state(progress_.step, samples).to_json(), options);
+    last_saved_step_ = progress_.step;
+    if (is_main())
+      base::log_info("saved {} ({} in {})", report.path.string(), base::format_bytes(report.data_bytes),
+                     base::format_duration(milliseconds_since(start) / 1e3));
     return true;
+  } catch (const base::CommError&) {
+    throw;
   } catch (const base::Error& failure) {
-    base::log_error("saving the checkpoint of step {} failed: {}; training goes on, the checkpoint of step {} stays", progress_.step,
-                    failure.what(), last_saved_step_);
+    if (is_main())
+      base::log_error("saving the checkpoint of step {} failed: {}; training goes on, the checkpoint of step {} stays", progress_.step,
+                      failure.what(), last_saved_step_);
     return false;
   }
 }

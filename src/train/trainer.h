@@ -12,15 +12,13 @@
 #include "data/prefetcher.h"
 #include "data/tokenizer.h"
 #include "mesh/groups.h"
-#include "models/model.h"
-#include "optim/optimizer.h"
 #include "resilience/stop_signal.h"
 #include "train/checkpointing.h"
 #include "train/config.h"
 #include "train/metrics/metrics_sink.h"
 #include "train/metrics/run_facts.h"
+#include "train/parallel_model.h"
 #include "train/phases.h"
-#include "train/step.h"
 
 namespace ingot::train {
 
@@ -53,8 +51,9 @@ class Trainer {
  private:
   bool is_main() const { return groups_.world().rank() == 0; }
   comm::Group& data_group() { return groups_.along({mesh::Axis::data}); }
+  models::Model& model() const { return parallel_->model(); }
+  RankTeam team() { return {groups_.world().everyone(), model().device()}; }
   void check_parallel() const;
-  int64_t bucket_bytes();
   /// This rank's share [first, first + count) of `count` samples from `first` on.
   std::pair<int64_t, int64_t> own_share(int64_t first, int64_t count) const;
   /// Whether any rank received a signal: all stop after the same step.
@@ -74,7 +73,6 @@ class Trainer {
   std::optional<double> validate();
   /// False when the save failed; the run goes on with the checkpoints it has.
   bool save();
-  bool write_checkpoint();
   bool is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
 
   RunConfig config_;
@@ -83,9 +81,8 @@ class Trainer {
   mesh::Groups& groups_;
   std::string config_toml_;
   std::vector<Phase> phases_;
-  std::unique_ptr<models::Model> model_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
-  std::unique_ptr<TrainingStep> step_;
+  std::unique_ptr<ParallelModel> parallel_;
+  std::unique_ptr<models::Model> whole_;        // described, never allocated: what is true of all ranks together
   std::unique_ptr<data::Tokenizer> tokenizer_;  // null when data.tokenizer is empty
   std::unique_ptr<data::Loader> loader_, validation_;
   std::unique_ptr<data::Prefetcher> prefetcher_;

@@ -1,0 +1,66 @@
+#include "layers/tensor_axis.h"
+
+#include "layers/autograd.h"
+
+namespace ingot::layers {
+namespace {
+
+at::Tensor summed(const at::Tensor& x, comm::Group& group) {
+  auto sum = x.contiguous().clone();
+  group.all_reduce(sum);
+  return sum;
+}
+
+// [1, tokens / p, hidden] -> [batch, seq, hidden]
+at::Tensor gathered(const at::Tensor& x, int64_t batch, int64_t seq, comm::Group& group) {
+  auto all = at::empty({batch, seq, x.size(-1)}, x.options());
+  group.all_gather(all, x.contiguous());
+  return all;
+}
+
+// [batch, seq, hidden] -> [1, tokens / p, hidden]
+at::Tensor scattered(const at::Tensor& x, comm::Group& group) {
+  auto own = at::empty({1, x.size(0) * x.size(1) / group.size(), x.size(2)}, x.options());
+  group.reduce_scatter(own, x.contiguous());
+  return own;
+}
+
+struct EnterFunction : Function<EnterFunction> {
+  static Variable forward(AutogradContext* context, const Variable& x, int64_t batch, int64_t seq, comm::Group* group, bool shards_tokens) {
+    remember(context, "group", group);
+    context->saved_data["shards"] = shards_tokens;
+    return shards_tokens ? gathered(x, batch, seq, *group) : x.view_as(x);
+  }
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    auto& group = *remembered<comm::Group>(context, "group");
+    const auto grad = context->saved_data["shards"].toBool() ? scattered(grads[0], group) : summed(grads[0], group);
+    return {grad, Variable(), Variable(), Variable(), Variable()};
+  }
+};
+
+struct LeaveFunction : Function<LeaveFunction> {
+  static Variable forward(AutogradContext* context, const Variable& partial, comm::Group* group, bool shards_tokens) {
+    remember(context, "group", group);
+    context->saved_data["shards"] = shards_tokens;
+    context->saved_data["batch"] = partial.size(0);
+    return shards_tokens ? scattered(partial, *group) : summed(partial, *group);
+  }
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    auto& group = *remembered<comm::Group>(context, "group");
+    if (!context->saved_data["shards"].toBool()) return {grads[0], Variable(), Variable()};
+    const int64_t batch = context->saved_data["batch"].toInt();
+    return {gathered(grads[0], batch, grads[0].size(1) * group.size() / batch, group), Variable(), Variable()};
+  }
+};
+
+}  // namespace
+
+at::Tensor TensorAxis::enter(const at::Tensor& x, int64_t batch, int64_t seq) const {
+  return is_on() ? EnterFunction::apply(x, batch, seq, group, shards_tokens) : x;
+}
+
+at::Tensor TensorAxis::leave(const at::Tensor& partial) const {
+  return is_on() ? LeaveFunction::apply(partial, group, shards_tokens) : partial;
+}
+
+}  // namespace ingot::layers

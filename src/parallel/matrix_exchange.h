@@ -1,0 +1,76 @@
+// Distributed Muon's traffic: a matrix whose elements several ranks own is brought together where it is orthogonalised, and
+// nothing else moves. No rank ever holds more than its own slices and the split matrices that it works on.
+//
+// A matrix may be owned in pieces by any number of ranks (ZeRO's slices end anywhere; tensor parallelism cuts rows or columns).
+// All pieces travel in one all_to_all that is under way before the first orthogonalisation begins. Either every owner of a
+// split matrix works on it and keeps its slices (the same bits everywhere; nothing has to be sent back), or, with `spread`, all
+// matrices are dealt out so that ranks have equal work, and the results' pieces travel home in a second all_to_all.
+//
+// An owner of s elements of a matrix with k owners sends s (k - 1) elements; with `spread` s, unless the matrix is its own to
+// work on, and the worker as many back.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "comm/group.h"
+#include "parallel/shard.h"
+
+namespace ingot::parallel {
+
+class MatrixExchange {
+ public:
+  /// Elements [rows, cols] of one matrix in the slice of one of this rank's shards.
+  struct Place {
+    size_t shard;
+    int64_t offset, row_stride, col_stride;
+  };
+  /// `shards`: of matrices (or stacks of them), by this rank; `group`: all ranks that own elements of the same parameters.
+  /// Collective. Shards and group must outlive it.
+  MatrixExchange(const layers::ParameterList& parameters, std::vector<const Shard*> shards, comm::Group& group, bool spread);
+
+  /// Sends pieces of `slices` (one for each shard, [its size]) on their way. They must stay until finish().
+  void start(const std::vector<at::Tensor>& slices);
+  /// The matrices [rows, cols] that lie whole in the slices and are this rank's to work on, as views.
+  std::vector<at::Tensor> whole() const;
+  /// The matrices that had to be brought together; waits for them. In the same order on all owners.
+  std::vector<at::Tensor> gathered();
+  /// Writes what became of them into the slices; results as returned by gathered(), those of whole() are the caller's to write.
+  void finish(const std::vector<at::Tensor>& results);
+
+  /// Elements of the matrices that gathered() returns: the memory it takes.
+  int64_t gathered_elements() const;
+
+ private:
+  struct Piece {
+    int64_t parameter, matrix;  // which of the list, which of its stack
+    tensor::Range rows, cols;
+    int owner = 0;
+    Place place{};  // of this rank's
+    int64_t elements() const { return rows.size() * cols.size(); }
+  };
+  struct Matrix {
+    int64_t rows, cols;
+    std::vector<Piece> pieces;  // by owner
+    std::vector<int> workers;
+    double cost() const;
+    bool has_worker(int rank) const;
+    bool is_whole_on(int rank) const;
+  };
+  std::vector<Piece> own_pieces(const layers::ParameterList& parameters) const;
+  std::vector<Piece> everyones_pieces(const std::vector<Piece>& own) const;
+  void assign_workers(bool spread);
+  at::Tensor view(const Place& place, const tensor::Range& rows, const tensor::Range& cols) const;
+
+  std::vector<const Shard*> shards_;
+  comm::Group& group_;
+  std::vector<Matrix> matrices_;  // in the same order on all ranks
+  bool returns_ = false;
+  at::TensorOptions options_;
+
+  std::vector<at::Tensor> slices_;
+  at::Tensor sent_, received_;
+  comm::Work work_;
+};
+
+}  // namespace ingot::parallel

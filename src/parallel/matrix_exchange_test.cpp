@@ -1,0 +1,140 @@
+// Matrices owned in pieces by several ranks, brought together and taken home: every rank's slice must end as the same slice of
+// what one rank alone would have computed.
+#include "parallel/matrix_exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "comm/world.h"
+
+namespace ingot::parallel {
+namespace {
+
+using layers::Parameter;
+using layers::ParameterList;
+
+// Not element by element, so that a wrong piece anywhere shows everywhere.
+at::Tensor worked_on(const at::Tensor& x) { return at::mm(at::mm(x, x.t()), x); }
+
+at::Tensor content_of(const tensor::Shape& shape, uint64_t seed) {
+  auto generator = at::detail::createCPUGenerator(seed);
+  return at::randn(shape, generator, at::kDouble);
+}
+
+const std::vector<tensor::Shape> kShapes = {{6, 10}, {5, 7, 4}, {9, 3}, {1, 8}, {2, 30, 2}};
+
+// What one rank holds of each shape, and the slice of it that it owns.
+struct Ownership {
+  tensor::Part part;
+  int64_t begin, end;
+};
+using OwnershipOf = std::function<std::vector<Ownership>(int rank, int ranks)>;
+
+int64_t run(const OwnershipOf& ownership_of, int ranks, bool spread) {
+  int64_t sent = 0;
+  comm::run_ranks(ranks, [&](comm::World& world) {
+    ParameterList list;
+    const auto own = ownership_of(world.rank(), ranks);
+    for (size_t i = 0; i < kShapes.size(); ++i)
+      list.add({.name = "m" + std::to_string(i), .shape = kShapes[i], .part = own[i].part, .kind = Parameter::Kind::matrix});
+    list.allocate(at::kDouble, at::kCPU);
+    std::vector<Shard> shards;
+    std::vector<const Shard*> pointers;
+    std::vector<at::Tensor> slices, expected;
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (own[i].begin >= own[i].end) continue;
+      auto& p = *list.all()[i];
+      shards.push_back({&p, own[i].begin, own[i].end, p.value.detach().view(-1).narrow(0, own[i].begin, own[i].end - own[i].begin)});
+      const auto whole = content_of(kShapes[i], i);
+      auto after = whole.clone();
+      auto stack = after.dim() == 3 ? after : after.unsqueeze(0);
+      for (int64_t m = 0; m < stack.size(0); ++m) stack[m].copy_(worked_on(stack[m]));
+      for (const auto& [from, to] : {std::pair{whole, &slices}, std::pair{after, &expected}}) {
+        auto flat = at::empty({shards.back().size()}, at::kDouble);
+        for (const auto& region : shards.back().regions()) {
+          auto box = from;
+          for (size_t d = 0; d < kShapes[i].size(); ++d)
+            box = box.narrow(static_cast<int64_t>(d), region.box.offset[d], region.box.extent[d]);
+          view_of(region, flat).copy_(box);
+        }
+        to->push_back(flat);
+      }
+    }
+    for (const auto& shard : shards) pointers.push_back(&shard);
+    MatrixExchange exchange(list, pointers, world.everyone(), spread);
+    const int64_t before = world.counters().totals()["world"].sent_bytes;
+    exchange.start(slices);
+    for (const auto& matrix : exchange.whole()) matrix.copy_(worked_on(matrix));
+    auto matrices = exchange.gathered();
+    EXPECT_EQ(std::accumulate(matrices.begin(), matrices.end(), int64_t{0}, [](int64_t n, const auto& m) { return n + m.numel(); }),
+              exchange.gathered_elements());
+    for (auto& matrix : matrices) matrix = worked_on(matrix);
+    exchange.finish(matrices);
+    for (size_t i = 0; i < slices.size(); ++i)
+      EXPECT_TRUE(at::allclose(slices[i], expected[i], 1e-12, 1e-12))
+          << "rank " << world.rank() << " of " << ranks << ", " << shards[i].parameter->name;
+    if (world.rank() == 0) sent = world.counters().totals()["world"].sent_bytes - before;
+  });
+  return sent;
+}
+
+// ZeRO: all tensors end to end, cut into equal slices wherever that falls.
+std::vector<Ownership> flat_slices(int rank, int ranks) {
+  int64_t total = 0;
+  for (const auto& shape : kShapes) total += tensor::element_count(shape);
+  const int64_t from = total * rank / ranks, to = total * (rank + 1) / ranks;
+  std::vector<Ownership> own;
+  int64_t at = 0;
+  for (const auto& shape : kShapes) {
+    const int64_t count = tensor::element_count(shape);
+    own.push_back({{}, std::clamp<int64_t>(from - at, 0, count), std::clamp<int64_t>(to - at, 0, count)});
+    at += count;
+  }
+  return own;
+}
+
+// Tensor parallelism by two (columns, or rows in two ranges) under ZeRO over the rest.
+std::vector<Ownership> parts_and_slices(int rank, int ranks) {
+  const int tensor = rank % 2, data = rank / 2, datas = ranks / 2;
+  std::vector<Ownership> own;
+  for (size_t i = 0; i < kShapes.size(); ++i) {
+    auto part = tensor::whole_part(kShapes[i]);
+    const size_t last = kShapes[i].size() - 1;
+    if (kShapes[i][last] % 2 == 0) {
+      part[last] = {tensor::share_of(kShapes[i][last], tensor, 2)};
+    } else {  // two ranges of rows each
+      const int64_t n = kShapes[i][last - 1];
+      part[last - 1] =
+          tensor == 0 ? std::vector<tensor::Range>{{0, n / 4}, {n / 2, n - 1}} : std::vector<tensor::Range>{{n / 4, n / 2}, {n - 1, n}};
+    }
+    const int64_t count = tensor::element_count(tensor::local_shape(kShapes[i], part));
+    own.push_back({part, count * data / datas, count * (data + 1) / datas});
+  }
+  return own;
+}
+
+TEST(MatrixExchange, slices_of_zero_come_home_from_any_number_of_owners) {
+  for (const int ranks : {1, 2, 3, 4, 7})  // with 7, one matrix has three owners
+    for (const bool spread : {false, true}) run(flat_slices, ranks, spread);
+}
+
+TEST(MatrixExchange, tensor_parallel_pieces_do_too) {
+  for (const int ranks : {2, 4, 6})
+    for (const bool spread : {false, true}) run(parts_and_slices, ranks, spread);
+}
+
+// Two ranks: the one border lies inside one matrix, whose two parts change places.
+TEST(MatrixExchange, only_split_matrices_travel) {
+  const auto own = flat_slices(0, 2);
+  int64_t piece = 0;  // what rank 0 owns of the matrix that the border cuts
+  for (size_t i = 0; i < own.size(); ++i) {
+    const int64_t matrix = kShapes[i][kShapes[i].size() - 2] * kShapes[i].back();
+    if (own[i].end > 0 && own[i].end % matrix != 0) piece = own[i].end % matrix;
+  }
+  ASSERT_GT(piece, 0);
+  EXPECT_EQ(run(flat_slices, 2, false), piece * 8);
+}
+
+}  // namespace
+}  // namespace ingot::parallel

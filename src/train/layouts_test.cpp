@@ -1,0 +1,211 @@
+// The same model on every layout of ranks: gradients of every parameter, 20 losses and the final weights and moments are those of
+// one rank alone, and the same bits in every run. Ranks are threads. Top-1 routing is discontinuous, so the mixture of experts
+// is compared in fp64; the dense model in both.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "comm/world.h"
+#include "train/parallel_model.h"
+
+namespace ingot::train {
+namespace {
+
+constexpr int64_t kSteps = 20, kRows = 12, kSeq = 12;
+
+struct Layout {
+  mesh::ParallelConfig parallel;
+  int ranks;
+  std::string family = "llama", precision = "fp64", optimizer = "muon";
+  models::Recompute recompute = models::Recompute::none;
+  int64_t microbatch = 0;
+  bool spread = false, tie = true, biases = false;
+};
+
+models::ModelConfig model_of(const Layout& layout) {
+  models::ModelConfig c;
+  c.family = layout.family;
+  c.layers = 3, c.hidden = 24, c.vocab_size = 48, c.heads = 24, c.kv_heads = 12, c.head_dim = 4, c.ffn = 48;
+  c.experts = 4, c.expert_ffn = 12, c.router_hidden = 8, c.rope_fraction = 0.5, c.init_deviation = 0.3;
+  c.tie_embeddings = layout.tie;
+  c.attention_bias = c.mlp_bias = layout.biases;
+  return c;
+}
+
+// Packed documents of uneven lengths, some positions without targets; other tokens in every step.
+data::Batch batch_of(int64_t step, int64_t first_row, int64_t rows) {
+  data::Batch b{.batch = rows, .seq = kSeq};
+  for (int64_t row = first_row; row < first_row + rows; ++row) {
+    int32_t start = 0;
+    for (int64_t i = 0; i < kSeq; ++i) {
+      const int64_t n = (step * kRows + row) * kSeq + i;
+      if (i > 0 && (n * 2654435761 >> 7) % 6 == 0) start = static_cast<int32_t>(i);
+      b.inputs.push_back(static_cast<int32_t>(n * n * 7 % 47));
+      b.targets.push_back(n % 11 == 4 ? -100 : static_cast<int32_t>((n * n * 7 + n) % 47));
+      b.document_starts.push_back(start);
+    }
+  }
+  return b;
+}
+
+// Whole tensors, put together from the slices of all ranks.
+using State = std::map<std::string, at::Tensor>;
+
+struct Outcome {
+  std::vector<double> losses, norms;
+  State first, last;  // after one step, which shows every gradient, and after the last
+  std::vector<std::vector<std::vector<int64_t>>> loads;
+  double validation = 0;
+};
+
+void collect(const optim::Optimizer& optimizer, State& state, std::mutex& mutex) {
+  const std::lock_guard lock(mutex);
+  for (const auto& slice : optimizer.state()) {
+    if (!slice.is_primary) continue;
+    auto& whole = state[slice.name];
+    if (!whole.defined()) whole = at::full(slice.shape, std::nan(""), slice.flat.options());
+    for (const auto& region : slice.regions) {
+      auto box = whole;
+      for (size_t d = 0; d < slice.shape.size(); ++d) box = box.narrow(static_cast<int64_t>(d), region.box.offset[d], region.box.extent[d]);
+      EXPECT_TRUE(box.isnan().all().item<bool>()) << slice.name << " is saved twice";
+      box.copy_(parallel::view_of(region, slice.flat));
+    }
+  }
+}
+
+Outcome train(const Layout& layout, int64_t steps = kSteps) {
+  Outcome outcome;
+  std::mutex mutex;
+  comm::run_ranks(layout.ranks, [&](comm::World& world) {
+    mesh::Groups groups(world, layout.parallel);
+    // Buckets of a fixed size: which rank owns what decides the last bits of the norm.
+    TrainingSetup setup{.model = model_of(layout), .parallel = layout.parallel, .precision = layout.precision};
+    setup.optimizer.name = layout.optimizer;
+    setup.optimizer.spread_orthogonalisation = layout.spread;
+    setup.recompute = layout.recompute;
+    setup.microbatch = layout.microbatch;
+    setup.parallel.bucket_mib = 0.01;
+    ParallelModel model(setup, groups);
+    const int64_t share = kRows / groups.mesh().size(mesh::Axis::data);
+    for (int64_t step = 0; step < steps; ++step) {
+      const auto result = model.step().run(batch_of(step, share * groups.mesh().position(mesh::Axis::data), share), 1e-2);
+      EXPECT_FALSE(result.skipped) << result.reason;
+      if (step == 0) collect(model.optimizer(), outcome.first, mutex);
+      const std::lock_guard lock(mutex);
+      if (world.rank() == 0) {
+        outcome.losses.push_back(result.loss);
+        outcome.norms.push_back(result.grad_norm);
+        outcome.loads.push_back(result.expert_tokens);
+      } else if (outcome.losses.size() > static_cast<size_t>(step)) {
+        EXPECT_EQ(result.loss, outcome.losses[static_cast<size_t>(step)]) << "rank " << world.rank();
+      }
+    }
+    collect(model.optimizer(), outcome.last, mutex);
+    int64_t targets = 0;
+    const bool is_first = groups.mesh().position(mesh::Axis::data) == 0;  // the others have no sequences
+    const double loss = model.step().evaluate(is_first ? batch_of(99, 0, 1) : data::Batch{}, targets);
+    const std::lock_guard lock(mutex);
+    if (world.rank() == 0) outcome.validation = loss;
+  });
+  return outcome;
+}
+
+double difference(const at::Tensor& a, const at::Tensor& b) { return ((a - b).abs().max() / (b.abs().max() + 1e-12)).item<double>(); }
+
+void expect_same(const State& got, const State& expected, double tolerance, const char* when) {
+  EXPECT_EQ(got.size(), expected.size());
+  for (const auto& [name, tensor] : expected) {
+    ASSERT_TRUE(got.contains(name)) << name;
+    EXPECT_FALSE(got.at(name).isnan().any().item<bool>()) << name << " has parts that nobody saves, " << when;
+    EXPECT_LT(difference(got.at(name), tensor), tolerance) << name << " " << when;
+  }
+}
+
+// What one rank alone does, once for each kind of model.
+const Outcome& alone(Layout layout) {
+  static std::map<std::string, Outcome> known;
+  layout.parallel = {.zero = 0};
+  layout.ranks = 1;
+  layout.recompute = models::Recompute::none;
+  layout.microbatch = 0;
+  const auto key = fmt::format("{} {} {} {} {}", layout.family, layout.precision, layout.optimizer, layout.tie, layout.biases);
+  if (!known.contains(key)) known.emplace(key, train(layout));
+  return known.at(key);
+}
+
+std::string name_of(const Layout& l) {
+  auto name = fmt::format("{}_{}_{}", l.family, l.precision, l.optimizer);
+  const auto& p = l.parallel;
+  for (const auto& [label, size] : {std::pair{"pipeline", p.pipeline},
+                                    {"data", l.ranks / (p.pipeline * p.sequence * p.tensor)},
+                                    {"sequence", p.sequence},
+                                    {"tensor", p.tensor},
+                                    {"expert", p.expert}})
+    if (size > 1) name += fmt::format("_{}{}", label, size);
+  name += fmt::format("_zero{}", p.zero);
+  if (!p.sharded_norms) name += "_whole_norms";
+  if (l.microbatch) name += fmt::format("_micro{}", l.microbatch);
+  if (l.recompute != models::Recompute::none) name += l.recompute == models::Recompute::full ? "_full" : "_selective";
+  if (l.spread) name += "_spread";
+  if (!l.tie) name += "_untied";
+  if (l.biases) name += "_biases";
+  return name;
+}
+
+void PrintTo(const Layout& layout, std::ostream* out) { *out << name_of(layout); }
+
+class Layouts : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(Layouts, train_the_same_model) {
+  const auto& layout = GetParam();
+  const auto& expected = alone(layout);
+  const auto got = train(layout);
+  const bool is_exact = layout.precision == "fp64";
+  expect_same(got.first, expected.first, is_exact ? 1e-8 : 2e-3, "after one step");
+  for (size_t step = 0; step < kSteps; ++step) {
+    EXPECT_NEAR(got.losses[step] / expected.losses[step], 1, is_exact ? 1e-9 : 1e-5) << "step " << step;
+    EXPECT_NEAR(got.norms[step] / expected.norms[step], 1, is_exact ? 1e-8 : 1e-3) << "step " << step;
+  }
+  EXPECT_EQ(got.loads, expected.loads);
+  expect_same(got.last, expected.last, is_exact ? 1e-7 : 2e-2, "after the last step");
+  EXPECT_NEAR(got.validation / expected.validation, 1, is_exact ? 1e-8 : 1e-3);
+  const auto again = train(layout, 4);
+  for (size_t step = 0; step < 4; ++step) EXPECT_EQ(again.losses[step], got.losses[step]) << "not the same bits, step " << step;
+}
+
+std::vector<Layout> layouts() {
+  using P = mesh::ParallelConfig;
+  std::vector<Layout> all;
+  for (const std::string family : {"llama", "zaya1"}) {
+    for (const int64_t zero : {0, 1, 2, 3})
+      for (const int ranks : {2, 3}) all.push_back({.parallel = P{.zero = zero}, .ranks = ranks, .family = family});
+    all.push_back({.parallel = P{.zero = 1}, .ranks = 4, .family = family, .spread = true});
+    all.push_back(
+        {.parallel = P{.zero = 3}, .ranks = 4, .family = family, .recompute = models::Recompute::full, .microbatch = 1, .tie = false});
+    all.push_back({.parallel = P{.zero = 2},
+                   .ranks = 2,
+                   .family = family,
+                   .optimizer = "adamw",
+                   .recompute = models::Recompute::selective,
+                   .microbatch = 2});
+    for (const int64_t tensor : {2, 3, 4})
+      all.push_back({.parallel = P{.tensor = tensor}, .ranks = static_cast<int>(tensor), .family = family});
+    all.push_back({.parallel = P{.tensor = 2, .zero = 1}, .ranks = 4, .family = family, .microbatch = 3});
+    all.push_back(
+        {.parallel = P{.tensor = 3, .zero = 3}, .ranks = 6, .family = family, .recompute = models::Recompute::full, .tie = false});
+    all.push_back({.parallel = P{.tensor = 2, .zero = 2}, .ranks = 8, .family = family, .spread = true, .tie = false});
+    all.push_back({.parallel = P{.tensor = 2, .zero = 0}, .ranks = 4, .family = family, .recompute = models::Recompute::selective});
+  }
+  all.push_back({.parallel = P{.tensor = 2, .sharded_norms = false}, .ranks = 2, .biases = true});
+  all.push_back({.parallel = P{.tensor = 2, .zero = 1, .sharded_norms = false}, .ranks = 4, .tie = false});
+  all.push_back({.parallel = P{.tensor = 4, .zero = 3}, .ranks = 8, .biases = true});
+  all.push_back({.parallel = P{.zero = 1}, .ranks = 3, .precision = "fp32"});
+  all.push_back({.parallel = P{.tensor = 2}, .ranks = 4, .precision = "fp32"});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Layouts, ::testing::ValuesIn(layouts()), [](const auto& info) { return name_of(info.param); });
+
+}  // namespace
+}  // namespace ingot::train

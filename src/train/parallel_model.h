@@ -1,0 +1,54 @@
+// A model in training as one rank sees it: its part of the weights, of the optimizer's state, and the step, laid out over the
+// ranks of a mesh. The same for one rank and for many; who shares what with whom is decided here and nowhere else.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "mesh/groups.h"
+#include "models/model.h"
+#include "optim/optimizer.h"
+#include "parallel/buckets.h"
+#include "train/step.h"
+
+namespace ingot::train {
+
+/// The part of a model that a rank holds. Without groups (to describe it) from the mesh alone.
+models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, mesh::Groups* groups = nullptr);
+
+struct TrainingSetup {
+  models::ModelConfig model;
+  optim::OptimizerConfig optimizer;
+  mesh::ParallelConfig parallel;
+  std::string precision = "fp32", device = "cpu";
+  models::Recompute recompute = models::Recompute::none;
+  int64_t microbatch = 0;
+  uint64_t seed = 1;
+};
+
+class ParallelModel {
+ public:
+  /// Allocates and initialises. All ranks of `groups` make one, with the same setup; the groups must outlive it. Throws
+  /// ConfigError when the mesh does not divide the model.
+  ParallelModel(const TrainingSetup& setup, mesh::Groups& groups);
+
+  models::Model& model() { return *model_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
+  TrainingStep& step() { return *step_; }
+  /// Null for one rank.
+  const parallel::Buckets* buckets() const { return buckets_.get(); }
+
+ private:
+  comm::Group& sum_group(const layers::Parameter& parameter);
+  comm::Group& owners(const layers::Parameter& parameter);
+  int64_t bucket_bytes();
+
+  mesh::ParallelConfig config_;
+  mesh::Groups& groups_;
+  std::unique_ptr<models::Model> model_;
+  std::unique_ptr<parallel::Buckets> buckets_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<TrainingStep> step_;
+};
+
+}  // namespace ingot::train
