@@ -141,7 +141,7 @@ TEST_F(Checkpoint, many_threads_read_at_once) {
       for (int i = 0; i < 20; ++i) {
         for (const auto& [tensor, bytes] : sample.tensors()) {
           const auto read = reader.read(tensor.name);
-          wrong += std::memcmp(read.data(), bytes.data(), bytes.size()) != 0;
+          wrong += !bytes.empty() && std::memcmp(read.data(), bytes.data(), bytes.size()) != 0;
         }
       }
     });

@@ -208,7 +208,7 @@ TEST(Metadata, a_million_pieces_are_compact_and_decode_quickly) {
   EXPECT_EQ(decode(bytes, "FILE").tensors.size(), static_cast<size_t>(kTensors));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   RecordProperty("decode_s", fmt::format("{:.2f}", seconds));
-  EXPECT_LT(seconds, 10) << "decoding is not linear";
+  EXPECT_LT(seconds, 30) << "decoding is not linear";  // 0.3 s, and 11 s under the address sanitizer
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "bench/suite.h"
 #include "layers/device.h"
 #include "layers/dtype.h"
+#include "parallel/pipeline_schedule.h"
 #include "train/step.h"
 
 namespace ingot::cli {
@@ -42,6 +43,14 @@ plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phas
   shape.threads = at::get_num_threads();
   shape.data_ranks = ranks;
   shape.zero = config.parallel.zero;
+  if (const int stages = mesh.size(mesh::Axis::pipeline); stages > 1) {
+    const auto microbatches = static_cast<int>(std::max<int64_t>(1, shape.microbatches()));
+    const parallel::PipelineShape pipeline{parallel::schedule_from_name(config.parallel.pipeline_schedule), stages,
+                                           static_cast<int>(config.parallel.pipeline_chunks), microbatches};
+    parallel::check(pipeline);
+    shape.kept_microbatches =
+        parallel::simulate(pipeline, {}).kept[static_cast<size_t>(mesh.position(mesh::Axis::pipeline))] / pipeline.chunks;
+  }
   shape.bucket_bytes = static_cast<int64_t>(config.parallel.bucket_mib * (1 << 20));
   return shape;
 }
@@ -69,7 +78,10 @@ int64_t program_bytes(const train::RunConfig& config) {
 
 Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh) {
   train::check(config);
-  Forecasts all{models::create_model(config.model), models::create_model(config.model, train::layout_of(mesh, config.parallel)), {}, {}};
+  Forecasts all{models::create_model(config.model),
+                models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model)),
+                {},
+                {}};
   const auto device = layers::device_named(config.train.device).str();
   // Runs in fp64 are for tests and are not predicted.
   if (config.train.precision != "fp64")

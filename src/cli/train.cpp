@@ -1,4 +1,5 @@
 #include <ATen/Parallel.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -40,19 +41,38 @@ void choose_threads(const train::RunConfig& config, const comm::RankEnvironment&
 }
 
 int64_t ranks_of_plan(const train::RunConfig& config, const comm::RankEnvironment& ranks) {
-  return ranks.size > 1 ? ranks.size : std::max<int64_t>(1, config.parallel.data);
+  const auto& p = config.parallel;
+  return ranks.size > 1 ? ranks.size : std::max<int64_t>(1, p.data) * p.pipeline * p.sequence * p.tensor * p.tensor_sequence;
 }
 
-// What each data rank keeps of what it trains.
+// What each rank keeps of the model and of its training.
 std::string holdings(const train::RunConfig& config, const mesh::Mesh& mesh) {
-  const int ranks = mesh.size(mesh::Axis::data);
-  if (ranks == 1) return "all weights, gradients and moments";
+  using mesh::Axis;
+  std::vector<std::string> parts;
+  if (mesh.size(Axis::pipeline) > 1) parts.emplace_back("the layers of its stage");
+  if (mesh.size(Axis::tensor) > 1) parts.push_back(fmt::format("1/{} of each matrix", mesh.size(Axis::tensor)));
+  if (mesh.size(Axis::expert) > 1) parts.push_back(fmt::format("1/{} of the experts", mesh.size(Axis::expert)));
+  if (mesh.size(Axis::expert_tensor) > 1) parts.push_back(fmt::format("1/{} of each expert", mesh.size(Axis::expert_tensor)));
+  const std::string of = parts.empty() ? "" : fmt::format("{}; of that ", fmt::join(parts, ", "));
+  const int ranks = mesh.size(Axis::data);
+  if (ranks == 1 || config.parallel.zero == 0) return of + "all weights, gradients and moments";
   switch (config.parallel.zero) {
-    case 0: return "all weights, gradients and moments";
-    case 1: return fmt::format("all weights and gradients, 1/{} of masters and moments", ranks);
-    case 2: return fmt::format("all weights, 1/{} of gradients, masters and moments", ranks);
-    default: return fmt::format("1/{} of weights, gradients, masters and moments", ranks);
+    case 1: return fmt::format("{}all weights and gradients, 1/{} of masters and moments", of, ranks);
+    case 2: return fmt::format("{}all weights, 1/{} of gradients, masters and moments", of, ranks);
+    default: return fmt::format("{}1/{} of weights, gradients, masters and moments", of, ranks);
   }
+}
+
+std::string stages(const train::RunConfig& config, const mesh::Mesh& mesh) {
+  const int count = mesh.size(mesh::Axis::pipeline);
+  if (count == 1) return "";
+  std::string text;
+  const auto pieces = train::cut_depth(config.model, count * static_cast<int>(config.parallel.pipeline_chunks));
+  for (size_t piece = 0; piece < pieces.size(); ++piece)
+    text +=
+        fmt::format("pipeline {}: layers {} to {}{}{}\n", piece % static_cast<size_t>(count), pieces[piece].begin, pieces[piece].end - 1,
+                    piece == 0 ? ", behind the embedding" : "", piece + 1 == pieces.size() ? ", before the head" : "");
+  return text;
 }
 
 int plan_only(const train::RunConfig& config, const comm::RankEnvironment& ranks, bool json) {
@@ -62,7 +82,8 @@ int plan_only(const train::RunConfig& config, const comm::RankEnvironment& ranks
   std::fputs(dry_run(config, mesh, json).c_str(), stdout);
   if (!json && world > 1)
     fmt::print("\nranks          {}; each holds {}, and trains on {} of the {} sequences of a step\n{}", mesh.describe(),
-               holdings(config, mesh), config.train.batch_size / mesh.size(mesh::Axis::data), config.train.batch_size, mesh.rank_map());
+               holdings(config, mesh), config.train.batch_size / mesh.size(mesh::Axis::data), config.train.batch_size,
+               mesh.rank_map() + stages(config, mesh));
   return 0;
 }
 

@@ -1,9 +1,14 @@
 #include "layers/experts.h"
 
+#include <torch/custom_class.h>
+
+#include <numeric>
+
 #include "base/error.h"
 #include "kernels/activation.h"
 #include "kernels/matmul.h"
 #include "layers/autograd.h"
+#include "layers/deferred.h"
 
 namespace ingot::layers {
 namespace {
@@ -27,19 +32,132 @@ Dispatch sort_by_expert(const at::Tensor& choice, int64_t experts) {
   return dispatch;
 }
 
+// Where rows go and come from. Rows leave in the order of their experts, once for each slice; they arrive rank by rank, each
+// rank's in the order of the experts that are here.
+class Route {
+ public:
+  /// `counts`: this rank's rows for each expert of the model.
+  Route(const std::vector<int64_t>& counts, const ExpertAxis& axis, at::Device device) : axis_(axis) {
+    const int64_t ranks = axis.group->size(), owners = ranks / axis.slices, here = static_cast<int64_t>(counts.size()) / owners;
+    // Everyone tells everyone how many rows it sends for each expert there.
+    std::vector<int64_t> told;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const auto first = counts.begin() + rank / axis.slices * here;
+      told.insert(told.end(), first, first + here);
+    }
+    leaving_ = sums(told, here);
+    const auto sent = at::tensor(told, at::kLong).view({ranks, here}).to(device);
+    auto arrived = at::empty_like(sent);
+    const std::vector<int64_t> even(static_cast<size_t>(ranks), 1);
+    axis.group->all_to_all(arrived, even, sent, even);
+    arrived = arrived.cpu();
+    const std::vector<int64_t> received(arrived.data_ptr<int64_t>(), arrived.data_ptr<int64_t>() + arrived.numel());
+    arriving_ = sums(received, here);
+    // From rank by rank to expert by expert.
+    std::vector<int64_t> begins, order;
+    int64_t at = 0;
+    for (const int64_t count : received) {
+      begins.push_back(at);
+      at += count;
+    }
+    for (int64_t expert = 0; expert < here; ++expert) {
+      counts_.push_back(0);
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        const auto cell = static_cast<size_t>(rank * here + expert);
+        for (int64_t i = 0; i < received[cell]; ++i) order.push_back(begins[cell] + i);
+        counts_.back() += received[cell];
+      }
+    }
+    order_ = at::tensor(order, at::kLong).to(device);
+  }
+
+  /// Rows that are here for each expert that is here.
+  const std::vector<int64_t>& counts() const { return counts_; }
+
+  /// [own rows, …] in the order of their experts -> [rows here, …] in the order of the experts here.
+  at::Tensor there(const at::Tensor& rows) const {
+    auto sent = rows;
+    if (axis_.slices > 1) {  // slices of one expert are neighbours: their copies lie side by side, rank after rank
+      std::vector<at::Tensor> copies;
+      for_each_owner(
+          [&](int64_t at, int64_t count) { copies.insert(copies.end(), static_cast<size_t>(axis_.slices), rows.narrow(0, at, count)); });
+      sent = at::cat(copies);
+    }
+    return pass(sent.contiguous(), leaving_, arriving_).index_select(0, order_);
+  }
+
+  /// The other way round: results of the slices are added up.
+  at::Tensor back(const at::Tensor& rows) const {
+    auto sent = at::empty_like(rows);
+    sent.index_copy_(0, order_, rows);
+    const auto received = pass(sent, arriving_, leaving_);
+    if (axis_.slices == 1) return received;
+    std::vector<at::Tensor> sums;
+    for_each_owner([&](int64_t at, int64_t count) {
+      auto sizes = received.sizes().vec();
+      sizes[0] = count;
+      sizes.insert(sizes.begin(), axis_.slices);
+      sums.push_back(received.narrow(0, at * axis_.slices, count * axis_.slices).view(sizes).sum(0));
+    });
+    return at::cat(sums);
+  }
+
+ private:
+  // Where the rows for each expert's owners (all slices of it) begin, and how many there are.
+  template <class Function>
+  void for_each_owner(const Function& function) const {
+    int64_t at = 0;
+    for (size_t rank = 0; rank < leaving_.size(); rank += static_cast<size_t>(axis_.slices)) {
+      function(at, leaving_[rank]);
+      at += leaving_[rank];
+    }
+  }
+  static std::vector<int64_t> sums(const std::vector<int64_t>& cells, int64_t width) {
+    std::vector<int64_t> rows;
+    for (auto at = cells.begin(); at != cells.end(); at += width) rows.push_back(std::accumulate(at, at + width, int64_t{0}));
+    return rows;
+  }
+  at::Tensor pass(const at::Tensor& rows, const std::vector<int64_t>& leaving, const std::vector<int64_t>& arriving) const {
+    auto sizes = rows.sizes().vec();
+    sizes[0] = std::accumulate(arriving.begin(), arriving.end(), int64_t{0});
+    auto received = at::empty(sizes, rows.options());
+    axis_.group->all_to_all(received, arriving, rows, leaving);
+    return received;
+  }
+
+  ExpertAxis axis_;
+  std::vector<int64_t> leaving_, arriving_, counts_;
+  at::Tensor order_;
+};
+
+// A route lives as long as the graph that it belongs to.
+struct RouteHolder : torch::CustomClassHolder {
+  explicit RouteHolder(Route r) : route(std::move(r)) {}
+  Route route;
+};
+
 struct ExpertsFunction : Function<ExpertsFunction> {
   static Variable forward(AutogradContext* context, const Variable& x, const Variable& weight, const Variable& gate_up_value,
-                          const Variable& down_value, const at::Tensor& choice, Parameter* gate_up, Parameter* down, int64_t top_k) {
+                          const Variable& down_value, const at::Tensor& choice, Parameter* gate_up, Parameter* down, int64_t top_k,
+                          const ExpertAxis& axis) {
     const auto dtype = gate_up_value.scalar_type();
-    const auto dispatch = sort_by_expert(choice, gate_up_value.size(0));
+    const auto dispatch = sort_by_expert(choice, gate_up->shape[0]);
     const auto tokens = top_k == 1 ? dispatch.slots : dispatch.slots.div(top_k, "floor");
-    const auto rows = x.index_select(0, tokens).to(dtype);  // [routed, hidden]
-    const auto slot_weight = weight.index_select(0, dispatch.slots);
+    auto rows = x.index_select(0, tokens).to(dtype);  // [routed, hidden]
+    auto slot_weight = weight.index_select(0, dispatch.slots);
+    auto counts = dispatch.counts;
+    c10::intrusive_ptr<RouteHolder> holder;
+    if (axis.is_on()) {
+      holder = c10::make_intrusive<RouteHolder>(Route(counts, axis, x.device()));
+      rows = holder->route.there(rows);
+      slot_weight = holder->route.there(slot_weight);
+      counts = holder->route.counts();
+    }
     auto pre = at::empty({rows.size(0), gate_up_value.size(1)}, rows.options());
     auto routed = at::empty({rows.size(0), x.size(1)}, rows.options());
     int64_t from = 0;
     for (int64_t e = 0; e < gate_up_value.size(0); ++e) {
-      const int64_t count = dispatch.counts[static_cast<size_t>(e)];
+      const int64_t count = counts[static_cast<size_t>(e)];
       if (count == 0) continue;
       const auto part = pre.narrow(0, from, count);
       kernels::matmul_into(part, rows.narrow(0, from, count), gate_up_value[e].t(), true);
@@ -47,13 +165,17 @@ struct ExpertsFunction : Function<ExpertsFunction> {
       kernels::matmul_into(routed.narrow(0, from, count), activated, down_value[e].t(), true);
       from += count;
     }
+    if (holder) routed = holder->route.back(routed);
     auto out = at::zeros({x.size(0), x.size(1)}, x.options());
     top_k == 1 ? out.index_copy_(0, tokens, routed.to(x.scalar_type())) : out.index_add_(0, tokens, routed.to(x.scalar_type()));
     remember(context, "gate_up", gate_up);
     remember(context, "down", down);
-    context->saved_data["counts"] = dispatch.counts;
+    remember(context, "deferred", DeferredGradients::current());
+    context->saved_data["counts"] = counts;
     context->saved_data["slots"] = weight.size(0);
-    context->save_for_backward({x, slot_weight, pre, dispatch.slots, tokens});
+    if (holder) context->saved_data["route"] = c10::IValue::make_capsule(holder);
+    // Rows that came from elsewhere are kept; those of this rank are picked from x again.
+    context->save_for_backward({x, slot_weight, pre, dispatch.slots, tokens, holder ? rows : at::Tensor()});
     return out;
   }
 
@@ -61,47 +183,67 @@ struct ExpertsFunction : Function<ExpertsFunction> {
     auto* gate_up = remembered<Parameter>(context, "gate_up");
     auto* down = remembered<Parameter>(context, "down");
     const auto saved = context->get_saved_variables();
-    const auto &x = saved[0], &slot_weight = saved[1], &pre = saved[2], &slots = saved[3], &tokens = saved[4];
+    const at::Tensor x = saved[0], slot_weight = saved[1], pre = saved[2], slots = saved[3], tokens = saved[4];
     const auto counts = context->saved_data["counts"].toIntVector();
-    const auto grad_rows = grads[0].index_select(0, tokens).to(pre.scalar_type());
-    const auto rows = x.index_select(0, tokens).to(pre.scalar_type());
-    auto grad_x_rows = at::empty_like(rows);
-    auto grad_weight = at::zeros({context->saved_data["slots"].toInt()}, slot_weight.options());
-    bool overwrite_up = false, overwrite_down = false;
-    auto& buffer_up = gate_up->gradient_buffer(overwrite_up);
-    auto& buffer_down = down->gradient_buffer(overwrite_down);
+    c10::intrusive_ptr<torch::CustomClassHolder> holder;
+    if (const auto found = context->saved_data.find("route"); found != context->saved_data.end()) holder = found->second.toCapsule();
+    const Route* route = holder ? &static_cast<RouteHolder*>(holder.get())->route : nullptr;
+    auto grad_rows = grads[0].index_select(0, tokens).to(pre.scalar_type());
+    if (route) grad_rows = route->there(grad_rows);
+    const auto rows = route ? saved[5] : x.index_select(0, tokens).to(pre.scalar_type());
+    auto grad_x_rows = at::empty_like(rows), grad_slot_weight = at::empty_like(slot_weight);
+    auto grad_pre = at::empty_like(pre);
     int64_t from = 0;
     for (size_t e = 0; e < counts.size(); ++e) {
       const int64_t count = counts[e];
-      auto grad_up = buffer_up[static_cast<int64_t>(e)], grad_down = buffer_down[static_cast<int64_t>(e)];
-      if (count == 0) {
-        if (overwrite_up) grad_up.zero_();
-        if (overwrite_down) grad_down.zero_();
-        continue;
-      }
-      const auto part = pre.narrow(0, from, count), grad_part = grad_rows.narrow(0, from, count), x_part = rows.narrow(0, from, count);
-      const auto part_weight = slot_weight.narrow(0, from, count);
-      const auto grad_activated = kernels::matmul(grad_part, down->value[static_cast<int64_t>(e)], pre.scalar_type());
-      kernels::matmul_into(grad_down, grad_part.t(), kernels::swiglu_forward(part, part_weight), overwrite_down);
-      const auto [grad_pre, grad_part_weight] = kernels::swiglu_backward(grad_activated, part, part_weight);
-      grad_weight.index_copy_(0, slots.narrow(0, from, count), grad_part_weight);
-      kernels::matmul_into(grad_x_rows.narrow(0, from, count), grad_pre, gate_up->value[static_cast<int64_t>(e)], true);
-      kernels::matmul_into(grad_up, grad_pre.t(), x_part, overwrite_up);
+      if (count == 0) continue;
+      const auto part = pre.narrow(0, from, count), part_weight = slot_weight.narrow(0, from, count);
+      const auto grad_activated =
+          kernels::matmul(grad_rows.narrow(0, from, count), down->value[static_cast<int64_t>(e)], pre.scalar_type());
+      const auto [grad_part, grad_part_weight] = kernels::swiglu_backward(grad_activated, part, part_weight);
+      grad_pre.narrow(0, from, count).copy_(grad_part);
+      grad_slot_weight.narrow(0, from, count).copy_(grad_part_weight);
+      kernels::matmul_into(grad_x_rows.narrow(0, from, count), grad_part, gate_up->value[static_cast<int64_t>(e)], true);
       from += count;
     }
+    DeferredGradients::run_or_defer(remembered<DeferredGradients>(context, "deferred"), [=] {
+      bool overwrite_up = false, overwrite_down = false;
+      auto& buffer_up = gate_up->gradient_buffer(overwrite_up);
+      auto& buffer_down = down->gradient_buffer(overwrite_down);
+      int64_t at = 0;
+      for (size_t e = 0; e < counts.size(); ++e) {
+        const int64_t count = counts[e];
+        auto grad_up = buffer_up[static_cast<int64_t>(e)], grad_down = buffer_down[static_cast<int64_t>(e)];
+        if (count == 0) {
+          if (overwrite_up) grad_up.zero_();
+          if (overwrite_down) grad_down.zero_();
+          continue;
+        }
+        const auto activated = kernels::swiglu_forward(pre.narrow(0, at, count), slot_weight.narrow(0, at, count));
+        kernels::matmul_into(grad_down, grad_rows.narrow(0, at, count).t(), activated, overwrite_down);
+        kernels::matmul_into(grad_up, grad_pre.narrow(0, at, count).t(), rows.narrow(0, at, count), overwrite_up);
+        at += count;
+      }
+    });
+    if (route) {
+      grad_x_rows = route->back(grad_x_rows);
+      grad_slot_weight = route->back(grad_slot_weight);
+    }
+    auto grad_weight = at::zeros({context->saved_data["slots"].toInt()}, slot_weight.options());
+    grad_weight.index_copy_(0, slots, grad_slot_weight);
     auto grad_x = at::zeros_like(x);
     grad_x.index_add_(0, tokens, grad_x_rows.to(x.scalar_type()));
-    return {grad_x, grad_weight, Variable(), Variable(), Variable(), Variable(), Variable(), Variable()};
+    return {grad_x, grad_weight, Variable(), Variable(), Variable(), Variable(), Variable(), Variable(), Variable()};
   }
 };
 
 }  // namespace
 
 at::Tensor experts(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, Parameter& gate_up, Parameter& down,
-                   int64_t top_k, SkipOutput skip) {
-  auto out = ExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k);
+                   int64_t top_k, SkipOutput skip, const ExpertAxis& axis) {
+  auto out = ExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k, axis);
   if (skip == SkipOutput::identity) {
-    const auto skipped = choice.eq(gate_up.value.size(0)).to(weight.scalar_type());
+    const auto skipped = choice.eq(gate_up.shape[0]).to(weight.scalar_type());
     const auto share = (weight * skipped).view({-1, top_k}).sum(1, /*keepdim=*/true);
     out = out + (share * x).to(out.scalar_type());
   }

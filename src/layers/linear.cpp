@@ -2,6 +2,7 @@
 
 #include "kernels/matmul.h"
 #include "layers/autograd.h"
+#include "layers/deferred.h"
 
 namespace ingot::layers {
 namespace {
@@ -19,6 +20,7 @@ struct LinearFunction : Function<LinearFunction> {
       out_features += weight->value.size(0);
     }
     context->saved_data["weights"] = addresses;
+    remember(context, "deferred", DeferredGradients::current());
     context->save_for_backward({x});
     const auto rows = as_rows(x);
     const auto dtype = weights[0]->value.scalar_type();
@@ -40,6 +42,7 @@ struct LinearFunction : Function<LinearFunction> {
     const auto x = context->get_saved_variables()[0];
     const auto grad = as_rows(grads[0]);
     const auto rows = as_rows(x).to(grad.scalar_type());
+    auto* deferred = remembered<DeferredGradients>(context, "deferred");
     at::Tensor grad_x;
     if (context->needs_input_grad(0)) grad_x = at::empty({rows.size(0), rows.size(1)}, grad.options());
     int64_t column = 0;
@@ -48,9 +51,11 @@ struct LinearFunction : Function<LinearFunction> {
       if (weight->value.size(0) == 0) continue;
       const auto part = grad.narrow(1, column, weight->value.size(0));
       if (grad_x.defined()) kernels::matmul_into(grad_x, part, weight->value, /*overwrite=*/column == 0);
-      bool overwrite = false;
-      auto& buffer = weight->gradient_buffer(overwrite);
-      kernels::matmul_into(buffer, part.t(), rows, overwrite);
+      DeferredGradients::run_or_defer(deferred, [weight, part, rows] {
+        bool overwrite = false;
+        auto& buffer = weight->gradient_buffer(overwrite);
+        kernels::matmul_into(buffer, part.t(), rows, overwrite);
+      });
       column += weight->value.size(0);
     }
     if (grad_x.defined()) grad_x = grad_x.view(x.sizes()).to(x.scalar_type());

@@ -15,6 +15,7 @@ struct RouterParameters {
   Parameter *fc1_weight, *fc1_bias, *fc2_weight, *fc2_bias;
   Parameter* out_weight;      // [classes, router_hidden]; classes = experts, plus one when tokens may skip
   Parameter* balancing_bias;  // [classes], a buffer
+  int64_t experts = 0;        // classes that are experts; they come first
 };
 
 struct Routing {
@@ -24,7 +25,9 @@ struct Routing {
   at::Tensor choice;  // int64 [tokens]
 };
 
-/// x [tokens, hidden], previous_state [tokens, router_hidden] or undefined.
-Routing route(const at::Tensor& x, const at::Tensor& previous_state, const RouterParameters& parameters, double norm_eps);
+/// x [tokens, hidden], previous_state [tokens, router_hidden] or undefined. With `force_balance`, for benchmarks, the router works
+/// as ever but tokens go to the experts in turn.
+Routing route(const at::Tensor& x, const at::Tensor& previous_state, const RouterParameters& parameters, double norm_eps,
+              bool force_balance = false);
 
 }  // namespace ingot::layers

@@ -4,7 +4,14 @@ namespace ingot::mesh {
 
 void declare_settings(base::SettingsTable& table, ParallelConfig& c) {
   table.add("parallel.data", c.data, base::at_least(-1), "ranks that train on different sequences; -1 = all that the other axes leave");
+  table.add("parallel.pipeline", c.pipeline, base::at_least(1), "stages that the layers are dealt out to, by what they cost");
+  table.add("parallel.pipeline_schedule", c.pipeline_schedule, {"gpipe", "1f1b", "interleaved", "zero_bubble"},
+            "order of the microbatches (train.microbatch_size) on a stage");
+  table.add("parallel.pipeline_chunks", c.pipeline_chunks, base::at_least(1), "interleaved: pieces of the model on each stage");
   table.add("parallel.tensor", c.tensor, base::at_least(1), "ranks that share each matrix and the vocabulary, and work on the same tokens");
+  table.add("parallel.expert", c.expert, base::at_least(1),
+            "ranks over which the experts of a mixture are dealt out; tokens travel to them. They fold the ranks of a stage anew");
+  table.add("parallel.expert_tensor", c.expert_tensor, base::at_least(1), "ranks that share each expert, by its inner width");
   table.add(
       "parallel.sharded_norms", c.sharded_norms,
       "tensor parallelism: each rank keeps its slice of the tokens between layers; false: all keep all and repeat norms and residuals");

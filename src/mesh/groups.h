@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/world.h"
@@ -18,11 +19,13 @@ class Groups {
   comm::World& world() { return world_; }
   /// Ranks that differ from this one in these axes alone; a group of one where they have size 1.
   comm::Group& along(const std::vector<Axis>& axes);
+  /// The same without the stages between the pipeline's first and last. Only these two may ask.
+  comm::Group& along_ends(const std::vector<Axis>& axes);
 
  private:
   comm::World& world_;
   Mesh mesh_;
-  std::map<std::vector<Axis>, std::unique_ptr<comm::Group>> groups_;
+  std::map<std::string, std::unique_ptr<comm::Group>> groups_;  // by name
 };
 
 }  // namespace ingot::mesh

@@ -12,7 +12,8 @@ namespace {
 
 using base::ConfigError;
 
-constexpr Axis kAxes[] = {Axis::pipeline, Axis::data, Axis::sequence, Axis::tensor, Axis::tensor_sequence, Axis::expert, Axis::expert_data};
+constexpr Axis kAxes[] = {Axis::pipeline,        Axis::data,   Axis::sequence,      Axis::tensor,
+                          Axis::tensor_sequence, Axis::expert, Axis::expert_tensor, Axis::expert_data};
 
 std::vector<int64_t> divisors_of(int64_t n) {
   std::vector<int64_t> all;
@@ -24,7 +25,8 @@ std::vector<int64_t> divisors_of(int64_t n) {
 }  // namespace
 
 const char* name_of(Axis axis) {
-  static constexpr const char* kNames[] = {"pipeline", "data", "sequence", "tensor", "tensor_sequence", "expert", "expert_data"};
+  static constexpr const char* kNames[] = {"pipeline",        "data",   "sequence",      "tensor",
+                                           "tensor_sequence", "expert", "expert_tensor", "expert_data"};
   return kNames[static_cast<size_t>(axis)];
 }
 
@@ -49,10 +51,11 @@ Mesh::Mesh(const ParallelConfig& c, int rank, int world) : rank_(rank), world_(w
   tensor_sequence_ = static_cast<int>(c.tensor_sequence);
   data_ = static_cast<int>(world / others);
   expert_ = static_cast<int>(c.expert);
+  expert_tensor_ = static_cast<int>(c.expert_tensor);
   const int stage = world / pipeline_;
-  if (stage % expert_ != 0)
-    throw ConfigError("parallel.expert = {} does not divide the {} ranks of a pipeline stage; it may be {}", expert_, stage,
-                      fmt::join(divisors_of(stage), ", "));
+  if (stage % (expert_ * expert_tensor_) != 0)
+    throw ConfigError("parallel.expert = {} x expert_tensor = {} does not divide the {} ranks of a pipeline stage; together they may be {}",
+                      expert_, expert_tensor_, stage, fmt::join(divisors_of(stage), ", "));
 }
 
 int Mesh::size(Axis axis) const {
@@ -63,7 +66,8 @@ int Mesh::size(Axis axis) const {
     case Axis::tensor: return tensor_;
     case Axis::tensor_sequence: return tensor_sequence_;
     case Axis::expert: return expert_;
-    case Axis::expert_data: return world_ / pipeline_ / expert_;
+    case Axis::expert_tensor: return expert_tensor_;
+    case Axis::expert_data: return world_ / pipeline_ / expert_ / expert_tensor_;
   }
   return 1;
 }
@@ -73,11 +77,12 @@ int Mesh::stride(Axis axis) const {
   switch (axis) {
     case Axis::tensor:
     case Axis::tensor_sequence:
-    case Axis::expert: return 1;
+    case Axis::expert_tensor: return 1;
+    case Axis::expert: return expert_tensor_;
     case Axis::sequence: return model;
     case Axis::data: return model * sequence_;
     case Axis::pipeline: return model * sequence_ * data_;
-    case Axis::expert_data: return expert_;
+    case Axis::expert_data: return expert_ * expert_tensor_;
   }
   return 1;
 }
@@ -85,10 +90,10 @@ int Mesh::stride(Axis axis) const {
 int Mesh::position_of(int rank, Axis axis) const { return rank / stride(axis) % size(axis); }
 
 std::vector<int> Mesh::members(const std::vector<Axis>& axes) const {
-  const bool folds_experts = std::any_of(axes.begin(), axes.end(), [](Axis a) { return a == Axis::expert || a == Axis::expert_data; });
+  const bool folds_experts = std::any_of(axes.begin(), axes.end(), [](Axis a) { return a >= Axis::expert; });
   // The axes that make up a rank in the folding in question.
   const std::vector<Axis> folding = folds_experts
-                                        ? std::vector{Axis::pipeline, Axis::expert_data, Axis::expert}
+                                        ? std::vector{Axis::pipeline, Axis::expert_data, Axis::expert, Axis::expert_tensor}
                                         : std::vector{Axis::pipeline, Axis::data, Axis::sequence, Axis::tensor, Axis::tensor_sequence};
   std::vector<int> members;
   for (int other = 0; other < world_; ++other) {
@@ -112,7 +117,8 @@ std::string Mesh::rank_map() const {
   for (int r = 0; r < world_; ++r) {
     text += fmt::format("rank {:>4}:", r);
     for (const Axis axis : kAxes)
-      if (size(axis) > 1 && (axis != Axis::expert_data || expert_ > 1)) text += fmt::format("  {} {}", name_of(axis), position_of(r, axis));
+      if (size(axis) > 1 && (axis != Axis::expert_data || expert_ * expert_tensor_ > 1))
+        text += fmt::format("  {} {}", name_of(axis), position_of(r, axis));
     text += "\n";
   }
   return text;

@@ -3,7 +3,8 @@
 //
 // Ranks are numbered with tensor fastest, then sequence, data, pipeline, so that the axes that talk most lie within a machine.
 // tensor_sequence (TSP) takes tensor's place: one of the two is 1. The mixture of experts folds the ranks of a pipeline stage
-// anew: expert runs through neighbours, and the ranks that hold the same experts (expert_data) are a stride of its size apart.
+// anew: expert_tensor (slices of one expert) runs through neighbours, then expert, and the ranks that hold the same
+// (expert_data) are a stride of their product apart.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace ingot::mesh {
 
-enum class Axis { pipeline, data, sequence, tensor, tensor_sequence, expert, expert_data };
+enum class Axis { pipeline, data, sequence, tensor, tensor_sequence, expert, expert_tensor, expert_data };
 const char* name_of(Axis axis);
 
 class Mesh {
@@ -42,7 +43,7 @@ class Mesh {
   int stride(Axis axis) const;
 
   int rank_, world_;
-  int pipeline_, data_, sequence_, tensor_, tensor_sequence_, expert_;
+  int pipeline_, data_, sequence_, tensor_, tensor_sequence_, expert_, expert_tensor_;
 };
 
 }  // namespace ingot::mesh

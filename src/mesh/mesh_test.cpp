@@ -69,10 +69,21 @@ TEST(Mesh, groups_of_every_axis_part_the_world) {
   }
 }
 
+TEST(Mesh, slices_of_an_expert_lie_on_neighbours) {
+  const Mesh mesh({.tensor = 2, .expert = 2, .expert_tensor = 2}, 6, 8);  // 6 = expert_data 1, expert 1, slice 0
+  EXPECT_EQ(mesh.size(Axis::expert_data), 2);
+  EXPECT_EQ(mesh.position(Axis::expert), 1);
+  EXPECT_EQ(mesh.position(Axis::expert_tensor), 0);
+  EXPECT_THAT(mesh.members({Axis::expert_tensor}), ElementsAre(6, 7));
+  EXPECT_THAT(mesh.members({Axis::expert}), ElementsAre(4, 6));
+  EXPECT_THAT(mesh.members({Axis::expert, Axis::expert_tensor}), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(mesh.members({Axis::expert_data}), ElementsAre(2, 6));
+}
+
 TEST(Mesh, sizes_that_do_not_fit_are_refused_with_those_that_would) {
   EXPECT_THAT(error_of({.tensor = 3}, 8), AllOf(HasSubstr("does not divide the 8 ranks"), HasSubstr("1, 2, 4, 8")));
   EXPECT_THAT(error_of({.data = 3, .tensor = 2}, 8), HasSubstr("parallel.data = 4 would work"));
-  EXPECT_THAT(error_of({.pipeline = 2, .expert = 3}, 8), AllOf(HasSubstr("parallel.expert = 3"), HasSubstr("1, 2, 4")));
+  EXPECT_THAT(error_of({.pipeline = 2, .expert = 3}, 8), AllOf(HasSubstr("parallel.expert = 3"), HasSubstr("they may be 1, 2, 4")));
   EXPECT_THAT(error_of({.tensor = 2, .tensor_sequence = 2}, 8), HasSubstr("one of them must be 1"));
   EXPECT_EQ(error_of({.data = 4, .tensor = 2, .expert = 8}, 8), "");
 }

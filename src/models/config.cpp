@@ -44,6 +44,7 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.router_hidden", c.router_hidden, at_least(1), "width of the router");
   table.add("model.skip_class", c.skip_class, "zaya1: tokens may skip the mixture");
   table.add("model.skip_output", c.skip_output, {"zero", "identity"}, "zaya1: what a skipped token yields, 0 or p * x");
+  table.add("model.force_balance", c.force_balance, "zaya1, benchmarks only: tokens go to the experts in turn, whatever the router says");
   table.add("model.skip_bias", c.skip_bias, NumberRange{}, "zaya1: initial balancing bias of the skip class");
   table.add("model.init_deviation", c.init_deviation, NumberRange{0, 10}, "standard deviation of initial matrices");
   table.add("model.pad_id", c.pad_id, at_least(-1), "token id of padding; -1 = none");

@@ -28,6 +28,7 @@ struct ModelConfig {
   int64_t experts = 8, top_k = 1, expert_ffn = 256, router_hidden = 64;
   bool skip_class = true;            // one more class than experts: the token skips the mixture
   std::string skip_output = "zero";  // zero, identity (p * x)
+  bool force_balance = false;        // benchmarks: tokens go to the experts in turn, whatever the router says
   double skip_bias = -1;             // initial balancing bias of the skip class
 
   double init_deviation = 0.02;

@@ -27,12 +27,15 @@ class Llama : public Model {
  public:
   Llama(const ModelConfig& config, const Layout& layout) : Model(config, layout) {
     if (config.ffn < 1) throw base::ConfigError("model.ffn = {} must be positive for the llama family", config.ffn);
+    if (layout.experts.is_on())
+      throw base::ConfigError("parallel.expert = {}, expert_tensor = {}: the llama family has no experts; both must be 1",
+                              layout.experts.size, layout.experts.slices);
     require_shares("kv_heads", config.kv_heads);
     require_shares("ffn", config.ffn);
     declare_embedding();
-    for (int64_t layer = 0; layer < config.layers; ++layer) blocks_.push_back(declare_block(layer));
+    for (int64_t layer = 0; layer < config.layers; ++layer) blocks_.push_back(layout.stage.holds(layer) ? declare_block(layer) : Block{});
     parameters_.begin_layer(config.layers);
-    norm_ = &vector("model.norm.weight", config.hidden, 1);
+    if (layout.stage.has_head()) norm_ = &vector("model.norm.weight", config.hidden, 1);
     declare_head();
   }
 

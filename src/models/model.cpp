@@ -37,22 +37,28 @@ void listen(const at::Tensor& entering, int64_t layer, const ForwardContext& con
 
 }  // namespace
 
-at::Tensor Model::forward(const at::Tensor& ids, ForwardContext& context) {
+Stream Model::run_chunk(int chunk, const at::Tensor& ids, const Stream& in, ForwardContext& context) {
   LayerHooks silent;
   LayerHooks& hooks = context.hooks ? *context.hooks : silent;
-  hooks.before_forward(-1);
-  Stream stream = embed(ids);
-  hooks.after_forward(-1);
-  if (context.observer) context.observer->on_hidden(-1, stream.residual);
-  listen(stream.residual, 0, context);
-  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+  const auto& stage = layout_.stage;
+  const auto layers =
+      stage.pieces.empty() ? tensor::Range{0, config_.layers} : stage.pieces[static_cast<size_t>(chunk * stage.size + stage.rank)];
+  Stream stream = in;
+  if (stage.is_first(chunk)) {
+    hooks.before_forward(-1);
+    stream = embed(ids);
+    hooks.after_forward(-1);
+    if (context.observer) context.observer->on_hidden(-1, stream.residual);
+  }
+  listen(stream.residual, layers.begin, context);
+  for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
     hooks.before_forward(layer);
     if (context.recompute == Recompute::full && at::GradMode::is_enabled()) {
       // The context is copied: the second run happens during backward, when the caller's may be gone.
-      auto run = [this, layer, copy = context](const std::vector<at::Tensor>& in) mutable -> std::vector<at::Tensor> {
+      auto run = [this, layer, copy = context](const std::vector<at::Tensor>& from) mutable -> std::vector<at::Tensor> {
         copy.recompute = Recompute::none;
         if (layers::is_recomputing()) copy.observer = nullptr;
-        const Stream out = block(layer, {in[0], in[1]}, copy);
+        const Stream out = block(layer, {from[0], from[1]}, copy);
         if (!out.router_state.defined()) return {out.residual};
         return {out.residual, out.router_state};
       };
@@ -65,14 +71,24 @@ at::Tensor Model::forward(const at::Tensor& ids, ForwardContext& context) {
     hooks.after_forward(layer);
     listen(stream.residual, layer + 1, context);
   }
-  hooks.before_forward(config_.layers);
+  return stream;
+}
+
+at::Tensor Model::forward(const at::Tensor& ids, ForwardContext& context) {
+  const Stream stream = run_chunk(0, ids, {}, context);
+  if (context.hooks) context.hooks->before_forward(config_.layers);
   return finish(stream);
 }
 
-at::Tensor Model::loss(const at::Tensor& ids, const at::Tensor& targets, double scale, ForwardContext& context) {
-  const auto loss = layers::head_loss(enter(forward(ids, context), context), *head_, targets, scale, layout_.tensor);
+at::Tensor Model::loss_of(const Stream& stream, const at::Tensor& targets, double scale, ForwardContext& context) {
+  if (context.hooks) context.hooks->before_forward(config_.layers);
+  const auto loss = layers::head_loss(enter(finish(stream), context), *head_, targets, scale, layout_.tensor);
   if (context.hooks) context.hooks->after_forward(config_.layers);
   return loss;
+}
+
+at::Tensor Model::loss(const at::Tensor& ids, const at::Tensor& targets, double scale, ForwardContext& context) {
+  return loss_of(run_chunk(0, ids, {}, context), targets, scale, context);
 }
 
 at::Tensor Model::logits(const at::Tensor& hidden) const { return layers::logits_of(hidden, *head_); }
@@ -159,22 +175,24 @@ Parameter& Model::vector(const std::string& name, int64_t size, double initial, 
 
 void Model::declare_embedding() {
   require_shares("vocab_size", config_.vocab_size);
-  embedding_ = &parameters_.add({.name = "model.embed_tokens.weight",
-                                 .shape = {config_.vocab_size, config_.hidden},
-                                 .part = cut_rows(config_.vocab_size, config_.hidden),
-                                 .kind = Parameter::Kind::embedding,
-                                 .initial = tensor::Initial::normal(config_.init_deviation)});
+  if (layout_.stage.has_embedding()) embedding_ = &vocabulary_matrix("model.embed_tokens.weight", Parameter::Kind::embedding);
 }
 
 void Model::declare_head() {
+  if (!layout_.stage.has_head()) return;
   head_ = embedding_;
-  if (!config_.tie_embeddings)
-    head_ = &parameters_.add({.name = "lm_head.weight",
-                              .shape = {config_.vocab_size, config_.hidden},
-                              .part = cut_rows(config_.vocab_size, config_.hidden),
-                              .kind = Parameter::Kind::head,
-                              .initial = tensor::Initial::normal(config_.init_deviation)});
+  // The last stage of a pipeline has a copy of a tied embedding, whose gradients are added to those of the first one's.
+  if (!config_.tie_embeddings) head_ = &vocabulary_matrix("lm_head.weight", Parameter::Kind::head);
+  else if (!head_) head_ = embedding_ = &vocabulary_matrix("model.embed_tokens.weight", Parameter::Kind::embedding);
   head_->last_layer = config_.layers;
+}
+
+Parameter& Model::vocabulary_matrix(const char* name, Parameter::Kind kind) {
+  return parameters_.add({.name = name,
+                          .shape = {config_.vocab_size, config_.hidden},
+                          .part = cut_rows(config_.vocab_size, config_.hidden),
+                          .kind = kind,
+                          .initial = tensor::Initial::normal(config_.init_deviation)});
 }
 
 tensor::Part Model::cut_rows(int64_t rows, int64_t cols) const {

@@ -31,6 +31,30 @@ struct Stream {
 /// What of a model this rank holds, and with whom it computes; nothing = all of it, alone.
 struct Layout {
   layers::TensorAxis tensor;
+  struct Experts {
+    int rank = 0, size = 1;        // which of the equal shares of the experts
+    int slice = 0, slices = 1;     // which part of each one's inner width
+    comm::Group* group = nullptr;  // layers/experts.h
+    bool is_on() const { return size * slices > 1; }
+  } experts;
+  /// Pieces of the depth: piece g lies on stage g % size as its chunk g / size. The first has the embedding, the last the final
+  /// norm and the head.
+  struct Stage {
+    int rank = 0, size = 1;
+    std::vector<tensor::Range> pieces;  // layers of each; empty = one piece with all
+    bool is_on() const { return size > 1; }
+    bool is_first(int chunk) const { return rank == 0 && chunk == 0; }
+    bool is_last(int chunk) const { return pieces.empty() || static_cast<size_t>(chunk * size + rank) + 1 == pieces.size(); }
+    int chunks() const { return pieces.empty() ? 1 : static_cast<int>(pieces.size()) / size; }
+    bool has_embedding() const { return rank == 0; }
+    bool has_head() const { return rank == size - 1; }
+    bool holds(int64_t layer) const {
+      if (pieces.empty()) return true;
+      for (size_t g = static_cast<size_t>(rank); g < pieces.size(); g += static_cast<size_t>(size))
+        if (layer >= pieces[g].begin && layer < pieces[g].end) return true;
+      return false;
+    }
+  } stage;
 };
 
 enum class Recompute { none, selective, full };  // selective: the feed-forward half of each block, whose activations are largest
@@ -91,6 +115,12 @@ class Model {
 
   /// ids int64 [batch, seq] -> normed hidden state [batch, seq, hidden] in the compute dtype, ready for the head.
   at::Tensor forward(const at::Tensor& ids, ForwardContext& context);
+  /// A chunk of a pipeline stage: its layers, behind the embedding of `ids` if it is the model's first piece, else behind `in`.
+  Stream run_chunk(int chunk, const at::Tensor& ids, const Stream& in, ForwardContext& context);
+  /// The loss (as below) of what came out of the model's last piece.
+  at::Tensor loss_of(const Stream& stream, const at::Tensor& targets, double scale, ForwardContext& context);
+  /// Whether blocks pass on a router's state, and its width.
+  virtual int64_t router_state_width() const { return 0; }
   /// Sum of the losses of all positions times `scale` (0-dim), to be backpropagated with gradient 1.
   at::Tensor loss(const at::Tensor& ids, const at::Tensor& targets, double scale, ForwardContext& context);
   /// [batch, seq, vocab] of a hidden state, fp32 (fp64 for fp64); no gradient.
@@ -121,6 +151,7 @@ class Model {
   /// Embedding, and the head unless it is the embedding; both cut by rows of the vocabulary.
   void declare_embedding();
   void declare_head();
+  layers::Parameter& vocabulary_matrix(const char* name, layers::Parameter::Kind kind);
   /// This rank's part of a matrix whose rows (outputs) or columns (inputs) the tensor axis cuts; all of it without that axis.
   tensor::Part cut_rows(int64_t rows, int64_t cols) const;
   tensor::Part cut_columns(int64_t rows, int64_t cols) const;

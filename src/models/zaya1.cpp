@@ -37,24 +37,34 @@ class Zaya1 : public Model {
   Zaya1(const ModelConfig& config, const Layout& layout) : Model(config, layout) {
     check(config);
     require_shares("kv_heads", config.kv_heads);
+    if (config.experts % layout.experts.size != 0)
+      throw base::ConfigError("parallel.expert = {} does not divide model.experts = {}", layout.experts.size, config.experts);
+    if (config.expert_ffn % layout.experts.slices != 0)
+      throw base::ConfigError("parallel.expert_tensor = {} does not divide model.expert_ffn = {}", layout.experts.slices,
+                              config.expert_ffn);
     if (layout.tensor.is_on() && !layout.tensor.shards_tokens)
       throw base::ConfigError("parallel.sharded_norms = false: a mixture of experts needs each token on one rank only; set it to true");
     declare_embedding();
-    input_scale_ = &vector("model.input_hidden_states_scale", config.hidden, 1);
-    input_bias_ = &vector("model.input_hidden_states_bias", config.hidden, 0);
-    for (int64_t layer = 0; layer < config.layers; ++layer) blocks_.push_back(declare_block(layer));
+    if (layout.stage.has_embedding()) {
+      input_scale_ = &vector("model.input_hidden_states_scale", config.hidden, 1);
+      input_bias_ = &vector("model.input_hidden_states_bias", config.hidden, 0);
+    }
+    for (int64_t layer = 0; layer < config.layers; ++layer) blocks_.push_back(layout.stage.holds(layer) ? declare_block(layer) : Block{});
     parameters_.begin_layer(config.layers);
-    norm_ = &vector("model.norm.weight", config.hidden, 1);
+    if (layout.stage.has_head()) norm_ = &vector("model.norm.weight", config.hidden, 1);
     declare_head();
   }
 
   void initialise(uint64_t seed) override {
     Model::initialise(seed);
     if (!config_.skip_class) return;
-    for (auto& block : blocks_) block.router.balancing_bias->value[config_.experts] = config_.skip_bias;
+    for (auto& block : blocks_)
+      if (block.router.balancing_bias) block.router.balancing_bias->value[config_.experts] = config_.skip_bias;
   }
 
   Parameter* balancing_bias(int64_t layer) override { return blocks_[static_cast<size_t>(layer)].router.balancing_bias; }
+
+  int64_t router_state_width() const override { return config_.router_hidden; }
 
   void set_rope_base(double base) override {
     config_.rope_base = base;
@@ -82,7 +92,7 @@ class Zaya1 : public Model {
     const auto residual = work.enter(work.wide(c.hidden, between)), normed = work.narrow(c.hidden, between),
                packed = work.narrow(q + 2 * kv), qkv = work.narrow(q + 2 * kv);
     work.kernel("rms_norm", {residual}, {normed}, {residual, work.wide(1, between)});
-    const int64_t current = blocks_[static_cast<size_t>(layer)].attention.shape.current_values();
+    const int64_t current = value_rows(c.kv_heads * d).current.size();
     work.linear(describe_enter(work, normed, c.hidden), packed, {q, kv, current, kv - current});
     auto& mix = work.kernel("cca_mix", {packed}, {qkv}, {packed, work.wide(latent)}, work.tokens() * (heads + kv_heads), d);
     const int64_t taps_bytes = work.tokens() * latent * 2 * work.wide_bytes();  // the first convolution's output, once for each tap
@@ -122,10 +132,11 @@ class Zaya1 : public Model {
       const auto [joined, mixture_in] =
           kernels::join_residual_and_norm(in[0], in[1], b.after_attention.values(), b.mixture_norm->value, config_.norm_eps, dtype());
       const auto x = mixture_in.flatten(0, 1);
-      const auto routing = layers::route(x, in[2], b.router, config_.norm_eps);
+      const auto routing = layers::route(x, in[2], b.router, config_.norm_eps, config_.force_balance);
       if (observer && !layers::is_recomputing()) observer->on_routing(layer, routing);
       const auto skip = config_.skip_output == "identity" ? layers::SkipOutput::identity : layers::SkipOutput::zero;
-      const auto out = layers::experts(x, routing.choice, routing.weight, *b.gate_up, *b.down, config_.top_k, skip);
+      const auto out = layers::experts(x, routing.choice, routing.weight, *b.gate_up, *b.down, config_.top_k, skip,
+                                       {layout_.experts.slices, layout_.experts.group});
       return {kernels::join_residual(joined, out.view_as(mixture_in), b.after_mixture.values()), routing.state};
     };
     const bool again = context.recompute == Recompute::selective && at::GradMode::is_enabled();
@@ -260,9 +271,16 @@ class Zaya1 : public Model {
                 .fc2_bias = &vector(gate + "router_mlp.fc2.bias", r, 0),
                 .out_weight = &router_matrix(gate + "router_mlp.out_proj.weight", {classes, r}),
                 .balancing_bias = &parameters_.add(
-                    {.name = gate + "balancing_biases", .shape = {classes}, .kind = Parameter::Kind::buffer, .keeps_fp32 = true})};
+                    {.name = gate + "balancing_biases", .shape = {classes}, .kind = Parameter::Kind::buffer, .keeps_fp32 = true}),
+                .experts = c.experts};
     b.gate_up = &matrix(prefix + "mlp.experts.gate_up_proj", {c.experts, 2 * c.expert_ffn, c.hidden});
     b.down = &matrix(prefix + "mlp.experts.down_proj", {c.experts, c.hidden, c.expert_ffn});
+    if (const auto& own = layout_.experts; own.is_on()) {
+      const auto experts = tensor::share_of(c.experts, own.rank, own.size), inner = tensor::share_of(c.expert_ffn, own.slice, own.slices);
+      b.gate_up->part = {{experts}, {inner, {c.expert_ffn + inner.begin, c.expert_ffn + inner.end}}, {{0, c.hidden}}};
+      b.down->part = {{experts}, {{0, c.hidden}}, {inner}};
+      b.gate_up->is_expert = b.down->is_expert = true;
+    }
     b.after_mixture = scales(prefix + "post_mlp_residual_scale.");
     return b;
   }

@@ -151,7 +151,7 @@ void Optimizer::muon(double lr, double gradient_scale) {
 
 void Optimizer::orthogonalise(const MuonGroup& group, std::vector<at::Tensor>& directions) const {
   if (!group.exchange) {
-    for (size_t i = 0; i < directions.size(); ++i) directions[i] = directions[i].view(group.slots[i]->shard.parameter->shape);
+    for (size_t i = 0; i < directions.size(); ++i) directions[i] = directions[i].view(group.slots[i]->shard.parameter->local_shape());
     directions = newton_schulz(directions, config_.newton_schulz_steps);
     for (auto& direction : directions) direction = direction.view(-1);
     return;

@@ -60,7 +60,9 @@ Buckets::Buckets(layers::ParameterList& parameters, const GroupOf& group_of, con
   const auto of_kind = [&](Parameter& p) -> Open& {
     auto& group = group_of(p);
     const auto dtype = p.value.scalar_type();
-    const bool comes_and_goes = options_.zero == 3 && may_come_and_go(p);
+    // Both ends of a pipeline may hold an embedding, and never want it at the same time.
+    const bool stays = options_.is_pipelined && p.kind == Parameter::Kind::embedding;
+    const bool comes_and_goes = options_.zero == 3 && may_come_and_go(p) && !stays;
     for (auto& o : open)
       if (o.group == &group && o.dtype == dtype && o.comes_and_goes == comes_and_goes) return o;
     return open.emplace_back(Open{&group, dtype, comes_and_goes, {}, 0});
@@ -203,8 +205,7 @@ void Buckets::before_backward(int64_t layer) {
 
 void Buckets::publish() {
   if (options_.zero == 0) return;
-  for (auto at = buckets_.rbegin(); at != buckets_.rend(); ++at)
-    if (!(*at)->comes_and_goes) start_gather(**at);
+  for (auto at = buckets_.rbegin(); at != buckets_.rend(); ++at) (*at)->comes_and_goes ? release_values(**at) : start_gather(**at);
 }
 
 void Buckets::complete_values() {
@@ -229,7 +230,11 @@ void Buckets::begin_step() {
   for (auto& bucket : buckets_) bucket->holds_sum = false;
 }
 
-void Buckets::begin_backward(bool is_last) { sends_ = is_last || shards_gradients(); }
+void Buckets::begin_backward(bool is_last) {
+  sends_ = is_last || shards_gradients();
+  if (shards_gradients())
+    for (auto& bucket : buckets_) finish_reduction(*bucket);
+}
 
 void Buckets::start_reduction(Bucket& bucket) {
   const at::NoGradGuard no_grad;
@@ -271,10 +276,15 @@ void Buckets::finish_reduction(Bucket& bucket) {
   for (auto* p : bucket.parameters) p->drop_gradient();
 }
 
-void Buckets::after_backward(int64_t layer) {
-  for (auto& bucket : buckets_) {
+void Buckets::release(int64_t layer) {
+  for (auto& bucket : buckets_)
     if (bucket->comes_and_goes && bucket->first_layer == layer && layer >= 0) release_values(*bucket);
-    if (!sends_ || bucket->first_layer < layer) continue;
+}
+
+void Buckets::after_backward(int64_t layer) {
+  release(layer);
+  for (auto& bucket : buckets_) {
+    if (!sends_ || bucket->first_layer < layer || (options_.is_pipelined && shards_gradients())) continue;
     // Whole gradients live no longer than it takes to send them: the bucket before this one must be through.
     if (bucket->is_reducing && shards_gradients()) finish_reduction(*bucket);
     else if (!bucket->is_done) start_reduction(*bucket);
@@ -282,12 +292,15 @@ void Buckets::after_backward(int64_t layer) {
 }
 
 void Buckets::finish_backward() {
-  if (sends_) {
-    for (auto& bucket : buckets_)
-      if (!bucket->is_done) start_reduction(*bucket);
-    for (auto& bucket : buckets_) finish_reduction(*bucket);
-  }
+  if (!sends_) return;
+  for (auto& bucket : buckets_)
+    if (!bucket->is_done) start_reduction(*bucket);
   for (auto& bucket : buckets_) bucket->is_done = false;
+}
+
+// Not before: the other end of a pipeline may need messages of this rank to come as far.
+void Buckets::finish_step() {
+  for (auto& bucket : buckets_) finish_reduction(*bucket);
 }
 
 }  // namespace ingot::parallel

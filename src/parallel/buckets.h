@@ -36,6 +36,7 @@ class Buckets : public layers::GradientMemory {
     int64_t bucket_bytes = 0;  // of gradients, at least; a bucket ends where a layer does
     int zero = 0;
     bool reduce_in_bf16 = false;
+    bool is_pipelined = false;  // microbatches overlap: sharded gradients are sent when one has gone through the whole stage
   };
   /// The ranks over which a parameter's gradient is summed.
   using GroupOf = std::function<comm::Group&(const layers::Parameter&)>;
@@ -53,13 +54,18 @@ class Buckets : public layers::GradientMemory {
   /// The values of `layer` are here, and those of the next on their way.
   void before_forward(int64_t layer);
   void after_forward(int64_t layer);
-  /// `is_last`: of the step's microbatches; without sharded gradients only that one sends.
+  /// Before a microbatch makes its first gradients (the head does so in the forward pass). `is_last`: of the step's; without
+  /// sharded gradients only that one sends. Waits for what the microbatch before has sent.
   void begin_backward(bool is_last);
   void before_backward(int64_t layer);
   /// The gradients of `layer` and of every one behind it are complete.
   void after_backward(int64_t layer);
-  /// All of this microbatch's backward is over. After the last, gradients are sums over the group.
+  /// The weights of `layer` are no longer needed in this microbatch; part of after_backward.
+  void release(int64_t layer);
+  /// All of this microbatch's backward is over: starts what has not been started.
   void finish_backward();
+  /// Waits: gradients are sums over the group.
+  void finish_step();
   /// The optimizer has written its slices: starts to send them to everyone. before_forward waits for what it needs.
   void publish();
   /// Waits for all that publish() sent.

@@ -98,6 +98,7 @@ TEST_P(BucketsUnder, own_slices_hold_the_sums_and_new_values_reach_everyone) {
         list.collect_gradients();
         buckets.finish_backward();
       }
+      buckets.finish_step();
       std::map<const Parameter*, int64_t> owned;
       for (const auto& shard : shards) {
         const auto expected = sum_of(*shard.parameter, c.ranks, step, c.microbatches).view(-1).narrow(0, shard.begin, shard.size());
@@ -171,6 +172,7 @@ TEST(Buckets, send_the_bytes_that_the_formula_says) {
         backward(list, -1, world.rank(), 0);
         buckets.finish_backward();
       }
+      buckets.finish_step();
       buckets.publish();
       buckets.complete_values();
       const auto padded = [](int64_t n) { return (n + 31) / 32 * 32; };
@@ -209,6 +211,7 @@ TEST(Buckets, gradients_may_travel_in_bf16) {
       for (const auto& p : list.all())
         if (p->is_trained()) p->accumulate(at::full(p->shape, world.rank() == 0 ? 1 + 1.0 / 512 : 2.0));  // rounds to 1 in bf16
       buckets.finish_backward();
+      buckets.finish_step();
       for (const auto& shard : buckets.shards()) EXPECT_TRUE(shard.gradient_slice().eq(3).all().item<bool>()) << shard.parameter->name;
       EXPECT_EQ(world.counters().totals()["world"].sent_bytes - before, (zero == 0 ? 2 : 1) * buckets.elements() * 2 / 2);
     });
@@ -239,6 +242,7 @@ TEST(Buckets, sums_travel_while_backward_computes) {
           }
           backward(list, -1, world.rank(), 0);
           buckets.finish_backward();
+          buckets.finish_step();
           if (world.rank() == 0) longest = std::chrono::duration<double>(Clock::now() - start).count();
         },
         options);
@@ -258,7 +262,8 @@ TEST(Buckets, a_gradient_that_comes_too_late_is_an_error) {
     buckets.begin_backward(true);
     buckets.after_backward(0);
     backward(list, 4, world.rank(), 0);
-    EXPECT_ANY_THROW(buckets.finish_backward());
+    buckets.finish_backward();
+    EXPECT_ANY_THROW(buckets.finish_step());
   });
 }
 

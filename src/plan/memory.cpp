@@ -81,9 +81,11 @@ struct Passes {
 
 Passes describe(const models::Model& model, int64_t batch, const RunShape& run) {
   Passes passes{{}, Workload(batch, run.seq, run.element_bytes()), Workload(batch, run.seq, run.element_bytes())};
-  model.describe_embedding(passes.embedding);
-  model.describe_head(passes.head);
+  const auto& stage = model.layout().stage;
+  if (stage.has_embedding()) model.describe_embedding(passes.embedding);
+  if (stage.has_head()) model.describe_head(passes.head);
   for (int64_t layer = 0; layer < model.config().layers; ++layer) {
+    if (!stage.holds(layer)) continue;
     passes.blocks.emplace_back(batch, run.seq, run.element_bytes());
     model.describe_block(layer, passes.blocks.back());
   }
@@ -109,7 +111,9 @@ int64_t training_bytes(const models::Model& model, const RunShape& run) {
   head.backward(models::Recompute::none);
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) block->backward(run.recompute);
   embedding.backward(models::Recompute::none);
-  return meter.peak_bytes();
+  int64_t waiting = 0;
+  for (const auto& block : passes.blocks) waiting += (run.kept_microbatches - 1) * kept_bytes(block, run.recompute);
+  return meter.peak_bytes() + waiting;
 }
 
 int64_t validation_bytes(const models::Model& model, const RunShape& run) {

@@ -35,6 +35,7 @@ Replay::Replay(const layers::Workload& work, Meter& meter, bool widens_products)
       saves_(work.activation_count()) {}
 
 void Replay::forward(Recompute recompute) {
+  if (work_.operations().empty()) return;  // this stage of a pipeline has none of it
   const size_t end = work_.operations().size();
   for (const auto id : work_.entering()) {
     meter_.take(work_.activation(id).bytes());
@@ -49,6 +50,7 @@ void Replay::forward(Recompute recompute) {
 }
 
 void Replay::backward(Recompute recompute) {
+  if (work_.operations().empty()) return;  // this stage of a pipeline has none of it
   const auto& operations = work_.operations();
   for (const auto id : operations.back().outputs) {
     meter_.take(work_.activation(id).bytes());
@@ -74,6 +76,7 @@ void Replay::backward(Recompute recompute) {
 }
 
 void Replay::inference() {
+  if (work_.operations().empty()) return;  // this stage of a pipeline has none of it
   for (const auto id : work_.entering()) {
     meter_.take(work_.activation(id).bytes());
     live_[static_cast<size_t>(id)] = true;

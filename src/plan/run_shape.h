@@ -19,6 +19,7 @@ struct RunShape {
   int64_t threads = 1;
   int64_t data_ranks = 1, zero = 0;  // batch is that of one of them; parallel/buckets.h says what each stage shares out
   int64_t bucket_bytes = 0;
+  int64_t kept_microbatches = 1;  // whose activations a pipeline stage keeps at a time
 
   int64_t sequences_at_once() const { return microbatch > 0 && microbatch < batch ? microbatch : batch; }
   int64_t microbatches() const { return (batch + sequences_at_once() - 1) / sequences_at_once(); }

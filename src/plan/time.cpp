@@ -117,6 +117,7 @@ StepTime predict_step_time(const models::Model& model, const RunShape& run, cons
     clock.backward(0, work.operations().size(), micro);
   }
   for (int64_t layer = 0; layer < model.config().layers; ++layer) {
+    if (!model.layout().stage.holds(layer)) continue;
     auto work = workload();
     model.describe_block(layer, work);
     add_block(work, run.recompute, rates, micro);

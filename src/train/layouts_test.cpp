@@ -20,16 +20,17 @@ struct Layout {
   std::string family = "llama", precision = "fp64", optimizer = "muon";
   models::Recompute recompute = models::Recompute::none;
   int64_t microbatch = 0;
-  bool spread = false, tie = true, biases = false;
+  bool spread = false, tie = true, biases = false, force_balance = false;
 };
 
 models::ModelConfig model_of(const Layout& layout) {
   models::ModelConfig c;
   c.family = layout.family;
-  c.layers = 3, c.hidden = 24, c.vocab_size = 48, c.heads = 24, c.kv_heads = 12, c.head_dim = 4, c.ffn = 48;
+  c.layers = 4, c.hidden = 24, c.vocab_size = 48, c.heads = 24, c.kv_heads = 12, c.head_dim = 4, c.ffn = 48;
   c.experts = 4, c.expert_ffn = 12, c.router_hidden = 8, c.rope_fraction = 0.5, c.init_deviation = 0.3;
   c.tie_embeddings = layout.tie;
   c.attention_bias = c.mlp_bias = layout.biases;
+  c.force_balance = layout.force_balance;
   return c;
 }
 
@@ -104,7 +105,7 @@ Outcome train(const Layout& layout, int64_t steps = kSteps) {
     collect(model.optimizer(), outcome.last, mutex);
     int64_t targets = 0;
     const bool is_first = groups.mesh().position(mesh::Axis::data) == 0;  // the others have no sequences
-    const double loss = model.step().evaluate(is_first ? batch_of(99, 0, 1) : data::Batch{}, targets);
+    const double loss = model.step().evaluate(is_first ? batch_of(99, 0, 2) : data::Batch{}, targets);
     const std::lock_guard lock(mutex);
     if (world.rank() == 0) outcome.validation = loss;
   });
@@ -129,7 +130,8 @@ const Outcome& alone(Layout layout) {
   layout.ranks = 1;
   layout.recompute = models::Recompute::none;
   layout.microbatch = 0;
-  const auto key = fmt::format("{} {} {} {} {}", layout.family, layout.precision, layout.optimizer, layout.tie, layout.biases);
+  const auto key =
+      fmt::format("{} {} {} {} {} {}", layout.family, layout.precision, layout.optimizer, layout.tie, layout.biases, layout.force_balance);
   if (!known.contains(key)) known.emplace(key, train(layout));
   return known.at(key);
 }
@@ -143,13 +145,16 @@ std::string name_of(const Layout& l) {
                                     {"tensor", p.tensor},
                                     {"expert", p.expert}})
     if (size > 1) name += fmt::format("_{}{}", label, size);
+  if (p.expert_tensor > 1) name += fmt::format("_slices{}", p.expert_tensor);
   name += fmt::format("_zero{}", p.zero);
+  if (p.pipeline > 1) name += "_" + p.pipeline_schedule + (p.pipeline_chunks > 1 ? std::to_string(p.pipeline_chunks) : "");
   if (!p.sharded_norms) name += "_whole_norms";
   if (l.microbatch) name += fmt::format("_micro{}", l.microbatch);
   if (l.recompute != models::Recompute::none) name += l.recompute == models::Recompute::full ? "_full" : "_selective";
   if (l.spread) name += "_spread";
   if (!l.tie) name += "_untied";
   if (l.biases) name += "_biases";
+  if (l.force_balance) name += "_forced";
   return name;
 }
 
@@ -200,6 +205,56 @@ std::vector<Layout> layouts() {
   all.push_back({.parallel = P{.tensor = 2, .sharded_norms = false}, .ranks = 2, .biases = true});
   all.push_back({.parallel = P{.tensor = 2, .zero = 1, .sharded_norms = false}, .ranks = 4, .tie = false});
   all.push_back({.parallel = P{.tensor = 4, .zero = 3}, .ranks = 8, .biases = true});
+  for (const std::string family : {"llama", "zaya1"}) {
+    const auto pipeline = [&](int64_t stages, const char* schedule, int64_t chunks = 1) {
+      P p{.pipeline = stages};
+      p.pipeline_schedule = schedule;
+      p.pipeline_chunks = chunks;
+      return p;
+    };
+    for (const char* schedule : {"gpipe", "1f1b", "zero_bubble"})
+      for (const int64_t stages : {2, 4})
+        all.push_back({.parallel = pipeline(stages, schedule),
+                       .ranks = static_cast<int>(stages),
+                       .family = family,
+                       .microbatch = 2,
+                       .tie = stages == 2});
+    all.push_back({.parallel = pipeline(3, "1f1b"), .ranks = 3, .family = family, .recompute = models::Recompute::full, .microbatch = 3});
+    all.push_back({.parallel = pipeline(2, "interleaved", 2), .ranks = 2, .family = family, .microbatch = 3});
+    for (const int64_t zero : {0, 1, 2, 3}) {
+      auto p = pipeline(2, zero == 1 ? "zero_bubble" : zero == 2 ? "interleaved" : "1f1b", zero == 2 ? 2 : 1);
+      p.zero = zero;
+      all.push_back({.parallel = p, .ranks = 4, .family = family, .microbatch = 3, .tie = zero != 0});
+    }
+    for (const char* schedule : {"1f1b", "zero_bubble"}) {
+      auto p = pipeline(2, schedule);
+      p.tensor = 2;
+      all.push_back({.parallel = p, .ranks = 4, .family = family, .recompute = models::Recompute::selective, .microbatch = 2});
+      p.zero = 3;
+      all.push_back({.parallel = p, .ranks = 8, .family = family, .microbatch = 2, .spread = true});
+      if (family == "llama") continue;
+      p.zero = 1, p.expert = 2;
+      all.push_back({.parallel = p, .ranks = 8, .family = family, .microbatch = 3});
+    }
+  }
+  const auto mixture = [&](Layout layout) {
+    layout.family = "zaya1";
+    all.push_back(layout);
+  };
+  mixture({.parallel = P{.expert = 2}, .ranks = 2});
+  mixture({.parallel = P{.expert = 4}, .ranks = 4, .tie = false});
+  mixture({.parallel = P{.expert_tensor = 2}, .ranks = 2});
+  mixture({.parallel = P{.expert_tensor = 3}, .ranks = 3, .recompute = models::Recompute::selective});
+  mixture({.parallel = P{.expert = 2, .expert_tensor = 2}, .ranks = 4, .microbatch = 1});
+  mixture({.parallel = P{.expert = 2, .zero = 3}, .ranks = 6, .recompute = models::Recompute::full});
+  mixture({.parallel = P{.expert = 2, .zero = 0}, .ranks = 4, .optimizer = "adamw"});
+  mixture({.parallel = P{.tensor = 2, .expert = 2}, .ranks = 2});
+  mixture({.parallel = P{.tensor = 2, .expert = 4, .zero = 2}, .ranks = 4, .spread = true});
+  mixture({.parallel = P{.tensor = 2, .expert = 2, .expert_tensor = 2, .zero = 3}, .ranks = 8});
+  mixture({.parallel = P{.tensor = 4, .expert = 2, .zero = 1}, .ranks = 8, .microbatch = 3});
+  // In fp32 with a routing that rounding cannot change.
+  mixture({.parallel = P{.zero = 1}, .ranks = 3, .precision = "fp32", .force_balance = true});
+  mixture({.parallel = P{.tensor = 2, .expert = 2}, .ranks = 4, .precision = "fp32", .force_balance = true});
   all.push_back({.parallel = P{.zero = 1}, .ranks = 3, .precision = "fp32"});
   all.push_back({.parallel = P{.tensor = 2}, .ranks = 4, .precision = "fp32"});
   return all;

@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "base/environment.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/text.h"
@@ -15,18 +16,62 @@ namespace ingot::train {
 
 using mesh::Axis;
 
-models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, mesh::Groups* groups) {
+std::vector<tensor::Range> cut_depth(const models::ModelConfig& config, int pieces) {
+  if (pieces > config.layers)
+    throw base::ConfigError(
+        "a pipeline of {} pieces (parallel.pipeline x parallel.pipeline_chunks) needs as many layers; model.layers is {}", pieces,
+        config.layers);
+  constexpr int64_t kSeq = 1024;  // at which attention is weighed
+  const auto model = models::create_model(config);
+  layers::Workload head(1, kSeq, 4);
+  model->describe_head(head);
+  std::vector<double> costs;
+  for (int64_t layer = 0; layer < config.layers; ++layer) costs.push_back(model->block_cost(layer, 1, kSeq, 4).flops);
+  costs.back() += layers::cost_of(head).flops;
+  // best[p][l]: the costliest of p pieces that hold the first l layers, made as cheap as possible.
+  const size_t n = costs.size(), p = static_cast<size_t>(pieces);
+  std::vector<std::vector<double>> best(p + 1, std::vector<double>(n + 1, 1e300));
+  std::vector<std::vector<size_t>> cut(p + 1, std::vector<size_t>(n + 1, 0));
+  best[0][0] = 0;
+  for (size_t piece = 1; piece <= p; ++piece) {
+    for (size_t end = piece; end <= n; ++end) {
+      double cost = 0;
+      for (size_t begin = end; begin-- > piece - 1;) {
+        cost += costs[begin];
+        const double worst = std::max(best[piece - 1][begin], cost);
+        if (worst < best[piece][end]) best[piece][end] = worst, cut[piece][end] = begin;
+      }
+    }
+  }
+  std::vector<tensor::Range> ranges(p);
+  for (size_t piece = p, end = n; piece > 0; --piece) {
+    ranges[piece - 1] = {static_cast<int64_t>(cut[piece][end]), static_cast<int64_t>(end)};
+    end = cut[piece][end];
+  }
+  return ranges;
+}
+
+models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, const models::ModelConfig& model,
+                         mesh::Groups* groups) {
   models::Layout layout;
   layout.tensor = {.rank = mesh.position(Axis::tensor), .size = mesh.size(Axis::tensor), .shards_tokens = config.sharded_norms};
+  layout.stage = {.rank = mesh.position(Axis::pipeline), .size = mesh.size(Axis::pipeline)};
+  if (layout.stage.is_on()) layout.stage.pieces = cut_depth(model, layout.stage.size * static_cast<int>(config.pipeline_chunks));
+  layout.experts = {.rank = mesh.position(Axis::expert),
+                    .size = mesh.size(Axis::expert),
+                    .slice = mesh.position(Axis::expert_tensor),
+                    .slices = mesh.size(Axis::expert_tensor)};
   if (groups && layout.tensor.is_on()) layout.tensor.group = &groups->along({Axis::tensor});
+  if (groups && layout.experts.is_on()) layout.experts.group = &groups->along({Axis::expert, Axis::expert_tensor});
   return layout;
 }
 
 ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups) : config_(setup.parallel), groups_(groups) {
-  model_ = models::create_model(setup.model, layout_of(groups.mesh(), config_, &groups));
+  model_ = models::create_model(setup.model, layout_of(groups.mesh(), config_, setup.model, &groups));
   model_->allocate(layers::compute_dtype(setup.precision), layers::device_named(setup.device));
   model_->initialise(setup.seed);
   auto& everyone = groups_.world().everyone();
+  const auto& mesh = groups_.mesh();
   if (everyone.size() == 1) {
     optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), setup.optimizer);
     step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, setup.recompute, setup.microbatch);
@@ -34,31 +79,51 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups) :
   }
   const auto& tensor = model_->layout().tensor;
   auto& data = groups_.along({Axis::data});
-  auto& tokens = tensor.is_on() && tensor.shards_tokens ? groups_.along({Axis::data, Axis::tensor}) : data;
+  const bool is_pipeline = model_->layout().stage.is_on();
+  auto& losses = is_pipeline ? groups_.along({Axis::pipeline, Axis::data}) : data;
+  std::vector spread = {Axis::pipeline, Axis::data};
+  if (tensor.shards_tokens) spread.push_back(Axis::tensor);
+  auto& tokens = groups_.along(spread);
   buckets_ = std::make_unique<parallel::Buckets>(
       model_->parameters(), [this](const layers::Parameter& p) -> comm::Group& { return sum_group(p); },
-      parallel::Buckets::Options{bucket_bytes(), static_cast<int>(config_.zero), config_.reduce_in == "bf16"});
-  optim::Team team{.shards = buckets_->shards(), .everyone = &everyone, .is_primary = everyone.rank() == 0};
+      parallel::Buckets::Options{bucket_bytes(), static_cast<int>(config_.zero), config_.reduce_in == "bf16",
+                                 groups_.mesh().size(Axis::pipeline) > 1});
+  optim::Team team{.shards = buckets_->shards(), .everyone = &everyone, .is_primary = mesh.position(Axis::data) == 0 && tensor.rank == 0};
   for (auto& shard : team.shards) {
     // Held whole and summed over data ranks alone: every tensor rank has the same.
-    const bool is_repeated = shard.parameter->part.empty() && &sum_group(*shard.parameter) == &data;
+    const bool is_repeated = shard.parameter->part.empty() && !(tensor.is_on() && tensor.shards_tokens);
     if (is_repeated && tensor.rank != 0) shard.is_primary = false;
   }
   team.owners_of = [this](const layers::Parameter& p) -> comm::Group& { return owners(p); };
   optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), setup.optimizer, std::move(team));
-  step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, setup.recompute, setup.microbatch, Replicas{&data, &tokens, buckets_.get()});
+  step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, setup.recompute, setup.microbatch,
+                                         Replicas{.data = &data,
+                                                  .losses = &losses,
+                                                  .tokens = &tokens,
+                                                  .buckets = buckets_.get(),
+                                                  .stages = is_pipeline ? &groups_.along({Axis::pipeline}) : nullptr,
+                                                  .schedule = parallel::schedule_from_name(config_.pipeline_schedule)});
 }
 
 // The ranks over which a gradient is summed. Of a parameter that tensor-parallel ranks hold whole each knows the part of its own
 // tokens, where tokens are spread over them.
 comm::Group& ParallelModel::sum_group(const layers::Parameter& p) {
+  if (p.is_expert) return groups_.along({Axis::expert_data});
   const auto& tensor = model_->layout().tensor;
+  // A tied embedding lies on both ends of a pipeline.
+  if (model_->layout().stage.is_on() && model_->config().tie_embeddings && p.kind == layers::Parameter::Kind::embedding) {
+    std::vector axes = {Axis::pipeline, Axis::data};
+    if (tensor.is_on() && tensor.shards_tokens && p.part.empty()) axes.push_back(Axis::tensor);
+    return groups_.along_ends(axes);
+  }
   const bool is_partial = tensor.is_on() && tensor.shards_tokens && p.part.empty();
   return groups_.along(is_partial ? std::vector{Axis::data, Axis::tensor} : std::vector{Axis::data});
 }
 
 // The ranks that own parts of a parameter's optimizer state.
 comm::Group& ParallelModel::owners(const layers::Parameter& p) {
+  if (p.is_expert)
+    return groups_.along(config_.zero == 0 ? std::vector{Axis::expert_tensor} : std::vector{Axis::expert_tensor, Axis::expert_data});
   const bool is_cut = !p.part.empty();
   if (config_.zero == 0) return groups_.along(is_cut ? std::vector{Axis::tensor} : std::vector<Axis>{});
   return is_cut ? groups_.along({Axis::data, Axis::tensor}) : sum_group(p);

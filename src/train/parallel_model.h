@@ -14,7 +14,12 @@
 namespace ingot::train {
 
 /// The part of a model that a rank holds. Without groups (to describe it) from the mesh alone.
-models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, mesh::Groups* groups = nullptr);
+models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, const models::ModelConfig& model,
+                         mesh::Groups* groups = nullptr);
+
+/// Layers of each of `pieces` pieces, so that the costliest one costs least; embedding and head count with the ends. Every piece
+/// has a layer. Throws ConfigError when there are fewer layers than pieces.
+std::vector<tensor::Range> cut_depth(const models::ModelConfig& model, int pieces);
 
 struct TrainingSetup {
   models::ModelConfig model;

@@ -40,14 +40,16 @@ class FiniteWatch : public models::Observer {
 // Tells the buckets how far a pass has come.
 class BucketHooks : public models::LayerHooks {
  public:
-  explicit BucketHooks(parallel::Buckets& buckets) : buckets_(buckets) {}
+  /// `finishes`: gradients of weights are complete when backward has gone through a layer; else the caller says when they are.
+  BucketHooks(parallel::Buckets& buckets, bool finishes) : buckets_(buckets), finishes_(finishes) {}
   void before_forward(int64_t layer) override { buckets_.before_forward(layer); }
   void after_forward(int64_t layer) override { buckets_.after_forward(layer); }
   void before_backward(int64_t layer) override { buckets_.before_backward(layer); }
-  void after_backward(int64_t layer) override { buckets_.after_backward(layer); }
+  void after_backward(int64_t layer) override { finishes_ ? buckets_.after_backward(layer) : buckets_.release(layer); }
 
  private:
   parallel::Buckets& buckets_;
+  bool finishes_;
 };
 
 }  // namespace
@@ -66,7 +68,8 @@ TrainingStep::TrainingStep(models::Model& model, optim::Optimizer& optimizer, mo
       microbatch_(microbatch),
       counter_(model.config().layers),
       replicas_(replicas) {
-  if (replicas_.buckets) hooks_ = std::make_unique<BucketHooks>(*replicas_.buckets);
+  if (replicas_.buckets)
+    hooks_ = std::make_unique<BucketHooks>(*replicas_.buckets, !replicas_.stages || replicas_.schedule != parallel::Schedule::zero_bubble);
   else model_.parameters().allocate_gradients();  // now, so that they do not lie scattered between the activations of the first step
 }
 
@@ -98,22 +101,51 @@ void TrainingStep::for_each_microbatch(const Tensors& all, const std::function<v
   }
 }
 
-void TrainingStep::sum(std::initializer_list<double*> values) {
-  if (is_alone()) return;
-  auto all = at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions().dtype(at::kDouble));
-  int64_t at = 0;
-  for (const double* value : values) all[at++] = *value;
-  all = all.to(model_.device());
-  replicas_.data->all_reduce(all);
-  at = 0;
-  for (double* value : values) *value = all[at++].item<double>();
+double TrainingStep::sum_of_losses(double value) const {
+  if (!replicas_.losses || replicas_.losses->size() == 1) return value;
+  const auto all = at::full({1}, value, at::TensorOptions().dtype(at::kDouble).device(model_.device()));
+  replicas_.losses->all_reduce(all);
+  return all.item<double>();
 }
 
-int64_t TrainingStep::sum(int64_t value) {
+int64_t TrainingStep::sum_over_data(int64_t value) const {
   if (is_alone()) return value;
   const auto all = at::full({1}, value, at::TensorOptions().dtype(at::kLong).device(model_.device()));
   replicas_.data->all_reduce(all);
   return all.item<int64_t>();
+}
+
+double TrainingStep::run_stages(const Tensors& all, double scale, bool forward_only) {
+  std::vector<Tensors> parts;
+  if (forward_only) parts = {all};
+  else for_each_microbatch(all, [&](const Tensors& part) { parts.push_back(part); });
+  const parallel::PipelineShape shape{replicas_.schedule, replicas_.stages->size(), model_.layout().stage.chunks(),
+                                      static_cast<int>(parts.size())};
+  models::Observer* observer = forward_only ? nullptr : &counter_;
+  PipelinedPass pass(
+      model_, std::move(parts), scale, [&](const Tensors& part) { return context_for(part, observer); }, replicas_.buckets,
+      replicas_.schedule == parallel::Schedule::zero_bubble && !forward_only);
+  parallel::run_pipeline(shape, *replicas_.stages, pass, forward_only);
+  return pass.loss();
+}
+
+double TrainingStep::forward_and_backward(const Tensors& all, double scale) {
+  if (replicas_.stages) return run_stages(all, scale, false);
+  auto* buckets = replicas_.buckets;
+  const int64_t rows = microbatch_ > 0 ? microbatch_ : all.ids.size(0);
+  int64_t begun = 0;
+  double sum = 0;
+  for_each_microbatch(all, [&](const Tensors& part) {
+    auto context = context_for(part, &counter_);
+    begun += rows;
+    if (buckets) buckets->begin_backward(/*is_last=*/begun >= all.ids.size(0));  // the head's gradient is made in the forward pass
+    const auto loss = model_.loss(part.ids, part.targets, scale, context);
+    torch::autograd::backward({loss}, {at::ones_like(loss)});
+    model_.parameters().collect_gradients();
+    if (buckets) buckets->finish_backward();
+    sum += loss.item<double>();
+  });
+  return sum;
 }
 
 StepResult TrainingStep::run(const data::Batch& batch, double lr) {
@@ -121,22 +153,11 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr) {
   counter_.clear();
   const Tensors all = on_device(batch);
   // Every target of the global batch weighs the same, however documents and padding fall into microbatches and ranks.
-  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, sum(count_targets(batch))));
-  auto* buckets = replicas_.buckets;
-  if (buckets) buckets->begin_step();
-  const int64_t rows = microbatch_ > 0 ? microbatch_ : batch.batch;
-  int64_t begun = 0;
-  for_each_microbatch(all, [&](const Tensors& part) {
-    auto context = context_for(part, &counter_);
-    begun += rows;
-    if (buckets) buckets->begin_backward(/*is_last=*/begun >= batch.batch);  // the head's gradient is made in the forward pass
-    const auto loss = model_.loss(part.ids, part.targets, scale, context);
-    torch::autograd::backward({loss}, {at::ones_like(loss)});
-    model_.parameters().collect_gradients();
-    if (buckets) buckets->finish_backward();
-    result.loss += loss.item<double>();
-  });
-  sum({&result.loss});
+  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, sum_over_data(count_targets(batch))));
+  if (replicas_.buckets) replicas_.buckets->begin_step();
+  const double loss = forward_and_backward(all, scale);
+  if (replicas_.buckets) replicas_.buckets->finish_step();
+  result.loss = sum_of_losses(loss);
   sum_expert_counts();
 
   const auto norm = optimizer_.gradient_norm();
@@ -156,14 +177,19 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr) {
   return result;
 }
 
+// One message for all layers; a stage of a pipeline knows its own.
 void TrainingStep::sum_expert_counts() {
-  if (!replicas_.tokens || replicas_.tokens->size() == 1) return;
-  for (const auto& count : counter_.counts()) {
-    if (!count.defined()) continue;
-    const auto there = count.to(model_.device());
-    replicas_.tokens->all_reduce(there);
-    count.copy_(there);
-  }
+  if (!replicas_.tokens || replicas_.tokens->size() == 1 || model_.router_state_width() == 0) return;
+  int64_t classes = 0;
+  for (const auto& count : counter_.counts())
+    if (count.defined()) classes = count.numel();
+  const auto layers = static_cast<int64_t>(counter_.counts().size());
+  auto all = at::zeros({layers, classes}, at::kLong);
+  for (int64_t layer = 0; layer < layers; ++layer)
+    if (const auto& count = counter_.counts()[static_cast<size_t>(layer)]; count.defined()) all[layer].copy_(count);
+  const auto there = all.to(model_.device());
+  replicas_.tokens->all_reduce(there);
+  counter_.set(there.cpu());
 }
 
 void TrainingStep::update(double lr, double norm) {
@@ -178,16 +204,17 @@ void TrainingStep::update(double lr, double norm) {
 
 double TrainingStep::evaluate(const data::Batch& batch, int64_t& targets) {
   const at::NoGradGuard no_grad;
-  targets = sum(count_targets(batch));
+  targets = sum_over_data(count_targets(batch));
   double loss = 0;
   // A rank without sequences passes its share of the weights on to the others.
   if (batch.batch > 0 || replicas_.buckets) {
     const Tensors all = on_device(batch.batch > 0 ? batch : idle_batch(model_.layout().tensor.size));
+    const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, targets));
+    if (replicas_.stages) return sum_of_losses(run_stages(all, scale, true));
     auto context = context_for(all, nullptr);
-    loss = model_.loss(all.ids, all.targets, 1.0 / static_cast<double>(std::max<int64_t>(1, targets)), context).item<double>();
+    loss = model_.loss(all.ids, all.targets, scale, context).item<double>();
   }
-  sum({&loss});
-  return loss;
+  return sum_of_losses(loss);
 }
 
 void TrainingStep::publish_weights() {
@@ -202,16 +229,17 @@ std::string TrainingStep::first_nonfinite_activation(const Tensors& tensors) {
   std::string found = optimizer_.first_nonfinite_weight();
   if (!found.empty()) found = "the weight " + found;
   FiniteWatch watch;
-  for_each_microbatch(tensors, [&](const Tensors& part) {
-    auto context = context_for(part, &watch);
-    model_.loss(part.ids, part.targets, 1, context);
-  });
+  if (!replicas_.stages)
+    for_each_microbatch(tensors, [&](const Tensors& part) {
+      auto context = context_for(part, &watch);
+      model_.loss(part.ids, part.targets, 1, context);
+    });
   if (found.empty()) found = watch.first;
-  if (!is_alone()) {
+  if (replicas_.losses && replicas_.losses->size() > 1) {
     // What the first rank found that found something.
-    const auto all = comm::gather_texts(*replicas_.data, found, 0, model_.device());
+    const auto all = comm::gather_texts(*replicas_.losses, found, 0, model_.device());
     const auto first = std::find_if(all.begin(), all.end(), [](const auto& text) { return !text.empty(); });
-    found = comm::broadcast_text(*replicas_.data, first == all.end() ? "" : *first, 0, model_.device());
+    found = comm::broadcast_text(*replicas_.losses, first == all.end() ? "" : *first, 0, model_.device());
   }
   return found.empty() ? "the loss" : found;
 }

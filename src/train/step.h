@@ -5,7 +5,6 @@
 #include <ATen/ATen.h>
 
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "models/model.h"
 #include "optim/optimizer.h"
 #include "parallel/buckets.h"
+#include "train/pipelined_pass.h"
 
 namespace ingot::train {
 
@@ -34,6 +34,8 @@ class ExpertCounter : public models::Observer {
   /// int64 [classes] on the host, undefined for a layer without a router.
   const std::vector<at::Tensor>& counts() const { return counts_; }
   void clear() { counts_.assign(counts_.size(), at::Tensor()); }
+  /// all [layers, classes]
+  void set(const at::Tensor& all) { counts_ = all.unbind(0); }
 
  private:
   std::vector<at::Tensor> counts_;
@@ -42,8 +44,11 @@ class ExpertCounter : public models::Observer {
 /// The ranks that train together on one batch; nothing = this one alone.
 struct Replicas {
   comm::Group* data = nullptr;           // each of them on its own sequences
-  comm::Group* tokens = nullptr;         // over which the tokens of a router are spread: data and more
+  comm::Group* losses = nullptr;         // over which losses are spread: data and the stages of a pipeline
+  comm::Group* tokens = nullptr;         // over which a layer's tokens, and layers, are spread: these and more
   parallel::Buckets* buckets = nullptr;  // of the model's parameters
+  comm::Group* stages = nullptr;         // of a pipeline; null without
+  parallel::Schedule schedule = parallel::Schedule::one_f_one_b;
 };
 
 class TrainingStep {
@@ -65,19 +70,20 @@ class TrainingStep {
   void publish_weights();
 
  private:
-  struct Tensors {
-    at::Tensor ids, targets, document_start;  // [rows, seq]
-  };
+  using Tensors = Microbatch;
   Tensors on_device(const data::Batch& batch) const;
   void for_each_microbatch(const Tensors& all, const std::function<void(const Tensors&)>& visit) const;
   models::ForwardContext context_for(const Tensors& tensors, models::Observer* observer);
+  /// Sum of this rank's losses; leaves the gradients.
+  double forward_and_backward(const Tensors& all, double scale);
+  double run_stages(const Tensors& all, double scale, bool forward_only);
   void sum_expert_counts();
   void update(double lr, double norm);
   std::string first_nonfinite_activation(const Tensors& tensors);
   bool is_alone() const { return replicas_.data == nullptr || replicas_.data->size() == 1; }
-  /// Sums over the ranks, in place.
-  void sum(std::initializer_list<double*> values);
-  int64_t sum(int64_t value);
+  /// Over the ranks that have parts of it.
+  double sum_of_losses(double value) const;
+  int64_t sum_over_data(int64_t value) const;
 
   models::Model& model_;
   optim::Optimizer& optimizer_;

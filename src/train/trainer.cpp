@@ -71,6 +71,11 @@ void Trainer::check_parallel() const {
     if (phase.batch_size % ranks != 0)
       throw base::ConfigError("{} sequences per step (train.batch_size) do not divide by {} data ranks; {} would work", phase.batch_size,
                               ranks, (phase.batch_size / ranks + 1) * ranks);
+    const int stages = groups_.mesh().size(Axis::pipeline);
+    if (stages > 1)
+      parallel::check({parallel::schedule_from_name(config_.parallel.pipeline_schedule), stages,
+                       static_cast<int>(config_.parallel.pipeline_chunks),
+                       static_cast<int>(micro > 0 ? phase.batch_size / ranks / micro : 1)});
     if (micro > 0 && phase.batch_size / ranks % micro != 0)
       throw base::ConfigError("the {} sequences of a data rank are not a multiple of train.microbatch_size = {}", phase.batch_size / ranks,
                               micro);

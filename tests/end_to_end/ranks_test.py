@@ -46,9 +46,10 @@ def data_parallel_ranks_follow_the_curve_of_one(w):
             launch(2, "train", config, "--run-dir", f"{whole}-{change}", "--set", "parallel.zero=0", "--set", change)
             assert losses(f"{whole}-{change}") == losses(whole), (family, change)
         # The other layouts once each as processes; all of their combinations are in src/train/layouts_test.cpp.
-        for change in ("parallel.zero=2", "parallel.zero=3", "parallel.tensor=2"):
-            run = w.path / f"{family}-{change}"
-            launch(2, "train", config, "--run-dir", run, "--set", change)
+        changes = [["parallel.zero=2"], ["parallel.zero=3"], ["parallel.tensor=2"], ["parallel.pipeline=2", "train.microbatch_size=1", "parallel.pipeline_schedule=zero_bubble"]]
+        for change in changes + ([["parallel.expert=2"]] if family == "zaya1" else []):
+            run = w.path / f"{family}-{change[0]}"
+            launch(2, "train", config, "--run-dir", run, *(word for setting in change for word in ("--set", setting)))
             close(expected, losses(run), tolerance)
             ingot("checkpoint", "diff", w.path / f"{family}-1", run, "--atol", 1e-8 if precision == "fp64" else 2e-4)
         # Gradient accumulation: the sum is split differently, so equal within rounding.
@@ -69,8 +70,8 @@ def traffic_is_what_the_formula_says(w):
         def all_reduce(elements, size, rank=0):
             own = elements * (rank + 1) // ranks - elements * rank // ranks
             return (elements - own + own * (ranks - 1)) * size
-        # Numbers of 8 bytes: targets, loss, gradient norm, expert counts of two layers, memory.
-        small = sum(all_reduce(n, 8) for n in (1, 1, 1, 5, 5, 1))
+        # Numbers of 8 bytes: targets, loss, gradient norm, five classes of two layers, memory.
+        small = sum(all_reduce(n, 8) for n in (1, 1, 1, 10, 1))
         large = all_reduce(elements, 4) if zero == 0 else 2 * (ranks - 1) * (elements // ranks) * 4
         measured = [m["comm_bytes"] for m in metrics(run)]
         assert measured[0] == measured[1] == large + small, (ranks, zero, measured, large, small)
@@ -79,8 +80,8 @@ def traffic_is_what_the_formula_says(w):
 def a_run_goes_on_with_other_ranks_and_another_stage(w):
     """The checkpoint does not know about ranks: stopped at half of the way, resumed on another layout, the curve is that of one."""
     config = w.config("layouts", **{"train.steps": 12, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 6})
-    first = (1, ()), (2, ("parallel.zero=3",)), (2, ("parallel.tensor=2",)), (3, ("parallel.zero=1",))
-    for (before, settings), (after, others) in zip(first, (first[1], first[2], first[3], first[0])):
+    first = (1, ()), (2, ("parallel.zero=3",)), (2, ("parallel.tensor=2",)), (3, ("parallel.zero=1",)), (2, ("parallel.pipeline=2", "train.microbatch_size=2"))
+    for (before, settings), (after, others) in zip(first, (*first[1:], first[0])):
         run = w.path / f"layouts-{before}-{after}"
         flags = lambda s: [word for one in s for word in ("--set", one)]
         launch(before, "train", config, "--run-dir", run, *flags(settings), "--set", "train.steps=6", "--set", "optimizer.schedule=constant")
@@ -161,6 +162,10 @@ def wrong_calls_end_before_anyone_waits(w):
     assert "4 sequences per step" in err and "6 would work" in err and "restart" not in err, err
     _, err = launch(2, "train", config, "--run-dir", w.path / "x", "--set", "parallel.data=3", status=2)
     assert "parallel.data = 2 would work" in err, err
+    for words, setting in ((["parallel.tensor = 3 does not divide model.kv_heads = 2", "1, 2"], "parallel.tensor=3"), (["3 pieces", "model.layers is 2"], "parallel.pipeline=3"),
+                           (["parallel.expert = 3 does not divide model.experts = 4"], "parallel.expert=3")):
+        _, err = launch(3, "train", config, "--run-dir", w.path / "x", "--set", setting, "--set", "train.batch_size=6", status=2)
+        assert all(word in err for word in words), err
     _, err = launch(2, "no-such-verb", status=2)
     assert "no-such-verb" in err, err
     expect_error("launch", "-n", 2, status=2, words=["needs a command"])
