@@ -80,7 +80,7 @@ def peer(model_name, variant, optimizer_name, compiled, steps):
     print(json.dumps({"times": times[WARMUP:], "peak": peak, "parameters": sum(p.numel() for p in params)}))
 
 
-def ingot(binary, model_name, precision, optimizer_name, steps, launcher=()):
+def ingot(binary, model_name, precision, optimizer_name, steps, launcher=(), flags=()):
     hidden, layers, heads, kv, ffn, vocab = SHAPES[model_name]
     with tempfile.TemporaryDirectory() as folder:
         tokens = (WARMUP + steps + 2) * BATCH * SEQ
@@ -123,7 +123,7 @@ every = 0
 [log]
 tensorboard = false
 """)
-        done = subprocess.run([binary, *launcher, *([binary] if launcher else []), "train", f"{folder}/c.toml", "--run-dir", f"{folder}/run"], capture_output=True, text=True)
+        done = subprocess.run([binary, *launcher, *([binary] if launcher else []), "train", f"{folder}/c.toml", "--run-dir", f"{folder}/run", *flags], capture_output=True, text=True)
         if done.returncode != 0:
             raise SystemExit(done.stderr)
         lines = [json.loads(line) for line in Path(folder, "run/metrics.jsonl").read_text().splitlines()]
