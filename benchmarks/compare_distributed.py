@@ -73,6 +73,7 @@ def peer(layout, steps):
     import torch.distributed as dist
     import transformers
     from torch.distributed.optim import ZeroRedundancyOptimizer
+    from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.parallel import loss_parallel
 
     dist.init_process_group("gloo")
@@ -89,16 +90,18 @@ def peer(layout, steps):
     if layout == "zero":
         optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, **options)
     else:
-        optimizer = torch.optim.AdamW(model.parameters(), **options)
+        split = [[p for p in model.parameters() if isinstance(p, DTensor) == is_split] for is_split in (True, False)]  # one fused call takes one kind
+        optimizer = torch.optim.AdamW([{"params": group} for group in split if group], **options)
     rows = single.BATCH if layout.startswith("tp") else single.BATCH // ranks
     times = []
+    positions = torch.arange(single.SEQ).unsqueeze(0)
     for _ in range(single.WARMUP + steps):
         ids = torch.randint(0, vocab, (rows, single.SEQ))
         dist.barrier()
         start = time.perf_counter()
         if layout.startswith("tp"):
             with loss_parallel():
-                logits = model(input_ids=ids).logits
+                logits = model(input_ids=ids, position_ids=positions).logits  # else made from a slice of the sequence
                 torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten()).backward()
         else:
             model(input_ids=ids, labels=ids).loss.backward()
@@ -115,7 +118,9 @@ def run_peer(layout, ranks, steps):
     done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", "29643", __file__, "--peer", layout,
                            "--steps", str(steps)], capture_output=True, text=True, env={**os.environ, **torch_threads}, cwd=Path(__file__).parent)
     if done.returncode != 0:
-        raise SystemExit(done.stderr[-4000:])
+        errors = [line for line in done.stderr.splitlines() if "Error: " in line]
+        print(f"PyTorch's {layout} failed: {errors[0] if errors else done.stderr[-1000:]}", file=sys.stderr)
+        return None
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -140,7 +145,8 @@ def main():
             runs.setdefault((layout, "ingot"), []).append(
                 single.ingot(args.binary, "dense", "fp32", "adamw", args.steps, launcher=["launch", "-n", str(args.ranks), "--"], flags=flags))
             if has_peer:
-                runs.setdefault((layout, "PyTorch"), []).append(run_peer(layout, args.ranks, args.steps))
+                if theirs := run_peer(layout, args.ranks, args.steps):
+                    runs.setdefault((layout, "PyTorch"), []).append(theirs)
         single.BATCH = batch // args.ranks
         runs.setdefault(("alone", "ingot"), []).append(single.ingot(args.binary, "dense", "fp32", "adamw", args.steps))
         single.BATCH = batch
