@@ -104,7 +104,9 @@ int run_train(const Options& all) {
   choose_threads(config, ranks);
   if (o.dry_run) return plan_only(config, ranks, all.json);
 
-  const mesh::Mesh mesh(config.parallel, ranks.rank, ranks.size);  // impossible sizes end here, before anyone waits
+  // Impossible sizes end here, on every rank, before anyone waits for another.
+  const mesh::Mesh mesh(config.parallel, ranks.rank, ranks.size);
+  models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model));
   const bool is_gpu = layers::device_named(config.train.device).is_cuda();
   if (is_gpu) layers::use_gpu(ranks.local_rank);
   // Rank 0 measures while the others wait for it at the meeting place, so that nothing disturbs it.
