@@ -1,5 +1,7 @@
 #include "parallel/bandwidth_knee.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -24,6 +26,23 @@ int64_t read_kept(const fs::path& file) {
   } catch (const base::Error&) {
     return 0;
   }
+}
+
+// Keeps `bytes` unless another job has kept its own answer meanwhile; returns what is kept. A link appears whole or not at all.
+int64_t keep_first(const fs::path& file, int64_t bytes) {
+  try {
+    base::make_directories(file.parent_path());
+    const fs::path own = file.string() + "." + std::to_string(::getpid());
+    base::write_file_atomically(own, std::to_string(bytes) + "\n");
+    std::error_code taken;
+    fs::create_hard_link(own, file, taken);
+    fs::remove(own);
+    if (const int64_t others = taken ? read_kept(file) : 0; others > 0) return others;
+    if (taken) base::write_file_atomically(file, std::to_string(bytes) + "\n");  // what was there is no number
+  } catch (const std::exception& failure) {
+    base::log_warning("the measured bandwidth is not kept: {}", failure.what());
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -63,15 +82,10 @@ int64_t kept_bandwidth_knee(comm::Group& group, at::Device device, const fs::pat
   const auto known = at::full({1}, keeps ? read_kept(file) : 0, at::TensorOptions().dtype(at::kLong).device(device));
   group.broadcast(known, 0);
   if (const int64_t bytes = known.item<int64_t>(); bytes > 0) return bytes;
-  const int64_t bytes = measure_bandwidth_knee(group, device);
-  if (!keeps) return bytes;
-  try {
-    base::make_directories(file.parent_path());
-    base::write_file_atomically(file, std::to_string(bytes) + "\n");
-  } catch (const base::Error& failure) {
-    base::log_warning("the measured bandwidth is not kept: {}", failure.what());
-  }
-  return bytes;
+  const auto measured = at::full_like(known, measure_bandwidth_knee(group, device));
+  if (keeps) measured.fill_(keep_first(file, measured.item<int64_t>()));
+  group.broadcast(measured, 0);
+  return measured.item<int64_t>();
 }
 
 }  // namespace ingot::parallel

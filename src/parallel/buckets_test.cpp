@@ -4,8 +4,11 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <thread>
 
@@ -275,6 +278,30 @@ TEST(BandwidthKnee, is_a_size_that_all_ranks_agree_on) {
   EXPECT_EQ(knees[0], knees[2]);
   EXPECT_GE(knees[0], 256 << 10);
   EXPECT_LE(knees[0], 32 << 20);
+}
+
+// Two jobs that measure at once must go on alike: who bases ownership on another number than the next start would change bits.
+TEST(BandwidthKnee, is_what_was_kept_first) {
+  const auto folder = std::filesystem::temp_directory_path() / fmt::format("ingot_knee_{}", ::getpid());
+  std::vector<int64_t> first(3), again(3), other(3);
+  const auto ask = [&](std::vector<int64_t>& answers) {
+    comm::run_ranks(3, [&](comm::World& world) {
+      answers[static_cast<size_t>(world.rank())] = kept_bandwidth_knee(world.everyone(), at::kCPU, folder, "key");
+    });
+  };
+  ask(first);
+  ask(again);
+  EXPECT_EQ(first, again);
+  EXPECT_EQ(first[0], first[2]);
+  std::ofstream(folder / "bandwidth-knee" / "key") << "12345\n";
+  ask(other);
+  EXPECT_EQ(other, (std::vector<int64_t>{12345, 12345, 12345}));
+  std::ofstream(folder / "bandwidth-knee" / "key") << "rubbish\n";
+  ask(other);
+  EXPECT_GE(other[0], 256 << 10);
+  ask(again);
+  EXPECT_EQ(again, other);
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
