@@ -28,8 +28,8 @@ Shape strides_of(const Shape& shape) {
 }
 
 // Cuts a local box along every dim where the ranges meet.
-void append_regions(const std::vector<std::vector<Placed>>& dims, const Shape& strides, const Box& local, int64_t begin, size_t d,
-                    Region region, std::vector<Region>& out) {
+void append_regions(const std::vector<std::vector<Placed>>& dims, const Shape& strides, const Box& local, size_t d, Region region,
+                    std::vector<Region>& out) {
   if (d == dims.size()) {
     out.push_back(std::move(region));
     return;
@@ -42,7 +42,7 @@ void append_regions(const std::vector<std::vector<Placed>>& dims, const Shape& s
     part.box.offset.push_back(piece.range.begin + from - piece.local);
     part.box.extent.push_back(to - from);
     part.offset += from * strides[d];
-    append_regions(dims, strides, local, begin, d + 1, std::move(part), out);
+    append_regions(dims, strides, local, d + 1, std::move(part), out);
   }
 }
 
@@ -83,7 +83,7 @@ std::vector<Region> regions_of(const Shape& shape, const Part& part, int64_t beg
   std::vector<std::vector<Placed>> dims;
   for (const auto& ranges : part.empty() ? whole_part(shape) : part) dims.push_back(placed(ranges));
   std::vector<Region> all;
-  for (const Box& box : boxes_of_flat_slice(local, begin, end)) append_regions(dims, strides, box, begin, 0, {{}, -begin, strides}, all);
+  for (const Box& box : boxes_of_flat_slice(local, begin, end)) append_regions(dims, strides, box, 0, {{}, -begin, strides}, all);
   return all;
 }
 
