@@ -1,5 +1,6 @@
 #include "bench/operations.h"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"

@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "base/environment.h"
 #include "base/log.h"

@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -41,7 +43,7 @@ plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phas
   shape.validation_batch = config.train.validation_every > 0 && data::has_validation(config.data) ? share(config.train.batch_size) : 0;
   shape.validation_seq = config.data.seq_len;
   shape.threads = at::get_num_threads();
-  shape.data_ranks = ranks;
+  shape.replicas = ranks * mesh.size(mesh::Axis::sequence);
   shape.zero = config.parallel.zero;
   if (const int stages = mesh.size(mesh::Axis::pipeline); stages > 1) {
     const auto microbatches = static_cast<int>(std::max<int64_t>(1, shape.microbatches()));

@@ -14,6 +14,7 @@
 #include "cli/version.h"
 #include "layers/device.h"
 #include "mesh/groups.h"
+#include "train/check_layout.h"
 #include "train/trainer.h"
 
 namespace ingot::cli {
@@ -50,11 +51,12 @@ std::string holdings(const train::RunConfig& config, const mesh::Mesh& mesh) {
   using mesh::Axis;
   std::vector<std::string> parts;
   if (mesh.size(Axis::pipeline) > 1) parts.emplace_back("the layers of its stage");
+  if (mesh.size(Axis::sequence) > 1) parts.push_back(fmt::format("1/{} of the tokens of its sequences", mesh.size(Axis::sequence)));
   if (mesh.size(Axis::tensor) > 1) parts.push_back(fmt::format("1/{} of each matrix", mesh.size(Axis::tensor)));
   if (mesh.size(Axis::expert) > 1) parts.push_back(fmt::format("1/{} of the experts", mesh.size(Axis::expert)));
   if (mesh.size(Axis::expert_tensor) > 1) parts.push_back(fmt::format("1/{} of each expert", mesh.size(Axis::expert_tensor)));
   const std::string of = parts.empty() ? "" : fmt::format("{}; of that ", fmt::join(parts, ", "));
-  const int ranks = mesh.size(Axis::data);
+  const int ranks = mesh.size(Axis::data) * mesh.size(Axis::sequence);
   if (ranks == 1 || config.parallel.zero == 0) return of + "all weights, gradients and moments";
   switch (config.parallel.zero) {
     case 1: return fmt::format("{}all weights and gradients, 1/{} of masters and moments", of, ranks);
@@ -78,6 +80,7 @@ std::string stages(const train::RunConfig& config, const mesh::Mesh& mesh) {
 int plan_only(const train::RunConfig& config, const comm::RankEnvironment& ranks, bool json) {
   const int64_t world = ranks_of_plan(config, ranks);
   const mesh::Mesh mesh(config.parallel, 0, static_cast<int>(world));
+  train::check_layout(config, mesh);
   if (ranks.rank != 0) return 0;
   std::fputs(dry_run(config, mesh, json).c_str(), stdout);
   if (!json && world > 1)
@@ -106,7 +109,7 @@ int run_train(const Options& all) {
 
   // Impossible sizes end here, on every rank, before anyone waits for another.
   const mesh::Mesh mesh(config.parallel, ranks.rank, ranks.size);
-  models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model));
+  train::check_layout(config, mesh);
   const bool is_gpu = layers::device_named(config.train.device).is_cuda();
   if (is_gpu) layers::use_gpu(ranks.local_rank);
   // Rank 0 measures while the others wait for it at the meeting place, so that nothing disturbs it.

@@ -1,6 +1,7 @@
 #include "verify/verify.h"
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "cli/verbs.h"

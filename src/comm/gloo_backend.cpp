@@ -68,6 +68,8 @@ class GlooBackend : public Backend {
 
   void run(const Operation& o) {
     const auto began = Clock::now();
+    const auto traffic = traffic_of(o, rank_, size());
+    delay_.hold_back(o, traffic);
     try {
       if (o.kind == Kind::send) o.input.numel() > 0 ? wire(kMessageTag).send(o.input.view(-1), o.peer)() : void();
       else if (o.kind == Kind::receive) o.output.numel() > 0 ? wire(kMessageTag).receive(o.output.view(-1), o.peer)() : void();
@@ -84,9 +86,7 @@ class GlooBackend : public Backend {
           is_timeout ? fmt::format(" within {:g} s (resilience.comm_timeout_s)", std::chrono::duration<double>(timeout_).count()) : "",
           cause.substr(0, cause.find('\n')));
     }
-    if (delay_.latency_s > 0 || delay_.bytes_per_s > 0)
-      std::this_thread::sleep_until(began +
-                                    std::chrono::duration_cast<Clock::duration>(delay_.of(traffic_of(o, rank_, size()).received_bytes)));
+    delay_.hold_on(o, traffic, began);
   }
 
   c10::intrusive_ptr<c10d::Store> store_;

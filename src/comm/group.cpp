@@ -1,5 +1,7 @@
 #include "comm/group.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <numeric>
 
 #include "base/error.h"

@@ -159,6 +159,8 @@ Work SharedBackend::start(Operation operation, bool blocking) {
       [this, o = std::move(operation)] {
         if (is_broken_) throw CommError("the group failed before");
         const auto began = Clock::now();
+        const auto traffic = traffic_of(o, rank_, size_);
+        delay_.hold_back(o, traffic);
         try {
           o.kind == Kind::send ? send(o) : o.kind == Kind::receive ? receive(o) : collective(o);
         } catch (const CommError&) {
@@ -166,9 +168,7 @@ Work SharedBackend::start(Operation operation, bool blocking) {
           segment_->seat(rank_).left.store(2);
           throw;
         }
-        if (delay_.latency_s > 0 || delay_.bytes_per_s > 0)
-          std::this_thread::sleep_until(began +
-                                        std::chrono::duration_cast<Clock::duration>(delay_.of(traffic_of(o, rank_, size_).received_bytes)));
+        delay_.hold_on(o, traffic, began);
       },
       blocking);
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "comm/backend.h"
@@ -16,11 +17,20 @@
 
 namespace ingot::comm {
 
-/// A slower wire, for tests of overlap: an operation ends no sooner than this long after it began.
+/// A slower wire, for tests of overlap: a collective ends no sooner than this long after it began, a message leaves so much later.
 struct ArtificialDelay {
   double latency_s = 0, bytes_per_s = 0;  // 0: none
+  bool is_on() const { return latency_s > 0 || bytes_per_s > 0; }
   std::chrono::duration<double> of(int64_t bytes) const {
     return std::chrono::duration<double>(latency_s + (bytes_per_s > 0 ? static_cast<double>(bytes) / bytes_per_s : 0));
+  }
+  /// Around an operation of `traffic`: before it, and after it with the time at which it began.
+  void hold_back(const Operation& operation, const Traffic& traffic) const {
+    if (is_on() && operation.kind == Kind::send) std::this_thread::sleep_for(of(traffic.sent_bytes));
+  }
+  void hold_on(const Operation& operation, const Traffic& traffic, Clock::time_point began) const {
+    if (is_on() && operation.kind != Kind::send && operation.kind != Kind::receive)
+      std::this_thread::sleep_until(began + std::chrono::duration_cast<Clock::duration>(of(traffic.received_bytes)));
   }
 };
 

@@ -25,8 +25,6 @@ void check_operand(const char* name, const at::Tensor& x, const at::Tensor& q) {
 
 void check_mask(const at::Tensor& q, const at::Tensor& k, const AttentionMask& mask) {
   const int64_t batch = q.size(0), q_len = q.size(1);
-  if (mask.query_offset < 0 || mask.query_offset > k.size(1) - q_len)
-    throw base::ModelError("attention: {} queries from position {} need as many keys, there are {}", q_len, mask.query_offset, k.size(1));
   if (!mask.visible_from.defined()) return;
   const at::Tensor& from = mask.visible_from;
   if (from.scalar_type() != at::kInt || from.dim() != 2 || from.size(0) != batch || from.size(1) != q_len || from.device() != q.device())
@@ -37,9 +35,9 @@ void check_mask(const at::Tensor& q, const at::Tensor& k, const AttentionMask& m
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t i = 0; i < q_len; ++i) {
       const int64_t before = i == 0 ? 0 : value[b][i - 1];
-      if (value[b][i] < before || value[b][i] > mask.query_offset + i)
-        throw base::ModelError("attention: visible_from[{}, {}] is {}; it must lie between its predecessor's {} and its own position {}", b,
-                               i, value[b][i], before, mask.query_offset + i);
+      if (value[b][i] < before || value[b][i] > k.size(1))
+        throw base::ModelError("attention: visible_from[{}, {}] is {}; it must lie between its predecessor's {} and the {} keys", b, i,
+                               value[b][i], before, k.size(1));
     }
 }
 
@@ -67,6 +65,13 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
   check(q, k, v, mask);
   if (is_fused(q)) return cpu::attention_forward(q, k, v, scale, mask);
   return reference::attention_forward(q, k, v, scale, mask);
+}
+
+void merge_attention(const at::Tensor& out, const at::Tensor& log_sum_exp, const AttentionOutput& part) {
+  // The share of the new keys in the sum of both; 0 where they are not seen.
+  const auto share = (1 + (log_sum_exp - part.log_sum_exp).exp()).reciprocal();
+  out.lerp_(part.out.to(out.scalar_type()), share.transpose(1, 2).unsqueeze(-1));
+  log_sum_exp.copy_(at::logaddexp(log_sum_exp, part.log_sum_exp));
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,

@@ -2,7 +2,11 @@
 // for training and for decoding against a cache. Query head h reads kv head h / (heads / kv_heads).
 //
 // A query sees one contiguous run of keys: from `visible_from` (0, the start of a window, or the start of its document) up to
-// and including itself. Nothing here records gradients: callers are autograd functions, or inference. Any thread may call;
+// and including its own position. Keys may be a part of a sequence: queries may stand behind all of them, or see none, whose
+// output is 0 and whose log_sum_exp is -inf. The results over the parts of a sequence are put together by merge_attention, and
+// gradients are the sums of what attention_backward says for each part with the whole sequence's out and log_sum_exp.
+//
+// Nothing here records gradients: callers are autograd functions, or inference. Any thread may call;
 // results are bit-equal from run to run and do not depend on the number of threads.
 //
 // On a CPU fp32 and bf16 take the fused kernel (cpu/attention.h): memory linear in the sequence. Every other dtype and device
@@ -17,7 +21,7 @@ namespace ingot::kernels {
 
 struct AttentionMask {
   at::Tensor visible_from;   // int32 [batch, q_len], first key that each query sees, not decreasing along q_len; undefined: all 0
-  int64_t query_offset = 0;  // query i stands at key position query_offset + i, the last key that it sees
+  int64_t query_offset = 0;  // query i stands at key position query_offset + i, the last that it sees; may lie outside of the keys
 };
 
 struct AttentionOutput {
@@ -25,9 +29,9 @@ struct AttentionOutput {
   at::Tensor log_sum_exp;  // [batch, heads, q_len], natural logarithm of the softmax denominator; fp32, or fp64 for fp64
 };
 
-/// q [batch, q_len, heads, head_dim]; k, v [batch, k_len, kv_heads, head_dim]; k_len >= query_offset + q_len.
+/// q [batch, q_len, heads, head_dim]; k, v [batch, k_len, kv_heads, head_dim]; any k_len.
 /// The first two dims may be strided, the last two must be contiguous. out = softmax(scale q k^T) v over the visible keys.
-/// Throws ModelError when shapes, dtypes or strides do not fit, or (on a CPU) when visible_from decreases or hides a query from itself.
+/// Throws ModelError when shapes, dtypes or strides do not fit, or (on a CPU) when visible_from decreases or leaves the keys.
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                                   const AttentionMask& mask = {});
 
@@ -36,6 +40,10 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                                                   const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
                                                                   double scale, const AttentionMask& mask = {});
+
+/// Attention to more keys: `out` and `log_sum_exp` (as attention_forward makes them, out in the dtype of log_sum_exp and in any
+/// strides) become those over the keys of both. Rows must have seen a key before; those of `part` need not.
+void merge_attention(const at::Tensor& out, const at::Tensor& log_sum_exp, const AttentionOutput& part);
 
 /// Bytes of the work areas that the fused CPU kernel takes besides its results, for causal training on rows of `seq` tokens.
 struct AttentionScratch {

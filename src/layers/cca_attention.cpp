@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "layers/linear.h"
+#include "layers/sharded_attention.h"
 
 namespace ingot::layers {
 namespace {
@@ -26,12 +27,21 @@ at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, C
   const auto packed = linear(x, {q, k, current_value, delayed_value});
   const kernels::CcaWeights weights{depthwise_weight->value, depthwise_bias->value, grouped_weight->value, grouped_bias->value,
                                     temperature->value};
+  const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
+  if (const auto& axis = sequences.axis(); axis.is_on()) {
+    auto& haloed = sequences.haloed();
+    const auto [q_halo, k_halo, v_halo] =
+        kernels::cca_mix(with_halo(packed, axis), shape, weights, haloed.rotary(rotary, x.scalar_type()), haloed.is_start(), {});
+    const auto body = [&](const at::Tensor& t) {  // [batch, chunks, chunk length, heads, head_dim]
+      return t.narrow(1, kHalo, t.size(1) - kHalo).unflatten(0, {x.size(0), axis.chunks()});
+    };
+    return linear(sharded_attention(body(q_halo), body(k_halo), body(v_halo), scale, window, sequences).flatten(2), {o});
+  }
   const kernels::CcaTail tail = cache ? cache->tail : kernels::CcaTail{};
   const auto [queries, keys, values] =
       kernels::cca_mix(packed, shape, weights, sequences.rotary(rotary, x.scalar_type()), sequences.is_start(), tail);
   if (cache) cache->tail = next_tail(packed, shape, tail);
-  const auto mixed = attention(queries, keys, values, 1 / std::sqrt(static_cast<double>(shape.head_dim)), window, sequences,
-                               cache ? &cache->key_values : nullptr);
+  const auto mixed = attention(queries, keys, values, scale, window, sequences, cache ? &cache->key_values : nullptr);
   return linear(mixed, {o});
 }
 

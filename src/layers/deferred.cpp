@@ -1,6 +1,7 @@
 #include "layers/deferred.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <utility>
 

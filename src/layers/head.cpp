@@ -1,5 +1,7 @@
 #include "layers/head.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 
 #include "kernels/cross_entropy.h"

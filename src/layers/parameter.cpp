@@ -1,5 +1,7 @@
 #include "layers/parameter.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "base/error.h"
 #include "base/text.h"
 

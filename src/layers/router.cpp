@@ -1,5 +1,7 @@
 #include "layers/router.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "kernels/norm.h"
 #include "layers/linear.h"
 

@@ -9,11 +9,31 @@ namespace ingot::layers {
 
 using kernels::Fp32Islands;
 
-Sequences::Sequences(int64_t batch, int64_t seq, at::Tensor document_start, int64_t offset, at::Device device)
-    : batch_(batch), seq_(seq), offset_(offset), device_(device), document_start_(std::move(document_start)) {
-  if (!document_start_.defined()) return;
-  document_start_ = document_start_.to(device);
-  is_start_ = document_start_.eq(at::arange(seq, document_start_.options()));
+Sequences::Sequences(int64_t batch, int64_t seq, const at::Tensor& document_start, int64_t offset, at::Device device,
+                     const SequenceAxis& axis)
+    : batch_(batch), seq_(seq), offset_(offset), device_(device), axis_(axis) {
+  const auto options = at::TensorOptions().dtype(at::kInt).device(device);
+  positions_ = axis.own_tokens(at::arange(offset, offset + seq * axis.size, options).unsqueeze(0));
+  if (!document_start.defined()) return;
+  row_document_start_ = document_start.to(device);
+  document_start_ = axis.own_tokens(row_document_start_);
+  is_start_ = document_start_.eq(positions_);
+}
+
+Sequences& Sequences::haloed() {
+  if (haloed_) return *haloed_;
+  const int64_t chunks = axis_.chunks(), length = seq_ / chunks;
+  haloed_ = std::make_unique<Sequences>(batch_ * chunks, kHalo + length, at::Tensor(), 0, device_);
+  const auto widened = [&](const at::Tensor& own) {  // the value of a chunk's first token in front of it
+    const auto by_chunk = own.expand({batch_, seq_}).unflatten(1, {chunks, length});
+    return at::cat({by_chunk.narrow(2, 0, 1).expand({-1, -1, kHalo}), by_chunk}, 2).flatten(0, 1);
+  };
+  haloed_->positions_ = widened(positions_);
+  haloed_->positions_.narrow(1, 0, kHalo) += at::arange(-kHalo, 0, positions_.options());
+  // A token that comes before the first of a chunk begins a document just when that one's document begins there.
+  haloed_->document_start_ = document_start_.defined() ? widened(document_start_) : at::zeros_like(haloed_->positions_);
+  haloed_->is_start_ = haloed_->document_start_.eq(haloed_->positions_);
+  return *haloed_;
 }
 
 at::Tensor Sequences::visible_from(int64_t window) {
@@ -32,7 +52,7 @@ const kernels::RotaryTable& Sequences::rotary(const RotarySettings& settings, at
   const auto found = rotary_.find(settings);
   if (found != rotary_.end()) return found->second;
   const auto options = at::TensorOptions().dtype(at::kDouble).device(device_);
-  auto positions = at::arange(offset_, offset_ + seq_, options).unsqueeze(0);
+  auto positions = positions_.to(options);
   if (document_start_.defined()) positions = positions - document_start_;
   const auto wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
   auto angles = positions.unsqueeze(-1) * inverse_frequencies(settings).to(device_);  // [batch or 1, seq, rotated / 2]

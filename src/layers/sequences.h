@@ -5,8 +5,10 @@
 #include <ATen/ATen.h>
 
 #include <map>
+#include <memory>
 
 #include "kernels/rope.h"
+#include "layers/sequence_axis.h"
 
 namespace ingot::layers {
 
@@ -23,27 +25,38 @@ struct RotarySettings {
 
 class Sequences {
  public:
-  /// `document_start` int32 [batch, seq]: index within its row of the first token of each token's document; undefined when
-  /// every row is one document. `offset`: tokens of the row that came before this chunk (decoding; then no documents).
-  Sequences(int64_t batch, int64_t seq, at::Tensor document_start, int64_t offset, at::Device device);
+  /// `seq`: tokens of each row that this rank has. `document_start` int32 [batch, tokens of a row]: index within its row of the first
+  /// token of each token's document; undefined when every row is one document. `offset`: tokens of the row that came before this
+  /// chunk (decoding; then neither documents nor an axis).
+  Sequences(int64_t batch, int64_t seq, const at::Tensor& document_start, int64_t offset, at::Device device, const SequenceAxis& axis = {});
 
   int64_t batch() const { return batch_; }
   int64_t seq() const { return seq_; }
   int64_t offset() const { return offset_; }
   int64_t tokens() const { return batch_ * seq_; }
+  const SequenceAxis& axis() const { return axis_; }
+  /// Of whole rows, as given.
+  const at::Tensor& document_start() const { return row_document_start_; }
 
   /// bool [batch, seq], true at the first token of each document; undefined without documents.
   const at::Tensor& is_start() const { return is_start_; }
   /// int32 [batch, seq]: first key that a query sees under causal attention within its document and a window of `window`
   /// tokens, itself included (0 = no window). Undefined when that is 0 everywhere.
-  at::Tensor visible_from(int64_t window);
+  at::Tensor visible_from(int64_t window);  // without an axis
   /// Cosines and sines for the positions of these tokens (counted from the start of the document).
   const kernels::RotaryTable& rotary(const RotarySettings& settings, at::ScalarType dtype);
+  /// Where the tokens of with_halo() stand, as [batch * chunks, kHalo + chunk length]; every row of it is a sequence of its own, whose
+  /// first kHalo tokens are looked at alone.
+  Sequences& haloed();
 
  private:
   int64_t batch_, seq_, offset_;
   at::Device device_;
-  at::Tensor document_start_, is_start_;
+  SequenceAxis axis_;
+  at::Tensor row_document_start_;
+  at::Tensor positions_;                  // int32 [1 or batch, seq]: in the row
+  at::Tensor document_start_, is_start_;  // of this rank's tokens
+  std::unique_ptr<Sequences> haloed_;
   std::map<int64_t, at::Tensor> visible_from_;
   std::map<RotarySettings, kernels::RotaryTable> rotary_;
 };

@@ -45,7 +45,7 @@ Operation& Workload::linear(ActivationId from, ActivationId to, std::vector<int6
   return operations_.back();
 }
 
-void Workload::attention(ActivationId qkv, ActivationId out, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t window) {
+Operation& Workload::attention(ActivationId qkv, ActivationId out, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t window) {
   const auto cost = attention_cost(batch_, seq_, window, heads, kv_heads, head_dim, element_bytes_);
   Operation op{.kind = Operation::Kind::attention, .name = "attention", .inputs = {qkv}, .outputs = {out}, .element_bytes = element_bytes_};
   op.saved = {qkv, out, wide(heads)};  // the last one: log-sum-exp
@@ -60,6 +60,7 @@ void Workload::attention(ActivationId qkv, ActivationId out, int64_t heads, int6
   op.forward_scratch_bytes = scratch.forward_bytes;
   op.backward_scratch_bytes = scratch.backward_bytes;
   operations_.push_back(std::move(op));
+  return operations_.back();
 }
 
 Operation& Workload::kernel(std::string name, std::vector<ActivationId> inputs, std::vector<ActivationId> outputs,

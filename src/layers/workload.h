@@ -66,7 +66,7 @@ class Workload {
   /// The input is saved. With `count` > 1 the rows are shared out evenly over as many weights (experts).
   Operation& linear(ActivationId from, ActivationId to, std::vector<int64_t> outs = {}, int64_t count = 1);
   /// qkv [tokens, (heads + 2 kv_heads) head_dim] -> out. Saves both and one number per query and head.
-  void attention(ActivationId qkv, ActivationId out, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t window);
+  Operation& attention(ActivationId qkv, ActivationId out, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t window);
   /// Looked up as [rows, width]; 0 = the shape of its first output.
   Operation& kernel(std::string name, std::vector<ActivationId> inputs, std::vector<ActivationId> outputs, std::vector<ActivationId> saved,
                     int64_t rows = 0, int64_t width = 0);

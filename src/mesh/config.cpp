@@ -8,6 +8,11 @@ void declare_settings(base::SettingsTable& table, ParallelConfig& c) {
   table.add("parallel.pipeline_schedule", c.pipeline_schedule, {"gpipe", "1f1b", "interleaved", "zero_bubble"},
             "order of the microbatches (train.microbatch_size) on a stage");
   table.add("parallel.pipeline_chunks", c.pipeline_chunks, base::at_least(1), "interleaved: pieces of the model on each stage");
+  table.add("parallel.sequence", c.sequence, base::at_least(1), "ranks that share each sequence's tokens and hold all weights");
+  table.add("parallel.sequence_method", c.sequence_method, {"ring", "allgather", "ulysses"},
+            "how attention reaches the other ranks' keys: pass them round, gather them, or exchange tokens for heads");
+  table.add("parallel.sequence_order", c.sequence_order, {"zigzag", "contiguous"},
+            "which tokens a rank gets: an early and a late piece, which balances causal attention, or one");
   table.add("parallel.tensor", c.tensor, base::at_least(1), "ranks that share each matrix and the vocabulary, and work on the same tokens");
   table.add("parallel.expert", c.expert, base::at_least(1),
             "ranks over which the experts of a mixture are dealt out; tokens travel to them. They fold the ranks of a stage anew");

@@ -1,7 +1,10 @@
 // What every family must keep to: documents do not leak, recomputation changes no bit, caches change no number.
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "models/model.h"

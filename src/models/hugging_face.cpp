@@ -1,5 +1,9 @@
 #include "models/hugging_face.h"
 
+#include <ATen/core/grad_mode.h>
+
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "base/files.h"
 #include "base/text.h"

@@ -1,5 +1,7 @@
 #include "models/hugging_face_config.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "base/text.h"
 

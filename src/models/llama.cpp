@@ -1,4 +1,7 @@
 // Llama 2 and 3: pre-norm blocks of grouped-query attention and a gated MLP.
+#include <ATen/core/grad_mode.h>
+
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/error.h"
@@ -30,7 +33,7 @@ class Llama : public Model {
     if (layout.experts.is_on())
       throw base::ConfigError("parallel.expert = {}, expert_tensor = {}: the llama family has no experts; both must be 1",
                               layout.experts.size, layout.experts.slices);
-    require_shares("kv_heads", config.kv_heads);
+    require_heads();
     require_shares("ffn", config.ffn);
     declare_embedding();
     for (int64_t layer = 0; layer < config.layers; ++layer) blocks_.push_back(layout.stage.holds(layer) ? declare_block(layer) : Block{});
@@ -54,7 +57,7 @@ class Llama : public Model {
     const auto packed = describe_linear(work, describe_enter(work, normed, c.hidden), {q, kv, kv}, c.attention_bias);
     work.kernel("split_and_rotate", {packed}, {qkv}, {});
     const auto mixed = work.narrow(q);
-    work.attention(qkv, mixed, heads, kv_heads, d, c.window_of(layer));
+    describe_attention(work, qkv, mixed, heads, kv_heads, layer);
     const auto branch = describe_leave(work, describe_linear(work, mixed, {c.hidden}, c.attention_bias));
     work.begin_feed_forward();
     const auto joined = work.wide(c.hidden, between), mlp_in = work.narrow(c.hidden, between), activated = work.narrow(ffn);

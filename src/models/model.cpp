@@ -1,10 +1,13 @@
 #include "models/model.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "layers/embedding.h"
 #include "layers/head.h"
 #include "layers/recompute.h"
+#include "layers/sharded_attention.h"
 
 namespace ingot::models {
 
@@ -113,6 +116,12 @@ layers::ActivationId Model::describe_leave(layers::Workload& work, layers::Activ
   return sum;
 }
 
+void Model::describe_attention(layers::Workload& work, layers::ActivationId qkv, layers::ActivationId mixed, int64_t heads,
+                               int64_t kv_heads, int64_t layer) const {
+  auto& op = work.attention(qkv, mixed, heads, kv_heads, config_.resolved_head_dim(), config_.window_of(layer));
+  if (layout_.sequence.is_on()) layers::describe_sharded(layout_.sequence, work, op);
+}
+
 void Model::describe_head(layers::Workload& work) const {
   const int64_t between = rows_between(work), vocab = config_.vocab_size / layout_.tensor.size;
   const auto residual = work.enter(work.wide(config_.hidden, between)), normed = work.narrow(config_.hidden, between);
@@ -208,6 +217,11 @@ tensor::Part Model::cut_columns(int64_t rows, int64_t cols) const {
 tensor::Part Model::cut_vector(int64_t size) const {
   if (!layout_.tensor.is_on()) return {};
   return {{layout_.tensor.share(size)}};
+}
+
+void Model::require_heads() const {
+  require_shares("kv_heads", config_.kv_heads);
+  layers::check_heads(layout_.sequence, config_.heads / layout_.tensor.size, config_.kv_heads / layout_.tensor.size);
 }
 
 void Model::require_shares(const char* name, int64_t value) const {

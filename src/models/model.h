@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -15,6 +15,7 @@
 #include "layers/cost.h"
 #include "layers/parameter.h"
 #include "layers/router.h"
+#include "layers/sequence_axis.h"
 #include "layers/sequences.h"
 #include "layers/tensor_axis.h"
 #include "layers/workload.h"
@@ -31,6 +32,7 @@ struct Stream {
 /// What of a model this rank holds, and with whom it computes; nothing = all of it, alone.
 struct Layout {
   layers::TensorAxis tensor;
+  layers::SequenceAxis sequence;
   struct Experts {
     int rank = 0, size = 1;        // which of the equal shares of the experts
     int slice = 0, slices = 1;     // which part of each one's inner width
@@ -159,11 +161,16 @@ class Model {
   /// How enter and leave look in a description; rows that there are between layers.
   layers::ActivationId describe_enter(layers::Workload& work, layers::ActivationId x, int64_t width) const;
   layers::ActivationId describe_leave(layers::Workload& work, layers::ActivationId partial) const;
+  /// Attention of this rank's heads, over the sequence axis if there is one.
+  void describe_attention(layers::Workload& work, layers::ActivationId qkv, layers::ActivationId mixed, int64_t heads, int64_t kv_heads,
+                          int64_t layer) const;
   int64_t rows_between(const layers::Workload& work) const {
     return layout_.tensor.shards_tokens ? work.tokens() / layout_.tensor.size : work.tokens();
   }
   /// Throws ConfigError when the tensor axis does not divide `value`, the setting model.<name>.
   void require_shares(const char* name, int64_t value) const;
+  /// The same for heads, which the sequence axis may share out too.
+  void require_heads() const;
   /// Tokens as they are between layers -> all of them, and back (layers/tensor_axis.h).
   at::Tensor enter(const at::Tensor& x, const ForwardContext& context) const {
     return layout_.tensor.enter(x, context.sequences->batch(), context.sequences->seq());

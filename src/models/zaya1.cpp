@@ -1,7 +1,10 @@
 // ZAYA1 (facts zaya1 §4): CCA attention and a top-1 mixture of experts in every block, joined to the residual stream by
 // learned scales, with a router whose state runs along the depth.
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -36,7 +39,7 @@ class Zaya1 : public Model {
  public:
   Zaya1(const ModelConfig& config, const Layout& layout) : Model(config, layout) {
     check(config);
-    require_shares("kv_heads", config.kv_heads);
+    require_heads();
     if (config.experts % layout.experts.size != 0)
       throw base::ConfigError("parallel.expert = {} does not divide model.experts = {}", layout.experts.size, config.experts);
     if (config.expert_ffn % layout.experts.slices != 0)
@@ -100,7 +103,7 @@ class Zaya1 : public Model {
     mix.forward_scratch_bytes = taps_bytes;
     mix.backward_scratch_bytes = 2 * taps_bytes + taps_bytes / 2;
     const auto mixed = work.narrow(q), product = work.narrow(c.hidden);
-    work.attention(qkv, mixed, heads, kv_heads, d, c.window_of(layer));
+    describe_attention(work, qkv, mixed, heads, kv_heads, layer);
     work.linear(mixed, product);
     const auto branch = describe_leave(work, product);
     work.begin_feed_forward();

@@ -9,6 +9,8 @@
 // A, A^2, B A, B A B and B Q are symmetric: only the blocks on and above the diagonal are multiplied, the rest is mirrored.
 #include "optim/newton_schulz.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <numeric>
 

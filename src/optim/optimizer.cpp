@@ -1,5 +1,7 @@
 #include "optim/optimizer.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <cmath>
 

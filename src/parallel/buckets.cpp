@@ -1,5 +1,7 @@
 #include "parallel/buckets.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <map>
 

@@ -2,6 +2,7 @@
 // everyone; bytes counted; and that the sums travel while backward computes.
 #include "parallel/buckets.h"
 
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -255,6 +256,50 @@ TEST(Buckets, sums_travel_while_backward_computes) {
   const double overlapped = seconds_of(layer_bytes), by_turns = seconds_of(int64_t{1} << 40);
   EXPECT_GE(by_turns, compute + wire);
   EXPECT_LE(overlapped, std::max(compute, wire) + 0.1) << "by turns: " << by_turns;  // the remainder: the last bucket, and the scheduler
+}
+
+// ZeRO 3: the weights of the next layer arrive while this one computes, forward and backward.
+TEST(Buckets, weights_travel_while_layers_compute) {
+  constexpr auto kCompute = std::chrono::milliseconds(25);  // of a layer
+  const int64_t width = 256, half_layer_bytes = width * width * 4 / 2;
+  comm::WorldOptions options;
+  options.delay.bytes_per_s = static_cast<double>(half_layer_bytes) / 25e-3;
+  double forward = 0, backward_s = 0;
+  comm::run_ranks(
+      2,
+      [&](comm::World& world) {
+        ParameterList list;
+        declare(list, width);
+        auto buckets = buckets_of(list, world.everyone(), {.bucket_bytes = 1, .zero = 3});
+        buckets.begin_step();
+        world.everyone().barrier();
+        auto start = Clock::now();
+        for (int64_t layer = -1; layer <= kLayers; ++layer) {
+          buckets.before_forward(layer);
+          std::this_thread::sleep_for(kCompute);
+          buckets.after_forward(layer);
+        }
+        if (world.rank() == 0) forward = std::chrono::duration<double>(Clock::now() - start).count();
+        buckets.begin_backward(true);
+        start = Clock::now();
+        for (int64_t layer = kLayers; layer >= 0; --layer) {
+          if (layer < kLayers) buckets.before_backward(layer);
+          std::this_thread::sleep_for(kCompute);
+          backward(list, layer, world.rank(), 0);
+          buckets.after_backward(layer);
+        }
+        backward(list, -1, world.rank(), 0);
+        buckets.finish_backward();
+        buckets.finish_step();
+        if (world.rank() == 0) backward_s = std::chrono::duration<double>(Clock::now() - start).count();
+      },
+      options);
+  const double compute = (kLayers + 2) * 0.025, wire = kLayers * 0.025;
+  EXPECT_GE(forward, compute);
+  EXPECT_LE(forward, std::max(compute, wire) + 0.075)
+      << "by turns: " << compute + wire;  // the remainder: the first layers, and the scheduler
+  // Backward weights come and gradients leave over one wire, at half the speed that would hide both.
+  EXPECT_LE(backward_s, std::max(compute, 2 * wire) + 0.1) << "by turns: " << compute + 2 * wire;
 }
 
 TEST(Buckets, a_gradient_that_comes_too_late_is_an_error) {

@@ -1,6 +1,7 @@
 #include "plan/describe.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -31,7 +32,7 @@ Plan make_plan(const models::Model& model, const models::Model& part, const RunS
   plan.tokens_per_step = run.batch * run.seq;
   plan.flops_per_token = model.training_flops_per_token(run.seq);
   plan.peak_flops = profile.peak_gemm(run.precision);
-  plan.ranks_per_sequence = part.layout().tensor.size * part.layout().stage.size;
+  plan.ranks_per_sequence = part.layout().tensor.size * part.layout().sequence.size * part.layout().stage.size;
   plan.memory = predict_memory(part, run, program_bytes);
   plan.machine_memory_bytes = base::total_memory_bytes();
   if (const int64_t limit = base::memory_limit_bytes(); limit > 0) plan.machine_memory_bytes = std::min(plan.machine_memory_bytes, limit);

@@ -1,7 +1,7 @@
 // The plan of a run for people and for programs: what `ingot train --dry-run` prints.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "plan/memory.h"

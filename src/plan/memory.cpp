@@ -17,7 +17,7 @@ using Kind = layers::Parameter::Kind;
 
 // Under ZeRO a stage's tensors are this rank's share of them, rounded up.
 int64_t share(const RunShape& run, int64_t stage, int64_t count) {
-  return run.zero >= stage && run.data_ranks > 1 ? (count + run.data_ranks - 1) / run.data_ranks : count;
+  return run.zero >= stage && run.replicas > 1 ? (count + run.replicas - 1) / run.replicas : count;
 }
 
 bool comes_and_goes(const layers::Parameter& p) { return p.kind == Kind::matrix || p.kind == Kind::embedding || p.kind == Kind::head; }
@@ -43,7 +43,7 @@ void add_state(const models::Model& model, const RunShape& run, StepMemory& memo
 
 // What ZeRO 2 and 3 bring together for a while: of the blocks two at a time, the ends of the model once each (parallel/buckets.h).
 int64_t gathered_bytes(const models::Model& model, const RunShape& run) {
-  if (run.data_ranks == 1 || run.zero < 2) return 0;
+  if (run.replicas == 1 || run.zero < 2) return 0;
   const int64_t narrow = run.element_bytes(), wide = std::max<int64_t>(4, narrow);
   std::vector<int64_t> weights(static_cast<size_t>(model.config().layers), 0), gradients = weights;
   int64_t ends = 0;
@@ -80,13 +80,14 @@ struct Passes {
 };
 
 Passes describe(const models::Model& model, int64_t batch, const RunShape& run) {
-  Passes passes{{}, Workload(batch, run.seq, run.element_bytes()), Workload(batch, run.seq, run.element_bytes())};
+  const Workload empty(batch, run.seq / model.layout().sequence.size, run.element_bytes());
+  Passes passes{{}, empty, empty};
   const auto& stage = model.layout().stage;
   if (stage.has_embedding()) model.describe_embedding(passes.embedding);
   if (stage.has_head()) model.describe_head(passes.head);
   for (int64_t layer = 0; layer < model.config().layers; ++layer) {
     if (!stage.holds(layer)) continue;
-    passes.blocks.emplace_back(batch, run.seq, run.element_bytes());
+    passes.blocks.push_back(empty);
     model.describe_block(layer, passes.blocks.back());
   }
   return passes;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/files.h"

@@ -10,14 +10,15 @@
 namespace ingot::plan {
 
 struct RunShape {
-  int64_t batch = 8, microbatch = 0, seq = 256;  // sequences per step and at a time (0 = all); tokens per sequence
-  std::string precision = "fp32";                // fp64, fp32, bf16
+  // Sequences per step and at a time (0 = all) of one data rank; tokens of a sequence, on however many ranks.
+  int64_t batch = 8, microbatch = 0, seq = 256;
+  std::string precision = "fp32";  // fp64, fp32, bf16
   models::Recompute recompute = models::Recompute::none;
   optim::OptimizerConfig optimizer;
   int64_t validation_seq = 0;    // its context; 0 = seq
   int64_t validation_batch = 0;  // sequences of a validation batch, which runs without gradients; 0 = no validation
   int64_t threads = 1;
-  int64_t data_ranks = 1, zero = 0;  // batch is that of one of them; parallel/buckets.h says what each stage shares out
+  int64_t replicas = 1, zero = 0;  // ranks with other tokens but the same weights; parallel/buckets.h says what ZeRO shares out
   int64_t bucket_bytes = 0;
   int64_t kept_microbatches = 1;  // whose activations a pipeline stage keeps at a time
 

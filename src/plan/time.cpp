@@ -88,7 +88,7 @@ void add_block(const Workload& work, models::Recompute recompute, const Rates& r
 
 double optimizer_s(const models::Model& model, const RunShape& run, const Rates& rates) {
   double seconds = 0;
-  const double share = run.zero > 0 ? 1.0 / static_cast<double>(run.data_ranks) : 1;
+  const double share = run.zero > 0 ? 1.0 / static_cast<double>(run.replicas) : 1;
   for (const auto& p : model.parameters().all()) {
     if (!p->is_trained()) continue;
     if (optim::takes_muon(*p, run.optimizer)) {
@@ -108,7 +108,7 @@ double optimizer_s(const models::Model& model, const RunShape& run, const Rates&
 StepTime predict_step_time(const models::Model& model, const RunShape& run, const MachineProfile& profile) {
   const Rates rates(profile, run.precision);
   StepTime micro;
-  const auto workload = [&] { return Workload(run.sequences_at_once(), run.seq, run.element_bytes()); };
+  const auto workload = [&] { return Workload(run.sequences_at_once(), run.seq / model.layout().sequence.size, run.element_bytes()); };
   for (auto describe : {&models::Model::describe_embedding, &models::Model::describe_head}) {
     auto work = workload();
     (model.*describe)(work);

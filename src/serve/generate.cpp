@@ -1,5 +1,7 @@
 #include "serve/generate.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>

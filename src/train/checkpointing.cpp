@@ -1,5 +1,7 @@
 #include "train/checkpointing.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 

@@ -12,14 +12,15 @@
 namespace ingot::train {
 namespace {
 
-constexpr int64_t kSteps = 20, kRows = 12, kSeq = 12;
+constexpr int64_t kSteps = 20, kRows = 12;
 
 struct Layout {
   mesh::ParallelConfig parallel;
   int ranks;
   std::string family = "llama", precision = "fp64", optimizer = "muon";
   models::Recompute recompute = models::Recompute::none;
-  int64_t microbatch = 0;
+  int64_t microbatch = 0, seq = 12;
+  int64_t window = 0;  // of every other layer
   bool spread = false, tie = true, biases = false, force_balance = false;
 };
 
@@ -28,6 +29,7 @@ models::ModelConfig model_of(const Layout& layout) {
   c.family = layout.family;
   c.layers = 4, c.hidden = 24, c.vocab_size = 48, c.heads = 24, c.kv_heads = 12, c.head_dim = 4, c.ffn = 48;
   c.experts = 4, c.expert_ffn = 12, c.router_hidden = 8, c.rope_fraction = 0.5, c.init_deviation = 0.3;
+  if (layout.window > 0) c.window = layout.window, c.layer_types = {"full", "sliding", "sliding", "full"};
   c.tie_embeddings = layout.tie;
   c.attention_bias = c.mlp_bias = layout.biases;
   c.force_balance = layout.force_balance;
@@ -35,12 +37,12 @@ models::ModelConfig model_of(const Layout& layout) {
 }
 
 // Packed documents of uneven lengths, some positions without targets; other tokens in every step.
-data::Batch batch_of(int64_t step, int64_t first_row, int64_t rows) {
-  data::Batch b{.batch = rows, .seq = kSeq};
+data::Batch batch_of(int64_t step, int64_t first_row, int64_t rows, int64_t seq) {
+  data::Batch b{.batch = rows, .seq = seq};
   for (int64_t row = first_row; row < first_row + rows; ++row) {
     int32_t start = 0;
-    for (int64_t i = 0; i < kSeq; ++i) {
-      const int64_t n = (step * kRows + row) * kSeq + i;
+    for (int64_t i = 0; i < seq; ++i) {
+      const int64_t n = (step * kRows + row) * seq + i;
       if (i > 0 && (n * 2654435761 >> 7) % 6 == 0) start = static_cast<int32_t>(i);
       b.inputs.push_back(static_cast<int32_t>(n * n * 7 % 47));
       b.targets.push_back(n % 11 == 4 ? -100 : static_cast<int32_t>((n * n * 7 + n) % 47));
@@ -90,7 +92,7 @@ Outcome train(const Layout& layout, int64_t steps = kSteps) {
     ParallelModel model(setup, groups);
     const int64_t share = kRows / groups.mesh().size(mesh::Axis::data);
     for (int64_t step = 0; step < steps; ++step) {
-      const auto result = model.step().run(batch_of(step, share * groups.mesh().position(mesh::Axis::data), share), 1e-2);
+      const auto result = model.step().run(batch_of(step, share * groups.mesh().position(mesh::Axis::data), share, layout.seq), 1e-2);
       EXPECT_FALSE(result.skipped) << result.reason;
       if (step == 0) collect(model.optimizer(), outcome.first, mutex);
       const std::lock_guard lock(mutex);
@@ -105,7 +107,7 @@ Outcome train(const Layout& layout, int64_t steps = kSteps) {
     collect(model.optimizer(), outcome.last, mutex);
     int64_t targets = 0;
     const bool is_first = groups.mesh().position(mesh::Axis::data) == 0;  // the others have no sequences
-    const double loss = model.step().evaluate(is_first ? batch_of(99, 0, 2) : data::Batch{}, targets);
+    const double loss = model.step().evaluate(is_first ? batch_of(99, 0, 2, layout.seq) : data::Batch{}, targets);
     const std::lock_guard lock(mutex);
     if (world.rank() == 0) outcome.validation = loss;
   });
@@ -130,8 +132,8 @@ const Outcome& alone(Layout layout) {
   layout.ranks = 1;
   layout.recompute = models::Recompute::none;
   layout.microbatch = 0;
-  const auto key =
-      fmt::format("{} {} {} {} {} {}", layout.family, layout.precision, layout.optimizer, layout.tie, layout.biases, layout.force_balance);
+  const auto key = fmt::format("{} {} {} {} {} {} {} {}", layout.family, layout.precision, layout.optimizer, layout.tie, layout.biases,
+                               layout.force_balance, layout.seq, layout.window);
   if (!known.contains(key)) known.emplace(key, train(layout));
   return known.at(key);
 }
@@ -145,6 +147,8 @@ std::string name_of(const Layout& l) {
                                     {"tensor", p.tensor},
                                     {"expert", p.expert}})
     if (size > 1) name += fmt::format("_{}{}", label, size);
+  if (p.sequence > 1) name += "_" + p.sequence_method + (p.sequence_order == "zigzag" ? "" : "_contiguous");
+  if (l.window) name += "_window";
   if (p.expert_tensor > 1) name += fmt::format("_slices{}", p.expert_tensor);
   name += fmt::format("_zero{}", p.zero);
   if (p.pipeline > 1) name += "_" + p.pipeline_schedule + (p.pipeline_chunks > 1 ? std::to_string(p.pipeline_chunks) : "");
@@ -236,6 +240,52 @@ std::vector<Layout> layouts() {
       p.zero = 1, p.expert = 2;
       all.push_back({.parallel = p, .ranks = 8, .family = family, .microbatch = 3});
     }
+  }
+  for (const std::string family : {"llama", "zaya1"}) {
+    const auto sequence = [&](int64_t ranks, const char* method, const char* order = "zigzag") {
+      P p{.sequence = ranks};
+      p.sequence_method = method;
+      p.sequence_order = order;
+      return p;
+    };
+    for (const char* method : {"ring", "allgather", "ulysses"}) {
+      for (const int64_t ranks : {2, 3})
+        all.push_back({.parallel = sequence(ranks, method), .ranks = static_cast<int>(ranks), .family = family});
+      all.push_back({.parallel = sequence(4, method), .ranks = 4, .family = family, .seq = 24, .window = 5, .tie = false});
+      auto p = sequence(2, method, "contiguous");
+      p.zero = 3;
+      all.push_back({.parallel = p, .ranks = 4, .family = family, .recompute = models::Recompute::full, .microbatch = 2});
+      p = sequence(2, method);
+      p.tensor = 2, p.zero = 2;
+      all.push_back(
+          {.parallel = p, .ranks = 8, .family = family, .recompute = models::Recompute::selective, .microbatch = 3, .spread = true});
+    }
+    auto p = sequence(2, "ring");
+    p.zero = 0;
+    all.push_back({.parallel = p, .ranks = 4, .family = family, .optimizer = "adamw"});
+    p.tensor = 3, p.sharded_norms = false;
+    if (family == "llama") all.push_back({.parallel = p, .ranks = 6, .biases = true});
+    for (const char* schedule : {"1f1b", "zero_bubble"}) {
+      p = sequence(2, schedule == std::string("1f1b") ? "ring" : "ulysses");
+      p.pipeline = 2, p.pipeline_schedule = schedule;
+      all.push_back({.parallel = p, .ranks = 4, .family = family, .microbatch = 3});
+      p.zero = 1;
+      all.push_back({.parallel = p, .ranks = 8, .family = family, .microbatch = 2});
+    }
+    p = sequence(2, "allgather");
+    p.pipeline = 2, p.tensor = 2, p.pipeline_schedule = "zero_bubble";
+    all.push_back({.parallel = p, .ranks = 8, .family = family, .microbatch = 2});
+    if (family == "llama") {
+      all.push_back({.parallel = sequence(2, "ring"), .ranks = 2, .precision = "fp32"});
+      continue;
+    }
+    p = sequence(2, "ring");
+    p.expert = 2;
+    all.push_back({.parallel = p, .ranks = 2, .family = family});
+    p.expert = 4, p.zero = 3;
+    all.push_back({.parallel = p, .ranks = 8, .family = family, .recompute = models::Recompute::full, .microbatch = 3});
+    p.tensor = 2, p.expert = 2, p.expert_tensor = 2;
+    all.push_back({.parallel = p, .ranks = 4, .family = family});
   }
   const auto mixture = [&](Layout layout) {
     layout.family = "zaya1";

@@ -55,6 +55,10 @@ models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& con
                          mesh::Groups* groups) {
   models::Layout layout;
   layout.tensor = {.rank = mesh.position(Axis::tensor), .size = mesh.size(Axis::tensor), .shards_tokens = config.sharded_norms};
+  layout.sequence = {.rank = mesh.position(Axis::sequence),
+                     .size = mesh.size(Axis::sequence),
+                     .method = layers::sequence_method_from_name(config.sequence_method),
+                     .zigzag = config.sequence_order == "zigzag"};
   layout.stage = {.rank = mesh.position(Axis::pipeline), .size = mesh.size(Axis::pipeline)};
   if (layout.stage.is_on()) layout.stage.pieces = cut_depth(model, layout.stage.size * static_cast<int>(config.pipeline_chunks));
   layout.experts = {.rank = mesh.position(Axis::expert),
@@ -62,6 +66,7 @@ models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& con
                     .slice = mesh.position(Axis::expert_tensor),
                     .slices = mesh.size(Axis::expert_tensor)};
   if (groups && layout.tensor.is_on()) layout.tensor.group = &groups->along({Axis::tensor});
+  if (groups && layout.sequence.is_on()) layout.sequence.group = &groups->along({Axis::sequence});
   if (groups && layout.experts.is_on()) layout.experts.group = &groups->along({Axis::expert, Axis::expert_tensor});
   return layout;
 }
@@ -78,26 +83,26 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups) :
     return;
   }
   const auto& tensor = model_->layout().tensor;
-  auto& data = groups_.along({Axis::data});
+  auto& targets = groups_.along({Axis::data, Axis::sequence});
   const bool is_pipeline = model_->layout().stage.is_on();
-  auto& losses = is_pipeline ? groups_.along({Axis::pipeline, Axis::data}) : data;
-  std::vector spread = {Axis::pipeline, Axis::data};
+  std::vector spread = {Axis::pipeline, Axis::data, Axis::sequence};
+  auto& losses = is_pipeline ? groups_.along(spread) : targets;
   if (tensor.shards_tokens) spread.push_back(Axis::tensor);
   auto& tokens = groups_.along(spread);
   buckets_ = std::make_unique<parallel::Buckets>(
       model_->parameters(), [this](const layers::Parameter& p) -> comm::Group& { return sum_group(p); },
       parallel::Buckets::Options{bucket_bytes(), static_cast<int>(config_.zero), config_.reduce_in == "bf16",
                                  groups_.mesh().size(Axis::pipeline) > 1});
-  optim::Team team{.shards = buckets_->shards(), .everyone = &everyone, .is_primary = mesh.position(Axis::data) == 0 && tensor.rank == 0};
+  optim::Team team{.shards = buckets_->shards(), .everyone = &everyone, .is_primary = targets.rank() == 0 && tensor.rank == 0};
   for (auto& shard : team.shards) {
-    // Held whole and summed over data ranks alone: every tensor rank has the same.
+    // Held whole and not summed over tensor ranks: each of them has the same.
     const bool is_repeated = shard.parameter->part.empty() && !(tensor.is_on() && tensor.shards_tokens);
     if (is_repeated && tensor.rank != 0) shard.is_primary = false;
   }
   team.owners_of = [this](const layers::Parameter& p) -> comm::Group& { return owners(p); };
   optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), setup.optimizer, std::move(team));
   step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, setup.recompute, setup.microbatch,
-                                         Replicas{.data = &data,
+                                         Replicas{.targets = &targets,
                                                   .losses = &losses,
                                                   .tokens = &tokens,
                                                   .buckets = buckets_.get(),
@@ -105,19 +110,21 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups) :
                                                   .schedule = parallel::schedule_from_name(config_.pipeline_schedule)});
 }
 
-// The ranks over which a gradient is summed. Of a parameter that tensor-parallel ranks hold whole each knows the part of its own
-// tokens, where tokens are spread over them.
+// The ranks over which a gradient is summed: those that have other tokens. Of a parameter that tensor-parallel ranks hold whole each knows
+// the part of its own tokens, where tokens are spread over them.
 comm::Group& ParallelModel::sum_group(const layers::Parameter& p) {
   if (p.is_expert) return groups_.along({Axis::expert_data});
   const auto& tensor = model_->layout().tensor;
   // A tied embedding lies on both ends of a pipeline.
   if (model_->layout().stage.is_on() && model_->config().tie_embeddings && p.kind == layers::Parameter::Kind::embedding) {
-    std::vector axes = {Axis::pipeline, Axis::data};
+    std::vector axes = {Axis::pipeline, Axis::data, Axis::sequence};
     if (tensor.is_on() && tensor.shards_tokens && p.part.empty()) axes.push_back(Axis::tensor);
     return groups_.along_ends(axes);
   }
   const bool is_partial = tensor.is_on() && tensor.shards_tokens && p.part.empty();
-  return groups_.along(is_partial ? std::vector{Axis::data, Axis::tensor} : std::vector{Axis::data});
+  std::vector axes = {Axis::data, Axis::sequence};
+  if (is_partial) axes.push_back(Axis::tensor);
+  return groups_.along(axes);
 }
 
 // The ranks that own parts of a parameter's optimizer state.
@@ -126,22 +133,22 @@ comm::Group& ParallelModel::owners(const layers::Parameter& p) {
     return groups_.along(config_.zero == 0 ? std::vector{Axis::expert_tensor} : std::vector{Axis::expert_tensor, Axis::expert_data});
   const bool is_cut = !p.part.empty();
   if (config_.zero == 0) return groups_.along(is_cut ? std::vector{Axis::tensor} : std::vector<Axis>{});
-  return is_cut ? groups_.along({Axis::data, Axis::tensor}) : sum_group(p);
+  return is_cut ? groups_.along({Axis::data, Axis::sequence, Axis::tensor}) : sum_group(p);
 }
 
 int64_t ParallelModel::bucket_bytes() {
   if (config_.bucket_mib > 0) return static_cast<int64_t>(config_.bucket_mib * (1 << 20));
-  auto& data = groups_.along({Axis::data});
+  auto& replicas = groups_.along({Axis::data, Axis::sequence});
   auto& everyone = groups_.world().everyone();
-  auto key = fmt::format("{}-{}-{}", base::host_name(), groups_.world().description(), data.size());
+  auto key = fmt::format("{}-{}-{}", base::host_name(), groups_.world().description(), replicas.size());
   std::replace_if(
       key.begin(), key.end(), [](unsigned char c) { return !std::isalnum(c); }, '-');
-  // All ranks must cut alike, also those of other data groups.
-  const auto bytes = at::full({1}, parallel::kept_bandwidth_knee(data, model_->device(), base::environment().cache_folder(), key),
+  // All ranks must cut alike, also those of other groups.
+  const auto bytes = at::full({1}, parallel::kept_bandwidth_knee(replicas, model_->device(), base::environment().cache_folder(), key),
                               at::TensorOptions().dtype(at::kLong).device(model_->device()));
   everyone.broadcast(bytes, 0);
   const auto knee = bytes.item<int64_t>();
-  if (data.size() > 1 && everyone.rank() == 0)
+  if (replicas.size() > 1 && everyone.rank() == 0)
     base::log_info("gradients are reduced {} at a time, with which this group comes near its best bandwidth (parallel.bucket_mib)",
                    base::format_bytes(knee));
   return knee;

@@ -1,5 +1,6 @@
 #include "train/pipelined_pass.h"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 namespace ingot::train {

@@ -15,7 +15,8 @@
 namespace ingot::train {
 
 struct Microbatch {
-  at::Tensor ids, targets, document_start;  // [rows, seq]
+  at::Tensor ids, targets;    // [rows, own tokens]
+  at::Tensor document_start;  // [rows, tokens of a row]; undefined without documents
 };
 
 class PipelinedPass : public parallel::PipelineStage {

@@ -1,5 +1,6 @@
 #include "train/step.h"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -11,10 +12,6 @@ namespace ingot::train {
 namespace {
 
 at::Tensor narrow_rows(const at::Tensor& x, int64_t from, int64_t count) { return x.defined() ? x.narrow(0, from, count) : x; }
-
-int64_t count_targets(const data::Batch& batch) {
-  return std::count_if(batch.targets.begin(), batch.targets.end(), [](int32_t id) { return id >= 0; });
-}
 
 // A sequence without targets.
 data::Batch idle_batch(int64_t tokens) {
@@ -79,13 +76,15 @@ TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch) const {
   };
   const bool has_documents =
       std::any_of(batch.document_starts.begin(), batch.document_starts.end(), [](int32_t start) { return start != 0; });
-  return {tensor(batch.inputs, at::kLong), tensor(batch.targets, at::kLong),
+  const auto& axis = model_.layout().sequence;
+  return {axis.own_tokens(tensor(batch.inputs, at::kLong)), axis.own_tokens(tensor(batch.targets, at::kLong)),
           has_documents ? tensor(batch.document_starts, at::kInt) : at::Tensor()};
 }
 
 models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Observer* observer) {
   models::ForwardContext context;
-  context.sequences = std::make_shared<layers::Sequences>(t.ids.size(0), t.ids.size(1), t.document_start, 0, model_.device());
+  context.sequences =
+      std::make_shared<layers::Sequences>(t.ids.size(0), t.ids.size(1), t.document_start, 0, model_.device(), model_.layout().sequence);
   context.recompute = recompute_;
   context.observer = observer;
   context.hooks = hooks_.get();
@@ -107,11 +106,10 @@ double TrainingStep::sum_of_losses(double value) const {
   return all.item<double>();
 }
 
-int64_t TrainingStep::sum_over_data(int64_t value) const {
-  if (is_alone()) return value;
-  const auto all = at::full({1}, value, at::TensorOptions().dtype(at::kLong).device(model_.device()));
-  replicas_.data->all_reduce(all);
-  return all.item<int64_t>();
+int64_t TrainingStep::count_targets(const at::Tensor& targets) const {
+  const auto count = targets.ge(0).sum().unsqueeze(0);
+  if (!is_alone()) replicas_.targets->all_reduce(count);
+  return count.item<int64_t>();
 }
 
 double TrainingStep::run_stages(const Tensors& all, double scale, bool forward_only) {
@@ -152,7 +150,7 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr) {
   counter_.clear();
   const Tensors all = on_device(batch);
   // Every target of the global batch weighs the same, however documents and padding fall into microbatches and ranks.
-  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, sum_over_data(count_targets(batch))));
+  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, count_targets(all.targets)));
   if (replicas_.buckets) replicas_.buckets->begin_step();
   const double loss = forward_and_backward(all, scale);
   if (replicas_.buckets) replicas_.buckets->finish_step();
@@ -203,11 +201,14 @@ void TrainingStep::update(double lr, double norm) {
 
 double TrainingStep::evaluate(const data::Batch& batch, int64_t& targets) {
   const at::NoGradGuard no_grad;
-  targets = sum_over_data(count_targets(batch));
+  targets = 0;
   double loss = 0;
   // A rank without sequences passes its share of the weights on to the others.
   if (batch.batch > 0 || replicas_.buckets) {
-    const Tensors all = on_device(batch.batch > 0 ? batch : idle_batch(model_.layout().tensor.size));
+    const auto& layout = model_.layout();
+    const int64_t fewest = layout.tensor.size * layout.sequence.all_chunks() * (layout.sequence.is_on() ? layers::kHalo : 1);
+    const Tensors all = on_device(batch.batch > 0 ? batch : idle_batch(fewest));
+    targets = count_targets(all.targets);
     const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, targets));
     if (replicas_.stages) return sum_of_losses(run_stages(all, scale, true));
     auto context = context_for(all, nullptr);

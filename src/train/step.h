@@ -43,8 +43,8 @@ class ExpertCounter : public models::Observer {
 
 /// The ranks that train together on one batch; nothing = this one alone.
 struct Replicas {
-  comm::Group* data = nullptr;           // each of them on its own sequences
-  comm::Group* losses = nullptr;         // over which losses are spread: data and the stages of a pipeline
+  comm::Group* targets = nullptr;        // each of them on its own sequences, or its tokens of them
+  comm::Group* losses = nullptr;         // over which losses are spread: these and the stages of a pipeline
   comm::Group* tokens = nullptr;         // over which a layer's tokens, and layers, are spread: these and more
   parallel::Buckets* buckets = nullptr;  // of the model's parameters
   comm::Group* stages = nullptr;         // of a pipeline; null without
@@ -58,8 +58,8 @@ class TrainingStep {
                const Replicas& replicas = {});
 
   /// Forward and backward over all microbatches, then one update with the learning rate `lr`. When the loss or a gradient is
-  /// not finite, nothing is updated and the result says which tensor was the first. `batch`: this rank's sequences; the
-  /// result is about those of all ranks, the same on each.
+  /// not finite, nothing is updated and the result says which tensor was the first. `batch`: whole sequences, the same on all
+  /// ranks that share them; the result is about those of all ranks, the same on each.
   StepResult run(const data::Batch& batch, double lr);
 
   /// Mean loss of a batch without gradients or update; `targets` receives how many targets it had, over all ranks. A rank
@@ -80,10 +80,11 @@ class TrainingStep {
   void sum_expert_counts();
   void update(double lr, double norm);
   std::string first_nonfinite_activation(const Tensors& tensors);
-  bool is_alone() const { return replicas_.data == nullptr || replicas_.data->size() == 1; }
+  bool is_alone() const { return replicas_.targets == nullptr || replicas_.targets->size() == 1; }
   /// Over the ranks that have parts of it.
   double sum_of_losses(double value) const;
-  int64_t sum_over_data(int64_t value) const;
+  /// Of all ranks, given this one's tokens.
+  int64_t count_targets(const at::Tensor& targets) const;
 
   models::Model& model_;
   optim::Optimizer& optimizer_;

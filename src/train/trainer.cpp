@@ -16,6 +16,7 @@
 #include "data/export_tokenizer.h"
 #include "layers/cost.h"
 #include "optim/schedule.h"
+#include "train/check_layout.h"
 #include "train/metrics/step_line.h"
 
 namespace ingot::train {
@@ -42,9 +43,8 @@ TrainingSetup setup_of(const RunConfig& config) {
 
 Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast, mesh::Groups& groups)
     : config_(std::move(config)), options_(std::move(options)), forecast_(forecast), groups_(groups) {
-  check(config_);
+  check_layout(config_, groups_.mesh());
   phases_ = lay_out_phases(config_);
-  check_parallel();
   config_toml_ = settings_of(config_).dump_toml();
   whole_ = models::create_model(config_.model);
   parallel_ = std::make_unique<ParallelModel>(setup_of(config_), groups_);
@@ -59,27 +59,6 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
   restore();
   enter_phase(phase_at(phases_, progress_.step));
   prepare_run_dir();
-}
-
-void Trainer::check_parallel() const {
-  const int64_t ranks = groups_.mesh().size(Axis::data), micro = config_.train.microbatch_size;
-  const int64_t tensor = groups_.mesh().size(Axis::tensor);
-  for (const auto& phase : phases_) {
-    if (config_.parallel.sharded_norms && phase.data.seq_len % tensor != 0)
-      throw base::ConfigError("parallel.tensor = {} does not divide the {} tokens of a sequence; parallel.sharded_norms = false would work",
-                              tensor, phase.data.seq_len);
-    if (phase.batch_size % ranks != 0)
-      throw base::ConfigError("{} sequences per step (train.batch_size) do not divide by {} data ranks; {} would work", phase.batch_size,
-                              ranks, (phase.batch_size / ranks + 1) * ranks);
-    const int stages = groups_.mesh().size(Axis::pipeline);
-    if (stages > 1)
-      parallel::check({parallel::schedule_from_name(config_.parallel.pipeline_schedule), stages,
-                       static_cast<int>(config_.parallel.pipeline_chunks),
-                       static_cast<int>(micro > 0 ? phase.batch_size / ranks / micro : 1)});
-    if (micro > 0 && phase.batch_size / ranks % micro != 0)
-      throw base::ConfigError("the {} sequences of a data rank are not a multiple of train.microbatch_size = {}", phase.batch_size / ranks,
-                              micro);
-  }
 }
 
 std::pair<int64_t, int64_t> Trainer::own_share(int64_t first, int64_t count) const {

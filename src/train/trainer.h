@@ -50,10 +50,8 @@ class Trainer {
 
  private:
   bool is_main() const { return groups_.world().rank() == 0; }
-  comm::Group& data_group() { return groups_.along({mesh::Axis::data}); }
   models::Model& model() const { return parallel_->model(); }
   RankTeam team() { return {groups_.world().everyone(), model().device()}; }
-  void check_parallel() const;
   /// This rank's share [first, first + count) of `count` samples from `first` on.
   std::pair<int64_t, int64_t> own_share(int64_t first, int64_t count) const;
   /// Whether any rank received a signal: all stop after the same step.

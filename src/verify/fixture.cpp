@@ -1,5 +1,7 @@
 #include "verify/fixture.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "layers/dtype.h"
 

@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "checkpoint/safetensors.h"

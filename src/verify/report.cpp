@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "verify/verify.h"

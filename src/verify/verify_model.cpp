@@ -1,4 +1,7 @@
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "layers/dtype.h"

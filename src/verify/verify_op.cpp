@@ -1,4 +1,7 @@
+#include <ATen/core/grad_mode.h>
+
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"

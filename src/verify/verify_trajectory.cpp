@@ -1,5 +1,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "kernels/fp32_islands.h"
 #include "layers/dtype.h"

@@ -1,6 +1,8 @@
 // Lays the work of the attention kernel out: work areas, tasks, and how the backward pass is cut into parts.
 #include "kernels/cpu/attention.h"
 
+#include <limits>
+
 #include "kernels/cpu/parallel.h"
 
 namespace ingot::kernels::cpu {
@@ -19,12 +21,15 @@ AttentionProblem describe(const at::Tensor& q, const at::Tensor& k, const at::Te
                           int64_t query_offset) {
   AttentionProblem p{};
   p.batch = q.size(0), p.q_len = q.size(1), p.heads = q.size(2), p.head_dim = q.size(3);
-  p.k_len = query_offset + p.q_len, p.kv_heads = k.size(2), p.query_offset = query_offset;
+  p.k_len = std::clamp<int64_t>(query_offset + p.q_len, 0, k.size(1)), p.kv_heads = k.size(2), p.query_offset = query_offset;
   p.visible_from = visible_from.defined() ? visible_from.const_data_ptr<int32_t>() : nullptr;
   p.scale = static_cast<float>(scale), p.is_bf16 = q.scalar_type() == at::kBFloat16;
   p.q = rows(q), p.k = rows(k), p.v = rows(v);
   return p;
 }
+
+// As when decoding, where a query is the last of the keys that it sees.
+bool query_sees_itself(const AttentionProblem& p) { return p.query_offset >= 0 && p.k_len == p.query_offset + p.q_len; }
 
 void decode(AttentionProblem& p, const AttentionTiles& tiles) {
   const auto partials = floats(p.batch * p.heads * p.q_len * p.decode_chunks() * (16 + p.width()));
@@ -43,7 +48,9 @@ std::vector<int32_t> cut_into_parts(const AttentionProblem& p) {
     std::vector<int64_t> tiles_before{0};
     for (int64_t pair = 0; pair < p.group() * p.query_blocks(); ++pair) {
       const int64_t first = pair % p.query_blocks() * p.query_block(), last = std::min(first + p.query_block(), p.q_len) - 1;
-      tiles_before.push_back(tiles_before.back() + p.last_key(last) / kKeyBlock - p.first_key(b, first) / kKeyBlock + 1);
+      // A block that sees no key has work all the same: zeros.
+      tiles_before.push_back(tiles_before.back() +
+                             std::max<int64_t>(1, p.last_key(last) / kKeyBlock - p.first_key(b, first) / kKeyBlock + 1));
     }
     for (int64_t part = 0; part <= p.parts; ++part) {
       const int64_t target = tiles_before.back() * part / p.parts;
@@ -90,9 +97,14 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
   AttentionProblem p = describe(q, k, v, scale, visible_from, mask.query_offset);
   AttentionOutput result{at::empty(q.sizes(), q.options()), at::empty({p.batch, p.heads, p.q_len}, q.options().dtype(at::kFloat))};
   if (q.numel() == 0) return result;
+  if (p.k_len == 0) {
+    result.out.zero_();
+    result.log_sum_exp.fill_(-std::numeric_limits<float>::infinity());
+    return result;
+  }
   p.out = rows(result.out);
   p.log_sum_exp = result.log_sum_exp.mutable_data_ptr<float>();
-  if (p.group() * p.q_len <= kDecodeQueries) {
+  if (p.group() * p.q_len <= kDecodeQueries && query_sees_itself(p)) {
     decode(p, tiles);
     return result;
   }
@@ -114,11 +126,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
   const auto sums = log_sum_exp.contiguous();
   AttentionProblem p = describe(q, k, v, scale, visible_from, mask.query_offset);
   const auto grad_q = at::empty(q.sizes(), q.options());
-  // Keys behind the last query have no gradient and no task that would write one.
+  // Keys that lie behind the last query have no gradient and no task that would write one.
   const bool all_keys_seen = k.size(1) == p.k_len && q.numel() > 0;
   const auto grad_k = all_keys_seen ? at::empty(k.sizes(), k.options()) : at::zeros(k.sizes(), k.options());
   const auto grad_v = all_keys_seen ? at::empty(v.sizes(), v.options()) : at::zeros(v.sizes(), v.options());
   if (q.numel() == 0) return {grad_q, grad_k, grad_v};
+  if (p.k_len == 0) return {grad_q.zero_(), grad_k, grad_v};
   p.out = rows(out), p.grad_out = rows(grad_out), p.grad_q = rows(grad_q), p.grad_k = rows(grad_k), p.grad_v = rows(grad_v);
   p.log_sum_exp = const_cast<float*>(sums.const_data_ptr<float>());
   p.parts = parts_for(p);

@@ -32,7 +32,7 @@ struct QueryBlock {
   QueryBlock(const AttentionProblem& p, int64_t b, int64_t block)
       : problem(p), batch(b), first(block * p.query_block()), count(smaller(p.query_block(), p.q_len - first)) {}
   int64_t first_key_block() const { return problem.first_key(batch, first) / kKeyBlock; }
-  int64_t last_key_block() const { return problem.last_key(first + count - 1) / kKeyBlock; }
+  int64_t last_key_block() const { return (problem.last_key(first + count - 1) + kKeyBlock) / kKeyBlock - 1; }  // -1: no key is seen
 };
 
 // What a block of queries sees of one block of keys. Rows and keys count from the beginning of the tile. Both ends of the run
@@ -46,7 +46,8 @@ struct TileView {
   int64_t end(int64_t row) const { return smaller(kKeyBlock, queries.problem.last_key(queries.first + row) + 1 - first_key); }
   Range keys_of(Range rows) const { return {begin(rows.begin), end(rows.end - 1)}; }  // empty when end <= begin
   Range rows_of(Range keys) const {
-    const int64_t from = smaller(queries.count, larger(0, first_key + keys.begin - queries.problem.last_key(queries.first)));
+    const int64_t position = queries.problem.query_offset + queries.first;
+    const int64_t from = smaller(queries.count, larger(0, first_key + keys.begin - position));
     if (queries.problem.visible_from == nullptr) return {from, queries.count};
     int64_t low = from, high = queries.count;  // the first row whose run begins behind these keys lies in [low, high]
     while (low < high) {

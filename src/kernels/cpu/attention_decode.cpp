@@ -113,14 +113,16 @@ void join(const AttentionProblem& p, int64_t task) {
   const float* const chunks = partial(p, b, head, i, 0);
   const int64_t step = 16 + p.width();
   for (int64_t c = 0; c < p.decode_chunks(); ++c) maximum = chunks[c * step] > maximum ? chunks[c * step] : maximum;
+  if (maximum == -__builtin_inff()) maximum = 0;  // sees no key: every share is of nothing
   const auto share = [&](int64_t c) { return exp2_of_negative(broadcast(chunks[c * step] - maximum))[0]; };
   for (int64_t c = 0; c < p.decode_chunks(); ++c) sum += chunks[c * step + 1] * share(c);
   p.log_sum_exp[task] = (maximum + __builtin_log2f(sum)) * kLn2;
+  const float factor = sum == 0 ? 0 : 1 / sum;
   T* const out = row<T>(p.out, p, b, i, head);
   for (int64_t d = 0; d < p.head_dim; d += kLanes) {
     Float value{};
     for (int64_t c = 0; c < p.decode_chunks(); ++c) value += load(chunks + c * step + 16 + d) * share(c);
-    value /= sum;
+    value *= factor;
     if (d + kLanes <= p.head_dim) store(out + d, value);
     else store_part(out + d, value, p.head_dim - d);
   }

@@ -67,8 +67,10 @@ INGOT_INLINE void weigh_tile(const Work& work, const TileView& view, int64_t wid
     store(sum, load(sum) * factor);
     for (float* out = work.out + i * width; out < work.out + i * width + columns; out += kLanes) store(out, load(out) * factor);
   }
-  for (int64_t i = 0; i < view.queries.count; ++i)
-    weigh(work.scores + i * kScoreStride, {view.begin(i), view.end(i)}, work.maximum[i], work.sum + i * kLanes);
+  for (int64_t i = 0; i < view.queries.count; ++i) {
+    const Range keys{view.begin(i), view.end(i)};
+    if (keys.begin < keys.end) weigh(work.scores + i * kScoreStride, keys, work.maximum[i], work.sum + i * kLanes);
+  }
 }
 
 INGOT_INLINE void add_tile(const Work& work, const TileView& view, int64_t tile) {
@@ -101,7 +103,7 @@ void forward(const AttentionProblem& p, int64_t task, float* scratch) {
     p.log_sum_exp[(b * p.heads + head) * p.q_len + queries.first + i] = (work.maximum[i] + __builtin_log2f(sum)) * kLn2;
     float* from = work.out + i * width;
     T* to = row<T>(p.out, p, b, queries.first + i, head);
-    const float factor = 1 / sum;
+    const float factor = sum > 0 ? 1 / sum : 0;  // 0: sees none of the keys
     int64_t d = 0;
     for (; d + kLanes <= p.head_dim; d += kLanes) store(to + d, load(from + d) * factor);
     if (d < p.head_dim) store_part(to + d, load(from + d) * factor, p.head_dim - d);

@@ -19,7 +19,7 @@ struct AttentionRows {  // [batch, length, heads, head_dim] of float or bf16, he
 };
 
 struct AttentionProblem {
-  int64_t batch, q_len, k_len, heads, kv_heads, head_dim;  // k_len: keys up to the last that any query sees
+  int64_t batch, q_len, k_len, heads, kv_heads, head_dim;  // k_len: keys up to the last that any query sees, at least 1
   int64_t query_offset;
   const int32_t* visible_from;  // [batch, q_len] contiguous, or null
   float scale;
@@ -51,9 +51,12 @@ struct AttentionProblem {
   INGOT_INLINED int64_t decode_chunks() const { return (k_len + kDecodeKeys - 1) / kDecodeKeys; }
   INGOT_INLINED int64_t tile_size() const { return kKeyBlock * width(); }
 
-  // The keys that query i of batch element b sees: [first_key, last_key].
+  // The keys that query i of batch element b sees: [first_key, last_key], none when last_key is smaller.
   INGOT_INLINED int64_t first_key(int64_t b, int64_t i) const { return visible_from == nullptr ? 0 : visible_from[b * q_len + i]; }
-  INGOT_INLINED int64_t last_key(int64_t i) const { return query_offset + i; }
+  INGOT_INLINED int64_t last_key(int64_t i) const {
+    const int64_t position = query_offset + i;
+    return position < 0 ? -1 : position < k_len ? position : k_len - 1;
+  }
 };
 
 struct AttentionTiles {

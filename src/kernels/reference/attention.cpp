@@ -39,13 +39,16 @@ at::Tensor scores(const Operands& x, double scale) {
   return (at::matmul(x.q, x.k.transpose(-1, -2)) * scale).masked_fill(x.hidden, -std::numeric_limits<double>::infinity());
 }
 
+// Of queries that see no key: so that their weights become 0 and not NaN.
+at::Tensor finite(const at::Tensor& log_sum_exp) { return log_sum_exp.clamp_min(-1e30); }
+
 }  // namespace
 
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask) {
   const Operands x = operands(q, k, v, mask);
   const auto s = scores(x, scale);
   const auto log_sum_exp = s.logsumexp(-1, /*keepdim=*/true);
-  const auto out = at::matmul((s - log_sum_exp).exp(), x.v);
+  const auto out = at::matmul((s - finite(log_sum_exp)).exp(), x.v);
   return {from_kv_head(out, q.scalar_type()), log_sum_exp.squeeze(-1).flatten(1, 2).contiguous()};
 }
 
@@ -58,7 +61,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
   const auto grad = by_kv_head(grad_out, kv_heads, dtype);
   const auto delta = (grad * by_kv_head(out, kv_heads, dtype)).sum(-1, /*keepdim=*/true);
   const auto lse = log_sum_exp.to(dtype).view({q.size(0), kv_heads, -1, q.size(1), 1});
-  const auto p = (scores(x, scale) - lse).exp();  // [batch, kv_heads, group, q_len, k_len]
+  const auto p = (scores(x, scale) - finite(lse)).exp();  // [batch, kv_heads, group, q_len, k_len]
   const auto ds = p * (at::matmul(grad, x.v.transpose(-1, -2)) - delta) * scale;
   const auto grad_q = at::matmul(ds, x.k);
   const auto grad_k = at::matmul(ds.transpose(-1, -2), x.q).sum(2, /*keepdim=*/true);

@@ -1,5 +1,6 @@
 #include "train/metrics/metrics_file.h"
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 

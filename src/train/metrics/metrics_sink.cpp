@@ -1,6 +1,7 @@
 #include "train/metrics/metrics_sink.h"
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/log.h"

@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/files.h"

@@ -1,0 +1,111 @@
+// Ring attention: after step s a rank has attended to the keys of the rank s places before it. In zigzag order every step costs
+// every rank the same: of a rank before it all queries see the first of its two chunks, of a rank behind it the later chunk's
+// queries see both.
+#include "layers/attention_spread.h"
+
+namespace ingot::layers {
+namespace {
+
+// One tensor on its way to the next rank, another on its way here. Two ranks are each other's next: one of them sends first.
+class Rotation {
+ public:
+  Rotation(const SequenceAxis& axis, const at::Tensor& leaving, at::Tensor arriving) : arriving_(std::move(arriving)) {
+    const int next = (axis.rank + 1) % axis.size, before = (axis.rank + axis.size - 1) % axis.size;
+    const bool sends_first = axis.rank < next;
+    if (sends_first) sent_ = axis.group->start_send(leaving, next);
+    received_ = axis.group->start_receive(arriving_, before);
+    if (!sends_first) sent_ = axis.group->start_send(leaving, next);
+  }
+  at::Tensor wait() {
+    received_.wait();
+    sent_.wait();
+    return arriving_;
+  }
+
+ private:
+  at::Tensor arriving_;
+  comm::Work sent_, received_;
+};
+
+int peer_of(const SequenceAxis& axis, int step) { return (axis.rank + axis.size - step) % axis.size; }
+
+// visit(i, j, mask) for each of this rank's chunks i and each chunk j of `peer` that it sees something of; its own comes first, so
+// that all its queries have seen a key.
+template <class Visit>
+void for_each_pair(const AttentionSpread& spread, int peer, const Visit& visit) {
+  const auto& axis = spread.axis;
+  for (int i = 0; i < axis.chunks(); ++i) {
+    for (const int j : {i, 1 - i}) {
+      if (j < 0 || j >= axis.chunks()) continue;
+      const int64_t first_query = spread.begin(axis.chunk(axis.rank, i)), first_key = spread.begin(axis.chunk(peer, j));
+      if (spread.sees(axis.chunk(axis.rank, i), first_key, spread.length))
+        visit(i, j, spread.mask(first_query, spread.length, first_key, spread.length));
+    }
+  }
+}
+
+struct RingFunction : Function<RingFunction> {
+  static Variable forward(AutogradContext* context, const Variable& q, const Variable& k, const Variable& v, const SpreadPointer& holder) {
+    const auto& spread = keep(context, holder);
+    const auto& axis = spread.axis;
+    auto out = at::empty(q.sizes(), wide_options(q));
+    auto log_sum_exp = at::empty({axis.chunks(), q.size(0), q.size(3), spread.length}, wide_options(q));
+    auto here = at::stack({k, v});  // [2, batch, chunks, length, kv_heads, head_dim]
+    for (int step = 0; step < axis.size; ++step) {
+      std::optional<Rotation> rotation;
+      if (step + 1 < axis.size) rotation.emplace(axis, here, at::empty_like(here));
+      for_each_pair(spread, peer_of(axis, step), [&](int i, int j, const kernels::AttentionMask& mask) {
+        const auto part = kernels::attention_forward(q.select(1, i), here[0].select(1, j), here[1].select(1, j), spread.scale, mask);
+        if (step == 0 && i == j) {
+          out.select(1, i).copy_(part.out);
+          log_sum_exp[i].copy_(part.log_sum_exp);
+        } else {
+          kernels::merge_attention(out.select(1, i), log_sum_exp[i], part);
+        }
+      });
+      if (rotation) here = rotation->wait();
+    }
+    out = out.to(q.scalar_type());
+    context->save_for_backward({q, k, v, out, log_sum_exp});
+    return out;
+  }
+
+  // The gradients of a rank's keys and values go round behind them, one step later, and are home after as many steps as ranks.
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const auto holder = kept_spread(context);
+    const auto& spread = holder->spread;
+    const auto& axis = spread.axis;
+    const auto saved = context->get_saved_variables();
+    const auto &q = saved[0], &out = saved[3], &log_sum_exp = saved[4];
+    const auto grad_out = grads[0].contiguous();
+    auto grad_q = at::zeros(q.sizes(), wide_options(q));
+    auto here = at::stack({saved[1], saved[2]});
+    std::optional<Rotation> sums_on_their_way;
+    for (int step = 0; step < axis.size; ++step) {
+      std::optional<Rotation> rotation;
+      if (step + 1 < axis.size) rotation.emplace(axis, here, at::empty_like(here));
+      auto sums = at::zeros(here.sizes(), wide_options(q));
+      for_each_pair(spread, peer_of(axis, step), [&](int i, int j, const kernels::AttentionMask& mask) {
+        const auto [to_q, to_k, to_v] =
+            kernels::attention_backward(grad_out.select(1, i), q.select(1, i), here[0].select(1, j), here[1].select(1, j), out.select(1, i),
+                                        log_sum_exp[i], spread.scale, mask);
+        grad_q.select(1, i).add_(to_q);
+        sums[0].select(1, j).add_(to_k);
+        sums[1].select(1, j).add_(to_v);
+      });
+      if (sums_on_their_way) sums.add_(sums_on_their_way->wait());
+      sums_on_their_way.emplace(axis, sums, at::empty_like(sums));
+      if (rotation) here = rotation->wait();
+    }
+    const auto sums = sums_on_their_way->wait();
+    return {grad_q.to(q.scalar_type()), sums[0].to(q.scalar_type()), sums[1].to(q.scalar_type()), Variable()};
+  }
+};
+
+}  // namespace
+
+at::Tensor ring_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionSpread& spread) {
+  return RingFunction::apply(q, k, v, c10::make_intrusive<SpreadHolder>(spread)).flatten(1, 2);
+}
+
+}  // namespace ingot::layers

@@ -1,0 +1,303 @@
+// Attention whose tokens are spread over ranks against attention to whole sequences on one: outputs and gradients for all
+// methods and orders, with documents that cross the borders, windows, and fewer kv heads than ranks; CCA's halo; traffic to the byte.
+// Ranks are threads.
+#include "layers/sharded_attention.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "base/error.h"
+#include "comm/world.h"
+#include "layers/attention.h"
+#include "layers/cca_attention.h"
+
+namespace ingot::layers {
+namespace {
+
+using Method = SequenceAxis::Method;
+constexpr int64_t kBatch = 2, kDim = 8;
+
+struct Case {
+  int ranks;
+  Method method;
+  bool zigzag = true;
+  int64_t seq = 24, heads = 4, kv_heads = 2, window = 0;
+  bool documents = true;
+  at::ScalarType dtype = at::kDouble;
+};
+
+SequenceAxis axis_of(const Case& c, comm::Group& group) {
+  return {.rank = group.rank(), .size = c.ranks, .method = c.method, .zigzag = c.zigzag, .group = &group};
+}
+
+const char* name_of(Method method) { return method == Method::ring ? "ring" : method == Method::allgather ? "allgather" : "ulysses"; }
+
+std::string title(const testing::TestParamInfo<Case>& info) {
+  const auto& c = info.param;
+  return fmt::format("{}_ranks{}_seq{}_heads{}_kv{}{}{}{}_{}", name_of(c.method), c.ranks, c.seq, c.heads, c.kv_heads,
+                     c.window ? fmt::format("_window{}", c.window) : "", c.documents ? "_documents" : "", c.zigzag ? "" : "_contiguous",
+                     at::toString(c.dtype));
+}
+
+at::Tensor random(at::IntArrayRef sizes, uint64_t seed) { return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble); }
+
+// Documents of lengths 1 to 7 and, in the first row, one that goes over several chunks.
+at::Tensor documents_of(int64_t seq) {
+  auto starts = at::zeros({kBatch, seq}, at::kInt);
+  auto at = starts.accessor<int32_t, 2>();
+  for (int64_t b = 0; b < kBatch; ++b)
+    for (int64_t i = 1; i < seq; ++i)
+      at[b][i] = (i * (b + 2) * 2654435761 >> 5) % (b == 0 ? 11 : 4) == 1 ? static_cast<int32_t>(i) : at[b][i - 1];
+  return starts;
+}
+
+struct Results {
+  std::vector<at::Tensor> tensors;  // output and gradients, of whole sequences
+};
+
+// All ranks' results put together; `run` makes this rank's from its tokens.
+Results over_ranks(const Case& c, const std::function<std::vector<at::Tensor>(const SequenceAxis&)>& run,
+                   const std::vector<bool>& is_spread) {
+  std::vector<std::vector<at::Tensor>> by_rank(static_cast<size_t>(c.ranks));
+  SequenceAxis any{.size = c.ranks, .zigzag = c.zigzag};
+  comm::run_ranks(c.ranks, [&](comm::World& world) { by_rank[static_cast<size_t>(world.rank())] = run(axis_of(c, world.everyone())); });
+  Results all;
+  for (size_t i = 0; i < is_spread.size(); ++i) {
+    std::vector<at::Tensor> parts;
+    for (const auto& rank : by_rank) parts.push_back(rank[i]);
+    all.tensors.push_back(is_spread[i] ? any.in_order(at::stack(parts), 1) : at::stack(parts).sum(0));  // of weights: parts of a sum
+  }
+  return all;
+}
+
+double error_of(const at::Tensor& actual, const at::Tensor& expected) {
+  if (actual.sizes() != expected.sizes()) return 1e9;
+  return ((actual.to(at::kDouble) - expected.to(at::kDouble)).abs().max() / expected.abs().max().clamp_min(0.1)).item<double>();
+}
+
+class ShardedAttention : public ::testing::TestWithParam<Case> {};
+
+TEST_P(ShardedAttention, equals_attention_to_whole_sequences) {
+  const auto& c = GetParam();
+  const auto starts = c.documents ? documents_of(c.seq) : at::Tensor();
+  const auto q = random({kBatch, c.seq, c.heads, kDim}, 1), k = random({kBatch, c.seq, c.kv_heads, kDim}, 2),
+             v = random({kBatch, c.seq, c.kv_heads, kDim}, 3), grad = random({kBatch, c.seq, c.heads * kDim}, 4);
+  const auto run = [&](const SequenceAxis& axis, at::ScalarType dtype) -> std::vector<at::Tensor> {
+    std::vector<at::Tensor> leaves;
+    for (const auto& x : {q, k, v}) leaves.push_back(axis.own_tokens(x.to(dtype)).clone().set_requires_grad(true));
+    Sequences sequences(kBatch, c.seq / axis.size, starts, 0, at::kCPU, axis);
+    const auto out = attention(leaves[0], leaves[1], leaves[2], 0.3, c.window, sequences, nullptr);
+    (out * axis.own_tokens(grad.to(dtype))).sum().backward();
+    return {out.detach(), leaves[0].grad(), leaves[1].grad(), leaves[2].grad()};
+  };
+  const auto expected = run({}, at::kDouble);
+  const auto got = over_ranks(c, [&](const SequenceAxis& axis) { return run(axis, c.dtype); }, {true, true, true, true});
+  const double tolerance = c.dtype == at::kDouble ? 1e-12 : c.dtype == at::kFloat ? 1e-5 : 2e-2;
+  const char* const names[] = {"out", "grad q", "grad k", "grad v"};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(got.tensors[i].scalar_type(), c.dtype);
+    EXPECT_LT(error_of(got.tensors[i], expected[i]), tolerance) << names[i];
+  }
+  const auto again = over_ranks(c, [&](const SequenceAxis& axis) { return run(axis, c.dtype); }, {true, true, true, true});
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(again.tensors[i], got.tensors[i])) << names[i] << ": other bits";
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const Method method : {Method::ring, Method::allgather, Method::ulysses}) {
+    for (const int ranks : {2, 3, 4}) {
+      all.push_back({ranks, method, true, 24, 12, 12});
+      all.push_back({ranks, method, false, 24, 12, method == Method::ulysses ? 12 : 2});
+    }
+    all.push_back({2, method, true, 24, 4, 2, 5});
+    all.push_back({2, method, true, 24, 4, 2, 0, false});
+    all.push_back({3, method, true, 24, 6, 3, 7, false});
+    all.push_back({4, method, true, 16, 8, 2});  // fewer kv heads than ranks
+    all.push_back({4, method, true, 8, 8, 1});   // a token per chunk
+    all.push_back({2, method, true, 600, 4, 2, 0, true, at::kFloat});
+    all.push_back({3, method, true, 600, 6, 3, 170, true, at::kFloat});
+    all.push_back({3, method, false, 300, 6, 3, 0, true, at::kFloat});
+    all.push_back({2, method, true, 400, 4, 2, 0, true, at::kBFloat16});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ShardedAttention, ::testing::ValuesIn(cases()), title);
+
+// The whole attention half of a ZAYA1 block: projections, convolutions, value shift, attention.
+TEST_P(ShardedAttention, equals_cca_attention_to_whole_sequences) {
+  const auto& c = GetParam();
+  if (c.seq / (c.ranks * (c.zigzag ? 2 : 1)) < kHalo) return;  // chunks must hold the halo
+  const int64_t hidden = 16, q_width = c.heads * kDim, kv_width = c.kv_heads * kDim, latent = q_width + kv_width;
+  const auto starts = c.documents ? documents_of(c.seq) : at::Tensor();
+  const auto x = random({kBatch, c.seq, hidden}, 5), grad = random({kBatch, c.seq, hidden}, 6);
+  const auto run = [&](const SequenceAxis& axis, at::ScalarType dtype) {
+    ParameterList list;
+    const auto matrix = [&](const char* name, tensor::Shape shape, bool keeps_fp32 = false) {
+      return &list.add({.name = name,
+                        .shape = std::move(shape),
+                        .kind = keeps_fp32 ? Parameter::Kind::convolution : Parameter::Kind::matrix,
+                        .initial = tensor::Initial::normal(0.4),
+                        .keeps_fp32 = keeps_fp32});
+    };
+    const CcaAttention layer{.shape = {c.heads, c.kv_heads, kDim},
+                             .window = c.window,
+                             .rotary = {.rotated = kDim / 2},
+                             .q = matrix("q", {q_width, hidden}),
+                             .k = matrix("k", {kv_width, hidden}),
+                             .current_value = matrix("v0", {kv_width / 2, hidden}),
+                             .delayed_value = matrix("v1", {kv_width / 2, hidden}),
+                             .depthwise_weight = matrix("c0", {latent, 1, 2}, true),
+                             .depthwise_bias = matrix("b0", {latent}, true),
+                             .grouped_weight = matrix("c1", {latent, kDim, 2}, true),
+                             .grouped_bias = matrix("b1", {latent}, true),
+                             .temperature = matrix("t", {c.kv_heads}, true),
+                             .o = matrix("o", {hidden, q_width})};
+    list.allocate(dtype, at::kCPU);
+    list.initialise(7);
+    auto own = axis.own_tokens(x.to(dtype)).clone().set_requires_grad(true);
+    Sequences sequences(kBatch, c.seq / axis.size, starts, 0, at::kCPU, axis);
+    const auto out = layer(own, sequences, nullptr);
+    (out * axis.own_tokens(grad.to(dtype))).sum().backward();
+    list.collect_gradients();
+    std::vector<at::Tensor> results = {out.detach(), own.grad()};
+    for (const auto& p : list.all()) results.push_back(p->grad.clone());
+    return results;
+  };
+  const auto expected = run({}, at::kDouble);
+  std::vector<bool> is_spread(expected.size(), false);
+  is_spread[0] = is_spread[1] = true;
+  const auto got = over_ranks(
+      c, [&](const SequenceAxis& axis) { return run(axis, c.dtype); }, is_spread);
+  const double tolerance = c.dtype == at::kDouble ? 1e-11 : c.dtype == at::kFloat ? 2e-4 : 6e-2;
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_LT(error_of(got.tensors[i], expected[i]), tolerance) << "result " << i;
+}
+
+TEST(SequenceAxis, chunks_are_dealt_out_once_and_zigzag_balances_causal_work) {
+  for (const bool zigzag : {false, true}) {
+    for (const int size : {2, 3, 4, 7}) {
+      std::vector<int> seen;
+      std::vector<int64_t> work;  // visible pairs of chunks, twice counted but for the diagonal
+      for (int r = 0; r < size; ++r) {
+        const SequenceAxis axis{.rank = r, .size = size, .zigzag = zigzag};
+        int64_t pairs = 0;
+        for (int i = 0; i < axis.chunks(); ++i) {
+          EXPECT_EQ(axis.owner(axis.chunk(r, i)), r);
+          seen.push_back(axis.chunk(r, i));
+          pairs += 2 * axis.chunk(r, i) + 1;
+        }
+        work.push_back(pairs);
+      }
+      std::sort(seen.begin(), seen.end());
+      for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], static_cast<int>(i));
+      if (zigzag) EXPECT_EQ(*std::min_element(work.begin(), work.end()), *std::max_element(work.begin(), work.end()));
+    }
+  }
+}
+
+TEST(SequenceAxis, tokens_come_back_in_order) {
+  for (const bool zigzag : {false, true}) {
+    const SequenceAxis axis{.size = 3, .zigzag = zigzag};
+    const auto whole = at::arange(2 * 12 * 5).view({2, 12, 5});
+    EXPECT_TRUE(at::equal(axis.in_order(axis.by_rank(whole, 1), 1), whole));
+    for (int r = 0; r < 3; ++r) {
+      auto own = axis;
+      own.rank = r;
+      EXPECT_TRUE(at::equal(own.own_tokens(whole), axis.by_rank(whole, 1)[r]));
+    }
+  }
+}
+
+// The formulas of sharded_attention.h and sequence_axis.h.
+TEST(ShardedAttentionTraffic, is_what_the_formulas_say_to_the_byte) {
+  for (const Method method : {Method::ring, Method::allgather, Method::ulysses}) {
+    for (const int ranks : {2, 4}) {
+      for (const int64_t kv_heads : {4, 2}) {
+        const Case c{ranks, method, true, 16, 8, kv_heads, 0, true, at::kBFloat16};
+        const int64_t p = ranks, own = kBatch * c.seq / p, w = kv_heads * kDim, q_width = c.heads * kDim;
+        const int64_t replicated = std::max<int64_t>(kv_heads, p) * kDim;
+        int64_t forward = 0, backward = 0;
+        if (method == Method::ring) forward = 2 * (p - 1) * own * w * 2, backward = forward + 2 * p * own * w * 4;
+        if (method == Method::allgather) forward = 2 * (p - 1) * own * w * 2, backward = 2 * forward;
+        if (method == Method::ulysses) forward = backward = (p - 1) * own * (2 * q_width + 2 * replicated) / p * 2;
+        comm::run_ranks(ranks, [&](comm::World& world) {
+          const auto axis = axis_of(c, world.everyone());
+          Sequences sequences(kBatch, c.seq / p, documents_of(c.seq), 0, at::kCPU, axis);
+          const auto leaf = [&](int64_t heads) {
+            return at::ones({kBatch, c.seq / p, heads, kDim}, at::kBFloat16).set_requires_grad(true);
+          };
+          const auto sent = [&] {
+            int64_t all = 0;
+            for (const auto& [name, traffic] : world.counters().totals()) all += traffic.sent_bytes;
+            return all;
+          };
+          const auto out = attention(leaf(c.heads), leaf(kv_heads), leaf(kv_heads), 1, 0, sequences, nullptr);
+          EXPECT_EQ(sent(), forward) << name_of(method) << " forward, " << ranks << " ranks, " << kv_heads << " kv heads";
+          out.sum().backward();
+          EXPECT_EQ(sent() - forward, backward) << name_of(method) << " backward, " << ranks << " ranks, " << kv_heads << " kv heads";
+          const int64_t before = sent();
+          auto x = at::ones({kBatch, c.seq / p, 10}, at::kDouble).set_requires_grad(true);
+          const auto haloed = with_halo(x, axis);
+          const int64_t first = world.rank() + 1 < p, last = world.rank() > 0;  // whether a chunk's end leaves this rank
+          EXPECT_EQ(sent() - before, (first + last) * kBatch * kHalo * 10 * 8);
+          haloed.sum().backward();
+          EXPECT_EQ(sent() - before, 2 * (first + last) * kBatch * kHalo * 10 * 8);
+        });
+      }
+    }
+  }
+}
+
+// The wire takes half as long for a piece as attention to it: by turns a pass would take half as long again.
+TEST(ShardedAttention, keys_travel_while_those_at_hand_are_attended_to) {
+  const int64_t seq = 2048, heads = 4, dim = 64;
+  const auto seconds_of = [&](Method method, double bytes_per_s) {
+    comm::WorldOptions options;
+    options.delay.bytes_per_s = bytes_per_s;
+    double seconds = 0;
+    comm::run_ranks(
+        2,
+        [&](comm::World& world) {
+          at::set_num_threads(1);
+          const SequenceAxis axis{.rank = world.rank(), .size = 2, .method = method, .group = &world.everyone()};
+          Sequences sequences(1, seq / 2, at::Tensor(), 0, at::kCPU, axis);
+          const at::NoGradGuard no_grad;
+          const auto x = at::ones({1, seq / 2, heads, dim});
+          attention(x, x, x, 1, 0, sequences, nullptr);
+          std::vector<double> times;
+          for (int i = 0; i < 5; ++i) {
+            world.everyone().barrier();
+            const auto start = std::chrono::steady_clock::now();
+            attention(x, x, x, 1, 0, sequences, nullptr);
+            times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+          }
+          std::sort(times.begin(), times.end());
+          if (world.rank() == 0) seconds = times[1];
+        },
+        options);
+    return seconds;
+  };
+  for (const Method method : {Method::ring, Method::allgather}) {
+    const double compute = seconds_of(method, 0);
+    const double wire = compute / 2;
+    const double both = seconds_of(method, 2.0 * static_cast<double>(seq / 2 * heads * dim * 4) / wire);
+    // All of the ring's one hop can be hidden, and three quarters of the gather: its first group of heads is waited for.
+    const double remainder = (method == Method::ring ? 0.0 : wire / 4) + 0.2 * compute;
+    EXPECT_LE(both, compute + remainder) << name_of(method) << ": by turns " << compute + wire;
+  }
+}
+
+TEST(ShardedAttention, heads_that_cannot_be_shared_are_refused) {
+  const SequenceAxis ulysses{.size = 4, .method = Method::ulysses}, ring{.size = 4};
+  EXPECT_NO_THROW(check_heads(ulysses, 8, 4));
+  EXPECT_NO_THROW(check_heads(ulysses, 8, 2));
+  EXPECT_NO_THROW(check_heads(ring, 6, 3));
+  EXPECT_THROW(check_heads(ulysses, 6, 3), base::ConfigError);
+  EXPECT_THROW(check_heads(ulysses, 12, 6), base::ConfigError);
+}
+
+}  // namespace
+}  // namespace ingot::layers

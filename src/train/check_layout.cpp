@@ -1,0 +1,57 @@
+#include "train/check_layout.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "parallel/pipeline_schedule.h"
+#include "train/parallel_model.h"
+#include "train/phases.h"
+
+namespace ingot::train {
+namespace {
+
+using base::ConfigError;
+using mesh::Axis;
+
+void check_tokens(int64_t seq_len, const mesh::ParallelConfig& parallel, const models::Layout& layout) {
+  const auto& axis = layout.sequence;
+  const int64_t chunks = axis.all_chunks(), fewest = layers::kHalo;
+  if (axis.is_on() && (seq_len % chunks != 0 || seq_len / chunks < fewest))
+    throw ConfigError(
+        "parallel.sequence = {} cuts sequences into {} equal pieces of {} tokens or more ({} order); of the {} tokens of a sequence "
+        "(seq_len) "
+        "that cannot be done, of {} it can",
+        axis.size, chunks, fewest, parallel.sequence_order, seq_len, chunks * std::max(fewest, (seq_len + chunks - 1) / chunks));
+  if (layout.tensor.shards_tokens && seq_len / axis.size % layout.tensor.size != 0)
+    throw ConfigError(
+        "parallel.tensor = {} does not divide the {} tokens that a rank has of a sequence; parallel.sharded_norms = false would work",
+        layout.tensor.size, seq_len / axis.size);
+}
+
+void check_batch(int64_t batch_size, int64_t microbatch, const mesh::ParallelConfig& parallel, const mesh::Mesh& mesh) {
+  const int64_t ranks = mesh.size(Axis::data);
+  if (batch_size % ranks != 0)
+    throw ConfigError("{} sequences per step (train.batch_size) do not divide by {} data ranks; {} would work", batch_size, ranks,
+                      (batch_size / ranks + 1) * ranks);
+  const int64_t own = batch_size / ranks;
+  if (const int stages = mesh.size(Axis::pipeline); stages > 1)
+    parallel::check({parallel::schedule_from_name(parallel.pipeline_schedule), stages, static_cast<int>(parallel.pipeline_chunks),
+                     static_cast<int>(microbatch > 0 ? own / microbatch : 1)});
+  if (microbatch > 0 && own % microbatch != 0)
+    throw ConfigError("the {} sequences of a data rank are not a multiple of train.microbatch_size = {}", own, microbatch);
+}
+
+}  // namespace
+
+void check_layout(const RunConfig& config, const mesh::Mesh& mesh) {
+  check(config);
+  const auto layout = layout_of(mesh, config.parallel, config.model);
+  models::create_model(config.model, layout);
+  for (const auto& phase : lay_out_phases(config)) {
+    check_tokens(phase.data.seq_len, config.parallel, layout);
+    check_batch(phase.batch_size, config.train.microbatch_size, config.parallel, mesh);
+  }
+  if (data::has_validation(config.data) && config.train.validation_every > 0) check_tokens(config.data.seq_len, config.parallel, layout);
+}
+
+}  // namespace ingot::train
