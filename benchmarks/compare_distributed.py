@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains the dense model of compare_pytorch.py over several ranks, with ingot's layouts and PyTorch's counterparts, by turns:
 
-    .deps/venv/bin/python benchmarks/compare_distributed.py [--ranks 2] [--rounds 2] [--steps 6] [--only ddp zero fsdp tp tp-sp pipeline] [-o TABLE.md]
+    .deps/venv/bin/python benchmarks/compare_distributed.py [--ranks 2] [--rounds 2] [--steps 6] [--only ddp zero fsdp tp tp-sp pipeline ring experts …] [-o TABLE.md]
 
 Processes of one thread each; the global batch is 4 sequences of 512 tokens, fp32, AdamW, no clipping on PyTorch's side. PyTorch talks over
 Gloo on the loopback interface, its default for processes without GPUs; ingot through shared memory, its default on one machine. PyTorch:
@@ -30,7 +30,16 @@ LAYOUTS = {
     "tp-sp": (["parallel.tensor={ranks}"], True),
     "pipeline": (["parallel.pipeline={ranks}", "train.microbatch_size=1"], False),
     "zero_bubble": (["parallel.pipeline={ranks}", "train.microbatch_size=1", "parallel.pipeline_schedule=zero_bubble"], False),
+    "ring": (["parallel.sequence={ranks}"], False),
+    "allgather": (["parallel.sequence={ranks}", "parallel.sequence_method=allgather"], False),
+    "ulysses": (["parallel.sequence={ranks}", "parallel.sequence_method=ulysses"], False),
+    # The mixture of experts of compare_pytorch.py, with the router's choices and with tokens dealt out evenly.
+    "mixture": ([], False),
+    "mixture-forced": (["model.force_balance=true"], False),
+    "experts": (["parallel.expert={ranks}"], False),
+    "experts-forced": (["parallel.expert={ranks}", "model.force_balance=true"], False),
 }
+MIXTURES = [name for name in LAYOUTS if name.startswith(("mixture", "experts"))]
 
 
 def lay_out(model, layout, ranks):
@@ -143,10 +152,12 @@ def main():
             settings, has_peer = LAYOUTS[layout]
             flags = [word for setting in settings for word in ("--set", setting.format(ranks=args.ranks))]
             runs.setdefault((layout, "ingot"), []).append(
-                single.ingot(args.binary, "dense", "fp32", "adamw", args.steps, launcher=["launch", "-n", str(args.ranks), "--"], flags=flags))
+                single.ingot(args.binary, "zaya" if layout in MIXTURES else "dense", "fp32", "adamw", args.steps, launcher=["launch", "-n", str(args.ranks), "--"], flags=flags))
             if has_peer:
                 if theirs := run_peer(layout, args.ranks, args.steps):
                     runs.setdefault((layout, "PyTorch"), []).append(theirs)
+        if set(args.only) <= set(MIXTURES):
+            continue
         single.BATCH = batch // args.ranks
         runs.setdefault(("alone", "ingot"), []).append(single.ingot(args.binary, "dense", "fp32", "adamw", args.steps))
         single.BATCH = batch
@@ -160,7 +171,8 @@ def main():
     for layout in args.only:
         if (layout, "PyTorch") in rates:
             table.append(f"| {layout}: ingot / PyTorch | **{rates[layout, 'ingot'] / rates[layout, 'PyTorch']:.2f}** | | |")
-        table.append(f"| {layout}: ingot / ({args.ranks} x alone) | {rates[layout, 'ingot'] / rates['alone', 'ingot'] / args.ranks:.2f} | | |")
+        if layout not in MIXTURES:
+            table.append(f"| {layout}: ingot / ({args.ranks} x alone) | {rates[layout, 'ingot'] / rates['alone', 'ingot'] / args.ranks:.2f} | | |")
     print("\n".join(table))
     if args.output:
         Path(args.output).write_text("\n".join(table) + "\n")

@@ -50,8 +50,9 @@ plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phas
     const parallel::PipelineShape pipeline{parallel::schedule_from_name(config.parallel.pipeline_schedule), stages,
                                            static_cast<int>(config.parallel.pipeline_chunks), microbatches};
     parallel::check(pipeline);
-    shape.kept_microbatches =
-        parallel::simulate(pipeline, {}).kept[static_cast<size_t>(mesh.position(mesh::Axis::pipeline))] / pipeline.chunks;
+    const auto timeline = parallel::simulate(pipeline, {});
+    shape.kept_microbatches = timeline.kept[static_cast<size_t>(mesh.position(mesh::Axis::pipeline))] / pipeline.chunks;
+    shape.bubble = timeline.bubble;
   }
   shape.bucket_bytes = static_cast<int64_t>(config.parallel.bucket_mib * (1 << 20));
   return shape;

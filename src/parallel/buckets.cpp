@@ -107,9 +107,14 @@ void Buckets::close(Open open) {
   const int64_t ranks = bucket->group->size(), chunk = rounded_up((end + ranks - 1) / ranks, kAlignment), elements = ranks * chunk;
   const auto& first = *bucket->parameters.front();
   const auto options = first.value.options().requires_grad(false);
-  bucket->gradient = at::zeros({elements}, options.dtype(first.wide_type()));
+  bucket->gradient = at::empty({elements}, options.dtype(first.wide_type()));
   bucket->own_gradient = bucket->gradient.narrow(0, bucket->group->rank() * chunk, chunk);
-  if (shards_gradients()) bucket->own_gradient = at::zeros({chunk}, bucket->gradient.options());
+  if (shards_gradients()) {
+    bucket->own_gradient = at::zeros({chunk}, bucket->gradient.options());
+    MemoryPool::drop(bucket->gradient);
+  } else {
+    bucket->gradient.zero_();
+  }
   if (options_.zero > 0) {
     bucket->value = at::zeros({elements}, options);
     bucket->own_value = bucket->own_slice(bucket->value);
@@ -127,9 +132,8 @@ void Buckets::close(Open open) {
   }
   if (bucket->comes_and_goes) {
     bucket->own_value = bucket->own_value.clone();
-    pool_.detach(bucket->value);
+    MemoryPool::drop(bucket->value);
   }
-  if (shards_gradients()) pool_.detach(bucket->gradient);
   buckets_.push_back(std::move(bucket));
 }
 

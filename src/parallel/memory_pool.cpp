@@ -21,4 +21,6 @@ void MemoryPool::detach(const at::Tensor& tensor) {
   free_.emplace(storage.nbytes(), storage.set_data_ptr(c10::DataPtr(nullptr, tensor.device())));
 }
 
+void MemoryPool::drop(const at::Tensor& tensor) { tensor.storage().set_data_ptr(c10::DataPtr(nullptr, tensor.device())); }
+
 }  // namespace ingot::parallel

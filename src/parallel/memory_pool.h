@@ -14,6 +14,8 @@ class MemoryPool {
   void attach(const at::Tensor& tensor);
   /// Takes it back; the tensor and its views must not be touched until the next attach.
   void detach(const at::Tensor& tensor);
+  /// The same, but nobody gets the memory: for buffers of which only a few are ever needed at a time.
+  static void drop(const at::Tensor& tensor);
   static bool is_attached(const at::Tensor& tensor) { return tensor.storage().data() != nullptr; }
 
  private:

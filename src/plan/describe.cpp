@@ -75,6 +75,7 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   line("head and loss", milliseconds(t.head_s));
   line("other kernels", milliseconds(t.kernels_s));
   if (t.recompute_s > 0) line("recomputation", milliseconds(t.recompute_s));
+  if (t.waiting_s > 0) line("waiting for other stages", milliseconds(t.waiting_s));
   line("optimizer", milliseconds(t.optimizer_s));
   line("step",
        fmt::format("{}, {} tokens/s, {:.1f} % MFU", milliseconds(t.total_s()), format_count(plan.tokens_per_s()), 100 * plan.mfu()));
@@ -118,9 +119,9 @@ nlohmann::ordered_json to_json(const Plan& plan, const models::Model& model, con
     json["step_ms"] = nullptr;
     return json;
   }
-  json["step_ms"] = {{"products", t.products_s * 1e3}, {"attention", t.attention_s * 1e3}, {"head", t.head_s * 1e3},
-                     {"kernels", t.kernels_s * 1e3},   {"recompute", t.recompute_s * 1e3}, {"optimizer", t.optimizer_s * 1e3},
-                     {"total", t.total_s() * 1e3}};
+  json["step_ms"] = {{"products", t.products_s * 1e3},   {"attention", t.attention_s * 1e3}, {"head", t.head_s * 1e3},
+                     {"kernels", t.kernels_s * 1e3},     {"recompute", t.recompute_s * 1e3}, {"waiting", t.waiting_s * 1e3},
+                     {"optimizer", t.optimizer_s * 1e3}, {"total", t.total_s() * 1e3}};
   json["tokens_per_s"] = plan.tokens_per_s();
   json["gemm_peak_flops_per_s"] = plan.peak_flops;
   json["mfu"] = plan.mfu();

@@ -83,7 +83,7 @@ void add_block(const Workload& work, models::Recompute recompute, const Rates& r
   if (recompute == models::Recompute::none) return;
   StepTime again;
   clock.forward(recompute == models::Recompute::full ? 0 : work.feed_forward_begin(), end, again);
-  time.recompute_s += again.total_s();
+  time.recompute_s += again.passes_s();
 }
 
 double optimizer_s(const models::Model& model, const RunShape& run, const Rates& rates) {
@@ -125,6 +125,7 @@ StepTime predict_step_time(const models::Model& model, const RunShape& run, cons
   const auto times = static_cast<double>(run.microbatches());
   StepTime step = micro;
   for (double* part : {&step.products_s, &step.attention_s, &step.kernels_s, &step.head_s, &step.recompute_s}) *part *= times;
+  step.waiting_s = step.passes_s() * run.bubble / (1 - run.bubble);
   step.optimizer_s = optimizer_s(model, run, rates);
   return step;
 }

@@ -48,6 +48,16 @@ TEST(StepTimeModel, microbatches_repeat_everything_but_the_update) {
   EXPECT_NEAR(halves.optimizer_s, whole.optimizer_s, 1e-12);
 }
 
+TEST(StepTimeModel, stages_of_a_pipeline_wait_for_each_other) {
+  const auto model = models::create_model(small_model("llama"));
+  auto run = shape();
+  const auto alone = predict_step_time(*model, run, round_machine(kGemm, kInstant));
+  run.bubble = 0.2;
+  const auto stage = predict_step_time(*model, run, round_machine(kGemm, kInstant));
+  EXPECT_NEAR(stage.passes_s() / (stage.passes_s() + stage.waiting_s), 0.8, 1e-12);
+  EXPECT_NEAR(stage.total_s(), alone.total_s() + stage.waiting_s, 1e-12);
+}
+
 TEST(StepTimeModel, recomputation_adds_the_forward_pass_of_what_is_repeated) {
   const auto model = models::create_model(small_model("llama"));
   auto run = shape();
