@@ -18,9 +18,8 @@ void check_tokens(int64_t seq_len, const mesh::ParallelConfig& parallel, const m
   const int64_t chunks = axis.all_chunks(), fewest = layers::kHalo;
   if (axis.is_on() && (seq_len % chunks != 0 || seq_len / chunks < fewest))
     throw ConfigError(
-        "parallel.sequence = {} cuts sequences into {} equal pieces of {} tokens or more ({} order); of the {} tokens of a sequence "
-        "(seq_len) "
-        "that cannot be done, of {} it can",
+        "parallel.sequence = {} cuts sequences into {} equal pieces of {} tokens or more ({} order); a seq_len of {} cannot be cut so, {} "
+        "can",
         axis.size, chunks, fewest, parallel.sequence_order, seq_len, chunks * std::max(fewest, (seq_len + chunks - 1) / chunks));
   if (layout.tensor.shards_tokens && seq_len / axis.size % layout.tensor.size != 0)
     throw ConfigError(

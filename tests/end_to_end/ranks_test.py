@@ -214,7 +214,7 @@ def wrong_calls_end_before_anyone_waits(w):
     assert "parallel.data = 2 would work" in err, err
     for words, setting in ((["parallel.tensor = 3 does not divide model.kv_heads = 2", "1, 2"], "parallel.tensor=3"), (["3 pieces", "model.layers is 2"], "parallel.pipeline=3"),
                            (["parallel.expert = 3 does not divide model.experts = 4"], "parallel.expert=3"),
-                           (["6 equal pieces of 2 tokens", "of the 46 tokens", "of 48 it can"], "data.seq_len=46"), (["ulysses", "3 ranks", "4 heads", "ring"], "parallel.sequence_method=ulysses")):
+                           (["6 equal pieces of 2 tokens", "a seq_len of 46", "48 can"], "data.seq_len=46"), (["ulysses", "3 ranks", "4 heads", "ring"], "parallel.sequence_method=ulysses")):
         sequence = ["--set", "parallel.sequence=3"] if "tensor" not in setting and "pipeline" not in setting and "expert" not in setting else []
         _, err = launch(3, "train", config, "--run-dir", w.path / "x", "--set", setting, *sequence, "--set", "train.batch_size=6", status=2)
         assert all(word in err for word in words), err
