@@ -222,6 +222,19 @@ TEST(Buckets, gradients_may_travel_in_bf16) {
   }
 }
 
+// A microbatch's whole backward pass, `compute` a layer. ZeRO 3 must be told of layers before they are gone through.
+void backward_at_pace(ParameterList& list, Buckets& buckets, int rank, std::chrono::milliseconds compute) {
+  for (int64_t layer = kLayers; layer >= 0; --layer) {
+    if (layer < kLayers) buckets.before_backward(layer);
+    std::this_thread::sleep_for(compute);
+    backward(list, layer, rank, 0);
+    buckets.after_backward(layer);
+  }
+  backward(list, -1, rank, 0);
+  buckets.finish_backward();
+  buckets.finish_step();
+}
+
 // The wire is made as slow as backward: by turns they would take twice as long as together.
 TEST(Buckets, sums_travel_while_backward_computes) {
   constexpr auto kCompute = std::chrono::milliseconds(25);  // of a layer
@@ -239,14 +252,7 @@ TEST(Buckets, sums_travel_while_backward_computes) {
           buckets.begin_backward(true);
           world.everyone().barrier();
           const auto start = Clock::now();
-          for (int64_t layer = kLayers; layer >= 0; --layer) {
-            std::this_thread::sleep_for(kCompute);
-            backward(list, layer, world.rank(), 0);
-            buckets.after_backward(layer);
-          }
-          backward(list, -1, world.rank(), 0);
-          buckets.finish_backward();
-          buckets.finish_step();
+          backward_at_pace(list, buckets, world.rank(), kCompute);
           if (world.rank() == 0) longest = std::chrono::duration<double>(Clock::now() - start).count();
         },
         options);
@@ -282,15 +288,7 @@ TEST(Buckets, weights_travel_while_layers_compute) {
         if (world.rank() == 0) forward = std::chrono::duration<double>(Clock::now() - start).count();
         buckets.begin_backward(true);
         start = Clock::now();
-        for (int64_t layer = kLayers; layer >= 0; --layer) {
-          if (layer < kLayers) buckets.before_backward(layer);
-          std::this_thread::sleep_for(kCompute);
-          backward(list, layer, world.rank(), 0);
-          buckets.after_backward(layer);
-        }
-        backward(list, -1, world.rank(), 0);
-        buckets.finish_backward();
-        buckets.finish_step();
+        backward_at_pace(list, buckets, world.rank(), kCompute);
         if (world.rank() == 0) backward_s = std::chrono::duration<double>(Clock::now() - start).count();
       },
       options);
