@@ -9,9 +9,14 @@ if(NOT EXISTS "${INGOT_TORCH_DIR}/include/ATen/ATen.h")
 endif()
 set(INGOT_NVIDIA_DIR "${INGOT_TORCH_DIR}/../nvidia/cu13" CACHE PATH "folder of NVIDIA's runtime wheels: include/ and lib/")
 
+# The wheel has headers of another fmt among its own, without the code that belongs to them: the program's fmt must come first.
+find_path(INGOT_FMT_INCLUDE fmt/format.h REQUIRED)
+file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/include/one_fmt")
+file(CREATE_LINK "${INGOT_FMT_INCLUDE}/fmt" "${PROJECT_BINARY_DIR}/include/one_fmt/fmt" SYMBOLIC)
+
 add_library(ingot_torch INTERFACE)
 target_include_directories(ingot_torch SYSTEM INTERFACE
-  "${INGOT_TORCH_DIR}/include" "${INGOT_TORCH_DIR}/include/torch/csrc/api/include")
+  "${PROJECT_BINARY_DIR}/include/one_fmt" "${INGOT_TORCH_DIR}/include" "${INGOT_TORCH_DIR}/include/torch/csrc/api/include")
 # The wheel's libtorch_cpu asks for CUDA's run time and profiler libraries by name even on a machine without a GPU.
 target_link_options(ingot_torch INTERFACE -Wl,--no-as-needed -Wl,--allow-shlib-undefined
   "-Wl,-rpath-link,${INGOT_TORCH_DIR}/lib" "-Wl,-rpath-link,${INGOT_NVIDIA_DIR}/lib")

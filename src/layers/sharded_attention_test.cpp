@@ -193,7 +193,9 @@ TEST(SequenceAxis, chunks_are_dealt_out_once_and_zigzag_balances_causal_work) {
       }
       std::sort(seen.begin(), seen.end());
       for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], static_cast<int>(i));
-      if (zigzag) EXPECT_EQ(*std::min_element(work.begin(), work.end()), *std::max_element(work.begin(), work.end()));
+      if (zigzag) {
+        EXPECT_EQ(*std::min_element(work.begin(), work.end()), *std::max_element(work.begin(), work.end()));
+      }
     }
   }
 }

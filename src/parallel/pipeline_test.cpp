@@ -22,13 +22,17 @@ class SleepingStage : public PipelineStage {
   std::vector<at::Tensor> empty_stream() override { return {at::empty({kElements})}; }
   std::vector<at::Tensor> forward(int, int microbatch, const std::vector<at::Tensor>& in) override {
     std::this_thread::sleep_for(kPass);
-    if (rank_ > 0) EXPECT_EQ(in.at(0).max().item<float>(), static_cast<float>(microbatch + rank_));
+    if (rank_ > 0) {
+      EXPECT_EQ(in.at(0).max().item<float>(), static_cast<float>(microbatch + rank_));
+    }
     if (rank_ + 1 == stages_) return {};
     return {at::full({kElements}, microbatch + rank_ + 1.0)};
   }
   std::vector<at::Tensor> backward(int, int microbatch, const std::vector<at::Tensor>& gradients) override {
     std::this_thread::sleep_for(kPass);
-    if (rank_ + 1 < stages_) EXPECT_EQ(gradients.at(0).max().item<float>(), static_cast<float>(100 + microbatch));
+    if (rank_ + 1 < stages_) {
+      EXPECT_EQ(gradients.at(0).max().item<float>(), static_cast<float>(100 + microbatch));
+    }
     return rank_ == 0 ? std::vector<at::Tensor>{} : std::vector{at::full({kElements}, 100.0 + microbatch)};
   }
   void weights(int, int) override {}
