@@ -5,7 +5,6 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <cstdio>
@@ -15,6 +14,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/differentiable.h"
 
 namespace {
 
@@ -77,7 +77,7 @@ void compare(const Shape& s, at::ScalarType dtype, int rounds) {
   const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
   const double forward = 4.0 * s.head_dim * s.batch * s.heads * (s.seq * (s.seq + 1) / 2);
   const auto a = at::randn({2048, 2048}, dtype), b = at::randn({2048, 2048}, dtype);
-  const auto backward = [=](bool repeat) { return [=] { torch::autograd::grad({product(q, k, v, repeat)}, {q, k, v}, {grad_by_head}); }; };
+  const auto backward = [=](bool repeat) { return [=] { kernels::gradients({product(q, k, v, repeat)}, {q, k, v}, {grad_by_head}); }; };
   const auto ours = [=](bool both) {
     return [=] {
       const at::AutoDispatchBelowADInplaceOrView no_grad;

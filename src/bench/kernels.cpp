@@ -1,7 +1,6 @@
 #include "bench/kernels.h"
 
 #include <ATen/Parallel.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <memory>
@@ -9,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "bench/cases.h"
+#include "kernels/differentiable.h"
 
 namespace ingot::bench {
 namespace {
@@ -38,7 +38,7 @@ void run_once(std::vector<Case>& instances, at::Device device, Times& times) {
   }
   times.backward.add(
       [&] {
-        for (size_t i = instances.size(); i-- > 0;) torch::autograd::backward(outputs[i], gradients[i]);
+        for (size_t i = instances.size(); i-- > 0;) kernels::backward(outputs[i], gradients[i]);
       },
       device);
   for (auto& instance : instances)

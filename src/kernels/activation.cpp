@@ -1,22 +1,21 @@
 #include "kernels/activation.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include "kernels/cpu/rows_parallel.h"
+#include "kernels/differentiable.h"
 #include "kernels/reference/reference.h"
 
 namespace ingot::kernels {
 namespace {
 
-struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& gate_up) {
-    context->save_for_backward({gate_up});
+struct SwigluFunction : Function<SwigluFunction> {
+  static at::Tensor forward(Context& context, const at::Tensor& gate_up) {
+    context.save({gate_up});
     auto sizes = gate_up.sizes().vec();
     sizes.back() /= 2;
     return swiglu_forward(gate_up.reshape({-1, gate_up.size(-1)}), {}).view(sizes);
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list grads) {
-    const auto gate_up = context->get_saved_variables()[0];
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto gate_up = context.saved()[0];
     const auto rows = gate_up.reshape({-1, gate_up.size(-1)});
     return {swiglu_backward(grads[0].reshape({rows.size(0), -1}), rows, {}).first.view(gate_up.sizes())};
   }

@@ -2,10 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/differentiable.h"
 
 namespace ingot::kernels {
 namespace cpu::wide {
@@ -100,7 +100,7 @@ std::vector<at::Tensor> oracle(const Inputs& in) {
   const auto keys = k.repeat_interleave(group, 2), data = v.repeat_interleave(group, 2);
   const auto scores = at::einsum("bihd,bjhd->bhij", {q, keys}) * in.scale + hidden_scores(in);
   const auto out = at::einsum("bhij,bjhd->bihd", {scores.softmax(-1), data});
-  const auto grads = torch::autograd::grad({out}, {q, k, v}, {in.grad_out.to(at::kDouble)});
+  const auto grads = gradients({out}, {q, k, v}, {in.grad_out.to(at::kDouble)});
   return {out.detach(), scores.exp().sum(-1).log().detach(), grads[0], grads[1], grads[2]};
 }
 

@@ -1,16 +1,11 @@
 #include "kernels/cca.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include "kernels/cpu/rows_parallel.h"
+#include "kernels/differentiable.h"
 #include "kernels/reference/reference.h"
 
 namespace ingot::kernels {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::Variable;
-using torch::autograd::variable_list;
 
 constexpr int64_t kMaxHeadDim = 512;  // of the fused kernel's buffers
 
@@ -66,12 +61,11 @@ struct Operands {
 };
 
 // Saves the packed projection and the second convolution's output; the first one is made again in backward.
-struct CcaMixFunction : torch::autograd::Function<CcaMixFunction> {
-  static variable_list forward(AutogradContext* context, const Variable& packed, const Variable& depthwise, const Variable& depthwise_bias,
-                               const Variable& grouped, const Variable& grouped_bias, const Variable& temperature, const at::Tensor& cosine,
-                               const at::Tensor& sine, const std::optional<at::Tensor>& is_start, int64_t heads, int64_t kv_heads,
-                               int64_t head_dim, int64_t current) {
-    const auto starts = is_start.value_or(at::Tensor());
+struct CcaMixFunction : Function<CcaMixFunction> {
+  static TensorList forward(Context& context, const at::Tensor& packed, const at::Tensor& depthwise, const at::Tensor& depthwise_bias,
+                            const at::Tensor& grouped, const at::Tensor& grouped_bias, const at::Tensor& temperature,
+                            const at::Tensor& cosine, const at::Tensor& sine, const at::Tensor& starts, int64_t heads, int64_t kv_heads,
+                            int64_t head_dim, int64_t current) {
     Operands o(packed, {heads, kv_heads, head_dim, current}, depthwise, depthwise_bias, grouped, grouped_bias, temperature, cosine, sine,
                starts);
     auto& p = o.problem;
@@ -89,15 +83,15 @@ struct CcaMixFunction : torch::autograd::Function<CcaMixFunction> {
     p.k = k.data_ptr();
     p.v = v.data_ptr();
     cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().cca_heads(p, begin, end); });
-    context->saved_data["current"] = current;
-    context->save_for_backward({packed, depthwise, depthwise_bias, grouped, grouped_bias, temperature, cosine, sine, starts, mixed});
+    context.keep(current);
+    context.save({packed, depthwise, depthwise_bias, grouped, grouped_bias, temperature, cosine, sine, starts, mixed});
     return {q, k, v};
   }
 
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto s = context->get_saved_variables();
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto s = context.saved();
     const auto q = grads[0].contiguous(), k = grads[1].contiguous(), v = grads[2].contiguous();
-    const CcaShape shape{q.size(2), k.size(2), q.size(3), context->saved_data["current"].toInt()};
+    const CcaShape shape{q.size(2), k.size(2), q.size(3), context.kept<int64_t>()};
     Operands o(s[0], shape, s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]);
     auto& p = o.problem;
     const int64_t latent = shape.latent();
@@ -130,14 +124,7 @@ struct CcaMixFunction : torch::autograd::Function<CcaMixFunction> {
             tap_sums[2],
             grad_grouped,
             head_sums.narrow(0, 3 * latent, latent),
-            head_sums.narrow(0, 4 * latent, shape.kv_heads),
-            Variable(),
-            Variable(),
-            Variable(),
-            Variable(),
-            Variable(),
-            Variable(),
-            Variable()};
+            head_sums.narrow(0, 4 * latent, shape.kv_heads)};
   }
 };
 
@@ -148,8 +135,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed,
   const bool fused = cpu::takes(packed) && !tail.latent.defined() && w.grouped_weight.scalar_type() == at::kFloat &&
                      shape.head_dim <= kMaxHeadDim && table.cosine.scalar_type() == at::kFloat;
   if (!fused) return reference::cca_mix(packed, shape, w, table, is_start, tail);
-  std::optional<at::Tensor> starts;
-  if (is_start.defined()) starts.emplace(is_start.contiguous());
+  const auto starts = is_start.defined() ? is_start.contiguous() : is_start;
   const auto parts = CcaMixFunction::apply(packed, w.depthwise_weight, w.depthwise_bias, w.grouped_weight, w.grouped_bias, w.temperature,
                                            table.cosine.contiguous(), table.sine.contiguous(), starts, shape.heads, shape.kv_heads,
                                            shape.head_dim, shape.current_values());

@@ -1,21 +1,12 @@
 #include "kernels/norm.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include "kernels/cpu/rows_parallel.h"
+#include "kernels/differentiable.h"
 #include "kernels/fp32_islands.h"
 #include "kernels/reference/reference.h"
 
 namespace ingot::kernels {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::Variable;
-using torch::autograd::variable_list;
-using Optional = std::optional<at::Tensor>;
-
-at::Tensor or_undefined(const Optional& x) { return x.value_or(at::Tensor()); }
-Optional if_defined(const at::Tensor& x) { return x.defined() ? Optional(x) : std::nullopt; }
 
 // The problem without gradients; tensors must outlive it.
 cpu::JoinNormProblem problem_of(const at::Tensor& residual, const at::Tensor& branch, const ResidualScale& s, const at::Tensor& weight,
@@ -36,15 +27,14 @@ cpu::JoinNormProblem problem_of(const at::Tensor& residual, const at::Tensor& br
 }
 
 // Saves residual, branch, the joined sum and one number per row. Gradient: see cpu/rows_norm.cpp.
-struct JoinNormFunction : torch::autograd::Function<JoinNormFunction> {
-  static variable_list forward(AutogradContext* context, const Variable& residual_in, const Optional& branch_in,
-                               const Optional& residual_scale, const Optional& residual_bias, const Optional& branch_scale,
-                               const Optional& branch_bias, const Optional& weight_in, double eps, at::ScalarType out) {
+struct JoinNormFunction : Function<JoinNormFunction> {
+  // All but the residual may be undefined.
+  static TensorList forward(Context& context, const at::Tensor& residual_in, const at::Tensor& branch_in, const at::Tensor& residual_scale,
+                            const at::Tensor& residual_bias, const at::Tensor& branch_scale, const at::Tensor& branch_bias,
+                            const at::Tensor& weight, double eps, at::ScalarType out) {
     const auto residual = residual_in.contiguous();
-    const auto branch = branch_in ? branch_in->contiguous() : at::Tensor();
-    const ResidualScale scale{or_undefined(residual_scale), or_undefined(residual_bias), or_undefined(branch_scale),
-                              or_undefined(branch_bias)};
-    const auto weight = or_undefined(weight_in);
+    const auto branch = branch_in.defined() ? branch_in.contiguous() : branch_in;
+    const ResidualScale scale{residual_scale, residual_bias, branch_scale, branch_bias};
     const bool is_bf16 = branch.defined() ? branch.scalar_type() == at::kBFloat16 : out == at::kBFloat16;
     auto p = problem_of(residual, branch, scale, weight, eps, is_bf16);
     at::Tensor joined = residual, normed, inverse;
@@ -59,20 +49,20 @@ struct JoinNormFunction : torch::autograd::Function<JoinNormFunction> {
       p.inverse = inverse.data_ptr<float>();
     }
     cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().join_norm_forward(p, begin, end); });
-    context->save_for_backward({residual, branch, scale.residual_scale, scale.residual_bias, scale.branch_scale, scale.branch_bias, weight,
-                                branch.defined() && weight.defined() ? joined : at::Tensor(), inverse});
-    context->saved_data["is_bf16"] = is_bf16;
-    context->set_materialize_grads(false);
+    context.save({residual, branch, scale.residual_scale, scale.residual_bias, scale.branch_scale, scale.branch_bias, weight,
+                  branch.defined() && weight.defined() ? joined : at::Tensor(), inverse});
+    context.keep(is_bf16);
+    context.leave_unused_gradients_undefined();
     if (!branch.defined()) return {normed};
     if (!weight.defined()) return {joined};
     return {joined, normed};
   }
 
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto saved = context->get_saved_variables();
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto saved = context.saved();
     const auto &residual = saved[0], &branch = saved[1], &weight = saved[6];
     const ResidualScale scale{saved[2], saved[3], saved[4], saved[5]};
-    auto p = problem_of(residual, branch, scale, weight, 0, context->saved_data["is_bf16"].toBool());
+    auto p = problem_of(residual, branch, scale, weight, 0, context.kept<bool>());
     const auto grad_joined = branch.defined() && grads[0].defined() ? grads[0].contiguous() : at::Tensor();
     const auto grad_normed = weight.defined() && grads.back().defined() ? grads.back().contiguous() : at::Tensor();
     auto grad_residual = at::empty_like(residual);
@@ -93,16 +83,13 @@ struct JoinNormFunction : torch::autograd::Function<JoinNormFunction> {
             sum(cpu::kGradResidualBias, saved[3]),
             sum(cpu::kGradBranchScale, saved[4]),
             sum(cpu::kGradBranchBias, saved[5]),
-            sum(cpu::kGradWeight, weight),
-            Variable(),
-            Variable()};
+            sum(cpu::kGradWeight, weight)};
   }
 };
 
-variable_list join_norm(const at::Tensor& residual, const at::Tensor& branch, const ResidualScale& s, const at::Tensor& weight, double eps,
-                        at::ScalarType out) {
-  return JoinNormFunction::apply(residual, if_defined(branch), if_defined(s.residual_scale), if_defined(s.residual_bias),
-                                 if_defined(s.branch_scale), if_defined(s.branch_bias), if_defined(weight), eps, out);
+TensorList join_norm(const at::Tensor& residual, const at::Tensor& branch, const ResidualScale& s, const at::Tensor& weight, double eps,
+                     at::ScalarType out) {
+  return JoinNormFunction::apply(residual, branch, s.residual_scale, s.residual_bias, s.branch_scale, s.branch_bias, weight, eps, out);
 }
 
 // The residual stream and all vectors are fp32, the branch fp32 or bf16.

@@ -1,16 +1,11 @@
 #include "kernels/rope.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include "kernels/cpu/rows_parallel.h"
+#include "kernels/differentiable.h"
 #include "kernels/reference/reference.h"
 
 namespace ingot::kernels {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::Variable;
-using torch::autograd::variable_list;
 
 cpu::SplitRotateProblem problem_of(const at::Tensor& packed, int64_t heads, int64_t kv_heads, int64_t head_dim, const at::Tensor& cosine,
                                    const at::Tensor& sine) {
@@ -28,9 +23,9 @@ cpu::SplitRotateProblem problem_of(const at::Tensor& packed, int64_t heads, int6
 }
 
 // Saves only the table; the gradient turns the other way.
-struct SplitRotateFunction : torch::autograd::Function<SplitRotateFunction> {
-  static variable_list forward(AutogradContext* context, const Variable& packed_in, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                               const at::Tensor& cosine, const at::Tensor& sine) {
+struct SplitRotateFunction : Function<SplitRotateFunction> {
+  static TensorList forward(Context& context, const at::Tensor& packed_in, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                            const at::Tensor& cosine, const at::Tensor& sine) {
     const auto packed = packed_in.contiguous();
     auto p = problem_of(packed, heads, kv_heads, head_dim, cosine, sine);
     const int64_t batch = packed.size(0), seq = packed.size(1);
@@ -41,12 +36,12 @@ struct SplitRotateFunction : torch::autograd::Function<SplitRotateFunction> {
     p.k = k.data_ptr();
     p.v = v.data_ptr();
     cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().split_rotate_forward(p, begin, end); });
-    context->save_for_backward({cosine, sine});
+    context.save({cosine, sine});
     return {q, k, v};
   }
 
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto saved = context->get_saved_variables();
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto saved = context.saved();
     const auto q = grads[0].contiguous(), k = grads[1].contiguous(), v = grads[2].contiguous();
     const int64_t heads = q.size(2), kv_heads = k.size(2), head_dim = q.size(3);
     auto packed = at::empty({q.size(0), q.size(1), (heads + 2 * kv_heads) * head_dim}, q.options());
@@ -56,7 +51,7 @@ struct SplitRotateFunction : torch::autograd::Function<SplitRotateFunction> {
     p.k = const_cast<void*>(k.const_data_ptr());
     p.v = const_cast<void*>(v.const_data_ptr());
     cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().split_rotate_backward(p, begin, end); });
-    return {packed, Variable(), Variable(), Variable(), Variable(), Variable()};
+    return {packed};
   }
 };
 

@@ -60,8 +60,9 @@ void for_each_group(const AttentionSpread& spread, const at::Tensor& k, const at
 }
 
 struct AllGatherFunction : Function<AllGatherFunction> {
-  static Variable forward(AutogradContext* context, const Variable& q, const Variable& k, const Variable& v, const SpreadPointer& holder) {
-    const auto& spread = keep(context, holder);
+  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const AttentionSpread& spread) {
+    context.keep(spread);
     const auto& axis = spread.axis;
     const int64_t per_kv_head = q.size(3) / k.size(3);
     auto out = at::empty(q.sizes(), q.options());
@@ -76,15 +77,14 @@ struct AllGatherFunction : Function<AllGatherFunction> {
         log_sum_exp[i].narrow(1, first, count).copy_(part.log_sum_exp);
       }
     });
-    context->save_for_backward({q, k, v, out, log_sum_exp});
+    context.save({q, k, v, out, log_sum_exp});
     return out;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto holder = kept_spread(context);
-    const auto& spread = holder->spread;
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto& spread = context.kept<AttentionSpread>();
     const auto& axis = spread.axis;
-    const auto saved = context->get_saved_variables();
+    const auto saved = context.saved();
     const auto &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &log_sum_exp = saved[4];
     const auto grad_out = grads[0].contiguous();
     const int64_t per_kv_head = q.size(3) / k.size(3);
@@ -118,7 +118,7 @@ struct AllGatherFunction : Function<AllGatherFunction> {
       grad_k.narrow(3, heads.first, heads.count).copy_(by_chunk[0]);
       grad_v.narrow(3, heads.first, heads.count).copy_(by_chunk[1]);
     }
-    return {grad_q, grad_k, grad_v, Variable()};
+    return {grad_q, grad_k, grad_v};
   }
 };
 
@@ -127,7 +127,7 @@ struct AllGatherFunction : Function<AllGatherFunction> {
 int64_t allgather_groups(int64_t kv_heads) { return std::min(kv_heads, kGroups); }
 
 at::Tensor allgather_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionSpread& spread) {
-  return AllGatherFunction::apply(q, k, v, c10::make_intrusive<SpreadHolder>(spread)).flatten(1, 2);
+  return AllGatherFunction::apply(q, k, v, spread).flatten(1, 2);
 }
 
 }  // namespace ingot::layers

@@ -11,22 +11,26 @@ namespace ingot::layers {
 namespace {
 
 struct AttentionFunction : Function<AttentionFunction> {
-  static Variable forward(AutogradContext* context, const Variable& q, const Variable& k, const Variable& v, double scale,
-                          const std::optional<at::Tensor>& visible_from, int64_t query_offset) {
-    const kernels::AttentionMask mask{visible_from.value_or(at::Tensor()), query_offset};
+  struct Kept {
+    double scale;
+    int64_t query_offset;
+  };
+  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+                            const at::Tensor& visible_from, int64_t query_offset) {
+    const kernels::AttentionMask mask{visible_from, query_offset};
     auto [out, log_sum_exp] = kernels::attention_forward(q, k, v, scale, mask);
-    context->save_for_backward({q, k, v, out, log_sum_exp, mask.visible_from});
-    context->saved_data["scale"] = scale;
-    context->saved_data["query_offset"] = query_offset;
+    context.save({q, k, v, out, log_sum_exp, mask.visible_from});
+    context.keep(Kept{scale, query_offset});
     return out;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto saved = context->get_saved_variables();
-    const kernels::AttentionMask mask{saved[5], context->saved_data["query_offset"].toInt()};
-    auto [grad_q, grad_k, grad_v] = kernels::attention_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4],
-                                                                context->saved_data["scale"].toDouble(), mask);
-    return {grad_q, grad_k, grad_v, Variable(), Variable(), Variable()};
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto saved = context.saved();
+    const auto kept = context.kept<Kept>();
+    const kernels::AttentionMask mask{saved[5], kept.query_offset};
+    auto [grad_q, grad_k, grad_v] =
+        kernels::attention_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], kept.scale, mask);
+    return {grad_q, grad_k, grad_v};
   }
 };
 
@@ -74,10 +78,9 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   auto keys = k, values = v;
   if (cache) std::tie(keys, values) = cache->append(k, v);
   const auto from = sequences.visible_from(window);
-  const auto visible_from = from.defined() ? std::optional(from) : std::nullopt;
   if (kernels::Fp32Islands::active() && q.scalar_type() == at::kDouble && !cache)
     return attention_with_fp32_softmax(q, k, v, scale, from).flatten(2);
-  auto out = AttentionFunction::apply(q, keys, values, scale, visible_from, sequences.offset());
+  auto out = AttentionFunction::apply(q, keys, values, scale, from, sequences.offset());
   return out.flatten(2);
 }
 

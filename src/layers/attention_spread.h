@@ -37,20 +37,6 @@ at::Tensor ulysses_attention(const at::Tensor& q, const at::Tensor& k, const at:
 /// How many groups of kv heads are gathered one after the other.
 int64_t allgather_groups(int64_t kv_heads);
 
-// For autograd functions: a spread goes in as a holder and comes back in backward.
-struct SpreadHolder : torch::CustomClassHolder {
-  AttentionSpread spread;
-  explicit SpreadHolder(AttentionSpread given) : spread(std::move(given)) {}
-};
-using SpreadPointer = c10::intrusive_ptr<SpreadHolder>;
-inline const AttentionSpread& keep(AutogradContext* context, const SpreadPointer& holder) {
-  context->saved_data["spread"] = c10::IValue::make_capsule(holder);
-  return holder->spread;
-}
-inline SpreadPointer kept_spread(AutogradContext* context) {
-  return c10::static_intrusive_pointer_cast<SpreadHolder>(context->saved_data["spread"].toCapsule());
-}
-
 /// The type of accumulators for tensors like x.
 inline at::TensorOptions wide_options(const at::Tensor& x) {
   return x.options().dtype(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);

@@ -14,26 +14,26 @@ std::pair<at::Tensor, at::Tensor> rows_of(const at::Tensor& ids, const Parameter
 }
 
 struct EmbeddingFunction : Function<EmbeddingFunction> {
-  static Variable forward(AutogradContext* context, const Variable& table_value, const at::Tensor& ids, Parameter* table,
-                          at::ScalarType dtype) {
-    remember(context, "table", table);
+  static at::Tensor forward(Context& context, const at::Tensor& table_value, const at::Tensor& ids, Parameter* table,
+                            at::ScalarType dtype) {
+    context.keep(table);
     const auto [rows, elsewhere] = rows_of(ids.reshape(-1), *table);
-    context->save_for_backward({rows, elsewhere});
+    context.save({rows, elsewhere});
     auto out = table_value.index_select(0, rows).to(dtype);
     if (elsewhere.defined()) out.masked_fill_(elsewhere.unsqueeze(1), 0);
     return out.view({ids.size(0), ids.size(1), -1});
   }
 
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    auto* table = remembered<Parameter>(context, "table");
-    const auto saved = context->get_saved_variables();
+  static TensorList backward(Context& context, const TensorList& grads) {
+    auto* table = context.kept<Parameter*>();
+    const auto saved = context.saved();
     bool overwrite = false;
     auto& buffer = table->gradient_buffer(overwrite);
     if (overwrite) buffer.zero_();
     auto rows = as_rows(grads[0]).to(buffer.scalar_type());
     if (saved[1].defined()) rows = rows.masked_fill(saved[1].unsqueeze(1), 0);
     buffer.index_add_(0, saved[0], rows);
-    return {Variable(), Variable(), Variable(), Variable()};
+    return {};
   }
 };
 

@@ -1,7 +1,5 @@
 #include "layers/experts.h"
 
-#include <torch/custom_class.h>
-
 #include <numeric>
 
 #include "base/error.h"
@@ -130,28 +128,29 @@ class Route {
   at::Tensor order_;
 };
 
-// A route lives as long as the graph that it belongs to.
-struct RouteHolder : torch::CustomClassHolder {
-  explicit RouteHolder(Route r) : route(std::move(r)) {}
-  Route route;
-};
-
 struct ExpertsFunction : Function<ExpertsFunction> {
-  static Variable forward(AutogradContext* context, const Variable& x, const Variable& weight, const Variable& gate_up_value,
-                          const Variable& down_value, const at::Tensor& choice, Parameter* gate_up, Parameter* down, int64_t top_k,
-                          const ExpertAxis& axis) {
+  struct Kept {
+    Parameter *gate_up, *down;
+    DeferredGradients* deferred;
+    std::vector<int64_t> counts;
+    int64_t slots;
+    std::shared_ptr<const Route> route;  // null where the experts are all here
+  };
+  static at::Tensor forward(Context& context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gate_up_value,
+                            const at::Tensor& down_value, const at::Tensor& choice, Parameter* gate_up, Parameter* down, int64_t top_k,
+                            const ExpertAxis& axis) {
     const auto dtype = gate_up_value.scalar_type();
     const auto dispatch = sort_by_expert(choice, gate_up->shape[0]);
     const auto tokens = top_k == 1 ? dispatch.slots : dispatch.slots.div(top_k, "floor");
     auto rows = x.index_select(0, tokens).to(dtype);  // [routed, hidden]
     auto slot_weight = weight.index_select(0, dispatch.slots);
     auto counts = dispatch.counts;
-    c10::intrusive_ptr<RouteHolder> holder;
+    std::shared_ptr<const Route> route;
     if (axis.is_on()) {
-      holder = c10::make_intrusive<RouteHolder>(Route(counts, axis, x.device()));
-      rows = holder->route.there(rows);
-      slot_weight = holder->route.there(slot_weight);
-      counts = holder->route.counts();
+      route = std::make_shared<Route>(counts, axis, x.device());
+      rows = route->there(rows);
+      slot_weight = route->there(slot_weight);
+      counts = route->counts();
     }
     auto pre = at::empty({rows.size(0), gate_up_value.size(1)}, rows.options());
     auto routed = at::empty({rows.size(0), x.size(1)}, rows.options());
@@ -165,29 +164,19 @@ struct ExpertsFunction : Function<ExpertsFunction> {
       kernels::matmul_into(routed.narrow(0, from, count), activated, down_value[e].t(), true);
       from += count;
     }
-    if (holder) routed = holder->route.back(routed);
+    if (route) routed = route->back(routed);
     auto out = at::zeros({x.size(0), x.size(1)}, x.options());
     top_k == 1 ? out.index_copy_(0, tokens, routed.to(x.scalar_type())) : out.index_add_(0, tokens, routed.to(x.scalar_type()));
-    remember(context, "gate_up", gate_up);
-    remember(context, "down", down);
-    remember(context, "deferred", DeferredGradients::current());
-    context->saved_data["counts"] = counts;
-    context->saved_data["slots"] = weight.size(0);
-    if (holder) context->saved_data["route"] = c10::IValue::make_capsule(holder);
+    context.keep(Kept{gate_up, down, DeferredGradients::current(), counts, weight.size(0), route});
     // Rows that came from elsewhere are kept; those of this rank are picked from x again.
-    context->save_for_backward({x, slot_weight, pre, dispatch.slots, tokens, holder ? rows : at::Tensor()});
+    context.save({x, slot_weight, pre, dispatch.slots, tokens, route ? rows : at::Tensor()});
     return out;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    auto* gate_up = remembered<Parameter>(context, "gate_up");
-    auto* down = remembered<Parameter>(context, "down");
-    const auto saved = context->get_saved_variables();
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto [gate_up, down, deferred, counts, all_slots, route] = context.kept<Kept>();
+    const auto saved = context.saved();
     const at::Tensor x = saved[0], slot_weight = saved[1], pre = saved[2], slots = saved[3], tokens = saved[4];
-    const auto counts = context->saved_data["counts"].toIntVector();
-    c10::intrusive_ptr<torch::CustomClassHolder> holder;
-    if (const auto found = context->saved_data.find("route"); found != context->saved_data.end()) holder = found->second.toCapsule();
-    const Route* route = holder ? &static_cast<RouteHolder*>(holder.get())->route : nullptr;
     auto grad_rows = grads[0].index_select(0, tokens).to(pre.scalar_type());
     if (route) grad_rows = route->there(grad_rows);
     const auto rows = route ? saved[5] : x.index_select(0, tokens).to(pre.scalar_type());
@@ -206,7 +195,7 @@ struct ExpertsFunction : Function<ExpertsFunction> {
       kernels::matmul_into(grad_x_rows.narrow(0, from, count), grad_part, gate_up->value[static_cast<int64_t>(e)], true);
       from += count;
     }
-    DeferredGradients::run_or_defer(remembered<DeferredGradients>(context, "deferred"), [=] {
+    DeferredGradients::run_or_defer(deferred, [=] {
       bool overwrite_up = false, overwrite_down = false;
       auto& buffer_up = gate_up->gradient_buffer(overwrite_up);
       auto& buffer_down = down->gradient_buffer(overwrite_down);
@@ -229,11 +218,11 @@ struct ExpertsFunction : Function<ExpertsFunction> {
       grad_x_rows = route->back(grad_x_rows);
       grad_slot_weight = route->back(grad_slot_weight);
     }
-    auto grad_weight = at::zeros({context->saved_data["slots"].toInt()}, slot_weight.options());
+    auto grad_weight = at::zeros({all_slots}, slot_weight.options());
     grad_weight.index_copy_(0, slots, grad_slot_weight);
     auto grad_x = at::zeros_like(x);
     grad_x.index_add_(0, tokens, grad_x_rows.to(x.scalar_type()));
-    return {grad_x, grad_weight, Variable(), Variable(), Variable(), Variable(), Variable(), Variable(), Variable()};
+    return {grad_x, grad_weight};
   }
 };
 

@@ -30,8 +30,8 @@ at::Tensor cross_entropy_over_ranks(at::Tensor logits, const at::Tensor& labels,
 }
 
 struct HeadLossFunction : Function<HeadLossFunction> {
-  static Variable forward(AutogradContext* context, const Variable& hidden, const Variable& weight_value, Parameter* weight,
-                          const at::Tensor& targets, double scale, bool want_gradient, comm::Group* group) {
+  static at::Tensor forward(Context& context, const at::Tensor& hidden, const at::Tensor& weight_value, Parameter* weight,
+                            const at::Tensor& targets, double scale, bool want_gradient, comm::Group* group) {
     const auto rows = as_rows(hidden);
     const auto labels = targets.reshape(-1);
     const auto wide = logits_type(hidden);
@@ -57,13 +57,11 @@ struct HeadLossFunction : Function<HeadLossFunction> {
       kernels::matmul_into(grad_hidden.narrow(0, from, size), narrow, weight_value, /*overwrite=*/true);
       kernels::matmul_into(buffer, narrow.t(), part, overwrite && from == 0);
     }
-    if (want_gradient) context->save_for_backward({grad_hidden.view(hidden.sizes())});
+    if (want_gradient) context.save({grad_hidden.view(hidden.sizes())});
     return total * scale;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list) {
-    return {context->get_saved_variables()[0], Variable(), Variable(), Variable(), Variable(), Variable(), Variable()};
-  }
+  static TensorList backward(Context& context, const TensorList&) { return {context.saved()[0]}; }
 };
 
 }  // namespace

@@ -10,18 +10,17 @@ namespace {
 using Weights = std::vector<Parameter*>;
 
 struct LinearFunction : Function<LinearFunction> {
-  // The list of weights is passed by value into the context: its parameters live as long as the model.
-  static Variable forward(AutogradContext* context, const Variable& x, const Variable& /*first_weight: ties the graph*/,
-                          const Weights& weights) {
-    std::vector<int64_t> addresses;
+  // Parameters live as long as the model.
+  struct Kept {
+    Weights weights;
+    DeferredGradients* deferred;
+  };
+  static at::Tensor forward(Context& context, const at::Tensor& x, const at::Tensor& /*first_weight: ties the graph*/,
+                            const Weights& weights) {
     int64_t out_features = 0;
-    for (auto* weight : weights) {
-      addresses.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(weight)));
-      out_features += weight->value.size(0);
-    }
-    context->saved_data["weights"] = addresses;
-    remember(context, "deferred", DeferredGradients::current());
-    context->save_for_backward({x});
+    for (auto* weight : weights) out_features += weight->value.size(0);
+    context.keep(Kept{weights, DeferredGradients::current()});
+    context.save({x});
     const auto rows = as_rows(x);
     const auto dtype = weights[0]->value.scalar_type();
     auto sizes = x.sizes().vec();
@@ -38,16 +37,15 @@ struct LinearFunction : Function<LinearFunction> {
     return out.view(sizes);
   }
 
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto x = context->get_saved_variables()[0];
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto x = context.saved()[0];
     const auto grad = as_rows(grads[0]);
     const auto rows = as_rows(x).to(grad.scalar_type());
-    auto* deferred = remembered<DeferredGradients>(context, "deferred");
+    const auto& [weights, deferred] = context.kept<Kept>();
     at::Tensor grad_x;
-    if (context->needs_input_grad(0)) grad_x = at::empty({rows.size(0), rows.size(1)}, grad.options());
+    if (context.needs_gradient(0)) grad_x = at::empty({rows.size(0), rows.size(1)}, grad.options());
     int64_t column = 0;
-    for (const int64_t address : context->saved_data["weights"].toIntVector()) {
-      auto* weight = reinterpret_cast<Parameter*>(static_cast<intptr_t>(address));
+    for (auto* weight : weights) {
       if (weight->value.size(0) == 0) continue;
       const auto part = grad.narrow(1, column, weight->value.size(0));
       if (grad_x.defined()) kernels::matmul_into(grad_x, part, weight->value, /*overwrite=*/column == 0);
@@ -59,7 +57,7 @@ struct LinearFunction : Function<LinearFunction> {
       column += weight->value.size(0);
     }
     if (grad_x.defined()) grad_x = grad_x.view(x.sizes()).to(x.scalar_type());
-    return {grad_x, Variable(), Variable()};
+    return {grad_x};
   }
 };
 

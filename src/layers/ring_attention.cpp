@@ -45,8 +45,9 @@ void for_each_pair(const AttentionSpread& spread, int peer, const Visit& visit) 
 }
 
 struct RingFunction : Function<RingFunction> {
-  static Variable forward(AutogradContext* context, const Variable& q, const Variable& k, const Variable& v, const SpreadPointer& holder) {
-    const auto& spread = keep(context, holder);
+  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const AttentionSpread& spread) {
+    context.keep(spread);
     const auto& axis = spread.axis;
     auto out = at::empty(q.sizes(), wide_options(q));
     auto log_sum_exp = at::empty({axis.chunks(), q.size(0), q.size(3), spread.length}, wide_options(q));
@@ -66,16 +67,15 @@ struct RingFunction : Function<RingFunction> {
       if (rotation) here = rotation->wait();
     }
     out = out.to(q.scalar_type());
-    context->save_for_backward({q, k, v, out, log_sum_exp});
+    context.save({q, k, v, out, log_sum_exp});
     return out;
   }
 
   // The gradients of a rank's keys and values go round behind them, one step later, and are home after as many steps as ranks.
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto holder = kept_spread(context);
-    const auto& spread = holder->spread;
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto& spread = context.kept<AttentionSpread>();
     const auto& axis = spread.axis;
-    const auto saved = context->get_saved_variables();
+    const auto saved = context.saved();
     const auto &q = saved[0], &out = saved[3], &log_sum_exp = saved[4];
     const auto grad_out = grads[0].contiguous();
     auto grad_q = at::zeros(q.sizes(), wide_options(q));
@@ -98,14 +98,14 @@ struct RingFunction : Function<RingFunction> {
       if (rotation) here = rotation->wait();
     }
     const auto sums = sums_on_their_way->wait();
-    return {grad_q.to(q.scalar_type()), sums[0].to(q.scalar_type()), sums[1].to(q.scalar_type()), Variable()};
+    return {grad_q.to(q.scalar_type()), sums[0].to(q.scalar_type()), sums[1].to(q.scalar_type())};
   }
 };
 
 }  // namespace
 
 at::Tensor ring_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionSpread& spread) {
-  return RingFunction::apply(q, k, v, c10::make_intrusive<SpreadHolder>(spread)).flatten(1, 2);
+  return RingFunction::apply(q, k, v, spread).flatten(1, 2);
 }
 
 }  // namespace ingot::layers

@@ -41,11 +41,8 @@ void shift(const SequenceAxis& axis, bool backwards, const Give& give, const Tak
 }
 
 struct HaloFunction : Function<HaloFunction> {
-  static Variable forward(AutogradContext* context, const Variable& x, const SequenceAxis* axis) {
-    context->saved_data["rank"] = axis->rank;
-    context->saved_data["size"] = axis->size;
-    context->saved_data["zigzag"] = axis->zigzag;
-    remember(context, "group", axis->group);
+  static at::Tensor forward(Context& context, const at::Tensor& x, const SequenceAxis* axis) {
+    context.keep(*axis);
     const int64_t batch = x.size(0), chunks = axis->chunks(), length = x.size(1) / chunks;
     auto out = at::empty({batch, chunks, kHalo + length, x.size(2)}, x.options());
     const auto own = x.unflatten(1, {chunks, length});
@@ -58,11 +55,8 @@ struct HaloFunction : Function<HaloFunction> {
     return out.flatten(0, 1);
   }
 
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const SequenceAxis axis{.rank = static_cast<int>(context->saved_data["rank"].toInt()),
-                            .size = static_cast<int>(context->saved_data["size"].toInt()),
-                            .zigzag = context->saved_data["zigzag"].toBool(),
-                            .group = remembered<comm::Group>(context, "group")};
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto& axis = context.kept<SequenceAxis>();
     const auto grad = grads[0].unflatten(0, {-1, axis.chunks()});  // [batch, chunks, halo + length, width]
     const int64_t length = grad.size(2) - kHalo;
     auto own = grad.narrow(2, kHalo, length).contiguous();
@@ -70,7 +64,7 @@ struct HaloFunction : Function<HaloFunction> {
     shift(
         axis, true, [&](int i) { return grad.select(1, i).narrow(1, 0, kHalo); }, [&](int i) { return borders.select(1, i); });
     own.narrow(2, length - kHalo, kHalo).add_(borders);
-    return {own.flatten(1, 2), Variable()};
+    return {own.flatten(1, 2)};
   }
 };
 

@@ -26,30 +26,34 @@ at::Tensor scattered(const at::Tensor& x, comm::Group& group) {
 }
 
 struct EnterFunction : Function<EnterFunction> {
-  static Variable forward(AutogradContext* context, const Variable& x, int64_t batch, int64_t seq, comm::Group* group, bool shards_tokens) {
-    remember(context, "group", group);
-    context->saved_data["shards"] = shards_tokens;
+  struct Kept {
+    comm::Group* group;
+    bool shards_tokens;
+  };
+  static at::Tensor forward(Context& context, const at::Tensor& x, int64_t batch, int64_t seq, comm::Group* group, bool shards_tokens) {
+    context.keep(Kept{group, shards_tokens});
     return shards_tokens ? gathered(x, batch, seq, *group) : x.view_as(x);
   }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    auto& group = *remembered<comm::Group>(context, "group");
-    const auto grad = context->saved_data["shards"].toBool() ? scattered(grads[0], group) : summed(grads[0], group);
-    return {grad, Variable(), Variable(), Variable(), Variable()};
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto [group, shards_tokens] = context.kept<Kept>();
+    return {shards_tokens ? scattered(grads[0], *group) : summed(grads[0], *group)};
   }
 };
 
 struct LeaveFunction : Function<LeaveFunction> {
-  static Variable forward(AutogradContext* context, const Variable& partial, comm::Group* group, bool shards_tokens) {
-    remember(context, "group", group);
-    context->saved_data["shards"] = shards_tokens;
-    context->saved_data["batch"] = partial.size(0);
+  struct Kept {
+    comm::Group* group;
+    bool shards_tokens;
+    int64_t batch;
+  };
+  static at::Tensor forward(Context& context, const at::Tensor& partial, comm::Group* group, bool shards_tokens) {
+    context.keep(Kept{group, shards_tokens, partial.size(0)});
     return shards_tokens ? scattered(partial, *group) : summed(partial, *group);
   }
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    auto& group = *remembered<comm::Group>(context, "group");
-    if (!context->saved_data["shards"].toBool()) return {grads[0], Variable(), Variable()};
-    const int64_t batch = context->saved_data["batch"].toInt();
-    return {gathered(grads[0], batch, grads[0].size(1) * group.size() / batch, group), Variable(), Variable()};
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto [group, shards_tokens, batch] = context.kept<Kept>();
+    if (!shards_tokens) return {grads[0]};
+    return {gathered(grads[0], batch, grads[0].size(1) * group->size() / batch, *group)};
   }
 };
 

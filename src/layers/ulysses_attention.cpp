@@ -30,9 +30,14 @@ at::Tensor by_head_owner(const at::Tensor& x, const Share& share) {
 at::Tensor from_head_owners(const at::Tensor& x) { return x.permute({1, 2, 0, 3, 4}).flatten(2, 3).contiguous(); }
 
 struct UlyssesFunction : Function<UlyssesFunction> {
+  struct Kept {
+    AttentionSpread spread;
+    int64_t heads, kv_heads;
+  };
   // q, k, v [batch, own tokens, heads or kv_heads, head_dim]
-  static Variable forward(AutogradContext* context, const Variable& q, const Variable& k, const Variable& v, const SpreadPointer& holder) {
-    const auto& spread = keep(context, holder);
+  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const AttentionSpread& spread) {
+    context.keep(Kept{spread, q.size(2), k.size(2)});
     const Share share(spread.axis.size, q.size(2), k.size(2));
     auto leaving = at::empty({share.ranks, q.size(0), q.size(1), share.width(), q.size(3)}, q.options());
     for (int64_t r = 0; r < share.ranks; ++r) {
@@ -44,18 +49,14 @@ struct UlyssesFunction : Function<UlyssesFunction> {
     const auto parts = whole.split_with_sizes({share.heads, share.kv_heads, share.kv_heads}, 2);
     const auto [out, log_sum_exp] =
         kernels::attention_forward(parts[0], parts[1], parts[2], spread.scale, spread.mask(0, spread.row(), 0, spread.row()));
-    context->save_for_backward({whole, out, log_sum_exp});
-    context->saved_data["heads"] = q.size(2);
-    context->saved_data["kv_heads"] = k.size(2);
+    context.save({whole, out, log_sum_exp});
     return from_head_owners(exchanged(spread.axis, spread.axis.by_rank(out, 1)));
   }
 
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto holder = kept_spread(context);
-    const auto& spread = holder->spread;
-    const auto saved = context->get_saved_variables();
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto saved = context.saved();
     const auto &whole = saved[0], &out = saved[1], &log_sum_exp = saved[2];
-    const int64_t heads = context->saved_data["heads"].toInt(), kv_heads = context->saved_data["kv_heads"].toInt();
+    const auto& [spread, heads, kv_heads] = context.kept<Kept>();
     const Share share(spread.axis.size, heads, kv_heads);
     const auto grad_out = spread.axis.in_order(exchanged(spread.axis, by_head_owner(grads[0], share)), 1);
     const auto parts = whole.split_with_sizes({share.heads, share.kv_heads, share.kv_heads}, 2);
@@ -69,14 +70,14 @@ struct UlyssesFunction : Function<UlyssesFunction> {
       grad_k.narrow(2, share.first_kv_head(r), share.kv_heads).add_(home[r].narrow(2, share.heads, share.kv_heads));
       grad_v.narrow(2, share.first_kv_head(r), share.kv_heads).add_(home[r].narrow(2, share.heads + share.kv_heads, share.kv_heads));
     }
-    return {from_head_owners(home.narrow(3, 0, share.heads)), grad_k.to(whole.scalar_type()), grad_v.to(whole.scalar_type()), Variable()};
+    return {from_head_owners(home.narrow(3, 0, share.heads)), grad_k.to(whole.scalar_type()), grad_v.to(whole.scalar_type())};
   }
 };
 
 }  // namespace
 
 at::Tensor ulysses_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionSpread& spread) {
-  return UlyssesFunction::apply(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2), c10::make_intrusive<SpreadHolder>(spread));
+  return UlyssesFunction::apply(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2), spread);
 }
 
 }  // namespace ingot::layers

@@ -2,11 +2,11 @@
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "kernels/differentiable.h"
 #include "models/model.h"
 
 namespace ingot::models {
@@ -86,7 +86,7 @@ LossAndGradients train_once(Model& model, Recompute recompute, int64_t rows_at_a
     auto context = context_of(rows_at_a_time, 19, starts.narrow(0, from, rows_at_a_time));
     context.recompute = recompute;
     const auto loss = model.loss(ids.narrow(0, from, rows_at_a_time), targets.narrow(0, from, rows_at_a_time), 1.0 / 76, context);
-    torch::autograd::backward({loss}, {at::ones_like(loss)});
+    kernels::backward({loss});
     model.parameters().collect_gradients();
     result.loss += loss.item<double>();
   }
@@ -127,7 +127,7 @@ TEST_P(EveryFamily, gradients_agree_with_finite_differences) {
   };
   auto context = context_of(2, 13);
   const auto loss = model->loss(ids, targets, 1.0 / 26, context);
-  torch::autograd::backward({loss}, {at::ones_like(loss)});
+  kernels::backward({loss});
   model->parameters().collect_gradients();
   constexpr double kStep = 1e-6;
   for (const auto& p : model->parameters().all()) {

@@ -3,11 +3,11 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <mutex>
 #include <unordered_map>
 
+#include "kernels/differentiable.h"
 #include "layers/dtype.h"
 #include "optim/optimizer.h"
 #include "plan/test_support.h"
@@ -94,7 +94,7 @@ Measured measure(const models::ModelConfig& config, const Case& c, const RunShap
     CountingAllocator::reset_peak();
     const auto loss = model->loss(ids, targets, 1e-3, context);
     m.kept = CountingAllocator::live() - before - m.state;
-    torch::autograd::backward({loss}, {at::ones_like(loss)});
+    kernels::backward({loss});
     m.peak = CountingAllocator::peak() - before - m.state;
     model->parameters().collect_gradients();
     model->parameters().drop_gradients();

@@ -1,7 +1,8 @@
 #include "train/pipelined_pass.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/autograd.h>
+
+#include "kernels/differentiable.h"
 
 namespace ingot::train {
 
@@ -56,7 +57,7 @@ std::vector<at::Tensor> PipelinedPass::backward(int chunk, int microbatch, const
   if (buckets_) buckets_->begin_backward(is_last(microbatch));
   {
     const layers::DeferredGradients::Scope scope(splits_backward_ ? &kept.deferred : nullptr);
-    torch::autograd::backward(kept.out, gradients.empty() ? std::vector<at::Tensor>{at::ones_like(kept.out[0])} : gradients);
+    kernels::backward(kept.out, gradients);
   }
   model_.parameters().collect_gradients();
   std::vector<at::Tensor> sent;

@@ -1,12 +1,12 @@
 #include "train/step.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
+#include "kernels/differentiable.h"
 
 namespace ingot::train {
 namespace {
@@ -137,7 +137,7 @@ double TrainingStep::forward_and_backward(const Tensors& all, double scale) {
     begun += rows;
     if (buckets) buckets->begin_backward(/*is_last=*/begun >= all.ids.size(0));  // the head's gradient is made in the forward pass
     const auto loss = model_.loss(part.ids, part.targets, scale, context);
-    torch::autograd::backward({loss}, {at::ones_like(loss)});
+    kernels::backward({loss});
     model_.parameters().collect_gradients();
     if (buckets) buckets->finish_backward();
     sum += loss.item<double>();

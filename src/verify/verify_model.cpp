@@ -1,9 +1,9 @@
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "kernels/differentiable.h"
 #include "layers/dtype.h"
 #include "models/hugging_face.h"
 #include "serve/generate.h"
@@ -87,7 +87,7 @@ Report verify_model(const fs::path& folder, const fs::path& fixture_path, const 
   context.observer = nullptr;
   const auto loss = model->loss(ids, targets, 1.0 / static_cast<double>(batch * (seq - 1)), context);
   got["loss"] = loss.detach().reshape({1});
-  torch::autograd::backward({loss}, {at::ones_like(loss)});
+  kernels::backward({loss});
   model->parameters().collect_gradients();
   for (const auto& p : model->parameters().all()) {
     if (p->is_trained()) got["grad." + p->name] = p->has_gradient ? p->grad : at::zeros_like(p->value);

@@ -1,8 +1,8 @@
-#include <torch/csrc/autograd/autograd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "kernels/differentiable.h"
 #include "kernels/fp32_islands.h"
 #include "layers/dtype.h"
 #include "models/hugging_face.h"
@@ -62,7 +62,7 @@ Report verify_trajectory(const fs::path& folder, const fs::path& fixture_path, c
     models::ForwardContext context;
     context.sequences = std::make_shared<layers::Sequences>(batch, seq, at::Tensor(), 0, model->device());
     const auto loss = model->loss(ids, targets, 1.0 / static_cast<double>(batch * (seq - 1)), context);
-    torch::autograd::backward({loss}, {at::ones_like(loss)});
+    kernels::backward({loss});
     model->parameters().collect_gradients();
     const auto norm = optimizer.gradient_norm();
     losses[step] = loss.item<double>();

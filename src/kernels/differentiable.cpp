@@ -1,0 +1,77 @@
+#include "kernels/differentiable.h"
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+namespace ingot::kernels {
+
+using torch::autograd::AutogradContext;
+
+// The one autograd function that torch sees. It takes defined tensors only; the others are left out and put back here.
+struct Node : torch::autograd::Function<Node> {
+  struct Holder : torch::CustomClassHolder {
+    Context context;
+    Backward backward = nullptr;
+  };
+
+  static TensorList forward(AutogradContext* torch, at::TensorList /*inputs*/, const c10::intrusive_ptr<Holder>& holder,
+                            const Forward& forward) {
+    torch->saved_data["holder"] = c10::IValue::make_capsule(holder);
+    holder->context.torch_ = torch;
+    return forward(holder->context);
+  }
+
+  static TensorList backward(AutogradContext* torch, const TensorList& grads) {
+    const auto holder = c10::static_intrusive_pointer_cast<Holder>(torch->saved_data["holder"].toCapsule());
+    auto& context = holder->context;
+    context.torch_ = torch;
+    auto all = holder->backward(context, grads);
+    all.resize(context.is_defined_.size());
+    TensorList of_defined;
+    for (size_t i = 0; i < all.size(); ++i)
+      if (context.is_defined_[i]) of_defined.push_back(std::move(all[i]));
+    of_defined.resize(of_defined.size() + 2);  // of the holder and of the function
+    return of_defined;
+  }
+
+  static TensorList call(const TensorList& inputs, const Forward& forward, Backward backward) {
+    auto holder = c10::make_intrusive<Holder>();
+    holder->backward = backward;
+    TensorList defined;
+    for (const auto& input : inputs) {
+      holder->context.is_defined_.push_back(input.defined());
+      if (input.defined()) defined.push_back(input);
+    }
+    return apply(at::TensorList(defined), holder, forward);
+  }
+};
+
+void Context::save(TensorList tensors) { torch_->save_for_backward(std::move(tensors)); }
+
+TensorList Context::saved() const { return torch_->get_saved_variables(); }
+
+void Context::leave_unused_gradients_undefined() { torch_->set_materialize_grads(false); }
+
+bool Context::needs_gradient(size_t tensor) const {
+  if (!is_defined_[tensor]) return false;
+  return torch_->needs_input_grad(
+      static_cast<size_t>(std::count(is_defined_.begin(), is_defined_.begin() + static_cast<std::ptrdiff_t>(tensor), true)));
+}
+
+TensorList differentiable(const TensorList& inputs, const Forward& forward, Backward backward) {
+  return Node::call(inputs, forward, backward);
+}
+
+void backward(const TensorList& outputs, TensorList output_grads) {
+  if (output_grads.empty())
+    for (const auto& output : outputs) output_grads.push_back(at::ones_like(output));
+  torch::autograd::backward(outputs, output_grads);
+}
+
+TensorList gradients(const TensorList& outputs, const TensorList& inputs, const TensorList& output_grads) {
+  return torch::autograd::grad(outputs, inputs, output_grads);
+}
+
+}  // namespace ingot::kernels
