@@ -13,6 +13,7 @@ struct Variable {
 
 constexpr Variable kVariables[] = {
     {"INGOT_CACHE", &Environment::ingot_cache},
+    {"INGOT_CPU_ALLOCATOR", &Environment::cpu_allocator},
     {"XDG_CACHE_HOME", &Environment::xdg_cache_home},
     {"HOME", &Environment::home, false},
     {"OMP_NUM_THREADS", &Environment::omp_num_threads},

@@ -11,6 +11,7 @@ namespace ingot::base {
 
 struct Environment {
   std::string ingot_cache;     // INGOT_CACHE: where measurements of this machine are kept
+  std::string cpu_allocator;   // INGOT_CPU_ALLOCATOR: "pool" (what happens without it) or "system"
   std::string xdg_cache_home;  // XDG_CACHE_HOME, HOME: where they go otherwise
   std::string home;
   std::string omp_num_threads;  // OMP_NUM_THREADS, MKL_NUM_THREADS: limits that torch obeys
@@ -19,19 +20,19 @@ struct Environment {
   std::string hip_visible_devices;
   // Set by torchrun and by `ingot launch`.
   std::string rank, world_size, local_rank, local_size;  // RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
-  std::string master_address, master_port;   // MASTER_ADDR, MASTER_PORT: where ranks meet; they win over what Slurm and Open MPI say
-  std::string agent_store;                   // TORCHELASTIC_USE_AGENT_STORE: "True" when the launcher holds the meeting place
-  std::string restart_count;                 // TORCHELASTIC_RESTART_COUNT
+  std::string master_address, master_port;  // MASTER_ADDR, MASTER_PORT: where ranks meet; they win over what Slurm and Open MPI say
+  std::string agent_store;                  // TORCHELASTIC_USE_AGENT_STORE: "True" when the launcher holds the meeting place
+  std::string restart_count;                // TORCHELASTIC_RESTART_COUNT
   // Set by Slurm in a job, and in each process that srun starts.
-  std::string slurm_job_id, slurm_ntasks;                      // SLURM_JOB_ID, SLURM_NTASKS
-  std::string slurm_step_id, slurm_step_tasks;                 // SLURM_STEP_ID, SLURM_STEP_NUM_TASKS
+  std::string slurm_job_id, slurm_ntasks;                       // SLURM_JOB_ID, SLURM_NTASKS
+  std::string slurm_step_id, slurm_step_tasks;                  // SLURM_STEP_ID, SLURM_STEP_NUM_TASKS
   std::string slurm_process, slurm_local_id, slurm_step_nodes;  // SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NODELIST
   std::string slurm_tasks_per_node;                             // SLURM_STEP_TASKS_PER_NODE
   // Set by Open MPI's mpirun.
   std::string ompi_rank, ompi_world_size;        // OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE
   std::string ompi_local_rank, ompi_local_size;  // OMPI_COMM_WORLD_LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_SIZE
   std::string ompi_uri;                          // OMPI_MCA_orte_hnp_uri: where mpirun itself is
-  std::string path;             // PATH: where programs such as srun are looked for
+  std::string path;                              // PATH: where programs such as srun are looked for
 
   /// $INGOT_CACHE, else $XDG_CACHE_HOME/ingot, else ~/.cache/ingot; "" when none of them is set.
   std::string cache_folder() const;

@@ -11,6 +11,7 @@
 #include "base/process.h"
 #include "bench/kernels.h"
 #include "bench/operations.h"
+#include "kernels/cpu_memory.h"
 
 namespace ingot::bench {
 namespace {
@@ -165,7 +166,7 @@ MachineProfile profile_for(const std::string& dtype, const std::string& device, 
   profile.quick = true;
   profile.commands.push_back("quick profile, " + dtype);
   run_suite(measurements, profile, bar, [] { return false; });
-  base::release_freed_memory();
+  kernels::release_freed_memory();
   if (cache_folder.empty()) return profile;
   try {
     plan::write_profile(plan::profile_path(cache_folder, profile), profile);

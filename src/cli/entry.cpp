@@ -1,11 +1,13 @@
 // The way into libingot.so for the front program.
 #include "base/process.h"
 #include "cli/verbs.h"
+#include "kernels/cpu_memory.h"
 
 extern "C" __attribute__((visibility("default"))) int ingot_run(const ingot::cli::Options& options) {
   using namespace ingot::cli;
   ingot::base::keep_freed_memory();
   return guarded([&] {
+    ingot::kernels::use_page_pool();
     if (options.verb == "train") return run_train(options);
     if (options.verb == "generate") return run_generate(options);
     if (options.verb == "verify") return run_verify(options);

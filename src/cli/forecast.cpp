@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "bench/suite.h"
+#include "kernels/cpu_memory.h"
 #include "layers/device.h"
 #include "layers/dtype.h"
 #include "parallel/pipeline_schedule.h"
@@ -75,7 +76,7 @@ int64_t program_bytes(const train::RunConfig& config) {
     train::TrainingStep(*model, optimizer, models::recompute_from_name(config.train.recompute), 0).run(batch, 0);
     for (const int64_t inner : {256, 2048}) at::mm(at::ones({2048, inner}), at::ones({inner, 2048}));
   }
-  base::release_freed_memory();
+  kernels::release_freed_memory();
   return base::resident_bytes();
 }
 

@@ -1,0 +1,19 @@
+// Where tensors on the CPU lie.
+#pragma once
+
+#include "base/page_pool.h"
+
+namespace ingot::kernels {
+
+/// From now on tensors of 64 KiB and more come from one page pool, so that the memory of a step is what is live in it
+/// (base/page_pool.h); smaller ones from the C library as before. Does nothing in a sanitizer's build, which watches over the C
+/// library's blocks, and with INGOT_CPU_ALLOCATOR=system.
+void use_page_pool();
+
+/// What is free goes back to the kernel, so that resident memory is what is in use.
+void release_freed_memory();
+
+/// Of the pool; zeros where it is not used.
+base::PagePool::Use page_pool_use();
+
+}  // namespace ingot::kernels
