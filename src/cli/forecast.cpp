@@ -14,6 +14,7 @@
 #include "layers/device.h"
 #include "layers/dtype.h"
 #include "parallel/pipeline_schedule.h"
+#include "train/parallel_model.h"
 #include "train/step.h"
 
 namespace ingot::cli {
@@ -92,7 +93,8 @@ Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh)
     all.profile = bench::profile_for(config.train.precision, device, base::environment().cache_folder());
   const int64_t program = program_bytes(config);
   for (const auto& phase : train::lay_out_phases(config)) {
-    const auto shape = shape_of(config, phase, mesh);
+    auto shape = shape_of(config, phase, mesh);
+    if (mesh.world() > 1 && device == "cpu") shape.shared_bytes = train::shared_bytes(mesh, config.parallel, all.part->layout());
     all.phases.push_back({phase.name, shape, plan::make_plan(*all.model, *all.part, shape, all.profile, program)});
   }
   return all;

@@ -39,6 +39,9 @@ void Segment::lay_out() {
   total_ = slots_at_ + pairs * kChannelSlots * static_cast<size_t>(slot_bytes_);
 }
 
+int64_t Segment::collective_bytes(int size) { return size > 1 ? 2 * size * kOutboxBytes : 0; }
+int64_t Segment::channel_bytes() { return kChannelSlots * kSlotBytes; }
+
 void Segment::construct() {
   for (int rank = 0; rank < size_; ++rank) {
     new (&seat(rank)) Seat();

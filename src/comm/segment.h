@@ -57,6 +57,11 @@ class Segment {
   ~Segment();
   Segment(const Segment&) = delete;
 
+  /// What a process comes to hold of a group's mapping when it takes part in collectives, and for each rank that it sends
+  /// messages to or has them from. Pages that nobody writes cost nothing.
+  static int64_t collective_bytes(int size);
+  static int64_t channel_bytes();
+
   /// Where another process of this user finds the mapping, while this process lives and keeps it open.
   std::string address() const;
   /// Every process has mapped it.

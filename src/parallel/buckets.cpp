@@ -111,7 +111,7 @@ void Buckets::close(Open open) {
   bucket->own_gradient = bucket->gradient.narrow(0, bucket->group->rank() * chunk, chunk);
   if (shards_gradients()) {
     bucket->own_gradient = at::zeros({chunk}, bucket->gradient.options());
-    MemoryPool::drop(bucket->gradient);
+    drop_storage(bucket->gradient);
   } else {
     bucket->gradient.zero_();
   }
@@ -132,7 +132,7 @@ void Buckets::close(Open open) {
   }
   if (bucket->comes_and_goes) {
     bucket->own_value = bucket->own_value.clone();
-    MemoryPool::drop(bucket->value);
+    drop_storage(bucket->value);
   }
   buckets_.push_back(std::move(bucket));
 }
@@ -165,9 +165,9 @@ int64_t Buckets::elements() const {
 // -- weights ---------------------------------------------------------------------------------------------------------------
 
 void Buckets::start_gather(Bucket& bucket) {
-  if (bucket.is_gathering || (bucket.comes_and_goes && MemoryPool::is_attached(bucket.value))) return;
+  if (bucket.is_gathering || (bucket.comes_and_goes && has_storage(bucket.value))) return;
   const at::NoGradGuard no_grad;
-  pool_.attach(bucket.value);
+  give_storage(bucket.value);
   bucket.gathering = bucket.group->start_all_gather(bucket.value, bucket.own_value);
   bucket.is_gathering = true;
 }
@@ -180,7 +180,7 @@ void Buckets::finish_gather(Bucket& bucket) {
 
 void Buckets::release_values(Bucket& bucket) {
   finish_gather(bucket);
-  pool_.detach(bucket.value);
+  drop_storage(bucket.value);
 }
 
 void Buckets::before_forward(int64_t layer) {
@@ -224,9 +224,9 @@ void Buckets::complete_values() {
 void Buckets::provide(Parameter& parameter) {
   if (!shards_gradients()) return;
   for (auto& bucket : buckets_) {
-    if (bucket->first_layer > parameter.layer || MemoryPool::is_attached(bucket->gradient)) continue;
+    if (bucket->first_layer > parameter.layer || has_storage(bucket->gradient)) continue;
     if (std::find(bucket->parameters.begin(), bucket->parameters.end(), &parameter) == bucket->parameters.end()) continue;
-    pool_.attach(bucket->gradient);
+    give_storage(bucket->gradient);
     bucket->gradient.zero_();  // the padding, too
     return;
   }
@@ -278,7 +278,7 @@ void Buckets::finish_reduction(Bucket& bucket) {
   bucket.sent.reset();
   if (!shards_gradients()) return;
   bucket.holds_sum = true;
-  pool_.detach(bucket.gradient);
+  drop_storage(bucket.gradient);
   for (auto* p : bucket.parameters) p->drop_gradient();
 }
 

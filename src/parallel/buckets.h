@@ -23,8 +23,8 @@
 
 #include "comm/group.h"
 #include "layers/parameter.h"
-#include "parallel/memory_pool.h"
 #include "parallel/shard.h"
+#include "parallel/storage.h"
 
 namespace ingot::parallel {
 
@@ -88,7 +88,6 @@ class Buckets : public layers::GradientMemory {
   bool shards_gradients() const { return options_.zero >= 2; }
 
   Options options_;
-  MemoryPool pool_;
   std::vector<std::unique_ptr<Bucket>> buckets_;  // in the order of backward
   int64_t last_block_ = -1;
   bool sends_ = true;  // this microbatch

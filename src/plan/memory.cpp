@@ -138,6 +138,7 @@ const char* StepMemory::peak_phase() const {
 StepMemory predict_memory(const models::Model& model, const RunShape& run, int64_t program_bytes) {
   StepMemory memory;
   memory.program_bytes = program_bytes;
+  memory.shared_bytes = run.shared_bytes;
   add_state(model, run, memory);
   memory.forward_backward_bytes = training_bytes(model, run) + gathered_bytes(model, run);
   memory.update_bytes = update_bytes(model, run);

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "comm/segment.h"
 #include "layers/device.h"
 #include "layers/dtype.h"
 #include "parallel/bandwidth_knee.h"
@@ -71,12 +72,27 @@ models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& con
   return layout;
 }
 
+int64_t shared_bytes(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, const models::Layout& layout) {
+  using comm::Segment;
+  const auto collectives = [&](const std::vector<Axis>& axes) {
+    return Segment::collective_bytes(static_cast<int>(mesh.members(axes).size()));
+  };
+  int64_t bytes = collectives({Axis::data, Axis::sequence}) + collectives({Axis::tensor});
+  if (layout.experts.is_on()) bytes += collectives({Axis::expert, Axis::expert_tensor}) + collectives({Axis::expert_data});
+  // To the next rank and from the one before; in a pipeline both ways.
+  if (layout.sequence.is_on() && config.sequence_method == "ring") bytes += 2 * Segment::channel_bytes();
+  if (layout.stage.is_on()) {
+    const bool is_end = mesh.position(Axis::pipeline) == 0 || mesh.position(Axis::pipeline) + 1 == mesh.size(Axis::pipeline);
+    bytes += (is_end && config.pipeline_chunks == 1 ? 2 : 4) * Segment::channel_bytes();
+  }
+  return bytes;
+}
+
 ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups) : config_(setup.parallel), groups_(groups) {
   model_ = models::create_model(setup.model, layout_of(groups.mesh(), config_, setup.model, &groups));
   model_->allocate(layers::compute_dtype(setup.precision), layers::device_named(setup.device));
   model_->initialise(setup.seed);
   auto& everyone = groups_.world().everyone();
-  const auto& mesh = groups_.mesh();
   if (everyone.size() == 1) {
     optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), setup.optimizer);
     step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, setup.recompute, setup.microbatch);

@@ -17,6 +17,9 @@ namespace ingot::train {
 models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, const models::ModelConfig& model,
                          mesh::Groups* groups = nullptr);
 
+/// Memory that a rank comes to share with the others when all are processes of one machine, who exchange through it.
+int64_t shared_bytes(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, const models::Layout& layout);
+
 /// Layers of each of `pieces` pieces, so that the costliest one costs least; embedding and head count with the ends. Every piece
 /// has a layer. Throws ConfigError when there are fewer layers than pieces.
 std::vector<tensor::Range> cut_depth(const models::ModelConfig& model, int pieces);

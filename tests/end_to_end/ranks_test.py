@@ -125,6 +125,27 @@ def traffic_of_every_axis_is_what_the_formula_says(w):
     assert sent == tokens + bucket(run, lambda name: "experts" not in name) + 4 * one + layers * 5 * one, (sent, tokens)
 
 
+def memory_of_every_axis_is_what_was_planned(w):
+    """The largest rank's resident peak within 5 % of what --dry-run says, for a model whose tensors outweigh the program."""
+    common = {"model.layers": 6, "model.hidden": 256, "model.head_dim": 64, "model.experts": 8, "model.expert_ffn": 192, "model.router_hidden": 64,
+              "data.seq_len": 256, "train.batch_size": 8, "train.steps": 3, "checkpoint.every": 100, "optimizer.name": "muon"}
+    config = w.config("memory", **common)
+    axes = [["parallel.zero=1"], ["parallel.zero=2"], ["parallel.zero=3"], ["parallel.tensor=2"], ["parallel.pipeline=2", "train.microbatch_size=1"],
+            ["parallel.expert=4", "model.force_balance=true"], ["parallel.sequence=4"], ["parallel.sequence=4", "parallel.sequence_method=allgather"],
+            ["parallel.sequence=2", "parallel.sequence_method=ulysses"]]
+    off = []
+    for i, changes in enumerate(axes):
+        run = w.path / f"memory-{i}"
+        settings = [word for change in changes for word in ("--set", change)]
+        launch(4, "train", config, "--run-dir", run, *settings)
+        steps = metrics(run)
+        measured, planned = max(m["memory_peak_bytes"] for m in steps), steps[0]["predicted_memory_bytes"]
+        print(f"{' '.join(changes)}: {measured / 2**20:.0f} MiB, planned {planned / 2**20:.0f} ({planned / measured - 1:+.1%})")
+        if abs(planned / measured - 1) > 0.05:
+            off.append(changes)
+    assert not off, off
+
+
 def a_run_goes_on_with_other_ranks_and_another_stage(w):
     """The checkpoint does not know about ranks: stopped at half of the way, resumed on another layout, the curve is that of one."""
     config = w.config("layouts", **{"train.steps": 12, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 6})
@@ -250,7 +271,7 @@ def two_launchers_are_two_machines(w):
     assert "rank 1" in errors[0] and "status 3" in errors[0], errors[0]
 
 
-TESTS = [data_parallel_ranks_follow_the_curve_of_one, traffic_is_what_the_formula_says, traffic_of_every_axis_is_what_the_formula_says, a_run_goes_on_with_other_ranks_and_another_stage, a_killed_rank_is_named_and_the_job_goes_on_bit_equal,
+TESTS = [data_parallel_ranks_follow_the_curve_of_one, traffic_is_what_the_formula_says, traffic_of_every_axis_is_what_the_formula_says, memory_of_every_axis_is_what_was_planned, a_run_goes_on_with_other_ranks_and_another_stage, a_killed_rank_is_named_and_the_job_goes_on_bit_equal,
          without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out, a_signal_to_the_launcher_saves_and_exits_0,
          wrong_calls_end_before_anyone_waits, two_launchers_are_two_machines]
 
