@@ -56,7 +56,9 @@ function(ingot_precompile target)
     # Each test runs once after it was compiled: less optimisation and no line numbers make the two together faster.
     string(APPEND pch _test)
     list(APPEND headers <gtest/gtest.h> <gmock/gmock.h>)
-    set(options "$<$<CONFIG:RelWithDebInfo>:-O1;-g0>")
+    if(NOT INGOT_SANITIZE)  # whose reports name lines
+      set(options "$<$<CONFIG:RelWithDebInfo>:-O1;-g0>")
+    endif()
   endif()
   string(APPEND pch _pch)
   if(NOT TARGET ${pch})

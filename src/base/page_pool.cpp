@@ -1,6 +1,7 @@
 #include "base/page_pool.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -9,7 +10,7 @@
 namespace ingot::base {
 namespace {
 
-constexpr size_t kPage = 4096;
+const auto kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 constexpr size_t kSmallestReserve = 1 << 20;
 // Blocks of a power of two would all begin at the same place of a page, and then compete for the same lines of the first cache.
 constexpr size_t kSpacing = 5 * PagePool::kAlignment;
@@ -83,7 +84,7 @@ PagePool::Use PagePool::use() const {
 }
 
 // Joins the range with free neighbours.
-PagePool::Ranges::iterator PagePool::make_free(Ranges::iterator range) {
+void PagePool::make_free(Ranges::iterator range) {
   size_t offset = range->first, end = offset + range->second.bytes;
   auto next = ranges_.erase(range);
   if (next != ranges_.end() && next->second.is_free) {
@@ -100,7 +101,6 @@ PagePool::Ranges::iterator PagePool::make_free(Ranges::iterator range) {
     }
   }
   add_free(offset, end - offset);
-  return next;
 }
 
 void PagePool::add_free(size_t offset, size_t bytes) {
@@ -122,8 +122,8 @@ void PagePool::make_room(size_t pages_needed) {
     return_pages(range->second, range->first, resident_pages_ + pages_needed - most);
 }
 
-// From the end of the range on, as far as its pages are wholly within it. Returns how many.
-size_t PagePool::return_pages(size_t offset, size_t bytes, size_t most_pages) {
+// From the end of the range on, as far as its pages are wholly within it.
+void PagePool::return_pages(size_t offset, size_t bytes, size_t most_pages) {
   const size_t begin = (offset + kPage - 1) / kPage;
   size_t page = std::min((offset + bytes) / kPage, is_resident_.size()), returned = 0;
   while (page > begin && returned < most_pages) {
@@ -139,7 +139,6 @@ size_t PagePool::return_pages(size_t offset, size_t bytes, size_t most_pages) {
   }
   resident_pages_ -= returned;
   returned_bytes_ += returned * kPage;
-  return returned;
 }
 
 size_t PagePool::most_resident_pages() const { return (peak_in_use_bytes_ + peak_in_use_bytes_ / 64) / kPage + 1; }

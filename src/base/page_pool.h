@@ -50,11 +50,11 @@ class PagePool {
   };
   using Ranges = std::map<size_t, Range>;  // by offset; they cover the whole reserve
 
-  Ranges::iterator make_free(Ranges::iterator range);
+  void make_free(Ranges::iterator range);
   void add_free(size_t offset, size_t bytes);
   size_t pages_missing(size_t offset, size_t bytes) const;
   void make_room(size_t pages_needed);
-  size_t return_pages(size_t offset, size_t bytes, size_t most_pages);
+  void return_pages(size_t offset, size_t bytes, size_t most_pages);
   size_t most_resident_pages() const;
 
   mutable std::mutex mutex_;

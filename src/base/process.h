@@ -19,8 +19,9 @@ int usable_cores();
 int64_t total_memory_bytes();
 std::string host_name();
 
-/// Keeps freed blocks in the process instead of returning them to the kernel: training frees and takes the same big blocks
-/// in every step, and page faults cost 5 % of it. Call once, before the first allocation of that kind.
+/// The C library keeps freed blocks in the process instead of returning them to the kernel: training frees and takes the same
+/// blocks in every step, and page faults cost 5 % of it. Call once, before the first of them. Big tensors are taken elsewhere
+/// (kernels/cpu_memory.h).
 void keep_freed_memory();
 /// Returns what is free to the kernel now, so that resident memory is what is in use.
 void release_freed_memory();

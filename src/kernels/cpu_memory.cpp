@@ -40,11 +40,15 @@ class Allocator final : public c10::Allocator {
 
 }  // namespace
 
-void use_page_pool() {
+bool page_pool_is_wanted() {
   const auto& asked = base::environment().cpu_allocator;
   if (!asked.empty() && asked != "pool" && asked != "system")
     throw base::ConfigError("INGOT_CPU_ALLOCATOR is '{}': it takes pool or system", asked);
-  if (INGOT_SANITIZED || pool || asked == "system") return;
+  return !INGOT_SANITIZED && asked != "system";
+}
+
+void use_page_pool() {
+  if (pool || !page_pool_is_wanted()) return;
   pool = new base::PagePool(static_cast<size_t>(2 * base::total_memory_bytes()));
   static Allocator allocator;
   c10::SetCPUAllocator(&allocator, 1);

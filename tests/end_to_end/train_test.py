@@ -122,6 +122,8 @@ def wrong_calls_say_what_is_wrong(w):
     expect_error("train", config, "--set", "train.precision=fp8", status=2, words=["bf16"])
     expect_error("train", config, "--set", "train.batch_size=5", "--set", "train.microbatch_size=2", status=2, words=["multiple of train.microbatch_size"])
     expect_error("train", config, "--set", "model.vocab_size=100", "--run-dir", w.path / "v", status=2, words=["vocab_size"])
+    _, err = ingot("train", config, "--dry-run", status=2, env={**os.environ, "INGOT_CPU_ALLOCATOR": "jemalloc"})
+    assert "INGOT_CPU_ALLOCATOR" in err and "pool or system" in err, err
     bad = w.path / "bad.toml"
     bad.write_text("[train\nsteps = 3")
     expect_error("train", bad, status=2, words=["bad.toml:1"])
