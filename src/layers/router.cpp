@@ -7,7 +7,8 @@
 
 namespace ingot::layers {
 
-Routing route(const at::Tensor& x, const at::Tensor& previous_state, const RouterParameters& p, double norm_eps, bool force_balance) {
+Routing route(const at::Tensor& x, const at::Tensor& previous_state, const RouterParameters& p, double norm_eps,
+              const ChooseClasses& choose) {
   Routing routing;
   const auto wide = p.down_weight->value.scalar_type();
   routing.state = linear(x.to(wide), {p.down_weight}, {p.down_bias});
@@ -20,7 +21,7 @@ Routing route(const at::Tensor& x, const at::Tensor& previous_state, const Route
   {
     const at::NoGradGuard no_grad;
     routing.choice = (probabilities + p.balancing_bias->value).argmax(-1);
-    if (force_balance) routing.choice = at::arange(x.size(0), routing.choice.options()).remainder_(p.experts);
+    if (choose) routing.choice = choose(routing.choice);
   }
   routing.weight = probabilities.gather(1, routing.choice.unsqueeze(1)).squeeze(1);
   return routing;

@@ -4,6 +4,8 @@
 // `weight` and `state`. The choice has no gradient, nor has the balancing bias, which the optimizer moves by itself.
 #pragma once
 
+#include <functional>
+
 #include "layers/parameter.h"
 
 namespace ingot::layers {
@@ -25,9 +27,11 @@ struct Routing {
   at::Tensor choice;  // int64 [tokens]
 };
 
-/// x [tokens, hidden], previous_state [tokens, router_hidden] or undefined. With `force_balance`, for benchmarks, the router works
-/// as ever but tokens go to the experts in turn.
+/// Takes the classes that the router chose, int64 [tokens], and returns those that count; the router works as ever.
+using ChooseClasses = std::function<at::Tensor(const at::Tensor& choice)>;
+
+/// x [tokens, hidden], previous_state [tokens, router_hidden] or undefined.
 Routing route(const at::Tensor& x, const at::Tensor& previous_state, const RouterParameters& parameters, double norm_eps,
-              bool force_balance = false);
+              const ChooseClasses& choose = {});
 
 }  // namespace ingot::layers

@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -112,6 +113,10 @@ class Model {
   at::Device device() const { return device_; }
   /// The balancing bias of a layer's router; null where there is none.
   virtual layers::Parameter* balancing_bias(int64_t /*layer*/) { return nullptr; }
+  /// Who chooses each token's expert in place of the router, given a layer and the router's choices, int64 [this rank's tokens]; asked
+  /// again while activations are recomputed (layers::is_recomputing). For comparing runs that rounding would route apart.
+  using RoutingReplay = std::function<at::Tensor(int64_t layer, const at::Tensor& choice)>;
+  void set_routing_replay(RoutingReplay replay) { routing_replay_ = std::move(replay); }
   /// Later phases of a run may move the RoPE base.
   virtual void set_rope_base(double base) = 0;
 
@@ -177,6 +182,7 @@ class Model {
   }
   at::Tensor leave(const at::Tensor& partial) const { return layout_.tensor.leave(partial); }
 
+  RoutingReplay routing_replay_;
   ModelConfig config_;
   Layout layout_;
   layers::ParameterList parameters_;

@@ -135,7 +135,7 @@ class Zaya1 : public Model {
       const auto [joined, mixture_in] =
           kernels::join_residual_and_norm(in[0], in[1], b.after_attention.values(), b.mixture_norm->value, config_.norm_eps, dtype());
       const auto x = mixture_in.flatten(0, 1);
-      const auto routing = layers::route(x, in[2], b.router, config_.norm_eps, config_.force_balance);
+      const auto routing = layers::route(x, in[2], b.router, config_.norm_eps, choose_for(layer));
       if (observer && !layers::is_recomputing()) observer->on_routing(layer, routing);
       const auto skip = config_.skip_output == "identity" ? layers::SkipOutput::identity : layers::SkipOutput::zero;
       const auto out = layers::experts(x, routing.choice, routing.weight, *b.gate_up, *b.down, config_.top_k, skip,
@@ -151,6 +151,13 @@ class Zaya1 : public Model {
   at::Tensor finish(const Stream& stream) override { return kernels::rms_norm(stream.residual, norm_->value, config_.norm_eps, dtype()); }
 
  private:
+  layers::ChooseClasses choose_for(int64_t layer) const {
+    if (config_.force_balance)
+      return [this](const at::Tensor& choice) { return at::arange(choice.size(0), choice.options()).remainder_(config_.experts); };
+    if (!routing_replay_) return {};
+    return [this, layer](const at::Tensor& choice) { return routing_replay_(layer, choice); };
+  }
+
   static void check(const ModelConfig& c) {
     if (c.top_k != 1) throw base::ConfigError("model.top_k = {}: the zaya1 family routes each token to one expert", c.top_k);
     if (c.attention_bias || c.mlp_bias)
