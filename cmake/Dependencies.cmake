@@ -25,6 +25,7 @@ endfunction()
 ingot_archive(pcre2 pcre2.h libpcre2-8.a)
 ingot_archive(zstd zstd.h libzstd.a)
 ingot_archive(xxhash xxhash.h libxxhash.a)
+ingot_archive(uring liburing.h liburing.a)
 ingot_archive(sentencepiece sentencepiece_processor.h libsentencepiece.so)
 ingot_archive(sentencepiece_train sentencepiece_trainer.h libsentencepiece_train.so)
 

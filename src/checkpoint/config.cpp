@@ -7,6 +7,9 @@ SaveOptions CheckpointConfig::save_options() const {
   options.retention = {keep, keep_every};
   options.piece_limit_bytes = piece_mib << 20;
   options.grace_s = grace_s;
+  options.file_limit_bytes = file_mib << 20;
+  options.staging_bytes = staging_mib > 0 ? staging_mib << 20 : INT64_MAX / 2;
+  options.refuse_nonfinite = true;
   return options;
 }
 
@@ -19,6 +22,11 @@ void declare_settings(base::SettingsTable& table, CheckpointConfig& config) {
   table.add("checkpoint.verify", config.verify, "compare checksums of everything that is loaded");
   table.add("checkpoint.piece_mib", config.piece_mib, {1, 4096},
             "longest piece of a tensor in MiB: the unit of checksums and of partial loads");
+  table.add("checkpoint.file_mib", config.file_mib, {1, 1 << 20}, "longest data file in MiB; a rank that has more writes several");
+  table.add(
+      "checkpoint.staging_mib", config.staging_mib, {0, 1 << 30},
+      "memory of a rank, in MiB, for the copy that is written while training goes on; with less than it writes (0) training waits for "
+      "the storage");
   table.add("checkpoint.grace_s", config.grace_s, {0, 1e9}, "seconds before the unfinished save of a dead process is removed");
 }
 

@@ -13,6 +13,8 @@ struct CheckpointConfig {
   bool verify = true;      // checksums when loading
   int64_t piece_mib = 8;
   double grace_s = 60;
+  int64_t staging_mib = 0;  // memory for the copy that is written while training goes on; 0 = what the rank writes
+  int64_t file_mib = 4096;  // longer data files are cut
 
   SaveOptions save_options() const;
 };

@@ -4,10 +4,10 @@
 #include <bit>
 #include <cstring>
 #include <map>
-#include <optional>
 #include <random>
 
 #include "base/error.h"
+#include "checkpoint/coding.h"
 
 namespace ingot::checkpoint {
 namespace {
@@ -18,29 +18,10 @@ static_assert(std::endian::native == std::endian::little, "files are read and wr
 
 constexpr char kMagic[9] = "INGOTMET", kDataMagic[9] = "INGOTDAT";
 constexpr size_t kHeaderBytes = 64, kDigestAt = 48;
-constexpr size_t kDimLimit = 32;
 
 // Sections, in this order. A reader skips unknown kinds unless they carry kMustUnderstand.
 enum Section : uint32_t { kFiles = 1, kTensors = 2, kPieces = 3, kExtras = 4 };
 constexpr uint32_t kMustUnderstand = 1;
-
-// The codes are part of the format: never change one, only add.
-constexpr std::pair<uint8_t, tensor::DType> kDTypeCodes[] = {
-    {1, tensor::DType::fp64},       {2, tensor::DType::fp32},       {3, tensor::DType::bf16},   {4, tensor::DType::fp16},
-    {5, tensor::DType::fp8_e4m3},   {6, tensor::DType::fp8_e5m2},   {7, tensor::DType::int64},  {8, tensor::DType::int32},
-    {9, tensor::DType::int16},      {10, tensor::DType::int8},      {11, tensor::DType::uint8}, {12, tensor::DType::boolean},
-    {13, tensor::DType::complex64}, {14, tensor::DType::complex128}};
-
-uint8_t dtype_code(tensor::DType dtype) {
-  return std::find_if(std::begin(kDTypeCodes), std::end(kDTypeCodes), [&](const auto& known) { return known.second == dtype; })->first;
-}
-
-std::optional<tensor::DType> dtype_from_code(uint8_t code) {
-  for (const auto& [known, dtype] : kDTypeCodes) {
-    if (known == code) return dtype;
-  }
-  return std::nullopt;
-}
 
 Digest metadata_digest(std::string_view bytes) {
   Hasher hasher;
@@ -49,93 +30,16 @@ Digest metadata_digest(std::string_view bytes) {
   return hasher.digest();
 }
 
-class Encoder {
- public:
-  template <class Integer>
-  void fixed(Integer value) {
-    bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
-  }
-  // LEB128: seven bits a byte, lowest first, the top bit set on all but the last.
-  void number(int64_t value) {
-    auto rest = static_cast<uint64_t>(value);
-    for (; rest >= 128; rest >>= 7) bytes += static_cast<char>(rest | 128);
-    bytes += static_cast<char>(rest);
-  }
-  void text(const std::string& value) {
-    number(static_cast<int64_t>(value.size()));
-    bytes += value;
-  }
-  void digest(const Digest& value) {
-    fixed(value.low);
-    fixed(value.high);
-  }
-  void section(Section kind, const std::string& content) {
-    fixed(static_cast<uint32_t>(kind));
-    fixed(kMustUnderstand);
-    fixed(static_cast<uint64_t>(content.size()));
-    bytes += content;
-  }
-  std::string bytes;
-};
-
-class Decoder {
- public:
-  Decoder(std::string_view bytes, const std::string& origin, const char* what) : bytes_(bytes), origin_(origin), what_(what) {}
-  size_t left() const { return bytes_.size(); }
-  std::string_view take(size_t count) {
-    if (count > bytes_.size()) fail("ends too early");
-    const std::string_view taken = bytes_.substr(0, count);
-    bytes_.remove_prefix(count);
-    return taken;
-  }
-  template <class Integer>
-  Integer fixed() {
-    Integer value;
-    std::memcpy(&value, take(sizeof(value)).data(), sizeof(value));
-    return value;
-  }
-  int64_t number() {
-    uint64_t value = 0;
-    for (int shift = 0;; shift += 7) {
-      if (bytes_.empty()) fail("ends too early");
-      const auto byte = static_cast<uint8_t>(bytes_.front());
-      bytes_.remove_prefix(1);
-      if (shift == 63) fail("holds a number of more than 63 bits");
-      value |= static_cast<uint64_t>(byte & 127) << shift;
-      if (byte < 128) {
-        if (byte == 0 && shift > 0) fail("holds a number with needless bytes");
-        return static_cast<int64_t>(value);
-      }
-    }
-  }
-  // A count of things of at least `least_bytes` each, so that what is reserved for them is bounded by the file.
-  size_t count(size_t least_bytes) {
-    const int64_t value = number();
-    if (static_cast<uint64_t>(value) > bytes_.size() / least_bytes) fail("promises more than it holds");
-    return static_cast<size_t>(value);
-  }
-  std::string text() { return std::string(take(count(1))); }
-  Digest digest() {
-    const auto low = fixed<uint64_t>();
-    return {low, fixed<uint64_t>()};
-  }
-  void finish() const {
-    if (!bytes_.empty()) fail("has bytes to spare");
-  }
-  [[noreturn]] void fail(const char* why) const { throw CheckpointError("{}: the {} {}; the file is damaged", origin_, what_, why); }
-
- private:
-  std::string_view bytes_;
-  const std::string& origin_;
-  const char* what_;
-};
+void append_section(Encoder& out, Section kind, const std::string& content) {
+  out.fixed(static_cast<uint32_t>(kind));
+  out.fixed(kMustUnderstand);
+  out.fixed(static_cast<uint64_t>(content.size()));
+  out.bytes += content;
+}
 
 void encode_pieces(Encoder& out, const TensorRecord& record) {
   for (const PieceRecord& piece : record.pieces) {
-    for (size_t d = 0; d < piece.box.offset.size(); ++d) {
-      out.number(piece.box.offset[d]);
-      out.number(piece.box.extent[d]);
-    }
+    put(out, piece.box);
     out.number(piece.file);
     out.number(piece.offset);
     out.digest(piece.digest);
@@ -151,12 +55,7 @@ uint32_t file_index(Decoder& in, size_t files) {
 void decode_pieces(Decoder in, TensorRecord& record, size_t files) {
   const size_t dims = record.tensor.shape.size();
   for (PieceRecord& piece : record.pieces) {
-    piece.box.offset.resize(dims);
-    piece.box.extent.resize(dims);
-    for (size_t d = 0; d < dims; ++d) {
-      piece.box.offset[d] = in.number();
-      piece.box.extent[d] = in.number();
-    }
+    take(in, dims, piece.box);
     piece.file = file_index(in, files);
     piece.offset = in.number();
     piece.digest = in.digest();
@@ -228,10 +127,7 @@ std::string encode(const Metadata& metadata) {
   for (const TensorRecord& record : metadata.tensors) {
     const size_t pieces_begin = pieces.bytes.size();
     encode_pieces(pieces, record);
-    tensors.text(record.tensor.name);
-    tensors.fixed(dtype_code(record.tensor.dtype));
-    tensors.number(static_cast<int64_t>(record.tensor.shape.size()));
-    for (const int64_t extent : record.tensor.shape) tensors.number(extent);
+    put(tensors, record.tensor);
     tensors.number(static_cast<int64_t>(record.pieces.size()));
     tensors.number(static_cast<int64_t>(pieces.bytes.size() - pieces_begin));
   }
@@ -253,10 +149,10 @@ std::string encode(const Metadata& metadata) {
   out.fixed(static_cast<uint64_t>(metadata.step));
   out.fixed(uint64_t{0});  // size, below
   out.digest({});          // likewise
-  out.section(kFiles, files.bytes);
-  out.section(kTensors, tensors.bytes);
-  out.section(kPieces, pieces.bytes);
-  out.section(kExtras, extras.bytes);
+  append_section(out, kFiles, files.bytes);
+  append_section(out, kTensors, tensors.bytes);
+  append_section(out, kPieces, pieces.bytes);
+  append_section(out, kExtras, extras.bytes);
   const uint64_t size = out.bytes.size();
   std::memcpy(out.bytes.data() + 40, &size, sizeof(size));
   const Digest digest = metadata_digest(out.bytes);
@@ -288,13 +184,8 @@ Metadata decode_part(std::string_view bytes, const std::string& origin) {
   Decoder tensors(sections.at(kTensors), origin, "list of tensors"), pieces(sections.at(kPieces), origin, "list of pieces");
   metadata.tensors.resize(tensors.count(5));
   for (TensorRecord& record : metadata.tensors) {
-    record.tensor.name = tensors.text();
-    const auto dtype = dtype_from_code(tensors.fixed<uint8_t>());
-    if (!dtype) throw CheckpointError("{}: tensor '{}' has a dtype that this version of ingot does not know", origin, record.tensor.name);
-    record.tensor.dtype = *dtype;
-    const size_t dims = tensors.count(1);
-    if (dims > kDimLimit) throw CheckpointError("{}: tensor '{}' has {} dims, more than {}", origin, record.tensor.name, dims, kDimLimit);
-    for (size_t d = 0; d < dims; ++d) record.tensor.shape.push_back(tensors.number());
+    take(tensors, record.tensor);
+    const size_t dims = record.tensor.shape.size();
     const int64_t piece_count = tensors.number(), piece_bytes = tensors.number();
     const size_t least_bytes = 2 * dims + 18;
     if (static_cast<uint64_t>(piece_bytes) > pieces.left() ||

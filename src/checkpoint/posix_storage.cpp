@@ -14,87 +14,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "checkpoint/posix_calls.h"
 #include "checkpoint/storage.h"
 
 namespace ingot::checkpoint {
 namespace {
 
 using base::CheckpointError;
-
-constexpr const char* kVerbs[] = {"create the folder", "open", "look at", "write", "fsync", "close", "rename",
-                                  "exchange",          "lock", "list",    "read",  "remove"};
-
-const char* advice(int error) {
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT: return "; free space there, or keep fewer checkpoints (checkpoint.keep)";
-    case EROFS: return "; the file system is read-only, choose another folder";
-    case EACCES:
-    case EPERM: return "; give this user permission, or choose another folder";
-    case EIO: return "; the storage reports a fault, look at the system log";
-    case ELOOP: return "; symbolic links are not followed inside a checkpoint";
-    default: return "";
-  }
-}
-
-CheckpointError failure(Call call, const fs::path& path, int error) {
-  return CheckpointError("cannot {} {}: {}{}", kVerbs[static_cast<int>(call)], path.string(), std::strerror(error), advice(error));
-}
-
-// One system call: asks the hook first, tries again after EINTR. Returns the call's result, -1 with errno on failure.
-template <class Function>
-auto attempt(CallHook* hook, Call call, const fs::path& path, size_t size_bytes, Function&& function) {
-  decltype(function(size_bytes)) result = -1;
-  do {
-    size_t allowed_bytes = size_bytes;
-    const int refused = hook ? hook->before(call, path, allowed_bytes) : 0;
-    if (refused != 0) {
-      errno = refused;
-      result = -1;
-    } else {
-      result = function(allowed_bytes);
-    }
-  } while (result < 0 && errno == EINTR);
-  return result;
-}
-
-template <class Function>
-auto must(CallHook* hook, Call call, const fs::path& path, Function&& function) {
-  const auto result = attempt(hook, call, path, 0, [&](size_t) { return function(); });
-  if (result < 0) throw failure(call, path, errno);
-  return result;
-}
-
-class Descriptor {
- public:
-  Descriptor(CallHook* hook, fs::path path, int flags) : hook_(hook), path_(std::move(path)) {
-    number_ = must(hook_, Call::open, path_, [&] { return ::open(path_.c_str(), flags | O_CLOEXEC, 0644); });
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  int number() const { return number_; }
-  const fs::path& path() const { return path_; }
-  CallHook* hook() const { return hook_; }
-  void sync() {
-    must(hook_, Call::sync, path_, [&] { return ::fsync(number_); });
-  }
-  // Linux frees the descriptor even when close fails, EINTR included, so it is never tried again.
-  void close() {
-    size_t unused = 0;
-    const int refused = hook_ ? hook_->before(Call::close, path_, unused) : 0;
-    const int result = ::close(std::exchange(number_, -1));
-    const int error = refused != 0 ? refused : result != 0 ? errno : 0;
-    if (error != 0 && error != EINTR) throw failure(Call::close, path_, error);
-  }
-
- private:
-  CallHook* hook_;
-  fs::path path_;
-  int number_ = -1;
-};
 
 // Collects what is written in one aligned buffer. Files longer than the buffer bypass the page cache (O_DIRECT) where the
 // file system can: seen 696 MB/s against 119 on a virtual disk whose page cache was throttled.
@@ -148,7 +74,7 @@ class PosixSink : public Sink {
       if (put < 0 && errno == EINVAL && direct_) {
         set_direct(false);  // after a short write the rest is no longer aligned
       } else if (put < 0) {
-        throw failure(Call::write, file_.path(), errno);
+        throw call_failure(Call::write, file_.path(), errno);
       } else {
         done += static_cast<size_t>(put);
       }
@@ -178,7 +104,7 @@ class PosixSource : public Source {
     while (size_bytes > 0) {
       const ssize_t got = attempt(file_.hook(), Call::read, file_.path(), static_cast<size_t>(size_bytes),
                                   [&](size_t allowed) { return ::pread(file_.number(), next, allowed, offset); });
-      if (got < 0) throw failure(Call::read, file_.path(), errno);
+      if (got < 0) throw call_failure(Call::read, file_.path(), errno);
       if (got == 0)
         throw CheckpointError("{} ends at byte {}, {} bytes too early; it was truncated", file_.path().string(), offset, size_bytes);
       next += got;
@@ -219,7 +145,7 @@ std::vector<FolderEntry> PosixStorage::list(const fs::path& folder) const {
   DIR* stream = nullptr;
   if (attempt(hook_, Call::list, folder, 0, [&](size_t) { return (stream = ::opendir(folder.c_str())) ? 0 : -1; }) < 0) {
     if (errno == ENOENT) return entries;
-    throw failure(Call::list, folder, errno);
+    throw call_failure(Call::list, folder, errno);
   }
   const std::unique_ptr<DIR, int (*)(DIR*)> guard(stream, ::closedir);
   timespec now{};
@@ -233,7 +159,7 @@ std::vector<FolderEntry> PosixStorage::list(const fs::path& folder) const {
         static_cast<double>(now.tv_sec - status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec - status.st_mtim.tv_nsec);
     entries.push_back({name, S_ISDIR(status.st_mode), age_s});
   }
-  if (errno != 0) throw failure(Call::list, folder, errno);
+  if (errno != 0) throw call_failure(Call::list, folder, errno);
   std::sort(entries.begin(), entries.end(), [](const FolderEntry& a, const FolderEntry& b) { return a.name < b.name; });
   return entries;
 }
@@ -243,7 +169,8 @@ void PosixStorage::make_folder(const fs::path& folder) const {
     const int error = errno;
     std::error_code ignored;
     if (error == EEXIST && fs::is_directory(folder, ignored)) return;
-    if (error != ENOENT || !folder.has_parent_path() || folder.parent_path() == folder) throw failure(Call::make_folder, folder, error);
+    if (error != ENOENT || !folder.has_parent_path() || folder.parent_path() == folder)
+      throw call_failure(Call::make_folder, folder, error);
     make_folder(folder.parent_path());
     must(hook_, Call::make_folder, folder, [&] { return ::mkdir(folder.c_str(), 0755); });
   }
@@ -292,7 +219,7 @@ void PosixStorage::sync_folder(const fs::path& folder) const {
   // Some network file systems keep no state of folders on the client and refuse the call as meaningless.
   if (attempt(hook_, Call::sync, folder, 0, [&](size_t) { return ::fsync(descriptor.number()); }) < 0 && errno != EINVAL &&
       errno != ENOTSUP)
-    throw failure(Call::sync, folder, errno);
+    throw call_failure(Call::sync, folder, errno);
 }
 
 void PosixStorage::rename(const fs::path& from, const fs::path& to) const {
@@ -305,7 +232,7 @@ void PosixStorage::exchange(const fs::path& a, const fs::path& b) const {
   const int result =
       attempt(hook_, Call::exchange, a, 0, [&](size_t) { return ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE); });
   if (result == 0) return;
-  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) throw failure(Call::exchange, a, errno);
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) throw call_failure(Call::exchange, a, errno);
   const bool b_is_hidden = b.filename().string().starts_with('.');
   const fs::path& visible = b_is_hidden ? a : b;
   const fs::path& hidden = b_is_hidden ? b : a;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,20 @@ class Sink {
   /// Makes the content durable and closes. A sink that is destroyed without this leaves a file of unknown content.
   virtual void finish() = 0;
 };
+
+/// A file that is written block by block, several at once.
+class BlockSink {
+ public:
+  virtual ~BlockSink() = default;
+  /// Begins to write. `data` is aligned to kBlockAlignment and stays as it is until finished() has returned the ticket; `size_bytes` and
+  /// `offset` are multiples of it. Waits while too many writes are under way.
+  virtual void write(int64_t offset, const std::byte* data, int64_t size_bytes, uint64_t ticket) = 0;
+  /// The ticket of a write that is done; with `wait`, waits for one. Nothing when there is none.
+  virtual std::optional<uint64_t> finished(bool wait) = 0;
+  /// Once all writes are finished: gives the file its size, which may cut the last block, makes it durable and closes.
+  virtual void close(int64_t size_bytes) = 0;
+};
+inline constexpr int64_t kBlockAlignment = 4096;
 
 class Source {
  public:
@@ -50,6 +65,8 @@ class Storage {
   virtual ~Storage() = default;
   /// The name must not exist.
   virtual std::unique_ptr<Sink> create(const fs::path& file) const = 0;
+  /// The same, for large files; `size_bytes` is what it will roughly have.
+  virtual std::unique_ptr<BlockSink> create_blocks(const fs::path& file, int64_t size_bytes) const = 0;
   /// A regular file; symbolic links are refused.
   virtual std::unique_ptr<Source> open(const fs::path& file) const = 0;
   /// Sorted by name; an absent folder has no entries.
@@ -67,7 +84,14 @@ class Storage {
 };
 
 /// The kinds of system calls that PosixStorage makes.
-enum class Call { make_folder, open, status, write, sync, close, rename, exchange, lock, list, read, remove };
+enum class Call { make_folder, open, status, write, sync, close, rename, exchange, lock, list, read, remove, resize };
+
+/// How PosixStorage writes blocks: by io_uring where the system has it, else by threads; past the page cache (O_DIRECT) where the file
+/// system can.
+struct BlockWriting {
+  bool uring = true, direct = true;
+  int depth = 8;  // writes under way at once
+};
 
 /// Lets tests act before each system call: count it, die, or make it fail.
 class CallHook {
@@ -80,8 +104,10 @@ class CallHook {
 class PosixStorage : public Storage {
  public:
   /// `buffer_bytes` (a multiple of 4096) is what a sink collects before it writes.
-  explicit PosixStorage(CallHook* hook = nullptr, int64_t buffer_bytes = int64_t{8} << 20) : hook_(hook), buffer_bytes_(buffer_bytes) {}
+  explicit PosixStorage(CallHook* hook = nullptr, int64_t buffer_bytes = int64_t{8} << 20, const BlockWriting& blocks = {})
+      : hook_(hook), buffer_bytes_(buffer_bytes), blocks_(blocks) {}
   std::unique_ptr<Sink> create(const fs::path& file) const override;
+  std::unique_ptr<BlockSink> create_blocks(const fs::path& file, int64_t size_bytes) const override;
   std::unique_ptr<Source> open(const fs::path& file) const override;
   std::vector<FolderEntry> list(const fs::path& folder) const override;
   void make_folder(const fs::path& folder) const override;
@@ -96,6 +122,7 @@ class PosixStorage : public Storage {
   void exchange(const fs::path& a, const fs::path& b) const;
   CallHook* hook_;
   int64_t buffer_bytes_;
+  BlockWriting blocks_;
 };
 
 /// The name under which a replaced folder waits for a moment where the file system cannot exchange two names.

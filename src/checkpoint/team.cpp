@@ -1,6 +1,9 @@
 #include "checkpoint/team.h"
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "checkpoint/coding.h"
 
 namespace ingot::checkpoint {
 namespace {
@@ -27,6 +30,20 @@ std::string outcome_of(const std::function<std::string()>& work) {
 }
 
 }  // namespace
+
+std::string Team::scatter(const std::vector<std::string>& texts) const {
+  Encoder all;
+  for (const auto& text : texts) all.text(text);
+  const auto bytes = broadcast(all.bytes);
+  Decoder in(bytes, "rank 0", "list of texts");
+  for (int r = 0; r < rank(); ++r) in.take(in.count(1));
+  return in.text();
+}
+
+bool Team::all(bool own) const {
+  const auto answers = gather(own ? "1" : "0");
+  return broadcast(std::all_of(answers.begin(), answers.end(), [](const auto& answer) { return answer == "1"; }) ? "1" : "0") == "1";
+}
 
 const Team& alone() {
   static const Alone team;

@@ -17,6 +17,10 @@ class Team {
   virtual std::vector<std::string> gather(const std::string& own) const = 0;
   /// The text of rank 0, everywhere. All ranks call it.
   virtual std::string broadcast(const std::string& text) const = 0;
+  /// On each rank its own of the texts that rank 0 gives, one a rank. All ranks call it.
+  virtual std::string scatter(const std::vector<std::string>& texts) const;
+  /// Whether it is true on all ranks. All ranks call it.
+  virtual bool all(bool own) const;
 };
 
 /// A team of one.

@@ -85,14 +85,15 @@ TEST_F(TeamSave, slices_of_all_ranks_become_one_checkpoint) {
   for (const int size : {2, 3, 5}) {
     const auto sample = Sample::usual(static_cast<uint64_t>(size));
     const auto errors = run_team(size, [&](const Team& team) {
-      const auto report = save(folder, size, slice_of(sample, team.rank(), size), {{"note", "of rank 0"}}, {.team = &team});
+      const auto report = save(folder, size, slice_of(sample, team.rank(), size), {{fmt::format("note of rank {}", team.rank()), "hello"}},
+                               {.team = &team});
       EXPECT_TRUE(team.rank() != 0 || report.data_bytes > 0);
     });
     for (const auto& error : errors) EXPECT_EQ(error, "");
     const auto path = folder / step_name(size);
     EXPECT_TRUE(sample.is_in(path));
-    EXPECT_EQ(Reader(path).extra("note"), "of rank 0");
-    EXPECT_EQ(Reader(path).metadata().files.size(), static_cast<size_t>(size));
+    for (int rank = 0; rank < size; ++rank) EXPECT_EQ(Reader(path).extra(fmt::format("note of rank {}", rank)), "hello");
+    EXPECT_EQ(Reader(path).metadata().files.size(), static_cast<size_t>(2 * size));
   }
 }
 
@@ -130,7 +131,7 @@ TEST_F(TeamSave, ranks_that_disagree_on_a_tensor_are_named) {
         if (item.tensor.name == "mask") item.tensor.dtype = tensor::DType::uint8;
     save(folder, 7, items, {}, {.team = &team});
   });
-  for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("'mask' of rank 1"));
+  for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("'mask' is boolean [5] on rank 0 and uint8 [5] on rank 1"));
 }
 
 }  // namespace

@@ -2,103 +2,20 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/coding.h"
 #include "checkpoint/data_writer.h"
+#include "checkpoint/nonfinite.h"
 
 namespace ingot::checkpoint {
-namespace {
 
 using base::CheckpointError;
 
-// A contiguous part of an item that becomes one piece of `tensor` (an index into Metadata::tensors).
-struct PlannedPiece {
-  size_t tensor;
-  tensor::Box box;
-  const std::byte* data;
-};
-
-// Tensors sorted by name, with where each item belongs.
-std::map<std::string_view, size_t> plan_tensors(const std::vector<SaveItem>& items, Metadata& metadata) {
-  std::map<std::string_view, const SaveItem*> first;
-  for (const SaveItem& item : items) {
-    const SaveItem* other = first.try_emplace(item.tensor.name, &item).first->second;
-    if (other->tensor != item.tensor)
-      throw CheckpointError("tensor '{}' is given twice, as {} {} and as {} {}", item.tensor.name, tensor::name_of(other->tensor.dtype),
-                            tensor::to_string(other->tensor.shape), tensor::name_of(item.tensor.dtype),
-                            tensor::to_string(item.tensor.shape));
-  }
-  std::map<std::string_view, size_t> place;
-  for (const auto& [name, item] : first) {
-    place.emplace(name, metadata.tensors.size());
-    metadata.tensors.push_back({item->tensor, {}});
-  }
-  return place;
-}
-
-std::vector<PlannedPiece> plan_pieces(const std::vector<SaveItem>& items, const SaveOptions& options, Metadata& metadata) {
-  const auto place = plan_tensors(items, metadata);
-  std::vector<PlannedPiece> pieces;
-  for (const SaveItem& item : items) {
-    const size_t tensor = place.at(item.tensor.name);
-    if (!tensor::is_inside(item.box, item.tensor.shape))
-      throw CheckpointError("tensor '{}' of shape {} is given a part outside of it", item.tensor.name,
-                            tensor::to_string(item.tensor.shape));
-    const int64_t element_bytes = tensor::size_bytes(item.tensor.dtype);
-    const std::byte* data = item.data;
-    for (Box& box : cut(item.box, std::max<int64_t>(1, options.piece_limit_bytes / element_bytes))) {
-      const int64_t bytes = tensor::element_count(box.extent) * element_bytes;
-      pieces.push_back({tensor, std::move(box), data});
-      data += bytes;
-    }
-  }
-  return pieces;
-}
-
-// Found out before anything is written where one rank has everything; else `validate` says it of what all have written.
-void check_tiles(const std::vector<PlannedPiece>& pieces, const Metadata& metadata) {
-  std::vector<std::vector<Box>> boxes(metadata.tensors.size());
-  for (const auto& piece : pieces) boxes[piece.tensor].push_back(piece.box);
-  for (size_t i = 0; i < boxes.size(); ++i) {
-    const auto& tensor = metadata.tensors[i].tensor;
-    const std::string fault = why_not_tiled(tensor.shape, boxes[i]);
-    if (!fault.empty()) throw CheckpointError("tensor '{}' cannot be saved: {}", tensor.name, fault);
-  }
-}
-
-// What all ranks have written, as one.
-Metadata merged(const std::vector<std::string>& parts, const CheckpointId& id, int64_t step) {
-  Metadata all{id, step, {}, {}, {}};
-  std::map<std::string, TensorRecord> tensors;
-  for (size_t rank = 0; rank < parts.size(); ++rank) {
-    Metadata part = decode_part(parts[rank], fmt::format("the report of rank {}", rank));
-    const auto file = static_cast<uint32_t>(all.files.size());
-    all.files.push_back(part.files.at(0));
-    for (auto& record : part.tensors) {
-      auto& whole = tensors.try_emplace(record.tensor.name, TensorRecord{record.tensor, {}}).first->second;
-      if (whole.tensor != record.tensor)
-        throw CheckpointError("tensor '{}' of rank {} has {} {}, another rank's {} {}", record.tensor.name, rank,
-                              tensor::name_of(record.tensor.dtype), tensor::to_string(record.tensor.shape),
-                              tensor::name_of(whole.tensor.dtype), tensor::to_string(whole.tensor.shape));
-      for (auto& piece : record.pieces) {
-        piece.file = file;
-        whole.pieces.push_back(std::move(piece));
-      }
-    }
-    for (auto& extra : part.extras) {
-      extra.file = file;
-      all.extras.push_back(std::move(extra));
-    }
-  }
-  for (auto& [name, record] : tensors) all.tensors.push_back(std::move(record));
-  return all;
-}
-
-CheckpointId id_from(const std::string& text) {
-  return {std::stoull(text.substr(16), nullptr, 16), std::stoull(text.substr(0, 16), nullptr, 16)};
-}
+namespace {
 
 class Stopwatch {
  public:
@@ -111,7 +28,71 @@ class Stopwatch {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-// The hidden folder of one save; removes it unless the save was committed.
+double seconds_since(std::chrono::steady_clock::time_point begun) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+}
+
+template <class Function>
+void log_failures(const char* what, Function&& function) {
+  try {
+    function();
+  } catch (const base::Error& failure) {
+    base::log_warning("{}: {}", what, failure.what());
+  }
+}
+
+CheckpointId id_from(const std::string& text) {
+  return {std::stoull(text.substr(16), nullptr, 16), std::stoull(text.substr(0, 16), nullptr, 16)};
+}
+
+// The items cut into pieces, sorted by tensor and with tensors in the order of their names; `sources` says where each part lies.
+Inventory take_inventory(const std::vector<SaveItem>& items, const SaveOptions& options, bool has_extras,
+                         std::vector<const std::byte*>* sources) {
+  Inventory inventory;
+  inventory.has_extras = has_extras;
+  std::map<std::string_view, const tensor::LogicalTensor*> tensors;
+  for (const SaveItem& item : items) {
+    const auto* other = tensors.try_emplace(item.tensor.name, &item.tensor).first->second;
+    if (*other != item.tensor)
+      throw CheckpointError("tensor '{}' is given twice, as {} {} and as {} {}", item.tensor.name, tensor::name_of(other->dtype),
+                            tensor::to_string(other->shape), tensor::name_of(item.tensor.dtype), tensor::to_string(item.tensor.shape));
+    if (!tensor::is_inside(item.box, item.tensor.shape))
+      throw CheckpointError("tensor '{}' of shape {} is given a part outside of it", item.tensor.name,
+                            tensor::to_string(item.tensor.shape));
+  }
+  std::map<std::string_view, uint32_t> numbers;
+  for (const auto& [name, tensor] : tensors) {
+    numbers.emplace(name, static_cast<uint32_t>(inventory.tensors.size()));
+    inventory.tensors.push_back(*tensor);
+  }
+  for (const SaveItem& item : items) {
+    const int64_t element_bytes = tensor::size_bytes(item.tensor.dtype);
+    const uint32_t number = numbers.at(item.tensor.name);
+    const std::byte* data = item.data;
+    for (Box& box : cut(item.box, std::max<int64_t>(1, options.piece_limit_bytes / element_bytes))) {
+      const int64_t bytes = tensor::element_count(box.extent) * element_bytes;
+      inventory.parts.push_back({number, std::move(box)});
+      if (sources) sources->push_back(data);
+      data += bytes;
+    }
+  }
+  return inventory;
+}
+
+void put(Encoder& out, const SavePhases& p) {
+  for (const double value : {p.plan_s, p.copy_s, p.stall_s, p.hash_s, p.write_s, p.sync_s, p.commit_s, p.total_s}) out.fixed(value);
+  out.number(p.bytes);
+}
+
+void take(Decoder& in, SavePhases& p) {
+  for (double* value : {&p.plan_s, &p.copy_s, &p.stall_s, &p.hash_s, &p.write_s, &p.sync_s, &p.commit_s, &p.total_s})
+    *value = in.fixed<double>();
+  p.bytes = in.number();
+}
+
+}  // namespace
+
+// The hidden folder of one save, on rank 0; removes it unless the save was committed.
 class HiddenFolder {
  public:
   HiddenFolder(const Storage& storage, fs::path path) : storage_(storage), path_(std::move(path)) {
@@ -150,86 +131,372 @@ class HiddenFolder {
   bool committed_ = false, replaced_ = false;
 };
 
-template <class Function>
-void log_failures(const char* what, Function&& function) {
-  try {
-    function();
-  } catch (const base::Error& failure) {
-    base::log_warning("{}: {}", what, failure.what());
-  }
-}
-
-}  // namespace
+struct Saver::Job {
+  int64_t step = 0;
+  Extras extras;
+  std::shared_ptr<void> keep;
+  std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
+  SaveReport report;   // the background's
+  double stall_s = 0;  // guarded by Saver::mutex_
+  std::unique_ptr<Snapshot> snapshot;
+};
 
 SaveItem whole_item(tensor::LogicalTensor tensor, const void* data) {
   tensor::Box box = tensor::whole(tensor.shape);
   return {std::move(tensor), std::move(box), static_cast<const std::byte*>(data)};
 }
 
-SaveReport save(const fs::path& folder, int64_t step, const std::vector<SaveItem>& items, const std::map<std::string, std::string>& extras,
-                const SaveOptions& options) {
-  const Storage& storage = options.storage ? *options.storage : local_storage();
-  const Team& team = options.team ? *options.team : alone();
-  const fs::path target = folder / step_name(step);
-  SaveReport report{target, {}};
+Saver::Saver(fs::path folder, SaveOptions options)
+    : folder_(std::move(folder)), options_(std::move(options)), staging_(options_.staging_bytes, options_.block_bytes, options_.allocate) {
+  copier_ = std::thread([this] { run_copies(); });
+  writer_ = std::thread([this] { run_saves(); });
+}
+
+Saver::~Saver() {
+  wait();
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  copier_.join();
+  writer_.join();
+}
+
+void Saver::plan(const std::vector<SaveItem>& items, bool has_extras, bool& planned) {
+  const Team& calling = options_.calling_team ? *options_.calling_team : team();
+  if (!options_.calling_team) wait();
+  const int own_rank = calling.rank(), ranks = calling.size();
+  Inventory inventory;
+  Digest fingerprint;
+  // What throws here on one rank must reach all of them.
+  std::string fault;
+  try {
+    inventory = take_inventory(items, options_, has_extras, nullptr);
+    Encoder key;
+    key.bytes = encode(inventory);
+    key.number(own_rank);
+    key.number(ranks);
+    key.number(options_.file_limit_bytes);
+    fingerprint = digest_of(key.bytes.data(), static_cast<int64_t>(key.bytes.size()));
+  } catch (const CheckpointError& failure) {
+    fault = failure.what();
+  }
+  const bool same = fault.empty() && has_plan_ && fingerprint == fingerprint_;
+  planned = !calling.all(same);
+  if (!planned) return;
+  wait();  // saves under way use the old one
+  has_plan_ = false;
+  std::vector<std::string> parts, shares;
+  std::exception_ptr failure;
+  try {
+    parts = on_each(calling, [&] {
+      if (!fault.empty()) throw CheckpointError("{}", fault);
+      return ranks == 1 ? std::string() : encode(inventory);
+    });
+  } catch (const CheckpointError&) {
+    failure = std::current_exception();
+  }
+  on_first(calling, [&]() -> std::string {
+    if (failure) std::rethrow_exception(failure);
+    std::vector<Inventory> inventories;
+    if (ranks == 1) inventories.push_back(inventory);
+    else
+      for (size_t rank = 0; rank < parts.size(); ++rank)
+        inventories.push_back(decode_inventory(parts[rank], fmt::format("what rank {} holds", rank)));
+    plan_ = plan_save(inventories, {options_.file_limit_bytes});
+    for (const auto& share : plan_->shares) shares.push_back(encode(share));
+    return "";
+  });
+  share_ = decode_share(calling.scatter(shares), "the plan of rank 0");
+  inventory_ = std::move(inventory);
+  fingerprint_ = fingerprint;
+  has_plan_ = true;
+}
+
+std::vector<FileImage> Saver::images_of(const std::vector<SaveItem>& items) const {
+  std::vector<const std::byte*> sources;
+  take_inventory(items, options_, false, &sources);
+  std::vector<FileImage> images;
+  for (size_t i = 0; i < share_.file_bytes.size(); ++i)
+    images.push_back({data_file_name(share_.first_file + static_cast<uint32_t>(i)), share_.file_bytes[i], {}});
+  for (const auto& placed : share_.parts) {
+    const auto& part = inventory_.parts[placed.part];
+    const int64_t bytes = tensor::element_count(part.box.extent) * tensor::size_bytes(inventory_.tensors[part.tensor].dtype);
+    images[placed.file - share_.first_file].pieces.push_back({placed.offset, bytes, sources[placed.part]});
+  }
+  return images;
+}
+
+void Saver::prepare(const std::vector<SaveItem>& items, bool has_extras) {
+  bool planned = false;
+  plan(items, has_extras, planned);
+  staging_.reserve(std::accumulate(share_.file_bytes.begin(), share_.file_bytes.end(), int64_t{0}));
+}
+
+void Saver::start(int64_t step, const std::vector<SaveItem>& items, Extras extras, std::shared_ptr<void> keep) {
+  if (step < 0) throw CheckpointError("a checkpoint of step {} cannot be saved: the step is negative", step);
+  auto job = std::make_shared<Job>();
+  job->step = step;
+  job->extras = std::move(extras);
+  job->keep = std::move(keep);
   Stopwatch watch;
-  Metadata part{{}, step, {}, {}, {}};  // what this rank writes
-  std::vector<PlannedPiece> pieces;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return jobs_.size() < static_cast<size_t>(std::max(1, options_.in_flight)); });
+  }
+  plan(items, !job->extras.empty(), job->report.planned);
+  job->report.phases.plan_s = watch.lap();
+  job->report.step = step;
+  job->report.path = folder_ / step_name(step);
+  job->snapshot = std::make_unique<Snapshot>(images_of(items), staging_, options_.copy);
+  job->stall_s = seconds_since(job->begun);
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(job);
+    to_copy_.push_back(std::move(job));
+  }
+  changed_.notify_all();
+}
+
+void Saver::wait_copied() {
+  std::deque<std::shared_ptr<Job>> jobs;
+  {
+    const std::lock_guard lock(mutex_);
+    jobs = jobs_;
+  }
+  for (const auto& job : jobs) {
+    Stopwatch watch;
+    job->snapshot->wait_copied();
+    const std::lock_guard lock(mutex_);
+    job->stall_s += watch.lap();
+    job->keep.reset();
+  }
+}
+
+std::vector<SaveOutcome> Saver::finished() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(finished_, {});
+}
+
+bool Saver::is_busy() const {
+  const std::lock_guard lock(mutex_);
+  return !jobs_.empty();
+}
+
+void Saver::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return jobs_.empty(); });
+}
+
+void Saver::run_copies() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return closing_ || !to_copy_.empty(); });
+    if (to_copy_.empty()) return;
+    const auto job = to_copy_.front();
+    to_copy_.pop_front();
+    lock.unlock();
+    job->snapshot->copy();
+    lock.lock();
+  }
+}
+
+void Saver::run_saves() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return closing_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    const auto job = jobs_.front();
+    lock.unlock();
+    std::string failure;
+    try {
+      save(*job);
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+    job->snapshot->cancel();
+    job->snapshot->wait_copied();
+    lock.lock();
+    job->report.phases.stall_s = job->stall_s;
+    finished_.push_back({job->report, failure});
+    // A job that the copier still holds keeps its snapshot, not the data that it was given.
+    job->keep.reset();
+    jobs_.pop_front();
+    changed_.notify_all();
+  }
+}
+
+std::string Saver::write_part(Job& job, const fs::path& hidden) {
+  auto& phases = job.report.phases;
+  const auto& images = job.snapshot->files();
+  Stopwatch watch;
+  std::vector<Digest> digests;
+  digests.reserve(share_.parts.size());
+  std::unique_ptr<BlockSink> sink;
+  size_t file = images.size(), piece = 0;
+  Hasher hasher;
+  double hash_s = 0;
+  const auto release_finished = [&](bool wait) {
+    while (const auto ticket = sink->finished(wait)) job.snapshot->release(*ticket);
+  };
+  const auto close = [&] {
+    release_finished(true);
+    phases.write_s += watch.lap();
+    sink->close(images[file].size_bytes);
+    sink.reset();
+    phases.sync_s += watch.lap();
+  };
+  while (auto block = job.snapshot->next()) {
+    if (block->file != file) {
+      if (sink) close();
+      file = block->file;
+      piece = 0;
+      sink = storage().create_blocks(hidden / images[file].name, images[file].size_bytes);
+    }
+    if (block->offset == 0) {
+      const auto header = data_header(job.report.id, job.step, share_.first_file + static_cast<uint32_t>(file));
+      std::copy(header.begin(), header.end(), const_cast<std::byte*>(block->data));
+    }
+    Stopwatch hashing;
+    const auto& pieces = images[file].pieces;
+    const int64_t end = block->offset + block->size_bytes;
+    for (; piece < pieces.size() && pieces[piece].offset < end; ++piece) {
+      const auto& p = pieces[piece];
+      const int64_t from = std::max(block->offset, p.offset), to = std::min(end, p.offset + p.size_bytes);
+      const std::byte* data = block->data + (from - block->offset);
+      const bool begins = from == p.offset, ends = to == p.offset + p.size_bytes;
+      const auto& held = inventory_.parts[share_.parts[digests.size()].part];
+      if (options_.refuse_nonfinite && has_nonfinite(inventory_.tensors[held.tensor].dtype, data, to - from))
+        throw base::NumericError("{} has NaN or Inf; the checkpoint of step {} is not written and the last good one stays",
+                                 inventory_.tensors[held.tensor].name, job.step);
+      if (begins && ends) {
+        digests.push_back(digest_of(data, to - from));
+        continue;
+      }
+      if (begins) hasher = Hasher();
+      hasher.add(data, to - from);
+      if (!ends) break;  // goes on in the next block
+      digests.push_back(hasher.digest());
+    }
+    hash_s += hashing.lap();
+    const int64_t padded = (block->size_bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+    sink->write(block->offset, block->data, padded, block->number);
+    release_finished(false);
+  }
+  if (sink) close();
+  phases.hash_s = hash_s;
+  for (const auto& image : images) phases.bytes += image.size_bytes;
+
+  Encoder out;
+  for (const auto& digest : digests) out.digest(digest);
+  out.number(static_cast<int64_t>(job.extras.size()));
+  if (share_.extras_file >= 0) {
+    DataWriter writer(storage(), hidden, job.report.id, job.step, static_cast<uint32_t>(share_.extras_file));
+    for (const auto& [name, content] : job.extras) {
+      const auto record = writer.add_extra(name, content);
+      out.text(name);
+      out.number(record.offset);
+      out.number(record.size_bytes);
+      out.digest(record.digest);
+    }
+    const auto record = writer.finish();
+    out.number(record.size_bytes);
+    phases.bytes += record.size_bytes;
+    phases.sync_s += watch.lap();
+  }
+  phases.copy_s = job.snapshot->copied_s();
+  {
+    const std::lock_guard lock(mutex_);
+    phases.stall_s = job.stall_s;
+  }
+  put(out, phases);
+  return std::move(out.bytes);
+}
+
+void Saver::commit(Job& job, const std::vector<std::string>& parts, HiddenFolder& hidden) {
+  Stopwatch watch;
+  auto& metadata = plan_->metadata;
+  metadata.id = job.report.id;
+  metadata.step = job.step;
+  metadata.extras.clear();
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    const std::string origin = fmt::format("the report of rank {}", rank);
+    Decoder in(parts[rank], origin, "report");
+    for (const auto& place : plan_->places[rank]) metadata.tensors[place.tensor].pieces[place.piece].digest = in.digest();
+    const auto extras = in.count(18);
+    const int64_t file = plan_->shares[rank].extras_file;
+    if (extras > 0 && file < 0) in.fail("has extras that were not announced");
+    for (size_t i = 0; i < extras; ++i) {
+      ExtraRecord record;
+      record.name = in.text();
+      record.file = static_cast<uint32_t>(file);
+      record.offset = in.number();
+      record.size_bytes = in.number();
+      record.digest = in.digest();
+      metadata.extras.push_back(std::move(record));
+    }
+    if (file >= 0) metadata.files[static_cast<size_t>(file)].size_bytes = in.number();
+    take(in, job.report.ranks.emplace_back());
+    in.finish();
+  }
+  std::sort(metadata.extras.begin(), metadata.extras.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  for (size_t i = 1; i < metadata.extras.size(); ++i)
+    if (metadata.extras[i - 1].name == metadata.extras[i].name)
+      throw CheckpointError("extra '{}' is given by two ranks", metadata.extras[i].name);
+  for (const auto& file : metadata.files) job.report.data_bytes += file.size_bytes;
+  const std::string encoded = encode(metadata);
+  job.report.metadata_bytes = static_cast<int64_t>(encoded.size());
+  const auto sink = storage().create(hidden.path() / kMetadataName);
+  sink->write(encoded.data(), job.report.metadata_bytes);
+  sink->finish();
+  hidden.commit(job.report.path);
+}
+
+void Saver::save(Job& job) {
   std::optional<HiddenFolder> hidden;  // on rank 0
-  const std::string id = on_first(team, [&] {
-    pieces = plan_pieces(items, options, part);
-    if (team.size() == 1) check_tiles(pieces, part);
-    const auto chosen = to_string(options.id.value_or(random_id()));
-    storage.make_folder(folder);
-    log_failures("looking for leftovers of earlier saves", [&] { collect_leftovers(folder, options.grace_s, storage); });
-    report.plan_s = watch.lap();
-    hidden.emplace(storage, folder / hidden_name(step_name(step), chosen));
+  const std::string id = on_first(team(), [&] {
+    const auto chosen = to_string(options_.id.value_or(random_id()));
+    storage().make_folder(folder_);
+    log_failures("looking for leftovers of earlier saves", [&] { collect_leftovers(folder_, options_.grace_s, storage()); });
+    hidden.emplace(storage(), folder_ / hidden_name(step_name(job.step), chosen));
     return chosen;
   });
-  report.id = part.id = id_from(id);
+  job.report.id = id_from(id);
 
-  const auto write_part = [&] {
-    if (team.rank() != 0) pieces = plan_pieces(items, options, part);
-    DataWriter data(storage, folder / hidden_name(step_name(step), id), part.id, step, static_cast<uint32_t>(team.rank()));
-    for (const PlannedPiece& piece : pieces) {
-      TensorRecord& record = part.tensors[piece.tensor];
-      record.pieces.push_back(data.add_piece(record.tensor, piece.box, piece.data));
-      record.pieces.back().file = 0;  // the only one of this part
-    }
-    if (team.rank() == 0)
-      for (const auto& [name, content] : extras) part.extras.push_back(data.add_extra(name, content));
-    report.write_s = watch.lap();
-    part.files.push_back(data.finish());
-    return team.size() == 1 ? std::string() : encode(part);
-  };
   // What on_each throws on rank 0 reaches the others through the on_first that follows.
   std::vector<std::string> parts;
   std::exception_ptr failure;
   try {
-    parts = on_each(team, write_part);
-  } catch (const CheckpointError&) {
+    parts = on_each(team(), [&] { return write_part(job, folder_ / hidden_name(step_name(job.step), id)); });
+  } catch (const base::CommError&) {
+    throw;
+  } catch (const base::Error&) {
     failure = std::current_exception();
   }
-
-  on_first(team, [&] {
+  Stopwatch watch;
+  on_first(team(), [&] {
     if (failure) std::rethrow_exception(failure);
-    const Metadata metadata = team.size() == 1 ? std::move(part) : merged(parts, part.id, step);
-    for (const auto& file : metadata.files) report.data_bytes += file.size_bytes;
-    validate(metadata, target.string());
-    const std::string encoded = encode(metadata);
-    report.metadata_bytes = static_cast<int64_t>(encoded.size());
-    const auto sink = storage.create(hidden->path() / kMetadataName);
-    sink->write(encoded.data(), report.metadata_bytes);
-    sink->finish();
-    report.sync_s = watch.lap();
-    hidden->commit(target);
-    report.commit_s = watch.lap();
-    if (hidden->replaced()) log_failures("removing the checkpoint that was replaced", [&] { remove_unused(hidden->path(), storage); });
-    log_failures("removing old checkpoints", [&] { prune(folder, options.retention, storage); });
-    report.clean_s = watch.lap();
+    commit(job, parts, *hidden);
     return std::string();
   });
-  return report;
+  job.report.phases.commit_s = watch.lap();
+  job.report.phases.total_s = seconds_since(job.begun);
+  if (team().rank() != 0) return;
+  if (hidden->replaced()) log_failures("removing the checkpoint that was replaced", [&] { remove_unused(hidden->path(), storage()); });
+  log_failures("removing old checkpoints", [&] { prune(folder_, options_.retention, storage()); });
+  job.report.clean_s = watch.lap();
+}
+
+SaveReport save(const fs::path& folder, int64_t step, const std::vector<SaveItem>& items, const Extras& extras,
+                const SaveOptions& options) {
+  Saver saver(folder, options);
+  saver.start(step, items, extras);
+  saver.wait_copied();
+  saver.wait();
+  auto outcome = std::move(saver.finished().at(0));
+  if (!outcome.failure.empty()) throw CheckpointError("{}", outcome.failure);
+  return std::move(outcome.report);
 }
 
 }  // namespace ingot::checkpoint

@@ -94,6 +94,8 @@ Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh)
   const int64_t program = program_bytes(config);
   for (const auto& phase : train::lay_out_phases(config)) {
     auto shape = shape_of(config, phase, mesh);
+    shape.saves_checkpoints = config.checkpoint.every > 0;
+    shape.staging_limit_bytes = config.checkpoint.staging_mib << 20;
     if (mesh.world() > 1 && device == "cpu") shape.shared_bytes = train::shared_bytes(mesh, config.parallel, all.part->layout());
     all.phases.push_back({phase.name, shape, plan::make_plan(*all.model, *all.part, shape, all.profile, program)});
   }

@@ -178,6 +178,30 @@ std::vector<std::string> gather_texts(Group& group, const std::string& text, int
   return texts;
 }
 
+std::string scatter_text(Group& group, const std::vector<std::string>& texts, int root, at::Device device) {
+  if (group.size() == 1) return texts.at(0);
+  const auto ranks = static_cast<size_t>(group.size());
+  std::vector<int64_t> arriving(ranks, 0), leaving(ranks, 0);
+  std::string all;
+  if (group.rank() == root) {
+    if (texts.size() != ranks) throw CommError("{} texts for {} ranks", texts.size(), ranks);
+    for (size_t r = 0; r < ranks; ++r) {
+      leaving[r] = static_cast<int64_t>(texts[r].size());
+      all += texts[r];
+    }
+  }
+  const auto counts = at::TensorOptions().device(device).dtype(at::kLong);
+  const auto sizes = at::zeros({group.size()}, counts);
+  for (size_t r = 0; r < ranks; ++r) sizes[static_cast<int64_t>(r)] = leaving[r];
+  group.broadcast(sizes, root);
+  arriving[static_cast<size_t>(root)] = sizes.cpu()[group.rank()].item<int64_t>();
+  auto own = at::empty({arriving[static_cast<size_t>(root)]}, at::TensorOptions().device(device).dtype(at::kByte));
+  group.all_to_all(own, arriving, bytes_of(all, device), leaving);
+  own = own.cpu();
+  const auto* data = reinterpret_cast<const char*>(own.data_ptr<uint8_t>());
+  return {data, data + own.numel()};
+}
+
 std::string broadcast_text(Group& group, const std::string& text, int root, at::Device device) {
   if (group.size() == 1) return text;
   const auto options = at::TensorOptions().device(device);

@@ -81,6 +81,8 @@ class Group {
 
 /// The texts of all ranks, in their order, on `root`; nothing elsewhere.
 std::vector<std::string> gather_texts(Group& group, const std::string& text, int root, at::Device device = at::kCPU);
+/// On each rank its own of the texts that `root` gives, one a rank.
+std::string scatter_text(Group& group, const std::vector<std::string>& texts, int root, at::Device device = at::kCPU);
 /// The text of `root` on every rank of the group.
 std::string broadcast_text(Group& group, const std::string& text, int root, at::Device device = at::kCPU);
 

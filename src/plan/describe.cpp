@@ -66,6 +66,7 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   if (m.validation_bytes > 0) line("validation", format_bytes(m.validation_bytes));
   line("program", format_bytes(m.program_bytes));
   if (m.shared_bytes > 0) line("shared with other ranks", format_bytes(m.shared_bytes));
+  if (m.checkpoint_bytes > 0) line("checkpoint under way", format_bytes(m.checkpoint_bytes));
   line("peak", fmt::format("{} in {}, of {} in this machine", format_bytes(m.total_bytes()), m.peak_phase(),
                            format_bytes(plan.machine_memory_bytes)));
   if (!plan.has_time()) return text + "step time: not predicted, the profile has no measurements of " + run.precision + "\n";
@@ -107,6 +108,7 @@ nlohmann::ordered_json to_json(const Plan& plan, const models::Model& model, con
                                    {"validation", m.validation_bytes},
                                    {"program", m.program_bytes},
                                    {"shared", m.shared_bytes},
+                                   {"checkpoint", m.checkpoint_bytes},
                                    {"peak", m.total_bytes()},
                                    {"peak_phase", m.peak_phase()},
                                    {"machine", plan.machine_memory_bytes}}},

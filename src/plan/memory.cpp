@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "checkpoint/snapshot.h"
 #include "kernels/matmul.h"
 #include "optim/optimizer.h"
 #include "plan/replay.h"
@@ -39,6 +40,19 @@ void add_state(const models::Model& model, const RunShape& run, StepMemory& memo
     // Small tensors get their gradient from autograd, which holds it until the microbatch ends.
     if (p->kind == Kind::vector || p->kind == Kind::convolution) memory.gradients_bytes += count * wide;
   }
+}
+
+// Ranks that hold the same share out who writes it. Whole blocks of memory.
+int64_t checkpoint_bytes(const models::Model& model, const RunShape& run) {
+  if (!run.saves_checkpoints) return 0;
+  const int64_t wide = std::max<int64_t>(4, run.element_bytes());
+  int64_t bytes = 0;
+  for (const auto& p : model.parameters().all()) {
+    const int64_t copies = p->is_trained() && optim::takes_muon(*p, run.optimizer) ? 2 : 3;
+    bytes += (p->local_elements() + run.replicas - 1) / run.replicas * wide * copies;
+  }
+  const int64_t block = checkpoint::kUsualBlockBytes, limit = run.staging_limit_bytes > 0 ? run.staging_limit_bytes : bytes;
+  return (std::min(bytes, limit) + block - 1) / block * block;
 }
 
 // What ZeRO 2 and 3 bring together for a while: of the blocks two at a time, the ends of the model once each (parallel/buckets.h).
@@ -139,6 +153,7 @@ StepMemory predict_memory(const models::Model& model, const RunShape& run, int64
   StepMemory memory;
   memory.program_bytes = program_bytes;
   memory.shared_bytes = run.shared_bytes;
+  memory.checkpoint_bytes = checkpoint_bytes(model, run);
   add_state(model, run, memory);
   memory.forward_backward_bytes = training_bytes(model, run) + gathered_bytes(model, run);
   memory.update_bytes = update_bytes(model, run);

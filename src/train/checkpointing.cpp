@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -42,12 +41,14 @@ at::Tensor read_box(const checkpoint::Reader& reader, const std::string& name, c
   return host;
 }
 
-void check_finite(const std::string& name, const at::Tensor& flat, int64_t step) {
-  if (!std::isfinite(flat.sum(at::kDouble).item<double>()) && !at::isfinite(flat).all().item<bool>())
-    throw base::NumericError("{} has NaN or Inf; the checkpoint of step {} is not written and the last good one stays", name, step);
-}
-
 }  // namespace
+
+bool RankTeam::all(bool own) const {
+  if (group_.size() == 1) return own;
+  const auto answer = at::full({1}, static_cast<int64_t>(own), at::TensorOptions().dtype(at::kLong).device(device_));
+  group_.all_reduce(answer, comm::Reduction::min);
+  return answer.item<int64_t>() != 0;
+}
 
 std::string Progress::to_json() const { return nlohmann::json{{"step", step}, {"tokens", tokens}}.dump(); }
 
@@ -60,31 +61,44 @@ Progress Progress::from_json(const std::string& text, const std::string& origin)
   }
 }
 
-checkpoint::SaveReport save_run(const std::filesystem::path& folder, const optim::Optimizer& optimizer, const Progress& progress,
-                                const std::string& config_toml, const std::string& data_state, const checkpoint::SaveOptions& options) {
+checkpoint::Extras extras_of(const Progress& progress, const optim::Optimizer& optimizer, const std::string& config_toml,
+                             const std::string& data_state) {
+  return {{"progress", progress.to_json()},
+          {"config.toml", config_toml},
+          {"data", data_state},
+          {"optimizer", nlohmann::json{{"steps", optimizer.steps_done()}}.dump()}};
+}
+
+std::vector<checkpoint::SaveItem> items_of(const optim::Optimizer& optimizer, std::shared_ptr<void>& keep) {
   const at::NoGradGuard no_grad;
+  auto hold = std::make_shared<std::vector<at::Tensor>>();
   std::vector<checkpoint::SaveItem> items;
-  std::vector<at::Tensor> hold;  // host copies live until the save is done
-  const auto collect = [&] {
-    for (const auto& slice : optimizer.state()) {
-      if (!slice.is_primary) continue;
-      check_finite(slice.name, slice.flat, progress.step);
-      for (const auto& region : slice.regions) {
-        hold.push_back(parallel::view_of(region, slice.flat).to(at::kCPU).contiguous());
-        items.push_back({{slice.name, layers::from_torch(slice.flat.scalar_type()), slice.shape},
-                         region.box,
-                         static_cast<const std::byte*>(hold.back().data_ptr())});
-      }
+  for (const auto& slice : optimizer.state())
+    for (const auto& region : slice.regions) {
+      hold->push_back(parallel::view_of(region, slice.flat).to(at::kCPU).contiguous());
+      items.push_back({{slice.name, layers::from_torch(slice.flat.scalar_type()), slice.shape},
+                       region.box,
+                       static_cast<const std::byte*>(hold->back().data_ptr())});
     }
-  };
-  const auto& team = options.team ? *options.team : checkpoint::alone();
-  checkpoint::for_all(team, collect);
+  keep = std::move(hold);
+  return items;
+}
+
+void start_save(checkpoint::Saver& saver, const optim::Optimizer& optimizer, const Progress& progress, const checkpoint::Extras& extras,
+                bool gives_extras) {
+  std::shared_ptr<void> keep;
+  const auto items = items_of(optimizer, keep);
+  saver.start(progress.step, items, gives_extras ? extras : checkpoint::Extras{}, std::move(keep));
+}
+
+checkpoint::SaveReport save_run(const std::filesystem::path& folder, const optim::Optimizer& optimizer, const Progress& progress,
+                                const std::string& config_toml, const std::string& data_state, checkpoint::SaveOptions options) {
+  options.refuse_nonfinite = true;
+  std::shared_ptr<void> keep;
+  const auto items = items_of(optimizer, keep);
+  const bool gives_extras = !options.team || options.team->rank() == 0;
   return checkpoint::save(folder, progress.step, items,
-                          {{"progress", progress.to_json()},
-                           {"config.toml", config_toml},
-                           {"data", data_state},
-                           {"optimizer", nlohmann::json{{"steps", optimizer.steps_done()}}.dump()}},
-                          options);
+                          gives_extras ? extras_of(progress, optimizer, config_toml, data_state) : checkpoint::Extras{}, options);
 }
 
 Progress load_run(const checkpoint::Reader& reader, optim::Optimizer& optimizer) {

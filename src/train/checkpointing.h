@@ -31,16 +31,28 @@ class RankTeam : public checkpoint::Team {
   int size() const override { return group_.size(); }
   std::vector<std::string> gather(const std::string& own) const override { return comm::gather_texts(group_, own, 0, device_); }
   std::string broadcast(const std::string& text) const override { return comm::broadcast_text(group_, text, 0, device_); }
+  std::string scatter(const std::vector<std::string>& texts) const override { return comm::scatter_text(group_, texts, 0, device_); }
+  bool all(bool own) const override;
 
  private:
   comm::Group& group_;
   at::Device device_;
 };
 
-/// Saves a checkpoint of step progress.step under `folder`; with options.team each rank writes the slices that it owns. Throws
-/// CheckpointError, also when a weight is NaN or Inf, naming it: such a state is never written.
+/// What describes a run besides its tensors; the same on all ranks.
+checkpoint::Extras extras_of(const Progress& progress, const optim::Optimizer& optimizer, const std::string& config_toml,
+                             const std::string& data_state);
+
+/// All that this rank holds of weights and moments, where it lies; on a device: copied to the host. `keep` owns it.
+std::vector<checkpoint::SaveItem> items_of(const optim::Optimizer& optimizer, std::shared_ptr<void>& keep);
+
+/// Begins to save a checkpoint of step progress.step: the optimizer's state must not change before saver.wait_copied().
+void start_save(checkpoint::Saver& saver, const optim::Optimizer& optimizer, const Progress& progress, const checkpoint::Extras& extras,
+                bool gives_extras);
+
+/// Saves and waits. Throws CheckpointError, also when a weight is NaN or Inf, naming it: such a state is never written.
 checkpoint::SaveReport save_run(const std::filesystem::path& folder, const optim::Optimizer& optimizer, const Progress& progress,
-                                const std::string& config_toml, const std::string& data_state, const checkpoint::SaveOptions& options);
+                                const std::string& config_toml, const std::string& data_state, checkpoint::SaveOptions options);
 
 /// Restores this rank's slices of weights and moments, whatever ranks wrote them; everything is read and checked before the first
 /// value is overwritten. Throws CheckpointError when the checkpoint is damaged, or does not have this model's tensors.

@@ -204,8 +204,9 @@ TEST_P(Layouts, train_the_same_model) {
   }
   EXPECT_EQ(got.loads, expected.loads);
   expect_same(got.last, expected.last, is_exact ? 1e-7 : 5e-2, "after the last step");
-  if (!layout.replayed)  // validation is not replayed
+  if (!layout.replayed) {  // validation is not replayed
     EXPECT_NEAR(got.validation / expected.validation, 1, is_exact ? 1e-8 : 1e-3);
+  }
   const auto again = train(layout, 4, choices);
   for (size_t step = 0; step < 4; ++step) EXPECT_EQ(again.losses[step], got.losses[step]) << "not the same bits, step " << step;
 }

@@ -190,6 +190,7 @@ void TrainingStep::sum_expert_counts() {
 }
 
 void TrainingStep::update(double lr, double norm) {
+  if (before_update_) before_update_();
   optimizer_.step(lr, norm);
   if (replicas_.buckets) replicas_.buckets->publish();  // on their way while what follows goes on
   for (int64_t layer = 0; layer < model_.config().layers; ++layer) {

@@ -66,6 +66,9 @@ class TrainingStep {
   /// may have no sequences.
   double evaluate(const data::Batch& batch, int64_t& targets);
 
+  /// Called before weights or optimizer state change: whoever still copies them finishes first.
+  void on_update(std::function<void()> before) { before_update_ = std::move(before); }
+
   /// The optimizer's weights were written by someone else (a restored checkpoint): brings them to all replicas.
   void publish_weights();
 
@@ -92,6 +95,7 @@ class TrainingStep {
   int64_t microbatch_;
   ExpertCounter counter_;
   Replicas replicas_;
+  std::function<void()> before_update_;
   std::unique_ptr<models::LayerHooks> hooks_;  // that drive the buckets; null without
 };
 

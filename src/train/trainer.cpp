@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -17,6 +18,7 @@
 #include "layers/cost.h"
 #include "optim/schedule.h"
 #include "train/check_layout.h"
+#include "train/metrics/checkpoint_record.h"
 #include "train/metrics/step_line.h"
 
 namespace ingot::train {
@@ -25,6 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 using mesh::Axis;
 using Clock = std::chrono::steady_clock;
+
+constexpr const char* kSavingAxis = "checkpoint";  // of messages in the background, which belong to no step
 
 double milliseconds_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
@@ -59,6 +63,7 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
   restore();
   enter_phase(phase_at(phases_, progress_.step));
   prepare_run_dir();
+  prepare_saver();
 }
 
 std::pair<int64_t, int64_t> Trainer::own_share(int64_t first, int64_t count) const {
@@ -79,7 +84,8 @@ int64_t Trainer::largest_over_ranks(int64_t value) {
 
 int64_t Trainer::sent_bytes() const {
   int64_t sent = 0;
-  for (const auto& [axis, traffic] : groups_.world().counters().totals()) sent += traffic.sent_bytes;
+  for (const auto& [axis, traffic] : groups_.world().counters().totals())
+    if (axis != kSavingAxis) sent += traffic.sent_bytes;
   return sent;
 }
 
@@ -194,10 +200,18 @@ void Trainer::run(const resilience::StopSignal& stop) {
     StepRecord record = take_step(phase);
     if (validation_ && (is_due(config_.train.validation_every) || progress_.step == steps)) record.validation_loss = validate();
     if (is_main()) sink_->record(std::move(record));
-    if (is_due(config_.checkpoint.every)) save();
+    collect_saves();
+    if (is_due(config_.checkpoint.every)) start_save();
   }
   if (stopped && is_main()) base::log_info("stopped by a signal after step {}", progress_.step);
-  if (config_.checkpoint.every > 0 && progress_.step != last_saved_step_ && !save())
+  if (!saver_) return;
+  saver_->wait();
+  collect_saves();
+  if (progress_.step == last_saved_step_) return;
+  start_save();
+  saver_->wait();
+  collect_saves();
+  if (progress_.step != last_saved_step_)
     throw base::CheckpointError("the last checkpoint (step {}) could not be saved; the run directory keeps that of step {}", progress_.step,
                                 last_saved_step_);
 }
@@ -270,28 +284,52 @@ std::optional<double> Trainer::validate() {
   return sum / static_cast<double>(targets);
 }
 
-// All ranks write what they own, and fail or succeed together.
-bool Trainer::save() {
+void Trainer::prepare_saver() {
+  if (config_.checkpoint.every == 0) return;
+  auto& world = groups_.world();
+  std::vector<int> all(static_cast<size_t>(world.size()));
+  std::iota(all.begin(), all.end(), 0);
+  saving_group_ = world.group(kSavingAxis, all);
+  saving_team_ = std::make_unique<RankTeam>(*saving_group_, model().device());
+  calling_team_ = std::make_unique<RankTeam>(world.everyone(), model().device());
+  auto options = config_.checkpoint.save_options();
+  options.team = saving_team_.get();
+  options.calling_team = calling_team_.get();
+  saver_ = std::make_unique<checkpoint::Saver>(options_.run_dir / "checkpoints", options);
+  parallel_->step().on_update([this] { saver_->wait_copied(); });
+}
+
+void Trainer::start_save() {
+  const int64_t samples = (progress_.step - phase_->first_step) * phase_->batch_size;
+  const auto extras = extras_of(progress_, parallel_->optimizer(), config_toml_, loader_->state(progress_.step, samples).to_json());
   try {
-    const auto ranks = team();
-    auto options = config_.checkpoint.save_options();
-    options.team = &ranks;
-    const int64_t samples = (progress_.step - phase_->first_step) * phase_->batch_size;
-    const auto start = Clock::now();
-    const auto report = save_run(options_.run_dir / "checkpoints", parallel_->optimizer(), progress_, config_toml_,
-                                 loader_->state(progress_.step, samples).to_json(), options);
-    last_saved_step_ = progress_.step;
-    if (is_main())
-      base::log_info("saved {} ({} in {})", report.path.string(), base::format_bytes(report.data_bytes),
-                     base::format_duration(milliseconds_since(start) / 1e3));
-    return true;
+    train::start_save(*saver_, parallel_->optimizer(), progress_, extras, is_main());
   } catch (const base::CommError&) {
     throw;
   } catch (const base::Error& failure) {
-    if (is_main())
-      base::log_error("saving the checkpoint of step {} failed: {}; training goes on, the checkpoint of step {} stays", progress_.step,
-                      failure.what(), last_saved_step_);
-    return false;
+    report_failed_save(progress_.step, failure.what());
+  }
+}
+
+void Trainer::report_failed_save(int64_t step, const std::string& why) const {
+  if (is_main())
+    base::log_error("saving the checkpoint of step {} failed: {}; training goes on, {}", step, why,
+                    last_saved_step_ >= 0 ? fmt::format("the checkpoint of step {} stays", last_saved_step_) : "there is none yet");
+}
+
+void Trainer::collect_saves() {
+  if (!saver_) return;
+  for (const auto& outcome : saver_->finished()) {
+    const auto& [report, failure] = outcome;
+    if (!failure.empty()) {
+      report_failed_save(report.step, failure);
+    } else {
+      last_saved_step_ = report.step;
+      if (is_main())
+        base::log_info("saved {} ({} in {}, of which training waited {})", report.path.string(), base::format_bytes(report.data_bytes),
+                       base::format_duration(report.phases.total_s), base::format_duration(report.phases.stall_s));
+    }
+    if (is_main()) sink_->record_checkpoint(to_json(outcome));
   }
 }
 

@@ -57,7 +57,7 @@ class Trainer {
   /// Whether any rank received a signal: all stop after the same step.
   bool must_stop(const resilience::StopSignal& stop);
   int64_t largest_over_ranks(int64_t value);
-  /// By this rank, over all axes, since the start.
+  /// By this rank, over all axes, since the start; not what saves say in the background.
   int64_t sent_bytes() const;
   std::optional<std::filesystem::path> checkpoint_to_resume();
   void prepare_run_dir();
@@ -69,8 +69,12 @@ class Trainer {
   StepRecord take_step(const Phase& phase);
   void handle_skip(const StepResult& result, int64_t step);
   std::optional<double> validate();
-  /// False when the save failed; the run goes on with the checkpoints it has.
-  bool save();
+  void prepare_saver();
+  void report_failed_save(int64_t step, const std::string& why) const;
+  /// Begins to save; the copy runs under the next step's passes, the rest in the background.
+  void start_save();
+  /// Hears of saves that have ended; one that failed is reported and the run goes on with the checkpoints it has.
+  void collect_saves();
   bool is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
 
   RunConfig config_;
@@ -90,6 +94,9 @@ class Trainer {
   std::string resumed_data_;  // loader state of the checkpoint, checked when its phase is entered
   int64_t skipped_in_a_row_ = 0;
   double smoothed_step_ms_ = 0;
+  std::unique_ptr<comm::Group> saving_group_;  // for the saver's thread
+  std::unique_ptr<RankTeam> calling_team_, saving_team_;
+  std::unique_ptr<checkpoint::Saver> saver_;  // null when checkpoints are off
   int64_t last_saved_step_ = -1;
 };
 

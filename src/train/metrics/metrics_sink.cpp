@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -33,7 +34,11 @@ std::vector<Scalar> tensorboard_scalars(const StepRecord& r) {
 }  // namespace
 
 MetricsSink::MetricsSink(const std::filesystem::path& run_dir, const LogConfig& config, int64_t resumed_step)
-    : run_dir_(run_dir), config_(config), file_(run_dir / "metrics.jsonl", resumed_step), after_resume_(resumed_step > 0) {
+    : run_dir_(run_dir),
+      config_(config),
+      file_(run_dir / "metrics.jsonl", resumed_step),
+      checkpoints_(run_dir / "checkpoints.jsonl", AppendFile::Mode::append),
+      after_resume_(resumed_step > 0) {
   try {
     if (config_.tensorboard) tensorboard_.emplace(run_dir_, unix_time_s(), resumed_step);
   } catch (const base::FileError& failure) {
@@ -57,7 +62,9 @@ void MetricsSink::record(StepRecord record) {
   first_ = false;
   if (worth_a_line) base::log_info("{}", step_line(record));
   try {
-    file_.append(to_json(record));
+    auto line = to_json(record);
+    for (auto& saved : std::exchange(new_checkpoints_, {})) line["checkpoints"].push_back(std::move(saved));
+    file_.append(line);
     if (config_.tensorboard) write_tensorboard(record);
     if (warned_) base::log_info("the metrics of step {} could be written again", record.step);
     warned_ = false;
@@ -65,6 +72,15 @@ void MetricsSink::record(StepRecord record) {
     write_failed(failure.what());
   }
   if (prometheus_) prometheus_->update(record);
+}
+
+void MetricsSink::record_checkpoint(nlohmann::ordered_json record) {
+  try {
+    checkpoints_.append(record.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  } catch (const base::FileError& failure) {
+    write_failed(failure.what());
+  }
+  new_checkpoints_.push_back(std::move(record));
 }
 
 void MetricsSink::write_tensorboard(const StepRecord& record) {

@@ -5,7 +5,10 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "train/metrics/config.h"
 #include "train/metrics/metrics_file.h"
@@ -22,6 +25,8 @@ class MetricsSink {
   MetricsSink(const std::filesystem::path& run_dir, const LogConfig& config, int64_t resumed_step);
 
   void record(StepRecord record);
+  /// A save or load that has ended: a line of checkpoints.jsonl, and part of the next step's line.
+  void record_checkpoint(nlohmann::ordered_json record);
 
  private:
   void write_tensorboard(const StepRecord& record);
@@ -30,6 +35,8 @@ class MetricsSink {
   std::filesystem::path run_dir_;
   LogConfig config_;
   MetricsFile file_;
+  AppendFile checkpoints_;
+  std::vector<nlohmann::ordered_json> new_checkpoints_;  // since the last step
   std::optional<TensorBoardWriter> tensorboard_;
   std::optional<PrometheusEndpoint> prometheus_;
   bool first_ = true, after_resume_ = false, warned_ = false;

@@ -1,0 +1,300 @@
+#include "checkpoint/save_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <queue>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "checkpoint/coding.h"
+
+namespace ingot::checkpoint {
+namespace {
+
+using base::CheckpointError;
+
+// A part of a rank, by what it is a part of.
+struct Holding {
+  uint64_t hash;  // of tensor and box
+  uint32_t tensor, rank, part;
+};
+
+uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+  return hash ^ hash >> 29;
+}
+
+uint64_t hash_of(uint32_t tensor, const tensor::Box& box) {
+  uint64_t hash = mix(0x243F6A8885A308D3u, tensor);
+  for (size_t d = 0; d < box.offset.size(); ++d) {
+    hash = mix(hash, static_cast<uint64_t>(box.offset[d]));
+    hash = mix(hash, static_cast<uint64_t>(box.extent[d]));
+  }
+  return hash;
+}
+
+// One part of a tensor and the ranks that hold it: holdings [begin, end).
+struct Unique {
+  int64_t bytes;
+  uint32_t begin, end;
+  uint32_t holders() const { return end - begin; }
+};
+
+// Ranks that hold the same parts, by how much they have to write already. Loads only grow, so an entry that is out of date is put
+// back with what is true now.
+class Holders {
+ public:
+  explicit Holders(std::vector<uint32_t> ranks) {
+    for (const uint32_t rank : ranks) least_.push({0, rank});
+  }
+  uint32_t least_loaded(const std::vector<int64_t>& loads) {
+    while (true) {
+      const auto [load, rank] = least_.top();
+      if (load == loads[rank]) return rank;
+      least_.pop();
+      least_.push({loads[rank], rank});
+    }
+  }
+
+ private:
+  using Entry = std::pair<int64_t, uint32_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> least_;
+};
+
+class Planner {
+ public:
+  Planner(const std::vector<Inventory>& inventories, const PlanOptions& options) : inventories_(inventories), options_(options) {}
+
+  SavePlan run() {
+    number_tensors();
+    find_replicas();
+    deal_out();
+    place();
+    validate(plan_.metadata, "this save");
+    return std::move(plan_);
+  }
+
+ private:
+  const tensor::Box& box_of(const Holding& h) const { return inventories_[h.rank].parts[h.part].box; }
+
+  // The tensors of all ranks, numbered by name.
+  void number_tensors() {
+    std::unordered_map<std::string_view, std::pair<const tensor::LogicalTensor*, size_t>> known;  // and the first rank
+    for (size_t rank = 0; rank < inventories_.size(); ++rank)
+      for (const auto& tensor : inventories_[rank].tensors) {
+        const auto& [other, first] = known.try_emplace(tensor.name, &tensor, rank).first->second;
+        if (*other != tensor)
+          throw CheckpointError("tensor '{}' is {} {} on rank {} and {} {} on rank {}", tensor.name, tensor::name_of(other->dtype),
+                                tensor::to_string(other->shape), first, tensor::name_of(tensor.dtype), tensor::to_string(tensor.shape),
+                                rank);
+      }
+    std::vector<const tensor::LogicalTensor*> sorted;
+    for (const auto& [name, entry] : known) sorted.push_back(entry.first);
+    std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
+    std::unordered_map<std::string_view, uint32_t> numbers;
+    for (const auto* tensor : sorted) {
+      numbers.emplace(tensor->name, static_cast<uint32_t>(plan_.metadata.tensors.size()));
+      plan_.metadata.tensors.push_back({*tensor, {}});
+    }
+    for (const auto& inventory : inventories_) {
+      auto& own = numbers_.emplace_back();
+      for (const auto& tensor : inventory.tensors) own.push_back(numbers.at(tensor.name));
+    }
+  }
+
+  void find_replicas() {
+    size_t total = 0;
+    for (const auto& inventory : inventories_) total += inventory.parts.size();
+    holdings_.reserve(total);
+    for (uint32_t rank = 0; rank < inventories_.size(); ++rank)
+      for (uint32_t part = 0; part < inventories_[rank].parts.size(); ++part) {
+        const auto& held = inventories_[rank].parts[part];
+        const uint32_t tensor = numbers_[rank][held.tensor];
+        holdings_.push_back({hash_of(tensor, held.box), tensor, rank, part});
+      }
+    // Boxes are compared where hashes are equal: replicas, or a collision.
+    std::sort(holdings_.begin(), holdings_.end(), [&](const Holding& a, const Holding& b) {
+      if (a.hash != b.hash) return a.hash < b.hash;
+      if (a.tensor != b.tensor) return a.tensor < b.tensor;
+      const auto &x = box_of(a), &y = box_of(b);
+      if (x.offset != y.offset) return x.offset < y.offset;
+      if (x.extent != y.extent) return x.extent < y.extent;
+      return std::pair(a.rank, a.part) < std::pair(b.rank, b.part);
+    });
+    for (uint32_t i = 0; i < holdings_.size(); ++i) {
+      const auto& h = holdings_[i];
+      if (!uniques_.empty()) {
+        const auto& first = holdings_[uniques_.back().begin];
+        if (first.hash == h.hash && first.tensor == h.tensor && box_of(first) == box_of(h)) {
+          if (holdings_[i - 1].rank == h.rank)
+            throw CheckpointError("tensor '{}' cannot be saved: two parts of rank {} overlap, both at {} of {}",
+                                  plan_.metadata.tensors[h.tensor].tensor.name, h.rank, tensor::to_string(box_of(h).offset),
+                                  tensor::to_string(box_of(h).extent));
+          uniques_.back().end = i + 1;
+          continue;
+        }
+      }
+      uniques_.push_back(
+          {tensor::element_count(box_of(h).extent) * tensor::size_bytes(plan_.metadata.tensors[h.tensor].tensor.dtype), i, i + 1});
+    }
+  }
+
+  void deal_out() {
+    std::vector<uint32_t> order(uniques_.size());
+    std::iota(order.begin(), order.end(), 0u);
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+      const auto &x = uniques_[a], &y = uniques_[b];
+      if (x.holders() != y.holders()) return x.holders() < y.holders();
+      return x.bytes != y.bytes ? x.bytes > y.bytes : a < b;
+    });
+    written_.resize(inventories_.size());
+    std::vector<int64_t> loads(inventories_.size(), 0);
+    std::unordered_map<uint64_t, std::vector<std::pair<uint32_t, Holders>>> sets;  // by hash; with an example
+    for (const uint32_t u : order) {
+      const auto& unique = uniques_[u];
+      uint32_t chosen = unique.begin;
+      if (unique.holders() > 1) {
+        const uint32_t rank = holders_of(sets, u).least_loaded(loads);
+        while (holdings_[chosen].rank != rank) ++chosen;
+      }
+      const auto& h = holdings_[chosen];
+      loads[h.rank] += unique.bytes;
+      written_[h.rank].push_back(h.part);
+    }
+    for (auto& parts : written_) std::sort(parts.begin(), parts.end());
+  }
+
+  Holders& holders_of(std::unordered_map<uint64_t, std::vector<std::pair<uint32_t, Holders>>>& sets, uint32_t u) {
+    const auto& unique = uniques_[u];
+    uint64_t hash = unique.holders();
+    for (uint32_t i = unique.begin; i < unique.end; ++i) hash = mix(hash, holdings_[i].rank);
+    auto& same_hash = sets[hash];
+    for (auto& [example, holders] : same_hash) {
+      const auto& other = uniques_[example];
+      if (other.holders() == unique.holders() &&
+          std::equal(holdings_.begin() + unique.begin, holdings_.begin() + unique.end, holdings_.begin() + other.begin,
+                     [](const Holding& a, const Holding& b) { return a.rank == b.rank; }))
+        return holders;
+    }
+    std::vector<uint32_t> ranks;
+    for (uint32_t i = unique.begin; i < unique.end; ++i) ranks.push_back(holdings_[i].rank);
+    return same_hash.emplace_back(u, Holders(std::move(ranks))).second;
+  }
+
+  // Lays each rank's parts out in its files.
+  void place() {
+    auto& metadata = plan_.metadata;
+    plan_.shares.resize(inventories_.size());
+    plan_.places.resize(inventories_.size());
+    for (size_t rank = 0; rank < inventories_.size(); ++rank) {
+      auto& share = plan_.shares[rank];
+      share.first_file = static_cast<uint32_t>(metadata.files.size());
+      for (const uint32_t number : written_[rank]) {
+        const auto& part = inventories_[rank].parts[number];
+        const uint32_t tensor = numbers_[rank][part.tensor];
+        auto& record = metadata.tensors[tensor];
+        const int64_t bytes = tensor::element_count(part.box.extent) * tensor::size_bytes(record.tensor.dtype);
+        if (share.file_bytes.empty() ||
+            (share.file_bytes.back() > kDataHeaderBytes && aligned(share.file_bytes.back(), bytes) + bytes > options_.file_limit_bytes))
+          share.file_bytes.push_back(kDataHeaderBytes);
+        const int64_t offset = aligned(share.file_bytes.back(), bytes);
+        share.file_bytes.back() = offset + bytes;
+        const auto file = share.first_file + static_cast<uint32_t>(share.file_bytes.size()) - 1;
+        share.parts.push_back({number, file, offset});
+        plan_.places[rank].push_back({tensor, static_cast<uint32_t>(record.pieces.size())});
+        record.pieces.push_back({part.box, file, offset, {}});
+      }
+      for (const int64_t bytes : share.file_bytes)
+        metadata.files.push_back({data_file_name(static_cast<uint32_t>(metadata.files.size())), bytes});
+    }
+    for (size_t rank = 0; rank < inventories_.size(); ++rank) {
+      if (!inventories_[rank].has_extras) continue;
+      plan_.shares[rank].extras_file = static_cast<int64_t>(metadata.files.size());
+      metadata.files.push_back({data_file_name(static_cast<uint32_t>(metadata.files.size())), kDataHeaderBytes});
+    }
+  }
+
+  const std::vector<Inventory>& inventories_;
+  PlanOptions options_;
+  std::vector<std::vector<uint32_t>> numbers_;  // of each rank's tensors, in the metadata
+  std::vector<Holding> holdings_;               // replicas side by side
+  std::vector<Unique> uniques_;
+  std::vector<std::vector<uint32_t>> written_;  // parts of each rank
+  SavePlan plan_;
+};
+
+}  // namespace
+
+std::string data_file_name(uint32_t file) { return fmt::format("data_{:05}.bin", file); }
+
+std::string encode(const Inventory& inventory) {
+  Encoder out;
+  out.number(inventory.has_extras);
+  out.number(static_cast<int64_t>(inventory.tensors.size()));
+  for (const auto& tensor : inventory.tensors) put(out, tensor);
+  out.number(static_cast<int64_t>(inventory.parts.size()));
+  for (const auto& part : inventory.parts) {
+    out.number(part.tensor);
+    put(out, part.box);
+  }
+  return std::move(out.bytes);
+}
+
+Inventory decode_inventory(std::string_view bytes, const std::string& origin) {
+  Decoder in(bytes, origin, "inventory");
+  Inventory inventory;
+  const int64_t has_extras = in.number();
+  if (has_extras > 1) in.fail("has an impossible flag");
+  inventory.has_extras = has_extras == 1;
+  inventory.tensors.resize(in.count(3));
+  for (auto& tensor : inventory.tensors) take(in, tensor);
+  inventory.parts.resize(in.count(1));
+  for (auto& part : inventory.parts) {
+    const int64_t tensor = in.number();
+    if (static_cast<uint64_t>(tensor) >= inventory.tensors.size()) in.fail("names a tensor that does not exist");
+    part.tensor = static_cast<uint32_t>(tensor);
+    const auto& shape = inventory.tensors[part.tensor].shape;
+    take(in, shape.size(), part.box);
+    if (!tensor::is_inside(part.box, shape)) in.fail("has a part outside its tensor");
+  }
+  in.finish();
+  return inventory;
+}
+
+std::string encode(const Share& share) {
+  Encoder out;
+  out.number(share.first_file);
+  out.number(static_cast<int64_t>(share.file_bytes.size()));
+  for (const int64_t bytes : share.file_bytes) out.number(bytes);
+  out.number(share.extras_file + 1);
+  out.number(static_cast<int64_t>(share.parts.size()));
+  for (const auto& part : share.parts) {
+    out.number(part.part);
+    out.number(part.file);
+    out.number(part.offset);
+  }
+  return std::move(out.bytes);
+}
+
+Share decode_share(std::string_view bytes, const std::string& origin) {
+  Decoder in(bytes, origin, "share");
+  Share share;
+  share.first_file = static_cast<uint32_t>(in.number());
+  share.file_bytes.resize(in.count(1));
+  for (int64_t& file_bytes : share.file_bytes) file_bytes = in.number();
+  share.extras_file = in.number() - 1;
+  share.parts.resize(in.count(3));
+  for (auto& part : share.parts) {
+    part.part = static_cast<uint32_t>(in.number());
+    part.file = static_cast<uint32_t>(in.number());
+    part.offset = in.number();
+  }
+  in.finish();
+  return share;
+}
+
+SavePlan plan_save(const std::vector<Inventory>& inventories, const PlanOptions& options) { return Planner(inventories, options).run(); }
+
+}  // namespace ingot::checkpoint

@@ -1,0 +1,39 @@
+#include "train/metrics/checkpoint_record.h"
+
+#include <nlohmann/json.hpp>
+
+namespace ingot::train {
+
+nlohmann::ordered_json to_json(const checkpoint::SaveOutcome& outcome) {
+  const auto& r = outcome.report;
+  nlohmann::ordered_json json = {{"kind", "save"}, {"step", r.step}, {"path", r.path.string()}, {"ok", outcome.failure.empty()}};
+  if (!outcome.failure.empty()) json["failure"] = outcome.failure;
+  json["bytes"] = r.data_bytes;
+  json["metadata_bytes"] = r.metadata_bytes;
+  json["planned"] = r.planned;
+  json["total_s"] = r.phases.total_s;
+  json["stall_s"] = r.phases.stall_s;
+  json["commit_s"] = r.phases.commit_s;
+  json["clean_s"] = r.clean_s;
+  size_t slowest = 0;
+  auto ranks = nlohmann::ordered_json::array();
+  for (size_t rank = 0; rank < r.ranks.size(); ++rank) {
+    const auto& p = r.ranks[rank];
+    const auto durable_s = [](const checkpoint::SavePhases& q) { return q.write_s + q.sync_s; };
+    if (durable_s(p) > durable_s(r.ranks[slowest])) slowest = rank;
+    const double rate = durable_s(p) > 0 ? static_cast<double>(p.bytes) / durable_s(p) / 1e9 : 0;
+    ranks.push_back({{"bytes", p.bytes},
+                     {"plan_s", p.plan_s},
+                     {"stall_s", p.stall_s},
+                     {"copy_s", p.copy_s},
+                     {"hash_s", p.hash_s},
+                     {"write_s", p.write_s},
+                     {"sync_s", p.sync_s},
+                     {"gb_per_s", rate}});
+  }
+  if (!ranks.empty()) json["slowest_rank"] = slowest;
+  json["ranks"] = std::move(ranks);
+  return json;
+}
+
+}  // namespace ingot::train

@@ -1,0 +1,14 @@
+// What saving and loading checkpoints cost, as JSON: a line of checkpoints.jsonl (docs/run-directory.md) and a field of the step lines.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "checkpoint/writer.h"
+
+namespace ingot::train {
+
+/// {"kind": "save", "step", "path", "ok", "failure", "bytes", "metadata_bytes", "planned", "total_s", "stall_s", "slowest_rank", "ranks":
+/// [{"bytes", "plan_s", "stall_s", "copy_s", "hash_s", "write_s", "sync_s", "gb_per_s"}]}; rates are bytes over (write_s + sync_s).
+nlohmann::ordered_json to_json(const checkpoint::SaveOutcome& outcome);
+
+}  // namespace ingot::train
