@@ -30,11 +30,12 @@ struct VerifyOptions {
 };
 
 struct CheckpointOptions {
-  std::string action;  // inspect, verify, diff, prune, export-hf
+  std::string action;  // inspect, verify, diff, prune, export-hf, import-dcp, export-dcp
   std::string path, other, output, dtype = "bf16", tokenizer, extra;
   int64_t keep = 0, keep_every = 0, rows = 20;
-  double shard_gb = 5, atol = 0;
-  bool dry_run = false;
+  int64_t step = 0;
+  double shard_gb = 5, atol = 0, chunk_mib = 64, file_mib = 4096;
+  bool dry_run = false, skip_foreign = false;
 };
 
 struct BenchOptions {

@@ -76,8 +76,10 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& o) {
   auto* diff = verb->add_subcommand("diff", "compare two checkpoints tensor by tensor; status 3 when they differ");
   auto* prune = verb->add_subcommand("prune", "remove old checkpoints of a run");
   auto* hf = verb->add_subcommand("export-hf", "write a Hugging Face folder");
-  for (auto* action : {inspect, verify, diff, prune, hf}) {
-    action->add_option("path", o.path, "checkpoint or run directory")->required();
+  auto* to_dcp = verb->add_subcommand("export-dcp", "write a folder that torch.distributed.checkpoint loads");
+  auto* from_dcp = verb->add_subcommand("import-dcp", "make a checkpoint of PyTorch's DCP or Megatron's torch_dist format ours");
+  for (auto* action : {inspect, verify, diff, prune, hf, to_dcp, from_dcp}) {
+    action->add_option("path", o.path, action == from_dcp ? "folder with .metadata" : "checkpoint or run directory")->required();
     action->callback([&o, action] { o.action = action->get_name(); });
   }
   inspect->add_option("--extra", o.extra, "print only this record, for instance config.toml");
@@ -87,7 +89,12 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& o) {
   prune->add_option("--keep", o.keep, "newest ones that stay")->required()->check(CLI::PositiveNumber);
   prune->add_option("--keep-every", o.keep_every, "steps that are multiples of this stay too")->check(CLI::NonNegativeNumber);
   prune->add_flag("--dry-run", o.dry_run, "only say what would go");
-  hf->add_option("-o,--output", o.output, "folder to write")->required();
+  for (auto* writing : {hf, to_dcp}) writing->add_option("-o,--output", o.output, "folder to write")->required();
+  to_dcp->add_option("--chunk-mib", o.chunk_mib, "longest piece of a tensor")->check(CLI::Range(1e-5, 1e6));
+  to_dcp->add_option("--file-mib", o.file_mib, "longest file")->check(CLI::Range(1e-5, 1e9));
+  from_dcp->add_option("-o,--output", o.output, "folder of checkpoints to write to")->required();
+  from_dcp->add_option("--step", o.step, "step of the new checkpoint")->check(CLI::NonNegativeNumber);
+  from_dcp->add_flag("--skip-foreign", o.skip_foreign, "leave out tensors of dtypes that ingot does not have");
   hf->add_option("--dtype", o.dtype, "of the weights: fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
   hf->add_option("--tokenizer", o.tokenizer, "tokenizer file or folder (default: the run's own)");
   hf->add_option("--shard-gb", o.shard_gb, "largest file, 10^9 bytes")->check(CLI::Range(0.000001, 1e6));

@@ -42,14 +42,15 @@ void add_state(const models::Model& model, const RunShape& run, StepMemory& memo
   }
 }
 
-// Ranks that hold the same share out who writes it. Whole blocks of memory.
+// All ranks of a stage share out what it holds, whoever holds what. Whole blocks of memory.
 int64_t checkpoint_bytes(const models::Model& model, const RunShape& run) {
   if (!run.saves_checkpoints) return 0;
   const int64_t wide = std::max<int64_t>(4, run.element_bytes());
+  const int64_t writers = run.replicas * model.layout().tensor.size;
   int64_t bytes = 0;
   for (const auto& p : model.parameters().all()) {
     const int64_t copies = p->is_trained() && optim::takes_muon(*p, run.optimizer) ? 2 : 3;
-    bytes += (p->local_elements() + run.replicas - 1) / run.replicas * wide * copies;
+    bytes += tensor::element_count(p->shape) * wide * copies / writers;
   }
   const int64_t block = checkpoint::kUsualBlockBytes, limit = run.staging_limit_bytes > 0 ? run.staging_limit_bytes : bytes;
   return (std::min(bytes, limit) + block - 1) / block * block;

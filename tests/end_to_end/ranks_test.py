@@ -128,7 +128,7 @@ def traffic_of_every_axis_is_what_the_formula_says(w):
 def memory_of_every_axis_is_what_was_planned(w):
     """The largest rank's resident peak within 5 % of what --dry-run says, for a model whose tensors outweigh the program."""
     common = {"model.layers": 6, "model.hidden": 256, "model.head_dim": 64, "model.experts": 8, "model.expert_ffn": 192, "model.router_hidden": 64,
-              "data.seq_len": 256, "train.batch_size": 8, "train.steps": 3, "checkpoint.every": 100, "optimizer.name": "muon"}
+              "data.seq_len": 256, "train.batch_size": 8, "train.steps": 4, "checkpoint.every": 1, "optimizer.name": "muon"}
     config = w.config("memory", **common)
     axes = [["parallel.zero=1"], ["parallel.zero=2"], ["parallel.zero=3"], ["parallel.tensor=2"], ["parallel.pipeline=2", "train.microbatch_size=1"],
             ["parallel.expert=4", "model.force_balance=true"], ["parallel.sequence=4"], ["parallel.sequence=4", "parallel.sequence_method=allgather"],
