@@ -54,9 +54,12 @@ std::vector<StepFolder> all(const fs::path& folder, const Storage& storage) {
   return found;
 }
 
-std::optional<StepFolder> latest(const fs::path& folder, const Storage& storage) {
+std::optional<StepFolder> latest(const fs::path& folder, const Storage& storage) { return latest(folder, {}, storage); }
+
+std::optional<StepFolder> latest(const fs::path& folder, const std::set<fs::path>& damaged, const Storage& storage) {
   const auto found = all(folder, storage);
-  const auto newest = std::find_if(found.rbegin(), found.rend(), [&](const StepFolder& one) { return is_good(one, storage); });
+  const auto newest = std::find_if(found.rbegin(), found.rend(),
+                                   [&](const StepFolder& one) { return !damaged.contains(one.path) && is_good(one, storage); });
   return newest == found.rend() ? std::nullopt : std::optional(*newest);
 }
 

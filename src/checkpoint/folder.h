@@ -5,6 +5,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ std::vector<StepFolder> all(const fs::path& folder, const Storage& storage = loc
 /// The newest checkpoint whose metadata is sound and whose files have the right sizes and ids. Damaged newer ones are
 /// logged and passed over.
 std::optional<StepFolder> latest(const fs::path& folder, const Storage& storage = local_storage());
+/// The same without those that turned out to be damaged inside.
+std::optional<StepFolder> latest(const fs::path& folder, const std::set<fs::path>& damaged, const Storage& storage = local_storage());
 
 struct Retention {
   int64_t keep = 3;        // the newest `keep` good checkpoints stay; 0 keeps all

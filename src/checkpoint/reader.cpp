@@ -12,16 +12,8 @@ namespace {
 
 using base::CheckpointError;
 
-constexpr int64_t kChunkBytes = int64_t{4} << 20;        // small enough to be in the cache still when it is hashed
-constexpr int64_t kSeparateRunBytes = int64_t{1} << 16;  // shorter runs are cheaper to read along with what lies between
-
-}  // namespace
-
-Metadata load_metadata(const fs::path& path, const Storage& storage) {
+Metadata metadata_from(const std::string& bytes, const fs::path& path) {
   const fs::path file = path / kMetadataName;
-  const auto source = storage.open(file);
-  std::string bytes(static_cast<size_t>(source->size_bytes()), '\0');
-  source->read_at(0, bytes.data(), source->size_bytes());
   Metadata metadata = decode(bytes, file.string());
   const fs::path name = path.has_filename() ? path.filename() : path.parent_path().filename();
   if (name.string().starts_with("step_") && name != step_name(metadata.step))
@@ -31,10 +23,26 @@ Metadata load_metadata(const fs::path& path, const Storage& storage) {
   return metadata;
 }
 
-Reader::Reader(const fs::path& path, const ReaderOptions& options)
+constexpr int64_t kChunkBytes = int64_t{4} << 20;        // small enough to be in the cache still when it is hashed
+constexpr int64_t kSeparateRunBytes = int64_t{1} << 16;  // shorter runs are cheaper to read along with what lies between
+
+}  // namespace
+
+std::string read_metadata(const fs::path& path, const Storage& storage) {
+  const auto source = storage.open(path / kMetadataName);
+  std::string bytes(static_cast<size_t>(source->size_bytes()), '\0');
+  source->read_at(0, bytes.data(), source->size_bytes());
+  return bytes;
+}
+
+Metadata load_metadata(const fs::path& path, const Storage& storage) { return metadata_from(read_metadata(path, storage), path); }
+
+Reader::Reader(const fs::path& path, const ReaderOptions& options) : Reader(path, "", options) {}
+
+Reader::Reader(const fs::path& path, const std::string& metadata, const ReaderOptions& options)
     : path_(path), options_(options), storage_(options.storage ? *options.storage : local_storage()), lease_(storage_.hold(path, false)) {
   if (!lease_) throw CheckpointError("{} is being removed by another process; take another checkpoint", path.string());
-  metadata_ = load_metadata(path, storage_);
+  metadata_ = metadata.empty() ? load_metadata(path, storage_) : metadata_from(metadata, path);
   for (size_t i = 0; i < metadata_.tensors.size(); ++i) places_.emplace(metadata_.tensors[i].tensor.name, i);
   sources_.resize(metadata_.files.size());
   if (options.check_files) {
@@ -66,6 +74,8 @@ std::vector<tensor::LogicalTensor> Reader::list() const {
   return tensors;
 }
 
+uint32_t Reader::place_of(std::string_view name) const { return static_cast<uint32_t>(&record(name) - metadata_.tensors.data()); }
+
 const TensorRecord& Reader::record(std::string_view name) const {
   const auto found = places_.find(name);
   if (found != places_.end()) return metadata_.tensors[found->second];
@@ -92,7 +102,7 @@ void Reader::read(std::string_view name, const tensor::Box& box, std::byte* dest
     }
     pieces = known->second.second.touching(known->second.first, box);
   }
-  for (const size_t piece : pieces) read_piece(tensor, tensor.pieces[piece], box, destination);
+  for (const size_t piece : pieces) read_from_piece(tensor, tensor.pieces[piece], box, destination);
 }
 
 std::vector<std::byte> Reader::read(std::string_view name) const {
@@ -102,7 +112,8 @@ std::vector<std::byte> Reader::read(std::string_view name) const {
   return bytes;
 }
 
-void Reader::read_piece(const TensorRecord& record, const PieceRecord& piece, const tensor::Box& wanted, std::byte* destination) const {
+void Reader::read_from_piece(const TensorRecord& record, const PieceRecord& piece, const tensor::Box& wanted,
+                             std::byte* destination) const {
   tensor::Box common;
   tensor::intersect(piece.box, wanted, common);
   const int64_t element_bytes = tensor::size_bytes(record.tensor.dtype), piece_bytes = size_bytes(record, piece);
@@ -110,13 +121,23 @@ void Reader::read_piece(const TensorRecord& record, const PieceRecord& piece, co
   if (place < 0 && !options_.verify) return read_part(record, piece, common, wanted, destination);
 
   std::vector<std::byte> buffer(place < 0 ? static_cast<size_t>(piece_bytes) : 0);
-  std::byte* whole_piece = place < 0 ? buffer.data() : destination + place * element_bytes;
-  if (!read_whole(source(piece.file), piece.offset, whole_piece, piece_bytes, piece.digest))
+  read_piece(record, piece, place < 0 ? buffer.data() : destination + place * element_bytes);
+  if (place < 0) copy_box(buffer.data(), piece.box, destination, wanted, common, element_bytes);
+}
+
+void Reader::read_piece(size_t tensor, size_t piece, std::byte* destination) const {
+  const auto& record = metadata_.tensors.at(tensor);
+  wanted_bytes_ += size_bytes(record, record.pieces.at(piece));
+  read_piece(record, record.pieces[piece], destination);
+}
+
+void Reader::read_piece(const TensorRecord& record, const PieceRecord& piece, std::byte* destination) const {
+  const int64_t piece_bytes = size_bytes(record, piece);
+  if (!read_whole(source(piece.file), piece.offset, destination, piece_bytes, piece.digest))
     throw CheckpointError(
         "{}: tensor '{}' is damaged: the checksum of its piece at {} of {} (bytes {}..{}) does not match; load an older checkpoint",
         (path_ / metadata_.files[piece.file].name).string(), record.tensor.name, tensor::to_string(piece.box.offset),
         tensor::to_string(piece.box.extent), piece.offset, piece.offset + piece_bytes);
-  if (place < 0) copy_box(buffer.data(), piece.box, destination, wanted, common, element_bytes);
 }
 
 bool Reader::read_whole(const Source& source, int64_t offset, std::byte* destination, int64_t size_bytes, const Digest& digest) const {

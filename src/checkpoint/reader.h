@@ -18,7 +18,9 @@
 
 namespace ingot::checkpoint {
 
-/// Decodes the metadata of the checkpoint in folder `path`; the folder's name, if it is that of a step, must agree.
+/// The bytes of the metadata of the checkpoint in folder `path`, as they are.
+std::string read_metadata(const fs::path& path, const Storage& storage = local_storage());
+/// Decodes them; the folder's name, if it is that of a step, must agree.
 Metadata load_metadata(const fs::path& path, const Storage& storage = local_storage());
 
 struct ReaderOptions {
@@ -36,6 +38,8 @@ class Reader {
  public:
   /// Throws CheckpointError naming the file, the reason and what to do.
   explicit Reader(const fs::path& path, const ReaderOptions& options = {});
+  /// The same with metadata that was read before, by another rank.
+  Reader(const fs::path& path, const std::string& metadata, const ReaderOptions& options);
 
   const fs::path& path() const { return path_; }
   const Metadata& metadata() const { return metadata_; }
@@ -50,6 +54,10 @@ class Reader {
   /// Fills `destination` with the row-major elements of `box`. After an exception its content is undefined: load into
   /// memory that is not yet in use.
   void read(std::string_view name, const tensor::Box& box, std::byte* destination) const;
+  /// Which of metadata().tensors it is; throws like tensor().
+  uint32_t place_of(std::string_view name) const;
+  /// Fills `destination` with the bytes of one piece of metadata().
+  void read_piece(size_t tensor, size_t piece, std::byte* destination) const;
   /// The whole tensor.
   std::vector<std::byte> read(std::string_view name) const;
 
@@ -62,7 +70,8 @@ class Reader {
 
  private:
   const TensorRecord& record(std::string_view name) const;
-  void read_piece(const TensorRecord& record, const PieceRecord& piece, const tensor::Box& wanted, std::byte* destination) const;
+  void read_from_piece(const TensorRecord& record, const PieceRecord& piece, const tensor::Box& wanted, std::byte* destination) const;
+  void read_piece(const TensorRecord& record, const PieceRecord& piece, std::byte* destination) const;
   void read_part(const TensorRecord& record, const PieceRecord& piece, const tensor::Box& common, const tensor::Box& wanted,
                  std::byte* destination) const;
   /// Reads a whole range and compares its checksum.

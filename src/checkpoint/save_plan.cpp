@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
-#include <queue>
 #include <unordered_map>
 
 #include "base/error.h"
+#include "checkpoint/balance.h"
 #include "checkpoint/coding.h"
 
 namespace ingot::checkpoint {
@@ -35,34 +34,6 @@ uint64_t hash_of(uint32_t tensor, const tensor::Box& box) {
   return hash;
 }
 
-// One part of a tensor and the ranks that hold it: holdings [begin, end).
-struct Unique {
-  int64_t bytes;
-  uint32_t begin, end;
-  uint32_t holders() const { return end - begin; }
-};
-
-// Ranks that hold the same parts, by how much they have to write already. Loads only grow, so an entry that is out of date is put
-// back with what is true now.
-class Holders {
- public:
-  explicit Holders(std::vector<uint32_t> ranks) {
-    for (const uint32_t rank : ranks) least_.push({0, rank});
-  }
-  uint32_t least_loaded(const std::vector<int64_t>& loads) {
-    while (true) {
-      const auto [load, rank] = least_.top();
-      if (load == loads[rank]) return rank;
-      least_.pop();
-      least_.push({loads[rank], rank});
-    }
-  }
-
- private:
-  using Entry = std::pair<int64_t, uint32_t>;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> least_;
-};
-
 class Planner {
  public:
   Planner(const std::vector<Inventory>& inventories, const PlanOptions& options) : inventories_(inventories), options_(options) {}
@@ -70,7 +41,7 @@ class Planner {
   SavePlan run() {
     number_tensors();
     find_replicas();
-    deal_out();
+    choose_writers();
     place();
     validate(plan_.metadata, "this save");
     return std::move(plan_);
@@ -141,46 +112,14 @@ class Planner {
     }
   }
 
-  void deal_out() {
-    std::vector<uint32_t> order(uniques_.size());
-    std::iota(order.begin(), order.end(), 0u);
-    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-      const auto &x = uniques_[a], &y = uniques_[b];
-      if (x.holders() != y.holders()) return x.holders() < y.holders();
-      return x.bytes != y.bytes ? x.bytes > y.bytes : a < b;
-    });
-    written_.resize(inventories_.size());
-    std::vector<int64_t> loads(inventories_.size(), 0);
-    std::unordered_map<uint64_t, std::vector<std::pair<uint32_t, Holders>>> sets;  // by hash; with an example
-    for (const uint32_t u : order) {
-      const auto& unique = uniques_[u];
-      uint32_t chosen = unique.begin;
-      if (unique.holders() > 1) {
-        const uint32_t rank = holders_of(sets, u).least_loaded(loads);
-        while (holdings_[chosen].rank != rank) ++chosen;
-      }
-      const auto& h = holdings_[chosen];
-      loads[h.rank] += unique.bytes;
-      written_[h.rank].push_back(h.part);
-    }
-    for (auto& parts : written_) std::sort(parts.begin(), parts.end());
-  }
-
-  Holders& holders_of(std::unordered_map<uint64_t, std::vector<std::pair<uint32_t, Holders>>>& sets, uint32_t u) {
-    const auto& unique = uniques_[u];
-    uint64_t hash = unique.holders();
-    for (uint32_t i = unique.begin; i < unique.end; ++i) hash = mix(hash, holdings_[i].rank);
-    auto& same_hash = sets[hash];
-    for (auto& [example, holders] : same_hash) {
-      const auto& other = uniques_[example];
-      if (other.holders() == unique.holders() &&
-          std::equal(holdings_.begin() + unique.begin, holdings_.begin() + unique.end, holdings_.begin() + other.begin,
-                     [](const Holding& a, const Holding& b) { return a.rank == b.rank; }))
-        return holders;
-    }
+  void choose_writers() {
     std::vector<uint32_t> ranks;
-    for (uint32_t i = unique.begin; i < unique.end; ++i) ranks.push_back(holdings_[i].rank);
-    return same_hash.emplace_back(u, Holders(std::move(ranks))).second;
+    ranks.reserve(holdings_.size());
+    for (const auto& holding : holdings_) ranks.push_back(holding.rank);
+    written_.resize(inventories_.size());
+    for (const uint32_t chosen : deal_out(uniques_, ranks, inventories_.size()))
+      written_[holdings_[chosen].rank].push_back(holdings_[chosen].part);
+    for (auto& parts : written_) std::sort(parts.begin(), parts.end());
   }
 
   // Lays each rank's parts out in its files.
@@ -220,7 +159,7 @@ class Planner {
   PlanOptions options_;
   std::vector<std::vector<uint32_t>> numbers_;  // of each rank's tensors, in the metadata
   std::vector<Holding> holdings_;               // replicas side by side
-  std::vector<Unique> uniques_;
+  std::vector<Task> uniques_;                   // each part once, and its holdings
   std::vector<std::vector<uint32_t>> written_;  // parts of each rank
   SavePlan plan_;
 };

@@ -1,7 +1,9 @@
-// The ranks that save one checkpoint together, as far as the engine must know: who is who, and passing small texts. Files
-// carry the data; nothing large goes through here.
+// The ranks that save one checkpoint together, as far as the engine must know: who is who, and passing small texts. What is large goes
+// through files, and when loading from the rank that has read it to those that want it.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -19,6 +21,9 @@ class Team {
   virtual std::string broadcast(const std::string& text) const = 0;
   /// On each rank its own of the texts that rank 0 gives, one a rank. All ranks call it.
   virtual std::string scatter(const std::vector<std::string>& texts) const;
+  /// send_bytes[r] of what lies at `send`, one after the other, go to rank r; receive_bytes[r] come from it. All ranks call it.
+  virtual void all_to_all(const std::byte* send, const std::vector<int64_t>& send_bytes, std::byte* receive,
+                          const std::vector<int64_t>& receive_bytes) const = 0;
   /// Whether it is true on all ranks. All ranks call it.
   virtual bool all(bool own) const;
 };

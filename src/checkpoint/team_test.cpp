@@ -3,65 +3,13 @@
 
 #include <gmock/gmock.h>
 
-#include <barrier>
-#include <thread>
-
 #include "base/error.h"
-#include "checkpoint/test_support.h"
+#include "checkpoint/test_team.h"
 
 namespace ingot::checkpoint {
 namespace {
 
 using ::testing::HasSubstr;
-
-// Texts pass through an array between two rendezvous.
-struct Desk {
-  explicit Desk(int size) : texts(static_cast<size_t>(size)), barrier(size) {}
-  std::vector<std::string> texts;
-  std::barrier<> barrier;
-};
-
-class ThreadTeam : public Team {
- public:
-  ThreadTeam(Desk& desk, int rank) : desk_(desk), rank_(rank) {}
-  int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(desk_.texts.size()); }
-  std::vector<std::string> gather(const std::string& own) const override {
-    desk_.texts[static_cast<size_t>(rank_)] = own;
-    desk_.barrier.arrive_and_wait();
-    const auto all = rank_ == 0 ? desk_.texts : std::vector<std::string>();
-    desk_.barrier.arrive_and_wait();
-    return all;
-  }
-  std::string broadcast(const std::string& text) const override {
-    if (rank_ == 0) desk_.texts[0] = text;
-    desk_.barrier.arrive_and_wait();
-    const auto same = desk_.texts[0];
-    desk_.barrier.arrive_and_wait();
-    return same;
-  }
-
- private:
-  Desk& desk_;
-  int rank_;
-};
-
-// What each of `size` ranks threw, "" for those that returned.
-std::vector<std::string> run_team(int size, const std::function<void(const Team&)>& body) {
-  Desk desk(size);
-  std::vector<std::string> errors(static_cast<size_t>(size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        body(ThreadTeam(desk, rank));
-      } catch (const std::exception& failure) {
-        errors[static_cast<size_t>(rank)] = failure.what();
-      }
-    });
-  for (auto& thread : threads) thread.join();
-  return errors;
-}
 
 // Rank r of p has the r-th flat slice of every tensor.
 std::vector<SaveItem> slice_of(const Sample& sample, int rank, int size) {

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/error.h"
 #include "layers/dtype.h"
@@ -48,6 +49,16 @@ bool RankTeam::all(bool own) const {
   const auto answer = at::full({1}, static_cast<int64_t>(own), at::TensorOptions().dtype(at::kLong).device(device_));
   group_.all_reduce(answer, comm::Reduction::min);
   return answer.item<int64_t>() != 0;
+}
+
+void RankTeam::all_to_all(const std::byte* send, const std::vector<int64_t>& send_bytes, std::byte* receive,
+                          const std::vector<int64_t>& receive_bytes) const {
+  const auto total = [](const std::vector<int64_t>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); };
+  const auto in = at::from_blob(const_cast<std::byte*>(send), {total(send_bytes)}, at::kByte).to(device_);
+  const auto host = at::from_blob(receive, {total(receive_bytes)}, at::kByte);
+  const auto out = device_.is_cpu() ? host : at::empty({total(receive_bytes)}, in.options());
+  group_.all_to_all(out, receive_bytes, in, send_bytes);
+  if (!device_.is_cpu()) host.copy_(out);
 }
 
 std::string Progress::to_json() const { return nlohmann::json{{"step", step}, {"tokens", tokens}}.dump(); }
@@ -101,20 +112,30 @@ checkpoint::SaveReport save_run(const std::filesystem::path& folder, const optim
                           gives_extras ? extras_of(progress, optimizer, config_toml, data_state) : checkpoint::Extras{}, options);
 }
 
-Progress load_run(const checkpoint::Reader& reader, optim::Optimizer& optimizer) {
+void check_fits(const checkpoint::Reader& reader, const optim::Optimizer& optimizer) {
+  Shapes wanted;
+  for (const auto& slice : optimizer.state()) wanted[slice.name] = slice.shape;
+  check_fits(reader, wanted);
+}
+
+Progress load_run(const checkpoint::TeamReader& reader, optim::Optimizer& optimizer, checkpoint::LoadReport* report) {
   const at::NoGradGuard no_grad;
-  const auto progress = Progress::from_json(reader.extra("progress"), reader.path().string());
+  const auto origin = reader.reader().path().string();
+  const auto progress = Progress::from_json(reader.extra("progress"), origin);
   const auto record = nlohmann::json::parse(reader.extra("optimizer"), nullptr, false);
   if (!record.is_object() || !record.contains("steps") || !record["steps"].is_number_integer())
-    throw CheckpointError("{}: the record 'optimizer' is not that of a training run", reader.path().string());
+    throw CheckpointError("{}: the record 'optimizer' is not that of a training run", origin);
   const auto slices = optimizer.state();
-  Shapes wanted;
-  for (const auto& slice : slices) wanted[slice.name] = slice.shape;
-  check_fits(reader, wanted);
+  std::vector<checkpoint::LoadItem> items;
   std::vector<std::pair<at::Tensor, at::Tensor>> read;  // where to, what
   for (const auto& slice : slices)
-    for (const auto& region : slice.regions)
-      read.emplace_back(parallel::view_of(region, slice.flat), read_box(reader, slice.name, region.box));
+    for (const auto& region : slice.regions) {
+      read.emplace_back(parallel::view_of(region, slice.flat),
+                        at::empty(region.box.extent, layers::to_torch(reader.reader().tensor(slice.name).dtype)));
+      items.push_back({slice.name, region.box, static_cast<std::byte*>(read.back().second.data_ptr())});
+    }
+  auto done = reader.load(items);
+  if (report) *report = std::move(done);
   for (const auto& [to, what] : read) to.copy_(what);
   optimizer.set_steps_done(record["steps"].get<int64_t>());
   optimizer.publish_masters();

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "checkpoint/reader.h"
+#include "checkpoint/load.h"
 #include "checkpoint/team.h"
 #include "checkpoint/writer.h"
 #include "comm/group.h"
@@ -33,6 +33,8 @@ class RankTeam : public checkpoint::Team {
   std::string broadcast(const std::string& text) const override { return comm::broadcast_text(group_, text, 0, device_); }
   std::string scatter(const std::vector<std::string>& texts) const override { return comm::scatter_text(group_, texts, 0, device_); }
   bool all(bool own) const override;
+  void all_to_all(const std::byte* send, const std::vector<int64_t>& send_bytes, std::byte* receive,
+                  const std::vector<int64_t>& receive_bytes) const override;
 
  private:
   comm::Group& group_;
@@ -54,9 +56,12 @@ void start_save(checkpoint::Saver& saver, const optim::Optimizer& optimizer, con
 checkpoint::SaveReport save_run(const std::filesystem::path& folder, const optim::Optimizer& optimizer, const Progress& progress,
                                 const std::string& config_toml, const std::string& data_state, checkpoint::SaveOptions options);
 
-/// Restores this rank's slices of weights and moments, whatever ranks wrote them; everything is read and checked before the first
-/// value is overwritten. Throws CheckpointError when the checkpoint is damaged, or does not have this model's tensors.
-Progress load_run(const checkpoint::Reader& reader, optim::Optimizer& optimizer);
+/// Restores this rank's slices of weights and moments, whatever ranks wrote them; everything is read and checked by all ranks before
+/// the first value is overwritten. All ranks of the reader's team call it. Throws CheckpointError when the checkpoint is damaged. Call
+/// check_fits first.
+Progress load_run(const checkpoint::TeamReader& reader, optim::Optimizer& optimizer, checkpoint::LoadReport* report = nullptr);
+/// Throws CheckpointError when the checkpoint does not have this model's tensors.
+void check_fits(const checkpoint::Reader& reader, const optim::Optimizer& optimizer);
 
 /// Fills the weights alone (for generation and export) from their full-precision values.
 void load_weights(const checkpoint::Reader& reader, models::Model& model);

@@ -107,8 +107,9 @@ TEST_F(Checkpointing, brings_weights_moments_and_place_back_bit_for_bit) {
   for (int i = 0; i < 3; ++i) run.step().run(batch_of(2, 8), 1e-2);
   const auto path = save_run(folder_, *run.optimizer, {.step = 3, .tokens = 48}, "x = 1", "{}", {}).path;
   SmallRun other;
-  const checkpoint::Reader reader(path);
-  const auto progress = load_run(reader, *other.optimizer);
+  const checkpoint::TeamReader team_reader(path);
+  const auto& reader = team_reader.reader();
+  const auto progress = load_run(team_reader, *other.optimizer);
   EXPECT_EQ(progress.step, 3);
   EXPECT_EQ(progress.tokens, 48);
   EXPECT_EQ(config_of(reader), "x = 1");
@@ -134,7 +135,7 @@ TEST_F(Checkpointing, a_model_that_does_not_fit_is_left_as_it_was) {
   const auto path = save_run(folder_, *run.optimizer, {.step = 1}, "", "{}", {}).path;
   const auto before = wider.copy();
   try {
-    load_run(checkpoint::Reader(path), *wider.optimizer);
+    check_fits(checkpoint::Reader(path), *wider.optimizer);
     ADD_FAILURE() << "it was taken";
   } catch (const base::CheckpointError& error) {
     EXPECT_THAT(error.what(), HasSubstr("has shape"));

@@ -89,29 +89,46 @@ int64_t Trainer::sent_bytes() const {
   return sent;
 }
 
-// Rank 0 looks, and all take what it found: a folder may change between two looks.
+// Rank 0 looks, and all take what it found: a folder may change between two looks. One that turns out to be damaged while it is read is
+// damaged for all: they go back to the one before it together.
 void Trainer::restore() {
-  std::string found;
-  if (is_main()) {
-    if (const auto source = checkpoint_to_resume()) found = source->string();
+  const auto ranks = team();
+  std::set<fs::path> damaged;
+  while (true) {
+    const fs::path found = checkpoint::on_first(ranks, [&] {
+      const auto source = checkpoint_to_resume(damaged);
+      return source ? source->string() : std::string();
+    });
+    if (found.empty()) return;
+    const checkpoint::TeamReader reader(found, {.verify = config_.checkpoint.verify, .team = &ranks});
+    checkpoint::for_all(ranks, [&] { check_fits(reader.reader(), parallel_->optimizer()); });
+    try {
+      checkpoint::LoadReport report;
+      progress_ = load_run(reader, parallel_->optimizer(), &report);
+      resumed_data_ = reader.extra("data");
+      parallel_->step().publish_weights();
+      last_saved_step_ = progress_.step;
+      if (is_main()) {
+        loaded_ = load_json(found.string(), progress_.step, report);
+        base::log_info("resumed from {} (step {}) in {}", found.string(), progress_.step, base::format_duration(report.phases.total_s));
+      }
+      return;
+    } catch (const base::CheckpointError& failure) {
+      if (options_.resume != "auto") throw;
+      damaged.insert(found);
+      if (is_main()) base::log_error("{}; looking for an older checkpoint", failure.what());
+    }
   }
-  found = comm::broadcast_text(groups_.world().everyone(), found, 0, model().device());
-  if (found.empty()) return;
-  checkpoint::for_all(team(), [&] {
-    const checkpoint::Reader reader(found, {.verify = config_.checkpoint.verify});
-    progress_ = load_run(reader, parallel_->optimizer());
-    resumed_data_ = reader.extra("data");
-  });
-  parallel_->step().publish_weights();
-  last_saved_step_ = progress_.step;
-  if (is_main()) base::log_info("resumed from {} (step {})", found, progress_.step);
 }
 
-std::optional<fs::path> Trainer::checkpoint_to_resume() {
+std::optional<fs::path> Trainer::checkpoint_to_resume(const std::set<fs::path>& damaged) const {
   const fs::path own = options_.run_dir / "checkpoints";
   std::optional<fs::path> source;
   if (options_.resume == "auto") {
-    if (const auto newest = checkpoint::latest(own)) source = newest->path;
+    if (const auto newest = checkpoint::latest(own, damaged)) source = newest->path;
+    else if (!damaged.empty())
+      throw base::CheckpointError("none of the checkpoints in {} can be read; `ingot checkpoint verify {}` says what is damaged",
+                                  own.string(), own.string());
   } else if (options_.resume == "never") {
     if (!checkpoint::all(own).empty())
       throw base::ConfigError("{} already holds checkpoints; with --resume never choose another --run-dir, or resume with --resume auto",
@@ -172,6 +189,7 @@ void Trainer::prepare_run_dir() {
                  facts().device);
   base::log_info("{}", mfu_convention(forecast_.gemm_flops / 1e12, "this machine's measured GEMM rate"));
   sink_ = std::make_unique<MetricsSink>(options_.run_dir, config_.log, progress_.step);
+  if (!loaded_.is_null()) sink_->record_checkpoint(std::exchange(loaded_, nullptr));
 }
 
 RunFacts Trainer::facts() const {

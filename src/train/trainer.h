@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "data/loader.h"
@@ -59,7 +60,7 @@ class Trainer {
   int64_t largest_over_ranks(int64_t value);
   /// By this rank, over all axes, since the start; not what saves say in the background.
   int64_t sent_bytes() const;
-  std::optional<std::filesystem::path> checkpoint_to_resume();
+  std::optional<std::filesystem::path> checkpoint_to_resume(const std::set<std::filesystem::path>& damaged) const;
   void prepare_run_dir();
   RunFacts facts() const;
   void restore();
@@ -91,7 +92,8 @@ class Trainer {
   std::unique_ptr<MetricsSink> sink_;
   const Phase* phase_ = nullptr;  // the one that loader_ belongs to
   Progress progress_;
-  std::string resumed_data_;  // loader state of the checkpoint, checked when its phase is entered
+  nlohmann::ordered_json loaded_;  // what resuming cost, until there is somewhere to say it
+  std::string resumed_data_;       // loader state of the checkpoint, checked when its phase is entered
   int64_t skipped_in_a_row_ = 0;
   double smoothed_step_ms_ = 0;
   std::unique_ptr<comm::Group> saving_group_;  // for the saver's thread

@@ -148,17 +148,46 @@ def memory_of_every_axis_is_what_was_planned(w):
 
 def a_run_goes_on_with_other_ranks_and_another_stage(w):
     """The checkpoint does not know about ranks: stopped at half of the way, resumed on another layout, the curve is that of one."""
-    config = w.config("layouts", **{"train.steps": 12, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 6})
-    first = (1, ()), (2, ("parallel.zero=3",)), (2, ("parallel.tensor=2",)), (3, ("parallel.zero=1",)), (2, ("parallel.pipeline=2", "train.microbatch_size=2"))
-    for (before, settings), (after, others) in zip(first, (*first[1:], first[0])):
-        run = w.path / f"layouts-{before}-{after}"
-        flags = lambda s: [word for one in s for word in ("--set", one)]
-        launch(before, "train", config, "--run-dir", run, *flags(settings), "--set", "train.steps=6", "--set", "optimizer.schedule=constant")
-        launch(after, "train", config, "--run-dir", run, *flags(others), "--set", "optimizer.schedule=constant")
-        straight = w.path / "layouts-constant"
-        if not straight.exists():
-            ingot("train", config, "--run-dir", straight, "--set", "optimizer.schedule=constant")
-        close(losses(straight), losses(run), 1e-9)
+    layouts = (1, ()), (2, ("parallel.zero=3",)), (2, ("parallel.tensor=2",)), (3, ("parallel.zero=1",)), (2, ("parallel.pipeline=2", "train.microbatch_size=2")), \
+        (2, ("parallel.expert=2", "parallel.zero=0")), (2, ("parallel.sequence=2",))
+    flags = lambda settings: [word for one in settings for word in ("--set", one)]
+    for optimizer, chain in (("muon", layouts), ("adamw", layouts[1::2])):
+        config = w.config(f"layouts-{optimizer}", **{"train.steps": 12, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 6,
+                                                     "optimizer.name": optimizer, "optimizer.schedule": "constant"})
+        straight = w.path / f"straight-{optimizer}"
+        ingot("train", config, "--run-dir", straight)
+        for i, (before, after) in enumerate(zip(chain, (*chain[1:], chain[0]))):
+            run = w.path / f"layouts-{optimizer}-{i}"
+            launch(before[0], "train", config, "--run-dir", run, *flags(before[1]), "--set", "train.steps=6")
+            launch(after[0], "train", config, "--run-dir", run, *flags(after[1]))
+            close(losses(straight), losses(run), 1e-9)
+
+
+def a_damaged_checkpoint_is_passed_over_by_all_ranks(w):
+    """One flipped bit in the newest: all ranks go back to the one before it, say so, and the curve goes on as it was."""
+    config = w.config("damaged", **{"train.steps": 12, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 4, "checkpoint.keep": 3})
+    run = w.path / "damaged"
+    launch(2, "train", config, "--run-dir", run)
+    curve = losses(run)
+    saves = [json.loads(line) for line in (run / "checkpoints.jsonl").read_text().splitlines()]
+    assert [s["step"] for s in saves] == [4, 8, 12] and all(s["ok"] and s["kind"] == "save" and len(s["ranks"]) == 2 for s in saves), saves
+    assert [s["planned"] for s in saves] == [True, False, False], "the plan is made once"
+    for rank in (r for s in saves for r in s["ranks"]):
+        assert abs(rank["gb_per_s"] * 1e9 * (rank["write_s"] + rank["sync_s"]) / rank["bytes"] - 1) < 1e-6, rank
+    inside = [s["step"] for m in metrics(run) for s in m.get("checkpoints", [])]
+    assert inside == [4, 8], inside  # the last one ended after the last step's line
+    data = run / "checkpoints" / "step_00000012" / "data_00001.bin"
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 16
+    data.write_bytes(content)
+    said = "".join(launch(3, "train", config, "--run-dir", run, "--set", "parallel.zero=3"))
+    assert "data_00001.bin" in said and "looking for an older checkpoint" in said and "step_00000008 (step 8)" in said, said
+    close(losses(run), curve, 1e-9)
+    loads = [s for s in map(json.loads, (run / "checkpoints.jsonl").read_text().splitlines()) if s["kind"] == "load"]
+    assert len(loads) == 1 and loads[0]["step"] == 8 and len(loads[0]["ranks"]) == 3, loads
+    needed = sum(f.stat().st_size for f in (run / "checkpoints" / "step_00000008").glob("data_*"))
+    read = sum(r["read_bytes"] for r in loads[0]["ranks"])
+    assert read <= needed < 1.1 * read, (read, needed)
 
 
 def process_of(launcher, rank):
@@ -271,7 +300,8 @@ def two_launchers_are_two_machines(w):
     assert "rank 1" in errors[0] and "status 3" in errors[0], errors[0]
 
 
-TESTS = [data_parallel_ranks_follow_the_curve_of_one, traffic_is_what_the_formula_says, traffic_of_every_axis_is_what_the_formula_says, memory_of_every_axis_is_what_was_planned, a_run_goes_on_with_other_ranks_and_another_stage, a_killed_rank_is_named_and_the_job_goes_on_bit_equal,
+TESTS = [data_parallel_ranks_follow_the_curve_of_one, traffic_is_what_the_formula_says, traffic_of_every_axis_is_what_the_formula_says, memory_of_every_axis_is_what_was_planned, a_run_goes_on_with_other_ranks_and_another_stage,
+         a_damaged_checkpoint_is_passed_over_by_all_ranks, a_killed_rank_is_named_and_the_job_goes_on_bit_equal,
          without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out, a_signal_to_the_launcher_saves_and_exits_0,
          wrong_calls_end_before_anyone_waits, two_launchers_are_two_machines]
 

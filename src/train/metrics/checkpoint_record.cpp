@@ -36,4 +36,26 @@ nlohmann::ordered_json to_json(const checkpoint::SaveOutcome& outcome) {
   return json;
 }
 
+nlohmann::ordered_json load_json(const std::string& path, int64_t step, const checkpoint::LoadReport& report) {
+  nlohmann::ordered_json json = {{"kind", "load"}, {"step", step}, {"path", path}, {"ok", true}, {"total_s", report.phases.total_s}};
+  size_t slowest = 0;
+  auto ranks = nlohmann::ordered_json::array();
+  for (size_t rank = 0; rank < report.ranks.size(); ++rank) {
+    const auto& p = report.ranks[rank];
+    if (p.read_s + p.exchange_s > report.ranks[slowest].read_s + report.ranks[slowest].exchange_s) slowest = rank;
+    ranks.push_back({{"wanted_bytes", p.wanted_bytes},
+                     {"read_bytes", p.read_bytes},
+                     {"sent_bytes", p.sent_bytes},
+                     {"received_bytes", p.received_bytes},
+                     {"plan_s", p.plan_s},
+                     {"read_s", p.read_s},
+                     {"exchange_s", p.exchange_s},
+                     {"total_s", p.total_s},
+                     {"gb_per_s", p.total_s > 0 ? static_cast<double>(p.read_bytes) / p.total_s / 1e9 : 0}});
+  }
+  json["slowest_rank"] = slowest;
+  json["ranks"] = std::move(ranks);
+  return json;
+}
+
 }  // namespace ingot::train

@@ -1,0 +1,51 @@
+// Who reads what, and who passes which part of it on to whom. All ranks make the same plan from what all of them want. Pure.
+//
+// For N pairs of a wanted box and a piece that it touches: N·log N.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/metadata.h"
+
+namespace ingot::checkpoint {
+
+/// What one rank wants: boxes of tensors of the metadata.
+struct Wants {
+  struct Want {
+    uint32_t tensor = 0;
+    tensor::Box box;
+    bool operator==(const Want&) const = default;
+  };
+  std::vector<Want> wants;
+  bool operator==(const Wants&) const = default;
+};
+
+std::string encode(const Wants& wants);
+/// Throws CheckpointError naming `origin`.
+Wants decode_wants(std::string_view bytes, const Metadata& metadata, const std::string& origin);
+
+/// A part of a piece on its way to a rank, maybe the reader itself.
+struct Delivery {
+  uint32_t rank = 0, want = 0;  // and which of its wants
+  tensor::Box common;
+  int64_t bytes = 0;
+};
+
+struct ReadTask {
+  uint32_t tensor = 0, piece = 0;
+  uint32_t reader = 0;
+  int64_t bytes = 0;  // of the piece
+  std::vector<Delivery> deliveries;
+};
+
+/// Rounds of reads; between two of them ranks exchange. Within a round and a reader, tasks are in the order of files and offsets.
+struct LoadPlan {
+  std::vector<std::vector<ReadTask>> rounds;
+};
+
+/// Readers are ranks that want the piece, the one with the least to read.
+LoadPlan plan_load(const Metadata& metadata, const std::vector<Wants>& wants, int64_t batch_bytes);
+
+}  // namespace ingot::checkpoint
