@@ -147,6 +147,11 @@ std::optional<Snapshot::Block> Snapshot::next() {
   return Block{taken_++, place.file, place.offset, place.size_bytes, place.data};
 }
 
+bool Snapshot::is_next_ready() const {
+  const std::lock_guard lock(mutex_);
+  return cancelled_ || taken_ == places_.size() || places_[taken_].copied;
+}
+
 void Snapshot::release(size_t number) {
   {
     const std::lock_guard lock(mutex_);

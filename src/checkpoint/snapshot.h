@@ -83,6 +83,8 @@ class Snapshot {
   };
   /// For the one thread that writes: the next block in file order, once it is there; nothing after the last.
   std::optional<Block> next();
+  /// Whether next() would not wait.
+  bool is_next_ready() const;
   /// Its memory may be used again.
   void release(size_t number);
   /// Nobody will write: copying ends as soon as it can, and wait_copied returns.

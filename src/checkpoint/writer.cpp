@@ -347,7 +347,15 @@ std::string Saver::write_part(Job& job, const fs::path& hidden) {
     sink.reset();
     phases.sync_s += watch.lap();
   };
-  while (auto block = job.snapshot->next()) {
+  while (true) {
+    // Copying may wait for memory that is being written.
+    while (sink && !job.snapshot->is_next_ready()) {
+      const auto ticket = sink->finished(true);
+      if (!ticket) break;
+      job.snapshot->release(*ticket);
+    }
+    const auto block = job.snapshot->next();
+    if (!block) break;
     if (block->file != file) {
       if (sink) close();
       file = block->file;
