@@ -13,7 +13,7 @@ target_link_libraries(ingot_common INTERFACE fmt::fmt spdlog::spdlog_header_only
   Threads::Threads)
 add_library(ingot::common ALIAS ingot_common)
 
-# Static archives that have no CMake package of their own.
+# Archives, and a few shared libraries, that have no CMake package of their own.
 function(ingot_archive name header library)
   find_path(INGOT_${name}_INCLUDE ${header} REQUIRED)
   find_library(INGOT_${name}_LIBRARY NAMES ${library} REQUIRED)
@@ -26,6 +26,9 @@ ingot_archive(pcre2 pcre2.h libpcre2-8.a)
 ingot_archive(zstd zstd.h libzstd.a)
 ingot_archive(xxhash xxhash.h libxxhash.a)
 ingot_archive(uring liburing.h liburing.a)
+ingot_archive(pugixml pugixml.hpp libpugixml.a)
+ingot_archive(curl curl/curl.h libcurl.so)
+ingot_archive(crypto openssl/evp.h libcrypto.so)
 ingot_archive(sentencepiece sentencepiece_processor.h libsentencepiece.so)
 ingot_archive(sentencepiece_train sentencepiece_trainer.h libsentencepiece_train.so)
 

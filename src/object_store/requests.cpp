@@ -1,0 +1,186 @@
+#include "object_store/requests.h"
+
+#include <algorithm>
+#include <cmath>
+#include <condition_variable>
+#include <ctime>
+#include <random>
+
+#include "base/log.h"
+#include "object_store/advice.h"
+
+namespace ingot::object_store {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Clock::duration seconds(double value) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value)); }
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Full jitter: many clients that failed together do not come back together.
+double random_pause_s(int attempt, const ClientOptions& options) {
+  thread_local std::mt19937_64 generator{std::random_device{}()};
+  const double longest = std::min(options.longest_pause_s, std::ldexp(options.first_pause_s, std::min(attempt - 1, 40)));
+  return std::uniform_real_distribution<double>(0, std::max(longest, 1e-6))(generator);
+}
+
+// False when it was cancelled.
+bool sleep_for(double pause_s, const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any never;
+  std::unique_lock lock(mutex);
+  never.wait_for(lock, stop, seconds(pause_s), [] { return false; });
+  return !stop.stop_requested();
+}
+
+std::string http_words(const HttpAnswer& answer, const ErrorAnswer& error) {
+  std::string words = fmt::format("HTTP {}", answer.status);
+  if (!error.code.empty()) words += " " + error.code;
+  if (!error.message.empty()) words += ": " + error.message;
+  if (error.code.empty() && !answer.body.empty()) words += ": " + printable(answer.body);
+  if (const auto& id = answer.header("x-amz-request-id"); !id.empty()) words += " (request " + printable(id) + ")";
+  return words;
+}
+
+// What else the answer tells about the mistake.
+std::string evidence(Failure failure, const HttpAnswer& answer, const ErrorAnswer& error) {
+  if (failure == Failure::clock_skew) {
+    const std::time_t now = std::time(nullptr);
+    std::tm parts{};
+    ::gmtime_r(&now, &parts);
+    char text[64];
+    std::strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &parts);
+    return fmt::format("; the store's clock says {}, this machine's {}", printable(answer.header("date")), text);
+  }
+  const std::string region = answer.header("x-amz-bucket-region").empty() ? error.region : printable(answer.header("x-amz-bucket-region"));
+  return failure == Failure::wrong_region && !region.empty() ? "; the bucket is in " + region : "";
+}
+
+}  // namespace
+
+Requests::Requests(ClientOptions options)
+    : options_(std::move(options)),
+      endpoint_(resolve_endpoint(options_.account.endpoint_url, options_.account.region, options_.bucket, options_.addressing)),
+      http_({options_.connections, options_.connect_s, options_.account.ca_bundle}) {
+  if (options_.account.region.empty()) options_.account.region = "us-east-1";  // what stores that know no regions expect
+  if (options_.account.credentials.access_key_id.empty() || options_.account.credentials.secret_access_key.empty())
+    throw base::ConfigError("no keys were given for bucket '{}'", options_.bucket);
+  options_.attempts = std::max(1, options_.attempts);
+}
+
+std::string Requests::name_of(std::string_view key) const { return Location{options_.bucket, printable(key)}.to_string(); }
+
+Counters Requests::counters() const { return {requests_, retries_, http_.connections_opened(), sent_bytes_, received_bytes_}; }
+
+Credentials Requests::credentials() const {
+  const std::lock_guard guard(mutex_);
+  return options_.account.credentials;
+}
+
+// True when there are other credentials than those that expired: ours, or those that another thread has fetched meanwhile.
+bool Requests::renew(const Credentials& expired) {
+  const std::lock_guard guard(mutex_);
+  if (options_.account.credentials != expired) return true;
+  if (!options_.renew) return false;
+  try {
+    Credentials fresh = options_.renew();
+    if (fresh.access_key_id == expired.access_key_id && fresh.session_token == expired.session_token) return false;
+    options_.account.credentials = std::move(fresh);
+    return true;
+  } catch (const base::Error& failure) {
+    base::log_warning("the object store's keys have expired and new ones could not be read: {}", failure.what());
+    return false;
+  }
+}
+
+HttpAnswer Requests::attempt(const Request& request, const std::string& payload_sha256, Clock::time_point deadline,
+                             const Credentials& credentials) {
+  const std::string path = endpoint_.path_of(request.key), query = encode_query(request.query);
+  RequestToSign to_sign{request.method, endpoint_.host, path, request.query, request.headers, payload_sha256};
+  HttpRequest http{request.method, endpoint_.scheme + "://" + endpoint_.host + path + (query.empty() ? "" : "?" + query), request.headers};
+  for (auto& header : sign(to_sign, credentials, options_.account.region, std::chrono::system_clock::now()))
+    http.headers.push_back(std::move(header));
+  http.body = request.body;
+  http.destination = request.destination;
+  http.wanted = request.wanted;
+  http.body_limit_bytes = request.body_limit_bytes;
+  http.deadline = deadline;
+  http.stall_s = request.patient ? 0 : options_.stall_s;
+  http.stop = request.stop;
+  ++requests_;
+  HttpAnswer answer = http_.perform(http);
+  received_bytes_ += answer.received_bytes;
+  return answer;
+}
+
+Requests::Verdict Requests::judge(const Request& request, const HttpAnswer& answer) const {
+  if (answer.cancelled) return {Next::stop, Failure::cancelled, "it was cancelled"};
+  if (!answer.failure.empty() && answer.status < 300) {
+    if (answer.timed_out) return {Next::stop, Failure::timed_out, answer.failure};
+    if (answer.hopeless)
+      return {Next::stop, Failure::refused, answer.failure + "; if the store has a certificate of its own, name it in AWS_CA_BUNDLE"};
+    return {Next::again, Failure::unavailable, answer.failure};
+  }
+  const ErrorAnswer error = parse_error(answer.body);
+  if (answer.status < 300 && error.code.empty()) {  // S3 may also report an error after it has begun to answer 200
+    try {
+      if (request.check) request.check(answer);
+      return {};
+    } catch (const BrokenAnswer& broken) {
+      return {Next::again, Failure::broken_answer, fmt::format("HTTP {}: {}", answer.status, broken.what())};
+    }
+  }
+  if (answer.status == 404 && request.may_be_absent && error.code != "NoSuchBucket") return {};
+  const std::string what = http_words(answer, error);
+  if (is_passing(answer.status, error.code)) return {Next::again, Failure::unavailable, what};
+  Failure failure = failure_of(answer.status, error.code);
+  if (failure == Failure::already_exists) failure = request.unmet;
+  return {failure == Failure::expired_credentials ? Next::renew : Next::stop, failure, what + evidence(failure, answer, error)};
+}
+
+Outcome Requests::perform(const Request& request) {
+  const auto start = Clock::now(), deadline = start + seconds(options_.deadline_s);
+  const std::string name = name_of(request.key.empty() ? request.prefix : request.key);
+  Request prepared = request;
+  Outcome outcome;
+  const bool sha256_checksum = request.digest && options_.checksum == Checksum::sha256;
+  const bool sign_payload = options_.sign_payload || sha256_checksum || endpoint_.scheme != "https" || !request.digest;
+  const std::string digest = sign_payload ? sha256(request.body) : "";
+  if (sha256_checksum) {
+    outcome.sha256 = base64(digest);
+    prepared.headers.emplace_back("x-amz-checksum-sha256", outcome.sha256);
+  }
+  if (request.md5 || (request.digest && options_.checksum == Checksum::md5))
+    prepared.headers.emplace_back("content-md5", base64(md5(request.body)));
+  const std::string payload = sign_payload ? hex(digest) : kUnsignedPayload;
+
+  const auto fail = [&](const Verdict& verdict, const std::string& tries) {
+    const std::string message = fmt::format("cannot {} {} at {}://{}: {}{}{}", request.verb, name, endpoint_.scheme, endpoint_.host,
+                                            verdict.what, tries, advice_for(verdict.failure));
+    const bool uncertain =
+        outcome.maybe_done_before && (verdict.failure == Failure::already_exists || verdict.failure == Failure::no_such_upload);
+    if (uncertain) throw UncertainError(verdict.failure, message);
+    throw ObjectStoreError(verdict.failure, message);
+  };
+  for (int attempts = 1;; ++attempts) {
+    const Credentials used = credentials();
+    outcome.answer = attempt(prepared, payload, deadline, used);
+    const Verdict verdict = judge(prepared, outcome.answer);
+    if (verdict.next == Next::done) break;
+    const std::string tries = fmt::format(" (gave up after {} attempts in {:.1f} s)", attempts, seconds_since(start));
+    if (verdict.next == Next::stop) fail(verdict, verdict.failure == Failure::timed_out ? tries : "");
+    if (verdict.next == Next::renew && !renew(used)) fail(verdict, "");
+    outcome.maybe_done_before = outcome.maybe_done_before || (outcome.answer.maybe_carried_out && verdict.next == Next::again);
+    double pause_s = verdict.next == Next::renew ? 0 : random_pause_s(attempts, options_);
+    if (const int64_t asked_s = parse_count(outcome.answer.header("retry-after")); asked_s > 0)
+      pause_s = std::max(pause_s, std::min(static_cast<double>(asked_s), options_.longest_pause_s));
+    if (attempts >= options_.attempts || Clock::now() + seconds(pause_s) >= deadline) fail(verdict, tries);
+    base::log_debug("{} {}: attempt {} failed, the next in {:.2f} s: {}", request.verb, name, attempts, pause_s, verdict.what);
+    ++retries_;
+    if (!sleep_for(pause_s, request.stop)) fail({Next::stop, Failure::cancelled, "it was cancelled"}, "");
+  }
+  if (request.digest) sent_bytes_ += static_cast<int64_t>(request.body.size());
+  return outcome;
+}
+
+}  // namespace ingot::object_store
