@@ -341,7 +341,6 @@ std::vector<Layout> layouts() {
   replayed(P{.sequence = 2}, 2);
   replayed(P{.expert = 2, .expert_tensor = 2}, 4);
   replayed(P{.tensor = 2, .expert = 4}, 4);
-  replayed(P{.pipeline = 2}, 4, 2);
   mixture({.parallel = P{.zero = 1}, .ranks = 3, .precision = "fp32", .force_balance = true});
   mixture({.parallel = P{.tensor = 2, .expert = 2}, .ranks = 4, .precision = "fp32", .force_balance = true});
   all.push_back({.parallel = P{.zero = 1}, .ranks = 3, .precision = "fp32"});
