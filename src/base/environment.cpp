@@ -44,7 +44,17 @@ constexpr Variable kVariables[] = {
     {"PATH", &Environment::path, false},
 };
 
+constexpr const char* kAwsVariables[] = {"AWS_ACCESS_KEY_ID",  "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",          "AWS_REGION",
+                                         "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3",   "AWS_ENDPOINT_URL",           "AWS_CA_BUNDLE",
+                                         "AWS_PROFILE",        "AWS_CONFIG_FILE",       "AWS_SHARED_CREDENTIALS_FILE"};
+
 }  // namespace
+
+const char* Environment::aws_variable(const std::string& name) const {
+  if (name == "HOME") return home.empty() ? nullptr : home.c_str();
+  const auto found = aws.find(name);
+  return found == aws.end() ? nullptr : found->second.c_str();
+}
 
 std::string Environment::cache_folder() const {
   if (!ingot_cache.empty()) return ingot_cache;
@@ -65,6 +75,8 @@ Environment read_environment(const std::function<const char*(const char*)>& get)
   for (const auto& variable : kVariables) {
     if (const char* value = get(variable.name)) environment.*variable.field = value;
   }
+  for (const char* name : kAwsVariables)
+    if (const char* value = get(name)) environment.aws[name] = value;
   return environment;
 }
 

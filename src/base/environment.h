@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,10 @@ struct Environment {
   std::string ompi_local_rank, ompi_local_size;  // OMPI_COMM_WORLD_LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_SIZE
   std::string ompi_uri;                          // OMPI_MCA_orte_hnp_uri: where mpirun itself is
   std::string path;                              // PATH: where programs such as srun are looked for
+  /// AWS_…: where an object store is and who asks (object_store/credentials.h).
+  std::map<std::string, std::string> aws;
+  /// Of these and HOME; null when it is not set.
+  const char* aws_variable(const std::string& name) const;
 
   /// $INGOT_CACHE, else $XDG_CACHE_HOME/ingot, else ~/.cache/ingot; "" when none of them is set.
   std::string cache_folder() const;

@@ -23,7 +23,7 @@ __int128 volume(const Box& box) {
 // the part, must add up to the part's own: a fault shows at the first part where they do not.
 class TilingCheck {
  public:
-  explicit TilingCheck(const std::vector<Box>& boxes) : boxes_(boxes) {}
+  explicit TilingCheck(const std::vector<const Box*>& boxes) : boxes_(boxes) {}
 
   std::string run(const Box& region, std::vector<size_t> inside) {
     struct Part {
@@ -44,8 +44,8 @@ class TilingCheck {
       high.region.offset[dim] = at;
       high.region.extent[dim] = part.region.extent[dim] - low.region.extent[dim];
       for (const size_t i : part.inside) {
-        if (boxes_[i].offset[dim] < at) low.inside.push_back(i);
-        if (boxes_[i].offset[dim] + boxes_[i].extent[dim] > at) high.inside.push_back(i);
+        if (boxes_[i]->offset[dim] < at) low.inside.push_back(i);
+        if (boxes_[i]->offset[dim] + boxes_[i]->extent[dim] > at) high.inside.push_back(i);
       }
       open.push_back(std::move(high));
       open.push_back(std::move(low));
@@ -58,7 +58,7 @@ class TilingCheck {
     __int128 sum = 0;
     Box common;
     for (const size_t i : inside) {
-      if (tensor::intersect(boxes_[i], region, common)) sum += volume(common);
+      if (tensor::intersect(*boxes_[i], region, common)) sum += volume(common);
     }
     if (sum < volume(region)) return fmt::format("elements in the box {} are in no piece", describe(region));
     if (sum > volume(region)) return fmt::format("pieces overlap in the box {}", describe(region));
@@ -74,7 +74,7 @@ class TilingCheck {
       borders_.clear();
       const int64_t begin = region.offset[dim], end = begin + region.extent[dim];
       for (const size_t i : inside) {
-        const int64_t from = boxes_[i].offset[dim], to = from + boxes_[i].extent[dim];
+        const int64_t from = boxes_[i]->offset[dim], to = from + boxes_[i]->extent[dim];
         if (from > begin) borders_.push_back(from);
         if (to < end) borders_.push_back(to);
       }
@@ -83,8 +83,8 @@ class TilingCheck {
       std::nth_element(borders_.begin(), middle, borders_.end());
       size_t low = 0, high = 0;
       for (const size_t i : inside) {
-        low += boxes_[i].offset[dim] < *middle;
-        high += boxes_[i].offset[dim] + boxes_[i].extent[dim] > *middle;
+        low += boxes_[i]->offset[dim] < *middle;
+        high += boxes_[i]->offset[dim] + boxes_[i]->extent[dim] > *middle;
       }
       const size_t cost = 2 * (low + high - inside.size()) + std::max(low, high);
       if (cost < best_cost) {
@@ -95,22 +95,57 @@ class TilingCheck {
     return best;
   }
 
-  const std::vector<Box>& boxes_;
+  const std::vector<const Box*>& boxes_;
   std::vector<int64_t> borders_;
 };
+
+// The usual case: all boxes are whole in all dims but one. Their order along it is all there is to check.
+// The dim; -1 when it is not the usual case. Boxes lie inside the shape and are not empty.
+int cut_dim(const Shape& shape, const std::vector<const Box*>& boxes) {
+  int cut = -1;
+  for (const Box* box : boxes)
+    for (size_t d = 0; d < shape.size(); ++d) {
+      if (box->extent[d] == shape[d] || cut == static_cast<int>(d)) continue;
+      if (cut >= 0) return -1;
+      cut = static_cast<int>(d);
+    }
+  return cut;
+}
+
+bool is_cut_exactly(const Shape& shape, const std::vector<const Box*>& boxes, size_t dim) {
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  ranges.reserve(boxes.size());
+  for (const Box* box : boxes) ranges.emplace_back(box->offset[dim], box->extent[dim]);
+  if (!std::is_sorted(ranges.begin(), ranges.end())) std::sort(ranges.begin(), ranges.end());
+  int64_t end = 0;
+  for (const auto& [begin, extent] : ranges) {
+    if (begin != end) return false;
+    end += extent;
+  }
+  return end == shape[dim];
+}
 
 }  // namespace
 
 std::string why_not_tiled(const Shape& shape, const std::vector<Box>& boxes) {
-  for (const Box& box : boxes) {
-    if (!tensor::is_inside(box, shape))
-      return fmt::format("the piece at {} is outside the shape {}", describe(box), tensor::to_string(shape));
-    if (volume(box) == 0) return fmt::format("the piece at {} is empty", describe(box));
+  std::vector<const Box*> all;
+  all.reserve(boxes.size());
+  for (const Box& box : boxes) all.push_back(&box);
+  return why_not_tiled_by(shape, all);
+}
+
+std::string why_not_tiled_by(const Shape& shape, const std::vector<const Box*>& boxes) {
+  for (const Box* box : boxes) {
+    if (!tensor::is_inside(*box, shape))
+      return fmt::format("the piece at {} is outside the shape {}", describe(*box), tensor::to_string(shape));
+    if (volume(*box) == 0) return fmt::format("the piece at {} is empty", describe(*box));
   }
   if (tensor::element_count(shape) == 0) return boxes.empty() ? "" : "a tensor without elements has pieces";
-  std::vector<size_t> all(boxes.size());
-  std::iota(all.begin(), all.end(), size_t{0});
-  return TilingCheck(boxes).run(tensor::whole(shape), std::move(all));
+  if (boxes.size() == 1 && boxes[0]->extent == shape) return "";
+  if (const int dim = cut_dim(shape, boxes); dim >= 0 && is_cut_exactly(shape, boxes, static_cast<size_t>(dim))) return "";
+  std::vector<size_t> inside(boxes.size());
+  std::iota(inside.begin(), inside.end(), size_t{0});
+  return TilingCheck(boxes).run(tensor::whole(shape), std::move(inside));
 }
 
 std::vector<Box> cut(const Box& box, int64_t limit_elements) {

@@ -16,6 +16,7 @@ using tensor::Shape;
 /// Empty when the boxes lie inside the shape, do not overlap and leave no gap; else what is wrong and where. A tensor
 /// without elements has no boxes. About n·log n for n boxes that any number of cuts along any dims have made.
 std::string why_not_tiled(const Shape& shape, const std::vector<Box>& boxes);
+std::string why_not_tiled_by(const Shape& shape, const std::vector<const Box*>& boxes);
 
 /// Cuts a box into boxes of at most `limit_elements` (at least one element each) whose row-major contents, one after the
 /// other, are the content of the box.

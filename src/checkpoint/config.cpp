@@ -14,6 +14,8 @@ SaveOptions CheckpointConfig::save_options() const {
 }
 
 void declare_settings(base::SettingsTable& table, CheckpointConfig& config) {
+  table.add("checkpoint.folder", config.folder,
+            "where checkpoints go: a folder that all ranks see, or s3://bucket/prefix; empty = checkpoints in the run directory");
   table.add("checkpoint.every", config.every, base::at_least(0),
             "steps between checkpoints, besides the one at the end or at a signal; 0 saves none at all");
   table.add("checkpoint.keep", config.keep, base::at_least(1), "how many of the newest checkpoints stay");

@@ -7,6 +7,7 @@
 namespace ingot::checkpoint {
 
 struct CheckpointConfig {
+  std::string folder;      // of checkpoints; "" = "checkpoints" in the run directory
   int64_t every = 0;       // steps; 0 = never, not even at the end
   int64_t keep = 3;        // newest checkpoints that stay
   int64_t keep_every = 0;  // steps; every checkpoint at a multiple stays too, 0 = none

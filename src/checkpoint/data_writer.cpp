@@ -9,8 +9,9 @@ constexpr std::byte kZeros[kLargeAlignment] = {};
 
 }  // namespace
 
-DataWriter::DataWriter(const Storage& storage, const fs::path& folder, const CheckpointId& id, int64_t step, uint32_t file)
-    : file_(file), name_(fmt::format("data_{:05}.bin", file)), sink_(storage.create(folder / name_)) {
+DataWriter::DataWriter(const Storage& storage, const fs::path& folder, const CheckpointId& id, int64_t step, uint32_t file,
+                       const std::string& name)
+    : file_(file), name_(name.empty() ? fmt::format("data_{:05}.bin", file) : name), sink_(storage.create(folder / name_)) {
   const auto header = data_header(id, step, file);
   sink_->write(header.data(), kDataHeaderBytes);
   end_ = kDataHeaderBytes;

@@ -12,8 +12,9 @@ namespace ingot::checkpoint {
 
 class DataWriter {
  public:
-  /// Creates `data_<file>.bin` in the folder. The storage must outlive the writer.
-  DataWriter(const Storage& storage, const fs::path& folder, const CheckpointId& id, int64_t step, uint32_t file);
+  /// Creates the file `name`, "" = `data_<file>.bin`, in the folder. The storage must outlive the writer.
+  DataWriter(const Storage& storage, const fs::path& folder, const CheckpointId& id, int64_t step, uint32_t file,
+             const std::string& name = "");
 
   /// `data` holds the row-major elements of `box`, read before this returns.
   PieceRecord add_piece(const tensor::LogicalTensor& tensor, tensor::Box box, const std::byte* data);

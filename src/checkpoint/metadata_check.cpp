@@ -42,14 +42,14 @@ void check_tensor(const TensorRecord& record, const Metadata& metadata, const st
   }
   if (__builtin_mul_overflow(bytes, tensor::size_bytes(tensor.dtype), &bytes))
     throw CheckpointError("{}: tensor '{}' of shape {} has more than 2^63 bytes", origin, tensor.name, tensor::to_string(tensor.shape));
-  std::vector<Box> boxes;
+  std::vector<const Box*> boxes;
   boxes.reserve(record.pieces.size());
   for (const PieceRecord& piece : record.pieces) {
     if (piece.file >= metadata.files.size())
       throw CheckpointError("{}: a piece of tensor '{}' is in a file that does not exist", origin, tensor.name);
-    boxes.push_back(piece.box);
+    boxes.push_back(&piece.box);
   }
-  const std::string fault = why_not_tiled(tensor.shape, boxes);
+  const std::string fault = why_not_tiled_by(tensor.shape, boxes);
   if (!fault.empty()) throw CheckpointError("{}: tensor '{}' of shape {}: {}", origin, tensor.name, tensor::to_string(tensor.shape), fault);
 }
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <tuple>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -52,27 +54,35 @@ class Planner {
 
   // The tensors of all ranks, numbered by name.
   void number_tensors() {
-    std::unordered_map<std::string_view, std::pair<const tensor::LogicalTensor*, size_t>> known;  // and the first rank
-    for (size_t rank = 0; rank < inventories_.size(); ++rank)
+    struct Known {
+      const tensor::LogicalTensor* tensor;
+      size_t rank;  // the first that has it
+    };
+    std::vector<Known> known;  // in the order in which they were met
+    std::unordered_map<std::string_view, uint32_t> met;
+    for (size_t rank = 0; rank < inventories_.size(); ++rank) {
+      auto& own = numbers_.emplace_back();
+      own.reserve(inventories_[rank].tensors.size());
       for (const auto& tensor : inventories_[rank].tensors) {
-        const auto& [other, first] = known.try_emplace(tensor.name, &tensor, rank).first->second;
+        const auto [entry, is_new] = met.try_emplace(tensor.name, static_cast<uint32_t>(known.size()));
+        if (is_new) known.push_back({&tensor, rank});
+        own.push_back(entry->second);
+        const auto& [other, first] = known[entry->second];
         if (*other != tensor)
           throw CheckpointError("tensor '{}' is {} {} on rank {} and {} {} on rank {}", tensor.name, tensor::name_of(other->dtype),
                                 tensor::to_string(other->shape), first, tensor::name_of(tensor.dtype), tensor::to_string(tensor.shape),
                                 rank);
       }
-    std::vector<const tensor::LogicalTensor*> sorted;
-    for (const auto& [name, entry] : known) sorted.push_back(entry.first);
-    std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
-    std::unordered_map<std::string_view, uint32_t> numbers;
-    for (const auto* tensor : sorted) {
-      numbers.emplace(tensor->name, static_cast<uint32_t>(plan_.metadata.tensors.size()));
-      plan_.metadata.tensors.push_back({*tensor, {}});
     }
-    for (const auto& inventory : inventories_) {
-      auto& own = numbers_.emplace_back();
-      for (const auto& tensor : inventory.tensors) own.push_back(numbers.at(tensor.name));
+    std::vector<uint32_t> sorted(known.size()), place(known.size());
+    std::iota(sorted.begin(), sorted.end(), 0u);
+    std::sort(sorted.begin(), sorted.end(), [&](uint32_t a, uint32_t b) { return known[a].tensor->name < known[b].tensor->name; });
+    for (const uint32_t number : sorted) {
+      place[number] = static_cast<uint32_t>(plan_.metadata.tensors.size());
+      plan_.metadata.tensors.push_back({*known[number].tensor, {}});
     }
+    for (auto& own : numbers_)
+      for (auto& number : own) number = place[number];
   }
 
   void find_replicas() {
@@ -85,20 +95,15 @@ class Planner {
         const uint32_t tensor = numbers_[rank][held.tensor];
         holdings_.push_back({hash_of(tensor, held.box), tensor, rank, part});
       }
-    // Boxes are compared where hashes are equal: replicas, or a collision.
-    std::sort(holdings_.begin(), holdings_.end(), [&](const Holding& a, const Holding& b) {
-      if (a.hash != b.hash) return a.hash < b.hash;
-      if (a.tensor != b.tensor) return a.tensor < b.tensor;
-      const auto &x = box_of(a), &y = box_of(b);
-      if (x.offset != y.offset) return x.offset < y.offset;
-      if (x.extent != y.extent) return x.extent < y.extent;
-      return std::pair(a.rank, a.part) < std::pair(b.rank, b.part);
+    std::sort(holdings_.begin(), holdings_.end(), [](const Holding& a, const Holding& b) {
+      return a.hash != b.hash ? a.hash < b.hash : a.rank != b.rank ? a.rank < b.rank : a.part < b.part;
     });
+    separate_collisions();
     for (uint32_t i = 0; i < holdings_.size(); ++i) {
       const auto& h = holdings_[i];
       if (!uniques_.empty()) {
         const auto& first = holdings_[uniques_.back().begin];
-        if (first.hash == h.hash && first.tensor == h.tensor && box_of(first) == box_of(h)) {
+        if (first.hash == h.hash && is_same(first, h)) {
           if (holdings_[i - 1].rank == h.rank)
             throw CheckpointError("tensor '{}' cannot be saved: two parts of rank {} overlap, both at {} of {}",
                                   plan_.metadata.tensors[h.tensor].tensor.name, h.rank, tensor::to_string(box_of(h).offset),
@@ -109,6 +114,23 @@ class Planner {
       }
       uniques_.push_back(
           {tensor::element_count(box_of(h).extent) * tensor::size_bytes(plan_.metadata.tensors[h.tensor].tensor.dtype), i, i + 1});
+    }
+  }
+
+  bool is_same(const Holding& a, const Holding& b) const { return a.tensor == b.tensor && box_of(a) == box_of(b); }
+
+  // Different parts with the same hash lie mixed: sorted by what they are, replicas come side by side.
+  void separate_collisions() {
+    for (auto begin = holdings_.begin(); begin != holdings_.end();) {
+      auto end = begin + 1;
+      bool all_same = true;
+      for (; end != holdings_.end() && end->hash == begin->hash; ++end) all_same = all_same && is_same(*begin, *end);
+      if (!all_same)
+        std::sort(begin, end, [&](const Holding& a, const Holding& b) {
+          const auto &x = box_of(a), &y = box_of(b);
+          return std::tie(a.tensor, x.offset, x.extent, a.rank, a.part) < std::tie(b.tensor, y.offset, y.extent, b.rank, b.part);
+        });
+      begin = end;
     }
   }
 

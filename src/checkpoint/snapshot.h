@@ -51,7 +51,6 @@ struct FileImage {
     int64_t offset = 0, size_bytes = 0;
     const std::byte* data = nullptr;
   };
-  std::string name;
   int64_t size_bytes = 0;
   std::vector<Piece> pieces;  // by offset
 };

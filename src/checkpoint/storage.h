@@ -81,6 +81,8 @@ class Storage {
   /// Takes a folder out of sight in one act.
   virtual void hide(const fs::path& folder, const fs::path& aside) const = 0;
   virtual void remove_folder(const fs::path& folder) const = 0;
+  /// Whether a checkpoint that is saved again lies where the old one does until it is published, so that its files need other names.
+  virtual bool needs_unique_names() const { return false; }
 };
 
 /// The kinds of system calls that PosixStorage makes.

@@ -214,12 +214,15 @@ void Saver::plan(const std::vector<SaveItem>& items, bool has_extras, bool& plan
   has_plan_ = true;
 }
 
+std::string Saver::name_of(const CheckpointId& id, uint32_t file) const {
+  return storage().needs_unique_names() ? fmt::format("data_{:05}-{}.bin", file, to_string(id).substr(0, 12)) : data_file_name(file);
+}
+
 std::vector<FileImage> Saver::images_of(const std::vector<SaveItem>& items) const {
   std::vector<const std::byte*> sources;
   take_inventory(items, options_, false, &sources);
   std::vector<FileImage> images;
-  for (size_t i = 0; i < share_.file_bytes.size(); ++i)
-    images.push_back({data_file_name(share_.first_file + static_cast<uint32_t>(i)), share_.file_bytes[i], {}});
+  for (const int64_t bytes : share_.file_bytes) images.push_back({bytes, {}});
   for (const auto& placed : share_.parts) {
     const auto& part = inventory_.parts[placed.part];
     const int64_t bytes = tensor::element_count(part.box.extent) * tensor::size_bytes(inventory_.tensors[part.tensor].dtype);
@@ -360,7 +363,8 @@ std::string Saver::write_part(Job& job, const fs::path& hidden) {
       if (sink) close();
       file = block->file;
       piece = 0;
-      sink = storage().create_blocks(hidden / images[file].name, images[file].size_bytes);
+      sink = storage().create_blocks(hidden / name_of(job.report.id, share_.first_file + static_cast<uint32_t>(file)),
+                                     images[file].size_bytes);
     }
     if (block->offset == 0) {
       const auto header = data_header(job.report.id, job.step, share_.first_file + static_cast<uint32_t>(file));
@@ -400,7 +404,8 @@ std::string Saver::write_part(Job& job, const fs::path& hidden) {
   for (const auto& digest : digests) out.digest(digest);
   out.number(static_cast<int64_t>(job.extras.size()));
   if (share_.extras_file >= 0) {
-    DataWriter writer(storage(), hidden, job.report.id, job.step, static_cast<uint32_t>(share_.extras_file));
+    const auto number = static_cast<uint32_t>(share_.extras_file);
+    DataWriter writer(storage(), hidden, job.report.id, job.step, number, name_of(job.report.id, number));
     for (const auto& [name, content] : job.extras) {
       const auto record = writer.add_extra(name, content);
       out.text(name);
@@ -452,7 +457,10 @@ void Saver::commit(Job& job, const std::vector<std::string>& parts, HiddenFolder
   for (size_t i = 1; i < metadata.extras.size(); ++i)
     if (metadata.extras[i - 1].name == metadata.extras[i].name)
       throw CheckpointError("extra '{}' is given by two ranks", metadata.extras[i].name);
-  for (const auto& file : metadata.files) job.report.data_bytes += file.size_bytes;
+  for (uint32_t file = 0; file < metadata.files.size(); ++file) {
+    metadata.files[file].name = name_of(job.report.id, file);
+    job.report.data_bytes += metadata.files[file].size_bytes;
+  }
   const std::string encoded = encode(metadata);
   job.report.metadata_bytes = static_cast<int64_t>(encoded.size());
   const auto sink = storage().create(hidden.path() / kMetadataName);

@@ -122,6 +122,7 @@ class Saver {
   void save(Job& job);
   std::string write_part(Job& job, const fs::path& hidden);
   void commit(Job& job, const std::vector<std::string>& parts, class HiddenFolder& hidden);
+  std::string name_of(const CheckpointId& id, uint32_t file) const;
   const Team& team() const { return options_.team ? *options_.team : alone(); }
   const Storage& storage() const { return options_.storage ? *options_.storage : local_storage(); }
 

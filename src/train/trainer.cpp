@@ -16,6 +16,7 @@
 #include "checkpoint/folder.h"
 #include "data/export_tokenizer.h"
 #include "layers/cost.h"
+#include "object_store/object_storage.h"
 #include "optim/schedule.h"
 #include "train/check_layout.h"
 #include "train/metrics/checkpoint_record.h"
@@ -100,7 +101,8 @@ void Trainer::restore() {
       return source ? source->string() : std::string();
     });
     if (found.empty()) return;
-    const checkpoint::TeamReader reader(found, {.verify = config_.checkpoint.verify, .team = &ranks});
+    const checkpoint::TeamReader reader(found,
+                                        {.verify = config_.checkpoint.verify, .storage = &object_store::storage_of(found), .team = &ranks});
     checkpoint::for_all(ranks, [&] { check_fits(reader.reader(), parallel_->optimizer()); });
     try {
       checkpoint::LoadReport report;
@@ -122,20 +124,20 @@ void Trainer::restore() {
 }
 
 std::optional<fs::path> Trainer::checkpoint_to_resume(const std::set<fs::path>& damaged) const {
-  const fs::path own = options_.run_dir / "checkpoints";
+  const fs::path own = checkpoint_folder();
   std::optional<fs::path> source;
   if (options_.resume == "auto") {
-    if (const auto newest = checkpoint::latest(own, damaged)) source = newest->path;
+    if (const auto newest = checkpoint::latest(own, damaged, storage())) source = newest->path;
     else if (!damaged.empty())
       throw base::CheckpointError("none of the checkpoints in {} can be read; `ingot checkpoint verify {}` says what is damaged",
                                   own.string(), own.string());
   } else if (options_.resume == "never") {
-    if (!checkpoint::all(own).empty())
+    if (!checkpoint::all(own, storage()).empty())
       throw base::ConfigError("{} already holds checkpoints; with --resume never choose another --run-dir, or resume with --resume auto",
                               own.string());
   } else {
     const fs::path given = options_.resume;
-    const auto newest = checkpoint::latest(given);
+    const auto newest = checkpoint::latest(given, object_store::storage_of(given));
     source = newest ? newest->path : given;
   }
   return source;
@@ -302,6 +304,12 @@ std::optional<double> Trainer::validate() {
   return sum / static_cast<double>(targets);
 }
 
+fs::path Trainer::checkpoint_folder() const {
+  return config_.checkpoint.folder.empty() ? options_.run_dir / "checkpoints" : fs::path(config_.checkpoint.folder);
+}
+
+const checkpoint::Storage& Trainer::storage() const { return object_store::storage_of(checkpoint_folder()); }
+
 void Trainer::prepare_saver() {
   if (config_.checkpoint.every == 0) return;
   auto& world = groups_.world();
@@ -313,7 +321,8 @@ void Trainer::prepare_saver() {
   auto options = config_.checkpoint.save_options();
   options.team = saving_team_.get();
   options.calling_team = calling_team_.get();
-  saver_ = std::make_unique<checkpoint::Saver>(options_.run_dir / "checkpoints", options);
+  options.storage = &storage();
+  saver_ = std::make_unique<checkpoint::Saver>(checkpoint_folder(), options);
   parallel_->step().on_update([this] { saver_->wait_copied(); });
 }
 

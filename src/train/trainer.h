@@ -70,6 +70,8 @@ class Trainer {
   StepRecord take_step(const Phase& phase);
   void handle_skip(const StepResult& result, int64_t step);
   std::optional<double> validate();
+  std::filesystem::path checkpoint_folder() const;
+  const checkpoint::Storage& storage() const;
   void prepare_saver();
   void report_failed_save(int64_t step, const std::string& why) const;
   /// Begins to save; the copy runs under the next step's passes, the rest in the background.

@@ -1,0 +1,263 @@
+#include "object_store/object_storage.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "base/environment.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/metadata.h"
+#include "checkpoint/reader.h"
+#include "object_store/multipart.h"
+
+namespace ingot::object_store {
+namespace {
+
+namespace fs = std::filesystem;
+using base::CheckpointError;
+
+constexpr int64_t kPartBytes = int64_t{16} << 20;
+constexpr const char* kWaiting = ".metadata-";
+
+// What is said of storage is said by CheckpointErrors.
+template <class Function>
+auto guarded(Function&& function) {
+  try {
+    return function();
+  } catch (const ObjectStoreError& failure) {
+    throw CheckpointError("{}", failure.what());
+  }
+}
+
+// ".step_7.tmp-<id>" is the folder step_7 while it is written or removed.
+std::string visible_name(const std::string& name) {
+  const auto suffix = name.find(".tmp-");
+  return name.starts_with('.') && suffix != std::string::npos ? name.substr(1, suffix - 1) : name;
+}
+
+bool is_hidden(const fs::path& folder) { return folder.filename().string().starts_with('.'); }
+
+double age_of(int64_t modified_s) {
+  const auto now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return modified_s > 0 ? static_cast<double>(now - modified_s) : 0;
+}
+
+// Small contents go out with one put, longer ones in parts while the next are collected.
+class Outgoing {
+ public:
+  Outgoing(const Client& client, std::string key, int64_t part_bytes) : client_(client), key_(std::move(key)), part_bytes_(part_bytes) {}
+  void add(const void* data, int64_t size_bytes) {
+    const auto* next = static_cast<const std::byte*>(data);
+    while (size_bytes > 0) {
+      const int64_t room = part_bytes_ - static_cast<int64_t>(part_.size()), taken = std::min(room, size_bytes);
+      part_.insert(part_.end(), next, next + taken);
+      next += taken;
+      size_bytes -= taken;
+      if (static_cast<int64_t>(part_.size()) == part_bytes_) send();
+    }
+  }
+  void finish() {
+    if (!parts_) {
+      client_.put(key_, part_);
+      return;
+    }
+    if (!part_.empty()) send();
+    parts_->complete();
+  }
+
+ private:
+  void send() {
+    if (!parts_) parts_.emplace(client_, key_);
+    parts_->add_part(++sent_, std::exchange(part_, {}));
+    part_.reserve(static_cast<size_t>(part_bytes_));
+  }
+  const Client& client_;
+  std::string key_;
+  int64_t part_bytes_;
+  std::vector<std::byte> part_;
+  std::optional<MultipartUpload> parts_;
+  int sent_ = 0;
+};
+
+class ObjectSink : public checkpoint::Sink {
+ public:
+  ObjectSink(const Client& client, std::string key) : upload_(client, std::move(key), kPartBytes) {}
+  void write(const void* data, int64_t size_bytes) override {
+    guarded([&] { upload_.add(data, size_bytes); });
+  }
+  void finish() override {
+    guarded([&] { upload_.finish(); });
+  }
+
+ private:
+  Outgoing upload_;
+};
+
+// Blocks come in file order (checkpoint/writer.cpp); each is copied into its part, so it is finished at once.
+class ObjectBlockSink : public checkpoint::BlockSink {
+ public:
+  ObjectBlockSink(const Client& client, std::string key, int64_t size_bytes)
+      : upload_(client, std::move(key), part_bytes_for(size_bytes, kPartBytes)), size_bytes_(size_bytes) {}
+  void write(int64_t offset, const std::byte* data, int64_t size_bytes, uint64_t ticket) override {
+    if (offset != end_) throw CheckpointError("blocks of an object must come in order");
+    const int64_t wanted = std::min(size_bytes, size_bytes_ - offset);
+    guarded([&] { upload_.add(data, wanted); });
+    end_ += size_bytes;
+    finished_.push_back(ticket);
+  }
+  std::optional<uint64_t> finished(bool) override {
+    if (finished_.empty()) return std::nullopt;
+    const uint64_t ticket = finished_.front();
+    finished_.pop_front();
+    return ticket;
+  }
+  void close(int64_t size_bytes) override {
+    if (size_bytes != size_bytes_ || end_ < size_bytes) throw CheckpointError("an object was announced with another size");
+    guarded([&] { upload_.finish(); });
+  }
+
+ private:
+  Outgoing upload_;
+  int64_t size_bytes_, end_ = 0;
+  std::deque<uint64_t> finished_;
+};
+
+class ObjectSource : public checkpoint::Source {
+ public:
+  ObjectSource(const Client& client, const std::string& key) : client_(client), info_(client.head(key)) {}
+  int64_t size_bytes() const override { return info_.size_bytes; }
+  void read_at(int64_t offset, void* destination, int64_t size_bytes) const override {
+    if (offset + size_bytes > info_.size_bytes) throw CheckpointError("{} ends at byte {}; it was truncated", info_.key, info_.size_bytes);
+    if (size_bytes == 0) return;
+    guarded([&] { client_.read(info_.key, offset, {static_cast<std::byte*>(destination), static_cast<size_t>(size_bytes)}, info_.etag); });
+  }
+
+ private:
+  const Client& client_;
+  ObjectInfo info_;
+};
+
+// Nothing is known of other users; what is young is left alone.
+class NoLease : public checkpoint::Lease {
+ public:
+  bool certain() const override { return false; }
+};
+
+std::string waiting_key(const std::string& folder_key, const fs::path& aside) {
+  return folder_key + "/" + kWaiting + aside.filename().string().substr(1);
+}
+
+}  // namespace
+
+ObjectStorage::ObjectStorage(ClientOptions options) : client_(std::move(options)) {}
+ObjectStorage::~ObjectStorage() = default;
+
+std::string ObjectStorage::key_of(const fs::path& path) const {
+  const auto location = parse_location(path.string());
+  if (location.bucket != client_.options().bucket)
+    throw CheckpointError("{} is not in the bucket {}", path.string(), client_.options().bucket);
+  std::string key;
+  for (const auto& part : fs::path(location.prefix)) {
+    if (!key.empty()) key += '/';
+    key += visible_name(part.string());
+  }
+  return key;
+}
+
+std::unique_ptr<checkpoint::Sink> ObjectStorage::create(const fs::path& file) const {
+  const auto folder = file.parent_path();
+  const bool waits = file.filename() == checkpoint::kMetadataName && is_hidden(folder);
+  return std::make_unique<ObjectSink>(client_, waits ? waiting_key(key_of(folder), folder) : key_of(file));
+}
+
+std::unique_ptr<checkpoint::BlockSink> ObjectStorage::create_blocks(const fs::path& file, int64_t size_bytes) const {
+  return std::make_unique<ObjectBlockSink>(client_, key_of(file), size_bytes);
+}
+
+std::unique_ptr<checkpoint::Source> ObjectStorage::open(const fs::path& file) const {
+  return guarded([&] { return std::make_unique<ObjectSource>(client_, key_of(file)); });
+}
+
+std::vector<checkpoint::FolderEntry> ObjectStorage::list(const fs::path& folder) const {
+  return guarded([&] {
+    const auto base = key_of(folder) + "/";
+    const auto listing = client_.list(base, "/");
+    std::vector<checkpoint::FolderEntry> entries;
+    for (const auto& object : listing.objects) entries.push_back({object.key.substr(base.size()), false, age_of(object.last_modified_s)});
+    for (const auto& below : listing.folders) {
+      auto name = below.substr(base.size());
+      name.pop_back();
+      const auto metadata = client_.find(below + checkpoint::kMetadataName);
+      if (metadata) {
+        entries.push_back({name, true, age_of(metadata->last_modified_s)});
+        continue;
+      }
+      int64_t newest = 0;
+      for (const auto& object : client_.list(below).objects) newest = std::max(newest, object.last_modified_s);
+      entries.push_back({checkpoint::hidden_name(name, "unfinished"), true, age_of(newest)});
+    }
+    std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+    return entries;
+  });
+}
+
+void ObjectStorage::make_folder(const fs::path&) const {}  // a folder is there when something is in it
+
+std::unique_ptr<checkpoint::Lease> ObjectStorage::hold(const fs::path&, bool) const { return std::make_unique<NoLease>(); }
+
+bool ObjectStorage::publish(const fs::path& aside, const fs::path& target) const {
+  return guarded([&] {
+    const auto folder = key_of(target), waiting = waiting_key(folder, aside), visible = folder + "/" + checkpoint::kMetadataName;
+    const auto metadata = client_.get(waiting);
+    const bool replaces = client_.find(visible).has_value();
+    client_.put(visible, {reinterpret_cast<const std::byte*>(metadata.data()), metadata.size()});
+    client_.remove(waiting);
+    return replaces;
+  });
+}
+
+void ObjectStorage::hide(const fs::path& folder, const fs::path&) const {
+  guarded([&] { client_.remove(key_of(folder) + "/" + checkpoint::kMetadataName); });
+}
+
+// All that the visible metadata does not name: of a folder without any, everything.
+void ObjectStorage::remove_folder(const fs::path& folder) const {
+  guarded([&] {
+    const auto base = key_of(folder) + "/";
+    std::set<std::string> named;
+    if (client_.find(base + checkpoint::kMetadataName)) {
+      named.insert(base + checkpoint::kMetadataName);
+      const auto path = folder.parent_path() / visible_name(folder.filename());
+      for (const auto& file : checkpoint::load_metadata(path, *this).files) named.insert(base + file.name);
+    }
+    std::vector<std::string> keys;
+    for (const auto& object : client_.list(base).objects)
+      if (!named.contains(object.key)) keys.push_back(object.key);
+    client_.remove(keys);
+    for (const auto& upload : client_.pending_uploads(base)) client_.abort_upload({upload.key, upload.id, ""});
+  });
+}
+
+const checkpoint::Storage& storage_of(const fs::path& path) {
+  if (!is_object_url(path.string())) return checkpoint::local_storage();
+  static std::mutex mutex;
+  static std::map<std::string, ObjectStorage> storages;  // by bucket
+  const auto bucket = parse_location(path.string()).bucket;
+  const std::lock_guard lock(mutex);
+  auto known = storages.find(bucket);
+  if (known == storages.end()) {
+    ClientOptions options;
+    options.bucket = bucket;
+    const auto load = [] { return load_account([](const char* name) { return base::environment().aws_variable(name); }); };
+    options.account = load();
+    options.renew = [load] { return load().credentials; };
+    known = storages.try_emplace(bucket, std::move(options)).first;
+  }
+  return known->second;
+}
+
+}  // namespace ingot::object_store

@@ -1,0 +1,50 @@
+"""A run whose checkpoints lie in a bucket of moto's server. Needs $INGOT_BINARY; runs with the Python of .deps/venv."""
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "end_to_end")]
+os.environ.setdefault("OBJECT_STORE_EXERCISE", "unused")
+
+import boto3  # noqa: E402
+from faulty_store import ID, REGION, SECRET  # noqa: E402
+from harness import INGOT, ingot, losses, run_chosen  # noqa: E402
+from object_store_test import Moto  # noqa: E402
+
+
+def account(server):
+    return os.environ | {"AWS_ACCESS_KEY_ID": ID, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": server.url, "NO_PROXY": "*"}
+
+
+def steps_in(keys):
+    return sorted({key.split("step_")[1].split("/")[0] for key in keys if key.endswith("/metadata.bin")})
+
+
+def a_run_lives_in_a_bucket_and_goes_on_with_other_ranks(w):
+    """moto: saved by one rank, resumed by two from the bucket alone; retention; and what lies there is a checkpoint when copied to disk."""
+    config = w.config("bucket", **{"train.precision": "fp64", "checkpoint.folder": "s3://bucket/runs/a", "checkpoint.keep": 2})
+    straight = w.config("straight", **{"train.precision": "fp64"})
+    ingot("train", straight, "--run-dir", w.path / "straight")
+    with Moto() as moto:
+        client = boto3.client("s3", endpoint_url=moto.url, aws_access_key_id=ID, aws_secret_access_key=SECRET, region_name=REGION)
+        ingot("train", config, "--run-dir", w.path / "a", "--set", "train.steps=6", "--set", "optimizer.schedule=constant", env=account(moto))
+        ingot("launch", "-n", 2, "--", INGOT, "train", config, "--run-dir", w.path / "a", "--set", "optimizer.schedule=constant", env=account(moto))
+        assert [step for step, *_ in losses(w.path / "a")] == list(range(1, 13))
+        keys = [o["Key"] for o in client.list_objects_v2(Bucket="bucket", Prefix="runs/a/")["Contents"]]
+        assert steps_in(keys) == ["00000009", "00000012"], keys
+        assert not (w.path / "a" / "checkpoints").exists()
+        copy = w.path / "copy" / "step_00000012"
+        copy.mkdir(parents=True)
+        for key in keys:
+            if "/step_00000012/" in key:
+                (copy / key.rsplit("/", 1)[1]).write_bytes(client.get_object(Bucket="bucket", Key=key)["Body"].read())
+        ingot("checkpoint", "verify", copy)
+        ingot("train", straight, "--run-dir", w.path / "constant", "--set", "optimizer.schedule=constant")
+        ingot("checkpoint", "diff", copy, w.path / "constant", "--atol", 1e-9)
+
+
+TESTS = [a_run_lives_in_a_bucket_and_goes_on_with_other_ranks]
+
+if __name__ == "__main__":
+    run_chosen(TESTS)
