@@ -29,7 +29,8 @@ void Model::allocate(at::ScalarType dtype, at::Device device) {
 namespace {
 
 // When the gradient of what enters a layer is complete, so are those of the layer's own parameters: the engine runs the nodes that
-// were made last first, and a tensor's hook just before the node that made the tensor.
+// were made last first, and a tensor's hook just before the node that made the tensor. A leaf has no such node: its hook would run
+// among the last gradients of the layer's parameters.
 void listen(const at::Tensor& entering, int64_t layer, const ForwardContext& context) {
   if (!context.hooks || !entering.requires_grad()) return;
   entering.register_hook([hooks = context.hooks, layer](const at::Tensor&) {
@@ -53,6 +54,8 @@ Stream Model::run_chunk(int chunk, const at::Tensor& ids, const Stream& in, Forw
     hooks.after_forward(-1);
     if (context.observer) context.observer->on_hidden(-1, stream.residual);
   }
+  // What another stage sent is a leaf.
+  if (context.hooks && stream.residual.is_leaf()) stream.residual = stream.residual.view_as(stream.residual);
   listen(stream.residual, layers.begin, context);
   for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
     hooks.before_forward(layer);

@@ -125,6 +125,7 @@ void Buckets::close(Open open) {
     p->grad = bucket->gradient.narrow(0, offset, count).view(p->value.sizes());
     p->has_gradient = false;
     p->gradient_memory = this;
+    bucket_of_.emplace(p, bucket.get());
     if (options_.zero == 0) continue;
     auto moved = bucket->value.narrow(0, offset, count).view(p->value.sizes());
     moved.copy_(p->value);
@@ -222,14 +223,11 @@ void Buckets::complete_values() {
 // -- gradients -------------------------------------------------------------------------------------------------------------
 
 void Buckets::provide(Parameter& parameter) {
-  if (!shards_gradients()) return;
-  for (auto& bucket : buckets_) {
-    if (bucket->first_layer > parameter.layer || has_storage(bucket->gradient)) continue;
-    if (std::find(bucket->parameters.begin(), bucket->parameters.end(), &parameter) == bucket->parameters.end()) continue;
-    give_storage(bucket->gradient);
-    bucket->gradient.zero_();  // the padding, too
-    return;
-  }
+  auto& bucket = *bucket_of_.at(&parameter);
+  if (bucket.is_reducing) throw base::NumericError("the gradient of {} came after it was sent; this is an error in ingot", parameter.name);
+  if (!shards_gradients() || has_storage(bucket.gradient)) return;
+  give_storage(bucket.gradient);
+  bucket.gradient.zero_();  // the padding, too
 }
 
 void Buckets::begin_step() {

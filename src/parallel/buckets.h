@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "comm/group.h"
@@ -89,6 +90,7 @@ class Buckets : public layers::GradientMemory {
 
   Options options_;
   std::vector<std::unique_ptr<Bucket>> buckets_;  // in the order of backward
+  std::unordered_map<const layers::Parameter*, Bucket*> bucket_of_;
   int64_t last_block_ = -1;
   bool sends_ = true;  // this microbatch
 };

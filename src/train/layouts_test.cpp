@@ -341,6 +341,12 @@ std::vector<Layout> layouts() {
   replayed(P{.sequence = 2}, 2);
   replayed(P{.expert = 2, .expert_tensor = 2}, 4);
   replayed(P{.tensor = 2, .expert = 4}, 4);
+  // Gradients are sent while backward still runs: in fp32, with larger buckets, in another order.
+  for (const int64_t zero : {0, 1}) {
+    replayed(P{.pipeline = 2, .zero = zero}, 4, 2);
+    mixture({.parallel = P{.pipeline = 2, .zero = zero}, .ranks = 4, .microbatch = 2});
+    all.push_back({.parallel = P{.pipeline = 2, .zero = zero}, .ranks = 4, .precision = "fp32", .microbatch = 2});
+  }
   mixture({.parallel = P{.zero = 1}, .ranks = 3, .precision = "fp32", .force_balance = true});
   mixture({.parallel = P{.tensor = 2, .expert = 2}, .ranks = 4, .precision = "fp32", .force_balance = true});
   all.push_back({.parallel = P{.zero = 1}, .ranks = 3, .precision = "fp32"});
