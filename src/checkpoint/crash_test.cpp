@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "base/error.h"
+#include "checkpoint/test_faults.h"
 #include "checkpoint/test_support.h"
 #include "checkpoint/verify.h"
 
@@ -15,63 +16,6 @@ namespace ingot::checkpoint {
 namespace {
 
 using ::testing::HasSubstr;
-
-// Acts at the `at`-th call (from 0) and counts them all.
-class ActAt : public CallHook {
- public:
-  explicit ActAt(int at) : at_(at) {}
-  int before(Call call, const fs::path& path, size_t& size_bytes) override { return count_++ == at_ ? act(call, path, size_bytes) : 0; }
-  int count() const { return count_; }
-
- protected:
-  virtual int act(Call call, const fs::path& path, size_t& size_bytes) = 0;
-
- private:
-  int at_, count_ = 0;
-};
-
-class Kill : public ActAt {
- public:
-  using ActAt::ActAt;
-  int act(Call, const fs::path&, size_t&) override { return ::raise(SIGKILL); }
-};
-
-class Fail : public ActAt {
- public:
-  Fail(int at, int error) : ActAt(at), error_(error) {}
-  Call failed = Call::open;
-
- protected:
-  int act(Call call, const fs::path&, size_t&) override {
-    failed = call;
-    return error_;
-  }
-
- private:
-  int error_;
-};
-
-class Shorten : public ActAt {
- public:
-  using ActAt::ActAt;
-  int act(Call, const fs::path&, size_t& size_bytes) override {
-    size_bytes = size_bytes > 1 ? size_bytes / 2 : size_bytes;
-    return 0;
-  }
-};
-
-// File systems without RENAME_EXCHANGE (NFS, for one); otherwise like the hook it wraps.
-class NoExchange : public CallHook {
- public:
-  explicit NoExchange(CallHook& inner) : inner_(inner) {}
-  int before(Call call, const fs::path& path, size_t& size_bytes) override {
-    const int refused = inner_.before(call, path, size_bytes);
-    return refused == 0 && call == Call::exchange ? EINVAL : refused;
-  }
-
- private:
-  CallHook& inner_;
-};
 
 class Crash : public TemporaryFolder {
  protected:
@@ -100,12 +44,7 @@ class Crash : public TemporaryFolder {
     const PosixStorage storage(hook, 8192);  // so that there are many writes
     return save(folder, step, new_.items(), {{"x", "new"}}, {.piece_limit_bytes = 40000, .grace_s = 0, .storage = &storage});
   }
-  std::vector<std::string> names() const {
-    std::vector<std::string> out;
-    for (const auto& entry : fs::directory_iterator(folder)) out.push_back(entry.path().filename());
-    std::sort(out.begin(), out.end());
-    return out;
-  }
+  std::vector<std::string> names() const { return names_in(folder); }
   // Whether what `latest` finds is one of the two, complete and sound.
   void expect_old_or_new(bool& is_new) {
     const auto newest = latest(folder);

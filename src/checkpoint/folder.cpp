@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -12,14 +13,6 @@ namespace ingot::checkpoint {
 namespace {
 
 constexpr double kUncertainGrace_s = 86400;
-
-std::optional<int64_t> step_of(const std::string& name) {
-  int64_t step = 0;
-  if (!name.starts_with("step_")) return std::nullopt;
-  const auto [end, error] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
-  if (error != std::errc() || end != name.data() + name.size() || step < 0 || step_name(step) != name) return std::nullopt;
-  return step;
-}
 
 bool is_good(const StepFolder& one, const Storage& storage) {
   try {
@@ -39,9 +32,44 @@ std::string visible_name_of(const std::string& hidden) {
   return step_of(name) && (rest.starts_with(".tmp-") || rest == ".old") ? name : "";
 }
 
+// Nothing without one, or when it cannot be read.
+std::optional<double> score_of(const StepFolder& one, const Storage& storage) {
+  try {
+    const Reader reader(one.path, {.check_files = false, .storage = &storage});
+    if (!reader.has_extra(kScoreExtra)) return std::nullopt;
+    const auto text = reader.extra(kScoreExtra);
+    double score = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), score);
+    return error == std::errc() && end == text.data() + text.size() && std::isfinite(score) ? std::optional(score) : std::nullopt;
+  } catch (const base::Error&) {
+    return std::nullopt;
+  }
+}
+
+// The steps of the `count` lowest scores; of equal ones the newer.
+std::set<int64_t> best_of(const std::vector<StepFolder>& newest_first, int64_t count, const Storage& storage) {
+  std::vector<std::pair<double, int64_t>> scores;
+  for (const auto& one : newest_first)
+    if (const auto score = score_of(one, storage)) scores.emplace_back(*score, -one.step);
+  std::sort(scores.begin(), scores.end());
+  std::set<int64_t> best;
+  for (const auto& [score, step] : scores)
+    if (static_cast<int64_t>(best.size()) < count) best.insert(-step);
+  return best;
+}
+
 }  // namespace
 
 std::string step_name(int64_t step) { return fmt::format("step_{:08}", step); }
+
+std::optional<int64_t> step_of(const std::string& name) {
+  int64_t step = 0;
+  if (!name.starts_with("step_")) return std::nullopt;
+  const auto [end, error] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
+  if (error != std::errc() || end != name.data() + name.size() || step < 0 || step_name(step) != name) return std::nullopt;
+  return step;
+}
+
 std::string hidden_name(const std::string& visible_name, const std::string& id) { return fmt::format(".{}.tmp-{}", visible_name, id); }
 
 std::vector<StepFolder> all(const fs::path& folder, const Storage& storage) {
@@ -68,13 +96,14 @@ std::vector<StepFolder> prunable(const fs::path& folder, const Retention& retent
   if (retention.keep < 1) return out;
   auto found = all(folder, storage);
   std::reverse(found.begin(), found.end());
+  const auto best = retention.keep_best > 0 ? best_of(found, retention.keep_best, storage) : std::set<int64_t>();
   int64_t good = 0;
   for (const StepFolder& one : found) {
     // Once enough good ones are kept, nothing depends on whether an older one is good.
     const bool enough = good == retention.keep;
     if (!enough) {
       good += is_good(one, storage);
-    } else if (retention.keep_every < 1 || one.step % retention.keep_every != 0) {
+    } else if ((retention.keep_every < 1 || one.step % retention.keep_every != 0) && !best.contains(one.step)) {
       out.push_back(one);
     }
   }

@@ -21,6 +21,8 @@ struct StepFolder {
 
 /// "step_00001000".
 std::string step_name(int64_t step);
+/// Of such a name; nothing for any other.
+std::optional<int64_t> step_of(const std::string& name);
 
 /// All checkpoints by their names, oldest first, without a look inside. An absent folder has none.
 std::vector<StepFolder> all(const fs::path& folder, const Storage& storage = local_storage());
@@ -34,9 +36,13 @@ std::optional<StepFolder> latest(const fs::path& folder, const std::set<fs::path
 struct Retention {
   int64_t keep = 3;        // the newest `keep` good checkpoints stay; 0 keeps all
   int64_t keep_every = 0;  // and every one whose step is a multiple of this; 0: none
+  int64_t keep_best = 0;   // and so many with the lowest score, of those that have one
 };
 
-/// What `prune` would remove: good checkpoints beyond the retention, and damaged ones older than the oldest of the newest
+/// The name of the extra that holds a checkpoint's score, a number as text: the loss on the validation data, say.
+inline constexpr const char* kScoreExtra = "score";
+
+/// What `prune` would remove: checkpoints beyond the retention, and damaged ones older than the oldest of the newest
 /// `keep`. Damaged ones do not count as kept, so the last good one always stays.
 std::vector<StepFolder> prunable(const fs::path& folder, const Retention& retention, const Storage& storage = local_storage());
 

@@ -117,8 +117,9 @@ void take(Decoder& in, LoadPhases& p) {
 // One load, as one rank sees it.
 class Load {
  public:
-  Load(const Reader& reader, const std::vector<LoadItem>& items, const LoadOptions& options, const Team& team)
+  Load(const Reader& reader, const Readers& readers, const std::vector<LoadItem>& items, const LoadOptions& options, const Team& team)
       : reader_(reader),
+        readers_(readers),
         metadata_(reader.metadata()),
         items_(items),
         options_(options),
@@ -128,7 +129,7 @@ class Load {
   LoadReport run() {
     const auto start = Clock::now();
     find_out_what_all_want();
-    plan_ = plan_load(metadata_, wants_, options_.batch_bytes);
+    plan_ = plan_load(metadata_, wants_, options_.batch_bytes, readers_);
     collect_own_reads();
     phases_.plan_s = seconds_since(start);
     const int64_t read_before = reader_.counters().read_bytes;
@@ -159,29 +160,12 @@ class Load {
     } catch (const CheckpointError& error) {
       fault = error.what();
     }
-    std::vector<std::string> texts;
-    std::exception_ptr failure;
-    try {
-      texts = on_each(team_, [&] {
-        if (!fault.empty()) throw CheckpointError("{}", fault);
-        return team_.size() == 1 ? std::string() : encode(own);
-      });
-    } catch (const CheckpointError&) {
-      failure = std::current_exception();
-    }
-    const auto all = on_first(team_, [&] {
-      if (failure) std::rethrow_exception(failure);
-      Encoder out;
-      for (const auto& text : texts) out.text(text);
-      return std::move(out.bytes);
+    const auto all = gather_everywhere(team_, [&] {
+      if (!fault.empty()) throw CheckpointError("{}", fault);
+      return team_.size() == 1 ? std::string() : encode(own);
     });
-    if (team_.size() == 1) {
-      wants_ = {std::move(own)};
-    } else {
-      Decoder in(all, "rank 0", "list of wanted tensors");
-      for (int rank = 0; rank < team_.size(); ++rank)
-        wants_.push_back(decode_wants(in.take(in.count(1)), metadata_, fmt::format("what rank {} wants", rank)));
-    }
+    for (size_t rank = 0; rank < all.size(); ++rank)
+      wants_.push_back(all.size() == 1 ? std::move(own) : decode_wants(all[rank], metadata_, fmt::format("what rank {} wants", rank)));
   }
 
   Wants::Want want_of(const LoadItem& item) {
@@ -300,30 +284,24 @@ class Load {
 
   LoadReport finish(const std::string& failure) {
     LoadReport report{phases_, {}};
-    std::vector<std::string> texts;
-    std::exception_ptr failed;
-    try {
-      texts = on_each(team_, [&] {
-        if (!failure.empty()) throw CheckpointError("{}", failure);
-        Encoder out;
-        put(out, phases_);
-        return std::move(out.bytes);
-      });
-    } catch (const CheckpointError&) {
-      failed = std::current_exception();
-    }
+    const auto gathered = on_each(team_, [&] {
+      if (!failure.empty()) throw CheckpointError("{}", failure);
+      Encoder out;
+      put(out, phases_);
+      return std::move(out.bytes);
+    });
     on_first(team_, [&] {
-      if (failed) std::rethrow_exception(failed);
+      for (const auto& text : gathered()) {
+        Decoder in(text, "a rank", "report");
+        take(in, report.ranks.emplace_back());
+      }
       return std::string();
     });
-    for (const auto& text : texts) {
-      Decoder in(text, "a rank", "report");
-      take(in, report.ranks.emplace_back());
-    }
     return report;
   }
 
   const Reader& reader_;
+  const Readers& readers_;
   const Metadata& metadata_;
   const std::vector<LoadItem>& items_;
   const LoadOptions& options_;
@@ -347,10 +325,21 @@ TeamReader::TeamReader(const fs::path& path, const LoadOptions& options) : optio
   });
 }
 
-std::string TeamReader::extra(const std::string& name) const {
-  return on_first(team(), [&] { return reader_->extra(name); });
+TeamReader::TeamReader(const HostCopy& copy, const LoadOptions& options) : options_(options), readers_(copy.readers) {
+  for_all(team(), [&] {
+    reader_ = std::make_unique<Reader>(copy.path, copy.metadata, ReaderOptions{options_.verify, false, options_.storage, copy.files});
+  });
 }
 
-LoadReport TeamReader::load(const std::vector<LoadItem>& items) const { return Load(*reader_, items, options_, team()).run(); }
+std::string TeamReader::extra(const std::string& name) const {
+  if (readers_.empty()) return on_first(team(), [&] { return reader_->extra(name); });
+  int from = 0;
+  for (const auto& extra : metadata().extras)
+    if (extra.name == name) from = static_cast<int>(readers_.at(extra.file).front());
+  const auto gathered = on_each(team(), [&] { return team().rank() == from ? reader_->extra(name) : std::string(); });
+  return on_first(team(), [&] { return gathered()[static_cast<size_t>(from)]; });
+}
+
+LoadReport TeamReader::load(const std::vector<LoadItem>& items) const { return Load(*reader_, readers_, items, options_, team()).run(); }
 
 }  // namespace ingot::checkpoint

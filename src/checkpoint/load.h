@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/host_memory.h"
+#include "checkpoint/load_plan.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/team.h"
 
@@ -43,10 +45,12 @@ class TeamReader {
  public:
   /// All ranks call it with the same path; all throw CheckpointError when the checkpoint cannot be opened by one of them.
   TeamReader(const fs::path& path, const LoadOptions& options = {});
+  /// Of what newest_host_copy found.
+  TeamReader(const HostCopy& copy, const LoadOptions& options);
 
   const Reader& reader() const { return *reader_; }
   const Metadata& metadata() const { return reader_->metadata(); }
-  /// Read by rank 0, the same on all.
+  /// Read by one rank, the same on all.
   std::string extra(const std::string& name) const;
 
   /// Fills the items. Each rank gives its own, in any layout; a box may be wanted by any number of ranks. When anything goes wrong on one
@@ -57,6 +61,7 @@ class TeamReader {
   const Team& team() const { return options_.team ? *options_.team : alone(); }
   LoadOptions options_;
   std::unique_ptr<Reader> reader_;
+  Readers readers_;
 };
 
 }  // namespace ingot::checkpoint

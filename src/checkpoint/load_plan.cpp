@@ -35,7 +35,7 @@ Wants decode_wants(std::string_view bytes, const Metadata& metadata, const std::
   return wants;
 }
 
-LoadPlan plan_load(const Metadata& metadata, const std::vector<Wants>& wants, int64_t batch_bytes) {
+LoadPlan plan_load(const Metadata& metadata, const std::vector<Wants>& wants, int64_t batch_bytes, const Readers& readers) {
   // Wants of each tensor, so that the boxes of its pieces are put in order once.
   struct Wanting {
     uint32_t rank, want;
@@ -72,8 +72,13 @@ LoadPlan plan_load(const Metadata& metadata, const std::vector<Wants>& wants, in
   std::vector<uint32_t> ranks;
   for (const auto& read : reads) {
     const auto begin = static_cast<uint32_t>(ranks.size());
-    for (const auto& delivery : read.deliveries)
-      if (ranks.size() == begin || ranks.back() != delivery.rank) ranks.push_back(delivery.rank);
+    if (!readers.empty()) {
+      const auto& able = readers.at(metadata.tensors[read.tensor].pieces[read.piece].file);
+      ranks.insert(ranks.end(), able.begin(), able.end());
+    } else {
+      for (const auto& delivery : read.deliveries)
+        if (ranks.size() == begin || ranks.back() != delivery.rank) ranks.push_back(delivery.rank);
+    }
     tasks.push_back({read.bytes, begin, static_cast<uint32_t>(ranks.size())});
   }
   const auto chosen = deal_out(tasks, ranks, wants.size());

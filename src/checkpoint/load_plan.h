@@ -45,7 +45,10 @@ struct LoadPlan {
   std::vector<std::vector<ReadTask>> rounds;
 };
 
-/// Readers are ranks that want the piece, the one with the least to read.
-LoadPlan plan_load(const Metadata& metadata, const std::vector<Wants>& wants, int64_t batch_bytes);
+/// Of each file the ranks that can read it; nothing: all can.
+using Readers = std::vector<std::vector<uint32_t>>;
+
+/// The reader of a piece is the one with the least to read of the ranks that want it or, with `readers`, of those that can.
+LoadPlan plan_load(const Metadata& metadata, const std::vector<Wants>& wants, int64_t batch_bytes, const Readers& readers = {});
 
 }  // namespace ingot::checkpoint

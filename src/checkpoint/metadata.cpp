@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cstring>
 #include <map>
 #include <random>
@@ -115,6 +116,16 @@ CheckpointId random_id() {
 }
 
 std::string to_string(const CheckpointId& id) { return fmt::format("{:016x}{:016x}", id.high, id.low); }
+
+CheckpointId id_from(const std::string& text) {
+  CheckpointId id;
+  const auto* begin = text.data();
+  const auto high = std::from_chars(begin, begin + std::min<size_t>(16, text.size()), id.high, 16);
+  const auto low = std::from_chars(begin + std::min<size_t>(16, text.size()), begin + text.size(), id.low, 16);
+  if (text.size() != 32 || high.ptr != begin + 16 || low.ptr != begin + 32)
+    throw CheckpointError("'{}' is not the id of a checkpoint", text);
+  return id;
+}
 
 std::string encode(const Metadata& metadata) {
   Encoder files, tensors, pieces, extras;

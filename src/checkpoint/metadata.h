@@ -30,6 +30,8 @@ struct CheckpointId {
 CheckpointId random_id();
 /// 32 hexadecimal digits.
 std::string to_string(const CheckpointId& id);
+/// Of what to_string gave; throws CheckpointError for anything else.
+CheckpointId id_from(const std::string& text);
 
 struct FileRecord {
   std::string name;  // plain, without folders

@@ -40,8 +40,10 @@ Metadata load_metadata(const fs::path& path, const Storage& storage) { return me
 Reader::Reader(const fs::path& path, const ReaderOptions& options) : Reader(path, "", options) {}
 
 Reader::Reader(const fs::path& path, const std::string& metadata, const ReaderOptions& options)
-    : path_(path), options_(options), storage_(options.storage ? *options.storage : local_storage()), lease_(storage_.hold(path, false)) {
-  if (!lease_) throw CheckpointError("{} is being removed by another process; take another checkpoint", path.string());
+    : path_(path), options_(options), storage_(options.storage ? *options.storage : local_storage()) {
+  if (options_.files.empty()) lease_ = storage_.hold(path, false);
+  if (options_.files.empty() && !lease_)
+    throw CheckpointError("{} is being removed by another process; take another checkpoint", path.string());
   metadata_ = metadata.empty() ? load_metadata(path, storage_) : metadata_from(metadata, path);
   for (size_t i = 0; i < metadata_.tensors.size(); ++i) places_.emplace(metadata_.tensors[i].tensor.name, i);
   sources_.resize(metadata_.files.size());
@@ -50,11 +52,15 @@ Reader::Reader(const fs::path& path, const std::string& metadata, const ReaderOp
   }
 }
 
+fs::path Reader::path_of(size_t file) const {
+  return options_.files.empty() ? path_ / metadata_.files[file].name : options_.files.at(file);
+}
+
 const Source& Reader::source(size_t file) const {
   const std::lock_guard guard(mutex_);
   if (sources_[file]) return *sources_[file];
   const FileRecord& expected = metadata_.files[file];
-  const fs::path file_path = path_ / expected.name;
+  const fs::path file_path = path_of(file);
   auto source = storage_.open(file_path);
   if (source->size_bytes() != expected.size_bytes)
     throw CheckpointError("{} has {} bytes instead of {}; it is truncated or of another checkpoint", file_path.string(),
@@ -136,8 +142,8 @@ void Reader::read_piece(const TensorRecord& record, const PieceRecord& piece, st
   if (!read_whole(source(piece.file), piece.offset, destination, piece_bytes, piece.digest))
     throw CheckpointError(
         "{}: tensor '{}' is damaged: the checksum of its piece at {} of {} (bytes {}..{}) does not match; load an older checkpoint",
-        (path_ / metadata_.files[piece.file].name).string(), record.tensor.name, tensor::to_string(piece.box.offset),
-        tensor::to_string(piece.box.extent), piece.offset, piece.offset + piece_bytes);
+        path_of(piece.file).string(), record.tensor.name, tensor::to_string(piece.box.offset), tensor::to_string(piece.box.extent),
+        piece.offset, piece.offset + piece_bytes);
 }
 
 bool Reader::read_whole(const Source& source, int64_t offset, std::byte* destination, int64_t size_bytes, const Digest& digest) const {
@@ -189,7 +195,7 @@ std::string Reader::extra(std::string_view name) const {
     std::string content(static_cast<size_t>(extra.size_bytes), '\0');
     if (!read_whole(source(extra.file), extra.offset, reinterpret_cast<std::byte*>(content.data()), extra.size_bytes, extra.digest))
       throw CheckpointError("{}: the extra state '{}' is damaged: its checksum does not match; load an older checkpoint",
-                            (path_ / metadata_.files[extra.file].name).string(), name);
+                            path_of(extra.file).string(), name);
     return content;
   }
   throw CheckpointError("{} has no extra state '{}'{}", path_.string(), name, base::did_you_mean(name, extras()));

@@ -27,6 +27,7 @@ struct ReaderOptions {
   bool verify = true;                // compare checksums of all that is read
   bool check_files = true;           // look at every file when opening, not only at those that are read
   const Storage* storage = nullptr;  // the local file system unless given; must outlive the reader
+  std::vector<fs::path> files;       // where each file lies, if not in the checkpoint's folder; empty paths are never read
 };
 
 /// What read has cost so far: bytes asked for, and bytes taken from storage.
@@ -85,6 +86,8 @@ class Reader {
   std::unique_ptr<Lease> lease_;
   Metadata metadata_;
   std::map<std::string_view, size_t> places_;  // names within metadata_.tensors
+
+  fs::path path_of(size_t file) const;
 
   mutable std::mutex mutex_;  // guards the two below
   mutable std::vector<std::unique_ptr<Source>> sources_;

@@ -62,35 +62,48 @@ std::string on_first(const Team& team, const std::function<std::string()>& work)
   return outcome.substr(1);
 }
 
-std::vector<std::string> on_each(const Team& team, const std::function<std::string()>& work) {
-  if (team.size() == 1) return {work()};
-  auto outcomes = team.gather(outcome_of(work));
+Gathered on_each(const Team& team, const std::function<std::string()>& work) {
+  std::vector<std::string> outcomes;
+  if (team.size() == 1) outcomes.push_back(work());
+  else outcomes = team.gather(outcome_of(work));
   std::string errors;
-  for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+  for (size_t rank = 0; rank < outcomes.size() && team.size() > 1; ++rank) {
     if (outcomes[rank].empty() || outcomes[rank][0] != '+')
       errors += fmt::format("{}rank {}: {}", errors.empty() ? "" : "\n", rank,
                             outcomes[rank].empty() ? "sent nothing" : outcomes[rank].substr(1));
     else outcomes[rank].erase(0, 1);
   }
-  if (!errors.empty()) throw CheckpointError("{}", errors);
-  return outcomes;
+  return [outcomes = std::move(outcomes), errors = std::move(errors)]() -> const std::vector<std::string>& {
+    if (!errors.empty()) throw CheckpointError("{}", errors);
+    return outcomes;
+  };
 }
 
 void for_all(const Team& team, const std::function<void()>& work) {
   if (team.size() == 1) return work();
-  std::string errors;
-  try {
-    on_each(team, [&] {
-      work();
-      return std::string();
-    });
-  } catch (const CheckpointError& failure) {
-    errors = failure.what();
-  }
-  on_first(team, [&] {
-    if (!errors.empty()) throw CheckpointError("{}", errors);
+  const auto done = on_each(team, [&] {
+    work();
     return std::string();
   });
+  on_first(team, [&] {
+    done();
+    return std::string();
+  });
+}
+
+std::vector<std::string> gather_everywhere(const Team& team, const std::function<std::string()>& work) {
+  if (team.size() == 1) return {work()};
+  const auto gathered = on_each(team, work);
+  const auto told = on_first(team, [&] {
+    Encoder out;
+    for (const auto& text : gathered()) out.text(text);
+    return std::move(out.bytes);
+  });
+  Decoder in(told, "rank 0", "list of texts");
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < team.size(); ++rank) texts.push_back(in.text());
+  in.finish();
+  return texts;
 }
 
 }  // namespace ingot::checkpoint

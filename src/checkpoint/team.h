@@ -37,8 +37,12 @@ std::string on_first(const Team& team, const std::function<std::string()>& work)
 /// Runs `work` on all ranks; when it throws on any, all throw a CheckpointError that names them.
 void for_all(const Team& team, const std::function<void()>& work);
 
-/// Runs `work` on all ranks; rank 0 has the results. When some threw, rank 0 throws a CheckpointError that names them all, and
-/// the others return: they hear of it in the next on_first.
-std::vector<std::string> on_each(const Team& team, const std::function<std::string()>& work);
+/// Runs `work` on all ranks. On rank 0 calling what this returns gives the results in the order of ranks; when some threw, it throws a
+/// CheckpointError that names them all. Elsewhere it is never called: the others hear of it in the next on_first.
+using Gathered = std::function<const std::vector<std::string>&()>;
+Gathered on_each(const Team& team, const std::function<std::string()>& work);
+
+/// The results of all ranks in their order, on all ranks; what any throws is thrown by all.
+std::vector<std::string> gather_everywhere(const Team& team, const std::function<std::string()>& work);
 
 }  // namespace ingot::checkpoint

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 
@@ -17,6 +19,12 @@ namespace ingot::checkpoint {
 /// A file system in memory where there is one, for tests that call fsync thousands of times.
 inline fs::path memory_folder() { return fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path(); }
 
+/// Whether the long versions of tests are wanted (scripts/test --night).
+inline bool at_night() {
+  const char* set = std::getenv("INGOT_NIGHT");
+  return set && *set;
+}
+
 class TemporaryFolder : public ::testing::Test {
  protected:
   explicit TemporaryFolder(const fs::path& place = fs::temp_directory_path())
@@ -28,6 +36,14 @@ class TemporaryFolder : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(folder); }
 };
+
+/// What lies in a folder, hidden or not, sorted.
+inline std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> out;
+  for (const auto& entry : fs::directory_iterator(folder)) out.push_back(entry.path().filename());
+  std::sort(out.begin(), out.end());
+  return out;
+}
 
 inline std::string content_of(const fs::path& path) { return base::read_file(path); }
 inline void put_content(const fs::path& path, std::string_view content) {
@@ -65,8 +81,8 @@ class Sample {
   const std::vector<std::pair<tensor::LogicalTensor, std::string>>& tensors() const { return tensors_; }
 
   /// Whether the checkpoint has exactly these tensors, bit for bit.
-  ::testing::AssertionResult is_in(const fs::path& path) const {
-    const Reader reader(path);
+  ::testing::AssertionResult is_in(const fs::path& path, const Storage& storage = local_storage()) const {
+    const Reader reader(path, {.storage = &storage});
     if (reader.list().size() != tensors_.size()) return ::testing::AssertionFailure() << "has " << reader.list().size() << " tensors";
     for (const auto& [tensor, bytes] : tensors_) {
       if (reader.tensor(tensor.name) != tensor) return ::testing::AssertionFailure() << tensor.name << " has another shape or dtype";

@@ -56,6 +56,42 @@ class ThreadTeam : public Team {
   int rank_;
 };
 
+/// The boxes of a tensor that a rank holds where all kinds are mixed: of three tensors one is whole on all ranks, one is cut by rows, and
+/// one is cut flat, as ZeRO does. The elements of each box are one run of the tensor's.
+inline std::vector<tensor::Box> mixed_boxes(const tensor::LogicalTensor& tensor, size_t number, int rank, int size) {
+  const auto& shape = tensor.shape;
+  const int64_t count = tensor::element_count(shape);
+  if (number % 3 == 0 || count < size) return {tensor::whole(shape)};
+  if (number % 3 == 2) return tensor::boxes_of_flat_slice(shape, count * rank / size, count * (rank + 1) / size);
+  tensor::Box rows = tensor::whole(shape);
+  rows.offset[0] = shape[0] * rank / size;
+  rows.extent[0] = shape[0] * (rank + 1) / size - rows.offset[0];
+  return {rows};
+}
+
+inline std::vector<SaveItem> mixed_items(const Sample& sample, int rank, int size) {
+  std::vector<SaveItem> items;
+  for (size_t number = 0; number < sample.tensors().size(); ++number) {
+    const auto& [tensor, bytes] = sample.tensors()[number];
+    for (auto& box : mixed_boxes(tensor, number, rank, size)) {
+      const int64_t at = first_element(tensor::whole(tensor.shape), box) * tensor::size_bytes(tensor.dtype);
+      items.push_back({tensor, std::move(box), reinterpret_cast<const std::byte*>(bytes.data()) + at});
+    }
+  }
+  return items;
+}
+
+/// For mixed_items: all kinds, small, with what can be cut nowhere.
+inline Sample mixed_sample(uint64_t salt) {
+  using tensor::DType;
+  Sample sample(salt);
+  sample.add("embedding", DType::bf16, {40, 32})
+      .add("layers.0.weight", DType::fp32, {50, 32})
+      .add("layers.0.moments", DType::fp32, {50, 33});
+  sample.add("empty", DType::fp16, {0, 4}).add("layers.1.weight", DType::int8, {70, 9}).add("layers.1.moments", DType::fp64, {101});
+  return sample.add("scalar", DType::int64, {}), sample;
+}
+
 // What each of `size` ranks threw, "" for those that returned.
 inline std::vector<std::string> run_team(int size, const std::function<void(const Team&)>& body) {
   Desk desk(size);

@@ -14,13 +14,13 @@ constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
 class FileCheck {
  public:
-  FileCheck(const fs::path& folder, const Metadata& metadata, size_t file, const Storage& storage, VerifySummary& summary)
+  FileCheck(const fs::path& path, const Metadata& metadata, size_t file, const Storage& storage, VerifySummary& summary)
       : name_(metadata.files[file].name),
         summary_(summary),
         buffer_(kChunkBytes),
         metadata_(metadata),
         file_(file),
-        source_(storage.open(folder / name_)) {}
+        source_(storage.open(path)) {}
 
   void run(const std::vector<Range>& ranges) {
     const int64_t expected_bytes = metadata_.files[file_].size_bytes, present_bytes = source_->size_bytes();
@@ -94,6 +94,20 @@ void report_strangers(const fs::path& path, const Metadata& metadata, const Stor
 
 }  // namespace
 
+void verify_file(const fs::path& file, const Metadata& metadata, size_t number, const std::vector<Range>& ranges, const Storage& storage,
+                 VerifySummary& summary) {
+  try {
+    FileCheck(file, metadata, number, storage, summary).run(ranges);
+  } catch (const base::CheckpointError& unreadable) {
+    // Name what lies in the file: that is what is lost.
+    std::set<std::pair<bool, std::string>> lost;
+    for (const Range& range : ranges) lost.emplace(range.is_tensor, *range.owner);
+    if (lost.empty()) lost.emplace(false, "");
+    for (const auto& [is_tensor, owner] : lost)
+      summary.damage.push_back({metadata.files[number].name, is_tensor ? owner : "", is_tensor ? "" : owner, unreadable.what()});
+  }
+}
+
 VerifySummary verify(const fs::path& path, const Storage& storage) {
   const auto start = std::chrono::steady_clock::now();
   VerifySummary summary;
@@ -107,18 +121,8 @@ VerifySummary verify(const fs::path& path, const Storage& storage) {
     summary.extras = static_cast<int64_t>(metadata.extras.size());
     for (const TensorRecord& record : metadata.tensors) summary.pieces += static_cast<int64_t>(record.pieces.size());
     const auto ranges = ranges_of(metadata);
-    for (size_t file = 0; file < metadata.files.size(); ++file) {
-      try {
-        FileCheck(path, metadata, file, storage, summary).run(ranges[file]);
-      } catch (const base::CheckpointError& unreadable) {
-        // Name what lies in the file: that is what is lost.
-        std::set<std::pair<bool, std::string>> lost;
-        for (const Range& range : ranges[file]) lost.emplace(range.is_tensor, *range.owner);
-        if (lost.empty()) lost.emplace(false, "");
-        for (const auto& [is_tensor, owner] : lost)
-          summary.damage.push_back({metadata.files[file].name, is_tensor ? owner : "", is_tensor ? "" : owner, unreadable.what()});
-      }
-    }
+    for (size_t file = 0; file < metadata.files.size(); ++file)
+      verify_file(path / metadata.files[file].name, metadata, file, ranges[file], storage, summary);
     report_strangers(path, metadata, storage, summary);
   } catch (const base::CheckpointError& unreadable) {
     summary.damage.push_back({kMetadataName, "", "", unreadable.what()});

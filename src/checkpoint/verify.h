@@ -26,6 +26,10 @@ struct VerifySummary {
   bool sound() const { return damage.empty(); }
 };
 
+/// Adds to `summary` what is wrong with one file of a checkpoint, which lies at `file`; `ranges` are those of ranges_of(metadata) for it.
+void verify_file(const fs::path& file, const Metadata& metadata, size_t number, const std::vector<Range>& ranges, const Storage& storage,
+                 VerifySummary& summary);
+
 /// Throws CheckpointError only when `path` is not a folder that can be looked at.
 VerifySummary verify(const fs::path& path, const Storage& storage = local_storage());
 

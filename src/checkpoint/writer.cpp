@@ -10,6 +10,7 @@
 #include "checkpoint/coding.h"
 #include "checkpoint/data_writer.h"
 #include "checkpoint/nonfinite.h"
+#include "checkpoint/shared_folder.h"
 
 namespace ingot::checkpoint {
 
@@ -30,19 +31,6 @@ class Stopwatch {
 
 double seconds_since(std::chrono::steady_clock::time_point begun) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-}
-
-template <class Function>
-void log_failures(const char* what, Function&& function) {
-  try {
-    function();
-  } catch (const base::Error& failure) {
-    base::log_warning("{}: {}", what, failure.what());
-  }
-}
-
-CheckpointId id_from(const std::string& text) {
-  return {std::stoull(text.substr(16), nullptr, 16), std::stoull(text.substr(0, 16), nullptr, 16)};
 }
 
 // The items cut into pieces, sorted by tensor and with tensors in the order of their names; `sources` says where each part lies.
@@ -92,45 +80,6 @@ void take(Decoder& in, SavePhases& p) {
 
 }  // namespace
 
-// The hidden folder of one save, on rank 0; removes it unless the save was committed.
-class HiddenFolder {
- public:
-  HiddenFolder(const Storage& storage, fs::path path) : storage_(storage), path_(std::move(path)) {
-    try {
-      storage_.make_folder(path_);
-      lease_ = storage_.hold(path_, false);
-    } catch (...) {
-      remove();
-      throw;
-    }
-  }
-  HiddenFolder(const HiddenFolder&) = delete;
-  HiddenFolder& operator=(const HiddenFolder&) = delete;
-  ~HiddenFolder() {
-    if (!committed_) remove();
-  }
-  const fs::path& path() const { return path_; }
-  void commit(const fs::path& target) {
-    replaced_ = storage_.publish(path_, target);
-    committed_ = true;
-  }
-  /// True when a former checkpoint of the same name now lies in the hidden folder.
-  bool replaced() const { return replaced_; }
-
- private:
-  void remove() noexcept {
-    try {
-      storage_.remove_folder(path_);
-    } catch (const std::exception& failure) {
-      base::log_warning("an unfinished checkpoint is left behind until the next save: {}", failure.what());
-    }
-  }
-  const Storage& storage_;
-  fs::path path_;
-  std::unique_ptr<Lease> lease_;
-  bool committed_ = false, replaced_ = false;
-};
-
 struct Saver::Job {
   int64_t step = 0;
   Extras extras;
@@ -146,8 +95,15 @@ SaveItem whole_item(tensor::LogicalTensor tensor, const void* data) {
   return {std::move(tensor), std::move(box), static_cast<const std::byte*>(data)};
 }
 
-Saver::Saver(fs::path folder, SaveOptions options)
-    : folder_(std::move(folder)), options_(std::move(options)), staging_(options_.staging_bytes, options_.block_bytes, options_.allocate) {
+Saver::Saver(const fs::path& folder, const SaveOptions& options)
+    : Saver(std::make_unique<SharedFolder>(folder, options.storage ? *options.storage : local_storage(),
+                                           options.team ? *options.team : alone(), options.retention, options.grace_s),
+            options) {}
+
+Saver::Saver(std::unique_ptr<Destination> destination, SaveOptions options)
+    : destination_(std::move(destination)),
+      options_(std::move(options)),
+      staging_(options_.staging_bytes, options_.block_bytes, options_.allocate) {
   copier_ = std::thread([this] { run_copies(); });
   writer_ = std::thread([this] { run_saves(); });
 }
@@ -187,35 +143,24 @@ void Saver::plan(const std::vector<SaveItem>& items, bool has_extras, bool& plan
   if (!planned) return;
   wait();  // saves under way use the old one
   has_plan_ = false;
-  std::vector<std::string> parts, shares;
-  std::exception_ptr failure;
-  try {
-    parts = on_each(calling, [&] {
-      if (!fault.empty()) throw CheckpointError("{}", fault);
-      return ranks == 1 ? std::string() : encode(inventory);
-    });
-  } catch (const CheckpointError&) {
-    failure = std::current_exception();
-  }
-  on_first(calling, [&]() -> std::string {
-    if (failure) std::rethrow_exception(failure);
+  const auto parts = on_each(calling, [&] {
+    if (!fault.empty()) throw CheckpointError("{}", fault);
+    return ranks == 1 ? std::string() : encode(inventory);
+  });
+  std::vector<std::string> shares;
+  on_first(calling, [&] {
     std::vector<Inventory> inventories;
-    if (ranks == 1) inventories.push_back(inventory);
-    else
-      for (size_t rank = 0; rank < parts.size(); ++rank)
-        inventories.push_back(decode_inventory(parts[rank], fmt::format("what rank {} holds", rank)));
+    for (size_t rank = 0; rank < parts().size(); ++rank)
+      inventories.push_back(ranks == 1 ? inventory : decode_inventory(parts()[rank], fmt::format("what rank {} holds", rank)));
     plan_ = plan_save(inventories, {options_.file_limit_bytes});
+    written_.metadata = std::move(plan_->metadata);
     for (const auto& share : plan_->shares) shares.push_back(encode(share));
-    return "";
+    return std::string();
   });
   share_ = decode_share(calling.scatter(shares), "the plan of rank 0");
   inventory_ = std::move(inventory);
   fingerprint_ = fingerprint;
   has_plan_ = true;
-}
-
-std::string Saver::name_of(const CheckpointId& id, uint32_t file) const {
-  return storage().needs_unique_names() ? fmt::format("data_{:05}-{}.bin", file, to_string(id).substr(0, 12)) : data_file_name(file);
 }
 
 std::vector<FileImage> Saver::images_of(const std::vector<SaveItem>& items) const {
@@ -234,8 +179,10 @@ std::vector<FileImage> Saver::images_of(const std::vector<SaveItem>& items) cons
 void Saver::prepare(const std::vector<SaveItem>& items, bool has_extras) {
   bool planned = false;
   plan(items, has_extras, planned);
-  staging_.reserve(std::accumulate(share_.file_bytes.begin(), share_.file_bytes.end(), int64_t{0}));
+  staging_.reserve(own_bytes());
 }
+
+int64_t Saver::own_bytes() const { return std::accumulate(share_.file_bytes.begin(), share_.file_bytes.end(), int64_t{0}); }
 
 void Saver::start(int64_t step, const std::vector<SaveItem>& items, Extras extras, std::shared_ptr<void> keep) {
   if (step < 0) throw CheckpointError("a checkpoint of step {} cannot be saved: the step is negative", step);
@@ -251,7 +198,7 @@ void Saver::start(int64_t step, const std::vector<SaveItem>& items, Extras extra
   plan(items, !job->extras.empty(), job->report.planned);
   job->report.phases.plan_s = watch.lap();
   job->report.step = step;
-  job->report.path = folder_ / step_name(step);
+  job->report.path = destination_->path_of(step);
   job->snapshot = std::make_unique<Snapshot>(images_of(items), staging_, options_.copy);
   job->stall_s = seconds_since(job->begun);
   {
@@ -330,7 +277,7 @@ void Saver::run_saves() {
   }
 }
 
-std::string Saver::write_part(Job& job, const fs::path& hidden) {
+std::string Saver::write_part(Job& job, const fs::path& folder) {
   auto& phases = job.report.phases;
   const auto& images = job.snapshot->files();
   Stopwatch watch;
@@ -363,8 +310,8 @@ std::string Saver::write_part(Job& job, const fs::path& hidden) {
       if (sink) close();
       file = block->file;
       piece = 0;
-      sink = storage().create_blocks(hidden / name_of(job.report.id, share_.first_file + static_cast<uint32_t>(file)),
-                                     images[file].size_bytes);
+      const auto name = destination_->name_of_file(job.report.id, share_.first_file + static_cast<uint32_t>(file));
+      sink = destination_->storage().create_blocks(folder / name, images[file].size_bytes);
     }
     if (block->offset == 0) {
       const auto header = data_header(job.report.id, job.step, share_.first_file + static_cast<uint32_t>(file));
@@ -405,7 +352,7 @@ std::string Saver::write_part(Job& job, const fs::path& hidden) {
   out.number(static_cast<int64_t>(job.extras.size()));
   if (share_.extras_file >= 0) {
     const auto number = static_cast<uint32_t>(share_.extras_file);
-    DataWriter writer(storage(), hidden, job.report.id, job.step, number, name_of(job.report.id, number));
+    DataWriter writer(destination_->storage(), folder, job.report.id, job.step, number, destination_->name_of_file(job.report.id, number));
     for (const auto& [name, content] : job.extras) {
       const auto record = writer.add_extra(name, content);
       out.text(name);
@@ -427,80 +374,61 @@ std::string Saver::write_part(Job& job, const fs::path& hidden) {
   return std::move(out.bytes);
 }
 
-void Saver::commit(Job& job, const std::vector<std::string>& parts, HiddenFolder& hidden) {
-  Stopwatch watch;
-  auto& metadata = plan_->metadata;
+Written& Saver::collect(Job& job, const std::vector<std::string>& parts) {
+  auto& metadata = written_.metadata;
   metadata.id = job.report.id;
   metadata.step = job.step;
   metadata.extras.clear();
+  written_.writers.assign(metadata.files.size(), 0);
   for (size_t rank = 0; rank < parts.size(); ++rank) {
     const std::string origin = fmt::format("the report of rank {}", rank);
     Decoder in(parts[rank], origin, "report");
     for (const auto& place : plan_->places[rank]) metadata.tensors[place.tensor].pieces[place.piece].digest = in.digest();
     const auto extras = in.count(18);
-    const int64_t file = plan_->shares[rank].extras_file;
-    if (extras > 0 && file < 0) in.fail("has extras that were not announced");
+    const auto& share = plan_->shares[rank];
+    if (extras > 0 && share.extras_file < 0) in.fail("has extras that were not announced");
     for (size_t i = 0; i < extras; ++i) {
       ExtraRecord record;
       record.name = in.text();
-      record.file = static_cast<uint32_t>(file);
+      record.file = static_cast<uint32_t>(share.extras_file);
       record.offset = in.number();
       record.size_bytes = in.number();
       record.digest = in.digest();
       metadata.extras.push_back(std::move(record));
     }
-    if (file >= 0) metadata.files[static_cast<size_t>(file)].size_bytes = in.number();
+    if (share.extras_file >= 0) metadata.files[static_cast<size_t>(share.extras_file)].size_bytes = in.number();
     take(in, job.report.ranks.emplace_back());
     in.finish();
+    for (size_t file = 0; file < share.file_bytes.size(); ++file) written_.writers[share.first_file + file] = static_cast<uint32_t>(rank);
+    if (share.extras_file >= 0) written_.writers[static_cast<size_t>(share.extras_file)] = static_cast<uint32_t>(rank);
   }
   std::sort(metadata.extras.begin(), metadata.extras.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   for (size_t i = 1; i < metadata.extras.size(); ++i)
     if (metadata.extras[i - 1].name == metadata.extras[i].name)
       throw CheckpointError("extra '{}' is given by two ranks", metadata.extras[i].name);
   for (uint32_t file = 0; file < metadata.files.size(); ++file) {
-    metadata.files[file].name = name_of(job.report.id, file);
+    metadata.files[file].name = destination_->name_of_file(job.report.id, file);
     job.report.data_bytes += metadata.files[file].size_bytes;
   }
-  const std::string encoded = encode(metadata);
-  job.report.metadata_bytes = static_cast<int64_t>(encoded.size());
-  const auto sink = storage().create(hidden.path() / kMetadataName);
-  sink->write(encoded.data(), job.report.metadata_bytes);
-  sink->finish();
-  hidden.commit(job.report.path);
+  return written_;
 }
 
 void Saver::save(Job& job) {
-  std::optional<HiddenFolder> hidden;  // on rank 0
-  const std::string id = on_first(team(), [&] {
-    const auto chosen = to_string(options_.id.value_or(random_id()));
-    storage().make_folder(folder_);
-    log_failures("looking for leftovers of earlier saves", [&] { collect_leftovers(folder_, options_.grace_s, storage()); });
-    hidden.emplace(storage(), folder_ / hidden_name(step_name(job.step), chosen));
-    return chosen;
-  });
-  job.report.id = id_from(id);
-
-  // What on_each throws on rank 0 reaches the others through the on_first that follows.
-  std::vector<std::string> parts;
-  std::exception_ptr failure;
-  try {
-    parts = on_each(team(), [&] { return write_part(job, folder_ / hidden_name(step_name(job.step), id)); });
-  } catch (const base::CommError&) {
-    throw;
-  } catch (const base::Error&) {
-    failure = std::current_exception();
-  }
+  const auto place = destination_->begin(job.step, options_.id);
+  job.report.id = place.id;
   Stopwatch watch;
-  on_first(team(), [&] {
-    if (failure) std::rethrow_exception(failure);
-    commit(job, parts, *hidden);
-    return std::string();
-  });
+  try {
+    const auto parts = on_each(team(), [&] { return write_part(job, place.folder); });
+    watch.lap();
+    destination_->commit([&]() -> Written& { return collect(job, parts()); });
+  } catch (...) {
+    destination_->abandon();
+    throw;
+  }
+  job.report.metadata_bytes = written_.metadata_bytes;
   job.report.phases.commit_s = watch.lap();
   job.report.phases.total_s = seconds_since(job.begun);
-  if (team().rank() != 0) return;
-  if (hidden->replaced()) log_failures("removing the checkpoint that was replaced", [&] { remove_unused(hidden->path(), storage()); });
-  log_failures("removing old checkpoints", [&] { prune(folder_, options_.retention, storage()); });
+  destination_->clean();
   job.report.clean_s = watch.lap();
 }
 

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "checkpoint/destination.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/metadata.h"
 #include "checkpoint/save_plan.h"
@@ -90,7 +91,9 @@ struct SaveOutcome {
 class Saver {
  public:
   /// Checkpoints go to `folder`/step_N. What options point to must outlive it.
-  Saver(fs::path folder, SaveOptions options);
+  Saver(const fs::path& folder, const SaveOptions& options);
+  /// Elsewhere: `storage`, `retention` and `grace_s` of the options are not used.
+  Saver(std::unique_ptr<Destination> destination, SaveOptions options);
   /// Waits for what is under way.
   ~Saver();
   Saver(const Saver&) = delete;
@@ -108,6 +111,8 @@ class Saver {
   /// Until nothing is under way.
   void wait();
 
+  /// What this rank writes, by the plan in use: 0 before the first start() or prepare().
+  int64_t own_bytes() const;
   /// Host memory held for copies.
   int64_t staging_bytes() const { return staging_.held_bytes(); }
   /// Takes it now, for the next save to be as fast as later ones; the items are those of a save to come. All ranks call it.
@@ -120,13 +125,11 @@ class Saver {
   void run_copies();
   void run_saves();
   void save(Job& job);
-  std::string write_part(Job& job, const fs::path& hidden);
-  void commit(Job& job, const std::vector<std::string>& parts, class HiddenFolder& hidden);
-  std::string name_of(const CheckpointId& id, uint32_t file) const;
+  std::string write_part(Job& job, const fs::path& folder);
+  Written& collect(Job& job, const std::vector<std::string>& parts);
   const Team& team() const { return options_.team ? *options_.team : alone(); }
-  const Storage& storage() const { return options_.storage ? *options_.storage : local_storage(); }
 
-  fs::path folder_;
+  std::unique_ptr<Destination> destination_;
   SaveOptions options_;
   Staging staging_;
 
@@ -134,7 +137,8 @@ class Saver {
   Inventory inventory_;
   Digest fingerprint_;
   Share share_;
-  std::optional<SavePlan> plan_;  // on rank 0
+  std::optional<SavePlan> plan_;  // on rank 0; its metadata is here:
+  Written written_;
   bool has_plan_ = false;
 
   mutable std::mutex mutex_;

@@ -15,6 +15,7 @@
 #include "layers/dtype.h"
 #include "parallel/pipeline_schedule.h"
 #include "train/parallel_model.h"
+#include "train/run_checkpoints.h"
 #include "train/step.h"
 
 namespace ingot::cli {
@@ -96,6 +97,7 @@ Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh)
     auto shape = shape_of(config, phase, mesh);
     shape.saves_checkpoints = config.checkpoint.every > 0;
     shape.staging_limit_bytes = config.checkpoint.staging_mib << 20;
+    shape.memory_staging_bytes = config.checkpoint.memory_every > 0 ? train::RunCheckpoints::kMemoryStagingBytes : 0;
     if (mesh.world() > 1 && device == "cpu") shape.shared_bytes = train::shared_bytes(mesh, config.parallel, all.part->layout());
     all.phases.push_back({phase.name, shape, plan::make_plan(*all.model, *all.part, shape, all.profile, program)});
   }

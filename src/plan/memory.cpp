@@ -44,7 +44,7 @@ void add_state(const models::Model& model, const RunShape& run, StepMemory& memo
 
 // All ranks of a stage share out what it holds, whoever holds what. Whole blocks of memory.
 int64_t checkpoint_bytes(const models::Model& model, const RunShape& run) {
-  if (!run.saves_checkpoints) return 0;
+  if (!run.saves_checkpoints && run.memory_staging_bytes == 0) return 0;
   const int64_t wide = std::max<int64_t>(4, run.element_bytes());
   const int64_t writers = run.replicas * model.layout().tensor.size;
   int64_t bytes = 0;
@@ -52,8 +52,12 @@ int64_t checkpoint_bytes(const models::Model& model, const RunShape& run) {
     const int64_t copies = p->is_trained() && optim::takes_muon(*p, run.optimizer) ? 2 : 3;
     bytes += tensor::element_count(p->shape) * wide * copies / writers;
   }
-  const int64_t block = checkpoint::kUsualBlockBytes, limit = run.staging_limit_bytes > 0 ? run.staging_limit_bytes : bytes;
-  return (std::min(bytes, limit) + block - 1) / block * block;
+  const auto staging = [&](int64_t limit) {
+    constexpr int64_t kBlock = checkpoint::kUsualBlockBytes;
+    return (std::min(bytes, limit) + kBlock - 1) / kBlock * kBlock;
+  };
+  return (run.saves_checkpoints ? staging(run.staging_limit_bytes > 0 ? run.staging_limit_bytes : bytes) : 0) +
+         staging(run.memory_staging_bytes);
 }
 
 // What ZeRO 2 and 3 bring together for a while: of the blocks two at a time, the ends of the model once each (parallel/buckets.h).

@@ -22,9 +22,10 @@ struct RunShape {
   int64_t bucket_bytes = 0;
   int64_t shared_bytes = 0;  // memory that processes of one machine exchange through, as far as this rank comes to hold it
   bool saves_checkpoints = false;
-  int64_t staging_limit_bytes = 0;  // of the memory that a checkpoint is copied to; 0 = what the rank writes
-  int64_t kept_microbatches = 1;    // whose activations a pipeline stage keeps at a time
-  double bubble = 0;                // share of the time of a step's passes in which a stage has nothing to do
+  int64_t staging_limit_bytes = 0;   // of the memory that a checkpoint is copied to; 0 = what the rank writes
+  int64_t memory_staging_bytes = 0;  // the same for checkpoints that stay in memory, at most; 0 = there are none
+  int64_t kept_microbatches = 1;     // whose activations a pipeline stage keeps at a time
+  double bubble = 0;                 // share of the time of a step's passes in which a stage has nothing to do
 
   int64_t sequences_at_once() const { return microbatch > 0 && microbatch < batch ? microbatch : batch; }
   int64_t microbatches() const { return (batch + sequences_at_once() - 1) / sequences_at_once(); }

@@ -6,6 +6,8 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/match.h"
 #include "layers/dtype.h"
 
 namespace ingot::train {
@@ -112,10 +114,37 @@ checkpoint::SaveReport save_run(const std::filesystem::path& folder, const optim
                           gives_extras ? extras_of(progress, optimizer, config_toml, data_state) : checkpoint::Extras{}, options);
 }
 
-void check_fits(const checkpoint::Reader& reader, const optim::Optimizer& optimizer) {
-  Shapes wanted;
-  for (const auto& slice : optimizer.state()) wanted[slice.name] = slice.shape;
-  check_fits(reader, wanted);
+void require_fit(const checkpoint::Reader& reader, const checkpoint::Team& team, const optim::Optimizer& optimizer, bool strict) {
+  std::map<std::string, tensor::LogicalTensor> own;
+  for (const auto& slice : optimizer.state()) own[slice.name] = {slice.name, layers::from_torch(slice.flat.scalar_type()), slice.shape};
+  const auto present = reader.list();
+  // Each rank compares what it wants, and says which of the tensors that are there it wants; nobody needs a list of all.
+  checkpoint::Mismatch mismatch;
+  std::string is_wanted(present.size(), '0');
+  {
+    std::vector<tensor::LogicalTensor> wanted;
+    for (const auto& [name, tensor] : own) wanted.push_back(tensor);
+    mismatch = checkpoint::compare(wanted, present);
+    mismatch.unexpected.clear();
+    for (size_t i = 0; i < present.size(); ++i)
+      if (own.contains(present[i].name)) is_wanted[i] = '1';
+  }
+  for (const auto& other : checkpoint::gather_everywhere(team, [&] { return is_wanted; }))
+    for (size_t i = 0; i < std::min(is_wanted.size(), other.size()); ++i)
+      if (other[i] == '1') is_wanted[i] = '1';
+  for (size_t i = 0; i < present.size(); ++i)
+    if (is_wanted[i] == '0' && team.rank() == 0) mismatch.unexpected.push_back(present[i]);
+  const bool is_error = strict ? !mismatch.none() : !mismatch.shapes.empty();
+  const auto text = fmt::format("{} does not fit this configuration:{}", reader.path().string(), mismatch.describe());
+  if (!is_error && !mismatch.none()) base::log_warning("{}\n(checkpoint.strict is false)", text);
+  try {
+    checkpoint::for_all(team, [&] {
+      if (is_error) throw DoesNotFit(text);
+    });
+  } catch (const base::CheckpointError& failure) {
+    throw DoesNotFit(fmt::format("{}\nUse the config it was made with (its config.toml) or another --run-dir{}.", failure.what(),
+                                 strict ? ", or checkpoint.strict = false to take what fits" : ""));
+  }
 }
 
 Progress load_run(const checkpoint::TeamReader& reader, optim::Optimizer& optimizer, checkpoint::LoadReport* report) {
@@ -130,6 +159,7 @@ Progress load_run(const checkpoint::TeamReader& reader, optim::Optimizer& optimi
   std::vector<std::pair<at::Tensor, at::Tensor>> read;  // where to, what
   for (const auto& slice : slices)
     for (const auto& region : slice.regions) {
+      if (!reader.reader().contains(slice.name)) continue;
       read.emplace_back(parallel::view_of(region, slice.flat),
                         at::empty(region.box.extent, layers::to_torch(reader.reader().tensor(slice.name).dtype)));
       items.push_back({slice.name, region.box, static_cast<std::byte*>(read.back().second.data_ptr())});

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "base/error.h"
 #include "checkpoint/load.h"
 #include "checkpoint/team.h"
 #include "checkpoint/writer.h"
@@ -57,11 +58,17 @@ checkpoint::SaveReport save_run(const std::filesystem::path& folder, const optim
                                 const std::string& config_toml, const std::string& data_state, checkpoint::SaveOptions options);
 
 /// Restores this rank's slices of weights and moments, whatever ranks wrote them; everything is read and checked by all ranks before
-/// the first value is overwritten. All ranks of the reader's team call it. Throws CheckpointError when the checkpoint is damaged. Call
-/// check_fits first.
+/// the first value is overwritten. What the checkpoint does not have stays as it is; another dtype is converted. All ranks of the
+/// reader's team call it. Throws CheckpointError when the checkpoint is damaged. Call require_fit first.
 Progress load_run(const checkpoint::TeamReader& reader, optim::Optimizer& optimizer, checkpoint::LoadReport* report = nullptr);
-/// Throws CheckpointError when the checkpoint does not have this model's tensors.
-void check_fits(const checkpoint::Reader& reader, const optim::Optimizer& optimizer);
+/// The tensors of a checkpoint are not those of the run.
+class DoesNotFit : public base::CheckpointError {
+ public:
+  explicit DoesNotFit(const std::string& message) : base::CheckpointError("{}", message) {}
+};
+/// Compares what all ranks of the team want with what is there. Throws DoesNotFit that lists missing, unexpected, differently shaped and
+/// differently typed tensors; without `strict` only another shape is an error and the rest a warning (load_run says what becomes of them).
+void require_fit(const checkpoint::Reader& reader, const checkpoint::Team& team, const optim::Optimizer& optimizer, bool strict = true);
 
 /// Fills the weights alone (for generation and export) from their full-precision values.
 void load_weights(const checkpoint::Reader& reader, models::Model& model);

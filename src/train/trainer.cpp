@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -13,13 +12,10 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/text.h"
-#include "checkpoint/folder.h"
 #include "data/export_tokenizer.h"
 #include "layers/cost.h"
-#include "object_store/object_storage.h"
 #include "optim/schedule.h"
 #include "train/check_layout.h"
-#include "train/metrics/checkpoint_record.h"
 #include "train/metrics/step_line.h"
 
 namespace ingot::train {
@@ -28,8 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 using mesh::Axis;
 using Clock = std::chrono::steady_clock;
-
-constexpr const char* kSavingAxis = "checkpoint";  // of messages in the background, which belong to no step
 
 double milliseconds_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
@@ -61,10 +55,16 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
   }
   if (data::has_validation(config_.data) && config_.train.validation_every > 0)
     validation_ = std::make_unique<data::Loader>(config_.data, data::Split::validation, loader_options());
-  restore();
+  run_id_ = checkpoint::on_first(team(), [&] { return run_id(options_.run_dir); });
+  checkpoints_ = std::make_unique<RunCheckpoints>(
+      config_.checkpoint, RunCheckpoints::Options{options_.run_dir, run_id_, options_.resume, config_toml_}, *parallel_, groups_);
+  if (auto restored = checkpoints_->restore()) {
+    progress_ = restored->progress;
+    resumed_data_ = std::move(restored->data_state);
+  }
   enter_phase(phase_at(phases_, progress_.step));
   prepare_run_dir();
-  prepare_saver();
+  checkpoints_->prepare();
 }
 
 std::pair<int64_t, int64_t> Trainer::own_share(int64_t first, int64_t count) const {
@@ -86,61 +86,8 @@ int64_t Trainer::largest_over_ranks(int64_t value) {
 int64_t Trainer::sent_bytes() const {
   int64_t sent = 0;
   for (const auto& [axis, traffic] : groups_.world().counters().totals())
-    if (axis != kSavingAxis) sent += traffic.sent_bytes;
+    if (!RunCheckpoints::is_background(axis)) sent += traffic.sent_bytes;
   return sent;
-}
-
-// Rank 0 looks, and all take what it found: a folder may change between two looks. One that turns out to be damaged while it is read is
-// damaged for all: they go back to the one before it together.
-void Trainer::restore() {
-  const auto ranks = team();
-  std::set<fs::path> damaged;
-  while (true) {
-    const fs::path found = checkpoint::on_first(ranks, [&] {
-      const auto source = checkpoint_to_resume(damaged);
-      return source ? source->string() : std::string();
-    });
-    if (found.empty()) return;
-    const checkpoint::TeamReader reader(found,
-                                        {.verify = config_.checkpoint.verify, .storage = &object_store::storage_of(found), .team = &ranks});
-    checkpoint::for_all(ranks, [&] { check_fits(reader.reader(), parallel_->optimizer()); });
-    try {
-      checkpoint::LoadReport report;
-      progress_ = load_run(reader, parallel_->optimizer(), &report);
-      resumed_data_ = reader.extra("data");
-      parallel_->step().publish_weights();
-      last_saved_step_ = progress_.step;
-      if (is_main()) {
-        loaded_ = load_json(found.string(), progress_.step, report);
-        base::log_info("resumed from {} (step {}) in {}", found.string(), progress_.step, base::format_duration(report.phases.total_s));
-      }
-      return;
-    } catch (const base::CheckpointError& failure) {
-      if (options_.resume != "auto") throw;
-      damaged.insert(found);
-      if (is_main()) base::log_error("{}; looking for an older checkpoint", failure.what());
-    }
-  }
-}
-
-std::optional<fs::path> Trainer::checkpoint_to_resume(const std::set<fs::path>& damaged) const {
-  const fs::path own = checkpoint_folder();
-  std::optional<fs::path> source;
-  if (options_.resume == "auto") {
-    if (const auto newest = checkpoint::latest(own, damaged, storage())) source = newest->path;
-    else if (!damaged.empty())
-      throw base::CheckpointError("none of the checkpoints in {} can be read; `ingot checkpoint verify {}` says what is damaged",
-                                  own.string(), own.string());
-  } else if (options_.resume == "never") {
-    if (!checkpoint::all(own, storage()).empty())
-      throw base::ConfigError("{} already holds checkpoints; with --resume never choose another --run-dir, or resume with --resume auto",
-                              own.string());
-  } else {
-    const fs::path given = options_.resume;
-    const auto newest = checkpoint::latest(given, object_store::storage_of(given));
-    source = newest ? newest->path : given;
-  }
-  return source;
 }
 
 data::LoaderOptions Trainer::loader_options() const {
@@ -191,11 +138,12 @@ void Trainer::prepare_run_dir() {
                  facts().device);
   base::log_info("{}", mfu_convention(forecast_.gemm_flops / 1e12, "this machine's measured GEMM rate"));
   sink_ = std::make_unique<MetricsSink>(options_.run_dir, config_.log, progress_.step);
-  if (!loaded_.is_null()) sink_->record_checkpoint(std::exchange(loaded_, nullptr));
+  record_checkpoints();
 }
 
 RunFacts Trainer::facts() const {
   RunFacts facts;
+  facts.id = run_id_;
   facts.version = options_.version;
   facts.model = config_.model.family;
   facts.parameters = whole_->parameters().trained_elements();
@@ -219,21 +167,23 @@ void Trainer::run(const resilience::StopSignal& stop) {
     enter_phase(phase);
     StepRecord record = take_step(phase);
     if (validation_ && (is_due(config_.train.validation_every) || progress_.step == steps)) record.validation_loss = validate();
+    const auto validation_loss = record.validation_loss;
     if (is_main()) sink_->record(std::move(record));
-    collect_saves();
-    if (is_due(config_.checkpoint.every)) start_save();
+    checkpoints_->after_step(progress_, validation_loss, [this] { return data_state(); });
+    record_checkpoints();
   }
   if (stopped && is_main()) base::log_info("stopped by a signal after step {}", progress_.step);
-  if (!saver_) return;
-  saver_->wait();
-  collect_saves();
-  if (progress_.step == last_saved_step_) return;
-  start_save();
-  saver_->wait();
-  collect_saves();
-  if (progress_.step != last_saved_step_)
-    throw base::CheckpointError("the last checkpoint (step {}) could not be saved; the run directory keeps that of step {}", progress_.step,
-                                last_saved_step_);
+  try {
+    checkpoints_->finish(progress_, [this] { return data_state(); });
+  } catch (...) {
+    record_checkpoints();
+    throw;
+  }
+  record_checkpoints();
+}
+
+void Trainer::record_checkpoints() {
+  for (auto& record : checkpoints_->take_records()) sink_->record_checkpoint(std::move(record));
 }
 
 StepRecord Trainer::take_step(const Phase& phase) {
@@ -304,60 +254,8 @@ std::optional<double> Trainer::validate() {
   return sum / static_cast<double>(targets);
 }
 
-fs::path Trainer::checkpoint_folder() const {
-  return config_.checkpoint.folder.empty() ? options_.run_dir / "checkpoints" : fs::path(config_.checkpoint.folder);
-}
-
-const checkpoint::Storage& Trainer::storage() const { return object_store::storage_of(checkpoint_folder()); }
-
-void Trainer::prepare_saver() {
-  if (config_.checkpoint.every == 0) return;
-  auto& world = groups_.world();
-  std::vector<int> all(static_cast<size_t>(world.size()));
-  std::iota(all.begin(), all.end(), 0);
-  saving_group_ = world.group(kSavingAxis, all);
-  saving_team_ = std::make_unique<RankTeam>(*saving_group_, model().device());
-  calling_team_ = std::make_unique<RankTeam>(world.everyone(), model().device());
-  auto options = config_.checkpoint.save_options();
-  options.team = saving_team_.get();
-  options.calling_team = calling_team_.get();
-  options.storage = &storage();
-  saver_ = std::make_unique<checkpoint::Saver>(checkpoint_folder(), options);
-  parallel_->step().on_update([this] { saver_->wait_copied(); });
-}
-
-void Trainer::start_save() {
-  const int64_t samples = (progress_.step - phase_->first_step) * phase_->batch_size;
-  const auto extras = extras_of(progress_, parallel_->optimizer(), config_toml_, loader_->state(progress_.step, samples).to_json());
-  try {
-    train::start_save(*saver_, parallel_->optimizer(), progress_, extras, is_main());
-  } catch (const base::CommError&) {
-    throw;
-  } catch (const base::Error& failure) {
-    report_failed_save(progress_.step, failure.what());
-  }
-}
-
-void Trainer::report_failed_save(int64_t step, const std::string& why) const {
-  if (is_main())
-    base::log_error("saving the checkpoint of step {} failed: {}; training goes on, {}", step, why,
-                    last_saved_step_ >= 0 ? fmt::format("the checkpoint of step {} stays", last_saved_step_) : "there is none yet");
-}
-
-void Trainer::collect_saves() {
-  if (!saver_) return;
-  for (const auto& outcome : saver_->finished()) {
-    const auto& [report, failure] = outcome;
-    if (!failure.empty()) {
-      report_failed_save(report.step, failure);
-    } else {
-      last_saved_step_ = report.step;
-      if (is_main())
-        base::log_info("saved {} ({} in {}, of which training waited {})", report.path.string(), base::format_bytes(report.data_bytes),
-                       base::format_duration(report.phases.total_s), base::format_duration(report.phases.stall_s));
-    }
-    if (is_main()) sink_->record_checkpoint(to_json(outcome));
-  }
+std::string Trainer::data_state() const {
+  return loader_->state(progress_.step, (progress_.step - phase_->first_step) * phase_->batch_size).to_json();
 }
 
 }  // namespace ingot::train

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "data/loader.h"
@@ -14,12 +13,12 @@
 #include "data/tokenizer.h"
 #include "mesh/groups.h"
 #include "resilience/stop_signal.h"
-#include "train/checkpointing.h"
 #include "train/config.h"
 #include "train/metrics/metrics_sink.h"
 #include "train/metrics/run_facts.h"
 #include "train/parallel_model.h"
 #include "train/phases.h"
+#include "train/run_checkpoints.h"
 
 namespace ingot::train {
 
@@ -60,24 +59,16 @@ class Trainer {
   int64_t largest_over_ranks(int64_t value);
   /// By this rank, over all axes, since the start; not what saves say in the background.
   int64_t sent_bytes() const;
-  std::optional<std::filesystem::path> checkpoint_to_resume(const std::set<std::filesystem::path>& damaged) const;
   void prepare_run_dir();
   RunFacts facts() const;
-  void restore();
   data::LoaderOptions loader_options() const;
   void enter_phase(const Phase& phase);
   void check_resumed_data(const Phase& phase) const;
   StepRecord take_step(const Phase& phase);
   void handle_skip(const StepResult& result, int64_t step);
   std::optional<double> validate();
-  std::filesystem::path checkpoint_folder() const;
-  const checkpoint::Storage& storage() const;
-  void prepare_saver();
-  void report_failed_save(int64_t step, const std::string& why) const;
-  /// Begins to save; the copy runs under the next step's passes, the rest in the background.
-  void start_save();
-  /// Hears of saves that have ended; one that failed is reported and the run goes on with the checkpoints it has.
-  void collect_saves();
+  std::string data_state() const;
+  void record_checkpoints();
   bool is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
 
   RunConfig config_;
@@ -94,14 +85,11 @@ class Trainer {
   std::unique_ptr<MetricsSink> sink_;
   const Phase* phase_ = nullptr;  // the one that loader_ belongs to
   Progress progress_;
-  nlohmann::ordered_json loaded_;  // what resuming cost, until there is somewhere to say it
-  std::string resumed_data_;       // loader state of the checkpoint, checked when its phase is entered
+  std::string resumed_data_;  // loader state of the checkpoint, checked when its phase is entered
   int64_t skipped_in_a_row_ = 0;
   double smoothed_step_ms_ = 0;
-  std::unique_ptr<comm::Group> saving_group_;  // for the saver's thread
-  std::unique_ptr<RankTeam> calling_team_, saving_team_;
-  std::unique_ptr<checkpoint::Saver> saver_;  // null when checkpoints are off
-  int64_t last_saved_step_ = -1;
+  std::string run_id_;
+  std::unique_ptr<RunCheckpoints> checkpoints_;
 };
 
 }  // namespace ingot::train

@@ -3,6 +3,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -222,6 +223,46 @@ def a_killed_rank_is_named_and_the_job_goes_on_bit_equal(w):
         ingot("checkpoint", "diff", run, whole)
 
 
+def a_run_goes_on_from_the_memory_of_its_machines(w):
+    """A rank dies between two checkpoints on disk: the job goes on from the step that lies in memory. Then everything dies and a rank's memory is
+    lost: the copy of another rank is taken, by other ranks."""
+    config = w.config("memory", **{"train.steps": 20, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 15,
+                                   "checkpoint.memory_every": 1, "checkpoint.memory_folder": str(w.path), "checkpoint.memory_peer": "always"})
+    whole, run = w.path / "whole-memory", w.path / "memory-run"
+    launch(3, "train", config, "--run-dir", whole, "--set", "checkpoint.memory_every=0")
+
+    def start(ranks, *flags, restarts):
+        return subprocess.Popen([INGOT, "launch", "-n", str(ranks), "--max-restarts", str(restarts), "--", INGOT, "train", config, "--run-dir", run, *flags],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def resumed(text):
+        found = re.search(r"resumed from the memory of the machines, \S* \(step (\d+)\)", text)
+        assert found, text
+        return int(found[1])
+
+    process = start(3, restarts=1)
+    wait_for_steps(run, 6, process)
+    os.kill(process_of(process.pid, 1), signal.SIGKILL)
+    wait_for_steps(run, 11, process)
+    for rank in range(3):
+        try:
+            os.kill(process_of(process.pid, rank), signal.SIGKILL)
+        except (ProcessLookupError, AssertionError):
+            pass
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1 and 4 <= resumed(err) <= 8, err
+    memory = next(w.path.glob("ingot-*"))
+    assert not list((run / "checkpoints").glob("step_*")) and len(list(memory.glob("rank_*/step_*"))) == 3
+    shutil.rmtree(memory / "rank_00001")
+    process = start(2, "--set", "parallel.zero=3", restarts=0)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0 and 9 <= resumed(err) <= 14, err
+    close(losses(run), losses(whole), 1e-9)
+    assert not list(w.path.glob("ingot-*")), "memory is given back at the end"
+    loads = [(s["step"], s["path"]) for s in map(json.loads, (run / "checkpoints.jsonl").read_text().splitlines()) if s["kind"] == "load"]
+    assert len(loads) == 2 and all(str(memory) in path for _, path in loads), loads
+
+
 def without_restarts_the_job_ends_within_seconds(w):
     config = w.config("ends", **{"train.steps": 100000, "checkpoint.every": 0})
     process = subprocess.Popen([INGOT, "launch", "-n", "2", "--", INGOT, "train", config, "--run-dir", w.path / "ends"], stdout=subprocess.PIPE,
@@ -301,7 +342,7 @@ def two_launchers_are_two_machines(w):
 
 
 TESTS = [data_parallel_ranks_follow_the_curve_of_one, traffic_is_what_the_formula_says, traffic_of_every_axis_is_what_the_formula_says, memory_of_every_axis_is_what_was_planned, a_run_goes_on_with_other_ranks_and_another_stage,
-         a_damaged_checkpoint_is_passed_over_by_all_ranks, a_killed_rank_is_named_and_the_job_goes_on_bit_equal,
+         a_damaged_checkpoint_is_passed_over_by_all_ranks, a_run_goes_on_from_the_memory_of_its_machines, a_killed_rank_is_named_and_the_job_goes_on_bit_equal,
          without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out, a_signal_to_the_launcher_saves_and_exits_0,
          wrong_calls_end_before_anyone_waits, two_launchers_are_two_machines]
 

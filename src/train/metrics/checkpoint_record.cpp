@@ -4,9 +4,10 @@
 
 namespace ingot::train {
 
-nlohmann::ordered_json to_json(const checkpoint::SaveOutcome& outcome) {
+nlohmann::ordered_json to_json(const checkpoint::SaveOutcome& outcome, const char* where) {
   const auto& r = outcome.report;
-  nlohmann::ordered_json json = {{"kind", "save"}, {"step", r.step}, {"path", r.path.string()}, {"ok", outcome.failure.empty()}};
+  nlohmann::ordered_json json = {
+      {"kind", "save"}, {"where", where}, {"step", r.step}, {"path", r.path.string()}, {"ok", outcome.failure.empty()}};
   if (!outcome.failure.empty()) json["failure"] = outcome.failure;
   json["bytes"] = r.data_bytes;
   json["metadata_bytes"] = r.metadata_bytes;

@@ -8,9 +8,10 @@
 
 namespace ingot::train {
 
-/// {"kind": "save", "step", "path", "ok", "failure", "bytes", "metadata_bytes", "planned", "total_s", "stall_s", "slowest_rank", "ranks":
+/// {"kind": "save", "where": "folder" or "memory", "step", "path", "ok", "failure", "bytes", "metadata_bytes", "planned", "total_s",
+/// "stall_s", "slowest_rank", "ranks":
 /// [{"bytes", "plan_s", "stall_s", "copy_s", "hash_s", "write_s", "sync_s", "gb_per_s"}]}; rates are bytes over (write_s + sync_s).
-nlohmann::ordered_json to_json(const checkpoint::SaveOutcome& outcome);
+nlohmann::ordered_json to_json(const checkpoint::SaveOutcome& outcome, const char* where);
 
 /// {"kind": "load", "step", "path", "ok": true, "total_s", "slowest_rank", "ranks": [{"wanted_bytes", "read_bytes", "sent_bytes",
 /// "received_bytes", "plan_s", "read_s", "exchange_s", "total_s", "gb_per_s"}]}; rates are bytes read over total_s.

@@ -9,6 +9,7 @@
 namespace ingot::train {
 
 struct RunFacts {
+  std::string id;                 // of the run, however often it is started; random
   std::string version;            // of ingot
   std::string model;              // "zaya1", as in model.family
   int64_t parameters = 0;         // all
@@ -19,6 +20,9 @@ struct RunFacts {
   double peak_tflops = 0;  // per rank, the denominator of MFU; 0: not measured
   std::string mfu_convention;
 };
+
+/// The id in DIR/run.json; a new one when there is none.
+std::string run_id(const std::filesystem::path& run_dir);
 
 /// Replaces DIR/run.json; readers see the old file or the new one. Throws FileError.
 void write_run_facts(const std::filesystem::path& run_dir, const RunFacts& facts);

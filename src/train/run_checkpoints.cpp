@@ -1,0 +1,280 @@
+#include "train/run_checkpoints.h"
+
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "base/text.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/host_memory.h"
+#include "object_store/object_storage.h"
+#include "train/metrics/checkpoint_record.h"
+
+namespace ingot::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char *kDurable = "checkpoint", *kMemory = "checkpoint in memory";  // axes of their messages
+
+int64_t content_bytes(const fs::path& folder) {
+  std::error_code ignored;
+  int64_t bytes = 0;
+  for (auto at = fs::recursive_directory_iterator(folder, ignored); at != fs::recursive_directory_iterator(); at.increment(ignored))
+    if (at->is_regular_file(ignored)) bytes += static_cast<int64_t>(at->file_size(ignored));
+  return bytes;
+}
+
+bool is_due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
+
+}  // namespace
+
+struct RunCheckpoints::Tier {
+  std::unique_ptr<comm::Group> group;  // for the saver's thread
+  std::unique_ptr<RankTeam> calling_team, saving_team;
+  std::unique_ptr<checkpoint::Saver> saver;
+  const checkpoint::HostMemory* memory = nullptr;  // null: the folder of checkpoints
+  int64_t last_step = -1;                          // that was saved
+};
+
+RunCheckpoints::RunCheckpoints(const checkpoint::CheckpointConfig& config, Options options, ParallelModel& model, mesh::Groups& groups)
+    : config_(config), options_(std::move(options)), model_(model), groups_(groups) {}
+
+RunCheckpoints::~RunCheckpoints() = default;
+
+bool RunCheckpoints::is_background(const std::string& axis) { return axis == kDurable || axis == kMemory; }
+
+fs::path RunCheckpoints::folder() const { return config_.folder.empty() ? options_.run_dir / "checkpoints" : fs::path(config_.folder); }
+
+fs::path RunCheckpoints::memory_folder() const { return fs::path(config_.memory_folder) / ("ingot-" + options_.run_id); }
+
+const checkpoint::Storage& RunCheckpoints::storage() const { return object_store::storage_of(folder()); }
+
+// -- restoring -------------------------------------------------------------------------------------------------------------
+
+std::optional<fs::path> RunCheckpoints::to_resume(const std::set<fs::path>& damaged) const {
+  const fs::path own = folder();
+  if (options_.resume == "auto") {
+    const auto newest = checkpoint::latest(own, damaged, storage());
+    if (!newest && !damaged.empty())
+      throw base::CheckpointError("none of the checkpoints in {} can be read; `ingot checkpoint verify {}` says what is damaged",
+                                  own.string(), own.string());
+    return newest ? std::optional(newest->path) : std::nullopt;
+  }
+  if (options_.resume == "never") {
+    if (!checkpoint::all(own, storage()).empty())
+      throw base::ConfigError("{} already holds checkpoints; with --resume never choose another --run-dir, or resume with --resume auto",
+                              own.string());
+    return std::nullopt;
+  }
+  const fs::path given = options_.resume;
+  const auto newest = checkpoint::latest(given, object_store::storage_of(given));
+  return newest ? newest->path : given;
+}
+
+RunCheckpoints::Restored RunCheckpoints::load(const checkpoint::TeamReader& reader, const std::string& from) {
+  const auto ranks = team();
+  require_fit(reader.reader(), ranks, model_.optimizer(), config_.strict);
+  checkpoint::LoadReport report;
+  Restored restored{load_run(reader, model_.optimizer(), &report), reader.extra("data")};
+  model_.step().publish_weights();
+  if (is_main()) {
+    records_.push_back(load_json(from, restored.progress.step, report));
+    base::log_info("resumed from {} (step {}) in {}", from, restored.progress.step, base::format_duration(report.phases.total_s));
+  }
+  return restored;
+}
+
+// Memory has the newer one, if it has any, and the folder is there when memory fails.
+std::optional<RunCheckpoints::Restored> RunCheckpoints::restore_from_memory(int64_t newer_than) {
+  const auto ranks = team();
+  if (config_.memory_every == 0) return std::nullopt;
+  if (options_.resume != "auto") {
+    checkpoint::for_all(ranks, [&] { checkpoint::forget_host_copies(memory_folder()); });
+    return std::nullopt;
+  }
+  try {
+    const auto copy = checkpoint::newest_host_copy(memory_folder(), ranks, newer_than);
+    if (!copy) return std::nullopt;
+    return load(checkpoint::TeamReader(*copy, {.verify = true, .team = &ranks}), "the memory of the machines, " + memory_folder().string());
+  } catch (const base::CheckpointError& failure) {
+    if (is_main()) base::log_error("{}; looking in {}", failure.what(), folder().string());
+    return std::nullopt;
+  }
+}
+
+// Rank 0 looks, and all take what it found: a folder may change between two looks. One that turns out to be damaged while it is read is
+// damaged for all: they go back to the one before it together.
+std::optional<RunCheckpoints::Restored> RunCheckpoints::restore() {
+  const auto ranks = team();
+  std::set<fs::path> damaged;
+  for (bool is_first = true;; is_first = false) {
+    const fs::path found = checkpoint::on_first(ranks, [&] {
+      const auto source = to_resume(damaged);
+      return source ? source->string() : std::string();
+    });
+    if (is_first) {
+      const int64_t step = checkpoint::step_of(found.filename().string()).value_or(-1);
+      if (auto restored = restore_from_memory(step)) {
+        durable_step_ = step;
+        return restored;
+      }
+    }
+    if (found.empty()) return std::nullopt;
+    try {
+      const checkpoint::TeamReader reader(found, {.verify = config_.verify, .storage = &object_store::storage_of(found), .team = &ranks});
+      auto restored = load(reader, found.string());
+      durable_step_ = restored.progress.step;
+      return restored;
+    } catch (const DoesNotFit&) {
+      throw;
+    } catch (const base::CheckpointError& failure) {
+      if (options_.resume != "auto") throw;
+      damaged.insert(found);
+      if (is_main()) base::log_error("{}; looking for an older checkpoint", failure.what());
+    }
+  }
+}
+
+// -- saving ----------------------------------------------------------------------------------------------------------------
+
+std::unique_ptr<RunCheckpoints::Tier> RunCheckpoints::make_tier(
+    const char* axis, const std::function<std::unique_ptr<checkpoint::Saver>(const checkpoint::SaveOptions&)>& make) {
+  auto tier = std::make_unique<Tier>();
+  auto& world = groups_.world();
+  std::vector<int> all(static_cast<size_t>(world.size()));
+  std::iota(all.begin(), all.end(), 0);
+  tier->group = world.group(axis, all);
+  tier->saving_team = std::make_unique<RankTeam>(*tier->group, model_.model().device());
+  tier->calling_team = std::make_unique<RankTeam>(world.everyone(), model_.model().device());
+  auto options = config_.save_options();
+  options.team = tier->saving_team.get();
+  options.calling_team = tier->calling_team.get();
+  options.storage = &storage();
+  tier->saver = make(options);
+  return tier;
+}
+
+std::unique_ptr<RunCheckpoints::Tier> RunCheckpoints::make_memory_tier() {
+  const checkpoint::HostMemory* memory = nullptr;
+  auto tier = make_tier(kMemory, [&](checkpoint::SaveOptions options) {
+    options.staging_bytes = std::min(options.staging_bytes, kMemoryStagingBytes);
+    const checkpoint::HostMemoryOptions where{
+        .folder = memory_folder(), .machine = base::host_name(), .peer_copy = checkpoint::peer_copy_from_name(config_.memory_peer)};
+    auto destination = std::make_unique<checkpoint::HostMemory>(where, *options.team);
+    memory = destination.get();
+    return std::make_unique<checkpoint::Saver>(std::move(destination), options);
+  });
+  tier->memory = memory;
+  std::shared_ptr<void> keep;
+  tier->saver->prepare(items_of(model_.optimizer(), keep), is_main());
+
+  // Two generations, of all ranks of a machine.
+  const auto ranks = team();
+  const auto own_bytes = 2 * memory->copies() * tier->saver->own_bytes();
+  const auto all = checkpoint::gather_everywhere(ranks, [&] { return fmt::format("{} {}", own_bytes, base::host_name()); });
+  int64_t needed = 0;
+  for (const auto& text : all) {
+    const auto space = text.find(' ');
+    if (text.substr(space + 1) == base::host_name()) needed += std::stoll(text.substr(0, space));
+  }
+  checkpoint::for_all(ranks, [&] {
+    std::error_code error;
+    fs::create_directories(memory_folder(), error);
+    const auto there = fs::space(config_.memory_folder, error);
+    if (error) throw base::ConfigError("checkpoint.memory_folder {}: {}", config_.memory_folder, error.message());
+    const int64_t available = static_cast<int64_t>(there.available) + content_bytes(memory_folder());
+    if (available < needed)
+      throw base::ConfigError(
+          "checkpoints in memory need {} in {} on {}, which has {}: give it more (mount -o remount,size=…), name another "
+          "checkpoint.memory_folder, or set checkpoint.memory_every = 0",
+          base::format_bytes(needed), config_.memory_folder, base::host_name(), base::format_bytes(available));
+  });
+  if (is_main())
+    base::log_info("every {} steps a checkpoint stays in memory: up to {} in {} of each machine{}", config_.memory_every,
+                   base::format_bytes(needed), config_.memory_folder,
+                   memory->copies() > 1 ? ", copies of another rank's part included" : "");
+  return tier;
+}
+
+void RunCheckpoints::prepare() {
+  if (config_.every > 0) {
+    durable_ = make_tier(kDurable, [&](const auto& options) { return std::make_unique<checkpoint::Saver>(folder(), options); });
+    durable_->last_step = durable_step_;
+  }
+  if (config_.memory_every > 0) memory_ = make_memory_tier();
+  if (durable_ || memory_)
+    model_.step().on_update([this] {
+      for (auto* tier : {durable_.get(), memory_.get()})
+        if (tier) tier->saver->wait_copied();
+    });
+}
+
+void RunCheckpoints::start(Tier& tier, const Progress& progress, const std::string& data_state) {
+  auto extras = extras_of(progress, model_.optimizer(), options_.config_toml, data_state);
+  if (validation_loss_) extras[checkpoint::kScoreExtra] = fmt::format("{}", *validation_loss_);
+  try {
+    start_save(*tier.saver, model_.optimizer(), progress, extras, is_main());
+  } catch (const base::CommError&) {
+    throw;
+  } catch (const base::Error& failure) {
+    report_failure(tier, progress.step, failure.what());
+  }
+}
+
+void RunCheckpoints::after_step(const Progress& progress, std::optional<double> validation_loss,
+                                const std::function<std::string()>& data_state) {
+  validation_loss_ = validation_loss;
+  for (auto* tier : {durable_.get(), memory_.get()})
+    if (tier) collect(*tier);
+  if (durable_ && is_due(config_.every, progress.step)) return start(*durable_, progress, data_state());
+  // One that is late is left out: the next is as good.
+  if (memory_ && is_due(config_.memory_every, progress.step) && memory_->calling_team->all(!memory_->saver->is_busy()))
+    start(*memory_, progress, data_state());
+}
+
+void RunCheckpoints::finish(const Progress& progress, const std::function<std::string()>& data_state) {
+  for (auto* tier : {durable_.get(), memory_.get()}) {
+    if (!tier) continue;
+    tier->saver->wait();
+    collect(*tier);
+  }
+  if (!durable_) return;
+  if (progress.step != durable_->last_step) {
+    start(*durable_, progress, data_state());
+    durable_->saver->wait();
+    collect(*durable_);
+  }
+  if (progress.step != durable_->last_step)
+    throw base::CheckpointError("the last checkpoint (step {}) could not be saved; the run directory keeps that of step {}", progress.step,
+                                durable_->last_step);
+  if (memory_) checkpoint::forget_host_copies(memory_folder());
+}
+
+void RunCheckpoints::report_failure(const Tier& tier, int64_t step, const std::string& why) const {
+  if (!is_main()) return;
+  const auto rest = tier.last_step >= 0 ? fmt::format("that of step {} stays", tier.last_step) : std::string("there is none yet");
+  base::log_error("saving the checkpoint of step {}{} failed: {}; training goes on, {}", step, tier.memory ? " in memory" : "", why, rest);
+}
+
+void RunCheckpoints::collect(Tier& tier) {
+  for (const auto& outcome : tier.saver->finished()) {
+    const auto& [report, failure] = outcome;
+    if (!failure.empty()) {
+      report_failure(tier, report.step, failure);
+    } else {
+      tier.last_step = report.step;
+      if (is_main() && !tier.memory)
+        base::log_info("saved {} ({} in {}, of which training waited {})", report.path.string(), base::format_bytes(report.data_bytes),
+                       base::format_duration(report.phases.total_s), base::format_duration(report.phases.stall_s));
+    }
+    if (is_main()) records_.push_back(to_json(outcome, tier.memory ? "memory" : "folder"));
+  }
+}
+
+std::vector<nlohmann::ordered_json> RunCheckpoints::take_records() { return std::exchange(records_, {}); }
+
+}  // namespace ingot::train

@@ -1,0 +1,85 @@
+// The checkpoints of a run: the newest one that all ranks can read is restored; new ones are written while training goes on, into the
+// folder of checkpoints and, more often, into the memory of the machines.
+//
+// All ranks make one and call its functions in the same order.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "checkpoint/config.h"
+#include "mesh/groups.h"
+#include "train/checkpointing.h"
+#include "train/parallel_model.h"
+
+namespace ingot::train {
+
+class RunCheckpoints {
+ public:
+  static constexpr int64_t kMemoryStagingBytes = int64_t{64} << 20;  // what goes to memory does not wait for it long
+
+  struct Options {
+    std::filesystem::path run_dir;
+    std::string run_id;           // tells this run's copies in memory from those of others
+    std::string resume = "auto";  // auto, never, or the path of a checkpoint
+    std::string config_toml;      // as resolved
+  };
+  /// Model and groups must outlive it.
+  RunCheckpoints(const checkpoint::CheckpointConfig& config, Options options, ParallelModel& model, mesh::Groups& groups);
+  ~RunCheckpoints();
+
+  struct Restored {
+    Progress progress;
+    std::string data_state;
+  };
+  /// Fills weights and moments as `resume` asks; nothing when there is no checkpoint. Throws CheckpointError when there are some and none
+  /// can be read.
+  std::optional<Restored> restore();
+
+  /// Before the first step: takes the memory that saving needs.
+  void prepare();
+  /// After each step: hears of saves that have ended, and begins those that are due.
+  void after_step(const Progress& progress, std::optional<double> validation_loss, const std::function<std::string()>& data_state);
+  /// After the last: saves it, unless it is saved, and waits. Throws CheckpointError when that fails.
+  void finish(const Progress& progress, const std::function<std::string()>& data_state);
+
+  /// Lines of checkpoints.jsonl since the last call; on rank 0.
+  std::vector<nlohmann::ordered_json> take_records();
+  /// Messages of saving, which belong to no step, are counted under these.
+  static bool is_background(const std::string& axis);
+
+ private:
+  /// One place where checkpoints go: its own thread, group and staging memory.
+  struct Tier;
+  bool is_main() const { return groups_.world().rank() == 0; }
+  RankTeam team() { return {groups_.world().everyone(), model_.model().device()}; }
+  std::filesystem::path folder() const;
+  std::filesystem::path memory_folder() const;
+  const checkpoint::Storage& storage() const;
+  std::optional<std::filesystem::path> to_resume(const std::set<std::filesystem::path>& damaged) const;
+  std::unique_ptr<Tier> make_tier(const char* axis,
+                                  const std::function<std::unique_ptr<checkpoint::Saver>(const checkpoint::SaveOptions&)>& make);
+  std::unique_ptr<Tier> make_memory_tier();
+  Restored load(const checkpoint::TeamReader& reader, const std::string& from);
+  std::optional<Restored> restore_from_memory(int64_t newer_than);
+  void start(Tier& tier, const Progress& progress, const std::string& data_state);
+  void collect(Tier& tier);
+  void report_failure(const Tier& tier, int64_t step, const std::string& why) const;
+
+  checkpoint::CheckpointConfig config_;
+  Options options_;
+  ParallelModel& model_;
+  mesh::Groups& groups_;
+  std::unique_ptr<Tier> durable_, memory_;  // null: off
+  int64_t durable_step_ = -1;               // of the checkpoint that was restored, or was there
+  std::optional<double> validation_loss_;   // of the last step, when it was validated
+  std::vector<nlohmann::ordered_json> records_;
+};
+
+}  // namespace ingot::train
