@@ -226,7 +226,7 @@ def a_killed_rank_is_named_and_the_job_goes_on_bit_equal(w):
 def a_run_goes_on_from_the_memory_of_its_machines(w):
     """A rank dies between two checkpoints on disk: the job goes on from the step that lies in memory. Then everything dies and a rank's memory is
     lost: the copy of another rank is taken, by other ranks."""
-    config = w.config("memory", **{"train.steps": 20, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 15,
+    config = w.config("memory", **{"train.steps": 150, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 140,
                                    "checkpoint.memory_every": 1, "checkpoint.memory_folder": str(w.path), "checkpoint.memory_peer": "always"})
     whole, run = w.path / "whole-memory", w.path / "memory-run"
     launch(3, "train", config, "--run-dir", whole, "--set", "checkpoint.memory_every=0")
@@ -240,23 +240,32 @@ def a_run_goes_on_from_the_memory_of_its_machines(w):
         assert found, text
         return int(found[1])
 
+    def wait_for_memory(after):
+        """Until all ranks have a step after this one."""
+        deadline = time.time() + 60
+        while len(steps := {f.parent.name: int(f.name[5:]) for f in w.path.glob("ingot-*/rank_*/step_*")}) < 3 or min(steps.values()) <= after:
+            assert process.poll() is None and time.time() < deadline, process.communicate()
+            time.sleep(0.01)
+        return min(steps.values())
+
     process = start(3, restarts=1)
-    wait_for_steps(run, 6, process)
+    reached = wait_for_memory(after=2)
     os.kill(process_of(process.pid, 1), signal.SIGKILL)
-    wait_for_steps(run, 11, process)
+    wait_for_memory(after=reached + 10)
     for rank in range(3):
         try:
             os.kill(process_of(process.pid, rank), signal.SIGKILL)
         except (ProcessLookupError, AssertionError):
             pass
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 1 and 4 <= resumed(err) <= 8, err
+    first = resumed(err)
+    assert process.returncode == 1 and first >= reached, err
     memory = next(w.path.glob("ingot-*"))
     assert not list((run / "checkpoints").glob("step_*")) and len(list(memory.glob("rank_*/step_*"))) == 3
     shutil.rmtree(memory / "rank_00001")
     process = start(2, "--set", "parallel.zero=3", restarts=0)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 0 and 9 <= resumed(err) <= 14, err
+    assert process.returncode == 0 and first < resumed(err) < 140, err
     close(losses(run), losses(whole), 1e-9)
     assert not list(w.path.glob("ingot-*")), "memory is given back at the end"
     loads = [(s["step"], s["path"]) for s in map(json.loads, (run / "checkpoints.jsonl").read_text().splitlines()) if s["kind"] == "load"]
