@@ -11,7 +11,7 @@ extern "C" __attribute__((visibility("default"))) int ingot_run(const ingot::cli
     if (options.verb == "train") return run_train(options);
     if (options.verb == "generate") return run_generate(options);
     if (options.verb == "verify") return run_verify(options);
-    if (options.verb == "checkpoint") return run_export(options);
+    if (options.verb == "checkpoint") return options.checkpoint.action == "import-hf" ? run_import(options) : run_export(options);
     if (options.verb == "bench") return run_bench(options);
     if (options.verb == "launch") return run_launch(options);
     return run_doctor(options);

@@ -34,7 +34,8 @@ int main(int argc, char** argv) {
   return ingot::cli::guarded([&] {
     if (options.verb == "data") return ingot::cli::run_data(options);
     if (options.verb == "report") return ingot::cli::run_report(options);
-    if (options.verb == "checkpoint" && options.checkpoint.action != "export-hf") return ingot::cli::run_checkpoint(options);
+    if (options.verb == "checkpoint" && options.checkpoint.action != "export-hf" && options.checkpoint.action != "import-hf")
+      return ingot::cli::run_checkpoint(options);
     return run_with_torch(options);
   });
 }

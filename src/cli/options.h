@@ -30,7 +30,7 @@ struct VerifyOptions {
 };
 
 struct CheckpointOptions {
-  std::string action;  // inspect, verify, diff, prune, export-hf, import-dcp, export-dcp
+  std::string action;  // inspect, verify, diff, prune, export-hf, import-hf, import-dcp, export-dcp
   std::string path, other, output, dtype = "bf16", tokenizer, extra;
   int64_t keep = 0, keep_every = 0, rows = 20;
   int64_t step = 0;

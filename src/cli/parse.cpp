@@ -76,10 +76,16 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& o) {
   auto* diff = verb->add_subcommand("diff", "compare two checkpoints tensor by tensor; status 3 when they differ");
   auto* prune = verb->add_subcommand("prune", "remove old checkpoints of a run");
   auto* hf = verb->add_subcommand("export-hf", "write a Hugging Face folder");
+  auto* from_hf = verb->add_subcommand("import-hf", "begin a run directory with the weights and the tokenizer of a Hugging Face folder");
   auto* to_dcp = verb->add_subcommand("export-dcp", "write a folder that torch.distributed.checkpoint loads");
   auto* from_dcp = verb->add_subcommand("import-dcp", "make a checkpoint of PyTorch's DCP or Megatron's torch_dist format ours");
-  for (auto* action : {inspect, verify, diff, prune, hf, to_dcp, from_dcp}) {
-    action->add_option("path", o.path, action == from_dcp ? "folder with .metadata" : "checkpoint or run directory")->required();
+  for (auto* action : {inspect, verify, diff, prune, hf, from_hf, to_dcp, from_dcp}) {
+    action
+        ->add_option("path", o.path,
+                     action == from_dcp  ? "folder with .metadata"
+                     : action == from_hf ? "folder with config.json and safetensors"
+                                         : "checkpoint or run directory")
+        ->required();
     action->callback([&o, action] { o.action = action->get_name(); });
   }
   inspect->add_option("--extra", o.extra, "print only this record, for instance config.toml");
@@ -90,6 +96,7 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& o) {
   prune->add_option("--keep-every", o.keep_every, "steps that are multiples of this stay too")->check(CLI::NonNegativeNumber);
   prune->add_flag("--dry-run", o.dry_run, "only say what would go");
   for (auto* writing : {hf, to_dcp}) writing->add_option("-o,--output", o.output, "folder to write")->required();
+  from_hf->add_option("-o,--output", o.output, "run directory; its first checkpoint must not be there yet")->required();
   to_dcp->add_option("--chunk-mib", o.chunk_mib, "longest piece of a tensor")->check(CLI::Range(1e-5, 1e6));
   to_dcp->add_option("--file-mib", o.file_mib, "longest file")->check(CLI::Range(1e-5, 1e9));
   from_dcp->add_option("-o,--output", o.output, "folder of checkpoints to write to")->required();

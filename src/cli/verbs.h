@@ -17,6 +17,7 @@ int run_train(const Options& options);
 int run_generate(const Options& options);
 int run_verify(const Options& options);
 int run_export(const Options& options);
+int run_import(const Options& options);
 int run_bench(const Options& options);
 int run_doctor(const Options& options);
 int run_launch(const Options& options);

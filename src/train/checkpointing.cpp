@@ -38,6 +38,8 @@ void check_fits(const checkpoint::Reader& reader, const Shapes& wanted) {
       shown < problems.size() ? "\n  …" : "");
 }
 
+constexpr const char* kWeightsAlone = "weights_alone";  // an extra
+
 at::Tensor read_box(const checkpoint::Reader& reader, const std::string& name, const tensor::Box& box) {
   auto host = at::empty(box.extent, layers::to_torch(reader.tensor(name).dtype));
   reader.read(name, box, static_cast<std::byte*>(host.data_ptr()));
@@ -114,6 +116,20 @@ checkpoint::SaveReport save_run(const std::filesystem::path& folder, const optim
                           gives_extras ? extras_of(progress, optimizer, config_toml, data_state) : checkpoint::Extras{}, options);
 }
 
+checkpoint::SaveReport save_weights(const std::filesystem::path& folder, const models::Model& model, const std::string& config_toml) {
+  std::vector<checkpoint::SaveItem> items;
+  for (const auto& p : model.parameters().all())
+    items.push_back(checkpoint::whole_item({p->name, layers::from_torch(p->value.scalar_type()), p->shape}, p->value.data_ptr()));
+  const checkpoint::Extras extras = {{"progress", Progress{}.to_json()},
+                                     {"config.toml", config_toml},
+                                     {"data", ""},
+                                     {"optimizer", nlohmann::json{{"steps", 0}}.dump()},
+                                     {kWeightsAlone, "true"}};
+  checkpoint::SaveOptions options;
+  options.refuse_nonfinite = true;
+  return checkpoint::save(folder, 0, items, extras, options);
+}
+
 void require_fit(const checkpoint::Reader& reader, const checkpoint::Team& team, const optim::Optimizer& optimizer, bool strict) {
   std::map<std::string, tensor::LogicalTensor> own;
   for (const auto& slice : optimizer.state()) own[slice.name] = {slice.name, layers::from_torch(slice.flat.scalar_type()), slice.shape};
@@ -126,6 +142,8 @@ void require_fit(const checkpoint::Reader& reader, const checkpoint::Team& team,
     for (const auto& [name, tensor] : own) wanted.push_back(tensor);
     mismatch = checkpoint::compare(wanted, present);
     mismatch.unexpected.clear();
+    if (reader.has_extra(kWeightsAlone))
+      std::erase_if(mismatch.missing, [](const auto& tensor) { return tensor.name.starts_with("optimizer."); });
     for (size_t i = 0; i < present.size(); ++i)
       if (own.contains(present[i].name)) is_wanted[i] = '1';
   }

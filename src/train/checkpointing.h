@@ -57,6 +57,9 @@ void start_save(checkpoint::Saver& saver, const optim::Optimizer& optimizer, con
 checkpoint::SaveReport save_run(const std::filesystem::path& folder, const optim::Optimizer& optimizer, const Progress& progress,
                                 const std::string& config_toml, const std::string& data_state, checkpoint::SaveOptions options);
 
+/// The weights of a model as a checkpoint of step 0 from which runs with any optimizer begin.
+checkpoint::SaveReport save_weights(const std::filesystem::path& folder, const models::Model& model, const std::string& config_toml);
+
 /// Restores this rank's slices of weights and moments, whatever ranks wrote them; everything is read and checked by all ranks before
 /// the first value is overwritten. What the checkpoint does not have stays as it is; another dtype is converted. All ranks of the
 /// reader's team call it. Throws CheckpointError when the checkpoint is damaged. Call require_fit first.
@@ -67,7 +70,7 @@ class DoesNotFit : public base::CheckpointError {
   explicit DoesNotFit(const std::string& message) : base::CheckpointError("{}", message) {}
 };
 /// Compares what all ranks of the team want with what is there. Throws DoesNotFit that lists missing, unexpected, differently shaped and
-/// differently typed tensors; without `strict` only another shape is an error and the rest a warning (load_run says what becomes of them).
+/// differently typed tensors. A checkpoint of weights alone has no optimizer's state, which is no misfit. Without `strict` only another shape is an error and the rest a warning (load_run says what becomes of them).
 void require_fit(const checkpoint::Reader& reader, const checkpoint::Team& team, const optim::Optimizer& optimizer, bool strict = true);
 
 /// Fills the weights alone (for generation and export) from their full-precision values.

@@ -98,6 +98,20 @@ def a_model_generates_and_is_exported(w):
         assert (w.path / "hf" / name).exists(), name
     exported = json.loads(ingot("generate", "--model", w.path / "hf", "--prompt", "Anna ", "--tokens", 12, "--json")[0])
     assert exported["ids"] == greedy["ids"]
+    # The other way round: a run begins with these weights, under another optimizer.
+    begun = w.path / "begun"
+    ingot("checkpoint", "import-hf", w.path / "hf", "-o", begun)
+    imported = json.loads(ingot("generate", "--model", begun, "--prompt", "Anna ", "--tokens", 12, "--json")[0])
+    assert imported["ids"] == greedy["ids"]
+    ingot("train", config, "--run-dir", begun, "--set", "optimizer.name=adamw", "--set", "train.steps=2")
+    first, last, goes_on = (metrics(where)[at]["loss"] for where, at in ((run, 0), (run, -1), (begun, 0)))
+    assert abs(goes_on - last) < 0.5 < first - goes_on, (first, last, goes_on)
+    expect_error("checkpoint", "import-hf", w.path / "hf", "-o", begun, status=2, words=["holds checkpoints already"])
+    # A checkpoint of a run must have all of its tensors, unless that is not wanted.
+    expect_error("train", config, "--run-dir", run, "--set", "optimizer.name=adamw", status=1,
+                 words=["missing", "optimizer.first_moment.", "unexpected", "optimizer.momentum.", "checkpoint.strict"])
+    ingot("train", config, "--run-dir", run, "--set", "optimizer.name=adamw", "--set", "checkpoint.strict=false", "--set", "train.steps=31")
+    assert abs(metrics(run)[-1]["loss"] - last) < 0.5, metrics(run)[-2:]
     ingot("checkpoint", "verify", run)
     ingot("report", run, "-o", w.path / "report.html")
     assert "<svg" in (w.path / "report.html").read_text()
