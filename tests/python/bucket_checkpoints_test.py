@@ -8,7 +8,7 @@ sys.path[:0] = [str(HERE.parent / "end_to_end")]
 os.environ.setdefault("OBJECT_STORE_EXERCISE", "unused")
 
 import boto3  # noqa: E402
-from faulty_store import ID, REGION, SECRET  # noqa: E402
+from faulty_store import ID, REGION, SECRET, FaultyStore, answers, close, reset  # noqa: E402
 from harness import INGOT, ingot, losses, run_chosen  # noqa: E402
 from object_store_test import Moto  # noqa: E402
 
@@ -44,7 +44,30 @@ def a_run_lives_in_a_bucket_and_goes_on_with_other_ranks(w):
         ingot("checkpoint", "diff", copy, w.path / "constant", "--atol", 1e-9)
 
 
-TESTS = [a_run_lives_in_a_bucket_and_goes_on_with_other_ranks]
+def a_store_that_fails_costs_time_or_a_checkpoint_never_the_run(w):
+    """Overload, broken connections: tried again. No right to write any more: that save fails by name, training goes on, the old one is resumed."""
+    config = w.config("faulty", **{"train.precision": "fp64", "checkpoint.folder": "s3://bucket/runs/b", "checkpoint.keep": 2, "optimizer.schedule": "constant"})
+    straight = w.config("straight-b", **{"train.precision": "fp64", "optimizer.schedule": "constant"})
+    ingot("train", straight, "--run-dir", w.path / "straight-b")
+    with FaultyStore() as store:
+        for act in (answers(500, "InternalError"), answers(503, "SlowDown"), close, reset):
+            store.fail(act, 1, lambda request: request.command == "PUT")
+        ingot("train", config, "--run-dir", w.path / "b", "--set", "train.steps=6", env=account(store))
+        assert not store.faults and steps_in(store.objects) == ["00000003", "00000006"], (store.faults, list(store.objects))
+        # Run 2 may read, but not write, until its last save.
+        forbidden = [True]
+        store.fail(answers(403, "AccessDenied"), 1000, lambda request: forbidden[0] and request.command in ("PUT", "POST") and "delete" not in request.query)
+        _, err = ingot("train", config, "--run-dir", w.path / "b", "--set", "train.steps=11", env=account(store), status=1)
+        assert "resumed from s3://bucket/runs/b/step_00000006" in err, err
+        assert "saving the checkpoint of step 9 failed" in err and "AccessDenied" in err and "training goes on" in err, err
+        assert "the last checkpoint (step 11) could not be saved" in err and steps_in(store.objects) == ["00000003", "00000006"], err
+        forbidden[0] = False
+        ingot("train", config, "--run-dir", w.path / "b", env=account(store))
+        assert steps_in(store.objects) == ["00000009", "00000012"], list(store.objects)
+        assert losses(w.path / "b") == losses(w.path / "straight-b")
+
+
+TESTS = [a_store_that_fails_costs_time_or_a_checkpoint_never_the_run, a_run_lives_in_a_bucket_and_goes_on_with_other_ranks]
 
 if __name__ == "__main__":
     run_chosen(TESTS)

@@ -176,10 +176,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 if k not in failed:
                     store.objects.pop(k, None)
             return 200, f"{XML}<DeleteResult>{failed}</DeleteResult>"
-        names = sorted(k for k in store.objects if k.startswith(q.get("prefix", "")))
+        if "uploads" in q:
+            pending = "".join(f"<Upload><Key>{urllib.parse.quote_plus(key, safe='/')}</Key><UploadId>{escape(upload)}</UploadId></Upload>"
+                              for upload, (key, *_) in store.uploads.items() if key.startswith(q.get("prefix", "")))
+            return 200, f"{XML}<ListMultipartUploadsResult><EncodingType>url</EncodingType><IsTruncated>false</IsTruncated>{pending}</ListMultipartUploadsResult>"
+        prefix, delimiter = q.get("prefix", ""), q.get("delimiter", "")
+        names = sorted(k for k in store.objects if k.startswith(prefix))
+        folders = []
+        if delimiter:
+            folders = sorted({prefix + k[len(prefix):].split(delimiter)[0] + delimiter for k in names if delimiter in k[len(prefix):]})
+            names = [k for k in names if delimiter not in k[len(prefix):]]
         begin = int(q.get("continuation-token", "0"))
         page = names[begin:begin + store.page]
         body = "".join(f"<Contents><Key>{urllib.parse.quote_plus(k, safe='/')}</Key><Size>{len(store.objects[k][0])}</Size></Contents>" for k in page)
+        body += "".join(f"<CommonPrefixes><Prefix>{urllib.parse.quote_plus(f, safe='/')}</Prefix></CommonPrefixes>" for f in folders)
         more = begin + store.page < len(names)
         token = f"<NextContinuationToken>{begin + store.page}</NextContinuationToken>" if more else ""
         return 200, f"{XML}<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>{str(more).lower()}</IsTruncated>{token}{body}</ListBucketResult>"
