@@ -115,7 +115,7 @@ void print_text(const fs::path& path, const VerifySummary& summary, std::ostream
 }  // namespace
 
 int inspect(const InspectOptions& options, std::ostream& out) {
-  const auto source = open_tensors(options.path);
+  const auto source = open_tensors(options.path, *options.storage);
   if (!options.extra.empty()) {
     if (!source->reader()) throw base::CheckpointError("{} is not an ingot checkpoint and has no extra state", options.path.string());
     out << source->reader()->extra(options.extra);
@@ -131,18 +131,20 @@ int inspect(const InspectOptions& options, std::ostream& out) {
 }
 
 int verify(const VerifyOptions& options, std::ostream& out) {
+  const Storage& storage = *options.storage;
   std::vector<fs::path> paths;
-  for (const StepFolder& one : all(resolve_folder(options.path))) paths.push_back(one.path);
+  for (const StepFolder& one : all(resolve_folder(options.path, storage), storage)) paths.push_back(one.path);
   if (paths.empty()) {
     // A folder that is or was a checkpoint is verified, however damaged; any other is a wrong argument.
     std::error_code ignored;
     const bool named_as_one = fs::path(options.path / "").parent_path().filename().string().starts_with("step_");
-    paths.push_back(named_as_one || fs::exists(options.path / kMetadataName, ignored) ? options.path : resolve_checkpoint(options.path));
+    paths.push_back(named_as_one || fs::exists(options.path / kMetadataName, ignored) ? options.path
+                                                                                      : resolve_checkpoint(options.path, storage));
   }
   ordered_json checkpoints = ordered_json::array();
   bool sound = true;
   for (const fs::path& path : paths) {
-    const VerifySummary summary = verify(path);
+    const VerifySummary summary = verify(path, storage);
     sound = sound && summary.sound();
     checkpoints.push_back(json_of(path, summary));
     if (!options.json) print_text(path, summary, out);
@@ -152,17 +154,18 @@ int verify(const VerifyOptions& options, std::ostream& out) {
 }
 
 int prune(const PruneOptions& options, std::ostream& out) {
-  const fs::path folder = resolve_folder(options.path);
+  const Storage& storage = *options.storage;
+  const fs::path folder = resolve_folder(options.path, storage);
   if (options.retention.keep < 1) throw base::UsageError("keeping {} checkpoints is not possible; at least 1", options.retention.keep);
-  if (all(folder).empty()) throw base::CheckpointError("{} holds no folders called step_…", folder.string());
-  if (!options.dry_run) collect_leftovers(folder, SaveOptions{}.grace_s);
-  const auto removed = options.dry_run ? prunable(folder, options.retention) : prune(folder, options.retention);
+  if (all(folder, storage).empty()) throw base::CheckpointError("{} holds no folders called step_…", folder.string());
+  if (!options.dry_run) collect_leftovers(folder, SaveOptions{}.grace_s, storage);
+  const auto removed = options.dry_run ? prunable(folder, options.retention, storage) : prune(folder, options.retention, storage);
   ordered_json document = {{"dry_run", options.dry_run}, {"removed", ordered_json::array()}, {"kept", ordered_json::array()}};
   for (const StepFolder& one : removed) {
     document["removed"].push_back(one.path.string());
     if (!options.json) out << fmt::format("{} {}\n", options.dry_run ? "would remove" : "removed", one.path.string());
   }
-  for (const StepFolder& one : all(folder)) {
+  for (const StepFolder& one : all(folder, storage)) {
     if (std::find(removed.begin(), removed.end(), one) != removed.end()) continue;
     document["kept"].push_back(one.path.string());
     if (!options.json) out << fmt::format("kept {}\n", one.path.string());

@@ -12,12 +12,14 @@ struct InspectOptions {
   fs::path path;      // whatever open_tensors accepts
   std::string extra;  // print only the content of this extra state
   bool json = false;
+  const Storage* storage = &local_storage();
 };
 int inspect(const InspectOptions& options, std::ostream& out);
 
 struct VerifyOptions {
   fs::path path;  // a checkpoint, or a folder of them or a run directory: then all are verified
   bool json = false;
+  const Storage* storage = &local_storage();
 };
 int verify(const VerifyOptions& options, std::ostream& out);
 
@@ -26,6 +28,7 @@ struct PruneOptions {
   Retention retention;
   bool dry_run = false;  // say what would go
   bool json = false;
+  const Storage* storage = &local_storage();
 };
 int prune(const PruneOptions& options, std::ostream& out);
 
@@ -34,6 +37,7 @@ struct DiffOptions {
   double atol = 0;    // numbers this close count as equal; with 0 the bytes must be
   int64_t rows = 20;  // how many differing tensors the text lists
   bool json = false;
+  const Storage *storage_a = &local_storage(), *storage_b = &local_storage();
 };
 /// Status 3 when names, shapes or numbers differ. Equal shapes of different dtypes are compared as numbers.
 int diff(const DiffOptions& options, std::ostream& out);

@@ -177,7 +177,7 @@ void print_text(const Comparison& comparison, const DiffOptions& options, std::o
 
 int diff(const DiffOptions& options, std::ostream& out) {
   if (!(options.atol >= 0)) throw base::UsageError("a tolerance of {} is not possible", options.atol);
-  const auto a = open_tensors(options.a), b = open_tensors(options.b);
+  const auto a = open_tensors(options.a, *options.storage_a), b = open_tensors(options.b, *options.storage_b);
   const Comparison comparison = compare_all(*a, *b, options.atol);
   if (options.json) {
     out << json_of(comparison, options).dump(2, ' ', false, ordered_json::error_handler_t::replace) << '\n';

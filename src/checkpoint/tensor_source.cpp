@@ -1,5 +1,6 @@
 #include "checkpoint/tensor_source.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -13,7 +14,7 @@ using base::CheckpointError;
 
 class IngotSource : public TensorSource {
  public:
-  explicit IngotSource(const fs::path& path) : reader_(path) {}
+  IngotSource(const fs::path& path, const Storage& storage) : reader_(path, {.storage = &storage}) {}
   std::vector<tensor::LogicalTensor> list() const override { return reader_.list(); }
   void read_run(const tensor::LogicalTensor& tensor, const tensor::Box& box, std::byte* destination) const override {
     reader_.read(tensor.name, box, destination);
@@ -42,36 +43,41 @@ class HuggingFaceSource : public TensorSource {
   SafetensorsReader reader_;
 };
 
-bool exists(const fs::path& path, const char* name) {
+bool is_local(const Storage& storage) { return &storage == &local_storage(); }
+
+bool exists(const fs::path& path, const char* name, const Storage& storage) {
   std::error_code ignored;
-  return fs::exists(path / name, ignored);
+  if (is_local(storage)) return fs::exists(path / name, ignored);
+  const auto entries = storage.list(path);
+  return std::any_of(entries.begin(), entries.end(), [&](const FolderEntry& entry) { return entry.name == name; });
 }
 
 }  // namespace
 
-fs::path resolve_folder(const fs::path& path) {
+fs::path resolve_folder(const fs::path& path, const Storage& storage) {
   std::error_code ignored;
-  if (!fs::is_directory(path, ignored))
+  if (is_local(storage) && !fs::is_directory(path, ignored))
     throw CheckpointError("{} is not a folder; name a checkpoint, a folder of checkpoints or a run directory", path.string());
-  return all(path).empty() && exists(path, "checkpoints") ? path / "checkpoints" : path;
+  return all(path, storage).empty() && exists(path, "checkpoints", storage) ? path / "checkpoints" : path;
 }
 
-fs::path resolve_checkpoint(const fs::path& path) {
-  if (exists(path, kMetadataName)) return path;
-  const fs::path folder = resolve_folder(path);
-  const auto newest = latest(folder);
+fs::path resolve_checkpoint(const fs::path& path, const Storage& storage) {
+  if (exists(path, kMetadataName, storage)) return path;
+  const fs::path folder = resolve_folder(path, storage);
+  const auto newest = latest(folder, storage);
   if (newest) return newest->path;
-  if (all(folder).empty())
+  if (all(folder, storage).empty())
     throw CheckpointError("{} holds no checkpoint: neither {} nor folders called step_…", path.string(), kMetadataName);
   throw CheckpointError("{} holds checkpoints, but none of them is complete; `ingot checkpoint verify` says what is damaged",
                         path.string());
 }
 
-std::unique_ptr<TensorSource> open_tensors(const fs::path& path) {
+std::unique_ptr<TensorSource> open_tensors(const fs::path& path, const Storage& storage) {
   std::error_code ignored;
-  if (fs::is_regular_file(path, ignored) || exists(path, "model.safetensors") || exists(path, "model.safetensors.index.json"))
+  if (is_local(storage) && (fs::is_regular_file(path, ignored) || exists(path, "model.safetensors", storage) ||
+                            exists(path, "model.safetensors.index.json", storage)))
     return std::make_unique<HuggingFaceSource>(path);
-  return std::make_unique<IngotSource>(resolve_checkpoint(path));
+  return std::make_unique<IngotSource>(resolve_checkpoint(path, storage), storage);
 }
 
 }  // namespace ingot::checkpoint

@@ -25,12 +25,12 @@ class TensorSource {
 
 /// `path` may be a checkpoint, a folder of checkpoints or a run directory (their newest complete one is taken), a folder
 /// with model.safetensors or its index, or a .safetensors file. Throws CheckpointError saying what was looked for.
-std::unique_ptr<TensorSource> open_tensors(const fs::path& path);
+std::unique_ptr<TensorSource> open_tensors(const fs::path& path, const Storage& storage = local_storage());
 
 /// The checkpoint that `path` stands for: itself, or the newest complete one in it or in its `checkpoints`.
-fs::path resolve_checkpoint(const fs::path& path);
+fs::path resolve_checkpoint(const fs::path& path, const Storage& storage = local_storage());
 
 /// The folder of checkpoints that `path` stands for: itself, or its `checkpoints`.
-fs::path resolve_folder(const fs::path& path);
+fs::path resolve_folder(const fs::path& path, const Storage& storage = local_storage());
 
 }  // namespace ingot::checkpoint

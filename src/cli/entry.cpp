@@ -2,6 +2,7 @@
 #include "base/process.h"
 #include "cli/verbs.h"
 #include "kernels/cpu_memory.h"
+#include "object_store/object_storage.h"
 
 extern "C" __attribute__((visibility("default"))) int ingot_run(const ingot::cli::Options& options) {
   using namespace ingot::cli;
@@ -11,7 +12,12 @@ extern "C" __attribute__((visibility("default"))) int ingot_run(const ingot::cli
     if (options.verb == "train") return run_train(options);
     if (options.verb == "generate") return run_generate(options);
     if (options.verb == "verify") return run_verify(options);
-    if (options.verb == "checkpoint") return options.checkpoint.action == "import-hf" ? run_import(options) : run_export(options);
+    if (options.verb == "checkpoint") {
+      const auto& action = options.checkpoint.action;
+      return action == "export-hf"   ? run_export(options)
+             : action == "import-hf" ? run_import(options)
+                                     : run_checkpoint(options, ingot::object_store::storage_of);
+    }
     if (options.verb == "bench") return run_bench(options);
     if (options.verb == "launch") return run_launch(options);
     return run_doctor(options);

@@ -26,6 +26,12 @@ int run_with_torch(const Options& options) {
   return run(options);
 }
 
+// Models and buckets.
+bool needs_library(const ingot::cli::CheckpointOptions& o) {
+  const auto is_url = [](const std::string& path) { return path.starts_with("s3://"); };
+  return o.action == "export-hf" || o.action == "import-hf" || is_url(o.path) || is_url(o.other);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -34,8 +40,8 @@ int main(int argc, char** argv) {
   return ingot::cli::guarded([&] {
     if (options.verb == "data") return ingot::cli::run_data(options);
     if (options.verb == "report") return ingot::cli::run_report(options);
-    if (options.verb == "checkpoint" && options.checkpoint.action != "export-hf" && options.checkpoint.action != "import-hf")
-      return ingot::cli::run_checkpoint(options);
+    if (options.verb == "checkpoint" && !needs_library(options.checkpoint))
+      return ingot::cli::run_checkpoint(options, [](const auto&) -> const auto& { return ingot::checkpoint::local_storage(); });
     return run_with_torch(options);
   });
 }

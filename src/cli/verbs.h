@@ -3,14 +3,18 @@
 
 #include <functional>
 
+#include "checkpoint/storage.h"
 #include "cli/options.h"
 
 namespace ingot::cli {
 
 // In the front program, free of torch.
 int run_data(const Options& options);
-int run_checkpoint(const Options& options);
 int run_report(const Options& options);
+
+// In both: buckets need the libraries of the other one, which take 9 ms to load.
+using StorageOf = const checkpoint::Storage& (*)(const std::filesystem::path&);
+int run_checkpoint(const Options& options, StorageOf storage_of);
 
 // In libingot.so.
 int run_train(const Options& options);

@@ -1,4 +1,5 @@
 """A run whose checkpoints lie in a bucket of moto's server. Needs $INGOT_BINARY; runs with the Python of .deps/venv."""
+import json
 import os
 import sys
 from pathlib import Path
@@ -34,12 +35,21 @@ def a_run_lives_in_a_bucket_and_goes_on_with_other_ranks(w):
         keys = [o["Key"] for o in client.list_objects_v2(Bucket="bucket", Prefix="runs/a/")["Contents"]]
         assert steps_in(keys) == ["00000009", "00000012"], keys
         assert not (w.path / "a" / "checkpoints").exists()
+        url = "s3://bucket/runs/a"
+        assert json.loads(ingot("checkpoint", "verify", url, "--json", env=account(moto))[0])["sound"]
+        shown = json.loads(ingot("checkpoint", "inspect", f"{url}/step_00000012", "--json", env=account(moto))[0])
+        assert shown["step"] == 12, shown
+        ingot("checkpoint", "diff", url, f"{url}/step_00000009", env=account(moto), status=3)
         copy = w.path / "copy" / "step_00000012"
         copy.mkdir(parents=True)
         for key in keys:
             if "/step_00000012/" in key:
                 (copy / key.rsplit("/", 1)[1]).write_bytes(client.get_object(Bucket="bucket", Key=key)["Body"].read())
         ingot("checkpoint", "verify", copy)
+        ingot("checkpoint", "diff", copy, url, env=account(moto))
+        ingot("checkpoint", "prune", url, "--keep", 1, env=account(moto))
+        keys = [o["Key"] for o in client.list_objects_v2(Bucket="bucket", Prefix="runs/a/")["Contents"]]
+        assert steps_in(keys) == ["00000012"] and all("/step_00000012/" in key for key in keys), keys
         ingot("train", straight, "--run-dir", w.path / "constant", "--set", "optimizer.schedule=constant")
         ingot("checkpoint", "diff", copy, w.path / "constant", "--atol", 1e-9)
 
