@@ -260,8 +260,12 @@ void Saver::run_saves() {
     const auto job = jobs_.front();
     lock.unlock();
     std::string failure;
+    bool team_is_lost = false;
     try {
       save(*job);
+    } catch (const base::CommError& error) {
+      failure = error.what();
+      team_is_lost = true;
     } catch (const std::exception& error) {
       failure = error.what();
     }
@@ -269,7 +273,7 @@ void Saver::run_saves() {
     job->snapshot->wait_copied();
     lock.lock();
     job->report.phases.stall_s = job->stall_s;
-    finished_.push_back({job->report, failure});
+    finished_.push_back({job->report, failure, team_is_lost});
     // A job that the copier still holds keeps its snapshot, not the data that it was given.
     job->keep.reset();
     jobs_.pop_front();

@@ -86,6 +86,7 @@ struct SaveReport {
 struct SaveOutcome {
   SaveReport report;
   std::string failure;
+  bool team_is_lost = false;  // ranks could not speak to each other (one never came, say): the saver needs another team
 };
 
 class Saver {

@@ -231,6 +231,24 @@ std::string name_of_setting(const ::testing::TestParamInfo<Setting>& info) {
   return name_of(info.param.fabric) + "_" + std::to_string(info.param.size);
 }
 
+TEST_P(Collectives, texts_come_together_and_go_out_from_any_rank) {
+  const auto text_of = [](int rank, int round) {
+    return std::string(static_cast<size_t>(rank * round % 5 * 40'000), static_cast<char>('a' + rank));
+  };
+  on_all_ranks([&](Group& group) {
+    for (int root = 0; root < size(); ++root) {
+      for (int round = 0; round < 3; ++round) {
+        std::vector<std::string> expected;
+        for (int rank = 0; rank < size(); ++rank) expected.push_back(text_of(rank, round));
+        const auto gathered = gather_texts(group, expected[static_cast<size_t>(group.rank())], root);
+        require(gathered == (group.rank() == root ? expected : std::vector<std::string>()), "gathered on {}", root);
+        require(scatter_text(group, gathered, root) == expected[static_cast<size_t>(group.rank())], "scattered from {}", root);
+        require(broadcast_text(group, group.rank() == root ? "all hear it" : "", root) == "all hear it", "broadcast from {}", root);
+      }
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Threads, Collectives,
                          ::testing::Values(Setting{Fabrics::threads, 1}, Setting{Fabrics::threads, 2}, Setting{Fabrics::threads, 3},
                                            Setting{Fabrics::threads, 4}, Setting{Fabrics::threads, 8}),

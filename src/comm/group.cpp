@@ -153,27 +153,43 @@ at::Tensor bytes_of(const std::string& text, at::Device device) {
 
 }  // namespace
 
+// Up a binomial tree, log2(ranks) deep: counted from the root, rank r gathers those of r + 1, r + 2 …, as many as the lowest bit of r says,
+// and passes them on with its own in one message. Texts lie behind one another in that order, with their lengths before them.
 std::vector<std::string> gather_texts(Group& group, const std::string& text, int root, at::Device device) {
-  if (group.size() == 1) return {text};
+  const int ranks = group.size(), own = (group.rank() - root + ranks) % ranks;
   const auto counts = at::TensorOptions().device(device).dtype(at::kLong);
-  const auto sizes = at::empty({group.size()}, counts);
-  group.all_gather(sizes, at::full({1}, static_cast<int64_t>(text.size()), counts));
-  const auto host = sizes.cpu();
-  std::vector<int64_t> arriving(static_cast<size_t>(group.size()), 0), leaving = arriving;
-  leaving[static_cast<size_t>(root)] = static_cast<int64_t>(text.size());
-  int64_t total = 0;
-  if (group.rank() == root)
-    for (int r = 0; r < group.size(); ++r) total += arriving[static_cast<size_t>(r)] = host[r].item<int64_t>();
-  auto all = at::empty({total}, at::TensorOptions().device(device).dtype(at::kByte));
-  group.all_to_all(all, arriving, bytes_of(text, device), leaving);
-  all = all.cpu();
-  std::vector<std::string> texts;
-  const auto* at = reinterpret_cast<const char*>(all.data_ptr<uint8_t>());
-  if (group.rank() == root) {
-    for (const int64_t size : arriving) {
-      texts.emplace_back(at, static_cast<size_t>(size));
-      at += size;
+  const auto rank_of = [&](int from_root) { return (from_root + root) % ranks; };
+  std::vector<int64_t> lengths = {static_cast<int64_t>(text.size())};
+  std::string all = text;
+  for (int step = 1; step < ranks; step *= 2) {
+    if (own % (2 * step) != 0) {  // all that is below is here
+      const auto head = at::tensor(lengths, at::kLong).to(device);
+      group.send(head, rank_of(own - step));
+      if (!all.empty()) group.send(bytes_of(all, device), rank_of(own - step));
+      return {};
     }
+    if (own + step >= ranks) continue;
+    const int from = rank_of(own + step);
+    auto head = at::empty({std::min(step, ranks - own - step)}, counts);
+    group.receive(head, from);
+    head = head.cpu();
+    int64_t total = 0;
+    for (int64_t i = 0; i < head.numel(); ++i) {
+      lengths.push_back(head[i].item<int64_t>());
+      total += lengths.back();
+    }
+    if (total == 0) continue;
+    auto bytes = at::empty({total}, counts.dtype(at::kByte));
+    group.receive(bytes, from);
+    bytes = bytes.cpu();
+    all.append(reinterpret_cast<const char*>(bytes.data_ptr<uint8_t>()), static_cast<size_t>(total));
+  }
+  std::vector<std::string> texts(static_cast<size_t>(ranks));
+  size_t at = 0;
+  for (int from_root = 0; from_root < ranks; ++from_root) {
+    const auto length = static_cast<size_t>(lengths[static_cast<size_t>(from_root)]);
+    texts[static_cast<size_t>(rank_of(from_root))] = all.substr(at, length);
+    at += length;
   }
   return texts;
 }

@@ -38,6 +38,7 @@ struct RunCheckpoints::Tier {
   std::unique_ptr<checkpoint::Saver> saver;
   const checkpoint::HostMemory* memory = nullptr;  // null: the folder of checkpoints
   int64_t last_step = -1;                          // that was saved
+  bool is_lost = false;                            // its ranks cannot speak to each other any more
 };
 
 RunCheckpoints::RunCheckpoints(const checkpoint::CheckpointConfig& config, Options options, ParallelModel& model, mesh::Groups& groups)
@@ -200,11 +201,20 @@ std::unique_ptr<RunCheckpoints::Tier> RunCheckpoints::make_memory_tier() {
   return tier;
 }
 
+std::unique_ptr<RunCheckpoints::Tier> RunCheckpoints::make_durable_tier() {
+  auto tier = make_tier(kDurable, [&](const auto& options) { return std::make_unique<checkpoint::Saver>(folder(), options); });
+  tier->last_step = durable_ ? durable_->last_step : durable_step_;
+  return tier;
+}
+
+// After a rank's storage has hung for longer than ranks wait for each other, their background needs another group.
+void RunCheckpoints::replace_lost() {
+  if (durable_ && !durable_->calling_team->all(!durable_->is_lost)) durable_ = make_durable_tier();
+  if (memory_ && !memory_->calling_team->all(!memory_->is_lost)) memory_ = make_memory_tier();
+}
+
 void RunCheckpoints::prepare() {
-  if (config_.every > 0) {
-    durable_ = make_tier(kDurable, [&](const auto& options) { return std::make_unique<checkpoint::Saver>(folder(), options); });
-    durable_->last_step = durable_step_;
-  }
+  if (config_.every > 0) durable_ = make_durable_tier();
   if (config_.memory_every > 0) memory_ = make_memory_tier();
   if (durable_ || memory_)
     model_.step().on_update([this] {
@@ -230,6 +240,8 @@ void RunCheckpoints::after_step(const Progress& progress, std::optional<double> 
   validation_loss_ = validation_loss;
   for (auto* tier : {durable_.get(), memory_.get()})
     if (tier) collect(*tier);
+  if (!is_due(config_.every, progress.step) && !is_due(config_.memory_every, progress.step)) return;
+  replace_lost();
   if (durable_ && is_due(config_.every, progress.step)) return start(*durable_, progress, data_state());
   // One that is late is left out: the next is as good.
   if (memory_ && is_due(config_.memory_every, progress.step) && memory_->calling_team->all(!memory_->saver->is_busy()))
@@ -244,6 +256,7 @@ void RunCheckpoints::finish(const Progress& progress, const std::function<std::s
   }
   if (!durable_) return;
   if (progress.step != durable_->last_step) {
+    replace_lost();
     start(*durable_, progress, data_state());
     durable_->saver->wait();
     collect(*durable_);
@@ -262,7 +275,8 @@ void RunCheckpoints::report_failure(const Tier& tier, int64_t step, const std::s
 
 void RunCheckpoints::collect(Tier& tier) {
   for (const auto& outcome : tier.saver->finished()) {
-    const auto& [report, failure] = outcome;
+    const auto& [report, failure, team_is_lost] = outcome;
+    tier.is_lost = tier.is_lost || team_is_lost;
     if (!failure.empty()) {
       report_failure(tier, report.step, failure);
     } else {

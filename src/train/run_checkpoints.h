@@ -65,7 +65,9 @@ class RunCheckpoints {
   std::optional<std::filesystem::path> to_resume(const std::set<std::filesystem::path>& damaged) const;
   std::unique_ptr<Tier> make_tier(const char* axis,
                                   const std::function<std::unique_ptr<checkpoint::Saver>(const checkpoint::SaveOptions&)>& make);
+  std::unique_ptr<Tier> make_durable_tier();
   std::unique_ptr<Tier> make_memory_tier();
+  void replace_lost();
   Restored load(const checkpoint::TeamReader& reader, const std::string& from);
   std::optional<Restored> restore_from_memory(int64_t newer_than);
   void start(Tier& tier, const Progress& progress, const std::string& data_state);
