@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "base/error.h"
+#include "base/process.h"
 #include "checkpoint/load.h"
 #include "checkpoint/match.h"
 #include "checkpoint/writer.h"
@@ -131,6 +132,7 @@ Phases phases_of(const LoadPhases& p) {
           {"total_s", p.total_s},
           {"wanted_bytes", static_cast<double>(p.wanted_bytes)},
           {"read_bytes", static_cast<double>(p.read_bytes)},
+          {"cached_bytes", static_cast<double>(p.cached_bytes)},
           {"sent_bytes", static_cast<double>(p.sent_bytes)},
           {"received_bytes", static_cast<double>(p.received_bytes)}};
 }
@@ -216,6 +218,7 @@ class PythonReader {
   PythonReader(const std::string& path, nb::object team, bool verify) {
     LoadOptions options;
     options.verify = verify;
+    options.machine = base::host_name();
     if (!team.is_none()) team_ = std::make_unique<PythonTeam>(std::move(team)), options.team = team_.get();
     const nb::gil_scoped_release unlocked;
     reader_ = std::make_unique<TeamReader>(path, options);

@@ -8,6 +8,7 @@ import atexit
 import collections
 import contextlib
 import json
+import mmap
 import weakref
 from pathlib import Path
 
@@ -171,6 +172,27 @@ def _close_at_exit(saver):
     return close
 
 
+class _Arena:
+    """Host memory for many tensors, in large pages where the system has them: fewer page faults."""
+
+    def __init__(self, size_bytes):
+        self._memory = mmap.mmap(-1, max(1, size_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):
+                self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self._end = 0
+
+    @staticmethod
+    def rounded(size_bytes):
+        return -(-size_bytes // 4096) * 4096
+
+    def like(self, tensor):
+        if tensor.numel() == 0:
+            return torch.empty(tensor.shape, dtype=tensor.dtype)
+        begin, self._end = self._end, self._end + self.rounded(tensor.nbytes)
+        return torch.frombuffer(self._memory, dtype=tensor.dtype, count=tensor.numel(), offset=begin).view(tensor.shape)
+
+
 def _items(entries, memory_of):
     """(tensors, parts, memory that the parts point to), as the engine takes them."""
     tensors, parts, memory = [], [], []
@@ -218,7 +240,8 @@ def load(path, state, process_group=None, strict=True, verify=True, timeout_s=60
             values = json.loads(reader.extra(VALUES)) if VALUES in reader.extras() else {}
             missing = agree(team, lambda: None, lambda _: _check(path, reader, wanted, values, strict))
             entries = {name: entry for name, entry in given["entries"].items() if name not in set(missing)}
-            tensors, parts, memory = _items(entries, lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
+            arena = _Arena(sum(_Arena.rounded(box.tensor.nbytes) for entry in entries.values() for box in entry.boxes))
+            tensors, parts, memory = _items(entries, arena.like)
             report = reader.load(tensors, parts)
         finally:
             team.abandon()

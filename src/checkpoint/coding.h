@@ -66,6 +66,12 @@ class Decoder {
       }
     }
   }
+  // An index or number that is kept in 32 bits.
+  uint32_t number32() {
+    const int64_t value = number();
+    if (value > UINT32_MAX) fail("holds a number of more than 32 bits");
+    return static_cast<uint32_t>(value);
+  }
   // A count of things of at least `least_bytes` each, so that what is reserved for them is bounded by the file.
   size_t count(size_t least_bytes) {
     const int64_t value = number();
@@ -85,7 +91,7 @@ class Decoder {
 
  private:
   std::string_view bytes_;
-  const std::string& origin_;
+  std::string origin_;
   const char* what_;
 };
 

@@ -24,8 +24,24 @@ struct OwnRead {
   const ReadTask* task = nullptr;
   size_t round = 0;
   Box box;  // of what was read
-  std::vector<std::byte> memory;
+  std::unique_ptr<std::byte[]> memory;
   std::byte* data = nullptr;
+};
+
+// Memory that is written before it is read; kept for the next time.
+class Scratch {
+ public:
+  std::byte* of_size(int64_t bytes) {
+    if (bytes > size_) {
+      memory_.reset(new std::byte[static_cast<size_t>(bytes)]);
+      size_ = bytes;
+    }
+    return memory_.get();
+  }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  int64_t size_ = 0;
 };
 
 // Threads that read this rank's pieces in order, no further ahead than they are told.
@@ -86,8 +102,8 @@ class ReadAhead {
     const auto& record = reader_.metadata().tensors[task.tensor];
     const int64_t element_bytes = tensor::size_bytes(record.tensor.dtype);
     if (!read.data) {
-      read.memory.resize(static_cast<size_t>(tensor::element_count(read.box.extent) * element_bytes));
-      read.data = read.memory.data();
+      read.memory.reset(new std::byte[static_cast<size_t>(tensor::element_count(read.box.extent) * element_bytes)]);
+      read.data = read.memory.get();
     }
     if (read.box == record.pieces[task.piece].box) reader_.read_piece(task.tensor, task.piece, read.data);
     else reader_.read(record.tensor.name, read.box, read.data);
@@ -106,12 +122,12 @@ class ReadAhead {
 
 void put(Encoder& out, const LoadPhases& p) {
   for (const double value : {p.plan_s, p.read_s, p.exchange_s, p.total_s}) out.fixed(value);
-  for (const int64_t value : {p.wanted_bytes, p.read_bytes, p.sent_bytes, p.received_bytes}) out.number(value);
+  for (const int64_t value : {p.wanted_bytes, p.read_bytes, p.cached_bytes, p.sent_bytes, p.received_bytes}) out.number(value);
 }
 
 void take(Decoder& in, LoadPhases& p) {
   for (double* value : {&p.plan_s, &p.read_s, &p.exchange_s, &p.total_s}) *value = in.fixed<double>();
-  for (int64_t* value : {&p.wanted_bytes, &p.read_bytes, &p.sent_bytes, &p.received_bytes}) *value = in.number();
+  for (int64_t* value : {&p.wanted_bytes, &p.read_bytes, &p.cached_bytes, &p.sent_bytes, &p.received_bytes}) *value = in.number();
 }
 
 // One load, as one rank sees it.
@@ -146,7 +162,9 @@ class Load {
         forget(round);
       }
     }
-    phases_.read_bytes = reader_.counters().read_bytes - read_before;
+    for (const auto& read : reads_)
+      if (read.task->is_cached) phases_.cached_bytes += tensor::element_count(read.box.extent) * element_bytes(*read.task);
+    phases_.read_bytes = reader_.counters().read_bytes - read_before - phases_.cached_bytes;
     phases_.total_s = seconds_since(start);
     return finish(failure);
   }
@@ -154,6 +172,7 @@ class Load {
  private:
   void find_out_what_all_want() {
     Wants own;
+    if (!options_.storage || options_.storage->is_cached()) own.machine = options_.machine;
     std::string fault;
     try {
       for (const auto& item : items_) own.wants.push_back({want_of(item)});
@@ -164,8 +183,15 @@ class Load {
       if (!fault.empty()) throw CheckpointError("{}", fault);
       return team_.size() == 1 ? std::string() : encode(own);
     });
-    for (size_t rank = 0; rank < all.size(); ++rank)
-      wants_.push_back(all.size() == 1 ? std::move(own) : decode_wants(all[rank], metadata_, fmt::format("what rank {} wants", rank)));
+    if (all.size() > 1) {
+      for (size_t rank = 0; rank < all.size(); ++rank)
+        wants_.push_back(decode_wants(all[rank], metadata_, fmt::format("what rank {} wants", rank)));
+      // What arrives is put where this rank's items are.
+      if (wants_[rank_] != own)
+        throw CheckpointError("rank 0 says that rank {} wants something else than it does; the message was damaged", rank_);
+    } else {
+      wants_.push_back(std::move(own));
+    }
   }
 
   Wants::Want want_of(const LoadItem& item) {
@@ -237,10 +263,10 @@ class Load {
       for (const int64_t count : counts) total += count;
       return total;
     };
-    std::vector<std::byte> out(static_cast<size_t>(sum(leaving))), in(static_cast<size_t>(sum(arriving)));
-    if (has_data) pack(round, leaving, out.data());
-    team_.all_to_all(out.data(), leaving, in.data(), arriving);
-    unpack(round, arriving, in.data());
+    std::byte *out = leaving_.of_size(sum(leaving)), *in = arriving_.of_size(sum(arriving));
+    if (has_data) pack(round, leaving, out);
+    team_.all_to_all(out, leaving, in, arriving);
+    unpack(round, arriving, in);
     phases_.sent_bytes += sum(leaving);
     phases_.received_bytes += sum(arriving);
     phases_.exchange_s += seconds_since(start);
@@ -279,7 +305,7 @@ class Load {
   }
 
   void forget(size_t round) {
-    for_reads(round, [](OwnRead& read) { read.memory = {}; });
+    for_reads(round, [](OwnRead& read) { read.memory.reset(); });
   }
 
   LoadReport finish(const std::string& failure) {
@@ -312,6 +338,7 @@ class Load {
   std::vector<OwnRead> reads_;
   std::vector<size_t> first_read_;  // of each round
   LoadPhases phases_;
+  Scratch leaving_, arriving_;
 };
 
 }  // namespace

@@ -26,6 +26,7 @@ struct LoadOptions {
   bool verify = true;                       // compare checksums of all that is read
   int64_t batch_bytes = int64_t{64} << 20;  // a rank reads about so much between two exchanges; two batches are in memory at once
   int threads = 4;                          // that read; they wait more than they compute
+  std::string machine;                      // this rank's: what ranks of one machine want in common they read through its cache
   const Storage* storage = nullptr;         // the local file system unless given
   const Team* team = nullptr;               // the ranks that load together; alone unless given
 };
@@ -33,7 +34,8 @@ struct LoadOptions {
 /// Where the time went, and the bytes; of one rank.
 struct LoadPhases {
   double plan_s = 0, read_s = 0, exchange_s = 0, total_s = 0;  // read_s: waiting for reads, hidden ones left out
-  int64_t wanted_bytes = 0, read_bytes = 0, sent_bytes = 0, received_bytes = 0;
+  int64_t wanted_bytes = 0, sent_bytes = 0, received_bytes = 0;
+  int64_t read_bytes = 0, cached_bytes = 0;  // from storage; what another rank of the machine has read from it
 };
 
 struct LoadReport {

@@ -11,6 +11,7 @@ namespace ingot::checkpoint {
 
 std::string encode(const Wants& wants) {
   Encoder out;
+  out.text(wants.machine);
   out.number(static_cast<int64_t>(wants.wants.size()));
   for (const auto& want : wants.wants) {
     out.number(want.tensor);
@@ -22,6 +23,7 @@ std::string encode(const Wants& wants) {
 Wants decode_wants(std::string_view bytes, const Metadata& metadata, const std::string& origin) {
   Decoder in(bytes, origin, "list of wanted tensors");
   Wants wants;
+  wants.machine = in.text();
   wants.wants.resize(in.count(1));
   for (auto& want : wants.wants) {
     const int64_t tensor = in.number();
@@ -34,6 +36,32 @@ Wants decode_wants(std::string_view bytes, const Metadata& metadata, const std::
   in.finish();
   return wants;
 }
+
+namespace {
+
+// Parts what ranks of the reader's machine read themselves from each of the reads.
+void share_caches(const std::vector<Wants>& wants, std::vector<ReadTask>& reads) {
+  const size_t count = reads.size();
+  for (size_t i = 0; i < count; ++i) {
+    const auto& machine = wants[reads[i].reader].machine;
+    if (machine.empty()) continue;
+    std::vector<Delivery> left;
+    // Deliveries lie rank by rank.
+    for (size_t from = 0, to; from < reads[i].deliveries.size(); from = to) {
+      const uint32_t rank = reads[i].deliveries[from].rank;
+      int64_t bytes = 0;
+      for (to = from; to < reads[i].deliveries.size() && reads[i].deliveries[to].rank == rank; ++to) bytes += reads[i].deliveries[to].bytes;
+      const auto begin = reads[i].deliveries.begin() + static_cast<std::ptrdiff_t>(from),
+                 end = begin + static_cast<std::ptrdiff_t>(to - from);
+      if (rank != reads[i].reader && wants[rank].machine == machine && 2 * bytes >= reads[i].bytes)
+        reads.push_back({reads[i].tensor, reads[i].piece, rank, reads[i].bytes, true, {begin, end}});
+      else left.insert(left.end(), begin, end);
+    }
+    reads[i].deliveries = std::move(left);
+  }
+}
+
+}  // namespace
 
 LoadPlan plan_load(const Metadata& metadata, const std::vector<Wants>& wants, int64_t batch_bytes, const Readers& readers) {
   // Wants of each tensor, so that the boxes of its pieces are put in order once.
@@ -65,7 +93,7 @@ LoadPlan plan_load(const Metadata& metadata, const std::vector<Wants>& wants, in
     }
     for (uint32_t piece = 0; piece < of_piece.size(); ++piece)
       if (!of_piece[piece].empty())
-        reads.push_back({t, piece, 0, tensor::element_count(boxes[piece].extent) * element_bytes, std::move(of_piece[piece])});
+        reads.push_back({t, piece, 0, tensor::element_count(boxes[piece].extent) * element_bytes, false, std::move(of_piece[piece])});
   }
 
   std::vector<Task> tasks;
@@ -83,13 +111,14 @@ LoadPlan plan_load(const Metadata& metadata, const std::vector<Wants>& wants, in
   }
   const auto chosen = deal_out(tasks, ranks, wants.size());
   for (size_t i = 0; i < reads.size(); ++i) reads[i].reader = ranks[chosen[i]];
+  if (readers.empty()) share_caches(wants, reads);
 
   std::vector<uint32_t> order(reads.size());
   std::iota(order.begin(), order.end(), 0u);
   const auto place_of = [&](uint32_t i) -> const PieceRecord& { return metadata.tensors[reads[i].tensor].pieces[reads[i].piece]; };
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
     const auto &x = place_of(a), &y = place_of(b);
-    return x.file != y.file ? x.file < y.file : x.offset < y.offset;
+    return x.file != y.file ? x.file < y.file : x.offset != y.offset ? x.offset < y.offset : a < b;
   });
   LoadPlan plan;
   std::vector<int64_t> begun(wants.size(), 0);

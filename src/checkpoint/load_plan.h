@@ -19,6 +19,7 @@ struct Wants {
     bool operator==(const Want&) const = default;
   };
   std::vector<Want> wants;
+  std::string machine;  // the rank's; ranks of one machine read storage through one cache. "": through none
   bool operator==(const Wants&) const = default;
 };
 
@@ -36,7 +37,8 @@ struct Delivery {
 struct ReadTask {
   uint32_t tensor = 0, piece = 0;
   uint32_t reader = 0;
-  int64_t bytes = 0;  // of the piece
+  int64_t bytes = 0;       // of the piece
+  bool is_cached = false;  // another rank of the reader's machine reads it from storage
   std::vector<Delivery> deliveries;
 };
 
@@ -48,7 +50,8 @@ struct LoadPlan {
 /// Of each file the ranks that can read it; nothing: all can.
 using Readers = std::vector<std::vector<uint32_t>>;
 
-/// The reader of a piece is the one with the least to read of the ranks that want it or, with `readers`, of those that can.
+/// The reader of a piece is the one with the least to read of the ranks that want it or, with `readers`, of those that can. Ranks of its
+/// machine that want the best part of it take it from the machine's cache themselves: cheaper than a message, and storage is asked once.
 LoadPlan plan_load(const Metadata& metadata, const std::vector<Wants>& wants, int64_t batch_bytes, const Readers& readers = {});
 
 }  // namespace ingot::checkpoint

@@ -196,6 +196,7 @@ class Reshard : public TemporaryFolder {
       auto options = how;
       options.team = &team;
       options.batch_bytes = 1000;
+      if (step == 2) options.machine = fmt::format("machine {}", team.rank() / 2);  // two ranks share a cache
       const TeamReader reader(folder / step_name(step), options);
       reports[static_cast<size_t>(team.rank())] = reader.load(locals[static_cast<size_t>(team.rank())].load_items());
     });
@@ -310,6 +311,36 @@ TEST(LoadPlan, readers_of_what_all_want_share_it_out) {
       EXPECT_EQ(task.deliveries.size(), 4u);
     }
   EXPECT_EQ(reads, (std::map<uint32_t, int>{{0, 16}, {1, 16}, {2, 16}, {3, 16}}));
+}
+
+// Ranks 0, 1 and 2 on one machine, 3 on another: storage gives each piece once, the cache gives it to two or none, messages go to the rest.
+TEST(LoadPlan, ranks_of_one_machine_take_what_they_want_from_its_cache) {
+  Metadata metadata;
+  metadata.files.push_back({"data_00000.bin", 64 + 8 * 4096});
+  metadata.tensors.push_back({{"w", DType::fp32, {8, 1024}}, {}});
+  for (int64_t row = 0; row < 8; ++row) metadata.tensors[0].pieces.push_back({{{row, 0}, {1, 1024}}, 0, 64 + row * 4096, {}});
+  const auto all = tensor::whole({8, 1024});
+  // The last wants a little of each piece, in two parts.
+  const std::vector<Wants> wants = {
+      {{{0, all}}, "a"}, {{{0, all}}, "a"}, {{{0, {{0, 0}, {8, 100}}}, {0, {{0, 200}, {8, 100}}}}, "a"}, {{{0, all}}, "b"}};
+  const auto plan = plan_load(metadata, wants, 1 << 20);
+  ASSERT_EQ(plan.rounds.size(), 1u);
+  std::map<uint32_t, int> from_storage;  // by piece
+  std::map<uint32_t, int64_t> delivered;
+  for (const auto& task : plan.rounds[0]) {
+    if (!task.is_cached) ++from_storage[task.piece];
+    for (const auto& delivery : task.deliveries) {
+      delivered[delivery.rank] += delivery.bytes;
+      if (task.is_cached) {
+        EXPECT_EQ(delivery.rank, task.reader);
+        EXPECT_LT(task.reader, 2u) << "for a little of it nobody reads a whole piece";
+      } else if (delivery.rank != task.reader) {
+        EXPECT_TRUE(delivery.rank >= 2 || task.reader == 3) << delivery.rank << " could have taken it from the cache";
+      }
+    }
+  }
+  for (uint32_t piece = 0; piece < 8; ++piece) EXPECT_EQ(from_storage[piece], 1);
+  EXPECT_EQ(delivered, (std::map<uint32_t, int64_t>{{0, 8 * 4096}, {1, 8 * 4096}, {2, 8 * 800}, {3, 8 * 4096}}));
 }
 
 }  // namespace

@@ -65,7 +65,10 @@ class Planner {
       own.reserve(inventories_[rank].tensors.size());
       for (const auto& tensor : inventories_[rank].tensors) {
         const auto [entry, is_new] = met.try_emplace(tensor.name, static_cast<uint32_t>(known.size()));
-        if (is_new) known.push_back({&tensor, rank});
+        if (is_new) {
+          check_size(tensor);
+          known.push_back({&tensor, rank});
+        }
         own.push_back(entry->second);
         const auto& [other, first] = known[entry->second];
         if (*other != tensor)
@@ -83,6 +86,17 @@ class Planner {
     }
     for (auto& own : numbers_)
       for (auto& number : own) number = place[number];
+  }
+
+  static void check_size(const tensor::LogicalTensor& tensor) {
+    int64_t bytes = 0;
+    try {
+      bytes = tensor::element_count(tensor.shape);
+    } catch (const base::ConfigError& wrong) {
+      throw CheckpointError("tensor '{}': {}", tensor.name, wrong.what());
+    }
+    if (__builtin_mul_overflow(bytes, tensor::size_bytes(tensor.dtype), &bytes))
+      throw CheckpointError("tensor '{}' of shape {} has more than 2^63 bytes", tensor.name, tensor::to_string(tensor.shape));
   }
 
   void find_replicas() {
@@ -242,18 +256,37 @@ std::string encode(const Share& share) {
 Share decode_share(std::string_view bytes, const std::string& origin) {
   Decoder in(bytes, origin, "share");
   Share share;
-  share.first_file = static_cast<uint32_t>(in.number());
+  share.first_file = in.number32();
   share.file_bytes.resize(in.count(1));
   for (int64_t& file_bytes : share.file_bytes) file_bytes = in.number();
   share.extras_file = in.number() - 1;
   share.parts.resize(in.count(3));
   for (auto& part : share.parts) {
-    part.part = static_cast<uint32_t>(in.number());
-    part.file = static_cast<uint32_t>(in.number());
+    part.part = in.number32();
+    part.file = in.number32();
     part.offset = in.number();
   }
   in.finish();
   return share;
+}
+
+void check_fits(const Share& share, const Inventory& inventory, const std::string& origin) {
+  std::vector<int64_t> ends(share.file_bytes.size(), kDataHeaderBytes);
+  bool fits = (share.extras_file >= 0) == inventory.has_extras && share.extras_file <= UINT32_MAX;
+  for (const auto& part : share.parts) {
+    const size_t file = part.file - share.first_file;
+    fits = fits && part.part < inventory.parts.size() && part.file >= share.first_file && file < ends.size();
+    if (!fits) break;
+    const auto& held = inventory.parts[part.part];
+    const int64_t bytes = tensor::element_count(held.box.extent) * tensor::size_bytes(inventory.tensors[held.tensor].dtype);
+    fits = part.offset >= ends[file] && part.offset - ends[file] < kLargeAlignment;
+    ends[file] = part.offset + bytes;
+  }
+  if (!fits || ends != share.file_bytes)
+    throw CheckpointError(
+        "{}: the share is not one of what this rank holds; "
+        "the message was damaged",
+        origin);
 }
 
 SavePlan plan_save(const std::vector<Inventory>& inventories, const PlanOptions& options) { return Planner(inventories, options).run(); }

@@ -50,6 +50,8 @@ struct Share {
 
 std::string encode(const Share& share);
 Share decode_share(std::string_view bytes, const std::string& origin);
+/// Throws CheckpointError unless it is a share of what the rank holds: its parts, each in one of its files behind the one before.
+void check_fits(const Share& share, const Inventory& inventory, const std::string& origin);
 
 struct SavePlan {
   std::vector<Share> shares;  // of each rank

@@ -40,6 +40,7 @@ class SharedFolder::Hidden {
     replaced_ = storage_.publish(path_, target);
     committed_ = true;
   }
+  bool committed() const { return committed_; }
   /// True when a former checkpoint of the same name now lies in the hidden folder.
   bool replaced() const { return replaced_; }
 
@@ -79,16 +80,21 @@ Destination::Place SharedFolder::begin(int64_t step, const std::optional<Checkpo
 }
 
 void SharedFolder::commit(const std::function<Written&()>& written) {
-  on_first(team_, [&] {
-    auto& all = written();
-    const std::string encoded = encode(all.metadata);
-    all.metadata_bytes = static_cast<int64_t>(encoded.size());
-    const auto sink = storage_.create(hidden_->path() / kMetadataName);
-    sink->write(encoded.data(), all.metadata_bytes);
-    sink->finish();
-    hidden_->commit(path_of(step_));
-    return std::string();
-  });
+  try {
+    on_first(team_, [&] {
+      auto& all = written();
+      const std::string encoded = encode(all.metadata);
+      all.metadata_bytes = static_cast<int64_t>(encoded.size());
+      const auto sink = storage_.create(hidden_->path() / kMetadataName);
+      sink->write(encoded.data(), all.metadata_bytes);
+      sink->finish();
+      hidden_->commit(path_of(step_));
+      return std::string();
+    });
+  } catch (const base::CommError& silence) {
+    if (!hidden_ || !hidden_->committed()) throw;
+    base::log_warning("{} is complete, but not all ranks could be told: {}", path_of(step_).string(), silence.what());
+  }
 }
 
 void SharedFolder::clean() {

@@ -97,7 +97,20 @@ void Snapshot::fill(Place& place) const {
   zero_until(begin + (place.size_bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment);
 }
 
+// What goes wrong here must reach the save, from whichever thread lends its hand.
 bool Snapshot::copy_next(bool wait) {
+  try {
+    return try_copy_next(wait);
+  } catch (const std::exception& error) {
+    const std::lock_guard lock(mutex_);
+    if (failure_.empty()) failure_ = error.what();
+    cancelled_ = true;
+  }
+  changed_.notify_all();
+  return false;
+}
+
+bool Snapshot::try_copy_next(bool wait) {
   Place* place = nullptr;
   {
     std::unique_lock lock(mutex_);
@@ -112,7 +125,13 @@ bool Snapshot::copy_next(bool wait) {
       changed_.wait_for(lock, std::chrono::milliseconds(2));  // another save may give the memory back
     }
   }
-  fill(*place);
+  try {
+    fill(*place);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    ++copied_;  // nobody waits for it
+    throw;
+  }
   {
     const std::lock_guard lock(mutex_);
     place->copied = true;
@@ -128,9 +147,19 @@ void Snapshot::copy() {
 }
 
 void Snapshot::wait_copied() {
+  {
+    const std::lock_guard lock(mutex_);
+    ++awaiting_;
+  }
   copy();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return cancelled_ ? copied_ == claimed_ : copied_ == places_.size(); });
+  --awaiting_;
+}
+
+bool Snapshot::is_awaited() const {
+  const std::lock_guard lock(mutex_);
+  return awaiting_ > 0 && copied_ < places_.size();
 }
 
 double Snapshot::copied_s() const {
@@ -158,6 +187,11 @@ void Snapshot::release(size_t number) {
     staging_.give(std::exchange(places_[number].data, nullptr));
   }
   changed_.notify_all();
+}
+
+std::string Snapshot::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
 }
 
 void Snapshot::cancel() {

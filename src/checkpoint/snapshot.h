@@ -72,6 +72,8 @@ class Snapshot {
   void copy();
   /// Returns when all blocks have been copied, and lends a hand. What the pieces pointed to may change afterwards.
   void wait_copied();
+  /// Whether somebody is in wait_copied() and not all has been copied.
+  bool is_awaited() const;
   /// Seconds from the construction until all was copied; 0 before.
   double copied_s() const;
 
@@ -88,6 +90,8 @@ class Snapshot {
   void release(size_t number);
   /// Nobody will write: copying ends as soon as it can, and wait_copied returns.
   void cancel();
+  /// Why copying ended early: memory was refused, or the copy failed. Then it is cancelled.
+  std::string failure() const;
 
  private:
   struct Place {
@@ -98,6 +102,7 @@ class Snapshot {
   };
   void fill(Place& place) const;
   bool copy_next(bool wait);
+  bool try_copy_next(bool wait);
 
   std::vector<FileImage> files_;
   Staging& staging_;
@@ -109,6 +114,8 @@ class Snapshot {
   size_t claimed_ = 0, copied_ = 0, taken_ = 0;
   double copied_s_ = 0;
   bool cancelled_ = false;
+  int awaiting_ = 0;  // in wait_copied()
+  std::string failure_;
 };
 
 }  // namespace ingot::checkpoint

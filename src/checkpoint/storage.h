@@ -83,6 +83,8 @@ class Storage {
   virtual void remove_folder(const fs::path& folder) const = 0;
   /// Whether a checkpoint that is saved again lies where the old one does until it is published, so that its files need other names.
   virtual bool needs_unique_names() const { return false; }
+  /// Whether what one process of a machine has read costs the next one of it no request: there is a page cache.
+  virtual bool is_cached() const { return false; }
 };
 
 /// The kinds of system calls that PosixStorage makes.
@@ -117,6 +119,7 @@ class PosixStorage : public Storage {
   bool publish(const fs::path& aside, const fs::path& target) const override;
   void hide(const fs::path& folder, const fs::path& aside) const override;
   void remove_folder(const fs::path& folder) const override;
+  bool is_cached() const override { return true; }
 
  private:
   void sync_folder(const fs::path& folder) const;

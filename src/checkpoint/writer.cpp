@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -15,6 +16,7 @@
 namespace ingot::checkpoint {
 
 using base::CheckpointError;
+using tensor::LogicalTensor;
 
 namespace {
 
@@ -77,6 +79,52 @@ void take(Decoder& in, SavePhases& p) {
     *value = in.fixed<double>();
   p.bytes = in.number();
 }
+
+// Checksums of the pieces of files whose blocks come in file order.
+class PieceHashes {
+ public:
+  using TensorOf = std::function<const LogicalTensor&(size_t piece)>;  // pieces are counted over all files
+  PieceHashes(const std::vector<FileImage>& images, TensorOf tensor_of, bool refuse_nonfinite, int64_t step)
+      : images_(images), tensor_of_(std::move(tensor_of)), refuse_nonfinite_(refuse_nonfinite), step_(step) {}
+
+  void add(const Snapshot::Block& block) {
+    Stopwatch watch;
+    if (block.file != file_) file_ = block.file, piece_ = 0;
+    const auto& pieces = images_[file_].pieces;
+    const int64_t end = block.offset + block.size_bytes;
+    for (; piece_ < pieces.size() && pieces[piece_].offset < end; ++piece_) {
+      const auto& p = pieces[piece_];
+      const int64_t from = std::max(block.offset, p.offset), to = std::min(end, p.offset + p.size_bytes);
+      const std::byte* data = block.data + (from - block.offset);
+      const bool begins = from == p.offset, ends = to == p.offset + p.size_bytes;
+      const auto& tensor = tensor_of_(digests_.size());
+      if (refuse_nonfinite_ && has_nonfinite(tensor.dtype, data, to - from))
+        throw base::NumericError("{} has NaN or Inf; the checkpoint of step {} is not written and the last good one stays", tensor.name,
+                                 step_);
+      if (begins && ends) {
+        digests_.push_back(digest_of(data, to - from));
+        continue;
+      }
+      if (begins) hasher_ = Hasher();
+      hasher_.add(data, to - from);
+      if (!ends) break;  // goes on in the next block
+      digests_.push_back(hasher_.digest());
+    }
+    seconds_ += watch.lap();
+  }
+  const std::vector<Digest>& digests() const { return digests_; }
+  double seconds() const { return seconds_; }
+
+ private:
+  const std::vector<FileImage>& images_;
+  TensorOf tensor_of_;
+  bool refuse_nonfinite_;
+  int64_t step_;
+  size_t file_ = SIZE_MAX, piece_ = 0;
+  Hasher hasher_;
+  std::vector<Digest> digests_;
+  double seconds_ = 0;
+};
 
 }  // namespace
 
@@ -158,6 +206,7 @@ void Saver::plan(const std::vector<SaveItem>& items, bool has_extras, bool& plan
     return std::string();
   });
   share_ = decode_share(calling.scatter(shares), "the plan of rank 0");
+  check_fits(share_, inventory, "the plan of rank 0");
   inventory_ = std::move(inventory);
   fingerprint_ = fingerprint;
   has_plan_ = true;
@@ -285,17 +334,26 @@ std::string Saver::write_part(Job& job, const fs::path& folder) {
   auto& phases = job.report.phases;
   const auto& images = job.snapshot->files();
   Stopwatch watch;
-  std::vector<Digest> digests;
-  digests.reserve(share_.parts.size());
   std::unique_ptr<BlockSink> sink;
-  size_t file = images.size(), piece = 0;
-  Hasher hasher;
-  double hash_s = 0;
-  const auto release_finished = [&](bool wait) {
-    while (const auto ticket = sink->finished(wait)) job.snapshot->release(*ticket);
+  size_t file = images.size();
+  PieceHashes hashes(
+      images, [&](size_t piece) -> const LogicalTensor& { return inventory_.tensors[inventory_.parts[share_.parts[piece].part].tensor]; },
+      options_.refuse_nonfinite, job.step);
+  // Blocks that are on their way to the file, but not hashed: that waits while the caller waits for copies, which need the same cores.
+  std::deque<Snapshot::Block> unhashed;
+  std::set<size_t> half_done;  // written or hashed, not both
+  const auto done_one_of_two = [&](size_t number) {
+    if (half_done.insert(number).second) return;
+    half_done.erase(number);
+    job.snapshot->release(number);
+  };
+  const auto hash_next = [&] {
+    hashes.add(unhashed.front());
+    done_one_of_two(unhashed.front().number);
+    unhashed.pop_front();
   };
   const auto close = [&] {
-    release_finished(true);
+    while (const auto ticket = sink->finished(true)) done_one_of_two(*ticket);
     phases.write_s += watch.lap();
     sink->close(images[file].size_bytes);
     sink.reset();
@@ -303,17 +361,22 @@ std::string Saver::write_part(Job& job, const fs::path& folder) {
   };
   while (true) {
     // Copying may wait for memory that is being written.
-    while (sink && !job.snapshot->is_next_ready()) {
-      const auto ticket = sink->finished(true);
-      if (!ticket) break;
-      job.snapshot->release(*ticket);
+    while (!job.snapshot->is_next_ready()) {
+      if (!unhashed.empty() && !job.snapshot->is_awaited()) {
+        hash_next();
+      } else if (const auto ticket = sink ? sink->finished(true) : std::nullopt) {
+        done_one_of_two(*ticket);
+      } else if (!unhashed.empty()) {
+        hash_next();
+      } else {
+        break;
+      }
     }
     const auto block = job.snapshot->next();
     if (!block) break;
     if (block->file != file) {
       if (sink) close();
       file = block->file;
-      piece = 0;
       const auto name = destination_->name_of_file(job.report.id, share_.first_file + static_cast<uint32_t>(file));
       sink = destination_->storage().create_blocks(folder / name, images[file].size_bytes);
     }
@@ -321,34 +384,18 @@ std::string Saver::write_part(Job& job, const fs::path& folder) {
       const auto header = data_header(job.report.id, job.step, share_.first_file + static_cast<uint32_t>(file));
       std::copy(header.begin(), header.end(), const_cast<std::byte*>(block->data));
     }
-    Stopwatch hashing;
-    const auto& pieces = images[file].pieces;
-    const int64_t end = block->offset + block->size_bytes;
-    for (; piece < pieces.size() && pieces[piece].offset < end; ++piece) {
-      const auto& p = pieces[piece];
-      const int64_t from = std::max(block->offset, p.offset), to = std::min(end, p.offset + p.size_bytes);
-      const std::byte* data = block->data + (from - block->offset);
-      const bool begins = from == p.offset, ends = to == p.offset + p.size_bytes;
-      const auto& held = inventory_.parts[share_.parts[digests.size()].part];
-      if (options_.refuse_nonfinite && has_nonfinite(inventory_.tensors[held.tensor].dtype, data, to - from))
-        throw base::NumericError("{} has NaN or Inf; the checkpoint of step {} is not written and the last good one stays",
-                                 inventory_.tensors[held.tensor].name, job.step);
-      if (begins && ends) {
-        digests.push_back(digest_of(data, to - from));
-        continue;
-      }
-      if (begins) hasher = Hasher();
-      hasher.add(data, to - from);
-      if (!ends) break;  // goes on in the next block
-      digests.push_back(hasher.digest());
-    }
-    hash_s += hashing.lap();
     const int64_t padded = (block->size_bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
     sink->write(block->offset, block->data, padded, block->number);
-    release_finished(false);
+    unhashed.push_back(*block);
+    if (!job.snapshot->is_awaited())
+      while (!unhashed.empty()) hash_next();
+    while (const auto ticket = sink->finished(false)) done_one_of_two(*ticket);
   }
+  if (const auto failure = job.snapshot->failure(); !failure.empty()) throw CheckpointError("cannot copy what is to be saved: {}", failure);
+  while (!unhashed.empty()) hash_next();
   if (sink) close();
-  phases.hash_s = hash_s;
+  const auto& digests = hashes.digests();
+  phases.hash_s = hashes.seconds();
   for (const auto& image : images) phases.bytes += image.size_bytes;
 
   Encoder out;
@@ -414,14 +461,15 @@ Written& Saver::collect(Job& job, const std::vector<std::string>& parts) {
     metadata.files[file].name = destination_->name_of_file(job.report.id, file);
     job.report.data_bytes += metadata.files[file].size_bytes;
   }
+  validate(metadata, "this save");  // what ranks report is not believed
   return written_;
 }
 
 void Saver::save(Job& job) {
-  const auto place = destination_->begin(job.step, options_.id);
-  job.report.id = place.id;
   Stopwatch watch;
   try {
+    const auto place = destination_->begin(job.step, options_.id);
+    job.report.id = place.id;
     const auto parts = on_each(team(), [&] { return write_part(job, place.folder); });
     watch.lap();
     destination_->commit([&]() -> Written& { return collect(job, parts()); });

@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "checkpoint/boxes.h"
@@ -48,6 +49,7 @@ class Decoder {
     const PickleValue entries = root_.at("state_dict_metadata");
     for (size_t i = 0; i < entries.size(); ++i) {
       const auto [key, value] = entries.pair(i);
+      if (!names_.insert(key.text()).second) key.fail("a name occurs twice");
       const std::string name(key.text());
       if (name.empty() || name.size() > kNameLimitBytes) key.fail(fmt::format("a name of {} bytes is not possible", name.size()));
       if (is_named(value, "BytesStorageMetadata")) {
@@ -186,6 +188,7 @@ class Decoder {
   PickleValue root_;
   StoredByName stored_;
   std::vector<DcpPlace> places_;
+  std::unordered_set<std::string_view> names_;
   size_t chunks_ = 0;
   DcpMetadata out_;
 };

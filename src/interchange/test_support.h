@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/files.h"
+#include "checkpoint/test_fuzz.h"
 #include "checkpoint/test_support.h"
 #include "interchange/dcp.h"
 
@@ -86,10 +87,6 @@ inline std::string damaged(std::string bytes, std::mt19937_64& random) {
   return bytes;
 }
 
-/// The largest memory that was in use at once since `reset`, above what was in use then. 0 where it is not counted.
-struct MemoryPeak {
-  static void reset();
-  static int64_t bytes();
-};
+using checkpoint::MemoryPeak;
 
 }  // namespace ingot::interchange

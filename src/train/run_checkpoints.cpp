@@ -126,7 +126,7 @@ std::optional<RunCheckpoints::Restored> RunCheckpoints::restore() {
     }
     if (found.empty()) return std::nullopt;
     try {
-      const checkpoint::TeamReader reader(found, {.verify = config_.verify, .storage = &object_store::storage_of(found), .team = &ranks});
+      const checkpoint::TeamReader reader(found, {.verify = config_.verify, .machine = base::host_name(), .storage = &object_store::storage_of(found), .team = &ranks});
       auto restored = load(reader, found.string());
       durable_step_ = restored.progress.step;
       return restored;

@@ -46,6 +46,7 @@ nlohmann::ordered_json load_json(const std::string& path, int64_t step, const ch
     if (p.read_s + p.exchange_s > report.ranks[slowest].read_s + report.ranks[slowest].exchange_s) slowest = rank;
     ranks.push_back({{"wanted_bytes", p.wanted_bytes},
                      {"read_bytes", p.read_bytes},
+                     {"cached_bytes", p.cached_bytes},
                      {"sent_bytes", p.sent_bytes},
                      {"received_bytes", p.received_bytes},
                      {"plan_s", p.plan_s},

@@ -13,7 +13,7 @@ namespace ingot::train {
 /// [{"bytes", "plan_s", "stall_s", "copy_s", "hash_s", "write_s", "sync_s", "gb_per_s"}]}; rates are bytes over (write_s + sync_s).
 nlohmann::ordered_json to_json(const checkpoint::SaveOutcome& outcome, const char* where);
 
-/// {"kind": "load", "step", "path", "ok": true, "total_s", "slowest_rank", "ranks": [{"wanted_bytes", "read_bytes", "sent_bytes",
+/// {"kind": "load", "step", "path", "ok": true, "total_s", "slowest_rank", "ranks": [{"wanted_bytes", "read_bytes", "cached_bytes", "sent_bytes",
 /// "received_bytes", "plan_s", "read_s", "exchange_s", "total_s", "gb_per_s"}]}; rates are bytes read over total_s.
 nlohmann::ordered_json load_json(const std::string& path, int64_t step, const checkpoint::LoadReport& report);
 

@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <new>
 
-#include "interchange/test_support.h"
+#include "checkpoint/test_fuzz.h"
 
-namespace ingot::interchange {
+namespace ingot::checkpoint {
 namespace {
 
 std::atomic<int64_t> used{0}, peak{0}, base_used{0};
@@ -27,17 +27,17 @@ void MemoryPeak::reset() {
 }
 int64_t MemoryPeak::bytes() { return peak - base_used; }
 
-}  // namespace ingot::interchange
+}  // namespace ingot::checkpoint
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void* operator new(size_t size) {
   void* memory = std::malloc(size);
   if (!memory) throw std::bad_alloc();
-  ingot::interchange::count(static_cast<int64_t>(malloc_usable_size(memory)));
+  ingot::checkpoint::count(static_cast<int64_t>(malloc_usable_size(memory)));
   return memory;
 }
 void operator delete(void* memory) noexcept {
-  if (memory) ingot::interchange::count(-static_cast<int64_t>(malloc_usable_size(memory)));
+  if (memory) ingot::checkpoint::count(-static_cast<int64_t>(malloc_usable_size(memory)));
   std::free(memory);
 }
 void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
