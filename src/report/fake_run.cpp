@@ -9,6 +9,7 @@
 
 #include "base/files.h"
 #include "base/random.h"
+#include "train/metrics/checkpoint_record.h"
 #include "train/metrics/run_facts.h"
 #include "train/metrics/step_record.h"
 
@@ -72,12 +73,73 @@ train::StepRecord fake_record(const FakeRun& run, int64_t step) {
   return r;
 }
 
+checkpoint::SaveOutcome fake_save(const FakeRun& run, int64_t step, bool in_memory) {
+  const uint64_t key = base::stream_key(run.seed, in_memory ? "memory" : "folder");
+  checkpoint::SaveOutcome out;
+  auto& r = out.report;
+  r.path = fmt::format("checkpoints/step_{}", step);
+  r.step = step;
+  if (!in_memory && std::find(run.failed_saves.begin(), run.failed_saves.end(), step) != run.failed_saves.end()) {
+    out.failure = fmt::format("rank 3: cannot write data_3: No space left on <device> (step {})", step);
+    return out;
+  }
+  r.data_bytes = run.memory_bytes / 2;
+  r.metadata_bytes = 40000;
+  r.planned = step == run.save_every;
+  double slowest_s = 0;
+  for (size_t rank = 0; rank < run.ranks; ++rank) {
+    auto& p = r.ranks.emplace_back();
+    const double jitter = 1 + 0.1 * std::abs(base::normal_at(key, static_cast<uint64_t>(step) * 4096 + rank));
+    // A moment at which storage is slow for all, in the middle of the run.
+    const bool slow_moment = std::abs(step - run.steps / 2) < run.steps / 20;
+    const double rate = (in_memory ? 6e9 : 1.2e9) / jitter / (rank == run.slow_rank ? 4 : 1) / (slow_moment && !in_memory ? 2 : 1);
+    p.bytes = r.data_bytes / static_cast<int64_t>(run.ranks);
+    p.plan_s = r.planned ? 0.012 : 0.0004;
+    p.write_s = static_cast<double>(p.bytes) / rate * 0.85;
+    p.sync_s = p.write_s * 0.15 / 0.85;
+    p.copy_s = p.write_s * 0.6;
+    p.hash_s = p.write_s * 0.2;
+    p.stall_s = p.plan_s + (r.planned ? 0.05 : 0.002);
+    slowest_s = std::max(slowest_s, p.plan_s + p.write_s + p.sync_s);
+  }
+  r.phases = r.ranks[0];
+  r.phases.commit_s = slowest_s - r.phases.plan_s - r.phases.write_s - r.phases.sync_s + 0.015;
+  r.phases.total_s = slowest_s + 0.015;
+  return out;
+}
+
+checkpoint::LoadReport fake_load(const FakeRun& run) {
+  checkpoint::LoadReport out;
+  for (size_t rank = 0; rank < run.ranks; ++rank) {
+    auto& p = out.ranks.emplace_back();
+    p = {.plan_s = 0.02, .read_s = 0.3 + 0.01 * static_cast<double>(rank), .exchange_s = 0.08, .total_s = 0.5};
+    p.wanted_bytes = run.memory_bytes / 2;
+    p.read_bytes = p.wanted_bytes / static_cast<int64_t>(run.ranks);
+    p.received_bytes = p.wanted_bytes - p.read_bytes;
+    p.sent_bytes = p.received_bytes;
+  }
+  out.phases = out.ranks[0];
+  return out;
+}
+
+void write_checkpoints(const std::filesystem::path& folder, const FakeRun& run) {
+  if (run.save_every == 0 && run.memory_every == 0) return;
+  std::ofstream file(folder / "checkpoints.jsonl");
+  for (int64_t step = 1; step <= run.finished; ++step) {
+    if (run.save_every > 0 && step % run.save_every == 0) file << train::to_json(fake_save(run, step, false), "folder").dump() << "\n";
+    if (run.memory_every > 0 && step % run.memory_every == 0) file << train::to_json(fake_save(run, step, true), "memory").dump() << "\n";
+    if (std::find(run.resumed_after.begin(), run.resumed_after.end(), step) != run.resumed_after.end())
+      file << train::load_json(fmt::format("checkpoints/step_{}", step), step, fake_load(run)).dump() << "\n";
+  }
+}
+
 }  // namespace
 
 void write_fake_run(const std::filesystem::path& folder, const FakeRun& run) {
   base::make_directories(folder);
   std::ofstream metrics(folder / "metrics.jsonl");
   for (int64_t step = 1; step <= run.finished; ++step) metrics << train::to_json(fake_record(run, step)).dump() << "\n";
+  write_checkpoints(folder, run);
   std::ofstream(folder / "config.toml") << fmt::format(
       "[model]\nfamily = \"{}\"\nlayers = 8\nhidden = 256\n\n[train]\nsteps = {}\nbatch_size = {}\nprecision = \"bf16\"\nseed = "
       "{}\n\n[optimizer]\nlr = {}\n",

@@ -8,6 +8,12 @@
 
 namespace ingot::report {
 
+/// What a row or a column stands for: one number, or several as "8–15".
+struct Span {
+  double first = 0, last = 0;
+};
+std::string text_of(const Span& span);
+
 struct HeatMap {
   std::string title, note;
   std::string x_label, y_label;           // of the two axes
@@ -17,6 +23,9 @@ struct HeatMap {
   double x_low = 0, x_high = 0;           // what the columns span; when equal, columns are numbered from 0
   Format x_format = Format::plain;
   size_t run = 0;
+  std::vector<Span> row_spans{}, column_spans{};  // as many as rows and columns; without them both are numbered from 0
+  bool low_is_strong = false;                     // low values have the full colour, high ones the pale one
+  bool wide = false;                              // as wide as the page
 };
 
 inline constexpr int kHeatLevels = 10;

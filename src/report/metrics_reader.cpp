@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "report/lines.h"
 
 namespace ingot::report {
 namespace {
@@ -268,16 +269,13 @@ class Reader {
 
 struct MetricsReader::State {
   Reader reader;
-  std::string line;  // what is there of a line that no newline has ended yet
-  bool overlong = false;
-  int64_t size_bytes = 0, done_bytes = 0;
+  LineCutter lines{kMaxLineBytes};
+  int64_t size_bytes = 0;
 
-  void end_line() {
-    reader.set_last_tenth(done_bytes >= size_bytes - size_bytes / 10);
-    if (overlong) reader.take_overlong();
-    else reader.take(line);
-    line.clear();
-    overlong = false;
+  void take(const std::optional<std::string_view>& line) {
+    reader.set_last_tenth(lines.done_bytes() >= size_bytes - size_bytes / 10);
+    if (line) reader.take(*line);
+    else reader.take_overlong();
   }
 };
 
@@ -286,22 +284,11 @@ MetricsReader::MetricsReader(MetricsReader&&) noexcept = default;
 MetricsReader::~MetricsReader() = default;
 
 void MetricsReader::feed(std::string_view piece) {
-  while (!piece.empty()) {
-    const size_t newline = piece.find('\n');
-    const auto part = piece.substr(0, newline);
-    state_->overlong = state_->overlong || state_->line.size() + part.size() > kMaxLineBytes;
-    if (state_->overlong) state_->line.clear();
-    else state_->line += part;
-    state_->done_bytes += static_cast<int64_t>(part.size());
-    if (newline == std::string_view::npos) return;
-    ++state_->done_bytes;
-    state_->end_line();
-    piece.remove_prefix(newline + 1);
-  }
+  state_->lines.feed(piece, [&](const auto& line) { state_->take(line); });
 }
 
 Metrics MetricsReader::finish() {
-  if (!state_->line.empty() || state_->overlong) state_->end_line();
+  state_->lines.finish([&](const auto& line) { state_->take(line); });
   return std::move(state_->reader.metrics());
 }
 

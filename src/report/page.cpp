@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "report/checkpoint_section.h"
 #include "report/html.h"
 #include "report/palette.h"
 #include "report/plots.h"
@@ -66,6 +67,8 @@ std::string make_page(const std::vector<RunData>& runs, std::string_view written
   page += plots.empty() ? "<p>There is nothing to plot yet.</p>\n" : fmt::format("{}<div class=\"plots\">\n{}</div>\n", kKey, plots);
   const auto experts = expert_plots(runs);
   if (!experts.empty()) page += "<h2>Experts</h2>\n" + experts;
+  const auto checkpoints = checkpoint_section(runs);
+  if (!checkpoints.empty()) page += "<h2>Checkpoints</h2>\n" + checkpoints;
   const auto settings = settings_tables(runs);
   if (!settings.empty()) page += (runs.size() > 1 ? "<h2>Settings that differ</h2>\n" : "<h2>Settings</h2>\n") + settings;
   page += "<h2>Files</h2>\n" + file_remarks(runs);

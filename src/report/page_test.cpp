@@ -48,21 +48,32 @@ std::string unbalanced(const std::string& page) {
 }
 
 TEST_F(PageTest, page_of_several_runs_is_whole_and_needs_nothing_from_outside) {
-  write_fake_run(folder / "nano", {.steps = 300, .finished = 300, .moe_layers = 3, .resumed_after = {100}});
+  write_fake_run(
+      folder / "nano",
+      {.steps = 300, .finished = 300, .moe_layers = 3, .resumed_after = {100}, .save_every = 20, .memory_every = 5, .failed_saves = {60}});
   write_fake_run(folder / "small", {.seed = 2, .steps = 300, .finished = 200, .tokens_per_step = 65536, .prediction_error = 0.3});
   const auto page = make_page(read_runs({folder / "nano", folder / "small"}), "2026-05-01 12:00");
   EXPECT_EQ(unbalanced(page), "");
   for (const char* outside : {"http://", "https://", "src=", "href=", "@import", "url("})
     EXPECT_EQ(page.find(outside), std::string::npos) << outside;
-  for (const char* part : {"<h3>Loss</h3>", "<h3>Gradient norm</h3>", "<h3>Learning rate</h3>", "<h3>Throughput</h3>", "<h3>Step time</h3>",
-                           "<h3>Peak memory</h3>", "<h3>Expert imbalance</h3>", "Busiest expert of each layer, nano",
-                           "Predicted beside measured", "recompute not counted"})
+  for (const char* part :
+       {"<h3>Loss</h3>", "<h3>Gradient norm</h3>", "<h3>Learning rate</h3>", "<h3>Throughput</h3>", "<h3>Step time</h3>",
+        "<h3>Peak memory</h3>", "<h3>Expert imbalance</h3>", "Busiest expert of each layer, nano", "Predicted beside measured",
+        "recompute not counted", "<h2>Checkpoints</h2>", "<h3>Saves to the folder, nano</h3>",
+        "<h3>Rate of each rank, to the folder, nano</h3>", "<h3>Saves to memory, nano</h3>", "<h3>Loads, nano</h3>",
+        "<title>a checkpoint was loaded before step 120</title>",
+        "step 60: failed: rank 3: cannot write data_3: No space left on &lt;device&gt;"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
   EXPECT_NE(page.find("<title>nano: resumed, no step for 5 min 01 s before step 101</title>"), std::string::npos);
   EXPECT_NE(page.find("class=\"far\">+"), std::string::npos) << "a prediction that is 30 % off is marked";
   EXPECT_NE(page.find("<th scope=\"row\">train.batch_size</th><td>32</td><td>64</td>"), std::string::npos);
   EXPECT_NE(page.find("data-x=\"tokens\""), std::string::npos) << "runs with different batches are compared by tokens";
   EXPECT_EQ(count(page, "class=\"dashed"), 4u) << "step time and memory of two runs";
+}
+
+TEST_F(PageTest, a_run_without_checkpoints_has_no_such_section) {
+  write_fake_run(folder / "run", {.steps = 20, .finished = 20});
+  EXPECT_EQ(make_page({read_run(folder / "run")}, "now").find("Checkpoints</h2>"), std::string::npos);
 }
 
 TEST_F(PageTest, names_and_values_from_files_cannot_become_markup) {
@@ -73,6 +84,11 @@ TEST_F(PageTest, names_and_values_from_files_cannot_become_markup) {
       << R"({"model":"</td><script>alert(3)</script>","device":"\"><svg onload=alert(4)>","mfu_convention":"<i>"})";
   std::ofstream(evil / "log.txt") << "2026-05-01 12:00:00.000 error </pre><script>alert(5)</script>\n";
   std::ofstream(evil / "metrics.jsonl", std::ios::app) << "<script>alert(6)</script>\n";
+  std::ofstream(evil / "checkpoints.jsonl")
+      << R"({"kind":"save","where":"<script>","step":5,"ok":false,"failure":"</title><script>alert(7)</script>"})"
+      << "\n"
+      << R"({"kind":"load","step":5,"path":"\"></title><svg onload=alert(8)>","total_s":1,"ranks":[]})"
+      << "\n<script>alert(9)</script>\n";
   const auto page = make_page({read_run(evil)}, "<now>");
   EXPECT_EQ(unbalanced(page), "");
   EXPECT_EQ(count(page, "<script"), 1u);

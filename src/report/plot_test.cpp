@@ -138,5 +138,35 @@ TEST(HeatMap, small_ones_name_each_cell_and_large_ones_share_paths) {
   EXPECT_EQ(render(HeatMap{}), "");
 }
 
+TEST(HeatMap, values_far_beyond_the_scale_take_the_colour_at_its_end) {
+  // Casting a place that no int holds was undefined.
+  const auto svg = render({.title = "T", .x_label = "x", .y_label = "y", .rows = {{-1e60, 1e60}}, .low = 0, .high = 1, .unit = ""});
+  EXPECT_THAT(svg, HasSubstr("<rect class=\"l0\" x=\"0\""));
+  EXPECT_THAT(svg, HasSubstr("<rect class=\"l9\" x=\"1\""));
+}
+
+TEST(HeatMap, spans_name_rows_and_columns_and_low_values_may_be_the_strong_ones) {
+  HeatMap map{.title = "T",
+              .x_label = "step",
+              .y_label = "rank",
+              .rows = {{0, 1}, {0.5, 1}},
+              .low = 0,
+              .high = 1,
+              .unit = "GB/s",
+              .row_spans = {{0, 7}, {8, 8}},
+              .column_spans = {{1000, 1200}, {1300, 1300}},
+              .low_is_strong = true};
+  const auto svg = render(map);
+  EXPECT_THAT(svg, HasSubstr("<rect class=\"l9\" x=\"0\" y=\"0\" width=\"1\" height=\"1\"><title>rank 0–7, step 1,000–1,200: 0 GB/s"));
+  EXPECT_THAT(svg, HasSubstr("<rect class=\"l0\" x=\"1\" y=\"1\" width=\"1\" height=\"1\"><title>rank 8, step 1,300: 1.000 GB/s"));
+  EXPECT_THAT(svg, HasSubstr(">1,300</text>"));
+  map.rows.resize(700, {0, 1});
+  map.row_spans.resize(700);
+  const auto large = render(map);
+  EXPECT_THAT(large, HasSubstr("data-rn=\"0–7|8|0|"));
+  EXPECT_THAT(large, HasSubstr("data-cn=\"1,000–1,200|1,300\""));
+  EXPECT_THAT(large, HasSubstr("data-levels=\"0959")) << "the script reads values, not colours";
+}
+
 }  // namespace
 }  // namespace ingot::report

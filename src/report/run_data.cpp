@@ -106,6 +106,19 @@ void read_facts(RunData& run) {
   if (read_json(run, "profile.json", document)) flatten(document, "", 0, run.profile);
 }
 
+// Refuses what is no regular file.
+int64_t size_of_regular_file(const fs::path& path) { return base::MappedFile(path).size_bytes(); }
+
+template <class Reader>
+void feed(const fs::path& path, Reader& reader) {
+  std::ifstream file(path, std::ios::binary);
+  std::string piece(kPieceBytes, '\0');
+  while (file) {
+    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    reader.feed({piece.data(), static_cast<size_t>(file.gcount())});
+  }
+}
+
 void read_metrics_file(RunData& run) {
   const auto path = run.folder / "metrics.jsonl";
   if (!fs::exists(path)) {
@@ -113,14 +126,8 @@ void read_metrics_file(RunData& run) {
     return;
   }
   try {
-    const base::MappedFile probe(path);  // refuses what is no regular file
-    MetricsReader reader(probe.size_bytes());
-    std::ifstream file(path, std::ios::binary);
-    std::string piece(kPieceBytes, '\0');
-    while (file) {
-      file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
-      reader.feed({piece.data(), static_cast<size_t>(file.gcount())});
-    }
+    MetricsReader reader(size_of_regular_file(path));
+    feed(path, reader);
     run.metrics = reader.finish();
   } catch (const base::FileError& failure) {
     run.remarks.push_back(failure.what());
@@ -134,6 +141,28 @@ void read_metrics_file(RunData& run) {
   if (lines.empty > 0) run.remarks.push_back(fmt::format("{} lines of metrics.jsonl are empty", grouped(lines.empty)));
   if (lines.redone > 0)
     run.remarks.push_back(fmt::format("{} steps were done again after going back; the later values are shown", grouped(lines.redone)));
+}
+
+// A run without checkpoints has no such file, or an empty one.
+void read_checkpoints_file(RunData& run) {
+  const auto path = run.folder / "checkpoints.jsonl";
+  if (!fs::exists(path)) return;
+  try {
+    if (size_of_regular_file(path) == 0) return;
+    CheckpointsReader reader;
+    feed(path, reader);
+    run.checkpoints = reader.finish();
+  } catch (const base::FileError& failure) {
+    run.remarks.push_back(failure.what());
+    return;
+  }
+  const auto& read = run.checkpoints;
+  if (read.unreadable > 0)
+    run.remarks.push_back(fmt::format("{} of {} lines of checkpoints.jsonl could not be read and were left out", grouped(read.unreadable),
+                                      grouped(read.lines)));
+  if (read.odd > 0)
+    run.remarks.push_back(fmt::format("{} of {} lines of checkpoints.jsonl lack values or have some that cannot be; those are not shown",
+                                      grouped(read.odd), grouped(read.lines)));
 }
 
 // Absolute, without a slash at the end.
@@ -184,6 +213,7 @@ RunData read_run(const fs::path& folder) {
   run.name = own_path(folder).filename().string();
   try {
     read_metrics_file(run);
+    read_checkpoints_file(run);
     read_config(run);
     read_facts(run);
     read_log(run);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "report/checkpoints_reader.h"
 #include "report/metrics_reader.h"
 
 namespace ingot::report {
@@ -17,6 +18,7 @@ struct RunData {
   std::string name;  // unique among the runs of a page
   std::filesystem::path folder;
   Metrics metrics;
+  Checkpoints checkpoints;       // checkpoints.jsonl; empty when there is none
   NamedTexts settings;           // config.toml, dotted names
   NamedTexts facts;              // run.json, one level
   NamedTexts profile;            // profile.json, flattened

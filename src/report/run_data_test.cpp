@@ -63,6 +63,25 @@ TEST_F(RunDataTest, missing_empty_and_broken_files_become_remarks) {
   EXPECT_THAT(make_page({run}, "now"), HasSubstr("There is nothing to plot yet"));
 }
 
+TEST_F(RunDataTest, checkpoints_are_read_and_their_broken_lines_become_remarks) {
+  write_fake_run(folder / "run", {.steps = 40, .finished = 40, .resumed_after = {20}, .save_every = 10, .failed_saves = {20}});
+  auto run = read_run(folder / "run");
+  EXPECT_THAT(run.remarks, IsEmpty());
+  EXPECT_EQ(run.checkpoints.folder.saves, 4);
+  EXPECT_EQ(run.checkpoints.folder.failed, 1);
+  EXPECT_EQ(run.checkpoints.load_count, 1);
+  std::ofstream(folder / "run" / "checkpoints.jsonl", std::ios::app) << "{\"kind\":\"save\",\"step\":50,\"total_s\":-1}\n{\"kind\":\"sa";
+  run = read_run(folder / "run");
+  EXPECT_THAT(run.remarks, Contains("1 of 7 lines of checkpoints.jsonl could not be read and were left out"));
+  EXPECT_THAT(run.remarks, Contains(HasSubstr("1 of 7 lines of checkpoints.jsonl lack values")));
+  EXPECT_EQ(run.checkpoints.folder.saves, 5);
+  write("run/checkpoints.jsonl", "");
+  EXPECT_THAT(read_run(folder / "run").remarks, IsEmpty());
+  fs::remove(folder / "run" / "checkpoints.jsonl");
+  fs::create_directories(folder / "run" / "checkpoints.jsonl");
+  EXPECT_THAT(read_run(folder / "run").remarks, Contains(HasSubstr("checkpoints.jsonl is not a regular file")));
+}
+
 TEST_F(RunDataTest, a_folder_that_is_none_is_an_error_with_the_next_step) {
   write("file", "x");
   for (const char* name : {"none", "file"}) {
@@ -85,8 +104,16 @@ TEST_F(RunDataTest, runs_of_equal_names_are_told_apart) {
 }
 
 TEST_F(RunDataTest, mutated_run_directories_always_give_a_page) {
-  write_fake_run(folder, {.steps = 40, .finished = 40, .moe_layers = 2, .validate_every = 10, .resumed_after = {20}});
-  const std::vector<std::string> names = {"metrics.jsonl", "config.toml", "run.json", "log.txt"};
+  write_fake_run(folder, {.steps = 40,
+                          .finished = 40,
+                          .moe_layers = 2,
+                          .validate_every = 10,
+                          .resumed_after = {20},
+                          .save_every = 8,
+                          .memory_every = 4,
+                          .ranks = 3,
+                          .failed_saves = {16}});
+  const std::vector<std::string> names = {"metrics.jsonl", "config.toml", "run.json", "log.txt", "checkpoints.jsonl"};
   std::vector<std::string> originals;
   for (const auto& name : names) originals.push_back(base::read_file(folder / name));
   static constexpr std::string_view kSpice = "{}[]\"'=,:\n\\-+.eE0192#<>&\xff\x80 ";

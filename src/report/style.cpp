@@ -27,6 +27,7 @@ h3{font-size:14px;font-weight:650;margin:0}
 .runs .chip.off{opacity:.35;text-decoration:line-through}
 .cards{columns:var(--card);column-gap:16px;margin:20px 0 0}
 .card{background:var(--panel);border:1px solid var(--hair);border-radius:8px;padding:12px 14px 10px;margin:0 0 16px;break-inside:avoid}
+.cards+h3{margin-top:14px}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:14px}
 th{font-weight:400;text-align:left;color:var(--soft);padding:3px 8px 3px 0;vertical-align:baseline}
@@ -42,8 +43,9 @@ ul{margin:4px 0 16px;padding-left:20px}li{overflow-wrap:anywhere}
 details{margin:8px 0}summary{cursor:pointer}
 .far{color:var(--far);font-weight:600}
 .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr));gap:24px 32px;margin-top:16px}
+.level{align-items:end}
 figure{margin:0;min-width:0}
-figure.tall{grid-column:1/-1}
+figure.tall,figure.wide{grid-column:1/-1}
 figcaption{display:flex;flex-wrap:wrap;align-items:baseline;gap:0 12px}
 .key{color:var(--soft);font-size:12.5px;margin:14px 0 0}
 figcaption p{margin:0;color:var(--soft);font-size:12.5px}
@@ -58,10 +60,15 @@ svg text{font-size:11.5px;fill:var(--soft)}
 text.y{text-anchor:end}text.x{text-anchor:middle}
 .grid{stroke:var(--grid);stroke-width:1}.base{stroke:var(--soft);stroke-width:1}
 path{fill:none;stroke-linejoin:round;stroke-linecap:round;vector-effect:non-scaling-stroke}
-.d .c0,.mark.c0{color:var(--c0)}.d .c1,.mark.c1{color:var(--c1)}.d .c2,.mark.c2{color:var(--c2)}.d .c3,.mark.c3{color:var(--c3)}.d .c4,.mark.c4{color:var(--c4)}.d .c5,.mark.c5{color:var(--c5)}.d .c6,.mark.c6{color:var(--c6)}.d .c7,.mark.c7{color:var(--c7)}
+.d .c0,.b .c0,.mark.c0{color:var(--c0)}.d .c1,.b .c1,.mark.c1{color:var(--c1)}.d .c2,.b .c2,.mark.c2{color:var(--c2)}.d .c3,.b .c3,.mark.c3{color:var(--c3)}.d .c4,.b .c4,.mark.c4{color:var(--c4)}.d .c5,.b .c5,.mark.c5{color:var(--c5)}.d .c6,.b .c6,.mark.c6{color:var(--c6)}.d .c7,.b .c7,.mark.c7{color:var(--c7)}
 .d path{stroke:currentColor}
 .line{stroke-width:1.75}.faint{stroke-width:1;opacity:.28}.dashed{stroke-width:1.5;stroke-dasharray:5 5}.dots{stroke-width:7}
 .mark line{stroke:currentColor;stroke-width:1;stroke-dasharray:2 3;opacity:.8}.mark path{fill:currentColor}
+.b path{fill:currentColor;stroke:none}.b .other{color:var(--soft);opacity:.35}.b .failed{fill:var(--far);fill-opacity:.16}
+.b .tick{stroke:var(--ink);stroke-width:2.5;stroke-linecap:butt}
+.cross path{stroke:var(--far);stroke-width:2}
+.hit{fill:transparent}.hit:hover{fill:var(--ink);fill-opacity:.07}
+.keys{display:flex;flex-wrap:wrap;gap:0 12px}.keys>span{white-space:nowrap}.keys .dot{border-radius:2px}.dot.other{color:var(--soft);opacity:.35}.dot.failed{color:var(--far)}.dot.tick{height:2.5px;border-radius:0;vertical-align:.25em;color:var(--ink)}
 .rule{stroke:var(--soft);stroke-width:1;visibility:hidden}
 .h rect,.h path,.scale rect{fill:var(--heat);stroke:none}
 .l0{fill-opacity:.04}.l1{fill-opacity:.13}.l2{fill-opacity:.23}.l3{fill-opacity:.33}.l4{fill-opacity:.44}.l5{fill-opacity:.55}.l6{fill-opacity:.66}.l7{fill-opacity:.77}.l8{fill-opacity:.88}.l9{fill-opacity:1}
@@ -101,9 +108,10 @@ const cell=(map,event)=>{const d=map.dataset,box=map.parentNode.getBoundingClien
  const c=Math.floor((event.clientX-box.left)/box.width*columns),r=Math.floor((event.clientY-box.top)/box.height*rows);
  if(c<0||r<0||c>=columns||r>=rows){tip.hidden=true;return}
  const l=d.levels[r*columns+c],low=+d.low,width=(+d.high-low)/10,x0=+d.x0,x1=+d.x1;
- const column=x1>x0?Math.round(x0+(x1-x0)*(c+.5)/columns).toLocaleString('en'):c;
+ const names=(text,i)=>text?text.split('|')[i]:i;
+ const column=d.cn?names(d.cn,c):x1>x0?Math.round(x0+(x1-x0)*(c+.5)/columns).toLocaleString('en'):c;
  const value=l==='-'?'–':(l==='9'?'≥ '+show(low+9*width):show(low+l*width)+' – '+show(low+(+l+1)*width));
- place(event,[row(d.y,r),row(d.x,column),row(d.u,value)])};
+ place(event,[row(d.y,names(d.rn,r)),row(d.x,column),row(d.u,value)])};
 document.querySelectorAll('svg.p').forEach(svg=>{const map=svg.querySelector('svg.h');
  if(map&&!map.dataset.levels)return;
  svg.parentNode.addEventListener('pointermove',e=>map?cell(map,e):line(svg,e));
