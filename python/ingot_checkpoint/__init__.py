@@ -173,13 +173,10 @@ def _close_at_exit(saver):
 
 
 class _Arena:
-    """Host memory for many tensors, in large pages where the system has them: fewer page faults."""
+    """Host memory for many tensors at once."""
 
     def __init__(self, size_bytes):
         self._memory = mmap.mmap(-1, max(1, size_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):
-                self._memory.madvise(mmap.MADV_HUGEPAGE)
         self._end = 0
 
     @staticmethod
@@ -191,6 +188,10 @@ class _Arena:
             return torch.empty(tensor.shape, dtype=tensor.dtype)
         begin, self._end = self._end, self._end + self.rounded(tensor.nbytes)
         return torch.frombuffer(self._memory, dtype=tensor.dtype, count=tensor.numel(), offset=begin).view(tensor.shape)
+
+
+def _is_ready(tensor):
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def _items(entries, memory_of):
@@ -219,9 +220,10 @@ def save(folder, step, state, extras=None, process_group=None, keep=3, staging_b
         return report
 
 
-def load(path, state, process_group=None, strict=True, verify=True, timeout_s=600):
+def load(path, state, process_group=None, strict=True, verify=True, timeout_s=600, in_place=False):
     """Fills the tensors of the state in place, and its plain values; this rank's parts in whatever layout it holds them. Nothing changes on
-    any rank before all have read everything. Mismatch is raised, on all ranks, when shapes or dtypes differ and, if strict, when tensors
+    any rank before all have read everything; with in_place, which needs neither that memory nor the copy, tensors are written as they come,
+    and are undefined on all ranks after an error. Mismatch is raised, on all ranks, when shapes or dtypes differ and, if strict, when tensors
     or values are missing or tensors unexpected. Returns a report: step, id, values (all plain values by name), missing, extras (names:
     read_extra), phases."""
     team = make_team(process_group, timeout_s)
@@ -240,14 +242,15 @@ def load(path, state, process_group=None, strict=True, verify=True, timeout_s=60
             values = json.loads(reader.extra(VALUES)) if VALUES in reader.extras() else {}
             missing = agree(team, lambda: None, lambda _: _check(path, reader, wanted, values, strict))
             entries = {name: entry for name, entry in given["entries"].items() if name not in set(missing)}
-            arena = _Arena(sum(_Arena.rounded(box.tensor.nbytes) for entry in entries.values() for box in entry.boxes))
-            tensors, parts, memory = _items(entries, arena.like)
+            boxes = [box for entry in entries.values() for box in entry.boxes]
+            arena = _Arena(sum(_Arena.rounded(box.tensor.nbytes) for box in boxes if not (in_place and _is_ready(box.tensor))))
+            tensors, parts, memory = _items(entries, lambda tensor: tensor if in_place and _is_ready(tensor) else arena.like(tensor))
             report = reader.load(tensors, parts)
         finally:
             team.abandon()
-        boxes = [box for entry in entries.values() for box in entry.boxes]
         for box, content in zip(boxes, memory):
-            box.tensor.copy_(content)
+            if content is not box.tensor:
+                box.tensor.copy_(content)
         values = {name: from_json(value) for name, value in values.items()}
         for name, leaf in given["leaves"].items():
             if name in values:

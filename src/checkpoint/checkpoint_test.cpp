@@ -225,6 +225,25 @@ TEST_F(Checkpoint, retention_keeps_the_newest_the_multiples_and_always_a_good_on
   EXPECT_THAT(steps(), ElementsAre(90));
 }
 
+TEST_F(Checkpoint, retention_keeps_those_with_the_lowest_scores) {
+  const auto sample = Sample::usual(1);
+  const std::map<int64_t, std::string> scores = {{10, "3.5"}, {20, "2.25"}, {30, "nan"}, {40, "2.5"},
+                                                 {50, "0x"},  {60, "2.5"},  {70, ""},    {80, "4"}};
+  for (const auto& [step, score] : scores) save(folder, step, sample.items(), {{kScoreExtra, score}}, {.retention = {.keep = 0}});
+  const auto steps = [&](const Retention& retention) {
+    std::vector<int64_t> removed;
+    for (const auto& one : prunable(folder, retention)) removed.push_back(one.step);
+    return removed;
+  };
+  EXPECT_THAT(steps({.keep = 1, .keep_best = 1}), ElementsAre(10, 30, 40, 50, 60, 70));
+  EXPECT_THAT(steps({.keep = 1, .keep_best = 2}), ElementsAre(10, 30, 40, 50, 70)) << "of equals the newer";
+  EXPECT_THAT(steps({.keep = 1, .keep_every = 50, .keep_best = 2}), ElementsAre(10, 30, 40, 70));
+  EXPECT_THAT(steps({.keep = 1, .keep_best = 100}), ElementsAre(30, 50, 70)) << "what has no score is no best one";
+  // Damage takes the best one its score.
+  fs::resize_file(folder / "step_00000020" / "metadata.bin", 10);
+  EXPECT_THAT(steps({.keep = 1, .keep_best = 1}), ElementsAre(10, 20, 30, 40, 50, 70));
+}
+
 TEST_F(Checkpoint, reader_protects_its_checkpoint_from_pruning) {
   const Sample sample = Sample::usual(1);
   save(folder, 1, sample.items(), {});

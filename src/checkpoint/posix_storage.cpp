@@ -172,7 +172,7 @@ void PosixStorage::make_folder(const fs::path& folder) const {
     if (error != ENOENT || !folder.has_parent_path() || folder.parent_path() == folder)
       throw call_failure(Call::make_folder, folder, error);
     make_folder(folder.parent_path());
-    must(hook_, Call::make_folder, folder, [&] { return ::mkdir(folder.c_str(), 0755); });
+    return make_folder(folder);  // which another rank may have made meanwhile
   }
   sync_folder(parent_of(folder));
 }

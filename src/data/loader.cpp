@@ -29,6 +29,11 @@ int64_t validation_begin(const IndexedDataset& dataset, double fraction) {
 
 bool has_validation(const DataConfig& config) { return !config.validation.empty() || config.validation_fraction > 0; }
 
+std::pair<int64_t, int64_t> share_of(int64_t first, int64_t count, int64_t rank, int64_t ranks) {
+  const int64_t begin = count * rank / ranks, end = count * (rank + 1) / ranks;
+  return {first + begin, end - begin};
+}
+
 Loader::Loader(const DataConfig& config, Split split, const LoaderOptions& options) : config_(config), split_(split), options_(options) {
   if (split == Split::validation && !has_validation(config))
     throw ConfigError("there is no validation data: set data.validation or data.validation_fraction");

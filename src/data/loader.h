@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/config.h"
@@ -48,6 +49,10 @@ struct LoaderState {
   /// Throws DataError when the text is not a state.
   static LoaderState from_json(const std::string& text);
 };
+
+/// Of the samples [first, first + count) of a step those that one of the ranks that share it takes: first and count. Every sample goes
+/// to exactly one of them, however many there are.
+std::pair<int64_t, int64_t> share_of(int64_t first, int64_t count, int64_t rank, int64_t ranks);
 
 class Loader {
  public:

@@ -1,4 +1,5 @@
 #include <map>
+#include <random>
 #include <set>
 
 #include "data/prefetcher.h"
@@ -71,6 +72,45 @@ TEST_F(TwoSources, state_counts_what_each_source_gave_and_survives_json) {
   loader.check_resumable(state);
   EXPECT_THROW(LoaderState::from_json("{}"), DataError);
   EXPECT_THROW(LoaderState::from_json("[1"), DataError);
+}
+
+// Runs that stop at any step and go on with another number of ranks: what all of them consumed, and what is still to come, is what one
+// rank consumes that never stops; nothing is lost, nothing comes twice.
+TEST_F(TwoSources, samples_are_conserved_when_ranks_come_and_go) {
+  constexpr int64_t kSamples = 120;
+  const Batch alone = Loader(config, Split::train).batch(0, kSamples);
+  std::mt19937 random(5);
+  const auto any = [&](int64_t from, int64_t to) { return std::uniform_int_distribution<int64_t>(from, to)(random); };
+  for (int run = 0; run < 50; ++run) {
+    std::vector<int> times(kSamples, 0);
+    std::vector<int32_t> inputs(alone.inputs.size(), -1);
+    std::string state = LoaderState{}.to_json();
+    int64_t step = 0, samples = 0;
+    for (bool is_first = true; samples < kSamples; is_first = false) {
+      const Loader loader(config, Split::train);  // of processes that start
+      if (!is_first) {
+        const auto resumed = LoaderState::from_json(state);
+        loader.check_resumable(resumed);
+        ASSERT_EQ(resumed.samples, samples);
+        ASSERT_EQ(resumed.step, step);
+      }
+      const int64_t ranks = any(1, 7), batch = any(1, 12);
+      for (int64_t steps = any(1, 6); steps > 0 && samples < kSamples; --steps, ++step) {
+        const int64_t count = std::min(batch, kSamples - samples);
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+          const auto [first, own] = share_of(samples, count, rank, ranks);
+          if (own == 0) continue;
+          const Batch part = loader.batch(first, own);
+          std::copy(part.inputs.begin(), part.inputs.end(), inputs.begin() + first * 10);
+          for (int64_t i = first; i < first + own; ++i) ++times[static_cast<size_t>(i)];
+        }
+        samples += count;
+      }
+      state = loader.state(step, samples).to_json();
+    }
+    EXPECT_THAT(times, ::testing::Each(1));
+    EXPECT_EQ(inputs, alone.inputs);
+  }
 }
 
 TEST_F(TwoSources, resuming_on_other_data_is_refused_and_says_what_changed) {

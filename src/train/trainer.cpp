@@ -68,9 +68,7 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
 }
 
 std::pair<int64_t, int64_t> Trainer::own_share(int64_t first, int64_t count) const {
-  const int64_t ranks = groups_.mesh().size(Axis::data), position = groups_.mesh().position(Axis::data);
-  const int64_t begin = count * position / ranks, end = count * (position + 1) / ranks;
-  return {first + begin, end - begin};
+  return data::share_of(first, count, groups_.mesh().position(Axis::data), groups_.mesh().size(Axis::data));
 }
 
 bool Trainer::must_stop(const resilience::StopSignal& stop) { return largest_over_ranks(stop.received()) != 0; }
