@@ -332,6 +332,42 @@ def parts(folder):
     print("ok parts, several a rank, and Megatron's sharded tensors")
 
 
+def megatron_on_ranks(rank, world, folder):
+    """What two tensor-parallel ranks of Megatron-Core hold, in its own classes; loaded by one rank that holds all."""
+    from megatron.core.dist_checkpointing import ShardedTensor
+
+    def state_for(rank, world, take):
+        def sharded(name, shape, dim=None, layer=None):
+            whole = content(name if layer is None else f"{name}{layer}", torch.bfloat16, shape)
+            mine = whole if dim is None else whole.chunk(world, dim)[rank]
+            cuts = [] if dim is None else [(dim + (layer is not None), rank, world)]
+            layers = [] if layer is None else [(0, layer, 2)]
+            return ShardedTensor.from_rank_offsets(name, take(mine), *layers, *cuts, replica_id=(0, rank if dim is None else 0, 0),
+                                                   prepend_axis_num=int(layer is not None))
+        state = {"embedding": sharded("embedding.weight", (32, 8), 0), "norm": sharded("final_norm.weight", (8,))}
+        for layer in (0, 1):
+            state[f"layer{layer}"] = {"qkv": sharded("layers.qkv", (24, 8), 0, layer), "proj": sharded("layers.proj", (8, 16), 1, layer)}
+        return state
+    if rank < 2:
+        ic.save(folder, 1, state_for(rank, world, torch.clone))
+    assert ic.read(folder / "step_00000001", "layers.qkv").shape == (2, 24, 8)
+    for at, of in ((0, 1), (1 - rank, world)):  # whole; and the other rank's part
+        expected, state = state_for(at, of, torch.clone), state_for(at, of, torch.zeros_like)
+        ic.load(folder / "step_00000001", state)
+        for got, wanted in ((state["embedding"], expected["embedding"]), (state["norm"], expected["norm"]), (state["layer1"]["proj"], expected["layer1"]["proj"]),
+                            (state["layer0"]["qkv"], expected["layer0"]["qkv"])):
+            assert bits(got.data) == bits(wanted.data), got.key
+
+
+def megatron(folder):
+    try:
+        import megatron.core
+    except ImportError:
+        return print("left out: megatron-core is not installed")
+    run(2, megatron_on_ranks, folder)
+    print(f"ok sharded tensors of megatron-core {megatron.core.__version__}")
+
+
 # In the background.
 
 def async_on_ranks(rank, world, folder):
@@ -573,7 +609,7 @@ def refusals(folder):
     print("ok refusals, views, values, no pickle")
 
 
-TESTS = [refusals, kinds, parts, layouts, background, left_open, mismatches, failures, subgroups]
+TESTS = [refusals, kinds, parts, megatron, layouts, background, left_open, mismatches, failures, subgroups]
 
 
 def main():
