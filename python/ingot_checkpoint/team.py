@@ -41,6 +41,20 @@ def _count(number):
     return torch.tensor([number], dtype=torch.int64)
 
 
+SHORT = 1016  # bytes of a text that fit beside its length
+
+
+def _head(text):
+    return _bytes(len(text).to_bytes(8, "little") + text[:SHORT].ljust(SHORT, b"\0"))
+
+
+def _text_of(head):
+    """(length of the text, as much of it as there is here)"""
+    content = head.numpy().tobytes()
+    length = int.from_bytes(content[:8], "little")
+    return length, content[8:8 + min(length, SHORT)]
+
+
 def _view(memory, counts):
     return torch.frombuffer(memory, dtype=torch.uint8) if sum(counts) else torch.empty(0, dtype=torch.uint8)
 
@@ -55,28 +69,33 @@ class GroupTeam:
         self._failure = self._failure or failure
         self._group = None
 
+    # What is short, as most texts are, goes along with its length: one operation instead of two.
     @_guarded
     def gather(self, own):
-        counts = [_count(0) for _ in range(self.size)] if self.rank == 0 else []
-        self._group.gather(counts, _count(len(own)), 0).wait()
+        heads = [_head(b"") for _ in range(self.size)] if self.rank == 0 else []
+        self._group.gather(heads, _head(own), 0).wait()
+        rest = own[SHORT:]
         if self.rank != 0:
-            if own:
-                self._group.send([_bytes(own)], 0, 1).wait()
+            if rest:
+                self._group.send([_bytes(rest)], 0, 1).wait()
             return []
-        texts = [torch.empty(int(count), dtype=torch.uint8) for count in counts]
-        works = [self._group.recv([text], rank, 1) for rank, text in enumerate(texts) if rank != 0 and len(text)]
+        texts = [_text_of(head) for head in heads]
+        rests = [torch.empty(max(0, length - SHORT), dtype=torch.uint8) for length, _ in texts]
+        works = [self._group.recv([rest], rank, 1) for rank, rest in enumerate(rests) if rank != 0 and len(rest)]
         for work in works:
             work.wait()
-        return [own] + [text.numpy().tobytes() for text in texts[1:]]
+        return [own] + [text + rest.numpy().tobytes() for (_, text), rest in zip(texts[1:], rests[1:])]
 
     @_guarded
     def broadcast(self, text):
-        count = _count(len(text))
-        self._group.broadcast(count, 0).wait()
-        same = _bytes(text) if self.rank == 0 else torch.empty(int(count), dtype=torch.uint8)
-        if len(same):
-            self._group.broadcast(same, 0).wait()
-        return same.numpy().tobytes()
+        head = _head(text if self.rank == 0 else b"")
+        self._group.broadcast(head, 0).wait()
+        length, begin = _text_of(head)
+        if length <= SHORT:
+            return begin
+        rest = _bytes(text[SHORT:]) if self.rank == 0 else torch.empty(length - SHORT, dtype=torch.uint8)
+        self._group.broadcast(rest, 0).wait()
+        return begin + rest.numpy().tobytes()
 
     @_guarded
     def scatter(self, texts):
@@ -98,9 +117,13 @@ class GroupTeam:
     def all_to_all(self, send, send_counts, receive, receive_counts):
         self._group.alltoall_base(_view(receive, receive_counts), _view(send, send_counts), receive_counts, send_counts).wait()
 
+    @_guarded
     def all(self, own):
-        answers = self.gather(b"1" if own else b"0")
-        return self.broadcast(b"1" if self.rank == 0 and all(answer == b"1" for answer in answers) else b"0") == b"1"
+        every = _count(int(own))
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MIN
+        self._group.allreduce([every], options).wait()
+        return bool(every)
 
 
 class Alone:
