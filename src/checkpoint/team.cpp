@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "base/error.h"
 #include "checkpoint/coding.h"
@@ -81,14 +82,21 @@ Gathered on_each(const Team& team, const std::function<std::string()>& work) {
 
 void for_all(const Team& team, const std::function<void()>& work) {
   if (team.size() == 1) return work();
+  std::exception_ptr own;
   const auto done = on_each(team, [&] {
-    work();
+    try {
+      work();
+    } catch (...) {
+      own = std::current_exception();
+      throw;
+    }
     return std::string();
   });
   on_first(team, [&] {
     done();
     return std::string();
   });
+  if (own) std::rethrow_exception(own);  // whatever rank 0 was told
 }
 
 std::vector<std::string> gather_everywhere(const Team& team, const std::function<std::string()>& work) {
