@@ -261,7 +261,8 @@ def a_run_goes_on_from_the_memory_of_its_machines(w):
     first = resumed(err)
     assert process.returncode == 1 and first >= reached, err
     memory = next(w.path.glob("ingot-*"))
-    assert not list((run / "checkpoints").glob("step_*")) and len(list(memory.glob("rank_*/step_*"))) == 3
+    # Between a new one's appearance and the end of the old one a rank has both.
+    assert not list((run / "checkpoints").glob("step_*")) and len({f.parent for f in memory.glob("rank_*/step_*")}) == 3
     shutil.rmtree(memory / "rank_00001")
     process = start(2, "--set", "parallel.zero=3", restarts=0)
     _, err = process.communicate(timeout=120)
