@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/random.h"
+#include "report/test_mutation.h"
 #include "train/metrics/checkpoint_record.h"
 
 namespace ingot::report {
@@ -232,20 +233,8 @@ TEST(CheckpointsReader, mutated_files_never_crash_the_reader) {
   std::string seed;
   for (int64_t step = 1; step <= 6; ++step) seed += line_of(train::to_json(outcome_of(step, {1, 2}), step % 2 ? "folder" : "memory"));
   seed += R"({"kind":"load","step":1,"path":"p","ok":true,"total_s":1,"ranks":[{"read_s":1,"read_bytes":7}]})";
-  static constexpr std::string_view kSpice = "{}[]\",:\n\\-+.eE0192ntu\xff\x80 ";
   for (uint64_t trial = 0; trial < 2000; ++trial) {
-    const uint64_t key = base::stream_key(trial, "mutation of checkpoints");
-    std::string mutated = seed;
-    const auto mutations = 1 + static_cast<uint64_t>(base::uniform_at(key, 0) * 12);
-    for (uint64_t i = 0; i < mutations && !mutated.empty(); ++i) {
-      const auto place = static_cast<size_t>(base::uniform_at(key, 3 * i + 1) * static_cast<double>(mutated.size()));
-      const double kind = base::uniform_at(key, 3 * i + 2);
-      const auto spice = kSpice[static_cast<size_t>(base::uniform_at(key, 3 * i + 3) * static_cast<double>(kSpice.size()))];
-      if (kind < 0.5) mutated[place] = spice;
-      else if (kind < 0.7) mutated.insert(place, 1, spice);
-      else if (kind < 0.85) mutated.erase(place, 1 + place % 40);
-      else mutated.insert(place, mutated.substr(place / 2, 60));
-    }
+    const auto mutated = mutated_lines(seed, base::stream_key(trial, "mutation of checkpoints"));
     const auto read = read_checkpoints(mutated);
     ASSERT_EQ(read.lines, read.unreadable + read.folder.saves + read.memory.saves + read.load_count) << "trial " << trial;
     for (const auto* history : {&read.folder, &read.memory}) {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/random.h"
+#include "report/test_mutation.h"
 #include "train/metrics/step_record.h"
 
 namespace ingot::report {
@@ -145,20 +146,8 @@ TEST(MetricsReader, mutated_files_never_crash_the_reader) {
     record.expert_load = train::expert_load_of({{step, 2}, {3, 4}});
     seed += train::to_json(record).dump() + "\n";
   }
-  static constexpr std::string_view kSpice = "{}[]\",:\n\\-+.eE0192ntu\xff\x80 ";
   for (uint64_t trial = 0; trial < 3000; ++trial) {
-    const uint64_t key = base::stream_key(trial, "mutation");
-    std::string mutated = seed;
-    const auto mutations = 1 + static_cast<uint64_t>(base::uniform_at(key, 0) * 12);
-    for (uint64_t i = 0; i < mutations && !mutated.empty(); ++i) {
-      const auto place = static_cast<size_t>(base::uniform_at(key, 3 * i + 1) * static_cast<double>(mutated.size()));
-      const double kind = base::uniform_at(key, 3 * i + 2);
-      const auto spice = kSpice[static_cast<size_t>(base::uniform_at(key, 3 * i + 3) * static_cast<double>(kSpice.size()))];
-      if (kind < 0.5) mutated[place] = spice;
-      else if (kind < 0.7) mutated.insert(place, 1, spice);
-      else if (kind < 0.85) mutated.erase(place, 1 + place % 40);
-      else mutated.insert(place, mutated.substr(place / 2, 60));
-    }
+    const auto mutated = mutated_lines(seed, base::stream_key(trial, "mutation"));
     const auto metrics = read_metrics(mutated);
     ASSERT_LE(metrics.step.size(), static_cast<size_t>(metrics.lines.total));
     for (const auto& column : metrics.columns) ASSERT_EQ(column.size(), metrics.step.size());
