@@ -105,7 +105,7 @@ class ReadAhead {
       read.memory.reset(new std::byte[static_cast<size_t>(tensor::element_count(read.box.extent) * element_bytes)]);
       read.data = read.memory.get();
     }
-    if (read.box == record.pieces[task.piece].box) reader_.read_piece(task.tensor, task.piece, read.data);
+    if (read.box == record.pieces[task.piece].box) reader_.read_piece(task.tensor, task.piece, read.data, task.is_shared);
     else reader_.read(record.tensor.name, read.box, read.data);
   }
 

@@ -53,9 +53,12 @@ void share_caches(const std::vector<Wants>& wants, std::vector<ReadTask>& reads)
       for (to = from; to < reads[i].deliveries.size() && reads[i].deliveries[to].rank == rank; ++to) bytes += reads[i].deliveries[to].bytes;
       const auto begin = reads[i].deliveries.begin() + static_cast<std::ptrdiff_t>(from),
                  end = begin + static_cast<std::ptrdiff_t>(to - from);
-      if (rank != reads[i].reader && wants[rank].machine == machine && 2 * bytes >= reads[i].bytes)
-        reads.push_back({reads[i].tensor, reads[i].piece, rank, reads[i].bytes, true, {begin, end}});
-      else left.insert(left.end(), begin, end);
+      if (rank != reads[i].reader && wants[rank].machine == machine && 2 * bytes >= reads[i].bytes) {
+        reads[i].is_shared = true;
+        reads.push_back({reads[i].tensor, reads[i].piece, rank, reads[i].bytes, true, true, {begin, end}});
+      } else {
+        left.insert(left.end(), begin, end);
+      }
     }
     reads[i].deliveries = std::move(left);
   }
@@ -93,7 +96,7 @@ LoadPlan plan_load(const Metadata& metadata, const std::vector<Wants>& wants, in
     }
     for (uint32_t piece = 0; piece < of_piece.size(); ++piece)
       if (!of_piece[piece].empty())
-        reads.push_back({t, piece, 0, tensor::element_count(boxes[piece].extent) * element_bytes, false, std::move(of_piece[piece])});
+        reads.push_back({t, piece, 0, tensor::element_count(boxes[piece].extent) * element_bytes, false, false, std::move(of_piece[piece])});
   }
 
   std::vector<Task> tasks;

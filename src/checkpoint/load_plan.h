@@ -39,6 +39,7 @@ struct ReadTask {
   uint32_t reader = 0;
   int64_t bytes = 0;       // of the piece
   bool is_cached = false;  // another rank of the reader's machine reads it from storage
+  bool is_shared = false;  // others of the reader's machine read it too
   std::vector<Delivery> deliveries;
 };
 

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "checkpoint/posix_calls.h"
+#include "checkpoint/posix_source.h"
 #include "checkpoint/storage.h"
 
 namespace ingot::checkpoint {
@@ -88,34 +89,6 @@ class PosixSink : public Sink {
   size_t buffer_bytes_, used_bytes_ = 0;
   std::unique_ptr<char, Free> buffer_;
   bool direct_ = false, flushed_ = false;
-};
-
-class PosixSource : public Source {
- public:
-  PosixSource(CallHook* hook, const fs::path& file) : file_(hook, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK) {
-    struct stat status {};
-    must(hook, Call::status, file, [&] { return ::fstat(file_.number(), &status); });
-    if (!S_ISREG(status.st_mode)) throw CheckpointError("{} is not a regular file", file.string());
-    size_bytes_ = status.st_size;
-  }
-  int64_t size_bytes() const override { return size_bytes_; }
-  void read_at(int64_t offset, void* destination, int64_t size_bytes) const override {
-    char* next = static_cast<char*>(destination);
-    while (size_bytes > 0) {
-      const ssize_t got = attempt(file_.hook(), Call::read, file_.path(), static_cast<size_t>(size_bytes),
-                                  [&](size_t allowed) { return ::pread(file_.number(), next, allowed, offset); });
-      if (got < 0) throw call_failure(Call::read, file_.path(), errno);
-      if (got == 0)
-        throw CheckpointError("{} ends at byte {}, {} bytes too early; it was truncated", file_.path().string(), offset, size_bytes);
-      next += got;
-      offset += got;
-      size_bytes -= got;
-    }
-  }
-
- private:
-  Descriptor file_;
-  int64_t size_bytes_ = 0;
 };
 
 class PosixLease : public Lease {

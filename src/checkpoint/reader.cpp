@@ -23,7 +23,7 @@ Metadata metadata_from(const std::string& bytes, const fs::path& path) {
   return metadata;
 }
 
-constexpr int64_t kChunkBytes = int64_t{4} << 20;        // small enough to be in the cache still when it is hashed
+constexpr int64_t kChunkBytes = int64_t{1} << 20;        // in the cache still when it is hashed; more under way at once made disks slower
 constexpr int64_t kSeparateRunBytes = int64_t{1} << 16;  // shorter runs are cheaper to read along with what lies between
 
 }  // namespace
@@ -127,30 +127,33 @@ void Reader::read_from_piece(const TensorRecord& record, const PieceRecord& piec
   if (place < 0 && !options_.verify) return read_part(record, piece, common, wanted, destination);
 
   std::vector<std::byte> buffer(place < 0 ? static_cast<size_t>(piece_bytes) : 0);
-  read_piece(record, piece, place < 0 ? buffer.data() : destination + place * element_bytes);
+  read_piece(record, piece, place < 0 ? buffer.data() : destination + place * element_bytes, false);
   if (place < 0) copy_box(buffer.data(), piece.box, destination, wanted, common, element_bytes);
 }
 
-void Reader::read_piece(size_t tensor, size_t piece, std::byte* destination) const {
+void Reader::read_piece(size_t tensor, size_t piece, std::byte* destination, bool is_shared) const {
   const auto& record = metadata_.tensors.at(tensor);
   wanted_bytes_ += size_bytes(record, record.pieces.at(piece));
-  read_piece(record, record.pieces[piece], destination);
+  read_piece(record, record.pieces[piece], destination, is_shared);
 }
 
-void Reader::read_piece(const TensorRecord& record, const PieceRecord& piece, std::byte* destination) const {
+void Reader::read_piece(const TensorRecord& record, const PieceRecord& piece, std::byte* destination, bool is_shared) const {
   const int64_t piece_bytes = size_bytes(record, piece);
-  if (!read_whole(source(piece.file), piece.offset, destination, piece_bytes, piece.digest))
+  if (!read_whole(source(piece.file), piece.offset, destination, piece_bytes, piece.digest, is_shared))
     throw CheckpointError(
         "{}: tensor '{}' is damaged: the checksum of its piece at {} of {} (bytes {}..{}) does not match; load an older checkpoint",
         path_of(piece.file).string(), record.tensor.name, tensor::to_string(piece.box.offset), tensor::to_string(piece.box.extent),
         piece.offset, piece.offset + piece_bytes);
 }
 
-bool Reader::read_whole(const Source& source, int64_t offset, std::byte* destination, int64_t size_bytes, const Digest& digest) const {
+bool Reader::read_whole(const Source& source, int64_t offset, std::byte* destination, int64_t size_bytes, const Digest& digest,
+                        bool is_shared) const {
   Hasher hasher;
-  for (int64_t done = 0; done < size_bytes; done += kChunkBytes) {
-    const int64_t chunk_bytes = std::min(kChunkBytes, size_bytes - done);
-    source.read_at(offset + done, destination + done, chunk_bytes);
+  const int64_t chunks = (size_bytes + kChunkBytes - 1) / kChunkBytes;
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int64_t done = size_bytes * chunk / chunks, chunk_bytes = size_bytes * (chunk + 1) / chunks - done;
+    if (is_shared) source.read_at(offset + done, destination + done, chunk_bytes);
+    else source.read_past_cache(offset + done, destination + done, chunk_bytes);
     if (options_.verify) hasher.add(destination + done, chunk_bytes);
   }
   read_bytes_ += size_bytes;
@@ -193,7 +196,7 @@ std::string Reader::extra(std::string_view name) const {
   for (const ExtraRecord& extra : metadata_.extras) {
     if (extra.name != name) continue;
     std::string content(static_cast<size_t>(extra.size_bytes), '\0');
-    if (!read_whole(source(extra.file), extra.offset, reinterpret_cast<std::byte*>(content.data()), extra.size_bytes, extra.digest))
+    if (!read_whole(source(extra.file), extra.offset, reinterpret_cast<std::byte*>(content.data()), extra.size_bytes, extra.digest, true))
       throw CheckpointError("{}: the extra state '{}' is damaged: its checksum does not match; load an older checkpoint",
                             path_of(extra.file).string(), name);
     return content;

@@ -57,8 +57,8 @@ class Reader {
   void read(std::string_view name, const tensor::Box& box, std::byte* destination) const;
   /// Which of metadata().tensors it is; throws like tensor().
   uint32_t place_of(std::string_view name) const;
-  /// Fills `destination` with the bytes of one piece of metadata().
-  void read_piece(size_t tensor, size_t piece, std::byte* destination) const;
+  /// Fills `destination` with the bytes of one piece of metadata(); `is_shared`: other processes of this machine read it too.
+  void read_piece(size_t tensor, size_t piece, std::byte* destination, bool is_shared = false) const;
   /// The whole tensor.
   std::vector<std::byte> read(std::string_view name) const;
 
@@ -72,11 +72,12 @@ class Reader {
  private:
   const TensorRecord& record(std::string_view name) const;
   void read_from_piece(const TensorRecord& record, const PieceRecord& piece, const tensor::Box& wanted, std::byte* destination) const;
-  void read_piece(const TensorRecord& record, const PieceRecord& piece, std::byte* destination) const;
+  void read_piece(const TensorRecord& record, const PieceRecord& piece, std::byte* destination, bool is_shared) const;
   void read_part(const TensorRecord& record, const PieceRecord& piece, const tensor::Box& common, const tensor::Box& wanted,
                  std::byte* destination) const;
   /// Reads a whole range and compares its checksum.
-  bool read_whole(const Source& source, int64_t offset, std::byte* destination, int64_t size_bytes, const Digest& digest) const;
+  bool read_whole(const Source& source, int64_t offset, std::byte* destination, int64_t size_bytes, const Digest& digest,
+                  bool is_shared) const;
   /// Opens on first use and checks size and header.
   const Source& source(size_t file) const;
 

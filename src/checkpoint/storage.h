@@ -43,6 +43,8 @@ class Source {
   virtual int64_t size_bytes() const = 0;
   /// Reads exactly these bytes.
   virtual void read_at(int64_t offset, void* destination, int64_t size_bytes) const = 0;
+  /// The same for bytes that nobody on this machine will read soon again: past its page cache, unless they are there already.
+  virtual void read_past_cache(int64_t offset, void* destination, int64_t size_bytes) const { read_at(offset, destination, size_bytes); }
 };
 
 /// Tells other processes that a folder is in use (shared: by writers and readers) or about to go (exclusive: by removers);
