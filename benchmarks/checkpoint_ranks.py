@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -40,6 +41,15 @@ def processor_s():
 def read_counters():
     lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(lines["rchar"]), int(lines["read_bytes"])
+
+
+def median_s(action, times=15):
+    seconds = []
+    for _ in range(times):
+        start = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
 
 
 class Rank:
@@ -185,20 +195,17 @@ class Rank:
             result[mode] = self.save("ingot, slices", kind, parts)["stall"]
         return result
 
-    def metadata(self):
+    def metadata(self, planning):
+        """Bytes, seconds to open a checkpoint and to parse what lies in memory by then; ingot is parsed by its planning_bench, where there is one."""
         import pickle
         result = {}
         if self.rank == 0:
             from ingot_checkpoint import _core, latest
-            paths = {"ingot": latest(self.folder / "ingot"), "dcp": self.folder / "dcp/checkpoint"}
-            open_it = {"ingot": lambda: _core.Reader(str(paths["ingot"]), None, True), "dcp": lambda: pickle.loads((paths["dcp"] / ".metadata").read_bytes())}
-            for name, file in (("ingot", "metadata.bin"), ("dcp", ".metadata")):
-                times = []
-                for _ in range(5):
-                    start = time.perf_counter()
-                    open_it[name]()
-                    times.append(time.perf_counter() - start)
-                result[name] = [(paths[name] / file).stat().st_size, statistics.median(times)]
+            own, dcp = latest(self.folder / "ingot"), self.folder / "dcp/checkpoint/.metadata"
+            content = dcp.read_bytes()
+            parsed = float(subprocess.run([planning, own / "metadata.bin"], capture_output=True, text=True, check=True).stdout) if Path(planning).exists() else None
+            result["ingot"] = [(own / "metadata.bin").stat().st_size, median_s(lambda: _core.Reader(str(own), None, True)), parsed]
+            result["dcp"] = [len(content), median_s(lambda: pickle.loads(dcp.read_bytes())), median_s(lambda: pickle.loads(content))]
         self.dist.barrier()
         return result
 

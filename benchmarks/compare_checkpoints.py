@@ -160,7 +160,7 @@ def measure(args, ranks):
             note("load", name, sets[python_of(args, name)].ask("load", name=name))
         note("irregular", "", main.ask("irregular"))
     if {"ingot", "dcp"} <= set(args.only):
-        note("metadata", "", main.ask("metadata"))
+        note("metadata", "", main.ask("metadata", planning=args.planning))
     for one in sets.values():
         one.end()
     for name in args.only:
@@ -225,9 +225,9 @@ def tables(args, ranks, runs, first):
     for name in args.only:
         row(name, *(f"{value / GIB:.2f}" for value in runs["memory", name][0]))
     if ("metadata", "") in runs:
-        head(f"metadata, {ranks} ranks", "bytes", "open, ms")
-        for name, (size, open_s) in runs["metadata", ""][0].items():
-            row(name, f"{size:,}", f"{open_s * 1e3:.2f}")
+        head(f"metadata, {ranks} ranks", "bytes", "open, ms", "parse, ms")
+        for name, (size, open_s, parse_s) in runs["metadata", ""][0].items():
+            row(name, f"{size:,}", f"{open_s * 1e3:.3f}", f"{parse_s * 1e3:.3f}" if parse_s else "")
     return out
 
 

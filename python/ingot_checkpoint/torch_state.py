@@ -95,6 +95,8 @@ def _boxes(local, dims):
     sizes = tuple(sum(size for _, size in runs) for runs in dims)
     if tuple(local.shape) != sizes:
         raise TypeError(f"the local tensor has shape {tuple(local.shape)}, its placements make it {sizes}")
+    if all(len(runs) == 1 for runs in dims):
+        return [Box(tuple(runs[0][0] for runs in dims), local)]
     placed = []
     for runs in dims:
         at, dim = 0, []
@@ -103,14 +105,6 @@ def _boxes(local, dims):
             at += size
         placed.append(dim)
     return [Box(tuple(start for start, _ in choice), local[tuple(part for _, part in choice)]) for choice in itertools.product(*placed)]
-
-
-def _of_dtensor(tensor):
-    mesh, local = tensor.device_mesh, tensor.to_local().detach()
-    coordinate = mesh.get_coordinate()
-    if coordinate is None:
-        return []
-    return _boxes(local, runs_of(tuple(tensor.shape), tuple(mesh.shape), coordinate, tensor.placements))
 
 
 def _is_dtensor(value):
@@ -134,10 +128,11 @@ def _of_sharded(value):
 class _Flattening:
     def __init__(self):
         self.entries, self.values, self.paths = {}, {}, set()
+        self.meshes, self.runs = {}, {}  # a state has few meshes and layouts, and many tensors
 
     def add(self, name, dtype, shape, boxes, is_shared=False):
         shape = tuple(int(size) for size in shape)
-        if not is_shared and name in self.paths | self.entries.keys():
+        if not is_shared and (name in self.paths or name in self.entries):
             raise TypeError("another key of the state has the same name when nested keys are joined by dots")
         if dtype not in DTYPES:
             raise TypeError(f"dtype {dtype} is not one of {', '.join(str(known)[6:] for known in DTYPES)}")
@@ -154,10 +149,22 @@ class _Flattening:
             if local.numel() > 0 or math.prod(shape) == 0:
                 entry.boxes.append(Box(tuple(int(begin) for begin in box.offset), local))
 
+    def boxes_of_dtensor(self, tensor):
+        mesh, shape, placements = tensor.device_mesh, tuple(tensor.shape), tensor.placements
+        if id(mesh) not in self.meshes:
+            self.meshes[id(mesh)] = tuple(mesh.shape), mesh.get_coordinate()
+        mesh_shape, coordinate = self.meshes[id(mesh)]
+        if coordinate is None:
+            return []
+        layout = id(mesh), shape, placements
+        if layout not in self.runs:
+            self.runs[layout] = runs_of(shape, mesh_shape, coordinate, placements)
+        return _boxes(tensor.to_local().detach(), self.runs[layout])
+
     def leaf(self, name, holder, key, value):
         if isinstance(value, torch.Tensor):
             if _is_dtensor(value):
-                boxes = _of_dtensor(value)
+                boxes = self.boxes_of_dtensor(value)
             elif type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
                 boxes = [Box((0,) * value.dim(), value.detach())]
             else:
@@ -170,7 +177,7 @@ class _Flattening:
         elif _is_sharded(value):
             self.add(value.key, getattr(value.data, "dtype", None), value.global_shape, [_of_sharded(value)], is_shared=True)
         elif _is_plain(value):
-            if name in self.paths | self.entries.keys():
+            if name in self.paths or name in self.entries:
                 raise TypeError("another key of the state has the same name when nested keys are joined by dots")
             self.values[name] = Leaf(holder, key, value)
         else:

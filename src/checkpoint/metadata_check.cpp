@@ -74,6 +74,10 @@ int64_t size_bytes(const TensorRecord& tensor, const PieceRecord& piece) {
 
 std::vector<std::vector<Range>> ranges_of(const Metadata& metadata) {
   std::vector<std::vector<Range>> ranges(metadata.files.size());
+  std::vector<size_t> counts(ranges.size(), 0);
+  for (const TensorRecord& record : metadata.tensors)
+    for (const PieceRecord& piece : record.pieces) ++counts[piece.file];
+  for (size_t file = 0; file < ranges.size(); ++file) ranges[file].reserve(counts[file]);
   for (const TensorRecord& record : metadata.tensors) {
     for (const PieceRecord& piece : record.pieces)
       ranges[piece.file].push_back({piece.offset, piece.offset + size_bytes(record, piece), &record.tensor.name, true, piece.digest});

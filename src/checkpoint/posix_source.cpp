@@ -35,16 +35,21 @@ PosixSource::PosixSource(CallHook* hook, const fs::path& file) : file_(hook, fil
   must(hook, Call::status, file, [&] { return ::fstat(file_.number(), &status); });
   if (!S_ISREG(status.st_mode)) throw CheckpointError("{} is not a regular file", file.string());
   size_bytes_ = status.st_size;
-  if (size_bytes_ < kDirectBytes) return;
-  mapped_ = ::mmap(nullptr, static_cast<size_t>(size_bytes_), PROT_READ, MAP_SHARED, file_.number(), 0);
-  if (mapped_ == MAP_FAILED) mapped_ = nullptr;
-  // By the open file, as its name may have gone to another one meanwhile.
-  if (mapped_) direct_ = ::open(fmt::format("/proc/self/fd/{}", file_.number()).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
 }
 
 PosixSource::~PosixSource() {
   if (mapped_) ::munmap(mapped_, static_cast<size_t>(size_bytes_));
   if (direct_ >= 0) ::close(direct_);
+}
+
+bool PosixSource::can_read_directly() const {
+  std::call_once(first_, [&] {
+    mapped_ = ::mmap(nullptr, static_cast<size_t>(size_bytes_), PROT_READ, MAP_SHARED, file_.number(), 0);
+    if (mapped_ == MAP_FAILED) mapped_ = nullptr;
+    // By the open file, as its name may have gone to another one meanwhile.
+    if (mapped_) direct_ = ::open(fmt::format("/proc/self/fd/{}", file_.number()).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  });
+  return direct_ >= 0;
 }
 
 void PosixSource::read_at(int64_t offset, void* destination, int64_t size_bytes) const {
@@ -67,8 +72,9 @@ void PosixSource::read_past_cache(int64_t offset, void* destination, int64_t siz
   char* next = static_cast<char*>(destination);
   while (size_bytes > 0) {
     const int64_t part_bytes = std::min(size_bytes, kBlockBytes);
-    if (direct_ < 0 || part_bytes < kDirectBytes || is_cached(offset, part_bytes) || !read_directly(offset, next, part_bytes))
-      read_at(offset, next, part_bytes);
+    const bool is_read = part_bytes >= kDirectBytes && can_read_directly() && !is_cached(offset, part_bytes) &&
+                         read_directly(offset, next, part_bytes);
+    if (!is_read) read_at(offset, next, part_bytes);
     next += part_bytes;
     offset += part_bytes;
     size_bytes -= part_bytes;

@@ -31,6 +31,9 @@ class Stopwatch {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
+// Ranks that share processors leave start() before the copies of the first of them want these.
+constexpr std::chrono::milliseconds kHeadStart(10);
+
 double seconds_since(std::chrono::steady_clock::time_point begun) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
@@ -254,6 +257,8 @@ void Saver::start(int64_t step, const std::vector<SaveItem>& items, Extras extra
     const std::lock_guard lock(mutex_);
     jobs_.push_back(job);
     to_copy_.push_back(std::move(job));
+    due_ = std::chrono::steady_clock::now() + kHeadStart;
+    hurried_ = false;
   }
   changed_.notify_all();
 }
@@ -264,6 +269,7 @@ void Saver::wait_copied() {
     const std::lock_guard lock(mutex_);
     jobs = jobs_;
   }
+  hurry();
   for (const auto& job : jobs) {
     Stopwatch watch;
     job->snapshot->wait_copied();
@@ -284,8 +290,21 @@ bool Saver::is_busy() const {
 }
 
 void Saver::wait() {
+  hurry();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return jobs_.empty(); });
+}
+
+void Saver::give_head_start(std::unique_lock<std::mutex>& lock) {
+  while (!closing_ && !hurried_ && std::chrono::steady_clock::now() < due_) changed_.wait_until(lock, due_);
+}
+
+void Saver::hurry() {
+  {
+    const std::lock_guard lock(mutex_);
+    hurried_ = true;
+  }
+  changed_.notify_all();
 }
 
 void Saver::run_copies() {
@@ -293,6 +312,7 @@ void Saver::run_copies() {
   while (true) {
     changed_.wait(lock, [&] { return closing_ || !to_copy_.empty(); });
     if (to_copy_.empty()) return;
+    give_head_start(lock);
     const auto job = to_copy_.front();
     to_copy_.pop_front();
     lock.unlock();
@@ -306,6 +326,7 @@ void Saver::run_saves() {
   while (true) {
     changed_.wait(lock, [&] { return closing_ || !jobs_.empty(); });
     if (jobs_.empty()) return;
+    if (jobs_.size() == 1) give_head_start(lock);
     const auto job = jobs_.front();
     lock.unlock();
     std::string failure;

@@ -9,6 +9,7 @@
 //   commit     rank 0 has heard from all ranks that their files are durable, writes the metadata and publishes
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -125,6 +126,10 @@ class Saver {
   std::vector<FileImage> images_of(const std::vector<SaveItem>& items) const;
   void run_copies();
   void run_saves();
+  /// Where the background begins with the newest job.
+  void give_head_start(std::unique_lock<std::mutex>& lock);
+  /// From now on the caller waits for the background.
+  void hurry();
   void save(Job& job);
   std::string write_part(Job& job, const fs::path& folder);
   Written& collect(Job& job, const std::vector<std::string>& parts);
@@ -147,7 +152,8 @@ class Saver {
   std::deque<std::shared_ptr<Job>> jobs_;  // under way, oldest first
   std::deque<std::shared_ptr<Job>> to_copy_;
   std::vector<SaveOutcome> finished_;
-  bool closing_ = false;
+  std::chrono::steady_clock::time_point due_;  // when the background begins, unless it is waited for
+  bool hurried_ = false, closing_ = false;
   std::thread copier_, writer_;
 };
 
