@@ -52,6 +52,8 @@ std::string holdings(const train::RunConfig& config, const mesh::Mesh& mesh) {
   std::vector<std::string> parts;
   if (mesh.size(Axis::pipeline) > 1) parts.emplace_back("the layers of its stage");
   if (mesh.size(Axis::sequence) > 1) parts.push_back(fmt::format("1/{} of the tokens of its sequences", mesh.size(Axis::sequence)));
+  if (const int size = mesh.size(Axis::tensor_sequence); size > 1)
+    parts.push_back(fmt::format("1/{} of each matrix and of the tokens of its sequences", size));
   if (mesh.size(Axis::tensor) > 1) parts.push_back(fmt::format("1/{} of each matrix", mesh.size(Axis::tensor)));
   if (mesh.size(Axis::expert) > 1) parts.push_back(fmt::format("1/{} of the experts", mesh.size(Axis::expert)));
   if (mesh.size(Axis::expert_tensor) > 1) parts.push_back(fmt::format("1/{} of each expert", mesh.size(Axis::expert_tensor)));

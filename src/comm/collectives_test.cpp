@@ -95,6 +95,24 @@ TEST_P(Collectives, broadcast_gives_the_roots_values) {
   });
 }
 
+TEST_P(Collectives, reduce_gives_the_root_the_sum_and_leaves_the_others) {
+  on_all_ranks([&](Group& group) {
+    for (const auto dtype : kTypes) {
+      for (const int64_t count : kCounts) {
+        for (int root = 0; root < size(); ++root) {
+          const auto x = values_of(group.rank(), count, dtype);
+          group.reduce(x, root);
+          require(x.equal(group.rank() == root ? sum_of(size(), count, dtype) : values_of(group.rank(), count, dtype)),
+                  "reduce of {} {} to {}", count, at::toString(dtype), root);
+        }
+      }
+    }
+    const auto x = at::full({3}, group.rank() + 1, at::kFloat);
+    group.reduce(x, 0, Reduction::max);
+    require(group.rank() != 0 || x.eq(size()).all().item<bool>(), "max");
+  });
+}
+
 // Rank a sends rank b (a + 2b) % 4 rows, times `scale`: some pieces are empty.
 int64_t rows_between(int from, int to, int64_t scale) { return (from + 2 * to) % 4 * scale; }
 

@@ -1,4 +1,4 @@
-// Calls and bytes of every axis, as operation.h's traffic_of counts them. Any thread may add and read.
+// Calls and bytes of every axis and kind of operation, as operation.h's traffic_of counts them. Any thread may add and read.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,35 @@ struct AxisTraffic {
 
 class Counters {
  public:
-  void add(const std::string& axis, const Traffic& traffic) {
+  void add(const std::string& axis, Kind kind, const Traffic& traffic) {
     const std::lock_guard lock(mutex_);
-    auto& total = axes_[axis];
-    ++total.calls;
-    total.sent_bytes += traffic.sent_bytes;
-    total.received_bytes += traffic.received_bytes;
+    add_to(axes_[axis][kind], {1, traffic.sent_bytes, traffic.received_bytes});
   }
   /// Since the start, by axis.
   std::map<std::string, AxisTraffic> totals() const {
     const std::lock_guard lock(mutex_);
-    return axes_;
+    std::map<std::string, AxisTraffic> sums;
+    for (const auto& [axis, kinds] : axes_)
+      for (const auto& [kind, traffic] : kinds) add_to(sums[axis], traffic);
+    return sums;
+  }
+  /// Of all axes, by kind of operation.
+  std::map<Kind, AxisTraffic> by_kind() const {
+    const std::lock_guard lock(mutex_);
+    std::map<Kind, AxisTraffic> sums;
+    for (const auto& [axis, kinds] : axes_)
+      for (const auto& [kind, traffic] : kinds) add_to(sums[kind], traffic);
+    return sums;
   }
 
  private:
+  static void add_to(AxisTraffic& sum, const AxisTraffic& more) {
+    sum.calls += more.calls;
+    sum.sent_bytes += more.sent_bytes;
+    sum.received_bytes += more.received_bytes;
+  }
   mutable std::mutex mutex_;
-  std::map<std::string, AxisTraffic> axes_;
+  std::map<std::string, std::map<Kind, AxisTraffic>> axes_;
 };
 
 }  // namespace ingot::comm

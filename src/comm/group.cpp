@@ -91,6 +91,12 @@ Operation Group::broadcast_of(const at::Tensor& t, int root) const {
   return {.kind = Kind::broadcast, .input = t, .output = t, .peer = root};
 }
 
+Operation Group::reduce_of(const at::Tensor& t, int root, Reduction reduction) const {
+  check(t, Kind::reduce);
+  if (root < 0 || root >= size()) throw CommError("reduce on axis {} to rank {}: it has ranks 0 to {}", axis_, root, size() - 1);
+  return {.kind = Kind::reduce, .input = t, .output = t, .reduction = reduction, .peer = root};
+}
+
 Operation Group::all_to_all_of(const at::Tensor& output, const std::vector<int64_t>& output_rows, const at::Tensor& input,
                                const std::vector<int64_t>& input_rows) const {
   check(input, Kind::all_to_all);
@@ -126,7 +132,7 @@ Work Group::start(Operation operation, bool blocking) {
   const at::NoGradGuard no_grad;
   const bool is_message = operation.kind == Kind::send || operation.kind == Kind::receive;
   operation.sequence = is_message ? ++messages_ : ++collectives_;
-  counters_.add(axis_, traffic_of(operation, rank_, size()));
+  counters_.add(axis_, operation.kind, traffic_of(operation, rank_, size()));
   if (!backend_) {  // alone
     if (operation.kind != Kind::barrier && operation.output.data_ptr() != operation.input.data_ptr())
       operation.output.view(-1).copy_(operation.input.view(-1));
@@ -238,6 +244,7 @@ void Group::reduce_scatter(const at::Tensor& out, const at::Tensor& in, Reductio
 }
 void Group::all_gather(const at::Tensor& out, const at::Tensor& in) { start(all_gather_of(out, in), true).wait(); }
 void Group::broadcast(const at::Tensor& t, int root) { start(broadcast_of(t, root), true).wait(); }
+void Group::reduce(const at::Tensor& t, int root, Reduction reduction) { start(reduce_of(t, root, reduction), true).wait(); }
 void Group::all_to_all(const at::Tensor& out, const std::vector<int64_t>& out_rows, const at::Tensor& in,
                        const std::vector<int64_t>& in_rows) {
   start(all_to_all_of(out, out_rows, in, in_rows), true).wait();
@@ -258,6 +265,7 @@ Work Group::start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, Re
 }
 Work Group::start_all_gather(const at::Tensor& out, const at::Tensor& in) { return start(all_gather_of(out, in), false); }
 Work Group::start_broadcast(const at::Tensor& t, int root) { return start(broadcast_of(t, root), false); }
+Work Group::start_reduce(const at::Tensor& t, int root, Reduction reduction) { return start(reduce_of(t, root, reduction), false); }
 Work Group::start_all_to_all(const at::Tensor& out, const std::vector<int64_t>& out_rows, const at::Tensor& in,
                              const std::vector<int64_t>& in_rows) {
   return start(all_to_all_of(out, out_rows, in, in_rows), false);

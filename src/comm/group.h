@@ -39,6 +39,7 @@ class Group {
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, Reduction reduction = Reduction::sum);
   void all_gather(const at::Tensor& output, const at::Tensor& input);
   void broadcast(const at::Tensor& tensor, int root);
+  void reduce(const at::Tensor& tensor, int root, Reduction reduction = Reduction::sum);
   void all_to_all(const at::Tensor& output, const at::Tensor& input);
   void all_to_all(const at::Tensor& output, const std::vector<int64_t>& output_rows, const at::Tensor& input,
                   const std::vector<int64_t>& input_rows);
@@ -53,6 +54,8 @@ class Group {
   /// output [size() * n] = the inputs [n] of all ranks, in their order.
   Work start_all_gather(const at::Tensor& output, const at::Tensor& input);
   Work start_broadcast(const at::Tensor& tensor, int root);
+  /// The reduction over ranks, in the root's tensor; the others' stay as they are.
+  Work start_reduce(const at::Tensor& tensor, int root, Reduction reduction = Reduction::sum);
   /// Rows (first dim) of input go to the ranks in their order, input_rows[r] to rank r; output_rows[r] come from rank r.
   Work start_all_to_all(const at::Tensor& output, const std::vector<int64_t>& output_rows, const at::Tensor& input,
                         const std::vector<int64_t>& input_rows);
@@ -66,6 +69,7 @@ class Group {
   Operation reduce_scatter_of(const at::Tensor& output, const at::Tensor& input, Reduction reduction) const;
   Operation all_gather_of(const at::Tensor& output, const at::Tensor& input) const;
   Operation broadcast_of(const at::Tensor& tensor, int root) const;
+  Operation reduce_of(const at::Tensor& tensor, int root, Reduction reduction) const;
   Operation all_to_all_of(const at::Tensor& output, const std::vector<int64_t>& output_rows, const at::Tensor& input,
                           const std::vector<int64_t>& input_rows) const;
   Operation message_of(Kind kind, const at::Tensor& tensor, int peer) const;

@@ -99,6 +99,12 @@ class NcclBackend : public Backend {
         options.rootRank = o.peer;
         return nccl_->broadcast(one, options);
       }
+      case Kind::reduce: {
+        c10d::ReduceOptions options;
+        options.reduceOp = reduce_op_of(o.reduction);
+        options.rootRank = o.peer;
+        return nccl_->reduce(one, options);
+      }
       case Kind::all_to_all: {
         auto in = o.input.view(-1), out = o.output.view(-1);
         return nccl_->alltoall_base(out, in, o.output_counts, o.input_counts);

@@ -10,7 +10,7 @@
 namespace ingot::comm {
 
 std::string_view name_of(Kind kind) {
-  static constexpr std::string_view kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+  static constexpr std::string_view kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
                                                 "all_to_all", "send",           "receive",    "barrier"};
   return kNames[static_cast<size_t>(kind)];
 }
@@ -30,6 +30,7 @@ std::string describe(const Operation& o) {
   if (o.kind == Kind::barrier) return "barrier";
   auto text = fmt::format("{} of {} {}", name_of(o.kind), base::format_bytes(o.bytes()), at::toString(o.dtype()));
   if (o.kind == Kind::broadcast) text += fmt::format(" from rank {}", o.peer);
+  if (o.kind == Kind::reduce) text += fmt::format(" to rank {}", o.peer);
   if (o.kind == Kind::send) text += fmt::format(" to rank {}", o.peer);
   if (o.kind == Kind::receive) text += fmt::format(" from rank {}", o.peer);
   return text;
@@ -59,6 +60,7 @@ Traffic traffic_of(const Operation& o, int rank, int size) {
     case Kind::reduce_scatter: return {o.output.numel() * (size - 1) * element, o.output.numel() * (size - 1) * element};
     case Kind::all_gather: return {o.input.numel() * (size - 1) * element, o.input.numel() * (size - 1) * element};
     case Kind::broadcast: return rank == o.peer ? Traffic{o.bytes() * (size - 1), 0} : Traffic{0, o.bytes()};
+    case Kind::reduce: return rank == o.peer ? Traffic{0, o.bytes() * (size - 1)} : Traffic{o.bytes(), 0};
     case Kind::all_to_all: return {to_others(o.input_counts, rank) * element, to_others(o.output_counts, rank) * element};
     case Kind::send: return {o.bytes(), 0};
     case Kind::receive: return {0, o.bytes()};

@@ -114,6 +114,24 @@ void broadcast(const Operation& o, int rank, Messages& messages) {
   messages.wait();
 }
 
+void reduce_to_root(const Operation& o, int rank, int size, Messages& messages) {
+  const auto flat = o.output.view(-1);
+  const int64_t chunk = std::max<int64_t>(1, kChunkBytes / o.element_bytes() / size);
+  const auto buffer = at::empty({rank == o.peer ? (size - 1) * std::min(chunk, flat.numel()) : 0}, flat.options());
+  for (int64_t from = 0; from < flat.numel(); from += chunk) {
+    const auto part = flat.narrow(0, from, std::min(chunk, flat.numel() - from));
+    if (rank != o.peer) {
+      messages.send(part, o.peer);
+      messages.wait();
+      continue;
+    }
+    const auto arrived = buffer.narrow(0, 0, (size - 1) * part.numel()).view({size - 1, part.numel()});
+    for (const int other : messages.others()) messages.receive(row_of(arrived, other, rank), other);
+    messages.wait();
+    add_up(part, part, arrived, rank, size, o.reduction);
+  }
+}
+
 void all_to_all(const Operation& o, int rank, int size, Messages& messages) {
   const auto part = [size](const at::Tensor& flat, const std::vector<int64_t>& counts, int r) {
     const int64_t begin = std::accumulate(counts.begin(), counts.begin() + r, int64_t{0});
@@ -142,6 +160,7 @@ void run_pairwise(const Operation& o, int rank, int size, const Wire& wire) {
     case Kind::reduce_scatter: return reduce_scatter(o, rank, size, messages);
     case Kind::all_gather: return all_gather(o, rank, size, messages);
     case Kind::broadcast: return broadcast(o, rank, messages);
+    case Kind::reduce: return reduce_to_root(o, rank, size, messages);
     case Kind::all_to_all: return all_to_all(o, rank, size, messages);
     case Kind::barrier: return barrier(rank, size, messages);
     default: return;

@@ -226,6 +226,10 @@ void SharedBackend::run_direct(const Operation& o, Deadline until) {
     case Kind::broadcast:
       if (rank_ != o.peer) copy(output_of(o), input_at(o.peer), o.bytes());
       break;
+    case Kind::reduce:
+      for (int r = 0; r < size_; ++r) sources[static_cast<size_t>(r)] = input_at(r);
+      if (rank_ == o.peer) reduce(output_of(o), sources, o.input.numel(), o.dtype(), o.reduction);
+      break;
     case Kind::all_to_all: {
       int64_t at = 0;
       for (int r = 0; r < size_; ++r) {
@@ -246,6 +250,7 @@ void SharedBackend::run_staged(const Operation& o, Deadline until) {
     case Kind::all_reduce: return staged_all_reduce(o, until);
     case Kind::reduce_scatter:
     case Kind::all_to_all: return staged_pieces(o, until);
+    case Kind::reduce: return staged_reduce(o, until);
     default: return staged_spread(o, until);
   }
 }
@@ -309,6 +314,23 @@ void SharedBackend::staged_pieces(const Operation& o, Deadline until) {
       const int64_t count = std::clamp<int64_t>(o.output_counts[static_cast<size_t>(r)] - from, 0, part);
       if (count > 0) copy(output_of(o) + (arrivals[static_cast<size_t>(r)] + from) * element, part_of(r), count * element);
     }
+  }
+  meet(until);
+}
+
+void SharedBackend::staged_reduce(const Operation& o, Deadline until) {
+  const int64_t element = o.element_bytes(), n = o.input.numel(), chunk = segment_->outbox_bytes() / element;
+  std::vector<const void*> sources(static_cast<size_t>(size_));
+  int half = 0;
+  for (int64_t from = 0; from == 0 || from < n; from += chunk, half ^= 1) {
+    const int64_t count = std::min(chunk, n - from);
+    if (rank_ != o.peer) copy(segment_->outbox(rank_, half), input_of(o) + from * element, count * element);
+    meet(until);
+    if (from == 0) compare_statements(o);
+    if (rank_ != o.peer) continue;
+    char* own = output_of(o) + from * element;
+    for (int r = 0; r < size_; ++r) sources[static_cast<size_t>(r)] = r == rank_ ? own : segment_->outbox(r, half);
+    reduce(own, sources, count, o.dtype(), o.reduction);
   }
   meet(until);
 }

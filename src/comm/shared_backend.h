@@ -54,6 +54,7 @@ class SharedBackend : public Backend {
   void staged_all_reduce(const Operation& operation, Deadline deadline);
   void staged_pieces(const Operation& operation, Deadline deadline);
   void staged_spread(const Operation& operation, Deadline deadline);
+  void staged_reduce(const Operation& operation, Deadline deadline);
   void send(const Operation& operation);
   void receive(const Operation& operation);
   Lane& lane_to(int peer, bool is_send);

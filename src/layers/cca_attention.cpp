@@ -1,9 +1,12 @@
 #include "layers/cca_attention.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "layers/linear.h"
 #include "layers/sharded_attention.h"
+#include "layers/tensor_sequence/folded_attention.h"
 
 namespace ingot::layers {
 namespace {
@@ -21,21 +24,29 @@ kernels::CcaTail next_tail(const at::Tensor& packed, const kernels::CcaShape& sh
           packed.select(1, seq - 1).narrow(1, shape.latent() + shape.current_values(), shape.delayed_values()).to(wide).contiguous()};
 }
 
+// cca_mix where the tokens before a chunk are another rank's: q, k, v, each [batch, chunks, chunk length, its heads, head_dim].
+std::array<at::Tensor, 3> mixed_over_ranks(const at::Tensor& packed, const SequenceAxis& axis, const kernels::CcaShape& shape,
+                                           const kernels::CcaWeights& weights, const kernels::RotaryTable& table,
+                                           const at::Tensor& is_start) {
+  const auto [q, k, v] = kernels::cca_mix(with_halo(packed, axis), shape, weights, table, is_start, {});
+  const auto body = [&](const at::Tensor& t) {
+    return t.narrow(1, kHalo, t.size(1) - kHalo).unflatten(0, {packed.size(0), axis.chunks()});
+  };
+  return {body(q), body(k), body(v)};
+}
+
 }  // namespace
 
 at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, CcaCache* cache) const {
   const auto packed = linear(x, {q, k, current_value, delayed_value});
+  const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
   const kernels::CcaWeights weights{depthwise_weight->value, depthwise_bias->value, grouped_weight->value, grouped_bias->value,
                                     temperature->value};
-  const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
   if (const auto& axis = sequences.axis(); axis.is_on()) {
     auto& haloed = sequences.haloed();
-    const auto [q_halo, k_halo, v_halo] =
-        kernels::cca_mix(with_halo(packed, axis), shape, weights, haloed.rotary(rotary, x.scalar_type()), haloed.is_start(), {});
-    const auto body = [&](const at::Tensor& t) {  // [batch, chunks, chunk length, heads, head_dim]
-      return t.narrow(1, kHalo, t.size(1) - kHalo).unflatten(0, {x.size(0), axis.chunks()});
-    };
-    return linear(sharded_attention(body(q_halo), body(k_halo), body(v_halo), scale, window, sequences).flatten(2), {o});
+    const auto [queries, keys, values] =
+        mixed_over_ranks(packed, axis, shape, weights, haloed.rotary(rotary, x.scalar_type()), haloed.is_start());
+    return linear(sharded_attention(queries, keys, values, scale, window, sequences).flatten(2), {o});
   }
   const kernels::CcaTail tail = cache ? cache->tail : kernels::CcaTail{};
   const auto [queries, keys, values] =
@@ -43,6 +54,40 @@ at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, C
   if (cache) cache->tail = next_tail(packed, shape, tail);
   const auto mixed = attention(queries, keys, values, scale, window, sequences, cache ? &cache->key_values : nullptr);
   return linear(mixed, {o});
+}
+
+at::Tensor CcaAttention::folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis) const {
+  const int64_t d = shape.head_dim, ranks = axis.size;
+  // The first half of all value channels comes from the token itself: of a rank's value heads all, some or none.
+  const auto shape_of = [=, all = shape](int owner) {
+    const auto values = tensor::share_of(all.values(), owner, static_cast<int>(ranks));
+    const int64_t half = all.values() / 2;
+    return kernels::CcaShape{all.heads / ranks, all.kv_heads / ranks, d,
+                             std::min(values.end, half) - std::min(values.begin, half)};
+  };
+  FoldedAttention layer{.heads = shape.heads,
+                        .kv_heads = shape.kv_heads,
+                        .head_dim = d,
+                        .window = window,
+                        .scale = 1 / std::sqrt(static_cast<double>(d)),
+                        .weights = {q, k, current_value, delayed_value, depthwise_weight, depthwise_bias, grouped_weight, grouped_bias,
+                                    temperature},
+                        .out = o};
+  layer.shapes = [shape_of, weights = layer.weights](int owner) {
+    std::vector<tensor::Shape> shapes;
+    for (const auto* weight : weights) shapes.push_back(weight->value.sizes().vec());
+    shapes[2][0] = shape_of(owner).current_values();
+    shapes[3][0] = shape_of(owner).delayed_values();
+    return shapes;
+  };
+  auto& haloed = sequences.haloed();
+  layer.project = [shape_of, tokens = sequences.axis(), table = haloed.rotary(rotary, x.scalar_type()), is_start = haloed.is_start()](
+                      const at::Tensor& in, const FoldedAttention::Visit& visit) {
+    const auto& w = visit.parts[0];
+    const kernels::CcaWeights weights{w[4]->value, w[5]->value, w[6]->value, w[7]->value, w[8]->value};
+    return mixed_over_ranks(linear(in, {w[0], w[1], w[2], w[3]}), tokens, shape_of(visit.first), weights, table, is_start);
+  };
+  return folded_attention(x, layer, sequences, axis);
 }
 
 }  // namespace ingot::layers

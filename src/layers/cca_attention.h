@@ -6,6 +6,7 @@
 #include "kernels/cca.h"
 #include "layers/attention.h"
 #include "layers/parameter.h"
+#include "layers/tensor_sequence/axis.h"
 
 namespace ingot::layers {
 
@@ -26,6 +27,9 @@ struct CcaAttention {
 
   /// x [batch, seq, hidden], normed -> [batch, seq, hidden]
   at::Tensor operator()(const at::Tensor& x, Sequences& sequences, CcaCache* cache) const;
+  /// x [batch, own tokens, hidden], normed -> the same, where tokens and heads' weights are spread over the ranks of `axis`, which divide
+  /// the kv heads: `shape` is that of all ranks, the parameters are this rank's parts.
+  at::Tensor folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis) const;
 };
 
 }  // namespace ingot::layers

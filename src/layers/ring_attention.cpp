@@ -2,30 +2,10 @@
 // every rank the same: of a rank before it all queries see the first of its two chunks, of a rank behind it the later chunk's
 // queries see both.
 #include "layers/attention_spread.h"
+#include "layers/rotation.h"
 
 namespace ingot::layers {
 namespace {
-
-// One tensor on its way to the next rank, another on its way here. Two ranks are each other's next: one of them sends first.
-class Rotation {
- public:
-  Rotation(const SequenceAxis& axis, const at::Tensor& leaving, at::Tensor arriving) : arriving_(std::move(arriving)) {
-    const int next = (axis.rank + 1) % axis.size, before = (axis.rank + axis.size - 1) % axis.size;
-    const bool sends_first = axis.rank < next;
-    if (sends_first) sent_ = axis.group->start_send(leaving, next);
-    received_ = axis.group->start_receive(arriving_, before);
-    if (!sends_first) sent_ = axis.group->start_send(leaving, next);
-  }
-  at::Tensor wait() {
-    received_.wait();
-    sent_.wait();
-    return arriving_;
-  }
-
- private:
-  at::Tensor arriving_;
-  comm::Work sent_, received_;
-};
 
 int peer_of(const SequenceAxis& axis, int step) { return (axis.rank + axis.size - step) % axis.size; }
 
@@ -54,7 +34,7 @@ struct RingFunction : Function<RingFunction> {
     auto here = at::stack({k, v});  // [2, batch, chunks, length, kv_heads, head_dim]
     for (int step = 0; step < axis.size; ++step) {
       std::optional<Rotation> rotation;
-      if (step + 1 < axis.size) rotation.emplace(axis, here, at::empty_like(here));
+      if (step + 1 < axis.size) rotation.emplace(*axis.group, here, at::empty_like(here));
       for_each_pair(spread, peer_of(axis, step), [&](int i, int j, const kernels::AttentionMask& mask) {
         const auto part = kernels::attention_forward(q.select(1, i), here[0].select(1, j), here[1].select(1, j), spread.scale, mask);
         if (step == 0 && i == j) {
@@ -83,7 +63,7 @@ struct RingFunction : Function<RingFunction> {
     std::optional<Rotation> sums_on_their_way;
     for (int step = 0; step < axis.size; ++step) {
       std::optional<Rotation> rotation;
-      if (step + 1 < axis.size) rotation.emplace(axis, here, at::empty_like(here));
+      if (step + 1 < axis.size) rotation.emplace(*axis.group, here, at::empty_like(here));
       auto sums = at::zeros(here.sizes(), wide_options(q));
       for_each_pair(spread, peer_of(axis, step), [&](int i, int j, const kernels::AttentionMask& mask) {
         const auto [to_q, to_k, to_v] =
@@ -94,7 +74,7 @@ struct RingFunction : Function<RingFunction> {
         sums[1].select(1, j).add_(to_v);
       });
       if (sums_on_their_way) sums.add_(sums_on_their_way->wait());
-      sums_on_their_way.emplace(axis, sums, at::empty_like(sums));
+      sums_on_their_way.emplace(*axis.group, sums, at::empty_like(sums));
       if (rotation) here = rotation->wait();
     }
     const auto sums = sums_on_their_way->wait();

@@ -4,6 +4,7 @@
 
 #include "layers/attention.h"
 #include "layers/parameter.h"
+#include "layers/tensor_sequence/axis.h"
 
 namespace ingot::layers {
 
@@ -15,6 +16,9 @@ struct SoftmaxAttention {
 
   /// x [batch, seq, hidden], normed -> [batch, seq, hidden]; of some of the heads: their part of the sum
   at::Tensor operator()(const at::Tensor& x, Sequences& sequences, KeyValueCache* cache) const;
+  /// x [batch, own tokens, hidden], normed -> the same, where tokens and heads' weights are spread over the ranks of `axis`: `heads` and
+  /// `kv_heads` are those of all ranks, the parameters this rank's parts.
+  at::Tensor folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis) const;
 };
 
 }  // namespace ingot::layers

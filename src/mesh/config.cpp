@@ -14,6 +14,10 @@ void declare_settings(base::SettingsTable& table, ParallelConfig& c) {
   table.add("parallel.sequence_order", c.sequence_order, {"zigzag", "contiguous"},
             "which tokens a rank gets: an early and a late piece, which balances causal attention, or one");
   table.add("parallel.tensor", c.tensor, base::at_least(1), "ranks that share each matrix and the vocabulary, and work on the same tokens");
+  table.add("parallel.tensor_sequence", c.tensor_sequence, base::at_least(1),
+            "TSP: ranks that share each matrix, the vocabulary and each sequence's tokens; weights travel to the tokens");
+  table.add("parallel.head_buckets", c.head_buckets, base::at_least(1),
+            "tensor_sequence: into how many parts a rank's kv heads go whose keys and values are gathered at a time; more need less memory");
   table.add("parallel.expert", c.expert, base::at_least(1),
             "ranks over which the experts of a mixture are dealt out; tokens travel to them. They fold the ranks of a stage anew");
   table.add("parallel.expert_tensor", c.expert_tensor, base::at_least(1), "ranks that share each expert, by its inner width");

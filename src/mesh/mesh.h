@@ -33,6 +33,10 @@ class Mesh {
   int position_of(int rank, Axis axis) const;
   /// World ranks that differ from this one in `axes` alone, in the order of their numbers; itself included.
   std::vector<int> members(const std::vector<Axis>& axes) const;
+  /// Whose ranks have other tokens: data and sequence, and tensor_sequence where it takes tensor's place.
+  std::vector<Axis> token_axes() const;
+  /// Whose ranks have other parts of each matrix.
+  Axis weight_axis() const { return size(Axis::tensor_sequence) > 1 ? Axis::tensor_sequence : Axis::tensor; }
 
   /// "pipeline 2 x data 2 x tensor 2", axes of size 1 left out; "1 rank" for one.
   std::string describe() const;

@@ -7,10 +7,10 @@
 #include "base/error.h"
 #include "kernels/activation.h"
 #include "kernels/norm.h"
-#include "layers/embedding.h"
 #include "layers/linear.h"
 #include "layers/recompute.h"
 #include "layers/softmax_attention.h"
+#include "layers/tensor_sequence/folded_layer.h"
 #include "models/hugging_face_config.h"
 #include "models/model.h"
 
@@ -74,20 +74,20 @@ class Llama : public Model {
 
  protected:
   Stream embed(const at::Tensor& ids) override {
-    return {leave(layers::embedding(ids, *embedding_, dtype() == at::kDouble ? at::kDouble : at::kFloat)), {}};
+    return {embedded(ids), {}};
   }
 
   Stream block(int64_t layer, const Stream& stream, ForwardContext& context) override {
     Block& b = blocks_[static_cast<size_t>(layer)];
     auto* cache = context.caches ? &(*context.caches)[static_cast<size_t>(layer)].key_values : nullptr;
     const auto normed = kernels::rms_norm(stream.residual, b.attention_norm->value, config_.norm_eps, dtype());
-    const auto mixed = with_bias(leave(b.attention(enter(normed, context), *context.sequences, cache)), b.attention_out_bias);
+    const auto& folded = layout_.tensor_sequence;
+    const auto attended = folded.is_on() ? b.attention.folded(normed, *context.sequences, folded)
+                                         : leave(b.attention(enter(normed, context), *context.sequences, cache));
+    const auto mixed = with_bias(attended, b.attention_out_bias);
     auto mlp_half = [this, &b, sequences = context.sequences](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
       const auto [joined, mlp_in] = kernels::join_residual_and_norm(in[0], in[1], {}, b.mlp_norm->value, config_.norm_eps, dtype());
-      const bool biased = b.gate_bias != nullptr;
-      const auto x = layout_.tensor.enter(mlp_in, sequences->batch(), sequences->seq());
-      const auto gate_up = layers::linear(x, {b.gate, b.up}, biased ? std::vector{b.gate_bias, b.up_bias} : std::vector<Parameter*>{});
-      const auto out = with_bias(leave(layers::linear(kernels::swiglu(gate_up), {b.down})), b.down_bias);
+      const auto out = with_bias(mlp(b, mlp_in, *sequences), b.down_bias);
       return {kernels::join_residual(joined, out, {})};
     };
     const bool again = context.recompute == Recompute::selective && at::GradMode::is_enabled();
@@ -97,6 +97,17 @@ class Llama : public Model {
   at::Tensor finish(const Stream& stream) override { return kernels::rms_norm(stream.residual, norm_->value, config_.norm_eps, dtype()); }
 
  private:
+  at::Tensor mlp(const Block& b, const at::Tensor& x, const layers::Sequences& sequences) const {
+    const auto activated = [](const at::Tensor& in, const layers::PartOfWeights& weights) {  // gate, up, and their biases
+      const auto biases = std::vector<Parameter*>(weights.begin() + 2, weights.end());
+      return kernels::swiglu(layers::linear(in, {weights[0], weights[1]}, biases));
+    };
+    layers::PartOfWeights weights = {b.gate, b.up};
+    if (b.gate_bias) weights.insert(weights.end(), {b.gate_bias, b.up_bias});
+    if (layout_.tensor_sequence.is_on()) return layers::folded_layer(x, weights, *b.down, activated, layout_.tensor_sequence);
+    return leave(layers::linear(activated(layout_.tensor.enter(x, sequences.batch(), sequences.seq()), weights), {b.down}));
+  }
+
   static layers::ActivationId describe_linear(layers::Workload& work, layers::ActivationId from, const std::vector<int64_t>& outs,
                                               bool biased) {
     const int64_t width = std::accumulate(outs.begin(), outs.end(), int64_t{0});

@@ -8,6 +8,8 @@
 #include "layers/head.h"
 #include "layers/recompute.h"
 #include "layers/sharded_attention.h"
+#include "layers/tensor_sequence/folded_attention.h"
+#include "layers/tensor_sequence/folded_vocabulary.h"
 
 namespace ingot::models {
 
@@ -88,7 +90,9 @@ at::Tensor Model::forward(const at::Tensor& ids, ForwardContext& context) {
 
 at::Tensor Model::loss_of(const Stream& stream, const at::Tensor& targets, double scale, ForwardContext& context) {
   if (context.hooks) context.hooks->before_forward(config_.layers);
-  const auto loss = layers::head_loss(enter(finish(stream), context), *head_, targets, scale, layout_.tensor);
+  const auto hidden = enter(finish(stream), context);
+  const auto loss = layout_.tensor_sequence.is_on() ? layers::folded_head_loss(hidden, *head_, targets, scale, layout_.tensor_sequence)
+                                                    : layers::head_loss(hidden, *head_, targets, scale, layout_.tensor);
   if (context.hooks) context.hooks->after_forward(config_.layers);
   return loss;
 }
@@ -208,32 +212,42 @@ Parameter& Model::vocabulary_matrix(const char* name, Parameter::Kind kind) {
 }
 
 tensor::Part Model::cut_rows(int64_t rows, int64_t cols) const {
-  if (!layout_.tensor.is_on()) return {};
-  return {{layout_.tensor.share(rows)}, {{0, cols}}};
+  if (!layout_.cuts_weights()) return {};
+  return {{layout_.weight_share(rows)}, {{0, cols}}};
 }
 
 tensor::Part Model::cut_columns(int64_t rows, int64_t cols) const {
-  if (!layout_.tensor.is_on()) return {};
-  return {{{0, rows}}, {layout_.tensor.share(cols)}};
+  if (!layout_.cuts_weights()) return {};
+  return {{{0, rows}}, {layout_.weight_share(cols)}};
 }
 
 tensor::Part Model::cut_vector(int64_t size) const {
-  if (!layout_.tensor.is_on()) return {};
-  return {{layout_.tensor.share(size)}};
+  if (!layout_.cuts_weights()) return {};
+  return {{layout_.weight_share(size)}};
+}
+
+at::Tensor Model::embedded(const at::Tensor& ids) const {
+  const auto wide = dtype() == at::kDouble ? at::kDouble : at::kFloat;
+  if (layout_.tensor_sequence.is_on()) return layers::folded_embedding(ids, *embedding_, wide, layout_.tensor_sequence);
+  return leave(layers::embedding(ids, *embedding_, wide));
 }
 
 void Model::require_heads() const {
+  if (const auto& folded = layout_.tensor_sequence; folded.is_on())
+    return layers::check_folded_heads(config_.heads, config_.kv_heads, config_.resolved_head_dim(), folded.size);
   require_shares("kv_heads", config_.kv_heads);
   layers::check_heads(layout_.sequence, config_.heads / layout_.tensor.size, config_.kv_heads / layout_.tensor.size);
 }
 
 void Model::require_shares(const char* name, int64_t value) const {
-  const int64_t ranks = layout_.tensor.size;
+  const bool is_folded = layout_.tensor_sequence.is_on();
+  const int64_t ranks = is_folded ? layout_.tensor_sequence.size : layout_.tensor.size;
   if (value % ranks == 0) return;
   std::vector<int64_t> good;
   for (int64_t n = 1; n <= std::min<int64_t>(value, 64); ++n)
     if (value % n == 0) good.push_back(n);
-  throw base::ConfigError("parallel.tensor = {} does not divide model.{} = {}; it may be {}", ranks, name, value, fmt::join(good, ", "));
+  throw base::ConfigError("parallel.{} = {} does not divide model.{} = {}; it may be {}", is_folded ? "tensor_sequence" : "tensor", ranks,
+                          name, value, fmt::join(good, ", "));
 }
 
 }  // namespace ingot::models

@@ -19,6 +19,7 @@
 #include "layers/sequence_axis.h"
 #include "layers/sequences.h"
 #include "layers/tensor_axis.h"
+#include "layers/tensor_sequence/axis.h"
 #include "layers/workload.h"
 #include "models/config.h"
 
@@ -33,7 +34,8 @@ struct Stream {
 /// What of a model this rank holds, and with whom it computes; nothing = all of it, alone.
 struct Layout {
   layers::TensorAxis tensor;
-  layers::SequenceAxis sequence;
+  layers::SequenceAxis sequence;       // with a tensor_sequence axis: how that one cuts the tokens
+  layers::TensorSequenceAxis tensor_sequence;
   struct Experts {
     int rank = 0, size = 1;        // which of the equal shares of the experts
     int slice = 0, slices = 1;     // which part of each one's inner width
@@ -58,6 +60,10 @@ struct Layout {
       return false;
     }
   } stage;
+
+  /// Of n rows, columns or heads of a matrix that is cut, by whichever axis.
+  tensor::Range weight_share(int64_t n) const { return tensor_sequence.is_on() ? tensor_sequence.share(n) : tensor.share(n); }
+  bool cuts_weights() const { return tensor.is_on() || tensor_sequence.is_on(); }
 };
 
 enum class Recompute { none, selective, full };  // selective: the feed-forward half of each block, whose activations are largest
@@ -159,7 +165,7 @@ class Model {
   void declare_embedding();
   void declare_head();
   layers::Parameter& vocabulary_matrix(const char* name, layers::Parameter::Kind kind);
-  /// This rank's part of a matrix whose rows (outputs) or columns (inputs) the tensor axis cuts; all of it without that axis.
+  /// This rank's part of a matrix whose rows (outputs) or columns (inputs) the tensor or tensor_sequence axis cuts; all of it without.
   tensor::Part cut_rows(int64_t rows, int64_t cols) const;
   tensor::Part cut_columns(int64_t rows, int64_t cols) const;
   tensor::Part cut_vector(int64_t size) const;
@@ -176,6 +182,8 @@ class Model {
   void require_shares(const char* name, int64_t value) const;
   /// The same for heads, which the sequence axis may share out too.
   void require_heads() const;
+  /// The embedding of this rank's tokens, as it is between layers; fp32 (fp64).
+  at::Tensor embedded(const at::Tensor& ids) const;
   /// Tokens as they are between layers -> all of them, and back (layers/tensor_axis.h).
   at::Tensor enter(const at::Tensor& x, const ForwardContext& context) const {
     return layout_.tensor.enter(x, context.sequences->batch(), context.sequences->seq());

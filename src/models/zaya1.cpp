@@ -10,7 +10,6 @@
 #include "base/text.h"
 #include "kernels/norm.h"
 #include "layers/cca_attention.h"
-#include "layers/embedding.h"
 #include "layers/experts.h"
 #include "layers/recompute.h"
 #include "layers/router.h"
@@ -40,6 +39,7 @@ class Zaya1 : public Model {
   Zaya1(const ModelConfig& config, const Layout& layout) : Model(config, layout) {
     check(config);
     require_heads();
+    if (layout.tensor_sequence.is_on()) require_shares("kv_heads", config.kv_heads);
     if (config.experts % layout.experts.size != 0)
       throw base::ConfigError("parallel.expert = {} does not divide model.experts = {}", layout.experts.size, config.experts);
     if (config.expert_ffn % layout.experts.slices != 0)
@@ -95,7 +95,7 @@ class Zaya1 : public Model {
     const auto residual = work.enter(work.wide(c.hidden, between)), normed = work.narrow(c.hidden, between),
                packed = work.narrow(q + 2 * kv), qkv = work.narrow(q + 2 * kv);
     work.kernel("rms_norm", {residual}, {normed}, {residual, work.wide(1, between)});
-    const int64_t current = value_rows(c.kv_heads * d).current.size();
+    const int64_t current = layout_.tensor.is_on() ? value_rows(c.kv_heads * d).current.size() : kv / 2;
     work.linear(describe_enter(work, normed, c.hidden), packed, {q, kv, current, kv - current});
     auto& mix = work.kernel("cca_mix", {packed}, {qkv}, {packed, work.wide(latent)}, work.tokens() * (heads + kv_heads), d);
     const int64_t taps_bytes = work.tokens() * latent * 2 * work.wide_bytes();  // the first convolution's output, once for each tap
@@ -122,15 +122,16 @@ class Zaya1 : public Model {
 
  protected:
   Stream embed(const at::Tensor& ids) override {
-    const auto wide = dtype() == at::kDouble ? at::kDouble : at::kFloat;
-    return {(leave(layers::embedding(ids, *embedding_, wide)) + input_bias_->value) * input_scale_->value, {}};
+    return {(embedded(ids) + input_bias_->value) * input_scale_->value, {}};
   }
 
   Stream block(int64_t layer, const Stream& stream, ForwardContext& context) override {
     Block& b = blocks_[static_cast<size_t>(layer)];
     auto* cache = context.caches ? &(*context.caches)[static_cast<size_t>(layer)] : nullptr;
     const auto normed = kernels::rms_norm(stream.residual, b.attention_norm->value, config_.norm_eps, dtype());
-    const auto mixed = leave(b.attention(enter(normed, context), *context.sequences, cache));
+    const auto& folded = layout_.tensor_sequence;
+    const auto mixed = folded.is_on() ? b.attention.folded(normed, *context.sequences, folded)
+                                      : leave(b.attention(enter(normed, context), *context.sequences, cache));
     auto mixture_half = [this, &b, layer, observer = context.observer](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
       const auto [joined, mixture_in] =
           kernels::join_residual_and_norm(in[0], in[1], b.after_attention.values(), b.mixture_norm->value, config_.norm_eps, dtype());
@@ -225,14 +226,14 @@ class Zaya1 : public Model {
     tensor::Range current, delayed;
   };
   ValueRows value_rows(int64_t values) const {
-    const auto own = layout_.tensor.share(values);
+    const auto own = layout_.weight_share(values);
     const auto within = [&](int64_t from) {
       return tensor::Range{std::clamp<int64_t>(own.begin - from, 0, values / 2), std::clamp<int64_t>(own.end - from, 0, values / 2)};
     };
     return {within(0), within(values / 2)};
   }
   tensor::Part rows_part(const tensor::Range& rows, int64_t cols) const {
-    if (!layout_.tensor.is_on()) return {};
+    if (!layout_.cuts_weights()) return {};
     return {{rows}, {{0, cols}}};
   }
 
@@ -249,13 +250,13 @@ class Zaya1 : public Model {
     const auto values = value_rows(kv);
     // The channels of both convolutions: those of this rank's query heads, and those of its key heads.
     const auto latent = [&](tensor::Shape rest) -> tensor::Part {
-      if (!layout_.tensor.is_on()) return {};
-      const auto keys = layout_.tensor.share(kv);
-      tensor::Part part = {{layout_.tensor.share(q), {q + keys.begin, q + keys.end}}};
+      if (!layout_.cuts_weights()) return {};
+      const auto keys = layout_.weight_share(kv);
+      tensor::Part part = {{layout_.weight_share(q), {q + keys.begin, q + keys.end}}};
       for (const int64_t n : rest) part.push_back({{0, n}});
       return part;
     };
-    b.attention = {.shape = {c.heads / ranks, c.kv_heads / ranks, d, values.current.size()},
+    b.attention = {.shape = {c.heads / ranks, c.kv_heads / ranks, d, layout_.tensor.is_on() ? values.current.size() : kv / 2},
                    .window = c.window_of(layer),
                    .rotary = rotary_settings(c, layer),
                    .q = &matrix(mix + "q_proj.weight", {q, c.hidden}, cut_rows(q, c.hidden)),

@@ -166,12 +166,15 @@ std::string name_of(const Layout& l) {
   auto name = fmt::format("{}_{}_{}", l.family, l.precision, l.optimizer);
   const auto& p = l.parallel;
   for (const auto& [label, size] : {std::pair{"pipeline", p.pipeline},
-                                    {"data", l.ranks / (p.pipeline * p.sequence * p.tensor)},
+                                    {"data", l.ranks / (p.pipeline * p.sequence * p.tensor * p.tensor_sequence)},
                                     {"sequence", p.sequence},
                                     {"tensor", p.tensor},
+                                    {"tensor_sequence", p.tensor_sequence},
                                     {"expert", p.expert}})
     if (size > 1) name += fmt::format("_{}{}", label, size);
-  if (p.sequence > 1) name += "_" + p.sequence_method + (p.sequence_order == "zigzag" ? "" : "_contiguous");
+  if (p.sequence > 1) name += "_" + p.sequence_method;
+  if (p.sequence_order != "zigzag") name += "_contiguous";
+  if (p.head_buckets > 1) name += fmt::format("_buckets{}", p.head_buckets);
   if (l.window) name += "_window";
   if (p.expert_tensor > 1) name += fmt::format("_slices{}", p.expert_tensor);
   name += fmt::format("_zero{}", p.zero);
@@ -316,6 +319,41 @@ std::vector<Layout> layouts() {
     p.tensor = 2, p.expert = 2, p.expert_tensor = 2;
     all.push_back({.parallel = p, .ranks = 4, .family = family});
   }
+  // TSP: with every axis that it may stand beside, and alone.
+  for (const std::string family : {"llama", "zaya1"}) {
+    for (const int64_t ranks : {2, 3, 4})
+      all.push_back({.parallel = P{.tensor_sequence = ranks}, .ranks = static_cast<int>(ranks), .family = family, .seq = 24});
+    auto p = P{.tensor_sequence = 2, .head_buckets = 2};
+    p.sequence_order = "contiguous";
+    all.push_back({.parallel = p, .ranks = 2, .family = family, .optimizer = "adamw", .seq = 24, .window = 5, .tie = false});
+    for (const int64_t zero : {0, 1, 3})
+      all.push_back({.parallel = P{.tensor_sequence = 2, .zero = zero},
+                     .ranks = 4,
+                     .family = family,
+                     .recompute = zero == 1 ? models::Recompute::selective : models::Recompute::full,
+                     .microbatch = 3,
+                     .spread = zero == 3});
+    p = P{.pipeline = 2, .tensor_sequence = 2};
+    for (const char* schedule : {"1f1b", "zero_bubble"}) {
+      p.pipeline_schedule = schedule;
+      all.push_back({.parallel = p, .ranks = 4, .family = family, .microbatch = 3});
+      p.zero = 2;
+      all.push_back({.parallel = p, .ranks = 8, .family = family, .microbatch = 2, .tie = false});
+    }
+    if (family == "llama") {
+      all.push_back({.parallel = P{.tensor_sequence = 2}, .ranks = 4, .biases = true});
+      all.push_back({.parallel = P{.tensor_sequence = 2}, .ranks = 2, .precision = "fp32"});
+      continue;
+    }
+    for (const int64_t expert : {2, 4}) {  // folded on the same ranks, and over more
+      all.push_back({.parallel = P{.expert = expert, .tensor_sequence = 2}, .ranks = 4, .family = family, .microbatch = 3});
+      all.push_back({.parallel = P{.pipeline = 2, .expert = expert, .tensor_sequence = 2},
+                     .ranks = 8,
+                     .family = family,
+                     .recompute = models::Recompute::full,
+                     .microbatch = 3});
+    }
+  }
   const auto mixture = [&](Layout layout) {
     layout.family = "zaya1";
     all.push_back(layout);
@@ -341,6 +379,7 @@ std::vector<Layout> layouts() {
   replayed(P{.sequence = 2}, 2);
   replayed(P{.expert = 2, .expert_tensor = 2}, 4);
   replayed(P{.tensor = 2, .expert = 4}, 4);
+  replayed(P{.expert = 2, .tensor_sequence = 2}, 4);
   // Gradients are sent while backward still runs: in fp32, with larger buckets, in another order.
   for (const int64_t zero : {0, 1}) {
     replayed(P{.pipeline = 2, .zero = zero}, 4, 2);

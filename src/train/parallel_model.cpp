@@ -60,6 +60,14 @@ models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& con
                      .size = mesh.size(Axis::sequence),
                      .method = layers::sequence_method_from_name(config.sequence_method),
                      .zigzag = config.sequence_order == "zigzag"};
+  if (const int size = mesh.size(Axis::tensor_sequence); size > 1) {
+    const int rank = mesh.position(Axis::tensor_sequence);
+    layout.tensor_sequence = {.rank = rank, .size = size, .head_buckets = config.head_buckets};
+    layout.sequence.rank = rank;
+    layout.sequence.size = size;
+    layout.sequence.method = layers::SequenceAxis::Method::allgather;
+    if (groups) layout.tensor_sequence.group = layout.sequence.group = &groups->along({Axis::tensor_sequence});
+  }
   layout.stage = {.rank = mesh.position(Axis::pipeline), .size = mesh.size(Axis::pipeline)};
   if (layout.stage.is_on()) layout.stage.pieces = cut_depth(model, layout.stage.size * static_cast<int>(config.pipeline_chunks));
   layout.experts = {.rank = mesh.position(Axis::expert),
@@ -67,7 +75,7 @@ models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& con
                     .slice = mesh.position(Axis::expert_tensor),
                     .slices = mesh.size(Axis::expert_tensor)};
   if (groups && layout.tensor.is_on()) layout.tensor.group = &groups->along({Axis::tensor});
-  if (groups && layout.sequence.is_on()) layout.sequence.group = &groups->along({Axis::sequence});
+  if (groups && mesh.size(Axis::sequence) > 1) layout.sequence.group = &groups->along({Axis::sequence});
   if (groups && layout.experts.is_on()) layout.experts.group = &groups->along({Axis::expert, Axis::expert_tensor});
   return layout;
 }
@@ -77,10 +85,11 @@ int64_t shared_bytes(const mesh::Mesh& mesh, const mesh::ParallelConfig& config,
   const auto collectives = [&](const std::vector<Axis>& axes) {
     return Segment::collective_bytes(static_cast<int>(mesh.members(axes).size()));
   };
-  int64_t bytes = collectives({Axis::data, Axis::sequence}) + collectives({Axis::tensor});
+  int64_t bytes = collectives(mesh.token_axes()) + collectives({mesh.weight_axis()});
+  if (layout.tensor_sequence.is_on()) bytes += 2 * Segment::channel_bytes();
   if (layout.experts.is_on()) bytes += collectives({Axis::expert, Axis::expert_tensor}) + collectives({Axis::expert_data});
   // To the next rank and from the one before; in a pipeline both ways.
-  if (layout.sequence.is_on() && config.sequence_method == "ring") bytes += 2 * Segment::channel_bytes();
+  if (layout.sequence.is_on() && layout.sequence.method == layers::SequenceAxis::Method::ring) bytes += 2 * Segment::channel_bytes();
   if (layout.stage.is_on()) {
     const bool is_end = mesh.position(Axis::pipeline) == 0 || mesh.position(Axis::pipeline) + 1 == mesh.size(Axis::pipeline);
     bytes += (is_end && config.pipeline_chunks == 1 ? 2 : 4) * Segment::channel_bytes();
@@ -99,16 +108,18 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups) :
     return;
   }
   const auto& tensor = model_->layout().tensor;
-  auto& targets = groups_.along({Axis::data, Axis::sequence});
+  const auto& mesh = groups_.mesh();
+  auto& targets = groups_.along(mesh.token_axes());
   const bool is_pipeline = model_->layout().stage.is_on();
-  std::vector spread = {Axis::pipeline, Axis::data, Axis::sequence};
+  std::vector spread = {Axis::pipeline};
+  for (const Axis axis : mesh.token_axes()) spread.push_back(axis);
   auto& losses = is_pipeline ? groups_.along(spread) : targets;
   if (tensor.shards_tokens) spread.push_back(Axis::tensor);
   auto& tokens = groups_.along(spread);
   buckets_ = std::make_unique<parallel::Buckets>(
       model_->parameters(), [this](const layers::Parameter& p) -> comm::Group& { return sum_group(p); },
       parallel::Buckets::Options{bucket_bytes(), static_cast<int>(config_.zero), config_.reduce_in == "bf16",
-                                 groups_.mesh().size(Axis::pipeline) > 1});
+                                 mesh.size(Axis::pipeline) > 1});
   optim::Team team{.shards = buckets_->shards(), .everyone = &everyone, .is_primary = targets.rank() == 0 && tensor.rank == 0};
   for (auto& shard : team.shards) {
     // Held whole and not summed over tensor ranks: each of them has the same.
@@ -131,15 +142,14 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups) :
 comm::Group& ParallelModel::sum_group(const layers::Parameter& p) {
   if (p.is_expert) return groups_.along({Axis::expert_data});
   const auto& tensor = model_->layout().tensor;
+  // A part of a matrix gets the gradient of its own axis' tokens from the layer.
+  std::vector<Axis> axes = p.part.empty() ? groups_.mesh().token_axes() : std::vector{Axis::data, Axis::sequence};
+  if (tensor.is_on() && tensor.shards_tokens && p.part.empty()) axes.push_back(Axis::tensor);
   // A tied embedding lies on both ends of a pipeline.
   if (model_->layout().stage.is_on() && model_->config().tie_embeddings && p.kind == layers::Parameter::Kind::embedding) {
-    std::vector axes = {Axis::pipeline, Axis::data, Axis::sequence};
-    if (tensor.is_on() && tensor.shards_tokens && p.part.empty()) axes.push_back(Axis::tensor);
+    axes.insert(axes.begin(), Axis::pipeline);
     return groups_.along_ends(axes);
   }
-  const bool is_partial = tensor.is_on() && tensor.shards_tokens && p.part.empty();
-  std::vector axes = {Axis::data, Axis::sequence};
-  if (is_partial) axes.push_back(Axis::tensor);
   return groups_.along(axes);
 }
 
@@ -148,13 +158,14 @@ comm::Group& ParallelModel::owners(const layers::Parameter& p) {
   if (p.is_expert)
     return groups_.along(config_.zero == 0 ? std::vector{Axis::expert_tensor} : std::vector{Axis::expert_tensor, Axis::expert_data});
   const bool is_cut = !p.part.empty();
-  if (config_.zero == 0) return groups_.along(is_cut ? std::vector{Axis::tensor} : std::vector<Axis>{});
-  return is_cut ? groups_.along({Axis::data, Axis::sequence, Axis::tensor}) : sum_group(p);
+  const Axis weights = groups_.mesh().weight_axis();
+  if (config_.zero == 0) return groups_.along(is_cut ? std::vector{weights} : std::vector<Axis>{});
+  return is_cut ? groups_.along({Axis::data, Axis::sequence, weights}) : sum_group(p);
 }
 
 int64_t ParallelModel::bucket_bytes() {
   if (config_.bucket_mib > 0) return static_cast<int64_t>(config_.bucket_mib * (1 << 20));
-  auto& replicas = groups_.along({Axis::data, Axis::sequence});
+  auto& replicas = groups_.along(groups_.mesh().token_axes());
   auto& everyone = groups_.world().everyone();
   auto key = fmt::format("{}-{}-{}", base::host_name(), groups_.world().description(), replicas.size());
   std::replace_if(
