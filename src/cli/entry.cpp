@@ -18,7 +18,7 @@ extern "C" __attribute__((visibility("default"))) int ingot_run(const ingot::cli
              : action == "import-hf" ? run_import(options)
                                      : run_checkpoint(options, ingot::object_store::storage_of);
     }
-    if (options.verb == "bench") return run_bench(options);
+    if (options.verb == "bench") return options.bench.kind == "parallel" ? run_bench_parallel(options) : run_bench(options);
     if (options.verb == "launch") return run_launch(options);
     return run_doctor(options);
   });

@@ -39,9 +39,15 @@ struct CheckpointOptions {
 };
 
 struct BenchOptions {
-  std::string kind;  // gemm, memory, all
+  std::string kind;  // gemm, memory, attention, parallel, all
   std::string output, dtype = "all";
   bool quick = false;
+  // Of parallel; empty lists: all, or the usual ones.
+  std::vector<std::string> methods, layers, lengths;
+  std::vector<int> ranks = {2};
+  int64_t hidden = 512, heads = 8, kv_heads = 8, head_dim = 0, ffn = 2048, batch = 1, repeats = 5;
+  std::string pass = "both", backend = "threads", as_rank;
+  double latency_us = 0, bandwidth_gb = 0;  // of an artificially slow wire
 };
 
 struct DataOptions {

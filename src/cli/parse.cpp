@@ -108,7 +108,7 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& o) {
 }
 
 void add_bench(CLI::App& app, BenchOptions& o) {
-  auto* verb = app.add_subcommand("bench", "measure this machine: gemm, memory, attention, or all");
+  auto* verb = app.add_subcommand("bench", "measure this machine: gemm, memory, attention, or all; or ways of spreading a layer over ranks: parallel");
   verb->require_subcommand(1);
   for (const auto& [name, text] :
        {std::pair{"gemm", "matrix products over shapes and dtypes"}, std::pair{"memory", "copy, scale, add, triad and dot over sizes"},
@@ -119,6 +119,27 @@ void add_bench(CLI::App& app, BenchOptions& o) {
     kind->add_flag("--quick", o.quick, "a few sizes only, in seconds");
     kind->callback([&o, kind] { o.kind = kind->get_name(); });
   }
+  auto* parallel = verb->add_subcommand("parallel", "a layer or block under every way of spreading it over ranks, at the same sizes");
+  parallel->add_option("--methods", o.methods, "tp, sp, tp+sp, tsp, fsdp+cp, ring, ulysses (default: all)")->delimiter(',');
+  parallel->add_option("--layers", o.layers, "attention, mlp, block (default: all)")->delimiter(',');
+  parallel->add_option("--seq", o.lengths, "tokens of a sequence, such as 8K,16K (K = 1024; default 1K,2K,4K)")->delimiter(',');
+  parallel->add_option("--ranks", o.ranks, "numbers of ranks")->delimiter(',')->check(CLI::Range(1, 4096))->capture_default_str();
+  parallel->add_option("--hidden", o.hidden, "width of the residual stream")->check(CLI::PositiveNumber)->capture_default_str();
+  parallel->add_option("--heads", o.heads, "query heads")->check(CLI::PositiveNumber)->capture_default_str();
+  parallel->add_option("--kv-heads", o.kv_heads, "key and value heads")->check(CLI::PositiveNumber)->capture_default_str();
+  parallel->add_option("--head-dim", o.head_dim, "width of a head; 0 = hidden / heads")->check(CLI::NonNegativeNumber);
+  parallel->add_option("--ffn", o.ffn, "inner width of the gated MLP")->check(CLI::PositiveNumber)->capture_default_str();
+  parallel->add_option("--batch", o.batch, "sequences at a time")->check(CLI::PositiveNumber)->capture_default_str();
+  parallel->add_option("--dtype", o.dtype, "fp64, fp32 or bf16 (default fp32)")->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
+  parallel->add_option("--pass", o.pass, "forward, backward or both")->check(CLI::IsMember({"forward", "backward", "both"}));
+  parallel->add_option("--backend", o.backend, "how ranks talk: threads of one process, or processes over shared_memory, gloo or nccl")
+      ->check(CLI::IsMember({"threads", "shared_memory", "gloo", "nccl"}));
+  parallel->add_option("--repeats", o.repeats, "timed runs of each case")->check(CLI::Range(1, 1000))->capture_default_str();
+  parallel->add_option("--latency-us", o.latency_us, "a wire slower by so much per message")->check(CLI::NonNegativeNumber);
+  parallel->add_option("--bandwidth-gb", o.bandwidth_gb, "a wire of so many GB/s; 0 = as it is")->check(CLI::NonNegativeNumber);
+  parallel->add_option("-o,--output", o.output, "write the JSON here, too");
+  parallel->add_option("--as-rank", o.as_rank)->group("");  // of a process that this verb started: where rank 0 puts the results
+  parallel->callback([&o] { o.kind = "parallel"; });
 }
 
 void add_text_flags(CLI::App* verb, DataOptions& o) {

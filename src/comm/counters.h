@@ -21,6 +21,15 @@ class Counters {
     const std::lock_guard lock(mutex_);
     add_to(axes_[axis][kind], {1, traffic.sent_bytes, traffic.received_bytes});
   }
+  /// How long this rank's threads stood still for operations.
+  void add_wait(double seconds) {
+    const std::lock_guard lock(mutex_);
+    waited_s_ += seconds;
+  }
+  double waited_s() const {
+    const std::lock_guard lock(mutex_);
+    return waited_s_;
+  }
   /// Since the start, by axis.
   std::map<std::string, AxisTraffic> totals() const {
     const std::lock_guard lock(mutex_);
@@ -46,6 +55,7 @@ class Counters {
   }
   mutable std::mutex mutex_;
   std::map<std::string, std::map<Kind, AxisTraffic>> axes_;
+  double waited_s_ = 0;
 };
 
 }  // namespace ingot::comm

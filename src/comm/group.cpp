@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <numeric>
+#include <optional>
 
 #include "base/error.h"
 
@@ -11,12 +12,24 @@ namespace {
 
 using base::CommError;
 
+class Waiting {
+ public:
+  explicit Waiting(Counters& counters) : counters_(counters) {}
+  ~Waiting() { counters_.add_wait(std::chrono::duration<double>(Clock::now() - since_).count()); }
+  Waiting(const Waiting&) = delete;
+
+ private:
+  Counters& counters_;
+  Clock::time_point since_ = Clock::now();
+};
+
 // Marks the ledger's entry when the operation is over, and puts the step into messages.
 class Recorded : public Pending {
  public:
-  Recorded(Work work, std::string what, Ledger& ledger, uint64_t ticket)
-      : work_(std::move(work)), what_(std::move(what)), ledger_(ledger), ticket_(ticket) {}
+  Recorded(Work work, std::string what, Counters& counters, Ledger& ledger, uint64_t ticket)
+      : work_(std::move(work)), what_(std::move(what)), counters_(counters), ledger_(ledger), ticket_(ticket) {}
   void wait() override {
+    const Waiting waiting(counters_);
     try {
       work_.wait();
     } catch (const CommError& failure) {
@@ -33,6 +46,7 @@ class Recorded : public Pending {
  private:
   Work work_;
   std::string what_;
+  Counters& counters_;
   Ledger& ledger_;
   uint64_t ticket_;
 };
@@ -132,21 +146,23 @@ Work Group::start(Operation operation, bool blocking) {
   const at::NoGradGuard no_grad;
   const bool is_message = operation.kind == Kind::send || operation.kind == Kind::receive;
   operation.sequence = is_message ? ++messages_ : ++collectives_;
-  counters_.add(axis_, operation.kind, traffic_of(operation, rank_, size()));
   if (!backend_) {  // alone
     if (operation.kind != Kind::barrier && operation.output.data_ptr() != operation.input.data_ptr())
       operation.output.view(-1).copy_(operation.input.view(-1));
     return {};
   }
+  counters_.add(axis_, operation.kind, traffic_of(operation, rank_, size()));
   const auto ticket = ledger_.start(axis_, members_, operation);
   auto what = fmt::format("{} on axis {} (ranks {}), step {}", describe(operation), axis_, members_, ledger_.step());
   Work started;
   try {
+    std::optional<Waiting> waiting;  // it may be carried out at once, by this thread
+    if (blocking) waiting.emplace(counters_);
     started = backend_->start(std::move(operation), blocking);
   } catch (const CommError& failure) {
     throw CommError("{}: {}", what, failure.what());
   }
-  return Work(std::make_shared<Recorded>(std::move(started), std::move(what), ledger_, ticket));
+  return Work(std::make_shared<Recorded>(std::move(started), std::move(what), counters_, ledger_, ticket));
 }
 
 namespace {
