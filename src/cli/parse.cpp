@@ -58,7 +58,7 @@ void add_verify(CLI::App& app, VerifyOptions& o) {
   auto* model = verb->add_subcommand("model", "logits, loss, every gradient and greedy ids of a Hugging Face folder");
   model->add_option("folder", o.target, "model folder")->required();
   model->add_option("--set", o.set, "model.key=value")->allow_extra_args(false);
-  auto* op = verb->add_subcommand("op", "single operators: muon, adamw");
+  auto* op = verb->add_subcommand("op", "single operators: muon, adamw, linear_attention");
   op->add_option("name", o.target, "operator")->required();
   auto* trajectory = verb->add_subcommand("trajectory", "a short training run from the weights of a folder");
   trajectory->add_option("folder", o.target, "model folder")->required();

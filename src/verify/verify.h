@@ -42,7 +42,7 @@ struct Report {
 
 /// Model folder against its fixture.safetensors.
 Report verify_model(const fs::path& folder, const fs::path& fixture, const Options& options);
-/// `name`: muon or adamw; every file that holds one of them is accepted, under either name of the tensor.
+/// `name`: muon, adamw or linear_attention, which the file must say that it records.
 Report verify_op(const std::string& name, const fs::path& fixture, const Options& options);
 /// Ten or so steps of training from the weights in `folder`.
 Report verify_trajectory(const fs::path& folder, const fs::path& fixture, const Options& options);

@@ -7,13 +7,12 @@
 #include "base/text.h"
 #include "layers/dtype.h"
 #include "optim/optimizer.h"
-#include "verify/fixture.h"
-#include "verify/verify.h"
+#include "verify/operators.h"
 
 namespace ingot::verify {
 namespace {
 
-constexpr Tolerance kDouble{1e-10, 0}, kSingle{2e-5, 0};
+constexpr Tolerance kDouble{1e-10, 0}, kSingle{2e-5, 0}, kHalf{3e-2, 0};
 
 optim::OptimizerConfig config_of(const nlohmann::json& o, const std::string& name) {
   optim::OptimizerConfig config;
@@ -35,16 +34,8 @@ optim::OptimizerConfig config_of(const nlohmann::json& o, const std::string& nam
   return config;
 }
 
-}  // namespace
-
-Report verify_op(const std::string& name, const fs::path& fixture_path, const Options& options) {
-  const std::vector<std::string> known = {"muon", "adamw"};
-  if (std::find(known.begin(), known.end(), name) == known.end())
-    throw base::UsageError("unknown operator '{}'; {} can be verified{}", name, base::join(known, " and "),
-                           base::did_you_mean(name, known));
-  const Fixture fixture(fixture_path);
-  if (fixture.text("operator") != name)
-    throw base::UsageError("{} records the operator '{}', not '{}'", fixture_path.string(), fixture.text("operator"), name);
+// One matrix through the optimizer's steps.
+Report verify_update(const Fixture& fixture, const std::string& name, const Options& options) {
   const auto dtype = layers::compute_dtype(options.dtype);
   const auto config = config_of(fixture.note("options"), name);
 
@@ -57,8 +48,7 @@ Report verify_op(const std::string& name, const fs::path& fixture_path, const Op
     weight.value.copy_(start);
   }
   optim::Optimizer optimizer(parameters, config);
-  const auto fallback = dtype == at::kDouble ? kDouble : kSingle;
-  const Tolerance tolerance{options.rtol.value_or(fallback.rtol), options.atol.value_or(fallback.atol)};
+  const Tolerance tolerance = operator_tolerance(options);
   Report report;
   for (int64_t step = 0; fixture.has(fmt::format("in.grad.{}", step)); ++step) {
     const auto before = optimizer.master_of(weight).detach().clone();
@@ -76,8 +66,29 @@ Report verify_op(const std::string& name, const fs::path& fixture_path, const Op
     const Tolerance widened{tolerance.rtol * 50, tolerance.atol};
     report.comparisons.push_back(compare(direction_name, direction, fixture.tensor(direction_name), widened));
   }
-  if (report.comparisons.empty()) throw base::ModelError("{} holds no steps (in.grad.0 is missing)", fixture_path.string());
+  if (report.comparisons.empty()) throw base::ModelError("the reference holds no steps (in.grad.0 is missing)");
   return report;
+}
+
+}  // namespace
+
+Tolerance operator_tolerance(const Options& options) {
+  const auto& fallback = options.dtype == "fp64" ? kDouble : options.dtype == "bf16" ? kHalf : kSingle;
+  return {options.rtol.value_or(fallback.rtol), options.atol.value_or(fallback.atol)};
+}
+
+Report verify_op(const std::string& name, const fs::path& fixture_path, const Options& options) {
+  const std::vector<std::string> known = {"muon", "adamw", "linear_attention"};
+  if (std::find(known.begin(), known.end(), name) == known.end())
+    throw base::UsageError("unknown operator '{}'; {} can be verified{}", name, base::join(known, ", "), base::did_you_mean(name, known));
+  const Fixture fixture(fixture_path);
+  if (fixture.text("operator") != name)
+    throw base::UsageError("{} records the operator '{}', not '{}'", fixture_path.string(), fixture.text("operator"), name);
+  try {
+    return name == "linear_attention" ? verify_linear_attention(fixture, options) : verify_update(fixture, name, options);
+  } catch (const base::ModelError& wrong) {
+    throw base::ModelError("{}: {}", fixture_path.string(), wrong.what());
+  }
 }
 
 }  // namespace ingot::verify

@@ -23,6 +23,9 @@ def main():
         for operator in ("muon", "adamw"):
             for fixture in sorted(folder.glob(f"ops/{operator}/*.safetensors")):
                 compared += json.loads(ingot("verify", "op", operator, "--fixture", fixture, "--json")[0])["compared"]
+        for fixture in sorted(folder.glob("ops/linear_attention/*.safetensors")):
+            for dtype in ("fp64", "fp32", "bf16"):
+                compared += json.loads(ingot("verify", "op", "linear_attention", "--fixture", fixture, "--dtype", dtype, "--json")[0])["compared"]
         for trajectory in sorted(folder.glob("trajectories/llama*.safetensors")):
             out, _ = ingot("verify", "trajectory", folder / "hf" / "llama", "--fixture", trajectory, "--json")
             compared += json.loads(out)["compared"]
@@ -37,6 +40,11 @@ def main():
     (broken / "model.safetensors").write_bytes(data)
     ingot("verify", "model", broken, "--fixture", model / "fixture.safetensors", status=3)
     shutil.rmtree(broken)
+
+    # So is a file of another operator, by name: status 2.
+    fixture = FOLDERS[0] / "ops" / "linear_attention" / "basic.safetensors"
+    _, log = ingot("verify", "op", "muon", "--fixture", fixture, status=2)
+    assert "records the operator 'linear_attention'" in log, log
     print("ok", compared, "tensors compared")
 
 
