@@ -77,6 +77,13 @@ SequenceAxis::Method sequence_method_from_name(const std::string& name) {
   throw base::ConfigError("unknown sequence method '{}'; it is ring, allgather or ulysses", name);
 }
 
+SequenceAxis::States state_method_from_name(const std::string& name) {
+  if (name == "lasp2") return SequenceAxis::States::lasp2;
+  if (name == "lasp1") return SequenceAxis::States::lasp1;
+  if (name == "zeco") return SequenceAxis::States::zeco;
+  throw base::ConfigError("unknown method '{}' for the states of linear attention; it is lasp2, lasp1 or zeco", name);
+}
+
 at::Tensor SequenceAxis::own_tokens(const at::Tensor& all) const {
   if (!is_on()) return all;
   auto sizes = all.sizes().vec();

@@ -18,9 +18,12 @@ namespace ingot::layers {
 struct SequenceAxis {
   /// How attention reaches the keys of other ranks (layers/sharded_attention.h).
   enum class Method { ring, allgather, ulysses };
+  /// How the states of linear attention get from rank to rank (layers/sharded_linear_attention.h).
+  enum class States { lasp2, lasp1, zeco };
 
   int rank = 0, size = 1;
   Method method = Method::ring;
+  States states = States::lasp2;
   bool zigzag = true;
   comm::Group* group = nullptr;  // null while a model is only described, or for size 1
 
@@ -41,6 +44,7 @@ struct SequenceAxis {
 };
 
 SequenceAxis::Method sequence_method_from_name(const std::string& name);
+SequenceAxis::States state_method_from_name(const std::string& name);
 
 /// x [batch, own tokens, width] -> [batch * chunks, kHalo + chunk length, width]: each chunk behind the last kHalo tokens of the one
 /// before it (zeros before the first), which come from the rank that holds it. Backward, their gradients go back there.
