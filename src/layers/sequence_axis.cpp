@@ -41,29 +41,34 @@ void shift(const SequenceAxis& axis, bool backwards, const Give& give, const Tak
 }
 
 struct HaloFunction : Function<HaloFunction> {
-  static at::Tensor forward(Context& context, const at::Tensor& x, const SequenceAxis* axis) {
-    context.keep(*axis);
+  struct Kept {
+    SequenceAxis axis;
+    int64_t halo;
+  };
+  static at::Tensor forward(Context& context, const at::Tensor& x, const SequenceAxis* axis, int64_t halo) {
+    context.keep(Kept{*axis, halo});
     const int64_t batch = x.size(0), chunks = axis->chunks(), length = x.size(1) / chunks;
-    auto out = at::empty({batch, chunks, kHalo + length, x.size(2)}, x.options());
+    auto out = at::empty({batch, chunks, halo + length, x.size(2)}, x.options());
     const auto own = x.unflatten(1, {chunks, length});
-    out.narrow(2, kHalo, length).copy_(own);
+    out.narrow(2, halo, length).copy_(own);
     for (int i = 0; i < chunks; ++i)
-      if (axis->chunk(axis->rank, i) == 0) out.select(1, i).narrow(1, 0, kHalo).zero_();
+      if (axis->chunk(axis->rank, i) == 0) out.select(1, i).narrow(1, 0, halo).zero_();
     shift(
-        *axis, false, [&](int i) { return own.select(1, i).narrow(1, length - kHalo, kHalo); },
-        [&](int i) { return out.select(1, i).narrow(1, 0, kHalo); });
+        *axis, false, [&](int i) { return own.select(1, i).narrow(1, length - halo, halo); },
+        [&](int i) { return out.select(1, i).narrow(1, 0, halo); });
     return out.flatten(0, 1);
   }
 
   static TensorList backward(Context& context, const TensorList& grads) {
-    const auto& axis = context.kept<SequenceAxis>();
+    const auto& [axis, kept_halo] = context.kept<Kept>();
+    const int64_t halo = kept_halo;
     const auto grad = grads[0].unflatten(0, {-1, axis.chunks()});  // [batch, chunks, halo + length, width]
-    const int64_t length = grad.size(2) - kHalo;
-    auto own = grad.narrow(2, kHalo, length).contiguous();
-    auto borders = at::zeros({grad.size(0), axis.chunks(), kHalo, grad.size(3)}, grad.options());
+    const int64_t length = grad.size(2) - halo;
+    auto own = grad.narrow(2, halo, length).contiguous();
+    auto borders = at::zeros({grad.size(0), axis.chunks(), halo, grad.size(3)}, grad.options());
     shift(
-        axis, true, [&](int i) { return grad.select(1, i).narrow(1, 0, kHalo); }, [&](int i) { return borders.select(1, i); });
-    own.narrow(2, length - kHalo, kHalo).add_(borders);
+        axis, true, [&](int i) { return grad.select(1, i).narrow(1, 0, halo); }, [&](int i) { return borders.select(1, i); });
+    own.narrow(2, length - halo, halo).add_(borders);
     return {own.flatten(1, 2)};
   }
 };
@@ -112,6 +117,6 @@ at::Tensor SequenceAxis::by_rank(const at::Tensor& in_order, int64_t dim) const 
   return parts;
 }
 
-at::Tensor with_halo(const at::Tensor& x, const SequenceAxis& axis) { return HaloFunction::apply(x, &axis); }
+at::Tensor with_halo(const at::Tensor& x, const SequenceAxis& axis, int64_t halo) { return HaloFunction::apply(x, &axis, halo); }
 
 }  // namespace ingot::layers

@@ -46,10 +46,10 @@ struct SequenceAxis {
 SequenceAxis::Method sequence_method_from_name(const std::string& name);
 SequenceAxis::States state_method_from_name(const std::string& name);
 
-/// x [batch, own tokens, width] -> [batch * chunks, kHalo + chunk length, width]: each chunk behind the last kHalo tokens of the one
+/// x [batch, own tokens, width] -> [batch * chunks, halo + chunk length, width]: each chunk behind the last `halo` tokens of the one
 /// before it (zeros before the first), which come from the rank that holds it. Backward, their gradients go back there.
-/// A rank sends and receives at most 2 messages of batch * kHalo * width elements each way.
-inline constexpr int64_t kHalo = 2;
-at::Tensor with_halo(const at::Tensor& x, const SequenceAxis& axis);
+/// A rank sends and receives at most 2 messages of batch * halo * width elements each way. Chunks hold at least `halo` tokens.
+inline constexpr int64_t kHalo = 2;  // of CCA
+at::Tensor with_halo(const at::Tensor& x, const SequenceAxis& axis, int64_t halo = kHalo);
 
 }  // namespace ingot::layers

@@ -20,20 +20,21 @@ Sequences::Sequences(int64_t batch, int64_t seq, const at::Tensor& document_star
   is_start_ = document_start_.eq(positions_);
 }
 
-Sequences& Sequences::haloed() {
-  if (haloed_) return *haloed_;
+Sequences& Sequences::haloed(int64_t halo) {
+  auto& haloed = haloed_[halo];
+  if (haloed) return *haloed;
   const int64_t chunks = axis_.chunks(), length = seq_ / chunks;
-  haloed_ = std::make_unique<Sequences>(batch_ * chunks, kHalo + length, at::Tensor(), 0, device_);
+  haloed = std::make_unique<Sequences>(batch_ * chunks, halo + length, at::Tensor(), 0, device_);
   const auto widened = [&](const at::Tensor& own) {  // the value of a chunk's first token in front of it
     const auto by_chunk = own.expand({batch_, seq_}).unflatten(1, {chunks, length});
-    return at::cat({by_chunk.narrow(2, 0, 1).expand({-1, -1, kHalo}), by_chunk}, 2).flatten(0, 1);
+    return at::cat({by_chunk.narrow(2, 0, 1).expand({-1, -1, halo}), by_chunk}, 2).flatten(0, 1);
   };
-  haloed_->positions_ = widened(positions_);
-  haloed_->positions_.narrow(1, 0, kHalo) += at::arange(-kHalo, 0, positions_.options());
+  haloed->positions_ = widened(positions_);
+  haloed->positions_.narrow(1, 0, halo) += at::arange(-halo, 0, positions_.options());
   // A token that comes before the first of a chunk begins a document just when that one's document begins there.
-  haloed_->document_start_ = document_start_.defined() ? widened(document_start_) : at::zeros_like(haloed_->positions_);
-  haloed_->is_start_ = haloed_->document_start_.eq(haloed_->positions_);
-  return *haloed_;
+  haloed->document_start_ = document_start_.defined() ? widened(document_start_) : at::zeros_like(haloed->positions_);
+  haloed->is_start_ = haloed->document_start_.eq(haloed->positions_);
+  return *haloed;
 }
 
 at::Tensor Sequences::visible_from(int64_t window) {

@@ -45,9 +45,9 @@ class Sequences {
   at::Tensor visible_from(int64_t window);  // without an axis
   /// Cosines and sines for the positions of these tokens (counted from the start of the document).
   const kernels::RotaryTable& rotary(const RotarySettings& settings, at::ScalarType dtype);
-  /// Where the tokens of with_halo() stand, as [batch * chunks, kHalo + chunk length]; every row of it is a sequence of its own, whose
-  /// first kHalo tokens are looked at alone.
-  Sequences& haloed();
+  /// Where the tokens of with_halo() stand, as [batch * chunks, halo + chunk length]; every row of it is a sequence of its own, whose
+  /// first `halo` tokens are looked at alone.
+  Sequences& haloed(int64_t halo = kHalo);
 
  private:
   int64_t batch_, seq_, offset_;
@@ -56,7 +56,7 @@ class Sequences {
   at::Tensor row_document_start_;
   at::Tensor positions_;                  // int32 [1 or batch, seq]: in the row
   at::Tensor document_start_, is_start_;  // of this rank's tokens
-  std::unique_ptr<Sequences> haloed_;
+  std::map<int64_t, std::unique_ptr<Sequences>> haloed_;  // by halo
   std::map<int64_t, at::Tensor> visible_from_;
   std::map<RotarySettings, kernels::RotaryTable> rotary_;
 };
