@@ -54,6 +54,7 @@ LinearAttentionMap unpacked(const at::Tensor& message, const LinearAttentionMap&
 struct Kept {
   SequenceAxis axis;
   bool is_delta, decay_is_known;
+  bool in_parts;                   // work goes on while states travel; not in a chain, nor under the delta rule, where all hangs on the state
   std::vector<at::Tensor> begins;  // of each rank
 };
 
@@ -126,30 +127,33 @@ struct ShardedLinearFunction : Function<ShardedLinearFunction> {
     const auto in = inputs(tensors);
     const auto& axis = kept.axis;
     const auto own = kernels::linear_attention_map(in);
-    at::Tensor out, state, decays;  // decays: transitions of all ranks, for backward
+    kernels::LinearAttentionOutput result;
+    at::Tensor state, decays;  // decays: transitions of all ranks, for backward
+    const auto own_part = [&] {
+      if (kept.in_parts) result = kernels::linear_attention_forward(in);
+    };
     if (axis.states == SequenceAxis::States::lasp2) {
       Gather gather(axis, packed(own, kept.decay_is_known));
-      out = kernels::linear_attention_forward(in).out;
+      own_part();
       const auto all = gather.wait();
       decays = all.narrow(3, own.added.size(2) * own.added.size(3), all.size(3) - own.added.size(2) * own.added.size(3)).clone();
       for (int rank = 0; rank < axis.rank; ++rank) {
         const auto map = map_of(kept, in, unpacked(all[rank], own), rank);
         state = state.defined() ? kernels::apply(map, state) : map.added.clone();
       }
-      if (state.defined()) out = (out + kernels::linear_attention_of_state(in, state)).to(out.scalar_type());
     } else if (axis.states == SequenceAxis::States::lasp1) {
       state = chain(axis, own, false, 1);
-      out = kernels::linear_attention_forward(in, state).out;
     } else {
       auto arriving = std::async(std::launch::async, [&] { return chain(axis, own, false, kBlocks); });
-      out = kernels::linear_attention_forward(in).out;
+      own_part();
       state = arriving.get();
-      if (state.defined()) out = (out + kernels::linear_attention_of_state(in, state)).to(out.scalar_type());
     }
+    if (!kept.in_parts) result = kernels::linear_attention_forward(in, state);
+    else if (state.defined()) result.out = (result.out + kernels::linear_attention_of_state(in, state)).to(result.out.scalar_type());
     auto saved = tensors;
-    saved.insert(saved.end(), {state, decays});
+    saved.insert(saved.end(), {state, decays, result.saved});
     context.save(saved);
-    return out;
+    return result.out;
   }
 
   static TensorList backward(Context& context, const TensorList& grads) {
@@ -157,13 +161,13 @@ struct ShardedLinearFunction : Function<ShardedLinearFunction> {
     const auto& axis = kept.axis;
     const auto saved = context.saved();
     const auto in = inputs(saved);
-    const auto &state = saved[6], &decays = saved[7];
+    const auto &state = saved[6], &decays = saved[7], &of_forward = saved[8];
     const auto grad_out = grads[0].contiguous();
     // The states' own gradients, and where they go: each rank's map transposed.
     const auto own_gradient = kernels::linear_attention_state_gradient(grad_out, in).contiguous();
     kernels::LinearAttentionGradients out;
-    const auto own_part = [&] {  // what needs no states; the delta rule has nothing of the kind
-      if (!kept.is_delta) out = kernels::linear_attention_backward(grad_out, {}, in, {}, {});
+    const auto own_part = [&] {
+      if (kept.in_parts) out = kernels::linear_attention_backward(grad_out, {}, in, {}, of_forward);
     };
     at::Tensor behind;  // gradient of the state behind this rank's tokens
     if (axis.states == SequenceAxis::States::lasp2) {
@@ -191,11 +195,10 @@ struct ShardedLinearFunction : Function<ShardedLinearFunction> {
         behind = arriving.get();
       } else {
         behind = chain(axis, map, true, 1);
-        own_part();
       }
     }
-    if (kept.is_delta) out = kernels::linear_attention_backward(grad_out, behind, in, state, {});
-    else kernels::add_gradients_of_states(out, grad_out, in, state, behind);
+    if (kept.in_parts) kernels::add_gradients_of_states(out, grad_out, in, state, behind);
+    else out = kernels::linear_attention_backward(grad_out, behind, in, state, of_forward);
     return {out.q, out.k, out.v, out.log_gate, out.beta};
   }
 
@@ -242,7 +245,7 @@ struct BidirectionalFunction : Function<BidirectionalFunction> {
 at::Tensor sharded_linear_attention(const LinearAttentionInputs& in, const Sequences& sequences) {
   const auto& axis = sequences.axis();
   require_contiguous(axis);
-  Kept kept{axis, has_delta_rule(in), decay_is_known(in), {}};
+  Kept kept{axis, has_delta_rule(in), decay_is_known(in), !has_delta_rule(in) && axis.states != SequenceAxis::States::lasp1, {}};
   for (int rank = 0; rank < axis.size; ++rank) kept.begins.push_back(begins_at(sequences, rank));
   return ShardedLinearFunction::apply(TensorList{in.q, in.k, in.v, in.log_gate, in.beta, sequences.is_start()}, kept);
 }

@@ -11,6 +11,8 @@ void declare_settings(base::SettingsTable& table, ParallelConfig& c) {
   table.add("parallel.sequence", c.sequence, base::at_least(1), "ranks that share each sequence's tokens and hold all weights");
   table.add("parallel.sequence_method", c.sequence_method, {"ring", "allgather", "ulysses"},
             "how attention reaches the other ranks' keys: pass them round, gather them, or exchange tokens for heads");
+  table.add("parallel.state_method", c.state_method, {"lasp2", "lasp1", "zeco"},
+            "how the states of linear attention get from rank to rank: gathered, along a chain, or along it in blocks");
   table.add("parallel.sequence_order", c.sequence_order, {"zigzag", "contiguous"},
             "which tokens a rank gets: an early and a late piece, which balances causal attention, or one");
   table.add("parallel.tensor", c.tensor, base::at_least(1), "ranks that share each matrix and the vocabulary, and work on the same tokens");

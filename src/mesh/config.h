@@ -14,7 +14,7 @@ struct ParallelConfig {
   std::string pipeline_schedule = "1f1b";
   int64_t pipeline_chunks = 1;  // pieces of the model on each stage
   int64_t zero = 1;             // of the data ranks: 0 all hold all, 1 share optimizer state, 2 gradients too, 3 weights too
-  std::string sequence_method = "ring", sequence_order = "zigzag";
+  std::string sequence_method = "ring", sequence_order = "zigzag", state_method = "lasp2";
   bool sharded_norms = true;  // between tensor-parallel layers each rank keeps its slice of the tokens
   std::string reduce_in = "fp32";
   double bucket_mib = 0;  // of gradients that are reduced at a time; 0 = from the measured bandwidth

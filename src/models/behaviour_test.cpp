@@ -12,9 +12,23 @@
 namespace ingot::models {
 namespace {
 
+// linear_llama_<variant>: two linear layers and one of softmax attention, with a feature map that each variant may have.
 ModelConfig tiny(const std::string& family) {
   ModelConfig c;
   c.family = family;
+  if (const std::string linear = "linear_llama"; family.starts_with(linear)) {
+    const std::map<std::string, std::string> maps = {{"basic", "taylor"},          {"retention", "elu"}, {"scalar_gate", "silu"},
+                                                     {"diagonal_gate", "rebased"}, {"delta", "l2"},      {"gated_delta", "l2"}};
+    c.family = linear;
+    c.linear_attention = family.substr(linear.size() + 1);
+    c.feature_map = maps.at(c.linear_attention);
+    c.layer_pattern = "LLN";
+    c.linear_key_dim = 6;
+    c.linear_value_dim = 5;
+    c.gate_rank = 4;
+    c.short_convolution = c.linear_attention == "retention" ? 0 : 4;
+    c.linear_output_gate = c.linear_attention != "delta";
+  }
   c.layers = 3;
   c.hidden = 24;
   c.vocab_size = 50;
@@ -50,7 +64,10 @@ ForwardContext context_of(int64_t batch, int64_t seq, const at::Tensor& starts =
 }
 
 class EveryFamily : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Families, EveryFamily, ::testing::Values("zaya1", "llama"), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Families, EveryFamily,
+                         ::testing::Values("zaya1", "llama", "linear_llama_basic", "linear_llama_retention", "linear_llama_scalar_gate",
+                                           "linear_llama_diagonal_gate", "linear_llama_delta", "linear_llama_gated_delta"),
+                         [](const auto& info) { return info.param; });
 
 TEST_P(EveryFamily, packed_documents_are_what_they_are_alone) {
   for (const auto dtype : {at::kDouble, at::kFloat}) {
@@ -193,6 +210,50 @@ TEST(ImpossibleSizes, are_refused_with_sizes_that_would_work) {
   EXPECT_THAT(message([](auto& c) { c.layer_types = {"slidng"}; }), HasSubstr("did you mean 'sliding'"));
   EXPECT_THAT(message([](auto& c) { c.family = "lama"; }), HasSubstr("did you mean 'llama'"));
   EXPECT_THAT(message([](auto& c) { c.mlp_bias = true; }), HasSubstr("no such biases"));
+}
+
+TEST(LinearLlama, impossible_mixtures_are_refused) {
+  const auto message = [](auto change, const Layout& layout = {}) {
+    auto config = tiny("linear_llama_diagonal_gate");
+    change(config);
+    try {
+      create_model(config, layout);
+    } catch (const base::ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  using ::testing::HasSubstr;
+  EXPECT_EQ(message([](auto&) {}), "accepted");
+  EXPECT_THAT(message([](auto& c) { c.layer_pattern = "LLS"; }), HasSubstr("L (linear) and N (softmax)"));
+  EXPECT_THAT(message([](auto& c) { c.layer_pattern = ""; }), HasSubstr("as in LLLN"));
+  EXPECT_THAT(message([](auto& c) { c.feature_map = "taylor"; }), HasSubstr("diagonal_gate"));
+  EXPECT_THAT(message([](auto& c) { c.linear_attention = "gated_dleta"; }), HasSubstr("did you mean 'gated_delta'"));
+  Layout over_sequence;
+  over_sequence.sequence.size = 2;
+  EXPECT_THAT(message([](auto&) {}, over_sequence), HasSubstr("parallel.sequence = 2"));
+  EXPECT_EQ(message([](auto& c) { c.layer_pattern = "N"; }, over_sequence), "accepted");
+}
+
+TEST(LinearLlama, goes_to_a_config_file_and_back) {
+  auto config = tiny("linear_llama_gated_delta");
+  config.layer_types.clear();
+  const auto& family = family_named("linear_llama");
+  const auto again = family.from_hugging_face(family.to_hugging_face(config));
+  EXPECT_EQ(again.layer_pattern, "LLN");
+  EXPECT_EQ(again.linear_attention, "gated_delta");
+  EXPECT_EQ(again.linear_value_dim, 5);
+  EXPECT_EQ(create_model(again)->parameters().trained_elements(), create_model(config)->parameters().trained_elements());
+}
+
+// Without its linear layers it is a llama.
+TEST(LinearLlama, of_softmax_layers_alone_is_a_llama) {
+  auto config = tiny("linear_llama_basic");
+  config.layer_pattern = "N";
+  const auto linear = build(config, at::kDouble), llama = build(tiny("llama"), at::kDouble);
+  const at::NoGradGuard no_grad;
+  auto a = context_of(1, 9), b = context_of(1, 9);
+  EXPECT_TRUE(at::equal(linear->forward(ids_of(1, 9, 1), a), llama->forward(ids_of(1, 9, 1), b)));
 }
 
 // Regression: sliding layers were dropped from the exported config without a word, and the export computed something else.

@@ -2,6 +2,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "kernels/feature_map.h"
+#include "layers/linear_attention.h"
 #include "models/model.h"
 
 namespace ingot::models {
@@ -38,6 +40,15 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.max_positions", c.max_positions, at_least(1), "longest context, for the exported config");
   table.add("model.attention_bias", c.attention_bias, "biases on q, k, v and o (llama)");
   table.add("model.mlp_bias", c.mlp_bias, "biases in the MLP (llama)");
+  table.add("model.layer_pattern", c.layer_pattern, "linear_llama: L linear, N softmax attention, repeated over the depth");
+  table.add("model.linear_attention", c.linear_attention, layers::linear_variant_names(), "linear_llama: what decays and corrects a state");
+  table.add("model.feature_map", c.feature_map, kernels::feature_map_names(), "linear_llama: what q and k go through");
+  table.add("model.linear_key_dim", c.linear_key_dim, at_least(0), "linear_llama: key channels of a linear head; 0 = head_dim");
+  table.add("model.linear_value_dim", c.linear_value_dim, at_least(0), "linear_llama: value channels of a linear head; 0 = head_dim");
+  table.add("model.short_convolution", c.short_convolution, at_least(0),
+            "linear_llama: tokens that the convolution of q, k and v sees; 0 = none");
+  table.add("model.gate_rank", c.gate_rank, at_least(1), "linear_llama: rank of the projection to diagonal gates");
+  table.add("model.linear_output_gate", c.linear_output_gate, "linear_llama: a SiLU gate on what linear attention gives");
   table.add("model.experts", c.experts, at_least(1), "experts per layer");
   table.add("model.top_k", c.top_k, at_least(1), "experts per token");
   table.add("model.expert_ffn", c.expert_ffn, at_least(1), "inner width of an expert");
@@ -63,8 +74,8 @@ void check_common(const ModelConfig& c) {
   if (c.layers < 1 || c.hidden < 1 || c.vocab_size < 2 || c.heads < 1 || c.kv_heads < 1)
     throw ConfigError("model.layers, hidden, vocab_size, heads and kv_heads must be positive");
   // Far beyond any model, far below where products of two sizes overflow.
-  for (const int64_t size :
-       {c.layers, c.hidden, c.vocab_size, c.heads, c.kv_heads, c.head_dim, c.ffn, c.experts, c.expert_ffn, c.router_hidden}) {
+  for (const int64_t size : {c.layers, c.hidden, c.vocab_size, c.heads, c.kv_heads, c.head_dim, c.ffn, c.experts, c.expert_ffn,
+                             c.router_hidden, c.linear_key_dim, c.linear_value_dim, c.short_convolution, c.gate_rank}) {
     if (size > (int64_t{1} << 30)) throw ConfigError("a size of the model is {}; sizes above 2^30 are not possible", size);
   }
   if (c.head_dim == 0) require_multiple("hidden", c.hidden, c.heads, "model.heads, as model.head_dim is 0");

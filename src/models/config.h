@@ -25,6 +25,14 @@ struct ModelConfig {
   int64_t rope_original_positions = 8192, max_positions = 131072;
   bool attention_bias = false, mlp_bias = false;
 
+  // linear_llama: which layers mix tokens by linear (L) and which by softmax attention (N), repeated over the depth.
+  std::string layer_pattern = "LLLN";
+  std::string linear_attention = "gated_delta", feature_map = "l2";
+  int64_t linear_key_dim = 0, linear_value_dim = 0;  // of a head; 0: head_dim
+  int64_t short_convolution = 4;                     // tokens that it sees; 0 = none
+  int64_t gate_rank = 16;                            // of the projection to gates per channel
+  bool linear_output_gate = true;
+
   int64_t experts = 8, top_k = 1, expert_ffn = 256, router_hidden = 64;
   bool skip_class = true;            // one more class than experts: the token skips the mixture
   std::string skip_output = "zero";  // zero, identity (p * x)
@@ -36,6 +44,9 @@ struct ModelConfig {
 
   int64_t resolved_head_dim() const { return head_dim > 0 ? head_dim : hidden / (heads > 0 ? heads : 1); }
   bool is_sliding(int64_t layer) const;
+  bool is_linear(int64_t layer) const { return layer_pattern[static_cast<size_t>(layer) % layer_pattern.size()] == 'L'; }
+  int64_t resolved_linear_key_dim() const { return linear_key_dim > 0 ? linear_key_dim : resolved_head_dim(); }
+  int64_t resolved_linear_value_dim() const { return linear_value_dim > 0 ? linear_value_dim : resolved_head_dim(); }
   int64_t window_of(int64_t layer) const { return is_sliding(layer) ? window : 0; }
   double rope_base_of(int64_t layer) const { return is_sliding(layer) ? rope_base_sliding : rope_base; }
 };

@@ -14,6 +14,7 @@
 
 #include "layers/cca_attention.h"
 #include "layers/cost.h"
+#include "layers/linear_attention.h"
 #include "layers/parameter.h"
 #include "layers/router.h"
 #include "layers/sequence_axis.h"
@@ -91,8 +92,10 @@ class LayerHooks {
   virtual void after_backward(int64_t /*layer*/) {}
 };
 
-/// State of one layer during generation; a layer without CCA uses its keys and values alone.
-using LayerCache = layers::CcaCache;
+/// State of one layer during generation; each kind of layer uses its own part.
+struct LayerCache : layers::CcaCache {
+  layers::LinearAttentionCache linear;
+};
 
 struct ForwardContext {
   std::shared_ptr<layers::Sequences> sequences;

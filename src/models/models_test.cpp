@@ -73,6 +73,21 @@ TEST(PublishedModels, llama_7b_flops_are_six_for_each_matrix_weight_and_twelve_f
   EXPECT_NEAR(model->training_flops_per_token(4096) / (6 * 6.738e9), 1.06, 0.01);
 }
 
+// Linear-Llama3-1B (facts lasp2 §5) with softmax attention in every fourth of its layers; matrices counted one by one.
+TEST(PublishedModels, a_hybrid_has_the_parameters_and_flops_of_both_kinds_of_layer) {
+  auto config = llama(16, 2048, 16, 16, 8192, 128256, true);
+  config.family = "linear_llama";
+  config.linear_attention = "basic";
+  config.feature_map = "silu";
+  config.short_convolution = 0;
+  config.linear_output_gate = false;
+  const int64_t block = 4 * 2048 * 2048 + 3 * 2048 * 8192 + 2 * 2048;               // projections, MLP, norms
+  EXPECT_EQ(parameters_of(config), 128256 * 2048 + 2048 + 16 * block + 12 * 2048);  // and a norm on the heads of linear layers
+  const double weights = 16.0 * (block - 2 * 2048) + 128256.0 * 2048;
+  const double softmax = 4 * 4.0 * 2048 * (4096 + 1) / 2, linear = 12 * 4.0 * 2048 * 128;  // by pairs; by key and value channels
+  EXPECT_DOUBLE_EQ(create_model(config)->training_flops_per_token(4096), 3 * (2 * weights + softmax + linear));
+}
+
 TEST(PublishedModels, a_window_counts_only_the_pairs_it_shows) {
   auto config = llama(2, 64, 4, 4, 128, 256, true);
   const double full = create_model(config)->training_flops_per_token(100);

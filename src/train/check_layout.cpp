@@ -13,9 +13,9 @@ namespace {
 using base::ConfigError;
 using mesh::Axis;
 
-void check_tokens(int64_t seq_len, const mesh::ParallelConfig& parallel, const models::Layout& layout) {
+void check_tokens(int64_t seq_len, const mesh::ParallelConfig& parallel, const models::Layout& layout, const models::ModelConfig& model) {
   const auto& axis = layout.sequence;
-  const int64_t chunks = axis.all_chunks(), fewest = layers::kHalo;
+  const int64_t chunks = axis.all_chunks(), fewest = std::max(layers::kHalo, model.short_convolution - 1);
   if (axis.is_on() && (seq_len % chunks != 0 || seq_len / chunks < fewest))
     throw ConfigError(
         "parallel.{} = {} cuts sequences into {} equal pieces of {} tokens or more ({} order); a seq_len of {} cannot be cut so, {} can",
@@ -46,10 +46,10 @@ void check_layout(const RunConfig& config, const mesh::Mesh& mesh) {
   const auto layout = layout_of(mesh, config.parallel, config.model);
   models::create_model(config.model, layout);
   for (const auto& phase : lay_out_phases(config)) {
-    check_tokens(phase.data.seq_len, config.parallel, layout);
+    check_tokens(phase.data.seq_len, config.parallel, layout, config.model);
     check_batch(phase.batch_size, config.train.microbatch_size, config.parallel, mesh);
   }
-  if (data::has_validation(config.data) && config.train.validation_every > 0) check_tokens(config.data.seq_len, config.parallel, layout);
+  if (data::has_validation(config.data) && config.train.validation_every > 0) check_tokens(config.data.seq_len, config.parallel, layout, config.model);
 }
 
 }  // namespace ingot::train

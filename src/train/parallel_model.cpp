@@ -59,6 +59,7 @@ models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& con
   layout.sequence = {.rank = mesh.position(Axis::sequence),
                      .size = mesh.size(Axis::sequence),
                      .method = layers::sequence_method_from_name(config.sequence_method),
+                     .states = layers::state_method_from_name(config.state_method),
                      .zigzag = config.sequence_order == "zigzag"};
   if (const int size = mesh.size(Axis::tensor_sequence); size > 1) {
     const int rank = mesh.position(Axis::tensor_sequence);

@@ -1,0 +1,83 @@
+#include "kernels/short_convolution.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/differentiable.h"
+#include "kernels/feature_map.h"
+
+namespace ingot::kernels {
+namespace {
+
+at::Tensor random(at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble); }
+
+// Each document on its own through torch's conv1d.
+at::Tensor oracle(const at::Tensor& x, const at::Tensor& weight, const std::vector<int64_t>& cuts) {
+  std::vector<at::Tensor> parts;
+  const int64_t width = weight.size(2);
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+    const auto part = at::constant_pad_nd(x.slice(1, cuts[i], cuts[i + 1]).transpose(1, 2), {width - 1, 0});
+    parts.push_back(at::silu(at::conv1d(part, weight, {}, 1, at::IntArrayRef{0}, 1, x.size(2))).transpose(1, 2));
+  }
+  return at::cat(parts, 1);
+}
+
+TEST(ShortConvolution, is_that_of_each_document_alone_forward_and_backward) {
+  at::manual_seed(1);
+  for (const int64_t width : {1, 2, 4})
+    for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{0, 17}, {0, 1, 2, 9, 12, 17}}) {
+      const auto x = random({2, 17, 6}).requires_grad_(), weight = random({6, 1, width}).requires_grad_(), grad = random({2, 17, 6});
+      at::Tensor is_start;
+      if (cuts.size() > 2) {
+        is_start = at::zeros({2, 17}, at::kBool);
+        for (const int64_t cut : cuts)
+          if (cut < 17) is_start.select(1, cut).fill_(true);
+      }
+      const auto out = short_convolution(x, weight, is_start), expected = oracle(x, weight, cuts);
+      EXPECT_LT((out - expected).abs().max().item<double>(), 1e-13);
+      const auto got = gradients({out}, {x, weight}, {grad}), wanted = gradients({expected}, {x, weight}, {grad});
+      for (size_t i = 0; i < 2; ++i) EXPECT_LT((got[i] - wanted[i]).abs().max().item<double>(), 1e-12);
+    }
+}
+
+TEST(ShortConvolution, goes_on_from_its_tail) {
+  const auto x = random({2, 17, 6}), weight = random({6, 1, 4});
+  const auto whole = short_convolution(x, weight);
+  at::Tensor tail;
+  int64_t at = 0;
+  for (const int64_t length : {1, 1, 5, 2, 8}) {
+    const auto part = x.narrow(1, at, length);
+    EXPECT_LT((short_convolution(part, weight, {}, tail) - whole.narrow(1, at, length)).abs().max().item<double>(), 1e-13);
+    tail = next_tail(part, tail, 4);
+    at += length;
+  }
+}
+
+TEST(FeatureMap, products_are_those_that_the_papers_state) {
+  const auto q = random({3, 2, 5}), k = random({3, 2, 5});
+  const auto product = [&](const char* name, const at::Tensor& scale = {}, const at::Tensor& bias = {}) {
+    const auto map = feature_map_from_name(name);
+    const auto a = feature_map(q, map, scale, bias), b = feature_map(k, map, scale, bias);
+    EXPECT_EQ(a.size(-1), feature_dim(map, 5));
+    return (a * b).sum(-1);
+  };
+  const auto expect_close = [](const at::Tensor& a, const at::Tensor& b) { EXPECT_LT((a - b).abs().max().item<double>(), 1e-9); };
+  const auto plain = (q * k).sum(-1), scaled = plain / std::sqrt(5.0);
+  expect_close(product("identity"), plain);
+  expect_close(product("taylor"), 1 + scaled + scaled.square() / 2);
+  expect_close(product("elu"), ((at::elu(q) + 1) * (at::elu(k) + 1)).sum(-1));
+  expect_close(product("silu"), (at::silu(q) * at::silu(k)).sum(-1));
+  expect_close(product("relu"), (at::relu(q) * at::relu(k)).sum(-1));
+  const auto unit = plain / ((q.square().sum(-1) + 1e-6) * (k.square().sum(-1) + 1e-6)).sqrt();
+  expect_close(product("l2"), unit);
+  const auto scale = random({10}), bias = random({10});
+  const auto rebased = [&](const at::Tensor& x) {
+    const auto centred = x - x.mean(-1, true);
+    return (centred / (centred.square().mean(-1, true) + 1e-5).sqrt() * scale.view({2, 5}) + bias.view({2, 5})).square();
+  };
+  expect_close(product("rebased", scale, bias), (rebased(q) * rebased(k)).sum(-1));
+}
+
+}  // namespace
+}  // namespace ingot::kernels

@@ -1,0 +1,111 @@
+#include "layers/linear_attention.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "kernels/norm.h"
+#include "kernels/short_convolution.h"
+#include "layers/autograd.h"
+#include "layers/linear.h"
+#include "layers/sharded_linear_attention.h"
+
+namespace ingot::layers {
+namespace {
+
+constexpr double kGateTemperature = 16;  // GLA (Yang et al. 2024, arXiv 2312.06635): most gates begin close to 1
+
+// Saves its inputs; states inside a sequence are made again from the few that the kernel saves.
+struct LinearAttentionFunction : Function<LinearAttentionFunction> {
+  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& log_gate,
+                            const at::Tensor& beta, const at::Tensor& is_start) {
+    const auto result = kernels::linear_attention_forward({q, k, v, log_gate, beta, is_start});
+    context.save({q, k, v, log_gate, beta, is_start, result.saved});
+    return result.out;
+  }
+
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto s = context.saved();
+    const auto g = kernels::linear_attention_backward(grads[0], {}, {s[0], s[1], s[2], s[3], s[4], s[5]}, {}, s[6]);
+    return {g.q, g.k, g.v, g.log_gate, g.beta};
+  }
+};
+
+at::Tensor wide(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
+
+}  // namespace
+
+const std::vector<std::string>& linear_variant_names() {
+  static const std::vector<std::string> names = {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"};
+  return names;
+}
+
+LinearVariant linear_variant_from_name(const std::string& name) {
+  const auto& names = linear_variant_names();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end())
+    throw base::ConfigError("unknown linear attention '{}'; known are {}{}", name, base::join(names, ", "),
+                            base::did_you_mean(name, names));
+  return static_cast<LinearVariant>(found - names.begin());
+}
+
+at::Tensor linear_attention(const kernels::LinearAttentionInputs& in, Sequences& sequences, at::Tensor* state) {
+  if (sequences.axis().is_on()) return sharded_linear_attention(in, sequences);
+  if (state == nullptr) return LinearAttentionFunction::apply(in.q, in.k, in.v, in.log_gate, in.beta, in.is_start);
+  if (in.q.size(1) == 1) return kernels::linear_attention_step(in, *state);
+  const auto result = kernels::linear_attention_forward(in, *state);
+  *state = result.final_state;
+  return result.out;
+}
+
+at::Tensor short_convolution(const at::Tensor& x, const at::Tensor& weight, Sequences& sequences, at::Tensor* tail) {
+  if (const auto& axis = sequences.axis(); axis.is_on()) {
+    // Each run of tokens behind those of the rank before it, which are then left out.
+    const int64_t halo = weight.size(2) - 1;
+    const auto out = kernels::short_convolution(with_halo(x, axis, halo), weight, sequences.haloed(halo).is_start(), {});
+    return out.narrow(1, halo, x.size(1));
+  }
+  const auto before = tail ? *tail : at::Tensor();
+  if (tail) *tail = kernels::next_tail(x, before, weight.size(2));
+  return kernels::short_convolution(x, weight, sequences.is_start(), before);
+}
+
+at::Tensor LinearAttention::log_gate(const at::Tensor& x, const at::Tensor& low_rank) const {
+  switch (variant) {
+    case LinearVariant::retention: {
+      const auto options = x.options().dtype(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+      return -at::exp2(at::arange(first_head + 1, first_head + heads + 1, options) * (-8.0 / static_cast<double>(all_heads)));
+    }
+    case LinearVariant::scalar_gate:
+    case LinearVariant::gated_delta: return -gate_rate->value.exp() * at::softplus(wide(linear(x, {gate})) + step_bias->value);
+    case LinearVariant::diagonal_gate:
+      return (at::log_sigmoid(wide(linear(low_rank, {gate_out})) + gate_bias->value) / kGateTemperature).unflatten(2, {heads, key_dim});
+    default: return {};
+  }
+}
+
+at::Tensor LinearAttention::operator()(const at::Tensor& x, const at::Tensor& low_rank, Sequences& sequences,
+                                       LinearAttentionCache* cache) const {
+  auto packed = linear(x, {q, k, v});
+  if (q_convolution) {
+    const auto weight = at::cat({q_convolution->value, k_convolution->value, v_convolution->value});
+    packed = short_convolution(packed, weight, sequences, cache ? &cache->tail : nullptr);
+  }
+  const auto parts = packed.split_with_sizes({heads * key_dim, heads * key_dim, heads * value_dim}, -1);
+  const auto mapped = [&](const at::Tensor& part, const Parameter* scale, const Parameter* bias) {
+    return kernels::feature_map(part.unflatten(2, {heads, key_dim}), map, scale ? scale->value : at::Tensor(),
+                                bias ? bias->value : at::Tensor());
+  };
+  kernels::LinearAttentionInputs in{mapped(parts[0], query_scale, query_bias),
+                                    mapped(parts[1], key_scale, key_bias),
+                                    parts[2].unflatten(2, {heads, value_dim}),
+                                    log_gate(x, low_rank),
+                                    {},
+                                    sequences.is_start()};
+  if (beta) in.beta = at::sigmoid(wide(linear(x, {beta})));
+  const auto mixed = linear_attention(in, sequences, cache ? &cache->state : nullptr);
+  const auto unit = at::ones({value_dim}, wide(mixed).options());
+  auto out = wide(kernels::rms_norm(mixed, unit, norm_eps, mixed.scalar_type())).flatten(2) * norm->value;
+  if (output_gate) out = out * at::silu(wide(linear(x, {output_gate})));
+  return linear(out.to(x.scalar_type()), {o});
+}
+
+}  // namespace ingot::layers

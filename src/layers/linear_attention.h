@@ -1,0 +1,61 @@
+// The linear-attention half of a block: projections of q, k, v and of what the variant's gates need, short convolutions, a feature
+// map, the recurrence of kernels/linear_attention.h, a norm for each head, an output gate, the output projection.
+// Gradient convention: projections get theirs in Parameter::grad (layers/linear.h); convolutions, norms and the vectors of the
+// gates from autograd. The cache is for inference.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string>
+#include <vector>
+
+#include "kernels/feature_map.h"
+#include "kernels/linear_attention.h"
+#include "layers/parameter.h"
+#include "layers/sequences.h"
+
+namespace ingot::layers {
+
+/// What decoding must remember of earlier tokens: of one size however many they are.
+struct LinearAttentionCache {
+  at::Tensor state;  // [batch, heads, key_dim, value_dim]
+  at::Tensor tail;   // [batch, width - 1, q | k | v], inputs of the convolutions
+};
+
+enum class LinearVariant { basic, retention, scalar_gate, diagonal_gate, delta, gated_delta };
+LinearVariant linear_variant_from_name(const std::string& name);
+const std::vector<std::string>& linear_variant_names();
+
+/// Mixes the tokens of each document: [batch, seq, heads, value_dim]. Saves the inputs and one state per few thousand tokens. A
+/// cached `state` (inference) goes on from earlier tokens. Over a sequence axis: layers/sharded_linear_attention.h.
+at::Tensor linear_attention(const kernels::LinearAttentionInputs& in, Sequences& sequences, at::Tensor* state);
+
+/// The convolution of x [batch, seq, channels] with weight [channels, 1, width]; `tail` as above. Over a sequence axis each rank
+/// fetches the width - 1 tokens before its own (with_halo).
+at::Tensor short_convolution(const at::Tensor& x, const at::Tensor& weight, Sequences& sequences, at::Tensor* tail);
+
+struct LinearAttention {
+  LinearVariant variant;
+  kernels::FeatureMap map;
+  int64_t heads, key_dim, value_dim;  // heads: of this rank; key_dim: before the feature map
+  int64_t first_head, all_heads;      // of the model, for the slopes of retention
+  double norm_eps;
+
+  Parameter *q, *k, *v, *o;                                                                // [heads * its dim, hidden], o transposed
+  Parameter *q_convolution = nullptr, *k_convolution = nullptr, *v_convolution = nullptr;  // [heads * its dim, 1, width]
+  Parameter *gate_in = nullptr, *gate_out = nullptr, *gate_bias = nullptr;                 // diagonal: [rank, hidden], [q, rank], [q]
+  Parameter *gate = nullptr, *gate_rate = nullptr, *step_bias = nullptr;                   // scalar: [heads, hidden], [heads], [heads]
+  Parameter* beta = nullptr;                                                               // [heads, hidden]
+  Parameter *query_scale = nullptr, *query_bias = nullptr, *key_scale = nullptr, *key_bias = nullptr;  // rebased: [q]
+  Parameter *norm, *output_gate = nullptr;                                                             // [v], [v, hidden]
+
+  /// x [batch, seq, hidden], normed -> [batch, seq, hidden]; of some of the heads: their part of the sum. `low_rank`: x through
+  /// gate_in, which all heads share; undefined when there is none.
+  at::Tensor operator()(const at::Tensor& x, const at::Tensor& low_rank, Sequences& sequences, LinearAttentionCache* cache) const;
+
+  /// Logarithmic gates as kernels::LinearAttentionInputs has them, fp32 or wider: retention -2^(-8 (h + 1) / heads) (the slopes of
+  /// ALiBi, as TransNormerLLM has them); scalar -exp(rate) softplus(x + bias) (Mamba-2); diagonal log_sigmoid(x + bias) / 16 (GLA).
+  at::Tensor log_gate(const at::Tensor& x, const at::Tensor& low_rank) const;
+};
+
+}  // namespace ingot::layers
