@@ -15,7 +15,7 @@ using mesh::Axis;
 
 void check_tokens(int64_t seq_len, const mesh::ParallelConfig& parallel, const models::Layout& layout, const models::ModelConfig& model) {
   const auto& axis = layout.sequence;
-  const int64_t chunks = axis.all_chunks(), fewest = std::max(layers::kHalo, model.short_convolution - 1);
+  const int64_t chunks = axis.all_chunks(), fewest = model.halo();
   if (axis.is_on() && (seq_len % chunks != 0 || seq_len / chunks < fewest))
     throw ConfigError(
         "parallel.{} = {} cuts sequences into {} equal pieces of {} tokens or more ({} order); a seq_len of {} cannot be cut so, {} can",

@@ -17,7 +17,7 @@ constexpr int64_t kSteps = 20, kRows = 12;
 struct Layout {
   mesh::ParallelConfig parallel;
   int ranks;
-  std::string family = "llama", precision = "fp64", optimizer = "muon";
+  std::string family = "llama", precision = "fp64", optimizer = "muon", linear = "gated_delta";
   models::Recompute recompute = models::Recompute::none;
   int64_t microbatch = 0, seq = 12;
   int64_t window = 0;  // of every other layer
@@ -30,6 +30,10 @@ models::ModelConfig model_of(const Layout& layout) {
   c.family = layout.family;
   c.layers = 4, c.hidden = 24, c.vocab_size = 48, c.heads = 24, c.kv_heads = 12, c.head_dim = 4, c.ffn = 48;
   c.experts = 4, c.expert_ffn = 12, c.router_hidden = 8, c.rope_fraction = 0.5, c.init_deviation = 0.3;
+  c.linear_attention = layout.linear, c.feature_map = layout.linear.ends_with("delta") ? "l2" : "silu", c.layer_pattern = "LLN",
+  c.gate_rank = 3;
+  // With larger weights its rounding grows tenfold a step.
+  if (layout.family == "linear_llama") c.init_deviation = 0.1;
   if (layout.window > 0) c.window = layout.window, c.layer_types = {"full", "sliding", "sliding", "full"};
   c.tie_embeddings = layout.tie;
   c.attention_bias = c.mlp_bias = layout.biases;
@@ -115,7 +119,7 @@ Outcome train(const Layout& layout, int64_t steps = kSteps, const Choices* repla
         model.model().set_routing_replay([&, step](int64_t layer, const at::Tensor& choice) {
           return outcome.choices.emplace(std::pair(step, layer), choice.clone().view({kRows, layout.seq})), choice;
         });
-      const auto result = model.step().run(batch_of(step, first_row, share, layout.seq), layout.replayed ? 1e-3 : 1e-2);
+      const auto result = model.step().run(batch_of(step, first_row, share, layout.seq), layout.family == "linear_llama" ? 2e-4 : layout.replayed ? 1e-3 : 1e-2);
       model.model().set_routing_replay({});
       EXPECT_FALSE(result.skipped) << result.reason;
       if (step == 0) collect(model.optimizer(), outcome.first, mutex);
@@ -156,14 +160,15 @@ const Outcome& alone(Layout layout) {
   layout.ranks = 1;
   layout.recompute = models::Recompute::none;
   layout.microbatch = 0;
-  const auto key = fmt::format("{} {} {} {} {} {} {} {} {}", layout.replayed, layout.family, layout.precision, layout.optimizer, layout.tie,
-                               layout.biases, layout.force_balance, layout.seq, layout.window);
+  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {}", layout.replayed, layout.family, layout.linear, layout.precision,
+                               layout.optimizer, layout.tie, layout.biases, layout.force_balance, layout.seq, layout.window);
   if (!known.contains(key)) known.emplace(key, train(layout));
   return known.at(key);
 }
 
 std::string name_of(const Layout& l) {
   auto name = fmt::format("{}_{}_{}", l.family, l.precision, l.optimizer);
+  if (l.family == "linear_llama") name += "_" + l.linear;
   const auto& p = l.parallel;
   for (const auto& [label, size] : {std::pair{"pipeline", p.pipeline},
                                     {"data", l.ranks / (p.pipeline * p.sequence * p.tensor * p.tensor_sequence)},
@@ -173,6 +178,7 @@ std::string name_of(const Layout& l) {
                                     {"expert", p.expert}})
     if (size > 1) name += fmt::format("_{}{}", label, size);
   if (p.sequence > 1) name += "_" + p.sequence_method;
+  if (p.sequence > 1 && l.family == "linear_llama") name += "_" + p.state_method;
   if (p.sequence_order != "zigzag") name += "_contiguous";
   if (p.head_buckets > 1) name += fmt::format("_buckets{}", p.head_buckets);
   if (l.window) name += "_window";
@@ -354,6 +360,55 @@ std::vector<Layout> layouts() {
                      .microbatch = 3});
     }
   }
+  // Gates whose projections all heads share, or each head has its own; a pipeline whose pieces hold both kinds of layer.
+  for (const std::string variant : {"diagonal_gate", "gated_delta", "retention"}) {
+    all.push_back({.parallel = P{.tensor = 2}, .ranks = 2, .family = "linear_llama", .linear = variant});
+    all.push_back({.parallel = P{.tensor = 3, .zero = 1, .sharded_norms = false}, .ranks = 6, .family = "linear_llama", .linear = variant});
+  }
+  all.push_back({.parallel = P{.tensor = 2, .zero = 3},
+                 .ranks = 4,
+                 .family = "linear_llama",
+                 .linear = "diagonal_gate",
+                 .recompute = models::Recompute::full,
+                 .microbatch = 1});
+  all.push_back({.parallel = P{.zero = 1}, .ranks = 3, .family = "linear_llama", .recompute = models::Recompute::selective});
+  {
+    P p{.pipeline = 2};
+    p.pipeline_schedule = "1f1b", p.tensor = 2;
+    all.push_back({.parallel = p, .ranks = 4, .family = "linear_llama", .linear = "scalar_gate", .microbatch = 2});
+    p.pipeline_schedule = "zero_bubble", p.tensor = 1;
+    all.push_back({.parallel = p, .ranks = 2, .family = "linear_llama", .linear = "delta", .microbatch = 2});
+  }
+  // LASP-2H: linear and softmax layers over the same contiguous order; states by each method, documents cut anywhere.
+  const auto hybrid = [&](int64_t ranks, const char* states, const char* variant) {
+    Layout layout{.parallel = P{.sequence = ranks}, .ranks = static_cast<int>(ranks), .family = "linear_llama", .linear = variant, .seq = 24};
+    layout.parallel.sequence_method = "allgather";
+    layout.parallel.sequence_order = "contiguous";
+    layout.parallel.state_method = states;
+    return layout;
+  };
+  for (const char* variant : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"})
+    all.push_back(hybrid(variant[0] == 'd' ? 4 : 3, "lasp2", variant));
+  for (const char* states : {"lasp1", "zeco"}) {
+    all.push_back(hybrid(2, states, "scalar_gate"));
+    all.push_back(hybrid(4, states, "gated_delta"));
+  }
+  for (const char* variant : {"diagonal_gate", "gated_delta"}) {
+    auto layout = hybrid(2, "lasp2", variant);
+    layout.parallel.tensor = 2, layout.parallel.zero = 1;
+    layout.ranks = 8, layout.microbatch = 3, layout.recompute = models::Recompute::selective;
+    all.push_back(layout);
+    layout = hybrid(2, "zeco", variant);
+    layout.parallel.pipeline = 2, layout.parallel.pipeline_schedule = "zero_bubble";
+    layout.ranks = 4, layout.microbatch = 3;
+    all.push_back(layout);
+    layout.parallel.pipeline_schedule = "1f1b", layout.parallel.state_method = "lasp2", layout.parallel.zero = 1;
+    layout.ranks = 8, layout.recompute = models::Recompute::full;
+    all.push_back(layout);
+  }
+  auto in_fp32 = hybrid(2, "lasp2", "scalar_gate");
+  in_fp32.precision = "fp32";
+  all.push_back(in_fp32);
   const auto mixture = [&](Layout layout) {
     layout.family = "zaya1";
     all.push_back(layout);

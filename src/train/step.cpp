@@ -207,7 +207,7 @@ double TrainingStep::evaluate(const data::Batch& batch, int64_t& targets) {
   // A rank without sequences passes its share of the weights on to the others.
   if (batch.batch > 0 || replicas_.buckets) {
     const auto& layout = model_.layout();
-    const int64_t fewest = layout.tensor.size * layout.sequence.all_chunks() * (layout.sequence.is_on() ? layers::kHalo : 1);
+    const int64_t fewest = layout.tensor.size * layout.sequence.all_chunks() * (layout.sequence.is_on() ? model_.config().halo() : 1);
     const Tensors all = on_device(batch.batch > 0 ? batch : idle_batch(fewest));
     targets = count_targets(all.targets);
     const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, targets));
