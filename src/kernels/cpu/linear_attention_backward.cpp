@@ -131,8 +131,8 @@ INGOT_INLINE void backward_chunk(const LinearAttentionProblem& p, const TokenChu
   copy_rows(chunk.rows<T>(p.k), p.k.row_stride, count, p.key_dim, work.keys, key_step);
   copy_rows(chunk.rows<T>(p.v), p.v.row_stride, count, p.value_dim, work.values, value_step);
   copy_rows(chunk.rows<T>(p.grad_out), p.grad_out.row_stride, count, p.value_dim, work.grads, value_step);
-  pack_by_dim(work.keys, key_step, count, p.key_dim, work.keys_by_dim);
-  pack_by_dim(work.values, value_step, count, p.value_dim, work.values_by_dim);
+  pack_tokens_by_dim(work.keys, key_step, count, p.key_dim, work.keys_by_dim);
+  pack_tokens_by_dim(work.values, value_step, count, p.value_dim, work.values_by_dim);
   pack_by_row(work.queries, key_step, count, count, p.key_dim, work.query_panels);
   pack_by_row(work.keys, key_step, count, count, p.key_dim, work.key_panels);
   pack_by_row(work.grads, value_step, count, count, p.value_dim, work.grad_panels);

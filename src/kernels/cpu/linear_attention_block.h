@@ -138,15 +138,51 @@ INGOT_INLINE void unpack(const float* from, int64_t rows, int64_t columns, float
   }
 }
 
-// Panels [rows, columns] to panels [columns, rows], whose padding is left alone.
+// Of a square of kLanes vectors: rows become columns. Bit by bit of the lane's number, the halves of two rows change places.
+template <int kStep = 1>
+INGOT_INLINE void transpose(Float (&x)[kLanes]) {
+  if constexpr (kStep < kLanes) {
+    const Int lane = lane_index(), is_upper = (lane & kStep) != 0;
+    const Int lower = is_upper ? lane + (kLanes - kStep) : lane, upper = is_upper ? lane + kLanes : lane + kStep;
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      if (i & kStep) continue;
+      const Float a = x[i], b = x[i + kStep];
+      x[i] = __builtin_shuffle(a, b, lower);
+      x[i + kStep] = __builtin_shuffle(a, b, upper);
+    }
+    transpose<2 * kStep>(x);
+  }
+}
+
+// to[c * to_step + r] = from[r * from_step + c] for one square, of which `rows` exist (others are written as 0) and `columns` are written.
+INGOT_INLINE void transpose_square(const float* from, int64_t from_step, int64_t rows, int64_t columns, float* to, int64_t to_step) {
+  Float x[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) x[i] = i < rows ? load(from + i * from_step) : Float{};
+  transpose(x);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i)
+    if (i < columns) store(to + i * to_step, x[i]);
+}
+
+// Rows of tokens, which have whole vectors, to panels over tokens as pack_by_dim makes them.
+INGOT_INLINE void pack_tokens_by_dim(const float* from, int64_t step, int64_t count, int64_t dim, float* to) {
+  for (int64_t token = 0; token < kLinearChunk; token += kLanes) {
+    const int64_t panel = round_down(token, kPanel);
+    for (int64_t d = 0; d < dim; d += kLanes)
+      transpose_square(from + token * step + d, step, count - token, dim - d, to + panel * dim + d * kPanel + (token - panel), kPanel);
+  }
+}
+
+// Panels [rows, columns] to panels [columns, rows].
 INGOT_INLINE void transpose_panels(const float* from, int64_t rows, int64_t columns, float* to) {
-  for (int64_t r = 0; r < rows; ++r) {
+  for (int64_t r = 0; r < rows; r += kLanes) {
     const int64_t panel = round_down(r, kPanel), to_width = rows - panel > kLanes ? kPanel : kLanes;
-    float* const target = to + panel * columns + (r - panel);
-    for (int64_t column = 0; column < columns; column += kPanel) {
-      const int64_t width = columns - column > kLanes ? kPanel : kLanes, count = smaller(width, columns - column);
-      const float* source = from + column * rows + r * width;
-      for (int64_t i = 0; i < count; ++i) target[(column + i) * to_width] = source[i];
+    for (int64_t c = 0; c < columns; c += kLanes) {
+      const int64_t from_panel = round_down(c, kPanel), width = columns - from_panel > kLanes ? kPanel : kLanes;
+      transpose_square(from + from_panel * rows + r * width + (c - from_panel), width, rows - r, columns - c,
+                       to + panel * columns + c * to_width + (r - panel), to_width);
     }
   }
 }

@@ -51,7 +51,7 @@ INGOT_INLINE void forward_chunk(const LinearAttentionProblem& p, const TokenChun
   const int64_t key_step = padded(p.key_dim), value_step = padded(p.value_dim), count = chunk.count;
   load_keys_and_values<T>(p, chunk, work);
   copy_rows(chunk.rows<T>(p.q), p.q.row_stride, count, p.key_dim, work.queries, key_step);
-  pack_by_dim(work.keys, key_step, count, p.key_dim, work.key_panels);
+  pack_tokens_by_dim(work.keys, key_step, count, p.key_dim, work.key_panels);
   product_of_rows(kLinearChunk, p.key_dim, work.queries, key_step, work.key_panels, work.scores, kScoreStride, 1, [&](Range keys) {
     return Range{keys.begin, count};
   });
