@@ -4,14 +4,11 @@
 //   kernels_bench [rounds = 15] [threads = all] [cpu]     cpu: processor time, for a machine that others use as well
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <fmt/format.h>
 
 #include <cmath>
-#include <cstdio>
-#include <ctime>
-#include <functional>
 #include <string_view>
 
+#include "contenders.h"
 #include "kernels/attention.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/differentiable.h"
@@ -21,44 +18,6 @@ namespace {
 struct Shape {
   int64_t batch, seq, heads, kv_heads, head_dim;
 };
-
-struct Contender {
-  std::string name;
-  double flop;
-  std::function<void()> run;
-  std::vector<double> seconds = {};
-};
-
-// Wall time, or the processor time of all threads: with one thread that is what a quiet machine's wall time would be.
-bool is_processor_time = false;
-
-double now_s() {
-  timespec time{};
-  clock_gettime(is_processor_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-double seconds_of(const std::function<void()>& run) {
-  const double begin = now_s();
-  run();
-  return now_s() - begin;
-}
-
-void measure(std::vector<Contender>& contenders, int rounds) {
-  for (int round = -2; round < rounds; ++round)  // two to warm up
-    for (auto& contender : contenders) {
-      const double seconds = seconds_of(contender.run);
-      if (round >= 0) contender.seconds.push_back(seconds);
-    }
-  for (auto& contender : contenders) {
-    auto& seconds = contender.seconds;
-    std::sort(seconds.begin(), seconds.end());
-    const double median = seconds[seconds.size() / 2];
-    fmt::print("| {:34} | {:9.2f} | {:8.2f}–{:.2f} | {:7.1f} |\n", contender.name, median * 1e3, seconds.front() * 1e3,
-               seconds.back() * 1e3, contender.flop / median * 1e-9);
-  }
-  std::fflush(stdout);
-}
 
 at::Tensor operand(const Shape& s, int64_t heads, at::ScalarType dtype) {
   return at::randn({s.batch, s.seq, heads, s.head_dim}, dtype).requires_grad_();
@@ -77,7 +36,9 @@ void compare(const Shape& s, at::ScalarType dtype, int rounds) {
   const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
   const double forward = 4.0 * s.head_dim * s.batch * s.heads * (s.seq * (s.seq + 1) / 2);
   const auto a = at::randn({2048, 2048}, dtype), b = at::randn({2048, 2048}, dtype);
-  const auto backward = [=](bool repeat) { return [=] { kernels::gradients({product(q, k, v, repeat)}, {q, k, v}, {grad_by_head}); }; };
+  const auto backward = [=](bool repeat) {
+    return [=] { ingot::kernels::gradients({product(q, k, v, repeat)}, {q, k, v}, {grad_by_head}); };
+  };
   const auto ours = [=](bool both) {
     return [=] {
       const at::AutoDispatchBelowADInplaceOrView no_grad;

@@ -10,9 +10,11 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
+#include "kernels/short_convolution.h"
 #include "layers/dtype.h"
 #include "layers/embedding.h"
 #include "layers/experts.h"
+#include "layers/linear_attention.h"
 #include "layers/router.h"
 #include "optim/optimizer.h"
 
@@ -104,6 +106,25 @@ Case cca_mix(const CaseSizes& s) {
     const auto [q, k, v] = kernels::cca_mix(packed, shape, weights, table, {}, {});
     return std::vector{q, k, v};
   };
+  return c;
+}
+
+// rows: tokens times heads; width: of a head's keys and values. With a gate per head.
+Case linear_attention(const CaseSizes& s) {
+  constexpr int64_t kHeads = 4;
+  Case c;
+  const int64_t tokens = s.rows / kHeads;
+  const auto operand = [&] { return leaf(c, {1, tokens, kHeads, s.width}, narrow(s), s.device); };
+  const auto q = operand(), k = operand(), v = operand(), x = leaf(c, {1, tokens, kHeads}, wide(s), s.device);
+  const auto sequences = std::make_shared<layers::Sequences>(1, tokens, at::Tensor(), 0, s.device);
+  c.forward = [=] { return std::vector{layers::linear_attention({q, k, v, at::log_sigmoid(x), {}, {}}, *sequences, nullptr)}; };
+  return c;
+}
+
+Case short_convolution(const CaseSizes& s) {
+  Case c;
+  const auto x = leaf(c, {1, s.rows, s.width}, narrow(s), s.device), weight = leaf(c, {s.width, 1, 4}, wide(s), s.device);
+  c.forward = [=] { return std::vector{kernels::short_convolution(x, weight)}; };
   return c;
 }
 
@@ -213,6 +234,8 @@ const std::map<std::string, CaseMaker>& case_makers() {
       {"swiglu", swiglu},
       {"split_and_rotate", split_and_rotate},
       {"cca_mix", cca_mix},
+      {"linear_attention", linear_attention},
+      {"short_convolution", short_convolution},
       {"router", router},
       {"expert_dispatch", expert_dispatch},
       {"embedding", embedding},

@@ -55,12 +55,15 @@ std::vector<KernelSizes> kernel_sizes(bool quick) {
     return all;
   };
   std::vector<KernelSizes> sizes;
-  for (const char* name :
-       {"rms_norm", "join_norm", "scaled_join_norm", "join", "scaled_join", "swiglu", "split_and_rotate", "embedding", "expert_dispatch"})
+  for (const char* name : {"rms_norm", "join_norm", "scaled_join_norm", "join", "scaled_join", "swiglu", "split_and_rotate", "embedding",
+                           "expert_dispatch", "short_convolution"})
     sizes.push_back({name, rows, widths(256, quick ? 1024 : 2048)});
   std::vector<int64_t> head_rows = rows;
   for (auto& r : head_rows) r *= 5;
   sizes.push_back({"cca_mix", head_rows, widths(32, 128)});
+  std::vector<int64_t> linear_rows = rows;
+  for (auto& r : linear_rows) r *= 4;
+  sizes.push_back({"linear_attention", linear_rows, widths(32, 128)});
   sizes.push_back({"router", rows, widths(64, 256)});
   sizes.push_back(
       {"cross_entropy", quick ? std::vector<int64_t>{256} : std::vector<int64_t>{64, 256, 1024}, widths(4096, quick ? 16384 : 65536)});

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "kernels/cpu/linear_attention.h"
 #include "kernels/reference/linear_attention.h"
 
 namespace ingot::kernels {
@@ -85,16 +86,21 @@ at::Tensor decayed(const at::Tensor& state, const LinearAttentionMap& map) { ret
 LinearAttentionOutput linear_attention_forward(const LinearAttentionInputs& in, const at::Tensor& initial_state) {
   check(in);
   check_state("initial_state", initial_state, in);
+  if (cpu::takes_linear_attention(in)) return cpu::linear_attention_forward(in, initial_state);
   return reference::linear_attention_forward(in, initial_state);
 }
 
 LinearAttentionGradients linear_attention_backward(const at::Tensor& grad_out, const at::Tensor& grad_final_state,
                                                    const LinearAttentionInputs& in, const at::Tensor& initial_state,
-                                                   const at::Tensor& /*saved*/) {
+                                                   const at::Tensor& saved) {
   check(in);
   check_grad_out(grad_out, in);
   check_state("initial_state", initial_state, in);
   check_state("grad_final_state", grad_final_state, in);
+  if (cpu::takes_linear_attention(in)) {
+    if (!saved.defined()) throw ModelError("linear attention: backward needs what the forward pass saved for these inputs");
+    return cpu::linear_attention_backward(grad_out, grad_final_state, in, saved);
+  }
   return reference::linear_attention_backward(grad_out, grad_final_state, in, initial_state);
 }
 

@@ -5,9 +5,13 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "kernels/cpu/linear_attention.h"
 #include "kernels/differentiable.h"
 
 namespace ingot::kernels {
+namespace cpu::wide {
+extern const LinearAttentionTiles linear_attention_tiles;  // 16 lanes on any CPU
+}
 namespace {
 
 enum class Variant { basic, retention, scalar_gate, diagonal_gate, delta, gated_delta };
@@ -77,6 +81,18 @@ Results run(const Problem& p) {
   const auto f = linear_attention_forward(p.in, p.initial_state);
   const auto g = linear_attention_backward(p.grad_out, p.grad_final_state, p.in, p.initial_state, f.saved);
   return {f.out, f.final_state, g.q, g.k, g.v, g.log_gate, g.beta, p.initial_state.defined() ? g.initial_state : at::Tensor()};
+}
+
+Results run(const Problem& p, const cpu::LinearAttentionTiles& tiles) {
+  const auto f = cpu::linear_attention_forward(p.in, p.initial_state, tiles);
+  const auto g = cpu::linear_attention_backward(p.grad_out, p.grad_final_state, p.in, f.saved, tiles);
+  return {f.out, f.final_state, g.q, g.k, g.v, g.log_gate, g.beta, p.initial_state.defined() ? g.initial_state : at::Tensor()};
+}
+
+std::vector<std::pair<std::string, const cpu::LinearAttentionTiles*>> every_instruction_set() {
+  std::vector<std::pair<std::string, const cpu::LinearAttentionTiles*>> all{{"wide", &cpu::wide::linear_attention_tiles}};
+  for (const cpu::Isa isa : cpu::supported_isas()) all.emplace_back(cpu::name(isa), &cpu::linear_attention_tiles(isa));
+  return all;
 }
 
 Results oracle(const Problem& p) {
@@ -152,6 +168,37 @@ TEST(LinearAttentionSizes, long_rows_over_few_heads_follow_the_recurrence) {
       expect_close(run(p), expected, 1e-11, largest_error);
       expect_close(run(stored(p, at::kFloat)), expected, 2e-5, largest_error);
     }
+}
+
+// The fused kernel with other vectors than this machine's best.
+TEST(LinearAttentionFused, follows_the_recurrence_with_every_instruction_set) {
+  for (const auto variant : {Variant::basic, Variant::retention, Variant::scalar_gate})
+    for (const auto& s : {Sizes{2, 7, 2, 3, 5}, Sizes{1, 200, 2, 20, 36}, Sizes{1, 97, 1, 64, 128}, Sizes{1, 1700, 2, 12, 8}}) {
+      const auto p = problem(variant, s, s.seq > 100);
+      const auto expected = oracle(p);
+      const auto narrow = stored(p, at::kBFloat16);
+      const auto expected_narrow = oracle(narrow);
+      for (const auto& [isa, tiles] : every_instruction_set()) {
+        SCOPED_TRACE(fmt::format("{} {} {}x{} of {}", isa, kVariantNames[static_cast<int>(variant)], s.key_dim, s.value_dim, s.seq));
+        expect_close(run(stored(p, at::kFloat), *tiles), expected, 1e-5, largest_error);
+        expect_close(run(narrow, *tiles), expected_narrow, 5e-3, norm_error);
+      }
+    }
+}
+
+// Parts of a packed projection, as a layer hands them in.
+TEST(LinearAttentionFused, reads_strided_operands) {
+  const auto p = stored(problem(Variant::scalar_gate, {2, 100, 3, 8, 8}), at::kFloat);
+  const auto packed = at::cat({p.in.q.flatten(2), p.in.k.flatten(2), p.in.v.flatten(2)}, 2);
+  auto strided = p;
+  strided.in.q = packed.narrow(2, 0, 24).unflatten(2, {3, 8});
+  strided.in.k = packed.narrow(2, 24, 24).unflatten(2, {3, 8});
+  strided.in.v = packed.narrow(2, 48, 24).unflatten(2, {3, 8});
+  strided.grad_out = p.grad_out.transpose(1, 2).contiguous().transpose(1, 2);
+  const auto expected = run(p), got = run(strided);
+  for (size_t i = 0; i < 6; ++i) EXPECT_TRUE(at::equal(got[i], expected[i])) << kNames[i];
+  strided.in.q = p.in.q.transpose(2, 3).contiguous().transpose(2, 3);  // not even a head's channels lie together
+  EXPECT_TRUE(at::equal(run(strided)[0], expected[0]));
 }
 
 TEST(LinearAttentionGradients, equal_finite_differences) {

@@ -1,0 +1,102 @@
+// Linear attention, forward + backward: this project's kernel against the same chunked algorithm written in PyTorch operations with
+// autograd, and against causal at::scaled_dot_product_attention of the same sizes, by turns in one process. Prints a Markdown table of
+// medians and ranges. FLOPs are those of the chunked algorithm with chunks of 64 and half of the scores:
+// 3 (2 * 64 + 4 dim) dim a token and head; for SDPA those of the visible scores.
+//   linear_attention_bench [rounds = 5] [threads = all] [longest = 65536] [cpu]     cpu: processor time
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <cmath>
+#include <string_view>
+
+#include "contenders.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/differentiable.h"
+#include "kernels/linear_attention.h"
+
+namespace {
+
+using ingot::kernels::LinearAttentionInputs;
+namespace kernels = ingot::kernels;
+
+constexpr int64_t kChunk = 64, kHeads = 8;
+constexpr int64_t kLongestSoftmax = 8192;  // behind which it would take minutes
+
+// As one writes it in PyTorch: chunks as a batch, states by a loop over chunks (a running sum where nothing decays).
+at::Tensor eager(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& log_gate) {
+  const int64_t count = q.size(1) / kChunk;
+  const auto by_chunk = [&](const at::Tensor& x) {
+    return x.transpose(1, 2).unflatten(2, {count, kChunk});
+  };  // [batch, heads, count, chunk, dim]
+  const auto queries = by_chunk(q), keys = by_chunk(k), values = by_chunk(v);
+  auto scores = at::matmul(queries, keys.transpose(-1, -2));
+  at::Tensor out;
+  if (!log_gate.defined()) {
+    const auto added = at::matmul(keys.transpose(-1, -2), values);
+    out = at::matmul(scores.tril(), values) + at::matmul(queries, added.cumsum(2) - added);
+  } else {
+    const auto sums = log_gate.transpose(1, 2).unflatten(2, {count, kChunk}).cumsum(-1);  // [batch, heads, count, chunk]
+    const auto last = sums.narrow(-1, kChunk - 1, 1);
+    const auto above = at::ones({kChunk, kChunk}, at::kBool).triu(1);
+    const auto between = (sums.unsqueeze(-1) - sums.unsqueeze(-2)).masked_fill(above, -1e30).exp();
+    const auto added = at::matmul((keys * (last - sums).exp().unsqueeze(-1).to(k.scalar_type())).transpose(-1, -2), values);
+    const auto whole = last.exp().unsqueeze(-1);
+    auto state = at::zeros_like(added.select(2, 0), at::kFloat);
+    std::vector<at::Tensor> states;
+    for (int64_t n = 0; n < count; ++n) {
+      states.push_back(state);
+      state = whole.select(2, n) * state + added.select(2, n);
+    }
+    out = at::matmul((scores * between).to(v.scalar_type()), values) +
+          at::matmul(queries * sums.exp().unsqueeze(-1).to(q.scalar_type()), at::stack(states, 2).to(v.scalar_type()));
+  }
+  return out.flatten(2, 3).transpose(1, 2);
+}
+
+void compare(int64_t seq, int64_t dim, bool has_gate, at::ScalarType dtype, int rounds) {
+  const auto operand = [&] { return (at::randn({1, seq, kHeads, dim}) / std::sqrt(static_cast<double>(dim))).to(dtype).requires_grad_(); };
+  const auto q = operand(), k = operand(), v = operand(), grad = at::randn({1, seq, kHeads, dim}).to(dtype);
+  const auto log_gate = has_gate ? at::log_sigmoid(at::randn({1, seq, kHeads}) + 3).requires_grad_() : at::Tensor();
+  const double flop = 3.0 * static_cast<double>(kHeads * seq * dim * (2 * kChunk + 4 * dim));
+  std::vector<at::Tensor> leaves = {q, k, v};
+  if (has_gate) leaves.push_back(log_gate);
+  const auto ours = [=] {
+    const at::AutoDispatchBelowADInplaceOrView no_grad;
+    const LinearAttentionInputs in{q, k, v, log_gate, {}, {}};
+    const auto result = kernels::linear_attention_forward(in);
+    kernels::linear_attention_backward(grad, {}, in, {}, result.saved);
+  };
+  std::vector<Contender> contenders = {
+      {"ingot forward", flop / 3,
+       [=] {
+         const at::AutoDispatchBelowADInplaceOrView no_grad;
+         kernels::linear_attention_forward({q, k, v, log_gate, {}, {}});
+       }},
+      {"ingot forward + backward", flop, ours},
+      {"PyTorch, chunked, forward + backward", flop, [=] { kernels::gradients({eager(q, k, v, log_gate)}, leaves, {grad}); }}};
+  if (seq <= kLongestSoftmax)
+    contenders.push_back({"SDPA causal, forward + backward", 3.5 * 4 * dim * kHeads * (seq * (seq + 1) / 2), [=] {
+                            const auto out = at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), {},
+                                                                              0, /*is_causal=*/true);
+                            kernels::gradients({out}, {q, k, v}, {grad.transpose(1, 2)});
+                          }});
+  fmt::print("\n{} {}, seq {}, heads {}, dim {}\n\n| what | median ms | range ms | GFLOP/s |\n|---|---|---|---|\n", c10::toString(dtype),
+             has_gate ? "scalar gate" : "basic", seq, kHeads, dim);
+  measure(contenders, rounds);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const int rounds = count > 1 ? std::atoi(arguments[1]) : 5;
+  if (count > 2 && std::atoi(arguments[2]) > 0) at::set_num_threads(std::atoi(arguments[2]));
+  const int64_t longest = count > 3 ? std::atoll(arguments[3]) : 65536;
+  is_processor_time = count > 4 && std::string_view(arguments[4]) == "cpu";
+  if (rounds < 1) return 2;
+  fmt::print("threads {}, kernels for {}, {} time\n", at::get_num_threads(), kernels::cpu::name(kernels::cpu::best_isa()),
+             is_processor_time ? "processor" : "wall");
+  for (const auto dtype : {at::kFloat, at::kBFloat16})
+    for (const bool has_gate : {false, true})
+      for (const int64_t dim : {64, 128})
+        for (int64_t seq = 2048; seq <= longest; seq *= seq < 8192 ? 2 : 8) compare(seq, dim, has_gate, dtype, rounds);
+}

@@ -1,0 +1,24 @@
+// The fused linear-attention kernel for CPUs, fp32 and bf16; see kernels/linear_attention.h for the meaning of the arguments, which
+// must have been checked. bf16 is widened chunk by chunk; products, decays and sums are fp32. Not for gates per channel or the
+// delta rule.
+#pragma once
+
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/linear_attention_tiles.h"
+#include "kernels/linear_attention.h"
+
+namespace ingot::kernels::cpu {
+
+const LinearAttentionTiles& linear_attention_tiles(Isa isa);
+
+/// Whether these functions take the inputs.
+bool takes_linear_attention(const LinearAttentionInputs& in);
+
+LinearAttentionOutput linear_attention_forward(const LinearAttentionInputs& in, const at::Tensor& initial_state,
+                                               const LinearAttentionTiles& tiles = linear_attention_tiles(best_isa()));
+/// `saved` is what the forward pass returned: the states in front of segments, [batch, heads, segments, key_dim, value_dim].
+LinearAttentionGradients linear_attention_backward(const at::Tensor& grad_out, const at::Tensor& grad_final_state,
+                                                   const LinearAttentionInputs& in, const at::Tensor& saved,
+                                                   const LinearAttentionTiles& tiles = linear_attention_tiles(best_isa()));
+
+}  // namespace ingot::kernels::cpu

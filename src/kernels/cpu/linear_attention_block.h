@@ -1,0 +1,207 @@
+// Pieces that the forward and the backward pass of linear attention share: chunks, decays inside one, and states in panels.
+// For the sources that are compiled once per instruction set (isa.h).
+#pragma once
+
+#include "kernels/cpu/attention_block.h"
+#include "kernels/cpu/linear_attention_tiles.h"
+
+namespace ingot::kernels::cpu::INGOT_ISA {
+
+extern const LinearAttentionTiles linear_attention_tiles;
+void linear_attention_part_state(const LinearAttentionProblem&, int64_t task, float* scratch);
+void linear_attention_forward(const LinearAttentionProblem&, int64_t task, float* scratch);
+void linear_attention_part_gradient(const LinearAttentionProblem&, int64_t task, float* scratch);
+void linear_attention_backward(const LinearAttentionProblem&, int64_t task, float* scratch);
+int64_t linear_attention_scratch(const LinearAttentionProblem&);
+
+INGOT_INLINE int64_t padded(int64_t dim) { return round_up(dim, 16); }  // to the widest vector
+
+// The tokens of one chunk of one head.
+struct TokenChunk {
+  int64_t batch, head, pair, first, count;
+  TokenChunk(const LinearAttentionProblem& p, int64_t pair_, int64_t chunk)
+      : batch(pair_ / p.heads),
+        head(pair_ % p.heads),
+        pair(pair_),
+        first(chunk * kLinearChunk),
+        count(smaller(kLinearChunk, p.seq - first)) {}
+  template <class T>
+  INGOT_INLINE T* rows(const TokenRows& x) const {
+    return static_cast<T*>(x.data) + batch * x.batch_stride + first * x.row_stride + head * x.head_stride;
+  }
+};
+
+// Decays inside a chunk: from its start to each token (whose own gate counts), from a token to the chunk's end, and between tokens.
+struct Decays {
+  float *from_start, *to_end;  // [kLinearChunk]; 0 behind the last token up to a whole vector
+  float* between;              // [kLinearChunk, kScoreStride], 0 above the diagonal as far as blocks of rows reach
+  float whole = 1;
+  int64_t known = 0;  // tokens of the chunk that they were made for, if all chunks are alike
+
+  static constexpr int64_t size() { return 2 * kLinearChunk + kLinearChunk * kScoreStride; }
+  explicit Decays(float* scratch) : from_start(scratch), to_end(scratch + kLinearChunk), between(scratch + 2 * kLinearChunk) {}
+
+  INGOT_INLINE void make(const LinearAttentionProblem& p, const TokenChunk& chunk, bool with_between) {
+    if (known == chunk.count) return;
+    const float* gate = p.gate + chunk.pair * p.seq + chunk.first;
+    const int64_t count = chunk.count;
+    float sum = 0;
+    for (int64_t i = 0; i < count; ++i) from_start[i] = sum += gate[i];
+    whole = sum;
+    sum = 0;
+    for (int64_t i = count; i-- > 0; sum += gate[i]) to_end[i] = sum;
+    exponentiate(from_start, count);
+    exponentiate(to_end, count);
+    whole = exp(broadcast(whole))[0];
+    if (with_between) make_between(gate, count);
+    known = p.same_gates && with_between ? count : 0;
+  }
+
+ private:
+  INGOT_INLINE static void exponentiate(float* x, int64_t count) {
+    for (int64_t i = count; i < round_up(count, kLanes); ++i) x[i] = 0;
+    for (int64_t i = 0; i < count; i += kLanes) store(x + i, exp(load(x + i)));
+  }
+
+  // Sums of gates from behind each token up to row i grow by row i's gate.
+  INGOT_INLINE void make_between(const float* gate, int64_t count) {
+    float sums[kLinearChunk] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      const Float own = broadcast(gate[i]);
+      float* const row = between + i * kScoreStride;
+      int64_t j = 0;
+      for (; j + kLanes <= i; j += kLanes) {
+        const Float sum = load(sums + j) + own;
+        store(sums + j, sum);
+        store(row + j, exp(sum));
+      }
+      const Float sum = load(sums + j) + (lanes_inside(j, {0, i}) ? own : Float{});
+      store(sums + j, sum);
+      store(row + j, lanes_inside(j, {0, i + 1}) ? exp(sum) : Float{});
+      clear_to_block(row, j + kLanes, i);
+    }
+  }
+
+ public:
+  // Products over the columns of a row take those of its whole block of rows.
+  INGOT_INLINE static void clear_to_block(float* row, int64_t from, int64_t i) {
+    const int64_t end = round_up(smaller(kLinearChunk, (i / kBlockRows + 1) * kBlockRows), kLanes);
+    for (; from < end; from += kLanes) store(row + from, Float{});
+  }
+};
+
+// Row i of scores in place: decayed, 0 above the diagonal.
+INGOT_INLINE void decay_row(float* scores, const float* between, int64_t i) {
+  if (between != nullptr) {
+    const int64_t end = round_up(smaller(kLinearChunk, (i / kBlockRows + 1) * kBlockRows), kLanes);
+    const int64_t last = round_down(i, kLanes) + kLanes;  // what lies behind was not computed
+    for (int64_t j = 0; j < last; j += kLanes)
+      store(scores + j, lanes_inside(j, {0, i + 1}) ? load(scores + j) * load(between + j) : Float{});
+    for (int64_t j = last; j < end; j += kLanes) store(scores + j, Float{});
+    return;
+  }
+  const int64_t j = round_down(i, kLanes);
+  store(scores + j, lanes_inside(j, {0, i + 1}) ? load(scores + j) : Float{});
+  Decays::clear_to_block(scores, j + kLanes, i);
+}
+
+INGOT_INLINE void scale_rows(float* rows, int64_t step, int64_t count, int64_t dim, const float* factors) {
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t d = 0; d < dim; d += kLanes) store(rows + i * step + d, load(rows + i * step + d) * factors[i]);
+}
+
+// Matrices [rows, columns] that are right operands of products and change: in panels over columns (tile.h), padded with zeros.
+INGOT_INLINE int64_t panels_size(int64_t rows, int64_t columns) { return rows * round_up(columns, kLanes); }
+
+INGOT_INLINE void scale(float* x, int64_t count, float factor) {
+  for (int64_t i = 0; i < count; i += kLanes) store(x + i, load(x + i) * factor);
+}
+
+// C += A^T B, A [depth, rows] of a_step, B in panels of depth.
+INGOT_INLINE void add_to_panels(int64_t rows, int64_t columns, int64_t depth, const float* a, int64_t a_step, const float* b, float* c) {
+  for (int64_t column = 0; column < columns; column += kPanel) {
+    const bool wide = columns - column > kLanes;
+    const int64_t width = wide ? kPanel : kLanes;
+    for (int64_t row = 0; row < rows; row += kBlockRows)
+      block_for<Into::added, true>(smaller(kBlockRows, rows - row), wide)(depth, a + row, a_step, b + column * depth,
+                                                                          c + column * rows + row * width, width, 1);
+  }
+}
+
+// Panels [rows, columns] to a row-major matrix.
+INGOT_INLINE void unpack(const float* from, int64_t rows, int64_t columns, float* to) {
+  for (int64_t column = 0; column < columns; column += kPanel) {
+    const int64_t width = columns - column > kLanes ? kPanel : kLanes, count = smaller(width, columns - column);
+    const float* row = from + column * rows;
+    for (int64_t r = 0; r < rows; ++r, row += width)
+      for (int64_t i = 0; i < count; ++i) to[r * columns + column + i] = row[i];
+  }
+}
+
+// Of a square of kLanes vectors: rows become columns. Bit by bit of the lane's number, the halves of two rows change places.
+template <int kStep = 1>
+INGOT_INLINE void transpose(Float (&x)[kLanes]) {
+  if constexpr (kStep < kLanes) {
+    const Int lane = lane_index(), is_upper = (lane & kStep) != 0;
+    const Int lower = is_upper ? lane + (kLanes - kStep) : lane, upper = is_upper ? lane + kLanes : lane + kStep;
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      if (i & kStep) continue;
+      const Float a = x[i], b = x[i + kStep];
+      x[i] = __builtin_shuffle(a, b, lower);
+      x[i + kStep] = __builtin_shuffle(a, b, upper);
+    }
+    transpose<2 * kStep>(x);
+  }
+}
+
+// to[c * to_step + r] = from[r * from_step + c] for one square, of which `rows` exist (others are written as 0) and `columns` are written.
+INGOT_INLINE void transpose_square(const float* from, int64_t from_step, int64_t rows, int64_t columns, float* to, int64_t to_step) {
+  Float x[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) x[i] = i < rows ? load(from + i * from_step) : Float{};
+  transpose(x);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i)
+    if (i < columns) store(to + i * to_step, x[i]);
+}
+
+// Rows of tokens, which have whole vectors, to panels over tokens as pack_by_dim makes them.
+INGOT_INLINE void pack_tokens_by_dim(const float* from, int64_t step, int64_t count, int64_t dim, float* to) {
+  for (int64_t token = 0; token < kLinearChunk; token += kLanes) {
+    const int64_t panel = round_down(token, kPanel);
+    for (int64_t d = 0; d < dim; d += kLanes)
+      transpose_square(from + token * step + d, step, count - token, dim - d, to + panel * dim + d * kPanel + (token - panel), kPanel);
+  }
+}
+
+// Panels [rows, columns] to panels [columns, rows].
+INGOT_INLINE void transpose_panels(const float* from, int64_t rows, int64_t columns, float* to) {
+  for (int64_t r = 0; r < rows; r += kLanes) {
+    const int64_t panel = round_down(r, kPanel), to_width = rows - panel > kLanes ? kPanel : kLanes;
+    for (int64_t c = 0; c < columns; c += kLanes) {
+      const int64_t from_panel = round_down(c, kPanel), width = columns - from_panel > kLanes ? kPanel : kLanes;
+      transpose_square(from + from_panel * rows + r * width + (c - from_panel), width, rows - r, columns - c,
+                       to + panel * columns + c * to_width + (r - panel), to_width);
+    }
+  }
+}
+
+// A row-major matrix [rows, columns] to panels [columns, rows], whose padding is left alone.
+INGOT_INLINE void pack_transposed(const float* from, int64_t rows, int64_t columns, float* to) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t panel = round_down(r, kPanel), width = rows - panel > kLanes ? kPanel : kLanes;
+    for (int64_t c = 0; c < columns; ++c) to[panel * columns + c * width + (r - panel)] = from[r * columns + c];
+  }
+}
+
+template <class T>
+INGOT_INLINE void store_rows(const float* from, int64_t from_step, int64_t count, int64_t dim, T* to, int64_t to_step) {
+  for (int64_t i = 0; i < count; ++i, from += from_step, to += to_step) {
+    int64_t d = 0;
+    for (; d + kLanes <= dim; d += kLanes) store(to + d, load(from + d));
+    if (d < dim) store_part(to + d, load(from + d), dim - d);
+  }
+}
+
+}  // namespace ingot::kernels::cpu::INGOT_ISA

@@ -1,0 +1,77 @@
+// What the parts of the CPU linear-attention kernel that are compiled per instruction set (linear_attention_forward.cpp, _backward)
+// and its ATen side (linear_attention.cpp) share: the problem and the table of functions. Includes no ATen, see isa.h. Strides
+// and sizes count elements.
+//
+// A sequence is cut into chunks of kLinearChunk tokens, whose scores are computed; segments of kLinearSegment chunks, whose first
+// state the forward pass keeps; and, where there are few heads, parts of several segments that are worked on at once.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/attention_tiles.h"
+
+#define INGOT_INLINED [[gnu::always_inline]]  // no copy is emitted that could be of the wrong instruction set
+
+namespace ingot::kernels::cpu {
+
+inline constexpr int64_t kLinearChunk = kKeyBlock;  // so that tiles are packed alike
+inline constexpr int64_t kLinearSegment = 16;       // chunks
+inline constexpr int64_t kLinearLargestDim = 256;   // of keys and values
+
+struct TokenRows {  // [batch, seq, heads, dim] of float or bf16, dim contiguous
+  void* data = nullptr;
+  int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
+};
+
+struct LinearAttentionProblem {
+  int64_t batch, seq, heads, key_dim, value_dim;
+  bool is_bf16;
+  TokenRows q, k, v, out, grad_out, grad_q, grad_k, grad_v;
+  const float* gate;  // logarithms [batch, heads, seq]; null: nothing decays
+  bool same_gates;    // of a head, for all its tokens
+  int64_t parts;
+
+  float* states;        // [batch, heads, segments, key_dim, value_dim], in front of each segment
+  float* final_state;   // [batch, heads, key_dim, value_dim]
+  float* grad_states;   // [batch, heads, parts, key_dim, value_dim], behind each part
+  float* grad_initial;  // [batch, heads, key_dim, value_dim]
+  float* grad_gate;     // as gate; null: not asked for
+
+  INGOT_INLINED int64_t pairs() const { return batch * heads; }
+  INGOT_INLINED int64_t chunks() const { return (seq + kLinearChunk - 1) / kLinearChunk; }
+  INGOT_INLINED int64_t segments() const { return (chunks() + kLinearSegment - 1) / kLinearSegment; }
+  INGOT_INLINED int64_t first_segment(int64_t part) const { return segments() * part / parts; }
+  INGOT_INLINED int64_t first_chunk(int64_t segment) const {
+    const int64_t chunk = segment * kLinearSegment;
+    return chunk < chunks() ? chunk : chunks();
+  }
+  INGOT_INLINED int64_t state_size() const { return key_dim * value_dim; }
+  INGOT_INLINED float* state(int64_t pair, int64_t segment) const { return states + (pair * segments() + segment) * state_size(); }
+  INGOT_INLINED float* grad_state(int64_t pair, int64_t part) const { return grad_states + (pair * parts + part) * state_size(); }
+};
+
+struct LinearAttentionTiles {
+  int64_t (*scratch)(const LinearAttentionProblem&);  // floats for any of the tasks
+  // What a part makes of a state of 0, into the state in front of the next part; task in [0, pairs * (parts - 1)).
+  void (*part_state)(const LinearAttentionProblem&, int64_t task, float* scratch);
+  // Outputs of one part, from the state in front of it; task in [0, pairs * parts).
+  void (*forward)(const LinearAttentionProblem&, int64_t task, float* scratch);
+  // The gradient that a part's outputs send to the state in front of it, into that behind the part before; tasks as part_state.
+  void (*part_gradient)(const LinearAttentionProblem&, int64_t task, float* scratch);
+  // All gradients of one part, from that of the state behind it; task in [0, pairs * parts).
+  void (*backward)(const LinearAttentionProblem&, int64_t task, float* scratch);
+};
+
+namespace portable {
+extern const LinearAttentionTiles linear_attention_tiles;
+}
+namespace avx2 {
+extern const LinearAttentionTiles linear_attention_tiles;
+}
+namespace avx512 {
+extern const LinearAttentionTiles linear_attention_tiles;
+}
+
+}  // namespace ingot::kernels::cpu
+
+#undef INGOT_INLINED
