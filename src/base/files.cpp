@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/system_call.h"
 
 namespace ingot::base {
 namespace {
@@ -18,7 +19,7 @@ std::string reason() { return std::strerror(errno); }
 
 // Opens for reading and refuses folders, devices and pipes, which would block or never end.
 int open_regular(const fs::path& path, int64_t& size_bytes) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int descriptor = uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
   if (descriptor < 0) throw FileError("cannot open {}: {}", path.string(), reason());
   struct stat status {};
   if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -41,8 +42,7 @@ std::string read_file(const fs::path& path, int64_t limit_bytes) {
   std::string content(static_cast<size_t>(size_bytes), '\0');
   size_t done = 0;
   while (done < content.size()) {
-    const ssize_t got = ::read(descriptor, content.data() + done, content.size() - done);
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got = uninterrupted([&] { return ::read(descriptor, content.data() + done, content.size() - done); });
     if (got < 0) {
       const auto why = reason();
       ::close(descriptor);
@@ -72,9 +72,9 @@ void write_file_atomically(const fs::path& path, std::string_view content) {
 }
 
 void sync_directory(const fs::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int descriptor = uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   if (descriptor < 0) throw FileError("cannot open the folder {}: {}", path.string(), reason());
-  const int result = ::fsync(descriptor);
+  const int result = uninterrupted([&] { return ::fsync(descriptor); });
   const auto why = reason();
   ::close(descriptor);
   if (result != 0) throw FileError("cannot fsync the folder {}: {}", path.string(), why);
@@ -87,7 +87,7 @@ void make_directories(const fs::path& path) {
 }
 
 OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  descriptor_ = uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644); });
   if (descriptor_ < 0) throw FileError("cannot create {}: {}", path_.string(), reason());
 }
 
@@ -98,8 +98,7 @@ OutputFile::~OutputFile() {
 void OutputFile::write(const void* data, int64_t size_bytes) {
   const char* next = static_cast<const char*>(data);
   while (size_bytes > 0) {
-    const ssize_t put = ::write(descriptor_, next, static_cast<size_t>(size_bytes));
-    if (put < 0 && errno == EINTR) continue;
+    const ssize_t put = uninterrupted([&] { return ::write(descriptor_, next, static_cast<size_t>(size_bytes)); });
     if (put < 0) throw FileError("cannot write {} (at byte {}): {}", path_.string(), written_bytes_, reason());
     next += put;
     size_bytes -= put;
@@ -108,11 +107,12 @@ void OutputFile::write(const void* data, int64_t size_bytes) {
 }
 
 void OutputFile::sync() {
-  if (::fsync(descriptor_) != 0) throw FileError("cannot fsync {}: {}", path_.string(), reason());
+  if (uninterrupted([&] { return ::fsync(descriptor_); }) != 0) throw FileError("cannot fsync {}: {}", path_.string(), reason());
 }
 
 void OutputFile::close() {
-  if (descriptor_ >= 0 && ::close(std::exchange(descriptor_, -1)) != 0) throw FileError("cannot close {}: {}", path_.string(), reason());
+  if (descriptor_ >= 0 && ::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR)
+    throw FileError("cannot close {}: {}", path_.string(), reason());
 }
 
 MappedFile::MappedFile(const fs::path& path) : path_(path) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 
+#include <thread>
+
 #include "base/error.h"
 #include "checkpoint/test_support.h"
 
@@ -45,6 +47,11 @@ class PastCache : public TemporaryFolder {
     source.read_past_cache(offset, read.data(), size_bytes);
     return read == content.substr(static_cast<size_t>(offset), static_cast<size_t>(size_bytes));
   }
+  bool is_read_through_cache(const Source& source, int64_t offset) const {
+    std::string read(777, '\0');
+    source.read_at(offset, read.data(), 777);
+    return read == content.substr(static_cast<size_t>(offset), 777);
+  }
 };
 
 TEST_F(PastCache, gives_the_same_bytes_from_any_place) {
@@ -54,6 +61,21 @@ TEST_F(PastCache, gives_the_same_bytes_from_any_place) {
       forget();
       EXPECT_TRUE(reads(*source, offset, bytes)) << offset << " " << bytes;
     }
+}
+
+// The first of them opens the file a second time; all have memory of their own to read to.
+TEST_F(PastCache, many_threads_share_a_source) {
+  for (int round = 0; round < 5; ++round) {
+    forget();
+    const auto source = PosixStorage().open(folder / "file");
+    std::vector<std::thread> threads;
+    for (int64_t number = 0; number < 6; ++number)
+      threads.emplace_back([&, number] {
+        for (int64_t offset = number * 4321; offset + (int64_t{3} << 19) < kSize; offset += int64_t{3} << 19)
+          EXPECT_TRUE(number % 3 == 2 ? is_read_through_cache(*source, offset) : reads(*source, offset, int64_t{3} << 19)) << offset;
+      });
+    for (auto& thread : threads) thread.join();
+  }
 }
 
 TEST_F(PastCache, leaves_the_cache_alone_and_uses_what_it_holds) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <thread>
 
 #include "base/error.h"
 #include "checkpoint/test_team.h"
@@ -74,6 +75,24 @@ TEST_F(SaverTest, two_under_way_end_in_order) {
   for (size_t i = 0; i < 6; ++i) EXPECT_EQ(outcomes[i].report.step, static_cast<int64_t>(i) + 1);
   for (int step = 4; step <= 6; ++step) expect_value(step, static_cast<float>(step));
   EXPECT_EQ(all(folder).size(), 3u) << "retention goes on meanwhile";
+}
+
+// The background begins by itself, a moment after start(), also while another save is at any of its stages.
+TEST_F(SaverTest, ends_without_anybody_waiting) {
+  Saver saver(folder, {.retention = {.keep = 12}, .in_flight = 3});
+  set(5);
+  for (int step = 1; step <= 12; ++step) {
+    saver.start(step, items(), {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(3 * (step % 6)));
+  }
+  const auto began = std::chrono::steady_clock::now();
+  while (saver.is_busy() && std::chrono::steady_clock::now() - began < std::chrono::minutes(1))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_FALSE(saver.is_busy());
+  const auto outcomes = saver.finished();
+  ASSERT_EQ(outcomes.size(), 12u);
+  for (const auto& outcome : outcomes) EXPECT_EQ(outcome.failure, "");
+  for (int step = 1; step <= 12; ++step) expect_value(step, 5);
 }
 
 TEST_F(SaverTest, every_change_of_what_there_is_makes_a_new_plan) {

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/system_call.h"
 
 extern char** environ;
 
@@ -133,10 +134,10 @@ Child start(const std::vector<std::string>& command, const RankProcess& rank, si
   }
   for (const int end : {out.write_end, err.write_end, report.write_end}) close(end);
   int failure = 0;
-  const bool failed = read(report.read_end, &failure, sizeof failure) == sizeof failure;
+  const bool failed = base::uninterrupted([&] { return read(report.read_end, &failure, sizeof failure); }) == sizeof failure;
   close(report.read_end);
   if (failed) {
-    waitpid(process, nullptr, 0);
+    base::uninterrupted([&] { return waitpid(process, nullptr, 0); });
     close(out.read_end), close(err.read_end);
     throw UsageError("cannot start '{}': {}", command[0], std::strerror(failure));
   }
@@ -166,7 +167,7 @@ class Supervision {
     for (auto& child : children_)
       if (child.is_running) {
         kill(-child.process, SIGKILL);
-        waitpid(child.process, nullptr, 0);
+        base::uninterrupted([&] { return waitpid(child.process, nullptr, 0); });
       }
   }
 

@@ -52,7 +52,9 @@ fs::path RunCheckpoints::folder() const { return config_.folder.empty() ? option
 
 fs::path RunCheckpoints::memory_folder() const { return fs::path(config_.memory_folder) / ("ingot-" + options_.run_id); }
 
-const checkpoint::Storage& RunCheckpoints::storage() const { return object_store::storage_of(folder()); }
+const checkpoint::Storage& RunCheckpoints::storage() const {
+  return options_.storage ? *options_.storage : object_store::storage_of(folder());
+}
 
 // -- restoring -------------------------------------------------------------------------------------------------------------
 
@@ -203,14 +205,22 @@ std::unique_ptr<RunCheckpoints::Tier> RunCheckpoints::make_memory_tier() {
 
 std::unique_ptr<RunCheckpoints::Tier> RunCheckpoints::make_durable_tier() {
   auto tier = make_tier(kDurable, [&](const auto& options) { return std::make_unique<checkpoint::Saver>(folder(), options); });
-  tier->last_step = durable_ ? durable_->last_step : durable_step_;
+  tier->last_step = durable_step_;
   return tier;
 }
 
 // After a rank's storage has hung for longer than ranks wait for each other, their background needs another group.
 void RunCheckpoints::replace_lost() {
-  if (durable_ && !durable_->calling_team->all(!durable_->is_lost)) durable_ = make_durable_tier();
-  if (memory_ && !memory_->calling_team->all(!memory_->is_lost)) memory_ = make_memory_tier();
+  const auto replace = [&](std::unique_ptr<Tier>& tier, const std::function<std::unique_ptr<Tier>()>& make) {
+    if (!tier || tier->calling_team->all(!tier->is_lost)) return;
+    auto next = make();
+    tier->saver->wait();  // for the storage: this rank may still be at the save that others gave up, and end it well
+    collect(*tier);
+    next->last_step = tier->last_step;
+    tier = std::move(next);
+  };
+  replace(durable_, [&] { return make_durable_tier(); });
+  replace(memory_, [&] { return make_memory_tier(); });
 }
 
 void RunCheckpoints::prepare() {
@@ -255,7 +265,8 @@ void RunCheckpoints::finish(const Progress& progress, const std::function<std::s
     collect(*tier);
   }
   if (!durable_) return;
-  if (progress.step != durable_->last_step) {
+  // A rank that was lost in the last moment of a save does not know that it succeeded: all save again.
+  if (!durable_->calling_team->all(progress.step == durable_->last_step)) {
     replace_lost();
     start(*durable_, progress, data_state());
     durable_->saver->wait();
