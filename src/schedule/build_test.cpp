@@ -1,0 +1,361 @@
+// Bytes and counts of every schedule against the formulas that the methods' papers and src/layers state, integer for integer.
+#include "schedule/build.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "schedule/replay.h"
+#include "schedule/traffic.h"
+
+namespace ingot::schedule {
+namespace {
+
+Sizes small_sizes() {
+  return {.hidden = 48, .heads = 24, .kv_heads = 12, .head_dim = 8, .ffn = 96, .batch = 2, .seq = 96, .dtype = "bf16"};
+}
+
+Layout layout_of(Method method, Layer layer, Pass pass, int ranks, int tensor_ranks = 1) {
+  return {.method = method, .layer = layer, .pass = pass, .sizes = small_sizes(), .ranks = ranks, .tensor_ranks = tensor_ranks};
+}
+
+// What both directions carry over the whole program, checked to be the same.
+KindTraffic both_ways(const Layout& layout, const std::string& kind) {
+  const auto traffic = traffic_of(build(layout));
+  const auto found = traffic.find(kind);
+  return found == traffic.end() ? KindTraffic{} : found->second;
+}
+
+KindTraffic same(int64_t calls, int64_t bytes) { return {calls, bytes, bytes}; }
+
+// Letters of the formulas.
+struct Letters {
+  explicit Letters(const Layout& layout)
+      : p(layout.ranks),
+        b(layout.sizes.batch),
+        s(layout.sizes.seq),
+        h(layout.sizes.hidden),
+        q(layout.sizes.q_width()),
+        w(layout.sizes.kv_width()),
+        f(layout.sizes.ffn),
+        a(h * (2 * q + 2 * w)),
+        m(3 * h * f) {}
+  int64_t p, b, s, h, q, w, f, a, m;
+};
+constexpr int64_t e = 2, wide = 4;
+
+class ByRanks : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, ByRanks, ::testing::Values(2, 3, 4, 6), [](const auto& info) { return std::to_string(info.param); });
+
+TEST_P(ByRanks, tp_sums_activations_once_per_layer_and_pass) {
+  const auto layout = layout_of(Method::tp, Layer::block, Pass::both, GetParam());
+  const Letters l(layout);
+  EXPECT_EQ(both_ways(layout, "all_reduce"), same(4, 4 * 2 * (l.p - 1) * (l.b * l.s * l.h / l.p) * e));
+  EXPECT_EQ(traffic_of(build(layout)).size(), 1u);
+}
+
+TEST_P(ByRanks, megatron_sp_moves_the_same_bytes_by_gathers_and_scatters) {
+  const auto layout = layout_of(Method::megatron_sp, Layer::block, Pass::both, GetParam());
+  const Letters l(layout);
+  const int64_t one = (l.p - 1) * (l.b * l.s * l.h / l.p) * e;
+  EXPECT_EQ(both_ways(layout, "all_gather"), same(4, 4 * one));
+  EXPECT_EQ(both_ways(layout, "reduce_scatter"), same(4, 4 * one));
+  EXPECT_EQ(sent_bytes(traffic_of(build(layout))),
+            sent_bytes(traffic_of(build(layout_of(Method::tp, Layer::block, Pass::both, GetParam())))));
+}
+
+TEST_P(ByRanks, sp_gathers_keys_and_values_and_sums_gradients_of_whole_weights) {
+  const auto layout = layout_of(Method::sp, Layer::block, Pass::both, GetParam());
+  const Letters l(layout);
+  const int64_t kv = (l.p - 1) * 2 * l.b * (l.s / l.p) * l.w * e;
+  EXPECT_EQ(both_ways(layout, "all_gather"), same(8, 2 * kv));
+  EXPECT_EQ(both_ways(layout, "reduce_scatter"), same(4, kv));
+  EXPECT_EQ(both_ways(layout, "all_reduce"), same(2, 2 * (l.p - 1) * ((l.a + l.m) / l.p) * wide));
+}
+
+TEST_P(ByRanks, tsp_counts_are_those_of_the_fact_sheet) {
+  auto layout = layout_of(Method::tsp, Layer::block, Pass::forward, GetParam());
+  const Letters l(layout);
+  const int64_t kv = (l.p - 1) * 2 * l.b * (l.s / l.p) * l.w * e, a = (l.p - 1) * l.a / l.p, m = (l.p - 1) * l.m / l.p;
+  const int64_t visits = std::min(l.p, layout.sizes.kv_heads);
+  EXPECT_EQ(both_ways(layout, "broadcast"), same(l.p, a * e));
+  EXPECT_EQ(both_ways(layout, "all_gather"), same(visits, kv));
+  EXPECT_EQ(both_ways(layout, "send_receive"), same(l.p - 1, m * e));
+  EXPECT_EQ(both_ways(layout, "all_reduce"), KindTraffic{});
+
+  layout.pass = Pass::backward;
+  EXPECT_EQ(both_ways(layout, "broadcast"), same(l.p, a * e));
+  EXPECT_EQ(both_ways(layout, "all_gather"), same(visits, kv));
+  EXPECT_EQ(both_ways(layout, "reduce_scatter"), same(visits, kv));
+  EXPECT_EQ(both_ways(layout, "reduce"), same(l.p, a * wide));
+  EXPECT_EQ(both_ways(layout, "send_receive"), same(2 * (l.p - 1), m * (e + wide)));
+}
+
+TEST_P(ByRanks, head_buckets_multiply_gathers_and_not_bytes) {
+  auto layout = layout_of(Method::tsp, Layer::attention, Pass::both, GetParam());
+  const auto whole = both_ways(layout, "all_gather");
+  layout.head_buckets = 2;
+  const auto cut = both_ways(layout, "all_gather");
+  EXPECT_EQ(cut.received_bytes, whole.received_bytes);
+  EXPECT_EQ(cut.calls, 2 * whole.calls);
+}
+
+TEST_P(ByRanks, fsdp_cp_moves_what_tsp_moves) {
+  const auto folded = layout_of(Method::tsp, Layer::block, Pass::both, GetParam());
+  const auto gathered = layout_of(Method::fsdp_cp, Layer::block, Pass::both, GetParam());
+  EXPECT_EQ(received_bytes(traffic_of(build(gathered))), received_bytes(traffic_of(build(folded))));
+  EXPECT_EQ(both_ways(gathered, "all_gather").calls, 2 * (2 + 4));
+  EXPECT_EQ(both_ways(gathered, "reduce_scatter").calls, 2 + 4);
+}
+
+TEST_P(ByRanks, ring_sends_keys_twice_and_their_gradients_once_round) {
+  const auto layout = layout_of(Method::ring, Layer::attention, Pass::both, GetParam());
+  const Letters l(layout);
+  const int64_t own = 2 * l.b * (l.s / l.p) * l.w;
+  EXPECT_EQ(both_ways(layout, "send_receive"), same(3 * l.p - 2, 2 * (l.p - 1) * own * e + l.p * own * wide));
+  EXPECT_EQ(both_ways(layout_of(Method::ring, Layer::attention, Pass::forward, GetParam()), "send_receive"),
+            same(l.p - 1, (l.p - 1) * own * e));
+}
+
+TEST_P(ByRanks, ulysses_exchanges_tokens_for_heads) {
+  const auto layout = layout_of(Method::ulysses, Layer::attention, Pass::forward, GetParam());
+  const Letters l(layout);
+  EXPECT_EQ(both_ways(layout, "all_to_all"), same(2, (l.p - 1) * (l.b * (l.s / l.p) * (2 * l.q + 2 * l.w) / l.p) * e));
+}
+
+TEST(Build, ulysses_repeats_kv_heads_that_are_fewer_than_ranks) {
+  auto layout = layout_of(Method::ulysses, Layer::attention, Pass::forward, 4);
+  layout.sizes.kv_heads = 2;
+  const Letters l(layout);
+  EXPECT_EQ(both_ways(layout, "all_to_all").sent_bytes,
+            (l.p - 1) * (l.b * (l.s / l.p) * (2 * l.q + 2 * l.p * layout.sizes.head_dim) / l.p) * e);
+}
+
+TEST(Build, tp_sp_adds_up_in_every_factorisation) {
+  for (const int t : factorisations(12)) {
+    const auto layout = layout_of(Method::tp_sp, Layer::block, Pass::forward, 12, t);
+    const Letters l(layout);
+    const int64_t sequence = 12 / t;
+    EXPECT_EQ(both_ways(layout, "all_reduce"), same(2, 2 * 2 * (t - 1) * (l.b * l.s / sequence * l.h / t) * e)) << t;
+    EXPECT_EQ(both_ways(layout, "all_gather").received_bytes, 2 * l.b * (l.s / sequence) * (l.w / t) * (sequence - 1) * e) << t;
+  }
+  EXPECT_THAT(factorisations(12), ::testing::ElementsAre(2, 3, 4, 6));
+}
+
+TEST(Build, the_worked_example_of_tsp) {
+  // D = 4, h = 8, S = 16, B = 1, g = 1: keys and values 192 elements, gradients back 192, weights 192.
+  Layout layout{.method = Method::tsp,
+                .layer = Layer::attention,
+                .pass = Pass::both,
+                .sizes = {.hidden = 8, .heads = 4, .kv_heads = 4, .head_dim = 2, .ffn = 8, .batch = 1, .seq = 16, .dtype = "fp32"},
+                .ranks = 4};
+  EXPECT_EQ(both_ways(layout, "reduce_scatter").received_bytes, 192 * 4);
+  EXPECT_EQ(both_ways(layout, "all_gather").received_bytes, 2 * 192 * 4);
+  EXPECT_EQ(both_ways(layout, "broadcast").received_bytes, 2 * 192 * 4);
+}
+
+TEST(Build, kv_heads_shared_by_neighbours_are_gathered_once) {
+  auto layout = layout_of(Method::tsp, Layer::attention, Pass::forward, 6);
+  layout.sizes.kv_heads = 2;
+  layout.sizes.head_dim = 9;
+  const Letters l(layout);
+  EXPECT_EQ(both_ways(layout, "all_gather"), same(2, (l.p - 1) * 2 * l.b * (l.s / l.p) * l.w * e));
+  EXPECT_EQ(both_ways(layout, "broadcast"), same(6, (l.p - 1) * l.a / l.p * e));
+}
+
+TEST_P(ByRanks, linear_attention_exchanges_states_whose_size_is_that_of_no_sequence) {
+  for (const int64_t seq : {int64_t{96}, int64_t{960}}) {
+    auto layout = layout_of(Method::lasp2, Layer::linear_attention, Pass::forward, GetParam());
+    layout.sizes.seq = seq;
+    layout.sizes.value_dim = 16;
+    const int64_t p = layout.ranks, state = layout.sizes.batch * layout.sizes.heads * 8 * 16 * wide;
+    EXPECT_EQ(both_ways(layout, "all_gather"), same(1, (p - 1) * state));
+    EXPECT_EQ(traffic_of(build(layout)).size(), 1u);
+    layout.pass = Pass::both;
+    layout.syncs_gradients = false;
+    EXPECT_EQ(both_ways(layout, "all_gather"), same(2, 2 * (p - 1) * state));
+    layout.transition_elements = 8;
+    EXPECT_EQ(both_ways(layout, "all_gather"), same(2, 2 * (p - 1) * (state + layout.sizes.batch * layout.sizes.heads * 8 * wide)));
+
+    layout.method = Method::lasp1;
+    EXPECT_EQ(both_ways(layout, "send_receive"), (KindTraffic{p > 2 ? 2 : 1, p > 2 ? 2 * state : state, p > 2 ? 2 * state : state}));
+    layout.method = Method::zeco;
+    EXPECT_EQ(both_ways(layout, "send_receive").received_bytes, p > 2 ? 2 * state : state);
+    EXPECT_EQ(both_ways(layout, "send_receive").calls, (p > 2 ? 2 : 1) * layout.scan_blocks);
+  }
+}
+
+TEST(Build, a_chain_has_one_message_for_each_edge) {
+  for (const auto method : {Method::lasp1, Method::zeco}) {
+    const auto program = build(layout_of(method, Layer::linear_attention, Pass::forward, 6));
+    int64_t sent = 0;
+    for (size_t rank = 0; rank < 6; ++rank)
+      for (const auto& operation : program.ranks[rank].operations())
+        if (const auto* message = std::get_if<Message>(&operation.work)) sent += message->kind == Kind::send ? 1 : 0;
+    EXPECT_EQ(sent, 5 * (method == Method::zeco ? 4 : 1));
+  }
+}
+
+TEST_P(ByRanks, baselines_of_linear_attention_move_keys_and_values) {
+  const int64_t p = GetParam();
+  auto layout = layout_of(Method::ring, Layer::linear_attention, Pass::forward, GetParam());
+  const int64_t chunk = 2 * layout.sizes.batch * (layout.sizes.seq / p) * layout.sizes.q_width();
+  EXPECT_EQ(both_ways(layout, "send_receive"), same(p - 1, (p - 1) * chunk * e));
+  layout.method = Method::sp;
+  EXPECT_EQ(both_ways(layout, "all_gather").received_bytes, (p - 1) * chunk * e);
+}
+
+// Multiply-adds of products and attention, over all ranks.
+double flops_of(const Layout& layout) {
+  double sum = 0;
+  for (const auto& list : build(layout).ranks)
+    for (const auto& operation : list.operations()) {
+      if (const auto* gemm = std::get_if<Gemm>(&operation.work)) sum += gemm->flops();
+      if (const auto* attention = std::get_if<Attention>(&operation.work)) sum += attention->flops();
+    }
+  return sum;
+}
+
+TEST(Build, every_method_computes_as_much_as_one_rank) {
+  for (const auto pass : {Pass::forward, Pass::both}) {
+    const double one = flops_of(layout_of(Method::tp, Layer::block, pass, 1));
+    const Letters l(layout_of(Method::tp, Layer::block, pass, 1));
+    const double forward = 2.0 * static_cast<double>(l.b * l.s * (l.a + l.m)) + 2.0 * static_cast<double>(l.b * l.s * (l.s + 1) * l.q);
+    if (pass == Pass::forward) {
+      EXPECT_DOUBLE_EQ(one, forward);
+    }
+    for (const auto method :
+         {Method::tp, Method::megatron_sp, Method::sp, Method::tp_sp, Method::fsdp_cp, Method::ring, Method::ulysses, Method::tsp}) {
+      // What a folded rank does a second time in backward: projections of q, k, v, gate and up.
+      const double again =
+          method == Method::tsp && pass == Pass::both ? 2.0 * static_cast<double>(l.b * l.s * (l.h * (l.q + 2 * l.w) + 2 * l.h * l.f)) : 0;
+      EXPECT_DOUBLE_EQ(flops_of(layout_of(method, Layer::block, pass, 6, 2)), one + again) << name_of(method) << " " << name_of(pass);
+    }
+  }
+}
+
+TEST(Build, zigzag_gives_every_rank_the_same_attention) {
+  for (const auto method : {Method::sp, Method::ring, Method::tsp, Method::fsdp_cp}) {
+    for (const bool zigzag : {true, false}) {
+      auto layout = layout_of(method, Layer::attention, Pass::forward, 4);
+      layout.zigzag = zigzag;
+      std::vector<double> pairs;
+      for (const auto& list : build(layout).ranks) {
+        pairs.push_back(0);
+        for (const auto& operation : list.operations())
+          if (const auto* attention = std::get_if<Attention>(&operation.work)) pairs.back() += attention->flops();
+      }
+      if (zigzag) {
+        EXPECT_THAT(pairs, ::testing::Each(pairs[0])) << name_of(method);
+      } else {
+        EXPECT_NEAR(pairs[3] / pairs[0], 7, 0.3) << name_of(method);  // quarters of a triangle: 1, 3, 5, 7
+      }
+    }
+  }
+}
+
+TEST(Build, recomputation_repeats_a_forward_pass_and_its_messages) {
+  for (const auto method : {Method::tp, Method::sp, Method::tsp, Method::lasp2}) {
+    auto layout = layout_of(method, Layer::block, Pass::both, 4);
+    layout.syncs_gradients = false;
+    const auto once = received_bytes(traffic_of(build(layout)));
+    layout.recomputes = true;
+    const auto again = received_bytes(traffic_of(build(layout)));
+    layout.recomputes = false;
+    layout.pass = Pass::forward;
+    EXPECT_EQ(again - once, received_bytes(traffic_of(build(layout)))) << name_of(method);
+  }
+}
+
+TEST(Build, blocks_follow_one_another) {
+  auto layout = layout_of(Method::fsdp_cp, Layer::block, Pass::both, 4);
+  const auto one = received_bytes(traffic_of(build(layout)));
+  layout.blocks = 3;
+  EXPECT_EQ(received_bytes(traffic_of(build(layout))), 3 * one);
+}
+
+TEST(Build, forward_and_backward_add_up) {
+  for (const auto method : all_methods()) {
+    auto layout = layout_of(method, Layer::block, Pass::both, 4, 2);
+    const auto both = build(layout);
+    layout.pass = Pass::forward;
+    const auto forward = build(layout);
+    layout.pass = Pass::backward;
+    const auto backward = build(layout);
+    for (size_t rank = 0; rank < 4; ++rank)
+      EXPECT_EQ(both.ranks[rank].size(), forward.ranks[rank].size() + backward.ranks[rank].size()) << name_of(method);
+  }
+}
+
+TEST(Build, every_schedule_ends) {
+  const auto unit = [](const Operation&) { return 1.0; };
+  for (const auto method : all_methods())
+    for (const auto layer : {Layer::attention, Layer::mlp, Layer::linear_attention, Layer::block})
+      for (const auto pass : {Pass::forward, Pass::backward, Pass::both})
+        for (const int ranks : {1, 2, 3, 4, 6}) {
+          const auto layout = layout_of(method, layer, pass, ranks, ranks % 2 == 0 ? 2 : 1);
+          try {
+            check(layout);
+          } catch (const base::ConfigError&) {
+            continue;
+          }
+          const auto result = replay(build(layout), unit);
+          EXPECT_GT(result.time_s, 0) << layout.label() << " " << name_of(layer) << " " << ranks;
+          EXPECT_GT(result.peak_bytes, 0);
+        }
+}
+
+TEST(Build, one_rank_says_nothing) {
+  for (const auto method : all_methods())
+    EXPECT_TRUE(traffic_of(build(layout_of(method, Layer::block, Pass::both, 1))).empty()) << name_of(method);
+}
+
+TEST(Build, sums_of_uneven_slices_count_as_the_communicator_counts) {
+  // 10 elements over 3 ranks: slices of 3, 3, 4.
+  const Message message{Kind::all_reduce, {0, 3, 1}, 40, 4};
+  EXPECT_EQ(traffic_of(message, 0).sent_bytes, (7 + 3 * 2) * 4);
+  EXPECT_EQ(traffic_of(message, 2).sent_bytes, (6 + 4 * 2) * 4);
+}
+
+TEST(Layout, refusals_say_what_does_not_fit) {
+  const auto expect = [](const Layout& layout, const std::string& words) {
+    try {
+      check(layout);
+      FAIL() << words;
+    } catch (const base::ConfigError& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr(words));
+    }
+  };
+  auto layout = layout_of(Method::tp, Layer::block, Pass::both, 5);
+  expect(layout, "heads = 24 is not a multiple of 5");
+  layout = layout_of(Method::tsp, Layer::block, Pass::both, 8);
+  expect(layout, "kv_heads = 12 must be a multiple or a divisor of the ranks");
+  layout = layout_of(Method::lasp2, Layer::attention, Pass::both, 4);
+  expect(layout, "lasp2 has no schedule for softmax attention");
+  layout = layout_of(Method::tsp, Layer::linear_attention, Pass::both, 4);
+  expect(layout, "tsp has no schedule for linear attention");
+  layout = layout_of(Method::ring, Layer::block, Pass::both, 4);
+  layout.sizes.seq = 100;
+  expect(layout, "seq = 100 is not a multiple of 8");
+  layout = layout_of(Method::tp_sp, Layer::block, Pass::both, 4, 3);
+  expect(layout, "tensor_ranks = 3 does not divide 4 ranks");
+  layout = layout_of(Method::tp, Layer::block, Pass::both, 4);
+  layout.sizes.batch = 0;
+  expect(layout, "batch = 0");
+  try {
+    method_from_name("tps");
+    FAIL();
+  } catch (const base::ConfigError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("unknown method 'tps'; did you mean 'tp'?"));
+  }
+}
+
+TEST(Layout, names_come_back) {
+  for (const auto method : all_methods()) EXPECT_EQ(method_from_name(name_of(method)), method);
+  EXPECT_EQ(pass_from_name("forward+backward"), Pass::both);
+  EXPECT_EQ(layer_from_name("linear_attention"), Layer::linear_attention);
+  EXPECT_EQ(layout_of(Method::tp_sp, Layer::block, Pass::both, 8, 4).label(), "tp4+sp2");
+}
+
+}  // namespace
+}  // namespace ingot::schedule

@@ -1,0 +1,186 @@
+#include "schedule/replay.h"
+
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <tuple>
+
+#include "base/error.h"
+
+namespace ingot::schedule {
+namespace {
+
+struct Place {
+  int rank, operation;
+};
+
+// An operation of one rank, or what several do together.
+struct Event {
+  std::vector<Place> places;
+  size_t expected = 1;  // places
+  int missing = 0;      // operations that must end before, of all places
+  double ready_s = 0, duration_s = 0;
+};
+
+bool is_joint(const Operation& operation) {
+  const auto* message = std::get_if<Message>(&operation.work);
+  return message && (message->kind == Kind::send || message->kind == Kind::receive || message->group.size > 1);
+}
+
+class Simulation {
+ public:
+  Simulation(const Program& program, const Durations& durations) : program_(program), durations_(durations) {
+    const size_t ranks = program.ranks.size();
+    event_of_.resize(ranks);
+    followers_.resize(ranks);
+    result_.ranks.resize(ranks);
+    for (size_t rank = 0; rank < ranks; ++rank) enter(static_cast<int>(rank));
+    for (const auto& event : events_)
+      if (event.places.size() != event.expected) {
+        const auto& [rank, index] = event.places.front();
+        throw base::CommError("rank {} would wait for ever in {} '{}': {} of {} ranks take part", rank, index,
+                              operation_at(event.places.front()).name, event.places.size(), event.expected);
+      }
+  }
+
+  Replay run() {
+    std::queue<int> ready;
+    for (size_t event = 0; event < events_.size(); ++event)
+      if (events_[event].missing == 0) ready.push(static_cast<int>(event));
+    size_t done = 0;
+    for (; !ready.empty(); ready.pop(), ++done) finish(ready.front(), ready);
+    if (done != events_.size())
+      throw base::CommError("{} of {} operations wait for each other in a circle", events_.size() - done, events_.size());
+    sum_up();
+    return std::move(result_);
+  }
+
+ private:
+  const Operation& operation_at(Place place) const {
+    return program_.ranks[static_cast<size_t>(place.rank)].operations()[static_cast<size_t>(place.operation)];
+  }
+  int& event_at(Place place) { return event_of_[static_cast<size_t>(place.rank)][static_cast<size_t>(place.operation)]; }
+  std::vector<int>& followers_of(Place place) { return followers_[static_cast<size_t>(place.rank)][static_cast<size_t>(place.operation)]; }
+
+  // Sender, receiver and number, or a group's members and number.
+  using Key = std::tuple<bool, int, int, int, int>;
+  Key key_of(int rank, const Message& m) {
+    const bool is_send = m.kind == Kind::send, is_message = is_send || m.kind == Kind::receive;
+    if (!is_message) return {false, m.group.first, m.group.size, m.group.stride, collectives_[{rank, m.group}]++};
+    const int from = is_send ? rank : m.peer, to = is_send ? m.peer : rank;
+    return {true, from, to, 0, messages_[{is_send, from, to}]++};
+  }
+
+  int event_for(Place place) {
+    const auto& operation = operation_at(place);
+    if (!is_joint(operation)) {
+      events_.push_back({.places = {place}, .duration_s = durations_(operation)});
+      return static_cast<int>(events_.size()) - 1;
+    }
+    const auto& message = std::get<Message>(operation.work);
+    const auto [found, is_new] = joint_.try_emplace(key_of(place.rank, message), static_cast<int>(events_.size()));
+    if (is_new) {
+      const bool is_collective = message.kind != Kind::send && message.kind != Kind::receive;
+      events_.push_back({.expected = is_collective ? static_cast<size_t>(message.group.size) : 2, .duration_s = durations_(operation)});
+    } else {
+      match(events_[static_cast<size_t>(found->second)].places.front(), place);
+    }
+    events_[static_cast<size_t>(found->second)].places.push_back(place);
+    return found->second;
+  }
+
+  void match(Place first, Place second) const {
+    const auto &a = std::get<Message>(operation_at(first).work), &b = std::get<Message>(operation_at(second).work);
+    const bool is_message = a.kind == Kind::send || a.kind == Kind::receive;
+    if (a.bytes == b.bytes && (is_message || (a.kind == b.kind && a.peer == b.peer))) return;
+    throw base::CommError("rank {}'s {} '{}' of {} bytes meets rank {}'s {} '{}' of {} bytes", first.rank, name_of(a.kind),
+                          operation_at(first).name, a.bytes, second.rank, name_of(b.kind), operation_at(second).name, b.bytes);
+  }
+
+  void enter(int rank) {
+    const auto& operations = program_.ranks[static_cast<size_t>(rank)].operations();
+    event_of_[static_cast<size_t>(rank)].resize(operations.size());
+    followers_[static_cast<size_t>(rank)].resize(operations.size());
+    result_.ranks[static_cast<size_t>(rank)].spans.resize(operations.size());
+    std::array<int, kStreams> last;
+    last.fill(-1);
+    for (int i = 0; i < static_cast<int>(operations.size()); ++i) {
+      const auto& operation = operations[static_cast<size_t>(i)];
+      const int event = event_at({rank, i}) = event_for({rank, i});
+      auto& before = last[static_cast<size_t>(operation.stream)];
+      for (const int first : operation.after) followers_of({rank, first}).push_back(i);
+      if (before >= 0) followers_of({rank, before}).push_back(i);
+      events_[static_cast<size_t>(event)].missing += static_cast<int>(operation.after.size()) + (before >= 0 ? 1 : 0);
+      before = i;
+    }
+  }
+
+  void finish(int index, std::queue<int>& ready) {
+    const auto event = events_[static_cast<size_t>(index)];
+    const Span span{event.ready_s, event.ready_s + event.duration_s};
+    for (const auto place : event.places) {
+      auto& rank = result_.ranks[static_cast<size_t>(place.rank)];
+      rank.spans[static_cast<size_t>(place.operation)] = span;
+      rank.busy_s[static_cast<size_t>(operation_at(place).stream)] += event.duration_s;
+      for (const int follower : followers_of(place)) {
+        auto& next = events_[static_cast<size_t>(event_at({place.rank, follower}))];
+        next.ready_s = std::max(next.ready_s, span.end_s);
+        if (--next.missing == 0) ready.push(event_at({place.rank, follower}));
+      }
+    }
+    result_.time_s = std::max(result_.time_s, span.end_s);
+  }
+
+  void sum_up() {
+    double most_compute_s = 0;
+    for (size_t rank = 0; rank < result_.ranks.size(); ++rank) {
+      auto& of_rank = result_.ranks[rank];
+      of_rank.peak_bytes = peak_of(program_.ranks[rank], of_rank.spans);
+      result_.peak_bytes = std::max(result_.peak_bytes, of_rank.peak_bytes);
+      most_compute_s = std::max(most_compute_s, of_rank.busy_s[static_cast<size_t>(Stream::compute)]);
+    }
+    result_.exposed_s = result_.time_s - most_compute_s;
+  }
+
+  static int64_t peak_of(const OperationList& list, const std::vector<Span>& spans) {
+    struct Change {
+      double time_s;
+      int64_t bytes;
+    };
+    std::vector<Change> changes;
+    int64_t live = 0;
+    for (const auto& buffer : list.buffers()) {
+      if (buffer.users.empty()) {
+        if (buffer.is_resident) live += buffer.bytes;
+        continue;
+      }
+      if (buffer.is_resident) live += buffer.bytes;
+      else changes.push_back({spans[static_cast<size_t>(buffer.users.front())].begin_s, buffer.bytes});
+      double end_s = 0;
+      for (const int user : buffer.users) end_s = std::max(end_s, spans[static_cast<size_t>(user)].end_s);
+      if (!buffer.is_kept) changes.push_back({end_s, -buffer.bytes});
+    }
+    // What ends makes room for what begins at that moment.
+    std::sort(changes.begin(), changes.end(),
+              [](const Change& a, const Change& b) { return std::pair(a.time_s, a.bytes) < std::pair(b.time_s, b.bytes); });
+    int64_t peak = live;
+    for (const auto& change : changes) peak = std::max(peak, live += change.bytes);
+    return peak;
+  }
+
+  const Program& program_;
+  const Durations& durations_;
+  std::vector<Event> events_;
+  std::vector<std::vector<int>> event_of_;                // by rank and operation
+  std::vector<std::vector<std::vector<int>>> followers_;  // by rank and operation, of the same rank
+  std::map<Key, int> joint_;
+  std::map<std::pair<int, Group>, int> collectives_;
+  std::map<std::tuple<bool, int, int>, int> messages_;
+  Replay result_;
+};
+
+}  // namespace
+
+Replay replay(const Program& program, const Durations& durations) { return Simulation(program, durations).run(); }
+
+}  // namespace ingot::schedule

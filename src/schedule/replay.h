@@ -1,0 +1,36 @@
+// Runs a program of several ranks on paper: when each operation begins and ends if every stream does one thing at a time, a collective
+// begins when its last member is there and a message when both ends are. A pure function.
+#pragma once
+
+#include <array>
+#include <functional>
+
+#include "schedule/operation_list.h"
+
+namespace ingot::schedule {
+
+struct Span {
+  double begin_s = 0, end_s = 0;
+};
+
+struct RankReplay {
+  std::vector<Span> spans;                // of its operations
+  std::array<double, kStreams> busy_s{};  // by stream; waiting for others does not count
+  int64_t peak_bytes = 0;
+};
+
+struct Replay {
+  double time_s = 0;
+  /// What messages, and waiting for others, add to the time that the rank with most to compute needs for that alone.
+  double exposed_s = 0;
+  int64_t peak_bytes = 0;  // of the rank with most
+  std::vector<RankReplay> ranks;
+};
+
+using Durations = std::function<double(const Operation& operation)>;
+
+/// Collectives of a group are matched in the order in which each member lists them, messages in that of each pair of ranks. Throws
+/// CommError when operations do not match, or wait for each other in a circle.
+Replay replay(const Program& program, const Durations& durations);
+
+}  // namespace ingot::schedule
