@@ -46,7 +46,7 @@ void add_state(const models::Model& model, const RunShape& run, StepMemory& memo
 int64_t checkpoint_bytes(const models::Model& model, const RunShape& run) {
   if (!run.saves_checkpoints && run.memory_staging_bytes == 0) return 0;
   const int64_t wide = std::max<int64_t>(4, run.element_bytes());
-  const int64_t writers = run.replicas * model.layout().tensor.size;
+  const int64_t writers = run.replicas * model.layout().tensor.size * model.layout().tensor_sequence.size;
   int64_t bytes = 0;
   for (const auto& p : model.parameters().all()) {
     const int64_t copies = p->is_trained() && optim::takes_muon(*p, run.optimizer) ? 2 : 3;

@@ -48,7 +48,7 @@ def data_parallel_ranks_follow_the_curve_of_one(w):
             assert losses(f"{whole}-{change}") == losses(whole), (family, change)
         # The other layouts once each as processes; all of their combinations are in src/train/layouts_test.cpp.
         changes = [["parallel.zero=2"], ["parallel.zero=3"], ["parallel.tensor=2"], ["parallel.pipeline=2", "train.microbatch_size=1", "parallel.pipeline_schedule=zero_bubble"],
-                   ["parallel.sequence=2"], ["parallel.sequence=2", "parallel.sequence_method=ulysses"]]
+                   ["parallel.sequence=2"], ["parallel.sequence=2", "parallel.sequence_method=ulysses"], ["parallel.tensor_sequence=2"]]
         for change in changes + ([["parallel.expert=2"]] if family == "zaya1" else []):
             run = w.path / f"{family}-{'-'.join(change)}"
             launch(2, "train", config, "--run-dir", run, *(word for setting in change for word in ("--set", setting)))
@@ -150,7 +150,7 @@ def memory_of_every_axis_is_what_was_planned(w):
 def a_run_goes_on_with_other_ranks_and_another_stage(w):
     """The checkpoint does not know about ranks: stopped at half of the way, resumed on another layout, the curve is that of one."""
     layouts = (1, ()), (2, ("parallel.zero=3",)), (2, ("parallel.tensor=2",)), (3, ("parallel.zero=1",)), (2, ("parallel.pipeline=2", "train.microbatch_size=2")), \
-        (2, ("parallel.expert=2", "parallel.zero=0")), (2, ("parallel.sequence=2",))
+        (2, ("parallel.expert=2", "parallel.zero=0")), (2, ("parallel.sequence=2",)), (2, ("parallel.tensor_sequence=2",))
     flags = lambda settings: [word for one in settings for word in ("--set", one)]
     for optimizer, chain in (("muon", layouts), ("adamw", layouts[1::2])):
         config = w.config(f"layouts-{optimizer}", **{"train.steps": 12, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 6,
@@ -203,7 +203,7 @@ def a_killed_rank_is_named_and_the_job_goes_on_bit_equal(w):
     """Whatever the ranks share: in the middle of gradients, weights, messages of a pipeline, keys on their way, tokens at experts."""
     config = w.config("killed", **{"train.steps": 20, "train.batch_size": 6})
     layouts = ((3, 0, 2, []), (3, 1, 8, ["parallel.zero=3"]), (2, 1, 13, ["parallel.tensor=2"]), (2, 0, 5, ["parallel.pipeline=2", "train.microbatch_size=1"]),
-               (2, 1, 7, ["parallel.sequence=2"]), (2, 0, 11, ["parallel.expert=2"]))
+               (2, 1, 7, ["parallel.sequence=2"]), (2, 0, 11, ["parallel.expert=2"]), (2, 1, 9, ["parallel.tensor_sequence=2"]))
     for ranks, victim, step, changes in layouts:
         name = changes[0] if changes else "data"
         flags = [word for change in changes for word in ("--set", change)]
