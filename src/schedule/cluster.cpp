@@ -53,10 +53,10 @@ double ring_latency(const Spread& s, const Cluster& cluster) {
   return steps_inside * cluster.node.latency_s + (s.nodes > 1 ? s.nodes - 1 : 0) * cluster.network.latency_s;
 }
 
-double point_to_point(const Message& m, const Cluster& cluster) {
+Duration point_to_point(const Message& m, const Cluster& cluster) {
   const bool is_near = m.group.first / cluster.devices_per_node == m.peer / cluster.devices_per_node;
   const auto& links = is_near ? cluster.node : cluster.network;
-  return links.latency_s + static_cast<double>(m.bytes) / links.bytes_per_s;
+  return {(m.is_launched ? 0 : cluster.message_launch_s) + static_cast<double>(m.bytes) / links.bytes_per_s, links.latency_s};
 }
 
 }  // namespace
@@ -70,29 +70,30 @@ const ComputeRates& Cluster::rates(const std::string& dtype) const {
   throw base::ProfileError("the cluster profile '{}' has no rates for {}; it has {}", name, dtype, base::join(known, ", "));
 }
 
-double compute_duration(const Work& work, const Cluster& cluster, const ComputeRates& rates) {
+double compute_duration(const Work& work, const Cluster& cluster, const ComputeRates& rates, bool is_launched) {
+  const double launch_s = is_launched ? 0 : cluster.kernel_launch_s;
   const auto moved = [&](int64_t bytes) { return static_cast<double>(bytes) / cluster.memory_bytes_per_s; };
   if (const auto* gemm = std::get_if<Gemm>(&work)) {
     const double share = saturation(static_cast<double>(gemm->m), rates.half_m) * saturation(static_cast<double>(gemm->n), rates.half_n) *
                          saturation(static_cast<double>(gemm->k), rates.half_k);
-    return cluster.kernel_launch_s + gemm->flops() / (rates.gemm_flops_per_s * share);
+    return launch_s + gemm->flops() / (rates.gemm_flops_per_s * share);
   }
   if (const auto* attention = std::get_if<Attention>(&work)) {
     if (attention->pairs == 0) return 0;
     const double share = saturation(static_cast<double>(attention->queries), rates.half_queries) *
                          saturation(static_cast<double>(attention->keys), rates.half_keys);
     const double peak = attention->backward ? rates.attention_backward_flops_per_s : rates.attention_flops_per_s;
-    return static_cast<double>(attention->calls) * cluster.kernel_launch_s + attention->flops() / (peak * share);
+    return static_cast<double>(attention->calls) * launch_s + attention->flops() / (peak * share);
   }
   if (const auto* state = std::get_if<StateWork>(&work))
-    return cluster.kernel_launch_s + std::max(state->flops / rates.state_flops_per_s, moved(state->bytes));
+    return launch_s + std::max(state->flops / rates.state_flops_per_s, moved(state->bytes));
   const auto& move = std::get<Move>(work);
-  return cluster.kernel_launch_s + moved(move.bytes);
+  return launch_s + moved(move.bytes);
 }
 
-double message_duration(const Message& m, const Cluster& cluster) {
+Duration message_duration(const Message& m, const Cluster& cluster) {
   const auto n = static_cast<double>(m.bytes);
-  if (m.kind == Kind::send || m.kind == Kind::receive) return cluster.message_launch_s + point_to_point(m, cluster);
+  if (m.kind == Kind::send || m.kind == Kind::receive) return point_to_point(m, cluster);
   if (m.group.size < 2) return 0;
   const auto s = spread_of(m.group, cluster);
   const double ring = ring_latency(s, cluster), launch = cluster.message_launch_s;
@@ -109,9 +110,9 @@ double message_duration(const Message& m, const Cluster& cluster) {
   return 0;
 }
 
-double duration_of(const Operation& operation, const Cluster& cluster, const std::string& dtype) {
+Duration duration_of(const Operation& operation, const Cluster& cluster, const ComputeRates& rates) {
   if (const auto* message = std::get_if<Message>(&operation.work)) return message_duration(*message, cluster);
-  return compute_duration(operation.work, cluster, cluster.rates(dtype));
+  return compute_duration(operation.work, cluster, rates, /*is_launched=*/operation.stream == Stream::side);
 }
 
 }  // namespace ingot::schedule

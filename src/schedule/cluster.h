@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "schedule/operation_list.h"
+#include "schedule/replay.h"
 
 namespace ingot::schedule {
 
@@ -60,11 +60,13 @@ struct Cluster {
 Cluster read_cluster(const std::filesystem::path& path);
 
 /// Seconds that an operation takes when all that it waits for is there.
-double duration_of(const Operation& operation, const Cluster& cluster, const std::string& dtype);
-double compute_duration(const Work& work, const Cluster& cluster, const ComputeRates& rates);
+Duration duration_of(const Operation& operation, const Cluster& cluster, const ComputeRates& rates);
+/// What is part of a kernel that runs already needs no launch.
+double compute_duration(const Work& work, const Cluster& cluster, const ComputeRates& rates, bool is_launched = false);
 /// n bytes over p ranks: all_gather and reduce_scatter n (p-1)/p through each rank's links, all_reduce twice that, broadcast and reduce n,
 /// in as many rings as there are links; over several nodes each node's share goes through the links of all its members, beside what goes on
-/// within it. all_to_all: what a rank has for other nodes goes through its own link alone. Latency: a hop per step of a ring.
-double message_duration(const Message& message, const Cluster& cluster);
+/// within it. all_to_all: what a rank has for other nodes goes through its own link alone. Latency: a hop
+/// per step of a ring, in which the links are busy; a message's does not keep the next one waiting.
+Duration message_duration(const Message& message, const Cluster& cluster);
 
 }  // namespace ingot::schedule

@@ -98,7 +98,8 @@ Cluster toy(Links::Shape shape = Links::Shape::any) {
   return c;
 }
 double seconds(const Cluster& c, Kind kind, Group group, int64_t bytes, int peer = -1) {
-  return message_duration({kind, group, bytes, 1, peer}, c);
+  const auto duration = message_duration({kind, group, bytes, 1, peer}, c);
+  return duration.busy_s + duration.latency_s;
 }
 
 TEST(Links, collectives_take_what_must_pass_through_a_ranks_links) {

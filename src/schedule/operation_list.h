@@ -54,7 +54,8 @@ struct Message {
   Group group;        // of a collective; of a message, {own rank or peer}: see peer
   int64_t bytes = 0;  // of the tensor that is whole on this rank, as comm::Operation::bytes()
   int64_t element_bytes = 1;
-  int peer = -1;  // rank: root of a broadcast or reduce, the other end of a message
+  int peer = -1;             // rank: root of a broadcast or reduce, the other end of a message
+  bool is_launched = false;  // by an operation before: a kernel that goes on
 };
 using Work = std::variant<Gemm, Attention, StateWork, Move, Message>;
 

@@ -19,7 +19,8 @@ struct Event {
   std::vector<Place> places;
   size_t expected = 1;  // places
   int missing = 0;      // operations that must end before, of all places
-  double ready_s = 0, duration_s = 0;
+  double ready_s = 0;
+  Duration duration = 0;
 };
 
 bool is_joint(const Operation& operation) {
@@ -33,6 +34,7 @@ class Simulation {
     const size_t ranks = program.ranks.size();
     event_of_.resize(ranks);
     followers_.resize(ranks);
+    next_on_stream_.resize(ranks);
     result_.ranks.resize(ranks);
     for (size_t rank = 0; rank < ranks; ++rank) enter(static_cast<int>(rank));
     for (const auto& event : events_)
@@ -74,14 +76,14 @@ class Simulation {
   int event_for(Place place) {
     const auto& operation = operation_at(place);
     if (!is_joint(operation)) {
-      events_.push_back({.places = {place}, .duration_s = durations_(operation)});
+      events_.push_back({.places = {place}, .duration = durations_(operation)});
       return static_cast<int>(events_.size()) - 1;
     }
     const auto& message = std::get<Message>(operation.work);
     const auto [found, is_new] = joint_.try_emplace(key_of(place.rank, message), static_cast<int>(events_.size()));
     if (is_new) {
       const bool is_collective = message.kind != Kind::send && message.kind != Kind::receive;
-      events_.push_back({.expected = is_collective ? static_cast<size_t>(message.group.size) : 2, .duration_s = durations_(operation)});
+      events_.push_back({.expected = is_collective ? static_cast<size_t>(message.group.size) : 2, .duration = durations_(operation)});
     } else {
       match(events_[static_cast<size_t>(found->second)].places.front(), place);
     }
@@ -101,6 +103,7 @@ class Simulation {
     const auto& operations = program_.ranks[static_cast<size_t>(rank)].operations();
     event_of_[static_cast<size_t>(rank)].resize(operations.size());
     followers_[static_cast<size_t>(rank)].resize(operations.size());
+    next_on_stream_[static_cast<size_t>(rank)].assign(operations.size(), -1);
     result_.ranks[static_cast<size_t>(rank)].spans.resize(operations.size());
     std::array<int, kStreams> last;
     last.fill(-1);
@@ -109,7 +112,7 @@ class Simulation {
       const int event = event_at({rank, i}) = event_for({rank, i});
       auto& before = last[static_cast<size_t>(operation.stream)];
       for (const int first : operation.after) followers_of({rank, first}).push_back(i);
-      if (before >= 0) followers_of({rank, before}).push_back(i);
+      if (before >= 0) next_on_stream_[static_cast<size_t>(rank)][static_cast<size_t>(before)] = i;
       events_[static_cast<size_t>(event)].missing += static_cast<int>(operation.after.size()) + (before >= 0 ? 1 : 0);
       before = i;
     }
@@ -117,18 +120,23 @@ class Simulation {
 
   void finish(int index, std::queue<int>& ready) {
     const auto event = events_[static_cast<size_t>(index)];
-    const Span span{event.ready_s, event.ready_s + event.duration_s};
+    const double free_s = event.ready_s + event.duration.busy_s;
+    const Span span{event.ready_s, free_s + event.duration.latency_s};
     for (const auto place : event.places) {
       auto& rank = result_.ranks[static_cast<size_t>(place.rank)];
       rank.spans[static_cast<size_t>(place.operation)] = span;
-      rank.busy_s[static_cast<size_t>(operation_at(place).stream)] += event.duration_s;
-      for (const int follower : followers_of(place)) {
-        auto& next = events_[static_cast<size_t>(event_at({place.rank, follower}))];
-        next.ready_s = std::max(next.ready_s, span.end_s);
-        if (--next.missing == 0) ready.push(event_at({place.rank, follower}));
-      }
+      rank.busy_s[static_cast<size_t>(operation_at(place).stream)] += event.duration.busy_s;
+      for (const int follower : followers_of(place)) release({place.rank, follower}, span.end_s, ready);
+      const int next = next_on_stream_[static_cast<size_t>(place.rank)][static_cast<size_t>(place.operation)];
+      if (next >= 0) release({place.rank, next}, free_s, ready);
     }
     result_.time_s = std::max(result_.time_s, span.end_s);
+  }
+
+  void release(Place place, double at_s, std::queue<int>& ready) {
+    auto& event = events_[static_cast<size_t>(event_at(place))];
+    event.ready_s = std::max(event.ready_s, at_s);
+    if (--event.missing == 0) ready.push(event_at(place));
   }
 
   void sum_up() {
@@ -173,6 +181,7 @@ class Simulation {
   std::vector<Event> events_;
   std::vector<std::vector<int>> event_of_;                // by rank and operation
   std::vector<std::vector<std::vector<int>>> followers_;  // by rank and operation, of the same rank
+  std::vector<std::vector<int>> next_on_stream_;          // by rank and operation
   std::map<Key, int> joint_;
   std::map<std::pair<int, Group>, int> collectives_;
   std::map<std::tuple<bool, int, int>, int> messages_;

@@ -27,7 +27,12 @@ struct Replay {
   std::vector<RankReplay> ranks;
 };
 
-using Durations = std::function<double(const Operation& operation)>;
+/// A stream is busy for so long; what was sent is there so much later.
+struct Duration {
+  Duration(double busy_seconds, double latency_seconds = 0) : busy_s(busy_seconds), latency_s(latency_seconds) {}
+  double busy_s, latency_s;
+};
+using Durations = std::function<Duration(const Operation& operation)>;
 
 /// Collectives of a group are matched in the order in which each member lists them, messages in that of each pair of ranks. Throws
 /// CommError when operations do not match, or wait for each other in a circle.

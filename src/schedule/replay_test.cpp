@@ -32,15 +32,16 @@ Cluster free_machine(double flops_per_s = kEndless, double link_bytes_per_s = kE
 }
 
 Replay replay_on(const Layout& layout, const Cluster& cluster) {
-  return replay(build(layout), [&](const Operation& operation) { return duration_of(operation, cluster, layout.sizes.dtype); });
+  return replay(build(layout),
+                [&](const Operation& operation) { return duration_of(operation, cluster, cluster.rates(layout.sizes.dtype)); });
 }
 
 // By names: a price for each operation whose name starts so.
 Durations priced(std::vector<std::pair<std::string, double>> prices) {
   return [prices = std::move(prices)](const Operation& operation) {
     for (const auto& [name, price] : prices)
-      if (operation.name.starts_with(name)) return price;
-    return 0.0;
+      if (operation.name.starts_with(name)) return Duration(price);
+    return Duration(0);
   };
 }
 
@@ -114,6 +115,18 @@ TEST(Replay, a_collective_waits_for_the_slowest) {
   EXPECT_DOUBLE_EQ(result.time_s, 9);
   EXPECT_DOUBLE_EQ(result.exposed_s, 2);
   EXPECT_DOUBLE_EQ(result.ranks[0].spans[1].begin_s, 7);
+}
+
+TEST(Replay, latency_delays_a_message_and_not_the_next_one) {
+  Program program;
+  for (int rank = 0; rank < 2; ++rank) {
+    OperationList list;
+    for (int i = 0; i < 5; ++i)
+      list.add("block", rank == 0 ? Stream::sending : Stream::receiving, message_to(rank == 0 ? Kind::send : Kind::receive, rank, 1 - rank),
+               {}, {});
+    program.ranks.push_back(std::move(list));
+  }
+  EXPECT_DOUBLE_EQ(replay(program, [](const Operation&) { return Duration(2, 7); }).time_s, 5 * 2 + 7);
 }
 
 TEST(Replay, memory_counts_from_the_first_write_to_the_last_use) {

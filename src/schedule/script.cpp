@@ -42,13 +42,13 @@ Buffer Script::scatter_sum(const char* name, const Group& group, int64_t whole_b
   return own;
 }
 
-void Script::send(const char* name, int to, int64_t bytes, Buffer from) {
-  list_.add(name, Stream::sending, Message{Kind::send, {.first = rank_}, bytes, 1, to}, {from}, {});
+void Script::send(const char* name, int to, int64_t bytes, Buffer from, bool is_launched) {
+  list_.add(name, Stream::sending, Message{Kind::send, {.first = rank_}, bytes, 1, to, is_launched}, {from}, {});
 }
 
-Buffer Script::receive(const char* name, int from, int64_t bytes) {
+Buffer Script::receive(const char* name, int from, int64_t bytes, bool is_launched) {
   const auto made = list_.buffer(bytes);
-  list_.add(name, Stream::receiving, Message{Kind::receive, {.first = rank_}, bytes, 1, from}, {}, {made});
+  list_.add(name, Stream::receiving, Message{Kind::receive, {.first = rank_}, bytes, 1, from, is_launched}, {}, {made});
   return made;
 }
 

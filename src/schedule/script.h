@@ -43,8 +43,8 @@ class Script {
                   int root = -1, int64_t element_bytes = 0);
   Buffer gather(const char* name, const Group& group, int64_t whole_bytes, Buffer own);
   Buffer scatter_sum(const char* name, const Group& group, int64_t whole_bytes, Buffer whole);
-  void send(const char* name, int to, int64_t bytes, Buffer from);
-  Buffer receive(const char* name, int from, int64_t bytes);
+  void send(const char* name, int to, int64_t bytes, Buffer from, bool is_launched = false);
+  Buffer receive(const char* name, int from, int64_t bytes, bool is_launched = false);
   /// To the next rank of a group, and one like it from the rank before.
   Buffer rotate(const char* name, const Group& group, int64_t bytes, Buffer leaving);
 

@@ -116,6 +116,11 @@ class StateCore : public SequenceCore {
     return state;
   }
 
+  // All blocks of all ranks are work of kernels that wait for them, but for the first block of the chain.
+  bool is_under_way(int64_t block, int sender, bool backward) const {
+    return block > 0 || sender != group_.rank(backward ? group_.size - 1 : 0);
+  }
+
   // Each block of the state is added to and sent on as soon as it is here, beside what the rank computes.
   State scan(Buffer own, bool backward, const Meanwhile& meanwhile, const Within& work_within, const FromOthers& from_others) {
     const int64_t blocks = script_.layout().scan_blocks, bytes = state_bytes() / blocks;
@@ -124,11 +129,11 @@ class StateCore : public SequenceCore {
     for (int64_t block = 0; block < blocks; ++block) {
       auto leaving = own;
       if (!is_first(backward)) {
-        arrived.push_back(script_.receive("block from before", before(backward), bytes));
+        arrived.push_back(script_.receive("block from before", before(backward), bytes, is_under_way(block, before(backward), backward)));
         leaving = script_.buffer(bytes);
         list.add("add own block", Stream::side, Move{3 * bytes}, {arrived.back(), own}, {leaving});
       }
-      if (!is_last(backward)) script_.send("block on", after(backward), bytes, leaving);
+      if (!is_last(backward)) script_.send("block on", after(backward), bytes, leaving, is_under_way(block, script_.rank(), backward));
     }
     meanwhile();
     work_within();

@@ -1,0 +1,162 @@
+#include "schedule/model.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "schedule/build.h"
+
+namespace ingot::schedule {
+namespace {
+
+void check_devices(const Layout& layout, const Cluster& cluster) {
+  if (layout.ranks > cluster.devices())
+    throw base::ConfigError("{} over {} ranks: '{}' has {} devices", layout.label(), layout.ranks, cluster.name, cluster.devices());
+}
+
+// Every layout that a method has at these sizes.
+std::vector<Layout> layouts_of(const Sweep& sweep, Method method, int ranks, int64_t seq) {
+  auto layout = sweep.base;
+  layout.method = method;
+  layout.ranks = ranks;
+  layout.sizes.seq = seq;
+  if (method != Method::tp_sp) return {layout};
+  std::vector<Layout> all;
+  for (const int tensor : factorisations(ranks)) {
+    layout.tensor_ranks = tensor;
+    all.push_back(layout);
+  }
+  return all;
+}
+
+double quantity_of(const Layout& layout, const Cluster& cluster, Quantity quantity) {
+  if (quantity == Quantity::received_bytes) return static_cast<double>(received_bytes(traffic_of(build(layout))));
+  const auto replayed = replay_on(layout, cluster);
+  return quantity == Quantity::time ? replayed.time_s : static_cast<double>(replayed.peak_bytes);
+}
+
+double quantity_of(const Result& result, Quantity quantity) {
+  switch (quantity) {
+    case Quantity::time: return result.time_ms;
+    case Quantity::received_bytes: return static_cast<double>(received_bytes(result.ops));
+    case Quantity::peak_bytes: return static_cast<double>(result.peak_bytes);
+  }
+  return 0;
+}
+
+class Sweeper {
+ public:
+  Sweeper(const Sweep& sweep, const Cluster& cluster) : sweep_(sweep), cluster_(cluster) {
+    if (sweep.methods.empty() || sweep.ranks.empty() || sweep.seqs.empty() || sweep.passes.empty())
+      throw base::ConfigError("nothing to model: methods, ranks, sequence lengths and passes need one entry each at least");
+    cluster.rates(sweep.base.sizes.dtype);
+    for (const int ranks : sweep.ranks)
+      for (const auto pass : sweep.passes) run(ranks, pass);
+    if (out_.results.empty())
+      throw base::ConfigError("nothing can be laid out: {}", out_.refusals.empty() ? "no method" : out_.refusals[0].reason);
+  }
+  SweepResult take() { return std::move(out_); }
+
+ private:
+  struct Line {
+    Layout layout;
+    std::vector<Result> results;  // by seq, ascending
+  };
+
+  void run(int ranks, Pass pass) {
+    auto seqs = sweep_.seqs;
+    std::sort(seqs.begin(), seqs.end());
+    std::vector<Line> lines;
+    for (const auto method : sweep_.methods)
+      for (auto layout : layouts_of(sweep_, method, ranks, seqs.front())) {
+        layout.pass = pass;
+        Line line{layout, {}};
+        for (const int64_t seq : seqs) {
+          layout.sizes.seq = seq;
+          try {
+            line.results.push_back(model(layout, cluster_));
+          } catch (const base::ConfigError& error) {
+            refuse({layout.label(), ranks, seq, error.what()});
+          }
+        }
+        out_.results.insert(out_.results.end(), line.results.begin(), line.results.end());
+        if (line.results.size() == seqs.size()) lines.push_back(std::move(line));
+      }
+    if (seqs.size() < 2) return;
+    for (const auto& a : lines)
+      for (const auto& b : lines)
+        for (const auto quantity : {Quantity::time, Quantity::received_bytes, Quantity::peak_bytes}) cross(a, b, quantity);
+  }
+
+  void refuse(Refusal refusal) {
+    for (const auto& known : out_.refusals)
+      if (known.method == refusal.method && known.ranks == refusal.ranks && known.seq == refusal.seq) return;
+    out_.refusals.push_back(std::move(refusal));
+  }
+
+  // Between the first two neighbouring lengths at which the order turns round.
+  void cross(const Line& a, const Line& b, Quantity quantity) {
+    for (size_t i = 1; i < a.results.size(); ++i) {
+      const bool was_below = quantity_of(a.results[i - 1], quantity) < quantity_of(b.results[i - 1], quantity);
+      if (was_below || quantity_of(a.results[i], quantity) >= quantity_of(b.results[i], quantity)) continue;
+      const auto found = first_below(measure(a.layout, quantity), measure(b.layout, quantity), a.results[i - 1].seq, a.results[i].seq,
+                                     int64_t{4} * a.layout.ranks);
+      if (found) out_.crossovers.push_back({a.layout.label(), b.layout.label(), a.layout.ranks, name_of(a.layout.pass), quantity, *found});
+      return;
+    }
+  }
+
+  Measure measure(Layout layout, Quantity quantity) const {
+    return [this, layout, quantity](int64_t seq) mutable {
+      layout.sizes.seq = seq;
+      return quantity_of(layout, cluster_, quantity);
+    };
+  }
+
+  const Sweep& sweep_;
+  const Cluster& cluster_;
+  SweepResult out_;
+};
+
+}  // namespace
+
+std::string name_of(Quantity quantity) {
+  return quantity == Quantity::time ? "time" : quantity == Quantity::received_bytes ? "received_bytes" : "peak_bytes";
+}
+
+Replay replay_on(const Layout& layout, const Cluster& cluster) {
+  check_devices(layout, cluster);
+  const auto& rates = cluster.rates(layout.sizes.dtype);
+  return replay(build(layout), [&](const Operation& operation) { return duration_of(operation, cluster, rates); });
+}
+
+Result model(const Layout& layout, const Cluster& cluster) {
+  check(layout);
+  const auto replayed = replay_on(layout, cluster);
+  return {.method = layout.label(),
+          .layer = name_of(layout.layer),
+          .ranks = layout.ranks,
+          .seq = layout.sizes.seq,
+          .batch = layout.sizes.batch,
+          .pass = name_of(layout.pass),
+          .time_ms = replayed.time_s * 1e3,
+          .exposed_ms = replayed.exposed_s * 1e3,
+          .peak_bytes = replayed.peak_bytes,
+          .ops = traffic_of(build(layout)),
+          .fits = static_cast<double>(replayed.peak_bytes) <= cluster.memory_bytes};
+}
+
+SweepResult model(const Sweep& sweep, const Cluster& cluster) { return Sweeper(sweep, cluster).take(); }
+
+std::optional<int64_t> first_below(const Measure& a, const Measure& b, int64_t from, int64_t to, int64_t step) {
+  const auto is_below = [&](int64_t multiple) { return a(multiple * step) < b(multiple * step); };
+  int64_t low = (from + step - 1) / step, high = to / step;
+  if (low > high || !is_below(high)) return std::nullopt;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (is_below(middle)) high = middle;
+    else low = middle + 1;
+  }
+  return high * step;
+}
+
+}  // namespace ingot::schedule
