@@ -7,9 +7,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "bench/stopwatch.h"
 #include "kernels/activation.h"
 #include "kernels/cpu_memory.h"
@@ -17,9 +17,8 @@
 #include "kernels/norm.h"
 #include "layers/dtype.h"
 #include "layers/linear.h"
-#include "layers/sharded_attention.h"
+#include "layers/linear_attention.h"
 #include "layers/softmax_attention.h"
-#include "layers/tensor_sequence/folded_attention.h"
 #include "layers/tensor_sequence/folded_layer.h"
 #include "mesh/groups.h"
 #include "parallel/buckets.h"
@@ -31,54 +30,56 @@ namespace {
 using base::ConfigError;
 using layers::Parameter;
 using mesh::Axis;
+using schedule::Layer;
+using schedule::Layout;
+using schedule::Method;
+using schedule::Pass;
 
-mesh::ParallelConfig axes_of(const std::string& method, int ranks) {
+mesh::ParallelConfig axes_of(const Layout& layout) {
   mesh::ParallelConfig c;
-  c.zero = method == "fsdp+cp" ? 3 : 0;
-  c.sharded_norms = false;
-  if (method == "tp") {
-    c.tensor = ranks;
-  } else if (method == "tsp") {
-    c.tensor_sequence = ranks;
-  } else if (method == "tp+sp") {
-    int tensor = 1;
-    while (4 * tensor * tensor <= ranks) tensor *= 2;
-    if (tensor == 1 || ranks % tensor != 0) throw ConfigError("{} ranks do not make two axes, of which one is a power of two", ranks);
-    c.tensor = tensor;
-    c.sequence = ranks / tensor;
+  c.zero = layout.method == Method::fsdp_cp ? 3 : 0;
+  c.sharded_norms = layout.method == Method::megatron_sp;
+  if (layout.method == Method::tsp) {
+    c.tensor_sequence = layout.ranks;
   } else {
-    c.sequence = ranks;
+    c.tensor = layout.tensor_size();
+    c.sequence = layout.sequence_size();
   }
-  c.sequence_method = method == "ring" || method == "ulysses" ? method : "allgather";
+  c.head_buckets = layout.head_buckets;
+  c.sequence_method = layout.method == Method::ring ? "ring" : layout.method == Method::ulysses ? "ulysses" : "allgather";
+  c.sequence_order = layout.zigzag && !layout.is_linear() ? "zigzag" : "contiguous";
+  c.state_method = layout.method == Method::lasp1 ? "lasp1" : layout.method == Method::zeco ? "zeco" : "lasp2";
   return c;
 }
 
 // One rank's part of the layer, its gradients' sums included.
 class RankLayer {
  public:
-  RankLayer(const ParallelCase& what, const BlockSizes& sizes, comm::World& world)
-      : sizes_(sizes), config_(axes_of(what.method, what.ranks)), groups_(world, config_) {
-    models::ModelConfig model{.layers = 1, .hidden = sizes.hidden, .heads = sizes.heads, .kv_heads = sizes.kv_heads};
+  RankLayer(const Layout& what, comm::World& world)
+      : what_(what), sizes_(what.sizes), config_(axes_of(what)), groups_(world, config_), dtype_(layers::compute_dtype(what.sizes.dtype)) {
+    const models::ModelConfig model{.layers = 1, .hidden = sizes_.hidden, .heads = sizes_.heads, .kv_heads = sizes_.kv_heads};
     layout_ = train::layout_of(groups_.mesh(), config_, model, &groups_);
-    check(what.seq);
-    const bool has_attention = what.layer != "mlp", has_mlp = what.layer != "attention", is_block = what.layer == "block";
     list_.begin_layer(0);
+    const bool is_block = what.layer == Layer::block;
     if (is_block) {
-      attention_norm_ = add("attention_norm", {sizes.hidden}, {});
-      mlp_norm_ = add("mlp_norm", {sizes.hidden}, {});
+      attention_norm_ = add("attention_norm", {sizes_.hidden}, {});
+      mlp_norm_ = add("mlp_norm", {sizes_.hidden}, {});
     }
-    if (has_attention) declare_attention();
-    if (has_mlp) declare_mlp();
-    list_.allocate(layers::compute_dtype(sizes.dtype), at::kCPU);
+    if (what.layer != Layer::mlp) declare_attention();
+    if (what.layer == Layer::mlp || is_block) declare_mlp();
+    list_.allocate(dtype_, at::kCPU);
     fill();
     if (world.size() > 1)
       buckets_ = std::make_unique<parallel::Buckets>(
           list_, [this](const Parameter& p) -> comm::Group& { return sum_group(p); },
           parallel::Buckets::Options{int64_t{1} << 40, static_cast<int>(config_.zero)});
-    const int64_t own = what.seq / layout_.sequence.size;
-    sequences_ = std::make_unique<layers::Sequences>(sizes.batch, own, at::Tensor(), 0, at::kCPU, layout_.sequence);
-    const auto wide = sizes.dtype == "fp64" ? at::kDouble : at::kFloat;
-    x_ = at::randn({sizes.batch, own, sizes.hidden}, at::TensorOptions().dtype(is_block ? wide : layers::compute_dtype(sizes.dtype)));
+    seq_ = sizes_.seq / layout_.sequence.size;
+    sequences_ = std::make_unique<layers::Sequences>(sizes_.batch, seq_, at::Tensor(), 0, at::kCPU, layout_.sequence);
+    const auto wide = dtype_ == at::kDouble ? at::kDouble : at::kFloat;
+    const bool is_cut = layout_.tensor.is_on() && layout_.tensor.shards_tokens;  // between layers
+    const std::vector<int64_t> shape = is_cut ? std::vector{int64_t{1}, sizes_.batch * seq_ / layout_.tensor.size, sizes_.hidden}
+                                              : std::vector{sizes_.batch, seq_, sizes_.hidden};
+    x_ = at::randn(shape, at::TensorOptions().dtype(is_block ? wide : dtype_));
     x_.set_requires_grad(true);
     grad_ = at::randn_like(x_).detach();
   }
@@ -125,28 +126,18 @@ class RankLayer {
     return add(name, {rows, cols}, layout_.cuts_weights() ? tensor::Part{{{0, rows}}, {layout_.weight_share(cols)}} : tensor::Part{});
   }
 
-  // Throws ConfigError with what would not divide.
-  void check(int64_t seq) const {
-    const int tensor = layout_.tensor.size, folded = layout_.tensor_sequence.size, chunks = layout_.sequence.all_chunks();
-    if (seq % chunks != 0) throw ConfigError("{} tokens are not {} equal pieces", seq, chunks);
-    if (sizes_.kv_heads % tensor != 0 || sizes_.heads % tensor != 0)
-      throw ConfigError("{} ranks cannot share {} heads with {} kv heads", tensor, sizes_.heads, sizes_.kv_heads);
-    if (folded > 1) layers::check_folded_heads(sizes_.heads, sizes_.kv_heads, sizes_.resolved_head_dim(), folded);
-    if (sizes_.ffn % (tensor * folded) != 0) throw ConfigError("{} ranks cannot share ffn = {}", tensor * folded, sizes_.ffn);
-    layers::check_heads(layout_.sequence, sizes_.heads / tensor, sizes_.kv_heads / tensor);
-  }
-
   void declare_attention() {
-    const int64_t d = sizes_.resolved_head_dim(), q = sizes_.heads * d, kv = sizes_.kv_heads * d, tensor = layout_.tensor.size;
+    const int64_t d = sizes_.head_dim, q = sizes_.heads * d, tensor = layout_.tensor.size;
+    const int64_t keys = what_.is_linear() ? q : sizes_.kv_heads * d, values = what_.is_linear() ? sizes_.heads * value_dim() : keys;
     attention_ = {.heads = sizes_.heads / tensor,
                   .kv_heads = sizes_.kv_heads / tensor,
                   .head_dim = d,
                   .window = 0,
                   .rotary = {.rotated = d / 2 * 2},
                   .q = rows("q", q, sizes_.hidden),
-                  .k = rows("k", kv, sizes_.hidden),
-                  .v = rows("v", kv, sizes_.hidden),
-                  .o = columns("o", sizes_.hidden, q)};
+                  .k = rows("k", keys, sizes_.hidden),
+                  .v = rows("v", values, sizes_.hidden),
+                  .o = columns("o", sizes_.hidden, what_.is_linear() ? values : q)};
   }
 
   void declare_mlp() {
@@ -164,13 +155,24 @@ class RankLayer {
   }
 
   comm::Group& sum_group(const Parameter& p) {
-    if (!p.part.empty()) return groups_.along({Axis::data, Axis::sequence});
-    return groups_.along(groups_.mesh().token_axes());
+    auto axes = p.part.empty() ? groups_.mesh().token_axes() : std::vector{Axis::data, Axis::sequence};
+    if (p.part.empty() && layout_.tensor.is_on() && layout_.tensor.shards_tokens) axes.push_back(Axis::tensor);
+    return groups_.along(axes);
   }
+
+  int64_t value_dim() const { return sizes_.value_dim > 0 ? sizes_.value_dim : sizes_.head_dim; }
 
   at::Tensor attend(const at::Tensor& x) {
     if (layout_.tensor_sequence.is_on()) return attention_.folded(x, *sequences_, layout_.tensor_sequence);
-    return layout_.tensor.leave(attention_(layout_.tensor.enter(x, x.size(0), x.size(1)), *sequences_, nullptr));
+    const auto entered = layout_.tensor.enter(x, sizes_.batch, seq_);
+    if (!what_.is_linear()) return layout_.tensor.leave(attention_(entered, *sequences_, nullptr));
+    const int64_t keys = sizes_.heads * sizes_.head_dim, values = sizes_.heads * value_dim();
+    const auto parts = layers::linear(entered, {attention_.q, attention_.k, attention_.v}).split_with_sizes({keys, keys, values}, -1);
+    const auto by_head = [&](const at::Tensor& part, int64_t width) { return part.unflatten(2, {sizes_.heads, width}).contiguous(); };
+    const auto mixed = layers::linear_attention({by_head(parts[0], sizes_.head_dim), by_head(parts[1], sizes_.head_dim),
+                                                 by_head(parts[2], value_dim()), {}, {}, {}},
+                                                *sequences_, nullptr);
+    return layers::linear(mixed.flatten(2), {attention_.o});
   }
 
   at::Tensor mlp(const at::Tensor& x) const {
@@ -178,20 +180,22 @@ class RankLayer {
       return kernels::swiglu(layers::linear(in, weights));
     };
     if (layout_.tensor_sequence.is_on()) return layers::folded_layer(x, {gate_, up_}, *down_, activated, layout_.tensor_sequence);
-    return layout_.tensor.leave(layers::linear(activated(layout_.tensor.enter(x, x.size(0), x.size(1)), {gate_, up_}), {down_}));
+    return layout_.tensor.leave(layers::linear(activated(layout_.tensor.enter(x, sizes_.batch, seq_), {gate_, up_}), {down_}));
   }
 
   at::Tensor run() {
     if (!attention_norm_) return gate_ ? mlp(x_) : attend(x_);
-    const auto dtype = layers::compute_dtype(sizes_.dtype);
-    const auto branch = attend(kernels::rms_norm(x_, attention_norm_->value, 1e-5, dtype));
-    const auto [joined, normed] = kernels::join_residual_and_norm(x_, branch, {}, mlp_norm_->value, 1e-5, dtype);
+    const auto branch = attend(kernels::rms_norm(x_, attention_norm_->value, 1e-5, dtype_));
+    const auto [joined, normed] = kernels::join_residual_and_norm(x_, branch, {}, mlp_norm_->value, 1e-5, dtype_);
     return kernels::join_residual(joined, mlp(normed), {});
   }
 
-  BlockSizes sizes_;
+  Layout what_;
+  schedule::Sizes sizes_;
   mesh::ParallelConfig config_;
   mesh::Groups groups_;
+  at::ScalarType dtype_;
+  int64_t seq_ = 0;  // of each row, on this rank
   models::Layout layout_;
   layers::ParameterList list_;
   Parameter *attention_norm_ = nullptr, *mlp_norm_ = nullptr, *gate_ = nullptr, *up_ = nullptr, *down_ = nullptr;
@@ -214,178 +218,154 @@ int64_t peak_bytes(comm::World& world) {
   return static_cast<int64_t>(kernels::page_pool_use().peak_in_use_bytes) / (are_threads ? world.size() : 1);
 }
 
-std::map<std::string, comm::AxisTraffic> difference(const std::map<comm::Kind, comm::AxisTraffic>& after,
-                                                    const std::map<comm::Kind, comm::AxisTraffic>& before) {
-  std::map<std::string, comm::AxisTraffic> out;
+schedule::Traffic difference(const std::map<comm::Kind, comm::AxisTraffic>& after, const std::map<comm::Kind, comm::AxisTraffic>& before) {
+  schedule::Traffic out;
   for (const auto& [kind, traffic] : after) {
     if (kind == comm::Kind::barrier) continue;
     const auto known = before.find(kind);
     const auto earlier = known == before.end() ? comm::AxisTraffic{} : known->second;
+    if (traffic.calls == earlier.calls) continue;
     const bool is_message = kind == comm::Kind::send || kind == comm::Kind::receive;
     auto& sum = out[is_message ? "send_receive" : std::string(comm::name_of(kind))];
-    sum.calls += traffic.calls - earlier.calls;
+    sum.calls = std::max(sum.calls, traffic.calls - earlier.calls);
     sum.sent_bytes += traffic.sent_bytes - earlier.sent_bytes;
     sum.received_bytes += traffic.received_bytes - earlier.received_bytes;
   }
-  std::erase_if(out, [](const auto& entry) { return entry.second.calls == 0; });
   return out;
 }
 
-constexpr const char* kKinds[] = {"broadcast", "all_gather", "reduce_scatter", "all_reduce", "reduce", "all_to_all", "send_receive"};
+schedule::Traffic largest(comm::World& world, const schedule::Traffic& own) {
+  schedule::Traffic most;
+  for (const auto& kind : schedule::traffic_kinds()) {
+    const auto known = own.find(kind);
+    const auto t = known == own.end() ? schedule::KindTraffic{} : known->second;
+    const auto all = at::tensor({t.calls, t.sent_bytes, t.received_bytes}, at::kLong);
+    world.everyone().all_reduce(all, comm::Reduction::max);
+    const auto* numbers = all.const_data_ptr<int64_t>();
+    if (numbers[0] > 0) most[kind] = {numbers[0], numbers[1], numbers[2]};
+  }
+  return most;
+}
 
 }  // namespace
 
-std::vector<std::string> parallel_methods() { return {"tp", "sp", "tp+sp", "tsp", "fsdp+cp", "ring", "ulysses"}; }
-std::vector<std::string> parallel_layers() { return {"attention", "mlp", "block"}; }
-
-ParallelResult measure_parallel(const ParallelCase& what, const BlockSizes& sizes, int repeats, comm::World& world) {
-  ParallelResult result{.what = what, .sizes = sizes};
+schedule::Result measure_parallel(const Layout& layout, int repeats, comm::World& world) {
+  schedule::check(layout);
+  schedule::Result result{.method = layout.label(),
+                          .layer = schedule::name_of(layout.layer),
+                          .ranks = layout.ranks,
+                          .seq = layout.sizes.seq,
+                          .batch = layout.sizes.batch,
+                          .pass = schedule::name_of(layout.pass)};
   auto& everyone = world.everyone();
   everyone.barrier();
   if (world.rank() == 0) kernels::release_freed_memory();
   everyone.barrier();
-  const at::AutoGradMode with_grad(what.pass != "forward");
-  std::optional<RankLayer> layer;
-  try {
-    layer.emplace(what, sizes, world);
-  } catch (const ConfigError& refusal) {  // on all ranks
-    result.refused = refusal.what();
-    return result;
-  }
+  const at::AutoGradMode with_grad(layout.pass != Pass::forward);
+  RankLayer layer(layout, world);
   std::vector<double> times, waits;
   for (int i = -1; i < repeats; ++i) {
     at::Tensor out;
-    if (what.pass == "backward") out = layer->forward();
+    if (layout.pass == Pass::backward) out = layer.forward();
     everyone.barrier();
     const auto operations = world.counters().by_kind();
-    double waited = world.counters().waited_s();
+    const double waited_before = world.counters().waited_s();
     const double seconds = seconds_of(
         [&] {
-          if (what.pass != "backward") out = layer->forward();
-          if (what.pass != "forward") layer->backward(out);
+          if (layout.pass != Pass::backward) out = layer.forward();
+          if (layout.pass != Pass::forward) layer.backward(out);
         },
         at::kCPU);
-    waited = world.counters().waited_s() - waited;
+    const double waited = world.counters().waited_s() - waited_before;
     const auto made = difference(world.counters().by_kind(), operations);
     if (i < 0) {
-      for (const char* kind : kKinds) {
-        const auto own = made.contains(kind) ? made.at(kind) : comm::AxisTraffic{};
-        const comm::AxisTraffic most{static_cast<int64_t>(largest(world, static_cast<double>(own.calls))),
-                                     static_cast<int64_t>(largest(world, static_cast<double>(own.sent_bytes))),
-                                     static_cast<int64_t>(largest(world, static_cast<double>(own.received_bytes)))};
-        if (most.calls > 0) result.operations[kind] = most;
-      }
+      result.ops = largest(world, made);
     } else {
       times.push_back(largest(world, seconds));
       waits.push_back(largest(world, waited));
     }
   }
-  result.time_s = median(times);
-  result.exposed_s = median(waits);
+  result.time_ms = median(times) * 1e3;
+  result.exposed_ms = median(waits) * 1e3;
   everyone.barrier();
   result.peak_bytes = static_cast<int64_t>(largest(world, static_cast<double>(peak_bytes(world))));
   return result;
 }
 
-nlohmann::json to_json(const std::vector<ParallelResult>& results) {
-  auto list = nlohmann::json::array();
-  for (const auto& r : results) {
-    nlohmann::json entry = {{"method", r.what.method}, {"layer", r.what.layer}, {"ranks", r.what.ranks}, {"seq", r.what.seq},
-                            {"batch", r.sizes.batch},  {"pass", r.what.pass}};
-    if (!r.refused.empty()) {
-      entry["refused"] = r.refused;
-    } else {
-      auto operations = nlohmann::json::object();
-      for (const char* kind : kKinds) {
-        const auto known = r.operations.find(kind);
-        const auto t = known == r.operations.end() ? comm::AxisTraffic{} : known->second;
-        operations[kind] = {{"calls", t.calls}, {"sent_bytes", t.sent_bytes}, {"received_bytes", t.received_bytes}};
-      }
-      entry["time_ms"] = r.time_s * 1e3;
-      entry["exposed_ms"] = r.exposed_s * 1e3;
-      entry["peak_bytes"] = r.peak_bytes;
-      entry["ops"] = std::move(operations);
+schedule::SweepResult measure_sweep(const schedule::Sweep& sweep, const std::vector<Layer>& layers, int repeats, comm::World& world,
+                                    const OnCase& on_case) {
+  std::vector<Layout> cases;
+  for (const auto layer : layers)
+    for (const auto pass : sweep.passes)
+      for (const int64_t seq : sweep.seqs)
+        for (const auto method : sweep.methods)
+          for (auto& layout : schedule::layouts_of(sweep, method, world.size(), seq)) {
+            layout.layer = layer;
+            layout.pass = pass;
+            cases.push_back(layout);
+          }
+  schedule::SweepResult out;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    // All ranks stop at the same case.
+    const auto stop = at::full({1}, on_case(i, cases.size(), cases[i]) ? 0 : 1, at::kInt);
+    world.everyone().all_reduce(stop, comm::Reduction::max);
+    if (stop.item<int>() != 0) break;
+    try {
+      out.results.push_back(measure_parallel(cases[i], repeats, world));
+    } catch (const ConfigError& refusal) {
+      out.refusals.push_back({cases[i].label() + " " + schedule::name_of(cases[i].layer), world.size(), cases[i].sizes.seq, refusal.what()});
     }
-    list.push_back(std::move(entry));
   }
-  return {{"results", std::move(list)}};
-}
-
-std::vector<ParallelResult> parallel_results(const nlohmann::json& json, const BlockSizes& sizes) {
-  std::vector<ParallelResult> results;
-  for (const auto& entry : json.at("results")) {
-    auto& r = results.emplace_back();
-    r.what = {entry.at("method"), entry.at("layer"), entry.at("ranks"), entry.at("seq"), entry.at("pass")};
-    r.sizes = sizes;
-    if (entry.contains("refused")) {
-      r.refused = entry["refused"];
-      continue;
-    }
-    r.time_s = entry.at("time_ms").get<double>() / 1e3;
-    r.exposed_s = entry.at("exposed_ms").get<double>() / 1e3;
-    r.peak_bytes = entry.at("peak_bytes");
-    for (const auto& [kind, t] : entry.at("ops").items())
-      if (t.at("calls") > 0) r.operations[kind] = {t.at("calls"), t.at("sent_bytes"), t.at("received_bytes")};
-  }
-  return results;
-}
-
-namespace {
-
-std::string length_of(int64_t seq) { return seq % 1024 == 0 ? fmt::format("{}K", seq / 1024) : std::to_string(seq); }
-
-// "tsp is faster than tp from between 8K and 16K on"; nothing when one of them always is.
-std::vector<std::string> crossovers(const std::vector<const ParallelResult*>& rows) {
-  std::map<std::string, std::map<int64_t, double>> times;
-  for (const auto* r : rows)
-    if (r->refused.empty()) times[r->what.method][r->what.seq] = r->time_s;
-  std::vector<std::string> out;
-  for (const auto& [a, of_a] : times)
-    for (const auto& [b, of_b] : times) {
-      if (a >= b) continue;
-      std::optional<std::pair<int64_t, bool>> before;  // length, is a faster
-      for (const auto& [seq, time] : of_a) {
-        if (!of_b.contains(seq)) continue;
-        const bool is_faster = time < of_b.at(seq);
-        if (before && before->second != is_faster)
-          out.push_back(fmt::format("{} overtakes {} between {} and {}", is_faster ? a : b, is_faster ? b : a, length_of(before->first),
-                                    length_of(seq)));
-        before = {seq, is_faster};
-      }
-    }
   return out;
 }
 
-}  // namespace
+void add_crossovers(schedule::SweepResult& sweep) {
+  using schedule::Quantity;
+  std::map<std::tuple<std::string, int, std::string>, std::map<std::string, std::map<int64_t, const schedule::Result*>>> lines;
+  for (const auto& r : sweep.results) lines[{r.layer, r.ranks, r.pass}][r.method][r.seq] = &r;
+  const auto value_of = [](const schedule::Result& r, Quantity quantity) {
+    if (quantity == Quantity::time) return r.time_ms;
+    return static_cast<double>(quantity == Quantity::peak_bytes ? r.peak_bytes : schedule::received_bytes(r.ops));
+  };
+  for (const auto& [key, methods] : lines)
+    for (const auto quantity : {Quantity::time, Quantity::received_bytes, Quantity::peak_bytes})
+      for (const auto& [a, of_a] : methods)
+        for (const auto& [b, of_b] : methods) {
+          if (a == b) continue;
+          // From the largest length down, as long as a needs less.
+          int64_t from = 0;
+          bool is_always = true;
+          for (auto at = of_a.rbegin(); at != of_a.rend(); ++at) {
+            if (!of_b.contains(at->first)) continue;
+            if (value_of(*at->second, quantity) >= value_of(*of_b.at(at->first), quantity)) {
+              is_always = false;
+              break;
+            }
+            from = at->first;
+          }
+          if (from > 0 && !is_always) sweep.crossovers.push_back({a, b, std::get<1>(key), std::get<2>(key), quantity, from});
+        }
+}
 
-std::string parallel_tables(const std::vector<ParallelResult>& results) {
-  std::map<std::tuple<std::string, std::string, int>, std::vector<const ParallelResult*>> tables;
-  for (const auto& r : results) tables[{r.what.layer, r.what.pass, r.what.ranks}].push_back(&r);
-  std::string text;
-  for (const auto& [key, rows] : tables) {
-    const auto& [layer, pass, ranks] = key;
-    text += fmt::format("{}, {}, {} rank{}\n  {:<9}{:>8}{:>12}{:>14}{:>12}{:>12}{:>12}{:>8}\n", layer,
-                        pass == "both" ? "forward and backward" : pass, ranks, ranks == 1 ? "" : "s", "method", "seq", "time, ms",
-                        "exposed, ms", "peak", "sent", "received", "calls");
-    for (const auto* r : rows) {
-      text += fmt::format("  {:<9}{:>8}", r->what.method, length_of(r->what.seq));
-      if (!r->refused.empty()) {
-        text += "  " + r->refused + "\n";
-        continue;
-      }
-      comm::AxisTraffic all;
-      for (const auto& [kind, t] : r->operations) {
-        all.calls += t.calls;
-        all.sent_bytes += t.sent_bytes;
-        all.received_bytes += t.received_bytes;
-      }
-      text += fmt::format("{:>12.2f}{:>14.2f}{:>12}{:>12}{:>12}{:>8}\n", r->time_s * 1e3, r->exposed_s * 1e3, base::format_bytes(r->peak_bytes),
-                          base::format_bytes(all.sent_bytes), base::format_bytes(all.received_bytes), all.calls);
-    }
-    for (const auto& line : crossovers(rows)) text += "  " + line + "\n";
-    text += "\n";
+schedule::SweepResult sweep_from_json(const nlohmann::json& json) {
+  schedule::SweepResult sweep;
+  for (const auto& entry : json.at("results")) {
+    auto& r = sweep.results.emplace_back();
+    r.method = entry.at("method");
+    r.layer = entry.at("layer");
+    r.ranks = entry.at("ranks");
+    r.seq = entry.at("seq");
+    r.batch = entry.at("batch");
+    r.pass = entry.at("pass");
+    r.time_ms = entry.at("time_ms");
+    r.exposed_ms = entry.at("exposed_ms");
+    r.peak_bytes = entry.at("peak_bytes");
+    for (const auto& [kind, t] : entry.at("ops").items())
+      if (t.at("calls") > 0) r.ops[kind] = {t.at("calls"), t.at("sent_bytes"), t.at("received_bytes")};
   }
-  return text;
+  for (const auto& entry : json.at("refused"))
+    sweep.refusals.push_back({entry.at("method"), entry.at("ranks"), entry.at("seq"), entry.at("reason")});
+  return sweep;
 }
 
 }  // namespace ingot::bench

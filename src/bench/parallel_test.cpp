@@ -1,4 +1,5 @@
-// Messages of every method against the formulas of facts tsp §6 and of the layers' headers, to the byte; memory that falls with the ranks.
+// What real ranks say to each other under every method is what its schedule as data says (schedule/build.h, tested against the papers'
+// formulas), to the last byte and call.
 #include "bench/parallel.h"
 
 #include <gmock/gmock.h>
@@ -6,92 +7,87 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "kernels/cpu_memory.h"
+#include "base/error.h"
+#include "schedule/build.h"
 
 namespace ingot::bench {
 namespace {
 
-using ::testing::HasSubstr;
+using schedule::Layer;
+using schedule::Layout;
+using schedule::Method;
+using schedule::Pass;
 
-ParallelResult measured(const std::string& method, const std::string& layer, int ranks, const BlockSizes& sizes, const std::string& pass,
-                        int64_t seq = 64) {
-  ParallelResult result;
+schedule::Result measured(const Layout& layout) {
+  schedule::Result result;
   std::mutex mutex;
-  comm::run_ranks(ranks, [&](comm::World& world) {
-    auto own = measure_parallel({method, layer, ranks, seq, pass}, sizes, 1, world);
+  comm::run_ranks(layout.ranks, [&](comm::World& world) {
+    auto own = measure_parallel(layout, 1, world);
     const std::lock_guard lock(mutex);
     if (world.rank() == 0) result = std::move(own);
   });
   return result;
 }
 
-using Operations = std::map<std::string, comm::AxisTraffic>;
+Layout layout_of(Method method, Layer layer, Pass pass, int ranks) {
+  Layout layout{.method = method, .layer = layer, .pass = pass, .ranks = ranks};
+  layout.sizes = {.hidden = 32, .heads = 8, .kv_heads = 4, .head_dim = 4, .ffn = 64, .batch = 2, .seq = 64, .dtype = "fp32"};
+  if (method == Method::tp_sp) layout.tensor_ranks = 2;
+  if (layout.is_linear()) layout.sizes.kv_heads = 8;
+  return layout;
+}
 
-class ParallelTraffic : public ::testing::TestWithParam<int> {
- protected:
-  const int ranks = GetParam();
-  const BlockSizes sizes{.hidden = 32, .heads = 8, .kv_heads = 4, .head_dim = 4, .ffn = 64, .batch = 2};
-  const int64_t e = 4, seq = 64, p = ranks, x = sizes.batch * seq * sizes.hidden;                // elements of all tokens' activations
-  const int64_t q = sizes.heads * 4, kv = sizes.kv_heads * 4;                                     // widths
-  const int64_t attention = sizes.hidden * (2 * q + 2 * kv), mlp = 3 * sizes.ffn * sizes.hidden;  // weights
-  const int64_t keys = 2 * sizes.batch * seq * kv;                                                // all keys and values
+std::string text_of(const schedule::Traffic& traffic) {
+  std::string text;
+  for (const auto& [kind, t] : traffic) text += fmt::format("{} {} calls, {} sent, {} received; ", kind, t.calls, t.sent_bytes, t.received_bytes);
+  return text;
+}
 
-  int64_t part(int64_t elements) const { return elements * (p - 1) / p * e; }
-  Operations of(const char* method, const char* layer, const char* pass) const { return measured(method, layer, ranks, sizes, pass).operations; }
-};
+class ParallelMethods : public ::testing::TestWithParam<Method> {};
 
-TEST_P(ParallelTraffic, tensor_parallel) {
-  for (const char* layer : {"attention", "mlp"}) {
-    EXPECT_EQ(of("tp", layer, "forward"), (Operations{{"all_reduce", {1, 2 * part(x), 2 * part(x)}}}));
-    EXPECT_EQ(of("tp", layer, "backward"), (Operations{{"all_reduce", {1, 2 * part(x), 2 * part(x)}}}));
+TEST_P(ParallelMethods, send_what_their_schedule_says) {
+  const auto method = GetParam();
+  const bool is_linear = method == Method::lasp1 || method == Method::lasp2 || method == Method::zeco;
+  for (const int ranks : {2, 4}) {
+    if (method == Method::tp_sp && ranks == 2) continue;
+    for (const auto layer : {is_linear ? Layer::linear_attention : Layer::attention, Layer::mlp})
+      for (const auto pass : {Pass::forward, Pass::backward, Pass::both}) {
+        if (is_linear && layer == Layer::mlp) continue;
+        const auto layout = layout_of(method, layer, pass, ranks);
+        EXPECT_EQ(text_of(measured(layout).ops), text_of(schedule::traffic_of(schedule::build(layout))))
+            << schedule::name_of(layer) << " " << schedule::name_of(pass) << ", " << ranks << " ranks";
+      }
   }
-  EXPECT_EQ(of("tp", "block", "both"), (Operations{{"all_reduce", {4, 8 * part(x), 8 * part(x)}}}));
 }
 
-TEST_P(ParallelTraffic, tokens_spread_over_ranks) {
-  const int64_t groups = std::min<int64_t>(sizes.kv_heads, 4);
-  EXPECT_EQ(of("sp", "attention", "forward"), (Operations{{"all_gather", {groups, part(keys), part(keys)}}}));
-  EXPECT_EQ(of("sp", "attention", "backward"), (Operations{{"all_gather", {groups, part(keys), part(keys)}},
-                                                           {"reduce_scatter", {groups, part(keys), part(keys)}},
-                                                           {"all_reduce", {1, 2 * part(attention), 2 * part(attention)}}}));
-  EXPECT_EQ(of("sp", "mlp", "forward"), Operations{});
-  EXPECT_EQ(of("ring", "attention", "forward"), (Operations{{"send_receive", {2 * (p - 1), part(keys), part(keys)}}}));
-  const auto ring = of("ring", "attention", "backward");
-  EXPECT_EQ(ring.at("send_receive"), (comm::AxisTraffic{2 * (2 * p - 1), part(keys) + keys * e, part(keys) + keys * e}));
-  const auto exchanged = of("ulysses", "attention", "forward");
-  EXPECT_EQ(exchanged.size(), 1u);
-  EXPECT_EQ(exchanged.at("all_to_all").sent_bytes, part(sizes.batch * seq / p * (2 * q + 2 * kv)));
-}
-
-TEST_P(ParallelTraffic, folded) {
-  EXPECT_EQ(of("tsp", "attention", "forward"),
-            (Operations{{"broadcast", {p, attention / p * (p - 1) * e, part(attention)}}, {"all_gather", {p, part(keys), part(keys)}}}));
-  EXPECT_EQ(of("tsp", "mlp", "forward"), (Operations{{"send_receive", {2 * (p - 1), part(mlp), part(mlp)}}}));
-  EXPECT_EQ(of("tsp", "mlp", "both"), (Operations{{"send_receive", {6 * (p - 1), 3 * part(mlp), 3 * part(mlp)}}}));
-}
-
-TEST_P(ParallelTraffic, sharded_weights_and_gathered_keys) {
-  const auto forward = of("fsdp+cp", "mlp", "forward"), backward = of("fsdp+cp", "mlp", "backward");
-  EXPECT_EQ(forward, (Operations{{"all_gather", {1, part(mlp), part(mlp)}}}));
-  EXPECT_EQ(backward, (Operations{{"all_gather", {1, part(mlp), part(mlp)}}, {"reduce_scatter", {1, part(mlp), part(mlp)}}}));
-}
-
-INSTANTIATE_TEST_SUITE_P(Ranks, ParallelTraffic, ::testing::Values(2, 4));
+INSTANTIATE_TEST_SUITE_P(All, ParallelMethods, ::testing::ValuesIn(schedule::all_methods()), [](const auto& info) {
+  auto name = schedule::name_of(info.param);
+  std::replace_if(name.begin(), name.end(), [](char c) { return c == '+' || c == '-'; }, '_');
+  return name;
+});
 
 TEST(Parallel, what_cannot_be_cut_is_refused_by_all_ranks) {
-  EXPECT_THAT(measured("tp", "attention", 2, {.hidden = 32, .heads = 8, .kv_heads = 1, .ffn = 64}, "forward").refused, HasSubstr("kv heads"));
-  EXPECT_THAT(measured("tsp", "mlp", 2, {.hidden = 32, .heads = 8, .kv_heads = 8, .ffn = 65}, "forward").refused, HasSubstr("ffn = 65"));
-  EXPECT_THAT(measured("sp", "block", 2, {.hidden = 32, .heads = 8, .kv_heads = 8, .ffn = 64}, "forward", 63).refused, HasSubstr("63 tokens"));
-  EXPECT_THAT(measured("tp+sp", "block", 3, {.hidden = 32, .heads = 8, .kv_heads = 8, .ffn = 66}, "forward").refused, HasSubstr("do not make two axes"));
+  auto layout = layout_of(Method::tsp, Layer::mlp, Pass::forward, 2);
+  layout.sizes.ffn = 65;
+  comm::run_ranks(2, [&](comm::World& world) { EXPECT_THROW(measure_parallel(layout, 1, world), base::ConfigError); });
 }
 
-TEST(Parallel, results_survive_json) {
-  const auto result = measured("tsp", "block", 2, {.hidden = 32, .heads = 8, .kv_heads = 8, .ffn = 64}, "both");
-  const auto again = parallel_results(to_json({result}), result.sizes).at(0);
-  EXPECT_EQ(again.operations, result.operations);
-  EXPECT_DOUBLE_EQ(again.time_s, result.time_s);
-  EXPECT_EQ(again.what.method, "tsp");
-  EXPECT_THAT(parallel_tables({result}), HasSubstr("tsp"));
+TEST(Parallel, a_sweep_survives_json) {
+  schedule::Sweep sweep{.methods = {Method::tp, Method::tsp}, .ranks = {2}, .seqs = {32, 64}, .passes = {Pass::both}, .base = layout_of(Method::tp, Layer::block, Pass::both, 2)};
+  schedule::SweepResult result;
+  comm::run_ranks(2, [&](comm::World& world) {
+    auto own = measure_sweep(sweep, {Layer::block}, 1, world, [](size_t, size_t, const Layout&) { return true; });
+    if (world.rank() == 0) result = std::move(own);
+  });
+  ASSERT_EQ(result.results.size(), 4u);
+  const auto again = sweep_from_json(nlohmann::json::parse(schedule::to_json(result, "measured", "here")));
+  ASSERT_EQ(again.results.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(again.results[i].ops, result.results[i].ops);
+    EXPECT_NEAR(again.results[i].time_ms, result.results[i].time_ms, 1e-6);
+  }
+  add_crossovers(result);
+  EXPECT_THAT(schedule::to_table(result), ::testing::HasSubstr("tsp"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// `ingot bench parallel`: its ranks are threads, or processes that it starts as `ingot launch` does and that call it again.
+// `ingot bench parallel`: its ranks are threads, or processes that it starts as `ingot launch` does and that call it again; or there are none
+// and the schedules are replayed on the profile of a cluster.
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,43 +23,58 @@ namespace ingot::cli {
 namespace {
 
 using base::UsageError;
+using schedule::Layer;
+using schedule::Method;
 
 int64_t length_from(const std::string& text) {
   const bool is_kilo = !text.empty() && (text.back() == 'K' || text.back() == 'k'), is_mega = !text.empty() && text.back() == 'M';
   const auto number = base::parse_integer(is_kilo || is_mega ? text.substr(0, text.size() - 1) : text);
-  if (!number || *number < 1) throw UsageError("--seq {}: write a number of tokens, such as 4096 or 4K", text);
+  if (!number || *number < 1 || *number > int64_t{1} << 32) throw UsageError("--seq {}: write a number of tokens, such as 4096 or 4K", text);
   return *number * (is_kilo ? 1024 : is_mega ? 1024 * 1024 : 1);
 }
 
-void check_known(const char* flag, const std::vector<std::string>& given, const std::vector<std::string>& known) {
-  for (const auto& name : given)
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      throw UsageError("{} {}: it is one of {}{}", flag, name, base::join(known, ", "), base::did_you_mean(name, known));
-}
+bool is_linear(Method method) { return method == Method::lasp1 || method == Method::lasp2 || method == Method::zeco; }
 
-std::vector<bench::ParallelCase> cases_of(const BenchOptions& o, int ranks) {
-  check_known("--methods", o.methods, bench::parallel_methods());
-  check_known("--layers", o.layers, bench::parallel_layers());
-  const auto methods = o.methods.empty() ? bench::parallel_methods() : o.methods;
-  const auto layers = o.layers.empty() ? bench::parallel_layers() : o.layers;
-  const auto lengths = o.lengths.empty() ? std::vector<std::string>{"1K", "2K", "4K"} : o.lengths;
-  std::vector<bench::ParallelCase> cases;
-  for (const auto& layer : layers)
-    for (const auto& length : lengths)
-      for (const auto& method : methods) {
-        // They differ in attention alone.
-        if (layer == "mlp" && (method == "ring" || method == "ulysses")) continue;
-        if (method == "tp+sp" && ranks < 4 && o.methods.empty()) continue;
-        cases.push_back({method, layer, ranks, length_from(length), o.pass});
-      }
-  return cases;
-}
-
-bench::BlockSizes sizes_of(const BenchOptions& o) {
-  if (o.heads % o.kv_heads != 0) throw UsageError("--heads {} is not a multiple of --kv-heads {}", o.heads, o.kv_heads);
+schedule::Sweep sweep_of(const BenchOptions& o) {
+  schedule::Sweep sweep;
+  for (const auto& name : o.methods) sweep.methods.push_back(schedule::method_from_name(name));
+  if (sweep.methods.empty()) sweep.methods = schedule::all_methods();
+  for (const auto& text : o.lengths.empty() ? std::vector<std::string>{"1K", "2K", "4K"} : o.lengths) sweep.seqs.push_back(length_from(text));
+  std::sort(sweep.seqs.begin(), sweep.seqs.end());
+  sweep.ranks = o.ranks;
+  sweep.passes = {schedule::pass_from_name(o.pass)};
   if (o.head_dim == 0 && o.hidden % o.heads != 0)
     throw UsageError("--hidden {} is not a multiple of --heads {}; say --head-dim", o.hidden, o.heads);
-  return {o.hidden, o.heads, o.kv_heads, o.head_dim, o.ffn, o.batch, o.dtype == "all" ? "fp32" : o.dtype};
+  sweep.base.sizes = {.hidden = o.hidden,
+                      .heads = o.heads,
+                      .kv_heads = o.kv_heads,
+                      .head_dim = o.head_dim > 0 ? o.head_dim : o.hidden / o.heads,
+                      .ffn = o.ffn,
+                      .batch = o.batch,
+                      .seq = sweep.seqs.front(),
+                      .dtype = o.dtype == "all" ? (o.cluster.empty() ? "fp32" : "bf16") : o.dtype};
+  return sweep;
+}
+
+// The layers of a sweep, each with the methods that have a schedule of their own for it.
+std::vector<std::pair<Layer, schedule::Sweep>> by_layer(const BenchOptions& o) {
+  const auto sweep = sweep_of(o);
+  std::vector<std::pair<Layer, schedule::Sweep>> all;
+  const auto layers = o.layers.empty() ? std::vector<std::string>{"attention", "mlp", "linear_attention", "block"} : o.layers;
+  for (const auto& name : layers) {
+    const auto layer = schedule::layer_from_name(name);
+    auto own = sweep;
+    own.base.layer = layer;
+    std::erase_if(own.methods, [&](Method method) {
+      if (layer == Layer::block) return false;
+      if (layer == Layer::linear_attention) return !is_linear(method);
+      // They differ in attention alone.
+      return is_linear(method) || (layer == Layer::mlp && (method == Method::ring || method == Method::ulysses));
+    });
+    if (!own.methods.empty()) all.emplace_back(layer, std::move(own));
+  }
+  if (all.empty()) throw UsageError("none of these methods has a schedule for these layers");
+  return all;
 }
 
 comm::WorldOptions world_options(const BenchOptions& o) {
@@ -68,24 +84,31 @@ comm::WorldOptions world_options(const BenchOptions& o) {
   return options;
 }
 
-// All cases of one number of ranks, on each of them.
-std::vector<bench::ParallelResult> measure_all(const BenchOptions& o, comm::World& world, base::ProgressBar* bar, const std::function<bool()>& is_stopped) {
-  std::vector<bench::ParallelResult> results;
-  const auto cases = cases_of(o, world.size());
-  for (const auto& what : cases) {
-    // All ranks stop at the same case.
-    const auto stop = at::full({1}, is_stopped() ? 1 : 0, at::kInt);
-    world.everyone().all_reduce(stop, comm::Reduction::max);
-    if (stop.item<int>() != 0) break;
-    results.push_back(bench::measure_parallel(what, sizes_of(o), static_cast<int>(o.repeats), world));
-    if (bar) bar->update(static_cast<int64_t>(results.size()), fmt::format("{} {} {} tokens", what.method, what.layer, what.seq));
+void append(schedule::SweepResult& all, schedule::SweepResult more) {
+  all.results.insert(all.results.end(), more.results.begin(), more.results.end());
+  all.refusals.insert(all.refusals.end(), more.refusals.begin(), more.refusals.end());
+  all.crossovers.insert(all.crossovers.end(), more.crossovers.begin(), more.crossovers.end());
+}
+
+// All cases of the ranks of `world`, on each of them; `shows`: with a bar.
+schedule::SweepResult measure_all(const BenchOptions& o, comm::World& world, bool shows, const resilience::StopSignal& stop) {
+  schedule::SweepResult all;
+  for (const auto& [layer, sweep] : by_layer(o)) {
+    std::optional<base::ProgressBar> bar;
+    auto part = bench::measure_sweep(sweep, {layer}, static_cast<int>(o.repeats), world, [&](size_t done, size_t count, const schedule::Layout& next) {
+      if (shows && !bar)
+        bar.emplace(fmt::format("{}, {} ranks", schedule::name_of(next.layer), world.size()), static_cast<int64_t>(count), base::ProgressUnit::count);
+      if (bar) bar->update(static_cast<int64_t>(done), fmt::format("{} {}", next.label(), next.sizes.seq));
+      return stop.received() == 0;
+    });
+    if (bar) bar->finish();
+    append(all, std::move(part));
   }
-  if (bar && results.size() == cases.size()) bar->finish();
-  return results;
+  return all;
 }
 
 // The same command for `ranks` processes, whose first one leaves its results in a file.
-std::vector<bench::ParallelResult> in_processes(const Options& all, int ranks) {
+schedule::SweepResult in_processes(const Options& all, int ranks) {
   const auto& o = all.bench;
   const auto file = std::filesystem::temp_directory_path() / fmt::format("ingot_bench_{}_{}.json", ::getpid(), ranks);
   Options launch;
@@ -105,7 +128,7 @@ std::vector<bench::ParallelResult> in_processes(const Options& all, int ranks) {
   for (const auto& [flag, value] : {std::pair{"--hidden", o.hidden}, {"--heads", o.heads}, {"--kv-heads", o.kv_heads}, {"--head-dim", o.head_dim},
                                     {"--ffn", o.ffn}, {"--batch", o.batch}, {"--repeats", o.repeats}})
     add(flag, std::to_string(value));
-  add("--dtype", sizes_of(o).dtype);
+  if (o.dtype != "all") add("--dtype", o.dtype);
   add("--pass", o.pass);
   add("--backend", o.backend);
   add("--latency-us", fmt::format("{}", o.latency_us));
@@ -119,58 +142,71 @@ std::vector<bench::ParallelResult> in_processes(const Options& all, int ranks) {
     }
   } remover{file};
   if (status != 0) throw base::Error(fmt::format("the {} ranks did not finish; what they said is above", ranks));
-  return bench::parallel_results(nlohmann::json::parse(base::read_file(file)), sizes_of(o));
+  return bench::sweep_from_json(nlohmann::json::parse(base::read_file(file)));
 }
 
 int as_rank(const BenchOptions& o) {
   const auto ranks = comm::rank_environment(base::environment());
   const auto world = comm::World::join(ranks, o.backend == "nccl", world_options(o));
   const resilience::StopSignal stop;
-  std::optional<base::ProgressBar> bar;
-  if (world->rank() == 0)
-    bar.emplace(fmt::format("{} ranks", world->size()), static_cast<int64_t>(cases_of(o, world->size()).size()), base::ProgressUnit::count);
-  const auto results = measure_all(o, *world, bar ? &*bar : nullptr, [&] { return stop.received() != 0; });
-  if (world->rank() == 0) base::write_file_atomically(o.as_rank, bench::to_json(results).dump());
+  const auto results = measure_all(o, *world, world->rank() == 0, stop);
+  if (world->rank() == 0) base::write_file_atomically(o.as_rank, schedule::to_json(results, "measured", base::host_name()));
   return 0;
+}
+
+schedule::SweepResult measure(const Options& all) {
+  const auto& o = all.bench;
+  schedule::SweepResult results;
+  for (const int ranks : o.ranks) {
+    if (o.backend != "threads") {
+      append(results, in_processes(all, ranks));
+      continue;
+    }
+    const resilience::StopSignal stop;
+    comm::run_ranks(
+        ranks,
+        [&](comm::World& world) {
+          auto own = measure_all(o, world, world.rank() == 0, stop);
+          if (world.rank() == 0) append(results, std::move(own));
+        },
+        world_options(o));
+  }
+  bench::add_crossovers(results);
+  return results;
+}
+
+schedule::SweepResult replay(const BenchOptions& o, const schedule::Cluster& cluster) {
+  schedule::SweepResult results;
+  for (const auto& [layer, sweep] : by_layer(o)) append(results, schedule::model(sweep, cluster));
+  return results;
 }
 
 }  // namespace
 
 int run_bench_parallel(const Options& all) {
   const auto& o = all.bench;
-  sizes_of(o);
-  kernels::use_page_pool();
-  if (!o.as_rank.empty()) return as_rank(o);
-  std::vector<bench::ParallelResult> results;
-  size_t planned = 0;
-  for (const int ranks : o.ranks) {
-    planned += cases_of(o, ranks).size();
-    std::vector<bench::ParallelResult> some;
-    if (o.backend == "threads") {
-      const resilience::StopSignal stop;
-      base::ProgressBar bar(fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s"), static_cast<int64_t>(cases_of(o, ranks).size()),
-                            base::ProgressUnit::count);
-      comm::run_ranks(
-          ranks,
-          [&](comm::World& world) {
-            auto own = measure_all(o, world, world.rank() == 0 ? &bar : nullptr, [&] { return stop.received() != 0; });
-            if (world.rank() == 0) some = std::move(own);
-          },
-          world_options(o));
-    } else {
-      some = in_processes(all, ranks);
-    }
-    results.insert(results.end(), some.begin(), some.end());
+  by_layer(o);
+  if (!o.as_rank.empty()) {
+    kernels::use_page_pool();
+    return as_rank(o);
   }
-  const auto json = bench::to_json(results).dump(2) + "\n";
-  std::fputs((all.json ? json : bench::parallel_tables(results)).c_str(), stdout);
+  std::string machine = base::host_name();
+  schedule::SweepResult results;
+  if (o.cluster.empty()) {
+    kernels::use_page_pool();
+    results = measure(all);
+  } else {
+    const auto cluster = schedule::read_cluster(o.cluster);
+    machine = cluster.name;
+    results = replay(o, cluster);
+  }
+  const auto json = schedule::to_json(results, o.cluster.empty() ? "measured" : "modelled", machine);
+  std::fputs((all.json ? json : schedule::to_table(results)).c_str(), stdout);
   if (!o.output.empty()) {
     base::write_file_atomically(o.output, json);
     base::log_info("wrote {}", o.output);
   }
-  if (results.size() == planned) return 0;
-  base::log_warning("stopped after {} of {} cases", results.size(), planned);
-  return 1;
+  return results.results.empty() ? 1 : 0;
 }
 
 }  // namespace ingot::cli

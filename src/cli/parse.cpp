@@ -120,8 +120,8 @@ void add_bench(CLI::App& app, BenchOptions& o) {
     kind->callback([&o, kind] { o.kind = kind->get_name(); });
   }
   auto* parallel = verb->add_subcommand("parallel", "a layer or block under every way of spreading it over ranks, at the same sizes");
-  parallel->add_option("--methods", o.methods, "tp, sp, tp+sp, tsp, fsdp+cp, ring, ulysses (default: all)")->delimiter(',');
-  parallel->add_option("--layers", o.layers, "attention, mlp, block (default: all)")->delimiter(',');
+  parallel->add_option("--methods", o.methods, "tp, megatron-sp, sp, tp+sp, tsp, fsdp+cp, ring, ulysses, lasp1, lasp2, zeco (default: all)")->delimiter(',');
+  parallel->add_option("--layers", o.layers, "attention, mlp, linear_attention, block (default: all)")->delimiter(',');
   parallel->add_option("--seq", o.lengths, "tokens of a sequence, such as 8K,16K (K = 1024; default 1K,2K,4K)")->delimiter(',');
   parallel->add_option("--ranks", o.ranks, "numbers of ranks")->delimiter(',')->check(CLI::Range(1, 4096))->capture_default_str();
   parallel->add_option("--hidden", o.hidden, "width of the residual stream")->check(CLI::PositiveNumber)->capture_default_str();
@@ -130,10 +130,11 @@ void add_bench(CLI::App& app, BenchOptions& o) {
   parallel->add_option("--head-dim", o.head_dim, "width of a head; 0 = hidden / heads")->check(CLI::NonNegativeNumber);
   parallel->add_option("--ffn", o.ffn, "inner width of the gated MLP")->check(CLI::PositiveNumber)->capture_default_str();
   parallel->add_option("--batch", o.batch, "sequences at a time")->check(CLI::PositiveNumber)->capture_default_str();
-  parallel->add_option("--dtype", o.dtype, "fp64, fp32 or bf16 (default fp32)")->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
+  parallel->add_option("--dtype", o.dtype, "fp64, fp32 or bf16 (default fp32; bf16 with --cluster)")->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
   parallel->add_option("--pass", o.pass, "forward, backward or both")->check(CLI::IsMember({"forward", "backward", "both"}));
   parallel->add_option("--backend", o.backend, "how ranks talk: threads of one process, or processes over shared_memory, gloo or nccl")
       ->check(CLI::IsMember({"threads", "shared_memory", "gloo", "nccl"}));
+  parallel->add_option("--cluster", o.cluster, "measure nothing: replay the schedules on this profile, such as configs/clusters/h100-64.json");
   parallel->add_option("--repeats", o.repeats, "timed runs of each case")->check(CLI::Range(1, 1000))->capture_default_str();
   parallel->add_option("--latency-us", o.latency_us, "a wire slower by so much per message")->check(CLI::NonNegativeNumber);
   parallel->add_option("--bandwidth-gb", o.bandwidth_gb, "a wire of so many GB/s; 0 = as it is")->check(CLI::NonNegativeNumber);

@@ -352,7 +352,7 @@ TEST(Layout, refusals_say_what_does_not_fit) {
 
 TEST(Layout, names_come_back) {
   for (const auto method : all_methods()) EXPECT_EQ(method_from_name(name_of(method)), method);
-  EXPECT_EQ(pass_from_name("forward+backward"), Pass::both);
+  EXPECT_EQ(pass_from_name("both"), Pass::both);
   EXPECT_EQ(layer_from_name("linear_attention"), Layer::linear_attention);
   EXPECT_EQ(layout_of(Method::tp_sp, Layer::block, Pass::both, 8, 4).label(), "tp4+sp2");
 }

@@ -24,7 +24,7 @@ constexpr Named<Method> kMethods[] = {{Method::tp, "tp"},       {Method::megatro
                                       {Method::zeco, "zeco"}};
 constexpr Named<Layer> kLayers[] = {
     {Layer::attention, "attention"}, {Layer::mlp, "mlp"}, {Layer::linear_attention, "linear_attention"}, {Layer::block, "block"}};
-constexpr Named<Pass> kPasses[] = {{Pass::forward, "forward"}, {Pass::backward, "backward"}, {Pass::both, "forward+backward"}};
+constexpr Named<Pass> kPasses[] = {{Pass::forward, "forward"}, {Pass::backward, "backward"}, {Pass::both, "both"}};
 
 template <class Value, size_t count>
 std::string find_name(const Named<Value> (&all)[count], Value value) {

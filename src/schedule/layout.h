@@ -14,7 +14,7 @@ enum class Method : uint8_t { tp, megatron_sp, sp, tp_sp, tsp, fsdp_cp, ring, ul
 enum class Layer : uint8_t { attention, mlp, linear_attention, block };
 enum class Pass : uint8_t { forward, backward, both };
 
-/// As on the command line: "tp", "megatron-sp", "sp", "tp+sp", "tsp", "fsdp+cp", …; "forward", "backward", "forward+backward".
+/// As on the command line: "tp", "megatron-sp", "sp", "tp+sp", "tsp", "fsdp+cp", …; "forward", "backward", "both".
 std::string name_of(Method method);
 std::string name_of(Layer layer);
 std::string name_of(Pass pass);

@@ -13,21 +13,6 @@ void check_devices(const Layout& layout, const Cluster& cluster) {
     throw base::ConfigError("{} over {} ranks: '{}' has {} devices", layout.label(), layout.ranks, cluster.name, cluster.devices());
 }
 
-// Every layout that a method has at these sizes.
-std::vector<Layout> layouts_of(const Sweep& sweep, Method method, int ranks, int64_t seq) {
-  auto layout = sweep.base;
-  layout.method = method;
-  layout.ranks = ranks;
-  layout.sizes.seq = seq;
-  if (method != Method::tp_sp) return {layout};
-  std::vector<Layout> all;
-  for (const int tensor : factorisations(ranks)) {
-    layout.tensor_ranks = tensor;
-    all.push_back(layout);
-  }
-  return all;
-}
-
 double quantity_of(const Layout& layout, const Cluster& cluster, Quantity quantity) {
   if (quantity == Quantity::received_bytes) return static_cast<double>(received_bytes(traffic_of(build(layout))));
   const auto replayed = replay_on(layout, cluster);
@@ -118,6 +103,20 @@ class Sweeper {
 };
 
 }  // namespace
+
+std::vector<Layout> layouts_of(const Sweep& sweep, Method method, int ranks, int64_t seq) {
+  auto layout = sweep.base;
+  layout.method = method;
+  layout.ranks = ranks;
+  layout.sizes.seq = seq;
+  if (method != Method::tp_sp) return {layout};
+  std::vector<Layout> all;
+  for (const int tensor : factorisations(ranks)) {
+    layout.tensor_ranks = tensor;
+    all.push_back(layout);
+  }
+  return all;
+}
 
 std::string name_of(Quantity quantity) {
   return quantity == Quantity::time ? "time" : quantity == Quantity::received_bytes ? "received_bytes" : "peak_bytes";

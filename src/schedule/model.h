@@ -37,6 +37,8 @@ struct Sweep {
   std::vector<Pass> passes = {Pass::forward, Pass::both};
   Layout base;
 };
+/// Every layout that a method has at these sizes.
+std::vector<Layout> layouts_of(const Sweep& sweep, Method method, int ranks, int64_t seq);
 /// A layout that check() refuses, and why.
 struct Refusal {
   std::string method;

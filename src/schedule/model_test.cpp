@@ -88,7 +88,7 @@ TEST(Model, a_result_has_what_the_bench_reports) {
   const auto layout = block(Method::tsp, 16384, Pass::both);
   const auto result = model(layout, mi300x());
   EXPECT_EQ(result.method, "tsp");
-  EXPECT_EQ(result.pass, "forward+backward");
+  EXPECT_EQ(result.pass, "both");
   EXPECT_GT(result.time_ms, result.exposed_ms);
   EXPECT_EQ(result.ops.at("broadcast").calls, 16);
   const auto json = nlohmann::json::parse(to_json({.results = {result}, .refusals = {}, .crossovers = {}}, "modelled", mi300x().name));
