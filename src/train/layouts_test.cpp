@@ -17,7 +17,7 @@ constexpr int64_t kSteps = 20, kRows = 12;
 struct Layout {
   mesh::ParallelConfig parallel;
   int ranks;
-  std::string family = "llama", precision = "fp64", optimizer = "muon";
+  std::string family = "llama", precision = "fp64", optimizer = "muon", linear = "gated_delta";
   models::Recompute recompute = models::Recompute::none;
   int64_t microbatch = 0, seq = 12;
   int64_t window = 0;  // of every other layer
@@ -30,6 +30,10 @@ models::ModelConfig model_of(const Layout& layout) {
   c.family = layout.family;
   c.layers = 4, c.hidden = 24, c.vocab_size = 48, c.heads = 24, c.kv_heads = 12, c.head_dim = 4, c.ffn = 48;
   c.experts = 4, c.expert_ffn = 12, c.router_hidden = 8, c.rope_fraction = 0.5, c.init_deviation = 0.3;
+  c.linear_attention = layout.linear, c.feature_map = layout.linear.ends_with("delta") ? "l2" : "silu", c.layer_pattern = "LLN";
+  c.gate_rank = 3;
+  // The norm on what a head of four channels reads turns its direction with every product near 0: rounding would grow step by step.
+  if (layout.family == "linear_llama") c.norm_eps = 1;
   if (layout.window > 0) c.window = layout.window, c.layer_types = {"full", "sliding", "sliding", "full"};
   c.tie_embeddings = layout.tie;
   c.attention_bias = c.mlp_bias = layout.biases;
@@ -156,14 +160,15 @@ const Outcome& alone(Layout layout) {
   layout.ranks = 1;
   layout.recompute = models::Recompute::none;
   layout.microbatch = 0;
-  const auto key = fmt::format("{} {} {} {} {} {} {} {} {}", layout.replayed, layout.family, layout.precision, layout.optimizer, layout.tie,
-                               layout.biases, layout.force_balance, layout.seq, layout.window);
+  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {}", layout.replayed, layout.family, layout.linear, layout.precision,
+                               layout.optimizer, layout.tie, layout.biases, layout.force_balance, layout.seq, layout.window);
   if (!known.contains(key)) known.emplace(key, train(layout));
   return known.at(key);
 }
 
 std::string name_of(const Layout& l) {
   auto name = fmt::format("{}_{}_{}", l.family, l.precision, l.optimizer);
+  if (l.family == "linear_llama") name += "_" + l.linear;
   const auto& p = l.parallel;
   for (const auto& [label, size] : {std::pair{"pipeline", p.pipeline},
                                     {"data", l.ranks / (p.pipeline * p.sequence * p.tensor)},
@@ -315,6 +320,25 @@ std::vector<Layout> layouts() {
     all.push_back({.parallel = p, .ranks = 8, .family = family, .recompute = models::Recompute::full, .microbatch = 3});
     p.tensor = 2, p.expert = 2, p.expert_tensor = 2;
     all.push_back({.parallel = p, .ranks = 4, .family = family});
+  }
+  // Gates whose projections all heads share, or each head has its own; a pipeline whose pieces hold both kinds of layer.
+  for (const std::string variant : {"diagonal_gate", "gated_delta", "retention"}) {
+    all.push_back({.parallel = P{.tensor = 2}, .ranks = 2, .family = "linear_llama", .linear = variant});
+    all.push_back({.parallel = P{.tensor = 3, .zero = 1, .sharded_norms = false}, .ranks = 6, .family = "linear_llama", .linear = variant});
+  }
+  all.push_back({.parallel = P{.tensor = 2, .zero = 3},
+                 .ranks = 4,
+                 .family = "linear_llama",
+                 .linear = "diagonal_gate",
+                 .recompute = models::Recompute::full,
+                 .microbatch = 1});
+  all.push_back({.parallel = P{.zero = 1}, .ranks = 3, .family = "linear_llama", .recompute = models::Recompute::selective});
+  {
+    P p{.pipeline = 2};
+    p.pipeline_schedule = "1f1b", p.tensor = 2;
+    all.push_back({.parallel = p, .ranks = 4, .family = "linear_llama", .linear = "scalar_gate", .microbatch = 2});
+    p.pipeline_schedule = "zero_bubble", p.tensor = 1;
+    all.push_back({.parallel = p, .ranks = 2, .family = "linear_llama", .linear = "delta", .microbatch = 2});
   }
   const auto mixture = [&](Layout layout) {
     layout.family = "zaya1";
