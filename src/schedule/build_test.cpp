@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "schedule/replay.h"
 #include "schedule/traffic.h"
@@ -287,7 +289,7 @@ TEST(Build, forward_and_backward_add_up) {
   }
 }
 
-TEST(Build, every_schedule_ends) {
+TEST(Build, every_schedule_ends_not_before_its_busiest_stream_and_scales_with_its_prices) {
   const auto unit = [](const Operation&) { return 1.0; };
   for (const auto method : all_methods())
     for (const auto layer : {Layer::attention, Layer::mlp, Layer::linear_attention, Layer::block})
@@ -299,9 +301,22 @@ TEST(Build, every_schedule_ends) {
           } catch (const base::ConfigError&) {
             continue;
           }
-          const auto result = replay(build(layout), unit);
-          EXPECT_GT(result.time_s, 0) << layout.label() << " " << name_of(layer) << " " << ranks;
+          const auto program = build(layout);
+          const auto result = replay(program, unit);
+          double busiest = 0;
+          size_t operations = 0;
+          for (const auto& rank : result.ranks) {
+            busiest = std::max(busiest, *std::max_element(rank.busy_s.begin(), rank.busy_s.end()));
+            operations += rank.spans.size();
+          }
+          EXPECT_GE(result.time_s, busiest) << layout.label() << " " << name_of(layer) << " " << ranks;
+          EXPECT_LE(result.time_s, static_cast<double>(operations));
+          EXPECT_GE(result.exposed_s, 0);
           EXPECT_GT(result.peak_bytes, 0);
+          EXPECT_DOUBLE_EQ(replay(program, [](const Operation&) { return 3.0; }).time_s, 3 * result.time_s);
+          const auto slow_messages =
+              replay(program, [](const Operation& o) { return std::holds_alternative<Message>(o.work) ? 2.0 : 1.0; });
+          EXPECT_GE(slow_messages.time_s, result.time_s);
         }
 }
 

@@ -1,6 +1,7 @@
 #include "schedule/model.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "schedule/build.h"
@@ -11,12 +12,6 @@ namespace {
 void check_devices(const Layout& layout, const Cluster& cluster) {
   if (layout.ranks > cluster.devices())
     throw base::ConfigError("{} over {} ranks: '{}' has {} devices", layout.label(), layout.ranks, cluster.name, cluster.devices());
-}
-
-double quantity_of(const Layout& layout, const Cluster& cluster, Quantity quantity) {
-  if (quantity == Quantity::received_bytes) return static_cast<double>(received_bytes(traffic_of(build(layout))));
-  const auto replayed = replay_on(layout, cluster);
-  return quantity == Quantity::time ? replayed.time_s : static_cast<double>(replayed.peak_bytes);
 }
 
 double quantity_of(const Result& result, Quantity quantity) {
@@ -51,6 +46,7 @@ class Sweeper {
     auto seqs = sweep_.seqs;
     std::sort(seqs.begin(), seqs.end());
     std::vector<Line> lines;
+    known_.clear();
     for (const auto method : sweep_.methods)
       for (auto layout : layouts_of(sweep_, method, ranks, seqs.front())) {
         layout.pass = pass;
@@ -83,22 +79,27 @@ class Sweeper {
     for (size_t i = 1; i < a.results.size(); ++i) {
       const bool was_below = quantity_of(a.results[i - 1], quantity) < quantity_of(b.results[i - 1], quantity);
       if (was_below || quantity_of(a.results[i], quantity) >= quantity_of(b.results[i], quantity)) continue;
-      const auto found = first_below(measure(a.layout, quantity), measure(b.layout, quantity), a.results[i - 1].seq, a.results[i].seq,
-                                     int64_t{4} * a.layout.ranks);
+      const int64_t from = a.results[i - 1].seq, grain = int64_t{4} * a.layout.ranks;
+      const auto found = first_below(measure(a.layout, quantity), measure(b.layout, quantity), from, a.results[i].seq,
+                                     std::max(grain, from / kFineness / grain * grain));
       if (found) out_.crossovers.push_back({a.layout.label(), b.layout.label(), a.layout.ranks, name_of(a.layout.pass), quantity, *found});
       return;
     }
   }
 
-  Measure measure(Layout layout, Quantity quantity) const {
+  Measure measure(Layout layout, Quantity quantity) {
     return [this, layout, quantity](int64_t seq) mutable {
       layout.sizes.seq = seq;
-      return quantity_of(layout, cluster_, quantity);
+      const auto [found, is_new] = known_.try_emplace({layout.label(), seq});
+      if (is_new) found->second = model(layout, cluster_);
+      return quantity_of(found->second, quantity);
     };
   }
 
+  static constexpr int64_t kFineness = 128;
   const Sweep& sweep_;
   const Cluster& cluster_;
+  std::map<std::pair<std::string, int64_t>, Result> known_;  // of one number of ranks and one pass, by method and seq
   SweepResult out_;
 };
 

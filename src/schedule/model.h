@@ -50,7 +50,8 @@ struct Refusal {
 enum class Quantity : uint8_t { time, received_bytes, peak_bytes };
 std::string name_of(Quantity quantity);
 
-/// From this sequence on `lower` needs less than `higher`; below it, it did not. To a multiple of 4 ranks.
+/// From this sequence on `lower` needs less than `higher`; at the next shorter one that was asked for it did not. To 1 % of that one, but
+/// no finer than 4 tokens a rank.
 struct Crossover {
   std::string lower, higher;
   int ranks = 1;

@@ -27,6 +27,8 @@ PublishedClusters read_published_clusters(const std::filesystem::path& folder);
 
 std::vector<PublishedRow> published_rows(const PublishedClusters& clusters);
 
+/// A list of objects with the members of PublishedRow, and "agrees".
+std::string published_json(const std::vector<PublishedRow>& rows);
 /// Markdown.
 std::string published_table(const std::vector<PublishedRow>& rows);
 

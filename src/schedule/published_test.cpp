@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "base/files.h"
 #include "schedule/build.h"
@@ -68,6 +70,12 @@ TEST(Training, memory_of_many_layers_is_one_and_the_difference_of_two) {
                 0.02 * static_cast<double>(predicted))
         << name_of(method);
   }
+}
+
+TEST(Published, json_has_a_row_for_each) {
+  const auto json = nlohmann::json::parse(published_json({{"TSP", "q", "GB", 2, 2.2, 0.2, "n"}}));
+  EXPECT_EQ(json.at(0).at("modelled"), 2.2);
+  EXPECT_EQ(json.at(0).at("agrees"), true);
 }
 
 // Nothing keeps the first rank from beginning the next layer before the last has ended this one.
