@@ -8,6 +8,7 @@
 #include "kernels/activation.h"
 #include "kernels/cca.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/feature_map.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/short_convolution.h"
@@ -118,6 +119,30 @@ Case linear_attention(const CaseSizes& s) {
   const auto q = operand(), k = operand(), v = operand(), x = leaf(c, {1, tokens, kHeads}, wide(s), s.device);
   const auto sequences = std::make_shared<layers::Sequences>(1, tokens, at::Tensor(), 0, s.device);
   c.forward = [=] { return std::vector{layers::linear_attention({q, k, v, at::log_sigmoid(x), {}, {}}, *sequences, nullptr)}; };
+  return c;
+}
+
+// As layers/linear_attention.cpp writes them.
+Case feature_map(const CaseSizes& s) {
+  constexpr int64_t kDim = 64;
+  Case c;
+  const auto x = leaf(c, {1, s.rows, s.width / kDim, kDim}, narrow(s), s.device);
+  c.forward = [=] { return std::vector{kernels::feature_map(x, kernels::FeatureMap::l2)}; };
+  return c;
+}
+
+Case gates(const CaseSizes& s) {
+  Case c;
+  const auto x = leaf(c, {1, s.rows, s.width}, narrow(s), s.device), bias = leaf(c, {s.width}, wide(s), s.device);
+  c.forward = [=] { return std::vector{at::log_sigmoid(x.to(wide(s)) + bias) / 16}; };
+  return c;
+}
+
+Case output_gate(const CaseSizes& s) {
+  Case c;
+  const auto x = leaf(c, {1, s.rows, s.width}, narrow(s), s.device), gate = leaf(c, {1, s.rows, s.width}, narrow(s), s.device);
+  const auto weight = leaf(c, {s.width}, wide(s), s.device);
+  c.forward = [=] { return std::vector{(x.to(wide(s)) * weight * at::silu(gate.to(wide(s)))).to(narrow(s))}; };
   return c;
 }
 
@@ -236,6 +261,9 @@ const std::map<std::string, CaseMaker>& case_makers() {
       {"cca_mix", cca_mix},
       {"linear_attention", linear_attention},
       {"short_convolution", short_convolution},
+      {"feature_map", feature_map},
+      {"gates", gates},
+      {"output_gate", output_gate},
       {"router", router},
       {"expert_dispatch", expert_dispatch},
       {"embedding", embedding},

@@ -56,7 +56,7 @@ std::vector<KernelSizes> kernel_sizes(bool quick) {
   };
   std::vector<KernelSizes> sizes;
   for (const char* name : {"rms_norm", "join_norm", "scaled_join_norm", "join", "scaled_join", "swiglu", "split_and_rotate", "embedding",
-                           "expert_dispatch", "short_convolution"})
+                           "expert_dispatch", "short_convolution", "feature_map", "gates", "output_gate"})
     sizes.push_back({name, rows, widths(256, quick ? 1024 : 2048)});
   std::vector<int64_t> head_rows = rows;
   for (auto& r : head_rows) r *= 5;

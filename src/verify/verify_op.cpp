@@ -87,6 +87,7 @@ Report verify_op(const std::string& name, const fs::path& fixture_path, const Op
   try {
     return name == "linear_attention" ? verify_linear_attention(fixture, options) : verify_update(fixture, name, options);
   } catch (const base::ModelError& wrong) {
+    if (std::string(wrong.what()).starts_with(fixture_path.string())) throw;
     throw base::ModelError("{}: {}", fixture_path.string(), wrong.what());
   }
 }
