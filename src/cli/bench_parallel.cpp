@@ -18,6 +18,7 @@
 #include "cli/verbs.h"
 #include "kernels/cpu_memory.h"
 #include "resilience/stop_signal.h"
+#include "schedule/published.h"
 
 namespace ingot::cli {
 namespace {
@@ -185,6 +186,11 @@ schedule::SweepResult replay(const BenchOptions& o, const schedule::Cluster& clu
 
 int run_bench_parallel(const Options& all) {
   const auto& o = all.bench;
+  if (!o.published.empty()) {
+    const auto rows = schedule::published_rows(schedule::read_published_clusters(o.published));
+    std::fputs((all.json ? schedule::published_json(rows) : schedule::published_table(rows)).c_str(), stdout);
+    return 0;
+  }
   by_layer(o);
   if (!o.as_rank.empty()) {
     kernels::use_page_pool();

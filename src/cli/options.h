@@ -46,7 +46,7 @@ struct BenchOptions {
   std::vector<std::string> methods, layers, lengths;
   std::vector<int> ranks = {2};
   int64_t hidden = 512, heads = 8, kv_heads = 8, head_dim = 0, ffn = 2048, batch = 1, repeats = 5;
-  std::string pass = "both", backend = "threads", cluster, as_rank;
+  std::string pass = "both", backend = "threads", cluster, published, as_rank;
   double latency_us = 0, bandwidth_gb = 0;  // of an artificially slow wire
 };
 

@@ -135,6 +135,7 @@ void add_bench(CLI::App& app, BenchOptions& o) {
   parallel->add_option("--backend", o.backend, "how ranks talk: threads of one process, or processes over shared_memory, gloo or nccl")
       ->check(CLI::IsMember({"threads", "shared_memory", "gloo", "nccl"}));
   parallel->add_option("--cluster", o.cluster, "measure nothing: replay the schedules on this profile, such as configs/clusters/h100-64.json");
+  parallel->add_option("--published", o.published, "what the papers publish beside the model; a folder of profiles, such as configs/clusters");
   parallel->add_option("--repeats", o.repeats, "timed runs of each case")->check(CLI::Range(1, 1000))->capture_default_str();
   parallel->add_option("--latency-us", o.latency_us, "a wire slower by so much per message")->check(CLI::NonNegativeNumber);
   parallel->add_option("--bandwidth-gb", o.bandwidth_gb, "a wire of so many GB/s; 0 = as it is")->check(CLI::NonNegativeNumber);
