@@ -1,5 +1,6 @@
 // Signals that interrupt system calls (a handler without SA_RESTART, as profilers install it; the kernel's work for an io_uring acts
 // alike) change no result, and no wait ends before its deadline or long after it.
+#include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
@@ -7,7 +8,8 @@
 
 #include <atomic>
 #include <csignal>
-#include <filesystem>
+#include <cstdlib>
+#include <memory>
 #include <numeric>
 #include <thread>
 
@@ -43,11 +45,12 @@ class Bombardment {
  private:
   void run() const {
     const auto process = getpid(), own = static_cast<pid_t>(syscall(SYS_gettid));
+    const std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir("/proc/self/task"), closedir);
     while (!is_over_) {
-      std::error_code ended;  // a thread, meanwhile
-      for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", ended)) {
-        const pid_t number = std::stoi(thread.path().filename());
-        if (number != own) syscall(SYS_tgkill, process, number, SIGUSR1);
+      rewinddir(threads.get());
+      while (const dirent* thread = readdir(threads.get())) {
+        const auto number = static_cast<pid_t>(std::atoi(thread->d_name));
+        if (number > 0 && number != own) syscall(SYS_tgkill, process, number, SIGUSR1);
       }
       std::this_thread::sleep_for(std::chrono::microseconds(200));
     }

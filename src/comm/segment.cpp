@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/error.h"
 
@@ -97,6 +98,11 @@ Segment::~Segment() {
 void Segment::close_descriptor() {
   if (descriptor_ >= 0) close(descriptor_);
   descriptor_ = -1;
+}
+
+void Segment::keep(std::shared_ptr<const void> memory) {
+  const std::lock_guard lock(keeping_);
+  kept_.push_back(std::move(memory));
 }
 
 std::string Segment::address() const { return fmt::format("/proc/{}/fd/{}", getpid(), descriptor_); }

@@ -8,7 +8,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "comm/doorbell.h"
 
@@ -66,6 +68,8 @@ class Segment {
   std::string address() const;
   /// Every process has mapped it.
   void close_descriptor();
+  /// Memory that other threads may still read after their peer gave an operation up; it stays as long as the segment.
+  void keep(std::shared_ptr<const void> memory);
 
   bool has_outboxes() const { return outbox_bytes_ > 0; }
   int size() const { return size_; }
@@ -87,6 +91,8 @@ class Segment {
   int size_;
   int64_t outbox_bytes_ = 0, slot_bytes_ = 0;
   size_t channels_at_ = 0, counts_at_ = 0, outboxes_at_ = 0, slots_at_ = 0, total_ = 0;
+  std::mutex keeping_;
+  std::vector<std::shared_ptr<const void>> kept_;
   char* base_ = nullptr;
   int descriptor_ = -1;
   bool is_mapped_ = false;

@@ -165,6 +165,7 @@ Work SharedBackend::start(Operation operation, bool blocking) {
           o.kind == Kind::send ? send(o) : o.kind == Kind::receive ? receive(o) : collective(o);
         } catch (const CommError&) {
           is_broken_ = true;
+          if (!segment_->has_outboxes() && o.input.defined()) segment_->keep(std::make_shared<at::Tensor>(o.input));
           segment_->seat(rank_).left.store(2);
           throw;
         }
