@@ -78,6 +78,11 @@ bool SharedBackend::has_gone(int rank) const {
   return handle >= 0 && poll(&query, 1, 0) == 1;  // readable once the process has ended
 }
 
+std::string SharedBackend::cause() const {
+  const std::lock_guard lock(cause_mutex_);
+  return cause_.empty() ? "" : ": " + cause_;
+}
+
 void SharedBackend::report_missing(const std::vector<int>& missing, bool is_timeout) {
   std::vector<std::string> names;
   for (const int rank : missing) {
@@ -85,10 +90,15 @@ void SharedBackend::report_missing(const std::vector<int>& missing, bool is_time
     const char* how = left == 1 ? " has left the group" : left == 2 ? " has failed" : has_gone(rank) ? " has died" : " did not come";
     names.push_back(name_of_rank(rank) + how);
   }
+  const auto text = fmt::format("{}{}", fmt::join(names, ", "),
+                                is_timeout ? fmt::format(" within {:g} s (resilience.comm_timeout_s)", timeout_.count()) : "");
+  {
+    const std::lock_guard lock(cause_mutex_);
+    if (cause_.empty()) cause_ = text;
+  }
   is_broken_ = true;
   segment_->seat(rank_).left.store(2);
-  throw CommError("{}{}", fmt::join(names, ", "),
-                  is_timeout ? fmt::format(" within {:g} s (resilience.comm_timeout_s)", timeout_.count()) : "");
+  throw CommError("{}", text);
 }
 
 void SharedBackend::meet(Deadline deadline) {
@@ -157,7 +167,7 @@ Work SharedBackend::start(Operation operation, bool blocking) {
   Lane& lane = is_message ? lane_to(operation.peer, operation.kind == Kind::send) : *collectives_;
   return lane.run(
       [this, o = std::move(operation)] {
-        if (is_broken_) throw CommError("the group failed before");
+        if (is_broken_) throw CommError("the group failed before{}", cause());
         const auto began = Clock::now();
         const auto traffic = traffic_of(o, rank_, size_);
         delay_.hold_back(o, traffic);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
@@ -62,6 +63,8 @@ class SharedBackend : public Backend {
   void state(const Operation& operation);
   void compare_statements(const Operation& operation) const;
   bool has_gone(int rank) const;
+  /// ": " and what broke the group first, once something did.
+  std::string cause() const;
   [[noreturn]] void report_missing(const std::vector<int>& missing, bool is_timeout);
   std::string name_of_rank(int rank) const;
   Deadline deadline() const { return Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout_); }
@@ -75,6 +78,8 @@ class SharedBackend : public Backend {
   std::vector<int> process_handles_;  // pidfd of each rank; -1: unknown
   uint32_t round_ = 0;                // rendezvous so far; its parity chooses the outbox
   std::atomic<bool> is_broken_{false}, is_closing_{false};
+  mutable std::mutex cause_mutex_;
+  std::string cause_;
   std::unique_ptr<Lane> collectives_ = std::make_unique<Lane>();
   std::map<std::pair<int, bool>, std::unique_ptr<Lane>> messages_;  // by (peer, is it a send)
 };

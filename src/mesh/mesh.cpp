@@ -35,10 +35,6 @@ Mesh::Mesh(const ParallelConfig& c, int rank, int world) : rank_(rank), world_(w
     throw ConfigError(
         "parallel.tensor = {} and parallel.tensor_sequence = {}: TSP takes the place of tensor parallelism; one of them must be 1",
         c.tensor, c.tensor_sequence);
-  if (c.sequence > 1 && c.tensor_sequence > 1)
-    throw ConfigError(
-        "parallel.sequence = {} and parallel.tensor_sequence = {}: TSP cuts the tokens already; one of them must be 1", c.sequence,
-        c.tensor_sequence);
   const int64_t others = c.pipeline * c.sequence * c.tensor * c.tensor_sequence;
   if (world % others != 0 || (c.data > 0 && c.data * others != world)) {
     const auto sizes =

@@ -43,7 +43,7 @@ struct ModelConfig {
   int64_t pad_id = 0, bos_id = 2, eos_id = 1;  // -1 = none
 
   /// Tokens before its own that a layer may look at one by one: over ranks, each has at least as many of a sequence.
-  int64_t halo() const { return short_convolution > 3 ? short_convolution - 1 : 2; }
+  int64_t halo() const { return family == "linear_llama" && short_convolution > 3 ? short_convolution - 1 : 2; }
   int64_t resolved_head_dim() const { return head_dim > 0 ? head_dim : hidden / (heads > 0 ? heads : 1); }
   bool is_sliding(int64_t layer) const;
   bool is_linear(int64_t layer) const { return layer_pattern[static_cast<size_t>(layer) % layer_pattern.size()] == 'L'; }

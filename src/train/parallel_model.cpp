@@ -62,6 +62,9 @@ models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& con
                      .states = layers::state_method_from_name(config.state_method),
                      .zigzag = config.sequence_order == "zigzag"};
   if (const int size = mesh.size(Axis::tensor_sequence); size > 1) {
+    if (layout.sequence.is_on())
+      throw base::ConfigError("parallel.sequence = {} and parallel.tensor_sequence = {}: TSP cuts the tokens already; one of them must be 1",
+                              layout.sequence.size, size);
     const int rank = mesh.position(Axis::tensor_sequence);
     layout.tensor_sequence = {.rank = rank, .size = size, .head_buckets = config.head_buckets};
     layout.sequence.rank = rank;
