@@ -1,4 +1,4 @@
-// Calls and bytes of every axis and kind of operation, as operation.h's traffic_of counts them. Any thread may add and read.
+// Calls and bytes of every axis and kind of operation, of groups of more than one rank, as operation.h's traffic_of counts them. Any thread may add and read.
 #pragma once
 
 #include <cstdint>
