@@ -127,6 +127,7 @@ Child start(const std::vector<std::string>& command, const RankProcess& rank, si
     dup2(nothing, 0);
     dup2(out.write_end, 1);
     dup2(err.write_end, 2);
+    signal(SIGPIPE, SIG_DFL);  // which the store has switched off here, and which would be inherited
     execvpe(argv[0], argv.data(), envp.data());
     const int failure = errno;
     (void)!write(report.write_end, &failure, sizeof failure);
