@@ -231,8 +231,13 @@ TEST(LinearLlama, impossible_mixtures_are_refused) {
   EXPECT_THAT(message([](auto& c) { c.linear_attention = "gated_dleta"; }), HasSubstr("did you mean 'gated_delta'"));
   Layout over_sequence;
   over_sequence.sequence.size = 2;
-  EXPECT_THAT(message([](auto&) {}, over_sequence), HasSubstr("parallel.sequence = 2"));
+  EXPECT_THAT(message([](auto&) {}, over_sequence), HasSubstr("set it to contiguous"));
   EXPECT_EQ(message([](auto& c) { c.layer_pattern = "N"; }, over_sequence), "accepted");
+  over_sequence.sequence.zigzag = false;
+  EXPECT_EQ(message([](auto&) {}, over_sequence), "accepted");
+  Layout folded;
+  folded.tensor_sequence.size = 2;
+  EXPECT_THAT(message([](auto&) {}, folded), HasSubstr("parallel.tensor_sequence = 2"));
 }
 
 TEST(LinearLlama, goes_to_a_config_file_and_back) {
