@@ -1,5 +1,8 @@
 #include "comm/gloo_backend.h"
 
+#include <list>
+#include <map>
+#include <mutex>
 #include <thread>
 
 #include "base/error.h"
@@ -46,18 +49,44 @@ class GlooBackend : public Backend {
  private:
   int size() const { return static_cast<int>(members_.size()); }
 
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> connections() {
+    const std::lock_guard lock(mutex_);
+    if (!gloo_) throw CommError("the group's connections were closed after a failure");
+    return gloo_;
+  }
+
+  // One transfer, known to hang_up() while it lasts.
+  Wire::Waiter transfer(const std::function<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroupGloo&)>& begin) {
+    const auto work = begin(*connections());
+    const std::lock_guard lock(mutex_);
+    const auto place = in_flight_.insert(in_flight_.end(), work);
+    const std::shared_ptr<void> entry(nullptr, [this, place](void*) {
+      const std::lock_guard lock(mutex_);
+      in_flight_.erase(place);
+    });
+    return [this, work, entry] { work->wait(timeout_); };
+  }
+
   Wire wire(int tag) {
-    const auto waiter = [this](c10::intrusive_ptr<c10d::Work> work) -> Wire::Waiter { return [this, work] { work->wait(timeout_); }; };
     return {.send =
-                [this, tag, waiter](const at::Tensor& flat, int to) {
+                [this, tag](const at::Tensor& flat, int to) {
                   std::vector<at::Tensor> list = {flat};
-                  return waiter(gloo_->send(list, to, tag));
+                  return transfer([&](auto& gloo) { return gloo.send(list, to, tag); });
                 },
             .receive =
-                [this, tag, waiter](const at::Tensor& flat, int from) {
+                [this, tag](const at::Tensor& flat, int from) {
                   std::vector<at::Tensor> list = {flat};
-                  return waiter(gloo_->recv(list, from, tag));
+                  return transfer([&](auto& gloo) { return gloo.recv(list, from, tag); });
                 }};
+  }
+
+  // Closes the connections, once no transfer uses them, so that a member that waits for this rank, and not for the one that failed, comes
+  // to the roll call now and not when this rank has left it.
+  void hang_up() {
+    c10::intrusive_ptr<c10d::ProcessGroupGloo> last;
+    const std::lock_guard lock(mutex_);
+    for (const auto& work : in_flight_) work->abort();
+    last.swap(gloo_);
   }
 
   // Large sums, whose bytes both send alike; bf16 it would add in bf16.
@@ -75,9 +104,11 @@ class GlooBackend : public Backend {
       else if (o.kind == Kind::receive) o.output.numel() > 0 ? wire(kMessageTag).receive(o.output.view(-1), o.peer)() : void();
       else if (gloos_ring_is_faster(o)) {
         std::vector<at::Tensor> one = {o.output};
-        gloo_->allreduce(one)->wait(timeout_);
+        const auto gloo = connections();
+        gloo->allreduce(one)->wait(timeout_);
       } else run_pairwise(o, rank_, size(), wire(kCollectiveTag));
     } catch (const std::exception& failure) {
+      hang_up();
       const auto missing = roll_call(*store_, "roll-call", rank_, members_);
       const std::string cause = failure.what();
       const bool is_timeout = Clock::now() - began >= timeout_;
@@ -94,7 +125,9 @@ class GlooBackend : public Backend {
   std::vector<int> members_;
   ArtificialDelay delay_;
   std::chrono::milliseconds timeout_;
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  std::mutex mutex_;  // of the next two
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;  // null after a failure
+  std::list<c10::intrusive_ptr<c10d::Work>> in_flight_;
   std::map<std::pair<int, bool>, std::unique_ptr<Lane>> lanes_;  // by (peer, is it a send); (-1, false): collectives
 };
 
