@@ -75,8 +75,8 @@ int64_t LlamaLike::active_elements() const {
   return parameters_.trained_elements() - embedding_->elements() - (head_ == embedding_ ? 0 : head_->elements());
 }
 
-Stream LlamaLike::embed(const at::Tensor& ids) {
-  return {embedded(ids), {}};
+Stream LlamaLike::embed(const at::Tensor& ids, const ForwardContext& context) {
+  return {embedded(ids, context), {}};
 }
 
 Stream LlamaLike::block(int64_t layer, const Stream& stream, ForwardContext& context) {
@@ -99,7 +99,7 @@ at::Tensor LlamaLike::mlp(const Block& b, const at::Tensor& x, const layers::Seq
   };
   layers::PartOfWeights weights = {b.gate, b.up};
   if (b.gate_bias) weights.insert(weights.end(), {b.gate_bias, b.up_bias});
-  if (layout_.tensor_sequence.is_on()) return layers::folded_layer(x, weights, *b.down, activated, layout_.tensor_sequence);
+  if (folds(sequences)) return layers::folded_layer(x, weights, *b.down, activated, layout_.tensor_sequence);
   return leave(layers::linear(activated(layout_.tensor.enter(x, sequences.batch(), sequences.seq()), weights), {b.down}));
 }
 
@@ -127,10 +127,13 @@ LlamaLike::Softmax LlamaLike::declare_softmax(int64_t layer, const std::string& 
 }
 
 at::Tensor LlamaLike::mix_by(const Softmax& softmax, int64_t layer, const at::Tensor& normed, ForwardContext& context) {
-  if (const auto& folded = layout_.tensor_sequence; folded.is_on())
-    return with_bias(softmax.attention.folded(normed, *context.sequences, folded), softmax.out_bias);
   auto* cache = context.caches ? &(*context.caches)[static_cast<size_t>(layer)].key_values : nullptr;
-  return with_bias(leave(softmax.attention(enter(normed, context), *context.sequences, cache)), softmax.out_bias);
+  auto& sequences = *context.sequences;
+  const auto& axis = layout_.tensor_sequence;
+  if (folds(sequences)) return with_bias(softmax.attention.folded(normed, sequences, axis, cache), softmax.out_bias);
+  return with_bias(leave(axis.is_on() ? softmax.attention.decoded(normed, sequences, axis, *cache)
+                                      : softmax.attention(enter(normed, context), sequences, cache)),
+                   softmax.out_bias);
 }
 
 layers::ActivationId LlamaLike::describe_softmax(int64_t layer, layers::Workload& work, layers::ActivationId normed) const {

@@ -40,7 +40,7 @@ class LlamaLike : public Model {
   static layers::ActivationId describe_linear(layers::Workload& work, layers::ActivationId from, const std::vector<int64_t>& outs,
                                               bool biased);
 
-  Stream embed(const at::Tensor& ids) override;
+  Stream embed(const at::Tensor& ids, const ForwardContext& context) override;
   Stream block(int64_t layer, const Stream& stream, ForwardContext& context) override;
   at::Tensor finish(const Stream& stream) override;
 
