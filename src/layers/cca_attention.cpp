@@ -70,15 +70,15 @@ kernels::CcaShape CcaAttention::shape_of(int owner, int ranks) const {
 at::Tensor CcaAttention::folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis, CcaCache* cache) const {
   const int64_t d = shape.head_dim;
   const auto shape_of = [all = *this, ranks = axis.size](int owner) { return all.shape_of(owner, ranks); };
-  FoldedAttention layer{.heads = shape.heads,
-                        .kv_heads = shape.kv_heads,
-                        .head_dim = d,
-                        .window = window,
-                        .scale = 1 / std::sqrt(static_cast<double>(d)),
-                        .weights = {q, k, current_value, delayed_value, depthwise_weight, depthwise_bias, grouped_weight, grouped_bias,
-                                    temperature},
-                        .out = o,
-                        .cache = cache ? &cache->key_values : nullptr};
+  FoldedAttention layer{
+      .heads = shape.heads,
+      .kv_heads = shape.kv_heads,
+      .head_dim = d,
+      .window = window,
+      .scale = 1 / std::sqrt(static_cast<double>(d)),
+      .weights = {q, k, current_value, delayed_value, depthwise_weight, depthwise_bias, grouped_weight, grouped_bias, temperature},
+      .out = o,
+      .cache = cache ? &cache->key_values : nullptr};
   layer.shapes = [shape_of, weights = layer.weights](int owner) {
     std::vector<tensor::Shape> shapes;
     for (const auto* weight : weights) shapes.push_back(weight->value.sizes().vec());
@@ -98,8 +98,8 @@ at::Tensor CcaAttention::folded(const at::Tensor& x, Sequences& sequences, const
     // What the next token needs of the last two lies at the end of the row's last chunk.
     const auto& tokens = sequences.axis();
     const int owner = tokens.owner(tokens.all_chunks() - 1);
-    const auto last = owner == axis.rank ? x.narrow(1, x.size(1) - kHalo, kHalo).contiguous()
-                                         : at::empty({x.size(0), kHalo, x.size(2)}, x.options());
+    const auto last =
+        owner == axis.rank ? x.narrow(1, x.size(1) - kHalo, kHalo).contiguous() : at::empty({x.size(0), kHalo, x.size(2)}, x.options());
     axis.group->broadcast(last, owner);
     cache->tail = next_tail(linear(last, {q, k, current_value, delayed_value}), shape_of(axis.rank), {});
   }
@@ -115,8 +115,9 @@ at::Tensor CcaAttention::decoded(const at::Tensor& x, Sequences& sequences, cons
   const auto all = gather_channels({own_queries.flatten(2), own_keys.flatten(2), own_values.flatten(2)}, axis);
   const auto by_head = [&](const at::Tensor& t) { return t.unflatten(2, {-1, shape.head_dim}); };
   const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
-  return linear(attend_to_spread_cache(by_head(all[0]), by_head(all[1]), by_head(all[2]), scale, window, sequences.offset(),
-                                       cache.key_values, axis), {o});
+  return linear(
+      attend_to_spread_cache(by_head(all[0]), by_head(all[1]), by_head(all[2]), scale, window, sequences.offset(), cache.key_values, axis),
+      {o});
 }
 
 }  // namespace ingot::layers

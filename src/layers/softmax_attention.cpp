@@ -17,8 +17,7 @@ at::Tensor SoftmaxAttention::operator()(const at::Tensor& x, Sequences& sequence
   return linear(mixed, {o});
 }
 
-at::Tensor SoftmaxAttention::folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis,
-                                    KeyValueCache* cache) const {
+at::Tensor SoftmaxAttention::folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis, KeyValueCache* cache) const {
   FoldedAttention layer{.heads = heads,
                         .kv_heads = kv_heads,
                         .head_dim = head_dim,

@@ -12,9 +12,9 @@ namespace ingot::models {
 /// The shape described by folder/config.json. Throws ModelError or FileError.
 ModelConfig read_hugging_face_config(const std::filesystem::path& folder);
 
-/// Fills the parameters of an allocated model, or of a part of it, from the folder's safetensors. Every parameter must be there with its shape,
-/// and nothing unknown beside it; all problems are listed in one ModelError before anything is overwritten.
-/// `skip_bias` of ZAYA1 is taken from the file as it is (transformers overwrites it on load; the file is the truth).
+/// Fills the parameters of an allocated model, or of a part of it, from the folder's safetensors. Every parameter must be there with its
+/// shape, and nothing unknown beside it; all problems are listed in one ModelError before anything is overwritten. `skip_bias` of ZAYA1 is
+/// taken from the file as it is (transformers overwrites it on load; the file is the truth).
 void load_hugging_face_weights(Model& model, const std::filesystem::path& folder);
 
 /// Model of the folder, or this rank's part of it, allocated and filled.

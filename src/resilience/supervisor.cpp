@@ -34,7 +34,8 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 // One stream of one rank: cuts what arrives into lines, each behind its prefix. Without a prefix it passes as it comes.
 class Stream {
  public:
-  Stream(int descriptor, int output, std::optional<std::string> prefix) : descriptor_(descriptor), output_(output), prefix_(std::move(prefix)) {
+  Stream(int descriptor, int output, std::optional<std::string> prefix)
+      : descriptor_(descriptor), output_(output), prefix_(std::move(prefix)) {
     fcntl(descriptor_, F_SETFL, O_NONBLOCK);
   }
   ~Stream() { close_it(); }
@@ -149,7 +150,8 @@ Child start(const std::vector<std::string>& command, const RankProcess& rank, si
   const auto prefix = fmt::format("[{:>{}}] ", rank.rank, width);
   // Rank 0 gives the job's result, for whatever reads it next.
   const auto of_results = rank.rank == 0 ? std::nullopt : std::optional(prefix);
-  return {rank.rank, process, true, std::make_unique<Stream>(out.read_end, 1, of_results), std::make_unique<Stream>(err.read_end, 2, prefix)};
+  return {rank.rank, process, true, std::make_unique<Stream>(out.read_end, 1, of_results),
+          std::make_unique<Stream>(err.read_end, 2, prefix)};
 }
 
 Failure failure_of(const Child& child, int status) {

@@ -63,8 +63,8 @@ models::Layout layout_of(const Case& c, comm::World& world) {
   models::Layout layout;
   auto* group = &world.everyone();
   layout.tensor_sequence = {.rank = world.rank(), .size = world.size(), .head_buckets = c.buckets, .group = group};
-  layout.sequence = {.rank = world.rank(), .size = world.size(), .method = layers::SequenceAxis::Method::allgather, .zigzag = c.zigzag,
-                     .group = group};
+  layout.sequence = {
+      .rank = world.rank(), .size = world.size(), .method = layers::SequenceAxis::Method::allgather, .zigzag = c.zigzag, .group = group};
   return layout;
 }
 
@@ -83,26 +83,29 @@ TEST_P(GenerationOverRanks, gives_the_tokens_and_logits_of_one_rank) {
         const auto& expected = alone.logits[i];
         EXPECT_LE((made.logits[i] - expected).abs().max().item<double>(), tolerance * expected.abs().max().item<double>())
             << "token " << i << " of rank " << world.rank() << ", prompt cut at " << cut;
-        if (i < made.ids.size()) { EXPECT_TRUE(at::equal(made.ids[i], alone.ids[i])) << "token " << i << " of rank " << world.rank(); }
+        if (i < made.ids.size()) {
+          EXPECT_TRUE(at::equal(made.ids[i], alone.ids[i])) << "token " << i << " of rank " << world.rank();
+        }
       }
     }
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Layouts, GenerationOverRanks,
-    ::testing::Values(Case{"llama", 2, 16}, Case{"llama", 3, 30}, Case{"llama", 4, 37}, Case{"llama", 8, 64, 8}, Case{"llama", 2, 1},
-                      Case{"llama", 4, 7}, Case{"llama", 4, 15}, Case{.family = "llama", .ranks = 4, .prompt = 21, .kv_heads = 2},
-                      Case{.family = "llama", .ranks = 4, .prompt = 41, .kv_heads = 1},
-                      Case{.family = "llama", .ranks = 4, .prompt = 33, .window = 6}, Case{.family = "llama", .ranks = 2, .prompt = 20, .window = 1},
-                      Case{.family = "llama", .ranks = 2, .prompt = 19, .buckets = 3, .batch = 3},
-                      Case{.family = "llama", .ranks = 3, .prompt = 25, .zigzag = false},
-                      Case{.family = "llama", .ranks = 4, .prompt = 18, .biases = true, .tie = false},
-                      Case{.family = "llama", .ranks = 2, .prompt = 70, .dtype = at::kFloat}, Case{"zaya1", 2, 16}, Case{"zaya1", 3, 13},
-                      Case{"zaya1", 4, 35}, Case{"zaya1", 2, 1}, Case{"zaya1", 4, 5},
-                      Case{.family = "zaya1", .ranks = 2, .prompt = 23, .window = 5, .batch = 2},
-                      Case{.family = "zaya1", .ranks = 4, .prompt = 26, .zigzag = false}),
-    [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Layouts, GenerationOverRanks,
+                         ::testing::Values(Case{"llama", 2, 16}, Case{"llama", 3, 30}, Case{"llama", 4, 37}, Case{"llama", 8, 64, 8},
+                                           Case{"llama", 2, 1}, Case{"llama", 4, 7}, Case{"llama", 4, 15},
+                                           Case{.family = "llama", .ranks = 4, .prompt = 21, .kv_heads = 2},
+                                           Case{.family = "llama", .ranks = 4, .prompt = 41, .kv_heads = 1},
+                                           Case{.family = "llama", .ranks = 4, .prompt = 33, .window = 6},
+                                           Case{.family = "llama", .ranks = 2, .prompt = 20, .window = 1},
+                                           Case{.family = "llama", .ranks = 2, .prompt = 19, .buckets = 3, .batch = 3},
+                                           Case{.family = "llama", .ranks = 3, .prompt = 25, .zigzag = false},
+                                           Case{.family = "llama", .ranks = 4, .prompt = 18, .biases = true, .tie = false},
+                                           Case{.family = "llama", .ranks = 2, .prompt = 70, .dtype = at::kFloat}, Case{"zaya1", 2, 16},
+                                           Case{"zaya1", 3, 13}, Case{"zaya1", 4, 35}, Case{"zaya1", 2, 1}, Case{"zaya1", 4, 5},
+                                           Case{.family = "zaya1", .ranks = 2, .prompt = 23, .window = 5, .batch = 2},
+                                           Case{.family = "zaya1", .ranks = 4, .prompt = 26, .zigzag = false}),
+                         [](const auto& info) { return name_of(info.param); });
 
 TEST(GenerationOverRanks, a_new_token_moves_what_the_header_says_and_the_cache_grows_by_turns) {
   const Case c{.family = "llama", .ranks = 4, .prompt = 32, .batch = 2, .dtype = at::kFloat};
@@ -121,8 +124,8 @@ TEST(GenerationOverRanks, a_new_token_moves_what_the_header_says_and_the_cache_g
     };
     const auto before = received();
     generator.feed(at::zeros({rows, 1}, at::kLong));
-    const int64_t attention = q + 2 * w + q + m.heads;               // gathered, and partial softmaxes
-    const int64_t sums = 2 * m.hidden * (2 * m.layers + 1);          // two a layer, and the embedding's
+    const int64_t attention = q + 2 * w + q + m.heads;       // gathered, and partial softmaxes
+    const int64_t sums = 2 * m.hidden * (2 * m.layers + 1);  // two a layer, and the embedding's
     const int64_t wanted = (m.layers * attention + sums + m.vocab_size) * rows * e * (p - 1) / p;
     EXPECT_EQ(received() - before, wanted);
     for (int i = 0; i < 7; ++i) generator.feed(at::zeros({rows, 1}, at::kLong));

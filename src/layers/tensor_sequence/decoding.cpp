@@ -29,8 +29,8 @@ at::Tensor attend_to_spread_cache(const at::Tensor& q, const at::Tensor& k, cons
     cache.append(k, v);
     cache.positions.push_back(position);
   }
-  const auto first_seen = window > 0 ? std::lower_bound(cache.positions.begin(), cache.positions.end(), position - window + 1)
-                                     : cache.positions.begin();
+  const auto first_seen =
+      window > 0 ? std::lower_bound(cache.positions.begin(), cache.positions.end(), position - window + 1) : cache.positions.begin();
   const int64_t first = first_seen - cache.positions.begin(), keys = cache.length - first;
 
   // [heads, batch, head_dim + 1]: a rank's heads lie together, each output in front of its log-sum-exp.
