@@ -344,7 +344,7 @@ void add_crossovers(schedule::SweepResult& sweep) {
             }
             from = at->first;
           }
-          if (from > 0 && !is_always) sweep.crossovers.push_back({a, b, std::get<1>(key), std::get<2>(key), quantity, from});
+          if (from > 0 && !is_always) sweep.crossovers.push_back({a, b, std::get<0>(key), std::get<1>(key), std::get<2>(key), quantity, from});
         }
 }
 
