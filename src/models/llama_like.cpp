@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/error.h"
@@ -10,7 +11,6 @@
 #include "layers/linear.h"
 #include "layers/recompute.h"
 #include "layers/tensor_sequence/folded_layer.h"
-#include "models/hugging_face_config.h"
 
 namespace ingot::models {
 
@@ -75,9 +75,7 @@ int64_t LlamaLike::active_elements() const {
   return parameters_.trained_elements() - embedding_->elements() - (head_ == embedding_ ? 0 : head_->elements());
 }
 
-Stream LlamaLike::embed(const at::Tensor& ids, const ForwardContext& context) {
-  return {embedded(ids, context), {}};
-}
+Stream LlamaLike::embed(const at::Tensor& ids, const ForwardContext& context) { return {embedded(ids, context), {}}; }
 
 Stream LlamaLike::block(int64_t layer, const Stream& stream, ForwardContext& context) {
   Block& b = blocks_[static_cast<size_t>(layer)];
@@ -157,6 +155,31 @@ layers::ActivationId LlamaLike::describe_linear(layers::Workload& work, layers::
   const auto out = work.narrow(width);
   work.kernel("add", {product}, {out}, {});
   return out;
+}
+
+ModelConfig llama_like_from_hugging_face(const HuggingFaceFields& fields) {
+  ModelConfig c = fields.common();
+  c.ffn = fields.integer("intermediate_size");
+  c.attention_bias = fields.boolean("attention_bias", false);
+  c.mlp_bias = fields.boolean("mlp_bias", false);
+  fields.refuse_unless("hidden_act", "silu");
+  fields.read_rope(c, fields.rope());
+  return c;
+}
+
+nlohmann::json llama_like_to_hugging_face(const ModelConfig& c) {
+  for (int64_t layer = 0; layer < c.layers; ++layer)
+    if (c.is_sliding(layer))
+      throw base::ConfigError(
+          "layer {} has a sliding window, which the {} family has not in Hugging Face's form: this model cannot be exported", layer,
+          c.family);
+  auto json = common_hugging_face_config(c);
+  json["intermediate_size"] = c.ffn;
+  json["attention_bias"] = c.attention_bias;
+  json["mlp_bias"] = c.mlp_bias;
+  json["hidden_act"] = "silu";
+  json["rope_parameters"] = hugging_face_rope(c, c.rope_base);
+  return json;
 }
 
 }  // namespace ingot::models
