@@ -248,7 +248,8 @@ std::optional<int> parse(int argc, const char* const* argv, Options& options) {
   } catch (const CLI::RequiredError& missing) {
     const auto* at = innermost(app);
     const auto unknown = at->remaining();
-    if (unknown.empty()) std::cerr << "ingot: " << missing.what() << "\n";
+    const auto verb = at == &app ? std::string() : " " + at->get_name();
+    if (unknown.empty()) std::cerr << "ingot: " << missing.what() << "; ingot" << verb << " --help says what there is\n";
     else std::cerr << "ingot: unknown argument '" << unknown.front() << "'" << advice(*at, unknown) << "\n";
     return 2;
   } catch (const CLI::ParseError& error) {

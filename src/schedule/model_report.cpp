@@ -1,5 +1,6 @@
 // The results of a sweep as JSON and as a table.
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/text.h"
 #include "schedule/model.h"
@@ -70,7 +71,9 @@ std::string to_table(const SweepResult& sweep) {
   for (const auto& c : sweep.crossovers)
     text += fmt::format("{}, {}, {} ranks: from seq {} on, {} needs less {} than {}\n", c.layer, c.pass, c.ranks, c.seq, c.lower,
                         name_of(c.quantity), c.higher);
-  for (const auto& r : sweep.refusals) text += fmt::format("not modelled: {}\n", r.reason);
+  std::set<std::string> reasons;  // layers of a block may be refused alike
+  for (const auto& r : sweep.refusals)
+    if (reasons.insert(r.reason).second) text += fmt::format("left out: {}\n", r.reason);
   return text;
 }
 
