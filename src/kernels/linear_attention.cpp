@@ -108,7 +108,10 @@ LinearAttentionMap linear_attention_map(const LinearAttentionInputs& in) {
   check(in);
   if (in.beta.defined()) return reference::delta_rule_map(in);
   const Run run(in);
-  return {at::matmul(transposed(run.decayed_to_end(heads_first(in.k))), heads_first(in.v)), run.log_decay(), {}};
+  return {cpu::takes_linear_attention(in) ? cpu::linear_attention_state(in)
+                                          : at::matmul(transposed(run.decayed_to_end(heads_first(in.k))), heads_first(in.v)),
+          run.log_decay(),
+          {}};
 }
 
 at::Tensor apply(const LinearAttentionMap& map, const at::Tensor& state) {
@@ -124,24 +127,29 @@ LinearAttentionMap compose(const LinearAttentionMap& first, const LinearAttentio
   return {apply(second, first.added), first.log_decay + second.log_decay, {}};
 }
 
-at::Tensor linear_attention_of_state(const LinearAttentionInputs& in, const at::Tensor& initial_state) {
+void add_linear_attention_of_state(const at::Tensor& out, const LinearAttentionInputs& in, const at::Tensor& initial_state) {
   check(in);
   check_state("initial_state", initial_state, in);
+  if (out.sizes() != in.v.sizes()) throw ModelError("linear attention: out {} does not fit v {}", shape_text(out), shape_text(in.v));
+  if (cpu::takes_linear_attention(in) && out.scalar_type() == in.v.scalar_type() && out.stride(3) == 1)
+    return cpu::add_linear_attention_of_state(out, in, initial_state);
+  const auto add = [&](const at::Tensor& part) { out.copy_(out + part); };  // in the wider of both dtypes
   if (in.beta.defined()) {
     // Outputs are affine in the initial state: without values only its part is left.
     auto alone = in;
     alone.v = at::zeros_like(in.v, in.v.options().dtype(initial_state.scalar_type()));
     alone.q = in.q.to(initial_state.scalar_type());
     alone.k = in.k.to(initial_state.scalar_type());
-    return linear_attention_forward(alone, initial_state).out;
+    return add(linear_attention_forward(alone, initial_state).out);
   }
-  return at::matmul(Run(in).decayed_from_start(heads_first(in.q)), initial_state).transpose(1, 2).contiguous();
+  add(at::matmul(Run(in).decayed_from_start(heads_first(in.q)), initial_state).transpose(1, 2));
 }
 
 at::Tensor linear_attention_state_gradient(const at::Tensor& grad_out, const LinearAttentionInputs& in) {
   check(in);
   check_grad_out(grad_out, in);
   if (in.beta.defined()) return reference::delta_rule_state_gradient(grad_out, in);
+  if (cpu::takes_linear_attention(in)) return cpu::linear_attention_state_gradient(grad_out, in);
   return at::matmul(transposed(Run(in).decayed_from_start(heads_first(in.q))), heads_first(grad_out));
 }
 

@@ -75,8 +75,8 @@ at::Tensor apply_transposed(const LinearAttentionMap& map, const at::Tensor& gra
 /// `first`, then `second`.
 LinearAttentionMap compose(const LinearAttentionMap& first, const LinearAttentionMap& second);
 
-/// What an initial state adds to the outputs that were made without one; dtype of states, [batch, seq, heads, value_dim].
-at::Tensor linear_attention_of_state(const LinearAttentionInputs& in, const at::Tensor& initial_state);
+/// Adds to outputs that were made without an initial state, [batch, seq, heads, value_dim], what that gives them.
+void add_linear_attention_of_state(const at::Tensor& out, const LinearAttentionInputs& in, const at::Tensor& initial_state);
 
 /// The gradient of the initial state that the run's own outputs make (that of the final state being 0).
 at::Tensor linear_attention_state_gradient(const at::Tensor& grad_out, const LinearAttentionInputs& in);

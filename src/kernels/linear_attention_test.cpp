@@ -186,6 +186,31 @@ TEST(LinearAttentionFused, follows_the_recurrence_with_every_instruction_set) {
     }
 }
 
+// What a run makes of states, by itself: one part, several parts of a row, and sizes that fill no vector.
+TEST(LinearAttentionFused, sees_to_states_alone_with_every_instruction_set) {
+  for (const auto variant : {Variant::basic, Variant::retention, Variant::scalar_gate})
+    for (const auto& s : {Sizes{2, 7, 2, 3, 5}, Sizes{1, 97, 1, 64, 128}, Sizes{1, 4000, 2, 12, 20}})
+      for (const bool is_packed : {false, true}) {
+        const auto p = problem(variant, s, is_packed);
+        const auto map = linear_attention_map(p.in);  // in fp64
+        const auto gradient = linear_attention_state_gradient(p.grad_out, p.in);
+        auto of_state = at::zeros_like(p.in.v);
+        add_linear_attention_of_state(of_state, p.in, p.initial_state);
+        for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+          const auto narrow = stored(p, dtype);
+          const double tolerance = dtype == at::kFloat ? 1e-5 : 1e-2;
+          for (const auto& [isa, tiles] : every_instruction_set()) {
+            SCOPED_TRACE(fmt::format("{} {} {} of {}", isa, kVariantNames[static_cast<int>(variant)], c10::toString(dtype), s.seq));
+            EXPECT_LT(norm_error(cpu::linear_attention_state(narrow.in, *tiles), map.added), tolerance);
+            EXPECT_LT(norm_error(cpu::linear_attention_state_gradient(narrow.grad_out, narrow.in, *tiles), gradient), tolerance);
+            auto out = narrow.in.v.clone();
+            cpu::add_linear_attention_of_state(out, narrow.in, narrow.initial_state, *tiles);
+            EXPECT_LT(norm_error(out, of_state + narrow.in.v), tolerance);
+          }
+        }
+      }
+}
+
 // Parts of a packed projection, as a layer hands them in.
 TEST(LinearAttentionFused, reads_strided_operands) {
   const auto p = stored(problem(Variant::scalar_gate, {2, 100, 3, 8, 8}), at::kFloat);
@@ -334,7 +359,9 @@ TEST(LinearAttentionParts, make_the_whole) {
         const auto expected = run(stored(p, at::kDouble));
         const double tolerance = dtype == at::kDouble ? 1e-12 : dtype == at::kFloat ? 1e-5 : 1e-2;
         const auto early = linear_attention_forward(p.in);
-        EXPECT_LT(norm_error(early.out + linear_attention_of_state(p.in, p.initial_state), expected[0]), tolerance);
+        const auto out = early.out.clone();
+        add_linear_attention_of_state(out, p.in, p.initial_state);
+        EXPECT_LT(norm_error(out, expected[0]), tolerance);
         const auto map = linear_attention_map(p.in);
         const auto own = linear_attention_state_gradient(p.grad_out, p.in);
         EXPECT_LT(norm_error(own + apply_transposed(map, p.grad_final_state), expected[7]), tolerance);
@@ -463,8 +490,13 @@ TEST(BidirectionalLinearAttention, over_ranks_takes_full_sums_both_ways) {
   const auto wanted = gradients({whole}, {q, k, v}, {p.grad_out});
   const auto first = tokens(p.in, 0, 15), second = tokens(p.in, 15, 25);
   const auto sum = linear_attention_map(first).added + linear_attention_map(second).added;
-  EXPECT_LT(largest_error(linear_attention_of_state(first, sum), whole.detach().narrow(1, 0, 15)), 1e-12);
-  EXPECT_LT(largest_error(linear_attention_of_state(second, sum), whole.detach().narrow(1, 15, 25)), 1e-12);
+  const auto of_sum = [&](const LinearAttentionInputs& in) {
+    const auto out = at::zeros_like(in.v);
+    add_linear_attention_of_state(out, in, sum);
+    return out;
+  };
+  EXPECT_LT(largest_error(of_sum(first), whole.detach().narrow(1, 0, 15)), 1e-12);
+  EXPECT_LT(largest_error(of_sum(second), whole.detach().narrow(1, 15, 25)), 1e-12);
   const auto grad = linear_attention_state_gradient(p.grad_out.narrow(1, 0, 15), first) +
                     linear_attention_state_gradient(p.grad_out.narrow(1, 15, 25), second);
   LinearAttentionGradients g{at::zeros_like(first.q), at::zeros_like(first.k), at::zeros_like(first.v), {}, {}, at::zeros_like(grad)};

@@ -149,7 +149,7 @@ struct ShardedLinearFunction : Function<ShardedLinearFunction> {
       state = arriving.get();
     }
     if (!kept.in_parts) result = kernels::linear_attention_forward(in, state);
-    else if (state.defined()) result.out = (result.out + kernels::linear_attention_of_state(in, state)).to(result.out.scalar_type());
+    else if (state.defined()) kernels::add_linear_attention_of_state(result.out, in, state);
     auto saved = tensors;
     saved.insert(saved.end(), {state, decays, result.saved});
     context.save(saved);

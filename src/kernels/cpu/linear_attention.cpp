@@ -55,6 +55,16 @@ void run(const LinearAttentionProblem& p, int64_t tasks, const LinearAttentionTi
   parallel_tasks(tasks, [&](int64_t i, int64_t worker) { task(p, i, scratch + worker * scratch_size); });
 }
 
+// The tasks of all parts of a row but one.
+template <class Task>
+void run_but(const LinearAttentionProblem& p, int64_t left_out, const LinearAttentionTiles& tiles, const Task& task) {
+  const int64_t parts = p.parts - 1;
+  run(p, p.pairs() * parts, tiles, [&](const LinearAttentionProblem& problem, int64_t i, float* scratch) {
+    const int64_t part = i % parts;
+    task(problem, i / parts * p.parts + part + (part >= left_out ? 1 : 0), scratch);
+  });
+}
+
 at::Tensor states(const LinearAttentionProblem& p, int64_t each) {
   return at::empty({p.batch, p.heads, each, p.key_dim, p.value_dim}, at::kFloat);
 }
@@ -87,13 +97,57 @@ LinearAttentionOutput linear_attention_forward(const LinearAttentionInputs& in, 
   if (initial_state.defined()) result.saved.select(2, 0).copy_(initial_state);
   else result.saved.select(2, 0).zero_();
   if (p.parts > 1) {
-    run(p, p.pairs() * (p.parts - 1), tiles, tiles.part_state);
+    run_but(p, p.parts - 1, tiles, tiles.part_state);
     for (int64_t pair = 0; pair < p.pairs(); ++pair)
       for (int64_t part = 1; part < p.parts; ++part)
         o.add(p.state(pair, p.first_segment(part)), p.state(pair, p.first_segment(part - 1)), o.decay(pair, part - 1));
   }
   run(p, p.pairs() * p.parts, tiles, tiles.forward);
   return result;
+}
+
+at::Tensor linear_attention_state(const LinearAttentionInputs& in, const LinearAttentionTiles& tiles) {
+  Operands o(in);
+  auto& p = o.problem;
+  auto made = states(p, p.parts);
+  p.made = made.mutable_data_ptr<float>();
+  run(p, p.pairs() * p.parts, tiles, tiles.part_state);
+  for (int64_t pair = 0; pair < p.pairs(); ++pair)
+    for (int64_t part = 1; part < p.parts; ++part)
+      o.add(p.made_by(pair * p.parts + part), p.made_by(pair * p.parts + part - 1), o.decay(pair, part));
+  return made.select(2, p.parts - 1).contiguous();
+}
+
+at::Tensor linear_attention_state_gradient(const at::Tensor& grad_out_in, const LinearAttentionInputs& in,
+                                           const LinearAttentionTiles& tiles) {
+  Operands o(in);
+  auto& p = o.problem;
+  const auto grad_out = with_dense_dim(grad_out_in);
+  auto made = states(p, p.parts);
+  p.grad_out = rows(grad_out);
+  p.made = made.mutable_data_ptr<float>();
+  run(p, p.pairs() * p.parts, tiles, tiles.part_gradient);
+  for (int64_t pair = 0; pair < p.pairs(); ++pair)
+    for (int64_t part = p.parts - 1; part-- > 0;)
+      o.add(p.made_by(pair * p.parts + part), p.made_by(pair * p.parts + part + 1), o.decay(pair, part));
+  return made.select(2, 0).contiguous();
+}
+
+void add_linear_attention_of_state(const at::Tensor& out, const LinearAttentionInputs& in, const at::Tensor& initial_state,
+                                   const LinearAttentionTiles& tiles) {
+  Operands o(in);
+  auto& p = o.problem;
+  auto before = states(p, p.segments());
+  p.out = rows(out);
+  p.states = before.mutable_data_ptr<float>();
+  before.select(2, 0).copy_(initial_state);
+  for (int64_t pair = 0; pair < p.pairs(); ++pair)
+    for (int64_t part = 1; part < p.parts; ++part) {
+      auto* const state = p.state(pair, p.first_segment(part));
+      std::fill_n(state, p.state_size(), 0.0F);
+      o.add(state, p.state(pair, p.first_segment(part - 1)), o.decay(pair, part - 1));
+    }
+  run(p, p.pairs() * p.parts, tiles, tiles.add_of_state);
 }
 
 LinearAttentionGradients linear_attention_backward(const at::Tensor& grad_out_in, const at::Tensor& grad_final_state,
@@ -115,7 +169,7 @@ LinearAttentionGradients linear_attention_backward(const at::Tensor& grad_out_in
   if (grad_final_state.defined()) grad_states.select(2, p.parts - 1).copy_(grad_final_state);
   else grad_states.select(2, p.parts - 1).zero_();
   if (p.parts > 1) {
-    run(p, p.pairs() * (p.parts - 1), tiles, tiles.part_gradient);
+    run_but(p, 0, tiles, tiles.part_gradient);
     for (int64_t pair = 0; pair < p.pairs(); ++pair)
       for (int64_t part = p.parts - 1; part-- > 0;) o.add(p.grad_state(pair, part), p.grad_state(pair, part + 1), o.decay(pair, part + 1));
   }

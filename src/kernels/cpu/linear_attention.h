@@ -21,4 +21,11 @@ LinearAttentionGradients linear_attention_backward(const at::Tensor& grad_out, c
                                                    const LinearAttentionInputs& in, const at::Tensor& saved,
                                                    const LinearAttentionTiles& tiles = linear_attention_tiles(best_isa()));
 
+/// LinearAttentionMap::added, and linear_attention_state_gradient().
+at::Tensor linear_attention_state(const LinearAttentionInputs& in, const LinearAttentionTiles& tiles = linear_attention_tiles(best_isa()));
+at::Tensor linear_attention_state_gradient(const at::Tensor& grad_out, const LinearAttentionInputs& in,
+                                           const LinearAttentionTiles& tiles = linear_attention_tiles(best_isa()));
+void add_linear_attention_of_state(const at::Tensor& out, const LinearAttentionInputs& in, const at::Tensor& initial_state,
+                                   const LinearAttentionTiles& tiles = linear_attention_tiles(best_isa()));
+
 }  // namespace ingot::kernels::cpu

@@ -193,7 +193,7 @@ void backward(const LinearAttentionProblem& p, int64_t task, float* scratch) {
 
 template <class T>
 void part_gradient(const LinearAttentionProblem& p, int64_t task, float* scratch) {
-  const int64_t pair = task / (p.parts - 1), part = task % (p.parts - 1) + 1, key_step = padded(p.key_dim);
+  const int64_t pair = task / p.parts, part = task % p.parts, key_step = padded(p.key_dim);
   Work work(p, scratch);
   clear(work.grad_state, panels_size(p.key_dim, p.value_dim));
   for (int64_t at = p.first_chunk(p.first_segment(part + 1)); at-- > p.first_chunk(p.first_segment(part));) {
@@ -203,7 +203,7 @@ void part_gradient(const LinearAttentionProblem& p, int64_t task, float* scratch
     if (p.gate != nullptr) work.decays.make(p, chunk, false);
     pass_gradient(p, chunk, work);
   }
-  unpack(work.grad_state, p.key_dim, p.value_dim, p.grad_state(pair, part - 1));
+  unpack(work.grad_state, p.key_dim, p.value_dim, p.made != nullptr ? p.made_by(task) : p.grad_state(pair, part - 1));
 }
 
 }  // namespace

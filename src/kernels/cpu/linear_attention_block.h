@@ -10,6 +10,7 @@ namespace ingot::kernels::cpu::INGOT_ISA {
 extern const LinearAttentionTiles linear_attention_tiles;
 void linear_attention_part_state(const LinearAttentionProblem&, int64_t task, float* scratch);
 void linear_attention_forward(const LinearAttentionProblem&, int64_t task, float* scratch);
+void linear_attention_add_of_state(const LinearAttentionProblem&, int64_t task, float* scratch);
 void linear_attention_part_gradient(const LinearAttentionProblem&, int64_t task, float* scratch);
 void linear_attention_backward(const LinearAttentionProblem&, int64_t task, float* scratch);
 int64_t linear_attention_scratch(const LinearAttentionProblem&);

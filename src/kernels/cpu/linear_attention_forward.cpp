@@ -86,7 +86,7 @@ void forward(const LinearAttentionProblem& p, int64_t task, float* scratch) {
 
 template <class T>
 void part_state(const LinearAttentionProblem& p, int64_t task, float* scratch) {
-  const int64_t pair = task / (p.parts - 1), part = task % (p.parts - 1), end = p.first_segment(part + 1);
+  const int64_t pair = task / p.parts, part = task % p.parts, end = p.first_segment(part + 1);
   Work work(p, scratch);
   clear(work.state, panels_size(p.key_dim, p.value_dim));
   for (int64_t at = p.first_chunk(p.first_segment(part)); at < p.first_chunk(end); ++at) {
@@ -95,7 +95,31 @@ void part_state(const LinearAttentionProblem& p, int64_t task, float* scratch) {
     if (p.gate != nullptr) work.decays.make(p, chunk, false);
     pass_state(p, chunk, work);
   }
-  unpack(work.state, p.key_dim, p.value_dim, p.state(pair, end));
+  unpack(work.state, p.key_dim, p.value_dim, p.made != nullptr ? p.made_by(task) : p.state(pair, end));
+}
+
+template <class T>
+void add_of_state(const LinearAttentionProblem& p, int64_t task, float* scratch) {
+  const int64_t pair = task / p.parts, part = task % p.parts, first = p.first_segment(part);
+  const int64_t key_step = padded(p.key_dim), value_step = padded(p.value_dim);
+  Work work(p, scratch);
+  pack_by_row(p.state(pair, first), p.value_dim, p.key_dim, p.key_dim, p.value_dim, work.state);
+  for (int64_t at = p.first_chunk(first); at < p.first_chunk(p.first_segment(part + 1)); ++at) {
+    const TokenChunk chunk(p, pair, at);
+    copy_rows(chunk.rows<T>(p.q), p.q.row_stride, chunk.count, p.key_dim, work.queries, key_step);
+    if (p.gate != nullptr) {
+      work.decays.make(p, chunk, false);
+      scale_rows(work.queries, key_step, chunk.count, p.key_dim, work.decays.from_start);
+    }
+    product_of_rows(p.value_dim, p.key_dim, work.queries, key_step, work.state, work.out, value_step, 1, [&](Range) {
+      return Range{0, chunk.count};
+    });
+    float* const present = work.value_panels;  // rows here
+    copy_rows(chunk.rows<T>(p.out), p.out.row_stride, chunk.count, p.value_dim, present, value_step);
+    for (int64_t i = 0; i < chunk.count * value_step; i += kLanes) store(work.out + i, load(work.out + i) + load(present + i));
+    store_rows(work.out, value_step, chunk.count, p.value_dim, chunk.rows<T>(p.out), p.out.row_stride);
+    if (p.gate != nullptr) scale(work.state, panels_size(p.key_dim, p.value_dim), work.decays.whole);
+  }
 }
 
 }  // namespace
@@ -106,11 +130,15 @@ void linear_attention_forward(const LinearAttentionProblem& p, int64_t task, flo
 void linear_attention_part_state(const LinearAttentionProblem& p, int64_t task, float* scratch) {
   p.is_bf16 ? part_state<bf16>(p, task, scratch) : part_state<float>(p, task, scratch);
 }
+void linear_attention_add_of_state(const LinearAttentionProblem& p, int64_t task, float* scratch) {
+  p.is_bf16 ? add_of_state<bf16>(p, task, scratch) : add_of_state<float>(p, task, scratch);
+}
 
 const LinearAttentionTiles linear_attention_tiles = {
     .scratch = linear_attention_scratch,
     .part_state = linear_attention_part_state,
     .forward = linear_attention_forward,
+    .add_of_state = linear_attention_add_of_state,
     .part_gradient = linear_attention_part_gradient,
     .backward = linear_attention_backward,
 };

@@ -36,6 +36,7 @@ struct LinearAttentionProblem {
   float* grad_states;   // [batch, heads, parts, key_dim, value_dim], behind each part
   float* grad_initial;  // [batch, heads, key_dim, value_dim]
   float* grad_gate;     // as gate; null: not asked for
+  float* made;          // [batch, heads, parts, key_dim, value_dim]: what each part makes of nothing; null: into states, grad_states
 
   INGOT_INLINED int64_t pairs() const { return batch * heads; }
   INGOT_INLINED int64_t chunks() const { return (seq + kLinearChunk - 1) / kLinearChunk; }
@@ -48,17 +49,21 @@ struct LinearAttentionProblem {
   INGOT_INLINED int64_t state_size() const { return key_dim * value_dim; }
   INGOT_INLINED float* state(int64_t pair, int64_t segment) const { return states + (pair * segments() + segment) * state_size(); }
   INGOT_INLINED float* grad_state(int64_t pair, int64_t part) const { return grad_states + (pair * parts + part) * state_size(); }
+  INGOT_INLINED float* made_by(int64_t task) const { return made + task * state_size(); }
 };
 
 struct LinearAttentionTiles {
   int64_t (*scratch)(const LinearAttentionProblem&);  // floats for any of the tasks
-  // What a part makes of a state of 0, into the state in front of the next part; task in [0, pairs * (parts - 1)).
+  // Tasks are in [0, pairs * parts).
+  // What a part makes of a state of 0, into `made` or else the state in front of the next part.
   void (*part_state)(const LinearAttentionProblem&, int64_t task, float* scratch);
-  // Outputs of one part, from the state in front of it; task in [0, pairs * parts).
+  // Outputs of one part, from the state in front of it.
   void (*forward)(const LinearAttentionProblem&, int64_t task, float* scratch);
-  // The gradient that a part's outputs send to the state in front of it, into that behind the part before; tasks as part_state.
+  // Adds to the outputs of one part what the state in front of it gives them.
+  void (*add_of_state)(const LinearAttentionProblem&, int64_t task, float* scratch);
+  // The gradient that a part's outputs send to the state in front of it, into `made` or else that behind the part before.
   void (*part_gradient)(const LinearAttentionProblem&, int64_t task, float* scratch);
-  // All gradients of one part, from that of the state behind it; task in [0, pairs * parts).
+  // All gradients of one part, from that of the state behind it.
   void (*backward)(const LinearAttentionProblem&, int64_t task, float* scratch);
 };
 
