@@ -88,7 +88,7 @@ class Zaya1 : public Model {
     const int64_t between = rows_between(work);
     const auto residual = work.enter(work.wide(c.hidden, between)), normed = work.narrow(c.hidden, between);
     work.kernel("rms_norm", {residual}, {normed}, {residual, work.wide(1, between)});
-    const auto branch = layout_.tensor_sequence.is_on() ? describe_folded_mixing(layer, work, normed) : describe_mixing(layer, work, normed);
+    const auto branch = describe_mixing(layer, work, normed);
     work.begin_feed_forward();
     const auto joined = work.wide(c.hidden, between), x = work.narrow(c.hidden, between);
     work.kernel("scaled_join_norm", {residual, branch}, {joined, x}, {residual, branch, joined, work.wide(1, between)});
@@ -153,6 +153,7 @@ class Zaya1 : public Model {
 
   layers::ActivationId describe_mixing(int64_t layer, layers::Workload& work, layers::ActivationId normed) const {
     const auto& c = config_;
+    if (layout_.tensor_sequence.is_on()) return describe_folded_mixing(layer, work, normed);
     const int64_t ranks = layout_.tensor.size, heads = c.heads / ranks, kv_heads = c.kv_heads / ranks;
     const int64_t d = c.resolved_head_dim(), q = heads * d, kv = kv_heads * d, latent = q + kv;
     const auto packed = work.narrow(q + 2 * kv), qkv = work.narrow(q + 2 * kv);
@@ -195,7 +196,9 @@ class Zaya1 : public Model {
   }
 
   // Both convolutions have two taps.
-  double mix_flops(int64_t latents) const { return static_cast<double>(latents) * 2 * 2 * static_cast<double>(config_.resolved_head_dim() + 1); }
+  double mix_flops(int64_t latents) const {
+    return static_cast<double>(latents) * 2 * 2 * static_cast<double>(config_.resolved_head_dim() + 1);
+  }
 
   // Always in fp32; its state goes on to the next layer's.
   void describe_router(int64_t layer, layers::Workload& work, layers::ActivationId x) const {

@@ -81,17 +81,30 @@ int64_t gathered_bytes(const models::Model& model, const RunShape& run) {
   return ends + 2 * bucket + 2 * *std::max_element(weights.begin(), weights.end());
 }
 
-// Muon takes a direction and a result for all its matrices at once, and each thread works on one of them.
+// Muon takes a direction and a result for all its matrices at once, and each thread works on one of them. A matrix that an axis cuts is
+// first brought together where it is worked on: on all that have a part, or on one of them and sent back (parallel/matrix_exchange.h).
 int64_t update_bytes(const models::Model& model, const RunShape& run) {
   const int64_t wide = std::max<int64_t>(4, run.element_bytes());
-  int64_t all = 0, largest = 0;
+  const bool spread = run.optimizer.spread_orthogonalisation;
+  int64_t directions = 0, travelling = 0, gathered = 0, returning = 0, whole_work = 0, gathered_work = 0;
   for (const auto& p : model.parameters().all()) {
     if (!p->is_trained() || !optim::takes_muon(*p, run.optimizer)) continue;
+    const int64_t own = share(run, 1, *p, model.layout()) * wide, parts = RunShape::parts(*p, model.layout());
     const int64_t rows = p->shape[p->shape.size() - 2], cols = p->shape.back(), small = std::min(rows, cols);
-    all += 2 * share(run, 1, *p, model.layout()) * wide;
-    largest = std::max(largest, (3 * rows * cols + 5 * small * small) * wide);
+    const int64_t work = (3 * rows * cols + 5 * small * small) * wide;
+    if (parts == 1) {
+      directions += 2 * own;
+      whole_work = std::max(whole_work, run.threads * work);
+      continue;
+    }
+    const int64_t worked_on = spread ? own : own * parts, elsewhere = worked_on - worked_on / parts;
+    directions += own;
+    gathered += worked_on;
+    travelling += 2 * elsewhere;  // as they leave and as they arrive
+    returning += spread ? 2 * elsewhere : 0;
+    gathered_work = std::max(gathered_work, work);  // one after the other
   }
-  return all + run.threads * largest;
+  return directions + std::max({travelling + whole_work, travelling + gathered, 2 * gathered + std::max(returning, gathered_work)});
 }
 
 struct Passes {

@@ -352,7 +352,8 @@ TEST(MemoryModel, folded_attention_holds_two_visits) {
     EXPECT_EQ(backward, 2 * (2 * weights + projected + 2 * queries) + 3 * keys + keys + keys + keys / 2 + kernel.backward_bytes + piece);
   }
   {  // Four ranks for two kv heads: neighbours' parts are visited together.
-    const int64_t weights = (2 * 128 + 2 * 64) * 96 / 2 * 4, projected = 32 * 4 * 32 * 4, keys = 2 * 128 * 32 * 4, queries = 32 * 2 * 32 * 4;
+    const int64_t weights = (2 * 128 + 2 * 64) * 96 / 2 * 4, projected = 32 * 4 * 32 * 4, keys = 2 * 128 * 32 * 4,
+                  queries = 32 * 2 * 32 * 4;
     const auto kernel = kernels::attention_scratch(2, 4, 2, 1, 32, 64);
     const int64_t piece = 2 * 4 * 2 * 32 * 4;
     const auto [forward, backward] = scratch(4, 1, 2);
@@ -365,7 +366,8 @@ TEST(MemoryModel, folded_attention_holds_two_visits) {
     const int64_t piece = 2 * 8 * 32 * 4, next = keys + keys / 2, scattered = 2 * (keys + keys / 2);
     const auto [forward, backward] = scratch(2, 2, 4);
     EXPECT_EQ(forward, 2 * (weights + projected) + std::max(keys / 2 + 3 * keys, 2 * keys + next + kernel.forward_bytes + piece));
-    EXPECT_EQ(backward, 2 * (2 * weights + projected + 2 * queries) + keys + next + keys + keys + scattered + keys + kernel.backward_bytes + piece);
+    EXPECT_EQ(backward,
+              2 * (2 * weights + projected + 2 * queries) + keys + next + keys + keys + scattered + keys + kernel.backward_bytes + piece);
   }
 }
 
@@ -382,6 +384,19 @@ TEST(MemoryModel, a_folded_vocabulary_is_seen_part_by_part) {
   EXPECT_EQ(operation(head, "head").forward_scratch_bytes, statistics + std::max(2 * part + 4 * part + logits, 2 * part + 5 * part));
 }
 
+TEST(MemoryModel, muon_brings_the_parts_of_folded_matrices_together) {
+  const auto model = models::create_model(small_model("llama"), folded_layout(4));
+  RunShape run{.batch = 4, .seq = 64};
+  run.threads = 2;
+  run.optimizer.name = "muon";
+  const int64_t own = 3 * (96 * (2 * 128 + 2 * 64) + 3 * 96 * 256) / 4 * 4, work = (3 * 96 * 256 + 5 * 96 * 96) * 4;
+  // Own directions, whole matrices; and either three quarters of them as they came, and as much that left, or the results.
+  EXPECT_EQ(predict_memory(*model, run, 0).update_bytes, own + 4 * own + std::max(6 * own, 4 * own + work));
+  run.optimizer.spread_orthogonalisation = true;
+  // A quarter of the matrices; three quarters of each came, and go back.
+  EXPECT_EQ(predict_memory(*model, run, 0).update_bytes, own + own + own + std::max(2 * 3 * own / 4, work));
+}
+
 TEST(MemoryModel, a_folded_axis_shares_state_by_who_has_what) {
   const auto config = small_model("zaya1");
   const auto whole = models::create_model(config), model = models::create_model(config, folded_layout(2));
@@ -391,7 +406,8 @@ TEST(MemoryModel, a_folded_axis_shares_state_by_who_has_what) {
   run.replicas = 3;
   int64_t weights = 0, optimizer = 0;
   for (const auto& p : whole->parameters().all()) {
-    const bool is_attention = p->name.find("self_attn") != std::string::npos, is_embedding = p->name.find("embed_tokens") != std::string::npos;
+    const bool is_attention = p->name.find("self_attn") != std::string::npos,
+               is_embedding = p->name.find("embed_tokens") != std::string::npos;
     const bool is_cut = is_attention || is_embedding;
     const int64_t own = is_cut ? p->elements() / 2 : p->elements(), holders = is_cut ? 3 : 6;
     weights += own * 4;

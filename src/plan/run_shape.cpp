@@ -9,4 +9,9 @@ int64_t RunShape::holders(const layers::Parameter& p, const models::Layout& layo
   return layout.tensor.is_on() && !layout.tensor.shards_tokens ? replicas : replicas * weights;
 }
 
+int64_t RunShape::parts(const layers::Parameter& p, const models::Layout& layout) {
+  if (p.is_expert) return layout.experts.slices;
+  return p.part.empty() ? 1 : layout.tensor.size * layout.tensor_sequence.size;
+}
+
 }  // namespace ingot::plan

@@ -100,9 +100,10 @@ double optimizer_s(const models::Model& model, const RunShape& run, const Rates&
     const int64_t own = p->local_elements();
     const double share = run.zero > 0 ? 1.0 / static_cast<double>(run.holders(*p, model.layout())) : 1;
     if (optim::takes_muon(*p, run.optimizer)) {
-      // Whole matrices, of which the ranks with parts of them get an equal number each.
       const int64_t rows = p->shape[p->shape.size() - 2], cols = p->shape.back();
-      const double matrices = static_cast<double>(own) / static_cast<double>(rows * cols);
+      // Of matrices that are cut, the ranks with parts of them work on an equal number each, or all on all.
+      const int64_t repeats = run.optimizer.spread_orthogonalisation ? 1 : RunShape::parts(*p, model.layout());
+      const double matrices = static_cast<double>(own * repeats) / static_cast<double>(rows * cols);
       // Measured with five iterations.
       const double iterations = static_cast<double>(run.optimizer.newton_schulz_steps) / 5;
       seconds += share * matrices * iterations * rates.kernel_s("muon", rows, cols, false).value_or(0);

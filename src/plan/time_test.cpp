@@ -121,6 +121,21 @@ TEST(StepTimeModel, folded_ranks_update_their_parts) {
   EXPECT_NEAR(predict_step_time(*part, run, machine).optimizer_s, (cut / 2 / 3 + vectors / 6) * 1e-6, 1e-9);
 }
 
+TEST(StepTimeModel, folded_ranks_orthogonalise_all_matrices_or_their_share) {
+  auto config = small_model("llama");
+  config.heads = config.kv_heads = 4;
+  config.head_dim = 24;
+  config.ffn = 96;  // all matrices are 96 x 96
+  auto machine = round_machine(kInstant, kInstant);
+  machine.kernels.push_back({"adamw", "fp32", 1000, 1, 1, 1e-9, 0});
+  machine.kernels.push_back({"muon", "fp32", 96, 96, 1, 1e-3, 0});
+  const auto part = models::create_model(config, folded_layout(2));
+  auto run = shape("muon");
+  EXPECT_NEAR(predict_step_time(*part, run, machine).optimizer_s, 3 * 7 * 1e-3, 1e-6);
+  run.optimizer.spread_orthogonalisation = true;
+  EXPECT_NEAR(predict_step_time(*part, run, machine).optimizer_s, 3 * 7 * 1e-3 / 2, 1e-6);
+}
+
 TEST(StepTimeModel, the_update_is_timed_by_matrix_and_by_element) {
   const auto model = models::create_model(small_model("llama"));
   auto machine = round_machine(kInstant, kInstant);

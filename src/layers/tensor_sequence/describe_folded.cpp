@@ -26,7 +26,8 @@ int64_t ring_bytes(int ranks, bool copies_own_part, int64_t part_bytes, int64_t 
 int64_t with_wide_sum(const Workload& work, ActivationId out, int64_t visits_bytes) {
   if (work.element_bytes() == work.wide_bytes()) return visits_bytes;
   const auto& sum = work.activation(out);
-  return std::max(visits_bytes + sum.rows * sum.width * (work.wide_bytes() - work.element_bytes()), sum.rows * sum.width * work.wide_bytes());
+  return std::max(visits_bytes + sum.rows * sum.width * (work.wide_bytes() - work.element_bytes()),
+                  sum.rows * sum.width * work.wide_bytes());
 }
 
 // A product of narrow operands [rows, inner] and [inner, cols] that is added to wide ones goes through wide copies of both.
@@ -104,14 +105,13 @@ void describe_folded_attention(Workload& work, ActivationId x, ActivationId out,
   op.head_dim = d;
   op.flops = attention_cost(op.batch, row, op.window, op.heads, op.kv_heads, d, e).flops / static_cast<double>(ranks);
   const int64_t widened = widened_bytes(work, count, own_width, hidden);
-  op.forward_scratch_bytes =
-      with_wide_sum(work, out, forward_bytes(visit, has_others, kernel.forward_bytes + piece, projections, widened));
+  op.forward_scratch_bytes = with_wide_sum(work, out, forward_bytes(visit, has_others, kernel.forward_bytes + piece, projections, widened));
   // Of the weights: of the visits at hand, of the one whose gradients are leaving, and the own ones, which are added at the end.
   const int64_t gradients = std::min<int64_t>(visits, 3) * visit.gradients + (visits > 3 ? part.elements * w : 0);
   const int64_t grad_x = count * hidden * e;
   // Gradients of keys and values are taken out of what came from the other ranks, then go through the projections.
-  const int64_t finish =
-      visit.own_keys + std::max(visit.own_keys + visit.all_keys, projections.backward_bytes + grad_x + widened_bytes(work, own_width, count, hidden));
+  const int64_t finish = visit.own_keys + std::max(visit.own_keys + visit.all_keys,
+                                                   projections.backward_bytes + grad_x + widened_bytes(work, own_width, count, hidden));
   op.backward_scratch_bytes =
       with_wide_sum(work, x, backward_bytes(visit, has_others, gradients, w / e, kernel.backward_bytes + piece, projections, finish));
   work.add(std::move(op));
@@ -152,7 +152,12 @@ void describe_folded_head(Workload& work, ActivationId hidden, int64_t vocab, co
   // Logits, and their gradient narrowed, of one chunk and one part.
   const int64_t logits = chunk * own * (w + (e < w ? e : 0)), statistics = axis.size * count * 3 * w;
   const int64_t visit = logits + std::max(widened_bytes(work, chunk, own, width), widened_bytes(work, own, chunk, width));
-  Operation op{.kind = Operation::Kind::product, .name = "head", .inputs = {hidden}, .outputs = {grad_hidden}, .saved = {grad_hidden}, .element_bytes = e};
+  Operation op{.kind = Operation::Kind::product,
+               .name = "head",
+               .inputs = {hidden},
+               .outputs = {grad_hidden},
+               .saved = {grad_hidden},
+               .element_bytes = e};
   op.rows = (count + chunks - 1) / chunks;
   op.in = width;
   op.out = own;
@@ -161,7 +166,8 @@ void describe_folded_head(Workload& work, ActivationId hidden, int64_t vocab, co
   const auto cost = linear_cost(count, width, vocab, e, false);
   op.flops = cost.flops;
   op.weight_bytes = cost.weight_bytes;
-  op.forward_scratch_bytes = with_wide_sum(work, grad_hidden, statistics + ring_bytes(axis.size, false, own * width * e, own * width * w, visit));
+  op.forward_scratch_bytes =
+      with_wide_sum(work, grad_hidden, statistics + ring_bytes(axis.size, false, own * width * e, own * width * w, visit));
   work.add(std::move(op));
   auto& softmax = work.kernel("cross_entropy", {}, {work.wide(1)}, {}, count, own);
   softmax.count = 2 * axis.size;
