@@ -2,7 +2,6 @@
 #include "plan/memory.h"
 
 #include <c10/core/CPUAllocator.h>
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,6 +13,7 @@
 #include "kernels/differentiable.h"
 #include "layers/dtype.h"
 #include "optim/optimizer.h"
+#include "plan/replay.h"
 #include "plan/test_support.h"
 
 namespace ingot::plan {
@@ -226,10 +226,9 @@ TEST_P(FoldedAgainstAllocator, activations_and_their_peak_are_predicted) {
     kept += kept_bytes(block, c.recompute);
   }
   const auto ratio = [](int64_t a, int64_t b) { return static_cast<double>(a) / static_cast<double>(b); };
-  RecordProperty("kept", fmt::format("{:.3f}", ratio(kept, most.kept)));
-  RecordProperty("peak", fmt::format("{:.3f}", ratio(predicted.forward_backward_bytes, most.peak)));
-  EXPECT_NEAR(ratio(kept, most.kept), 1, kTolerance) << kept << " predicted, " << most.kept << " measured";
-  EXPECT_NEAR(ratio(predicted.forward_backward_bytes, most.peak), 1, kTolerance)
+  const double tolerance = c.precision == "bf16" ? kTolerance : 0.05;  // processors without bf16 products take copies at other moments
+  EXPECT_NEAR(ratio(kept, most.kept), 1, tolerance) << kept << " predicted, " << most.kept << " measured";
+  EXPECT_NEAR(ratio(predicted.forward_backward_bytes, most.peak), 1, tolerance)
       << predicted.forward_backward_bytes << " predicted, " << most.peak << " measured";
   EXPECT_NEAR(ratio(predicted.state_bytes(), most.state), 1, 0.03);
 }
@@ -338,37 +337,62 @@ TEST(MemoryModel, folded_attention_holds_two_visits) {
     const auto& attention = operation(block, "attention");
     return std::pair(attention.forward_scratch_bytes, attention.backward_scratch_bytes);
   };
+  const auto kernel = [](int64_t queries, int64_t heads, int64_t keys) {
+    return kernels::attention_scratch(2, queries, heads, 1, 32, keys);
+  };
   {  // Two ranks with 64 tokens in two chunks each, of which half attend at a time; two visits of two heads and one kv head.
-    const int64_t weights = (2 * 128 + 2 * 64) * 96 / 2 * 4, projected = 64 * 4 * 32 * 4, keys = 2 * 128 * 32 * 4;
-    const auto kernel = kernels::attention_scratch(2, 8, 2, 1, 32, 64);
+    const int64_t weights = (2 * 128 + 2 * 64) * 96 / 2 * 4, projected = 64 * 4 * 32 * 4, keys = 2 * 128 * 32 * 4,
+                  queries = 64 * 2 * 32 * 4;
     const int64_t piece = 2 * 8 * 2 * 32 * 4;
     const auto [forward, backward] = scratch(2, 1, 2);
     // Either the last keys of the visit before, and those of this one as they left, as they came and in order; or the keys at hand and the
     // next ones, and the kernel's areas.
-    EXPECT_EQ(forward, 2 * (weights + projected) + std::max(keys / 2 + 3 * keys, keys / 2 + 2 * keys + kernel.forward_bytes + piece));
-    // Both visits with gradients of their weights, outputs and queries; keys, sums of their gradients and what the kernel makes; of the
-    // visit before its keys, and their gradients by rank and as they came.
-    const int64_t queries = 64 * 2 * 32 * 4;
-    EXPECT_EQ(backward, 2 * (2 * weights + projected + 2 * queries) + 3 * keys + keys + keys + keys / 2 + kernel.backward_bytes + piece);
+    EXPECT_EQ(forward, 2 * (weights + projected) + keys / 2 + std::max(3 * keys, 2 * keys + kernel(8, 2, 64).forward_bytes + piece));
+    // Both visits with gradients of their weights. First queries of one: keys, the sums of their gradients, those that the kernel makes
+    // of the 24 keys that the second rank's see; of the visit before its keys, and their gradients by rank and as they came.
+    const int64_t first = 4 * queries + keys + keys + keys * 24 / 64 + keys + keys + keys / 2 + kernel(8, 2, 24).backward_bytes;
+    // Last ones: keys, sums, gradients of all keys; the next visit's keys as they left and come.
+    const int64_t last = 2 * queries + keys + keys + keys + keys / 2 + keys + kernel(8, 2, 64).backward_bytes;
+    EXPECT_EQ(backward, 2 * (2 * weights + projected) + std::max(first, last) + piece);
   }
-  {  // Four ranks for two kv heads: neighbours' parts are visited together.
+  {  // Four ranks for two kv heads: neighbours' parts are visited together. First queries on the last rank see 3 1/2 chunks of 8.
     const int64_t weights = (2 * 128 + 2 * 64) * 96 / 2 * 4, projected = 32 * 4 * 32 * 4, keys = 2 * 128 * 32 * 4,
                   queries = 32 * 2 * 32 * 4;
-    const auto kernel = kernels::attention_scratch(2, 4, 2, 1, 32, 64);
     const int64_t piece = 2 * 4 * 2 * 32 * 4;
     const auto [forward, backward] = scratch(4, 1, 2);
-    EXPECT_EQ(forward, 2 * (weights + projected) + std::max(keys / 4 + 3 * keys, keys / 4 + 2 * keys + kernel.forward_bytes + piece));
-    EXPECT_EQ(backward, 2 * (2 * weights + projected + 2 * queries) + 5 * keys + keys / 4 + kernel.backward_bytes + piece);
+    EXPECT_EQ(forward, 2 * (weights + projected) + keys / 4 + std::max(3 * keys, 2 * keys + kernel(4, 2, 64).forward_bytes + piece));
+    const int64_t first = 4 * queries + 4 * keys + keys * 28 / 64 + keys / 4 + kernel(4, 2, 28).backward_bytes;
+    const int64_t last = 2 * queries + 4 * keys + keys / 4 + kernel(4, 2, 64).backward_bytes;
+    EXPECT_EQ(backward, 2 * (2 * weights + projected) + std::max(first, last) + piece);
   }
   {  // Two kv heads a visit, gathered one by one: the gradients of both wait for the visit's end, all else is of one.
     const int64_t weights = 4 * 128 * 96 / 2 * 4, projected = 64 * 6 * 32 * 4, keys = 2 * 128 * 32 * 4, queries = 64 * 2 * 32 * 4;
-    const auto kernel = kernels::attention_scratch(2, 8, 1, 1, 32, 64);
-    const int64_t piece = 2 * 8 * 32 * 4, next = keys + keys / 2, scattered = 2 * (keys + keys / 2);
+    const int64_t piece = 2 * 8 * 32 * 4, next = keys + keys / 2, scattered = keys + keys / 2;
     const auto [forward, backward] = scratch(2, 2, 4);
-    EXPECT_EQ(forward, 2 * (weights + projected) + std::max(keys / 2 + 3 * keys, 2 * keys + next + kernel.forward_bytes + piece));
-    EXPECT_EQ(backward,
-              2 * (2 * weights + projected + 2 * queries) + keys + next + keys + keys + scattered + keys + kernel.backward_bytes + piece);
+    EXPECT_EQ(forward, 2 * (weights + projected) + std::max({keys / 2 + 3 * keys, 2 * keys + next + kernel(8, 1, 24).forward_bytes + piece,
+                                                             keys + next + kernel(8, 1, 64).forward_bytes + piece}));
+    const int64_t first = 4 * queries + keys + next + keys + keys * 24 / 64 + keys + 2 * scattered + kernel(8, 1, 24).backward_bytes;
+    const int64_t last = 2 * queries + keys + keys + keys + scattered + next + kernel(8, 1, 64).backward_bytes;
+    EXPECT_EQ(backward, 2 * (2 * weights + projected) + std::max(first, last) + piece);
   }
+}
+
+// Processors without bf16 products multiply fp32 copies, on top of all that the operation around the product holds.
+TEST(MemoryModel, widened_products_inside_of_an_operation_come_on_top_of_its_work_area) {
+  layers::Workload work(1, 10, 2);
+  const auto x = work.narrow(6), out = work.narrow(6);
+  layers::Operation op{.name = "outer", .inputs = {x}, .outputs = {out}, .forward_scratch_bytes = 1000};
+  work.add(op);
+  work.inner_linear(6, 4, 3);
+  work.inner_linear(4, 8, 3);
+  const auto peak = [&](bool widens) {
+    Meter meter;
+    Replay(work, meter, widens).forward(Recompute::none);
+    return meter.peak_bytes();
+  };
+  const int64_t copies = 4 * (10 * 4 + 4 * 8 + 10 * 8) + 2 * 10 * 8;  // of the larger product: operands, result; the result narrowed
+  EXPECT_EQ(peak(false), 10 * 6 * 2 + 1000);
+  EXPECT_EQ(peak(true), 10 * 6 * 2 + 1000 + copies);
 }
 
 TEST(MemoryModel, a_folded_vocabulary_is_seen_part_by_part) {

@@ -45,6 +45,24 @@ TEST(StepTimeModel, folded_ranks_visit_all_weights_with_their_tokens) {
   }
 }
 
+TEST(StepTimeModel, folded_ranks_share_all_flops_evenly) {
+  for (const auto* family : {"llama", "zaya1"}) {
+    for (const int ranks : {2, 4}) {
+      auto config = small_model(family);
+      config.kv_heads = 4;
+      const auto whole = models::create_model(config), part = models::create_model(config, folded_layout(ranks));
+      for (const int64_t element_bytes : {2, 4}) {
+        for (int64_t layer = 0; layer < 2; ++layer)
+          EXPECT_DOUBLE_EQ(part->block_cost(layer, 3, 64 / ranks, element_bytes).flops * ranks,
+                           whole->block_cost(layer, 3, 64, element_bytes).flops)
+              << family;
+        EXPECT_DOUBLE_EQ(part->outer_cost(3, 64 / ranks, element_bytes).flops * ranks, whole->outer_cost(3, 64, element_bytes).flops)
+            << family;
+      }
+    }
+  }
+}
+
 TEST(StepTimeModel, folded_products_are_as_narrow_as_a_part) {
   layers::Workload block(4, 32, 4);
   models::create_model(small_model("llama"), folded_layout(2))->describe_block(0, block);

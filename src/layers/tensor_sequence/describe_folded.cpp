@@ -37,36 +37,39 @@ int64_t widened_bytes(const Workload& work, int64_t rows, int64_t inner, int64_t
 
 // One visit of attention: sizes in bytes.
 struct Visit {
-  int64_t weights, gradients;  // of all parts that it sees
+  int64_t weights;             // of all parts that it sees
   int64_t projected;           // q, k and v of the own tokens
   int64_t queries;             // q alone
   int64_t own_keys, all_keys;  // keys and values of all its kv heads, of the own tokens and of whole rows
   int64_t own_bucket, bucket;  // of the kv heads that are gathered at a time
-  bool gathers_next;           // while a bucket's queries attend, the next bucket of the same visit is on its way
+  int64_t sums;                // of the bucket's gradients
+  int64_t buckets;
 };
 
+// `kernel_first` and `kernel_last`: what the kernel takes for the first queries of a visit, who see fewer keys, and for the last ones.
+//
 // Two visits overlap: until the first queries of one have attended, the one before is not finished, whose last keys are still there; and
 // while its last ones attend, the next is projected and its first keys are gathered.
-int64_t forward_bytes(const Visit& v, bool has_others, int64_t kernel_bytes, const ProjectionSize& projections, int64_t widened) {
-  const int64_t next = v.gathers_next || has_others ? v.own_bucket + v.bucket : 0;  // as it leaves, as it arrives
-  const int64_t visit = v.weights + v.projected, other = has_others ? v.bucket : 0;
-  const int64_t keys = v.bucket + next + (v.gathers_next ? other : 0);
-  const int64_t putting_in_order = other + v.own_bucket + 2 * v.bucket;
-  const int64_t most = std::max({putting_in_order, keys + kernel_bytes, keys + widened, other + projections.forward_bytes});
-  return (has_others ? 2 : 1) * visit + most;
+int64_t forward_bytes(const Visit& v, int64_t kernel_first, int64_t kernel_last, bool has_others, const ProjectionSize& projections,
+                      int64_t finish_bytes) {
+  const int64_t arriving = v.own_bucket + v.bucket, other = has_others ? v.bucket : 0;
+  const int64_t putting_in_order = other + arriving + v.bucket;
+  const int64_t first = other + v.bucket + (v.buckets > 1 ? arriving : 0) + std::max(kernel_first, finish_bytes);
+  const int64_t last = v.bucket + (v.buckets > 1 || has_others ? arriving : 0) + kernel_last;
+  return (has_others ? 2 : 1) * (v.weights + v.projected) + std::max({putting_in_order, first, last, other + projections.forward_bytes});
 }
 
 // A bucket's gradients of keys and values are added up wide while the kernel makes more; when they are complete they wait, by rank, for
 // the rest of their visit and until it is finished.
-int64_t backward_bytes(const Visit& v, bool has_others, int64_t gradients, int64_t wide_ratio, int64_t kernel_bytes,
-                       const ProjectionSize& projections, int64_t finish_bytes) {
-  const int64_t next = v.gathers_next ? v.own_bucket + v.bucket : 0;
-  const int64_t visit = v.weights + v.projected + projections.kept_bytes + 2 * v.queries;  // gradients of its outputs and queries
-  const int64_t scattered = v.own_keys + v.all_keys;
-  const int64_t here = v.bucket + next + wide_ratio * v.bucket;  // keys and values, and sums of their gradients
-  const int64_t kernel = kernel_bytes + v.bucket;                // and the gradients it makes of them
-  if (!has_others) return visit + gradients + std::max(here + kernel, finish_bytes);
-  return 2 * visit + gradients + here + std::max({v.bucket + scattered + kernel, finish_bytes, projections.forward_bytes});
+int64_t backward_bytes(const Visit& v, int64_t kernel_first, int64_t kernel_last, bool has_others, const ProjectionSize& projections,
+                       int64_t finish_bytes) {
+  const int64_t arriving = v.own_bucket + v.bucket, scattered = v.own_keys + v.all_keys;
+  const int64_t visit = v.weights + v.projected + projections.kept_bytes, grads = 2 * v.queries;  // of its outputs and queries
+  const int64_t here = v.bucket + v.sums, next_bucket = v.buckets > 1 ? arriving : 0;
+  const int64_t last = here + scattered - scattered / v.buckets + kernel_last;
+  if (!has_others) return visit + grads + std::max(last, finish_bytes);
+  const int64_t first = here + next_bucket + std::max(v.bucket + scattered + kernel_first, finish_bytes);
+  return 2 * (visit + grads) + std::max(first, std::max(last + arriving, here + projections.forward_bytes) - grads);
 }
 
 }  // namespace
@@ -81,18 +84,19 @@ void describe_folded_attention(Workload& work, ActivationId x, ActivationId out,
   const int64_t count = work.tokens(), row = work.seq() * ranks, e = work.element_bytes(), w = work.wide_bytes();
   const int64_t hidden = work.activation(out).width, own_width = layer.heads / ranks * d;
   const Visit visit{.weights = owners * part.bytes,
-                    .gradients = owners * part.elements * w,
                     .projected = (count + projections.halo_rows) * (heads + 2 * kv_heads) * d * e,
                     .queries = count * heads * d * e,
                     .own_keys = 2 * count * kv_heads * d * e,
                     .all_keys = 2 * count * ranks * kv_heads * d * e,
                     .own_bucket = 2 * count * bucket_heads * d * e,
                     .bucket = 2 * count * ranks * bucket_heads * d * e,
-                    .gathers_next = buckets > 1};
-  // Half of a chunk's queries attend at a time.
+                    .sums = 2 * count * ranks * bucket_heads * d * w,
+                    .buckets = buckets};
+  // Half of a chunk's queries attend at a time. The first of them see most on the last rank, the last ones on the rank with the row's end.
   const int64_t chunk = work.seq() / tokens.chunks(), queries = chunk - chunk / 2, query_heads = bucket_heads * (heads / kv_heads);
-  const auto kernel = kernels::attention_scratch(work.batch(), queries, query_heads, bucket_heads, d, row);
-  const int64_t piece = work.batch() * queries * query_heads * d * e;
+  const int64_t piece = work.batch() * queries * query_heads * d * e, first_keys = (ranks - 1) * chunk + chunk / 2;
+  const auto scratch = [&](int64_t keys) { return kernels::attention_scratch(work.batch(), queries, query_heads, bucket_heads, d, keys); };
+  const auto first = scratch(first_keys), last = scratch(row);
   const bool has_others = visits > 1;
 
   Operation op{.kind = Operation::Kind::attention, .name = "attention", .inputs = {x}, .outputs = {out}, .element_bytes = e};
@@ -105,15 +109,17 @@ void describe_folded_attention(Workload& work, ActivationId x, ActivationId out,
   op.head_dim = d;
   op.flops = attention_cost(op.batch, row, op.window, op.heads, op.kv_heads, d, e).flops / static_cast<double>(ranks);
   const int64_t widened = widened_bytes(work, count, own_width, hidden);
-  op.forward_scratch_bytes = with_wide_sum(work, out, forward_bytes(visit, has_others, kernel.forward_bytes + piece, projections, widened));
+  op.forward_scratch_bytes = with_wide_sum(
+      work, out, forward_bytes(visit, first.forward_bytes + piece, last.forward_bytes + piece, has_others, projections, widened));
   // Of the weights: of the visits at hand, of the one whose gradients are leaving, and the own ones, which are added at the end.
-  const int64_t gradients = std::min<int64_t>(visits, 3) * visit.gradients + (visits > 3 ? part.elements * w : 0);
+  const int64_t gradients = (std::min<int64_t>(visits, 3) * owners + (visits > 3 ? 1 : 0)) * part.elements * w;
   const int64_t grad_x = count * hidden * e;
   // Gradients of keys and values are taken out of what came from the other ranks, then go through the projections.
   const int64_t finish = visit.own_keys + std::max(visit.own_keys + visit.all_keys,
                                                    projections.backward_bytes + grad_x + widened_bytes(work, own_width, count, hidden));
-  op.backward_scratch_bytes =
-      with_wide_sum(work, x, backward_bytes(visit, has_others, gradients, w / e, kernel.backward_bytes + piece, projections, finish));
+  const int64_t backward = backward_bytes(visit, first.backward_bytes + piece + visit.bucket * first_keys / row,
+                                          last.backward_bytes + piece + visit.bucket, has_others, projections, finish);
+  op.backward_scratch_bytes = with_wide_sum(work, x, gradients + backward);
   work.add(std::move(op));
   work.inner_linear(own_width, hidden, ranks);
 }
