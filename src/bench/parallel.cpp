@@ -212,10 +212,11 @@ double largest(comm::World& world, double value) {
   return all.item<double>();
 }
 
+bool are_threads(comm::World& world) { return world.description().find("thread") != std::string::npos; }
+
 // What the ranks of a process have in tensors together, as one rank's share.
 int64_t peak_bytes(comm::World& world) {
-  const bool are_threads = world.description().find("thread") != std::string::npos;
-  return static_cast<int64_t>(kernels::page_pool_use().peak_in_use_bytes) / (are_threads ? world.size() : 1);
+  return static_cast<int64_t>(kernels::page_pool_use().peak_in_use_bytes) / (are_threads(world) ? world.size() : 1);
 }
 
 schedule::Traffic difference(const std::map<comm::Kind, comm::AxisTraffic>& after, const std::map<comm::Kind, comm::AxisTraffic>& before) {
@@ -259,7 +260,7 @@ schedule::Result measure_parallel(const Layout& layout, int repeats, comm::World
                           .pass = schedule::name_of(layout.pass)};
   auto& everyone = world.everyone();
   everyone.barrier();
-  if (world.rank() == 0) kernels::release_freed_memory();
+  if (world.rank() == 0 || !are_threads(world)) kernels::release_freed_memory();  // the peak begins anew
   everyone.barrier();
   const at::AutoGradMode with_grad(layout.pass != Pass::forward);
   RankLayer layer(layout, world);
@@ -343,7 +344,7 @@ void add_crossovers(schedule::SweepResult& sweep) {
             }
             from = at->first;
           }
-          if (from > 0 && !is_always) sweep.crossovers.push_back({a, b, std::get<1>(key), std::get<2>(key), quantity, from});
+          if (from > 0 && !is_always) sweep.crossovers.push_back({a, b, std::get<0>(key), std::get<1>(key), std::get<2>(key), quantity, from});
         }
 }
 

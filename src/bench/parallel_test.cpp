@@ -39,7 +39,8 @@ Layout layout_of(Method method, Layer layer, Pass pass, int ranks) {
 
 std::string text_of(const schedule::Traffic& traffic) {
   std::string text;
-  for (const auto& [kind, t] : traffic) text += fmt::format("{} {} calls, {} sent, {} received; ", kind, t.calls, t.sent_bytes, t.received_bytes);
+  for (const auto& [kind, t] : traffic)
+    text += fmt::format("{} {} calls, {} sent, {} received; ", kind, t.calls, t.sent_bytes, t.received_bytes);
   return text;
 }
 
@@ -62,9 +63,24 @@ TEST_P(ParallelMethods, send_what_their_schedule_says) {
 
 INSTANTIATE_TEST_SUITE_P(All, ParallelMethods, ::testing::ValuesIn(schedule::all_methods()), [](const auto& info) {
   auto name = schedule::name_of(info.param);
-  std::replace_if(name.begin(), name.end(), [](char c) { return c == '+' || c == '-'; }, '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '+' || c == '-'; }, '_');
   return name;
 });
+
+// facts tsp §12.9: of what one rank holds alone 1/D, and two parts of the weights.
+TEST(Parallel, tsp_holds_its_share_and_two_parts_of_the_weights) {
+  for (const auto pass : {Pass::forward, Pass::both}) {
+    Layout layout = layout_of(Method::tsp, Layer::block, pass, 1);
+    layout.sizes = {.hidden = 256, .heads = 8, .kv_heads = 8, .head_dim = 32, .ffn = 1024, .batch = 1, .seq = 2048, .dtype = "fp32"};
+    const int64_t alone = measured(layout).peak_bytes, largest_layer = 3 * 256 * 1024 * 4;
+    for (const int ranks : {2, 4}) {
+      layout.ranks = ranks;
+      EXPECT_LE(measured(layout).peak_bytes, (alone + 2 * largest_layer) / ranks)
+          << schedule::name_of(pass) << ", " << ranks << " ranks; alone " << alone;
+    }
+  }
+}
 
 TEST(Parallel, what_cannot_be_cut_is_refused_by_all_ranks) {
   auto layout = layout_of(Method::tsp, Layer::mlp, Pass::forward, 2);
@@ -73,7 +89,11 @@ TEST(Parallel, what_cannot_be_cut_is_refused_by_all_ranks) {
 }
 
 TEST(Parallel, a_sweep_survives_json) {
-  schedule::Sweep sweep{.methods = {Method::tp, Method::tsp}, .ranks = {2}, .seqs = {32, 64}, .passes = {Pass::both}, .base = layout_of(Method::tp, Layer::block, Pass::both, 2)};
+  schedule::Sweep sweep{.methods = {Method::tp, Method::tsp},
+                        .ranks = {2},
+                        .seqs = {32, 64},
+                        .passes = {Pass::both},
+                        .base = layout_of(Method::tp, Layer::block, Pass::both, 2)};
   schedule::SweepResult result;
   comm::run_ranks(2, [&](comm::World& world) {
     auto own = measure_sweep(sweep, {Layer::block}, 1, world, [](size_t, size_t, const Layout&) { return true; });

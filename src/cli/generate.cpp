@@ -4,17 +4,36 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/ranks.h"
 #include "cli/verbs.h"
+#include "comm/world.h"
 #include "layers/dtype.h"
 #include "serve/load_model.h"
 
 namespace ingot::cli {
+namespace {
+
+// Several ranks hold the model and the cache together, by the tensor_sequence axis.
+models::Layout spread_over(comm::World& world) {
+  models::Layout layout;
+  auto* group = &world.everyone();
+  layout.tensor_sequence = {.rank = world.rank(), .size = world.size(), .group = group};
+  layout.sequence = {.rank = world.rank(), .size = world.size(), .method = layers::SequenceAxis::Method::allgather, .group = group};
+  return layout;
+}
+
+}  // namespace
 
 int run_generate(const Options& all) {
   const auto& o = all.generate;
-  auto loaded = serve::load_model(o.model, layers::compute_dtype(o.dtype), at::kCPU);
+  const auto ranks = comm::rank_environment(base::environment());
+  share_cores(ranks);
+  const auto world = ranks.size > 1 ? comm::World::join(ranks, /*is_gpu=*/false, {}) : nullptr;
+  const bool speaks = ranks.rank == 0;
+  auto loaded = serve::load_model(o.model, layers::compute_dtype(o.dtype), at::kCPU, world ? spread_over(*world) : models::Layout{});
   if (!o.tokenizer.empty()) loaded.tokenizer = data::load_tokenizer(o.tokenizer);
   if (!loaded.tokenizer) throw base::UsageError("{} has no tokenizer of its own; give one with --tokenizer", o.model);
   const auto& tokenizer = *loaded.tokenizer;
@@ -31,11 +50,11 @@ int run_generate(const Options& all) {
   std::string text;
   const auto show = [&](const std::string& part) {
     text += part;
-    if (all.json) return;
+    if (all.json || !speaks) return;
     std::fputs(part.c_str(), stdout);
     std::fflush(stdout);
   };
-  if (!all.json) std::fputs(o.prompt.c_str(), stdout);
+  if (!all.json && speaks) std::fputs(o.prompt.c_str(), stdout);
   const auto start = std::chrono::steady_clock::now();
   const serve::SamplingOptions sampling{
       .temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .seed = static_cast<uint64_t>(o.seed)};
@@ -46,6 +65,7 @@ int run_generate(const Options& all) {
   });
   show(decoder.finish());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (!speaks) return 0;
   if (all.json) {
     std::printf(
         "%s\n",

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "cli/forecast.h"
+#include "cli/ranks.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
 #include "layers/device.h"
@@ -32,13 +33,6 @@ train::RunConfig read_config(const TrainOptions& o) {
     table.set(setting.substr(0, equals), setting.substr(equals + 1), "--set");
   }
   return config;
-}
-
-// The ranks of a machine share its cores, unless the user said otherwise.
-void choose_threads(const train::RunConfig& config, const comm::RankEnvironment& ranks) {
-  if (config.train.threads > 0) at::set_num_threads(static_cast<int>(config.train.threads));
-  else if (ranks.size > 1 && base::environment().omp_num_threads.empty())
-    at::set_num_threads(std::max(1, base::usable_cores() / ranks.local_size));
 }
 
 int64_t ranks_of_plan(const train::RunConfig& config, const comm::RankEnvironment& ranks) {
@@ -106,7 +100,8 @@ int run_train(const Options& all) {
   train::apply_log_level(config.log);
   const fs::path run_dir = !o.run_dir.empty() ? fs::path(o.run_dir) : fs::path("runs") / fs::path(o.config).stem();
   const auto ranks = comm::rank_environment(base::environment());
-  choose_threads(config, ranks);
+  if (config.train.threads > 0) at::set_num_threads(static_cast<int>(config.train.threads));
+  else share_cores(ranks);
   if (o.dry_run) return plan_only(config, ranks, all.json);
 
   // Impossible sizes end here, on every rank, before anyone waits for another.

@@ -6,6 +6,7 @@
 
 #include "layers/linear.h"
 #include "layers/sharded_attention.h"
+#include "layers/tensor_sequence/decoding.h"
 #include "layers/tensor_sequence/folded_attention.h"
 
 namespace ingot::layers {
@@ -40,8 +41,7 @@ std::array<at::Tensor, 3> mixed_over_ranks(const at::Tensor& packed, const Seque
 at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, CcaCache* cache) const {
   const auto packed = linear(x, {q, k, current_value, delayed_value});
   const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
-  const kernels::CcaWeights weights{depthwise_weight->value, depthwise_bias->value, grouped_weight->value, grouped_bias->value,
-                                    temperature->value};
+  const auto weights = mixing();
   if (const auto& axis = sequences.axis(); axis.is_on()) {
     auto& haloed = sequences.haloed();
     const auto [queries, keys, values] =
@@ -56,23 +56,29 @@ at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, C
   return linear(mixed, {o});
 }
 
-at::Tensor CcaAttention::folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis) const {
-  const int64_t d = shape.head_dim, ranks = axis.size;
+kernels::CcaWeights CcaAttention::mixing() const {
+  return {depthwise_weight->value, depthwise_bias->value, grouped_weight->value, grouped_bias->value, temperature->value};
+}
+
+kernels::CcaShape CcaAttention::shape_of(int owner, int ranks) const {
   // The first half of all value channels comes from the token itself: of a rank's value heads all, some or none.
-  const auto shape_of = [=, all = shape](int owner) {
-    const auto values = tensor::share_of(all.values(), owner, static_cast<int>(ranks));
-    const int64_t half = all.values() / 2;
-    return kernels::CcaShape{all.heads / ranks, all.kv_heads / ranks, d,
-                             std::min(values.end, half) - std::min(values.begin, half)};
-  };
-  FoldedAttention layer{.heads = shape.heads,
-                        .kv_heads = shape.kv_heads,
-                        .head_dim = d,
-                        .window = window,
-                        .scale = 1 / std::sqrt(static_cast<double>(d)),
-                        .weights = {q, k, current_value, delayed_value, depthwise_weight, depthwise_bias, grouped_weight, grouped_bias,
-                                    temperature},
-                        .out = o};
+  const auto values = tensor::share_of(shape.values(), owner, ranks);
+  const int64_t half = shape.values() / 2;
+  return {shape.heads / ranks, shape.kv_heads / ranks, shape.head_dim, std::min(values.end, half) - std::min(values.begin, half)};
+}
+
+at::Tensor CcaAttention::folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis, CcaCache* cache) const {
+  const int64_t d = shape.head_dim;
+  const auto shape_of = [all = *this, ranks = axis.size](int owner) { return all.shape_of(owner, ranks); };
+  FoldedAttention layer{
+      .heads = shape.heads,
+      .kv_heads = shape.kv_heads,
+      .head_dim = d,
+      .window = window,
+      .scale = 1 / std::sqrt(static_cast<double>(d)),
+      .weights = {q, k, current_value, delayed_value, depthwise_weight, depthwise_bias, grouped_weight, grouped_bias, temperature},
+      .out = o,
+      .cache = cache ? &cache->key_values : nullptr};
   layer.shapes = [shape_of, weights = layer.weights](int owner) {
     std::vector<tensor::Shape> shapes;
     for (const auto* weight : weights) shapes.push_back(weight->value.sizes().vec());
@@ -87,7 +93,31 @@ at::Tensor CcaAttention::folded(const at::Tensor& x, Sequences& sequences, const
     const kernels::CcaWeights weights{w[4]->value, w[5]->value, w[6]->value, w[7]->value, w[8]->value};
     return mixed_over_ranks(linear(in, {w[0], w[1], w[2], w[3]}), tokens, shape_of(visit.first), weights, table, is_start);
   };
-  return folded_attention(x, layer, sequences, axis);
+  const auto out = folded_attention(x, layer, sequences, axis);
+  if (cache) {
+    // What the next token needs of the last two lies at the end of the row's last chunk.
+    const auto& tokens = sequences.axis();
+    const int owner = tokens.owner(tokens.all_chunks() - 1);
+    const auto last =
+        owner == axis.rank ? x.narrow(1, x.size(1) - kHalo, kHalo).contiguous() : at::empty({x.size(0), kHalo, x.size(2)}, x.options());
+    axis.group->broadcast(last, owner);
+    cache->tail = next_tail(linear(last, {q, k, current_value, delayed_value}), shape_of(axis.rank), {});
+  }
+  return out;
+}
+
+at::Tensor CcaAttention::decoded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis, CcaCache& cache) const {
+  const auto own = shape_of(axis.rank, axis.size);
+  const auto packed = linear(x, {q, k, current_value, delayed_value});
+  const auto [own_queries, own_keys, own_values] =
+      kernels::cca_mix(packed, own, mixing(), sequences.rotary(rotary, x.scalar_type()), {}, cache.tail);
+  cache.tail = next_tail(packed, own, cache.tail);
+  const auto all = gather_channels({own_queries.flatten(2), own_keys.flatten(2), own_values.flatten(2)}, axis);
+  const auto by_head = [&](const at::Tensor& t) { return t.unflatten(2, {-1, shape.head_dim}); };
+  const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
+  return linear(
+      attend_to_spread_cache(by_head(all[0]), by_head(all[1]), by_head(all[2]), scale, window, sequences.offset(), cache.key_values, axis),
+      {o});
 }
 
 }  // namespace ingot::layers

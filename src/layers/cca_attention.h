@@ -29,7 +29,16 @@ struct CcaAttention {
   at::Tensor operator()(const at::Tensor& x, Sequences& sequences, CcaCache* cache) const;
   /// x [batch, own tokens, hidden], normed -> the same, where tokens and heads' weights are spread over the ranks of `axis`, which divide
   /// the kv heads: `shape` is that of all ranks, the parameters are this rank's parts.
-  at::Tensor folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis) const;
+  /// With a cache (inference) its tokens' keys and values are kept there, and the tail of the own heads.
+  at::Tensor folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis, CcaCache* cache = nullptr) const;
+  /// One new token of each row behind those in the cache, x [batch, 1, hidden], the same on all ranks -> this rank's part of the sum
+  /// (layers/tensor_sequence/decoding.h).
+  at::Tensor decoded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis, CcaCache& cache) const;
+
+ private:
+  /// The heads of one rank of a tensor_sequence axis.
+  kernels::CcaShape shape_of(int owner, int ranks) const;
+  kernels::CcaWeights mixing() const;
 };
 
 }  // namespace ingot::layers

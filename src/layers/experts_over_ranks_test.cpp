@@ -69,17 +69,6 @@ Results run(const Inputs& in, Weights& weights, int64_t top_k, const ExpertAxis&
   return {out.detach(), x.grad(), weight.grad()};
 }
 
-// This rank's part of a gradient of all experts.
-at::Tensor part_of(const at::Tensor& whole, const tensor::Part& part) {
-  auto result = whole;
-  for (size_t d = 0; d < part.size(); ++d) {
-    std::vector<at::Tensor> ranges;
-    for (const auto& range : part[d]) ranges.push_back(result.narrow(static_cast<int64_t>(d), range.begin, range.size()));
-    result = at::cat(ranges, static_cast<int64_t>(d));
-  }
-  return result;
-}
-
 class ExpertsOverRanks : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ExpertsOverRanks, are_the_experts_of_one_rank) {

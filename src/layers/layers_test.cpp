@@ -9,14 +9,10 @@
 #include "layers/linear.h"
 #include "layers/recompute.h"
 #include "layers/sequences.h"
+#include "layers/test_tensors.h"
 
 namespace ingot::layers {
 namespace {
-
-at::Tensor random(at::IntArrayRef sizes, uint64_t seed) {
-  auto generator = at::detail::createCPUGenerator(seed);
-  return at::randn(sizes, generator, at::kDouble);
-}
 
 Parameter& add(ParameterList& list, const std::string& name, at::IntArrayRef sizes, uint64_t seed) {
   auto& p = list.add({.name = name, .shape = sizes.vec(), .kind = Parameter::Kind::matrix});

@@ -7,6 +7,16 @@
 
 namespace ingot::layers {
 
+at::Tensor part_of(const at::Tensor& whole, const tensor::Part& part) {
+  auto result = whole;
+  for (size_t d = 0; d < part.size(); ++d) {
+    std::vector<at::Tensor> ranges;
+    for (const auto& range : part[d]) ranges.push_back(result.narrow(static_cast<int64_t>(d), range.begin, range.size()));
+    result = ranges.size() == 1 ? ranges[0] : at::cat(ranges, static_cast<int64_t>(d));
+  }
+  return result;
+}
+
 void Parameter::allocate_gradient() {
   if (gradient_memory) return gradient_memory->provide(*this);
   if (!grad.defined()) grad = at::empty(value.sizes(), value.options().dtype(wide_type()).requires_grad(false));

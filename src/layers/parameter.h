@@ -73,6 +73,9 @@ struct Parameter {
   void drop_gradient() { has_gradient = false; }
 };
 
+/// Of a whole tensor what `part` names; a view where that is possible.
+at::Tensor part_of(const at::Tensor& whole, const tensor::Part& part);
+
 class ParameterList {
  public:
   /// Parameters added from now on belong to this layer.

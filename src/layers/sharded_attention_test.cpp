@@ -13,6 +13,7 @@
 #include "comm/world.h"
 #include "layers/attention.h"
 #include "layers/cca_attention.h"
+#include "layers/test_tensors.h"
 
 namespace ingot::layers {
 namespace {
@@ -42,18 +43,6 @@ std::string title(const testing::TestParamInfo<Case>& info) {
                      at::toString(c.dtype));
 }
 
-at::Tensor random(at::IntArrayRef sizes, uint64_t seed) { return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble); }
-
-// Documents of lengths 1 to 7 and, in the first row, one that goes over several chunks.
-at::Tensor documents_of(int64_t seq) {
-  auto starts = at::zeros({kBatch, seq}, at::kInt);
-  auto at = starts.accessor<int32_t, 2>();
-  for (int64_t b = 0; b < kBatch; ++b)
-    for (int64_t i = 1; i < seq; ++i)
-      at[b][i] = (i * (b + 2) * 2654435761 >> 5) % (b == 0 ? 11 : 4) == 1 ? static_cast<int32_t>(i) : at[b][i - 1];
-  return starts;
-}
-
 struct Results {
   std::vector<at::Tensor> tensors;  // output and gradients, of whole sequences
 };
@@ -73,16 +62,11 @@ Results over_ranks(const Case& c, const std::function<std::vector<at::Tensor>(co
   return all;
 }
 
-double error_of(const at::Tensor& actual, const at::Tensor& expected) {
-  if (actual.sizes() != expected.sizes()) return 1e9;
-  return ((actual.to(at::kDouble) - expected.to(at::kDouble)).abs().max() / expected.abs().max().clamp_min(0.1)).item<double>();
-}
-
 class ShardedAttention : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ShardedAttention, equals_attention_to_whole_sequences) {
   const auto& c = GetParam();
-  const auto starts = c.documents ? documents_of(c.seq) : at::Tensor();
+  const auto starts = c.documents ? documents_of(kBatch, c.seq) : at::Tensor();
   const auto q = random({kBatch, c.seq, c.heads, kDim}, 1), k = random({kBatch, c.seq, c.kv_heads, kDim}, 2),
              v = random({kBatch, c.seq, c.kv_heads, kDim}, 3), grad = random({kBatch, c.seq, c.heads * kDim}, 4);
   const auto run = [&](const SequenceAxis& axis, at::ScalarType dtype) -> std::vector<at::Tensor> {
@@ -132,7 +116,7 @@ TEST_P(ShardedAttention, equals_cca_attention_to_whole_sequences) {
   const auto& c = GetParam();
   if (c.seq / (c.ranks * (c.zigzag ? 2 : 1)) < kHalo) return;  // chunks must hold the halo
   const int64_t hidden = 16, q_width = c.heads * kDim, kv_width = c.kv_heads * kDim, latent = q_width + kv_width;
-  const auto starts = c.documents ? documents_of(c.seq) : at::Tensor();
+  const auto starts = c.documents ? documents_of(kBatch, c.seq) : at::Tensor();
   const auto x = random({kBatch, c.seq, hidden}, 5), grad = random({kBatch, c.seq, hidden}, 6);
   const auto run = [&](const SequenceAxis& axis, at::ScalarType dtype) {
     ParameterList list;
@@ -227,7 +211,7 @@ TEST(ShardedAttentionTraffic, is_what_the_formulas_say_to_the_byte) {
         if (method == Method::ulysses) forward = backward = (p - 1) * own * (2 * q_width + 2 * replicated) / p * 2;
         comm::run_ranks(ranks, [&](comm::World& world) {
           const auto axis = axis_of(c, world.everyone());
-          Sequences sequences(kBatch, c.seq / p, documents_of(c.seq), 0, at::kCPU, axis);
+          Sequences sequences(kBatch, c.seq / p, documents_of(kBatch, c.seq), 0, at::kCPU, axis);
           const auto leaf = [&](int64_t heads) {
             return at::ones({kBatch, c.seq / p, heads, kDim}, at::kBFloat16).set_requires_grad(true);
           };

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "comm/world.h"
 #include "kernels/differentiable.h"
+#include "layers/test_tensors.h"
 
 namespace ingot::layers {
 namespace {
@@ -18,8 +19,6 @@ using States = SequenceAxis::States;
 constexpr int64_t kBatch = 2, kHeads = 3, kKey = 4, kValue = 6;
 constexpr const char* kVariants[] = {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"};
 constexpr const char* kMethods[] = {"lasp2", "lasp1", "zeco"};
-
-at::Tensor random(at::IntArrayRef sizes, uint64_t seed) { return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble); }
 
 struct Case {
   std::string variant;
@@ -49,8 +48,11 @@ at::Tensor documents_of(int64_t seq) {
 
 // Whole rows: q, k, v, log_gate, beta; undefined where the variant has none.
 TensorList whole_inputs(const Case& c, double strongest = 1) {
-  TensorList all = {random({kBatch, c.seq, kHeads, kKey}, 1), random({kBatch, c.seq, kHeads, kKey}, 2) * 0.4,
-                    random({kBatch, c.seq, kHeads, kValue}, 3), {}, {}};
+  TensorList all = {random({kBatch, c.seq, kHeads, kKey}, 1),
+                    random({kBatch, c.seq, kHeads, kKey}, 2) * 0.4,
+                    random({kBatch, c.seq, kHeads, kValue}, 3),
+                    {},
+                    {}};
   const auto gate = [&](at::IntArrayRef sizes) { return random(sizes, 4).abs().neg() * strongest; };
   if (c.variant == "retention") all[3] = gate({kHeads}) * 0.1;
   if (c.variant == "scalar_gate" || c.variant == "gated_delta") all[3] = gate({kBatch, c.seq, kHeads});
@@ -106,11 +108,6 @@ TensorList over_ranks(const Case& c, const TensorList& whole) {
     joined.push_back(at::cat(parts, 1));
   }
   return joined;
-}
-
-double error_of(const at::Tensor& actual, const at::Tensor& expected) {
-  if (actual.sizes() != expected.sizes()) return 1e9;
-  return ((actual.to(at::kDouble) - expected).abs().max() / expected.abs().max().clamp_min(0.1)).item<double>();
 }
 
 class ShardedLinear : public ::testing::TestWithParam<Case> {};
@@ -181,7 +178,8 @@ TEST(ShardedLinearAttention, strong_decay_stays_finite) {
 TEST(ShardedLinearAttention, sends_one_state_whatever_the_length) {
   using comm::Kind;
   const int64_t state = kBatch * kHeads * kKey * kValue;
-  const std::map<std::string, int64_t> gates = {{"basic", 0}, {"retention", 0}, {"scalar_gate", 1}, {"diagonal_gate", kKey}, {"delta", kKey * kKey}};
+  const std::map<std::string, int64_t> gates = {
+      {"basic", 0}, {"retention", 0}, {"scalar_gate", 1}, {"diagonal_gate", kKey}, {"delta", kKey * kKey}};
   for (const auto& [variant, extra] : gates) {
     for (const int64_t seq : {16, 64}) {
       for (const auto states : {States::lasp2, States::lasp1, States::zeco}) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "layers/linear.h"
+#include "layers/tensor_sequence/decoding.h"
 #include "layers/tensor_sequence/folded_attention.h"
 
 namespace ingot::layers {
@@ -16,14 +17,15 @@ at::Tensor SoftmaxAttention::operator()(const at::Tensor& x, Sequences& sequence
   return linear(mixed, {o});
 }
 
-at::Tensor SoftmaxAttention::folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis) const {
+at::Tensor SoftmaxAttention::folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis, KeyValueCache* cache) const {
   FoldedAttention layer{.heads = heads,
                         .kv_heads = kv_heads,
                         .head_dim = head_dim,
                         .window = window,
                         .scale = 1 / std::sqrt(static_cast<double>(head_dim)),
                         .weights = {q, k, v},
-                        .out = o};
+                        .out = o,
+                        .cache = cache};
   if (q_bias) layer.weights.insert(layer.weights.end(), {q_bias, k_bias, v_bias});
   const std::vector<int64_t> by_chunk = {sequences.axis().chunks(), x.size(1) / sequences.axis().chunks()};
   layer.project = [by_chunk, d = head_dim, table = sequences.rotary(rotary, x.scalar_type())](
@@ -36,6 +38,17 @@ at::Tensor SoftmaxAttention::folded(const at::Tensor& x, Sequences& sequences, c
     return {queries.unflatten(1, by_chunk), keys.unflatten(1, by_chunk), values.unflatten(1, by_chunk)};
   };
   return folded_attention(x, layer, sequences, axis);
+}
+
+at::Tensor SoftmaxAttention::decoded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis,
+                                     KeyValueCache& cache) const {
+  const auto own = linear(x, {q, k, v}, q_bias ? std::vector{q_bias, k_bias, v_bias} : std::vector<Parameter*>{});
+  // Rows of a rank may be a part of a kv head: rotated when whole.
+  const auto all = gather_channels(own.split_with_sizes({q->value.size(0), k->value.size(0), v->value.size(0)}, -1), axis);
+  const auto [queries, keys, values] =
+      kernels::split_and_rotate(at::cat(all, -1), heads, kv_heads, head_dim, sequences.rotary(rotary, x.scalar_type()));
+  const double scale = 1 / std::sqrt(static_cast<double>(head_dim));
+  return linear(attend_to_spread_cache(queries, keys, values, scale, window, sequences.offset(), cache, axis), {o});
 }
 
 }  // namespace ingot::layers

@@ -17,8 +17,12 @@ struct SoftmaxAttention {
   /// x [batch, seq, hidden], normed -> [batch, seq, hidden]; of some of the heads: their part of the sum
   at::Tensor operator()(const at::Tensor& x, Sequences& sequences, KeyValueCache* cache) const;
   /// x [batch, own tokens, hidden], normed -> the same, where tokens and heads' weights are spread over the ranks of `axis`: `heads` and
-  /// `kv_heads` are those of all ranks, the parameters this rank's parts.
-  at::Tensor folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis) const;
+  /// `kv_heads` are those of all ranks, the parameters this rank's parts. With a cache (inference) its tokens' keys and values are kept
+  /// there.
+  at::Tensor folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis, KeyValueCache* cache = nullptr) const;
+  /// One new token of each row behind those in the cache, x [batch, 1, hidden], the same on all ranks -> this rank's part of the sum
+  /// (layers/tensor_sequence/decoding.h).
+  at::Tensor decoded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis, KeyValueCache& cache) const;
 };
 
 }  // namespace ingot::layers

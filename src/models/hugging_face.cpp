@@ -74,12 +74,12 @@ void load_hugging_face_weights(Model& model, const fs::path& folder) {
   const checkpoint::SafetensorsReader reader(folder);
   check_tensors(model, reader, folder);
   for (const auto& p : model.parameters().all()) {
-    p->value.copy_(layers::tensor_from_bytes(reader.bytes(p->name), reader.tensor(p->name).dtype, p->shape));
+    p->value.copy_(layers::part_of(layers::tensor_from_bytes(reader.bytes(p->name), reader.tensor(p->name).dtype, p->shape), p->part));
   }
 }
 
-std::unique_ptr<Model> load_hugging_face_model(const fs::path& folder, at::ScalarType dtype, at::Device device) {
-  auto model = create_model(read_hugging_face_config(folder));
+std::unique_ptr<Model> load_hugging_face_model(const fs::path& folder, at::ScalarType dtype, at::Device device, const Layout& layout) {
+  auto model = create_model(read_hugging_face_config(folder), layout);
   model->allocate(dtype, device);
   load_hugging_face_weights(*model, folder);
   return model;

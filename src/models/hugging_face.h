@@ -12,13 +12,14 @@ namespace ingot::models {
 /// The shape described by folder/config.json. Throws ModelError or FileError.
 ModelConfig read_hugging_face_config(const std::filesystem::path& folder);
 
-/// Fills the parameters of an allocated model from the folder's safetensors. Every parameter must be there with its shape,
-/// and nothing unknown beside it; all problems are listed in one ModelError before anything is overwritten.
-/// `skip_bias` of ZAYA1 is taken from the file as it is (transformers overwrites it on load; the file is the truth).
+/// Fills the parameters of an allocated model, or of a part of it, from the folder's safetensors. Every parameter must be there with its
+/// shape, and nothing unknown beside it; all problems are listed in one ModelError before anything is overwritten. `skip_bias` of ZAYA1 is
+/// taken from the file as it is (transformers overwrites it on load; the file is the truth).
 void load_hugging_face_weights(Model& model, const std::filesystem::path& folder);
 
-/// Model of the folder, allocated and filled.
-std::unique_ptr<Model> load_hugging_face_model(const std::filesystem::path& folder, at::ScalarType dtype, at::Device device);
+/// Model of the folder, or this rank's part of it, allocated and filled.
+std::unique_ptr<Model> load_hugging_face_model(const std::filesystem::path& folder, at::ScalarType dtype, at::Device device,
+                                               const Layout& layout = {});
 
 /// Writes config.json, generation_config.json and the weights (`dtype`: fp32 or bf16; vectors that keep fp32 and the
 /// balancing biases follow transformers: all of `dtype` but the biases, which stay fp32). Values come from `value_of`, so that

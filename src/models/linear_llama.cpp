@@ -197,9 +197,8 @@ class LinearLlama final : public LlamaLike {
 
 ModelConfig from_hugging_face(const nlohmann::json& json) {
   const HuggingFaceFields fields(json);
-  ModelConfig c = fields.common();
+  auto c = llama_like_from_hugging_face(fields);
   c.family = "linear_llama";
-  c.ffn = fields.integer("intermediate_size");
   c.layer_pattern = fields.text("layer_pattern", c.layer_pattern);
   c.linear_attention = fields.text("linear_attention", c.linear_attention);
   c.feature_map = fields.text("feature_map", c.feature_map);
@@ -208,22 +207,14 @@ ModelConfig from_hugging_face(const nlohmann::json& json) {
   c.short_convolution = fields.integer("short_convolution", 0);
   c.gate_rank = fields.integer("gate_rank", c.gate_rank);
   c.linear_output_gate = fields.boolean("linear_output_gate", true);
-  c.attention_bias = fields.boolean("attention_bias", false);
-  c.mlp_bias = fields.boolean("mlp_bias", false);
-  fields.refuse_unless("hidden_act", "silu");
-  fields.read_rope(c, fields.rope());
   return c;
 }
 
 // transformers has no such model; the file is for ingot's own way back and for whoever writes one.
 nlohmann::json to_hugging_face(const ModelConfig& c) {
-  for (int64_t layer = 0; layer < c.layers; ++layer) {
-    if (c.is_sliding(layer)) throw base::ConfigError("layer {} has a sliding window: this model cannot be exported", layer);
-  }
-  auto json = common_hugging_face_config(c);
+  auto json = llama_like_to_hugging_face(c);
   json["model_type"] = "linear_llama";
   json["architectures"] = {"LinearLlamaForCausalLM"};
-  json["intermediate_size"] = c.ffn;
   json["layer_pattern"] = c.layer_pattern;
   json["linear_attention"] = c.linear_attention;
   json["feature_map"] = c.feature_map;
@@ -232,10 +223,6 @@ nlohmann::json to_hugging_face(const ModelConfig& c) {
   json["short_convolution"] = c.short_convolution;
   json["gate_rank"] = c.gate_rank;
   json["linear_output_gate"] = c.linear_output_gate;
-  json["attention_bias"] = c.attention_bias;
-  json["mlp_bias"] = c.mlp_bias;
-  json["hidden_act"] = "silu";
-  json["rope_parameters"] = hugging_face_rope(c, c.rope_base);
   return json;
 }
 

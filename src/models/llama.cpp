@@ -36,31 +36,15 @@ class Llama final : public LlamaLike {
 };
 
 ModelConfig from_hugging_face(const nlohmann::json& json) {
-  const HuggingFaceFields fields(json);
-  ModelConfig c = fields.common();
+  auto c = llama_like_from_hugging_face(HuggingFaceFields(json));
   c.family = "llama";
-  c.ffn = fields.integer("intermediate_size");
-  c.attention_bias = fields.boolean("attention_bias", false);
-  c.mlp_bias = fields.boolean("mlp_bias", false);
-  fields.refuse_unless("hidden_act", "silu");
-  fields.read_rope(c, fields.rope());
   return c;
 }
 
 nlohmann::json to_hugging_face(const ModelConfig& c) {
-  for (int64_t layer = 0; layer < c.layers; ++layer) {
-    if (c.is_sliding(layer))
-      throw base::ConfigError("layer {} has a sliding window, which Hugging Face's llama does not know: this model cannot be exported",
-                              layer);
-  }
-  auto json = common_hugging_face_config(c);
+  auto json = llama_like_to_hugging_face(c);
   json["model_type"] = "llama";
   json["architectures"] = {"LlamaForCausalLM"};
-  json["intermediate_size"] = c.ffn;
-  json["attention_bias"] = c.attention_bias;
-  json["mlp_bias"] = c.mlp_bias;
-  json["hidden_act"] = "silu";
-  json["rope_parameters"] = hugging_face_rope(c, c.rope_base);
   return json;
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/error.h"
@@ -11,7 +12,6 @@
 #include "layers/recompute.h"
 #include "layers/tensor_sequence/describe_folded.h"
 #include "layers/tensor_sequence/folded_layer.h"
-#include "models/hugging_face_config.h"
 
 namespace ingot::models {
 
@@ -88,9 +88,7 @@ int64_t LlamaLike::active_elements() const {
   return parameters_.trained_elements() - embedding_->elements() - (head_ == embedding_ ? 0 : head_->elements());
 }
 
-Stream LlamaLike::embed(const at::Tensor& ids) {
-  return {embedded(ids), {}};
-}
+Stream LlamaLike::embed(const at::Tensor& ids, const ForwardContext& context) { return {embedded(ids, context), {}}; }
 
 Stream LlamaLike::block(int64_t layer, const Stream& stream, ForwardContext& context) {
   Block& b = blocks_[static_cast<size_t>(layer)];
@@ -112,7 +110,7 @@ at::Tensor LlamaLike::mlp(const Block& b, const at::Tensor& x, const layers::Seq
   };
   layers::PartOfWeights weights = {b.gate, b.up};
   if (b.gate_bias) weights.insert(weights.end(), {b.gate_bias, b.up_bias});
-  if (layout_.tensor_sequence.is_on()) return layers::folded_layer(x, weights, *b.down, activated, layout_.tensor_sequence);
+  if (folds(sequences)) return layers::folded_layer(x, weights, *b.down, activated, layout_.tensor_sequence);
   return leave(layers::linear(activated(layout_.tensor.enter(x, sequences.batch(), sequences.seq()), weights), {b.down}));
 }
 
@@ -140,10 +138,13 @@ LlamaLike::Softmax LlamaLike::declare_softmax(int64_t layer, const std::string& 
 }
 
 at::Tensor LlamaLike::mix_by(const Softmax& softmax, int64_t layer, const at::Tensor& normed, ForwardContext& context) {
-  if (const auto& folded = layout_.tensor_sequence; folded.is_on())
-    return with_bias(softmax.attention.folded(normed, *context.sequences, folded), softmax.out_bias);
   auto* cache = context.caches ? &(*context.caches)[static_cast<size_t>(layer)].key_values : nullptr;
-  return with_bias(leave(softmax.attention(enter(normed, context), *context.sequences, cache)), softmax.out_bias);
+  auto& sequences = *context.sequences;
+  const auto& axis = layout_.tensor_sequence;
+  if (folds(sequences)) return with_bias(softmax.attention.folded(normed, sequences, axis, cache), softmax.out_bias);
+  return with_bias(leave(axis.is_on() ? softmax.attention.decoded(normed, sequences, axis, *cache)
+                                      : softmax.attention(enter(normed, context), sequences, cache)),
+                   softmax.out_bias);
 }
 
 layers::ActivationId LlamaLike::describe_softmax(int64_t layer, layers::Workload& work, layers::ActivationId normed) const {
@@ -189,6 +190,31 @@ layers::ActivationId LlamaLike::describe_bias(layers::Workload& work, layers::Ac
   const auto out = work.narrow(work.activation(product).width);
   work.kernel("add", {product}, {out}, {});
   return out;
+}
+
+ModelConfig llama_like_from_hugging_face(const HuggingFaceFields& fields) {
+  ModelConfig c = fields.common();
+  c.ffn = fields.integer("intermediate_size");
+  c.attention_bias = fields.boolean("attention_bias", false);
+  c.mlp_bias = fields.boolean("mlp_bias", false);
+  fields.refuse_unless("hidden_act", "silu");
+  fields.read_rope(c, fields.rope());
+  return c;
+}
+
+nlohmann::json llama_like_to_hugging_face(const ModelConfig& c) {
+  for (int64_t layer = 0; layer < c.layers; ++layer)
+    if (c.is_sliding(layer))
+      throw base::ConfigError(
+          "layer {} has a sliding window, which the {} family has not in Hugging Face's form: this model cannot be exported", layer,
+          c.family);
+  auto json = common_hugging_face_config(c);
+  json["intermediate_size"] = c.ffn;
+  json["attention_bias"] = c.attention_bias;
+  json["mlp_bias"] = c.mlp_bias;
+  json["hidden_act"] = "silu";
+  json["rope_parameters"] = hugging_face_rope(c, c.rope_base);
+  return json;
 }
 
 }  // namespace ingot::models

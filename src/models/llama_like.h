@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layers/softmax_attention.h"
+#include "models/hugging_face_config.h"
 #include "models/model.h"
 
 namespace ingot::models {
@@ -43,7 +44,7 @@ class LlamaLike : public Model {
                                               bool biased);
   static layers::ActivationId describe_bias(layers::Workload& work, layers::ActivationId product);
 
-  Stream embed(const at::Tensor& ids) override;
+  Stream embed(const at::Tensor& ids, const ForwardContext& context) override;
   Stream block(int64_t layer, const Stream& stream, ForwardContext& context) override;
   at::Tensor finish(const Stream& stream) override;
 
@@ -59,5 +60,9 @@ class LlamaLike : public Model {
   std::vector<Block> blocks_;
   layers::Parameter* norm_ = nullptr;
 };
+
+/// What these families have alike in their config.json. Throws ConfigError for a sliding window, which none of them has there.
+ModelConfig llama_like_from_hugging_face(const HuggingFaceFields& fields);
+nlohmann::json llama_like_to_hugging_face(const ModelConfig& config);
 
 }  // namespace ingot::models

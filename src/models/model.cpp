@@ -8,6 +8,7 @@
 #include "layers/head.h"
 #include "layers/recompute.h"
 #include "layers/sharded_attention.h"
+#include "layers/tensor_sequence/decoding.h"
 #include "layers/tensor_sequence/describe_folded.h"
 #include "layers/tensor_sequence/folded_attention.h"
 #include "layers/tensor_sequence/folded_vocabulary.h"
@@ -53,7 +54,7 @@ Stream Model::run_chunk(int chunk, const at::Tensor& ids, const Stream& in, Forw
   Stream stream = in;
   if (stage.is_first(chunk)) {
     hooks.before_forward(-1);
-    stream = embed(ids);
+    stream = embed(ids, context);
     hooks.after_forward(-1);
     if (context.observer) context.observer->on_hidden(-1, stream.residual);
   }
@@ -102,7 +103,11 @@ at::Tensor Model::loss(const at::Tensor& ids, const at::Tensor& targets, double 
   return loss_of(run_chunk(0, ids, {}, context), targets, scale, context);
 }
 
-at::Tensor Model::logits(const at::Tensor& hidden) const { return layers::logits_of(hidden, *head_); }
+at::Tensor Model::logits(const at::Tensor& hidden) const {
+  const auto own = layers::logits_of(hidden, *head_);
+  const auto& folded = layout_.tensor_sequence;
+  return folded.is_on() ? layers::gather_channels({own}, folded)[0] : own;
+}
 
 void Model::describe_embedding(layers::Workload& work) const { describe_lookup(work); }
 
@@ -239,9 +244,9 @@ tensor::Part Model::cut_vector(int64_t size) const {
   return {{layout_.weight_share(size)}};
 }
 
-at::Tensor Model::embedded(const at::Tensor& ids) const {
+at::Tensor Model::embedded(const at::Tensor& ids, const ForwardContext& context) const {
   const auto wide = dtype() == at::kDouble ? at::kDouble : at::kFloat;
-  if (layout_.tensor_sequence.is_on()) return layers::folded_embedding(ids, *embedding_, wide, layout_.tensor_sequence);
+  if (folds(*context.sequences)) return layers::folded_embedding(ids, *embedding_, wide, layout_.tensor_sequence);
   return leave(layers::embedding(ids, *embedding_, wide));
 }
 

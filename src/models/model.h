@@ -139,7 +139,7 @@ class Model {
   virtual int64_t router_state_width() const { return 0; }
   /// Sum of the losses of all positions times `scale` (0-dim), to be backpropagated with gradient 1.
   at::Tensor loss(const at::Tensor& ids, const at::Tensor& targets, double scale, ForwardContext& context);
-  /// [batch, seq, vocab] of a hidden state, fp32 (fp64 for fp64); no gradient.
+  /// [batch, seq, vocab] of a hidden state, fp32 (fp64 for fp64); no gradient. On a tensor_sequence axis that all ranks have alike.
   at::Tensor logits(const at::Tensor& hidden) const;
 
   /// This rank's part of a forward pass as data: one block, and what stands before and behind the blocks. Each takes an empty Workload; the
@@ -157,7 +157,7 @@ class Model {
   virtual int64_t active_elements() const = 0;
 
  protected:
-  virtual Stream embed(const at::Tensor& ids) = 0;
+  virtual Stream embed(const at::Tensor& ids, const ForwardContext& context) = 0;
   virtual Stream block(int64_t layer, const Stream& stream, ForwardContext& context) = 0;
   virtual at::Tensor finish(const Stream& stream) = 0;
 
@@ -188,12 +188,19 @@ class Model {
   /// The same for heads, which the sequence axis may share out too.
   void require_heads() const;
   /// The embedding of this rank's tokens, as it is between layers; fp32 (fp64).
-  at::Tensor embedded(const at::Tensor& ids) const;
+  at::Tensor embedded(const at::Tensor& ids, const ForwardContext& context) const;
+  /// Whether this pass goes through the folded schedules of a tensor_sequence axis: all do but the new tokens of a generation, for which
+  /// the weights stay where they are (layers/tensor_sequence/decoding.h).
+  bool folds(const layers::Sequences& sequences) const { return layout_.tensor_sequence.is_on() && sequences.axis().is_on(); }
   /// Tokens as they are between layers -> all of them, and back (layers/tensor_axis.h).
   at::Tensor enter(const at::Tensor& x, const ForwardContext& context) const {
     return layout_.tensor.enter(x, context.sequences->batch(), context.sequences->seq());
   }
-  at::Tensor leave(const at::Tensor& partial) const { return layout_.tensor.leave(partial); }
+  at::Tensor leave(const at::Tensor& partial) const {
+    const auto& folded = layout_.tensor_sequence;
+    return folded.is_on() ? layers::TensorAxis{.rank = folded.rank, .size = folded.size, .group = folded.group}.leave(partial)
+                          : layout_.tensor.leave(partial);
+  }
 
   RoutingReplay routing_replay_;
   ModelConfig config_;

@@ -104,17 +104,18 @@ class Zaya1 : public Model {
   }
 
  protected:
-  Stream embed(const at::Tensor& ids) override {
-    return {(embedded(ids) + input_bias_->value) * input_scale_->value, {}};
+  Stream embed(const at::Tensor& ids, const ForwardContext& context) override {
+    return {(embedded(ids, context) + input_bias_->value) * input_scale_->value, {}};
   }
 
   Stream block(int64_t layer, const Stream& stream, ForwardContext& context) override {
     Block& b = blocks_[static_cast<size_t>(layer)];
     auto* cache = context.caches ? &(*context.caches)[static_cast<size_t>(layer)] : nullptr;
     const auto normed = kernels::rms_norm(stream.residual, b.attention_norm->value, config_.norm_eps, dtype());
-    const auto& folded = layout_.tensor_sequence;
-    const auto mixed = folded.is_on() ? b.attention.folded(normed, *context.sequences, folded)
-                                      : leave(b.attention(enter(normed, context), *context.sequences, cache));
+    const auto& axis = layout_.tensor_sequence;
+    const auto mixed = folds(*context.sequences) ? b.attention.folded(normed, *context.sequences, axis, cache)
+                       : axis.is_on()            ? leave(b.attention.decoded(normed, *context.sequences, axis, *cache))
+                                                 : leave(b.attention(enter(normed, context), *context.sequences, cache));
     auto mixture_half = [this, &b, layer, observer = context.observer](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
       const auto [joined, mixture_in] =
           kernels::join_residual_and_norm(in[0], in[1], b.after_attention.values(), b.mixture_norm->value, config_.norm_eps, dtype());

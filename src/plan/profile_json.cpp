@@ -1,10 +1,5 @@
 // The profile's file: JSON with exactly the members below. Hostile input is refused by name; counts and sizes are bounded.
-#include <cmath>
-#include <nlohmann/json.hpp>
-#include <set>
-
-#include "base/error.h"
-#include "base/text.h"
+#include "base/json_members.h"
 #include "plan/profile.h"
 
 namespace ingot::plan {
@@ -14,71 +9,15 @@ using base::ProfileError;
 using Json = nlohmann::json;
 
 constexpr int64_t kLargestSize = int64_t{1} << 48;
-constexpr size_t kMostEntries = 100'000, kLongestText = 4096;
+constexpr size_t kMostEntries = 100'000;
 
-// One object of the file, with typed access that names what is wrong. Every member must be asked for before finish().
-class Members {
- public:
-  Members(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
-    if (!json.is_object()) throw ProfileError("{} is not an object", where_);
-  }
-
-  std::string text(const char* name) {
-    const auto& value = member(name);
-    if (!value.is_string() || value.get_ref<const std::string&>().size() > kLongestText) fail(name, "must be a text of at most 4096 bytes");
-    return value.get<std::string>();
-  }
-  std::string one_of(const char* name, const std::vector<std::string>& choices) {
-    auto value = text(name);
-    if (std::find(choices.begin(), choices.end(), value) == choices.end()) fail(name, "must be one of " + base::join(choices, ", "));
-    return value;
-  }
-  int64_t size(const char* name) {
-    const auto& value = member(name);
-    if (!value.is_number_integer() || value.get<double>() < 1 || value.get<double>() > static_cast<double>(kLargestSize))
-      fail(name, "must be a whole number from 1 to 2^48");
-    return value.get<int64_t>();
-  }
-  double positive(const char* name) { return number(name, false); }
-  double not_negative(const char* name) { return number(name, true); }
-  bool boolean(const char* name) {
-    const auto& value = member(name);
-    if (!value.is_boolean()) fail(name, "must be true or false");
-    return value.get<bool>();
-  }
-  /// Calls `read` on each element of a list.
+struct Members : base::JsonMembers {
+  Members(const Json& json, std::string where) : JsonMembers(json, std::move(where), "measure again with ingot bench all") {}
+  int64_t size(const char* name) { return whole(name, kLargestSize); }
   template <class Read>
-  void list(const char* name, const Read& read) {
-    const auto& value = member(name);
-    if (!value.is_array() || value.size() > kMostEntries) fail(name, "must be a list of at most 100000 entries");
-    for (size_t i = 0; i < value.size(); ++i) read(value[i], fmt::format("{}.{}[{}]", where_, name, i));
+  void entries(const char* name, const Read& read) {
+    list(name, 0, kMostEntries, read);
   }
-  void finish() const {
-    for (const auto& [name, value] : json_.items()) {
-      if (!asked_.contains(name))
-        throw ProfileError("{} has an unknown member '{}'{}", where_, name, base::did_you_mean(name, {asked_.begin(), asked_.end()}));
-    }
-  }
-
- private:
-  const Json& member(const char* name) {
-    asked_.insert(name);
-    const auto found = json_.find(name);
-    if (found == json_.end()) throw ProfileError("{} lacks '{}'; measure again with ingot bench all", where_, name);
-    return *found;
-  }
-  double number(const char* name, bool zero_allowed) {
-    const auto& value = member(name);
-    if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() < 0 || value.get<double>() > 1e18 ||
-        (value.get<double>() == 0 && !zero_allowed))
-      fail(name, zero_allowed ? "must be a number from 0 to 10^18" : "must be a positive number up to 10^18");
-    return value.get<double>();
-  }
-  [[noreturn]] void fail(const char* name, const std::string& rule) { throw ProfileError("{}.{} {}", where_, name, rule); }
-
-  const Json& json_;
-  std::string where_;
-  std::set<std::string> asked_;
 };
 
 const std::vector<std::string> kDtypes = {"fp64", "fp32", "bf16"};
@@ -184,14 +123,14 @@ MachineProfile MachineProfile::from_json(const std::string& text, const std::str
   p.quick = m.boolean("quick");
   p.foreign_load = m.not_negative("foreign_load");
   p.operation_s = m.not_negative("operation_s");
-  m.list("commands", [&](const Json& entry, const std::string& where) {
+  m.entries("commands", [&](const Json& entry, const std::string& where) {
     if (!entry.is_string()) throw ProfileError("{} must be a text", where);
     p.commands.push_back(entry.get<std::string>());
   });
-  m.list("gemm", [&](const Json& entry, const std::string& where) { p.gemm.push_back(read_gemm(entry, where)); });
-  m.list("attention", [&](const Json& entry, const std::string& where) { p.attention.push_back(read_attention(entry, where)); });
-  m.list("memory", [&](const Json& entry, const std::string& where) { p.memory.push_back(read_memory(entry, where)); });
-  m.list("kernels", [&](const Json& entry, const std::string& where) { p.kernels.push_back(read_kernel(entry, where)); });
+  m.entries("gemm", [&](const Json& entry, const std::string& where) { p.gemm.push_back(read_gemm(entry, where)); });
+  m.entries("attention", [&](const Json& entry, const std::string& where) { p.attention.push_back(read_attention(entry, where)); });
+  m.entries("memory", [&](const Json& entry, const std::string& where) { p.memory.push_back(read_memory(entry, where)); });
+  m.entries("kernels", [&](const Json& entry, const std::string& where) { p.kernels.push_back(read_kernel(entry, where)); });
   m.finish();
   return p;
 }

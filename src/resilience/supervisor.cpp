@@ -31,10 +31,11 @@ constexpr double kPolitenessShare = 0.3;  // of the grace: ranks end by themselv
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// One stream of one rank: cuts what arrives into lines.
+// One stream of one rank: cuts what arrives into lines, each behind its prefix. Without a prefix it passes as it comes.
 class Stream {
  public:
-  Stream(int descriptor, int output, std::string prefix) : descriptor_(descriptor), output_(output), prefix_(std::move(prefix)) {
+  Stream(int descriptor, int output, std::optional<std::string> prefix)
+      : descriptor_(descriptor), output_(output), prefix_(std::move(prefix)) {
     fcntl(descriptor_, F_SETFL, O_NONBLOCK);
   }
   ~Stream() { close_it(); }
@@ -50,6 +51,7 @@ class Stream {
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (n <= 0) return close_it();
+      if (!prefix_) write_all({buffer, static_cast<size_t>(n)});
       for (ssize_t i = 0; i < n; ++i) {
         // A progress bar rewrites its line; between ranks each state is a line of its own.
         if (buffer[i] == '\n' || buffer[i] == '\r') flush();
@@ -64,13 +66,15 @@ class Stream {
     if (line_.empty()) return;
     last_.push_back(line_);
     if (last_.size() > kLinesKept) last_.pop_front();
-    const auto text = prefix_ + line_ + "\n";
-    for (size_t done = 0; done < text.size();) {
-      const auto n = write(output_, text.data() + done, text.size() - done);
-      if (n < 0 && errno != EINTR) break;  // nobody listens: the ranks go on
-      if (n > 0) done += static_cast<size_t>(n);
-    }
+    if (prefix_) write_all(*prefix_ + line_ + "\n");
     line_.clear();
+  }
+  void write_all(std::string_view text) const {
+    while (!text.empty()) {
+      const auto n = write(output_, text.data(), text.size());
+      if (n < 0 && errno != EINTR) return;  // nobody listens: the ranks go on
+      if (n > 0) text.remove_prefix(static_cast<size_t>(n));
+    }
   }
   void close_it() {
     flush();
@@ -79,7 +83,8 @@ class Stream {
   }
 
   int descriptor_, output_;
-  std::string prefix_, line_;
+  std::optional<std::string> prefix_;
+  std::string line_;
   std::deque<std::string> last_;
 };
 
@@ -143,7 +148,10 @@ Child start(const std::vector<std::string>& command, const RankProcess& rank, si
     throw UsageError("cannot start '{}': {}", command[0], std::strerror(failure));
   }
   const auto prefix = fmt::format("[{:>{}}] ", rank.rank, width);
-  return {rank.rank, process, true, std::make_unique<Stream>(out.read_end, 1, prefix), std::make_unique<Stream>(err.read_end, 2, prefix)};
+  // Rank 0 gives the job's result, for whatever reads it next.
+  const auto of_results = rank.rank == 0 ? std::nullopt : std::optional(prefix);
+  return {rank.rank, process, true, std::make_unique<Stream>(out.read_end, 1, of_results),
+          std::make_unique<Stream>(err.read_end, 2, prefix)};
 }
 
 Failure failure_of(const Child& child, int status) {

@@ -1,8 +1,8 @@
 // Starts the ranks of one machine as processes, passes on what they print, and ends all of them when one fails.
 //
-// Every line of a rank is written whole, with its rank in front. The ranks run in process groups of their own, so that a
-// Ctrl-C at the terminal reaches the supervisor alone, which hands it on once; when the supervisor itself is killed, the
-// ranks get SIGTERM.
+// Every line of a rank is written whole, with its rank in front; the standard output of rank 0, the job's result, passes as it comes. The
+// ranks run in process groups of their own, so that a Ctrl-C at the terminal reaches the supervisor alone, which hands it on once; when the
+// supervisor itself is killed, the ranks get SIGTERM.
 #pragma once
 
 #include <deque>

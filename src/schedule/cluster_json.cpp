@@ -1,12 +1,7 @@
 // A cluster's file: JSON with exactly the members below, each number as {"value": …, "source": "where it is from"}. Hostile input is
 // refused by name; counts and sizes are bounded.
-#include <cmath>
-#include <nlohmann/json.hpp>
-#include <set>
-
-#include "base/error.h"
 #include "base/files.h"
-#include "base/text.h"
+#include "base/json_members.h"
 #include "schedule/cluster.h"
 
 namespace ingot::schedule {
@@ -16,30 +11,14 @@ using base::ProfileError;
 using Json = nlohmann::json;
 
 constexpr double kLargestCount = 1 << 20;
-constexpr size_t kLongestText = 4096, kMostEntries = 64, kLargestFile = 1 << 20;
+constexpr int64_t kLargestVersion = 1 << 20;
+constexpr size_t kMostEntries = 64, kLargestFile = 1 << 20;
 
-// One object, with typed access that names what is wrong. Every member must be asked for before finish().
-class Members {
+// Numbers have sources.
+class Members : public base::JsonMembers {
  public:
   Members(const Json& json, std::string where, std::vector<Cluster::Source>& sources)
-      : json_(json), where_(std::move(where)), sources_(sources) {
-    if (!json.is_object()) throw ProfileError("{} is not an object", where_);
-  }
-  bool has(const char* name) {
-    asked_.insert(name);
-    return json_.contains(name);
-  }
-  std::string text(const char* name) {
-    const auto& value = member(name);
-    if (!value.is_string() || value.get_ref<const std::string&>().empty() || value.get_ref<const std::string&>().size() > kLongestText)
-      fail(name, "must be a text of 1 to 4096 bytes");
-    return value.get<std::string>();
-  }
-  std::string one_of(const char* name, const std::vector<std::string>& choices) {
-    auto value = text(name);
-    if (std::find(choices.begin(), choices.end(), value) == choices.end()) fail(name, "must be one of " + base::join(choices, ", "));
-    return value;
-  }
+      : JsonMembers(json, std::move(where), "configs/clusters/ has whole examples"), sources_(sources) {}
   double positive(const char* name) {
     return sourced(
         name, [](double value) { return value > 0 && value <= 1e18; }, "a positive number up to 10^18");
@@ -53,31 +32,13 @@ class Members {
         name, [](double value) { return value >= 1 && value <= kLargestCount && value == std::floor(value); },
         "a whole number from 1 to 2^20"));
   }
-  int64_t version() {
-    const auto& value = member("version");
-    if (!value.is_number_integer()) fail("version", "must be a whole number");
-    return value.get<int64_t>();
-  }
-  Members object(const char* name) { return {member(name), where_ + "." + name, sources_}; }
+  Members object(const char* name) { return {member(name), where() + "." + name, sources_}; }
   template <class Read>
-  void list(const char* name, const Read& read) {
-    const auto& value = member(name);
-    if (!value.is_array() || value.empty() || value.size() > kMostEntries) fail(name, "must be a list of 1 to 64 entries");
-    for (size_t i = 0; i < value.size(); ++i) read(Members(value[i], fmt::format("{}.{}[{}]", where_, name, i), sources_));
-  }
-  void finish() const {
-    for (const auto& [name, value] : json_.items())
-      if (!asked_.contains(name))
-        throw ProfileError("{} has an unknown member '{}'{}", where_, name, base::did_you_mean(name, {asked_.begin(), asked_.end()}));
+  void entries(const char* name, const Read& read) {
+    list(name, 1, kMostEntries, [&](const Json& entry, const std::string& where) { read(Members(entry, where, sources_)); });
   }
 
  private:
-  const Json& member(const char* name) {
-    asked_.insert(name);
-    const auto found = json_.find(name);
-    if (found == json_.end()) throw ProfileError("{} lacks '{}'; configs/clusters/ has whole examples", where_, name);
-    return *found;
-  }
   template <class Allowed>
   double sourced(const char* name, const Allowed& allowed, const char* rule) {
     const auto& pair = member(name);
@@ -85,20 +46,14 @@ class Members {
       fail(name, R"(must be {"value": a number, "source": "where it is from"})");
     const auto &value = pair["value"], &source = pair["source"];
     if (!value.is_number() || !std::isfinite(value.get<double>()) || !allowed(value.get<double>()))
-      fail(name, fmt::format("'s value must be {}", rule));
+      fail(name + std::string("'s value"), fmt::format("must be {}", rule));
     if (!source.is_string() || source.get_ref<const std::string&>().empty() || source.get_ref<const std::string&>().size() > kLongestText)
-      fail(name, "'s source must be a text of 1 to 4096 bytes");
-    sources_.push_back({where_ + "." + name, source.get<std::string>()});
+      fail(name + std::string("'s source"), "must be a text of 1 to 4096 bytes");
+    sources_.push_back({where() + "." + name, source.get<std::string>()});
     return value.get<double>();
   }
-  [[noreturn]] void fail(const std::string& name, const std::string& rule) {
-    throw ProfileError("{}.{}{}{}", where_, name, rule[0] == '\'' ? "" : " ", rule);
-  }
 
-  const Json& json_;
-  std::string where_;
   std::vector<Cluster::Source>& sources_;
-  std::set<std::string> asked_;
 };
 
 Links read_links(Members m, bool has_shape) {
@@ -135,7 +90,7 @@ Cluster Cluster::from_json(const std::string& text, const std::string& origin) {
   Members m(json, origin, c.sources);
   if (m.text("format") != "ingot cluster profile")
     throw ProfileError("{} is not a cluster profile: its member 'format' is not 'ingot cluster profile'", origin);
-  if (const auto version = m.version(); version != kVersion)
+  if (const auto version = m.whole("version", kLargestVersion); version != kVersion)
     throw ProfileError("{} has version {}; this program reads version {}", origin, version, kVersion);
   c.name = m.text("name");
   c.devices_per_node = m.count("devices_per_node");
@@ -146,7 +101,7 @@ Cluster Cluster::from_json(const std::string& text, const std::string& origin) {
   c.message_launch_s = m.not_negative("message_launch_s");
   c.node = read_links(m.object("node"), true);
   if (c.nodes > 1 || m.has("network")) c.network = read_links(m.object("network"), false);
-  m.list("compute", [&](Members entry) { c.compute.push_back(read_rates(std::move(entry))); });
+  m.entries("compute", [&](Members entry) { c.compute.push_back(read_rates(std::move(entry))); });
   for (size_t i = 1; i < c.compute.size(); ++i)
     for (size_t j = 0; j < i; ++j)
       if (c.compute[i].dtype == c.compute[j].dtype) throw ProfileError("{}.compute has two entries for {}", origin, c.compute[i].dtype);

@@ -82,7 +82,9 @@ class Sweeper {
       const int64_t from = a.results[i - 1].seq, grain = int64_t{4} * a.layout.ranks;
       const auto found = first_below(measure(a.layout, quantity), measure(b.layout, quantity), from, a.results[i].seq,
                                      std::max(grain, from / kFineness / grain * grain));
-      if (found) out_.crossovers.push_back({a.layout.label(), b.layout.label(), a.layout.ranks, name_of(a.layout.pass), quantity, *found});
+      if (found)
+        out_.crossovers.push_back(
+            {a.layout.label(), b.layout.label(), name_of(a.layout.layer), a.layout.ranks, name_of(a.layout.pass), quantity, *found});
       return;
     }
   }

@@ -54,6 +54,7 @@ std::string name_of(Quantity quantity);
 /// no finer than 4 tokens a rank.
 struct Crossover {
   std::string lower, higher;
+  std::string layer;
   int ranks = 1;
   std::string pass;
   Quantity quantity = Quantity::time;

@@ -45,6 +45,7 @@ std::string to_json(const SweepResult& sweep, const std::string& mode, const std
   for (const auto& c : sweep.crossovers)
     json["crossovers"].push_back({{"lower", c.lower},
                                   {"higher", c.higher},
+                                  {"layer", c.layer},
                                   {"ranks", c.ranks},
                                   {"pass", c.pass},
                                   {"quantity", name_of(c.quantity)},
@@ -67,8 +68,8 @@ std::string to_table(const SweepResult& sweep) {
       break;
     }
   for (const auto& c : sweep.crossovers)
-    text += fmt::format("{}, {} ranks: from seq {} on, {} needs less {} than {}\n", c.pass, c.ranks, c.seq, c.lower, name_of(c.quantity),
-                        c.higher);
+    text += fmt::format("{}, {}, {} ranks: from seq {} on, {} needs less {} than {}\n", c.layer, c.pass, c.ranks, c.seq, c.lower,
+                        name_of(c.quantity), c.higher);
   for (const auto& r : sweep.refusals) text += fmt::format("not modelled: {}\n", r.reason);
   return text;
 }

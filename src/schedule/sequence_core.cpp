@@ -39,6 +39,15 @@ double pairs_before(Chunk queries) {
 
 namespace {
 
+Attention of_whole_rows(const CoreSizes& s, int64_t heads, bool backward) {
+  return {.pairs = static_cast<double>(s.batch) * pairs_before({0, s.seq}),
+          .heads = heads,
+          .head_dim = s.key_dim,
+          .queries = s.seq,
+          .keys = s.seq,
+          .backward = backward};
+}
+
 class LocalCore : public SequenceCore {
  public:
   explicit LocalCore(Script& script) : script_(script), s_(script) {}
@@ -59,14 +68,7 @@ class LocalCore : public SequenceCore {
   }
 
  private:
-  Attention work(bool backward) const {
-    return {.pairs = static_cast<double>(s_.batch) * pairs_before({0, s_.seq}),
-            .heads = s_.heads,
-            .head_dim = s_.key_dim,
-            .queries = s_.seq,
-            .keys = s_.seq,
-            .backward = backward};
-  }
+  Attention work(bool backward) const { return of_whole_rows(s_, s_.heads, backward); }
   Script& script_;
   CoreSizes s_;
   Mixed in_;
@@ -264,14 +266,7 @@ class UlyssesCore : public SequenceCore {
     return script_.compute("put in order", Move{2 * bytes}, {arriving}, bytes);
   }
 
-  Attention work(bool backward) const {
-    return {.pairs = static_cast<double>(s_.batch) * pairs_before({0, s_.seq}),
-            .heads = heads_,
-            .head_dim = s_.key_dim,
-            .queries = s_.seq,
-            .keys = s_.seq,
-            .backward = backward};
-  }
+  Attention work(bool backward) const { return of_whole_rows(s_, heads_, backward); }
 
   Script& script_;
   CoreSizes s_;

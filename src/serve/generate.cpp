@@ -13,14 +13,36 @@ namespace ingot::serve {
 
 Generator::Generator(models::Model& model) : model_(model), caches_(static_cast<size_t>(model.config().layers)) {}
 
+at::Tensor Generator::run(const at::Tensor& ids, const layers::SequenceAxis& axis) {
+  models::ForwardContext context;
+  const auto own = axis.own_tokens(ids).to(model_.device());
+  context.sequences = std::make_shared<layers::Sequences>(own.size(0), own.size(1), at::Tensor(), length_, model_.device(), axis);
+  context.caches = &caches_;
+  auto hidden = model_.forward(own, context);
+  length_ += ids.size(1);
+  return hidden;
+}
+
 at::Tensor Generator::feed(const at::Tensor& ids) {
   const at::NoGradGuard no_grad;
-  models::ForwardContext context;
-  context.sequences = std::make_shared<layers::Sequences>(ids.size(0), ids.size(1), at::Tensor(), length_, model_.device());
-  context.caches = &caches_;
-  const auto hidden = model_.forward(ids.to(model_.device()), context);
-  length_ += ids.size(1);
-  return model_.logits(hidden.narrow(1, ids.size(1) - 1, 1)).squeeze(1);
+  const auto hidden = model_.layout().tensor_sequence.is_on() ? feed_folded(ids) : run(ids, {});
+  return model_.logits(hidden.narrow(1, hidden.size(1) - 1, 1)).squeeze(1);
+}
+
+at::Tensor Generator::feed_folded(const at::Tensor& ids) {
+  const auto& axis = model_.layout().sequence;
+  const int64_t chunk = ids.size(1) / axis.all_chunks();
+  const bool fills_chunks = length_ == 0 && chunk >= model_.config().halo();
+  const int64_t prefix = fills_chunks ? chunk * axis.all_chunks() : 0;
+  at::Tensor hidden;
+  if (prefix > 0) {
+    const int owner = axis.owner(axis.all_chunks() - 1);
+    hidden = run(ids.narrow(1, 0, prefix), axis);
+    hidden = hidden.narrow(1, hidden.size(1) - 1, 1).contiguous();  // the row's last token where the owner says it
+    axis.group->broadcast(hidden, owner);
+  }
+  for (int64_t i = prefix; i < ids.size(1); ++i) hidden = run(ids.narrow(1, i, 1), {});
+  return hidden;
 }
 
 namespace {

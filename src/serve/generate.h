@@ -17,7 +17,9 @@ struct SamplingOptions {
   uint64_t seed = 0;
 };
 
-/// One sequence batch being continued. The model must outlive it; one thread at a time.
+/// One sequence batch being continued. The model must outlive it; one thread at a time. With a model on a tensor_sequence axis all its
+/// ranks feed the same tokens and get the same logits: the prompt goes through the folded schedules, each rank keeping the keys and values
+/// of its tokens, and what does not fill equal chunks, as every later token, is decoded one by one with weights and cache where they are.
 class Generator {
  public:
   explicit Generator(models::Model& model);
@@ -25,8 +27,14 @@ class Generator {
   /// Feeds tokens int64 [batch, n] and returns the logits after the last of them, [batch, vocab] in fp32 or wider.
   at::Tensor feed(const at::Tensor& ids);
   int64_t length() const { return length_; }
+  /// One per layer.
+  const std::vector<models::LayerCache>& caches() const { return caches_; }
 
  private:
+  /// The normed hidden state of ids that follow what is cached; cut over the ranks by `axis` if it is on.
+  at::Tensor run(const at::Tensor& ids, const layers::SequenceAxis& axis);
+  at::Tensor feed_folded(const at::Tensor& ids);
+
   models::Model& model_;
   std::vector<models::LayerCache> caches_;
   int64_t length_ = 0;

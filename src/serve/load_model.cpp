@@ -18,11 +18,11 @@ std::unique_ptr<data::Tokenizer> tokenizer_in(const fs::path& folder) {
   return data::load_tokenizer(folder);
 }
 
-LoadedModel from_checkpoint(const fs::path& path, at::ScalarType dtype, at::Device device) {
+LoadedModel from_checkpoint(const fs::path& path, at::ScalarType dtype, at::Device device, const models::Layout& layout) {
   const checkpoint::Reader reader(path);
   train::RunConfig config;
   train::settings_of(config).load_toml(train::config_of(reader), (path / "config.toml").string());
-  LoadedModel loaded{models::create_model(config.model), nullptr};
+  LoadedModel loaded{models::create_model(config.model, layout), nullptr};
   loaded.model->allocate(dtype, device);
   train::load_weights(reader, *loaded.model);
   const auto phases = train::lay_out_phases(config);
@@ -37,18 +37,18 @@ LoadedModel from_checkpoint(const fs::path& path, at::ScalarType dtype, at::Devi
 
 }  // namespace
 
-LoadedModel load_model(const fs::path& given, at::ScalarType dtype, at::Device device) {
+LoadedModel load_model(const fs::path& given, at::ScalarType dtype, at::Device device, const models::Layout& layout) {
   const fs::path path = (given / "").parent_path();  // without a trailing slash
   if (!fs::exists(path))
     throw base::ModelError("there is no {}; give a run directory, a checkpoint, or a Hugging Face folder", path.string());
   if (fs::exists(path / "config.json")) {
-    LoadedModel loaded{models::load_hugging_face_model(path, dtype, device), tokenizer_in(path)};
+    LoadedModel loaded{models::load_hugging_face_model(path, dtype, device, layout), tokenizer_in(path)};
     return loaded;
   }
   for (const auto& folder : {path / "checkpoints", path}) {
-    if (const auto newest = checkpoint::latest(folder)) return from_checkpoint(newest->path, dtype, device);
+    if (const auto newest = checkpoint::latest(folder)) return from_checkpoint(newest->path, dtype, device, layout);
   }
-  return from_checkpoint(path, dtype, device);
+  return from_checkpoint(path, dtype, device, layout);
 }
 
 }  // namespace ingot::serve

@@ -14,7 +14,8 @@ struct LoadedModel {
   std::unique_ptr<data::Tokenizer> tokenizer;  // null when the place has none
 };
 
+/// With a layout, of the model what that gives this rank.
 /// A run directory gives its newest checkpoint and its tokenizer. Throws an error that says what `path` should have been.
-LoadedModel load_model(const std::filesystem::path& path, at::ScalarType dtype, at::Device device);
+LoadedModel load_model(const std::filesystem::path& path, at::ScalarType dtype, at::Device device, const models::Layout& layout = {});
 
 }  // namespace ingot::serve

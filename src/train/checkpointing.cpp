@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "checkpoint/match.h"
 #include "layers/dtype.h"
+#include "parallel/shard.h"
 
 namespace ingot::train {
 namespace {
@@ -195,9 +196,14 @@ void load_weights(const checkpoint::Reader& reader, models::Model& model) {
   Shapes wanted;
   for (const auto& p : model.parameters().all()) wanted[p->name] = p->shape;
   check_fits(reader, wanted);
-  std::vector<at::Tensor> read;
-  for (const auto& p : model.parameters().all()) read.push_back(read_box(reader, p->name, tensor::whole(p->shape)));
-  for (size_t i = 0; i < read.size(); ++i) model.parameters().all()[i]->value.copy_(read[i]);
+  std::vector<std::pair<at::Tensor, at::Tensor>> read;  // where to, what
+  for (const auto& p : model.parameters().all()) {
+    const auto flat = p->value.view(-1);
+    const auto part = p->part.empty() ? tensor::whole_part(p->shape) : p->part;
+    for (const auto& region : tensor::regions_of(p->shape, part, 0, flat.numel()))
+      read.emplace_back(parallel::view_of(region, flat), read_box(reader, p->name, region.box));
+  }
+  for (const auto& [to, what] : read) to.copy_(what);
 }
 
 std::string config_of(const checkpoint::Reader& reader) { return reader.extra("config.toml"); }

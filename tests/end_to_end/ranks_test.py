@@ -165,6 +165,37 @@ def a_run_goes_on_with_other_ranks_and_another_stage(w):
             close(losses(straight), losses(run), 1e-9)
 
 
+def sequence_ranks_of_a_hybrid_follow_the_curve_of_one(w):
+    """Linear and softmax layers over one axis, every way of moving the states; also with data ranks and ZeRO."""
+    config = w.config("hybrid", family="linear_llama", **{"model.layers": 3, "model.layer_pattern": "LLN", "model.linear_attention": "gated_delta", "model.feature_map": "l2",
+                                                         "model.short_convolution": 4, "train.steps": 20, "train.precision": "fp64", "parallel.sequence_order": "contiguous"})
+    ingot("train", config, "--run-dir", w.path / "hybrid-1")
+    for ranks, *changes in ((2,), (2, "parallel.state_method=lasp1"), (2, "parallel.state_method=zeco"), (4, "parallel.data=2", "parallel.zero=1")):
+        run = w.path / f"hybrid-{ranks}-{'-'.join(changes)}"
+        launch(ranks, "train", config, "--run-dir", run, "--set", "parallel.sequence=2", *(word for change in changes for word in ("--set", change)))
+        close(losses(w.path / "hybrid-1"), losses(run), 1e-8)
+        ingot("checkpoint", "diff", w.path / "hybrid-1", run, "--atol", 1e-7)
+    _, err = launch(2, "train", config, "--run-dir", w.path / "x", "--set", "parallel.sequence=2", "--set", "parallel.sequence_order=zigzag", status=2)
+    assert "zigzag" in err and "contiguous" in err, err
+
+
+def ranks_generate_what_one_generates(w):
+    """The model and its cache spread over the ranks: from a run, a checkpoint of other ranks, and a Hugging Face folder."""
+    for family in ("zaya1", "llama"):
+        config, run = w.config(f"spread-{family}", family=family, **{"train.steps": 12}), w.path / f"spread-{family}"
+        launch(2, "train", config, "--run-dir", run, "--set", "parallel.tensor_sequence=2")
+        ingot("checkpoint", "export-hf", run, "-o", w.path / f"spread-{family}-hf", "--dtype", "fp32")
+        for prompt in ("A", "Anna went to the market and bought three red apples and a pear."):
+            ask = "generate", "--prompt", prompt, "--tokens", 24, "--dtype", "fp64", "--json", "--model"
+            alone = json.loads(ingot(*ask, run)[0])
+            for model in (run, w.path / f"spread-{family}-hf"):
+                assert json.loads(launch(2, *ask, model)[0])["ids"] == alone["ids"], (family, model, prompt)
+        text, _ = launch(2, "generate", "--model", run, "--prompt", "Anna", "--tokens", 4)
+        assert text.count("Anna") == 1, text  # one rank speaks
+        _, err = launch(3, "generate", "--model", run, "--prompt", "Anna", status=2)
+        assert "3" in err and "heads" in err and "restart" not in err, err
+
+
 def a_damaged_checkpoint_is_passed_over_by_all_ranks(w):
     """One flipped bit in the newest: all ranks go back to the one before it, say so, and the curve goes on as it was."""
     config = w.config("damaged", **{"train.steps": 12, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 4, "checkpoint.keep": 3})
@@ -353,6 +384,7 @@ def two_launchers_are_two_machines(w):
 
 
 TESTS = [data_parallel_ranks_follow_the_curve_of_one, traffic_is_what_the_formula_says, traffic_of_every_axis_is_what_the_formula_says, memory_of_every_axis_is_what_was_planned, a_run_goes_on_with_other_ranks_and_another_stage,
+         sequence_ranks_of_a_hybrid_follow_the_curve_of_one, ranks_generate_what_one_generates,
          a_damaged_checkpoint_is_passed_over_by_all_ranks, a_run_goes_on_from_the_memory_of_its_machines, a_killed_rank_is_named_and_the_job_goes_on_bit_equal,
          without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out, a_signal_to_the_launcher_saves_and_exits_0,
          wrong_calls_end_before_anyone_waits, two_launchers_are_two_machines]

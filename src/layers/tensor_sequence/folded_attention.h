@@ -14,6 +14,7 @@
 #include <functional>
 #include <vector>
 
+#include "layers/attention.h"
 #include "layers/sequences.h"
 #include "layers/tensor_sequence/axis.h"
 #include "layers/tensor_sequence/folded_layer.h"
@@ -25,6 +26,7 @@ struct FoldedAttention {
   double scale = 1;
   std::vector<Parameter*> weights;  // of the projections: this rank's parts
   Parameter* out = nullptr;         // [hidden, own heads * head_dim]
+  KeyValueCache* cache = nullptr;   // inference: takes the keys and values of this rank's tokens, of all heads
   /// Shapes of another rank's parts of `weights` where they differ from the own ones.
   std::function<std::vector<tensor::Shape>(int owner)> shapes;
 

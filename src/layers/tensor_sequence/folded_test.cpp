@@ -14,13 +14,12 @@
 #include "layers/softmax_attention.h"
 #include "layers/tensor_sequence/folded_layer.h"
 #include "layers/tensor_sequence/folded_vocabulary.h"
+#include "layers/test_tensors.h"
 
 namespace ingot::layers {
 namespace {
 
 constexpr int64_t kBatch = 2;
-
-at::Tensor random(at::IntArrayRef sizes, uint64_t seed) { return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble); }
 
 struct Case {
   int ranks;
@@ -54,13 +53,8 @@ class Weights {
   void fill() {
     list.allocate(case_.dtype, at::kCPU);
     const at::NoGradGuard no_grad;
-    for (const auto& p : list.all()) p->value.copy_(own(*p, random(p->shape, 100 + std::hash<std::string>{}(p->name) % 1000) * 0.3));
-  }
-  /// This rank's part of a whole tensor.
-  static at::Tensor own(const Parameter& p, at::Tensor whole) {
-    for (size_t dim = 0; dim < p.part.size(); ++dim)
-      whole = whole.narrow(static_cast<int64_t>(dim), p.part[dim][0].begin, p.part[dim][0].size());
-    return whole;
+    for (const auto& p : list.all())
+      p->value.copy_(part_of(random(p->shape, 100 + std::hash<std::string>{}(p->name) % 1000) * 0.3, p->part));
   }
   ParameterList list;
 
@@ -72,16 +66,6 @@ class Weights {
   TensorSequenceAxis axis_;
 };
 
-// Documents of several lengths, some over several chunks.
-at::Tensor documents_of(int64_t seq) {
-  auto starts = at::zeros({kBatch, seq}, at::kInt);
-  auto at = starts.accessor<int32_t, 2>();
-  for (int64_t b = 0; b < kBatch; ++b)
-    for (int64_t i = 1; i < seq; ++i)
-      at[b][i] = (i * (b + 2) * 2654435761 >> 5) % (b == 0 ? 11 : 4) == 1 ? static_cast<int32_t>(i) : at[b][i - 1];
-  return starts;
-}
-
 struct Outcome {
   std::vector<at::Tensor> spread;                             // of tokens: output, gradients of inputs
   std::vector<std::pair<std::string, at::Tensor>> gradients;  // of weights
@@ -89,11 +73,6 @@ struct Outcome {
 
 // A layer on one rank: from this rank's parts and tokens to what is compared.
 using RankBody = std::function<Outcome(const Case&, const TensorSequenceAxis&, const SequenceAxis&, Weights&)>;
-
-double error_of(const at::Tensor& actual, const at::Tensor& expected) {
-  if (actual.sizes() != expected.sizes()) return 1e9;
-  return ((actual.to(at::kDouble) - expected.to(at::kDouble)).abs().max() / expected.abs().max().clamp_min(0.1)).item<double>();
-}
 
 class Folded : public ::testing::TestWithParam<Case> {
  protected:
@@ -120,7 +99,8 @@ class Folded : public ::testing::TestWithParam<Case> {
         const TensorSequenceAxis axis{.rank = rank, .size = c.ranks};
         Weights part(c, axis);
         run_declarations_(part);
-        EXPECT_LT(error_of(got, Weights::own(part.list.get(name), expected.gradients[i].second)), tolerance(c)) << name << ", rank " << rank;
+        EXPECT_LT(error_of(got, part_of(expected.gradients[i].second, part.list.get(name).part)), tolerance(c))
+            << name << ", rank " << rank;
       }
     }
     const auto second = over_ranks(run);
@@ -180,7 +160,7 @@ Outcome run_attention(const Case& c, const TensorSequenceAxis& axis, const Seque
   weights.fill();
   const auto x = tokens.own_tokens(random({kBatch, c.seq, c.hidden}, 1).to(c.dtype)).clone().set_requires_grad(true);
   const auto grad = tokens.own_tokens(random({kBatch, c.seq, c.hidden}, 2).to(c.dtype));
-  Sequences sequences(kBatch, x.size(1), c.documents ? documents_of(c.seq) : at::Tensor(), 0, at::kCPU, tokens);
+  Sequences sequences(kBatch, x.size(1), c.documents ? documents_of(kBatch, c.seq) : at::Tensor(), 0, at::kCPU, tokens);
   const auto out = axis.is_on() ? layer.folded(x, sequences, axis) : layer(x, sequences, nullptr);
   kernels::backward({out}, {grad});
   return finish({out.detach(), x.grad()}, weights);
@@ -215,7 +195,8 @@ TEST_P(Folded, gated_mlp_equals_that_of_one_rank) {
     weights.fill();
     const auto x = tokens.own_tokens(random({kBatch, c.seq, c.hidden}, 3).to(c.dtype)).clone().set_requires_grad(true);
     const auto grad = tokens.own_tokens(random({kBatch, c.seq, c.hidden}, 4).to(c.dtype));
-    const auto out = axis.is_on() ? folded_layer(x, mlp.weights, *mlp.down, activated, axis) : linear(activated(x, mlp.weights), {mlp.down});
+    const auto out =
+        axis.is_on() ? folded_layer(x, mlp.weights, *mlp.down, activated, axis) : linear(activated(x, mlp.weights), {mlp.down});
     kernels::backward({out}, {grad});
     return finished({out.detach(), x.grad()}, weights);
   });
@@ -249,9 +230,9 @@ std::vector<Case> cases() {
   }
   all.push_back({.ranks = 2, .kv_heads = 4, .buckets = 2});
   all.push_back({.ranks = 3, .kv_heads = 6, .buckets = 5, .zigzag = false});
-  all.push_back({.ranks = 4, .kv_heads = 2});               // two ranks share a kv head
+  all.push_back({.ranks = 4, .kv_heads = 2});  // two ranks share a kv head
   all.push_back({.ranks = 4, .kv_heads = 1, .biases = true});
-  all.push_back({.ranks = 4, .seq = 8, .kv_heads = 4});     // a token a chunk
+  all.push_back({.ranks = 4, .seq = 8, .kv_heads = 4});  // a token a chunk
   all.push_back({.ranks = 8, .seq = 32, .heads = 8, .kv_heads = 8, .ffn = 40, .vocab = 80});
   all.push_back({.ranks = 2, .seq = 600, .kv_heads = 4, .dtype = at::kFloat});
   all.push_back({.ranks = 4, .seq = 304, .kv_heads = 4, .biases = true, .dtype = at::kFloat});

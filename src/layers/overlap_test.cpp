@@ -1,0 +1,172 @@
+// Schedules over a slow wire: what can travel under the computation does. Four ranks are processes whose collectives and messages are held
+// back as a link of a given bandwidth would; nothing else differs between the runs that are compared.
+//
+// Other work on the machine makes every time longer and none shorter, so the best of several runs counts, taken by turns.
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <chrono>
+
+#include "comm/test_ranks.h"
+#include "kernels/activation.h"
+#include "kernels/linear_attention.h"
+#include "layers/linear.h"
+#include "layers/sharded_linear_attention.h"
+#include "layers/softmax_attention.h"
+#include "layers/tensor_sequence/folded_layer.h"
+
+namespace ingot::layers {
+namespace {
+
+constexpr int kRanks = 4, kRepeats = 5, kAttempts = 12;
+constexpr double kTolerance = 1.1;
+
+using Clock = std::chrono::steady_clock;
+using Job = std::function<void()>;
+
+// Memory that the ranks' processes share with the test.
+class Shared {
+ public:
+  Shared() : at_(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
+    if (at_ == MAP_FAILED) throw std::runtime_error("no memory to share");
+  }
+  ~Shared() { munmap(at_, kBytes); }
+  Shared(const Shared&) = delete;
+  double& seconds() { return *static_cast<double*>(at_); }
+
+ private:
+  static constexpr size_t kBytes = 4096;
+  void* at_;
+};
+
+// Seconds of the slowest rank, best of some repeats. `job_of` makes a rank's work, without gradients.
+double best_of(double bytes_per_s, const std::function<Job(comm::World&)>& job_of) {
+  Shared shared;
+  comm::WorldOptions options;
+  options.delay.bytes_per_s = bytes_per_s;
+  comm::run_on(
+      comm::Fabrics::shared_memory, kRanks,
+      [&](comm::World& world) {
+        const at::NoGradGuard no_grad;
+        const auto job = job_of(world);
+        job();
+        double best = 1e9;
+        for (int i = 0; i < kRepeats; ++i) {
+          world.everyone().barrier();
+          const auto start = Clock::now();
+          job();
+          auto seconds = at::full({1}, std::chrono::duration<double>(Clock::now() - start).count(), at::kDouble);
+          world.everyone().all_reduce(seconds, comm::Reduction::max);
+          best = std::min(best, seconds.item<double>());
+        }
+        if (world.rank() == 0) shared.seconds() = best;
+      },
+      options);
+  return shared.seconds();
+}
+
+// Runs `job_of` with the wire that takes `wire_s` for `bytes`, and without one, until it takes no longer than `expected_s` of the time
+// without says.
+void expect_time(const char* what, double share_of_compute, double bytes, const std::function<Job(comm::World&)>& job_of,
+                 const std::function<double()>& compute_s,
+                 const std::function<double(double plain_s, double compute_s, double wire_s)>& expected_s) {
+  double plain = best_of(0, job_of), compute = compute_s(), slow = 1e9, expected = 0;
+  const double wire = share_of_compute * compute;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    slow = std::min(slow, best_of(bytes / wire, job_of));
+    expected = expected_s(plain, compute, wire);
+    if (slow <= kTolerance * expected) break;
+    plain = std::min(plain, best_of(0, job_of));
+    compute = std::min(compute, compute_s());
+  }
+  EXPECT_LE(slow, kTolerance * expected) << what << ": without a wire " << plain << " s, of which " << compute
+                                         << " can hide messages; a message takes " << wire << " s";
+  EXPECT_GE(slow, wire) << "the wire is not there";
+}
+
+// LASP-2's forward takes max(gather, intra) + inter (facts lasp2 §1): everything but the intra-chunk part is `plain - intra`.
+TEST(Overlap, lasp2_gathers_states_under_the_intra_chunk_part) {
+  const int64_t tokens = 4096, heads = 4, dim = 64;
+  const auto inputs = [=] {
+    const auto x = at::ones({1, tokens, heads, dim}) * 0.1;
+    return kernels::LinearAttentionInputs{x, x.clone(), x.clone(), at::full({heads}, -0.01), {}, {}};
+  };
+  const auto whole = [&](comm::World& world) -> Job {
+    const SequenceAxis axis{.rank = world.rank(), .size = kRanks, .zigzag = false, .group = &world.everyone()};
+    const auto sequences = std::make_shared<Sequences>(1, tokens, at::Tensor(), 0, at::kCPU, axis);
+    return [in = inputs(), sequences] { sharded_linear_attention(in, *sequences); };
+  };
+  const auto intra = [&](comm::World&) -> Job { return [in = inputs()] { kernels::linear_attention_forward(in); }; };
+  const double gathered = (kRanks - 1) * heads * dim * dim * 4;
+  for (const double share : {1.0, 2.0})
+    expect_time(
+        "lasp2", share, gathered, whole, [&] { return best_of(0, intra); },
+        [](double plain, double compute, double wire) { return std::max(wire, compute) + plain - compute; });
+}
+
+struct Mlp {
+  Parameter gate, up, down;
+  at::Tensor x;
+  Mlp(int64_t tokens, int64_t hidden, int64_t part) : x(at::ones({1, tokens, hidden})) {
+    gate.value = at::ones({part, hidden}), up.value = at::ones({part, hidden}), down.value = at::ones({hidden, part});
+  }
+};
+
+// A hop is hidden where it takes no longer than the products with a part of the weights, and else shows what it takes longer
+// (facts tsp §7): (p - 1) max(hop, part) + part.
+TEST(Overlap, tsp_hops_of_an_mlp_travel_under_the_products) {
+  const int64_t tokens = 1024, hidden = 256, part = 320;
+  const auto whole = [&](comm::World& world) -> Job {
+    const TensorSequenceAxis axis{.rank = world.rank(), .size = kRanks, .group = &world.everyone()};
+    return [axis, mlp = std::make_shared<Mlp>(tokens, hidden, part)] {
+      folded_layer(
+          mlp->x, {&mlp->gate, &mlp->up}, mlp->down,
+          [](const at::Tensor& in, const PartOfWeights& w) {
+            return kernels::swiglu(linear(in, {w[0], w[1]}));
+          },
+          axis);
+    };
+  };
+  const double hop = 3.0 * part * hidden * 4;
+  for (const double share : {0.5, 2.0}) {
+    double plain = best_of(0, whole);
+    expect_time(
+        "tsp, gated MLP", share, hop, whole, [&] { return plain = std::min(plain, best_of(0, whole)), plain / kRanks; },
+        [](double all, double compute, double wire) { return (kRanks - 1) * std::max(wire, compute) + all - (kRanks - 1) * compute; });
+  }
+}
+
+// Weights and keys of the next heads travel while those at hand are attended to; the first of each is waited for.
+TEST(Overlap, tsp_weights_and_keys_travel_under_attention) {
+  const int64_t tokens = 512, hidden = 128, heads = 8, dim = 16;
+  struct Layer {
+    Parameter q, k, v, o;
+    at::Tensor x;
+  };
+  const auto whole = [&](comm::World& world) -> Job {
+    const TensorSequenceAxis axis{.rank = world.rank(), .size = kRanks, .group = &world.everyone()};
+    const SequenceAxis spread{.rank = world.rank(), .size = kRanks, .group = &world.everyone()};
+    const auto layer = std::make_shared<Layer>();
+    const int64_t width = heads * dim / kRanks;
+    for (auto* weight : {&layer->q, &layer->k, &layer->v}) weight->value = at::ones({width, hidden}) * 0.01;
+    layer->o.value = at::ones({hidden, width}) * 0.01;
+    layer->x = at::ones({1, tokens, hidden});
+    const auto sequences = std::make_shared<Sequences>(1, tokens, at::Tensor(), 0, at::kCPU, spread);
+    return [=, rotary = RotarySettings{.rotated = dim}] {
+      SoftmaxAttention{heads, heads, dim, 0, rotary, &layer->q, &layer->k, &layer->v, &layer->o}.folded(layer->x, *sequences, axis);
+    };
+  };
+  const double gathered = 2.0 * (kRanks - 1) * tokens * heads * dim / kRanks * 4;
+  double plain = best_of(0, whole);
+  expect_time(
+      "tsp, attention", 0.3, gathered, whole, [&] { return plain = std::min(plain, best_of(0, whole)), plain / kRanks; },
+      [&](double all, double, double wire) {
+        const double weights = 4.0 * hidden * heads * dim / kRanks * 4 / gathered * wire;
+        return all + weights + wire;
+      });
+}
+
+}  // namespace
+}  // namespace ingot::layers

@@ -1,0 +1,137 @@
+// Generation on a tensor_sequence axis: the tokens, logits and cached keys of one rank alone. Ranks are threads.
+#include "serve/generate.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "comm/world.h"
+
+namespace ingot::serve {
+namespace {
+
+constexpr int64_t kVocab = 48, kNew = 9;
+
+struct Case {
+  std::string family;
+  int ranks;
+  int64_t prompt;
+  int64_t kv_heads = 12, window = 0, buckets = 1, batch = 1;
+  bool zigzag = true, biases = false, tie = true;
+  at::ScalarType dtype = at::kDouble;
+};
+
+std::string name_of(const Case& c) {
+  return fmt::format("{}_{}_ranks_{}_tokens_{}_kv_heads{}{}{}{}{}{}", c.family, c.ranks, c.prompt, c.kv_heads,
+                     c.window > 0 ? fmt::format("_window_{}", c.window) : "", c.buckets > 1 ? "_buckets" : "", c.batch > 1 ? "_batch" : "",
+                     c.zigzag ? "" : "_contiguous", c.biases ? "_biases" : "", c.dtype == at::kDouble ? "" : "_fp32");
+}
+
+models::ModelConfig config_of(const Case& c) {
+  models::ModelConfig m;
+  m.family = c.family;
+  m.layers = 3, m.hidden = 24, m.vocab_size = kVocab, m.heads = 24, m.kv_heads = c.kv_heads, m.head_dim = 4, m.ffn = 48;
+  m.experts = 4, m.expert_ffn = 12, m.router_hidden = 8, m.rope_fraction = 0.5, m.init_deviation = 0.3;
+  m.tie_embeddings = c.tie;
+  m.attention_bias = m.mlp_bias = c.biases;
+  if (c.window > 0) m.window = c.window, m.layer_types = {"full", "sliding", "full"};
+  return m;
+}
+
+struct Generated {
+  std::vector<at::Tensor> logits;  // after the prompt, and after each new token
+  std::vector<at::Tensor> ids;
+};
+
+// What is drawn is fed again; the prompt comes in two parts when `cut` is positive.
+Generated generated_by(models::Model& model, const Case& c, int64_t cut = 0) {
+  model.allocate(c.dtype);
+  model.initialise(7);
+  const auto prompt = at::arange(c.batch * c.prompt).mul(31).add(5).remainder(kVocab - 1).view({c.batch, c.prompt});
+  Generator generator(model);
+  Generated made;
+  if (cut > 0) generator.feed(prompt.narrow(1, 0, cut));
+  made.logits.push_back(generator.feed(prompt.narrow(1, cut, c.prompt - cut)));
+  for (int64_t i = 0; i < kNew; ++i) {
+    made.ids.push_back(sample(made.logits.back(), {}, generator.length()));
+    made.logits.push_back(generator.feed(made.ids.back().unsqueeze(1)));
+  }
+  EXPECT_EQ(generator.length(), c.prompt + kNew);
+  return made;
+}
+
+models::Layout layout_of(const Case& c, comm::World& world) {
+  models::Layout layout;
+  auto* group = &world.everyone();
+  layout.tensor_sequence = {.rank = world.rank(), .size = world.size(), .head_buckets = c.buckets, .group = group};
+  layout.sequence = {
+      .rank = world.rank(), .size = world.size(), .method = layers::SequenceAxis::Method::allgather, .zigzag = c.zigzag, .group = group};
+  return layout;
+}
+
+class GenerationOverRanks : public ::testing::TestWithParam<Case> {};
+
+TEST_P(GenerationOverRanks, gives_the_tokens_and_logits_of_one_rank) {
+  const auto& c = GetParam();
+  const auto alone = generated_by(*models::create_model(config_of(c)), c);
+  const double tolerance = c.dtype == at::kDouble ? 1e-11 : 1e-5;
+  comm::run_ranks(c.ranks, [&](comm::World& world) {
+    for (const int64_t cut : {int64_t{0}, c.prompt / 2}) {
+      if (cut > 0 && c.prompt < 4) continue;
+      const auto made = generated_by(*models::create_model(config_of(c), layout_of(c, world)), c, cut);
+      ASSERT_EQ(made.logits.size(), alone.logits.size());
+      for (size_t i = 0; i < made.logits.size(); ++i) {
+        const auto& expected = alone.logits[i];
+        EXPECT_LE((made.logits[i] - expected).abs().max().item<double>(), tolerance * expected.abs().max().item<double>())
+            << "token " << i << " of rank " << world.rank() << ", prompt cut at " << cut;
+        if (i < made.ids.size()) {
+          EXPECT_TRUE(at::equal(made.ids[i], alone.ids[i])) << "token " << i << " of rank " << world.rank();
+        }
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, GenerationOverRanks,
+                         ::testing::Values(Case{"llama", 2, 16}, Case{"llama", 3, 30}, Case{"llama", 4, 37}, Case{"llama", 8, 64, 8},
+                                           Case{"llama", 2, 1}, Case{"llama", 4, 7}, Case{"llama", 4, 15},
+                                           Case{.family = "llama", .ranks = 4, .prompt = 21, .kv_heads = 2},
+                                           Case{.family = "llama", .ranks = 4, .prompt = 41, .kv_heads = 1},
+                                           Case{.family = "llama", .ranks = 4, .prompt = 33, .window = 6},
+                                           Case{.family = "llama", .ranks = 2, .prompt = 20, .window = 1},
+                                           Case{.family = "llama", .ranks = 2, .prompt = 19, .buckets = 3, .batch = 3},
+                                           Case{.family = "llama", .ranks = 3, .prompt = 25, .zigzag = false},
+                                           Case{.family = "llama", .ranks = 4, .prompt = 18, .biases = true, .tie = false},
+                                           Case{.family = "llama", .ranks = 2, .prompt = 70, .dtype = at::kFloat}, Case{"zaya1", 2, 16},
+                                           Case{"zaya1", 3, 13}, Case{"zaya1", 4, 35}, Case{"zaya1", 2, 1}, Case{"zaya1", 4, 5},
+                                           Case{.family = "zaya1", .ranks = 2, .prompt = 23, .window = 5, .batch = 2},
+                                           Case{.family = "zaya1", .ranks = 4, .prompt = 26, .zigzag = false}),
+                         [](const auto& info) { return name_of(info.param); });
+
+TEST(GenerationOverRanks, a_new_token_moves_what_the_header_says_and_the_cache_grows_by_turns) {
+  const Case c{.family = "llama", .ranks = 4, .prompt = 32, .batch = 2, .dtype = at::kFloat};
+  const auto m = config_of(c);
+  const int64_t q = m.heads * m.head_dim, w = m.kv_heads * m.head_dim, p = c.ranks, rows = c.batch, e = 4;
+  comm::run_ranks(c.ranks, [&](comm::World& world) {
+    auto model = models::create_model(m, layout_of(c, world));
+    model->allocate(c.dtype);
+    model->initialise(7);
+    Generator generator(*model);
+    generator.feed(at::zeros({rows, c.prompt}, at::kLong));
+    const auto received = [&] {
+      int64_t bytes = 0;
+      for (const auto& [axis, traffic] : world.counters().totals()) bytes += traffic.received_bytes;
+      return bytes;
+    };
+    const auto before = received();
+    generator.feed(at::zeros({rows, 1}, at::kLong));
+    const int64_t attention = q + 2 * w + q + m.heads;       // gathered, and partial softmaxes
+    const int64_t sums = 2 * m.hidden * (2 * m.layers + 1);  // two a layer, and the embedding's
+    const int64_t wanted = (m.layers * attention + sums + m.vocab_size) * rows * e * (p - 1) / p;
+    EXPECT_EQ(received() - before, wanted);
+    for (int i = 0; i < 7; ++i) generator.feed(at::zeros({rows, 1}, at::kLong));
+    for (const auto& cache : generator.caches()) EXPECT_EQ(cache.key_values.length, (c.prompt + 8) / p);
+  });
+}
+
+}  // namespace
+}  // namespace ingot::serve
