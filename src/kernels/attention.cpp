@@ -57,8 +57,8 @@ bool is_fused(const at::Tensor& q) { return q.device().is_cpu() && (q.scalar_typ
 
 }  // namespace
 
-AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim) {
-  return cpu::attention_scratch(batch, seq, heads, kv_heads, head_dim);
+AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t keys) {
+  return cpu::attention_scratch(batch, seq, heads, kv_heads, head_dim, keys > 0 ? keys : seq);
 }
 
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask) {

@@ -9,18 +9,23 @@ namespace ingot::layers {
 
 Workload::Workload(int64_t batch, int64_t seq, int64_t element_bytes) : batch_(batch), seq_(seq), element_bytes_(element_bytes) {}
 
-ActivationId Workload::add(int64_t rows, int64_t width, int64_t element_bytes) {
+ActivationId Workload::make(int64_t rows, int64_t width, int64_t element_bytes) {
   activations_.push_back({rows, width, element_bytes});
   return static_cast<ActivationId>(activations_.size()) - 1;
 }
 
-ActivationId Workload::narrow(int64_t width, int64_t rows) { return add(rows > 0 ? rows : tokens(), width, element_bytes_); }
-ActivationId Workload::wide(int64_t width, int64_t rows) { return add(rows > 0 ? rows : tokens(), width, wide_bytes()); }
-ActivationId Workload::indices(int64_t rows) { return add(rows, 1, 8); }
+ActivationId Workload::narrow(int64_t width, int64_t rows) { return make(rows > 0 ? rows : tokens(), width, element_bytes_); }
+ActivationId Workload::wide(int64_t width, int64_t rows) { return make(rows > 0 ? rows : tokens(), width, wide_bytes()); }
+ActivationId Workload::indices(int64_t rows) { return make(rows, 1, 8); }
 
 ActivationId Workload::enter(ActivationId tensor) {
   entering_.push_back(tensor);
   return tensor;
+}
+
+Operation& Workload::add(Operation op) {
+  operations_.push_back(std::move(op));
+  return operations_.back();
 }
 
 Operation& Workload::linear(ActivationId from, ActivationId to, std::vector<int64_t> outs, int64_t count) {
@@ -40,7 +45,7 @@ Operation& Workload::linear(ActivationId from, ActivationId to, std::vector<int6
     op.count = count;
     op.flops = cost.flops;
     op.weight_bytes = cost.weight_bytes * static_cast<double>(count);
-    operations_.push_back(std::move(op));
+    add(std::move(op));
   }
   return operations_.back();
 }
@@ -59,8 +64,7 @@ Operation& Workload::attention(ActivationId qkv, ActivationId out, int64_t heads
   const auto scratch = kernels::attention_scratch(batch_, seq_, heads, kv_heads, head_dim);
   op.forward_scratch_bytes = scratch.forward_bytes;
   op.backward_scratch_bytes = scratch.backward_bytes;
-  operations_.push_back(std::move(op));
-  return operations_.back();
+  return add(std::move(op));
 }
 
 Operation& Workload::kernel(std::string name, std::vector<ActivationId> inputs, std::vector<ActivationId> outputs,
@@ -74,8 +78,29 @@ Operation& Workload::kernel(std::string name, std::vector<ActivationId> inputs, 
   op.rows = rows > 0 ? rows : sized.rows;
   op.width = width > 0 ? width : sized.width;
   op.element_bytes = element_bytes_;
-  operations_.push_back(std::move(op));
-  return operations_.back();
+  return add(std::move(op));
+}
+
+Operation& Workload::inner_linear(int64_t in, int64_t out, int64_t count) {
+  const auto cost = linear_cost(tokens(), in, out, element_bytes_, false);
+  Operation op{.kind = Operation::Kind::product, .name = "linear", .element_bytes = element_bytes_};
+  op.rows = tokens();
+  op.in = in;
+  op.out = out;
+  op.count = count;
+  op.flops = cost.flops * static_cast<double>(count);
+  op.weight_bytes = cost.weight_bytes * static_cast<double>(count);
+  op.is_inner = true;
+  return add(std::move(op));
+}
+
+Operation& Workload::inner_kernel(std::string name, int64_t rows, int64_t width, int64_t count) {
+  Operation op{.kind = Operation::Kind::kernel, .name = std::move(name), .element_bytes = element_bytes_};
+  op.rows = rows;
+  op.width = width;
+  op.count = count;
+  op.is_inner = true;
+  return add(std::move(op));
 }
 
 Cost cost_of(const Workload& workload) {

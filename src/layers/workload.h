@@ -30,7 +30,7 @@ struct Operation {
   std::vector<ActivationId> saved;  // of its inputs and outputs, and tensors of its own
   int64_t element_bytes = 4;        // of what it computes with
 
-  // product: `count` products [rows, in] x [in, out]. kernel: size [rows, width] by which its time is looked up.
+  // product: `count` products [rows, in] x [in, out]. kernel: size [rows, width] by which its time is looked up, `count` times.
   int64_t rows = 0, in = 0, out = 0, width = 0, count = 1;
   int64_t batch = 0, seq = 0, window = 0, heads = 0, kv_heads = 0, head_dim = 0;  // attention
 
@@ -38,6 +38,7 @@ struct Operation {
   double weight_bytes = 0;                                        // weights read once
   int64_t forward_scratch_bytes = 0, backward_scratch_bytes = 0;  // beside inputs, outputs and their gradients
   bool repeated_in_backward = false;                              // backward makes its output again
+  bool is_inner = false;  // part of the last operation before that is not: its tensors are in that one's scratch
 };
 
 class Workload {
@@ -71,6 +72,12 @@ class Workload {
   Operation& kernel(std::string name, std::vector<ActivationId> inputs, std::vector<ActivationId> outputs, std::vector<ActivationId> saved,
                     int64_t rows = 0, int64_t width = 0);
 
+  /// Any other operation.
+  Operation& add(Operation op);
+  /// What an operation does inside, `count` times for all tokens: products with a weight [out, in], and kernels.
+  Operation& inner_linear(int64_t in, int64_t out, int64_t count);
+  Operation& inner_kernel(std::string name, int64_t rows, int64_t width, int64_t count);
+
   const std::vector<Operation>& operations() const { return operations_; }
   const Activation& activation(ActivationId id) const { return activations_[static_cast<size_t>(id)]; }
   size_t activation_count() const { return activations_.size(); }
@@ -78,7 +85,7 @@ class Workload {
   size_t feed_forward_begin() const { return feed_forward_; }
 
  private:
-  ActivationId add(int64_t rows, int64_t width, int64_t element_bytes);
+  ActivationId make(int64_t rows, int64_t width, int64_t element_bytes);
 
   int64_t batch_, seq_, element_bytes_;
   std::vector<Activation> activations_;

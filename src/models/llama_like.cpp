@@ -10,6 +10,7 @@
 #include "kernels/norm.h"
 #include "layers/linear.h"
 #include "layers/recompute.h"
+#include "layers/tensor_sequence/describe_folded.h"
 #include "layers/tensor_sequence/folded_layer.h"
 
 namespace ingot::models {
@@ -58,17 +59,29 @@ LlamaLike::Block LlamaLike::declare_block(int64_t layer) {
 
 void LlamaLike::describe_block(int64_t layer, layers::Workload& work) const {
   const auto& c = config_;
-  const int64_t between = rows_between(work), ffn = c.ffn / layout_.tensor.size;
+  const int64_t between = rows_between(work);
   const auto residual = work.enter(work.wide(c.hidden, between)), normed = work.narrow(c.hidden, between);
   work.kernel("rms_norm", {residual}, {normed}, {residual, work.wide(1, between)});
   const auto branch = describe_mixing(layer, work, normed);
   work.begin_feed_forward();
-  const auto joined = work.wide(c.hidden, between), mlp_in = work.narrow(c.hidden, between), activated = work.narrow(ffn);
+  const auto joined = work.wide(c.hidden, between), mlp_in = work.narrow(c.hidden, between);
   work.kernel("join_norm", {residual, branch}, {joined, mlp_in}, {residual, branch, joined, work.wide(1, between)});
-  const auto gate_up = describe_linear(work, describe_enter(work, mlp_in, c.hidden), {ffn, ffn}, c.mlp_bias);
-  work.kernel("swiglu", {gate_up}, {activated}, {gate_up});
-  const auto out = describe_leave(work, describe_linear(work, activated, {c.hidden}, c.mlp_bias));
+  const auto out = describe_mlp(work, mlp_in);
   work.kernel("join", {joined, out}, {work.wide(c.hidden, between)}, {joined, out});
+}
+
+layers::ActivationId LlamaLike::describe_mlp(layers::Workload& work, layers::ActivationId x) const {
+  const auto& c = config_;
+  if (const auto& folded = layout_.tensor_sequence; folded.is_on()) {
+    const auto out = work.narrow(c.hidden);
+    layers::describe_folded_mlp(work, x, out, c.ffn, c.mlp_bias, folded);
+    return c.mlp_bias ? describe_bias(work, out) : out;
+  }
+  const int64_t ffn = c.ffn / layout_.tensor.size;
+  const auto activated = work.narrow(ffn);
+  const auto gate_up = describe_linear(work, describe_enter(work, x, c.hidden), {ffn, ffn}, c.mlp_bias);
+  work.kernel("swiglu", {gate_up}, {activated}, {gate_up});
+  return describe_leave(work, describe_linear(work, activated, {c.hidden}, c.mlp_bias));
 }
 
 int64_t LlamaLike::active_elements() const {
@@ -136,6 +149,7 @@ at::Tensor LlamaLike::mix_by(const Softmax& softmax, int64_t layer, const at::Te
 
 layers::ActivationId LlamaLike::describe_softmax(int64_t layer, layers::Workload& work, layers::ActivationId normed) const {
   const auto& c = config_;
+  if (layout_.tensor_sequence.is_on()) return describe_folded_softmax(layer, work, normed);
   const int64_t ranks = layout_.tensor.size, heads = c.heads / ranks, kv_heads = c.kv_heads / ranks;
   const int64_t d = c.resolved_head_dim(), q = heads * d, kv = kv_heads * d;
   const auto qkv = work.narrow(q + 2 * kv);
@@ -146,13 +160,34 @@ layers::ActivationId LlamaLike::describe_softmax(int64_t layer, layers::Workload
   return describe_leave(work, describe_linear(work, mixed, {c.hidden}, c.attention_bias));
 }
 
+layers::ActivationId LlamaLike::describe_folded_softmax(int64_t layer, layers::Workload& work, layers::ActivationId normed) const {
+  const auto& c = config_;
+  const auto& folded = layout_.tensor_sequence;
+  const int64_t ranks = folded.size, d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d;
+  const int64_t visits = layers::folded_visits(c.kv_heads, folded), width = (q + 2 * kv) / visits;
+  const int64_t matrices = 2 * (q + kv) * c.hidden / ranks, biases = c.attention_bias ? (q + 2 * kv) / ranks : 0;
+  const int64_t packed_bytes = work.tokens() * width * work.element_bytes();
+  const int64_t biased_bytes = c.attention_bias ? work.tokens() * width * work.wide_bytes() : 0;
+  const auto out = work.narrow(c.hidden);
+  layers::describe_folded_attention(
+      work, normed, out, {.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = d, .window = c.window_of(layer)},
+      {matrices + biases, matrices * work.element_bytes() + biases * work.wide_bytes()},
+      {.forward_bytes = packed_bytes + biased_bytes, .backward_bytes = packed_bytes + biased_bytes}, layout_.sequence, folded);
+  for (const int64_t rows : {q, kv, kv}) work.inner_linear(c.hidden, rows / ranks, ranks).repeated_in_backward = true;
+  work.inner_kernel("split_and_rotate", work.tokens(), width, visits).repeated_in_backward = true;
+  return c.attention_bias ? describe_bias(work, out) : out;
+}
+
 layers::ActivationId LlamaLike::describe_linear(layers::Workload& work, layers::ActivationId from, const std::vector<int64_t>& outs,
                                                 bool biased) {
   const int64_t width = std::accumulate(outs.begin(), outs.end(), int64_t{0});
   const auto product = work.narrow(width);
   work.linear(from, product, outs);
-  if (!biased) return product;
-  const auto out = work.narrow(width);
+  return biased ? describe_bias(work, product) : product;
+}
+
+layers::ActivationId LlamaLike::describe_bias(layers::Workload& work, layers::ActivationId product) {
+  const auto out = work.narrow(work.activation(product).width);
   work.kernel("add", {product}, {out}, {});
   return out;
 }

@@ -37,9 +37,12 @@ class LlamaLike : public Model {
   at::Tensor mix_by(const Softmax& softmax, int64_t layer, const at::Tensor& normed, ForwardContext& context);
   layers::ActivationId describe_softmax(int64_t layer, layers::Workload& work, layers::ActivationId normed) const;
 
+  layers::ActivationId describe_folded_softmax(int64_t layer, layers::Workload& work, layers::ActivationId normed) const;
+
   /// Products with weights [out_i, in], and the biases on top.
   static layers::ActivationId describe_linear(layers::Workload& work, layers::ActivationId from, const std::vector<int64_t>& outs,
                                               bool biased);
+  static layers::ActivationId describe_bias(layers::Workload& work, layers::ActivationId product);
 
   Stream embed(const at::Tensor& ids, const ForwardContext& context) override;
   Stream block(int64_t layer, const Stream& stream, ForwardContext& context) override;
@@ -51,6 +54,7 @@ class LlamaLike : public Model {
     layers::Parameter *gate, *up, *down, *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
   };
   Block declare_block(int64_t layer);
+  layers::ActivationId describe_mlp(layers::Workload& work, layers::ActivationId x) const;
   at::Tensor mlp(const Block& block, const at::Tensor& x, const layers::Sequences& sequences) const;
 
   std::vector<Block> blocks_;

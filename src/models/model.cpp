@@ -9,6 +9,7 @@
 #include "layers/recompute.h"
 #include "layers/sharded_attention.h"
 #include "layers/tensor_sequence/decoding.h"
+#include "layers/tensor_sequence/describe_folded.h"
 #include "layers/tensor_sequence/folded_attention.h"
 #include "layers/tensor_sequence/folded_vocabulary.h"
 
@@ -108,10 +109,20 @@ at::Tensor Model::logits(const at::Tensor& hidden) const {
   return folded.is_on() ? layers::gather_channels({own}, folded)[0] : own;
 }
 
-void Model::describe_embedding(layers::Workload& work) const {
-  const auto rows = work.wide(config_.hidden);
+void Model::describe_embedding(layers::Workload& work) const { describe_lookup(work); }
+
+layers::ActivationId Model::describe_lookup(layers::Workload& work) const {
+  auto rows = work.wide(config_.hidden);
+  if (const auto& folded = layout_.tensor_sequence; folded.is_on()) {
+    layers::describe_folded_embedding(work, rows, config_.vocab_size, folded);
+    return rows;
+  }
   work.kernel("embedding", {}, {rows}, {work.indices(work.tokens())});
-  if (layout_.tensor.is_on()) work.kernel("copy", {rows}, {work.wide(config_.hidden, rows_between(work))}, {});
+  if (layout_.tensor.is_on()) {
+    const auto all = rows;
+    work.kernel("copy", {all}, {rows = work.wide(config_.hidden, rows_between(work))}, {});
+  }
+  return rows;
 }
 
 layers::ActivationId Model::describe_enter(layers::Workload& work, layers::ActivationId x, int64_t width) const {
@@ -138,6 +149,8 @@ void Model::describe_head(layers::Workload& work) const {
   const int64_t between = rows_between(work), vocab = config_.vocab_size / layout_.tensor.size;
   const auto residual = work.enter(work.wide(config_.hidden, between)), normed = work.narrow(config_.hidden, between);
   work.kernel("rms_norm", {residual}, {normed}, {residual, work.wide(1, between)});
+  if (const auto& folded = layout_.tensor_sequence; folded.is_on())
+    return layers::describe_folded_head(work, normed, config_.vocab_size, folded);
   const auto hidden = describe_enter(work, normed, config_.hidden);
   // Logits, loss and both gradients of a chunk of rows while its logits exist (layers/head.h).
   const int64_t chunk = layers::head_chunk_rows(work.tokens(), vocab), chunks = (work.tokens() + chunk - 1) / chunk;

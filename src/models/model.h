@@ -175,6 +175,8 @@ class Model {
   /// How enter and leave look in a description; rows that there are between layers.
   layers::ActivationId describe_enter(layers::Workload& work, layers::ActivationId x, int64_t width) const;
   layers::ActivationId describe_leave(layers::Workload& work, layers::ActivationId partial) const;
+  /// The table's rows of this rank's tokens; fp32 (fp64).
+  layers::ActivationId describe_lookup(layers::Workload& work) const;
   /// Attention of this rank's heads, over the sequence axis if there is one.
   void describe_attention(layers::Workload& work, layers::ActivationId qkv, layers::ActivationId mixed, int64_t heads, int64_t kv_heads,
                           int64_t layer) const;

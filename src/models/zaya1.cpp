@@ -13,6 +13,7 @@
 #include "layers/experts.h"
 #include "layers/recompute.h"
 #include "layers/router.h"
+#include "layers/tensor_sequence/describe_folded.h"
 #include "models/hugging_face_config.h"
 #include "models/model.h"
 
@@ -77,35 +78,17 @@ class Zaya1 : public Model {
 
   void describe_embedding(layers::Workload& work) const override {
     const int64_t between = rows_between(work);
-    auto rows = work.wide(config_.hidden);
-    const auto biased = work.wide(config_.hidden, between);
-    work.kernel("embedding", {}, {rows}, {work.indices(work.tokens())});
-    if (layout_.tensor.is_on()) {
-      const auto all = rows;
-      work.kernel("copy", {all}, {rows = work.wide(config_.hidden, between)}, {});
-    }
+    const auto rows = describe_lookup(work), biased = work.wide(config_.hidden, between);
     work.kernel("add", {rows}, {biased}, {});
     work.kernel("scale", {biased}, {work.wide(config_.hidden, between)}, {biased});
   }
 
   void describe_block(int64_t layer, layers::Workload& work) const override {
     const auto& c = config_;
-    const int64_t ranks = layout_.tensor.size, between = rows_between(work), heads = c.heads / ranks, kv_heads = c.kv_heads / ranks;
-    const int64_t d = c.resolved_head_dim(), q = heads * d, kv = kv_heads * d, latent = q + kv;
-    const auto residual = work.enter(work.wide(c.hidden, between)), normed = work.narrow(c.hidden, between),
-               packed = work.narrow(q + 2 * kv), qkv = work.narrow(q + 2 * kv);
+    const int64_t between = rows_between(work);
+    const auto residual = work.enter(work.wide(c.hidden, between)), normed = work.narrow(c.hidden, between);
     work.kernel("rms_norm", {residual}, {normed}, {residual, work.wide(1, between)});
-    const int64_t current = layout_.tensor.is_on() ? value_rows(c.kv_heads * d).current.size() : kv / 2;
-    work.linear(describe_enter(work, normed, c.hidden), packed, {q, kv, current, kv - current});
-    auto& mix = work.kernel("cca_mix", {packed}, {qkv}, {packed, work.wide(latent)}, work.tokens() * (heads + kv_heads), d);
-    const int64_t taps_bytes = work.tokens() * latent * 2 * work.wide_bytes();  // the first convolution's output, once for each tap
-    mix.flops = static_cast<double>(work.tokens() * latent) * 2 * 2 * static_cast<double>(d + 1);  // both convolutions have two taps
-    mix.forward_scratch_bytes = taps_bytes;
-    mix.backward_scratch_bytes = 2 * taps_bytes + taps_bytes / 2;
-    const auto mixed = work.narrow(q), product = work.narrow(c.hidden);
-    describe_attention(work, qkv, mixed, heads, kv_heads, layer);
-    work.linear(mixed, product);
-    const auto branch = describe_leave(work, product);
+    const auto branch = describe_mixing(layer, work, normed);
     work.begin_feed_forward();
     const auto joined = work.wide(c.hidden, between), x = work.narrow(c.hidden, between);
     work.kernel("scaled_join_norm", {residual, branch}, {joined, x}, {residual, branch, joined, work.wide(1, between)});
@@ -167,6 +150,55 @@ class Zaya1 : public Model {
     if (c.kv_heads * c.resolved_head_dim() % 2 != 0)
       throw base::ConfigError("model.kv_heads * head_dim = {} must be even: half of the value channels come from the previous token",
                               c.kv_heads * c.resolved_head_dim());
+  }
+
+  layers::ActivationId describe_mixing(int64_t layer, layers::Workload& work, layers::ActivationId normed) const {
+    const auto& c = config_;
+    if (layout_.tensor_sequence.is_on()) return describe_folded_mixing(layer, work, normed);
+    const int64_t ranks = layout_.tensor.size, heads = c.heads / ranks, kv_heads = c.kv_heads / ranks;
+    const int64_t d = c.resolved_head_dim(), q = heads * d, kv = kv_heads * d, latent = q + kv;
+    const auto packed = work.narrow(q + 2 * kv), qkv = work.narrow(q + 2 * kv);
+    const int64_t current = layout_.tensor.is_on() ? value_rows(c.kv_heads * d).current.size() : kv / 2;
+    work.linear(describe_enter(work, normed, c.hidden), packed, {q, kv, current, kv - current});
+    auto& mix = work.kernel("cca_mix", {packed}, {qkv}, {packed, work.wide(latent)}, work.tokens() * (heads + kv_heads), d);
+    const int64_t taps_bytes = work.tokens() * latent * 2 * work.wide_bytes();  // the first convolution's output, once for each tap
+    mix.flops = mix_flops(work.tokens() * latent);
+    mix.forward_scratch_bytes = taps_bytes;
+    mix.backward_scratch_bytes = 2 * taps_bytes + taps_bytes / 2;
+    const auto mixed = work.narrow(q), product = work.narrow(c.hidden);
+    describe_attention(work, qkv, mixed, heads, kv_heads, layer);
+    work.linear(mixed, product);
+    return describe_leave(work, product);
+  }
+
+  layers::ActivationId describe_folded_mixing(int64_t layer, layers::Workload& work, layers::ActivationId normed) const {
+    const auto& c = config_;
+    const auto& folded = layout_.tensor_sequence;
+    const int64_t ranks = folded.size, d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d, e = work.element_bytes(),
+                  w = work.wide_bytes();
+    const int64_t matrices = 2 * (q + kv) * c.hidden / ranks, mixing = ((q + kv) * (2 * d + 4) + c.kv_heads) / ranks;
+    // Of one visit; tokens with the halo in front of each chunk.
+    const int64_t halo = layers::kHalo * work.batch() * layout_.sequence.chunks(), rows = work.tokens() + halo;
+    const int64_t packed_bytes = rows * (q + 2 * kv) / ranks * e, latent_bytes = rows * (q + kv) / ranks * w, taps_bytes = 2 * latent_bytes;
+    const auto out = work.narrow(c.hidden);
+    layers::describe_folded_attention(work, normed, out,
+                                      {.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = d, .window = c.window_of(layer)},
+                                      {matrices + mixing, matrices * e + mixing * w},
+                                      {.halo_rows = halo,
+                                       .forward_bytes = 2 * packed_bytes + latent_bytes + taps_bytes,
+                                       .kept_bytes = packed_bytes + latent_bytes,
+                                       .backward_bytes = 2 * packed_bytes + latent_bytes + 2 * taps_bytes},
+                                      layout_.sequence, folded);
+    for (const int64_t width : {q, kv, kv}) work.inner_linear(c.hidden, width / ranks, ranks).repeated_in_backward = true;
+    auto& mix = work.inner_kernel("cca_mix", work.tokens() * (c.heads + c.kv_heads) / ranks, d, ranks);
+    mix.flops = mix_flops(work.tokens() * (q + kv));
+    mix.repeated_in_backward = true;
+    return out;
+  }
+
+  // Both convolutions have two taps.
+  double mix_flops(int64_t latents) const {
+    return static_cast<double>(latents) * 2 * 2 * static_cast<double>(config_.resolved_head_dim() + 1);
   }
 
   // Always in fp32; its state goes on to the next layer's.

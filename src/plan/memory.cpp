@@ -17,8 +17,9 @@ using layers::Workload;
 using Kind = layers::Parameter::Kind;
 
 // Under ZeRO a stage's tensors are this rank's share of them, rounded up.
-int64_t share(const RunShape& run, int64_t stage, int64_t count) {
-  return run.zero >= stage && run.replicas > 1 ? (count + run.replicas - 1) / run.replicas : count;
+int64_t share(const RunShape& run, int64_t stage, const layers::Parameter& p, const models::Layout& layout) {
+  const int64_t count = p.local_elements(), holders = run.holders(p, layout);
+  return run.zero >= stage ? (count + holders - 1) / holders : count;
 }
 
 bool comes_and_goes(const layers::Parameter& p) { return p.kind == Kind::matrix || p.kind == Kind::embedding || p.kind == Kind::head; }
@@ -32,9 +33,9 @@ void add_state(const models::Model& model, const RunShape& run, StepMemory& memo
       memory.optimizer_bytes += 2 * count * own;  // moments of a balancing bias
       continue;
     }
-    const int64_t updated = share(run, 1, count);
-    memory.weights_bytes += (comes_and_goes(*p) ? share(run, 3, count) : count) * own;
-    memory.gradients_bytes += share(run, 2, count) * wide;
+    const int64_t updated = share(run, 1, *p, model.layout());
+    memory.weights_bytes += (comes_and_goes(*p) ? share(run, 3, *p, model.layout()) : count) * own;
+    memory.gradients_bytes += share(run, 2, *p, model.layout()) * wide;
     if (own < wide) memory.optimizer_bytes += updated * wide;  // the master
     memory.optimizer_bytes += updated * wide * (optim::takes_muon(*p, run.optimizer) ? 1 : 2);
     // Small tensors get their gradient from autograd, which holds it until the microbatch ends.
@@ -62,12 +63,12 @@ int64_t checkpoint_bytes(const models::Model& model, const RunShape& run) {
 
 // What ZeRO 2 and 3 bring together for a while: of the blocks two at a time, the ends of the model once each (parallel/buckets.h).
 int64_t gathered_bytes(const models::Model& model, const RunShape& run) {
-  if (run.replicas == 1 || run.zero < 2) return 0;
+  if (run.zero < 2) return 0;
   const int64_t narrow = run.element_bytes(), wide = std::max<int64_t>(4, narrow);
   std::vector<int64_t> weights(static_cast<size_t>(model.config().layers), 0), gradients = weights;
   int64_t ends = 0;
   for (const auto& p : model.parameters().all()) {
-    if (!p->is_trained()) continue;
+    if (!p->is_trained() || run.holders(*p, model.layout()) == 1) continue;
     if (p->kind == Kind::embedding || p->kind == Kind::head) {
       ends += p->local_elements() * (wide + (run.zero == 3 ? narrow : 0));
     } else if (p->layer >= 0 && p->layer < model.config().layers) {
@@ -75,22 +76,35 @@ int64_t gathered_bytes(const models::Model& model, const RunShape& run) {
       if (run.zero == 3 && comes_and_goes(*p)) weights[static_cast<size_t>(p->layer)] += p->local_elements() * narrow;
     }
   }
-  const int64_t bucket = run.zero == 2 ? std::max(run.bucket_bytes, *std::max_element(gradients.begin(), gradients.end()))
-                                       : *std::max_element(gradients.begin(), gradients.end());
+  int64_t bucket = *std::max_element(gradients.begin(), gradients.end());
+  if (run.zero == 2 && bucket > 0) bucket = std::max(run.bucket_bytes, bucket);
   return ends + 2 * bucket + 2 * *std::max_element(weights.begin(), weights.end());
 }
 
-// Muon takes a direction and a result for all its matrices at once, and each thread works on one of them.
+// Muon takes a direction and a result for all its matrices at once, and each thread works on one of them. A matrix that an axis cuts is
+// first brought together where it is worked on: on all that have a part, or on one of them and sent back (parallel/matrix_exchange.h).
 int64_t update_bytes(const models::Model& model, const RunShape& run) {
   const int64_t wide = std::max<int64_t>(4, run.element_bytes());
-  int64_t all = 0, largest = 0;
+  const bool spread = run.optimizer.spread_orthogonalisation;
+  int64_t directions = 0, travelling = 0, gathered = 0, returning = 0, whole_work = 0, gathered_work = 0;
   for (const auto& p : model.parameters().all()) {
     if (!p->is_trained() || !optim::takes_muon(*p, run.optimizer)) continue;
+    const int64_t own = share(run, 1, *p, model.layout()) * wide, parts = RunShape::parts(*p, model.layout());
     const int64_t rows = p->shape[p->shape.size() - 2], cols = p->shape.back(), small = std::min(rows, cols);
-    all += 2 * share(run, 1, p->local_elements()) * wide;
-    largest = std::max(largest, (3 * rows * cols + 5 * small * small) * wide);
+    const int64_t work = (3 * rows * cols + 5 * small * small) * wide;
+    if (parts == 1) {
+      directions += 2 * own;
+      whole_work = std::max(whole_work, run.threads * work);
+      continue;
+    }
+    const int64_t worked_on = spread ? own : own * parts, elsewhere = worked_on - worked_on / parts;
+    directions += own;
+    gathered += worked_on;
+    travelling += 2 * elsewhere;  // as they leave and as they arrive
+    returning += spread ? 2 * elsewhere : 0;
+    gathered_work = std::max(gathered_work, work);  // one after the other
   }
-  return all + run.threads * largest;
+  return directions + std::max({travelling + whole_work, travelling + gathered, 2 * gathered + std::max(returning, gathered_work)});
 }
 
 struct Passes {

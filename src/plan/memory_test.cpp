@@ -4,12 +4,16 @@
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <mutex>
 #include <unordered_map>
 
+#include "comm/world.h"
+#include "kernels/attention.h"
 #include "kernels/differentiable.h"
 #include "layers/dtype.h"
 #include "optim/optimizer.h"
+#include "plan/replay.h"
 #include "plan/test_support.h"
 
 namespace ingot::plan {
@@ -17,9 +21,10 @@ namespace {
 
 using models::Recompute;
 
-// Hands out torch's own memory and counts it.
+// Hands out torch's own memory and counts it, for each rank what its thread asked for.
 class CountingAllocator : public c10::Allocator {
  public:
+  static constexpr size_t kRanks = 4;
   CountingAllocator() { c10::SetCPUAllocator(this, 100); }
   ~CountingAllocator() override { c10::SetCPUAllocator(inner(), 100); }
   c10::DataPtr allocate(size_t size) override {
@@ -27,31 +32,52 @@ class CountingAllocator : public c10::Allocator {
     const auto device = memory.device();
     void* address = memory.release_context();
     const std::lock_guard lock(mutex_);
-    sizes_[address] = static_cast<int64_t>(size);
-    live_ += static_cast<int64_t>(size);
-    peak_ = std::max(peak_, live_);
+    if (address != nullptr) {
+      blocks_[address] = {static_cast<int64_t>(size), rank_};
+      auto& count = counts_[rank_];
+      count.live += static_cast<int64_t>(size);
+      count.peak = std::max(count.peak, count.live);
+    }
     return {address, address, &give_back, device};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
   void copy_data(void* to, const void* from, size_t count) const override { inner()->copy_data(to, from, count); }
-  static int64_t live() { return live_; }
-  static int64_t peak() { return peak_; }
-  static void reset_peak() { peak_ = live_; }
+  /// Whose memory this thread asks for; without ranks all is the first one's.
+  static void count_as(int rank) { rank_ = static_cast<size_t>(rank); }
+  static int64_t live() { return own().live; }
+  static int64_t peak() { return own().peak; }
+  static void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    counts_[rank_].peak = counts_[rank_].live;
+  }
 
  private:
+  struct Count {
+    int64_t live, peak;
+  };
+  struct Block {
+    int64_t size;
+    size_t rank;
+  };
+  static Count own() {
+    const std::lock_guard lock(mutex_);
+    return counts_[rank_];
+  }
   static c10::Allocator* inner() { return c10::GetDefaultCPUAllocator(); }
   static void give_back(void* address) {
+    if (address == nullptr) return;  // oneDNN asks for nothing and hands it back
     {
       const std::lock_guard lock(mutex_);
-      const auto found = sizes_.find(address);
-      live_ -= found->second;
-      sizes_.erase(found);
+      const auto found = blocks_.find(address);
+      counts_[found->second.rank].live -= found->second.size;
+      blocks_.erase(found);
     }
     inner()->raw_deleter()(address);
   }
   static inline std::mutex mutex_;
-  static inline std::unordered_map<void*, int64_t> sizes_;
-  static inline int64_t live_ = 0, peak_ = 0;
+  static inline std::unordered_map<void*, Block> blocks_;
+  static inline std::array<Count, kRanks> counts_{};
+  static inline thread_local size_t rank_ = 0;
 };
 
 struct Case {
@@ -128,6 +154,92 @@ TEST_P(AgainstAllocator, activations_and_their_peak_are_predicted) {
   EXPECT_NEAR(static_cast<double>(predicted.state_bytes()) / static_cast<double>(measured.state), 1, 0.03);
 }
 
+struct FoldedCase {
+  std::string family, precision;
+  int ranks;
+  int64_t kv_heads = 2, head_buckets = 1;
+  Recompute recompute = Recompute::none;
+};
+
+void PrintTo(const FoldedCase& c, std::ostream* out) {
+  *out << c.family << " " << c.precision << " on " << c.ranks << " ranks, " << c.kv_heads << " kv heads in " << c.head_buckets
+       << " buckets, recompute " << static_cast<int>(c.recompute);
+}
+
+class FoldedAgainstAllocator : public ::testing::TestWithParam<FoldedCase> {
+ protected:
+  CountingAllocator counter_;
+};
+
+// One rank of several, in the second of two steps.
+Measured measure_rank(const models::ModelConfig& config, const FoldedCase& c, const RunShape& run, comm::World& world) {
+  auto& group = world.everyone();
+  auto layout = folded_layout(c.ranks, c.head_buckets);
+  layout.tensor_sequence.rank = layout.sequence.rank = world.rank();
+  layout.tensor_sequence.group = layout.sequence.group = &group;
+  CountingAllocator::count_as(world.rank());
+  const int64_t before = CountingAllocator::live();
+  const auto model = models::create_model(config, layout);
+  model->allocate(layers::compute_dtype(c.precision));
+  model->initialise(1);
+  optim::Optimizer optimizer(model->parameters(), run.optimizer);
+  const auto ids = at::randint(config.vocab_size, {run.batch, run.seq / c.ranks}, at::kLong), targets = ids.clone();
+  Measured m;
+  for (int step = 0; step < 2; ++step) {
+    models::ForwardContext context;
+    context.sequences = std::make_shared<layers::Sequences>(run.batch, run.seq / c.ranks, at::Tensor(), 0, at::kCPU, layout.sequence);
+    context.recompute = c.recompute;
+    m.state = CountingAllocator::live() - before;
+    CountingAllocator::reset_peak();
+    const auto loss = model->loss(ids, targets, 1e-3, context);
+    m.kept = CountingAllocator::live() - before - m.state;
+    kernels::backward({loss});
+    m.peak = CountingAllocator::peak() - before - m.state;
+    model->parameters().collect_gradients();
+    model->parameters().drop_gradients();
+    group.barrier();
+  }
+  return m;
+}
+
+TEST_P(FoldedAgainstAllocator, activations_and_their_peak_are_predicted) {
+  const auto& c = GetParam();
+  RunShape run{.batch = 8, .seq = 192, .precision = c.precision, .recompute = c.recompute};
+  auto config = config_of(c.family);
+  config.kv_heads = c.kv_heads;
+  const auto model = models::create_model(config, folded_layout(c.ranks, c.head_buckets));
+  Measured most;
+  StepMemory predicted;
+  std::mutex mutex;
+  comm::run_ranks(c.ranks, [&](comm::World& world) {
+    const auto m = measure_rank(config, c, run, world);
+    const std::lock_guard lock(mutex);
+    most = {std::max(most.state, m.state), std::max(most.kept, m.kept), std::max(most.peak, m.peak)};
+    if (world.rank() == 0) predicted = predict_memory(*model, run, 0);  // with this thread's number of threads
+  });
+  const int64_t tokens = run.batch * run.seq / c.ranks;
+  int64_t kept = tokens * 96 * (run.element_bytes() + 4);  // the head's gradient, and the last residual
+  if (c.family == "zaya1") kept += tokens * 96 * 4;        // the biased embedding
+  for (int64_t layer = 0; layer < 4; ++layer) {
+    layers::Workload block(run.batch, run.seq / c.ranks, run.element_bytes());
+    model->describe_block(layer, block);
+    kept += kept_bytes(block, c.recompute);
+  }
+  const auto ratio = [](int64_t a, int64_t b) { return static_cast<double>(a) / static_cast<double>(b); };
+  const double tolerance = c.precision == "bf16" ? kTolerance : 0.05;  // processors without bf16 products take copies at other moments
+  EXPECT_NEAR(ratio(kept, most.kept), 1, tolerance) << kept << " predicted, " << most.kept << " measured";
+  EXPECT_NEAR(ratio(predicted.forward_backward_bytes, most.peak), 1, tolerance)
+      << predicted.forward_backward_bytes << " predicted, " << most.peak << " measured";
+  EXPECT_NEAR(ratio(predicted.state_bytes(), most.state), 1, 0.03);
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, FoldedAgainstAllocator,
+                         ::testing::Values(FoldedCase{"llama", "fp32", 2}, FoldedCase{"llama", "fp32", 4}, FoldedCase{"llama", "bf16", 2},
+                                           FoldedCase{"llama", "fp32", 4, 4}, FoldedCase{"llama", "fp32", 2, 4, 2},
+                                           FoldedCase{"llama", "fp32", 2, 1}, FoldedCase{"llama", "fp32", 2, 2, 1, Recompute::selective},
+                                           FoldedCase{"llama", "fp32", 2, 2, 1, Recompute::full}, FoldedCase{"zaya1", "fp32", 2},
+                                           FoldedCase{"zaya1", "fp32", 4, 4}, FoldedCase{"zaya1", "bf16", 2}));
+
 // configs/zaya1-nano.toml: the number that stands beside the measured one in every line of the demo.
 TEST(DemoModel, memory_of_its_step_is_predicted) {
   models::ModelConfig c;
@@ -160,6 +272,174 @@ TEST(MemoryModel, a_llama_block_keeps_what_its_layers_say) {
   EXPECT_EQ(kept_bytes(block, Recompute::full), 2 * 64 * 96 * 4);
   // Up to the feed-forward half, and the two tensors that enter it: the residual, kept anyway, and the projection.
   EXPECT_EQ(kept_bytes(block, Recompute::selective), 2 * 64 * (96 + 96 + (128 + 2 * 64) + 128 + 4 + 96 + 1) * 4);
+}
+
+// The same as above where tokens and weights are spread over a folded axis: nothing of the attention's or the MLP's inside stays.
+TEST(MemoryModel, a_folded_block_keeps_its_inputs_and_attentions_outputs) {
+  for (const int ranks : {2, 4}) {
+    const auto model = models::create_model(small_model("llama"), folded_layout(ranks));
+    layers::Workload block(2, 64 / ranks, 4);
+    model->describe_block(0, block);
+    const int64_t floats = 96 + 96 + 128 + 4 + 96 + 96 + 96 + 96 + 2;
+    EXPECT_EQ(kept_bytes(block, Recompute::none), 2 * 64 / ranks * floats * 4);
+    EXPECT_EQ(kept_bytes(block, Recompute::full), 2 * 64 / ranks * 96 * 4);
+    EXPECT_EQ(kept_bytes(block, Recompute::selective), 2 * 64 / ranks * (96 + 96 + 128 + 4 + 96 + 1) * 4);
+  }
+}
+
+const layers::Operation& operation(const layers::Workload& work, const std::string& name) {
+  for (const auto& op : work.operations())
+    if (op.name == name) return op;
+  throw std::runtime_error(name + " is not described");
+}
+
+TEST(MemoryModel, a_folded_mlp_holds_two_parts_and_a_visit) {
+  const auto scratch = [](int ranks, int64_t element_bytes) {
+    const auto model = models::create_model(small_model("llama"), folded_layout(ranks));
+    layers::Workload block(2, 64 / ranks, element_bytes);
+    model->describe_block(0, block);
+    const auto& mlp = operation(block, "folded_mlp");
+    return std::pair(mlp.forward_scratch_bytes, mlp.backward_scratch_bytes);
+  };
+  {  // Two ranks with 64 tokens and 128 of 256 channels each, fp32.
+    const int64_t part = 3 * 96 * 128 * 4, middle = 64 * 128 * 4;
+    const auto [forward, backward] = scratch(2, 4);
+    EXPECT_EQ(forward, 2 * part + 3 * middle);  // gate and up side by side, and their product
+    // First step: both parts and the own gradient; in the second the other part alone, and two gradients. The product and gate and up,
+    // and their gradients.
+    EXPECT_EQ(backward, 3 * part + 6 * middle);
+  }
+  {  // Four ranks with 32 tokens and 64 channels.
+    const int64_t part = 3 * 96 * 64 * 4, middle = 32 * 64 * 4;
+    const auto [forward, backward] = scratch(4, 4);
+    EXPECT_EQ(forward, 2 * part + 3 * middle);
+    // From the third step on: the own gradient, the one that leaves, the one that arrives, and the one that is made; or the last three of
+    // them, and where the next one will arrive.
+    EXPECT_EQ(backward, 2 * part + std::max(4 * part + 6 * middle, 5 * part));
+  }
+  {  // bf16: parts half as large, gradients not; sums of outputs, and of gradients of x, in fp32 (2 bytes more than is counted as theirs).
+    const int64_t part = 3 * 96 * 64 * 2, middle = 32 * 64 * 2, wide = 32 * 96 * 2;
+    const auto [forward, backward] = scratch(4, 2);
+    const int64_t operands = 4 * 64 * (32 + 96);  // of the last product, widened
+    EXPECT_EQ(forward, wide + 2 * part + middle + operands);
+    const int64_t grad_x = 32 * 96 * 2, operands_of_gate = 4 * 32 * (64 + 96);
+    EXPECT_EQ(backward, wide + 2 * part + 2 * std::max(4 * part + 2 * middle + (grad_x + operands_of_gate) / 2, 5 * part));
+  }
+}
+
+TEST(MemoryModel, folded_attention_holds_two_visits) {
+  const auto scratch = [](int ranks, int64_t buckets, int64_t kv_heads) {
+    auto config = small_model("llama");
+    config.kv_heads = kv_heads;
+    const auto model = models::create_model(config, folded_layout(ranks, buckets));
+    layers::Workload block(2, 64 / ranks, 4);
+    model->describe_block(0, block);
+    const auto& attention = operation(block, "attention");
+    return std::pair(attention.forward_scratch_bytes, attention.backward_scratch_bytes);
+  };
+  const auto kernel = [](int64_t queries, int64_t heads, int64_t keys) {
+    return kernels::attention_scratch(2, queries, heads, 1, 32, keys);
+  };
+  {  // Two ranks with 64 tokens in two chunks each, of which half attend at a time; two visits of two heads and one kv head.
+    const int64_t weights = (2 * 128 + 2 * 64) * 96 / 2 * 4, projected = 64 * 4 * 32 * 4, keys = 2 * 128 * 32 * 4,
+                  queries = 64 * 2 * 32 * 4;
+    const int64_t piece = 2 * 8 * 2 * 32 * 4;
+    const auto [forward, backward] = scratch(2, 1, 2);
+    // Either the last keys of the visit before, and those of this one as they left, as they came and in order; or the keys at hand and the
+    // next ones, and the kernel's areas.
+    EXPECT_EQ(forward, 2 * (weights + projected) + keys / 2 + std::max(3 * keys, 2 * keys + kernel(8, 2, 64).forward_bytes + piece));
+    // Both visits with gradients of their weights. First queries of one: keys, the sums of their gradients, those that the kernel makes
+    // of the 24 keys that the second rank's see; of the visit before its keys, and their gradients by rank and as they came.
+    const int64_t first = 4 * queries + keys + keys + keys * 24 / 64 + keys + keys + keys / 2 + kernel(8, 2, 24).backward_bytes;
+    // Last ones: keys, sums, gradients of all keys; the next visit's keys as they left and come.
+    const int64_t last = 2 * queries + keys + keys + keys + keys / 2 + keys + kernel(8, 2, 64).backward_bytes;
+    EXPECT_EQ(backward, 2 * (2 * weights + projected) + std::max(first, last) + piece);
+  }
+  {  // Four ranks for two kv heads: neighbours' parts are visited together. First queries on the last rank see 3 1/2 chunks of 8.
+    const int64_t weights = (2 * 128 + 2 * 64) * 96 / 2 * 4, projected = 32 * 4 * 32 * 4, keys = 2 * 128 * 32 * 4,
+                  queries = 32 * 2 * 32 * 4;
+    const int64_t piece = 2 * 4 * 2 * 32 * 4;
+    const auto [forward, backward] = scratch(4, 1, 2);
+    EXPECT_EQ(forward, 2 * (weights + projected) + keys / 4 + std::max(3 * keys, 2 * keys + kernel(4, 2, 64).forward_bytes + piece));
+    const int64_t first = 4 * queries + 4 * keys + keys * 28 / 64 + keys / 4 + kernel(4, 2, 28).backward_bytes;
+    const int64_t last = 2 * queries + 4 * keys + keys / 4 + kernel(4, 2, 64).backward_bytes;
+    EXPECT_EQ(backward, 2 * (2 * weights + projected) + std::max(first, last) + piece);
+  }
+  {  // Two kv heads a visit, gathered one by one: the gradients of both wait for the visit's end, all else is of one.
+    const int64_t weights = 4 * 128 * 96 / 2 * 4, projected = 64 * 6 * 32 * 4, keys = 2 * 128 * 32 * 4, queries = 64 * 2 * 32 * 4;
+    const int64_t piece = 2 * 8 * 32 * 4, next = keys + keys / 2, scattered = keys + keys / 2;
+    const auto [forward, backward] = scratch(2, 2, 4);
+    EXPECT_EQ(forward, 2 * (weights + projected) + std::max({keys / 2 + 3 * keys, 2 * keys + next + kernel(8, 1, 24).forward_bytes + piece,
+                                                             keys + next + kernel(8, 1, 64).forward_bytes + piece}));
+    const int64_t first = 4 * queries + keys + next + keys + keys * 24 / 64 + keys + 2 * scattered + kernel(8, 1, 24).backward_bytes;
+    const int64_t last = 2 * queries + keys + keys + keys + scattered + next + kernel(8, 1, 64).backward_bytes;
+    EXPECT_EQ(backward, 2 * (2 * weights + projected) + std::max(first, last) + piece);
+  }
+}
+
+// Processors without bf16 products multiply fp32 copies, on top of all that the operation around the product holds.
+TEST(MemoryModel, widened_products_inside_of_an_operation_come_on_top_of_its_work_area) {
+  layers::Workload work(1, 10, 2);
+  const auto x = work.narrow(6), out = work.narrow(6);
+  layers::Operation op{.name = "outer", .inputs = {x}, .outputs = {out}, .forward_scratch_bytes = 1000};
+  work.add(op);
+  work.inner_linear(6, 4, 3);
+  work.inner_linear(4, 8, 3);
+  const auto peak = [&](bool widens) {
+    Meter meter;
+    Replay(work, meter, widens).forward(Recompute::none);
+    return meter.peak_bytes();
+  };
+  const int64_t copies = 4 * (10 * 4 + 4 * 8 + 10 * 8) + 2 * 10 * 8;  // of the larger product: operands, result; the result narrowed
+  EXPECT_EQ(peak(false), 10 * 6 * 2 + 1000);
+  EXPECT_EQ(peak(true), 10 * 6 * 2 + 1000 + copies);
+}
+
+TEST(MemoryModel, a_folded_vocabulary_is_seen_part_by_part) {
+  const auto model = models::create_model(small_model("llama"), folded_layout(4));
+  layers::Workload embedding(2, 16, 4), head(2, 16, 4);
+  model->describe_embedding(embedding);
+  model->describe_head(head);
+  const int64_t part = 80 * 96 * 4, found = 8 * 96 * 4;  // a quarter of the rows, which a quarter of the 32 tokens need
+  EXPECT_EQ(operation(embedding, "embedding").forward_scratch_bytes, 2 * part + 2 * found);
+  // Gradients: the own one, one that leaves, one that arrives, the next, and where it will be sent to.
+  EXPECT_EQ(operation(embedding, "embedding").backward_scratch_bytes, 5 * part);
+  const int64_t logits = 32 * 80 * 4, statistics = 4 * 32 * 3 * 4;
+  EXPECT_EQ(operation(head, "head").forward_scratch_bytes, statistics + std::max(2 * part + 4 * part + logits, 2 * part + 5 * part));
+}
+
+TEST(MemoryModel, muon_brings_the_parts_of_folded_matrices_together) {
+  const auto model = models::create_model(small_model("llama"), folded_layout(4));
+  RunShape run{.batch = 4, .seq = 64};
+  run.threads = 2;
+  run.optimizer.name = "muon";
+  const int64_t own = 3 * (96 * (2 * 128 + 2 * 64) + 3 * 96 * 256) / 4 * 4, work = (3 * 96 * 256 + 5 * 96 * 96) * 4;
+  // Own directions, whole matrices; and either three quarters of them as they came, and as much that left, or the results.
+  EXPECT_EQ(predict_memory(*model, run, 0).update_bytes, own + 4 * own + std::max(6 * own, 4 * own + work));
+  run.optimizer.spread_orthogonalisation = true;
+  // A quarter of the matrices; three quarters of each came, and go back.
+  EXPECT_EQ(predict_memory(*model, run, 0).update_bytes, own + own + own + std::max(2 * 3 * own / 4, work));
+}
+
+TEST(MemoryModel, a_folded_axis_shares_state_by_who_has_what) {
+  const auto config = small_model("zaya1");
+  const auto whole = models::create_model(config), model = models::create_model(config, folded_layout(2));
+  RunShape run{.batch = 2, .seq = 64};
+  run.zero = 1;
+  run.optimizer.name = "adamw";
+  run.replicas = 3;
+  int64_t weights = 0, optimizer = 0;
+  for (const auto& p : whole->parameters().all()) {
+    const bool is_attention = p->name.find("self_attn") != std::string::npos,
+               is_embedding = p->name.find("embed_tokens") != std::string::npos;
+    const bool is_cut = is_attention || is_embedding;
+    const int64_t own = is_cut ? p->elements() / 2 : p->elements(), holders = is_cut ? 3 : 6;
+    weights += own * 4;
+    optimizer += 2 * 4 * (p->is_trained() ? (own + holders - 1) / holders : own);
+  }
+  const auto memory = predict_memory(*model, run, 0);
+  EXPECT_EQ(memory.weights_bytes, weights);
+  EXPECT_EQ(memory.optimizer_bytes, optimizer);
 }
 
 TEST(MemoryModel, state_is_weights_gradients_masters_and_moments) {

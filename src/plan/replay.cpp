@@ -94,7 +94,7 @@ void Replay::run_forward(size_t begin, size_t end, bool keep) {
     }
     if (keep)
       for (const auto id : op.saved) hold(id);
-    meter_.touch(op.forward_scratch_bytes + product_scratch_bytes(op));
+    meter_.touch(op.forward_scratch_bytes + widening_bytes(i));
     for (const auto* side : {&op.inputs, &op.outputs}) {
       for (const auto id : *side) {
         const auto at = static_cast<size_t>(id);
@@ -120,7 +120,7 @@ void Replay::run_backward(size_t begin, size_t end) {
     int64_t again_bytes = 0;
     if (op.repeated_in_backward)
       for (const auto id : op.outputs) again_bytes += work_.activation(id).bytes();
-    meter_.touch(op.backward_scratch_bytes + product_scratch_bytes(op) + again_bytes);
+    meter_.touch(op.backward_scratch_bytes + widening_bytes(i) + again_bytes);
     for (const auto id : op.saved) release(id);
     for (const auto id : op.outputs) {
       const auto at = static_cast<size_t>(id);
@@ -156,6 +156,16 @@ bool Replay::is_read_after(ActivationId id, size_t operation) const {
 int64_t Replay::product_scratch_bytes(const Operation& op) const {
   if (!widens_products_ || op.kind != Operation::Kind::product || op.element_bytes != 2) return 0;
   return 4 * (op.rows * op.in + op.in * op.out + op.rows * op.out) + 2 * op.rows * std::max(op.in, op.out);
+}
+
+// Of an operation's own product, or the largest inside of it.
+int64_t Replay::widening_bytes(size_t operation) const {
+  const auto& operations = work_.operations();
+  if (operations[operation].is_inner) return 0;
+  int64_t most = product_scratch_bytes(operations[operation]);
+  for (size_t i = operation + 1; i < operations.size() && operations[i].is_inner; ++i)
+    most = std::max(most, product_scratch_bytes(operations[i]));
+  return most;
 }
 
 std::vector<ActivationId> Replay::read_from_before(size_t begin) const {

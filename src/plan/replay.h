@@ -43,6 +43,7 @@ class Replay {
   void release(layers::ActivationId id);
   bool is_read_after(layers::ActivationId id, size_t operation) const;
   int64_t product_scratch_bytes(const layers::Operation& op) const;
+  int64_t widening_bytes(size_t operation) const;
   std::vector<layers::ActivationId> read_from_before(size_t begin) const;
 
   const layers::Workload& work_;

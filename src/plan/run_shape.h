@@ -18,7 +18,8 @@ struct RunShape {
   int64_t validation_seq = 0;    // its context; 0 = seq
   int64_t validation_batch = 0;  // sequences of a validation batch, which runs without gradients; 0 = no validation
   int64_t threads = 1;
-  int64_t replicas = 1, zero = 0;  // ranks with other tokens but the same weights; parallel/buckets.h says what ZeRO shares out
+  // Ranks with other tokens but the same parts of the weights; parallel/buckets.h says what ZeRO shares out.
+  int64_t replicas = 1, zero = 0;
   int64_t bucket_bytes = 0;
   int64_t shared_bytes = 0;  // memory that processes of one machine exchange through, as far as this rank comes to hold it
   bool saves_checkpoints = false;
@@ -29,6 +30,11 @@ struct RunShape {
 
   int64_t sequences_at_once() const { return microbatch > 0 && microbatch < batch ? microbatch : batch; }
   int64_t microbatches() const { return (batch + sequences_at_once() - 1) / sequences_at_once(); }
+  /// Ranks that have the same of this parameter and sum its gradients: those that share it out under ZeRO. What an axis does not cut, its
+  /// ranks all have.
+  int64_t holders(const layers::Parameter& p, const models::Layout& layout) const;
+  /// Ranks that have different parts of it, as an axis cuts it.
+  static int64_t parts(const layers::Parameter& p, const models::Layout& layout);
   int64_t element_bytes() const { return precision == "fp64" ? 8 : precision == "bf16" ? 2 : 4; }
 };
 

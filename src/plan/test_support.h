@@ -43,4 +43,12 @@ inline models::ModelConfig small_model(const std::string& family) {
   return c;
 }
 
+/// What one of `ranks` ranks of a tensor_sequence axis holds of a model.
+inline models::Layout folded_layout(int ranks, int64_t head_buckets = 1) {
+  models::Layout layout;
+  layout.tensor_sequence = {.size = ranks, .head_buckets = head_buckets};
+  layout.sequence.size = ranks;
+  return layout;
+}
+
 }  // namespace ingot::plan

@@ -29,13 +29,10 @@ class Clock {
     const bool wide = op.element_bytes > work_.element_bytes();
     const double count = static_cast<double>(op.count);
     if (op.name == "head") {
-      if (!backward)
-        time.head_s +=
-            count * (product_s(op, Pass::forward, wide) + product_s(op, Pass::grad_input, wide) + product_s(op, Pass::grad_weight, wide));
+      if (!backward) time.head_s += count * (product_s(op, Pass::forward, wide) + gradients_s(op, wide));
     } else if (op.kind == Operation::Kind::product) {
-      time.products_s += count * (backward ? product_s(op, Pass::grad_input, wide) + product_s(op, Pass::grad_weight, wide)
-                                           : product_s(op, Pass::forward, wide));
-      time.products_s += rates_.operation_s() / 2;
+      time.products_s += count * (backward ? gradients_s(op, wide) : product_s(op, Pass::forward, wide));
+      time.products_s += rates_.operation_s() / 2 * (op.is_inner ? count : 1);
     } else if (op.kind == Operation::Kind::attention) {
       time.attention_s += rates_.attention_s(op, backward);
     } else {
@@ -45,13 +42,23 @@ class Clock {
 
   double product_s(const Operation& op, Pass pass, bool wide) const { return rates_.product_s(pass, op.rows, op.in, op.out, wide); }
 
+  double gradients_s(const Operation& op, bool wide) const {
+    const double again = op.repeated_in_backward ? product_s(op, Pass::forward, wide) : 0;
+    return again + product_s(op, Pass::grad_input, wide) + product_s(op, Pass::grad_weight, wide);
+  }
+
   double kernel_s(const Operation& op, bool backward) const {
     if (op.rows == 0) return 0;  // counted with another operation
+    return static_cast<double>(op.count) * single_kernel_s(op, backward);
+  }
+
+  double single_kernel_s(const Operation& op, bool backward) const {
     const double again = backward && op.repeated_in_backward ? rates_.kernel_s(op.name, op.rows, op.width, false).value_or(0) : 0;
     if (const auto known = rates_.kernel_s(op.name, op.rows, op.width, backward)) return again + *known;
     double bytes = 0;
     for (const auto* side : {&op.inputs, &op.outputs})
       for (const auto id : *side) bytes += static_cast<double>(work_.activation(id).bytes());
+    if (op.is_inner) bytes = 2 * static_cast<double>(op.rows * op.width * op.element_bytes);
     return rates_.move_s(bytes) * (backward ? layers::kBackwardFactor : 1);
   }
 
@@ -88,19 +95,23 @@ void add_block(const Workload& work, models::Recompute recompute, const Rates& r
 
 double optimizer_s(const models::Model& model, const RunShape& run, const Rates& rates) {
   double seconds = 0;
-  const double share = run.zero > 0 ? 1.0 / static_cast<double>(run.replicas) : 1;
   for (const auto& p : model.parameters().all()) {
     if (!p->is_trained()) continue;
+    const int64_t own = p->local_elements();
+    const double share = run.zero > 0 ? 1.0 / static_cast<double>(run.holders(*p, model.layout())) : 1;
     if (optim::takes_muon(*p, run.optimizer)) {
-      const int64_t rows = p->shape[p->shape.size() - 2], cols = p->shape.back(), matrices = p->elements() / (rows * cols);
+      const int64_t rows = p->shape[p->shape.size() - 2], cols = p->shape.back();
+      // Of matrices that are cut, the ranks with parts of them work on an equal number each, or all on all.
+      const int64_t repeats = run.optimizer.spread_orthogonalisation ? 1 : RunShape::parts(*p, model.layout());
+      const double matrices = static_cast<double>(own * repeats) / static_cast<double>(rows * cols);
       // Measured with five iterations.
       const double iterations = static_cast<double>(run.optimizer.newton_schulz_steps) / 5;
-      seconds += static_cast<double>(matrices) * iterations * rates.kernel_s("muon", rows, cols, false).value_or(0);
+      seconds += share * matrices * iterations * rates.kernel_s("muon", rows, cols, false).value_or(0);
     } else {
-      seconds += rates.kernel_s("adamw", p->elements(), 1, false).value_or(rates.move_s(28 * static_cast<double>(p->elements())));
+      seconds += share * rates.kernel_s("adamw", own, 1, false).value_or(rates.move_s(28 * static_cast<double>(own)));
     }
   }
-  return seconds * share;
+  return seconds;
 }
 
 }  // namespace

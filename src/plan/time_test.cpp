@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "base/error.h"
 #include "layers/cost.h"
 #include "plan/test_support.h"
@@ -27,6 +29,52 @@ TEST(StepTimeModel, products_and_head_take_three_times_their_forward_flops) {
   const double pairs = 4 * 64 * 65 / 2.0;
   EXPECT_NEAR(time.attention_s, 3 * (1 + 2) * 4 * pairs * 128 / kGemm, 1e-9);  // three layers; backward at half the rate
   EXPECT_EQ(time.recompute_s, 0);
+}
+
+TEST(StepTimeModel, folded_ranks_visit_all_weights_with_their_tokens) {
+  for (const int ranks : {2, 4}) {
+    const auto model = models::create_model(small_model("llama"), folded_layout(ranks));
+    const auto time = predict_step_time(*model, shape(), round_machine(kGemm, kInstant));
+    // Backward makes q, k, v, gate and up once more, and the loss all logits.
+    const double tokens = 4 * 64.0 / ranks, again = 96 * (128 + 64 + 64) + 2 * 96 * 256, once = 128 * 96 + 256 * 96;
+    EXPECT_NEAR(time.products_s, 3 * 2 * tokens * (4 * again + 3 * once) / kGemm, 1e-9);
+    EXPECT_NEAR(time.head_s, 4 * 2 * tokens * 96 * 320 / kGemm, 1e-9);
+    const double pairs = 4 * 64 * 65 / 2.0 / ranks;
+    EXPECT_NEAR(time.attention_s, 3 * (1 + 2) * 4 * pairs * 128 / kGemm, 1e-9);
+    EXPECT_EQ(time.recompute_s, 0);
+  }
+}
+
+TEST(StepTimeModel, folded_ranks_share_all_flops_evenly) {
+  for (const auto* family : {"llama", "zaya1"}) {
+    for (const int ranks : {2, 4}) {
+      auto config = small_model(family);
+      config.kv_heads = 4;
+      const auto whole = models::create_model(config), part = models::create_model(config, folded_layout(ranks));
+      for (const int64_t element_bytes : {2, 4}) {
+        for (int64_t layer = 0; layer < 2; ++layer)
+          EXPECT_DOUBLE_EQ(part->block_cost(layer, 3, 64 / ranks, element_bytes).flops * ranks,
+                           whole->block_cost(layer, 3, 64, element_bytes).flops)
+              << family;
+        EXPECT_DOUBLE_EQ(part->outer_cost(3, 64 / ranks, element_bytes).flops * ranks, whole->outer_cost(3, 64, element_bytes).flops)
+            << family;
+      }
+    }
+  }
+}
+
+TEST(StepTimeModel, folded_products_are_as_narrow_as_a_part) {
+  layers::Workload block(4, 32, 4);
+  models::create_model(small_model("llama"), folded_layout(2))->describe_block(0, block);
+  std::map<std::pair<int64_t, int64_t>, int64_t> counts;
+  for (const auto& op : block.operations()) {
+    if (op.kind != layers::Operation::Kind::product) continue;
+    EXPECT_EQ(op.rows, 128);
+    counts[{op.in, op.out}] += op.count;
+  }
+  const std::map<std::pair<int64_t, int64_t>, int64_t> expected = {
+      {{96, 64}, 2}, {{96, 32}, 4}, {{64, 96}, 2}, {{96, 128}, 4}, {{128, 96}, 2}};  // q; k and v; o; gate and up; down
+  EXPECT_EQ(counts, expected);
 }
 
 TEST(StepTimeModel, experts_share_the_tokens) {
@@ -76,6 +124,34 @@ TEST(StepTimeModel, kernels_take_their_measured_time_or_else_their_bytes) {
   EXPECT_LT(predict_step_time(*model, shape(), machine).kernels_s, 1e-6);
   machine.kernels.push_back({"swiglu", "fp32", 4 * 64, 256, 1, 1e-3, 3e-3});
   EXPECT_NEAR(predict_step_time(*model, shape(), machine).kernels_s, 3 * 4e-3, 1e-6);  // once in each of three layers
+}
+
+TEST(StepTimeModel, folded_ranks_update_their_parts) {
+  const auto config = small_model("llama");
+  auto machine = round_machine(kInstant, kInstant);
+  machine.kernels.push_back({"adamw", "fp32", 1000, 1, 1, 1e-3, 0});
+  auto run = shape();
+  const double vectors = 7 * 96, cut = static_cast<double>(models::create_model(config)->parameters().trained_elements()) - vectors;
+  const auto part = models::create_model(config, folded_layout(2));
+  EXPECT_NEAR(predict_step_time(*part, run, machine).optimizer_s, (cut / 2 + vectors) * 1e-6, 1e-9);
+  run.zero = 1;
+  run.replicas = 3;
+  EXPECT_NEAR(predict_step_time(*part, run, machine).optimizer_s, (cut / 2 / 3 + vectors / 6) * 1e-6, 1e-9);
+}
+
+TEST(StepTimeModel, folded_ranks_orthogonalise_all_matrices_or_their_share) {
+  auto config = small_model("llama");
+  config.heads = config.kv_heads = 4;
+  config.head_dim = 24;
+  config.ffn = 96;  // all matrices are 96 x 96
+  auto machine = round_machine(kInstant, kInstant);
+  machine.kernels.push_back({"adamw", "fp32", 1000, 1, 1, 1e-9, 0});
+  machine.kernels.push_back({"muon", "fp32", 96, 96, 1, 1e-3, 0});
+  const auto part = models::create_model(config, folded_layout(2));
+  auto run = shape("muon");
+  EXPECT_NEAR(predict_step_time(*part, run, machine).optimizer_s, 3 * 7 * 1e-3, 1e-6);
+  run.optimizer.spread_orthogonalisation = true;
+  EXPECT_NEAR(predict_step_time(*part, run, machine).optimizer_s, 3 * 7 * 1e-3 / 2, 1e-6);
 }
 
 TEST(StepTimeModel, the_update_is_timed_by_matrix_and_by_element) {

@@ -133,7 +133,8 @@ def memory_of_every_axis_is_what_was_planned(w):
     config = w.config("memory", **common)
     axes = [["parallel.zero=1"], ["parallel.zero=2"], ["parallel.zero=3"], ["parallel.tensor=2"], ["parallel.pipeline=2", "train.microbatch_size=1"],
             ["parallel.expert=4", "model.force_balance=true"], ["parallel.sequence=4"], ["parallel.sequence=4", "parallel.sequence_method=allgather"],
-            ["parallel.sequence=2", "parallel.sequence_method=ulysses"]]
+            ["parallel.sequence=2", "parallel.sequence_method=ulysses"], ["parallel.tensor_sequence=2"],
+            ["parallel.tensor_sequence=4", "model.family=llama", "model.ffn=1024"]]
     off = []
     for i, changes in enumerate(axes):
         run = w.path / f"memory-{i}"

@@ -72,9 +72,9 @@ int64_t backward_floats(const AttentionProblem& p) { return (3 + 2 * p.parts) * 
 
 }  // namespace
 
-AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim) {
+AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t keys) {
   AttentionProblem p{};
-  p.batch = batch, p.q_len = p.k_len = seq, p.heads = heads, p.kv_heads = kv_heads, p.head_dim = head_dim;
+  p.batch = batch, p.q_len = seq, p.k_len = keys, p.heads = heads, p.kv_heads = kv_heads, p.head_dim = head_dim;
   p.parts = parts_for(p);
   const auto& tiles = attention_tiles(best_isa());
   const int64_t forward_workers = workers_for(batch * heads * p.query_blocks()), backward_workers = workers_for(batch * kv_heads * p.parts);

@@ -18,6 +18,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
                                                                   double scale, const AttentionMask& mask,
                                                                   const AttentionTiles& tiles = attention_tiles(best_isa()));
 
-AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim);
+AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t keys);
 
 }  // namespace ingot::kernels::cpu
