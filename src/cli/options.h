@@ -71,7 +71,7 @@ struct LaunchOptions {
 };
 
 struct ReportOptions {
-  std::vector<std::string> run_dirs;
+  std::vector<std::string> inputs;
   std::string output;
 };
 

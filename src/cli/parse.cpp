@@ -189,9 +189,9 @@ void add_data(CLI::App& app, DataOptions& o) {
 }
 
 void add_report(CLI::App& app, ReportOptions& o) {
-  auto* verb = app.add_subcommand("report", "one self-contained HTML page about one or more runs");
-  verb->add_option("run_dirs", o.run_dirs, "run directories")->required();
-  verb->add_option("-o,--output", o.output, "the page to write (default report.html in the first run directory)");
+  auto* verb = app.add_subcommand("report", "one self-contained HTML page about runs, or about results of bench parallel");
+  verb->add_option("inputs", o.inputs, "run directories, or files of ingot bench parallel --json -o FILE.json")->required();
+  verb->add_option("-o,--output", o.output, "the page to write (default report.html in the first run directory, or FILE.html beside the first FILE.json)");
 }
 
 // CLI11 lists what it did not understand; the nearest known name helps more.

@@ -5,7 +5,7 @@ namespace ingot::cli {
 
 int run_report(const Options& all) {
   report::ReportOptions options{.output = all.report.output, .json = all.json};
-  options.run_dirs.assign(all.report.run_dirs.begin(), all.report.run_dirs.end());
+  options.inputs.assign(all.report.inputs.begin(), all.report.inputs.end());
   return report::run_report(options);
 }
 

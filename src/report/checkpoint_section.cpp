@@ -233,7 +233,7 @@ std::string card(std::string_view title, const std::vector<std::string>& names, 
 
 std::string head_of(const std::vector<RunData>& runs, size_t run, std::string_view where) {
   if (runs.size() == 1) return std::string(where);
-  return fmt::format("<span class=\"dot c{}\"></span>{}{}{}", colour_of(run), escape(runs[run].name), where.empty() ? "" : ", ", where);
+  return fmt::format("<span class=\"dot {}\"></span>{}{}{}", colour_class(run), escape(runs[run].name), where.empty() ? "" : ", ", where);
 }
 
 std::string save_table(const std::vector<RunData>& runs) {

@@ -6,25 +6,13 @@
 
 #include "base/text.h"
 #include "report/checkpoint_section.h"
+#include "report/document.h"
 #include "report/html.h"
-#include "report/palette.h"
 #include "report/plots.h"
-#include "report/style.h"
 #include "report/tables.h"
 
 namespace ingot::report {
 namespace {
-
-// Names the runs by colour; stays in sight above the plots.
-std::string run_bar(const std::vector<RunData>& runs) {
-  if (runs.size() < 2) return "";
-  std::string out = "<nav class=\"runs\" aria-label=\"runs\">";
-  for (size_t i = 0; i < runs.size(); ++i) {
-    out += fmt::format("<button type=\"button\" class=\"chip\" data-r=\"{}\"><span class=\"dot c{}\"></span>{}</button>", i, colour_of(i),
-                       escape(runs[i].name));
-  }
-  return out + "</nav>\n";
-}
 
 constexpr std::string_view kKey =
     "<p class=\"key\">Faint: every step. Strong: running mean, or median for times and rates. Dots: validation. Dashed: predicted. "
@@ -51,18 +39,9 @@ std::string make_page(const std::vector<RunData>& runs, std::string_view written
   std::vector<std::string> names;
   for (const auto& run : runs) names.push_back(run.name);
   const auto title = shortened(base::join(names, ", "), 120);
-  // The policy forbids every request, so that a hostile name in a file could not call home even if it got past escape().
-  std::string page = fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-      "content=\"width=device-width,initial-scale=1\">\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src "
-      "'unsafe-inline'\">\n"
-      "<title>{0} – ingot report</title>\n<style>{1}</style></head>\n<body><main>\n<header><h1>{0}</h1><p class=\"when\">ingot report, "
-      "{2}</p></header>\n",
-      escape(title), kStyleSheet, escape(written));
-  page += verdicts(runs);
+  std::string page = verdicts(runs);
   page += headline_tables(runs);
-  page += run_bar(runs);
+  page += name_bar(names, "runs");
   const auto plots = loss_plot(runs) + small_plots(runs);
   page += plots.empty() ? "<p>There is nothing to plot yet.</p>\n" : fmt::format("{}<div class=\"plots\">\n{}</div>\n", kKey, plots);
   const auto experts = expert_plots(runs);
@@ -73,7 +52,7 @@ std::string make_page(const std::vector<RunData>& runs, std::string_view written
   if (!settings.empty()) page += (runs.size() > 1 ? "<h2>Settings that differ</h2>\n" : "<h2>Settings</h2>\n") + settings;
   page += "<h2>Files</h2>\n" + file_remarks(runs);
   page += definitions(runs);
-  return page + fmt::format("</main>\n<script>{}</script>\n</body></html>\n", kScript);
+  return document(title, written, page);
 }
 
 }  // namespace ingot::report

@@ -6,12 +6,12 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <regex>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "report/commands.h"
 #include "report/fake_run.h"
+#include "report/test_html.h"
 
 namespace ingot::report {
 namespace {
@@ -25,27 +25,6 @@ class PageTest : public ::testing::Test {
   void SetUp() override { fs::create_directories(folder); }
   void TearDown() override { fs::remove_all(folder); }
 };
-
-size_t count(const std::string& text, std::string_view part) {
-  size_t found = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++found;
-  return found;
-}
-
-// Every element is closed by its own end tag, in order. Returns what is wrong, "" if nothing.
-std::string unbalanced(const std::string& page) {
-  static const std::regex kTag(R"(<(/?)([a-z][a-z0-9]*)((?:"[^"]*"|[^">])*?)(/?)>)");
-  std::string text = std::regex_replace(page, std::regex("<(style|script)>[^]*?</(style|script)>"), "");
-  std::vector<std::string> open;
-  for (std::sregex_iterator tag(text.begin(), text.end(), kTag), end; tag != end; ++tag) {
-    const std::string name = (*tag)[2];
-    if ((*tag)[4].length() > 0 || name == "meta") continue;
-    if ((*tag)[1].length() == 0) open.push_back(name);
-    else if (open.empty() || open.back() != name) return "</" + name + "> closes <" + (open.empty() ? "" : open.back()) + ">";
-    else open.pop_back();
-  }
-  return open.empty() ? "" : "<" + open.back() + "> stays open";
-}
 
 TEST_F(PageTest, page_of_several_runs_is_whole_and_needs_nothing_from_outside) {
   write_fake_run(
@@ -129,15 +108,15 @@ TEST_F(PageTest, one_step_and_constant_values_give_a_page) {
 
 TEST_F(PageTest, command_writes_the_page_and_refuses_nonsense) {
   write_fake_run(folder / "run", {.steps = 50, .finished = 50});
-  EXPECT_EQ(run_report({.run_dirs = {folder / "run"}}), 0);
+  EXPECT_EQ(run_report({.inputs = {folder / "run"}}), 0);
   EXPECT_THAT(base::read_file(folder / "run" / "report.html"), HasSubstr("<h1>run</h1>"));
   ::testing::internal::CaptureStdout();
-  EXPECT_EQ(run_report({.run_dirs = {folder / "run"}, .output = folder / "page.html", .json = true}), 0);
+  EXPECT_EQ(run_report({.inputs = {folder / "run"}, .output = folder / "page.html", .json = true}), 0);
   const auto document = nlohmann::json::parse(::testing::internal::GetCapturedStdout());
   EXPECT_EQ(document["runs"][0]["last_step"], 50);
   EXPECT_THROW(run_report({}), base::UsageError);
-  EXPECT_THROW(run_report({.run_dirs = {folder / "none"}}), base::DataError);
-  EXPECT_THROW(run_report({.run_dirs = {folder / "run"}, .output = folder / "no" / "page.html"}), base::FileError);
+  EXPECT_THROW(run_report({.inputs = {folder / "none"}}), base::DataError);
+  EXPECT_THROW(run_report({.inputs = {folder / "run"}, .output = folder / "no" / "page.html"}), base::FileError);
 }
 
 }  // namespace

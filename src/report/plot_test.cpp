@@ -87,7 +87,7 @@ Plot plot_of(Curve curve, Stroke stroke = Stroke::line) {
 TEST(SvgPlot, points_are_placed_in_the_units_of_the_drawing) {
   const auto svg = render(plot_of({{0, 5, 10}, {0, 100, 25}}));
   EXPECT_THAT(svg, HasSubstr("d=\"M0,10000 5000,0 10000,7500\""));
-  EXPECT_THAT(svg, HasSubstr("class=\"line c1 r9\"")) << "the tenth run takes the second colour again";
+  EXPECT_THAT(svg, HasSubstr("class=\"line c1 square r9\"")) << "the tenth run takes the second colour again, and square points";
   EXPECT_THAT(svg, HasSubstr("a&lt;b"));
   EXPECT_EQ(svg.find("a<b"), std::string::npos);
 }

@@ -42,7 +42,11 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:4px 0;color:var(--soft)}
 ul{margin:4px 0 16px;padding-left:20px}li{overflow-wrap:anywhere}
 details{margin:8px 0}summary{cursor:pointer}
 .far{color:var(--far);font-weight:600}
+.dot.square{border-radius:0}
+.group{font-size:16px;margin:30px 0 0}.group+.key{margin-top:2px}.best{font-weight:650;background:var(--grid)}
 .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr));gap:24px 32px;margin-top:16px}
+.runs+h2{border-top:0;margin-top:14px;padding-top:0}.wrap thead th{white-space:normal}
+.pairwise{grid-template-columns:repeat(auto-fill,minmax(min(100%,480px),1fr))}
 .level{align-items:end}
 figure{margin:0;min-width:0}
 figure.tall,figure.wide{grid-column:1/-1}
@@ -62,7 +66,7 @@ text.y{text-anchor:end}text.x{text-anchor:middle}
 path{fill:none;stroke-linejoin:round;stroke-linecap:round;vector-effect:non-scaling-stroke}
 .d .c0,.b .c0,.mark.c0{color:var(--c0)}.d .c1,.b .c1,.mark.c1{color:var(--c1)}.d .c2,.b .c2,.mark.c2{color:var(--c2)}.d .c3,.b .c3,.mark.c3{color:var(--c3)}.d .c4,.b .c4,.mark.c4{color:var(--c4)}.d .c5,.b .c5,.mark.c5{color:var(--c5)}.d .c6,.b .c6,.mark.c6{color:var(--c6)}.d .c7,.b .c7,.mark.c7{color:var(--c7)}
 .d path{stroke:currentColor}
-.line{stroke-width:1.75}.faint{stroke-width:1;opacity:.28}.dashed{stroke-width:1.5;stroke-dasharray:5 5}.dots{stroke-width:7}
+.line{stroke-width:1.75}.faint{stroke-width:1;opacity:.28}.dashed{stroke-width:1.5;stroke-dasharray:5 5}.dots{stroke-width:7}.holes{stroke-width:3.5}.d .holes{stroke:var(--paper)}path.square{stroke-linecap:square}
 .mark line{stroke:currentColor;stroke-width:1;stroke-dasharray:2 3;opacity:.8}.mark path{fill:currentColor}
 .b path{fill:currentColor;stroke:none}.b .other{color:var(--soft);opacity:.35}.b .failed{fill:var(--far);fill-opacity:.16}
 .b .tick{stroke:var(--ink);stroke-width:2.5;stroke-linecap:butt}
@@ -97,12 +101,22 @@ const at=(p,x)=>{const q=points(p);if(!q.length)return;
  if(x<q[0][0]-50||x>q[q.length-1][0]+50)return;
  let lo=0,hi=q.length-1;while(hi-lo>1){const m=(lo+hi)>>1;q[m][0]<=x?lo=m:hi=m}
  const[a,b]=[q[lo],q[hi]];return b[0]===a[0]?a[1]:a[1]+(b[1]-a[1])*Math.min(1,Math.max(0,(x-a[0])/(b[0]-a[0])))};
+const hue=p=>p.classList[1]+(p.classList.contains('square')?' square':'');
+const rule=(svg,percent)=>{const r=svg.querySelector('.rule');r.setAttribute('x1',percent+'%');r.setAttribute('x2',percent+'%');r.style.visibility='visible'};
 const line=(svg,event)=>{const d=svg.dataset,box=svg.getBoundingClientRect(),x0=+d.x0,x1=+d.x1,y0=+d.y0,y1=+d.y1;
  const step=Math.min(x1,Math.max(x0,Math.round(x0+(x1-x0)*(event.clientX-box.left)/box.width))),x=1e4*(step-x0)/(x1-x0);
  const rows=[row(d.x,step.toLocaleString('en'))];
  svg.querySelectorAll('path[data-n]').forEach(p=>{if(p.style.display)return;const y=at(p,x);if(y===undefined)return;const f=1-y/1e4;
-  rows.push(row(p.dataset.n,show(+d.log?y0*Math.pow(y1/y0,f):y0+(y1-y0)*f),p.classList[1]))});
- const rule=svg.querySelector('.rule');rule.setAttribute('x1',x/100+'%');rule.setAttribute('x2',x/100+'%');rule.style.visibility='visible';
+  rows.push(row(p.dataset.n,show(+d.log?y0*Math.pow(y1/y0,f):y0+(y1-y0)*f),hue(p)))});
+ rule(svg,x/100);
+ place(event,rows)};
+const snap=(svg,event)=>{const d=svg.dataset,box=svg.getBoundingClientRect(),x0=+d.x0,x1=+d.x1,f=(event.clientX-box.left)/box.width;
+ const places=d.at.split(' ').map(v=>+d.xlog?Math.log(v/x0)/Math.log(x1/x0):(v-x0)/(x1-x0));
+ const i=places.reduce((best,p,k)=>Math.abs(p-f)<Math.abs(places[best]-f)?k:best,0);
+ const rows=[row(d.x,(+d.at.split(' ')[i]).toLocaleString('en'))];
+ svg.querySelectorAll('path[data-v]').forEach(p=>{const v=p.dataset.v.split(' ')[i];if(p.style.display||v==='-')return;
+  rows.push(row(p.dataset.n,show(v*d.factor)+' '+d.u,hue(p)))});
+ rule(svg,100*places[i]);
  place(event,rows)};
 const cell=(map,event)=>{const d=map.dataset,box=map.parentNode.getBoundingClientRect(),rows=+d.rows,columns=d.levels.length/rows;
  const c=Math.floor((event.clientX-box.left)/box.width*columns),r=Math.floor((event.clientY-box.top)/box.height*rows);
@@ -114,7 +128,7 @@ const cell=(map,event)=>{const d=map.dataset,box=map.parentNode.getBoundingClien
  place(event,[row(d.y,names(d.rn,r)),row(d.x,column),row(d.u,value)])};
 document.querySelectorAll('svg.p').forEach(svg=>{const map=svg.querySelector('svg.h');
  if(map&&!map.dataset.levels)return;
- svg.parentNode.addEventListener('pointermove',e=>map?cell(map,e):line(svg,e));
+ svg.parentNode.addEventListener('pointermove',e=>map?cell(map,e):svg.dataset.at?snap(svg,e):line(svg,e));
  svg.parentNode.addEventListener('pointerleave',()=>{tip.hidden=true;const r=svg.querySelector('.rule');if(r)r.style.visibility='hidden'});
  if(!map)svg.querySelectorAll('.d title').forEach(t=>t.remove())});
 document.querySelectorAll('.chip').forEach(chip=>{chip.classList.add('can');chip.title='show or hide';

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/text.h"
 #include "report/html.h"
 #include "report/palette.h"
 #include "report/summary.h"
@@ -20,7 +21,7 @@ int units(double place) { return static_cast<int>(std::lround(std::clamp(place, 
 
 // Gaps part the path; a lonely point becomes a line of no length, which round caps draw as a dot. Points between two of the
 // same height are left out.
-std::string path_of(const Curve& curve, const Plot& plot, bool dots) {
+std::string path_of(const Curve& curve, const Plot& plot, bool are_lonely) {
   struct Place {
     int x, y;
   };
@@ -35,7 +36,7 @@ std::string path_of(const Curve& curve, const Plot& plot, bool dots) {
     piece.clear();
   };
   for (size_t i = 0; i < curve.x.size(); ++i) {
-    if (!std::isfinite(curve.y[i]) || dots) finish();
+    if (!std::isfinite(curve.y[i]) || are_lonely) finish();
     if (std::isfinite(curve.y[i])) piece.push_back({units(plot.x.place(curve.x[i])), units(1 - plot.y.place(curve.y[i]))});
   }
   finish();
@@ -43,12 +44,13 @@ std::string path_of(const Curve& curve, const Plot& plot, bool dots) {
 }
 
 std::string series_path(const Series& series, const Plot& plot) {
-  static constexpr const char* kClasses[] = {"line", "faint", "dashed", "dots"};
-  const auto path = path_of(series.curve, plot, series.stroke == Stroke::dots);
+  static constexpr const char* kClasses[] = {"line", "faint", "dashed", "dots", "holes"};
+  const auto path = path_of(series.curve, plot, series.stroke == Stroke::dots || series.stroke == Stroke::holes);
   if (path.empty()) return "";
-  const auto name = series.stroke == Stroke::faint ? "" : fmt::format(" data-n=\"{}\"", escape(series.name));
-  return fmt::format("<path class=\"{} c{} r{}\"{} d=\"{}\"><title>{}</title></path>\n", kClasses[static_cast<size_t>(series.stroke)],
-                     colour_of(series.run), series.run, name, path, escape(series.name));
+  auto data = series.stroke == Stroke::faint ? "" : fmt::format(" data-n=\"{}\"", escape(series.name));
+  if (!series.values.empty()) data += fmt::format(" data-v=\"{}\"", escape(base::join(series.values, " ")));
+  return fmt::format("<path class=\"{} {} r{}\"{} d=\"{}\"><title>{}</title></path>\n", kClasses[static_cast<size_t>(series.stroke)],
+                     colour_class(series.run), series.run, data, path, escape(series.name));
 }
 
 std::string frame(const Plot& plot) {
@@ -60,12 +62,21 @@ std::string frame(const Plot& plot) {
         "dy=\".35em\">{1}</text>\n",
         place, tick.label);
   }
-  const auto x_ticks = ticks(plot.x, 5);
+  const auto x_ticks = plot.x_ticks.empty() ? ticks(plot.x, 5) : plot.x_ticks;
   for (const auto& tick : x_ticks) {
     const double place = 100 * plot.x.place(tick.value);
-    out += fmt::format("<text class=\"x\" x=\"{:.2f}%\" y=\"100%\" dy=\"1.5em\">{}</text>\n", place, tick.label);
+    out += fmt::format("<text class=\"x\" x=\"{:.2f}%\" y=\"100%\" dy=\"1.5em\">{}</text>\n", place, escape(tick.label));
   }
   return out + "<line class=\"base\" x1=\"0\" x2=\"100%\" y1=\"100%\" y2=\"100%\"/>\n";
+}
+
+// Where the script finds the values of a plot that has them at given places only.
+std::string points_data(const Plot& plot) {
+  if (plot.points.empty()) return "";
+  std::vector<std::string> values;
+  for (const double point : plot.points) values.push_back(fmt::format("{:.17g}", point));
+  return fmt::format(" data-at=\"{}\" data-xlog=\"{}\" data-factor=\"{:.17g}\"", base::join(values, " "), plot.x.logarithmic ? 1 : 0,
+                     plot.factor);
 }
 
 std::string marks(const Plot& plot) {
@@ -133,14 +144,14 @@ std::string render(const Plot& plot) {
   out += fmt::format(
       "<svg class=\"p\" width=\"100%\" height=\"100%\" role=\"img\" aria-label=\"{}\" data-x0=\"{:.10g}\" data-x1=\"{:.10g}\" "
       "data-y0=\"{:.10g}\" "
-      "data-y1=\"{:.10g}\" data-log=\"{}\" data-x=\"{}\" data-u=\"{}\">\n",
+      "data-y1=\"{:.10g}\" data-log=\"{}\" data-x=\"{}\" data-u=\"{}\"{}>\n",
       escape(plot.title), plot.x.low, plot.x.high, plot.y.low, plot.y.high, plot.y.logarithmic ? 1 : 0, escape(plot.x_label),
-      escape(plot.unit));
+      escape(plot.unit), points_data(plot));
   out += frame(plot);
   out += marks(plot);
   out += fmt::format("<svg class=\"d\" width=\"100%\" height=\"100%\" viewBox=\"0 0 {0} {0}\" preserveAspectRatio=\"none\">\n",
                      static_cast<int>(kUnits));
-  for (const auto stroke : {Stroke::faint, Stroke::dashed, Stroke::line, Stroke::dots}) {
+  for (const auto stroke : {Stroke::faint, Stroke::dashed, Stroke::line, Stroke::dots, Stroke::holes}) {
     for (const auto& series : plot.series) {
       if (series.stroke == stroke) out += series_path(series, plot);
     }

@@ -16,6 +16,7 @@ enum class Stroke {
   faint,   // every step, behind its mean; not named in tooltips
   dashed,  // predictions
   dots,    // few, single measurements
+  holes,   // inside of dots: what does not count
 };
 
 struct Series {
@@ -23,6 +24,7 @@ struct Series {
   size_t run = 0;    // chooses the colour
   Stroke stroke = Stroke::line;
   Curve curve;
+  std::vector<std::string> values{};  // at each of Plot::points, "-" for none; for tooltips instead of what the path shows
 };
 
 /// A vertical line: a restart.
@@ -39,7 +41,10 @@ struct Plot {
   std::vector<Series> series;
   std::vector<Mark> marks;
   Axis x, y;
-  bool tall = false;  // the main plot of a page
+  std::vector<Tick> x_ticks{};   // empty: round numbers
+  std::vector<double> points{};  // the only places where there are values; tooltips stay at them
+  double factor = 1;             // from the unit of Series::values to `unit`
+  bool tall = false;             // the main plot of a page
 };
 
 /// The smallest and largest finite x of all series; {0, 1} when there is none.

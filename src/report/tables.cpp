@@ -32,7 +32,7 @@ std::string step_time_text(double ms) {
 }
 
 std::string run_name(const std::vector<RunData>& runs, size_t run) {
-  return fmt::format("<span class=\"dot c{}\"></span>{}", colour_of(run), escape(runs[run].name));
+  return fmt::format("<span class=\"dot {}\"></span>{}", colour_class(run), escape(runs[run].name));
 }
 
 struct Row {
