@@ -171,8 +171,10 @@ std::string file_section(const ParallelFile& file, const std::vector<std::string
   const auto groups = groups_of(file, names);
   const bool has_batches =
       std::any_of(groups.begin(), groups.end(), [&](const auto& group) { return group.batch != groups.front().batch; });
-  auto out = fmt::format("<h2>{}{} {}</h2>\n<p class=\"verdict\">{}</p>\n", is_one_of_several ? escape(file.name) + ": " : "",
-                         file.mode == "modelled" ? "modelled for" : "measured on", escape(file.machine), extent(file));
+  const bool is_modelled = file.mode == "modelled";
+  const auto how = is_one_of_several ? escape(file.name) + (is_modelled ? ": modelled for" : ": measured on")
+                                     : std::string(is_modelled ? "Modelled for" : "Measured on");
+  auto out = fmt::format("<h2>{} {}</h2>\n<p class=\"verdict\">{}</p>\n", how, escape(file.machine), extent(file));
   for (const auto& group : groups) out += group_section(group, names, has_batches);
   return out + crossover_list(file.sweep) + refusal_list(file);
 }

@@ -147,6 +147,7 @@ class ReportOfParallel : public ::testing::Test {
 TEST_F(ReportOfParallel, page_lies_beside_the_first_file_or_where_it_is_wanted) {
   EXPECT_EQ(run_report({.inputs = {folder / "a.json"}}), 0);
   EXPECT_THAT(base::read_file(folder / "a.html"), HasSubstr("<h1>Parallel methods: a.json</h1>"));
+  EXPECT_THAT(base::read_file(folder / "a.html"), HasSubstr("<h2>Modelled for 8 devices</h2>"));
   fs::copy_file(folder / "a.json", folder / "b.json");
   EXPECT_EQ(run_report({.inputs = {folder / "a.json", folder / "b.json"}, .output = folder / "page.html"}), 0);
   EXPECT_THAT(base::read_file(folder / "page.html"), HasSubstr("<h1>Parallel methods: a.json, b.json</h1>"));

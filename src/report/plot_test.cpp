@@ -99,6 +99,29 @@ TEST(SvgPlot, gaps_part_the_line_and_lonely_points_stay_visible) {
   EXPECT_THAT(render(plot_of({{0, 5}, {50, 50}}, Stroke::dots)), HasSubstr("d=\"M0,5000h0M5000,5000h0\""));
 }
 
+TEST(SvgPlot, holes_lie_on_the_dots_of_their_own_series) {
+  // A hole of the first series made the dot of the second, at the same place, look hollow.
+  auto plot = plot_of({{0, 5}, {50, 50}}, Stroke::dots);
+  plot.series.push_back({"a<b", 9, Stroke::holes, {{0, 5}, {NAN, 50}}});
+  plot.series.push_back({"later", 1, Stroke::dots, {{0, 5}, {50, 50}}});
+  const auto svg = render(plot);
+  EXPECT_THAT(svg, HasSubstr("class=\"holes c1 square r9\" data-n=\"a&lt;b\" d=\"M5000,5000h0\""));
+  EXPECT_LT(svg.find("class=\"holes"), svg.find("data-n=\"later\""));
+}
+
+TEST(SvgPlot, plots_with_values_at_given_places_say_where_and_which) {
+  auto plot = plot_of({{1, 10}, {2, NAN}}, Stroke::dots);
+  plot.x = {1, 10, true};
+  plot.x_ticks = {{1, "one"}, {10, "<ten>"}};
+  plot.points = {1, 10};
+  plot.factor = 0.5;
+  plot.series[0].values = {"4", "-"};
+  const auto svg = render(plot);
+  EXPECT_THAT(svg, HasSubstr(" data-at=\"1 10\" data-xlog=\"1\" data-factor=\"0.5\">"));
+  EXPECT_THAT(svg, HasSubstr(" data-v=\"4 -\""));
+  EXPECT_THAT(svg, HasSubstr(">&lt;ten&gt;</text>"));
+}
+
 TEST(SvgPlot, rare_extremes_leave_the_frame_and_are_counted_but_a_trend_is_shown_whole) {
   std::vector<Series> series(1);
   for (int i = 0; i < 1000; ++i) {

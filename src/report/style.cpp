@@ -45,7 +45,7 @@ details{margin:8px 0}summary{cursor:pointer}
 .dot.square{border-radius:0}
 .group{font-size:16px;margin:30px 0 0}.group+.key{margin-top:2px}.best{font-weight:650;background:var(--grid)}
 .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr));gap:24px 32px;margin-top:16px}
-.runs+h2{border-top:0;margin-top:14px;padding-top:0}.wrap thead th{white-space:normal}
+.runs+h2{border-top:0;margin-top:14px;padding-top:0}.wrap thead th{white-space:normal}.wrap td,.wrap thead th{padding-right:5px}
 .pairwise{grid-template-columns:repeat(auto-fill,minmax(min(100%,480px),1fr))}
 .level{align-items:end}
 figure{margin:0;min-width:0}

@@ -151,9 +151,10 @@ std::string render(const Plot& plot) {
   out += marks(plot);
   out += fmt::format("<svg class=\"d\" width=\"100%\" height=\"100%\" viewBox=\"0 0 {0} {0}\" preserveAspectRatio=\"none\">\n",
                      static_cast<int>(kUnits));
-  for (const auto stroke : {Stroke::faint, Stroke::dashed, Stroke::line, Stroke::dots, Stroke::holes}) {
+  // Layers from below; a hole lies on the dots of its own series, not on those of all.
+  for (const auto& layer : {std::vector{Stroke::faint}, {Stroke::dashed}, {Stroke::line}, {Stroke::dots, Stroke::holes}}) {
     for (const auto& series : plot.series) {
-      if (series.stroke == stroke) out += series_path(series, plot);
+      if (std::find(layer.begin(), layer.end(), series.stroke) != layer.end()) out += series_path(series, plot);
     }
   }
   return out + "</svg><line class=\"rule\" y1=\"0\" y2=\"100%\"/></svg></div></figure>\n";
