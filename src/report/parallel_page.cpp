@@ -88,19 +88,20 @@ std::string operation_table(const ParallelGroup& group, const std::vector<std::s
     if (is_used) kinds.push_back(kind);
   }
   if (kinds.empty()) return "";
-  std::string head, body;
+  // The sum first: it is in sight on narrow screens, where the rest scrolls.
+  std::string head = column_head("received"), body;
   for (auto kind : kinds) {
     std::replace(kind.begin(), kind.end(), '_', ' ');
     head += column_head(kind);
   }
-  head += column_head("received");
   for (const auto method : group.methods) {
     const auto* result = group.find(method, seq);
     if (!result) continue;
     body += method_head(names, method);
-    for (const auto& kind : kinds) body += operation_cell(*result, kind);
     const auto bytes = schedule::received_bytes(result->ops);
-    body += fmt::format("<td data-v=\"{}\">{}</td></tr>\n", bytes, base::format_bytes(bytes));
+    body += fmt::format("<td data-v=\"{}\">{}</td>", bytes, base::format_bytes(bytes));
+    for (const auto& kind : kinds) body += operation_cell(*result, kind);
+    body += "</tr>\n";
   }
   return card(fmt::format("Operations of a rank at {} tokens", tokens_text(seq)), head, body);
 }
