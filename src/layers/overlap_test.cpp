@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include <chrono>
+#include <cstdlib>
 
 #include "comm/test_ranks.h"
 #include "kernels/activation.h"
@@ -21,7 +22,6 @@ namespace ingot::layers {
 namespace {
 
 constexpr int kRanks = 4, kRepeats = 5, kAttempts = 12;
-constexpr double kTolerance = 1.1;
 
 using Clock = std::chrono::steady_clock;
 using Job = std::function<void()>;
@@ -67,23 +67,36 @@ double best_of(double bytes_per_s, const std::function<Job(comm::World&)>& job_o
   return shared.seconds();
 }
 
-// Runs `job_of` with the wire that takes `wire_s` for `bytes`, and without one, until it takes no longer than `expected_s` of the time
-// without says.
-void expect_time(const char* what, double share_of_compute, double bytes, const std::function<Job(comm::World&)>& job_of,
-                 const std::function<double()>& compute_s,
-                 const std::function<double(double plain_s, double compute_s, double wire_s)>& expected_s) {
-  double plain = best_of(0, job_of), compute = compute_s(), slow = 1e9, expected = 0;
-  const double wire = share_of_compute * compute;
+// What a run takes: without a wire, and the part of that which can hide messages; one message.
+struct Times {
+  double plain = 0, compute = 0, wire = 0;
+  double hidden = 0, by_turns = 0;  // with the wire: as the schedule should, and if nothing were hidden
+};
+
+// Runs `job_of` with a wire that takes `share` of what compute_s() says for `bytes`, and without one. By day, with other tests on the
+// machine, half of what can be hidden must be; at night it takes what the schedule says within a tenth.
+void expect_time(const char* what, double share, double bytes, const std::function<Job(comm::World&)>& job_of,
+                 const std::function<double(double plain)>& compute_s, const std::function<void(Times&)>& expect) {
+  const char* night = std::getenv("INGOT_NIGHT");
+  const bool is_night = night != nullptr && *night != '\0';
+  Times t{.plain = best_of(0, job_of)};
+  t.compute = compute_s(t.plain);
+  t.wire = share * t.compute;
+  double slow = 1e9, limit = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    slow = std::min(slow, best_of(bytes / wire, job_of));
-    expected = expected_s(plain, compute, wire);
-    if (slow <= kTolerance * expected) break;
-    plain = std::min(plain, best_of(0, job_of));
-    compute = std::min(compute, compute_s());
+    slow = std::min(slow, best_of(bytes / t.wire, job_of));
+    expect(t);
+    limit = is_night ? 1.1 * t.hidden : (t.hidden + t.by_turns) / 2;
+    if (slow <= limit) break;
+    t.plain = std::min(t.plain, best_of(0, job_of));
+    t.compute = std::min(t.compute, compute_s(t.plain));
   }
-  EXPECT_LE(slow, kTolerance * expected) << what << ": without a wire " << plain << " s, of which " << compute
-                                         << " can hide messages; a message takes " << wire << " s";
-  EXPECT_GE(slow, wire) << "the wire is not there";
+  if (is_night)
+    std::printf("%-16s without a wire %5.1f ms, a message %5.1f ms: %5.1f ms by turns, %5.1f expected, %5.1f measured\n", what,
+                1e3 * t.plain, 1e3 * t.wire, 1e3 * t.by_turns, 1e3 * t.hidden, 1e3 * slow);
+  EXPECT_LE(slow, limit) << what << ": " << t.plain << " s without a wire, of which " << t.compute << " can hide messages; a message takes "
+                         << t.wire << " s; by turns " << t.by_turns;
+  EXPECT_GE(slow, t.wire) << "the wire is not there";
 }
 
 // LASP-2's forward takes max(gather, intra) + inter (facts lasp2 §1): everything but the intra-chunk part is `plain - intra`.
@@ -102,8 +115,11 @@ TEST(Overlap, lasp2_gathers_states_under_the_intra_chunk_part) {
   const double gathered = (kRanks - 1) * heads * dim * dim * 4;
   for (const double share : {1.0, 2.0})
     expect_time(
-        "lasp2", share, gathered, whole, [&] { return best_of(0, intra); },
-        [](double plain, double compute, double wire) { return std::max(wire, compute) + plain - compute; });
+        "lasp2", share, gathered, whole, [&](double) { return best_of(0, intra); },
+        [](Times& t) {
+          t.hidden = std::max(t.wire, t.compute) + t.plain - t.compute;
+          t.by_turns = t.wire + t.plain;
+        });
 }
 
 struct Mlp {
@@ -130,12 +146,13 @@ TEST(Overlap, tsp_hops_of_an_mlp_travel_under_the_products) {
     };
   };
   const double hop = 3.0 * part * hidden * 4;
-  for (const double share : {0.5, 2.0}) {
-    double plain = best_of(0, whole);
+  for (const double share : {0.5, 2.0})
     expect_time(
-        "tsp, gated MLP", share, hop, whole, [&] { return plain = std::min(plain, best_of(0, whole)), plain / kRanks; },
-        [](double all, double compute, double wire) { return (kRanks - 1) * std::max(wire, compute) + all - (kRanks - 1) * compute; });
-  }
+        "tsp, gated MLP", share, hop, whole, [](double plain) { return plain / kRanks; },
+        [](Times& t) {
+          t.hidden = (kRanks - 1) * std::max(t.wire, t.plain / kRanks) + t.plain / kRanks;
+          t.by_turns = (kRanks - 1) * t.wire + t.plain;
+        });
 }
 
 // Weights and keys of the next heads travel while those at hand are attended to; the first of each is waited for.
@@ -159,12 +176,12 @@ TEST(Overlap, tsp_weights_and_keys_travel_under_attention) {
     };
   };
   const double gathered = 2.0 * (kRanks - 1) * tokens * heads * dim / kRanks * 4;
-  double plain = best_of(0, whole);
   expect_time(
-      "tsp, attention", 0.3, gathered, whole, [&] { return plain = std::min(plain, best_of(0, whole)), plain / kRanks; },
-      [&](double all, double, double wire) {
-        const double weights = 4.0 * hidden * heads * dim / kRanks * 4 / gathered * wire;
-        return all + weights + wire;
+      "tsp, attention", 0.3, gathered, whole, [](double plain) { return plain / kRanks; },
+      [&](Times& t) {
+        const double weights = 4.0 * hidden * heads * dim / kRanks * 4 / gathered * t.wire;
+        t.hidden = t.plain + weights + t.wire;
+        t.by_turns = t.plain + kRanks * (weights + t.wire);
       });
 }
 
