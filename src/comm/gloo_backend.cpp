@@ -109,7 +109,7 @@ class GlooBackend : public Backend {
       } else run_pairwise(o, rank_, size(), wire(kCollectiveTag));
     } catch (const std::exception& failure) {
       hang_up();
-      const auto missing = roll_call(*store_, "roll-call", rank_, members_);
+      const auto missing = roll_call(store_, "roll-call", rank_, members_);
       const std::string cause = failure.what();
       const bool is_timeout = Clock::now() - began >= timeout_;
       throw CommError(

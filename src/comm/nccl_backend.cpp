@@ -129,7 +129,7 @@ class NcclBackend : public Backend {
       if (under_way_.empty() || Clock::now() - under_way_.front().since < timeout_) continue;
       const auto what = under_way_.front().what;
       lock.unlock();
-      const auto missing = roll_call(*store_, "roll-call", rank_, members_);
+      const auto missing = roll_call(store_, "roll-call", rank_, members_);
       lock.lock();
       failure_ = fmt::format("{} did not end within {:g} s (resilience.comm_timeout_s): {}", what, timeout_.count(),
                              missing.empty() ? "all ranks answer; compare their ledgers" : missing);
