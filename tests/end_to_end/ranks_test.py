@@ -226,8 +226,11 @@ def a_damaged_checkpoint_is_passed_over_by_all_ranks(w):
 def process_of(launcher, rank):
     """The process of a rank: a child of the launcher with that RANK in its environment."""
     for pid in subprocess.run(["pgrep", "-P", str(launcher)], capture_output=True, text=True).stdout.split():
-        if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            return int(pid)
+        try:
+            if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return int(pid)
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+            pass
     raise AssertionError(f"no process of rank {rank}")
 
 
