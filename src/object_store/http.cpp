@@ -33,8 +33,11 @@ std::string system_certificates() {
   return {};
 }
 
+// libcurl counts whole milliseconds, and from its own start: it may end a request that much before the deadline.
+constexpr std::chrono::milliseconds kTimerStep(2);
+
 long remaining_ms(Clock::time_point deadline) {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
   return std::clamp<long>(left, 1, 1'000'000'000);
 }
 
@@ -180,7 +183,7 @@ class Http::Handle {
     if (code == CURLE_OK && (answer.status < 200 || !transfer.headers_ended)) answer.failure = "the answer ended before its content";
     if (code == CURLE_OK) return std::move(answer);
     answer.cancelled = code == CURLE_ABORTED_BY_CALLBACK && request.stop.stop_requested();
-    answer.timed_out = Clock::now() >= request.deadline;
+    answer.timed_out = Clock::now() + kTimerStep >= request.deadline;
     answer.hopeless = is_hopeless(code);
     answer.maybe_carried_out = !never_reached_server(code);
     answer.failure = !transfer.refused.empty() ? transfer.refused : message_[0] ? message_ : curl_easy_strerror(code);
