@@ -1,7 +1,8 @@
-// Linear attention, forward + backward: this project's kernel against the same chunked algorithm written in PyTorch operations with
-// autograd, and against causal at::scaled_dot_product_attention of the same sizes, by turns in one process. Prints a Markdown table of
-// medians and ranges. FLOPs are those of the chunked algorithm with chunks of 64 and half of the scores:
-// 3 (2 * 64 + 4 dim) dim a token and head; for SDPA those of the visible scores.
+// Linear attention, forward + backward: this project's kernels against the same chunked algorithm written in PyTorch operations, with
+// autograd or, for gates per channel and the delta rules, with the backward pass written out (kernels/reference), and against causal
+// at::scaled_dot_product_attention of the same sizes, by turns in one process. Prints a Markdown table of medians and ranges. FLOPs are
+// those of the chunked algorithm with chunks of 64 and half of the scores: 3 (2 * 64 + 4 dim) dim a token and head, for the delta rules
+// 3 (4 * 64 + 6 dim) dim; for SDPA those of the visible scores.
 //   linear_attention_bench [rounds = 5] [threads = all] [longest = 65536] [cpu]     cpu: processor time
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -53,27 +54,41 @@ at::Tensor eager(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, 
   return out.flatten(2, 3).transpose(1, 2);
 }
 
-void compare(int64_t seq, int64_t dim, bool has_gate, at::ScalarType dtype, int rounds) {
+enum class Variant { basic, scalar_gate, diagonal_gate, delta, gated_delta };
+constexpr Variant kVariants[] = {Variant::basic, Variant::scalar_gate, Variant::diagonal_gate, Variant::delta, Variant::gated_delta};
+constexpr const char* kVariantNames[] = {"basic", "scalar gate", "diagonal gate", "delta rule", "gated delta rule"};
+
+void compare(Variant variant, int64_t seq, int64_t dim, at::ScalarType dtype, int rounds) {
   const auto operand = [&] { return (at::randn({1, seq, kHeads, dim}) / std::sqrt(static_cast<double>(dim))).to(dtype).requires_grad_(); };
   const auto q = operand(), k = operand(), v = operand(), grad = at::randn({1, seq, kHeads, dim}).to(dtype);
-  const auto log_gate = has_gate ? at::log_sigmoid(at::randn({1, seq, kHeads}) + 3).requires_grad_() : at::Tensor();
-  const double flop = 3.0 * static_cast<double>(kHeads * seq * dim * (2 * kChunk + 4 * dim));
+  const bool has_delta = variant == Variant::delta || variant == Variant::gated_delta;
+  const bool is_written_out = has_delta || variant == Variant::diagonal_gate;
+  const auto gates = [&](at::IntArrayRef sizes) { return at::log_sigmoid(at::randn(sizes) + 3).requires_grad_(); };
+  LinearAttentionInputs in{q, k, v, {}, {}, {}};
+  if (variant == Variant::scalar_gate || variant == Variant::gated_delta) in.log_gate = gates({1, seq, kHeads});
+  if (variant == Variant::diagonal_gate) in.log_gate = gates({1, seq, kHeads, dim});
+  if (has_delta) in.beta = at::sigmoid(at::randn({1, seq, kHeads}));
+  const double flop = 3.0 * static_cast<double>(kHeads * seq * dim * (has_delta ? 4 * kChunk + 6 * dim : 2 * kChunk + 4 * dim));
   std::vector<at::Tensor> leaves = {q, k, v};
-  if (has_gate) leaves.push_back(log_gate);
-  const auto ours = [=] {
-    const at::AutoDispatchBelowADInplaceOrView no_grad;
-    const LinearAttentionInputs in{q, k, v, log_gate, {}, {}};
-    const auto result = kernels::linear_attention_forward(in);
-    kernels::linear_attention_backward(grad, {}, in, {}, result.saved);
-  };
-  std::vector<Contender> contenders = {
-      {"ingot forward", flop / 3,
-       [=] {
-         const at::AutoDispatchBelowADInplaceOrView no_grad;
-         kernels::linear_attention_forward({q, k, v, log_gate, {}, {}});
-       }},
-      {"ingot forward + backward", flop, ours},
-      {"PyTorch, chunked, forward + backward", flop, [=] { kernels::gradients({eager(q, k, v, log_gate)}, leaves, {grad}); }}};
+  if (in.log_gate.defined()) leaves.push_back(in.log_gate);
+  std::vector<Contender> contenders = {{"ingot forward", flop / 3,
+                                        [=] {
+                                          const at::AutoDispatchBelowADInplaceOrView no_grad;
+                                          kernels::linear_attention_forward(in);
+                                        }},
+                                       {"ingot forward + backward", flop,
+                                        [=] {
+                                          const at::AutoDispatchBelowADInplaceOrView no_grad;
+                                          const auto result = kernels::linear_attention_forward(in);
+                                          kernels::linear_attention_backward(grad, {}, in, {}, result.saved);
+                                        }},
+                                       {"PyTorch, chunked, forward + backward", flop, [=] {
+                                          if (!is_written_out)
+                                            return static_cast<void>(kernels::gradients({eager(q, k, v, in.log_gate)}, leaves, {grad}));
+                                          const at::AutoDispatchBelowADInplaceOrView no_grad;
+                                          kernels::reference::linear_attention_forward(in, {});
+                                          kernels::reference::linear_attention_backward(grad, {}, in, {});
+                                        }}};
   if (seq <= kLongestSoftmax)
     contenders.push_back({"SDPA causal, forward + backward", 3.5 * 4 * dim * kHeads * (seq * (seq + 1) / 2), [=] {
                             const auto out = at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), {},
@@ -81,7 +96,7 @@ void compare(int64_t seq, int64_t dim, bool has_gate, at::ScalarType dtype, int 
                             kernels::gradients({out}, {q, k, v}, {grad.transpose(1, 2)});
                           }});
   fmt::print("\n{} {}, seq {}, heads {}, dim {}\n\n| what | median ms | range ms | GFLOP/s |\n|---|---|---|---|\n", c10::toString(dtype),
-             has_gate ? "scalar gate" : "basic", seq, kHeads, dim);
+             kVariantNames[static_cast<int>(variant)], seq, kHeads, dim);
   measure(contenders, rounds);
 }
 
@@ -96,7 +111,7 @@ int main(int count, char** arguments) {
   fmt::print("threads {}, kernels for {}, {} time\n", at::get_num_threads(), kernels::cpu::name(kernels::cpu::best_isa()),
              is_processor_time ? "processor" : "wall");
   for (const auto dtype : {at::kFloat, at::kBFloat16})
-    for (const bool has_gate : {false, true})
+    for (const auto variant : kVariants)
       for (const int64_t dim : {64, 128})
-        for (int64_t seq = 2048; seq <= longest; seq *= seq < 8192 ? 2 : 8) compare(seq, dim, has_gate, dtype, rounds);
+        for (int64_t seq = 2048; seq <= longest; seq *= seq < 8192 ? 2 : 8) compare(variant, seq, dim, dtype, rounds);
 }

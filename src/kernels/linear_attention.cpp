@@ -108,7 +108,7 @@ LinearAttentionMap linear_attention_map(const LinearAttentionInputs& in) {
   check(in);
   if (in.beta.defined()) return reference::delta_rule_map(in);
   const Run run(in);
-  return {cpu::takes_linear_attention(in) ? cpu::linear_attention_state(in)
+  return {cpu::takes_linear_attention_states(in) ? cpu::linear_attention_state(in)
                                           : at::matmul(transposed(run.decayed_to_end(heads_first(in.k))), heads_first(in.v)),
           run.log_decay(),
           {}};
@@ -131,7 +131,7 @@ void add_linear_attention_of_state(const at::Tensor& out, const LinearAttentionI
   check(in);
   check_state("initial_state", initial_state, in);
   if (out.sizes() != in.v.sizes()) throw ModelError("linear attention: out {} does not fit v {}", shape_text(out), shape_text(in.v));
-  if (cpu::takes_linear_attention(in) && out.scalar_type() == in.v.scalar_type() && out.stride(3) == 1)
+  if (cpu::takes_linear_attention_states(in) && out.scalar_type() == in.v.scalar_type() && out.stride(3) == 1)
     return cpu::add_linear_attention_of_state(out, in, initial_state);
   const auto add = [&](const at::Tensor& part) { out.copy_(out + part); };  // in the wider of both dtypes
   if (in.beta.defined()) {
@@ -149,7 +149,7 @@ at::Tensor linear_attention_state_gradient(const at::Tensor& grad_out, const Lin
   check(in);
   check_grad_out(grad_out, in);
   if (in.beta.defined()) return reference::delta_rule_state_gradient(grad_out, in);
-  if (cpu::takes_linear_attention(in)) return cpu::linear_attention_state_gradient(grad_out, in);
+  if (cpu::takes_linear_attention_states(in)) return cpu::linear_attention_state_gradient(grad_out, in);
   return at::matmul(transposed(Run(in).decayed_from_start(heads_first(in.q))), heads_first(grad_out));
 }
 

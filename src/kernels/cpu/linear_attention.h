@@ -1,6 +1,6 @@
-// The fused linear-attention kernel for CPUs, fp32 and bf16; see kernels/linear_attention.h for the meaning of the arguments, which
-// must have been checked. bf16 is widened chunk by chunk; products, decays and sums are fp32. Not for gates per channel or the
-// delta rule.
+// The fused linear-attention kernels for CPUs, fp32 and bf16; see kernels/linear_attention.h for the meaning of the arguments, which
+// must have been checked. bf16 is widened chunk by chunk; products, decays and sums are fp32. One kernel each for gates per head
+// or none, gates per channel, and the delta rule; the last one works on no fewer than a whole row at once.
 #pragma once
 
 #include "kernels/cpu/isa.h"
@@ -11,8 +11,9 @@ namespace ingot::kernels::cpu {
 
 const LinearAttentionTiles& linear_attention_tiles(Isa isa);
 
-/// Whether these functions take the inputs.
+/// Whether the passes forward and backward take the inputs, and whether the other functions do.
 bool takes_linear_attention(const LinearAttentionInputs& in);
+bool takes_linear_attention_states(const LinearAttentionInputs& in);
 
 LinearAttentionOutput linear_attention_forward(const LinearAttentionInputs& in, const at::Tensor& initial_state,
                                                const LinearAttentionTiles& tiles = linear_attention_tiles(best_isa()));

@@ -25,26 +25,22 @@ struct Work {
   int64_t state_size;                         // of S^T in panels
   Decays decays;
 
-  static int64_t size(const LinearAttentionProblem& p) {
-    const int64_t key = padded(p.key_dim), value = padded(p.value_dim);
-    return Decays::size() + kLinearChunk * (5 * key + 4 * value + larger(key, value) + 2 * kScoreStride + 1) +
-           (kLinearSegment + 2) * panels_size(p.value_dim, p.key_dim) + panels_size(p.key_dim, p.value_dim);
-  }
-  Work(const LinearAttentionProblem& p, float* scratch) : state_size(panels_size(p.value_dim, p.key_dim)), decays(scratch) {
-    float* next = scratch + Decays::size();
-    const auto take = [&](int64_t size) {
-      float* const area = next;
-      next += size;
-      return area;
-    };
+  int64_t taken;
+
+  Work(const LinearAttentionProblem& p, float* scratch) : Work(p, Areas(scratch)) {}
+
+ private:
+  Work(const LinearAttentionProblem& p, Areas areas) : state_size(panels_size(p.value_dim, p.key_dim)), decays(areas) {
     const int64_t key = kLinearChunk * padded(p.key_dim), value = kLinearChunk * padded(p.value_dim);
-    queries = take(key), keys = take(key), values = take(value), grads = take(value);
-    keys_by_dim = take(key), values_by_dim = take(value), query_panels = take(key), key_panels = take(key), grad_panels = take(value);
-    scores = take(kLinearChunk * kScoreStride), deltas = take(kLinearChunk * kScoreStride);
-    result = take(larger(key, value));
-    states = take((kLinearSegment + 1) * state_size);
-    grad_state = take(panels_size(p.key_dim, p.value_dim)), grad_state_transposed = take(state_size);
-    gate_sums = take(kLinearChunk);
+    areas.give(key, queries, keys, keys_by_dim, query_panels, key_panels);
+    areas.give(value, values, grads, values_by_dim, grad_panels);
+    areas.give(kLinearChunk * kScoreStride, scores, deltas);
+    result = areas.take(larger(key, value));
+    states = areas.take((kLinearSegment + 1) * state_size);
+    grad_state = areas.take(panels_size(p.key_dim, p.value_dim));
+    grad_state_transposed = areas.take(state_size);
+    gate_sums = areas.take(kLinearChunk);
+    taken = areas.taken();
   }
 };
 
@@ -75,20 +71,6 @@ INGOT_INLINE void pass_gradient(const LinearAttentionProblem& p, const TokenChun
   add_to_panels(p.key_dim, p.value_dim, count, work.queries, key_step, work.grad_panels, work.grad_state);
 }
 
-INGOT_INLINE float dot(const float* a, const float* b, int64_t count) {
-  Float sum{};
-  for (int64_t i = 0; i < count; i += kLanes) sum += load(a + i) * load(b + i);
-  return sum_of_lanes(sum)[0];
-}
-
-// As dot, over the `count` elements that exist.
-INGOT_INLINE float dot_of_rows(const float* a, const float* b, int64_t count) {
-  const int64_t whole = round_down(count, kLanes);
-  float sum = whole > 0 ? dot(a, b, whole) : 0;
-  for (int64_t i = whole; i < count; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 // A and dA of all rows, decayed; with gates, what pairs of tokens give their gradients.
 INGOT_INLINE void differentiate_scores(const LinearAttentionProblem& p, const Work& work, int64_t count) {
   float later[kLinearChunk] = {};  // of each earlier token: dA * A summed over this row and those below
@@ -97,16 +79,8 @@ INGOT_INLINE void differentiate_scores(const LinearAttentionProblem& p, const Wo
     float* const deltas = work.deltas + i * kScoreStride;
     const float* between = p.gate != nullptr ? work.decays.between + i * kScoreStride : nullptr;
     decay_row(scores, between, i);
-    if (p.grad_gate != nullptr) {
-      Float sum{};
-      for (int64_t j = 0; j < i; j += kLanes) {
-        const Int before = lanes_inside(j, {0, i});
-        const Float total = load(later + j) + (before ? load(scores + j) * load(deltas + j) : Float{});
-        store(later + j, total);
-        sum += before ? total : Float{};
-      }
-      work.gate_sums[i] = sum_of_lanes(sum)[0];
-    }
+    work.gate_sums[i] = 0;
+    if (p.grad_gate != nullptr) add_pairs(scores, deltas, i, later, work.gate_sums);
     decay_row(deltas, between, i);
   }
 }
@@ -209,12 +183,12 @@ void part_gradient(const LinearAttentionProblem& p, int64_t task, float* scratch
 }  // namespace
 
 void linear_attention_backward(const LinearAttentionProblem& p, int64_t task, float* scratch) {
-  p.is_bf16 ? backward<bf16>(p, task, scratch) : backward<float>(p, task, scratch);
+  of_dtype<backward<float>, backward<bf16>>(p, task, scratch);
 }
 void linear_attention_part_gradient(const LinearAttentionProblem& p, int64_t task, float* scratch) {
-  p.is_bf16 ? part_gradient<bf16>(p, task, scratch) : part_gradient<float>(p, task, scratch);
+  of_dtype<part_gradient<float>, part_gradient<bf16>>(p, task, scratch);
 }
 
-int64_t linear_attention_scratch(const LinearAttentionProblem& p) { return Work::size(p); }
+int64_t linear_attention_scratch(const LinearAttentionProblem& p) { return Work(p, nullptr).taken; }
 
 }  // namespace ingot::kernels::cpu::INGOT_ISA

@@ -1,4 +1,4 @@
-// Pieces that the forward and the backward pass of linear attention share: chunks, decays inside one, and states in panels.
+// Pieces that the passes of linear attention share: chunks, decays inside one, and states in panels.
 // For the sources that are compiled once per instruction set (isa.h).
 #pragma once
 
@@ -8,12 +8,48 @@
 namespace ingot::kernels::cpu::INGOT_ISA {
 
 extern const LinearAttentionTiles linear_attention_tiles;
-void linear_attention_part_state(const LinearAttentionProblem&, int64_t task, float* scratch);
-void linear_attention_forward(const LinearAttentionProblem&, int64_t task, float* scratch);
-void linear_attention_add_of_state(const LinearAttentionProblem&, int64_t task, float* scratch);
 void linear_attention_part_gradient(const LinearAttentionProblem&, int64_t task, float* scratch);
 void linear_attention_backward(const LinearAttentionProblem&, int64_t task, float* scratch);
 int64_t linear_attention_scratch(const LinearAttentionProblem&);
+
+void linear_attention_channels_part_state(const LinearAttentionProblem&, int64_t task, float* scratch);
+void linear_attention_channels_forward(const LinearAttentionProblem&, int64_t task, float* scratch);
+void linear_attention_channels_add_of_state(const LinearAttentionProblem&, int64_t task, float* scratch);
+void linear_attention_channels_part_gradient(const LinearAttentionProblem&, int64_t task, float* scratch);
+void linear_attention_channels_backward(const LinearAttentionProblem&, int64_t task, float* scratch);
+int64_t linear_attention_channels_scratch(const LinearAttentionProblem&);
+
+void linear_attention_delta_forward(const LinearAttentionProblem&, int64_t task, float* scratch);
+void linear_attention_delta_backward(const LinearAttentionProblem&, int64_t task, float* scratch);
+int64_t linear_attention_delta_scratch(const LinearAttentionProblem&);
+
+using LinearPass = void(const LinearAttentionProblem&, int64_t task, float* scratch);
+template <LinearPass kOfFloat, LinearPass kOfBf16>
+void of_dtype(const LinearAttentionProblem& p, int64_t task, float* scratch) {
+  p.is_bf16 ? kOfBf16(p, task, scratch) : kOfFloat(p, task, scratch);
+}
+
+// Hands out a task's work areas one behind the other, and counts them: with a null beginning it only counts.
+class Areas {
+ public:
+  explicit Areas(float* scratch) : begin_(scratch) {}
+  INGOT_INLINE float* take(int64_t size) {
+    float* const area = begin_ == nullptr ? nullptr : begin_ + taken_;
+    taken_ += round_up(size, 16);
+    return area;
+  }
+  template <class... Area>
+  INGOT_INLINE void give(int64_t size, Area&... areas) {
+    ((areas = take(size)), ...);
+  }
+  INGOT_INLINE int64_t taken() const { return taken_; }
+
+ private:
+  float* begin_;
+  int64_t taken_ = 0;
+};
+
+static_assert(kLinearChunk % kPanel == 0 && kLinearChunk <= kScoreStride, "whole panels of tokens");
 
 INGOT_INLINE int64_t padded(int64_t dim) { return round_up(dim, 16); }  // to the widest vector
 
@@ -21,11 +57,7 @@ INGOT_INLINE int64_t padded(int64_t dim) { return round_up(dim, 16); }  // to th
 struct TokenChunk {
   int64_t batch, head, pair, first, count;
   TokenChunk(const LinearAttentionProblem& p, int64_t pair_, int64_t chunk)
-      : batch(pair_ / p.heads),
-        head(pair_ % p.heads),
-        pair(pair_),
-        first(chunk * kLinearChunk),
-        count(smaller(kLinearChunk, p.seq - first)) {}
+      : batch(pair_ / p.heads), head(pair_ % p.heads), pair(pair_), first(chunk * p.chunk), count(smaller(p.chunk, p.seq - first)) {}
   template <class T>
   INGOT_INLINE T* rows(const TokenRows& x) const {
     return static_cast<T*>(x.data) + batch * x.batch_stride + first * x.row_stride + head * x.head_stride;
@@ -39,8 +71,8 @@ struct Decays {
   float whole = 1;
   int64_t known = 0;  // tokens of the chunk that they were made for, if all chunks are alike
 
-  static constexpr int64_t size() { return 2 * kLinearChunk + kLinearChunk * kScoreStride; }
-  explicit Decays(float* scratch) : from_start(scratch), to_end(scratch + kLinearChunk), between(scratch + 2 * kLinearChunk) {}
+  explicit Decays(Areas& areas)
+      : from_start(areas.take(kLinearChunk)), to_end(areas.take(kLinearChunk)), between(areas.take(kLinearChunk * kScoreStride)) {}
 
   INGOT_INLINE void make(const LinearAttentionProblem& p, const TokenChunk& chunk, bool with_between) {
     if (known == chunk.count) return;
@@ -106,6 +138,19 @@ INGOT_INLINE void decay_row(float* scores, const float* between, int64_t i) {
   Decays::clear_to_block(scores, j + kLanes, i);
 }
 
+// Pairs of token i and each earlier one, a * b by rows: adds to terms [i] what passes the gate of token i. Rows from the last one
+// on; `later` [j] are the sums over them.
+INGOT_INLINE void add_pairs(const float* a, const float* b, int64_t i, float* later, float* terms) {
+  Float sum{};
+  for (int64_t j = 0; j < i; j += kLanes) {
+    const Int before = lanes_inside(j, {0, i});
+    const Float total = load(later + j) + (before ? load(a + j) * load(b + j) : Float{});
+    store(later + j, total);
+    sum += before ? total : Float{};
+  }
+  terms[i] += sum_of_lanes(sum)[0];
+}
+
 INGOT_INLINE void scale_rows(float* rows, int64_t step, int64_t count, int64_t dim, const float* factors) {
   for (int64_t i = 0; i < count; ++i)
     for (int64_t d = 0; d < dim; d += kLanes) store(rows + i * step + d, load(rows + i * step + d) * factors[i]);
@@ -113,6 +158,20 @@ INGOT_INLINE void scale_rows(float* rows, int64_t step, int64_t count, int64_t d
 
 // Matrices [rows, columns] that are right operands of products and change: in panels over columns (tile.h), padded with zeros.
 INGOT_INLINE int64_t panels_size(int64_t rows, int64_t columns) { return rows * round_up(columns, kLanes); }
+
+INGOT_INLINE float dot(const float* a, const float* b, int64_t count) {
+  Float sum{};
+  for (int64_t i = 0; i < count; i += kLanes) sum += load(a + i) * load(b + i);
+  return sum_of_lanes(sum)[0];
+}
+
+// As dot, over the `count` elements that exist.
+INGOT_INLINE float dot_of_rows(const float* a, const float* b, int64_t count) {
+  const int64_t whole = round_down(count, kLanes);
+  float sum = whole > 0 ? dot(a, b, whole) : 0;
+  for (int64_t i = whole; i < count; ++i) sum += a[i] * b[i];
+  return sum;
+}
 
 INGOT_INLINE void scale(float* x, int64_t count, float factor) {
   for (int64_t i = 0; i < count; i += kLanes) store(x + i, load(x + i) * factor);
@@ -167,9 +226,10 @@ INGOT_INLINE void transpose_square(const float* from, int64_t from_step, int64_t
     if (i < columns) store(to + i * to_step, x[i]);
 }
 
-// Rows of tokens, which have whole vectors, to panels over tokens as pack_by_dim makes them.
-INGOT_INLINE void pack_tokens_by_dim(const float* from, int64_t step, int64_t count, int64_t dim, float* to) {
-  for (int64_t token = 0; token < kLinearChunk; token += kLanes) {
+// Rows of `count` tokens, which have whole vectors, to panels over `tokens` (whole panels) as pack_by_dim makes them.
+INGOT_INLINE void pack_tokens_by_dim(const float* from, int64_t step, int64_t count, int64_t dim, float* to,
+                                     int64_t tokens = kLinearChunk) {
+  for (int64_t token = 0; token < tokens; token += kLanes) {
     const int64_t panel = round_down(token, kPanel);
     for (int64_t d = 0; d < dim; d += kLanes)
       transpose_square(from + token * step + d, step, count - token, dim - d, to + panel * dim + d * kPanel + (token - panel), kPanel);

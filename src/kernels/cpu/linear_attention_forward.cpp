@@ -14,20 +14,14 @@ struct Work {
   float* scores;          // [kLinearChunk, kScoreStride]
   float* state;           // panels [key_dim, value_dim]
   Decays decays;
-  Work(const LinearAttentionProblem& p, float* scratch) : decays(scratch) {
-    float* next = scratch + Decays::size();
-    const auto take = [&](int64_t size) {
-      float* const area = next;
-      next += size;
-      return area;
-    };
-    queries = take(kLinearChunk * padded(p.key_dim));
-    keys = take(kLinearChunk * padded(p.key_dim));
-    key_panels = take(kLinearChunk * padded(p.key_dim));
-    value_panels = take(kLinearChunk * padded(p.value_dim));
-    out = take(kLinearChunk * padded(p.value_dim));
-    scores = take(kLinearChunk * kScoreStride);
-    state = take(panels_size(p.key_dim, p.value_dim));
+  Work(const LinearAttentionProblem& p, float* scratch) : Work(p, Areas(scratch)) {}
+
+ private:
+  Work(const LinearAttentionProblem& p, Areas areas) : decays(areas) {
+    areas.give(kLinearChunk * padded(p.key_dim), queries, keys, key_panels);
+    areas.give(kLinearChunk * padded(p.value_dim), value_panels, out);
+    scores = areas.take(kLinearChunk * kScoreStride);
+    state = areas.take(panels_size(p.key_dim, p.value_dim));
   }
 };
 
@@ -124,23 +118,28 @@ void add_of_state(const LinearAttentionProblem& p, int64_t task, float* scratch)
 
 }  // namespace
 
-void linear_attention_forward(const LinearAttentionProblem& p, int64_t task, float* scratch) {
-  p.is_bf16 ? forward<bf16>(p, task, scratch) : forward<float>(p, task, scratch);
-}
-void linear_attention_part_state(const LinearAttentionProblem& p, int64_t task, float* scratch) {
-  p.is_bf16 ? part_state<bf16>(p, task, scratch) : part_state<float>(p, task, scratch);
-}
-void linear_attention_add_of_state(const LinearAttentionProblem& p, int64_t task, float* scratch) {
-  p.is_bf16 ? add_of_state<bf16>(p, task, scratch) : add_of_state<float>(p, task, scratch);
-}
-
 const LinearAttentionTiles linear_attention_tiles = {
-    .scratch = linear_attention_scratch,
-    .part_state = linear_attention_part_state,
-    .forward = linear_attention_forward,
-    .add_of_state = linear_attention_add_of_state,
-    .part_gradient = linear_attention_part_gradient,
-    .backward = linear_attention_backward,
+    .heads = {.chunk = kLinearChunk,
+              .scratch = linear_attention_scratch,
+              .part_state = of_dtype<part_state<float>, part_state<bf16>>,
+              .forward = of_dtype<forward<float>, forward<bf16>>,
+              .add_of_state = of_dtype<add_of_state<float>, add_of_state<bf16>>,
+              .part_gradient = linear_attention_part_gradient,
+              .backward = linear_attention_backward},
+    .channels = {.chunk = kLinearChannelsChunk,
+                 .scratch = linear_attention_channels_scratch,
+                 .part_state = linear_attention_channels_part_state,
+                 .forward = linear_attention_channels_forward,
+                 .add_of_state = linear_attention_channels_add_of_state,
+                 .part_gradient = linear_attention_channels_part_gradient,
+                 .backward = linear_attention_channels_backward},
+    .delta = {.chunk = kLinearChunk,
+              .scratch = linear_attention_delta_scratch,
+              .part_state = nullptr,
+              .forward = linear_attention_delta_forward,
+              .add_of_state = nullptr,
+              .part_gradient = nullptr,
+              .backward = linear_attention_delta_backward},
 };
 
 }  // namespace ingot::kernels::cpu::INGOT_ISA

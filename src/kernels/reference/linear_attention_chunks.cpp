@@ -76,7 +76,7 @@ struct Chunks {
 
   /// [batch, heads, seq, dim] -> [pairs * count, length, dim]
   at::Tensor cut(const at::Tensor& x) const {
-    return at::constant_pad_nd(x.flatten(0, 1), {0, 0, 0, count * length - x.size(2)}).view({pairs * count, length, x.size(3)});
+    return at::constant_pad_nd(x.flatten(0, 1), {0, 0, 0, count * length - x.size(2)}).reshape({pairs * count, length, x.size(3)});
   }
   at::Tensor by_chunk(const at::Tensor& x) const { return x.unflatten(0, {pairs, count}); }
 
