@@ -12,6 +12,7 @@
 
 #include "contenders.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu_memory.h"
 #include "kernels/differentiable.h"
 #include "kernels/linear_attention.h"
 
@@ -106,6 +107,7 @@ int main(int count, char** arguments) {
   const int rounds = count > 1 ? std::atoi(arguments[1]) : 5;
   if (count > 2 && std::atoi(arguments[2]) > 0) at::set_num_threads(std::atoi(arguments[2]));
   const int64_t longest = count > 3 ? std::atoll(arguments[3]) : 65536;
+  kernels::use_page_pool();  // as every verb does
   is_processor_time = count > 4 && std::string_view(arguments[4]) == "cpu";
   if (rounds < 1) return 2;
   fmt::print("threads {}, kernels for {}, {} time\n", at::get_num_threads(), kernels::cpu::name(kernels::cpu::best_isa()),

@@ -22,8 +22,8 @@
 // adds to the outputs; so the parts of a sequence can be computed before the states at their borders are known.
 //
 // Nothing here records gradients, unless it says so: callers are autograd functions, or inference. Any thread may call; results are
-// bit-equal from run to run and do not depend on the number of threads. On a CPU fp32 and bf16 with gates per head, if any, and
-// without beta take the fused kernel (cpu/linear_attention.h); everything else takes compositions of ATen (reference/).
+// bit-equal from run to run and do not depend on the number of threads. On a CPU fp32 and bf16 take fused kernels
+// (cpu/linear_attention.h), but for the maps of the delta rule; everything else takes compositions of ATen (reference/).
 #pragma once
 
 #include <ATen/ATen.h>
