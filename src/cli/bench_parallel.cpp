@@ -1,10 +1,7 @@
 // `ingot bench parallel`: its ranks are threads, or processes that it starts as `ingot launch` does and that call it again; or there are none
 // and the schedules are replayed on the profile of a cluster.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/environment.h"
@@ -15,6 +12,7 @@
 #include "base/progress.h"
 #include "base/text.h"
 #include "bench/parallel.h"
+#include "cli/bench_ranks.h"
 #include "cli/verbs.h"
 #include "kernels/cpu_memory.h"
 #include "resilience/stop_signal.h"
@@ -108,20 +106,13 @@ schedule::SweepResult measure_all(const BenchOptions& o, comm::World& world, boo
   return all;
 }
 
-// The same command for `ranks` processes, whose first one leaves its results in a file.
-schedule::SweepResult in_processes(const Options& all, int ranks) {
-  const auto& o = all.bench;
-  const auto file = std::filesystem::temp_directory_path() / fmt::format("ingot_bench_{}_{}.json", ::getpid(), ranks);
-  Options launch;
-  launch.verb = "launch";
-  launch.launch.ranks = ranks;
-  auto& command = launch.launch.command;
+// The same command for `ranks` processes.
+schedule::SweepResult in_processes(const BenchOptions& o, int ranks) {
+  std::vector<std::string> command = {"ingot", "bench", "parallel"};
   const auto add = [&](const char* flag, const std::string& value) {
     command.emplace_back(flag);
     command.push_back(value);
   };
-  command = {"ingot", "bench", "parallel"};
-  add("--as-rank", file.string());
   if (!o.methods.empty()) add("--methods", base::join(o.methods, ","));
   if (!o.layers.empty()) add("--layers", base::join(o.layers, ","));
   if (!o.lengths.empty()) add("--seq", base::join(o.lengths, ","));
@@ -134,16 +125,7 @@ schedule::SweepResult in_processes(const Options& all, int ranks) {
   add("--backend", o.backend);
   add("--latency-us", fmt::format("{}", o.latency_us));
   add("--bandwidth-gb", fmt::format("{}", o.bandwidth_gb));
-  const int status = run_launch(launch);
-  struct Remover {
-    const std::filesystem::path& file;
-    ~Remover() {
-      std::error_code ignored;
-      std::filesystem::remove(file, ignored);
-    }
-  } remover{file};
-  if (status != 0) throw base::Error(fmt::format("the {} ranks did not finish; what they said is above", ranks));
-  return bench::sweep_from_json(nlohmann::json::parse(base::read_file(file)));
+  return bench::sweep_from_json(results_of_processes(ranks, std::move(command)));
 }
 
 int as_rank(const BenchOptions& o) {
@@ -155,12 +137,11 @@ int as_rank(const BenchOptions& o) {
   return 0;
 }
 
-schedule::SweepResult measure(const Options& all) {
-  const auto& o = all.bench;
+schedule::SweepResult measure(const BenchOptions& o) {
   schedule::SweepResult results;
   for (const int ranks : o.ranks) {
     if (o.backend != "threads") {
-      append(results, in_processes(all, ranks));
+      append(results, in_processes(o, ranks));
       continue;
     }
     const resilience::StopSignal stop;
@@ -200,7 +181,7 @@ int run_bench_parallel(const Options& all) {
   schedule::SweepResult results;
   if (o.cluster.empty()) {
     kernels::use_page_pool();
-    results = measure(all);
+    results = measure(o);
   } else {
     const auto cluster = schedule::read_cluster(o.cluster);
     machine = cluster.name;

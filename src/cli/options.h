@@ -39,7 +39,7 @@ struct CheckpointOptions {
 };
 
 struct BenchOptions {
-  std::string kind;  // gemm, memory, attention, parallel, all
+  std::string kind;  // gemm, memory, attention, collectives, parallel, all
   std::string output, dtype = "all";
   bool quick = false;
   // Of parallel; empty lists: all, or the usual ones.
@@ -48,6 +48,13 @@ struct BenchOptions {
   int64_t hidden = 512, heads = 8, kv_heads = 8, head_dim = 0, ffn = 2048, batch = 1, repeats = 5;
   std::string pass = "both", backend = "threads", cluster, published, as_rank;
   double latency_us = 0, bandwidth_gb = 0;  // of an artificially slow wire
+  // Of collectives, by nccl-tests' names.
+  std::vector<std::string> operations, placements;
+  std::vector<int> group_sizes;
+  std::string min_bytes = "8", max_bytes = "64M", step_bytes = "0";
+  double step_factor = 2;
+  int iterations = 20, warmup = 5, check = 1, root = 0, average = 1;
+  bool per_iteration = false;
 };
 
 struct DataOptions {

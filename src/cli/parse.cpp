@@ -108,7 +108,7 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& o) {
 }
 
 void add_bench(CLI::App& app, BenchOptions& o) {
-  auto* verb = app.add_subcommand("bench", "measure this machine: gemm, memory, attention, or all; or ways of spreading a layer over ranks: parallel");
+  auto* verb = app.add_subcommand("bench", "measure this machine: gemm, memory, attention, or all; or ranks: collectives, and ways of spreading a layer over them, parallel");
   verb->require_subcommand(1);
   for (const auto& [name, text] :
        {std::pair{"gemm", "matrix products over shapes and dtypes"}, std::pair{"memory", "copy, scale, add, triad and dot over sizes"},
@@ -119,6 +119,33 @@ void add_bench(CLI::App& app, BenchOptions& o) {
     kind->add_flag("--quick", o.quick, "a few sizes only, in seconds");
     kind->callback([&o, kind] { o.kind = kind->get_name(); });
   }
+  auto* collectives = verb->add_subcommand("collectives", "all-reduce and others over sizes, groups and placements, with nccl-tests' flags and columns");
+  collectives->add_option("operations", o.operations, "all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, send_receive (default: all)");
+  collectives->add_option("-b,--minbytes", o.min_bytes, "smallest size, such as 8, 4K, 1M (K = 1024)")->capture_default_str();
+  collectives->add_option("-e,--maxbytes", o.max_bytes, "largest size")->capture_default_str();
+  collectives->add_option("-i,--stepbytes", o.step_bytes, "added from size to size; 0 = sizes grow by -f");
+  collectives->add_option("-f,--stepfactor", o.step_factor, "factor from size to size")->capture_default_str();
+  collectives->add_option("-n,--iters", o.iterations, "timed calls of each size")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  collectives->add_option("-w,--warmup_iters", o.warmup, "calls before them")->check(CLI::Range(0, 1'000'000))->capture_default_str();
+  collectives->add_option("-c,--check", o.check, "1: compare results with what they must be, to the bit")->check(CLI::Range(0, 1))->capture_default_str();
+  collectives->add_option("-d,--datatype,--dtype", o.dtype, "fp32 (or float), bf16 (or bfloat16), all (default fp32)");
+  collectives->add_option("-r,--root", o.root, "rank of a group that broadcasts and to which is reduced")->check(CLI::NonNegativeNumber);
+  collectives->add_option("-a,--average", o.average, "time reported: 0 rank 0's, 1 the mean, 2 the least, 3 the largest of the ranks'")
+      ->check(CLI::Range(0, 3))
+      ->capture_default_str();
+  collectives->add_flag("-I,--per-iteration", o.per_iteration, "also least, median, p99 and largest time of single calls");
+  collectives->add_option("--ranks", o.ranks, "how many ranks to start, where no launcher did")->delimiter(',')->expected(1)->check(CLI::Range(2, 4096));
+  collectives->add_option("--group-sizes", o.group_sizes, "ranks of a group; all groups work at once (default: every size that divides the ranks)")->delimiter(',');
+  collectives->add_option("--placements", o.placements, "where a group's ranks lie: neighbours, strided (default: both)")->delimiter(',');
+  collectives->add_option("--backend", o.backend, "how ranks talk: threads of one process, or processes over shared_memory, gloo or nccl (default shared_memory)")
+      ->check(CLI::IsMember({"threads", "shared_memory", "gloo", "nccl"}));
+  collectives->add_option("-o,--output", o.output, "write the JSON here, too");
+  collectives->add_option("--as-rank", o.as_rank)->group("");
+  collectives->callback([&o, collectives] {
+    o.kind = "collectives";
+    if (collectives->count("--backend") == 0) o.backend = "shared_memory";
+    if (collectives->count("--dtype") == 0) o.dtype = "fp32";
+  });
   auto* parallel = verb->add_subcommand("parallel", "a layer or block under every way of spreading it over ranks, at the same sizes");
   parallel->add_option("--methods", o.methods, "tp, megatron-sp, sp, tp+sp, tsp, fsdp+cp, ring, ulysses, lasp1, lasp2, zeco (default: all)")->delimiter(',');
   parallel->add_option("--layers", o.layers, "attention, mlp, linear_attention, block (default: all)")->delimiter(',');

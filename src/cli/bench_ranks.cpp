@@ -1,0 +1,33 @@
+#include "cli/bench_ranks.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "cli/verbs.h"
+
+namespace ingot::cli {
+
+nlohmann::json results_of_processes(int ranks, std::vector<std::string> command) {
+  const auto file = std::filesystem::temp_directory_path() / fmt::format("ingot_bench_{}_{}.json", ::getpid(), ranks);
+  Options launch;
+  launch.verb = "launch";
+  launch.launch.ranks = ranks;
+  launch.launch.command = std::move(command);
+  launch.launch.command.insert(launch.launch.command.end(), {"--as-rank", file.string()});
+  const int status = run_launch(launch);
+  struct Remover {
+    const std::filesystem::path& file;
+    ~Remover() {
+      std::error_code ignored;
+      std::filesystem::remove(file, ignored);
+    }
+  } remover{file};
+  if (status != 0) throw base::Error(fmt::format("the {} ranks did not finish; what they said is above", ranks));
+  return nlohmann::json::parse(base::read_file(file));
+}
+
+}  // namespace ingot::cli

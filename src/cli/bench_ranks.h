@@ -1,0 +1,13 @@
+// Benchmarks whose ranks are processes: the verb starts itself as `ingot launch` does, and rank 0 leaves its results in a file.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace ingot::cli {
+
+/// Runs `command` (ingot and its arguments) with --as-rank FILE on `ranks` processes and returns what rank 0 wrote. Throws when one fails.
+nlohmann::json results_of_processes(int ranks, std::vector<std::string> command);
+
+}  // namespace ingot::cli
