@@ -110,15 +110,24 @@ Case cca_mix(const CaseSizes& s) {
   return c;
 }
 
-// rows: tokens times heads; width: of a head's keys and values. With a gate per head.
+// rows: tokens times heads; width: of a head's keys and values. The kernels are those of kernels/cpu/linear_attention.h, with a gate per
+// head or per channel.
+enum class Mixing { gate_per_head, gate_per_channel, delta };
+template <Mixing mixing>
 Case linear_attention(const CaseSizes& s) {
   constexpr int64_t kHeads = 4;
   Case c;
   const int64_t tokens = s.rows / kHeads;
   const auto operand = [&] { return leaf(c, {1, tokens, kHeads, s.width}, narrow(s), s.device); };
-  const auto q = operand(), k = operand(), v = operand(), x = leaf(c, {1, tokens, kHeads}, wide(s), s.device);
+  const auto by_head = [&] { return leaf(c, {1, tokens, kHeads}, wide(s), s.device); };
+  const auto q = operand(), k = operand(), v = operand();
+  const auto x = mixing == Mixing::gate_per_channel ? leaf(c, {1, tokens, kHeads, s.width}, wide(s), s.device) : by_head();
+  const auto y = mixing == Mixing::delta ? by_head() : at::Tensor();
   const auto sequences = std::make_shared<layers::Sequences>(1, tokens, at::Tensor(), 0, s.device);
-  c.forward = [=] { return std::vector{layers::linear_attention({q, k, v, at::log_sigmoid(x), {}, {}}, *sequences, nullptr)}; };
+  c.forward = [=] {
+    const auto beta = y.defined() ? at::sigmoid(y) : at::Tensor();
+    return std::vector{layers::linear_attention({q, k, v, at::log_sigmoid(x), beta, {}}, *sequences, nullptr)};
+  };
   return c;
 }
 
@@ -259,7 +268,9 @@ const std::map<std::string, CaseMaker>& case_makers() {
       {"swiglu", swiglu},
       {"split_and_rotate", split_and_rotate},
       {"cca_mix", cca_mix},
-      {"linear_attention", linear_attention},
+      {"linear_attention", linear_attention<Mixing::gate_per_head>},
+      {"linear_attention_channels", linear_attention<Mixing::gate_per_channel>},
+      {"linear_attention_delta", linear_attention<Mixing::delta>},
       {"short_convolution", short_convolution},
       {"feature_map", feature_map},
       {"gates", gates},

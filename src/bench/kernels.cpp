@@ -63,7 +63,8 @@ std::vector<KernelSizes> kernel_sizes(bool quick) {
   sizes.push_back({"cca_mix", head_rows, widths(32, 128)});
   std::vector<int64_t> linear_rows = rows;
   for (auto& r : linear_rows) r *= 4;
-  sizes.push_back({"linear_attention", linear_rows, widths(32, 128)});
+  for (const char* name : {"linear_attention", "linear_attention_channels", "linear_attention_delta"})
+    sizes.push_back({name, linear_rows, widths(32, 128)});
   sizes.push_back({"router", rows, widths(64, 256)});
   sizes.push_back(
       {"cross_entropy", quick ? std::vector<int64_t>{256} : std::vector<int64_t>{64, 256, 1024}, widths(4096, quick ? 16384 : 65536)});

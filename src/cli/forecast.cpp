@@ -13,7 +13,6 @@
 #include "kernels/cpu_memory.h"
 #include "layers/device.h"
 #include "layers/dtype.h"
-#include "parallel/pipeline_schedule.h"
 #include "train/parallel_model.h"
 #include "train/run_checkpoints.h"
 #include "train/step.h"
@@ -32,34 +31,6 @@ struct Forecasts {
   plan::MachineProfile profile;
   std::vector<PhasePlan> phases;
 };
-
-// What one rank does of a phase.
-plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phase, const mesh::Mesh& mesh) {
-  const int64_t ranks = mesh.size(mesh::Axis::data);
-  const auto share = [&](int64_t batch) { return std::max<int64_t>(1, batch / ranks); };
-  plan::RunShape shape{.batch = share(phase.batch_size),
-                       .microbatch = config.train.microbatch_size,
-                       .seq = phase.data.seq_len,
-                       .precision = config.train.precision};
-  shape.recompute = models::recompute_from_name(config.train.recompute);
-  shape.optimizer = phase.optimizer;
-  shape.validation_batch = config.train.validation_every > 0 && data::has_validation(config.data) ? share(config.train.batch_size) : 0;
-  shape.validation_seq = config.data.seq_len;
-  shape.threads = at::get_num_threads();
-  shape.replicas = ranks * mesh.size(mesh::Axis::sequence);
-  shape.zero = config.parallel.zero;
-  if (const int stages = mesh.size(mesh::Axis::pipeline); stages > 1) {
-    const auto microbatches = static_cast<int>(std::max<int64_t>(1, shape.microbatches()));
-    const parallel::PipelineShape pipeline{parallel::schedule_from_name(config.parallel.pipeline_schedule), stages,
-                                           static_cast<int>(config.parallel.pipeline_chunks), microbatches};
-    parallel::check(pipeline);
-    const auto timeline = parallel::simulate(pipeline, {});
-    shape.kept_microbatches = timeline.kept[static_cast<size_t>(mesh.position(mesh::Axis::pipeline))] / pipeline.chunks;
-    shape.bubble = timeline.bubble;
-  }
-  shape.bucket_bytes = static_cast<int64_t>(config.parallel.bucket_mib * (1 << 20));
-  return shape;
-}
 
 // Resident memory with everything loaded that a run needs besides its tensors: libraries, threads, their work areas. One step
 // of a very small model brings in the code that the run will use, and large products the libraries' packing buffers.
@@ -93,8 +64,9 @@ Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh)
   if (config.train.precision != "fp64")
     all.profile = bench::profile_for(config.train.precision, device, base::environment().cache_folder());
   const int64_t program = program_bytes(config);
+  PipelineFacts pipelines;
   for (const auto& phase : train::lay_out_phases(config)) {
-    auto shape = shape_of(config, phase, mesh);
+    auto shape = shape_of(config, phase, mesh, pipelines);
     shape.saves_checkpoints = config.checkpoint.every > 0;
     shape.staging_limit_bytes = config.checkpoint.staging_mib << 20;
     shape.memory_staging_bytes = config.checkpoint.memory_every > 0 ? train::RunCheckpoints::kMemoryStagingBytes : 0;
@@ -105,6 +77,41 @@ Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh)
 }
 
 }  // namespace
+
+const PipelineFacts::Facts& PipelineFacts::of(const parallel::PipelineShape& shape) {
+  const std::array<int, 4> key = {static_cast<int>(shape.schedule), shape.stages, shape.chunks, shape.microbatches};
+  const auto found = known_.find(key);
+  if (found != known_.end()) return found->second;
+  parallel::check(shape);
+  const auto timeline = parallel::simulate(shape, {});
+  return known_[key] = {timeline.kept, timeline.bubble};
+}
+
+plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phase, const mesh::Mesh& mesh, PipelineFacts& pipelines) {
+  const int64_t ranks = mesh.size(mesh::Axis::data);
+  const auto share = [&](int64_t batch) { return std::max<int64_t>(1, batch / ranks); };
+  plan::RunShape shape{.batch = share(phase.batch_size),
+                       .microbatch = config.train.microbatch_size,
+                       .seq = phase.data.seq_len,
+                       .precision = config.train.precision};
+  shape.recompute = models::recompute_from_name(config.train.recompute);
+  shape.optimizer = phase.optimizer;
+  shape.validation_batch = config.train.validation_every > 0 && data::has_validation(config.data) ? share(config.train.batch_size) : 0;
+  shape.validation_seq = config.data.seq_len;
+  shape.threads = at::get_num_threads();
+  shape.replicas = ranks * mesh.size(mesh::Axis::sequence);
+  shape.zero = config.parallel.zero;
+  if (const int stages = mesh.size(mesh::Axis::pipeline); stages > 1) {
+    const auto microbatches = static_cast<int>(std::max<int64_t>(1, shape.microbatches()));
+    const parallel::PipelineShape pipeline{parallel::schedule_from_name(config.parallel.pipeline_schedule), stages,
+                                           static_cast<int>(config.parallel.pipeline_chunks), microbatches};
+    const auto& facts = pipelines.of(pipeline);
+    shape.kept_microbatches = facts.kept[static_cast<size_t>(mesh.position(mesh::Axis::pipeline))] / pipeline.chunks;
+    shape.bubble = facts.bubble;
+  }
+  shape.bucket_bytes = static_cast<int64_t>(config.parallel.bucket_mib * (1 << 20));
+  return shape;
+}
 
 train::Forecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh) {
   const auto all = make_forecasts(config, mesh);

@@ -57,6 +57,14 @@ struct BenchOptions {
   bool per_iteration = false;
 };
 
+struct PlanOptions {
+  std::string action;  // memory, time, search
+  std::string config, cluster, output;
+  std::vector<std::string> set;
+  int64_t devices = 0, top = 10;
+  double memory_gb = 0;
+};
+
 struct DataOptions {
   std::string action;  // train-tokenizer, tokenize, inspect, export-tokenizer
   std::vector<std::string> inputs, symbols;
@@ -90,6 +98,7 @@ struct Options {
   VerifyOptions verify;
   CheckpointOptions checkpoint;
   BenchOptions bench;
+  PlanOptions plan;
   DataOptions data;
   ReportOptions report;
   LaunchOptions launch;

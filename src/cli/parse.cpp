@@ -171,6 +171,24 @@ void add_bench(CLI::App& app, BenchOptions& o) {
   parallel->callback([&o] { o.kind = "parallel"; });
 }
 
+void add_plan(CLI::App& app, PlanOptions& o) {
+  auto* verb = app.add_subcommand("plan", "predict a run on a cluster that is not at hand: memory, time, or the layouts that take least of it");
+  verb->require_subcommand(1);
+  auto* memory = verb->add_subcommand("memory", "of every pipeline stage's ranks, by category");
+  auto* time = verb->add_subcommand("time", "of a step, by kind of work and of message");
+  auto* search = verb->add_subcommand("search", "the ways of spreading a run over devices that take least time, and what each needs");
+  search->add_option("--top", o.top, "how many layouts to show")->check(CLI::Range(int64_t{1}, int64_t{1000}))->capture_default_str();
+  for (auto* action : {memory, time, search}) {
+    action->add_option("config", o.config, "configuration (TOML)")->required();
+    action->add_option("--cluster", o.cluster, "profile of the cluster, such as configs/clusters/h100-64.json")->required();
+    action->add_option("--devices", o.devices, "how many of its devices, whole nodes; more than it has: as many more nodes (default: all)")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+    action->add_option("--memory-gb", o.memory_gb, "10^9 bytes of a device, instead of the profile's")->check(CLI::PositiveNumber);
+    action->add_option("--set", o.set, "key=value over the configuration")->allow_extra_args(false);
+    action->add_option("-o,--output", o.output, "write the JSON here, too");
+    action->callback([&o, action] { o.action = action->get_name(); });
+  }
+}
+
 void add_text_flags(CLI::App* verb, DataOptions& o) {
   verb->add_option("inputs", o.inputs, "text or .jsonl files")->required();
   verb->add_option("--format", o.format, "auto (by the file's ending), text or jsonl")->check(CLI::IsMember({"auto", "text", "jsonl"}));
@@ -254,6 +272,7 @@ std::optional<int> parse(int argc, const char* const* argv, Options& options) {
   add_data(app, options.data);
   add_checkpoint(app, options.checkpoint);
   add_bench(app, options.bench);
+  add_plan(app, options.plan);
   add_verify(app, options.verify);
   app.add_subcommand("doctor", "what this machine can run, and what is missing")
       ->add_option("--ledgers", options.doctor.ledgers, "a run directory whose ranks lost each other: which one went astray first");

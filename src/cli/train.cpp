@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "cli/config.h"
 #include "cli/forecast.h"
 #include "cli/ranks.h"
 #include "cli/verbs.h"
@@ -22,18 +23,6 @@ namespace ingot::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-train::RunConfig read_config(const TrainOptions& o) {
-  train::RunConfig config;
-  auto table = train::settings_of(config);
-  table.load_toml(base::read_file(o.config, int64_t{16} << 20), o.config);
-  for (const auto& setting : o.set) {
-    const size_t equals = setting.find('=');
-    if (equals == std::string::npos) throw base::UsageError("--set {}: write key=value, for instance --set train.steps=200", setting);
-    table.set(setting.substr(0, equals), setting.substr(equals + 1), "--set");
-  }
-  return config;
-}
 
 int64_t ranks_of_plan(const train::RunConfig& config, const comm::RankEnvironment& ranks) {
   const auto& p = config.parallel;
@@ -96,7 +85,7 @@ int run_train(const Options& all) {
     return 0;
   }
   if (o.config.empty()) throw base::UsageError("ingot train needs a configuration, for instance configs/zaya1-nano.toml");
-  const auto config = read_config(o);
+  const auto config = read_config(o.config, o.set);
   train::apply_log_level(config.log);
   const fs::path run_dir = !o.run_dir.empty() ? fs::path(o.run_dir) : fs::path("runs") / fs::path(o.config).stem();
   const auto ranks = comm::rank_environment(base::environment());

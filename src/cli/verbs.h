@@ -25,6 +25,7 @@ int run_import(const Options& options);
 int run_bench(const Options& options);
 int run_bench_collectives(const Options& options);
 int run_bench_parallel(const Options& options);
+int run_plan(const Options& options);
 int run_doctor(const Options& options);
 int run_launch(const Options& options);
 

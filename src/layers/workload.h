@@ -18,6 +18,7 @@ namespace ingot::layers {
 struct Activation {
   int64_t rows = 0, width = 0, element_bytes = 0;
   int64_t bytes() const { return rows * width * element_bytes; }
+  bool operator==(const Activation&) const = default;
 };
 using ActivationId = int32_t;
 
@@ -39,6 +40,7 @@ struct Operation {
   int64_t forward_scratch_bytes = 0, backward_scratch_bytes = 0;  // beside inputs, outputs and their gradients
   bool repeated_in_backward = false;                              // backward makes its output again
   bool is_inner = false;  // part of the last operation before that is not: its tensors are in that one's scratch
+  bool operator==(const Operation&) const = default;
 };
 
 class Workload {
@@ -83,6 +85,8 @@ class Workload {
   size_t activation_count() const { return activations_.size(); }
   const std::vector<ActivationId>& entering() const { return entering_; }
   size_t feed_forward_begin() const { return feed_forward_; }
+  /// The same work on tensors of the same sizes.
+  bool operator==(const Workload&) const = default;
 
  private:
   ActivationId make(int64_t rows, int64_t width, int64_t element_bytes);

@@ -172,7 +172,9 @@ class LinearLlama final : public LlamaLike {
     if (corrects) per_head();
     read.insert(read.begin(), mapped);
     const auto out = work.narrow(values);
-    auto& mix = work.kernel("linear_attention", read, {out}, read, tokens * heads, value_dim);
+    const bool by_channel = variant_ == LinearVariant::diagonal_gate;
+    const char* const kernel = corrects ? "linear_attention_delta" : by_channel ? "linear_attention_channels" : "linear_attention";
+    auto& mix = work.kernel(kernel, read, {out}, read, tokens * heads, value_dim);
     // By the recurrence: a product to write and one to read the state, and one more for the delta rule to read before it writes.
     mix.flops = static_cast<double>(tokens * features) * static_cast<double>(value_dim) * 2 * (corrects ? 3 : 2);
     const auto normed_heads = work.narrow(values), gated = work.narrow(values);

@@ -128,7 +128,7 @@ Passes describe(const models::Model& model, int64_t batch, const RunShape& run) 
 
 // Products of bf16 matrices on a CPU without instructions for them go through fp32 copies (kernels/matmul.h).
 bool widens(const models::Model& model, const RunShape& run) {
-  return run.precision == "bf16" && model.device().is_cpu() && !kernels::cpu_has_bf16_products();
+  return run.precision == "bf16" && run.is_here && model.device().is_cpu() && !kernels::cpu_has_bf16_products();
 }
 
 int64_t training_bytes(const models::Model& model, const RunShape& run) {
@@ -178,6 +178,12 @@ StepMemory predict_memory(const models::Model& model, const RunShape& run, int64
   memory.update_bytes = update_bytes(model, run);
   memory.validation_bytes = validation_bytes(model, run);
   return memory;
+}
+
+int64_t predict_state_bytes(const models::Model& model, const RunShape& run) {
+  StepMemory memory;
+  add_state(model, run, memory);
+  return memory.state_bytes();
 }
 
 int64_t kept_bytes(const Workload& block, models::Recompute recompute) {

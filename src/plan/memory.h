@@ -28,6 +28,9 @@ struct StepMemory {
 /// The model need not be allocated. `program_bytes`: measured at start.
 StepMemory predict_memory(const models::Model& model, const RunShape& run, int64_t program_bytes);
 
+/// Weights, gradients, masters and moments alone, which takes no replay.
+int64_t predict_state_bytes(const models::Model& model, const RunShape& run);
+
 /// Activations that one block keeps between its forward and its backward pass, what enters it included.
 int64_t kept_bytes(const layers::Workload& block, models::Recompute recompute);
 

@@ -117,7 +117,10 @@ double optimizer_s(const models::Model& model, const RunShape& run, const Rates&
 }  // namespace
 
 StepTime predict_step_time(const models::Model& model, const RunShape& run, const MachineProfile& profile) {
-  const Rates rates(profile, run.precision);
+  return predict_step_time(model, run, Rates(profile, run.precision));
+}
+
+StepTime predict_step_time(const models::Model& model, const RunShape& run, const Rates& rates) {
   StepTime micro;
   const auto workload = [&] { return Workload(run.sequences_at_once(), run.seq / model.layout().sequence.size, run.element_bytes()); };
   for (auto describe : {&models::Model::describe_embedding, &models::Model::describe_head}) {
@@ -127,11 +130,19 @@ StepTime predict_step_time(const models::Model& model, const RunShape& run, cons
     clock.forward(0, work.operations().size(), micro);
     clock.backward(0, work.operations().size(), micro);
   }
+  std::optional<Workload> before;  // most blocks are like the one before them
+  StepTime block;
   for (int64_t layer = 0; layer < model.config().layers; ++layer) {
     if (!model.layout().stage.holds(layer)) continue;
     auto work = workload();
     model.describe_block(layer, work);
-    add_block(work, run.recompute, rates, micro);
+    if (!before || *before != work) {
+      block = {};
+      add_block(work, run.recompute, rates, block);
+      before = std::move(work);
+    }
+    micro.products_s += block.products_s, micro.attention_s += block.attention_s, micro.kernels_s += block.kernels_s;
+    micro.head_s += block.head_s, micro.recompute_s += block.recompute_s;
   }
   const auto times = static_cast<double>(run.microbatches());
   StepTime step = micro;

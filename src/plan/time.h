@@ -4,6 +4,7 @@
 #pragma once
 
 #include "plan/profile.h"
+#include "plan/rates.h"
 #include "plan/run_shape.h"
 
 namespace ingot::plan {
@@ -23,5 +24,7 @@ struct StepTime {
 
 /// The model need not be allocated. Throws ProfileError when the profile has nothing about the precision.
 StepTime predict_step_time(const models::Model& model, const RunShape& run, const MachineProfile& profile);
+/// For many runs on one machine; of the run's precision.
+StepTime predict_step_time(const models::Model& model, const RunShape& run, const Rates& rates);
 
 }  // namespace ingot::plan

@@ -1,0 +1,61 @@
+// Judges ways of spreading one run over the devices of a cluster: what every rank holds and does, by the models of plan/.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/forecast.h"
+#include "plan/search.h"
+#include "schedule/cluster.h"
+#include "train/config.h"
+
+namespace ingot::cli {
+
+class Planner {
+ public:
+  /// Plans the first phase of the run. `program_bytes`: what a device needs besides the run's tensors.
+  Planner(train::RunConfig config, schedule::Cluster cluster, int64_t program_bytes);
+
+  bool is_possible(const plan::Choice& choice);
+  /// Throws ConfigError that says why a choice is not possible.
+  void check(const plan::Choice& choice);
+  int64_t state_bytes(const plan::Choice& choice);
+  /// Of the stage that needs most.
+  plan::StepMemory memory(const plan::Choice& choice);
+  plan::StepMemory memory(const plan::Choice& choice, int stage);
+  plan::Judged judge(const plan::Choice& choice, const plan::StepMemory& memory);
+
+  plan::SearchResult search(int64_t devices, int64_t memory_bytes, const std::function<void(int64_t, int64_t)>& on_mesh);
+  /// What the configuration itself says, on so many devices.
+  plan::Choice configured(int64_t devices) const;
+
+  const train::RunConfig& config() const { return config_; }
+  const models::Model& model() const { return *model_; }
+  const schedule::Cluster& cluster() const { return messages_.cluster(); }
+  double peak_flops() const { return profile_.peak_gemm(config_.train.precision); }
+  double flops_per_token() const { return model_->training_flops_per_token(phase_.data.seq_len); }
+  int64_t tokens_per_step() const { return phase_.batch_size * phase_.data.seq_len; }
+  double mfu(const plan::Judged& judged) const;
+
+ private:
+  mesh::Mesh mesh_of(const plan::Choice& choice, int stage) const;
+  plan::RunShape shape(const plan::Choice& choice, int stage);
+  const models::Model& part(const plan::Choice& choice, int stage);
+  /// First and last stage, and one between: the others are like that one.
+  std::vector<int> stages_of(const plan::Choice& choice) const;
+
+  train::RunConfig config_;
+  train::Phase phase_;
+  int64_t program_bytes_;
+  plan::MessageModel messages_;
+  plan::MachineProfile profile_;
+  plan::Rates rates_;
+  std::unique_ptr<models::Model> model_;
+  PipelineFacts pipelines_;
+  std::string present_;  // the mesh whose parts are kept
+  std::map<int, std::unique_ptr<models::Model>> parts_;
+};
+
+}  // namespace ingot::cli

@@ -1,0 +1,68 @@
+#include "plan/cluster_profile.h"
+
+#include "plan/rates.h"
+
+namespace ingot::plan {
+namespace {
+
+double d(int64_t x) { return static_cast<double>(x); }
+
+void add_products(const schedule::Cluster& cluster, const schedule::ComputeRates& rates, MachineProfile& profile) {
+  const std::vector<int64_t> rows = {64, 256, 1024, 4096, 16384, 65536}, sides = {128, 512, 2048, 8192, 32768, 131072};
+  const auto add = [&](const char* pass, int64_t m, int64_t n, int64_t k) {
+    const schedule::Gemm gemm{m, n, k};
+    profile.gemm.push_back({rates.dtype, "plain", pass, m, n, k, gemm.flops() / schedule::compute_duration(gemm, cluster, rates)});
+  };
+  for (const int64_t m : rows)
+    for (const int64_t in : sides)
+      for (const int64_t out : sides) {
+        add("forward", m, out, in);
+        add("grad_input", m, in, out);
+        add("grad_weight", out, in, m);
+      }
+}
+
+void add_attention(const schedule::Cluster& cluster, const schedule::ComputeRates& rates, MachineProfile& profile) {
+  constexpr int64_t kHeads = 8;
+  for (int64_t seq = 256; seq <= 262144; seq *= 4)
+    for (const int64_t head_dim : {64, 128, 256}) {
+      const auto seconds = [&](bool backward) {
+        const schedule::Attention work{d(seq) * (d(seq) + 1) / 2, kHeads, head_dim, 1, seq, seq, backward};
+        return schedule::compute_duration(work, cluster, rates);
+      };
+      profile.attention.push_back({rates.dtype, 1, seq, kHeads, kHeads, head_dim, seconds(false), seconds(true)});
+    }
+}
+
+// Newton-Schulz is products, in the compute dtype.
+void add_optimizer(const schedule::Cluster& cluster, const schedule::ComputeRates& rates, MachineProfile& profile) {
+  for (int64_t rows = 256; rows <= 32768; rows *= 4)
+    for (int64_t cols = rows; cols <= 32768; cols *= 4) {
+      const schedule::Gemm typical{rows, cols, rows};
+      const double rate = typical.flops() / schedule::compute_duration(typical, cluster, rates);
+      profile.kernels.push_back({"muon", rates.dtype, rows, cols, 1, kernel_work("muon", rows, cols) / rate, 0});
+    }
+}
+
+}  // namespace
+
+MachineProfile profile_of(const schedule::Cluster& cluster, const std::string& dtype) {
+  MachineProfile profile;
+  profile.host = profile.cpu = cluster.name;
+  profile.device = "cuda:0";
+  profile.cores = profile.threads = 1;
+  profile.program = profile.torch = "-";
+  profile.date = "modelled";
+  profile.operation_s = 3 * cluster.kernel_launch_s;
+  const auto& rates = cluster.rates(dtype);
+  add_products(cluster, rates, profile);
+  add_attention(cluster, rates, profile);
+  add_optimizer(cluster, rates, profile);
+  for (int64_t bytes = int64_t{1} << 12; bytes <= int64_t{1} << 32; bytes *= 16) {
+    const double moved = 3 * d(bytes);
+    profile.memory.push_back({"triad", bytes, moved / (cluster.kernel_launch_s + moved / cluster.memory_bytes_per_s)});
+  }
+  return profile;
+}
+
+}  // namespace ingot::plan

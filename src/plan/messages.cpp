@@ -1,0 +1,150 @@
+#include "plan/messages.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "schedule/model.h"
+
+namespace ingot::plan {
+namespace {
+
+using schedule::Group;
+using schedule::Kind;
+using schedule::Layer;
+using schedule::Layout;
+using schedule::Message;
+using schedule::Method;
+
+int ranks_of_a_weight(const models::Layout& layout) { return layout.tensor.size * layout.tensor_sequence.size; }
+
+// Ranks that work on one sequence in one stage.
+int ranks_of_a_sequence(const models::Layout& layout) { return layout.tensor.size * layout.sequence.size; }
+
+Method method_of(const models::Layout& layout, bool is_linear) {
+  if (layout.tensor_sequence.is_on()) return Method::tsp;
+  if (layout.tensor.is_on() && layout.sequence.is_on()) return Method::tp_sp;
+  if (layout.tensor.is_on()) return layout.tensor.shards_tokens ? Method::megatron_sp : Method::tp;
+  if (is_linear) {
+    using States = layers::SequenceAxis::States;
+    return layout.sequence.states == States::lasp2 ? Method::lasp2 : layout.sequence.states == States::lasp1 ? Method::lasp1 : Method::zeco;
+  }
+  using Ways = layers::SequenceAxis::Method;
+  return layout.sequence.method == Ways::ring ? Method::ring : layout.sequence.method == Ways::ulysses ? Method::ulysses : Method::sp;
+}
+
+double duration(const schedule::Cluster& cluster, Kind kind, Group group, double bytes) {
+  const Message message{.kind = kind, .group = group, .bytes = static_cast<int64_t>(bytes)};
+  return schedule::message_duration(message, cluster).busy_s;
+}
+
+}  // namespace
+
+StepMessages MessageModel::predict(const models::Model& part, const RunShape& run, const StepTime& compute) {
+  StepMessages step;
+  const auto& layout = part.layout();
+  if (ranks_of_a_sequence(layout) > 1) {
+    int64_t linear = 0, softmax = 0;
+    for (int64_t layer = 0; layer < part.config().layers; ++layer)
+      if (layout.stage.holds(layer)) ++(part.config().family == "linear_llama" && part.config().is_linear(layer) ? linear : softmax);
+    const auto times = static_cast<double>(run.microbatches());
+    if (linear > 0) step.blocks_s += static_cast<double>(linear) * times * block_s(part, run, true);
+    if (softmax > 0) step.blocks_s += static_cast<double>(softmax) * times * block_s(part, run, false);
+  }
+  step.gradients_s = gradients_s(part, run, compute);
+  step.experts_s = experts_s(part, run);
+  step.stages_s = stages_s(part, run);
+  return step;
+}
+
+double MessageModel::block_s(const models::Model& part, const RunShape& run, bool is_linear) {
+  const auto& c = part.config();
+  const auto& layout = part.layout();
+  // Experts have axes of their own: of a mixture's block the attention alone is spread.
+  const bool has_experts = layout.experts.is_on() || (c.experts > 0 && c.ffn == 0);
+  Layout block{.method = method_of(layout, is_linear), .layer = has_experts ? Layer::attention : Layer::block};
+  block.sizes = {.hidden = c.hidden,
+                 .heads = c.heads,
+                 .kv_heads = is_linear ? c.heads : c.kv_heads,
+                 .head_dim = is_linear ? c.resolved_linear_key_dim() : c.resolved_head_dim(),
+                 .ffn = std::max<int64_t>(c.ffn, ranks_of_a_weight(layout)),
+                 .batch = run.sequences_at_once(),
+                 .seq = run.seq,
+                 .value_dim = is_linear ? c.resolved_linear_value_dim() : 0,
+                 .dtype = run.precision};
+  block.ranks = ranks_of_a_sequence(layout);
+  block.tensor_ranks = layout.tensor.size;
+  block.zigzag = layout.sequence.zigzag;
+  block.head_buckets = layout.tensor_sequence.head_buckets;
+  block.recomputes = run.recompute == models::Recompute::full;
+  block.syncs_gradients = false;  // which are summed with those of the data axis
+  const auto key = fmt::format("{} {} {} {} {} {} {}", block.label(), schedule::name_of(block.layer), block.ranks, block.sizes.batch,
+                               block.sizes.seq, block.recomputes, is_linear);
+  const auto known = replayed_.find(key);
+  if (known != replayed_.end()) return known->second;
+  return replayed_[key] = schedule::replay_on(block, cluster_).exposed_s;
+}
+
+// Gradients travel while backward goes on, but for the last layer's; weights while forward does, but for the first one's.
+double MessageModel::gradients_s(const models::Model& part, const RunShape& run, const StepTime& compute) const {
+  const auto& layout = part.layout();
+  struct Sums {
+    double gradient_bytes = 0, value_bytes = 0;
+  };
+  std::map<std::pair<int, int>, Sums> groups;  // by ranks and stride
+  for (const auto& p : part.parameters().all()) {
+    const auto holders = static_cast<int>(run.holders(*p, layout));
+    if (!p->is_trained() || holders < 2) continue;
+    const int stride = p->is_expert ? layout.experts.size * layout.experts.slices : p->part.empty() ? 1 : ranks_of_a_weight(layout);
+    auto& sums = groups[{holders, stride}];
+    const auto elements = static_cast<double>(p->local_elements());
+    sums.gradient_bytes += elements * static_cast<double>(std::max<int64_t>(4, run.element_bytes()));
+    sums.value_bytes += elements * static_cast<double>(run.element_bytes());
+  }
+  double summing_s = 0, gathering_s = 0;
+  for (const auto& [where, sums] : groups) {
+    const Group group{0, where.first, where.second};
+    if (run.zero == 0) {
+      summing_s += duration(cluster_, Kind::all_reduce, group, sums.gradient_bytes);
+      continue;
+    }
+    summing_s += duration(cluster_, Kind::reduce_scatter, group, sums.gradient_bytes);
+    gathering_s += duration(cluster_, Kind::all_gather, group, sums.value_bytes);
+  }
+  const auto layers = static_cast<double>(std::max<int64_t>(1, part.config().layers / layout.stage.size));
+  const auto microbatches = static_cast<double>(run.microbatches());
+  const double forward_s = compute.passes_s() / 3 / microbatches, backward_s = 2 * forward_s;
+  const auto exposed = [&](double message_s, double hiding_s) { return std::max(message_s / layers, message_s - hiding_s); };
+  const double sums = exposed(summing_s, backward_s) * (run.zero >= 2 ? microbatches : 1);
+  if (run.zero < 3) return sums + (run.zero > 0 ? exposed(gathering_s, forward_s) : 0);
+  return sums + microbatches * (exposed(gathering_s, forward_s) + exposed(gathering_s, backward_s));
+}
+
+// Rows go to their experts and come back, and the same for their gradients (layers/experts.h); nothing hides that.
+double MessageModel::experts_s(const models::Model& part, const RunShape& run) const {
+  const auto& experts = part.layout().experts;
+  if (!experts.is_on()) return 0;
+  const auto& c = part.config();
+  const double tokens = static_cast<double>(run.sequences_at_once() * run.seq / part.layout().sequence.size);
+  const double bytes = tokens * static_cast<double>(c.top_k * experts.slices * c.hidden * run.element_bytes());
+  const Group group{0, experts.size * experts.slices, 1};
+  int64_t layers = 0;
+  for (int64_t layer = 0; layer < c.layers; ++layer) layers += part.layout().stage.holds(layer) ? 1 : 0;
+  const double passes = run.recompute == models::Recompute::none ? 4 : 6;
+  return passes * static_cast<double>(layers * run.microbatches()) * duration(cluster_, Kind::all_to_all, group, bytes);
+}
+
+// A stage's messages hide behind its other microbatches but when the pipeline fills and drains.
+double MessageModel::stages_s(const models::Model& part, const RunShape& run) const {
+  const auto& layout = part.layout();
+  if (!layout.stage.is_on()) return 0;
+  const int64_t tokens = run.sequences_at_once() * run.seq / layout.sequence.size;
+  const auto stride = static_cast<int>(run.replicas) * ranks_of_a_weight(layout);
+  Message message{.kind = Kind::send,
+                  .group = Group{0, 1, 1},
+                  .bytes = tokens * part.config().hidden * std::max<int64_t>(4, run.element_bytes()),
+                  .peer = stride};
+  const auto one = schedule::message_duration(message, cluster_);
+  return 2.0 * (layout.stage.size - 1) * (one.busy_s + one.latency_s);
+}
+
+}  // namespace ingot::plan

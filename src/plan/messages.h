@@ -1,0 +1,38 @@
+// What the messages of a training step add to its time on a cluster: those within blocks by replaying the operation lists of the
+// schedules (schedule/build.h), gradients and weights by what of them backward and forward can hide, experts and stages in full.
+#pragma once
+
+#include "plan/run_shape.h"
+#include "plan/time.h"
+#include "schedule/cluster.h"
+
+namespace ingot::plan {
+
+/// Seconds of a step in which a rank stands still for messages, by what they carry.
+struct StepMessages {
+  double blocks_s = 0;     // of tensor, sequence and tensor_sequence axes
+  double gradients_s = 0;  // their sums, and the weights that ZeRO gathers
+  double experts_s = 0;
+  double stages_s = 0;
+  double total_s() const { return blocks_s + gradients_s + experts_s + stages_s; }
+};
+
+/// Of `part`, what one rank holds; `compute`: of the same run, in which gradients and weights can hide. Ranks lie as mesh/mesh.h numbers
+/// them. The replays that it makes are kept in `cache`, for other runs on the same cluster.
+class MessageModel {
+ public:
+  explicit MessageModel(schedule::Cluster cluster) : cluster_(std::move(cluster)) {}
+  StepMessages predict(const models::Model& part, const RunShape& run, const StepTime& compute);
+  const schedule::Cluster& cluster() const { return cluster_; }
+
+ private:
+  double block_s(const models::Model& part, const RunShape& run, bool is_linear);
+  double gradients_s(const models::Model& part, const RunShape& run, const StepTime& compute) const;
+  double experts_s(const models::Model& part, const RunShape& run) const;
+  double stages_s(const models::Model& part, const RunShape& run) const;
+
+  schedule::Cluster cluster_;
+  std::map<std::string, double> replayed_;
+};
+
+}  // namespace ingot::plan

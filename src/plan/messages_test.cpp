@@ -1,0 +1,142 @@
+// Messages of a step against their formulas on a cluster of round numbers, and a cluster as a machine profile.
+#include "plan/messages.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "plan/cluster_profile.h"
+#include "plan/rates.h"
+#include "plan/test_support.h"
+#include "schedule/model.h"
+
+namespace ingot::plan {
+namespace {
+
+// One node of 8 with 1 GB/s from each device to whichever others, and no latencies.
+schedule::Cluster round_cluster(int64_t nodes = 1) {
+  schedule::Cluster c;
+  c.name = "round";
+  c.devices_per_node = 8;
+  c.nodes = nodes;
+  c.memory_bytes = 1e9;
+  c.memory_bytes_per_s = 1e11;
+  c.node = {schedule::Links::Shape::any, 1e9, 0};
+  c.network = {schedule::Links::Shape::any, 1e8, 0};
+  c.compute = {{.dtype = "fp32",
+                .gemm_flops_per_s = 1e12,
+                .attention_flops_per_s = 5e11,
+                .attention_backward_flops_per_s = 5e11,
+                .state_flops_per_s = 5e11}};
+  return c;
+}
+
+std::unique_ptr<models::Model> model_of(const std::string& family, const models::Layout& layout = {}) {
+  return models::create_model(small_model(family), layout);
+}
+
+RunShape run_of(int64_t replicas, int64_t zero) {
+  RunShape run{.batch = 8, .microbatch = 2, .seq = 64};
+  run.replicas = replicas;
+  run.zero = zero;
+  return run;
+}
+
+double trained_bytes(const models::Model& model) { return 4.0 * static_cast<double>(model.parameters().trained_elements()); }
+
+TEST(Messages, of_gradients_take_what_travels_less_what_hides) {
+  MessageModel messages(round_cluster());
+  const auto model = model_of("llama");
+  const double n = trained_bytes(*model), layers = 3;
+  const auto gradients = [&](int64_t zero, double compute_s, int64_t replicas = 4) {
+    StepTime compute;
+    compute.products_s = compute_s;
+    return messages.predict(*model, run_of(replicas, zero), compute).gradients_s;
+  };
+  // Nothing to hide behind: all of it.
+  EXPECT_NEAR(gradients(0, 0), 2 * n * 3 / 4 / 1e9, 1e-12);
+  EXPECT_NEAR(gradients(1, 0), 2 * n * 3 / 4 / 1e9, 1e-12);
+  EXPECT_NEAR(gradients(2, 0), (4 + 1) * n * 3 / 4 / 1e9, 1e-12);  // 4 microbatches
+  EXPECT_NEAR(gradients(3, 0), 4 * 3 * n * 3 / 4 / 1e9, 1e-12);
+  // Much to hide behind: the last layer's gradients and the first one's weights are left.
+  EXPECT_NEAR(gradients(1, 1e3), 2 * n * 3 / 4 / 1e9 / layers, 1e-12);
+  // Of 4 microbatches the last one's backward pass, 2/3 of it, hides half of the sums.
+  const double sums_s = n * 3 / 4 / 1e9;
+  EXPECT_NEAR(gradients(0, 4 * 1.5 * sums_s), 2 * sums_s - sums_s, 1e-12);
+  EXPECT_EQ(gradients(1, 0, 1), 0);
+}
+
+TEST(Messages, over_a_network_are_as_slow_as_it_is) {
+  const auto model = model_of("llama");
+  MessageModel near(round_cluster()), far(round_cluster(4));
+  const auto on = [&](MessageModel& messages, int64_t replicas) { return messages.predict(*model, run_of(replicas, 1), {}).gradients_s; };
+  EXPECT_NEAR(on(far, 8), on(near, 8), 1e-12);
+  EXPECT_GT(on(far, 32), on(near, 8));
+}
+
+TEST(Messages, within_blocks_are_those_of_the_schedules_replay) {
+  models::Layout layout;
+  layout.tensor = {.rank = 0, .size = 2, .shards_tokens = true};
+  const auto part = model_of("llama", layout);
+  const auto cluster = round_cluster();
+  MessageModel messages(cluster);
+  const auto got = messages.predict(*part, run_of(1, 0), {});
+  schedule::Layout block{.method = schedule::Method::megatron_sp, .layer = schedule::Layer::block};
+  block.ranks = 2;
+  block.syncs_gradients = false;
+  block.sizes = {.hidden = 96, .heads = 4, .kv_heads = 2, .head_dim = 32, .ffn = 256, .batch = 2, .seq = 64, .dtype = "fp32"};
+  EXPECT_GT(got.blocks_s, 0);
+  EXPECT_NEAR(got.blocks_s, 3 * 4 * schedule::replay_on(block, cluster).exposed_s, 1e-12);  // 3 layers, 4 microbatches
+  EXPECT_EQ(messages.predict(*part, run_of(1, 0), {}).blocks_s, got.blocks_s);
+  EXPECT_EQ(messages.predict(*model_of("llama"), run_of(1, 0), {}).blocks_s, 0);
+}
+
+TEST(Messages, of_experts_and_stages_follow_their_formulas) {
+  models::Layout layout;
+  layout.experts.size = 4;
+  MessageModel messages(round_cluster());
+  const auto mixture = model_of("zaya1", layout);
+  auto run = run_of(4, 1);
+  const double rows = 2.0 * 64 * 96 * 4;  // of a microbatch: tokens, hidden, bytes
+  EXPECT_NEAR(messages.predict(*mixture, run, {}).experts_s, 4 * 3 * 4 * rows * 3 / 4 / 1e9, 1e-12);
+  run.recompute = models::Recompute::full;
+  EXPECT_NEAR(messages.predict(*mixture, run, {}).experts_s, 6 * 3 * 4 * rows * 3 / 4 / 1e9, 1e-12);
+
+  models::Layout stages;
+  stages.stage = {.rank = 0, .size = 3, .pieces = {{0, 1}, {1, 2}, {2, 3}}};
+  const auto first = model_of("llama", stages);
+  EXPECT_NEAR(messages.predict(*first, run_of(1, 0), {}).stages_s, 2 * 2 * rows / 1e9, 1e-12);
+}
+
+TEST(ClusterProfile, gives_the_clusters_rates_between_its_points) {
+  auto cluster = round_cluster();
+  cluster.kernel_launch_s = 3e-6;
+  cluster.compute[0].half_m = cluster.compute[0].half_n = cluster.compute[0].half_k = 64;
+  const Rates rates(profile_of(cluster, "fp32"), "fp32");
+  for (const int64_t m : {100, 1000, 10000})
+    for (const int64_t in : {200, 3000, 14336})
+      for (const int64_t out : {300, 5000}) {
+        const schedule::Gemm gemm{m, out, in};
+        const double expected = schedule::compute_duration(gemm, cluster, cluster.compute[0]);
+        // Coarse where launches are a large part, close where products are.
+        EXPECT_NEAR(rates.product_s(Pass::forward, m, in, out, false) / expected, 1, gemm.flops() > 1e10 ? 0.1 : 0.35)
+            << m << " " << in << " " << out;
+      }
+  EXPECT_NEAR(rates.move_s(3e9), 3e9 / 1e11, 3e9 / 1e11 * 0.01);
+  EXPECT_GT(rates.kernel_s("muon", 1024, 1024, false).value(), 0);
+}
+
+// What the models' authors publish.
+TEST(Published, parameter_counts_are_the_models) {
+  const auto parameters = [](int64_t layers, int64_t hidden, int64_t heads, int64_t ffn) {
+    models::ModelConfig c{.family = "llama", .layers = layers, .hidden = hidden, .vocab_size = 128256, .heads = heads, .kv_heads = 8};
+    c.ffn = ffn;
+    c.tie_embeddings = false;
+    return models::create_model(c)->parameters().trained_elements();
+  };
+  EXPECT_EQ(parameters(32, 4096, 32, 14336), 8'030'261'248);
+  EXPECT_EQ(parameters(80, 8192, 64, 28672), 70'553'706'496);
+  EXPECT_EQ(parameters(126, 16384, 128, 53248), 405'853'388'800);
+}
+
+}  // namespace
+}  // namespace ingot::plan

@@ -1,0 +1,155 @@
+"""`ingot plan` and `ingot bench collectives` as a user calls them."""
+import json
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+from harness import INGOT, expect_error, ingot
+
+ROOT = Path(__file__).resolve().parents[2]
+H100 = ROOT / "configs/clusters/h100-64.json"
+NANO = ROOT / "configs/llama-nano.toml"
+
+BF16 = ("--set", "train.precision=bf16")
+
+LLAMA = """
+[model]
+family = "llama"
+layers = {layers}
+hidden = {hidden}
+vocab_size = 128256
+heads = {heads}
+kv_heads = 8
+head_dim = 128
+ffn = {ffn}
+tie_embeddings = false
+[data]
+tokenizer = "x"
+seq_len = 8192
+[[data.sources]]
+path = "x"
+[optimizer]
+name = "adamw"
+[train]
+steps = 10
+batch_size = {batch}
+precision = "bf16"
+"""
+
+
+def config(folder, **sizes):
+    path = Path(folder) / "model.toml"
+    path.write_text(LLAMA.format(**sizes))
+    return path
+
+
+def plan(*args, status=0):
+    return json.loads(ingot("plan", *args, "--json", status=status)[0])
+
+
+def flags_of(toml):
+    for group, values in tomllib.loads(toml).items():
+        for key, value in values.items():
+            yield from ("--set", f"{group}.{key}={value}")
+
+
+def search_gives_layouts_that_training_takes(folder):
+    model = config(folder, layers=32, hidden=4096, heads=32, ffn=14336, batch=64)
+    found = plan("search", model, "--cluster", H100, "--devices", 16, "--top", 3)
+    assert found["parameters"] == 8_030_261_248
+    assert len(found["layouts"]) == 3 and found["pareto"]
+    times = [layout["step_ms"]["total"] for layout in found["layouts"]]
+    assert times == sorted(times)
+    for layout in found["layouts"]:
+        parts = {name: ms for name, ms in layout["step_ms"].items() if name != "total"}
+        assert abs(sum(parts.values()) - layout["step_ms"]["total"]) < 1e-6 * layout["step_ms"]["total"]
+        assert layout["memory_bytes"]["peak"] <= 80e9
+    # The settings that it prints say the same as the search, and divide the model.
+    settings = list(flags_of(found["toml"]))
+    best = found["layouts"][0]
+    again = plan("time", model, "--cluster", H100, "--devices", 16, *settings)
+    assert again["layout"] == best["layout"] and abs(again["step_ms"]["total"] / best["step_ms"]["total"] - 1) < 1e-9
+    memory = plan("memory", model, "--cluster", H100, "--devices", 16, *settings)
+    assert memory["fits"] and max(stage["peak"] for stage in memory["stages"]) == best["memory_bytes"]["peak"]
+    # And training takes them.
+    settings = list(flags_of(plan("search", NANO, "--cluster", H100, "--devices", 8, *BF16)["toml"]))
+    assert "each holds" in ingot("train", NANO, "--dry-run", *settings)[0]
+
+
+def search_over_1024_devices_takes_seconds(folder):
+    model = config(folder, layers=126, hidden=16384, heads=128, ffn=53248, batch=2048)
+    started = time.time()
+    found = plan("search", model, "--cluster", H100, "--devices", 1024)
+    took = time.time() - started
+    assert found["layouts"][0]["memory_bytes"]["peak"] <= 80e9
+    assert took < 60, f"{took:.1f} s, where a machine with nothing else to do takes 10"
+
+
+def what_does_not_fit_ends_with_3(folder):
+    model = config(folder, layers=126, hidden=16384, heads=128, ffn=53248, batch=16)
+    nothing, _ = ingot("plan", "search", model, "--cluster", H100, "--devices", 8, status=3)
+    assert "nothing fits" in nothing and "GiB a device" in nothing
+    assert "does not fit" in ingot("plan", "memory", model, "--cluster", H100, "--devices", 8, status=3)[0]
+    # The memory of a device may be another than the profile's.
+    dense = config(folder, layers=32, hidden=4096, heads=32, ffn=14336, batch=8)
+    ingot("plan", "search", dense, "--cluster", H100, "--devices", 8, "--memory-gb", 20, status=3)
+
+
+def a_mixture_and_a_hybrid_are_planned_too(folder):
+    mi300x = ROOT / "configs/clusters/mi300x-8.json"
+    found = plan("search", ROOT / "configs/zaya1-base.toml", "--cluster", mi300x)
+    assert abs(found["parameters"] / 8.84e9 - 1) < 0.01
+    # As published for it: no tensor and no expert parallelism on 192 GB.
+    assert found["layouts"][0]["parallel"]["tensor"] == 1 and found["layouts"][0]["parallel"]["expert"] == 1, found["layouts"][0]
+    assert plan("search", ROOT / "configs/linear-llama-nano.toml", "--cluster", H100, "--devices", 8, *BF16)["layouts"]
+
+
+def wrong_calls_say_what_is_wrong(folder):
+    model = config(folder, layers=32, hidden=4096, heads=32, ffn=14336, batch=8)
+    for args, status, words in (
+            (("search", model, "--cluster", H100, "--devices", 12), 2, "nodes of 8"),
+            (("search", model, "--cluster", ROOT / "configs/clusters/mi300x-8.json", "--devices", 16), 2, "no network"),
+            (("search", model, "--cluster", Path(folder) / "none.json"), 1, "none.json"),
+            (("search", Path(folder) / "none.toml", "--cluster", H100), 1, "none.toml"),
+            (("search", model), 2, "--cluster"),
+            (("search", NANO, "--cluster", H100), 1, "no rates for fp32"),
+            (("time", model, "--cluster", H100, "--devices", 8, "--set", "parallel.tensor=3"), 2, "3"),
+            (("time", model, "--cluster", NANO), 1, "llama-nano.toml"),
+            (("find", model), 2, "find")):
+        expect_error("plan", *args, status=status, words=[words])
+
+
+def collectives_run_as_processes_threads_and_under_a_launcher(folder):
+    sweep = ("-b", "1K", "-e", "64K", "-f", "8", "-n", "3", "-w", "1")
+    out = Path(folder) / "collectives.json"
+    table, _ = ingot("bench", "collectives", "all_reduce", "all_gather", *sweep, "--ranks", 2, "-o", out)
+    assert "# Out of bounds values : 0 OK" in table and "busbw" in table
+    results = json.loads(out.read_text())
+    assert {r["operation"] for r in results["results"]} == {"all_reduce", "all_gather"} and len(results["results"]) == 6
+    assert all(curve["ranks"] == 2 and curve["knee_bytes"] > 0 for curve in results["curves"])
+    threads = json.loads(ingot("bench", "collectives", "broadcast", *sweep, "--ranks", 3, "--backend", "threads", "-d", "all", "--json")[0])
+    assert {r["dtype"] for r in threads["results"]} == {"fp32", "bf16"}
+    launched = subprocess.run([INGOT, "launch", "-n", "2", "--", INGOT, "bench", "collectives", "reduce_scatter", *sweep, "--json"], capture_output=True,
+                              text=True, timeout=120)
+    assert launched.returncode == 0, launched.stderr
+    assert len(json.loads(launched.stdout)["results"]) == 3
+    for args, words in ((("all_reduse",), "all_reduce"), (("--ranks", 4, "--group-sizes", 3), "groups of 3"), (("-b", "x"), "-b x"), (("-f", "1"), "-f 2"),
+                        (("-d", "fp8"), "-d fp8")):
+        expect_error("bench", "collectives", *args, status=2, words=[words])
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    tests = [search_gives_layouts_that_training_takes, search_over_1024_devices_takes_seconds, what_does_not_fit_ends_with_3,
+             a_mixture_and_a_hybrid_are_planned_too, wrong_calls_say_what_is_wrong, collectives_run_as_processes_threads_and_under_a_launcher]
+    for test in [t for t in tests if t.__name__ in sys.argv[1:]] if sys.argv[1:] else tests:
+        started = time.time()
+        with tempfile.TemporaryDirectory() as scratch:
+            os.chdir(scratch)
+            test(scratch)
+            os.chdir("/")
+        print(f"ok {test.__name__} ({time.time() - started:.1f} s)", flush=True)
