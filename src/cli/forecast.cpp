@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "bench/suite.h"
+#include "comm/rank_environment.h"
 #include "kernels/cpu_memory.h"
 #include "layers/device.h"
 #include "layers/dtype.h"
@@ -53,6 +54,13 @@ int64_t program_bytes(const train::RunConfig& config) {
   return base::resident_bytes();
 }
 
+// A plan for many ranks, made by one of them alone, does not know how many of them share a machine: then they do not share cores.
+double ranks_per_core(const mesh::Mesh& mesh) {
+  const auto ranks = comm::rank_environment(base::environment());
+  if (ranks.size < mesh.world()) return 1;
+  return std::max(1.0, static_cast<double>(ranks.local_size * at::get_num_threads()) / base::usable_cores());
+}
+
 Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh) {
   train::check(config);
   Forecasts all{models::create_model(config.model),
@@ -70,6 +78,7 @@ Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh)
     shape.saves_checkpoints = config.checkpoint.every > 0;
     shape.staging_limit_bytes = config.checkpoint.staging_mib << 20;
     shape.memory_staging_bytes = config.checkpoint.memory_every > 0 ? train::RunCheckpoints::kMemoryStagingBytes : 0;
+    if (device == "cpu") shape.ranks_per_core = ranks_per_core(mesh);
     if (mesh.world() > 1 && device == "cpu") shape.shared_bytes = train::shared_bytes(mesh, config.parallel, all.part->layout());
     all.phases.push_back({phase.name, shape, plan::make_plan(*all.model, *all.part, shape, all.profile, program)});
   }

@@ -149,6 +149,10 @@ StepTime predict_step_time(const models::Model& model, const RunShape& run, cons
   for (double* part : {&step.products_s, &step.attention_s, &step.kernels_s, &step.head_s, &step.recompute_s}) *part *= times;
   step.waiting_s = step.passes_s() * run.bubble / (1 - run.bubble);
   step.optimizer_s = optimizer_s(model, run, rates);
+  // Ranks that share a core take turns on it.
+  for (double* part :
+       {&step.products_s, &step.attention_s, &step.kernels_s, &step.head_s, &step.recompute_s, &step.waiting_s, &step.optimizer_s})
+    *part *= run.ranks_per_core;
   return step;
 }
 

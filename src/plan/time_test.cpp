@@ -106,6 +106,17 @@ TEST(StepTimeModel, stages_of_a_pipeline_wait_for_each_other) {
   EXPECT_NEAR(stage.total_s(), alone.total_s() + stage.waiting_s, 1e-12);
 }
 
+TEST(StepTimeModel, ranks_that_share_a_core_take_turns) {
+  const auto model = models::create_model(small_model("llama"));
+  auto run = shape("muon");
+  run.bubble = 0.25;
+  const auto alone = predict_step_time(*model, run, round_machine(kGemm, 1e10));
+  run.ranks_per_core = 2;
+  const auto shared = predict_step_time(*model, run, round_machine(kGemm, 1e10));
+  EXPECT_NEAR(shared.total_s(), 2 * alone.total_s(), 1e-12);
+  EXPECT_NEAR(shared.waiting_s, 2 * alone.waiting_s, 1e-12);
+}
+
 TEST(StepTimeModel, recomputation_adds_the_forward_pass_of_what_is_repeated) {
   const auto model = models::create_model(small_model("llama"));
   auto run = shape();
