@@ -48,9 +48,9 @@ struct Operands {
   // to += from, over a state, decayed by a part's gates.
   void add(float* to, const float* from, int64_t pair, int64_t part) const {
     const auto& p = problem;
+    float decay = 1;
     for (int64_t d = 0; d < p.key_dim; ++d, to += p.value_dim, from += p.value_dim) {
-      const float decay = p.channel_gate.data != nullptr || d == 0 ? decay_of(pair, part, d) : last_decay_;
-      last_decay_ = decay;
+      if (d == 0 || p.channel_gate.data != nullptr) decay = decay_of(pair, part, d);
       for (int64_t i = 0; i < p.value_dim; ++i) to[i] += decay * from[i];
     }
   }
@@ -73,7 +73,6 @@ struct Operands {
     }
     return static_cast<float>(std::exp(sum));
   }
-  mutable float last_decay_ = 1;
 };
 
 template <class Task>

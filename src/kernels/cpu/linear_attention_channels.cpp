@@ -278,7 +278,7 @@ INGOT_INLINE void make_kept(const LinearAttentionProblem& p, const Work& work, c
   }
 }
 
-// grad_q and grad_k hold what reads and writes of states gave them, and have not yet got that of pairs.
+// Of token t: pairs that pass it, `kept`, writes of earlier tokens, reads of it and later ones; by channel.
 INGOT_INLINE void store_gate_gradients(const LinearAttentionProblem& p, const TokenChunk& chunk, const Work& work, const float* kept,
                                        const float* reads, const float* writes) {
   const int64_t step = work.key_step, count = chunk.count;
