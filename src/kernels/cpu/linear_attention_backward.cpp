@@ -146,38 +146,21 @@ INGOT_INLINE void backward_chunk(const LinearAttentionProblem& p, const TokenChu
 
 template <class T>
 void backward(const LinearAttentionProblem& p, int64_t task, float* scratch) {
-  const int64_t pair = task / p.parts, part = task % p.parts;
   Work work(p, scratch);
-  clear(work.states, work.state_size);
-  clear(work.grad_state_transposed, work.state_size);
-  pack_by_row(p.grad_state(pair, part), p.value_dim, p.key_dim, p.key_dim, p.value_dim, work.grad_state);
-  transpose_panels(work.grad_state, p.key_dim, p.value_dim, work.grad_state_transposed);
-  for (int64_t segment = p.first_segment(part + 1); segment-- > p.first_segment(part);) {
-    const int64_t first = p.first_chunk(segment), end = p.first_chunk(segment + 1);
-    pack_transposed(p.state(pair, segment), p.key_dim, p.value_dim, work.states);
-    for (int64_t chunk = first; chunk + 1 < end; ++chunk) {
-      float* const before = work.states + (chunk - first) * work.state_size;
-      pass_state<T>(p, TokenChunk(p, pair, chunk), work, before, before + work.state_size);
-    }
-    for (int64_t chunk = end; chunk-- > first;)
-      backward_chunk<T>(p, TokenChunk(p, pair, chunk), work, work.states + (chunk - first) * work.state_size);
-  }
-  if (part == 0) unpack(work.grad_state, p.key_dim, p.value_dim, p.grad_initial + pair * p.state_size());
+  walk_backward(
+      p, task, work, [&](const TokenChunk& chunk, const float* before, float* behind) { pass_state<T>(p, chunk, work, before, behind); },
+      [&](const TokenChunk& chunk, const float* state) { backward_chunk<T>(p, chunk, work, state); });
 }
 
 template <class T>
 void part_gradient(const LinearAttentionProblem& p, int64_t task, float* scratch) {
-  const int64_t pair = task / p.parts, part = task % p.parts, key_step = padded(p.key_dim);
   Work work(p, scratch);
-  clear(work.grad_state, panels_size(p.key_dim, p.value_dim));
-  for (int64_t at = p.first_chunk(p.first_segment(part + 1)); at-- > p.first_chunk(p.first_segment(part));) {
-    const TokenChunk chunk(p, pair, at);
-    copy_rows(chunk.rows<T>(p.q), p.q.row_stride, chunk.count, p.key_dim, work.queries, key_step);
+  walk_gradient(p, task, work, [&](const TokenChunk& chunk) {
+    copy_rows(chunk.rows<T>(p.q), p.q.row_stride, chunk.count, p.key_dim, work.queries, padded(p.key_dim));
     pack_by_row(chunk.rows<T>(p.grad_out), p.grad_out.row_stride, chunk.count, chunk.count, p.value_dim, work.grad_panels);
     if (p.gate != nullptr) work.decays.make(p, chunk, false);
     pass_gradient(p, chunk, work);
-  }
-  unpack(work.grad_state, p.key_dim, p.value_dim, p.made != nullptr ? p.made_by(task) : p.grad_state(pair, part - 1));
+  });
 }
 
 }  // namespace

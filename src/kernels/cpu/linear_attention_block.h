@@ -265,4 +265,56 @@ INGOT_INLINE void store_rows(const float* from, int64_t from_step, int64_t count
   }
 }
 
+// The passes over one part of a row, whatever a chunk does in them; `work` holds the areas that they name.
+
+// of_chunk(chunk) makes outputs from work.state, and of it the state behind the chunk.
+template <class Work, class OfChunk>
+INGOT_INLINE void walk_forward(const LinearAttentionProblem& p, int64_t task, const Work& work, const OfChunk& of_chunk) {
+  const int64_t pair = task / p.parts, part = task % p.parts, first = p.first_segment(part), end = p.first_segment(part + 1);
+  pack_by_row(p.state(pair, first), p.value_dim, p.key_dim, p.key_dim, p.value_dim, work.state);
+  for (int64_t segment = first; segment < end; ++segment) {
+    if (segment > first) unpack(work.state, p.key_dim, p.value_dim, p.state(pair, segment));
+    for (int64_t chunk = p.first_chunk(segment); chunk < p.first_chunk(segment + 1); ++chunk) of_chunk(TokenChunk(p, pair, chunk));
+  }
+  if (part == p.parts - 1) unpack(work.state, p.key_dim, p.value_dim, p.final_state + pair * p.state_size());
+}
+
+// of_chunk(chunk) adds to work.state, which begins as 0.
+template <class Work, class OfChunk>
+INGOT_INLINE void walk_state(const LinearAttentionProblem& p, int64_t task, const Work& work, const OfChunk& of_chunk) {
+  const int64_t pair = task / p.parts, part = task % p.parts, end = p.first_segment(part + 1);
+  clear(work.state, panels_size(p.key_dim, p.value_dim));
+  for (int64_t at = p.first_chunk(p.first_segment(part)); at < p.first_chunk(end); ++at) of_chunk(TokenChunk(p, pair, at));
+  unpack(work.state, p.key_dim, p.value_dim, p.made != nullptr ? p.made_by(task) : p.state(pair, end));
+}
+
+// pass_state(chunk, before, behind) makes the state again in which of_chunk(chunk, state), from the last one on, computes gradients.
+template <class Work, class PassState, class OfChunk>
+INGOT_INLINE void walk_backward(const LinearAttentionProblem& p, int64_t task, const Work& work, const PassState& pass_state,
+                                const OfChunk& of_chunk) {
+  const int64_t pair = task / p.parts, part = task % p.parts;
+  clear(work.states, work.state_size);
+  clear(work.grad_state_transposed, work.state_size);
+  pack_by_row(p.grad_state(pair, part), p.value_dim, p.key_dim, p.key_dim, p.value_dim, work.grad_state);
+  transpose_panels(work.grad_state, p.key_dim, p.value_dim, work.grad_state_transposed);
+  for (int64_t segment = p.first_segment(part + 1); segment-- > p.first_segment(part);) {
+    const int64_t first = p.first_chunk(segment), end = p.first_chunk(segment + 1);
+    const auto state = [&](int64_t chunk) { return work.states + (chunk - first) * work.state_size; };
+    pack_transposed(p.state(pair, segment), p.key_dim, p.value_dim, work.states);
+    for (int64_t chunk = first; chunk + 1 < end; ++chunk) pass_state(TokenChunk(p, pair, chunk), state(chunk), state(chunk + 1));
+    for (int64_t chunk = end; chunk-- > first;) of_chunk(TokenChunk(p, pair, chunk), state(chunk));
+  }
+  if (part == 0) unpack(work.grad_state, p.key_dim, p.value_dim, p.grad_initial + pair * p.state_size());
+}
+
+// of_chunk(chunk), from the last one on, adds to work.grad_state, which begins as 0.
+template <class Work, class OfChunk>
+INGOT_INLINE void walk_gradient(const LinearAttentionProblem& p, int64_t task, const Work& work, const OfChunk& of_chunk) {
+  const int64_t pair = task / p.parts, part = task % p.parts;
+  clear(work.grad_state, panels_size(p.key_dim, p.value_dim));
+  for (int64_t at = p.first_chunk(p.first_segment(part + 1)); at-- > p.first_chunk(p.first_segment(part));)
+    of_chunk(TokenChunk(p, pair, at));
+  unpack(work.grad_state, p.key_dim, p.value_dim, p.made != nullptr ? p.made_by(task) : p.grad_state(pair, part - 1));
+}
+
 }  // namespace ingot::kernels::cpu::INGOT_ISA

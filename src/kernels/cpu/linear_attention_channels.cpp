@@ -163,31 +163,20 @@ INGOT_INLINE void forward_chunk(const LinearAttentionProblem& p, const TokenChun
 
 template <class T>
 void forward(const LinearAttentionProblem& p, int64_t task, float* scratch) {
-  const int64_t pair = task / p.parts, part = task % p.parts, first = p.first_segment(part), end = p.first_segment(part + 1);
   const Work work(p, scratch);
-  pack_by_row(p.state(pair, first), p.value_dim, p.key_dim, p.key_dim, p.value_dim, work.state);
-  for (int64_t segment = first; segment < end; ++segment) {
-    if (segment > first) unpack(work.state, p.key_dim, p.value_dim, p.state(pair, segment));
-    for (int64_t chunk = p.first_chunk(segment); chunk < p.first_chunk(segment + 1); ++chunk)
-      forward_chunk<T>(p, TokenChunk(p, pair, chunk), work);
-  }
-  if (part == p.parts - 1) unpack(work.state, p.key_dim, p.value_dim, p.final_state + pair * p.state_size());
+  walk_forward(p, task, work, [&](const TokenChunk& chunk) { forward_chunk<T>(p, chunk, work); });
 }
 
 template <class T>
 void part_state(const LinearAttentionProblem& p, int64_t task, float* scratch) {
-  const int64_t pair = task / p.parts, part = task % p.parts, end = p.first_segment(part + 1);
   const Work work(p, scratch);
-  clear(work.state, panels_size(p.key_dim, p.value_dim));
-  for (int64_t at = p.first_chunk(p.first_segment(part)); at < p.first_chunk(end); ++at) {
-    const TokenChunk chunk(p, pair, at);
+  walk_state(p, task, work, [&](const TokenChunk& chunk) {
     load_keys<T>(p, chunk, work.decayed, work.key_step);
     pack_by_row(chunk.rows<T>(p.v), p.v.row_stride, chunk.count, chunk.count, p.value_dim, work.value_panels);
     make_decays(p, chunk, work);
     multiply_rows(work.decayed, work.to_end, work.key_step, chunk.count, p.key_dim);
     pass_state(p, work, chunk.count);
-  }
-  unpack(work.state, p.key_dim, p.value_dim, p.made != nullptr ? p.made_by(task) : p.state(pair, end));
+  });
 }
 
 template <class T>
@@ -348,38 +337,22 @@ INGOT_INLINE void backward_chunk(const LinearAttentionProblem& p, const TokenChu
 
 template <class T>
 void backward(const LinearAttentionProblem& p, int64_t task, float* scratch) {
-  const int64_t pair = task / p.parts, part = task % p.parts;
   const Work work(p, scratch);
-  clear(work.states, work.state_size);
-  clear(work.grad_state_transposed, work.state_size);
-  pack_by_row(p.grad_state(pair, part), p.value_dim, p.key_dim, p.key_dim, p.value_dim, work.grad_state);
-  transpose_panels(work.grad_state, p.key_dim, p.value_dim, work.grad_state_transposed);
-  for (int64_t segment = p.first_segment(part + 1); segment-- > p.first_segment(part);) {
-    const int64_t first = p.first_chunk(segment), end = p.first_chunk(segment + 1);
-    pack_transposed(p.state(pair, segment), p.key_dim, p.value_dim, work.states);
-    for (int64_t chunk = first; chunk + 1 < end; ++chunk) {
-      float* const before = work.states + (chunk - first) * work.state_size;
-      pass_state_transposed<T>(p, TokenChunk(p, pair, chunk), work, before, before + work.state_size);
-    }
-    for (int64_t chunk = end; chunk-- > first;)
-      backward_chunk<T>(p, TokenChunk(p, pair, chunk), work, work.states + (chunk - first) * work.state_size);
-  }
-  if (part == 0) unpack(work.grad_state, p.key_dim, p.value_dim, p.grad_initial + pair * p.state_size());
+  walk_backward(
+      p, task, work,
+      [&](const TokenChunk& chunk, const float* before, float* behind) { pass_state_transposed<T>(p, chunk, work, before, behind); },
+      [&](const TokenChunk& chunk, const float* state) { backward_chunk<T>(p, chunk, work, state); });
 }
 
 template <class T>
 void part_gradient(const LinearAttentionProblem& p, int64_t task, float* scratch) {
-  const int64_t pair = task / p.parts, part = task % p.parts;
   const Work work(p, scratch);
-  clear(work.grad_state, panels_size(p.key_dim, p.value_dim));
-  for (int64_t at = p.first_chunk(p.first_segment(part + 1)); at-- > p.first_chunk(p.first_segment(part));) {
-    const TokenChunk chunk(p, pair, at);
+  walk_gradient(p, task, work, [&](const TokenChunk& chunk) {
     load_queries<T>(p, chunk, work);
     pack_by_row(chunk.rows<T>(p.grad_out), p.grad_out.row_stride, chunk.count, chunk.count, p.value_dim, work.value_panels);
     make_decays(p, chunk, work);
     pass_gradient(p, work, chunk.count);
-  }
-  unpack(work.grad_state, p.key_dim, p.value_dim, p.made != nullptr ? p.made_by(task) : p.grad_state(pair, part - 1));
+  });
 }
 
 }  // namespace

@@ -171,15 +171,9 @@ INGOT_INLINE void forward_chunk(const LinearAttentionProblem& p, const TokenChun
 }
 
 template <class T>
-void forward(const LinearAttentionProblem& p, int64_t pair, float* scratch) {
+void forward(const LinearAttentionProblem& p, int64_t task, float* scratch) {
   Work work(p, scratch, false);
-  pack_by_row(p.state(pair, 0), p.value_dim, p.key_dim, p.key_dim, p.value_dim, work.state);
-  for (int64_t segment = 0; segment < p.segments(); ++segment) {
-    if (segment > 0) unpack(work.state, p.key_dim, p.value_dim, p.state(pair, segment));
-    for (int64_t chunk = p.first_chunk(segment); chunk < p.first_chunk(segment + 1); ++chunk)
-      forward_chunk<T>(p, TokenChunk(p, pair, chunk), work);
-  }
-  unpack(work.state, p.key_dim, p.value_dim, p.final_state + pair * p.state_size());
+  walk_forward(p, task, work, [&](const TokenChunk& chunk) { forward_chunk<T>(p, chunk, work); });
 }
 
 // Scores, their gradients and the system's: what pairs give gates, then decayed.

@@ -67,29 +67,18 @@ INGOT_INLINE void forward_chunk(const LinearAttentionProblem& p, const TokenChun
 
 template <class T>
 void forward(const LinearAttentionProblem& p, int64_t task, float* scratch) {
-  const int64_t pair = task / p.parts, part = task % p.parts, first = p.first_segment(part), end = p.first_segment(part + 1);
   Work work(p, scratch);
-  pack_by_row(p.state(pair, first), p.value_dim, p.key_dim, p.key_dim, p.value_dim, work.state);
-  for (int64_t segment = first; segment < end; ++segment) {
-    if (segment > first) unpack(work.state, p.key_dim, p.value_dim, p.state(pair, segment));
-    for (int64_t chunk = p.first_chunk(segment); chunk < p.first_chunk(segment + 1); ++chunk)
-      forward_chunk<T>(p, TokenChunk(p, pair, chunk), work);
-  }
-  if (part == p.parts - 1) unpack(work.state, p.key_dim, p.value_dim, p.final_state + pair * p.state_size());
+  walk_forward(p, task, work, [&](const TokenChunk& chunk) { forward_chunk<T>(p, chunk, work); });
 }
 
 template <class T>
 void part_state(const LinearAttentionProblem& p, int64_t task, float* scratch) {
-  const int64_t pair = task / p.parts, part = task % p.parts, end = p.first_segment(part + 1);
   Work work(p, scratch);
-  clear(work.state, panels_size(p.key_dim, p.value_dim));
-  for (int64_t at = p.first_chunk(p.first_segment(part)); at < p.first_chunk(end); ++at) {
-    const TokenChunk chunk(p, pair, at);
+  walk_state(p, task, work, [&](const TokenChunk& chunk) {
     load_keys_and_values<T>(p, chunk, work);
     if (p.gate != nullptr) work.decays.make(p, chunk, false);
     pass_state(p, chunk, work);
-  }
-  unpack(work.state, p.key_dim, p.value_dim, p.made != nullptr ? p.made_by(task) : p.state(pair, end));
+  });
 }
 
 template <class T>
