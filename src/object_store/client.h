@@ -31,6 +31,7 @@ struct ClientOptions {
   AccountSettings account;
   /// Asked when a session token has expired, so that a long run can go on with what another program put into the files.
   std::function<Credentials()> renew;
+  double renew_wait_s = 2;  // how long it is asked again while it gives the expired token, or fails
   Addressing addressing = Addressing::automatic;
   Checksum checksum = Checksum::sha256;
   bool sign_payload = true;  // false saves the digest; only honoured over https and without sha256 checksums

@@ -14,6 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr double kRenewalPause_s = 0.1;
+
 Clock::duration seconds(double value) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value)); }
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -88,9 +90,18 @@ bool Requests::renew(const Credentials& expired) {
     options_.account.credentials = std::move(fresh);
     return true;
   } catch (const base::Error& failure) {
-    base::log_warning("the object store's keys have expired and new ones could not be read: {}", failure.what());
+    base::log_debug("the object store's keys have expired and new ones could not be read: {}", failure.what());
     return false;
   }
+}
+
+// Whoever replaces a token may be a moment late, or half way through writing the file: what was read is no verdict at once.
+bool Requests::wait_for_renewal(const Credentials& expired, Clock::time_point until, const std::stop_token& stop) {
+  while (!renew(expired)) {
+    if (!options_.renew || Clock::now() >= until) return false;
+    if (!sleep_for(kRenewalPause_s, stop)) return false;
+  }
+  return true;
 }
 
 HttpAnswer Requests::attempt(const Request& request, const std::string& payload_sha256, Clock::time_point deadline,
@@ -169,7 +180,8 @@ Outcome Requests::perform(const Request& request) {
     if (verdict.next == Next::done) break;
     const std::string tries = fmt::format(" (gave up after {} attempts in {:.1f} s)", attempts, seconds_since(start));
     if (verdict.next == Next::stop) fail(verdict, verdict.failure == Failure::timed_out ? tries : "");
-    if (verdict.next == Next::renew && !renew(used)) fail(verdict, "");
+    if (verdict.next == Next::renew && !wait_for_renewal(used, std::min(deadline, Clock::now() + seconds(options_.renew_wait_s)), request.stop))
+      fail(verdict, "");
     outcome.maybe_done_before = outcome.maybe_done_before || (outcome.answer.maybe_carried_out && verdict.next == Next::again);
     double pause_s = verdict.next == Next::renew ? 0 : random_pause_s(attempts, options_);
     if (const int64_t asked_s = parse_count(outcome.answer.header("retry-after")); asked_s > 0)

@@ -65,6 +65,7 @@ class Requests {
                      const Credentials& credentials);
   Verdict judge(const Request& request, const HttpAnswer& answer) const;
   bool renew(const Credentials& expired);
+  bool wait_for_renewal(const Credentials& expired, std::chrono::steady_clock::time_point until, const std::stop_token& stop);
   Credentials credentials() const;
 
   ClientOptions options_;

@@ -206,17 +206,18 @@ def an_expired_token_is_read_again_from_the_file(_):
     with FaultyStore() as store:
         (store.folder / ".aws").mkdir()
 
-        def write(token):
-            (store.folder / ".aws" / "credentials").write_text(f"[default]\naws_access_key_id={ID}\naws_secret_access_key={SECRET}\naws_session_token={token}\n")
+        file, text = store.folder / ".aws" / "credentials", f"[default]\naws_access_key_id={ID}\naws_secret_access_key={SECRET}\naws_session_token="
         none = {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}
         store.accounts[ID] = (SECRET, "second")
-        write("first")
-        expect(store, "expired_credentials", ["ExpiredToken", "session token"], "put", "k", store.file(b"x"), **none)
+        file.write_text(text + "first\n")
+        expect(store, "expired_credentials", ["ExpiredToken", "session token"], "put", "k", store.file(b"x"), within=10, **none)
 
-        def rotate(request):
-            write("second")
-            return False
-        store.fail(rotate)
+        # Whoever replaces the token comes after the first refusals, and leaves the file empty for a moment.
+        def replace():
+            file.write_text("")
+            time.sleep(0.2)
+            file.write_text(text + "second\n")
+        store.fail(lambda request: threading.Timer(0.3, replace).start())
         answer = exercise(store, "storm", "s/", 5, options=("--threads", 4), **none)
         assert answer["result"] == {"wrong": 0} and 1 <= answer["counters"]["retries"] <= 4, answer
 
