@@ -180,7 +180,8 @@ Outcome Requests::perform(const Request& request) {
     if (verdict.next == Next::done) break;
     const std::string tries = fmt::format(" (gave up after {} attempts in {:.1f} s)", attempts, seconds_since(start));
     if (verdict.next == Next::stop) fail(verdict, verdict.failure == Failure::timed_out ? tries : "");
-    if (verdict.next == Next::renew && !wait_for_renewal(used, std::min(deadline, Clock::now() + seconds(options_.renew_wait_s)), request.stop))
+    if (verdict.next == Next::renew &&
+        !wait_for_renewal(used, std::min(deadline, Clock::now() + seconds(options_.renew_wait_s)), request.stop))
       fail(verdict, "");
     outcome.maybe_done_before = outcome.maybe_done_before || (outcome.answer.maybe_carried_out && verdict.next == Next::again);
     double pause_s = verdict.next == Next::renew ? 0 : random_pause_s(attempts, options_);
