@@ -147,7 +147,7 @@ bool run_suite(const std::vector<Measurement>& measurements, MachineProfile& pro
 }
 
 MachineProfile profile_for(const std::string& dtype, const std::string& device, const std::filesystem::path& cache_folder) {
-  auto fresh = plan::describe_machine(at::get_num_threads(), device);
+  auto fresh = plan::describe_machine(at::get_num_threads(), 1, device);
   auto profile = plan::cached_profile(fresh, cache_folder).value_or(fresh);
   if (profile.foreign_load > kBusyShare && foreign_share_now() < kBusyShare)
     profile = fresh;  // what a busy machine gave is replaced when it is idle

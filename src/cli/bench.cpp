@@ -40,7 +40,7 @@ int run_bench(const Options& all) {
                             .quick = o.quick,
                             .device = layers::device_named("auto").str()};
   suite.dtypes = o.dtype == "all" ? std::vector<std::string>{"fp32", "bf16"} : std::vector{o.dtype};
-  auto profile = plan::describe_machine(at::get_num_threads(), suite.device);
+  auto profile = plan::describe_machine(at::get_num_threads(), 1, suite.device);
   profile.quick = o.quick;
   profile.commands = {command_line(o)};
 
