@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "bench/message_line.h"
 #include "bench/stopwatch.h"
 #include "layers/dtype.h"
 
@@ -216,35 +217,14 @@ bool has_out_of_place(Collective c) { return counts_total(c) || c == Collective:
 bool has_in_place(Collective c) { return c != Collective::all_to_all && c != Collective::send_receive; }
 
 void fit(CollectiveCurve& curve) {
-  // a + b bytes = time, each equation divided by its time.
-  double aa = 0, ab = 0, bb = 0, a1 = 0, b1 = 0;
-  for (const auto& p : curve.points) {
-    const double t = p.timing().mean_s, x = 1 / t, y = static_cast<double>(p.bytes) / t;
-    aa += x * x, ab += x * y, bb += y * y, a1 += x, b1 += y;
-  }
-  const double determinant = aa * bb - ab * ab;
-  double a = 0, b = bb > 0 ? b1 / bb : 0;
-  if (curve.points.size() > 1 && determinant > 1e-12 * aa * bb) {
-    a = (a1 * bb - b1 * ab) / determinant;
-    b = (b1 * aa - a1 * ab) / determinant;
-    if (a < 0) a = 0, b = b1 / bb;
-    if (b <= 0) a = a1 / aa, b = 0;
-  }
-  curve.latency_s = a;
-  curve.bytes_per_s = b > 0 ? 1 / b : 0;
-  std::vector<double> errors;
-  double best = 0;
-  for (const auto& p : curve.points) {
-    errors.push_back(std::abs((a + b * static_cast<double>(p.bytes)) / p.timing().mean_s - 1));
-    best = std::max(best, p.bus_bandwidth(p.timing()));
-  }
-  curve.median_error = median(errors);
-  curve.largest_error = *std::max_element(errors.begin(), errors.end());
-  for (const auto& p : curve.points)
-    if (p.bus_bandwidth(p.timing()) >= 0.9 * best) {
-      curve.knee_bytes = p.bytes;
-      break;
-    }
+  std::vector<MessageTime> times;
+  for (const auto& p : curve.points) times.push_back({static_cast<double>(p.bytes), p.timing().mean_s});
+  const auto line = fitted_line(times);
+  curve.latency_s = line.latency_s;
+  curve.bytes_per_s = line.bytes_per_s;
+  curve.median_error = line.median_error;
+  curve.largest_error = line.largest_error;
+  curve.knee_bytes = static_cast<int64_t>(line.knee_bytes);
 }
 
 std::string columns_of(const CollectiveResult& r, const std::optional<CollectiveTiming>& t) {
@@ -275,11 +255,7 @@ std::vector<Collective> all_collectives() {
   return all;
 }
 
-double bus_factor(Collective collective, int ranks) {
-  const double n = ranks;
-  if (collective == Collective::all_reduce) return 2 * (n - 1) / n;
-  return counts_total(collective) ? (n - 1) / n : 1;
-}
+double bus_factor(Collective collective, int ranks) { return bus_factor(std::string(name_of(collective)), ranks); }
 
 const char* name_of(Placement placement) { return kPlacements[static_cast<size_t>(placement)]; }
 

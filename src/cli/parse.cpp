@@ -234,8 +234,8 @@ void add_data(CLI::App& app, DataOptions& o) {
 }
 
 void add_report(CLI::App& app, ReportOptions& o) {
-  auto* verb = app.add_subcommand("report", "one self-contained HTML page about runs, or about results of bench parallel");
-  verb->add_option("inputs", o.inputs, "run directories, or files of ingot bench parallel --json -o FILE.json")->required();
+  auto* verb = app.add_subcommand("report", "one self-contained HTML page about runs, a machine profile or two, collectives, or results of bench parallel");
+  verb->add_option("inputs", o.inputs, "run directories; or one or two machine profiles and files of ingot bench collectives -o; or files of ingot bench parallel -o")->required();
   verb->add_option("-o,--output", o.output, "the page to write (default report.html in the first run directory, or FILE.html beside the first FILE.json)");
 }
 

@@ -30,14 +30,6 @@ std::string now_utc() {
 
 }  // namespace
 
-double MachineProfile::peak_gemm(const std::string& dtype) const {
-  double best = 0;
-  for (const auto& entry : gemm) {
-    if (entry.dtype == dtype) best = std::max(best, entry.flops_per_s);
-  }
-  return best;
-}
-
 MachineProfile describe_machine(int64_t threads, int64_t ranks, const std::string& device) {
   MachineProfile machine;
   machine.host = base::host_name();

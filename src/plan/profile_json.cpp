@@ -74,6 +74,14 @@ CollectiveTime read_collective(const Json& json, const std::string& where) {
 
 }  // namespace
 
+double MachineProfile::peak_gemm(const std::string& dtype) const {
+  double best = 0;
+  for (const auto& entry : gemm) {
+    if (entry.dtype == dtype) best = std::max(best, entry.flops_per_s);
+  }
+  return best;
+}
+
 std::string MachineProfile::to_json() const {
   nlohmann::ordered_json json = {{"format", "ingot machine profile"},
                                  {"version", kVersion},

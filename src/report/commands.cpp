@@ -12,6 +12,9 @@
 #include "base/text.h"
 #include "report/page.h"
 #include "report/parallel_page.h"
+#include "report/profile_page.h"
+#include "report/profile_reader.h"
+#include "report/profile_summary.h"
 #include "report/summary.h"
 
 namespace ingot::report {
@@ -32,6 +35,11 @@ void log_written(const fs::path& output, const std::string& page, size_t count, 
                  count == 1 ? "" : "s");
 }
 
+void print_json(const nlohmann::ordered_json& json) {
+  const auto text = json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw base::FileError("cannot write to standard output");
+}
+
 int report_runs(const ReportOptions& options) {
   const auto runs = read_runs(options.inputs);
   const auto output = options.output.empty() ? options.inputs.front() / "report.html" : options.output;
@@ -41,25 +49,37 @@ int report_runs(const ReportOptions& options) {
     for (const auto& remark : run.remarks) base::log_warning("{}: {}", run.name, remark);
   }
   log_written(output, page, runs.size(), "run");
-  if (options.json) {
-    const auto text = summary_json(runs).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-    if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw base::FileError("cannot write to standard output");
+  if (options.json) print_json(summary_json(runs));
+  return 0;
+}
+
+// Where the page goes, which no input may be.
+fs::path page_of(const ReportOptions& options) {
+  const auto output = options.output.empty() ? fs::path(options.inputs.front()).replace_extension(".html") : options.output;
+  for (const auto& input : options.inputs) {
+    std::error_code ignored;
+    if (fs::equivalent(input, output, ignored))
+      throw base::UsageError("the page would take the place of {}; name another file with -o PAGE.html", input.string());
   }
+  return output;
+}
+
+int report_profiles(const ReportOptions& options) {
+  const auto output = page_of(options);
+  const auto machines = read_measured(options.inputs);
+  const auto page = make_profile_page(machines, now());
+  base::write_file_atomically(output, page);
+  log_written(output, page, machines.size(), "machine");
+  if (options.json) print_json(profile_summary(machines));
   return 0;
 }
 
 int report_parallel(const ReportOptions& options) {
   if (options.json)
-    throw base::UsageError("ingot report --json is for run directories; {} is JSON already", options.inputs.front().string());
-  auto output = options.output;
-  if (output.empty()) output = fs::path(options.inputs.front()).replace_extension(".html");
+    throw base::UsageError("ingot report --json is for run directories and profiles; {} is JSON already", options.inputs.front().string());
+  const auto output = page_of(options);
   std::vector<ParallelFile> files;
-  for (const auto& input : options.inputs) {
-    std::error_code ignored;
-    if (fs::equivalent(input, output, ignored))
-      throw base::UsageError("the page would take the place of {}; name another file with -o PAGE.html", input.string());
-    files.push_back(read_parallel(input));
-  }
+  for (const auto& input : options.inputs) files.push_back(read_parallel(input));
   const auto page = make_parallel_page(files, now());
   base::write_file_atomically(output, page);
   log_written(output, page, files.size(), "file");
@@ -77,14 +97,19 @@ bool is_file(const fs::path& input) {
 int run_report(const ReportOptions& options) {
   if (options.inputs.empty())
     throw base::UsageError(
-        "ingot report needs a run directory or a file of ingot bench parallel --json, as in: ingot report runs/demo -o report.html");
+        "ingot report needs a run directory, a machine profile or another file of ingot bench, as in: ingot report runs/demo -o report.html");
   const auto file = std::find_if(options.inputs.begin(), options.inputs.end(), is_file);
   if (file == options.inputs.end()) return report_runs(options);
   const auto folder = std::find_if_not(options.inputs.begin(), options.inputs.end(), is_file);
   if (folder != options.inputs.end())
     throw base::UsageError("{} is a file and {} a run directory; ingot report makes a page of one kind at a time", file->string(),
                            folder->string());
-  return report_parallel(options);
+  const auto is_measured = [](const fs::path& input) { return kind_of_file(input) != FileKind::other; };
+  const auto measured = std::count_if(options.inputs.begin(), options.inputs.end(), is_measured);
+  if (measured == 0) return report_parallel(options);
+  if (measured == static_cast<std::ptrdiff_t>(options.inputs.size())) return report_profiles(options);
+  const auto other = std::find_if_not(options.inputs.begin(), options.inputs.end(), is_measured);
+  throw base::UsageError("{} is neither a machine profile nor of ingot bench collectives, as other files here are; ingot report makes a page of one kind at a time", other->string());
 }
 
 }  // namespace ingot::report

@@ -66,7 +66,7 @@ text.y{text-anchor:end}text.x{text-anchor:middle}
 path{fill:none;stroke-linejoin:round;stroke-linecap:round;vector-effect:non-scaling-stroke}
 .d .c0,.b .c0,.mark.c0{color:var(--c0)}.d .c1,.b .c1,.mark.c1{color:var(--c1)}.d .c2,.b .c2,.mark.c2{color:var(--c2)}.d .c3,.b .c3,.mark.c3{color:var(--c3)}.d .c4,.b .c4,.mark.c4{color:var(--c4)}.d .c5,.b .c5,.mark.c5{color:var(--c5)}.d .c6,.b .c6,.mark.c6{color:var(--c6)}.d .c7,.b .c7,.mark.c7{color:var(--c7)}
 .d path{stroke:currentColor}
-.line{stroke-width:1.75}.faint{stroke-width:1;opacity:.28}.dashed{stroke-width:1.5;stroke-dasharray:5 5}.dots{stroke-width:7}.holes{stroke-width:3.5}.d .holes{stroke:var(--paper)}path.square{stroke-linecap:square}
+.line{stroke-width:1.75}.faint{stroke-width:1;opacity:.28}.dashed{stroke-width:1.5;stroke-dasharray:5 5}.dots{stroke-width:7}.specks{stroke-width:4.5;opacity:.75}.holes{stroke-width:3.5}.d .holes{stroke:var(--paper)}path.square{stroke-linecap:square}
 .mark line{stroke:currentColor;stroke-width:1;stroke-dasharray:2 3;opacity:.8}.mark path{fill:currentColor}
 .b path{fill:currentColor;stroke:none}.b .other{color:var(--soft);opacity:.35}.b .failed{fill:var(--far);fill-opacity:.16}
 .b .tick{stroke:var(--ink);stroke-width:2.5;stroke-linecap:butt}

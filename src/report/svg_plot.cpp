@@ -44,8 +44,8 @@ std::string path_of(const Curve& curve, const Plot& plot, bool are_lonely) {
 }
 
 std::string series_path(const Series& series, const Plot& plot) {
-  static constexpr const char* kClasses[] = {"line", "faint", "dashed", "dots", "holes"};
-  const auto path = path_of(series.curve, plot, series.stroke == Stroke::dots || series.stroke == Stroke::holes);
+  static constexpr const char* kClasses[] = {"line", "faint", "dashed", "dots", "specks", "holes"};
+  const auto path = path_of(series.curve, plot, series.stroke >= Stroke::dots);
   if (path.empty()) return "";
   auto data = series.stroke == Stroke::faint ? "" : fmt::format(" data-n=\"{}\"", escape(series.name));
   if (!series.values.empty()) data += fmt::format(" data-v=\"{}\"", escape(base::join(series.values, " ")));
@@ -77,6 +77,19 @@ std::string points_data(const Plot& plot) {
   for (const double point : plot.points) values.push_back(fmt::format("{:.17g}", point));
   return fmt::format(" data-at=\"{}\" data-xlog=\"{}\" data-factor=\"{:.17g}\"", base::join(values, " "), plot.x.logarithmic ? 1 : 0,
                      plot.factor);
+}
+
+// Each name once, with the colour of the first series that has it.
+std::string keys(const Plot& plot) {
+  if (!plot.keys) return "";
+  std::vector<std::string> named;
+  std::string out;
+  for (const auto& series : plot.series) {
+    if (series.stroke == Stroke::faint || std::find(named.begin(), named.end(), series.name) != named.end()) continue;
+    named.push_back(series.name);
+    out += fmt::format("<span class=\"r{}\"><span class=\"dot {}\"></span>{}</span>", series.run, colour_class(series.run), escape(series.name));
+  }
+  return "<p class=\"keys\">" + out + "</p>";
 }
 
 std::string marks(const Plot& plot) {
@@ -138,8 +151,8 @@ size_t clipped_points(const std::vector<Series>& series, const Axis& axis) {
 }
 
 std::string render(const Plot& plot) {
-  std::string out = fmt::format("<figure{}><figcaption><h3>{}</h3><p>{}</p></figcaption>\n<div class=\"plot\">",
-                                plot.tall ? " class=\"tall\"" : "", escape(plot.title), escape(plot.note));
+  std::string out = fmt::format("<figure{}><figcaption><h3>{}</h3><p>{}</p>{}</figcaption>\n<div class=\"plot\">",
+                                plot.tall ? " class=\"tall\"" : "", escape(plot.title), escape(plot.note), keys(plot));
   out += fmt::format("<span class=\"unit\">{}</span><span class=\"xlabel\">{}</span>", escape(plot.unit), escape(plot.x_label));
   out += fmt::format(
       "<svg class=\"p\" width=\"100%\" height=\"100%\" role=\"img\" aria-label=\"{}\" data-x0=\"{:.10g}\" data-x1=\"{:.10g}\" "
@@ -152,7 +165,7 @@ std::string render(const Plot& plot) {
   out += fmt::format("<svg class=\"d\" width=\"100%\" height=\"100%\" viewBox=\"0 0 {0} {0}\" preserveAspectRatio=\"none\">\n",
                      static_cast<int>(kUnits));
   // Layers from below; a hole lies on the dots of its own series, not on those of all.
-  for (const auto& layer : {std::vector{Stroke::faint}, {Stroke::dashed}, {Stroke::line}, {Stroke::dots, Stroke::holes}}) {
+  for (const auto& layer : {std::vector{Stroke::faint}, {Stroke::specks}, {Stroke::dashed}, {Stroke::line}, {Stroke::dots, Stroke::holes}}) {
     for (const auto& series : plot.series) {
       if (std::find(layer.begin(), layer.end(), series.stroke) != layer.end()) out += series_path(series, plot);
     }

@@ -16,6 +16,7 @@ enum class Stroke {
   faint,   // every step, behind its mean; not named in tooltips
   dashed,  // predictions
   dots,    // few, single measurements
+  specks,  // many of them
   holes,   // inside of dots: what does not count
 };
 
@@ -45,6 +46,7 @@ struct Plot {
   std::vector<double> points{};  // the only places where there are values; tooltips stay at them
   double factor = 1;             // from the unit of Series::values to `unit`
   bool tall = false;             // the main plot of a page
+  bool keys = false;             // names beside the title, each with its colour
 };
 
 /// The smallest and largest finite x of all series; {0, 1} when there is none.

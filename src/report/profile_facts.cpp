@@ -1,0 +1,184 @@
+#include "report/profile_facts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+namespace ingot::report {
+namespace {
+
+constexpr double kStepShare = 0.75;    // of the rate before
+constexpr double kSettledShare = 0.8;  // of the best rate
+
+double d(int64_t x) { return static_cast<double>(x); }
+double element_bytes(const std::string& dtype) { return dtype == "fp64" ? 8 : dtype == "bf16" ? 2 : 4; }
+
+double seconds_of(const plan::AttentionTime& a, bool backward) { return backward ? a.backward_s : a.forward_s; }
+
+// Arrays of rows x width elements that a pass reads or writes: narrow ones in the compute dtype, wide ones in fp32 (fp64 in fp64).
+struct Arrays {
+  double narrow, wide;
+};
+struct KernelArrays {
+  Arrays forward, backward;
+};
+
+// As src/bench/cases.cpp calls them. Backward reads the result's gradient and what was saved, and writes the inputs' gradients.
+const std::map<std::string, KernelArrays>& kernel_arrays() {
+  static const std::map<std::string, KernelArrays> all = {
+      {"rms_norm", {{1, 1}, {1, 2}}},
+      {"join_norm", {{2, 2}, {2, 3}}},
+      {"scaled_join_norm", {{2, 2}, {3, 4}}},
+      {"join", {{1, 2}, {1, 2}}},
+      {"scaled_join", {{1, 2}, {2, 3}}},
+      {"swiglu", {{3, 0}, {5, 0}}},
+      {"split_and_rotate", {{2, 0}, {2, 0}}},
+      {"feature_map", {{2, 0}, {3, 0}}},
+      {"output_gate", {{3, 0}, {5, 0}}},
+      {"short_convolution", {{2, 0}, {3, 0}}},
+      {"gates", {{1, 1}, {1, 1}}},
+      {"embedding", {{1, 1}, {0, 3}}},      // rows of the table's gradient are read and written
+      {"cross_entropy", {{1, 3}, {0, 0}}},  // logits become their gradient, which is then converted
+      {"adamw", {{1, 8}, {0, 0}}},          // norm, then gradient, master and two moments; three written, and the weight
+  };
+  return all;
+}
+
+}  // namespace
+
+double flops_of(const plan::GemmRate& p) { return 2 * d(p.m) * d(p.n) * d(p.k); }
+
+double intensity_of(const plan::GemmRate& p) {
+  const double operands = (d(p.m) * d(p.k) + d(p.k) * d(p.n)) * element_bytes(p.dtype);
+  const double result = d(p.m) * d(p.n) * (p.pass == "grad_weight" ? 2 * element_bytes("fp32") : element_bytes(p.dtype));
+  return flops_of(p) / (operands + result);
+}
+
+double flops_of(const plan::AttentionTime& a, bool backward) {
+  const double pairs = d(a.seq) * (d(a.seq) + 1) / 2;
+  return (backward ? 2 : 1) * 4 * d(a.batch) * pairs * d(a.heads) * d(a.head_dim);
+}
+
+double intensity_of(const plan::AttentionTime& a) {
+  const double bytes = d(a.batch) * d(a.seq) * 2 * (d(a.heads) + d(a.kv_heads)) * d(a.head_dim) * element_bytes(a.dtype);
+  return flops_of(a, false) / bytes;
+}
+
+int arrays_of(const std::string& operation) { return operation == "add" || operation == "triad" ? 3 : 2; }
+
+double memory_bytes_per_s(const plan::MachineProfile& profile) {
+  const plan::MemoryRate* best = nullptr;
+  for (const auto& e : profile.memory) {
+    const auto rank = [](const plan::MemoryRate& r) { return std::pair(r.operation == "triad", r.bytes); };
+    if (!best || rank(e) > rank(*best)) best = &e;
+  }
+  return best ? best->bytes_per_s : 0;
+}
+
+std::vector<CacheStep> cache_steps(const std::vector<plan::MemoryRate>& memory, const std::string& operation) {
+  std::vector<const plan::MemoryRate*> points;
+  for (const auto& e : memory)
+    if (e.operation == operation) points.push_back(&e);
+  std::stable_sort(points.begin(), points.end(), [](const auto* a, const auto* b) { return a->bytes < b->bytes; });
+  std::vector<CacheStep> steps;
+  const int arrays = arrays_of(operation);
+  for (size_t i = 1; i < points.size(); ++i)
+    if (points[i]->bytes_per_s <= kStepShare * points[i - 1]->bytes_per_s && points[i]->bytes > points[i - 1]->bytes)
+      steps.push_back(
+          {operation, arrays * points[i - 1]->bytes, arrays * points[i]->bytes, points[i - 1]->bytes_per_s, points[i]->bytes_per_s});
+  return steps;
+}
+
+std::vector<AttentionCurve> attention_curves(const plan::MachineProfile& profile) {
+  std::map<std::tuple<std::string, int64_t, int64_t, int64_t, bool>, AttentionCurve> curves;
+  for (const auto& e : profile.attention)
+    for (const bool backward : {false, true}) {
+      auto& curve = curves[{e.dtype, e.head_dim, e.heads, e.kv_heads, backward}];
+      curve.dtype = e.dtype;
+      curve.head_dim = e.head_dim;
+      curve.heads = e.heads;
+      curve.kv_heads = e.kv_heads;
+      curve.backward = backward;
+      curve.points.push_back(&e);
+    }
+  const double bandwidth = memory_bytes_per_s(profile);
+  std::vector<AttentionCurve> out;
+  for (auto& [key, curve] : curves) {
+    std::stable_sort(curve.points.begin(), curve.points.end(), [](const auto* a, const auto* b) { return a->seq < b->seq; });
+    const auto rate = [&](const plan::AttentionTime* p) { return flops_of(*p, curve.backward) / seconds_of(*p, curve.backward); };
+    for (const auto* p : curve.points) curve.best_flops_per_s = std::max(curve.best_flops_per_s, rate(p));
+    for (size_t i = curve.points.size(); i-- > 0 && rate(curve.points[i]) >= kSettledShare * curve.best_flops_per_s;)
+      curve.measured_seq = curve.points[i]->seq;
+    if (bandwidth > 0) {
+      curve.ridge = curve.best_flops_per_s / bandwidth;
+      // intensity = heads (seq + 1) / ((heads + kv_heads) element_bytes)
+      const double seq = curve.ridge * d(curve.heads + curve.kv_heads) * element_bytes(curve.dtype) / d(curve.heads) - 1;
+      curve.turn_seq = std::max(seq, 1.0);
+    }
+    out.push_back(std::move(curve));
+  }
+  return out;
+}
+
+std::optional<double> least_bytes(const plan::KernelTime& k, bool backward) {
+  const auto found = kernel_arrays().find(k.name);
+  if (found == kernel_arrays().end()) return {};
+  auto arrays = backward ? found->second.backward : found->second.forward;
+  const bool is_narrow = k.dtype == "bf16";
+  // What is in fp32 already needs no copy in a narrower dtype.
+  if (!is_narrow && k.name == "cross_entropy") arrays = {0, 2};
+  if (!is_narrow && k.name == "adamw") arrays = {0, 8};
+  if (arrays.narrow + arrays.wide == 0) return {};
+  const double wide = std::max(4.0, element_bytes(k.dtype));
+  return d(k.rows) * d(k.width) * d(k.count) * (arrays.narrow * element_bytes(k.dtype) + arrays.wide * wide);
+}
+
+double CollectiveLine::bus_bandwidth(const plan::CollectiveTime& time) const {
+  return d(time.bytes) / time.seconds * bench::bus_factor(operation, d(ranks));
+}
+
+double CollectiveLine::best_bus_bandwidth() const {
+  double best = 0;
+  for (const auto* p : points) best = std::max(best, bus_bandwidth(*p));
+  return best;
+}
+
+std::vector<CollectiveLine> collective_lines(const plan::MachineProfile& profile) {
+  std::vector<CollectiveLine> lines;
+  for (const auto& e : profile.collectives) {
+    auto found = std::find_if(lines.begin(), lines.end(), [&](const auto& l) {
+      return l.operation == e.operation && l.dtype == e.dtype && l.placement == e.placement && l.ranks == e.ranks && l.groups == e.groups;
+    });
+    if (found == lines.end())
+      found = lines.insert(lines.end(), {.operation = e.operation,
+                                         .dtype = e.dtype,
+                                         .placement = e.placement,
+                                         .ranks = e.ranks,
+                                         .groups = e.groups,
+                                         .points = {},
+                                         .line = {}});
+    found->points.push_back(&e);
+  }
+  for (auto& line : lines) {
+    std::stable_sort(line.points.begin(), line.points.end(), [](const auto* a, const auto* b) { return a->bytes < b->bytes; });
+    std::vector<bench::MessageTime> times;
+    for (const auto* p : line.points) times.push_back({d(p->bytes), p->seconds});
+    line.line = bench::fitted_line(times);
+  }
+  return lines;
+}
+
+std::vector<std::string> dtypes_of(const plan::MachineProfile& profile) {
+  std::vector<std::string> dtypes;
+  const auto add = [&](const auto& entries) {
+    for (const auto& e : entries)
+      if (std::find(dtypes.begin(), dtypes.end(), e.dtype) == dtypes.end()) dtypes.push_back(e.dtype);
+  };
+  add(profile.gemm);
+  add(profile.attention);
+  add(profile.kernels);
+  return dtypes;
+}
+
+}  // namespace ingot::report

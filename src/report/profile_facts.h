@@ -1,0 +1,66 @@
+// What follows from a profile: arithmetic intensities, steps of the caches, where attention becomes bound by compute, how near kernels
+// come to the memory's bandwidth, and the lines of collectives.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/message_line.h"
+#include "plan/profile.h"
+
+namespace ingot::report {
+
+/// 2 m n k, and that over the bytes of both operands and the result, each moved once; grad_weight adds to fp32, which is read and
+/// written.
+double flops_of(const plan::GemmRate& product);
+double intensity_of(const plan::GemmRate& product);
+
+/// Forward by the convention of layers/cost.h, 4 x visible pairs x heads x head_dim; backward is twice that.
+double flops_of(const plan::AttentionTime& attention, bool backward);
+/// FLOPs over the bytes of q, k, v and the output, each moved once. Backward moves twice as much for twice the FLOPs.
+double intensity_of(const plan::AttentionTime& attention);
+
+/// Of triad, or what there is, at the largest size: memory rather than caches. 0 when nothing was measured.
+double memory_bytes_per_s(const plan::MachineProfile& profile);
+
+/// Where an operation loses a quarter of its rate or more between neighbouring sizes.
+struct CacheStep {
+  std::string operation;
+  int64_t fits_bytes = 0, exceeds_bytes = 0;  // of all arrays together
+  double before_bytes_per_s = 0, after_bytes_per_s = 0;
+};
+std::vector<CacheStep> cache_steps(const std::vector<plan::MemoryRate>& memory, const std::string& operation);
+/// How many arrays an operation moves.
+int arrays_of(const std::string& operation);
+
+/// Attention of one dtype, head size and pass over lengths.
+struct AttentionCurve {
+  std::string dtype;
+  int64_t head_dim = 0, heads = 0, kv_heads = 0;
+  bool backward = false;
+  std::vector<const plan::AttentionTime*> points;  // ascending in seq; of the profile
+  double best_flops_per_s = 0;
+  double ridge = 0;                     // FLOPs per byte at which memory and the best rate measured take equally long
+  std::optional<double> turn_seq;       // where attention's intensity reaches the ridge; nothing without a memory bandwidth
+  std::optional<int64_t> measured_seq;  // least length measured from which on 80 % of the best rate are reached
+};
+std::vector<AttentionCurve> attention_curves(const plan::MachineProfile& profile);
+
+/// The least bytes that a kernel must move in a pass; nothing for kernels whose arithmetic counts for more than their bytes.
+std::optional<double> least_bytes(const plan::KernelTime& kernel, bool backward);
+
+struct CollectiveLine {
+  std::string operation, dtype, placement;
+  int64_t ranks = 0, groups = 1;
+  std::vector<const plan::CollectiveTime*> points;  // ascending in bytes; of the profile
+  bench::MessageLine line;
+  double bus_bandwidth(const plan::CollectiveTime& time) const;
+  double best_bus_bandwidth() const;
+};
+std::vector<CollectiveLine> collective_lines(const plan::MachineProfile& profile);
+
+/// "dtype"s in the order in which products, attention or kernels have them.
+std::vector<std::string> dtypes_of(const plan::MachineProfile& profile);
+
+}  // namespace ingot::report
