@@ -127,8 +127,8 @@ std::optional<double> least_bytes(const plan::KernelTime& k, bool backward) {
   auto arrays = backward ? found->second.backward : found->second.forward;
   const bool is_narrow = k.dtype == "bf16";
   // What is in fp32 already needs no copy in a narrower dtype.
-  if (!is_narrow && k.name == "cross_entropy") arrays = {0, 2};
-  if (!is_narrow && k.name == "adamw") arrays = {0, 8};
+  if (!is_narrow && !backward && k.name == "cross_entropy") arrays = {0, 2};
+  if (!is_narrow && !backward && k.name == "adamw") arrays = {0, 8};
   if (arrays.narrow + arrays.wide == 0) return {};
   const double wide = std::max(4.0, element_bytes(k.dtype));
   return d(k.rows) * d(k.width) * d(k.count) * (arrays.narrow * element_bytes(k.dtype) + arrays.wide * wide);

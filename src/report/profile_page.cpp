@@ -116,7 +116,7 @@ std::string headline(const Measured& machine) {
   for (const auto& line : collective_lines(p))
     if (line.operation == "all_reduce") bus = std::max(bus, line.best_bus_bandwidth());
   if (bus > 0) parts.push_back(fmt::format("all-reduce up to <b>{}</b> of bus bandwidth", rate_text(bus, "B/s")));
-  return parts.empty() ? "" : base::join(parts, "; ") + ".";
+  return parts.empty() ? "" : "Best: " + base::join(parts, "; ") + ".";
 }
 
 std::string headlines(const std::vector<Measured>& machines) {
@@ -189,17 +189,16 @@ std::string cache_sentences(const plan::MachineProfile& p) {
 }
 
 std::string attention_table(const plan::MachineProfile& p) {
+  const std::string dash(kDash);
   std::string body;
   for (const auto& curve : attention_curves(p)) {
-    body += row_head(fmt::format("{} {}, head of {}", curve.dtype, curve.backward ? "backward" : "forward", curve.head_dim)) +
-            cell(rate_text(curve.best_flops_per_s, "FLOP/s"));
-    body += cell(curve.turn_seq ? number(curve.ridge) : std::string(kDash)) +
-            cell(curve.turn_seq ? tokens_text(std::llround(*curve.turn_seq)) : std::string(kDash));
-    body += cell(curve.measured_seq ? tokens_text(*curve.measured_seq) : std::string(kDash)) + "</tr>\n";
+    body += row_head(fmt::format("{} {}, head of {}", curve.dtype, curve.backward ? "backward" : "forward", curve.head_dim));
+    body += cell(curve.turn_seq ? tokens_text(std::llround(*curve.turn_seq)) : dash);
+    body += cell(curve.measured_seq ? tokens_text(*curve.measured_seq) : dash) + cell(rate_text(curve.best_flops_per_s, "FLOP/s"));
+    body += cell(curve.turn_seq ? number(curve.ridge) : dash) + "</tr>\n";
   }
-  return body.empty() ? ""
-                      : card("From bound by memory to bound by compute",
-                             head("best rate") + head("FLOPs per byte") + head("tokens") + head("80 % reached at"), body);
+  const auto heads = head("from tokens") + head("80 % from") + head("best rate") + head("FLOPs per byte");
+  return body.empty() ? "" : card("Bound by compute from how many tokens on", heads, body);
 }
 
 // The largest case of each kernel and dtype.
@@ -264,16 +263,26 @@ std::string for_each_machine(const std::vector<Measured>& machines, const Make& 
 
 std::string section(const char* title, const std::string& body) { return body.empty() ? "" : fmt::format("<h2>{}</h2>\n{}", title, body); }
 
-std::string product_section(const std::vector<Measured>& machines) {
-  auto body = plots(product_plots(machines));
-  const auto maps = for_each_machine(machines, [](const Measured& m) { return plots(product_maps(m)); });
-  if (!maps.empty()) {
-    body +=
-        "<p class=\"key\">Rates over sizes; the scale of a dtype ends at its best product. White (dark) cells were not measured: the grid "
-        "is a chess board.</p>\n";
-    body += machines.size() == 1 ? maps : "<details><summary>Maps of sizes</summary>\n" + maps + "</details>\n";
+// Folded but for the dtype with the best rate: there are dozens.
+std::string maps_of(const Measured& machine, bool is_alone) {
+  std::string out, best;
+  const auto& p = machine.profile;
+  for (const auto& dtype : dtypes_of(p))
+    if (best.empty() || p.peak_gemm(dtype) > p.peak_gemm(best)) best = dtype;
+  for (const auto& dtype : dtypes_of(p)) {
+    const auto maps = plots(product_maps(machine, dtype));
+    if (!maps.empty())
+      out += fmt::format("<details{}><summary>Rates over sizes, {}</summary>\n{}</details>\n", is_alone && dtype == best ? " open" : "",
+                         escape(dtype), maps);
   }
-  return body;
+  return out;
+}
+
+std::string product_section(const std::vector<Measured>& machines) {
+  const auto maps = for_each_machine(machines, [&](const Measured& m) { return maps_of(m, machines.size() == 1); });
+  constexpr std::string_view kKey =
+      "<p class=\"key\">Maps: the scale of a dtype ends at its best product; empty cells were not measured.</p>\n";
+  return plots(product_plots(machines)) + (maps.empty() ? "" : std::string(kKey) + maps);
 }
 
 constexpr std::string_view kNotes =

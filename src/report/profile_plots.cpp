@@ -18,7 +18,8 @@ namespace {
 
 // A map of more sizes has cells that nobody can tell apart, one of fewer cells shows nothing.
 constexpr size_t kMaxMapSizes = 40, kMinMapCells = 4, kMaxMaps = 60, kMaxPlots = 120;
-constexpr double kLabelDistance = 0.13;
+// Labels nearer than this, as a share of the width, would touch on a narrow screen.
+constexpr double kLabelDistance = 0.19;
 
 double d(int64_t x) { return static_cast<double>(x); }
 
@@ -60,7 +61,7 @@ struct Group {
   Quantity quantity = Quantity::rate;
   bool joined = true;  // dots by a line
   std::vector<Category> categories;
-  std::vector<std::pair<double, std::string>> marks;
+  std::vector<Mark> marks;
 };
 
 std::string x_label_of(double x, X kind) {
@@ -114,12 +115,12 @@ struct Line {
   const Trace* trace = nullptr;
 };
 
-void add_series(Plot& plot, const Line& line, bool joined) {
+void add_series(Plot& plot, const Line& line, bool joined, Stroke points) {
   if (!line.trace->dashed.empty()) plot.series.push_back({line.name, line.run, Stroke::dashed, curve_of(line.trace->dashed, plot.factor)});
   if (line.trace->points.empty()) return;
   if (joined) plot.series.push_back({line.name, line.run, Stroke::line, curve_of(line.trace->points, plot.factor)});
-  plot.series.push_back({line.name, line.run, joined ? Stroke::dots : Stroke::specks, curve_of(line.trace->points, plot.factor),
-                         values_at(plot.points, line.trace->points)});
+  plot.series.push_back(
+      {line.name, line.run, points, curve_of(line.trace->points, plot.factor), values_at(plot.points, line.trace->points)});
 }
 
 std::string plot_of(const Group& group, const std::string& title, const std::vector<Line>& lines) {
@@ -137,8 +138,8 @@ std::string plot_of(const Group& group, const std::string& title, const std::vec
   plot.factor = scale.factor;
   plot.points.assign(places.begin(), places.end());
   plot.keys = lines.size() > 1;
-  for (const auto& line : lines) add_series(plot, line, group.joined);
-  for (const auto& [x, text] : group.marks) plot.marks.push_back({x, 6, text});
+  for (const auto& line : lines) add_series(plot, line, group.joined, group.joined ? Stroke::dots : Stroke::specks);
+  plot.marks = group.marks;
   plot.x = fitted(*places.begin(), *places.rbegin(), *places.rbegin() > *places.begin(), false, Format::plain);
   if (plot.x.logarithmic) plot.x_ticks = ticks_of(plot.x, group.x);
   else plot.x_ticks = {{*places.begin(), x_label_of(*places.begin(), group.x)}};
@@ -284,7 +285,10 @@ std::string roofline(const std::vector<Measured>& machines, const std::string& d
       if (!roofs[i].empty())
         plot.series.push_back({machines.size() == 1 ? "roof" : machines[i].name, machines.size() == 1 ? 6 : i, Stroke::line,
                                curve_of(roofs[i], scale.factor)});
-    for (const auto& line : lines) add_series(plot, line, false);
+    for (const auto& line : lines) {
+      const bool is_many = line.name == "products" || title.ends_with("products");  // attention has few points, which lie among these
+      add_series(plot, line, false, is_many ? Stroke::specks : Stroke::dots);
+    }
     plot.x = {low / 1.5, high * 1.5, true, Format::plain};
     std::pair<double, double> range{INFINITY, 0};
     for (const auto& series : plot.series)
@@ -315,15 +319,13 @@ std::string short_bytes(double bytes) {
   return fmt::format("{:.4g} {}", bytes, kUnits[unit]);
 }
 
-std::string product_maps(const Measured& machine) {
+std::string product_maps(const Measured& machine, const std::string& dtype) {
   std::string out;
   size_t maps = 0;
-  for (const auto& dtype : dtypes_of(machine.profile)) {
-    std::map<std::string, std::vector<const plan::GemmRate*>> passes;
-    for (const auto& e : machine.profile.gemm)
-      if (e.dtype == dtype) passes[(e.kind == "plain" ? "" : e.kind + " ") + pass_words(e.pass)].push_back(&e);
-    for (const auto& [pass, products] : passes) out += maps_of(products, dtype + " " + pass, machine.profile.peak_gemm(dtype), maps);
-  }
+  std::map<std::string, std::vector<const plan::GemmRate*>> passes;
+  for (const auto& e : machine.profile.gemm)
+    if (e.dtype == dtype) passes[(e.kind == "plain" ? "" : e.kind + " ") + pass_words(e.pass)].push_back(&e);
+  for (const auto& [pass, products] : passes) out += maps_of(products, pass, machine.profile.peak_gemm(dtype), maps);
   return out;
 }
 
@@ -361,7 +363,7 @@ std::string memory_plots(const std::vector<Measured>& machines) {
   if (machines.size() == 1)
     for (const auto& step : cache_steps(machines[0].profile.memory, "triad")) {
       const double arrays = arrays_of("triad");
-      group.marks.emplace_back(std::sqrt(d(step.fits_bytes) * d(step.exceeds_bytes)) / arrays, "triad leaves a cache");
+      group.marks.push_back({std::sqrt(d(step.fits_bytes) * d(step.exceeds_bytes)) / arrays, 3, "triad leaves a cache"});
     }
   return plots_of(group, machines);
 }
@@ -381,6 +383,8 @@ std::string attention_plots(const std::vector<Measured>& machines) {
           if (curve.dtype != dtype || curve.backward != backward) continue;
           auto& trace =
               trace_of(group, fmt::format("head of {}, {}/{} heads", curve.head_dim, curve.heads, curve.kv_heads), i, machines.size());
+          if (machines.size() == 1 && curve.turn_seq)
+            group.marks.push_back({*curve.turn_seq, group.categories.size() - 1, "bound by compute from here on"});
           for (const auto* p : curve.points)
             trace.points.emplace_back(d(p->seq), flops_of(*p, backward) / (backward ? p->backward_s : p->forward_s));
         }

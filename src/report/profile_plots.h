@@ -9,8 +9,8 @@
 
 namespace ingot::report {
 
-/// Rate of products over their sizes, a map for each dtype, pass and value of the size that varies least; "" without products.
-std::string product_maps(const Measured& machine);
+/// Rate of a dtype's products over their sizes, a map for each pass and value of the size that varies least; "" without products.
+std::string product_maps(const Measured& machine, const std::string& dtype);
 
 /// Rate of products over FLOPs.
 std::string product_plots(const std::vector<Measured>& machines);

@@ -89,6 +89,7 @@ FileKind kind_of_file(const fs::path& path) {
 Measured parse_profile(const std::string& content, const std::string& name) {
   Measured machine{.name = name, .has_profile = true, .profile = plan::MachineProfile::from_json(content, name), .descriptions = {}};
   check_size(machine.profile, name);
+  check_times(machine.profile, name);
   return machine;
 }
 
@@ -99,6 +100,7 @@ Measured parse_collectives(const std::string& content, const std::string& name) 
   Measured machine{.name = name, .has_profile = false, .profile = {}, .descriptions = {shortened(m.text("description"), 400)}};
   m.list("results", 1, kMaxEntries,
          [&](const json& entry, const std::string& where) { machine.profile.collectives.push_back(collective_of(entry, where)); });
+  check_times(machine.profile, name);
   return machine;
 }
 
@@ -115,10 +117,7 @@ std::vector<Measured> read_measured(const std::vector<fs::path>& paths) {
     if (i < machines.size() && machines[i].has_profile) add_collectives(machines[i], collectives[i]);
     else machines.push_back(collectives[i]);
   }
-  for (const auto& machine : machines) {
-    check_size(machine.profile, machine.name);
-    check_times(machine.profile, machine.name);
-  }
+  for (const auto& machine : machines) check_size(machine.profile, machine.name);
   if (machines.size() > 2)
     throw base::UsageError("ingot report compares two machines at most, and these files are of {}; make a page for every two",
                            machines.size());

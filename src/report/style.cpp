@@ -36,7 +36,7 @@ thead th{white-space:nowrap;color:var(--ink)}
 .card table{font-size:13.5px}.card td,.card tbody th{white-space:nowrap}.card tbody th{position:sticky;left:0;background:var(--panel)}
 .card td:only-of-type{white-space:normal}
 tbody tr+tr>*{border-top:1px solid var(--hair)}
-.pairs,.differ{width:auto}.differ td,.differ thead th{padding-left:28px}.pairs td{text-align:left;overflow-wrap:anywhere}.pairs th,.pairs td,li,pre{font-size:13px}
+.pairs,.differ{width:auto}.differ td,.differ thead th{padding-left:28px}.pairs td,.pairs thead th{text-align:left;padding-left:8px}.pairs td{overflow-wrap:anywhere}.pairs th,.pairs td,li,pre{font-size:13px}
 .pairs th,pre{font-family:ui-monospace,"SF Mono","DejaVu Sans Mono",monospace;font-size:12.5px}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:4px 0;color:var(--soft)}
 ul{margin:4px 0 16px;padding-left:20px}li{overflow-wrap:anywhere}
