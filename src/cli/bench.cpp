@@ -6,7 +6,9 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "bench/node_check.h"
 #include "bench/suite.h"
+#include "cli/node_verdict.h"
 #include "cli/verbs.h"
 #include "layers/device.h"
 #include "resilience/stop_signal.h"
@@ -19,13 +21,20 @@ std::string command_line(const BenchOptions& o) {
 }
 
 // Where the result goes: the file that was asked for, and the cache, which holds whole profiles only.
-std::vector<std::filesystem::path> destinations(const BenchOptions& o, const plan::MachineProfile& profile, bool complete) {
+std::vector<std::filesystem::path> destinations(const BenchOptions& o, const plan::MachineProfile& profile, bool is_sound) {
   std::vector<std::filesystem::path> paths;
   if (!o.output.empty()) paths.emplace_back(o.output);
-  const bool whole = complete && o.kind == "all" && o.dtype == "all";
+  const bool whole = is_sound && o.kind == "all" && o.dtype == "all";
   const auto cache = base::environment().cache_folder();
   if (whole && !cache.empty()) paths.push_back(plan::profile_path(cache, profile));
   return paths;
+}
+
+std::string with_verdict(const plan::MachineProfile& profile, const std::optional<bench::Verdict>& verdict) {
+  if (!verdict) return profile.to_json();
+  auto json = nlohmann::ordered_json::parse(profile.to_json());
+  json["verdict"] = verdict->to_json();
+  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace
@@ -44,20 +53,35 @@ int run_bench(const Options& all) {
   profile.quick = o.quick;
   profile.commands = {command_line(o)};
 
+  // Known before minutes are spent on measuring.
+  const auto cache = base::environment().cache_folder();
+  std::optional<Judge> judge;
+  if (everything && (o.judge || !o.baseline.empty() || !o.floors.empty() || !o.verdicts.empty()))
+    judge = judge_of(o, profile, cache.empty() ? std::filesystem::path() : plan::profile_path(cache, profile));
+
   const resilience::StopSignal stop;
   const auto measurements = bench::measurements_of(suite);
   base::ProgressBar bar("bench " + o.kind, static_cast<int64_t>(measurements.size()), base::ProgressUnit::count);
   const bool complete = bench::run_suite(measurements, profile, bar, [&] { return stop.received() != 0; });
 
-  std::fputs((all.json ? profile.to_json() : bench::tables(profile)).c_str(), stdout);
-  for (const auto& path : destinations(o, profile, complete)) {
+  std::optional<bench::Verdict> verdict;
+  if (judge && complete) {
+    const auto transfers = bench::measure_for_verdict(at::Device(suite.device), profile);
+    verdict = judge->judge(profile, transfers);
+  }
+  const bool passes = !verdict || verdict->passes();
+  std::fputs((all.json ? with_verdict(profile, verdict) : bench::tables(profile) + (verdict ? "\n" + verdict->table() : "")).c_str(),
+             stdout);
+  if (verdict && !o.verdicts.empty()) write_verdict(o.verdicts, *verdict);
+  // What a node that fails measured must not become what it is judged by next time.
+  for (const auto& path : destinations(o, profile, complete && passes)) {
     plan::write_profile(path, profile);
     base::log_info("wrote {}", path.string());
   }
   if (!complete)
     base::log_warning("stopped after {} of {} measurements",
                       profile.gemm.size() + profile.memory.size() + profile.attention.size() + profile.kernels.size(), measurements.size());
-  return complete ? 0 : 1;
+  return !complete ? 1 : passes ? 0 : 3;
 }
 
 }  // namespace ingot::cli

@@ -40,6 +40,7 @@ int main(int argc, char** argv) {
   return ingot::cli::guarded([&] {
     if (options.verb == "data") return ingot::cli::run_data(options);
     if (options.verb == "report") return ingot::cli::run_report(options);
+    if (options.verb == "bench" && options.bench.kind == "verdict") return ingot::cli::run_bench_verdict(options);
     if (options.verb == "checkpoint" && !needs_library(options.checkpoint))
       return ingot::cli::run_checkpoint(options, [](const auto&) -> const auto& { return ingot::checkpoint::local_storage(); });
     return run_with_torch(options);

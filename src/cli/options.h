@@ -55,6 +55,10 @@ struct BenchOptions {
   double step_factor = 2;
   int iterations = 20, warmup = 5, check = 1, root = 0, average = 1;
   bool per_iteration = false;
+  // Of all --check and verdict.
+  bool judge = false, slurm = false;
+  std::string target, floors, baseline, device_name, verdicts, expect, pass_list, fail_list;
+  double tolerance = 10, max_age_hours = 24, outlier = 10;
 };
 
 struct PlanOptions {

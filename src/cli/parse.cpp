@@ -107,6 +107,28 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& o) {
   hf->add_option("--shard-gb", o.shard_gb, "largest file, 10^9 bytes")->check(CLI::Range(0.000001, 1e6));
 }
 
+// What a node is judged by, and where that is written.
+void add_judgement(CLI::App& verb, BenchOptions& o) {
+  verb.add_option("--floors", o.floors, "floors to judge by (JSON as in configs/floors; default: those of the device's name)");
+  verb.add_option("--baseline", o.baseline, "judge by this earlier machine profile instead");
+  verb.add_option("--tolerance", o.tolerance, "percent below an earlier profile that still pass")->check(CLI::Range(0.0, 99.0))->capture_default_str();
+  verb.add_option("--device-name", o.device_name, "choose floors by this name (default: what the driver calls the device)");
+  verb.add_option("--verdicts", o.verdicts, "write the verdict as FOLDER/HOST.json, for ingot bench verdict FOLDER");
+}
+
+void add_verdict(CLI::App& bench, BenchOptions& o) {
+  auto* verb = bench.add_subcommand("verdict", "judge a profile; or put a folder of nodes' verdicts together: who passes, fails, lags behind or is missing");
+  verb->add_option("target", o.target, "a machine profile, or the folder of --verdicts")->required()->check(CLI::ExistingPath);
+  add_judgement(*verb, o);
+  verb->add_option("--expect", o.expect, "file of the hosts that must have a verdict, one a line or as node[001-128]");
+  verb->add_option("--max-age", o.max_age_hours, "hours after which a verdict is too old")->check(CLI::PositiveNumber)->capture_default_str();
+  verb->add_option("--outlier", o.outlier, "percent below the nodes' median that make one fail although it passes its floors; 0: none")->check(CLI::Range(0.0, 99.0))->capture_default_str();
+  verb->add_option("--pass-list", o.pass_list, "write the hosts that pass here, one a line");
+  verb->add_option("--fail-list", o.fail_list, "write the others here");
+  verb->add_flag("--slurm", o.slurm, "print --nodelist and --exclude for Slurm, and write the lists in its form, node[001-003,007]");
+  verb->callback([&o] { o.kind = "verdict"; });
+}
+
 void add_bench(CLI::App& app, BenchOptions& o) {
   auto* verb = app.add_subcommand("bench", "measure this machine: gemm, memory, attention, or all; or ranks: collectives, and ways of spreading a layer over them, parallel");
   verb->require_subcommand(1);
@@ -117,8 +139,13 @@ void add_bench(CLI::App& app, BenchOptions& o) {
     kind->add_option("-o,--output", o.output, "write the machine profile here (JSON)");
     kind->add_option("--dtype", o.dtype, "fp32, bf16 or all")->check(CLI::IsMember({"fp32", "bf16", "all"}));
     kind->add_flag("--quick", o.quick, "a few sizes only, in seconds");
+    if (kind->get_name() == "all") {
+      add_judgement(*kind, o);
+      kind->add_flag("--check", o.judge, "judge this node: by the floors of its device, or by its own earlier profile; status 3 when it fails");
+    }
     kind->callback([&o, kind] { o.kind = kind->get_name(); });
   }
+  add_verdict(*verb, o);
   auto* collectives = verb->add_subcommand("collectives", "all-reduce and others over sizes, groups and placements, with nccl-tests' flags and columns");
   collectives->add_option("operations", o.operations, "all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, send_receive (default: all)");
   collectives->add_option("-b,--minbytes", o.min_bytes, "smallest size, such as 8, 4K, 1M (K = 1024)")->capture_default_str();

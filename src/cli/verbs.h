@@ -11,6 +11,7 @@ namespace ingot::cli {
 // In the front program, free of torch.
 int run_data(const Options& options);
 int run_report(const Options& options);
+int run_bench_verdict(const Options& options);
 
 // In both: buckets need the libraries of the other one, which take 9 ms to load.
 using StorageOf = const checkpoint::Storage& (*)(const std::filesystem::path&);
