@@ -105,7 +105,7 @@ def a_fleet_is_gathered(folder):
     expect_error("bench", "verdict", verdicts, "--expect", write("blank.txt", "# nobody\n"), status=2, words=["names no host"])
 
 
-def a_node_is_measured_and_judged(folder):
+def a_node_is_measured_and_judged_slow(folder):
     env = os.environ | {"INGOT_CACHE": str(Path("cache").absolute())}
     expect_error_env = subprocess.run([INGOT, "bench", "all", "--quick", "--check"], capture_output=True, text=True, timeout=60, env=env)
     assert expect_error_env.returncode == 2 and "no earlier profile" in expect_error_env.stderr, "which is known before anything is measured"
@@ -152,7 +152,7 @@ def profiles_make_a_page(folder):
 if __name__ == "__main__":
     import tempfile
 
-    tests = [a_profile_is_judged_by_floors_or_by_an_earlier_one, a_fleet_is_gathered, a_node_is_measured_and_judged, profiles_make_a_page]
+    tests = [a_profile_is_judged_by_floors_or_by_an_earlier_one, a_fleet_is_gathered, a_node_is_measured_and_judged_slow, profiles_make_a_page]
     for test in [t for t in tests if t.__name__ in sys.argv[1:]] if sys.argv[1:] else tests:
         started = time.time()
         with tempfile.TemporaryDirectory() as scratch:
