@@ -42,6 +42,7 @@ struct BenchOptions {
   std::string kind;  // gemm, memory, attention, collectives, parallel, all
   std::string output, dtype = "all";
   bool quick = false;
+  std::vector<int> side_by_side;  // of all: so many ranks measure at the same time, too
   // Of parallel; empty lists: all, or the usual ones.
   std::vector<std::string> methods, layers, lengths;
   std::vector<int> ranks = {2};
@@ -62,11 +63,17 @@ struct BenchOptions {
 };
 
 struct PlanOptions {
-  std::string action;  // memory, time, search
+  std::string action;  // memory, time, search, simulate
   std::string config, cluster, output;
   std::vector<std::string> set;
   int64_t devices = 0, top = 10;
   double memory_gb = 0;
+  // Of simulate.
+  std::string topology = "flat";
+  int64_t nodes_per_leaf = 0, steps = 1, seed = 0;
+  double oversubscription = 1, hop_us = 0, jitter = 0, slow_share = 0, slow_factor = 1;
+  std::vector<std::string> slow, fail;
+  double mtbf_h = 50000, restart_s = 300, save_every_s = 0, save_stall_s = 0.1;
 };
 
 struct DataOptions {

@@ -1,24 +1,65 @@
 #include "cli/planner.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 
+#include "base/environment.h"
 #include "base/error.h"
+#include "base/machine.h"
+#include "base/process.h"
+#include "bench/suite.h"
+#include "cli/ranks.h"
+#include "layers/device.h"
 #include "plan/cluster_profile.h"
 #include "train/check_layout.h"
 #include "train/parallel_model.h"
-#include "train/run_checkpoints.h"
 
 namespace ingot::cli {
 
 using plan::Choice;
 using plan::Judged;
 
-Planner::Planner(train::RunConfig config, schedule::Cluster cluster, int64_t program_bytes)
+namespace {
+
+// Of a process on a GPU: context, libraries' work areas, messages' buffers. Judgement: about what CUDA, cuBLAS and NCCL take.
+constexpr int64_t kDeviceProgramBytes = int64_t{2} << 30;
+
+int64_t machine_memory_bytes() {
+  const int64_t limit = base::memory_limit_bytes(), all = base::total_memory_bytes();
+  return limit > 0 ? std::min(limit, all) : all;
+}
+
+}  // namespace
+
+PlanTarget target_of(const schedule::Cluster& cluster, int64_t devices, const std::string& precision) {
+  return {cluster, devices, plan::profile_of(cluster, precision), kDeviceProgramBytes, false};
+}
+
+std::optional<PlanTarget> target_here(const train::RunConfig& config, int64_t ranks) {
+  const auto device = layers::device_named(config.train.device).str();
+  const bool is_cpu = device == "cpu";
+  if (is_cpu && config.train.threads == 0) share_cores({.size = static_cast<int>(ranks), .local_size = static_cast<int>(ranks)});
+  PlanTarget target{.devices = ranks, .program_bytes = is_cpu ? program_bytes(config) : kDeviceProgramBytes, .is_here = true};
+  const auto& precision = config.train.precision;
+  const auto cache = base::environment().cache_folder();
+  if (ranks == 1) {
+    target.profile = bench::profile_for(precision, device, cache);
+  } else {
+    const bench::Company planned{.local_size = static_cast<int>(ranks)};
+    const auto known = plan::cached_profile(plan::describe_machine(at::get_num_threads(), planned.side_by_side(), device), cache);
+    if (!known || !bench::knows(*known, precision) || !bench::knows_collectives(*known, ranks)) return std::nullopt;
+    target.profile = *known;
+  }
+  target.cluster = plan::cluster_of(target.profile, precision, ranks, machine_memory_bytes() / ranks);
+  return target;
+}
+
+Planner::Planner(train::RunConfig config, PlanTarget target, plan::Topology topology)
     : config_(std::move(config)),
-      program_bytes_(program_bytes),
-      messages_(std::move(cluster)),
-      profile_(plan::profile_of(messages_.cluster(), config_.train.precision)),
-      rates_(profile_, config_.train.precision) {
+      target_(std::move(target)),
+      messages_(target_.cluster, topology),
+      rates_(target_.profile, config_.train.precision) {
   train::check(config_);
   phase_ = train::lay_out_phases(config_).front();
   model_ = models::create_model(config_.model);
@@ -55,9 +96,16 @@ plan::RunShape Planner::shape(const Choice& choice, int stage) {
   config.train.microbatch_size = choice.microbatch;
   auto shape = shape_of(config, phase_, mesh_of(choice, stage), pipelines_);
   shape.recompute = choice.recompute;
-  shape.threads = 1;
-  shape.is_here = false;
-  shape.bucket_bytes = std::max<int64_t>(shape.bucket_bytes, int64_t{32} << 20);
+  shape.is_here = target_.is_here;
+  if (!target_.is_here) {
+    shape.threads = 1;
+    shape.bucket_bytes = std::max<int64_t>(shape.bucket_bytes, int64_t{32} << 20);
+    return shape;
+  }
+  shape.threads = target_.profile.threads;
+  if (target_.profile.device != "cpu") return shape;
+  shape.ranks_per_core = std::max(1.0, static_cast<double>(shape.world * shape.threads) / base::usable_cores());
+  add_host_memory(config, mesh_of(choice, stage), part(choice, stage).layout(), shape);
   return shape;
 }
 
@@ -84,11 +132,11 @@ std::vector<int> Planner::stages_of(const Choice& choice) const {
 int64_t Planner::state_bytes(const Choice& choice) {
   int64_t most = 0;
   for (const int stage : stages_of(choice)) most = std::max(most, plan::predict_state_bytes(part(choice, stage), shape(choice, stage)));
-  return most + program_bytes_;
+  return most + target_.program_bytes;
 }
 
 plan::StepMemory Planner::memory(const Choice& choice, int stage) {
-  return plan::predict_memory(part(choice, stage), shape(choice, stage), program_bytes_);
+  return plan::predict_memory(part(choice, stage), shape(choice, stage), target_.program_bytes);
 }
 
 plan::StepMemory Planner::memory(const Choice& choice) {
@@ -111,6 +159,47 @@ Judged Planner::judge(const Choice& choice, const plan::StepMemory& memory) {
     judged.messages = messages_.predict(part(choice, stage), run, time);
   }
   return judged;
+}
+
+plan::SimulatedStep Planner::simulated(const Choice& choice) {
+  const auto& p = choice.parallel;
+  const auto stages = static_cast<int>(p.pipeline);
+  const auto first = shape(choice, 0);
+  plan::SimulatedStep step{.pipeline = {parallel::schedule_from_name(p.pipeline_schedule), stages, static_cast<int>(p.pipeline_chunks),
+                                        static_cast<int>(first.microbatches())},
+                           .zero = choice.ranks() == p.pipeline * p.tensor ? 0 : p.zero,
+                           .messages_hide = !cluster().cores_move_messages};
+  // Replicas that share experts, or whose weights are gathered for every layer, keep step with each other.
+  const int64_t together = p.zero >= 3 ? p.data : std::max<int64_t>(1, p.expert * p.expert_tensor / (p.tensor * p.sequence));
+  step.replicas = p.data / together;
+  step.unit_ranks = choice.ranks() / (stages * step.replicas);
+  const auto known = stages_of(choice);
+  for (int stage = 0; stage < stages; ++stage) {
+    const int like = stage + 1 == stages ? known.back() : known[std::min<size_t>(static_cast<size_t>(stage), known.size() > 1 ? 1 : 0)];
+    if (stage > 1 && stage + 1 < stages) {
+      step.stages.push_back(step.stages.back());
+      continue;
+    }
+    const auto run = shape(choice, like);
+    const auto& own = part(choice, like);
+    const auto time = plan::predict_step_time(own, run, rates_);
+    const auto messages = messages_.predict(own, run, time);
+    const auto traffic = messages_.traffic_of(own, run);
+    const auto handover = stages > 1 ? messages_.handover(own, run) : schedule::Duration(0);
+    const auto microbatches = static_cast<double>(run.microbatches());
+    // Passes are a third forward; what is repeated goes before backward. Messages within blocks: half of them each way.
+    const double once_s = (time.passes_s() - time.recompute_s) / microbatches,
+                 talk_s = (messages.blocks_s + messages.experts_s) / microbatches;
+    step.stages.push_back({.forward_s = once_s / 3 + talk_s / 2,
+                           .backward_s = once_s * 2 / 3 + time.recompute_s / microbatches + talk_s / 2,
+                           .optimizer_s = time.optimizer_s,
+                           .sum_gradients_s = traffic.sum_gradients_s,
+                           .gather_weights_s = traffic.gather_weights_s,
+                           .handover_s = handover.busy_s,
+                           .handover_latency_s = handover.latency_s,
+                           .segments = static_cast<int>(std::max<int64_t>(1, config_.model.layers / stages))});
+  }
+  return step;
 }
 
 plan::SearchResult Planner::search(int64_t devices, int64_t memory_bytes, const std::function<void(int64_t, int64_t)>& on_mesh) {
