@@ -29,10 +29,10 @@ std::vector<std::string> dtypes_of(const BenchOptions& o) {
 }
 
 // Where the result goes: the file that was asked for, and the cache, which holds whole profiles only.
-std::vector<std::filesystem::path> destinations(const BenchOptions& o, const plan::MachineProfile& profile, bool is_sound) {
+std::vector<std::filesystem::path> destinations(const BenchOptions& o, const plan::MachineProfile& profile, bool for_cache) {
   std::vector<std::filesystem::path> paths;
   if (!o.output.empty()) paths.emplace_back(o.output);
-  const bool whole = is_sound && o.kind == "all" && o.dtype == "all";
+  const bool whole = for_cache && o.kind == "all" && o.dtype == "all";
   const auto cache = base::environment().cache_folder();
   if (whole && !cache.empty()) paths.push_back(plan::profile_path(cache, profile));
   return paths;
@@ -114,8 +114,8 @@ int run_bench(const Options& all) {
   std::fputs((all.json ? with_verdict(profile, verdict) : bench::tables(profile) + (verdict ? "\n" + verdict->table() : "")).c_str(),
              stdout);
   if (verdict && !o.verdicts.empty()) write_verdict(o.verdicts, *verdict);
-  // What a node that fails measured must not become what it is judged by next time.
-  for (const auto& path : destinations(o, profile, complete && passes)) {
+  // What a check measured must not become what the next one judges by: a slow decline would lower its own floor.
+  for (const auto& path : destinations(o, profile, complete && !judge)) {
     plan::write_profile(path, profile);
     base::log_info("wrote {}", path.string());
   }

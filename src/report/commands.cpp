@@ -97,7 +97,8 @@ bool is_file(const fs::path& input) {
 int run_report(const ReportOptions& options) {
   if (options.inputs.empty())
     throw base::UsageError(
-        "ingot report needs a run directory, a machine profile or another file of ingot bench, as in: ingot report runs/demo -o report.html");
+        "ingot report needs a run directory, a machine profile or another file of ingot bench, as in: ingot report runs/demo -o "
+        "report.html");
   const auto file = std::find_if(options.inputs.begin(), options.inputs.end(), is_file);
   if (file == options.inputs.end()) return report_runs(options);
   const auto folder = std::find_if_not(options.inputs.begin(), options.inputs.end(), is_file);
@@ -109,7 +110,10 @@ int run_report(const ReportOptions& options) {
   if (measured == 0) return report_parallel(options);
   if (measured == static_cast<std::ptrdiff_t>(options.inputs.size())) return report_profiles(options);
   const auto other = std::find_if_not(options.inputs.begin(), options.inputs.end(), is_measured);
-  throw base::UsageError("{} is neither a machine profile nor of ingot bench collectives, as other files here are; ingot report makes a page of one kind at a time", other->string());
+  throw base::UsageError(
+      "{} is neither a machine profile nor of ingot bench collectives, as other files here are; ingot report makes a page of one kind at a "
+      "time",
+      other->string());
 }
 
 }  // namespace ingot::report

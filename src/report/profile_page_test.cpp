@@ -60,6 +60,8 @@ TEST(ProfilePage, curves_have_the_values_of_the_profile) {
   EXPECT_THAT(page, HasSubstr("data-n=\"triad\" data-v=\"8e+10 8e+10 8e+10 8e+10 2e+10 2e+10\""));
   EXPECT_THAT(page, HasSubstr("triad: 80.00 GB/s with 3 MiB in use, 20.00 GB/s with 12 MiB"));
   EXPECT_THAT(page, HasSubstr("class=\"dashed c0 r0\" data-n=\"all reduce\"")) << "the fitted line";
+  EXPECT_THAT(page, HasSubstr("<title>knee of all reduce</title>"));
+  EXPECT_EQ(count(page, "<title>triad leaves a cache</title>"), 1u);
   EXPECT_THAT(page, HasSubstr("<th scope=\"row\">rms_norm</th><td>40 %</td><td>30 %</td>")) << "8 MB in 1 ms, 12 MB in 2 ms of 20 GB/s";
   EXPECT_THAT(page, HasSubstr("<th scope=\"row\">router</th><td>–</td><td>–</td>"));
 }

@@ -404,7 +404,7 @@ std::string collective_plots(const std::vector<Measured>& machines) {
       if (!groups.contains(kind)) {
         kinds.push_back(kind);
         groups[kind] = {{.title = "Bus bandwidth, " + kind,
-                         .note = {},
+                         .note = machines.size() == 1 ? "▾ knee" : "",
                          .x_label = "bytes, as nccl-tests counts them",
                          .quantity = Quantity::bandwidth,
                          .categories = {},
@@ -426,6 +426,7 @@ std::string collective_plots(const std::vector<Measured>& machines) {
         time.points.emplace_back(d(p->bytes), p->seconds);
       }
       if (line.points.size() < 2) continue;
+      if (machines.size() == 1) bandwidths.marks.push_back({line.line.knee_bytes, bandwidths.categories.size() - 1, "knee of " + name});
       // A line in bytes bends on a logarithmic axis.
       const double low = d(line.points.front()->bytes), high = d(line.points.back()->bytes);
       constexpr int kPieces = 40;

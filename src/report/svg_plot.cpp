@@ -87,7 +87,8 @@ std::string keys(const Plot& plot) {
   for (const auto& series : plot.series) {
     if (series.stroke == Stroke::faint || std::find(named.begin(), named.end(), series.name) != named.end()) continue;
     named.push_back(series.name);
-    out += fmt::format("<span class=\"r{}\"><span class=\"dot {}\"></span>{}</span>", series.run, colour_class(series.run), escape(series.name));
+    out += fmt::format("<span class=\"r{}\"><span class=\"dot {}\"></span>{}</span>", series.run, colour_class(series.run),
+                       escape(series.name));
   }
   return "<p class=\"keys\">" + out + "</p>";
 }
@@ -165,7 +166,8 @@ std::string render(const Plot& plot) {
   out += fmt::format("<svg class=\"d\" width=\"100%\" height=\"100%\" viewBox=\"0 0 {0} {0}\" preserveAspectRatio=\"none\">\n",
                      static_cast<int>(kUnits));
   // Layers from below; a hole lies on the dots of its own series, not on those of all.
-  for (const auto& layer : {std::vector{Stroke::faint}, {Stroke::specks}, {Stroke::dashed}, {Stroke::line}, {Stroke::dots, Stroke::holes}}) {
+  for (const auto& layer :
+       {std::vector{Stroke::faint}, {Stroke::specks}, {Stroke::dashed}, {Stroke::line}, {Stroke::dots, Stroke::holes}}) {
     for (const auto& series : plot.series) {
       if (std::find(layer.begin(), layer.end(), series.stroke) != layer.end()) out += series_path(series, plot);
     }
