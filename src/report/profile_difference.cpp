@@ -9,6 +9,7 @@
 #include "bench/message_line.h"
 #include "report/html.h"
 #include "report/profile_facts.h"
+#include "report/profile_storage.h"
 
 namespace ingot::report {
 namespace {
@@ -53,12 +54,14 @@ std::vector<Rate> rates_of(const plan::MachineProfile& p) {
         fmt::format("{} of {}, {} group{} {}, {}", e.operation, e.ranks, e.groups, e.groups == 1 ? "" : "s", e.placement,
                     base::format_bytes(e.bytes)),
         d(e.bytes) / e.seconds * bench::bus_factor(e.operation, d(e.ranks)), "B/s");
+  for (const auto& row : storage_rows(p))
+    add("storage", row.what, row.bytes_per_s > 0 ? row.bytes_per_s : row.operations_per_s, row.bytes_per_s > 0 ? "B/s" : "calls/s");
   return out;
 }
 
 // Sections as the page orders them.
 int place_of(const std::string& section) {
-  static const std::vector<std::string> kOrder = {"products", "memory", "attention", "kernels", "collectives"};
+  static const std::vector<std::string> kOrder = {"products", "memory", "attention", "kernels", "collectives", "storage"};
   return static_cast<int>(std::find(kOrder.begin(), kOrder.end(), section.substr(0, section.find(' '))) - kOrder.begin());
 }
 

@@ -14,6 +14,7 @@
 #include "report/profile_difference.h"
 #include "report/profile_facts.h"
 #include "report/profile_plots.h"
+#include "report/profile_storage.h"
 
 namespace ingot::report {
 namespace {
@@ -251,6 +252,14 @@ std::string collective_table(const plan::MachineProfile& p) {
   return out;
 }
 
+std::string storage_table(const plan::MachineProfile& p) {
+  std::string body;
+  for (const auto& row : storage_rows(p))
+    body += row_head(shortened(row.what, 200)) + cell(rate_text(row.bytes_per_s, "B/s")) + cell(number(row.operations_per_s)) +
+            cell(time_text(row.p50_s)) + cell(time_text(row.p99_s)) + "</tr>\n";
+  return body.empty() ? "" : table("differ", head("rate") + head("operations/s") + head("median") + head("99 % within"), body);
+}
+
 template <class Make>
 std::string for_each_machine(const std::vector<Measured>& machines, const Make& make) {
   std::string out;
@@ -321,6 +330,7 @@ std::string make_profile_page(const std::vector<Measured>& machines, std::string
   page += section("Kernels", for_each_machine(machines, [](const Measured& m) { return cards(460, kernel_table(m.profile)); }));
   page += section("Collectives", plots(collective_plots(machines)) +
                                      for_each_machine(machines, [](const Measured& m) { return cards(460, collective_table(m.profile)); }));
+  page += section("Storage", for_each_machine(machines, [](const Measured& m) { return storage_table(m.profile); }));
   page += kNotes;
   const auto title = base::join(names, " and ");
   return document(shortened((machines.size() == 2 ? "Machines compared: " : "Machine: ") + title, 160), written, page);

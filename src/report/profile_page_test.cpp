@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "report/commands.h"
+#include "report/profile_storage.h"
 #include "report/profile_summary.h"
 #include "report/test_html.h"
 #include "report/test_profile.h"
@@ -64,6 +65,25 @@ TEST(ProfilePage, curves_have_the_values_of_the_profile) {
   EXPECT_EQ(count(page, "<title>triad leaves a cache</title>"), 1u);
   EXPECT_THAT(page, HasSubstr("<th scope=\"row\">rms_norm</th><td>40 %</td><td>30 %</td>")) << "8 MB in 1 ms, 12 MB in 2 ms of 20 GB/s";
   EXPECT_THAT(page, HasSubstr("<th scope=\"row\">router</th><td>–</td><td>–</td>"));
+}
+
+// As a later MachineProfile has them.
+struct WithStorage {
+  struct Row {
+    std::string operation, folder_type;
+    int64_t block_bytes = 0, writers = 1;
+    bool direct = false;
+    double bytes_per_s = 0, operations_per_s = 0, p50_s = 0, p99_s = 0;
+  };
+  std::vector<Row> storage;
+};
+
+TEST(ProfilePage, storage_is_told_of_profiles_that_have_it) {
+  const auto rows = storage_rows(WithStorage{{{"random_read", "ext4", 4096, 2, true, 1e6, 250, 1e-3, 2e-3}}});
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].what, "random_read, 4.0 KiB, 2 writers, past the page cache (ext4)");
+  EXPECT_EQ(rows[0].operations_per_s, 250);
+  EXPECT_TRUE(storage_rows(profile_of_formulas()).empty());
 }
 
 TEST(ProfilePage, two_machines_are_compared) {
