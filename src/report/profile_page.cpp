@@ -163,10 +163,10 @@ std::string difference_section(const std::vector<Measured>& machines) {
                      escape(machines[0].name));
   std::string body;
   for (const auto& section : by_section(all))
-    body += fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td>{}{}<td>{}</td>{}</tr>\n", escape(section.section), section.count,
-                        ratio_cell(section.median_ratio), ratio_cell(section.worst.ratio()), escape(section.worst.what),
-                        ratio_cell(section.best.ratio()));
-  out += table("differ", head("measured by both") + head("median") + head("worst") + head("at") + head("best"), body);
+    body += fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td>{}{}{}<td>{}</td></tr>\n", escape(section.section), section.count,
+                        ratio_cell(section.median_ratio), ratio_cell(section.worst.ratio()), ratio_cell(section.best.ratio()),
+                        escape(section.worst.what));
+  out += table("differ", head("both have") + head("median") + head("worst") + head("best") + head("the worst"), body);
   const auto heads = head("ratio") + head(machines[0].name) + head(machines[1].name);
   const size_t open = std::min(all.size(), kOpenLosses), last = std::min(all.size(), kMaxLosses);
   out += "<h3 class=\"group\">Largest losses</h3>\n" + table("differ", heads, difference_rows(all, 0, open));

@@ -373,7 +373,7 @@ std::string attention_plots(const std::vector<Measured>& machines) {
   for (const auto& dtype : all_dtypes(machines))
     for (const bool backward : {false, true}) {
       Group group{.title = fmt::format("Attention {}, {}", backward ? "backward" : "forward", dtype),
-                  .note = {},
+                  .note = machines.size() == 1 ? "▾ bound by compute from here on" : "",
                   .x_label = "tokens of a sequence",
                   .x = X::tokens,
                   .categories = {},
