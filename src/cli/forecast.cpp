@@ -126,6 +126,7 @@ plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phas
     const auto& facts = pipelines.of(pipeline);
     shape.kept_microbatches = facts.kept[static_cast<size_t>(mesh.position(mesh::Axis::pipeline))] / pipeline.chunks;
     shape.bubble = facts.bubble;
+    shape.weights_later = pipeline.schedule == parallel::Schedule::zero_bubble;
   }
   shape.bucket_bytes = static_cast<int64_t>(config.parallel.bucket_mib * (1 << 20));
   return shape;

@@ -74,11 +74,11 @@ plan::Topology topology_of(const PlanOptions& o) {
 }
 
 Document simulate(const PlanOptions& o, Planner& planner, int64_t devices) {
+  auto disturbances = disturbances_of(o);
   const auto choice = planner.configured(devices);
   planner.check(choice);
   const auto predicted = planner.judge(choice, {});
   const auto step = planner.simulated(choice);
-  auto disturbances = disturbances_of(o);
   const auto undisturbed = plan::simulate_step(step);
   std::vector<double> steps_s;
   std::vector<plan::StageOutcome> stages(step.stages.size());

@@ -64,7 +64,10 @@ StepMessages MessageModel::predict(const models::Model& part, const RunShape& ru
   }
   step.gradients_s = gradients_s(part, run, compute);
   step.experts_s = experts_s(part, run);
-  step.stages_s = stages_s(part, run);
+  // While others' passes are waited for, so are the messages within these.
+  const double talk_s = step.blocks_s + step.experts_s;
+  step.stages_s =
+      stages_s(part, run, (compute.passes_s() + talk_s) / static_cast<double>(run.microbatches())) + talk_s * run.bubble / (1 - run.bubble);
   return step;
 }
 
@@ -164,11 +167,18 @@ schedule::Duration MessageModel::handover(const models::Model& part, const RunSh
   return message_duration(message, cluster_, topology_);
 }
 
-// A stage's messages hide behind its other microbatches but when the pipeline fills and drains.
-double MessageModel::stages_s(const models::Model& part, const RunShape& run) const {
-  if (!part.layout().stage.is_on()) return 0;
+// A stage's messages show when the pipeline fills and drains, and as far as a microbatch comes back later than the others that the stage
+// keeps can bridge: with 1F1B these are as many as there are stages behind, so that most of it shows.
+double MessageModel::stages_s(const models::Model& part, const RunShape& run, double microbatch_s) const {
+  const auto& stage = part.layout().stage;
+  if (!stage.is_on()) return 0;
   const auto one = handover(part, run);
-  return 2.0 * (part.layout().stage.size - 1) * (one.busy_s + one.latency_s);
+  const double handover_s = one.busy_s + one.latency_s, stages = stage.size, behind = stage.size - stage.rank - 1;
+  const auto kept = static_cast<double>(std::max<int64_t>(1, run.kept_microbatches));
+  const double passes_s = run.weights_later ? microbatch_s * 2 / 3 : microbatch_s;
+  const double round_trip_s = (behind + 1) * passes_s + 2 * behind * handover_s;
+  const double late_s = std::max(0.0, round_trip_s / kept - microbatch_s);
+  return 2 * (stages - 1) * handover_s + std::max(0.0, static_cast<double>(run.microbatches()) - kept) * late_s;
 }
 
 StepMessages predict_messages(const models::Model& part, const RunShape& run, const MachineProfile& profile, const StepTime& compute) {

@@ -39,7 +39,7 @@ class MessageModel {
   double block_s(const models::Model& part, const RunShape& run, bool is_linear);
   double gradients_s(const models::Model& part, const RunShape& run, const StepTime& compute) const;
   double experts_s(const models::Model& part, const RunShape& run) const;
-  double stages_s(const models::Model& part, const RunShape& run) const;
+  double stages_s(const models::Model& part, const RunShape& run, double microbatch_s) const;
 
   double duration(schedule::Kind kind, schedule::Group group, double bytes) const;
 

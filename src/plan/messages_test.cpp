@@ -105,7 +105,12 @@ TEST(Messages, of_experts_and_stages_follow_their_formulas) {
   models::Layout stages;
   stages.stage = {.rank = 0, .size = 3, .pieces = {{0, 1}, {1, 2}, {2, 3}}};
   const auto first = model_of("llama", stages);
-  EXPECT_NEAR(messages.predict(*first, run_of(1, 0), {}).stages_s, 2 * 2 * rows / 1e9, 1e-12);
+  run = run_of(1, 0);
+  run.kept_microbatches = 4;
+  EXPECT_NEAR(messages.predict(*first, run, {}).stages_s, 2 * 2 * rows / 1e9, 1e-12);
+  // The fourth microbatch waits for the first one, which goes through two stages and back: 4 messages shared by the 3 that are kept.
+  run.kept_microbatches = 3;
+  EXPECT_NEAR(messages.predict(*first, run, {}).stages_s, (4 + 4.0 / 3) * rows / 1e9, 1e-12);
 }
 
 TEST(ClusterProfile, gives_the_clusters_rates_between_its_points) {

@@ -29,6 +29,7 @@ struct RunShape {
   int64_t staging_limit_bytes = 0;   // of the memory that a checkpoint is copied to; 0 = what the rank writes
   int64_t memory_staging_bytes = 0;  // the same for checkpoints that stay in memory, at most; 0 = there are none
   int64_t kept_microbatches = 1;     // whose activations a pipeline stage keeps at a time
+  bool weights_later = false;        // their gradients wait for a pause of the pipeline (zero-bubble)
   double bubble = 0;                 // share of the time of a step's passes in which a stage has nothing to do
 
   int64_t sequences_at_once() const { return microbatch > 0 && microbatch < batch ? microbatch : batch; }
