@@ -166,13 +166,13 @@ std::string difference_section(const std::vector<Measured>& machines) {
     body += fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td>{}{}{}<td>{}</td></tr>\n", escape(section.section), section.count,
                         ratio_cell(section.median_ratio), ratio_cell(section.worst.ratio()), ratio_cell(section.best.ratio()),
                         escape(section.worst.what));
-  out += table("differ", head("both have") + head("median") + head("worst") + head("best") + head("the worst"), body);
+  out += table("differ ratios", head("both have") + head("median") + head("worst") + head("best") + head("the worst"), body);
   const auto heads = head("ratio") + head(machines[0].name) + head(machines[1].name);
   const size_t open = std::min(all.size(), kOpenLosses), last = std::min(all.size(), kMaxLosses);
-  out += "<h3 class=\"group\">Largest losses</h3>\n" + table("differ", heads, difference_rows(all, 0, open));
+  out += "<h3 class=\"group\">Largest losses</h3>\n" + table("differ ratios losses", heads, difference_rows(all, 0, open));
   if (last > open)
     out += fmt::format("<details><summary>{} more</summary>\n{}</details>\n", last - open,
-                       table("differ", heads, difference_rows(all, open, last)));
+                       table("differ ratios losses", heads, difference_rows(all, open, last)));
   return out;
 }
 
@@ -257,7 +257,7 @@ std::string storage_table(const plan::MachineProfile& p) {
   for (const auto& row : storage_rows(p))
     body += row_head(shortened(row.what, 200)) + cell(rate_text(row.bytes_per_s, "B/s")) + cell(number(row.operations_per_s)) +
             cell(time_text(row.p50_s)) + cell(time_text(row.p99_s)) + "</tr>\n";
-  return body.empty() ? "" : table("differ", head("rate") + head("operations/s") + head("median") + head("99 % within"), body);
+  return body.empty() ? "" : table("differ ratios", head("rate") + head("operations/s") + head("median") + head("99 % within"), body);
 }
 
 template <class Make>

@@ -43,7 +43,7 @@ ul{margin:4px 0 16px;padding-left:20px}li{overflow-wrap:anywhere}
 details{margin:8px 0}summary{cursor:pointer}
 .far{color:var(--far);font-weight:600}
 .dot.square{border-radius:0}
-.ratios td{white-space:nowrap;padding-left:14px}.ratios thead th{padding-left:14px}
+.ratios td{white-space:nowrap;padding-left:14px}.ratios thead th{padding-left:14px}.losses tbody th{min-width:170px}
 .group{font-size:16px;margin:30px 0 0}.group+.key{margin-top:2px}.best{font-weight:650;background:var(--grid)}
 .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr));gap:24px 32px;margin-top:16px}
 .runs+h2{border-top:0;margin-top:14px;padding-top:0}.wrap thead th{white-space:normal}.wrap td,.wrap thead th{padding-right:5px}
