@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "bench/suite.h"
+#include "cli/bench_storage.h"
 #include "cli/verbs.h"
 #include "layers/device.h"
 #include "resilience/stop_signal.h"
@@ -48,6 +49,8 @@ int run_bench(const Options& all) {
   const auto measurements = bench::measurements_of(suite);
   base::ProgressBar bar("bench " + o.kind, static_cast<int64_t>(measurements.size()), base::ProgressUnit::count);
   const bool complete = bench::run_suite(measurements, profile, bar, [&] { return stop.received() != 0; });
+
+  if (everything && complete) profile.storage = storage_rates(".", [&] { return stop.received() != 0; });
 
   std::fputs((all.json ? profile.to_json() : bench::tables(profile)).c_str(), stdout);
   for (const auto& path : destinations(o, profile, complete)) {

@@ -39,7 +39,7 @@ struct CheckpointOptions {
 };
 
 struct BenchOptions {
-  std::string kind;  // gemm, memory, attention, collectives, parallel, all
+  std::string kind;  // gemm, memory, attention, storage, iteration, collectives, parallel, all
   std::string output, dtype = "all";
   bool quick = false;
   // Of parallel; empty lists: all, or the usual ones.
@@ -55,6 +55,14 @@ struct BenchOptions {
   double step_factor = 2;
   int iterations = 20, warmup = 5, check = 1, root = 0, average = 1;
   bool per_iteration = false;
+  // Of storage and iteration.
+  std::string folder = ".", size, config;
+  std::vector<int> writers;
+  std::vector<std::string> blocks, set;
+  double seconds = 0, step_s = 0;
+  int64_t document_tokens = 1000;
+  int64_t steps = 5;
+  bool random_data = false;
 };
 
 struct PlanOptions {

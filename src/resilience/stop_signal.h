@@ -7,6 +7,9 @@ namespace ingot::resilience {
 class StopSignal {
  public:
   StopSignal();
+  /// For work that stops within moments and must clean up: also catches SIGHUP, says `note`, and a second signal changes nothing.
+  /// `note` must outlive it.
+  explicit StopSignal(const char* note);
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
