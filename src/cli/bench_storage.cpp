@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -151,11 +152,12 @@ std::string describe(const Loading& l, const bench::StorageResult* reads) {
   text += l.step_s > 0 ? fmt::format("an iteration of {:.4g} s ({})\n", l.step_s, l.is_predicted ? "predicted for this machine" : "given")
                        : std::string("how long an iteration takes is not known here; --step-s says it\n");
   text += fmt::format("\n{:>10}{:>16}{:>14}{:>16}\n", "scatter", "reads/iteration", "reads/s", "break-even");
-  for (const double scatter : scatters(l)) {
-    const bool own = scatter == scatters(l).back();
+  const auto all = scatters(l);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const double scatter = all[i];
     text += fmt::format("{:>10}{:>16.0f}{:>14}{:>14.4g} s{}\n", fmt::format("{:.4g}", scatter), bench::pages_per_iteration(s, scatter),
                         l.step_s > 0 ? fmt::format("{:.0f}", bench::required_reads_per_s(s, scatter, l.step_s)) : "-",
-                        bench::break_even_s(s, scatter, rate), own && &scatter ? "  this run's" : "");
+                        bench::break_even_s(s, scatter, rate), i + 1 == all.size() ? "  this run's" : "");
   }
   if (l.step_s <= 0) return text;
   const double limit_s = bench::break_even_s(s, l.pattern.scatter, rate);
@@ -196,12 +198,12 @@ bench::StorageReport measure(const bench::StorageOptions& options, const std::fu
       options,
       [&](size_t done, size_t all, const std::string& next) {
         if (!bar) bar.emplace("bench storage", static_cast<int64_t>(all), base::ProgressUnit::count);
-        bar->set_total(static_cast<int64_t>(all));
         bar->update(static_cast<int64_t>(done), next);
-        if (done + 1 == all) bar->update(static_cast<int64_t>(all));
       },
       is_stopped);
-  if (bar) bar->finish(report.complete ? "" : "stopped; what was measured is kept");
+  if (!bar) return report;
+  bar->update(static_cast<int64_t>(report.results.size()));
+  bar->finish(report.complete ? "" : "stopped; what was measured is kept");
   return report;
 }
 
