@@ -18,7 +18,9 @@ double required_reads_per_s(const LoadingShape& shape, double scatter, double it
   return pages_per_iteration(shape, scatter) / iteration_s;
 }
 
-double break_even_s(const LoadingShape& shape, double scatter, double reads_per_s) { return pages_per_iteration(shape, scatter) / reads_per_s; }
+double break_even_s(const LoadingShape& shape, double scatter, double reads_per_s) {
+  return pages_per_iteration(shape, scatter) / reads_per_s;
+}
 
 double scatter_of(const LoadingShape& shape, double extra_pages) { return 1 + extra_pages / shape.pages_of_sample(); }
 
@@ -52,7 +54,8 @@ void write_simulated_dataset(const data::fs::path& prefix, int64_t tokens, int64
   for (uint64_t i = 0; writer.tokens() < tokens; ++i) {
     const double length = -std::log1p(-base::uniform_at(key, i)) * static_cast<double>(document_tokens);
     document.assign(static_cast<size_t>(std::clamp(length, 1.0, static_cast<double>(tokens))), 0);
-    for (size_t at = 0; at < document.size(); ++at) document[at] = static_cast<int32_t>((i * 7919 + at) % static_cast<uint64_t>(vocab_size));
+    for (size_t at = 0; at < document.size(); ++at)
+      document[at] = static_cast<int32_t>((i * 7919 + at) % static_cast<uint64_t>(vocab_size));
     writer.add_document(document);
   }
   writer.finish();

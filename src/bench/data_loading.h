@@ -32,12 +32,12 @@ double scatter_of(const LoadingShape& shape, double extra_pages);
 
 /// How the loader's samples lie over pages.
 struct ReadPattern {
-  int64_t samples = 0;      // looked at
-  double pages = 0;         // distinct pages that a sample touches, mean
-  double pieces = 0;        // contiguous runs that it is read in, mean
-  int64_t most_pages = 0;   // of one sample
-  double extra_pages = 0;   // m: pages beyond s b / P
-  double scatter = 1;       // sigma by m
+  int64_t samples = 0;     // looked at
+  double pages = 0;        // distinct pages that a sample touches, mean
+  double pieces = 0;       // contiguous runs that it is read in, mean
+  int64_t most_pages = 0;  // of one sample
+  double extra_pages = 0;  // m: pages beyond s b / P
+  double scatter = 1;      // sigma by m
 };
 
 /// Of `count` samples of the loader's shuffled order. A page counts once for a sample, however many of its documents lie on it, and

@@ -27,7 +27,8 @@ class PassingRun {
  public:
   PassingRun() {
     std::string path = (fs::temp_directory_path() / "ingot-bench-iteration-XXXXXX").string();
-    if (!::mkdtemp(path.data())) throw base::FileError("cannot make a folder in {}: {}", fs::temp_directory_path().string(), std::strerror(errno));
+    if (!::mkdtemp(path.data()))
+      throw base::FileError("cannot make a folder in {}: {}", fs::temp_directory_path().string(), std::strerror(errno));
     path_ = path;
   }
   PassingRun(const PassingRun&) = delete;

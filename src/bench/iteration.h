@@ -16,9 +16,9 @@
 namespace ingot::bench {
 
 struct IterationReport {
-  int64_t steps = 0;                          // that were watched
-  WorkTimes times;                            // of all of them
-  std::vector<double> watched_ms, plain_ms;   // each step's wall time, with the watch and without
+  int64_t steps = 0;                         // that were watched
+  WorkTimes times;                           // of all of them
+  std::vector<double> watched_ms, plain_ms;  // each step's wall time, with the watch and without
   int64_t tokens_per_step = 0;
   // Of several ranks: this rank's share is above, the least and most of any rank's step here, by kind.
   std::vector<double> least_ms, most_ms;

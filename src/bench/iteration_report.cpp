@@ -61,24 +61,27 @@ std::string to_table(const IterationReport& r, const std::map<WorkKind, double>&
         r.ranks > 1 ? fmt::format("{:>20}", fmt::format("{:.2f} to {:.2f}", r.least_ms[i], r.most_ms[i])) : "");
   }
   row("step", sums, whole, predicted.empty() ? std::nullopt : std::optional(foretold_sum), r.ranks > 1 ? std::string(20, ' ') : "");
-  text += fmt::format("\n{} steps watched, median {:.2f} ms; {} steps in between without, median {:.2f} ms: watching costs {:.1f} %\n", r.steps,
-                      median(r.watched_ms), r.plain_ms.size(), r.plain_ms.empty() ? 0 : median(r.plain_ms), 100 * r.overhead());
+  text += fmt::format("\n{} steps watched, median {:.2f} ms; {} steps in between without, median {:.2f} ms: watching costs {:.1f} %\n",
+                      r.steps, median(r.watched_ms), r.plain_ms.size(), r.plain_ms.empty() ? 0 : median(r.plain_ms), 100 * r.overhead());
   text += fmt::format("{:.0f} tokens/s without\n\n{:<44}{:<22}{:>10}{:>10}{:>8}\n",
-                      r.plain_ms.empty() ? 0 : static_cast<double>(r.tokens_per_step) * 1e3 / median(r.plain_ms), "costliest, without what is inside",
-                      "counts as", "calls", "ms", "share");
+                      r.plain_ms.empty() ? 0 : static_cast<double>(r.tokens_per_step) * 1e3 / median(r.plain_ms),
+                      "costliest, without what is inside", "counts as", "calls", "ms", "share");
   const auto all = by_time(r.times);
   for (size_t i = 0; i < std::min(kOperatorsShown, all.size()); ++i) {
     const auto& [name, times] = all[i];
     const double ms = times.self_s * 1e3 / steps;
-    text += fmt::format("{:<44}{:<22}{:>10.0f}{:>10.2f}{:>6.1f} %\n", name, title_of(times.kind), static_cast<double>(times.calls) / steps, ms,
-                        100 * ms / whole);
+    text += fmt::format("{:<44}{:<22}{:>10.0f}{:>10.2f}{:>6.1f} %\n", name, title_of(times.kind), static_cast<double>(times.calls) / steps,
+                        ms, 100 * ms / whole);
   }
   return text;
 }
 
 nlohmann::ordered_json to_json(const IterationReport& r, const std::map<WorkKind, double>& predicted) {
-  nlohmann::ordered_json json = {{"format", "ingot iteration benchmark"}, {"version", 1},         {"ranks", r.ranks},
-                                 {"steps", r.steps},                      {"tokens_per_step", r.tokens_per_step}};
+  nlohmann::ordered_json json = {{"format", "ingot iteration benchmark"},
+                                 {"version", 1},
+                                 {"ranks", r.ranks},
+                                 {"steps", r.steps},
+                                 {"tokens_per_step", r.tokens_per_step}};
   if (r.steps == 0) return json;
   json["step_ms"] = r.step_ms();
   json["watched_ms"] = r.watched_ms;

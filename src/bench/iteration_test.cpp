@@ -15,8 +15,8 @@
 namespace ingot::bench {
 namespace {
 
-using ::testing::HasSubstr;
 using base::WorkScope;
+using ::testing::HasSubstr;
 
 void work(int ms) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);
@@ -114,7 +114,8 @@ TEST(WorkWatch, the_second_run_is_recomputation_and_its_backward_is_not) {
   at::Tensor out;
   {
     const WorkScope forward("forward");
-    out = layers::recompute([](const std::vector<at::Tensor>& in) { return std::vector<at::Tensor>{SwigluFunction::apply(in[0])}; }, {x})[0].sum();
+    out = layers::recompute([](const std::vector<at::Tensor>& in) { return std::vector<at::Tensor>{SwigluFunction::apply(in[0])}; }, {x})[0]
+              .sum();
   }
   kernels::backward({out});
   const auto times = watch.stop();
@@ -182,7 +183,8 @@ TEST(WorkKinds, names_and_titles_are_told_apart) {
 
 TEST(Predictions, by_kind_add_up_to_the_whole) {
   plan::StepTime time;
-  time.products_s = 1, time.attention_s = 2, time.head_s = 4, time.recompute_s = 8, time.waiting_s = 16, time.kernels_s = 96, time.optimizer_s = 384;
+  time.products_s = 1, time.attention_s = 2, time.head_s = 4, time.recompute_s = 8, time.waiting_s = 16, time.kernels_s = 96,
+  time.optimizer_s = 384;
   time.by_name = {{"rms_norm", 32}, {"gradients", 64}, {"muon", 128}, {"adamw", 256}, {"cross_entropy", 3}};
   const auto ms = predicted_ms(time);
   double sum = 0;

@@ -35,8 +35,7 @@ ScratchFolder::ScratchFolder(const fs::path& parent, const std::string& prefix) 
 
 ScratchFolder::~ScratchFolder() {
   for (const auto& name : names_) ::unlinkat(folder_.number(), name.c_str(), 0);
-  if (::rmdir(path_.c_str()) != 0 && errno != ENOENT)
-    base::log_warning("the folder {} stays: {}", path_.string(), std::strerror(errno));
+  if (::rmdir(path_.c_str()) != 0 && errno != ENOENT) base::log_warning("the folder {} stays: {}", path_.string(), std::strerror(errno));
 }
 
 File ScratchFolder::open_as(const std::string& name, int flags) const {

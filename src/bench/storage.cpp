@@ -30,9 +30,9 @@ using base::FileError;
 using base::UsageError;
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kPage = 4096;                        // alignment that O_DIRECT asks for, and the unit of blocks
+constexpr int64_t kPage = 4096;                         // alignment that O_DIRECT asks for, and the unit of blocks
 constexpr int64_t kCheckpointBlock = int64_t{8} << 20;  // as the checkpoint writer writes
-constexpr int64_t kSpareBytes = int64_t{64} << 20;     // that must stay free
+constexpr int64_t kSpareBytes = int64_t{64} << 20;      // that must stay free
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -196,14 +196,12 @@ class Bench {
   }
 
   void write_block(const File& file, const Block& block, int64_t bytes, int64_t offset, Share& share) {
-    timed(share, bytes, "write", [&](int64_t done) {
-      return ::pwrite(file.number(), block.data() + done, static_cast<size_t>(bytes - done), offset + done);
-    });
+    timed(share, bytes, "write",
+          [&](int64_t done) { return ::pwrite(file.number(), block.data() + done, static_cast<size_t>(bytes - done), offset + done); });
   }
   void read_block(const File& file, const Block& block, int64_t bytes, int64_t offset, Share& share) {
-    timed(share, bytes, "read", [&](int64_t done) {
-      return ::pread(file.number(), block.data() + done, static_cast<size_t>(bytes - done), offset + done);
-    });
+    timed(share, bytes, "read",
+          [&](int64_t done) { return ::pread(file.number(), block.data() + done, static_cast<size_t>(bytes - done), offset + done); });
   }
   void sync(const File& file, Share& share) {
     const auto start = Clock::now();
@@ -451,8 +449,8 @@ StorageReport measure_storage(const StorageOptions& options, const StorageProgre
     throw UsageError("{} is not a folder; make it, or name one that is there", options.folder.string());
   const int64_t needed = options.needed_bytes() + kSpareBytes, free = base::disk_space(options.folder).free_bytes;
   if (free < needed)
-    throw UsageError("{} has {} free and the measurement wants {}; take a smaller --size (now {}) or another folder", options.folder.string(),
-                     base::format_bytes(free), base::format_bytes(needed), base::format_bytes(options.size_bytes));
+    throw UsageError("{} has {} free and the measurement wants {}; take a smaller --size (now {}) or another folder",
+                     options.folder.string(), base::format_bytes(free), base::format_bytes(needed), base::format_bytes(options.size_bytes));
   return Bench(options, progress, is_stopped).run();
 }
 

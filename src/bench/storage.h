@@ -13,12 +13,12 @@
 namespace ingot::bench {
 
 struct StorageOptions {
-  fs::path folder = ".";                           // a folder of its own is made below it
-  int64_t size_bytes = int64_t{256} << 20;         // of all writers' files together
-  std::vector<int> writers = {1, 4, 16};           // threads at work at once, each on a file of its own when it writes
+  fs::path folder = ".";                             // a folder of its own is made below it
+  int64_t size_bytes = int64_t{256} << 20;           // of all writers' files together
+  std::vector<int> writers = {1, 4, 16};             // threads at work at once, each on a file of its own when it writes
   std::vector<int64_t> block_bytes = {4096, 65536};  // of random reads and writes; multiples of 4096
-  double seconds = 0.5;                            // after which a measurement ends, the fsync that follows apart
-  double budget_s = 0;                             // after which nothing new is begun; 0 = no limit
+  double seconds = 0.5;                              // after which a measurement ends, the fsync that follows apart
+  double budget_s = 0;                               // after which nothing new is begun; 0 = no limit
 
   static constexpr int64_t kSequentialBytes = int64_t{1} << 20;  // of a sequential read or write
   static constexpr int64_t kSmallFileBytes = 4096;

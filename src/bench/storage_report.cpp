@@ -28,8 +28,8 @@ std::string to_table(const StorageReport& report) {
   auto text = fmt::format("{} ({}), files of {} together\n", report.folder, report.folder_type, base::format_bytes(report.size_bytes));
   if (!report.direct_refusal.empty()) text += fmt::format("past the page cache: not measured, {}\n", report.direct_refusal);
   if (report.results.empty()) return text + "nothing was measured\n";
-  text += fmt::format("\n{:<20}{:>10}{:>8}  {:<9}{:>10}{:>11}{:>11}{:>11}{:>11}\n", "operation", "block", "writers", "cache", "MB/s", "op/s",
-                      "p50", "p99", "fsync");
+  text += fmt::format("\n{:<20}{:>10}{:>8}  {:<9}{:>10}{:>11}{:>11}{:>11}{:>11}\n", "operation", "block", "writers", "cache", "MB/s",
+                      "op/s", "p50", "p99", "fsync");
   bool is_cached = false;
   for (const auto& result : report.results) {
     const auto& r = result.rate;

@@ -28,7 +28,8 @@ struct StorageTest : ::testing::Test {
     return {.folder = folder, .size_bytes = int64_t{8} << 20, .writers = {1, 2}, .block_bytes = {4096, 16384}, .seconds = 0.02};
   }
   StorageReport measure(const StorageOptions& options) const {
-    return measure_storage(options, [](size_t, size_t, const std::string&) {}, [] { return false; });
+    return measure_storage(
+        options, [](size_t, size_t, const std::string&) {}, [] { return false; });
   }
   std::vector<std::string> names() const {
     std::vector<std::string> all;
@@ -68,7 +69,8 @@ TEST_F(StorageTest, every_operation_is_measured_with_every_number_of_writers_and
     EXPECT_GE(result.seconds, result.sync_s);
     // Bytes and operations of one measurement agree, but for files that hold nothing.
     EXPECT_NEAR(r.bytes_per_s, r.operation == "unlink" ? 0 : r.operations_per_s * static_cast<double>(r.block_bytes), 1e-6 * r.bytes_per_s);
-    const bool writes = r.operation == "sequential_write" || r.operation == "random_write" || r.operation == "create" || r.operation == "checkpoint_write";
+    const bool writes =
+        r.operation == "sequential_write" || r.operation == "random_write" || r.operation == "create" || r.operation == "checkpoint_write";
     EXPECT_EQ(result.sync_s > 0, writes || r.operation == "unlink") << r.operation;
   }
   for (const bool direct : {false, true}) {
@@ -140,7 +142,8 @@ TEST_F(StorageTest, files_of_others_stay_and_keep_their_folder) {
 
 std::string refusal_of(const StorageOptions& options) {
   try {
-    measure_storage(options, [](size_t, size_t, const std::string&) {}, [] { return false; });
+    measure_storage(
+        options, [](size_t, size_t, const std::string&) {}, [] { return false; });
   } catch (const base::UsageError& error) {
     return error.what();
   }
@@ -167,7 +170,8 @@ TEST_F(StorageTest, impossible_wishes_are_refused_before_anything_is_written) {
 }
 
 TEST_F(StorageTest, table_and_json_say_what_was_not_measured) {
-  StorageReport report{.folder = "/x", .folder_type = "tmpfs", .size_bytes = 1 << 20, .direct_refusal = "tmpfs does not open files with O_DIRECT"};
+  StorageReport report{
+      .folder = "/x", .folder_type = "tmpfs", .size_bytes = 1 << 20, .direct_refusal = "tmpfs does not open files with O_DIRECT"};
   StorageResult read;
   read.rate = {"random_read", "tmpfs", 4096, 4, false, 4.096e8, 1e5, 2e-6, 3e-3};
   read.cached_share = 1;

@@ -15,22 +15,22 @@ enum class WorkKind {
   norms,             // with the joins of the residual stream
   activations,
   embedding,
-  head,              // vocabulary products and loss; their gradients are made in the forward pass
-  routing,           // router, and dispatch of tokens to experts
-  recomputation,     // whatever is run a second time
+  head,           // vocabulary products and loss; their gradients are made in the forward pass
+  routing,        // router, and dispatch of tokens to experts
+  recomputation,  // whatever is run a second time
   gradient_norm,
-  adamw,             // with the balancing of experts
-  muon,              // momentum, Newton-Schulz, and the update that follows
-  communication,     // messages and waiting for other ranks
-  data,              // waiting for a batch, and bringing it to the device
-  elementwise,       // additions, copies and conversions between these, sums of gradients
-  watching,          // what the watch itself takes, between the moments that belong to the others
-  unattributed,      // operators that nobody named, and the program between operators
+  adamw,          // with the balancing of experts
+  muon,           // momentum, Newton-Schulz, and the update that follows
+  communication,  // messages and waiting for other ranks
+  data,           // waiting for a batch, and bringing it to the device
+  elementwise,    // additions, copies and conversions between these, sums of gradients
+  watching,       // what the watch itself takes, between the moments that belong to the others
+  unattributed,   // operators that nobody named, and the program between operators
 };
 inline constexpr size_t kWorkKinds = static_cast<size_t>(WorkKind::unattributed) + 1;
 
-const char* name_of(WorkKind kind);          // "linear_attention", for programs
-const char* title_of(WorkKind kind);         // for people
+const char* name_of(WorkKind kind);   // "linear_attention", for programs
+const char* title_of(WorkKind kind);  // for people
 std::vector<WorkKind> all_work_kinds();
 
 /// How a name counts.

@@ -50,9 +50,9 @@ void WorkWatch::start() {
   bottom.times = entry_of("(between operators)", bottom);
   frames_.assign(1, bottom);
   // On this thread; the engine's threads take it over from here.
-  handle_ = at::addThreadLocalCallback(
-      at::RecordFunctionCallback(&WorkWatch::on_begin, &WorkWatch::on_end)
-          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
+  handle_ =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(&WorkWatch::on_begin, &WorkWatch::on_end)
+                                     .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
   is_on_ = true;
   if (synchronise_) synchronise_();
   started_ = last_ = Clock::now();

@@ -26,7 +26,7 @@ struct WorkTimes {
     double self_s = 0;
   };
   std::array<std::array<double, kWorkPasses>, kWorkKinds> seconds{};
-  double wall_s = 0;  // the sum of all of these
+  double wall_s = 0;                                               // the sum of all of these
   std::map<std::pair<std::string, WorkKind>, Operator> operators;  // by name and what it counted as
 
   double of(WorkKind kind) const;

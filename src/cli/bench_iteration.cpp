@@ -40,7 +40,8 @@ void use_random_data(train::RunConfig& config, bench::ScratchFolder& folder, int
   const auto phase = train::lay_out_phases(config).front();
   const int64_t needed = phase.tokens_per_step() * (2 * steps + 2) + 1, most = int64_t{64} << 20;
   const auto prefix = folder.path() / "tokens";
-  bench::write_simulated_dataset(prefix, std::max(phase.data.seq_len + 1, std::min(needed, most)), kDocumentTokens, config.model.vocab_size);
+  bench::write_simulated_dataset(prefix, std::max(phase.data.seq_len + 1, std::min(needed, most)), kDocumentTokens,
+                                 config.model.vocab_size);
   config.data.sources = {{prefix.string(), 1}};
   config.data.validation.clear();
   config.data.validation_fraction = 0;
@@ -49,7 +50,8 @@ void use_random_data(train::RunConfig& config, bench::ScratchFolder& folder, int
 }
 
 void check_data(const train::RunConfig& config) {
-  for (const auto& source : train::lay_out_phases(config).front().data.sources)
+  const auto phases = train::lay_out_phases(config);
+  for (const auto& source : phases.front().data.sources)
     if (!fs::exists(data::dataset_prefix(source.path).string() + ".idx"))
       throw ConfigError("{}.idx is not there; make it with 'ingot data tokenize', or give --random-data to measure with made-up tokens",
                         data::dataset_prefix(source.path).string());

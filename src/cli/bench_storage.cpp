@@ -143,8 +143,8 @@ std::string describe(const Loading& l, const bench::StorageResult* reads) {
   auto text = fmt::format(
       "\ndata loading: {} sequences of {} tokens of {} bytes an iteration, {} or {:.0f} pages of 4 KiB\n"
       "scatter factor {:.2f}: a sample touches {:.2f} pages in {:.2f} pieces where {:.2f} would hold it; {} samples of {}\n",
-      s.batch, s.seq, s.token_bytes, base::format_bytes(s.batch * s.seq * s.token_bytes), bench::pages_per_iteration(s, 1), l.pattern.scatter,
-      l.pattern.pages, l.pattern.pieces, s.pages_of_sample(), l.pattern.samples, l.source);
+      s.batch, s.seq, s.token_bytes, base::format_bytes(s.batch * s.seq * s.token_bytes), bench::pages_per_iteration(s, 1),
+      l.pattern.scatter, l.pattern.pages, l.pattern.pieces, s.pages_of_sample(), l.pattern.samples, l.source);
   if (!reads) return text + "random reads were not measured\n";
   const double rate = reads->rate.operations_per_s;
   text += fmt::format("sustained: {:.0f} random reads of 4 KiB a second, {} at once, {}\n", rate, reads->rate.writers,
@@ -161,9 +161,8 @@ std::string describe(const Loading& l, const bench::StorageResult* reads) {
   }
   if (l.step_s <= 0) return text;
   const double limit_s = bench::break_even_s(s, l.pattern.scatter, rate);
-  return text + (limit_s < l.step_s
-                     ? fmt::format("storage keeps up: reading takes {:.2g} of an iteration's time\n", limit_s / l.step_s)
-                     : fmt::format("storage is the limit: it needs {:.4g} s for what an iteration reads\n", limit_s));
+  return text + (limit_s < l.step_s ? fmt::format("storage keeps up: reading takes {:.2g} of an iteration's time\n", limit_s / l.step_s)
+                                    : fmt::format("storage is the limit: it needs {:.4g} s for what an iteration reads\n", limit_s));
 }
 
 nlohmann::ordered_json to_json(const Loading& l, const bench::StorageResult* reads) {

@@ -131,6 +131,7 @@ void Optimizer::adamw(Slot& slot, double lr, double gradient_scale) {
 }
 
 void Optimizer::muon(double lr, double gradient_scale) {
+  if (muon_groups_.empty()) return;
   const base::WorkScope scope("muon");
   std::vector<std::vector<at::Tensor>> directions;
   // All that must travel is on its way before the first orthogonalisation.

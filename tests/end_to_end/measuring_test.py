@@ -129,8 +129,9 @@ def check_sums(report):
 
 def iterations_of_the_shipped_models_are_attributed(w):
     """The watch knows nearly everything that the configurations in configs/ do."""
-    for name, extra in (("llama-nano", "attention"), ("zaya1-nano", "routing"), ("linear-llama-nano", "linear_attention")):
-        for more in ((), ("--set", "train.recompute=full"), ("--set", "train.precision=bf16"), ("--set", "optimizer.name=adamw", "--set", "train.microbatch_size=2")):
+    toggles = (("--set", "train.recompute=full"), ("--set", "train.precision=bf16"), ("--set", "optimizer.name=adamw", "--set", "train.microbatch_size=2"))
+    for name, extra, also in (("llama-nano", "attention", ()), ("linear-llama-nano", "linear_attention", ()), ("zaya1-nano", "routing", toggles)):
+        for more in ((), *also):
             report = json.loads(ingot("bench", "iteration", ROOT / f"configs/{name}.toml", "--random-data", "--steps", 1, "--json", *more)[0])
             kinds = check_sums(report)
             assert kinds["unattributed"]["share"] < 0.05, (name, more, kinds["unattributed"], [o for o in report["operators"] if o["kind"] == "unattributed"][:8])
