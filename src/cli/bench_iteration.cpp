@@ -57,23 +57,21 @@ void check_data(const train::RunConfig& config) {
                         data::dataset_prefix(source.path).string());
 }
 
-// By the cached or a quick profile of this machine. Empty in fp64, which is not predicted.
-std::map<bench::WorkKind, double> prediction(const train::RunConfig& config, const mesh::Mesh& mesh) {
+// By the cached or a quick profile of this machine, which all ranks measure together; the first one's result counts. Empty in fp64,
+// which is not predicted.
+std::map<bench::WorkKind, double> prediction(const train::RunConfig& config, const mesh::Mesh& mesh, const bench::Company& company) {
   if (config.train.precision == "fp64") return {};
-  try {
-    const auto device = layers::device_named(config.train.device).str();
-    const auto profile = bench::profile_for(config.train.precision, device, base::environment().cache_folder());
-    const auto part = models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model));
-    PipelineFacts pipelines;
-    auto shape = shape_of(config, train::lay_out_phases(config).front(), mesh, pipelines);
-    const auto ranks = comm::rank_environment(base::environment());
-    if (device == "cpu")
-      shape.ranks_per_core = std::max(1.0, static_cast<double>(ranks.local_size * at::get_num_threads()) / base::usable_cores());
-    return bench::predicted_ms(plan::predict_step_time(*part, shape, profile));
-  } catch (const base::ProfileError& unknown) {
-    base::log_info("no prediction: {}", unknown.what());
-    return {};
-  }
+  const auto device = layers::device_named(config.train.device);
+  const auto profile = bench::profile_for(config.train.precision, device.str(), base::environment().cache_folder(), company);
+  const auto part = models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model));
+  PipelineFacts pipelines;
+  auto shape = shape_of(config, train::lay_out_phases(config).front(), mesh, pipelines);
+  if (device.is_cpu())
+    shape.ranks_per_core = std::max(1.0, static_cast<double>(company.local_size * at::get_num_threads()) / base::usable_cores());
+  const auto plan = plan::make_plan(*models::create_model(config.model), *part, shape, profile, 0);
+  auto predicted = bench::predicted_ms(plan.time);
+  if (plan.has_time() && plan.messages.total_s() > 0) predicted[bench::WorkKind::communication] += plan.messages.total_s() * 1e3;
+  return predicted;
 }
 
 std::string heading(const train::RunConfig& config, const std::string& path, const mesh::Mesh& mesh) {
@@ -103,12 +101,11 @@ int run_bench_iteration(const Options& all) {
   else check_data(config);
   const bool is_gpu = layers::device_named(config.train.device).is_cuda();
   if (is_gpu) layers::use_gpu(ranks.local_rank);
-  // Rank 0 measures what predictions need while the others wait for it.
-  const auto predicted = ranks.rank == 0 ? prediction(config, mesh) : std::map<bench::WorkKind, double>{};
   const resilience::StopSignal stop("\nstopping after this step; what was measured is kept\n");
   const auto world = comm::World::join(ranks, is_gpu,
                                        {.timeout = std::chrono::duration<double>(config.resilience.comm_timeout_s),
                                         .rendezvous_timeout = std::chrono::duration<double>(config.resilience.rendezvous_timeout_s)});
+  const auto predicted = prediction(config, mesh, {world.get(), ranks.local_rank, ranks.local_size});
   mesh::Groups groups(*world, config.parallel);
   std::optional<base::ProgressBar> bar;
   const auto report = bench::measure_iteration(config, o.steps, groups, stop, [&](int64_t done, int64_t count) {

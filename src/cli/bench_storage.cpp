@@ -208,10 +208,12 @@ bench::StorageReport measure(const bench::StorageOptions& options, const std::fu
 
 }  // namespace
 
-std::vector<plan::StorageRate> storage_rates(const std::string& folder, const std::function<bool()>& is_stopped) {
+std::vector<plan::StorageRate> storage_rates(const std::string& folder) {
+  const resilience::StopSignal stop(kStopNote);
   std::vector<plan::StorageRate> rates;
   try {
-    const auto report = measure({.folder = folder, .size_bytes = int64_t{64} << 20, .seconds = 0.1, .budget_s = 8}, is_stopped);
+    const auto report =
+        measure({.folder = folder, .size_bytes = int64_t{64} << 20, .seconds = 0.1, .budget_s = 8}, [&] { return stop.received() != 0; });
     for (const auto& result : report.results) rates.push_back(result.rate);
   } catch (const base::Error& refused) {
     base::log_warning("storage is not measured: {}", refused.what());

@@ -1,7 +1,6 @@
 // Storage for the other benchmarks.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,6 @@ namespace ingot::cli {
 
 /// A few seconds of the storage benchmark in `folder`, for a machine profile, ten at most. Where the folder has no room or cannot be
 /// written to, that is logged and nothing comes back.
-std::vector<plan::StorageRate> storage_rates(const std::string& folder, const std::function<bool()>& is_stopped);
+std::vector<plan::StorageRate> storage_rates(const std::string& folder);
 
 }  // namespace ingot::cli

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "plan/cluster_profile.h"
 #include "schedule/model.h"
 
 namespace ingot::plan {
@@ -32,12 +33,23 @@ Method method_of(const models::Layout& layout, bool is_linear) {
   return layout.sequence.method == Ways::ring ? Method::ring : layout.sequence.method == Ways::ulysses ? Method::ulysses : Method::sp;
 }
 
-double duration(const schedule::Cluster& cluster, Kind kind, Group group, double bytes) {
-  const Message message{.kind = kind, .group = group, .bytes = static_cast<int64_t>(bytes)};
-  return schedule::message_duration(message, cluster).busy_s;
+// What messages keep the busiest rank from computing where it moves them itself: sending and receiving go on at once.
+double longest_talk_s(const schedule::Replay& replay) {
+  using schedule::Stream;
+  double longest = 0;
+  for (const auto& rank : replay.ranks) {
+    const auto busy = [&](Stream stream) { return rank.busy_s[static_cast<size_t>(stream)]; };
+    longest = std::max(longest, busy(Stream::side) + busy(Stream::collective) + std::max(busy(Stream::sending), busy(Stream::receiving)));
+  }
+  return longest;
 }
 
 }  // namespace
+
+double MessageModel::duration(Kind kind, Group group, double bytes) const {
+  const Message message{.kind = kind, .group = group, .bytes = static_cast<int64_t>(bytes)};
+  return message_duration(message, cluster_, topology_).busy_s;
+}
 
 StepMessages MessageModel::predict(const models::Model& part, const RunShape& run, const StepTime& compute) {
   StepMessages step;
@@ -81,11 +93,11 @@ double MessageModel::block_s(const models::Model& part, const RunShape& run, boo
                                block.sizes.seq, block.recomputes, is_linear);
   const auto known = replayed_.find(key);
   if (known != replayed_.end()) return known->second;
-  return replayed_[key] = schedule::replay_on(block, cluster_).exposed_s;
+  const auto replay = schedule::replay_on(block, cluster_);
+  return replayed_[key] = cluster_.cores_move_messages ? longest_talk_s(replay) : replay.exposed_s;
 }
 
-// Gradients travel while backward goes on, but for the last layer's; weights while forward does, but for the first one's.
-double MessageModel::gradients_s(const models::Model& part, const RunShape& run, const StepTime& compute) const {
+MessageModel::Traffic MessageModel::traffic_of(const models::Model& part, const RunShape& run) const {
   const auto& layout = part.layout();
   struct Sums {
     double gradient_bytes = 0, value_bytes = 0;
@@ -100,20 +112,28 @@ double MessageModel::gradients_s(const models::Model& part, const RunShape& run,
     sums.gradient_bytes += elements * static_cast<double>(std::max<int64_t>(4, run.element_bytes()));
     sums.value_bytes += elements * static_cast<double>(run.element_bytes());
   }
-  double summing_s = 0, gathering_s = 0;
+  Traffic traffic;
   for (const auto& [where, sums] : groups) {
     const Group group{0, where.first, where.second};
     if (run.zero == 0) {
-      summing_s += duration(cluster_, Kind::all_reduce, group, sums.gradient_bytes);
+      traffic.sum_gradients_s += duration(Kind::all_reduce, group, sums.gradient_bytes);
       continue;
     }
-    summing_s += duration(cluster_, Kind::reduce_scatter, group, sums.gradient_bytes);
-    gathering_s += duration(cluster_, Kind::all_gather, group, sums.value_bytes);
+    traffic.sum_gradients_s += duration(Kind::reduce_scatter, group, sums.gradient_bytes);
+    traffic.gather_weights_s += duration(Kind::all_gather, group, sums.value_bytes);
   }
-  const auto layers = static_cast<double>(std::max<int64_t>(1, part.config().layers / layout.stage.size));
+  return traffic;
+}
+
+// Gradients travel while backward goes on, but for the last layer's; weights while forward does, but for the first one's.
+double MessageModel::gradients_s(const models::Model& part, const RunShape& run, const StepTime& compute) const {
+  const auto [summing_s, gathering_s] = traffic_of(part, run);
+  const auto layers = static_cast<double>(std::max<int64_t>(1, part.config().layers / part.layout().stage.size));
   const auto microbatches = static_cast<double>(run.microbatches());
   const double forward_s = compute.passes_s() / 3 / microbatches, backward_s = 2 * forward_s;
-  const auto exposed = [&](double message_s, double hiding_s) { return std::max(message_s / layers, message_s - hiding_s); };
+  const auto exposed = [&](double message_s, double hiding_s) {
+    return cluster_.cores_move_messages ? message_s : std::max(message_s / layers, message_s - hiding_s);
+  };
   const double sums = exposed(summing_s, backward_s) * (run.zero >= 2 ? microbatches : 1);
   if (run.zero < 3) return sums + (run.zero > 0 ? exposed(gathering_s, forward_s) : 0);
   return sums + microbatches * (exposed(gathering_s, forward_s) + exposed(gathering_s, backward_s));
@@ -130,21 +150,30 @@ double MessageModel::experts_s(const models::Model& part, const RunShape& run) c
   int64_t layers = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) layers += part.layout().stage.holds(layer) ? 1 : 0;
   const double passes = run.recompute == models::Recompute::none ? 4 : 6;
-  return passes * static_cast<double>(layers * run.microbatches()) * duration(cluster_, Kind::all_to_all, group, bytes);
+  return passes * static_cast<double>(layers * run.microbatches()) * duration(Kind::all_to_all, group, bytes);
+}
+
+schedule::Duration MessageModel::handover(const models::Model& part, const RunShape& run) const {
+  const auto& layout = part.layout();
+  const int64_t tokens = run.sequences_at_once() * run.seq / layout.sequence.size;
+  const auto stride = static_cast<int>(run.replicas) * ranks_of_a_weight(layout);
+  const Message message{.kind = Kind::send,
+                        .group = Group{0, 1, 1},
+                        .bytes = tokens * part.config().hidden * std::max<int64_t>(4, run.element_bytes()),
+                        .peer = stride};
+  return message_duration(message, cluster_, topology_);
 }
 
 // A stage's messages hide behind its other microbatches but when the pipeline fills and drains.
 double MessageModel::stages_s(const models::Model& part, const RunShape& run) const {
-  const auto& layout = part.layout();
-  if (!layout.stage.is_on()) return 0;
-  const int64_t tokens = run.sequences_at_once() * run.seq / layout.sequence.size;
-  const auto stride = static_cast<int>(run.replicas) * ranks_of_a_weight(layout);
-  Message message{.kind = Kind::send,
-                  .group = Group{0, 1, 1},
-                  .bytes = tokens * part.config().hidden * std::max<int64_t>(4, run.element_bytes()),
-                  .peer = stride};
-  const auto one = schedule::message_duration(message, cluster_);
-  return 2.0 * (layout.stage.size - 1) * (one.busy_s + one.latency_s);
+  if (!part.layout().stage.is_on()) return 0;
+  const auto one = handover(part, run);
+  return 2.0 * (part.layout().stage.size - 1) * (one.busy_s + one.latency_s);
+}
+
+StepMessages predict_messages(const models::Model& part, const RunShape& run, const MachineProfile& profile, const StepTime& compute) {
+  if (run.world == 1) return {};
+  return MessageModel(cluster_of(profile, run.precision, run.world, 0)).predict(part, run, compute);
 }
 
 }  // namespace ingot::plan

@@ -12,7 +12,6 @@ namespace {
 std::atomic<int> pending{0};
 std::atomic<const char*> cleaning_note{nullptr};  // of work that a second signal must not end
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<const char*>::is_always_lock_free);
-struct sigaction before_interrupt, before_terminate, before_hang_up;
 
 // Only async-signal-safe calls here.
 void on_signal(int number) {
@@ -28,23 +27,24 @@ void on_signal(int number) {
 
 StopSignal::StopSignal() : StopSignal(nullptr) {}
 
-StopSignal::StopSignal(const char* note) {
+StopSignal::StopSignal(const char* note) : note_before_(cleaning_note) {
   pending = 0;
   cleaning_note = note;
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
-  sigaction(SIGINT, &action, &before_interrupt);
-  sigaction(SIGTERM, &action, &before_terminate);
-  sigaction(SIGHUP, nullptr, &before_hang_up);
+  sigaction(SIGINT, &action, &interrupt_before_);
+  sigaction(SIGTERM, &action, &terminate_before_);
+  sigaction(SIGHUP, nullptr, &hang_up_before_);
   // nohup's wish is respected.
-  if (note && before_hang_up.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
+  if (note && hang_up_before_.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
 }
 
 StopSignal::~StopSignal() {
-  sigaction(SIGINT, &before_interrupt, nullptr);
-  sigaction(SIGTERM, &before_terminate, nullptr);
-  sigaction(SIGHUP, &before_hang_up, nullptr);
+  sigaction(SIGINT, &interrupt_before_, nullptr);
+  sigaction(SIGTERM, &terminate_before_, nullptr);
+  sigaction(SIGHUP, &hang_up_before_, nullptr);
+  cleaning_note = note_before_;
 }
 
 int StopSignal::received() const { return pending; }

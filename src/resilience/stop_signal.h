@@ -1,9 +1,12 @@
 // SIGINT and SIGTERM ask a run to stop: it finishes its step, saves and exits 0. A second signal ends the process at once.
 #pragma once
 
+#include <csignal>
+
 namespace ingot::resilience {
 
-/// Catches both signals while it lives; one instance per process.
+/// Catches both signals while it lives. At most one of a process at work: one that is made while another lives takes its place until it
+/// goes, and the other one then knows of the signal, too.
 class StopSignal {
  public:
   StopSignal();
@@ -16,6 +19,10 @@ class StopSignal {
 
   /// The signal that arrived, or 0.
   int received() const;
+
+ private:
+  struct sigaction interrupt_before_, terminate_before_, hang_up_before_;
+  const char* note_before_;
 };
 
 }  // namespace ingot::resilience
