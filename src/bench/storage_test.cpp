@@ -219,11 +219,16 @@ TEST_F(LoadingTest, pages_of_a_stream_are_those_of_a_row_and_of_the_token_after_
   EXPECT_EQ(pattern.pieces, 1);
   EXPECT_EQ(pattern.extra_pages, 1);
   EXPECT_EQ(pattern.scatter, 1.25);
-  // Rows of 1000 tokens, 4000 bytes: by the definition of a page, row by row.
-  const data::Loader odd(config(1000, "stream"), data::Split::train);
-  int64_t pages = 0;
-  for (int64_t row = 0; row < odd.samples(); ++row) pages += (row * 4000 + 4003) / 4096 - row * 4000 / 4096 + 1;
-  EXPECT_DOUBLE_EQ(read_pattern(odd, 0, odd.samples(), 4096).pages, static_cast<double>(pages) / static_cast<double>(odd.samples()));
+  // By the definition of a page, row by row; the first row of 1023 tokens and one after them fills a page to its end.
+  for (const int64_t seq : {1000, 1023}) {
+    const data::Loader odd(config(seq, "stream"), data::Split::train);
+    int64_t pages = 0;
+    for (int64_t row = 0; row < odd.samples(); ++row) {
+      const int64_t first = row * seq * 4, last = first + seq * 4 + 3;
+      pages += last / 4096 - first / 4096 + 1;
+    }
+    EXPECT_DOUBLE_EQ(read_pattern(odd, 0, odd.samples(), 4096).pages, static_cast<double>(pages) / static_cast<double>(odd.samples()));
+  }
 }
 
 TEST_F(LoadingTest, packed_documents_lie_in_more_places_than_a_stream) {
