@@ -58,6 +58,37 @@ DiskSpace disk_space(const fs::path& path) {
   return {static_cast<int64_t>(space.available), static_cast<int64_t>(space.capacity)};
 }
 
+std::string file_system_type(const fs::path& path) {
+  std::error_code failure;
+  const auto real = fs::canonical(path, failure);
+  std::ifstream file("/proc/self/mountinfo");
+  const std::string mounts{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  return failure ? "unknown" : file_system_type(real, mounts);
+}
+
+// One mount a line: id, parent, device, root, mount point, options, more fields up to a lone "-", then the type. Spaces in names are \040.
+std::string file_system_type(const fs::path& path, const std::string& mountinfo) {
+  std::string type = "unknown";
+  size_t longest = 0;
+  std::istringstream lines(mountinfo);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string word, point;
+    for (int i = 0; i < 5 && words >> word;) point = ++i == 5 ? word : "";
+    while (words >> word && word != "-") {
+    }
+    if (point.empty() || !(words >> word)) continue;
+    for (const auto& [code, character] : {std::pair{"\\040", " "}, {"\\011", "\t"}, {"\\012", "\n"}, {"\\134", "\\"}})
+      for (size_t at = 0; (at = point.find(code, at)) != std::string::npos; ++at) point.replace(at, 4, character);
+    const auto& whole = path.native();
+    const bool holds = point == "/" || (whole.starts_with(point) && (whole.size() == point.size() || whole[point.size()] == '/'));
+    if (!holds || point.size() < longest) continue;
+    longest = point.size();
+    type = word;
+  }
+  return type;
+}
+
 int64_t available_memory_bytes() {
   std::ifstream file("/proc/meminfo");
   std::string key, unit;

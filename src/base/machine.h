@@ -17,6 +17,12 @@ struct DiskSpace {
 /// Of the file system that holds `path`. Throws FileError.
 DiskSpace disk_space(const std::filesystem::path& path);
 
+/// What kind of file system holds `path`, as mount calls it: "ext4", "xfs", "nfs4", "tmpfs" …; "unknown" where the system does not tell.
+std::string file_system_type(const std::filesystem::path& path);
+/// The same by the text of /proc/self/mountinfo, for an absolute path without links: the mount point that is its longest beginning, of
+/// equal ones the last.
+std::string file_system_type(const std::filesystem::path& path, const std::string& mountinfo);
+
 /// Memory that can be had without swapping, /proc/meminfo's MemAvailable; 0 where unknown.
 int64_t available_memory_bytes();
 /// What a control group (container, Slurm job) allows this process; 0 = no limit known.

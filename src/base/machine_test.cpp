@@ -34,6 +34,23 @@ TEST(EnvironmentVariables, those_that_are_set_are_listed_for_the_log) {
   EXPECT_EQ(set[0], (std::pair<std::string, std::string>{"OMP_NUM_THREADS", "3"}));
 }
 
+TEST(Machine, the_file_system_of_a_path_is_that_of_the_longest_mount_point) {
+  const std::string mounts =
+      "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
+      "30 22 0:25 / /data rw - nfs4 server:/x rw\n"
+      "31 30 0:26 / /data/my\\040disk rw,nosuid shared:2 master:1 - xfs /dev/b rw\n"
+      "32 22 0:27 / /tmp rw - tmpfs tmpfs rw\n"
+      "33 22 0:28 / /tmp rw - overlay overlay rw\n"
+      "34 22 broken\n";
+  EXPECT_EQ(file_system_type("/home/me", mounts), "ext4");
+  EXPECT_EQ(file_system_type("/data/a/b", mounts), "nfs4");
+  EXPECT_EQ(file_system_type("/database", mounts), "ext4");
+  EXPECT_EQ(file_system_type("/data/my disk/run", mounts), "xfs");
+  EXPECT_EQ(file_system_type("/tmp", mounts), "overlay");  // mounted over the other one
+  EXPECT_EQ(file_system_type("/tmp", ""), "unknown");
+  EXPECT_NE(file_system_type("/proc"), "unknown");
+}
+
 TEST(Machine, disk_space_of_a_missing_folder_is_refused_with_its_name) {
   EXPECT_GT(disk_space("/").total_bytes, 0);
   try {

@@ -265,6 +265,11 @@ std::string tables(const MachineProfile& p) {
   for (const auto& e : p.kernels)
     text += fmt::format("{:<18}{:<6}{:>9}{:>8}{:>7}{:>14.4f}{:>14.4f}\n", e.name, e.dtype, e.rows, e.width, e.count, e.forward_s * 1e3,
                         e.backward_s * 1e3);
+  if (!p.storage.empty())
+    text += fmt::format("\n{:<18}{:>12}{:>9}  {:<9}{:>10}{:>11}\n", "storage, " + p.storage.front().folder_type, "block KiB", "writers", "cache", "MB/s", "op/s");
+  for (const auto& e : p.storage)
+    text += fmt::format("{:<18}{:>12}{:>9}  {:<9}{:>10.1f}{:>11.0f}\n", e.operation, e.block_bytes >> 10, e.writers, e.direct ? "O_DIRECT" : "buffered",
+                        e.bytes_per_s / 1e6, e.operations_per_s);
   return text;
 }
 

@@ -11,6 +11,7 @@
 #include "bench/node_check.h"
 #include "bench/suite.h"
 #include "cli/bench_ranks.h"
+#include "cli/bench_storage.h"
 #include "cli/node_verdict.h"
 #include "cli/ranks.h"
 #include "cli/verbs.h"
@@ -104,6 +105,8 @@ int run_bench(const Options& all) {
   const auto measurements = bench::measurements_of(suite);
   base::ProgressBar bar("bench " + o.kind, static_cast<int64_t>(measurements.size()), base::ProgressUnit::count);
   const bool complete = bench::run_suite(measurements, profile, bar, [&] { return stop.received() != 0; });
+
+  if (everything && complete && !judge) profile.storage = storage_rates(".");
 
   std::optional<bench::Verdict> verdict;
   if (judge && complete) {

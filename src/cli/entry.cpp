@@ -19,6 +19,8 @@ extern "C" __attribute__((visibility("default"))) int ingot_run(const ingot::cli
                                      : run_checkpoint(options, ingot::object_store::storage_of);
     }
     if (options.verb == "bench" && options.bench.kind == "collectives") return run_bench_collectives(options);
+    if (options.verb == "bench" && options.bench.kind == "storage") return run_bench_storage(options);
+    if (options.verb == "bench" && options.bench.kind == "iteration") return run_bench_iteration(options);
     if (options.verb == "bench") return options.bench.kind == "parallel" ? run_bench_parallel(options) : run_bench(options);
     if (options.verb == "plan") return run_plan(options);
     if (options.verb == "launch") return run_launch(options);

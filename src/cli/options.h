@@ -39,7 +39,7 @@ struct CheckpointOptions {
 };
 
 struct BenchOptions {
-  std::string kind;  // gemm, memory, attention, collectives, parallel, all
+  std::string kind;  // gemm, memory, attention, storage, iteration, collectives, parallel, all
   std::string output, dtype = "all";
   bool quick = false;
   std::vector<int> side_by_side;  // of all: so many ranks measure at the same time, too
@@ -60,6 +60,14 @@ struct BenchOptions {
   bool judge = false, slurm = false;
   std::string target, floors, baseline, device_name, verdicts, expect, pass_list, fail_list;
   double tolerance = 10, max_age_hours = 24, outlier = 10;
+  // Of storage and iteration.
+  std::string folder = ".", size, config;
+  std::vector<int> writers;
+  std::vector<std::string> blocks, set;
+  double seconds = 0, step_s = 0;
+  int64_t document_tokens = 1000;
+  int64_t steps = 5;
+  bool random_data = false;
 };
 
 struct PlanOptions {

@@ -130,7 +130,7 @@ void add_verdict(CLI::App& bench, BenchOptions& o) {
 }
 
 void add_bench(CLI::App& app, BenchOptions& o) {
-  auto* verb = app.add_subcommand("bench", "measure this machine: gemm, memory, attention, or all; or ranks: collectives, and ways of spreading a layer over them, parallel");
+  auto* verb = app.add_subcommand("bench", "measure this machine: gemm, memory, attention, storage, or all; a training step: iteration; or ranks: collectives, and ways of spreading a layer over them, parallel");
   verb->require_subcommand(1);
   for (const auto& [name, text] :
        {std::pair{"gemm", "matrix products over shapes and dtypes"}, std::pair{"memory", "copy, scale, add, triad and dot over sizes"},
@@ -150,6 +150,28 @@ void add_bench(CLI::App& app, BenchOptions& o) {
     kind->callback([&o, kind] { o.kind = kind->get_name(); });
   }
   add_verdict(*verb, o);
+  auto* storage = verb->add_subcommand("storage", "reads, writes and small files in a folder, and whether that keeps up with a run's data");
+  storage->add_option("folder,--folder", o.folder, "where a folder with the measurement's files is made and removed again")->capture_default_str();
+  storage->add_option("--size", o.size, "bytes of the files of all writers together (K = 1024; default 256M, with --quick 32M)");
+  storage->add_option("--writers", o.writers, "numbers of threads at work at once (default 1,4,16; with --quick 1,4)")->delimiter(',');
+  storage->add_option("--blocks", o.blocks, "bytes of random reads and writes (default 4K,64K)")->delimiter(',');
+  storage->add_option("--seconds", o.seconds, "longest of a measurement, without its fsync (default 0.5, with --quick 0.1)")->check(CLI::Range(0.001, 3600.0));
+  storage->add_flag("--quick", o.quick, "a few seconds instead of half a minute");
+  storage->add_option("--config", o.config, "configuration (TOML): can this folder feed that run?");
+  storage->add_option("--set", o.set, "key=value over the configuration")->allow_extra_args(false);
+  storage->add_option("--step-s", o.step_s, "seconds of an iteration (default: as this machine's profile predicts it)")->check(CLI::PositiveNumber);
+  storage->add_option("--document-tokens", o.document_tokens, "mean length of a document where the data is not at hand and is simulated")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->capture_default_str();
+  storage->add_option("-o,--output", o.output, "write the JSON here, too");
+  storage->callback([&o] { o.kind = "storage"; });
+  auto* iteration = verb->add_subcommand("iteration", "where the time of a training step goes, by kind of work, beside what is predicted");
+  iteration->add_option("config", o.config, "configuration (TOML)")->required();
+  iteration->add_option("--set", o.set, "key=value over the configuration")->allow_extra_args(false);
+  iteration->add_option("--steps", o.steps, "steps that are watched, and as many that are not")->check(CLI::Range(int64_t{1}, int64_t{10000}))->capture_default_str();
+  iteration->add_flag("--random-data", o.random_data, "made-up tokens instead of the configuration's data");
+  iteration->add_option("-o,--output", o.output, "write the JSON here, too");
+  iteration->callback([&o] { o.kind = "iteration"; });
   auto* collectives = verb->add_subcommand("collectives", "all-reduce and others over sizes, groups and placements, with nccl-tests' flags and columns");
   collectives->add_option("operations", o.operations, "all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, send_receive (default: all)");
   collectives->add_option("-b,--minbytes", o.min_bytes, "smallest size, such as 8, 4K, 1M (K = 1024)")->capture_default_str();

@@ -24,6 +24,8 @@ int run_verify(const Options& options);
 int run_export(const Options& options);
 int run_import(const Options& options);
 int run_bench(const Options& options);
+int run_bench_storage(const Options& options);
+int run_bench_iteration(const Options& options);
 int run_bench_collectives(const Options& options);
 int run_bench_parallel(const Options& options);
 int run_plan(const Options& options);

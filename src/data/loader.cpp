@@ -118,6 +118,21 @@ void Loader::fill(int64_t first_sample, int64_t count, Batch& out) const {
   }
 }
 
+std::vector<Loader::FileRead> Loader::reads(int64_t sample) const {
+  const Place place = place_of(sample);
+  const auto& source = sources_[place.source];
+  const int64_t width = size_bytes(source.dataset->token_type());
+  std::vector<FileRead> reads;
+  for (const Slice& tokens : source.packing->reads(place.row)) reads.push_back({place.source, tokens.begin * width, tokens.end * width});
+  return reads;
+}
+
+int64_t Loader::token_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& source : sources_) bytes = std::max(bytes, size_bytes(source.dataset->token_type()));
+  return bytes;
+}
+
 LoaderState Loader::state(int64_t step, int64_t samples) const {
   LoaderState state{step, samples, config_.seed, config_.seq_len, config_.packing, config_.reset_documents, {}};
   const auto counts = mixture_ ? mixture_->counts(samples) : std::vector<int64_t>(sources_.size(), 0);

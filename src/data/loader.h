@@ -66,6 +66,16 @@ class Loader {
   /// The same into a batch whose memory is used again.
   void fill(int64_t first_sample, int64_t count, Batch& out) const;
 
+  /// Bytes of a source's .bin file.
+  struct FileRead {
+    size_t source = 0;
+    int64_t begin_byte = 0, end_byte = 0;
+  };
+  /// What has to be read for one sample. The index is not counted: opening a dataset reads all of it, and then it lies in memory.
+  std::vector<FileRead> reads(int64_t sample) const;
+  /// Bytes of a token in the files; of several sources the largest.
+  int64_t token_bytes() const;
+
   /// Samples that visit every row of every source once.
   int64_t samples() const;
   /// Tokens of the sources on this side of the split.

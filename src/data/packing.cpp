@@ -41,6 +41,11 @@ class StreamPacking : public Packing {
     }
   }
 
+  std::vector<Slice> reads(int64_t row) const override {
+    const int64_t first = slice_.begin + row * options_.seq_len;
+    return {{first, first + options_.seq_len + 1}};
+  }
+
  private:
   const IndexedDataset& dataset_;
   Slice slice_;
@@ -77,10 +82,7 @@ class BestFitPacking : public Packing {
   int64_t rows() const override { return first_row_.back(); }
 
   void fill(int64_t row, const Row& out) const override {
-    const auto above = std::upper_bound(first_row_.begin(), first_row_.end(), row);
-    const int64_t chunk = above - first_row_.begin() - 1;
-    const auto packed = packed_chunk(chunk);
-    const auto& pieces = (*packed)[static_cast<size_t>(row - first_row_[static_cast<size_t>(chunk)])];
+    const auto pieces = pieces_in(row);
     size_t at = 0;
     for (const Piece& piece : pieces) at = place(piece, at, out);
     std::fill(out.inputs.begin() + static_cast<std::ptrdiff_t>(at), out.inputs.end(), options_.pad_id);
@@ -89,7 +91,24 @@ class BestFitPacking : public Packing {
     if (!options_.reset_documents) join_documents(pieces, out);
   }
 
+  std::vector<Slice> reads(int64_t row) const override {
+    std::vector<Slice> reads;
+    for (const Piece& piece : pieces_in(row)) {
+      const Slice read{piece.begin, piece.begin + piece.length + (piece.has_next ? 1 : 0)};
+      if (!reads.empty() && read.begin <= reads.back().end && read.begin >= reads.back().begin)
+        reads.back().end = std::max(reads.back().end, read.end);
+      else reads.push_back(read);
+    }
+    return reads;
+  }
+
  private:
+  std::vector<Piece> pieces_in(int64_t row) const {
+    const auto above = std::upper_bound(first_row_.begin(), first_row_.end(), row);
+    const int64_t chunk = above - first_row_.begin() - 1;
+    return (*packed_chunk(chunk))[static_cast<size_t>(row - first_row_[static_cast<size_t>(chunk)])];
+  }
+
   size_t place(const Piece& piece, size_t at, const Row& out) const {
     const auto length = static_cast<size_t>(piece.length);
     const size_t targets = piece.has_next ? length : length - 1;

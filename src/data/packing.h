@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "data/indexed_dataset.h"
 
@@ -40,6 +41,8 @@ class Packing {
   virtual int64_t rows() const = 0;
   /// Fills the row `row` in [0, rows()).
   virtual void fill(int64_t row, const Row& out) const = 0;
+  /// The tokens of the dataset that fill() reads for a row, in the order in which it does; neighbouring or overlapping ones are one.
+  virtual std::vector<Slice> reads(int64_t row) const = 0;
 };
 
 /// `name` is data.packing. The dataset must outlive the packing. Throws DataError when the slice gives no row.

@@ -1,5 +1,7 @@
 #include "data/packing.h"
 
+#include <set>
+
 #include "base/random.h"
 #include "data/test_support.h"
 
@@ -130,6 +132,31 @@ TEST(BestFitPacking, rows_made_alone_equal_rows_made_in_order) {
   for (int64_t r = ordered->rows() - 1; r >= 0; r -= 97) {
     const auto alone = make_packing("best_fit", dataset, {0, dataset.tokens()}, {.seq_len = 32});
     EXPECT_EQ(fill(*alone, r, 32).inputs, fill(*ordered, r, 32).inputs);
+  }
+}
+
+// Ids are positions: what a row holds says what was read.
+TEST(Packings, reads_are_the_tokens_that_come_out) {
+  const TemporaryFolder folder;
+  const IndexedDataset dataset(counting_dataset(folder, "d", random_lengths(300, 40)));
+  for (const char* name : {"stream", "best_fit"}) {
+    // Without resets a stream's row shows all it reads; best fit shows it in either case.
+    const auto packing = make_packing(name, dataset, {7, dataset.tokens()}, {.seq_len = 24, .reset_documents = name[0] == 'b', .pad_id = -7});
+    size_t pieces = 0;
+    for (int64_t row = 0; row < packing->rows(); ++row) {
+      const Filled filled = fill(*packing, row, 24);
+      std::set<int64_t> seen, read;
+      for (const auto& ids : {filled.inputs, filled.targets})
+        for (const int32_t id : ids)
+          if (id >= 0) seen.insert(id);
+      for (const Slice& slice : packing->reads(row)) {
+        ++pieces;
+        for (int64_t token = slice.begin; token < slice.end; ++token) EXPECT_TRUE(read.insert(token).second) << "read twice";
+      }
+      EXPECT_EQ(seen, read) << name << " row " << row;
+    }
+    if (name[0] == 's') EXPECT_EQ(pieces, static_cast<size_t>(packing->rows()));
+    else EXPECT_GT(pieces, static_cast<size_t>(packing->rows()));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/cca.h"
 
+#include "base/work_scope.h"
 #include "kernels/cpu/rows_parallel.h"
 #include "kernels/differentiable.h"
 #include "kernels/reference/reference.h"
@@ -132,6 +133,7 @@ struct CcaMixFunction : Function<CcaMixFunction> {
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed, const CcaShape& shape, const CcaWeights& w,
                                                        const RotaryTable& table, const at::Tensor& is_start, const CcaTail& tail) {
+  const base::WorkScope scope("cca_mix");
   const bool fused = cpu::takes(packed) && !tail.latent.defined() && w.grouped_weight.scalar_type() == at::kFloat &&
                      shape.head_dim <= kMaxHeadDim && table.cosine.scalar_type() == at::kFloat;
   if (!fused) return reference::cca_mix(packed, shape, w, table, is_start, tail);

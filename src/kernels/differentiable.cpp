@@ -4,6 +4,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "base/work_scope.h"
 
 namespace ingot::kernels {
 
@@ -14,6 +19,7 @@ struct Node : torch::autograd::Function<Node> {
   struct Holder : torch::CustomClassHolder {
     Context context;
     Backward backward = nullptr;
+    const char* name = "";
   };
 
   static TensorList forward(AutogradContext* torch, at::TensorList /*inputs*/, const c10::intrusive_ptr<Holder>& holder,
@@ -27,6 +33,7 @@ struct Node : torch::autograd::Function<Node> {
     const auto holder = c10::static_intrusive_pointer_cast<Holder>(torch->saved_data["holder"].toCapsule());
     auto& context = holder->context;
     context.torch_ = torch;
+    const base::WorkScope scope(holder->name);
     auto all = holder->backward(context, grads);
     all.resize(context.is_defined_.size());
     TensorList of_defined;
@@ -36,9 +43,11 @@ struct Node : torch::autograd::Function<Node> {
     return of_defined;
   }
 
-  static TensorList call(const TensorList& inputs, const Forward& forward, Backward backward) {
+  static TensorList call(const TensorList& inputs, const Forward& forward, Backward backward, const char* name) {
+    const base::WorkScope scope(name);
     auto holder = c10::make_intrusive<Holder>();
     holder->backward = backward;
+    holder->name = name;
     TensorList defined;
     for (const auto& input : inputs) {
       holder->context.is_defined_.push_back(input.defined());
@@ -60,11 +69,21 @@ bool Context::needs_gradient(size_t tensor) const {
       static_cast<size_t>(std::count(is_defined_.begin(), is_defined_.begin() + static_cast<std::ptrdiff_t>(tensor), true)));
 }
 
-TensorList differentiable(const TensorList& inputs, const Forward& forward, Backward backward) {
-  return Node::call(inputs, forward, backward);
+TensorList differentiable(const TensorList& inputs, const Forward& forward, Backward backward, const char* name) {
+  return Node::call(inputs, forward, backward, name);
+}
+
+const char* plain_name_of(const std::type_info& type) {
+  static std::mutex mutex;
+  static std::set<std::string> names;
+  const std::string whole = c10::demangle(type.name());
+  const std::lock_guard lock(mutex);
+  const size_t colon = whole.rfind("::");
+  return names.insert(colon == std::string::npos ? whole : whole.substr(colon + 2)).first->c_str();
 }
 
 void backward(const TensorList& outputs, TensorList output_grads) {
+  const base::WorkScope scope("backward");
   if (output_grads.empty())
     for (const auto& output : outputs) output_grads.push_back(at::ones_like(output));
   torch::autograd::backward(outputs, output_grads);

@@ -17,6 +17,7 @@
 #include <functional>
 #include <optional>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -59,8 +60,11 @@ using Forward = std::function<TensorList(Context&)>;
 /// Gradients of the outputs to gradients of the inputs, in order; those at the end that have none may be left out.
 using Backward = TensorList (*)(Context&, const TensorList& grads);
 
-/// What `forward` gives, with `backward` as its gradient. Inputs may be undefined.
-TensorList differentiable(const TensorList& inputs, const Forward& forward, Backward backward);
+/// What `forward` gives, with `backward` as its gradient. Inputs may be undefined. Profilers see both under `name`, which must live as long
+/// as the program.
+TensorList differentiable(const TensorList& inputs, const Forward& forward, Backward backward, const char* name);
+/// "LinearFunction" of a type of that name in any namespace; lives as long as the program.
+const char* plain_name_of(const std::type_info& type);
 
 template <class T>
 struct Function {
@@ -69,9 +73,10 @@ struct Function {
   static auto apply(Args&&... args) {
     TensorList inputs;
     (add_input(inputs, args), ...);
+    static const char* const name = plain_name_of(typeid(T));
     using Result = decltype(T::forward(std::declval<Context&>(), args...));
     auto outputs = differentiable(
-        inputs, [&](Context& context) { return TensorList{T::forward(context, args...)}; }, &T::backward);
+        inputs, [&](Context& context) { return TensorList{T::forward(context, args...)}; }, &T::backward, name);
     if constexpr (std::is_same_v<Result, at::Tensor>) return at::Tensor(std::move(outputs[0]));
     else return outputs;
   }

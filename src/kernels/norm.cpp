@@ -1,5 +1,6 @@
 #include "kernels/norm.h"
 
+#include "base/work_scope.h"
 #include "kernels/cpu/rows_parallel.h"
 #include "kernels/differentiable.h"
 #include "kernels/fp32_islands.h"
@@ -100,17 +101,20 @@ bool is_fused(const at::Tensor& residual, const at::Tensor& vector) {
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType out) {
+  const base::WorkScope scope("norm");
   if (!is_fused(x, weight) || (out != at::kFloat && out != at::kBFloat16)) return reference::rms_norm(x, weight, eps, out);
   return join_norm(x, {}, {}, weight, eps, out)[0];
 }
 
 at::Tensor join_residual(const at::Tensor& residual, const at::Tensor& branch, const ResidualScale& scale) {
+  const base::WorkScope scope("norm");
   if (!is_fused(residual, scale.residual_scale) || !cpu::takes(branch)) return reference::join_residual(residual, branch, scale);
   return join_norm(residual, branch, scale, {}, 0, branch.scalar_type())[0];
 }
 
 std::pair<at::Tensor, at::Tensor> join_residual_and_norm(const at::Tensor& residual, const at::Tensor& branch, const ResidualScale& scale,
                                                          const at::Tensor& weight, double eps, at::ScalarType out) {
+  const base::WorkScope scope("norm");
   if (!is_fused(residual, weight) || branch.scalar_type() != out || !cpu::takes(branch)) {
     auto joined = reference::join_residual(residual, branch, scale);
     auto normed = reference::rms_norm(joined, weight, eps, out);

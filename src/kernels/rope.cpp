@@ -1,5 +1,6 @@
 #include "kernels/rope.h"
 
+#include "base/work_scope.h"
 #include "kernels/cpu/rows_parallel.h"
 #include "kernels/differentiable.h"
 #include "kernels/reference/reference.h"
@@ -61,6 +62,7 @@ at::Tensor rotate(const at::Tensor& x, const RotaryTable& table) { return refere
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> split_and_rotate(const at::Tensor& packed, int64_t heads, int64_t kv_heads, int64_t head_dim,
                                                                 const RotaryTable& table) {
+  const base::WorkScope scope("rotate");
   if (!cpu::takes(packed) || table.cosine.scalar_type() != at::kFloat)
     return reference::split_and_rotate(packed, heads, kv_heads, head_dim, table);
   const auto parts = SplitRotateFunction::apply(packed, heads, kv_heads, head_dim, table.cosine.contiguous(), table.sine.contiguous());

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "base/work_scope.h"
 #include "kernels/attention.h"
 #include "kernels/fp32_islands.h"
 #include "layers/autograd.h"
@@ -70,6 +71,7 @@ std::pair<at::Tensor, at::Tensor> KeyValueCache::append(const at::Tensor& k, con
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window, Sequences& sequences,
                      KeyValueCache* cache) {
+  const base::WorkScope scope("attention");
   if (const auto& axis = sequences.axis(); axis.is_on()) {
     const std::vector<int64_t> by_chunk = {axis.chunks(), q.size(1) / axis.chunks()};
     return sharded_attention(q.unflatten(1, by_chunk), k.unflatten(1, by_chunk), v.unflatten(1, by_chunk), scale, window, sequences)

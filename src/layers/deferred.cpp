@@ -1,5 +1,7 @@
 #include "layers/deferred.h"
 
+#include "base/work_scope.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -23,6 +25,7 @@ void DeferredGradients::run_or_defer(DeferredGradients* deferred, std::function<
 }
 
 void DeferredGradients::run() {
+  const base::WorkScope scope("deferred_gradients");
   const at::NoGradGuard no_grad;
   for (auto& work : std::exchange(work_, {})) work();
 }

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/work_scope.h"
 #include "kernels/activation.h"
 #include "kernels/matmul.h"
 #include "layers/autograd.h"
@@ -230,6 +231,7 @@ struct ExpertsFunction : Function<ExpertsFunction> {
 
 at::Tensor experts(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, Parameter& gate_up, Parameter& down,
                    int64_t top_k, SkipOutput skip, const ExpertAxis& axis) {
+  const base::WorkScope scope("experts");
   auto out = ExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k, axis);
   if (skip == SkipOutput::identity) {
     const auto skipped = choice.eq(gate_up.shape[0]).to(weight.scalar_type());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/work_scope.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/matmul.h"
 #include "layers/autograd.h"
@@ -78,6 +79,7 @@ at::Tensor logits_of(const at::Tensor& hidden, const Parameter& weight) {
 }
 
 at::Tensor head_loss(const at::Tensor& hidden, Parameter& weight, const at::Tensor& targets, double scale, const TensorAxis& axis) {
+  const base::WorkScope scope("head_loss");
   return HeadLossFunction::apply(hidden, weight.value, &weight, targets, scale, at::GradMode::is_enabled(), axis.group);
 }
 

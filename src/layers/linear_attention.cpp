@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/work_scope.h"
 #include "kernels/norm.h"
 #include "kernels/short_convolution.h"
 #include "layers/autograd.h"
@@ -84,6 +85,7 @@ at::Tensor LinearAttention::log_gate(const at::Tensor& x, const at::Tensor& low_
 
 at::Tensor LinearAttention::operator()(const at::Tensor& x, const at::Tensor& low_rank, Sequences& sequences,
                                        LinearAttentionCache* cache) const {
+  const base::WorkScope scope("linear_attention");
   auto packed = linear(x, {q, k, v});
   if (q_convolution) {
     const auto weight = at::cat({q_convolution->value, k_convolution->value, v_convolution->value});

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "base/work_scope.h"
 #include "layers/autograd.h"
 
 namespace ingot::layers {
@@ -33,7 +34,10 @@ struct RecomputeFunction : Function<RecomputeFunction> {
     {
       const at::AutoGradMode with_grad(true);
       const RecomputingGuard guard;
-      const auto all = context.kept<TensorFunction>()(inputs);
+      const auto all = [&] {
+        const base::WorkScope scope("recompute");
+        return context.kept<TensorFunction>()(inputs);
+      }();
       for (size_t i = 0; i < all.size(); ++i) {
         if (!all[i].defined() || !all[i].requires_grad() || !grads[i].defined()) continue;
         outputs.push_back(all[i]);

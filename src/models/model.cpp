@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/work_scope.h"
 #include "layers/embedding.h"
 #include "layers/head.h"
 #include "layers/recompute.h"
@@ -54,6 +55,7 @@ Stream Model::run_chunk(int chunk, const at::Tensor& ids, const Stream& in, Forw
   Stream stream = in;
   if (stage.is_first(chunk)) {
     hooks.before_forward(-1);
+    const base::WorkScope scope("embedding");
     stream = embed(ids, context);
     hooks.after_forward(-1);
     if (context.observer) context.observer->on_hidden(-1, stream.residual);

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/work_scope.h"
 #include "kernels/cpu/parallel.h"
 
 namespace ingot::optim {
@@ -85,6 +86,7 @@ struct Task {
 }  // namespace
 
 std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, int64_t steps, const Quintic& quintic, Threads threads) {
+  const base::WorkScope scope("newton_schulz");
   std::vector<at::Tensor> results;
   std::vector<Task> tasks;
   for (const auto& x : tensors) {

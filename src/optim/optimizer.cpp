@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/work_scope.h"
 #include "kernels/update.h"
 #include "optim/newton_schulz.h"
 
@@ -79,6 +80,7 @@ void Optimizer::prepare_muon() {
 }
 
 GradientNorm Optimizer::gradient_norm() const {
+  const base::WorkScope scope("gradient_norm");
   GradientNorm result;
   double squares = 0;
   for (const auto& slot : slots_) {
@@ -106,6 +108,7 @@ GradientNorm Optimizer::gradient_norm() const {
 }
 
 void Optimizer::step(double lr, double norm) {
+  const base::WorkScope scope("optimizer");
   const at::NoGradGuard no_grad;
   const double scale = config_.clip > 0 && norm > config_.clip ? config_.clip / norm : 1;
   ++steps_done_;
@@ -128,6 +131,8 @@ void Optimizer::adamw(Slot& slot, double lr, double gradient_scale) {
 }
 
 void Optimizer::muon(double lr, double gradient_scale) {
+  if (muon_groups_.empty()) return;
+  const base::WorkScope scope("muon");
   std::vector<std::vector<at::Tensor>> directions;
   // All that must travel is on its way before the first orthogonalisation.
   for (const auto& group : muon_groups_) {
@@ -165,6 +170,7 @@ void Optimizer::orthogonalise(const MuonGroup& group, std::vector<at::Tensor>& d
 }
 
 void Optimizer::balance(Parameter& bias, const at::Tensor& counts, int64_t experts) {
+  const base::WorkScope scope("optimizer");
   if (config_.balancing_lr == 0) return;
   const at::NoGradGuard no_grad;
   auto& state = buffers_.at(bias.name);

@@ -47,6 +47,16 @@ struct CollectiveTime {
   double seconds = 0;
 };
 
+/// What `writers` threads at once did to files of a folder: bench/storage.h. Rates count until the last fsync, times are of single operations.
+struct StorageRate {
+  std::string operation;    // sequential_write, sequential_read, random_write, random_read, create, open_read, unlink, checkpoint_write
+  std::string folder_type;  // ext4, xfs, nfs4 …
+  int64_t block_bytes = 0, writers = 1;
+  bool direct = false;  // past the page cache
+  double bytes_per_s = 0, operations_per_s = 0;
+  double p50_s = 0, p99_s = 0;
+};
+
 struct MachineProfile {
   static constexpr int64_t kVersion = 2;
 
@@ -61,6 +71,7 @@ struct MachineProfile {
   std::vector<MemoryRate> memory;
   std::vector<KernelTime> kernels;
   std::vector<CollectiveTime> collectives;
+  std::vector<StorageRate> storage;
   double operation_s = 0;  // of a linear layer too small to have other costs, forward and backward
 
   /// The best measured product rate of a dtype, FLOP/s: the denominator of MFU. 0 when none was measured.

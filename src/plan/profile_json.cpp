@@ -72,6 +72,22 @@ CollectiveTime read_collective(const Json& json, const std::string& where) {
   return entry;
 }
 
+StorageRate read_storage(const Json& json, const std::string& where) {
+  Members m(json, where);
+  StorageRate entry{m.one_of("operation", {"sequential_write", "sequential_read", "random_write", "random_read", "create", "open_read", "unlink",
+                                           "checkpoint_write"}),
+                    m.text("folder_type"),
+                    m.size("block_bytes"),
+                    m.size("writers"),
+                    m.boolean("direct"),
+                    m.not_negative("bytes_per_s"),  // 0 of unlink
+                    m.positive("operations_per_s"),
+                    m.not_negative("p50_s"),
+                    m.not_negative("p99_s")};
+  m.finish();
+  return entry;
+}
+
 }  // namespace
 
 double MachineProfile::peak_gemm(const std::string& dtype) const {
@@ -132,6 +148,17 @@ std::string MachineProfile::to_json() const {
                                {"groups", e.groups},
                                {"bytes", e.bytes},
                                {"seconds", e.seconds}});
+  auto& storages = json["storage"] = nlohmann::ordered_json::array();
+  for (const auto& e : storage)
+    storages.push_back({{"operation", e.operation},
+                        {"folder_type", e.folder_type},
+                        {"block_bytes", e.block_bytes},
+                        {"writers", e.writers},
+                        {"direct", e.direct},
+                        {"bytes_per_s", e.bytes_per_s},
+                        {"operations_per_s", e.operations_per_s},
+                        {"p50_s", e.p50_s},
+                        {"p99_s", e.p99_s}});
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -165,6 +192,7 @@ MachineProfile MachineProfile::from_json(const std::string& text, const std::str
   m.entries("memory", [&](const Json& entry, const std::string& where) { p.memory.push_back(read_memory(entry, where)); });
   m.entries("kernels", [&](const Json& entry, const std::string& where) { p.kernels.push_back(read_kernel(entry, where)); });
   m.entries("collectives", [&](const Json& entry, const std::string& where) { p.collectives.push_back(read_collective(entry, where)); });
+  m.entries("storage", [&](const Json& entry, const std::string& where) { p.storage.push_back(read_storage(entry, where)); });
   m.finish();
   return p;
 }

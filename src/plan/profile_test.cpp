@@ -19,6 +19,8 @@ MachineProfile sample() {
   auto p = round_machine(1e11, 2e10);
   p.kernels.push_back({"rms_norm", "fp32", 128, 256, 1, 1e-5, 2e-5});
   p.collectives.push_back({"all_gather", "fp32", "neighbours", 2, 1, 4096, 1e-5});
+  p.storage.push_back({"random_read", "ext4", 4096, 16, true, 2.5e8, 6.1e4, 1e-4, 2e-3});
+  p.storage.push_back({"unlink", "nfs4", 4096, 1, false, 0, 900, 1e-3, 1e-2});
   p.quick = true;
   p.foreign_load = 0.25;
   p.operation_s = 3e-6;
@@ -63,6 +65,9 @@ TEST(MachineProfileFile, what_is_wrong_is_named) {
   EXPECT_NE(changed([](Json& j) { j["memory"][0]["operation"] = "swap"; }).find("must be one of copy, scale, add, triad, dot"),
             std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["kernels"][0]["name"] = std::string(5000, 'x'); }).find("at most 4096 bytes"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["storage"][0]["writers"] = 0; }).find("storage[0].writers must be a whole number"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["storage"][1]["direct"] = 1; }).find("must be true or false"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["storage"][0]["operation"] = "trim"; }).find("must be one of sequential_write"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["attention"] = Json::object(); }).find("must be a list"), std::string::npos);
 }
 

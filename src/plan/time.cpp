@@ -21,7 +21,9 @@ class Clock {
   }
   void backward(size_t begin, size_t end, StepTime& time) const {
     for (size_t i = begin; i < end; ++i) add(work_.operations()[i], true, time);
-    time.kernels_s += meeting_gradients_s();
+    const double sums_s = meeting_gradients_s();
+    time.kernels_s += sums_s;
+    time.by_name["gradients"] += sums_s;
   }
 
  private:
@@ -36,7 +38,9 @@ class Clock {
     } else if (op.kind == Operation::Kind::attention) {
       time.attention_s += rates_.attention_s(op, backward);
     } else {
-      (op.name == "cross_entropy" ? time.head_s : time.kernels_s) += kernel_s(op, backward);
+      const double seconds = kernel_s(op, backward);
+      (op.name == "cross_entropy" ? time.head_s : time.kernels_s) += seconds;
+      time.by_name[op.name] += seconds;
     }
   }
 
@@ -93,8 +97,8 @@ void add_block(const Workload& work, models::Recompute recompute, const Rates& r
   time.recompute_s += again.passes_s();
 }
 
-double optimizer_s(const models::Model& model, const RunShape& run, const Rates& rates) {
-  double seconds = 0;
+void add_optimizer(const models::Model& model, const RunShape& run, const Rates& rates, StepTime& time) {
+  double muon_s = 0, adamw_s = 0;
   for (const auto& p : model.parameters().all()) {
     if (!p->is_trained()) continue;
     const int64_t own = p->local_elements();
@@ -106,12 +110,18 @@ double optimizer_s(const models::Model& model, const RunShape& run, const Rates&
       const double matrices = static_cast<double>(own * repeats) / static_cast<double>(rows * cols);
       // Measured with five iterations.
       const double iterations = static_cast<double>(run.optimizer.newton_schulz_steps) / 5;
-      seconds += share * matrices * iterations * rates.kernel_s("muon", rows, cols, false).value_or(0);
+      muon_s += share * matrices * iterations * rates.kernel_s("muon", rows, cols, false).value_or(0);
     } else {
-      seconds += share * rates.kernel_s("adamw", own, 1, false).value_or(rates.move_s(28 * static_cast<double>(own)));
+      adamw_s += share * rates.kernel_s("adamw", own, 1, false).value_or(rates.move_s(28 * static_cast<double>(own)));
     }
   }
-  return seconds;
+  time.optimizer_s = muon_s + adamw_s;
+  time.by_name["muon"] = muon_s;
+  time.by_name["adamw"] = adamw_s;
+}
+
+void scale(std::map<std::string, double>& seconds, double by) {
+  for (auto& [name, value] : seconds) value *= by;
 }
 
 }  // namespace
@@ -143,16 +153,19 @@ StepTime predict_step_time(const models::Model& model, const RunShape& run, cons
     }
     micro.products_s += block.products_s, micro.attention_s += block.attention_s, micro.kernels_s += block.kernels_s;
     micro.head_s += block.head_s, micro.recompute_s += block.recompute_s;
+    for (const auto& [name, seconds] : block.by_name) micro.by_name[name] += seconds;
   }
   const auto times = static_cast<double>(run.microbatches());
   StepTime step = micro;
   for (double* part : {&step.products_s, &step.attention_s, &step.kernels_s, &step.head_s, &step.recompute_s}) *part *= times;
+  scale(step.by_name, times);
   step.waiting_s = step.passes_s() * run.bubble / (1 - run.bubble);
-  step.optimizer_s = optimizer_s(model, run, rates);
+  add_optimizer(model, run, rates, step);
   // Ranks that share a core take turns on it.
   for (double* part :
        {&step.products_s, &step.attention_s, &step.kernels_s, &step.head_s, &step.recompute_s, &step.waiting_s, &step.optimizer_s})
     *part *= run.ranks_per_core;
+  scale(step.by_name, run.ranks_per_core);
   return step;
 }
 

@@ -3,6 +3,9 @@
 // table of what is predicted how.
 #pragma once
 
+#include <map>
+#include <string>
+
 #include "plan/profile.h"
 #include "plan/rates.h"
 #include "plan/run_shape.h"
@@ -17,6 +20,7 @@ struct StepTime {
   double head_s = 0;       // vocabulary products and cross-entropy
   double recompute_s = 0;  // whatever is run a second time
   double optimizer_s = 0;  // gradient norm and update
+  std::map<std::string, double> by_name;  // of kernels_s and optimizer_s, and "cross_entropy" of head_s: seconds of each kernel; "gradients": their sums
   double waiting_s = 0;    // for other stages of a pipeline; messages are plan/messages.h's
   double passes_s() const { return products_s + attention_s + kernels_s + head_s + recompute_s; }
   double total_s() const { return passes_s() + waiting_s + optimizer_s; }

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "base/work_scope.h"
 #include "data/export_tokenizer.h"
 #include "layers/cost.h"
 #include "optim/schedule.h"
@@ -186,14 +187,19 @@ void Trainer::record_checkpoints() {
 
 StepRecord Trainer::take_step(const Phase& phase) {
   const int64_t step = progress_.step, in_phase = step - phase.first_step;
+  if (options_.watch) options_.watch->before_step();
   const auto start = Clock::now();
   groups_.world().ledger().set_step(step + 1);
   const int64_t sent_before = sent_bytes();
   const auto [first, count] = own_share(in_phase * phase.batch_size, phase.batch_size);
-  const data::Batch batch = prefetcher_->get(first, count);
+  const data::Batch batch = [&] {
+    const base::WorkScope scope("data");
+    return prefetcher_->get(first, count);
+  }();
   const double lr = optim::learning_rate(phase.optimizer, phase.peak_lr, in_phase, phase.steps);
   const StepResult result = parallel_->step().run(batch, lr);
   const double step_ms = milliseconds_since(start);
+  if (options_.watch) options_.watch->after_step();
   smoothed_step_ms_ = smoothed_step_ms_ == 0 ? step_ms : 0.9 * smoothed_step_ms_ + 0.1 * step_ms;
   if (result.skipped) handle_skip(result, step + 1);
   else skipped_in_a_row_ = 0;

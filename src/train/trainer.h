@@ -30,10 +30,19 @@ struct Forecast {
   double step_ms_of(size_t phase) const { return phase < step_ms.size() ? step_ms[phase] : 0; }
 };
 
+/// Watches the steps of a run from within, on its rank: what a step's time (step_ms) covers lies between the two calls.
+class StepWatch {
+ public:
+  virtual ~StepWatch() = default;
+  virtual void before_step() = 0;
+  virtual void after_step() = 0;
+};
+
 struct RunOptions {
   std::filesystem::path run_dir;
   std::string resume = "auto";  // auto, never, or the path of a checkpoint
   std::string version;          // of the program, for run.json
+  StepWatch* watch = nullptr;   // must outlive the run
 };
 
 class Trainer {

@@ -1,0 +1,225 @@
+#include "bench/iteration.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/error.h"
+#include "base/work_scope.h"
+#include "kernels/differentiable.h"
+#include "layers/recompute.h"
+
+namespace ingot::bench {
+namespace {
+
+using base::WorkScope;
+using ::testing::HasSubstr;
+
+// Works for so long, or longer on a busy machine; returns how long it was.
+double work(int ms) {
+  const auto start = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() < start + std::chrono::milliseconds(ms)) {
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double sum_of(const WorkTimes& times) {
+  double sum = 0;
+  for (const auto kind : all_work_kinds()) sum += times.of(kind);
+  return sum;
+}
+
+// Takes 20 ms forward and 30 ms backward.
+struct SwigluFunction : kernels::Function<SwigluFunction> {
+  static at::Tensor forward(kernels::Context&, const at::Tensor& x) {
+    forward_s = work(20);
+    return x * 1;
+  }
+  static kernels::TensorList backward(kernels::Context&, const kernels::TensorList& grads) {
+    backward_s = work(30);
+    return {grads[0]};
+  }
+  inline static double forward_s = 0, backward_s = 0;  // of the last call
+};
+
+constexpr double kSlack_s = 0.02;  // for being interrupted between the work and its borders
+
+void expect_about(double seconds, double wanted_s) {
+  EXPECT_GE(seconds, wanted_s - 1e-4);
+  EXPECT_LE(seconds, wanted_s + kSlack_s);
+}
+
+TEST(WorkWatch, slow_work_counts_with_its_kind_and_pass_and_all_adds_up_to_the_wall_time) {
+  WorkWatch watch;
+  const auto x = at::ones({4}).set_requires_grad(true);
+  const auto before = std::chrono::steady_clock::now();
+  watch.start();
+  at::Tensor loss;
+  double adamw_s = 0, muon_s = 0;
+  {
+    const WorkScope forward("forward");
+    loss = SwigluFunction::apply(x).sum();
+  }
+  kernels::backward({loss});
+  {
+    const WorkScope scope("optimizer");
+    adamw_s = work(10);
+    const WorkScope inner("newton_schulz");
+    muon_s = work(15);
+  }
+  const double between_s = work(5);
+  const auto times = watch.stop();
+  const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+  expect_about(times.of(WorkKind::activations, WorkPass::forward), SwigluFunction::forward_s);
+  expect_about(times.of(WorkKind::activations, WorkPass::backward), SwigluFunction::backward_s);
+  EXPECT_EQ(times.of(WorkKind::activations, WorkPass::rest), 0);
+  expect_about(times.of(WorkKind::adamw), adamw_s);
+  expect_about(times.of(WorkKind::muon), muon_s);
+  expect_about(times.of(WorkKind::unattributed, WorkPass::rest), between_s);
+  EXPECT_NEAR(sum_of(times), times.wall_s, 1e-9);
+  EXPECT_NEAR(times.wall_s, wall_s, kSlack_s);
+  double operators_s = times.of(WorkKind::watching);
+  for (const auto& [key, entry] : times.operators) operators_s += entry.self_s;
+  EXPECT_NEAR(operators_s, times.wall_s, 1e-9);
+}
+
+// What autograd derives itself is known by its forward work alone.
+TEST(WorkWatch, backward_of_torchs_own_operators_counts_with_their_forward_scope) {
+  WorkWatch watch;
+  const auto x = at::rand({300, 300}).set_requires_grad(true);
+  watch.start();
+  at::Tensor routed, plain;
+  {
+    const WorkScope forward("forward");
+    {
+      const WorkScope scope("route");
+      routed = at::gelu(x);
+    }
+    plain = at::mm(routed, x).sum();
+  }
+  kernels::backward({plain});
+  const auto times = watch.stop();
+  EXPECT_GT(times.of(WorkKind::routing, WorkPass::forward), 0);
+  EXPECT_GT(times.of(WorkKind::routing, WorkPass::backward), 0);
+  EXPECT_GT(times.of(WorkKind::products, WorkPass::backward), 0);
+  const auto found = times.operators.find({"aten::gelu_backward", WorkKind::routing});
+  ASSERT_NE(found, times.operators.end());
+  EXPECT_EQ(found->second.calls, 1);
+}
+
+TEST(WorkWatch, the_second_run_is_recomputation_and_its_backward_is_not) {
+  WorkWatch watch;
+  const auto x = at::ones({4}).set_requires_grad(true);
+  watch.start();
+  at::Tensor out;
+  {
+    const WorkScope forward("forward");
+    out = layers::recompute([](const std::vector<at::Tensor>& in) { return std::vector<at::Tensor>{SwigluFunction::apply(in[0])}; }, {x})[0]
+              .sum();
+  }
+  kernels::backward({out});
+  const auto times = watch.stop();
+  EXPECT_GE(times.of(WorkKind::activations, WorkPass::forward), 0.020);
+  expect_about(times.of(WorkKind::recomputation), SwigluFunction::forward_s);
+  EXPECT_EQ(times.of(WorkKind::recomputation, WorkPass::forward), 0);
+  expect_about(times.of(WorkKind::activations, WorkPass::backward), SwigluFunction::backward_s);
+}
+
+TEST(WorkWatch, what_owns_keeps_what_is_below_and_what_shares_gives_products_away) {
+  WorkWatch watch;
+  const auto x = at::rand({64, 64});
+  watch.start();
+  {
+    const WorkScope scope("communication");
+    const WorkScope inner("norm");
+    work(5);
+  }
+  {
+    const WorkScope scope("ExpertsFunction");
+    at::mm(x, x);
+    work(5);
+  }
+  const auto times = watch.stop();
+  expect_about(times.of(WorkKind::communication), 0.005);
+  EXPECT_EQ(times.of(WorkKind::norms), 0);
+  expect_about(times.of(WorkKind::routing), 0.005);
+  EXPECT_GT(times.of(WorkKind::products), 0);
+}
+
+TEST(WorkWatch, names_that_nobody_knows_are_unattributed_and_listed) {
+  WorkWatch watch;
+  watch.start();
+  {
+    const WorkScope scope("something new");
+    work(5);
+  }
+  const auto times = watch.stop();
+  expect_about(times.of(WorkKind::unattributed), 0.005);
+  EXPECT_GE(times.operators.at({"something new", WorkKind::unattributed}).self_s, 0.005);
+  WorkWatch other, third;
+  other.start();
+  EXPECT_THROW(third.start(), base::Error);
+  other.stop();
+}
+
+TEST(WorkWatch, other_threads_do_not_count) {
+  WorkWatch watch;
+  watch.start();
+  std::thread([] {
+    const WorkScope scope("data");
+    work(20);
+  }).join();
+  const auto times = watch.stop();
+  EXPECT_EQ(times.of(WorkKind::data), 0);
+  EXPECT_NEAR(sum_of(times), times.wall_s, 1e-9);
+}
+
+TEST(WorkKinds, names_and_titles_are_told_apart) {
+  std::set<std::string> names, titles;
+  for (const auto kind : all_work_kinds()) names.insert(name_of(kind)), titles.insert(title_of(kind));
+  EXPECT_EQ(names.size(), kWorkKinds);
+  EXPECT_EQ(titles.size(), kWorkKinds);
+}
+
+TEST(Predictions, by_kind_add_up_to_the_whole) {
+  plan::StepTime time;
+  time.products_s = 1, time.attention_s = 2, time.head_s = 4, time.recompute_s = 8, time.waiting_s = 16, time.kernels_s = 96,
+  time.optimizer_s = 384;
+  time.by_name = {{"rms_norm", 32}, {"gradients", 64}, {"muon", 128}, {"adamw", 256}, {"cross_entropy", 3}};
+  const auto ms = predicted_ms(time);
+  double sum = 0;
+  for (const auto& [kind, value] : ms) sum += value;
+  EXPECT_DOUBLE_EQ(sum, time.total_s() * 1e3);
+  EXPECT_EQ(ms.at(WorkKind::norms), 32e3);
+  EXPECT_EQ(ms.at(WorkKind::elementwise), 64e3);
+  EXPECT_EQ(ms.at(WorkKind::muon), 128e3);
+}
+
+TEST(IterationReports, say_what_watching_costs_and_what_is_unattributed) {
+  IterationReport report;
+  report.steps = 2;
+  report.times.seconds[static_cast<size_t>(WorkKind::products)] = {0, 0.06, 0.12};
+  report.times.seconds[static_cast<size_t>(WorkKind::unattributed)] = {0.02, 0, 0};
+  report.times.wall_s = 0.2;
+  report.times.operators[{"aten::mm", WorkKind::products}] = {WorkKind::products, 40, 0.18};
+  report.watched_ms = {100, 100};
+  report.plain_ms = {80, 80};
+  report.tokens_per_step = 800;
+  report.least_ms = report.most_ms = std::vector<double>(kWorkKinds, 0);
+  report.most_ms[0] = 90;
+  const auto text = to_table(report, {{WorkKind::products, 85}});
+  EXPECT_THAT(text, HasSubstr("30.00     60.00               90.00  90.0 %      85.00"));
+  EXPECT_THAT(text, HasSubstr("unattributed                                   10.00     10.00  10.0 %          -"));
+  EXPECT_THAT(text, HasSubstr("watching costs 25.0 %"));
+  EXPECT_THAT(text, HasSubstr("10000 tokens/s"));
+  const auto json = to_json(report, {});
+  EXPECT_EQ(json["kinds"].size(), kWorkKinds);
+  EXPECT_TRUE(json["kinds"][0]["predicted_ms"].is_null());
+  EXPECT_EQ(json["operators"][0]["calls"], 20);
+}
+
+}  // namespace
+}  // namespace ingot::bench
