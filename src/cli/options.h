@@ -57,12 +57,23 @@ struct BenchOptions {
   bool per_iteration = false;
 };
 
+// Of plan size and plan moe-width; counts as text, such as 8B or 1e21.
+struct SizingOptions {
+  std::string profile, dtype, family = "dense", equal = "flops";
+  std::string params, active, flops, tokens, batch_tokens;
+  std::vector<int64_t> experts, top_k;
+  int64_t seq = 0, vocab = 0, multiple = 0, hidden = 0, layers = 0, context = 0, prompt = 0;
+  double share = 0.9;
+  bool no_probe = false;
+};
+
 struct PlanOptions {
-  std::string action;  // memory, time, search
+  std::string action;  // memory, time, search, size, moe-width
   std::string config, cluster, output;
   std::vector<std::string> set;
   int64_t devices = 0, top = 10;
   double memory_gb = 0;
+  SizingOptions sizing;
 };
 
 struct DataOptions {
