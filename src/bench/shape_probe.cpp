@@ -11,8 +11,7 @@ std::vector<plan::GemmRate> measure_neighbours(const ShapeProbe& probe, const st
   for (int round = 0; round < probe.rounds; ++round) {
     if (on_round && !on_round(round)) break;
     for (const int64_t n : probe.n)
-      rates[n].push_back(
-          measure_gemm(probe.dtype, plan::Pass::forward, probe.m, n, probe.k, once, at::Device(probe.device)).flops_per_s);
+      rates[n].push_back(measure_gemm(probe.dtype, plan::Pass::forward, probe.m, n, probe.k, once, at::Device(probe.device)).flops_per_s);
   }
   std::vector<plan::GemmRate> neighbours;
   for (const auto& [n, of_size] : rates) neighbours.push_back({probe.dtype, "plain", "forward", probe.m, n, probe.k, median(of_size)});

@@ -47,8 +47,8 @@ plan::ExpertSweep sweep_of(const PlanOptions& o, const plan::Device& device) {
   if (const double tokens = count_of(s.batch_tokens, "--batch-tokens", 1e12); tokens > 0)
     sweep.job.batch = plan::nearest_multiple(tokens / static_cast<double>(sweep.job.seq), device.count);
   if (sweep.job.batch % device.count != 0)
-    throw base::UsageError("{} sequences a step do not divide among {} devices; --batch-tokens or --devices can change that", sweep.job.batch,
-                           device.count);
+    throw base::UsageError("{} sequences a step do not divide among {} devices; --batch-tokens or --devices can change that",
+                           sweep.job.batch, device.count);
   sweep.equal = s.equal == "active" ? plan::Equal::active : plan::Equal::flops;
   if (s.multiple > 0) sweep.multiple = s.multiple;
   if (!s.experts.empty()) sweep.experts = s.experts;
@@ -91,9 +91,8 @@ std::vector<std::string> cells(const ExpertChoice& c) {
 }
 
 Json to_json(const plan::Latency& l) {
-  return {{"ms", l.total_s * 1e3},           {"weight_bytes", l.weight_bytes},     {"cache_bytes", l.cache_bytes}, {"flops", l.flops},
-          {"launches", l.launches},          {"memory_ms", l.memory_s * 1e3},      {"compute_ms", l.compute_s * 1e3},
-          {"launch_ms", l.launch_s * 1e3}};
+  return {{"ms", l.total_s * 1e3},  {"weight_bytes", l.weight_bytes}, {"cache_bytes", l.cache_bytes},    {"flops", l.flops},
+          {"launches", l.launches}, {"memory_ms", l.memory_s * 1e3},  {"compute_ms", l.compute_s * 1e3}, {"launch_ms", l.launch_s * 1e3}};
 }
 
 Json to_json(const ExpertChoice& c) {
@@ -130,22 +129,25 @@ Verdict verdict_of(const std::vector<ExpertChoice>& choices) {
   Verdict verdict;
   const auto& base = choices.front();
   if (!base.fits()) {
-    verdict.sentences.push_back(fmt::format("The configuration ({}) does not fit: it needs {}.", label(base), format_bytes(base.memory.total_bytes())));
+    verdict.sentences.push_back(
+        fmt::format("The configuration ({}) does not fit: it needs {}.", label(base), format_bytes(base.memory.total_bytes())));
     return verdict;
   }
   for (const bool with_capacity : {false, true})
     for (const bool decode : {true, false}) {
-      const std::string front = fmt::format("throughput, {} latency{}", decode ? "decode" : "prefill", with_capacity ? " and parameters" : "");
+      const std::string front =
+          fmt::format("throughput, {} latency{}", decode ? "decode" : "prefill", with_capacity ? " and parameters" : "");
       const auto by = plan::dominator_of(choices, 0, decode, with_capacity);
       Json entry = {{"latency", decode ? "decode" : "prefill"}, {"counts_parameters", with_capacity}, {"is_dominated", by.exists}};
       if (!by.exists) {
         verdict.sentences.push_back(fmt::format("{}: the configuration ({}) is on the front.", front, label(base)));
       } else {
         const auto& other = choices[by.point];
-        verdict.sentences.push_back(fmt::format("{}: the configuration ({}) is dominated, most by {}: {:.3f} times the tokens/s at {:.3f} times the "
-                                                "latency, and {:.2f} times the parameters.",
-                                                front, label(base), label(other), by.gains[0], 1 / by.gains[1],
-                                                static_cast<double>(other.parameters) / static_cast<double>(base.parameters)));
+        verdict.sentences.push_back(
+            fmt::format("{}: the configuration ({}) is dominated, most by {}: {:.3f} times the tokens/s at {:.3f} times the "
+                        "latency, and {:.2f} times the parameters.",
+                        front, label(base), label(other), by.gains[0], 1 / by.gains[1],
+                        static_cast<double>(other.parameters) / static_cast<double>(base.parameters)));
         entry["by"] = {{"experts", other.experts}, {"top_k", other.top_k}, {"expert_ffn", other.expert_ffn}};
         entry["tokens_per_s_gain"] = by.gains[0];
         entry["latency_gain"] = by.gains[1];
@@ -155,27 +157,30 @@ Verdict verdict_of(const std::vector<ExpertChoice>& choices) {
   const double own = static_cast<double>(base.parameters);
   for (const auto& c : choices) {
     if (c.is_base || !c.fits() || std::abs(static_cast<double>(c.parameters) / own - 1) > 0.05) continue;
-    verdict.sentences.push_back(fmt::format("With as many parameters, {}: {:.3f} times the tokens/s, {:.3f} times the decode and {:.3f} times the "
-                                            "prefill latency.",
-                                            label(c), c.tokens_per_s() / base.tokens_per_s(), c.decode.total_s / base.decode.total_s,
-                                            c.prefill.total_s / base.prefill.total_s));
+    verdict.sentences.push_back(
+        fmt::format("With as many parameters, {}: {:.3f} times the tokens/s, {:.3f} times the decode and {:.3f} times the "
+                    "prefill latency.",
+                    label(c), c.tokens_per_s() / base.tokens_per_s(), c.decode.total_s / base.decode.total_s,
+                    c.prefill.total_s / base.prefill.total_s));
   }
   const auto& l = base.decode;
-  verdict.sentences.push_back(fmt::format("A token of the configuration takes {:.3f} ms: {} launches take {:.3f}, reading {} of weights and {} of "
-                                          "cache {:.3f}, and computing would take {:.3f}.",
-                                          l.total_s * 1e3, l.launches, l.launch_s * 1e3, format_bytes(static_cast<int64_t>(l.weight_bytes)),
-                                          format_bytes(static_cast<int64_t>(l.cache_bytes)), l.memory_s * 1e3, l.compute_s * 1e3));
+  verdict.sentences.push_back(
+      fmt::format("A token of the configuration takes {:.3f} ms: {} launches take {:.3f}, reading {} of weights and {} of "
+                  "cache {:.3f}, and computing would take {:.3f}.",
+                  l.total_s * 1e3, l.launches, l.launch_s * 1e3, format_bytes(static_cast<int64_t>(l.weight_bytes)),
+                  format_bytes(static_cast<int64_t>(l.cache_bytes)), l.memory_s * 1e3, l.compute_s * 1e3));
   return verdict;
 }
 
 std::string header(const plan::ExpertSweep& sweep, const SizingDevice& chosen) {
   const auto& c = sweep.base;
   return describe(chosen) +
-         fmt::format("{}: {} layers, hidden {}, vocabulary {}; {} sequences of {} tokens a step; equal {}, widths in multiples of {}\n"
-                     "decode: a token behind {}; prefill: a prompt of {} tokens; both for one user on one device\n",
-                     c.family, c.layers, c.hidden, c.vocab_size, sweep.job.batch, sweep.job.seq,
-                     sweep.equal == plan::Equal::flops ? "training FLOPs for a token" : "active parameters", sweep.multiple, sweep.context,
-                     sweep.prompt);
+         fmt::format(
+             "{}: {} layers, hidden {}, vocabulary {}; {} sequences of {} tokens a step; equal {}, widths in multiples of {}\n"
+             "decode: a token behind {}; prefill: a prompt of {} tokens; both for one user on one device\n",
+             c.family, c.layers, c.hidden, c.vocab_size, sweep.job.batch, sweep.job.seq,
+             sweep.equal == plan::Equal::flops ? "training FLOPs for a token" : "active parameters", sweep.multiple, sweep.context,
+             sweep.prompt);
 }
 
 std::string table(const std::vector<ExpertChoice>& choices) {
@@ -191,10 +196,12 @@ std::string table(const std::vector<ExpertChoice>& choices) {
 }
 
 constexpr const char* kCaution =
-    "At equal FLOPs fewer experts train faster and answer no slower: what a mixture buys is its parameters, so the fronts that count them decide. "
+    "At equal FLOPs fewer experts train faster and answer no slower: what a mixture buys is its parameters, so the fronts that count them "
+    "decide. "
     "Experts get equal shares of the tokens here; the loss is not predicted.";
 
-std::string page_of(const plan::ExpertSweep& sweep, const SizingDevice& chosen, const std::vector<ExpertChoice>& choices, const Verdict& verdict) {
+std::string page_of(const plan::ExpertSweep& sweep, const SizingDevice& chosen, const std::vector<ExpertChoice>& choices,
+                    const Verdict& verdict) {
   report::ExpertPage page{.title = fmt::format("Width of experts: {} layers of hidden {}", sweep.base.layers, sweep.base.hidden),
                           .notes = {header(sweep, chosen)},
                           .columns = columns(),
@@ -232,16 +239,11 @@ int run_plan_moe_width(const Options& all) {
   });
   if (bar) bar->update(static_cast<int64_t>(choices.size())), bar->finish();
   const auto verdict = verdict_of(choices);
-  Json json = {{"device", to_json(chosen)},
-               {"equal", o.sizing.equal},
-               {"multiple", sweep.multiple},
-               {"batch_size", sweep.job.batch},
-               {"seq_len", sweep.job.seq},
-               {"context", sweep.context},
-               {"prompt", sweep.prompt},
-               {"choices", Json::array()},
-               {"configuration", verdict.json},
-               {"mfu_convention", layers::kMfuConvention}};
+  Json json = {{"device", to_json(chosen)},     {"equal", o.sizing.equal},
+               {"multiple", sweep.multiple},    {"batch_size", sweep.job.batch},
+               {"seq_len", sweep.job.seq},      {"context", sweep.context},
+               {"prompt", sweep.prompt},        {"choices", Json::array()},
+               {"configuration", verdict.json}, {"mfu_convention", layers::kMfuConvention}};
   for (const auto& c : choices) json["choices"].push_back(to_json(c));
   const auto written = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
   auto text = header(sweep, chosen) + table(choices) + "\n";

@@ -27,7 +27,9 @@ plan::SizeRequest request_of(const PlanOptions& o, bool is_measured) {
           .active = count_of(s.active, "--active", 1e14),
           .flops = count_of(s.flops, "--flops", 1e30),
           .tokens = count_of(s.tokens, "--tokens", 1e16),
-          .seq = s.seq > 0 ? s.seq : is_measured ? 512 : 4096,
+          .seq = s.seq > 0     ? s.seq
+                 : is_measured ? 512
+                               : 4096,
           .vocab = s.vocab,
           .multiple = s.multiple,
           .experts = s.experts.empty() ? 0 : s.experts.front(),
@@ -58,8 +60,8 @@ const char* name_of(models::Recompute recompute) {
 
 Json to_json(const plan::SizeCandidate& c) {
   const auto& m = c.model;
-  Json json = {{"family", m.family}, {"layers", m.layers}, {"hidden", m.hidden}, {"heads", m.heads}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim},
-               {"vocab_size", m.vocab_size}};
+  Json json = {{"family", m.family},     {"layers", m.layers},     {"hidden", m.hidden},        {"heads", m.heads},
+               {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}, {"vocab_size", m.vocab_size}};
   if (m.family == "zaya1") json.update({{"experts", m.experts}, {"top_k", m.top_k}, {"expert_ffn", m.expert_ffn}});
   else json["ffn"] = m.ffn;
   json.update({{"width_over_depth", c.aspect()},
@@ -72,15 +74,23 @@ Json to_json(const plan::SizeCandidate& c) {
                {"is_chosen", c.is_chosen}});
   if (!c.run) return json;
   const auto& s = c.run->shape;
-  json.update({{"microbatch_size", s.microbatch}, {"recompute", name_of(s.recompute)}, {"zero", s.zero}, {"step_ms", c.run->step_s() * 1e3},
-               {"tokens_per_s", c.run->tokens_per_s()}, {"mfu", c.mfu}});
+  json.update({{"microbatch_size", s.microbatch},
+               {"recompute", name_of(s.recompute)},
+               {"zero", s.zero},
+               {"step_ms", c.run->step_s() * 1e3},
+               {"tokens_per_s", c.run->tokens_per_s()},
+               {"mfu", c.mfu}});
   return json;
 }
 
 Json to_json(const plan::Sizing& s, const SizingDevice& chosen) {
   Json json = {{"device", to_json(chosen)}, {"rules", Json::array()}, {"candidates", Json::array()}};
   for (const auto& rule : s.rules) {
-    Json entry = {{"name", rule.name}, {"value", rule.value}, {"basis", plan::name_of(rule.basis)}, {"reason", rule.reason}, {"numbers", Json::array()}};
+    Json entry = {{"name", rule.name},
+                  {"value", rule.value},
+                  {"basis", plan::name_of(rule.basis)},
+                  {"reason", rule.reason},
+                  {"numbers", Json::array()}};
     for (const auto& n : rule.numbers) entry["numbers"].push_back({{"what", n.what}, {"value", n.value}, {"unit", n.unit}});
     json["rules"].push_back(std::move(entry));
   }
@@ -109,11 +119,12 @@ std::string rules_text(const std::vector<plan::Rule>& rules) {
 }
 
 std::string candidates_text(const std::vector<plan::SizeCandidate>& candidates) {
-  auto text = fmt::format("\n{:>8}{:>8}{:>8}{:>12}{:>12}{:>13}{:>10}{:>12}{:>8}{:>12}  {}\n", "layers", "hidden", "ratio", "parameters", "active",
-                          "FLOPs/token", "step ms", "tokens/s", "MFU", "memory", "run");
+  auto text = fmt::format("\n{:>8}{:>8}{:>8}{:>12}{:>12}{:>13}{:>10}{:>12}{:>8}{:>12}  {}\n", "layers", "hidden", "ratio", "parameters",
+                          "active", "FLOPs/token", "step ms", "tokens/s", "MFU", "memory", "run");
   for (const auto& c : candidates) {
-    text += fmt::format("{:>8}{:>8}{:>8.1f}{:>12}{:>12}{:>13}", c.model.layers, c.model.hidden, c.aspect(), format_count(static_cast<double>(c.parameters)),
-                        format_count(static_cast<double>(c.active_parameters)), format_count(c.flops_per_token));
+    text += fmt::format("{:>8}{:>8}{:>8.1f}{:>12}{:>12}{:>13}", c.model.layers, c.model.hidden, c.aspect(),
+                        format_count(static_cast<double>(c.parameters)), format_count(static_cast<double>(c.active_parameters)),
+                        format_count(c.flops_per_token));
     if (c.run)
       text += fmt::format("{:>10.1f}{:>12}{:>6.1f} %{:>12}  {} at a time, zero {}, recompute {}{}\n", c.run->step_s() * 1e3,
                           format_count(c.run->tokens_per_s()), 100 * c.mfu, format_bytes(c.memory.total_bytes()), c.run->shape.microbatch,
@@ -128,11 +139,13 @@ std::string candidates_text(const std::vector<plan::SizeCandidate>& candidates) 
 std::string summary(const plan::Sizing& s, const plan::Device& device) {
   const auto& c = s.chosen;
   if (!c.run)
-    return "\nIt does not fit by data parallelism alone: ingot plan search with the configuration below looks at every layout, --memory-gb and "
+    return "\nIt does not fit by data parallelism alone: ingot plan search with the configuration below looks at every layout, --memory-gb "
+           "and "
            "--devices try other devices.\n";
-  return fmt::format("\nPredicted: {:.1f} ms a step of {} tokens, {} tokens/s, {:.1f} % MFU, {} of a device's {}; {} tokens in {:.3g} days\n{}\n",
-                     c.run->step_s() * 1e3, c.run->tokens_per_step(), format_count(c.run->tokens_per_s()), 100 * c.mfu,
-                     format_bytes(c.memory.total_bytes()), format_bytes(device.memory_bytes), format_count(s.tokens), s.days, layers::kMfuConvention);
+  return fmt::format(
+      "\nPredicted: {:.1f} ms a step of {} tokens, {} tokens/s, {:.1f} % MFU, {} of a device's {}; {} tokens in {:.3g} days\n{}\n",
+      c.run->step_s() * 1e3, c.run->tokens_per_step(), format_count(c.run->tokens_per_s()), 100 * c.mfu,
+      format_bytes(c.memory.total_bytes()), format_bytes(device.memory_bytes), format_count(s.tokens), s.days, layers::kMfuConvention);
 }
 
 }  // namespace
@@ -144,7 +157,10 @@ int run_plan_size(const Options& all) {
   plan::DataParallel devices(chosen.device);
   const auto sizing = plan::size_model(request, devices, shapes_of(chosen, !o.sizing.no_probe));
   const auto json = to_json(sizing, chosen).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-  std::fputs((all.json ? json : describe(chosen) + rules_text(sizing.rules) + candidates_text(sizing.candidates) + summary(sizing, chosen.device) + "\n" + sizing.toml).c_str(),
+  std::fputs((all.json ? json
+                       : describe(chosen) + rules_text(sizing.rules) + candidates_text(sizing.candidates) + summary(sizing, chosen.device) +
+                             "\n" + sizing.toml)
+                 .c_str(),
              stdout);
   if (!o.output.empty()) {
     base::write_file_atomically(o.output, o.output.ends_with(".toml") ? sizing.toml : json);

@@ -36,7 +36,8 @@ SizingDevice of_cluster(const PlanOptions& o) {
 }
 
 bool is_this(const plan::MachineProfile& profile, const plan::MachineProfile& machine) {
-  return profile.host == machine.host && profile.cpu == machine.cpu && profile.device == machine.device && profile.threads == machine.threads;
+  return profile.host == machine.host && profile.cpu == machine.cpu && profile.device == machine.device &&
+         profile.threads == machine.threads;
 }
 
 std::string faster_dtype(const plan::MachineProfile& profile) {
@@ -50,7 +51,8 @@ int64_t machine_memory_bytes() {
 
 SizingDevice of_machine(const PlanOptions& o) {
   if (o.devices > 1)
-    throw base::UsageError("--devices {}: a machine's profile is of one device and says nothing of links; give a --cluster file", o.devices);
+    throw base::UsageError("--devices {}: a machine's profile is of one device and says nothing of links; give a --cluster file",
+                           o.devices);
   const auto machine = plan::describe_machine(at::get_num_threads(), layers::device_named("auto").str());
   std::optional<plan::MachineProfile> profile;
   std::string file = o.sizing.profile;
@@ -63,18 +65,21 @@ SizingDevice of_machine(const PlanOptions& o) {
   }
   if (!profile)
     throw base::ProfileError(
-        "this machine has not been measured by this build of ingot{}. Run ingot bench all (minutes; with --quick seconds), or give --cluster "
+        "this machine has not been measured by this build of ingot{}. Run ingot bench all (minutes; with --quick seconds), or give "
+        "--cluster "
         "FILE (configs/clusters has some) or --profile FILE",
         file.empty() ? "" : " (there is no " + file + " that it can use)");
   const bool is_here = is_this(*profile, machine);
   if (o.memory_gb == 0 && (!is_here || profile->device != "cpu"))
-    throw base::UsageError("{} was measured on {} of {}, whose memory is not known here; say --memory-gb", file, profile->device, profile->host);
+    throw base::UsageError("{} was measured on {} of {}, whose memory is not known here; say --memory-gb", file, profile->device,
+                           profile->host);
   const auto dtype = o.sizing.dtype.empty() ? faster_dtype(*profile) : o.sizing.dtype;
   const int64_t memory = o.memory_gb > 0 ? static_cast<int64_t>(o.memory_gb * 1e9) : machine_memory_bytes();
-  SizingDevice chosen{plan::device_of(*profile, dtype, memory, profile->device == "cpu" ? base::resident_bytes() : kGpuProgramBytes), {},
-                      is_here};
-  chosen.source = fmt::format("measured {}{}: {} products, {} attention and {} kernel sizes ({})", profile->date,
-                              profile->quick ? ", quickly" : "", profile->gemm.size(), profile->attention.size(), profile->kernels.size(), file);
+  SizingDevice chosen{
+      plan::device_of(*profile, dtype, memory, profile->device == "cpu" ? base::resident_bytes() : kGpuProgramBytes), {}, is_here};
+  chosen.source =
+      fmt::format("measured {}{}: {} products, {} attention and {} kernel sizes ({})", profile->date, profile->quick ? ", quickly" : "",
+                  profile->gemm.size(), profile->attention.size(), profile->kernels.size(), file);
   if (profile->foreign_load > 0.1)
     chosen.source += fmt::format("; other programs used {:.0f} % of the machine meanwhile", 100 * profile->foreign_load);
   return chosen;

@@ -145,7 +145,8 @@ class Zaya1 : public Model {
 
   static void check(const ModelConfig& c, bool only_described) {
     if (c.top_k > c.experts) throw base::ConfigError("model.top_k = {} is more than model.experts = {}", c.top_k, c.experts);
-    if (c.top_k != 1 && !only_described) throw base::ConfigError("model.top_k = {}: the zaya1 family routes each token to one expert", c.top_k);
+    if (c.top_k != 1 && !only_described)
+      throw base::ConfigError("model.top_k = {}: the zaya1 family routes each token to one expert", c.top_k);
     if (c.attention_bias || c.mlp_bias)
       throw base::ConfigError("model.{} = true: the zaya1 family has no such biases", c.attention_bias ? "attention_bias" : "mlp_bias");
     if (c.kv_heads * c.resolved_head_dim() % 2 != 0)

@@ -1,5 +1,5 @@
-// The best way to train a model by data parallelism alone on the devices that there are: how much ZeRO and recomputation it needs to fit, and
-// the microbatch that makes it fastest. Sizing compares shapes of models with it; plan/search.h looks at every other layout.
+// The best way to train a model by data parallelism alone on the devices that there are: how much ZeRO and recomputation it needs to fit,
+// and the microbatch that makes it fastest. Sizing compares shapes of models with it; plan/search.h looks at every other layout.
 #pragma once
 
 #include <optional>

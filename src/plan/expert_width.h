@@ -1,5 +1,5 @@
-// How wide a mixture's experts should be, how many of them there should be and how many a token should use: every choice with the same training
-// FLOPs for a token, or with the same active parameters, with the throughput of its training and its latencies for one user.
+// How wide a mixture's experts should be, how many of them there should be and how many a token should use: every choice with the same
+// training FLOPs for a token, or with the same active parameters, with the throughput of its training and its latencies for one user.
 //
 // What no machine can tell is how good the model becomes. At equal FLOPs a single expert trains fastest; a mixture is chosen for its total
 // parameters, which is why they are an objective of their own beside throughput and latency.
@@ -36,7 +36,8 @@ struct ExpertChoice {
   double mfu = 0;
   double tokens_per_expert = 0;  // of a microbatch
   Latency decode, prefill;
-  // Among the choices that fit: nothing trains faster with no more latency; and the same where fewer parameters do not count as better either.
+  // Among the choices that fit: nothing trains faster with no more latency; and the same where fewer parameters do not count as better
+  // either.
   bool on_decode_front = false, on_prefill_front = false, on_decode_capacity_front = false, on_prefill_capacity_front = false;
 
   bool fits() const { return run.has_value(); }

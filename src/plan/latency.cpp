@@ -15,9 +15,7 @@ double d(int64_t x) { return static_cast<double>(x); }
 int64_t element_bytes(const std::string& dtype) { return dtype == "bf16" ? 2 : 4; }
 
 // Of `count` weights of equal size those that `tokens` with `top_k` experts each meet, evenly spread.
-int64_t used_weights(const Operation& op, int64_t tokens, int64_t top_k) {
-  return op.count > 1 ? std::min(op.count, tokens * top_k) : 1;
-}
+int64_t used_weights(const Operation& op, int64_t tokens, int64_t top_k) { return op.count > 1 ? std::min(op.count, tokens * top_k) : 1; }
 
 // Small matrices inside a kernel (a router's, a convolution's) are fp32, and each of their elements is used once for every token.
 double inner_weight_bytes(const Operation& op, int64_t tokens) { return op.flops / d(2 * tokens) * 4; }
@@ -75,7 +73,8 @@ Need decode_need(const Workload& work, const Operation& op, const models::ModelC
 
 // Behind the blocks: the final norm, and the head.
 void add_end(const models::Model& model, const Device& device, int64_t users, Latency& all) {
-  const Need norm{.other_bytes = d(users * model.config().hidden * (4 + element_bytes(device.dtype)))}, head = head_need(model, device, users);
+  const Need norm{.other_bytes = d(users * model.config().hidden * (4 + element_bytes(device.dtype)))},
+      head = head_need(model, device, users);
   for (const auto& need : {norm, head}) {
     note(need, device, all);
     all.total_s += decode_s(need, device);
@@ -140,6 +139,7 @@ Latency prefill_latency(const models::Model& model, int64_t tokens, const Device
         seconds = attention_s(op, device, rates);
       } else {
         need.launches = op.rows == 0 ? 0 : 1;
+        need.weight_bytes = inner_weight_bytes(op, tokens);
         if (op.rows > 0) seconds = rates.kernel_s(op.name, op.rows, op.width, false).value_or(rates.move_s(need.other_bytes));
       }
       note(need, device, all);

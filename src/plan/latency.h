@@ -1,6 +1,6 @@
-// How long a model takes to serve on one device: a token at a time behind a context (decode), and a whole prompt (prefill). Each operation of
-// the model's description takes its launches and what is longer of moving its bytes and computing its FLOPs; of experts, those that tokens
-// go to, evenly spread. Rooflines: no serving program was measured, and what one does beside the model is left out.
+// How long a model takes to serve on one device: a token at a time behind a context (decode), and a whole prompt (prefill). Each operation
+// of the model's description takes its launches and what is longer of moving its bytes and computing its FLOPs; of experts, those that
+// tokens go to, evenly spread. Rooflines: no serving program was measured, and what one does beside the model is left out.
 #pragma once
 
 #include "models/model.h"
@@ -21,8 +21,8 @@ struct Latency {
 /// model with linear attention.
 Latency decode_latency(const models::Model& model, int64_t context, const Device& device, int64_t users = 1);
 
-/// A prompt of `tokens` up to the logits of its last token: products and attention at the rates of their sizes (a cluster's by its formulas),
-/// but none faster than its weights are read. Throws as above.
+/// A prompt of `tokens` up to the logits of its last token: products and attention at the rates of their sizes (a cluster's by its
+/// formulas), but none faster than its weights are read. Throws as above.
 Latency prefill_latency(const models::Model& model, int64_t tokens, const Device& device, const Rates& rates);
 
 /// Attention of one layer over whole rows.

@@ -31,8 +31,8 @@ int64_t divisibility(int64_t n);
 /// Of products of one dtype, pass, m and k, at sizes n close to each other. Nothing when they are of fewer than two classes.
 std::optional<ShapeMultiples> shape_multiples(const std::vector<GemmRate>& neighbours, double wanted = 0.95);
 
-/// The largest set of forward products in a profile's table that are alike but for n, which differs by 15 % at most. Grids over powers of two
-/// have none.
+/// The largest set of forward products in a profile's table that are alike but for n, which differs by 15 % at most. Grids over powers of
+/// two have none.
 std::vector<GemmRate> neighbouring_shapes(const MachineProfile& profile, const std::string& dtype);
 
 }  // namespace ingot::plan

@@ -134,7 +134,7 @@ class Sizer {
     return seconds / divisibility_share(out);
   }
 
-  int64_t asked_vocabulary() const { return request_.vocab > 0 ? request_.vocab : wanted_ < 1e9 ? 32768 : 131072; }
+  int64_t asked_vocabulary() const { return request_.vocab > 0 ? request_.vocab : wanted_ < 3e7 ? 4096 : wanted_ < 1e9 ? 32768 : 131072; }
   void pad_vocabulary() { shape_.vocab = (asked_vocabulary() + shape_.multiple - 1) / shape_.multiple * shape_.multiple; }
 
   void rule_vocabulary() {
@@ -151,7 +151,8 @@ class Sizer {
                                 shapes_ ? "" : "; what it saves is not known without measured shapes");
       rule.numbers.push_back({fmt::format("the same, vocabulary {}", shape_.vocab), padded * 1e3, "ms"});
     }
-    if (request_.vocab == 0) rule.reason += "; 32,768 below 10^9 parameters and 131,072 from there is an assumption (--vocab)";
+    if (request_.vocab == 0)
+      rule.reason += "; 4,096 below 3 x 10^7 parameters, 32,768 below 10^9 and 131,072 from there are assumptions (--vocab)";
     add(std::move(rule));
   }
 
@@ -208,17 +209,18 @@ class Sizer {
       // Of exactly as many channels, whatever the rounding of heads.
       const double whole = d(like.hidden) / d(op.heads * head_dim);
       const double seconds = whole * (attention_s(op, device_, devices_.rates(), false) + attention_s(op, device_, devices_.rates(), true));
-      rule.numbers.push_back({fmt::format("attention of hidden {} by heads of {}, {} tokens, forward and backward", like.hidden, head_dim,
-                                          request_.seq),
-                              seconds * 1e3, "ms"});
+      rule.numbers.push_back(
+          {fmt::format("attention of hidden {} by heads of {}, {} tokens, forward and backward", like.hidden, head_dim, request_.seq),
+           seconds * 1e3, "ms"});
       if (seconds < best * 0.98 || (seconds < best * 1.02 && head_dim <= 128)) chosen = head_dim;
       best = std::min(best, seconds);
       slowest = std::max(slowest, seconds);
     }
     shape_.head_dim = chosen;
     rule.value = std::to_string(chosen);
-    rule.reason = slowest < 1.02 * best ? fmt::format("{} tell these sizes apart by less than 2 %; the largest up to 128 has fewest heads", rates_words())
-                                        : "attention of the same hidden takes least time with it, or within 2 % of that";
+    rule.reason = slowest < 1.02 * best
+                      ? fmt::format("{} tell these sizes apart by less than 2 %; the largest up to 128 has fewest heads", rates_words())
+                      : "attention of the same hidden takes least time with it, or within 2 % of that";
     add(std::move(rule));
   }
 
@@ -231,23 +233,24 @@ class Sizer {
       if (group > heads) break;
       auto config = like;
       config.head_dim = shape_.head_dim;
-      config.kv_heads = std::max<int64_t>(1, heads / group);
+      config.kv_heads = std::max<int64_t>(1, std::llround(d(heads) / d(group)));
       config.heads = config.kv_heads * group;
       const auto decode = decode_latency(*described(config), request_.seq, device_, kUsers);
-      rule.numbers.push_back({fmt::format("{}: cache of a user {}, of {} users {} beside {} of weights", group,
-                                          format_bytes(static_cast<int64_t>(decode.cache_bytes) / kUsers), kUsers,
-                                          format_bytes(static_cast<int64_t>(decode.cache_bytes)),
-                                          format_bytes(static_cast<int64_t>(decode.weight_bytes))),
-                              decode.total_s * 1e3, "ms"});
+      rule.numbers.push_back(
+          {fmt::format("{}: cache of a user {}, of {} users {} beside {} of weights", group,
+                       format_bytes(static_cast<int64_t>(decode.cache_bytes) / kUsers), kUsers,
+                       format_bytes(static_cast<int64_t>(decode.cache_bytes)), format_bytes(static_cast<int64_t>(decode.weight_bytes))),
+           decode.total_s * 1e3, "ms"});
       if (is_found) continue;
       chosen = group;
       is_found = decode.cache_bytes <= decode.weight_bytes;
     }
     shape_.heads_per_kv = chosen;
     rule.value = std::to_string(chosen);
-    rule.reason = fmt::format("the fewest for which the cache of {} users, each behind {} tokens, has no more bytes than the weights that their "
-                              "tokens read{}; {} users are an assumption",
-                              kUsers, request_.seq, is_found ? "" : " (none does; more would cost quality)", kUsers);
+    rule.reason = fmt::format(
+        "the fewest for which the cache of {} users, each behind {} tokens, has no more bytes than the weights that their "
+        "tokens read{}; {} users are an assumption",
+        kUsers, request_.seq, is_found ? "" : " (none does; more would cost quality)", kUsers);
     add(std::move(rule));
   }
 
@@ -285,7 +288,8 @@ class Sizer {
     shape_.experts = chosen;
     rule.value = fmt::format("{}, one for each token", chosen);
     rule.reason +=
-        ". One for a token is assumed: ZAYA1 (arXiv 2511.17127) found it no worse than more of the same FLOPs, and training needs it here";
+        ". One for a token: the zaya1 family takes no other number, and its authors' comparisons at equal FLOPs favoured it (arXiv "
+        "2605.05365)";
     add(std::move(rule));
   }
 
@@ -349,7 +353,8 @@ class Sizer {
     std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.model.hidden < b.model.hidden; });
     size_t best = 0;
     const auto score = [&](const SizeCandidate& c) {
-      return std::tuple(c.run.has_value(), c.is_usual, c.run ? c.run->tokens_per_s() * c.flops_per_token : -std::abs(std::log(c.aspect() / 64)));
+      return std::tuple(c.run.has_value(), c.is_usual,
+                        c.run ? c.run->tokens_per_s() * c.flops_per_token : -std::abs(std::log(c.aspect() / 64)));
     };
     for (size_t i = 1; i < all.size(); ++i)
       if (score(all[i]) > score(all[best])) best = i;
@@ -362,9 +367,11 @@ class Sizer {
               .reason = {},
               .numbers = {}};
     rule.reason = fmt::format(
-        "the highest MFU of the candidates{}; that between {:.0f} and {:.0f} the loss hardly moves with width / depth is an assumption (Kaplan et "
+        "the highest MFU of the candidates{}; that between {:.0f} and {:.0f} the loss hardly moves with width / depth is an assumption "
+        "(Kaplan et "
         "al., arXiv 2001.08361, Fig. 5)",
-        c.is_usual ? fmt::format(" with a width / depth from {:.0f} to {:.0f}", kLeastAspect, kMostAspect) : ", none of a usual width / depth",
+        c.is_usual ? fmt::format(" with a width / depth from {:.0f} to {:.0f}", kLeastAspect, kMostAspect)
+                   : ", none of a usual width / depth",
         kLeastAspect, kMostAspect);
     for (const auto& one : all)
       rule.numbers.push_back({fmt::format("{} x {}, {} parameters", one.model.layers, one.model.hidden, format_count(d(one.parameters))),
@@ -376,11 +383,14 @@ class Sizer {
     if (shape_.is_mixture) return;
     const auto& c = sizing_.chosen.model;
     const auto exact = static_cast<int64_t>(std::llround(8.0 * d(c.hidden) / 3));
-    const auto cost = [&](int64_t ffn) { return products_s(4096, c.hidden, 2 * ffn) + products_s(4096, ffn, c.hidden) / divisibility_share(ffn); };
+    const auto cost = [&](int64_t ffn) {
+      return products_s(4096, c.hidden, 2 * ffn) + products_s(4096, ffn, c.hidden) / divisibility_share(ffn);
+    };
     Rule rule{.name = "feed-forward width",
               .value = std::to_string(c.ffn),
               .basis = rates_basis(),
-              .reason = fmt::format("8/3 of hidden ({}), as many weights as 4 x hidden without a gate, to a multiple of {}", exact, shape_.multiple),
+              .reason = fmt::format("8/3 of hidden ({}), as many weights as 4 x hidden without a gate, to a multiple of {}", exact,
+                                    shape_.multiple),
               .numbers = {}};
     for (const int64_t ffn : exact == c.ffn ? std::vector{exact} : std::vector{exact, c.ffn})
       rule.numbers.push_back({fmt::format("products of {}, 4096 tokens, for each unit of width", ffn), cost(ffn) * 1e6 / d(ffn), "µs"});
@@ -400,7 +410,8 @@ class Sizer {
       if (e.dtype == device_.dtype && e.pass == "forward") most = std::max(most, e.m);
     Saturation s;
     for (int64_t rows = 16; rows <= most; rows *= 2) s.best = std::max(s.best, rate(rows));
-    for (s.rows = 16; rate(s.rows) < request_.share * s.best; s.rows *= 2) {}
+    for (s.rows = 16; rate(s.rows) < request_.share * s.best; s.rows *= 2) {
+    }
     s.at_rows = rate(s.rows);
     return s;
   }
@@ -411,23 +422,26 @@ class Sizer {
     const int64_t out = 2 * (shape_.is_mixture ? c.expert_ffn : c.ffn);
     const auto s = saturation(c.hidden, out);
     const int64_t tokens = s.rows * (shape_.is_mixture ? c.experts : 1);
-    Rule rule{.name = "microbatch",
-              .value = chosen.run ? fmt::format("{} sequences, {} tokens", chosen.run->shape.microbatch, chosen.run->shape.microbatch * request_.seq)
-                                  : std::string("none fits"),
-              .basis = rates_basis(),
-              .reason = {},
-              .numbers = {{fmt::format("rows from which a product of {} x {} has {:.0f} % of its best rate", c.hidden, out, 100 * request_.share),
-                           d(s.rows), "rows"},
-                          {"its best rate", s.best / 1e12, "TFLOP/s"},
-                          {"the best of any shape", device_.peak_flops() / 1e12, "TFLOP/s"}}};
+    Rule rule{
+        .name = "microbatch",
+        .value = chosen.run
+                     ? fmt::format("{} sequences, {} tokens", chosen.run->shape.microbatch, chosen.run->shape.microbatch * request_.seq)
+                     : std::string("none fits"),
+        .basis = rates_basis(),
+        .reason = {},
+        .numbers = {{fmt::format("rows from which a product of {} x {} has {:.0f} % of its best rate", c.hidden, out, 100 * request_.share),
+                     d(s.rows), "rows"},
+                    {"its best rate", s.best / 1e12, "TFLOP/s"},
+                    {"the best of any shape", device_.peak_flops() / 1e12, "TFLOP/s"}}};
     const std::string per = shape_.is_mixture ? fmt::format(", {} tokens for {} experts", tokens, c.experts) : "";
     if (!chosen.run) {
-      rule.reason = fmt::format("not even one sequence fits by data parallelism alone (it needs {} of {}); ingot plan search tries every layout",
-                                format_bytes(chosen.memory.total_bytes()), format_bytes(device_.usable_bytes()));
+      rule.reason =
+          fmt::format("not even one sequence fits by data parallelism alone (it needs {} of {}); ingot plan search tries every layout",
+                      format_bytes(chosen.memory.total_bytes()), format_bytes(device_.usable_bytes()));
     } else {
       const int64_t had = chosen.run->shape.microbatch * request_.seq;
-      rule.reason = fmt::format("the fastest that fits; {} % of the rate need {} rows{}, and it has {}{}", 100 * request_.share, s.rows, per,
-                                shape_.is_mixture ? had / c.experts : had, shape_.is_mixture ? " for each" : "");
+      rule.reason = fmt::format("the fastest that fits; {} % of the rate need {} rows{}, and it has {}{}", 100 * request_.share, s.rows,
+                                per, shape_.is_mixture ? had / c.experts : had, shape_.is_mixture ? " for each" : "");
       rule.numbers.push_back({"memory of a device that it takes", d(chosen.memory.total_bytes()) / (1 << 30), "GiB"});
     }
     add(std::move(rule));
@@ -439,8 +453,9 @@ class Sizer {
     Rule rule{.name = "expert width",
               .value = std::to_string(c.expert_ffn),
               .basis = Basis::assumed,
-              .reason = "as wide as hidden, as ZAYA1's (its second product is square); ingot plan moe-width compares other widths and numbers of "
-                        "experts at equal FLOPs",
+              .reason =
+                  "as wide as hidden, as ZAYA1's (its second product is square); ingot plan moe-width compares other widths and numbers of "
+                  "experts at equal FLOPs",
               .numbers = {}};
     for (const int64_t width : {c.expert_ffn / 2, c.expert_ffn, 2 * c.expert_ffn}) {
       const int64_t rows = std::max<int64_t>(1, tokens / c.experts);
@@ -461,14 +476,14 @@ class Sizer {
     sizing_.flops = sizing_.tokens * c.flops_per_token;
     if (c.run) sizing_.days = sizing_.tokens / c.run->tokens_per_s() / 86400;
     const char* basis = r.tokens > 0 ? "given by --tokens" : r.flops > 0 ? "what --flops pays for" : "20 for a parameter";
-    Rule rule{.name = "training tokens",
-              .value = format_count(sizing_.tokens),
-              .basis = r.tokens > 0 || r.flops > 0 ? Basis::given : Basis::assumed,
-              .reason = fmt::format("{}. 20 tokens for a{} parameter is compute-optimal by Hoffmann et al. (arXiv 2203.15556); models that will "
-                                    "serve many users are trained on more",
-                                    basis, shape_.is_mixture ? "n active" : ""),
-              .numbers = {{"tokens for a parameter", sizing_.tokens / size, ""},
-                          {"FLOPs of the training", sizing_.flops, "FLOP"}}};
+    Rule rule{
+        .name = "training tokens",
+        .value = format_count(sizing_.tokens),
+        .basis = r.tokens > 0 || r.flops > 0 ? Basis::given : Basis::assumed,
+        .reason = fmt::format("{}. 20 tokens for a{} parameter is compute-optimal by Hoffmann et al. (arXiv 2203.15556); models that will "
+                              "serve many users are trained on more",
+                              basis, shape_.is_mixture ? "n active" : ""),
+        .numbers = {{"tokens for a parameter", sizing_.tokens / size, ""}, {"FLOPs of the training", sizing_.flops, "FLOP"}}};
     if (c.run) {
       rule.numbers.push_back({"predicted MFU", 100 * c.mfu, "%"});
       rule.numbers.push_back({fmt::format("days on {} device{}", device_.count, device_.count == 1 ? "" : "s"), sizing_.days, "days"});
@@ -478,33 +493,36 @@ class Sizer {
 
   std::string toml() const {
     const auto& c = sizing_.chosen.model;
-    std::string text = fmt::format("# Sized by ingot plan size for {} x {}.\n[model]\nfamily = \"{}\"\nlayers = {}\nhidden = {}\nvocab_size = {}\n",
-                                   device_.count, one_line(device_.name), c.family, c.layers, c.hidden, c.vocab_size);
+    std::string text =
+        fmt::format("# Sized by ingot plan size for {} x {}.\n[model]\nfamily = \"{}\"\nlayers = {}\nhidden = {}\nvocab_size = {}\n",
+                    device_.count, one_line(device_.name), c.family, c.layers, c.hidden, c.vocab_size);
     text += fmt::format("heads = {}\nkv_heads = {}\nhead_dim = {}\n", c.heads, c.kv_heads, c.head_dim);
     if (shape_.is_mixture)
-      text += fmt::format("experts = {}\ntop_k = {}\nexpert_ffn = {}\nrouter_hidden = {}\nrope_fraction = {}\n", c.experts, c.top_k, c.expert_ffn,
-                          c.router_hidden, c.rope_fraction);
+      text += fmt::format("experts = {}\ntop_k = {}\nexpert_ffn = {}\nrouter_hidden = {}\nrope_fraction = {}\n", c.experts, c.top_k,
+                          c.expert_ffn, c.router_hidden, c.rope_fraction);
     else text += fmt::format("ffn = {}\n", c.ffn);
     text += fmt::format("tie_embeddings = {}\nmax_positions = {}\n", c.tie_embeddings, request_.seq);
-    text += fmt::format("\n[data]\ntokenizer = \"data/tokenizer\"  # yours: ingot data train-tokenizer makes one of vocab_size tokens\nseq_len = {}\n",
-                        request_.seq);
+    text += fmt::format(
+        "\n[data]\ntokenizer = \"data/tokenizer\"  # yours: ingot data train-tokenizer makes one of vocab_size tokens\nseq_len = {}\n",
+        request_.seq);
     text += "[[data.sources]]\npath = \"data/tokens\"  # what ingot data tokenize wrote\n";
     // Learning rates come from experience, not from a machine: GPT-3's at 125 M, and the demo's.
-    text += fmt::format("\n[optimizer]\nname = \"muon\"\nlr = {}  # not sized: tune it\nwarmup_steps = {}\n", wanted_ < 1e8 ? "4e-3" : "6e-4",
-                        std::clamp<int64_t>(sizing_.steps / 50, 1, 2000));
+    text += fmt::format("\n[optimizer]\nname = \"muon\"\nlr = {}  # not sized: tune it\nwarmup_steps = {}\n",
+                        wanted_ < 1e8 ? "4e-3" : "6e-4", std::clamp<int64_t>(sizing_.steps / 50, 1, 2000));
     text += fmt::format("\n[train]\nsteps = {}\nbatch_size = {}\n", sizing_.steps, job_.batch);
     const auto& run = sizing_.chosen.run;
     text += fmt::format("microbatch_size = {}\nprecision = \"{}\"\nrecompute = \"{}\"\n", run ? run->shape.microbatch : 1, device_.dtype,
-                        !run || run->shape.recompute == models::Recompute::full        ? "full"
-                        : run->shape.recompute == models::Recompute::selective ? "selective"
-                                                                               : "none");
+                        !run || run->shape.recompute == models::Recompute::full ? "full"
+                        : run->shape.recompute == models::Recompute::selective  ? "selective"
+                                                                                : "none");
     if (device_.count > 1) text += fmt::format("\n[parallel]\nzero = {}\n", run ? run->shape.zero : 3);
     return text + fmt::format("\n[checkpoint]\nevery = {}\nkeep = 3\n", std::clamp<int64_t>(sizing_.steps / 20, 1, 1000));
   }
 
   // A name from a file must not end the comment that it stands in.
   static std::string one_line(std::string text) {
-    std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 32 || c == 127; }, ' ');
+    std::replace_if(
+        text.begin(), text.end(), [](unsigned char c) { return c < 32 || c == 127; }, ' ');
     return text;
   }
 

@@ -1,5 +1,6 @@
-// The sizes of a model that suit a device, each with the numbers it came from: from a budget (parameters, FLOPs or tokens) to a shape, the layout
-// that trains it and what that takes. What comes from measurements, what from formulas and what is an assumption is said of each rule.
+// The sizes of a model that suit a device, each with the numbers it came from: from a budget (parameters, FLOPs or tokens) to a shape, the
+// layout that trains it and what that takes. What comes from measurements, what from formulas and what is an assumption is said of each
+// rule.
 //
 // A profile knows time and memory, not loss. Where only quality decides (tokens for a parameter, depth against width within a wide range,
 // experts for a token), the rule is an assumption that names its source.
@@ -64,7 +65,8 @@ struct Sizing {
   std::string toml;
 };
 
-/// `shapes`: what was measured of divisibility, if anything. Throws UsageError for budgets that contradict each other or that no model meets.
+/// `shapes`: what was measured of divisibility, if anything. Throws UsageError for budgets that contradict each other or that no model
+/// meets.
 Sizing size_model(const SizeRequest& request, DataParallel& devices, const std::optional<ShapeMultiples>& shapes);
 
 /// Widths that follow from hidden: heads of `head_dim`, a dense feed-forward of 8/3, or for a mixture half as many query channels as hidden

@@ -81,7 +81,8 @@ std::string table(const ExpertPage& page) {
     body += "</tr>\n";
   }
   return fmt::format(
-      "<h2>All of them</h2><div class=\"cards\" style=\"--card:100%\"><section class=\"card\"><div class=\"scroll\"><table><thead><tr><td></td>{}"
+      "<h2>All of them</h2><div class=\"cards\" style=\"--card:100%\"><section class=\"card\"><div "
+      "class=\"scroll\"><table><thead><tr><td></td>{}"
       "</tr></thead><tbody>\n{}</tbody></table></div></section></div>\n",
       head, body);
 }

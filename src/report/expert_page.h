@@ -10,7 +10,8 @@ namespace ingot::report {
 struct ExpertPoint {
   int64_t experts = 1, top_k = 1, width = 0;
   double parameters = 0, tokens_per_s = 0, decode_s = 0, prefill_s = 0;  // tokens_per_s 0: does not fit, not drawn
-  bool is_base = false, on_decode_front = false, on_prefill_front = false, on_decode_capacity_front = false, on_prefill_capacity_front = false;
+  bool is_base = false, on_decode_front = false, on_prefill_front = false, on_decode_capacity_front = false,
+       on_prefill_capacity_front = false;
   std::vector<std::string> cells;  // of the table
 };
 
