@@ -11,6 +11,7 @@
 #include "bench/kernels.h"
 #include "bench/operations.h"
 #include "bench/suite.h"
+#include "comm/world.h"
 #include "models/model.h"
 
 namespace ingot::bench {
@@ -129,6 +130,55 @@ TEST(Suite, stopping_keeps_what_was_measured) {
   EXPECT_EQ(profile.memory.size(), 2u);
   EXPECT_TRUE(run_suite(three, profile, bar, [] { return false; }));
   EXPECT_EQ(profile.memory.size(), 5u);
+}
+
+// Ranks as threads; each computes with one of torch's.
+TEST(Suite, ranks_measure_side_by_side_as_far_as_there_are_cores) {
+  const int ranks = base::usable_cores() + 1;
+  std::atomic<int> at_work = 0, most = 0, calls = 0;
+  std::vector<plan::MachineProfile> profiles(static_cast<size_t>(ranks));
+  comm::run_ranks(ranks, [&](comm::World& world) {
+    const Company company{&world, world.rank(), world.size()};
+    EXPECT_EQ(company.side_by_side(), ranks - 1);
+    const Measurement measurement{"one", [&](plan::MachineProfile& p) {
+                                    const int now = ++at_work;
+                                    int seen = most;
+                                    while (now > seen && !most.compare_exchange_weak(seen, now)) {
+                                    }
+                                    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                                    --at_work;
+                                    ++calls;
+                                    p.memory.push_back({"copy", 1, 1});
+                                  }};
+    auto bar = silent_bar();
+    EXPECT_TRUE(run_suite(
+        {measurement, measurement}, profiles[static_cast<size_t>(world.rank())], bar, [] { return false; }, company));
+    // One rank that wants to stop stops all.
+    int asked = 0;
+    EXPECT_FALSE(run_suite(
+        {measurement, measurement}, profiles[static_cast<size_t>(world.rank())], bar,
+        [&] { return world.rank() == ranks - 1 && asked++ == 1; }, company));
+  });
+  EXPECT_EQ(calls, 3 * (ranks - 1));
+  EXPECT_EQ(most, ranks - 1);
+  EXPECT_EQ(profiles.front().memory.size(), 3u);
+  EXPECT_TRUE(profiles.back().memory.empty());
+}
+
+TEST(Suite, collectives_are_kept_once_for_each_number_of_ranks) {
+  comm::run_ranks(2, [](comm::World& world) {
+    plan::MachineProfile profile;
+    profile.collectives = {{"all_reduce", "fp32", "neighbours", 2, 1, 4, 1}, {"all_reduce", "fp32", "neighbours", 4, 1, 4, 1}};
+    EXPECT_FALSE(knows_collectives(profile, 8));
+    measure_collectives_of({&world, world.rank(), world.size()}, true, profile);
+    std::set<std::string> operations;
+    for (const auto& e : profile.collectives) {
+      EXPECT_TRUE(e.ranks == 4 || e.bytes > 4) << "an old entry stayed";
+      if (e.ranks == 2) operations.insert(e.operation);
+    }
+    EXPECT_EQ(operations.size(), 7u);
+    EXPECT_TRUE(knows_collectives(profile, 2) && knows_collectives(profile, 4));
+  });
 }
 
 TEST(Suite, asks_for_what_was_chosen_only) {

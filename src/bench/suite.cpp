@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "bench/collectives.h"
 #include "bench/kernels.h"
 #include "bench/operations.h"
 #include "kernels/cpu_memory.h"
@@ -90,11 +92,27 @@ void add_kernels(const SuiteOptions& o, const std::string& dtype, std::vector<Me
   }
 }
 
-bool knows(const MachineProfile& profile, const std::string& dtype) {
-  const auto has = [&](const auto& entries) {
-    return std::any_of(entries.begin(), entries.end(), [&](const auto& e) { return e.dtype == dtype; });
-  };
-  return has(profile.gemm) && has(profile.attention) && has(profile.kernels) && !profile.memory.empty();
+// Whether it is true on some rank; all begin what comes next at the same time.
+bool any_of(const Company& company, bool own) {
+  if (!company.world) return own;
+  const auto flag = at::full({1}, own ? 1 : 0, at::kInt);
+  company.world->everyone().all_reduce(flag, comm::Reduction::max);
+  return flag.item<int>() != 0;
+}
+
+double own_cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+// What the other ranks of this machine computed for while this one did for `own_s`: to it they look like strangers.
+double companions_cpu_seconds(const Company& company, double own_s) {
+  if (!company.world) return 0;
+  const auto all = at::empty({company.size()}, at::kDouble);
+  company.world->everyone().all_gather(all, at::full({1}, own_s, at::kDouble));
+  const int64_t first = company.world->rank() - company.local_rank;  // launchers number the ranks of a machine one after another
+  return all.narrow(0, first, company.local_size).sum().item<double>() - own_s;
+}
+
+base::ProgressOutput silent() {
+  return {[](std::string_view) {}, [] { return 0.0; }, false, 80, 1e9};
 }
 
 // Share of the machine that others use, watched for a tenth of a second.
@@ -123,57 +141,107 @@ std::vector<Measurement> measurements_of(const SuiteOptions& o) {
   return all;
 }
 
+bool knows(const MachineProfile& profile, const std::string& dtype) {
+  const auto has = [&](const auto& entries) {
+    return std::any_of(entries.begin(), entries.end(), [&](const auto& e) { return e.dtype == dtype; });
+  };
+  return has(profile.gemm) && has(profile.attention) && has(profile.kernels) && !profile.memory.empty();
+}
+
+bool knows_collectives(const MachineProfile& profile, int64_t ranks) {
+  return std::any_of(profile.collectives.begin(), profile.collectives.end(), [&](const auto& e) { return e.ranks == ranks; });
+}
+
+int64_t Company::side_by_side() const { return std::clamp<int64_t>(base::usable_cores() / at::get_num_threads(), 1, local_size); }
+
 bool run_suite(const std::vector<Measurement>& measurements, MachineProfile& profile, base::ProgressBar& bar,
-               const std::function<bool()>& is_stopped) {
-  const double foreign_before = base::foreign_cpu_seconds();
+               const std::function<bool()>& is_stopped, const Company& company) {
+  const double foreign_before = base::foreign_cpu_seconds(), own_before = own_cpu_seconds();
   const auto start = std::chrono::steady_clock::now();
   size_t done = 0;
-  while (done < measurements.size() && !is_stopped()) {
+  while (done < measurements.size() && !any_of(company, is_stopped())) {
     bar.update(static_cast<int64_t>(done), measurements[done].label);
-    measurements[done].run(profile);
+    if (company.local_rank < company.side_by_side()) measurements[done].run(profile);
     ++done;
   }
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (wall_s > 0)
-    profile.foreign_load = std::clamp((base::foreign_cpu_seconds() - foreign_before) / (wall_s * base::usable_cores()), 0.0, 1.0);
+  const double foreign_s = base::foreign_cpu_seconds() - foreign_before - companions_cpu_seconds(company, own_cpu_seconds() - own_before);
+  if (wall_s > 0) profile.foreign_load = std::clamp(foreign_s / (wall_s * base::usable_cores()), 0.0, 1.0);
   const bool complete = done == measurements.size();
   bar.update(static_cast<int64_t>(done));
   bar.finish(complete ? "" : "stopped; what was measured is kept");
-  if (profile.foreign_load > kBusyShare)
+  if (profile.foreign_load > kBusyShare && company.is_first())
     base::log_warning(
         "other programs used {:.0f} % of this machine during the measurement; rates come out too low. Repeat it on an idle machine.",
         100 * profile.foreign_load);
   return complete;
 }
 
-MachineProfile profile_for(const std::string& dtype, const std::string& device, const std::filesystem::path& cache_folder) {
-  auto fresh = plan::describe_machine(at::get_num_threads(), device);
-  auto profile = plan::cached_profile(fresh, cache_folder).value_or(fresh);
+void measure_collectives_of(const Company& company, bool quick, MachineProfile& profile) {
+  CollectiveSweep sweep{.collectives = all_collectives()};
+  sweep.min_bytes = 1 << 10;
+  sweep.max_bytes = 32 << 20;
+  sweep.step_factor = quick ? 8 : 2;
+  sweep.iterations = quick ? 8 : 20;
+  sweep.warmup = 2;
+  sweep.checks = false;
+  if (company.size() <= company.local_size) sweep.placements = {Placement::neighbours};  // on one machine all places are alike
+  std::optional<base::ProgressBar> bar;
+  const auto results = measure_collectives(sweep, *company.world, [&](size_t done, size_t all, const std::string& next) {
+    if (company.is_first() && !bar) bar.emplace("collectives", static_cast<int64_t>(all), base::ProgressUnit::count);
+    if (bar) bar->update(static_cast<int64_t>(done), next);
+    return true;
+  });
+  if (bar) bar->finish();
+  std::erase_if(profile.collectives, [&](const auto& old) {
+    return std::any_of(results.begin(), results.end(), [&](const auto& r) { return r.ranks == old.ranks && r.groups == old.groups; });
+  });
+  for (const auto& r : results)
+    profile.collectives.push_back({name_of(r.collective), r.dtype, name_of(r.placement), r.ranks, r.groups, r.bytes, r.timing().mean_s});
+}
+
+MachineProfile profile_for(const std::string& dtype, const std::string& device, const std::filesystem::path& cache_folder,
+                           const Company& company) {
+  const auto fresh = plan::describe_machine(at::get_num_threads(), company.side_by_side(), device);
+  auto profile = plan::cached_profile(fresh, company.is_first() ? cache_folder : "").value_or(fresh);
   if (profile.foreign_load > kBusyShare && foreign_share_now() < kBusyShare)
     profile = fresh;  // what a busy machine gave is replaced when it is idle
-  if (knows(profile, dtype)) return profile;
-  SuiteOptions options{.gemm = true,
-                       .memory = profile.memory.empty(),
-                       .attention = true,
-                       .kernels = true,
-                       .dtypes = {dtype},
-                       .quick = true,
-                       .device = device};
-  auto measurements = measurements_of(options);
-  if (dtype == "bf16" && profile.peak_gemm("fp32") == 0)
-    add_gemm({.quick = true, .device = device}, "fp32", measurements);  // routers stay in fp32
-  base::ProgressBar bar("measure this machine", static_cast<int64_t>(measurements.size()), base::ProgressUnit::count);
-  profile.quick = true;
-  profile.commands.push_back("quick profile, " + dtype);
-  run_suite(measurements, profile, bar, [] { return false; });
-  kernels::release_freed_memory();
-  if (cache_folder.empty()) return profile;
+  if (!complete(profile, dtype, company) || !company.is_first() || cache_folder.empty()) return profile;
   try {
     plan::write_profile(plan::profile_path(cache_folder, profile), profile);
   } catch (const base::Error& failure) {
     base::log_warning("the measurements are not kept: {}", failure.what());
   }
   return profile;
+}
+
+bool complete(MachineProfile& profile, const std::string& dtype, const Company& company) {
+  const bool first = company.is_first();
+  const bool needs_rates = any_of(company, first && !knows(profile, dtype));
+  const bool needs_memory = any_of(company, first && profile.memory.empty());
+  const bool needs_wide = any_of(company, first && dtype == "bf16" && profile.peak_gemm("fp32") == 0);  // routers stay in fp32
+  const bool needs_collectives = company.size() > 1 && any_of(company, first && !knows_collectives(profile, company.size()));
+  if (!needs_rates && !needs_collectives) return false;
+  if (needs_rates) {
+    const SuiteOptions options{.gemm = true,
+                               .memory = needs_memory,
+                               .attention = true,
+                               .kernels = true,
+                               .dtypes = {dtype},
+                               .quick = true,
+                               .device = profile.device};
+    auto measurements = measurements_of(options);
+    if (needs_wide) add_gemm({.quick = true, .device = profile.device}, "fp32", measurements);
+    base::ProgressBar bar("measure this machine", static_cast<int64_t>(measurements.size()), base::ProgressUnit::count,
+                          first ? base::standard_progress_output() : silent());
+    profile.quick = true;
+    profile.commands.push_back("quick profile, " + dtype);
+    run_suite(
+        measurements, profile, bar, [] { return false; }, company);
+  }
+  if (needs_collectives) measure_collectives_of(company, /*quick=*/true, profile);
+  kernels::release_freed_memory();
+  return true;
 }
 
 std::string tables(const MachineProfile& p) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/progress.h"
+#include "comm/world.h"
 #include "plan/profile.h"
 
 namespace ingot::bench {
@@ -27,14 +28,39 @@ struct Measurement {
 };
 std::vector<Measurement> measurements_of(const SuiteOptions& options);
 
-/// Runs them in turn into `profile` until all are done or `is_stopped` says so; what was measured stays. Sets the profile's
-/// foreign load. False when it was stopped.
-bool run_suite(const std::vector<Measurement>& measurements, plan::MachineProfile& profile, base::ProgressBar& bar,
-               const std::function<bool()>& is_stopped);
+/// The ranks that measure together, each in its own process: all begin a measurement at the same time, so that each finds the caches,
+/// memory and power of the machine as busy as a training step of theirs would. Ranks for which the machine has no cores only wait.
+struct Company {
+  comm::World* world = nullptr;  // none: alone
+  int local_rank = 0, local_size = 1;
 
-/// A profile that knows `dtype` on this machine with torch's present number of threads: the cached one, or a quick one (some
-/// seconds), which is then kept in the cache. An empty `cache_folder` keeps nothing.
-plan::MachineProfile profile_for(const std::string& dtype, const std::string& device, const std::filesystem::path& cache_folder);
+  int64_t size() const { return world ? world->size() : 1; }
+  bool is_first() const { return !world || world->rank() == 0; }
+  /// Ranks of a machine that fit onto its cores with torch's present number of threads.
+  int64_t side_by_side() const;
+};
+
+/// Whether predictions for runs in `dtype` have what they need, and those for so many ranks.
+bool knows(const plan::MachineProfile& profile, const std::string& dtype);
+bool knows_collectives(const plan::MachineProfile& profile, int64_t ranks);
+
+/// Runs them in turn into `profile` until all are done or `is_stopped` says so on some rank; what was measured stays. Sets the profile's
+/// foreign load. False when it was stopped. Called by all ranks of the company with the same measurements.
+bool run_suite(const std::vector<Measurement>& measurements, plan::MachineProfile& profile, base::ProgressBar& bar,
+               const std::function<bool()>& is_stopped, const Company& company = {});
+
+/// Adds the collectives of the company's ranks to `profile`, in place of older ones of groups as large.
+void measure_collectives_of(const Company& company, bool quick, plan::MachineProfile& profile);
+
+/// A profile that knows `dtype` on this machine with torch's present number of threads, and the collectives of the company: the cached
+/// one, or a quick one (some seconds), which is then kept in the cache. An empty `cache_folder` keeps nothing. Called by all ranks; the
+/// first one's result counts.
+plan::MachineProfile profile_for(const std::string& dtype, const std::string& device, const std::filesystem::path& cache_folder,
+                                 const Company& company = {});
+
+/// Measures at a few sizes what predictions of runs in `dtype` need and `profile` lacks. Called by all ranks of the company; what is
+/// missing is the first one's to say. False when nothing was.
+bool complete(plan::MachineProfile& profile, const std::string& dtype, const Company& company = {});
 
 /// Everything measured, as tables for people.
 std::string tables(const plan::MachineProfile& profile);

@@ -4,9 +4,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/environment.h"
+#include "base/files.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/text.h"
 #include "bench/suite.h"
+#include "cli/bench_ranks.h"
+#include "cli/ranks.h"
 #include "cli/verbs.h"
 #include "layers/device.h"
 #include "resilience/stop_signal.h"
@@ -16,6 +20,10 @@ namespace {
 
 std::string command_line(const BenchOptions& o) {
   return "ingot bench " + o.kind + (o.dtype == "all" ? "" : " --dtype " + o.dtype) + (o.quick ? " --quick" : "");
+}
+
+std::vector<std::string> dtypes_of(const BenchOptions& o) {
+  return o.dtype == "all" ? std::vector<std::string>{"fp32", "bf16"} : std::vector{o.dtype};
 }
 
 // Where the result goes: the file that was asked for, and the cache, which holds whole profiles only.
@@ -28,10 +36,43 @@ std::vector<std::filesystem::path> destinations(const BenchOptions& o, const pla
   return paths;
 }
 
+// Of a process that measures beside others: all do, and the first one's profile counts.
+int as_rank(const Options& all, const comm::RankEnvironment& ranks) {
+  const auto& o = all.bench;
+  share_cores(ranks);
+  const auto world = comm::World::join(ranks, false, {});
+  const bench::Company company{world.get(), ranks.local_rank, ranks.local_size};
+  auto profile = plan::describe_machine(at::get_num_threads(), company.side_by_side(), "cpu");
+  for (const auto& dtype : dtypes_of(o)) bench::complete(profile, dtype, company);
+  if (world->rank() == 0) base::write_file_atomically(o.as_rank, profile.to_json());
+  return 0;
+}
+
+// Numbers of ranks that runs on this machine may well have. GPUs do not share their cores.
+std::vector<int> side_by_side(const BenchOptions& o, const std::string& device) {
+  if (!o.side_by_side.empty()) return o.side_by_side;
+  std::vector<int> all;
+  for (const int ranks : {2, 4, 8})
+    if (device == "cpu" && base::usable_cores() % ranks == 0) all.push_back(ranks);
+  return all;
+}
+
+// Profiles of ranks side by side go to the cache alone, where runs and plans of as many look for them.
+void measure_side_by_side(const BenchOptions& o, int ranks) {
+  base::log_info("{} ranks side by side", ranks);
+  const std::vector<std::string> command = {"ingot", "bench", "all", "--quick", "--dtype", o.dtype};
+  const auto profile = plan::MachineProfile::from_json(results_of_processes(ranks, command).dump(), "the ranks' profile");
+  const auto path = plan::profile_path(base::environment().cache_folder(), profile);
+  plan::write_profile(path, profile);
+  base::log_info("wrote {}", path.string());
+}
+
 }  // namespace
 
 int run_bench(const Options& all) {
   const auto& o = all.bench;
+  const auto ranks = comm::rank_environment(base::environment());
+  if (!o.as_rank.empty()) return as_rank(all, ranks);
   const bool everything = o.kind == "all";
   bench::SuiteOptions suite{.gemm = everything || o.kind == "gemm",
                             .memory = everything || o.kind == "memory",
@@ -39,8 +80,8 @@ int run_bench(const Options& all) {
                             .kernels = everything,
                             .quick = o.quick,
                             .device = layers::device_named("auto").str()};
-  suite.dtypes = o.dtype == "all" ? std::vector<std::string>{"fp32", "bf16"} : std::vector{o.dtype};
-  auto profile = plan::describe_machine(at::get_num_threads(), suite.device);
+  suite.dtypes = dtypes_of(o);
+  auto profile = plan::describe_machine(at::get_num_threads(), 1, suite.device);
   profile.quick = o.quick;
   profile.commands = {command_line(o)};
 
@@ -54,6 +95,9 @@ int run_bench(const Options& all) {
     plan::write_profile(path, profile);
     base::log_info("wrote {}", path.string());
   }
+  if (complete && everything && !base::environment().cache_folder().empty() && ranks.size == 1)
+    for (const int count : side_by_side(o, suite.device))
+      if (count > 1 && stop.received() == 0) measure_side_by_side(o, count);
   if (!complete)
     base::log_warning("stopped after {} of {} measurements",
                       profile.gemm.size() + profile.memory.size() + profile.attention.size() + profile.kernels.size(), measurements.size());

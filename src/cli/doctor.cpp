@@ -128,7 +128,7 @@ void examine_surroundings(Examination& e) {
 
 void examine_profile(Examination& e) {
   const fs::path folder = base::environment().cache_folder();
-  const auto machine = plan::describe_machine(at::get_num_threads(), layers::device_named("auto").str());
+  const auto machine = plan::describe_machine(at::get_num_threads(), 1, layers::device_named("auto").str());
   e.add("profile", "file", folder.empty() ? Json() : Json(plan::profile_path(folder, machine).string()));
   const auto cached = plan::cached_profile(machine, folder);
   e.add("profile", "measured", cached ? Json(cached->date) : Json());

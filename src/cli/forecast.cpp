@@ -33,8 +33,49 @@ struct Forecasts {
   std::vector<PhasePlan> phases;
 };
 
-// Resident memory with everything loaded that a run needs besides its tensors: libraries, threads, their work areas. One step
-// of a very small model brings in the code that the run will use, and large products the libraries' packing buffers.
+// A plan for many ranks, made by one of them alone, does not know how many of them share a machine: then they do not share cores.
+double ranks_per_core(const mesh::Mesh& mesh) {
+  const auto ranks = comm::rank_environment(base::environment());
+  if (ranks.size < mesh.world()) return 1;
+  return std::max(1.0, static_cast<double>(ranks.local_size * at::get_num_threads()) / base::usable_cores());
+}
+
+// Runs in fp64 are for tests and are not predicted.
+bool is_predicted(const train::RunConfig& config) { return config.train.precision != "fp64"; }
+
+// For ranks that are not there: what ingot bench all measured of as many, else of one.
+plan::MachineProfile profile_of_plan(const train::RunConfig& config, int64_t ranks) {
+  if (!is_predicted(config)) return {};
+  const auto device = layers::device_named(config.train.device).str();
+  const auto cache = base::environment().cache_folder();
+  if (ranks > 1) {
+    const bench::Company planned{.local_size = static_cast<int>(ranks)};
+    if (auto known = plan::cached_profile(plan::describe_machine(at::get_num_threads(), planned.side_by_side(), device), cache))
+      return *known;
+  }
+  return bench::profile_for(config.train.precision, device, cache);
+}
+
+Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh, plan::MachineProfile profile, int64_t program) {
+  train::check(config);
+  Forecasts all{models::create_model(config.model),
+                models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model)),
+                std::move(profile),
+                {}};
+  const auto device = layers::device_named(config.train.device).str();
+  PipelineFacts pipelines;
+  for (const auto& phase : train::lay_out_phases(config)) {
+    auto shape = shape_of(config, phase, mesh, pipelines);
+    if (device == "cpu") shape.ranks_per_core = ranks_per_core(mesh);
+    add_host_memory(config, mesh, all.part->layout(), shape);
+    all.phases.push_back({phase.name, shape, plan::make_plan(*all.model, *all.part, shape, all.profile, program)});
+  }
+  return all;
+}
+
+}  // namespace
+
+// One step of a very small model brings in the code that the run will use, and large products the libraries' packing buffers.
 int64_t program_bytes(const train::RunConfig& config) {
   auto shape = config.model;
   shape.layers = 1, shape.hidden = 64, shape.vocab_size = 64, shape.heads = 2, shape.kv_heads = 2, shape.head_dim = 32, shape.ffn = 64;
@@ -53,39 +94,6 @@ int64_t program_bytes(const train::RunConfig& config) {
   kernels::release_freed_memory();
   return base::resident_bytes();
 }
-
-// A plan for many ranks, made by one of them alone, does not know how many of them share a machine: then they do not share cores.
-double ranks_per_core(const mesh::Mesh& mesh) {
-  const auto ranks = comm::rank_environment(base::environment());
-  if (ranks.size < mesh.world()) return 1;
-  return std::max(1.0, static_cast<double>(ranks.local_size * at::get_num_threads()) / base::usable_cores());
-}
-
-Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh) {
-  train::check(config);
-  Forecasts all{models::create_model(config.model),
-                models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model)),
-                {},
-                {}};
-  const auto device = layers::device_named(config.train.device).str();
-  // Runs in fp64 are for tests and are not predicted.
-  if (config.train.precision != "fp64")
-    all.profile = bench::profile_for(config.train.precision, device, base::environment().cache_folder());
-  const int64_t program = program_bytes(config);
-  PipelineFacts pipelines;
-  for (const auto& phase : train::lay_out_phases(config)) {
-    auto shape = shape_of(config, phase, mesh, pipelines);
-    shape.saves_checkpoints = config.checkpoint.every > 0;
-    shape.staging_limit_bytes = config.checkpoint.staging_mib << 20;
-    shape.memory_staging_bytes = config.checkpoint.memory_every > 0 ? train::RunCheckpoints::kMemoryStagingBytes : 0;
-    if (device == "cpu") shape.ranks_per_core = ranks_per_core(mesh);
-    if (mesh.world() > 1 && device == "cpu") shape.shared_bytes = train::shared_bytes(mesh, config.parallel, all.part->layout());
-    all.phases.push_back({phase.name, shape, plan::make_plan(*all.model, *all.part, shape, all.profile, program)});
-  }
-  return all;
-}
-
-}  // namespace
 
 const PipelineFacts::Facts& PipelineFacts::of(const parallel::PipelineShape& shape) {
   const std::array<int, 4> key = {static_cast<int>(shape.schedule), shape.stages, shape.chunks, shape.microbatches};
@@ -108,6 +116,7 @@ plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phas
   shape.validation_batch = config.train.validation_every > 0 && data::has_validation(config.data) ? share(config.train.batch_size) : 0;
   shape.validation_seq = config.data.seq_len;
   shape.threads = at::get_num_threads();
+  shape.world = mesh.world();
   shape.replicas = ranks * mesh.size(mesh::Axis::sequence);
   shape.zero = config.parallel.zero;
   if (const int stages = mesh.size(mesh::Axis::pipeline); stages > 1) {
@@ -122,14 +131,30 @@ plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phas
   return shape;
 }
 
-train::Forecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh) {
-  const auto all = make_forecasts(config, mesh);
+void add_host_memory(const train::RunConfig& config, const mesh::Mesh& mesh, const models::Layout& layout, plan::RunShape& shape) {
+  shape.saves_checkpoints = config.checkpoint.every > 0;
+  shape.staging_limit_bytes = config.checkpoint.staging_mib << 20;
+  shape.memory_staging_bytes = config.checkpoint.memory_every > 0 ? train::RunCheckpoints::kMemoryStagingBytes : 0;
+  if (mesh.world() > 1 && layers::device_named(config.train.device).is_cpu())
+    shape.shared_bytes = train::shared_bytes(mesh, config.parallel, layout);
+}
+
+train::Forecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, const bench::Company& company, int64_t program) {
+  plan::MachineProfile profile;
+  if (is_predicted(config))
+    profile = bench::profile_for(config.train.precision, layers::device_named(config.train.device).str(),
+                                 base::environment().cache_folder(), company);
+  if (!company.is_first()) {
+    base::reset_peak_memory();
+    return {};
+  }
+  const auto all = make_forecasts(config, mesh, profile, program);
   base::reset_peak_memory();
   train::Forecast forecast;
   const auto& first = all.phases.front().plan;
   forecast.gemm_flops = first.peak_flops;
   for (const auto& phase : all.phases) {
-    forecast.step_ms.push_back(phase.plan.time.total_s() * 1e3);
+    forecast.step_ms.push_back(phase.plan.step_s() * 1e3);
     forecast.memory_bytes = std::max(forecast.memory_bytes, phase.plan.memory.total_bytes());
   }
   const int64_t machine = first.machine_memory_bytes;
@@ -142,7 +167,7 @@ train::Forecast forecast_of(const train::RunConfig& config, const mesh::Mesh& me
 }
 
 std::string dry_run(const train::RunConfig& config, const mesh::Mesh& mesh, bool json) {
-  const auto all = make_forecasts(config, mesh);
+  const auto all = make_forecasts(config, mesh, profile_of_plan(config, mesh.world()), program_bytes(config));
   if (json) {
     auto phases = nlohmann::ordered_json::array();
     for (const auto& phase : all.phases) {

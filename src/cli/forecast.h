@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/suite.h"
 #include "mesh/mesh.h"
 #include "parallel/pipeline_schedule.h"
 #include "plan/describe.h"
@@ -14,10 +15,13 @@
 
 namespace ingot::cli {
 
-/// Measures the machine if that was not done before (some seconds, once), and predicts. Call before the model is built:
-/// memory that is in use then counts as the program's. Never throws for want of a profile: unknown numbers stay 0.
-/// What is foretold is one rank's part of it.
-train::Forecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh);
+/// Resident memory with everything loaded that a run needs besides its tensors: libraries, threads, their work areas. Call before anything
+/// of the run is built.
+int64_t program_bytes(const train::RunConfig& config);
+
+/// Called by all ranks of the run. They measure the machine if that was not done before (some seconds, once), and the first one predicts
+/// what one rank of `mesh` needs; the others' forecast is empty. Never throws for want of a profile: unknown numbers stay 0.
+train::Forecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, const bench::Company& company, int64_t program_bytes);
 
 /// How a pipeline of such a shape keeps a stage waiting, as parallel::simulate() plays it; played once for each shape.
 class PipelineFacts {
@@ -34,6 +38,9 @@ class PipelineFacts {
 
 /// What one rank of `mesh` does of a phase.
 plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phase, const mesh::Mesh& mesh, PipelineFacts& pipelines);
+
+/// What a rank needs of its machine's memory besides: for checkpoints, and, on a CPU, to exchange through.
+void add_host_memory(const train::RunConfig& config, const mesh::Mesh& mesh, const models::Layout& layout, plan::RunShape& shape);
 
 /// The plan of every phase, as text or JSON, of one rank; nothing of the model is allocated.
 std::string dry_run(const train::RunConfig& config, const mesh::Mesh& mesh, bool json);

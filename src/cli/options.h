@@ -42,6 +42,7 @@ struct BenchOptions {
   std::string kind;  // gemm, memory, attention, collectives, parallel, all
   std::string output, dtype = "all";
   bool quick = false;
+  std::vector<int> side_by_side;  // of all: so many ranks measure at the same time, too
   // Of parallel; empty lists: all, or the usual ones.
   std::vector<std::string> methods, layers, lengths;
   std::vector<int> ranks = {2};

@@ -117,6 +117,12 @@ void add_bench(CLI::App& app, BenchOptions& o) {
     kind->add_option("-o,--output", o.output, "write the machine profile here (JSON)");
     kind->add_option("--dtype", o.dtype, "fp32, bf16 or all")->check(CLI::IsMember({"fp32", "bf16", "all"}));
     kind->add_flag("--quick", o.quick, "a few sizes only, in seconds");
+    if (std::string_view(name) == "all") {
+      kind->add_option("--ranks", o.side_by_side, "measure so many ranks side by side, too, and their collectives, at a few sizes; 1: none (default: 2, 4 and 8, as far as the cores go)")
+          ->delimiter(',')
+          ->check(CLI::Range(1, 4096));
+      kind->add_option("--as-rank", o.as_rank)->group("");
+    }
     kind->callback([&o, kind] { o.kind = kind->get_name(); });
   }
   auto* collectives = verb->add_subcommand("collectives", "all-reduce and others over sizes, groups and placements, with nccl-tests' flags and columns");
@@ -212,7 +218,7 @@ void add_sizing(CLI::App* verb, PlanOptions& o) {
 }
 
 void add_plan(CLI::App& app, PlanOptions& o) {
-  auto* verb = app.add_subcommand("plan", "predict a run on a cluster that is not at hand: memory, time, or the layouts that take least of it");
+  auto* verb = app.add_subcommand("plan", "predict a run, here or on a cluster that is not at hand: memory, time, or the layouts that take least of it");
   verb->require_subcommand(1);
   auto* memory = verb->add_subcommand("memory", "of every pipeline stage's ranks, by category");
   auto* time = verb->add_subcommand("time", "of a step, by kind of work and of message");
@@ -220,8 +226,8 @@ void add_plan(CLI::App& app, PlanOptions& o) {
   search->add_option("--top", o.top, "how many layouts to show")->check(CLI::Range(int64_t{1}, int64_t{1000}))->capture_default_str();
   for (auto* action : {memory, time, search}) {
     action->add_option("config", o.config, "configuration (TOML)")->required();
-    action->add_option("--cluster", o.cluster, "profile of the cluster, such as configs/clusters/h100-64.json")->required();
-    action->add_option("--devices", o.devices, "how many of its devices, whole nodes; more than it has: as many more nodes (default: all)")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+    action->add_option("--cluster", o.cluster, "profile of a cluster, such as configs/clusters/h100-64.json (default: this machine)");
+    action->add_option("--devices", o.devices, "how many of its devices, whole nodes; more than it has: as many more nodes (default: all); on this machine: ranks (default: what the configuration says; search tries all that share its cores out evenly)")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
     action->add_option("--memory-gb", o.memory_gb, "10^9 bytes of a device, instead of the profile's")->check(CLI::PositiveNumber);
     action->add_option("--set", o.set, "key=value over the configuration")->allow_extra_args(false);
     action->add_option("-o,--output", o.output, "write the JSON here, too");

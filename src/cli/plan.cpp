@@ -1,16 +1,21 @@
-// `ingot plan`: what a run needs on a cluster that is not at hand, and how to lay it out there.
+// `ingot plan`: what a run needs, on this machine or on a cluster that is not at hand, and how to lay it out there.
+#include <ATen/detail/CUDAHooksInterface.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/progress.h"
 #include "base/text.h"
 #include "cli/config.h"
 #include "cli/planner.h"
 #include "cli/verbs.h"
 #include "layers/cost.h"
+#include "layers/device.h"
 #include "plan/search.h"
 
 namespace ingot::cli {
@@ -19,9 +24,6 @@ namespace {
 using base::format_bytes;
 using base::format_count;
 using Json = nlohmann::ordered_json;
-
-// Of a process on a GPU: context, libraries' work areas, messages' buffers. Judgement: about what CUDA, cuBLAS and NCCL take.
-constexpr int64_t kProgramBytes = int64_t{2} << 30;
 
 schedule::Cluster cluster_of(const PlanOptions& o) {
   auto cluster = schedule::read_cluster(o.cluster);
@@ -34,6 +36,8 @@ schedule::Cluster cluster_of(const PlanOptions& o) {
   }
   return cluster;
 }
+
+std::string counted(int64_t count, const std::string& noun) { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s"); }
 
 Json to_json(const plan::StepMemory& m) {
   return {{"weights", m.weights_bytes},     {"gradients", m.gradients_bytes},
@@ -90,10 +94,16 @@ Json header(const Planner& planner, int64_t devices) {
 
 std::string header_text(const Planner& planner, int64_t devices) {
   const auto& c = planner.model().config();
-  return fmt::format("{}: {} layers, hidden {}, {} parameters, {} FLOPs per token; {} tokens a step, {}\n{} devices of {}, {} each\n",
-                     c.family, c.layers, c.hidden, format_count(static_cast<double>(planner.model().parameters().trained_elements())),
-                     format_count(planner.flops_per_token()), planner.tokens_per_step(), planner.config().train.precision, devices,
-                     planner.cluster().name, format_bytes(static_cast<int64_t>(planner.cluster().memory_bytes)));
+  const auto& target = planner.target();
+  const auto where = target.is_here
+                         ? fmt::format("this machine ({}), {} with {} of {}{}", target.profile.cpu, counted(devices, "rank"),
+                                       counted(target.profile.threads, "thread"),
+                                       format_bytes(static_cast<int64_t>(target.cluster.memory_bytes)), devices > 1 ? " each" : "")
+                         : fmt::format("{} devices of {}, {} each", devices, target.cluster.name,
+                                       format_bytes(static_cast<int64_t>(target.cluster.memory_bytes)));
+  return fmt::format("{}: {} layers, hidden {}, {} parameters, {} FLOPs per token; {} tokens a step, {}\n{}\n", c.family, c.layers,
+                     c.hidden, format_count(static_cast<double>(planner.model().parameters().trained_elements())),
+                     format_count(planner.flops_per_token()), planner.tokens_per_step(), planner.config().train.precision, where);
 }
 
 int finish(const Options& all, const Json& json, const std::string& text, int status) {
@@ -159,57 +169,141 @@ int time(const Options& all, Planner& planner, int64_t devices) {
   return finish(all, json, text, 0);
 }
 
-int search(const Options& all, Planner& planner, int64_t devices) {
-  const auto memory_bytes = static_cast<int64_t>(planner.cluster().memory_bytes);
+plan::SearchResult look(Planner& planner, int64_t devices) {
   std::optional<base::ProgressBar> bar;
-  const auto found = planner.search(devices, memory_bytes, [&](int64_t done, int64_t count) {
-    if (!bar) bar.emplace("search", count, base::ProgressUnit::count);
-    bar->update(done);
+  auto found = planner.search(devices, static_cast<int64_t>(planner.cluster().memory_bytes), [&](int64_t done, int64_t count) {
+    constexpr int64_t kWorthABar = 50;
+    if (!bar && count >= kWorthABar) bar.emplace("search", count, base::ProgressUnit::count);
+    if (bar) bar->update(done);
   });
   if (bar) bar->finish();
-  auto json = header(planner, devices);
-  json["meshes"] = {{"all", found.meshes}, {"impossible", found.impossible}, {"too_large", found.too_large}, {"behind", found.behind}};
-  auto text = header_text(planner, devices);
-  text += fmt::format(
-      "{} meshes: {} do not divide the model or batch, {} do not fit into memory, {} cannot come near the best; {} layouts judged\n\n",
-      found.meshes, found.impossible, found.too_large, found.behind, found.fitting.size());
-  if (found.fitting.empty()) {
-    text += found.smallest ? fmt::format("nothing fits; {} needs least, {} a device of {}\n", plan::label(*found.smallest),
-                                         format_bytes(found.smallest_bytes), format_bytes(memory_bytes))
-                           : "nothing divides; train.batch_size and the devices have too few factors in common\n";
+  return found;
+}
+
+// A layout that was found, and whose planner judged it.
+struct Found {
+  const plan::Judged* judged;
+  const Planner* planner;
+  int64_t all_memory() const { return judged->memory.total_bytes() * judged->choice.ranks(); }
+};
+
+// `planners`: of the numbers of devices that are looked at. Of several, less memory means that of all devices.
+int search(const Options& all, std::vector<Planner>& planners) {
+  std::vector<plan::SearchResult> results;
+  for (auto& planner : planners) results.push_back(look(planner, planner.target().devices));
+  auto json = header(planners.front(), planners.back().target().devices);
+  std::string text;
+  std::vector<Found> fitting, pareto;
+  for (size_t i = 0; i < planners.size(); ++i) {
+    const auto& r = results[i];
+    text += header_text(planners[i], planners[i].target().devices);
+    text += fmt::format("{}: {} do not divide the model or batch, {} do not fit into memory, {} cannot come near the best; {} judged\n",
+                        r.meshes == 1 ? "1 mesh" : fmt::format("{} meshes", r.meshes), r.impossible, r.too_large, r.behind,
+                        counted(static_cast<int64_t>(r.fitting.size()), "layout"));
+    json["meshes"].push_back({{"devices", planners[i].target().devices},
+                              {"all", r.meshes},
+                              {"impossible", r.impossible},
+                              {"too_large", r.too_large},
+                              {"behind", r.behind}});
+    for (const auto& j : r.fitting) fitting.push_back({&j, &planners[i]});
+    for (const auto& j : r.pareto) pareto.push_back({&j, &planners[i]});
+  }
+  if (fitting.empty()) {
+    for (const auto& r : results)
+      text += r.smallest
+                  ? fmt::format("nothing fits; {} needs least, {} a device\n", plan::label(*r.smallest), format_bytes(r.smallest_bytes))
+                  : "nothing divides; train.batch_size and the devices have too few factors in common\n";
     json["layouts"] = Json::array();
     return finish(all, json, text, 3);
   }
-  text += fmt::format("{:>3}  {:>9}{:>12}{:>8}{:>11}  {:<74}{}\n", "", "step ms", "tokens/s", "MFU", "memory", "layout", "what binds");
-  const auto shown = std::min<size_t>(found.fitting.size(), static_cast<size_t>(all.plan.top));
-  const auto row = [&](const std::string& mark, const plan::Judged& j) {
-    return fmt::format("{:>3}  {:>9.1f}{:>12}{:>6.1f} %{:>11}  {:<74}{}\n", mark, j.step_s() * 1e3,
-                       format_count(static_cast<double>(planner.tokens_per_step()) / j.step_s()), 100 * planner.mfu(j),
-                       format_bytes(j.memory.total_bytes()), plan::label(j.choice), plan::binding(j, memory_bytes));
+  for (auto* list : {&fitting, &pareto})
+    std::stable_sort(list->begin(), list->end(), [](const Found& a, const Found& b) { return a.judged->step_s() < b.judged->step_s(); });
+  std::vector<Found> front;
+  for (const auto& found : pareto)
+    if (front.empty() || found.all_memory() < front.back().all_memory()) front.push_back(found);
+  text += fmt::format("\n{:>3}  {:>9}{:>12}{:>8}{:>11}  {:<74}{}\n", "", "step ms", "tokens/s", "MFU", "memory", "layout", "what binds");
+  const auto row = [&](const std::string& mark, const Found& found) {
+    const auto& [j, planner] = found;
+    return fmt::format("{:>3}  {:>9.1f}{:>12}{:>6.1f} %{:>11}  {:<74}{}\n", mark, j->step_s() * 1e3,
+                       format_count(static_cast<double>(planner->tokens_per_step()) / j->step_s()), 100 * planner->mfu(*j),
+                       format_bytes(j->memory.total_bytes()), plan::label(j->choice),
+                       plan::binding(*j, static_cast<int64_t>(planner->cluster().memory_bytes)));
   };
+  const auto shown = std::min<size_t>(fitting.size(), static_cast<size_t>(all.plan.top));
   for (size_t i = 0; i < shown; ++i) {
-    text += row(std::to_string(i + 1), found.fitting[i]);
-    json["layouts"].push_back(to_json(found.fitting[i], planner));
+    text += row(std::to_string(i + 1), fitting[i]);
+    json["layouts"].push_back(to_json(*fitting[i].judged, *fitting[i].planner));
   }
   text += "\nless memory for more time:\n";
-  for (const auto& j : found.pareto) {
-    text += row("", j);
-    json["pareto"].push_back(to_json(j, planner));
+  for (const auto& found : front) {
+    text += row("", found);
+    json["pareto"].push_back(to_json(*found.judged, *found.planner));
   }
-  text += "\n" + plan::as_toml(found.fitting.front().choice);
-  json["toml"] = plan::as_toml(found.fitting.front().choice);
+  const auto& best = fitting.front().judged->choice;
+  text += "\n" + plan::as_toml(best);
+  if (planners.front().target().is_here && best.ranks() > 1)
+    text += fmt::format("\nstart it with: ingot launch -n {} -- ingot train …\n", best.ranks());
+  json["toml"] = plan::as_toml(best);
   return finish(all, json, text, 0);
+}
+
+// Ranks of this machine among which its cores, or its GPUs, can be shared out evenly.
+std::vector<int64_t> numbers_of_ranks_here(const PlanOptions& o, const train::RunConfig& config) {
+  if (o.devices > 0) return {o.devices};
+  const bool is_cpu = layers::device_named(config.train.device).is_cpu();
+  const int64_t most = is_cpu ? base::usable_cores() : static_cast<int64_t>(at::detail::getCUDAHooks().deviceCount());
+  std::vector<int64_t> all;
+  for (int64_t ranks = 1; ranks <= most; ++ranks)
+    if (most % ranks == 0) all.push_back(ranks);
+  return all;
+}
+
+PlanTarget target_here_or_throw(const train::RunConfig& config, int64_t ranks) {
+  if (auto target = target_here(config, ranks)) return *target;
+  throw base::ProfileError(
+      "{} ranks have not been measured side by side on this machine in {}; ingot bench all --ranks {} does that (and --cluster FILE plans "
+      "for another machine)",
+      ranks, config.train.precision, ranks);
+}
+
+int plan_here(const Options& all, const train::RunConfig& config) {
+  const auto& o = all.plan;
+  if (config.train.precision == "fp64") throw base::ConfigError("runs in fp64 are for tests; their time is not predicted");
+  if (o.action != "search") {
+    const auto& p = config.parallel;
+    const int64_t ranks = o.devices > 0 ? o.devices : std::max<int64_t>(1, p.data) * p.pipeline * p.sequence * p.tensor * p.tensor_sequence;
+    Planner planner(config, target_here_or_throw(config, ranks));
+    return o.action == "memory" ? memory(all, planner, ranks) : time(all, planner, ranks);
+  }
+  std::vector<Planner> planners;
+  for (const int64_t ranks : numbers_of_ranks_here(o, config)) {
+    if (o.devices > 0) {
+      planners.emplace_back(config, target_here_or_throw(config, ranks));
+    } else if (auto target = target_here(config, ranks)) {
+      planners.emplace_back(config, std::move(*target));
+    } else {
+      base::log_info("layouts of {} ranks are left out: ingot bench all --ranks {} measures them", ranks, ranks);
+    }
+  }
+  return search(all, planners);
 }
 
 }  // namespace
 
 int run_plan(const Options& all) {
   const auto& o = all.plan;
+  const auto config = read_config(o.config, o.set);
+  if (o.cluster.empty()) {
+    if (o.memory_gb > 0) throw base::UsageError("--memory-gb is another device's memory: it goes with --cluster");
+    return plan_here(all, config);
+  }
   const auto cluster = cluster_of(o);
   const int64_t devices = o.devices > 0 ? o.devices : cluster.devices();
-  Planner planner(read_config(o.config, o.set), cluster, kProgramBytes);
-  if (o.action == "memory") return memory(all, planner, devices);
-  return o.action == "time" ? time(all, planner, devices) : search(all, planner, devices);
+  std::vector<Planner> planners;
+  planners.emplace_back(config, target_of(cluster, devices, config.train.precision));
+  if (o.action == "memory") return memory(all, planners.front(), devices);
+  if (o.action == "time") return time(all, planners.front(), devices);
+  return search(all, planners);
 }
 
 }  // namespace ingot::cli

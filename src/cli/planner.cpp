@@ -1,24 +1,62 @@
 #include "cli/planner.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 
+#include "base/environment.h"
 #include "base/error.h"
+#include "base/machine.h"
+#include "base/process.h"
+#include "bench/suite.h"
+#include "cli/ranks.h"
+#include "layers/device.h"
 #include "plan/cluster_profile.h"
 #include "train/check_layout.h"
 #include "train/parallel_model.h"
-#include "train/run_checkpoints.h"
 
 namespace ingot::cli {
 
 using plan::Choice;
 using plan::Judged;
 
-Planner::Planner(train::RunConfig config, schedule::Cluster cluster, int64_t program_bytes)
-    : config_(std::move(config)),
-      program_bytes_(program_bytes),
-      messages_(std::move(cluster)),
-      profile_(plan::profile_of(messages_.cluster(), config_.train.precision)),
-      rates_(profile_, config_.train.precision) {
+namespace {
+
+// Of a process on a GPU: context, libraries' work areas, messages' buffers. Judgement: about what CUDA, cuBLAS and NCCL take.
+constexpr int64_t kDeviceProgramBytes = int64_t{2} << 30;
+
+int64_t machine_memory_bytes() {
+  const int64_t limit = base::memory_limit_bytes(), all = base::total_memory_bytes();
+  return limit > 0 ? std::min(limit, all) : all;
+}
+
+}  // namespace
+
+PlanTarget target_of(const schedule::Cluster& cluster, int64_t devices, const std::string& precision) {
+  return {cluster, devices, plan::profile_of(cluster, precision), kDeviceProgramBytes, false};
+}
+
+std::optional<PlanTarget> target_here(const train::RunConfig& config, int64_t ranks) {
+  const auto device = layers::device_named(config.train.device).str();
+  const bool is_cpu = device == "cpu";
+  if (is_cpu && config.train.threads == 0) share_cores({.size = static_cast<int>(ranks), .local_size = static_cast<int>(ranks)});
+  PlanTarget target{.devices = ranks, .program_bytes = is_cpu ? program_bytes(config) : kDeviceProgramBytes, .is_here = true};
+  const auto& precision = config.train.precision;
+  const auto cache = base::environment().cache_folder();
+  if (ranks == 1) {
+    target.profile = bench::profile_for(precision, device, cache);
+  } else {
+    const bench::Company planned{.local_size = static_cast<int>(ranks)};
+    const auto known = plan::cached_profile(plan::describe_machine(at::get_num_threads(), planned.side_by_side(), device), cache);
+    if (!known || !bench::knows(*known, precision) || !bench::knows_collectives(*known, ranks)) return std::nullopt;
+    target.profile = *known;
+  }
+  target.cluster = plan::cluster_of(target.profile, precision, ranks, machine_memory_bytes() / ranks);
+  return target;
+}
+
+Planner::Planner(train::RunConfig config, PlanTarget target)
+    : config_(std::move(config)), target_(std::move(target)), messages_(target_.cluster), rates_(target_.profile, config_.train.precision) {
   train::check(config_);
   phase_ = train::lay_out_phases(config_).front();
   model_ = models::create_model(config_.model);
@@ -55,9 +93,16 @@ plan::RunShape Planner::shape(const Choice& choice, int stage) {
   config.train.microbatch_size = choice.microbatch;
   auto shape = shape_of(config, phase_, mesh_of(choice, stage), pipelines_);
   shape.recompute = choice.recompute;
-  shape.threads = 1;
-  shape.is_here = false;
-  shape.bucket_bytes = std::max<int64_t>(shape.bucket_bytes, int64_t{32} << 20);
+  shape.is_here = target_.is_here;
+  if (!target_.is_here) {
+    shape.threads = 1;
+    shape.bucket_bytes = std::max<int64_t>(shape.bucket_bytes, int64_t{32} << 20);
+    return shape;
+  }
+  shape.threads = target_.profile.threads;
+  if (target_.profile.device != "cpu") return shape;
+  shape.ranks_per_core = std::max(1.0, static_cast<double>(shape.world * shape.threads) / base::usable_cores());
+  add_host_memory(config, mesh_of(choice, stage), part(choice, stage).layout(), shape);
   return shape;
 }
 
@@ -84,11 +129,11 @@ std::vector<int> Planner::stages_of(const Choice& choice) const {
 int64_t Planner::state_bytes(const Choice& choice) {
   int64_t most = 0;
   for (const int stage : stages_of(choice)) most = std::max(most, plan::predict_state_bytes(part(choice, stage), shape(choice, stage)));
-  return most + program_bytes_;
+  return most + target_.program_bytes;
 }
 
 plan::StepMemory Planner::memory(const Choice& choice, int stage) {
-  return plan::predict_memory(part(choice, stage), shape(choice, stage), program_bytes_);
+  return plan::predict_memory(part(choice, stage), shape(choice, stage), target_.program_bytes);
 }
 
 plan::StepMemory Planner::memory(const Choice& choice) {

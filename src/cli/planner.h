@@ -13,10 +13,23 @@
 
 namespace ingot::cli {
 
+/// Where a run is planned for.
+struct PlanTarget {
+  schedule::Cluster cluster;
+  int64_t devices = 1;           // of the cluster that the run may use
+  plan::MachineProfile profile;  // of one device: of one rank's threads where it is a CPU
+  int64_t program_bytes = 0;     // what a device needs besides the run's tensors
+  bool is_here = false;          // this machine
+};
+PlanTarget target_of(const schedule::Cluster& cluster, int64_t devices, const std::string& precision);
+/// This machine with `ranks` ranks, which share its memory and, without GPUs, its cores. Of one rank it is measured when that was not
+/// done before (some seconds); of several, nothing comes back unless ingot bench all measured them.
+std::optional<PlanTarget> target_here(const train::RunConfig& config, int64_t ranks);
+
 class Planner {
  public:
-  /// Plans the first phase of the run. `program_bytes`: what a device needs besides the run's tensors.
-  Planner(train::RunConfig config, schedule::Cluster cluster, int64_t program_bytes);
+  /// Plans the first phase of the run.
+  Planner(train::RunConfig config, PlanTarget target);
 
   bool is_possible(const plan::Choice& choice);
   /// Throws ConfigError that says why a choice is not possible.
@@ -34,7 +47,8 @@ class Planner {
   const train::RunConfig& config() const { return config_; }
   const models::Model& model() const { return *model_; }
   const schedule::Cluster& cluster() const { return messages_.cluster(); }
-  double peak_flops() const { return profile_.peak_gemm(config_.train.precision); }
+  const PlanTarget& target() const { return target_; }
+  double peak_flops() const { return target_.profile.peak_gemm(config_.train.precision); }
   double flops_per_token() const { return model_->training_flops_per_token(phase_.data.seq_len); }
   int64_t tokens_per_step() const { return phase_.batch_size * phase_.data.seq_len; }
   double mfu(const plan::Judged& judged) const;
@@ -48,9 +62,8 @@ class Planner {
 
   train::RunConfig config_;
   train::Phase phase_;
-  int64_t program_bytes_;
+  PlanTarget target_;
   plan::MessageModel messages_;
-  plan::MachineProfile profile_;
   plan::Rates rates_;
   std::unique_ptr<models::Model> model_;
   PipelineFacts pipelines_;

@@ -67,6 +67,8 @@ int plan_only(const train::RunConfig& config, const comm::RankEnvironment& ranks
   const mesh::Mesh mesh(config.parallel, 0, static_cast<int>(world));
   train::check_layout(config, mesh);
   if (ranks.rank != 0) return 0;
+  // Ranks that are not there yet would share this machine's cores.
+  if (ranks.size == 1 && config.train.threads == 0) share_cores({.size = static_cast<int>(world), .local_size = static_cast<int>(world)});
   std::fputs(dry_run(config, mesh, json).c_str(), stdout);
   if (!json && world > 1)
     fmt::print("\nranks          {}; each holds {}, and trains on {} of the {} sequences of a step\n{}", mesh.describe(),
@@ -98,14 +100,14 @@ int run_train(const Options& all) {
   train::check_layout(config, mesh);
   const bool is_gpu = layers::device_named(config.train.device).is_cuda();
   if (is_gpu) layers::use_gpu(ranks.local_rank);
-  // Rank 0 measures while the others wait for it at the meeting place, so that nothing disturbs it.
-  const auto forecast = ranks.rank == 0 ? forecast_of(config, mesh) : train::Forecast{};
+  const int64_t program = ranks.rank == 0 ? program_bytes(config) : 0;
   const resilience::StopSignal stop;
   const auto world = comm::World::join(ranks, is_gpu,
                                        {.timeout = std::chrono::duration<double>(config.resilience.comm_timeout_s),
                                         .rendezvous_timeout = std::chrono::duration<double>(config.resilience.rendezvous_timeout_s)});
   if (world->rank() == 0 && world->size() > 1) base::log_info("{}: {}", world->description(), mesh.describe());
   try {
+    const auto forecast = forecast_of(config, mesh, {world.get(), ranks.local_rank, ranks.local_size}, program);
     mesh::Groups groups(*world, config.parallel);
     train::Trainer trainer(config, {run_dir, o.resume, kVersion}, forecast, groups);
     trainer.run(stop);

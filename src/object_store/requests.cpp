@@ -173,12 +173,16 @@ Outcome Requests::perform(const Request& request) {
     if (uncertain) throw UncertainError(verdict.failure, message);
     throw ObjectStoreError(verdict.failure, message);
   };
+  Verdict earlier;
   for (int attempts = 1;; ++attempts) {
     const Credentials used = credentials();
     outcome.answer = attempt(prepared, payload, deadline, used);
     const Verdict verdict = judge(prepared, outcome.answer);
     if (verdict.next == Next::done) break;
     const std::string tries = fmt::format(" (gave up after {} attempts in {:.1f} s)", attempts, seconds_since(start));
+    if (verdict.failure == Failure::timed_out &&
+        !earlier.what.empty())  // what went wrong before says more than how the last attempt was cut off
+      fail({Next::stop, earlier.failure, earlier.what + "; the last attempt ran into the deadline"}, tries);
     if (verdict.next == Next::stop) fail(verdict, verdict.failure == Failure::timed_out ? tries : "");
     if (verdict.next == Next::renew &&
         !wait_for_renewal(used, std::min(deadline, Clock::now() + seconds(options_.renew_wait_s)), request.stop))
@@ -190,6 +194,7 @@ Outcome Requests::perform(const Request& request) {
     if (attempts >= options_.attempts || Clock::now() + seconds(pause_s) >= deadline) fail(verdict, tries);
     base::log_debug("{} {}: attempt {} failed, the next in {:.2f} s: {}", request.verb, name, attempts, pause_s, verdict.what);
     ++retries_;
+    earlier = verdict;
     if (!sleep_for(pause_s, request.stop)) fail({Next::stop, Failure::cancelled, "it was cancelled"}, "");
   }
   if (request.digest) sent_bytes_ += static_cast<int64_t>(request.body.size());

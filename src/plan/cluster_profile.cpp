@@ -1,5 +1,8 @@
 #include "plan/cluster_profile.h"
 
+#include <algorithm>
+
+#include "base/error.h"
 #include "plan/rates.h"
 
 namespace ingot::plan {
@@ -44,7 +47,56 @@ void add_optimizer(const schedule::Cluster& cluster, const schedule::ComputeRate
     }
 }
 
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+schedule::Kind kind_of(const std::string& operation) {
+  using schedule::Kind;
+  for (const auto kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::broadcast, Kind::reduce, Kind::all_to_all})
+    if (schedule::name_of(kind) == operation) return kind;
+  return Kind::send;
+}
+
 }  // namespace
+
+schedule::Cluster cluster_of(const MachineProfile& profile, const std::string& dtype, int64_t devices, int64_t memory_bytes) {
+  constexpr double kLargeProduct = 1e8, kLongRow = 512;  // FLOPs; tokens
+  schedule::Cluster cluster;
+  cluster.name = profile.host;
+  cluster.devices_per_node = devices;
+  cluster.memory_bytes = d(memory_bytes);
+  cluster.cores_move_messages = profile.device == "cpu";
+  schedule::ComputeRates rates{.dtype = dtype};
+  std::vector<double> products, attention, backward, moves;
+  for (const auto& e : profile.gemm)
+    if (e.dtype == dtype && 2 * d(e.m) * d(e.n) * d(e.k) >= kLargeProduct) products.push_back(e.flops_per_s);
+  for (const auto& e : profile.attention) {
+    if (e.dtype != dtype || d(e.seq) < kLongRow) continue;
+    const double flops = 4 * d(e.seq) * (d(e.seq) + 1) / 2 * d(e.batch * e.heads * e.head_dim);
+    attention.push_back(flops / e.forward_s);
+    backward.push_back(2.5 * flops / e.backward_s);
+  }
+  for (const auto& e : profile.memory)
+    if (e.operation == "triad") moves.push_back(e.bytes_per_s);
+  rates.gemm_flops_per_s = rates.state_flops_per_s = products.empty() ? profile.peak_gemm(dtype) : median(products);
+  if (rates.gemm_flops_per_s == 0) throw base::ProfileError("the profile of {} has no products of {}", profile.host, dtype);
+  rates.attention_flops_per_s = attention.empty() ? rates.gemm_flops_per_s : median(attention);
+  rates.attention_backward_flops_per_s = backward.empty() ? rates.gemm_flops_per_s : median(backward);
+  cluster.memory_bytes_per_s = moves.empty() ? 1e10 : median(moves);
+  cluster.node.bytes_per_s = cluster.memory_bytes_per_s;
+  cluster.compute = {rates};
+  if (devices == 1) return cluster;
+  for (const auto& e : profile.collectives)
+    if (e.dtype == "fp32" && e.placement == "neighbours")
+      cluster.measured.push_back({kind_of(e.operation), static_cast<int>(e.ranks), e.bytes, e.seconds});
+  if (cluster.measured.empty())
+    throw base::ProfileError("the profile of {} has no collectives of several ranks; measure them with ingot bench all", profile.host);
+  return cluster;
+}
 
 MachineProfile profile_of(const schedule::Cluster& cluster, const std::string& dtype) {
   MachineProfile profile;

@@ -41,6 +41,12 @@ Plan make_plan(const models::Model& model, const models::Model& part, const RunS
     plan.time = predict_step_time(part, run, profile);
   } catch (const base::ProfileError& unknown) {
     base::log_info("no prediction of the step time: {}", unknown.what());
+    return plan;
+  }
+  try {
+    plan.messages = predict_messages(part, run, profile, plan.time);
+  } catch (const base::ProfileError&) {
+    plan.knows_messages = false;
   }
   return plan;
 }
@@ -79,8 +85,15 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   if (t.recompute_s > 0) line("recomputation", milliseconds(t.recompute_s));
   if (t.waiting_s > 0) line("waiting for other stages", milliseconds(t.waiting_s));
   line("optimizer", milliseconds(t.optimizer_s));
+  const auto& w = plan.messages;
+  for (const auto& [label, seconds] : {std::pair{"messages in blocks", w.blocks_s},
+                                       {"messages of gradients", w.gradients_s},
+                                       {"messages of experts", w.experts_s},
+                                       {"messages of stages", w.stages_s}})
+    if (seconds > 0) line(label, milliseconds(seconds));
+  if (!plan.knows_messages) line("messages", "count as free: this machine's were not measured; ingot bench all does that");
   line("step",
-       fmt::format("{}, {} tokens/s, {:.1f} % MFU", milliseconds(t.total_s()), format_count(plan.tokens_per_s()), 100 * plan.mfu()));
+       fmt::format("{}, {} tokens/s, {:.1f} % MFU", milliseconds(plan.step_s()), format_count(plan.tokens_per_s()), 100 * plan.mfu()));
   return text + layers::kMfuConvention + "\n";
 }
 
@@ -123,9 +136,18 @@ nlohmann::ordered_json to_json(const Plan& plan, const models::Model& model, con
     json["step_ms"] = nullptr;
     return json;
   }
-  json["step_ms"] = {{"products", t.products_s * 1e3},   {"attention", t.attention_s * 1e3}, {"head", t.head_s * 1e3},
-                     {"kernels", t.kernels_s * 1e3},     {"recompute", t.recompute_s * 1e3}, {"waiting", t.waiting_s * 1e3},
-                     {"optimizer", t.optimizer_s * 1e3}, {"total", t.total_s() * 1e3}};
+  json["step_ms"] = {{"products", t.products_s * 1e3},
+                     {"attention", t.attention_s * 1e3},
+                     {"head", t.head_s * 1e3},
+                     {"kernels", t.kernels_s * 1e3},
+                     {"recompute", t.recompute_s * 1e3},
+                     {"waiting", t.waiting_s * 1e3},
+                     {"optimizer", t.optimizer_s * 1e3},
+                     {"messages_blocks", plan.messages.blocks_s * 1e3},
+                     {"messages_gradients", plan.messages.gradients_s * 1e3},
+                     {"messages_experts", plan.messages.experts_s * 1e3},
+                     {"messages_stages", plan.messages.stages_s * 1e3},
+                     {"total", plan.step_s() * 1e3}};
   json["tokens_per_s"] = plan.tokens_per_s();
   json["gemm_peak_flops_per_s"] = plan.peak_flops;
   json["mfu"] = plan.mfu();

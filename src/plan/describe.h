@@ -5,6 +5,7 @@
 #include <string>
 
 #include "plan/memory.h"
+#include "plan/messages.h"
 #include "plan/profile.h"
 #include "plan/run_shape.h"
 #include "plan/time.h"
@@ -17,11 +18,14 @@ struct Plan {
   double flops_per_token = 0;  // forward and backward, by the convention of layers/cost.h
   double peak_flops = 0;       // measured product rate of the compute dtype; 0 = unknown
   StepMemory memory;
-  StepTime time;  // all zero when the profile knows nothing about the precision
+  StepTime time;          // all zero when the profile knows nothing about the precision
+  StepMessages messages;  // of several ranks; all zero when the profile knows nothing about collectives
+  bool knows_messages = true;
   int64_t machine_memory_bytes = 0;
 
   bool has_time() const { return time.total_s() > 0; }
-  double tokens_per_s() const { return static_cast<double>(tokens_per_step) / time.total_s(); }
+  double step_s() const { return time.total_s() + messages.total_s(); }
+  double tokens_per_s() const { return static_cast<double>(tokens_per_step) / step_s(); }
   int64_t ranks_per_sequence = 1;  // that share the work of one
   double mfu() const {
     return peak_flops > 0 ? flops_per_token * tokens_per_s() / peak_flops / static_cast<double>(ranks_per_sequence) : 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "plan/cluster_profile.h"
 #include "schedule/model.h"
 
 namespace ingot::plan {
@@ -30,6 +31,17 @@ Method method_of(const models::Layout& layout, bool is_linear) {
   }
   using Ways = layers::SequenceAxis::Method;
   return layout.sequence.method == Ways::ring ? Method::ring : layout.sequence.method == Ways::ulysses ? Method::ulysses : Method::sp;
+}
+
+// What messages keep the busiest rank from computing where it moves them itself: sending and receiving go on at once.
+double longest_talk_s(const schedule::Replay& replay) {
+  using schedule::Stream;
+  double longest = 0;
+  for (const auto& rank : replay.ranks) {
+    const auto busy = [&](Stream stream) { return rank.busy_s[static_cast<size_t>(stream)]; };
+    longest = std::max(longest, busy(Stream::side) + busy(Stream::collective) + std::max(busy(Stream::sending), busy(Stream::receiving)));
+  }
+  return longest;
 }
 
 double duration(const schedule::Cluster& cluster, Kind kind, Group group, double bytes) {
@@ -81,7 +93,8 @@ double MessageModel::block_s(const models::Model& part, const RunShape& run, boo
                                block.sizes.seq, block.recomputes, is_linear);
   const auto known = replayed_.find(key);
   if (known != replayed_.end()) return known->second;
-  return replayed_[key] = schedule::replay_on(block, cluster_).exposed_s;
+  const auto replay = schedule::replay_on(block, cluster_);
+  return replayed_[key] = cluster_.cores_move_messages ? longest_talk_s(replay) : replay.exposed_s;
 }
 
 // Gradients travel while backward goes on, but for the last layer's; weights while forward does, but for the first one's.
@@ -113,7 +126,9 @@ double MessageModel::gradients_s(const models::Model& part, const RunShape& run,
   const auto layers = static_cast<double>(std::max<int64_t>(1, part.config().layers / layout.stage.size));
   const auto microbatches = static_cast<double>(run.microbatches());
   const double forward_s = compute.passes_s() / 3 / microbatches, backward_s = 2 * forward_s;
-  const auto exposed = [&](double message_s, double hiding_s) { return std::max(message_s / layers, message_s - hiding_s); };
+  const auto exposed = [&](double message_s, double hiding_s) {
+    return cluster_.cores_move_messages ? message_s : std::max(message_s / layers, message_s - hiding_s);
+  };
   const double sums = exposed(summing_s, backward_s) * (run.zero >= 2 ? microbatches : 1);
   if (run.zero < 3) return sums + (run.zero > 0 ? exposed(gathering_s, forward_s) : 0);
   return sums + microbatches * (exposed(gathering_s, forward_s) + exposed(gathering_s, backward_s));
@@ -145,6 +160,11 @@ double MessageModel::stages_s(const models::Model& part, const RunShape& run) co
                   .peer = stride};
   const auto one = schedule::message_duration(message, cluster_);
   return 2.0 * (layout.stage.size - 1) * (one.busy_s + one.latency_s);
+}
+
+StepMessages predict_messages(const models::Model& part, const RunShape& run, const MachineProfile& profile, const StepTime& compute) {
+  if (run.world == 1) return {};
+  return MessageModel(cluster_of(profile, run.precision, run.world, 0)).predict(part, run, compute);
 }
 
 }  // namespace ingot::plan

@@ -1,5 +1,6 @@
 // What the messages of a training step add to its time on a cluster: those within blocks by replaying the operation lists of the
-// schedules (schedule/build.h), gradients and weights by what of them backward and forward can hide, experts and stages in full.
+// schedules (schedule/build.h), gradients and weights by what of them backward and forward can hide, experts and stages in full. Where the
+// cores that compute move the messages, too, nothing hides.
 #pragma once
 
 #include "plan/run_shape.h"
@@ -34,5 +35,8 @@ class MessageModel {
   schedule::Cluster cluster_;
   std::map<std::string, double> replayed_;
 };
+
+/// On the machine that the profile is of. Nothing for one rank; throws ProfileError when the profile has no collectives.
+StepMessages predict_messages(const models::Model& part, const RunShape& run, const MachineProfile& profile, const StepTime& compute);
 
 }  // namespace ingot::plan

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "plan/cluster_profile.h"
 #include "plan/rates.h"
 #include "plan/test_support.h"
@@ -136,6 +137,56 @@ TEST(Published, parameter_counts_are_the_models) {
   EXPECT_EQ(parameters(32, 4096, 32, 14336), 8'030'261'248);
   EXPECT_EQ(parameters(80, 8192, 64, 28672), 70'553'706'496);
   EXPECT_EQ(parameters(126, 16384, 128, 53248), 405'853'388'800);
+}
+
+// A machine whose cores move the messages, with times of its own for some of them.
+MachineProfile measured_machine() {
+  auto profile = round_machine(1e11, 2e10);
+  for (const char* operation : {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send_receive"})
+    for (const int64_t ranks : {2, 4})
+      for (const int64_t bytes : {1000, 1'000'000})
+        profile.collectives.push_back({operation, "fp32", "neighbours", ranks, 1, bytes, static_cast<double>(bytes * ranks) * 1e-9});
+  return profile;
+}
+
+TEST(MachineAsCluster, messages_take_what_was_measured) {
+  const auto cluster = cluster_of(measured_machine(), "fp32", 4, 0);
+  const auto seconds = [&](schedule::Kind kind, int ranks, int64_t bytes) {
+    return schedule::message_duration({.kind = kind, .group = {0, ranks, 1}, .bytes = bytes, .peer = 1}, cluster).busy_s;
+  };
+  using schedule::Kind;
+  EXPECT_DOUBLE_EQ(seconds(Kind::all_reduce, 2, 1000), 2e-6);
+  EXPECT_DOUBLE_EQ(seconds(Kind::all_gather, 4, 1'000'000), 4e-3);
+  EXPECT_NEAR(seconds(Kind::all_to_all, 2, 31623), 2 * 31623e-9, 1e-9);  // on the line between the logarithms
+  EXPECT_DOUBLE_EQ(seconds(Kind::all_reduce, 2, 10), 2e-6);              // no less than the smallest
+  EXPECT_DOUBLE_EQ(seconds(Kind::all_reduce, 2, 4'000'000), 8e-3);       // in proportion to the largest
+  EXPECT_DOUBLE_EQ(seconds(Kind::all_reduce, 3, 1000), 4e-6);            // as a group of the nearest size, by ratio
+  EXPECT_DOUBLE_EQ(seconds(Kind::send, 1, 1000), 2e-6);
+  EXPECT_THROW(cluster_of(round_machine(1e11, 2e10), "fp32", 2, 0), base::ProfileError);
+  EXPECT_NO_THROW(cluster_of(round_machine(1e11, 2e10), "fp32", 1, 0));
+}
+
+TEST(MachineAsCluster, nothing_hides_behind_cores_that_move_messages) {
+  const auto model = model_of("llama");
+  auto run = run_of(4, 0);
+  run.world = 4;
+  StepTime compute;
+  compute.products_s = 1e3;
+  const double n = trained_bytes(*model);
+  EXPECT_NEAR(predict_messages(*model, run, measured_machine(), compute).gradients_s, 4 * n * 1e-9, 1e-12);
+  run.world = 1;
+  EXPECT_EQ(predict_messages(*model, run, round_machine(1e11, 2e10), compute).total_s(), 0);
+}
+
+// Over a tensor axis a block sums its outputs: twice forward, twice backward, whatever else goes on.
+TEST(MachineAsCluster, messages_of_blocks_count_in_full) {
+  models::Layout layout;
+  layout.tensor = {.rank = 0, .size = 2, .shards_tokens = false};
+  const auto part = model_of("llama", layout);
+  auto run = run_of(1, 0);
+  run.world = 2;
+  const double bytes = 2 * 64 * 96 * 4, sums = 4 * 3 * 4;  // of a microbatch; per block, blocks, microbatches
+  EXPECT_NEAR(predict_messages(*part, run, measured_machine(), {}).blocks_s, sums * bytes * 2e-9, 1e-9);
 }
 
 }  // namespace

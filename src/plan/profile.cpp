@@ -38,7 +38,7 @@ double MachineProfile::peak_gemm(const std::string& dtype) const {
   return best;
 }
 
-MachineProfile describe_machine(int64_t threads, const std::string& device) {
+MachineProfile describe_machine(int64_t threads, int64_t ranks, const std::string& device) {
   MachineProfile machine;
   machine.host = base::host_name();
   machine.cpu = base::cpu_name();
@@ -48,6 +48,7 @@ MachineProfile describe_machine(int64_t threads, const std::string& device) {
   machine.date = now_utc();
   machine.cores = base::usable_cores();
   machine.threads = threads;
+  machine.ranks = ranks;
   return machine;
 }
 
@@ -56,7 +57,8 @@ fs::path profile_path(const fs::path& folder, const MachineProfile& machine) {
   std::replace_if(
       host.begin(), host.end(), [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '.'; }, '_');
   const auto hash = base::stream_key(0, machine.cpu + "|" + machine.device);
-  return folder / fmt::format("profile-{}-{:016x}-{}.json", host, hash, machine.threads);
+  const auto together = machine.ranks > 1 ? fmt::format("x{}", machine.ranks) : "";
+  return folder / fmt::format("profile-{}-{:016x}-{}{}.json", host, hash, machine.threads, together);
 }
 
 MachineProfile read_profile(const fs::path& path) {
@@ -73,8 +75,8 @@ std::optional<MachineProfile> cached_profile(const MachineProfile& machine, cons
   if (folder.empty() || !fs::exists(path)) return std::nullopt;
   try {
     auto found = read_profile(path);
-    const bool fits =
-        found.program == machine.program && found.cpu == machine.cpu && found.device == machine.device && found.threads == machine.threads;
+    const bool fits = found.program == machine.program && found.cpu == machine.cpu && found.device == machine.device &&
+                      found.threads == machine.threads && found.ranks == machine.ranks;
     if (fits) return found;
     base::log_info("{} was measured by another build of ingot and is not used", path.string());
   } catch (const base::Error& broken) {

@@ -39,11 +39,20 @@ struct KernelTime {
   double forward_s = 0, backward_s = 0;
 };
 
+/// One call of a collective in groups of `ranks` of which `groups` were at work at once. Bytes as nccl-tests counts them: a rank's buffer
+/// for all_reduce, broadcast, reduce, all_to_all and send_receive, what all ranks' make together for all_gather and reduce_scatter.
+struct CollectiveTime {
+  std::string operation, dtype, placement;  // placement: neighbours or strided (bench/collectives.h)
+  int64_t ranks = 0, groups = 1, bytes = 0;
+  double seconds = 0;
+};
+
 struct MachineProfile {
-  static constexpr int64_t kVersion = 1;
+  static constexpr int64_t kVersion = 2;
 
   std::string host, cpu, device = "cpu", torch, program, date;  // program: stamp of the build that measured; date: ISO 8601, UTC
   int64_t cores = 0, threads = 0;
+  int64_t ranks = 1;  // processes of the machine that measured side by side, each with `threads` threads
   bool quick = false;
   double foreign_load = 0;  // share of the machine's cores that others used meanwhile
   std::vector<std::string> commands;
@@ -51,6 +60,7 @@ struct MachineProfile {
   std::vector<AttentionTime> attention;
   std::vector<MemoryRate> memory;
   std::vector<KernelTime> kernels;
+  std::vector<CollectiveTime> collectives;
   double operation_s = 0;  // of a linear layer too small to have other costs, forward and backward
 
   /// The best measured product rate of a dtype, FLOP/s: the denominator of MFU. 0 when none was measured.
@@ -61,10 +71,10 @@ struct MachineProfile {
   static MachineProfile from_json(const std::string& text, const std::string& origin);
 };
 
-/// This machine with `threads` threads, nothing measured yet. device: "cpu" or "cuda:0".
-MachineProfile describe_machine(int64_t threads, const std::string& device);
+/// This machine with `ranks` processes of `threads` threads, nothing measured yet. device: "cpu" or "cuda:0".
+MachineProfile describe_machine(int64_t threads, int64_t ranks, const std::string& device);
 
-/// <folder>/profile-<host>-<hash of CPU and device>-<threads>.json
+/// <folder>/profile-<host>-<hash of CPU and device>-<threads>[x<ranks>].json
 std::filesystem::path profile_path(const std::filesystem::path& folder, const MachineProfile& machine);
 
 /// Throws ProfileError or FileError.

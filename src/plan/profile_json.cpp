@@ -58,6 +58,20 @@ KernelTime read_kernel(const Json& json, const std::string& where) {
   return entry;
 }
 
+CollectiveTime read_collective(const Json& json, const std::string& where) {
+  Members m(json, where);
+  CollectiveTime entry{
+      m.one_of("operation", {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send_receive"}),
+      m.one_of("dtype", kDtypes),
+      m.one_of("placement", {"neighbours", "strided"}),
+      m.size("ranks"),
+      m.size("groups"),
+      m.size("bytes"),
+      m.positive("seconds")};
+  m.finish();
+  return entry;
+}
+
 }  // namespace
 
 std::string MachineProfile::to_json() const {
@@ -68,6 +82,7 @@ std::string MachineProfile::to_json() const {
                                  {"device", device},
                                  {"cores", cores},
                                  {"threads", threads},
+                                 {"ranks", ranks},
                                  {"torch", torch},
                                  {"program", program},
                                  {"date", date},
@@ -100,6 +115,15 @@ std::string MachineProfile::to_json() const {
                            {"count", e.count},
                            {"forward_s", e.forward_s},
                            {"backward_s", e.backward_s}});
+  auto& all_collectives = json["collectives"] = nlohmann::ordered_json::array();
+  for (const auto& e : collectives)
+    all_collectives.push_back({{"operation", e.operation},
+                               {"dtype", e.dtype},
+                               {"placement", e.placement},
+                               {"ranks", e.ranks},
+                               {"groups", e.groups},
+                               {"bytes", e.bytes},
+                               {"seconds", e.seconds}});
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -117,6 +141,7 @@ MachineProfile MachineProfile::from_json(const std::string& text, const std::str
   p.device = m.text("device");
   p.cores = m.size("cores");
   p.threads = m.size("threads");
+  p.ranks = m.size("ranks");
   p.torch = m.text("torch");
   p.program = m.text("program");
   p.date = m.text("date");
@@ -131,6 +156,7 @@ MachineProfile MachineProfile::from_json(const std::string& text, const std::str
   m.entries("attention", [&](const Json& entry, const std::string& where) { p.attention.push_back(read_attention(entry, where)); });
   m.entries("memory", [&](const Json& entry, const std::string& where) { p.memory.push_back(read_memory(entry, where)); });
   m.entries("kernels", [&](const Json& entry, const std::string& where) { p.kernels.push_back(read_kernel(entry, where)); });
+  m.entries("collectives", [&](const Json& entry, const std::string& where) { p.collectives.push_back(read_collective(entry, where)); });
   m.finish();
   return p;
 }

@@ -18,6 +18,7 @@ using Json = nlohmann::json;
 MachineProfile sample() {
   auto p = round_machine(1e11, 2e10);
   p.kernels.push_back({"rms_norm", "fp32", 128, 256, 1, 1e-5, 2e-5});
+  p.collectives.push_back({"all_gather", "fp32", "neighbours", 2, 1, 4096, 1e-5});
   p.quick = true;
   p.foreign_load = 0.25;
   p.operation_s = 3e-6;
@@ -53,7 +54,7 @@ TEST(MachineProfileFile, what_is_wrong_is_named) {
   EXPECT_NE(error_of("{").find("p.json is not JSON"), std::string::npos);
   EXPECT_NE(error_of("[]").find("is not an object"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["format"] = "something"; }).find("not a machine profile"), std::string::npos);
-  EXPECT_NE(changed([](Json& j) { j["version"] = 2; }).find("reads version 1"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["version"] = 1; }).find("reads version 2"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j.erase("threads"); }).find("lacks 'threads'"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["thread"] = 2; }).find("did you mean 'threads'"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["gemm"][2]["m"] = -4; }).find("p.json.gemm[2].m must be a whole number"), std::string::npos);
@@ -84,19 +85,20 @@ struct Cache : ::testing::Test {
 };
 
 TEST_F(Cache, keeps_one_file_for_each_machine_and_number_of_threads) {
-  auto machine = describe_machine(2, "cpu");
+  auto machine = describe_machine(2, 1, "cpu");
   EXPECT_FALSE(cached_profile(machine, folder));
   machine.memory.push_back({"copy", 1024, 1e9});
   write_profile(profile_path(folder, machine), machine);
-  const auto found = cached_profile(describe_machine(2, "cpu"), folder);
+  const auto found = cached_profile(describe_machine(2, 1, "cpu"), folder);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->memory.size(), 1u);
-  EXPECT_FALSE(cached_profile(describe_machine(3, "cpu"), folder));
-  EXPECT_FALSE(cached_profile(describe_machine(2, "cuda:0"), folder));
+  EXPECT_FALSE(cached_profile(describe_machine(3, 1, "cpu"), folder));
+  EXPECT_FALSE(cached_profile(describe_machine(2, 1, "cuda:0"), folder));
+  EXPECT_FALSE(cached_profile(describe_machine(2, 2, "cpu"), folder));
 }
 
 TEST_F(Cache, of_another_build_or_broken_is_not_used) {
-  auto machine = describe_machine(2, "cpu");
+  auto machine = describe_machine(2, 1, "cpu");
   auto older = machine;
   older.program = "another build";
   write_profile(profile_path(folder, machine), older);
@@ -106,7 +108,7 @@ TEST_F(Cache, of_another_build_or_broken_is_not_used) {
 }
 
 TEST_F(Cache, host_names_cannot_leave_the_folder) {
-  auto machine = describe_machine(2, "cpu");
+  auto machine = describe_machine(2, 1, "cpu");
   machine.host = "../../etc/passwd";
   EXPECT_EQ(profile_path(folder, machine).parent_path(), folder);
 }

@@ -18,6 +18,7 @@ struct RunShape {
   int64_t validation_seq = 0;    // its context; 0 = seq
   int64_t validation_batch = 0;  // sequences of a validation batch, which runs without gradients; 0 = no validation
   int64_t threads = 1;
+  int64_t world = 1;          // ranks of the job
   double ranks_per_core = 1;  // threads of all ranks of a machine for each of its cores, 1 at least
   bool is_here = true;        // on this machine, and not on a cluster that is not at hand
   // Ranks with other tokens but the same parts of the weights; parallel/buckets.h says what ZeRO shares out.

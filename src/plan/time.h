@@ -17,7 +17,7 @@ struct StepTime {
   double head_s = 0;       // vocabulary products and cross-entropy
   double recompute_s = 0;  // whatever is run a second time
   double optimizer_s = 0;  // gradient norm and update
-  double waiting_s = 0;    // for other stages of a pipeline; messages count as free
+  double waiting_s = 0;    // for other stages of a pipeline; messages are plan/messages.h's
   double passes_s() const { return products_s + attention_s + kernels_s + head_s + recompute_s; }
   double total_s() const { return passes_s() + waiting_s + optimizer_s; }
 };

@@ -1,6 +1,7 @@
 #include "schedule/cluster.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/error.h"
@@ -59,6 +60,31 @@ Duration point_to_point(const Message& m, const Cluster& cluster) {
   return {(m.is_launched ? 0 : cluster.message_launch_s) + static_cast<double>(m.bytes) / links.bytes_per_s, links.latency_s};
 }
 
+// Between the sizes that were measured on a line in their logarithms; smaller ones take as long as the smallest, larger ones in proportion.
+// Of the group sizes the nearest one.
+std::optional<double> measured_duration(const Message& m, const Cluster& cluster) {
+  const bool is_pair = m.kind == Kind::send || m.kind == Kind::receive;
+  const auto kind = is_pair ? Kind::send : m.kind;
+  const int ranks = is_pair ? 2 : m.group.size;
+  if (ranks < 2) return std::nullopt;
+  const auto distance = [&](const MeasuredMessage& e) { return std::abs(std::log(static_cast<double>(e.ranks) / ranks)); };
+  const MeasuredMessage *nearest = nullptr, *below = nullptr, *above = nullptr;
+  for (const auto& e : cluster.measured)
+    if (e.kind == kind && (!nearest || distance(e) < distance(*nearest))) nearest = &e;
+  if (!nearest) return std::nullopt;
+  for (const auto& e : cluster.measured) {
+    if (e.kind != kind || e.ranks != nearest->ranks) continue;
+    if (e.bytes <= m.bytes && (!below || e.bytes > below->bytes)) below = &e;
+    if (e.bytes >= m.bytes && (!above || e.bytes < above->bytes)) above = &e;
+  }
+  if (!below) return above->seconds;
+  if (!above) return below->seconds * static_cast<double>(m.bytes) / static_cast<double>(below->bytes);
+  if (above->bytes == below->bytes) return below->seconds;
+  const double share = std::log(static_cast<double>(m.bytes) / static_cast<double>(below->bytes)) /
+                       std::log(static_cast<double>(above->bytes) / static_cast<double>(below->bytes));
+  return below->seconds * std::pow(above->seconds / below->seconds, share);
+}
+
 }  // namespace
 
 const ComputeRates& Cluster::rates(const std::string& dtype) const {
@@ -92,6 +118,7 @@ double compute_duration(const Work& work, const Cluster& cluster, const ComputeR
 }
 
 Duration message_duration(const Message& m, const Cluster& cluster) {
+  if (const auto seconds = measured_duration(m, cluster)) return *seconds;
   const auto n = static_cast<double>(m.bytes);
   if (m.kind == Kind::send || m.kind == Kind::receive) return point_to_point(m, cluster);
   if (m.group.size < 2) return 0;

@@ -33,6 +33,14 @@ struct Links {
   double latency_s = 0;    // of one hop
 };
 
+/// One call in a group of so many ranks, with bytes as Message has them. A send is one of a ring in which every rank sends and receives.
+struct MeasuredMessage {
+  Kind kind = Kind::send;
+  int ranks = 2;
+  int64_t bytes = 0;
+  double seconds = 0;
+};
+
 struct Cluster {
   static constexpr int64_t kVersion = 1;
 
@@ -43,6 +51,8 @@ struct Cluster {
   Links node;
   Links network;  // of one device; without bandwidth when there is one node
   std::vector<ComputeRates> compute;
+  std::vector<MeasuredMessage> measured;  // of a machine at hand: count instead of its links, for kinds that are in it; not in the file
+  bool cores_move_messages = false;       // those that compute: then no message hides behind computation
   struct Source {
     std::string member, text;
   };

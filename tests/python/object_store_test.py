@@ -143,6 +143,9 @@ def lasting_faults_end_in_a_named_error(_):
         for _ in range(4):  # however the deadline falls between the clock's ticks
             check(stall, "timed_out", [], "head", "k", options=("--stall", 30, "--deadline", 0.2), within=4)
         check(answers(503), "unavailable", ["gave up"], "head", "k", options=("--attempts", 100000, "--deadline", 1), within=3)
+        then_silent = iter([answers(503, "SlowDown")])
+        check(lambda request: next(then_silent, stall)(request), "unavailable", ["HTTP 503", "ran into the deadline", "gave up after 2 attempts"], "head", "k",
+              options=("--stall", 30, "--deadline", 2), within=4, requests=2)
         check(answers(503, "SlowDown", Retry_After="1000000"), "unavailable", ["gave up"], "head", "k",
               options=("--attempts", 100000, "--deadline", 2, "--longest-pause", 20), within=4)
 
