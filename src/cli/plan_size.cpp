@@ -1,13 +1,16 @@
 // `ingot plan size`: the sizes of a model that suit a device, and why.
+#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/progress.h"
 #include "base/text.h"
 #include "bench/shape_probe.h"
+#include "bench/suite.h"
 #include "cli/sizing_device.h"
 #include "cli/verbs.h"
 #include "layers/cost.h"
@@ -44,12 +47,19 @@ std::optional<plan::ShapeMultiples> shapes_of(const SizingDevice& chosen, bool p
   if (neighbours.empty() && chosen.is_here && probes) {
     const bench::ShapeProbe probe{.dtype = chosen.device.dtype, .device = chosen.device.profile.device};
     base::ProgressBar bar("probe neighbouring shapes", probe.rounds, base::ProgressUnit::count);
+    const double foreign_before = base::foreign_cpu_seconds();
+    const auto start = std::chrono::steady_clock::now();
     neighbours = bench::measure_neighbours(probe, [&](int done) {
       bar.update(done);
       return true;
     });
+    const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double foreign = (base::foreign_cpu_seconds() - foreign_before) / (wall_s * base::usable_cores());
     bar.update(probe.rounds);
     bar.finish();
+    if (foreign > bench::kBusyShare)
+      base::log_warning("other programs used {:.0f} % of this machine during the probe: small differences between sizes say nothing",
+                        100 * foreign);
   }
   return plan::shape_multiples(neighbours);
 }

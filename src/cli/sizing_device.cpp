@@ -9,6 +9,7 @@
 #include "base/machine.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "cli/planner.h"
 #include "layers/device.h"
 
 namespace ingot::cli {
@@ -20,14 +21,7 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kGpuProgramBytes = int64_t{2} << 30;
 
 SizingDevice of_cluster(const PlanOptions& o) {
-  auto cluster = schedule::read_cluster(o.cluster);
-  if (o.memory_gb > 0) cluster.memory_bytes = o.memory_gb * 1e9;
-  if (o.devices > cluster.devices_per_node) {
-    if (o.devices % cluster.devices_per_node != 0)
-      throw base::UsageError("--devices {}: {} has nodes of {}; say a multiple", o.devices, cluster.name, cluster.devices_per_node);
-    if (cluster.network.bytes_per_s == 0) throw base::UsageError("--devices {}: {} has one node and no network", o.devices, cluster.name);
-    cluster.nodes = o.devices / cluster.devices_per_node;
-  }
+  const auto cluster = cluster_of(o);
   const auto dtype = o.sizing.dtype.empty() ? std::string("bf16") : o.sizing.dtype;
   SizingDevice chosen{plan::device_of(cluster, dtype, kGpuProgramBytes),
                       fmt::format("formulas of {}, each constant with its source there; no shape was measured on it", o.cluster), false};
@@ -53,7 +47,7 @@ SizingDevice of_machine(const PlanOptions& o) {
   if (o.devices > 1)
     throw base::UsageError("--devices {}: a machine's profile is of one device and says nothing of links; give a --cluster file",
                            o.devices);
-  const auto machine = plan::describe_machine(at::get_num_threads(), layers::device_named("auto").str());
+  const auto machine = plan::describe_machine(at::get_num_threads(), 1, layers::device_named("auto").str());
   std::optional<plan::MachineProfile> profile;
   std::string file = o.sizing.profile;
   if (!file.empty()) {
@@ -69,6 +63,9 @@ SizingDevice of_machine(const PlanOptions& o) {
         "--cluster "
         "FILE (configs/clusters has some) or --profile FILE",
         file.empty() ? "" : " (there is no " + file + " that it can use)");
+  if (profile->ranks > 1)
+    throw base::UsageError("{} is of {} ranks side by side; models are sized for one, of which ingot bench all writes another profile", file,
+                           profile->ranks);
   const bool is_here = is_this(*profile, machine);
   if (o.memory_gb == 0 && (!is_here || profile->device != "cpu"))
     throw base::UsageError("{} was measured on {} of {}, whose memory is not known here; say --memory-gb", file, profile->device,

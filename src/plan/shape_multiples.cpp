@@ -52,9 +52,14 @@ std::optional<ShapeMultiples> shape_multiples(const std::vector<GemmRate>& neigh
     result.largest_n = std::max(result.largest_n, e.n);
   }
   for (auto& c : result.classes) c.share = c.flops_per_s / best;
-  // From the largest down: a class that happens to be fast below a slow one promises nothing.
-  result.multiple = result.classes.back().multiple;
-  for (auto c = result.classes.rbegin(); c != result.classes.rend() && c->share >= wanted; ++c) result.multiple = c->multiple;
+  // A multiple promises the slowest class that it allows; a larger one is worth it only if that promises more.
+  std::vector<double> promised(result.classes.size());
+  double least = 1;
+  for (size_t i = result.classes.size(); i-- > 0;) promised[i] = least = std::min(least, result.classes[i].share);
+  const double most = *std::max_element(promised.begin(), promised.end());
+  size_t smallest = 0;
+  while (promised[smallest] < wanted * most) ++smallest;
+  result.multiple = result.classes[smallest].multiple;
   return result;
 }
 

@@ -18,7 +18,7 @@ struct DivisibilityClass {
 
 struct ShapeMultiples {
   std::vector<DivisibilityClass> classes;  // by multiple
-  int64_t multiple = 1;                    // the smallest from which on every class has `wanted` of the best
+  int64_t multiple = 1;                    // the smallest whose slowest class has `wanted` of what any multiple's slowest has
   GemmRate like;                           // dtype, pass, m and k of the products; n of the smallest
   int64_t largest_n = 0;
   /// Of a size's class, or of the one below that was measured.

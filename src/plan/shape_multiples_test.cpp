@@ -43,6 +43,13 @@ TEST(shape_multiples, a_fast_class_below_a_slow_one_promises_nothing) {
   EXPECT_EQ(found->multiple, 128);
 }
 
+// Was: with noise of 5 % and no class worse than another the rule was 128, because 128 itself had less than 95 % of the best.
+TEST(shape_multiples, a_slow_largest_class_is_no_reason_for_it) {
+  const auto found = shape_multiples(rates_over(kSizes, [](int64_t n) { return n % 128 == 0 ? 77.3 : n % 64 == 0 ? 81.4 : 78.0; }));
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->multiple, 1);
+}
+
 TEST(shape_multiples, one_outlier_of_several_sizes_does_not_count) {
   auto rates = rates_over(kSizes, [](int64_t) { return 100.0; });
   rates[3].flops_per_s = 5;  // 2008, one of four multiples of 8

@@ -63,7 +63,7 @@ class Sizer {
     rule_microbatch();
     if (request_.is_mixture) rule_expert_width();
     rule_tokens();
-    sizing_.toml = toml();
+    sizing_.toml = configuration_of(sizing_, request_.seq, device_);
     return std::move(sizing_);
   }
 
@@ -98,7 +98,8 @@ class Sizer {
       shape_.multiple = std::max<int64_t>(8, shapes_->multiple);
       rule.basis = Basis::measured;
       rule.reason = fmt::format(
-          "the smallest from which on every class of sizes reaches 95 % of the best one; {} {} products of m = {}, k = {}, n from {} to {}",
+          "the smallest whose slowest sizes have 95 % of what the slowest of any larger multiple have; {} {} products of m = {}, k = {}, n "
+          "from {} to {}",
           shapes_->like.dtype, shapes_->like.pass, shapes_->like.m, shapes_->like.k, shapes_->like.n, shapes_->largest_n);
       for (const auto& c : shapes_->classes)
         rule.numbers.push_back({c.multiple == 1 ? fmt::format("n not divisible by 8 ({} sizes)", c.sizes)
@@ -161,9 +162,10 @@ class Sizer {
     return std::lcm(shape_.multiple, shape_.head_dim * (shape_.is_mixture ? 2 : 1));
   }
 
-  // Whether query heads can share keys and values nearly as wanted.
+  // Whether query heads can share keys and values as wanted, or nearly so where there are few.
   bool shares_heads(int64_t hidden) const {
     const auto c = shape_of(shape_, hidden, 1);
+    if (c.heads >= 4 * shape_.heads_per_kv) return c.heads % shape_.heads_per_kv == 0;
     return c.heads < shape_.heads_per_kv || c.heads / c.kv_heads <= 2 * shape_.heads_per_kv;
   }
 
@@ -489,41 +491,6 @@ class Sizer {
       rule.numbers.push_back({fmt::format("days on {} device{}", device_.count, device_.count == 1 ? "" : "s"), sizing_.days, "days"});
     }
     add(std::move(rule));
-  }
-
-  std::string toml() const {
-    const auto& c = sizing_.chosen.model;
-    std::string text =
-        fmt::format("# Sized by ingot plan size for {} x {}.\n[model]\nfamily = \"{}\"\nlayers = {}\nhidden = {}\nvocab_size = {}\n",
-                    device_.count, one_line(device_.name), c.family, c.layers, c.hidden, c.vocab_size);
-    text += fmt::format("heads = {}\nkv_heads = {}\nhead_dim = {}\n", c.heads, c.kv_heads, c.head_dim);
-    if (shape_.is_mixture)
-      text += fmt::format("experts = {}\ntop_k = {}\nexpert_ffn = {}\nrouter_hidden = {}\nrope_fraction = {}\n", c.experts, c.top_k,
-                          c.expert_ffn, c.router_hidden, c.rope_fraction);
-    else text += fmt::format("ffn = {}\n", c.ffn);
-    text += fmt::format("tie_embeddings = {}\nmax_positions = {}\n", c.tie_embeddings, request_.seq);
-    text += fmt::format(
-        "\n[data]\ntokenizer = \"data/tokenizer\"  # yours: ingot data train-tokenizer makes one of vocab_size tokens\nseq_len = {}\n",
-        request_.seq);
-    text += "[[data.sources]]\npath = \"data/tokens\"  # what ingot data tokenize wrote\n";
-    // Learning rates come from experience, not from a machine: GPT-3's at 125 M, and the demo's.
-    text += fmt::format("\n[optimizer]\nname = \"muon\"\nlr = {}  # not sized: tune it\nwarmup_steps = {}\n",
-                        wanted_ < 1e8 ? "4e-3" : "6e-4", std::clamp<int64_t>(sizing_.steps / 50, 1, 2000));
-    text += fmt::format("\n[train]\nsteps = {}\nbatch_size = {}\n", sizing_.steps, job_.batch);
-    const auto& run = sizing_.chosen.run;
-    text += fmt::format("microbatch_size = {}\nprecision = \"{}\"\nrecompute = \"{}\"\n", run ? run->shape.microbatch : 1, device_.dtype,
-                        !run || run->shape.recompute == models::Recompute::full ? "full"
-                        : run->shape.recompute == models::Recompute::selective  ? "selective"
-                                                                                : "none");
-    if (device_.count > 1) text += fmt::format("\n[parallel]\nzero = {}\n", run ? run->shape.zero : 3);
-    return text + fmt::format("\n[checkpoint]\nevery = {}\nkeep = 3\n", std::clamp<int64_t>(sizing_.steps / 20, 1, 1000));
-  }
-
-  // A name from a file must not end the comment that it stands in.
-  static std::string one_line(std::string text) {
-    std::replace_if(
-        text.begin(), text.end(), [](unsigned char c) { return c < 32 || c == 127; }, ' ');
-    return text;
   }
 
   const SizeRequest& request_;

@@ -69,6 +69,9 @@ struct Sizing {
 /// meets.
 Sizing size_model(const SizeRequest& request, DataParallel& devices, const std::optional<ShapeMultiples>& shapes);
 
+/// What was sized as a configuration that training and planning take, but for its data and learning rate.
+std::string configuration_of(const Sizing& sizing, int64_t seq, const Device& device);
+
 /// Widths that follow from hidden: heads of `head_dim`, a dense feed-forward of 8/3, or for a mixture half as many query channels as hidden
 /// (ZAYA1's compression) and experts as wide as hidden. Widths are multiples of `multiple`.
 struct ShapeRule {
