@@ -407,13 +407,14 @@ class Sizer {
   Saturation saturation(int64_t in, int64_t out) const {
     const auto& rates = devices_.rates();
     const auto rate = [&](int64_t rows) { return rates.gemm_rate(Pass::forward, rows, out, in, false); };
-    int64_t most = 16;
+    int64_t least = INT64_MAX, most = 1;  // measured: what lies outside says nothing of its own
     for (const auto& e : device_.profile.gemm)
-      if (e.dtype == device_.dtype && e.pass == "forward") most = std::max(most, e.m);
+      if (e.dtype == device_.dtype && e.pass == "forward") least = std::min(least, e.m), most = std::max(most, e.m);
+    most = std::clamp<int64_t>(most, 1, int64_t{1} << 30);
+    least = std::clamp<int64_t>(least, 1, most);
     Saturation s;
-    for (int64_t rows = 16; rows <= most; rows *= 2) s.best = std::max(s.best, rate(rows));
-    for (s.rows = 16; rate(s.rows) < request_.share * s.best; s.rows *= 2) {
-    }
+    for (int64_t rows = least; rows <= most; rows *= 2) s.best = std::max(s.best, rate(rows));
+    for (s.rows = least; rate(s.rows) < request_.share * s.best; s.rows *= 2) {}
     s.at_rows = rate(s.rows);
     return s;
   }
