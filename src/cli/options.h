@@ -69,11 +69,17 @@ struct SizingOptions {
 };
 
 struct PlanOptions {
-  std::string action;  // memory, time, search, size, moe-width
+  std::string action;  // memory, time, search, simulate, size, moe-width
   std::string config, cluster, output;
   std::vector<std::string> set;
   int64_t devices = 0, top = 10;
   double memory_gb = 0;
+  // Of simulate.
+  std::string topology = "flat";
+  int64_t nodes_per_leaf = 0, steps = 1, seed = 0;
+  double oversubscription = 1, hop_us = 0, jitter = 0, slow_share = 0, slow_factor = 1;
+  std::vector<std::string> slow, fail;
+  double mtbf_h = 50000, restart_s = 300, save_every_s = 0, save_stall_s = 0.1;
   SizingOptions sizing;
 };
 

@@ -12,6 +12,7 @@
 #include "base/progress.h"
 #include "base/text.h"
 #include "cli/config.h"
+#include "cli/plan_simulate.h"
 #include "cli/planner.h"
 #include "cli/verbs.h"
 #include "layers/cost.h"
@@ -246,6 +247,16 @@ std::vector<int64_t> numbers_of_ranks_here(const PlanOptions& o, const train::Ru
   return all;
 }
 
+// Of the layout that the configuration says.
+int one(const Options& all, Planner& planner, int64_t devices) {
+  if (all.plan.action == "memory") return memory(all, planner, devices);
+  if (all.plan.action == "time") return time(all, planner, devices);
+  auto document = simulate(all.plan, planner, devices);
+  auto json = header(planner, devices);
+  json.update(document.json);
+  return finish(all, json, header_text(planner, devices) + document.text, 0);
+}
+
 PlanTarget target_here_or_throw(const train::RunConfig& config, int64_t ranks) {
   if (auto target = target_here(config, ranks)) return *target;
   throw base::ProfileError(
@@ -260,8 +271,8 @@ int plan_here(const Options& all, const train::RunConfig& config) {
   if (o.action != "search") {
     const auto& p = config.parallel;
     const int64_t ranks = o.devices > 0 ? o.devices : std::max<int64_t>(1, p.data) * p.pipeline * p.sequence * p.tensor * p.tensor_sequence;
-    Planner planner(config, target_here_or_throw(config, ranks));
-    return o.action == "memory" ? memory(all, planner, ranks) : time(all, planner, ranks);
+    Planner planner(config, target_here_or_throw(config, ranks), topology_of(o));
+    return one(all, planner, ranks);
   }
   std::vector<Planner> planners;
   for (const int64_t ranks : numbers_of_ranks_here(o, config)) {
@@ -288,10 +299,8 @@ int run_plan(const Options& all) {
   const auto cluster = cluster_of(o);
   const int64_t devices = o.devices > 0 ? o.devices : cluster.devices();
   std::vector<Planner> planners;
-  planners.emplace_back(config, target_of(cluster, devices, config.train.precision));
-  if (o.action == "memory") return memory(all, planners.front(), devices);
-  if (o.action == "time") return time(all, planners.front(), devices);
-  return search(all, planners);
+  planners.emplace_back(config, target_of(cluster, devices, config.train.precision), topology_of(o));
+  return o.action == "search" ? search(all, planners) : one(all, planners.front(), devices);
 }
 
 }  // namespace ingot::cli

@@ -203,9 +203,10 @@ constexpr const char* kCaution =
 std::string page_of(const plan::ExpertSweep& sweep, const SizingDevice& chosen, const std::vector<ExpertChoice>& choices,
                     const Verdict& verdict) {
   report::ExpertPage page{.title = fmt::format("Width of experts: {} layers of hidden {}", sweep.base.layers, sweep.base.hidden),
-                          .notes = {header(sweep, chosen)},
+                          .notes = base::split(header(sweep, chosen), '\n'),
                           .columns = columns(),
                           .points = {}};
+  page.notes.pop_back();  // behind the last line
   page.notes.insert(page.notes.end(), verdict.sentences.begin(), verdict.sentences.end());
   page.notes.emplace_back(kCaution);
   for (const auto& c : choices)

@@ -67,8 +67,11 @@ std::optional<PlanTarget> target_here(const train::RunConfig& config, int64_t ra
   return target;
 }
 
-Planner::Planner(train::RunConfig config, PlanTarget target)
-    : config_(std::move(config)), target_(std::move(target)), messages_(target_.cluster), rates_(target_.profile, config_.train.precision) {
+Planner::Planner(train::RunConfig config, PlanTarget target, plan::Topology topology)
+    : config_(std::move(config)),
+      target_(std::move(target)),
+      messages_(target_.cluster, topology),
+      rates_(target_.profile, config_.train.precision) {
   train::check(config_);
   phase_ = train::lay_out_phases(config_).front();
   model_ = models::create_model(config_.model);
@@ -168,6 +171,47 @@ Judged Planner::judge(const Choice& choice, const plan::StepMemory& memory) {
     judged.messages = messages_.predict(part(choice, stage), run, time);
   }
   return judged;
+}
+
+plan::SimulatedStep Planner::simulated(const Choice& choice) {
+  const auto& p = choice.parallel;
+  const auto stages = static_cast<int>(p.pipeline);
+  const auto first = shape(choice, 0);
+  plan::SimulatedStep step{.pipeline = {parallel::schedule_from_name(p.pipeline_schedule), stages, static_cast<int>(p.pipeline_chunks),
+                                        static_cast<int>(first.microbatches())},
+                           .zero = choice.ranks() == p.pipeline * p.tensor ? 0 : p.zero,
+                           .messages_hide = !cluster().cores_move_messages};
+  // Replicas that share experts, or whose weights are gathered for every layer, keep step with each other.
+  const int64_t together = p.zero >= 3 ? p.data : std::max<int64_t>(1, p.expert * p.expert_tensor / (p.tensor * p.sequence));
+  step.replicas = p.data / together;
+  step.unit_ranks = choice.ranks() / (stages * step.replicas);
+  const auto known = stages_of(choice);
+  for (int stage = 0; stage < stages; ++stage) {
+    const int like = stage + 1 == stages ? known.back() : known[std::min<size_t>(static_cast<size_t>(stage), known.size() > 1 ? 1 : 0)];
+    if (stage > 1 && stage + 1 < stages) {
+      step.stages.push_back(step.stages.back());
+      continue;
+    }
+    const auto run = shape(choice, like);
+    const auto& own = part(choice, like);
+    const auto time = plan::predict_step_time(own, run, rates_);
+    const auto messages = messages_.predict(own, run, time);
+    const auto traffic = messages_.traffic_of(own, run);
+    const auto handover = stages > 1 ? messages_.handover(own, run) : schedule::Duration(0);
+    const auto microbatches = static_cast<double>(run.microbatches());
+    // Passes are a third forward; what is repeated goes before backward. Messages within blocks: half of them each way.
+    const double once_s = (time.passes_s() - time.recompute_s) / microbatches,
+                 talk_s = (messages.blocks_s + messages.experts_s) / microbatches;
+    step.stages.push_back({.forward_s = once_s / 3 + talk_s / 2,
+                           .backward_s = once_s * 2 / 3 + time.recompute_s / microbatches + talk_s / 2,
+                           .optimizer_s = time.optimizer_s,
+                           .sum_gradients_s = traffic.sum_gradients_s,
+                           .gather_weights_s = traffic.gather_weights_s,
+                           .handover_s = handover.busy_s,
+                           .handover_latency_s = handover.latency_s,
+                           .segments = static_cast<int>(std::max<int64_t>(1, config_.model.layers / stages))});
+  }
+  return step;
 }
 
 plan::SearchResult Planner::search(int64_t devices, int64_t memory_bytes, const std::function<void(int64_t, int64_t)>& on_mesh) {

@@ -9,6 +9,7 @@
 #include "cli/forecast.h"
 #include "cli/options.h"
 #include "plan/search.h"
+#include "plan/simulation.h"
 #include "schedule/cluster.h"
 #include "train/config.h"
 
@@ -32,7 +33,7 @@ std::optional<PlanTarget> target_here(const train::RunConfig& config, int64_t ra
 class Planner {
  public:
   /// Plans the first phase of the run.
-  Planner(train::RunConfig config, PlanTarget target);
+  Planner(train::RunConfig config, PlanTarget target, plan::Topology topology = {});
 
   bool is_possible(const plan::Choice& choice);
   /// Throws ConfigError that says why a choice is not possible.
@@ -42,6 +43,8 @@ class Planner {
   plan::StepMemory memory(const plan::Choice& choice);
   plan::StepMemory memory(const plan::Choice& choice, int stage);
   plan::Judged judge(const plan::Choice& choice, const plan::StepMemory& memory);
+  /// The same step as units that a simulation moves.
+  plan::SimulatedStep simulated(const plan::Choice& choice);
 
   plan::SearchResult search(int64_t devices, int64_t memory_bytes, const std::function<void(int64_t, int64_t)>& on_mesh);
   /// What the configuration itself says, on so many devices.

@@ -44,12 +44,12 @@ double longest_talk_s(const schedule::Replay& replay) {
   return longest;
 }
 
-double duration(const schedule::Cluster& cluster, Kind kind, Group group, double bytes) {
-  const Message message{.kind = kind, .group = group, .bytes = static_cast<int64_t>(bytes)};
-  return schedule::message_duration(message, cluster).busy_s;
-}
-
 }  // namespace
+
+double MessageModel::duration(Kind kind, Group group, double bytes) const {
+  const Message message{.kind = kind, .group = group, .bytes = static_cast<int64_t>(bytes)};
+  return message_duration(message, cluster_, topology_).busy_s;
+}
 
 StepMessages MessageModel::predict(const models::Model& part, const RunShape& run, const StepTime& compute) {
   StepMessages step;
@@ -97,8 +97,7 @@ double MessageModel::block_s(const models::Model& part, const RunShape& run, boo
   return replayed_[key] = cluster_.cores_move_messages ? longest_talk_s(replay) : replay.exposed_s;
 }
 
-// Gradients travel while backward goes on, but for the last layer's; weights while forward does, but for the first one's.
-double MessageModel::gradients_s(const models::Model& part, const RunShape& run, const StepTime& compute) const {
+MessageModel::Traffic MessageModel::traffic_of(const models::Model& part, const RunShape& run) const {
   const auto& layout = part.layout();
   struct Sums {
     double gradient_bytes = 0, value_bytes = 0;
@@ -113,17 +112,23 @@ double MessageModel::gradients_s(const models::Model& part, const RunShape& run,
     sums.gradient_bytes += elements * static_cast<double>(std::max<int64_t>(4, run.element_bytes()));
     sums.value_bytes += elements * static_cast<double>(run.element_bytes());
   }
-  double summing_s = 0, gathering_s = 0;
+  Traffic traffic;
   for (const auto& [where, sums] : groups) {
     const Group group{0, where.first, where.second};
     if (run.zero == 0) {
-      summing_s += duration(cluster_, Kind::all_reduce, group, sums.gradient_bytes);
+      traffic.sum_gradients_s += duration(Kind::all_reduce, group, sums.gradient_bytes);
       continue;
     }
-    summing_s += duration(cluster_, Kind::reduce_scatter, group, sums.gradient_bytes);
-    gathering_s += duration(cluster_, Kind::all_gather, group, sums.value_bytes);
+    traffic.sum_gradients_s += duration(Kind::reduce_scatter, group, sums.gradient_bytes);
+    traffic.gather_weights_s += duration(Kind::all_gather, group, sums.value_bytes);
   }
-  const auto layers = static_cast<double>(std::max<int64_t>(1, part.config().layers / layout.stage.size));
+  return traffic;
+}
+
+// Gradients travel while backward goes on, but for the last layer's; weights while forward does, but for the first one's.
+double MessageModel::gradients_s(const models::Model& part, const RunShape& run, const StepTime& compute) const {
+  const auto [summing_s, gathering_s] = traffic_of(part, run);
+  const auto layers = static_cast<double>(std::max<int64_t>(1, part.config().layers / part.layout().stage.size));
   const auto microbatches = static_cast<double>(run.microbatches());
   const double forward_s = compute.passes_s() / 3 / microbatches, backward_s = 2 * forward_s;
   const auto exposed = [&](double message_s, double hiding_s) {
@@ -145,21 +150,25 @@ double MessageModel::experts_s(const models::Model& part, const RunShape& run) c
   int64_t layers = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) layers += part.layout().stage.holds(layer) ? 1 : 0;
   const double passes = run.recompute == models::Recompute::none ? 4 : 6;
-  return passes * static_cast<double>(layers * run.microbatches()) * duration(cluster_, Kind::all_to_all, group, bytes);
+  return passes * static_cast<double>(layers * run.microbatches()) * duration(Kind::all_to_all, group, bytes);
+}
+
+schedule::Duration MessageModel::handover(const models::Model& part, const RunShape& run) const {
+  const auto& layout = part.layout();
+  const int64_t tokens = run.sequences_at_once() * run.seq / layout.sequence.size;
+  const auto stride = static_cast<int>(run.replicas) * ranks_of_a_weight(layout);
+  const Message message{.kind = Kind::send,
+                        .group = Group{0, 1, 1},
+                        .bytes = tokens * part.config().hidden * std::max<int64_t>(4, run.element_bytes()),
+                        .peer = stride};
+  return message_duration(message, cluster_, topology_);
 }
 
 // A stage's messages hide behind its other microbatches but when the pipeline fills and drains.
 double MessageModel::stages_s(const models::Model& part, const RunShape& run) const {
-  const auto& layout = part.layout();
-  if (!layout.stage.is_on()) return 0;
-  const int64_t tokens = run.sequences_at_once() * run.seq / layout.sequence.size;
-  const auto stride = static_cast<int>(run.replicas) * ranks_of_a_weight(layout);
-  Message message{.kind = Kind::send,
-                  .group = Group{0, 1, 1},
-                  .bytes = tokens * part.config().hidden * std::max<int64_t>(4, run.element_bytes()),
-                  .peer = stride};
-  const auto one = schedule::message_duration(message, cluster_);
-  return 2.0 * (layout.stage.size - 1) * (one.busy_s + one.latency_s);
+  if (!part.layout().stage.is_on()) return 0;
+  const auto one = handover(part, run);
+  return 2.0 * (part.layout().stage.size - 1) * (one.busy_s + one.latency_s);
 }
 
 StepMessages predict_messages(const models::Model& part, const RunShape& run, const MachineProfile& profile, const StepTime& compute) {

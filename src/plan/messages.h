@@ -5,6 +5,7 @@
 
 #include "plan/run_shape.h"
 #include "plan/time.h"
+#include "plan/topology.h"
 #include "schedule/cluster.h"
 
 namespace ingot::plan {
@@ -22,9 +23,17 @@ struct StepMessages {
 /// them. The replays that it makes are kept in `cache`, for other runs on the same cluster.
 class MessageModel {
  public:
-  explicit MessageModel(schedule::Cluster cluster) : cluster_(std::move(cluster)) {}
+  explicit MessageModel(schedule::Cluster cluster, Topology topology = {}) : cluster_(std::move(cluster)), topology_(topology) {}
   StepMessages predict(const models::Model& part, const RunShape& run, const StepTime& compute);
   const schedule::Cluster& cluster() const { return cluster_; }
+
+  /// Seconds that a rank's gradients and weights travel once, whatever hides it.
+  struct Traffic {
+    double sum_gradients_s = 0, gather_weights_s = 0;
+  };
+  Traffic traffic_of(const models::Model& part, const RunShape& run) const;
+  /// A microbatch's activations to the next stage.
+  schedule::Duration handover(const models::Model& part, const RunShape& run) const;
 
  private:
   double block_s(const models::Model& part, const RunShape& run, bool is_linear);
@@ -32,7 +41,10 @@ class MessageModel {
   double experts_s(const models::Model& part, const RunShape& run) const;
   double stages_s(const models::Model& part, const RunShape& run) const;
 
+  double duration(schedule::Kind kind, schedule::Group group, double bytes) const;
+
   schedule::Cluster cluster_;
+  Topology topology_;
   std::map<std::string, double> replayed_;
 };
 
