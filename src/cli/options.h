@@ -70,8 +70,18 @@ struct BenchOptions {
   bool random_data = false;
 };
 
+// Of plan size and plan moe-width; counts as text, such as 8B or 1e21.
+struct SizingOptions {
+  std::string profile, dtype, family = "dense", equal = "flops";
+  std::string params, active, flops, tokens, batch_tokens;
+  std::vector<int64_t> experts, top_k;
+  int64_t seq = 0, vocab = 0, multiple = 0, hidden = 0, layers = 0, context = 0, prompt = 0;
+  double share = 0.9;
+  bool no_probe = false;
+};
+
 struct PlanOptions {
-  std::string action;  // memory, time, search, simulate
+  std::string action;  // memory, time, search, simulate, size, moe-width
   std::string config, cluster, output;
   std::vector<std::string> set;
   int64_t devices = 0, top = 10;
@@ -82,6 +92,7 @@ struct PlanOptions {
   double oversubscription = 1, hop_us = 0, jitter = 0, slow_share = 0, slow_factor = 1;
   std::vector<std::string> slow, fail;
   double mtbf_h = 50000, restart_s = 300, save_every_s = 0, save_stall_s = 0.1;
+  SizingOptions sizing;
 };
 
 struct DataOptions {

@@ -224,6 +224,46 @@ void add_bench(CLI::App& app, BenchOptions& o) {
   parallel->callback([&o] { o.kind = "parallel"; });
 }
 
+void add_sizing_flags(CLI::App* action, PlanOptions& o) {
+  auto& s = o.sizing;
+  auto* cluster = action->add_option("--cluster", o.cluster, "size for the devices of this profile, such as configs/clusters/mi300x-8.json (default: this machine, as ingot bench all measured it)");
+  action->add_option("--profile", s.profile, "size for the machine that this profile was measured on (ingot bench all -o FILE)")->excludes(cluster);
+  action->add_option("--devices", o.devices, "how many of the cluster's devices, whole nodes (default: all)")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  action->add_option("--memory-gb", o.memory_gb, "10^9 bytes of a device, instead of the profile's")->check(CLI::PositiveNumber);
+  action->add_option("--dtype", s.dtype, "fp32 or bf16 (default: bf16 with --cluster, else the faster one)")->check(CLI::IsMember({"fp32", "bf16"}));
+  action->add_option("--seq", s.seq, "tokens of a sequence")->check(CLI::Range(int64_t{16}, int64_t{1} << 24));
+  action->add_option("--vocab", s.vocab, "tokens of the vocabulary")->check(CLI::Range(int64_t{2}, int64_t{1} << 24));
+  action->add_option("--multiple", s.multiple, "widths are multiples of this (default: as measured or assumed)")->check(CLI::Range(int64_t{1}, int64_t{4096}));
+  action->add_option("--batch-tokens", s.batch_tokens, "tokens of a step on all devices, such as 4M");
+  action->callback([&o, action] { o.action = action->get_name(); });
+}
+
+void add_sizing(CLI::App* verb, PlanOptions& o) {
+  auto& s = o.sizing;
+  auto* size = verb->add_subcommand("size", "the sizes of a model that suit a device, with the numbers behind each, and a configuration");
+  size->add_option("--params", s.params, "parameters, all of them, such as 8B");
+  size->add_option("--active", s.active, "parameters that a token meets, embeddings left out, such as 760M");
+  size->add_option("--flops", s.flops, "FLOPs of the whole training, such as 1e21");
+  size->add_option("--tokens", s.tokens, "tokens of the whole training, such as 100B");
+  size->add_option("--family", s.family, "dense (llama) or moe (zaya1)")->check(CLI::IsMember({"dense", "moe"}));
+  size->add_option("--experts", s.experts, "experts of a mixture (default: as many as cost little)")->expected(1)->check(CLI::Range(int64_t{1}, int64_t{4096}));
+  size->add_option("--share", s.share, "of the best rate that products shall reach")->check(CLI::Range(0.1, 0.99))->capture_default_str();
+  size->add_flag("--no-probe", s.no_probe, "do not measure neighbouring shapes (some seconds) where the profile is of this machine");
+  size->add_option("-o,--output", o.output, "write the configuration (.toml), or everything (.json)");
+  auto* width = verb->add_subcommand("moe-width", "width, number and use of a mixture's experts at equal FLOPs: throughput against latency");
+  width->add_option("config", o.config, "configuration (TOML) to start from; or --hidden");
+  width->add_option("--set", o.set, "key=value over the configuration")->allow_extra_args(false);
+  width->add_option("--hidden", s.hidden, "without a configuration: a zaya1 of this width, with 16 experts as wide")->check(CLI::Range(int64_t{64}, int64_t{32768}));
+  width->add_option("--layers", s.layers, "and so many layers (default: hidden / 51, as ZAYA1)")->check(CLI::Range(int64_t{1}, int64_t{1024}));
+  width->add_option("--equal", s.equal, "what all have in common: flops (of training, a token) or active (parameters)")->check(CLI::IsMember({"flops", "active"}));
+  width->add_option("--experts", s.experts, "numbers of experts (default 1,2,4,...,128)")->delimiter(',')->check(CLI::Range(int64_t{1}, int64_t{4096}));
+  width->add_option("--top-k", s.top_k, "experts of a token (default 1,2,4,8)")->delimiter(',')->check(CLI::Range(int64_t{1}, int64_t{4096}));
+  width->add_option("--context", s.context, "tokens behind which one is decoded (default: the sequence)")->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  width->add_option("--prompt", s.prompt, "tokens of a prompt (default: half the sequence)")->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  width->add_option("-o,--output", o.output, "write a page with plots (.html), or everything (.json)");
+  for (auto* action : {size, width}) add_sizing_flags(action, o);
+}
+
 void add_plan(CLI::App& app, PlanOptions& o) {
   auto* verb = app.add_subcommand("plan", "predict a run, here or on a cluster that is not at hand: memory, time, the layouts that take least of it, or every rank's step");
   verb->require_subcommand(1);
@@ -256,6 +296,7 @@ void add_plan(CLI::App& app, PlanOptions& o) {
     action->add_option("-o,--output", o.output, "write the JSON here, too");
     action->callback([&o, action] { o.action = action->get_name(); });
   }
+  add_sizing(verb, o);
 }
 
 void add_text_flags(CLI::App* verb, DataOptions& o) {

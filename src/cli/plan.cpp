@@ -26,18 +26,6 @@ using base::format_bytes;
 using base::format_count;
 using Json = nlohmann::ordered_json;
 
-schedule::Cluster cluster_of(const PlanOptions& o) {
-  auto cluster = schedule::read_cluster(o.cluster);
-  if (o.memory_gb > 0) cluster.memory_bytes = o.memory_gb * 1e9;
-  if (o.devices > cluster.devices_per_node) {
-    if (o.devices % cluster.devices_per_node != 0)
-      throw base::UsageError("--devices {}: {} has nodes of {}; say a multiple", o.devices, cluster.name, cluster.devices_per_node);
-    if (cluster.network.bytes_per_s == 0) throw base::UsageError("--devices {}: {} has one node and no network", o.devices, cluster.name);
-    cluster.nodes = o.devices / cluster.devices_per_node;
-  }
-  return cluster;
-}
-
 std::string counted(int64_t count, const std::string& noun) { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s"); }
 
 Json to_json(const plan::StepMemory& m) {

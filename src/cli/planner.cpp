@@ -32,6 +32,18 @@ int64_t machine_memory_bytes() {
 
 }  // namespace
 
+schedule::Cluster cluster_of(const PlanOptions& o) {
+  auto cluster = schedule::read_cluster(o.cluster);
+  if (o.memory_gb > 0) cluster.memory_bytes = o.memory_gb * 1e9;
+  if (o.devices > cluster.devices_per_node) {
+    if (o.devices % cluster.devices_per_node != 0)
+      throw base::UsageError("--devices {}: {} has nodes of {}; say a multiple", o.devices, cluster.name, cluster.devices_per_node);
+    if (cluster.network.bytes_per_s == 0) throw base::UsageError("--devices {}: {} has one node and no network", o.devices, cluster.name);
+    cluster.nodes = o.devices / cluster.devices_per_node;
+  }
+  return cluster;
+}
+
 PlanTarget target_of(const schedule::Cluster& cluster, int64_t devices, const std::string& precision) {
   return {cluster, devices, plan::profile_of(cluster, precision), kDeviceProgramBytes, false};
 }

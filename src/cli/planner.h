@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/forecast.h"
+#include "cli/options.h"
 #include "plan/search.h"
 #include "plan/simulation.h"
 #include "schedule/cluster.h"
@@ -22,6 +23,8 @@ struct PlanTarget {
   int64_t program_bytes = 0;     // what a device needs besides the run's tensors
   bool is_here = false;          // this machine
 };
+/// The profile that --cluster names, with --devices and --memory-gb over it. Throws ProfileError, FileError or UsageError.
+schedule::Cluster cluster_of(const PlanOptions& options);
 PlanTarget target_of(const schedule::Cluster& cluster, int64_t devices, const std::string& precision);
 /// This machine with `ranks` ranks, which share its memory and, without GPUs, its cores. Of one rank it is measured when that was not
 /// done before (some seconds); of several, nothing comes back unless ingot bench all measured them.

@@ -29,6 +29,8 @@ int run_bench_iteration(const Options& options);
 int run_bench_collectives(const Options& options);
 int run_bench_parallel(const Options& options);
 int run_plan(const Options& options);
+int run_plan_size(const Options& options);
+int run_plan_moe_width(const Options& options);
 int run_doctor(const Options& options);
 int run_launch(const Options& options);
 

@@ -2,6 +2,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <cassert>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "base/work_scope.h"
@@ -26,6 +28,7 @@ Recompute recompute_from_name(const std::string& name) {
 }
 
 void Model::allocate(at::ScalarType dtype, at::Device device) {
+  assert(!layout_.only_described);
   dtype_ = dtype;
   device_ = device;
   parameters_.allocate(dtype, device);

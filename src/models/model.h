@@ -62,6 +62,9 @@ struct Layout {
     }
   } stage;
 
+  /// Nothing is ever computed with it: planners describe shapes, too, that a family cannot run (zaya1 with several experts for a token).
+  bool only_described = false;
+
   /// Of n rows, columns or heads of a matrix that is cut, by whichever axis.
   tensor::Range weight_share(int64_t n) const { return tensor_sequence.is_on() ? tensor_sequence.share(n) : tensor.share(n); }
   bool cuts_weights() const { return tensor.is_on() || tensor_sequence.is_on(); }

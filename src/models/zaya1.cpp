@@ -38,7 +38,7 @@ struct Block {
 class Zaya1 : public Model {
  public:
   Zaya1(const ModelConfig& config, const Layout& layout) : Model(config, layout) {
-    check(config);
+    check(config, layout.only_described);
     require_heads();
     if (layout.tensor_sequence.is_on()) require_shares("kv_heads", config.kv_heads);
     if (config.experts % layout.experts.size != 0)
@@ -143,8 +143,10 @@ class Zaya1 : public Model {
     return [this, layer](const at::Tensor& choice) { return routing_replay_(layer, choice); };
   }
 
-  static void check(const ModelConfig& c) {
-    if (c.top_k != 1) throw base::ConfigError("model.top_k = {}: the zaya1 family routes each token to one expert", c.top_k);
+  static void check(const ModelConfig& c, bool only_described) {
+    if (c.top_k > c.experts) throw base::ConfigError("model.top_k = {} is more than model.experts = {}", c.top_k, c.experts);
+    if (c.top_k != 1 && !only_described)
+      throw base::ConfigError("model.top_k = {}: the zaya1 family routes each token to one expert", c.top_k);
     if (c.attention_bias || c.mlp_bias)
       throw base::ConfigError("model.{} = true: the zaya1 family has no such biases", c.attention_bias ? "attention_bias" : "mlp_bias");
     if (c.kv_heads * c.resolved_head_dim() % 2 != 0)
