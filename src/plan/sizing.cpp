@@ -23,7 +23,6 @@ constexpr int64_t kAssumedMultiple = 128;
 constexpr int64_t kMostHidden = 32768, kMostLayers = 512;
 
 double d(int64_t x) { return static_cast<double>(x); }
-int64_t element_bytes(const std::string& dtype) { return dtype == "bf16" ? 2 : 4; }
 
 std::unique_ptr<models::Model> described(const models::ModelConfig& config) {
   models::Layout layout;

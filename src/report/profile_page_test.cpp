@@ -67,19 +67,11 @@ TEST(ProfilePage, curves_have_the_values_of_the_profile) {
   EXPECT_THAT(page, HasSubstr("<th scope=\"row\">router</th><td>–</td><td>–</td>"));
 }
 
-// As a later MachineProfile has them.
-struct WithStorage {
-  struct Row {
-    std::string operation, folder_type;
-    int64_t block_bytes = 0, writers = 1;
-    bool direct = false;
-    double bytes_per_s = 0, operations_per_s = 0, p50_s = 0, p99_s = 0;
-  };
-  std::vector<Row> storage;
-};
-
 TEST(ProfilePage, storage_is_told_of_profiles_that_have_it) {
-  const auto rows = storage_rows(WithStorage{{{"random_read", "ext4", 4096, 2, true, 1e6, 250, 1e-3, 2e-3}}});
+  auto profile = profile_of_formulas();
+  profile.storage = {{"random_read", "ext4", 4096, 2, true, 1e6, 250, 1e-3, 2e-3}};
+  EXPECT_THAT(make_profile_page({machine_of(profile)}, "now"), HasSubstr("random_read, 4.0 KiB, 2 writers"));
+  const auto rows = storage_rows(profile);
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0].what, "random_read, 4.0 KiB, 2 writers, past the page cache (ext4)");
   EXPECT_EQ(rows[0].operations_per_s, 250);

@@ -1,4 +1,4 @@
-// What a profile says of its folders, for profiles that have such a list; a template, since not each version of MachineProfile has one.
+// What a profile says of its folders, for people.
 #pragma once
 
 #include <fmt/format.h>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "plan/profile.h"
 
 namespace ingot::report {
 
@@ -15,15 +16,12 @@ struct StorageRow {
   double bytes_per_s = 0, operations_per_s = 0, p50_s = 0, p99_s = 0;
 };
 
-template <class Profile>
-std::vector<StorageRow> storage_rows(const Profile& profile) {
+inline std::vector<StorageRow> storage_rows(const plan::MachineProfile& profile) {
   std::vector<StorageRow> rows;
-  if constexpr (requires { profile.storage; }) {
-    for (const auto& e : profile.storage)
-      rows.push_back({fmt::format("{}, {}, {} writer{}{} ({})", e.operation, base::format_bytes(e.block_bytes), e.writers,
-                                  e.writers == 1 ? "" : "s", e.direct ? ", past the page cache" : "", e.folder_type),
-                      e.bytes_per_s, e.operations_per_s, e.p50_s, e.p99_s});
-  }
+  for (const auto& e : profile.storage)
+    rows.push_back({fmt::format("{}, {}, {} writer{}{} ({})", e.operation, base::format_bytes(e.block_bytes), e.writers,
+                                e.writers == 1 ? "" : "s", e.direct ? ", past the page cache" : "", e.folder_type),
+                    e.bytes_per_s, e.operations_per_s, e.p50_s, e.p99_s});
   return rows;
 }
 
