@@ -113,7 +113,7 @@ def train(ingot, folder, name, settings):
     command = [ingot, "train", str(config), "--run-dir", str(run_dir)]
     if ranks > 1:
         command = [ingot, "launch", "-n", str(ranks), "--", *command]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_WAIT_POLICY": "passive"})
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
     if done.returncode != 0:
         return {"name": name, "ranks": ranks, "failed": done.stderr.strip().splitlines()[-1][:300]}
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]

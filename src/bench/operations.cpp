@@ -2,6 +2,10 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <functional>
+#include <vector>
+
 #include "base/error.h"
 #include "kernels/attention.h"
 #include "kernels/differentiable.h"
@@ -16,6 +20,22 @@ at::TensorOptions options_of(const std::string& dtype, at::Device device) {
   return at::TensorOptions().dtype(layers::compute_dtype(dtype)).device(device);
 }
 
+// Sets of tensors that are used in turn, so that each has left the caches near the cores when its turn comes again, as in a model.
+template <class Set>
+class InTurn {
+ public:
+  InTurn(int64_t set_bytes, const std::function<Set()>& make) {
+    const int64_t count = std::clamp<int64_t>(kWorkingSetBytes / std::max<int64_t>(set_bytes, 1), 1, kMostSets);
+    for (int64_t i = 0; i < count; ++i) sets_.push_back(make());
+  }
+  Set& next() { return sets_[next_++ % sets_.size()]; }
+
+ private:
+  static constexpr int64_t kWorkingSetBytes = int64_t{48} << 20, kMostSets = 32;
+  std::vector<Set> sets_;
+  size_t next_ = 0;
+};
+
 }  // namespace
 
 plan::GemmRate measure_gemm(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, const Repeats& repeats,
@@ -24,11 +44,19 @@ plan::GemmRate measure_gemm(const std::string& dtype, plan::Pass pass, int64_t m
   const auto options = options_of(dtype, device);
   const auto fp32_or_wider = dtype == "fp64" ? at::kDouble : at::kFloat;
   // As layers/linear.cpp calls them: x W^T, g W and g^T x into the gradient buffer.
-  const auto a = pass == plan::Pass::grad_weight ? at::rand({k, m}, options).t() : at::rand({m, k}, options);
-  const auto b = pass == plan::Pass::forward ? at::rand({n, k}, options).t() : at::rand({k, n}, options);
-  auto out = at::zeros({m, n}, pass == plan::Pass::grad_weight ? options.dtype(fp32_or_wider) : options);
+  struct Operands {
+    at::Tensor a, b, out;
+  };
+  const int64_t bytes = (m * k + k * n + m * n) * static_cast<int64_t>(options.dtype().itemsize());
+  const auto first_a = pass == plan::Pass::grad_weight ? at::rand({k, m}, options).t() : at::rand({m, k}, options);
+  const auto first_b = pass == plan::Pass::forward ? at::rand({n, k}, options).t() : at::rand({k, n}, options);
+  InTurn<Operands> sets(bytes, [&] {
+    return Operands{first_a.clone(), first_b.clone(),
+                    at::zeros({m, n}, pass == plan::Pass::grad_weight ? options.dtype(fp32_or_wider) : options)};
+  });
   const double seconds = median_seconds(
       [&] {
+        auto& [a, b, out] = sets.next();
         if (pass == plan::Pass::forward) kernels::matmul(a, b, options.dtype().toScalarType());
         else kernels::matmul_into(out, a, b, pass == plan::Pass::grad_input);
       },
@@ -41,13 +69,30 @@ plan::AttentionTime measure_attention(const std::string& dtype, int64_t batch, i
                                       int64_t head_dim, const Repeats& repeats, at::Device device) {
   const at::NoGradGuard no_grad;
   const auto options = options_of(dtype, device);
+  struct Operands {
+    at::Tensor q, k, v, grad;
+    kernels::AttentionOutput result;
+  };
+  const double scale = 1 / std::sqrt(static_cast<double>(head_dim));
+  const int64_t bytes = batch * seq * (3 * heads + 2 * kv_heads) * head_dim * static_cast<int64_t>(options.dtype().itemsize());
   const auto q = at::randn({batch, seq, heads, head_dim}, options), k = at::randn({batch, seq, kv_heads, head_dim}, options);
   const auto v = at::randn_like(k), grad = at::randn_like(q);
-  const double scale = 1 / std::sqrt(static_cast<double>(head_dim));
   const auto result = kernels::attention_forward(q, k, v, scale);
-  const double forward_s = median_seconds([&] { kernels::attention_forward(q, k, v, scale); }, repeats, device);
-  const double backward_s =
-      median_seconds([&] { kernels::attention_backward(grad, q, k, v, result.out, result.log_sum_exp, scale); }, repeats, device);
+  InTurn<Operands> sets(bytes, [&] {
+    return Operands{q.clone(), k.clone(), v.clone(), grad.clone(), {result.out.clone(), result.log_sum_exp.clone()}};
+  });
+  const double forward_s = median_seconds(
+      [&] {
+        const auto& set = sets.next();
+        kernels::attention_forward(set.q, set.k, set.v, scale);
+      },
+      repeats, device);
+  const double backward_s = median_seconds(
+      [&] {
+        const auto& set = sets.next();
+        kernels::attention_backward(set.grad, set.q, set.k, set.v, set.result.out, set.result.log_sum_exp, scale);
+      },
+      repeats, device);
   return {dtype, batch, seq, heads, kv_heads, head_dim, forward_s, backward_s};
 }
 
