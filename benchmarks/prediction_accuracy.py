@@ -98,7 +98,7 @@ def ranks_of(settings):
     return max(count, settings.get("parallel.expert", 1))
 
 
-def train(ingot, folder, name, settings):
+def write_config(folder, settings):
     values = settings | {"model.vocab_size": 2048, "data.tokenizer": str(folder / "tokenizer"), "train.steps": STEPS, "optimizer.warmup_steps": 2,
                          "checkpoint.every": 0, "log.tensorboard": False}
     groups = {}
@@ -107,6 +107,11 @@ def train(ingot, folder, name, settings):
         groups.setdefault(group, []).append(f"{leaf} = {json.dumps(value)}")
     config = folder / "run.toml"
     config.write_text("".join(f"[{g}]\n" + "\n".join(lines) + "\n" for g, lines in groups.items()) + f"[[data.sources]]\npath = {json.dumps(str(folder / 'tokens'))}\n")
+    return config
+
+
+def train(ingot, folder, name, settings):
+    config = write_config(folder, settings)
     run_dir = folder / "run"
     subprocess.run(["rm", "-rf", str(run_dir)], check=True)
     ranks = ranks_of(settings)
