@@ -23,7 +23,9 @@ using plan::Pass;
 
 constexpr double kLargestProductFlops = 2e10;
 
-Repeats repeats_of(bool quick) { return quick ? Repeats{1, 2, 25, 0.02, 0.1} : Repeats{1, 3, 50, 0.1, 1}; }
+Repeats repeats_of(const SuiteOptions& o) {
+  return o.hasty ? Repeats{1, 1, 10, 0.01, 0.03} : o.quick ? Repeats{1, 2, 25, 0.02, 0.1} : Repeats{1, 3, 50, 0.1, 1};
+}
 
 // Every second point of a grid over rows and both sides, as on a chess board: what lies between has measured neighbours on all sides.
 void add_gemm(const SuiteOptions& o, const std::string& dtype, std::vector<Measurement>& all) {
@@ -33,8 +35,8 @@ void add_gemm(const SuiteOptions& o, const std::string& dtype, std::vector<Measu
   const auto add = [&](Pass pass, int64_t m, int64_t n, int64_t k) {
     if (2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) > kLargestProductFlops) return;
     all.push_back({fmt::format("gemm {} {} {}x{}x{}", dtype, plan::name_of(pass), m, n, k),
-                   [=, quick = o.quick, device = at::Device(o.device)](MachineProfile& profile) {
-                     profile.gemm.push_back(measure_gemm(dtype, pass, m, n, k, repeats_of(quick), device));
+                   [=, repeats = repeats_of(o), device = at::Device(o.device)](MachineProfile& profile) {
+                     profile.gemm.push_back(measure_gemm(dtype, pass, m, n, k, repeats, device));
                    }});
   };
   add(Pass::forward, 2048, 2048, 2048);  // large enough for the peak
@@ -58,9 +60,8 @@ void add_attention(const SuiteOptions& o, const std::string& dtype, std::vector<
   for (const int64_t seq : lengths) {
     for (const int64_t head_dim : head_dims) {
       all.push_back({fmt::format("attention {} {}x{}", dtype, seq, head_dim),
-                     [=, quick = o.quick, device = at::Device(o.device)](MachineProfile& profile) {
-                       profile.attention.push_back(
-                           measure_attention(dtype, batch, seq, kHeads, kKvHeads, head_dim, repeats_of(quick), device));
+                     [=, repeats = repeats_of(o), device = at::Device(o.device)](MachineProfile& profile) {
+                       profile.attention.push_back(measure_attention(dtype, batch, seq, kHeads, kKvHeads, head_dim, repeats, device));
                      }});
     }
   }
@@ -72,8 +73,8 @@ void add_memory(const SuiteOptions& o, std::vector<Measurement>& all) {
   for (const char* operation : {"copy", "scale", "add", "triad", "dot"}) {
     for (const int64_t bytes : sizes) {
       all.push_back({fmt::format("memory {} {} KiB", operation, bytes >> 10),
-                     [=, quick = o.quick, device = at::Device(o.device)](MachineProfile& profile) {
-                       profile.memory.push_back(measure_memory(operation, bytes, repeats_of(quick), device));
+                     [=, repeats = repeats_of(o), device = at::Device(o.device)](MachineProfile& profile) {
+                       profile.memory.push_back(measure_memory(operation, bytes, repeats, device));
                      }});
     }
   }
@@ -84,8 +85,8 @@ void add_kernels(const SuiteOptions& o, const std::string& dtype, std::vector<Me
     for (const int64_t rows : sizes.rows) {
       for (const int64_t width : sizes.widths) {
         all.push_back({fmt::format("{} {} {}x{}", sizes.name, dtype, rows, width),
-                       [=, name = sizes.name, quick = o.quick, device = at::Device(o.device)](MachineProfile& profile) {
-                         profile.kernels.push_back(measure_kernel(name, dtype, rows, width, repeats_of(quick), device));
+                       [=, name = sizes.name, repeats = repeats_of(o), device = at::Device(o.device)](MachineProfile& profile) {
+                         profile.kernels.push_back(measure_kernel(name, dtype, rows, width, repeats, device));
                        }});
       }
     }
@@ -161,7 +162,7 @@ bool run_suite(const std::vector<Measurement>& measurements, MachineProfile& pro
   size_t done = 0;
   while (done < measurements.size() && !any_of(company, is_stopped())) {
     bar.update(static_cast<int64_t>(done), measurements[done].label);
-    if (company.local_rank < company.side_by_side()) measurements[done].run(profile);
+    if (company.measures()) measurements[done].run(profile);
     ++done;
   }
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -179,13 +180,14 @@ bool run_suite(const std::vector<Measurement>& measurements, MachineProfile& pro
 
 void measure_collectives_of(const Company& company, bool quick, MachineProfile& profile) {
   CollectiveSweep sweep{.collectives = all_collectives()};
-  sweep.min_bytes = 1 << 10;
-  sweep.max_bytes = 32 << 20;
-  sweep.step_factor = quick ? 8 : 2;
-  sweep.iterations = quick ? 8 : 20;
-  sweep.warmup = 2;
+  sweep.min_bytes = 4 << 10;
+  sweep.max_bytes = quick ? 4 << 20 : 32 << 20;
+  sweep.step_factor = quick ? 32 : 2;
+  sweep.iterations = quick ? 5 : 20;
+  sweep.warmup = quick ? 1 : 2;
   sweep.checks = false;
-  if (company.size() <= company.local_size) sweep.placements = {Placement::neighbours};  // on one machine all places are alike
+  // On one machine all places are alike.
+  if (quick || company.size() <= company.local_size) sweep.placements = {Placement::neighbours};
   std::optional<base::ProgressBar> bar;
   const auto results = measure_collectives(sweep, *company.world, [&](size_t done, size_t all, const std::string& next) {
     if (company.is_first() && !bar) bar.emplace("collectives", static_cast<int64_t>(all), base::ProgressUnit::count);
@@ -206,7 +208,7 @@ MachineProfile profile_for(const std::string& dtype, const std::string& device, 
   auto profile = plan::cached_profile(fresh, company.is_first() ? cache_folder : "").value_or(fresh);
   if (profile.foreign_load > kBusyShare && foreign_share_now() < kBusyShare)
     profile = fresh;  // what a busy machine gave is replaced when it is idle
-  if (!complete(profile, dtype, company) || !company.is_first() || cache_folder.empty()) return profile;
+  if (!complete(profile, dtype, company, /*hasty=*/company.size() > 1) || !company.is_first() || cache_folder.empty()) return profile;
   try {
     plan::write_profile(plan::profile_path(cache_folder, profile), profile);
   } catch (const base::Error& failure) {
@@ -215,7 +217,7 @@ MachineProfile profile_for(const std::string& dtype, const std::string& device, 
   return profile;
 }
 
-bool complete(MachineProfile& profile, const std::string& dtype, const Company& company) {
+bool complete(MachineProfile& profile, const std::string& dtype, const Company& company, bool hasty) {
   const bool first = company.is_first();
   const bool needs_rates = any_of(company, first && !knows(profile, dtype));
   const bool needs_memory = any_of(company, first && profile.memory.empty());
@@ -229,9 +231,10 @@ bool complete(MachineProfile& profile, const std::string& dtype, const Company& 
                                .kernels = true,
                                .dtypes = {dtype},
                                .quick = true,
+                               .hasty = hasty,
                                .device = profile.device};
     auto measurements = measurements_of(options);
-    if (needs_wide) add_gemm({.quick = true, .device = profile.device}, "fp32", measurements);
+    if (needs_wide) add_gemm({.quick = true, .hasty = hasty, .device = profile.device}, "fp32", measurements);
     base::ProgressBar bar("measure this machine", static_cast<int64_t>(measurements.size()), base::ProgressUnit::count,
                           first ? base::standard_progress_output() : silent());
     profile.quick = true;
@@ -239,7 +242,7 @@ bool complete(MachineProfile& profile, const std::string& dtype, const Company& 
     run_suite(
         measurements, profile, bar, [] { return false; }, company);
   }
-  if (needs_collectives) measure_collectives_of(company, /*quick=*/true, profile);
+  if (needs_collectives) measure_collectives_of(company, hasty, profile);
   kernels::release_freed_memory();
   return true;
 }
@@ -266,10 +269,11 @@ std::string tables(const MachineProfile& p) {
     text += fmt::format("{:<18}{:<6}{:>9}{:>8}{:>7}{:>14.4f}{:>14.4f}\n", e.name, e.dtype, e.rows, e.width, e.count, e.forward_s * 1e3,
                         e.backward_s * 1e3);
   if (!p.storage.empty())
-    text += fmt::format("\n{:<18}{:>12}{:>9}  {:<9}{:>10}{:>11}\n", "storage, " + p.storage.front().folder_type, "block KiB", "writers", "cache", "MB/s", "op/s");
+    text += fmt::format("\n{:<18}{:>12}{:>9}  {:<9}{:>10}{:>11}\n", "storage, " + p.storage.front().folder_type, "block KiB", "writers",
+                        "cache", "MB/s", "op/s");
   for (const auto& e : p.storage)
-    text += fmt::format("{:<18}{:>12}{:>9}  {:<9}{:>10.1f}{:>11.0f}\n", e.operation, e.block_bytes >> 10, e.writers, e.direct ? "O_DIRECT" : "buffered",
-                        e.bytes_per_s / 1e6, e.operations_per_s);
+    text += fmt::format("{:<18}{:>12}{:>9}  {:<9}{:>10.1f}{:>11.0f}\n", e.operation, e.block_bytes >> 10, e.writers,
+                        e.direct ? "O_DIRECT" : "buffered", e.bytes_per_s / 1e6, e.operations_per_s);
   return text;
 }
 

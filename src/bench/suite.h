@@ -18,6 +18,7 @@ struct SuiteOptions {
   bool gemm = false, memory = false, attention = false, kernels = false;
   std::vector<std::string> dtypes;  // fp32, bf16
   bool quick = false;
+  bool hasty = false;          // quick, and few repeats: at the start of a run
   std::string device = "cpu";  // or cuda:0
 };
 
@@ -29,7 +30,8 @@ struct Measurement {
 std::vector<Measurement> measurements_of(const SuiteOptions& options);
 
 /// The ranks that measure together, each in its own process: all begin a measurement at the same time, so that each finds the caches,
-/// memory and power of the machine as busy as a training step of theirs would. Ranks for which the machine has no cores only wait.
+/// memory and power of the machine as busy as a training step of theirs would. Ranks of other machines than the first one's, and those
+/// for which it has no cores, only wait.
 struct Company {
   comm::World* world = nullptr;  // none: alone
   int local_rank = 0, local_size = 1;
@@ -38,6 +40,8 @@ struct Company {
   bool is_first() const { return !world || world->rank() == 0; }
   /// Ranks of a machine that fit onto its cores with torch's present number of threads.
   int64_t side_by_side() const;
+  /// Those of the first machine do, as many as are side by side.
+  bool measures() const { return local_rank < side_by_side() && (!world || world->rank() < local_size); }
 };
 
 /// Whether predictions for runs in `dtype` have what they need, and those for so many ranks.
@@ -59,8 +63,8 @@ plan::MachineProfile profile_for(const std::string& dtype, const std::string& de
                                  const Company& company = {});
 
 /// Measures at a few sizes what predictions of runs in `dtype` need and `profile` lacks. Called by all ranks of the company; what is
-/// missing is the first one's to say. False when nothing was.
-bool complete(plan::MachineProfile& profile, const std::string& dtype, const Company& company = {});
+/// missing is the first one's to say. `hasty`: few repeats, for many who wait. False when nothing was missing.
+bool complete(plan::MachineProfile& profile, const std::string& dtype, const Company& company = {}, bool hasty = false);
 
 /// Everything measured, as tables for people.
 std::string tables(const plan::MachineProfile& profile);
