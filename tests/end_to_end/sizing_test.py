@@ -26,7 +26,7 @@ def profile(folder, host="elsewhere", **changes):
     attention = [{"dtype": d, "batch": 1, "seq": s, "heads": 4, "kv_heads": 2, "head_dim": h, "forward_s": 2e-9 * s * s * h / 64, "backward_s": 4e-9 * s * s * h / 64}
                  for d in ("fp32", "bf16") for s in (128, 1024) for h in (64, 128)]
     memory = [{"operation": "triad", "bytes": 1 << 26, "bytes_per_s": 5e10}]
-    value = {"format": "ingot machine profile", "version": 2, "ranks": 1, "collectives": [], "host": host, "cpu": "a CPU", "device": "cpu", "cores": 2, "threads": 2, "torch": "2.11.0",
+    value = {"format": "ingot machine profile", "version": 2, "ranks": 1, "collectives": [], "storage": [], "host": host, "cpu": "a CPU", "device": "cpu", "cores": 2, "threads": 2, "torch": "2.11.0",
              "program": "-", "date": "2026-01-01T00:00:00Z", "quick": False, "foreign_load": 0.0, "commands": ["by hand"], "gemm": gemm, "attention": attention,
              "memory": memory, "kernels": [], "operation_s": 3e-6} | changes
     path = Path(folder) / "profile.json"

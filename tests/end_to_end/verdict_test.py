@@ -24,7 +24,7 @@ def profile(host="node001", product=750e12, triad=2.9e12):
                            "backward_s": seq * seq * 3e-11} for seq in (256, 1024)],
             "memory": [{"operation": "triad", "bytes": 2**p, "bytes_per_s": triad * (3 if p < 24 else 1)} for p in (16, 20, 24, 28)],
             "kernels": [{"name": "swiglu", "dtype": "bf16", "rows": 1024, "width": 1024, "count": 1, "forward_s": 1e-5, "backward_s": 2e-5}],
-            "collectives": [{"operation": "all_reduce", "dtype": "bf16", "placement": "neighbours", "ranks": 8, "groups": 1, "bytes": 2**p,
+            "storage": [], "collectives": [{"operation": "all_reduce", "dtype": "bf16", "placement": "neighbours", "ranks": 8, "groups": 1, "bytes": 2**p,
                              "seconds": 2e-5 + 2**p * 1.75 / 430e9} for p in (10, 20, 30)]}
 
 
