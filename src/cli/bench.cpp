@@ -101,7 +101,7 @@ int run_bench(const Options& all) {
   if (everything && (o.judge || !o.baseline.empty() || !o.floors.empty() || !o.verdicts.empty()))
     judge = judge_of(o, profile, cache.empty() ? std::filesystem::path() : plan::profile_path(cache, profile));
 
-  const resilience::StopSignal stop;
+  const resilience::StopSignal stop("\nstopping after this measurement; what was measured is kept\n");
   const auto measurements = bench::measurements_of(suite);
   base::ProgressBar bar("bench " + o.kind, static_cast<int64_t>(measurements.size()), base::ProgressUnit::count);
   const bool complete = bench::run_suite(measurements, profile, bar, [&] { return stop.received() != 0; });

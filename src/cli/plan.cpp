@@ -17,6 +17,7 @@
 #include "cli/verbs.h"
 #include "layers/cost.h"
 #include "layers/device.h"
+#include "plan/describe.h"
 #include "plan/search.h"
 
 namespace ingot::cli {
@@ -38,8 +39,6 @@ Json to_json(const plan::StepMemory& m) {
 
 Json to_json(const plan::Judged& j, const Planner& planner) {
   const auto& p = j.choice.parallel;
-  const auto& t = j.time;
-  const auto& w = j.messages;
   return {{"layout", plan::label(j.choice)},
           {"parallel",
            {{"pipeline", p.pipeline},
@@ -55,19 +54,7 @@ Json to_json(const plan::Judged& j, const Planner& planner) {
                         : j.choice.recompute == models::Recompute::selective ? "selective"
                                                                              : "full"},
           {"memory_bytes", to_json(j.memory)},
-          {"step_ms",
-           {{"products", t.products_s * 1e3},
-            {"attention", t.attention_s * 1e3},
-            {"head", t.head_s * 1e3},
-            {"kernels", t.kernels_s * 1e3},
-            {"recompute", t.recompute_s * 1e3},
-            {"waiting", t.waiting_s * 1e3},
-            {"optimizer", t.optimizer_s * 1e3},
-            {"messages_blocks", w.blocks_s * 1e3},
-            {"messages_gradients", w.gradients_s * 1e3},
-            {"messages_experts", w.experts_s * 1e3},
-            {"messages_stages", w.stages_s * 1e3},
-            {"total", j.step_s() * 1e3}}},
+          {"step_ms", plan::to_json(j.time, j.messages)},
           {"tokens_per_s", static_cast<double>(planner.tokens_per_step()) / j.step_s()},
           {"mfu", planner.mfu(j)}};
 }

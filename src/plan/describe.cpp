@@ -97,6 +97,21 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   return text + layers::kMfuConvention + "\n";
 }
 
+nlohmann::ordered_json to_json(const StepTime& time, const StepMessages& messages) {
+  return {{"products", time.products_s * 1e3},
+          {"attention", time.attention_s * 1e3},
+          {"head", time.head_s * 1e3},
+          {"kernels", time.kernels_s * 1e3},
+          {"recompute", time.recompute_s * 1e3},
+          {"waiting", time.waiting_s * 1e3},
+          {"optimizer", time.optimizer_s * 1e3},
+          {"messages_blocks", messages.blocks_s * 1e3},
+          {"messages_gradients", messages.gradients_s * 1e3},
+          {"messages_experts", messages.experts_s * 1e3},
+          {"messages_stages", messages.stages_s * 1e3},
+          {"total", (time.total_s() + messages.total_s()) * 1e3}};
+}
+
 nlohmann::ordered_json to_json(const Plan& plan, const models::Model& model, const RunShape& run, const MachineProfile& profile) {
   const auto& m = plan.memory;
   const auto& t = plan.time;
@@ -136,18 +151,7 @@ nlohmann::ordered_json to_json(const Plan& plan, const models::Model& model, con
     json["step_ms"] = nullptr;
     return json;
   }
-  json["step_ms"] = {{"products", t.products_s * 1e3},
-                     {"attention", t.attention_s * 1e3},
-                     {"head", t.head_s * 1e3},
-                     {"kernels", t.kernels_s * 1e3},
-                     {"recompute", t.recompute_s * 1e3},
-                     {"waiting", t.waiting_s * 1e3},
-                     {"optimizer", t.optimizer_s * 1e3},
-                     {"messages_blocks", plan.messages.blocks_s * 1e3},
-                     {"messages_gradients", plan.messages.gradients_s * 1e3},
-                     {"messages_experts", plan.messages.experts_s * 1e3},
-                     {"messages_stages", plan.messages.stages_s * 1e3},
-                     {"total", plan.step_s() * 1e3}};
+  json["step_ms"] = to_json(t, plan.messages);
   json["tokens_per_s"] = plan.tokens_per_s();
   json["gemm_peak_flops_per_s"] = plan.peak_flops;
   json["mfu"] = plan.mfu();

@@ -37,6 +37,9 @@ struct Plan {
 Plan make_plan(const models::Model& model, const models::Model& part, const RunShape& run, const MachineProfile& profile,
                int64_t program_bytes);
 
+/// Milliseconds of a step by kind of work and of message, and "total".
+nlohmann::ordered_json to_json(const StepTime& time, const StepMessages& messages);
+
 /// A table of a screen's height.
 std::string describe(const Plan& plan, const models::Model& model, const RunShape& run, const MachineProfile& profile);
 nlohmann::ordered_json to_json(const Plan& plan, const models::Model& model, const RunShape& run, const MachineProfile& profile);

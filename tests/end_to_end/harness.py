@@ -101,3 +101,14 @@ def run_chosen(tests):
             started = time.time()
             test(workspace)
             print(f"ok {test.__name__} ({time.time() - started:.1f} s)", flush=True)
+
+
+def run_chosen_in_scratch(tests):
+    """Runs the tests named on the command line, or all, each in an empty folder of its own, whose path it gets."""
+    for test in [t for t in tests if t.__name__ in sys.argv[1:]] or tests:
+        started = time.time()
+        with tempfile.TemporaryDirectory() as scratch:
+            os.chdir(scratch)
+            test(scratch)
+            os.chdir("/")
+        print(f"ok {test.__name__} ({time.time() - started:.1f} s)", flush=True)

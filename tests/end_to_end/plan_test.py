@@ -2,12 +2,11 @@
 import json
 import os
 import subprocess
-import sys
 import time
 import tomllib
 from pathlib import Path
 
-from harness import INGOT, Workspace, expect_error, ingot, metrics
+from harness import INGOT, Workspace, expect_error, ingot, metrics, run_chosen_in_scratch
 
 ROOT = Path(__file__).resolve().parents[2]
 H100 = ROOT / "configs/clusters/h100-64.json"
@@ -205,15 +204,6 @@ def collectives_run_as_processes_threads_and_under_a_launcher(folder):
 
 
 if __name__ == "__main__":
-    import tempfile
-
-    tests = [search_gives_layouts_that_training_takes, search_over_1024_devices_takes_seconds,
-             a_simulated_step_is_the_formulas_one_until_something_disturbs_it, this_machine_is_planned_for, what_does_not_fit_ends_with_3,
-             a_mixture_and_a_hybrid_are_planned_too, wrong_calls_say_what_is_wrong, collectives_run_as_processes_threads_and_under_a_launcher]
-    for test in [t for t in tests if t.__name__ in sys.argv[1:]] if sys.argv[1:] else tests:
-        started = time.time()
-        with tempfile.TemporaryDirectory() as scratch:
-            os.chdir(scratch)
-            test(scratch)
-            os.chdir("/")
-        print(f"ok {test.__name__} ({time.time() - started:.1f} s)", flush=True)
+    run_chosen_in_scratch([search_gives_layouts_that_training_takes, search_over_1024_devices_takes_seconds,
+                           a_simulated_step_is_the_formulas_one_until_something_disturbs_it, this_machine_is_planned_for, what_does_not_fit_ends_with_3,
+                           a_mixture_and_a_hybrid_are_planned_too, wrong_calls_say_what_is_wrong, collectives_run_as_processes_threads_and_under_a_launcher])

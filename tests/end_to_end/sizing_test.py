@@ -1,12 +1,10 @@
 """`ingot plan size` and `ingot plan moe-width` as a user calls them, on to `ingot plan search`, `ingot plan time` and `ingot train --dry-run`."""
 import json
 import os
-import sys
-import time
 import tomllib
 from pathlib import Path
 
-from harness import expect_error, ingot
+from harness import expect_error, ingot, run_chosen_in_scratch
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTERS = ROOT / "configs/clusters"
@@ -156,14 +154,5 @@ def wrong_calls_say_what_is_wrong(folder):
 
 
 if __name__ == "__main__":
-    import tempfile
-
-    tests = [what_size_writes_is_planned_and_trained, a_measured_profile_is_told_from_a_cluster, this_machine_is_measured_first,
-             zaya1_lies_where_its_parameters_put_it, wrong_calls_say_what_is_wrong]
-    for test in [t for t in tests if t.__name__ in sys.argv[1:]] if sys.argv[1:] else tests:
-        started = time.time()
-        with tempfile.TemporaryDirectory() as scratch:
-            os.chdir(scratch)
-            test(scratch)
-            os.chdir("/")
-        print(f"ok {test.__name__} ({time.time() - started:.1f} s)", flush=True)
+    run_chosen_in_scratch([what_size_writes_is_planned_and_trained, a_measured_profile_is_told_from_a_cluster, this_machine_is_measured_first,
+                           zaya1_lies_where_its_parameters_put_it, wrong_calls_say_what_is_wrong])

@@ -3,11 +3,10 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-from harness import INGOT, expect_error, ingot
+from harness import INGOT, expect_error, ingot, run_chosen_in_scratch
 
 ROOT = Path(__file__).resolve().parents[2]
 H100 = "NVIDIA H100 80GB HBM3"
@@ -150,13 +149,4 @@ def profiles_make_a_page(folder):
 
 
 if __name__ == "__main__":
-    import tempfile
-
-    tests = [a_profile_is_judged_by_floors_or_by_an_earlier_one, a_fleet_is_gathered, a_node_is_measured_and_judged_slow, profiles_make_a_page]
-    for test in [t for t in tests if t.__name__ in sys.argv[1:]] if sys.argv[1:] else tests:
-        started = time.time()
-        with tempfile.TemporaryDirectory() as scratch:
-            os.chdir(scratch)
-            test(scratch)
-            os.chdir("/")
-        print(f"ok {test.__name__} ({time.time() - started:.1f} s)", flush=True)
+    run_chosen_in_scratch([a_profile_is_judged_by_floors_or_by_an_earlier_one, a_fleet_is_gathered, a_node_is_measured_and_judged_slow, profiles_make_a_page])
