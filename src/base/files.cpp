@@ -30,19 +30,12 @@ int open_regular(const fs::path& path, int64_t& size_bytes) {
   return descriptor;
 }
 
-}  // namespace
-
-std::string read_file(const fs::path& path, int64_t limit_bytes) {
-  int64_t size_bytes = 0;
-  const int descriptor = open_regular(path, size_bytes);
-  if (size_bytes > limit_bytes) {
-    ::close(descriptor);
-    throw FileError("{} has {} bytes, more than the {} that are expected of such a file", path.string(), size_bytes, limit_bytes);
-  }
+std::string read_and_close(const fs::path& path, int descriptor, int64_t offset, int64_t size_bytes) {
   std::string content(static_cast<size_t>(size_bytes), '\0');
   size_t done = 0;
   while (done < content.size()) {
-    const ssize_t got = uninterrupted([&] { return ::read(descriptor, content.data() + done, content.size() - done); });
+    const ssize_t got = uninterrupted(
+        [&] { return ::pread(descriptor, content.data() + done, content.size() - done, offset + static_cast<int64_t>(done)); });
     if (got < 0) {
       const auto why = reason();
       ::close(descriptor);
@@ -54,6 +47,46 @@ std::string read_file(const fs::path& path, int64_t limit_bytes) {
   ::close(descriptor);
   content.resize(done);
   return content;
+}
+
+}  // namespace
+
+std::string read_file(const fs::path& path, int64_t limit_bytes) {
+  int64_t size_bytes = 0;
+  const int descriptor = open_regular(path, size_bytes);
+  if (size_bytes > limit_bytes) {
+    ::close(descriptor);
+    throw FileError("{} has {} bytes, more than the {} that are expected of such a file", path.string(), size_bytes, limit_bytes);
+  }
+  return read_and_close(path, descriptor, 0, size_bytes);
+}
+
+std::string read_last_lines(const fs::path& path, int64_t limit_bytes) {
+  int64_t size_bytes = 0;
+  const int descriptor = open_regular(path, size_bytes);
+  if (size_bytes <= limit_bytes) return read_and_close(path, descriptor, 0, size_bytes);
+  // One byte more says whether the first line is whole.
+  auto content = read_and_close(path, descriptor, size_bytes - limit_bytes - 1, limit_bytes + 1);
+  const auto end = content.find('\n');
+  return end == std::string::npos ? "" : content.substr(end + 1);
+}
+
+void append_line(const fs::path& path, std::string_view line) {
+  const int descriptor = uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644); });
+  if (descriptor < 0) throw FileError("cannot open {}: {}", path.string(), reason());
+  struct stat status {};
+  char last = '\n';
+  std::string failure;
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) failure = "it is not a regular file";
+  else if (status.st_size > 0 && ::pread(descriptor, &last, 1, status.st_size - 1) != 1) failure = reason();
+  if (failure.empty()) {
+    const std::string text = (last == '\n' ? "" : "\n") + std::string(line) + "\n";
+    const ssize_t put = uninterrupted([&] { return ::write(descriptor, text.data(), text.size()); });
+    if (put < 0) failure = reason();
+    else if (static_cast<size_t>(put) < text.size()) failure = "no room for all of it";
+  }
+  ::close(descriptor);
+  if (!failure.empty()) throw FileError("cannot add to {}: {}", path.string(), failure);
 }
 
 void write_file_atomically(const fs::path& path, std::string_view content) {

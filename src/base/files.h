@@ -19,6 +19,13 @@ std::string read_file(const fs::path& path, int64_t limit_bytes = int64_t{1} << 
 /// Writes aside, fsyncs file and folder, then renames: readers see the old file or the new one, never a part.
 void write_file_atomically(const fs::path& path, std::string_view content);
 
+/// Adds `line` and its end to the file, made if need be, in one write: what several processes add at the same time does not mix. A torn
+/// line that the file ends with stays a line of its own.
+void append_line(const fs::path& path, std::string_view line);
+
+/// The last `limit_bytes` of a file at most, from the beginning of a line on.
+std::string read_last_lines(const fs::path& path, int64_t limit_bytes);
+
 /// fsync of a folder, so that names created or renamed in it survive a power cut.
 void sync_directory(const fs::path& path);
 

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <thread>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace ingot::base {
 namespace {
@@ -34,6 +36,37 @@ TEST_F(Files, folders_missing_files_and_oversized_ones_are_named) {
   } catch (const FileError& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("more than the 10"));
   }
+}
+
+TEST_F(Files, lines_are_added_whole_and_the_last_ones_read) {
+  const auto path = folder / "lines";
+  append_line(path, "one");
+  append_line(path, "two");
+  EXPECT_EQ(read_file(path), "one\ntwo\n");
+  EXPECT_EQ(read_last_lines(path, 1000), "one\ntwo\n");
+  EXPECT_EQ(read_last_lines(path, 7), "two\n");
+  EXPECT_EQ(read_last_lines(path, 4), "two\n");
+  EXPECT_EQ(read_last_lines(path, 3), "");
+  { OutputFile(path).write("torn"); }
+  append_line(path, "three");
+  EXPECT_EQ(read_file(path), "torn\nthree\n");
+  EXPECT_THROW(append_line(folder, "x"), FileError);
+  EXPECT_THROW(append_line("/dev/null", "x"), FileError);
+  EXPECT_THROW(append_line(folder / "none" / "x", "x"), FileError);
+}
+
+TEST_F(Files, lines_of_several_threads_do_not_mix) {
+  const auto path = folder / "lines";
+  std::vector<std::thread> threads;
+  for (const char letter : {'a', 'b', 'c'})
+    threads.emplace_back([&, letter] {
+      for (int i = 0; i < 200; ++i) append_line(path, std::string(300, letter));
+    });
+  for (auto& thread : threads) thread.join();
+  auto lines = split(read_file(path), '\n');
+  std::erase(lines, "");
+  ASSERT_EQ(lines.size(), 600u);
+  for (const auto& line : lines) EXPECT_EQ(line, std::string(300, line[0]));
 }
 
 TEST_F(Files, full_device_is_reported_with_the_reason) {

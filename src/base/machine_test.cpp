@@ -92,10 +92,14 @@ TEST(Machine, more_threads_than_cores_wait_for_one_another) {
   EXPECT_GE(waited, 0.02);
 }
 
-TEST(Machine, own_work_is_not_foreign_and_the_stamp_is_stable) {
-  const double before = foreign_cpu_seconds();
-  EXPECT_GT(before, 0);
-  EXPECT_GE(foreign_cpu_seconds(), before - 0.05);  // ticks of 10 ms
+TEST(Machine, companions_are_not_foreign_and_the_stamp_is_stable) {
+  const LoadWatch load;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(150);
+  while (std::chrono::steady_clock::now() < end) continue;
+  EXPECT_GT(load.own_cpu_s(), 0.02);
+  EXPECT_LE(load.own_cpu_s(), 0.3);
+  EXPECT_LE(load.foreign_share(), 1);
+  EXPECT_EQ(load.foreign_share(1e6), 0);
   EXPECT_EQ(program_stamp(), program_stamp());
   EXPECT_NE(program_stamp(), "unknown");
 }

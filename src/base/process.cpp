@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -27,6 +28,22 @@ int64_t proc_kilobytes(const char* path, const std::string& key) {
     return value * 1024;
   }
   return 0;
+}
+
+double own_cpu_seconds() {
+  timespec own{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
+  return static_cast<double>(own.tv_sec) + 1e-9 * static_cast<double>(own.tv_nsec);
+}
+
+// That everything but this process has used since the machine started. 0 where unknown.
+double foreign_cpu_seconds() {
+  std::ifstream file("/proc/stat");
+  std::string label;
+  int64_t user = 0, nice = 0, system = 0, idle = 0, wait = 0, interrupt = 0, soft_interrupt = 0, steal = 0;
+  if (!(file >> label >> user >> nice >> system >> idle >> wait >> interrupt >> soft_interrupt >> steal)) return 0;
+  const auto ticks = static_cast<double>(user + nice + system + interrupt + soft_interrupt + steal);
+  return ticks / static_cast<double>(sysconf(_SC_CLK_TCK)) - own_cpu_seconds();
 }
 
 }  // namespace
@@ -72,15 +89,14 @@ void release_freed_memory() {
 #endif
 }
 
-double foreign_cpu_seconds() {
-  std::ifstream file("/proc/stat");
-  std::string label;
-  int64_t user = 0, nice = 0, system = 0, idle = 0, wait = 0, interrupt = 0, soft_interrupt = 0, steal = 0;
-  if (!(file >> label >> user >> nice >> system >> idle >> wait >> interrupt >> soft_interrupt >> steal)) return 0;
-  timespec own{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
-  const auto ticks = static_cast<double>(user + nice + system + interrupt + soft_interrupt + steal);
-  return ticks / static_cast<double>(sysconf(_SC_CLK_TCK)) - static_cast<double>(own.tv_sec) - 1e-9 * static_cast<double>(own.tv_nsec);
+LoadWatch::LoadWatch() : start_(std::chrono::steady_clock::now()), foreign_s_(foreign_cpu_seconds()), own_s_(own_cpu_seconds()) {}
+
+double LoadWatch::own_cpu_s() const { return own_cpu_seconds() - own_s_; }
+
+double LoadWatch::foreign_share(double companions_cpu_s) const {
+  const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  if (!(wall_s > 0)) return 0;
+  return std::clamp((foreign_cpu_seconds() - foreign_s_ - companions_cpu_s) / (wall_s * usable_cores()), 0.0, 1.0);
 }
 
 double waiting_for_cores_seconds() {

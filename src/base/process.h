@@ -1,6 +1,7 @@
 // What the operating system says about this process and machine.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -26,9 +27,19 @@ void keep_freed_memory();
 /// Returns what is free to the kernel now, so that resident memory is what is in use.
 void release_freed_memory();
 
-/// CPU seconds that everything but this process has used since the machine started (time stolen by a hypervisor included):
-/// the difference over a measurement says how undisturbed it was. 0 where unknown.
-double foreign_cpu_seconds();
+/// How much of the machine others use while something is measured, time stolen by a hypervisor included; begins when it is made.
+class LoadWatch {
+ public:
+  LoadWatch();
+  /// Of this process, over its threads.
+  double own_cpu_s() const;
+  /// Share of the cores that others used, in [0, 1]; `companions_cpu_s`: what processes used that count as one's own.
+  double foreign_share(double companions_cpu_s = 0) const;
+
+ private:
+  std::chrono::steady_clock::time_point start_;
+  double foreign_s_, own_s_;
+};
 
 /// Seconds that threads of this process were ready to run and had to wait for a core, summed over threads (Linux's
 /// schedstat): the difference over a measurement says whether others disturbed it. 0 where unknown.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <thread>
 
 #include "base/error.h"
@@ -101,28 +100,15 @@ bool any_of(const Company& company, bool own) {
   return flag.item<int>() != 0;
 }
 
-double own_cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
-
-// What the other ranks of this machine computed for while this one did for `own_s`: to it they look like strangers.
-double companions_cpu_seconds(const Company& company, double own_s) {
-  if (!company.world) return 0;
-  const auto all = at::empty({company.size()}, at::kDouble);
-  company.world->everyone().all_gather(all, at::full({1}, own_s, at::kDouble));
-  const int64_t first = company.world->rank() - company.local_rank;  // launchers number the ranks of a machine one after another
-  return all.narrow(0, first, company.local_size).sum().item<double>() - own_s;
-}
-
 base::ProgressOutput silent() {
   return {[](std::string_view) {}, [] { return 0.0; }, false, 80, 1e9};
 }
 
 // Share of the machine that others use, watched for a tenth of a second.
 double foreign_share_now() {
-  const auto start = std::chrono::steady_clock::now();
-  const double before = base::foreign_cpu_seconds();
+  const base::LoadWatch load;
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return (base::foreign_cpu_seconds() - before) / (wall_s * base::usable_cores());
+  return load.foreign_share();
 }
 
 }  // namespace
@@ -153,21 +139,26 @@ bool knows_collectives(const MachineProfile& profile, int64_t ranks) {
   return std::any_of(profile.collectives.begin(), profile.collectives.end(), [&](const auto& e) { return e.ranks == ranks; });
 }
 
+double companions_cpu_seconds(const Company& company, double own_s) {
+  if (!company.world) return 0;
+  const auto all = at::empty({company.size()}, at::kDouble);
+  company.world->everyone().all_gather(all, at::full({1}, own_s, at::kDouble));
+  const int64_t first = company.world->rank() - company.local_rank;  // launchers number the ranks of a machine one after another
+  return all.narrow(0, first, company.local_size).sum().item<double>() - own_s;
+}
+
 int64_t Company::side_by_side() const { return std::clamp<int64_t>(base::usable_cores() / at::get_num_threads(), 1, local_size); }
 
 bool run_suite(const std::vector<Measurement>& measurements, MachineProfile& profile, base::ProgressBar& bar,
                const std::function<bool()>& is_stopped, const Company& company) {
-  const double foreign_before = base::foreign_cpu_seconds(), own_before = own_cpu_seconds();
-  const auto start = std::chrono::steady_clock::now();
+  const base::LoadWatch load;
   size_t done = 0;
   while (done < measurements.size() && !any_of(company, is_stopped())) {
     bar.update(static_cast<int64_t>(done), measurements[done].label);
     if (company.measures()) measurements[done].run(profile);
     ++done;
   }
-  const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const double foreign_s = base::foreign_cpu_seconds() - foreign_before - companions_cpu_seconds(company, own_cpu_seconds() - own_before);
-  if (wall_s > 0) profile.foreign_load = std::clamp(foreign_s / (wall_s * base::usable_cores()), 0.0, 1.0);
+  profile.foreign_load = load.foreign_share(companions_cpu_seconds(company, load.own_cpu_s()));
   const bool complete = done == measurements.size();
   bar.update(static_cast<int64_t>(done));
   bar.finish(complete ? "" : "stopped; what was measured is kept");

@@ -44,6 +44,9 @@ struct Company {
   bool measures() const { return local_rank < side_by_side() && (!world || world->rank() < local_size); }
 };
 
+/// What the other ranks of this rank's machine computed for while it did for `own_s`: to it they look like strangers. Called by all ranks.
+double companions_cpu_seconds(const Company& company, double own_s);
+
 /// Whether predictions for runs in `dtype` have what they need, and those for so many ranks.
 bool knows(const plan::MachineProfile& profile, const std::string& dtype);
 bool knows_collectives(const plan::MachineProfile& profile, int64_t ranks);

@@ -1,5 +1,4 @@
 // `ingot plan size`: the sizes of a model that suit a device, and why.
-#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -47,14 +46,12 @@ std::optional<plan::ShapeMultiples> shapes_of(const SizingDevice& chosen, bool p
   if (neighbours.empty() && chosen.is_here && probes) {
     const bench::ShapeProbe probe{.dtype = chosen.device.dtype, .device = chosen.device.profile.device};
     base::ProgressBar bar("probe neighbouring shapes", probe.rounds, base::ProgressUnit::count);
-    const double foreign_before = base::foreign_cpu_seconds();
-    const auto start = std::chrono::steady_clock::now();
+    const base::LoadWatch load;
     neighbours = bench::measure_neighbours(probe, [&](int done) {
       bar.update(done);
       return true;
     });
-    const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    const double foreign = (base::foreign_cpu_seconds() - foreign_before) / (wall_s * base::usable_cores());
+    const double foreign = load.foreign_share();
     bar.update(probe.rounds);
     bar.finish();
     if (foreign > bench::kBusyShare)
