@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <ctime>
 #include <numeric>
 
 namespace ingot::base {
@@ -113,6 +114,15 @@ std::optional<int64_t> parse_integer(std::string_view text) {
   const auto value = parse_number(text);
   if (!value || !(std::abs(*value) < 0x1p62) || *value != std::floor(*value)) return std::nullopt;
   return static_cast<int64_t>(*value);
+}
+
+std::string now_utc() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
 }
 
 }  // namespace ingot::base

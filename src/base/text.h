@@ -25,6 +25,9 @@ std::string format_count(double count);
 /// "3.2 s", "4 min 05 s", "2 h 03 min", "1 d 04 h".
 std::string format_duration(double seconds);
 
+/// "2026-11-23T04:05:06Z" (ISO 8601).
+std::string now_utc();
+
 /// Whole-string number with an optional K, M, G or T (powers of 1024 with an i or B: "4KiB"; of 1000 without). Nothing if it is not one.
 std::optional<int64_t> parse_integer(std::string_view text);
 std::optional<double> parse_number(std::string_view text);

@@ -140,7 +140,7 @@ void add_host_memory(const train::RunConfig& config, const mesh::Mesh& mesh, con
     shape.shared_bytes = train::shared_bytes(mesh, config.parallel, layout);
 }
 
-train::Forecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, const bench::Company& company, int64_t program) {
+RunForecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, const bench::Company& company, int64_t program) {
   plan::MachineProfile profile;
   if (is_predicted(config))
     profile = bench::profile_for(config.train.precision, layers::device_named(config.train.device).str(),
@@ -151,12 +151,21 @@ train::Forecast forecast_of(const train::RunConfig& config, const mesh::Mesh& me
   }
   const auto all = make_forecasts(config, mesh, profile, program);
   base::reset_peak_memory();
-  train::Forecast forecast;
+  RunForecast run;
+  auto& forecast = run.numbers;
   const auto& first = all.phases.front().plan;
   forecast.gemm_flops = first.peak_flops;
   for (const auto& phase : all.phases) {
     forecast.step_ms.push_back(phase.plan.step_s() * 1e3);
     forecast.memory_bytes = std::max(forecast.memory_bytes, phase.plan.memory.total_bytes());
+  }
+  const auto record = known_outcomes();
+  for (const auto& phase : all.phases) {
+    PhaseForecast entry{phase.name, identity_of(config, mesh, *all.model, phase.shape, all.profile), {}};
+    entry.calibration = calibrate(entry.outcome, phase.plan.step_s(), forecast.memory_bytes, record);
+    forecast.calibrated_step_ms.push_back(entry.outcome.calibrated_step_s * 1e3);
+    forecast.calibrated_memory_bytes = std::max(forecast.calibrated_memory_bytes, entry.outcome.calibrated_memory_bytes);
+    run.phases.push_back(std::move(entry));
   }
   const int64_t machine = first.machine_memory_bytes;
   if (all.profile.device == "cpu" && forecast.memory_bytes > machine)
@@ -164,16 +173,20 @@ train::Forecast forecast_of(const train::RunConfig& config, const mesh::Mesh& me
         "this run is predicted to need {:.1f} GiB of memory and the machine has {:.1f}; a smaller train.microbatch_size or train.recompute "
         "= \"full\" needs less",
         static_cast<double>(forecast.memory_bytes) / (1 << 30), static_cast<double>(machine) / (1 << 30));
-  return forecast;
+  return run;
 }
 
 std::string dry_run(const train::RunConfig& config, const mesh::Mesh& mesh, bool json) {
   const auto all = make_forecasts(config, mesh, profile_of_plan(config, mesh.world()), program_bytes(config));
+  const auto record = known_outcomes();
   if (json) {
     auto phases = nlohmann::ordered_json::array();
     for (const auto& phase : all.phases) {
       nlohmann::ordered_json entry = {{"phase", phase.name}};
       entry.update(plan::to_json(phase.plan, *all.model, phase.shape, all.profile));
+      auto outcome = identity_of(config, mesh, *all.model, phase.shape, all.profile);
+      const auto calibration = calibrate(outcome, phase.plan.step_s(), phase.plan.memory.total_bytes(), record);
+      entry["calibrated"] = plan::to_json(outcome, calibration, plan::last_like(outcome, record));
       phases.push_back(std::move(entry));
     }
     return nlohmann::ordered_json{{"phases", std::move(phases)}}.dump(2) + "\n";
@@ -182,6 +195,9 @@ std::string dry_run(const train::RunConfig& config, const mesh::Mesh& mesh, bool
   for (const auto& phase : all.phases) {
     if (all.phases.size() > 1) text += "phase '" + phase.name + "'\n";
     text += plan::describe(phase.plan, *all.model, phase.shape, all.profile);
+    auto outcome = identity_of(config, mesh, *all.model, phase.shape, all.profile);
+    const auto calibration = calibrate(outcome, phase.plan.step_s(), phase.plan.memory.total_bytes(), record);
+    if (phase.plan.has_time()) text += plan::describe(outcome, calibration, plan::last_like(outcome, record));
   }
   return text;
 }

@@ -11,6 +11,7 @@
 #include "mesh/mesh.h"
 #include "parallel/pipeline_schedule.h"
 #include "plan/describe.h"
+#include "plan/track_record.h"
 #include "train/trainer.h"
 
 namespace ingot::cli {
@@ -19,9 +20,32 @@ namespace ingot::cli {
 /// of the run is built.
 int64_t program_bytes(const train::RunConfig& config);
 
+/// What a run is recorded as, nothing measured yet: phase by phase what was predicted of it, and what earlier runs of its kind make of
+/// that.
+struct PhaseForecast {
+  std::string phase;
+  plan::Outcome outcome;
+  plan::Calibration calibration;
+};
+struct RunForecast {
+  train::Forecast numbers;
+  std::vector<PhaseForecast> phases;
+};
+
 /// Called by all ranks of the run. They measure the machine if that was not done before (some seconds, once), and the first one predicts
 /// what one rank of `mesh` needs; the others' forecast is empty. Never throws for want of a profile: unknown numbers stay 0.
-train::Forecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, const bench::Company& company, int64_t program_bytes);
+RunForecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, const bench::Company& company, int64_t program_bytes);
+
+/// How a run or plan is found again among others.
+plan::Outcome identity_of(const train::RunConfig& config, const mesh::Mesh& mesh, const models::Model& model, const plan::RunShape& shape,
+                          const plan::MachineProfile& profile);
+/// Takes what was predicted into `outcome`, corrected as the record of this machine says.
+plan::Calibration calibrate(plan::Outcome& outcome, double step_s, int64_t memory_bytes, const std::vector<plan::Outcome>& record);
+/// The record of this machine; empty when there is none or it cannot be read.
+std::vector<plan::Outcome> known_outcomes();
+/// At the end of a run, on its first rank: says how the predictions fared, and adds that to the record and to DIR/predictions.json. Phases
+/// of which too few steps were measured are left out. Never throws.
+void keep_outcomes(const RunForecast& forecast, const train::Measured& measured, double foreign_load, const std::filesystem::path& run_dir);
 
 /// How a pipeline of such a shape keeps a stage waiting, as parallel::simulate() plays it; played once for each shape.
 class PipelineFacts {

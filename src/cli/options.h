@@ -81,7 +81,7 @@ struct SizingOptions {
 };
 
 struct PlanOptions {
-  std::string action;  // memory, time, search, simulate, size, moe-width
+  std::string action;  // memory, time, search, simulate, errors, size, moe-width
   std::string config, cluster, output;
   std::vector<std::string> set;
   int64_t devices = 0, top = 10;

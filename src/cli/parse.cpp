@@ -296,6 +296,9 @@ void add_plan(CLI::App& app, PlanOptions& o) {
     action->add_option("-o,--output", o.output, "write the JSON here, too");
     action->callback([&o, action] { o.action = action->get_name(); });
   }
+  auto* errors = verb->add_subcommand("errors", "how far predictions were from what this machine's runs measured, raw and calibrated");
+  errors->add_option("-o,--output", o.output, "write the JSON here, too");
+  errors->callback([&o] { o.action = "errors"; });
   add_sizing(verb, o);
 }
 

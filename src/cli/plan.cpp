@@ -142,6 +142,14 @@ int time(const Options& all, Planner& planner, int64_t devices) {
                       format_count(static_cast<double>(planner.tokens_per_step()) / j.step_s()),
                       format_count(static_cast<double>(planner.tokens_per_step()) / j.step_s() / static_cast<double>(devices)),
                       100 * planner.mfu(j), layers::kMfuConvention);
+  if (planner.target().is_here) {
+    const auto record = known_outcomes();
+    auto outcome = planner.identity(choice);
+    const auto calibration = calibrate(outcome, j.step_s(), j.memory.total_bytes(), record);
+    const auto* last = plan::last_like(outcome, record);
+    text += plan::describe(outcome, calibration, last);
+    json["calibrated"] = plan::to_json(outcome, calibration, last);
+  }
   return finish(all, json, text, 0);
 }
 

@@ -121,6 +121,12 @@ plan::RunShape Planner::shape(const Choice& choice, int stage) {
   return shape;
 }
 
+plan::Outcome Planner::identity(const Choice& choice) {
+  auto config = config_;
+  config.parallel = choice.parallel;
+  return identity_of(config, mesh_of(choice, 0), *model_, shape(choice, 0), target_.profile);
+}
+
 const models::Model& Planner::part(const Choice& choice, int stage) {
   const auto& p = choice.parallel;
   const auto key = fmt::format("{} {} {} {} {} {} {} {}", p.pipeline, p.data, p.sequence, p.sequence_method, p.tensor, p.tensor_sequence,

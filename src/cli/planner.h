@@ -43,6 +43,8 @@ class Planner {
   plan::StepMemory memory(const plan::Choice& choice);
   plan::StepMemory memory(const plan::Choice& choice, int stage);
   plan::Judged judge(const plan::Choice& choice, const plan::StepMemory& memory);
+  /// As a run of this layout would be recorded.
+  plan::Outcome identity(const plan::Choice& choice);
   /// The same step as units that a simulation moves.
   plan::SimulatedStep simulated(const plan::Choice& choice);
 

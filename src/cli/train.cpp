@@ -107,10 +107,14 @@ int run_train(const Options& all) {
                                         .rendezvous_timeout = std::chrono::duration<double>(config.resilience.rendezvous_timeout_s)});
   if (world->rank() == 0 && world->size() > 1) base::log_info("{}: {}", world->description(), mesh.describe());
   try {
-    const auto forecast = forecast_of(config, mesh, {world.get(), ranks.local_rank, ranks.local_size}, program);
+    const bench::Company company{world.get(), ranks.local_rank, ranks.local_size};
+    const auto forecast = forecast_of(config, mesh, company, program);
     mesh::Groups groups(*world, config.parallel);
-    train::Trainer trainer(config, {run_dir, o.resume, kVersion}, forecast, groups);
+    train::Trainer trainer(config, {run_dir, o.resume, kVersion}, forecast.numbers, groups);
+    const base::LoadWatch load;
     trainer.run(stop);
+    const double companions_s = bench::companions_cpu_seconds(company, load.own_cpu_s());
+    if (company.is_first()) keep_outcomes(forecast, trainer.measured(), load.foreign_share(companions_s), run_dir);
   } catch (const base::CommError& failure) {
     base::make_directories(run_dir);
     world->ledger().write(run_dir, world->size(), failure.what());

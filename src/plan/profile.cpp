@@ -3,7 +3,6 @@
 #include <torch/version.h>
 
 #include <algorithm>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -11,6 +10,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/random.h"
+#include "base/text.h"
 
 namespace ingot::plan {
 namespace {
@@ -18,15 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kFileLimitBytes = int64_t{64} << 20;
-
-std::string now_utc() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
 
 }  // namespace
 
@@ -37,7 +28,7 @@ MachineProfile describe_machine(int64_t threads, int64_t ranks, const std::strin
   machine.device = device;
   machine.torch = TORCH_VERSION;
   machine.program = base::program_stamp();
-  machine.date = now_utc();
+  machine.date = base::now_utc();
   machine.cores = base::usable_cores();
   machine.threads = threads;
   machine.ranks = ranks;

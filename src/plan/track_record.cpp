@@ -125,6 +125,46 @@ void append_to_record(const fs::path& path, const Outcome& outcome) {
   base::append_line(path, to_json_line(outcome));
 }
 
+std::string describe(const Outcome& o, const Calibration& calibration, const Outcome* last) {
+  std::string text;
+  const auto line = [&](std::string_view label, const std::string& value) { text += fmt::format("  {:<26}{}\n", label, value); };
+  const auto& step = calibration.step;
+  if (step)
+    line("calibrated", fmt::format("{:.1f} ms; {:.1f} to {:.1f} as four of five of {} other runs here", o.calibrated_step_s * 1e3,
+                                   o.predicted_step_s * step.low * 1e3, o.predicted_step_s * step.high * 1e3, step.runs));
+  else
+    line("uncertainty",
+         fmt::format("{:.1f} to {:.1f} ms: nine of ten unseen runs were within {:.0f} %", o.predicted_step_s / (1 + kUsualStepError) * 1e3,
+                     o.predicted_step_s / (1 - kUsualStepError) * 1e3, 100 * kUsualStepError));
+  if (calibration.memory)
+    line("peak memory, calibrated",
+         fmt::format("{}, by {} other runs here", base::format_bytes(o.calibrated_memory_bytes), calibration.memory.runs));
+  if (last)
+    line("measured before",
+         fmt::format("{:.1f} ms, {} ({}{})", last->measured_step_s * 1e3, base::format_bytes(last->measured_memory_bytes), last->date,
+                     last->foreign_load > kDisturbed ? ", disturbed by other programs" : ""));
+  return text;
+}
+
+nlohmann::ordered_json to_json(const Outcome& o, const Calibration& calibration, const Outcome* last) {
+  const auto quotients = [](const Quotients& q, double predicted) {
+    if (!q) return nlohmann::ordered_json(nullptr);
+    return nlohmann::ordered_json{
+        {"runs", q.runs}, {"low", predicted * q.low}, {"median", predicted * q.median}, {"high", predicted * q.high}};
+  };
+  nlohmann::ordered_json json = {{"step_ms", quotients(calibration.step, o.predicted_step_s * 1e3)},
+                                 {"memory_bytes", quotients(calibration.memory, static_cast<double>(o.predicted_memory_bytes))},
+                                 {"usual_step_error", kUsualStepError},
+                                 {"usual_memory_error", kUsualMemoryError},
+                                 {"measured_before", nullptr}};
+  if (last)
+    json["measured_before"] = {{"date", last->date},
+                               {"step_ms", last->measured_step_s * 1e3},
+                               {"memory_bytes", last->measured_memory_bytes},
+                               {"foreign_load", last->foreign_load}};
+  return json;
+}
+
 std::string to_json_line(const Outcome& o) {
   const nlohmann::ordered_json json = {{"date", o.date},
                                        {"run", o.run},

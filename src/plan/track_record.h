@@ -5,13 +5,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 namespace ingot::plan {
 
-/// Steps that a run begins with and that are not counted: they make room, fill caches and load code.
-inline constexpr int64_t kWarmUpSteps = 2;
+/// Nine of ten predictions without calibration were off by less (benchmarks/prediction_accuracy_xeon-avx512-2cores_2026-11-23.md).
+inline constexpr double kUsualStepError = 0.21, kUsualMemoryError = 0.064;
 
 /// A phase of a run: what it was, what was said of it and what it was. 0: not predicted, or not measured.
 struct Outcome {
@@ -72,6 +73,11 @@ std::vector<Outcome> read_record(const std::filesystem::path& path, int64_t* unr
 
 /// One write to the end of the file, so that runs that end at the same time do not mix. Throws FileError.
 void append_to_record(const std::filesystem::path& path, const Outcome& outcome);
+
+/// What is to be expected, with how far off such predictions were: of this machine's own runs where there are enough, else of the runs of
+/// benchmarks/prediction_accuracy_*.md. `last`: the run that was like this one, or null.
+std::string describe(const Outcome& predicted, const Calibration& calibration, const Outcome* last);
+nlohmann::ordered_json to_json(const Outcome& predicted, const Calibration& calibration, const Outcome* last);
 
 /// One line, without its end.
 std::string to_json_line(const Outcome& outcome);

@@ -31,6 +31,8 @@ constexpr std::array<std::string_view, static_cast<size_t>(Field::count)> kNames
                                                                                     "memory_peak_bytes",
                                                                                     "predicted_step_ms",
                                                                                     "predicted_memory_bytes",
+                                                                                    "calibrated_step_ms",
+                                                                                    "calibrated_memory_bytes",
                                                                                     "time_s",
                                                                                     "validation_loss",
                                                                                     "expert_imbalance"};

@@ -25,6 +25,8 @@ enum class Field {
   memory_peak_bytes,
   predicted_step_ms,
   predicted_memory_bytes,
+  calibrated_step_ms,
+  calibrated_memory_bytes,
   time_s,
   validation_loss,
   expert_imbalance,  // max/mean of expert_load

@@ -87,6 +87,8 @@ Summary summarise(const Metrics& metrics) {
   s.mfu = quantile(steady(metrics, Field::mfu), 0.5);
   s.predicted_step_ms = last_positive(metrics[Field::predicted_step_ms]);
   s.predicted_memory_bytes = last_positive(metrics[Field::predicted_memory_bytes]);
+  s.calibrated_step_ms = last_positive(metrics[Field::calibrated_step_ms]);
+  s.calibrated_memory_bytes = last_positive(metrics[Field::calibrated_memory_bytes]);
   for (const double bytes : metrics[Field::memory_peak_bytes]) {
     if (bytes > 0 && !(s.memory_bytes >= bytes)) s.memory_bytes = bytes;
   }
@@ -121,11 +123,15 @@ nlohmann::ordered_json summary_json(const std::vector<RunData>& runs) {
     put("step_ms", s.step_ms);
     put("predicted_step_ms", s.predicted_step_ms);
     put("step_error", s.step_error());
+    put("calibrated_step_ms", s.calibrated_step_ms);
+    put("calibrated_step_error", s.calibrated_step_error());
     put("tflops", s.tflops);
     put("mfu", s.mfu);
     put("memory_peak_bytes", s.memory_bytes);
     put("predicted_memory_bytes", s.predicted_memory_bytes);
     put("memory_error", s.memory_error());
+    put("calibrated_memory_bytes", s.calibrated_memory_bytes);
+    put("calibrated_memory_error", s.calibrated_memory_error());
     put("training_s", s.training_s);
     put("expert_imbalance", s.expert_imbalance);
     entry["restarts"] = run.metrics.restarts.size();

@@ -24,12 +24,15 @@ struct Summary {
   double tflops = kUnknown, mfu = kUnknown;                                     // medians
   double memory_bytes = kUnknown;                                               // maximum
   double predicted_step_ms = kUnknown, predicted_memory_bytes = kUnknown;       // of the last line that has one
+  double calibrated_step_ms = kUnknown, calibrated_memory_bytes = kUnknown;     // the same, corrected by earlier runs
   double training_s = kUnknown;                                                 // sum of all step times
   double expert_imbalance = kUnknown;                                           // median over the last tenth
 
   /// predicted / measured - 1.
   double step_error() const { return predicted_step_ms / step_ms - 1; }
   double memory_error() const { return predicted_memory_bytes / memory_bytes - 1; }
+  double calibrated_step_error() const { return calibrated_step_ms / step_ms - 1; }
+  double calibrated_memory_error() const { return calibrated_memory_bytes / memory_bytes - 1; }
 };
 
 Summary summarise(const Metrics& metrics);

@@ -74,16 +74,21 @@ std::string error_cell(double error) {
 
 std::string prediction_card(const std::vector<RunData>& runs, const std::vector<Summary>& summaries) {
   std::string body;
-  for (const bool memory : {false, true}) {
-    for (size_t i = 0; i < runs.size(); ++i) {
-      const Summary& s = summaries[i];
-      const double predicted = memory ? s.predicted_memory_bytes : s.predicted_step_ms, measured = memory ? s.memory_bytes : s.step_ms;
-      if (!std::isfinite(predicted)) continue;
-      const std::string what = memory ? "peak memory" : "step time";
-      body += fmt::format("<tr><th scope=\"row\">{}{}</th><td>{}</td><td>{}</td>{}</tr>\n", what,
-                          runs.size() > 1 ? ", " + run_name(runs, i) : "", memory ? bytes_text(predicted) : step_time_text(predicted),
-                          memory ? bytes_text(measured) : step_time_text(measured), error_cell(memory ? s.memory_error() : s.step_error()));
-    }
+  const auto row = [&](const std::string& what, size_t run, double predicted, double measured, std::string (*text)(double)) {
+    if (!std::isfinite(predicted)) return;
+    body += fmt::format("<tr><th scope=\"row\">{}{}</th><td>{}</td><td>{}</td>{}</tr>\n", what,
+                        runs.size() > 1 ? ", " + run_name(runs, run) : "", text(predicted), text(measured),
+                        error_cell(predicted / measured - 1));
+  };
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const Summary& s = summaries[i];
+    row("step time", i, s.predicted_step_ms, s.step_ms, step_time_text);
+    row("step time, calibrated by earlier runs", i, s.calibrated_step_ms, s.step_ms, step_time_text);
+  }
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const Summary& s = summaries[i];
+    row("peak memory", i, s.predicted_memory_bytes, s.memory_bytes, bytes_text);
+    row("peak memory, calibrated by earlier runs", i, s.calibrated_memory_bytes, s.memory_bytes, bytes_text);
   }
   if (body.empty()) return "";
   return "<section class=\"card\"><h2>Predicted beside measured</h2><div class=\"scroll\"><table><thead><tr><td></td><th "

@@ -45,6 +45,7 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
     : config_(std::move(config)), options_(std::move(options)), forecast_(forecast), groups_(groups) {
   check_layout(config_, groups_.mesh());
   phases_ = lay_out_phases(config_);
+  measured_.step_ms.resize(phases_.size());
   config_toml_ = settings_of(config_).dump_toml();
   whole_ = models::create_model(config_.model);
   parallel_ = std::make_unique<ParallelModel>(setup_of(config_), groups_);
@@ -109,6 +110,7 @@ void Trainer::check_resumed_data(const Phase& phase) const {
 
 void Trainer::enter_phase(const Phase& phase) {
   if (phase_ == &phase) return;
+  steps_in_phase_ = 0;
   prefetcher_.reset();
   loader_ = std::make_unique<data::Loader>(phase.data, data::Split::train, loader_options());
   check_resumed_data(phase);
@@ -220,12 +222,23 @@ StepRecord Trainer::take_step(const Phase& phase) {
   record.mfu = forecast_.gemm_flops > 0 ? record.tflops * 1e12 / forecast_.gemm_flops : 0;
   record.memory_peak_bytes = largest_over_ranks(base::peak_resident_bytes());
   record.comm_bytes = sent_bytes() - sent_before;
-  record.predicted_step_ms = forecast_.step_ms_of(static_cast<size_t>(&phase - phases_.data()));
+  const auto phase_number = static_cast<size_t>(&phase - phases_.data());
+  record.predicted_step_ms = Forecast::of_phase(forecast_.step_ms, phase_number);
   record.predicted_memory_bytes = forecast_.memory_bytes;
+  record.calibrated_step_ms = Forecast::of_phase(forecast_.calibrated_step_ms, phase_number);
+  record.calibrated_memory_bytes = forecast_.calibrated_memory_bytes;
   record.eta_s = static_cast<double>(record.steps - record.step) * smoothed_step_ms_ / 1e3;
   record.skipped = result.skipped;
   if (!result.expert_tokens.empty()) record.expert_load = expert_load_of(result.expert_tokens);
+  measure(record, phase_number);
   return record;
+}
+
+void Trainer::measure(const StepRecord& record, size_t phase) {
+  constexpr size_t kMostSteps = 10'000;
+  measured_.peak_memory_bytes = record.memory_peak_bytes;
+  auto& times = measured_.step_ms[phase];
+  if (++steps_in_phase_ > Measured::kWarmUpSteps && !record.skipped && times.size() < kMostSteps) times.push_back(record.step_ms);
 }
 
 void Trainer::handle_skip(const StepResult& result, int64_t step) {

@@ -27,7 +27,19 @@ struct Forecast {
   double gemm_flops = 0;        // measured peak of the compute dtype, FLOP/s
   std::vector<double> step_ms;  // of each phase
   int64_t memory_bytes = 0;     // peak over all phases
-  double step_ms_of(size_t phase) const { return phase < step_ms.size() ? step_ms[phase] : 0; }
+  // What earlier runs of this machine make of them (plan/track_record.h).
+  std::vector<double> calibrated_step_ms;
+  int64_t calibrated_memory_bytes = 0;
+
+  static double of_phase(const std::vector<double>& values, size_t phase) { return phase < values.size() ? values[phase] : 0; }
+};
+
+/// How a run went, beside its forecast: of every phase, the milliseconds of its steps. Left out are those that were skipped and the first
+/// ones behind a start or a change of phase; of the others, the first ten thousand are kept.
+struct Measured {
+  static constexpr int64_t kWarmUpSteps = 2;
+  std::vector<std::vector<double>> step_ms;
+  int64_t peak_memory_bytes = 0;  // of the rank that needed most; 0 when no step was made
 };
 
 /// Watches the steps of a run from within, on its rank: what a step's time (step_ms) covers lies between the two calls.
@@ -57,6 +69,8 @@ class Trainer {
   /// last save failed.
   void run(const resilience::StopSignal& stop);
 
+  const Measured& measured() const { return measured_; }
+
  private:
   bool is_main() const { return groups_.world().rank() == 0; }
   models::Model& model() const { return parallel_->model(); }
@@ -75,6 +89,7 @@ class Trainer {
   void check_resumed_data(const Phase& phase) const;
   StepRecord take_step(const Phase& phase);
   void handle_skip(const StepResult& result, int64_t step);
+  void measure(const StepRecord& record, size_t phase);
   std::optional<double> validate();
   std::string data_state() const;
   void record_checkpoints();
@@ -97,6 +112,8 @@ class Trainer {
   std::string resumed_data_;  // loader state of the checkpoint, checked when its phase is entered
   int64_t skipped_in_a_row_ = 0;
   double smoothed_step_ms_ = 0;
+  Measured measured_;
+  int64_t steps_in_phase_ = 0;  // since the start or the change of phase
   std::string run_id_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
 };

@@ -144,6 +144,59 @@ def this_machine_is_planned_for(folder):
         assert abs(simulated["undisturbed_ms"] / simulated["predicted_ms"] - 1) < 0.02, simulated
 
 
+def runs_are_recorded_and_calibrate_later_predictions(folder):
+    os.environ["INGOT_CACHE"] = str(Path(folder) / "cache")
+    record = Path(folder) / "cache" / "predictions.jsonl"
+    assert "no run has been recorded" in ingot("plan", "errors")[0]
+    with Workspace() as w:
+        def train(name, *launcher, **settings):
+            config = w.config(name, **({"train.steps": 8, "checkpoint.every": 0, "train.validation_every": 0, "log.tensorboard": False} | settings))
+            command = ["train", config, "--run-dir", w.path / name]
+            _, said = ingot(*launcher, *([INGOT, *command] if launcher else command))
+            return config, metrics(w.path / name), said
+        for batch in (2, 4, 6):
+            config, lines, said = train(f"b{batch}", **{"train.batch_size": batch})
+            assert "predictions: step" in said and "peak memory" in said and "calibrated" not in said, said
+            assert all("calibrated_step_ms" not in line for line in lines)
+        entries = [json.loads(line) for line in record.read_text().splitlines()]
+        assert len(entries) == 3 and [e["steps"] for e in entries] == [6] * 3, entries
+        for entry, batch in zip(entries, (2, 4, 6)):
+            lines = metrics(w.path / f"b{batch}")
+            times = sorted(line["step_ms"] for line in lines[2:])
+            assert abs(entry["measured_step_s"] * 1e3 / ((times[2] + times[3]) / 2) - 1) < 1e-6, (entry, times)
+            assert abs(entry["predicted_step_s"] * 1e3 / lines[0]["predicted_step_ms"] - 1) < 1e-6
+            assert entry["measured_memory_bytes"] == lines[-1]["memory_peak_bytes"] and entry["calibrated_step_s"] == 0
+            kept = json.loads((w.path / f"b{batch}" / "predictions.json").read_text())["phases"]
+            assert [{k: v for k, v in kept[0].items() if k != "phase"}] == [entry]
+        # A fourth run is foretold by the other three, whatever disturbed them; what is raw stays raw.
+        for entry in entries:
+            entry["foreign_load"] = 0
+        record.write_text("".join(json.dumps(e) + "\n" for e in entries) + '{"date": "to')
+        config, lines, said = train("b8", **{"train.batch_size": 8})
+        factor = sorted(e["measured_step_s"] / e["predicted_step_s"] for e in entries)[1]
+        assert abs(lines[0]["calibrated_step_ms"] / (factor * lines[0]["predicted_step_ms"]) - 1) < 1e-6, (lines[0], factor)
+        assert "calibrated by 3 earlier runs" in said, said
+        assert json.loads(record.read_text().splitlines()[-1])["calibrated_step_s"] * 1e3 == lines[0]["calibrated_step_ms"]
+        planned = plan("time", config)
+        assert planned["calibrated"]["measured_before"] and planned["calibrated"]["step_ms"]["runs"] == 3, planned["calibrated"]
+        assert abs(planned["step_ms"]["total"] / lines[0]["predicted_step_ms"] - 1) < 1e-6
+        assert "measured before" in ingot("train", config, "--dry-run")[0]
+        groups = json.loads(ingot("plan", "errors", "--json")[0])
+        assert groups["unreadable_lines"] == 1 and groups["groups"][0]["step"]["runs"] >= 3, groups
+        summary = json.loads(ingot("report", w.path / "b8", "--json")[0])["runs"][0]
+        assert summary["calibrated_step_ms"] == lines[-1]["calibrated_step_ms"] and summary["calibrated_step_error"] != summary["step_error"]
+        # A record that cannot be written costs a warning, not the run.
+        record.unlink()
+        record.mkdir()
+        _, _, said = train("b9", **{"train.batch_size": 3})
+        assert "not calibrated" in said and "will not learn" in said, said
+        record.rmdir()
+        if os.cpu_count() % 2 == 0:
+            train("two", "launch", "-n", 2, "--", **{"train.batch_size": 4})
+            last = json.loads(record.read_text().splitlines()[-1])
+            assert last["ranks"] == 2 and last["layout"].startswith("data 2") and "x2.json" in last["machine"], last
+
+
 def what_does_not_fit_ends_with_3(folder):
     model = config(folder, layers=126, hidden=16384, heads=128, ffn=53248, batch=16)
     nothing, _ = ingot("plan", "search", model, "--cluster", H100, "--devices", 8, status=3)
@@ -205,5 +258,6 @@ def collectives_run_as_processes_threads_and_under_a_launcher(folder):
 
 if __name__ == "__main__":
     run_chosen_in_scratch([search_gives_layouts_that_training_takes, search_over_1024_devices_takes_seconds,
-                           a_simulated_step_is_the_formulas_one_until_something_disturbs_it, this_machine_is_planned_for, what_does_not_fit_ends_with_3,
+                           a_simulated_step_is_the_formulas_one_until_something_disturbs_it, this_machine_is_planned_for,
+                           runs_are_recorded_and_calibrate_later_predictions, what_does_not_fit_ends_with_3,
                            a_mixture_and_a_hybrid_are_planned_too, wrong_calls_say_what_is_wrong, collectives_run_as_processes_threads_and_under_a_launcher])

@@ -26,6 +26,7 @@ std::vector<Scalar> tensorboard_scalars(const StepRecord& r) {
                              {"memory/memory_peak_bytes", static_cast<double>(r.memory_peak_bytes)}};
   if (r.predicted_step_ms > 0) all.push_back({"speed/predicted_step_ms", r.predicted_step_ms});
   if (r.predicted_memory_bytes > 0) all.push_back({"memory/predicted_memory_bytes", static_cast<double>(r.predicted_memory_bytes)});
+  if (r.calibrated_step_ms > 0) all.push_back({"speed/calibrated_step_ms", r.calibrated_step_ms});
   if (r.validation_loss) all.push_back({"train/validation_loss", *r.validation_loss});
   if (r.expert_load) all.push_back({"experts/max_over_mean", r.expert_load->imbalance()});
   return all;

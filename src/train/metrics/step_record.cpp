@@ -80,6 +80,8 @@ Json to_json(const StepRecord& record) {
   line.add("memory_peak_bytes", record.memory_peak_bytes);
   line.add("predicted_step_ms", record.predicted_step_ms);
   line.add("predicted_memory_bytes", record.predicted_memory_bytes);
+  if (record.calibrated_step_ms > 0) line.add("calibrated_step_ms", record.calibrated_step_ms);
+  if (record.calibrated_memory_bytes > 0) line.add("calibrated_memory_bytes", record.calibrated_memory_bytes);
   line.add("comm_bytes", record.comm_bytes);
   line.add("eta_s", record.eta_s);
   line.add("time_s", record.time_s);

@@ -37,6 +37,8 @@ struct StepRecord {
   int64_t memory_peak_bytes = 0;
   double predicted_step_ms = 0;        // 0: no prediction
   int64_t predicted_memory_bytes = 0;  // 0: no prediction
+  double calibrated_step_ms = 0;        // the prediction as earlier runs would correct it; 0: too few of them
+  int64_t calibrated_memory_bytes = 0;  // the same
   int64_t comm_bytes = 0;              // sent by this rank during the step
   double eta_s = 0;
   double time_s = 0;  // Unix time at the end of the step; 0: the sink fills it in
