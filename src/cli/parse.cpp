@@ -283,10 +283,12 @@ void add_plan(CLI::App& app, PlanOptions& o) {
   simulate->add_option("--fail", o.fail, "RANK@MS: this rank dies so many milliseconds into the step; may be given several times")->allow_extra_args(false);
   simulate->add_option("--steps", o.steps, "steps, each with draws of its own")->check(CLI::Range(int64_t{1}, int64_t{100'000}))->capture_default_str();
   simulate->add_option("--seed", o.seed, "of the draws")->check(CLI::NonNegativeNumber);
-  simulate->add_option("--mtbf-hours", o.mtbf_h, "between failures of one device; 0 = none fail (default 50,000: 419 interruptions of 16,384 H100 in 54 days, Llama 3, arXiv 2407.21783)")->check(CLI::Range(0.0, 1e12));
-  simulate->add_option("--restart-s", o.restart_s, "from a failure until the run computes again, noticing it included")->check(CLI::Range(0.0, 1e7))->capture_default_str();
   simulate->add_option("--save-every-s", o.save_every_s, "between checkpoints; 0 = whatever is best")->check(CLI::Range(0.0, 1e9));
   simulate->add_option("--save-stall-s", o.save_stall_s, "that a checkpoint keeps training waiting")->check(CLI::Range(0.0, 1e7))->capture_default_str();
+  for (auto* action : {time, simulate}) {
+    action->add_option("--mtbf-hours", o.mtbf_h, "between failures of one device; 0 = none fail (default 50,000: 419 interruptions of 16,384 H100 in 54 days, Llama 3, arXiv 2407.21783)")->check(CLI::Range(0.0, 1e12));
+    action->add_option("--restart-s", o.restart_s, "from a failure until the run computes again, noticing it included")->check(CLI::Range(0.0, 1e7))->capture_default_str();
+  }
   for (auto* action : {memory, time, search, simulate}) {
     action->add_option("config", o.config, "configuration (TOML)")->required();
     action->add_option("--cluster", o.cluster, "profile of a cluster, such as configs/clusters/h100-64.json (default: this machine)");

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "cli/config.h"
 #include "cli/plan_simulate.h"
+#include "cli/plan_time.h"
 #include "cli/planner.h"
 #include "cli/verbs.h"
 #include "layers/cost.h"
@@ -28,36 +29,6 @@ using base::format_count;
 using Json = nlohmann::ordered_json;
 
 std::string counted(int64_t count, const std::string& noun) { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s"); }
-
-Json to_json(const plan::StepMemory& m) {
-  return {{"weights", m.weights_bytes},     {"gradients", m.gradients_bytes},
-          {"optimizer", m.optimizer_bytes}, {"forward_backward", m.forward_backward_bytes},
-          {"update", m.update_bytes},       {"validation", m.validation_bytes},
-          {"program", m.program_bytes},     {"checkpoint", m.checkpoint_bytes},
-          {"peak", m.total_bytes()},        {"peak_phase", m.peak_phase()}};
-}
-
-Json to_json(const plan::Judged& j, const Planner& planner) {
-  const auto& p = j.choice.parallel;
-  return {{"layout", plan::label(j.choice)},
-          {"parallel",
-           {{"pipeline", p.pipeline},
-            {"data", p.data},
-            {"sequence", p.sequence},
-            {"sequence_method", p.sequence_method},
-            {"tensor", p.tensor},
-            {"tensor_sequence", p.tensor_sequence},
-            {"expert", p.expert},
-            {"zero", p.zero}}},
-          {"microbatch_size", j.choice.microbatch},
-          {"recompute", j.choice.recompute == models::Recompute::none        ? "none"
-                        : j.choice.recompute == models::Recompute::selective ? "selective"
-                                                                             : "full"},
-          {"memory_bytes", to_json(j.memory)},
-          {"step_ms", plan::to_json(j.time, j.messages)},
-          {"tokens_per_s", static_cast<double>(planner.tokens_per_step()) / j.step_s()},
-          {"mfu", planner.mfu(j)}};
-}
 
 Json header(const Planner& planner, int64_t devices) {
   return {{"cluster", planner.cluster().name},
@@ -114,43 +85,6 @@ int memory(const Options& all, Planner& planner, int64_t devices) {
   json["fits"] = fits;
   if (!fits) text += "does not fit; ingot plan search finds what does\n";
   return finish(all, json, text, fits ? 0 : 3);
-}
-
-int time(const Options& all, Planner& planner, int64_t devices) {
-  const auto choice = planner.configured(devices);
-  planner.check(choice);
-  const auto j = planner.judge(choice, planner.memory(choice));
-  auto json = header(planner, devices);
-  json.update(to_json(j, planner));
-  auto text = header_text(planner, devices) + plan::label(choice) + "\n\n";
-  const auto line = [&](const char* what, double seconds) {
-    if (seconds > 0) text += fmt::format("  {:<28}{:>12.2f} ms {:>5.1f} %\n", what, seconds * 1e3, 100 * seconds / j.step_s());
-  };
-  line("products", j.time.products_s);
-  line("attention", j.time.attention_s);
-  line("head and loss", j.time.head_s);
-  line("other kernels", j.time.kernels_s);
-  line("recomputation", j.time.recompute_s);
-  line("waiting for other stages", j.time.waiting_s);
-  line("optimizer", j.time.optimizer_s);
-  line("messages in blocks", j.messages.blocks_s);
-  line("messages of gradients", j.messages.gradients_s);
-  line("messages of experts", j.messages.experts_s);
-  line("messages of stages", j.messages.stages_s);
-  line("step", j.step_s());
-  text += fmt::format("  {} tokens/s, {} a device, {:.1f} % MFU\n{}\n",
-                      format_count(static_cast<double>(planner.tokens_per_step()) / j.step_s()),
-                      format_count(static_cast<double>(planner.tokens_per_step()) / j.step_s() / static_cast<double>(devices)),
-                      100 * planner.mfu(j), layers::kMfuConvention);
-  if (planner.target().is_here) {
-    const auto record = known_outcomes();
-    auto outcome = planner.identity(choice);
-    const auto calibration = calibrate(outcome, j.step_s(), j.memory.total_bytes(), record);
-    const auto* last = plan::last_like(outcome, record);
-    text += plan::describe(outcome, calibration, last);
-    json["calibrated"] = plan::to_json(outcome, calibration, last);
-  }
-  return finish(all, json, text, 0);
 }
 
 plan::SearchResult look(Planner& planner, int64_t devices) {
@@ -245,8 +179,7 @@ std::vector<int64_t> numbers_of_ranks_here(const PlanOptions& o, const train::Ru
 // Of the layout that the configuration says.
 int one(const Options& all, Planner& planner, int64_t devices) {
   if (all.plan.action == "memory") return memory(all, planner, devices);
-  if (all.plan.action == "time") return time(all, planner, devices);
-  auto document = simulate(all.plan, planner, devices);
+  auto document = all.plan.action == "time" ? time_of(all.plan, planner, devices) : simulate(all.plan, planner, devices);
   auto json = header(planner, devices);
   json.update(document.json);
   return finish(all, json, header_text(planner, devices) + document.text, 0);

@@ -11,10 +11,6 @@ namespace ingot::cli {
 /// Throws UsageError for flags that make no sense.
 plan::Topology topology_of(const PlanOptions& options);
 
-struct Document {
-  nlohmann::ordered_json json;
-  std::string text;
-};
 Document simulate(const PlanOptions& options, Planner& planner, int64_t devices);
 
 }  // namespace ingot::cli

@@ -3,11 +3,13 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/process.h"
+#include "bench/data_loading.h"
 #include "bench/suite.h"
 #include "cli/ranks.h"
 #include "layers/device.h"
@@ -119,6 +121,30 @@ plan::RunShape Planner::shape(const Choice& choice, int stage) {
   shape.ranks_per_core = std::max(1.0, static_cast<double>(shape.world * shape.threads) / base::usable_cores());
   add_host_memory(config, mesh_of(choice, stage), part(choice, stage).layout(), shape);
   return shape;
+}
+
+int64_t Planner::saved_bytes() const {
+  return plan::predict_saved_bytes(*model_, {.precision = config_.train.precision, .optimizer = phase_.optimizer});
+}
+
+plan::RunPlan Planner::run_plan(const Choice& choice, double step_s) {
+  plan::RunPlan run{.steps = phase_.steps, .step_s = step_s, .save_every = config_.checkpoint.every, .devices = choice.ranks()};
+  auto shape = this->shape(choice, 0);
+  shape.validation_batch = config_.train.validation_every > 0 ? std::max<int64_t>(1, config_.train.batch_size / shape.replicas) : 0;
+  if (shape.validation_batch > 0) {
+    run.validations = (run.steps + config_.train.validation_every - 1) / config_.train.validation_every;
+    run.validation_s = static_cast<double>(config_.train.validation_batches) * plan::predict_validation_s(part(choice, 0), shape, rates_);
+  }
+  if (!target_.is_here) return run;
+  const auto& profile = target_.profile;
+  if (profile.device == "cpu") run.save_work_s = plan::save_work_s(static_cast<double>(saved_bytes()), profile);
+  run.save_write_s = plan::save_write_s(static_cast<double>(saved_bytes()), profile);
+  const bench::LoadingShape data{.batch = phase_.batch_size,
+                                 .seq = phase_.data.seq_len,
+                                 .token_bytes = data::size_bytes(data::token_type_for(config_.model.vocab_size))};
+  // A sample begins and ends within a page.
+  run.load_s = plan::random_reads_s(bench::pages_per_iteration(data, bench::scatter_of(data, 1)), profile);
+  return run;
 }
 
 plan::Outcome Planner::identity(const Choice& choice) {
@@ -249,7 +275,11 @@ Choice Planner::configured(int64_t devices) const {
   auto& p = choice.parallel;
   const int64_t others = p.pipeline * p.sequence * p.tensor * p.tensor_sequence;
   p.data = mesh::Mesh(p, 0, static_cast<int>(devices)).size(mesh::Axis::data);
-  if (choice.microbatch == 0) choice.microbatch = std::max<int64_t>(1, phase_.batch_size / std::max<int64_t>(1, devices / others));
+  if (choice.microbatch == 0) {
+    int64_t batch = phase_.batch_size;  // of every phase it must be a part
+    for (const auto& phase : train::lay_out_phases(config_)) batch = std::gcd(batch, phase.batch_size);
+    choice.microbatch = std::max<int64_t>(1, batch / std::max<int64_t>(1, devices / others));
+  }
   return choice;
 }
 

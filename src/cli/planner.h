@@ -3,11 +3,13 @@
 
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/forecast.h"
 #include "cli/options.h"
+#include "plan/run_time.h"
 #include "plan/search.h"
 #include "plan/simulation.h"
 #include "schedule/cluster.h"
@@ -30,6 +32,12 @@ PlanTarget target_of(const schedule::Cluster& cluster, int64_t devices, const st
 /// done before (some seconds); of several, nothing comes back unless ingot bench all measured them.
 std::optional<PlanTarget> target_here(const train::RunConfig& config, int64_t ranks);
 
+/// What a plan's command says, for programs and for people.
+struct Document {
+  nlohmann::ordered_json json;
+  std::string text;
+};
+
 class Planner {
  public:
   /// Plans the first phase of the run.
@@ -43,6 +51,9 @@ class Planner {
   plan::StepMemory memory(const plan::Choice& choice);
   plan::StepMemory memory(const plan::Choice& choice, int stage);
   plan::Judged judge(const plan::Choice& choice, const plan::StepMemory& memory);
+  /// The run around such steps, as far as it is known what its parts take; reliability is the caller's.
+  plan::RunPlan run_plan(const plan::Choice& choice, double step_s);
+  int64_t saved_bytes() const;
   /// As a run of this layout would be recorded.
   plan::Outcome identity(const plan::Choice& choice);
   /// The same step as units that a simulation moves.

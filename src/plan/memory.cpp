@@ -43,16 +43,10 @@ void add_state(const models::Model& model, const RunShape& run, StepMemory& memo
   }
 }
 
-// All ranks of a stage share out what it holds, whoever holds what. Whole blocks of memory.
+// Whole blocks of memory.
 int64_t checkpoint_bytes(const models::Model& model, const RunShape& run) {
   if (!run.saves_checkpoints && run.memory_staging_bytes == 0) return 0;
-  const int64_t wide = std::max<int64_t>(4, run.element_bytes());
-  const int64_t writers = run.replicas * model.layout().tensor.size * model.layout().tensor_sequence.size;
-  int64_t bytes = 0;
-  for (const auto& p : model.parameters().all()) {
-    const int64_t copies = p->is_trained() && optim::takes_muon(*p, run.optimizer) ? 2 : 3;
-    bytes += tensor::element_count(p->shape) * wide * copies / writers;
-  }
+  const int64_t bytes = predict_saved_bytes(model, run);
   const auto staging = [&](int64_t limit) {
     constexpr int64_t kBlock = checkpoint::kUsualBlockBytes;
     return (std::min(bytes, limit) + kBlock - 1) / kBlock * kBlock;
@@ -178,6 +172,18 @@ StepMemory predict_memory(const models::Model& model, const RunShape& run, int64
   memory.update_bytes = update_bytes(model, run);
   memory.validation_bytes = validation_bytes(model, run);
   return memory;
+}
+
+// All ranks of a stage share out what it holds, whoever holds what.
+int64_t predict_saved_bytes(const models::Model& model, const RunShape& run) {
+  const int64_t wide = std::max<int64_t>(4, run.element_bytes());
+  const int64_t writers = run.replicas * model.layout().tensor.size * model.layout().tensor_sequence.size;
+  int64_t bytes = 0;
+  for (const auto& p : model.parameters().all()) {
+    const int64_t copies = p->is_trained() && optim::takes_muon(*p, run.optimizer) ? 2 : 3;
+    bytes += tensor::element_count(p->shape) * wide * copies / writers;
+  }
+  return bytes;
 }
 
 int64_t predict_state_bytes(const models::Model& model, const RunShape& run) {

@@ -28,6 +28,9 @@ struct StepMemory {
 /// The model need not be allocated. `program_bytes`: measured at start.
 StepMemory predict_memory(const models::Model& model, const RunShape& run, int64_t program_bytes);
 
+/// What this rank writes of a checkpoint: its share of weights, masters and moments.
+int64_t predict_saved_bytes(const models::Model& model, const RunShape& run);
+
 /// Weights, gradients, masters and moments alone, which takes no replay.
 int64_t predict_state_bytes(const models::Model& model, const RunShape& run);
 

@@ -13,7 +13,7 @@ using layers::Workload;
 
 class Clock {
  public:
-  Clock(const Rates& rates, const Workload& work) : rates_(rates), work_(work) {}
+  Clock(const Rates& rates, const Workload& work, bool learns = true) : rates_(rates), work_(work), learns_(learns) {}
 
   /// Adds operations [begin, end), forward or backward, to `time`.
   void forward(size_t begin, size_t end, StepTime& time) const {
@@ -31,7 +31,7 @@ class Clock {
     const bool wide = op.element_bytes > work_.element_bytes();
     const double count = static_cast<double>(op.count);
     if (op.name == "head") {
-      if (!backward) time.head_s += count * (product_s(op, Pass::forward, wide) + gradients_s(op, wide));
+      if (!backward) time.head_s += count * (product_s(op, Pass::forward, wide) + (learns_ ? gradients_s(op, wide) : 0));
     } else if (op.kind == Operation::Kind::product) {
       time.products_s += count * (backward ? gradients_s(op, wide) : product_s(op, Pass::forward, wide));
       time.products_s += rates_.operation_s() / 2 * (op.is_inner ? count : 1);
@@ -84,6 +84,7 @@ class Clock {
 
   const Rates& rates_;
   const Workload& work_;
+  bool learns_;  // the head makes its gradients with its losses
 };
 
 void add_block(const Workload& work, models::Recompute recompute, const Rates& rates, StepTime& time) {
@@ -167,6 +168,22 @@ StepTime predict_step_time(const models::Model& model, const RunShape& run, cons
     *part *= run.ranks_per_core;
   scale(step.by_name, run.ranks_per_core);
   return step;
+}
+
+double predict_validation_s(const models::Model& model, const RunShape& run, const Rates& rates) {
+  if (run.validation_batch == 0) return 0;
+  const int64_t seq = (run.validation_seq > 0 ? run.validation_seq : run.seq) / model.layout().sequence.size;
+  StepTime time;
+  const auto add = [&](const auto& describe) {
+    Workload work(run.validation_batch, seq, run.element_bytes());
+    describe(work);
+    Clock(rates, work, /*learns=*/false).forward(0, work.operations().size(), time);
+  };
+  add([&](Workload& work) { model.describe_embedding(work); });
+  for (int64_t layer = 0; layer < model.config().layers; ++layer)
+    if (model.layout().stage.holds(layer)) add([&](Workload& work) { model.describe_block(layer, work); });
+  add([&](Workload& work) { model.describe_head(work); });
+  return time.passes_s() * run.ranks_per_core * static_cast<double>(model.layout().stage.size);
 }
 
 }  // namespace ingot::plan

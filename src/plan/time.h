@@ -1,5 +1,5 @@
 // Predicts the time of a training step from a machine profile: each product by its shape, attention, kernels by their size,
-// gradients that meet, the optimizer. What it leaves out: data loading, checkpoints, validation. docs/prediction.md has the
+// gradients that meet, the optimizer. What lies between steps is plan/run_time.h. docs/prediction.md has the
 // table of what is predicted how.
 #pragma once
 
@@ -28,6 +28,8 @@ struct StepTime {
 
 /// The model need not be allocated. Throws ProfileError when the profile has nothing about the precision.
 StepTime predict_step_time(const models::Model& model, const RunShape& run, const MachineProfile& profile);
+/// A validation batch, which goes forward only (run.validation_batch); the stages of a pipeline one after another. 0 without validation.
+double predict_validation_s(const models::Model& model, const RunShape& run, const Rates& rates);
 /// For many runs on one machine; of the run's precision.
 StepTime predict_step_time(const models::Model& model, const RunShape& run, const Rates& rates);
 

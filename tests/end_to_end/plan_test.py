@@ -185,6 +185,15 @@ def runs_are_recorded_and_calibrate_later_predictions(folder):
         assert groups["unreadable_lines"] == 1 and groups["groups"][0]["step"]["runs"] >= 3, groups
         summary = json.loads(ingot("report", w.path / "b8", "--json")[0])["runs"][0]
         assert summary["calibrated_step_ms"] == lines[-1]["calibrated_step_ms"] and summary["calibrated_step_error"] != summary["step_error"]
+        # The run around the steps: what a checkpoint writes, and that the parts add up.
+        config, _, _ = train("saves", **{"checkpoint.every": 4, "train.validation_every": 4})
+        run = plan("time", config)["run"]
+        written = sum(f.stat().st_size for f in (w.path / "saves" / "checkpoints").rglob("*") if f.is_file()) / 2
+        assert abs(run["saved_bytes"] / written - 1) < 0.3 and run["saves"] == 2, (run, written)
+        parts = [run[name] or 0 for name in ("steps_s", "validation_s", "saves_s", "data_s", "failures_s")]
+        assert abs(sum(parts) / run["total_s"] - 1) < 1e-9 or run["saves_s"] is None, run
+        assert run["validation_s"] > 0 and 0 < run["goodput"] < 1
+        assert "does not come to an end" in ingot("plan", "time", config, "--mtbf-hours", 1e-9)[0]
         # A record that cannot be written costs a warning, not the run.
         record.unlink()
         record.mkdir()
