@@ -74,7 +74,13 @@ Planner::Planner(train::RunConfig config, PlanTarget target, plan::Topology topo
       rates_(target_.profile, config_.train.precision) {
   train::check(config_);
   phase_ = train::lay_out_phases(config_).front();
-  model_ = models::create_model(config_.model);
+  model_ = described({});
+}
+
+// For a cluster that is not at hand, models too that a family can describe but not run.
+std::unique_ptr<models::Model> Planner::described(models::Layout layout) const {
+  layout.only_described = !target_.is_here;
+  return models::create_model(config_.model, layout);
 }
 
 mesh::Mesh Planner::mesh_of(const Choice& choice, int stage) const {
@@ -86,7 +92,7 @@ void Planner::check(const Choice& choice) {
   auto config = config_;
   config.parallel = choice.parallel;
   config.train.microbatch_size = choice.microbatch;
-  train::check_layout(config, mesh_of(choice, 0));
+  train::check_layout(config, mesh_of(choice, 0), /*only_described=*/!target_.is_here);
   parts_.clear();
   present_.clear();
   part(choice, 0);
@@ -130,7 +136,7 @@ const models::Model& Planner::part(const Choice& choice, int stage) {
     present_ = key;
   }
   auto& known = parts_[stage];
-  if (!known) known = models::create_model(config_.model, train::layout_of(mesh_of(choice, stage), p, config_.model));
+  if (!known) known = described(train::layout_of(mesh_of(choice, stage), p, config_.model));
   return *known;
 }
 
