@@ -115,6 +115,7 @@ plan::RunShape Planner::shape(const Choice& choice, int stage) {
   auto shape = shape_of(config, phase_, mesh_of(choice, stage), pipelines_);
   shape.recompute = choice.recompute;
   shape.is_here = target_.is_here;
+  shape.on_gpu = target_.profile.device != "cpu";
   if (!target_.is_here) {
     shape.threads = 1;
     shape.bucket_bytes = std::max<int64_t>(shape.bucket_bytes, int64_t{32} << 20);
@@ -208,14 +209,15 @@ plan::SimulatedStep Planner::simulated(const Choice& choice) {
     // Passes are a third forward; what is repeated goes before backward. Messages within blocks: half of them each way.
     const double once_s = (time.passes_s() - time.recompute_s) / microbatches,
                  talk_s = (messages.blocks_s + messages.experts_s) / microbatches;
-    step.stages.push_back({.forward_s = once_s / 3 + talk_s / 2,
-                           .backward_s = once_s * 2 / 3 + time.recompute_s / microbatches + talk_s / 2,
-                           .optimizer_s = time.optimizer_s,
-                           .sum_gradients_s = traffic.sum_gradients_s,
-                           .gather_weights_s = traffic.gather_weights_s,
-                           .handover_s = handover.busy_s,
-                           .handover_latency_s = handover.latency_s,
-                           .segments = static_cast<int>(std::max<int64_t>(1, config_.model.layers / stages))});
+    step.stages.push_back(
+        {.forward_s = once_s / 3 + talk_s / 2,
+         .backward_s = once_s * 2 / 3 + talk_s / 2 + (time.recompute_s + messages_.contention_s(own, run, time)) / microbatches,
+         .optimizer_s = time.optimizer_s,
+         .sum_gradients_s = traffic.sum_gradients_s,
+         .gather_weights_s = traffic.gather_weights_s,
+         .handover_s = handover.busy_s,
+         .handover_latency_s = handover.latency_s,
+         .segments = static_cast<int>(std::max<int64_t>(1, config_.model.layers / stages))});
   }
   return step;
 }
