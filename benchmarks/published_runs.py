@@ -76,7 +76,7 @@ def rows_of(ingot, only):
                 known = DATA["models"].get(run["model"], {})
                 yield {"source": run["name"], "url": run["url"], "row": run["row"], "cluster": run["cluster"], "stack": run["stack"], "is_mixture": "expert" in run or run["model"].startswith("zaya1"),
                        "is_exact": not known, "gflops_per_token": flops / 1e9, "published": published, "published_mfu": published * flops / peak, "predicted": predicted,
-                       "predicted_mfu": predicted * flops / peak, "error": predicted / published - 1, "from_tflops": "tokens" not in run, "missing": run.get("missing", ""), "plan": plan}
+                       "predicted_mfu": predicted * flops / peak, "error": predicted / published - 1, "from_tflops": "tokens" not in run, "is_measured": run.get("measured", True), "missing": run.get("missing", ""), "plan": plan}
 
 
 def percentile(values, share):
@@ -85,6 +85,7 @@ def percentile(values, share):
 
 
 def summary(rows):
+    rows = [r for r in rows if r["is_measured"]]
     groups = {"dense, fused kernels": [r for r in rows if not r["is_mixture"] and r["stack"] == "fused"],
               "dense, PyTorch without a compiler": [r for r in rows if not r["is_mixture"] and r["stack"] == "eager"],
               "dense, all": [r for r in rows if not r["is_mixture"]], "mixtures": [r for r in rows if r["is_mixture"]]}
