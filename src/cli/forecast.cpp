@@ -117,6 +117,7 @@ plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phas
   shape.validation_seq = config.data.seq_len;
   shape.threads = at::get_num_threads();
   shape.world = mesh.world();
+  shape.on_gpu = !layers::device_named(config.train.device).is_cpu();
   shape.replicas = ranks * mesh.size(mesh::Axis::sequence);
   shape.zero = config.parallel.zero;
   if (const int stages = mesh.size(mesh::Axis::pipeline); stages > 1) {

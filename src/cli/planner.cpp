@@ -76,7 +76,13 @@ Planner::Planner(train::RunConfig config, PlanTarget target, plan::Topology topo
       rates_(target_.profile, config_.train.precision) {
   train::check(config_);
   phase_ = train::lay_out_phases(config_).front();
-  model_ = models::create_model(config_.model);
+  model_ = described({});
+}
+
+// For a cluster that is not at hand, models too that a family can describe but not run.
+std::unique_ptr<models::Model> Planner::described(models::Layout layout) const {
+  layout.only_described = !target_.is_here;
+  return models::create_model(config_.model, layout);
 }
 
 mesh::Mesh Planner::mesh_of(const Choice& choice, int stage) const {
@@ -88,7 +94,7 @@ void Planner::check(const Choice& choice) {
   auto config = config_;
   config.parallel = choice.parallel;
   config.train.microbatch_size = choice.microbatch;
-  train::check_layout(config, mesh_of(choice, 0));
+  train::check_layout(config, mesh_of(choice, 0), /*only_described=*/!target_.is_here);
   parts_.clear();
   present_.clear();
   part(choice, 0);
@@ -111,6 +117,7 @@ plan::RunShape Planner::shape(const Choice& choice, int stage) {
   auto shape = shape_of(config, phase_, mesh_of(choice, stage), pipelines_);
   shape.recompute = choice.recompute;
   shape.is_here = target_.is_here;
+  shape.on_gpu = target_.profile.device != "cpu";
   if (!target_.is_here) {
     shape.threads = 1;
     shape.bucket_bytes = std::max<int64_t>(shape.bucket_bytes, int64_t{32} << 20);
@@ -162,7 +169,7 @@ const models::Model& Planner::part(const Choice& choice, int stage) {
     present_ = key;
   }
   auto& known = parts_[stage];
-  if (!known) known = models::create_model(config_.model, train::layout_of(mesh_of(choice, stage), p, config_.model));
+  if (!known) known = described(train::layout_of(mesh_of(choice, stage), p, config_.model));
   return *known;
 }
 
@@ -234,14 +241,15 @@ plan::SimulatedStep Planner::simulated(const Choice& choice) {
     // Passes are a third forward; what is repeated goes before backward. Messages within blocks: half of them each way.
     const double once_s = (time.passes_s() - time.recompute_s) / microbatches,
                  talk_s = (messages.blocks_s + messages.experts_s) / microbatches;
-    step.stages.push_back({.forward_s = once_s / 3 + talk_s / 2,
-                           .backward_s = once_s * 2 / 3 + time.recompute_s / microbatches + talk_s / 2,
-                           .optimizer_s = time.optimizer_s,
-                           .sum_gradients_s = traffic.sum_gradients_s,
-                           .gather_weights_s = traffic.gather_weights_s,
-                           .handover_s = handover.busy_s,
-                           .handover_latency_s = handover.latency_s,
-                           .segments = static_cast<int>(std::max<int64_t>(1, config_.model.layers / stages))});
+    step.stages.push_back(
+        {.forward_s = once_s / 3 + talk_s / 2,
+         .backward_s = once_s * 2 / 3 + talk_s / 2 + (time.recompute_s + messages_.contention_s(own, run, time)) / microbatches,
+         .optimizer_s = time.optimizer_s,
+         .sum_gradients_s = traffic.sum_gradients_s,
+         .gather_weights_s = traffic.gather_weights_s,
+         .handover_s = handover.busy_s,
+         .handover_latency_s = handover.latency_s,
+         .segments = static_cast<int>(std::max<int64_t>(1, config_.model.layers / stages))});
   }
   return step;
 }

@@ -12,7 +12,7 @@
 namespace ingot::layers {
 namespace {
 
-constexpr int64_t kChunkBytes = int64_t{16} << 20;
+constexpr int64_t kChunkBytes = int64_t{16} << 20, kGpuChunkBytes = int64_t{1} << 30;
 
 at::ScalarType logits_type(const at::Tensor& hidden) { return hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
@@ -37,7 +37,7 @@ struct HeadLossFunction : Function<HeadLossFunction> {
     const auto labels = targets.reshape(-1);
     const auto wide = logits_type(hidden);
     const int64_t count = rows.size(0), vocab = weight_value.size(0);
-    const int64_t chunk = head_chunk_rows(count, vocab);
+    const int64_t chunk = head_chunk_rows(count, vocab, !hidden.is_cpu());
     auto total = at::zeros({}, rows.options().dtype(wide));
     at::Tensor grad_hidden, buffer;
     bool overwrite = false;
@@ -67,8 +67,8 @@ struct HeadLossFunction : Function<HeadLossFunction> {
 
 }  // namespace
 
-int64_t head_chunk_rows(int64_t rows, int64_t vocab) {
-  return std::clamp<int64_t>(kChunkBytes / (4 * vocab), 16, std::max<int64_t>(16, rows));
+int64_t head_chunk_rows(int64_t rows, int64_t vocab, bool on_gpu) {
+  return std::clamp<int64_t>((on_gpu ? kGpuChunkBytes : kChunkBytes) / (4 * vocab), 16, std::max<int64_t>(16, rows));
 }
 
 at::Tensor logits_of(const at::Tensor& hidden, const Parameter& weight) {

@@ -12,8 +12,9 @@ namespace ingot::layers {
 /// hidden [..., hidden_size], weight [vocab, hidden_size] -> [..., vocab] in fp32 (fp64 for fp64). No gradient.
 at::Tensor logits_of(const at::Tensor& hidden, const Parameter& weight);
 
-/// Rows of logits that exist at a time: near 16 MiB of fp32, which stays near the caches and is enough for full GEMM speed.
-int64_t head_chunk_rows(int64_t rows, int64_t vocab);
+/// Rows of logits that exist at a time. On a CPU near 16 MiB of fp32, which stays near the caches and is enough for full GEMM speed. A GPU
+/// needs more rows for that, and reads and writes the weight's whole gradient for each chunk: near 1 GiB.
+int64_t head_chunk_rows(int64_t rows, int64_t vocab, bool on_gpu);
 
 /// Sum over all positions of -log p(target) times `scale`; targets int64 [batch, seq], -100 counts for nothing.
 /// Logits are fp32 (fp64 for fp64) and exist for a bounded number of positions at a time. With the vocabulary cut over the ranks

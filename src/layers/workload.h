@@ -38,6 +38,7 @@ struct Operation {
   double flops = 0;                                               // forward, by the convention of cost.h
   double weight_bytes = 0;                                        // weights read once
   int64_t forward_scratch_bytes = 0, backward_scratch_bytes = 0;  // beside inputs, outputs and their gradients
+  double scratch_moved_bytes = 0;                                 // of a kernel that works on its scratch and does it all in forward
   bool repeated_in_backward = false;                              // backward makes its output again
   bool is_inner = false;  // part of the last operation before that is not: its tensors are in that one's scratch
   bool operator==(const Operation&) const = default;
@@ -45,12 +46,13 @@ struct Operation {
 
 class Workload {
  public:
-  Workload(int64_t batch, int64_t seq, int64_t element_bytes);
+  Workload(int64_t batch, int64_t seq, int64_t element_bytes, bool on_gpu = false);
 
   int64_t batch() const { return batch_; }
   int64_t seq() const { return seq_; }
   int64_t tokens() const { return batch_ * seq_; }
   int64_t element_bytes() const { return element_bytes_; }
+  bool on_gpu() const { return on_gpu_; }
   /// Bytes of the residual stream's elements: 4, or 8 in fp64 runs.
   int64_t wide_bytes() const { return element_bytes_ > 4 ? element_bytes_ : 4; }
 
@@ -92,6 +94,7 @@ class Workload {
   ActivationId make(int64_t rows, int64_t width, int64_t element_bytes);
 
   int64_t batch_, seq_, element_bytes_;
+  bool on_gpu_;
   std::vector<Activation> activations_;
   std::vector<Operation> operations_;
   std::vector<ActivationId> entering_;

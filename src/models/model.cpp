@@ -158,7 +158,7 @@ void Model::describe_head(layers::Workload& work) const {
     return layers::describe_folded_head(work, normed, config_.vocab_size, folded);
   const auto hidden = describe_enter(work, normed, config_.hidden);
   // Logits, loss and both gradients of a chunk of rows while its logits exist (layers/head.h).
-  const int64_t chunk = layers::head_chunk_rows(work.tokens(), vocab), chunks = (work.tokens() + chunk - 1) / chunk;
+  const int64_t chunk = layers::head_chunk_rows(work.tokens(), vocab, work.on_gpu()), chunks = (work.tokens() + chunk - 1) / chunk;
   const int64_t logits_bytes = chunk * vocab * (work.wide_bytes() + (work.element_bytes() < work.wide_bytes() ? work.element_bytes() : 0));
   const auto grad_hidden = work.narrow(config_.hidden), logits = work.wide(vocab, std::min(chunk, work.tokens()));
   auto& products = work.linear(hidden, logits);
@@ -169,7 +169,10 @@ void Model::describe_head(layers::Workload& work) const {
   products.outputs = {grad_hidden};
   products.saved = {grad_hidden};
   products.forward_scratch_bytes = logits_bytes;
-  work.kernel("cross_entropy", {}, {work.wide(1)}, {}, work.tokens(), vocab);
+  auto& loss = work.kernel("cross_entropy", {}, {work.wide(1)}, {}, work.tokens(), vocab);
+  // Logits are read, become their gradient, and are narrowed.
+  const int64_t narrowed = work.element_bytes() < work.wide_bytes() ? work.wide_bytes() + work.element_bytes() : 0;
+  loss.scratch_moved_bytes = static_cast<double>(work.tokens() * vocab) * static_cast<double>(2 * work.wide_bytes() + narrowed);
 }
 
 layers::Cost Model::block_cost(int64_t layer, int64_t batch, int64_t seq, int64_t element_bytes) const {

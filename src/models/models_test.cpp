@@ -1,6 +1,11 @@
 // Sizes and FLOPs of published models, from their shapes alone: nothing is allocated.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <set>
+
 #include "base/files.h"
 #include "base/settings.h"
 #include "models/model.h"
@@ -33,6 +38,81 @@ ModelConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_head
 }
 
 int64_t parameters_of(const ModelConfig& config) { return create_model(config)->parameters().trained_elements(); }
+
+// Every file of configs/published/ with the number of parameters that Hugging Face's model has, and biases that are here only.
+struct Published {
+  int64_t parameters, extra = 0;
+};
+const std::map<std::string, Published> kPublished = {{"llama-2-7b", {6'738'415'616}},
+                                                     {"llama-2-13b", {13'015'864'320}},
+                                                     {"llama-2-70b", {68'976'648'192}},
+                                                     {"llama-3.1-8b", {8'030'261'248}},
+                                                     {"llama-3.1-70b", {70'553'706'496}},
+                                                     {"llama-3.1-405b", {405'853'388'800}},
+                                                     {"qwen2.5-0.5b", {494'032'768, 24 * 896}},
+                                                     {"qwen2.5-1.5b", {1'543'714'304, 28 * 1536}},
+                                                     {"qwen2.5-3b", {3'085'938'688, 36 * 2048}},
+                                                     {"qwen2.5-7b", {7'615'616'512, 28 * 3584}},
+                                                     {"qwen2.5-14b", {14'770'033'664, 48 * 5120}}};
+
+TEST(PublishedModels, every_shipped_configuration_has_exactly_the_published_parameters) {
+  std::set<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator("configs/published")) {
+    const auto name = entry.path().stem().string();
+    files.insert(name);
+    ASSERT_TRUE(kPublished.contains(name)) << name << " is not in this test's table";
+    const auto& [parameters, extra] = kPublished.at(name);
+    EXPECT_EQ(parameters_of(shipped(entry.path())), parameters + extra) << name;
+  }
+  EXPECT_EQ(files.size(), kPublished.size());
+}
+
+// 6 FLOPs for every weight of a matrix that multiplies, the head's among them and the embedding's not, and 12 for every channel of the
+// queries and visible key: from the configuration's numbers alone.
+TEST(PublishedModels, flops_of_every_shipped_configuration_are_those_of_its_matrices_and_visible_pairs) {
+  for (const auto& [name, _] : kPublished) {
+    const auto c = shipped("configs/published/" + name + ".toml");
+    const auto head_dim = static_cast<double>(c.hidden) / static_cast<double>(c.heads);
+    const auto hidden = static_cast<double>(c.hidden), kv = static_cast<double>(c.kv_heads) * head_dim;
+    const double block = 2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * static_cast<double>(c.ffn);
+    const double weights = static_cast<double>(c.layers) * block + static_cast<double>(c.vocab_size) * hidden;
+    for (const int64_t seq : {1024, 8192}) {
+      const double attention = 12 * static_cast<double>(c.layers) * hidden * static_cast<double>(seq + 1) / 2;
+      EXPECT_NEAR(create_model(c)->training_flops_per_token(seq) / (6 * weights + attention), 1, 1e-12) << name << " " << seq;
+    }
+  }
+}
+
+// Projects publish tokens/s beside an MFU, and count differently: with these counts each pair agrees to its last digit.
+TEST(PublishedModels, published_utilisation_follows_from_published_throughput_by_the_convention_of_each) {
+  enum Counts { visible_pairs, full_rows, full_rows_and_embedding };
+  const struct {
+    const char* model;
+    int64_t seq;
+    double tokens_per_s, peak, percent;
+    Counts counts;
+  } kPairs[] = {
+      {"qwen2.5-7b", 1024, 13850, 989e12, 60, visible_pairs},  // LLMQ, one GPU and eight
+      {"qwen2.5-7b", 1024, 14000, 989e12, 61, visible_pairs},
+      {"qwen2.5-1.5b", 1024, 59000, 989e12, 57, visible_pairs},
+      {"qwen2.5-1.5b", 1024, 57000, 989e12, 55, visible_pairs},
+      {"qwen2.5-14b", 1024, 6100, 989e12, 53, visible_pairs},
+      {"llama-3.1-8b", 8192, 6667, 989e12, 39, full_rows},                  // torchtitan on H100
+      {"llama-3.1-8b", 8192, 2973, 312e12, 58.2, full_rows_and_embedding},  // torchtitan on A100
+      {"llama-3.1-8b", 8192, 2904, 312e12, 56.8, full_rows_and_embedding},
+      {"llama-3.1-70b", 8192, 331, 312e12, 51.7, full_rows_and_embedding},
+      {"llama-2-13b", 4096, 2162, 312e12, 61.1, full_rows_and_embedding},
+      {"llama-2-70b", 4096, 353, 312e12, 50.5, full_rows_and_embedding},
+  };
+  for (const auto& pair : kPairs) {
+    const auto c = shipped("configs/published/" + std::string(pair.model) + ".toml");
+    double flops = create_model(c)->training_flops_per_token(pair.seq);
+    if (pair.counts != visible_pairs) flops += 12 * static_cast<double>(c.layers * c.hidden * (pair.seq - 1)) / 2;
+    if (pair.counts == full_rows_and_embedding) flops += 6 * static_cast<double>(c.vocab_size * c.hidden);
+    const double percent = 100 * flops * pair.tokens_per_s / pair.peak;
+    EXPECT_NEAR(percent, pair.percent, pair.percent == std::floor(pair.percent) ? 0.5 : 0.1) << pair.model << " " << pair.tokens_per_s;
+  }
+}
 
 TEST(PublishedModels, zaya1_base_has_the_published_number_of_parameters) {
   const auto model = create_model(shipped("configs/zaya1-base.toml"));

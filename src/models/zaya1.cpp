@@ -225,13 +225,15 @@ class Zaya1 : public Model {
   layers::ActivationId describe_experts(layers::Workload& work, layers::ActivationId x) const {
     const auto& c = config_;
     const int64_t slots = rows_between(work) * c.top_k;
+    // As many rows come from the ranks with the other experts as go there.
+    const int64_t own = c.experts / layout_.experts.size;
     const auto rows = work.narrow(c.hidden, slots), gate_up = work.narrow(2 * c.expert_ffn, slots),
                activated = work.narrow(c.expert_ffn, slots);
     const auto routed = work.narrow(c.hidden, slots), out = work.narrow(c.hidden, rows_between(work));
     work.kernel("expert_dispatch", {x}, {rows}, {x, work.wide(1, slots), work.indices(slots)});
-    work.linear(rows, gate_up, {}, c.experts).saved = {gate_up};
+    work.linear(rows, gate_up, {}, own).saved = {gate_up};
     work.kernel("swiglu", {gate_up}, {activated}, {}).repeated_in_backward = true;
-    work.linear(activated, routed, {}, c.experts).saved = {};
+    work.linear(activated, routed, {}, own).saved = {};
     work.kernel("expert_dispatch", {routed}, {out}, {}).rows = 0;  // measured as one with the way there
     return out;
   }

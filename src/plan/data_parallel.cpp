@@ -16,6 +16,7 @@ RunShape DataParallel::shape_of(const TrainingJob& job, int64_t microbatch) cons
   shape.optimizer = job.optimizer;
   shape.threads = device_.is_measured() ? device_.profile.threads : 1;
   shape.is_here = device_.is_measured();
+  shape.on_gpu = device_.profile.device != "cpu";
   shape.replicas = device_.count;
   if (!device_.is_measured()) shape.bucket_bytes = int64_t{32} << 20;
   return shape;

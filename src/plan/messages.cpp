@@ -62,7 +62,8 @@ StepMessages MessageModel::predict(const models::Model& part, const RunShape& ru
     if (linear > 0) step.blocks_s += static_cast<double>(linear) * times * block_s(part, run, true);
     if (softmax > 0) step.blocks_s += static_cast<double>(softmax) * times * block_s(part, run, false);
   }
-  step.gradients_s = gradients_s(part, run, compute);
+  const auto hiding = gradients(part, run, compute);
+  step.gradients_s = hiding.exposed_s + kOverlapSlowdown * hiding.hidden_s;
   step.experts_s = experts_s(part, run);
   // While others' passes are waited for, so are the messages within these.
   const double talk_s = step.blocks_s + step.experts_s;
@@ -129,17 +130,25 @@ MessageModel::Traffic MessageModel::traffic_of(const models::Model& part, const 
 }
 
 // Gradients travel while backward goes on, but for the last layer's; weights while forward does, but for the first one's.
-double MessageModel::gradients_s(const models::Model& part, const RunShape& run, const StepTime& compute) const {
-  const auto [summing_s, gathering_s] = traffic_of(part, run);
+MessageModel::Hiding MessageModel::gradients(const models::Model& part, const RunShape& run, const StepTime& compute) const {
+  const auto traffic = traffic_of(part, run);
   const auto layers = static_cast<double>(std::max<int64_t>(1, part.config().layers / part.layout().stage.size));
   const auto microbatches = static_cast<double>(run.microbatches());
   const double forward_s = compute.passes_s() / 3 / microbatches, backward_s = 2 * forward_s;
-  const auto exposed = [&](double message_s, double hiding_s) {
-    return cluster_.cores_move_messages ? message_s : std::max(message_s / layers, message_s - hiding_s);
+  Hiding all;
+  const auto add = [&](double message_s, double hiding_s, double times) {
+    const double exposed_s = cluster_.cores_move_messages ? message_s : std::max(message_s / layers, message_s - hiding_s);
+    all.exposed_s += times * exposed_s;
+    all.hidden_s += times * (message_s - exposed_s);
   };
-  const double sums = exposed(summing_s, backward_s) * (run.zero >= 2 ? microbatches : 1);
-  if (run.zero < 3) return sums + (run.zero > 0 ? exposed(gathering_s, forward_s) : 0);
-  return sums + microbatches * (exposed(gathering_s, forward_s) + exposed(gathering_s, backward_s));
+  add(traffic.sum_gradients_s, backward_s, run.zero >= 2 ? microbatches : 1);
+  if (run.zero > 0) add(traffic.gather_weights_s, forward_s, run.zero >= 3 ? microbatches : 1);
+  if (run.zero >= 3) add(traffic.gather_weights_s, backward_s, microbatches);
+  return all;
+}
+
+double MessageModel::contention_s(const models::Model& part, const RunShape& run, const StepTime& compute) const {
+  return kOverlapSlowdown * gradients(part, run, compute).hidden_s;
 }
 
 // Rows go to their experts and come back, and the same for their gradients (layers/experts.h); nothing hides that.
@@ -147,7 +156,8 @@ double MessageModel::experts_s(const models::Model& part, const RunShape& run) c
   const auto& experts = part.layout().experts;
   if (!experts.is_on()) return 0;
   const auto& c = part.config();
-  const double tokens = static_cast<double>(run.sequences_at_once() * run.seq / part.layout().sequence.size);
+  // The residual stream of a mixture is cut along the tokens over the ranks of a tensor axis, too: each has experts for its own.
+  const double tokens = static_cast<double>(run.sequences_at_once() * run.seq / (part.layout().sequence.size * part.layout().tensor.size));
   const double bytes = tokens * static_cast<double>(c.top_k * experts.slices * c.hidden * run.element_bytes());
   const Group group{0, experts.size * experts.slices, 1};
   int64_t layers = 0;

@@ -58,11 +58,12 @@ TEST(Messages, of_gradients_take_what_travels_less_what_hides) {
   EXPECT_NEAR(gradients(1, 0), 2 * n * 3 / 4 / 1e9, 1e-12);
   EXPECT_NEAR(gradients(2, 0), (4 + 1) * n * 3 / 4 / 1e9, 1e-12);  // 4 microbatches
   EXPECT_NEAR(gradients(3, 0), 4 * 3 * n * 3 / 4 / 1e9, 1e-12);
-  // Much to hide behind: the last layer's gradients and the first one's weights are left.
-  EXPECT_NEAR(gradients(1, 1e3), 2 * n * 3 / 4 / 1e9 / layers, 1e-12);
+  // Much to hide behind: the last layer's gradients and the first one's weights are left, and what the others slow down.
+  const double all_s = 2 * n * 3 / 4 / 1e9;
+  EXPECT_NEAR(gradients(1, 1e3), all_s / layers + 0.189 * all_s * (layers - 1) / layers, 1e-12);
   // Of 4 microbatches the last one's backward pass, 2/3 of it, hides half of the sums.
   const double sums_s = n * 3 / 4 / 1e9;
-  EXPECT_NEAR(gradients(0, 4 * 1.5 * sums_s), 2 * sums_s - sums_s, 1e-12);
+  EXPECT_NEAR(gradients(0, 4 * 1.5 * sums_s), sums_s + 0.189 * sums_s, 1e-12);
   EXPECT_EQ(gradients(1, 0, 1), 0);
 }
 
@@ -89,6 +90,26 @@ TEST(Messages, within_blocks_are_those_of_the_schedules_replay) {
   EXPECT_NEAR(got.blocks_s, 3 * 4 * schedule::replay_on(block, cluster).exposed_s, 1e-12);  // 3 layers, 4 microbatches
   EXPECT_EQ(messages.predict(*part, run_of(1, 0), {}).blocks_s, got.blocks_s);
   EXPECT_EQ(messages.predict(*model_of("llama"), run_of(1, 0), {}).blocks_s, 0);
+}
+
+// Ranks of a tensor axis were taken to send the whole sequence's rows to the experts, as often as there are ranks.
+TEST(Messages, of_experts_are_those_of_a_ranks_own_slice_of_the_stream) {
+  models::Layout layout;
+  layout.experts.size = 4;
+  layout.tensor = {.rank = 0, .size = 2, .shards_tokens = true};
+  MessageModel messages(round_cluster());
+  const double rows = 2.0 * 64 * 96 * 4;  // of a microbatch: tokens, hidden, bytes
+  EXPECT_NEAR(messages.predict(*model_of("zaya1", layout), run_of(2, 1), {}).experts_s, 4 * 3 * 4 * rows / 2 * 3 / 4 / 1e9, 1e-12);
+}
+
+TEST(Messages, slow_nothing_down_where_cores_move_them) {
+  auto cluster = round_cluster();
+  StepTime compute;
+  compute.products_s = 1e3;
+  const auto model = model_of("llama");
+  EXPECT_GT(MessageModel(cluster).contention_s(*model, run_of(4, 1), compute), 0);
+  cluster.cores_move_messages = true;
+  EXPECT_EQ(MessageModel(cluster).contention_s(*model, run_of(4, 1), compute), 0);
 }
 
 TEST(Messages, of_experts_and_stages_follow_their_formulas) {

@@ -21,6 +21,7 @@ struct RunShape {
   int64_t world = 1;          // ranks of the job
   double ranks_per_core = 1;  // threads of all ranks of a machine for each of its cores, 1 at least
   bool is_here = true;        // on this machine, and not on a cluster that is not at hand
+  bool on_gpu = false;
   // Ranks with other tokens but the same parts of the weights; parallel/buckets.h says what ZeRO shares out.
   int64_t replicas = 1, zero = 0;
   int64_t bucket_bytes = 0;

@@ -59,6 +59,7 @@ class Clock {
   double single_kernel_s(const Operation& op, bool backward) const {
     const double again = backward && op.repeated_in_backward ? rates_.kernel_s(op.name, op.rows, op.width, false).value_or(0) : 0;
     if (const auto known = rates_.kernel_s(op.name, op.rows, op.width, backward)) return again + *known;
+    if (op.scratch_moved_bytes > 0) return backward ? 0 : rates_.move_s(op.scratch_moved_bytes);
     double bytes = 0;
     for (const auto* side : {&op.inputs, &op.outputs})
       for (const auto id : *side) bytes += static_cast<double>(work_.activation(id).bytes());
@@ -133,7 +134,9 @@ StepTime predict_step_time(const models::Model& model, const RunShape& run, cons
 
 StepTime predict_step_time(const models::Model& model, const RunShape& run, const Rates& rates) {
   StepTime micro;
-  const auto workload = [&] { return Workload(run.sequences_at_once(), run.seq / model.layout().sequence.size, run.element_bytes()); };
+  const auto workload = [&] {
+    return Workload(run.sequences_at_once(), run.seq / model.layout().sequence.size, run.element_bytes(), run.on_gpu);
+  };
   for (auto describe : {&models::Model::describe_embedding, &models::Model::describe_head}) {
     auto work = workload();
     (model.*describe)(work);

@@ -31,6 +31,51 @@ TEST(StepTimeModel, products_and_head_take_three_times_their_forward_flops) {
   EXPECT_EQ(time.recompute_s, 0);
 }
 
+// The head's products are made in chunks of rows: on a GPU in far larger ones, for which its rates at few rows do not count.
+TEST(StepTimeModel, the_head_has_larger_products_on_a_gpu) {
+  auto config = small_model("llama");
+  config.vocab_size = 131072;
+  const auto model = models::create_model(config);
+  const auto chunks = [&](bool on_gpu) {
+    layers::Workload work(64, 64, 2, on_gpu);
+    model->describe_head(work);
+    int64_t rows = 0;
+    for (const auto& op : work.operations())
+      if (op.name == "head") rows = op.rows;
+    return rows;
+  };
+  EXPECT_EQ(chunks(false), 32);   // 16 MiB of fp32
+  EXPECT_EQ(chunks(true), 2048);  // 1 GiB
+}
+
+// A cluster has no measured cross-entropy: it went without time.
+TEST(StepTimeModel, cross_entropy_moves_its_logits_where_it_was_not_measured) {
+  const auto model = models::create_model(small_model("llama"));
+  auto machine = round_machine(kInstant, 1e9);
+  std::erase_if(machine.kernels, [](const auto& e) { return e.name == "cross_entropy"; });
+  EXPECT_NEAR(predict_step_time(*model, shape(), machine).by_name.at("cross_entropy"), 4 * 64 * 320 * 8 / 1e9,
+              1e-9);  // fp32: read and written
+}
+
+// Ranks that share experts have fewer of them, with as many more rows each.
+TEST(StepTimeModel, shared_experts_get_the_rows_of_all_ranks) {
+  models::Layout layout;
+  layout.experts.size = 2;
+  const auto config = small_model("zaya1");
+  const auto products = [&](const models::Layout& of) {
+    layers::Workload work(4, 64, 4);
+    models::create_model(config, of)->describe_block(0, work);
+    std::pair<int64_t, int64_t> found{0, 0};
+    for (const auto& op : work.operations())
+      if (op.kind == layers::Operation::Kind::product && op.count > 1) found = {op.count, op.rows};
+    return found;
+  };
+  const auto [all, few] = products({});
+  EXPECT_EQ(all, config.experts);
+  EXPECT_EQ(few, 4 * 64 / config.experts);
+  EXPECT_EQ(products(layout), std::pair(all / 2, few * 2));
+}
+
 TEST(StepTimeModel, folded_ranks_visit_all_weights_with_their_tokens) {
   for (const int ranks : {2, 4}) {
     const auto model = models::create_model(small_model("llama"), folded_layout(ranks));

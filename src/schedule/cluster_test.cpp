@@ -15,7 +15,8 @@ namespace {
 using ::testing::HasSubstr;
 
 const std::vector<std::string> kShipped = {"configs/clusters/mi300x-8.json", "configs/clusters/a100-64.json",
-                                           "configs/clusters/h100-64.json"};
+                                           "configs/clusters/h100-64.json", "configs/clusters/h100-500w-64.json",
+                                           "configs/clusters/mi300x-1024.json"};
 
 std::string shipped_text() { return base::read_file(kShipped[1]); }
 

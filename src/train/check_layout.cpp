@@ -41,9 +41,10 @@ void check_batch(int64_t batch_size, int64_t microbatch, const mesh::ParallelCon
 
 }  // namespace
 
-void check_layout(const RunConfig& config, const mesh::Mesh& mesh) {
+void check_layout(const RunConfig& config, const mesh::Mesh& mesh, bool only_described) {
   check(config);
-  const auto layout = layout_of(mesh, config.parallel, config.model);
+  auto layout = layout_of(mesh, config.parallel, config.model);
+  layout.only_described = only_described;
   models::create_model(config.model, layout);
   for (const auto& phase : lay_out_phases(config)) {
     check_tokens(phase.data.seq_len, config.parallel, layout, config.model);

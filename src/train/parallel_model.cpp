@@ -23,7 +23,9 @@ std::vector<tensor::Range> cut_depth(const models::ModelConfig& config, int piec
         "a pipeline of {} pieces (parallel.pipeline x parallel.pipeline_chunks) needs as many layers; model.layers is {}", pieces,
         config.layers);
   constexpr int64_t kSeq = 1024;  // at which attention is weighed
-  const auto model = models::create_model(config);
+  models::Layout whole;
+  whole.only_described = true;
+  const auto model = models::create_model(config, whole);
   layers::Workload head(1, kSeq, 4);
   model->describe_head(head);
   std::vector<double> costs;

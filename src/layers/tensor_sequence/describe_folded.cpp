@@ -153,7 +153,7 @@ void describe_folded_embedding(Workload& work, ActivationId out, int64_t vocab, 
 void describe_folded_head(Workload& work, ActivationId hidden, int64_t vocab, const TensorSequenceAxis& axis) {
   const int64_t width = work.activation(hidden).width, own = vocab / axis.size, count = work.tokens(), e = work.element_bytes(),
                 w = work.wide_bytes();
-  const int64_t chunk = std::min(head_chunk_rows(count, own), count), chunks = (count + chunk - 1) / chunk;
+  const int64_t chunk = std::min(head_chunk_rows(count, own, work.on_gpu()), count), chunks = (count + chunk - 1) / chunk;
   const auto grad_hidden = work.narrow(width);
   // Logits, and their gradient narrowed, of one chunk and one part.
   const int64_t logits = chunk * own * (w + (e < w ? e : 0)), statistics = axis.size * count * 3 * w;
@@ -177,6 +177,7 @@ void describe_folded_head(Workload& work, ActivationId hidden, int64_t vocab, co
   work.add(std::move(op));
   auto& softmax = work.kernel("cross_entropy", {}, {work.wide(1)}, {}, count, own);
   softmax.count = 2 * axis.size;
+  softmax.scratch_moved_bytes = static_cast<double>(count * own) * static_cast<double>(2 * w + (e < w ? w + e : 0));
 }
 
 }  // namespace ingot::layers

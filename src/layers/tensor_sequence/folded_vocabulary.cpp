@@ -29,7 +29,9 @@ void for_each_part(const at::Tensor& own, const TensorSequenceAxis& axis, const 
 class GradientsBehind {
  public:
   GradientsBehind(const Parameter& table, const TensorSequenceAxis& axis) : table_(table), axis_(axis) {}
-  at::Tensor empty() const { return at::empty(table_.value.sizes(), table_.value.options().dtype(table_.wide_type()).requires_grad(false)); }
+  at::Tensor empty() const {
+    return at::empty(table_.value.sizes(), table_.value.options().dtype(table_.wide_type()).requires_grad(false));
+  }
   void add(const at::Tensor& gradient) {
     if (step_ == 0) own_ = gradient;
     if (step_ > 1) gradient.add_(arriving_->wait());
@@ -93,7 +95,7 @@ struct FoldedHeadLossFunction : Function<FoldedHeadLossFunction> {
                             const at::Tensor& targets, double scale, bool want_gradient, const TensorSequenceAxis& axis) {
     const auto rows = as_rows(hidden), labels = targets.reshape(-1), ignored = labels.lt(0);
     const auto wide = table->wide_type();
-    const int64_t count = rows.size(0), part_rows = table_value.size(0), chunk = head_chunk_rows(count, part_rows);
+    const int64_t count = rows.size(0), part_rows = table_value.size(0), chunk = head_chunk_rows(count, part_rows, !hidden.is_cpu());
     const auto for_chunks = [&](const auto& visit) {
       for (int64_t from = 0; from < count; from += chunk) visit(from, std::min(chunk, count - from));
     };
