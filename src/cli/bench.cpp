@@ -1,4 +1,5 @@
 #include <ATen/Parallel.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 #include "bench/suite.h"
 #include "cli/bench_ranks.h"
 #include "cli/bench_storage.h"
+#include "cli/counts.h"
 #include "cli/node_verdict.h"
 #include "cli/ranks.h"
 #include "cli/verbs.h"
@@ -22,7 +24,41 @@ namespace ingot::cli {
 namespace {
 
 std::string command_line(const BenchOptions& o) {
-  return "ingot bench " + o.kind + (o.dtype == "all" ? "" : " --dtype " + o.dtype) + (o.quick ? " --quick" : "");
+  auto line = "ingot bench " + o.kind + (o.dtype == "all" ? "" : " --dtype " + o.dtype) + (o.quick ? " --quick" : "");
+  const std::pair<const char*, const std::vector<std::string>&> lists[] = {{"--m", o.m},
+                                                                           {"--n", o.n},
+                                                                           {"--k", o.k},
+                                                                           {"--kinds", o.kinds},
+                                                                           {"--passes", o.passes},
+                                                                           {"--groups", o.groups},
+                                                                           {"--seq", o.seq},
+                                                                           {"--heads", o.head_counts},
+                                                                           {"--kv-heads", o.kv_head_counts},
+                                                                           {"--head-dim", o.head_dims},
+                                                                           {"--window", o.windows},
+                                                                           {"--batch", o.batches},
+                                                                           {"--sizes", o.sizes}};
+  for (const auto& [flag, values] : lists)
+    if (!values.empty()) line += fmt::format(" {} {}", flag, base::join(values, ","));
+  return o.busiest.empty() ? line : line + fmt::format(" --busiest {:g}", fmt::join(o.busiest, ","));
+}
+
+void add_sweeps(const BenchOptions& o, bench::SuiteOptions& suite) {
+  constexpr const char* kSizes = "whole numbers, such as 64,512,4K (K = 1024)";
+  suite.gemm_sweep = {.m = counts_from("--m", o.m, kSizes),
+                      .n = counts_from("--n", o.n, kSizes),
+                      .k = counts_from("--k", o.k, kSizes),
+                      .kinds = o.kinds,
+                      .passes = o.passes,
+                      .groups = counts_from("--groups", o.groups, kSizes),
+                      .busiest = o.busiest};
+  suite.attention_sweep = {.seq = counts_from("--seq", o.seq, kSizes),
+                           .heads = counts_from("--heads", o.head_counts, kSizes),
+                           .kv_heads = counts_from("--kv-heads", o.kv_head_counts, kSizes),
+                           .head_dims = counts_from("--head-dim", o.head_dims, kSizes),
+                           .windows = counts_from("--window", o.windows, kSizes, 0),
+                           .batches = counts_from("--batch", o.batches, kSizes)};
+  suite.memory_bytes = counts_from("--sizes", o.sizes, "bytes of one array, such as 64K,16M (K = 1024)", 4);
 }
 
 std::vector<std::string> dtypes_of(const BenchOptions& o) {
@@ -39,10 +75,11 @@ std::vector<std::filesystem::path> destinations(const BenchOptions& o, const pla
   return paths;
 }
 
-std::string with_verdict(const plan::MachineProfile& profile, const std::optional<bench::Verdict>& verdict) {
-  if (!verdict) return profile.to_json();
+// The profile, with what follows from it.
+std::string document_of(const plan::MachineProfile& profile, const std::optional<bench::Verdict>& verdict) {
   auto json = nlohmann::ordered_json::parse(profile.to_json());
-  json["verdict"] = verdict->to_json();
+  if (auto balance = bench::balance_json(profile); !balance.empty()) json["balance"] = std::move(balance);
+  if (verdict) json["verdict"] = verdict->to_json();
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -91,6 +128,9 @@ int run_bench(const Options& all) {
                             .quick = o.quick,
                             .device = layers::device_named("auto").str()};
   suite.dtypes = dtypes_of(o);
+  suite.groups = true;
+  suite.balance = o.kind == "attention";
+  add_sweeps(o, suite);
   auto profile = plan::describe_machine(at::get_num_threads(), 1, suite.device);
   profile.quick = o.quick;
   profile.commands = {command_line(o)};
@@ -103,6 +143,8 @@ int run_bench(const Options& all) {
 
   const resilience::StopSignal stop("\nstopping after this measurement; what was measured is kept\n");
   const auto measurements = bench::measurements_of(suite);
+  if (o.kind == "memory" && suite.device == "cpu")
+    base::log_info("there is no GPU here that this build can use: copies between host and device are left out");
   base::ProgressBar bar("bench " + o.kind, static_cast<int64_t>(measurements.size()), base::ProgressUnit::count);
   const bool complete = bench::run_suite(measurements, profile, bar, [&] { return stop.received() != 0; });
 
@@ -114,7 +156,7 @@ int run_bench(const Options& all) {
     verdict = judge->judge(profile, transfers);
   }
   const bool passes = !verdict || verdict->passes();
-  std::fputs((all.json ? with_verdict(profile, verdict) : bench::tables(profile) + (verdict ? "\n" + verdict->table() : "")).c_str(),
+  std::fputs((all.json ? document_of(profile, verdict) : bench::tables(profile) + (verdict ? "\n" + verdict->table() : "")).c_str(),
              stdout);
   if (verdict && !o.verdicts.empty()) write_verdict(o.verdicts, *verdict);
   // What a check measured must not become what the next one judges by: a slow decline would lower its own floor.
