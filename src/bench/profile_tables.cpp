@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "bench/library_race.h"
 #include "bench/suite.h"
 #include "plan/balance.h"
 
@@ -115,7 +116,7 @@ Json balance_json(const MachineProfile& p) {
 
 std::string tables(const MachineProfile& p) {
   std::string text = fmt::format("{} ({}), {} of {} cores, {}, torch {}\n", p.host, p.cpu, p.threads, p.cores, p.device, p.torch);
-  text += gemm_table(p);
+  text += gemm_table(p) + library_tables(p);
   if (!p.memory.empty()) text += fmt::format("\n{:<26}{:>14}{:>10}\n", "memory", "KiB per array", "GB/s");
   for (const auto& e : p.memory) text += fmt::format("{:<26}{:>14}{:>10.1f}\n", e.operation, e.bytes >> 10, e.bytes_per_s / 1e9);
   text += attention_table(p);

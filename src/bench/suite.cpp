@@ -12,6 +12,7 @@
 #include "base/process.h"
 #include "bench/collectives.h"
 #include "bench/kernels.h"
+#include "bench/library_race.h"
 #include "bench/operations.h"
 #include "kernels/cpu_memory.h"
 
@@ -129,7 +130,8 @@ double foreign_share_now() {
 std::vector<Measurement> measurements_of(const SuiteOptions& o) {
   std::vector<Measurement> all;
   if (o.attention && o.balance) append(all, balance_measurements(o.quick, setting_of(o)));
-  if (o.gemm && o.gemm_sweep.is_given()) append(all, measurements_of(o.gemm_sweep, setting_of(o)));
+  if (o.gemm && o.libraries) append(all, library_measurements(o.gemm_sweep, o.quick, setting_of(o)));
+  else if (o.gemm && o.gemm_sweep.is_given()) append(all, measurements_of(o.gemm_sweep, setting_of(o)));
   else if (o.gemm)
     for (const auto& dtype : o.dtypes) {
       add_gemm(o, dtype, all);
@@ -207,12 +209,17 @@ void measure_collectives_of(const Company& company, bool quick, MachineProfile& 
     profile.collectives.push_back({name_of(r.collective), r.dtype, name_of(r.placement), r.ranks, r.groups, r.bytes, r.timing().mean_s});
 }
 
+MachineProfile replaced_by(MachineProfile fresh, const MachineProfile& old) {
+  if (fresh.libraries.empty()) fresh.libraries = old.libraries;
+  return fresh;
+}
+
 MachineProfile profile_for(const std::string& dtype, const std::string& device, const std::filesystem::path& cache_folder,
                            const Company& company) {
   const auto fresh = plan::describe_machine(at::get_num_threads(), company.side_by_side(), device);
   auto profile = plan::cached_profile(fresh, company.is_first() ? cache_folder : "").value_or(fresh);
   if (profile.foreign_load > kBusyShare && foreign_share_now() < kBusyShare)
-    profile = fresh;  // what a busy machine gave is replaced when it is idle
+    profile = replaced_by(fresh, profile);  // what a busy machine gave is replaced when it is idle
   if (!complete(profile, dtype, company, /*hasty=*/company.size() > 1) || !company.is_first() || cache_folder.empty()) return profile;
   try {
     plan::write_profile(plan::profile_path(cache_folder, profile), profile);

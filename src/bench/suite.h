@@ -27,7 +27,8 @@ struct SuiteOptions {
   GemmSweep gemm_sweep;
   AttentionSweep attention_sweep;
   std::vector<int64_t> memory_bytes;
-  bool balance = false;  // a large product and triad with attention, which say what bounds it
+  bool libraries = false;  // of gemm: by turns through every library that can multiply, instead of timing the usual one
+  bool balance = false;    // a large product and triad with attention, which say what bounds it
 };
 
 std::vector<Measurement> measurements_of(const SuiteOptions& options);
@@ -58,6 +59,9 @@ bool run_suite(const std::vector<Measurement>& measurements, plan::MachineProfil
 
 /// Adds the collectives of the company's ranks to `profile`, in place of older ones of groups as large.
 void measure_collectives_of(const Company& company, bool quick, plan::MachineProfile& profile);
+
+/// `fresh` with what only `old` has and no suite measures again: the libraries of products.
+plan::MachineProfile replaced_by(plan::MachineProfile fresh, const plan::MachineProfile& old);
 
 /// A profile that knows `dtype` on this machine with torch's present number of threads, and the collectives of the company: the cached
 /// one, or a quick one (some seconds), which is then kept in the cache. An empty `cache_folder` keeps nothing. Called by all ranks; the

@@ -80,6 +80,11 @@ struct GemmCase {
   Pass pass = Pass::forward;
   int64_t m = 0, n = 0, k = 0, groups = 1;  // of the layer
   double busiest = 1;
+
+  plan::GemmRate product() const {
+    const auto sizes = kind == "batched" ? batched_sizes_of(pass, m, n, k) : sizes_of(pass, m, n, k);
+    return {dtype, kind, plan::name_of(pass), sizes.m, sizes.n, sizes.k, 0, groups, busiest};
+  }
 };
 
 std::string label_of(const GemmCase& c) {
@@ -89,16 +94,20 @@ std::string label_of(const GemmCase& c) {
   return fmt::format("{}gemm {} {} {}{}x{}x{}{}", many, c.dtype, plan::name_of(c.pass), times, c.m, c.n, c.k, uneven);
 }
 
-Measurement measurement_of(const GemmCase& c, const Setting& setting) {
+Measurement measurement_of(const GemmCase& c, const Setting& setting, const MeasureGemm& run) {
   const auto label = label_of(c);
   check_memory(label, kCopies * 4 * d(c.groups) * (d(c.m) * d(c.k) + d(c.k) * d(c.n) + d(c.m) * d(c.n)), setting.device,
                "--m, --n, --k or --groups");
-  return guarded(label, [c, repeats = setting.repeats, device = setting.device](MachineProfile& profile) {
-    const auto [m, n, k] = c.kind == "batched" ? batched_sizes_of(c.pass, c.m, c.n, c.k) : sizes_of(c.pass, c.m, c.n, c.k);
-    profile.gemm.push_back(c.kind == "plain"     ? measure_gemm(c.dtype, c.pass, m, n, k, repeats, device)
-                           : c.kind == "batched" ? measure_batched(c.dtype, c.pass, m, n, k, c.groups, repeats, device)
-                                                 : measure_grouped(c.dtype, c.pass, m, n, k, c.groups, c.busiest, repeats, device));
-  });
+  return guarded(label, [product = c.product(), pass = c.pass, run](MachineProfile& profile) { run(product, pass, profile); });
+}
+
+// Times them as the trainer calls them.
+MeasureGemm timed(const Setting& setting) {
+  return [repeats = setting.repeats, device = setting.device](const plan::GemmRate& p, Pass pass, MachineProfile& profile) {
+    profile.gemm.push_back(p.kind == "plain"     ? measure_gemm(p.dtype, pass, p.m, p.n, p.k, repeats, device)
+                           : p.kind == "batched" ? measure_batched(p.dtype, pass, p.m, p.n, p.k, p.groups, repeats, device)
+                                                 : measure_grouped(p.dtype, pass, p.m, p.n, p.k, p.groups, p.busiest, repeats, device));
+  };
 }
 
 struct AttentionCase {
@@ -142,6 +151,10 @@ bool GemmSweep::is_given() const {
 }
 
 std::vector<Measurement> measurements_of(const GemmSweep& sweep, const Setting& setting) {
+  return gemm_measurements(sweep, setting, timed(setting));
+}
+
+std::vector<Measurement> gemm_measurements(const GemmSweep& sweep, const Setting& setting, const MeasureGemm& run) {
   const bool many = !sweep.groups.empty() || !sweep.busiest.empty();
   const auto kinds = or_usual(sweep.kinds, !many                   ? std::vector<std::string>{"plain"}
                                            : sweep.busiest.empty() ? std::vector<std::string>{"batched", "grouped"}
@@ -176,7 +189,7 @@ std::vector<Measurement> measurements_of(const GemmSweep& sweep, const Setting& 
             for (const int64_t n : ns)
               for (const int64_t k : ks)
                 for (const auto& pass : passes) {
-                  all.push_back(measurement_of(GemmCase{dtype, kind, pass_named(pass), m, n, k, count_of, share}, setting));
+                  all.push_back(measurement_of(GemmCase{dtype, kind, pass_named(pass), m, n, k, count_of, share}, setting, run));
                   check_count(all.size());
                 }
   return all;
@@ -265,7 +278,7 @@ std::vector<Measurement> balance_measurements(bool quick, const Setting& setting
   const int64_t side = setting.device.is_cpu() ? 2048 : 8192, bytes = quick ? int64_t{1} << 26 : int64_t{1} << 28;
   std::vector<Measurement> all;
   for (const auto& dtype : setting.dtypes)
-    all.push_back(measurement_of(GemmCase{dtype, "plain", Pass::forward, side, side, side}, setting));
+    all.push_back(measurement_of(GemmCase{dtype, "plain", Pass::forward, side, side, side}, setting, timed(setting)));
   all.push_back({"memory triad", [=, repeats = setting.repeats, device = setting.device](MachineProfile& profile) {
                    profile.memory.push_back(measure_memory("triad", bytes, repeats, device));
                  }});

@@ -9,6 +9,7 @@
 
 #include "bench/stopwatch.h"
 #include "plan/profile.h"
+#include "plan/rates.h"
 
 namespace ingot::bench {
 
@@ -36,6 +37,10 @@ struct GemmSweep {
   bool is_given() const;
 };
 std::vector<Measurement> measurements_of(const GemmSweep& sweep, const Setting& setting);
+
+/// The same list with another way of measuring: `run` gets each product without a rate, its pass, and the profile to add to.
+using MeasureGemm = std::function<void(const plan::GemmRate&, plan::Pass, plan::MachineProfile&)>;
+std::vector<Measurement> gemm_measurements(const GemmSweep& sweep, const Setting& setting, const MeasureGemm& run);
 
 /// Every combination in which the kv heads divide the heads and the window is shorter than the sequence; window 0: none.
 struct AttentionSweep {

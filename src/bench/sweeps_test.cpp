@@ -8,8 +8,10 @@
 #include <set>
 
 #include "base/error.h"
+#include "bench/library_race.h"
 #include "bench/operations.h"
 #include "bench/suite.h"
+#include "kernels/product_library.h"
 
 namespace ingot::bench {
 namespace {
@@ -143,6 +145,35 @@ TEST(MemorySweep, reads_and_writes_beside_the_streams_and_no_copies_to_a_device_
   EXPECT_THAT(operations, ElementsAre("add", "copy", "dot", "read", "scale", "triad", "write"));
   EXPECT_THROW(memory_measurements({int64_t{1} << 45}, kSetting), base::UsageError);
   EXPECT_THROW(measure_transfer("host_to_device_pinned", 4096, kOnce, at::kCPU), base::UsageError);
+}
+
+TEST(LibraryRace, every_library_has_each_product_and_the_choice_is_put_back) {
+  kernels::use_product_library(kernels::ProductLibrary::usual);
+  const auto libraries = kernels::product_libraries(at::kFloat, at::kCPU);
+  const auto rates = race_libraries("fp32", plan::Pass::grad_input, 8, 16, 24, 5, at::kCPU);
+  EXPECT_EQ(rates.size(), libraries.size() < 2 ? 0 : libraries.size());
+  for (const auto& e : rates) {
+    EXPECT_LE(e.low_flops_per_s, e.flops_per_s);
+    EXPECT_LE(e.flops_per_s, e.high_flops_per_s);
+    EXPECT_EQ(e.pass, "grad_input");
+  }
+  EXPECT_EQ(kernels::product_library(), kernels::ProductLibrary::usual);
+  const GemmSweep sweep{.m = {8}, .n = {8, 16}, .k = {8}, .kinds = {}, .passes = {}, .groups = {}, .busiest = {}};
+  const auto profile = measured(library_measurements(sweep, true, kSetting));
+  EXPECT_EQ(profile.libraries.size(), 2 * 3 * rates.size());
+  EXPECT_TRUE(profile.gemm.empty());
+}
+
+TEST(Tables, say_which_library_wins_and_by_how_much) {
+  plan::MachineProfile p;
+  for (const auto& [library, flops] : {std::pair{"usual", 1e11}, std::pair{"onednn", 1.25e11}})
+    p.libraries.push_back({"fp32", library, "forward", 64, 32, 16, flops, 0.99 * flops, 1.01 * flops});
+  const auto text = tables(p);
+  EXPECT_THAT(text, HasSubstr("onednn 125.0 (123.8-126.2)  onednn +25 %"));
+  EXPECT_THAT(text, HasSubstr("fp32 over all of these: onednn takes 80.0 % of the usual library's time"));
+  EXPECT_THAT(text, HasSubstr("fp32: onednn is clearly faster"));
+  p.libraries.back().low_flops_per_s = 0.9e11;
+  EXPECT_THAT(tables(p), HasSubstr("no other library is clearly faster"));
 }
 
 plan::MachineProfile balanced() {

@@ -1,10 +1,12 @@
 #include <ATen/Parallel.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/environment.h"
+#include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/process.h"
@@ -40,6 +42,7 @@ std::string command_line(const BenchOptions& o) {
                                                                            {"--sizes", o.sizes}};
   for (const auto& [flag, values] : lists)
     if (!values.empty()) line += fmt::format(" {} {}", flag, base::join(values, ","));
+  if (o.libraries) line += " --libraries";
   return o.busiest.empty() ? line : line + fmt::format(" --busiest {:g}", fmt::join(o.busiest, ","));
 }
 
@@ -58,6 +61,9 @@ void add_sweeps(const BenchOptions& o, bench::SuiteOptions& suite) {
                            .head_dims = counts_from("--head-dim", o.head_dims, kSizes),
                            .windows = counts_from("--window", o.windows, kSizes, 0),
                            .batches = counts_from("--batch", o.batches, kSizes)};
+  suite.libraries = o.libraries;
+  const bool is_plain = o.groups.empty() && o.busiest.empty() && (o.kinds.empty() || o.kinds == std::vector<std::string>{"plain"});
+  if (o.libraries && !is_plain) throw base::UsageError("--libraries is of plain products; leave out --groups, --busiest and other --kinds");
   suite.memory_bytes = counts_from("--sizes", o.sizes, "bytes of one array, such as 64K,16M (K = 1024)", 4);
 }
 
@@ -81,6 +87,24 @@ std::string document_of(const plan::MachineProfile& profile, const std::optional
   if (auto balance = bench::balance_json(profile); !balance.empty()) json["balance"] = std::move(balance);
   if (verdict) json["verdict"] = verdict->to_json();
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+// Libraries join what the cache has of this machine, for runs of as many threads.
+void keep_libraries(const plan::MachineProfile& measured) {
+  const auto cache = base::environment().cache_folder();
+  if (measured.libraries.empty()) {
+    base::log_info("one library multiplies here, and none has to be chosen");
+    return;
+  }
+  if (cache.empty()) return;
+  auto kept = plan::cached_profile(measured, cache).value_or(plan::describe_machine(measured.threads, 1, measured.device));
+  std::erase_if(kept.libraries, [&](const auto& old) {
+    return std::any_of(measured.libraries.begin(), measured.libraries.end(), [&](const auto& e) { return e.dtype == old.dtype; });
+  });
+  kept.libraries.insert(kept.libraries.end(), measured.libraries.begin(), measured.libraries.end());
+  const auto path = plan::profile_path(cache, kept);
+  plan::write_profile(path, kept);
+  base::log_info("kept for runs in {}", path.string());
 }
 
 // Of a process that measures beside others: all do, and the first one's profile counts.
@@ -160,6 +184,9 @@ int run_bench(const Options& all) {
              stdout);
   if (verdict && !o.verdicts.empty()) write_verdict(o.verdicts, *verdict);
   // What a check measured must not become what the next one judges by: a slow decline would lower its own floor.
+  if (o.libraries && complete) keep_libraries(profile);
+  if (everything && !cache.empty())
+    if (const auto old = plan::cached_profile(profile, cache)) profile = bench::replaced_by(profile, *old);
   for (const auto& path : destinations(o, profile, complete && !judge)) {
     plan::write_profile(path, profile);
     base::log_info("wrote {}", path.string());

@@ -46,6 +46,7 @@ struct BenchOptions {
   // Of gemm, attention and memory: lists of counts, such as 4K; empty ones: the usual.
   std::vector<std::string> m, n, k, kinds, passes, groups;
   std::vector<double> busiest;
+  bool libraries = false;
   std::vector<std::string> seq, head_counts, kv_head_counts, head_dims, windows, batches, sizes;
   // Of parallel; empty lists: all, or the usual ones.
   std::vector<std::string> methods, layers, lengths;

@@ -11,6 +11,7 @@
 #include "base/process.h"
 #include "cli/config.h"
 #include "cli/forecast.h"
+#include "cli/product_choice.h"
 #include "cli/ranks.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
@@ -87,7 +88,7 @@ int run_train(const Options& all) {
     return 0;
   }
   if (o.config.empty()) throw base::UsageError("ingot train needs a configuration, for instance configs/zaya1-nano.toml");
-  const auto config = read_config(o.config, o.set);
+  auto config = read_config(o.config, o.set);
   train::apply_log_level(config.log);
   const fs::path run_dir = !o.run_dir.empty() ? fs::path(o.run_dir) : fs::path("runs") / fs::path(o.config).stem();
   const auto ranks = comm::rank_environment(base::environment());
@@ -108,6 +109,7 @@ int run_train(const Options& all) {
   if (world->rank() == 0 && world->size() > 1) base::log_info("{}: {}", world->description(), mesh.describe());
   try {
     const auto forecast = forecast_of(config, mesh, {world.get(), ranks.local_rank, ranks.local_size}, program);
+    choose_products(config, run_dir, o.resume, mesh, {world.get(), ranks.local_rank, ranks.local_size});
     mesh::Groups groups(*world, config.parallel);
     train::Trainer trainer(config, {run_dir, o.resume, kVersion}, forecast, groups);
     trainer.run(stop);

@@ -63,6 +63,14 @@ struct StorageRate {
   double p50_s = 0, p99_s = 0;
 };
 
+/// A plain product (GemmRate's sizes) by one of the libraries of kernels/product_library.h, which were measured by turns: the median and the
+/// middle half of its rates.
+struct LibraryRate {
+  std::string dtype, library, pass = "forward";
+  int64_t m = 0, n = 0, k = 0;
+  double flops_per_s = 0, low_flops_per_s = 0, high_flops_per_s = 0;
+};
+
 struct MachineProfile {
   static constexpr int64_t kVersion = 2;
 
@@ -78,6 +86,7 @@ struct MachineProfile {
   std::vector<KernelTime> kernels;
   std::vector<CollectiveTime> collectives;
   std::vector<StorageRate> storage;
+  std::vector<LibraryRate> libraries;  // only of ingot bench gemm --libraries
   double operation_s = 0;  // of a linear layer too small to have other costs, forward and backward
 
   /// The best measured rate of a dtype's plain products, FLOP/s: the denominator of MFU. 0 when none was measured.

@@ -106,6 +106,21 @@ StorageRate read_storage(const Json& json, const std::string& where) {
   return entry;
 }
 
+LibraryRate read_library(const Json& json, const std::string& where) {
+  Members m(json, where);
+  LibraryRate entry{m.one_of("dtype", kDtypes),
+                    m.one_of("library", {"usual", "onednn", "widened", "cublas", "cublaslt"}),
+                    m.one_of("pass", {"forward", "grad_input", "grad_weight"}),
+                    m.size("m"),
+                    m.size("n"),
+                    m.size("k"),
+                    m.positive("flops_per_s"),
+                    m.positive("low_flops_per_s"),
+                    m.positive("high_flops_per_s")};
+  m.finish();
+  return entry;
+}
+
 }  // namespace
 
 double MachineProfile::peak_gemm(const std::string& dtype) const {
@@ -182,6 +197,16 @@ std::string MachineProfile::to_json() const {
                         {"operations_per_s", e.operations_per_s},
                         {"p50_s", e.p50_s},
                         {"p99_s", e.p99_s}});
+  for (const auto& e : libraries)
+    json["libraries"].push_back({{"dtype", e.dtype},
+                                 {"library", e.library},
+                                 {"pass", e.pass},
+                                 {"m", e.m},
+                                 {"n", e.n},
+                                 {"k", e.k},
+                                 {"flops_per_s", e.flops_per_s},
+                                 {"low_flops_per_s", e.low_flops_per_s},
+                                 {"high_flops_per_s", e.high_flops_per_s}});
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -216,6 +241,8 @@ MachineProfile MachineProfile::from_json(const std::string& text, const std::str
   m.entries("kernels", [&](const Json& entry, const std::string& where) { p.kernels.push_back(read_kernel(entry, where)); });
   m.entries("collectives", [&](const Json& entry, const std::string& where) { p.collectives.push_back(read_collective(entry, where)); });
   m.entries("storage", [&](const Json& entry, const std::string& where) { p.storage.push_back(read_storage(entry, where)); });
+  if (m.has("libraries"))
+    m.entries("libraries", [&](const Json& entry, const std::string& where) { p.libraries.push_back(read_library(entry, where)); });
   m.has("balance");  // what ingot bench --json says beside the profile follows from the rest
   m.finish();
   return p;

@@ -55,15 +55,18 @@ TEST(MachineProfileFile, comes_back_as_it_was_written) {
 TEST(MachineProfileFile, many_products_and_windows_come_back_and_older_files_lack_them) {
   auto p = sample();
   const auto before = p.to_json();
-  for (const char* word : {"busiest", "window"}) EXPECT_EQ(before.find(word), std::string::npos) << "nothing new about what is plain";
+  for (const char* word : {"busiest", "window", "libraries"})
+    EXPECT_EQ(before.find(word), std::string::npos) << "nothing new about what is plain";
   p.gemm.push_back({"fp32", "grouped", "grad_weight", 64, 32, 16, 1e10, 8, 2.5});
   p.gemm.push_back({"fp32", "batched", "forward", 64, 32, 16, 1e10, 4});
   p.attention.push_back({"bf16", 1, 64, 2, 1, 16, 1, 2, 32});
   p.memory.push_back({"host_to_device_pinned", 4096, 5e10});
+  p.libraries.push_back({"bf16", "widened", "grad_input", 64, 32, 16, 2e10, 1e10, 3e10});
   const auto back = MachineProfile::from_json(p.to_json(), "p.json");
   EXPECT_EQ(back.to_json(), p.to_json());
   EXPECT_DOUBLE_EQ(back.gemm[back.gemm.size() - 2].busiest, 2.5);
   EXPECT_EQ(back.gemm.back().groups, 4);
+  EXPECT_DOUBLE_EQ(back.libraries.back().high_flops_per_s, 3e10);
   EXPECT_EQ(back.attention.back().window, 32);
   EXPECT_EQ(back.attention.front().window, 0);
 }

@@ -244,6 +244,55 @@ def an_interrupted_sweep_keeps_what_it_has(w):
     assert 0 < len(report["attention"]) < 120 and report["balance"][0]["attention"], report
 
 
+def a_clearly_faster_library_is_taken_and_kept(w):
+    env = os.environ | {"INGOT_CACHE": str(w.path / "cache")}
+    race = ("bench", "gemm", "--libraries", "--quick", "--dtype", "fp32", "--m", 16, "--n", 32, "--k", "32,64")
+    text, err = ingot(*race, env=env)
+    if "none has to be chosen" in err:
+        return  # a torch without oneDNN
+    assert "usual" in text and "onednn" in text and "over all of these" in text, text
+    [path] = (w.path / "cache").glob("profile-*.json")
+    measured = json.loads(path.read_text())["libraries"]
+    assert {(r["library"], r["pass"]) for r in measured} == {(name, p) for name in ("usual", "onednn") for p in ("forward", "grad_input", "grad_weight")}
+    assert len(measured) == 12 and all(r["low_flops_per_s"] <= r["flops_per_s"] <= r["high_flops_per_s"] for r in measured)
+
+    def remember(ratio):
+        """What the cache has as oneDNN's rates, over MKL's, without doubt."""
+        profile = json.loads(path.read_text())
+        for r in profile["libraries"]:
+            r["flops_per_s"] = r["low_flops_per_s"] = r["high_flops_per_s"] = 1e11 * (ratio if r["library"] == "onednn" else 1)
+        path.write_text(json.dumps(profile))
+
+    def train(name, *more, steps=4, config=w.config("libraries")):
+        run = w.path / name
+        err = ingot("train", config, "--run-dir", run, "--set", f"train.steps={steps}", *more, env=env)[1]
+        return err, (run / "config.toml").read_text()
+
+    remember(2)
+    err, config = train("fast")
+    assert "products go through onednn: " in err and " % faster than the usual library" in err and 'products = "onednn"' in config, err
+    usual, config = train("asked", "--set", "train.products=usual")
+    assert "go through" not in usual and 'products = "usual"' in config, usual
+    # The profile changes its mind; runs do not.
+    remember(0.5)
+    err, config = train("fast", steps=8)
+    assert "products go through onednn, as from the start of this run" in err and 'products = "onednn"' in config, err
+    err, config = train("slow", steps=8)
+    assert "go through" not in err and 'products = "usual"' in config, err
+    checkpoint = max((w.path / "fast/checkpoints").glob("step_*"))
+    err, config = train("branch", "--resume", checkpoint, steps=9)
+    assert "products go through onednn, as from the start" in err and 'products = "onednn"' in config, err
+    remember(2)
+    err, config = train("slow", steps=9)
+    assert "go through" not in err and 'products = "usual"' in config, err
+    expect_error("train", w.config("wrong", **{"train.products": "cublas"}), "--run-dir", w.path / "wrong", "--set", "train.device=cpu", status=2, words=["cublas", "usual, onednn"])
+    expect_error("train", w.config("wrong", **{"train.products": "onednnn"}), "--run-dir", w.path / "wrong", status=2, words=["train.products", "onednn"])
+    # It is of plain products, and measuring one dtype again replaces what was known of it.
+    expect_error("bench", "gemm", "--libraries", "--groups", 4, status=2, words=["--libraries is of plain products"])
+    ingot("bench", "gemm", "--libraries", "--quick", "--dtype", "fp32", "--m", 8, "--n", 8, "--k", 8, env=env)
+    assert {r["m"] for r in json.loads(path.read_text())["libraries"]} == {8}
+
+
 def wrong_sweeps_say_what_is_right(w):
     gemm, attention = ("bench", "gemm"), ("bench", "attention")
     expect_error(*gemm, "--m", "0", status=2, words=["--m 0", "nearest", "is 1"])
@@ -270,6 +319,7 @@ if __name__ == "__main__":
     TESTS = (storage_is_measured_and_leaves_nothing, storage_is_judged_by_a_runs_data, an_interrupted_measurement_keeps_what_it_has_and_cleans_up,
              wrong_calls_say_what_is_wrong, iterations_of_the_shipped_models_are_attributed, iterations_take_the_runs_data_and_leave_nothing,
              iterations_of_ranks_say_how_they_differ, products_are_swept_by_exact_shape, attention_is_swept_and_says_what_bounds_it,
-             memory_is_read_and_written_at_sizes_of_choice, an_interrupted_sweep_keeps_what_it_has, wrong_sweeps_say_what_is_right)
+             memory_is_read_and_written_at_sizes_of_choice, an_interrupted_sweep_keeps_what_it_has,
+             a_clearly_faster_library_is_taken_and_kept, wrong_sweeps_say_what_is_right)
     from harness import run_chosen
     run_chosen(TESTS)
