@@ -254,6 +254,9 @@ std::vector<Measurement> memory_measurements(const std::vector<int64_t>& bytes, 
 std::vector<Measurement> usual_groups(const std::string& dtype, bool few, const Setting& setting) {
   auto own = setting;
   own.dtypes = {dtype};
+  // Beside hundreds of plain ones they may cost seconds only.
+  own.repeats.enough_s = std::min(own.repeats.enough_s, 0.05);
+  own.repeats.give_up_s = std::min(own.repeats.give_up_s, 0.3);
   auto all = measurements_of(GemmSweep{.m = few ? std::vector<int64_t>{256} : std::vector<int64_t>{64, 512},
                                        .n = {1024},
                                        .k = {512},

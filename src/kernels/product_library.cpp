@@ -57,8 +57,7 @@ ProductLibrary product_library_named(const std::string& name, at::ScalarType dty
 }
 
 void use_product_library(ProductLibrary library) {
-  chosen = library;
-  if (!at::globalContext().hasCUDA()) return;
+  if (chosen.exchange(library) == library || !at::globalContext().hasCUDA()) return;
   at::globalContext().setBlasPreferredBackend(library == ProductLibrary::cublas     ? at::BlasBackend::Cublas
                                               : library == ProductLibrary::cublaslt ? at::BlasBackend::Cublaslt
                                                                                     : at::BlasBackend::Default);
