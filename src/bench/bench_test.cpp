@@ -80,7 +80,7 @@ TEST(Measurements, of_each_kind_are_positive_and_keep_their_sizes) {
 
 TEST(Measurements, memory_counts_every_array_that_moves) {
   // The same array from the same cache: what differs is how many arrays an operation touches, not the rate by much.
-  for (const char* operation : {"copy", "scale", "add", "triad", "dot"}) {
+  for (const auto& operation : memory_operations()) {
     const auto rate = measure_memory(operation, 1 << 16, {2, 9, 9, 0, 0.2}, at::kCPU);
     EXPECT_GT(rate.bytes_per_s, 1e8) << operation;
     EXPECT_EQ(rate.bytes, 1 << 16);

@@ -11,17 +11,11 @@ constexpr int64_t kSide = 8192, kCopyBytes = int64_t{256} << 20;
 
 }  // namespace
 
-double copy_rate(const at::Tensor& from, at::Tensor to, at::Device device) {
-  const double seconds = median_seconds([&] { to.copy_(from, /*non_blocking=*/true); }, kRepeats, device);
-  return static_cast<double>(from.nbytes()) / seconds;
-}
-
 TransferRates measure_for_verdict(at::Device device, plan::MachineProfile& profile) {
   if (device.is_cpu()) return {};
   profile.gemm.push_back(measure_gemm("bf16", plan::Pass::forward, kSide, kSide, kSide, kRepeats, device));
-  const auto host = at::ones({kCopyBytes}, at::kByte).pin_memory();
-  const auto on_device = at::ones({kCopyBytes}, at::TensorOptions().dtype(at::kByte).device(device));
-  return {.host_to_device = copy_rate(host, on_device, device), .device_to_host = copy_rate(on_device, host, device)};
+  const auto rate = [&](const char* operation) { return measure_transfer(operation, kCopyBytes, kRepeats, device).bytes_per_s; };
+  return {.host_to_device = rate("host_to_device_pinned"), .device_to_host = rate("device_to_host_pinned")};
 }
 
 }  // namespace ingot::bench

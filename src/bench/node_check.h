@@ -12,7 +12,4 @@ namespace ingot::bench {
 /// nothing for a CPU, whose profile says all that there is.
 TransferRates measure_for_verdict(at::Device device, plan::MachineProfile& profile);
 
-/// Bytes per second of copying `from` to `to`, of the same size. Both on one device or on two.
-double copy_rate(const at::Tensor& from, at::Tensor to, at::Device device);
-
 }  // namespace ingot::bench

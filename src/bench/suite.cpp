@@ -11,6 +11,7 @@
 #include "base/process.h"
 #include "bench/collectives.h"
 #include "bench/kernels.h"
+#include "bench/library_race.h"
 #include "bench/operations.h"
 #include "kernels/cpu_memory.h"
 
@@ -24,6 +25,12 @@ constexpr double kLargestProductFlops = 2e10;
 
 Repeats repeats_of(const SuiteOptions& o) {
   return o.hasty ? Repeats{1, 1, 10, 0.01, 0.03} : o.quick ? Repeats{1, 2, 25, 0.02, 0.1} : Repeats{1, 3, 50, 0.1, 1};
+}
+
+Setting setting_of(const SuiteOptions& o) { return {o.dtypes, repeats_of(o), at::Device(o.device)}; }
+
+void append(std::vector<Measurement>& all, std::vector<Measurement> more) {
+  all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
 // Every second point of a grid over rows and both sides, as on a chess board: what lies between has measured neighbours on all sides.
@@ -67,16 +74,9 @@ void add_attention(const SuiteOptions& o, const std::string& dtype, std::vector<
 }
 
 void add_memory(const SuiteOptions& o, std::vector<Measurement>& all) {
-  const std::vector<int64_t> sizes = o.quick ? std::vector<int64_t>{1 << 16, 1 << 20, 1 << 23, 1 << 26}
+  const std::vector<int64_t> usual = o.quick ? std::vector<int64_t>{1 << 16, 1 << 20, 1 << 23, 1 << 26}
                                              : std::vector<int64_t>{1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28};
-  for (const char* operation : {"copy", "scale", "add", "triad", "dot"}) {
-    for (const int64_t bytes : sizes) {
-      all.push_back({fmt::format("memory {} {} KiB", operation, bytes >> 10),
-                     [=, repeats = repeats_of(o), device = at::Device(o.device)](MachineProfile& profile) {
-                       profile.memory.push_back(measure_memory(operation, bytes, repeats, device));
-                     }});
-    }
-  }
+  append(all, memory_measurements(o.memory_bytes.empty() ? usual : o.memory_bytes, setting_of(o)));
 }
 
 void add_kernels(const SuiteOptions& o, const std::string& dtype, std::vector<Measurement>& all) {
@@ -115,11 +115,18 @@ double foreign_share_now() {
 
 std::vector<Measurement> measurements_of(const SuiteOptions& o) {
   std::vector<Measurement> all;
-  for (const auto& dtype : o.dtypes)
-    if (o.gemm) add_gemm(o, dtype, all);
+  if (o.attention && o.balance) append(all, balance_measurements(o.quick, setting_of(o)));
+  if (o.gemm && o.libraries) append(all, library_measurements(o.gemm_sweep, o.quick, setting_of(o)));
+  else if (o.gemm && o.gemm_sweep.is_given()) append(all, measurements_of(o.gemm_sweep, setting_of(o)));
+  else if (o.gemm)
+    for (const auto& dtype : o.dtypes) {
+      add_gemm(o, dtype, all);
+      if (o.groups) append(all, usual_groups(dtype, o.quick, setting_of(o)));
+    }
   if (o.memory) add_memory(o, all);
-  for (const auto& dtype : o.dtypes)
-    if (o.attention) add_attention(o, dtype, all);
+  if (o.attention && o.attention_sweep.is_given()) append(all, measurements_of(o.attention_sweep, setting_of(o)));
+  else if (o.attention)
+    for (const auto& dtype : o.dtypes) add_attention(o, dtype, all);
   if (!o.kernels) return all;
   for (const auto& dtype : o.dtypes) add_kernels(o, dtype, all);
   all.push_back({"a small operation", [device = at::Device(o.device)](MachineProfile& profile) {
@@ -193,12 +200,17 @@ void measure_collectives_of(const Company& company, bool quick, MachineProfile& 
     profile.collectives.push_back({name_of(r.collective), r.dtype, name_of(r.placement), r.ranks, r.groups, r.bytes, r.timing().mean_s});
 }
 
+MachineProfile replaced_by(MachineProfile fresh, const MachineProfile& old) {
+  if (fresh.libraries.empty()) fresh.libraries = old.libraries;
+  return fresh;
+}
+
 MachineProfile profile_for(const std::string& dtype, const std::string& device, const std::filesystem::path& cache_folder,
                            const Company& company) {
   const auto fresh = plan::describe_machine(at::get_num_threads(), company.side_by_side(), device);
   auto profile = plan::cached_profile(fresh, company.is_first() ? cache_folder : "").value_or(fresh);
   if (profile.foreign_load > kBusyShare && foreign_share_now() < kBusyShare)
-    profile = fresh;  // what a busy machine gave is replaced when it is idle
+    profile = replaced_by(fresh, profile);  // what a busy machine gave is replaced when it is idle
   if (!complete(profile, dtype, company, /*hasty=*/company.size() > 1) || !company.is_first() || cache_folder.empty()) return profile;
   try {
     plan::write_profile(plan::profile_path(cache_folder, profile), profile);
@@ -236,36 +248,6 @@ bool complete(MachineProfile& profile, const std::string& dtype, const Company& 
   if (needs_collectives) measure_collectives_of(company, hasty, profile);
   kernels::release_freed_memory();
   return true;
-}
-
-std::string tables(const MachineProfile& p) {
-  std::string text = fmt::format("{} ({}), {} of {} cores, {}, torch {}\n", p.host, p.cpu, p.threads, p.cores, p.device, p.torch);
-  if (!p.gemm.empty())
-    text += fmt::format("\n{:<6}{:<13}{:>7}{:>7}{:>7}{:>12}{:>10}\n", "gemm", "pass", "m", "n", "k", "GFLOP/s", "of peak");
-  for (const auto& e : p.gemm)
-    text += fmt::format("{:<6}{:<13}{:>7}{:>7}{:>7}{:>12.1f}{:>8.0f} %\n", e.dtype, e.pass, e.m, e.n, e.k, e.flops_per_s / 1e9,
-                        100 * e.flops_per_s / p.peak_gemm(e.dtype));
-  if (!p.memory.empty()) text += fmt::format("\n{:<10}{:>14}{:>10}\n", "memory", "KiB per array", "GB/s");
-  for (const auto& e : p.memory) text += fmt::format("{:<10}{:>14}{:>10.1f}\n", e.operation, e.bytes >> 10, e.bytes_per_s / 1e9);
-  if (!p.attention.empty())
-    text += fmt::format("\n{:<11}{:>6}{:>7}{:>7}{:>10}{:>14}{:>14}\n", "attention", "batch", "seq", "heads", "head_dim", "forward ms",
-                        "backward ms");
-  for (const auto& e : p.attention)
-    text += fmt::format("{:<11}{:>6}{:>7}{:>4}/{:<2}{:>10}{:>14.3f}{:>14.3f}\n", e.dtype, e.batch, e.seq, e.heads, e.kv_heads, e.head_dim,
-                        e.forward_s * 1e3, e.backward_s * 1e3);
-  if (!p.kernels.empty())
-    text +=
-        fmt::format("\n{:<18}{:<6}{:>9}{:>8}{:>7}{:>14}{:>14}\n", "kernel", "dtype", "rows", "width", "count", "forward ms", "backward ms");
-  for (const auto& e : p.kernels)
-    text += fmt::format("{:<18}{:<6}{:>9}{:>8}{:>7}{:>14.4f}{:>14.4f}\n", e.name, e.dtype, e.rows, e.width, e.count, e.forward_s * 1e3,
-                        e.backward_s * 1e3);
-  if (!p.storage.empty())
-    text += fmt::format("\n{:<18}{:>12}{:>9}  {:<9}{:>10}{:>11}\n", "storage, " + p.storage.front().folder_type, "block KiB", "writers",
-                        "cache", "MB/s", "op/s");
-  for (const auto& e : p.storage)
-    text += fmt::format("{:<18}{:>12}{:>9}  {:<9}{:>10.1f}{:>11.0f}\n", e.operation, e.block_bytes >> 10, e.writers,
-                        e.direct ? "O_DIRECT" : "buffered", e.bytes_per_s / 1e6, e.operations_per_s);
-  return text;
 }
 
 }  // namespace ingot::bench

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "base/progress.h"
+#include "bench/sweeps.h"
 #include "comm/world.h"
 #include "plan/profile.h"
 
@@ -16,17 +18,19 @@ inline constexpr double kBusyShare = 0.1;
 
 struct SuiteOptions {
   bool gemm = false, memory = false, attention = false, kernels = false;
+  bool groups = false;              // with gemm: a few batched and grouped ones, too
   std::vector<std::string> dtypes;  // fp32, bf16
   bool quick = false;
   bool hasty = false;          // quick, and few repeats: at the start of a run
   std::string device = "cpu";  // or cuda:0
+  // Instead of the usual sizes, where something of them is given.
+  GemmSweep gemm_sweep;
+  AttentionSweep attention_sweep;
+  std::vector<int64_t> memory_bytes;
+  bool libraries = false;  // of gemm: by turns through every library that can multiply, instead of timing the usual one
+  bool balance = false;    // a large product and triad with attention, which say what bounds it
 };
 
-/// One measurement, which adds its result to a profile.
-struct Measurement {
-  std::string label;
-  std::function<void(plan::MachineProfile&)> run;
-};
 std::vector<Measurement> measurements_of(const SuiteOptions& options);
 
 /// The ranks that measure together, each in its own process: all begin a measurement at the same time, so that each finds the caches,
@@ -59,6 +63,9 @@ bool run_suite(const std::vector<Measurement>& measurements, plan::MachineProfil
 /// Adds the collectives of the company's ranks to `profile`, in place of older ones of groups as large.
 void measure_collectives_of(const Company& company, bool quick, plan::MachineProfile& profile);
 
+/// `fresh` with what only `old` has and no suite measures again: the libraries of products.
+plan::MachineProfile replaced_by(plan::MachineProfile fresh, const plan::MachineProfile& old);
+
 /// A profile that knows `dtype` on this machine with torch's present number of threads, and the collectives of the company: the cached
 /// one, or a quick one (some seconds), which is then kept in the cache. An empty `cache_folder` keeps nothing. Called by all ranks; the
 /// first one's result counts.
@@ -71,5 +78,9 @@ bool complete(plan::MachineProfile& profile, const std::string& dtype, const Com
 
 /// Everything measured, as tables for people.
 std::string tables(const plan::MachineProfile& profile);
+
+/// What bounds attention, for --json: by dtype the machine's balance, the lengths at which shapes turn from memory- to compute-bound (null:
+/// never), and each measurement's FLOPs per byte and bound. Empty where products, triads or attention were not measured.
+nlohmann::ordered_json balance_json(const plan::MachineProfile& profile);
 
 }  // namespace ingot::bench

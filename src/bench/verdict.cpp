@@ -31,7 +31,7 @@ void raise(std::optional<double>& best, double value) { best = std::max(best.val
 std::optional<double> best_product(const MachineProfile& profile, const Floor& floor) {
   std::optional<double> best;
   for (const auto& e : profile.gemm)
-    if (e.dtype == floor.dtype && 2 * d(e.m) * d(e.n) * d(e.k) >= floor.least) raise(best, e.flops_per_s);
+    if (e.dtype == floor.dtype && e.kind == "plain" && 2 * d(e.m) * d(e.n) * d(e.k) >= floor.least) raise(best, e.flops_per_s);
   return best;
 }
 
@@ -67,10 +67,11 @@ using Key = std::tuple<std::string, std::string>;
 std::map<Key, double> times_of(const MachineProfile& p) {
   std::map<Key, double> out;
   for (const auto& e : p.gemm)
-    out[{e.dtype + " products", fmt::format("{} {} {} {} {}", e.kind, e.pass, e.m, e.n, e.k)}] = 1 / e.flops_per_s;
+    out[{e.dtype + " products", fmt::format("{} {} {} {} {} {} {}", e.kind, e.pass, e.m, e.n, e.k, e.groups, e.busiest)}] =
+        1 / e.flops_per_s;
   for (const auto& e : p.memory) out[{"memory", fmt::format("{} {}", e.operation, e.bytes)}] = 1 / e.bytes_per_s;
   for (const auto& e : p.attention) {
-    const auto what = fmt::format("{} {} {} {} {}", e.batch, e.seq, e.heads, e.kv_heads, e.head_dim);
+    const auto what = fmt::format("{} {} {} {} {} {}", e.batch, e.seq, e.heads, e.kv_heads, e.head_dim, e.window);
     out[{e.dtype + " attention", "forward " + what}] = e.forward_s;
     out[{e.dtype + " attention", "backward " + what}] = e.backward_s;
   }

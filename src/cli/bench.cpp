@@ -1,9 +1,12 @@
 #include <ATen/Parallel.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/environment.h"
+#include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/process.h"
@@ -12,6 +15,7 @@
 #include "bench/suite.h"
 #include "cli/bench_ranks.h"
 #include "cli/bench_storage.h"
+#include "cli/counts.h"
 #include "cli/node_verdict.h"
 #include "cli/ranks.h"
 #include "cli/verbs.h"
@@ -22,7 +26,45 @@ namespace ingot::cli {
 namespace {
 
 std::string command_line(const BenchOptions& o) {
-  return "ingot bench " + o.kind + (o.dtype == "all" ? "" : " --dtype " + o.dtype) + (o.quick ? " --quick" : "");
+  auto line = "ingot bench " + o.kind + (o.dtype == "all" ? "" : " --dtype " + o.dtype) + (o.quick ? " --quick" : "");
+  const std::pair<const char*, const std::vector<std::string>&> lists[] = {{"--m", o.m},
+                                                                           {"--n", o.n},
+                                                                           {"--k", o.k},
+                                                                           {"--kinds", o.kinds},
+                                                                           {"--passes", o.passes},
+                                                                           {"--groups", o.groups},
+                                                                           {"--seq", o.seq},
+                                                                           {"--heads", o.head_counts},
+                                                                           {"--kv-heads", o.kv_head_counts},
+                                                                           {"--head-dim", o.head_dims},
+                                                                           {"--window", o.windows},
+                                                                           {"--batch", o.batches},
+                                                                           {"--sizes", o.sizes}};
+  for (const auto& [flag, values] : lists)
+    if (!values.empty()) line += fmt::format(" {} {}", flag, base::join(values, ","));
+  if (o.libraries) line += " --libraries";
+  return o.busiest.empty() ? line : line + fmt::format(" --busiest {:g}", fmt::join(o.busiest, ","));
+}
+
+void add_sweeps(const BenchOptions& o, bench::SuiteOptions& suite) {
+  constexpr const char* kSizes = "whole numbers, such as 64,512,4K (K = 1024)";
+  suite.gemm_sweep = {.m = counts_from("--m", o.m, kSizes),
+                      .n = counts_from("--n", o.n, kSizes),
+                      .k = counts_from("--k", o.k, kSizes),
+                      .kinds = o.kinds,
+                      .passes = o.passes,
+                      .groups = counts_from("--groups", o.groups, kSizes),
+                      .busiest = o.busiest};
+  suite.attention_sweep = {.seq = counts_from("--seq", o.seq, kSizes),
+                           .heads = counts_from("--heads", o.head_counts, kSizes),
+                           .kv_heads = counts_from("--kv-heads", o.kv_head_counts, kSizes),
+                           .head_dims = counts_from("--head-dim", o.head_dims, kSizes),
+                           .windows = counts_from("--window", o.windows, kSizes, 0),
+                           .batches = counts_from("--batch", o.batches, kSizes)};
+  suite.libraries = o.libraries;
+  const bool is_plain = o.groups.empty() && o.busiest.empty() && (o.kinds.empty() || o.kinds == std::vector<std::string>{"plain"});
+  if (o.libraries && !is_plain) throw base::UsageError("--libraries is of plain products; leave out --groups, --busiest and other --kinds");
+  suite.memory_bytes = counts_from("--sizes", o.sizes, "bytes of one array, such as 64K,16M (K = 1024)", 4);
 }
 
 std::vector<std::string> dtypes_of(const BenchOptions& o) {
@@ -39,11 +81,30 @@ std::vector<std::filesystem::path> destinations(const BenchOptions& o, const pla
   return paths;
 }
 
-std::string with_verdict(const plan::MachineProfile& profile, const std::optional<bench::Verdict>& verdict) {
-  if (!verdict) return profile.to_json();
+// The profile, with what follows from it.
+std::string document_of(const plan::MachineProfile& profile, const std::optional<bench::Verdict>& verdict) {
   auto json = nlohmann::ordered_json::parse(profile.to_json());
-  json["verdict"] = verdict->to_json();
+  if (auto balance = bench::balance_json(profile); !balance.empty()) json["balance"] = std::move(balance);
+  if (verdict) json["verdict"] = verdict->to_json();
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+// Libraries join what the cache has of this machine, for runs of as many threads.
+void keep_libraries(const plan::MachineProfile& measured) {
+  const auto cache = base::environment().cache_folder();
+  if (measured.libraries.empty()) {
+    base::log_info("one library multiplies here, and none has to be chosen");
+    return;
+  }
+  if (cache.empty()) return;
+  auto kept = plan::cached_profile(measured, cache).value_or(plan::describe_machine(measured.threads, 1, measured.device));
+  std::erase_if(kept.libraries, [&](const auto& old) {
+    return std::any_of(measured.libraries.begin(), measured.libraries.end(), [&](const auto& e) { return e.dtype == old.dtype; });
+  });
+  kept.libraries.insert(kept.libraries.end(), measured.libraries.begin(), measured.libraries.end());
+  const auto path = plan::profile_path(cache, kept);
+  plan::write_profile(path, kept);
+  base::log_info("kept for runs in {}", path.string());
 }
 
 // Of a process that measures beside others: all do, and the first one's profile counts.
@@ -91,6 +152,9 @@ int run_bench(const Options& all) {
                             .quick = o.quick,
                             .device = layers::device_named("auto").str()};
   suite.dtypes = dtypes_of(o);
+  suite.groups = true;
+  suite.balance = o.kind == "attention";
+  add_sweeps(o, suite);
   auto profile = plan::describe_machine(at::get_num_threads(), 1, suite.device);
   profile.quick = o.quick;
   profile.commands = {command_line(o)};
@@ -103,6 +167,8 @@ int run_bench(const Options& all) {
 
   const resilience::StopSignal stop("\nstopping after this measurement; what was measured is kept\n");
   const auto measurements = bench::measurements_of(suite);
+  if (o.kind == "memory" && suite.device == "cpu")
+    base::log_info("there is no GPU here that this build can use: copies between host and device are left out");
   base::ProgressBar bar("bench " + o.kind, static_cast<int64_t>(measurements.size()), base::ProgressUnit::count);
   const bool complete = bench::run_suite(measurements, profile, bar, [&] { return stop.received() != 0; });
 
@@ -114,10 +180,13 @@ int run_bench(const Options& all) {
     verdict = judge->judge(profile, transfers);
   }
   const bool passes = !verdict || verdict->passes();
-  std::fputs((all.json ? with_verdict(profile, verdict) : bench::tables(profile) + (verdict ? "\n" + verdict->table() : "")).c_str(),
+  std::fputs((all.json ? document_of(profile, verdict) : bench::tables(profile) + (verdict ? "\n" + verdict->table() : "")).c_str(),
              stdout);
   if (verdict && !o.verdicts.empty()) write_verdict(o.verdicts, *verdict);
   // What a check measured must not become what the next one judges by: a slow decline would lower its own floor.
+  if (o.libraries && complete) keep_libraries(profile);
+  if (everything && !cache.empty())
+    if (const auto old = plan::cached_profile(profile, cache)) profile = bench::replaced_by(profile, *old);
   for (const auto& path : destinations(o, profile, complete && !judge)) {
     plan::write_profile(path, profile);
     base::log_info("wrote {}", path.string());

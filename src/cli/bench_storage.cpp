@@ -18,6 +18,7 @@
 #include "bench/data_loading.h"
 #include "bench/storage.h"
 #include "cli/config.h"
+#include "cli/counts.h"
 #include "cli/forecast.h"
 #include "cli/verbs.h"
 #include "layers/device.h"
@@ -36,27 +37,15 @@ constexpr int64_t kSamplesCounted = 4096;
 constexpr int64_t kSimulatedBytes = int64_t{16} << 20;
 constexpr const char* kStopNote = "\nstopping and removing the files; what was measured is kept\n";
 
-// 4K = 4096, as fio and nccl-tests read it.
-int64_t bytes_from(const char* flag, const std::string& text) {
-  const bool has_unit = !text.empty() && std::string("KMGTkmgt").find(text.back()) != std::string::npos;
-  auto number = text;
-  if (has_unit) {
-    number.back() = static_cast<char>(std::toupper(number.back()));
-    number += "iB";
-  }
-  const auto bytes = base::parse_integer(number);
-  if (!bytes || *bytes < 1) throw UsageError("{} {}: write bytes, such as 4K, 256M or 2G", flag, text);
-  return *bytes;
-}
+constexpr const char* kBytes = "bytes, such as 4K, 256M or 2G";
 
 bench::StorageOptions options_of(const BenchOptions& o) {
   bench::StorageOptions options;
   options.folder = o.folder;
   if (o.quick) options.size_bytes = int64_t{32} << 20, options.writers = {1, 4}, options.seconds = 0.1;
-  if (!o.size.empty()) options.size_bytes = bytes_from("--size", o.size);
+  if (!o.size.empty()) options.size_bytes = count_from("--size", o.size, kBytes);
   if (!o.writers.empty()) options.writers = o.writers;
-  if (!o.blocks.empty()) options.block_bytes.clear();
-  for (const auto& text : o.blocks) options.block_bytes.push_back(bytes_from("--blocks", text));
+  if (!o.blocks.empty()) options.block_bytes = counts_from("--blocks", o.blocks, kBytes);
   if (o.seconds > 0) options.seconds = o.seconds;
   // What data loading is judged by.
   auto& blocks = options.block_bytes;

@@ -43,6 +43,11 @@ struct BenchOptions {
   std::string output, dtype = "all";
   bool quick = false;
   std::vector<int> side_by_side;  // of all: so many ranks measure at the same time, too
+  // Of gemm, attention and memory: lists of counts, such as 4K; empty ones: the usual.
+  std::vector<std::string> m, n, k, kinds, passes, groups;
+  std::vector<double> busiest;
+  bool libraries = false;
+  std::vector<std::string> seq, head_counts, kv_head_counts, head_dims, windows, batches, sizes;
   // Of parallel; empty lists: all, or the usual ones.
   std::vector<std::string> methods, layers, lengths;
   std::vector<int> ranks = {2};

@@ -129,16 +129,42 @@ void add_verdict(CLI::App& bench, BenchOptions& o) {
   verb->callback([&o] { o.kind = "verdict"; });
 }
 
+// Lists of sizes; all combinations are measured.
+void add_sweep(CLI::App& verb, BenchOptions& o) {
+  const auto list = [&](const char* flag, auto& values, const char* text) { verb.add_option(flag, values, text)->delimiter(','); };
+  if (verb.get_name() == "gemm") {
+    list("--m", o.m, "rows of a linear layer, such as 64,1K (K = 1024); with any of these flags only their combinations are measured");
+    list("--n", o.n, "its outputs");
+    list("--k", o.k, "its inputs");
+    list("--kinds", o.kinds, "plain, batched (many products in one call), grouped (of experts one after another, whose rows are --m on average)");
+    list("--passes", o.passes, "forward, grad_input, grad_weight (default: all)");
+    list("--groups", o.groups, "how many products of batched ones, or experts of grouped ones (default 8)");
+    list("--busiest", o.busiest, "rows of the busiest expert over their mean; 1: all have as many (default)");
+    verb.add_flag("--libraries", o.libraries, "plain products through every library that can multiply here, by turns; kept for runs, which take the one that is clearly faster (train.products)");
+  } else if (verb.get_name() == "attention") {
+    list("--seq", o.seq, "tokens of a sequence, such as 512,4K (K = 1024); with any of these flags only their combinations are measured");
+    list("--heads", o.head_counts, "query heads (default 8)");
+    list("--kv-heads", o.kv_head_counts, "key and value heads; those that do not divide the query heads are left out (default: as many)");
+    list("--head-dim", o.head_dims, "width of a head (default 64)");
+    list("--window", o.windows, "keys that a query sees at most; 0: all before it (default)");
+    list("--batch", o.batches, "sequences at a time (default 1)");
+  } else if (verb.get_name() == "memory") {
+    list("--sizes", o.sizes, "bytes of one array, such as 64K,16M (K = 1024; default 16K to 256M)");
+  }
+}
+
 void add_bench(CLI::App& app, BenchOptions& o) {
   auto* verb = app.add_subcommand("bench", "measure this machine: gemm, memory, attention, storage, or all; a training step: iteration; or ranks: collectives, and ways of spreading a layer over them, parallel");
   verb->require_subcommand(1);
   for (const auto& [name, text] :
-       {std::pair{"gemm", "matrix products over shapes and dtypes"}, std::pair{"memory", "copy, scale, add, triad and dot over sizes"},
-        std::pair{"attention", "forward and backward over lengths"}, std::pair{"all", "everything, as a machine profile"}}) {
+       {std::pair{"gemm", "matrix products over shapes and dtypes: plain, batched and grouped"},
+        std::pair{"memory", "copy, scale, add, triad, dot, read and write over sizes; beside a GPU its host, and copies between the two"},
+        std::pair{"attention", "forward and backward over lengths, and where it turns from memory- to compute-bound"}, std::pair{"all", "everything, as a machine profile"}}) {
     auto* kind = verb->add_subcommand(name, text);
     kind->add_option("-o,--output", o.output, "write the machine profile here (JSON)");
     kind->add_option("--dtype", o.dtype, "fp32, bf16 or all")->check(CLI::IsMember({"fp32", "bf16", "all"}));
     kind->add_flag("--quick", o.quick, "a few sizes only, in seconds");
+    add_sweep(*kind, o);
     if (std::string_view(name) == "all") {
       kind->add_option("--ranks", o.side_by_side, "measure so many ranks side by side, too, and their collectives, at a few sizes; 1: none (default: 2, 4 and 8, as far as the cores go)")
           ->delimiter(',')

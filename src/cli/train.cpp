@@ -11,6 +11,7 @@
 #include "base/process.h"
 #include "cli/config.h"
 #include "cli/forecast.h"
+#include "cli/product_choice.h"
 #include "cli/ranks.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
@@ -87,7 +88,7 @@ int run_train(const Options& all) {
     return 0;
   }
   if (o.config.empty()) throw base::UsageError("ingot train needs a configuration, for instance configs/zaya1-nano.toml");
-  const auto config = read_config(o.config, o.set);
+  auto config = read_config(o.config, o.set);
   train::apply_log_level(config.log);
   const fs::path run_dir = !o.run_dir.empty() ? fs::path(o.run_dir) : fs::path("runs") / fs::path(o.config).stem();
   const auto ranks = comm::rank_environment(base::environment());
@@ -109,6 +110,7 @@ int run_train(const Options& all) {
   try {
     const bench::Company company{world.get(), ranks.local_rank, ranks.local_size};
     const auto forecast = forecast_of(config, mesh, company, program);
+    choose_products(config, run_dir, o.resume, mesh, company);
     mesh::Groups groups(*world, config.parallel);
     train::Trainer trainer(config, {run_dir, o.resume, kVersion}, forecast.numbers, groups);
     const base::LoadWatch load;

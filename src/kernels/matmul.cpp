@@ -1,9 +1,23 @@
 #include "kernels/matmul.h"
 
+#include "kernels/product_library.h"
+
 namespace ingot::kernels {
 namespace {
 
-bool needs_widening(const at::Tensor& a) { return a.is_cpu() && a.scalar_type() == at::kBFloat16 && !cpu_has_bf16_products(); }
+bool needs_widening(const at::Tensor& a) {
+  if (!a.is_cpu() || a.scalar_type() != at::kBFloat16) return false;
+  const auto library = product_library();
+  return library == ProductLibrary::widened || (library == ProductLibrary::usual && !cpu_has_bf16_products());
+}
+
+// oneDNN has no products of nothing.
+bool takes_onednn(const at::Tensor& a, const at::Tensor& b) {
+  return product_library() == ProductLibrary::onednn && a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat &&
+         a.numel() > 0 && b.numel() > 0;
+}
+
+at::Tensor product_of(const at::Tensor& a, const at::Tensor& b) { return takes_onednn(a, b) ? multiply_by_onednn(a, b) : at::mm(a, b); }
 
 }  // namespace
 
@@ -17,10 +31,10 @@ bool cpu_has_bf16_products() {
 }
 
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
-  if (a.scalar_type() == dtype && !needs_widening(a)) return at::mm(a, b);
+  if (a.scalar_type() == dtype && !needs_widening(a)) return product_of(a, b);
   if (a.is_cuda() && a.scalar_type() == at::kBFloat16 && dtype == at::kFloat) return at::mm(a, b, dtype);
   if (a.scalar_type() == at::kBFloat16 && dtype != at::kFloat && !needs_widening(a)) return at::mm(a, b).to(dtype);
-  return at::mm(a.to(at::kFloat), b.to(at::kFloat)).to(dtype);
+  return product_of(a.to(at::kFloat), b.to(at::kFloat)).to(dtype);
 }
 
 void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite) {
@@ -35,7 +49,8 @@ void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool 
     return;
   }
   // mm writes straight into a strided view as long as its columns are contiguous.
-  if (overwrite) at::mm_out(out, a, b);
+  if (overwrite && takes_onednn(a, b)) out.copy_(multiply_by_onednn(a, b));
+  else if (overwrite) at::mm_out(out, a, b);
   else at::addmm_out(out, out, a, b, 1, 1);
 }
 

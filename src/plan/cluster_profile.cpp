@@ -73,9 +73,9 @@ schedule::Cluster cluster_of(const MachineProfile& profile, const std::string& d
   schedule::ComputeRates rates{.dtype = dtype};
   std::vector<double> products, attention, backward, moves;
   for (const auto& e : profile.gemm)
-    if (e.dtype == dtype && 2 * d(e.m) * d(e.n) * d(e.k) >= kLargeProduct) products.push_back(e.flops_per_s);
+    if (e.dtype == dtype && e.kind == "plain" && 2 * d(e.m) * d(e.n) * d(e.k) >= kLargeProduct) products.push_back(e.flops_per_s);
   for (const auto& e : profile.attention) {
-    if (e.dtype != dtype || d(e.seq) < kLongRow) continue;
+    if (e.dtype != dtype || e.window > 0 || d(e.seq) < kLongRow) continue;
     const double flops = 4 * d(e.seq) * (d(e.seq) + 1) / 2 * d(e.batch * e.heads * e.head_dim);
     attention.push_back(flops / e.forward_s);
     backward.push_back(2.5 * flops / e.backward_s);

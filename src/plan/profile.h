@@ -11,11 +11,14 @@
 namespace ingot::plan {
 
 /// One matrix product [m, k] x [k, n] as layers call it: "forward" (x W^T), "grad_input" (g W) or "grad_weight" (g^T x, added
-/// to fp32), with the conversions that the dtype needs.
+/// to fp32), with the conversions that the dtype needs. Or many at once: "batched" (`groups` products of these sizes in one call) or
+/// "grouped" (those of as many experts one after another, which share out the rows: m or, of grad_weight, k is their mean).
 struct GemmRate {
-  std::string dtype, kind = "plain", pass = "forward";  // kind: plain or grouped
+  std::string dtype, kind = "plain", pass = "forward";  // kind: plain, batched or grouped
   int64_t m = 0, n = 0, k = 0;
-  double flops_per_s = 0;
+  double flops_per_s = 0;  // of all groups together
+  int64_t groups = 1;
+  double busiest = 1;  // of grouped ones: rows of the busiest group over their mean
 };
 
 /// Causal attention of `batch` rows of `seq` tokens.
@@ -23,9 +26,12 @@ struct AttentionTime {
   std::string dtype;
   int64_t batch = 1, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
   double forward_s = 0, backward_s = 0;
+  int64_t window = 0;  // keys that a query sees at most, its own included; 0: all before it
 };
 
-/// BabelStream's operations; bytes are those of one array, the rate counts every array moved (copy 2, scale 2, add 3, triad 3, dot 2).
+/// BabelStream's operations, read and write; bytes are those of one array, the rate counts every array moved (copy 2, scale 2, add 3,
+/// triad 3, dot 2, read 1, write 1). They are of the profile's device; a GPU's host has host_copy, host_read and host_write. Copies between
+/// the two count the bytes once.
 struct MemoryRate {
   std::string operation;
   int64_t bytes = 0;
@@ -57,6 +63,14 @@ struct StorageRate {
   double p50_s = 0, p99_s = 0;
 };
 
+/// A plain product (GemmRate's sizes) by one of the libraries of kernels/product_library.h, which were measured by turns: the median and the
+/// middle half of its rates.
+struct LibraryRate {
+  std::string dtype, library, pass = "forward";
+  int64_t m = 0, n = 0, k = 0;
+  double flops_per_s = 0, low_flops_per_s = 0, high_flops_per_s = 0;
+};
+
 struct MachineProfile {
   static constexpr int64_t kVersion = 2;
 
@@ -72,9 +86,10 @@ struct MachineProfile {
   std::vector<KernelTime> kernels;
   std::vector<CollectiveTime> collectives;
   std::vector<StorageRate> storage;
+  std::vector<LibraryRate> libraries;  // only of ingot bench gemm --libraries
   double operation_s = 0;  // of a linear layer too small to have other costs, forward and backward
 
-  /// The best measured product rate of a dtype, FLOP/s: the denominator of MFU. 0 when none was measured.
+  /// The best measured rate of a dtype's plain products, FLOP/s: the denominator of MFU. 0 when none was measured.
   double peak_gemm(const std::string& dtype) const;
 
   std::string to_json() const;

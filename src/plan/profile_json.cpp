@@ -21,16 +21,33 @@ struct Members : base::JsonMembers {
 };
 
 const std::vector<std::string> kDtypes = {"fp64", "fp32", "bf16"};
+const std::vector<std::string> kMemoryOperations = {"copy",
+                                                    "scale",
+                                                    "add",
+                                                    "triad",
+                                                    "dot",
+                                                    "read",
+                                                    "write",
+                                                    "host_copy",
+                                                    "host_read",
+                                                    "host_write",
+                                                    "host_to_device_pinned",
+                                                    "host_to_device_pageable",
+                                                    "device_to_host_pinned",
+                                                    "device_to_host_pageable"};
 
 GemmRate read_gemm(const Json& json, const std::string& where) {
   Members m(json, where);
   GemmRate entry{m.one_of("dtype", kDtypes),
-                 m.one_of("kind", {"plain", "grouped"}),
+                 m.one_of("kind", {"plain", "batched", "grouped"}),
                  m.one_of("pass", {"forward", "grad_input", "grad_weight"}),
                  m.size("m"),
                  m.size("n"),
                  m.size("k"),
                  m.positive("flops_per_s")};
+  if (entry.kind != "plain") entry.groups = m.size("groups");
+  if (entry.kind == "grouped") entry.busiest = m.positive("busiest");
+  if (entry.busiest < 1 || entry.busiest > static_cast<double>(entry.groups)) m.fail("busiest", "must be from 1 to the number of groups");
   m.finish();
   return entry;
 }
@@ -39,13 +56,14 @@ AttentionTime read_attention(const Json& json, const std::string& where) {
   Members m(json, where);
   AttentionTime entry{m.one_of("dtype", kDtypes), m.size("batch"),    m.size("seq"),           m.size("heads"),
                       m.size("kv_heads"),         m.size("head_dim"), m.positive("forward_s"), m.positive("backward_s")};
+  if (m.has("window")) entry.window = m.size("window");
   m.finish();
   return entry;
 }
 
 MemoryRate read_memory(const Json& json, const std::string& where) {
   Members m(json, where);
-  MemoryRate entry{m.one_of("operation", {"copy", "scale", "add", "triad", "dot"}), m.size("bytes"), m.positive("bytes_per_s")};
+  MemoryRate entry{m.one_of("operation", kMemoryOperations), m.size("bytes"), m.positive("bytes_per_s")};
   m.finish();
   return entry;
 }
@@ -88,12 +106,27 @@ StorageRate read_storage(const Json& json, const std::string& where) {
   return entry;
 }
 
+LibraryRate read_library(const Json& json, const std::string& where) {
+  Members m(json, where);
+  LibraryRate entry{m.one_of("dtype", kDtypes),
+                    m.one_of("library", {"usual", "onednn", "widened", "cublas", "cublaslt"}),
+                    m.one_of("pass", {"forward", "grad_input", "grad_weight"}),
+                    m.size("m"),
+                    m.size("n"),
+                    m.size("k"),
+                    m.positive("flops_per_s"),
+                    m.positive("low_flops_per_s"),
+                    m.positive("high_flops_per_s")};
+  m.finish();
+  return entry;
+}
+
 }  // namespace
 
 double MachineProfile::peak_gemm(const std::string& dtype) const {
   double best = 0;
   for (const auto& entry : gemm) {
-    if (entry.dtype == dtype) best = std::max(best, entry.flops_per_s);
+    if (entry.dtype == dtype && entry.kind == "plain") best = std::max(best, entry.flops_per_s);
   }
   return best;
 }
@@ -115,11 +148,14 @@ std::string MachineProfile::to_json() const {
                                  {"commands", commands},
                                  {"operation_s", operation_s}};
   auto& gemms = json["gemm"] = nlohmann::ordered_json::array();
-  for (const auto& e : gemm)
+  for (const auto& e : gemm) {
     gemms.push_back(
         {{"dtype", e.dtype}, {"kind", e.kind}, {"pass", e.pass}, {"m", e.m}, {"n", e.n}, {"k", e.k}, {"flops_per_s", e.flops_per_s}});
+    if (e.kind != "plain") gemms.back()["groups"] = e.groups;
+    if (e.kind == "grouped") gemms.back()["busiest"] = e.busiest;
+  }
   auto& attentions = json["attention"] = nlohmann::ordered_json::array();
-  for (const auto& e : attention)
+  for (const auto& e : attention) {
     attentions.push_back({{"dtype", e.dtype},
                           {"batch", e.batch},
                           {"seq", e.seq},
@@ -128,6 +164,8 @@ std::string MachineProfile::to_json() const {
                           {"head_dim", e.head_dim},
                           {"forward_s", e.forward_s},
                           {"backward_s", e.backward_s}});
+    if (e.window > 0) attentions.back()["window"] = e.window;
+  }
   auto& memories = json["memory"] = nlohmann::ordered_json::array();
   for (const auto& e : memory) memories.push_back({{"operation", e.operation}, {"bytes", e.bytes}, {"bytes_per_s", e.bytes_per_s}});
   auto& all_kernels = json["kernels"] = nlohmann::ordered_json::array();
@@ -159,6 +197,16 @@ std::string MachineProfile::to_json() const {
                         {"operations_per_s", e.operations_per_s},
                         {"p50_s", e.p50_s},
                         {"p99_s", e.p99_s}});
+  for (const auto& e : libraries)
+    json["libraries"].push_back({{"dtype", e.dtype},
+                                 {"library", e.library},
+                                 {"pass", e.pass},
+                                 {"m", e.m},
+                                 {"n", e.n},
+                                 {"k", e.k},
+                                 {"flops_per_s", e.flops_per_s},
+                                 {"low_flops_per_s", e.low_flops_per_s},
+                                 {"high_flops_per_s", e.high_flops_per_s}});
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -193,6 +241,9 @@ MachineProfile MachineProfile::from_json(const std::string& text, const std::str
   m.entries("kernels", [&](const Json& entry, const std::string& where) { p.kernels.push_back(read_kernel(entry, where)); });
   m.entries("collectives", [&](const Json& entry, const std::string& where) { p.collectives.push_back(read_collective(entry, where)); });
   m.entries("storage", [&](const Json& entry, const std::string& where) { p.storage.push_back(read_storage(entry, where)); });
+  if (m.has("libraries"))
+    m.entries("libraries", [&](const Json& entry, const std::string& where) { p.libraries.push_back(read_library(entry, where)); });
+  m.has("balance");  // what ingot bench --json says beside the profile follows from the rest
   m.finish();
   return p;
 }

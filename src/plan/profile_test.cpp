@@ -52,6 +52,25 @@ TEST(MachineProfileFile, comes_back_as_it_was_written) {
   EXPECT_EQ(back.peak_gemm("fp64"), 0);
 }
 
+TEST(MachineProfileFile, many_products_and_windows_come_back_and_older_files_lack_them) {
+  auto p = sample();
+  const auto before = p.to_json();
+  for (const char* word : {"busiest", "window", "libraries"})
+    EXPECT_EQ(before.find(word), std::string::npos) << "nothing new about what is plain";
+  p.gemm.push_back({"fp32", "grouped", "grad_weight", 64, 32, 16, 1e10, 8, 2.5});
+  p.gemm.push_back({"fp32", "batched", "forward", 64, 32, 16, 1e10, 4});
+  p.attention.push_back({"bf16", 1, 64, 2, 1, 16, 1, 2, 32});
+  p.memory.push_back({"host_to_device_pinned", 4096, 5e10});
+  p.libraries.push_back({"bf16", "widened", "grad_input", 64, 32, 16, 2e10, 1e10, 3e10});
+  const auto back = MachineProfile::from_json(p.to_json(), "p.json");
+  EXPECT_EQ(back.to_json(), p.to_json());
+  EXPECT_DOUBLE_EQ(back.gemm[back.gemm.size() - 2].busiest, 2.5);
+  EXPECT_EQ(back.gemm.back().groups, 4);
+  EXPECT_DOUBLE_EQ(back.libraries.back().high_flops_per_s, 3e10);
+  EXPECT_EQ(back.attention.back().window, 32);
+  EXPECT_EQ(back.attention.front().window, 0);
+}
+
 TEST(MachineProfileFile, what_is_wrong_is_named) {
   EXPECT_NE(error_of("{").find("p.json is not JSON"), std::string::npos);
   EXPECT_NE(error_of("[]").find("is not an object"), std::string::npos);
@@ -62,6 +81,14 @@ TEST(MachineProfileFile, what_is_wrong_is_named) {
   EXPECT_NE(changed([](Json& j) { j["gemm"][2]["m"] = -4; }).find("p.json.gemm[2].m must be a whole number"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["gemm"][0]["flops_per_s"] = 0; }).find("must be a positive number"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["gemm"][0]["k"] = 1e300; }).find("gemm[0].k"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["gemm"][0]["kind"] = "grouped"; }).find("gemm[0] lacks 'groups'"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["gemm"][0]["groups"] = 4; }).find("unknown member 'groups'"), std::string::npos) << "of a plain one";
+  EXPECT_NE(changed([](Json& j) {
+              j["gemm"][0].update({{"kind", "grouped"}, {"groups", 4}, {"busiest", 5}});
+            }).find("busiest must be from 1"),
+            std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["attention"][0]["window"] = -1; }).find("attention[0].window must be a whole number"),
+            std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["memory"][0]["operation"] = "swap"; }).find("must be one of copy, scale, add, triad, dot"),
             std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["kernels"][0]["name"] = std::string(5000, 'x'); }).find("at most 4096 bytes"), std::string::npos);

@@ -408,7 +408,7 @@ class Sizer {
     const auto rate = [&](int64_t rows) { return rates.gemm_rate(Pass::forward, rows, out, in, false); };
     int64_t least = INT64_MAX, most = 1;  // measured: what lies outside says nothing of its own
     for (const auto& e : device_.profile.gemm)
-      if (e.dtype == device_.dtype && e.pass == "forward") least = std::min(least, e.m), most = std::max(most, e.m);
+      if (e.dtype == device_.dtype && e.kind == "plain" && e.pass == "forward") least = std::min(least, e.m), most = std::max(most, e.m);
     most = std::clamp<int64_t>(most, 1, int64_t{1} << 30);
     least = std::clamp<int64_t>(least, 1, most);
     Saturation s;

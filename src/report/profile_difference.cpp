@@ -31,14 +31,17 @@ std::vector<Rate> rates_of(const plan::MachineProfile& p) {
     out.push_back({std::move(section), std::move(what), rate, unit});
   };
   for (const auto& e : p.gemm)
-    add("products " + e.dtype, fmt::format("{}{} {} × {} × {}", e.kind == "plain" ? "" : e.kind + " ", e.pass, e.m, e.n, e.k),
+    add("products " + e.dtype,
+        fmt::format("{}{} {}{} × {} × {}{}", e.kind == "plain" ? "" : e.kind + " ", e.pass,
+                    e.groups > 1 ? fmt::format("{} × ", e.groups) : "", e.m, e.n, e.k,
+                    e.busiest > 1 ? fmt::format(", busiest {:g}", e.busiest) : ""),
         e.flops_per_s, "FLOP/s");
   for (const auto& e : p.memory) add("memory", fmt::format("{} {}", e.operation, base::format_bytes(e.bytes)), e.bytes_per_s, "B/s");
   for (const auto& e : p.attention)
     for (const bool backward : {false, true})
       add("attention " + e.dtype,
-          fmt::format("{}, {} tokens, head {}, {}/{} heads, batch {}", backward ? "backward" : "forward", e.seq, e.head_dim, e.heads,
-                      e.kv_heads, e.batch),
+          fmt::format("{}, {} tokens, head {}, {}/{} heads, batch {}{}", backward ? "backward" : "forward", e.seq, e.head_dim, e.heads,
+                      e.kv_heads, e.batch, e.window > 0 ? fmt::format(", window {}", e.window) : ""),
           flops_of(e, backward) / (backward ? e.backward_s : e.forward_s), "FLOP/s");
   for (const auto& e : p.kernels)
     for (const bool backward : {false, true}) {

@@ -1,8 +1,11 @@
 #include "report/profile_facts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <tuple>
 
 namespace ingot::report {
@@ -47,33 +50,15 @@ const std::map<std::string, KernelArrays>& kernel_arrays() {
 
 }  // namespace
 
-double flops_of(const plan::GemmRate& p) { return 2 * d(p.m) * d(p.n) * d(p.k); }
-
-double intensity_of(const plan::GemmRate& p) {
-  const double operands = (d(p.m) * d(p.k) + d(p.k) * d(p.n)) * element_bytes(p.dtype);
-  const double result = d(p.m) * d(p.n) * (p.pass == "grad_weight" ? 2 * element_bytes("fp32") : element_bytes(p.dtype));
-  return flops_of(p) / (operands + result);
+int arrays_of(const std::string& operation) {
+  if (operation == "add" || operation == "triad") return 3;
+  return operation == "copy" || operation == "scale" || operation == "dot" || operation == "host_copy" ? 2 : 1;
 }
 
-double flops_of(const plan::AttentionTime& a, bool backward) {
-  const double pairs = d(a.seq) * (d(a.seq) + 1) / 2;
-  return (backward ? 2 : 1) * 4 * d(a.batch) * pairs * d(a.heads) * d(a.head_dim);
-}
-
-double intensity_of(const plan::AttentionTime& a) {
-  const double bytes = d(a.batch) * d(a.seq) * 2 * (d(a.heads) + d(a.kv_heads)) * d(a.head_dim) * element_bytes(a.dtype);
-  return flops_of(a, false) / bytes;
-}
-
-int arrays_of(const std::string& operation) { return operation == "add" || operation == "triad" ? 3 : 2; }
-
-double memory_bytes_per_s(const plan::MachineProfile& profile) {
-  const plan::MemoryRate* best = nullptr;
-  for (const auto& e : profile.memory) {
-    const auto rank = [](const plan::MemoryRate& r) { return std::pair(r.operation == "triad", r.bytes); };
-    if (!best || rank(e) > rank(*best)) best = &e;
-  }
-  return best ? best->bytes_per_s : 0;
+std::string AttentionCurve::name() const {
+  auto text = fmt::format("head of {}, {}/{} heads", head_dim, heads, kv_heads);
+  if (window > 0) text += fmt::format(", window {}", window);
+  return batch > 0 ? text + fmt::format(", batch {}", batch) : text;
 }
 
 std::vector<CacheStep> cache_steps(const std::vector<plan::MemoryRate>& memory, const std::string& operation) {
@@ -91,18 +76,22 @@ std::vector<CacheStep> cache_steps(const std::vector<plan::MemoryRate>& memory, 
 }
 
 std::vector<AttentionCurve> attention_curves(const plan::MachineProfile& profile) {
-  std::map<std::tuple<std::string, int64_t, int64_t, int64_t, bool>, AttentionCurve> curves;
+  std::set<int64_t> batches;
+  for (const auto& e : profile.attention) batches.insert(e.batch);
+  using Shape = std::tuple<std::string, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
+  std::map<Shape, AttentionCurve> curves;
   for (const auto& e : profile.attention)
     for (const bool backward : {false, true}) {
-      auto& curve = curves[{e.dtype, e.head_dim, e.heads, e.kv_heads, backward}];
+      auto& curve = curves[{e.dtype, e.head_dim, e.heads, e.kv_heads, e.window, e.batch, backward}];
       curve.dtype = e.dtype;
       curve.head_dim = e.head_dim;
       curve.heads = e.heads;
       curve.kv_heads = e.kv_heads;
+      curve.window = e.window;
+      curve.batch = batches.size() > 1 ? e.batch : 0;
       curve.backward = backward;
       curve.points.push_back(&e);
     }
-  const double bandwidth = memory_bytes_per_s(profile);
   std::vector<AttentionCurve> out;
   for (auto& [key, curve] : curves) {
     std::stable_sort(curve.points.begin(), curve.points.end(), [](const auto* a, const auto* b) { return a->seq < b->seq; });
@@ -110,11 +99,9 @@ std::vector<AttentionCurve> attention_curves(const plan::MachineProfile& profile
     for (const auto* p : curve.points) curve.best_flops_per_s = std::max(curve.best_flops_per_s, rate(p));
     for (size_t i = curve.points.size(); i-- > 0 && rate(curve.points[i]) >= kSettledShare * curve.best_flops_per_s;)
       curve.measured_seq = curve.points[i]->seq;
-    if (bandwidth > 0) {
-      curve.ridge = curve.best_flops_per_s / bandwidth;
-      // intensity = heads (seq + 1) / ((heads + kv_heads) element_bytes)
-      const double seq = curve.ridge * d(curve.heads + curve.kv_heads) * element_bytes(curve.dtype) / d(curve.heads) - 1;
-      curve.turn_seq = std::max(seq, 1.0);
+    if (const auto balance = plan::balance_of(profile, curve.dtype)) {
+      curve.ridge = balance->flops_per_byte();
+      curve.turn_seq = plan::turning_seq(*curve.points.front(), curve.ridge);
     }
     out.push_back(std::move(curve));
   }

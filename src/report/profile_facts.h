@@ -1,5 +1,5 @@
-// What follows from a profile: arithmetic intensities, steps of the caches, where attention becomes bound by compute, how near kernels
-// come to the memory's bandwidth, and the lines of collectives.
+// What follows from a profile beside plan/balance.h: steps of the caches, where attention becomes bound by compute, how near kernels come
+// to the memory's bandwidth, and the lines of collectives.
 #pragma once
 
 #include <optional>
@@ -7,22 +7,10 @@
 #include <vector>
 
 #include "bench/message_line.h"
+#include "plan/balance.h"
 #include "plan/profile.h"
 
 namespace ingot::report {
-
-/// 2 m n k, and that over the bytes of both operands and the result, each moved once; grad_weight adds to fp32, which is read and
-/// written.
-double flops_of(const plan::GemmRate& product);
-double intensity_of(const plan::GemmRate& product);
-
-/// Forward by the convention of layers/cost.h, 4 x visible pairs x heads x head_dim; backward is twice that.
-double flops_of(const plan::AttentionTime& attention, bool backward);
-/// FLOPs over the bytes of q, k, v and the output, each moved once. Backward moves twice as much for twice the FLOPs.
-double intensity_of(const plan::AttentionTime& attention);
-
-/// Of triad, or what there is, at the largest size: memory rather than caches. 0 when nothing was measured.
-double memory_bytes_per_s(const plan::MachineProfile& profile);
 
 /// Where an operation loses a quarter of its rate or more between neighbouring sizes.
 struct CacheStep {
@@ -34,16 +22,19 @@ std::vector<CacheStep> cache_steps(const std::vector<plan::MemoryRate>& memory, 
 /// How many arrays an operation moves.
 int arrays_of(const std::string& operation);
 
-/// Attention of one dtype, head size and pass over lengths.
+/// Attention of one dtype, shape and pass over lengths.
 struct AttentionCurve {
   std::string dtype;
-  int64_t head_dim = 0, heads = 0, kv_heads = 0;
+  int64_t head_dim = 0, heads = 0, kv_heads = 0, window = 0;
+  int64_t batch = 0;  // 0: that of all of the profile
   bool backward = false;
   std::vector<const plan::AttentionTime*> points;  // ascending in seq; of the profile
   double best_flops_per_s = 0;
-  double ridge = 0;                     // FLOPs per byte at which memory and the best rate measured take equally long
-  std::optional<double> turn_seq;       // where attention's intensity reaches the ridge; nothing without a memory bandwidth
+  double ridge = 0;                     // FLOPs per byte of the machine's balance; 0 when it is not known
+  std::optional<double> turn_seq;       // where attention's intensity reaches the ridge; nothing where it never does
   std::optional<int64_t> measured_seq;  // least length measured from which on 80 % of the best rate are reached
+  /// "head of 64, 8/2 heads, window 1024, batch 2"; the last two where they are set.
+  std::string name() const;
 };
 std::vector<AttentionCurve> attention_curves(const plan::MachineProfile& profile);
 

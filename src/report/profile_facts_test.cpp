@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "report/profile_difference.h"
 #include "report/test_profile.h"
 
@@ -33,11 +35,11 @@ TEST(ProfileFacts, memory_is_triad_at_its_largest_size_and_steps_are_where_it_fa
   EXPECT_EQ(steps[0].exceeds_bytes, 3 << 22);
   EXPECT_DOUBLE_EQ(steps[0].before_bytes_per_s, 8e10);
   EXPECT_EQ(cache_steps(p.memory, "dot")[0].fits_bytes, 2 << 20);
-  EXPECT_DOUBLE_EQ(memory_bytes_per_s({}), 0);
+  EXPECT_DOUBLE_EQ(plan::memory_bytes_per_s({}), 0);
 }
 
-TEST(ProfileFacts, attention_turns_where_memory_and_the_best_rate_take_equally_long) {
-  const auto p = profile_of_formulas();
+TEST(ProfileFacts, attention_turns_where_memory_and_the_best_product_take_equally_long) {
+  auto p = profile_of_formulas();
   const auto curves = attention_curves(p);
   ASSERT_EQ(curves.size(), 4u);
   for (const auto& curve : curves) {
@@ -45,12 +47,30 @@ TEST(ProfileFacts, attention_turns_where_memory_and_the_best_rate_take_equally_l
     EXPECT_NEAR(curve.best_flops_per_s, best, 1e-3 * best);
     EXPECT_EQ(*curve.measured_seq, 512);
     // The time of that length is the same by either limit.
-    const double seq = *curve.turn_seq, size = curve.dtype == "bf16" ? 2 : 4;
-    if (seq <= 1) continue;
+    const double seq = *curve.turn_seq, size = curve.dtype == "bf16" ? 2 : 4, peak = curve.dtype == "bf16" ? 2e11 : 1e11;
+    EXPECT_GT(seq, 1);
     const double flops = 4 * (seq * (seq + 1) / 2) * 8 * 64, bytes = 4 * seq * 8 * 64 * size;
-    EXPECT_NEAR(flops / curve.best_flops_per_s, bytes / 2e10, 1e-9 * bytes / 2e10);
+    EXPECT_NEAR(flops / peak, bytes / 2e10, 1e-9 * bytes / 2e10);
   }
-  EXPECT_GT(*curves.back().turn_seq, 1);
+  p.gemm.clear();
+  EXPECT_FALSE(attention_curves(p)[0].turn_seq) << "no balance without products";
+}
+
+TEST(ProfileFacts, attention_of_other_shapes_has_curves_of_its_own) {
+  plan::MachineProfile p;
+  p.attention = {{"fp32", 1, 128, 8, 8, 64, 1, 1},
+                 {"fp32", 1, 256, 8, 8, 64, 1, 1},
+                 {"fp32", 1, 256, 8, 2, 64, 1, 1},
+                 {"fp32", 1, 256, 8, 8, 64, 1, 1, 32}};
+  const auto names = [&] {
+    std::set<std::string> all;
+    for (const auto& curve : attention_curves(p)) all.insert(curve.name());
+    return all;
+  };
+  EXPECT_THAT(names(), ElementsAre("head of 64, 8/2 heads", "head of 64, 8/8 heads", "head of 64, 8/8 heads, window 32"));
+  p.attention.push_back({"fp32", 2, 256, 8, 8, 64, 1, 1});
+  EXPECT_THAT(names(), ElementsAre("head of 64, 8/2 heads, batch 1", "head of 64, 8/8 heads, batch 1", "head of 64, 8/8 heads, batch 2",
+                                   "head of 64, 8/8 heads, window 32, batch 1"));
 }
 
 TEST(ProfileFacts, kernels_move_at_least_their_operands) {

@@ -193,12 +193,12 @@ std::string attention_table(const plan::MachineProfile& p) {
   const std::string dash(kDash);
   std::string body;
   for (const auto& curve : attention_curves(p)) {
-    body += row_head(fmt::format("{} {}, head of {}", curve.dtype, curve.backward ? "backward" : "forward", curve.head_dim));
-    body += cell(curve.turn_seq ? tokens_text(std::llround(*curve.turn_seq)) : dash);
+    body += row_head(fmt::format("{} {}, {}", curve.dtype, curve.backward ? "backward" : "forward", curve.name()));
+    body += cell(curve.turn_seq ? tokens_text(std::llround(*curve.turn_seq)) : curve.ridge > 0 ? "never" : dash);
     body += cell(curve.measured_seq ? tokens_text(*curve.measured_seq) : dash) + cell(rate_text(curve.best_flops_per_s, "FLOP/s"));
-    body += cell(curve.turn_seq ? number(curve.ridge) : dash) + "</tr>\n";
+    body += cell(curve.ridge > 0 ? number(curve.ridge) : dash) + "</tr>\n";
   }
-  const auto heads = head("from tokens") + head("80 % from") + head("best rate") + head("FLOPs per byte");
+  const auto heads = head("from tokens") + head("80 % from") + head("best rate") + head("balance");
   return body.empty() ? "" : card("Bound by compute from how many tokens on", heads, body);
 }
 
@@ -302,9 +302,15 @@ constexpr std::string_view kNotes =
     "bytes are q, k, v and the output once, backward twice that.</p>"
     "<p>Roof: the lesser of bandwidth × FLOPs per byte and the best product measured. The bandwidth is triad’s at its largest size. Points "
     "above the slope found their operands in caches.</p>"
-    "<p>Attention turns from bound by memory to bound by compute where its FLOPs per byte, heads × (tokens + 1) ÷ ((heads + kv heads) × "
-    "bytes of an element), reach best rate ÷ bandwidth, both as "
-    "measured here. Beside it stands the least length measured from which on 80 % of the best rate are reached.</p>"
+    "<p>Attention turns from bound by memory to bound by compute where its FLOPs per byte, 2 × heads × keys that a query sees on average ÷ "
+    "((heads + kv heads) × bytes of an element), reach the machine’s balance: the best product ÷ bandwidth, both as measured here, marked "
+    "in "
+    "the roofline. A window may keep it below that at any length. Beside it stands the least length measured from which on 80 % of the "
+    "best "
+    "rate are reached.</p>"
+    "<p>Batched products are many of one size in one call; grouped ones those of experts, one after another, which share out the rows: m, "
+    "or k "
+    "of grad weight, is their mean, and busiest the largest number of rows over it.</p>"
     "<p>Share of triad: the least bytes that a kernel must move, over its time, over triad’s rate; above 100 % it works from caches. "
     "Kernels without a share do more arithmetic than they move bytes.</p>"
     "<p>Bus bandwidth is bytes ÷ time × 2 (n − 1) / n for all_reduce, (n − 1) / n for reduce_scatter, all_gather and all_to_all, 1 for "

@@ -56,6 +56,43 @@ TEST(ProfilePage, maps_have_a_cell_for_what_was_measured_and_none_for_the_rest) 
   EXPECT_THAT(page, Not(HasSubstr("<title>k 32, n 64: 0")));
 }
 
+TEST(ProfilePage, grouped_and_batched_products_have_maps_of_their_own) {
+  auto profile = profile_of_formulas();
+  for (const int64_t n : {64, 128})
+    for (const int64_t k : {64, 128}) {
+      profile.gemm.push_back({"fp32", "grouped", "forward", 32, n, k, 4e10, 8, 1});
+      profile.gemm.push_back({"fp32", "grouped", "forward", 32, n, k, 3e10, 8, 2.5});
+      profile.gemm.push_back({"fp32", "batched", "grad_input", 32, n, k, 2e10, 16});
+    }
+  const auto page = make_profile_page({machine_of(profile)}, "now");
+  expect_sound(page);
+  EXPECT_EQ(count(page, "<div class=\"plot heat\">"), 7u);
+  for (const char* title : {"grouped forward, 8 groups, m = 32", "grouped forward, 8 groups, busiest 2.5 × mean, m = 32",
+                            "batched grad input, 16 groups, m = 32", "grouped products", "batched products"})
+    EXPECT_THAT(page, HasSubstr(title));
+  EXPECT_THAT(page, HasSubstr("products in fp32 up to <b>100.0 GFLOP/s</b>"));
+  // Without plain ones there is no peak, and the scale ends at the best of what there is.
+  std::erase_if(profile.gemm, [](const auto& e) { return e.kind == "plain"; });
+  const auto rest = make_profile_page({machine_of(profile)}, "now");
+  expect_sound(rest);
+  EXPECT_EQ(count(rest, "<div class=\"plot heat\">"), 3u);
+  EXPECT_THAT(rest, HasSubstr("<th scope=\"col\">balance</th>"));
+}
+
+TEST(ProfilePage, attention_is_put_beside_the_balance) {
+  auto profile = profile_of_formulas();
+  auto windowed = profile.attention.front();
+  windowed.window = 16;
+  profile.attention.push_back(windowed);
+  const auto page = make_profile_page({machine_of(profile)}, "now");
+  expect_sound(page);
+  EXPECT_THAT(page, HasSubstr("<title>balance: 5.000 FLOPs per byte</title>"));
+  EXPECT_THAT(page, HasSubstr("<title>balance: 10.00 FLOPs per byte</title>"));
+  EXPECT_THAT(page, HasSubstr("<th scope=\"row\">bf16 forward, head of 64, 8/8 heads</th><td>39</td>"));
+  EXPECT_THAT(page, HasSubstr("<th scope=\"row\">fp32 forward, head of 64, 8/8 heads, window 16</th><td>never</td>"))
+      << "4 FLOPs per byte at most";
+}
+
 TEST(ProfilePage, curves_have_the_values_of_the_profile) {
   const auto page = make_profile_page({machine_of(profile_of_formulas())}, "now");
   EXPECT_THAT(page, HasSubstr("data-n=\"triad\" data-v=\"8e+10 8e+10 8e+10 8e+10 2e+10 2e+10\""));

@@ -193,6 +193,16 @@ std::string pass_words(std::string pass) {
 constexpr const char* kSizeNames[] = {"m", "n", "k"};
 int64_t size_of(const plan::GemmRate& p, size_t which) { return which == 0 ? p.m : which == 1 ? p.n : p.k; }
 
+// "forward", "grouped forward".
+std::string words_of(const plan::GemmRate& p) { return (p.kind == "plain" ? "" : p.kind + " ") + pass_words(p.pass); }
+
+// The same with what tells products of one map from those of another.
+std::string map_title(const plan::GemmRate& p) {
+  if (p.kind == "plain") return words_of(p);
+  return fmt::format("{}, {} groups{}", words_of(p), grouped(p.groups),
+                     p.busiest > 1 ? fmt::format(", busiest {:g} × mean", p.busiest) : "");
+}
+
 std::string maps_of(const std::vector<const plan::GemmRate*>& products, const std::string& title, double peak, size_t& maps) {
   std::map<int64_t, size_t> counts[3];
   for (const auto* p : products)
@@ -232,11 +242,11 @@ std::string maps_of(const std::vector<const plan::GemmRate*>& products, const st
 
 // A roof from the least intensity on: memory's slope, then the best rate of products.
 Points roof_of(const plan::MachineProfile& profile, const std::string& dtype, double low, double high) {
-  const double bandwidth = memory_bytes_per_s(profile), peak = profile.peak_gemm(dtype);
-  if (!(bandwidth > 0 && peak > 0)) return {};
-  const double ridge = peak / bandwidth;
+  const auto balance = plan::balance_of(profile, dtype);
+  if (!balance) return {};
   Points roof;
-  for (const double x : {low, std::clamp(ridge, low, high), high}) roof.emplace_back(x, std::min(peak, bandwidth * x));
+  for (const double x : {low, std::clamp(balance->flops_per_byte(), low, high), high})
+    roof.emplace_back(x, std::min(balance->flops_per_s, balance->bytes_per_s * x));
   return roof;
 }
 
@@ -256,7 +266,7 @@ std::string roofline(const std::vector<Measured>& machines, const std::string& d
   };
   for (size_t i = 0; i < machines.size(); ++i) {
     for (const auto& e : machines[i].profile.gemm)
-      if (e.dtype == dtype) add("products", i, intensity_of(e), e.flops_per_s);
+      if (e.dtype == dtype) add(e.kind == "plain" ? "products" : e.kind + " products", i, intensity_of(e), e.flops_per_s);
     for (const auto& e : machines[i].profile.attention) {
       if (e.dtype != dtype) continue;
       add("attention forward", i, intensity_of(e), flops_of(e, false) / e.forward_s);
@@ -286,10 +296,13 @@ std::string roofline(const std::vector<Measured>& machines, const std::string& d
         plot.series.push_back({machines.size() == 1 ? "roof" : machines[i].name, machines.size() == 1 ? 6 : i, Stroke::line,
                                curve_of(roofs[i], scale.factor)});
     for (const auto& line : lines) {
-      const bool is_many = line.name == "products" || title.ends_with("products");  // attention has few points, which lie among these
+      const bool is_many =
+          line.name.ends_with("products") || title.ends_with("products");  // attention has few points, which lie among these
       add_series(plot, line, false, is_many ? Stroke::specks : Stroke::dots);
     }
     plot.x = {low / 1.5, high * 1.5, true, Format::plain};
+    if (const auto balance = plan::balance_of(machines.front().profile, dtype); machines.size() == 1 && balance)
+      plot.marks.push_back({balance->flops_per_byte(), 6, fmt::format("balance: {} FLOPs per byte", number(balance->flops_per_byte()))});
     std::pair<double, double> range{INFINITY, 0};
     for (const auto& series : plot.series)
       for (const double y : series.curve.y) range = {std::min(range.first, y), std::max(range.second, y)};
@@ -322,10 +335,11 @@ std::string short_bytes(double bytes) {
 std::string product_maps(const Measured& machine, const std::string& dtype) {
   std::string out;
   size_t maps = 0;
+  double best = 0;
   std::map<std::string, std::vector<const plan::GemmRate*>> passes;
   for (const auto& e : machine.profile.gemm)
-    if (e.dtype == dtype) passes[(e.kind == "plain" ? "" : e.kind + " ") + pass_words(e.pass)].push_back(&e);
-  for (const auto& [pass, products] : passes) out += maps_of(products, pass, machine.profile.peak_gemm(dtype), maps);
+    if (e.dtype == dtype) passes[map_title(e)].push_back(&e), best = std::max(best, e.flops_per_s);
+  for (const auto& [pass, products] : passes) out += maps_of(products, pass, best, maps);
   return out;
 }
 
@@ -336,7 +350,7 @@ std::string product_plots(const std::vector<Measured>& machines) {
         .title = "Products, " + dtype, .note = {}, .x_label = "2 m n k", .x = X::flops, .joined = false, .categories = {}, .marks = {}};
     for (size_t i = 0; i < machines.size(); ++i)
       for (const auto& e : machines[i].profile.gemm)
-        if (e.dtype == dtype) trace_of(group, pass_words(e.pass), i, machines.size()).points.emplace_back(flops_of(e), e.flops_per_s);
+        if (e.dtype == dtype) trace_of(group, words_of(e), i, machines.size()).points.emplace_back(flops_of(e), e.flops_per_s);
     out += plots_of(group, machines);
   }
   return out;
@@ -381,8 +395,7 @@ std::string attention_plots(const std::vector<Measured>& machines) {
       for (size_t i = 0; i < machines.size(); ++i)
         for (const auto& curve : attention_curves(machines[i].profile)) {
           if (curve.dtype != dtype || curve.backward != backward) continue;
-          auto& trace =
-              trace_of(group, fmt::format("head of {}, {}/{} heads", curve.head_dim, curve.heads, curve.kv_heads), i, machines.size());
+          auto& trace = trace_of(group, curve.name(), i, machines.size());
           if (machines.size() == 1 && curve.turn_seq)
             group.marks.push_back({*curve.turn_seq, group.categories.size() - 1, "bound by compute from here on"});
           for (const auto* p : curve.points)

@@ -29,8 +29,11 @@ Json summary_of(const Measured& machine) {
     out["attention"].push_back({{"dtype", c.dtype},
                                 {"pass", c.backward ? "backward" : "forward"},
                                 {"head_dim", c.head_dim},
+                                {"heads", c.heads},
+                                {"kv_heads", c.kv_heads},
+                                {"window", c.window},
                                 {"best_flops_per_s", c.best_flops_per_s},
-                                {"turn_flops_per_byte", c.turn_seq ? Json(c.ridge) : Json(nullptr)},
+                                {"turn_flops_per_byte", c.ridge > 0 ? Json(c.ridge) : Json(nullptr)},
                                 {"turn_seq", c.turn_seq ? Json(*c.turn_seq) : Json(nullptr)},
                                 {"measured_seq", c.measured_seq ? Json(*c.measured_seq) : Json(nullptr)}});
   out["collectives"] = Json::array();

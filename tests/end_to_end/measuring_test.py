@@ -1,4 +1,4 @@
-"""`ingot bench storage` and `ingot bench iteration` as a user calls them."""
+"""`ingot bench gemm`, `attention`, `memory`, `storage` and `iteration` as a user calls them."""
 import json
 import os
 import signal
@@ -168,9 +168,158 @@ def iterations_of_ranks_say_how_they_differ(w):
     assert "all of 2 ranks" in out and out.count("watching costs") == 1, out
 
 
+def products_are_swept_by_exact_shape(w):
+    out = w.path / "gemm.json"
+    call = ("bench", "gemm", "--quick", "--dtype", "fp32", "--m", "16,24", "--n", "32", "--k", "8,1K", "--kinds", "plain,batched,grouped",
+            "--groups", "2,4", "--busiest", "1,1.5")
+    profile = json.loads(ingot(*call, "--json", "-o", out)[0])
+    assert json.loads(out.read_text()) == profile and "--busiest 1,1.5" in profile["commands"][0], profile["commands"]
+    seen = [(p["kind"], p["pass"], p["m"], p["n"], p["k"], p.get("groups"), p.get("busiest")) for p in profile["gemm"]]
+    layers = [(m, 32, k) for m in (16, 24) for k in (8, 1024)]
+    linear = {"forward": lambda m, n, k: (m, n, k), "grad_input": lambda m, n, k: (m, k, n), "grad_weight": lambda m, n, k: (n, k, m)}
+    batched = linear | {"grad_weight": lambda m, n, k: (k, n, m)}
+    wanted = [("plain", name, *sizes(*layer), None, None) for name, sizes in linear.items() for layer in layers]
+    wanted += [("batched", name, *sizes(*layer), groups, None) for name, sizes in batched.items() for layer in layers for groups in (2, 4)]
+    wanted += [("grouped", name, *sizes(*layer), groups, busiest) for name, sizes in linear.items() for layer in layers for groups in (2, 4) for busiest in (1, 1.5)]
+    assert len(seen) == len(wanted) and set(seen) == set(wanted), set(seen) ^ set(wanted)
+    assert all(p["flops_per_s"] > 0 for p in profile["gemm"])
+    # A page has maps of them, and the table their sizes.
+    ingot("report", out)
+    page = out.with_suffix(".html").read_text()
+    assert "grouped forward, 4 groups, busiest 1.5 × mean" in page and "batched grad weight, 2 groups" in page
+    text = ingot("bench", "gemm", "--quick", "--dtype", "bf16", "--m", 16, "--n", 8, "--k", 8, "--groups", 2, "--passes", "forward")[0]
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("bf16")] == ["batched", "grouped"], text
+
+
+def attention_is_swept_and_says_what_bounds_it(w):
+    out = w.path / "attention.json"
+    call = ("bench", "attention", "--quick", "--dtype", "fp32", "--seq", "64,256", "--heads", "4", "--kv-heads", "1,4", "--head-dim", "16", "--window", "0,128", "--batch", "1,2")
+    report = json.loads(ingot(*call, "--json", "-o", out)[0])
+    shapes = {(a["batch"], a["seq"], a["heads"], a["kv_heads"], a["head_dim"], a.get("window", 0)) for a in report["attention"]}
+    assert shapes == {(batch, seq, 4, kv, 16, window) for batch in (1, 2) for kv in (1, 4) for seq, window in ((64, 0), (256, 0), (256, 128))}, shapes
+    [balance] = report["balance"]
+    peak = max(p["flops_per_s"] for p in report["gemm"])
+    [triad] = [m for m in report["memory"] if m["operation"] == "triad"]
+    assert abs(balance["flops_per_byte"] - peak / triad["bytes_per_s"]) < 1e-9 * balance["flops_per_byte"]
+    for row in balance["attention"]:  # pair by pair
+        pairs = sum(min(query + 1, row["window"] or row["seq"]) for query in range(row["seq"]))
+        intensity = 4 * pairs * 4 / (2 * row["seq"] * (4 + row["kv_heads"]) * 4)
+        assert abs(row["flops_per_byte"] - intensity) < 1e-9 * intensity, row
+        assert row["bound"] == ("memory" if intensity < balance["flops_per_byte"] else "compute"), row
+    # (seq + 1) 4 / ((4 + kv) 4 bytes) reaches the balance there.
+    for turn in balance["turns"]:
+        if turn["window"] == 0:
+            wanted = max(1, balance["flops_per_byte"] * (4 + turn["kv_heads"]) - 1)
+            assert abs(turn["seq"] - wanted) < 1e-6 * wanted, turn
+    text = ingot(*call)[0]
+    assert text.count("sequence length") == 4 and "fp32 balance: " in text and "bound by" in text, text
+    # What --json says beside the profile does not keep it from being one.
+    (w.path / "whole.json").write_text(json.dumps(report))
+    for profile in ("attention.json", "whole.json"):
+        ingot("report", w.path / profile)
+        page = (w.path / profile).with_suffix(".html").read_text()
+        assert "FLOPs per byte</title>" in page and "window 128, batch 2" in page
+    assert "balance" not in json.loads(out.read_text())
+
+
+def memory_is_read_and_written_at_sizes_of_choice(w):
+    text, err = ingot("bench", "memory", "--quick", "--sizes", "4K,1M", "--json")
+    rates = json.loads(text)["memory"]
+    on_cpu = json.loads(text)["device"] == "cpu"
+    assert ("no GPU" in err) == on_cpu, err
+    streams = {"copy", "scale", "add", "triad", "dot", "read", "write"}
+    assert {(r["operation"], r["bytes"]) for r in rates if r["operation"] in streams} == {(o, b) for o in streams for b in (4096, 1 << 20)}
+    assert all(r["bytes_per_s"] > 0 for r in rates) and (not on_cpu or len(rates) == 14)
+
+
+def an_interrupted_sweep_keeps_what_it_has(w):
+    process = subprocess.Popen([INGOT, "bench", "attention", "--dtype", "fp32", "--seq", "256,512,1024,2048,4096", "--heads", "4,8", "--head-dim", "32,64,128",
+                                "--batch", "1,2,3,4", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    err = process.stderr.readline()  # of the progress bar, some seconds after the start
+    assert " of 122 " in err, err
+    process.send_signal(signal.SIGINT)
+    out, more = process.communicate(timeout=60)
+    assert process.returncode == 1 and "what was measured is kept" in more, (process.returncode, err + more)
+    report = json.loads(out)
+    assert 0 < len(report["attention"]) < 120 and report["balance"][0]["attention"], report
+
+
+def a_clearly_faster_library_is_taken_and_kept(w):
+    env = os.environ | {"INGOT_CACHE": str(w.path / "cache")}
+    race = ("bench", "gemm", "--libraries", "--quick", "--dtype", "fp32", "--m", 16, "--n", 32, "--k", "32,64")
+    text, err = ingot(*race, env=env)
+    if "none has to be chosen" in err:
+        return  # a torch without oneDNN
+    assert "usual" in text and "onednn" in text and "over all of these" in text, text
+    [path] = (w.path / "cache").glob("profile-*.json")
+    measured = json.loads(path.read_text())["libraries"]
+    assert {(r["library"], r["pass"]) for r in measured} == {(name, p) for name in ("usual", "onednn") for p in ("forward", "grad_input", "grad_weight")}
+    assert len(measured) == 12 and all(r["low_flops_per_s"] <= r["flops_per_s"] <= r["high_flops_per_s"] for r in measured)
+
+    def remember(ratio):
+        """What the cache has as oneDNN's rates, over MKL's, without doubt."""
+        profile = json.loads(path.read_text())
+        for r in profile["libraries"]:
+            r["flops_per_s"] = r["low_flops_per_s"] = r["high_flops_per_s"] = 1e11 * (ratio if r["library"] == "onednn" else 1)
+        path.write_text(json.dumps(profile))
+
+    def train(name, *more, steps=4, config=w.config("libraries")):
+        run = w.path / name
+        err = ingot("train", config, "--run-dir", run, "--set", f"train.steps={steps}", *more, env=env)[1]
+        return err, (run / "config.toml").read_text()
+
+    remember(2)
+    err, config = train("fast")
+    assert "products go through onednn: " in err and " % faster than the usual library" in err and 'products = "onednn"' in config, err
+    usual, config = train("asked", "--set", "train.products=usual")
+    assert "go through" not in usual and 'products = "usual"' in config, usual
+    # The profile changes its mind; runs do not.
+    remember(0.5)
+    err, config = train("fast", steps=8)
+    assert "products go through onednn, as from the start of this run" in err and 'products = "onednn"' in config, err
+    err, config = train("slow", steps=8)
+    assert "go through" not in err and 'products = "usual"' in config, err
+    checkpoint = max((w.path / "fast/checkpoints").glob("step_*"))
+    err, config = train("branch", "--resume", checkpoint, steps=9)
+    assert "products go through onednn, as from the start" in err and 'products = "onednn"' in config, err
+    remember(2)
+    err, config = train("slow", steps=9)
+    assert "go through" not in err and 'products = "usual"' in config, err
+    expect_error("train", w.config("wrong", **{"train.products": "cublas"}), "--run-dir", w.path / "wrong", "--set", "train.device=cpu", status=2, words=["cublas", "usual, onednn"])
+    expect_error("train", w.config("wrong", **{"train.products": "onednnn"}), "--run-dir", w.path / "wrong", status=2, words=["train.products", "onednn"])
+    # It is of plain products, and measuring one dtype again replaces what was known of it.
+    expect_error("bench", "gemm", "--libraries", "--groups", 4, status=2, words=["--libraries is of plain products"])
+    ingot("bench", "gemm", "--libraries", "--quick", "--dtype", "fp32", "--m", 8, "--n", 8, "--k", 8, env=env)
+    assert {r["m"] for r in json.loads(path.read_text())["libraries"]} == {8}
+
+
+def wrong_sweeps_say_what_is_right(w):
+    gemm, attention = ("bench", "gemm"), ("bench", "attention")
+    expect_error(*gemm, "--m", "0", status=2, words=["--m 0", "nearest", "is 1"])
+    expect_error(*gemm, "--k", "-5", status=2, words=["--k"])
+    expect_error(*gemm, "--n", "12x", status=2, words=["--n 12x", "64,512,4K"])
+    expect_error(*gemm, "--n", "9" * 30, status=2, words=["--n 999"])
+    expect_error(*gemm, "--m", "1T", "--n", "1T", status=2, words=["memory", "smaller --m, --n, --k"])
+    expect_error(*gemm, "--kinds", "grouped,batch", status=2, words=["--kinds batch", "did you mean 'batched'"])
+    expect_error(*gemm, "--passes", "grad_weights", status=2, words=["did you mean 'grad_weight'"])
+    expect_error(*gemm, "--groups", "4", "--busiest", "6", status=2, words=["--busiest 6", "nearest is 4"])
+    expect_error(*gemm, "--busiest", "nan", status=2, words=["--busiest"])
+    expect_error(*gemm, "--kinds", "plain", "--groups", "4", status=2, words=["--groups is of batched and grouped"])
+    expect_error(*gemm, "--group", "4", status=2, words=["did you mean '--groups'"])
+    expect_error(*gemm, "--m", ",".join(map(str, range(1, 200))), "--n", ",".join(map(str, range(1, 200))), status=2, words=["give fewer values"])
+    expect_error(*attention, "--heads", "12", "--kv-heads", "5", status=2, words=["--kv-heads 5", "nearest that does is 4"])
+    expect_error(*attention, "--seq", "1K", "--window", "4K", status=2, words=["--window", "nearest is 1023"])
+    expect_error(*attention, "--window", "-1", status=2, words=["--window"])
+    expect_error(*attention, "--seq", "1T", status=2, words=["memory", "smaller --seq"])
+    expect_error("bench", "memory", "--sizes", "1", status=2, words=["--sizes 1", "is 4"])
+    expect_error("bench", "memory", "--sizes", "100T", status=2, words=["memory", "smaller --sizes"])
+
+
 if __name__ == "__main__":
     TESTS = (storage_is_measured_and_leaves_nothing, storage_is_judged_by_a_runs_data, an_interrupted_measurement_keeps_what_it_has_and_cleans_up,
              wrong_calls_say_what_is_wrong, iterations_of_the_shipped_models_are_attributed, iterations_take_the_runs_data_and_leave_nothing,
-             iterations_of_ranks_say_how_they_differ)
+             iterations_of_ranks_say_how_they_differ, products_are_swept_by_exact_shape, attention_is_swept_and_says_what_bounds_it,
+             memory_is_read_and_written_at_sizes_of_choice, an_interrupted_sweep_keeps_what_it_has,
+             a_clearly_faster_library_is_taken_and_kept, wrong_sweeps_say_what_is_right)
     from harness import run_chosen
     run_chosen(TESTS)

@@ -1,0 +1,29 @@
+// Which library multiplies matrices where the build has several ways: a switch of the whole process, as torch's own are, because a run must
+// use one throughout. Set before anything computes; other libraries round differently, so a run keeps the one that it began with.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string>
+#include <vector>
+
+namespace ingot::kernels {
+
+/// usual: what torch takes by itself; on a CPU MKL (or what it was built with) in fp32, and for bf16 oneDNN where the CPU multiplies it in
+/// hardware, else widening to fp32. onednn: a CPU's products by oneDNN, but those that are added to what is there in fp32, which it would
+/// need another pass for. widened: bf16 as fp32. cublas and cublaslt: of a GPU; in a ROCm build rocBLAS and hipBLASLt.
+enum class ProductLibrary { usual, onednn, widened, cublas, cublaslt };
+
+const char* name_of(ProductLibrary library);
+/// Those that differ on this machine, usual first.
+std::vector<ProductLibrary> product_libraries(at::ScalarType dtype, at::Device device);
+/// Throws ConfigError naming those of dtype and device where `name` is none of them.
+ProductLibrary product_library_named(const std::string& name, at::ScalarType dtype, at::Device device);
+
+void use_product_library(ProductLibrary library);
+ProductLibrary product_library();
+
+/// a [m, k] times b [k, n], both fp32 or bf16 of a CPU -> [m, n] of their dtype, by oneDNN whatever the choice.
+at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b);
+
+}  // namespace ingot::kernels
