@@ -225,6 +225,17 @@ def a_mixture_and_a_hybrid_are_planned_too(folder):
     assert plan("search", ROOT / "configs/linear-llama-nano.toml", "--cluster", H100, "--devices", 8, *BF16)["layouts"]
 
 
+def published_models_are_planned(folder):
+    for path in sorted((ROOT / "configs/published").glob("*.toml")):
+        assert plan("time", path, "--cluster", H100, "--devices", 64)["tokens_per_s"] > 0, path
+    # Several experts for a token: planned for a cluster, refused where they would run.
+    several = ("--set", "model.top_k=2", "--set", "train.batch_size=64")
+    zaya1 = ROOT / "configs/zaya1-nano.toml"
+    one, two = (plan("time", zaya1, "--cluster", H100, "--devices", 8, *BF16, *more, "--set", "train.batch_size=64") for more in ((), several))
+    assert two["flops_per_token"] > one["flops_per_token"] and two["parameters"] == one["parameters"]
+    expect_error("train", zaya1, "--dry-run", *several, status=2, words=["routes each token to one expert"])
+
+
 def wrong_calls_say_what_is_wrong(folder):
     model = config(folder, layers=32, hidden=4096, heads=32, ffn=14336, batch=8)
     for args, status, words in (
@@ -269,4 +280,4 @@ if __name__ == "__main__":
     run_chosen_in_scratch([search_gives_layouts_that_training_takes, search_over_1024_devices_takes_seconds,
                            a_simulated_step_is_the_formulas_one_until_something_disturbs_it, this_machine_is_planned_for,
                            runs_are_recorded_and_calibrate_later_predictions, what_does_not_fit_ends_with_3,
-                           a_mixture_and_a_hybrid_are_planned_too, wrong_calls_say_what_is_wrong, collectives_run_as_processes_threads_and_under_a_launcher])
+                           a_mixture_and_a_hybrid_are_planned_too, published_models_are_planned, wrong_calls_say_what_is_wrong, collectives_run_as_processes_threads_and_under_a_launcher])
