@@ -164,6 +164,16 @@ TEST(LibraryRace, every_library_has_each_product_and_the_choice_is_put_back) {
   EXPECT_TRUE(profile.gemm.empty());
 }
 
+TEST(LibraryRace, a_new_profile_keeps_what_only_the_old_one_has) {
+  plan::MachineProfile old, fresh;
+  old.libraries = {{"fp32", "onednn", "forward", 1, 1, 1, 1, 1, 1}};
+  old.memory = {{"triad", 1, 1}};
+  EXPECT_EQ(replaced_by(fresh, old).libraries.size(), 1u);
+  EXPECT_TRUE(replaced_by(fresh, old).memory.empty());
+  fresh.libraries = {{"bf16", "usual", "forward", 1, 1, 1, 1, 1, 1}};
+  EXPECT_EQ(replaced_by(fresh, old).libraries[0].dtype, "bf16");
+}
+
 TEST(Tables, say_which_library_wins_and_by_how_much) {
   plan::MachineProfile p;
   for (const auto& [library, flops] : {std::pair{"usual", 1e11}, std::pair{"onednn", 1.25e11}})
