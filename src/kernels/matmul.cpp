@@ -1,5 +1,8 @@
 #include "kernels/matmul.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "kernels/product_library.h"
 
 namespace ingot::kernels {
@@ -28,6 +31,13 @@ bool cpu_has_bf16_products() {
 #else
   return false;
 #endif
+}
+
+int64_t rows_of_known_kernel(int64_t rows, const at::Tensor& operand) {
+  const bool makes_kernels = operand.is_cpu() && operand.scalar_type() == at::kBFloat16 && !needs_widening(operand);
+  if (!makes_kernels || rows <= 0) return rows;
+  const auto step = std::max<int64_t>(16, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(rows))) / 8);
+  return (rows + step - 1) / step * step;
 }
 
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {

@@ -13,6 +13,11 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype
 /// out = (overwrite ? 0 : out) + a b. `out` [m, n] may be a view with unit column stride, in fp32 or wider than a and b.
 void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite);
 
+/// The number of rows, `rows` at least, that a product with so many is best made with. oneDNN makes a kernel for every number of rows that
+/// it has not met, which takes longer than most products and stays in memory: for its dtypes at most eight numbers in each octave, else
+/// `rows`.
+int64_t rows_of_known_kernel(int64_t rows, const at::Tensor& operand);
+
 /// Whether this CPU multiplies bf16 matrices in hardware (AVX-512 BF16 or AMX).
 bool cpu_has_bf16_products();
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "kernels/matmul.h"
@@ -67,6 +68,24 @@ TEST_F(Libraries, names_are_those_of_the_device) {
   EXPECT_THROW(product_library_named("cublas", at::kFloat, at::kCPU), base::ConfigError);
   EXPECT_THROW(product_library_named("onednn", at::kDouble, at::kCPU), base::ConfigError);
   EXPECT_EQ(product_library_named("cublaslt", at::kBFloat16, at::Device("cuda:0")), ProductLibrary::cublaslt);
+}
+
+TEST_F(Libraries, get_few_numbers_of_rows_where_each_takes_a_kernel_of_its_own) {
+  const auto narrow = at::zeros({1}, at::kBFloat16);
+  for (int64_t rows = 0; rows < 3000; rows += 7) EXPECT_EQ(rows_of_known_kernel(rows, at::zeros({1})), rows);
+  std::set<int64_t> numbers;
+  for (int64_t rows = 1024; rows < 2048; ++rows) {
+    const int64_t rounded = rows_of_known_kernel(rows, narrow);
+    EXPECT_GE(rounded, rows);
+    EXPECT_LT(rounded, rows * 9 / 8 + 1);
+    numbers.insert(rounded);
+  }
+  if (cpu_has_bf16_products()) {
+    EXPECT_LE(numbers.size(), 9u);
+  }
+  EXPECT_EQ(rows_of_known_kernel(0, narrow), 0);
+  use_product_library(ProductLibrary::widened);
+  EXPECT_EQ(rows_of_known_kernel(1025, narrow), 1025) << "fp32 products need none";
 }
 
 }  // namespace

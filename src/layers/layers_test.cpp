@@ -114,6 +114,35 @@ TEST(Experts, match_the_token_by_token_mixture_also_with_empty_experts_and_skips
   }
 }
 
+// In bf16 on a CPU experts' rows are multiplied together with rows behind them (kernels/matmul.h).
+TEST(Experts, in_bf16_do_not_touch_each_others_rows) {
+  const auto result = [](at::ScalarType dtype, bool third_is_broken) {
+    ParameterList list;
+    auto &gate_up = add(list, "u", {4, 64, 32}, 1), &down = add(list, "d", {4, 32, 32}, 2);
+    for (auto* weight : {&gate_up, &down}) {
+      auto value = (weight->value.detach() * 0.1).to(dtype);
+      if (third_is_broken) value[2].fill_(std::nan(""));
+      weight->value = value;
+    }
+    const auto x = random({300, 32}, 3).to(dtype).set_requires_grad(true), upstream = random({300, 32}, 5).to(dtype);
+    const auto weight = random({300}, 4).abs().to(at::kFloat).set_requires_grad(true);
+    // 201, 3, 95 and 1 rows.
+    const auto place = at::arange(300, at::kLong);
+    const auto choice = place.ge(201).to(at::kLong) + place.ge(204) + place.ge(299);
+    const auto out = experts(x, choice, weight, gate_up, down, 1, SkipOutput::zero);
+    backward((out * upstream).sum());
+    return std::vector{out.detach().to(at::kDouble), x.grad().to(at::kDouble), weight.grad().to(at::kDouble).unsqueeze(1),
+                       gate_up.grad.to(at::kDouble).flatten(1), down.grad.to(at::kDouble).flatten(1)};
+  };
+  const auto narrow = result(at::kBFloat16, false), wide = result(at::kFloat, false), broken = result(at::kBFloat16, true);
+  for (size_t i = 0; i < narrow.size(); ++i) {
+    EXPECT_LT((narrow[i] - wide[i]).norm().item<double>(), 0.02 * wide[i].norm().item<double>()) << i;
+    const auto others =
+        i < 3 ? at::cat({broken[i].narrow(0, 0, 204), broken[i].narrow(0, 299, 1)}) : broken[i].index({at::tensor({0, 1, 3})});
+    EXPECT_FALSE(others.isnan().any().item<bool>()) << i;
+  }
+}
+
 TEST(Recompute, gives_the_same_gradients_and_runs_the_function_twice) {
   ParameterList list;
   auto& w = add(list, "w", {4, 4}, 1);
