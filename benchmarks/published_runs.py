@@ -46,7 +46,7 @@ def settings_of(run):
 def predict(ingot, run, folder):
     settings = [word for key, value in settings_of(run).items() for word in ("--set", f"{key}={value}")]
     done = subprocess.run([ingot, "plan", "time", str(config_of(run["model"], folder)), "--cluster", str(ROOT / "configs/clusters" / f"{run['cluster']}.json"), "--devices",
-                           str(run["devices"]), *settings, "--json"], capture_output=True, text=True)
+                           str(run["devices"]), *settings, "--expert-load", "1", "--json"], capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{run['row']}: {done.stderr.strip()}")
     return json.loads(done.stdout)

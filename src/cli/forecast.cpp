@@ -66,6 +66,7 @@ Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh,
   PipelineFacts pipelines;
   for (const auto& phase : train::lay_out_phases(config)) {
     auto shape = shape_of(config, phase, mesh, pipelines);
+    shape.documents = documents_of(phase);
     if (device == "cpu") shape.ranks_per_core = ranks_per_core(mesh);
     add_host_memory(config, mesh, all.part->layout(), shape);
     all.phases.push_back({phase.name, shape, plan::make_plan(*all.model, *all.part, shape, all.profile, program)});
@@ -102,6 +103,30 @@ const PipelineFacts::Facts& PipelineFacts::of(const parallel::PipelineShape& sha
   parallel::check(shape);
   const auto timeline = parallel::simulate(shape, {});
   return known_[key] = {timeline.kept, timeline.bubble};
+}
+
+std::vector<int64_t> documents_of(const train::Phase& phase) {
+  constexpr int64_t kRows = 16;
+  if (!phase.data.reset_documents) return {};
+  std::vector<int64_t> lengths;
+  try {
+    for (const auto& source : phase.data.sources)
+      if (!std::filesystem::exists(data::dataset_prefix(source.path).string() + ".idx")) return {};
+    const data::Loader loader(phase.data, data::Split::train);
+    const auto batch = loader.batch(0, std::min(kRows, loader.samples()));
+    for (int64_t row = 0; row < batch.batch; ++row) {
+      const auto* starts = batch.document_starts.data() + row * batch.seq;
+      int64_t from = 0;
+      for (int64_t token = 1; token <= batch.seq; ++token) {
+        if (token < batch.seq && starts[token] == starts[token - 1]) continue;
+        lengths.push_back(token - from);
+        from = token;
+      }
+    }
+  } catch (const base::Error&) {
+    return {};  // training says what is wrong with the data
+  }
+  return lengths;
 }
 
 plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phase, const mesh::Mesh& mesh, PipelineFacts& pipelines) {

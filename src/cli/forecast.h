@@ -60,6 +60,10 @@ class PipelineFacts {
   std::map<std::array<int, 4>, Facts> known_;
 };
 
+/// Lengths of the documents in the first rows that a phase trains on, as far as attention tells them apart. Empty when it does not, or when
+/// the data is not there.
+std::vector<int64_t> documents_of(const train::Phase& phase);
+
 /// What one rank of `mesh` does of a phase.
 plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phase, const mesh::Mesh& mesh, PipelineFacts& pipelines);
 

@@ -96,6 +96,7 @@ struct PlanOptions {
   int64_t nodes_per_leaf = 0, steps = 1, seed = 0;
   double oversubscription = 1, hop_us = 0, jitter = 0, slow_share = 0, slow_factor = 1;
   std::vector<std::string> slow, fail;
+  double expert_load = 1.2;
   double mtbf_h = 50000, restart_s = 300, save_every_s = 0, save_stall_s = 0.1;
   SizingOptions sizing;
 };

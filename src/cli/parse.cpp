@@ -319,6 +319,7 @@ void add_plan(CLI::App& app, PlanOptions& o) {
     action->add_option("config", o.config, "configuration (TOML)")->required();
     action->add_option("--cluster", o.cluster, "profile of a cluster, such as configs/clusters/h100-64.json (default: this machine)");
     action->add_option("--devices", o.devices, "how many of its devices, whole nodes; more than it has: as many more nodes (default: all); on this machine: ranks (default: what the configuration says; search tries all that share its cores out evenly)")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+    action->add_option("--expert-load", o.expert_load, "where ranks share experts: rows of the busiest over the mean; 1 = even, as in most published benchmarks (default 1.2: balanced by a router)")->check(CLI::Range(1.0, 1e6));
     action->add_option("--memory-gb", o.memory_gb, "10^9 bytes of a device, instead of the profile's")->check(CLI::PositiveNumber);
     action->add_option("--set", o.set, "key=value over the configuration")->allow_extra_args(false);
     action->add_option("-o,--output", o.output, "write the JSON here, too");

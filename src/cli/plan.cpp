@@ -82,6 +82,20 @@ int memory(const Options& all, Planner& planner, int64_t devices) {
                         format_bytes(m.update_bytes), format_bytes(m.program_bytes), format_bytes(m.total_bytes()));
     fits = fits && static_cast<double>(m.total_bytes()) <= planner.cluster().memory_bytes;
   }
+  if (const auto& p = choice.parallel; p.expert > 1) {
+    const auto peak = [&](double load) {
+      planner.set_expert_load(load);
+      return planner.memory(choice).total_bytes();
+    };
+    const int64_t even = peak(1), bound = peak(static_cast<double>(p.expert)), expected = peak(all.plan.expert_load);
+    json["experts"] = {{"expert_load", all.plan.expert_load}, {"even", even}, {"expected", expected}, {"bound", bound}};
+    text += fmt::format(
+        "\nrows of {} ranks that share experts: {} when all get as many, {} when the busiest gets {:g} times the mean, {} when it gets "
+        "all\n",
+        p.expert, format_bytes(even), format_bytes(expected), all.plan.expert_load, format_bytes(bound));
+    if (fits && static_cast<double>(bound) > planner.cluster().memory_bytes)
+      text += "the last does not fit: a router that fails to balance ends such a run\n";
+  }
   json["fits"] = fits;
   if (!fits) text += "does not fit; ingot plan search finds what does\n";
   return finish(all, json, text, fits ? 0 : 3);
@@ -200,6 +214,7 @@ int plan_here(const Options& all, const train::RunConfig& config) {
     const auto& p = config.parallel;
     const int64_t ranks = o.devices > 0 ? o.devices : std::max<int64_t>(1, p.data) * p.pipeline * p.sequence * p.tensor * p.tensor_sequence;
     Planner planner(config, target_here_or_throw(config, ranks), topology_of(o));
+    planner.set_expert_load(o.expert_load);
     return one(all, planner, ranks);
   }
   std::vector<Planner> planners;
@@ -212,6 +227,7 @@ int plan_here(const Options& all, const train::RunConfig& config) {
       base::log_info("layouts of {} ranks are left out: ingot bench all --ranks {} measures them", ranks, ranks);
     }
   }
+  for (auto& planner : planners) planner.set_expert_load(o.expert_load);
   return search(all, planners);
 }
 
@@ -228,6 +244,7 @@ int run_plan(const Options& all) {
   const int64_t devices = o.devices > 0 ? o.devices : cluster.devices();
   std::vector<Planner> planners;
   planners.emplace_back(config, target_of(cluster, devices, config.train.precision), topology_of(o));
+  planners.front().set_expert_load(o.expert_load);
   return o.action == "search" ? search(all, planners) : one(all, planners.front(), devices);
 }
 

@@ -77,6 +77,7 @@ Planner::Planner(train::RunConfig config, PlanTarget target, plan::Topology topo
   train::check(config_);
   phase_ = train::lay_out_phases(config_).front();
   model_ = described({});
+  if (target_.is_here) documents_ = documents_of(phase_);
 }
 
 // For a cluster that is not at hand, models too that a family can describe but not run.
@@ -117,6 +118,8 @@ plan::RunShape Planner::shape(const Choice& choice, int stage) {
   auto shape = shape_of(config, phase_, mesh_of(choice, stage), pipelines_);
   shape.recompute = choice.recompute;
   shape.is_here = target_.is_here;
+  shape.expert_load = expert_load_;
+  shape.documents = documents_;
   shape.on_gpu = target_.profile.device != "cpu";
   if (!target_.is_here) {
     shape.threads = 1;

@@ -43,6 +43,8 @@ class Planner {
   /// Plans the first phase of the run.
   Planner(train::RunConfig config, PlanTarget target, plan::Topology topology = {});
 
+  /// Of ranks that share experts, what the busiest gets of the mean; at most as many times as there are such ranks.
+  void set_expert_load(double load) { expert_load_ = load; }
   bool is_possible(const plan::Choice& choice);
   /// Throws ConfigError that says why a choice is not possible.
   void check(const plan::Choice& choice);
@@ -87,6 +89,8 @@ class Planner {
   plan::Rates rates_;
   std::unique_ptr<models::Model> model_;
   PipelineFacts pipelines_;
+  std::vector<int64_t> documents_;
+  double expert_load_ = plan::kExpectedExpertLoad;
   std::string present_;  // the mesh whose parts are kept
   std::map<int, std::unique_ptr<models::Model>> parts_;
 };

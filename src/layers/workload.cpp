@@ -7,8 +7,8 @@
 
 namespace ingot::layers {
 
-Workload::Workload(int64_t batch, int64_t seq, int64_t element_bytes, bool on_gpu)
-    : batch_(batch), seq_(seq), element_bytes_(element_bytes), on_gpu_(on_gpu) {}
+Workload::Workload(int64_t batch, int64_t seq, int64_t element_bytes, Circumstances circumstances)
+    : batch_(batch), seq_(seq), element_bytes_(element_bytes), circumstances_(circumstances) {}
 
 ActivationId Workload::make(int64_t rows, int64_t width, int64_t element_bytes) {
   activations_.push_back({rows, width, element_bytes});

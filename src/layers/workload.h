@@ -44,15 +44,23 @@ struct Operation {
   bool operator==(const Operation&) const = default;
 };
 
+/// What a description depends on besides the model and its tokens.
+struct Circumstances {
+  bool on_gpu = false;
+  double expert_load = 1;  // rows on the ranks with the busiest experts over the mean of all ranks that share experts
+  bool operator==(const Circumstances&) const = default;
+};
+
 class Workload {
  public:
-  Workload(int64_t batch, int64_t seq, int64_t element_bytes, bool on_gpu = false);
+  Workload(int64_t batch, int64_t seq, int64_t element_bytes, Circumstances circumstances = {});
 
   int64_t batch() const { return batch_; }
   int64_t seq() const { return seq_; }
   int64_t tokens() const { return batch_ * seq_; }
   int64_t element_bytes() const { return element_bytes_; }
-  bool on_gpu() const { return on_gpu_; }
+  bool on_gpu() const { return circumstances_.on_gpu; }
+  double expert_load() const { return circumstances_.expert_load; }
   /// Bytes of the residual stream's elements: 4, or 8 in fp64 runs.
   int64_t wide_bytes() const { return element_bytes_ > 4 ? element_bytes_ : 4; }
 
@@ -94,7 +102,7 @@ class Workload {
   ActivationId make(int64_t rows, int64_t width, int64_t element_bytes);
 
   int64_t batch_, seq_, element_bytes_;
-  bool on_gpu_;
+  Circumstances circumstances_;
   std::vector<Activation> activations_;
   std::vector<Operation> operations_;
   std::vector<ActivationId> entering_;

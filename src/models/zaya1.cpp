@@ -227,10 +227,13 @@ class Zaya1 : public Model {
     const int64_t slots = rows_between(work) * c.top_k;
     // As many rows come from the ranks with the other experts as go there.
     const int64_t own = c.experts / layout_.experts.size;
-    const auto rows = work.narrow(c.hidden, slots), gate_up = work.narrow(2 * c.expert_ffn, slots),
-               activated = work.narrow(c.expert_ffn, slots);
-    const auto routed = work.narrow(c.hidden, slots), out = work.narrow(c.hidden, rows_between(work));
-    work.kernel("expert_dispatch", {x}, {rows}, {x, work.wide(1, slots), work.indices(slots)});
+    // The busiest rank is described: the others wait for it.
+    const auto ranks = static_cast<double>(layout_.experts.size);
+    const auto arriving = static_cast<int64_t>(std::ceil(static_cast<double>(slots) * std::clamp(work.expert_load(), 1.0, ranks)));
+    const auto rows = work.narrow(c.hidden, arriving), gate_up = work.narrow(2 * c.expert_ffn, arriving),
+               activated = work.narrow(c.expert_ffn, arriving);
+    const auto routed = work.narrow(c.hidden, arriving), out = work.narrow(c.hidden, rows_between(work));
+    work.kernel("expert_dispatch", {x}, {rows}, {x, work.wide(1, arriving), work.indices(slots)});
     work.linear(rows, gate_up, {}, own).saved = {gate_up};
     work.kernel("swiglu", {gate_up}, {activated}, {}).repeated_in_backward = true;
     work.linear(activated, routed, {}, own).saved = {};

@@ -107,7 +107,7 @@ struct Passes {
 };
 
 Passes describe(const models::Model& model, int64_t batch, const RunShape& run) {
-  const Workload empty(batch, run.seq / model.layout().sequence.size, run.element_bytes(), run.on_gpu);
+  const Workload empty(batch, run.seq / model.layout().sequence.size, run.element_bytes(), run.circumstances());
   Passes passes{{}, empty, empty};
   const auto& stage = model.layout().stage;
   if (stage.has_embedding()) model.describe_embedding(passes.embedding);

@@ -255,6 +255,20 @@ TEST(DemoModel, memory_of_its_step_is_predicted) {
       << predicted.forward_backward_bytes << " predicted, " << measured.peak << " measured";
 }
 
+TEST(MemoryModel, uneven_experts_need_memory_where_ranks_share_them) {
+  models::Layout layout;
+  layout.experts.size = 4;
+  const auto peak = [](const models::Layout& of, double load) {
+    RunShape run{.batch = 4, .seq = 64};
+    run.expert_load = load;
+    return predict_memory(*models::create_model(small_model("zaya1"), of), run, 0).forward_backward_bytes;
+  };
+  EXPECT_GT(peak(layout, 1.2), peak(layout, 1));
+  EXPECT_GT(peak(layout, 4), peak(layout, 1.2));
+  EXPECT_EQ(peak(layout, 9), peak(layout, 4)) << "all rows are the bound";
+  EXPECT_EQ(peak({}, 4), peak({}, 1));
+}
+
 INSTANTIATE_TEST_SUITE_P(Runs, AgainstAllocator,
                          ::testing::Values(Case{"llama", "fp32", Recompute::none}, Case{"llama", "fp32", Recompute::selective},
                                            Case{"llama", "fp32", Recompute::full}, Case{"llama", "bf16", Recompute::none},

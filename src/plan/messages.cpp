@@ -158,7 +158,9 @@ double MessageModel::experts_s(const models::Model& part, const RunShape& run) c
   const auto& c = part.config();
   // The residual stream of a mixture is cut along the tokens over the ranks of a tensor axis, too: each has experts for its own.
   const double tokens = static_cast<double>(run.sequences_at_once() * run.seq / (part.layout().sequence.size * part.layout().tensor.size));
-  const double bytes = tokens * static_cast<double>(c.top_k * experts.slices * c.hidden * run.element_bytes());
+  // The busiest rank's are waited for.
+  const double load = std::clamp(run.expert_load, 1.0, static_cast<double>(experts.size));
+  const double bytes = load * tokens * static_cast<double>(c.top_k * experts.slices * c.hidden * run.element_bytes());
   const Group group{0, experts.size * experts.slices, 1};
   int64_t layers = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) layers += part.layout().stage.holds(layer) ? 1 : 0;

@@ -99,7 +99,23 @@ TEST(Messages, of_experts_are_those_of_a_ranks_own_slice_of_the_stream) {
   layout.tensor = {.rank = 0, .size = 2, .shards_tokens = true};
   MessageModel messages(round_cluster());
   const double rows = 2.0 * 64 * 96 * 4;  // of a microbatch: tokens, hidden, bytes
-  EXPECT_NEAR(messages.predict(*model_of("zaya1", layout), run_of(2, 1), {}).experts_s, 4 * 3 * 4 * rows / 2 * 3 / 4 / 1e9, 1e-12);
+  auto run = run_of(2, 1);
+  run.expert_load = 1;
+  EXPECT_NEAR(messages.predict(*model_of("zaya1", layout), run, {}).experts_s, 4 * 3 * 4 * rows / 2 * 3 / 4 / 1e9, 1e-12);
+}
+
+TEST(Messages, of_experts_wait_for_the_busiest_rank) {
+  models::Layout layout;
+  layout.experts.size = 4;
+  MessageModel messages(round_cluster());
+  const auto mixture = model_of("zaya1", layout);
+  const auto seconds = [&](double load) {
+    auto run = run_of(4, 1);
+    run.expert_load = load;
+    return messages.predict(*mixture, run, {}).experts_s;
+  };
+  EXPECT_NEAR(seconds(1.5) / seconds(1), 1.5, 1e-9);
+  EXPECT_NEAR(seconds(9) / seconds(1), 4, 1e-9) << "more than all rows there are not";
 }
 
 TEST(Messages, slow_nothing_down_where_cores_move_them) {
@@ -118,6 +134,7 @@ TEST(Messages, of_experts_and_stages_follow_their_formulas) {
   MessageModel messages(round_cluster());
   const auto mixture = model_of("zaya1", layout);
   auto run = run_of(4, 1);
+  run.expert_load = 1;
   const double rows = 2.0 * 64 * 96 * 4;  // of a microbatch: tokens, hidden, bytes
   EXPECT_NEAR(messages.predict(*mixture, run, {}).experts_s, 4 * 3 * 4 * rows * 3 / 4 / 1e9, 1e-12);
   run.recompute = models::Recompute::full;

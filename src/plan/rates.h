@@ -24,7 +24,8 @@ class Rates {
   double product_s(Pass pass, int64_t rows, int64_t in, int64_t out, bool wide) const;
   /// Rate that product_s uses, FLOP/s, by the product's own sizes.
   double gemm_rate(Pass pass, int64_t m, int64_t n, int64_t k, bool wide) const;
-  double attention_s(const layers::Operation& attention, bool backward) const;
+  /// Of rows that are cut into `documents` (RunShape); of whole ones when there are none.
+  double attention_s(const layers::Operation& attention, bool backward, const std::vector<int64_t>& documents = {}) const;
   /// A kernel of the profile on [rows, width] elements; nothing when the profile lacks it.
   std::optional<double> kernel_s(const std::string& name, int64_t rows, int64_t width, bool backward) const;
   /// Reading and writing `bytes` in one pass.

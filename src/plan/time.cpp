@@ -13,7 +13,9 @@ using layers::Workload;
 
 class Clock {
  public:
-  Clock(const Rates& rates, const Workload& work, bool learns = true) : rates_(rates), work_(work), learns_(learns) {}
+  /// `documents`: as in RunShape.
+  Clock(const Rates& rates, const Workload& work, const std::vector<int64_t>& documents = {}, bool learns = true)
+      : rates_(rates), work_(work), documents_(documents), learns_(learns) {}
 
   /// Adds operations [begin, end), forward or backward, to `time`.
   void forward(size_t begin, size_t end, StepTime& time) const {
@@ -36,7 +38,7 @@ class Clock {
       time.products_s += count * (backward ? gradients_s(op, wide) : product_s(op, Pass::forward, wide));
       time.products_s += rates_.operation_s() / 2 * (op.is_inner ? count : 1);
     } else if (op.kind == Operation::Kind::attention) {
-      time.attention_s += rates_.attention_s(op, backward);
+      time.attention_s += rates_.attention_s(op, backward, documents_);
     } else {
       const double seconds = kernel_s(op, backward);
       (op.name == "cross_entropy" ? time.head_s : time.kernels_s) += seconds;
@@ -85,11 +87,13 @@ class Clock {
 
   const Rates& rates_;
   const Workload& work_;
+  std::vector<int64_t> documents_;
   bool learns_;  // the head makes its gradients with its losses
 };
 
-void add_block(const Workload& work, models::Recompute recompute, const Rates& rates, StepTime& time) {
-  const Clock clock(rates, work);
+void add_block(const Workload& work, models::Recompute recompute, const Rates& rates, const std::vector<int64_t>& documents,
+               StepTime& time) {
+  const Clock clock(rates, work, documents);
   const size_t end = work.operations().size();
   clock.forward(0, end, time);
   clock.backward(0, end, time);
@@ -134,8 +138,10 @@ StepTime predict_step_time(const models::Model& model, const RunShape& run, cons
 
 StepTime predict_step_time(const models::Model& model, const RunShape& run, const Rates& rates) {
   StepTime micro;
+  // Ranks that share a row see parts of its documents, which are not looked into.
+  const bool is_whole = model.layout().sequence.size == 1 && model.layout().tensor_sequence.size == 1;
   const auto workload = [&] {
-    return Workload(run.sequences_at_once(), run.seq / model.layout().sequence.size, run.element_bytes(), run.on_gpu);
+    return Workload(run.sequences_at_once(), run.seq / model.layout().sequence.size, run.element_bytes(), run.circumstances());
   };
   for (auto describe : {&models::Model::describe_embedding, &models::Model::describe_head}) {
     auto work = workload();
@@ -152,7 +158,7 @@ StepTime predict_step_time(const models::Model& model, const RunShape& run, cons
     model.describe_block(layer, work);
     if (!before || *before != work) {
       block = {};
-      add_block(work, run.recompute, rates, block);
+      add_block(work, run.recompute, rates, is_whole ? run.documents : std::vector<int64_t>{}, block);
       before = std::move(work);
     }
     micro.products_s += block.products_s, micro.attention_s += block.attention_s, micro.kernels_s += block.kernels_s;
@@ -178,9 +184,9 @@ double predict_validation_s(const models::Model& model, const RunShape& run, con
   const int64_t seq = (run.validation_seq > 0 ? run.validation_seq : run.seq) / model.layout().sequence.size;
   StepTime time;
   const auto add = [&](const auto& describe) {
-    Workload work(run.validation_batch, seq, run.element_bytes());
+    Workload work(run.validation_batch, seq, run.element_bytes(), run.circumstances());
     describe(work);
-    Clock(rates, work, /*learns=*/false).forward(0, work.operations().size(), time);
+    Clock(rates, work, {}, /*learns=*/false).forward(0, work.operations().size(), time);
   };
   add([&](Workload& work) { model.describe_embedding(work); });
   for (int64_t layer = 0; layer < model.config().layers; ++layer)

@@ -37,7 +37,7 @@ TEST(StepTimeModel, the_head_has_larger_products_on_a_gpu) {
   config.vocab_size = 131072;
   const auto model = models::create_model(config);
   const auto chunks = [&](bool on_gpu) {
-    layers::Workload work(64, 64, 2, on_gpu);
+    layers::Workload work(64, 64, 2, {.on_gpu = on_gpu});
     model->describe_head(work);
     int64_t rows = 0;
     for (const auto& op : work.operations())
@@ -62,8 +62,8 @@ TEST(StepTimeModel, shared_experts_get_the_rows_of_all_ranks) {
   models::Layout layout;
   layout.experts.size = 2;
   const auto config = small_model("zaya1");
-  const auto products = [&](const models::Layout& of) {
-    layers::Workload work(4, 64, 4);
+  const auto products = [&](const models::Layout& of, double expert_load = 1) {
+    layers::Workload work(4, 64, 4, {.expert_load = expert_load});
     models::create_model(config, of)->describe_block(0, work);
     std::pair<int64_t, int64_t> found{0, 0};
     for (const auto& op : work.operations())
@@ -74,6 +74,9 @@ TEST(StepTimeModel, shared_experts_get_the_rows_of_all_ranks) {
   EXPECT_EQ(all, config.experts);
   EXPECT_EQ(few, 4 * 64 / config.experts);
   EXPECT_EQ(products(layout), std::pair(all / 2, few * 2));
+  EXPECT_EQ(products(layout, 1.5), std::pair(all / 2, few * 3)) << "of the busiest rank";
+  EXPECT_EQ(products(layout, 7), std::pair(all / 2, few * 4)) << "all there are";
+  EXPECT_EQ(products({}, 7), std::pair(all, few)) << "nobody shares";
 }
 
 TEST(StepTimeModel, folded_ranks_visit_all_weights_with_their_tokens) {
@@ -235,6 +238,28 @@ TEST(StepTimeModel, a_precision_that_was_not_measured_is_refused_by_name) {
   } catch (const base::ProfileError& error) {
     EXPECT_NE(std::string(error.what()).find("no fp64 measurements"), std::string::npos);
   }
+}
+
+TEST(StepTimeModel, attention_sees_no_further_than_documents) {
+  const auto model = models::create_model(small_model("llama"));
+  auto run = shape();
+  const auto attention_s = [&] { return predict_step_time(*model, run, round_machine(kGemm, kInstant)).attention_s; };
+  const double whole_s = attention_s();
+  run.documents = {run.seq, run.seq};
+  EXPECT_NEAR(attention_s(), whole_s, 1e-12 * whole_s);
+  // Two halves have 2 (s/2) (s/2 + 1) / 2 pairs of s (s + 1) / 2, at the rate of rows of half the length.
+  run.documents = {run.seq / 2, run.seq / 2};
+  auto halves = run;
+  halves.documents.clear();
+  halves.seq /= 2, halves.batch *= 2;
+  EXPECT_NEAR(attention_s(), predict_step_time(*model, halves, round_machine(kGemm, kInstant)).attention_s, 1e-9 * whole_s);
+  EXPECT_LT(attention_s(), 0.9 * whole_s);
+  models::Layout layout;
+  layout.sequence.size = 2;
+  const auto part = models::create_model(small_model("llama"), layout);
+  const double with_s = predict_step_time(*part, run, round_machine(kGemm, kInstant)).attention_s;
+  run.documents.clear();
+  EXPECT_EQ(predict_step_time(*part, run, round_machine(kGemm, kInstant)).attention_s, with_s);
 }
 
 }  // namespace

@@ -222,6 +222,13 @@ def a_mixture_and_a_hybrid_are_planned_too(folder):
     assert abs(found["parameters"] / 8.84e9 - 1) < 0.01
     # As published for it: no tensor and no expert parallelism on 192 GB.
     assert found["layouts"][0]["parallel"]["tensor"] == 1 and found["layouts"][0]["parallel"]["expert"] == 1, found["layouts"][0]
+    # Experts that ranks share: even, as a router balances them, and all rows on one rank.
+    shared = ("--cluster", mi300x, "--set", "parallel.expert=8", "--set", "train.microbatch_size=1")
+    experts = plan("memory", ROOT / "configs/zaya1-base.toml", *shared)["experts"]
+    assert experts["even"] < experts["expected"] < experts["bound"], experts
+    assert plan("memory", ROOT / "configs/zaya1-base.toml", *shared, "--expert-load", 1)["experts"]["expected"] == experts["even"]
+    even, uneven = (plan("time", ROOT / "configs/zaya1-base.toml", *shared, "--expert-load", load)["step_ms"] for load in (1, 2))
+    assert uneven["messages_experts"] > 1.9 * even["messages_experts"] and uneven["products"] > even["products"], (even, uneven)
     assert plan("search", ROOT / "configs/linear-llama-nano.toml", "--cluster", H100, "--devices", 8, *BF16)["layouts"]
 
 
