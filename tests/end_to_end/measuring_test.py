@@ -75,13 +75,13 @@ def storage_is_judged_by_a_runs_data(w):
 def an_interrupted_measurement_keeps_what_it_has_and_cleans_up(w):
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         folder = fresh(w, f"interrupted{int(number)}")
-        process = subprocess.Popen([INGOT, "bench", "storage", str(folder), "--size", "64M", "--seconds", "0.3", "--json"], stdout=subprocess.PIPE,
+        process = subprocess.Popen([INGOT, "bench", "storage", str(folder), "--size", "512M", "--seconds", "1", "--json"], stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True)
         deadline = time.time() + 60
         while not any(folder.glob("ingot-bench-storage-*/file-*")):
             assert process.poll() is None and time.time() < deadline, process.communicate()
             time.sleep(0.01)
-        time.sleep(1)
+        time.sleep(0.5)
         process.send_signal(number)
         process.send_signal(number)  # an impatient user
         out, err = process.communicate(timeout=60)

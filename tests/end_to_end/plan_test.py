@@ -228,7 +228,7 @@ def a_mixture_and_a_hybrid_are_planned_too(folder):
     assert experts["even"] < experts["expected"] < experts["bound"], experts
     assert plan("memory", ROOT / "configs/zaya1-base.toml", *shared, "--expert-load", 1)["experts"]["expected"] == experts["even"]
     even, uneven = (plan("time", ROOT / "configs/zaya1-base.toml", *shared, "--expert-load", load)["step_ms"] for load in (1, 2))
-    assert uneven["messages_experts"] > 1.9 * even["messages_experts"] and uneven["products"] > even["products"], (even, uneven)
+    assert uneven["messages_experts"] > 1.6 * even["messages_experts"] and uneven["products"] > even["products"], (even, uneven)
     assert plan("search", ROOT / "configs/linear-llama-nano.toml", "--cluster", H100, "--devices", 8, *BF16)["layouts"]
 
 
