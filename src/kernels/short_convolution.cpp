@@ -1,5 +1,6 @@
 #include "kernels/short_convolution.h"
 
+#include "kernels/cpu/rows_parallel.h"
 #include "kernels/differentiable.h"
 #include "kernels/reference/reference.h"
 
@@ -72,10 +73,61 @@ struct ShortConvolutionFunction : Function<ShortConvolutionFunction> {
   }
 };
 
+// The same in one pass over memory forward and two backward.
+struct FusedShortConvolutionFunction : Function<FusedShortConvolutionFunction> {
+  struct Operands {
+    at::Tensor x, weight, is_start, tail;
+    cpu::ShortConvolutionProblem problem{};
+
+    Operands(const at::Tensor& x_in, const at::Tensor& weights, const at::Tensor& starts, const at::Tensor& tail_in)
+        : x(x_in.contiguous()), weight(weights.squeeze(1).t().to(at::kFloat).contiguous()) {
+      if (starts.defined()) is_start = starts.contiguous();
+      if (tail_in.defined()) tail = tail_in.to(x.scalar_type()).contiguous();
+      problem.rows = x.size(0) * x.size(1), problem.seq = x.size(1), problem.channels = x.size(2), problem.width = weight.size(0);
+      problem.is_bf16 = x.scalar_type() == at::kBFloat16;
+      problem.is_start = is_start.defined() ? is_start.const_data_ptr<bool>() : nullptr;
+      problem.x = x.const_data_ptr();
+      problem.tail = tail.defined() && problem.width > 1 ? tail.const_data_ptr() : nullptr;
+      problem.weight = weight.const_data_ptr<float>();
+    }
+  };
+  static constexpr int64_t kGrain = 8;  // rows
+
+  static at::Tensor forward(Context& context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& is_start,
+                            const at::Tensor& tail) {
+    context.save({x, weight, is_start, tail});
+    Operands o(x, weight, is_start, tail);
+    auto out = at::empty_like(o.x);
+    o.problem.out = out.data_ptr();
+    cpu::parallel_rows(o.problem.rows, kGrain,
+                       [&](int64_t begin, int64_t end) { cpu::row_kernels().short_convolution_forward(o.problem, begin, end); });
+    return out;
+  }
+
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto s = context.saved();
+    Operands o(s[0], s[1], s[2], s[3]);
+    auto& p = o.problem;
+    const auto grad = grads[0].contiguous();
+    const auto grad_sum = at::empty(o.x.sizes(), o.x.options().dtype(at::kFloat));
+    auto grad_x = at::empty_like(o.x);
+    p.grad = grad.const_data_ptr();
+    p.grad_sum = grad_sum.data_ptr<float>();
+    p.grad_x = grad_x.data_ptr();
+    const auto sums = cpu::sum_over_rows(p.rows, p.width * p.channels, [&](int64_t begin, int64_t end, float* own) {
+      cpu::row_kernels().short_convolution_sums_backward(p, begin, end, own);
+    });
+    cpu::parallel_rows(p.rows, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().short_convolution_backward(p, begin, end); });
+    return {grad_x, sums.view({p.width, p.channels}).t().unsqueeze(1).to(s[1].scalar_type())};
+  }
+};
+
 }  // namespace
 
 at::Tensor short_convolution(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& is_start, const at::Tensor& tail) {
-  return ShortConvolutionFunction::apply(x, weight, is_start, tail);
+  const bool is_fused = cpu::takes(x) && x.numel() > 0 && weight.size(2) <= cpu::ShortConvolutionProblem::kMostTaps;
+  return is_fused ? FusedShortConvolutionFunction::apply(x, weight, is_start, tail)
+                  : ShortConvolutionFunction::apply(x, weight, is_start, tail);
 }
 
 at::Tensor next_tail(const at::Tensor& x, const at::Tensor& tail, int64_t width) {

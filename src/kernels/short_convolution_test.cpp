@@ -54,6 +54,40 @@ TEST(ShortConvolution, goes_on_from_its_tail) {
   }
 }
 
+// fp32 and bf16 run fused; fp64 does not.
+TEST(ShortConvolution, fused_is_the_one_in_fp64) {
+  at::manual_seed(3);
+  for (const auto dtype : {at::kFloat, at::kBFloat16})
+    for (const int64_t width : {1, 2, 4, 8, 9})
+      for (const int64_t channels : {3, 16, 37})
+        for (const bool has_starts : {false, true})
+          for (const bool has_tail : {false, true}) {
+            const auto narrow = [&](const at::Tensor& t) { return t.to(dtype); };
+            const auto x = narrow(random({3, 21, channels})).requires_grad_(), grad = narrow(random({3, 21, channels}));
+            const auto weight = random({channels, 1, width}).to(at::kFloat).requires_grad_();
+            const auto tail = has_tail ? narrow(random({3, width - 1, channels})) : at::Tensor();
+            at::Tensor is_start;
+            if (has_starts) {  // in one row from the first token on, in one the first late, in one none
+              is_start = at::zeros({3, 21}, at::kBool);
+              for (const int64_t start : {0, 1, 9, 10, 20}) is_start[0][start] = true;
+              is_start[1][2] = true, is_start[1][13] = true;
+            }
+            const auto wide_x = x.detach().to(at::kDouble).requires_grad_(), wide_weight = weight.detach().to(at::kDouble).requires_grad_();
+            const auto out = short_convolution(x, weight, is_start, tail);
+            const auto expected = short_convolution(wide_x, wide_weight, is_start, has_tail ? tail.to(at::kDouble) : tail);
+            ASSERT_EQ(out.scalar_type(), dtype);
+            const double tolerance = dtype == at::kFloat ? 2e-6 : 8e-3;
+            const auto expect_near = [&](const at::Tensor& a, const at::Tensor& b, const char* what) {
+              EXPECT_LE((a.to(at::kDouble) - b).abs().max().item<double>(), tolerance * (1 + b.abs().max().item<double>()))
+                  << what << " " << c10::toString(dtype) << " width " << width << " channels " << channels << has_starts << has_tail;
+            };
+            expect_near(out, expected, "out");
+            const auto got = gradients({out}, {x, weight}, {grad}), wanted = gradients({expected}, {wide_x, wide_weight}, {grad.to(at::kDouble)});
+            expect_near(got[0], wanted[0], "grad x");
+            expect_near(got[1], wanted[1], "grad weight");
+          }
+}
+
 TEST(FeatureMap, products_are_those_that_the_papers_state) {
   const auto q = random({3, 2, 5}), k = random({3, 2, 5});
   const auto product = [&](const char* name, const at::Tensor& scale = {}, const at::Tensor& bias = {}) {

@@ -18,6 +18,9 @@ void cca_taps(const CcaProblem&, int64_t begin, int64_t end);
 void cca_heads(const CcaProblem&, int64_t begin, int64_t end);
 void cca_heads_backward(const CcaProblem&, int64_t begin, int64_t end, float* sums);
 void cca_taps_backward(const CcaProblem&, int64_t begin, int64_t end, float* sums);
+void short_convolution_forward(const ShortConvolutionProblem&, int64_t begin, int64_t end);
+void short_convolution_sums_backward(const ShortConvolutionProblem&, int64_t begin, int64_t end, float* sums);
+void short_convolution_backward(const ShortConvolutionProblem&, int64_t begin, int64_t end);
 void adamw(const AdamwProblem&, int64_t begin, int64_t end);
 void momentum(const MomentumProblem&, int64_t begin, int64_t end);
 void apply(const ApplyProblem&, int64_t begin, int64_t end);
@@ -37,6 +40,7 @@ INGOT_INLINE Float first_lanes(int64_t count) {
   for (int i = 0; i < kLanes; ++i) mask[i] = i < count ? 1.0f : 0.0f;
   return mask;
 }
+INGOT_INLINE void add_to(float* sum, int64_t i, Float x, int64_t n) { store_some(sum + i, load_some(sum + i, n) + x, n); }
 INGOT_INLINE Float sigmoid(Float x) { return broadcast(1.0f) / (exp(-x) + 1.0f); }
 
 }  // namespace ingot::kernels::cpu::INGOT_ISA

@@ -39,8 +39,6 @@ void forward(const JoinNormProblem& p, int64_t begin, int64_t end) {
   }
 }
 
-INGOT_INLINE void add_to(float* sum, int64_t i, Float x, int64_t n) { store_some(sum + i, load_some(sum + i, n) + x, n); }
-
 template <class T>
 void backward(const JoinNormProblem& p, int64_t begin, int64_t end, float* sums) {
   const float scale = 1.0f / static_cast<float>(p.width);
