@@ -61,6 +61,7 @@ const std::unordered_map<std::string_view, WorkName>& scopes() {
       {"linear_attention", {Rule::is, Kind::linear_attention}},
       {"LinearAttentionFunction", {Rule::is, Kind::linear_attention}},
       {"ShortConvolutionFunction", {Rule::is, Kind::linear_attention}},
+      {"FusedShortConvolutionFunction", {Rule::is, Kind::linear_attention}},
       {"ShardedLinearFunction", {Rule::is, Kind::linear_attention}},
       {"BidirectionalFunction", {Rule::is, Kind::linear_attention}},
       {"norm", {Rule::is, Kind::norms}},

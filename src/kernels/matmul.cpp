@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "kernels/product_library.h"
 
@@ -18,6 +19,13 @@ bool needs_widening(const at::Tensor& a) {
 bool takes_onednn(const at::Tensor& a, const at::Tensor& b) {
   return product_library() == ProductLibrary::onednn && a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat &&
          a.numel() > 0 && b.numel() > 0;
+}
+
+constexpr int64_t kMostOfBlas = std::numeric_limits<int>::max();
+
+bool sums_in_fp32(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) {
+  return out == at::kFloat && a.is_cpu() && a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16 &&
+         product_library() == ProductLibrary::usual && sums_bf16_in_fp32() && std::max({a.size(0), a.size(1), b.size(1)}) < kMostOfBlas;
 }
 
 at::Tensor product_of(const at::Tensor& a, const at::Tensor& b) { return takes_onednn(a, b) ? multiply_by_onednn(a, b) : at::mm(a, b); }
@@ -43,11 +51,17 @@ int64_t rows_of_known_kernel(int64_t rows, const at::Tensor& operand) {
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
   if (a.scalar_type() == dtype && !needs_widening(a)) return product_of(a, b);
   if (a.is_cuda() && a.scalar_type() == at::kBFloat16 && dtype == at::kFloat) return at::mm(a, b, dtype);
+  if (sums_in_fp32(a, b, dtype)) {
+    auto out = at::empty({a.size(0), b.size(1)}, a.options().dtype(at::kFloat));
+    sum_bf16_in_fp32(out, a, b, /*overwrite=*/true);
+    return out;
+  }
   if (a.scalar_type() == at::kBFloat16 && dtype != at::kFloat && !needs_widening(a)) return at::mm(a, b).to(dtype);
   return product_of(a.to(at::kFloat), b.to(at::kFloat)).to(dtype);
 }
 
 void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite) {
+  if (sums_in_fp32(a, b, out.scalar_type())) return sum_bf16_in_fp32(out, a, b, overwrite);
   if (a.scalar_type() != out.scalar_type() || needs_widening(a)) {
     if (out.scalar_type() == at::kFloat || out.scalar_type() == at::kDouble) {
       const auto wide = out.scalar_type();

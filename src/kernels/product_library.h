@@ -26,4 +26,10 @@ ProductLibrary product_library();
 /// a [m, k] times b [k, n], both fp32 or bf16 of a CPU -> [m, n] of their dtype, by oneDNN whatever the choice.
 at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b);
 
+/// Whether bf16 matrices of a CPU are multiplied and summed in fp32 in hardware, with nothing widened before: MKL where there is AMX.
+bool sums_bf16_in_fp32();
+/// out [m, n] = (overwrite ? 0 : out) + a [m, k] b [k, n]: a and b in bf16, either may be a transposed view, out in fp32 with unit column
+/// stride; all of a CPU. Only where sums_bf16_in_fp32().
+void sum_bf16_in_fp32(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite);
+
 }  // namespace ingot::kernels

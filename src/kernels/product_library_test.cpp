@@ -26,8 +26,10 @@ TEST_F(Libraries, all_multiply_and_add_up_to_rounding) {
           const auto a = (transposed ? at::randn({33, m}).t() : at::randn({m, 33})).to(dtype);
           const auto b = (transposed ? at::randn({48, 33}).t() : at::randn({33, 48})).to(dtype);
           const auto exact = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+          // fp32 results are sums in fp32, whatever the operands are.
           const auto close = [&](const at::Tensor& result, const at::Tensor& wanted) {
-            EXPECT_LT((result.to(at::kDouble) - wanted).abs().max().item<double>(), tolerance * 33) << name_of(library) << " " << m;
+            const double most = 33 * (result.scalar_type() == at::kFloat ? 1e-5 : tolerance);
+            EXPECT_LT((result.to(at::kDouble) - wanted).abs().max().item<double>(), most) << name_of(library) << " " << m;
           };
           close(matmul(a, b, dtype), exact);
           close(matmul(a, b, at::kFloat), exact);
@@ -40,6 +42,23 @@ TEST_F(Libraries, all_multiply_and_add_up_to_rounding) {
         }
     }
   }
+}
+
+TEST_F(Libraries, sums_of_bf16_take_operands_as_they_lie) {
+  const auto wide = at::randn({70, 90}), narrow = wide.to(at::kBFloat16);
+  const auto expect_exact = [](const at::Tensor& a, const at::Tensor& b) {
+    const auto out = at::full({a.size(0), b.size(1)}, 7.0);
+    matmul_into(out, a, b, true);
+    const auto exact = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+    EXPECT_TRUE(at::allclose(out.to(at::kDouble), exact, 1e-5, 1e-5)) << a.sizes() << a.strides() << b.sizes() << b.strides();
+  };
+  const auto rows = narrow.narrow(0, 3, 20), columns = narrow.narrow(1, 5, 20), every_second = narrow.slice(1, 0, 80, 4);
+  for (const auto& a :
+       {rows, rows.t(), columns, columns.t(), every_second, every_second.t(), narrow.narrow(0, 0, 1), narrow.narrow(1, 0, 1)})
+    for (const auto& b : {at::randn({a.size(1), 33}), at::randn({33, a.size(1)}).t(), at::randn({a.size(1), 99}).slice(1, 0, 99, 3)})
+      expect_exact(a, b.to(at::kBFloat16));
+  expect_exact(narrow.narrow(1, 0, 0), narrow.narrow(0, 0, 0));  // of nothing: zeros
+  expect_exact(narrow.narrow(0, 0, 0), narrow.t());
 }
 
 TEST_F(Libraries, a_choice_reaches_the_products) {
