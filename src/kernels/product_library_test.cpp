@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <set>
 
 #include "base/error.h"
 #include "kernels/matmul.h"
@@ -89,22 +88,18 @@ TEST_F(Libraries, names_are_those_of_the_device) {
   EXPECT_EQ(product_library_named("cublaslt", at::kBFloat16, at::Device("cuda:0")), ProductLibrary::cublaslt);
 }
 
-TEST_F(Libraries, get_few_numbers_of_rows_where_each_takes_a_kernel_of_its_own) {
-  const auto narrow = at::zeros({1}, at::kBFloat16);
-  for (int64_t rows = 0; rows < 3000; rows += 7) EXPECT_EQ(rows_of_known_kernel(rows, at::zeros({1})), rows);
-  std::set<int64_t> numbers;
-  for (int64_t rows = 1024; rows < 2048; ++rows) {
-    const int64_t rounded = rows_of_known_kernel(rows, narrow);
-    EXPECT_GE(rounded, rows);
-    EXPECT_LT(rounded, rows * 9 / 8 + 1);
-    numbers.insert(rounded);
+TEST_F(Libraries, multiply_any_number_of_rows) {
+  for (const auto library : product_libraries(at::kBFloat16, at::kCPU)) {
+    use_product_library(library);
+    for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16})
+      for (const int64_t rows : {0, 1, 63, 64, 65, 511, 512, 513, 1100}) {
+        const auto a = at::randn({rows, 48}).to(dtype), b = at::randn({40, 48}).to(dtype).t();
+        auto out = at::full({rows, 40}, 7.0).to(dtype);
+        matmul_of_any_rows_into(out, a, b);
+        const auto exact = at::mm(a.to(at::kDouble), b.to(at::kDouble)), found = out.to(at::kDouble);
+        EXPECT_TRUE(at::allclose(found, exact, dtype == at::kBFloat16 ? 1e-2 : 1e-5, 1e-5)) << rows << " " << name_of(library);
+      }
   }
-  if (cpu_has_bf16_products()) {
-    EXPECT_LE(numbers.size(), 9u);
-  }
-  EXPECT_EQ(rows_of_known_kernel(0, narrow), 0);
-  use_product_library(ProductLibrary::widened);
-  EXPECT_EQ(rows_of_known_kernel(1025, narrow), 1025) << "fp32 products need none";
 }
 
 }  // namespace

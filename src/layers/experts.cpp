@@ -129,42 +129,6 @@ class Route {
   at::Tensor order_;
 };
 
-// Where each expert's rows lie among those sorted by expert. They are multiplied in rounded numbers, together with rows that lie behind
-// them; what comes of those is overwritten by the next expert's, or lies in a tail behind all rows.
-class Stretches {
- public:
-  struct Stretch {
-    int64_t expert, from, count, rounded;
-  };
-  Stretches(const std::vector<int64_t>& counts, const at::Tensor& rows) : rows_(rows.size(0)), size_(rows_) {
-    int64_t from = 0;
-    for (size_t e = 0; e < counts.size(); ++e) {
-      if (counts[e] == 0) continue;
-      stretches_.push_back({static_cast<int64_t>(e), from, counts[e], kernels::rows_of_known_kernel(counts[e], rows)});
-      size_ = std::max(size_, from + stretches_.back().rounded);
-      from += counts[e];
-    }
-  }
-  auto begin() const { return stretches_.begin(); }
-  auto end() const { return stretches_.end(); }
-  /// Rows with the tail.
-  int64_t size() const { return size_; }
-  /// `sorted` with zeros in the tail.
-  at::Tensor with_tail(const at::Tensor& sorted) const {
-    if (size_ == rows_) return sorted;
-    auto sizes = sorted.sizes().vec();
-    sizes[0] = size_;
-    auto all = at::empty(sizes, sorted.options());
-    all.narrow(0, 0, rows_).copy_(sorted);
-    all.narrow(0, rows_, size_ - rows_).zero_();
-    return all;
-  }
-
- private:
-  std::vector<Stretch> stretches_;
-  int64_t rows_, size_;
-};
-
 struct ExpertsFunction : Function<ExpertsFunction> {
   struct Kept {
     Parameter *gate_up, *down;
@@ -189,18 +153,17 @@ struct ExpertsFunction : Function<ExpertsFunction> {
       slot_weight = route->there(slot_weight);
       counts = route->counts();
     }
-    const Stretches stretches(counts, rows);
-    const auto operand = stretches.with_tail(rows);
-    slot_weight = stretches.with_tail(slot_weight);
-    auto pre = at::empty({stretches.size(), gate_up_value.size(1)}, rows.options());
-    auto routed = at::empty({stretches.size(), x.size(1)}, rows.options());
-    for (const auto& [e, from, count, rounded] : stretches) {
-      const auto part = pre.narrow(0, from, rounded);
-      kernels::matmul_into(part, operand.narrow(0, from, rounded), gate_up_value[e].t(), true);
-      const auto activated = kernels::swiglu_forward(part, slot_weight.narrow(0, from, rounded));
-      kernels::matmul_into(routed.narrow(0, from, rounded), activated, down_value[e].t(), true);
+    auto pre = at::empty({rows.size(0), gate_up_value.size(1)}, rows.options());
+    auto routed = at::empty({rows.size(0), x.size(1)}, rows.options());
+    int64_t from = 0;
+    for (int64_t e = 0; e < static_cast<int64_t>(counts.size()); from += counts[static_cast<size_t>(e++)]) {
+      const int64_t count = counts[static_cast<size_t>(e)];
+      if (count == 0) continue;
+      const auto part = pre.narrow(0, from, count);
+      kernels::matmul_of_any_rows_into(part, rows.narrow(0, from, count), gate_up_value[e].t());
+      const auto activated = kernels::swiglu_forward(part, slot_weight.narrow(0, from, count));
+      kernels::matmul_of_any_rows_into(routed.narrow(0, from, count), activated, down_value[e].t());
     }
-    routed = routed.narrow(0, 0, rows.size(0));
     if (route) routed = route->back(routed);
     auto out = at::zeros({x.size(0), x.size(1)}, x.options());
     top_k == 1 ? out.index_copy_(0, tokens, routed.to(x.scalar_type())) : out.index_add_(0, tokens, routed.to(x.scalar_type()));
@@ -217,20 +180,21 @@ struct ExpertsFunction : Function<ExpertsFunction> {
     auto grad_rows = grads[0].index_select(0, tokens).to(pre.scalar_type());
     if (route) grad_rows = route->there(grad_rows);
     const auto rows = route ? saved[5] : x.index_select(0, tokens).to(pre.scalar_type());
-    const Stretches stretches(counts, rows);
-    const auto grad_operand = stretches.with_tail(grad_rows);
-    auto grad_x_rows = at::empty({stretches.size(), rows.size(1)}, rows.options());
+    auto grad_x_rows = at::empty_like(rows);
     auto grad_slot_weight = at::empty({rows.size(0)}, slot_weight.options());
     auto grad_pre = at::empty({rows.size(0), pre.size(1)}, pre.options());
-    for (const auto& [e, from, count, rounded] : stretches) {
-      const auto part = pre.narrow(0, from, rounded), part_weight = slot_weight.narrow(0, from, rounded);
-      const auto grad_activated = kernels::matmul(grad_operand.narrow(0, from, rounded), down->value[e], pre.scalar_type());
+    int64_t from = 0;
+    for (int64_t e = 0; e < static_cast<int64_t>(counts.size()); from += counts[static_cast<size_t>(e++)]) {
+      const int64_t count = counts[static_cast<size_t>(e)];
+      if (count == 0) continue;
+      const auto part = pre.narrow(0, from, count), part_weight = slot_weight.narrow(0, from, count);
+      auto grad_activated = at::empty({count, down->value.size(2)}, pre.options());
+      kernels::matmul_of_any_rows_into(grad_activated, grad_rows.narrow(0, from, count), down->value[e]);
       const auto [grad_part, grad_part_weight] = kernels::swiglu_backward(grad_activated, part, part_weight);
-      grad_pre.narrow(0, from, count).copy_(grad_part.narrow(0, 0, count));
-      grad_slot_weight.narrow(0, from, count).copy_(grad_part_weight.narrow(0, 0, count));
-      kernels::matmul_into(grad_x_rows.narrow(0, from, rounded), grad_part, gate_up->value[e], true);
+      grad_pre.narrow(0, from, count).copy_(grad_part);
+      grad_slot_weight.narrow(0, from, count).copy_(grad_part_weight);
+      kernels::matmul_of_any_rows_into(grad_x_rows.narrow(0, from, count), grad_part, gate_up->value[e]);
     }
-    grad_x_rows = grad_x_rows.narrow(0, 0, rows.size(0));
     DeferredGradients::run_or_defer(deferred, [=] {
       bool overwrite_up = false, overwrite_down = false;
       auto& buffer_up = gate_up->gradient_buffer(overwrite_up);
