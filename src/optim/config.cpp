@@ -16,8 +16,9 @@ void declare_settings(base::SettingsTable& table, OptimizerConfig& c) {
   table.add("optimizer.momentum", c.momentum, NumberRange{0, 1}, "Muon");
   table.add("optimizer.nesterov", c.nesterov, "Muon: Nesterov momentum");
   table.add("optimizer.newton_schulz_steps", c.newton_schulz_steps, base::IntegerRange{1, 20}, "Muon");
-  table.add("optimizer.spread_orthogonalisation", c.spread_orthogonalisation,
-            "Muon with ZeRO: deal the orthogonalisations out evenly over the ranks; false: every owner of a split matrix does it");
+  table.add(
+      "optimizer.spread_orthogonalisation", c.spread_orthogonalisation,
+      "Muon with ZeRO or split matrices: deal the orthogonalisations out evenly over the ranks; false: every owner of a part does it");
   table.add("optimizer.rms_match", c.rms_match, NumberRange{0, 100},
             "Muon: update scaled by this * sqrt(max(rows, cols)), to match AdamW's size");
   table.add("optimizer.schedule", c.schedule, {"constant", "linear", "cosine", "wsd"}, "after the warm-up; wsd = warm-up, stable, decay");

@@ -16,8 +16,8 @@ struct OptimizerConfig {
   double momentum = 0.95;
   bool nesterov = true;
   int64_t newton_schulz_steps = 5;
-  bool spread_orthogonalisation = false;  // over the ranks that own a matrix's parts, evenly, instead of repeating it on each
-  double rms_match = 0.2;                 // update scaled by this * sqrt(max(rows, cols)), which matches AdamW's (facts zaya1 §5.1)
+  bool spread_orthogonalisation = true;  // over the ranks that own matrices' parts, evenly, instead of repeating it on each
+  double rms_match = 0.2;                // update scaled by this * sqrt(max(rows, cols)), which matches AdamW's (facts zaya1 §5.1)
 
   std::string schedule = "cosine";  // constant, linear, cosine, wsd
   int64_t warmup_steps = 100;

@@ -427,6 +427,7 @@ TEST(MemoryModel, muon_brings_the_parts_of_folded_matrices_together) {
   RunShape run{.batch = 4, .seq = 64};
   run.threads = 2;
   run.optimizer.name = "muon";
+  run.optimizer.spread_orthogonalisation = false;
   const int64_t own = 3 * (96 * (2 * 128 + 2 * 64) + 3 * 96 * 256) / 4 * 4, work = (3 * 96 * 256 + 5 * 96 * 96) * 4;
   // Own directions, whole matrices; and either three quarters of them as they came, and as much that left, or the results.
   EXPECT_EQ(predict_memory(*model, run, 0).update_bytes, own + 4 * own + std::max(6 * own, 4 * own + work));
