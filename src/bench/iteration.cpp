@@ -132,20 +132,4 @@ IterationReport measure_iteration(train::RunConfig config, int64_t steps, mesh::
   return report;
 }
 
-std::map<WorkKind, double> predicted_ms(const plan::StepTime& time) {
-  std::map<WorkKind, double> ms;
-  const auto add = [&](WorkKind kind, double seconds) {
-    if (seconds > 0) ms[kind] += seconds * 1e3;
-  };
-  add(WorkKind::products, time.products_s);
-  add(WorkKind::attention, time.attention_s);
-  add(WorkKind::head, time.head_s);
-  add(WorkKind::recomputation, time.recompute_s);
-  add(WorkKind::communication, time.waiting_s);
-  // The head's own time has its kernel in it already.
-  for (const auto& [name, seconds] : time.by_name)
-    if (name != "cross_entropy") add(kind_of_kernel(name), seconds);
-  return ms;
-}
-
 }  // namespace ingot::bench

@@ -37,10 +37,7 @@ struct IterationReport {
 IterationReport measure_iteration(train::RunConfig config, int64_t steps, mesh::Groups& groups, const resilience::StopSignal& stop,
                                   const std::function<void(int64_t done, int64_t all)>& progress);
 
-/// A prediction by kinds of work, ms of a step. What is not predicted (data, messages) is left out.
-std::map<WorkKind, double> predicted_ms(const plan::StepTime& time);
-
-/// `predicted` may be empty.
+/// `predicted`: ms of a step by kind; may be empty.
 std::string to_table(const IterationReport& report, const std::map<WorkKind, double>& predicted);
 nlohmann::ordered_json to_json(const IterationReport& report, const std::map<WorkKind, double>& predicted);
 

@@ -12,6 +12,7 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "bench/node_check.h"
+#include "bench/step_probe.h"
 #include "bench/suite.h"
 #include "cli/bench_ranks.h"
 #include "cli/bench_storage.h"
@@ -107,14 +108,35 @@ void keep_libraries(const plan::MachineProfile& measured) {
   base::log_info("kept for runs in {}", path.string());
 }
 
-// Of a process that measures beside others: all do, and the first one's profile counts.
+// Steps of small models, dtype after dtype, by the ranks of `world`.
+void measure_steps(const BenchOptions& o, comm::World& world, plan::MachineProfile& profile) {
+  const resilience::StopSignal stop("\nstopping after this step\n");
+  const auto dtypes = dtypes_of(o);
+  std::optional<base::ProgressBar> bar;
+  if (world.rank() == 0)
+    bar.emplace("steps of models", static_cast<int64_t>(dtypes.size() * bench::step_probes()), base::ProgressUnit::count);
+  base::set_log_level(base::LogLevel::warning);  // lines of runs that do not matter
+  int64_t done = 0;
+  for (const auto& dtype : dtypes)
+    bench::measure_within_steps(dtype, world, profile, stop, [&](const char* next) {
+      if (bar) bar->update(done++, fmt::format("{} {}", next, dtype));
+    });
+  if (bar) bar->update(done);
+  if (bar) bar->finish();
+  base::set_log_level(base::LogLevel::info);
+}
+
+// Of a process that measures beside others: all do, and the first one's profile counts. It goes on from the one in its file, if there is
+// any.
 int as_rank(const Options& all, const comm::RankEnvironment& ranks) {
   const auto& o = all.bench;
   share_cores(ranks);
   const auto world = comm::World::join(ranks, false, {});
   const bench::Company company{world.get(), ranks.local_rank, ranks.local_size};
-  auto profile = plan::describe_machine(at::get_num_threads(), company.side_by_side(), "cpu");
+  auto profile = std::filesystem::exists(o.as_rank) ? plan::read_profile(o.as_rank)
+                                                    : plan::describe_machine(at::get_num_threads(), company.side_by_side(), "cpu");
   for (const auto& dtype : dtypes_of(o)) bench::complete(profile, dtype, company);
+  measure_steps(o, *world, profile);
   if (world->rank() == 0) base::write_file_atomically(o.as_rank, profile.to_json());
   return 0;
 }
@@ -128,11 +150,18 @@ std::vector<int> side_by_side(const BenchOptions& o, const std::string& device) 
   return all;
 }
 
+std::vector<std::string> rank_command(const BenchOptions& o) { return {"ingot", "bench", "all", "--quick", "--dtype", o.dtype}; }
+
+// In a process of its own: what a run changes of a process is not for measurements that follow.
+void add_steps(const BenchOptions& o, plan::MachineProfile& profile) {
+  base::log_info("steps of small models");
+  profile = plan::MachineProfile::from_json(results_of_processes(1, rank_command(o), profile.to_json()).dump(), "the profile with steps");
+}
+
 // Profiles of ranks side by side go to the cache alone, where runs and plans of as many look for them.
 void measure_side_by_side(const BenchOptions& o, int ranks) {
   base::log_info("{} ranks side by side", ranks);
-  const std::vector<std::string> command = {"ingot", "bench", "all", "--quick", "--dtype", o.dtype};
-  const auto profile = plan::MachineProfile::from_json(results_of_processes(ranks, command).dump(), "the ranks' profile");
+  const auto profile = plan::MachineProfile::from_json(results_of_processes(ranks, rank_command(o)).dump(), "the ranks' profile");
   const auto path = plan::profile_path(base::environment().cache_folder(), profile);
   plan::write_profile(path, profile);
   base::log_info("wrote {}", path.string());
@@ -173,6 +202,7 @@ int run_bench(const Options& all) {
   const bool complete = bench::run_suite(measurements, profile, bar, [&] { return stop.received() != 0; });
 
   if (everything && complete && !judge) profile.storage = storage_rates(".");
+  if (everything && complete && !judge && suite.device == "cpu" && ranks.size == 1) add_steps(o, profile);
 
   std::optional<bench::Verdict> verdict;
   if (judge && complete) {

@@ -66,11 +66,13 @@ std::map<bench::WorkKind, double> prediction(const train::RunConfig& config, con
   const auto part = models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model));
   PipelineFacts pipelines;
   auto shape = shape_of(config, train::lay_out_phases(config).front(), mesh, pipelines);
+  shape.documents = documents_of(train::lay_out_phases(config).front());
   if (device.is_cpu())
     shape.ranks_per_core = std::max(1.0, static_cast<double>(company.local_size * at::get_num_threads()) / base::usable_cores());
   const auto plan = plan::make_plan(*models::create_model(config.model), *part, shape, profile, 0);
-  auto predicted = bench::predicted_ms(plan.time);
-  if (plan.has_time() && plan.messages.total_s() > 0) predicted[bench::WorkKind::communication] += plan.messages.total_s() * 1e3;
+  auto predicted = plan.time.by_kind();
+  if (plan.has_time() && plan.messages.total_s() > 0) predicted[bench::WorkKind::communication] += plan.messages.total_s();
+  for (auto& [kind, amount] : predicted) amount *= 1e3;
   return predicted;
 }
 

@@ -11,14 +11,13 @@
 
 namespace ingot::cli {
 
-nlohmann::json results_of_processes(int ranks, std::vector<std::string> command) {
+nlohmann::json results_of_processes(int ranks, std::vector<std::string> command, const std::string& start) {
   const auto file = std::filesystem::temp_directory_path() / fmt::format("ingot_bench_{}_{}.json", ::getpid(), ranks);
   Options launch;
   launch.verb = "launch";
   launch.launch.ranks = ranks;
   launch.launch.command = std::move(command);
   launch.launch.command.insert(launch.launch.command.end(), {"--as-rank", file.string()});
-  const int status = run_launch(launch);
   struct Remover {
     const std::filesystem::path& file;
     ~Remover() {
@@ -26,6 +25,8 @@ nlohmann::json results_of_processes(int ranks, std::vector<std::string> command)
       std::filesystem::remove(file, ignored);
     }
   } remover{file};
+  if (!start.empty()) base::write_file_atomically(file, start);
+  const int status = run_launch(launch);
   if (status != 0) throw base::Error(fmt::format("the {} ranks did not finish; what they said is above", ranks));
   return nlohmann::json::parse(base::read_file(file));
 }

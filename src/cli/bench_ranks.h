@@ -7,7 +7,8 @@
 
 namespace ingot::cli {
 
-/// Runs `command` (ingot and its arguments) with --as-rank FILE on `ranks` processes and returns what rank 0 wrote. Throws when one fails.
-nlohmann::json results_of_processes(int ranks, std::vector<std::string> command);
+/// Runs `command` (ingot and its arguments) with --as-rank FILE on `ranks` processes and returns what rank 0 wrote. FILE holds `start`
+/// before, if that is not empty. Throws when one fails.
+nlohmann::json results_of_processes(int ranks, std::vector<std::string> command, const std::string& start = "");
 
 }  // namespace ingot::cli

@@ -109,6 +109,8 @@ Document time_of(const PlanOptions& o, Planner& planner, int64_t devices) {
   line("recomputation", j.time.recompute_s);
   line("waiting for other stages", j.time.waiting_s);
   line("optimizer", j.time.optimizer_s);
+  line("between operations", j.time.between_s);
+  line("waiting for slower ranks", j.time.uneven_s);
   line("messages in blocks", j.messages.blocks_s);
   line("messages of gradients", j.messages.gradients_s);
   line("messages of experts", j.messages.experts_s);

@@ -242,7 +242,7 @@ plan::SimulatedStep Planner::simulated(const Choice& choice) {
     const auto handover = stages > 1 ? messages_.handover(own, run) : schedule::Duration(0);
     const auto microbatches = static_cast<double>(run.microbatches());
     // Passes are a third forward; what is repeated goes before backward. Messages within blocks: half of them each way.
-    const double once_s = (time.passes_s() - time.recompute_s) / microbatches,
+    const double once_s = (time.passes_s() - time.recompute_s + time.between_s + time.uneven_s) / microbatches,
                  talk_s = (messages.blocks_s + messages.experts_s) / microbatches;
     step.stages.push_back(
         {.forward_s = once_s / 3 + talk_s / 2,

@@ -85,6 +85,8 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   if (t.recompute_s > 0) line("recomputation", milliseconds(t.recompute_s));
   if (t.waiting_s > 0) line("waiting for other stages", milliseconds(t.waiting_s));
   line("optimizer", milliseconds(t.optimizer_s));
+  if (t.between_s > 0) line("between operations", milliseconds(t.between_s));
+  if (t.uneven_s > 0) line("waiting for slower ranks", milliseconds(t.uneven_s));
   const auto& w = plan.messages;
   for (const auto& [label, seconds] : {std::pair{"messages in blocks", w.blocks_s},
                                        {"messages of gradients", w.gradients_s},
@@ -105,6 +107,8 @@ nlohmann::ordered_json to_json(const StepTime& time, const StepMessages& message
           {"recompute", time.recompute_s * 1e3},
           {"waiting", time.waiting_s * 1e3},
           {"optimizer", time.optimizer_s * 1e3},
+          {"between", time.between_s * 1e3},
+          {"uneven", time.uneven_s * 1e3},
           {"messages_blocks", messages.blocks_s * 1e3},
           {"messages_gradients", messages.gradients_s * 1e3},
           {"messages_experts", messages.experts_s * 1e3},

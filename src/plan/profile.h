@@ -71,6 +71,13 @@ struct LibraryRate {
   double flops_per_s = 0, low_flops_per_s = 0, high_flops_per_s = 0;
 };
 
+/// What work of a kind (plan/work_kind.h) took within training steps, and what the rest of the profile gives for these, the messages of
+/// several ranks included: sums over the models of bench/step_probe.h, seconds a step.
+struct WithinSteps {
+  std::string dtype, kind;
+  double measured_s = 0, predicted_s = 0;
+};
+
 struct MachineProfile {
   static constexpr int64_t kVersion = 2;
 
@@ -87,6 +94,7 @@ struct MachineProfile {
   std::vector<CollectiveTime> collectives;
   std::vector<StorageRate> storage;
   std::vector<LibraryRate> libraries;  // only of ingot bench gemm --libraries
+  std::vector<WithinSteps> within_steps;
   double operation_s = 0;  // of a linear layer too small to have other costs, forward and backward
 
   /// The best measured rate of a dtype's plain products, FLOP/s: the denominator of MFU. 0 when none was measured.

@@ -1,6 +1,7 @@
 // The profile's file: JSON with exactly the members below. Hostile input is refused by name; counts and sizes are bounded.
 #include "base/json_members.h"
 #include "plan/profile.h"
+#include "plan/work_kind.h"
 
 namespace ingot::plan {
 namespace {
@@ -121,6 +122,15 @@ LibraryRate read_library(const Json& json, const std::string& where) {
   return entry;
 }
 
+WithinSteps read_within_steps(const Json& json, const std::string& where) {
+  Members m(json, where);
+  std::vector<std::string> kinds;
+  for (const auto kind : all_work_kinds()) kinds.emplace_back(name_of(kind));
+  WithinSteps entry{m.one_of("dtype", kDtypes), m.one_of("kind", kinds), m.not_negative("measured_s"), m.not_negative("predicted_s")};
+  m.finish();
+  return entry;
+}
+
 }  // namespace
 
 double MachineProfile::peak_gemm(const std::string& dtype) const {
@@ -207,6 +217,8 @@ std::string MachineProfile::to_json() const {
                                  {"flops_per_s", e.flops_per_s},
                                  {"low_flops_per_s", e.low_flops_per_s},
                                  {"high_flops_per_s", e.high_flops_per_s}});
+  for (const auto& e : within_steps)
+    json["within_steps"].push_back({{"dtype", e.dtype}, {"kind", e.kind}, {"measured_s", e.measured_s}, {"predicted_s", e.predicted_s}});
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -243,6 +255,9 @@ MachineProfile MachineProfile::from_json(const std::string& text, const std::str
   m.entries("storage", [&](const Json& entry, const std::string& where) { p.storage.push_back(read_storage(entry, where)); });
   if (m.has("libraries"))
     m.entries("libraries", [&](const Json& entry, const std::string& where) { p.libraries.push_back(read_library(entry, where)); });
+  if (m.has("within_steps"))
+    m.entries("within_steps",
+              [&](const Json& entry, const std::string& where) { p.within_steps.push_back(read_within_steps(entry, where)); });
   m.has("balance");  // what ingot bench --json says beside the profile follows from the rest
   m.finish();
   return p;

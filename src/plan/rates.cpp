@@ -20,7 +20,7 @@ double kernel_work(const std::string& name, int64_t rows, int64_t width) {
   return 5 * (4 * r * r * c + 2 * r * r * r);
 }
 
-Rates::Rates(const MachineProfile& profile, const std::string& dtype) : operation_s_(profile.operation_s) {
+Rates::Rates(const MachineProfile& profile, const std::string& dtype) : operation_s_(profile.operation_s), within_steps_(profile, dtype) {
   add_products(profile, dtype, products_);
   add_products(profile, "fp32", wide_products_);
   if (wide_products_.empty()) wide_products_ = products_;

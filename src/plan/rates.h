@@ -8,6 +8,7 @@
 #include "layers/workload.h"
 #include "plan/profile.h"
 #include "plan/surface.h"
+#include "plan/within_steps.h"
 
 namespace ingot::plan {
 
@@ -32,6 +33,8 @@ class Rates {
   double move_s(double bytes) const;
   /// Work around a linear layer besides its products, forward and backward together.
   double operation_s() const { return operation_s_; }
+  /// By how much all of these take longer within a training step.
+  const WithinStepsFactors& within_steps() const { return within_steps_; }
 
  private:
   using ByPass = std::map<Pass, Surface>;
@@ -42,6 +45,7 @@ class Rates {
   std::map<std::pair<std::string, bool>, Surface> kernels_;  // by name and backward: work per second over (rows, width)
   Surface move_;                                             // bytes per second over bytes
   double operation_s_ = 0;
+  WithinStepsFactors within_steps_;
 };
 
 /// The amount by which a kernel's time is taken to grow, whatever the unit: elements, but FLOPs for "muon" (Newton-Schulz on

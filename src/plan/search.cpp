@@ -152,6 +152,7 @@ std::string binding(const Judged& j, int64_t memory_bytes) {
   };
   const Part parts[] = {{"compute", j.time.passes_s() - j.time.recompute_s}, {"recomputation", j.time.recompute_s},
                         {"the pipeline's bubble", j.time.waiting_s},         {"the optimizer", j.time.optimizer_s},
+                        {"what lies between operations", j.time.between_s},  {"slower ranks", j.time.uneven_s},
                         {"messages in blocks", j.messages.blocks_s},         {"messages of gradients", j.messages.gradients_s},
                         {"messages of experts", j.messages.experts_s},       {"messages of stages", j.messages.stages_s}};
   std::string text = fmt::format("compute {:.0f} %", 100 * parts[0].seconds / j.step_s());

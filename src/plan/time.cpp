@@ -23,7 +23,7 @@ class Clock {
   }
   void backward(size_t begin, size_t end, StepTime& time) const {
     for (size_t i = begin; i < end; ++i) add(work_.operations()[i], true, time);
-    const double sums_s = meeting_gradients_s();
+    const double sums_s = factor(WorkKind::elementwise) * meeting_gradients_s();
     time.kernels_s += sums_s;
     time.by_name["gradients"] += sums_s;
   }
@@ -33,18 +33,21 @@ class Clock {
     const bool wide = op.element_bytes > work_.element_bytes();
     const double count = static_cast<double>(op.count);
     if (op.name == "head") {
-      if (!backward) time.head_s += count * (product_s(op, Pass::forward, wide) + (learns_ ? gradients_s(op, wide) : 0));
+      if (!backward)
+        time.head_s += factor(WorkKind::head) * count * (product_s(op, Pass::forward, wide) + (learns_ ? gradients_s(op, wide) : 0));
     } else if (op.kind == Operation::Kind::product) {
-      time.products_s += count * (backward ? gradients_s(op, wide) : product_s(op, Pass::forward, wide));
-      time.products_s += rates_.operation_s() / 2 * (op.is_inner ? count : 1);
+      time.products_s += factor(WorkKind::products) * (count * (backward ? gradients_s(op, wide) : product_s(op, Pass::forward, wide)) +
+                                                       rates_.operation_s() / 2 * (op.is_inner ? count : 1));
     } else if (op.kind == Operation::Kind::attention) {
-      time.attention_s += rates_.attention_s(op, backward, documents_);
+      time.attention_s += factor(WorkKind::attention) * rates_.attention_s(op, backward, documents_);
     } else {
-      const double seconds = kernel_s(op, backward);
+      const double seconds = factor(kind_of_kernel(op.name)) * kernel_s(op, backward);
       (op.name == "cross_entropy" ? time.head_s : time.kernels_s) += seconds;
       time.by_name[op.name] += seconds;
     }
   }
+
+  double factor(WorkKind kind) const { return rates_.within_steps().of(kind); }
 
   double product_s(const Operation& op, Pass pass, bool wide) const { return rates_.product_s(pass, op.rows, op.in, op.out, wide); }
 
@@ -121,6 +124,8 @@ void add_optimizer(const models::Model& model, const RunShape& run, const Rates&
       adamw_s += share * rates.kernel_s("adamw", own, 1, false).value_or(rates.move_s(28 * static_cast<double>(own)));
     }
   }
+  muon_s *= rates.within_steps().of(WorkKind::muon);
+  adamw_s *= rates.within_steps().of(WorkKind::adamw);
   time.optimizer_s = muon_s + adamw_s;
   time.by_name["muon"] = muon_s;
   time.by_name["adamw"] = adamw_s;
@@ -131,6 +136,23 @@ void scale(std::map<std::string, double>& seconds, double by) {
 }
 
 }  // namespace
+
+std::map<WorkKind, double> StepTime::by_kind() const {
+  std::map<WorkKind, double> kinds;
+  const auto add = [&](WorkKind kind, double seconds) {
+    if (seconds > 0) kinds[kind] += seconds;
+  };
+  add(WorkKind::products, products_s);
+  add(WorkKind::attention, attention_s);
+  add(WorkKind::head, head_s);
+  add(WorkKind::recomputation, recompute_s);
+  add(WorkKind::communication, waiting_s + uneven_s);
+  add(WorkKind::unattributed, between_s);
+  // The head's own time has its kernel in it already.
+  for (const auto& [name, seconds] : by_name)
+    if (name != "cross_entropy") add(kind_of_kernel(name), seconds);
+  return kinds;
+}
 
 StepTime predict_step_time(const models::Model& model, const RunShape& run, const MachineProfile& profile) {
   return predict_step_time(model, run, Rates(profile, run.precision));
@@ -169,11 +191,14 @@ StepTime predict_step_time(const models::Model& model, const RunShape& run, cons
   StepTime step = micro;
   for (double* part : {&step.products_s, &step.attention_s, &step.kernels_s, &step.head_s, &step.recompute_s}) *part *= times;
   scale(step.by_name, times);
-  step.waiting_s = step.passes_s() * run.bubble / (1 - run.bubble);
+  // While a rank waits for other stages, those that share its core work.
+  step.waiting_s = std::max(0.0, step.passes_s() * (run.bubble / (1 - run.bubble) - (run.ranks_per_core - 1)));
   add_optimizer(model, run, rates, step);
+  step.between_s = rates.within_steps().between() * (step.passes_s() + step.optimizer_s);
+  if (run.world > 1) step.uneven_s = rates.within_steps().uneven() * (step.passes_s() + step.optimizer_s + step.between_s);
   // Ranks that share a core take turns on it.
   for (double* part :
-       {&step.products_s, &step.attention_s, &step.kernels_s, &step.head_s, &step.recompute_s, &step.waiting_s, &step.optimizer_s})
+       {&step.products_s, &step.attention_s, &step.kernels_s, &step.head_s, &step.recompute_s, &step.optimizer_s, &step.between_s})
     *part *= run.ranks_per_core;
   scale(step.by_name, run.ranks_per_core);
   return step;

@@ -20,10 +20,15 @@ struct StepTime {
   double head_s = 0;       // vocabulary products and cross-entropy
   double recompute_s = 0;  // whatever is run a second time
   double optimizer_s = 0;  // gradient norm and update
-  std::map<std::string, double> by_name;  // of kernels_s and optimizer_s, and "cross_entropy" of head_s: seconds of each kernel; "gradients": their sums
-  double waiting_s = 0;    // for other stages of a pipeline; messages are plan/messages.h's
+  std::map<std::string, double>
+      by_name;           // of kernels_s and optimizer_s, and "cross_entropy" of head_s: seconds of each kernel; "gradients": their sums
+  double waiting_s = 0;  // for other stages of a pipeline; messages are plan/messages.h's
+  double between_s = 0;  // between operations, and for data
+  double uneven_s = 0;   // for other ranks that are slower for a moment
   double passes_s() const { return products_s + attention_s + kernels_s + head_s + recompute_s; }
-  double total_s() const { return passes_s() + waiting_s + optimizer_s; }
+  double total_s() const { return passes_s() + waiting_s + optimizer_s + between_s + uneven_s; }
+  /// All of these by kinds of work, in seconds; messages are left out.
+  std::map<WorkKind, double> by_kind() const;
 };
 
 /// The model need not be allocated. Throws ProfileError when the profile has nothing about the precision.

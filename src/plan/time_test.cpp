@@ -154,15 +154,41 @@ TEST(StepTimeModel, stages_of_a_pipeline_wait_for_each_other) {
   EXPECT_NEAR(stage.total_s(), alone.total_s() + stage.waiting_s, 1e-12);
 }
 
+TEST(StepTimeModel, work_takes_what_it_took_within_steps) {
+  const auto model = models::create_model(small_model("llama"));
+  auto run = shape("muon");
+  auto machine = round_machine(kGemm, 1e10);
+  const auto raw = predict_step_time(*model, run, machine);
+  machine.within_steps = {{"fp32", "products", 3, 2},
+                          {"fp32", "head", 1, 1},
+                          {"fp32", "norms", 2, 1},
+                          {"fp32", "unattributed", 0.6, 0},
+                          {"fp32", "communication", 4, 1}};
+  const auto time = predict_step_time(*model, run, machine);
+  EXPECT_NEAR(time.products_s, 1.5 * raw.products_s, 1e-12);
+  EXPECT_NEAR(time.head_s, raw.head_s, 1e-12);
+  EXPECT_NEAR(time.by_name.at("rms_norm"), 2 * raw.by_name.at("rms_norm"), 1e-12);
+  EXPECT_NEAR(time.by_name.at("swiglu"), raw.by_name.at("swiglu"), 1e-12);
+  EXPECT_NEAR(time.between_s, 0.1 * (time.passes_s() + time.optimizer_s), 1e-12);
+  EXPECT_EQ(time.uneven_s, 0) << "alone nobody is waited for";
+  run.world = 2;
+  const auto side_by_side = predict_step_time(*model, run, machine);
+  EXPECT_NEAR(side_by_side.uneven_s, 3 / 6.6 * (time.passes_s() + time.optimizer_s + time.between_s), 1e-12);
+}
+
 TEST(StepTimeModel, ranks_that_share_a_core_take_turns) {
   const auto model = models::create_model(small_model("llama"));
   auto run = shape("muon");
-  run.bubble = 0.25;
+  run.bubble = 0.6;
   const auto alone = predict_step_time(*model, run, round_machine(kGemm, 1e10));
+  EXPECT_NEAR(alone.waiting_s, 1.5 * alone.passes_s(), 1e-12);
   run.ranks_per_core = 2;
   const auto shared = predict_step_time(*model, run, round_machine(kGemm, 1e10));
-  EXPECT_NEAR(shared.total_s(), 2 * alone.total_s(), 1e-12);
-  EXPECT_NEAR(shared.waiting_s, 2 * alone.waiting_s, 1e-12);
+  EXPECT_NEAR(shared.passes_s(), 2 * alone.passes_s(), 1e-12);
+  EXPECT_NEAR(shared.optimizer_s, 2 * alone.optimizer_s, 1e-12);
+  EXPECT_NEAR(shared.waiting_s, 0.5 * alone.passes_s(), 1e-12) << "the other rank's passes fill the rest";
+  run.bubble = 0.25;
+  EXPECT_EQ(predict_step_time(*model, run, round_machine(kGemm, 1e10)).waiting_s, 0);
 }
 
 TEST(StepTimeModel, recomputation_adds_the_forward_pass_of_what_is_repeated) {
