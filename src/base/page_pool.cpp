@@ -141,6 +141,6 @@ void PagePool::return_pages(size_t offset, size_t bytes, size_t most_pages) {
   returned_bytes_ += returned * kPage;
 }
 
-size_t PagePool::most_resident_pages() const { return (peak_in_use_bytes_ + peak_in_use_bytes_ / 64) / kPage + 1; }
+size_t PagePool::most_resident_pages() const { return (peak_in_use_bytes_ + peak_in_use_bytes_ / kReserveShare) / kPage + 1; }
 
 }  // namespace ingot::base

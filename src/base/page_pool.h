@@ -20,6 +20,7 @@ namespace ingot::base {
 class PagePool {
  public:
   static constexpr size_t kAlignment = 64;
+  static constexpr size_t kReserveShare = 64;  // the reserve is one of so many parts
 
   /// Takes address space only; half as much, and so on, where the kernel refuses (ulimit -v).
   explicit PagePool(size_t reserve_bytes);

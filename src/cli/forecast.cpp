@@ -12,6 +12,7 @@
 #include "bench/suite.h"
 #include "comm/rank_environment.h"
 #include "kernels/cpu_memory.h"
+#include "kernels/matmul.h"
 #include "layers/device.h"
 #include "layers/dtype.h"
 #include "train/parallel_model.h"
@@ -90,7 +91,11 @@ int64_t program_bytes(const train::RunConfig& config) {
     data::Batch batch{.batch = 2, .seq = 64};
     batch.inputs.assign(128, 1), batch.targets.assign(128, 1), batch.document_starts.assign(128, 0);
     train::TrainingStep(*model, optimizer, models::recompute_from_name(config.train.recompute), 0).run(batch, 0);
-    for (const int64_t inner : {256, 2048}) at::mm(at::ones({2048, inner}), at::ones({inner, 2048}));
+    const auto narrow = layers::compute_dtype(config.train.precision);
+    for (const int64_t inner : {256, 2048}) {
+      at::mm(at::ones({2048, inner}), at::ones({inner, 2048}));
+      if (narrow == at::kBFloat16) kernels::matmul(at::ones({2048, inner}, narrow), at::ones({inner, 2048}, narrow), at::kFloat);
+    }
   }
   kernels::release_freed_memory();
   return base::resident_bytes();

@@ -16,7 +16,8 @@ Json to_json(const plan::StepMemory& m) {
           {"optimizer", m.optimizer_bytes}, {"forward_backward", m.forward_backward_bytes},
           {"update", m.update_bytes},       {"validation", m.validation_bytes},
           {"program", m.program_bytes},     {"checkpoint", m.checkpoint_bytes},
-          {"peak", m.total_bytes()},        {"peak_phase", m.peak_phase()}};
+          {"reserve", m.reserve_bytes},     {"peak", m.total_bytes()},
+          {"peak_phase", m.peak_phase()}};
 }
 
 Json to_json(const plan::Judged& j, const Planner& planner) {

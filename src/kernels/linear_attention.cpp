@@ -4,6 +4,8 @@
 
 #include <fmt/ranges.h>
 
+#include <optional>
+
 #include "base/error.h"
 #include "kernels/cpu/linear_attention.h"
 #include "kernels/reference/linear_attention.h"
@@ -79,6 +81,23 @@ struct Run {
 
 at::Tensor transposed(const at::Tensor& x) { return x.transpose(-1, -2); }
 
+// The delta rule's run in fp32 with a state whose last key_dim columns are the identity's, and no values for these: what becomes of them is
+// the transition, and what they add to outputs [batch, seq, heads, key_dim] are the queries as the state before the run meets them. In
+// front of them stand the values, if wanted. Nothing where the fused kernel does not take it.
+std::optional<LinearAttentionOutput> run_of_identity(const LinearAttentionInputs& in, bool with_values) {
+  const auto batch = in.q.size(0), seq = in.q.size(1), heads = in.q.size(2), keys = in.q.size(3);
+  auto wide = in;
+  wide.q = in.q.to(at::kFloat), wide.k = in.k.to(at::kFloat);
+  wide.v = at::zeros({batch, seq, heads, keys}, wide.q.options());
+  auto state = at::eye(keys, wide.q.options()).expand({batch, heads, keys, keys});
+  if (with_values) {
+    wide.v = at::cat({in.v.to(at::kFloat), wide.v}, 3);
+    state = at::cat({at::zeros({batch, heads, keys, in.v.size(3)}, wide.q.options()), state}, 3);
+  }
+  if (in.q.scalar_type() == at::kDouble || !cpu::takes_linear_attention(wide)) return std::nullopt;
+  return cpu::linear_attention_forward(wide, state.contiguous());
+}
+
 at::Tensor decayed(const at::Tensor& state, const LinearAttentionMap& map) { return map.log_decay.exp().unsqueeze(-1) * state; }
 
 }  // namespace
@@ -106,10 +125,15 @@ LinearAttentionGradients linear_attention_backward(const at::Tensor& grad_out, c
 
 LinearAttentionMap linear_attention_map(const LinearAttentionInputs& in) {
   check(in);
-  if (in.beta.defined()) return reference::delta_rule_map(in);
+  if (in.beta.defined()) {
+    const auto run = run_of_identity(in, /*with_values=*/true);
+    if (!run) return reference::delta_rule_map(in);
+    const int64_t values = in.v.size(3), keys = in.q.size(3);
+    return {run->final_state.narrow(3, 0, values).contiguous(), {}, run->final_state.narrow(3, values, keys).contiguous()};
+  }
   const Run run(in);
   return {cpu::takes_linear_attention_states(in) ? cpu::linear_attention_state(in)
-                                          : at::matmul(transposed(run.decayed_to_end(heads_first(in.k))), heads_first(in.v)),
+                                                 : at::matmul(transposed(run.decayed_to_end(heads_first(in.k))), heads_first(in.v)),
           run.log_decay(),
           {}};
 }
@@ -148,7 +172,11 @@ void add_linear_attention_of_state(const at::Tensor& out, const LinearAttentionI
 at::Tensor linear_attention_state_gradient(const at::Tensor& grad_out, const LinearAttentionInputs& in) {
   check(in);
   check_grad_out(grad_out, in);
-  if (in.beta.defined()) return reference::delta_rule_state_gradient(grad_out, in);
+  if (in.beta.defined()) {
+    const auto run = run_of_identity(in, /*with_values=*/false);
+    if (!run) return reference::delta_rule_state_gradient(grad_out, in);
+    return at::matmul(transposed(heads_first(run->out)), heads_first(grad_out));
+  }
   if (cpu::takes_linear_attention_states(in)) return cpu::linear_attention_state_gradient(grad_out, in);
   return at::matmul(transposed(Run(in).decayed_from_start(heads_first(in.q))), heads_first(grad_out));
 }

@@ -177,6 +177,9 @@ class LinearLlama final : public LlamaLike {
     auto& mix = work.kernel(kernel, read, {out}, read, tokens * heads, value_dim);
     // By the recurrence: a product to write and one to read the state, and one more for the delta rule to read before it writes.
     mix.flops = static_cast<double>(tokens * features) * static_cast<double>(value_dim) * 2 * (corrects ? 3 : 2);
+    // Over ranks the delta rule runs through the tokens once more before states are known, with more columns, and once in backward
+    // (kernels/linear_attention.h): together about what the layer itself takes.
+    if (corrects && layout_.sequence.is_on()) work.inner_kernel(kernel, tokens * heads, value_dim, 1);
     const auto normed_heads = work.narrow(values), gated = work.narrow(values);
     work.kernel("rms_norm", {out}, {normed_heads}, {out, work.wide(heads)}, tokens * heads, value_dim);
     if (c.linear_output_gate) {

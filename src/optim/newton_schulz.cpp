@@ -22,6 +22,8 @@ namespace {
 
 constexpr int64_t kBlock = 128;  // of symmetric products: small enough to save most of the half, large enough for full GEMM speed
 
+bool takes_gram_form(int64_t small, int64_t large, int64_t steps) { return 2 * large >= 3 * small && steps > 1; }
+
 // p q^T where the product is known to be symmetric; p, q [m, k].
 at::Tensor symmetric_product(const at::Tensor& p, const at::Tensor& q) {
   const int64_t m = p.size(0);
@@ -74,16 +76,25 @@ at::Tensor orthogonalise(const at::Tensor& matrix, int64_t steps, const Quintic&
   auto x = (tall ? matrix.t() : matrix).contiguous();
   x = x / (x.norm() + 1e-7);
   if (x.scalar_type() == at::kDouble) x = by_definition(x, steps, q);
-  else x = 2 * x.size(1) >= 3 * x.size(0) && steps > 1 ? by_gram_form(x, steps, q) : by_direct_form(x, steps, q);
+  else x = takes_gram_form(x.size(0), x.size(1), steps) ? by_gram_form(x, steps, q) : by_direct_form(x, steps, q);
   return tall ? x.t() : x;
 }
 
 struct Task {
   at::Tensor from, to;  // [rows, cols]
-  int64_t cost() const { return from.numel() * std::min(from.size(0), from.size(1)); }
+  double cost(int64_t steps) const { return newton_schulz_flops(from.size(0), from.size(1), steps); }
 };
 
 }  // namespace
+
+double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps) {
+  const auto m = static_cast<double>(std::min(rows, cols)), n = static_cast<double>(std::max(rows, cols)), s = static_cast<double>(steps);
+  // Of a symmetric product with inner side k.
+  const double share = m < 2 * kBlock ? 1 : (1 + kBlock / m) / 2;
+  const auto symmetric = [&](double k) { return 2 * m * m * k * share; };
+  if (!takes_gram_form(std::min(rows, cols), std::max(rows, cols), steps)) return s * (symmetric(n) + symmetric(m) + 2 * m * m * n);
+  return symmetric(n) + (s + 3 * (s - 1)) * symmetric(m) + 2 * m * m * n;
+}
 
 std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, int64_t steps, const Quintic& quintic, Threads threads) {
   const base::WorkScope scope("newton_schulz");
@@ -104,7 +115,7 @@ std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, in
     for (auto& task : tasks) run(task);
     return results;
   }
-  std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.cost() > b.cost(); });
+  std::stable_sort(tasks.begin(), tasks.end(), [&](const Task& a, const Task& b) { return a.cost(steps) > b.cost(steps); });
   kernels::cpu::parallel_tasks(static_cast<int64_t>(tasks.size()), [&](int64_t task, int64_t) { run(tasks[static_cast<size_t>(task)]); });
   return results;
 }

@@ -18,6 +18,9 @@ struct Quintic {
 /// (newton_schulz.cpp), which agree with it to about 1e-3 of the largest element.
 at::Tensor newton_schulz(const at::Tensor& x, int64_t steps, const Quintic& quintic = {});
 
+/// FLOPs of that for one matrix in fp32, those of the form that is taken.
+double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps);
+
 /// How many matrices use the threads of a CPU: one matrix to a thread, which is faster for many; or all threads in each product,
 /// whose last bits then do not depend on what else is in the list.
 enum class Threads { share_matrices, share_products };

@@ -50,6 +50,17 @@ TEST(NewtonSchulz, a_stack_is_its_matrices_whatever_the_threads) {
 
 TEST(NewtonSchulz, a_zero_matrix_stays_zero) { EXPECT_EQ(newton_schulz(at::zeros({4, 9}), 5).abs().max().item<float>(), 0); }
 
+// Products as newton_schulz.cpp lists them, by hand.
+TEST(NewtonSchulz, flops_are_those_of_the_form_that_is_taken) {
+  const double m = 96, cube = 2 * m * m * m;
+  EXPECT_DOUBLE_EQ(newton_schulz_flops(96, 96, 5), 5 * 3 * cube);  // direct: A, A^2 and B x each time
+  EXPECT_DOUBLE_EQ(newton_schulz_flops(96, 128, 5), 5 * (2 * 2 * m * m * 128 + cube));
+  // By the Gram matrix: A once and Q x once with the long side, else A^2 (5), B Q (4), B A and B A B (4 each).
+  EXPECT_DOUBLE_EQ(newton_schulz_flops(96, 288, 5), 2 * 2 * m * m * 288 + 17 * cube);
+  EXPECT_DOUBLE_EQ(newton_schulz_flops(288, 96, 5), newton_schulz_flops(96, 288, 5));
+  EXPECT_LT(newton_schulz_flops(512, 512, 5), 5 * 3 * 2 * 512.0 * 512 * 512) << "half of what is symmetric";
+}
+
 TEST(Schedule, has_the_shapes_it_promises) {
   OptimizerConfig c;
   c.warmup_steps = 10;

@@ -75,7 +75,9 @@ void Optimizer::prepare_muon() {
     if (!group) continue;
     std::vector<const parallel::Shard*> shards;
     for (const auto* slot : entry.slots) shards.push_back(&slot->shard);
-    entry.exchange = std::make_unique<parallel::MatrixExchange>(parameters_, shards, *group, config_.spread_orthogonalisation);
+    entry.exchange = std::make_unique<parallel::MatrixExchange>(
+        parameters_, shards, *group, config_.spread_orthogonalisation,
+        [steps = config_.newton_schulz_steps](int64_t rows, int64_t cols) { return newton_schulz_flops(rows, cols, steps); });
   }
 }
 

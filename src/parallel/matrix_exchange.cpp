@@ -50,11 +50,6 @@ class Packing {
 
 }  // namespace
 
-double MatrixExchange::Matrix::cost() const {
-  const auto small = static_cast<double>(std::min(rows, cols));
-  return small * small * static_cast<double>(std::max(rows, cols));
-}
-
 bool MatrixExchange::Matrix::has_worker(int rank) const { return std::find(workers.begin(), workers.end(), rank) != workers.end(); }
 
 // Only when it is one view: the slices of two boxes of a matrix that one rank holds are gathered like any others.
@@ -62,7 +57,8 @@ bool MatrixExchange::Matrix::is_whole_on(int rank) const {
   return pieces.size() == 1 && pieces[0].owner == rank && pieces[0].elements() == rows * cols;
 }
 
-MatrixExchange::MatrixExchange(const layers::ParameterList& parameters, std::vector<const Shard*> shards, comm::Group& group, bool spread)
+MatrixExchange::MatrixExchange(const layers::ParameterList& parameters, std::vector<const Shard*> shards, comm::Group& group, bool spread,
+                               const CostOf& cost_of)
     : shards_(std::move(shards)), group_(group), returns_(spread) {
   for (const auto& p : parameters.all())
     if (p->is_trained()) options_ = p->value.options().dtype(p->wide_type()).requires_grad(false);
@@ -72,6 +68,7 @@ MatrixExchange::MatrixExchange(const layers::ParameterList& parameters, std::vec
     auto& matrix = by_place[{piece.parameter, piece.matrix}];
     matrix.rows = shape[shape.size() - 2];
     matrix.cols = shape.back();
+    matrix.cost = cost_of(matrix.rows, matrix.cols);
     matrix.pieces.push_back(piece);
   }
   for (auto& [place, matrix] : by_place) matrices_.push_back(std::move(matrix));
@@ -146,9 +143,9 @@ void MatrixExchange::assign_workers(bool spread) {
   double total = 0;
   for (auto& matrix : matrices_) {
     order.push_back(&matrix);
-    total += matrix.cost();
+    total += matrix.cost;
   }
-  std::stable_sort(order.begin(), order.end(), [](const Matrix* a, const Matrix* b) { return a->cost() > b->cost(); });
+  std::stable_sort(order.begin(), order.end(), [](const Matrix* a, const Matrix* b) { return a->cost > b->cost; });
   std::vector<double> load(static_cast<size_t>(group_.size()), 0);
   const double fair = total / group_.size();
   for (auto* matrix : order) {
@@ -156,8 +153,8 @@ void MatrixExchange::assign_workers(bool spread) {
     for (const auto& piece : matrix->pieces) held[static_cast<size_t>(piece.owner)] += piece.elements();
     // Where most of it is, unless that rank has its share already.
     auto worker = static_cast<size_t>(std::max_element(held.begin(), held.end()) - held.begin());
-    if (load[worker] + matrix->cost() > fair) worker = static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());
-    load[worker] += matrix->cost();
+    if (load[worker] + matrix->cost > fair) worker = static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());
+    load[worker] += matrix->cost;
     matrix->workers = {static_cast<int>(worker)};
   }
 }

@@ -26,8 +26,10 @@ class MatrixExchange {
     int64_t offset, row_stride, col_stride;
   };
   /// `shards`: of matrices (or stacks of them), by this rank; `group`: all ranks that own elements of the same parameters.
-  /// Collective. Shards and group must outlive it.
-  MatrixExchange(const layers::ParameterList& parameters, std::vector<const Shard*> shards, comm::Group& group, bool spread);
+  /// `cost_of`: work on a matrix [rows, cols], by which it is dealt out. Collective. Shards and group must outlive it.
+  using CostOf = std::function<double(int64_t rows, int64_t cols)>;
+  MatrixExchange(const layers::ParameterList& parameters, std::vector<const Shard*> shards, comm::Group& group, bool spread,
+                 const CostOf& cost_of);
 
   /// Sends pieces of `slices` (one for each shard, [its size]) on their way. They must stay until finish().
   void start(const std::vector<at::Tensor>& slices);
@@ -53,7 +55,7 @@ class MatrixExchange {
     int64_t rows, cols;
     std::vector<Piece> pieces;  // by owner
     std::vector<int> workers;
-    double cost() const;
+    double cost = 0;
     bool has_worker(int rank) const;
     bool is_whole_on(int rank) const;
   };

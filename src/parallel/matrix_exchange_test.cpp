@@ -62,7 +62,8 @@ int64_t run(const OwnershipOf& ownership_of, int ranks, bool spread) {
       }
     }
     for (const auto& shard : shards) pointers.push_back(&shard);
-    MatrixExchange exchange(list, pointers, world.everyone(), spread);
+    MatrixExchange exchange(list, pointers, world.everyone(), spread,
+                            [](int64_t rows, int64_t cols) { return static_cast<double>(rows * cols); });
     const int64_t before = world.counters().totals()["world"].sent_bytes;
     exchange.start(slices);
     for (const auto& matrix : exchange.whole()) matrix.copy_(worked_on(matrix));

@@ -71,6 +71,7 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   line("update", format_bytes(m.update_bytes));
   if (m.validation_bytes > 0) line("validation", format_bytes(m.validation_bytes));
   line("program", format_bytes(m.program_bytes));
+  if (m.reserve_bytes > 0) line("allocator's reserve", format_bytes(m.reserve_bytes));
   if (m.shared_bytes > 0) line("shared with other ranks", format_bytes(m.shared_bytes));
   if (m.checkpoint_bytes > 0) line("checkpoint under way", format_bytes(m.checkpoint_bytes));
   line("peak", fmt::format("{} in {}, of {} in this machine", format_bytes(m.total_bytes()), m.peak_phase(),
@@ -139,6 +140,7 @@ nlohmann::ordered_json to_json(const Plan& plan, const models::Model& model, con
                                    {"update", m.update_bytes},
                                    {"validation", m.validation_bytes},
                                    {"program", m.program_bytes},
+                                   {"reserve", m.reserve_bytes},
                                    {"shared", m.shared_bytes},
                                    {"checkpoint", m.checkpoint_bytes},
                                    {"peak", m.total_bytes()},

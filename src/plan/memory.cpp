@@ -4,7 +4,9 @@
 #include <cstring>
 #include <vector>
 
+#include "base/page_pool.h"
 #include "checkpoint/snapshot.h"
+#include "kernels/cpu_memory.h"
 #include "kernels/matmul.h"
 #include "optim/optimizer.h"
 #include "plan/replay.h"
@@ -171,6 +173,9 @@ StepMemory predict_memory(const models::Model& model, const RunShape& run, int64
   memory.forward_backward_bytes = training_bytes(model, run) + gathered_bytes(model, run);
   memory.update_bytes = update_bytes(model, run);
   memory.validation_bytes = validation_bytes(model, run);
+  const bool has_pool = run.is_here && model.device().is_cpu() && kernels::page_pool_is_wanted();
+  if (has_pool)
+    memory.reserve_bytes = (memory.state_bytes() + memory.working_bytes()) / static_cast<int64_t>(base::PagePool::kReserveShare);
   return memory;
 }
 

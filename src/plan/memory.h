@@ -18,11 +18,12 @@ struct StepMemory {
   int64_t program_bytes = 0;                                            // resident before the model was built
   int64_t shared_bytes = 0;                                             // what ranks of one machine exchange through
   int64_t checkpoint_bytes = 0;                                         // the copy that is written while training goes on
+  int64_t reserve_bytes = 0;                                            // what the allocator keeps beyond what lives
 
   int64_t state_bytes() const { return weights_bytes + gradients_bytes + optimizer_bytes; }
   int64_t working_bytes() const;  // the largest of the three phases
   const char* peak_phase() const;
-  int64_t total_bytes() const { return program_bytes + shared_bytes + checkpoint_bytes + state_bytes() + working_bytes(); }
+  int64_t total_bytes() const { return program_bytes + shared_bytes + checkpoint_bytes + reserve_bytes + state_bytes() + working_bytes(); }
 };
 
 /// The model need not be allocated. `program_bytes`: measured at start.

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "layers/cost.h"
+#include "optim/newton_schulz.h"
 
 namespace ingot::plan {
 namespace {
@@ -16,8 +17,7 @@ const char* name_of(Pass pass) { return pass == Pass::forward ? "forward" : pass
 
 double kernel_work(const std::string& name, int64_t rows, int64_t width) {
   if (name != "muon") return d(rows) * d(width);
-  const double r = d(std::min(rows, width)), c = d(std::max(rows, width));
-  return 5 * (4 * r * r * c + 2 * r * r * r);
+  return optim::newton_schulz_flops(rows, width, 5);
 }
 
 Rates::Rates(const MachineProfile& profile, const std::string& dtype) : operation_s_(profile.operation_s), within_steps_(profile, dtype) {
