@@ -7,6 +7,7 @@
 #include "bench/library_race.h"
 #include "bench/suite.h"
 #include "plan/balance.h"
+#include "plan/work_kind.h"
 
 namespace ingot::bench {
 namespace {
@@ -126,6 +127,14 @@ std::string tables(const MachineProfile& p) {
   for (const auto& e : p.kernels)
     text += fmt::format("{:<18}{:<6}{:>9}{:>8}{:>7}{:>14.4f}{:>14.4f}\n", e.name, e.dtype, e.rows, e.width, e.count, e.forward_s * 1e3,
                         e.backward_s * 1e3);
+  if (!p.within_steps.empty())
+    text += fmt::format("\n{:<26}{:<6}{:>14}{:>14}{:>8}\n", "within steps", "dtype", "measured ms", "by itself ms", "ratio");
+  for (const auto& e : p.within_steps) {
+    const auto kind = plan::work_kind_named(e.kind);
+    text += fmt::format("{:<26}{:<6}{:>14.2f}{:>14}{:>8}\n", kind ? plan::title_of(*kind) : e.kind, e.dtype, e.measured_s * 1e3,
+                        e.predicted_s > 0 ? fmt::format("{:.2f}", e.predicted_s * 1e3) : "-",
+                        e.predicted_s > 0 ? fmt::format("{:.2f}", e.measured_s / e.predicted_s) : "-");
+  }
   if (!p.storage.empty())
     text += fmt::format("\n{:<18}{:>12}{:>9}  {:<9}{:>10}{:>11}\n", "storage, " + p.storage.front().folder_type, "block KiB", "writers",
                         "cache", "MB/s", "op/s");

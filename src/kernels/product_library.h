@@ -10,8 +10,9 @@
 namespace ingot::kernels {
 
 /// usual: what torch takes by itself; on a CPU MKL (or what it was built with) in fp32, and for bf16 oneDNN where the CPU multiplies it in
-/// hardware, else widening to fp32. onednn: a CPU's products by oneDNN, but those that are added to what is there in fp32, which it would
-/// need another pass for. widened: bf16 as fp32. cublas and cublaslt: of a GPU; in a ROCm build rocBLAS and hipBLASLt.
+/// hardware (with AMX and a result in fp32 MKL, too), else widening to fp32. onednn: a CPU's products by oneDNN, but those that are added
+/// to what is there in fp32, which it would need another pass for. widened: bf16 as fp32. cublas and cublaslt: of a GPU; in a ROCm build
+/// rocBLAS and hipBLASLt.
 enum class ProductLibrary { usual, onednn, widened, cublas, cublaslt };
 
 const char* name_of(ProductLibrary library);

@@ -16,6 +16,7 @@ struct OptimizerConfig {
   double momentum = 0.95;
   bool nesterov = true;
   int64_t newton_schulz_steps = 5;
+  std::string newton_schulz_precision = "auto";  // auto, own, bf16
   bool spread_orthogonalisation = true;  // over the ranks that own matrices' parts, evenly, instead of repeating it on each
   double rms_match = 0.2;                // update scaled by this * sqrt(max(rows, cols)), which matches AdamW's (facts zaya1 §5.1)
 

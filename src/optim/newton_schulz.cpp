@@ -16,6 +16,7 @@
 
 #include "base/work_scope.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/matmul.h"
 
 namespace ingot::optim {
 namespace {
@@ -62,6 +63,19 @@ at::Tensor by_gram_form(const at::Tensor& x, int64_t steps, const Quintic& q) {
   return at::mm(factor, x);
 }
 
+// The Gram matrix's squared condition number is not for eight bits. That of a is in the polynomial, so that no pass over x but the
+// product is needed.
+at::Tensor by_direct_form_in_bf16(const at::Tensor& x, int64_t steps, const Quintic& q) {
+  auto narrow = x.to(at::kBFloat16);
+  for (int64_t step = 0; step < steps; ++step) {
+    const auto gram = kernels::matmul(narrow, narrow.t(), at::kFloat), narrow_gram = gram.to(at::kBFloat16);
+    const auto polynomial = kernels::matmul(narrow_gram, narrow_gram, at::kFloat).mul_(q.c).add_(gram, q.b);
+    polynomial.diagonal().add_(q.a);
+    narrow = kernels::matmul(polynomial.to(at::kBFloat16), narrow, at::kBFloat16);
+  }
+  return narrow;
+}
+
 // The definition, without any short cut.
 at::Tensor by_definition(at::Tensor x, int64_t steps, const Quintic& q) {
   for (int64_t step = 0; step < steps; ++step) {
@@ -71,11 +85,12 @@ at::Tensor by_definition(at::Tensor x, int64_t steps, const Quintic& q) {
   return x;
 }
 
-at::Tensor orthogonalise(const at::Tensor& matrix, int64_t steps, const Quintic& q) {
+at::Tensor orthogonalise(const at::Tensor& matrix, int64_t steps, const Quintic& q, Iterates iterates) {
   const bool tall = matrix.size(0) > matrix.size(1);
   auto x = (tall ? matrix.t() : matrix).contiguous();
   x = x / (x.norm() + 1e-7);
-  if (x.scalar_type() == at::kDouble) x = by_definition(x, steps, q);
+  if (iterates == Iterates::bf16) x = by_direct_form_in_bf16(x, steps, q);
+  else if (x.scalar_type() == at::kDouble) x = by_definition(x, steps, q);
   else x = takes_gram_form(x.size(0), x.size(1), steps) ? by_gram_form(x, steps, q) : by_direct_form(x, steps, q);
   return tall ? x.t() : x;
 }
@@ -87,8 +102,9 @@ struct Task {
 
 }  // namespace
 
-double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps) {
+double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps, Iterates iterates) {
   const auto m = static_cast<double>(std::min(rows, cols)), n = static_cast<double>(std::max(rows, cols)), s = static_cast<double>(steps);
+  if (iterates == Iterates::bf16) return s * (4 * m * m * n + 2 * m * m * m);
   // Of a symmetric product with inner side k.
   const double share = m < 2 * kBlock ? 1 : (1 + kBlock / m) / 2;
   const auto symmetric = [&](double k) { return 2 * m * m * k * share; };
@@ -96,7 +112,8 @@ double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps) {
   return symmetric(n) + (s + 3 * (s - 1)) * symmetric(m) + 2 * m * m * n;
 }
 
-std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, int64_t steps, const Quintic& quintic, Threads threads) {
+std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, int64_t steps, const Quintic& quintic, Threads threads,
+                                      Iterates iterates) {
   const base::WorkScope scope("newton_schulz");
   std::vector<at::Tensor> results;
   std::vector<Task> tasks;
@@ -107,7 +124,7 @@ std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, in
   }
   const auto run = [&](Task& task) {
     const at::NoGradGuard no_grad;  // per thread
-    task.to.copy_(orthogonalise(task.from, steps, quintic));
+    task.to.copy_(orthogonalise(task.from, steps, quintic, iterates));
   };
   const bool on_cpu = std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) { return x.is_cpu(); });
   // One matrix to a thread, the large ones first; with fewer matrices than threads the products themselves are parallel.

@@ -42,6 +42,18 @@ TEST(NewtonSchulz, nearly_singular_matrices_stay_close_in_fp32) {
   EXPECT_LT((newton_schulz(x.to(at::kFloat), 5) - iterated(x, 5)).abs().max().item<double>(), 5e-3);
 }
 
+TEST(NewtonSchulz, bf16_stays_near_the_definition) {
+  for (const auto& [rows, cols] : std::vector<std::pair<int, int>>{{1, 1}, {3, 17}, {65, 50}, {300, 130}, {270, 700}}) {
+    const auto x = random({rows, cols}, 1), expected = iterated(x, 5);
+    for (const auto dtype : {at::kFloat, at::kDouble}) {
+      const auto found = newton_schulz(std::vector{x.to(dtype)}, 5, {}, Threads::share_products, Iterates::bf16)[0];
+      EXPECT_EQ(found.scalar_type(), dtype);
+      EXPECT_LT((found - expected).norm().item<double>(), 0.03 * expected.norm().item<double>()) << rows << "x" << cols;
+      EXPECT_FALSE(at::equal(found.to(at::kFloat), newton_schulz(x.to(at::kFloat), 5)) && rows * cols > 1) << rows << "x" << cols;
+    }
+  }
+}
+
 TEST(NewtonSchulz, a_stack_is_its_matrices_whatever_the_threads) {
   const auto x = random({7, 12, 30}, 3).to(at::kFloat);
   const auto stacked = newton_schulz(x, 5);
@@ -58,6 +70,7 @@ TEST(NewtonSchulz, flops_are_those_of_the_form_that_is_taken) {
   // By the Gram matrix: A once and Q x once with the long side, else A^2 (5), B Q (4), B A and B A B (4 each).
   EXPECT_DOUBLE_EQ(newton_schulz_flops(96, 288, 5), 2 * 2 * m * m * 288 + 17 * cube);
   EXPECT_DOUBLE_EQ(newton_schulz_flops(288, 96, 5), newton_schulz_flops(96, 288, 5));
+  EXPECT_DOUBLE_EQ(newton_schulz_flops(96, 288, 5, Iterates::bf16), 5 * (2 * 2 * m * m * 288 + cube)) << "always direct";
   EXPECT_LT(newton_schulz_flops(512, 512, 5), 5 * 3 * 2 * 512.0 * 512 * 512) << "half of what is symmetric";
 }
 

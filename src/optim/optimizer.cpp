@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/work_scope.h"
+#include "kernels/product_library.h"
 #include "kernels/update.h"
 #include "optim/newton_schulz.h"
 
@@ -55,8 +56,18 @@ Optimizer::Optimizer(layers::ParameterList& parameters, const OptimizerConfig& c
   prepare_muon();
 }
 
+bool Optimizer::iterates_in_bf16() const {
+  if (config_.newton_schulz_precision != "auto") return config_.newton_schulz_precision == "bf16";
+  const auto& all = parameters_.all();
+  return std::any_of(all.begin(), all.end(), [&](const auto& p) {
+    const bool is_summed = p->value.is_cuda() || (p->value.is_cpu() && kernels::sums_bf16_in_fp32());
+    return p->is_trained() && takes_muon(*p, config_) && p->value.scalar_type() == at::kBFloat16 && is_summed;
+  });
+}
+
 // Every rank must come to the same groups in the same order, also one that owns nothing of some.
 void Optimizer::prepare_muon() {
+  if (iterates_in_bf16()) iterates_ = Iterates::bf16;
   std::vector<comm::Group*> groups;
   std::map<comm::Group*, MuonGroup> by_group;
   for (const auto& p : parameters_.all()) {
@@ -75,9 +86,11 @@ void Optimizer::prepare_muon() {
     if (!group) continue;
     std::vector<const parallel::Shard*> shards;
     for (const auto* slot : entry.slots) shards.push_back(&slot->shard);
-    entry.exchange = std::make_unique<parallel::MatrixExchange>(
-        parameters_, shards, *group, config_.spread_orthogonalisation,
-        [steps = config_.newton_schulz_steps](int64_t rows, int64_t cols) { return newton_schulz_flops(rows, cols, steps); });
+    entry.exchange =
+        std::make_unique<parallel::MatrixExchange>(parameters_, shards, *group, config_.spread_orthogonalisation,
+                                                   [steps = config_.newton_schulz_steps, how = iterates_](int64_t rows, int64_t cols) {
+                                                     return newton_schulz_flops(rows, cols, steps, how);
+                                                   });
   }
 }
 
@@ -161,14 +174,14 @@ void Optimizer::muon(double lr, double gradient_scale) {
 void Optimizer::orthogonalise(const MuonGroup& group, std::vector<at::Tensor>& directions) const {
   if (!group.exchange) {
     for (size_t i = 0; i < directions.size(); ++i) directions[i] = directions[i].view(group.slots[i]->shard.parameter->local_shape());
-    directions = newton_schulz(directions, config_.newton_schulz_steps);
+    directions = newton_schulz(directions, config_.newton_schulz_steps, {}, Threads::share_matrices, iterates_);
     for (auto& direction : directions) direction = direction.view(-1);
     return;
   }
   const auto whole = group.exchange->whole();
-  const auto results = newton_schulz(whole, config_.newton_schulz_steps);
+  const auto results = newton_schulz(whole, config_.newton_schulz_steps, {}, Threads::share_matrices, iterates_);
   for (size_t i = 0; i < whole.size(); ++i) whole[i].copy_(results[i]);
-  group.exchange->finish(newton_schulz(group.exchange->gathered(), config_.newton_schulz_steps, {}, Threads::share_products));
+  group.exchange->finish(newton_schulz(group.exchange->gathered(), config_.newton_schulz_steps, {}, Threads::share_products, iterates_));
 }
 
 void Optimizer::balance(Parameter& bias, const at::Tensor& counts, int64_t experts) {

@@ -16,6 +16,7 @@
 
 #include "layers/parameter.h"
 #include "optim/config.h"
+#include "optim/newton_schulz.h"
 #include "parallel/matrix_exchange.h"
 #include "parallel/shard.h"
 
@@ -94,6 +95,7 @@ class Optimizer {
     std::vector<Slot*> slots;
     std::unique_ptr<parallel::MatrixExchange> exchange;  // null: every matrix is whole
   };
+  bool iterates_in_bf16() const;
   void prepare_muon();
   void adamw(Slot& slot, double lr, double gradient_scale);
   void muon(double lr, double gradient_scale);
@@ -103,6 +105,7 @@ class Optimizer {
   OptimizerConfig config_;
   Team team_;
   std::vector<Slot> slots_;
+  Iterates iterates_ = Iterates::own;
   std::vector<MuonGroup> muon_groups_;
   std::map<std::string, Buffer> buffers_;
   int64_t steps_done_ = 0;

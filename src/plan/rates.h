@@ -40,6 +40,7 @@ class Rates {
   using ByPass = std::map<Pass, Surface>;
   void add_products(const MachineProfile& profile, const std::string& dtype, ByPass& surfaces);
 
+  std::string dtype_;
   ByPass products_, wide_products_;
   std::map<bool, Surface> attention_;                        // by backward: FLOP/s (forward FLOPs) over (keys, head_dim)
   std::map<std::pair<std::string, bool>, Surface> kernels_;  // by name and backward: work per second over (rows, width)
@@ -50,6 +51,6 @@ class Rates {
 
 /// The amount by which a kernel's time is taken to grow, whatever the unit: elements, but FLOPs for "muon" (Newton-Schulz on
 /// one matrix).
-double kernel_work(const std::string& name, int64_t rows, int64_t width);
+double kernel_work(const std::string& name, const std::string& dtype, int64_t rows, int64_t width);
 
 }  // namespace ingot::plan

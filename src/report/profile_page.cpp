@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/text.h"
+#include "plan/work_kind.h"
 #include "report/document.h"
 #include "report/html.h"
 #include "report/palette.h"
@@ -233,6 +234,22 @@ std::string kernel_table(const plan::MachineProfile& p) {
   return out;
 }
 
+std::string within_steps_table(const plan::MachineProfile& p) {
+  std::string out;
+  const std::string dash(kDash);
+  for (const auto& dtype : dtypes_of(p)) {
+    std::string body;
+    for (const auto& e : p.within_steps) {
+      const auto kind = plan::work_kind_named(e.kind);
+      if (e.dtype != dtype || !kind) continue;
+      body += row_head(plan::title_of(*kind)) + cell(e.predicted_s > 0 ? fmt::format("{:.2f}", e.measured_s / e.predicted_s) : dash) +
+              cell(time_text(e.measured_s)) + cell(e.predicted_s > 0 ? time_text(e.predicted_s) : dash) + "</tr>\n";
+    }
+    if (!body.empty()) out += card("Steps of small models, " + dtype, head("times") + head("within steps") + head("by itself"), body);
+  }
+  return out;
+}
+
 std::string collective_table(const plan::MachineProfile& p) {
   std::map<std::string, std::string> bodies;
   std::vector<std::string> kinds;
@@ -313,6 +330,8 @@ constexpr std::string_view kNotes =
     "of grad weight, is their mean, and busiest the largest number of rows over it.</p>"
     "<p>Share of triad: the least bytes that a kernel must move, over its time, over triad’s rate; above 100 % it works from caches. "
     "Kernels without a share do more arithmetic than they move bytes.</p>"
+    "<p>Within steps: what each kind of work took in training steps of a few small models, and what the other measurements give for it. "
+    "Predictions multiply by the ratio.</p>"
     "<p>Bus bandwidth is bytes ÷ time × 2 (n − 1) / n for all_reduce, (n − 1) / n for reduce_scatter, all_gather and all_to_all, 1 for "
     "others. The fitted line has the least relative error; “off by” is "
     "its median. Knee: the least size with 90 % of the best bandwidth. GB are 10^9 bytes, MiB 2^20.</p></div>\n";
@@ -334,6 +353,7 @@ std::string make_profile_page(const std::vector<Measured>& machines, std::string
   page += section("Attention", plots(attention_plots(machines)) +
                                    for_each_machine(machines, [](const Measured& m) { return cards(460, attention_table(m.profile)); }));
   page += section("Kernels", for_each_machine(machines, [](const Measured& m) { return cards(460, kernel_table(m.profile)); }));
+  page += section("Within steps", for_each_machine(machines, [](const Measured& m) { return cards(460, within_steps_table(m.profile)); }));
   page += section("Collectives", plots(collective_plots(machines)) +
                                      for_each_machine(machines, [](const Measured& m) { return cards(460, collective_table(m.profile)); }));
   page += section("Storage", for_each_machine(machines, [](const Measured& m) { return storage_table(m.profile); }));

@@ -37,11 +37,13 @@ void expect_sound(const std::string& page) {
 TEST(ProfilePage, is_whole_and_shows_every_section) {
   const auto page = make_profile_page({machine_of(profile_of_formulas())}, "2026-05-01 12:00");
   expect_sound(page);
-  for (const char* heading :
-       {"What was measured", "Products", "Roofline", "Memory", "Attention", "Kernels", "Collectives", "How to read the numbers"})
+  for (const char* heading : {"What was measured", "Products", "Roofline", "Memory", "Attention", "Kernels", "Within steps", "Collectives",
+                              "How to read the numbers"})
     EXPECT_THAT(page, HasSubstr(fmt::format("<h2>{}</h2>", heading)));
   for (const char* fact : {"node7", "CPU of a test", "2.11.0", "build-1", "2026-01-02T03:04:05Z", "ingot bench all", "4, 4, 1"})
     EXPECT_THAT(page, HasSubstr(fact));
+  EXPECT_THAT(page, HasSubstr("Steps of small models, fp32"));
+  EXPECT_THAT(page, HasSubstr(">products</th><td>1.20</td><td>60.00 ms</td><td>50.00 ms</td>"));
   EXPECT_THAT(page, HasSubstr("products in bf16 up to <b>200.0 GFLOP/s</b>"));
   EXPECT_THAT(page, HasSubstr("memory at <b>20.00 GB/s</b>"));
   EXPECT_EQ(count(page, "class=\"chip\""), 0u) << "one machine needs no names";
