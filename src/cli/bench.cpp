@@ -152,19 +152,35 @@ std::vector<int> side_by_side(const BenchOptions& o, const std::string& device) 
 
 std::vector<std::string> rank_command(const BenchOptions& o) { return {"ingot", "bench", "all", "--quick", "--dtype", o.dtype}; }
 
-// In a process of its own: what a run changes of a process is not for measurements that follow.
-void add_steps(const BenchOptions& o, plan::MachineProfile& profile) {
+// What processes of ours measure, unless they were told to stop: then nothing of it.
+std::optional<plan::MachineProfile> profile_of_processes(const BenchOptions& o, int ranks, const std::string& start,
+                                                         const resilience::StopSignal& stop) {
+  try {
+    return plan::MachineProfile::from_json(results_of_processes(ranks, rank_command(o), start).dump(), "the ranks' profile");
+  } catch (const base::Error&) {
+    if (stop.received() == 0) throw;
+    base::log_warning("stopped; what was measured before is kept");
+    return std::nullopt;
+  }
+}
+
+// In a process of its own: what a run changes of a process is not for measurements that follow. False when it was stopped.
+bool add_steps(const BenchOptions& o, const resilience::StopSignal& stop, plan::MachineProfile& profile) {
   base::log_info("steps of small models");
-  profile = plan::MachineProfile::from_json(results_of_processes(1, rank_command(o), profile.to_json()).dump(), "the profile with steps");
+  auto with_steps = profile_of_processes(o, 1, profile.to_json(), stop);
+  if (with_steps) profile = std::move(*with_steps);
+  return with_steps.has_value() && stop.received() == 0;
 }
 
 // Profiles of ranks side by side go to the cache alone, where runs and plans of as many look for them.
-void measure_side_by_side(const BenchOptions& o, int ranks) {
+bool measure_side_by_side(const BenchOptions& o, int ranks, const resilience::StopSignal& stop) {
   base::log_info("{} ranks side by side", ranks);
-  const auto profile = plan::MachineProfile::from_json(results_of_processes(ranks, rank_command(o)).dump(), "the ranks' profile");
-  const auto path = plan::profile_path(base::environment().cache_folder(), profile);
-  plan::write_profile(path, profile);
+  const auto profile = profile_of_processes(o, ranks, "", stop);
+  if (!profile) return false;
+  const auto path = plan::profile_path(base::environment().cache_folder(), *profile);
+  plan::write_profile(path, *profile);
   base::log_info("wrote {}", path.string());
+  return true;
 }
 
 }  // namespace
@@ -199,10 +215,11 @@ int run_bench(const Options& all) {
   if (o.kind == "memory" && suite.device == "cpu")
     base::log_info("there is no GPU here that this build can use: copies between host and device are left out");
   base::ProgressBar bar("bench " + o.kind, static_cast<int64_t>(measurements.size()), base::ProgressUnit::count);
-  const bool complete = bench::run_suite(measurements, profile, bar, [&] { return stop.received() != 0; });
+  const bool measured_all = bench::run_suite(measurements, profile, bar, [&] { return stop.received() != 0; });
+  bool complete = measured_all;
 
   if (everything && complete && !judge) profile.storage = storage_rates(".");
-  if (everything && complete && !judge && suite.device == "cpu" && ranks.size == 1) add_steps(o, profile);
+  if (everything && complete && !judge && suite.device == "cpu" && ranks.size == 1) complete = add_steps(o, stop, profile);
 
   std::optional<bench::Verdict> verdict;
   if (judge && complete) {
@@ -223,8 +240,8 @@ int run_bench(const Options& all) {
   }
   if (complete && everything && !judge && !cache.empty() && ranks.size == 1)
     for (const int count : side_by_side(o, suite.device))
-      if (count > 1 && stop.received() == 0) measure_side_by_side(o, count);
-  if (!complete)
+      if (count > 1 && stop.received() == 0) complete = measure_side_by_side(o, count, stop) && complete;
+  if (!measured_all)
     base::log_warning("stopped after {} of {} measurements",
                       profile.gemm.size() + profile.memory.size() + profile.attention.size() + profile.kernels.size(), measurements.size());
   return !complete ? 1 : passes ? 0 : 3;
