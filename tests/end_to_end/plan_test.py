@@ -153,6 +153,35 @@ def this_machine_is_planned_for(folder):
         assert abs(simulated["undisturbed_ms"] / simulated["predicted_ms"] - 1) < 0.02, simulated
 
 
+def a_machine_is_measured_searched_and_trained_on_from_nothing(folder):
+    os.environ["INGOT_CACHE"] = str(Path(folder) / "cache")
+    table, said = ingot("bench", "all", "--quick", "--ranks", 1, timeout=560)
+    assert "within steps" in table and "steps of small models" in said
+    (path,) = (Path(folder) / "cache").glob("profile-*.json")
+    within = json.loads(path.read_text())["within_steps"]
+    for dtype in ("fp32", "bf16"):
+        kinds = {e["kind"]: e for e in within if e["dtype"] == dtype}
+        assert {"products", "attention", "linear_attention", "routing", "norms", "head", "muon", "adamw", "unattributed"} <= set(kinds), kinds
+        # Work takes longer in steps than by itself, but not by another order.
+        assert 0.3 < kinds["products"]["measured_s"] / kinds["products"]["predicted_s"] < 5, kinds["products"]
+        assert kinds["unattributed"]["predicted_s"] == 0 and "gradient_norm" not in kinds
+    keep_profiles(folder)
+    few = ("--set", "train.batch_size=4")
+    found = plan("search", NANO, *few)["layouts"][0]
+    parts = found["step_ms"]
+    assert parts["between"] > 0 and parts["uneven"] == 0 and abs(sum(v for k, v in parts.items() if k != "total") / parts["total"] - 1) < 1e-9, parts
+    # Without what was measured within steps the same is predicted to be faster by what it adds.
+    profile = json.loads(path.read_text())
+    del profile["within_steps"]
+    path.write_text(json.dumps(profile))
+    raw = plan("search", NANO, *few)["layouts"][0]["step_ms"]
+    assert raw["between"] == 0 and raw["products"] != parts["products"], (raw, parts)
+    with Workspace() as w:
+        config = w.config(**{"train.steps": 3, "checkpoint.every": 0, "data.seq_len": 64})
+        ingot("train", config, "--run-dir", w.path / "run")
+        assert all(line["predicted_step_ms"] > 0 for line in metrics(w.path / "run"))
+
+
 def runs_are_recorded_and_calibrate_later_predictions(folder):
     os.environ["INGOT_CACHE"] = str(Path(folder) / "cache")
     record = Path(folder) / "cache" / "predictions.jsonl"
@@ -299,5 +328,5 @@ def collectives_run_as_processes_threads_and_under_a_launcher(folder):
 if __name__ == "__main__":
     run_chosen_in_scratch([search_gives_layouts_that_training_takes, search_over_1024_devices_takes_seconds,
                            a_simulated_step_is_the_formulas_one_until_something_disturbs_it, this_machine_is_planned_for,
-                           runs_are_recorded_and_calibrate_later_predictions, what_does_not_fit_ends_with_3,
+                           a_machine_is_measured_searched_and_trained_on_from_nothing, runs_are_recorded_and_calibrate_later_predictions, what_does_not_fit_ends_with_3,
                            a_mixture_and_a_hybrid_are_planned_too, published_models_are_planned, wrong_calls_say_what_is_wrong, collectives_run_as_processes_threads_and_under_a_launcher])
