@@ -254,7 +254,7 @@ plan::SimulatedStep Planner::simulated(const Choice& choice) {
          .handover_latency_s = handover.latency_s,
          .segments = static_cast<int>(std::max<int64_t>(1, config_.model.layers / stages))});
   }
-  return step;
+  return first.ranks_per_core > 1 ? plan::on_shared_cores(std::move(step), first.ranks_per_core) : step;
 }
 
 plan::SearchResult Planner::search(int64_t devices, int64_t memory_bytes, const std::function<void(int64_t, int64_t)>& on_mesh) {

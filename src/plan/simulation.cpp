@@ -343,4 +343,20 @@ class Simulator {
 
 StepOutcome simulate_step(const SimulatedStep& step, const Disturbances& disturbances) { return Simulator(step, disturbances).run(); }
 
+SimulatedStep on_shared_cores(SimulatedStep step, double ranks_per_core) {
+  if (step.stages.size() == 1) return step;
+  const auto scale = [&](double by) {
+    for (auto& stage : step.stages) stage.forward_s *= by, stage.backward_s *= by, stage.optimizer_s *= by;
+  };
+  scale(1 / ranks_per_core);
+  const auto alone = simulate_step(step);
+  const auto& busiest = *std::max_element(alone.stages.begin(), alone.stages.end(),
+                                          [](const StageOutcome& a, const StageOutcome& b) { return a.compute_s < b.compute_s; });
+  // The others' work goes into the waits; what of the waits is left grows with all else.
+  const double work_s = busiest.compute_s, wait_s = alone.step_s - work_s - busiest.gradients_wait_s,
+               left_s = std::max(0.0, wait_s - (ranks_per_core - 1) * work_s);
+  scale(work_s > 0 ? (ranks_per_core * work_s + left_s) / (work_s + wait_s) : ranks_per_core);
+  return step;
+}
+
 }  // namespace ingot::plan

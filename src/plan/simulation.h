@@ -67,4 +67,8 @@ struct StepOutcome {
 /// Throws ConfigError for sizes that make no sense, and for ranks that are not there.
 StepOutcome simulate_step(const SimulatedStep& step, const Disturbances& disturbances = {});
 
+/// A step whose times are of ranks that share a core with `ranks_per_core` - 1 others and wait for nobody: while a rank waits for another
+/// stage, those work, and its own work takes less. At least all work of a core's ranks is needed.
+SimulatedStep on_shared_cores(SimulatedStep step, double ranks_per_core);
+
 }  // namespace ingot::plan

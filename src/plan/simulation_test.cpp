@@ -141,6 +141,17 @@ TEST(SimulatedStep, of_a_hundred_thousand_ranks_is_that_of_a_few) {
   EXPECT_GT(outcome.events, 10 * 1250 * 40);
 }
 
+TEST(SimulatedStep, waits_are_filled_by_ranks_on_the_same_core) {
+  // Of ranks that are alone: half of all times. With 2 stages 6 of work and 3 of waiting, with 4 stages 6 and 9.
+  const StageWork work{.forward_s = 2, .backward_s = 4};
+  const auto end = [&](int stages) {
+    return simulate_step(on_shared_cores(step_of({Schedule::one_f_one_b, stages, 1, 2}, 1, work), 2)).step_s;
+  };
+  EXPECT_NEAR(end(2), 12, 1e-9) << "all work of both";
+  EXPECT_NEAR(end(4), 15, 1e-9) << "no faster than alone";
+  EXPECT_NEAR(simulate_step(on_shared_cores(step_of(alone(5), 2, work), 2)).step_s, 30, 1e-9) << "nobody waits";
+}
+
 TEST(SimulatedStep, impossible_sizes_are_refused) {
   const StageWork work{.forward_s = 1, .backward_s = 2};
   EXPECT_THROW(simulate_step(step_of(alone(1), 0, work)), base::ConfigError);
