@@ -117,10 +117,12 @@ void measure_steps(const BenchOptions& o, comm::World& world, plan::MachineProfi
     bar.emplace("steps of models", static_cast<int64_t>(dtypes.size() * bench::step_probes()), base::ProgressUnit::count);
   base::set_log_level(base::LogLevel::warning);  // lines of runs that do not matter
   int64_t done = 0;
-  for (const auto& dtype : dtypes)
+  for (const auto& dtype : dtypes) {
+    if (stop.received() != 0) break;
     bench::measure_within_steps(dtype, world, profile, stop, [&](const char* next) {
       if (bar) bar->update(done++, fmt::format("{} {}", next, dtype));
     });
+  }
   if (bar) bar->update(done);
   if (bar) bar->finish();
   base::set_log_level(base::LogLevel::info);
@@ -136,7 +138,7 @@ int as_rank(const Options& all, const comm::RankEnvironment& ranks) {
   auto profile = std::filesystem::exists(o.as_rank) ? plan::read_profile(o.as_rank)
                                                     : plan::describe_machine(at::get_num_threads(), company.side_by_side(), "cpu");
   for (const auto& dtype : dtypes_of(o)) bench::complete(profile, dtype, company);
-  measure_steps(o, *world, profile);
+  if (company.side_by_side() == company.size()) measure_steps(o, *world, profile);  // ranks that take turns on cores say nothing of these
   if (world->rank() == 0) base::write_file_atomically(o.as_rank, profile.to_json());
   return 0;
 }
@@ -152,16 +154,17 @@ std::vector<int> side_by_side(const BenchOptions& o, const std::string& device) 
 
 std::vector<std::string> rank_command(const BenchOptions& o) { return {"ingot", "bench", "all", "--quick", "--dtype", o.dtype}; }
 
-// What processes of ours measure, unless they were told to stop: then nothing of it.
+// What processes of ours measure; nothing when they were told to stop or failed, which is said.
 std::optional<plan::MachineProfile> profile_of_processes(const BenchOptions& o, int ranks, const std::string& start,
                                                          const resilience::StopSignal& stop) {
   try {
-    return plan::MachineProfile::from_json(results_of_processes(ranks, rank_command(o), start).dump(), "the ranks' profile");
-  } catch (const base::Error&) {
-    if (stop.received() == 0) throw;
-    base::log_warning("stopped; what was measured before is kept");
-    return std::nullopt;
+    auto profile = plan::MachineProfile::from_json(results_of_processes(ranks, rank_command(o), start).dump(), "the ranks' profile");
+    if (stop.received() == 0) return profile;
+  } catch (const base::Error& failure) {
+    if (stop.received() == 0) base::log_warning("{}; the profile does without", failure.what());
   }
+  if (stop.received() != 0) base::log_warning("stopped; what was measured before is kept");
+  return std::nullopt;
 }
 
 // In a process of its own: what a run changes of a process is not for measurements that follow. False when it was stopped.
@@ -169,7 +172,7 @@ bool add_steps(const BenchOptions& o, const resilience::StopSignal& stop, plan::
   base::log_info("steps of small models");
   auto with_steps = profile_of_processes(o, 1, profile.to_json(), stop);
   if (with_steps) profile = std::move(*with_steps);
-  return with_steps.has_value() && stop.received() == 0;
+  return with_steps.has_value();
 }
 
 // Profiles of ranks side by side go to the cache alone, where runs and plans of as many look for them.
@@ -219,6 +222,7 @@ int run_bench(const Options& all) {
   bool complete = measured_all;
 
   if (everything && complete && !judge) profile.storage = storage_rates(".");
+  complete = complete && stop.received() == 0;
   if (everything && complete && !judge && suite.device == "cpu" && ranks.size == 1) complete = add_steps(o, stop, profile);
 
   std::optional<bench::Verdict> verdict;
@@ -234,7 +238,7 @@ int run_bench(const Options& all) {
   if (o.libraries && complete) keep_libraries(profile);
   if (everything && !cache.empty())
     if (const auto old = plan::cached_profile(profile, cache)) profile = bench::replaced_by(profile, *old);
-  for (const auto& path : destinations(o, profile, complete && !judge)) {
+  for (const auto& path : destinations(o, profile, measured_all && !judge)) {
     plan::write_profile(path, profile);
     base::log_info("wrote {}", path.string());
   }

@@ -25,6 +25,7 @@ nlohmann::json results_of_processes(int ranks, std::vector<std::string> command,
       std::filesystem::remove(file, ignored);
     }
   } remover{file};
+  std::filesystem::remove(file);  // of a process that had this number and was killed
   if (!start.empty()) base::write_file_atomically(file, start);
   const int status = run_launch(launch);
   if (status != 0) throw base::Error(fmt::format("the {} ranks did not finish; what they said is above", ranks));

@@ -86,6 +86,8 @@ at::Tensor transposed(const at::Tensor& x) { return x.transpose(-1, -2); }
 // front of them stand the values, if wanted. Nothing where the fused kernel does not take it.
 std::optional<LinearAttentionOutput> run_of_identity(const LinearAttentionInputs& in, bool with_values) {
   const auto batch = in.q.size(0), seq = in.q.size(1), heads = in.q.size(2), keys = in.q.size(3);
+  const bool fits = keys + (with_values ? in.v.size(3) : 0) <= cpu::kLinearLargestDim;
+  if (in.q.scalar_type() == at::kDouble || !fits || !cpu::takes_linear_attention(in)) return std::nullopt;
   auto wide = in;
   wide.q = in.q.to(at::kFloat), wide.k = in.k.to(at::kFloat);
   wide.v = at::zeros({batch, seq, heads, keys}, wide.q.options());
@@ -94,7 +96,6 @@ std::optional<LinearAttentionOutput> run_of_identity(const LinearAttentionInputs
     wide.v = at::cat({in.v.to(at::kFloat), wide.v}, 3);
     state = at::cat({at::zeros({batch, heads, keys, in.v.size(3)}, wide.q.options()), state}, 3);
   }
-  if (in.q.scalar_type() == at::kDouble || !cpu::takes_linear_attention(wide)) return std::nullopt;
   return cpu::linear_attention_forward(wide, state.contiguous());
 }
 

@@ -23,7 +23,8 @@
 //
 // Nothing here records gradients, unless it says so: callers are autograd functions, or inference. Any thread may call; results are
 // bit-equal from run to run and do not depend on the number of threads. On a CPU fp32 and bf16 take fused kernels
-// (cpu/linear_attention.h); everything else takes compositions of ATen (reference/).
+// (cpu/linear_attention.h), the delta rule's maps up to a key_dim + value_dim of 256; everything else takes compositions of ATen
+// (reference/).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -66,7 +67,8 @@ struct LinearAttentionMap {
   at::Tensor matrix;     // [batch, heads, key_dim, key_dim]; only with the delta rule
 };
 
-/// Without computing outputs: 2 key_dim value_dim operations a token and head, for the delta rule those of a forward pass with value_dim + key_dim.
+/// Without computing outputs: 2 key_dim value_dim operations a token and head, for the delta rule a forward pass with value_dim + key_dim,
+/// whose outputs are dropped.
 LinearAttentionMap linear_attention_map(const LinearAttentionInputs& in);
 /// The state behind the run.
 at::Tensor apply(const LinearAttentionMap& map, const at::Tensor& state);

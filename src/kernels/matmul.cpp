@@ -32,7 +32,7 @@ bool sums_in_fp32(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) 
 }
 
 // Rows of oneDNN's kernels. Fewer are no slower as sums in fp32 that are narrowed afterwards (two cores, sides of 192 to 576: 0.7 to 0.9
-// times as long with 340 rows, 1.2 to 2.2 with 1,536); where those have to be widened first the rest should be small.
+// times as long with 340 rows, 1.2 to 2.2 with 1,536); where there are no such sums the rest is filled up with zeros, and should be small.
 int64_t kernel_rows() { return sums_bf16_in_fp32() ? 512 : 64; }
 
 at::Tensor product_of(const at::Tensor& a, const at::Tensor& b) { return takes_onednn(a, b) ? multiply_by_onednn(a, b) : at::mm(a, b); }
@@ -84,7 +84,15 @@ void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tens
   const int64_t rows = a.size(0), step = kernel_rows();
   int64_t from = 0;
   for (; from + step <= rows; from += step) matmul_into(out.narrow(0, from, step), a.narrow(0, from, step), b, /*overwrite=*/true);
-  if (from < rows) out.narrow(0, from, rows - from).copy_(matmul(a.narrow(0, from, rows - from), b, at::kFloat));
+  const int64_t rest = rows - from;
+  if (rest == 0) return;
+  if (is_summed_in_fp32(a)) {
+    out.narrow(0, from, rest).copy_(matmul(a.narrow(0, from, rest), b, at::kFloat));
+    return;
+  }
+  auto filled = at::zeros({step, a.size(1)}, a.options());
+  filled.narrow(0, 0, rest).copy_(a.narrow(0, from, rest));
+  out.narrow(0, from, rest).copy_(matmul(filled, b, out.scalar_type()).narrow(0, 0, rest));
 }
 
 }  // namespace ingot::kernels

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -39,8 +40,12 @@ struct BlasOperand {
 
   explicit BlasOperand(const at::Tensor& m) : matrix(m) {
     const auto lies = [](const at::Tensor& t, int64_t line, int64_t unit) { return t.stride(unit) == 1 && t.stride(line) >= t.size(unit); };
-    const bool is_transposed = !lies(m, 0, 1) && lies(m, 1, 0);
-    if (!is_transposed && !lies(m, 0, 1)) matrix = m.contiguous();
+    bool is_transposed = !lies(m, 0, 1) && lies(m, 1, 0);
+    const bool is_far = std::max(m.stride(0), m.stride(1)) > std::numeric_limits<int>::max();
+    if ((!is_transposed && !lies(m, 0, 1)) || is_far) {
+      matrix = m.contiguous();
+      is_transposed = false;
+    }
     transpose = is_transposed ? kTransposed : kAsItIs;
     stride = static_cast<int>(std::max<int64_t>(1, is_transposed ? matrix.stride(1) : std::max(matrix.stride(0), matrix.size(1))));
   }

@@ -125,7 +125,10 @@ struct FusedShortConvolutionFunction : Function<FusedShortConvolutionFunction> {
 }  // namespace
 
 at::Tensor short_convolution(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& is_start, const at::Tensor& tail) {
-  const bool is_fused = cpu::takes(x) && x.numel() > 0 && weight.size(2) <= cpu::ShortConvolutionProblem::kMostTaps;
+  const bool has_starts = is_start.defined(), has_tail = tail.defined();
+  const bool is_usual = (!has_starts || is_start.sizes() == x.sizes().slice(0, 2)) &&
+                        (!has_tail || tail.sizes() == at::IntArrayRef({x.size(0), weight.size(2) - 1, x.size(2)}));
+  const bool is_fused = cpu::takes(x) && x.numel() > 0 && is_usual && weight.size(2) <= cpu::ShortConvolutionProblem::kMostTaps;
   return is_fused ? FusedShortConvolutionFunction::apply(x, weight, is_start, tail)
                   : ShortConvolutionFunction::apply(x, weight, is_start, tail);
 }

@@ -1,4 +1,4 @@
-// Two forms of the same iteration on x [m, n], m <= n, A = x x^T, B = a I + b A + c A^2:
+// Forms of the same iteration on x [m, n], m <= n, A = x x^T, B = a I + b A + c A^2:
 //
 //   direct: x <- B x. FLOPs per step 2 m^2 n (A) + 2 m^3 (A^2) + 2 m^2 n.
 //   gram:   every factor is a polynomial of the first A, so all commute: Q <- B Q and A <- B A B on [m, m] matrices, and
@@ -6,7 +6,8 @@
 //           the condition number: directions below 3e-4 of the norm come out with an error of some 1e-3, which Muon does not
 //           see; so fp64, the reference, never takes it.
 //
-// A, A^2, B A, B A B and B Q are symmetric: only the blocks on and above the diagonal are multiplied, the rest is mirrored.
+// A, A^2, B A, B A B and B Q are symmetric: only the blocks on and above the diagonal are multiplied, the rest is mirrored. In bf16 the
+// direct form multiplies all of them.
 #include "optim/newton_schulz.h"
 
 #include <ATen/core/grad_mode.h>
@@ -97,7 +98,7 @@ at::Tensor orthogonalise(const at::Tensor& matrix, int64_t steps, const Quintic&
 
 struct Task {
   at::Tensor from, to;  // [rows, cols]
-  double cost(int64_t steps) const { return newton_schulz_flops(from.size(0), from.size(1), steps); }
+  double cost(int64_t steps, Iterates iterates) const { return newton_schulz_flops(from.size(0), from.size(1), steps, iterates); }
 };
 
 }  // namespace
@@ -132,7 +133,8 @@ std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, in
     for (auto& task : tasks) run(task);
     return results;
   }
-  std::stable_sort(tasks.begin(), tasks.end(), [&](const Task& a, const Task& b) { return a.cost(steps) > b.cost(steps); });
+  std::stable_sort(tasks.begin(), tasks.end(),
+                   [&](const Task& a, const Task& b) { return a.cost(steps, iterates) > b.cost(steps, iterates); });
   kernels::cpu::parallel_tasks(static_cast<int64_t>(tasks.size()), [&](int64_t task, int64_t) { run(tasks[static_cast<size_t>(task)]); });
   return results;
 }

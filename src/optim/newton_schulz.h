@@ -18,8 +18,8 @@ struct Quintic {
 /// (newton_schulz.cpp), which agree with it to about 1e-3 of the largest element.
 at::Tensor newton_schulz(const at::Tensor& x, int64_t steps, const Quintic& quintic = {});
 
-/// own: in the dtype of the matrices. bf16: products of bf16 that are summed in fp32, each result rounded, as Muon was published; singular
-/// values come out within some 2 % of those of fp32.
+/// own: in the dtype of the matrices. bf16: products of bf16 that are summed in fp32, each result rounded, which Muon was published with;
+/// singular values come out within some 2 % of those of fp32.
 enum class Iterates { own, bf16 };
 
 /// FLOPs for one matrix, those of the form that is taken: own is fp32.

@@ -56,18 +56,22 @@ Optimizer::Optimizer(layers::ParameterList& parameters, const OptimizerConfig& c
   prepare_muon();
 }
 
+// On unlike machines all do what all can.
 bool Optimizer::iterates_in_bf16() const {
   if (config_.newton_schulz_precision != "auto") return config_.newton_schulz_precision == "bf16";
   const auto& all = parameters_.all();
-  return std::any_of(all.begin(), all.end(), [&](const auto& p) {
-    const bool is_summed = p->value.is_cuda() || (p->value.is_cpu() && kernels::sums_bf16_in_fp32());
-    return p->is_trained() && takes_muon(*p, config_) && p->value.scalar_type() == at::kBFloat16 && is_summed;
-  });
+  if (std::none_of(all.begin(), all.end(), [](const auto& p) { return p->value.scalar_type() == at::kBFloat16; })) return false;
+  const auto device = all.front()->value.device();
+  const bool can = !device.is_cpu() || (kernels::sums_bf16_in_fp32() && kernels::product_library() == kernels::ProductLibrary::usual);
+  if (!team_.everyone || team_.everyone->size() == 1) return can;
+  const auto least = at::full({1}, can ? 1 : 0, at::TensorOptions().dtype(at::kInt).device(device));
+  team_.everyone->all_reduce(least, comm::Reduction::min);
+  return least.item<int>() != 0;
 }
 
 // Every rank must come to the same groups in the same order, also one that owns nothing of some.
 void Optimizer::prepare_muon() {
-  if (iterates_in_bf16()) iterates_ = Iterates::bf16;
+  if (config_.name == "muon" && iterates_in_bf16()) iterates_ = Iterates::bf16;
   std::vector<comm::Group*> groups;
   std::map<comm::Group*, MuonGroup> by_group;
   for (const auto& p : parameters_.all()) {

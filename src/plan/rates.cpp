@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/product_library.h"
 #include "layers/cost.h"
-#include "optim/newton_schulz.h"
 
 namespace ingot::plan {
 namespace {
@@ -15,13 +15,16 @@ double d(int64_t x) { return static_cast<double>(x); }
 
 const char* name_of(Pass pass) { return pass == Pass::forward ? "forward" : pass == Pass::grad_input ? "grad_input" : "grad_weight"; }
 
-double kernel_work(const std::string& name, const std::string& dtype, int64_t rows, int64_t width) {
+double kernel_work(const std::string& name, optim::Iterates iterates, int64_t rows, int64_t width) {
   if (name != "muon") return d(rows) * d(width);
-  return optim::newton_schulz_flops(rows, width, 5, dtype == "bf16" ? optim::Iterates::bf16 : optim::Iterates::own);
+  return optim::newton_schulz_flops(rows, width, 5, iterates);
 }
 
 Rates::Rates(const MachineProfile& profile, const std::string& dtype)
-    : dtype_(dtype), operation_s_(profile.operation_s), within_steps_(profile, dtype) {
+    : iterates_(dtype == "bf16" && (profile.device != "cpu" || kernels::sums_bf16_in_fp32()) ? optim::Iterates::bf16
+                                                                                             : optim::Iterates::own),
+      operation_s_(profile.operation_s),
+      within_steps_(profile, dtype) {
   add_products(profile, dtype, products_);
   add_products(profile, "fp32", wide_products_);
   if (wide_products_.empty()) wide_products_ = products_;
@@ -33,7 +36,7 @@ Rates::Rates(const MachineProfile& profile, const std::string& dtype)
   }
   for (const auto& e : profile.kernels) {
     if (e.dtype != dtype) continue;
-    const double work = kernel_work(e.name, dtype, e.rows, e.width) * d(e.count);
+    const double work = kernel_work(e.name, iterates_, e.rows, e.width) * d(e.count);
     const Surface::Sizes sizes = {d(std::min(e.rows, e.name == "muon" ? e.width : e.rows)),
                                   d(std::max(e.width, e.name == "muon" ? e.rows : e.width)), 1};
     kernels_[{e.name, false}].add(sizes, work / e.forward_s);
@@ -88,7 +91,7 @@ std::optional<double> Rates::kernel_s(const std::string& name, int64_t rows, int
   if (found == kernels_.end()) return kernels_.contains({name, false}) ? std::optional(0.0) : std::nullopt;
   const bool matrix = name == "muon";
   const Surface::Sizes sizes = {d(matrix ? std::min(rows, width) : rows), d(matrix ? std::max(rows, width) : width), 1};
-  return kernel_work(name, dtype_, rows, width) / found->second.at(sizes);
+  return kernel_work(name, iterates_, rows, width) / found->second.at(sizes);
 }
 
 double Rates::move_s(double bytes) const { return bytes / move_.at({std::max(bytes, 1.0), 1, 1}); }

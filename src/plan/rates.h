@@ -6,6 +6,7 @@
 #include <string>
 
 #include "layers/workload.h"
+#include "optim/newton_schulz.h"
 #include "plan/profile.h"
 #include "plan/surface.h"
 #include "plan/within_steps.h"
@@ -40,7 +41,7 @@ class Rates {
   using ByPass = std::map<Pass, Surface>;
   void add_products(const MachineProfile& profile, const std::string& dtype, ByPass& surfaces);
 
-  std::string dtype_;
+  optim::Iterates iterates_;  // of Muon, where the profile was measured
   ByPass products_, wide_products_;
   std::map<bool, Surface> attention_;                        // by backward: FLOP/s (forward FLOPs) over (keys, head_dim)
   std::map<std::pair<std::string, bool>, Surface> kernels_;  // by name and backward: work per second over (rows, width)
@@ -51,6 +52,6 @@ class Rates {
 
 /// The amount by which a kernel's time is taken to grow, whatever the unit: elements, but FLOPs for "muon" (Newton-Schulz on
 /// one matrix).
-double kernel_work(const std::string& name, const std::string& dtype, int64_t rows, int64_t width);
+double kernel_work(const std::string& name, optim::Iterates iterates, int64_t rows, int64_t width);
 
 }  // namespace ingot::plan

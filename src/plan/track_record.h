@@ -12,7 +12,7 @@
 namespace ingot::plan {
 
 /// Nine of ten predictions without calibration were off by less (benchmarks/prediction_accuracy_xeon-avx512-2cores_2026-11-23.md).
-inline constexpr double kUsualStepError = 0.13, kUsualMemoryError = 0.05;
+inline constexpr double kUsualStepError = 0.13, kUsualMemoryError = 0.051;
 
 /// A phase of a run: what it was, what was said of it and what it was. 0: not predicted, or not measured.
 struct Outcome {
