@@ -156,8 +156,9 @@ struct ExpertsFunction : Function<ExpertsFunction> {
     auto pre = at::empty({rows.size(0), gate_up_value.size(1)}, rows.options());
     auto routed = at::empty({rows.size(0), x.size(1)}, rows.options());
     int64_t from = 0;
-    for (int64_t e = 0; e < static_cast<int64_t>(counts.size()); from += counts[static_cast<size_t>(e++)]) {
-      const int64_t count = counts[static_cast<size_t>(e)];
+    for (size_t i = 0; i < counts.size(); from += counts[i++]) {
+      const auto e = static_cast<int64_t>(i);
+      const int64_t count = counts[i];
       if (count == 0) continue;
       const auto part = pre.narrow(0, from, count);
       kernels::matmul_of_any_rows_into(part, rows.narrow(0, from, count), gate_up_value[e].t());
@@ -184,8 +185,9 @@ struct ExpertsFunction : Function<ExpertsFunction> {
     auto grad_slot_weight = at::empty({rows.size(0)}, slot_weight.options());
     auto grad_pre = at::empty({rows.size(0), pre.size(1)}, pre.options());
     int64_t from = 0;
-    for (int64_t e = 0; e < static_cast<int64_t>(counts.size()); from += counts[static_cast<size_t>(e++)]) {
-      const int64_t count = counts[static_cast<size_t>(e)];
+    for (size_t i = 0; i < counts.size(); from += counts[i++]) {
+      const auto e = static_cast<int64_t>(i);
+      const int64_t count = counts[i];
       if (count == 0) continue;
       const auto part = pre.narrow(0, from, count), part_weight = slot_weight.narrow(0, from, count);
       auto grad_activated = at::empty({count, down->value.size(2)}, pre.options());

@@ -31,8 +31,13 @@ struct Ownership {
 };
 using OwnershipOf = std::function<std::vector<Ownership>(int rank, int ranks)>;
 
-int64_t run(const OwnershipOf& ownership_of, int ranks, bool spread) {
+double elements(int64_t rows, int64_t cols) { return static_cast<double>(rows * cols); }
+
+// Bytes that rank 0 sends. `loads`: of each rank, the cost of what it works on.
+int64_t run(const OwnershipOf& ownership_of, int ranks, bool spread, const MatrixExchange::CostOf& cost_of = elements,
+            std::vector<double>* loads = nullptr) {
   int64_t sent = 0;
+  if (loads) loads->assign(static_cast<size_t>(ranks), 0);
   comm::run_ranks(ranks, [&](comm::World& world) {
     ParameterList list;
     const auto own = ownership_of(world.rank(), ranks);
@@ -62,15 +67,23 @@ int64_t run(const OwnershipOf& ownership_of, int ranks, bool spread) {
       }
     }
     for (const auto& shard : shards) pointers.push_back(&shard);
-    MatrixExchange exchange(list, pointers, world.everyone(), spread,
-                            [](int64_t rows, int64_t cols) { return static_cast<double>(rows * cols); });
+    MatrixExchange exchange(list, pointers, world.everyone(), spread, cost_of);
+    const auto count = [&](const at::Tensor& matrix) {
+      if (loads) (*loads)[static_cast<size_t>(world.rank())] += cost_of(matrix.size(0), matrix.size(1));
+    };
     const int64_t before = world.counters().totals()["world"].sent_bytes;
     exchange.start(slices);
-    for (const auto& matrix : exchange.whole()) matrix.copy_(worked_on(matrix));
+    for (const auto& matrix : exchange.whole()) {
+      count(matrix);
+      matrix.copy_(worked_on(matrix));
+    }
     auto matrices = exchange.gathered();
     EXPECT_EQ(std::accumulate(matrices.begin(), matrices.end(), int64_t{0}, [](int64_t n, const auto& m) { return n + m.numel(); }),
               exchange.gathered_elements());
-    for (auto& matrix : matrices) matrix = worked_on(matrix);
+    for (auto& matrix : matrices) {
+      count(matrix);
+      matrix = worked_on(matrix);
+    }
     exchange.finish(matrices);
     for (size_t i = 0; i < slices.size(); ++i)
       EXPECT_TRUE(at::allclose(slices[i], expected[i], 1e-12, 1e-12))
@@ -123,6 +136,23 @@ TEST(MatrixExchange, slices_of_zero_come_home_from_any_number_of_owners) {
 TEST(MatrixExchange, tensor_parallel_pieces_do_too) {
   for (const int ranks : {2, 4, 6})
     for (const bool spread : {false, true}) run(parts_and_slices, ranks, spread);
+}
+
+// No rank has more than its fair share and one matrix, by whatever cost the caller states.
+TEST(MatrixExchange, work_is_dealt_out_by_its_cost) {
+  const auto alike = [](int64_t, int64_t) { return 1.0; };
+  const auto long_ones = [](int64_t rows, int64_t cols) { return static_cast<double>(std::max(rows, cols)); };
+  for (const MatrixExchange::CostOf& cost_of : {MatrixExchange::CostOf(alike), MatrixExchange::CostOf(long_ones)})
+    for (const int ranks : {2, 3, 4}) {
+      std::vector<double> loads;
+      run(flat_slices, ranks, true, cost_of, &loads);
+      double largest = 0;
+      for (const auto& shape : kShapes) largest = std::max(largest, cost_of(shape[shape.size() - 2], shape.back()));
+      EXPECT_LE(*std::max_element(loads.begin(), loads.end()), std::accumulate(loads.begin(), loads.end(), 0.0) / ranks + largest) << ranks;
+      if (largest == 1) {
+        EXPECT_LE(*std::max_element(loads.begin(), loads.end()) - *std::min_element(loads.begin(), loads.end()), 1) << ranks;
+      }
+    }
 }
 
 // Two ranks: the one border lies inside one matrix, whose two parts change places.
