@@ -95,6 +95,24 @@ TEST_P(Collectives, broadcast_gives_the_roots_values) {
   });
 }
 
+// Large ones pass from rank to rank in parts over Gloo: at the bound, with a shorter last part, and with parts larger than the usual.
+TEST_P(Collectives, a_large_broadcast_gives_the_roots_values) {
+  struct Case {
+    int64_t count, repeats;
+    at::ScalarType dtype;
+    int root;
+  };
+  on_all_ranks([&](Group& group) {
+    for (const auto& c : {Case{1 << 20, 1, at::kFloat, 0}, Case{1'400'003, 1, at::kFloat, size() - 1},
+                          Case{2'097'153, 1, at::kBFloat16, (size() - 1) / 2}, Case{1'000'003, 70, at::kByte, 0}}) {
+      const auto x = values_of(group.rank(), c.count, c.dtype).repeat(c.repeats);
+      group.broadcast(x, c.root);
+      require(x.equal(values_of(c.root, c.count, c.dtype).repeat(c.repeats)), "broadcast of {} {} from {}", x.numel(),
+              at::toString(c.dtype), c.root);
+    }
+  });
+}
+
 TEST_P(Collectives, reduce_gives_the_root_the_sum_and_leaves_the_others) {
   on_all_ranks([&](Group& group) {
     for (const auto dtype : kTypes) {

@@ -36,7 +36,8 @@ std::string describe(const Operation& operation);
 
 /// Bytes that a rank must send and receive at the least for this operation in a group of `size` ranks: what the counters
 /// add up, and what every back-end here moves. (n = bytes(), p = size) all_reduce 2n(p-1)/p each way; reduce_scatter and
-/// all_gather n(p-1)/p; broadcast n from the root to each other, reduce n from each other to the root; all_to_all what goes to and comes from other ranks.
+/// all_gather n(p-1)/p; broadcast n from the root to each other, reduce n from each other to the root; all_to_all what goes
+/// to and comes from other ranks. Over Gloo a large broadcast passes from rank to rank: the same bytes in all.
 struct Traffic {
   int64_t sent_bytes = 0, received_bytes = 0;
 };

@@ -9,7 +9,9 @@ namespace ingot::comm {
 namespace {
 
 constexpr int64_t kSmallBytes = 16 << 10;
-constexpr int64_t kChunkBytes = 8 << 20;  // of the whole tensor
+constexpr int64_t kChunkBytes = 8 << 20;                        // of the whole tensor
+constexpr int64_t kChainBytes = 4 << 20, kPartBytes = 1 << 20;  // of a broadcast, where a chain is faster; its parts
+constexpr int64_t kMostParts = 64;
 
 class Messages {
  public:
@@ -107,10 +109,26 @@ void all_gather(const Operation& o, int rank, int size, Messages& messages) {
   messages.wait();
 }
 
-void broadcast(const Operation& o, int rank, Messages& messages) {
-  if (rank != o.peer) messages.receive(o.output.view(-1), o.peer);
-  else
-    for (const int other : messages.others()) messages.send(o.input.view(-1), other);
+// Large ones go along a chain in parts, each of which a rank passes on while it receives the next: no rank sends more than the message
+// once, where the root alone would send it to everyone.
+void broadcast(const Operation& o, int rank, int size, const Wire& wire, Messages& messages) {
+  const auto flat = o.output.view(-1);
+  if (size == 2 || o.bytes() < kChainBytes) {
+    if (rank != o.peer) messages.receive(flat, o.peer);
+    else
+      for (const int other : messages.others()) messages.send(flat, other);
+    return messages.wait();
+  }
+  const int64_t least = kPartBytes / o.element_bytes(), part = std::max(least, (flat.numel() + kMostParts - 1) / kMostParts);
+  const auto parts = flat.split(part);
+  const bool is_last = (rank + 1) % size == o.peer;
+  std::vector<Wire::Waiter> arriving;
+  if (rank != o.peer)
+    for (const auto& p : parts) arriving.push_back(wire.receive(p, (rank + size - 1) % size));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (rank != o.peer) arriving[i]();
+    if (!is_last) messages.send(parts[i], (rank + 1) % size);
+  }
   messages.wait();
 }
 
@@ -159,7 +177,7 @@ void run_pairwise(const Operation& o, int rank, int size, const Wire& wire) {
     case Kind::all_reduce: return all_reduce(o, rank, size, messages);
     case Kind::reduce_scatter: return reduce_scatter(o, rank, size, messages);
     case Kind::all_gather: return all_gather(o, rank, size, messages);
-    case Kind::broadcast: return broadcast(o, rank, messages);
+    case Kind::broadcast: return broadcast(o, rank, size, wire, messages);
     case Kind::reduce: return reduce_to_root(o, rank, size, messages);
     case Kind::all_to_all: return all_to_all(o, rank, size, messages);
     case Kind::barrier: return barrier(rank, size, messages);

@@ -1,7 +1,8 @@
 // Collectives made of messages between pairs, for wires whose own collectives send more than they must. Reductions are exact
 // in order: the owner of a slice receives it from every rank and adds in the order of the ranks, so all ranks hold the same
 // bits and bf16 is added in fp32. Bytes are those of operation.h's traffic_of, but for small all_reduces, which go to
-// everyone whole: one round of messages instead of two.
+// everyone whole: one round of messages instead of two. Large broadcasts go along a chain of ranks, so that no link carries
+// them more than once.
 #pragma once
 
 #include <functional>
