@@ -119,6 +119,13 @@ void make_directories(const fs::path& path) {
   if (error) throw FileError("cannot create the folder {}: {}", path.string(), error.message());
 }
 
+fs::path temporary_folder() {
+  std::error_code failure;
+  auto folder = fs::temp_directory_path(failure);
+  if (failure) throw FileError("there is no folder for passing files: {}; TMPDIR names one, otherwise it is /tmp", failure.message());
+  return folder;
+}
+
 OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
   descriptor_ = uninterrupted([&] { return ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644); });
   if (descriptor_ < 0) throw FileError("cannot create {}: {}", path_.string(), reason());

@@ -32,6 +32,9 @@ void sync_directory(const fs::path& path);
 /// Creates the folder and its parents; an error says which part is in the way.
 void make_directories(const fs::path& path);
 
+/// Where files may lie that nobody keeps: $TMPDIR, otherwise /tmp; an error says so when that is no folder.
+fs::path temporary_folder();
+
 /// A file opened for writing that reports every failure, ENOSPC included, and is closed on destruction.
 class OutputFile {
  public:

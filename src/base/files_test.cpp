@@ -38,6 +38,21 @@ TEST_F(Files, folders_missing_files_and_oversized_ones_are_named) {
   }
 }
 
+TEST_F(Files, a_missing_folder_for_passing_files_is_said_to_be_tmpdirs) {
+  const char* before = ::getenv("TMPDIR");
+  const std::string kept = before ? before : "";
+  ::setenv("TMPDIR", (folder / "none").c_str(), 1);
+  try {
+    temporary_folder();
+    ADD_FAILURE() << "no error";
+  } catch (const FileError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("TMPDIR"));
+  }
+  ::setenv("TMPDIR", folder.c_str(), 1);
+  EXPECT_EQ(temporary_folder(), folder);
+  before ? ::setenv("TMPDIR", kept.c_str(), 1) : ::unsetenv("TMPDIR");
+}
+
 TEST_F(Files, lines_are_added_whole_and_the_last_ones_read) {
   const auto path = folder / "lines";
   append_line(path, "one");

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "bench/stopwatch.h"
 #include "layers/device.h"
@@ -26,9 +27,10 @@ constexpr int64_t kWarmUpSteps = 2;
 class PassingRun {
  public:
   PassingRun() {
-    std::string path = (fs::temp_directory_path() / "ingot-bench-iteration-XXXXXX").string();
+    const auto parent = base::temporary_folder();
+    std::string path = (parent / "ingot-bench-iteration-XXXXXX").string();
     if (!::mkdtemp(path.data()))
-      throw base::FileError("cannot make a folder in {}: {}", fs::temp_directory_path().string(), std::strerror(errno));
+      throw base::FileError("cannot make a folder in {}: {}; TMPDIR names another place", parent.string(), std::strerror(errno));
     path_ = path;
   }
   PassingRun(const PassingRun&) = delete;

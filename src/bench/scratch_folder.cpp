@@ -19,12 +19,12 @@ File::~File() {
   if (number_ >= 0) ::close(number_);
 }
 
-ScratchFolder::ScratchFolder(const fs::path& parent, const std::string& prefix) {
+ScratchFolder::ScratchFolder(const fs::path& parent, const std::string& prefix, const char* named_by) {
   std::error_code failure;
   const auto absolute = fs::absolute(parent, failure);
   std::string path = ((failure ? parent : absolute) / (prefix + "-XXXXXX")).lexically_normal().string();
   if (!::mkdtemp(path.data()))
-    throw FileError("cannot make a folder in {}: {}; --folder names another place", parent.string(), std::strerror(errno));
+    throw FileError("cannot make a folder in {}: {}; {} names another place", parent.string(), std::strerror(errno), named_by);
   path_ = path;
   folder_ = File(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (folder_.is_open()) return;

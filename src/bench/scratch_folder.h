@@ -33,8 +33,8 @@ class File {
 
 class ScratchFolder {
  public:
-  /// `parent` must exist. Throws FileError.
-  ScratchFolder(const fs::path& parent, const std::string& prefix);
+  /// `parent` must exist; `named_by`: the flag or variable that says where it is, for messages. Throws FileError.
+  ScratchFolder(const fs::path& parent, const std::string& prefix, const char* named_by = "--folder");
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
   ~ScratchFolder();

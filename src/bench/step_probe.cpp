@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/files.h"
 #include "bench/data_loading.h"
 #include "bench/iteration.h"
 #include "bench/scratch_folder.h"
@@ -106,7 +107,7 @@ size_t step_probes() { return probes().size(); }
 
 void measure_within_steps(const std::string& dtype, comm::World& world, plan::MachineProfile& profile, const resilience::StopSignal& stop,
                           const std::function<void(const char*)>& on_model) {
-  ScratchFolder folder(fs::temp_directory_path(), "ingot-bench-steps");
+  ScratchFolder folder(base::temporary_folder(), "ingot-bench-steps", "TMPDIR");
   for (const char* name : {"tokens.bin", "tokens.idx", "tokens.bin.tmp", "tokens.idx.tmp", "tokens.lengths.tmp", "tokens.documents.tmp"})
     folder.adopt(name);
   write_simulated_dataset(folder.path() / "tokens", int64_t{1} << 18, 500, kVocabulary);

@@ -73,7 +73,7 @@ struct Measured {
 };
 
 Measured measure(const bench::CollectiveSweep& sweep, comm::World& world) {
-  const resilience::StopSignal stop;
+  const resilience::StopSignal stop(kRanksStopNote, resilience::SecondSignal::ends_at_once);
   std::optional<base::ProgressBar> bar;
   Measured m;
   m.results = bench::measure_collectives(sweep, world, [&](size_t done, size_t all, const std::string& next) {

@@ -99,7 +99,7 @@ int run_bench_iteration(const Options& all) {
   train::check_layout(config, mesh);
 
   std::optional<bench::ScratchFolder> folder;
-  if (o.random_data) use_random_data(config, folder.emplace(fs::temp_directory_path(), "ingot-bench-tokens"), o.steps);
+  if (o.random_data) use_random_data(config, folder.emplace(base::temporary_folder(), "ingot-bench-tokens", "TMPDIR"), o.steps);
   else check_data(config);
   const bool is_gpu = layers::device_named(config.train.device).is_cuda();
   if (is_gpu) layers::use_gpu(ranks.local_rank);

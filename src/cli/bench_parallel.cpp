@@ -131,7 +131,7 @@ schedule::SweepResult in_processes(const BenchOptions& o, int ranks) {
 int as_rank(const BenchOptions& o) {
   const auto ranks = comm::rank_environment(base::environment());
   const auto world = comm::World::join(ranks, o.backend == "nccl", world_options(o));
-  const resilience::StopSignal stop;
+  const resilience::StopSignal stop(kRanksStopNote, resilience::SecondSignal::ends_at_once);
   const auto results = measure_all(o, *world, world->rank() == 0, stop);
   if (world->rank() == 0) base::write_file_atomically(o.as_rank, schedule::to_json(results, "measured", base::host_name()));
   return 0;
@@ -144,7 +144,7 @@ schedule::SweepResult measure(const BenchOptions& o) {
       append(results, in_processes(o, ranks));
       continue;
     }
-    const resilience::StopSignal stop;
+    const resilience::StopSignal stop(kRanksStopNote, resilience::SecondSignal::ends_at_once);
     comm::run_ranks(
         ranks,
         [&](comm::World& world) {

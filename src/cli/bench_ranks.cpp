@@ -12,7 +12,7 @@
 namespace ingot::cli {
 
 nlohmann::json results_of_processes(int ranks, std::vector<std::string> command, const std::string& start) {
-  const auto file = std::filesystem::temp_directory_path() / fmt::format("ingot_bench_{}_{}.json", ::getpid(), ranks);
+  const auto file = base::temporary_folder() / fmt::format("ingot_bench_{}_{}.json", ::getpid(), ranks);
   Options launch;
   launch.verb = "launch";
   launch.launch.ranks = ranks;

@@ -7,6 +7,9 @@
 
 namespace ingot::cli {
 
+/// What Ctrl-C says while ranks measure.
+inline constexpr const char* kRanksStopNote = "\nstopping after this size; what was measured is kept; once more to stop at once\n";
+
 /// Runs `command` (ingot and its arguments) with --as-rank FILE on `ranks` processes and returns what rank 0 wrote. FILE holds `start`
 /// before, if that is not empty. Throws when one fails.
 nlohmann::json results_of_processes(int ranks, std::vector<std::string> command, const std::string& start = "");

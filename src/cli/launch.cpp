@@ -144,7 +144,7 @@ int run_launch(const Options& all) {
   if (o.nnodes > 1 && o.rendezvous.empty())
     throw UsageError("--nnodes {} needs --rendezvous HOST:PORT, the same on every node: where node 0 is", o.nnodes);
   Board board(o);
-  const resilience::StopSignal stop;
+  const resilience::StopSignal stop("\nasking the ranks to stop; once more to stop at once\n", resilience::SecondSignal::ends_at_once);
   auto command = o.command;
   if (command[0] == "ingot") command[0] = base::own_program();  // the one that launches, wherever PATH points
   for (int attempt = 0;; ++attempt) {

@@ -163,7 +163,7 @@ void add_bench(CLI::App& app, BenchOptions& o) {
     auto* kind = verb->add_subcommand(name, text);
     kind->add_option("-o,--output", o.output, "write the machine profile here (JSON)");
     kind->add_option("--dtype", o.dtype, "fp32, bf16 or all")->check(CLI::IsMember({"fp32", "bf16", "all"}));
-    kind->add_flag("--quick", o.quick, "a few sizes only, in seconds");
+    kind->add_flag("--quick", o.quick, "a few sizes only: seconds; all in two minutes");
     add_sweep(*kind, o);
     if (std::string_view(name) == "all") {
       kind->add_option("--ranks", o.side_by_side, "measure so many ranks side by side, too, and their collectives, at a few sizes; 1: none (default: 2, 4 and 8, as far as the cores go)")

@@ -59,8 +59,7 @@ SizingDevice of_machine(const PlanOptions& o) {
   }
   if (!profile)
     throw base::ProfileError(
-        "this machine has not been measured by this build of ingot{}. Run ingot bench all (minutes; with --quick seconds), or give "
-        "--cluster "
+        "this machine has not been measured by this build of ingot{}. Run ingot bench all (minutes, fewer with --quick), or give --cluster "
         "FILE (configs/clusters has some) or --profile FILE",
         file.empty() ? "" : " (there is no " + file + " that it can use)");
   if (profile->ranks > 1)
