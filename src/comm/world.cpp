@@ -12,6 +12,23 @@ namespace ingot::comm {
 
 using base::CommError;
 
+namespace {
+
+// MKL 2024 chooses a vector function's kernel in the function's first call of a process; of threads that make this call at once, one may
+// compute it with a kernel of low accuracy, that once (PyTorch issue 188792; attention in fp64 was off by 6e-10 in some 1 of 500
+// processes). So the first calls are made by one thread, when the program is loaded.
+[[maybe_unused]] const bool has_chosen_vector_kernels = [] {
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    const auto x = at::full({16}, 0.5, dtype);
+    for (const auto function : {&at::exp, &at::expm1, &at::log, &at::log1p, &at::log2, &at::log10, &at::sqrt, &at::rsqrt, &at::sin,
+                                &at::cos, &at::tan, &at::tanh, &at::erf, &at::erfc, &at::acos, &at::asin, &at::atan})
+      function(x);
+  }
+  return true;
+}();
+
+}  // namespace
+
 World::World() : ledger_(0) {}
 
 World::World(int rank, int size, std::unique_ptr<Fabric> fabric) : rank_(rank), size_(size), fabric_(std::move(fabric)), ledger_(rank) {}
