@@ -12,7 +12,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "bench/stopwatch.h"
-#include "layers/device.h"
+#include "device/device.h"
 #include "train/trainer.h"
 
 namespace ingot::bench {
@@ -123,7 +123,7 @@ double IterationReport::overhead() const {
 IterationReport measure_iteration(train::RunConfig config, int64_t steps, mesh::Groups& groups, const resilience::StopSignal& stop,
                                   const std::function<void(int64_t, int64_t)>& progress) {
   config = only_steps(std::move(config), steps);
-  const auto device = layers::device_named(config.train.device);
+  const auto device = device::device_named(config.train.device);
   IterationReport report;
   const PassingRun run;
   Alternating watch(report, steps, device.is_cuda() ? +[] { wait_for(at::Device(at::kCUDA)); } : nullptr, progress);

@@ -20,7 +20,7 @@
 #include "cli/node_verdict.h"
 #include "cli/ranks.h"
 #include "cli/verbs.h"
-#include "layers/device.h"
+#include "device/device.h"
 #include "resilience/stop_signal.h"
 
 namespace ingot::cli {
@@ -198,7 +198,7 @@ int run_bench(const Options& all) {
                             .attention = everything || o.kind == "attention",
                             .kernels = everything,
                             .quick = o.quick,
-                            .device = layers::device_named("auto").str()};
+                            .device = device::device_named("auto").str()};
   suite.dtypes = dtypes_of(o);
   suite.groups = true;
   suite.balance = o.kind == "attention";

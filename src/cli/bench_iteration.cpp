@@ -18,7 +18,7 @@
 #include "cli/forecast.h"
 #include "cli/ranks.h"
 #include "cli/verbs.h"
-#include "layers/device.h"
+#include "device/device.h"
 #include "mesh/groups.h"
 #include "resilience/stop_signal.h"
 #include "train/check_layout.h"
@@ -61,7 +61,7 @@ void check_data(const train::RunConfig& config) {
 // which is not predicted.
 std::map<bench::WorkKind, double> prediction(const train::RunConfig& config, const mesh::Mesh& mesh, const bench::Company& company) {
   if (config.train.precision == "fp64") return {};
-  const auto device = layers::device_named(config.train.device);
+  const auto device = device::device_named(config.train.device);
   const auto profile = bench::profile_for(config.train.precision, device.str(), base::environment().cache_folder(), company);
   const auto part = models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model));
   PipelineFacts pipelines;
@@ -101,8 +101,8 @@ int run_bench_iteration(const Options& all) {
   std::optional<bench::ScratchFolder> folder;
   if (o.random_data) use_random_data(config, folder.emplace(base::temporary_folder(), "ingot-bench-tokens", "TMPDIR"), o.steps);
   else check_data(config);
-  const bool is_gpu = layers::device_named(config.train.device).is_cuda();
-  if (is_gpu) layers::use_gpu(ranks.local_rank);
+  const bool is_gpu = device::device_named(config.train.device).is_cuda();
+  if (is_gpu) device::use_gpu(ranks.local_rank);
   const resilience::StopSignal stop("\nstopping after this step; what was measured is kept\n");
   const auto world = comm::World::join(ranks, is_gpu,
                                        {.timeout = std::chrono::duration<double>(config.resilience.comm_timeout_s),

@@ -21,7 +21,7 @@
 #include "cli/counts.h"
 #include "cli/forecast.h"
 #include "cli/verbs.h"
-#include "layers/device.h"
+#include "device/device.h"
 #include "mesh/mesh.h"
 #include "resilience/stop_signal.h"
 #include "train/phases.h"
@@ -90,7 +90,7 @@ void simulate(Loading& loading, data::DataConfig config, int64_t vocab_size, con
 // By the profile of this machine, when there is one and the run is for one rank.
 double predicted_step_s(const train::RunConfig& config, const train::Phase& phase) {
   const mesh::Mesh mesh(config.parallel, 0, 1);
-  const auto machine = plan::describe_machine(at::get_num_threads(), 1, layers::device_named(config.train.device).str());
+  const auto machine = plan::describe_machine(at::get_num_threads(), 1, device::device_named(config.train.device).str());
   const auto profile = plan::cached_profile(machine, base::environment().cache_folder());
   if (!profile) return 0;
   PipelineFacts pipelines;

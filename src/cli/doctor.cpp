@@ -17,10 +17,10 @@
 #include "cli/verbs.h"
 #include "cli/version.h"
 #include "comm/ledger.h"
+#include "device/device.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/differentiable.h"
 #include "kernels/matmul.h"
-#include "layers/device.h"
 #include "models/model.h"
 #include "plan/describe.h"
 
@@ -88,7 +88,7 @@ void examine_disk(Examination& e) {
 
 void examine_torch(Examination& e) {
   const bool has_cuda = at::hasCUDA();
-  const int64_t devices = layers::gpus();
+  const int64_t devices = device::gpus();
   e.add("torch", "version", TORCH_VERSION);
   e.add("torch", "library", library_of(reinterpret_cast<const void*>(static_cast<int (*)()>(&at::get_num_threads))));
   e.add("torch", "threads", at::get_num_threads());
@@ -128,7 +128,7 @@ void examine_surroundings(Examination& e) {
 
 void examine_profile(Examination& e) {
   const fs::path folder = base::environment().cache_folder();
-  const auto machine = plan::describe_machine(at::get_num_threads(), 1, layers::device_named("auto").str());
+  const auto machine = plan::describe_machine(at::get_num_threads(), 1, device::device_named("auto").str());
   e.add("profile", "file", folder.empty() ? Json() : Json(plan::profile_path(folder, machine).string()));
   const auto cached = plan::cached_profile(machine, folder);
   e.add("profile", "measured", cached ? Json(cached->date) : Json());
@@ -152,7 +152,7 @@ void examine_training(Examination& e) {
     config.heads = config.kv_heads = 2;
     config.vocab_size = 64;
     const auto model = models::create_model(config);
-    model->allocate(at::kFloat, layers::device_named("auto"));
+    model->allocate(at::kFloat, device::device_named("auto"));
     model->initialise(1);
     models::ForwardContext context;
     context.sequences = std::make_shared<layers::Sequences>(2, 16, at::Tensor(), 0, model->device());
@@ -161,7 +161,7 @@ void examine_training(Examination& e) {
     kernels::backward({loss});
     const double value = loss.item<double>(), norm = model->parameters().get("model.embed_tokens.weight").grad.norm().item<double>();
     e.add("training", "tiny_step", std::isfinite(value) && std::isfinite(norm) && norm > 0 ? "ok" : "wrong numbers");
-    e.add("training", "device", layers::device_named("auto").str());
+    e.add("training", "device", device::device_named("auto").str());
     if (e.facts["training"]["tiny_step"] != "ok")
       e.findings.push_back({fmt::format("a tiny training step gives loss {} and gradient norm {}", value, norm),
                             "run ./scripts/test, and report which test fails", true});

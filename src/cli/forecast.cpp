@@ -11,9 +11,9 @@
 #include "base/process.h"
 #include "bench/suite.h"
 #include "comm/rank_environment.h"
+#include "device/device.h"
 #include "kernels/cpu_memory.h"
 #include "kernels/matmul.h"
-#include "layers/device.h"
 #include "layers/dtype.h"
 #include "train/parallel_model.h"
 #include "train/run_checkpoints.h"
@@ -47,7 +47,7 @@ bool is_predicted(const train::RunConfig& config) { return config.train.precisio
 // For ranks that are not there: what ingot bench all measured of as many, else of one.
 plan::MachineProfile profile_of_plan(const train::RunConfig& config, int64_t ranks) {
   if (!is_predicted(config)) return {};
-  const auto device = layers::device_named(config.train.device).str();
+  const auto device = device::device_named(config.train.device).str();
   const auto cache = base::environment().cache_folder();
   if (ranks > 1) {
     const bench::Company planned{.local_size = static_cast<int>(ranks)};
@@ -63,7 +63,7 @@ Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh,
                 models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model)),
                 std::move(profile),
                 {}};
-  const auto device = layers::device_named(config.train.device).str();
+  const auto device = device::device_named(config.train.device).str();
   PipelineFacts pipelines;
   for (const auto& phase : train::lay_out_phases(config)) {
     auto shape = shape_of(config, phase, mesh, pipelines);
@@ -147,7 +147,7 @@ plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phas
   shape.validation_seq = config.data.seq_len;
   shape.threads = at::get_num_threads();
   shape.world = mesh.world();
-  shape.on_gpu = !layers::device_named(config.train.device).is_cpu();
+  shape.on_gpu = !device::device_named(config.train.device).is_cpu();
   shape.replicas = ranks * mesh.size(mesh::Axis::sequence);
   shape.zero = config.parallel.zero;
   if (const int stages = mesh.size(mesh::Axis::pipeline); stages > 1) {
@@ -167,14 +167,14 @@ void add_host_memory(const train::RunConfig& config, const mesh::Mesh& mesh, con
   shape.saves_checkpoints = config.checkpoint.every > 0;
   shape.staging_limit_bytes = config.checkpoint.staging_mib << 20;
   shape.memory_staging_bytes = config.checkpoint.memory_every > 0 ? train::RunCheckpoints::kMemoryStagingBytes : 0;
-  if (mesh.world() > 1 && layers::device_named(config.train.device).is_cpu())
+  if (mesh.world() > 1 && device::device_named(config.train.device).is_cpu())
     shape.shared_bytes = train::shared_bytes(mesh, config.parallel, layout);
 }
 
 RunForecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, const bench::Company& company, int64_t program) {
   plan::MachineProfile profile;
   if (is_predicted(config))
-    profile = bench::profile_for(config.train.precision, layers::device_named(config.train.device).str(),
+    profile = bench::profile_for(config.train.precision, device::device_named(config.train.device).str(),
                                  base::environment().cache_folder(), company);
   if (!company.is_first()) {
     base::reset_peak_memory();

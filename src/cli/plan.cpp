@@ -16,8 +16,8 @@
 #include "cli/plan_time.h"
 #include "cli/planner.h"
 #include "cli/verbs.h"
+#include "device/device.h"
 #include "layers/cost.h"
-#include "layers/device.h"
 #include "plan/describe.h"
 #include "plan/search.h"
 
@@ -182,7 +182,7 @@ int search(const Options& all, std::vector<Planner>& planners) {
 // Ranks of this machine among which its cores, or its GPUs, can be shared out evenly.
 std::vector<int64_t> numbers_of_ranks_here(const PlanOptions& o, const train::RunConfig& config) {
   if (o.devices > 0) return {o.devices};
-  const bool is_cpu = layers::device_named(config.train.device).is_cpu();
+  const bool is_cpu = device::device_named(config.train.device).is_cpu();
   const int64_t most = is_cpu ? base::usable_cores() : static_cast<int64_t>(at::detail::getCUDAHooks().deviceCount());
   std::vector<int64_t> all;
   for (int64_t ranks = 1; ranks <= most; ++ranks)

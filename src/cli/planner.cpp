@@ -12,7 +12,7 @@
 #include "bench/data_loading.h"
 #include "bench/suite.h"
 #include "cli/ranks.h"
-#include "layers/device.h"
+#include "device/device.h"
 #include "plan/cluster_profile.h"
 #include "train/check_layout.h"
 #include "train/parallel_model.h"
@@ -51,7 +51,7 @@ PlanTarget target_of(const schedule::Cluster& cluster, int64_t devices, const st
 }
 
 std::optional<PlanTarget> target_here(const train::RunConfig& config, int64_t ranks) {
-  const auto device = layers::device_named(config.train.device).str();
+  const auto device = device::device_named(config.train.device).str();
   const bool is_cpu = device == "cpu";
   if (is_cpu && config.train.threads == 0) share_cores({.size = static_cast<int>(ranks), .local_size = static_cast<int>(ranks)});
   PlanTarget target{.devices = ranks, .program_bytes = is_cpu ? program_bytes(config) : kDeviceProgramBytes, .is_here = true};

@@ -9,8 +9,8 @@
 #include "cli/config.h"
 #include "cli/forecast.h"
 #include "comm/world.h"
+#include "device/device.h"
 #include "kernels/product_library.h"
-#include "layers/device.h"
 #include "layers/dtype.h"
 #include "plan/library_choice.h"
 #include "plan/rates.h"
@@ -42,7 +42,7 @@ std::optional<std::string> begun_with(const fs::path& run_dir, const std::string
 // By the products of a step of the first phase.
 std::string fastest(const train::RunConfig& config, const mesh::Mesh& mesh, const bench::Company& company) {
   const auto& dtype = config.train.precision;
-  const auto device = layers::device_named(config.train.device).str();
+  const auto device = device::device_named(config.train.device).str();
   const auto profile = plan::cached_profile(plan::describe_machine(at::get_num_threads(), company.side_by_side(), device),
                                             base::environment().cache_folder());
   if (!profile || profile->libraries.empty() || !bench::knows(*profile, dtype)) return "usual";
@@ -67,7 +67,7 @@ std::string fastest(const train::RunConfig& config, const mesh::Mesh& mesh, cons
 void choose_products(train::RunConfig& config, const fs::path& run_dir, const std::string& resume, const mesh::Mesh& mesh,
                      const bench::Company& company) {
   auto& name = config.train.products;
-  const auto device = layers::device_named(config.train.device);
+  const auto device = device::device_named(config.train.device);
   const auto dtype = layers::compute_dtype(config.train.precision);
   const bool is_free = name == "auto";
   bool is_kept = false;

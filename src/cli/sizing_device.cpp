@@ -10,7 +10,7 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "cli/planner.h"
-#include "layers/device.h"
+#include "device/device.h"
 
 namespace ingot::cli {
 namespace {
@@ -47,7 +47,7 @@ SizingDevice of_machine(const PlanOptions& o) {
   if (o.devices > 1)
     throw base::UsageError("--devices {}: a machine's profile is of one device and says nothing of links; give a --cluster file",
                            o.devices);
-  const auto machine = plan::describe_machine(at::get_num_threads(), 1, layers::device_named("auto").str());
+  const auto machine = plan::describe_machine(at::get_num_threads(), 1, device::device_named("auto").str());
   std::optional<plan::MachineProfile> profile;
   std::string file = o.sizing.profile;
   if (!file.empty()) {

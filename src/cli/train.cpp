@@ -15,7 +15,7 @@
 #include "cli/ranks.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
-#include "layers/device.h"
+#include "device/device.h"
 #include "mesh/groups.h"
 #include "train/check_layout.h"
 #include "train/trainer.h"
@@ -99,8 +99,8 @@ int run_train(const Options& all) {
   // Impossible sizes end here, on every rank, before anyone waits for another.
   const mesh::Mesh mesh(config.parallel, ranks.rank, ranks.size);
   train::check_layout(config, mesh);
-  const bool is_gpu = layers::device_named(config.train.device).is_cuda();
-  if (is_gpu) layers::use_gpu(ranks.local_rank);
+  const bool is_gpu = device::device_named(config.train.device).is_cuda();
+  if (is_gpu) device::use_gpu(ranks.local_rank);
   const int64_t program = ranks.rank == 0 ? program_bytes(config) : 0;
   const resilience::StopSignal stop;
   const auto world = comm::World::join(ranks, is_gpu,

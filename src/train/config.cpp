@@ -39,7 +39,8 @@ SettingsTable settings_of(RunConfig& c) {
   table.add("train.precision", t.precision, {"fp64", "fp32", "bf16"}, "compute dtype; masters and moments are fp32 or wider");
   table.add("train.recompute", t.recompute, {"none", "selective", "full"},
             "activations made again in backward: none, the feed-forward half, whole blocks");
-  table.add("train.device", t.device, {"auto", "cpu", "cuda"}, "auto = a GPU if there is one");
+  table.add("train.device", t.device, {"auto", "cpu", "cuda", "emulated"},
+            "auto = a GPU if there is one; emulated = the host, taken for a GPU (for tests)");
   table.add("train.products", t.products, {"auto", "usual", "onednn", "widened", "cublas", "cublaslt"},
             "library of matrix products; auto = the one that ingot bench gemm --libraries found clearly faster, which a run keeps");
   table.add("train.seed", t.seed, at_least(0), "of the initial weights");

@@ -8,8 +8,8 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "base/work_scope.h"
 #include "comm/segment.h"
-#include "layers/device.h"
 #include "layers/dtype.h"
 #include "parallel/bandwidth_knee.h"
 
@@ -105,8 +105,9 @@ int64_t shared_bytes(const mesh::Mesh& mesh, const mesh::ParallelConfig& config,
 
 ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups) : config_(setup.parallel), groups_(groups) {
   model_ = models::create_model(setup.model, layout_of(groups.mesh(), config_, setup.model, &groups));
-  model_->allocate(layers::compute_dtype(setup.precision), layers::device_named(setup.device));
+  model_->allocate(layers::compute_dtype(setup.precision), setup.device);
   model_->initialise(setup.seed);
+  const base::WorkScope scope("optimizer");
   auto& everyone = groups_.world().everyone();
   if (everyone.size() == 1) {
     optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), setup.optimizer);

@@ -28,7 +28,8 @@ struct TrainingSetup {
   models::ModelConfig model;
   optim::OptimizerConfig optimizer;
   mesh::ParallelConfig parallel;
-  std::string precision = "fp32", device = "cpu";
+  std::string precision = "fp32";
+  at::Device device = at::kCPU;
   models::Recompute recompute = models::Recompute::none;
   int64_t microbatch = 0;
   uint64_t seed = 1;

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "base/work_scope.h"
 #include "data/export_tokenizer.h"
+#include "device/device.h"
 #include "layers/cost.h"
 #include "optim/schedule.h"
 #include "train/check_layout.h"
@@ -33,7 +34,7 @@ TrainingSetup setup_of(const RunConfig& config) {
           .optimizer = config.optimizer,
           .parallel = config.parallel,
           .precision = config.train.precision,
-          .device = config.train.device,
+          .device = device::device_named(config.train.device),
           .recompute = models::recompute_from_name(config.train.recompute),
           .microbatch = config.train.microbatch_size,
           .seed = static_cast<uint64_t>(config.train.seed)};

@@ -1,0 +1,41 @@
+// What the parts of this folder know of each virtual device. Inner header.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Storage.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "device/virtual_device.h"
+
+namespace ingot::device {
+
+class TraceWriter;
+
+struct DeviceState {
+  bool is_counting = false;
+  std::atomic<bool> is_taken = false;
+  Target target = Target::gpu;
+  double expert_load = 1;
+  std::atomic<int64_t> allocated_bytes = 0, peak_bytes = 0, allocations = 0;
+  std::shared_ptr<TraceWriter> writer;  // of the tracer at work; null without
+};
+
+constexpr int kDevices = kEmulatedDevices + kCountingDevices;
+constexpr auto kVirtual = c10::DeviceType::PrivateUse1;
+
+DeviceState& state_of(c10::DeviceIndex index);
+inline DeviceState& state_of(c10::Device device) { return state_of(device.index()); }
+/// The virtual device of this thread.
+c10::DeviceIndex& current_index();
+
+/// More bytes for a storage of a virtual device; what it held stays.
+void grow_storage(const c10::Storage& storage, size_t bytes);
+/// Tells libtorch that there are virtual devices.
+bool register_guard();
+/// Registers libtorch's operators for the virtual devices; once, at first use.
+void register_operators();
+
+}  // namespace ingot::device
