@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/work_scope.h"
+#include "device/virtual_device.h"
 
 namespace ingot::comm {
 namespace {
@@ -52,6 +53,12 @@ class Recorded : public Pending {
   Ledger& ledger_;
   uint64_t ticket_;
 };
+
+// Back-ends move bytes of the host: of an emulated device they see the memory behind its tensors, which lives until they are done.
+void move_to_host_views(Operation& operation) {
+  for (auto* tensor : {&operation.input, &operation.output})
+    if (tensor->defined() && device::is_emulated(tensor->device())) *tensor = device::host_view(*tensor);
+}
 
 int64_t sum(const std::vector<int64_t>& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
 
@@ -156,6 +163,7 @@ Work Group::start(Operation operation, bool blocking) {
   const base::WorkScope scope("communication");
   counters_.add(axis_, operation.kind, traffic_of(operation, rank_, size()));
   const auto ticket = ledger_.start(axis_, members_, operation);
+  move_to_host_views(operation);
   auto what = fmt::format("{} on axis {} (ranks {}), step {}", describe(operation), axis_, members_, ledger_.step());
   Work started;
   try {
