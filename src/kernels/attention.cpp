@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "device/device.h"
 #include "kernels/cpu/attention.h"
 
 namespace ingot::kernels {
@@ -53,7 +54,7 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const 
   check_mask(q, k, mask);
 }
 
-bool is_fused(const at::Tensor& q) { return q.device().is_cpu() && (q.scalar_type() == at::kFloat || q.scalar_type() == at::kBFloat16); }
+bool is_fused(const at::Tensor& q) { return device::is_cpu(q) && (q.scalar_type() == at::kFloat || q.scalar_type() == at::kBFloat16); }
 
 }  // namespace
 

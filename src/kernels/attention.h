@@ -22,6 +22,7 @@ namespace ingot::kernels {
 struct AttentionMask {
   at::Tensor visible_from;   // int32 [batch, q_len], first key that each query sees, not decreasing along q_len; undefined: all 0
   int64_t query_offset = 0;  // query i stands at key position query_offset + i, the last that it sees; may lie outside of the keys
+  int64_t most_visible = 0;  // keys that a query sees at the most (a window), 0: no limit. Counts FLOPs; visible_from masks
 };
 
 struct AttentionOutput {

@@ -54,9 +54,10 @@ struct Operands {
 
   // The first convolution, [rows, heads, 2 * head_dim].
   at::Tensor taps() {
-    auto out = at::empty({problem.rows, all_heads(), 2 * problem.head_dim}, at::kFloat);
+    auto out = at::empty({problem.rows, all_heads(), 2 * problem.head_dim}, packed.options().dtype(at::kFloat));
     problem.taps = out.data_ptr<float>();
-    cpu::parallel_rows(problem.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().cca_taps(problem, begin, end); });
+    if (!device::counted("cca_taps", {packed, tap0, tap1, bias0}, {out}, 0))
+      cpu::parallel_rows(problem.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().cca_taps(problem, begin, end); });
     return out;
   }
 };
@@ -71,7 +72,7 @@ struct CcaMixFunction : Function<CcaMixFunction> {
                starts);
     auto& p = o.problem;
     const auto taps = o.taps();
-    auto mixed = at::empty({p.rows, o.all_heads(), head_dim}, at::kFloat);
+    auto mixed = at::empty({p.rows, o.all_heads(), head_dim}, taps.options());
     for (int64_t head = 0; head < o.all_heads(); ++head) {
       auto out = mixed.select(1, head);
       at::mm_out(out, taps.select(1, head), o.products[head].t());
@@ -83,7 +84,8 @@ struct CcaMixFunction : Function<CcaMixFunction> {
     p.q = q.data_ptr();
     p.k = k.data_ptr();
     p.v = v.data_ptr();
-    cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().cca_heads(p, begin, end); });
+    if (!device::counted("cca_heads", {o.packed, mixed, cosine, sine}, {q, k, v}, 0))
+      cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().cca_heads(p, begin, end); });
     context.keep(current);
     context.save({packed, depthwise, depthwise_bias, grouped, grouped_bias, temperature, cosine, sine, starts, mixed});
     return {q, k, v};
@@ -103,7 +105,8 @@ struct CcaMixFunction : Function<CcaMixFunction> {
     p.q = const_cast<void*>(q.const_data_ptr());
     p.k = const_cast<void*>(k.const_data_ptr());
     p.v = const_cast<void*>(v.const_data_ptr());
-    const auto head_sums = cpu::sum_over_rows(p.rows, 4 * latent + shape.kv_heads, [&](int64_t begin, int64_t end, float* sums) {
+    device::counted("cca_heads.backward", {o.packed, s[9], q, k, v}, {grad_mixed, grad_packed}, 0);
+    const auto head_sums = cpu::sum_over_rows(q, p.rows, 4 * latent + shape.kv_heads, [&](int64_t begin, int64_t end, float* sums) {
       cpu::row_kernels().cca_heads_backward(p, begin, end, sums);
     });
     const auto taps = o.taps();
@@ -114,7 +117,8 @@ struct CcaMixFunction : Function<CcaMixFunction> {
       at::mm_out(to_products, grad_mixed.select(1, head).t(), taps.select(1, head));
     }
     p.grad_taps = cpu::floats(grad_taps);
-    const auto tap_sums = cpu::sum_over_rows(p.rows, 3 * latent, [&](int64_t begin, int64_t end, float* sums) {
+    device::counted("cca_taps.backward", {o.packed, grad_taps}, {grad_packed}, 0);
+    const auto tap_sums = cpu::sum_over_rows(q, p.rows, 3 * latent, [&](int64_t begin, int64_t end, float* sums) {
                             cpu::row_kernels().cca_taps_backward(p, begin, end, sums);
                           }).view({3, latent});
     const auto grad_depthwise = at::stack({tap_sums[0], tap_sums[1]}, 1).unsqueeze(1);  // [latent, 1, 2]

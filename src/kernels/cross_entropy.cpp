@@ -5,13 +5,14 @@
 namespace ingot::kernels {
 
 at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, double scale, bool want_gradient) {
-  if (logits.is_cpu() && logits.scalar_type() == at::kFloat && logits.stride(1) == 1) {
+  if (device::is_cpu(logits) && logits.scalar_type() == at::kFloat && logits.stride(1) == 1) {
     const auto labels = targets.contiguous();
-    auto losses = at::empty({logits.size(0)}, at::kFloat);
+    auto losses = at::empty({logits.size(0)}, logits.options());
     const cpu::CrossEntropyProblem p{
         logits.size(0), logits.size(1),           logits.stride(0), logits.data_ptr<float>(), labels.const_data_ptr<int64_t>(),
         scale,          losses.data_ptr<float>(), want_gradient};
-    cpu::parallel_rows(p.rows, 1, [&](int64_t begin, int64_t end) { cpu::row_kernels().cross_entropy(p, begin, end); });
+    if (!device::counted("cross_entropy", {logits, labels}, {losses, want_gradient ? logits : at::Tensor()}, 0))
+      cpu::parallel_rows(p.rows, 1, [&](int64_t begin, int64_t end) { cpu::row_kernels().cross_entropy(p, begin, end); });
     return losses;
   }
   const auto ignored = targets.lt(0);
@@ -28,7 +29,7 @@ at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, 
 
 at::Tensor cross_entropy_statistics(at::Tensor logits, const at::Tensor& targets, bool want_gradient) {
   auto statistics = at::empty({logits.size(0), 3}, logits.options());
-  if (logits.is_cpu() && logits.scalar_type() == at::kFloat && logits.stride(1) == 1) {
+  if (device::is_cpu(logits) && logits.scalar_type() == at::kFloat && logits.stride(1) == 1) {
     const auto labels = targets.contiguous();
     const cpu::CrossEntropyPartProblem p{logits.size(0),
                                          logits.size(1),
@@ -37,7 +38,8 @@ at::Tensor cross_entropy_statistics(at::Tensor logits, const at::Tensor& targets
                                          labels.const_data_ptr<int64_t>(),
                                          statistics.data_ptr<float>(),
                                          want_gradient};
-    cpu::parallel_rows(p.rows, 1, [&](int64_t begin, int64_t end) { cpu::row_kernels().cross_entropy_part(p, begin, end); });
+    if (!device::counted("cross_entropy_part", {logits, labels}, {statistics, want_gradient ? logits : at::Tensor()}, 0))
+      cpu::parallel_rows(p.rows, 1, [&](int64_t begin, int64_t end) { cpu::row_kernels().cross_entropy_part(p, begin, end); });
     return statistics;
   }
   const auto elsewhere = targets.lt(0);

@@ -3,27 +3,29 @@
 #include <algorithm>
 #include <limits>
 
+#include "device/device.h"
+#include "device/virtual_device.h"
 #include "kernels/product_library.h"
 
 namespace ingot::kernels {
 namespace {
 
 bool needs_widening(const at::Tensor& a) {
-  if (!a.is_cpu() || a.scalar_type() != at::kBFloat16) return false;
+  if (!device::is_cpu(a) || a.scalar_type() != at::kBFloat16) return false;
   const auto library = product_library();
   return library == ProductLibrary::widened || (library == ProductLibrary::usual && !cpu_has_bf16_products());
 }
 
 // oneDNN has no products of nothing.
 bool takes_onednn(const at::Tensor& a, const at::Tensor& b) {
-  return product_library() == ProductLibrary::onednn && a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat &&
-         a.numel() > 0 && b.numel() > 0;
+  return product_library() == ProductLibrary::onednn && device::is_cpu(a) && a.scalar_type() == at::kFloat &&
+         b.scalar_type() == at::kFloat && a.numel() > 0 && b.numel() > 0;
 }
 
 constexpr int64_t kMostOfBlas = std::numeric_limits<int>::max();
 
 bool is_summed_in_fp32(const at::Tensor& a) {
-  return a.is_cpu() && a.scalar_type() == at::kBFloat16 && product_library() == ProductLibrary::usual && sums_bf16_in_fp32();
+  return device::is_cpu(a) && a.scalar_type() == at::kBFloat16 && product_library() == ProductLibrary::usual && sums_bf16_in_fp32();
 }
 
 bool sums_in_fp32(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) {
@@ -34,6 +36,15 @@ bool sums_in_fp32(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) 
 // Rows of oneDNN's kernels. Fewer are no slower as sums in fp32 that are narrowed afterwards (two cores, sides of 192 to 576: 0.7 to 0.9
 // times as long with 340 rows, 1.2 to 2.2 with 1,536); where there are no such sums the rest is filled up with zeros, and should be small.
 int64_t kernel_rows() { return sums_bf16_in_fp32() ? 512 : 64; }
+
+// GPUs have it; the CPU underneath an emulated device has not.
+at::Tensor mm_into_fp32(const at::Tensor& a, const at::Tensor& b) {
+  if (!device::is_emulated(a.device())) return at::mm(a, b, at::kFloat);
+  auto out = at::empty({a.size(0), b.size(1)}, a.options().dtype(at::kFloat));
+  device::note("aten::mm", {a, b}, {out}, 2.0 * static_cast<double>(a.numel()) * static_cast<double>(b.size(1)));
+  device::host_view(out).copy_(at::mm(device::host_view(a).to(at::kFloat), device::host_view(b).to(at::kFloat)));
+  return out;
+}
 
 at::Tensor product_of(const at::Tensor& a, const at::Tensor& b) { return takes_onednn(a, b) ? multiply_by_onednn(a, b) : at::mm(a, b); }
 
@@ -50,7 +61,7 @@ bool cpu_has_bf16_products() {
 
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
   if (a.scalar_type() == dtype && !needs_widening(a)) return product_of(a, b);
-  if (a.is_cuda() && a.scalar_type() == at::kBFloat16 && dtype == at::kFloat) return at::mm(a, b, dtype);
+  if (device::is_gpu(a) && a.scalar_type() == at::kBFloat16 && dtype == at::kFloat) return mm_into_fp32(a, b);
   if (sums_in_fp32(a, b, dtype)) {
     auto out = at::empty({a.size(0), b.size(1)}, a.options().dtype(at::kFloat));
     sum_bf16_in_fp32(out, a, b, /*overwrite=*/true);
@@ -79,7 +90,8 @@ void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool 
 }
 
 void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
-  const bool needs_kernels = a.is_cpu() && a.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 && !needs_widening(a);
+  const bool needs_kernels =
+      device::is_cpu(a) && a.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 && !needs_widening(a);
   if (!needs_kernels) return matmul_into(out, a, b, /*overwrite=*/true);
   const int64_t rows = a.size(0), step = kernel_rows();
   int64_t from = 0;

@@ -27,6 +27,15 @@ cpu::JoinNormProblem problem_of(const at::Tensor& residual, const at::Tensor& br
   return p;
 }
 
+// What a trace calls it.
+const char* name_of(const at::Tensor& branch, const ResidualScale& scale, const at::Tensor& weight, bool is_backward) {
+  if (!branch.defined()) return is_backward ? "rms_norm.backward" : "rms_norm";
+  if (scale.residual_scale.defined())
+    return weight.defined() ? (is_backward ? "scaled_join_norm.backward" : "scaled_join_norm")
+                            : (is_backward ? "scaled_join.backward" : "scaled_join");
+  return weight.defined() ? (is_backward ? "join_norm.backward" : "join_norm") : (is_backward ? "join.backward" : "join");
+}
+
 // Saves residual, branch, the joined sum and one number per row. Gradient: see cpu/rows_norm.cpp.
 struct JoinNormFunction : Function<JoinNormFunction> {
   // All but the residual may be undefined.
@@ -45,11 +54,13 @@ struct JoinNormFunction : Function<JoinNormFunction> {
     }
     if (weight.defined()) {
       normed = at::empty(residual.sizes(), residual.options().dtype(is_bf16 ? at::kBFloat16 : at::kFloat));
-      inverse = at::empty({p.rows}, at::kFloat);
+      inverse = at::empty({p.rows}, residual.options());
       p.normed = normed.data_ptr();
       p.inverse = inverse.data_ptr<float>();
     }
-    cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().join_norm_forward(p, begin, end); });
+    if (!device::counted(name_of(branch, scale, weight, false), {residual, branch, weight},
+                         {branch.defined() ? joined : at::Tensor(), normed, inverse}, 0))
+      cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().join_norm_forward(p, begin, end); });
     context.save({residual, branch, scale.residual_scale, scale.residual_bias, scale.branch_scale, scale.branch_bias, weight,
                   branch.defined() && weight.defined() ? joined : at::Tensor(), inverse});
     context.keep(is_bf16);
@@ -74,7 +85,9 @@ struct JoinNormFunction : Function<JoinNormFunction> {
     p.grad_normed = grad_normed.defined() ? grad_normed.const_data_ptr() : nullptr;
     p.grad_residual = grad_residual.data_ptr<float>();
     p.grad_branch = grad_branch.defined() ? grad_branch.data_ptr() : nullptr;
-    const auto sums = cpu::sum_over_rows(p.rows, cpu::kJoinNormSums * p.width, [&](int64_t begin, int64_t end, float* out) {
+    device::counted(name_of(branch, scale, weight, true), {residual, branch, weight, grad_joined, grad_normed},
+                    {grad_residual, grad_branch}, 0);
+    const auto sums = cpu::sum_over_rows(residual, p.rows, cpu::kJoinNormSums * p.width, [&](int64_t begin, int64_t end, float* out) {
                         cpu::row_kernels().join_norm_backward(p, begin, end, out);
                       }).view({cpu::kJoinNormSums, p.width});
     const auto sum = [&](int which, const at::Tensor& of) { return of.defined() ? sums[which] : at::Tensor(); };
@@ -95,7 +108,7 @@ TensorList join_norm(const at::Tensor& residual, const at::Tensor& branch, const
 
 // The residual stream and all vectors are fp32, the branch fp32 or bf16.
 bool is_fused(const at::Tensor& residual, const at::Tensor& vector) {
-  return residual.is_cpu() && residual.scalar_type() == at::kFloat && (!vector.defined() || vector.scalar_type() == at::kFloat);
+  return device::is_cpu(residual) && residual.scalar_type() == at::kFloat && (!vector.defined() || vector.scalar_type() == at::kFloat);
 }
 
 }  // namespace

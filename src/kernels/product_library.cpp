@@ -9,6 +9,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "device/device.h"
+#include "device/virtual_device.h"
 #include "kernels/matmul.h"
 
 // MKL's, which builds of torch for x86 hold and export. What they take: row-major 101, as it is 111, transposed 112.
@@ -68,7 +70,7 @@ const char* name_of(ProductLibrary library) {
 std::vector<ProductLibrary> product_libraries(at::ScalarType dtype, at::Device device) {
   using enum ProductLibrary;
   if (dtype != at::kFloat && dtype != at::kBFloat16) return {usual};
-  if (!device.is_cpu()) return {usual, cublas, cublaslt};
+  if (!device::is_cpu(device)) return {usual, cublas, cublaslt};
   if (dtype == at::kBFloat16 && cpu_has_bf16_products()) return {usual, widened};
   return has_onednn() ? std::vector{usual, onednn} : std::vector{usual};
 }
@@ -93,6 +95,11 @@ void use_product_library(ProductLibrary library) {
 ProductLibrary product_library() { return chosen; }
 
 at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b) {
+  if (device::is_counting(a)) {
+    const auto out = at::empty({a.size(0), b.size(1)}, a.options());
+    device::note("aten::mm", {a, b}, {out}, 2.0 * static_cast<double>(a.numel()) * static_cast<double>(b.size(1)));
+    return out;
+  }
   static const auto multiply = c10::Dispatcher::singleton().findSchemaOrThrow(kOneDnn, "").typed<OneDnn>();
   return multiply.call(a, b.t(), std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
@@ -116,6 +123,7 @@ void sum_bf16_in_fp32(at::Tensor out, const at::Tensor& a, const at::Tensor& b, 
     return;
   }
   const BlasOperand left(a), right(b);
+  if (device::counted("aten::mm", {left.matrix, right.matrix}, {out}, 2.0 * static_cast<double>(m * k) * static_cast<double>(n))) return;
   cblas_gemm_bf16bf16f32(kRowMajor, left.transpose, right.transpose, static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), 1,
                          left.data(), left.stride, right.data(), right.stride, overwrite ? 0 : 1, out.data_ptr<float>(),
                          static_cast<int>(std::max(out.stride(0), n)));

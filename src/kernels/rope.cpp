@@ -36,7 +36,8 @@ struct SplitRotateFunction : Function<SplitRotateFunction> {
     p.q = q.data_ptr();
     p.k = k.data_ptr();
     p.v = v.data_ptr();
-    cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().split_rotate_forward(p, begin, end); });
+    if (!device::counted("split_and_rotate", {packed, cosine, sine}, {q, k, v}, 0))
+      cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().split_rotate_forward(p, begin, end); });
     context.save({cosine, sine});
     return {q, k, v};
   }
@@ -51,7 +52,8 @@ struct SplitRotateFunction : Function<SplitRotateFunction> {
     p.q = const_cast<void*>(q.const_data_ptr());
     p.k = const_cast<void*>(k.const_data_ptr());
     p.v = const_cast<void*>(v.const_data_ptr());
-    cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().split_rotate_backward(p, begin, end); });
+    if (!device::counted("split_and_rotate.backward", {q, k, v, saved[0], saved[1]}, {packed}, 0))
+      cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().split_rotate_backward(p, begin, end); });
     return {packed};
   }
 };

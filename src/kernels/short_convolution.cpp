@@ -99,8 +99,9 @@ struct FusedShortConvolutionFunction : Function<FusedShortConvolutionFunction> {
     Operands o(x, weight, is_start, tail);
     auto out = at::empty_like(o.x);
     o.problem.out = out.data_ptr();
-    cpu::parallel_rows(o.problem.rows, kGrain,
-                       [&](int64_t begin, int64_t end) { cpu::row_kernels().short_convolution_forward(o.problem, begin, end); });
+    if (!device::counted("short_convolution", {o.x, o.weight}, {out}, 0))
+      cpu::parallel_rows(o.problem.rows, kGrain,
+                         [&](int64_t begin, int64_t end) { cpu::row_kernels().short_convolution_forward(o.problem, begin, end); });
     return out;
   }
 
@@ -114,10 +115,12 @@ struct FusedShortConvolutionFunction : Function<FusedShortConvolutionFunction> {
     p.grad = grad.const_data_ptr();
     p.grad_sum = grad_sum.data_ptr<float>();
     p.grad_x = grad_x.data_ptr();
-    const auto sums = cpu::sum_over_rows(p.rows, p.width * p.channels, [&](int64_t begin, int64_t end, float* own) {
+    const bool is_counted = device::counted("short_convolution.backward", {o.x, o.weight, grad}, {grad_sum, grad_x}, 0);
+    const auto sums = cpu::sum_over_rows(o.x, p.rows, p.width * p.channels, [&](int64_t begin, int64_t end, float* own) {
       cpu::row_kernels().short_convolution_sums_backward(p, begin, end, own);
     });
-    cpu::parallel_rows(p.rows, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().short_convolution_backward(p, begin, end); });
+    if (!is_counted)
+      cpu::parallel_rows(p.rows, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().short_convolution_backward(p, begin, end); });
     return {grad_x, sums.view({p.width, p.channels}).t().unsqueeze(1).to(s[1].scalar_type())};
   }
 };

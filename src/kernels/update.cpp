@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kGrain = 16384;
 
 bool is_fused(const at::Tensor& master, const at::Tensor& other) {
-  return master.is_cpu() && master.scalar_type() == at::kFloat && other.scalar_type() == at::kFloat && master.is_contiguous() &&
+  return device::is_cpu(master) && master.scalar_type() == at::kFloat && other.scalar_type() == at::kFloat && master.is_contiguous() &&
          other.is_contiguous();
 }
 
@@ -45,7 +45,8 @@ void adamw_update(at::Tensor master, const at::Tensor& grad, at::Tensor first, a
                               s.gradient_scale,
                               correction1,
                               correction2};
-    cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().adamw(p, begin, end); });
+    if (!device::counted("adamw", {master, grad, first, second}, {master, first, second, p.narrow ? value : at::Tensor()}, 0))
+      cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().adamw(p, begin, end); });
     return;
   }
   const auto g = s.gradient_scale == 1 ? grad : grad * s.gradient_scale;
@@ -62,7 +63,8 @@ at::Tensor momentum_update(at::Tensor momentum, const at::Tensor& grad, double m
     const cpu::MomentumProblem p{
         momentum.numel(), momentum.data_ptr<float>(), grad.const_data_ptr<float>(), direction.data_ptr<float>(), mu, gradient_scale,
         nesterov};
-    cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().momentum(p, begin, end); });
+    if (!device::counted("momentum", {momentum, grad}, {momentum, direction}, 0))
+      cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().momentum(p, begin, end); });
     return direction;
   }
   momentum.mul_(mu).add_(grad, gradient_scale);
@@ -73,7 +75,8 @@ void apply_direction(at::Tensor master, const at::Tensor& direction, at::Tensor 
   if (is_fused(master, direction)) {
     const cpu::ApplyProblem p{
         master.numel(), master.data_ptr<float>(), direction.const_data_ptr<float>(), narrow_of(master, value), keep, step};
-    cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().apply(p, begin, end); });
+    if (!device::counted("apply_direction", {master, direction}, {master, p.narrow ? value : at::Tensor()}, 0))
+      cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().apply(p, begin, end); });
     return;
   }
   master.mul_(keep).sub_(direction.to(master.scalar_type()), step);

@@ -14,21 +14,21 @@ namespace {
 struct AttentionFunction : Function<AttentionFunction> {
   struct Kept {
     double scale;
-    int64_t query_offset;
+    int64_t query_offset, window;
   };
   static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
-                            const at::Tensor& visible_from, int64_t query_offset) {
-    const kernels::AttentionMask mask{visible_from, query_offset};
+                            const at::Tensor& visible_from, int64_t query_offset, int64_t window) {
+    const kernels::AttentionMask mask{visible_from, query_offset, window};
     auto [out, log_sum_exp] = kernels::attention_forward(q, k, v, scale, mask);
     context.save({q, k, v, out, log_sum_exp, mask.visible_from});
-    context.keep(Kept{scale, query_offset});
+    context.keep(Kept{scale, query_offset, window});
     return out;
   }
 
   static TensorList backward(Context& context, const TensorList& grads) {
     const auto saved = context.saved();
     const auto kept = context.kept<Kept>();
-    const kernels::AttentionMask mask{saved[5], kept.query_offset};
+    const kernels::AttentionMask mask{saved[5], kept.query_offset, kept.window};
     auto [grad_q, grad_k, grad_v] =
         kernels::attention_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], kept.scale, mask);
     return {grad_q, grad_k, grad_v};
@@ -82,7 +82,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   const auto from = sequences.visible_from(window);
   if (kernels::Fp32Islands::active() && q.scalar_type() == at::kDouble && !cache)
     return attention_with_fp32_softmax(q, k, v, scale, from).flatten(2);
-  auto out = AttentionFunction::apply(q, keys, values, scale, from, sequences.offset());
+  auto out = AttentionFunction::apply(q, keys, values, scale, from, sequences.offset(), window);
   return out.flatten(2);
 }
 

@@ -1,9 +1,11 @@
 #include "layers/experts.h"
 
+#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/work_scope.h"
+#include "device/virtual_device.h"
 #include "kernels/activation.h"
 #include "kernels/matmul.h"
 #include "layers/autograd.h"
@@ -20,7 +22,12 @@ struct Dispatch {
 
 Dispatch sort_by_expert(const at::Tensor& choice, int64_t experts) {
   const auto order = choice.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
-  const auto counts = choice.bincount({}, experts + 1).cpu();
+  auto counts = choice.bincount({}, experts + 1).cpu();
+  // Without data every expert is sent as much, and none is skipped.
+  if (device::is_counting(choice)) {
+    counts.fill_(choice.numel() / experts).narrow(0, 0, choice.numel() % experts).add_(1);
+    counts[experts].zero_();
+  }
   Dispatch dispatch;
   int64_t routed = 0;
   for (int64_t e = 0; e < experts; ++e) {
@@ -50,7 +57,11 @@ class Route {
     const std::vector<int64_t> even(static_cast<size_t>(ranks), 1);
     axis.group->all_to_all(arrived, even, sent, even);
     arrived = arrived.cpu();
-    const std::vector<int64_t> received(arrived.data_ptr<int64_t>(), arrived.data_ptr<int64_t>() + arrived.numel());
+    std::vector<int64_t> received(arrived.data_ptr<int64_t>(), arrived.data_ptr<int64_t>() + arrived.numel());
+    if (const double load = device::expert_load(device); load != 1)
+      for (size_t i = 0; i < received.size(); ++i)  // what others send; this rank's own rows are what they are
+        if (static_cast<int64_t>(i) / here != axis.group->rank())
+          received[i] = static_cast<int64_t>(std::ceil(static_cast<double>(received[i]) * load));
     arriving_ = sums(received, here);
     // From rank by rank to expert by expert.
     std::vector<int64_t> begins, order;

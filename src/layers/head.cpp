@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/work_scope.h"
+#include "device/device.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/matmul.h"
 #include "layers/autograd.h"
@@ -37,7 +38,7 @@ struct HeadLossFunction : Function<HeadLossFunction> {
     const auto labels = targets.reshape(-1);
     const auto wide = logits_type(hidden);
     const int64_t count = rows.size(0), vocab = weight_value.size(0);
-    const int64_t chunk = head_chunk_rows(count, vocab, !hidden.is_cpu());
+    const int64_t chunk = head_chunk_rows(count, vocab, device::is_gpu(hidden));
     auto total = at::zeros({}, rows.options().dtype(wide));
     at::Tensor grad_hidden, buffer;
     bool overwrite = false;

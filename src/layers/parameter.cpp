@@ -4,6 +4,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/work_scope.h"
+#include "device/virtual_device.h"
 
 namespace ingot::layers {
 
@@ -19,6 +21,7 @@ at::Tensor part_of(const at::Tensor& whole, const tensor::Part& part) {
 
 void Parameter::allocate_gradient() {
   if (gradient_memory) return gradient_memory->provide(*this);
+  const base::WorkScope scope("gradients");
   if (!grad.defined()) grad = at::empty(value.sizes(), value.options().dtype(wide_type()).requires_grad(false));
 }
 
@@ -63,6 +66,7 @@ Parameter& ParameterList::get(const std::string& name) const {
 }
 
 void ParameterList::allocate(at::ScalarType dtype, at::Device device) {
+  const base::WorkScope scope("weights");
   for (auto& p : parameters_) {
     const auto own = dtype == at::kBFloat16 && p->keeps_fp32 ? at::kFloat : dtype;
     p->value = at::zeros(p->local_shape(), at::TensorOptions().dtype(own).device(device));
@@ -73,6 +77,7 @@ void ParameterList::allocate(at::ScalarType dtype, at::Device device) {
 void ParameterList::initialise(uint64_t seed) {
   const at::NoGradGuard no_grad;
   for (auto& p : parameters_) {
+    if (device::is_counting(p->value)) continue;
     auto flat = p->value.detach().view(-1);
     for (const auto& region : tensor::regions_of(p->shape, p->part, 0, flat.numel())) {
       auto host = at::empty(region.box.extent, at::kFloat);

@@ -67,6 +67,8 @@ Stream Model::run_chunk(int chunk, const at::Tensor& ids, const Stream& in, Forw
   if (context.hooks && stream.residual.is_leaf()) stream.residual = stream.residual.view_as(stream.residual);
   listen(stream.residual, layers.begin, context);
   for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
+    const std::string name = fmt::format("layer {}", layer);
+    const base::WorkScope scope(name.c_str());
     hooks.before_forward(layer);
     if (context.recompute == Recompute::full && at::GradMode::is_enabled()) {
       // The context is copied: the second run happens during backward, when the caller's may be gone.

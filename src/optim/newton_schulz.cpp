@@ -16,6 +16,8 @@
 #include <numeric>
 
 #include "base/work_scope.h"
+#include "device/device.h"
+#include "device/virtual_device.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/matmul.h"
 
@@ -101,6 +103,22 @@ struct Task {
   double cost(int64_t steps, Iterates iterates) const { return newton_schulz_flops(from.size(0), from.size(1), steps, iterates); }
 };
 
+// On a counting device one task runs after another; the work areas of as many as there are threads live at a time.
+template <class Run>
+void count_side_by_side(std::vector<Task>& tasks, const Run& run) {
+  const auto device = tasks.front().to.device();
+  std::vector<int64_t> areas;
+  for (auto& task : tasks) {
+    const device::PeakSince peak(device);
+    run(task);
+    areas.push_back(peak.bytes());
+  }
+  std::sort(areas.rbegin(), areas.rend());
+  areas.resize(std::min(areas.size(), static_cast<size_t>(at::get_num_threads())));
+  const int64_t together = std::accumulate(areas.begin(), areas.end(), int64_t{0});
+  static_cast<void>(at::empty({together}, at::TensorOptions().dtype(at::kByte).device(device)));
+}
+
 }  // namespace
 
 double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps, Iterates iterates) {
@@ -127,7 +145,7 @@ std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, in
     const at::NoGradGuard no_grad;  // per thread
     task.to.copy_(orthogonalise(task.from, steps, quintic, iterates));
   };
-  const bool on_cpu = std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) { return x.is_cpu(); });
+  const bool on_cpu = std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) { return device::is_cpu(x); });
   // One matrix to a thread, the large ones first; with fewer matrices than threads the products themselves are parallel.
   if (!on_cpu || threads == Threads::share_products || static_cast<int64_t>(tasks.size()) < 2 * at::get_num_threads()) {
     for (auto& task : tasks) run(task);
@@ -135,6 +153,7 @@ std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, in
   }
   std::stable_sort(tasks.begin(), tasks.end(),
                    [&](const Task& a, const Task& b) { return a.cost(steps, iterates) > b.cost(steps, iterates); });
+  if (device::is_counting(tensors.front())) return count_side_by_side(tasks, run), results;
   kernels::cpu::parallel_tasks(static_cast<int64_t>(tasks.size()), [&](int64_t task, int64_t) { run(tasks[static_cast<size_t>(task)]); });
   return results;
 }

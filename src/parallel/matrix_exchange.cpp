@@ -5,6 +5,8 @@
 #include <numeric>
 #include <set>
 
+#include "device/virtual_device.h"
+
 namespace ingot::parallel {
 namespace {
 
@@ -59,9 +61,11 @@ bool MatrixExchange::Matrix::is_whole_on(int rank) const {
 
 MatrixExchange::MatrixExchange(const layers::ParameterList& parameters, std::vector<const Shard*> shards, comm::Group& group, bool spread,
                                const CostOf& cost_of)
-    : shards_(std::move(shards)), group_(group), returns_(spread) {
+    : shards_(std::move(shards)), group_(group) {
   for (const auto& p : parameters.all())
     if (p->is_trained()) options_ = p->value.options().dtype(p->wide_type()).requires_grad(false);
+  if (device::is_counting(options_.device())) spread = false;
+  returns_ = spread;
   std::map<std::pair<int64_t, int64_t>, Matrix> by_place;
   for (auto& piece : everyones_pieces(own_pieces(parameters))) {
     const auto& shape = parameters.all()[static_cast<size_t>(piece.parameter)]->shape;
@@ -99,7 +103,8 @@ std::vector<MatrixExchange::Piece> MatrixExchange::own_pieces(const layers::Para
 }
 
 std::vector<MatrixExchange::Piece> MatrixExchange::everyones_pieces(const std::vector<Piece>& own) const {
-  if (group_.size() == 1) return own;
+  // On a counting device nobody answers: each rank then works on the matrices that it owns elements of, and nothing is sent.
+  if (group_.size() == 1 || device::is_counting(options_.device())) return own;
   const auto device = options_.device();
   auto count = at::full({1}, static_cast<int64_t>(own.size()), at::TensorOptions().dtype(at::kLong).device(device));
   auto counts = at::empty({group_.size()}, count.options());

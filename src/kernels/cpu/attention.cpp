@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "device/virtual_device.h"
 #include "kernels/cpu/parallel.h"
 
 namespace ingot::kernels::cpu {
@@ -15,7 +16,7 @@ constexpr int64_t kBackwardTasks = 32;
 
 AttentionRows rows(const at::Tensor& x) { return {x.data_ptr(), x.stride(0), x.stride(1)}; }
 
-at::Tensor floats(int64_t count) { return at::empty({count}, at::kFloat); }
+at::Tensor floats(int64_t count, const at::Tensor& like) { return at::empty({count}, like.options().dtype(at::kFloat)); }
 
 AttentionProblem describe(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const at::Tensor& visible_from,
                           int64_t query_offset) {
@@ -28,14 +29,25 @@ AttentionProblem describe(const at::Tensor& q, const at::Tensor& k, const at::Te
   return p;
 }
 
+// Of the forward pass; the pairs of a query and a key that it sees, documents left aside.
+double flops_of(const AttentionProblem& p, int64_t most_visible) {
+  double pairs = 0;
+  for (int64_t i = 0; i < p.q_len; ++i) {
+    const int64_t last = p.query_offset + i, first = most_visible > 0 ? std::max<int64_t>(0, last + 1 - most_visible) : 0;
+    pairs += static_cast<double>(std::max<int64_t>(0, std::min(last + 1, p.k_len) - first));
+  }
+  return 4 * pairs * static_cast<double>(p.batch * p.heads * p.head_dim);
+}
+
 // As when decoding, where a query is the last of the keys that it sees.
 bool query_sees_itself(const AttentionProblem& p) { return p.query_offset >= 0 && p.k_len == p.query_offset + p.q_len; }
 
-void decode(AttentionProblem& p, const AttentionTiles& tiles) {
-  const auto partials = floats(p.batch * p.heads * p.q_len * p.decode_chunks() * (16 + p.width()));
+void decode(AttentionProblem& p, const AttentionTiles& tiles, const at::Tensor& q, bool is_counted) {
+  const auto partials = floats(p.batch * p.heads * p.q_len * p.decode_chunks() * (16 + p.width()), q);
   p.decode_partials = partials.mutable_data_ptr<float>();
   const int64_t tasks = p.batch * p.kv_heads * p.decode_chunks(), scratch_size = tiles.decode_scratch(p);
-  const auto scratch = floats(workers_for(tasks) * scratch_size);
+  const auto scratch = floats(workers_for(tasks) * scratch_size, q);
+  if (is_counted) return;
   float* const area = scratch.mutable_data_ptr<float>();
   parallel_tasks(tasks, [&](int64_t task, int64_t worker) { tiles.decode(p, task, area + worker * scratch_size); });
   parallel_tasks(p.batch * p.heads * p.q_len, [&](int64_t task, int64_t) { tiles.decode_join(p, task); });
@@ -104,13 +116,15 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
   }
   p.out = rows(result.out);
   p.log_sum_exp = result.log_sum_exp.mutable_data_ptr<float>();
+  const bool is_counted = device::counted("attention", {q, k, v}, {result.out, result.log_sum_exp}, flops_of(p, mask.most_visible));
   if (p.group() * p.q_len <= kDecodeQueries && query_sees_itself(p)) {
-    decode(p, tiles);
+    decode(p, tiles, q, is_counted);
     return result;
   }
   const int64_t key_tiles = p.batch * p.kv_heads * p.key_blocks(), size = packed_floats(p);
   const int64_t tasks = p.batch * p.heads * p.query_blocks(), scratch_size = tiles.forward_scratch(p);
-  const auto area = floats(forward_floats(p) + workers_for(tasks) * scratch_size);
+  const auto area = floats(forward_floats(p) + workers_for(tasks) * scratch_size, q);
+  if (is_counted) return result;
   p.keys_by_dim = area.mutable_data_ptr<float>();
   p.values = p.keys_by_dim + size;
   float* const scratch = p.values + size;
@@ -135,12 +149,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
   p.out = rows(out), p.grad_out = rows(grad_out), p.grad_q = rows(grad_q), p.grad_k = rows(grad_k), p.grad_v = rows(grad_v);
   p.log_sum_exp = const_cast<float*>(sums.const_data_ptr<float>());
   p.parts = parts_for(p);
-  const auto begins = cut_into_parts(p);
-  p.part_begin = begins.data();
-
   const int64_t key_tiles = p.batch * p.kv_heads * p.key_blocks(), size = packed_floats(p);
   const int64_t tasks = p.batch * p.kv_heads * p.parts, scratch_size = tiles.backward_scratch(p);
-  const auto area = floats(backward_floats(p) + workers_for(tasks) * scratch_size);
+  const auto area = floats(backward_floats(p) + workers_for(tasks) * scratch_size, q);
+  if (device::counted("attention.backward", {grad_out, q, k, v, out, sums}, {grad_q, grad_k, grad_v}, 2 * flops_of(p, mask.most_visible)))
+    return {grad_q, grad_k, grad_v};
+  const auto begins = cut_into_parts(p);
+  p.part_begin = begins.data();
   p.keys_by_dim = area.mutable_data_ptr<float>();
   p.values_by_dim = p.keys_by_dim + size;
   p.keys = p.values_by_dim + size;

@@ -1,6 +1,7 @@
 // Lays the work of the linear-attention kernels out: operands, work areas, and how rows are cut into parts where there are few heads.
 #include "kernels/cpu/linear_attention.h"
 
+#include "device/virtual_device.h"
 #include "kernels/cpu/rows_parallel.h"
 #include "kernels/reference/linear_attention.h"
 
@@ -24,9 +25,18 @@ struct Operands {
   at::Tensor q, k, v, gate, beta, is_start;
   LinearAttentionProblem problem{};
   const LinearAttentionKernel& kernel;
+  const char* names[2];  // in a trace: forward, backward
+  bool is_counted;       // nothing is computed
 
   Operands(const LinearAttentionInputs& in, const LinearAttentionTiles& tiles)
-      : q(with_dense_dim(in.q)), k(with_dense_dim(in.k)), v(with_dense_dim(in.v)), kernel(kernel_for(in, tiles)) {
+      : q(with_dense_dim(in.q)),
+        k(with_dense_dim(in.k)),
+        v(with_dense_dim(in.v)),
+        kernel(kernel_for(in, tiles)),
+        is_counted(device::is_counting(in.q)) {
+    if (&kernel == &tiles.delta) names[0] = "linear_attention_delta", names[1] = "linear_attention_delta.backward";
+    else if (&kernel == &tiles.channels) names[0] = "linear_attention_channels", names[1] = "linear_attention_channels.backward";
+    else names[0] = "linear_attention", names[1] = "linear_attention.backward";
     auto& p = problem;
     p.batch = q.size(0), p.seq = q.size(1), p.heads = q.size(2), p.key_dim = q.size(3), p.value_dim = v.size(3);
     p.is_bf16 = q.scalar_type() == at::kBFloat16;
@@ -45,8 +55,15 @@ struct Operands {
     p.parts = in.beta.defined() ? 1 : std::clamp<int64_t>(kTasks / p.pairs(), 1, p.segments());
   }
 
+  // By the convention of layers/cost.h: what one pass over the tokens multiplies.
+  double flops() const {
+    const auto& p = problem;
+    return 2.0 * static_cast<double>(p.batch * p.seq * p.heads) * static_cast<double>(p.key_dim * p.value_dim) * (beta.defined() ? 3 : 2);
+  }
+
   // to += from, over a state, decayed by a part's gates.
   void add(float* to, const float* from, int64_t pair, int64_t part) const {
+    if (is_counted) return;
     const auto& p = problem;
     float decay = 1;
     for (int64_t d = 0; d < p.key_dim; ++d, to += p.value_dim, from += p.value_dim) {
@@ -78,7 +95,8 @@ struct Operands {
 template <class Task>
 void run(const Operands& o, int64_t tasks, const Task& task) {
   const int64_t scratch_size = o.kernel.scratch(o.problem);
-  const auto area = at::empty({workers_for(tasks) * scratch_size}, at::kFloat);
+  const auto area = at::empty({workers_for(tasks) * scratch_size}, o.q.options().dtype(at::kFloat));
+  if (o.is_counted) return;
   auto* const scratch = area.mutable_data_ptr<float>();
   parallel_tasks(tasks, [&](int64_t i, int64_t worker) { task(o.problem, i, scratch + worker * scratch_size); });
 }
@@ -98,8 +116,9 @@ void run_but(const Operands& o, int64_t left_out, const Task& task) {
   });
 }
 
-at::Tensor states(const LinearAttentionProblem& p, int64_t each) {
-  return at::empty({p.batch, p.heads, each, p.key_dim, p.value_dim}, at::kFloat);
+at::Tensor states(const Operands& o, int64_t each) {
+  const auto& p = o.problem;
+  return at::empty({p.batch, p.heads, each, p.key_dim, p.value_dim}, o.q.options().dtype(at::kFloat));
 }
 
 }  // namespace
@@ -123,11 +142,12 @@ LinearAttentionOutput linear_attention_forward(const LinearAttentionInputs& in, 
                                                const LinearAttentionTiles& tiles) {
   Operands o(in, tiles);
   auto& p = o.problem;
-  LinearAttentionOutput result{at::empty(in.v.sizes(), in.v.options().memory_format(at::MemoryFormat::Contiguous)), states(p, 1).squeeze(2),
-                               states(p, p.segments())};
+  LinearAttentionOutput result{at::empty(in.v.sizes(), in.v.options().memory_format(at::MemoryFormat::Contiguous)), states(o, 1).squeeze(2),
+                               states(o, p.segments())};
   p.out = rows(result.out);
   p.states = result.saved.mutable_data_ptr<float>();
   p.final_state = result.final_state.mutable_data_ptr<float>();
+  device::counted(o.names[0], {in.q, in.k, in.v, o.gate, o.beta, initial_state}, {result.out, result.final_state, result.saved}, o.flops());
   if (initial_state.defined()) result.saved.select(2, 0).copy_(initial_state);
   else result.saved.select(2, 0).zero_();
   if (p.parts > 1) {
@@ -143,7 +163,8 @@ LinearAttentionOutput linear_attention_forward(const LinearAttentionInputs& in, 
 at::Tensor linear_attention_state(const LinearAttentionInputs& in, const LinearAttentionTiles& tiles) {
   Operands o(in, tiles);
   auto& p = o.problem;
-  auto made = states(p, p.parts);
+  auto made = states(o, p.parts);
+  device::counted("linear_attention_state", {in.k, in.v, o.gate}, {made}, o.flops() / 2);
   p.made = made.mutable_data_ptr<float>();
   run(o, o.kernel.part_state);
   for (int64_t pair = 0; pair < p.pairs(); ++pair)
@@ -157,7 +178,8 @@ at::Tensor linear_attention_state_gradient(const at::Tensor& grad_out_in, const 
   Operands o(in, tiles);
   auto& p = o.problem;
   const auto grad_out = with_dense_dim(grad_out_in);
-  auto made = states(p, p.parts);
+  auto made = states(o, p.parts);
+  device::counted("linear_attention_state_gradient", {grad_out, in.q, o.gate}, {made}, o.flops() / 2);
   p.grad_out = rows(grad_out);
   p.made = made.mutable_data_ptr<float>();
   run(o, o.kernel.part_gradient);
@@ -170,14 +192,15 @@ void add_linear_attention_of_state(const at::Tensor& out, const LinearAttentionI
                                    const LinearAttentionTiles& tiles) {
   Operands o(in, tiles);
   auto& p = o.problem;
-  auto before = states(p, p.segments());
+  auto before = states(o, p.segments());
   p.out = rows(out);
   p.states = before.mutable_data_ptr<float>();
   before.select(2, 0).copy_(initial_state);
+  device::counted("linear_attention_of_state", {in.q, in.k, o.gate, initial_state, out}, {out}, o.flops() / 2);
   for (int64_t pair = 0; pair < p.pairs(); ++pair)
     for (int64_t part = 1; part < p.parts; ++part) {
       auto* const state = p.state(pair, p.first_segment(part));
-      std::fill_n(state, p.state_size(), 0.0F);
+      if (!o.is_counted) std::fill_n(state, p.state_size(), 0.0F);
       o.add(state, p.state(pair, p.first_segment(part - 1)), pair, part - 1);
     }
   run(o, o.kernel.add_of_state);
@@ -190,11 +213,11 @@ LinearAttentionGradients linear_attention_backward(const at::Tensor& grad_out_in
   auto& p = o.problem;
   const auto grad_out = with_dense_dim(grad_out_in);
   const auto like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options().memory_format(at::MemoryFormat::Contiguous)); };
-  LinearAttentionGradients grads{like(in.q), like(in.k), like(in.v), {}, {}, states(p, 1).squeeze(2)};
-  const auto grad_states = states(p, p.parts);
+  LinearAttentionGradients grads{like(in.q), like(in.k), like(in.v), {}, {}, states(o, 1).squeeze(2)};
+  const auto grad_states = states(o, p.parts);
   const bool has_gates = in.log_gate.defined() && in.log_gate.dim() > 1, by_channel = has_gates && in.log_gate.dim() == 4;
-  const auto by_head = [&](bool wanted) { return wanted ? at::empty({p.batch, p.heads, p.seq}, at::kFloat) : at::Tensor(); };
-  const auto grad_gate = by_channel ? at::empty(in.log_gate.sizes(), at::kFloat) : by_head(has_gates),
+  const auto by_head = [&](bool wanted) { return wanted ? at::empty({p.batch, p.heads, p.seq}, grad_states.options()) : at::Tensor(); };
+  const auto grad_gate = by_channel ? at::empty(in.log_gate.sizes(), grad_states.options()) : by_head(has_gates),
              grad_beta = by_head(in.beta.defined());
   const auto to_write = [](const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; };
   p.grad_out = rows(grad_out), p.grad_q = rows(grads.q), p.grad_k = rows(grads.k), p.grad_v = rows(grads.v);
@@ -204,6 +227,8 @@ LinearAttentionGradients linear_attention_backward(const at::Tensor& grad_out_in
   if (by_channel) p.grad_channel_gate = rows(grad_gate);
   else p.grad_gate = to_write(grad_gate);
   p.grad_beta = to_write(grad_beta);
+  device::counted(o.names[1], {grad_out, in.q, in.k, in.v, o.gate, o.beta, saved, grad_final_state},
+                  {grads.q, grads.k, grads.v, grad_gate, grad_beta, grads.initial_state}, 2 * o.flops());
   if (grad_final_state.defined()) grad_states.select(2, p.parts - 1).copy_(grad_final_state);
   else grad_states.select(2, p.parts - 1).zero_();
   if (p.parts > 1) {

@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include "device/device.h"
+#include "device/virtual_device.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rows.h"
@@ -19,7 +21,7 @@ inline const RowKernels& row_kernels() {
 }
 
 /// Whether the fused kernels take a tensor of this kind.
-inline bool takes(const at::Tensor& x) { return x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16); }
+inline bool takes(const at::Tensor& x) { return device::is_cpu(x) && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16); }
 
 /// body(begin, end) over [0, rows) in runs of at least `grain` rows.
 template <class Body>
@@ -28,12 +30,13 @@ void parallel_rows(int64_t rows, int64_t grain, const Body& body) {
 }
 
 /// body(begin, end, sums) over fixed runs of rows, each with its own zeroed `width` sums, which are then added up in order:
-/// fp32 [width].
+/// fp32 [width], on the device of `like`; only allocated where that one counts.
 template <class Body>
-at::Tensor sum_over_rows(int64_t rows, int64_t width, const Body& body) {
+at::Tensor sum_over_rows(const at::Tensor& like, int64_t rows, int64_t width, const Body& body) {
   constexpr int64_t kRuns = 16;
   const int64_t runs = std::clamp<int64_t>(rows / 32, 1, kRuns);
-  auto partial = at::zeros({runs, width}, at::kFloat);
+  auto partial = at::zeros({runs, width}, like.options().dtype(at::kFloat));
+  if (device::is_counting(like)) return runs == 1 ? partial[0] : partial.sum(0);
   auto* data = partial.data_ptr<float>();
   parallel_tasks(runs, [&](int64_t run, int64_t) { body(rows * run / runs, rows * (run + 1) / runs, data + run * width); });
   return runs == 1 ? partial[0] : partial.sum(0);

@@ -4,6 +4,8 @@
 
 #include <optional>
 
+#include "device/device.h"
+#include "device/virtual_device.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/matmul.h"
 #include "layers/autograd.h"
@@ -55,6 +57,13 @@ at::Tensor within(const at::Tensor& ids, int owner, int64_t rows) {
   return at::where(ids.ge(begin).logical_and(ids.lt(begin + rows)), ids - begin, -1);
 }
 
+// The positions of the tokens whose rows a part holds: on a counting device as many as an even share.
+at::Tensor positions_within(const at::Tensor& ids, int owner, int64_t rows, const TensorSequenceAxis& axis) {
+  if (device::is_counting(ids)) return at::empty({ids.numel() / axis.size}, ids.options());
+  return within(ids, owner, rows).ge(0).nonzero().squeeze(1);
+}
+
+// On a GPU every token is looked up in every part, since the number of those that it holds would make the host wait.
 struct FoldedEmbeddingFunction : Function<FoldedEmbeddingFunction> {
   struct Kept {
     Parameter* table;
@@ -67,7 +76,12 @@ struct FoldedEmbeddingFunction : Function<FoldedEmbeddingFunction> {
     context.save({flat});
     auto out = at::zeros({flat.size(0), table_value.size(1)}, table_value.options().dtype(dtype).requires_grad(false));
     for_each_part(table_value, kept.axis, [&](int owner, const at::Tensor& part) {
-      const auto here = within(flat, owner, part.size(0)).ge(0).nonzero().squeeze(1);
+      if (device::is_gpu(flat)) {
+        const auto own = within(flat, owner, part.size(0));
+        out.add_(part.index_select(0, own.clamp_min(0)).to(dtype).masked_fill_(own.lt(0).unsqueeze(1), 0));
+        return;
+      }
+      const auto here = positions_within(flat, owner, part.size(0), kept.axis);
       out.index_copy_(0, here, part.index_select(0, flat.index_select(0, here) - owner * part.size(0)).to(dtype));
     });
     return out.view({ids.size(0), ids.size(1), -1});
@@ -80,9 +94,14 @@ struct FoldedEmbeddingFunction : Function<FoldedEmbeddingFunction> {
     for (int step = 0; step < axis.size; ++step) {
       const int owner = (axis.rank + axis.size - step) % axis.size;
       const int64_t begin = owner * table->value.size(0);
-      const auto here = within(flat, owner, table->value.size(0)).ge(0).nonzero().squeeze(1);
       auto part = gradients.empty().zero_();
-      part.index_add_(0, flat.index_select(0, here) - begin, rows.index_select(0, here));
+      if (device::is_gpu(flat)) {
+        const auto own = within(flat, owner, table->value.size(0));
+        part.index_add_(0, own.clamp_min(0), rows.masked_fill(own.lt(0).unsqueeze(1), 0));
+      } else {
+        const auto here = positions_within(flat, owner, table->value.size(0), axis);
+        part.index_add_(0, flat.index_select(0, here) - begin, rows.index_select(0, here));
+      }
       gradients.add(part);
     }
     table->accumulate(gradients.sum());
@@ -95,7 +114,7 @@ struct FoldedHeadLossFunction : Function<FoldedHeadLossFunction> {
                             const at::Tensor& targets, double scale, bool want_gradient, const TensorSequenceAxis& axis) {
     const auto rows = as_rows(hidden), labels = targets.reshape(-1), ignored = labels.lt(0);
     const auto wide = table->wide_type();
-    const int64_t count = rows.size(0), part_rows = table_value.size(0), chunk = head_chunk_rows(count, part_rows, !hidden.is_cpu());
+    const int64_t count = rows.size(0), part_rows = table_value.size(0), chunk = head_chunk_rows(count, part_rows, device::is_gpu(hidden));
     const auto for_chunks = [&](const auto& visit) {
       for (int64_t from = 0; from < count; from += chunk) visit(from, std::min(chunk, count - from));
     };
