@@ -1,12 +1,18 @@
 // The same model on every layout of ranks: gradients of every parameter, 20 losses and the final weights and moments are those of
 // one rank alone, and the same bits in every run. Ranks are threads. Top-1 routing is discontinuous, so the mixture of experts
 // is compared in fp64, and in fp32 with the choices that one rank's routers made; the dense model in both.
+//
+// Some layouts run on emulated devices too, one for each rank, for three steps; with INGOT_TEST_DEVICE=emulated all of them do, for all
+// steps. The one rank that they are compared with computes on the CPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <mutex>
+#include <set>
 
 #include "comm/world.h"
+#include "device/virtual_device.h"
 #include "train/parallel_model.h"
 
 namespace ingot::train {
@@ -23,7 +29,13 @@ struct Layout {
   int64_t window = 0;  // of every other layer
   bool spread = false, tie = true, biases = false, force_balance = false;
   bool replayed = false;  // tokens go to the experts that they went to on one rank
+  bool emulated = false;  // ranks have emulated devices
 };
+
+bool all_are_emulated() {
+  const char* device = std::getenv("INGOT_TEST_DEVICE");
+  return device && std::string(device) == "emulated";
+}
 
 models::ModelConfig model_of(const Layout& layout) {
   models::ModelConfig c;
@@ -76,7 +88,7 @@ void collect(const optim::Optimizer& optimizer, State& state, std::mutex& mutex)
   for (const auto& slice : optimizer.state()) {
     if (!slice.is_primary) continue;
     auto& whole = state[slice.name];
-    if (!whole.defined()) whole = at::full(slice.shape, std::nan(""), slice.flat.options());
+    if (!whole.defined()) whole = at::full(slice.shape, std::nan(""), slice.flat.options().device(at::kCPU));
     for (const auto& region : slice.regions) {
       auto box = whole;
       for (size_t d = 0; d < slice.shape.size(); ++d) box = box.narrow(static_cast<int64_t>(d), region.box.offset[d], region.box.extent[d]);
@@ -101,6 +113,7 @@ Outcome train(const Layout& layout, int64_t steps = kSteps, const Choices* repla
     mesh::Groups groups(world, layout.parallel);
     // Buckets of a fixed size: which rank owns what decides the last bits of the norm.
     TrainingSetup setup{.model = model_of(layout), .parallel = layout.parallel, .precision = layout.precision};
+    if (layout.emulated) setup.device = device::emulated_device(world.rank());
     setup.optimizer.name = layout.optimizer;
     setup.optimizer.spread_orthogonalisation = layout.spread;
     setup.recompute = layout.recompute;
@@ -113,7 +126,7 @@ Outcome train(const Layout& layout, int64_t steps = kSteps, const Choices* repla
       std::map<int64_t, int64_t> microbatches;  // that each layer has seen
       if (replayed)
         model.model().set_routing_replay([&, step](int64_t layer, const at::Tensor&) {
-          return own_part(replayed->at({step, layer}), first_row + part * microbatches[layer]++, part, model.model().layout());
+          return own_part(replayed->at({step, layer}), first_row + part * microbatches[layer]++, part, model.model().layout()).to(setup.device);
         });
       else if (layout.replayed)
         model.model().set_routing_replay([&, step](int64_t layer, const at::Tensor& choice) {
@@ -158,6 +171,7 @@ const Outcome& alone(Layout layout) {
   static std::map<std::string, Outcome> known;
   layout.parallel = {.zero = 0};
   layout.ranks = 1;
+  layout.emulated = false;
   layout.recompute = models::Recompute::none;
   layout.microbatch = 0;
   const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {}", layout.replayed, layout.family, layout.linear, layout.precision,
@@ -201,9 +215,16 @@ void PrintTo(const Layout& layout, std::ostream* out) { *out << name_of(layout);
 class Layouts : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(Layouts, train_the_same_model) {
-  const auto& layout = GetParam();
+  auto layout = GetParam();
+  layout.emulated = layout.emulated || all_are_emulated();
   const auto& expected = alone(layout);
   const auto* choices = layout.replayed ? &expected.choices : nullptr;
+  if (GetParam().emulated) {
+    const auto got = train(layout, 3, choices);
+    expect_same(got.first, expected.first, 1e-8, "after one step");
+    for (size_t step = 0; step < 3; ++step) EXPECT_NEAR(got.losses[step] / expected.losses[step], 1, 1e-9) << "step " << step;
+    return;
+  }
   const auto got = train(layout, kSteps, choices);
   // Where a gradient is nearly nothing, its rounding decides which way AdamW steps: in fp32, and with the router's gradients, that shows.
   const bool is_exact = layout.precision == "fp64";
@@ -448,6 +469,24 @@ std::vector<Layout> layouts() {
   return all;
 }
 
+// One of each axis, method and family.
+std::vector<Layout> emulated_layouts() {
+  std::vector<Layout> some;
+  std::set<std::string> seen;
+  for (auto layout : layouts()) {
+    const auto& p = layout.parallel;
+    if (layout.ranks > 4 || layout.precision != "fp64" || (p.pipeline > 1 && p.pipeline_schedule == "gpipe")) continue;
+    const auto kind = fmt::format("{} {} {} {} {} {} {} {}", layout.family, p.pipeline > 1, p.sequence > 1 ? p.sequence_method + p.state_method : "",
+                                  p.tensor > 1, p.tensor_sequence > 1, p.expert > 1, p.expert_tensor > 1,
+                                  layout.family == "linear_llama" ? layout.linear : "");
+    if (!seen.insert(kind).second) continue;
+    layout.emulated = true;
+    some.push_back(layout);
+  }
+  return some;
+}
+
+INSTANTIATE_TEST_SUITE_P(Emulated, Layouts, ::testing::ValuesIn(emulated_layouts()), [](const auto& info) { return name_of(info.param); });
 INSTANTIATE_TEST_SUITE_P(All, Layouts, ::testing::ValuesIn(layouts()), [](const auto& info) { return name_of(info.param); });
 
 }  // namespace

@@ -1,0 +1,219 @@
+// A training step on the emulated and the counting device against the same step on the CPU: the same numbers to the last bit where
+// the same kernels run, the same operations, and the same bytes.
+#include <ATen/Parallel.h>
+#include <c10/core/CPUAllocator.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#include "device/tracer.h"
+#include "device/virtual_device.h"
+#include "train/step.h"
+
+namespace ingot::train {
+namespace {
+
+struct Case {
+  std::string family;
+  at::ScalarType dtype = at::kDouble;
+  std::string optimizer = "adamw";
+  models::Recompute recompute = models::Recompute::none;
+  std::string linear = "gated_delta";
+};
+
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  const auto& c = info.param;
+  return fmt::format("{}{}_{}_{}{}", c.family, c.family == "linear_llama" ? "_" + c.linear : "", c10::toString(c.dtype), c.optimizer,
+                     c.recompute == models::Recompute::full        ? "_full_recompute"
+                     : c.recompute == models::Recompute::selective ? "_selective_recompute"
+                                                                   : "");
+}
+
+models::ModelConfig model_of(const Case& test) {
+  models::ModelConfig c;
+  c.family = test.family;
+  c.layers = 4, c.hidden = 64, c.vocab_size = 96, c.heads = 4, c.kv_heads = 2, c.head_dim = 16, c.ffn = 96;
+  c.experts = 4, c.expert_ffn = 32, c.router_hidden = 16, c.rope_fraction = 0.5;
+  c.linear_attention = test.linear, c.feature_map = test.linear.ends_with("delta") ? "l2" : "silu", c.layer_pattern = "LLN";
+  c.gate_rank = 4;
+  c.force_balance = true;  // a router's choice is even, as a counting device takes it to be
+  return c;
+}
+
+data::Batch batch_of(int64_t rows, int64_t seq, bool has_documents) {
+  data::Batch b{rows, seq, {}, {}, std::vector<int32_t>(static_cast<size_t>(rows * seq), 0)};
+  for (int64_t i = 0; i < rows * seq; ++i) {
+    b.inputs.push_back(static_cast<int32_t>(i * 7 % 95));
+    b.targets.push_back(i % 5 == 4 ? -100 : static_cast<int32_t>(i * 11 % 95));
+    if (has_documents && i % seq >= seq / 2) b.document_starts[static_cast<size_t>(i)] = static_cast<int32_t>(seq / 2);
+  }
+  return b;
+}
+
+struct SmallTraining {
+  std::unique_ptr<models::Model> model;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  std::unique_ptr<TrainingStep> step;
+
+  SmallTraining(const Case& test, at::Device device) : model(models::create_model(model_of(test))) {
+    model->allocate(test.dtype, device);
+    model->initialise(3);
+    optim::OptimizerConfig config;
+    config.name = test.optimizer;
+    config.clip = 0;  // whether gradients are scaled depends on data
+    optimizer = std::make_unique<optim::Optimizer>(model->parameters(), config);
+    step = std::make_unique<TrainingStep>(*model, *optimizer, test.recompute, 1);
+  }
+};
+
+std::vector<std::string> names_of(const device::Trace& trace) {
+  std::vector<std::string> names;
+  for (const auto& o : trace.operations) names.emplace_back(trace.name_of(o));
+  return names;
+}
+
+class VirtualStep : public testing::TestWithParam<Case> {};
+
+// What a plan counts is what a device does.
+TEST_P(VirtualStep, counting_and_emulated_devices_do_the_same_in_the_same_memory) {
+  const auto batch = batch_of(2, 48, true);
+  std::vector<device::Trace> traces;
+  const device::CountingDevice counting;
+  for (const auto device : {device::emulated_device(0), counting.device()}) {
+    SmallTraining run(GetParam(), device);
+    run.step->run(batch, 1e-2);
+    device::Tracer tracer(device);
+    run.step->run(batch, 1e-2);
+    traces.push_back(tracer.finish());
+  }
+  const auto emulated = names_of(traces[0]), counted = names_of(traces[1]);
+  EXPECT_EQ(emulated.size(), counted.size());
+  const auto [here, there] = std::mismatch(emulated.begin(), emulated.end(), counted.begin(), counted.end());
+  EXPECT_EQ(here, emulated.end()) << *here << " of the emulated device, number " << here - emulated.begin() << " in "
+                                  << traces[0].path_of(traces[0].operations[static_cast<size_t>(here - emulated.begin())].scope);
+  EXPECT_EQ(traces[0].flops(), traces[1].flops());
+  EXPECT_EQ(traces[0].peak_bytes, traces[1].peak_bytes);
+  EXPECT_EQ(traces[0].waits(), traces[1].waits());
+  EXPECT_TRUE(traces[1].guessed.empty()) << testing::PrintToString(traces[1].guessed);
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const auto* family : {"llama", "zaya1"})
+    for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+      cases.push_back({family, dtype});
+      cases.push_back({family, dtype, "muon"});
+    }
+  for (const auto* family : {"llama", "zaya1", "linear_llama"})
+    for (const auto recompute : {models::Recompute::selective, models::Recompute::full})
+      cases.push_back({family, at::kBFloat16, "adamw", recompute});
+  for (const auto* linear : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"})
+    cases.push_back({.family = "linear_llama", .linear = linear});
+  cases.push_back({"linear_llama", at::kBFloat16, "muon"});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(, VirtualStep, testing::ValuesIn(all_cases()), name_of);
+
+class Fp64Step : public testing::TestWithParam<Case> {};
+
+TEST_P(Fp64Step, the_emulated_device_has_the_bits_of_the_cpu) {
+  const auto batch = batch_of(2, 24, true);
+  SmallTraining cpu(GetParam(), at::kCPU), there(GetParam(), device::emulated_device(0));
+  for (int step = 0; step < 2; ++step) {
+    const auto a = cpu.step->run(batch, 1e-2), b = there.step->run(batch, 1e-2);
+    EXPECT_EQ(a.loss, b.loss);
+    EXPECT_EQ(a.grad_norm, b.grad_norm);
+    EXPECT_EQ(a.expert_tokens, b.expert_tokens);
+  }
+  for (const auto& p : cpu.model->parameters().all())
+    EXPECT_TRUE(at::equal(p->value, there.model->parameters().get(p->name).value.detach().cpu())) << p->name;
+}
+
+INSTANTIATE_TEST_SUITE_P(, Fp64Step,
+                         testing::Values(Case{"llama"}, Case{"llama", at::kDouble, "muon"}, Case{"zaya1", at::kDouble, "muon"},
+                                         Case{"linear_llama"}, Case{"zaya1", at::kDouble, "adamw", models::Recompute::full}),
+                         name_of);
+
+// Bytes that live on the CPU, as its allocator is asked for them.
+class WatchedAllocator : public c10::Allocator {
+ public:
+  static WatchedAllocator& get() {
+    static WatchedAllocator watched;
+    return watched;
+  }
+  void reset_peak() { peak_ = bytes_.load(); }
+  int64_t bytes() const { return bytes_; }
+  int64_t peak() const { return peak_; }
+
+  c10::DataPtr allocate(size_t n) override {
+    auto* block = static_cast<char*>(std::aligned_alloc(kHeader, (n + 2 * kHeader - 1) / kHeader * kHeader));
+    std::memcpy(block, &n, sizeof n);
+    const int64_t now = bytes_ += static_cast<int64_t>(n);
+    int64_t peak = peak_;
+    while (peak < now && !peak_.compare_exchange_weak(peak, now)) {
+    }
+    void* data = block + kHeader;
+    return {data, data, &release, at::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t n) const override { default_copy_data(to, from, n); }
+
+ private:
+  static constexpr size_t kHeader = 64;
+  static void release(void* data) {
+    auto* block = static_cast<char*>(data) - kHeader;
+    size_t n = 0;
+    std::memcpy(&n, block, sizeof n);
+    get().bytes_ -= static_cast<int64_t>(n);
+    std::free(block);
+  }
+  std::atomic<int64_t> bytes_ = 0, peak_ = 0;
+};
+
+class FusedStep : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    c10::SetCPUAllocator(&WatchedAllocator::get());
+    at::set_num_threads(2);
+  }
+  void TearDown() override { c10::SetCPUAllocator(c10::GetDefaultCPUAllocator()); }
+};
+
+// With ingot's own kernels: what a plan for a CPU counts is what the CPU's allocator is asked for.
+TEST_P(FusedStep, a_counted_cpu_allocates_what_the_cpu_does) {
+  const auto batch = batch_of(2, 96, true);
+  const int64_t before = WatchedAllocator::get().bytes();
+  int64_t peak = 0;
+  {
+    SmallTraining run(GetParam(), at::kCPU);
+    run.step->run(batch, 1e-2);
+    WatchedAllocator::get().reset_peak();
+    run.step->run(batch, 1e-2);
+    peak = WatchedAllocator::get().peak() - before;
+  }
+  const device::CountingDevice counting(device::Target::cpu);
+  SmallTraining run(GetParam(), counting.device());
+  run.step->run(batch, 1e-2);
+  device::reset_peak(counting.device());
+  run.step->run(batch, 1e-2);
+  EXPECT_NEAR(static_cast<double>(device::memory_use(counting.device()).peak_bytes), static_cast<double>(peak),
+              0.005 * static_cast<double>(peak));
+}
+
+std::vector<Case> fused_cases() {
+  std::vector<Case> cases;
+  for (const auto& c : all_cases())
+    if (c.dtype != at::kDouble) cases.push_back(c);
+  for (const auto* linear : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"})
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) cases.push_back({.family = "linear_llama", .dtype = dtype, .linear = linear});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(, FusedStep, testing::ValuesIn(fused_cases()), name_of);
+
+}  // namespace
+}  // namespace ingot::train
