@@ -23,6 +23,7 @@ extern "C" __attribute__((visibility("default"))) int ingot_run(const ingot::cli
     if (options.verb == "bench" && options.bench.kind == "iteration") return run_bench_iteration(options);
     if (options.verb == "bench") return options.bench.kind == "parallel" ? run_bench_parallel(options) : run_bench(options);
     if (options.verb == "plan" && options.plan.action == "errors") return run_plan_errors(options);
+    if (options.verb == "plan" && options.plan.action == "trace") return run_plan_trace(options);
     if (options.verb == "plan" && options.plan.action == "size") return run_plan_size(options);
     if (options.verb == "plan" && options.plan.action == "moe-width") return run_plan_moe_width(options);
     if (options.verb == "plan") return run_plan(options);

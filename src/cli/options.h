@@ -85,8 +85,15 @@ struct SizingOptions {
   bool no_probe = false;
 };
 
+struct TraceOptions {
+  int64_t rank = 0, phase = 0;
+  double expert_load = 1;
+  bool operations = false;
+  std::string chrome;
+};
+
 struct PlanOptions {
-  std::string action;  // memory, time, search, simulate, errors, size, moe-width
+  std::string action;  // memory, time, search, simulate, trace, errors, size, moe-width
   std::string config, cluster, output;
   std::vector<std::string> set;
   int64_t devices = 0, top = 10;
@@ -99,6 +106,7 @@ struct PlanOptions {
   double expert_load = 1.2;
   double mtbf_h = 50000, restart_s = 300, save_every_s = 0, save_stall_s = 0.1;
   SizingOptions sizing;
+  TraceOptions trace;
 };
 
 struct DataOptions {

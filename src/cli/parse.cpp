@@ -325,6 +325,19 @@ void add_plan(CLI::App& app, PlanOptions& o) {
     action->add_option("-o,--output", o.output, "write the JSON here, too");
     action->callback([&o, action] { o.action = action->get_name(); });
   }
+  auto* trace = verb->add_subcommand("trace", "of one rank's step: operations, FLOPs, bytes, communication, and what lives at the peak, counted by the program itself");
+  trace->add_option("config", o.config, "configuration (TOML)")->required();
+  trace->add_option("--cluster", o.cluster, "profile of a cluster, such as configs/clusters/h100-64.json: its kernels and rates (default: this machine's kernels)");
+  trace->add_option("--devices", o.devices, "ranks (default: all of the cluster; here what the configuration says)")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  trace->add_option("--rank", o.trace.rank, "whose step")->check(CLI::NonNegativeNumber)->capture_default_str();
+  trace->add_option("--phase", o.trace.phase, "of the recipe, from 0")->check(CLI::NonNegativeNumber)->capture_default_str();
+  trace->add_option("--expert-load", o.trace.expert_load, "where ranks share experts: rows that this rank's are sent over the mean")->check(CLI::Range(1.0, 1e6))->capture_default_str();
+  trace->add_option("--top", o.top, "how many kernels and names of memory to show")->check(CLI::Range(int64_t{1}, int64_t{1000}))->capture_default_str();
+  trace->add_flag("--operations", o.trace.operations, "every operation with its shapes, in the JSON");
+  trace->add_option("--chrome", o.trace.chrome, "write a time line for chrome://tracing or ui.perfetto.dev, at the cluster's rates");
+  trace->add_option("--set", o.set, "key=value over the configuration")->allow_extra_args(false);
+  trace->add_option("-o,--output", o.output, "write the JSON here, too");
+  trace->callback([&o] { o.action = "trace"; });
   auto* errors = verb->add_subcommand("errors", "how far predictions were from what this machine's runs measured, raw and calibrated");
   errors->add_option("-o,--output", o.output, "write the JSON here, too");
   errors->callback([&o] { o.action = "errors"; });

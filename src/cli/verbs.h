@@ -30,6 +30,7 @@ int run_bench_collectives(const Options& options);
 int run_bench_parallel(const Options& options);
 int run_plan(const Options& options);
 int run_plan_errors(const Options& options);
+int run_plan_trace(const Options& options);
 int run_plan_size(const Options& options);
 int run_plan_moe_width(const Options& options);
 int run_doctor(const Options& options);
