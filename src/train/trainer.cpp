@@ -56,8 +56,6 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
       throw base::ConfigError("the tokenizer {} has {} tokens, but model.vocab_size is {}; {} would work", config_.data.tokenizer,
                               tokenizer_->vocab_size(), config_.model.vocab_size, (tokenizer_->vocab_size() + 63) / 64 * 64);
   }
-  if (data::has_validation(config_.data) && config_.train.validation_every > 0)
-    validation_ = std::make_unique<data::Loader>(config_.data, data::Split::validation, loader_options());
   run_id_ = checkpoint::on_first(team(), [&] { return run_id(options_.run_dir); });
   checkpoints_ = std::make_unique<RunCheckpoints>(
       config_.checkpoint, RunCheckpoints::Options{options_.run_dir, run_id_, options_.resume, config_toml_}, *parallel_, groups_);
@@ -116,6 +114,8 @@ void Trainer::enter_phase(const Phase& phase) {
   loader_ = std::make_unique<data::Loader>(phase.data, data::Split::train, loader_options());
   check_resumed_data(phase);
   resumed_data_.clear();
+  if (data::has_validation(phase.data) && config_.train.validation_every > 0)
+    validation_ = std::make_unique<data::Loader>(phase.data, data::Split::validation, loader_options());
   prefetcher_ = std::make_unique<data::Prefetcher>(*loader_, config_.data.prefetch, phase.batch_size);
   if (phase.rope_base != config_.model.rope_base || phase_ != nullptr) model().set_rope_base(phase.rope_base);
   if (phases_.size() > 1 && is_main())
@@ -168,7 +168,7 @@ void Trainer::run(const resilience::StopSignal& stop) {
     const Phase& phase = phase_at(phases_, progress_.step);
     enter_phase(phase);
     StepRecord record = take_step(phase);
-    if (validation_ && (is_due(config_.train.validation_every) || progress_.step == steps)) record.validation_loss = validate();
+    if (validation_ && (is_due(config_.train.validation_every) || progress_.step == steps)) record.validation_loss = validate(phase);
     const auto validation_loss = record.validation_loss;
     if (is_main()) sink_->record(std::move(record));
     checkpoints_->after_step(progress_, validation_loss, [this] { return data_state(); });
@@ -256,8 +256,8 @@ void Trainer::handle_skip(const StepResult& result, int64_t step) {
   if (is_main()) base::log_warning("{}; the update is skipped", what);
 }
 
-std::optional<double> Trainer::validate() {
-  const int64_t batches = config_.train.validation_batches, size = config_.train.batch_size;
+std::optional<double> Trainer::validate(const Phase& phase) {
+  const int64_t batches = config_.train.validation_batches, size = phase.batch_size;
   double sum = 0;
   int64_t targets = 0;
   for (int64_t i = 0; i < batches && i * size < validation_->samples(); ++i) {

@@ -90,7 +90,8 @@ class Trainer {
   StepRecord take_step(const Phase& phase);
   void handle_skip(const StepResult& result, int64_t step);
   void measure(const StepRecord& record, size_t phase);
-  std::optional<double> validate();
+  /// In the phase's context, with its RoPE base (which the model has) and on its sources.
+  std::optional<double> validate(const Phase& phase);
   std::string data_state() const;
   void record_checkpoints();
   bool is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }

@@ -82,6 +82,30 @@ def phases_move_context_base_rate_and_mix(w):
     assert losses(w.path / "phases") == losses(w.path / "phases-again")
 
 
+def validation_follows_the_phase(w):
+    """Regression: every phase was validated in the context, with the sources and the batch of the base settings. The oracle is the same recipe
+    written the other way round: its base settings are the second phase's, and its first phase names what differs."""
+    tokens, lines = w.path / "tokens", w.path / "lines.txt"
+    lines.write_text("".join(f"Bertha sees {i} grey cats near the river.\n" for i in range(800)))
+    ingot("data", "tokenize", lines, "--tokenizer", w.path / "tokenizer", "-o", w.path / "other")
+    common = {"data.validation_fraction": 0.2, "train.validation_every": 1, "train.validation_batches": 2, "checkpoint.every": 0}
+    short = {"seq_len": 48, "batch_size": 4, "rope_base": 1e4, "sources": [f"1 {tokens}"]}
+    long = {"seq_len": 96, "batch_size": 2, "rope_base": 1e6, "sources": [f"1 {w.path / 'other'}"]}
+
+    def phase(name, settings):
+        return f'[[train.phases]]\nname = "{name}"\nsteps = 3\n' + "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+
+    one = w.config("one", extra=phase("short", {}) + phase("long", long),
+                   **common, **{"data.seq_len": 48, "train.batch_size": 4, "model.rope_base": 1e4})
+    other = w.config("other-way", extra=phase("short", short) + phase("long", {"sources": long["sources"]}),
+                     **common, **{"data.seq_len": 96, "train.batch_size": 2, "model.rope_base": 1e6})
+    found = []
+    for name, config in (("one", one), ("other-way", other)):
+        ingot("train", config, "--run-dir", w.path / f"run-{name}")
+        found.append([(m["loss"], m["validation_loss"]) for m in metrics(w.path / f"run-{name}")])
+    assert found[0] == found[1] and len(found[0]) == 6, found
+
+
 def a_model_generates_and_is_exported(w):
     config = w.config("g", **{"train.steps": 30, "optimizer.lr": 5e-3})
     run = w.path / "g"
@@ -171,7 +195,8 @@ def a_full_disk_does_not_end_the_run(w):
 
 
 TESTS = [runs_leave_their_files_and_repeat_bit_for_bit, toggles_change_no_number, killed_at_any_moment_the_next_start_goes_on_bit_equal,
-         a_signal_saves_and_exits_0, phases_move_context_base_rate_and_mix, a_model_generates_and_is_exported,
+         a_signal_saves_and_exits_0, phases_move_context_base_rate_and_mix, validation_follows_the_phase,
+         a_model_generates_and_is_exported,
          nan_is_named_skipped_or_stopped_and_never_saved, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run]
 
 if __name__ == "__main__":
