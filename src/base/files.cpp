@@ -107,16 +107,23 @@ void write_file_atomically(const fs::path& path, std::string_view content) {
 void sync_directory(const fs::path& path) {
   const int descriptor = uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   if (descriptor < 0) throw FileError("cannot open the folder {}: {}", path.string(), reason());
-  const int result = uninterrupted([&] { return ::fsync(descriptor); });
+  const int result = uninterrupted([&] { return ::fsync(descriptor); }), error = errno;
   const auto why = reason();
   ::close(descriptor);
-  if (result != 0) throw FileError("cannot fsync the folder {}: {}", path.string(), why);
+  // Some network file systems keep no state of folders on the client and refuse the call as meaningless.
+  if (result != 0 && error != EINVAL && error != ENOTSUP) throw FileError("cannot fsync the folder {}: {}", path.string(), why);
 }
 
 void make_directories(const fs::path& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) throw FileError("cannot create the folder {}: {}", path.string(), error.message());
+  fs::path made;
+  for (const fs::path& part : path) {
+    made /= part;
+    std::error_code error;
+    if (fs::is_directory(made, error)) continue;
+    const bool is_new = fs::create_directory(made, error);  // else another process made it meanwhile, and syncs it
+    if (error) throw FileError("cannot create the folder {}: {}", made.string(), error.message());
+    if (is_new) sync_directory(made.has_parent_path() ? made.parent_path() : fs::path("."));
+  }
 }
 
 fs::path temporary_folder() {

@@ -29,7 +29,7 @@ std::string read_last_lines(const fs::path& path, int64_t limit_bytes);
 /// fsync of a folder, so that names created or renamed in it survive a power cut.
 void sync_directory(const fs::path& path);
 
-/// Creates the folder and its parents; an error says which part is in the way.
+/// Creates the folder and its parents, each synced into its own parent; an error says which part is in the way.
 void make_directories(const fs::path& path);
 
 /// Where files may lie that nobody keeps: $TMPDIR, otherwise /tmp; an error says so when that is no folder.

@@ -2,12 +2,26 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <thread>
 
 #include "base/error.h"
 #include "base/text.h"
+
+namespace {
+
+std::vector<std::filesystem::path>* synced = nullptr;  // what fsync was called for, where a test wants to know
+
+}  // namespace
+
+// In place of libc's, for this program alone.
+extern "C" int fsync(int descriptor) {
+  if (synced) synced->push_back(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor)));
+  return static_cast<int>(::syscall(SYS_fsync, descriptor));
+}
 
 namespace ingot::base {
 namespace {
@@ -36,6 +50,38 @@ TEST_F(Files, folders_missing_files_and_oversized_ones_are_named) {
   } catch (const FileError& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("more than the 10"));
   }
+}
+
+// Regression: new folders were in no parent that had been synced, so that a power cut could take a run directory with all of its synced
+// files.
+TEST_F(Files, new_folders_are_synced_into_their_parents) {
+  std::vector<fs::path> calls;
+  synced = &calls;
+  make_directories(folder / "runs" / "a" / "");
+  EXPECT_EQ(calls, (std::vector<fs::path>{folder, folder / "runs"}));
+  calls.clear();
+  make_directories(folder / "runs" / "a");
+  EXPECT_TRUE(calls.empty()) << "nothing was made";
+  make_directories(folder / "runs" / "b" / ".." / "c");
+  EXPECT_TRUE(fs::is_directory(folder / "runs" / "c"));
+  fs::create_directory_symlink(folder / "runs", folder / "link");
+  make_directories(folder / "link" / "d");
+  EXPECT_EQ(calls.back(), folder / "runs");
+  synced = nullptr;
+  std::ofstream(folder / "file") << "x";
+  EXPECT_THROW(make_directories(folder / "file"), FileError);
+  EXPECT_THROW(make_directories(folder / "file" / "below"), FileError);
+}
+
+TEST_F(Files, a_relative_folder_is_synced_into_the_working_folder) {
+  const fs::path before = fs::current_path();
+  fs::current_path(folder);
+  std::vector<fs::path> calls;
+  synced = &calls;
+  make_directories("relative/below");
+  synced = nullptr;
+  fs::current_path(before);
+  EXPECT_EQ(calls, (std::vector<fs::path>{folder, folder / "relative"}));
 }
 
 TEST_F(Files, a_missing_folder_for_passing_files_is_said_to_be_tmpdirs) {
