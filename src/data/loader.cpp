@@ -134,7 +134,8 @@ int64_t Loader::token_bytes() const {
 }
 
 LoaderState Loader::state(int64_t step, int64_t samples) const {
-  LoaderState state{step, samples, config_.seed, config_.seq_len, config_.packing, config_.reset_documents, {}};
+  LoaderState state{step, samples, config_.seed, config_.seq_len, config_.packing, config_.reset_documents, row_version(config_.packing),
+                    {}};
   const auto counts = mixture_ ? mixture_->counts(samples) : std::vector<int64_t>(sources_.size(), 0);
   for (size_t s = 0; s < sources_.size(); ++s)
     state.sources.push_back(
@@ -154,6 +155,7 @@ void Loader::check_resumable(const LoaderState& saved) const {
   compare("data.seed", saved.seed, now.seed);
   compare("data.seq_len", saved.seq_len, now.seq_len);
   compare("data.packing", saved.packing, now.packing);
+  compare("the version of the rows of data.packing", saved.row_version, now.row_version);
   compare("data.reset_documents", saved.reset_documents, now.reset_documents);
   compare("the number of sources", saved.sources.size(), now.sources.size());
   for (size_t s = 0; s < now.sources.size(); ++s) {
@@ -164,8 +166,13 @@ void Loader::check_resumable(const LoaderState& saved) const {
 }
 
 std::string LoaderState::to_json() const {
-  nlohmann::json json{{"step", step},       {"samples", samples}, {"seed", seed},
-                      {"seq_len", seq_len}, {"packing", packing}, {"reset_documents", reset_documents}};
+  nlohmann::json json{{"step", step},
+                      {"samples", samples},
+                      {"seed", seed},
+                      {"seq_len", seq_len},
+                      {"packing", packing},
+                      {"reset_documents", reset_documents},
+                      {"row_version", row_version}};
   json["sources"] = nlohmann::json::array();
   for (const auto& source : sources)
     json["sources"].push_back(
@@ -176,8 +183,14 @@ std::string LoaderState::to_json() const {
 LoaderState LoaderState::from_json(const std::string& text) {
   try {
     const auto json = nlohmann::json::parse(text);
-    LoaderState state{
-        json.at("step"), json.at("samples"), json.at("seed"), json.at("seq_len"), json.at("packing"), json.at("reset_documents"), {}};
+    LoaderState state{json.at("step"),
+                      json.at("samples"),
+                      json.at("seed"),
+                      json.at("seq_len"),
+                      json.at("packing"),
+                      json.at("reset_documents"),
+                      json.value("row_version", int64_t{1}),
+                      {}};
     for (const auto& source : json.at("sources"))
       state.sources.push_back({source.at("tokens"), source.at("documents"), source.at("weight"), source.at("samples")});
     if (state.step < 0 || state.samples < 0)

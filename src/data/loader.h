@@ -43,6 +43,7 @@ struct LoaderState {
   int64_t seed = 0, seq_len = 0;
   std::string packing;
   bool reset_documents = true;
+  int64_t row_version = 1;  // of the packing
   std::vector<Source> sources;
 
   std::string to_json() const;

@@ -70,6 +70,11 @@ TEST_F(TwoSources, state_counts_what_each_source_gave_and_survives_json) {
   EXPECT_EQ(state.sources[0].samples, 60);
   EXPECT_EQ(state.sources[1].samples, 20);
   loader.check_resumable(state);
+  // Best-fit rows were others before they had a version.
+  auto old =
+      LoaderState::from_json(R"({"step":5,"samples":80,"seed":7,"seq_len":10,"packing":"best_fit","reset_documents":true,"sources":[]})");
+  config.packing = "best_fit";
+  expect_error<DataError>([&] { Loader(config, Split::train).check_resumable(old); }, {"version of the rows", "was 1 and is 2"});
   EXPECT_THROW(LoaderState::from_json("{}"), DataError);
   EXPECT_THROW(LoaderState::from_json("[1"), DataError);
 }

@@ -20,13 +20,14 @@ class StreamPacking : public Packing {
     if (rows() < 1)
       throw DataError(
           "{}: {} tokens are too few for a sample of data.seq_len = {}, which needs one more: take more text or a shorter sample",
-          dataset.prefix().string(), slice.end - slice.begin, options.seq_len);
+          dataset.prefix().string(), slice.end - slice.begin, unit_tokens());
   }
 
-  int64_t rows() const override { return (slice_.end - slice_.begin - 1) / options_.seq_len; }
+  int64_t rows() const override { return (slice_.end - slice_.begin - 1) / unit_tokens() * unit_rows(); }
+  int64_t unit_rows() const override { return unit_tokens() / options_.seq_len; }
 
   void fill(int64_t row, const Row& out) const override {
-    const int64_t first = slice_.begin + row * options_.seq_len;
+    const int64_t first = begin_of(row);
     dataset_.read(first, out.inputs);
     dataset_.read(first + 1, out.targets);
     std::fill(out.document_starts.begin(), out.document_starts.end(), 0);
@@ -42,11 +43,14 @@ class StreamPacking : public Packing {
   }
 
   std::vector<Slice> reads(int64_t row) const override {
-    const int64_t first = slice_.begin + row * options_.seq_len;
+    const int64_t first = begin_of(row);
     return {{first, first + options_.seq_len + 1}};
   }
 
  private:
+  int64_t unit_tokens() const { return std::max(options_.unit_tokens, options_.seq_len); }
+  int64_t begin_of(int64_t row) const { return slice_.begin + row / unit_rows() * unit_tokens() + row % unit_rows() * options_.seq_len; }
+
   const IndexedDataset& dataset_;
   Slice slice_;
   PackingOptions options_;
@@ -63,23 +67,22 @@ using PackedChunk = std::vector<std::vector<Piece>>;  // pieces by row
 
 class BestFitPacking : public Packing {
  public:
-  static constexpr int64_t kChunkDocuments = 1024;
+  // With rows to spare fewer documents are cut; with larger chunks too, but one row costs the packing of its chunk.
+  static constexpr int64_t kChunkRows = 256, kSpare = 256;
 
   BestFitPacking(const IndexedDataset& dataset, Slice slice, const PackingOptions& options)
       : dataset_(dataset), slice_(slice), options_(options) {
-    if (slice.begin < slice.end) {
-      first_document_ = dataset.document_at(slice.begin);
-      end_document_ = dataset.document_at(slice.end - 1) + 1;
-    }
-    const int64_t chunks = (end_document_ - first_document_ + kChunkDocuments - 1) / kChunkDocuments;
-    first_row_.push_back(0);
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) first_row_.push_back(first_row_.back() + static_cast<int64_t>(pack(chunk).size()));
-    if (rows() < 1)
+    const int64_t tokens = slice.end - slice.begin, wished = kChunkRows * std::max(options.unit_tokens, options.seq_len);
+    chunks_ = std::max<int64_t>(1, (tokens + wished - 1) / wished);
+    const int64_t largest = (tokens + chunks_ - 1) / chunks_;
+    chunk_rows_ = (largest + largest / kSpare + options.seq_len - 1) / options.seq_len;
+    if (!has_target())
       throw DataError("{}: its {} tokens hold no document of two tokens or more: there is nothing to learn", dataset.prefix().string(),
-                      slice.end - slice.begin);
+                      tokens);
   }
 
-  int64_t rows() const override { return first_row_.back(); }
+  int64_t rows() const override { return chunks_ * chunk_rows_; }
+  int64_t unit_rows() const override { return chunk_rows_; }
 
   void fill(int64_t row, const Row& out) const override {
     const auto pieces = pieces_in(row);
@@ -103,11 +106,7 @@ class BestFitPacking : public Packing {
   }
 
  private:
-  std::vector<Piece> pieces_in(int64_t row) const {
-    const auto above = std::upper_bound(first_row_.begin(), first_row_.end(), row);
-    const int64_t chunk = above - first_row_.begin() - 1;
-    return (*packed_chunk(chunk))[static_cast<size_t>(row - first_row_[static_cast<size_t>(chunk)])];
-  }
+  std::vector<Piece> pieces_in(int64_t row) const { return (*packed_chunk(row / chunk_rows_))[static_cast<size_t>(row % chunk_rows_)]; }
 
   size_t place(const Piece& piece, size_t at, const Row& out) const {
     const auto length = static_cast<size_t>(piece.length);
@@ -130,15 +129,32 @@ class BestFitPacking : public Packing {
     }
   }
 
+  // Ends at the first document of two tokens, which is nearly always the first.
+  bool has_target() const {
+    if (slice_.begin >= slice_.end) return false;
+    for (int64_t document = dataset_.document_at(slice_.begin);
+         document < dataset_.documents() && dataset_.document_begin(document) < slice_.end; ++document)
+      if (std::min(dataset_.document_begin(document + 1), slice_.end) - std::max(dataset_.document_begin(document), slice_.begin) >= 2)
+        return true;
+    return false;
+  }
+
+  int64_t chunk_begin(int64_t chunk) const {
+    const int64_t tokens = slice_.end - slice_.begin;
+    return slice_.begin + tokens / chunks_ * chunk + std::min(chunk, tokens % chunks_);
+  }
+
   std::vector<Piece> pieces_of(int64_t chunk) const {
     std::vector<Piece> pieces;
-    const int64_t begin = first_document_ + chunk * kChunkDocuments, end = std::min(begin + kChunkDocuments, end_document_);
-    for (int64_t document = begin; document < end; ++document) {
-      int64_t at = std::max(dataset_.document_begin(document), slice_.begin);
-      const int64_t stop = std::min(dataset_.document_begin(document + 1), slice_.end);
-      for (int64_t length = 0; stop - at >= 2; at += length) {  // a last token alone has nothing to predict
+    const int64_t begin = chunk_begin(chunk), end = chunk_begin(chunk + 1);
+    if (begin >= end) return pieces;
+    for (int64_t document = dataset_.document_at(begin); document < dataset_.documents() && dataset_.document_begin(document) < end;
+         ++document) {
+      int64_t at = std::max(dataset_.document_begin(document), begin);
+      const int64_t document_end = std::min(dataset_.document_begin(document + 1), slice_.end), stop = std::min(document_end, end);
+      for (int64_t length = 0; at < stop && document_end - at >= 2; at += length) {  // a last token alone has nothing to predict
         length = std::min(stop - at, options_.seq_len);
-        pieces.push_back({at, static_cast<int32_t>(length), at + length < stop});
+        pieces.push_back({at, static_cast<int32_t>(length), at + length < document_end});
       }
     }
     return pieces;
@@ -149,21 +165,48 @@ class BestFitPacking : public Packing {
     std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.length > b.length; });
     PackedChunk rows;
     std::multimap<int64_t, size_t> room;  // free tokens to row; equal ones in the order of insertion
+    // Puts as much of the piece as there is room for into that row, and returns how much.
+    const auto put = [&](std::multimap<int64_t, size_t>::iterator into, const Piece& piece) {
+      const auto [left, row] = *into;
+      room.erase(into);
+      const auto length = static_cast<int32_t>(std::min<int64_t>(piece.length, left));
+      rows[row].push_back({piece.begin, length, piece.has_next || length < piece.length});
+      if (left > length) room.emplace(left - length, row);
+      return length;
+    };
+    std::vector<Piece> homeless;
     for (const Piece& piece : pieces) {
       auto best = room.lower_bound(piece.length);
-      int64_t left = options_.seq_len - piece.length;
-      size_t row = rows.size();
-      if (best != room.end()) {
-        left = best->first - piece.length;
-        row = best->second;
-        room.erase(best);
-      } else {
+      if (best == room.end() && static_cast<int64_t>(rows.size()) < chunk_rows_) {
+        best = room.emplace(options_.seq_len, rows.size());
         rows.emplace_back();
       }
-      rows[row].push_back(piece);
-      if (left >= 2) room.emplace(left, row);
+      if (best != room.end()) put(best, piece);
+      else homeless.push_back(piece);
     }
+    for (Piece piece : homeless) {
+      while (piece.length > 0) {
+        const int32_t length = put(std::prev(room.end()), piece);
+        piece.begin += length;
+        piece.length -= length;
+      }
+    }
+    spread(rows);
     return rows;
+  }
+
+  // Opens the rows that were not needed, with what lies in others: no row is without a document unless there are too few.
+  void spread(PackedChunk& rows) const {
+    size_t from = 0;
+    while (static_cast<int64_t>(rows.size()) < chunk_rows_) {
+      while (from < rows.size() && rows[from].size() < 2) ++from;
+      std::vector<Piece> moved;
+      if (from < rows.size()) {
+        moved.push_back(rows[from].back());
+        rows[from].pop_back();
+      }
+      rows.push_back(std::move(moved));
+    }
   }
 
   // The chunks used last, by number: a small dataset is packed once.
@@ -187,13 +230,15 @@ class BestFitPacking : public Packing {
   const IndexedDataset& dataset_;
   Slice slice_;
   PackingOptions options_;
-  int64_t first_document_ = 0, end_document_ = 0;
-  std::vector<int64_t> first_row_;  // of each chunk, and the number of rows
+  int64_t chunks_ = 0, chunk_rows_ = 0;
   mutable std::mutex mutex_;
   mutable std::array<Cached, 64> cache_;
 };
 
 }  // namespace
+
+// 2 of best_fit: chunks of equally many tokens and rows; 1: of 1,024 documents, with as many rows as they needed.
+int64_t row_version(const std::string& name) { return name == "best_fit" ? 2 : 1; }
 
 std::unique_ptr<Packing> make_packing(const std::string& name, const IndexedDataset& dataset, Slice slice, const PackingOptions& options) {
   if (options.seq_len < 1) throw base::ConfigError("data.seq_len = {} must be at least 1", options.seq_len);

@@ -112,7 +112,9 @@ TEST(BestFitPacking, documents_that_fit_stay_whole_and_rows_are_nearly_full) {
     for (size_t s = 0; s < 64; ++s) documents += row.starts[s] == static_cast<int32_t>(s) && row.targets[s] != kIgnoredTarget;
   }
   for (const int length : lengths) worth_it += length >= 2;
-  EXPECT_EQ(documents, worth_it) << "a document began twice or not at all";
+  // A few are cut, at the borders of chunks and where only parts of rows are left.
+  EXPECT_GE(documents, worth_it) << "a document began nowhere";
+  EXPECT_LE(documents, worth_it + worth_it / 50);
 }
 
 TEST(BestFitPacking, without_resets_a_document_is_followed_by_the_next_of_its_row) {
@@ -135,13 +137,55 @@ TEST(BestFitPacking, rows_made_alone_equal_rows_made_in_order) {
   }
 }
 
+// Regression: every rank packed the whole corpus when it started.
+TEST(BestFitPacking, the_number_of_rows_is_known_without_packing_and_all_chunks_have_as_many) {
+  const TemporaryFolder folder;
+  const IndexedDataset dataset(counting_dataset(folder, "d", random_lengths(20000, 60)));
+  const auto packing = make_packing("best_fit", dataset, {0, dataset.tokens()}, {.seq_len = 64});
+  EXPECT_EQ(packing->rows() % packing->unit_rows(), 0);
+  EXPECT_GT(packing->rows(), 10 * packing->unit_rows());
+  int64_t without_targets = 0;
+  for (int64_t r = 0; r < packing->rows(); ++r) {
+    const Filled row = fill(*packing, r, 64);
+    without_targets += std::all_of(row.targets.begin(), row.targets.end(), [](int32_t t) { return t == kIgnoredTarget; });
+  }
+  EXPECT_EQ(without_targets, 0);
+}
+
+TEST(Packings, units_hold_the_same_tokens_whatever_the_length_of_a_row) {
+  const TemporaryFolder folder;
+  const IndexedDataset dataset(counting_dataset(folder, "d", random_lengths(3000, 40)));
+  for (const char* name : {"stream", "best_fit"}) {
+    std::vector<std::vector<std::set<int64_t>>> units;  // by length, by unit
+    for (const int64_t seq_len : {8, 12, 32}) {
+      const auto packing = make_packing(name, dataset, {5, dataset.tokens()}, {.seq_len = seq_len, .pad_id = -7, .unit_tokens = 32});
+      auto& of_length = units.emplace_back(static_cast<size_t>(packing->rows() / packing->unit_rows()));
+      for (int64_t row = 0; row < packing->rows(); ++row) {
+        auto& unit = of_length[static_cast<size_t>(row / packing->unit_rows())];
+        const Filled filled = fill(*packing, row, seq_len);
+        for (const int32_t id : filled.inputs)
+          EXPECT_TRUE(id < 0 || unit.insert(id).second) << "twice in a unit";
+      }
+    }
+    ASSERT_EQ(units[0].size(), units[2].size()) << name;
+    ASSERT_EQ(units[1].size(), units[2].size()) << name;
+    for (size_t u = 0; u < units[0].size(); ++u) {
+      for (size_t other = 0; other < units[0].size(); ++other)
+        EXPECT_TRUE(other == u || !units[2][other].contains(*units[0][u].begin())) << name;
+      EXPECT_GE(*units[0][u].begin() + 1, *units[2][u].begin()) << name;
+      EXPECT_LE(*units[0][u].rbegin(), *units[2][u].rbegin() + 1) << name;
+    }
+  }
+}
+
 // Ids are positions: what a row holds says what was read.
 TEST(Packings, reads_are_the_tokens_that_come_out) {
   const TemporaryFolder folder;
   const IndexedDataset dataset(counting_dataset(folder, "d", random_lengths(300, 40)));
   for (const char* name : {"stream", "best_fit"}) {
     // Without resets a stream's row shows all it reads; best fit shows it in either case.
-    const auto packing = make_packing(name, dataset, {7, dataset.tokens()}, {.seq_len = 24, .reset_documents = name[0] == 'b', .pad_id = -7});
+    const auto packing =
+        make_packing(name, dataset, {7, dataset.tokens()}, {.seq_len = 24, .reset_documents = name[0] == 'b', .pad_id = -7});
     size_t pieces = 0;
     for (int64_t row = 0; row < packing->rows(); ++row) {
       const Filled filled = fill(*packing, row, 24);
