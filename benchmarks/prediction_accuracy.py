@@ -65,13 +65,13 @@ RUNS = {
     "2 ranks: data": SMALL | shape(8, 256) | {"parallel.data": 2},
     "2 ranks: data, ZeRO 3": MEDIUM | shape(8, 256) | {"parallel.data": 2, "parallel.zero": 3},
     "2 ranks: tensor": MEDIUM | shape(6, 256) | {"parallel.tensor": 2, "model.heads": 10, "model.kv_heads": 2, "model.head_dim": 32},
-    "2 ranks: sequence ring": SMALL | shape(4, 768) | {"parallel.sequence": 2},
-    "2 ranks: sequence gather": SMALL | shape(4, 768) | {"parallel.sequence": 2, "parallel.sequence_method": "allgather"},
+    "2 ranks: sequence ring": SMALL | shape(4, 768) | {"parallel.context": 2},
+    "2 ranks: sequence gather": SMALL | shape(4, 768) | {"parallel.context": 2, "parallel.context_method": "allgather"},
     "2 ranks: pipeline": MEDIUM | shape(8, 256, microbatch=2) | {"parallel.pipeline": 2},
     "2 ranks: tensor_sequence": SMALL | shape(4, 512) | {"parallel.tensor_sequence": 2},
     "2 ranks: experts": EXPERTS | shape(8, 256) | {"parallel.expert": 2},
     "2 ranks: mixture data": MORE_EXPERTS | shape(8, 256) | {"parallel.data": 2},
-    "2 ranks: linear lasp2": linear(256, 6, 704, 4, "gated_delta") | shape(4, 1024) | {"parallel.sequence": 2, "parallel.sequence_order": "contiguous"},
+    "2 ranks: linear lasp2": linear(256, 6, 704, 4, "gated_delta") | shape(4, 1024) | {"parallel.context": 2, "parallel.context_order": "contiguous"},
     "4 ranks: data": SMALL | shape(8, 256) | {"parallel.data": 4},
     "4 ranks: data x tensor": SMALL | shape(8, 256) | {"parallel.data": 2, "parallel.tensor": 2},
     "4 ranks: pipeline x data": MEDIUM | shape(8, 256, microbatch=2) | {"parallel.pipeline": 2, "parallel.data": 2},
@@ -92,7 +92,7 @@ def make_data(ingot, folder):
 
 def ranks_of(settings):
     count = 1
-    for axis in ("data", "tensor", "sequence", "pipeline", "tensor_sequence"):
+    for axis in ("data", "tensor", "context", "pipeline", "tensor_sequence"):
         count *= max(1, settings.get(f"parallel.{axis}", 1))
     # Experts fold the ranks that are there: they need as many data ranks.
     return max(count, settings.get("parallel.expert", 1))

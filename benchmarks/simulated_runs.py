@@ -20,7 +20,7 @@ from prediction_accuracy import EXPERTS, MEDIUM, ROOT, SMALL, make_data, ranks_o
 RUNS = {
     "2 ranks: data": SMALL | shape(8, 256) | {"parallel.data": 2},
     "2 ranks: data, ZeRO 3": MEDIUM | shape(8, 256) | {"parallel.data": 2, "parallel.zero": 3},
-    "2 ranks: sequence ring": SMALL | shape(4, 768) | {"parallel.sequence": 2},
+    "2 ranks: sequence ring": SMALL | shape(4, 768) | {"parallel.context": 2},
     "2 ranks: pipeline": MEDIUM | shape(8, 256, microbatch=2) | {"parallel.pipeline": 2},
     "2 ranks: experts": EXPERTS | shape(8, 256) | {"parallel.expert": 2},
     "4 ranks: data": SMALL | shape(8, 256) | {"parallel.data": 4},

@@ -8,26 +8,26 @@
 #include <tuple>
 
 #include "bench/operations.h"
-#include "kernels/product_library.h"
+#include "kernels/gemm_backend.h"
 #include "layers/dtype.h"
-#include "plan/library_choice.h"
+#include "plan/gemm_backend_choice.h"
 
 namespace ingot::bench {
 namespace {
 
-using plan::LibraryRate;
+using plan::GemmBackendRate;
 using plan::MachineProfile;
 
 struct RestoreChoice {
-  const kernels::ProductLibrary before = kernels::product_library();
-  ~RestoreChoice() { kernels::use_product_library(before); }
+  const kernels::GemmBackend before = kernels::gemm_backend();
+  ~RestoreChoice() { kernels::use_gemm_backend(before); }
 };
 
 std::string choice_line(const MachineProfile& profile, const std::string& dtype) {
   const auto choice = plan::choose_library(profile, dtype, [&](const MachineProfile& one) { return plan::measured_seconds(one, dtype); });
   std::string text;
   for (const auto& time : choice.times)
-    if (time.library != "usual")
+    if (time.library != "default")
       text += fmt::format(
           "{} over all of these: {} takes {:.1f} % of the usual library's time ({:.3f} ms, middle half {:.3f} to {:.3f}; {:.3f}, {:.3f} to "
           "{:.3f})\n",
@@ -35,15 +35,15 @@ std::string choice_line(const MachineProfile& profile, const std::string& dtype)
           choice.times.front().seconds * 1e3, choice.times.front().short_s * 1e3, choice.times.front().long_s * 1e3);
   if (choice.times.empty()) return text;
   return text + fmt::format("{}: {}\n", dtype,
-                            choice.library == "usual" ? "no other library is clearly faster"
+                            choice.library == "default" ? "no other library is clearly faster"
                                                       : choice.library + " is clearly faster; of a run its own products decide");
 }
 
 }  // namespace
 
-std::vector<LibraryRate> race_libraries(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, int rounds,
+std::vector<GemmBackendRate> race_libraries(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, int rounds,
                                         at::Device device) {
-  const auto libraries = kernels::product_libraries(layers::compute_dtype(dtype), device);
+  const auto libraries = kernels::gemm_backends(layers::compute_dtype(dtype), device);
   if (libraries.size() < 2) return {};
   const RestoreChoice restore;
   // Two calls at a time: the first brings the operands in.
@@ -51,10 +51,10 @@ std::vector<LibraryRate> race_libraries(const std::string& dtype, plan::Pass pas
   std::vector<std::vector<double>> rates(libraries.size());
   for (int round = 0; round < rounds; ++round)
     for (size_t i = 0; i < libraries.size(); ++i) {
-      kernels::use_product_library(libraries[i]);
+      kernels::use_gemm_backend(libraries[i]);
       rates[i].push_back(measure_gemm(dtype, pass, m, n, k, twice, device).flops_per_s);
     }
-  std::vector<LibraryRate> out;
+  std::vector<GemmBackendRate> out;
   for (size_t i = 0; i < libraries.size(); ++i) {
     auto& own = rates[i];
     std::sort(own.begin(), own.end());
@@ -84,7 +84,7 @@ std::string library_tables(const MachineProfile& profile) {
   if (profile.libraries.empty()) return "";
   using Shape = std::tuple<std::string, std::string, int64_t, int64_t, int64_t>;
   std::vector<Shape> order;
-  std::map<Shape, std::vector<const LibraryRate*>> shapes;
+  std::map<Shape, std::vector<const GemmBackendRate*>> shapes;
   for (const auto& e : profile.libraries) {
     auto& entries = shapes[{e.dtype, e.pass, e.m, e.n, e.k}];
     if (entries.empty()) order.emplace_back(e.dtype, e.pass, e.m, e.n, e.k);
@@ -97,12 +97,12 @@ std::string library_tables(const MachineProfile& profile) {
     const auto& [dtype, pass, m, n, k] = shape;
     dtypes.insert(dtype);
     text += fmt::format("{:<6}{:<13}{:>7}{:>7}{:>7}  ", dtype, pass, m, n, k);
-    const LibraryRate *best = nullptr, *usual = nullptr;
+    const GemmBackendRate *best = nullptr, *usual = nullptr;
     for (const auto* e : shapes[shape]) {
       text +=
           fmt::format("{} {:.1f} ({:.1f}-{:.1f})  ", e->library, e->flops_per_s / 1e9, e->low_flops_per_s / 1e9, e->high_flops_per_s / 1e9);
       if (!best || e->flops_per_s > best->flops_per_s) best = e;
-      if (e->library == "usual") usual = e;
+      if (e->library == "default") usual = e;
     }
     text += best == usual || !usual ? best->library + "\n"
                                     : fmt::format("{} {:+.0f} %\n", best->library, 100 * (best->flops_per_s / usual->flops_per_s - 1));

@@ -38,16 +38,16 @@ using schedule::Pass;
 mesh::ParallelConfig axes_of(const Layout& layout) {
   mesh::ParallelConfig c;
   c.zero = layout.method == Method::fsdp_cp ? 3 : 0;
-  c.sharded_norms = layout.method == Method::megatron_sp;
+  c.sequence_parallel = layout.method == Method::megatron_sp;
   if (layout.method == Method::tsp) {
     c.tensor_sequence = layout.ranks;
   } else {
     c.tensor = layout.tensor_size();
-    c.sequence = layout.sequence_size();
+    c.context = layout.sequence_size();
   }
   c.head_buckets = layout.head_buckets;
-  c.sequence_method = layout.method == Method::ring ? "ring" : layout.method == Method::ulysses ? "ulysses" : "allgather";
-  c.sequence_order = layout.zigzag && !layout.is_linear() ? "zigzag" : "contiguous";
+  c.context_method = layout.method == Method::ring ? "ring" : layout.method == Method::ulysses ? "ulysses" : "allgather";
+  c.context_order = layout.zigzag && !layout.is_linear() ? "zigzag" : "contiguous";
   c.state_method = layout.method == Method::lasp1 ? "lasp1" : layout.method == Method::zeco ? "zeco" : "lasp2";
   return c;
 }
@@ -155,7 +155,7 @@ class RankLayer {
   }
 
   comm::Group& sum_group(const Parameter& p) {
-    auto axes = p.part.empty() ? groups_.mesh().token_axes() : std::vector{Axis::data, Axis::sequence};
+    auto axes = p.part.empty() ? groups_.mesh().token_axes() : std::vector{Axis::data, Axis::context};
     if (p.part.empty() && layout_.tensor.is_on() && layout_.tensor.shards_tokens) axes.push_back(Axis::tensor);
     return groups_.along(axes);
   }

@@ -11,7 +11,7 @@
 #include "bench/library_race.h"
 #include "bench/operations.h"
 #include "bench/suite.h"
-#include "kernels/product_library.h"
+#include "kernels/gemm_backend.h"
 
 namespace ingot::bench {
 namespace {
@@ -148,8 +148,8 @@ TEST(MemorySweep, reads_and_writes_beside_the_streams_and_no_copies_to_a_device_
 }
 
 TEST(LibraryRace, every_library_has_each_product_and_the_choice_is_put_back) {
-  kernels::use_product_library(kernels::ProductLibrary::usual);
-  const auto libraries = kernels::product_libraries(at::kFloat, at::kCPU);
+  kernels::use_gemm_backend(kernels::GemmBackend::standard);
+  const auto libraries = kernels::gemm_backends(at::kFloat, at::kCPU);
   const auto rates = race_libraries("fp32", plan::Pass::grad_input, 8, 16, 24, 5, at::kCPU);
   EXPECT_EQ(rates.size(), libraries.size() < 2 ? 0 : libraries.size());
   for (const auto& e : rates) {
@@ -157,7 +157,7 @@ TEST(LibraryRace, every_library_has_each_product_and_the_choice_is_put_back) {
     EXPECT_LE(e.flops_per_s, e.high_flops_per_s);
     EXPECT_EQ(e.pass, "grad_input");
   }
-  EXPECT_EQ(kernels::product_library(), kernels::ProductLibrary::usual);
+  EXPECT_EQ(kernels::gemm_backend(), kernels::GemmBackend::standard);
   const GemmSweep sweep{.m = {8}, .n = {8, 16}, .k = {8}, .kinds = {}, .passes = {}, .groups = {}, .busiest = {}};
   const auto profile = measured(library_measurements(sweep, true, kSetting));
   EXPECT_EQ(profile.libraries.size(), 2 * 3 * rates.size());
@@ -170,13 +170,13 @@ TEST(LibraryRace, a_new_profile_keeps_what_only_the_old_one_has) {
   old.memory = {{"triad", 1, 1}};
   EXPECT_EQ(replaced_by(fresh, old).libraries.size(), 1u);
   EXPECT_TRUE(replaced_by(fresh, old).memory.empty());
-  fresh.libraries = {{"bf16", "usual", "forward", 1, 1, 1, 1, 1, 1}};
+  fresh.libraries = {{"bf16", "default", "forward", 1, 1, 1, 1, 1, 1}};
   EXPECT_EQ(replaced_by(fresh, old).libraries[0].dtype, "bf16");
 }
 
 TEST(Tables, say_which_library_wins_and_by_how_much) {
   plan::MachineProfile p;
-  for (const auto& [library, flops] : {std::pair{"usual", 1e11}, std::pair{"onednn", 1.25e11}})
+  for (const auto& [library, flops] : {std::pair{"default", 1e11}, std::pair{"onednn", 1.25e11}})
     p.libraries.push_back({"fp32", library, "forward", 64, 32, 16, flops, 0.99 * flops, 1.01 * flops});
   const auto text = tables(p);
   EXPECT_THAT(text, HasSubstr("onednn 125.0 (123.8-126.2)  onednn +25 %"));

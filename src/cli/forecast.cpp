@@ -148,7 +148,7 @@ plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phas
   shape.threads = at::get_num_threads();
   shape.world = mesh.world();
   shape.on_gpu = !device::device_named(config.train.device).is_cpu();
-  shape.replicas = ranks * mesh.size(mesh::Axis::sequence);
+  shape.replicas = ranks * mesh.size(mesh::Axis::context);
   shape.zero = config.parallel.zero;
   if (const int stages = mesh.size(mesh::Axis::pipeline); stages > 1) {
     const auto microbatches = static_cast<int>(std::max<int64_t>(1, shape.microbatches()));

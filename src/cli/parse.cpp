@@ -140,7 +140,7 @@ void add_sweep(CLI::App& verb, BenchOptions& o) {
     list("--passes", o.passes, "forward, grad_input, grad_weight (default: all)");
     list("--groups", o.groups, "how many products of batched ones, or experts of grouped ones (default 8)");
     list("--busiest", o.busiest, "rows of the busiest expert over their mean; 1: all have as many (default)");
-    verb.add_flag("--libraries", o.libraries, "plain products through every library that can multiply here, by turns; kept for runs, which take the one that is clearly faster (train.products)");
+    verb.add_flag("--libraries", o.libraries, "plain products through every library that can multiply here, by turns; kept for runs, which take the one that is clearly faster (train.gemm_backend)");
   } else if (verb.get_name() == "attention") {
     list("--seq", o.seq, "tokens of a sequence, such as 512,4K (K = 1024); with any of these flags only their combinations are measured");
     list("--heads", o.head_counts, "query heads (default 8)");

@@ -212,7 +212,7 @@ int plan_here(const Options& all, const train::RunConfig& config) {
   if (config.train.precision == "fp64") throw base::ConfigError("runs in fp64 are for tests; their time is not predicted");
   if (o.action != "search") {
     const auto& p = config.parallel;
-    const int64_t ranks = o.devices > 0 ? o.devices : std::max<int64_t>(1, p.data) * p.pipeline * p.sequence * p.tensor * p.tensor_sequence;
+    const int64_t ranks = o.devices > 0 ? o.devices : std::max<int64_t>(1, p.data) * p.pipeline * p.context * p.tensor * p.tensor_sequence;
     Planner planner(config, target_here_or_throw(config, ranks), topology_of(o));
     planner.set_expert_load(o.expert_load);
     return one(all, planner, ranks);

@@ -15,7 +15,7 @@ namespace ingot::cli {
 namespace {
 
 int64_t configured_ranks(const mesh::ParallelConfig& p) {
-  return std::max<int64_t>(1, p.data) * p.pipeline * p.sequence * p.tensor * p.tensor_sequence;
+  return std::max<int64_t>(1, p.data) * p.pipeline * p.context * p.tensor * p.tensor_sequence;
 }
 
 }  // namespace

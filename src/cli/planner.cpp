@@ -165,7 +165,7 @@ plan::Outcome Planner::identity(const Choice& choice) {
 
 const models::Model& Planner::part(const Choice& choice, int stage) {
   const auto& p = choice.parallel;
-  const auto key = fmt::format("{} {} {} {} {} {} {} {}", p.pipeline, p.data, p.sequence, p.sequence_method, p.tensor, p.tensor_sequence,
+  const auto key = fmt::format("{} {} {} {} {} {} {} {}", p.pipeline, p.data, p.context, p.context_method, p.tensor, p.tensor_sequence,
                                p.expert, p.expert_tensor);
   if (key != present_) {
     parts_.clear();
@@ -224,7 +224,7 @@ plan::SimulatedStep Planner::simulated(const Choice& choice) {
                            .zero = choice.ranks() == p.pipeline * p.tensor ? 0 : p.zero,
                            .messages_hide = !cluster().cores_move_messages};
   // Replicas that share experts, or whose weights are gathered for every layer, keep step with each other.
-  const int64_t together = p.zero >= 3 ? p.data : std::max<int64_t>(1, p.expert * p.expert_tensor / (p.tensor * p.sequence));
+  const int64_t together = p.zero >= 3 ? p.data : std::max<int64_t>(1, p.expert * p.expert_tensor / (p.tensor * p.context));
   step.replicas = p.data / together;
   step.unit_ranks = choice.ranks() / (stages * step.replicas);
   const auto known = stages_of(choice);
@@ -284,7 +284,7 @@ Choice Planner::configured(int64_t devices) const {
                 .microbatch = config_.train.microbatch_size,
                 .recompute = models::recompute_from_name(config_.train.recompute)};
   auto& p = choice.parallel;
-  const int64_t others = p.pipeline * p.sequence * p.tensor * p.tensor_sequence;
+  const int64_t others = p.pipeline * p.context * p.tensor * p.tensor_sequence;
   p.data = mesh::Mesh(p, 0, static_cast<int>(devices)).size(mesh::Axis::data);
   if (choice.microbatch == 0) {
     int64_t batch = phase_.batch_size;  // of every phase it must be a part

@@ -58,7 +58,7 @@ plan::Outcome identity_of(const train::RunConfig& config, const mesh::Mesh& mesh
   o.ranks = mesh.world();
   o.layout = mesh.describe();
   if (mesh.size(mesh::Axis::pipeline) > 1) o.layout += ", " + config.parallel.pipeline_schedule;
-  if (mesh.size(mesh::Axis::sequence) > 1) o.layout += ", " + config.parallel.sequence_method;
+  if (mesh.size(mesh::Axis::context) > 1) o.layout += ", " + config.parallel.context_method;
   if (shape.replicas > 1) o.layout += fmt::format(", zero {}", shape.zero);
   const auto recompute = shape.recompute == models::Recompute::none        ? "none"
                          : shape.recompute == models::Recompute::selective ? "selective"

@@ -11,7 +11,7 @@
 #include "base/process.h"
 #include "cli/config.h"
 #include "cli/forecast.h"
-#include "cli/product_choice.h"
+#include "cli/gemm_backend_setting.h"
 #include "cli/ranks.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 int64_t ranks_of_plan(const train::RunConfig& config, const comm::RankEnvironment& ranks) {
   const auto& p = config.parallel;
-  return ranks.size > 1 ? ranks.size : std::max<int64_t>(1, p.data) * p.pipeline * p.sequence * p.tensor * p.tensor_sequence;
+  return ranks.size > 1 ? ranks.size : std::max<int64_t>(1, p.data) * p.pipeline * p.context * p.tensor * p.tensor_sequence;
 }
 
 // What each rank keeps of the model and of its training.
@@ -35,14 +35,14 @@ std::string holdings(const train::RunConfig& config, const mesh::Mesh& mesh) {
   using mesh::Axis;
   std::vector<std::string> parts;
   if (mesh.size(Axis::pipeline) > 1) parts.emplace_back("the layers of its stage");
-  if (mesh.size(Axis::sequence) > 1) parts.push_back(fmt::format("1/{} of the tokens of its sequences", mesh.size(Axis::sequence)));
+  if (mesh.size(Axis::context) > 1) parts.push_back(fmt::format("1/{} of the tokens of its sequences", mesh.size(Axis::context)));
   if (const int size = mesh.size(Axis::tensor_sequence); size > 1)
     parts.push_back(fmt::format("1/{} of each matrix and of the tokens of its sequences", size));
   if (mesh.size(Axis::tensor) > 1) parts.push_back(fmt::format("1/{} of each matrix", mesh.size(Axis::tensor)));
   if (mesh.size(Axis::expert) > 1) parts.push_back(fmt::format("1/{} of the experts", mesh.size(Axis::expert)));
   if (mesh.size(Axis::expert_tensor) > 1) parts.push_back(fmt::format("1/{} of each expert", mesh.size(Axis::expert_tensor)));
   const std::string of = parts.empty() ? "" : fmt::format("{}; of that ", fmt::join(parts, ", "));
-  const int ranks = mesh.size(Axis::data) * mesh.size(Axis::sequence);
+  const int ranks = mesh.size(Axis::data) * mesh.size(Axis::context);
   if (ranks == 1 || config.parallel.zero == 0) return of + "all weights, gradients and moments";
   switch (config.parallel.zero) {
     case 1: return fmt::format("{}all weights and gradients, 1/{} of masters and moments", of, ranks);
@@ -110,7 +110,7 @@ int run_train(const Options& all) {
   try {
     const bench::Company company{world.get(), ranks.local_rank, ranks.local_size};
     const auto forecast = forecast_of(config, mesh, company, program);
-    choose_products(config, run_dir, o.resume, mesh, company);
+    choose_gemm_backend(config, run_dir, o.resume, mesh, company);
     mesh::Groups groups(*world, config.parallel);
     train::Trainer trainer(config, {run_dir, o.resume, kVersion}, forecast.numbers, groups);
     const base::LoadWatch load;

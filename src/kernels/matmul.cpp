@@ -5,27 +5,27 @@
 
 #include "device/device.h"
 #include "device/virtual_device.h"
-#include "kernels/product_library.h"
+#include "kernels/gemm_backend.h"
 
 namespace ingot::kernels {
 namespace {
 
 bool needs_widening(const at::Tensor& a) {
   if (!device::is_cpu(a) || a.scalar_type() != at::kBFloat16) return false;
-  const auto library = product_library();
-  return library == ProductLibrary::widened || (library == ProductLibrary::usual && !cpu_has_bf16_products());
+  const auto library = gemm_backend();
+  return library == GemmBackend::upcast || (library == GemmBackend::standard && !cpu_has_bf16_products());
 }
 
 // oneDNN has no products of nothing.
 bool takes_onednn(const at::Tensor& a, const at::Tensor& b) {
-  return product_library() == ProductLibrary::onednn && device::is_cpu(a) && a.scalar_type() == at::kFloat &&
+  return gemm_backend() == GemmBackend::onednn && device::is_cpu(a) && a.scalar_type() == at::kFloat &&
          b.scalar_type() == at::kFloat && a.numel() > 0 && b.numel() > 0;
 }
 
 constexpr int64_t kMostOfBlas = std::numeric_limits<int>::max();
 
 bool is_summed_in_fp32(const at::Tensor& a) {
-  return device::is_cpu(a) && a.scalar_type() == at::kBFloat16 && product_library() == ProductLibrary::usual && sums_bf16_in_fp32();
+  return device::is_cpu(a) && a.scalar_type() == at::kBFloat16 && gemm_backend() == GemmBackend::standard && sums_bf16_in_fp32();
 }
 
 bool sums_in_fp32(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) {

@@ -75,7 +75,7 @@ struct HaloFunction : Function<HaloFunction> {
 
 }  // namespace
 
-SequenceAxis::Method sequence_method_from_name(const std::string& name) {
+SequenceAxis::Method context_method_from_name(const std::string& name) {
   if (name == "ring") return SequenceAxis::Method::ring;
   if (name == "allgather") return SequenceAxis::Method::allgather;
   if (name == "ulysses") return SequenceAxis::Method::ulysses;

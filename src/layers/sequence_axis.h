@@ -43,7 +43,7 @@ struct SequenceAxis {
   at::Tensor by_rank(const at::Tensor& in_order, int64_t dim) const;
 };
 
-SequenceAxis::Method sequence_method_from_name(const std::string& name);
+SequenceAxis::Method context_method_from_name(const std::string& name);
 SequenceAxis::States state_method_from_name(const std::string& name);
 
 /// x [batch, own tokens, width] -> [batch * chunks, halo + chunk length, width]: each chunk behind the last `halo` tokens of the one

@@ -81,8 +81,8 @@ void check_heads(const SequenceAxis& axis, int64_t heads, int64_t kv_heads) {
   if (!axis.is_on() || axis.method != SequenceAxis::Method::ulysses) return;
   if (heads % axis.size == 0 && (kv_heads % axis.size == 0 || axis.size % kv_heads == 0)) return;
   throw base::ConfigError(
-      "parallel.sequence_method = ulysses: {} ranks cannot share {} heads with {} kv heads (of this tensor rank); heads must be a "
-      "multiple of the ranks, and kv heads a multiple or a divisor. sequence_method = ring or allgather would work",
+      "parallel.context_method = ulysses: {} ranks cannot share {} heads with {} kv heads (of this tensor rank); heads must be a "
+      "multiple of the ranks, and kv heads a multiple or a divisor. context_method = ring or allgather would work",
       axis.size, heads, kv_heads);
 }
 

@@ -215,7 +215,7 @@ struct ShardedLinearFunction : Function<ShardedLinearFunction> {
 void require_contiguous(const SequenceAxis& axis) {
   if (axis.is_on() && axis.zigzag)
     throw base::ConfigError(
-        "parallel.sequence_order = zigzag: linear attention passes states from one part of a sequence to the next, so each rank's tokens must "
+        "parallel.context_order = zigzag: linear attention passes states from one part of a sequence to the next, so each rank's tokens must "
         "be one part; set it to contiguous");
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 using base::ConfigError;
 
-constexpr Axis kAxes[] = {Axis::pipeline,        Axis::data,   Axis::sequence,      Axis::tensor,
+constexpr Axis kAxes[] = {Axis::pipeline,        Axis::data,   Axis::context,       Axis::tensor,
                           Axis::tensor_sequence, Axis::expert, Axis::expert_tensor, Axis::expert_data};
 
 std::vector<int64_t> divisors_of(int64_t n) {
@@ -25,7 +25,7 @@ std::vector<int64_t> divisors_of(int64_t n) {
 }  // namespace
 
 const char* name_of(Axis axis) {
-  static constexpr const char* kNames[] = {"pipeline",        "data",   "sequence",      "tensor",
+  static constexpr const char* kNames[] = {"pipeline",        "data",   "context",       "tensor",
                                            "tensor_sequence", "expert", "expert_tensor", "expert_data"};
   return kNames[static_cast<size_t>(axis)];
 }
@@ -35,10 +35,10 @@ Mesh::Mesh(const ParallelConfig& c, int rank, int world) : rank_(rank), world_(w
     throw ConfigError(
         "parallel.tensor = {} and parallel.tensor_sequence = {}: TSP takes the place of tensor parallelism; one of them must be 1",
         c.tensor, c.tensor_sequence);
-  const int64_t others = c.pipeline * c.sequence * c.tensor * c.tensor_sequence;
+  const int64_t others = c.pipeline * c.context * c.tensor * c.tensor_sequence;
   if (world % others != 0 || (c.data > 0 && c.data * others != world)) {
     const auto sizes =
-        fmt::format("pipeline {} x sequence {} x tensor {} x tensor_sequence {}", c.pipeline, c.sequence, c.tensor, c.tensor_sequence);
+        fmt::format("pipeline {} x context {} x tensor {} x tensor_sequence {}", c.pipeline, c.context, c.tensor, c.tensor_sequence);
     if (world % others != 0)
       throw ConfigError("parallel: {} = {} does not divide the {} ranks of this job; together they may be {}", sizes, others, world,
                         fmt::join(divisors_of(world), ", "));
@@ -46,7 +46,7 @@ Mesh::Mesh(const ParallelConfig& c, int rank, int world) : rank_(rank), world_(w
                       c.data * others, world, world / others);
   }
   pipeline_ = static_cast<int>(c.pipeline);
-  sequence_ = static_cast<int>(c.sequence);
+  context_ = static_cast<int>(c.context);
   tensor_ = static_cast<int>(c.tensor);
   tensor_sequence_ = static_cast<int>(c.tensor_sequence);
   data_ = static_cast<int>(world / others);
@@ -62,7 +62,7 @@ int Mesh::size(Axis axis) const {
   switch (axis) {
     case Axis::pipeline: return pipeline_;
     case Axis::data: return data_;
-    case Axis::sequence: return sequence_;
+    case Axis::context: return context_;
     case Axis::tensor: return tensor_;
     case Axis::tensor_sequence: return tensor_sequence_;
     case Axis::expert: return expert_;
@@ -79,9 +79,9 @@ int Mesh::stride(Axis axis) const {
     case Axis::tensor_sequence:
     case Axis::expert_tensor: return 1;
     case Axis::expert: return expert_tensor_;
-    case Axis::sequence: return model;
-    case Axis::data: return model * sequence_;
-    case Axis::pipeline: return model * sequence_ * data_;
+    case Axis::context: return model;
+    case Axis::data: return model * context_;
+    case Axis::pipeline: return model * context_ * data_;
     case Axis::expert_data: return expert_ * expert_tensor_;
   }
   return 1;
@@ -94,7 +94,7 @@ std::vector<int> Mesh::members(const std::vector<Axis>& axes) const {
   // The axes that make up a rank in the folding in question.
   const std::vector<Axis> folding = folds_experts
                                         ? std::vector{Axis::pipeline, Axis::expert_data, Axis::expert, Axis::expert_tensor}
-                                        : std::vector{Axis::pipeline, Axis::data, Axis::sequence, Axis::tensor, Axis::tensor_sequence};
+                                        : std::vector{Axis::pipeline, Axis::data, Axis::context, Axis::tensor, Axis::tensor_sequence};
   std::vector<int> members;
   for (int other = 0; other < world_; ++other) {
     const bool shares = std::all_of(folding.begin(), folding.end(), [&](Axis axis) {
@@ -106,7 +106,7 @@ std::vector<int> Mesh::members(const std::vector<Axis>& axes) const {
 }
 
 std::vector<Axis> Mesh::token_axes() const {
-  std::vector<Axis> axes = {Axis::data, Axis::sequence};
+  std::vector<Axis> axes = {Axis::data, Axis::context};
   if (tensor_sequence_ > 1) axes.push_back(Axis::tensor_sequence);
   return axes;
 }

@@ -15,7 +15,7 @@
 
 namespace ingot::mesh {
 
-enum class Axis { pipeline, data, sequence, tensor, tensor_sequence, expert, expert_tensor, expert_data };
+enum class Axis { pipeline, data, context, tensor, tensor_sequence, expert, expert_tensor, expert_data };
 const char* name_of(Axis axis);
 
 class Mesh {
@@ -47,7 +47,7 @@ class Mesh {
   int stride(Axis axis) const;
 
   int rank_, world_;
-  int pipeline_, data_, sequence_, tensor_, tensor_sequence_, expert_, expert_tensor_;
+  int pipeline_, data_, context_, tensor_, tensor_sequence_, expert_, expert_tensor_;
 };
 
 }  // namespace ingot::mesh

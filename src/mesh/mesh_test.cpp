@@ -25,17 +25,17 @@ std::string error_of(const ParallelConfig& config, int world) {
 
 // Written out by hand for 16 ranks: pipeline 2 x data 2 x sequence 2 x tensor 2.
 TEST(Mesh, positions_and_members_of_four_axes) {
-  const ParallelConfig config{.pipeline = 2, .sequence = 2, .tensor = 2};
+  const ParallelConfig config{.pipeline = 2, .context = 2, .tensor = 2};
   const Mesh mesh(config, 13, 16);  // 13 = 1 pipeline, 1 data, 0 sequence, 1 tensor
   EXPECT_EQ(mesh.position(Axis::pipeline), 1);
   EXPECT_EQ(mesh.position(Axis::data), 1);
-  EXPECT_EQ(mesh.position(Axis::sequence), 0);
+  EXPECT_EQ(mesh.position(Axis::context), 0);
   EXPECT_EQ(mesh.position(Axis::tensor), 1);
   EXPECT_THAT(mesh.members({Axis::tensor}), ElementsAre(12, 13));
-  EXPECT_THAT(mesh.members({Axis::sequence}), ElementsAre(13, 15));
+  EXPECT_THAT(mesh.members({Axis::context}), ElementsAre(13, 15));
   EXPECT_THAT(mesh.members({Axis::data}), ElementsAre(9, 13));
   EXPECT_THAT(mesh.members({Axis::pipeline}), ElementsAre(5, 13));
-  EXPECT_THAT(mesh.members({Axis::data, Axis::sequence}), ElementsAre(9, 11, 13, 15));
+  EXPECT_THAT(mesh.members({Axis::data, Axis::context}), ElementsAre(9, 11, 13, 15));
   EXPECT_EQ(mesh.describe(), "pipeline 2 x data 2 x sequence 2 x tensor 2");
 }
 
@@ -52,10 +52,10 @@ TEST(Mesh, experts_fold_the_ranks_of_a_stage_anew) {
 // Whatever the sizes: the groups of an axis part the world, each is as large as its axis, and positions tell members apart.
 TEST(Mesh, groups_of_every_axis_part_the_world) {
   for (const auto& config :
-       {ParallelConfig{}, {.pipeline = 3, .tensor = 2}, {.sequence = 3, .expert = 6, .tensor_sequence = 4}, {.expert = 24}}) {
+       {ParallelConfig{}, {.pipeline = 3, .tensor = 2}, {.context = 3, .expert = 6, .tensor_sequence = 4}, {.expert = 24}}) {
     const int world = 24;
     for (const Axis axis :
-         {Axis::pipeline, Axis::data, Axis::sequence, Axis::tensor, Axis::tensor_sequence, Axis::expert, Axis::expert_data}) {
+         {Axis::pipeline, Axis::data, Axis::context, Axis::tensor, Axis::tensor_sequence, Axis::expert, Axis::expert_data}) {
       std::set<std::vector<int>> groups;
       for (int r = 0; r < world; ++r) {
         const Mesh mesh(config, r, world);

@@ -42,7 +42,7 @@ ModelConfig tiny(const std::string& family) {
   c.rope_fraction = 0.5;
   c.layer_types = {"full", "sliding"};
   c.window = 5;
-  c.init_deviation = 0.3;
+  c.init_std = 0.3;
   return c;
 }
 

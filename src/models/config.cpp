@@ -57,7 +57,7 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.skip_output", c.skip_output, {"zero", "identity"}, "zaya1: what a skipped token yields, 0 or p * x");
   table.add("model.force_balance", c.force_balance, "zaya1, benchmarks only: tokens go to the experts in turn, whatever the router says");
   table.add("model.skip_bias", c.skip_bias, NumberRange{}, "zaya1: initial balancing bias of the skip class");
-  table.add("model.init_deviation", c.init_deviation, NumberRange{0, 10}, "standard deviation of initial matrices");
+  table.add("model.init_std", c.init_std, NumberRange{0, 10}, "standard deviation of initial matrices");
   table.add("model.pad_id", c.pad_id, at_least(-1), "token id of padding; -1 = none");
   table.add("model.bos_id", c.bos_id, at_least(-1), "token id that begins a document; -1 = none");
   table.add("model.eos_id", c.eos_id, at_least(-1), "token id that ends a document; -1 = none");

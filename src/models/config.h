@@ -39,7 +39,7 @@ struct ModelConfig {
   bool force_balance = false;        // benchmarks: tokens go to the experts in turn, whatever the router says
   double skip_bias = -1;             // initial balancing bias of the skip class
 
-  double init_deviation = 0.02;
+  double init_std = 0.02;
   int64_t pad_id = 0, bos_id = 2, eos_id = 1;  // -1 = none
 
   /// Tokens before its own that a layer may look at one by one: over ranks, each has at least as many of a sequence.

@@ -61,7 +61,7 @@ ModelConfig HuggingFaceFields::common() const {
   c.norm_eps = number("rms_norm_eps", 1e-6);
   c.tie_embeddings = boolean("tie_word_embeddings", false);
   c.max_positions = integer("max_position_embeddings", 2048);
-  c.init_deviation = number("initializer_range", 0.02);
+  c.init_std = number("initializer_range", 0.02);
   const auto id = [&](const char* name) {
     if (!has(name)) return int64_t{-1};
     const auto& value = json_.at(name);  // eos may be a list: its first is the one that ends a document
@@ -141,7 +141,7 @@ json common_hugging_face_config(const ModelConfig& c) {
           {"rms_norm_eps", c.norm_eps},
           {"tie_word_embeddings", c.tie_embeddings},
           {"max_position_embeddings", c.max_positions},
-          {"initializer_range", c.init_deviation},
+          {"initializer_range", c.init_std},
           {"attention_dropout", 0.0},
           {"use_cache", true},
           {"pad_token_id", id(c.pad_id)},

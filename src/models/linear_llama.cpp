@@ -57,11 +57,11 @@ class LinearLlama final : public LlamaLike {
       throw base::ConfigError("model.layer_pattern = '{}'; it is made of L (linear) and N (softmax), as in LLLN", c.layer_pattern);
     if (c.layer_pattern.find('L') == std::string::npos) return;
     if (layout.tensor_sequence.is_on())
-      throw base::ConfigError("parallel.tensor_sequence = {}: linear attention has no schedule over that axis; parallel.sequence has",
+      throw base::ConfigError("parallel.tensor_sequence = {}: linear attention has no schedule over that axis; parallel.context has",
                               layout.tensor_sequence.size);
     if (layout.sequence.is_on() && layout.sequence.zigzag)
       throw base::ConfigError(
-          "parallel.sequence_order = zigzag: linear attention passes states from one part of a sequence to the next, so each rank's tokens "
+          "parallel.context_order = zigzag: linear attention passes states from one part of a sequence to the next, so each rank's tokens "
           "must be one part; set it to contiguous, for softmax layers as well");
   }
 

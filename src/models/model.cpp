@@ -205,7 +205,7 @@ Parameter& Model::matrix(const std::string& name, tensor::Shape shape, tensor::P
                           .shape = std::move(shape),
                           .part = std::move(part),
                           .kind = Parameter::Kind::matrix,
-                          .initial = tensor::Initial::normal(config_.init_deviation)});
+                          .initial = tensor::Initial::normal(config_.init_std)});
 }
 
 Parameter& Model::vector(const std::string& name, int64_t size, double initial, tensor::Part part) {
@@ -236,7 +236,7 @@ Parameter& Model::vocabulary_matrix(const char* name, Parameter::Kind kind) {
                           .shape = {config_.vocab_size, config_.hidden},
                           .part = cut_rows(config_.vocab_size, config_.hidden),
                           .kind = kind,
-                          .initial = tensor::Initial::normal(config_.init_deviation)});
+                          .initial = tensor::Initial::normal(config_.init_std)});
 }
 
 tensor::Part Model::cut_rows(int64_t rows, int64_t cols) const {

@@ -47,7 +47,7 @@ class Zaya1 : public Model {
       throw base::ConfigError("parallel.expert_tensor = {} does not divide model.expert_ffn = {}", layout.experts.slices,
                               config.expert_ffn);
     if (layout.tensor.is_on() && !layout.tensor.shards_tokens)
-      throw base::ConfigError("parallel.sharded_norms = false: a mixture of experts needs each token on one rank only; set it to true");
+      throw base::ConfigError("parallel.sequence_parallel = false: a mixture of experts needs each token on one rank only; set it to true");
     declare_embedding();
     if (layout.stage.has_embedding()) {
       input_scale_ = &vector("model.input_hidden_states_scale", config.hidden, 1);
@@ -241,7 +241,7 @@ class Zaya1 : public Model {
     return out;
   }
 
-  // Scaled by fan-in, not by init_deviation: with the small deviation all tokens would choose alike until the router has grown.
+  // Scaled by fan-in, not by init_std: with the small deviation all tokens would choose alike until the router has grown.
   Parameter& router_matrix(const std::string& name, tensor::Shape shape) {
     const double deviation = 1 / std::sqrt(static_cast<double>(shape.back()));
     auto& parameter = matrix(name, std::move(shape));

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/work_scope.h"
 #include "device/device.h"
-#include "kernels/product_library.h"
+#include "kernels/gemm_backend.h"
 #include "kernels/update.h"
 #include "optim/newton_schulz.h"
 
@@ -63,7 +63,7 @@ bool Optimizer::iterates_in_bf16() const {
   const auto& all = parameters_.all();
   if (std::none_of(all.begin(), all.end(), [](const auto& p) { return p->value.scalar_type() == at::kBFloat16; })) return false;
   const auto device = all.front()->value.device();
-  const bool can = device::is_gpu(device) || (kernels::sums_bf16_in_fp32() && kernels::product_library() == kernels::ProductLibrary::usual);
+  const bool can = device::is_gpu(device) || (kernels::sums_bf16_in_fp32() && kernels::gemm_backend() == kernels::GemmBackend::standard);
   if (!team_.everyone || team_.everyone->size() == 1) return can;
   const auto least = at::full({1}, can ? 1 : 0, at::TensorOptions().dtype(at::kInt).device(device));
   team_.everyone->all_reduce(least, comm::Reduction::min);

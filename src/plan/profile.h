@@ -63,9 +63,9 @@ struct StorageRate {
   double p50_s = 0, p99_s = 0;
 };
 
-/// A plain product (GemmRate's sizes) by one of the libraries of kernels/product_library.h, which were measured by turns: the median and the
+/// A plain product (GemmRate's sizes) by one of the libraries of kernels/gemm_backend.h, which were measured by turns: the median and the
 /// middle half of its rates.
-struct LibraryRate {
+struct GemmBackendRate {
   std::string dtype, library, pass = "forward";
   int64_t m = 0, n = 0, k = 0;
   double flops_per_s = 0, low_flops_per_s = 0, high_flops_per_s = 0;
@@ -93,7 +93,7 @@ struct MachineProfile {
   std::vector<KernelTime> kernels;
   std::vector<CollectiveTime> collectives;
   std::vector<StorageRate> storage;
-  std::vector<LibraryRate> libraries;  // only of ingot bench gemm --libraries
+  std::vector<GemmBackendRate> libraries;  // only of ingot bench gemm --libraries
   std::vector<WithinSteps> within_steps;
   double operation_s = 0;  // of a linear layer too small to have other costs, forward and backward
 

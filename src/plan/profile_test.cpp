@@ -61,7 +61,7 @@ TEST(MachineProfileFile, many_products_and_windows_come_back_and_older_files_lac
   p.gemm.push_back({"fp32", "batched", "forward", 64, 32, 16, 1e10, 4});
   p.attention.push_back({"bf16", 1, 64, 2, 1, 16, 1, 2, 32});
   p.memory.push_back({"host_to_device_pinned", 4096, 5e10});
-  p.libraries.push_back({"bf16", "widened", "grad_input", 64, 32, 16, 2e10, 1e10, 3e10});
+  p.libraries.push_back({"bf16", "upcast", "grad_input", 64, 32, 16, 2e10, 1e10, 3e10});
   const auto back = MachineProfile::from_json(p.to_json(), "p.json");
   EXPECT_EQ(back.to_json(), p.to_json());
   EXPECT_DOUBLE_EQ(back.gemm[back.gemm.size() - 2].busiest, 2.5);

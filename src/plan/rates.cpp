@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/product_library.h"
+#include "kernels/gemm_backend.h"
 #include "layers/cost.h"
 
 namespace ingot::plan {

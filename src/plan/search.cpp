@@ -29,7 +29,7 @@ std::vector<int64_t> powers_of_2(int64_t most) {
 std::vector<mesh::ParallelConfig> meshes_of(const SearchSpace& s) {
   std::vector<mesh::ParallelConfig> all;
   const auto add = [&](mesh::ParallelConfig p) {
-    const int64_t others = p.pipeline * p.sequence * p.tensor * p.tensor_sequence;
+    const int64_t others = p.pipeline * p.context * p.tensor * p.tensor_sequence;
     if (s.devices % others != 0) return;
     p.data = s.devices / others;
     if (s.batch % p.data != 0) return;
@@ -49,15 +49,15 @@ std::vector<mesh::ParallelConfig> meshes_of(const SearchSpace& s) {
           if (sequence == 1 && method != std::string_view("ring")) continue;
           if (is_gathered && method != std::string_view("allgather")) continue;
           mesh::ParallelConfig p;
-          p.pipeline = pipeline, p.sequence = sequence, p.tensor = tensor;
-          p.sequence_method = method;
-          if (s.mixes_linearly) p.sequence_order = "contiguous";
+          p.pipeline = pipeline, p.context = sequence, p.tensor = tensor;
+          p.context_method = method;
+          if (s.mixes_linearly) p.context_order = "contiguous";
           add(p);
         }
         if (sequence > 1 || tensor == 1) continue;
         mesh::ParallelConfig p;
         p.pipeline = pipeline, p.tensor_sequence = tensor;
-        if (s.mixes_linearly) p.sequence_order = "contiguous";
+        if (s.mixes_linearly) p.context_order = "contiguous";
         add(p);
       }
   }
@@ -108,7 +108,7 @@ SearchResult search(const SearchSpace& space, const Judge& judge, const std::fun
       if (space.least_compute_s * (1 + (stages - 1) / times) > kFarBehind * best_s) continue;
       is_behind = false;
       bool fits = false;
-      for (const int64_t zero : choice.parallel.data* choice.parallel.sequence* choice.parallel.tensor_sequence > 1
+      for (const int64_t zero : choice.parallel.data* choice.parallel.context* choice.parallel.tensor_sequence > 1
                                     ? std::vector<int64_t>{1, 2, 3}
                                     : std::vector<int64_t>{0}) {
         choice.parallel.zero = zero;
@@ -173,7 +173,7 @@ std::string label(const Choice& c) {
   };
   add("pipeline", p.pipeline);
   add("data", p.data);
-  add(p.sequence > 1 ? p.sequence_method.c_str() : "sequence", p.sequence);
+  add(p.context > 1 ? p.context_method.c_str() : "context", p.context);
   add("tensor", p.tensor);
   add("tensor_sequence", p.tensor_sequence);
   add("expert", p.expert);
@@ -189,10 +189,10 @@ std::string as_toml(const Choice& c) {
   };
   add("pipeline", p.pipeline);
   text += fmt::format("data = {}\n", p.data);
-  add("sequence", p.sequence);
-  if (p.sequence > 1) text += fmt::format("sequence_method = \"{}\"\n", p.sequence_method);
-  if (p.sequence_order != mesh::ParallelConfig{}.sequence_order && p.sequence * p.tensor_sequence > 1)
-    text += fmt::format("sequence_order = \"{}\"\n", p.sequence_order);
+  add("context", p.context);
+  if (p.context > 1) text += fmt::format("context_method = \"{}\"\n", p.context_method);
+  if (p.context_order != mesh::ParallelConfig{}.context_order && p.context * p.tensor_sequence > 1)
+    text += fmt::format("context_order = \"{}\"\n", p.context_order);
   add("tensor", p.tensor);
   add("tensor_sequence", p.tensor_sequence);
   add("expert", p.expert);

@@ -23,7 +23,7 @@ struct Choice {
 
   int64_t ranks() const {
     const auto& p = parallel;
-    return p.pipeline * p.data * p.sequence * p.tensor * p.tensor_sequence;
+    return p.pipeline * p.data * p.context * p.tensor * p.tensor_sequence;
   }
 };
 

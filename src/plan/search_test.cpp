@@ -17,7 +17,7 @@ constexpr int64_t kState = 1000, kActivations = 400;  // bytes of the whole run 
 // Memory falls with every axis, ZeRO and recomputation; time rises with messages, bubbles and recomputation.
 StepMemory memory_of(const Choice& c) {
   const auto& p = c.parallel;
-  const int64_t weights = p.pipeline * p.tensor * p.tensor_sequence, tokens = p.sequence * p.tensor_sequence;
+  const int64_t weights = p.pipeline * p.tensor * p.tensor_sequence, tokens = p.context * p.tensor_sequence;
   StepMemory m;
   m.weights_bytes = kState / weights / (p.zero >= 2 ? p.data : 1);
   const int64_t shrink = c.recompute == Recompute::none ? 1 : c.recompute == Recompute::selective ? 2 : 8;
@@ -31,7 +31,7 @@ Judged judged(const Choice& c, const SearchSpace& space) {
   j.time.products_s = space.least_compute_s * (1 + 0.5 / static_cast<double>(c.microbatch));
   j.time.recompute_s = j.time.products_s * (c.recompute == Recompute::none ? 0 : c.recompute == Recompute::selective ? 0.1 : 0.3);
   j.time.waiting_s = j.time.products_s * static_cast<double>((p.pipeline - 1) * p.data * c.microbatch) / static_cast<double>(space.batch);
-  j.messages.blocks_s = 0.01 * static_cast<double>(3 * (p.tensor - 1) + 2 * (p.sequence - 1) + (p.tensor_sequence - 1));
+  j.messages.blocks_s = 0.01 * static_cast<double>(3 * (p.tensor - 1) + 2 * (p.context - 1) + (p.tensor_sequence - 1));
   j.messages.gradients_s = 0.002 * static_cast<double>(p.zero * (p.data - 1));
   return j;
 }
@@ -70,11 +70,11 @@ std::vector<Judged> all_of(const SearchSpace& s) {
               for (const auto recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
                 Choice c{.microbatch = microbatch, .recompute = recompute};
                 auto& p = c.parallel;
-                p.pipeline = pipeline, p.sequence = sequence, p.tensor = tensor, p.tensor_sequence = folded, p.data = s.devices / others,
+                p.pipeline = pipeline, p.context = sequence, p.tensor = tensor, p.tensor_sequence = folded, p.data = s.devices / others,
                 p.zero = zero;
                 if ((s.batch / p.data) % microbatch != 0) continue;
-                if (zero == 0 && p.data * p.sequence * p.tensor_sequence > 1) continue;
-                if (zero > 0 && p.data * p.sequence * p.tensor_sequence == 1) continue;
+                if (zero == 0 && p.data * p.context * p.tensor_sequence > 1) continue;
+                if (zero > 0 && p.data * p.context * p.tensor_sequence == 1) continue;
                 all.push_back(judged(c, s));
               }
         }
@@ -155,14 +155,14 @@ TEST(Search, leaves_out_what_does_not_divide) {
 TEST(Search, names_what_binds_and_writes_settings) {
   const auto space = space_of(16, 500);
   Choice c{.microbatch = 2, .recompute = Recompute::full};
-  c.parallel.pipeline = 2, c.parallel.tensor = 2, c.parallel.sequence = 2, c.parallel.data = 2, c.parallel.zero = 2;
-  c.parallel.sequence_method = "allgather";
+  c.parallel.pipeline = 2, c.parallel.tensor = 2, c.parallel.context = 2, c.parallel.data = 2, c.parallel.zero = 2;
+  c.parallel.context_method = "allgather";
   const auto j = judged(c, space);
   EXPECT_EQ(label(c), "pipeline 2 x data 2 x allgather 2 x tensor 2, zero 2, 2 at a time, recompute full");
   EXPECT_THAT(binding(j, 500), HasSubstr("recomputation"));
   EXPECT_THAT(binding(j, 500), HasSubstr("memory"));
   const auto toml = as_toml(c);
-  for (const char* line : {"pipeline = 2\n", "data = 2\n", "sequence = 2\n", "sequence_method = \"allgather\"\n", "tensor = 2\n",
+  for (const char* line : {"pipeline = 2\n", "data = 2\n", "context = 2\n", "context_method = \"allgather\"\n", "tensor = 2\n",
                            "zero = 2\n", "microbatch_size = 2\n", "recompute = \"full\"\n"})
     EXPECT_THAT(toml, HasSubstr(line));
 }

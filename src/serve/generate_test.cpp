@@ -30,7 +30,7 @@ models::ModelConfig config_of(const Case& c) {
   models::ModelConfig m;
   m.family = c.family;
   m.layers = 3, m.hidden = 24, m.vocab_size = kVocab, m.heads = 24, m.kv_heads = c.kv_heads, m.head_dim = 4, m.ffn = 48;
-  m.experts = 4, m.expert_ffn = 12, m.router_hidden = 8, m.rope_fraction = 0.5, m.init_deviation = 0.3;
+  m.experts = 4, m.expert_ffn = 12, m.router_hidden = 8, m.rope_fraction = 0.5, m.init_std = 0.3;
   m.tie_embeddings = c.tie;
   m.attention_bias = m.mlp_bias = c.biases;
   if (c.window > 0) m.window = c.window, m.layer_types = {"full", "sliding", "full"};

@@ -19,10 +19,10 @@ void check_tokens(int64_t seq_len, const mesh::ParallelConfig& parallel, const m
   if (axis.is_on() && (seq_len % chunks != 0 || seq_len / chunks < fewest))
     throw ConfigError(
         "parallel.{} = {} cuts sequences into {} equal pieces of {} tokens or more ({} order); a seq_len of {} cannot be cut so, {} can",
-        layout.tensor_sequence.is_on() ? "tensor_sequence" : "sequence", axis.size, chunks, fewest, parallel.sequence_order, seq_len, chunks * std::max(fewest, (seq_len + chunks - 1) / chunks));
+        layout.tensor_sequence.is_on() ? "tensor_sequence" : "context", axis.size, chunks, fewest, parallel.context_order, seq_len, chunks * std::max(fewest, (seq_len + chunks - 1) / chunks));
   if (layout.tensor.shards_tokens && seq_len / axis.size % layout.tensor.size != 0)
     throw ConfigError(
-        "parallel.tensor = {} does not divide the {} tokens that a rank has of a sequence; parallel.sharded_norms = false would work",
+        "parallel.tensor = {} does not divide the {} tokens that a rank has of a sequence; parallel.sequence_parallel = false would work",
         layout.tensor.size, seq_len / axis.size);
 }
 

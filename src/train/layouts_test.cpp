@@ -41,7 +41,7 @@ models::ModelConfig model_of(const Layout& layout) {
   models::ModelConfig c;
   c.family = layout.family;
   c.layers = 4, c.hidden = 24, c.vocab_size = 48, c.heads = 24, c.kv_heads = 12, c.head_dim = 4, c.ffn = 48;
-  c.experts = 4, c.expert_ffn = 12, c.router_hidden = 8, c.rope_fraction = 0.5, c.init_deviation = 0.3;
+  c.experts = 4, c.expert_ffn = 12, c.router_hidden = 8, c.rope_fraction = 0.5, c.init_std = 0.3;
   c.linear_attention = layout.linear, c.feature_map = layout.linear.ends_with("delta") ? "l2" : "silu", c.layer_pattern = "LLN";
   c.gate_rank = 3;
   // The norm on what a head of four channels reads turns its direction with every product near 0: rounding would grow step by step.
@@ -185,21 +185,21 @@ std::string name_of(const Layout& l) {
   if (l.family == "linear_llama") name += "_" + l.linear;
   const auto& p = l.parallel;
   for (const auto& [label, size] : {std::pair{"pipeline", p.pipeline},
-                                    {"data", l.ranks / (p.pipeline * p.sequence * p.tensor * p.tensor_sequence)},
-                                    {"sequence", p.sequence},
+                                    {"data", l.ranks / (p.pipeline * p.context * p.tensor * p.tensor_sequence)},
+                                    {"context", p.context},
                                     {"tensor", p.tensor},
                                     {"tensor_sequence", p.tensor_sequence},
                                     {"expert", p.expert}})
     if (size > 1) name += fmt::format("_{}{}", label, size);
-  if (p.sequence > 1) name += "_" + p.sequence_method;
-  if (p.sequence > 1 && l.family == "linear_llama") name += "_" + p.state_method;
-  if (p.sequence_order != "zigzag") name += "_contiguous";
+  if (p.context > 1) name += "_" + p.context_method;
+  if (p.context > 1 && l.family == "linear_llama") name += "_" + p.state_method;
+  if (p.context_order != "zigzag") name += "_contiguous";
   if (p.head_buckets > 1) name += fmt::format("_buckets{}", p.head_buckets);
   if (l.window) name += "_window";
   if (p.expert_tensor > 1) name += fmt::format("_slices{}", p.expert_tensor);
   name += fmt::format("_zero{}", p.zero);
   if (p.pipeline > 1) name += "_" + p.pipeline_schedule + (p.pipeline_chunks > 1 ? std::to_string(p.pipeline_chunks) : "");
-  if (!p.sharded_norms) name += "_whole_norms";
+  if (!p.sequence_parallel) name += "_whole_norms";
   if (l.microbatch) name += fmt::format("_micro{}", l.microbatch);
   if (l.recompute != models::Recompute::none) name += l.recompute == models::Recompute::full ? "_full" : "_selective";
   if (l.spread) name += "_spread";
@@ -265,8 +265,8 @@ std::vector<Layout> layouts() {
     all.push_back({.parallel = P{.tensor = 2, .zero = 2}, .ranks = 8, .family = family, .spread = true, .tie = false});
     all.push_back({.parallel = P{.tensor = 2, .zero = 0}, .ranks = 4, .family = family, .recompute = models::Recompute::selective});
   }
-  all.push_back({.parallel = P{.tensor = 2, .sharded_norms = false}, .ranks = 2, .biases = true});
-  all.push_back({.parallel = P{.tensor = 2, .zero = 1, .sharded_norms = false}, .ranks = 4, .tie = false});
+  all.push_back({.parallel = P{.tensor = 2, .sequence_parallel = false}, .ranks = 2, .biases = true});
+  all.push_back({.parallel = P{.tensor = 2, .zero = 1, .sequence_parallel = false}, .ranks = 4, .tie = false});
   all.push_back({.parallel = P{.tensor = 4, .zero = 3}, .ranks = 8, .biases = true});
   for (const std::string family : {"llama", "zaya1"}) {
     const auto pipeline = [&](int64_t stages, const char* schedule, int64_t chunks = 1) {
@@ -302,9 +302,9 @@ std::vector<Layout> layouts() {
   }
   for (const std::string family : {"llama", "zaya1"}) {
     const auto sequence = [&](int64_t ranks, const char* method, const char* order = "zigzag") {
-      P p{.sequence = ranks};
-      p.sequence_method = method;
-      p.sequence_order = order;
+      P p{.context = ranks};
+      p.context_method = method;
+      p.context_order = order;
       return p;
     };
     for (const char* method : {"ring", "allgather", "ulysses"}) {
@@ -322,7 +322,7 @@ std::vector<Layout> layouts() {
     auto p = sequence(2, "ring");
     p.zero = 0;
     all.push_back({.parallel = p, .ranks = 4, .family = family, .optimizer = "adamw"});
-    p.tensor = 3, p.sharded_norms = false;
+    p.tensor = 3, p.sequence_parallel = false;
     if (family == "llama") all.push_back({.parallel = p, .ranks = 6, .biases = true});
     for (const char* schedule : {"1f1b", "zero_bubble"}) {
       p = sequence(2, schedule == std::string("1f1b") ? "ring" : "ulysses");
@@ -351,7 +351,7 @@ std::vector<Layout> layouts() {
     for (const int64_t ranks : {2, 3, 4})
       all.push_back({.parallel = P{.tensor_sequence = ranks}, .ranks = static_cast<int>(ranks), .family = family, .seq = 24});
     auto p = P{.tensor_sequence = 2, .head_buckets = 2};
-    p.sequence_order = "contiguous";
+    p.context_order = "contiguous";
     all.push_back({.parallel = p, .ranks = 2, .family = family, .optimizer = "adamw", .seq = 24, .window = 5, .tie = false});
     for (const int64_t zero : {0, 1, 3})
       all.push_back({.parallel = P{.tensor_sequence = 2, .zero = zero},
@@ -384,7 +384,7 @@ std::vector<Layout> layouts() {
   // Gates whose projections all heads share, or each head has its own; a pipeline whose pieces hold both kinds of layer.
   for (const std::string variant : {"diagonal_gate", "gated_delta", "retention"}) {
     all.push_back({.parallel = P{.tensor = 2}, .ranks = 2, .family = "linear_llama", .linear = variant});
-    all.push_back({.parallel = P{.tensor = 3, .zero = 1, .sharded_norms = false}, .ranks = 6, .family = "linear_llama", .linear = variant});
+    all.push_back({.parallel = P{.tensor = 3, .zero = 1, .sequence_parallel = false}, .ranks = 6, .family = "linear_llama", .linear = variant});
   }
   all.push_back({.parallel = P{.tensor = 2, .zero = 3},
                  .ranks = 4,
@@ -402,9 +402,9 @@ std::vector<Layout> layouts() {
   }
   // LASP-2H: linear and softmax layers over the same contiguous order; states by each method, documents cut anywhere.
   const auto hybrid = [&](int64_t ranks, const char* states, const char* variant) {
-    Layout layout{.parallel = P{.sequence = ranks}, .ranks = static_cast<int>(ranks), .family = "linear_llama", .linear = variant, .seq = 24};
-    layout.parallel.sequence_method = "allgather";
-    layout.parallel.sequence_order = "contiguous";
+    Layout layout{.parallel = P{.context = ranks}, .ranks = static_cast<int>(ranks), .family = "linear_llama", .linear = variant, .seq = 24};
+    layout.parallel.context_method = "allgather";
+    layout.parallel.context_order = "contiguous";
     layout.parallel.state_method = states;
     return layout;
   };
@@ -452,7 +452,7 @@ std::vector<Layout> layouts() {
   replayed(P{.zero = 1}, 3);
   replayed(P{.zero = 3}, 2, 2);
   replayed(P{.tensor = 2, .zero = 2}, 4, 3);
-  replayed(P{.sequence = 2}, 2);
+  replayed(P{.context = 2}, 2);
   replayed(P{.expert = 2, .expert_tensor = 2}, 4);
   replayed(P{.tensor = 2, .expert = 4}, 4);
   replayed(P{.expert = 2, .tensor_sequence = 2}, 4);
@@ -476,7 +476,7 @@ std::vector<Layout> emulated_layouts() {
   for (auto layout : layouts()) {
     const auto& p = layout.parallel;
     if (layout.ranks > 4 || layout.precision != "fp64" || (p.pipeline > 1 && p.pipeline_schedule == "gpipe")) continue;
-    const auto kind = fmt::format("{} {} {} {} {} {} {} {}", layout.family, p.pipeline > 1, p.sequence > 1 ? p.sequence_method + p.state_method : "",
+    const auto kind = fmt::format("{} {} {} {} {} {} {} {}", layout.family, p.pipeline > 1, p.context > 1 ? p.context_method + p.state_method : "",
                                   p.tensor > 1, p.tensor_sequence > 1, p.expert > 1, p.expert_tensor > 1,
                                   layout.family == "linear_llama" ? layout.linear : "");
     if (!seen.insert(kind).second) continue;

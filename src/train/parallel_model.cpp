@@ -57,15 +57,15 @@ std::vector<tensor::Range> cut_depth(const models::ModelConfig& config, int piec
 models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, const models::ModelConfig& model,
                          mesh::Groups* groups) {
   models::Layout layout;
-  layout.tensor = {.rank = mesh.position(Axis::tensor), .size = mesh.size(Axis::tensor), .shards_tokens = config.sharded_norms};
-  layout.sequence = {.rank = mesh.position(Axis::sequence),
-                     .size = mesh.size(Axis::sequence),
-                     .method = layers::sequence_method_from_name(config.sequence_method),
+  layout.tensor = {.rank = mesh.position(Axis::tensor), .size = mesh.size(Axis::tensor), .shards_tokens = config.sequence_parallel};
+  layout.sequence = {.rank = mesh.position(Axis::context),
+                     .size = mesh.size(Axis::context),
+                     .method = layers::context_method_from_name(config.context_method),
                      .states = layers::state_method_from_name(config.state_method),
-                     .zigzag = config.sequence_order == "zigzag"};
+                     .zigzag = config.context_order == "zigzag"};
   if (const int size = mesh.size(Axis::tensor_sequence); size > 1) {
     if (layout.sequence.is_on())
-      throw base::ConfigError("parallel.sequence = {} and parallel.tensor_sequence = {}: TSP cuts the tokens already; one of them must be 1",
+      throw base::ConfigError("parallel.context = {} and parallel.tensor_sequence = {}: TSP cuts the tokens already; one of them must be 1",
                               layout.sequence.size, size);
     const int rank = mesh.position(Axis::tensor_sequence);
     layout.tensor_sequence = {.rank = rank, .size = size, .head_buckets = config.head_buckets};
@@ -81,7 +81,7 @@ models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& con
                     .slice = mesh.position(Axis::expert_tensor),
                     .slices = mesh.size(Axis::expert_tensor)};
   if (groups && layout.tensor.is_on()) layout.tensor.group = &groups->along({Axis::tensor});
-  if (groups && mesh.size(Axis::sequence) > 1) layout.sequence.group = &groups->along({Axis::sequence});
+  if (groups && mesh.size(Axis::context) > 1) layout.sequence.group = &groups->along({Axis::context});
   if (groups && layout.experts.is_on()) layout.experts.group = &groups->along({Axis::expert, Axis::expert_tensor});
   return layout;
 }
@@ -125,7 +125,7 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups) :
   auto& tokens = groups_.along(spread);
   buckets_ = std::make_unique<parallel::Buckets>(
       model_->parameters(), [this](const layers::Parameter& p) -> comm::Group& { return sum_group(p); },
-      parallel::Buckets::Options{bucket_bytes(), static_cast<int>(config_.zero), config_.reduce_in == "bf16",
+      parallel::Buckets::Options{bucket_bytes(), static_cast<int>(config_.zero), config_.grad_reduce_dtype == "bf16",
                                  mesh.size(Axis::pipeline) > 1});
   optim::Team team{.shards = buckets_->shards(), .everyone = &everyone, .is_primary = targets.rank() == 0 && tensor.rank == 0};
   for (auto& shard : team.shards) {
@@ -150,7 +150,7 @@ comm::Group& ParallelModel::sum_group(const layers::Parameter& p) {
   if (p.is_expert) return groups_.along({Axis::expert_data});
   const auto& tensor = model_->layout().tensor;
   // A part of a matrix gets the gradient of its own axis' tokens from the layer.
-  std::vector<Axis> axes = p.part.empty() ? groups_.mesh().token_axes() : std::vector{Axis::data, Axis::sequence};
+  std::vector<Axis> axes = p.part.empty() ? groups_.mesh().token_axes() : std::vector{Axis::data, Axis::context};
   if (tensor.is_on() && tensor.shards_tokens && p.part.empty()) axes.push_back(Axis::tensor);
   // A tied embedding lies on both ends of a pipeline.
   if (model_->layout().stage.is_on() && model_->config().tie_embeddings && p.kind == layers::Parameter::Kind::embedding) {
@@ -167,7 +167,7 @@ comm::Group& ParallelModel::owners(const layers::Parameter& p) {
   const bool is_cut = !p.part.empty();
   const Axis weights = groups_.mesh().weight_axis();
   if (config_.zero == 0) return groups_.along(is_cut ? std::vector{weights} : std::vector<Axis>{});
-  return is_cut ? groups_.along({Axis::data, Axis::sequence, weights}) : sum_group(p);
+  return is_cut ? groups_.along({Axis::data, Axis::context, weights}) : sum_group(p);
 }
 
 int64_t ParallelModel::bucket_bytes() {

@@ -252,10 +252,10 @@ def a_clearly_faster_library_is_taken_and_kept(w):
     text, err = ingot(*race, env=env)
     if "none has to be chosen" in err:
         return  # a torch without oneDNN
-    assert "usual" in text and "onednn" in text and "over all of these" in text, text
+    assert "default" in text and "onednn" in text and "over all of these" in text, text
     [path] = (w.path / "cache").glob("profile-*.json")
     measured = json.loads(path.read_text())["libraries"]
-    assert {(r["library"], r["pass"]) for r in measured} == {(name, p) for name in ("usual", "onednn") for p in ("forward", "grad_input", "grad_weight")}
+    assert {(r["library"], r["pass"]) for r in measured} == {(name, p) for name in ("default", "onednn") for p in ("forward", "grad_input", "grad_weight")}
     assert len(measured) == 12 and all(r["low_flops_per_s"] <= r["flops_per_s"] <= r["high_flops_per_s"] for r in measured)
 
     def remember(ratio):
@@ -273,23 +273,23 @@ def a_clearly_faster_library_is_taken_and_kept(w):
 
     remember(2)
     err, config = train("fast")
-    assert "products go through onednn: " in err and " % faster than the usual library" in err and 'products = "onednn"' in config, err
-    usual, config = train("asked", "--set", "train.products=usual")
-    assert "go through" not in usual and 'products = "usual"' in config, usual
+    assert "matmuls go through onednn: " in err and " % faster than the default library" in err and 'gemm_backend = "onednn"' in config, err
+    usual, config = train("asked", "--set", "train.gemm_backend=default")
+    assert "go through" not in usual and 'gemm_backend = "default"' in config, usual
     # The profile changes its mind; runs do not.
     remember(0.5)
     err, config = train("fast", steps=8)
-    assert "products go through onednn, as from the start of this run" in err and 'products = "onednn"' in config, err
+    assert "matmuls go through onednn, as from the start of this run" in err and 'gemm_backend = "onednn"' in config, err
     err, config = train("slow", steps=8)
-    assert "go through" not in err and 'products = "usual"' in config, err
+    assert "go through" not in err and 'gemm_backend = "default"' in config, err
     checkpoint = max((w.path / "fast/checkpoints").glob("step_*"))
     err, config = train("branch", "--resume", checkpoint, steps=9)
-    assert "products go through onednn, as from the start" in err and 'products = "onednn"' in config, err
+    assert "matmuls go through onednn, as from the start" in err and 'gemm_backend = "onednn"' in config, err
     remember(2)
     err, config = train("slow", steps=9)
-    assert "go through" not in err and 'products = "usual"' in config, err
-    expect_error("train", w.config("wrong", **{"train.products": "cublas"}), "--run-dir", w.path / "wrong", "--set", "train.device=cpu", status=2, words=["cublas", "usual, onednn"])
-    expect_error("train", w.config("wrong", **{"train.products": "onednnn"}), "--run-dir", w.path / "wrong", status=2, words=["train.products", "onednn"])
+    assert "go through" not in err and 'gemm_backend = "default"' in config, err
+    expect_error("train", w.config("wrong", **{"train.gemm_backend": "cublas"}), "--run-dir", w.path / "wrong", "--set", "train.device=cpu", status=2, words=["cublas", "usual, onednn"])
+    expect_error("train", w.config("wrong", **{"train.gemm_backend": "onednnn"}), "--run-dir", w.path / "wrong", status=2, words=["train.gemm_backend", "onednn"])
     # It is of plain products, and measuring one dtype again replaces what was known of it.
     expect_error("bench", "gemm", "--libraries", "--groups", 4, status=2, words=["--libraries is of plain products"])
     ingot("bench", "gemm", "--libraries", "--quick", "--dtype", "fp32", "--m", 8, "--n", 8, "--k", 8, env=env)

@@ -48,7 +48,7 @@ def data_parallel_ranks_follow_the_curve_of_one(w):
             assert losses(f"{whole}-{change}") == losses(whole), (family, change)
         # The other layouts once each as processes; all of their combinations are in src/train/layouts_test.cpp.
         changes = [["parallel.zero=2"], ["parallel.zero=3"], ["parallel.tensor=2"], ["parallel.pipeline=2", "train.microbatch_size=1", "parallel.pipeline_schedule=zero_bubble"],
-                   ["parallel.sequence=2"], ["parallel.sequence=2", "parallel.sequence_method=ulysses"], ["parallel.tensor_sequence=2"]]
+                   ["parallel.context=2"], ["parallel.context=2", "parallel.context_method=ulysses"], ["parallel.tensor_sequence=2"]]
         for change in changes + ([["parallel.expert=2"]] if family == "zaya1" else []):
             run = w.path / f"{family}-{'-'.join(change)}"
             launch(2, "train", config, "--run-dir", run, *(word for setting in change for word in ("--set", setting)))
@@ -103,7 +103,7 @@ def traffic_of_every_axis_is_what_the_formula_says(w):
     for family in ("llama", "zaya1"):
         is_mixture = family == "zaya1"
         loads = layers * 5 * one if is_mixture else 0
-        run, sent = measured("sequence", family, "parallel.sequence=2")
+        run, sent = measured("sequence", family, "parallel.context=2")
         own = b * s // p
         ring = layers * ((p - 1) * 4 * own * kv * e + 2 * p * own * kv * 4)
         borders = layers * 2 * 2 * b * (q + 2 * kv) * e if is_mixture else 0
@@ -132,8 +132,8 @@ def memory_of_every_axis_is_what_was_planned(w):
               "data.seq_len": 256, "train.batch_size": 8, "train.steps": 4, "checkpoint.every": 1, "optimizer.name": "muon"}
     config = w.config("memory", **common)
     axes = [["parallel.zero=1"], ["parallel.zero=2"], ["parallel.zero=3"], ["parallel.tensor=2"], ["parallel.pipeline=2", "train.microbatch_size=1"],
-            ["parallel.expert=4", "model.force_balance=true"], ["parallel.sequence=4"], ["parallel.sequence=4", "parallel.sequence_method=allgather"],
-            ["parallel.sequence=2", "parallel.sequence_method=ulysses"], ["parallel.tensor_sequence=2"],
+            ["parallel.expert=4", "model.force_balance=true"], ["parallel.context=4"], ["parallel.context=4", "parallel.context_method=allgather"],
+            ["parallel.context=2", "parallel.context_method=ulysses"], ["parallel.tensor_sequence=2"],
             ["parallel.tensor_sequence=4", "model.family=llama", "model.ffn=1024"]]
     off = []
     for i, changes in enumerate(axes):
@@ -151,7 +151,7 @@ def memory_of_every_axis_is_what_was_planned(w):
 def a_run_goes_on_with_other_ranks_and_another_stage(w):
     """The checkpoint does not know about ranks: stopped at half of the way, resumed on another layout, the curve is that of one."""
     layouts = (1, ()), (2, ("parallel.zero=3",)), (2, ("parallel.tensor=2",)), (3, ("parallel.zero=1",)), (2, ("parallel.pipeline=2", "train.microbatch_size=2")), \
-        (2, ("parallel.expert=2", "parallel.zero=0")), (2, ("parallel.sequence=2",)), (2, ("parallel.tensor_sequence=2",))
+        (2, ("parallel.expert=2", "parallel.zero=0")), (2, ("parallel.context=2",)), (2, ("parallel.tensor_sequence=2",))
     flags = lambda settings: [word for one in settings for word in ("--set", one)]
     for optimizer, chain in (("muon", layouts), ("adamw", layouts[1::2])):
         config = w.config(f"layouts-{optimizer}", **{"train.steps": 12, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 6,
@@ -168,14 +168,14 @@ def a_run_goes_on_with_other_ranks_and_another_stage(w):
 def sequence_ranks_of_a_hybrid_follow_the_curve_of_one(w):
     """Linear and softmax layers over one axis, every way of moving the states; also with data ranks and ZeRO."""
     config = w.config("hybrid", family="linear_llama", **{"model.layers": 3, "model.layer_pattern": "LLN", "model.linear_attention": "gated_delta", "model.feature_map": "l2",
-                                                         "model.short_convolution": 4, "train.steps": 20, "train.precision": "fp64", "parallel.sequence_order": "contiguous"})
+                                                         "model.short_convolution": 4, "train.steps": 20, "train.precision": "fp64", "parallel.context_order": "contiguous"})
     ingot("train", config, "--run-dir", w.path / "hybrid-1")
     for ranks, *changes in ((2,), (2, "parallel.state_method=lasp1"), (2, "parallel.state_method=zeco"), (4, "parallel.data=2", "parallel.zero=1")):
         run = w.path / f"hybrid-{ranks}-{'-'.join(changes)}"
-        launch(ranks, "train", config, "--run-dir", run, "--set", "parallel.sequence=2", *(word for change in changes for word in ("--set", change)))
+        launch(ranks, "train", config, "--run-dir", run, "--set", "parallel.context=2", *(word for change in changes for word in ("--set", change)))
         close(losses(w.path / "hybrid-1"), losses(run), 1e-8)
         ingot("checkpoint", "diff", w.path / "hybrid-1", run, "--atol", 1e-7)
-    _, err = launch(2, "train", config, "--run-dir", w.path / "x", "--set", "parallel.sequence=2", "--set", "parallel.sequence_order=zigzag", status=2)
+    _, err = launch(2, "train", config, "--run-dir", w.path / "x", "--set", "parallel.context=2", "--set", "parallel.context_order=zigzag", status=2)
     assert "zigzag" in err and "contiguous" in err, err
 
 
@@ -238,7 +238,7 @@ def a_killed_rank_is_named_and_the_job_goes_on_bit_equal(w):
     """Whatever the ranks share: in the middle of gradients, weights, messages of a pipeline, keys on their way, tokens at experts."""
     config = w.config("killed", **{"train.steps": 20, "train.batch_size": 6})
     layouts = ((3, 0, 2, []), (3, 1, 8, ["parallel.zero=3"]), (2, 1, 13, ["parallel.tensor=2"]), (2, 0, 5, ["parallel.pipeline=2", "train.microbatch_size=1"]),
-               (2, 1, 7, ["parallel.sequence=2"]), (2, 0, 11, ["parallel.expert=2"]), (2, 1, 9, ["parallel.tensor_sequence=2"]))
+               (2, 1, 7, ["parallel.context=2"]), (2, 0, 11, ["parallel.expert=2"]), (2, 1, 9, ["parallel.tensor_sequence=2"]))
     for ranks, victim, step, changes in layouts:
         name = changes[0] if changes else "data"
         flags = [word for change in changes for word in ("--set", change)]
@@ -350,8 +350,8 @@ def wrong_calls_end_before_anyone_waits(w):
     assert "parallel.data = 2 would work" in err, err
     for words, setting in ((["parallel.tensor = 3 does not divide model.kv_heads = 2", "1, 2"], "parallel.tensor=3"), (["3 pieces", "model.layers is 2"], "parallel.pipeline=3"),
                            (["parallel.expert = 3 does not divide model.experts = 4"], "parallel.expert=3"),
-                           (["6 equal pieces of 2 tokens", "a seq_len of 46", "48 can"], "data.seq_len=46"), (["ulysses", "3 ranks", "4 heads", "ring"], "parallel.sequence_method=ulysses")):
-        sequence = ["--set", "parallel.sequence=3"] if "tensor" not in setting and "pipeline" not in setting and "expert" not in setting else []
+                           (["6 equal pieces of 2 tokens", "a seq_len of 46", "48 can"], "data.seq_len=46"), (["ulysses", "3 ranks", "4 heads", "ring"], "parallel.context_method=ulysses")):
+        sequence = ["--set", "parallel.context=3"] if "tensor" not in setting and "pipeline" not in setting and "expert" not in setting else []
         _, err = launch(3, "train", config, "--run-dir", w.path / "x", "--set", setting, *sequence, "--set", "train.batch_size=6", status=2)
         assert all(word in err for word in words), err
     _, err = launch(2, "no-such-verb", status=2)

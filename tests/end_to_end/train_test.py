@@ -143,7 +143,7 @@ def a_model_generates_and_is_exported(w):
 
 def nan_is_named_skipped_or_stopped_and_never_saved(w):
     # An embedding of zeros, divided by its own norm: NaN in the first layer of the first step.
-    config = w.config("n", **{"model.init_deviation": 0, "model.norm_eps": 0, "resilience.nonfinite_limit": 3, "checkpoint.every": 1})
+    config = w.config("n", **{"model.init_std": 0, "model.norm_eps": 0, "resilience.nonfinite_limit": 3, "checkpoint.every": 1})
     expect_error("train", config, "--run-dir", w.path / "n", status=1, words=["step 3: NaN or Inf, first in", "3 steps in a row", "lower optimizer.lr"])
     assert all("NaN" not in line for line in (w.path / "n" / "metrics.jsonl").read_text().splitlines()), "metrics.jsonl is no longer JSON"
     ingot("checkpoint", "verify", w.path / "n")  # the weights were never touched

@@ -57,7 +57,7 @@ data::Batch batch_of(const train::Phase& phase, const mesh::Mesh& mesh) {
 
 std::string layout_of(const mesh::Mesh& mesh) {
   std::vector<std::string> axes;
-  for (const Axis axis : {Axis::pipeline, Axis::data, Axis::sequence, Axis::tensor, Axis::tensor_sequence, Axis::expert})
+  for (const Axis axis : {Axis::pipeline, Axis::data, Axis::context, Axis::tensor, Axis::tensor_sequence, Axis::expert})
     if (mesh.size(axis) > 1) axes.push_back(fmt::format("{} {}", mesh::name_of(axis), mesh.size(axis)));
   return axes.empty() ? "one rank" : base::join(axes, " x ");
 }
@@ -135,7 +135,7 @@ StepTrace trace_step(const TraceRequest& request) {
     const auto batch = batch_of(phase, groups.mesh());
     model.step().run(batch, phase.peak_lr);  // what is allocated once comes to be
     result.parameters = model.model().parameters().trained_elements();
-    result.tokens = batch.batch * batch.seq / groups.mesh().size(Axis::sequence) / groups.mesh().size(Axis::tensor_sequence);
+    result.tokens = batch.batch * batch.seq / groups.mesh().size(Axis::context) / groups.mesh().size(Axis::tensor_sequence);
     result.rest_bytes = device::memory_use(counting.device()).allocated_bytes;
     tracer.record_operations(true);
     tracer.restart_peak();

@@ -103,12 +103,12 @@ std::string name_of(const testing::TestParamInfo<Layout>& info) {
   const auto& p = info.param.parallel;
   auto name = fmt::format("{}_{}_{}_ranks_zero{}", info.index, info.param.family, info.param.ranks, p.zero);
   for (const auto& [axis, size] : {std::pair{"pipeline", p.pipeline},
-                                   {"sequence", p.sequence},
+                                   {"context", p.context},
                                    {"tensor", p.tensor},
                                    {"tsp", p.tensor_sequence},
                                    {"expert", p.expert}})
     if (size > 1) name += fmt::format("_{}{}", axis, size);
-  if (p.sequence > 1) name += "_" + p.sequence_method + "_" + p.state_method;
+  if (p.context > 1) name += "_" + p.context_method + "_" + p.state_method;
   return name + "_" + info.param.optimizer;
 }
 
@@ -131,8 +131,8 @@ std::vector<Layout> all_layouts() {
   for (const std::string family : {"llama", "zaya1"}) {
     all.push_back({.parallel = P{.tensor_sequence = 2, .zero = 1}, .ranks = 4, .family = family, .recompute = "selective"});
     for (const char* method : {"ring", "allgather", "ulysses"}) {
-      P p{.sequence = 2};
-      p.sequence_method = method;
+      P p{.context = 2};
+      p.context_method = method;
       all.push_back({.parallel = p, .ranks = 4, .family = family});
     }
     for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zero_bubble"}) {
@@ -143,12 +143,12 @@ std::vector<Layout> all_layouts() {
     }
   }
   for (const char* states : {"lasp2", "lasp1", "zeco"}) {
-    P p{.sequence = 2};
-    p.sequence_method = "allgather", p.sequence_order = "contiguous", p.state_method = states;
+    P p{.context = 2};
+    p.context_method = "allgather", p.context_order = "contiguous", p.state_method = states;
     all.push_back({.parallel = p, .ranks = 2, .family = "linear_llama", .linear = "scalar_gate"});
   }
   all.push_back({.parallel = P{.expert = 2}, .ranks = 2, .family = "zaya1"});
-  all.push_back({.parallel = P{.tensor = 2, .sharded_norms = false}, .ranks = 2});
+  all.push_back({.parallel = P{.tensor = 2, .sequence_parallel = false}, .ranks = 2});
   all.push_back({.parallel = P{.zero = 0}, .ranks = 2, .optimizer = "muon"});
   return all;
 }

@@ -1,4 +1,4 @@
-#include "kernels/product_library.h"
+#include "kernels/gemm_backend.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -21,7 +21,7 @@ extern "C" __attribute__((weak)) void cblas_gemm_bf16bf16f32(int layout, int tra
 namespace ingot::kernels {
 namespace {
 
-std::atomic<ProductLibrary> chosen = ProductLibrary::usual;
+std::atomic<GemmBackend> chosen = GemmBackend::standard;
 
 // torch has no function for dense fp32 operands; compiled graphs reach oneDNN through this operator, x [m, k] times weight [n, k]^T.
 constexpr const char* kOneDnn = "mkldnn::_linear_pointwise";
@@ -56,43 +56,43 @@ struct BlasOperand {
 
 }  // namespace
 
-const char* name_of(ProductLibrary library) {
+const char* name_of(GemmBackend library) {
   switch (library) {
-    case ProductLibrary::usual: return "usual";
-    case ProductLibrary::onednn: return "onednn";
-    case ProductLibrary::widened: return "widened";
-    case ProductLibrary::cublas: return "cublas";
-    case ProductLibrary::cublaslt: return "cublaslt";
+    case GemmBackend::standard: return "default";
+    case GemmBackend::onednn: return "onednn";
+    case GemmBackend::upcast: return "upcast";
+    case GemmBackend::cublas: return "cublas";
+    case GemmBackend::cublaslt: return "cublaslt";
   }
   return "";
 }
 
-std::vector<ProductLibrary> product_libraries(at::ScalarType dtype, at::Device device) {
-  using enum ProductLibrary;
-  if (dtype != at::kFloat && dtype != at::kBFloat16) return {usual};
-  if (!device::is_cpu(device)) return {usual, cublas, cublaslt};
-  if (dtype == at::kBFloat16 && cpu_has_bf16_products()) return {usual, widened};
-  return has_onednn() ? std::vector{usual, onednn} : std::vector{usual};
+std::vector<GemmBackend> gemm_backends(at::ScalarType dtype, at::Device device) {
+  using enum GemmBackend;
+  if (dtype != at::kFloat && dtype != at::kBFloat16) return {standard};
+  if (!device::is_cpu(device)) return {standard, cublas, cublaslt};
+  if (dtype == at::kBFloat16 && cpu_has_bf16_products()) return {standard, upcast};
+  return has_onednn() ? std::vector{standard, onednn} : std::vector{standard};
 }
 
-ProductLibrary product_library_named(const std::string& name, at::ScalarType dtype, at::Device device) {
+GemmBackend gemm_backend_named(const std::string& name, at::ScalarType dtype, at::Device device) {
   std::vector<std::string> names;
-  for (const auto library : product_libraries(dtype, device)) {
+  for (const auto library : gemm_backends(dtype, device)) {
     if (name == name_of(library)) return library;
     names.emplace_back(name_of(library));
   }
-  throw base::ConfigError("train.products = \"{}\": with this dtype and device there is {}{}", name, base::join(names, ", "),
+  throw base::ConfigError("train.gemm_backend = \"{}\": with this dtype and device there is {}{}", name, base::join(names, ", "),
                           base::did_you_mean(name, names));
 }
 
-void use_product_library(ProductLibrary library) {
+void use_gemm_backend(GemmBackend library) {
   if (chosen.exchange(library) == library || !at::globalContext().hasCUDA()) return;
-  at::globalContext().setBlasPreferredBackend(library == ProductLibrary::cublas     ? at::BlasBackend::Cublas
-                                              : library == ProductLibrary::cublaslt ? at::BlasBackend::Cublaslt
-                                                                                    : at::BlasBackend::Default);
+  at::globalContext().setBlasPreferredBackend(library == GemmBackend::cublas     ? at::BlasBackend::Cublas
+                                              : library == GemmBackend::cublaslt ? at::BlasBackend::Cublaslt
+                                                                                 : at::BlasBackend::Default);
 }
 
-ProductLibrary product_library() { return chosen; }
+GemmBackend gemm_backend() { return chosen; }
 
 at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b) {
   if (device::is_counting(a)) {

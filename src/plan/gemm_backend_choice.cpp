@@ -1,4 +1,4 @@
-#include "plan/library_choice.h"
+#include "plan/gemm_backend_choice.h"
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@ namespace ingot::plan {
 namespace {
 
 MachineProfile with_rates(const MachineProfile& profile, const std::string& dtype, const std::string& library,
-                          double LibraryRate::*const rate) {
+                          double GemmBackendRate::*const rate) {
   auto one = profile;
   std::erase_if(one.gemm, [&](const auto& e) { return e.dtype == dtype; });
   for (const auto& e : profile.libraries)
@@ -18,26 +18,26 @@ MachineProfile with_rates(const MachineProfile& profile, const std::string& dtyp
 
 }  // namespace
 
-LibraryChoice choose_library(const MachineProfile& profile, const std::string& dtype, const ProductSeconds& seconds) {
-  std::vector<std::string> names = {"usual"};
-  bool has_usual = false;
+GemmBackendChoice choose_library(const MachineProfile& profile, const std::string& dtype, const ProductSeconds& seconds) {
+  std::vector<std::string> names = {"default"};
+  bool has_standard = false;
   for (const auto& e : profile.libraries) {
     if (e.dtype != dtype) continue;
-    has_usual |= e.library == "usual";
+    has_standard |= e.library == "default";
     if (std::find(names.begin(), names.end(), e.library) == names.end()) names.push_back(e.library);
   }
-  LibraryChoice choice;
-  if (!has_usual || names.size() < 2) return choice;
+  GemmBackendChoice choice;
+  if (!has_standard || names.size() < 2) return choice;
   for (const auto& name : names) {
-    const auto by = [&](double LibraryRate::*const rate) { return seconds(with_rates(profile, dtype, name, rate)); };
-    LibraryTime time{name, by(&LibraryRate::flops_per_s), by(&LibraryRate::high_flops_per_s), by(&LibraryRate::low_flops_per_s)};
+    const auto by = [&](double GemmBackendRate::*const rate) { return seconds(with_rates(profile, dtype, name, rate)); };
+    GemmBackendTime time{name, by(&GemmBackendRate::flops_per_s), by(&GemmBackendRate::high_flops_per_s), by(&GemmBackendRate::low_flops_per_s)};
     if (!choice.times.empty()) time.gain = choice.times.front().seconds / time.seconds - 1;
     choice.times.push_back(std::move(time));
   }
-  const auto& usual = choice.times.front();
+  const auto& standard = choice.times.front();
   const auto& best =
       *std::min_element(choice.times.begin(), choice.times.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
-  if (best.gain > kWorthwhileGain && best.long_s < usual.short_s) choice.library = best.library;
+  if (best.gain > kWorthwhileGain && best.long_s < standard.short_s) choice.library = best.library;
   return choice;
 }
 

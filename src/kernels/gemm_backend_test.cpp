@@ -1,4 +1,4 @@
-#include "kernels/product_library.h"
+#include "kernels/gemm_backend.h"
 
 #include <gtest/gtest.h>
 
@@ -11,15 +11,15 @@ namespace ingot::kernels {
 namespace {
 
 struct Libraries : ::testing::Test {
-  ~Libraries() override { use_product_library(ProductLibrary::usual); }
+  ~Libraries() override { use_gemm_backend(GemmBackend::standard); }
 };
 
 TEST_F(Libraries, all_multiply_and_add_up_to_rounding) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const double tolerance = dtype == at::kFloat ? 1e-5 : 2e-2;
-    for (const auto library : product_libraries(dtype, at::kCPU)) {
-      use_product_library(library);
-      ASSERT_EQ(product_library(), library);
+    for (const auto library : gemm_backends(dtype, at::kCPU)) {
+      use_gemm_backend(library);
+      ASSERT_EQ(gemm_backend(), library);
       for (const int64_t m : {1, 17, 64})
         for (const bool transposed : {false, true}) {
           const auto a = (transposed ? at::randn({33, m}).t() : at::randn({m, 33})).to(dtype);
@@ -61,8 +61,8 @@ TEST_F(Libraries, sums_of_bf16_take_operands_as_they_lie) {
 }
 
 TEST_F(Libraries, a_choice_reaches_the_products) {
-  const auto choices = product_libraries(at::kFloat, at::kCPU);
-  if (std::find(choices.begin(), choices.end(), ProductLibrary::onednn) == choices.end()) GTEST_SKIP() << "this torch has no oneDNN";
+  const auto choices = gemm_backends(at::kFloat, at::kCPU);
+  if (std::find(choices.begin(), choices.end(), GemmBackend::onednn) == choices.end()) GTEST_SKIP() << "this torch has no oneDNN";
   const auto a = at::randn({17, 2048}), b = at::randn({2048, 100});
   if (at::equal(multiply_by_onednn(a, b), at::mm(a, b))) GTEST_SKIP() << "the libraries round alike here, and nothing tells them apart";
   const auto into = [&] {
@@ -70,27 +70,27 @@ TEST_F(Libraries, a_choice_reaches_the_products) {
     matmul_into(out, a, b, true);
     return out;
   };
-  use_product_library(ProductLibrary::onednn);
+  use_gemm_backend(GemmBackend::onednn);
   EXPECT_TRUE(at::equal(matmul(a, b, at::kFloat), multiply_by_onednn(a, b)));
   EXPECT_TRUE(at::equal(into(), multiply_by_onednn(a, b)));
-  use_product_library(ProductLibrary::usual);
+  use_gemm_backend(GemmBackend::standard);
   EXPECT_TRUE(at::equal(matmul(a, b, at::kFloat), at::mm(a, b)));
   EXPECT_TRUE(at::equal(into(), at::mm(a, b)));
   // Rows without columns, as an expert without tokens may have.
-  use_product_library(ProductLibrary::onednn);
+  use_gemm_backend(GemmBackend::onednn);
   EXPECT_EQ(matmul(at::empty({0, 2048}), b, at::kFloat).size(0), 0);
 }
 
 TEST_F(Libraries, names_are_those_of_the_device) {
-  EXPECT_EQ(product_library_named("usual", at::kDouble, at::kCPU), ProductLibrary::usual);
-  EXPECT_THROW(product_library_named("cublas", at::kFloat, at::kCPU), base::ConfigError);
-  EXPECT_THROW(product_library_named("onednn", at::kDouble, at::kCPU), base::ConfigError);
-  EXPECT_EQ(product_library_named("cublaslt", at::kBFloat16, at::Device("cuda:0")), ProductLibrary::cublaslt);
+  EXPECT_EQ(gemm_backend_named("default", at::kDouble, at::kCPU), GemmBackend::standard);
+  EXPECT_THROW(gemm_backend_named("cublas", at::kFloat, at::kCPU), base::ConfigError);
+  EXPECT_THROW(gemm_backend_named("onednn", at::kDouble, at::kCPU), base::ConfigError);
+  EXPECT_EQ(gemm_backend_named("cublaslt", at::kBFloat16, at::Device("cuda:0")), GemmBackend::cublaslt);
 }
 
 TEST_F(Libraries, multiply_any_number_of_rows) {
-  for (const auto library : product_libraries(at::kBFloat16, at::kCPU)) {
-    use_product_library(library);
+  for (const auto library : gemm_backends(at::kBFloat16, at::kCPU)) {
+    use_gemm_backend(library);
     for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16})
       for (const int64_t rows : {0, 1, 63, 64, 65, 511, 512, 513, 1100}) {
         const auto a = at::randn({rows, 48}).to(dtype), b = at::randn({40, 48}).to(dtype).t();
