@@ -26,7 +26,7 @@ std::string error_of(const ParallelConfig& config, int world) {
 // Written out by hand for 16 ranks: pipeline 2 x data 2 x sequence 2 x tensor 2.
 TEST(Mesh, positions_and_members_of_four_axes) {
   const ParallelConfig config{.pipeline = 2, .context = 2, .tensor = 2};
-  const Mesh mesh(config, 13, 16);  // 13 = 1 pipeline, 1 data, 0 sequence, 1 tensor
+  const Mesh mesh(config, 13, 16);  // 13 = 1 pipeline, 1 data, 0 context, 1 tensor
   EXPECT_EQ(mesh.position(Axis::pipeline), 1);
   EXPECT_EQ(mesh.position(Axis::data), 1);
   EXPECT_EQ(mesh.position(Axis::context), 0);
@@ -36,7 +36,7 @@ TEST(Mesh, positions_and_members_of_four_axes) {
   EXPECT_THAT(mesh.members({Axis::data}), ElementsAre(9, 13));
   EXPECT_THAT(mesh.members({Axis::pipeline}), ElementsAre(5, 13));
   EXPECT_THAT(mesh.members({Axis::data, Axis::context}), ElementsAre(9, 11, 13, 15));
-  EXPECT_EQ(mesh.describe(), "pipeline 2 x data 2 x sequence 2 x tensor 2");
+  EXPECT_EQ(mesh.describe(), "pipeline 2 x data 2 x context 2 x tensor 2");
 }
 
 TEST(Mesh, experts_fold_the_ranks_of_a_stage_anew) {

@@ -288,7 +288,7 @@ def a_clearly_faster_library_is_taken_and_kept(w):
     remember(2)
     err, config = train("slow", steps=9)
     assert "go through" not in err and 'gemm_backend = "default"' in config, err
-    expect_error("train", w.config("wrong", **{"train.gemm_backend": "cublas"}), "--run-dir", w.path / "wrong", "--set", "train.device=cpu", status=2, words=["cublas", "usual, onednn"])
+    expect_error("train", w.config("wrong", **{"train.gemm_backend": "cublas"}), "--run-dir", w.path / "wrong", "--set", "train.device=cpu", status=2, words=["cublas", "default, onednn"])
     expect_error("train", w.config("wrong", **{"train.gemm_backend": "onednnn"}), "--run-dir", w.path / "wrong", status=2, words=["train.gemm_backend", "onednn"])
     # It is of plain products, and measuring one dtype again replaces what was known of it.
     expect_error("bench", "gemm", "--libraries", "--groups", 4, status=2, words=["--libraries is of plain products"])
