@@ -96,7 +96,7 @@ def a_simulated_step_is_the_formulas_one_until_something_disturbs_it(folder):
 
     def axes(**sizes):
         return [word for name, size in sizes.items() for word in ("--set", f"parallel.{name}={size}")]
-    for layout in (axes(), axes(zero=0), axes(zero=2), axes(zero=3), axes(tensor=8), axes(sequence=4), axes(tensor=4, pipeline=2), axes(tensor=8, pipeline=4),
+    for layout in (axes(), axes(zero=0), axes(zero=2), axes(zero=3), axes(tensor=8), axes(context=4), axes(tensor=4, pipeline=2), axes(tensor=8, pipeline=4),
                    axes(tensor=2, pipeline=8, zero=0), axes(tensor=8, pipeline=4, pipeline_schedule="gpipe"), axes(tensor=8, pipeline=4, pipeline_schedule="zero_bubble"),
                    axes(tensor=8, pipeline=4, pipeline_schedule="interleaved", pipeline_chunks=2)):
         found = simulate(*layout)
