@@ -95,6 +95,14 @@ TEST(ProfilePage, attention_is_put_beside_the_balance) {
       << "4 FLOPs per byte at most";
 }
 
+TEST(ProfilePage, the_balance_is_drawn_where_every_point_lies_on_one_side_of_it) {
+  for (const auto& [factor, balance] : {std::pair{1e3, "0.005"}, std::pair{1e-3, "5000"}}) {
+    auto profile = profile_of_formulas();
+    for (auto& e : profile.memory) e.bytes_per_s *= factor;
+    EXPECT_THAT(make_profile_page({machine_of(profile)}, "now"), HasSubstr(fmt::format("<title>balance: {}", balance)));
+  }
+}
+
 TEST(ProfilePage, curves_have_the_values_of_the_profile) {
   const auto page = make_profile_page({machine_of(profile_of_formulas())}, "now");
   EXPECT_THAT(page, HasSubstr("data-n=\"triad\" data-v=\"8e+10 8e+10 8e+10 8e+10 2e+10 2e+10\""));

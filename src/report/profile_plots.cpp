@@ -274,6 +274,12 @@ std::string roofline(const std::vector<Measured>& machines, const std::string& d
     }
   }
   if (!(low < high)) return "";
+  // The ridge is in the picture, also where every point lies on one side of it.
+  for (const auto& machine : machines)
+    if (const auto balance = plan::balance_of(machine.profile, dtype)) {
+      low = std::min(low, balance->flops_per_byte());
+      high = std::max(high, balance->flops_per_byte());
+    }
   std::string out;
   const auto draw = [&](const std::string& title, const std::vector<Line>& lines) {
     double largest = 0;
