@@ -191,8 +191,9 @@ TEST_P(FusedStep, a_counted_cpu_allocates_what_the_cpu_does) {
   {
     SmallTraining run(GetParam(), at::kCPU);
     run.step->run(batch, 1e-2);
+    // Threads of a kernel hold scratch of their own, all at once in most steps and one after another in some.
     WatchedAllocator::get().reset_peak();
-    run.step->run(batch, 1e-2);
+    for (int i = 0; i < 8; ++i) run.step->run(batch, 1e-2);
     peak = WatchedAllocator::get().peak() - before;
   }
   const device::CountingDevice counting(device::Target::cpu);
