@@ -87,8 +87,11 @@ def losses(run_dir):
 def wait_for_steps(run_dir, steps, process, limit=120):
     """Until that many steps stand in the metrics; the process must not end before."""
     path, deadline = Path(run_dir) / "metrics.jsonl", time.time() + limit
-    while not path.exists() or path.read_text().count("\n") < steps:
-        assert process.poll() is None, process.communicate()
+    while True:
+        ended = process.poll() is not None  # asked first: the last steps may be written and the process end in between
+        if path.exists() and path.read_text().count("\n") >= steps:
+            return
+        assert not ended, process.communicate()
         assert time.time() < deadline, f"step {steps} did not come"
         time.sleep(0.005)
 
