@@ -93,10 +93,13 @@ std::string trace_text(const StepTrace& step, int64_t top) {
     text += fmt::format("{:>14}  {}\n", format_bytes(bytes), name);
 
   if (!sums.communication.empty()) {
-    text += fmt::format("\n{:<24}{:<18}{:>8}{:>14}{:>14}{:>10}\n", "axis", "communication", "calls", "sent", "received", "blocking");
+    size_t width = 0;
+    for (const auto& [key, c] : sums.communication) width = std::max(width, key.first.size() + 2);
+    const auto line = [&](const auto&... cells) { text += fmt::format("{:<{}}{:<18}{:>8}{:>14}{:>14}{:>10}\n", cells...); };
+    text += "\n";
+    line("axis", width, "communication", "calls", "sent", "received", "blocking");
     for (const auto& [key, c] : sums.communication)
-      text += fmt::format("{:<24}{:<18}{:>8}{:>14}{:>14}{:>10}\n", key.first, key.second, c.calls, format_bytes(c.sent_bytes),
-                          format_bytes(c.received_bytes), c.blocking);
+      line(key.first, width, key.second, c.calls, format_bytes(c.sent_bytes), format_bytes(c.received_bytes), c.blocking);
   }
   text += fmt::format("\nthe host waits for the device {} times", trace.waits());
   std::vector<std::string> waits;
