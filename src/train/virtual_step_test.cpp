@@ -186,23 +186,27 @@ class FusedStep : public testing::TestWithParam<Case> {
 // With ingot's own kernels: what a plan for a CPU counts is what the CPU's allocator is asked for.
 TEST_P(FusedStep, a_counted_cpu_allocates_what_the_cpu_does) {
   const auto batch = batch_of(2, 96, true);
-  const int64_t before = WatchedAllocator::get().bytes();
-  int64_t peak = 0;
+  int64_t counted = 0;
   {
-    SmallTraining run(GetParam(), at::kCPU);
+    const device::CountingDevice counting(device::Target::cpu);
+    SmallTraining run(GetParam(), counting.device());
     run.step->run(batch, 1e-2);
-    // Threads of a kernel hold scratch of their own, all at once in most steps and one after another in some.
-    WatchedAllocator::get().reset_peak();
-    for (int i = 0; i < 8; ++i) run.step->run(batch, 1e-2);
+    device::reset_peak(counting.device());
+    run.step->run(batch, 1e-2);
+    counted = device::memory_use(counting.device()).peak_bytes;
+  }
+  const auto near = 0.005 * static_cast<double>(counted);
+  const int64_t before = WatchedAllocator::get().bytes();
+  SmallTraining run(GetParam(), at::kCPU);
+  run.step->run(batch, 1e-2);
+  WatchedAllocator::get().reset_peak();
+  int64_t peak = 0;
+  // Threads of a kernel hold scratch of their own: all at once in most steps, one after another in some, in many on a busy machine.
+  for (int i = 0; i < 8 || (i < 300 && static_cast<double>(peak) < static_cast<double>(counted) - near); ++i) {
+    run.step->run(batch, 1e-2);
     peak = WatchedAllocator::get().peak() - before;
   }
-  const device::CountingDevice counting(device::Target::cpu);
-  SmallTraining run(GetParam(), counting.device());
-  run.step->run(batch, 1e-2);
-  device::reset_peak(counting.device());
-  run.step->run(batch, 1e-2);
-  EXPECT_NEAR(static_cast<double>(device::memory_use(counting.device()).peak_bytes), static_cast<double>(peak),
-              0.005 * static_cast<double>(peak));
+  EXPECT_NEAR(static_cast<double>(counted), static_cast<double>(peak), near);
 }
 
 std::vector<Case> fused_cases() {
