@@ -1,12 +1,14 @@
 #include "optim/config.h"
 
+#include "optim/update_rule.h"
+
 namespace ingot::optim {
 
 using base::at_least;
 using base::NumberRange;
 
 void declare_settings(base::SettingsTable& table, OptimizerConfig& c) {
-  table.add("optimizer.name", c.name, {"muon", "adamw"}, "muon: Muon on hidden matrices and AdamW on the rest; adamw: AdamW on everything");
+  table.add("optimizer.name", c.name, optimizer_names(), optimizer_help());
   table.add("optimizer.lr", c.lr, NumberRange{0, 10}, "peak learning rate");
   table.add("optimizer.beta1", c.beta1, NumberRange{0, 1}, "AdamW: decay of the first moment");
   table.add("optimizer.beta2", c.beta2, NumberRange{0, 1}, "AdamW: decay of the second moment");

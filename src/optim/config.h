@@ -9,7 +9,7 @@
 namespace ingot::optim {
 
 struct OptimizerConfig {
-  std::string name = "muon";  // muon: Muon on hidden matrices, AdamW on the rest; adamw: AdamW on everything
+  std::string name = "muon";  // one of the table in update_rule.cpp
   double lr = 3e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
   double clip = 1.0;  // global gradient norm; 0 = off
 

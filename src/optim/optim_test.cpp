@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "optim/newton_schulz.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
@@ -107,12 +108,16 @@ using Kind = layers::Parameter::Kind;
 TEST(Optimizer, muon_takes_hidden_matrices_and_adamw_the_rest) {
   OptimizerConfig config;
   const auto parameter = [](Kind kind) { return layers::Parameter{.name = "p", .shape = {2, 2}, .kind = kind}; };
-  EXPECT_TRUE(takes_muon(parameter(Kind::matrix), config));
-  for (const auto kind : {Kind::embedding, Kind::head, Kind::convolution, Kind::vector}) EXPECT_FALSE(takes_muon(parameter(kind), config));
+  const UpdateRules muon(config);
+  EXPECT_EQ(muon.of(parameter(Kind::matrix)).name(), "muon");
+  for (const auto kind : {Kind::embedding, Kind::head, Kind::convolution, Kind::vector})
+    EXPECT_EQ(muon.of(parameter(kind)).name(), "adamw");
   EXPECT_TRUE(takes_decay(parameter(Kind::convolution)));
   EXPECT_FALSE(takes_decay(parameter(Kind::embedding)));
   config.name = "adamw";
-  EXPECT_FALSE(takes_muon(parameter(Kind::matrix), config));
+  EXPECT_EQ(UpdateRules(config).of(parameter(Kind::matrix)).name(), "adamw");
+  config.name = "sgd";
+  EXPECT_THROW(UpdateRules{config}, base::ConfigError);
 }
 
 TEST(Optimizer, clips_by_the_global_norm_and_counts_missing_gradients_as_zero) {

@@ -1,4 +1,4 @@
-// The optimizer: Muon on hidden matrices, AdamW on everything else, AdamW-driven balancing biases for routers.
+// The optimizer: every parameter updated by a rule (optim/update_rule.h), and AdamW-driven balancing biases for routers.
 //
 // It owns fp32 masters of the parameters whose compute dtype is narrower, and the moments (fp64 in fp64 runs), of the slices
 // that it was given: all that this rank holds, or a ZeRO rank's share. Every state tensor has a global name,
@@ -8,23 +8,17 @@
 
 #include <ATen/ATen.h>
 
-#include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "layers/parameter.h"
 #include "optim/config.h"
-#include "optim/newton_schulz.h"
-#include "parallel/matrix_exchange.h"
-#include "parallel/shard.h"
+#include "optim/update_rule.h"
 
 namespace ingot::optim {
 
-/// Which rule updates a parameter: Muon takes matrices (and each matrix of a stack); AdamW vectors, convolutions,
-/// embeddings and heads. Weight decay applies to matrices and convolutions.
-bool takes_muon(const layers::Parameter& parameter, const OptimizerConfig& config);
+/// Weight decay applies to matrices and convolutions.
 bool takes_decay(const layers::Parameter& parameter);
 
 struct GradientNorm {
@@ -39,15 +33,6 @@ struct StateSlice {
   std::vector<tensor::Region> regions;  // where the elements of `flat` belong
   at::Tensor flat;                      // 1-D, owned by optimizer or model: writing to it restores
   bool is_primary = true;               // this rank is the one to save it
-};
-
-/// With whom a rank updates: nothing = alone.
-struct Team {
-  std::vector<parallel::Shard> shards;  // of every trained parameter that this rank updates a slice of
-  comm::Group* everyone = nullptr;      // all ranks of the job, to agree on the norm
-  /// All ranks that own elements of a parameter; each exactly once.
-  std::function<comm::Group&(const layers::Parameter&)> owners_of;
-  bool is_primary = true;  // of all ranks that hold the same buffers (balancing biases)
 };
 
 class Optimizer {
@@ -80,33 +65,16 @@ class Optimizer {
   at::Tensor master_of(const layers::Parameter& parameter) const;
 
  private:
-  struct Slot {
-    parallel::Shard shard;
-    at::Tensor master;         // [shard.size()]; the value itself unless that is narrower
-    at::Tensor first, second;  // Muon: momentum and undefined
-    bool takes_muon, takes_decay;
-  };
   struct Buffer {
     layers::Parameter* parameter;
     at::Tensor first, second;
   };
-  /// Slots whose matrices one group orthogonalises.
-  struct MuonGroup {
-    std::vector<Slot*> slots;
-    std::unique_ptr<parallel::MatrixExchange> exchange;  // null: every matrix is whole
-  };
-  bool iterates_in_bf16() const;
-  void prepare_muon();
-  void adamw(Slot& slot, double lr, double gradient_scale);
-  void muon(double lr, double gradient_scale);
-  void orthogonalise(const MuonGroup& group, std::vector<at::Tensor>& directions) const;
 
   layers::ParameterList& parameters_;
   OptimizerConfig config_;
   Team team_;
-  std::vector<Slot> slots_;
-  Iterates iterates_ = Iterates::own;
-  std::vector<MuonGroup> muon_groups_;
+  UpdateRules rules_;
+  std::vector<Slot> slots_;  // where they are when the rules are prepared
   std::map<std::string, Buffer> buffers_;
   int64_t steps_done_ = 0;
 };

@@ -8,7 +8,7 @@
 #include "checkpoint/snapshot.h"
 #include "kernels/cpu_memory.h"
 #include "kernels/matmul.h"
-#include "optim/optimizer.h"
+#include "optim/update_rule.h"
 #include "plan/replay.h"
 
 namespace ingot::plan {
@@ -26,20 +26,26 @@ int64_t share(const RunShape& run, int64_t stage, const layers::Parameter& p, co
 
 bool comes_and_goes(const layers::Parameter& p) { return p.kind == Kind::matrix || p.kind == Kind::embedding || p.kind == Kind::head; }
 
+// Tensors that the optimizer keeps of a parameter beside its value.
+int64_t states(const optim::UpdateRules& rules, const layers::Parameter& p) {
+  return p.is_trained() ? static_cast<int64_t>(rules.of(p).state_names().size()) : 2;  // the moments of a balancing bias
+}
+
 void add_state(const models::Model& model, const RunShape& run, StepMemory& memory) {
+  const optim::UpdateRules rules(run.optimizer);
   const int64_t narrow = run.element_bytes(), wide = std::max<int64_t>(4, narrow);
   for (const auto& p : model.parameters().all()) {
     const int64_t count = p->local_elements(), own = p->keeps_fp32 ? wide : narrow;
     if (!p->is_trained()) {
       memory.weights_bytes += count * own;
-      memory.optimizer_bytes += 2 * count * own;  // moments of a balancing bias
+      memory.optimizer_bytes += states(rules, *p) * count * own;
       continue;
     }
     const int64_t updated = share(run, 1, *p, model.layout());
     memory.weights_bytes += (comes_and_goes(*p) ? share(run, 3, *p, model.layout()) : count) * own;
     memory.gradients_bytes += share(run, 2, *p, model.layout()) * wide;
     if (own < wide) memory.optimizer_bytes += updated * wide;  // the master
-    memory.optimizer_bytes += updated * wide * (optim::takes_muon(*p, run.optimizer) ? 1 : 2);
+    memory.optimizer_bytes += updated * wide * states(rules, *p);
     // Small tensors get their gradient from autograd, which holds it until the microbatch ends.
     if (p->kind == Kind::vector || p->kind == Kind::convolution) memory.gradients_bytes += count * wide;
   }
@@ -82,9 +88,10 @@ int64_t gathered_bytes(const models::Model& model, const RunShape& run) {
 int64_t update_bytes(const models::Model& model, const RunShape& run) {
   const int64_t wide = std::max<int64_t>(4, run.element_bytes());
   const bool spread = run.optimizer.spread_orthogonalisation;
+  const optim::UpdateRules rules(run.optimizer);
   int64_t directions = 0, travelling = 0, gathered = 0, returning = 0, whole_work = 0, gathered_work = 0;
   for (const auto& p : model.parameters().all()) {
-    if (!p->is_trained() || !optim::takes_muon(*p, run.optimizer)) continue;
+    if (!p->is_trained() || rules.of(*p).name() != "muon") continue;
     const int64_t own = share(run, 1, *p, model.layout()) * wide, parts = RunShape::parts(*p, model.layout());
     const int64_t rows = p->shape[p->shape.size() - 2], cols = p->shape.back(), small = std::min(rows, cols);
     const int64_t work = (3 * rows * cols + 5 * small * small) * wide;
@@ -183,10 +190,10 @@ StepMemory predict_memory(const models::Model& model, const RunShape& run, int64
 int64_t predict_saved_bytes(const models::Model& model, const RunShape& run) {
   const int64_t wide = std::max<int64_t>(4, run.element_bytes());
   const int64_t writers = run.replicas * model.layout().tensor.size * model.layout().tensor_sequence.size;
+  const optim::UpdateRules rules(run.optimizer);
   int64_t bytes = 0;
   for (const auto& p : model.parameters().all()) {
-    const int64_t copies = p->is_trained() && optim::takes_muon(*p, run.optimizer) ? 2 : 3;
-    bytes += tensor::element_count(p->shape) * wide * copies / writers;
+    bytes += tensor::element_count(p->shape) * wide * (1 + states(rules, *p)) / writers;
   }
   return bytes;
 }

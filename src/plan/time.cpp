@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "optim/optimizer.h"
+#include "optim/update_rule.h"
 #include "plan/rates.h"
 
 namespace ingot::plan {
@@ -107,12 +107,13 @@ void add_block(const Workload& work, models::Recompute recompute, const Rates& r
 }
 
 void add_optimizer(const models::Model& model, const RunShape& run, const Rates& rates, StepTime& time) {
+  const optim::UpdateRules rules(run.optimizer);
   double muon_s = 0, adamw_s = 0;
   for (const auto& p : model.parameters().all()) {
     if (!p->is_trained()) continue;
     const int64_t own = p->local_elements();
     const double share = run.zero > 0 ? 1.0 / static_cast<double>(run.holders(*p, model.layout())) : 1;
-    if (optim::takes_muon(*p, run.optimizer)) {
+    if (rules.of(*p).name() == "muon") {
       const int64_t rows = p->shape[p->shape.size() - 2], cols = p->shape.back();
       // Of matrices that are cut, the ranks with parts of them work on an equal number each, or all on all.
       const int64_t repeats = run.optimizer.spread_orthogonalisation ? 1 : RunShape::parts(*p, model.layout());

@@ -1,0 +1,92 @@
+#include "optim/muon.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/work_scope.h"
+#include "device/device.h"
+#include "kernels/gemm_backend.h"
+#include "kernels/update.h"
+
+namespace ingot::optim {
+
+using layers::Parameter;
+
+// On unlike machines all do what all can.
+bool Muon::iterates_in_bf16(const layers::ParameterList& parameters, const Team& team) const {
+  if (config_.newton_schulz_precision != "auto") return config_.newton_schulz_precision == "bf16";
+  const auto& all = parameters.all();
+  if (std::none_of(all.begin(), all.end(), [](const auto& p) { return p->value.scalar_type() == at::kBFloat16; })) return false;
+  const auto device = all.front()->value.device();
+  const bool can = device::is_gpu(device) || (kernels::sums_bf16_in_fp32() && kernels::gemm_backend() == kernels::GemmBackend::standard);
+  if (!team.everyone || team.everyone->size() == 1) return can;
+  const auto least = at::full({1}, can ? 1 : 0, at::TensorOptions().dtype(at::kInt).device(device));
+  team.everyone->all_reduce(least, comm::Reduction::min);
+  return least.item<int>() != 0;
+}
+
+// Every rank must come to the same groups in the same order, also one that owns nothing of some.
+void Muon::prepare(const RuleShare& share, const Team& team) {
+  if (iterates_in_bf16(share.parameters, team)) iterates_ = Iterates::bf16;
+  const auto group_of = [&](const Parameter& p) -> comm::Group* {
+    auto* group = team.owners_of ? &team.owners_of(p) : nullptr;
+    return group && group->size() > 1 ? group : nullptr;
+  };
+  std::vector<comm::Group*> order;
+  std::map<comm::Group*, Matrices> by_group;
+  for (const auto* p : share.taken)
+    if (auto* group = group_of(*p); by_group.emplace(group, Matrices{}).second) order.push_back(group);
+  for (auto* slot : share.slots) by_group.at(group_of(*slot->shard.parameter)).slots.push_back(slot);
+  for (auto* group : order) {
+    auto& entry = groups_.emplace_back(std::move(by_group.at(group)));
+    if (!group) continue;
+    std::vector<const parallel::Shard*> shards;
+    for (const auto* slot : entry.slots) shards.push_back(&slot->shard);
+    entry.exchange =
+        std::make_unique<parallel::MatrixExchange>(share.parameters, shards, *group, config_.spread_orthogonalisation,
+                                                   [steps = config_.newton_schulz_steps, how = iterates_](int64_t rows, int64_t cols) {
+                                                     return newton_schulz_flops(rows, cols, steps, how);
+                                                   });
+  }
+}
+
+void Muon::update(const Update& update) {
+  if (groups_.empty()) return;
+  const base::WorkScope scope("muon");
+  std::vector<std::vector<at::Tensor>> directions;
+  // All that must travel is on its way before the first orthogonalisation.
+  for (const auto& group : groups_) {
+    auto& own = directions.emplace_back();
+    for (auto* slot : group.slots)
+      own.push_back(kernels::momentum_update(slot->state[0], slot->shard.gradient_slice(), config_.momentum, update.gradient_scale,
+                                             config_.nesterov));
+    if (group.exchange) group.exchange->start(own);
+  }
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const auto& group = groups_[g];
+    orthogonalise(group, directions[g]);
+    for (size_t i = 0; i < group.slots.size(); ++i) {
+      auto& slot = *group.slots[i];
+      const auto& shape = slot.shard.parameter->shape;
+      const auto longest = static_cast<double>(std::max(shape[shape.size() - 2], shape.back()));
+      kernels::apply_direction(slot.master, directions[g][i], slot.shard.value, 1 - update.lr * slot.weight_decay,
+                               update.lr * config_.rms_match * std::sqrt(longest));
+    }
+  }
+}
+
+void Muon::orthogonalise(const Matrices& group, std::vector<at::Tensor>& directions) const {
+  if (!group.exchange) {
+    for (size_t i = 0; i < directions.size(); ++i) directions[i] = directions[i].view(group.slots[i]->shard.parameter->local_shape());
+    directions = newton_schulz(directions, config_.newton_schulz_steps, {}, Threads::share_matrices, iterates_);
+    for (auto& direction : directions) direction = direction.view(-1);
+    return;
+  }
+  const auto whole = group.exchange->whole();
+  const auto results = newton_schulz(whole, config_.newton_schulz_steps, {}, Threads::share_matrices, iterates_);
+  for (size_t i = 0; i < whole.size(); ++i) whole[i].copy_(results[i]);
+  group.exchange->finish(newton_schulz(group.exchange->gathered(), config_.newton_schulz_steps, {}, Threads::share_products, iterates_));
+}
+
+}  // namespace ingot::optim

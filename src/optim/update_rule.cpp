@@ -1,0 +1,68 @@
+#include "optim/update_rule.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "optim/adamw.h"
+#include "optim/muon.h"
+
+namespace ingot::optim {
+
+namespace {
+
+using Rules = std::vector<std::unique_ptr<UpdateRule>>;
+
+struct Entry {
+  const char* name;
+  const char* help;
+  Rules (*make)(const OptimizerConfig& config);
+};
+
+Rules muon_rules(const OptimizerConfig& config) {
+  Rules rules;
+  rules.push_back(std::make_unique<Muon>(config));
+  rules.push_back(std::make_unique<AdamW>(config));
+  return rules;
+}
+
+Rules adamw_rules(const OptimizerConfig& config) {
+  Rules rules;
+  rules.push_back(std::make_unique<AdamW>(config));
+  return rules;
+}
+
+const std::vector<Entry>& table() {
+  static const std::vector<Entry> entries = {
+      {"muon", "Muon on hidden matrices and AdamW on the rest", &muon_rules},
+      {"adamw", "AdamW on everything", &adamw_rules},
+  };
+  return entries;
+}
+
+}  // namespace
+
+UpdateRules::UpdateRules(const OptimizerConfig& config) {
+  for (const auto& entry : table())
+    if (config.name == entry.name) rules_ = entry.make(config);
+  if (rules_.empty())
+    throw base::ConfigError("optimizer.name = \"{}\": there is {}", config.name, base::join(optimizer_names(), ", "));
+}
+
+UpdateRule& UpdateRules::of(const layers::Parameter& parameter) const {
+  for (const auto& rule : rules_)
+    if (rule->takes(parameter)) return *rule;
+  throw base::ModelError("no rule of the optimizer takes {}", parameter.name);
+}
+
+std::vector<std::string> optimizer_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : table()) names.emplace_back(entry.name);
+  return names;
+}
+
+std::string optimizer_help() {
+  std::vector<std::string> lines;
+  for (const auto& entry : table()) lines.push_back(std::string(entry.name) + ": " + entry.help);
+  return base::join(lines, "; ");
+}
+
+}  // namespace ingot::optim

@@ -1,0 +1,83 @@
+// How parameters are updated: a rule says which parameters it takes, which state it keeps for each, and does the step.
+//
+// Whatever names an optimizer goes through the table in update_rule.cpp: settings, checkpoints, the planner's memory and the
+// optimizer itself. docs/adding-an-optimizer.md adds one.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/group.h"
+#include "layers/parameter.h"
+#include "optim/config.h"
+#include "parallel/shard.h"
+
+namespace ingot::optim {
+
+/// With whom a rank updates: nothing = alone.
+struct Team {
+  std::vector<parallel::Shard> shards;  // of every trained parameter that this rank updates a slice of
+  comm::Group* everyone = nullptr;      // all ranks of the job, to agree on the norm
+  /// All ranks that own elements of a parameter; each exactly once.
+  std::function<comm::Group&(const layers::Parameter&)> owners_of;
+  bool is_primary = true;  // of all ranks that hold the same buffers (balancing biases)
+};
+
+/// The slice of a parameter that this rank updates.
+struct Slot {
+  parallel::Shard shard;
+  at::Tensor master;              // [shard.size()]; the value itself unless that is narrower than fp32
+  std::vector<at::Tensor> state;  // as the master, one for each of the rule's state names; zero at first
+  double weight_decay;            // decoupled; 0 for what is not decayed
+};
+
+/// What a rule works on: the trained parameters that it takes, of all on this rank, and the slices of them that the rank updates.
+struct RuleShare {
+  layers::ParameterList& parameters;
+  std::vector<const layers::Parameter*> taken;
+  std::vector<Slot*> slots;
+};
+
+/// What the slots of one step have in common.
+struct Update {
+  double lr;
+  double gradient_scale;  // gradients count times this: clipping
+  int64_t step;           // from 1
+};
+
+/// One per optimizer and rank; the rules of a job's ranks make the same calls.
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+  /// As in profiles and predictions: "adamw".
+  virtual std::string_view name() const = 0;
+  virtual bool takes(const layers::Parameter& parameter) const = 0;
+  /// "momentum" is in checkpoints as "optimizer.momentum.<parameter>".
+  virtual std::vector<std::string> state_names() const = 0;
+  /// Once, before the first update, also on a rank without slots; what it is given outlives the rule. Collective over the team.
+  virtual void prepare(const RuleShare& share, const Team& team) = 0;
+  /// One step of all slots given to prepare(): state, master, and the value in its compute dtype. Collective over the team.
+  virtual void update(const Update& update) = 0;
+};
+
+/// The rules of a configuration; a parameter is updated by the first that takes it.
+class UpdateRules {
+ public:
+  explicit UpdateRules(const OptimizerConfig& config);
+  UpdateRule& of(const layers::Parameter& parameter) const;
+  const std::vector<std::unique_ptr<UpdateRule>>& all() const { return rules_; }
+
+ private:
+  std::vector<std::unique_ptr<UpdateRule>> rules_;
+};
+
+/// The values of optimizer.name, and what they mean in a line.
+std::vector<std::string> optimizer_names();
+std::string optimizer_help();
+
+}  // namespace ingot::optim
