@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "kernels/feature_map.h"
 #include "layers/linear_attention.h"
-#include "models/model.h"
+#include "models/family.h"
 
 namespace ingot::models {
 
@@ -27,6 +27,12 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.ffn", c.ffn, at_least(0), "inner width of a dense MLP");
   table.add("model.tie_embeddings", c.tie_embeddings, "the head uses the embedding's weights");
   table.add("model.norm_eps", c.norm_eps, NumberRange{0, 1}, "epsilon of every RMSNorm");
+  table.add(
+      "model.mixers", c.mixers,
+      fmt::format("{}, repeated over the depth, in place of the family's token mixers; empty = those", base::join(mixer_names(), ", ")));
+  table.add("model.feed_forwards", c.feed_forwards,
+            fmt::format("{}, repeated over the depth, in place of the family's feed-forwards; empty = those",
+                        base::join(feed_forward_names(), ", ")));
   table.add("model.layer_types", c.layer_types, "full or sliding, repeated over the depth; empty = all full");
   table.add("model.window", c.window, at_least(0), "tokens a sliding layer sees, itself included");
   table.add("model.rope_base", c.rope_base, NumberRange{1, 1e15}, "RoPE base of full layers");
@@ -41,21 +47,22 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.attention_bias", c.attention_bias, "biases on q, k, v and o (llama)");
   table.add("model.mlp_bias", c.mlp_bias, "biases in the MLP (llama)");
   table.add("model.layer_pattern", c.layer_pattern, "linear_llama: L linear, N softmax attention, repeated over the depth");
-  table.add("model.linear_attention", c.linear_attention, layers::linear_variant_names(), "linear_llama: what decays and corrects a state");
-  table.add("model.feature_map", c.feature_map, kernels::feature_map_names(), "linear_llama: what q and k go through");
-  table.add("model.linear_key_dim", c.linear_key_dim, at_least(0), "linear_llama: key channels of a linear head; 0 = head_dim");
-  table.add("model.linear_value_dim", c.linear_value_dim, at_least(0), "linear_llama: value channels of a linear head; 0 = head_dim");
+  table.add("model.linear_attention", c.linear_attention, layers::linear_variant_names(),
+            "linear attention: what decays and corrects a state");
+  table.add("model.feature_map", c.feature_map, kernels::feature_map_names(), "linear attention: what q and k go through");
+  table.add("model.linear_key_dim", c.linear_key_dim, at_least(0), "linear attention: key channels of a head; 0 = head_dim");
+  table.add("model.linear_value_dim", c.linear_value_dim, at_least(0), "linear attention: value channels of a head; 0 = head_dim");
   table.add("model.short_convolution", c.short_convolution, at_least(0),
-            "linear_llama: tokens that the convolution of q, k and v sees; 0 = none");
-  table.add("model.gate_rank", c.gate_rank, at_least(1), "linear_llama: rank of the projection to diagonal gates");
-  table.add("model.linear_output_gate", c.linear_output_gate, "linear_llama: a SiLU gate on what linear attention gives");
+            "linear attention: tokens that the convolution of q, k and v sees; 0 = none");
+  table.add("model.gate_rank", c.gate_rank, at_least(1), "linear attention: rank of the projection to diagonal gates");
+  table.add("model.linear_output_gate", c.linear_output_gate, "linear attention: a SiLU gate on what linear attention gives");
   table.add("model.experts", c.experts, at_least(1), "experts per layer");
   table.add("model.top_k", c.top_k, at_least(1), "experts per token");
   table.add("model.expert_ffn", c.expert_ffn, at_least(1), "inner width of an expert");
   table.add("model.router_hidden", c.router_hidden, at_least(1), "width of the router");
   table.add("model.skip_class", c.skip_class, "zaya1: tokens may skip the mixture");
   table.add("model.skip_output", c.skip_output, {"zero", "identity"}, "zaya1: what a skipped token yields, 0 or p * x");
-  table.add("model.force_balance", c.force_balance, "zaya1, benchmarks only: tokens go to the experts in turn, whatever the router says");
+  table.add("model.force_balance", c.force_balance, "benchmarks only: tokens go to the experts in turn, whatever the router says");
   table.add("model.skip_bias", c.skip_bias, NumberRange{}, "zaya1: initial balancing bias of the skip class");
   table.add("model.init_std", c.init_std, NumberRange{0, 10}, "standard deviation of initial matrices");
   table.add("model.pad_id", c.pad_id, at_least(-1), "token id of padding; -1 = none");

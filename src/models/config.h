@@ -17,6 +17,9 @@ struct ModelConfig {
   bool tie_embeddings = true;
   double norm_eps = 1e-5;
 
+  // Parts in place of the family's (parts/layer_parts.h), repeated over the depth; empty = the family's.
+  std::vector<std::string> mixers, feed_forwards;
+
   std::vector<std::string> layer_types;  // "full" or "sliding", repeated over the depth; empty = all full
   int64_t window = 0;                    // of sliding layers, itself included
   double rope_base = 10000, rope_base_sliding = 10000, rope_fraction = 1;
@@ -42,8 +45,6 @@ struct ModelConfig {
   double init_std = 0.02;
   int64_t pad_id = 0, bos_id = 2, eos_id = 1;  // -1 = none
 
-  /// Tokens before its own that a layer may look at one by one: over ranks, each has at least as many of a sequence.
-  int64_t halo() const { return family == "linear_llama" && short_convolution > 3 ? short_convolution - 1 : 2; }
   int64_t resolved_head_dim() const { return head_dim > 0 ? head_dim : hidden / (heads > 0 ? heads : 1); }
   bool is_sliding(int64_t layer) const;
   bool is_linear(int64_t layer) const { return layer_pattern[static_cast<size_t>(layer) % layer_pattern.size()] == 'L'; }

@@ -1,7 +1,7 @@
 // The list of model families; a new one adds its line here.
 #include "base/error.h"
 #include "base/text.h"
-#include "models/model.h"
+#include "models/family.h"
 
 namespace ingot::models {
 
@@ -25,11 +25,6 @@ const Family& family_named(const std::string& name) {
     if (family.name == name) return family;
   const auto names = family_names();
   throw base::ConfigError("unknown model.family '{}'; known are {}{}", name, base::join(names, ", "), base::did_you_mean(name, names));
-}
-
-std::unique_ptr<Model> create_model(const ModelConfig& config, const Layout& layout) {
-  check_common(config);
-  return family_named(config.family).create(config, layout);
 }
 
 }  // namespace ingot::models

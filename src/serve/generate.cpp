@@ -32,7 +32,7 @@ at::Tensor Generator::feed(const at::Tensor& ids) {
 at::Tensor Generator::feed_folded(const at::Tensor& ids) {
   const auto& axis = model_.layout().sequence;
   const int64_t chunk = ids.size(1) / axis.all_chunks();
-  const bool fills_chunks = length_ == 0 && chunk >= model_.config().halo();
+  const bool fills_chunks = length_ == 0 && chunk >= model_.halo();
   const int64_t prefix = fills_chunks ? chunk * axis.all_chunks() : 0;
   at::Tensor hidden;
   if (prefix > 0) {

@@ -13,7 +13,8 @@ namespace {
 using base::ConfigError;
 using mesh::Axis;
 
-void check_tokens(int64_t seq_len, const mesh::ParallelConfig& parallel, const models::Layout& layout, const models::ModelConfig& model) {
+void check_tokens(int64_t seq_len, const mesh::ParallelConfig& parallel, const models::Model& model) {
+  const auto& layout = model.layout();
   const auto& axis = layout.sequence;
   const int64_t chunks = axis.all_chunks(), fewest = model.halo();
   if (axis.is_on() && (seq_len % chunks != 0 || seq_len / chunks < fewest))
@@ -45,12 +46,12 @@ void check_layout(const RunConfig& config, const mesh::Mesh& mesh, bool only_des
   check(config);
   auto layout = layout_of(mesh, config.parallel, config.model);
   layout.only_described = only_described;
-  models::create_model(config.model, layout);
+  const auto model = models::create_model(config.model, layout);
   for (const auto& phase : lay_out_phases(config)) {
-    check_tokens(phase.data.seq_len, config.parallel, layout, config.model);
+    check_tokens(phase.data.seq_len, config.parallel, *model);
     check_batch(phase.batch_size, config.train.microbatch_size, config.parallel, mesh);
   }
-  if (data::has_validation(config.data) && config.train.validation_every > 0) check_tokens(config.data.seq_len, config.parallel, layout, config.model);
+  if (data::has_validation(config.data) && config.train.validation_every > 0) check_tokens(config.data.seq_len, config.parallel, *model);
 }
 
 }  // namespace ingot::train

@@ -181,17 +181,16 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr) {
 
 // One message for all layers; a stage of a pipeline knows its own.
 void TrainingStep::sum_expert_counts() {
-  if (!replicas_.tokens || replicas_.tokens->size() == 1 || model_.router_state_width() == 0) return;
-  int64_t classes = 0;
-  for (const auto& count : counter_.counts())
-    if (count.defined()) classes = count.numel();
+  if (!replicas_.tokens || replicas_.tokens->size() == 1 || !model_.has_experts()) return;
   const auto layers = static_cast<int64_t>(counter_.counts().size());
-  auto all = at::zeros({layers, classes}, at::kLong);
+  auto all = at::zeros({layers, model_.routing_classes()}, at::kLong);
   for (int64_t layer = 0; layer < layers; ++layer)
     if (const auto& count = counter_.counts()[static_cast<size_t>(layer)]; count.defined()) all[layer].copy_(count);
   const auto there = all.to(model_.device());
   replicas_.tokens->all_reduce(there);
-  counter_.set(there.cpu());
+  const auto sums = there.cpu();
+  for (int64_t layer = 0; layer < layers; ++layer)
+    if (model_.has_experts(layer)) counter_.set(layer, sums[layer]);
 }
 
 void TrainingStep::update(double lr, double norm) {
@@ -212,7 +211,7 @@ double TrainingStep::evaluate(const data::Batch& batch, int64_t& targets) {
   // A rank without sequences passes its share of the weights on to the others.
   if (batch.batch > 0 || replicas_.buckets) {
     const auto& layout = model_.layout();
-    const int64_t fewest = layout.tensor.size * layout.sequence.all_chunks() * (layout.sequence.is_on() ? model_.config().halo() : 1);
+    const int64_t fewest = layout.tensor.size * layout.sequence.all_chunks() * (layout.sequence.is_on() ? model_.halo() : 1);
     const Tensors all = on_device(batch.batch > 0 ? batch : idle_batch(fewest));
     targets = count_targets(all.targets);
     const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, targets));

@@ -34,8 +34,7 @@ class ExpertCounter : public models::Observer {
   /// int64 [classes] on the host, undefined for a layer without a router.
   const std::vector<at::Tensor>& counts() const { return counts_; }
   void clear() { counts_.assign(counts_.size(), at::Tensor()); }
-  /// all [layers, classes]
-  void set(const at::Tensor& all) { counts_ = all.unbind(0); }
+  void set(int64_t layer, const at::Tensor& count) { counts_[static_cast<size_t>(layer)] = count; }
 
  private:
   std::vector<at::Tensor> counts_;

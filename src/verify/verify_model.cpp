@@ -29,7 +29,7 @@ class Recorder : public models::Observer {
     seen_[prefix + "probs"] = shaped(at::softmax(routing.logits, -1));
     seen_[prefix + "ids"] = shaped(routing.choice);
     seen_[prefix + "weights"] = shaped(routing.weight);
-    seen_[prefix + "state"] = shaped(routing.state);
+    if (routing.state.defined()) seen_[prefix + "state"] = shaped(routing.state);
   }
 
  private:

@@ -1,0 +1,26 @@
+// A model family: a map of Hugging Face's names and settings onto parts (parts/layer_parts.h). Adding one: docs/adding-a-model.md.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "models/config.h"
+#include "models/parts/layer_parts.h"
+
+namespace ingot::models {
+
+struct Family {
+  std::string name;               // in our configs
+  std::string hugging_face_type;  // "model_type" of its config.json
+  /// Of which parts its layers are made, repeated over the depth. Throws ConfigError for settings that the family does not have.
+  std::vector<LayerParts> (*parts)(const ModelConfig&);
+  ModelConfig (*from_hugging_face)(const nlohmann::json&);
+  nlohmann::json (*to_hugging_face)(const ModelConfig&);
+};
+
+const std::vector<Family>& families();
+std::vector<std::string> family_names();
+const Family& family_named(const std::string& name);
+
+}  // namespace ingot::models

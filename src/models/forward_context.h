@@ -1,0 +1,66 @@
+// What goes along with a pass through a model: what runs from block to block, who watches, what generation remembers.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "layers/cca_attention.h"
+#include "layers/linear_attention.h"
+#include "layers/router.h"
+#include "layers/sequences.h"
+
+namespace ingot::models {
+
+/// What runs along the depth, from block to block and from pipeline stage to stage.
+struct Stream {
+  at::Tensor residual;      // [batch, seq, hidden], or this rank's tokens [1, tokens, hidden]; fp32 (fp64 for fp64)
+  at::Tensor router_state;  // [tokens, router_hidden]; undefined before the first router that has one
+};
+
+enum class Recompute { none, selective, full };  // selective: the feed-forward half of each block, whose activations are largest
+Recompute recompute_from_name(const std::string& name);
+
+/// Sees what happens inside a forward pass: the verifier compares it, the trainer counts expert loads.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void on_hidden(int64_t /*layer*/, const at::Tensor& /*residual*/) {}  // layer -1: input of layer 0
+  virtual void on_routing(int64_t /*layer*/, const layers::Routing& /*routing*/) {}
+};
+
+/// Hears how far a pass has come, so that weights can arrive in time and work on finished gradients begin before the pass ends.
+/// Layers are those of Parameter::layer: -1 the embedding, then the blocks, their number for the final norm and the head.
+class LayerHooks {
+ public:
+  virtual ~LayerHooks() = default;
+  virtual void before_forward(int64_t /*layer*/) {}
+  virtual void after_forward(int64_t /*layer*/) {}
+  /// Of the blocks; the head computes its gradients in the forward pass (layers/head.h).
+  virtual void before_backward(int64_t /*layer*/) {}
+  /// Gradients of this layer's parameters, and of all behind it, are complete. Called for the head first, down to block 0; the
+  /// embedding's are complete when backward returns.
+  virtual void after_backward(int64_t /*layer*/) {}
+};
+
+/// State of one layer during generation; each kind of layer uses its own part.
+struct LayerCache : layers::CcaCache {
+  layers::LinearAttentionCache linear;
+};
+
+struct ForwardContext {
+  std::shared_ptr<layers::Sequences> sequences;
+  Recompute recompute = Recompute::none;
+  std::vector<LayerCache>* caches = nullptr;  // one per layer; inference only
+  Observer* observer = nullptr;
+  LayerHooks* hooks = nullptr;
+};
+
+/// Who chooses each token's experts in place of the router, given a layer and the router's choices, int64 [this rank's tokens * top_k];
+/// asked again while activations are recomputed (layers::is_recomputing). For comparing runs that rounding would route apart.
+using RoutingReplay = std::function<at::Tensor(int64_t layer, const at::Tensor& choice)>;
+
+}  // namespace ingot::models

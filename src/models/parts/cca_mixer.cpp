@@ -1,0 +1,122 @@
+#include "models/parts/cca_mixer.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "layers/tensor_sequence/describe_folded.h"
+#include "models/hugging_face_config.h"
+
+namespace ingot::models {
+
+CcaMixer::CcaMixer(const BlockContext& block, int64_t layer) : TokenMixer(block, layer) {
+  const auto& c = config();
+  if (c.attention_bias) throw base::ConfigError("model.attention_bias = true: CCA has no such biases");
+  if (c.kv_heads * c.resolved_head_dim() % 2 != 0)
+    throw base::ConfigError("model.kv_heads * head_dim = {} must be even: half of the value channels come from the previous token",
+                            c.kv_heads * c.resolved_head_dim());
+  block.require_heads();
+  if (layout().tensor_sequence.is_on()) block.require_shares("kv_heads", c.kv_heads);
+}
+
+CcaMixer::ValueRows CcaMixer::value_rows() const {
+  const int64_t values = config().kv_heads * config().resolved_head_dim();
+  const auto own = layout().weight_share(values);
+  const auto within = [&](int64_t from) {
+    return tensor::Range{std::clamp<int64_t>(own.begin - from, 0, values / 2), std::clamp<int64_t>(own.end - from, 0, values / 2)};
+  };
+  return {within(0), within(values / 2)};
+}
+
+tensor::Part CcaMixer::latent_part(const tensor::Shape& rest) const {
+  if (!layout().cuts_weights()) return {};
+  const int64_t d = config().resolved_head_dim(), q = config().heads * d;
+  const auto keys = layout().weight_share(config().kv_heads * d);
+  tensor::Part part = {{layout().weight_share(q), {q + keys.begin, q + keys.end}}};
+  for (const int64_t n : rest) part.push_back({{0, n}});
+  return part;
+}
+
+void CcaMixer::declare(const std::string& prefix) {
+  const auto& c = config();
+  const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d, ranks = layout().tensor.size;
+  const std::string mix = prefix + "self_attn.qkv_proj.";
+  const auto values = value_rows();
+  const auto value_part = [&](const tensor::Range& rows) -> tensor::Part {
+    if (!layout().cuts_weights()) return {};
+    return {{rows}, {{0, c.hidden}}};
+  };
+  attention_ = {.shape = {c.heads / ranks, c.kv_heads / ranks, d, layout().tensor.is_on() ? values.current.size() : kv / 2},
+                .window = c.window_of(layer_),
+                .rotary = rotary_settings(c, layer_),
+                .q = &block_.matrix(mix + "q_proj.weight", {q, c.hidden}, block_.cut_rows(q, c.hidden)),
+                .k = &block_.matrix(mix + "k_proj.weight", {kv, c.hidden}, block_.cut_rows(kv, c.hidden)),
+                .current_value = &block_.matrix(mix + "v_proj_current.weight", {kv / 2, c.hidden}, value_part(values.current)),
+                .delayed_value = &block_.matrix(mix + "v_proj_delayed.weight", {kv / 2, c.hidden}, value_part(values.delayed)),
+                .depthwise_weight = &block_.convolution(mix + "conv_qk_depthwise.weight", {q + kv, 1, 2}, latent_part({1, 2})),
+                .depthwise_bias = &block_.vector(mix + "conv_qk_depthwise.bias", q + kv, 0, latent_part({})),
+                .grouped_weight = &block_.convolution(mix + "conv_qk_grouped.weight", {q + kv, d, 2}, latent_part({d, 2})),
+                .grouped_bias = &block_.vector(mix + "conv_qk_grouped.bias", q + kv, 0, latent_part({})),
+                // 1, not Hugging Face's 0, with which keys vanish and q and k get no gradient.
+                .temperature = &block_.vector(prefix + "self_attn.qk_norm.temp", c.kv_heads, 1, block_.cut_vector(c.kv_heads)),
+                .o = &block_.matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q}, block_.cut_columns(c.hidden, q))};
+}
+
+at::Tensor CcaMixer::mix(const at::Tensor& normed, ForwardContext& context) const {
+  auto* cache = cache_in(context);
+  auto& sequences = *context.sequences;
+  const auto& axis = layout().tensor_sequence;
+  if (block_.folds(sequences)) return attention_.folded(normed, sequences, axis, cache);
+  return block_.leave(axis.is_on() ? attention_.decoded(normed, sequences, axis, *cache)
+                                   : attention_(block_.enter(normed, sequences), sequences, cache));
+}
+
+layers::ActivationId CcaMixer::describe(layers::Workload& work, layers::ActivationId normed) const {
+  const auto& c = config();
+  if (layout().tensor_sequence.is_on()) return describe_folded(work, normed);
+  const int64_t ranks = layout().tensor.size, heads = c.heads / ranks, kv_heads = c.kv_heads / ranks;
+  const int64_t d = c.resolved_head_dim(), q = heads * d, kv = kv_heads * d, latent = q + kv;
+  const auto packed = work.narrow(q + 2 * kv), qkv = work.narrow(q + 2 * kv);
+  const int64_t current = layout().tensor.is_on() ? value_rows().current.size() : kv / 2;
+  work.linear(block_.describe_enter(work, normed, c.hidden), packed, {q, kv, current, kv - current});
+  auto& mix = work.kernel("cca_mix", {packed}, {qkv}, {packed, work.wide(latent)}, work.tokens() * (heads + kv_heads), d);
+  const int64_t taps_bytes = work.tokens() * latent * 2 * work.wide_bytes();  // the first convolution's output, once for each tap
+  mix.flops = mix_flops(work.tokens() * latent);
+  mix.forward_scratch_bytes = taps_bytes;
+  mix.backward_scratch_bytes = 2 * taps_bytes + taps_bytes / 2;
+  const auto mixed = work.narrow(q), product = work.narrow(c.hidden);
+  block_.describe_attention(work, qkv, mixed, heads, kv_heads, layer_);
+  work.linear(mixed, product);
+  return block_.describe_leave(work, product);
+}
+
+layers::ActivationId CcaMixer::describe_folded(layers::Workload& work, layers::ActivationId normed) const {
+  const auto& c = config();
+  const auto& folded = layout().tensor_sequence;
+  const int64_t ranks = folded.size, d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d, e = work.element_bytes(),
+                w = work.wide_bytes();
+  const int64_t matrices = 2 * (q + kv) * c.hidden / ranks, mixing = ((q + kv) * (2 * d + 4) + c.kv_heads) / ranks;
+  // Of one visit; tokens with the halo in front of each chunk.
+  const int64_t halo = layers::kHalo * work.batch() * layout().sequence.chunks(), rows = work.tokens() + halo;
+  const int64_t packed_bytes = rows * (q + 2 * kv) / ranks * e, latent_bytes = rows * (q + kv) / ranks * w, taps_bytes = 2 * latent_bytes;
+  const auto out = work.narrow(c.hidden);
+  layers::describe_folded_attention(work, normed, out,
+                                    {.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = d, .window = c.window_of(layer_)},
+                                    {matrices + mixing, matrices * e + mixing * w},
+                                    {.halo_rows = halo,
+                                     .forward_bytes = 2 * packed_bytes + latent_bytes + taps_bytes,
+                                     .kept_bytes = packed_bytes + latent_bytes,
+                                     .backward_bytes = 2 * packed_bytes + latent_bytes + 2 * taps_bytes},
+                                    layout().sequence, folded);
+  for (const int64_t width : {q, kv, kv}) work.inner_linear(c.hidden, width / ranks, ranks).repeated_in_backward = true;
+  auto& mix = work.inner_kernel("cca_mix", work.tokens() * (c.heads + c.kv_heads) / ranks, d, ranks);
+  mix.flops = mix_flops(work.tokens() * (q + kv));
+  mix.repeated_in_backward = true;
+  return out;
+}
+
+// Both convolutions have two taps.
+double CcaMixer::mix_flops(int64_t latents) const {
+  return static_cast<double>(latents) * 2 * 2 * static_cast<double>(config().resolved_head_dim() + 1);
+}
+
+}  // namespace ingot::models

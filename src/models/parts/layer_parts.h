@@ -1,0 +1,37 @@
+// Of which parts a layer is made. A family says so for each of its layers; the settings model.mixers and model.feed_forwards put others
+// in their place, so that a hybrid of known parts is a configuration.
+//
+// A new kind of part: its file in this folder, its name here, and a case in layer_parts.cpp.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/parts/feed_forward.h"
+#include "models/parts/residual.h"
+#include "models/parts/token_mixer.h"
+
+namespace ingot::models {
+
+enum class Mixer { softmax, cca, linear };
+enum class FeedForwardKind { mlp, moe };
+
+struct LayerParts {
+  Mixer mixer = Mixer::softmax;
+  FeedForwardKind feed_forward = FeedForwardKind::mlp;
+  ResidualStyle residual = ResidualStyle::plain;
+};
+
+/// Names in the settings.
+const std::vector<std::string>& mixer_names();
+const std::vector<std::string>& feed_forward_names();
+
+/// Of every layer of a model of this configuration. Throws ConfigError for names that do not exist.
+std::vector<LayerParts> layer_parts(const ModelConfig& config);
+
+std::unique_ptr<TokenMixer> make_mixer(const LayerParts& parts, const BlockContext& block, int64_t layer);
+/// `follows_router`: a layer before has a router.
+std::unique_ptr<FeedForward> make_feed_forward(const LayerParts& parts, const BlockContext& block, int64_t layer, bool follows_router);
+
+}  // namespace ingot::models

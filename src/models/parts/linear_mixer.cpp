@@ -1,0 +1,165 @@
+#include "models/parts/linear_mixer.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "layers/linear.h"
+
+namespace ingot::models {
+
+using kernels::FeatureMap;
+using layers::LinearVariant;
+using layers::Parameter;
+
+LinearMixer::LinearMixer(const BlockContext& block, int64_t layer)
+    : TokenMixer(block, layer),
+      variant_(layers::linear_variant_from_name(config().linear_attention)),
+      map_(kernels::feature_map_from_name(config().feature_map)) {
+  if (layout().tensor_sequence.is_on())
+    throw base::ConfigError("parallel.tensor_sequence = {}: linear attention has no schedule over that axis; parallel.context has",
+                            layout().tensor_sequence.size);
+  if (layout().sequence.is_on() && layout().sequence.zigzag)
+    throw base::ConfigError(
+        "parallel.context_order = zigzag: linear attention passes states from one part of a sequence to the next, so each rank's tokens "
+        "must be one part; set it to contiguous, for softmax layers as well");
+  if (map_ == FeatureMap::taylor && variant_ == LinearVariant::diagonal_gate)
+    throw base::ConfigError("model.feature_map = taylor makes other channels than model.linear_attention = diagonal_gate has gates for");
+  block.require_heads();
+  block.require_shares("heads", config().heads);
+}
+
+void LinearMixer::declare(const std::string& layer_prefix) {
+  const auto& c = config();
+  const std::string prefix = layer_prefix + "linear_attn.";
+  const int64_t ranks = layout().tensor.size, key_dim = c.resolved_linear_key_dim(), value_dim = c.resolved_linear_value_dim();
+  const int64_t keys = c.heads * key_dim, values = c.heads * value_dim;
+  const auto by_rows = [&](const char* name, int64_t rows, int64_t cols) {
+    return &block_.matrix(prefix + name + ".weight", {rows, cols}, block_.cut_rows(rows, cols));
+  };
+  const auto own = [&](const char* name, int64_t size, double initial) {
+    return &block_.vector(prefix + name, size, initial, block_.cut_vector(size));
+  };
+  attention_ = {.variant = variant_,
+                .map = map_,
+                .heads = c.heads / ranks,
+                .key_dim = key_dim,
+                .value_dim = value_dim,
+                .first_head = layout().tensor.share(c.heads).begin,
+                .all_heads = c.heads,
+                .norm_eps = c.norm_eps,
+                .q = by_rows("q_proj", keys, c.hidden),
+                .k = by_rows("k_proj", keys, c.hidden),
+                .v = by_rows("v_proj", values, c.hidden),
+                .o = &block_.matrix(prefix + "o_proj.weight", {c.hidden, values}, block_.cut_columns(c.hidden, values)),
+                .norm = own("o_norm.weight", values, 1)};
+  auto& l = attention_;
+  if (c.short_convolution > 0) {
+    l.q_convolution = &convolution(prefix + "q_conv1d.weight", keys);
+    l.k_convolution = &convolution(prefix + "k_conv1d.weight", keys);
+    l.v_convolution = &convolution(prefix + "v_conv1d.weight", values);
+  }
+  if (variant_ == LinearVariant::diagonal_gate) {
+    l.gate_in = &block_.matrix(prefix + "gate_in_proj.weight", {c.gate_rank, c.hidden});
+    l.gate_out = by_rows("gate_out_proj", keys, c.gate_rank);
+    l.gate_bias = own("gate_out_proj.bias", keys, 0);
+  }
+  if (has_scalar_gate()) {
+    l.gate = by_rows("gate_proj", c.heads, c.hidden);
+    // Decays of exp(-0.05) a token, spread by a factor of 4 or so from head to head.
+    l.gate_rate = &spread_vector(prefix + "gate_rate", c.heads, 1, 0.7);
+    l.step_bias = &spread_vector(prefix + "step_bias", c.heads, -4, 1);
+  }
+  if (corrects()) l.beta = by_rows("beta_proj", c.heads, c.hidden);
+  if (map_ == FeatureMap::rebased) {
+    l.query_scale = own("q_map.weight", keys, 1);
+    l.query_bias = own("q_map.bias", keys, 0);
+    l.key_scale = own("k_map.weight", keys, 1);
+    l.key_bias = own("k_map.bias", keys, 0);
+  }
+  if (c.linear_output_gate) l.output_gate = by_rows("output_gate_proj", values, c.hidden);
+}
+
+// Taps of about equal weight, as torch's conv1d begins with.
+Parameter& LinearMixer::convolution(const std::string& name, int64_t channels) const {
+  const int64_t width = config().short_convolution;
+  tensor::Part part;
+  if (layout().tensor.is_on()) part = {{layout().tensor.share(channels)}, {{0, 1}}, {{0, width}}};
+  auto& parameter = block_.convolution(name, {channels, 1, width}, std::move(part));
+  parameter.initial = tensor::Initial::normal(1 / std::sqrt(3 * static_cast<double>(width)));
+  return parameter;
+}
+
+Parameter& LinearMixer::spread_vector(const std::string& name, int64_t size, double mean, double deviation) const {
+  auto& parameter = block_.vector(name, size, mean, block_.cut_vector(size));
+  parameter.initial = {tensor::Initial::Kind::normal, mean, deviation};
+  return parameter;
+}
+
+at::Tensor LinearMixer::mix(const at::Tensor& normed, ForwardContext& context) const {
+  auto* cache = context.caches ? &cache_in(context)->linear : nullptr;
+  auto& sequences = *context.sequences;
+  // Every rank needs what all heads share of the gates: made between layers, where each token's gradient is whole.
+  const auto low_rank = attention_.gate_in ? block_.enter(layers::linear(normed, {attention_.gate_in}), sequences) : at::Tensor();
+  return block_.leave(attention_(block_.enter(normed, sequences), low_rank, sequences, cache));
+}
+
+layers::ActivationId LinearMixer::describe(layers::Workload& work, layers::ActivationId normed) const {
+  const auto& c = config();
+  const int64_t heads = c.heads / layout().tensor.size, key_dim = c.resolved_linear_key_dim(), value_dim = c.resolved_linear_value_dim();
+  const int64_t keys = heads * key_dim, values = heads * value_dim, tokens = work.tokens();
+  const int64_t features = heads * kernels::feature_dim(map_, key_dim);
+  const bool by_channel = variant_ == LinearVariant::diagonal_gate;
+  std::vector<layers::ActivationId> read;
+  if (by_channel) {
+    const auto low_rank = work.narrow(c.gate_rank, block_.rows_between(work));
+    work.linear(normed, low_rank);
+    const auto gate = work.narrow(keys), log_gate = work.wide(keys);
+    work.linear(block_.describe_enter(work, low_rank, c.gate_rank), gate);
+    work.kernel("gates", {gate}, {log_gate}, {gate, log_gate});
+    read.push_back(log_gate);
+  }
+  const auto x = block_.describe_enter(work, normed, c.hidden);
+  auto packed = work.narrow(2 * keys + values);
+  work.linear(x, packed, {keys, keys, values});
+  if (c.short_convolution > 0) {
+    const auto mixed = work.narrow(2 * keys + values);
+    work.kernel("short_convolution", {packed}, {mixed}, {packed});
+    packed = mixed;
+  }
+  auto mapped = packed;
+  if (map_ != FeatureMap::identity) {
+    mapped = work.narrow(2 * features + values);
+    work.kernel("feature_map", {packed}, {mapped}, {packed});
+  }
+  const auto per_head = [&] {
+    const auto product = work.narrow(heads), gate = work.wide(heads);
+    work.linear(x, product);
+    work.kernel("gates", {product}, {gate}, {product, gate});
+    read.push_back(gate);
+  };
+  if (has_scalar_gate()) per_head();
+  if (corrects()) per_head();
+  read.insert(read.begin(), mapped);
+  const auto out = work.narrow(values);
+  const char* const kernel = corrects() ? "linear_attention_delta" : by_channel ? "linear_attention_channels" : "linear_attention";
+  auto& mix = work.kernel(kernel, read, {out}, read, tokens * heads, value_dim);
+  // By the recurrence: a product to write and one to read the state, and one more for the delta rule to read before it writes.
+  mix.flops = static_cast<double>(tokens * features) * static_cast<double>(value_dim) * 2 * (corrects() ? 3 : 2);
+  // Over ranks the delta rule runs through the tokens once more before states are known, with more columns, and once in backward
+  // (kernels/linear_attention.h): together about what the layer itself takes.
+  if (corrects() && layout().sequence.is_on()) work.inner_kernel(kernel, tokens * heads, value_dim, 1);
+  const auto normed_heads = work.narrow(values), gated = work.narrow(values);
+  work.kernel("rms_norm", {out}, {normed_heads}, {out, work.wide(heads)}, tokens * heads, value_dim);
+  if (c.linear_output_gate) {
+    const auto gate = work.narrow(values);
+    work.linear(x, gate);
+    work.kernel("output_gate", {normed_heads, gate}, {gated}, {work.wide(values), work.wide(values), work.wide(values)});
+  } else {
+    work.kernel("scale", {normed_heads}, {gated}, {work.wide(values)});
+  }
+  const auto product = work.narrow(c.hidden);
+  work.linear(gated, product);
+  return block_.describe_leave(work, product);
+}
+
+}  // namespace ingot::models

@@ -1,0 +1,30 @@
+// Linear attention with its gates (layers/linear_attention.h): as many heads for keys and values as for queries, and no RoPE.
+#pragma once
+
+#include "layers/linear_attention.h"
+#include "models/parts/token_mixer.h"
+
+namespace ingot::models {
+
+class LinearMixer final : public TokenMixer {
+ public:
+  LinearMixer(const BlockContext& block, int64_t layer);
+
+  void declare(const std::string& prefix) override;
+  at::Tensor mix(const at::Tensor& normed, ForwardContext& context) const override;
+  layers::ActivationId describe(layers::Workload& work, layers::ActivationId normed) const override;
+  bool is_linear() const override { return true; }
+  int64_t halo() const override { return std::max<int64_t>(0, config().short_convolution - 1); }
+
+ private:
+  bool has_scalar_gate() const { return variant_ == layers::LinearVariant::scalar_gate || variant_ == layers::LinearVariant::gated_delta; }
+  bool corrects() const { return variant_ == layers::LinearVariant::delta || variant_ == layers::LinearVariant::gated_delta; }
+  layers::Parameter& convolution(const std::string& name, int64_t channels) const;
+  layers::Parameter& spread_vector(const std::string& name, int64_t size, double mean, double deviation) const;
+
+  layers::LinearVariant variant_;
+  kernels::FeatureMap map_;
+  layers::LinearAttention attention_{};
+};
+
+}  // namespace ingot::models

@@ -1,0 +1,60 @@
+#include "models/parts/mlp.h"
+
+#include "base/error.h"
+#include "kernels/activation.h"
+#include "layers/linear.h"
+#include "layers/tensor_sequence/describe_folded.h"
+#include "layers/tensor_sequence/folded_layer.h"
+#include "models/parts/biases.h"
+
+namespace ingot::models {
+
+using layers::Parameter;
+
+Mlp::Mlp(const BlockContext& block, int64_t layer) : FeedForward(block, layer) {
+  const auto& c = config();
+  if (c.ffn < 1) throw base::ConfigError("model.ffn = {} must be positive for the {} family", c.ffn, c.family);
+  block.require_shares("ffn", c.ffn);
+}
+
+void Mlp::declare(const std::string& prefix) {
+  const auto& c = config();
+  gate_ = &block_.matrix(prefix + "mlp.gate_proj.weight", {c.ffn, c.hidden}, block_.cut_rows(c.ffn, c.hidden));
+  up_ = &block_.matrix(prefix + "mlp.up_proj.weight", {c.ffn, c.hidden}, block_.cut_rows(c.ffn, c.hidden));
+  down_ = &block_.matrix(prefix + "mlp.down_proj.weight", {c.hidden, c.ffn}, block_.cut_columns(c.hidden, c.ffn));
+  if (!c.mlp_bias) return;
+  gate_bias_ = &block_.vector(prefix + "mlp.gate_proj.bias", c.ffn, 0, block_.cut_vector(c.ffn));
+  up_bias_ = &block_.vector(prefix + "mlp.up_proj.bias", c.ffn, 0, block_.cut_vector(c.ffn));
+  down_bias_ = &block_.vector(prefix + "mlp.down_proj.bias", c.hidden, 0);
+}
+
+FeedForward::Result Mlp::forward(const at::Tensor& x, const at::Tensor& /*router_state*/, const ForwardContext& context) const {
+  return {with_bias(product(x, *context.sequences), down_bias_), {}};
+}
+
+at::Tensor Mlp::product(const at::Tensor& x, const layers::Sequences& sequences) const {
+  const auto activated = [](const at::Tensor& in, const layers::PartOfWeights& weights) {  // gate, up, and their biases
+    const auto biases = std::vector<Parameter*>(weights.begin() + 2, weights.end());
+    return kernels::swiglu(layers::linear(in, {weights[0], weights[1]}, biases));
+  };
+  layers::PartOfWeights weights = {gate_, up_};
+  if (gate_bias_) weights.insert(weights.end(), {gate_bias_, up_bias_});
+  if (block_.folds(sequences)) return layers::folded_layer(x, weights, *down_, activated, layout().tensor_sequence);
+  return block_.leave(layers::linear(activated(block_.enter(x, sequences), weights), {down_}));
+}
+
+layers::ActivationId Mlp::describe(layers::Workload& work, layers::ActivationId x) const {
+  const auto& c = config();
+  if (const auto& folded = layout().tensor_sequence; folded.is_on()) {
+    const auto out = work.narrow(c.hidden);
+    layers::describe_folded_mlp(work, x, out, c.ffn, c.mlp_bias, folded);
+    return c.mlp_bias ? describe_bias(work, out) : out;
+  }
+  const int64_t ffn = c.ffn / layout().tensor.size;
+  const auto activated = work.narrow(ffn);
+  const auto gate_up = describe_linear(work, block_.describe_enter(work, x, c.hidden), {ffn, ffn}, c.mlp_bias);
+  work.kernel("swiglu", {gate_up}, {activated}, {gate_up});
+  return block_.describe_leave(work, describe_linear(work, activated, {c.hidden}, c.mlp_bias));
+}
+
+}  // namespace ingot::models

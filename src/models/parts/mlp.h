@@ -1,0 +1,23 @@
+// A gated MLP, down(silu(gate x) * up x), under Llama's names.
+#pragma once
+
+#include "models/parts/feed_forward.h"
+
+namespace ingot::models {
+
+class Mlp final : public FeedForward {
+ public:
+  Mlp(const BlockContext& block, int64_t layer);
+
+  void declare(const std::string& prefix) override;
+  Result forward(const at::Tensor& x, const at::Tensor& router_state, const ForwardContext& context) const override;
+  layers::ActivationId describe(layers::Workload& work, layers::ActivationId x) const override;
+
+ private:
+  at::Tensor product(const at::Tensor& x, const layers::Sequences& sequences) const;
+
+  layers::Parameter *gate_ = nullptr, *up_ = nullptr, *down_ = nullptr;
+  layers::Parameter *gate_bias_ = nullptr, *up_bias_ = nullptr, *down_bias_ = nullptr;
+};
+
+}  // namespace ingot::models

@@ -1,0 +1,80 @@
+#include "models/parts/moe.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "layers/experts.h"
+#include "layers/recompute.h"
+
+namespace ingot::models {
+
+Moe::Moe(const BlockContext& block, int64_t layer, std::unique_ptr<Router> router) : FeedForward(block, layer), router_(std::move(router)) {
+  const auto& c = config();
+  const auto& own = layout().experts;
+  if (c.top_k > c.experts) throw base::ConfigError("model.top_k = {} is more than model.experts = {}", c.top_k, c.experts);
+  if (c.mlp_bias) throw base::ConfigError("model.mlp_bias = true: experts have no such biases");
+  if (c.experts % own.size != 0) throw base::ConfigError("parallel.expert = {} does not divide model.experts = {}", own.size, c.experts);
+  if (c.expert_ffn % own.slices != 0)
+    throw base::ConfigError("parallel.expert_tensor = {} does not divide model.expert_ffn = {}", own.slices, c.expert_ffn);
+  if (layout().tensor.is_on() && !layout().tensor.shards_tokens)
+    throw base::ConfigError("parallel.sequence_parallel = false: a mixture of experts needs each token on one rank only; set it to true");
+}
+
+void Moe::declare(const std::string& prefix) {
+  const auto& c = config();
+  router_->declare(prefix + "mlp.gate.");
+  gate_up_ = &block_.matrix(prefix + "mlp.experts.gate_up_proj", {c.experts, 2 * c.expert_ffn, c.hidden});
+  down_ = &block_.matrix(prefix + "mlp.experts.down_proj", {c.experts, c.hidden, c.expert_ffn});
+  if (const auto& own = layout().experts; own.is_on()) {
+    const auto experts = tensor::share_of(c.experts, own.rank, own.size), inner = tensor::share_of(c.expert_ffn, own.slice, own.slices);
+    gate_up_->part = {{experts}, {inner, {c.expert_ffn + inner.begin, c.expert_ffn + inner.end}}, {{0, c.hidden}}};
+    down_->part = {{experts}, {{0, c.hidden}}, {inner}};
+    gate_up_->is_expert = down_->is_expert = true;
+  }
+}
+
+FeedForward::Result Moe::forward(const at::Tensor& in, const at::Tensor& router_state, const ForwardContext& context) const {
+  const auto x = in.flatten(0, 1);
+  const auto routing = router_->route(x, router_state, choose());
+  if (context.observer && !layers::is_recomputing()) context.observer->on_routing(layer_, routing);
+  const auto skip = config().skip_output == "identity" ? layers::SkipOutput::identity : layers::SkipOutput::zero;
+  const auto out = layers::experts(x, routing.choice, routing.weight, *gate_up_, *down_, config().top_k, skip,
+                                   {layout().experts.slices, layout().experts.group});
+  return {out.view_as(in), routing.state};
+}
+
+layers::ChooseClasses Moe::choose() const {
+  if (config().force_balance)
+    return
+        [experts = config().experts](const at::Tensor& choice) { return at::arange(choice.size(0), choice.options()).remainder_(experts); };
+  if (!block_.routing_replay()) return {};
+  return [this](const at::Tensor& choice) { return block_.routing_replay()(layer_, choice); };
+}
+
+layers::ActivationId Moe::describe(layers::Workload& work, layers::ActivationId x) const {
+  router_->describe(work, x);
+  return describe_experts(work, x);
+}
+
+// Tokens of the skip class are counted as if they used an expert.
+layers::ActivationId Moe::describe_experts(layers::Workload& work, layers::ActivationId x) const {
+  const auto& c = config();
+  const int64_t slots = block_.rows_between(work) * c.top_k;
+  // As many rows come from the ranks with the other experts as go there.
+  const int64_t own = c.experts / layout().experts.size;
+  // The busiest rank is described: the others wait for it.
+  const auto ranks = static_cast<double>(layout().experts.size);
+  const auto arriving = static_cast<int64_t>(std::ceil(static_cast<double>(slots) * std::clamp(work.expert_load(), 1.0, ranks)));
+  const auto rows = work.narrow(c.hidden, arriving), gate_up = work.narrow(2 * c.expert_ffn, arriving),
+             activated = work.narrow(c.expert_ffn, arriving);
+  const auto routed = work.narrow(c.hidden, arriving), out = work.narrow(c.hidden, block_.rows_between(work));
+  work.kernel("expert_dispatch", {x}, {rows}, {x, work.wide(1, arriving), work.indices(slots)});
+  work.linear(rows, gate_up, {}, own).saved = {gate_up};
+  work.kernel("swiglu", {gate_up}, {activated}, {}).repeated_in_backward = true;
+  work.linear(activated, routed, {}, own).saved = {};
+  work.kernel("expert_dispatch", {routed}, {out}, {}).rows = 0;  // measured as one with the way there
+  return out;
+}
+
+}  // namespace ingot::models

@@ -1,0 +1,30 @@
+// A dropless mixture of gated MLPs (layers/experts.h) behind a router of its own.
+#pragma once
+
+#include "models/parts/feed_forward.h"
+#include "models/parts/router.h"
+
+namespace ingot::models {
+
+class Moe final : public FeedForward {
+ public:
+  Moe(const BlockContext& block, int64_t layer, std::unique_ptr<Router> router);
+
+  void declare(const std::string& prefix) override;
+  Result forward(const at::Tensor& x, const at::Tensor& router_state, const ForwardContext& context) const override;
+  layers::ActivationId describe(layers::Workload& work, layers::ActivationId x) const override;
+  void initialise() override { router_->initialise(); }
+  int64_t classes() const override { return router_->classes(); }
+  int64_t router_state_width() const override { return router_->state_width(); }
+  layers::Parameter* balancing_bias() const override { return router_->balancing_bias(); }
+  int64_t idle_elements() const override { return (config().experts - config().top_k) * 3 * config().expert_ffn * config().hidden; }
+
+ private:
+  layers::ChooseClasses choose() const;
+  layers::ActivationId describe_experts(layers::Workload& work, layers::ActivationId x) const;
+
+  std::unique_ptr<Router> router_;
+  layers::Parameter *gate_up_ = nullptr, *down_ = nullptr;
+};
+
+}  // namespace ingot::models

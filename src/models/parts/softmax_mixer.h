@@ -1,0 +1,25 @@
+// Causal softmax attention of grouped queries (layers/softmax_attention.h), under Llama's names.
+#pragma once
+
+#include "layers/softmax_attention.h"
+#include "models/parts/token_mixer.h"
+
+namespace ingot::models {
+
+class SoftmaxMixer final : public TokenMixer {
+ public:
+  SoftmaxMixer(const BlockContext& block, int64_t layer);
+
+  void declare(const std::string& prefix) override;
+  at::Tensor mix(const at::Tensor& normed, ForwardContext& context) const override;
+  layers::ActivationId describe(layers::Workload& work, layers::ActivationId normed) const override;
+  void set_rope_base(double base) override { attention_.rotary.base = base; }
+
+ private:
+  layers::ActivationId describe_folded(layers::Workload& work, layers::ActivationId normed) const;
+
+  layers::SoftmaxAttention attention_{};
+  layers::Parameter* out_bias_ = nullptr;
+};
+
+}  // namespace ingot::models

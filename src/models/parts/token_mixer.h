@@ -1,0 +1,42 @@
+// The first half of a block: what mixes the tokens of each document. One file of this folder for each kind, which says what it can do.
+//
+// A mixer is made for every layer of the model; its constructor checks settings and layout and throws ConfigError. Only where the layer
+// lies are parameters declared, and only there does it compute.
+#pragma once
+
+#include "models/parts/block_context.h"
+
+namespace ingot::models {
+
+class TokenMixer {
+ public:
+  TokenMixer(const BlockContext& block, int64_t layer) : block_(block), layer_(layer) {}
+  TokenMixer(const TokenMixer&) = delete;
+  TokenMixer& operator=(const TokenMixer&) = delete;
+  virtual ~TokenMixer() = default;
+
+  /// `prefix`: "model.layers.<layer>."
+  virtual void declare(const std::string& prefix) = 0;
+  /// The normed residual stream as it is between layers -> the branch, likewise.
+  virtual at::Tensor mix(const at::Tensor& normed, ForwardContext& context) const = 0;
+  virtual layers::ActivationId describe(layers::Workload& work, layers::ActivationId normed) const = 0;
+  /// Of full layers; a sliding one keeps its own.
+  virtual void set_rope_base(double /*base*/) {}
+
+  /// Whether it keeps a state of one size rather than keys and values, and costs as much for every token.
+  virtual bool is_linear() const { return false; }
+  /// Tokens before its own that it looks at one by one: over ranks, each has at least as many of a sequence.
+  virtual int64_t halo() const { return 0; }
+
+ protected:
+  const ModelConfig& config() const { return block_.config(); }
+  const Layout& layout() const { return block_.layout(); }
+  LayerCache* cache_in(const ForwardContext& context) const {
+    return context.caches ? &(*context.caches)[static_cast<size_t>(layer_)] : nullptr;
+  }
+
+  const BlockContext& block_;
+  const int64_t layer_;
+};
+
+}  // namespace ingot::models

@@ -1,0 +1,67 @@
+#include "models/parts/zaya_router.h"
+
+#include <cmath>
+
+#include "base/error.h"
+
+namespace ingot::models {
+
+using layers::Parameter;
+
+ZayaRouter::ZayaRouter(const BlockContext& block, bool is_first) : Router(block), is_first_(is_first) {
+  if (config().top_k != 1 && !block.layout().only_described)
+    throw base::ConfigError("model.top_k = {}: the {} family routes each token to one expert", config().top_k, config().family);
+}
+
+void ZayaRouter::declare(const std::string& prefix) {
+  const int64_t r = config().router_hidden;
+  parameters_ = {.down_weight = &fan_in_matrix(prefix + "down_proj.weight", {r, config().hidden}),
+                 .down_bias = &block_.vector(prefix + "down_proj.bias", r, 0),
+                 .state_scale = is_first_ ? nullptr : &block_.vector(prefix + "router_states_scale", r, 1),
+                 .norm_weight = &block_.vector(prefix + "router_mlp.norm.weight", r, 1),
+                 .fc1_weight = &fan_in_matrix(prefix + "router_mlp.fc1.weight", {r, r}),
+                 .fc1_bias = &block_.vector(prefix + "router_mlp.fc1.bias", r, 0),
+                 .fc2_weight = &fan_in_matrix(prefix + "router_mlp.fc2.weight", {r, r}),
+                 .fc2_bias = &block_.vector(prefix + "router_mlp.fc2.bias", r, 0),
+                 .out_weight = &fan_in_matrix(prefix + "router_mlp.out_proj.weight", {classes(), r}),
+                 .balancing_bias = &block_.add(
+                     {.name = prefix + "balancing_biases", .shape = {classes()}, .kind = Parameter::Kind::buffer, .keeps_fp32 = true}),
+                 .experts = config().experts};
+}
+
+// Scaled by fan-in, not by init_std: with the small deviation all tokens would choose alike until the router has grown.
+Parameter& ZayaRouter::fan_in_matrix(const std::string& name, tensor::Shape shape) const {
+  const double deviation = 1 / std::sqrt(static_cast<double>(shape.back()));
+  auto& parameter = block_.matrix(name, std::move(shape));
+  parameter.initial = tensor::Initial::normal(deviation);
+  parameter.keeps_fp32 = true;
+  return parameter;
+}
+
+void ZayaRouter::initialise() {
+  if (config().skip_class) parameters_.balancing_bias->value[config().experts] = config().skip_bias;
+}
+
+layers::Routing ZayaRouter::route(const at::Tensor& x, const at::Tensor& state, const layers::ChooseClasses& choose) const {
+  return layers::route(x, state, parameters_, config().norm_eps, choose);
+}
+
+// Always in fp32; its state goes on to the next layer's.
+void ZayaRouter::describe(layers::Workload& work, layers::ActivationId x) const {
+  const int64_t r = config().router_hidden, rows = block_.rows_between(work);
+  auto x_wide = x;
+  if (work.element_bytes() < work.wide_bytes()) {
+    x_wide = work.wide(config().hidden, rows);
+    work.kernel("copy", {x}, {x_wide}, {});
+  }
+  const auto projected = work.wide(r, rows), state = work.wide(r, rows);
+  work.linear(x_wide, projected);
+  std::vector<layers::ActivationId> read = {projected};
+  if (!is_first_) read.push_back(work.enter(work.wide(r, rows)));
+  // Saved: the state, the norm's output, and twice a biased product and its GELU; probabilities; one number per row; the choice.
+  auto& router = work.kernel("router", read, {state, work.wide(1, rows)},
+                             {state, work.wide(5 * r, rows), work.wide(classes() + 1, rows), work.indices(rows)});
+  router.flops = 2 * static_cast<double>(rows) * static_cast<double>(2 * r * r + r * classes());
+}
+
+}  // namespace ingot::models
