@@ -8,6 +8,7 @@
 #include "layers/head.h"
 #include "layers/linear.h"
 #include "layers/recompute.h"
+#include "layers/router.h"
 #include "layers/sequences.h"
 #include "layers/test_tensors.h"
 
@@ -140,6 +141,34 @@ TEST(Experts, in_bf16_do_not_touch_each_others_rows) {
     const auto others =
         i < 3 ? at::cat({broken[i].narrow(0, 0, 204), broken[i].narrow(0, 299, 1)}) : broken[i].index({at::tensor({0, 1, 3})});
     EXPECT_FALSE(others.isnan().any().item<bool>()) << i;
+  }
+}
+
+// The oracle: every token's probabilities sorted, one by one.
+TEST(LinearRouter, takes_the_likeliest_experts_and_their_probabilities) {
+  for (const int64_t top_k : {1, 2, 5}) {
+    for (const bool renormalises : {false, true}) {
+      ParameterList list;
+      auto& weight = add(list, "w", {5, 6}, 1);
+      auto& bias = list.add({.name = "b", .shape = {5}, .kind = Parameter::Kind::buffer});
+      bias.value = at::tensor({0.0, 0.3, 0.0, 0.0, -0.2}, at::kDouble);
+      const auto x = random({9, 6}, 2).set_requires_grad(true), upstream = random({9, top_k}, 3);
+      const auto routing = route(x, LinearRouterParameters{&weight, &bias, top_k, renormalises});
+      backward((routing.weight.view({9, top_k}) * upstream).sum());
+      const auto y = x.detach().clone().set_requires_grad(true), w = weight.value.detach().clone().set_requires_grad(true);
+      const auto probabilities = at::softmax(at::matmul(y, w.t()), -1);
+      auto sum = at::zeros({}, at::kDouble);
+      for (int64_t token = 0; token < 9; ++token) {
+        const auto order = (probabilities[token] + bias.value).argsort(0, /*descending=*/true).narrow(0, 0, top_k);
+        EXPECT_TRUE(at::equal(routing.choice.view({9, top_k})[token], order));
+        auto mixed = probabilities[token].index_select(0, order);
+        if (renormalises) mixed = mixed / mixed.sum();
+        sum = sum + (mixed * upstream[token]).sum();
+      }
+      backward(sum);
+      expect_close(x.grad(), y.grad());
+      expect_close(weight.grad, w.grad());
+    }
   }
 }
 

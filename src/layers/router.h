@@ -1,5 +1,5 @@
-// ZAYA1's router (facts zaya1 §4.4): a projection whose state runs along depth, a norm, a small MLP, and a choice that a
-// balancing bias shifts without entering the mixing weight. The whole router works in fp32 (fp64 for fp64).
+// Routers: who chooses the experts of each token. A balancing bias shifts the choice without entering the mixing weight. All work in
+// fp32 (fp64 for fp64).
 // Gradient convention: matrices get theirs in Parameter::grad (layers/linear.h), vectors from autograd; they come through
 // `weight` and `state`. The choice has no gradient, nor has the balancing bias, which the optimizer moves by itself.
 #pragma once
@@ -10,6 +10,7 @@
 
 namespace ingot::layers {
 
+/// ZAYA1's: a projection whose state runs along depth, a norm and a small MLP.
 struct RouterParameters {
   Parameter *down_weight, *down_bias;  // [router_hidden, hidden], [router_hidden]
   Parameter* state_scale;              // [router_hidden]; null in the first layer, which has no state before it
@@ -18,20 +19,30 @@ struct RouterParameters {
   Parameter* out_weight;      // [classes, router_hidden]; classes = experts, plus one when tokens may skip
   Parameter* balancing_bias;  // [classes], a buffer
   int64_t experts = 0;        // classes that are experts; they come first
+  int64_t top_k = 1;
+};
+
+/// The common one (Mixtral, OLMoE, Qwen3-MoE): one matrix, and a softmax over all experts.
+struct LinearRouterParameters {
+  Parameter* weight;          // [experts, hidden]
+  Parameter* balancing_bias;  // [experts], a buffer
+  int64_t top_k = 1;
+  bool renormalises = false;  // the weights of a token's experts sum to 1
 };
 
 struct Routing {
-  at::Tensor state;   // [tokens, router_hidden], for the next layer's router
+  at::Tensor state;   // [tokens, router_hidden], for the next layer's router; undefined without
   at::Tensor logits;  // [tokens, classes]
-  at::Tensor weight;  // [tokens] probability of the chosen class, differentiable
-  at::Tensor choice;  // int64 [tokens]
+  at::Tensor weight;  // [tokens * top_k] probability of the chosen class, differentiable
+  at::Tensor choice;  // int64 [tokens * top_k], each token's side by side, best first
 };
 
-/// Takes the classes that the router chose, int64 [tokens], and returns those that count; the router works as ever.
+/// Takes the classes that the router chose, int64 [tokens * top_k], and returns those that count; the router works as ever.
 using ChooseClasses = std::function<at::Tensor(const at::Tensor& choice)>;
 
 /// x [tokens, hidden], previous_state [tokens, router_hidden] or undefined.
 Routing route(const at::Tensor& x, const at::Tensor& previous_state, const RouterParameters& parameters, double norm_eps,
               const ChooseClasses& choose = {});
+Routing route(const at::Tensor& x, const LinearRouterParameters& parameters, const ChooseClasses& choose = {});
 
 }  // namespace ingot::layers

@@ -12,6 +12,7 @@
 namespace ingot::models {
 namespace {
 
+// Families by their names; zaya1_top2 with two experts for a token, and mixtures of parts that no family has.
 // linear_llama_<variant>: two linear layers and one of softmax attention, with a feature map that each variant may have.
 ModelConfig tiny(const std::string& family) {
   ModelConfig c;
@@ -29,6 +30,15 @@ ModelConfig tiny(const std::string& family) {
     c.short_convolution = c.linear_attention == "retention" ? 0 : 4;
     c.linear_output_gate = c.linear_attention != "delta";
   }
+  if (family == "zaya1_top2" || family == "zaya1_hybrid") c.family = "zaya1";
+  if (family == "zaya1_hybrid") {
+    c.mixers = {"linear", "softmax", "cca"};
+    c.feed_forwards = {"moe", "mlp", "moe"};
+  }
+  if (family == "linear_moe") {
+    c.family = "qwen3_moe";
+    c.mixers = {"linear", "linear", "softmax"};
+  }
   c.layers = 3;
   c.hidden = 24;
   c.vocab_size = 50;
@@ -37,6 +47,8 @@ ModelConfig tiny(const std::string& family) {
   c.head_dim = 8;
   c.ffn = 40;
   c.experts = 3;
+  c.top_k = family.starts_with("zaya1_") || family.ends_with("moe") ? 2 : 1;
+  c.norm_topk_prob = family != "olmoe";
   c.expert_ffn = 20;
   c.router_hidden = 12;
   c.rope_fraction = 0.5;
@@ -65,7 +77,8 @@ ForwardContext context_of(int64_t batch, int64_t seq, const at::Tensor& starts =
 
 class EveryFamily : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Families, EveryFamily,
-                         ::testing::Values("zaya1", "llama", "linear_llama_basic", "linear_llama_retention", "linear_llama_scalar_gate",
+                         ::testing::Values("zaya1", "zaya1_top2", "zaya1_hybrid", "llama",
+                                           "linear_llama_basic", "linear_llama_retention", "linear_llama_scalar_gate",
                                            "linear_llama_diagonal_gate", "linear_llama_delta", "linear_llama_gated_delta"),
                          [](const auto& info) { return info.param; });
 
@@ -205,7 +218,7 @@ TEST(ImpossibleSizes, are_refused_with_sizes_that_would_work) {
                 c.hidden = 23;
               }),
               HasSubstr("20 or 24 would work"));
-  EXPECT_THAT(message([](auto& c) { c.top_k = 2; }), HasSubstr("one expert"));
+  EXPECT_THAT(message([](auto& c) { c.top_k = 4; }), HasSubstr("more than model.experts = 3"));
   EXPECT_THAT(message([](auto& c) { c.rope_fraction = 0.4; }), HasSubstr("must be even"));
   EXPECT_THAT(message([](auto& c) { c.layer_types = {"slidng"}; }), HasSubstr("did you mean 'sliding'"));
   EXPECT_THAT(message([](auto& c) { c.family = "lama"; }), HasSubstr("did you mean 'llama'"));

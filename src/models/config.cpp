@@ -58,6 +58,7 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.linear_output_gate", c.linear_output_gate, "linear attention: a SiLU gate on what linear attention gives");
   table.add("model.experts", c.experts, at_least(1), "experts per layer");
   table.add("model.top_k", c.top_k, at_least(1), "experts per token");
+  table.add("model.norm_topk_prob", c.norm_topk_prob, "the weights of a token's experts sum to 1; not of zaya1's router");
   table.add("model.expert_ffn", c.expert_ffn, at_least(1), "inner width of an expert");
   table.add("model.router_hidden", c.router_hidden, at_least(1), "width of the router");
   table.add("model.skip_class", c.skip_class, "zaya1: tokens may skip the mixture");

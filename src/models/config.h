@@ -37,6 +37,7 @@ struct ModelConfig {
   bool linear_output_gate = true;
 
   int64_t experts = 8, top_k = 1, expert_ffn = 256, router_hidden = 64;
+  bool norm_topk_prob = true;        // the weights of a token's experts sum to 1
   bool skip_class = true;            // one more class than experts: the token skips the mixture
   std::string skip_output = "zero";  // zero, identity (p * x)
   bool force_balance = false;        // benchmarks: tokens go to the experts in turn, whatever the router says

@@ -10,7 +10,7 @@ namespace ingot::models {
 namespace {
 
 std::vector<LayerParts> parts(const ModelConfig&) {
-  return {{.mixer = Mixer::cca, .feed_forward = FeedForwardKind::moe, .residual = ResidualStyle::scaled}};
+  return {{.mixer = Mixer::cca, .feed_forward = FeedForwardKind::moe, .residual = ResidualStyle::scaled, .router = RouterKind::zaya}};
 }
 
 ModelConfig from_hugging_face(const nlohmann::json& json) {

@@ -28,6 +28,8 @@ struct Layout {
   int64_t microbatch = 0, seq = 12;
   int64_t window = 0;  // of every other layer
   bool spread = false, tie = true, biases = false, force_balance = false;
+  int64_t top_k = 1;
+  std::vector<std::string> mixers = {}, feed_forwards = {};  // in place of the family's
   bool replayed = false;  // tokens go to the experts that they went to on one rank
   bool emulated = false;  // ranks have emulated devices
 };
@@ -45,11 +47,13 @@ models::ModelConfig model_of(const Layout& layout) {
   c.linear_attention = layout.linear, c.feature_map = layout.linear.ends_with("delta") ? "l2" : "silu", c.layer_pattern = "LLN";
   c.gate_rank = 3;
   // The norm on what a head of four channels reads turns its direction with every product near 0: rounding would grow step by step.
-  if (layout.family == "linear_llama") c.norm_eps = 1;
+  if (layout.family == "linear_llama" || !layout.mixers.empty()) c.norm_eps = 1;
   if (layout.window > 0) c.window = layout.window, c.layer_types = {"full", "sliding", "sliding", "full"};
   c.tie_embeddings = layout.tie;
   c.attention_bias = c.mlp_bias = layout.biases;
   c.force_balance = layout.force_balance;
+  c.top_k = layout.top_k;
+  c.mixers = layout.mixers, c.feed_forwards = layout.feed_forwards;
   return c;
 }
 
@@ -174,7 +178,8 @@ const Outcome& alone(Layout layout) {
   layout.emulated = false;
   layout.recompute = models::Recompute::none;
   layout.microbatch = 0;
-  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {}", layout.replayed, layout.family, layout.linear, layout.precision,
+  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", layout.top_k, fmt::join(layout.mixers, ","),
+                               fmt::join(layout.feed_forwards, ","), layout.replayed, layout.family, layout.linear, layout.precision,
                                layout.optimizer, layout.tie, layout.biases, layout.force_balance, layout.seq, layout.window);
   if (!known.contains(key)) known.emplace(key, train(layout));
   return known.at(key);
@@ -207,6 +212,9 @@ std::string name_of(const Layout& l) {
   if (l.biases) name += "_biases";
   if (l.force_balance) name += "_forced";
   if (l.replayed) name += "_replayed";
+  if (l.top_k > 1) name += fmt::format("_top{}", l.top_k);
+  for (const auto* parts : {&l.mixers, &l.feed_forwards})
+    if (!parts->empty()) name += fmt::format("_{}", fmt::join(*parts, "_"));
   return name;
 }
 
@@ -381,6 +389,17 @@ std::vector<Layout> layouts() {
                      .microbatch = 3});
     }
   }
+  // Several experts for a token; parts that no family has together.
+  all.push_back({.parallel = P{.pipeline = 2, .expert = 2}, .ranks = 4, .family = "zaya1", .microbatch = 3, .top_k = 2});
+  for (const auto& p : {P{.zero = 1}, P{.tensor = 2}, P{.pipeline = 2}, P{.expert = 2, .zero = 1}})
+    all.push_back({.parallel = p,
+                   .ranks = 2,
+                   .family = "zaya1",
+                   .recompute = p.tensor == 2 ? models::Recompute::full : models::Recompute::none,
+                   .microbatch = 3,
+                   .top_k = 2,
+                   .mixers = {"cca", "linear", "softmax", "linear"},
+                   .feed_forwards = {"moe", "mlp"}});
   // Gates whose projections all heads share, or each head has its own; a pipeline whose pieces hold both kinds of layer.
   for (const std::string variant : {"diagonal_gate", "gated_delta", "retention"}) {
     all.push_back({.parallel = P{.tensor = 2}, .ranks = 2, .family = "linear_llama", .linear = variant});

@@ -5,6 +5,7 @@
 #include "models/family.h"
 #include "models/parts/cca_mixer.h"
 #include "models/parts/linear_mixer.h"
+#include "models/parts/linear_router.h"
 #include "models/parts/mlp.h"
 #include "models/parts/moe.h"
 #include "models/parts/softmax_mixer.h"
@@ -58,7 +59,10 @@ std::unique_ptr<TokenMixer> make_mixer(const LayerParts& parts, const BlockConte
 
 std::unique_ptr<FeedForward> make_feed_forward(const LayerParts& parts, const BlockContext& block, int64_t layer, bool follows_router) {
   if (parts.feed_forward == FeedForwardKind::mlp) return std::make_unique<Mlp>(block, layer);
-  return std::make_unique<Moe>(block, layer, std::make_unique<ZayaRouter>(block, /*is_first=*/!follows_router));
+  std::unique_ptr<Router> router;
+  if (parts.router == RouterKind::zaya) router = std::make_unique<ZayaRouter>(block, /*is_first=*/!follows_router);
+  else router = std::make_unique<LinearRouter>(block);
+  return std::make_unique<Moe>(block, layer, std::move(router));
 }
 
 }  // namespace ingot::models

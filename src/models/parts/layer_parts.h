@@ -16,11 +16,13 @@ namespace ingot::models {
 
 enum class Mixer { softmax, cca, linear };
 enum class FeedForwardKind { mlp, moe };
+enum class RouterKind { linear, zaya };
 
 struct LayerParts {
   Mixer mixer = Mixer::softmax;
   FeedForwardKind feed_forward = FeedForwardKind::mlp;
   ResidualStyle residual = ResidualStyle::plain;
+  RouterKind router = RouterKind::linear;  // of an MoE
 };
 
 /// Names in the settings.

@@ -2,16 +2,9 @@
 
 #include <cmath>
 
-#include "base/error.h"
-
 namespace ingot::models {
 
 using layers::Parameter;
-
-ZayaRouter::ZayaRouter(const BlockContext& block, bool is_first) : Router(block), is_first_(is_first) {
-  if (config().top_k != 1 && !block.layout().only_described)
-    throw base::ConfigError("model.top_k = {}: the {} family routes each token to one expert", config().top_k, config().family);
-}
 
 void ZayaRouter::declare(const std::string& prefix) {
   const int64_t r = config().router_hidden;
@@ -26,7 +19,8 @@ void ZayaRouter::declare(const std::string& prefix) {
                  .out_weight = &fan_in_matrix(prefix + "router_mlp.out_proj.weight", {classes(), r}),
                  .balancing_bias = &block_.add(
                      {.name = prefix + "balancing_biases", .shape = {classes()}, .kind = Parameter::Kind::buffer, .keeps_fp32 = true}),
-                 .experts = config().experts};
+                 .experts = config().experts,
+                 .top_k = config().top_k};
 }
 
 // Scaled by fan-in, not by init_std: with the small deviation all tokens would choose alike until the router has grown.

@@ -8,7 +8,7 @@ namespace ingot::models {
 class ZayaRouter final : public Router {
  public:
   /// `is_first`: of the model's routers with a state; there is none before it.
-  ZayaRouter(const BlockContext& block, bool is_first);
+  ZayaRouter(const BlockContext& block, bool is_first) : Router(block), is_first_(is_first) {}
 
   void declare(const std::string& prefix) override;
   layers::Routing route(const at::Tensor& x, const at::Tensor& state, const layers::ChooseClasses& choose) const override;
