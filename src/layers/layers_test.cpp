@@ -10,6 +10,7 @@
 #include "layers/recompute.h"
 #include "layers/router.h"
 #include "layers/sequences.h"
+#include "layers/softmax_attention.h"
 #include "layers/test_tensors.h"
 
 namespace ingot::layers {
@@ -169,6 +170,50 @@ TEST(LinearRouter, takes_the_likeliest_experts_and_their_probabilities) {
       expect_close(x.grad(), y.grad());
       expect_close(weight.grad, w.grad());
     }
+  }
+}
+
+TEST(SoftmaxAttention, norms_of_queries_and_keys_come_before_the_positions) {
+  for (const bool is_of_head : {true, false}) {
+    constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 6, kHidden = 10;
+    ParameterList list;
+    SoftmaxAttention layer{.heads = kHeads,
+                           .kv_heads = kKvHeads,
+                           .head_dim = kDim,
+                           .window = 0,
+                           .rotary = {.rotated = kDim},
+                           .q = &add(list, "q", {kHeads * kDim, kHidden}, 1),
+                           .k = &add(list, "k", {kKvHeads * kDim, kHidden}, 2),
+                           .v = &add(list, "v", {kKvHeads * kDim, kHidden}, 3),
+                           .o = &add(list, "o", {kHidden, kHeads * kDim}, 4),
+                           .q_norm = &add(list, "qn", {is_of_head ? kDim : kHeads * kDim}, 5),
+                           .k_norm = &add(list, "kn", {is_of_head ? kDim : kKvHeads * kDim}, 6),
+                           .norm_eps = 1e-5};
+    const auto x = random({2, 7, kHidden}, 7).set_requires_grad(true), upstream = random({2, 7, kHidden}, 8);
+    Sequences sequences(2, 7, at::Tensor(), 0, at::kCPU);
+    const auto out = layer(x, sequences, nullptr);
+    backward((out * upstream).sum());
+    list.collect_gradients();
+
+    std::map<std::string, at::Tensor> leaf = {{"x", x.detach().clone().set_requires_grad(true)}};
+    for (const auto& p : list.all()) leaf[p->name] = p->value.detach().clone().set_requires_grad(true);
+    const auto heads = [&](const char* name, const char* norm, int64_t n) {
+      auto h = at::matmul(leaf["x"], leaf[name].t());
+      if (norm && !is_of_head) h = h / (h.square().mean(-1, true) + 1e-5).sqrt() * leaf[norm];
+      h = h.unflatten(-1, {n, kDim});
+      if (norm && is_of_head) h = h / (h.square().mean(-1, true) + 1e-5).sqrt() * leaf[norm];
+      return norm ? kernels::rotate(h, sequences.rotary(layer.rotary, at::kDouble)) : h;
+    };
+    const auto by_head = [](const at::Tensor& t, int64_t repeats) { return t.transpose(1, 2).repeat_interleave(repeats, 1); };
+    const auto q = by_head(heads("q", "qn", kHeads), 1), k = by_head(heads("k", "kn", kKvHeads), 2),
+               v = by_head(heads("v", nullptr, kKvHeads), 2);
+    const auto future = at::ones({7, 7}, at::kBool).triu(1);
+    const auto scores = (at::matmul(q, k.transpose(2, 3)) / std::sqrt(6.0)).masked_fill(future, -1e300);
+    const auto expected = at::matmul(at::matmul(at::softmax(scores, -1), v).transpose(1, 2).flatten(2), leaf["o"].t());
+    expect_close(out.detach(), expected.detach());
+    backward((expected * upstream).sum());
+    expect_close(x.grad(), leaf["x"].grad());
+    for (const auto& p : list.all()) expect_close(p->grad, leaf[p->name].grad());
   }
 }
 

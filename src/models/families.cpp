@@ -7,10 +7,11 @@ namespace ingot::models {
 
 Family linear_llama_family();
 Family llama_family();
+Family qwen3_family();
 Family zaya1_family();
 
 const std::vector<Family>& families() {
-  static const std::vector<Family> all = {zaya1_family(), llama_family(), linear_llama_family()};
+  static const std::vector<Family> all = {zaya1_family(), llama_family(), linear_llama_family(), qwen3_family()};
   return all;
 }
 

@@ -389,6 +389,13 @@ std::vector<Layout> layouts() {
                      .microbatch = 3});
     }
   }
+  // Norms of queries and keys: of heads, which every way of cutting weights shares out; over all channels, which none does.
+  for (const bool sharded : {true, false})
+    for (const int64_t tensor : {2, 3})
+      all.push_back({.parallel = P{.tensor = tensor, .sequence_parallel = sharded}, .ranks = static_cast<int>(2 * tensor), .family = "qwen3"});
+  for (const int64_t ranks : {2, 4})
+    all.push_back({.parallel = P{.tensor_sequence = ranks, .zero = 1}, .ranks = static_cast<int>(ranks), .family = "qwen3", .seq = 24});
+  all.push_back({.parallel = P{.pipeline = 2, .context = 2}, .ranks = 4, .family = "qwen3", .microbatch = 3});
   // Several experts for a token; parts that no family has together.
   all.push_back({.parallel = P{.pipeline = 2, .expert = 2}, .ranks = 4, .family = "zaya1", .microbatch = 3, .top_k = 2});
   for (const auto& p : {P{.zero = 1}, P{.tensor = 2}, P{.pipeline = 2}, P{.expert = 2, .zero = 1}})

@@ -9,7 +9,7 @@ from pathlib import Path
 from harness import ingot
 
 FOLDERS = [Path(__file__).parent.parent / "references"] + [Path(p) for p in [os.environ.get("INGOT_REFERENCES")] if p]
-FAMILIES = ("zaya", "llama")
+FAMILIES = ("zaya", "llama", "qwen3")
 
 
 def main():
@@ -20,6 +20,8 @@ def main():
                 report = json.loads(ingot("verify", "model", model, "--fixture", model / "fixture.safetensors", "--json")[0])
                 assert report["pass"], report
                 compared += report["compared"]
+            else:
+                print("no family of ingot:", model.name)
         for operator in ("muon", "adamw"):
             for fixture in sorted(folder.glob(f"ops/{operator}/*.safetensors")):
                 compared += json.loads(ingot("verify", "op", operator, "--fixture", fixture, "--json")[0])["compared"]

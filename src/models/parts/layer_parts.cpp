@@ -8,7 +8,6 @@
 #include "models/parts/linear_router.h"
 #include "models/parts/mlp.h"
 #include "models/parts/moe.h"
-#include "models/parts/softmax_mixer.h"
 #include "models/parts/zaya_router.h"
 
 namespace ingot::models {
@@ -50,7 +49,7 @@ std::vector<LayerParts> layer_parts(const ModelConfig& config) {
 
 std::unique_ptr<TokenMixer> make_mixer(const LayerParts& parts, const BlockContext& block, int64_t layer) {
   switch (parts.mixer) {
-    case Mixer::softmax: return std::make_unique<SoftmaxMixer>(block, layer);
+    case Mixer::softmax: return std::make_unique<SoftmaxMixer>(block, layer, parts.qk_norm);
     case Mixer::cca: return std::make_unique<CcaMixer>(block, layer);
     case Mixer::linear: return std::make_unique<LinearMixer>(block, layer);
   }

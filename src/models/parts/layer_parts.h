@@ -10,6 +10,7 @@
 
 #include "models/parts/feed_forward.h"
 #include "models/parts/residual.h"
+#include "models/parts/softmax_mixer.h"
 #include "models/parts/token_mixer.h"
 
 namespace ingot::models {
@@ -22,6 +23,7 @@ struct LayerParts {
   Mixer mixer = Mixer::softmax;
   FeedForwardKind feed_forward = FeedForwardKind::mlp;
   ResidualStyle residual = ResidualStyle::plain;
+  QkNorm qk_norm = QkNorm::none;           // of softmax attention
   RouterKind router = RouterKind::linear;  // of an MoE
 };
 

@@ -1,12 +1,21 @@
 #include "models/parts/softmax_mixer.h"
 
+#include "base/error.h"
 #include "layers/tensor_sequence/describe_folded.h"
 #include "models/hugging_face_config.h"
 #include "models/parts/biases.h"
 
 namespace ingot::models {
 
-SoftmaxMixer::SoftmaxMixer(const BlockContext& block, int64_t layer) : TokenMixer(block, layer) { block.require_heads(); }
+SoftmaxMixer::SoftmaxMixer(const BlockContext& block, int64_t layer, QkNorm qk_norm) : TokenMixer(block, layer), qk_norm_(qk_norm) {
+  block.require_heads();
+  if (qk_norm == QkNorm::all && layout().cuts_weights())
+    throw base::ConfigError(
+        "parallel.{} = {}: the {} family norms q and k over the channels of all heads, which one rank must have; parallel.context cuts "
+        "the tokens instead",
+        layout().tensor.is_on() ? "tensor" : "tensor_sequence",
+        layout().tensor.is_on() ? layout().tensor.size : layout().tensor_sequence.size, config().family);
+}
 
 void SoftmaxMixer::declare(const std::string& prefix) {
   const auto& c = config();
@@ -20,6 +29,13 @@ void SoftmaxMixer::declare(const std::string& prefix) {
                 .k = &block_.matrix(prefix + "self_attn.k_proj.weight", {kv, c.hidden}, block_.cut_rows(kv, c.hidden)),
                 .v = &block_.matrix(prefix + "self_attn.v_proj.weight", {kv, c.hidden}, block_.cut_rows(kv, c.hidden)),
                 .o = &block_.matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q}, block_.cut_columns(c.hidden, q))};
+  if (qk_norm_ != QkNorm::none) {
+    const bool is_of_head = qk_norm_ == QkNorm::head;
+    attention_.q_norm = &block_.vector(prefix + "self_attn.q_norm.weight", is_of_head ? d : q, 1);
+    attention_.k_norm = &block_.vector(prefix + "self_attn.k_norm.weight", is_of_head ? d : kv, 1);
+    attention_.norm_eps = c.norm_eps;
+    if (layout().tensor.is_on() && !layout().tensor.shards_tokens) attention_.repeats_norms = &layout().tensor;
+  }
   if (!c.attention_bias) return;
   attention_.q_bias = &block_.vector(prefix + "self_attn.q_proj.bias", q, 0, block_.cut_vector(q));
   attention_.k_bias = &block_.vector(prefix + "self_attn.k_proj.bias", kv, 0, block_.cut_vector(kv));
@@ -43,7 +59,12 @@ layers::ActivationId SoftmaxMixer::describe(layers::Workload& work, layers::Acti
   const int64_t ranks = layout().tensor.size, heads = c.heads / ranks, kv_heads = c.kv_heads / ranks;
   const int64_t d = c.resolved_head_dim(), q = heads * d, kv = kv_heads * d;
   const auto qkv = work.narrow(q + 2 * kv);
-  const auto packed = describe_linear(work, block_.describe_enter(work, normed, c.hidden), {q, kv, kv}, c.attention_bias);
+  auto packed = describe_linear(work, block_.describe_enter(work, normed, c.hidden), {q, kv, kv}, c.attention_bias);
+  if (qk_norm_ != QkNorm::none) {
+    const auto in = packed;
+    packed = work.narrow(q + 2 * kv);
+    work.kernel("rms_norm", {in}, {packed}, {in, work.wide(heads + kv_heads)}, work.tokens() * (heads + kv_heads), d);
+  }
   work.kernel("split_and_rotate", {packed}, {qkv}, {});
   const auto mixed = work.narrow(q);
   block_.describe_attention(work, qkv, mixed, heads, kv_heads, layer_);

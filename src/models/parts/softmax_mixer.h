@@ -6,9 +6,12 @@
 
 namespace ingot::models {
 
+/// RMSNorm of q and k before RoPE: none, of every head on its own, or over all heads' channels.
+enum class QkNorm { none, head, all };
+
 class SoftmaxMixer final : public TokenMixer {
  public:
-  SoftmaxMixer(const BlockContext& block, int64_t layer);
+  SoftmaxMixer(const BlockContext& block, int64_t layer, QkNorm qk_norm = QkNorm::none);
 
   void declare(const std::string& prefix) override;
   at::Tensor mix(const at::Tensor& normed, ForwardContext& context) const override;
@@ -18,6 +21,7 @@ class SoftmaxMixer final : public TokenMixer {
  private:
   layers::ActivationId describe_folded(layers::Workload& work, layers::ActivationId normed) const;
 
+  QkNorm qk_norm_;
   layers::SoftmaxAttention attention_{};
   layers::Parameter* out_bias_ = nullptr;
 };

@@ -1,0 +1,56 @@
+// Qwen3: Llama's blocks with an RMSNorm of every query and key head before RoPE, and heads as wide as head_dim says.
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "models/family.h"
+#include "models/hugging_face_config.h"
+
+namespace ingot::models {
+namespace {
+
+std::vector<LayerParts> parts(const ModelConfig& c) {
+  if (c.mlp_bias) throw base::ConfigError("model.mlp_bias = true: the qwen3 family has no such biases");
+  return {{.qk_norm = QkNorm::head}};
+}
+
+ModelConfig from_hugging_face(const nlohmann::json& json) {
+  const HuggingFaceFields fields(json);
+  ModelConfig c = fields.common();
+  c.family = "qwen3";
+  if (c.head_dim == 0) c.head_dim = 128;  // transformers' default; not hidden / heads
+  c.ffn = fields.integer("intermediate_size");
+  c.attention_bias = fields.boolean("attention_bias", false);
+  fields.refuse_unless("hidden_act", "silu");
+  fields.read_layer_types(c, {{"full_attention", "full"}, {"sliding_attention", "sliding"}});
+  fields.read_rope(c, fields.rope());
+  c.rope_base_sliding = c.rope_base;
+  return c;
+}
+
+nlohmann::json to_hugging_face(const ModelConfig& c) {
+  auto json = common_hugging_face_config(c);
+  json["model_type"] = "qwen3";
+  json["architectures"] = {"Qwen3ForCausalLM"};
+  json["intermediate_size"] = c.ffn;
+  json["attention_bias"] = c.attention_bias;
+  json["hidden_act"] = "silu";
+  json["rope_parameters"] = hugging_face_rope(c, c.rope_base);
+  json["layer_types"] = nlohmann::json::array();
+  bool any_sliding = false;
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    any_sliding |= c.is_sliding(layer);
+    json["layer_types"].push_back(c.is_sliding(layer) ? "sliding_attention" : "full_attention");
+  }
+  if (any_sliding && c.rope_base_sliding != c.rope_base)
+    throw base::ConfigError("model.rope_base_sliding = {}, model.rope_base = {}: qwen3 has one base in Hugging Face's form",
+                            c.rope_base_sliding, c.rope_base);
+  json["use_sliding_window"] = any_sliding;
+  json["sliding_window"] = any_sliding ? nlohmann::json(c.window) : nlohmann::json();
+  return json;
+}
+
+}  // namespace
+
+Family qwen3_family() { return {"qwen3", "qwen3", parts, from_hugging_face, to_hugging_face}; }
+
+}  // namespace ingot::models
