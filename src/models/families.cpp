@@ -7,11 +7,14 @@ namespace ingot::models {
 
 Family linear_llama_family();
 Family llama_family();
+Family olmoe_family();
 Family qwen3_family();
+Family qwen3_moe_family();
 Family zaya1_family();
 
 const std::vector<Family>& families() {
-  static const std::vector<Family> all = {zaya1_family(), llama_family(), linear_llama_family(), qwen3_family()};
+  static const std::vector<Family> all = {zaya1_family(), llama_family(),     linear_llama_family(),
+                                          qwen3_family(), qwen3_moe_family(), olmoe_family()};
   return all;
 }
 

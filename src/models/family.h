@@ -7,6 +7,7 @@
 
 #include "models/config.h"
 #include "models/parts/layer_parts.h"
+#include "models/stored_tensors.h"
 
 namespace ingot::models {
 
@@ -17,6 +18,8 @@ struct Family {
   std::vector<LayerParts> (*parts)(const ModelConfig&);
   ModelConfig (*from_hugging_face)(const nlohmann::json&);
   nlohmann::json (*to_hugging_face)(const ModelConfig&);
+  /// How a parameter lies in a folder; null = whole, under its own name.
+  std::vector<StoredTensor> (*stored)(const layers::Parameter&) = nullptr;
 };
 
 const std::vector<Family>& families();

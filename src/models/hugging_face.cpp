@@ -3,19 +3,23 @@
 #include <ATen/core/grad_mode.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/safetensors.h"
 #include "layers/dtype.h"
 #include "models/hugging_face_config.h"
+#include "models/stored_tensors.h"
 
 namespace ingot::models {
 namespace {
 
 namespace fs = std::filesystem;
 using base::ModelError;
+using layers::Parameter;
 using nlohmann::json;
 
 constexpr int64_t kConfigLimitBytes = int64_t{16} << 20;
@@ -29,16 +33,24 @@ json parse_json(const fs::path& path) {
 // A tied head may or may not be stored; when it is, it must simply be ignored.
 bool is_tied_copy(const Model& model, const std::string& name) { return name == "lm_head.weight" && model.config().tie_embeddings; }
 
+const Family& family_of(const Model& model) { return family_named(model.config().family); }
+
 void check_tensors(const Model& model, const checkpoint::SafetensorsReader& reader, const fs::path& folder) {
   std::vector<std::string> problems;
+  std::set<std::string> known;
   for (const auto& p : model.parameters().all()) {
-    if (!reader.contains(p->name)) problems.push_back(fmt::format("{} is missing", p->name));
-    else if (reader.tensor(p->name).shape != p->shape)
-      problems.push_back(fmt::format("{} has shape {}, the config asks for {}", p->name, tensor::to_string(reader.tensor(p->name).shape),
-                                     tensor::to_string(p->shape)));
+    for (const auto& stored : stored_tensors(family_of(model), *p)) {
+      known.insert(stored.name);
+      if (!reader.contains(stored.name)) {
+        if (!stored.is_optional) problems.push_back(fmt::format("{} is missing", stored.name));
+      } else if (const auto& shape = reader.tensor(stored.name).shape; shape != stored.shape) {
+        problems.push_back(
+            fmt::format("{} has shape {}, the config asks for {}", stored.name, tensor::to_string(shape), tensor::to_string(stored.shape)));
+      }
+    }
   }
   for (const auto& stored : reader.tensors()) {
-    if (!model.parameters().find(stored.name) && !is_tied_copy(model, stored.name))
+    if (!known.contains(stored.name) && !is_tied_copy(model, stored.name))
       problems.push_back(fmt::format("{} is not part of a {} model", stored.name, model.config().family));
   }
   if (problems.empty()) return;
@@ -46,6 +58,36 @@ void check_tensors(const Model& model, const checkpoint::SafetensorsReader& read
   throw ModelError("the weights in {} do not fit its config.json ({} problems):\n  {}{}", folder.string(), problems.size(),
                    fmt::join(problems.begin(), problems.begin() + static_cast<int64_t>(shown), "\n  "),
                    shown < problems.size() ? "\n  …" : "");
+}
+
+// The whole parameter, in the file's dtype; undefined where the folder has nothing of it.
+at::Tensor read_parameter(const Parameter& p, const std::vector<StoredTensor>& stored, const checkpoint::SafetensorsReader& reader) {
+  const auto read = [&](const StoredTensor& s) {
+    return layers::tensor_from_bytes(reader.bytes(s.name), reader.tensor(s.name).dtype, s.shape);
+  };
+  if (!reader.contains(stored[0].name)) return {};
+  if (stored.size() == 1) return read(stored[0]);
+  at::Tensor whole;
+  for (const auto& s : stored) {
+    const auto part = read(s);
+    if (!whole.defined()) whole = at::empty(p.shape, part.options());
+    stored_part(whole, s).copy_(part);
+  }
+  return whole;
+}
+
+// What is written, with the tensors that only ingot knows.
+std::vector<StoredTensor> written_tensors(const Model& model, const Parameter& p, const ValueOf& value_of) {
+  std::vector<StoredTensor> written;
+  for (auto& stored : stored_tensors(family_of(model), p)) {
+    if (stored.is_optional) {
+      if (!stored_part(value_of(p), stored).any().item<bool>()) continue;
+      base::log_warning("{}: transformers has no such tensor in a {} model, and chooses experts without it", stored.name,
+                        model.config().family);
+    }
+    written.push_back(std::move(stored));
+  }
+  return written;
 }
 
 }  // namespace
@@ -74,7 +116,8 @@ void load_hugging_face_weights(Model& model, const fs::path& folder) {
   const checkpoint::SafetensorsReader reader(folder);
   check_tensors(model, reader, folder);
   for (const auto& p : model.parameters().all()) {
-    p->value.copy_(layers::part_of(layers::tensor_from_bytes(reader.bytes(p->name), reader.tensor(p->name).dtype, p->shape), p->part));
+    const auto whole = read_parameter(*p, stored_tensors(family_of(model), *p), reader);
+    whole.defined() ? p->value.copy_(layers::part_of(whole, p->part)) : p->value.zero_();
   }
 }
 
@@ -88,6 +131,9 @@ std::unique_ptr<Model> load_hugging_face_model(const fs::path& folder, at::Scala
 void save_hugging_face(const Model& model, const fs::path& folder, tensor::DType dtype, const ValueOf& value_of,
                        int64_t shard_limit_bytes) {
   const auto& config = model.config();
+  if (!config.mixers.empty() || !config.feed_forwards.empty())
+    throw ModelError("model.{} puts other parts into a {} model: it has no Hugging Face form",
+                     config.mixers.empty() ? "feed_forwards" : "mixers", config.family);
   json document = family_named(config.family).to_hugging_face(config);
   document["dtype"] = document["torch_dtype"] = dtype == tensor::DType::bf16   ? "bfloat16"
                                                 : dtype == tensor::DType::fp64 ? "float64"
@@ -103,11 +149,12 @@ void save_hugging_face(const Model& model, const fs::path& folder, tensor::DType
   auto converted = std::make_shared<at::Tensor>();  // of the tensor being written
   std::vector<checkpoint::SafetensorsItem> items;
   for (const auto& p : model.parameters().all()) {
-    const auto own = p->kind == layers::Parameter::Kind::buffer ? tensor::DType::fp32 : dtype;
-    items.push_back({{p->name, own, p->shape}, [p = p.get(), own, converted, &value_of] {
-                       *converted = value_of(*p).detach().to(at::kCPU).to(layers::to_torch(own)).contiguous();
-                       return layers::bytes_of(*converted);
-                     }});
+    const auto own = p->kind == Parameter::Kind::buffer ? tensor::DType::fp32 : dtype;
+    for (const auto& stored : written_tensors(model, *p, value_of))
+      items.push_back({{stored.name, own, stored.shape}, [p = p.get(), stored, own, converted, &value_of] {
+                         *converted = stored_part(value_of(*p), stored).detach().to(at::kCPU).to(layers::to_torch(own)).contiguous();
+                         return layers::bytes_of(*converted);
+                       }});
   }
   checkpoint::write_safetensors_folder(folder, items, shard_limit_bytes);
 }

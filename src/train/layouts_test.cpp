@@ -397,6 +397,9 @@ std::vector<Layout> layouts() {
     all.push_back({.parallel = P{.tensor_sequence = ranks, .zero = 1}, .ranks = static_cast<int>(ranks), .family = "qwen3", .seq = 24});
   all.push_back({.parallel = P{.pipeline = 2, .context = 2}, .ranks = 4, .family = "qwen3", .microbatch = 3});
   // Several experts for a token; parts that no family has together.
+  all.push_back({.parallel = P{.expert = 2, .zero = 3}, .ranks = 4, .family = "olmoe", .recompute = models::Recompute::full, .top_k = 2});
+  all.push_back({.parallel = P{.context = 2, .expert = 2}, .ranks = 2, .family = "olmoe", .top_k = 2});
+  all.push_back({.parallel = P{.tensor = 2, .expert = 2, .expert_tensor = 2}, .ranks = 4, .family = "qwen3_moe", .top_k = 2});
   all.push_back({.parallel = P{.pipeline = 2, .expert = 2}, .ranks = 4, .family = "zaya1", .microbatch = 3, .top_k = 2});
   for (const auto& p : {P{.zero = 1}, P{.tensor = 2}, P{.pipeline = 2}, P{.expert = 2, .zero = 1}})
     all.push_back({.parallel = p,

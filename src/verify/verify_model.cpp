@@ -90,7 +90,10 @@ Report verify_model(const fs::path& folder, const fs::path& fixture_path, const 
   kernels::backward({loss});
   model->parameters().collect_gradients();
   for (const auto& p : model->parameters().all()) {
-    if (p->is_trained()) got["grad." + p->name] = p->has_gradient ? p->grad : at::zeros_like(p->value);
+    if (!p->is_trained()) continue;
+    const auto gradient = p->has_gradient ? p->grad : at::zeros_like(p->value);
+    for (const auto& stored : models::stored_tensors(models::family_named(model->config().family), *p))
+      got["grad." + stored.name] = models::stored_part(gradient, stored);
   }
 
   if (fixture.has("greedy_ids")) {

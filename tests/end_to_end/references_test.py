@@ -9,7 +9,7 @@ from pathlib import Path
 from harness import ingot
 
 FOLDERS = [Path(__file__).parent.parent / "references"] + [Path(p) for p in [os.environ.get("INGOT_REFERENCES")] if p]
-FAMILIES = ("zaya", "llama", "qwen3")
+FAMILIES = ("zaya", "llama", "qwen3", "olmoe")
 
 
 def main():

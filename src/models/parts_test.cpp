@@ -1,0 +1,148 @@
+// Models put together from parts: what a configuration may mix, what the model then says that it can do, and how parts lie in a Hugging
+// Face folder. Every family's numbers are tested in behaviour_test.cpp.
+#include <ATen/core/grad_mode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "models/hugging_face.h"
+#include "models/model.h"
+#include "models/stored_tensors.h"
+
+namespace ingot::models {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+ModelConfig tiny(const std::string& family) {
+  ModelConfig c;
+  c.family = family;
+  c.layers = 4, c.hidden = 24, c.vocab_size = 50, c.heads = 4, c.kv_heads = 2, c.head_dim = 8, c.ffn = 40;
+  c.experts = 4, c.top_k = 2, c.expert_ffn = 20, c.router_hidden = 12, c.init_std = 0.3;
+  c.layer_pattern = "LN", c.short_convolution = 4;
+  if (family == "olmoe") c.head_dim = 6;
+  return c;
+}
+
+std::string message_of(const ModelConfig& config, const Layout& layout = {}) {
+  try {
+    create_model(config, layout);
+  } catch (const base::ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Parts, a_model_says_what_its_layers_can_do) {
+  const auto zaya1 = create_model(tiny("zaya1")), llama = create_model(tiny("llama")), linear = create_model(tiny("linear_llama"));
+  EXPECT_TRUE(zaya1->has_experts());
+  EXPECT_EQ(zaya1->routing_classes(), 5);  // and the one that skips
+  EXPECT_EQ(zaya1->router_state_width(), 12);
+  EXPECT_EQ(zaya1->halo(), 2);
+  EXPECT_FALSE(llama->has_experts());
+  EXPECT_EQ(llama->router_state_width(), 0);
+  EXPECT_EQ(linear->halo(), 3);
+  EXPECT_TRUE(linear->mixes_linearly(0));
+  EXPECT_FALSE(linear->mixes_linearly(1));
+
+  auto mixed = tiny("qwen3_moe");
+  mixed.mixers = {"linear", "cca", "softmax"};
+  mixed.feed_forwards = {"mlp", "moe"};
+  const auto model = create_model(mixed);
+  EXPECT_TRUE(model->mixes_linearly(0) && model->mixes_linearly(3));
+  EXPECT_FALSE(model->mixes_linearly(1) || model->mixes_linearly(2));
+  EXPECT_FALSE(model->has_experts(0));
+  EXPECT_TRUE(model->has_experts(1));
+  EXPECT_EQ(model->routing_classes(), 4);
+  EXPECT_EQ(model->halo(), 3);
+}
+
+// A stage answers for all layers, also for those that lie elsewhere.
+TEST(Parts, every_stage_of_a_pipeline_says_the_same) {
+  auto config = tiny("llama");
+  config.mixers = {"softmax", "softmax", "linear", "linear"};
+  config.feed_forwards = {"mlp", "mlp", "moe", "moe"};
+  Layout first;
+  first.stage = {.rank = 0, .size = 2, .pieces = {{0, 2}, {2, 4}}};
+  const auto model = create_model(config, first);
+  EXPECT_TRUE(model->mixes_linearly(3));
+  EXPECT_TRUE(model->has_experts(3));
+  EXPECT_EQ(model->halo(), 3);
+  EXPECT_EQ(model->parameters().find("model.layers.2.mlp.gate.weight"), nullptr);
+}
+
+TEST(Parts, names_that_do_not_exist_and_impossible_mixtures_are_refused) {
+  auto config = tiny("llama");
+  config.mixers = {"sofmax"};
+  EXPECT_THAT(message_of(config), HasSubstr("did you mean 'softmax'"));
+  config.mixers = {};
+  config.feed_forwards = {"mlp", "moee"};
+  EXPECT_THAT(message_of(config), HasSubstr("model.feed_forwards has 'moee'"));
+  config.feed_forwards = {"mlp", "moe"};
+  EXPECT_EQ(message_of(config), "accepted");
+  config.mlp_bias = true;
+  EXPECT_THAT(message_of(config), HasSubstr("no such biases"));
+
+  auto zaya1 = tiny("zaya1");
+  zaya1.feed_forwards = {"mlp", "moe"};
+  Layout stage;
+  stage.stage = {.rank = 0, .size = 2, .pieces = {{0, 2}, {2, 4}}};
+  EXPECT_THAT(message_of(zaya1, stage), HasSubstr("put moe first"));
+  zaya1.feed_forwards = {"moe", "mlp"};
+  EXPECT_EQ(message_of(zaya1, stage), "accepted");
+
+  Layout tensor;
+  tensor.tensor = {.size = 2, .shards_tokens = true};
+  EXPECT_THAT(message_of(tiny("olmoe"), tensor), HasSubstr("parallel.context cuts"));
+  EXPECT_EQ(message_of(tiny("qwen3_moe"), tensor), "accepted");
+  Layout experts;
+  experts.experts.size = 2;
+  EXPECT_THAT(message_of(tiny("qwen3"), experts), HasSubstr("the qwen3 family has no experts"));
+}
+
+class Folder : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Families, Folder, ::testing::Values("zaya1", "llama", "linear_llama", "qwen3", "qwen3_moe", "olmoe"),
+                         [](const auto& info) { return info.param; });
+
+// Written and read again, it is the same model to the last bit.
+TEST_P(Folder, keeps_the_model) {
+  const at::NoGradGuard no_grad;
+  const auto model = create_model(tiny(GetParam()));
+  model->allocate(at::kFloat);
+  model->initialise(7);
+  const fs::path folder = fs::path(::testing::TempDir()) / ("ingot_parts_" + GetParam());
+  fs::remove_all(folder);
+  save_hugging_face(*model, folder, tensor::DType::fp32, [](const layers::Parameter& p) { return p.value; });
+  const auto again = load_hugging_face_model(folder, at::kFloat, at::kCPU);
+  ASSERT_EQ(model->parameters().all().size(), again->parameters().all().size());
+  for (const auto& p : model->parameters().all()) EXPECT_TRUE(at::equal(p->value, again->parameters().get(p->name).value)) << p->name;
+  const auto ids = at::arange(26, at::kLong).view({2, 13});
+  ForwardContext a, b;
+  a.sequences = b.sequences = std::make_shared<layers::Sequences>(2, 13, at::Tensor(), 0, at::kCPU);
+  EXPECT_TRUE(at::equal(model->forward(ids, a), again->forward(ids, b)));
+  fs::remove_all(folder);
+}
+
+TEST(Parts, that_no_family_has_together_have_no_hugging_face_form) {
+  auto config = tiny("llama");
+  config.mixers = {"cca", "softmax"};
+  const auto model = create_model(config);
+  EXPECT_THROW(save_hugging_face(*model, fs::path(::testing::TempDir()) / "ingot_hybrid", tensor::DType::fp32, {}), base::ModelError);
+}
+
+TEST(Stored, experts_lie_apart_and_make_up_the_stack) {
+  layers::Parameter up{.name = "model.layers.3.mlp.experts.gate_up_proj", .shape = {2, 6, 5}, .kind = layers::Parameter::Kind::matrix};
+  const auto stored = stored_by_expert(up);
+  ASSERT_EQ(stored.size(), 4u);
+  EXPECT_EQ(stored[0].name, "model.layers.3.mlp.experts.0.gate_proj.weight");
+  EXPECT_EQ(stored[3].name, "model.layers.3.mlp.experts.1.up_proj.weight");
+  const auto whole = at::arange(60).view({2, 6, 5});
+  EXPECT_TRUE(at::equal(stored_part(whole, stored[3]), whole[1].narrow(0, 3, 3)));
+}
+
+}  // namespace
+}  // namespace ingot::models
