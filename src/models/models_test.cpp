@@ -144,6 +144,22 @@ TEST(PublishedModels, llamas_have_the_number_of_parameters_that_hugging_face_cou
   EXPECT_EQ(parameters_of(llama(16, 2048, 32, 8, 8192, 128256, true)), 1'235'814'400);     // Llama 3.2 1B
 }
 
+TEST(PublishedModels, qwens_and_olmoe_have_the_number_of_parameters_that_hugging_face_counts) {
+  auto qwen3 = [](int64_t layers, int64_t hidden, int64_t heads, int64_t kv_heads, int64_t ffn, bool tied) {
+    auto c = llama(layers, hidden, heads, kv_heads, ffn, 151936, tied);
+    c.family = "qwen3", c.head_dim = 128;
+    return c;
+  };
+  EXPECT_EQ(parameters_of(qwen3(28, 1024, 16, 8, 3072, true)), 596'049'920);      // Qwen3 0.6B
+  EXPECT_EQ(parameters_of(qwen3(36, 4096, 32, 8, 12288, false)), 8'190'735'360);  // Qwen3 8B
+  auto moe = qwen3(48, 2048, 32, 4, 6144, false);
+  moe.family = "qwen3_moe", moe.experts = 128, moe.top_k = 8, moe.expert_ffn = 768;
+  EXPECT_EQ(parameters_of(moe), 30'532'122'624);  // Qwen3 30B A3B
+  auto olmoe = llama(16, 2048, 16, 16, 1024, 50304, false);
+  olmoe.family = "olmoe", olmoe.experts = 64, olmoe.top_k = 8, olmoe.expert_ffn = 1024;
+  EXPECT_EQ(parameters_of(olmoe), 6'919'161'856);  // OLMoE 1B 7B
+}
+
 TEST(PublishedModels, llama_7b_flops_are_six_for_each_matrix_weight_and_twelve_for_each_visible_pair) {
   const auto model = create_model(llama(32, 4096, 32, 32, 11008, 32000, false));
   const double weights = 32.0 * (4.0 * 4096 * 4096 + 3.0 * 4096 * 11008) + 32000.0 * 4096;
