@@ -28,7 +28,7 @@ struct Layout {
   int64_t microbatch = 0, seq = 12;
   int64_t window = 0;  // of every other layer
   bool spread = false, tie = true, biases = false, force_balance = false;
-  int64_t top_k = 1;
+  int64_t top_k = 1, kv_heads = 12;
   std::vector<std::string> mixers = {}, feed_forwards = {};  // in place of the family's
   bool replayed = false;  // tokens go to the experts that they went to on one rank
   bool emulated = false;  // ranks have emulated devices
@@ -52,7 +52,7 @@ models::ModelConfig model_of(const Layout& layout) {
   c.tie_embeddings = layout.tie;
   c.attention_bias = c.mlp_bias = layout.biases;
   c.force_balance = layout.force_balance;
-  c.top_k = layout.top_k;
+  c.top_k = layout.top_k, c.kv_heads = layout.kv_heads;
   c.mixers = layout.mixers, c.feed_forwards = layout.feed_forwards;
   return c;
 }
@@ -178,7 +178,7 @@ const Outcome& alone(Layout layout) {
   layout.emulated = false;
   layout.recompute = models::Recompute::none;
   layout.microbatch = 0;
-  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", layout.top_k, fmt::join(layout.mixers, ","),
+  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", layout.kv_heads, layout.top_k, fmt::join(layout.mixers, ","),
                                fmt::join(layout.feed_forwards, ","), layout.replayed, layout.family, layout.linear, layout.precision,
                                layout.optimizer, layout.tie, layout.biases, layout.force_balance, layout.seq, layout.window);
   if (!known.contains(key)) known.emplace(key, train(layout));
@@ -212,6 +212,7 @@ std::string name_of(const Layout& l) {
   if (l.biases) name += "_biases";
   if (l.force_balance) name += "_forced";
   if (l.replayed) name += "_replayed";
+  if (l.kv_heads != 12) name += fmt::format("_kv{}", l.kv_heads);
   if (l.top_k > 1) name += fmt::format("_top{}", l.top_k);
   for (const auto* parts : {&l.mixers, &l.feed_forwards})
     if (!parts->empty()) name += fmt::format("_{}", fmt::join(*parts, "_"));
@@ -395,6 +396,7 @@ std::vector<Layout> layouts() {
       all.push_back({.parallel = P{.tensor = tensor, .sequence_parallel = sharded}, .ranks = static_cast<int>(2 * tensor), .family = "qwen3"});
   for (const int64_t ranks : {2, 4})
     all.push_back({.parallel = P{.tensor_sequence = ranks, .zero = 1}, .ranks = static_cast<int>(ranks), .family = "qwen3", .seq = 24});
+  all.push_back({.parallel = P{.tensor_sequence = 4}, .ranks = 4, .family = "qwen3", .seq = 24, .kv_heads = 2});  // neighbours share one
   all.push_back({.parallel = P{.pipeline = 2, .context = 2}, .ranks = 4, .family = "qwen3", .microbatch = 3});
   // Several experts for a token; parts that no family has together.
   all.push_back({.parallel = P{.expert = 2, .zero = 3}, .ranks = 4, .family = "olmoe", .recompute = models::Recompute::full, .top_k = 2});
