@@ -76,14 +76,13 @@ at::Tensor read_parameter(const Parameter& p, const std::vector<StoredTensor>& s
   return whole;
 }
 
-// What is written, with the tensors that only ingot knows.
-std::vector<StoredTensor> written_tensors(const Model& model, const Parameter& p, const ValueOf& value_of) {
+// What is written of a parameter; `unknown` counts tensors that transformers does not have.
+std::vector<StoredTensor> written_tensors(const Model& model, const Parameter& p, const ValueOf& value_of, int64_t& unknown) {
   std::vector<StoredTensor> written;
   for (auto& stored : stored_tensors(family_of(model), p)) {
     if (stored.is_optional) {
       if (!stored_part(value_of(p), stored).any().item<bool>()) continue;
-      base::log_warning("{}: transformers has no such tensor in a {} model, and chooses experts without it", stored.name,
-                        model.config().family);
+      ++unknown;
     }
     written.push_back(std::move(stored));
   }
@@ -148,14 +147,19 @@ void save_hugging_face(const Model& model, const fs::path& folder, tensor::DType
 
   auto converted = std::make_shared<at::Tensor>();  // of the tensor being written
   std::vector<checkpoint::SafetensorsItem> items;
+  int64_t unknown = 0;
   for (const auto& p : model.parameters().all()) {
     const auto own = p->kind == Parameter::Kind::buffer ? tensor::DType::fp32 : dtype;
-    for (const auto& stored : written_tensors(model, *p, value_of))
+    for (const auto& stored : written_tensors(model, *p, value_of, unknown))
       items.push_back({{stored.name, own, stored.shape}, [p = p.get(), stored, own, converted, &value_of] {
                          *converted = stored_part(value_of(*p), stored).detach().to(at::kCPU).to(layers::to_torch(own)).contiguous();
                          return layers::bytes_of(*converted);
                        }});
   }
+  if (unknown > 0)
+    base::log_warning(
+        "{}: the routers of {} layers have balancing biases, which transformers does not know: it chooses experts without them",
+        folder.string(), unknown);
   checkpoint::write_safetensors_folder(folder, items, shard_limit_bytes);
 }
 
