@@ -33,7 +33,8 @@ void write(const at::Tensor& to, const at::Tensor& values) {
 
 class RecordingBackend : public Backend {
  public:
-  RecordingBackend(std::string axis, int rank, int size) : axis_(std::move(axis)), rank_(rank), size_(size) {}
+  RecordingBackend(std::string axis, std::vector<int> members, int rank)
+      : axis_(std::move(axis)), members_(std::move(members)), rank_(rank), size_(static_cast<int>(members_.size())) {}
   std::string name() const override { return "recording"; }
 
   Work start(Operation operation, bool blocking) override {
@@ -44,6 +45,10 @@ class RecordingBackend : public Backend {
     device::CommunicationRecord record(device, {.kind = std::string(name_of(operation.kind)),
                                                 .axis = axis_,
                                                 .ranks = size_,
+                                                .first_rank = members_.front(),
+                                                .stride = size_ > 1 ? members_[1] - members_[0] : 1,
+                                                .peer = operation.peer < 0 ? -1 : members_[static_cast<size_t>(operation.peer)],
+                                                .element_bytes = operation.kind == Kind::barrier ? 1 : operation.element_bytes(),
                                                 .bytes = operation.kind == Kind::barrier ? 0 : operation.bytes(),
                                                 .sent_bytes = traffic.sent_bytes,
                                                 .received_bytes = traffic.received_bytes,
@@ -82,13 +87,14 @@ class RecordingBackend : public Backend {
   }
 
   std::string axis_;
+  std::vector<int> members_;
   int rank_, size_;
 };
 
 class RecordingFabric : public Fabric {
  public:
   std::unique_ptr<Backend> connect(const std::string& key, const std::vector<int>& members, int rank) override {
-    return std::make_unique<RecordingBackend>(key.substr(0, key.find(':')), rank, static_cast<int>(members.size()));
+    return std::make_unique<RecordingBackend>(key.substr(0, key.find(':')), members, rank);
   }
   std::string description() const override { return "of which one computes and the others are only counted"; }
 };

@@ -41,10 +41,13 @@ struct Trace {
     int32_t scope = 0;
     int64_t begin = 0, end = kNever;  // positions; kNever: alive when the trace ended
   };
-  /// One collective or message of this rank. bytes, sent and received as comm/operation.h has them.
+  /// One collective, send or receive of this rank. bytes, sent and received as comm/operation.h has them.
   struct Communication {
     std::string kind, axis;
     int ranks = 1;
+    int first_rank = 0, stride = 1;  // of the group's ranks in the world: first_rank, first_rank + stride, …
+    int peer = -1;                   // rank in the world: root of a broadcast or reduce, the other end of a send or receive
+    int64_t element_bytes = 1;
     int64_t bytes = 0, sent_bytes = 0, received_bytes = 0;
     int32_t scope = 0, wait_scope = 0;
     int64_t start = 0, wait = kNever;  // positions; kNever: nobody waited
