@@ -58,10 +58,13 @@ class Route {
     axis.group->all_to_all(arrived, even, sent, even);
     arrived = arrived.cpu();
     std::vector<int64_t> received(arrived.data_ptr<int64_t>(), arrived.data_ptr<int64_t>() + arrived.numel());
-    if (const double load = device::expert_load(device); load != 1)
-      for (size_t i = 0; i < received.size(); ++i)  // what others send; this rank's own rows are what they are
+    if (const double load = device::expert_load(device); load != 1) {
+      // This rank's own rows are what they are: others send the rest of `load` times the mean.
+      const double share = (load * static_cast<double>(ranks) - 1) / static_cast<double>(ranks - 1);
+      for (size_t i = 0; i < received.size(); ++i)
         if (static_cast<int64_t>(i) / here != axis.group->rank())
-          received[i] = static_cast<int64_t>(std::ceil(static_cast<double>(received[i]) * load));
+          received[i] = static_cast<int64_t>(std::ceil(static_cast<double>(received[i]) * share - 1e-9));
+    }
     arriving_ = sums(received, here);
     // From rank by rank to expert by expert.
     std::vector<int64_t> begins, order;
