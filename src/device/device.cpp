@@ -23,7 +23,7 @@ void use_gpu(int64_t index) {
   if (gpus() > 0) c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index % gpus())));
 }
 
-bool is_cpu(at::Device device) { return is_virtual(device) ? target_of(device) == Target::cpu : device.is_cpu(); }
-bool is_gpu(at::Device device) { return is_virtual(device) ? target_of(device) == Target::gpu : device.is_cuda(); }
+bool is_cpu(at::Device device) { return is_virtual(device) ? target_of(device) != Target::gpu : device.is_cpu(); }
+bool is_gpu(at::Device device) { return is_virtual(device) ? target_of(device) != Target::cpu : device.is_cuda(); }
 
 }  // namespace ingot::device

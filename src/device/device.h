@@ -21,10 +21,10 @@ at::Device device_named(const std::string& name);
 /// Makes GPU `index` (of those that are visible, in turn) the one that "cuda" means from now on, on this thread.
 void use_gpu(int64_t index);
 
-/// Whether the CPU's kernels run here: on the CPU, and on a counting device that stands for one.
+/// Whether fused kernels run here as on the CPU: on it, and on a counting device that stands for one or for a GPU that has them too.
 bool is_cpu(at::Device device);
 inline bool is_cpu(const at::Tensor& tensor) { return is_cpu(tensor.device()); }
-/// Whether a GPU's kernels run here: on CUDA and ROCm, on the emulated device, and on a counting device that stands for a GPU.
+/// Whether this is a GPU: on CUDA and ROCm, on the emulated device, and on a counting device that stands for a GPU.
 bool is_gpu(at::Device device);
 inline bool is_gpu(const at::Tensor& tensor) { return is_gpu(tensor.device()); }
 

@@ -19,8 +19,9 @@
 
 namespace ingot::device {
 
-/// The machine whose kernels run, or are counted.
-enum class Target { cpu, gpu };
+/// The machine whose kernels run, or are counted: a CPU with ingot's fused kernels; a GPU with what ingot runs there today, ATen's
+/// operations; a GPU that has fused kernels for whatever the CPU has them for.
+enum class Target { cpu, gpu, fused_gpu };
 
 constexpr int kEmulatedDevices = 16, kCountingDevices = 4;
 

@@ -10,22 +10,24 @@
 namespace ingot::kernels {
 namespace {
 
+bool is_on_host(const at::Tensor& a) { return device::is_cpu(a) && !device::is_gpu(a); }
+
 bool needs_widening(const at::Tensor& a) {
-  if (!device::is_cpu(a) || a.scalar_type() != at::kBFloat16) return false;
+  if (!is_on_host(a) || a.scalar_type() != at::kBFloat16) return false;
   const auto library = gemm_backend();
   return library == GemmBackend::upcast || (library == GemmBackend::standard && !cpu_has_bf16_products());
 }
 
 // oneDNN has no products of nothing.
 bool takes_onednn(const at::Tensor& a, const at::Tensor& b) {
-  return gemm_backend() == GemmBackend::onednn && device::is_cpu(a) && a.scalar_type() == at::kFloat &&
+  return gemm_backend() == GemmBackend::onednn && is_on_host(a) && a.scalar_type() == at::kFloat &&
          b.scalar_type() == at::kFloat && a.numel() > 0 && b.numel() > 0;
 }
 
 constexpr int64_t kMostOfBlas = std::numeric_limits<int>::max();
 
 bool is_summed_in_fp32(const at::Tensor& a) {
-  return device::is_cpu(a) && a.scalar_type() == at::kBFloat16 && gemm_backend() == GemmBackend::standard && sums_bf16_in_fp32();
+  return is_on_host(a) && a.scalar_type() == at::kBFloat16 && gemm_backend() == GemmBackend::standard && sums_bf16_in_fp32();
 }
 
 bool sums_in_fp32(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) {
@@ -91,7 +93,7 @@ void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool 
 
 void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
   const bool needs_kernels =
-      device::is_cpu(a) && a.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 && !needs_widening(a);
+      is_on_host(a) && a.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 && !needs_widening(a);
   if (!needs_kernels) return matmul_into(out, a, b, /*overwrite=*/true);
   const int64_t rows = a.size(0), step = kernel_rows();
   int64_t from = 0;

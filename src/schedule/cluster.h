@@ -52,6 +52,9 @@ struct Cluster {
   Links network;  // of one device; without bandwidth when there is one node
   std::vector<ComputeRates> compute;
   std::vector<MeasuredMessage> measured;  // of a machine at hand: count instead of its links, for kinds that are in it; not in the file
+  /// "kernels": "fused", as ingot has them on a CPU (attention without its scores; norms, activations and updates in one pass), or "aten",
+  /// what ingot runs on GPUs today.
+  bool has_fused_kernels = true;
   bool cores_move_messages = false;       // those that compute: then no message hides behind computation
   struct Source {
     std::string member, text;

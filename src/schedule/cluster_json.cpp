@@ -99,6 +99,7 @@ Cluster Cluster::from_json(const std::string& text, const std::string& origin) {
   c.memory_bytes_per_s = m.positive("memory_bytes_per_s");
   c.kernel_launch_s = m.not_negative("kernel_launch_s");
   c.message_launch_s = m.not_negative("message_launch_s");
+  if (m.has("kernels")) c.has_fused_kernels = m.one_of("kernels", {"fused", "aten"}) == "fused";
   c.node = read_links(m.object("node"), true);
   if (c.nodes > 1 || m.has("network")) c.network = read_links(m.object("network"), false);
   m.entries("compute", [&](Members entry) { c.compute.push_back(read_rates(std::move(entry))); });
