@@ -8,7 +8,7 @@
 
 namespace ingot::base {
 
-/// The work of this thread while it lives. `name` must outlive it; bench/work_kinds.cpp says what kind of work each name is.
+/// The work of this thread while it lives. `name` must outlive it; plan/work_names.cpp says what kind of work each name is.
 class WorkScope {
  public:
   explicit WorkScope(const char* name) : function_(at::RecordScope::USER_SCOPE) {

@@ -100,27 +100,6 @@ TEST(Kernels, all_cases_run_forward_and_backward_in_both_dtypes) {
   EXPECT_THROW(measure_kernel("rms_nrm", "fp32", 4, 4, kOnce, at::kCPU), base::UsageError);
 }
 
-// A kernel that a model names and nobody measures would be predicted from its bytes alone.
-TEST(Kernels, every_kernel_of_every_family_is_measured) {
-  const std::set<std::string> by_bytes = {"add", "scale", "copy"};
-  std::set<std::string> measured;
-  for (const auto& sizes : kernel_sizes(true)) measured.insert(sizes.name);
-  for (const auto& family : models::families()) {
-    models::ModelConfig config;
-    config.family = family.name;
-    config.ffn = 128;
-    const auto model = models::create_model(config);
-    layers::Workload work(2, 64, 2);
-    model->describe_embedding(work);
-    model->describe_block(0, work);
-    model->describe_head(work);
-    for (const auto& op : work.operations()) {
-      if (op.kind != layers::Operation::Kind::kernel || by_bytes.contains(op.name)) continue;
-      EXPECT_TRUE(measured.contains(op.name)) << family.name << " uses " << op.name;
-    }
-  }
-}
-
 TEST(Suite, stopping_keeps_what_was_measured) {
   plan::MachineProfile profile;
   std::vector<Measurement> three(3, {"one", [](plan::MachineProfile& p) { p.memory.push_back({"copy", 1, 1}); }});

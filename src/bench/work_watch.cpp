@@ -8,6 +8,8 @@
 #include "base/error.h"
 
 namespace ingot::bench {
+
+using plan::find_scope, plan::find_operator, plan::is_product;
 namespace {
 
 // Torch's callbacks carry no data of ours.

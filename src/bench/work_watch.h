@@ -12,9 +12,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "bench/work_kinds.h"
+#include "plan/work_names.h"
 
 namespace ingot::bench {
+
+using plan::WorkKind, plan::WorkName, plan::kWorkKinds, plan::all_work_kinds;
 
 enum class WorkPass { rest, forward, backward };  // rest: of a step outside of both
 inline constexpr size_t kWorkPasses = 3;

@@ -147,7 +147,7 @@ plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phas
   shape.validation_seq = config.data.seq_len;
   shape.threads = at::get_num_threads();
   shape.world = mesh.world();
-  shape.on_gpu = !device::device_named(config.train.device).is_cpu();
+  shape.target = device::is_cpu(device::device_named(config.train.device)) ? device::Target::cpu : device::Target::gpu;
   shape.replicas = ranks * mesh.size(mesh::Axis::context);
   shape.zero = config.parallel.zero;
   if (const int stages = mesh.size(mesh::Axis::pipeline); stages > 1) {

@@ -104,7 +104,6 @@ void Planner::check(const Choice& choice) {
 bool Planner::is_possible(const Choice& choice) {
   try {
     check(choice);
-    messages_.predict(part(choice, 0), shape(choice, 0), {});  // whose schedules ask for divisors of their own
     return true;
   } catch (const base::ConfigError&) {
     return false;
@@ -120,7 +119,7 @@ plan::RunShape Planner::shape(const Choice& choice, int stage) {
   shape.is_here = target_.is_here;
   shape.expert_load = expert_load_;
   shape.documents = documents_;
-  shape.on_gpu = target_.profile.device != "cpu";
+  shape.target = !target_.is_here ? plan::target_of(cluster()) : target_.profile.device == "cpu" ? device::Target::cpu : device::Target::gpu;
   if (!target_.is_here) {
     shape.threads = 1;
     shape.bucket_bytes = std::max<int64_t>(shape.bucket_bytes, int64_t{32} << 20);
@@ -143,7 +142,7 @@ plan::RunPlan Planner::run_plan(const Choice& choice, double step_s) {
   shape.validation_batch = config_.train.validation_every > 0 ? std::max<int64_t>(1, config_.train.batch_size / shape.replicas) : 0;
   if (shape.validation_batch > 0) {
     run.validations = (run.steps + config_.train.validation_every - 1) / config_.train.validation_every;
-    run.validation_s = static_cast<double>(config_.train.validation_batches) * plan::predict_validation_s(part(choice, 0), shape, rates_);
+    run.validation_s = static_cast<double>(config_.train.validation_batches) * plan::predict_validation_s(part(choice, 0), shape, rates_, traces_);
   }
   if (!target_.is_here) return run;
   const auto& profile = target_.profile;
@@ -190,7 +189,7 @@ int64_t Planner::state_bytes(const Choice& choice) {
 }
 
 plan::StepMemory Planner::memory(const Choice& choice, int stage) {
-  return plan::predict_memory(part(choice, stage), shape(choice, stage), target_.program_bytes);
+  return plan::predict_memory(part(choice, stage), shape(choice, stage), target_.program_bytes, traces_);
 }
 
 plan::StepMemory Planner::memory(const Choice& choice) {
@@ -206,11 +205,11 @@ Judged Planner::judge(const Choice& choice, const plan::StepMemory& memory) {
   Judged judged{.choice = choice, .memory = memory, .time = {}, .messages = {}};
   for (const int stage : stages_of(choice)) {
     const auto run = shape(choice, stage);
-    const auto time = plan::predict_step_time(part(choice, stage), run, rates_);
+    const auto time = plan::predict_step_time(part(choice, stage), run, rates_, traces_);
     if (time.total_s() <= judged.time.total_s()) continue;
     judged.time = time;
     judged.bubble = run.bubble;
-    judged.messages = messages_.predict(part(choice, stage), run, time);
+    judged.messages = messages_.predict(part(choice, stage), run, time, rates_, traces_);
   }
   return judged;
 }
@@ -236,8 +235,8 @@ plan::SimulatedStep Planner::simulated(const Choice& choice) {
     }
     const auto run = shape(choice, like);
     const auto& own = part(choice, like);
-    const auto time = plan::predict_step_time(own, run, rates_);
-    const auto messages = messages_.predict(own, run, time);
+    const auto time = plan::predict_step_time(own, run, rates_, traces_);
+    const auto messages = messages_.predict(own, run, time, rates_, traces_);
     const auto traffic = messages_.traffic_of(own, run);
     const auto handover = stages > 1 ? messages_.handover(own, run) : schedule::Duration(0);
     const auto microbatches = static_cast<double>(run.microbatches());
@@ -259,16 +258,16 @@ plan::SimulatedStep Planner::simulated(const Choice& choice) {
 
 plan::SearchResult Planner::search(int64_t devices, int64_t memory_bytes, const std::function<void(int64_t, int64_t)>& on_mesh) {
   const auto& m = config_.model;
-  const bool has_experts =
-      std::any_of(model_->parameters().all().begin(), model_->parameters().all().end(), [](const auto& p) { return p->is_expert; });
+  bool mixes_linearly = false;
+  for (int64_t layer = 0; layer < m.layers; ++layer) mixes_linearly = mixes_linearly || model_->mixes_linearly(layer);
   const plan::SearchSpace space{
       .devices = devices,
       .devices_per_node = cluster().devices_per_node,
       .layers = m.layers,
       .heads = m.heads,
       .experts = m.experts,
-      .has_experts = has_experts,
-      .mixes_linearly = m.family == "linear_llama",
+      .has_experts = model_->has_experts(),
+      .mixes_linearly = mixes_linearly,
       .batch = phase_.batch_size,
       .seq = phase_.data.seq_len,
       .memory_bytes = memory_bytes,

@@ -87,6 +87,7 @@ class Planner {
   PlanTarget target_;
   plan::MessageModel messages_;
   plan::Rates rates_;
+  plan::PassTraces traces_;
   std::unique_ptr<models::Model> model_;
   PipelineFacts pipelines_;
   std::vector<int64_t> documents_;

@@ -17,7 +17,6 @@
 #include <ATen/ATen.h>
 
 #include "layers/sequences.h"
-#include "layers/workload.h"
 
 namespace ingot::layers {
 
@@ -25,9 +24,6 @@ namespace ingot::layers {
 /// -> [batch, own tokens, heads, head_dim]. Ulysses: the ranks divide heads, and kv_heads or kv_heads them.
 at::Tensor sharded_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window,
                              const Sequences& sequences);
-
-/// Turns the description of attention to this rank's tokens alone into that of its part of attention to whole sequences.
-void describe_sharded(const SequenceAxis& axis, const Workload& work, Operation& attention);
 
 /// Throws ConfigError when the method cannot share these heads out.
 void check_heads(const SequenceAxis& axis, int64_t heads, int64_t kv_heads);

@@ -12,7 +12,6 @@
 
 #include "layers/cost.h"
 #include "layers/parameter.h"
-#include "layers/workload.h"
 #include "models/config.h"
 #include "models/family.h"
 #include "models/forward_context.h"
@@ -68,15 +67,6 @@ class Model {
   /// [batch, seq, vocab] of a hidden state, fp32 (fp64 for fp64); no gradient. On a tensor_sequence axis that all ranks have alike.
   at::Tensor logits(const at::Tensor& hidden) const;
 
-  /// This rank's part of a forward pass as data: one block, and what stands before and behind the blocks. Each takes an empty Workload; the
-  /// residual stream enters a block and the head.
-  void describe_block(int64_t layer, layers::Workload& work) const;
-  void describe_embedding(layers::Workload& work) const;
-  void describe_head(layers::Workload& work) const;
-  /// Cost of this rank's part of one forward pass over `batch` rows of `seq` tokens: of one block, and of everything outside blocks.
-  layers::Cost block_cost(int64_t layer, int64_t batch, int64_t seq, int64_t element_bytes) const;
-  layers::Cost outer_cost(int64_t batch, int64_t seq, int64_t element_bytes) const;
-  layers::Cost forward_cost(int64_t batch, int64_t seq, int64_t element_bytes) const;
   /// Forward plus backward, per token (convention: layers/cost.h).
   double training_flops_per_token(int64_t seq) const;
   /// Trained elements that one token's forward pass touches, embedding and head left out.
@@ -102,8 +92,6 @@ class Model {
   Stream run_block(int64_t layer, const Stream& stream, ForwardContext& context);
   Stream run_block_again_in_backward(int64_t layer, const Stream& stream, const ForwardContext& context);
   at::Tensor finish(const Stream& stream) const;
-  /// The table's rows of this rank's tokens; fp32 (fp64).
-  layers::ActivationId describe_lookup(layers::Workload& work) const;
 
   ModelConfig config_;
   Layout layout_;

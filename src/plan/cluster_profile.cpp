@@ -100,6 +100,10 @@ schedule::Cluster cluster_of(const MachineProfile& profile, const std::string& d
   return cluster;
 }
 
+device::Target target_of(const schedule::Cluster& cluster) {
+  return cluster.has_fused_kernels ? device::Target::fused_gpu : device::Target::gpu;
+}
+
 MachineProfile profile_of(const schedule::Cluster& cluster, const std::string& dtype) {
   MachineProfile profile;
   profile.host = profile.cpu = cluster.name;

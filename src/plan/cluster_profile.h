@@ -3,10 +3,14 @@
 // (norms, rotations, routing) is left out, and so takes its bytes over the memory's bandwidth.
 #pragma once
 
+#include "device/virtual_device.h"
 #include "plan/profile.h"
 #include "schedule/cluster.h"
 
 namespace ingot::plan {
+
+/// Whose kernels its devices run.
+device::Target target_of(const schedule::Cluster& cluster);
 
 /// Throws ProfileError when the cluster has no rates of `dtype`.
 MachineProfile profile_of(const schedule::Cluster& cluster, const std::string& dtype);

@@ -16,15 +16,15 @@ RunShape DataParallel::shape_of(const TrainingJob& job, int64_t microbatch) cons
   shape.optimizer = job.optimizer;
   shape.threads = device_.is_measured() ? device_.profile.threads : 1;
   shape.is_here = device_.is_measured();
-  shape.on_gpu = device_.profile.device != "cpu";
+  shape.target = device_.target();
   shape.replicas = device_.count;
   if (!device_.is_measured()) shape.bucket_bytes = int64_t{32} << 20;
   return shape;
 }
 
 FittedRun DataParallel::judge(const models::Model& model, const RunShape& shape, const StepMemory& memory) {
-  FittedRun run{.shape = shape, .memory = memory, .time = predict_step_time(model, shape, rates_), .messages = {}};
-  if (messages_) run.messages = messages_->predict(model, shape, run.time);
+  FittedRun run{.shape = shape, .memory = memory, .time = predict_step_time(model, shape, rates_, traces_), .messages = {}};
+  if (messages_) run.messages = messages_->predict(model, shape, run.time, rates_, traces_);
   return run;
 }
 
@@ -40,7 +40,7 @@ std::optional<FittedRun> DataParallel::best(const models::Model& model, const Tr
       if (predict_state_bytes(model, shape) + device_.program_bytes > device_.usable_bytes()) continue;
       for (const auto recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
         shape.recompute = recompute;
-        const auto memory = predict_memory(model, shape, device_.program_bytes);
+        const auto memory = predict_memory(model, shape, device_.program_bytes, traces_);
         if (memory.total_bytes() > device_.usable_bytes()) continue;
         fits = true;
         const auto run = judge(model, shape, memory);
@@ -58,7 +58,7 @@ StepMemory DataParallel::least_memory(const models::Model& model, const Training
   auto shape = shape_of(job, 1);
   shape.zero = device_.count > 1 ? 3 : 0;
   shape.recompute = Recompute::full;
-  return predict_memory(model, shape, device_.program_bytes);
+  return predict_memory(model, shape, device_.program_bytes, traces_);
 }
 
 double DataParallel::mfu(const models::Model& model, const FittedRun& run) const {

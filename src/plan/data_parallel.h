@@ -48,6 +48,7 @@ class DataParallel {
   Device device_;
   Rates rates_;
   std::optional<MessageModel> messages_;
+  mutable PassTraces traces_;
 };
 
 }  // namespace ingot::plan

@@ -5,6 +5,10 @@
 
 namespace ingot::plan {
 
+device::Target Device::target() const {
+  return cluster ? target_of(*cluster) : profile.device == "cpu" ? device::Target::cpu : device::Target::gpu;
+}
+
 Device device_of(const schedule::Cluster& cluster, const std::string& dtype, int64_t program_bytes) {
   return {.name = cluster.name,
           .dtype = dtype,

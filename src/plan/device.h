@@ -6,6 +6,7 @@
 #include <string>
 
 #include "plan/profile.h"
+#include "device/virtual_device.h"
 #include "schedule/cluster.h"
 
 namespace ingot::plan {
@@ -21,6 +22,8 @@ struct Device {
   double launch_s = 0;  // of a kernel; on a CPU what calling an operation costs
 
   bool is_measured() const { return !cluster; }
+  /// Whose kernels run there.
+  device::Target target() const;
   double peak_flops() const { return profile.peak_gemm(dtype); }
   /// What a run's tensors and the program may take: the rest is the allocator's.
   int64_t usable_bytes() const { return static_cast<int64_t>(0.94 * static_cast<double>(memory_bytes)); }

@@ -18,8 +18,6 @@ std::unique_ptr<models::Model> described(models::ModelConfig config, int64_t exp
   return models::create_model(config, layout);
 }
 
-bool has_experts(const models::ModelConfig& c) { return c.family == "zaya1"; }
-
 double amount(const models::Model& model, Equal equal, int64_t seq) {
   return equal == Equal::flops ? model.training_flops_per_token(seq) : static_cast<double>(model.active_elements());
 }
@@ -86,8 +84,8 @@ int64_t equal_width(const models::ModelConfig& base, Equal equal, int64_t expert
 std::vector<ExpertChoice> sweep_experts(const ExpertSweep& sweep, DataParallel& devices,
                                         const std::function<void(int64_t, int64_t)>& on_choice) {
   const auto& base = sweep.base;
-  if (!has_experts(base))
-    throw base::UsageError("the {} family has no experts; give a configuration of zaya1, such as configs/zaya1-base.toml", base.family);
+  if (!models::create_model(base)->has_experts())
+    throw base::UsageError("the {} family has no experts; give a configuration of an MoE, such as configs/zaya1-base.toml", base.family);
   struct Shape {
     int64_t experts, top_k, expert_ffn;
   };

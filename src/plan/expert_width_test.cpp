@@ -158,18 +158,6 @@ TEST(ExpertWidth, needs_experts) {
   EXPECT_THROW(choices_of(sweep), base::UsageError);
 }
 
-// Several experts for a token can be planned, but nothing that runs may be made of it.
-TEST(ExpertWidth, only_descriptions_take_several_experts_for_a_token) {
-  auto config = sweep_of().base;
-  config.top_k = 2;
-  EXPECT_THROW(models::create_model(config), base::ConfigError);
-  models::Layout layout;
-  layout.only_described = true;
-  EXPECT_GT(models::create_model(config, layout)->active_elements(), 0);
-  config.top_k = 9;
-  EXPECT_THROW(models::create_model(config, layout), base::ConfigError);
-}
-
 TEST(DataParallel, takes_the_fastest_of_all_that_fits) {
   const auto sweep = sweep_of();
   const auto model = models::create_model(sweep.base);
@@ -181,6 +169,7 @@ TEST(DataParallel, takes_the_fastest_of_all_that_fits) {
     EXPECT_LE(static_cast<double>(best->memory.total_bytes()), 0.94 * memory_bytes);
     // Everything, with no rule of what cannot be best.
     MessageModel messages(cluster_of(memory_bytes));
+    PassTraces traces;
     double least_s = INFINITY;
     for (const int64_t microbatch : {1, 2, 4, 8})
       for (const int64_t zero : {1, 2, 3})
@@ -189,9 +178,9 @@ TEST(DataParallel, takes_the_fastest_of_all_that_fits) {
           run.microbatch = microbatch;
           run.zero = zero;
           run.recompute = recompute;
-          if (static_cast<double>(predict_memory(*model, run, 1000).total_bytes()) > 0.94 * memory_bytes) continue;
-          const auto time = predict_step_time(*model, run, devices.rates());
-          least_s = std::min(least_s, time.total_s() + messages.predict(*model, run, time).total_s());
+          if (static_cast<double>(predict_memory(*model, run, 1000, traces).total_bytes()) > 0.94 * memory_bytes) continue;
+          const auto time = predict_step_time(*model, run, devices.rates(), traces);
+          least_s = std::min(least_s, time.total_s() + messages.predict(*model, run, time, devices.rates(), traces).total_s());
         }
     EXPECT_NEAR(best->step_s() / least_s, 1, 0.02);  // more sharing may pay a little for a weaker recomputation
   }

@@ -1,6 +1,7 @@
-// How long a model takes to serve on one device: a token at a time behind a context (decode), and a whole prompt (prefill). Each operation
-// of the model's description takes its launches and what is longer of moving its bytes and computing its FLOPs; of experts, those that
-// tokens go to, evenly spread. Rooflines: no serving program was measured, and what one does beside the model is left out.
+// How long a model takes to serve on one device: a token at a time behind a context (decode), and a whole prompt (prefill), as generation
+// runs them, counted on the counting device. Each operation takes its launch and what is longer of moving its bytes and computing its FLOPs;
+// of experts, those that tokens go to, evenly spread. Rooflines: no serving program was measured, and what one does beside the model is left
+// out.
 #pragma once
 
 #include "models/model.h"
@@ -17,18 +18,11 @@ struct Latency {
   double total_s = 0;
 };
 
-/// A token behind `context` others, for as many users at once: bytes at the memory's bandwidth, FLOPs at the peak. Throws UsageError for a
-/// model with linear attention.
+/// A token behind `context` others, for as many users at once: bytes at the memory's bandwidth, FLOPs at the peak.
 Latency decode_latency(const models::Model& model, int64_t context, const Device& device, int64_t users = 1);
 
-/// A prompt of `tokens` up to the logits of its last token: products and attention at the rates of their sizes (a cluster's by its
-/// formulas), but none faster than its weights are read. Throws as above.
+/// A prompt of `tokens` up to the logits of its last token: matmuls and attention at the rates of their sizes (a cluster's by its
+/// formulas), but none faster than its weights are read.
 Latency prefill_latency(const models::Model& model, int64_t tokens, const Device& device, const Rates& rates);
-
-/// Attention of one layer over whole rows.
-double attention_s(const layers::Operation& attention, const Device& device, const Rates& rates, bool backward = false);
-
-/// Bytes of keys and values that each token of a context adds to the cache.
-int64_t cache_bytes_per_token(const models::Model& model, int64_t element_bytes);
 
 }  // namespace ingot::plan

@@ -1,20 +1,15 @@
 #include "plan/memory.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "base/page_pool.h"
 #include "checkpoint/snapshot.h"
 #include "kernels/cpu_memory.h"
-#include "kernels/matmul.h"
 #include "optim/update_rule.h"
-#include "plan/replay.h"
 
 namespace ingot::plan {
 namespace {
-
-using layers::Workload;
 
 using Kind = layers::Parameter::Kind;
 
@@ -46,8 +41,6 @@ void add_state(const models::Model& model, const RunShape& run, StepMemory& memo
     memory.gradients_bytes += share(run, 2, *p, model.layout()) * wide;
     if (own < wide) memory.optimizer_bytes += updated * wide;  // the master
     memory.optimizer_bytes += updated * wide * states(rules, *p);
-    // Small tensors get their gradient from autograd, which holds it until the microbatch ends.
-    if (p->kind == Kind::vector || p->kind == Kind::convolution) memory.gradients_bytes += count * wide;
   }
 }
 
@@ -110,57 +103,14 @@ int64_t update_bytes(const models::Model& model, const RunShape& run) {
   return directions + std::max({travelling + whole_work, travelling + gathered, 2 * gathered + std::max(returning, gathered_work)});
 }
 
-struct Passes {
-  std::vector<Workload> blocks;
-  Workload embedding, head;
-};
-
-Passes describe(const models::Model& model, int64_t batch, const RunShape& run) {
-  const Workload empty(batch, run.seq / model.layout().sequence.size, run.element_bytes(), run.circumstances());
-  Passes passes{{}, empty, empty};
-  const auto& stage = model.layout().stage;
-  if (stage.has_embedding()) model.describe_embedding(passes.embedding);
-  if (stage.has_head()) model.describe_head(passes.head);
-  for (int64_t layer = 0; layer < model.config().layers; ++layer) {
-    if (!stage.holds(layer)) continue;
-    passes.blocks.push_back(empty);
-    model.describe_block(layer, passes.blocks.back());
-  }
-  return passes;
+int64_t training_bytes(const models::Model& model, const RunShape& run, PassTraces& traces) {
+  const auto& pass = traces.of(model, run.pass_of(model));
+  const auto span = span_of(model);
+  return pass.peak_bytes(span) + (run.kept_microbatches - 1) * pass.kept_bytes(span);
 }
 
-// Products of bf16 matrices on a CPU without instructions for them go through fp32 copies (kernels/matmul.h).
-bool widens(const models::Model& model, const RunShape& run) {
-  return run.precision == "bf16" && run.is_here && model.device().is_cpu() && !kernels::cpu_has_bf16_products();
-}
-
-int64_t training_bytes(const models::Model& model, const RunShape& run) {
-  const auto passes = describe(model, run.sequences_at_once(), run);
-  Meter meter;
-  std::vector<Replay> blocks;
-  Replay embedding(passes.embedding, meter, widens(model, run)), head(passes.head, meter, widens(model, run));
-  embedding.forward(models::Recompute::none);
-  for (const auto& block : passes.blocks) {
-    blocks.emplace_back(block, meter, widens(model, run));
-    blocks.back().forward(run.recompute);
-  }
-  head.forward(models::Recompute::none);
-  head.backward(models::Recompute::none);
-  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) block->backward(run.recompute);
-  embedding.backward(models::Recompute::none);
-  int64_t waiting = 0;
-  for (const auto& block : passes.blocks) waiting += (run.kept_microbatches - 1) * kept_bytes(block, run.recompute);
-  return meter.peak_bytes() + waiting;
-}
-
-int64_t validation_bytes(const models::Model& model, const RunShape& run) {
-  if (run.validation_batch == 0) return 0;
-  auto shape = run;
-  if (run.validation_seq > 0) shape.seq = run.validation_seq;
-  const auto passes = describe(model, run.validation_batch, shape);
-  Meter meter;
-  for (const auto* work : {&passes.embedding, &passes.blocks.front(), &passes.head}) Replay(*work, meter, widens(model, run)).inference();
-  return meter.peak_bytes();
+int64_t validation_bytes(const models::Model& model, const RunShape& run, PassTraces& traces) {
+  return run.validation_batch > 0 ? traces.of(model, run.validation_pass_of(model)).peak_bytes(span_of(model)) : 0;
 }
 
 }  // namespace
@@ -172,14 +122,19 @@ const char* StepMemory::peak_phase() const {
 }
 
 StepMemory predict_memory(const models::Model& model, const RunShape& run, int64_t program_bytes) {
+  PassTraces traces;
+  return predict_memory(model, run, program_bytes, traces);
+}
+
+StepMemory predict_memory(const models::Model& model, const RunShape& run, int64_t program_bytes, PassTraces& traces) {
   StepMemory memory;
   memory.program_bytes = program_bytes;
   memory.shared_bytes = run.shared_bytes;
   memory.checkpoint_bytes = checkpoint_bytes(model, run);
   add_state(model, run, memory);
-  memory.forward_backward_bytes = training_bytes(model, run) + gathered_bytes(model, run);
+  memory.forward_backward_bytes = training_bytes(model, run, traces) + gathered_bytes(model, run);
   memory.update_bytes = update_bytes(model, run);
-  memory.validation_bytes = validation_bytes(model, run);
+  memory.validation_bytes = validation_bytes(model, run, traces);
   const bool has_pool = run.is_here && model.device().is_cpu() && kernels::page_pool_is_wanted();
   if (has_pool)
     memory.reserve_bytes = (memory.state_bytes() + memory.working_bytes()) / static_cast<int64_t>(base::PagePool::kReserveShare);
@@ -202,13 +157,6 @@ int64_t predict_state_bytes(const models::Model& model, const RunShape& run) {
   StepMemory memory;
   add_state(model, run, memory);
   return memory.state_bytes();
-}
-
-int64_t kept_bytes(const Workload& block, models::Recompute recompute) {
-  Meter meter;
-  Replay replay(block, meter, false);
-  replay.forward(recompute);
-  return meter.live_bytes();
 }
 
 }  // namespace ingot::plan

@@ -1,10 +1,9 @@
-// Predicts the peak memory of a training step by replaying its allocations: what each operation creates, saves and frees,
-// forward and backward, in the order of the program (layers/workload.h says what each saves).
+// Predicts the peak memory of a training step: what passes allocate and free as the program itself does it on the counting device
+// (trace/pass_trace.h), and what is held between them.
 #pragma once
 
 #include <cstdint>
 
-#include "layers/workload.h"
 #include "plan/run_shape.h"
 
 namespace ingot::plan {
@@ -27,15 +26,13 @@ struct StepMemory {
 };
 
 /// The model need not be allocated. `program_bytes`: measured at start.
+StepMemory predict_memory(const models::Model& model, const RunShape& run, int64_t program_bytes, PassTraces& traces);
 StepMemory predict_memory(const models::Model& model, const RunShape& run, int64_t program_bytes);
 
 /// What this rank writes of a checkpoint: its share of weights, masters and moments.
 int64_t predict_saved_bytes(const models::Model& model, const RunShape& run);
 
-/// Weights, gradients, masters and moments alone, which takes no replay.
+/// Weights, gradients, masters and moments alone, which takes no trace.
 int64_t predict_state_bytes(const models::Model& model, const RunShape& run);
-
-/// Activations that one block keeps between its forward and its backward pass, what enters it included.
-int64_t kept_bytes(const layers::Workload& block, models::Recompute recompute);
 
 }  // namespace ingot::plan

@@ -9,12 +9,10 @@
 #include <unordered_map>
 
 #include "comm/world.h"
-#include "kernels/attention.h"
 #include "kernels/cpu_memory.h"
 #include "kernels/differentiable.h"
 #include "layers/dtype.h"
 #include "optim/optimizer.h"
-#include "plan/replay.h"
 #include "plan/test_support.h"
 
 namespace ingot::plan {
@@ -97,6 +95,7 @@ class AgainstAllocator : public ::testing::TestWithParam<Case> {
 models::ModelConfig config_of(const std::string& family) {
   auto c = small_model(family);
   c.layers = 4;
+  c.force_balance = true;  // a router's choice is even, as a counting device takes it to be
   return c;
 }
 
@@ -129,8 +128,8 @@ Measured measure(const models::ModelConfig& config, const Case& c, const RunShap
   return m;
 }
 
-// Most cases agree to 3 % (kept) and 8 % (peak); full recomputation of zaya1 is the worst, at 13 %.
-constexpr double kTolerance = 0.15;
+// The program is the same, and so are its tensors; what differs is what no tensor holds: threads' work areas.
+constexpr double kTolerance = 0.01;
 
 TEST_P(AgainstAllocator, activations_and_their_peak_are_predicted) {
   const auto& c = GetParam();
@@ -139,14 +138,9 @@ TEST_P(AgainstAllocator, activations_and_their_peak_are_predicted) {
   const auto measured = measure(config_of(c.family), c, run);
   const auto model = models::create_model(config_of(c.family));
   const auto predicted = predict_memory(*model, run, 0);
-  int64_t kept = run.batch * run.seq * 96 * run.element_bytes();  // the head's gradient
-  kept += run.batch * run.seq * 96 * 4;                           // the last residual, saved by the final norm
-  if (c.family == "zaya1") kept += run.batch * run.seq * 96 * 4;  // the biased embedding
-  for (int64_t layer = 0; layer < 4; ++layer) {
-    layers::Workload block(run.batch, run.seq, run.element_bytes());
-    model->describe_block(layer, block);
-    kept += kept_bytes(block, c.recompute);
-  }
+  PassTraces traces;
+  const auto& pass = traces.of(*model, run.pass_of(*model));
+  const int64_t kept = pass.kept_bytes(span_of(*model)) + pass.head.forward.kept_bytes;
   EXPECT_NEAR(static_cast<double>(kept) / static_cast<double>(measured.kept), 1, kTolerance)
       << kept << " predicted, " << measured.kept << " measured";
   EXPECT_NEAR(static_cast<double>(predicted.forward_backward_bytes) / static_cast<double>(measured.peak), 1, kTolerance)
@@ -218,18 +212,13 @@ TEST_P(FoldedAgainstAllocator, activations_and_their_peak_are_predicted) {
     most = {std::max(most.state, m.state), std::max(most.kept, m.kept), std::max(most.peak, m.peak)};
     if (world.rank() == 0) predicted = predict_memory(*model, run, 0);  // with this thread's number of threads
   });
-  const int64_t tokens = run.batch * run.seq / c.ranks;
-  int64_t kept = tokens * 96 * (run.element_bytes() + 4);  // the head's gradient, and the last residual
-  if (c.family == "zaya1") kept += tokens * 96 * 4;        // the biased embedding
-  for (int64_t layer = 0; layer < 4; ++layer) {
-    layers::Workload block(run.batch, run.seq / c.ranks, run.element_bytes());
-    model->describe_block(layer, block);
-    kept += kept_bytes(block, c.recompute);
-  }
+  PassTraces traces;
+  const auto& pass = traces.of(*model, run.pass_of(*model));
+  const int64_t kept = pass.kept_bytes(span_of(*model)) + pass.head.forward.kept_bytes;
   const auto ratio = [](int64_t a, int64_t b) { return static_cast<double>(a) / static_cast<double>(b); };
-  const double tolerance = c.precision == "bf16" ? kTolerance : 0.05;  // processors without bf16 products take copies at other moments
-  EXPECT_NEAR(ratio(kept, most.kept), 1, tolerance) << kept << " predicted, " << most.kept << " measured";
-  EXPECT_NEAR(ratio(predicted.forward_backward_bytes, most.peak), 1, tolerance)
+  constexpr double kFoldedTolerance = 0.025;  // two weight parts of a visit are counted at the peak that real ranks have let go of
+  EXPECT_NEAR(ratio(kept, most.kept), 1, kFoldedTolerance) << kept << " predicted, " << most.kept << " measured";
+  EXPECT_NEAR(ratio(predicted.forward_backward_bytes, most.peak), 1, kFoldedTolerance)
       << predicted.forward_backward_bytes << " predicted, " << most.peak << " measured";
   EXPECT_NEAR(ratio(predicted.state_bytes(), most.state), 1, 0.03);
 }
@@ -276,151 +265,30 @@ INSTANTIATE_TEST_SUITE_P(Runs, AgainstAllocator,
                                            Case{"zaya1", "fp32", Recompute::none}, Case{"zaya1", "fp32", Recompute::selective},
                                            Case{"zaya1", "fp32", Recompute::full}, Case{"zaya1", "bf16", Recompute::none}));
 
+int64_t kept_by_a_block(const models::Model& part, Recompute recompute) {
+  return trace_pass(part, {.batch = 2, .seq = 64, .recompute = recompute}).block(1).forward.kept_bytes;
+}
+
 TEST(MemoryModel, a_llama_block_keeps_what_its_layers_say) {
   const auto model = models::create_model(small_model("llama"));
-  layers::Workload block(2, 64, 4);
-  model->describe_block(0, block);
   // Floats per token: residual, normed, qkv, attention's output and a number per head, its projection, the sum, normed again,
   // gate and up, their product, the last projection; and one number for each of two norms.
   const int64_t floats = 96 + 96 + (128 + 2 * 64) + 128 + 4 + 96 + 96 + 96 + 2 * 256 + 256 + 96 + 2;
-  EXPECT_EQ(kept_bytes(block, Recompute::none), 2 * 64 * floats * 4);
-  EXPECT_EQ(kept_bytes(block, Recompute::full), 2 * 64 * 96 * 4);
+  EXPECT_EQ(kept_by_a_block(*model, Recompute::none), 2 * 64 * floats * 4);
+  EXPECT_EQ(kept_by_a_block(*model, Recompute::full), 2 * 64 * 96 * 4);
   // Up to the feed-forward half, and the two tensors that enter it: the residual, kept anyway, and the projection.
-  EXPECT_EQ(kept_bytes(block, Recompute::selective), 2 * 64 * (96 + 96 + (128 + 2 * 64) + 128 + 4 + 96 + 1) * 4);
+  EXPECT_EQ(kept_by_a_block(*model, Recompute::selective), 2 * 64 * (96 + 96 + (128 + 2 * 64) + 128 + 4 + 96 + 1) * 4);
 }
 
 // The same as above where tokens and weights are spread over a folded axis: nothing of the attention's or the MLP's inside stays.
 TEST(MemoryModel, a_folded_block_keeps_its_inputs_and_attentions_outputs) {
   for (const int ranks : {2, 4}) {
     const auto model = models::create_model(small_model("llama"), folded_layout(ranks));
-    layers::Workload block(2, 64 / ranks, 4);
-    model->describe_block(0, block);
     const int64_t floats = 96 + 96 + 128 + 4 + 96 + 96 + 96 + 96 + 2;
-    EXPECT_EQ(kept_bytes(block, Recompute::none), 2 * 64 / ranks * floats * 4);
-    EXPECT_EQ(kept_bytes(block, Recompute::full), 2 * 64 / ranks * 96 * 4);
-    EXPECT_EQ(kept_bytes(block, Recompute::selective), 2 * 64 / ranks * (96 + 96 + 128 + 4 + 96 + 1) * 4);
+    EXPECT_EQ(kept_by_a_block(*model, Recompute::none), 2 * 64 / ranks * floats * 4);
+    EXPECT_EQ(kept_by_a_block(*model, Recompute::full), 2 * 64 / ranks * 96 * 4);
+    EXPECT_EQ(kept_by_a_block(*model, Recompute::selective), 2 * 64 / ranks * (96 + 96 + 128 + 4 + 96 + 1) * 4);
   }
-}
-
-const layers::Operation& operation(const layers::Workload& work, const std::string& name) {
-  for (const auto& op : work.operations())
-    if (op.name == name) return op;
-  throw std::runtime_error(name + " is not described");
-}
-
-TEST(MemoryModel, a_folded_mlp_holds_two_parts_and_a_visit) {
-  const auto scratch = [](int ranks, int64_t element_bytes) {
-    const auto model = models::create_model(small_model("llama"), folded_layout(ranks));
-    layers::Workload block(2, 64 / ranks, element_bytes);
-    model->describe_block(0, block);
-    const auto& mlp = operation(block, "folded_mlp");
-    return std::pair(mlp.forward_scratch_bytes, mlp.backward_scratch_bytes);
-  };
-  {  // Two ranks with 64 tokens and 128 of 256 channels each, fp32.
-    const int64_t part = 3 * 96 * 128 * 4, middle = 64 * 128 * 4;
-    const auto [forward, backward] = scratch(2, 4);
-    EXPECT_EQ(forward, 2 * part + 3 * middle);  // gate and up side by side, and their product
-    // First step: both parts and the own gradient; in the second the other part alone, and two gradients. The product and gate and up,
-    // and their gradients.
-    EXPECT_EQ(backward, 3 * part + 6 * middle);
-  }
-  {  // Four ranks with 32 tokens and 64 channels.
-    const int64_t part = 3 * 96 * 64 * 4, middle = 32 * 64 * 4;
-    const auto [forward, backward] = scratch(4, 4);
-    EXPECT_EQ(forward, 2 * part + 3 * middle);
-    // From the third step on: the own gradient, the one that leaves, the one that arrives, and the one that is made; or the last three of
-    // them, and where the next one will arrive.
-    EXPECT_EQ(backward, 2 * part + std::max(4 * part + 6 * middle, 5 * part));
-  }
-  {  // bf16: parts half as large, gradients not; sums of outputs, and of gradients of x, in fp32 (2 bytes more than is counted as theirs).
-    const int64_t part = 3 * 96 * 64 * 2, middle = 32 * 64 * 2, wide = 32 * 96 * 2;
-    const auto [forward, backward] = scratch(4, 2);
-    const int64_t operands = 4 * 64 * (32 + 96);  // of the last product, widened
-    EXPECT_EQ(forward, wide + 2 * part + middle + operands);
-    const int64_t grad_x = 32 * 96 * 2, operands_of_gate = 4 * 32 * (64 + 96);
-    EXPECT_EQ(backward, wide + 2 * part + 2 * std::max(4 * part + 2 * middle + (grad_x + operands_of_gate) / 2, 5 * part));
-  }
-}
-
-TEST(MemoryModel, folded_attention_holds_two_visits) {
-  const auto scratch = [](int ranks, int64_t buckets, int64_t kv_heads) {
-    auto config = small_model("llama");
-    config.kv_heads = kv_heads;
-    const auto model = models::create_model(config, folded_layout(ranks, buckets));
-    layers::Workload block(2, 64 / ranks, 4);
-    model->describe_block(0, block);
-    const auto& attention = operation(block, "attention");
-    return std::pair(attention.forward_scratch_bytes, attention.backward_scratch_bytes);
-  };
-  const auto kernel = [](int64_t queries, int64_t heads, int64_t keys) {
-    return kernels::attention_scratch(2, queries, heads, 1, 32, keys);
-  };
-  {  // Two ranks with 64 tokens in two chunks each, of which half attend at a time; two visits of two heads and one kv head.
-    const int64_t weights = (2 * 128 + 2 * 64) * 96 / 2 * 4, projected = 64 * 4 * 32 * 4, keys = 2 * 128 * 32 * 4,
-                  queries = 64 * 2 * 32 * 4;
-    const int64_t piece = 2 * 8 * 2 * 32 * 4;
-    const auto [forward, backward] = scratch(2, 1, 2);
-    // Either the last keys of the visit before, and those of this one as they left, as they came and in order; or the keys at hand and the
-    // next ones, and the kernel's areas.
-    EXPECT_EQ(forward, 2 * (weights + projected) + keys / 2 + std::max(3 * keys, 2 * keys + kernel(8, 2, 64).forward_bytes + piece));
-    // Both visits with gradients of their weights. First queries of one: keys, the sums of their gradients, those that the kernel makes
-    // of the 24 keys that the second rank's see; of the visit before its keys, and their gradients by rank and as they came.
-    const int64_t first = 4 * queries + keys + keys + keys * 24 / 64 + keys + keys + keys / 2 + kernel(8, 2, 24).backward_bytes;
-    // Last ones: keys, sums, gradients of all keys; the next visit's keys as they left and come.
-    const int64_t last = 2 * queries + keys + keys + keys + keys / 2 + keys + kernel(8, 2, 64).backward_bytes;
-    EXPECT_EQ(backward, 2 * (2 * weights + projected) + std::max(first, last) + piece);
-  }
-  {  // Four ranks for two kv heads: neighbours' parts are visited together. First queries on the last rank see 3 1/2 chunks of 8.
-    const int64_t weights = (2 * 128 + 2 * 64) * 96 / 2 * 4, projected = 32 * 4 * 32 * 4, keys = 2 * 128 * 32 * 4,
-                  queries = 32 * 2 * 32 * 4;
-    const int64_t piece = 2 * 4 * 2 * 32 * 4;
-    const auto [forward, backward] = scratch(4, 1, 2);
-    EXPECT_EQ(forward, 2 * (weights + projected) + keys / 4 + std::max(3 * keys, 2 * keys + kernel(4, 2, 64).forward_bytes + piece));
-    const int64_t first = 4 * queries + 4 * keys + keys * 28 / 64 + keys / 4 + kernel(4, 2, 28).backward_bytes;
-    const int64_t last = 2 * queries + 4 * keys + keys / 4 + kernel(4, 2, 64).backward_bytes;
-    EXPECT_EQ(backward, 2 * (2 * weights + projected) + std::max(first, last) + piece);
-  }
-  {  // Two kv heads a visit, gathered one by one: the gradients of both wait for the visit's end, all else is of one.
-    const int64_t weights = 4 * 128 * 96 / 2 * 4, projected = 64 * 6 * 32 * 4, keys = 2 * 128 * 32 * 4, queries = 64 * 2 * 32 * 4;
-    const int64_t piece = 2 * 8 * 32 * 4, next = keys + keys / 2, scattered = keys + keys / 2;
-    const auto [forward, backward] = scratch(2, 2, 4);
-    EXPECT_EQ(forward, 2 * (weights + projected) + std::max({keys / 2 + 3 * keys, 2 * keys + next + kernel(8, 1, 24).forward_bytes + piece,
-                                                             keys + next + kernel(8, 1, 64).forward_bytes + piece}));
-    const int64_t first = 4 * queries + keys + next + keys + keys * 24 / 64 + keys + 2 * scattered + kernel(8, 1, 24).backward_bytes;
-    const int64_t last = 2 * queries + keys + keys + keys + scattered + next + kernel(8, 1, 64).backward_bytes;
-    EXPECT_EQ(backward, 2 * (2 * weights + projected) + std::max(first, last) + piece);
-  }
-}
-
-// Processors without bf16 products multiply fp32 copies, on top of all that the operation around the product holds.
-TEST(MemoryModel, widened_products_inside_of_an_operation_come_on_top_of_its_work_area) {
-  layers::Workload work(1, 10, 2);
-  const auto x = work.narrow(6), out = work.narrow(6);
-  layers::Operation op{.name = "outer", .inputs = {x}, .outputs = {out}, .forward_scratch_bytes = 1000};
-  work.add(op);
-  work.inner_linear(6, 4, 3);
-  work.inner_linear(4, 8, 3);
-  const auto peak = [&](bool widens) {
-    Meter meter;
-    Replay(work, meter, widens).forward(Recompute::none);
-    return meter.peak_bytes();
-  };
-  const int64_t copies = 4 * (10 * 4 + 4 * 8 + 10 * 8) + 2 * 10 * 8;  // of the larger product: operands, result; the result narrowed
-  EXPECT_EQ(peak(false), 10 * 6 * 2 + 1000);
-  EXPECT_EQ(peak(true), 10 * 6 * 2 + 1000 + copies);
-}
-
-TEST(MemoryModel, a_folded_vocabulary_is_seen_part_by_part) {
-  const auto model = models::create_model(small_model("llama"), folded_layout(4));
-  layers::Workload embedding(2, 16, 4), head(2, 16, 4);
-  model->describe_embedding(embedding);
-  model->describe_head(head);
-  const int64_t part = 80 * 96 * 4, found = 8 * 96 * 4;  // a quarter of the rows, which a quarter of the 32 tokens need
-  EXPECT_EQ(operation(embedding, "embedding").forward_scratch_bytes, 2 * part + 2 * found);
-  // Gradients: the own one, one that leaves, one that arrives, the next, and where it will be sent to.
-  EXPECT_EQ(operation(embedding, "embedding").backward_scratch_bytes, 5 * part);
-  const int64_t logits = 32 * 80 * 4, statistics = 4 * 32 * 3 * 4;
-  EXPECT_EQ(operation(head, "head").forward_scratch_bytes, statistics + std::max(2 * part + 4 * part + logits, 2 * part + 5 * part));
 }
 
 TEST(MemoryModel, muon_brings_the_parts_of_folded_matrices_together) {
@@ -465,7 +333,7 @@ TEST(MemoryModel, state_is_weights_gradients_masters_and_moments) {
   run.optimizer.name = "muon";
   const auto memory = predict_memory(*model, run, 1000);
   EXPECT_EQ(memory.weights_bytes, 2 * (matrices + embedding) + 4 * vectors);
-  EXPECT_EQ(memory.gradients_bytes, 4 * (matrices + embedding + 2 * vectors));
+  EXPECT_EQ(memory.gradients_bytes, 4 * (matrices + embedding + vectors));
   EXPECT_EQ(memory.optimizer_bytes, 4 * (matrices + embedding) + 4 * matrices + 8 * (embedding + vectors));
   const int64_t tensors = memory.state_bytes() + memory.working_bytes();
   EXPECT_EQ(memory.total_bytes(), 1000 + tensors + (kernels::page_pool_is_wanted() ? tensors / 64 : 0));

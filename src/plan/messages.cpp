@@ -4,45 +4,15 @@
 
 #include "base/error.h"
 #include "plan/cluster_profile.h"
-#include "schedule/model.h"
 
 namespace ingot::plan {
 namespace {
 
 using schedule::Group;
 using schedule::Kind;
-using schedule::Layer;
-using schedule::Layout;
 using schedule::Message;
-using schedule::Method;
 
 int ranks_of_a_weight(const models::Layout& layout) { return layout.tensor.size * layout.tensor_sequence.size; }
-
-// Ranks that work on one sequence in one stage.
-int ranks_of_a_sequence(const models::Layout& layout) { return layout.tensor.size * layout.sequence.size; }
-
-Method method_of(const models::Layout& layout, bool is_linear) {
-  if (layout.tensor_sequence.is_on()) return Method::tsp;
-  if (layout.tensor.is_on() && layout.sequence.is_on()) return Method::tp_sp;
-  if (layout.tensor.is_on()) return layout.tensor.shards_tokens ? Method::megatron_sp : Method::tp;
-  if (is_linear) {
-    using States = layers::SequenceAxis::States;
-    return layout.sequence.states == States::lasp2 ? Method::lasp2 : layout.sequence.states == States::lasp1 ? Method::lasp1 : Method::zeco;
-  }
-  using Ways = layers::SequenceAxis::Method;
-  return layout.sequence.method == Ways::ring ? Method::ring : layout.sequence.method == Ways::ulysses ? Method::ulysses : Method::sp;
-}
-
-// What messages keep the busiest rank from computing where it moves them itself: sending and receiving go on at once.
-double longest_talk_s(const schedule::Replay& replay) {
-  using schedule::Stream;
-  double longest = 0;
-  for (const auto& rank : replay.ranks) {
-    const auto busy = [&](Stream stream) { return rank.busy_s[static_cast<size_t>(stream)]; };
-    longest = std::max(longest, busy(Stream::side) + busy(Stream::collective) + std::max(busy(Stream::sending), busy(Stream::receiving)));
-  }
-  return longest;
-}
 
 }  // namespace
 
@@ -51,54 +21,25 @@ double MessageModel::duration(Kind kind, Group group, double bytes) const {
   return message_duration(message, cluster_, topology_).busy_s;
 }
 
-StepMessages MessageModel::predict(const models::Model& part, const RunShape& run, const StepTime& compute) {
-  StepMessages step;
-  const auto& layout = part.layout();
-  if (ranks_of_a_sequence(layout) > 1) {
-    int64_t linear = 0, softmax = 0;
-    for (int64_t layer = 0; layer < part.config().layers; ++layer)
-      if (layout.stage.holds(layer)) ++(part.config().family == "linear_llama" && part.config().is_linear(layer) ? linear : softmax);
-    const auto times = static_cast<double>(run.microbatches());
-    if (linear > 0) step.blocks_s += static_cast<double>(linear) * times * block_s(part, run, true);
-    if (softmax > 0) step.blocks_s += static_cast<double>(softmax) * times * block_s(part, run, false);
-  }
-  const auto hiding = gradients(part, run, compute);
-  step.gradients_s = hiding.exposed_s + kOverlapSlowdown * hiding.hidden_s;
-  step.experts_s = experts_s(part, run);
-  // While others' passes are waited for, so are the messages within these.
-  const double talk_s = step.blocks_s + step.experts_s;
-  step.stages_s =
-      stages_s(part, run, (compute.passes_s() + talk_s) / static_cast<double>(run.microbatches())) + talk_s * run.bubble / (1 - run.bubble);
-  return step;
+Transport MessageModel::transport() const {
+  return {.duration = [this](const Message& message) { return message_duration(message, cluster_, topology_); },
+          .cores_move_messages = cluster_.cores_move_messages,
+          .slowdown = cluster_.cores_move_messages ? 0 : kOverlapSlowdown};
 }
 
-double MessageModel::block_s(const models::Model& part, const RunShape& run, bool is_linear) {
-  const auto& c = part.config();
-  const auto& layout = part.layout();
-  // Experts have axes of their own: of a mixture's block the attention alone is spread.
-  const bool has_experts = layout.experts.is_on() || (c.experts > 0 && c.ffn == 0);
-  Layout block{.method = method_of(layout, is_linear), .layer = has_experts ? Layer::attention : Layer::block};
-  block.sizes = {.hidden = c.hidden,
-                 .heads = c.heads,
-                 .kv_heads = is_linear ? c.heads : c.kv_heads,
-                 .head_dim = is_linear ? c.resolved_linear_key_dim() : c.resolved_head_dim(),
-                 .ffn = std::max<int64_t>(c.ffn, ranks_of_a_weight(layout)),
-                 .batch = run.sequences_at_once(),
-                 .seq = run.seq,
-                 .value_dim = is_linear ? c.resolved_linear_value_dim() : 0,
-                 .dtype = run.precision};
-  block.ranks = ranks_of_a_sequence(layout);
-  block.tensor_ranks = layout.tensor.size;
-  block.zigzag = layout.sequence.zigzag;
-  block.head_buckets = layout.tensor_sequence.head_buckets;
-  block.recomputes = run.recompute == models::Recompute::full;
-  block.syncs_gradients = false;  // which are summed with those of the data axis
-  const auto key = fmt::format("{} {} {} {} {} {} {}", block.label(), schedule::name_of(block.layer), block.ranks, block.sizes.batch,
-                               block.sizes.seq, block.recomputes, is_linear);
-  const auto known = replayed_.find(key);
-  if (known != replayed_.end()) return known->second;
-  const auto replay = schedule::replay_on(block, cluster_);
-  return replayed_[key] = cluster_.cores_move_messages ? longest_talk_s(replay) : replay.exposed_s;
+StepMessages MessageModel::predict(const models::Model& part, const RunShape& run, const StepTime& compute, const Rates& rates,
+                                   PassTraces& traces) {
+  StepMessages step;
+  const auto pass = price_pass(traces.of(part, run.pass_of(part)), span_of(part), rates, transport());
+  const auto times = static_cast<double>(run.microbatches());
+  step.blocks_s = times * (pass.forward.blocks_s + pass.backward.blocks_s);
+  step.experts_s = times * (pass.forward.experts_s + pass.backward.experts_s);
+  const auto hiding = gradients(part, run, compute);
+  step.gradients_s = hiding.exposed_s + kOverlapSlowdown * hiding.hidden_s;
+  // While others' passes are waited for, so is the communication within these.
+  const double within_s = step.blocks_s + step.experts_s;
+  step.stages_s = stages_s(part, run, (compute.passes_s() + within_s) / times) + within_s * run.bubble / (1 - run.bubble);
+  return step;
 }
 
 MessageModel::Traffic MessageModel::traffic_of(const models::Model& part, const RunShape& run) const {
@@ -151,23 +92,6 @@ double MessageModel::contention_s(const models::Model& part, const RunShape& run
   return kOverlapSlowdown * gradients(part, run, compute).hidden_s;
 }
 
-// Rows go to their experts and come back, and the same for their gradients (layers/experts.h); nothing hides that.
-double MessageModel::experts_s(const models::Model& part, const RunShape& run) const {
-  const auto& experts = part.layout().experts;
-  if (!experts.is_on()) return 0;
-  const auto& c = part.config();
-  // The residual stream of a mixture is cut along the tokens over the ranks of a tensor axis, too: each has experts for its own.
-  const double tokens = static_cast<double>(run.sequences_at_once() * run.seq / (part.layout().sequence.size * part.layout().tensor.size));
-  // The busiest rank's are waited for.
-  const double load = std::clamp(run.expert_load, 1.0, static_cast<double>(experts.size));
-  const double bytes = load * tokens * static_cast<double>(c.top_k * experts.slices * c.hidden * run.element_bytes());
-  const Group group{0, experts.size * experts.slices, 1};
-  int64_t layers = 0;
-  for (int64_t layer = 0; layer < c.layers; ++layer) layers += part.layout().stage.holds(layer) ? 1 : 0;
-  const double passes = run.recompute == models::Recompute::none ? 4 : 6;
-  return passes * static_cast<double>(layers * run.microbatches()) * duration(Kind::all_to_all, group, bytes);
-}
-
 schedule::Duration MessageModel::handover(const models::Model& part, const RunShape& run) const {
   const auto& layout = part.layout();
   const int64_t tokens = run.sequences_at_once() * run.seq / layout.sequence.size;
@@ -193,9 +117,10 @@ double MessageModel::stages_s(const models::Model& part, const RunShape& run, do
   return 2 * (stages - 1) * handover_s + std::max(0.0, static_cast<double>(run.microbatches()) - kept) * late_s;
 }
 
-StepMessages predict_messages(const models::Model& part, const RunShape& run, const MachineProfile& profile, const StepTime& compute) {
+StepMessages predict_messages(const models::Model& part, const RunShape& run, const MachineProfile& profile, const StepTime& compute,
+                              PassTraces& traces) {
   if (run.world == 1) return {};
-  return MessageModel(cluster_of(profile, run.precision, run.world, 0)).predict(part, run, compute);
+  return MessageModel(cluster_of(profile, run.precision, run.world, 0)).predict(part, run, compute, Rates(profile, run.precision), traces);
 }
 
 }  // namespace ingot::plan

@@ -1,6 +1,6 @@
-// What the messages of a training step add to its time on a cluster: those within blocks by replaying the operation lists of the
-// schedules (schedule/build.h), gradients and weights by what of them backward and forward can hide, experts and stages in full. Where the
-// cores that compute move the messages, too, nothing hides; elsewhere what computes beside a message takes longer by kOverlapSlowdown.
+// What communication adds to the time of a training step on a cluster: within blocks in the order in which the program starts it and waits
+// for it (priced_pass.h), gradients and weights by what of them backward and forward can hide, stages in full. Where the cores that compute
+// move the bytes, too, nothing hides; elsewhere what computes beside communication takes longer by kOverlapSlowdown.
 #pragma once
 
 #include "plan/run_shape.h"
@@ -24,11 +24,11 @@ struct StepMessages {
 };
 
 /// Of `part`, what one rank holds; `compute`: of the same run, in which gradients and weights can hide. Ranks lie as mesh/mesh.h numbers
-/// them. The replays that it makes are kept in `cache`, for other runs on the same cluster.
+/// them.
 class MessageModel {
  public:
   explicit MessageModel(schedule::Cluster cluster, Topology topology = {}) : cluster_(std::move(cluster)), topology_(topology) {}
-  StepMessages predict(const models::Model& part, const RunShape& run, const StepTime& compute);
+  StepMessages predict(const models::Model& part, const RunShape& run, const StepTime& compute, const Rates& rates, PassTraces& traces);
   const schedule::Cluster& cluster() const { return cluster_; }
 
   /// Seconds that a rank's gradients and weights travel once, whatever hides it.
@@ -42,23 +42,22 @@ class MessageModel {
   schedule::Duration handover(const models::Model& part, const RunShape& run) const;
 
  private:
-  double block_s(const models::Model& part, const RunShape& run, bool is_linear);
+  Transport transport() const;
   /// Of all that gradients and weights of a step take, what shows and what hides.
   struct Hiding {
     double exposed_s = 0, hidden_s = 0;
   };
   Hiding gradients(const models::Model& part, const RunShape& run, const StepTime& compute) const;
-  double experts_s(const models::Model& part, const RunShape& run) const;
   double stages_s(const models::Model& part, const RunShape& run, double microbatch_s) const;
 
   double duration(schedule::Kind kind, schedule::Group group, double bytes) const;
 
   schedule::Cluster cluster_;
   Topology topology_;
-  std::map<std::string, double> replayed_;
 };
 
 /// On the machine that the profile is of. Nothing for one rank; throws ProfileError when the profile has no collectives.
-StepMessages predict_messages(const models::Model& part, const RunShape& run, const MachineProfile& profile, const StepTime& compute);
+StepMessages predict_messages(const models::Model& part, const RunShape& run, const MachineProfile& profile, const StepTime& compute,
+                              PassTraces& traces);
 
 }  // namespace ingot::plan

@@ -8,7 +8,6 @@
 #include "plan/cluster_profile.h"
 #include "plan/rates.h"
 #include "plan/test_support.h"
-#include "schedule/model.h"
 
 namespace ingot::plan {
 namespace {
@@ -44,14 +43,19 @@ RunShape run_of(int64_t replicas, int64_t zero) {
 
 double trained_bytes(const models::Model& model) { return 4.0 * static_cast<double>(model.parameters().trained_elements()); }
 
+// What the messages of a run add; nothing else takes time but where `compute` says so.
+StepMessages predicted(const schedule::Cluster& cluster, const models::Model& part, const RunShape& run, const StepTime& compute = {}) {
+  PassTraces traces;
+  return MessageModel(cluster).predict(part, run, compute, Rates(round_machine(1e30, 1e30), "fp32"), traces);
+}
+
 TEST(Messages, of_gradients_take_what_travels_less_what_hides) {
-  MessageModel messages(round_cluster());
   const auto model = model_of("llama");
   const double n = trained_bytes(*model), layers = 3;
   const auto gradients = [&](int64_t zero, double compute_s, int64_t replicas = 4) {
     StepTime compute;
     compute.products_s = compute_s;
-    return messages.predict(*model, run_of(replicas, zero), compute).gradients_s;
+    return predicted(round_cluster(), *model, run_of(replicas, zero), compute).gradients_s;
   };
   // Nothing to hide behind: all of it.
   EXPECT_NEAR(gradients(0, 0), 2 * n * 3 / 4 / 1e9, 1e-12);
@@ -69,27 +73,32 @@ TEST(Messages, of_gradients_take_what_travels_less_what_hides) {
 
 TEST(Messages, over_a_network_are_as_slow_as_it_is) {
   const auto model = model_of("llama");
-  MessageModel near(round_cluster()), far(round_cluster(4));
-  const auto on = [&](MessageModel& messages, int64_t replicas) { return messages.predict(*model, run_of(replicas, 1), {}).gradients_s; };
-  EXPECT_NEAR(on(far, 8), on(near, 8), 1e-12);
-  EXPECT_GT(on(far, 32), on(near, 8));
+  const auto on = [&](int64_t nodes, int64_t replicas) { return predicted(round_cluster(nodes), *model, run_of(replicas, 1)).gradients_s; };
+  EXPECT_NEAR(on(4, 8), on(1, 8), 1e-12);
+  EXPECT_GT(on(4, 32), on(1, 8));
 }
 
-TEST(Messages, within_blocks_are_those_of_the_schedules_replay) {
+// Megatron's tensor parallelism with sequence parallelism: a gather and a reduce-scatter around each half of a block, and the same backward,
+// where the gathers of what came in are made once more.
+TEST(Messages, within_blocks_are_what_the_program_sends) {
   models::Layout layout;
   layout.tensor = {.rank = 0, .size = 2, .shards_tokens = true};
   const auto part = model_of("llama", layout);
-  const auto cluster = round_cluster();
-  MessageModel messages(cluster);
-  const auto got = messages.predict(*part, run_of(1, 0), {});
-  schedule::Layout block{.method = schedule::Method::megatron_sp, .layer = schedule::Layer::block};
-  block.ranks = 2;
-  block.syncs_gradients = false;
-  block.sizes = {.hidden = 96, .heads = 4, .kv_heads = 2, .head_dim = 32, .ffn = 256, .batch = 2, .seq = 64, .dtype = "fp32"};
-  EXPECT_GT(got.blocks_s, 0);
-  EXPECT_NEAR(got.blocks_s, 3 * 4 * schedule::replay_on(block, cluster).exposed_s, 1e-12);  // 3 layers, 4 microbatches
-  EXPECT_EQ(messages.predict(*part, run_of(1, 0), {}).blocks_s, got.blocks_s);
-  EXPECT_EQ(messages.predict(*model_of("llama"), run_of(1, 0), {}).blocks_s, 0);
+  const double bytes = 2 * 64 * 96 * 4, microbatches = 4;
+  const auto pass = trace_pass(*part, run_of(1, 0).pass_of(*part));
+  EXPECT_EQ(pass.block(1).forward.communications.size(), 4U);
+  double received = 0;
+  for (const auto* segment : {&pass.embedding.forward, &pass.embedding.backward, &pass.head.forward, &pass.head.backward})
+    for (const auto& c : segment->communications) received += static_cast<double>(c.received_bytes);
+  for (int64_t layer = 0; layer < 3; ++layer)
+    for (const auto* segment : {&pass.block(layer).forward, &pass.block(layer).backward})
+      for (const auto& c : segment->communications) {
+        received += static_cast<double>(c.received_bytes);
+        EXPECT_EQ(static_cast<double>(c.received_bytes), bytes / 2);
+      }
+  // Nothing hides where computing takes no time.
+  EXPECT_NEAR(predicted(round_cluster(), *part, run_of(1, 0)).blocks_s, microbatches * received / 1e9, 1e-9);
+  EXPECT_EQ(predicted(round_cluster(), *model_of("llama"), run_of(1, 0)).blocks_s, 0);
 }
 
 // Ranks of a tensor axis were taken to send the whole sequence's rows to the experts, as often as there are ranks.
@@ -97,25 +106,23 @@ TEST(Messages, of_experts_are_those_of_a_ranks_own_slice_of_the_stream) {
   models::Layout layout;
   layout.experts.size = 4;
   layout.tensor = {.rank = 0, .size = 2, .shards_tokens = true};
-  MessageModel messages(round_cluster());
   const double rows = 2.0 * 64 * 96 * 4;  // of a microbatch: tokens, hidden, bytes
   auto run = run_of(2, 1);
   run.expert_load = 1;
-  EXPECT_NEAR(messages.predict(*model_of("zaya1", layout), run, {}).experts_s, 4 * 3 * 4 * rows / 2 * 3 / 4 / 1e9, 1e-12);
+  EXPECT_NEAR(predicted(round_cluster(), *model_of("zaya1", layout), run).experts_s, 4 * 3 * 4 * rows / 2 * 3 / 4 / 1e9, 0.02 * 72 * rows / 1e9);
 }
 
 TEST(Messages, of_experts_wait_for_the_busiest_rank) {
   models::Layout layout;
   layout.experts.size = 4;
-  MessageModel messages(round_cluster());
   const auto mixture = model_of("zaya1", layout);
   const auto seconds = [&](double load) {
     auto run = run_of(4, 1);
     run.expert_load = load;
-    return messages.predict(*mixture, run, {}).experts_s;
+    return predicted(round_cluster(), *mixture, run).experts_s;
   };
-  EXPECT_NEAR(seconds(1.5) / seconds(1), 1.5, 1e-9);
-  EXPECT_NEAR(seconds(9) / seconds(1), 4, 1e-9) << "more than all rows there are not";
+  EXPECT_NEAR(seconds(1.5) / seconds(1), 1.5, 0.03);
+  EXPECT_NEAR(seconds(9) / seconds(1), 4, 0.05) << "more than all rows there are not";
 }
 
 TEST(Messages, slow_nothing_down_where_cores_move_them) {
@@ -131,24 +138,23 @@ TEST(Messages, slow_nothing_down_where_cores_move_them) {
 TEST(Messages, of_experts_and_stages_follow_their_formulas) {
   models::Layout layout;
   layout.experts.size = 4;
-  MessageModel messages(round_cluster());
   const auto mixture = model_of("zaya1", layout);
   auto run = run_of(4, 1);
   run.expert_load = 1;
   const double rows = 2.0 * 64 * 96 * 4;  // of a microbatch: tokens, hidden, bytes
-  EXPECT_NEAR(messages.predict(*mixture, run, {}).experts_s, 4 * 3 * 4 * rows * 3 / 4 / 1e9, 1e-12);
+  EXPECT_NEAR(predicted(round_cluster(), *mixture, run).experts_s, 4 * 3 * 4 * rows * 3 / 4 / 1e9, 0.02 * 72 * rows / 1e9);
   run.recompute = models::Recompute::full;
-  EXPECT_NEAR(messages.predict(*mixture, run, {}).experts_s, 6 * 3 * 4 * rows * 3 / 4 / 1e9, 1e-12);
+  EXPECT_NEAR(predicted(round_cluster(), *mixture, run).experts_s, 6 * 3 * 4 * rows * 3 / 4 / 1e9, 0.02 * 72 * rows / 1e9);
 
   models::Layout stages;
   stages.stage = {.rank = 0, .size = 3, .pieces = {{0, 1}, {1, 2}, {2, 3}}};
   const auto first = model_of("llama", stages);
   run = run_of(1, 0);
   run.kept_microbatches = 4;
-  EXPECT_NEAR(messages.predict(*first, run, {}).stages_s, 2 * 2 * rows / 1e9, 1e-12);
+  EXPECT_NEAR(predicted(round_cluster(), *first, run).stages_s, 2 * 2 * rows / 1e9, 1e-12);
   // The fourth microbatch waits for the first one, which goes through two stages and back: 4 messages shared by the 3 that are kept.
   run.kept_microbatches = 3;
-  EXPECT_NEAR(messages.predict(*first, run, {}).stages_s, (4 + 4.0 / 3) * rows / 1e9, 1e-12);
+  EXPECT_NEAR(predicted(round_cluster(), *first, run).stages_s, (4 + 4.0 / 3) * rows / 1e9, 1e-12);
 }
 
 TEST(ClusterProfile, gives_the_clusters_rates_between_its_points) {
@@ -162,7 +168,7 @@ TEST(ClusterProfile, gives_the_clusters_rates_between_its_points) {
         const schedule::Gemm gemm{m, out, in};
         const double expected = schedule::compute_duration(gemm, cluster, cluster.compute[0]);
         // Coarse where launches are a large part, close where products are.
-        EXPECT_NEAR(rates.product_s(Pass::forward, m, in, out, false) / expected, 1, gemm.flops() > 1e10 ? 0.1 : 0.35)
+        EXPECT_NEAR(gemm.flops() / rates.gemm_rate(Pass::forward, m, out, in, false) / expected, 1, gemm.flops() > 1e10 ? 0.1 : 0.35)
             << m << " " << in << " " << out;
       }
   EXPECT_NEAR(rates.move_s(3e9), 3e9 / 1e11, 3e9 / 1e11 * 0.01);
@@ -216,20 +222,22 @@ TEST(MachineAsCluster, nothing_hides_behind_cores_that_move_messages) {
   StepTime compute;
   compute.products_s = 1e3;
   const double n = trained_bytes(*model);
-  EXPECT_NEAR(predict_messages(*model, run, measured_machine(), compute).gradients_s, 4 * n * 1e-9, 1e-12);
+  PassTraces traces;
+  EXPECT_NEAR(predict_messages(*model, run, measured_machine(), compute, traces).gradients_s, 4 * n * 1e-9, 1e-12);
   run.world = 1;
-  EXPECT_EQ(predict_messages(*model, run, round_machine(1e11, 2e10), compute).total_s(), 0);
+  EXPECT_EQ(predict_messages(*model, run, round_machine(1e11, 2e10), compute, traces).total_s(), 0);
 }
 
-// Over a tensor axis a block sums its outputs: twice forward, twice backward, whatever else goes on.
+// Over a tensor axis a block sums its outputs: twice forward, twice backward; and so do embedding and head once each.
 TEST(MachineAsCluster, messages_of_blocks_count_in_full) {
   models::Layout layout;
   layout.tensor = {.rank = 0, .size = 2, .shards_tokens = false};
   const auto part = model_of("llama", layout);
   auto run = run_of(1, 0);
   run.world = 2;
-  const double bytes = 2 * 64 * 96 * 4, sums = 4 * 3 * 4;  // of a microbatch; per block, blocks, microbatches
-  EXPECT_NEAR(predict_messages(*part, run, measured_machine(), {}).blocks_s, sums * bytes * 2e-9, 1e-9);
+  PassTraces traces;
+  const double bytes = 2 * 64 * 96 * 4, sums = (4 * 3 + 2) * 4;  // of a microbatch; per block, blocks, microbatches
+  EXPECT_NEAR(predict_messages(*part, run, measured_machine(), {}, traces).blocks_s, sums * bytes * 2e-9, 0.02 * sums * bytes * 2e-9);  // and the loss's statistics
 }
 
 }  // namespace

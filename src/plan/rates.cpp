@@ -71,19 +71,9 @@ double Rates::product_s(Pass pass, int64_t rows, int64_t in, int64_t out, bool w
   return flops / rate;
 }
 
-double Rates::attention_s(const layers::Operation& op, bool backward, const std::vector<int64_t>& documents) const {
-  const auto& rates = attention_.find(backward)->second;
-  // A window works like a shorter sequence with as many keys per query.
-  const auto rate = [&](double pairs, int64_t queries) { return rates.at({2 * pairs / d(queries), d(op.head_dim), 1}); };
-  const double row_pairs = layers::visible_pairs(op.seq, op.window);
-  if (documents.empty()) return op.flops / rate(row_pairs, op.seq);
-  double tokens = 0, seconds = 0;
-  for (const int64_t length : documents) {
-    const double pairs = layers::visible_pairs(length, op.window);
-    tokens += d(length);
-    seconds += op.flops * pairs / row_pairs / rate(pairs, length);
-  }
-  return seconds * d(op.seq) / tokens;  // of as many rows as op has
+double Rates::attention_s(double flops, double keys_per_query, int64_t head_dim, bool backward) const {
+  // Measured over whole rows, whose queries see half of the row in the mean: a window works like a shorter row.
+  return flops / attention_.find(backward)->second.at({2 * keys_per_query, d(head_dim), 1});
 }
 
 std::optional<double> Rates::kernel_s(const std::string& name, int64_t rows, int64_t width, bool backward) const {

@@ -5,7 +5,6 @@
 #include <map>
 #include <string>
 
-#include "layers/workload.h"
 #include "optim/newton_schulz.h"
 #include "plan/profile.h"
 #include "plan/surface.h"
@@ -26,8 +25,8 @@ class Rates {
   double product_s(Pass pass, int64_t rows, int64_t in, int64_t out, bool wide) const;
   /// Rate that product_s uses, FLOP/s, by the product's own sizes.
   double gemm_rate(Pass pass, int64_t m, int64_t n, int64_t k, bool wide) const;
-  /// Of rows that are cut into `documents` (RunShape); of whole ones when there are none.
-  double attention_s(const layers::Operation& attention, bool backward, const std::vector<int64_t>& documents = {}) const;
+  /// Softmax attention of so many forward FLOPs whose queries see `keys_per_query` keys in the mean, forward or backward.
+  double attention_s(double flops, double keys_per_query, int64_t head_dim, bool backward) const;
   /// A kernel of the profile on [rows, width] elements; nothing when the profile lacks it.
   std::optional<double> kernel_s(const std::string& name, int64_t rows, int64_t width, bool backward) const;
   /// Reading and writing `bytes` in one pass.

@@ -1,5 +1,7 @@
 #include "plan/run_shape.h"
 
+#include <algorithm>
+
 namespace ingot::plan {
 
 int64_t RunShape::holders(const layers::Parameter& p, const models::Layout& layout) const {
@@ -12,6 +14,26 @@ int64_t RunShape::holders(const layers::Parameter& p, const models::Layout& layo
 int64_t RunShape::parts(const layers::Parameter& p, const models::Layout& layout) {
   if (p.is_expert) return layout.experts.slices;
   return p.part.empty() ? 1 : layout.tensor.size * layout.tensor_sequence.size;
+}
+
+PassShape RunShape::pass_of(const models::Model& part) const {
+  // What the busiest of ranks that share experts gets; alone, a rank has them all.
+  const auto& experts = part.layout().experts;
+  return {.batch = sequences_at_once(),
+          .seq = seq,
+          .precision = precision,
+          .recompute = recompute,
+          .target = target,
+          .expert_load = std::clamp(expert_load, 1.0, static_cast<double>(experts.size))};
+}
+
+PassShape RunShape::validation_pass_of(const models::Model& part) const {
+  auto shape = pass_of(part);
+  shape.batch = validation_batch;
+  if (validation_seq > 0) shape.seq = validation_seq;
+  shape.recompute = models::Recompute::none;
+  shape.learns = false;
+  return shape;
 }
 
 }  // namespace ingot::plan

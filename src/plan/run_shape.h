@@ -7,6 +7,7 @@
 
 #include "models/model.h"
 #include "optim/config.h"
+#include "plan/trace/pass_trace.h"
 
 namespace ingot::plan {
 
@@ -28,7 +29,7 @@ struct RunShape {
   int64_t world = 1;          // ranks of the job
   double ranks_per_core = 1;  // threads of all ranks of a machine for each of its cores, 1 at least
   bool is_here = true;        // on this machine, and not on a cluster that is not at hand
-  bool on_gpu = false;
+  device::Target target = device::Target::cpu;  // whose kernels
   double expert_load = kExpectedExpertLoad;  // where ranks share experts: rows on the busiest of them over the mean
   // Ranks with other tokens but the same parts of the weights; parallel/buckets.h says what ZeRO shares out.
   int64_t replicas = 1, zero = 0;
@@ -41,7 +42,9 @@ struct RunShape {
   bool weights_later = false;        // their gradients wait for a pause of the pipeline (zero-bubble)
   double bubble = 0;                 // share of the time of a step's passes in which a stage has nothing to do
 
-  layers::Circumstances circumstances() const { return {on_gpu, expert_load}; }
+  /// A microbatch's pass; and a validation's, which goes forward only.
+  PassShape pass_of(const models::Model& part) const;
+  PassShape validation_pass_of(const models::Model& part) const;
   int64_t sequences_at_once() const { return microbatch > 0 && microbatch < batch ? microbatch : batch; }
   int64_t microbatches() const { return (batch + sequences_at_once() - 1) / sequences_at_once(); }
   /// Ranks that have the same of this parameter and sum its gradients: those that share it out under ZeRO. What an axis does not cut, its

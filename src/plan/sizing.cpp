@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "layers/cost.h"
 
 namespace ingot::plan {
 namespace {
@@ -201,15 +202,12 @@ class Sizer {
     double best = INFINITY, slowest = 0;
     int64_t chosen = sizes.front();
     for (const int64_t head_dim : sizes) {
-      layers::Operation op{.kind = layers::Operation::Kind::attention, .name = "attention"};
-      op.seq = request_.seq;
-      op.head_dim = head_dim;
-      op.batch = 1;
-      op.heads = like.hidden / head_dim;
-      op.flops = layers::attention_cost(1, request_.seq, 0, op.heads, 1, head_dim, 4).flops;
       // Of exactly as many channels, whatever the rounding of heads.
-      const double whole = d(like.hidden) / d(op.heads * head_dim);
-      const double seconds = whole * (attention_s(op, device_, devices_.rates(), false) + attention_s(op, device_, devices_.rates(), true));
+      const double pairs = layers::visible_pairs(request_.seq, 0), flops = 4 * pairs * d(like.hidden);
+      const auto attention_s = [&](bool is_backward) {
+        return devices_.rates().attention_s(flops, pairs / d(request_.seq), head_dim, is_backward);
+      };
+      const double seconds = attention_s(false) + attention_s(true);
       rule.numbers.push_back(
           {fmt::format("attention of hidden {} by heads of {}, {} tokens, forward and backward", like.hidden, head_dim, request_.seq),
            seconds * 1e3, "ms"});

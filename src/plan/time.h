@@ -7,6 +7,7 @@
 #include <string>
 
 #include "plan/profile.h"
+#include "plan/priced_pass.h"
 #include "plan/rates.h"
 #include "plan/run_shape.h"
 
@@ -20,22 +21,22 @@ struct StepTime {
   double head_s = 0;       // vocabulary products and cross-entropy
   double recompute_s = 0;  // whatever is run a second time
   double optimizer_s = 0;  // gradient norm and update
-  std::map<std::string, double>
-      by_name;           // of kernels_s and optimizer_s, and "cross_entropy" of head_s: seconds of each kernel; "gradients": their sums
-  double waiting_s = 0;  // for other stages of a pipeline; messages are plan/messages.h's
-  double between_s = 0;  // between operations, and for data
-  double uneven_s = 0;   // for other ranks that are slower for a moment
+  std::map<WorkKind, double> kinds;  // all of these, by kind of work
+  double forward_s = 0;    // of the passes
+  double waiting_s = 0;    // for other stages of a pipeline; communication is plan/messages.h's
+  double between_s = 0;    // between operations, and for data
+  double uneven_s = 0;     // for other ranks that are slower for a moment
   double passes_s() const { return products_s + attention_s + kernels_s + head_s + recompute_s; }
   double total_s() const { return passes_s() + waiting_s + optimizer_s + between_s + uneven_s; }
-  /// All of these by kinds of work, in seconds; messages are left out.
+  /// Of everything, communication left out.
   std::map<WorkKind, double> by_kind() const;
 };
 
-/// The model need not be allocated. Throws ProfileError when the profile has nothing about the precision.
-StepTime predict_step_time(const models::Model& model, const RunShape& run, const MachineProfile& profile);
+/// `part`: what one rank holds; it need not be allocated. Throws ProfileError when the profile has nothing about the precision.
+StepTime predict_step_time(const models::Model& part, const RunShape& run, const MachineProfile& profile);
+/// For many runs on one machine; the rates are of the run's precision.
+StepTime predict_step_time(const models::Model& part, const RunShape& run, const Rates& rates, PassTraces& traces);
 /// A validation batch, which goes forward only (run.validation_batch); the stages of a pipeline one after another. 0 without validation.
-double predict_validation_s(const models::Model& model, const RunShape& run, const Rates& rates);
-/// For many runs on one machine; of the run's precision.
-StepTime predict_step_time(const models::Model& model, const RunShape& run, const Rates& rates);
+double predict_validation_s(const models::Model& part, const RunShape& run, const Rates& rates, PassTraces& traces);
 
 }  // namespace ingot::plan

@@ -22,15 +22,15 @@ std::vector<tensor::Range> cut_depth(const models::ModelConfig& config, int piec
     throw base::ConfigError(
         "a pipeline of {} pieces (parallel.pipeline x parallel.pipeline_chunks) needs as many layers; model.layers is {}", pieces,
         config.layers);
-  constexpr int64_t kSeq = 1024;  // at which attention is weighed
-  models::Layout whole;
-  whole.only_described = true;
-  const auto model = models::create_model(config, whole);
-  layers::Workload head(1, kSeq, 4);
-  model->describe_head(head);
-  std::vector<double> costs;
-  for (int64_t layer = 0; layer < config.layers; ++layer) costs.push_back(model->block_cost(layer, 1, kSeq, 4).flops);
-  costs.back() += layers::cost_of(head).flops;
+  // A layer weighs what one token meets of its matrices, which is nearly all of its FLOPs at usual lengths; the last one has the head.
+  std::vector<double> costs(static_cast<size_t>(config.layers), 0);
+  const auto whole = models::create_model(config);
+  for (const auto& p : whole->parameters().all()) {
+    if (p->shape.size() < 2) continue;
+    const double used = p->is_expert ? static_cast<double>(config.top_k) / static_cast<double>(config.experts) : 1;
+    const int64_t layer = p->layer >= 0 ? p->layer : config.tie_embeddings ? config.layers : -1;
+    if (layer >= 0) costs[static_cast<size_t>(std::min(layer, config.layers - 1))] += used * static_cast<double>(p->elements());
+  }
   // best[p][l]: the costliest of p pieces that hold the first l layers, made as cheap as possible.
   const size_t n = costs.size(), p = static_cast<size_t>(pieces);
   std::vector<std::vector<double>> best(p + 1, std::vector<double>(n + 1, 1e300));

@@ -49,6 +49,7 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
   measured_.step_ms.resize(phases_.size());
   config_toml_ = settings_of(config_).dump_toml();
   whole_ = models::create_model(config_.model);
+  for (const auto& phase : phases_) flops_per_token_.push_back(whole_->training_flops_per_token(phase.data.seq_len));
   parallel_ = std::make_unique<ParallelModel>(setup_of(config_), groups_);
   if (!config_.data.tokenizer.empty()) {
     tokenizer_ = data::load_tokenizer(config_.data.tokenizer);
@@ -209,6 +210,7 @@ StepRecord Trainer::take_step(const Phase& phase) {
   ++progress_.step;
   progress_.tokens += phase.tokens_per_step();
 
+  const auto phase_number = static_cast<size_t>(&phase - phases_.data());
   StepRecord record;
   record.step = progress_.step;
   record.steps = total_steps(phases_);
@@ -218,12 +220,11 @@ StepRecord Trainer::take_step(const Phase& phase) {
   record.lr = lr;
   record.step_ms = step_ms;
   record.tokens_per_s = static_cast<double>(phase.tokens_per_step()) * 1e3 / step_ms;
-  record.flops_per_token = whole_->training_flops_per_token(phase.data.seq_len);
+    record.flops_per_token = flops_per_token_[phase_number];
   record.tflops = record.flops_per_token * record.tokens_per_s / 1e12 / groups_.world().size();
   record.mfu = forecast_.gemm_flops > 0 ? record.tflops * 1e12 / forecast_.gemm_flops : 0;
   record.memory_peak_bytes = largest_over_ranks(base::peak_resident_bytes());
   record.comm_bytes = sent_bytes() - sent_before;
-  const auto phase_number = static_cast<size_t>(&phase - phases_.data());
   record.predicted_step_ms = Forecast::of_phase(forecast_.step_ms, phase_number);
   record.predicted_memory_bytes = forecast_.memory_bytes;
   record.calibrated_step_ms = Forecast::of_phase(forecast_.calibrated_step_ms, phase_number);

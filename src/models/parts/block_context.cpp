@@ -71,24 +71,4 @@ at::Tensor BlockContext::leave(const at::Tensor& partial) const {
                         : layout_.tensor.leave(partial);
 }
 
-layers::ActivationId BlockContext::describe_enter(layers::Workload& work, layers::ActivationId x, int64_t width) const {
-  if (!layout_.tensor.is_on() || !layout_.tensor.shards_tokens) return x;
-  const auto all = work.narrow(width);
-  work.kernel("copy", {x}, {all}, {});
-  return all;
-}
-
-layers::ActivationId BlockContext::describe_leave(layers::Workload& work, layers::ActivationId partial) const {
-  if (!layout_.tensor.is_on()) return partial;
-  const auto sum = work.narrow(config_.hidden, rows_between(work));
-  work.kernel("copy", {partial}, {sum}, {});
-  return sum;
-}
-
-void BlockContext::describe_attention(layers::Workload& work, layers::ActivationId qkv, layers::ActivationId mixed, int64_t heads,
-                                      int64_t kv_heads, int64_t layer) const {
-  auto& op = work.attention(qkv, mixed, heads, kv_heads, config_.resolved_head_dim(), config_.window_of(layer));
-  if (layout_.sequence.is_on()) layers::describe_sharded(layout_.sequence, work, op);
-}
-
 }  // namespace ingot::models

@@ -6,7 +6,6 @@
 
 #include "layers/parameter.h"
 #include "layers/sequences.h"
-#include "layers/workload.h"
 #include "models/config.h"
 #include "models/forward_context.h"
 #include "models/layout.h"
@@ -47,16 +46,6 @@ class BlockContext {
     return layout_.tensor.enter(x, sequences.batch(), sequences.seq());
   }
   at::Tensor leave(const at::Tensor& partial) const;
-
-  /// How enter and leave look in a description; rows that there are between layers.
-  layers::ActivationId describe_enter(layers::Workload& work, layers::ActivationId x, int64_t width) const;
-  layers::ActivationId describe_leave(layers::Workload& work, layers::ActivationId partial) const;
-  /// Attention of this rank's heads, over the sequence axis if there is one.
-  void describe_attention(layers::Workload& work, layers::ActivationId qkv, layers::ActivationId mixed, int64_t heads, int64_t kv_heads,
-                          int64_t layer) const;
-  int64_t rows_between(const layers::Workload& work) const {
-    return layout_.tensor.shards_tokens ? work.tokens() / layout_.tensor.size : work.tokens();
-  }
 
  private:
   const ModelConfig& config_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "layers/tensor_sequence/describe_folded.h"
 #include "models/hugging_face_config.h"
 
 namespace ingot::models {
@@ -68,50 +67,6 @@ at::Tensor CcaMixer::mix(const at::Tensor& normed, ForwardContext& context) cons
   if (block_.folds(sequences)) return attention_.folded(normed, sequences, axis, cache);
   return block_.leave(axis.is_on() ? attention_.decoded(normed, sequences, axis, *cache)
                                    : attention_(block_.enter(normed, sequences), sequences, cache));
-}
-
-layers::ActivationId CcaMixer::describe(layers::Workload& work, layers::ActivationId normed) const {
-  const auto& c = config();
-  if (layout().tensor_sequence.is_on()) return describe_folded(work, normed);
-  const int64_t ranks = layout().tensor.size, heads = c.heads / ranks, kv_heads = c.kv_heads / ranks;
-  const int64_t d = c.resolved_head_dim(), q = heads * d, kv = kv_heads * d, latent = q + kv;
-  const auto packed = work.narrow(q + 2 * kv), qkv = work.narrow(q + 2 * kv);
-  const int64_t current = layout().tensor.is_on() ? value_rows().current.size() : kv / 2;
-  work.linear(block_.describe_enter(work, normed, c.hidden), packed, {q, kv, current, kv - current});
-  auto& mix = work.kernel("cca_mix", {packed}, {qkv}, {packed, work.wide(latent)}, work.tokens() * (heads + kv_heads), d);
-  const int64_t taps_bytes = work.tokens() * latent * 2 * work.wide_bytes();  // the first convolution's output, once for each tap
-  mix.flops = mix_flops(work.tokens() * latent);
-  mix.forward_scratch_bytes = taps_bytes;
-  mix.backward_scratch_bytes = 2 * taps_bytes + taps_bytes / 2;
-  const auto mixed = work.narrow(q), product = work.narrow(c.hidden);
-  block_.describe_attention(work, qkv, mixed, heads, kv_heads, layer_);
-  work.linear(mixed, product);
-  return block_.describe_leave(work, product);
-}
-
-layers::ActivationId CcaMixer::describe_folded(layers::Workload& work, layers::ActivationId normed) const {
-  const auto& c = config();
-  const auto& folded = layout().tensor_sequence;
-  const int64_t ranks = folded.size, d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d, e = work.element_bytes(),
-                w = work.wide_bytes();
-  const int64_t matrices = 2 * (q + kv) * c.hidden / ranks, mixing = ((q + kv) * (2 * d + 4) + c.kv_heads) / ranks;
-  // Of one visit; tokens with the halo in front of each chunk.
-  const int64_t halo = layers::kHalo * work.batch() * layout().sequence.chunks(), rows = work.tokens() + halo;
-  const int64_t packed_bytes = rows * (q + 2 * kv) / ranks * e, latent_bytes = rows * (q + kv) / ranks * w, taps_bytes = 2 * latent_bytes;
-  const auto out = work.narrow(c.hidden);
-  layers::describe_folded_attention(work, normed, out,
-                                    {.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = d, .window = c.window_of(layer_)},
-                                    {matrices + mixing, matrices * e + mixing * w},
-                                    {.halo_rows = halo,
-                                     .forward_bytes = 2 * packed_bytes + latent_bytes + taps_bytes,
-                                     .kept_bytes = packed_bytes + latent_bytes,
-                                     .backward_bytes = 2 * packed_bytes + latent_bytes + 2 * taps_bytes},
-                                    layout().sequence, folded);
-  for (const int64_t width : {q, kv, kv}) work.inner_linear(c.hidden, width / ranks, ranks).repeated_in_backward = true;
-  auto& mix = work.inner_kernel("cca_mix", work.tokens() * (c.heads + c.kv_heads) / ranks, d, ranks);
-  mix.flops = mix_flops(work.tokens() * (q + kv));
-  mix.repeated_in_backward = true;
-  return out;
 }
 
 // Both convolutions have two taps.

@@ -12,7 +12,6 @@ class CcaMixer final : public TokenMixer {
 
   void declare(const std::string& prefix) override;
   at::Tensor mix(const at::Tensor& normed, ForwardContext& context) const override;
-  layers::ActivationId describe(layers::Workload& work, layers::ActivationId normed) const override;
   void set_rope_base(double base) override { attention_.rotary.base = base; }
   int64_t halo() const override { return layers::kHalo; }
 
@@ -26,7 +25,6 @@ class CcaMixer final : public TokenMixer {
   /// The channels of both convolutions: those of this rank's query heads, and those of its key heads.
   tensor::Part latent_part(const tensor::Shape& rest) const;
   double mix_flops(int64_t latents) const;
-  layers::ActivationId describe_folded(layers::Workload& work, layers::ActivationId normed) const;
 
   layers::CcaAttention attention_{};
 };

@@ -20,7 +20,6 @@ class FeedForward {
   };
   /// x: the normed residual stream as it is between layers. `router_state`: of the last router before that has one.
   virtual Result forward(const at::Tensor& x, const at::Tensor& router_state, const ForwardContext& context) const = 0;
-  virtual layers::ActivationId describe(layers::Workload& work, layers::ActivationId x) const = 0;
   /// After all parameters have their initial values: what is not a function of name and index alone.
   virtual void initialise() {}
 

@@ -1,5 +1,8 @@
 #include "models/parts/layer_parts.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "models/family.h"
@@ -45,6 +48,13 @@ std::vector<LayerParts> layer_parts(const ModelConfig& config) {
       parts.feed_forward = kind_of<FeedForwardKind>("feed_forwards", config.feed_forwards, layer, feed_forward_names());
   }
   return layers;
+}
+
+int64_t block_period(const ModelConfig& config) {
+  size_t period = family_named(config.family).parts(config).size();
+  for (const auto* pattern : {&config.mixers, &config.feed_forwards, &config.layer_types})
+    period = std::lcm(period, std::max<size_t>(1, pattern->size()));
+  return static_cast<int64_t>(period);
 }
 
 std::unique_ptr<TokenMixer> make_mixer(const LayerParts& parts, const BlockContext& block, int64_t layer) {

@@ -34,6 +34,9 @@ const std::vector<std::string>& feed_forward_names();
 /// Of every layer of a model of this configuration. Throws ConfigError for names that do not exist.
 std::vector<LayerParts> layer_parts(const ModelConfig& config);
 
+/// Layers so far apart are of the same parts and attend as far; only what follows the first router may still differ.
+int64_t block_period(const ModelConfig& config);
+
 std::unique_ptr<TokenMixer> make_mixer(const LayerParts& parts, const BlockContext& block, int64_t layer);
 /// `follows_router`: a layer before has a router.
 std::unique_ptr<FeedForward> make_feed_forward(const LayerParts& parts, const BlockContext& block, int64_t layer, bool follows_router);

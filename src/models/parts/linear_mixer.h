@@ -12,7 +12,6 @@ class LinearMixer final : public TokenMixer {
 
   void declare(const std::string& prefix) override;
   at::Tensor mix(const at::Tensor& normed, ForwardContext& context) const override;
-  layers::ActivationId describe(layers::Workload& work, layers::ActivationId normed) const override;
   bool is_linear() const override { return true; }
   int64_t halo() const override { return std::max<int64_t>(0, config().short_convolution - 1); }
 

@@ -19,16 +19,4 @@ layers::Routing LinearRouter::route(const at::Tensor& x, const at::Tensor& /*sta
   return layers::route(x, parameters_, choose);
 }
 
-void LinearRouter::describe(layers::Workload& work, layers::ActivationId x) const {
-  const int64_t experts = config().experts, slots = block_.rows_between(work) * config().top_k, rows = block_.rows_between(work);
-  auto x_wide = x;
-  if (work.element_bytes() < work.wide_bytes()) {
-    x_wide = work.wide(config().hidden, rows);
-    work.kernel("copy", {x}, {x_wide}, {});
-  }
-  const auto logits = work.wide(experts, rows);
-  work.linear(x_wide, logits);
-  work.kernel("router", {logits}, {work.wide(1, slots)}, {work.wide(experts, rows), work.wide(1, slots), work.indices(slots)});
-}
-
 }  // namespace ingot::models

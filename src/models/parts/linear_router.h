@@ -11,7 +11,6 @@ class LinearRouter final : public Router {
 
   void declare(const std::string& prefix) override;
   layers::Routing route(const at::Tensor& x, const at::Tensor& state, const layers::ChooseClasses& choose) const override;
-  void describe(layers::Workload& work, layers::ActivationId x) const override;
   int64_t classes() const override { return config().experts; }
   layers::Parameter* balancing_bias() const override { return parameters_.balancing_bias; }
 

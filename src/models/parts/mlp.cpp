@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "kernels/activation.h"
 #include "layers/linear.h"
-#include "layers/tensor_sequence/describe_folded.h"
 #include "layers/tensor_sequence/folded_layer.h"
 #include "models/parts/biases.h"
 
@@ -41,20 +40,6 @@ at::Tensor Mlp::product(const at::Tensor& x, const layers::Sequences& sequences)
   if (gate_bias_) weights.insert(weights.end(), {gate_bias_, up_bias_});
   if (block_.folds(sequences)) return layers::folded_layer(x, weights, *down_, activated, layout().tensor_sequence);
   return block_.leave(layers::linear(activated(block_.enter(x, sequences), weights), {down_}));
-}
-
-layers::ActivationId Mlp::describe(layers::Workload& work, layers::ActivationId x) const {
-  const auto& c = config();
-  if (const auto& folded = layout().tensor_sequence; folded.is_on()) {
-    const auto out = work.narrow(c.hidden);
-    layers::describe_folded_mlp(work, x, out, c.ffn, c.mlp_bias, folded);
-    return c.mlp_bias ? describe_bias(work, out) : out;
-  }
-  const int64_t ffn = c.ffn / layout().tensor.size;
-  const auto activated = work.narrow(ffn);
-  const auto gate_up = describe_linear(work, block_.describe_enter(work, x, c.hidden), {ffn, ffn}, c.mlp_bias);
-  work.kernel("swiglu", {gate_up}, {activated}, {gate_up});
-  return block_.describe_leave(work, describe_linear(work, activated, {c.hidden}, c.mlp_bias));
 }
 
 }  // namespace ingot::models

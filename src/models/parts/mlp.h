@@ -11,7 +11,6 @@ class Mlp final : public FeedForward {
 
   void declare(const std::string& prefix) override;
   Result forward(const at::Tensor& x, const at::Tensor& router_state, const ForwardContext& context) const override;
-  layers::ActivationId describe(layers::Workload& work, layers::ActivationId x) const override;
 
  private:
   at::Tensor product(const at::Tensor& x, const layers::Sequences& sequences) const;

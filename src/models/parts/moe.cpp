@@ -52,29 +52,4 @@ layers::ChooseClasses Moe::choose() const {
   return [this](const at::Tensor& choice) { return block_.routing_replay()(layer_, choice); };
 }
 
-layers::ActivationId Moe::describe(layers::Workload& work, layers::ActivationId x) const {
-  router_->describe(work, x);
-  return describe_experts(work, x);
-}
-
-// Tokens of the skip class are counted as if they used an expert.
-layers::ActivationId Moe::describe_experts(layers::Workload& work, layers::ActivationId x) const {
-  const auto& c = config();
-  const int64_t slots = block_.rows_between(work) * c.top_k;
-  // As many rows come from the ranks with the other experts as go there.
-  const int64_t own = c.experts / layout().experts.size;
-  // The busiest rank is described: the others wait for it.
-  const auto ranks = static_cast<double>(layout().experts.size);
-  const auto arriving = static_cast<int64_t>(std::ceil(static_cast<double>(slots) * std::clamp(work.expert_load(), 1.0, ranks)));
-  const auto rows = work.narrow(c.hidden, arriving), gate_up = work.narrow(2 * c.expert_ffn, arriving),
-             activated = work.narrow(c.expert_ffn, arriving);
-  const auto routed = work.narrow(c.hidden, arriving), out = work.narrow(c.hidden, block_.rows_between(work));
-  work.kernel("expert_dispatch", {x}, {rows}, {x, work.wide(1, arriving), work.indices(slots)});
-  work.linear(rows, gate_up, {}, own).saved = {gate_up};
-  work.kernel("swiglu", {gate_up}, {activated}, {}).repeated_in_backward = true;
-  work.linear(activated, routed, {}, own).saved = {};
-  work.kernel("expert_dispatch", {routed}, {out}, {}).rows = 0;  // measured as one with the way there
-  return out;
-}
-
 }  // namespace ingot::models

@@ -12,7 +12,6 @@ class Moe final : public FeedForward {
 
   void declare(const std::string& prefix) override;
   Result forward(const at::Tensor& x, const at::Tensor& router_state, const ForwardContext& context) const override;
-  layers::ActivationId describe(layers::Workload& work, layers::ActivationId x) const override;
   void initialise() override { router_->initialise(); }
   int64_t classes() const override { return router_->classes(); }
   int64_t router_state_width() const override { return router_->state_width(); }
@@ -21,7 +20,6 @@ class Moe final : public FeedForward {
 
  private:
   layers::ChooseClasses choose() const;
-  layers::ActivationId describe_experts(layers::Workload& work, layers::ActivationId x) const;
 
   std::unique_ptr<Router> router_;
   layers::Parameter *gate_up_ = nullptr, *down_ = nullptr;

@@ -17,7 +17,6 @@ class Router {
   virtual void declare(const std::string& prefix) = 0;
   /// x [tokens, hidden], normed; `state`: of the last router before that has one.
   virtual layers::Routing route(const at::Tensor& x, const at::Tensor& state, const layers::ChooseClasses& choose) const = 0;
-  virtual void describe(layers::Workload& work, layers::ActivationId x) const = 0;
   virtual void initialise() {}
 
   /// Experts first, then what else a token may choose.

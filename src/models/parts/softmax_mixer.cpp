@@ -1,7 +1,6 @@
 #include "models/parts/softmax_mixer.h"
 
 #include "base/error.h"
-#include "layers/tensor_sequence/describe_folded.h"
 #include "models/hugging_face_config.h"
 #include "models/parts/biases.h"
 
@@ -51,42 +50,6 @@ at::Tensor SoftmaxMixer::mix(const at::Tensor& normed, ForwardContext& context) 
   return with_bias(block_.leave(axis.is_on() ? attention_.decoded(normed, sequences, axis, *cache)
                                              : attention_(block_.enter(normed, sequences), sequences, cache)),
                    out_bias_);
-}
-
-layers::ActivationId SoftmaxMixer::describe(layers::Workload& work, layers::ActivationId normed) const {
-  const auto& c = config();
-  if (layout().tensor_sequence.is_on()) return describe_folded(work, normed);
-  const int64_t ranks = layout().tensor.size, heads = c.heads / ranks, kv_heads = c.kv_heads / ranks;
-  const int64_t d = c.resolved_head_dim(), q = heads * d, kv = kv_heads * d;
-  const auto qkv = work.narrow(q + 2 * kv);
-  auto packed = describe_linear(work, block_.describe_enter(work, normed, c.hidden), {q, kv, kv}, c.attention_bias);
-  if (qk_norm_ != QkNorm::none) {
-    const auto in = packed;
-    packed = work.narrow(q + 2 * kv);
-    work.kernel("rms_norm", {in}, {packed}, {in, work.wide(heads + kv_heads)}, work.tokens() * (heads + kv_heads), d);
-  }
-  work.kernel("split_and_rotate", {packed}, {qkv}, {});
-  const auto mixed = work.narrow(q);
-  block_.describe_attention(work, qkv, mixed, heads, kv_heads, layer_);
-  return block_.describe_leave(work, describe_linear(work, mixed, {c.hidden}, c.attention_bias));
-}
-
-layers::ActivationId SoftmaxMixer::describe_folded(layers::Workload& work, layers::ActivationId normed) const {
-  const auto& c = config();
-  const auto& folded = layout().tensor_sequence;
-  const int64_t ranks = folded.size, d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d;
-  const int64_t visits = layers::folded_visits(c.kv_heads, folded), width = (q + 2 * kv) / visits;
-  const int64_t matrices = 2 * (q + kv) * c.hidden / ranks, biases = c.attention_bias ? (q + 2 * kv) / ranks : 0;
-  const int64_t packed_bytes = work.tokens() * width * work.element_bytes();
-  const int64_t biased_bytes = c.attention_bias ? work.tokens() * width * work.wide_bytes() : 0;
-  const auto out = work.narrow(c.hidden);
-  layers::describe_folded_attention(
-      work, normed, out, {.heads = c.heads, .kv_heads = c.kv_heads, .head_dim = d, .window = c.window_of(layer_)},
-      {matrices + biases, matrices * work.element_bytes() + biases * work.wide_bytes()},
-      {.forward_bytes = packed_bytes + biased_bytes, .backward_bytes = packed_bytes + biased_bytes}, layout().sequence, folded);
-  for (const int64_t rows : {q, kv, kv}) work.inner_linear(c.hidden, rows / ranks, ranks).repeated_in_backward = true;
-  work.inner_kernel("split_and_rotate", work.tokens(), width, visits).repeated_in_backward = true;
-  return c.attention_bias ? describe_bias(work, out) : out;
 }
 
 }  // namespace ingot::models

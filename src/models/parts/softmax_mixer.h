@@ -15,11 +15,9 @@ class SoftmaxMixer final : public TokenMixer {
 
   void declare(const std::string& prefix) override;
   at::Tensor mix(const at::Tensor& normed, ForwardContext& context) const override;
-  layers::ActivationId describe(layers::Workload& work, layers::ActivationId normed) const override;
   void set_rope_base(double base) override { attention_.rotary.base = base; }
 
  private:
-  layers::ActivationId describe_folded(layers::Workload& work, layers::ActivationId normed) const;
 
   QkNorm qk_norm_;
   layers::SoftmaxAttention attention_{};

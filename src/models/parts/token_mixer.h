@@ -19,7 +19,6 @@ class TokenMixer {
   virtual void declare(const std::string& prefix) = 0;
   /// The normed residual stream as it is between layers -> the branch, likewise.
   virtual at::Tensor mix(const at::Tensor& normed, ForwardContext& context) const = 0;
-  virtual layers::ActivationId describe(layers::Workload& work, layers::ActivationId normed) const = 0;
   /// Of full layers; a sliding one keeps its own.
   virtual void set_rope_base(double /*base*/) {}
 

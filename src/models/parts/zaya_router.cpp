@@ -40,22 +40,4 @@ layers::Routing ZayaRouter::route(const at::Tensor& x, const at::Tensor& state, 
   return layers::route(x, state, parameters_, config().norm_eps, choose);
 }
 
-// Always in fp32; its state goes on to the next layer's.
-void ZayaRouter::describe(layers::Workload& work, layers::ActivationId x) const {
-  const int64_t r = config().router_hidden, rows = block_.rows_between(work);
-  auto x_wide = x;
-  if (work.element_bytes() < work.wide_bytes()) {
-    x_wide = work.wide(config().hidden, rows);
-    work.kernel("copy", {x}, {x_wide}, {});
-  }
-  const auto projected = work.wide(r, rows), state = work.wide(r, rows);
-  work.linear(x_wide, projected);
-  std::vector<layers::ActivationId> read = {projected};
-  if (!is_first_) read.push_back(work.enter(work.wide(r, rows)));
-  // Saved: the state, the norm's output, and twice a biased product and its GELU; probabilities; one number per row; the choice.
-  auto& router = work.kernel("router", read, {state, work.wide(1, rows)},
-                             {state, work.wide(5 * r, rows), work.wide(classes() + 1, rows), work.indices(rows)});
-  router.flops = 2 * static_cast<double>(rows) * static_cast<double>(2 * r * r + r * classes());
-}
-
 }  // namespace ingot::models

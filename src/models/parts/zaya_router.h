@@ -12,7 +12,6 @@ class ZayaRouter final : public Router {
 
   void declare(const std::string& prefix) override;
   layers::Routing route(const at::Tensor& x, const at::Tensor& state, const layers::ChooseClasses& choose) const override;
-  void describe(layers::Workload& work, layers::ActivationId x) const override;
   void initialise() override;
   int64_t classes() const override { return config().experts + (config().skip_class ? 1 : 0); }
   int64_t state_width() const override { return config().router_hidden; }

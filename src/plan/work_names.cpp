@@ -1,9 +1,9 @@
-#include "bench/work_kinds.h"
+#include "plan/work_names.h"
 
 #include <set>
 #include <unordered_map>
 
-namespace ingot::bench {
+namespace ingot::plan {
 namespace {
 
 using Kind = WorkKind;
@@ -166,4 +166,4 @@ const WorkName* find_operator(std::string_view name) {
   return nullptr;
 }
 
-}  // namespace ingot::bench
+}  // namespace ingot::plan

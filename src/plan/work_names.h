@@ -6,9 +6,7 @@
 
 #include "plan/work_kind.h"
 
-namespace ingot::bench {
-
-using plan::WorkKind, plan::kWorkKinds, plan::all_work_kinds;
+namespace ingot::plan {
 
 /// How a name counts.
 struct WorkName {
@@ -32,4 +30,4 @@ const WorkName* find_operator(std::string_view name);
 /// Whether an operator multiplies matrices.
 bool is_product(std::string_view operator_name);
 
-}  // namespace ingot::bench
+}  // namespace ingot::plan

@@ -1,0 +1,104 @@
+// One microbatch forward and backward as the program itself does it, on the counting device, taken apart into what repeats: embedding,
+// blocks, head. A planner traces as many blocks as there are kinds of them and knows what a model of any depth does.
+//
+// Exact are operations, FLOPs, bytes moved and sent, and storages; experts are sent even shares times a stated load. Neither optimizer nor
+// data-parallel communication is in it: a rank's whole step is step_trace.h.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/trace.h"
+#include "device/virtual_device.h"
+#include "models/model.h"
+#include "plan/work_kind.h"
+
+namespace ingot::plan {
+
+/// What a pass depends on besides the model and its layout.
+struct PassShape {
+  int64_t batch = 1, seq = 0;        // sequences at a time; tokens of one, on however many ranks
+  std::string precision = "fp32";    // fp64, fp32, bf16
+  models::Recompute recompute = models::Recompute::none;
+  device::Target target = device::Target::cpu;  // whose kernels
+  double expert_load = 1;            // what this rank's experts are sent, over the mean
+  bool learns = true;                // false: forward alone, without gradients, as a validation
+};
+
+/// Operations of one name and shape that do the same kind of work.
+struct PassOperation {
+  std::string name;  // "aten::mm", or one of ingot's own kernels
+  std::vector<device::Trace::TensorShape> inputs, outputs;
+  WorkKind kind = WorkKind::unattributed;
+  bool is_backward = false;
+  double flops = 0;  // of one, as are the bytes
+  int64_t read_bytes = 0, written_bytes = 0;
+  int64_t calls = 0;
+
+  int64_t moved_bytes() const { return read_bytes + written_bytes; }
+};
+
+/// What happens between two points of a pass.
+struct PassSegment {
+  /// In order: operation `index`, or the start of or wait for communication `index`.
+  struct Event {
+    enum class Kind : uint8_t { operation, start, wait } kind;
+    int32_t index;
+  };
+  std::vector<PassOperation> operations;
+  std::vector<device::Trace::Communication> communications;
+  std::vector<Event> events;
+  int64_t kept_bytes = 0;  // what lives more at its end than at its beginning
+  int64_t peak_bytes = 0;  // the most that lived more than at its beginning
+
+  double flops() const;
+};
+
+struct BlockPass {
+  PassSegment forward, backward;
+};
+
+/// The layers of a stage of a pipeline; the embedding stands before the first layer of all, the head behind the last.
+struct StageSpan {
+  std::vector<int64_t> layers;
+  bool has_embedding = true, has_head = true;
+};
+StageSpan span_of(const models::Model& part);
+
+struct PassTrace {
+  BlockPass embedding, head;      // of the head all gradients are made in its forward part
+  std::vector<BlockPass> blocks;  // of the first layers, two periods of kinds of blocks at most
+  int64_t period = 1;
+  double seconds = 0;  // that tracing took
+  std::vector<std::string> guessed;
+
+  const BlockPass& block(int64_t layer) const;
+  /// Most that lives during a pass through these layers beyond what lived before, and what a stage keeps of a microbatch until its backward.
+  int64_t peak_bytes(const StageSpan& span) const;
+  int64_t kept_bytes(const StageSpan& span) const;
+};
+
+/// Of the rank that `part` describes; of its stage, data and ZeRO ranks only which blocks there are counts.
+PassTrace trace_pass(const models::Model& part, const PassShape& shape);
+
+/// New tokens for each of `batch` users behind others, as generation runs them. Forward parts alone; of the head the last token's.
+struct InferenceShape {
+  int64_t batch = 1, context = 0, tokens = 1;
+  std::string precision = "fp32";
+  device::Target target = device::Target::cpu;
+};
+PassTrace trace_inference(models::ModelConfig config, const InferenceShape& shape);
+
+/// Keeps what it traced. Used by one thread at a time.
+class PassTraces {
+ public:
+  const PassTrace& of(const models::Model& part, const PassShape& shape);
+  int64_t traced() const { return static_cast<int64_t>(known_.size()); }
+
+ private:
+  std::map<std::string, std::unique_ptr<PassTrace>> known_;
+};
+
+}  // namespace ingot::plan

@@ -1,0 +1,33 @@
+// What kind of work a traced operation is, by the scopes that it ran in: the rules of plan/work_names.h, as bench/work_watch.h applies them
+// while a step is timed, so that predicted and measured kinds are the same things.
+#pragma once
+
+#include <vector>
+
+#include "device/trace.h"
+#include "plan/work_names.h"
+
+namespace ingot::plan {
+
+struct TracedWork {
+  WorkKind kind = WorkKind::unattributed;
+  bool is_backward = false;
+};
+
+class WorksOfScopes {
+ public:
+  /// The trace must outlive it.
+  explicit WorksOfScopes(const device::Trace& trace);
+  TracedWork of(const device::Trace::Operation& operation) const;
+
+ private:
+  struct Frame {
+    WorkName::Rule rule = WorkName::Rule::passes;
+    bool has_kind = false, is_again = false, is_backward = false;
+    WorkKind kind = WorkKind::unattributed;
+  };
+  const device::Trace& trace_;
+  std::vector<Frame> frames_;  // by scope
+};
+
+}  // namespace ingot::plan
