@@ -80,10 +80,9 @@ std::map<WorkKind, double> predicted_s(const train::RunConfig& c, const mesh::Me
   run.zero = data > 1 ? c.parallel.zero : 0;
   auto raw = profile;
   raw.within_steps.clear();
-  plan::PassTraces traces;
-  const auto time = plan::predict_step_time(*part, run, plan::Rates(raw, run.precision), traces);
+  const auto time = plan::predict_step_time(*part, run, raw);
   auto kinds = time.by_kind();
-  if (run.world > 1) kinds[WorkKind::communication] += plan::predict_messages(*part, run, raw, time, traces).total_s();
+  if (run.world > 1) kinds[WorkKind::communication] += plan::predict_messages(*part, run, raw, time).total_s();
   return kinds;
 }
 

@@ -49,9 +49,8 @@ std::string fastest(const train::RunConfig& config, const mesh::Mesh& mesh, cons
   const auto model = models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model));
   PipelineFacts pipelines;
   const auto shape = shape_of(config, train::lay_out_phases(config).front(), mesh, pipelines);
-  plan::PassTraces traces;
   const auto choice = plan::choose_library(*profile, dtype, [&](const plan::MachineProfile& one) {
-    const auto time = plan::predict_step_time(*model, shape, plan::Rates(one, dtype), traces);
+    const auto time = plan::predict_step_time(*model, shape, one);
     return time.products_s + time.head_s;
   });
   for (const auto& time : choice.times)

@@ -73,7 +73,7 @@ Planner::Planner(train::RunConfig config, PlanTarget target, plan::Topology topo
     : config_(std::move(config)),
       target_(std::move(target)),
       messages_(target_.cluster, topology),
-      rates_(target_.profile, config_.train.precision) {
+      prices_(plan::Rates(target_.profile, config_.train.precision), messages_.transport()) {
   train::check(config_);
   phase_ = train::lay_out_phases(config_).front();
   model_ = described({});
@@ -142,7 +142,7 @@ plan::RunPlan Planner::run_plan(const Choice& choice, double step_s) {
   shape.validation_batch = config_.train.validation_every > 0 ? std::max<int64_t>(1, config_.train.batch_size / shape.replicas) : 0;
   if (shape.validation_batch > 0) {
     run.validations = (run.steps + config_.train.validation_every - 1) / config_.train.validation_every;
-    run.validation_s = static_cast<double>(config_.train.validation_batches) * plan::predict_validation_s(part(choice, 0), shape, rates_, traces_);
+    run.validation_s = static_cast<double>(config_.train.validation_batches) * plan::predict_validation_s(part(choice, 0), shape, prices_);
   }
   if (!target_.is_here) return run;
   const auto& profile = target_.profile;
@@ -189,7 +189,7 @@ int64_t Planner::state_bytes(const Choice& choice) {
 }
 
 plan::StepMemory Planner::memory(const Choice& choice, int stage) {
-  return plan::predict_memory(part(choice, stage), shape(choice, stage), target_.program_bytes, traces_);
+  return plan::predict_memory(part(choice, stage), shape(choice, stage), target_.program_bytes, prices_.traces());
 }
 
 plan::StepMemory Planner::memory(const Choice& choice) {
@@ -205,11 +205,11 @@ Judged Planner::judge(const Choice& choice, const plan::StepMemory& memory) {
   Judged judged{.choice = choice, .memory = memory, .time = {}, .messages = {}};
   for (const int stage : stages_of(choice)) {
     const auto run = shape(choice, stage);
-    const auto time = plan::predict_step_time(part(choice, stage), run, rates_, traces_);
+    const auto time = plan::predict_step_time(part(choice, stage), run, prices_);
     if (time.total_s() <= judged.time.total_s()) continue;
     judged.time = time;
     judged.bubble = run.bubble;
-    judged.messages = messages_.predict(part(choice, stage), run, time, rates_, traces_);
+    judged.messages = messages_.predict(part(choice, stage), run, time, prices_);
   }
   return judged;
 }
@@ -235,8 +235,8 @@ plan::SimulatedStep Planner::simulated(const Choice& choice) {
     }
     const auto run = shape(choice, like);
     const auto& own = part(choice, like);
-    const auto time = plan::predict_step_time(own, run, rates_, traces_);
-    const auto messages = messages_.predict(own, run, time, rates_, traces_);
+    const auto time = plan::predict_step_time(own, run, prices_);
+    const auto messages = messages_.predict(own, run, time, prices_);
     const auto traffic = messages_.traffic_of(own, run);
     const auto handover = stages > 1 ? messages_.handover(own, run) : schedule::Duration(0);
     const auto microbatches = static_cast<double>(run.microbatches());

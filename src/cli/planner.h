@@ -86,8 +86,7 @@ class Planner {
   train::Phase phase_;
   PlanTarget target_;
   plan::MessageModel messages_;
-  plan::Rates rates_;
-  plan::PassTraces traces_;
+  plan::PassPrices prices_;
   std::unique_ptr<models::Model> model_;
   PipelineFacts pipelines_;
   std::vector<int64_t> documents_;

@@ -48,14 +48,14 @@ void Parameter::collect_gradient() {
 Parameter& ParameterList::add(Parameter parameter) {
   if (find(parameter.name)) throw base::ModelError("the model declares the parameter {} twice", parameter.name);
   parameter.layer = parameter.last_layer = layer_;
-  return *parameters_.emplace_back(std::make_unique<Parameter>(std::move(parameter)));
+  auto& added = *parameters_.emplace_back(std::make_unique<Parameter>(std::move(parameter)));
+  by_name_.emplace(added.name, &added);
+  return added;
 }
 
 Parameter* ParameterList::find(const std::string& name) const {
-  for (const auto& parameter : parameters_) {
-    if (parameter->name == name) return parameter.get();
-  }
-  return nullptr;
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
 }
 
 Parameter& ParameterList::get(const std::string& name) const {

@@ -10,6 +10,8 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "tensor/initialise.h"
@@ -98,6 +100,7 @@ class ParameterList {
 
  private:
   std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::unordered_map<std::string_view, Parameter*> by_name_;  // names are the parameters' own
   int64_t layer_ = -1;
 };
 

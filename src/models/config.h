@@ -10,6 +10,8 @@
 namespace ingot::models {
 
 struct ModelConfig {
+  bool operator==(const ModelConfig&) const = default;
+
   std::string family = "zaya1";
   int64_t layers = 6, hidden = 256, vocab_size = 4096;
   int64_t heads = 4, kv_heads = 2, head_dim = 0;  // head_dim 0: hidden / heads

@@ -4,9 +4,10 @@ namespace ingot::plan {
 
 using models::Recompute;
 
-DataParallel::DataParallel(Device device) : device_(std::move(device)), rates_(device_.profile, device_.dtype) {
-  if (device_.cluster) messages_.emplace(*device_.cluster);
-}
+DataParallel::DataParallel(Device device)
+    : device_(std::move(device)),
+      messages_(device_.cluster ? std::optional<MessageModel>(*device_.cluster) : std::nullopt),
+      prices_(Rates(device_.profile, device_.dtype), messages_ ? messages_->transport() : Transport{}) {}
 
 RunShape DataParallel::shape_of(const TrainingJob& job, int64_t microbatch) const {
   RunShape shape{.batch = job.batch > 0 ? job.batch / device_.count : microbatch,
@@ -23,8 +24,8 @@ RunShape DataParallel::shape_of(const TrainingJob& job, int64_t microbatch) cons
 }
 
 FittedRun DataParallel::judge(const models::Model& model, const RunShape& shape, const StepMemory& memory) {
-  FittedRun run{.shape = shape, .memory = memory, .time = predict_step_time(model, shape, rates_, traces_), .messages = {}};
-  if (messages_) run.messages = messages_->predict(model, shape, run.time, rates_, traces_);
+  FittedRun run{.shape = shape, .memory = memory, .time = predict_step_time(model, shape, prices_), .messages = {}};
+  if (messages_) run.messages = messages_->predict(model, shape, run.time, prices_);
   return run;
 }
 
@@ -40,7 +41,7 @@ std::optional<FittedRun> DataParallel::best(const models::Model& model, const Tr
       if (predict_state_bytes(model, shape) + device_.program_bytes > device_.usable_bytes()) continue;
       for (const auto recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
         shape.recompute = recompute;
-        const auto memory = predict_memory(model, shape, device_.program_bytes, traces_);
+        const auto memory = predict_memory(model, shape, device_.program_bytes, prices_.traces());
         if (memory.total_bytes() > device_.usable_bytes()) continue;
         fits = true;
         const auto run = judge(model, shape, memory);
@@ -58,7 +59,7 @@ StepMemory DataParallel::least_memory(const models::Model& model, const Training
   auto shape = shape_of(job, 1);
   shape.zero = device_.count > 1 ? 3 : 0;
   shape.recompute = Recompute::full;
-  return predict_memory(model, shape, device_.program_bytes, traces_);
+  return predict_memory(model, shape, device_.program_bytes, prices_.traces());
 }
 
 double DataParallel::mfu(const models::Model& model, const FittedRun& run) const {

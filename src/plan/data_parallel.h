@@ -32,6 +32,8 @@ struct FittedRun {
 class DataParallel {
  public:
   explicit DataParallel(Device device);
+  DataParallel(const DataParallel&) = delete;  // prices refer to the messages
+  DataParallel& operator=(const DataParallel&) = delete;
 
   /// Nothing when no microbatch fits. The model need not be allocated.
   std::optional<FittedRun> best(const models::Model& model, const TrainingJob& job);
@@ -39,16 +41,15 @@ class DataParallel {
   StepMemory least_memory(const models::Model& model, const TrainingJob& job) const;
   double mfu(const models::Model& model, const FittedRun& run) const;
   const Device& device() const { return device_; }
-  const Rates& rates() const { return rates_; }
+  const Rates& rates() const { return prices_.rates(); }
 
  private:
   RunShape shape_of(const TrainingJob& job, int64_t microbatch) const;
   FittedRun judge(const models::Model& model, const RunShape& shape, const StepMemory& memory);
 
   Device device_;
-  Rates rates_;
   std::optional<MessageModel> messages_;
-  mutable PassTraces traces_;
+  mutable PassPrices prices_;
 };
 
 }  // namespace ingot::plan

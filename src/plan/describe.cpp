@@ -33,19 +33,18 @@ Plan make_plan(const models::Model& model, const models::Model& part, const RunS
   plan.flops_per_token = model.training_flops_per_token(run.seq);
   plan.peak_flops = profile.peak_gemm(run.precision);
   plan.ranks_per_sequence = part.layout().tensor.size * part.layout().sequence.size * part.layout().stage.size;
-  PassTraces traces;
-  plan.memory = predict_memory(part, run, program_bytes, traces);
+  plan.memory = predict_memory(part, run, program_bytes);
   plan.machine_memory_bytes = base::total_memory_bytes();
   if (const int64_t limit = base::memory_limit_bytes(); limit > 0) plan.machine_memory_bytes = std::min(plan.machine_memory_bytes, limit);
   if (run.precision == "fp64") return plan;  // runs in fp64 are for tests: the machine is not measured for them
   try {
-    plan.time = predict_step_time(part, run, Rates(profile, run.precision), traces);
+    plan.time = predict_step_time(part, run, profile);
   } catch (const base::ProfileError& unknown) {
     base::log_info("no prediction of the step time: {}", unknown.what());
     return plan;
   }
   try {
-    plan.messages = predict_messages(part, run, profile, plan.time, traces);
+    plan.messages = predict_messages(part, run, profile, plan.time);
   } catch (const base::ProfileError&) {
     plan.knows_messages = false;
   }

@@ -27,10 +27,10 @@ Transport MessageModel::transport() const {
           .slowdown = cluster_.cores_move_messages ? 0 : kOverlapSlowdown};
 }
 
-StepMessages MessageModel::predict(const models::Model& part, const RunShape& run, const StepTime& compute, const Rates& rates,
-                                   PassTraces& traces) {
+StepMessages MessageModel::predict(const models::Model& part, const RunShape& run, const StepTime& compute,
+                                   PassPrices& prices) const {
   StepMessages step;
-  const auto pass = price_pass(traces.of(part, run.pass_of(part)), span_of(part), rates, transport());
+  const auto pass = prices.of(part, run.pass_of(part));
   const auto times = static_cast<double>(run.microbatches());
   step.blocks_s = times * (pass.forward.blocks_s + pass.backward.blocks_s);
   step.experts_s = times * (pass.forward.experts_s + pass.backward.experts_s);
@@ -117,10 +117,11 @@ double MessageModel::stages_s(const models::Model& part, const RunShape& run, do
   return 2 * (stages - 1) * handover_s + std::max(0.0, static_cast<double>(run.microbatches()) - kept) * late_s;
 }
 
-StepMessages predict_messages(const models::Model& part, const RunShape& run, const MachineProfile& profile, const StepTime& compute,
-                              PassTraces& traces) {
+StepMessages predict_messages(const models::Model& part, const RunShape& run, const MachineProfile& profile, const StepTime& compute) {
   if (run.world == 1) return {};
-  return MessageModel(cluster_of(profile, run.precision, run.world, 0)).predict(part, run, compute, Rates(profile, run.precision), traces);
+  const MessageModel messages(cluster_of(profile, run.precision, run.world, 0));
+  PassPrices prices(Rates(profile, run.precision), messages.transport());
+  return messages.predict(part, run, compute, prices);
 }
 
 }  // namespace ingot::plan

@@ -28,8 +28,10 @@ struct StepMessages {
 class MessageModel {
  public:
   explicit MessageModel(schedule::Cluster cluster, Topology topology = {}) : cluster_(std::move(cluster)), topology_(topology) {}
-  StepMessages predict(const models::Model& part, const RunShape& run, const StepTime& compute, const Rates& rates, PassTraces& traces);
+  StepMessages predict(const models::Model& part, const RunShape& run, const StepTime& compute, PassPrices& prices) const;
   const schedule::Cluster& cluster() const { return cluster_; }
+  /// For prices that predict() reads. The model must outlive it.
+  Transport transport() const;
 
   /// Seconds that a rank's gradients and weights travel once, whatever hides it.
   struct Traffic {
@@ -42,7 +44,6 @@ class MessageModel {
   schedule::Duration handover(const models::Model& part, const RunShape& run) const;
 
  private:
-  Transport transport() const;
   /// Of all that gradients and weights of a step take, what shows and what hides.
   struct Hiding {
     double exposed_s = 0, hidden_s = 0;
@@ -57,7 +58,6 @@ class MessageModel {
 };
 
 /// On the machine that the profile is of. Nothing for one rank; throws ProfileError when the profile has no collectives.
-StepMessages predict_messages(const models::Model& part, const RunShape& run, const MachineProfile& profile, const StepTime& compute,
-                              PassTraces& traces);
+StepMessages predict_messages(const models::Model& part, const RunShape& run, const MachineProfile& profile, const StepTime& compute);
 
 }  // namespace ingot::plan

@@ -45,8 +45,9 @@ double trained_bytes(const models::Model& model) { return 4.0 * static_cast<doub
 
 // What the messages of a run add; nothing else takes time but where `compute` says so.
 StepMessages predicted(const schedule::Cluster& cluster, const models::Model& part, const RunShape& run, const StepTime& compute = {}) {
-  PassTraces traces;
-  return MessageModel(cluster).predict(part, run, compute, Rates(round_machine(1e30, 1e30), "fp32"), traces);
+  const MessageModel messages(cluster);
+  PassPrices prices(Rates(round_machine(1e30, 1e30), "fp32"), messages.transport());
+  return messages.predict(part, run, compute, prices);
 }
 
 TEST(Messages, of_gradients_take_what_travels_less_what_hides) {
@@ -222,10 +223,9 @@ TEST(MachineAsCluster, nothing_hides_behind_cores_that_move_messages) {
   StepTime compute;
   compute.products_s = 1e3;
   const double n = trained_bytes(*model);
-  PassTraces traces;
-  EXPECT_NEAR(predict_messages(*model, run, measured_machine(), compute, traces).gradients_s, 4 * n * 1e-9, 1e-12);
+  EXPECT_NEAR(predict_messages(*model, run, measured_machine(), compute).gradients_s, 4 * n * 1e-9, 1e-12);
   run.world = 1;
-  EXPECT_EQ(predict_messages(*model, run, round_machine(1e11, 2e10), compute, traces).total_s(), 0);
+  EXPECT_EQ(predict_messages(*model, run, round_machine(1e11, 2e10), compute).total_s(), 0);
 }
 
 // Over a tensor axis a block sums its outputs: twice forward, twice backward; and so do embedding and head once each.
@@ -235,9 +235,8 @@ TEST(MachineAsCluster, messages_of_blocks_count_in_full) {
   const auto part = model_of("llama", layout);
   auto run = run_of(1, 0);
   run.world = 2;
-  PassTraces traces;
   const double bytes = 2 * 64 * 96 * 4, sums = (4 * 3 + 2) * 4;  // of a microbatch; per block, blocks, microbatches
-  EXPECT_NEAR(predict_messages(*part, run, measured_machine(), {}, traces).blocks_s, sums * bytes * 2e-9, 0.02 * sums * bytes * 2e-9);  // and the loss's statistics
+  EXPECT_NEAR(predict_messages(*part, run, measured_machine(), {}).blocks_s, sums * bytes * 2e-9, 0.02 * sums * bytes * 2e-9);  // and the loss's statistics
 }
 
 }  // namespace

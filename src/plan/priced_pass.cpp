@@ -192,23 +192,29 @@ schedule::Message message_of(const Trace::Communication& c) {
   return message;
 }
 
-PassTime price_pass(const PassTrace& pass, const StageSpan& span, const Rates& rates, const Transport& transport,
-                    const std::vector<int64_t>& documents) {
-  PassTime all;
-  const auto block_time = [&](const BlockPass& block) {
+PassTime PassPrices::time_of(const BlockPass& block, const std::vector<int64_t>& documents) {
+  if (documents != documents_) known_.clear();
+  documents_ = documents;
+  const auto [at, is_new] = known_.try_emplace(&block);
+  if (is_new) {
     const auto& forward = block.forward.operations;
-    return PassTime{price(block.forward, forward, rates, transport, documents), price(block.backward, forward, rates, transport, documents)};
-  };
-  const auto add = [&](const PassTime& time) { all.forward += time.forward, all.backward += time.backward; };
-  if (span.has_embedding) add(block_time(pass.embedding));
-  std::map<const BlockPass*, PassTime> known;  // most blocks are alike
-  for (const int64_t layer : span.layers) {
-    const auto* block = &pass.block(layer);
-    const auto [at, is_new] = known.try_emplace(block);
-    if (is_new) at->second = block_time(*block);
-    add(at->second);
+    at->second = {price(block.forward, forward, rates_, transport_, documents), price(block.backward, forward, rates_, transport_, documents)};
   }
-  if (span.has_head) add(block_time(pass.head));
+  return at->second;
+}
+
+PassTime PassPrices::of(const models::Model& part, const PassShape& shape, const std::vector<int64_t>& documents) {
+  const auto& pass = traces_.of(part, shape);
+  const auto span = span_of(part);
+  PassTime all;
+  const auto add = [&](const BlockPass& block) {
+    const auto time = time_of(block, documents);
+    all.forward += time.forward;
+    all.backward += time.backward;
+  };
+  if (span.has_embedding) add(pass.embedding);
+  for (const int64_t layer : span.layers) add(pass.block(layer));
+  if (span.has_head) add(pass.head);
   return all;
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "plan/rates.h"
@@ -35,9 +36,24 @@ struct PassTime {
   SegmentTime forward, backward;
 };
 
-/// One microbatch through these layers. `documents`: lengths that attention sees, as in RunShape; only for whole rows.
-PassTime price_pass(const PassTrace& pass, const StageSpan& span, const Rates& rates, const Transport& transport,
-                    const std::vector<int64_t>& documents = {});
+/// Traces passes and prices their parts, each once. Used by one thread at a time.
+class PassPrices {
+ public:
+  explicit PassPrices(Rates rates, Transport transport = {}) : rates_(std::move(rates)), transport_(std::move(transport)) {}
+  const Rates& rates() const { return rates_; }
+  PassTraces& traces() { return traces_; }
+  /// One microbatch through the layers of `part`. `documents`: lengths that attention sees, as in RunShape; only for whole rows.
+  PassTime of(const models::Model& part, const PassShape& shape, const std::vector<int64_t>& documents = {});
+
+ private:
+  PassTime time_of(const BlockPass& block, const std::vector<int64_t>& documents);
+
+  Rates rates_;
+  Transport transport_;
+  PassTraces traces_;
+  std::vector<int64_t> documents_;  // of what is known
+  std::map<const BlockPass*, PassTime> known_;
+};
 
 /// Seconds of one call of an operation, as it was measured by itself. `siblings`: operations of the forward pass of the same part, by which a
 /// matmul of a backward pass is known as the gradient of inputs or of weights.

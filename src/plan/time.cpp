@@ -69,12 +69,13 @@ std::map<WorkKind, double> StepTime::by_kind() const {
 }
 
 StepTime predict_step_time(const models::Model& part, const RunShape& run, const MachineProfile& profile) {
-  PassTraces traces;
-  return predict_step_time(part, run, Rates(profile, run.precision), traces);
+  PassPrices prices(Rates(profile, run.precision));
+  return predict_step_time(part, run, prices);
 }
 
-StepTime predict_step_time(const models::Model& part, const RunShape& run, const Rates& rates, PassTraces& traces) {
-  const auto pass = price_pass(traces.of(part, run.pass_of(part)), span_of(part), rates, {}, documents_of(part, run));
+StepTime predict_step_time(const models::Model& part, const RunShape& run, PassPrices& prices) {
+  const auto pass = prices.of(part, run.pass_of(part), documents_of(part, run));
+  const auto& rates = prices.rates();
   StepTime step;
   add_passes(pass, static_cast<double>(run.microbatches()), step);
   // While a rank waits for other stages, those that share its core work.
@@ -90,9 +91,9 @@ StepTime predict_step_time(const models::Model& part, const RunShape& run, const
   return step;
 }
 
-double predict_validation_s(const models::Model& part, const RunShape& run, const Rates& rates, PassTraces& traces) {
+double predict_validation_s(const models::Model& part, const RunShape& run, PassPrices& prices) {
   if (run.validation_batch == 0) return 0;
-  const auto pass = price_pass(traces.of(part, run.validation_pass_of(part)), span_of(part), rates, {});
+  const auto pass = prices.of(part, run.validation_pass_of(part));
   return pass.forward.compute_s() * run.ranks_per_core * static_cast<double>(part.layout().stage.size);
 }
 

@@ -34,9 +34,9 @@ struct StepTime {
 
 /// `part`: what one rank holds; it need not be allocated. Throws ProfileError when the profile has nothing about the precision.
 StepTime predict_step_time(const models::Model& part, const RunShape& run, const MachineProfile& profile);
-/// For many runs on one machine; the rates are of the run's precision.
-StepTime predict_step_time(const models::Model& part, const RunShape& run, const Rates& rates, PassTraces& traces);
+/// For many runs on one machine; the prices are of the run's precision.
+StepTime predict_step_time(const models::Model& part, const RunShape& run, PassPrices& prices);
 /// A validation batch, which goes forward only (run.validation_batch); the stages of a pipeline one after another. 0 without validation.
-double predict_validation_s(const models::Model& part, const RunShape& run, const Rates& rates, PassTraces& traces);
+double predict_validation_s(const models::Model& part, const RunShape& run, PassPrices& prices);
 
 }  // namespace ingot::plan

@@ -177,15 +177,14 @@ const PassTrace& PassTraces::of(const models::Model& part, const PassShape& s) {
   auto config = part.config();
   const auto p = axes_of(part.layout());
   config.layers = std::min(config.layers, 2 * models::block_period(config));
-  base::SettingsTable table;
-  models::declare_settings(table, config);
-  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} | {} {} {} {} {} {} {}\n{}", p.tensor, p.sequence_parallel,
-                               p.tensor_sequence, p.head_buckets, p.context, p.context_method, p.context_order, p.state_method, p.expert,
-                               p.expert_tensor, p.data, part.layout().only_described, s.batch, s.seq, s.precision,
-                               static_cast<int>(s.recompute), static_cast<int>(s.target), s.expert_load, s.learns, table.dump_toml());
-  auto& known = known_[key];
-  if (!known) known = std::make_unique<PassTrace>(trace_pass(part, s));
-  return *known;
+  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} | {} {} {} {} {} {} {}", p.tensor, p.sequence_parallel, p.tensor_sequence,
+                               p.head_buckets, p.context, p.context_method, p.context_order, p.state_method, p.expert, p.expert_tensor,
+                               p.data, s.batch, s.seq, s.precision, static_cast<int>(s.recompute), static_cast<int>(s.target), s.expert_load,
+                               s.learns);
+  auto& alike = known_[key];
+  for (const auto& [of, trace] : alike)
+    if (of == config) return *trace;
+  return *alike.emplace_back(config, std::make_unique<PassTrace>(trace_pass(part, s))).second;
 }
 
 }  // namespace ingot::plan

@@ -95,10 +95,9 @@ PassTrace trace_inference(models::ModelConfig config, const InferenceShape& shap
 class PassTraces {
  public:
   const PassTrace& of(const models::Model& part, const PassShape& shape);
-  int64_t traced() const { return static_cast<int64_t>(known_.size()); }
 
  private:
-  std::map<std::string, std::unique_ptr<PassTrace>> known_;
+  std::map<std::string, std::vector<std::pair<models::ModelConfig, std::unique_ptr<PassTrace>>>> known_;  // by layout and shape
 };
 
 }  // namespace ingot::plan
