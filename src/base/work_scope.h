@@ -1,23 +1,32 @@
-// Names a piece of work for whoever watches: torch's profilers, and `ingot bench iteration`. Where nobody does, it costs some
-// nanoseconds. For libraries that are built with torch; the others of this folder are free of it.
+// Names a piece of work for whoever watches: torch's profilers, tracers (device/tracer.h), and `ingot bench iteration`. Where nobody does,
+// it costs some nanoseconds. For libraries that are built with torch; the others of this folder are free of it.
 #pragma once
 
 #include <ATen/record_function.h>
 
-#include <string>
+#include <utility>
+
+#include "base/work_kind.h"
 
 namespace ingot::base {
 
-/// The work of this thread while it lives. `name` must outlive it; plan/work_names.cpp says what kind of work each name is.
+/// The work of this thread while it lives. `name` must outlive it.
 class WorkScope {
  public:
-  explicit WorkScope(const char* name) : function_(at::RecordScope::USER_SCOPE) {
-    if (function_.isActive()) function_.before(name);
+  explicit WorkScope(const char* name, Work work = {}) : function_(at::RecordScope::USER_SCOPE) {
+    if (!function_.isActive()) return;
+    const auto outer = std::exchange(entered_, work);
+    function_.before(name);
+    entered_ = outer;
   }
   WorkScope(const WorkScope&) = delete;
   WorkScope& operator=(const WorkScope&) = delete;
 
+  /// For callbacks of torch's: what the scope that begins says of its work.
+  static Work entered() { return entered_; }
+
  private:
+  static inline thread_local Work entered_;
   at::RecordFunction function_;
 };
 

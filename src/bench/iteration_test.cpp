@@ -15,7 +15,7 @@
 namespace ingot::bench {
 namespace {
 
-using base::WorkScope;
+using base::Work, base::WorkScope;
 using ::testing::HasSubstr;
 
 // Works for so long, or longer on a busy machine; returns how long it was.
@@ -33,7 +33,7 @@ double sum_of(const WorkTimes& times) {
 }
 
 // Takes 20 ms forward and 30 ms backward.
-struct SwigluFunction : kernels::Function<SwigluFunction> {
+struct Activation : kernels::Function<Activation, WorkKind::activations> {
   static at::Tensor forward(kernels::Context&, const at::Tensor& x) {
     forward_s = work(20);
     return x * 1;
@@ -60,21 +60,21 @@ TEST(WorkWatch, slow_work_counts_with_its_kind_and_pass_and_all_adds_up_to_the_w
   at::Tensor loss;
   double adamw_s = 0, muon_s = 0;
   {
-    const WorkScope forward("forward");
-    loss = SwigluFunction::apply(x).sum();
+    const WorkScope forward("forward", Work::Rule::forward);
+    loss = Activation::apply(x).sum();
   }
   kernels::backward({loss});
   {
-    const WorkScope scope("optimizer");
+    const WorkScope scope("optimizer", WorkKind::adamw);
     adamw_s = work(10);
-    const WorkScope inner("newton_schulz");
+    const WorkScope inner("newton_schulz", WorkKind::muon);
     muon_s = work(15);
   }
   const double between_s = work(5);
   const auto times = watch.stop();
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
-  expect_about(times.of(WorkKind::activations, WorkPass::forward), SwigluFunction::forward_s);
-  expect_about(times.of(WorkKind::activations, WorkPass::backward), SwigluFunction::backward_s);
+  expect_about(times.of(WorkKind::activations, WorkPass::forward), Activation::forward_s);
+  expect_about(times.of(WorkKind::activations, WorkPass::backward), Activation::backward_s);
   EXPECT_EQ(times.of(WorkKind::activations, WorkPass::rest), 0);
   expect_about(times.of(WorkKind::adamw), adamw_s);
   expect_about(times.of(WorkKind::muon), muon_s);
@@ -93,9 +93,9 @@ TEST(WorkWatch, backward_of_torchs_own_operators_counts_with_their_forward_scope
   watch.start();
   at::Tensor routed, plain;
   {
-    const WorkScope forward("forward");
+    const WorkScope forward("forward", Work::Rule::forward);
     {
-      const WorkScope scope("route");
+      const WorkScope scope("route", base::owns(WorkKind::routing));
       routed = at::gelu(x);
     }
     plain = at::mm(routed, x).sum();
@@ -116,16 +116,16 @@ TEST(WorkWatch, the_second_run_is_recomputation_and_its_backward_is_not) {
   watch.start();
   at::Tensor out;
   {
-    const WorkScope forward("forward");
-    out = layers::recompute([](const std::vector<at::Tensor>& in) { return std::vector<at::Tensor>{SwigluFunction::apply(in[0])}; }, {x})[0]
+    const WorkScope forward("forward", Work::Rule::forward);
+    out = layers::recompute([](const std::vector<at::Tensor>& in) { return std::vector<at::Tensor>{Activation::apply(in[0])}; }, {x})[0]
               .sum();
   }
   kernels::backward({out});
   const auto times = watch.stop();
   EXPECT_GE(times.of(WorkKind::activations, WorkPass::forward), 0.020);
-  expect_about(times.of(WorkKind::recomputation), SwigluFunction::forward_s);
+  expect_about(times.of(WorkKind::recomputation), Activation::forward_s);
   EXPECT_EQ(times.of(WorkKind::recomputation, WorkPass::forward), 0);
-  expect_about(times.of(WorkKind::activations, WorkPass::backward), SwigluFunction::backward_s);
+  expect_about(times.of(WorkKind::activations, WorkPass::backward), Activation::backward_s);
 }
 
 TEST(WorkWatch, what_owns_keeps_what_is_below_and_what_shares_gives_products_away) {
@@ -133,12 +133,12 @@ TEST(WorkWatch, what_owns_keeps_what_is_below_and_what_shares_gives_products_awa
   const auto x = at::rand({64, 64});
   watch.start();
   {
-    const WorkScope scope("communication");
-    const WorkScope inner("norm");
+    const WorkScope scope("communication", base::owns(WorkKind::communication));
+    const WorkScope inner("norm", WorkKind::norms);
     work(5);
   }
   {
-    const WorkScope scope("ExpertsFunction");
+    const WorkScope scope("experts", base::shares(WorkKind::routing));
     at::mm(x, x);
     work(5);
   }
@@ -149,7 +149,7 @@ TEST(WorkWatch, what_owns_keeps_what_is_below_and_what_shares_gives_products_awa
   EXPECT_GT(times.of(WorkKind::products), 0);
 }
 
-TEST(WorkWatch, names_that_nobody_knows_are_unattributed_and_listed) {
+TEST(WorkWatch, scopes_that_say_no_kind_are_unattributed_and_listed) {
   WorkWatch watch;
   watch.start();
   {
@@ -169,7 +169,7 @@ TEST(WorkWatch, other_threads_do_not_count) {
   WorkWatch watch;
   watch.start();
   std::thread([] {
-    const WorkScope scope("data");
+    const WorkScope scope("data", WorkKind::data);
     work(20);
   }).join();
   const auto times = watch.stop();

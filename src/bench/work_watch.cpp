@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "base/error.h"
+#include "base/work_scope.h"
 
 namespace ingot::bench {
 
@@ -103,10 +104,10 @@ WorkTimes::Operator* WorkWatch::entry_of(const char* name, const Frame& frame) {
 }
 
 WorkWatch::Frame WorkWatch::frame_of(const at::RecordFunction& function, const Frame& above) const {
-  using Rule = WorkName::Rule;
+  using Rule = base::Work::Rule;
   Frame frame = above;
   const std::string_view name = function.name();
-  const auto take = [&](const WorkName& found) {
+  const auto take = [&](const base::Work& found) {
     frame.rule = found.rule;
     frame.has_kind = true;
     frame.kind = found.kind;
@@ -116,32 +117,32 @@ WorkWatch::Frame WorkWatch::frame_of(const at::RecordFunction& function, const F
     const auto origin = origins_.find(function.seqNr());
     if (origin != origins_.end()) {
       frame.rule = origin->second.rule, frame.has_kind = origin->second.has_kind, frame.kind = origin->second.kind;
-    } else if (const auto* known = find_operator(name)) {
+    } else if (const auto known = kind_of_operator(name)) {
       take(*known);
     }
     return frame;
   }
   if (function.scope() == at::RecordScope::USER_SCOPE) {
-    const auto* found = find_scope(name);
-    if (!found || found->rule == Rule::passes) return frame;
-    if (found->rule == Rule::forward || found->rule == Rule::backward) {
+    const auto found = base::WorkScope::entered();
+    if (found.rule == Rule::passes) return frame;
+    if (found.rule == Rule::forward || found.rule == Rule::backward) {
       // Of a recomputation it is the second run that counts as such, not its backward pass.
-      frame = Frame{.pass = found->rule == Rule::forward ? WorkPass::forward : WorkPass::backward};
+      frame = Frame{.pass = found.rule == Rule::forward ? WorkPass::forward : WorkPass::backward};
       return frame;
     }
-    if (found->rule == Rule::again) {
+    if (found.rule == Rule::again) {
       frame = Frame{.rule = Rule::passes, .pass = WorkPass::backward, .is_again = true};
       return frame;
     }
     if (above.has_kind && above.rule == Rule::owns) return frame;
-    take(*found);
+    take(found);
     return frame;
   }
   if (above.has_kind) {
     if (above.rule == Rule::shares && is_product(name)) frame.kind = WorkKind::products;
     return frame;
   }
-  if (const auto* found = find_operator(name)) take(*found);
+  if (const auto found = kind_of_operator(name)) take(*found);
   return frame;
 }
 

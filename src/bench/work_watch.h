@@ -52,7 +52,7 @@ class WorkWatch {
  private:
   using Clock = std::chrono::steady_clock;
   struct Frame {
-    WorkName::Rule rule = WorkName::Rule::passes;
+    base::Work::Rule rule = base::Work::Rule::passes;
     bool has_kind = false;  // else what is below counts for itself
     WorkKind kind = WorkKind::unattributed;
     WorkPass pass = WorkPass::rest;
@@ -60,7 +60,7 @@ class WorkWatch {
     WorkTimes::Operator* times = nullptr;
   };
   struct Origin {
-    WorkName::Rule rule;
+    base::Work::Rule rule;
     bool has_kind;
     WorkKind kind;
   };

@@ -31,7 +31,7 @@ class Recorded : public Pending {
   Recorded(Work work, std::string what, Counters& counters, Ledger& ledger, uint64_t ticket)
       : work_(std::move(work)), what_(std::move(what)), counters_(counters), ledger_(ledger), ticket_(ticket) {}
   void wait() override {
-    const base::WorkScope scope("communication");
+    const base::WorkScope scope("communication", base::owns(base::WorkKind::communication));
     const Waiting waiting(counters_);
     try {
       work_.wait();
@@ -160,7 +160,7 @@ Work Group::start(Operation operation, bool blocking) {
       operation.output.view(-1).copy_(operation.input.view(-1));
     return {};
   }
-  const base::WorkScope scope("communication");
+  const base::WorkScope scope("communication", base::owns(base::WorkKind::communication));
   counters_.add(axis_, operation.kind, traffic_of(operation, rank_, size()));
   const auto ticket = ledger_.start(axis_, members_, operation);
   move_to_host_views(operation);

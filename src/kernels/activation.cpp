@@ -8,7 +8,7 @@
 namespace ingot::kernels {
 namespace {
 
-struct SwigluFunction : Function<SwigluFunction> {
+struct SwigluFunction : Function<SwigluFunction, WorkKind::activations> {
   static at::Tensor forward(Context& context, const at::Tensor& gate_up) {
     context.save({gate_up});
     auto sizes = gate_up.sizes().vec();
@@ -39,12 +39,12 @@ bool is_fused(const at::Tensor& gate_up, const at::Tensor& row_weight) {
 }  // namespace
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
-  const base::WorkScope scope("swiglu");
+  const base::WorkScope scope("swiglu", base::WorkKind::activations);
   return cpu::takes(gate_up) ? SwigluFunction::apply(gate_up) : reference::swiglu(gate_up);
 }
 
 at::Tensor swiglu_forward(const at::Tensor& gate_up_in, const at::Tensor& row_weight) {
-  const base::WorkScope scope("swiglu");
+  const base::WorkScope scope("swiglu", base::WorkKind::activations);
   if (!is_fused(gate_up_in, row_weight)) {
     const auto wide = reference::accumulation_type(gate_up_in.scalar_type());
     const auto halves = gate_up_in.to(wide).chunk(2, -1);
@@ -62,7 +62,7 @@ at::Tensor swiglu_forward(const at::Tensor& gate_up_in, const at::Tensor& row_we
 }
 
 std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_in, const at::Tensor& gate_up_in, const at::Tensor& row_weight) {
-  const base::WorkScope scope("swiglu");
+  const base::WorkScope scope("swiglu", base::WorkKind::activations);
   if (is_fused(gate_up_in, row_weight)) {
     const auto gate_up = gate_up_in.contiguous(), grad = grad_in.contiguous(),
                weight = row_weight.defined() ? row_weight.contiguous() : row_weight;

@@ -63,7 +63,7 @@ struct Operands {
 };
 
 // Saves the packed projection and the second convolution's output; the first one is made again in backward.
-struct CcaMixFunction : Function<CcaMixFunction> {
+struct CcaMixFunction : Function<CcaMixFunction, WorkKind::attention> {
   static TensorList forward(Context& context, const at::Tensor& packed, const at::Tensor& depthwise, const at::Tensor& depthwise_bias,
                             const at::Tensor& grouped, const at::Tensor& grouped_bias, const at::Tensor& temperature,
                             const at::Tensor& cosine, const at::Tensor& sine, const at::Tensor& starts, int64_t heads, int64_t kv_heads,
@@ -137,7 +137,7 @@ struct CcaMixFunction : Function<CcaMixFunction> {
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed, const CcaShape& shape, const CcaWeights& w,
                                                        const RotaryTable& table, const at::Tensor& is_start, const CcaTail& tail) {
-  const base::WorkScope scope("cca_mix");
+  const base::WorkScope scope("cca_mix", base::WorkKind::attention);
   const bool fused = cpu::takes(packed) && !tail.latent.defined() && w.grouped_weight.scalar_type() == at::kFloat &&
                      shape.head_dim <= kMaxHeadDim && table.cosine.scalar_type() == at::kFloat;
   if (!fused) return reference::cca_mix(packed, shape, w, table, is_start, tail);

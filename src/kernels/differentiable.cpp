@@ -20,6 +20,7 @@ struct Node : torch::autograd::Function<Node> {
     Context context;
     Backward backward = nullptr;
     const char* name = "";
+    Work work;
   };
 
   static TensorList forward(AutogradContext* torch, at::TensorList /*inputs*/, const c10::intrusive_ptr<Holder>& holder,
@@ -33,7 +34,7 @@ struct Node : torch::autograd::Function<Node> {
     const auto holder = c10::static_intrusive_pointer_cast<Holder>(torch->saved_data["holder"].toCapsule());
     auto& context = holder->context;
     context.torch_ = torch;
-    const base::WorkScope scope(holder->name);
+    const base::WorkScope scope(holder->name, holder->work);
     auto all = holder->backward(context, grads);
     all.resize(context.is_defined_.size());
     TensorList of_defined;
@@ -43,11 +44,12 @@ struct Node : torch::autograd::Function<Node> {
     return of_defined;
   }
 
-  static TensorList call(const TensorList& inputs, const Forward& forward, Backward backward, const char* name) {
-    const base::WorkScope scope(name);
+  static TensorList call(const TensorList& inputs, const Forward& forward, Backward backward, const char* name, Work work) {
+    const base::WorkScope scope(name, work);
     auto holder = c10::make_intrusive<Holder>();
     holder->backward = backward;
     holder->name = name;
+    holder->work = work;
     TensorList defined;
     for (const auto& input : inputs) {
       holder->context.is_defined_.push_back(input.defined());
@@ -69,8 +71,8 @@ bool Context::needs_gradient(size_t tensor) const {
       static_cast<size_t>(std::count(is_defined_.begin(), is_defined_.begin() + static_cast<std::ptrdiff_t>(tensor), true)));
 }
 
-TensorList differentiable(const TensorList& inputs, const Forward& forward, Backward backward, const char* name) {
-  return Node::call(inputs, forward, backward, name);
+TensorList differentiable(const TensorList& inputs, const Forward& forward, Backward backward, const char* name, Work work) {
+  return Node::call(inputs, forward, backward, name, work);
 }
 
 const char* plain_name_of(const std::type_info& type) {
@@ -83,7 +85,7 @@ const char* plain_name_of(const std::type_info& type) {
 }
 
 void backward(const TensorList& outputs, TensorList output_grads) {
-  const base::WorkScope scope("backward");
+  const base::WorkScope scope("backward", Work::Rule::backward);
   if (output_grads.empty())
     for (const auto& output : outputs) output_grads.push_back(at::ones_like(output));
   torch::autograd::backward(outputs, output_grads);

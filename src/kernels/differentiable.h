@@ -1,7 +1,7 @@
 // Operations whose gradient is written by hand. Deriving from torch's own autograd::Function costs a file 10 s of compilation;
 // here one file pays it for all.
 //
-//   struct Doubled : Function<Doubled> {
+//   struct Doubled : Function<Doubled, WorkKind::elementwise> {
 //     static at::Tensor forward(Context& context, const at::Tensor& x, double by) {
 //       context.keep(by);
 //       return x * by;
@@ -21,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/work_kind.h"
+
 namespace torch::autograd {
 struct AutogradContext;
 }
@@ -28,6 +30,7 @@ struct AutogradContext;
 namespace ingot::kernels {
 
 using TensorList = std::vector<at::Tensor>;
+using base::Work, base::WorkKind;
 
 /// What the forward pass of one call leaves to its backward pass.
 class Context {
@@ -60,13 +63,14 @@ using Forward = std::function<TensorList(Context&)>;
 /// Gradients of the outputs to gradients of the inputs, in order; those at the end that have none may be left out.
 using Backward = TensorList (*)(Context&, const TensorList& grads);
 
-/// What `forward` gives, with `backward` as its gradient. Inputs may be undefined. Profilers see both under `name`, which must live as long
-/// as the program.
-TensorList differentiable(const TensorList& inputs, const Forward& forward, Backward backward, const char* name);
+/// What `forward` gives, with `backward` as its gradient. Inputs may be undefined. Profilers see both as a scope (base/work_scope.h) of
+/// this name, which must live as long as the program, and work.
+TensorList differentiable(const TensorList& inputs, const Forward& forward, Backward backward, const char* name, Work work);
 /// "LinearFunction" of a type of that name in any namespace; lives as long as the program.
 const char* plain_name_of(const std::type_info& type);
 
-template <class T>
+/// `work`: how both passes count, a WorkKind or what base/work_kind.h makes of one.
+template <class T, Work work>
 struct Function {
   /// T::forward(context, args...), a tensor or a list of tensors. Its inputs are the tensors among `args`, lists of them included.
   template <class... Args>
@@ -76,7 +80,7 @@ struct Function {
     static const char* const name = plain_name_of(typeid(T));
     using Result = decltype(T::forward(std::declval<Context&>(), args...));
     auto outputs = differentiable(
-        inputs, [&](Context& context) { return TensorList{T::forward(context, args...)}; }, &T::backward, name);
+        inputs, [&](Context& context) { return TensorList{T::forward(context, args...)}; }, &T::backward, name, work);
     if constexpr (std::is_same_v<Result, at::Tensor>) return at::Tensor(std::move(outputs[0]));
     else return outputs;
   }

@@ -10,7 +10,7 @@ namespace {
 at::Tensor leaf(double value) { return at::full({2}, value, at::kDouble).set_requires_grad(true); }
 
 // a * b + c, where c may be missing; 5 is added so that a plain number is among the arguments.
-struct MultiplyAdd : Function<MultiplyAdd> {
+struct MultiplyAdd : Function<MultiplyAdd, WorkKind::elementwise> {
   static inline std::vector<bool> asked;
   static at::Tensor forward(Context& context, const at::Tensor& a, double shift, const at::Tensor& b, const at::Tensor& c) {
     context.save({a, b});
@@ -57,7 +57,7 @@ TEST(Differentiable, without_gradients_no_graph_is_kept) {
 }
 
 // Two outputs of a list of inputs; the saved output must not make the graph hold itself.
-struct Swap : Function<Swap> {
+struct Swap : Function<Swap, WorkKind::elementwise> {
   static inline std::weak_ptr<int> alive;
   static TensorList forward(Context& context, const TensorList& inputs) {
     auto token = std::make_shared<int>(0);
@@ -87,7 +87,7 @@ TEST(Differentiable, lists_and_unused_outputs) {
 }
 
 // A gradient list that is shorter than the inputs means: none for the rest.
-struct OnlyFirst : Function<OnlyFirst> {
+struct OnlyFirst : Function<OnlyFirst, WorkKind::elementwise> {
   static at::Tensor forward(Context&, const at::Tensor& a, const at::Tensor& b) { return a + b; }
   static TensorList backward(Context&, const TensorList& grads) { return {grads[0]}; }
 };

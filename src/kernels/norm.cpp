@@ -37,7 +37,7 @@ const char* name_of(const at::Tensor& branch, const ResidualScale& scale, const 
 }
 
 // Saves residual, branch, the joined sum and one number per row. Gradient: see cpu/rows_norm.cpp.
-struct JoinNormFunction : Function<JoinNormFunction> {
+struct JoinNormFunction : Function<JoinNormFunction, WorkKind::norms> {
   // All but the residual may be undefined.
   static TensorList forward(Context& context, const at::Tensor& residual_in, const at::Tensor& branch_in, const at::Tensor& residual_scale,
                             const at::Tensor& residual_bias, const at::Tensor& branch_scale, const at::Tensor& branch_bias,
@@ -114,20 +114,20 @@ bool is_fused(const at::Tensor& residual, const at::Tensor& vector) {
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType out) {
-  const base::WorkScope scope("norm");
+  const base::WorkScope scope("norm", base::WorkKind::norms);
   if (!is_fused(x, weight) || (out != at::kFloat && out != at::kBFloat16)) return reference::rms_norm(x, weight, eps, out);
   return join_norm(x, {}, {}, weight, eps, out)[0];
 }
 
 at::Tensor join_residual(const at::Tensor& residual, const at::Tensor& branch, const ResidualScale& scale) {
-  const base::WorkScope scope("norm");
+  const base::WorkScope scope("norm", base::WorkKind::norms);
   if (!is_fused(residual, scale.residual_scale) || !cpu::takes(branch)) return reference::join_residual(residual, branch, scale);
   return join_norm(residual, branch, scale, {}, 0, branch.scalar_type())[0];
 }
 
 std::pair<at::Tensor, at::Tensor> join_residual_and_norm(const at::Tensor& residual, const at::Tensor& branch, const ResidualScale& scale,
                                                          const at::Tensor& weight, double eps, at::ScalarType out) {
-  const base::WorkScope scope("norm");
+  const base::WorkScope scope("norm", base::WorkKind::norms);
   if (!is_fused(residual, weight) || branch.scalar_type() != out || !cpu::takes(branch)) {
     auto joined = reference::join_residual(residual, branch, scale);
     auto normed = reference::rms_norm(joined, weight, eps, out);

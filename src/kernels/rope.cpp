@@ -24,7 +24,7 @@ cpu::SplitRotateProblem problem_of(const at::Tensor& packed, int64_t heads, int6
 }
 
 // Saves only the table; the gradient turns the other way.
-struct SplitRotateFunction : Function<SplitRotateFunction> {
+struct SplitRotateFunction : Function<SplitRotateFunction, WorkKind::attention> {
   static TensorList forward(Context& context, const at::Tensor& packed_in, int64_t heads, int64_t kv_heads, int64_t head_dim,
                             const at::Tensor& cosine, const at::Tensor& sine) {
     const auto packed = packed_in.contiguous();
@@ -64,7 +64,7 @@ at::Tensor rotate(const at::Tensor& x, const RotaryTable& table) { return refere
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> split_and_rotate(const at::Tensor& packed, int64_t heads, int64_t kv_heads, int64_t head_dim,
                                                                 const RotaryTable& table) {
-  const base::WorkScope scope("rotate");
+  const base::WorkScope scope("rotate", base::WorkKind::attention);
   if (!cpu::takes(packed) || table.cosine.scalar_type() != at::kFloat)
     return reference::split_and_rotate(packed, heads, kv_heads, head_dim, table);
   const auto parts = SplitRotateFunction::apply(packed, heads, kv_heads, head_dim, table.cosine.contiguous(), table.sine.contiguous());

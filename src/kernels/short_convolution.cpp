@@ -49,7 +49,7 @@ struct Taps {
 };
 
 // Saves x; the sums are made again in backward.
-struct ShortConvolutionFunction : Function<ShortConvolutionFunction> {
+struct ShortConvolutionFunction : Function<ShortConvolutionFunction, WorkKind::linear_attention> {
   static at::Tensor forward(Context& context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& is_start,
                             const at::Tensor& tail) {
     context.save({x, weight, is_start, tail});
@@ -74,7 +74,7 @@ struct ShortConvolutionFunction : Function<ShortConvolutionFunction> {
 };
 
 // The same in one pass over memory forward and two backward.
-struct FusedShortConvolutionFunction : Function<FusedShortConvolutionFunction> {
+struct FusedShortConvolutionFunction : Function<FusedShortConvolutionFunction, WorkKind::linear_attention> {
   struct Operands {
     at::Tensor x, weight, is_start, tail;
     cpu::ShortConvolutionProblem problem{};

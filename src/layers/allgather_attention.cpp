@@ -59,7 +59,7 @@ void for_each_group(const AttentionSpread& spread, const at::Tensor& k, const at
   }
 }
 
-struct AllGatherFunction : Function<AllGatherFunction> {
+struct AllGatherFunction : Function<AllGatherFunction, WorkKind::attention> {
   static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const AttentionSpread& spread) {
     context.keep(spread);

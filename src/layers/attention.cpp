@@ -11,7 +11,7 @@
 namespace ingot::layers {
 namespace {
 
-struct AttentionFunction : Function<AttentionFunction> {
+struct AttentionFunction : Function<AttentionFunction, WorkKind::attention> {
   struct Kept {
     double scale;
     int64_t query_offset, window;
@@ -71,7 +71,7 @@ std::pair<at::Tensor, at::Tensor> KeyValueCache::append(const at::Tensor& k, con
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window, Sequences& sequences,
                      KeyValueCache* cache) {
-  const base::WorkScope scope("attention");
+  const base::WorkScope scope("attention", base::WorkKind::attention);
   if (const auto& axis = sequences.axis(); axis.is_on()) {
     const std::vector<int64_t> by_chunk = {axis.chunks(), q.size(1) / axis.chunks()};
     return sharded_attention(q.unflatten(1, by_chunk), k.unflatten(1, by_chunk), v.unflatten(1, by_chunk), scale, window, sequences)

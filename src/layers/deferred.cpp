@@ -25,7 +25,7 @@ void DeferredGradients::run_or_defer(DeferredGradients* deferred, std::function<
 }
 
 void DeferredGradients::run() {
-  const base::WorkScope scope("deferred_gradients");
+  const base::WorkScope scope("deferred_gradients", base::WorkKind::products);
   const at::NoGradGuard no_grad;
   for (auto& work : std::exchange(work_, {})) work();
 }

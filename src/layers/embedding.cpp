@@ -13,7 +13,7 @@ std::pair<at::Tensor, at::Tensor> rows_of(const at::Tensor& ids, const Parameter
   return {(ids - range.begin).masked_fill_(elsewhere, 0), elsewhere};
 }
 
-struct EmbeddingFunction : Function<EmbeddingFunction> {
+struct EmbeddingFunction : Function<EmbeddingFunction, WorkKind::embedding> {
   static at::Tensor forward(Context& context, const at::Tensor& table_value, const at::Tensor& ids, Parameter* table,
                             at::ScalarType dtype) {
     context.keep(table);

@@ -143,7 +143,7 @@ class Route {
   at::Tensor order_;
 };
 
-struct ExpertsFunction : Function<ExpertsFunction> {
+struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routing)> {
   struct Kept {
     Parameter *gate_up, *down;
     DeferredGradients* deferred;
@@ -246,7 +246,7 @@ struct ExpertsFunction : Function<ExpertsFunction> {
 
 at::Tensor experts(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, Parameter& gate_up, Parameter& down,
                    int64_t top_k, SkipOutput skip, const ExpertAxis& axis) {
-  const base::WorkScope scope("experts");
+  const base::WorkScope scope("experts", base::shares(base::WorkKind::routing));
   auto out = ExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k, axis);
   if (skip == SkipOutput::identity) {
     const auto skipped = choice.eq(gate_up.shape[0]).to(weight.scalar_type());

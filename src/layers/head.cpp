@@ -31,7 +31,7 @@ at::Tensor cross_entropy_over_ranks(at::Tensor logits, const at::Tensor& labels,
   return losses.masked_fill(ignored, 0);
 }
 
-struct HeadLossFunction : Function<HeadLossFunction> {
+struct HeadLossFunction : Function<HeadLossFunction, WorkKind::head> {
   static at::Tensor forward(Context& context, const at::Tensor& hidden, const at::Tensor& weight_value, Parameter* weight,
                             const at::Tensor& targets, double scale, bool want_gradient, comm::Group* group) {
     const auto rows = as_rows(hidden);
@@ -80,7 +80,7 @@ at::Tensor logits_of(const at::Tensor& hidden, const Parameter& weight) {
 }
 
 at::Tensor head_loss(const at::Tensor& hidden, Parameter& weight, const at::Tensor& targets, double scale, const TensorAxis& axis) {
-  const base::WorkScope scope("head_loss");
+  const base::WorkScope scope("head_loss", base::WorkKind::head);
   return HeadLossFunction::apply(hidden, weight.value, &weight, targets, scale, at::GradMode::is_enabled(), axis.group);
 }
 

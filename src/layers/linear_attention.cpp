@@ -15,7 +15,7 @@ namespace {
 constexpr double kGateTemperature = 16;  // GLA (Yang et al. 2024, arXiv 2312.06635): most gates begin close to 1
 
 // Saves its inputs; states inside a sequence are made again from the few that the kernel saves.
-struct LinearAttentionFunction : Function<LinearAttentionFunction> {
+struct LinearAttentionFunction : Function<LinearAttentionFunction, WorkKind::linear_attention> {
   static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& log_gate,
                             const at::Tensor& beta, const at::Tensor& is_start) {
     const auto result = kernels::linear_attention_forward({q, k, v, log_gate, beta, is_start});
@@ -85,7 +85,7 @@ at::Tensor LinearAttention::log_gate(const at::Tensor& x, const at::Tensor& low_
 
 at::Tensor LinearAttention::operator()(const at::Tensor& x, const at::Tensor& low_rank, Sequences& sequences,
                                        LinearAttentionCache* cache) const {
-  const base::WorkScope scope("linear_attention");
+  const base::WorkScope scope("linear_attention", base::WorkKind::linear_attention);
   auto packed = linear(x, {q, k, v});
   if (q_convolution) {
     const auto weight = at::cat({q_convolution->value, k_convolution->value, v_convolution->value});

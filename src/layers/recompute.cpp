@@ -17,7 +17,7 @@ struct RecomputingGuard {
   ~RecomputingGuard() { recomputing = before; }
 };
 
-struct RecomputeFunction : Function<RecomputeFunction> {
+struct RecomputeFunction : Function<RecomputeFunction, Work::Rule::passes> {
   static TensorList forward(Context& context, const TensorList& inputs, const TensorFunction& function) {
     context.keep(function);
     context.save(inputs);
@@ -35,7 +35,7 @@ struct RecomputeFunction : Function<RecomputeFunction> {
       const at::AutoGradMode with_grad(true);
       const RecomputingGuard guard;
       const auto all = [&] {
-        const base::WorkScope scope("recompute");
+        const base::WorkScope scope("recompute", base::Work::Rule::again);
         return context.kept<TensorFunction>()(inputs);
       }();
       for (size_t i = 0; i < all.size(); ++i) {

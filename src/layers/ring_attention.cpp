@@ -24,7 +24,7 @@ void for_each_pair(const AttentionSpread& spread, int peer, const Visit& visit) 
   }
 }
 
-struct RingFunction : Function<RingFunction> {
+struct RingFunction : Function<RingFunction, WorkKind::attention> {
   static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const AttentionSpread& spread) {
     context.keep(spread);

@@ -23,7 +23,7 @@ Routing route(const at::Tensor& x, const at::Tensor& previous_state, const Route
   Routing routing;
   const auto wide = p.down_weight->value.scalar_type();
   routing.state = linear(x.to(wide), {p.down_weight}, {p.down_bias});
-  const base::WorkScope scope("route");
+  const base::WorkScope scope("route", base::owns(base::WorkKind::routing));
   if (p.state_scale && previous_state.defined()) routing.state = routing.state + p.state_scale->value * previous_state;
   auto h = kernels::rms_norm(routing.state, p.norm_weight->value, norm_eps, wide);
   h = at::gelu(linear(h, {p.fc1_weight}, {p.fc1_bias}));

@@ -40,7 +40,7 @@ void shift(const SequenceAxis& axis, bool backwards, const Give& give, const Tak
   for (auto& [message, target] : received) target.copy_(message);
 }
 
-struct HaloFunction : Function<HaloFunction> {
+struct HaloFunction : Function<HaloFunction, Work::Rule::passes> {
   struct Kept {
     SequenceAxis axis;
     int64_t halo;

@@ -119,7 +119,7 @@ at::Tensor chain(const SequenceAxis& axis, const LinearAttentionMap& own, bool b
   return receives ? at::cat(arrived, 3) : at::Tensor();
 }
 
-struct ShardedLinearFunction : Function<ShardedLinearFunction> {
+struct ShardedLinearFunction : Function<ShardedLinearFunction, WorkKind::linear_attention> {
   static LinearAttentionInputs inputs(const TensorList& t) { return {t[0], t[1], t[2], t[3], t[4], t[5]}; }
 
   static at::Tensor forward(Context& context, const TensorList& tensors, const Kept& kept) {
@@ -219,7 +219,7 @@ void require_contiguous(const SequenceAxis& axis) {
         "be one part; set it to contiguous");
 }
 
-struct BidirectionalFunction : Function<BidirectionalFunction> {
+struct BidirectionalFunction : Function<BidirectionalFunction, WorkKind::linear_attention> {
   static at::Tensor wide(const at::Tensor& x) { return x.to(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).transpose(1, 2); }
   static at::Tensor sum_over_ranks(const SequenceAxis& axis, const at::Tensor& own) { return Gather(axis, own.contiguous()).wait().sum(0); }
 

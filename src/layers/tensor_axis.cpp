@@ -25,7 +25,7 @@ at::Tensor scattered(const at::Tensor& x, comm::Group& group) {
   return own;
 }
 
-struct EnterFunction : Function<EnterFunction> {
+struct EnterFunction : Function<EnterFunction, Work::Rule::passes> {
   struct Kept {
     comm::Group* group;
     bool shards_tokens;
@@ -40,7 +40,7 @@ struct EnterFunction : Function<EnterFunction> {
   }
 };
 
-struct LeaveFunction : Function<LeaveFunction> {
+struct LeaveFunction : Function<LeaveFunction, Work::Rule::passes> {
   struct Kept {
     comm::Group* group;
     bool shards_tokens;

@@ -29,7 +29,7 @@ at::Tensor by_head_owner(const at::Tensor& x, const Share& share) {
 }
 at::Tensor from_head_owners(const at::Tensor& x) { return x.permute({1, 2, 0, 3, 4}).flatten(2, 3).contiguous(); }
 
-struct UlyssesFunction : Function<UlyssesFunction> {
+struct UlyssesFunction : Function<UlyssesFunction, WorkKind::attention> {
   struct Kept {
     AttentionSpread spread;
     int64_t heads, kv_heads;

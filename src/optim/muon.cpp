@@ -53,7 +53,7 @@ void Muon::prepare(const RuleShare& share, const Team& team) {
 
 void Muon::update(const Update& update) {
   if (groups_.empty()) return;
-  const base::WorkScope scope("muon");
+  const base::WorkScope scope("muon", base::WorkKind::muon);
   std::vector<std::vector<at::Tensor>> directions;
   // All that must travel is on its way before the first orthogonalisation.
   for (const auto& group : groups_) {

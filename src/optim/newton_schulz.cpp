@@ -133,7 +133,7 @@ double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps, Iterates i
 
 std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, int64_t steps, const Quintic& quintic, Threads threads,
                                       Iterates iterates) {
-  const base::WorkScope scope("newton_schulz");
+  const base::WorkScope scope("newton_schulz", base::WorkKind::muon);
   std::vector<at::Tensor> results;
   std::vector<Task> tasks;
   for (const auto& x : tensors) {

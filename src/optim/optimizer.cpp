@@ -54,7 +54,7 @@ Optimizer::Optimizer(layers::ParameterList& parameters, const OptimizerConfig& c
 }
 
 GradientNorm Optimizer::gradient_norm() const {
-  const base::WorkScope scope("gradient_norm");
+  const base::WorkScope scope("gradient_norm", base::WorkKind::gradient_norm);
   GradientNorm result;
   std::vector<const Slot*> counted;
   std::vector<at::Tensor> norms;
@@ -90,7 +90,7 @@ GradientNorm Optimizer::gradient_norm() const {
 }
 
 void Optimizer::step(double lr, double norm) {
-  const base::WorkScope scope("optimizer");
+  const base::WorkScope scope("optimizer", base::WorkKind::adamw);
   const at::NoGradGuard no_grad;
   const double scale = config_.clip > 0 && norm > config_.clip ? config_.clip / norm : 1;
   ++steps_done_;
@@ -106,7 +106,7 @@ void Optimizer::step(double lr, double norm) {
 }
 
 void Optimizer::balance(Parameter& bias, const at::Tensor& counts, int64_t experts) {
-  const base::WorkScope scope("optimizer");
+  const base::WorkScope scope("optimizer", base::WorkKind::adamw);
   if (config_.balancing_lr == 0) return;
   const at::NoGradGuard no_grad;
   auto& state = buffers_.at(bias.name);

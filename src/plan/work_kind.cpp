@@ -3,48 +3,8 @@
 #include <map>
 
 namespace ingot::plan {
-namespace {
 
 using Kind = WorkKind;
-
-struct Titles {
-  const char *name, *title;
-};
-
-constexpr Titles kTitles[kWorkKinds] = {{"products", "products"},
-                                        {"attention", "attention"},
-                                        {"linear_attention", "linear attention"},
-                                        {"norms", "norms and joins"},
-                                        {"activations", "activations"},
-                                        {"embedding", "embedding"},
-                                        {"head", "head and loss"},
-                                        {"routing", "routing and dispatch"},
-                                        {"recomputation", "recomputation"},
-                                        {"gradient_norm", "gradient norm"},
-                                        {"adamw", "AdamW"},
-                                        {"muon", "Muon, Newton-Schulz"},
-                                        {"communication", "communication, waiting"},
-                                        {"data", "data"},
-                                        {"elementwise", "additions, copies"},
-                                        {"watching", "the watch itself"},
-                                        {"unattributed", "unattributed"}};
-
-}  // namespace
-
-const char* name_of(WorkKind kind) { return kTitles[static_cast<size_t>(kind)].name; }
-const char* title_of(WorkKind kind) { return kTitles[static_cast<size_t>(kind)].title; }
-
-std::vector<WorkKind> all_work_kinds() {
-  std::vector<WorkKind> all;
-  for (size_t i = 0; i < kWorkKinds; ++i) all.push_back(static_cast<WorkKind>(i));
-  return all;
-}
-
-std::optional<WorkKind> work_kind_named(const std::string& name) {
-  for (const auto kind : all_work_kinds())
-    if (name == name_of(kind)) return kind;
-  return std::nullopt;
-}
 
 WorkKind kind_of_kernel(const std::string& name) {
   static const std::map<std::string, WorkKind> kinds = {{"rms_norm", Kind::norms},

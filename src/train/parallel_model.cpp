@@ -107,7 +107,7 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups) :
   model_ = models::create_model(setup.model, layout_of(groups.mesh(), config_, setup.model, &groups));
   model_->allocate(layers::compute_dtype(setup.precision), setup.device);
   model_->initialise(setup.seed);
-  const base::WorkScope scope("optimizer");
+  const base::WorkScope scope("optimizer", base::WorkKind::adamw);
   auto& everyone = groups_.world().everyone();
   if (everyone.size() == 1) {
     optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), setup.optimizer);

@@ -29,7 +29,7 @@ std::vector<at::Tensor> PipelinedPass::empty_stream() {
 }
 
 std::vector<at::Tensor> PipelinedPass::forward(int chunk, int microbatch, const std::vector<at::Tensor>& in) {
-  const base::WorkScope named("forward");
+  const base::WorkScope named("forward", base::Work::Rule::forward);
   const bool trains = at::GradMode::is_enabled();
   const auto& part = microbatches_[static_cast<size_t>(microbatch)];
   auto kept = std::make_unique<Kept>();

@@ -71,7 +71,7 @@ TrainingStep::TrainingStep(models::Model& model, optim::Optimizer& optimizer, mo
 }
 
 TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch) const {
-  const base::WorkScope scope("data");
+  const base::WorkScope scope("data", base::WorkKind::data);
   const auto tensor = [&](const std::vector<int32_t>& values, at::ScalarType dtype) {
     const auto host = at::from_blob(const_cast<int32_t*>(values.data()), {batch.batch, batch.seq}, at::kInt);
     return host.to(dtype).to(model_.device()).clone();
@@ -139,7 +139,7 @@ double TrainingStep::forward_and_backward(const Tensors& all, double scale) {
     begun += rows;
     if (buckets) buckets->begin_backward(/*is_last=*/begun >= all.ids.size(0));  // the head's gradient is made in the forward pass
     const auto loss = [&] {
-      const base::WorkScope scope("forward");
+      const base::WorkScope scope("forward", base::Work::Rule::forward);
       return model_.loss(part.ids, part.targets, scale, context);
     }();
     kernels::backward({loss});

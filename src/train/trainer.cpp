@@ -197,7 +197,7 @@ StepRecord Trainer::take_step(const Phase& phase) {
   const int64_t sent_before = sent_bytes();
   const auto [first, count] = own_share(in_phase * phase.batch_size, phase.batch_size);
   const data::Batch batch = [&] {
-    const base::WorkScope scope("data");
+    const base::WorkScope scope("data", base::WorkKind::data);
     return prefetcher_->get(first, count);
   }();
   const double lr = optim::learning_rate(phase.optimizer, phase.peak_lr, in_phase, phase.steps);

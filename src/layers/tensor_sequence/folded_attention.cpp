@@ -354,7 +354,7 @@ class BackwardTour : public Tour {
   std::vector<std::pair<at::Tensor, comm::Work>> leaving_;
 };
 
-struct FoldedAttentionFunction : Function<FoldedAttentionFunction> {
+struct FoldedAttentionFunction : Function<FoldedAttentionFunction, base::shares(WorkKind::attention)> {
   static at::Tensor forward(Context& context, const at::Tensor& x, const at::Tensor& /*ties the graph*/, const Kept& kept) {
     context.keep(kept);
     auto [out, attended, statistics] = ForwardTour(kept, x).run();

@@ -64,7 +64,7 @@ at::Tensor positions_within(const at::Tensor& ids, int owner, int64_t rows, cons
 }
 
 // On a GPU every token is looked up in every part, since the number of those that it holds would make the host wait.
-struct FoldedEmbeddingFunction : Function<FoldedEmbeddingFunction> {
+struct FoldedEmbeddingFunction : Function<FoldedEmbeddingFunction, WorkKind::embedding> {
   struct Kept {
     Parameter* table;
     TensorSequenceAxis axis;
@@ -109,7 +109,7 @@ struct FoldedEmbeddingFunction : Function<FoldedEmbeddingFunction> {
   }
 };
 
-struct FoldedHeadLossFunction : Function<FoldedHeadLossFunction> {
+struct FoldedHeadLossFunction : Function<FoldedHeadLossFunction, WorkKind::head> {
   static at::Tensor forward(Context& context, const at::Tensor& hidden, const at::Tensor& table_value, Parameter* table,
                             const at::Tensor& targets, double scale, bool want_gradient, const TensorSequenceAxis& axis) {
     const auto rows = as_rows(hidden), labels = targets.reshape(-1), ignored = labels.lt(0);
