@@ -43,6 +43,7 @@ struct KernelTime {
   std::string name, dtype;
   int64_t rows = 0, width = 0, count = 1;
   double forward_s = 0, backward_s = 0;
+  double forward_bytes = 0, backward_bytes = 0;  // that all operations of the measured call read and write; 0: of an older file
 };
 
 /// One call of a collective in groups of `ranks` of which `groups` were at work at once. Bytes as nccl-tests counts them: a rank's buffer
@@ -71,7 +72,7 @@ struct GemmBackendRate {
   double flops_per_s = 0, low_flops_per_s = 0, high_flops_per_s = 0;
 };
 
-/// What work of a kind (plan/work_kind.h) took within training steps, and what the rest of the profile gives for these, the messages of
+/// What work of a kind (base/work_kind.h) took within training steps, and what the rest of the profile gives for these, the messages of
 /// several ranks included: sums over the models of bench/step_probe.h, seconds a step.
 struct WithinSteps {
   std::string dtype, kind;
@@ -79,7 +80,7 @@ struct WithinSteps {
 };
 
 struct MachineProfile {
-  static constexpr int64_t kVersion = 2;
+  static constexpr int64_t kVersion = 3, kOldestVersion = 2;
 
   std::string host, cpu, device = "cpu", torch, program, date;  // program: stamp of the build that measured; date: ISO 8601, UTC
   int64_t cores = 0, threads = 0;

@@ -1,7 +1,7 @@
 // The profile's file: JSON with exactly the members below. Hostile input is refused by name; counts and sizes are bounded.
 #include "base/json_members.h"
+#include "base/work_kind.h"
 #include "plan/profile.h"
-#include "plan/work_kind.h"
 
 namespace ingot::plan {
 namespace {
@@ -73,6 +73,8 @@ KernelTime read_kernel(const Json& json, const std::string& where) {
   Members m(json, where);
   KernelTime entry{m.text("name"),          m.one_of("dtype", kDtypes),  m.size("rows"), m.size("width"), m.size("count"),
                    m.positive("forward_s"), m.not_negative("backward_s")};
+  if (m.has("forward_bytes")) entry.forward_bytes = m.not_negative("forward_bytes");
+  if (m.has("backward_bytes")) entry.backward_bytes = m.not_negative("backward_bytes");
   m.finish();
   return entry;
 }
@@ -125,7 +127,7 @@ GemmBackendRate read_library(const Json& json, const std::string& where) {
 WithinSteps read_within_steps(const Json& json, const std::string& where) {
   Members m(json, where);
   std::vector<std::string> kinds;
-  for (const auto kind : all_work_kinds()) kinds.emplace_back(name_of(kind));
+  for (const auto kind : base::all_work_kinds()) kinds.emplace_back(base::name_of(kind));
   WithinSteps entry{m.one_of("dtype", kDtypes), m.one_of("kind", kinds), m.not_negative("measured_s"), m.not_negative("predicted_s")};
   m.finish();
   return entry;
@@ -186,7 +188,9 @@ std::string MachineProfile::to_json() const {
                            {"width", e.width},
                            {"count", e.count},
                            {"forward_s", e.forward_s},
-                           {"backward_s", e.backward_s}});
+                           {"backward_s", e.backward_s},
+                           {"forward_bytes", e.forward_bytes},
+                           {"backward_bytes", e.backward_bytes}});
   auto& all_collectives = json["collectives"] = nlohmann::ordered_json::array();
   for (const auto& e : collectives)
     all_collectives.push_back({{"operation", e.operation},
@@ -228,8 +232,9 @@ MachineProfile MachineProfile::from_json(const std::string& text, const std::str
   Members m(json, origin);
   if (m.text("format") != "ingot machine profile")
     throw ProfileError("{} is not a machine profile: its member 'format' is not 'ingot machine profile'", origin);
-  if (const auto version = m.size("version"); version != kVersion)
-    throw ProfileError("{} has version {}; this program reads version {}. Measure again with ingot bench all", origin, version, kVersion);
+  if (const auto version = m.size("version"); version < kOldestVersion || version > kVersion)
+    throw ProfileError("{} has version {}; this program reads versions {} to {}. Measure again with ingot bench all", origin, version,
+                       kOldestVersion, kVersion);
   MachineProfile p;
   p.host = m.text("host");
   p.cpu = m.text("cpu");

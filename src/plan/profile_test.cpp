@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 
 MachineProfile sample() {
   auto p = round_machine(1e11, 2e10);
-  p.kernels.push_back({"rms_norm", "fp32", 128, 256, 1, 1e-5, 2e-5});
+  p.kernels.push_back({"rms_norm", "fp32", 128, 256, 1, 1e-5, 2e-5, 262144, 393216});
   p.collectives.push_back({"all_gather", "fp32", "neighbours", 2, 1, 4096, 1e-5});
   p.storage.push_back({"random_read", "ext4", 4096, 16, true, 2.5e8, 6.1e4, 1e-4, 2e-3});
   p.storage.push_back({"unlink", "nfs4", 4096, 1, false, 0, 900, 1e-3, 1e-2});
@@ -52,6 +52,16 @@ TEST(MachineProfileFile, comes_back_as_it_was_written) {
   EXPECT_EQ(back.peak_gemm("fp64"), 0);
 }
 
+TEST(MachineProfileFile, of_the_version_before_lacks_the_bytes_of_kernels) {
+  auto p = sample();
+  p.kernels[0].forward_bytes = 4096, p.kernels[0].backward_bytes = 8192;
+  auto json = Json::parse(p.to_json());
+  EXPECT_DOUBLE_EQ(MachineProfile::from_json(json.dump(), "p.json").kernels[0].backward_bytes, 8192);
+  json["version"] = 2;
+  for (auto& kernel : json["kernels"]) kernel.erase("forward_bytes"), kernel.erase("backward_bytes");
+  EXPECT_EQ(MachineProfile::from_json(json.dump(), "p.json").kernels[0].forward_bytes, 0);
+}
+
 TEST(MachineProfileFile, many_products_and_windows_come_back_and_older_files_lack_them) {
   auto p = sample();
   const auto before = p.to_json();
@@ -75,7 +85,7 @@ TEST(MachineProfileFile, what_is_wrong_is_named) {
   EXPECT_NE(error_of("{").find("p.json is not JSON"), std::string::npos);
   EXPECT_NE(error_of("[]").find("is not an object"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["format"] = "something"; }).find("not a machine profile"), std::string::npos);
-  EXPECT_NE(changed([](Json& j) { j["version"] = 1; }).find("reads version 2"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["version"] = 1; }).find("reads versions 2 to 3"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j.erase("threads"); }).find("lacks 'threads'"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["thread"] = 2; }).find("did you mean 'threads'"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["gemm"][2]["m"] = -4; }).find("p.json.gemm[2].m must be a whole number"), std::string::npos);
