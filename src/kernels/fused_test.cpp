@@ -1,4 +1,4 @@
-// Every fused kernel against the plain ATen composition in fp64: outputs and all gradients, odd sizes, documents, bf16.
+// What operators (operator_test.cpp) do not call: documents, partly rotated heads, unused outputs, rows of one element, updates.
 #include <gtest/gtest.h>
 
 #include "kernels/cross_entropy.h"
@@ -66,38 +66,6 @@ TEST_P(Fused, rms_norm_matches_the_composition) {
   }
 }
 
-TEST_P(Fused, scaled_join_and_norm_match_the_composition) {
-  const auto [dtype, tolerance] = GetParam();
-  for (const int64_t width : {7, 16, 45}) {
-    const auto v = [&](int64_t seed) { return random({width}, seed); };
-    const Tensors inputs = {random({2, 37, width}, 1), random({2, 37, width}, 2), v(3), v(4), v(5), v(6), v(7)};
-    const std::vector<at::ScalarType> dtypes = {at::kFloat, dtype, at::kFloat, at::kFloat, at::kFloat, at::kFloat, at::kFloat};
-    const auto scale = [](const Tensors& in) { return ResidualScale{in[2], in[3], in[4], in[5]}; };
-    expect_same(
-        [&, d = dtype](const Tensors& in) -> Tensors {
-          auto [a, b] = join_residual_and_norm(in[0], in[1], scale(in), in[6], 1e-5, d);
-          return {a, b};
-        },
-        [&](const Tensors& in) -> Tensors {
-          const auto a = reference::join_residual(in[0], in[1], scale(in));
-          return {a, reference::rms_norm(a, in[6], 1e-5, at::kDouble)};
-        },
-        inputs, dtypes, tolerance);
-    expect_same([&](const Tensors& in) -> Tensors { return {join_residual(in[0], in[1], scale(in)) + 0 * in[6].sum()}; },
-                [&](const Tensors& in) -> Tensors { return {reference::join_residual(in[0], in[1], scale(in)) + 0 * in[6].sum()}; }, inputs,
-                dtypes, tolerance);
-    expect_same(
-        [&, d = dtype](const Tensors& in) -> Tensors {
-          auto [a, b] = join_residual_and_norm(in[0], in[1], {}, in[2], 1e-5, d);
-          return {a, b};
-        },
-        [&](const Tensors& in) -> Tensors {
-          return {in[0] + in[1], reference::rms_norm(in[0] + in[1], in[2], 1e-5, at::kDouble)};
-        },
-        {inputs[0], inputs[1], inputs[2]}, {at::kFloat, dtype, at::kFloat}, tolerance);
-  }
-}
-
 TEST_P(Fused, norm_alone_reaches_the_residual_when_the_sum_is_not_used) {
   const auto [dtype, tolerance] = GetParam();
   expect_same([&, d = dtype](const Tensors& in) -> Tensors { return {join_residual_and_norm(in[0], in[1], {}, in[2], 1e-5, d).second}; },
@@ -105,12 +73,9 @@ TEST_P(Fused, norm_alone_reaches_the_residual_when_the_sum_is_not_used) {
               {random({2, 33, 12}, 1), random({2, 33, 12}, 2), random({12}, 3)}, {at::kFloat, dtype, at::kFloat}, tolerance);
 }
 
-TEST_P(Fused, swiglu_matches_the_composition_with_and_without_weights) {
+TEST_P(Fused, swiglu_matches_the_composition_with_weights) {
   const auto [dtype, tolerance] = GetParam();
   for (const int64_t width : {3, 8, 21}) {
-    expect_same([](const Tensors& in) -> Tensors { return {swiglu(in[0])}; },
-                [](const Tensors& in) -> Tensors { return {reference::swiglu(in[0])}; }, {random({2, 9, 2 * width}, 1) * 3}, {dtype},
-                tolerance);
     const auto x = random({19, 2 * width}, 1).to(dtype), weight = random({19}, 2).to(at::kFloat), grad = random({19, width}, 3).to(dtype);
     const auto forward = swiglu_forward(x, weight), wide = swiglu_forward(x.to(at::kDouble), weight.to(at::kDouble));
     EXPECT_LT((forward.to(at::kDouble) - wide).abs().max().item<double>(), tolerance * 10);

@@ -48,6 +48,10 @@ struct LinearAttentionOutput {
 /// `initial_state` [batch, heads, key_dim, value_dim]; undefined: 0. Throws ModelError when shapes or dtypes do not fit.
 LinearAttentionOutput linear_attention_forward(const LinearAttentionInputs& in, const at::Tensor& initial_state = {});
 
+/// States that the fused kernels save for backward, of each row and head: one for every few thousand tokens. by_channel: of a gate per
+/// head and key channel.
+int64_t linear_attention_segments(int64_t seq, bool by_channel);
+
 /// Shapes and dtypes of what they belong to; undefined for inputs that are, and for a log_gate of [heads].
 struct LinearAttentionGradients {
   at::Tensor q, k, v, log_gate, beta;

@@ -244,3 +244,9 @@ LinearAttentionGradients linear_attention_backward(const at::Tensor& grad_out_in
 }
 
 }  // namespace ingot::kernels::cpu
+
+int64_t ingot::kernels::linear_attention_segments(int64_t seq, bool by_channel) {
+  cpu::LinearAttentionProblem p{};
+  p.seq = seq, p.chunk = by_channel ? cpu::kLinearChannelsChunk : cpu::kLinearChunk;
+  return p.segments();
+}

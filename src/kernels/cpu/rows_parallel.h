@@ -29,12 +29,14 @@ void parallel_rows(int64_t rows, int64_t grain, const Body& body) {
   at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) { body(begin, end); });
 }
 
+/// Into how many runs sum_over_rows cuts them.
+inline int64_t row_runs(int64_t rows) { return std::clamp<int64_t>(rows / 32, 1, 16); }
+
 /// body(begin, end, sums) over fixed runs of rows, each with its own zeroed `width` sums, which are then added up in order:
 /// fp32 [width], on the device of `like`; only allocated where that one counts.
 template <class Body>
 at::Tensor sum_over_rows(const at::Tensor& like, int64_t rows, int64_t width, const Body& body) {
-  constexpr int64_t kRuns = 16;
-  const int64_t runs = std::clamp<int64_t>(rows / 32, 1, kRuns);
+  const int64_t runs = row_runs(rows);
   auto partial = at::zeros({runs, width}, like.options().dtype(at::kFloat));
   if (device::is_counting(like)) return runs == 1 ? partial[0] : partial.sum(0);
   auto* data = partial.data_ptr<float>();
