@@ -7,12 +7,12 @@
 
 #include "base/error.h"
 #include "base/process.h"
-#include "bench/cases.h"
 #include "bench/kernels.h"
 #include "bench/operations.h"
 #include "bench/suite.h"
 #include "comm/world.h"
 #include "models/model.h"
+#include "optim/operators.h"
 
 namespace ingot::bench {
 namespace {
@@ -89,9 +89,12 @@ TEST(Measurements, memory_counts_every_array_that_moves) {
 }
 
 TEST(Kernels, all_cases_run_forward_and_backward_in_both_dtypes) {
-  for (const auto& [name, maker] : case_makers()) {
+  for (const auto& op : optim::operators()) {
+    const std::string name(op.name);
     for (const char* dtype : {"fp32", "bf16"}) {
       const auto time = measure_kernel(name, dtype, 40, 256, kOnce, at::kCPU);
+      EXPECT_GT(time.forward_bytes, 0) << name;
+      EXPECT_EQ(time.backward_bytes > 0, time.backward_s > 0) << name;
       EXPECT_GT(time.forward_s, 0) << name;
       const bool has_backward = name != "cross_entropy" && name != "adamw" && name != "muon";
       EXPECT_EQ(time.backward_s > 0, has_backward) << name;

@@ -7,11 +7,16 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "bench/cases.h"
+#include "device/device.h"
+#include "device/tracer.h"
 #include "kernels/differentiable.h"
+#include "layers/dtype.h"
+#include "optim/operators.h"
 
 namespace ingot::bench {
 namespace {
+
+using kernels::Operator, kernels::OperatorCall, kernels::OperatorSizes;
 
 // Larger than the last cache of most machines.
 constexpr int64_t kWorkingSetBytes = int64_t{48} << 20;
@@ -23,14 +28,14 @@ struct Times {
 };
 
 // One round over all instances.
-void run_once(std::vector<Case>& instances, at::Device device, Times& times) {
+void run_once(std::vector<OperatorCall>& instances, at::Device device, Times& times) {
   std::vector<std::vector<at::Tensor>> outputs, gradients;
   times.forward.add(
       [&] {
-        for (auto& instance : instances) outputs.push_back(instance.forward());
+        for (auto& instance : instances) outputs.push_back(instance.forward(instance.inputs));
       },
       device);
-  times.has_backward = !outputs[0].empty();
+  times.has_backward = instances[0].has_backward();
   if (!times.has_backward) return;
   for (const auto& of_one : outputs) {
     gradients.emplace_back();
@@ -42,55 +47,47 @@ void run_once(std::vector<Case>& instances, at::Device device, Times& times) {
       },
       device);
   for (auto& instance : instances)
-    for (auto& leaf : instance.leaves) leaf.mutable_grad().reset();
+    for (auto& input : instance.inputs) input.mutable_grad().reset();
+}
+
+// What one call moves, counted where nothing is computed.
+void count_bytes(const Operator& op, OperatorSizes sizes, plan::KernelTime& result) {
+  const device::CountingDevice counting(device::is_cpu(sizes.device) ? device::Target::cpu : device::Target::gpu);
+  sizes.device = counting.device();
+  const auto call = op.make(sizes);
+  device::Tracer tracer(counting.device());
+  const auto outputs = call.forward(call.inputs);
+  const int64_t between = tracer.position();
+  if (call.has_backward()) {
+    std::vector<at::Tensor> gradients;
+    for (const auto& output : outputs) gradients.push_back(at::empty_like(output));
+    kernels::backward(outputs, gradients);
+  }
+  const auto trace = tracer.finish();
+  for (const auto& operation : trace.operations)
+    (operation.position < between ? result.forward_bytes : result.backward_bytes) +=
+        static_cast<double>(operation.read_bytes + operation.written_bytes);
 }
 
 }  // namespace
 
-std::vector<KernelSizes> kernel_sizes(bool quick) {
-  const std::vector<int64_t> rows = quick ? std::vector<int64_t>{128, 2048} : std::vector<int64_t>{32, 256, 1024, 4096, 16384};
-  const auto widths = [&](int64_t low, int64_t high) {
-    std::vector<int64_t> all = {low};
-    while (all.back() < high) all.push_back(quick ? high : 2 * all.back());
-    return all;
-  };
-  std::vector<KernelSizes> sizes;
-  for (const char* name : {"rms_norm", "join_norm", "scaled_join_norm", "join", "scaled_join", "swiglu", "split_and_rotate", "embedding",
-                           "expert_dispatch", "short_convolution", "feature_map", "gates", "output_gate"})
-    sizes.push_back({name, rows, widths(256, quick ? 1024 : 2048)});
-  std::vector<int64_t> head_rows = rows;
-  for (auto& r : head_rows) r *= 5;
-  sizes.push_back({"cca_mix", head_rows, widths(32, 128)});
-  std::vector<int64_t> linear_rows = rows;
-  for (auto& r : linear_rows) r *= 4;
-  for (const char* name : {"linear_attention", "linear_attention_channels", "linear_attention_delta"})
-    sizes.push_back({name, linear_rows, widths(32, 128)});
-  sizes.push_back({"router", rows, widths(64, 256)});
-  sizes.push_back(
-      {"cross_entropy", quick ? std::vector<int64_t>{256} : std::vector<int64_t>{64, 256, 1024}, widths(4096, quick ? 16384 : 65536)});
-  sizes.push_back(
-      {"adamw", quick ? std::vector<int64_t>{256, 65536, 4 << 20} : std::vector<int64_t>{256, 4096, 65536, 1 << 20, 16 << 20}, {1}});
-  for (const int64_t side : quick ? std::vector<int64_t>{32, 128, 384} : std::vector<int64_t>{16, 32, 64, 128, 256, 512, 1024})
-    sizes.push_back({"muon", {side}, {side, 3 * side}});
-  return sizes;
-}
-
 plan::KernelTime measure_kernel(const std::string& name, const std::string& dtype, int64_t rows, int64_t width, const Repeats& repeats,
                                 at::Device device) {
-  const auto& known = case_makers();
-  const auto found = known.find(name);
-  if (found == known.end()) {
+  const auto& all_operators = optim::operators();
+  const auto* op = kernels::find_operator(all_operators, name);
+  if (!op) {
     std::vector<std::string> names;
-    for (const auto& [other, maker] : known) names.push_back(other);
+    for (const auto& other : all_operators) names.emplace_back(other.name);
     throw base::UsageError("unknown kernel '{}'{}", name, base::did_you_mean(name, names));
   }
   plan::KernelTime result{.name = name, .dtype = dtype, .rows = rows, .width = width};
-  const CaseSizes sizes{rows, width, dtype, device};
-  std::vector<Case> instances;
-  instances.push_back(found->second(sizes));
+  const OperatorSizes sizes{rows, width, layers::compute_dtype(dtype), device};
+  count_bytes(*op, sizes, result);
+  std::vector<OperatorCall> instances;
+  instances.push_back(op->make(sizes));
   result.count = instances[0].count;
-  const int64_t copies = instances[0].alone ? 1 : std::clamp<int64_t>(kWorkingSetBytes / (rows * width * 4 * 3), 1, kMostInstances);
-  while (static_cast<int64_t>(instances.size()) < copies) instances.push_back(found->second(sizes));
+  const int64_t copies = instances[0].is_repeatable ? 1 : std::clamp<int64_t>(kWorkingSetBytes / (rows * width * 4 * 3), 1, kMostInstances);
+  while (static_cast<int64_t>(instances.size()) < copies) instances.push_back(op->make(sizes));
 
   Times warm, times;
   for (int i = 0; i < repeats.warmup; ++i) run_once(instances, device, warm);

@@ -14,6 +14,7 @@
 #include "bench/library_race.h"
 #include "bench/operations.h"
 #include "kernels/cpu_memory.h"
+#include "optim/operators.h"
 
 namespace ingot::bench {
 namespace {
@@ -80,15 +81,12 @@ void add_memory(const SuiteOptions& o, std::vector<Measurement>& all) {
 }
 
 void add_kernels(const SuiteOptions& o, const std::string& dtype, std::vector<Measurement>& all) {
-  for (const auto& sizes : kernel_sizes(o.quick)) {
-    for (const int64_t rows : sizes.rows) {
-      for (const int64_t width : sizes.widths) {
-        all.push_back({fmt::format("{} {} {}x{}", sizes.name, dtype, rows, width),
-                       [=, name = sizes.name, repeats = repeats_of(o), device = at::Device(o.device)](MachineProfile& profile) {
-                         profile.kernels.push_back(measure_kernel(name, dtype, rows, width, repeats, device));
-                       }});
-      }
-    }
+  for (const auto& op : optim::operators()) {
+    if (!op.measured) continue;
+    for (const auto& [rows, width] : op.measured(o.quick))
+      all.push_back({fmt::format("{} {} {}x{}", op.name, dtype, rows, width),
+                     [=, name = std::string(op.name), r = rows, w = width, repeats = repeats_of(o), device = at::Device(o.device)](
+                         MachineProfile& profile) { profile.kernels.push_back(measure_kernel(name, dtype, r, w, repeats, device)); }});
   }
 }
 
