@@ -15,38 +15,8 @@ constexpr double kStepShare = 0.75;    // of the rate before
 constexpr double kSettledShare = 0.8;  // of the best rate
 
 double d(int64_t x) { return static_cast<double>(x); }
-double element_bytes(const std::string& dtype) { return dtype == "fp64" ? 8 : dtype == "bf16" ? 2 : 4; }
 
 double seconds_of(const plan::AttentionTime& a, bool backward) { return backward ? a.backward_s : a.forward_s; }
-
-// Arrays of rows x width elements that a pass reads or writes: narrow ones in the compute dtype, wide ones in fp32 (fp64 in fp64).
-struct Arrays {
-  double narrow, wide;
-};
-struct KernelArrays {
-  Arrays forward, backward;
-};
-
-// As src/bench/cases.cpp calls them. Backward reads the result's gradient and what was saved, and writes the inputs' gradients.
-const std::map<std::string, KernelArrays>& kernel_arrays() {
-  static const std::map<std::string, KernelArrays> all = {
-      {"rms_norm", {{1, 1}, {1, 2}}},
-      {"join_norm", {{2, 2}, {2, 3}}},
-      {"scaled_join_norm", {{2, 2}, {3, 4}}},
-      {"join", {{1, 2}, {1, 2}}},
-      {"scaled_join", {{1, 2}, {2, 3}}},
-      {"swiglu", {{3, 0}, {5, 0}}},
-      {"split_and_rotate", {{2, 0}, {2, 0}}},
-      {"feature_map", {{2, 0}, {3, 0}}},
-      {"output_gate", {{3, 0}, {5, 0}}},
-      {"short_convolution", {{2, 0}, {3, 0}}},
-      {"gates", {{1, 1}, {1, 1}}},
-      {"embedding", {{1, 1}, {0, 3}}},      // rows of the table's gradient are read and written
-      {"cross_entropy", {{1, 3}, {0, 0}}},  // logits become their gradient, which is then converted
-      {"adamw", {{1, 8}, {0, 0}}},          // norm, then gradient, master and two moments; three written, and the weight
-  };
-  return all;
-}
 
 }  // namespace
 
@@ -106,19 +76,6 @@ std::vector<AttentionCurve> attention_curves(const plan::MachineProfile& profile
     out.push_back(std::move(curve));
   }
   return out;
-}
-
-std::optional<double> least_bytes(const plan::KernelTime& k, bool backward) {
-  const auto found = kernel_arrays().find(k.name);
-  if (found == kernel_arrays().end()) return {};
-  auto arrays = backward ? found->second.backward : found->second.forward;
-  const bool is_narrow = k.dtype == "bf16";
-  // What is in fp32 already needs no copy in a narrower dtype.
-  if (!is_narrow && !backward && k.name == "cross_entropy") arrays = {0, 2};
-  if (!is_narrow && !backward && k.name == "adamw") arrays = {0, 8};
-  if (arrays.narrow + arrays.wide == 0) return {};
-  const double wide = std::max(4.0, element_bytes(k.dtype));
-  return d(k.rows) * d(k.width) * d(k.count) * (arrays.narrow * element_bytes(k.dtype) + arrays.wide * wide);
 }
 
 double CollectiveLine::bus_bandwidth(const plan::CollectiveTime& time) const {

@@ -38,9 +38,6 @@ struct AttentionCurve {
 };
 std::vector<AttentionCurve> attention_curves(const plan::MachineProfile& profile);
 
-/// The least bytes that a kernel must move in a pass; nothing for kernels whose arithmetic counts for more than their bytes.
-std::optional<double> least_bytes(const plan::KernelTime& kernel, bool backward);
-
 struct CollectiveLine {
   std::string operation, dtype, placement;
   int64_t ranks = 0, groups = 1;

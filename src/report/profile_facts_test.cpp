@@ -73,16 +73,6 @@ TEST(ProfileFacts, attention_of_other_shapes_has_curves_of_its_own) {
                                    "head of 64, 8/8 heads, window 32, batch 1"));
 }
 
-TEST(ProfileFacts, kernels_move_at_least_their_operands) {
-  const plan::KernelTime norm{"rms_norm", "bf16", 10, 100, 1, 1, 1};
-  EXPECT_DOUBLE_EQ(*least_bytes(norm, false), 1000 * (4 + 2)) << "a wide residual is read, a narrow result written";
-  EXPECT_DOUBLE_EQ(*least_bytes(norm, true), 1000 * (2 + 4 + 4));
-  EXPECT_DOUBLE_EQ(*least_bytes({"adamw", "fp32", 1000, 1, 1, 1, 0}, false), 32'000);
-  EXPECT_FALSE(least_bytes({"adamw", "fp32", 1000, 1, 1, 1, 0}, true));
-  EXPECT_FALSE(least_bytes({"muon", "fp32", 64, 64, 1, 1, 0}, false));
-  EXPECT_FALSE(least_bytes({"<b>", "fp32", 64, 64, 1, 1, 0}, false));
-}
-
 TEST(ProfileFacts, collectives_have_the_line_that_made_them) {
   auto p = profile_of_formulas();
   std::reverse(p.collectives.begin(), p.collectives.end());

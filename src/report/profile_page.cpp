@@ -215,10 +215,9 @@ std::string kernel_table(const plan::MachineProfile& p) {
   }
   const double triad = memory_bytes_per_s(p);
   const auto share = [&](const plan::KernelTime& k, bool backward) {
-    const double seconds = backward ? k.backward_s : k.forward_s;
-    const auto bytes = least_bytes(k, backward);
-    if (!bytes || !(triad > 0) || !(seconds > 0)) return cell(std::string(kDash));
-    return cell(fmt::format("{:.0f} %", 100 * *bytes / seconds / triad));
+    const double seconds = backward ? k.backward_s : k.forward_s, bytes = backward ? k.backward_bytes : k.forward_bytes;
+    if (!(bytes > 0) || !(triad > 0) || !(seconds > 0)) return cell(std::string(kDash));
+    return cell(fmt::format("{:.0f} %", 100 * bytes / seconds / triad));
   };
   std::map<std::string, std::string> bodies;
   for (const auto& [key, k] : largest)
@@ -328,8 +327,8 @@ constexpr std::string_view kNotes =
     "<p>Batched products are many of one size in one call; grouped ones those of experts, one after another, which share out the rows: m, "
     "or k "
     "of grad weight, is their mean, and busiest the largest number of rows over it.</p>"
-    "<p>Share of triad: the least bytes that a kernel must move, over its time, over triad’s rate; above 100 % it works from caches. "
-    "Kernels without a share do more arithmetic than they move bytes.</p>"
+    "<p>Share of triad: the bytes that a kernel’s operations read and write, over its time, over triad’s rate; above 100 % it works from "
+    "caches. Where matmuls are inside, arithmetic keeps the share low. Profiles of older programs do not know the bytes.</p>"
     "<p>Within steps: what each kind of work took in training steps of a few small models, and what the other measurements give for it. "
     "Predictions multiply by the ratio.</p>"
     "<p>Bus bandwidth is bytes ÷ time × 2 (n − 1) / n for all_reduce, (n − 1) / n for reduce_scatter, all_gather and all_to_all, 1 for "

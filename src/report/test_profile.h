@@ -30,7 +30,7 @@ inline plan::MachineProfile profile_of_formulas() {
       const double seconds = flops / (seq == 128 ? 1e10 : 4e10);
       p.attention.push_back({dtype, 1, seq, 8, 8, 64, seconds, 4 * seconds});
     }
-    p.kernels.push_back({"rms_norm", dtype, 1000, 1000, 1, 1e-3, 2e-3});
+    p.kernels.push_back({"rms_norm", dtype, 1000, 1000, 1, 1e-3, 2e-3, 8e6, 1.2e7});
     p.kernels.push_back({"router", dtype, 1000, 1000, 1, 1e-3, 2e-3});
   }
   p.within_steps = {{"fp32", "products", 0.06, 0.05}, {"fp32", "unattributed", 0.001, 0}, {"bf16", "norms", 0.003, 0.002}};
