@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/work_kind.h"
+
 namespace ingot::device {
 
 struct Trace {
@@ -20,6 +22,7 @@ struct Trace {
     std::string name;
     int32_t parent = -1;  // -1: the root, scope 0
     bool is_backward = false;
+    base::Work work;  // as the scope says of itself
   };
   struct TensorShape {
     at::ScalarType dtype = at::kFloat;

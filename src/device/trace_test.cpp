@@ -62,7 +62,7 @@ TEST(Trace, puts_a_backward_pass_into_the_scope_of_its_forward_pass) {
   {
     const base::WorkScope outer("layer 0");
     {
-      const base::WorkScope scope("attention");
+      const base::WorkScope scope("attention", base::WorkKind::attention);
       loss = at::sigmoid(x);
     }
     const base::WorkScope scope("mlp");
@@ -78,6 +78,8 @@ TEST(Trace, puts_a_backward_pass_into_the_scope_of_its_forward_pass) {
   EXPECT_EQ(trace.path_of(only(trace, "aten::tanh_backward").scope), "layer 0/mlp/backward");
   EXPECT_GE(trace.enclosing(back.scope, "layer 0"), 0);
   EXPECT_EQ(trace.enclosing(back.scope, "mlp"), -1);
+  EXPECT_EQ(trace.scopes[static_cast<size_t>(trace.enclosing(back.scope, "attention"))].work.kind, base::WorkKind::attention);
+  EXPECT_EQ(trace.scopes[static_cast<size_t>(trace.enclosing(back.scope, "layer 0"))].work.rule, base::Work::Rule::passes);
 }
 
 TEST(Trace, says_what_lives_at_the_peak) {

@@ -26,12 +26,12 @@ TraceWriter::TraceWriter(int64_t before_bytes) : allocated_bytes_(before_bytes) 
   trace_.before_bytes = trace_.peak_bytes = before_bytes;
 }
 
-int32_t TraceWriter::child_of(int32_t parent, const char* name, bool is_backward) {
+int32_t TraceWriter::child_of(int32_t parent, const char* name, bool is_backward, base::Work work) {
   const auto found = children_.find({parent, name});
   if (found != children_.end()) return found->second;
   const auto scope = static_cast<int32_t>(trace_.scopes.size());
   const bool below = trace_.scopes[static_cast<size_t>(parent)].is_backward;
-  trace_.scopes.push_back({name, parent, is_backward || below});
+  trace_.scopes.push_back({name, parent, is_backward || below, work});
   children_[{parent, names_.insert(name).first->c_str()}] = scope;
   return scope;
 }
@@ -45,11 +45,11 @@ void TraceWriter::moved() {
   else of_thread.push_back({sequence, scope()});
 }
 
-int32_t TraceWriter::enter(const char* name) {
+int32_t TraceWriter::enter(const char* name, base::Work work) {
   const std::lock_guard lock(mutex_);
   auto& here = thread_scope(this).scope;
   const auto before = here;
-  if (!is_closed_) here = child_of(here, name, false);
+  if (!is_closed_) here = child_of(here, name, false, work);
   moved();
   return before;
 }

@@ -20,7 +20,7 @@ class TraceWriter {
   // Scopes of the calling thread. The scope that it has now:
   int32_t scope();
   /// Enters a scope of that name below the thread's own, or the backward scope of what a forward pass made; returns the one to go back to.
-  int32_t enter(const char* name);
+  int32_t enter(const char* name, base::Work work);
   int32_t enter_backward(uint64_t forward_thread, int64_t sequence);
   void go_back(int32_t scope);
 
@@ -39,7 +39,7 @@ class TraceWriter {
   Trace finish();
 
  private:
-  int32_t child_of(int32_t parent, const char* name, bool is_backward);
+  int32_t child_of(int32_t parent, const char* name, bool is_backward, base::Work work = {});
   int32_t interned(const char* name);
   void add_shape(const at::Tensor& tensor, int64_t& bytes);
   void moved();  // the thread is in another scope

@@ -1,6 +1,7 @@
 #include "device/tracer.h"
 
 #include "base/error.h"
+#include "base/work_scope.h"
 #include "device/state.h"
 #include "device/trace_writer.h"
 
@@ -18,7 +19,7 @@ std::unique_ptr<at::ObserverContext> on_enter(const at::RecordFunction& function
   if (!writer) return nullptr;
   const auto before = function.scope() == at::RecordScope::BACKWARD_FUNCTION
                           ? writer->enter_backward(function.forwardThreadId(), function.seqNr())
-                          : writer->enter(function.name());
+                          : writer->enter(function.name(), base::WorkScope::entered());
   return std::make_unique<Entered>(writer, before);
 }
 
