@@ -11,8 +11,10 @@
 #include "bench/operations.h"
 #include "bench/suite.h"
 #include "comm/world.h"
+#include "layers/linear_attention.h"
 #include "models/model.h"
 #include "optim/operators.h"
+#include "plan/trace/step_trace.h"
 
 namespace ingot::bench {
 namespace {
@@ -101,6 +103,37 @@ TEST(Kernels, all_cases_run_forward_and_backward_in_both_dtypes) {
     }
   }
   EXPECT_THROW(measure_kernel("rms_nrm", "fp32", 4, 4, kOnce, at::kCPU), base::UsageError);
+}
+
+// One whose traced kernel nobody knows would be predicted from its bytes alone, and count as additions and copies.
+TEST(Kernels, every_kernel_in_a_traced_step_belongs_to_an_operator) {
+  const auto& all = optim::operators();
+  std::set<std::string> measured;
+  for (const auto& family : models::families())
+    for (const auto& variant : layers::linear_variant_names()) {
+      train::RunConfig config;
+      auto& c = config.model;
+      c.family = family.name;
+      c.layers = 2, c.hidden = 64, c.vocab_size = 64, c.heads = 4, c.kv_heads = 2, c.head_dim = 16, c.ffn = 128;
+      c.experts = 4, c.expert_ffn = 16, c.router_hidden = 16, c.rope_fraction = 0.5, c.gate_rank = 4;
+      c.linear_attention = variant, c.feature_map = variant.ends_with("delta") ? "l2" : "silu", c.layer_pattern = "LN";
+      config.optimizer.name = "muon";
+      config.train.precision = "bf16", config.train.batch_size = 2, config.train.steps = 2;
+      config.data.seq_len = 32;
+      const auto trace = plan::trace_step({.config = config, .target = device::Target::cpu}).trace;
+      for (const auto& operation : trace.operations) {
+        const auto name = trace.name_of(operation);
+        if (name.starts_with("aten::")) continue;
+        EXPECT_NE(kernels::operator_of_kernel(all, name), nullptr) << family.name << ", " << name;
+        const auto size = kernels::measured_size(all, name, trace.inputs_of(operation), trace.outputs_of(operation));
+        if (!size) continue;
+        measured.insert(std::string(size->name) + (size->is_backward ? ".backward" : ""));
+        EXPECT_GT(size->rows * size->width, 0) << name;
+      }
+    }
+  for (const char* name : {"rms_norm", "join_norm.backward", "swiglu", "split_and_rotate", "cca_mix.backward", "linear_attention_delta",
+                           "short_convolution.backward", "cross_entropy", "adamw"})
+    EXPECT_TRUE(measured.contains(name)) << name;
 }
 
 TEST(Suite, stopping_keeps_what_was_measured) {
