@@ -10,7 +10,7 @@
 
 namespace ingot::bench {
 
-using plan::find_scope, plan::find_operator, plan::is_product;
+using plan::is_product, plan::kind_of_operator;
 namespace {
 
 // Torch's callbacks carry no data of ours.

@@ -16,7 +16,7 @@
 
 namespace ingot::bench {
 
-using plan::WorkKind, plan::WorkName, plan::kWorkKinds, plan::all_work_kinds;
+using base::WorkKind, base::kWorkKinds, base::all_work_kinds, base::name_of, base::title_of;
 
 enum class WorkPass { rest, forward, backward };  // rest: of a step outside of both
 inline constexpr size_t kWorkPasses = 3;

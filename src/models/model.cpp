@@ -161,7 +161,7 @@ Stream Model::run_chunk(int chunk, const at::Tensor& ids, const Stream& in, Forw
   Stream stream = in;
   if (stage.is_first(chunk)) {
     hooks.before_forward(-1);
-    const base::WorkScope scope("embedding");
+    const base::WorkScope scope("embedding", base::WorkKind::embedding);
     stream = embed(ids, context);
     hooks.after_forward(-1);
     if (context.observer) context.observer->on_hidden(-1, stream.residual);

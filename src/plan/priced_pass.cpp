@@ -6,39 +6,15 @@
 #include <string_view>
 
 #include "layers/cost.h"
+#include "optim/operators.h"
 #include "plan/work_names.h"
 
 namespace ingot::plan {
 namespace {
 
 using device::Trace;
-using Shape = Trace::TensorShape;
 
 double d(int64_t x) { return static_cast<double>(x); }
-
-int64_t elements(const Shape& shape) {
-  return std::accumulate(shape.sizes.begin(), shape.sizes.end(), int64_t{1}, std::multiplies<int64_t>());
-}
-
-// How the profile knows one of ingot's own kernels.
-struct MeasuredSize {
-  std::string name;
-  int64_t rows = 0, width = 0;
-};
-
-std::optional<MeasuredSize> measured_size(const PassOperation& op) {
-  constexpr std::string_view kBackward = ".backward";
-  if (op.name.starts_with("aten::") || op.inputs.empty() || op.outputs.empty()) return std::nullopt;
-  std::string name = op.name;
-  const bool is_backward = name.ends_with(kBackward);
-  if (is_backward) name.resize(name.size() - kBackward.size());
-  const Shape* sized = &op.inputs.front();
-  if (name == "swiglu" && !is_backward) sized = &op.outputs.front();
-  if (name == "split_and_rotate" && is_backward) sized = &op.outputs.front();
-  if (name.starts_with("linear_attention") && is_backward && op.inputs.size() > 1) sized = &op.inputs[1];
-  if (sized->sizes.empty() || sized->sizes.back() == 0) return std::nullopt;
-  return MeasuredSize{name, elements(*sized) / sized->sizes.back(), sized->sizes.back()};
-}
 
 Pass pass_of(const PassOperation& op, const MatmulSizes& s, const std::vector<PassOperation>& siblings) {
   if (!op.is_backward && op.kind != WorkKind::head) return Pass::forward;
@@ -178,8 +154,9 @@ double price_of(const PassOperation& op, const std::vector<PassOperation>& sibli
            rates.operation_s() / 3;
   }
   if (op.name == "attention" || op.name == "attention.backward") return attention_s(op, rates, documents);
-  if (const auto size = measured_size(op))
-    if (const auto known = rates.kernel_s(size->name, size->rows, size->width, op.name.ends_with(".backward"))) return *known;
+  if (const auto size = kernels::measured_size(optim::operators(), op.name, op.inputs, op.outputs))
+    if (const auto known = rates.kernel_s(std::string(size->name), size->rows, size->width, size->is_backward, d(op.moved_bytes())))
+      return *known;
   return rates.move_s(d(op.moved_bytes()));
 }
 

@@ -41,6 +41,9 @@ Rates::Rates(const MachineProfile& profile, const std::string& dtype)
                                   d(std::max(e.width, e.name == "muon" ? e.rows : e.width)), 1};
     kernels_[{e.name, false}].add(sizes, work / e.forward_s);
     if (e.backward_s > 0) kernels_[{e.name, true}].add(sizes, work / e.backward_s);
+    const double elements = d(e.rows) * d(e.width) * d(e.count);
+    if (e.forward_bytes > 0) moved_[{e.name, false}].add(sizes, e.forward_bytes / elements);
+    if (e.backward_s > 0 && e.backward_bytes > 0) moved_[{e.name, true}].add(sizes, e.backward_bytes / elements);
   }
   // Kernels stream like a triad: they read two arrays or more for one they write.
   for (const auto& e : profile.memory)
@@ -76,12 +79,15 @@ double Rates::attention_s(double flops, double keys_per_query, int64_t head_dim,
   return flops / attention_.find(backward)->second.at({2 * keys_per_query, d(head_dim), 1});
 }
 
-std::optional<double> Rates::kernel_s(const std::string& name, int64_t rows, int64_t width, bool backward) const {
+std::optional<double> Rates::kernel_s(const std::string& name, int64_t rows, int64_t width, bool backward, double moved_bytes) const {
   const auto found = kernels_.find({name, backward});
   if (found == kernels_.end()) return kernels_.contains({name, false}) ? std::optional(0.0) : std::nullopt;
   const bool matrix = name == "muon";
   const Surface::Sizes sizes = {d(matrix ? std::min(rows, width) : rows), d(matrix ? std::max(rows, width) : width), 1};
-  return kernel_work(name, iterates_, rows, width) / found->second.at(sizes);
+  const double seconds = kernel_work(name, iterates_, rows, width) / found->second.at(sizes);
+  const auto moved = moved_bytes > 0 ? moved_.find({name, backward}) : moved_.end();
+  if (moved == moved_.end()) return seconds;
+  return seconds * std::min(1.0, moved_bytes / (moved->second.at(sizes) * d(rows) * d(width)));
 }
 
 double Rates::move_s(double bytes) const { return bytes / move_.at({std::max(bytes, 1.0), 1, 1}); }

@@ -1,8 +1,10 @@
 #include "plan/trace/work_of_scope.h"
 
+#include "plan/work_names.h"
+
 namespace ingot::plan {
 
-using Rule = WorkName::Rule;
+using Rule = base::Work::Rule;
 
 WorksOfScopes::WorksOfScopes(const device::Trace& trace) : trace_(trace) {
   // A scope comes after the one around it.
@@ -10,18 +12,18 @@ WorksOfScopes::WorksOfScopes(const device::Trace& trace) : trace_(trace) {
     const auto& scope = trace.scopes[i];
     Frame frame = scope.parent < 0 ? Frame{} : frames_[static_cast<size_t>(scope.parent)];
     frame.is_backward = trace.is_backward(static_cast<int32_t>(i));
-    const auto* found = find_scope(scope.name);
+    const auto& work = scope.work;
     if (scope.is_backward && scope.name == "backward") {
       // Of a second run it is the forward part that counts as such, not its backward pass.
       frame.is_again = false;
-    } else if (found && (found->rule == Rule::forward || found->rule == Rule::backward)) {
-      frame = Frame{.is_backward = found->rule == Rule::backward};
-    } else if (found && found->rule == Rule::again) {
+    } else if (work.rule == Rule::forward || work.rule == Rule::backward) {
+      frame = Frame{.is_backward = work.rule == Rule::backward};
+    } else if (work.rule == Rule::again) {
       frame = Frame{.rule = Rule::passes, .is_again = true, .is_backward = true};
-    } else if (found && found->rule != Rule::passes && !(frame.has_kind && frame.rule == Rule::owns)) {
-      frame.rule = found->rule;
+    } else if (work.rule != Rule::passes && !(frame.has_kind && frame.rule == Rule::owns)) {
+      frame.rule = work.rule;
       frame.has_kind = true;
-      frame.kind = found->kind;
+      frame.kind = work.kind;
     }
     frames_.push_back(frame);
   }
@@ -33,7 +35,7 @@ TracedWork WorksOfScopes::of(const device::Trace::Operation& operation) const {
   TracedWork work{.is_backward = frame.is_backward && !frame.is_again};
   if (frame.is_again) work.kind = WorkKind::recomputation;
   else if (frame.has_kind) work.kind = frame.rule == Rule::shares && is_product(name) ? WorkKind::products : frame.kind;
-  else if (const auto* found = find_operator(name)) work.kind = found->kind;
+  else if (const auto kind = kind_of_operator(name)) work.kind = *kind;
   return work;
 }
 

@@ -1,11 +1,11 @@
-// What kind of work a traced operation is, by the scopes that it ran in: the rules of plan/work_names.h, as bench/work_watch.h applies them
-// while a step is timed, so that predicted and measured kinds are the same things.
+// What kind of work a traced operation is, by what the scopes that it ran in say of themselves (base/work_kind.h): as bench/work_watch.h has
+// it while a step is timed, so that predicted and measured kinds are the same things.
 #pragma once
 
 #include <vector>
 
 #include "device/trace.h"
-#include "plan/work_names.h"
+#include "plan/work_kind.h"
 
 namespace ingot::plan {
 
@@ -22,7 +22,7 @@ class WorksOfScopes {
 
  private:
   struct Frame {
-    WorkName::Rule rule = WorkName::Rule::passes;
+    base::Work::Rule rule = base::Work::Rule::passes;
     bool has_kind = false, is_again = false, is_backward = false;
     WorkKind kind = WorkKind::unattributed;
   };
