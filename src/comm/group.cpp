@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/work_scope.h"
-#include "device/virtual_device.h"
+#include "comm/stream_transfers.h"
 
 namespace ingot::comm {
 namespace {
@@ -54,12 +54,6 @@ class Recorded : public Pending {
   uint64_t ticket_;
 };
 
-// Back-ends move bytes of the host: of an emulated device they see the memory behind its tensors, which lives until they are done.
-void move_to_host_views(Operation& operation) {
-  for (auto* tensor : {&operation.input, &operation.output})
-    if (tensor->defined() && device::is_emulated(tensor->device())) *tensor = device::host_view(*tensor);
-}
-
 int64_t sum(const std::vector<int64_t>& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
 
 }  // namespace
@@ -71,6 +65,8 @@ Group::Group(std::string axis, std::vector<int> members, int rank, std::unique_p
       backend_(std::move(backend)),
       counters_(counters),
       ledger_(ledger) {}
+
+Group::~Group() = default;
 
 void Group::check(const at::Tensor& t, Kind kind) const {
   if (!t.defined()) throw CommError("{} on axis {}: undefined tensor", name_of(kind), axis_);
@@ -160,10 +156,15 @@ Work Group::start(Operation operation, bool blocking) {
       operation.output.view(-1).copy_(operation.input.view(-1));
     return {};
   }
+  if (!StreamTransfers::takes(operation)) return start_recorded(std::move(operation), blocking);
+  if (!transfers_) transfers_ = std::make_unique<StreamTransfers>();
+  return transfers_->start(std::move(operation), rank_, [&](Operation o) { return start_recorded(std::move(o), /*blocking=*/false); });
+}
+
+Work Group::start_recorded(Operation operation, bool blocking) {
   const base::WorkScope scope("communication", base::owns(base::WorkKind::communication));
   counters_.add(axis_, operation.kind, traffic_of(operation, rank_, size()));
   const auto ticket = ledger_.start(axis_, members_, operation);
-  move_to_host_views(operation);
   auto what = fmt::format("{} on axis {} (ranks {}), step {}", describe(operation), axis_, members_, ledger_.step());
   Work started;
   try {

@@ -4,9 +4,9 @@
 // All ranks of a group must call the same collectives in the same order with matching sizes; messages between two ranks
 // arrive in the order of the sends and are matched with the receives in their order. Tensors are contiguous, of fp64, fp32,
 // bf16, int64, int32 or uint8 (reductions of bf16 add in fp32), on the device of the group, and must stay untouched until
-// wait() returned. Every wait ends by the group's time-out with a CommError that names the ranks that did not come. After a
-// CommError the group is broken: only destroying it makes sense. One thread of a rank uses a group at a time.
-// A group must not outlive its World.
+// wait() returned (on GPUs and emulated devices: until the stream that waited has come there). Every wait ends by the group's time-out with
+// a CommError that names the ranks that did not come. After a CommError the group is broken: only destroying it makes sense. One thread of
+// a rank uses a group at a time. A group must not outlive its World.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -23,11 +23,14 @@
 
 namespace ingot::comm {
 
+class StreamTransfers;
+
 class Group {
  public:
   /// `members`: ranks of the world, in the order that gives them their rank here. `axis` is what counters, ledger and
   /// messages call it. A group of one needs no back-end.
   Group(std::string axis, std::vector<int> members, int rank, std::unique_ptr<Backend> backend, Counters& counters, Ledger& ledger);
+  ~Group();
 
   int rank() const { return rank_; }  // in this group
   int size() const { return static_cast<int>(members_.size()); }
@@ -64,6 +67,7 @@ class Group {
 
  private:
   Work start(Operation operation, bool blocking);
+  Work start_recorded(Operation operation, bool blocking);
   void check(const at::Tensor& tensor, Kind kind) const;
   Operation all_reduce_of(const at::Tensor& tensor, Reduction reduction) const;
   Operation reduce_scatter_of(const at::Tensor& output, const at::Tensor& input, Reduction reduction) const;
@@ -78,6 +82,7 @@ class Group {
   std::vector<int> members_;
   int rank_;
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<StreamTransfers> transfers_;  // once there are tensors of emulated devices; gone before the back-end
   Counters& counters_;
   Ledger& ledger_;
   uint64_t collectives_ = 0, messages_ = 0;  // started so far

@@ -1,5 +1,5 @@
-// libtorch's operators on the virtual devices. Eleven of them, which make or move memory, are written here; all others take one fallback:
-// the CPU's kernel over the same memory (emulated), or the Meta kernel or a shape rule (counting).
+// libtorch's operators on the virtual devices. Twelve of them, which make or move memory, are written here; all others take one fallback
+// (fallback.h).
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -10,241 +10,22 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
-#include <cstring>
 #include <mutex>
-#include <unordered_map>
 
+#include "device/fallback.h"
 #include "device/memory.h"
-#include "device/operation_cost.h"
-#include "device/shape_rules.h"
+#include "device/operator_facts.h"
 #include "device/state.h"
+#include "device/stream.h"
 #include "device/trace_writer.h"
 
 namespace ingot::device {
 namespace {
 
-using Stack = torch::jit::Stack;
 using Access = Trace::HostAccess::Kind;
 
 // Integer tensors up to this size keep their contents when the host copies them to a counting device: row counts, orders of rows.
 constexpr int64_t kKeptContents = 1 << 16;
-
-bool is_ours(const at::Tensor& tensor) { return tensor.defined() && is_virtual(tensor.device()); }
-
-// An operator, looked at once.
-struct OperatorFacts {
-  std::string name;       // "aten::mm": overload and the underscore of in-place variants left out
-  std::string full_name;  // "aten::mm.out"
-  bool has_meta = false, waits = false;
-  ShapeRule rule = nullptr;
-  std::vector<bool> is_written, is_out;  // by argument
-
-  explicit OperatorFacts(const c10::OperatorHandle& op) {
-    const auto& of = op.operator_name();
-    full_name = of.overload_name.empty() ? of.name : of.name + "." + of.overload_name;
-    name = of.name;
-    if (name.size() > 1 && name.back() == '_' && name[name.size() - 2] != '_') name.pop_back();
-    waits = waits_for_device(name, of.overload_name);
-    rule = shape_rule(full_name);
-    for (const auto key : {c10::DispatchKey::Meta, c10::DispatchKey::CompositeExplicitAutograd,
-                           c10::DispatchKey::CompositeExplicitAutogradNonFunctional, c10::DispatchKey::CompositeImplicitAutograd})
-      has_meta = has_meta || op.hasKernelForDispatchKey(key);
-    for (const auto& argument : op.schema().arguments()) {
-      is_written.push_back(argument.alias_info() && argument.alias_info()->isWrite());
-      is_out.push_back(argument.is_out());
-    }
-  }
-};
-
-const OperatorFacts& facts_of(const c10::OperatorHandle& op) {
-  thread_local std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OperatorFacts>> known;
-  auto& facts = known[&op.schema()];
-  if (!facts) facts = std::make_unique<OperatorFacts>(op);
-  return *facts;
-}
-
-// visit(tensor) for every tensor in an argument or result.
-template <class Visit>
-void for_each_tensor(const c10::IValue& value, const Visit& visit) {
-  if (value.isTensor()) {
-    visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorList()) visit(tensor);
-  } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
-      if (tensor) visit(*tensor);
-  }
-}
-
-// The tensors of one call and their shadows: the host's (emulated) or Meta's (counting).
-class Shadows {
- public:
-  explicit Shadows(at::Device device) : device_(device), key_(is_counting(device) ? c10::DispatchKey::Meta : c10::DispatchKey::CPU) {}
-
-  c10::IValue of(const c10::IValue& value, bool is_written) {
-    if (value.isTensor()) return is_ours(value.toTensor()) ? c10::IValue(shadow(value.toTensor(), is_written)) : value;
-    if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorList()) list.push_back(is_ours(tensor) ? shadow(tensor, is_written) : tensor);
-      return list;
-    }
-    if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
-        list.push_back(tensor && is_ours(*tensor) ? std::optional(shadow(*tensor, is_written)) : tensor);
-      return list;
-    }
-    if (value.isDevice() && is_virtual(value.toDevice())) return at::Device(is_counting(device_) ? at::kMeta : at::kCPU);
-    return value;
-  }
-
-  // Kernels may give what they write another shape.
-  void write_back() {
-    for (auto& [ours, shadow, is_written] : pairs_) {
-      if (!is_written || (ours.sizes() == shadow.sizes() && ours.strides() == shadow.strides())) continue;
-      const auto bytes = at::detail::computeStorageNbytes(shadow.sizes(), shadow.strides(), shadow.dtype().itemsize(),
-                                                          static_cast<size_t>(shadow.storage_offset()));
-      auto* storage = ours.storage().unsafeGetStorageImpl();
-      if (bytes > storage->nbytes()) {
-        storage->set_data_ptr_noswap(virtual_allocator()->allocate(bytes));
-        storage->set_nbytes(bytes);
-      }
-      ours.unsafeGetTensorImpl()->set_sizes_and_strides(shadow.sizes(), shadow.strides());
-      if (!is_counting(device_) && shadow.numel() > 0) shadow_of(ours).copy_(shadow);
-    }
-  }
-
-  c10::IValue back(const c10::IValue& value) {
-    if (value.isTensor()) return ours(value.toTensor());
-    if (!value.isTensorList()) return value;
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorList()) list.push_back(ours(tensor));
-    return list;
-  }
-
- private:
-  struct Pair {
-    at::Tensor ours, shadow;
-    bool is_written;
-  };
-
-  at::Tensor shadow(const at::Tensor& tensor, bool is_written) {
-    const c10::Storage* storage = nullptr;
-    for (auto& pair : pairs_) {
-      if (pair.ours.is_same(tensor)) {
-        pair.is_written = pair.is_written || is_written;
-        return pair.shadow;
-      }
-      if (pair.ours.storage().unsafeGetStorageImpl() == tensor.storage().unsafeGetStorageImpl()) storage = &pair.shadow.storage();
-    }
-    auto made = tensor_over(storage ? *storage : shadow_of(tensor.storage(), device_), key_, tensor);
-    pairs_.push_back({tensor, made, is_written});
-    return made;
-  }
-
-  at::Tensor ours(const at::Tensor& result) {
-    if (!result.defined() || is_ours(result)) return result;
-    for (const auto& pair : pairs_)
-      if (pair.shadow.is_same(result)) return pair.ours;
-    for (const auto& pair : pairs_)
-      if (result.has_storage() && pair.shadow.storage().unsafeGetStorageImpl() == result.storage().unsafeGetStorageImpl())
-        return tensor_over(pair.ours.storage(), c10::DispatchKey::PrivateUse1, result);
-    const at::Tensor made = at::detail::empty_strided_generic(result.sizes(), result.strides(), virtual_allocator(),
-                                                              c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), result.scalar_type());
-    if (!is_counting(device_) && result.numel() > 0) shadow_of(made).copy_(result);
-    return made;
-  }
-
-  at::Device device_;
-  c10::DispatchKey key_;
-  c10::SmallVector<Pair, 8> pairs_;
-};
-
-at::Device device_of(at::ArrayRef<c10::IValue> arguments) {
-  std::optional<at::Device> found;
-  for (const auto& argument : arguments) {
-    for_each_tensor(argument, [&](const at::Tensor& tensor) {
-      if (!found && is_ours(tensor)) found = tensor.device();
-    });
-    if (!found && argument.isDevice() && is_virtual(argument.toDevice())) found = argument.toDevice();
-  }
-  if (!found || !found->has_index()) return {kVirtual, current_index()};
-  return *found;
-}
-
-// As on CUDA: single numbers of the host may stand beside tensors of the device, and index tensors (which are copied there).
-void refuse_host_tensors(const OperatorFacts& facts, at::Device device, at::ArrayRef<c10::IValue> arguments) {
-  for (const auto& argument : arguments) {
-    if (argument.isOptionalTensorList()) continue;
-    for_each_tensor(argument, [&](const at::Tensor& tensor) {
-      const bool is_number = tensor.defined() && tensor.device().is_cpu() && tensor.dim() == 0;
-      TORCH_CHECK(!tensor.defined() || is_number || tensor.device() == device, facts.full_name,
-                  ": expected all tensors to be on the same device, but one of shape ", tensor.sizes(), " is on ", tensor.device(),
-                  " and others are on ", device);
-    });
-  }
-}
-
-// Shapes without Meta kernel or rule: an operation that writes into its arguments leaves their shapes alone.
-void guess(const c10::OperatorHandle& op, const OperatorFacts& facts, at::Device device, Stack& arguments) {
-  Stack results;
-  bool has_shape = true;
-  for (size_t i = 0; i < arguments.size(); ++i)
-    if (facts.is_written[i] && arguments[i].isTensor()) {
-      has_shape = has_shape && !(facts.is_out[i] && arguments[i].toTensor().numel() == 0);
-      results.push_back(arguments[i]);
-    }
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      has_shape && !results.empty() && results.size() == op.schema().returns().size(), facts.full_name,
-      " has no shape on a counting device: libtorch has no Meta kernel in C++; device/shape_rules.cpp is where a rule for it goes");
-  if (const auto writer = state_of(device).writer) writer->guessed(facts.full_name);
-  arguments = std::move(results);
-}
-
-void record(const OperatorFacts& facts, at::Device device, at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
-  const auto writer = state_of(device).writer;
-  if (!writer) return;
-  c10::SmallVector<at::Tensor, 8> inputs, outputs;
-  for (size_t i = 0; i < arguments.size(); ++i)
-    if (!facts.is_out[i]) for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { inputs.push_back(tensor); });
-  for (const auto& result : results) for_each_tensor(result, [&](const at::Tensor& tensor) { outputs.push_back(tensor); });
-  writer->operation(facts.name.c_str(), inputs, outputs, flops_of(facts.name, arguments));
-}
-
-void fallback(const c10::OperatorHandle& op, Stack* stack) {
-  const auto& facts = facts_of(op);
-  const size_t count = op.schema().arguments().size();
-  Stack arguments(std::make_move_iterator(stack->end() - static_cast<std::ptrdiff_t>(count)), std::make_move_iterator(stack->end()));
-  stack->resize(stack->size() - count);
-
-  const auto device = device_of(arguments);
-  const c10::DeviceGuard guard(device);
-  refuse_host_tensors(facts, device, arguments);
-  if (facts.waits)
-    if (const auto writer = state_of(device).writer) writer->host_access(Access::read, facts.name.c_str(), 0);
-
-  Stack results;
-  if (is_counting(device) && facts.rule) {
-    results = arguments;
-    facts.rule(results);
-  } else if (is_counting(device) && !facts.has_meta) {
-    results = arguments;
-    guess(op, facts, device, results);
-  } else {
-    Shadows shadows(device);
-    for (size_t i = 0; i < count; ++i) results.push_back(shadows.of(arguments[i], facts.is_written[i]));
-    op.callBoxed(results);
-    shadows.write_back();
-    for (auto& result : results) result = shadows.back(result);
-  }
-  if (is_counting(device))
-    for (size_t i = 0; i < count; ++i)
-      if (facts.is_written[i]) for_each_tensor(arguments[i], [](const at::Tensor& tensor) { forget_contents(tensor); });
-  record(facts, device, arguments, results);
-  for (auto& result : results) stack->push_back(std::move(result));
-}
-
-// ---- operators that make memory, look at it from another side, or move it ----
 
 at::Tensor empty_memory_format(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                                std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
@@ -271,6 +52,7 @@ at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntAr
 void grow(c10::StorageImpl* storage, size_t bytes) {
   const c10::DeviceGuard guard(storage->device());
   auto larger = virtual_allocator()->allocate(bytes);
+  if (storage->nbytes() > 0 && is_emulated(storage->device())) run_until(end_of(current_stream(storage->device())));
   if (storage->nbytes() > 0) virtual_allocator()->copy_data(larger.get(), storage->data(), std::min(bytes, storage->nbytes()));
   storage->set_data_ptr_noswap(std::move(larger));
   storage->set_nbytes(bytes);
@@ -308,7 +90,21 @@ void copy_contents(const at::Tensor& self, const at::Tensor& source) {
   }
 }
 
-at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool) {
+// As on CUDA, the host waits unless it says that it need not: then it may not touch its tensor before it has synchronised.
+void copy_emulated(const at::Tensor& self, const at::Tensor& source, at::Device device, bool non_blocking) {
+  const auto shadow = [](const at::Tensor& tensor) { return is_ours(tensor) ? shadow_of(tensor, c10::DispatchKey::CPU) : tensor; };
+  const auto job = [to = shadow(self), from = shadow(source)] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    to.copy_(from);
+  };
+  const bool is_within = is_ours(self) && is_ours(source) && self.device() == source.device();
+  if (is_within || (non_blocking && !(is_ours(self) && is_ours(source)))) return enqueue(current_stream(device), job);
+  for (const auto* tensor : {&self, &source})
+    if (is_ours(*tensor)) run_until(end_of(current_stream(tensor->device())));
+  job();
+}
+
+at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   if (self.is_same(source)) return self;
   TORCH_CHECK(at::is_expandable_to(source.sizes(), self.sizes()), "copy_: a tensor of shape ", source.sizes(),
               " does not fit one of shape ", self.sizes());
@@ -320,13 +116,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool) {
       writer->host_access(is_ours(self) ? Access::copy_to_device : Access::copy_to_host,
                           is_ours(self) ? "copy to the device" : "copy to the host", static_cast<int64_t>(source.nbytes()));
   }
-  if (is_counting(device)) {
-    copy_contents(self, source);
-    return self;
-  }
-  const at::AutoDispatchBelowADInplaceOrView below;
-  auto to = is_ours(self) ? shadow_of(self) : self;
-  to.copy_(is_ours(source) ? shadow_of(source) : source);
+  is_counting(device) ? copy_contents(self, source) : copy_emulated(self, source, device, non_blocking);
   return self;
 }
 
@@ -347,6 +137,8 @@ at::Scalar item(const at::Tensor& self) {
   if (at::isFloatingType(self.scalar_type())) return 1.0;
   return self.scalar_type() == at::kBool ? at::Scalar(true) : at::Scalar(int64_t{1});
 }
+
+void record_stream(at::Tensor& self, at::Stream stream) { record_use(self.storage().data_ptr(), stream); }
 
 // A composite kernel comes before the fallback; an operator for which the CPU has a kernel of its own should take that one's way.
 // Structured operators keep their composite: it allocates the result here and calls the out variant.
@@ -374,6 +166,7 @@ void register_all() {
   aten.impl("_copy_from", TORCH_FN(copy_from));
   aten.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   aten.impl("_local_scalar_dense", TORCH_FN(item));
+  aten.impl("record_stream", TORCH_FN(record_stream));
   auto& dispatcher = c10::Dispatcher::singleton();
   constexpr size_t kPrefix = 6;  // "aten::"
   for (const auto& name : dispatcher.getAllOpNames()) {

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -11,12 +12,14 @@
 
 #include "base/error.h"
 #include "device/state.h"
+#include "device/stream.h"
 #include "device/trace_writer.h"
 
 namespace ingot::device {
 namespace {
 
 constexpr size_t kRounding = 512;
+constexpr int kPoison = 0xff;  // NaN in every floating-point type
 
 // Which parts of an address range are free: best fit, neighbours are merged.
 class AddressRange {
@@ -79,6 +82,11 @@ class EmulatedMemory {
   void* take(size_t size) {
     const auto begin = range_.take(size);
     if (!begin) throw base::Error(fmt::format("an emulated device has no {} bytes left", size));
+    const std::lock_guard lock(mutex_);
+    if (const size_t end = *begin + size; end > touched_) {
+      std::memset(usable_ + touched_, kPoison, end - touched_);
+      touched_ = end;
+    }
     return shown_ + *begin;
   }
   void give_back(void* shown, size_t size) { range_.give_back(static_cast<size_t>(static_cast<char*>(shown) - shown_), size); }
@@ -102,6 +110,8 @@ class EmulatedMemory {
   }
 
   AddressRange range_;
+  std::mutex mutex_;
+  size_t touched_ = 0;  // what lies behind it was never taken
   char *shown_ = nullptr, *usable_ = nullptr;
 };
 
@@ -119,9 +129,25 @@ struct Block {
   std::shared_ptr<TraceWriter> writer;  // that saw its allocation
   int64_t number = 0;                   // there
   at::Tensor contents;                  // of a counting device, one-dimensional, as far as they are known
+  std::vector<c10::Stream> streams;     // of an emulated device: that allocated it, and that use it besides
 };
 
 size_t rounded(size_t bytes) { return (bytes + kRounding - 1) / kRounding * kRounding; }
+
+// When every stream has come so far nobody can read the memory any more, and whoever does reads NaN.
+void free_emulated(const Block& block) {
+  auto& state = state_of(block.device);
+  const size_t bytes = rounded(block.bytes);
+  state.freed_bytes += static_cast<int64_t>(bytes);
+  const std::shared_ptr<void> memory(block.address, [&state, bytes](void* address) {
+    auto& all = EmulatedMemory::get();
+    std::memset(all.host_address(address), kPoison, bytes);
+    all.give_back(address, bytes);
+    state.freed_bytes -= static_cast<int64_t>(bytes);
+  });
+  for (const auto& stream : block.streams)
+    if (!is_idle(stream)) enqueue(stream, [memory] {});
+}
 
 void free_block(void* context) {
   const std::unique_ptr<Block> block(static_cast<Block*>(context));
@@ -130,7 +156,7 @@ void free_block(void* context) {
   else if (state.writer) state.writer->release(-1, static_cast<int64_t>(block->bytes));
   state.allocated_bytes -= static_cast<int64_t>(block->bytes);
   if (state.is_counting) made_up_addresses().give_back(reinterpret_cast<size_t>(block->address) - kMadeUp, rounded(block->bytes));
-  else EmulatedMemory::get().give_back(block->address, rounded(block->bytes));
+  else free_emulated(*block);
 }
 
 class VirtualAllocator : public c10::Allocator {
@@ -146,7 +172,9 @@ class VirtualAllocator : public c10::Allocator {
       if (!begin) throw base::Error(fmt::format("a counting device has no address left for {} bytes", bytes));
       block->address = reinterpret_cast<void*>(kMadeUp + *begin);
     } else {
+      get_on(current_stream(device));
       block->address = EmulatedMemory::get().take(rounded(bytes));
+      block->streams.push_back(current_stream(device));
     }
     const int64_t now = state.allocated_bytes += static_cast<int64_t>(bytes);
     int64_t peak = state.peak_bytes;
@@ -185,26 +213,30 @@ at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey key, const at::Ten
   return tensor;
 }
 
-c10::Storage shadow_of(const c10::Storage& storage, at::Device device) {
-  const bool counts = is_counting(device);
-  const auto type = counts ? at::kMeta : at::kCPU;
-  void* address = counts ? nullptr : host_address(storage.mutable_data());
+c10::Storage shadow_of(const c10::Storage& storage, c10::DispatchKey key) {
+  const bool is_host = key == c10::DispatchKey::CPU;
+  const auto type = is_host ? at::kCPU : at::kMeta;
+  void* address = is_host ? host_address(storage.mutable_data()) : nullptr;
   return {c10::Storage::use_byte_size_t(), storage.nbytes(), c10::DataPtr(address, type), c10::GetAllocator(type), /*resizable=*/true};
 }
 
-at::Tensor shadow_of(const at::Tensor& tensor) {
-  return tensor_over(shadow_of(tensor.storage(), tensor.device()), is_counting(tensor) ? c10::DispatchKey::Meta : c10::DispatchKey::CPU,
-                     tensor);
-}
+at::Tensor shadow_of(const at::Tensor& tensor, c10::DispatchKey key) { return tensor_over(shadow_of(tensor.storage(), key), key, tensor); }
 
 at::Tensor host_view(const at::Tensor& tensor) {
   TORCH_CHECK(is_emulated(tensor.device()), "only an emulated device's memory can be seen as the host's, not that of ", tensor.device());
-  auto storage = shadow_of(tensor.storage(), tensor.device());
+  run_until(end_of(current_stream(tensor.device())));
+  auto storage = shadow_of(tensor.storage(), c10::DispatchKey::CPU);
   auto owner = std::make_unique<c10::Storage>(tensor.storage());
   void* address = storage.mutable_data();
   storage.set_data_ptr(c10::DataPtr(
       address, owner.release(), [](void* held) { delete static_cast<c10::Storage*>(held); }, at::kCPU));
   return tensor_over(std::move(storage), c10::DispatchKey::CPU, tensor);
+}
+
+void record_use(const c10::DataPtr& memory, const c10::Stream& stream) {
+  auto* block = static_cast<Block*>(memory.get_context());
+  if (!block || memory.get_deleter() != &free_block || state_of(block->device).is_counting) return;
+  if (std::find(block->streams.begin(), block->streams.end(), stream) == block->streams.end()) block->streams.push_back(stream);
 }
 
 void declare_contents(const at::Tensor& tensor, const at::Tensor& host) {

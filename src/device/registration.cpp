@@ -5,17 +5,18 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include <atomic>
 #include <utility>
 
 #include "device/memory.h"
 #include "device/state.h"
+#include "device/stream.h"
+#include "device/trace_writer.h"
 
 namespace ingot::device {
 
 namespace {
 
-// Streams have numbers and no effect: everything runs in the order of the calls.
+// Events and streams of emulated devices are stream.h's. Those of counting devices have numbers and no effect: nothing runs there.
 class Guard : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return kVirtual; }
@@ -27,32 +28,54 @@ class Guard : public c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(at::Device device) const noexcept override {
     if (device.has_index()) current_index() = device.index();
   }
-  c10::Stream getStream(at::Device device) const override { return stream(current_stream(), device); }
-  c10::Stream getDefaultStream(at::Device device) const override { return stream(0, device); }
-  c10::Stream getStreamFromGlobalPool(at::Device device, bool) const override { return getNewStream(device, 0); }
-  c10::Stream getNewStream(at::Device device, int) const override {
-    static std::atomic<c10::StreamId> next = 1;
-    return stream(next++, device);
+  c10::Stream getStream(at::Device device) const override { return current_stream(indexed(device)); }
+  c10::Stream getDefaultStream(at::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, indexed(device)); }
+  c10::Stream getStreamFromGlobalPool(at::Device device, bool) const override { return new_stream(indexed(device)); }
+  c10::Stream getNewStream(at::Device device, int) const override { return new_stream(indexed(device)); }
+  c10::Stream exchangeStream(c10::Stream to) const override {
+    return c10::Stream(c10::Stream::UNSAFE, to.device(), std::exchange(current_stream_id(to.device_index()), to.id()));
   }
-  c10::Stream exchangeStream(c10::Stream to) const override { return stream(std::exchange(current_stream(), to.id()), to.device()); }
   c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
-  void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override { *event = &event_; }
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override {}
-  void synchronizeEvent(void*) const override {}
-  void synchronizeDevice(c10::DeviceIndex) const override {}
+
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<StreamPoint*>(event); }
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
+    if (!*event) *event = new StreamPoint;
+    auto& point = *static_cast<StreamPoint*>(*event);
+    point = is_emulated(stream.device()) ? end_of(stream) : StreamPoint{stream.device_index()};
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    const auto* point = emulated(event);
+    if (point && is_emulated(stream.device())) wait_for(stream, *point);
+  }
+  bool queryEvent(void* event) const override {
+    const auto* point = emulated(event);
+    return !point || has_reached(*point);
+  }
+  bool queryStream(const c10::Stream& stream) const override { return !is_emulated(stream.device()) || has_reached(end_of(stream)); }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    note_wait(stream.device());
+    if (is_emulated(stream.device())) run_until(end_of(stream));
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event) note_wait({kVirtual, static_cast<StreamPoint*>(event)->device});
+    if (const auto* point = emulated(event)) run_until(*point);
+  }
+  void synchronizeDevice(c10::DeviceIndex index) const override {
+    const at::Device device(kVirtual, index);
+    note_wait(device);
+    if (is_emulated(device)) synchronize(device);
+  }
+  void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const override { record_use(memory, stream); }
 
  private:
-  static c10::StreamId& current_stream() {
-    thread_local c10::StreamId id = 0;
-    return id;
+  at::Device indexed(at::Device device) const { return device.has_index() ? device : getDevice(); }
+  static const StreamPoint* emulated(void* event) {
+    const auto* point = static_cast<StreamPoint*>(event);
+    return point && is_emulated({kVirtual, point->device}) ? point : nullptr;
   }
-  c10::Stream stream(c10::StreamId id, at::Device device) const {
-    return c10::Stream(c10::Stream::UNSAFE, device.has_index() ? device : getDevice(), id);
+  static void note_wait(at::Device device) {
+    if (const auto writer = state_of(device).writer) writer->host_access(Trace::HostAccess::Kind::read, "synchronize", 0);
   }
-  static inline char event_ = 0;
 };
 
 class Hooks : public at::PrivateUse1HooksInterface {

@@ -25,14 +25,17 @@ void leave(Stack& stack, Results&&... results) {
   (stack.emplace_back(std::forward<Results>(results)), ...);
 }
 
-void like_first(Stack& s) {
-  const auto x = s[0].toTensor();
-  leave(s, made(x.sizes(), x));
-}
+// Pointwise: strides, too, unless they leave gaps.
+void like_first(Stack& s) { leave(s, at::empty_like(s[0].toTensor())); }
 
 void boolean_like_first(Stack& s) {
   const auto x = s[0].toTensor();
-  leave(s, made(x.sizes(), x, at::kBool));
+  leave(s, at::empty_like(x, x.options().dtype(at::kBool)));
+}
+
+void contiguous_like_first(Stack& s) {
+  const auto x = s[0].toTensor();
+  leave(s, made(x.sizes(), x));
 }
 
 void like_first_broadcast_with_second(Stack& s) {
@@ -96,14 +99,14 @@ void where(Stack& s) {
 void solve_triangular(Stack& s) {
   const auto a = s[0].toTensor(), b = s[1].toTensor();
   auto sizes = at::infer_size(a.sizes().slice(0, static_cast<size_t>(a.dim()) - 2), b.sizes().slice(0, static_cast<size_t>(b.dim()) - 2));
-  sizes.insert(sizes.end(), {b.size(-2), b.size(-1)});
-  leave(s, made(sizes, b));
+  sizes.insert(sizes.end(), {b.size(-1), b.size(-2)});
+  leave(s, made(sizes, b).transpose(-2, -1));  // column by column
 }
 
 // With the buffer of the CPU's kernel; CUDA's leaves it empty.
 void log_sigmoid_forward(Stack& s) {
   const auto x = s[0].toTensor();
-  leave(s, made(x.sizes(), x), made(x.sizes(), x));
+  leave(s, at::empty_like(x), made(x.sizes(), x));
 }
 
 void dot(Stack& s) {
@@ -135,7 +138,7 @@ ShapeRule shape_rule(const std::string& name) {
       {"aten::mm.dtype", &mm_to_dtype},
       {"aten::equal", &equal},
       {"aten::flip", &like_first},
-      {"aten::roll", &like_first},
+      {"aten::roll", &contiguous_like_first},
       {"aten::relu", &like_first},
       {"aten::log_sigmoid_backward", &like_first},
       {"aten::abs", &like_first},

@@ -3,6 +3,7 @@
 
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
+#include <c10/core/Stream.h>
 
 #include <atomic>
 #include <cstdint>
@@ -20,7 +21,8 @@ struct DeviceState {
   Target target = Target::gpu;
   double expert_load = 1;
   std::atomic<int64_t> allocated_bytes = 0, peak_bytes = 0, allocations = 0;
-  std::shared_ptr<TraceWriter> writer;  // of the tracer at work; null without
+  std::atomic<int64_t> freed_bytes = 0;  // of an emulated device: freed, and not back yet
+  std::shared_ptr<TraceWriter> writer;   // of the tracer at work; null without
 };
 
 constexpr int kDevices = kEmulatedDevices + kCountingDevices;
@@ -30,6 +32,12 @@ DeviceState& state_of(c10::DeviceIndex index);
 inline DeviceState& state_of(c10::Device device) { return state_of(device.index()); }
 /// The virtual device of this thread.
 c10::DeviceIndex& current_index();
+/// The stream of this thread on a device.
+c10::StreamId& current_stream_id(c10::DeviceIndex index);
+/// Whether a stream of an emulated device has nothing to do.
+bool is_idle(const c10::Stream& stream);
+/// Works off a default stream on which a lot has gathered.
+void get_on(const c10::Stream& stream);
 
 /// More bytes for a storage of a virtual device; what it held stays.
 void grow_storage(const c10::Storage& storage, size_t bytes);

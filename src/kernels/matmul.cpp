@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "device/device.h"
+#include "device/stream.h"
 #include "device/virtual_device.h"
 #include "kernels/gemm_backend.h"
 
@@ -44,7 +45,7 @@ at::Tensor mm_into_fp32(const at::Tensor& a, const at::Tensor& b) {
   if (!device::is_emulated(a.device())) return at::mm(a, b, at::kFloat);
   auto out = at::empty({a.size(0), b.size(1)}, a.options().dtype(at::kFloat));
   device::note("aten::mm", {a, b}, {out}, 2.0 * static_cast<double>(a.numel()) * static_cast<double>(b.size(1)));
-  device::host_view(out).copy_(at::mm(device::host_view(a).to(at::kFloat), device::host_view(b).to(at::kFloat)));
+  device::launch({a, b, out}, [](const auto& host) { host[2].copy_(at::mm(host[0].to(at::kFloat), host[1].to(at::kFloat))); });
   return out;
 }
 

@@ -130,7 +130,8 @@ Outcome train(const Layout& layout, int64_t steps = kSteps, const Choices* repla
       std::map<int64_t, int64_t> microbatches;  // that each layer has seen
       if (replayed)
         model.model().set_routing_replay([&, step](int64_t layer, const at::Tensor&) {
-          return own_part(replayed->at({step, layer}), first_row + part * microbatches[layer]++, part, model.model().layout()).to(setup.device);
+          return own_part(replayed->at({step, layer}), first_row + part * microbatches[layer]++, part, model.model().layout())
+              .to(setup.device);
         });
       else if (layout.replayed)
         model.model().set_routing_replay([&, step](int64_t layer, const at::Tensor& choice) {
@@ -415,7 +416,8 @@ std::vector<Layout> layouts() {
   // Gates whose projections all heads share, or each head has its own; a pipeline whose pieces hold both kinds of layer.
   for (const std::string variant : {"diagonal_gate", "gated_delta", "retention"}) {
     all.push_back({.parallel = P{.tensor = 2}, .ranks = 2, .family = "linear_llama", .linear = variant});
-    all.push_back({.parallel = P{.tensor = 3, .zero = 1, .sequence_parallel = false}, .ranks = 6, .family = "linear_llama", .linear = variant});
+    all.push_back(
+        {.parallel = P{.tensor = 3, .zero = 1, .sequence_parallel = false}, .ranks = 6, .family = "linear_llama", .linear = variant});
   }
   all.push_back({.parallel = P{.tensor = 2, .zero = 3},
                  .ranks = 4,
@@ -433,7 +435,8 @@ std::vector<Layout> layouts() {
   }
   // LASP-2H: linear and softmax layers over the same contiguous order; states by each method, documents cut anywhere.
   const auto hybrid = [&](int64_t ranks, const char* states, const char* variant) {
-    Layout layout{.parallel = P{.context = ranks}, .ranks = static_cast<int>(ranks), .family = "linear_llama", .linear = variant, .seq = 24};
+    Layout layout{
+        .parallel = P{.context = ranks}, .ranks = static_cast<int>(ranks), .family = "linear_llama", .linear = variant, .seq = 24};
     layout.parallel.context_method = "allgather";
     layout.parallel.context_order = "contiguous";
     layout.parallel.state_method = states;
@@ -507,14 +510,39 @@ std::vector<Layout> emulated_layouts() {
   for (auto layout : layouts()) {
     const auto& p = layout.parallel;
     if (layout.ranks > 4 || layout.precision != "fp64" || (p.pipeline > 1 && p.pipeline_schedule == "gpipe")) continue;
-    const auto kind = fmt::format("{} {} {} {} {} {} {} {}", layout.family, p.pipeline > 1, p.context > 1 ? p.context_method + p.state_method : "",
-                                  p.tensor > 1, p.tensor_sequence > 1, p.expert > 1, p.expert_tensor > 1,
-                                  layout.family == "linear_llama" ? layout.linear : "");
+    const auto kind = fmt::format("{} {} {} {} {} {} {} {}", layout.family, p.pipeline > 1,
+                                  p.context > 1 ? p.context_method + p.state_method : "", p.tensor > 1, p.tensor_sequence > 1, p.expert > 1,
+                                  p.expert_tensor > 1, layout.family == "linear_llama" ? layout.linear : "");
     if (!seen.insert(kind).second) continue;
     layout.emulated = true;
     some.push_back(layout);
   }
   return some;
+}
+
+// On streams that put everything off the ranks compute what they compute on the CPU, to the last bit.
+TEST(EmulatedRanks, have_the_bits_of_ranks_on_the_cpu) {
+  using P = mesh::ParallelConfig;
+  const std::vector<Layout> layouts = {
+      {.parallel = P{.zero = 0}, .ranks = 1},
+      {.parallel = P{.zero = 0}, .ranks = 2, .microbatch = 2},
+      {.parallel = P{.zero = 1}, .ranks = 4},
+      {.parallel = P{.zero = 2}, .ranks = 2, .optimizer = "adamw", .microbatch = 3},
+      {.parallel = P{.zero = 3}, .ranks = 4, .recompute = models::Recompute::full, .microbatch = 1},
+      {.parallel = P{.tensor = 2, .zero = 2}, .ranks = 4},
+      {.parallel = P{.pipeline = 2}, .ranks = 4, .microbatch = 2},
+      {.parallel = P{.expert = 2}, .ranks = 4, .family = "zaya1"},
+  };
+  for (auto layout : layouts) {
+    constexpr int64_t kFewSteps = 2;
+    const auto expected = train(layout, kFewSteps);
+    layout.emulated = true;
+    const auto got = train(layout, kFewSteps);
+    EXPECT_EQ(got.losses, expected.losses) << name_of(layout);
+    EXPECT_EQ(got.norms, expected.norms) << name_of(layout);
+    ASSERT_EQ(got.last.size(), expected.last.size());
+    for (const auto& [name, tensor] : expected.last) EXPECT_TRUE(at::equal(got.last.at(name), tensor)) << name_of(layout) << " " << name;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Emulated, Layouts, ::testing::ValuesIn(emulated_layouts()), [](const auto& info) { return name_of(info.param); });

@@ -1,0 +1,53 @@
+// Streams of the emulated devices: queues of work that has not been done yet.
+//
+// Everything is deferred, on the default stream as on every other: an operation's shapes are inferred when it is called (by libtorch's
+// Meta kernels, or shape_rules.h), the CPU's kernel runs later. Work of a stream is done in its order, and only when somebody asks for it:
+// the host reads a tensor, copies one without non_blocking, or synchronises; or another stream that is asked has to wait for an event
+// there. So work that nobody waited for has not been done: whoever reads its result reads what was there before, each time.
+//
+// Done at once, behind what the current stream has to do: operations whose shape depends on data, that draw random numbers, or that
+// libtorch can infer no shape for. A default stream is also worked off when a lot has gathered on it, as a GPU gets on with its work.
+//
+// Memory that is freed returns when the stream that allocated it, and those named by record_stream, come to that point; then it is filled
+// with bytes that are NaN in every floating-point type. Any thread may call; only one at a time does a device's work.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <c10/core/Stream.h>
+
+#include <functional>
+#include <initializer_list>
+#include <vector>
+
+namespace ingot::device {
+
+/// A place in the work of one stream: behind its first `jobs` jobs. What an event stands for.
+struct StreamPoint {
+  c10::DeviceIndex device = 0;
+  c10::StreamId stream = 0;
+  int64_t jobs = 0;
+};
+
+/// Of this thread.
+c10::Stream current_stream(at::Device device);
+c10::Stream new_stream(at::Device device);
+
+/// Work for a stream of an emulated device, behind all that it has. `job` runs on the thread that asks for it; what it throws, that thread
+/// gets.
+void enqueue(const c10::Stream& stream, std::function<void()> job);
+/// Behind all that the stream has now.
+StreamPoint end_of(const c10::Stream& stream);
+/// What comes on `stream` from now on comes after `point`. The host does not wait.
+void wait_for(const c10::Stream& stream, const StreamPoint& point);
+/// The host waits.
+void run_until(const StreamPoint& point);
+/// Does one job of those before `point`, if there are any: a host that asks again and again gets there. Whether that was all.
+bool has_reached(const StreamPoint& point);
+/// All streams of a device.
+void synchronize(at::Device device);
+
+/// Queues a kernel of ingot's own on the current stream of an emulated device, whose memory it sees as the host's: `tensors` in their
+/// order.
+void launch(std::initializer_list<at::Tensor> tensors, std::function<void(const std::vector<at::Tensor>& views)> kernel);
+
+}  // namespace ingot::device
