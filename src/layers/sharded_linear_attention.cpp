@@ -1,10 +1,15 @@
 #include "layers/sharded_linear_attention.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <functional>
 #include <future>
 #include <limits>
+#include <optional>
 
 #include "base/error.h"
 #include "layers/autograd.h"
@@ -54,15 +59,14 @@ LinearAttentionMap unpacked(const at::Tensor& message, const LinearAttentionMap&
 struct Kept {
   SequenceAxis axis;
   bool is_delta, decay_is_known;
-  bool in_parts;                   // work goes on while states travel; not in a chain, nor under the delta rule, where all hangs on the state
+  bool in_parts;  // work goes on while states travel; not in a chain, nor under the delta rule, where all hangs on the state
   std::vector<at::Tensor> begins;  // of each rank
 };
 
 // The decay of rank `of`'s run where all know it: without documents that of every run, which are equally long.
 LinearAttentionMap with_known_decay(LinearAttentionMap map, const at::Tensor& without_documents, const at::Tensor& begins) {
   map.log_decay = without_documents;
-  if (begins.defined())
-    map.log_decay = without_documents.masked_fill(begins.view({-1, 1, 1}), -std::numeric_limits<double>::infinity());
+  if (begins.defined()) map.log_decay = without_documents.masked_fill(begins.view({-1, 1, 1}), -std::numeric_limits<double>::infinity());
   return map;
 }
 
@@ -83,6 +87,41 @@ class Gather {
  private:
   at::Tensor own_, all_;
   comm::Work work_;
+};
+
+// Work beside that of the current stream: on a CPU a thread does it, elsewhere a stream.
+class Beside {
+ public:
+  Beside(at::Device device, const std::function<at::Tensor()>& work) : device_(device) {
+    if (device.is_cpu()) {
+      thread_ = std::async(std::launch::async, work);
+      return;
+    }
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    const auto side = guard.getStreamFromGlobalPool(device);
+    c10::Event begin(device.type());
+    begin.record(guard.getStream(device));
+    begin.block(side);
+    {
+      const c10::StreamGuard as_current(side);
+      result_ = work();
+    }
+    end_.emplace(device.type());
+    end_->record(side);
+  }
+  at::Tensor wait() {
+    if (!end_) return thread_.get();
+    const auto current = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+    end_->block(current);
+    if (result_.defined()) result_.record_stream(current);
+    return result_;
+  }
+
+ private:
+  at::Device device_;
+  std::future<at::Tensor> thread_;
+  at::Tensor result_;
+  std::optional<c10::Event> end_;
 };
 
 // The state (or, `backwards`, its gradient) goes along the ranks in blocks of columns; each applies its own map and passes it on.
@@ -119,24 +158,42 @@ at::Tensor chain(const SequenceAxis& axis, const LinearAttentionMap& own, bool b
   return receives ? at::cat(arrived, 3) : at::Tensor();
 }
 
+// Parts of an output or a gradient are added before they are rounded: bf16 is upcast to fp32 for them.
+LinearAttentionInputs upcast(LinearAttentionInputs in) {
+  for (auto* x : {&in.q, &in.k, &in.v})
+    if (x->scalar_type() == at::kBFloat16) *x = x->to(at::kFloat);
+  return in;
+}
+
+// What gates have of both states: the decay of the whole run stands between them.
+void add_gate_gradient_of_both(kernels::LinearAttentionGradients& grads, const LinearAttentionInputs& in, const at::Tensor& log_decay,
+                               const at::Tensor& state, const at::Tensor& behind) {
+  if (!state.defined() || !behind.defined() || !in.log_gate.defined() || in.log_gate.dim() == 1) return;
+  const auto by_channel = (log_decay.exp().unsqueeze(-1) * behind * state).sum(-1);  // [batch, heads, key_dim]
+  grads.log_gate.add_((in.log_gate.dim() == 3 ? by_channel.sum(-1) : by_channel).unsqueeze(1));
+}
+
 struct ShardedLinearFunction : Function<ShardedLinearFunction, WorkKind::linear_attention> {
   static LinearAttentionInputs inputs(const TensorList& t) { return {t[0], t[1], t[2], t[3], t[4], t[5]}; }
 
+  // Saved: the inputs; the state before this rank's tokens; transitions, of all ranks for lasp2, else this rank's; its decay, which the
+  // gates of the run need whose states both come from elsewhere; and what the kernel asks for.
   static at::Tensor forward(Context& context, const TensorList& tensors, const Kept& kept) {
     context.keep(kept);
     const auto in = inputs(tensors);
     const auto& axis = kept.axis;
     const auto own = kernels::linear_attention_map(in);
+    const bool adds_state = kept.in_parts && axis.rank > 0;
     kernels::LinearAttentionOutput result;
-    at::Tensor state, decays;  // decays: transitions of all ranks, for backward
+    at::Tensor state, transitions;
     const auto own_part = [&] {
-      if (kept.in_parts) result = kernels::linear_attention_forward(in);
+      if (kept.in_parts) result = kernels::linear_attention_forward(adds_state ? upcast(in) : in);
     };
     if (axis.states == SequenceAxis::States::lasp2) {
       Gather gather(axis, packed(own, kept.decay_is_known));
       own_part();
       const auto all = gather.wait();
-      decays = all.narrow(3, own.added.size(2) * own.added.size(3), all.size(3) - own.added.size(2) * own.added.size(3)).clone();
+      transitions = all.narrow(3, own.added.size(2) * own.added.size(3), all.size(3) - own.added.size(2) * own.added.size(3)).clone();
       for (int rank = 0; rank < axis.rank; ++rank) {
         const auto map = map_of(kept, in, unpacked(all[rank], own), rank);
         state = state.defined() ? kernels::apply(map, state) : map.added.clone();
@@ -144,16 +201,17 @@ struct ShardedLinearFunction : Function<ShardedLinearFunction, WorkKind::linear_
     } else if (axis.states == SequenceAxis::States::lasp1) {
       state = chain(axis, own, false, 1);
     } else {
-      auto arriving = std::async(std::launch::async, [&] { return chain(axis, own, false, kBlocks); });
+      Beside arriving(in.q.device(), [&] { return chain(axis, own, false, kBlocks); });
       own_part();
-      state = arriving.get();
+      state = arriving.wait();
     }
     if (!kept.in_parts) result = kernels::linear_attention_forward(in, state);
-    else if (state.defined()) kernels::add_linear_attention_of_state(result.out, in, state);
+    else if (adds_state) kernels::add_linear_attention_of_state(result.out, upcast(in), state);
+    if (axis.states != SequenceAxis::States::lasp2) transitions = own.matrix;
     auto saved = tensors;
-    saved.insert(saved.end(), {state, decays, result.saved});
+    saved.insert(saved.end(), {state, transitions, own.log_decay, result.saved});
     context.save(saved);
-    return result.out;
+    return result.out.to(in.v.scalar_type());
   }
 
   static TensorList backward(Context& context, const TensorList& grads) {
@@ -161,45 +219,43 @@ struct ShardedLinearFunction : Function<ShardedLinearFunction, WorkKind::linear_
     const auto& axis = kept.axis;
     const auto saved = context.saved();
     const auto in = inputs(saved);
-    const auto &state = saved[6], &decays = saved[7], &of_forward = saved[8];
+    const auto &state = saved[6], &transitions = saved[7], &log_decay = saved[8], &of_forward = saved[9];
     const auto grad_out = grads[0].contiguous();
     // The states' own gradients, and where they go: each rank's map transposed.
     const auto own_gradient = kernels::linear_attention_state_gradient(grad_out, in).contiguous();
+    const bool adds_states = kept.in_parts && axis.is_on();
+    const auto parts_in = adds_states ? upcast(in) : in;
+    const auto parts_grad = adds_states && grad_out.scalar_type() == at::kBFloat16 ? grad_out.to(at::kFloat) : grad_out;
     kernels::LinearAttentionGradients out;
+    // All that does not need the gradient of the state behind: this rank's own part, and that of the state before.
     const auto own_part = [&] {
-      if (kept.in_parts) out = kernels::linear_attention_backward(grad_out, {}, in, {}, of_forward);
+      if (!kept.in_parts) return;
+      out = kernels::linear_attention_backward(parts_grad, {}, parts_in, {}, of_forward);
+      if (state.defined()) kernels::add_gradients_of_states(out, parts_grad, parts_in, state, {});
     };
     at::Tensor behind;  // gradient of the state behind this rank's tokens
     if (axis.states == SequenceAxis::States::lasp2) {
       Gather gather(axis, own_gradient);
       own_part();
-      const auto all = gather.wait();
-      for (int rank = axis.size - 1; rank > axis.rank; --rank) {
-        if (!behind.defined()) {
-          behind = all[rank].clone();
-          continue;
-        }
-        LinearAttentionMap map{all[rank], {}, {}};
-        if (kept.is_delta) map.matrix = decays[rank].view({all.size(1), all.size(2), all.size(3), all.size(3)});
-        else map.log_decay = decays[rank];
-        map = map_of(kept, in, map, rank);
-        behind = kernels::apply_transposed(map, behind) + all[rank];
-      }
+      behind = folded_from_behind(kept, in, gather.wait(), transitions);
     } else {
-      auto map = kernels::linear_attention_map(in);
-      map.added = own_gradient;
-      const int64_t blocks = axis.states == SequenceAxis::States::zeco ? kBlocks : 1;
-      if (blocks > 1) {
-        auto arriving = std::async(std::launch::async, [&] { return chain(axis, map, true, blocks); });
+      const LinearAttentionMap map{own_gradient, log_decay, transitions};
+      const bool in_blocks = axis.states == SequenceAxis::States::zeco;
+      if (in_blocks) {
+        Beside arriving(in.q.device(), [&] { return chain(axis, map, true, kBlocks); });
         own_part();
-        behind = arriving.get();
+        behind = arriving.wait();
       } else {
         behind = chain(axis, map, true, 1);
       }
     }
-    if (kept.in_parts) kernels::add_gradients_of_states(out, grad_out, in, state, behind);
-    else out = kernels::linear_attention_backward(grad_out, behind, in, state, of_forward);
-    return {out.q, out.k, out.v, out.log_gate, out.beta};
+    if (!kept.in_parts) {
+      out = kernels::linear_attention_backward(grad_out, behind, in, state, of_forward);
+    } else if (behind.defined()) {
+      kernels::add_gradients_of_states(out, parts_grad, parts_in, {}, behind);
+      add_gate_gradient_of_both(out, in, log_decay, state, behind);
+    }
+    return {out.q.to(in.q.scalar_type()), out.k.to(in.k.scalar_type()), out.v.to(in.v.scalar_type()), out.log_gate, out.beta};
   }
 
  private:
@@ -210,12 +266,30 @@ struct ShardedLinearFunction : Function<ShardedLinearFunction, WorkKind::linear_
     if (in.log_gate.defined()) decay = decay + (in.log_gate.to(options.dtype()) * in.q.size(1)).view({1, -1, 1});
     return with_known_decay(map, decay, kept.begins[static_cast<size_t>(rank)]);
   }
+
+  // The gradients of all ranks' states, through the maps of the ranks behind this one.
+  static at::Tensor folded_from_behind(const Kept& kept, const LinearAttentionInputs& in, const at::Tensor& all,
+                                       const at::Tensor& transitions) {
+    at::Tensor behind;
+    for (int rank = kept.axis.size - 1; rank > kept.axis.rank; --rank) {
+      if (!behind.defined()) {
+        behind = all[rank].clone();
+        continue;
+      }
+      LinearAttentionMap map{all[rank], {}, {}};
+      if (kept.is_delta) map.matrix = transitions[rank].view({all.size(1), all.size(2), all.size(3), all.size(3)});
+      else map.log_decay = transitions[rank];
+      behind = kernels::apply_transposed(map_of(kept, in, map, rank), behind) + all[rank];
+    }
+    return behind;
+  }
 };
 
 void require_contiguous(const SequenceAxis& axis) {
   if (axis.is_on() && axis.zigzag)
     throw base::ConfigError(
-        "parallel.context_order = zigzag: linear attention passes states from one part of a sequence to the next, so each rank's tokens must "
+        "parallel.context_order = zigzag: linear attention passes states from one part of a sequence to the next, so each rank's tokens "
+        "must "
         "be one part; set it to contiguous");
 }
 
@@ -233,10 +307,11 @@ struct BidirectionalFunction : Function<BidirectionalFunction, WorkKind::linear_
   static TensorList backward(Context& context, const TensorList& grads) {
     const auto saved = context.saved();
     const auto q = wide(saved[0]), k = wide(saved[1]), v = wide(saved[2]), grad = wide(grads[0]);
-    const auto grad_state = sum_over_ranks(context.kept<SequenceAxis>(), at::matmul(q.transpose(2, 3), grad));
+    Gather gather(context.kept<SequenceAxis>(), at::matmul(q.transpose(2, 3), grad).contiguous());
     const auto narrow = [&](const at::Tensor& x, size_t like) { return x.transpose(1, 2).to(saved[like].scalar_type()).contiguous(); };
-    return {narrow(at::matmul(grad, saved[3].transpose(2, 3)), 0), narrow(at::matmul(v, grad_state.transpose(2, 3)), 1),
-            narrow(at::matmul(k, grad_state), 2)};
+    const auto grad_q = narrow(at::matmul(grad, saved[3].transpose(2, 3)), 0);  // needs the forward pass's state alone
+    const auto grad_state = gather.wait().sum(0);
+    return {grad_q, narrow(at::matmul(v, grad_state.transpose(2, 3)), 1), narrow(at::matmul(k, grad_state), 2)};
   }
 };
 
@@ -250,7 +325,8 @@ at::Tensor sharded_linear_attention(const LinearAttentionInputs& in, const Seque
   return ShardedLinearFunction::apply(TensorList{in.q, in.k, in.v, in.log_gate, in.beta, sequences.is_start()}, kept);
 }
 
-at::Tensor sharded_bidirectional_linear_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Sequences& sequences) {
+at::Tensor sharded_bidirectional_linear_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                  const Sequences& sequences) {
   require_contiguous(sequences.axis());
   if (sequences.document_start().defined())
     throw base::ConfigError("linear attention without a causal mask takes one document a row when sequences are spread over ranks");

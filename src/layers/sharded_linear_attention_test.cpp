@@ -27,6 +27,7 @@ struct Case {
   int64_t seq = 24;
   bool documents = false;
   at::ScalarType dtype = at::kDouble;
+  int64_t graded = -1;  // so many outputs have a gradient; -1: all
 };
 
 std::string title(const testing::TestParamInfo<Case>& info) {
@@ -78,20 +79,25 @@ TensorList run(const Case& c, const TensorList& whole, const SequenceAxis& axis)
   }
   Sequences sequences(kBatch, own[0].size(1), c.documents ? documents_of(c.seq) : at::Tensor(), 0, at::kCPU, axis);
   const auto out = sharded_linear_attention({own[0], own[1], own[2], own[3], own[4]}, sequences);
-  kernels::backward({out}, {axis.own_tokens(random({kBatch, c.seq, kHeads, kValue}, 6)).to(out.scalar_type())});
+  auto grad_out = random({kBatch, c.seq, kHeads, kValue}, 6);
+  if (c.graded >= 0) grad_out.slice(1, c.graded).zero_();
+  kernels::backward({out}, {axis.own_tokens(grad_out).to(out.scalar_type())});
   TensorList results = {out.detach()};
   for (const auto& x : own)
     if (is_spread(x)) results.push_back(x.grad());
   return results;
 }
 
-// The same on one rank, by the kernels that are tested against the recurrence.
-TensorList on_one_rank(const Case& c, const TensorList& whole) {
+// The same on one rank in fp64, from what the ranks are given, by the kernels that are tested against the recurrence.
+TensorList on_one_rank(const Case& c, TensorList whole) {
+  const auto as_given = [&](const at::Tensor& x) { return x.to(c.dtype).to(at::kDouble); };
+  for (size_t i = 0; i < 3; ++i) whole[i] = as_given(whole[i]);
   const auto starts = documents_of(c.seq);
   const auto is_start = c.documents ? starts.eq(at::arange(c.seq, at::kInt)) : at::Tensor();
   const kernels::LinearAttentionInputs in{whole[0], whole[1], whole[2], whole[3], whole[4], is_start};
   const auto forward = kernels::linear_attention_forward(in);
-  const auto grads = kernels::linear_attention_backward(random({kBatch, c.seq, kHeads, kValue}, 6), {}, in, {}, forward.saved);
+  const auto grad_out = as_given(random({kBatch, c.seq, kHeads, kValue}, 6));
+  const auto grads = kernels::linear_attention_backward(grad_out, {}, in, {}, forward.saved);
   TensorList results = {forward.out, grads.q, grads.k, grads.v};
   if (is_spread(whole[3])) results.push_back(grads.log_gate);
   if (whole[4].defined()) results.push_back(grads.beta);
@@ -140,6 +146,22 @@ std::vector<Case> cases() {
 
 INSTANTIATE_TEST_SUITE_P(All, ShardedLinear, ::testing::ValuesIn(cases()), title);
 
+// A rank's own part and that of the states around it were each rounded to bf16 before they were added: many an element was off.
+TEST(ShardedLinearAttention, bf16_is_rounded_once) {
+  for (const std::string variant : {"basic", "retention", "scalar_gate", "diagonal_gate"}) {
+    for (const auto states : {States::lasp2, States::lasp1, States::zeco}) {
+      const Case c{variant, states, 4, 64, true, at::kBFloat16};
+      const auto whole = whole_inputs(c);
+      const auto got = over_ranks(c, whole), expected = on_one_rank(c, whole);
+      for (size_t i = 0; i < 4; ++i) {
+        EXPECT_EQ(got[i].scalar_type(), at::kBFloat16);
+        const double same = got[i].eq(expected[i].to(at::kBFloat16)).to(at::kDouble).mean().item<double>();
+        EXPECT_GT(same, 0.97) << variant << " " << kMethods[static_cast<size_t>(states)] << ", tensor " << i;
+      }
+    }
+  }
+}
+
 // What a token changes lies behind it, to the bit, also across the borders of ranks; and it has no gradient from what lies before it.
 TEST(ShardedLinearAttention, is_strictly_causal) {
   for (const std::string variant : kVariants) {
@@ -156,6 +178,15 @@ TEST(ShardedLinearAttention, is_strictly_causal) {
         const auto after = over_ranks(c, other)[0];
         EXPECT_TRUE(at::equal(after.narrow(1, 0, changed), before.narrow(1, 0, changed))) << variant << " " << changed;
         EXPECT_FALSE(at::equal(after.select(1, changed), before.select(1, changed)));
+      }
+      for (const int64_t graded : {5, 8, 15, 31}) {
+        auto part = c;
+        part.graded = graded;
+        const auto gradients = over_ranks(part, whole);
+        for (size_t i = 1; i < 4; ++i) {
+          EXPECT_EQ(gradients[i].slice(1, graded).abs().max().item<double>(), 0) << variant << " " << graded << ", tensor " << i;
+          EXPECT_GT(gradients[i].select(1, graded - 1).abs().max().item<double>(), 0) << variant << " " << graded << ", tensor " << i;
+        }
       }
     }
   }
