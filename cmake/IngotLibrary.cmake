@@ -1,12 +1,14 @@
-# ingot_library(NAME SOURCES a.cpp… TESTS a_test.cpp… DEPENDS base tensor … LINK other::targets… TEST_LINK targets… [TORCH] [TEST_TORCH])
+# ingot_library(NAME SOURCES a.cpp… TESTS a_test.cpp… DEPENDS base tensor … LINK other::targets… TEST_LINK targets… EMULATED filter…
+#               [TORCH] [TEST_TORCH])
 #
 # One folder of src/ = one library. A folder sees its own headers and those of the folders it DEPENDS on, nothing else:
 # each library exports an include root that holds a single link named after the folder, so an include of a folder that is
-# not on the link line does not compile. Tests of a folder become one program, <name>_test, and one ctest entry per case.
+# not on the link line does not compile. Tests of a folder become one program, <name>_test, and one ctest entry per case;
+# those that EMULATED names (patterns of gtest) run once more on the emulated device, in one entry.
 include(GoogleTest)
 
 function(ingot_library name)
-  cmake_parse_arguments(arg "TORCH;TEST_TORCH" "" "SOURCES;TESTS;DEPENDS;LINK;TEST_LINK" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;TEST_TORCH" "" "SOURCES;TESTS;DEPENDS;LINK;TEST_LINK;EMULATED" ${ARGN})
   set(target ingot_${name})
   set(root "${PROJECT_BINARY_DIR}/include/${name}")
   file(MAKE_DIRECTORY "${root}")
@@ -33,6 +35,11 @@ function(ingot_library name)
     ingot_precompile(${name}_test ${kind} TEST)
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
       WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" PROPERTIES TIMEOUT 600 ENVIRONMENT "INGOT_BINARY=${PROJECT_BINARY_DIR}/ingot")
+    if(arg_EMULATED)
+      list(JOIN arg_EMULATED ":" filter)
+      add_test(NAME ${name}/on_the_emulated_device COMMAND ${name}_test "--gtest_filter=${filter}" WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+      set_tests_properties(${name}/on_the_emulated_device PROPERTIES TIMEOUT 600 ENVIRONMENT "INGOT_TEST_DEVICE=emulated")
+    endif()
   endif()
 endfunction()
 

@@ -1,8 +1,8 @@
 // The two devices of ingot's own, both under libtorch's dispatch key PrivateUse1.
 //
 // Emulated: memory that no host code may touch (an address that faults), with the CPU's kernels underneath. It stands for a GPU: code
-// takes the paths of a GPU, a host tensor beside a device tensor is an error, and every read by the host is seen. What it
-// computes in fp64 is what the CPU computes, to the last bit.
+// takes a GPU's paths, host tensors beside its own are errors, reads by the host are seen, and its streams put work off until it is asked
+// for, so that a missing wait gives wrong numbers (stream.h). What it computes in fp64 is what the CPU computes, to the last bit.
 //
 // Counting: addresses without memory, shapes by libtorch's Meta kernels. A step of any model for any machine runs in milliseconds; a
 // Tracer (tracer.h) writes down what it does. Where the host reads a tensor, it reads what was declared as its contents, small
@@ -73,8 +73,8 @@ class PeakSince {
   int64_t peak_before_, allocated_before_;
 };
 
-/// The same memory of an emulated device as the host's: for code that takes the place of a device's own (kernels, transports). It keeps
-/// the memory alive.
+/// The same memory of an emulated device as the host's, when the current stream has come here: for code that takes the place of a device's
+/// own (transports). It keeps the memory alive.
 at::Tensor host_view(const at::Tensor& tensor);
 
 /// Counting device: what the host will read in `tensor`, which must be contiguous. Nothing elsewhere.

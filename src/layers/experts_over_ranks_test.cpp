@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "comm/world.h"
+#include "device/test_device.h"
 #include "layers/experts.h"
 
 namespace ingot::layers {
@@ -42,7 +43,7 @@ Inputs inputs_of(const Case& c) {
 struct Weights {
   ParameterList list;
   Parameter *gate_up, *down;
-  explicit Weights(const tensor::Part& up = {}, const tensor::Part& to = {}) {
+  explicit Weights(const tensor::Part& up = {}, const tensor::Part& to = {}, int rank = 0) {
     gate_up = &list.add({.name = "up",
                          .shape = {kExperts, 2 * kInner, kHidden},
                          .part = up,
@@ -53,7 +54,7 @@ struct Weights {
                       .part = to,
                       .kind = Parameter::Kind::matrix,
                       .initial = tensor::Initial::normal(1)});
-    list.allocate(at::kDouble, at::kCPU);
+    list.allocate(at::kDouble, device::test_device(rank));
     list.initialise(3);
   }
 };
@@ -63,10 +64,11 @@ struct Results {
 };
 
 Results run(const Inputs& in, Weights& weights, int64_t top_k, const ExpertAxis& axis) {
-  auto x = in.x.clone().set_requires_grad(true), weight = in.weight.clone().set_requires_grad(true);
-  const auto out = experts(x, in.choice, weight, *weights.gate_up, *weights.down, top_k, SkipOutput::identity, axis);
-  (out * in.grad).sum().backward();
-  return {out.detach(), x.grad(), weight.grad()};
+  const auto device = weights.down->value.device();
+  auto x = in.x.to(device).clone().set_requires_grad(true), weight = in.weight.to(device).clone().set_requires_grad(true);
+  const auto out = experts(x, in.choice.to(device), weight, *weights.gate_up, *weights.down, top_k, SkipOutput::identity, axis);
+  (out * in.grad.to(device)).sum().backward();
+  return {out.detach().cpu(), x.grad().cpu(), weight.grad().cpu()};
 }
 
 class ExpertsOverRanks : public ::testing::TestWithParam<Case> {};
@@ -81,7 +83,7 @@ TEST_P(ExpertsOverRanks, are_the_experts_of_one_rank) {
     const auto own = tensor::share_of(kExperts, owner, c.ranks / c.slices), inner = tensor::share_of(kInner, slice, c.slices);
     const tensor::Part up = {{own}, {inner, {kInner + inner.begin, kInner + inner.end}}, {{0, kHidden}}},
                        down = {{own}, {{0, kHidden}}, {inner}};
-    Weights weights(up, down);
+    Weights weights(up, down, world.rank());
     int64_t first = 0;
     for (int r = 0; r < world.rank(); ++r) first += c.tokens[static_cast<size_t>(r)];
     const int64_t count = c.tokens[static_cast<size_t>(world.rank())];
@@ -89,7 +91,7 @@ TEST_P(ExpertsOverRanks, are_the_experts_of_one_rank) {
     const Inputs in{all.x.narrow(0, first, count), slots(all.weight), slots(all.choice), all.grad.narrow(0, first, count)};
     const auto got = run(in, weights, c.top_k, {c.slices, &world.everyone()});
     const auto same = [&](const at::Tensor& a, const at::Tensor& b, const char* what) {
-      EXPECT_TRUE(at::allclose(a, b, 1e-12, 1e-12)) << what << " on rank " << world.rank();
+      EXPECT_TRUE(at::allclose(a.cpu(), b.cpu(), 1e-12, 1e-12)) << what << " on rank " << world.rank();
     };
     same(got.out, expected.out.narrow(0, first, count), "output");
     same(got.grad_x, expected.grad_x.narrow(0, first, count), "gradient of x");

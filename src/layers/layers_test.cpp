@@ -16,6 +16,9 @@
 namespace ingot::layers {
 namespace {
 
+at::Tensor random(at::IntArrayRef sizes, uint64_t seed) { return layers::random(sizes, seed).to(device::test_device()); }
+at::Tensor there(const at::Tensor& host) { return host.to(device::test_device()); }
+
 Parameter& add(ParameterList& list, const std::string& name, at::IntArrayRef sizes, uint64_t seed) {
   auto& p = list.add({.name = name, .shape = sizes.vec(), .kind = Parameter::Kind::matrix});
   p.value = random(sizes, seed).set_requires_grad(true);
@@ -49,7 +52,7 @@ TEST(HeadLoss, equals_cross_entropy_of_the_whole_logits_with_all_gradients) {
   ParameterList list;
   auto& weight = add(list, "w", {101, 12}, 1);
   const auto hidden = random({3, 31, 12}, 2).set_requires_grad(true);
-  auto targets = at::arange(93, at::kLong).remainder(101).view({3, 31}).clone();
+  auto targets = there(at::arange(93, at::kLong).remainder(101).view({3, 31}).clone());
   targets[1][5] = -100;
   const auto loss = head_loss(hidden, weight, targets, 0.125);
   backward(loss);
@@ -65,7 +68,7 @@ TEST(HeadLoss, equals_cross_entropy_of_the_whole_logits_with_all_gradients) {
 TEST(Embedding, repeated_ids_add_up_in_the_gradient) {
   ParameterList list;
   auto& table = add(list, "t", {10, 4}, 1);
-  const auto ids = at::tensor({1, 3, 3, 9, 1, 1}, at::kLong).view({2, 3});
+  const auto ids = there(at::tensor({1, 3, 3, 9, 1, 1}, at::kLong).view({2, 3}));
   const auto upstream = random({2, 3, 4}, 2);
   backward((embedding(ids, table, at::kDouble) * upstream).sum());
   const auto t = table.value.detach().clone().set_requires_grad(true);
@@ -101,7 +104,8 @@ TEST(Experts, match_the_token_by_token_mixture_also_with_empty_experts_and_skips
         auto &gate_up = add(list, "u", {4, 6, 5}, 1), &down = add(list, "d", {4, 5, 3}, 2);
         const auto x = random({9, 5}, 3).set_requires_grad(true), upstream = random({9, 5}, 5);
         const auto weight = random({9 * top_k}, 4).abs().set_requires_grad(true);
-        const auto choice = only >= 0 ? at::full({9 * top_k}, only, at::kLong) : at::arange(9 * top_k, at::kLong).mul(7).remainder(5);
+        const auto choice =
+            there(only >= 0 ? at::full({9 * top_k}, only, at::kLong) : at::arange(9 * top_k, at::kLong).mul(7).remainder(5));
         backward((experts(x, choice, weight, gate_up, down, top_k, skip) * upstream).sum());
         const auto y = x.detach().clone().set_requires_grad(true), w = weight.detach().clone().set_requires_grad(true);
         const auto u = gate_up.value.detach().clone().set_requires_grad(true), d = down.value.detach().clone().set_requires_grad(true);
@@ -129,7 +133,7 @@ TEST(Experts, in_bf16_do_not_touch_each_others_rows) {
     const auto x = random({300, 32}, 3).to(dtype).set_requires_grad(true), upstream = random({300, 32}, 5).to(dtype);
     const auto weight = random({300}, 4).abs().to(at::kFloat).set_requires_grad(true);
     // 201, 3, 95 and 1 rows.
-    const auto place = at::arange(300, at::kLong);
+    const auto place = there(at::arange(300, at::kLong));
     const auto choice = place.ge(201).to(at::kLong) + place.ge(204) + place.ge(299);
     const auto out = experts(x, choice, weight, gate_up, down, 1, SkipOutput::zero);
     backward((out * upstream).sum());

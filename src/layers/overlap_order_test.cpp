@@ -9,6 +9,7 @@
 #include "kernels/activation.h"
 #include "kernels/differentiable.h"
 #include "kernels/linear_attention.h"
+#include "layers/attention.h"
 #include "layers/linear.h"
 #include "layers/sharded_linear_attention.h"
 #include "layers/softmax_attention.h"
@@ -133,6 +134,28 @@ TEST(LinearOverlapOfChains, backward_does_not_make_the_map_again) {
     kernels::backward({out}, {at::empty_like(out)});
     const auto trace = tracer.finish();
     for (const auto& o : trace.operations) EXPECT_NE(trace.name_of(o), "linear_attention_state");
+  }
+}
+
+// ---- softmax attention over ranks ----
+
+// Keys and values travel while those that are here are attended to; of a gather in groups of heads the first is waited for.
+TEST(AttentionOverlap, keys_travel_while_those_that_are_here_are_attended_to) {
+  const at::NoGradGuard no_grad;
+  for (const auto method : {SequenceAxis::Method::ring, SequenceAxis::Method::allgather}) {
+    const CountingDevice counting(Target::gpu);
+    const auto world = comm::recorded_world(kRank, kRanks);
+    const SequenceAxis axis{.rank = kRank, .size = kRanks, .method = method, .group = &world->everyone()};
+    Sequences sequences(1, 64, at::Tensor(), 0, counting.device(), axis);
+    const auto x = at::empty({1, 64, 4, 16}, at::TensorOptions().device(counting.device()));
+    device::Tracer tracer(counting.device());
+    attention(x, x, x, 1, 0, sequences, nullptr);
+    const auto trace = tracer.finish();
+    const bool is_ring = method == SequenceAxis::Method::ring;
+    int shown = 0;
+    for (const auto& c : trace.communications) shown += flops_under(trace, c) == 0 ? 1 : 0;
+    EXPECT_GT(trace.communications.size(), 1U);
+    EXPECT_EQ(shown, is_ring ? 0 : 1);
   }
 }
 

@@ -73,18 +73,19 @@ TensorList run(const Case& c, const TensorList& whole, const SequenceAxis& axis)
   TensorList own;
   for (size_t i = 0; i < whole.size(); ++i) {
     auto x = is_spread(whole[i]) ? axis.own_tokens(whole[i]) : whole[i];
-    if (x.defined()) x = x.to(i < 3 || c.dtype == at::kDouble ? c.dtype : at::kFloat).clone();
+    if (x.defined()) x = x.to(i < 3 || c.dtype == at::kDouble ? c.dtype : at::kFloat).to(device::test_device(axis.rank)).clone();
     if (is_spread(x)) x.set_requires_grad(true);
     own.push_back(x);
   }
-  Sequences sequences(kBatch, own[0].size(1), c.documents ? documents_of(c.seq) : at::Tensor(), 0, at::kCPU, axis);
+  const auto device = device::test_device(axis.rank);
+  Sequences sequences(kBatch, own[0].size(1), c.documents ? documents_of(c.seq).to(device) : at::Tensor(), 0, device, axis);
   const auto out = sharded_linear_attention({own[0], own[1], own[2], own[3], own[4]}, sequences);
   auto grad_out = random({kBatch, c.seq, kHeads, kValue}, 6);
   if (c.graded >= 0) grad_out.slice(1, c.graded).zero_();
-  kernels::backward({out}, {axis.own_tokens(grad_out).to(out.scalar_type())});
-  TensorList results = {out.detach()};
+  kernels::backward({out}, {axis.own_tokens(grad_out).to(out.scalar_type()).to(device)});
+  TensorList results = {out.detach().cpu()};
   for (const auto& x : own)
-    if (is_spread(x)) results.push_back(x.grad());
+    if (is_spread(x)) results.push_back(x.grad().cpu());
   return results;
 }
 
@@ -259,11 +260,12 @@ TEST(ShardedLinearAttention, without_a_mask_takes_full_sums) {
   comm::run_ranks(4, [&](comm::World& world) {
     const auto axis = axis_of(c, world);
     TensorList own;
-    for (size_t i = 0; i < 3; ++i) own.push_back(axis.own_tokens(whole[i]).clone().set_requires_grad(true));
-    Sequences sequences(kBatch, own[0].size(1), {}, 0, at::kCPU, axis);
+    const auto device = device::test_device(world.rank());
+    for (size_t i = 0; i < 3; ++i) own.push_back(axis.own_tokens(whole[i]).to(device).clone().set_requires_grad(true));
+    Sequences sequences(kBatch, own[0].size(1), {}, 0, device, axis);
     const auto part = sharded_bidirectional_linear_attention(own[0], own[1], own[2], sequences);
-    kernels::backward({part}, {axis.own_tokens(grad)});
-    by_rank[static_cast<size_t>(world.rank())] = {part.detach(), own[0].grad(), own[1].grad(), own[2].grad()};
+    kernels::backward({part}, {axis.own_tokens(grad).to(device)});
+    by_rank[static_cast<size_t>(world.rank())] = {part.detach().cpu(), own[0].grad().cpu(), own[1].grad().cpu(), own[2].grad().cpu()};
     EXPECT_EQ(world.counters().by_kind()[comm::Kind::all_gather].calls, 2);
   });
   for (size_t i = 0; i < 4; ++i) {

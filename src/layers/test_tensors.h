@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include "device/test_device.h"
+
 namespace ingot::layers {
 
 /// Normal, fp64, a function of the seed.
@@ -24,7 +26,8 @@ inline at::Tensor documents_of(int64_t batch, int64_t seq) {
 /// The largest difference, relative to the largest magnitude expected (at least 0.1); 1e9 for other shapes.
 inline double error_of(const at::Tensor& actual, const at::Tensor& expected) {
   if (actual.sizes() != expected.sizes()) return 1e9;
-  return ((actual.to(at::kDouble) - expected.to(at::kDouble)).abs().max() / expected.abs().max().clamp_min(0.1)).item<double>();
+  const auto a = actual.detach().cpu().to(at::kDouble), b = expected.detach().cpu().to(at::kDouble);
+  return ((a - b).abs().max() / b.abs().max().clamp_min(0.1)).item<double>();
 }
 
 }  // namespace ingot::layers

@@ -2,17 +2,16 @@
 // one rank alone, and the same bits in every run. Ranks are threads. Top-1 routing is discontinuous, so the mixture of experts
 // is compared in fp64, and in fp32 with the choices that one rank's routers made; the dense model in both.
 //
-// Some layouts run on emulated devices too, one for each rank, for three steps; with INGOT_TEST_DEVICE=emulated all of them do, for all
-// steps. The one rank that they are compared with computes on the CPU.
+// Some layouts run on emulated devices too, one for each rank, for three steps; with ./scripts/test --device emulated all of them do, for
+// all steps. The one rank that they are compared with computes on the CPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <mutex>
 #include <set>
 
 #include "comm/world.h"
-#include "device/virtual_device.h"
+#include "device/test_device.h"
 #include "train/parallel_model.h"
 
 namespace ingot::train {
@@ -33,11 +32,6 @@ struct Layout {
   bool replayed = false;  // tokens go to the experts that they went to on one rank
   bool emulated = false;  // ranks have emulated devices
 };
-
-bool all_are_emulated() {
-  const char* device = std::getenv("INGOT_TEST_DEVICE");
-  return device && std::string(device) == "emulated";
-}
 
 models::ModelConfig model_of(const Layout& layout) {
   models::ModelConfig c;
@@ -226,7 +220,7 @@ class Layouts : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(Layouts, train_the_same_model) {
   auto layout = GetParam();
-  layout.emulated = layout.emulated || all_are_emulated();
+  layout.emulated = layout.emulated || device::tests_are_emulated();
   const auto& expected = alone(layout);
   const auto* choices = layout.replayed ? &expected.choices : nullptr;
   if (GetParam().emulated) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "device/test_device.h"
 #include "train/checkpointing.h"
 
 namespace ingot::train {
@@ -27,7 +28,7 @@ struct SmallRun {
     c.router_hidden = 8;
     c.rope_fraction = 0.5;
     model = models::create_model(c);
-    model->allocate(at::kFloat);
+    model->allocate(at::kFloat, device::test_device());
     model->initialise(3);
     optimizer = std::make_unique<optim::Optimizer>(model->parameters(), optim::OptimizerConfig{});
   }

@@ -51,11 +51,12 @@ class Weights {
     return p;
   }
   void fill() {
-    list.allocate(case_.dtype, at::kCPU);
+    list.allocate(case_.dtype, device());
     const at::NoGradGuard no_grad;
     for (const auto& p : list.all())
       p->value.copy_(part_of(random(p->shape, 100 + std::hash<std::string>{}(p->name) % 1000) * 0.3, p->part));
   }
+  at::Device device() const { return device::test_device(axis_.rank); }
   ParameterList list;
 
  private:
@@ -124,10 +125,11 @@ class Folded : public ::testing::TestWithParam<Case> {
 
   static Outcome finished(std::vector<at::Tensor> spread, Weights& weights) {
     weights.list.collect_gradients();
+    for (auto& tensor : spread) tensor = tensor.cpu();
     Outcome outcome{std::move(spread), {}};
     for (const auto& p : weights.list.all()) {
       EXPECT_TRUE(p->has_gradient) << p->name;
-      outcome.gradients.emplace_back(p->name, p->grad);
+      outcome.gradients.emplace_back(p->name, p->grad.cpu());
     }
     return outcome;
   }
@@ -158,9 +160,10 @@ Outcome run_attention(const Case& c, const TensorSequenceAxis& axis, const Seque
                       const std::function<Outcome(std::vector<at::Tensor>, Weights&)>& finish) {
   const auto layer = attention_of(c, weights);
   weights.fill();
-  const auto x = tokens.own_tokens(random({kBatch, c.seq, c.hidden}, 1).to(c.dtype)).clone().set_requires_grad(true);
-  const auto grad = tokens.own_tokens(random({kBatch, c.seq, c.hidden}, 2).to(c.dtype));
-  Sequences sequences(kBatch, x.size(1), c.documents ? documents_of(kBatch, c.seq) : at::Tensor(), 0, at::kCPU, tokens);
+  const auto device = weights.device();
+  const auto x = tokens.own_tokens(random({kBatch, c.seq, c.hidden}, 1).to(c.dtype)).to(device).clone().set_requires_grad(true);
+  const auto grad = tokens.own_tokens(random({kBatch, c.seq, c.hidden}, 2).to(c.dtype)).to(device);
+  Sequences sequences(kBatch, x.size(1), c.documents ? documents_of(kBatch, c.seq).to(device) : at::Tensor(), 0, device, tokens);
   const auto out = axis.is_on() ? layer.folded(x, sequences, axis) : layer(x, sequences, nullptr);
   kernels::backward({out}, {grad});
   return finish({out.detach(), x.grad()}, weights);
@@ -193,8 +196,8 @@ TEST_P(Folded, gated_mlp_equals_that_of_one_rank) {
   compare([](const Case& c, const auto& axis, const auto& tokens, Weights& weights) {
     const auto mlp = mlp_of(c, weights);
     weights.fill();
-    const auto x = tokens.own_tokens(random({kBatch, c.seq, c.hidden}, 3).to(c.dtype)).clone().set_requires_grad(true);
-    const auto grad = tokens.own_tokens(random({kBatch, c.seq, c.hidden}, 4).to(c.dtype));
+    const auto x = tokens.own_tokens(random({kBatch, c.seq, c.hidden}, 3).to(c.dtype)).to(weights.device()).clone().set_requires_grad(true);
+    const auto grad = tokens.own_tokens(random({kBatch, c.seq, c.hidden}, 4).to(c.dtype)).to(weights.device());
     const auto out =
         axis.is_on() ? folded_layer(x, mlp.weights, *mlp.down, activated, axis) : linear(activated(x, mlp.weights), {mlp.down});
     kernels::backward({out}, {grad});
@@ -208,8 +211,9 @@ TEST_P(Folded, embedding_and_loss_equal_those_of_one_rank) {
     auto* table = weights.rows("table", c.vocab, c.hidden);
     weights.fill();
     const auto numbers = random({kBatch, c.seq}, 5).mul(1000).abs().to(at::kLong);
-    const auto ids = tokens.own_tokens(numbers.remainder(c.vocab));
-    const auto targets = tokens.own_tokens(at::where(numbers.remainder(5).eq(0), -100, (numbers * 7).remainder(c.vocab)));
+    const auto ids = tokens.own_tokens(numbers.remainder(c.vocab)).to(weights.device());
+    const auto targets =
+        tokens.own_tokens(at::where(numbers.remainder(5).eq(0), -100, (numbers * 7).remainder(c.vocab))).to(weights.device());
     // A tied table: its gradient comes from both ends.
     const auto wide = c.dtype == at::kDouble ? at::kDouble : at::kFloat;
     const auto embedded = axis.is_on() ? folded_embedding(ids, *table, wide, axis) : embedding(ids, *table, wide);
@@ -269,8 +273,8 @@ TEST(FoldedTraffic, is_what_the_schedule_says) {
         Weights list(c, axis);
         const auto layer = attention_of(c, list);
         list.fill();
-        const auto x = tokens.own_tokens(random({b, c.seq, c.hidden}, 1)).clone().set_requires_grad(true);
-        Sequences sequences(b, x.size(1), {}, 0, at::kCPU, tokens);
+        const auto x = tokens.own_tokens(random({b, c.seq, c.hidden}, 1)).to(list.device()).clone().set_requires_grad(true);
+        Sequences sequences(b, x.size(1), {}, 0, list.device(), tokens);
         const auto out = layer.folded(x, sequences, axis);
         auto seen = world.counters().by_kind();
         EXPECT_EQ(seen.size(), 2u);
@@ -293,7 +297,7 @@ TEST(FoldedTraffic, is_what_the_schedule_says) {
         Weights list(c, axis);
         const auto mlp = mlp_of(c, list);
         list.fill();
-        const auto x = random({b, c.seq / d, c.hidden}, 1).set_requires_grad(true);
+        const auto x = random({b, c.seq / d, c.hidden}, 1).to(list.device()).set_requires_grad(true);
         const int64_t part = 3 * c.ffn * c.hidden / d;
         const auto out = folded_layer(x, mlp.weights, *mlp.down, activated, axis);
         auto seen = world.counters().by_kind();
