@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/work_scope.h"
+#include "device/device.h"
 #include "device/virtual_device.h"
 #include "kernels/activation.h"
 #include "kernels/matmul.h"
@@ -22,7 +23,7 @@ struct Dispatch {
 
 Dispatch sort_by_expert(const at::Tensor& choice, int64_t experts) {
   const auto order = choice.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
-  auto counts = choice.bincount({}, experts + 1).cpu();
+  auto counts = class_counts(choice, experts + 1).cpu();
   // Without data every expert is sent as much, and none is skipped.
   if (device::is_counting(choice)) {
     counts.fill_(choice.numel() / experts).narrow(0, 0, choice.numel() % experts).add_(1);
@@ -243,6 +244,11 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
 };
 
 }  // namespace
+
+at::Tensor class_counts(const at::Tensor& choice, int64_t classes) {
+  if (!device::is_gpu(choice)) return choice.bincount({}, classes);
+  return at::zeros({classes}, choice.options()).scatter_add_(0, choice, at::ones_like(choice));
+}
 
 at::Tensor experts(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, Parameter& gate_up, Parameter& down,
                    int64_t top_k, SkipOutput skip, const ExpertAxis& axis) {

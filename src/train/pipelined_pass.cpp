@@ -42,7 +42,7 @@ std::vector<at::Tensor> PipelinedPass::forward(int chunk, int microbatch, const 
   if (model_.layout().stage.is_last(chunk)) {
     if (buckets_ && trains) buckets_->begin_backward(is_last(microbatch));  // the head makes its gradient now
     kept->out = {model_.loss_of(stream, part.targets, scale_, kept->context)};
-    loss_ += kept->out[0].item<double>();
+    loss_.add(kept->out[0]);
   } else {
     kept->out = {stream.residual};
     if (stream.router_state.defined()) kept->out.push_back(stream.router_state);

@@ -11,6 +11,7 @@
 #include "models/model.h"
 #include "parallel/buckets.h"
 #include "parallel/pipeline.h"
+#include "train/loss_sum.h"
 
 namespace ingot::train {
 
@@ -27,7 +28,7 @@ class PipelinedPass : public parallel::PipelineStage {
                 parallel::Buckets* buckets, bool splits_backward);
 
   /// Of the microbatches so far, on the last stage; 0 elsewhere.
-  double loss() const { return loss_; }
+  double loss() const { return loss_.total(); }
 
   std::vector<at::Tensor> empty_stream() override;
   std::vector<at::Tensor> forward(int chunk, int microbatch, const std::vector<at::Tensor>& in) override;
@@ -46,7 +47,8 @@ class PipelinedPass : public parallel::PipelineStage {
 
   models::Model& model_;
   std::vector<Microbatch> microbatches_;
-  double scale_, loss_ = 0;
+  double scale_;
+  LossSum loss_;
   ContextFor context_for_;
   parallel::Buckets* buckets_;
   bool splits_backward_;

@@ -7,7 +7,10 @@
 
 #include "base/error.h"
 #include "base/work_scope.h"
+#include "device/virtual_device.h"
 #include "kernels/differentiable.h"
+#include "layers/experts.h"
+#include "train/loss_sum.h"
 
 namespace ingot::train {
 namespace {
@@ -53,7 +56,7 @@ class BucketHooks : public models::LayerHooks {
 
 void ExpertCounter::on_routing(int64_t layer, const layers::Routing& routing) {
   auto& count = counts_[static_cast<size_t>(layer)];
-  const auto seen = routing.choice.bincount({}, routing.logits.size(1)).cpu();
+  const auto seen = layers::class_counts(routing.choice, routing.logits.size(1));
   count = count.defined() ? count + seen : seen;
 }
 
@@ -108,9 +111,10 @@ double TrainingStep::sum_of_losses(double value) const {
   return all.item<double>();
 }
 
-int64_t TrainingStep::count_targets(const at::Tensor& targets) const {
-  const auto count = targets.ge(0).sum().unsqueeze(0);
-  if (!is_alone()) replicas_.targets->all_reduce(count);
+int64_t TrainingStep::count_targets(const data::Batch& batch, const at::Tensor& own) const {
+  if (is_alone()) return std::count_if(batch.targets.begin(), batch.targets.end(), [](int32_t target) { return target >= 0; });
+  const auto count = own.ge(0).sum().unsqueeze(0);
+  replicas_.targets->all_reduce(count);
   return count.item<int64_t>();
 }
 
@@ -133,7 +137,7 @@ double TrainingStep::forward_and_backward(const Tensors& all, double scale) {
   auto* buckets = replicas_.buckets;
   const int64_t rows = microbatch_ > 0 ? microbatch_ : all.ids.size(0);
   int64_t begun = 0;
-  double sum = 0;
+  LossSum sum;
   for_each_microbatch(all, [&](const Tensors& part) {
     auto context = context_for(part, &counter_);
     begun += rows;
@@ -145,9 +149,9 @@ double TrainingStep::forward_and_backward(const Tensors& all, double scale) {
     kernels::backward({loss});
     model_.parameters().collect_gradients();
     if (buckets) buckets->finish_backward();
-    sum += loss.item<double>();
+    sum.add(loss);
   });
-  return sum;
+  return sum.total();
 }
 
 StepResult TrainingStep::run(const data::Batch& batch, double lr) {
@@ -155,12 +159,12 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr) {
   counter_.clear();
   const Tensors all = on_device(batch);
   // Every target of the global batch weighs the same, however documents and padding fall into microbatches and ranks.
-  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, count_targets(all.targets)));
+  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, count_targets(batch, all.targets)));
   if (replicas_.buckets) replicas_.buckets->begin_step();
   const double loss = forward_and_backward(all, scale);
   if (replicas_.buckets) replicas_.buckets->finish_step();
   result.loss = sum_of_losses(loss);
-  sum_expert_counts();
+  collect_expert_counts();
 
   const auto norm = optimizer_.gradient_norm();
   result.grad_norm = norm.norm;
@@ -179,18 +183,24 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr) {
   return result;
 }
 
-// One message for all layers; a stage of a pipeline knows its own.
-void TrainingStep::sum_expert_counts() {
-  if (!replicas_.tokens || replicas_.tokens->size() == 1 || !model_.has_experts()) return;
-  const auto layers = static_cast<int64_t>(counter_.counts().size());
-  auto all = at::zeros({layers, model_.routing_classes()}, at::kLong);
-  for (int64_t layer = 0; layer < layers; ++layer)
-    if (const auto& count = counter_.counts()[static_cast<size_t>(layer)]; count.defined()) all[layer].copy_(count);
-  const auto there = all.to(model_.device());
-  replicas_.tokens->all_reduce(there);
-  const auto sums = there.cpu();
-  for (int64_t layer = 0; layer < layers; ++layer)
-    if (model_.has_experts(layer)) counter_.set(layer, sums[layer]);
+// One message and one read for all layers; a stage of a pipeline knows its own.
+void TrainingStep::collect_expert_counts() {
+  if (!model_.has_experts()) return;
+  const bool is_shared = replicas_.tokens && replicas_.tokens->size() > 1;
+  std::vector<at::Tensor> rows;
+  bool is_known = is_shared;
+  for (const auto& count : counter_.counts()) {
+    is_known = is_known || count.defined();
+    rows.push_back(count.defined() ? count
+                                   : at::zeros({model_.routing_classes()}, at::TensorOptions().dtype(at::kLong).device(model_.device())));
+  }
+  if (!is_known) return;
+  const auto all = at::stack(rows);
+  if (is_shared) replicas_.tokens->all_reduce(all);
+  const auto host = all.cpu();
+  if (device::is_counting(all)) host.fill_(1);  // without data all have as many
+  for (int64_t layer = 0; layer < host.size(0); ++layer)
+    if (is_shared ? model_.has_experts(layer) : counter_.counts()[static_cast<size_t>(layer)].defined()) counter_.set(layer, host[layer]);
 }
 
 void TrainingStep::update(double lr, double norm) {
@@ -212,8 +222,9 @@ double TrainingStep::evaluate(const data::Batch& batch, int64_t& targets) {
   if (batch.batch > 0 || replicas_.buckets) {
     const auto& layout = model_.layout();
     const int64_t fewest = layout.tensor.size * layout.sequence.all_chunks() * (layout.sequence.is_on() ? model_.halo() : 1);
-    const Tensors all = on_device(batch.batch > 0 ? batch : idle_batch(fewest));
-    targets = count_targets(all.targets);
+    const auto own = batch.batch > 0 ? batch : idle_batch(fewest);
+    const Tensors all = on_device(own);
+    targets = count_targets(own, all.targets);
     const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, targets));
     if (replicas_.stages) return sum_of_losses(run_stages(all, scale, true));
     auto context = context_for(all, nullptr);

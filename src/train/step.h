@@ -26,12 +26,12 @@ struct StepResult {
   std::vector<std::vector<int64_t>> expert_tokens;  // [layers][experts]; empty without experts
 };
 
-/// Counts the tokens of each class of each layer's router.
+/// Counts the tokens of each class of each layer's router, on their device.
 class ExpertCounter : public models::Observer {
  public:
   explicit ExpertCounter(int64_t layers) : counts_(static_cast<size_t>(layers)) {}
   void on_routing(int64_t layer, const layers::Routing& routing) override;
-  /// int64 [classes] on the host, undefined for a layer without a router.
+  /// int64 [classes], undefined for a layer without a router.
   const std::vector<at::Tensor>& counts() const { return counts_; }
   void clear() { counts_.assign(counts_.size(), at::Tensor()); }
   void set(int64_t layer, const at::Tensor& count) { counts_[static_cast<size_t>(layer)] = count; }
@@ -79,14 +79,15 @@ class TrainingStep {
   /// Sum of this rank's losses; leaves the gradients.
   double forward_and_backward(const Tensors& all, double scale);
   double run_stages(const Tensors& all, double scale, bool forward_only);
-  void sum_expert_counts();
+  /// Over all ranks, onto the host.
+  void collect_expert_counts();
   void update(double lr, double norm);
   std::string first_nonfinite_activation(const Tensors& tensors);
   bool is_alone() const { return replicas_.targets == nullptr || replicas_.targets->size() == 1; }
   /// Over the ranks that have parts of it.
   double sum_of_losses(double value) const;
-  /// Of all ranks, given this one's tokens.
-  int64_t count_targets(const at::Tensor& targets) const;
+  /// Of all ranks; `own`: this one's tokens of the batch.
+  int64_t count_targets(const data::Batch& batch, const at::Tensor& own) const;
 
   models::Model& model_;
   optim::Optimizer& optimizer_;
