@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "comm/world.h"
+#include "device/test_device.h"
 #include "parallel/bandwidth_knee.h"
 
 namespace ingot::parallel {
@@ -27,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kLayers = 8;
 
 // An embedding (layer -1), blocks with a matrix and a vector each, and a head.
-void declare(ParameterList& list, int64_t width) {
+void declare(ParameterList& list, int64_t width, int rank = 0) {
   list.add({.name = "embedding", .shape = {7, width}, .kind = Parameter::Kind::embedding});
   for (int64_t layer = 0; layer < kLayers; ++layer) {
     list.begin_layer(layer);
@@ -37,11 +38,12 @@ void declare(ParameterList& list, int64_t width) {
   list.begin_layer(kLayers);
   list.add({.name = "head", .shape = {7, width}, .kind = Parameter::Kind::head});
   list.add({.name = "bias", .shape = {3}, .kind = Parameter::Kind::buffer});
-  list.allocate(at::kFloat, at::kCPU);
+  list.allocate(at::kFloat, device::test_device(rank));
 }
 
 at::Tensor gradient_of(const Parameter& p, int rank, int64_t step) {
-  return at::full(p.shape, static_cast<double>(p.layer + 2) * (rank + 1) + static_cast<double>(step));
+  return at::full(p.shape, static_cast<double>(p.layer + 2) * (rank + 1) + static_cast<double>(step),
+                  at::TensorOptions().device(p.value.device()));
 }
 
 // What a layer's backward does: matrices go straight into the buffer, vectors are left on the leaf for collect_gradient.
@@ -62,7 +64,7 @@ Buckets buckets_of(ParameterList& list, comm::Group& group, const Buckets::Optio
 at::Tensor sum_of(const Parameter& p, int size, int64_t step, int64_t microbatches) {
   auto sum = at::zeros(p.shape);
   for (int r = 0; r < size; ++r)
-    if (!(p.name == "matrix3" && r == 1)) sum += gradient_of(p, r, step) * microbatches;
+    if (!(p.name == "matrix3" && r == 1)) sum += gradient_of(p, r, step).cpu() * microbatches;
   return sum;
 }
 
@@ -76,7 +78,7 @@ TEST_P(BucketsUnder, own_slices_hold_the_sums_and_new_values_reach_everyone) {
   const auto c = GetParam();
   comm::run_ranks(c.ranks, [&](comm::World& world) {
     ParameterList list;
-    declare(list, 24);
+    declare(list, 24, world.rank());
     auto& group = world.everyone();
     const at::NoGradGuard no_grad;
     for (const auto& p : list.all()) p->value.fill_(static_cast<double>(p->layer));
@@ -88,7 +90,7 @@ TEST_P(BucketsUnder, own_slices_hold_the_sums_and_new_values_reach_everyone) {
         buckets.before_forward(layer);
         for (const auto& p : list.all()) {
           if (p->layer != layer || !p->is_trained()) continue;
-          EXPECT_TRUE(p->value.equal(at::full(p->shape, static_cast<double>(layer + 100 * step)))) << p->name << " step " << step;
+          EXPECT_TRUE(p->value.cpu().equal(at::full(p->shape, static_cast<double>(layer + 100 * step)))) << p->name << " step " << step;
         }
         buckets.after_forward(layer);
       }
@@ -107,7 +109,7 @@ TEST_P(BucketsUnder, own_slices_hold_the_sums_and_new_values_reach_everyone) {
       std::map<const Parameter*, int64_t> owned;
       for (const auto& shard : shards) {
         const auto expected = sum_of(*shard.parameter, c.ranks, step, c.microbatches).view(-1).narrow(0, shard.begin, shard.size());
-        EXPECT_TRUE(shard.gradient_slice().equal(expected)) << shard.parameter->name << " step " << step << " rank " << world.rank();
+        EXPECT_TRUE(shard.gradient_slice().cpu().equal(expected)) << shard.parameter->name << " step " << step << " rank " << world.rank();
         owned[shard.parameter] += shard.is_primary ? shard.size() : 0;
         EXPECT_EQ(shard.value[0].item<float>(), static_cast<float>(shard.parameter->layer + 100 * step));
         const_cast<at::Tensor&>(shard.value).fill_(static_cast<double>(shard.parameter->layer + 100 * (step + 1)));
@@ -142,7 +144,7 @@ TEST(Buckets, close_where_layers_do) {
   comm::run_ranks(2, [&](comm::World& world) {
     for (const auto& [bytes, expected] : std::vector<std::pair<int64_t, size_t>>{{0, kLayers + 2}, {5000, 4}, {1 << 30, 1}}) {
       ParameterList list;
-      declare(list, 24);
+      declare(list, 24, world.rank());
       EXPECT_EQ(buckets_of(list, world.everyone(), {.bucket_bytes = bytes}).count(), expected);
     }
   });
@@ -153,7 +155,7 @@ TEST(Buckets, send_the_bytes_that_the_formula_says) {
   for (const int zero : {0, 1, 2, 3}) {
     comm::run_ranks(4, [&](comm::World& world) {
       ParameterList list;
-      declare(list, 24);
+      declare(list, 24, world.rank());
       auto buckets = buckets_of(list, world.everyone(), {.bucket_bytes = 0, .zero = zero});
       const auto before = world.counters().totals();
       const auto sent = [&] {
@@ -208,13 +210,15 @@ TEST(Buckets, gradients_may_travel_in_bf16) {
   for (const int zero : {0, 1, 2}) {
     comm::run_ranks(2, [&](comm::World& world) {
       ParameterList list;
-      declare(list, 24);
+      declare(list, 24, world.rank());
       auto buckets = buckets_of(list, world.everyone(), {.bucket_bytes = 0, .zero = zero, .reduce_in_bf16 = true});
       const int64_t before = world.counters().totals()["world"].sent_bytes;
       buckets.begin_step();
       buckets.begin_backward(true);
       for (const auto& p : list.all())
-        if (p->is_trained()) p->accumulate(at::full(p->shape, world.rank() == 0 ? 1 + 1.0 / 512 : 2.0));  // rounds to 1 in bf16
+        if (p->is_trained())
+          p->accumulate(at::full(p->shape, world.rank() == 0 ? 1 + 1.0 / 512 : 2.0,
+                                 at::TensorOptions().device(p->value.device())));  // rounds to 1 in bf16
       buckets.finish_backward();
       buckets.finish_step();
       for (const auto& shard : buckets.shards()) EXPECT_TRUE(shard.gradient_slice().eq(3).all().item<bool>()) << shard.parameter->name;
@@ -248,7 +252,7 @@ TEST(Buckets, sums_travel_while_backward_computes) {
         2,
         [&](comm::World& world) {
           ParameterList list;
-          declare(list, width);
+          declare(list, width, world.rank());
           auto buckets = buckets_of(list, world.everyone(), {.bucket_bytes = bucket_bytes});
           buckets.begin_backward(true);
           world.everyone().barrier();
@@ -276,7 +280,7 @@ TEST(Buckets, weights_travel_while_layers_compute) {
       2,
       [&](comm::World& world) {
         ParameterList list;
-        declare(list, width);
+        declare(list, width, world.rank());
         auto buckets = buckets_of(list, world.everyone(), {.bucket_bytes = 1, .zero = 3});
         buckets.begin_step();
         world.everyone().barrier();
@@ -304,7 +308,7 @@ TEST(Buckets, weights_travel_while_layers_compute) {
 TEST(Buckets, a_gradient_that_comes_too_late_is_an_error) {
   comm::run_ranks(2, [&](comm::World& world) {
     ParameterList list;
-    declare(list, 8);
+    declare(list, 8, world.rank());
     auto buckets = buckets_of(list, world.everyone(), {});
     buckets.begin_backward(true);
     buckets.after_backward(0);
