@@ -157,9 +157,7 @@ int run_launch(const Options& all) {
     }
     const auto& first = outcome.first;
     if (first.rank >= 0) board.say_failed(attempt, first.description);
-    std::string text = "first failure: " + first.description;
-    for (const auto& line : first.last_lines) text += "\n    " + line;
-    base::log_error("{}", text);
+    base::log_error("{}", resilience::report_of(first));
     if (outcome.was_stopped || first.exit_status == kUsageStatus || attempt >= o.max_restarts) {
       if (o.max_restarts > 0 && attempt >= o.max_restarts) base::log_error("given up after {} restart{}", attempt, attempt == 1 ? "" : "s");
       board.leave(attempt, o.grace_s);

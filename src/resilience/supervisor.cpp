@@ -162,6 +162,7 @@ Failure failure_of(const Child& child, int status) {
   if (WIFSIGNALED(status)) {
     failure.description = fmt::format("{} was ended by signal {} ({})", who, WTERMSIG(status), strsignal(WTERMSIG(status)));
     failure.exit_status = 128 + WTERMSIG(status);
+    failure.was_killed = WTERMSIG(status) == SIGKILL;
   } else {
     failure.description = fmt::format("{} exited with status {}", who, WEXITSTATUS(status));
     failure.exit_status = WEXITSTATUS(status);
@@ -267,6 +268,17 @@ class Supervision {
 };
 
 }  // namespace
+
+std::string report_of(const Failure& failure) {
+  std::string text = "first failure: " + failure.description;
+  if (failure.was_killed)
+    text +=
+        "; nothing that the rank printed explains that. The kernel's log (dmesg) names a process that was killed for its memory, "
+        "the scheduler's accounting one that it ended";
+  if (!failure.last_lines.empty()) text += failure.was_killed ? "\n  its last lines before that:" : "\n  its last lines:";
+  for (const auto& line : failure.last_lines) text += "\n    " + line;
+  return text;
+}
 
 Outcome supervise(const std::vector<std::string>& command, const std::vector<RankProcess>& ranks, const StopSignal& stop,
                   const SupervisorOptions& options) {

@@ -30,7 +30,11 @@ struct Failure {
   std::string description;              // "rank 2 (process 4711) was killed by signal 9 (Killed)"
   std::vector<std::string> last_lines;  // of its standard error
   int exit_status = 1;                  // of the rank; 128 + signal
+  bool was_killed = false;              // by SIGKILL: the rank could not say why, and its last lines are from before
 };
+
+/// What to tell the user: the description, and the last lines as what they are. A killed rank's last line is not the cause.
+std::string report_of(const Failure& failure);
 
 struct Outcome {
   bool succeeded = false;    // every rank exited 0

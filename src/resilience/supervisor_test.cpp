@@ -64,6 +64,18 @@ TEST_F(Supervisor, a_signal_is_named) {
   EXPECT_EQ(outcome.first.exit_status, 137);
 }
 
+// Bug: "first failure: rank 2 was ended by signal 9" was followed by the rank's last ordinary line, which read like the cause.
+TEST_F(Supervisor, the_last_line_of_a_killed_rank_is_not_given_as_the_cause) {
+  options.grace_s = 1;
+  const auto killed = run("echo rendezvous at node0 >&2; if [ $RANK = 2 ]; then sleep 0.2; kill -9 $$; fi; sleep 60").first;
+  ASSERT_TRUE(killed.was_killed);
+  EXPECT_THAT(report_of(killed), AllOf(HasSubstr("signal 9 (Killed); nothing that the rank printed explains that"), HasSubstr("dmesg"),
+                                       HasSubstr("its last lines before that:\n    rendezvous at node0")));
+  const auto failed = run("if [ $RANK = 1 ]; then echo out of memory >&2; exit 7; fi; sleep 60").first;
+  EXPECT_FALSE(failed.was_killed);
+  EXPECT_THAT(report_of(failed), AllOf(HasSubstr("exited with status 7\n  its last lines:\n    out of memory"), Not(HasSubstr("dmesg"))));
+}
+
 TEST_F(Supervisor, a_signal_to_it_reaches_every_rank_once) {
   std::thread sender([] {
     std::this_thread::sleep_for(std::chrono::milliseconds(400));
