@@ -2,7 +2,7 @@
 // contiguous (the scatter factor), and the iteration time below which they would be the limit.
 //
 // With G sequences an iteration of s tokens of b bytes, pages of P bytes, an iteration time t, I_max page reads a second that the storage
-// sustains, and the scatter factor sigma >= 1 (ZAYA1, arXiv 2511.17127, appendix on storage; facts zaya1 §2.6):
+// sustains, and the scatter factor sigma >= 1 (ZAYA1, arXiv 2511.17127, appendix on storage):
 //
 //   pages       = sigma G s b / P          page reads of an iteration
 //   I           = pages / t                page reads a second that it asks for

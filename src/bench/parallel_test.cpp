@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(All, ParallelMethods, ::testing::ValuesIn(schedule::all
   return name;
 });
 
-// facts tsp §12.9: of what one rank holds alone 1/D, and two parts of the weights.
+// TSP (arXiv 2604.26294): of what one rank holds alone 1/D, and two parts of the weights, one in use and one under way.
 TEST(Parallel, tsp_holds_its_share_and_two_parts_of_the_weights) {
   for (const auto pass : {Pass::forward, Pass::both}) {
     Layout layout = layout_of(Method::tsp, Layer::block, pass, 1);

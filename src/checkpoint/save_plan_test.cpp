@@ -88,7 +88,7 @@ TEST(SavePlan, replicas_are_written_once_and_evenly_by_bytes) {
       all += bytes;
       for (const auto& placed : plan.shares[rank].parts) largest_part = std::max(largest_part, bytes_of(inventories[rank], placed));
     }
-    // The greedy bound (facts/bytecheckpoint.md §12, P2).
+    // The greedy bound: the last item put on the fullest rank went where least lay, at most the mean without that item.
     const double mean = static_cast<double>(all) / static_cast<double>(ranks);
     EXPECT_LE(static_cast<double>(largest_share), mean + (1 - 1 / static_cast<double>(ranks)) * static_cast<double>(largest_part));
     EXPECT_LE(static_cast<double>(largest_share), 1.02 * mean) << "largest first does better than the bound";

@@ -1,4 +1,4 @@
-// The token mixing in front of CCA attention (facts zaya1 §4.3, steps 2 to 6): two causal convolutions over the latent q and
+// The token mixing in front of CCA attention (arXiv 2510.04476; ZAYA1, arXiv 2511.17127): two causal convolutions over the latent q and
 // k, the q-k mean, normalisation and temperature, RoPE, and the value shift. Differentiable in `packed` and all weights.
 //
 // Documents: at the first token of a document both convolutions and the value shift see what they would see at the start

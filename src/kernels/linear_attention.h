@@ -1,5 +1,5 @@
 // Linear attention: instead of keys and values each head keeps one state S [key_dim, value_dim], which every token decays, adds to
-// and reads (facts lasp2 §1 and §3; per token, S starting as the initial state):
+// and reads (LASP-2, arXiv 2502.07563, section 2; per token, S starting as the initial state):
 //
 //   S = 0 at the first token of a document
 //   S = exp(log_gate) S                 per head, or per head and key channel

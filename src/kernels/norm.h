@@ -17,7 +17,7 @@ struct ResidualScale {
 };
 
 /// residual' = (residual + residual_bias) * residual_scale + (branch + branch_bias) * branch_scale, in the residual's dtype.
-/// (x + b) * a, not a * x + b: facts zaya1 §4.2. The branch may be of a narrower dtype.
+/// (x + b) * a, not a * x + b: as transformers computes ZAYA1, not as its paper prints it. The branch's dtype may be narrower.
 at::Tensor join_residual(const at::Tensor& residual, const at::Tensor& branch, const ResidualScale& scale);
 
 /// join_residual followed by rms_norm of the sum, in one pass: {residual', normed of dtype `out`}.

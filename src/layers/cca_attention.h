@@ -1,4 +1,4 @@
-// Compressed convolutional attention, the attention half of a ZAYA1 block (facts zaya1 §4.3).
+// Compressed convolutional attention, the attention half of a ZAYA1 block (ZAYA1, arXiv 2511.17127).
 // Gradient convention: the projections q, k, both values and o get theirs in Parameter::grad (layers/linear.h); both
 // convolutions, their biases and the temperature from autograd.
 #pragma once

@@ -303,7 +303,7 @@ struct BidirectionalFunction : Function<BidirectionalFunction, WorkKind::linear_
     context.save({q, k, v, state});
     return at::matmul(wide(q), state).transpose(1, 2).to(v.scalar_type()).contiguous();
   }
-  // Of all ranks' outputs, not of those behind (facts lasp2 §1a).
+  // Of all ranks' outputs, not of those behind: algorithm 3 of LASP-2 prints that sum, which finite differences refute.
   static TensorList backward(Context& context, const TensorList& grads) {
     const auto saved = context.saved();
     const auto q = wide(saved[0]), k = wide(saved[1]), v = wide(saved[2]), grad = wide(grads[0]);

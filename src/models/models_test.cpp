@@ -127,7 +127,7 @@ TEST(PublishedModels, zaya1_base_has_the_published_number_of_parameters) {
 
 TEST(PublishedModels, zaya1_base_flops_are_those_of_its_matrices_and_visible_pairs) {
   const auto model = create_model(shipped("configs/zaya1-base.toml"));
-  // Weights that one token meets in a layer, from facts zaya1 §4: q, k, both v, o; both convolutions; the router; one expert.
+  // Weights that one token meets in a layer, from ZAYA1 as published: q, k, both v, o; both convolutions; the router; one expert.
   const double attention = 2048 * (1024 + 256 + 128 + 128) + 1024 * 2048, convolutions = 1280 * (128 * 2 + 2);
   const double router = 2048 * 256 + 2 * 256 * 256 + 256 * 17, expert = 4096 * 2048 + 2048 * 2048;
   const double weights = 40 * (attention + convolutions + router + expert) + 262272.0 * 2048;
@@ -170,7 +170,7 @@ TEST(PublishedModels, llama_7b_flops_are_six_for_each_matrix_weight_and_twelve_f
   EXPECT_NEAR(model->training_flops_per_token(4096) / (6 * 6.738e9), 1.06, 0.01);
 }
 
-// Linear-Llama3-1B (facts lasp2 §5) with softmax attention in every fourth of its layers; matrices counted one by one.
+// Linear-Llama3-1B (LASP-2, arXiv 2502.07563) with softmax attention in every fourth of its layers; matrices counted one by one.
 TEST(PublishedModels, a_hybrid_has_the_parameters_and_flops_of_both_kinds_of_layer) {
   auto config = llama(16, 2048, 16, 16, 8192, 128256, true);
   config.family = "linear_llama";

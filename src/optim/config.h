@@ -18,7 +18,7 @@ struct OptimizerConfig {
   int64_t newton_schulz_steps = 5;
   std::string newton_schulz_precision = "auto";  // auto, own, bf16
   bool spread_orthogonalisation = true;  // over the ranks that own matrices' parts, evenly, instead of repeating it on each
-  double rms_match = 0.2;                // update scaled by this * sqrt(max(rows, cols)), which matches AdamW's (facts zaya1 §5.1)
+  double rms_match = 0.2;                // update scaled by this * sqrt(max(rows, cols)), as AdamW's (Moonlight, arXiv 2502.16982)
 
   std::string schedule = "cosine";  // constant, linear, cosine, wsd
   int64_t warmup_steps = 100;

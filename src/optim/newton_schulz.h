@@ -7,7 +7,7 @@
 
 namespace ingot::optim {
 
-/// Coefficients of the usual quintic (facts zaya1 §5.1): x <- a x + (b A + c A^2) x with A = x x^T.
+/// Coefficients of the usual quintic (K. Jordan's Muon; ZAYA1, arXiv 2511.17127, section V-B): x <- a x + (b A + c A^2) x with A = x x^T.
 struct Quintic {
   double a = 3.4445, b = -4.7750, c = 2.0315;
 };

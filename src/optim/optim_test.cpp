@@ -14,7 +14,7 @@ at::Tensor random(at::IntArrayRef sizes, uint64_t seed) {
   return at::randn(sizes, generator, at::kDouble);
 }
 
-// The definition from facts zaya1 §5.1, written out for one matrix.
+// The definition of Muon (ZAYA1, arXiv 2511.17127, section V-B), written out for one matrix.
 at::Tensor iterated(at::Tensor x, int64_t steps) {
   const bool tall = x.size(0) > x.size(1);
   if (tall) x = x.t();

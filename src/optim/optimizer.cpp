@@ -115,7 +115,7 @@ void Optimizer::balance(Parameter& bias, const at::Tensor& counts, int64_t exper
   const auto loads = counts.to(at::kDouble);
   const double total = loads.narrow(0, 0, balanced).sum().item<double>();
   if (total == 0) return;
-  // Descent on (observed share - fair share); facts zaya1 §4.5.
+  // Descent on (observed share - fair share): ZAYA1-8B, arXiv 2605.05365, eq. 5.
   auto gradient = at::zeros_like(loads);
   gradient.narrow(0, 0, balanced).copy_(loads.narrow(0, 0, balanced) / total - 1.0 / static_cast<double>(balanced));
   const auto g = gradient.to(bias.value.options());

@@ -257,7 +257,7 @@ TEST(FoldedAttention, refuses_kv_heads_that_ranks_cannot_share) {
   });
 }
 
-// facts tsp §12: elements received and numbers of operations, forward and with backward, to the integer.
+// TSP (arXiv 2604.26294) with our backward: elements received and numbers of operations, forward and with backward, to the integer.
 TEST(FoldedTraffic, is_what_the_schedule_says) {
   using comm::Kind;
   for (const int64_t buckets : {1, 2}) {
