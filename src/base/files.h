@@ -46,7 +46,6 @@ class OutputFile {
 
   void write(const void* data, int64_t size_bytes);
   void write(std::string_view text) { write(text.data(), static_cast<int64_t>(text.size())); }
-  int64_t written_bytes() const { return written_bytes_; }
   void sync();
   /// Closes and reports what the destructor would have to swallow.
   void close();

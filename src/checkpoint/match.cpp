@@ -2,7 +2,6 @@
 
 #include <map>
 
-#include "base/error.h"
 #include "base/text.h"
 
 namespace ingot::checkpoint {
@@ -59,13 +58,6 @@ Mismatch compare(const std::vector<LogicalTensor>& wanted, const std::vector<Log
     }
   }
   return mismatch;
-}
-
-void require_match(const std::vector<LogicalTensor>& wanted, const std::vector<LogicalTensor>& present, const std::string& origin) {
-  const Mismatch mismatch = compare(wanted, present);
-  if (!mismatch.none())
-    throw base::CheckpointError("{} does not hold the tensors that are wanted; was it made with another model?{}", origin,
-                                mismatch.describe());
 }
 
 }  // namespace ingot::checkpoint

@@ -26,8 +26,4 @@ struct Mismatch {
 
 Mismatch compare(const std::vector<tensor::LogicalTensor>& wanted, const std::vector<tensor::LogicalTensor>& present);
 
-/// Throws CheckpointError that begins with `origin` and lists all mismatches.
-void require_match(const std::vector<tensor::LogicalTensor>& wanted, const std::vector<tensor::LogicalTensor>& present,
-                   const std::string& origin);
-
 }  // namespace ingot::checkpoint

@@ -67,9 +67,7 @@ class DcpReader {
   /// Reads every chunk and object whole and compares all CRCs; throws at the first fault.
   void verify() const;
 
-  /// Megatron-Core: the folder has `metadata.json` that names the format torch_dist.
-  bool is_megatron() const { return megatron_; }
-  /// The value of `common.pt`; null when there is none.
+  /// Megatron-Core: the value of `common.pt`; null when there is none.
   nlohmann::json megatron_common() const;
 
   /// `read_bytes` counts whole reads from files but for the small first and last parts of archives.
@@ -101,7 +99,6 @@ class DcpReader {
   DcpOptions options_;
   const checkpoint::Storage& storage_;
   DcpMetadata metadata_;
-  bool megatron_ = false;
   std::map<std::string_view, size_t> places_;  // names within metadata_.tensors
 
   mutable std::mutex mutex_;  // guards the three below

@@ -164,7 +164,6 @@ void DcpReader::check_megatron() {
   if (!document.is_object() || !document.contains("sharded_backend")) return;  // of something else
   if (document["sharded_backend"] != "torch_dist")
     throw CheckpointError("{}: the checkpoint's format is {}; only torch_dist is read", file.string(), document["sharded_backend"].dump());
-  megatron_ = true;
 }
 
 std::vector<tensor::LogicalTensor> DcpReader::list() const {

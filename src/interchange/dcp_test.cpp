@@ -70,7 +70,6 @@ INSTANTIATE_TEST_SUITE_P(Dcp, Recorded, ::testing::Values("single", "files_per_i
 
 TEST(Megatron, common_values_and_layers_of_a_leading_axis_are_read) {
   const DcpReader reader(kFixtures / "megatron");
-  EXPECT_TRUE(reader.is_megatron());
   const json common = reader.megatron_common();
   EXPECT_EQ(common["iteration"], 42);
   EXPECT_EQ(common["args"]["!class"], "argparse.Namespace");
@@ -78,7 +77,6 @@ TEST(Megatron, common_values_and_layers_of_a_leading_axis_are_read) {
   EXPECT_EQ(common["args"]["state"]["dtype"], json::parse(R"({"!global": "torch.bfloat16"})"));
   EXPECT_EQ(common["opt_param_scheduler"]["lr"], json::parse("[0.1, 0.2]"));
   EXPECT_EQ(reader.tensor("decoder.layers.mlp.linear_fc1.weight").shape, (tensor::Shape{4, 6, 3}));
-  EXPECT_FALSE(DcpReader(kFixtures / "single").is_megatron());
   EXPECT_TRUE(DcpReader(kFixtures / "single").megatron_common().is_null());
 }
 

@@ -238,11 +238,4 @@ void MatrixExchange::finish(const std::vector<at::Tensor>& results) {
   slices_.clear();
 }
 
-int64_t MatrixExchange::gathered_elements() const {
-  int64_t count = 0;
-  for (const auto& matrix : matrices_)
-    if (matrix.has_worker(group_.rank()) && !matrix.is_whole_on(group_.rank())) count += matrix.rows * matrix.cols;
-  return count;
-}
-
 }  // namespace ingot::parallel

@@ -40,9 +40,6 @@ class MatrixExchange {
   /// Writes what became of them into the slices; results as returned by gathered(), those of whole() are the caller's to write.
   void finish(const std::vector<at::Tensor>& results);
 
-  /// Elements of the matrices that gathered() returns: the memory it takes.
-  int64_t gathered_elements() const;
-
  private:
   struct Piece {
     int64_t parameter, matrix;  // which of the list, which of its stack

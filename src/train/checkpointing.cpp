@@ -107,16 +107,6 @@ void start_save(checkpoint::Saver& saver, const optim::Optimizer& optimizer, con
   saver.start(progress.step, items, gives_extras ? extras : checkpoint::Extras{}, std::move(keep));
 }
 
-checkpoint::SaveReport save_run(const std::filesystem::path& folder, const optim::Optimizer& optimizer, const Progress& progress,
-                                const std::string& config_toml, const std::string& data_state, checkpoint::SaveOptions options) {
-  options.refuse_nonfinite = true;
-  std::shared_ptr<void> keep;
-  const auto items = items_of(optimizer, keep);
-  const bool gives_extras = !options.team || options.team->rank() == 0;
-  return checkpoint::save(folder, progress.step, items,
-                          gives_extras ? extras_of(progress, optimizer, config_toml, data_state) : checkpoint::Extras{}, options);
-}
-
 checkpoint::SaveReport save_weights(const std::filesystem::path& folder, const models::Model& model, const std::string& config_toml) {
   std::vector<checkpoint::SaveItem> items;
   for (const auto& p : model.parameters().all())

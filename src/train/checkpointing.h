@@ -53,10 +53,6 @@ std::vector<checkpoint::SaveItem> items_of(const optim::Optimizer& optimizer, st
 void start_save(checkpoint::Saver& saver, const optim::Optimizer& optimizer, const Progress& progress, const checkpoint::Extras& extras,
                 bool gives_extras);
 
-/// Saves and waits. Throws CheckpointError, also when a weight is NaN or Inf, naming it: such a state is never written.
-checkpoint::SaveReport save_run(const std::filesystem::path& folder, const optim::Optimizer& optimizer, const Progress& progress,
-                                const std::string& config_toml, const std::string& data_state, checkpoint::SaveOptions options);
-
 /// The weights of a model as a checkpoint of step 0 from which runs with any optimizer begin.
 checkpoint::SaveReport save_weights(const std::filesystem::path& folder, const models::Model& model, const std::string& config_toml);
 

@@ -100,13 +100,20 @@ class Checkpointing : public ::testing::Test {
     fs::remove_all(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }
+  fs::path save(const SmallRun& run, const Progress& progress, const std::string& config = "") const {
+    checkpoint::SaveOptions options;
+    options.refuse_nonfinite = true;
+    std::shared_ptr<void> keep;
+    const auto items = items_of(*run.optimizer, keep);
+    return checkpoint::save(folder_, progress.step, items, extras_of(progress, *run.optimizer, config, "{}"), options).path;
+  }
   fs::path folder_;
 };
 
 TEST_F(Checkpointing, brings_weights_moments_and_place_back_bit_for_bit) {
   SmallRun run;
   for (int i = 0; i < 3; ++i) run.step().run(batch_of(2, 8), 1e-2);
-  const auto path = save_run(folder_, *run.optimizer, {.step = 3, .tokens = 48}, "x = 1", "{}", {}).path;
+  const auto path = save(run, {.step = 3, .tokens = 48}, "x = 1");
   SmallRun other;
   const checkpoint::TeamReader team_reader(path);
   const auto& reader = team_reader.reader();
@@ -123,7 +130,7 @@ TEST_F(Checkpointing, never_writes_a_weight_that_is_not_finite) {
   SmallRun run;
   run.value("model.norm.weight").detach()[2] = std::numeric_limits<float>::infinity();
   try {
-    save_run(folder_, *run.optimizer, {}, "", "{}", {});
+    save(run, {});
     ADD_FAILURE() << "it was written";
   } catch (const base::CheckpointError& error) {
     EXPECT_THAT(error.what(), HasSubstr("model.norm.weight has NaN or Inf"));
@@ -133,7 +140,7 @@ TEST_F(Checkpointing, never_writes_a_weight_that_is_not_finite) {
 
 TEST_F(Checkpointing, a_model_that_does_not_fit_is_left_as_it_was) {
   SmallRun run, wider(24);
-  const auto path = save_run(folder_, *run.optimizer, {.step = 1}, "", "{}", {}).path;
+  const auto path = save(run, {.step = 1});
   const auto before = wider.copy();
   try {
     require_fit(checkpoint::Reader(path), checkpoint::alone(), *wider.optimizer);
