@@ -43,7 +43,7 @@ def expected_scalars(path):
 
 TAGS = [
     "train/loss", "train/validation_loss", "train/grad_norm", "train/lr", "train/tokens",
-    "speed/step_ms", "speed/predicted_step_ms", "speed/tokens_per_s", "speed/tflops", "speed/mfu", "speed/comm_bytes",
+    "speed/step_ms", "speed/predicted_step_ms", "speed/calibrated_step_ms", "speed/tokens_per_s", "speed/tflops", "speed/mfu", "speed/comm_bytes",
     "memory/memory_peak_bytes", "memory/predicted_memory_bytes",
 ]
 
