@@ -2,7 +2,7 @@
 
     .deps/venv/bin/python benchmarks/collectives_vs_c10d.py [--ranks 2 4] [--rounds 5] [--least 64K] [--most 32M] [--factor 8] [--calls 20] [-o TABLE.md]
 
-Both sides are processes of one thread that talk over the loopback interface. A round runs either side in fresh processes, ingot first in even rounds
+Both sides are processes of one thread that communicate over the loopback interface. A round runs either side in fresh processes, ingot first in even rounds
 and second in odd ones; a call's time is the median of its calls on the rank where that is longest. Ratio: ingot's bus bandwidth / c10d's, median over the rounds and
 its range; 1.00 is the aim, above is ingot ahead. The last column has the fastest call of all rounds instead, which other programs disturb least. Sizes are counted as nccl-tests count them. Another load falsifies small sizes first: a load average
 above the ranks' own is printed with a warning.

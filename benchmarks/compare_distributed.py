@@ -3,7 +3,7 @@
 
     .deps/venv/bin/python benchmarks/compare_distributed.py [--ranks 2] [--rounds 2] [--steps 6] [--only ddp zero fsdp tp tp-sp pipeline ring experts …] [-o TABLE.md]
 
-Processes of one thread each; the global batch is 4 sequences of 512 tokens, fp32, AdamW, no clipping on PyTorch's side. PyTorch talks over
+Processes of one thread each; the global batch is 4 sequences of 512 tokens, fp32, AdamW, no clipping on PyTorch's side. PyTorch communicates over
 Gloo on the loopback interface, its default for processes without GPUs; ingot through shared memory, its default on one machine. PyTorch:
 DistributedDataParallel; with ZeroRedundancyOptimizer; fully_shard of every layer; parallelize_module with embedding, head and loss split, without
 and with the norms on slices of the sequence. A rank alone (its share of the batch, no other rank) is the ideal that data parallelism is held against.

@@ -21,7 +21,7 @@ def _guarded(method):
     @functools.wraps(method)
     def guarded(self, *arguments):
         if self._group is None:
-            raise CheckpointError(f"rank {self.rank}: these ranks cannot talk any more since {self._failure or 'the end'}; make a new saver")
+            raise CheckpointError(f"rank {self.rank}: these ranks cannot communicate any more since {self._failure or 'the end'}; make a new saver")
         try:
             return method(self, *arguments)
         except BaseException as failure:

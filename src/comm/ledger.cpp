@@ -104,12 +104,12 @@ LedgerFile read_ledger(const fs::path& path) {
   try {
     const auto json = Json::parse(base::read_file(path, kLargestFileBytes));
     if (const int format = json.at("format").get<int>(); format != kFormat)
-      throw DataError("{}: ledger format {}, but this program reads {}", path.string(), format, kFormat);
+      throw DataError("{}: flight recorder format {}, but this program reads {}", path.string(), format, kFormat);
     LedgerFile file{json.at("rank").get<int>(), json.at("world").get<int>(), json.at("reason").get<std::string>(), {}};
     for (const auto& entry : json.at("entries")) file.entries.push_back(entry_of(entry));
     return file;
   } catch (const Json::exception& broken) {
-    throw DataError("{} is not a ledger of collectives: {}", path.string(), broken.what());
+    throw DataError("{} is not a flight recording of collectives: {}", path.string(), broken.what());
   }
 }
 
@@ -203,10 +203,10 @@ Divergence compare(const std::vector<LedgerFile>& ledgers) {
     const auto waited = waiting ? fmt::format("; rank {} waited in {} of group {} {}, step {}", waiting_rank, in_words(*waiting),
                                               waiting->group, waiting->members, waiting->step)
                                 : std::string();
-    return {silent.front(), fmt::format("rank {} left no ledger, so it was killed or is cut off{}{}", fmt::join(silent, ", "), waited,
-                                        first ? "\namong the others, " + first->divergence.explanation : "")};
+    return {silent.front(), fmt::format("rank {} left no flight recording, so it was killed or is cut off{}{}", fmt::join(silent, ", "),
+                                        waited, first ? "\namong the others, " + first->divergence.explanation : "")};
   }
-  return {-1, "all ranks agree on the operations that their ledgers share"};
+  return {-1, "all ranks agree on the operations that their flight recordings share"};
 }
 
 }  // namespace ingot::comm

@@ -72,7 +72,7 @@ TEST_F(Ledgers, a_rank_without_a_ledger_is_absent) {
   write(2, {{Kind::all_reduce, 4}});
   const auto found = compare(read_ledgers(folder));
   EXPECT_EQ(found.rank, 1);
-  EXPECT_THAT(found.explanation, HasSubstr("rank 1 left no ledger"));
+  EXPECT_THAT(found.explanation, HasSubstr("rank 1 left no flight recording"));
 }
 
 TEST_F(Ledgers, what_a_ring_buffer_forgot_is_no_divergence) {

@@ -132,7 +132,7 @@ class NcclBackend : public Backend {
       const auto missing = roll_call(store_, "roll-call", rank_, members_);
       lock.lock();
       failure_ = fmt::format("{} did not end within {:g} s (resilience.comm_timeout_s): {}", what, timeout_.count(),
-                             missing.empty() ? "all ranks answer; compare their ledgers" : missing);
+                             missing.empty() ? "all ranks answer; compare their flight recordings (ingot doctor --ledgers)" : missing);
       lock.unlock();
       nccl_->abort();
       lock.lock();

@@ -178,7 +178,8 @@ class ProcessFabric : public Fabric {
     bool all = true;
     for (size_t r = 0; r < members.size(); ++r) all = to_text(wait_for_key(store, fmt::format("mapped/{}", r))) == "yes" && all;
     if (all) return segment;
-    base::log_warning("ranks {} talk over TCP: {}", members, problem.empty() ? "another rank could not map the shared memory" : problem);
+    base::log_warning("ranks {} communicate over TCP: {}", members,
+                      problem.empty() ? "another rank could not map the shared memory" : problem);
     return nullptr;
   }
 

@@ -28,7 +28,7 @@ std::string definitions(const std::vector<RunData>& runs) {
   return out +
          "<p>Speeds are medians over all steps but the first after each start. Error is predicted / measured − 1; errors above 10 % are "
          "marked. Loss is in nats per "
-         "token, over the global batch. Expert imbalance is the busiest expert’s tokens over the mean of all experts; 1 is an even spread. "
+         "token, over the global batch. Load imbalance is the most loaded expert’s tokens over the mean of all experts; 1 is an even load. "
          "Memory is in units of "
          "2^10 bytes (KiB, MiB, GiB), counts in units of 10^3 (k, M, G).</p></div>\n";
 }

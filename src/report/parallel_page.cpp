@@ -184,7 +184,8 @@ constexpr std::string_view kNotes =
     "<h2>How to read the numbers</h2><div class=\"notes\"><p>Time is that of the slowest rank. Exposed communication is the part of it in "
     "which a rank computes nothing because it waits for others. Bytes received, operations and peak memory are those of the rank with "
     "most; "
-    "memory counts weights, gradients where there is a backward pass, activations and buffers. 8K tokens are 8,192; memory and messages "
+    "memory counts weights, gradients where there is a backward pass, activations and buffers. 8K tokens are 8,192; memory and "
+    "communication "
     "are "
     "in units of 2^10 bytes (KiB, MiB, GiB).</p></div>\n";
 

@@ -189,7 +189,7 @@ std::string load_over_steps(const RunData& run, size_t index, bool named) {
     }
   }
   return render(HeatMap{.title = "Busiest expert of each layer" + (named ? ", " + run.name : ""),
-                        .note = "tokens of the busiest expert over the layer's mean",
+                        .note = "load imbalance: tokens of the most loaded expert over the layer's mean",
                         .x_label = "step",
                         .y_label = "MoE layer",
                         .rows = std::move(sums),
@@ -278,7 +278,7 @@ std::string small_plots(const std::vector<RunData>& runs) {
        .smoothing = Smoothing::mean},
       {.title = "Learning rate", .unit = "", .field = Field::lr, .range = {.from_zero = true, .format = Format::exponent}},
       {.title = "Expert imbalance",
-       .unit = "busiest / mean",
+       .unit = "max / mean",
        .field = Field::expert_imbalance,
        .range = {.clip = 0.01},
        .smoothing = Smoothing::mean,

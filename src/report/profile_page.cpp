@@ -76,7 +76,7 @@ std::vector<std::pair<std::string, std::string>> facts_of(const Measured& machin
              {"measured", p.date},
              {"how", p.quick ? "quick: few sizes, each for a short time" : "in full"},
              {"commands", base::join(p.commands, "; ")},
-             {"foreign load", fmt::format("{:.1f} % of the machine", 100 * p.foreign_load)},
+             {"background load", fmt::format("{:.1f} % of the machine", 100 * p.foreign_load)},
              {"smallest operation", p.operation_s > 0 ? time_text(p.operation_s) : std::string(kDash)}};
   if (!machine.descriptions.empty()) facts.emplace_back("collectives", base::join(machine.descriptions, "; "));
   return facts;
@@ -112,7 +112,7 @@ std::string headline(const Measured& machine) {
   std::vector<std::string> parts;
   for (const auto& dtype : dtypes_of(p))
     if (p.peak_gemm(dtype) > 0)
-      parts.push_back(fmt::format("products in {} up to <b>{}</b>", escape(dtype), rate_text(p.peak_gemm(dtype), "FLOP/s")));
+      parts.push_back(fmt::format("GEMMs in {} up to <b>{}</b>", escape(dtype), rate_text(p.peak_gemm(dtype), "FLOP/s")));
   if (const double rate = memory_bytes_per_s(p); rate > 0) parts.push_back(fmt::format("memory at <b>{}</b>", rate_text(rate, "B/s")));
   double bus = 0;
   for (const auto& line : collective_lines(p))
@@ -306,25 +306,25 @@ std::string maps_of(const Measured& machine, bool is_alone) {
 std::string product_section(const std::vector<Measured>& machines) {
   const auto maps = for_each_machine(machines, [&](const Measured& m) { return maps_of(m, machines.size() == 1); });
   constexpr std::string_view kKey =
-      "<p class=\"key\">Maps: the scale of a dtype ends at its best product; empty cells were not measured.</p>\n";
+      "<p class=\"key\">Maps: the scale of a dtype ends at its best GEMM; empty cells were not measured.</p>\n";
   return plots(product_plots(machines)) + (maps.empty() ? "" : std::string(kKey) + maps);
 }
 
 constexpr std::string_view kNotes =
     "<h2>How to read the numbers</h2><div class=\"notes\">"
-    "<p>A product [m, k] × [k, n] is 2 m n k FLOPs, as a linear layer calls it: forward, grad input, or grad weight, which adds to fp32. "
+    "<p>A GEMM [m, k] × [k, n] is 2 m n k FLOPs, as a linear layer calls it: forward, grad input, or grad weight, which adds to fp32. "
     "Its bytes are those of both operands and of the result, each "
     "moved once; a sum of fp32 is read and written. Attention is causal: 4 × heads × head size × visible pairs, backward twice that; its "
     "bytes are q, k, v and the output once, backward twice that.</p>"
-    "<p>Roof: the lesser of bandwidth × FLOPs per byte and the best product measured. The bandwidth is triad’s at its largest size. Points "
+    "<p>Roof: the lesser of bandwidth × FLOPs per byte and the best GEMM measured. The bandwidth is triad’s at its largest size. Points "
     "above the slope found their operands in caches.</p>"
     "<p>Attention turns from bound by memory to bound by compute where its FLOPs per byte, 2 × heads × keys that a query sees on average ÷ "
-    "((heads + kv heads) × bytes of an element), reach the machine’s balance: the best product ÷ bandwidth, both as measured here, marked "
+    "((heads + kv heads) × bytes of an element), reach the machine’s balance: the best GEMM ÷ bandwidth, both as measured here, marked "
     "in "
     "the roofline. A window may keep it below that at any length. Beside it stands the least length measured from which on 80 % of the "
     "best "
     "rate are reached.</p>"
-    "<p>Batched products are many of one size in one call; grouped ones those of experts, one after another, which share out the rows: m, "
+    "<p>Batched GEMMs are many of one size in one call; grouped ones those of experts, one after another, which share out the rows: m, "
     "or k "
     "of grad weight, is their mean, and busiest the largest number of rows over it.</p>"
     "<p>Share of triad: the bytes that a kernel’s operations read and write, over its time, over triad’s rate; above 100 % it works from "

@@ -44,7 +44,7 @@ TEST(ProfilePage, is_whole_and_shows_every_section) {
     EXPECT_THAT(page, HasSubstr(fact));
   EXPECT_THAT(page, HasSubstr("Steps of small models, fp32"));
   EXPECT_THAT(page, HasSubstr(">products</th><td>1.20</td><td>60.00 ms</td><td>50.00 ms</td>"));
-  EXPECT_THAT(page, HasSubstr("products in bf16 up to <b>200.0 GFLOP/s</b>"));
+  EXPECT_THAT(page, HasSubstr("GEMMs in bf16 up to <b>200.0 GFLOP/s</b>"));
   EXPECT_THAT(page, HasSubstr("memory at <b>20.00 GB/s</b>"));
   EXPECT_EQ(count(page, "class=\"chip\""), 0u) << "one machine needs no names";
 }
@@ -72,7 +72,7 @@ TEST(ProfilePage, grouped_and_batched_products_have_maps_of_their_own) {
   for (const char* title : {"grouped forward, 8 groups, m = 32", "grouped forward, 8 groups, busiest 2.5 × mean, m = 32",
                             "batched grad input, 16 groups, m = 32", "grouped products", "batched products"})
     EXPECT_THAT(page, HasSubstr(title));
-  EXPECT_THAT(page, HasSubstr("products in fp32 up to <b>100.0 GFLOP/s</b>"));
+  EXPECT_THAT(page, HasSubstr("GEMMs in fp32 up to <b>100.0 GFLOP/s</b>"));
   // Without plain ones there is no peak, and the scale ends at the best of what there is.
   std::erase_if(profile.gemm, [](const auto& e) { return e.kind == "plain"; });
   const auto rest = make_profile_page({machine_of(profile)}, "now");

@@ -252,7 +252,7 @@ Points roof_of(const plan::MachineProfile& profile, const std::string& dtype, do
 
 std::string roofline(const std::vector<Measured>& machines, const std::string& dtype) {
   Group group{.title = "Roofline, " + dtype,
-              .note = "roof: triad and the best product",
+              .note = "roof: triad and the best GEMM",
               .x_label = {},
               .x = X::flops,
               .joined = false,

@@ -38,7 +38,7 @@ SettingsTable settings_of(RunConfig& c) {
   table.add("train.microbatch_size", t.microbatch_size, at_least(0), "sequences per forward pass of a rank; 0 = all of its own");
   table.add("train.precision", t.precision, {"fp64", "fp32", "bf16"}, "compute dtype; masters and moments are fp32 or wider");
   table.add("train.recompute", t.recompute, {"none", "selective", "full"},
-            "activations made again in backward: none, the feed-forward half, whole blocks");
+            "activations recomputed in backward: none, the FFN of each block, whole blocks");
   table.add("train.device", t.device, {"auto", "cpu", "cuda", "emulated"},
             "auto = a GPU if there is one; emulated = the host, taken for a GPU (for tests)");
   table.add("train.gemm_backend", t.gemm_backend, {"auto", "default", "onednn", "upcast", "cublas", "cublaslt"},

@@ -131,7 +131,7 @@ def srun_starts_ranks(w):
 
 
 def two_machines_as_network_namespaces(w):
-    """Launchers in namespaces of their own, joined by a wire; ranks talk over TCP. Then one machine is cut off."""
+    """Launchers in namespaces of their own, joined by a virtual link; ranks communicate over TCP. Then one machine is cut off."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "nsenter"))):
         leave_out("not root, or no ip, unshare and nsenter")
     addresses = ["10.97.31.1", "10.97.31.2"]

@@ -152,7 +152,8 @@ void PrometheusEndpoint::update(const StepRecord& record) {
   }
   if (record.expert_load) {
     if (!state_->imbalance)
-      state_->imbalance = &gauge(m.registry, "ingot_expert_load_imbalance_ratio", "Tokens of the busiest expert over the mean.");
+      state_->imbalance =
+          &gauge(m.registry, "ingot_expert_load_imbalance_ratio", "Load imbalance of the experts: most tokens over the mean.");
     state_->imbalance->Set(record.expert_load->imbalance());
   }
 }

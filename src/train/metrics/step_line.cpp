@@ -40,7 +40,7 @@ std::string step_line(const StepRecord& r) {
   line += fmt::format(" ms  {:>6} tok/s  {:>6} TFLOP/s", base::format_count(r.tokens_per_s), four_digits(r.tflops));
   if (r.mfu > 0) line += fmt::format("  MFU {:4.1f}%", 100 * r.mfu);
   line += "  mem " + memory_column(r.memory_peak_bytes, r.predicted_memory_bytes);
-  if (r.expert_load) line += fmt::format("  load {:.{}f}x", r.expert_load->imbalance(), r.expert_load->imbalance() < 10 ? 2 : 1);
+  if (r.expert_load) line += fmt::format("  imb {:.{}f}x", r.expert_load->imbalance(), r.expert_load->imbalance() < 10 ? 2 : 1);
   line += "  left " + base::format_duration(r.eta_s);
   if (r.validation_loss) line += "  val " + four_digits(*r.validation_loss);
   if (r.skipped) line += "  SKIPPED";
@@ -48,9 +48,8 @@ std::string step_line(const StepRecord& r) {
 }
 
 std::string step_line_legend() {
-  return "step lines: ms and mem are measured/predicted; norm is before clipping; load is the busiest expert's tokens over the mean; left "
-         "is time left; "
-         "val is the validation loss";
+  return "step lines: ms and mem are measured/predicted; norm is before clipping; imb is the experts' load imbalance, max/mean; "
+         "left is time left; val is the validation loss";
 }
 
 std::string mfu_convention(double peak_tflops, std::string_view peak_source) {

@@ -63,7 +63,7 @@ TEST(StepLine, fits_180_columns_with_everything_in_it) {
   record.memory_peak_bytes = record.predicted_memory_bytes = int64_t{180} << 30;
   const auto line = step_line(record);
   EXPECT_LE(line.size(), 180u) << line;
-  for (const char* part : {"loss    nan", "norm    inf", "load 16.0x", "left 30 d 05 h", "val 3.301"}) EXPECT_THAT(line, HasSubstr(part));
+  for (const char* part : {"loss    nan", "norm    inf", "imb 16.0x", "left 30 d 05 h", "val 3.301"}) EXPECT_THAT(line, HasSubstr(part));
   record.validation_loss.reset();
   record.skipped = true;
   EXPECT_LE(step_line(record).size(), 180u);
