@@ -241,12 +241,23 @@ std::string SettingsTable::help() const {
 }
 
 std::string SettingsTable::markdown() const {
-  std::string out = "| setting | default | type | meaning |\n|---|---|---|---|\n";
-  for (const auto& s : settings_) out += fmt::format("| `{}` | `{}` | {} | {} |\n", s.name, s.default_text, s.type, s.help);
+  const auto row = [](const Setting& s) {
+    std::string help = s.help;
+    for (size_t at = 0; (at = help.find('|', at)) != std::string::npos; at += 2) help.insert(at, 1, '\\');
+    return fmt::format("| `{}` | {} | {} | {} |\n", s.name, s.default_text.empty() ? "" : "`" + s.default_text + "`", s.type, help);
+  };
+  constexpr const char* kHead = "| setting | default | type | meaning |\n|---|---|---|---|\n";
+  std::string out, group;
+  for (const auto& s : settings_) {
+    if (const auto of = s.name.substr(0, s.name.find('.')); of != group) {
+      out += fmt::format("{}## {}\n\n{}", out.empty() ? "" : "\n", of, kHead);
+      group = of;
+    }
+    out += row(s);
+  }
   for (const auto& list : lists_) {
-    const SettingsTable sample = list.sample();
-    for (const auto& s : sample.settings_)
-      out += fmt::format("| `[[{}]] {}` | `{}` | {} | {} |\n", list.name, s.name, s.default_text, s.type, s.help);
+    out += fmt::format("\n## [[{}]]\n\nA list: {}.\n\n{}", list.name, list.help, kHead);
+    for (const auto& s : list.sample().settings_) out += row(s);
   }
   return out;
 }

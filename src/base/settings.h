@@ -66,7 +66,7 @@ class SettingsTable {
   std::string dump_toml() const;
   /// One line per setting: name, type, default, help.
   std::string help() const;
-  /// The same as a Markdown table, for the reference page.
+  /// The same as Markdown, a table for each group: docs/settings.md.
   std::string markdown() const;
 
   std::vector<std::string> names() const;

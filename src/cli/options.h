@@ -13,7 +13,7 @@ struct TrainOptions {
   std::string config;
   std::vector<std::string> set;
   std::string run_dir, resume = "auto";
-  bool dry_run = false, settings_help = false;
+  bool dry_run = false, settings_help = false, markdown = false;
 };
 
 struct GenerateOptions {

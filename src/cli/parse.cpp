@@ -16,6 +16,7 @@ void add_train(CLI::App& app, TrainOptions& o) {
   verb->add_option("--resume", o.resume, "auto (the run directory's newest checkpoint), never, or a checkpoint's path");
   verb->add_flag("--dry-run", o.dry_run, "print the resolved plan: parameters, memory, FLOPs, predicted step time; train nothing");
   verb->add_flag("--settings", o.settings_help, "print every setting with its type, default and meaning");
+  verb->add_flag("--markdown", o.markdown, "with --settings: as the page docs/settings.md");
 }
 
 void add_launch(CLI::App& app, LaunchOptions& o) {

@@ -84,7 +84,12 @@ int run_train(const Options& all) {
   const auto& o = all.train;
   if (o.settings_help) {
     train::RunConfig defaults;
-    std::fputs(train::settings_of(defaults).help().c_str(), stdout);
+    const auto table = train::settings_of(defaults);
+    constexpr const char* kHead =
+        "# Settings\n\nMade from the program (`ingot train --settings --markdown`); a test fails when it is out of date.\n"
+        "A TOML file sets them, `--set key=value` overrides the file.\n\n";
+    if (o.markdown) std::fputs(kHead, stdout);
+    std::fputs((o.markdown ? table.markdown() : table.help()).c_str(), stdout);
     return 0;
   }
   if (o.config.empty()) throw base::UsageError("ingot train needs a configuration, for instance configs/zaya1-nano.toml");

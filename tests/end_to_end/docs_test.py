@@ -58,6 +58,11 @@ def every_setting_in_the_docs_exists():
             assert name in known or name.endswith((".txt", ".json", ".toml")), f"{page.name}: there is no setting {name}"
 
 
+def the_settings_reference_is_up_to_date():
+    page = ROOT / "docs" / "settings.md"
+    assert page.read_text() == ingot("train", "--settings", "--markdown")[0], "run  build/release/ingot train --settings --markdown >docs/settings.md"
+
+
 def every_config_is_taken():
     """But for its data: sizes are checked and the plan printed without allocating the model."""
     for config in sorted((ROOT / "configs").glob("*.toml")):
@@ -66,6 +71,7 @@ def every_config_is_taken():
 
 
 if __name__ == "__main__":
-    for test in (every_call_in_the_docs_is_taken, every_verb_is_in_the_readme, every_setting_in_the_docs_exists, every_config_is_taken):
+    for test in (every_call_in_the_docs_is_taken, every_verb_is_in_the_readme, every_setting_in_the_docs_exists, the_settings_reference_is_up_to_date,
+                 every_config_is_taken):
         test()
         print("ok", test.__name__, flush=True)
