@@ -1,4 +1,4 @@
-#include "comm/doorbell.h"
+#include "comm/event_counter.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -26,27 +26,27 @@ long futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 
 }  // namespace
 
-void Doorbell::ring() {
+void EventCounter::advance() {
   count.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers.load(std::memory_order_seq_cst) > 0) futex(count, FUTEX_WAKE, INT32_MAX, nullptr);
 }
 
-bool wait_for(Doorbell& bell, uint32_t target, Deadline deadline, bool may_spin, const std::function<bool()>& give_up) {
+bool wait_for(EventCounter& counter, uint32_t target, Deadline deadline, bool may_spin, const std::function<bool()>& give_up) {
   for (int spin = 0; spin < (may_spin ? kSpins : 1); ++spin) {
-    if (has_reached(bell.now(), target)) return true;
+    if (has_reached(counter.now(), target)) return true;
     relax();
   }
   while (true) {
-    bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
-    const uint32_t seen = bell.count.load(std::memory_order_seq_cst);
+    counter.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t seen = counter.count.load(std::memory_order_seq_cst);
     const auto left = deadline - Clock::now();
     if (!has_reached(seen, target) && left > Clock::duration::zero()) {
       const auto sleep = std::chrono::duration_cast<std::chrono::nanoseconds>(std::min<Clock::duration>(left, kLongestSleep));
       const timespec timeout{sleep.count() / 1'000'000'000, sleep.count() % 1'000'000'000};
-      futex(bell.count, FUTEX_WAIT, seen, &timeout);
+      futex(counter.count, FUTEX_WAIT, seen, &timeout);
     }
-    bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
-    if (has_reached(bell.now(), target)) return true;
+    counter.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    if (has_reached(counter.now(), target)) return true;
     if (Clock::now() >= deadline || give_up()) return false;
   }
 }

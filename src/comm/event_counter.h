@@ -10,18 +10,18 @@
 
 namespace ingot::comm {
 
-struct Doorbell {
+struct EventCounter {
   std::atomic<uint32_t> count{0};
   std::atomic<uint32_t> sleepers{0};
 
   uint32_t now() const { return count.load(std::memory_order_acquire); }
-  void ring();  // count += 1, and wakes whoever sleeps
+  void advance();  // count += 1, and wakes whoever sleeps
 };
 
 /// True when a has come to b or beyond; counters may wrap.
 inline bool has_reached(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) >= 0; }
 
-/// Waits until bell has reached `target`; false at the deadline. `give_up` is asked now and then and ends the wait when true.
-bool wait_for(Doorbell& bell, uint32_t target, Deadline deadline, bool may_spin, const std::function<bool()>& give_up);
+/// Waits until counter has reached `target`; false at the deadline. `give_up` is asked now and then and ends the wait when true.
+bool wait_for(EventCounter& counter, uint32_t target, Deadline deadline, bool may_spin, const std::function<bool()>& give_up);
 
 }  // namespace ingot::comm

@@ -33,7 +33,7 @@ TEST_P(Failures, a_rank_that_does_not_come_is_named_with_operation_axis_and_step
         group->barrier();
         world.ledger().set_step(42);
         if (world.rank() == 1) {
-          std::this_thread::sleep_for(std::chrono::seconds(9));  // past the others' patience and their roll call
+          std::this_thread::sleep_for(std::chrono::seconds(9));  // past the others' patience and their monitored barrier
           return;
         }
         auto x = at::ones({1024}, at::kFloat);

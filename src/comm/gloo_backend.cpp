@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "base/error.h"
+#include "comm/monitored_barrier.h"
 #include "comm/pairwise.h"
-#include "comm/roll_call.h"
 
 #ifdef INGOT_GLOO
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -57,9 +57,9 @@ class GlooBackend : public Backend {
 
   Work start(Operation operation, bool blocking) override {
     const bool is_message = operation.kind == Kind::send || operation.kind == Kind::receive;
-    auto& lane = lanes_[is_message ? std::pair{operation.peer, operation.kind == Kind::send} : std::pair{-1, false}];
-    if (!lane) lane = std::make_unique<Lane>();
-    return lane->run([this, o = std::move(operation)] { run(o); }, blocking);
+    auto& executor = executors_[is_message ? std::pair{operation.peer, operation.kind == Kind::send} : std::pair{-1, false}];
+    if (!executor) executor = std::make_unique<SerialExecutor>();
+    return executor->run([this, o = std::move(operation)] { run(o); }, blocking);
   }
 
  private:
@@ -97,7 +97,7 @@ class GlooBackend : public Backend {
   }
 
   // Closes the connections, once no transfer uses them, so that a member that waits for this rank, and not for the one that failed, comes
-  // to the roll call now and not when this rank has left it.
+  // to the monitored barrier now and not when this rank has left it.
   void hang_up() {
     c10::intrusive_ptr<c10d::ProcessGroupGloo> last;
     const std::lock_guard lock(mutex_);
@@ -125,7 +125,7 @@ class GlooBackend : public Backend {
       } else run_pairwise(o, rank_, size(), wire(kCollectiveTag));
     } catch (const std::exception& failure) {
       hang_up();
-      const auto missing = roll_call(store_, "roll-call", rank_, members_);
+      const auto missing = monitored_barrier(store_, "monitored-barrier", rank_, members_);
       const std::string cause = failure.what();
       const bool is_timeout = Clock::now() - began >= timeout_;
       throw CommError(
@@ -144,7 +144,7 @@ class GlooBackend : public Backend {
   std::mutex mutex_;                                 // of the next two
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;  // null after a failure
   std::list<c10::intrusive_ptr<c10d::Work>> in_flight_;
-  std::map<std::pair<int, bool>, std::unique_ptr<Lane>> lanes_;  // by (peer, is it a send); (-1, false): collectives
+  std::map<std::pair<int, bool>, std::unique_ptr<SerialExecutor>> executors_;  // by (peer, is it a send); (-1, false): collectives
 };
 
 }  // namespace

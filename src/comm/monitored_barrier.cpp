@@ -1,4 +1,4 @@
-#include "comm/roll_call.h"
+#include "comm/monitored_barrier.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -35,7 +35,7 @@ std::string call(c10d::Store& store, const std::string& key, int rank, const std
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     } while (std::chrono::steady_clock::now() < until);
   } catch (const std::exception& failure) {
-    // The rank that holds the store may end its own roll call first, and the store with it.
+    // The rank that holds the store may end its own monitored barrier first, and the store with it.
     if (!silent.empty()) return named(silent);
     const std::string cause = failure.what();
     return fmt::format("the store does not answer: the launcher or the rank that holds it is gone ({})", cause.substr(0, cause.find('\n')));
@@ -45,7 +45,8 @@ std::string call(c10d::Store& store, const std::string& key, int rank, const std
 
 }  // namespace
 
-std::string roll_call(const c10::intrusive_ptr<c10d::Store>& store, const std::string& key, int rank, const std::vector<int>& members) {
+std::string monitored_barrier(const c10::intrusive_ptr<c10d::Store>& store, const std::string& key, int rank,
+                              const std::vector<int>& members) {
   // Left behind when the store keeps it waiting; what it needs, it owns.
   const auto answer = std::make_shared<std::promise<std::string>>();
   auto answered = answer->get_future();

@@ -11,6 +11,7 @@ namespace ingot::comm {
 /// Answers for `rank` under `key` and waits a moment for the others. Returns in words who did not answer, with their names from
 /// `members`; "" when all did. Never throws, and takes no longer than 10 s: a store behind a network that is gone would be waited for for
 /// as long as TCP tries.
-std::string roll_call(const c10::intrusive_ptr<c10d::Store>& store, const std::string& key, int rank, const std::vector<int>& members);
+std::string monitored_barrier(const c10::intrusive_ptr<c10d::Store>& store, const std::string& key, int rank,
+                              const std::vector<int>& members);
 
 }  // namespace ingot::comm

@@ -9,7 +9,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include "comm/roll_call.h"
+#include "comm/monitored_barrier.h"
 #endif
 
 namespace ingot::comm {
@@ -129,7 +129,7 @@ class NcclBackend : public Backend {
       if (under_way_.empty() || Clock::now() - under_way_.front().since < timeout_) continue;
       const auto what = under_way_.front().what;
       lock.unlock();
-      const auto missing = roll_call(store_, "roll-call", rank_, members_);
+      const auto missing = monitored_barrier(store_, "monitored-barrier", rank_, members_);
       lock.lock();
       failure_ = fmt::format("{} did not end within {:g} s (resilience.comm_timeout_s): {}", what, timeout_.count(),
                              missing.empty() ? "all ranks answer; compare their flight recordings (ingot doctor --ledgers)" : missing);

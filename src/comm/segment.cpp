@@ -33,7 +33,7 @@ Segment::Segment(int size, bool has_outboxes)
 
 void Segment::lay_out() {
   const auto ranks = static_cast<size_t>(size_), pairs = ranks * ranks;
-  channels_at_ = aligned(sizeof(Seat) * ranks, kPage);
+  channels_at_ = aligned(sizeof(RankSlot) * ranks, kPage);
   counts_at_ = aligned(channels_at_ + sizeof(Channel) * pairs, kPage);
   outboxes_at_ = aligned(counts_at_ + sizeof(int64_t) * pairs, kPage);
   slots_at_ = outboxes_at_ + ranks * 2 * static_cast<size_t>(outbox_bytes_);
@@ -45,7 +45,7 @@ int64_t Segment::channel_bytes() { return kChannelSlots * kSlotBytes; }
 
 void Segment::construct() {
   for (int rank = 0; rank < size_; ++rank) {
-    new (&seat(rank)) Seat();
+    new (&slot(rank)) RankSlot();
     for (int to = 0; to < size_; ++to) new (&channel(rank, to)) Channel();
   }
 }
@@ -107,7 +107,7 @@ void Segment::keep(std::shared_ptr<const void> memory) {
 
 std::string Segment::address() const { return fmt::format("/proc/{}/fd/{}", getpid(), descriptor_); }
 
-Seat& Segment::seat(int rank) const { return reinterpret_cast<Seat*>(base_)[rank]; }
+RankSlot& Segment::slot(int rank) const { return reinterpret_cast<RankSlot*>(base_)[rank]; }
 Channel& Segment::channel(int from, int to) const { return reinterpret_cast<Channel*>(base_ + channels_at_)[from * size_ + to]; }
 int64_t* Segment::counts(int rank) const { return reinterpret_cast<int64_t*>(base_ + counts_at_) + static_cast<ptrdiff_t>(rank) * size_; }
 char* Segment::outbox(int rank, int half) const {

@@ -1,5 +1,5 @@
 // Memory that the ranks of one group share: on the heap for threads of one process, a mapping without a name (memfd) for
-// processes of one machine. It holds a seat per rank (where it says what it is doing), a channel per ordered pair of ranks
+// processes of one machine. It holds a slot per rank (where it says what it is doing), a channel per ordered pair of ranks
 // for messages, and, for processes, outboxes: a process cannot read another's tensors, so they pass through here in chunks.
 // The last owner frees it; a killed process leaves nothing behind.
 #pragma once
@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "comm/doorbell.h"
+#include "comm/event_counter.h"
 
 namespace ingot::comm {
 
 /// What a rank says of the collective that it entered; all ranks must say the same.
-struct Statement {
+struct Signature {
   uint64_t sequence = 0;
   int64_t bytes = 0, largest_piece_bytes = 0;
   int32_t kind = 0, dtype = 0, reduction = 0, peer = -1;
@@ -25,12 +25,12 @@ struct Statement {
 
 constexpr int64_t kInlineBytes = 8192;
 
-/// One rank's place. Everything but the doorbells is written by its rank before it rings and read by the others after.
-struct alignas(64) Seat {
-  Doorbell arrived;              // rounds this rank has come to
+/// One rank's place. Everything but the event counters is written by its rank before it advances one, and read by the others after.
+struct alignas(64) RankSlot {
+  EventCounter arrived;          // rounds this rank has come to
   std::atomic<int32_t> left{0};  // 1: the rank ended in order, 2: it failed
   pid_t process = 0;
-  Statement statement;
+  Signature signature;
   const void* exposed = nullptr;  // threads: where its input lies
   alignas(64) char small[2][kInlineBytes];
 };
@@ -44,8 +44,8 @@ struct Slot {
 };
 
 struct alignas(64) Channel {
-  Doorbell written;
-  alignas(64) Doorbell read;
+  EventCounter written;
+  alignas(64) EventCounter read;
   Slot slots[kChannelSlots];
 };
 
@@ -73,7 +73,7 @@ class Segment {
 
   bool has_outboxes() const { return outbox_bytes_ > 0; }
   int size() const { return size_; }
-  Seat& seat(int rank) const;
+  RankSlot& slot(int rank) const;
   Channel& channel(int from, int to) const;
   int64_t* counts(int rank) const;  // [size]: elements to each rank, of an all_to_all
   /// Two halves in turn, so that one is filled while the other is read.

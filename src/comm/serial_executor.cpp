@@ -1,4 +1,4 @@
-#include "comm/lane.h"
+#include "comm/serial_executor.h"
 
 #include <exception>
 
@@ -6,7 +6,7 @@
 
 namespace ingot::comm {
 
-class Lane::Job : public Pending {
+class SerialExecutor::Job : public Pending {
  public:
   explicit Job(std::function<void()> operation) : operation_(std::move(operation)) {}
 
@@ -49,7 +49,7 @@ class Lane::Job : public Pending {
   std::exception_ptr failure_;
 };
 
-Lane::~Lane() {
+SerialExecutor::~SerialExecutor() {
   {
     const std::lock_guard lock(mutex_);
     is_closing_ = true;
@@ -58,7 +58,7 @@ Lane::~Lane() {
   if (thread_.joinable()) thread_.join();
 }
 
-Work Lane::run(std::function<void()> operation, bool blocking) {
+Work SerialExecutor::run(std::function<void()> operation, bool blocking) {
   auto job = std::make_shared<Job>(std::move(operation));
   std::unique_lock lock(mutex_);
   if (blocking && queue_.empty() && !is_busy_) {
@@ -78,7 +78,7 @@ Work Lane::run(std::function<void()> operation, bool blocking) {
   return Work(std::move(job));
 }
 
-void Lane::work() {
+void SerialExecutor::work() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return is_closing_ || (!queue_.empty() && !is_busy_); });

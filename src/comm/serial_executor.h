@@ -13,12 +13,12 @@
 
 namespace ingot::comm {
 
-class Lane {
+class SerialExecutor {
  public:
-  Lane() = default;
+  SerialExecutor() = default;
   /// Finishes what is under way, drops the rest.
-  ~Lane();
-  Lane(const Lane&) = delete;
+  ~SerialExecutor();
+  SerialExecutor(const SerialExecutor&) = delete;
 
   Work run(std::function<void()> operation, bool blocking);
 

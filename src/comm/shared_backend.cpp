@@ -46,19 +46,19 @@ SharedBackend::SharedBackend(std::shared_ptr<Segment> segment, int rank, std::ve
       delay_(delay),
       may_spin_(may_spin),
       process_handles_(static_cast<size_t>(size_), -1) {
-  segment_->seat(rank_).process = getpid();
+  segment_->slot(rank_).process = getpid();
   meet(deadline());  // now all process numbers are known
   if (!segment_->has_outboxes()) return;
   segment_->close_descriptor();
 #ifdef SYS_pidfd_open
   for (int r = 0; r < size_; ++r)
-    if (r != rank_) process_handles_[static_cast<size_t>(r)] = static_cast<int>(syscall(SYS_pidfd_open, segment_->seat(r).process, 0));
+    if (r != rank_) process_handles_[static_cast<size_t>(r)] = static_cast<int>(syscall(SYS_pidfd_open, segment_->slot(r).process, 0));
 #endif
 }
 
 SharedBackend::~SharedBackend() {
   is_closing_ = true;
-  segment_->seat(rank_).left.store(is_broken_ ? 2 : 1);
+  segment_->slot(rank_).left.store(is_broken_ ? 2 : 1);
   messages_.clear();  // lanes end before the handles that they use
   collectives_.reset();
   for (const int handle : process_handles_)
@@ -66,13 +66,13 @@ SharedBackend::~SharedBackend() {
 }
 
 std::string SharedBackend::name_of_rank(int rank) const {
-  const auto process = segment_->has_outboxes() ? fmt::format(" (process {})", segment_->seat(rank).process) : std::string();
+  const auto process = segment_->has_outboxes() ? fmt::format(" (process {})", segment_->slot(rank).process) : std::string();
   return fmt::format("rank {}{}", members_[static_cast<size_t>(rank)], process);
 }
 
 bool SharedBackend::has_gone(int rank) const {
   if (rank == rank_) return false;
-  if (segment_->seat(rank).left.load() != 0) return true;
+  if (segment_->slot(rank).left.load() != 0) return true;
   const int handle = process_handles_[static_cast<size_t>(rank)];
   pollfd query{handle, POLLIN, 0};
   return handle >= 0 && poll(&query, 1, 0) == 1;  // readable once the process has ended
@@ -86,7 +86,7 @@ std::string SharedBackend::cause() const {
 void SharedBackend::report_missing(const std::vector<int>& missing, bool is_timeout) {
   std::vector<std::string> names;
   for (const int rank : missing) {
-    const int left = segment_->seat(rank).left.load();
+    const int left = segment_->slot(rank).left.load();
     const char* how = left == 1 ? " has left the group" : left == 2 ? " has failed" : has_gone(rank) ? " has died" : " did not come";
     names.push_back(name_of_rank(rank) + how);
   }
@@ -97,28 +97,28 @@ void SharedBackend::report_missing(const std::vector<int>& missing, bool is_time
     if (cause_.empty()) cause_ = text;
   }
   is_broken_ = true;
-  segment_->seat(rank_).left.store(2);
+  segment_->slot(rank_).left.store(2);
   throw CommError("{}", text);
 }
 
 void SharedBackend::meet(Deadline deadline) {
   ++round_;
-  segment_->seat(rank_).arrived.ring();
+  segment_->slot(rank_).arrived.advance();
   for (int r = 0; r < size_; ++r) {
     if (r == rank_) continue;
-    auto& bell = segment_->seat(r).arrived;
-    if (has_reached(bell.now(), round_)) continue;
+    auto& counter = segment_->slot(r).arrived;
+    if (has_reached(counter.now(), round_)) continue;
     // Anyone who is gone and has not come ends the wait, not only the rank that is waited for.
     const auto someone_is_gone = [&] {
       if (is_closing_) return true;
       for (int other = 0; other < size_; ++other)
-        if (!has_reached(segment_->seat(other).arrived.now(), round_) && has_gone(other)) return true;
+        if (!has_reached(segment_->slot(other).arrived.now(), round_) && has_gone(other)) return true;
       return false;
     };
-    if (wait_for(bell, round_, deadline, may_spin_, someone_is_gone)) continue;
+    if (wait_for(counter, round_, deadline, may_spin_, someone_is_gone)) continue;
     std::vector<int> gone, late;
     for (int other = 0; other < size_; ++other) {
-      if (has_reached(segment_->seat(other).arrived.now(), round_)) continue;
+      if (has_reached(segment_->slot(other).arrived.now(), round_)) continue;
       late.push_back(other);
       if (has_gone(other)) gone.push_back(other);
     }
@@ -129,26 +129,26 @@ void SharedBackend::meet(Deadline deadline) {
 }
 
 void SharedBackend::state(const Operation& o) {
-  auto& seat = segment_->seat(rank_);
+  auto& slot = segment_->slot(rank_);
   int64_t largest = 0;
   if (o.kind == Kind::all_to_all) {
     std::copy(o.input_counts.begin(), o.input_counts.end(), segment_->counts(rank_));
     largest = *std::max_element(o.input_counts.begin(), o.input_counts.end()) * o.element_bytes();
   }
-  seat.statement = {.sequence = o.sequence,
+  slot.signature = {.sequence = o.sequence,
                     .bytes = o.kind == Kind::all_to_all ? 0 : o.bytes(),
                     .largest_piece_bytes = largest,
                     .kind = static_cast<int32_t>(o.kind),
                     .dtype = static_cast<int32_t>(o.dtype()),
                     .reduction = static_cast<int32_t>(o.reduction),
                     .peer = o.peer};
-  seat.exposed = o.input.defined() ? o.input.const_data_ptr() : nullptr;
+  slot.exposed = o.input.defined() ? o.input.const_data_ptr() : nullptr;
 }
 
-void SharedBackend::compare_statements(const Operation& o) const {
-  const auto& own = segment_->seat(rank_).statement;
+void SharedBackend::compare_signatures(const Operation& o) const {
+  const auto& own = segment_->slot(rank_).signature;
   for (int r = 0; r < size_; ++r) {
-    const auto& other = segment_->seat(r).statement;
+    const auto& other = segment_->slot(r).signature;
     if (other.sequence != own.sequence || other.kind != own.kind || other.bytes != own.bytes || other.dtype != own.dtype ||
         other.reduction != own.reduction || other.peer != own.peer)
       throw CommError(
@@ -164,8 +164,8 @@ void SharedBackend::compare_statements(const Operation& o) const {
 
 Work SharedBackend::start(Operation operation, bool blocking) {
   const bool is_message = operation.kind == Kind::send || operation.kind == Kind::receive;
-  Lane& lane = is_message ? lane_to(operation.peer, operation.kind == Kind::send) : *collectives_;
-  return lane.run(
+  SerialExecutor& executor = is_message ? executor_to(operation.peer, operation.kind == Kind::send) : *collectives_;
+  return executor.run(
       [this, o = std::move(operation)] {
         if (is_broken_) throw CommError("the group failed before{}", cause());
         const auto began = Clock::now();
@@ -176,7 +176,7 @@ Work SharedBackend::start(Operation operation, bool blocking) {
         } catch (const CommError&) {
           is_broken_ = true;
           if (!segment_->has_outboxes() && o.input.defined()) segment_->keep(std::make_shared<at::Tensor>(o.input));
-          segment_->seat(rank_).left.store(2);
+          segment_->slot(rank_).left.store(2);
           throw;
         }
         delay_.hold_on(o, traffic, began);
@@ -189,20 +189,20 @@ void SharedBackend::collective(const Operation& o) {
   state(o);
   if (o.kind == Kind::barrier) {
     meet(until);
-    compare_statements(o);
-    return meet(until);  // nobody may write its next statement while another still reads
+    compare_signatures(o);
+    return meet(until);  // nobody may write its next signature while another still reads
   }
   if (o.kind == Kind::all_reduce && o.bytes() <= kInlineBytes) return run_small_all_reduce(o, until);
   segment_->has_outboxes() ? run_staged(o, until) : run_direct(o, until);
 }
 
-// Every rank reads everything: one rendezvous to publish and one before the seats may be written again.
+// Every rank reads everything: one rendezvous to publish and one before the slots may be written again.
 void SharedBackend::run_small_all_reduce(const Operation& o, Deadline until) {
   std::vector<const void*> sources;
-  for (int r = 0; r < size_; ++r) sources.push_back(segment_->seat(r).small[0]);
-  copy(segment_->seat(rank_).small[0], input_of(o), o.bytes());
+  for (int r = 0; r < size_; ++r) sources.push_back(segment_->slot(r).small[0]);
+  copy(segment_->slot(rank_).small[0], input_of(o), o.bytes());
   meet(until);
-  compare_statements(o);
+  compare_signatures(o);
   reduce(output_of(o), sources, o.input.numel(), o.dtype(), o.reduction);
   meet(until);
 }
@@ -210,9 +210,9 @@ void SharedBackend::run_small_all_reduce(const Operation& o, Deadline until) {
 // Threads: tensors are read where they lie, between the rendezvous before and the one after.
 void SharedBackend::run_direct(const Operation& o, Deadline until) {
   const int64_t element = o.element_bytes();
-  const auto input_at = [&](int r) { return static_cast<const char*>(segment_->seat(r).exposed); };
+  const auto input_at = [&](int r) { return static_cast<const char*>(segment_->slot(r).exposed); };
   meet(until);
-  compare_statements(o);
+  compare_signatures(o);
   std::vector<const void*> sources(static_cast<size_t>(size_));
   switch (o.kind) {
     case Kind::all_reduce: {
@@ -278,7 +278,7 @@ void SharedBackend::staged_all_reduce(const Operation& o, Deadline until) {
     copy(box, own, begin * element);
     copy(box + end * element, own + end * element, (count - end) * element);
     meet(until);
-    if (from == 0) compare_statements(o);
+    if (from == 0) compare_signatures(o);
     for (int r = 0; r < size_; ++r) sources[static_cast<size_t>(r)] = (r == rank_ ? own : segment_->outbox(r, half)) + begin * element;
     reduce(own + begin * element, sources, end - begin, o.dtype(), o.reduction);
     copy(box + begin * element, own + begin * element, (end - begin) * element);
@@ -309,8 +309,8 @@ void SharedBackend::staged_pieces(const Operation& o, Deadline until) {
     }
     meet(until);
     if (from == 0) {
-      compare_statements(o);
-      for (int r = 0; r < size_ && !reduces; ++r) largest = std::max(largest, segment_->seat(r).statement.largest_piece_bytes / element);
+      compare_signatures(o);
+      for (int r = 0; r < size_ && !reduces; ++r) largest = std::max(largest, segment_->slot(r).signature.largest_piece_bytes / element);
     }
     const auto part_of = [&](int r) -> const char* {
       return r == rank_ ? input_of(o) + (offsets[static_cast<size_t>(r)] + from) * element
@@ -337,7 +337,7 @@ void SharedBackend::staged_reduce(const Operation& o, Deadline until) {
     const int64_t count = std::min(chunk, n - from);
     if (rank_ != o.peer) copy(segment_->outbox(rank_, half), input_of(o) + from * element, count * element);
     meet(until);
-    if (from == 0) compare_statements(o);
+    if (from == 0) compare_signatures(o);
     if (rank_ != o.peer) continue;
     char* own = output_of(o) + from * element;
     for (int r = 0; r < size_; ++r) sources[static_cast<size_t>(r)] = r == rank_ ? own : segment_->outbox(r, half);
@@ -355,7 +355,7 @@ void SharedBackend::staged_spread(const Operation& o, Deadline until) {
     const int64_t count = std::min(chunk, bytes - from);
     if (gathers || rank_ == o.peer) copy(segment_->outbox(rank_, half), input_of(o) + from, count);
     meet(until);
-    if (from == 0) compare_statements(o);
+    if (from == 0) compare_signatures(o);
     for (int r = 0; r < size_; ++r) {
       if (gathers) copy(output_of(o) + r * bytes + from, r == rank_ ? input_of(o) + from : segment_->outbox(r, half), count);
       else if (r == o.peer && r != rank_) copy(output_of(o) + from, segment_->outbox(r, half), count);
@@ -364,10 +364,10 @@ void SharedBackend::staged_spread(const Operation& o, Deadline until) {
   meet(until);
 }
 
-Lane& SharedBackend::lane_to(int peer, bool is_send) {
-  auto& lane = messages_[{peer, is_send}];
-  if (!lane) lane = std::make_unique<Lane>();
-  return *lane;
+SerialExecutor& SharedBackend::executor_to(int peer, bool is_send) {
+  auto& executor = messages_[{peer, is_send}];
+  if (!executor) executor = std::make_unique<SerialExecutor>();
+  return *executor;
 }
 
 void SharedBackend::send(const Operation& o) {
@@ -384,7 +384,7 @@ void SharedBackend::send(const Operation& o) {
     auto& slot = channel.slots[index];
     slot = {input_of(o) + from, count, total, static_cast<int32_t>(o.dtype())};
     if (staged) copy(segment_->slot(rank_, o.peer, index), input_of(o) + from, count);
-    channel.written.ring();
+    channel.written.advance();
     ++number;
   }
   // A thread's tensor is read where it lies: it is the receiver's until read.
@@ -409,7 +409,7 @@ void SharedBackend::receive(const Operation& o) {
                       at::toString(static_cast<at::ScalarType>(slot.dtype)), total, at::toString(o.dtype()));
     copy(output_of(o) + from, staged ? segment_->slot(o.peer, rank_, index) : slot.exposed, slot.bytes);
     from += slot.bytes;
-    channel.read.ring();
+    channel.read.advance();
     ++number;
   } while (from < total);
 }

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "comm/backend.h"
-#include "comm/lane.h"
 #include "comm/segment.h"
+#include "comm/serial_executor.h"
 
 namespace ingot::comm {
 
@@ -58,10 +58,10 @@ class SharedBackend : public Backend {
   void staged_reduce(const Operation& operation, Deadline deadline);
   void send(const Operation& operation);
   void receive(const Operation& operation);
-  Lane& lane_to(int peer, bool is_send);
+  SerialExecutor& executor_to(int peer, bool is_send);
 
   void state(const Operation& operation);
-  void compare_statements(const Operation& operation) const;
+  void compare_signatures(const Operation& operation) const;
   bool has_gone(int rank) const;
   /// ": " and what broke the group first, once something did.
   std::string cause() const;
@@ -80,8 +80,8 @@ class SharedBackend : public Backend {
   std::atomic<bool> is_broken_{false}, is_closing_{false};
   mutable std::mutex cause_mutex_;
   std::string cause_;
-  std::unique_ptr<Lane> collectives_ = std::make_unique<Lane>();
-  std::map<std::pair<int, bool>, std::unique_ptr<Lane>> messages_;  // by (peer, is it a send)
+  std::unique_ptr<SerialExecutor> collectives_ = std::make_unique<SerialExecutor>();
+  std::map<std::pair<int, bool>, std::unique_ptr<SerialExecutor>> messages_;  // by (peer, is it a send)
 };
 
 }  // namespace ingot::comm
