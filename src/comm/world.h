@@ -1,7 +1,7 @@
 // The ranks of a job and how they find each other. A World is one rank's view; it makes groups, and owns the counters and the
 // ledger that they write to.
 //
-// Processes meet in a store (TCP), whose place their launcher told them; ranks on one machine then talk through shared memory,
+// Processes rendezvous in a store (TCP), whose address their launcher sets; ranks on one machine then communicate through shared memory,
 // others over Gloo, GPUs over NCCL. For tests and small machines, ranks can be threads of one process (run_ranks).
 // One thread of a rank uses its World; it must outlive its groups.
 #pragma once

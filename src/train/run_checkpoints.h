@@ -45,7 +45,7 @@ class RunCheckpoints {
 
   /// Before the first step: takes the memory that saving needs.
   void prepare();
-  /// After each step: hears of saves that have ended, and begins those that are due.
+  /// After each step: collects saves that have ended, and begins those that are due.
   void after_step(const Progress& progress, std::optional<double> validation_loss, const std::function<std::string()>& data_state);
   /// After the last: saves it, unless it is saved, and waits. Throws CheckpointError when that fails.
   void finish(const Progress& progress, const std::function<std::string()>& data_state);

@@ -22,7 +22,7 @@
 
 namespace ingot::train {
 
-/// What is known of the machine and foretold of the run; zero = unknown.
+/// What is known of the machine and predicted for the run; zero = unknown.
 struct Forecast {
   double gemm_flops = 0;        // measured peak of the compute dtype, FLOP/s
   std::vector<double> step_ms;  // of each phase
