@@ -69,7 +69,7 @@ Json to_json(const plan::SizeCandidate& c) {
   const auto& m = c.model;
   Json json = {{"family", m.family},     {"layers", m.layers},     {"hidden", m.hidden},        {"heads", m.heads},
                {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}, {"vocab_size", m.vocab_size}};
-  if (m.family == "zaya1") json.update({{"experts", m.experts}, {"top_k", m.top_k}, {"expert_ffn", m.expert_ffn}});
+  if (models::create_model(m)->has_experts()) json.update({{"experts", m.experts}, {"top_k", m.top_k}, {"expert_ffn", m.expert_ffn}});
   else json["ffn"] = m.ffn;
   json.update({{"width_over_depth", c.aspect()},
                {"parameters", c.parameters},

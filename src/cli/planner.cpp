@@ -76,14 +76,8 @@ Planner::Planner(train::RunConfig config, PlanTarget target, plan::Topology topo
       prices_(plan::Rates(target_.profile, config_.train.precision), messages_.transport()) {
   train::check(config_);
   phase_ = train::lay_out_phases(config_).front();
-  model_ = described({});
+  model_ = models::create_model(config_.model);
   if (target_.is_here) documents_ = documents_of(phase_);
-}
-
-// For a cluster that is not at hand, models too that a family can describe but not run.
-std::unique_ptr<models::Model> Planner::described(models::Layout layout) const {
-  layout.only_described = !target_.is_here;
-  return models::create_model(config_.model, layout);
 }
 
 mesh::Mesh Planner::mesh_of(const Choice& choice, int stage) const {
@@ -95,7 +89,7 @@ void Planner::check(const Choice& choice) {
   auto config = config_;
   config.parallel = choice.parallel;
   config.train.microbatch_size = choice.microbatch;
-  train::check_layout(config, mesh_of(choice, 0), /*only_described=*/!target_.is_here);
+  train::check_layout(config, mesh_of(choice, 0));
   parts_.clear();
   present_.clear();
   part(choice, 0);
@@ -171,7 +165,7 @@ const models::Model& Planner::part(const Choice& choice, int stage) {
     present_ = key;
   }
   auto& known = parts_[stage];
-  if (!known) known = described(train::layout_of(mesh_of(choice, stage), p, config_.model));
+  if (!known) known = models::create_model(config_.model, train::layout_of(mesh_of(choice, stage), p, config_.model));
   return *known;
 }
 

@@ -77,7 +77,6 @@ class Planner {
  private:
   mesh::Mesh mesh_of(const plan::Choice& choice, int stage) const;
   plan::RunShape shape(const plan::Choice& choice, int stage);
-  std::unique_ptr<models::Model> described(models::Layout layout) const;
   const models::Model& part(const plan::Choice& choice, int stage);
   /// First and last stage, and one between: the others are like that one.
   std::vector<int> stages_of(const plan::Choice& choice) const;

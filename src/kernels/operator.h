@@ -19,7 +19,7 @@
 
 namespace ingot::kernels {
 
-/// What one measured call works on: [rows, width] elements, in the words of layers/workload.h; each operator says what they are of.
+/// What one measured call works on: [rows, width] elements, as profiles name sizes; each operator says what they are of.
 struct OperatorSizes {
   int64_t rows = 0, width = 0;
   at::ScalarType dtype = at::kFloat;  // that a model computes in
@@ -75,7 +75,7 @@ struct Tolerance {
 };
 
 struct Operator {
-  std::string_view name;  // in profiles and workloads
+  std::string_view name;  // in profiles
   WorkKind kind = WorkKind::elementwise;
   std::vector<TracedKernel> traced;
   std::vector<device::Target> fused_on;  // where its traced kernels run; elsewhere it is a composition of ATen operations

@@ -13,7 +13,7 @@ namespace ingot::layers {
 /// What decoding must remember of earlier tokens.
 struct CcaCache {
   KeyValueCache key_values;
-  kernels::CcaTail tail;  // kept in fp32 (facts §5)
+  kernels::CcaTail tail;  // kept in fp32
 };
 
 struct CcaAttention {

@@ -109,7 +109,7 @@ class Overlap : public testing::Test {
   }
 };
 
-// LASP-2's forward takes max(gather, intra) + inter (facts lasp2 §1): everything but the intra-chunk part is `plain - intra`.
+// LASP-2's forward takes max(gather, intra) + inter (arXiv 2502.07563, algorithm 2): everything but the intra-chunk part is `plain - intra`.
 TEST_F(Overlap, lasp2_gathers_states_under_the_intra_chunk_part) {
   const int64_t tokens = 4096, heads = 4, dim = 64;
   const auto inputs = [=] {
@@ -145,7 +145,7 @@ struct Mlp {
 };
 
 // A hop is hidden where it takes no longer than the products with a part of the weights, and else shows what it takes longer
-// (facts tsp §7): (p - 1) max(hop, part) + part.
+// (a ring of p - 1 hops and p products, TSP, arXiv 2604.26294): (p - 1) max(hop, part) + part.
 TEST_F(Overlap, tsp_hops_of_an_mlp_travel_under_the_products) {
   const int64_t tokens = 1024, hidden = 256, part = 320;
   const auto whole = [&](comm::World& world) -> Job {

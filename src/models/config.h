@@ -50,7 +50,6 @@ struct ModelConfig {
 
   int64_t resolved_head_dim() const { return head_dim > 0 ? head_dim : hidden / (heads > 0 ? heads : 1); }
   bool is_sliding(int64_t layer) const;
-  bool is_linear(int64_t layer) const { return layer_pattern[static_cast<size_t>(layer) % layer_pattern.size()] == 'L'; }
   int64_t resolved_linear_key_dim() const { return linear_key_dim > 0 ? linear_key_dim : resolved_head_dim(); }
   int64_t resolved_linear_value_dim() const { return linear_value_dim > 0 ? linear_value_dim : resolved_head_dim(); }
   int64_t window_of(int64_t layer) const { return is_sliding(layer) ? window : 0; }

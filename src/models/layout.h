@@ -39,9 +39,6 @@ struct Layout {
     }
   } stage;
 
-  /// Nothing is ever computed with it: planners describe shapes that no rank of this machine holds.
-  bool only_described = false;
-
   /// Of n rows, columns or heads of a matrix that is cut, by whichever axis.
   tensor::Range weight_share(int64_t n) const { return tensor_sequence.is_on() ? tensor_sequence.share(n) : tensor.share(n); }
   bool cuts_weights() const { return tensor.is_on() || tensor_sequence.is_on(); }

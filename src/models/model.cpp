@@ -95,7 +95,6 @@ Parameter& Model::vocabulary_matrix(const char* name, Parameter::Kind kind) {
 }
 
 void Model::allocate(at::ScalarType dtype, at::Device device) {
-  assert(!layout_.only_described);
   block_.set_dtype(dtype);
   device_ = device;
   parameters_.allocate(dtype, device);

@@ -9,13 +9,11 @@
 namespace ingot::plan {
 namespace {
 
-std::unique_ptr<models::Model> described(models::ModelConfig config, int64_t experts, int64_t top_k, int64_t expert_ffn) {
+std::unique_ptr<models::Model> with_experts(models::ModelConfig config, int64_t experts, int64_t top_k, int64_t expert_ffn) {
   config.experts = experts;
   config.top_k = top_k;
   config.expert_ffn = expert_ffn;
-  models::Layout layout;
-  layout.only_described = true;
-  return models::create_model(config, layout);
+  return models::create_model(config);
 }
 
 double amount(const models::Model& model, Equal equal, int64_t seq) {
@@ -24,14 +22,14 @@ double amount(const models::Model& model, Equal equal, int64_t seq) {
 
 // Both amounts grow with the width by a constant, so two widths tell all.
 double exact_width(const models::ModelConfig& base, Equal equal, int64_t experts, int64_t top_k, int64_t seq) {
-  const double wanted = amount(*described(base, base.experts, base.top_k, base.expert_ffn), equal, seq);
-  const double one = amount(*described(base, experts, top_k, 1), equal, seq);
-  const double each = amount(*described(base, experts, top_k, 2), equal, seq) - one;
+  const double wanted = amount(*with_experts(base, base.experts, base.top_k, base.expert_ffn), equal, seq);
+  const double one = amount(*with_experts(base, experts, top_k, 1), equal, seq);
+  const double each = amount(*with_experts(base, experts, top_k, 2), equal, seq) - one;
   return 1 + (wanted - one) / each;
 }
 
 ExpertChoice judge(const ExpertSweep& sweep, DataParallel& devices, int64_t experts, int64_t top_k, int64_t expert_ffn) {
-  const auto model = described(sweep.base, experts, top_k, expert_ffn);
+  const auto model = with_experts(sweep.base, experts, top_k, expert_ffn);
   ExpertChoice choice{.experts = experts, .top_k = top_k, .expert_ffn = expert_ffn};
   choice.parameters = model->parameters().trained_elements();
   choice.active_parameters = model->active_elements();

@@ -38,7 +38,7 @@ struct MemoryRate {
   double bytes_per_s = 0;
 };
 
-/// A kernel or small layer by the name that layers/workload.h gives it, on [rows, width] elements, `count` of them at once.
+/// A kernel or small layer by the name of its operator (kernels/operator.h), on [rows, width] elements, `count` of them at once.
 struct KernelTime {
   std::string name, dtype;
   int64_t rows = 0, width = 0, count = 1;

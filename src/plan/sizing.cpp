@@ -25,12 +25,6 @@ constexpr int64_t kMostHidden = 32768, kMostLayers = 512;
 
 double d(int64_t x) { return static_cast<double>(x); }
 
-std::unique_ptr<models::Model> described(const models::ModelConfig& config) {
-  models::Layout layout;
-  layout.only_described = true;
-  return models::create_model(config, layout);
-}
-
 // What the request counts as a model's size.
 double counted(const models::Model& model, bool counts_active) {
   return d(counts_active ? model.active_elements() : model.parameters().trained_elements());
@@ -38,8 +32,8 @@ double counted(const models::Model& model, bool counts_active) {
 
 // Layers that bring a width nearest to the wanted size: sizes grow by the same with each.
 int64_t layers_for(const ShapeRule& rule, int64_t hidden, double wanted, bool counts_active) {
-  const double one = counted(*described(shape_of(rule, hidden, 1)), counts_active);
-  const double each = counted(*described(shape_of(rule, hidden, 2)), counts_active) - one;
+  const double one = counted(*models::create_model(shape_of(rule, hidden, 1)), counts_active);
+  const double each = counted(*models::create_model(shape_of(rule, hidden, 2)), counts_active) - one;
   return std::clamp<int64_t>(std::llround(1 + (wanted - one) / each), 1, kMostLayers);
 }
 
@@ -176,7 +170,7 @@ class Sizer {
     for (int64_t hidden = unit(); hidden <= kMostHidden; hidden += unit()) {
       if (!shares_heads(hidden)) continue;
       const auto config = shape_of(shape_, hidden, layers_for(shape_, hidden, wanted_, counts_active_));
-      const double size = counted(*described(config), counts_active_);
+      const double size = counted(*models::create_model(config), counts_active_);
       const double off = std::abs(std::log(d(hidden) / d(config.layers) / aspect)) + 10 * std::max(0.0, std::abs(size / wanted_ - 1) - 0.1);
       if (off < distance) best = config, distance = off;
       if (config.layers == 1 && size > 2 * wanted_) break;
@@ -234,7 +228,7 @@ class Sizer {
       config.head_dim = shape_.head_dim;
       config.kv_heads = std::max<int64_t>(1, std::llround(d(heads) / d(group)));
       config.heads = config.kv_heads * group;
-      const auto decode = decode_latency(*described(config), request_.seq, device_, kUsers);
+      const auto decode = decode_latency(*models::create_model(config), request_.seq, device_, kUsers);
       rule.numbers.push_back(
           {fmt::format("{}: cache of a user {}, of {} users {} beside {} of weights", group,
                        format_bytes(static_cast<int64_t>(decode.cache_bytes) / kUsers), kUsers,
@@ -263,7 +257,7 @@ class Sizer {
     for (const int64_t experts : {4, 8, 16, 32, 64}) {
       auto config = like;
       config.experts = experts;
-      const auto model = described(config);
+      const auto model = models::create_model(config);
       const auto run = devices_.best(*model, with_batch(job));
       if (!run) {
         is_full = true;
@@ -287,7 +281,7 @@ class Sizer {
     shape_.experts = chosen;
     rule.value = fmt::format("{}, one for each token", chosen);
     rule.reason +=
-        ". One for a token: the zaya1 family takes no other number, and its authors' comparisons at equal FLOPs favoured it (arXiv "
+        ". One for a token: ZAYA1's authors compared at equal FLOPs and favoured it (arXiv "
         "2605.05365)";
     add(std::move(rule));
   }
@@ -328,7 +322,7 @@ class Sizer {
   }
 
   SizeCandidate candidate(const models::ModelConfig& config) {
-    const auto model = described(config);
+    const auto model = models::create_model(config);
     SizeCandidate c{.model = config};
     c.parameters = model->parameters().trained_elements();
     c.active_parameters = model->active_elements();
@@ -345,7 +339,7 @@ class Sizer {
     for (const double aspect : {16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0}) {
       const auto config = shaped(aspect);
       const bool is_known = std::any_of(all.begin(), all.end(), [&](const auto& c) { return c.model.hidden == config.hidden; });
-      const double size = counted(*described(config), counts_active_);
+      const double size = counted(*models::create_model(config), counts_active_);
       if (!is_known && std::abs(size / wanted_ - 1) <= 0.15) all.push_back(candidate(config));
     }
     if (all.empty()) all.push_back(candidate(shaped(64)));

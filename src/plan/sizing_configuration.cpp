@@ -15,7 +15,7 @@ std::string one_line(std::string text) {
 std::string model_group(const models::ModelConfig& c, int64_t seq) {
   auto text = fmt::format("[model]\nfamily = \"{}\"\nlayers = {}\nhidden = {}\nvocab_size = {}\nheads = {}\nkv_heads = {}\nhead_dim = {}\n",
                           c.family, c.layers, c.hidden, c.vocab_size, c.heads, c.kv_heads, c.head_dim);
-  if (c.family == "zaya1")
+  if (models::create_model(c)->has_experts())
     text += fmt::format("experts = {}\ntop_k = {}\nexpert_ffn = {}\nrouter_hidden = {}\nrope_fraction = {}\n", c.experts, c.top_k,
                         c.expert_ffn, c.router_hidden, c.rope_fraction);
   else text += fmt::format("ffn = {}\n", c.ffn);

@@ -48,6 +48,15 @@ TEST(ClusterFile, shipped_ones_are_read_and_every_number_has_a_source) {
   EXPECT_EQ(read_cluster(kShipped[2]).devices(), 64);
 }
 
+TEST(ClusterFile, says_whose_kernels_its_devices_run) {
+  auto json = nlohmann::json::parse(shipped_text());
+  json["kernels"] = "aten";
+  EXPECT_FALSE(Cluster::from_json(json.dump(), "c.json").has_fused_kernels);
+  json.erase("kernels");
+  EXPECT_TRUE(Cluster::from_json(json.dump(), "c.json").has_fused_kernels);
+  EXPECT_THAT(error_after([](auto& j) { j["kernels"] = "fusd"; }), HasSubstr("kernels"));
+}
+
 TEST(ClusterFile, what_is_wrong_is_named) {
   EXPECT_THAT(error_of("{"), HasSubstr("c.json is not JSON"));
   EXPECT_THAT(error_of("[]"), HasSubstr("c.json is not an object"));

@@ -42,10 +42,9 @@ void check_batch(int64_t batch_size, int64_t microbatch, const mesh::ParallelCon
 
 }  // namespace
 
-void check_layout(const RunConfig& config, const mesh::Mesh& mesh, bool only_described) {
+void check_layout(const RunConfig& config, const mesh::Mesh& mesh) {
   check(config);
   auto layout = layout_of(mesh, config.parallel, config.model);
-  layout.only_described = only_described;
   const auto model = models::create_model(config.model, layout);
   for (const auto& phase : lay_out_phases(config)) {
     check_tokens(phase.data.seq_len, config.parallel, *model);

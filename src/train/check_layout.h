@@ -7,7 +7,7 @@
 
 namespace ingot::train {
 
-/// Throws ConfigError with sizes that would work. `only_described`: nobody will run it (models/model.h).
-void check_layout(const RunConfig& config, const mesh::Mesh& mesh, bool only_described = false);
+/// Throws ConfigError with sizes that would work.
+void check_layout(const RunConfig& config, const mesh::Mesh& mesh);
 
 }  // namespace ingot::train

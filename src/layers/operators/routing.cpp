@@ -1,5 +1,5 @@
 // The router behind its projection from the residual stream (rows: tokens; width: of the router), and sorting tokens by expert, gathering
-// and returning them (width: of the residual stream). What workloads count as matmuls is as small as it can be.
+// and returning them (width: of the residual stream). What is priced as GEMMs by itself is as small as it can be.
 #include "kernels/operators/helpers.h"
 #include "layers/experts.h"
 #include "layers/operators/lists.h"
