@@ -143,8 +143,7 @@ plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phas
                        .precision = config.train.precision};
   shape.recompute = models::recompute_from_name(config.train.recompute);
   shape.optimizer = phase.optimizer;
-  shape.validation_batch = config.train.validation_every > 0 && data::has_validation(config.data) ? share(config.train.batch_size) : 0;
-  shape.validation_seq = config.data.seq_len;
+  shape.validation_batch = config.train.validation_every > 0 && data::has_validation(phase.data) ? share(phase.batch_size) : 0;
   shape.threads = at::get_num_threads();
   shape.world = mesh.world();
   shape.target = device::is_cpu(device::device_named(config.train.device)) ? device::Target::cpu : device::Target::gpu;

@@ -44,9 +44,26 @@ Json to_json(const plan::Judged& j, const Planner& planner) {
 
 namespace {
 
-// The whole run, of its first phase, by what the profile knows.
+// Steps of later phases, which may be longer, and wider apart.
+std::vector<double> step_s_of_phases(Planner& planner, const plan::Choice& choice, double first_s, Document& document) {
+  std::vector<double> seconds = {first_s};
+  const auto& phases = planner.phases();
+  if (phases.size() == 1) return seconds;
+  document.text += "\nphases\n";
+  document.json["phases"] = Json::array();
+  for (size_t i = 0; i < phases.size(); ++i) {
+    if (i > 0) seconds.push_back(planner.judge(choice, {}, i).step_s());
+    const auto& phase = phases[i];
+    document.text += fmt::format("  {:<28}{:>12.2f} ms  {} steps of {} sequences of {} tokens\n", phase.name, seconds[i] * 1e3, phase.steps,
+                                 phase.batch_size, phase.data.seq_len);
+    document.json["phases"].push_back({{"phase", phase.name}, {"steps", phase.steps}, {"step_ms", seconds[i] * 1e3}});
+  }
+  return seconds;
+}
+
+// The whole run, by what the profile knows.
 void add_run(const PlanOptions& o, Planner& planner, const plan::Choice& choice, double step_s, Document& document) {
-  auto run = planner.run_plan(choice, step_s);
+  auto run = planner.run_plan(choice, step_s_of_phases(planner, choice, step_s, document));
   run.device_mtbf_h = o.mtbf_h;
   run.restart_s = o.restart_s;
   const auto t = plan::predict_run_time(run);

@@ -75,9 +75,10 @@ Planner::Planner(train::RunConfig config, PlanTarget target, plan::Topology topo
       messages_(target_.cluster, topology),
       prices_(plan::Rates(target_.profile, config_.train.precision), messages_.transport()) {
   train::check(config_);
-  phase_ = train::lay_out_phases(config_).front();
+  phases_ = train::lay_out_phases(config_);
   model_ = models::create_model(config_.model);
-  if (target_.is_here) documents_ = documents_of(phase_);
+  flops_per_token_ = model_->training_flops_per_token(phases_.front().data.seq_len);
+  for (const auto& phase : phases_) documents_.push_back(target_.is_here ? documents_of(phase) : std::vector<int64_t>{});
 }
 
 mesh::Mesh Planner::mesh_of(const Choice& choice, int stage) const {
@@ -104,15 +105,15 @@ bool Planner::is_possible(const Choice& choice) {
   }
 }
 
-plan::RunShape Planner::shape(const Choice& choice, int stage) {
+plan::RunShape Planner::shape(const Choice& choice, int stage, size_t phase) {
   auto config = config_;
   config.parallel = choice.parallel;
   config.train.microbatch_size = choice.microbatch;
-  auto shape = shape_of(config, phase_, mesh_of(choice, stage), pipelines_);
+  auto shape = shape_of(config, phases_[phase], mesh_of(choice, stage), pipelines_);
   shape.recompute = choice.recompute;
   shape.is_here = target_.is_here;
   shape.expert_load = expert_load_;
-  shape.documents = documents_;
+  shape.documents = documents_[phase];
   shape.target = !target_.is_here ? plan::target_of(cluster()) : target_.profile.device == "cpu" ? device::Target::cpu : device::Target::gpu;
   if (!target_.is_here) {
     shape.threads = 1;
@@ -127,11 +128,16 @@ plan::RunShape Planner::shape(const Choice& choice, int stage) {
 }
 
 int64_t Planner::saved_bytes() const {
-  return plan::predict_saved_bytes(*model_, {.precision = config_.train.precision, .optimizer = phase_.optimizer});
+  return plan::predict_saved_bytes(*model_, {.precision = config_.train.precision, .optimizer = phases_.front().optimizer});
 }
 
-plan::RunPlan Planner::run_plan(const Choice& choice, double step_s) {
-  plan::RunPlan run{.steps = phase_.steps, .step_s = step_s, .save_every = config_.checkpoint.every, .devices = choice.ranks()};
+plan::RunPlan Planner::run_plan(const Choice& choice, const std::vector<double>& step_s) {
+  plan::RunPlan run{.save_every = config_.checkpoint.every, .devices = choice.ranks()};
+  for (size_t i = 0; i < phases_.size(); ++i) {
+    run.steps += phases_[i].steps;
+    run.step_s += static_cast<double>(phases_[i].steps) * step_s[i];
+  }
+  run.step_s /= static_cast<double>(std::max<int64_t>(1, run.steps));
   auto shape = this->shape(choice, 0);
   shape.validation_batch = config_.train.validation_every > 0 ? std::max<int64_t>(1, config_.train.batch_size / shape.replicas) : 0;
   if (shape.validation_batch > 0) {
@@ -142,8 +148,8 @@ plan::RunPlan Planner::run_plan(const Choice& choice, double step_s) {
   const auto& profile = target_.profile;
   if (profile.device == "cpu") run.save_work_s = plan::save_work_s(static_cast<double>(saved_bytes()), profile);
   run.save_write_s = plan::save_write_s(static_cast<double>(saved_bytes()), profile);
-  const bench::LoadingShape data{.batch = phase_.batch_size,
-                                 .seq = phase_.data.seq_len,
+  const bench::LoadingShape data{.batch = phases_.front().batch_size,
+                                 .seq = phases_.front().data.seq_len,
                                  .token_bytes = data::size_bytes(data::token_type_for(config_.model.vocab_size))};
   // A sample begins and ends within a page.
   run.load_s = plan::random_reads_s(bench::pages_per_iteration(data, bench::scatter_of(data, 1)), profile);
@@ -183,7 +189,12 @@ int64_t Planner::state_bytes(const Choice& choice) {
 }
 
 plan::StepMemory Planner::memory(const Choice& choice, int stage) {
-  return plan::predict_memory(part(choice, stage), shape(choice, stage), target_.program_bytes, prices_.traces());
+  plan::StepMemory most;
+  for (size_t phase = 0; phase < phases_.size(); ++phase) {
+    const auto own = plan::predict_memory(part(choice, stage), shape(choice, stage, phase), target_.program_bytes, prices_.traces());
+    if (own.total_bytes() > most.total_bytes()) most = own;
+  }
+  return most;
 }
 
 plan::StepMemory Planner::memory(const Choice& choice) {
@@ -195,10 +206,10 @@ plan::StepMemory Planner::memory(const Choice& choice) {
   return most;
 }
 
-Judged Planner::judge(const Choice& choice, const plan::StepMemory& memory) {
+Judged Planner::judge(const Choice& choice, const plan::StepMemory& memory, size_t phase) {
   Judged judged{.choice = choice, .memory = memory, .time = {}, .messages = {}};
   for (const int stage : stages_of(choice)) {
-    const auto run = shape(choice, stage);
+    const auto run = shape(choice, stage, phase);
     const auto time = plan::predict_step_time(part(choice, stage), run, prices_);
     if (time.total_s() <= judged.time.total_s()) continue;
     judged.time = time;
@@ -262,8 +273,8 @@ plan::SearchResult Planner::search(int64_t devices, int64_t memory_bytes, const 
       .experts = m.experts,
       .has_experts = model_->has_experts(),
       .mixes_linearly = mixes_linearly,
-      .batch = phase_.batch_size,
-      .seq = phase_.data.seq_len,
+      .batch = phases_.front().batch_size,
+      .seq = phases_.front().data.seq_len,
       .memory_bytes = memory_bytes,
       .least_compute_s = flops_per_token() * static_cast<double>(tokens_per_step()) / (peak_flops() * static_cast<double>(devices))};
   const plan::Judge judge{[this](const Choice& c) { return is_possible(c); }, [this](const Choice& c) { return state_bytes(c); },
@@ -280,8 +291,8 @@ Choice Planner::configured(int64_t devices) const {
   const int64_t others = p.pipeline * p.context * p.tensor * p.tensor_sequence;
   p.data = mesh::Mesh(p, 0, static_cast<int>(devices)).size(mesh::Axis::data);
   if (choice.microbatch == 0) {
-    int64_t batch = phase_.batch_size;  // of every phase it must be a part
-    for (const auto& phase : train::lay_out_phases(config_)) batch = std::gcd(batch, phase.batch_size);
+    int64_t batch = phases_.front().batch_size;  // of every phase it must be a part
+    for (const auto& phase : phases_) batch = std::gcd(batch, phase.batch_size);
     choice.microbatch = std::max<int64_t>(1, batch / std::max<int64_t>(1, devices / others));
   }
   return choice;

@@ -40,7 +40,7 @@ struct Document {
 
 class Planner {
  public:
-  /// Plans the first phase of the run.
+  /// Steps are those of the first phase where nothing else is said; memory is that of the phase that needs most.
   Planner(train::RunConfig config, PlanTarget target, plan::Topology topology = {});
 
   /// Of ranks that share experts, what the busiest gets of the mean; at most as many times as there are such ranks.
@@ -52,9 +52,9 @@ class Planner {
   /// Of the stage that needs most.
   plan::StepMemory memory(const plan::Choice& choice);
   plan::StepMemory memory(const plan::Choice& choice, int stage);
-  plan::Judged judge(const plan::Choice& choice, const plan::StepMemory& memory);
-  /// The run around such steps, as far as it is known what its parts take; reliability is the caller's.
-  plan::RunPlan run_plan(const plan::Choice& choice, double step_s);
+  plan::Judged judge(const plan::Choice& choice, const plan::StepMemory& memory, size_t phase = 0);
+  /// The run around such steps, as far as it is known what its parts take; reliability is the caller's. `step_s`: of each phase.
+  plan::RunPlan run_plan(const plan::Choice& choice, const std::vector<double>& step_s);
   int64_t saved_bytes() const;
   /// As a run of this layout would be recorded.
   plan::Outcome identity(const plan::Choice& choice);
@@ -66,29 +66,31 @@ class Planner {
   plan::Choice configured(int64_t devices) const;
 
   const train::RunConfig& config() const { return config_; }
+  const std::vector<train::Phase>& phases() const { return phases_; }
   const models::Model& model() const { return *model_; }
   const schedule::Cluster& cluster() const { return messages_.cluster(); }
   const PlanTarget& target() const { return target_; }
   double peak_flops() const { return target_.profile.peak_gemm(config_.train.precision); }
-  double flops_per_token() const { return model_->training_flops_per_token(phase_.data.seq_len); }
-  int64_t tokens_per_step() const { return phase_.batch_size * phase_.data.seq_len; }
+  double flops_per_token() const { return flops_per_token_; }
+  int64_t tokens_per_step() const { return phases_.front().tokens_per_step(); }
   double mfu(const plan::Judged& judged) const;
 
  private:
   mesh::Mesh mesh_of(const plan::Choice& choice, int stage) const;
-  plan::RunShape shape(const plan::Choice& choice, int stage);
+  plan::RunShape shape(const plan::Choice& choice, int stage, size_t phase = 0);
   const models::Model& part(const plan::Choice& choice, int stage);
   /// First and last stage, and one between: the others are like that one.
   std::vector<int> stages_of(const plan::Choice& choice) const;
 
   train::RunConfig config_;
-  train::Phase phase_;
+  std::vector<train::Phase> phases_;
   PlanTarget target_;
   plan::MessageModel messages_;
   plan::PassPrices prices_;
   std::unique_ptr<models::Model> model_;
   PipelineFacts pipelines_;
-  std::vector<int64_t> documents_;
+  double flops_per_token_ = 0;                       // of the first phase
+  std::vector<std::vector<int64_t>> documents_;      // of each phase
   double expert_load_ = plan::kExpectedExpertLoad;
   std::string present_;  // the mesh whose parts are kept
   std::map<int, std::unique_ptr<models::Model>> parts_;

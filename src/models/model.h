@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "layers/cost.h"
 #include "layers/parameter.h"
 #include "models/config.h"
 #include "models/family.h"

@@ -32,8 +32,6 @@ struct FittedRun {
 class DataParallel {
  public:
   explicit DataParallel(Device device);
-  DataParallel(const DataParallel&) = delete;  // prices refer to the messages
-  DataParallel& operator=(const DataParallel&) = delete;
 
   /// Nothing when no microbatch fits. The model need not be allocated.
   std::optional<FittedRun> best(const models::Model& model, const TrainingJob& job);

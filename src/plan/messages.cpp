@@ -1,6 +1,7 @@
 #include "plan/messages.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "base/error.h"
 #include "plan/cluster_profile.h"
@@ -22,7 +23,8 @@ double MessageModel::duration(Kind kind, Group group, double bytes) const {
 }
 
 Transport MessageModel::transport() const {
-  return {.duration = [this](const Message& message) { return message_duration(message, cluster_, topology_); },
+  const auto cluster = std::make_shared<const schedule::Cluster>(cluster_);
+  return {.duration = [cluster, topology = topology_](const Message& message) { return message_duration(message, *cluster, topology); },
           .cores_move_messages = cluster_.cores_move_messages,
           .slowdown = cluster_.cores_move_messages ? 0 : kOverlapSlowdown};
 }

@@ -30,7 +30,7 @@ class MessageModel {
   explicit MessageModel(schedule::Cluster cluster, Topology topology = {}) : cluster_(std::move(cluster)), topology_(topology) {}
   StepMessages predict(const models::Model& part, const RunShape& run, const StepTime& compute, PassPrices& prices) const;
   const schedule::Cluster& cluster() const { return cluster_; }
-  /// For prices that predict() reads. The model must outlive it.
+  /// For prices that predict() reads.
   Transport transport() const;
 
   /// Seconds that a rank's gradients and weights travel once, whatever hides it.

@@ -30,7 +30,7 @@ Rates::Rates(const MachineProfile& profile, const std::string& dtype)
   if (wide_products_.empty()) wide_products_ = products_;
   for (const auto& e : profile.attention) {
     if (e.dtype != dtype || e.window > 0) continue;
-    const double flops = layers::attention_cost(e.batch, e.seq, 0, e.heads, e.kv_heads, e.head_dim, 4).flops;
+    const double flops = layers::attention_flops(e.batch, e.seq, 0, e.heads, e.head_dim);
     attention_[false].add({d(e.seq), d(e.head_dim), 1}, flops / e.forward_s);
     attention_[true].add({d(e.seq), d(e.head_dim), 1}, flops / e.backward_s);
   }

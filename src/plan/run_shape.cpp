@@ -30,7 +30,6 @@ PassShape RunShape::pass_of(const models::Model& part) const {
 PassShape RunShape::validation_pass_of(const models::Model& part) const {
   auto shape = pass_of(part);
   shape.batch = validation_batch;
-  if (validation_seq > 0) shape.seq = validation_seq;
   shape.recompute = models::Recompute::none;
   shape.learns = false;
   return shape;

@@ -23,7 +23,6 @@ struct RunShape {
   optim::OptimizerConfig optimizer;
   /// Lengths of the documents in some rows of the data, together whole rows: attention sees no further. Empty: rows are not cut.
   std::vector<int64_t> documents;
-  int64_t validation_seq = 0;    // its context; 0 = seq
   int64_t validation_batch = 0;  // sequences of a validation batch, which runs without gradients; 0 = no validation
   int64_t threads = 1;
   int64_t world = 1;          // ranks of the job
