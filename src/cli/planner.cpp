@@ -114,7 +114,9 @@ plan::RunShape Planner::shape(const Choice& choice, int stage, size_t phase) {
   shape.is_here = target_.is_here;
   shape.expert_load = expert_load_;
   shape.documents = documents_[phase];
-  shape.target = !target_.is_here ? plan::target_of(cluster()) : target_.profile.device == "cpu" ? device::Target::cpu : device::Target::gpu;
+  shape.target = !target_.is_here                  ? plan::target_of(cluster())
+                 : target_.profile.device == "cpu" ? device::Target::cpu
+                                                   : device::Target::gpu;
   if (!target_.is_here) {
     shape.threads = 1;
     shape.bucket_bytes = std::max<int64_t>(shape.bucket_bytes, int64_t{32} << 20);

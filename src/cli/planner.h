@@ -89,8 +89,8 @@ class Planner {
   plan::PassPrices prices_;
   std::unique_ptr<models::Model> model_;
   PipelineFacts pipelines_;
-  double flops_per_token_ = 0;                       // of the first phase
-  std::vector<std::vector<int64_t>> documents_;      // of each phase
+  double flops_per_token_ = 0;                   // of the first phase
+  std::vector<std::vector<int64_t>> documents_;  // of each phase
   double expert_load_ = plan::kExpectedExpertLoad;
   std::string present_;  // the mesh whose parts are kept
   std::map<int, std::unique_ptr<models::Model>> parts_;

@@ -109,7 +109,8 @@ class Overlap : public testing::Test {
   }
 };
 
-// LASP-2's forward takes max(gather, intra) + inter (arXiv 2502.07563, algorithm 2): everything but the intra-chunk part is `plain - intra`.
+// LASP-2's forward takes max(gather, intra) + inter (arXiv 2502.07563, algorithm 2): everything but the intra-chunk part is `plain -
+// intra`.
 TEST_F(Overlap, lasp2_gathers_states_under_the_intra_chunk_part) {
   const int64_t tokens = 4096, heads = 4, dim = 64;
   const auto inputs = [=] {

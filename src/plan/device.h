@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "plan/profile.h"
 #include "device/virtual_device.h"
+#include "plan/profile.h"
 #include "schedule/cluster.h"
 
 namespace ingot::plan {

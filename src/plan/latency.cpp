@@ -61,11 +61,7 @@ Latency sum(const PassTrace& trace, int64_t layers, const Device& device, const 
 }
 
 InferenceShape shape_of(const Device& device, int64_t users, int64_t context, int64_t tokens) {
-  return {.batch = users,
-          .context = context,
-          .tokens = tokens,
-          .precision = device.dtype,
-          .target = device.target()};
+  return {.batch = users, .context = context, .tokens = tokens, .precision = device.dtype, .target = device.target()};
 }
 
 }  // namespace

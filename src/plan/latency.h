@@ -1,7 +1,7 @@
 // How long a model takes to serve on one device: a token at a time behind a context (decode), and a whole prompt (prefill), as generation
-// runs them, counted on the counting device. Each operation takes its launch and what is longer of moving its bytes and computing its FLOPs;
-// of experts, those that tokens go to, evenly spread. Rooflines: no serving program was measured, and what one does beside the model is left
-// out.
+// runs them, counted on the counting device. Each operation takes its launch and what is longer of moving its bytes and computing its
+// FLOPs; of experts, those that tokens go to, evenly spread. Rooflines: no serving program was measured, and what one does beside the model
+// is left out.
 #pragma once
 
 #include "models/model.h"

@@ -29,8 +29,7 @@ Transport MessageModel::transport() const {
           .slowdown = cluster_.cores_move_messages ? 0 : kOverlapSlowdown};
 }
 
-StepMessages MessageModel::predict(const models::Model& part, const RunShape& run, const StepTime& compute,
-                                   PassPrices& prices) const {
+StepMessages MessageModel::predict(const models::Model& part, const RunShape& run, const StepTime& compute, PassPrices& prices) const {
   StepMessages step;
   const auto pass = prices.of(part, run.pass_of(part));
   const auto times = static_cast<double>(run.microbatches());

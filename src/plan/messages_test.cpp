@@ -79,8 +79,8 @@ TEST(Messages, over_a_network_are_as_slow_as_it_is) {
   EXPECT_GT(on(4, 32), on(1, 8));
 }
 
-// Megatron's tensor parallelism with sequence parallelism: a gather and a reduce-scatter around each half of a block, and the same backward,
-// where the gathers of what came in are made once more.
+// Megatron's tensor parallelism with sequence parallelism: a gather and a reduce-scatter around each half of a block, and the same
+// backward, where the gathers of what came in are made once more.
 TEST(Messages, within_blocks_are_what_the_program_sends) {
   models::Layout layout;
   layout.tensor = {.rank = 0, .size = 2, .shards_tokens = true};
@@ -110,7 +110,8 @@ TEST(Messages, of_experts_are_those_of_a_ranks_own_slice_of_the_stream) {
   const double rows = 2.0 * 64 * 96 * 4;  // of a microbatch: tokens, hidden, bytes
   auto run = run_of(2, 1);
   run.expert_load = 1;
-  EXPECT_NEAR(predicted(round_cluster(), *model_of("zaya1", layout), run).experts_s, 4 * 3 * 4 * rows / 2 * 3 / 4 / 1e9, 0.02 * 72 * rows / 1e9);
+  EXPECT_NEAR(predicted(round_cluster(), *model_of("zaya1", layout), run).experts_s, 4 * 3 * 4 * rows / 2 * 3 / 4 / 1e9,
+              0.02 * 72 * rows / 1e9);
 }
 
 TEST(Messages, of_experts_wait_for_the_busiest_rank) {
@@ -236,7 +237,8 @@ TEST(MachineAsCluster, messages_of_blocks_count_in_full) {
   auto run = run_of(1, 0);
   run.world = 2;
   const double bytes = 2 * 64 * 96 * 4, sums = (4 * 3 + 2) * 4;  // of a microbatch; per block, blocks, microbatches
-  EXPECT_NEAR(predict_messages(*part, run, measured_machine(), {}).blocks_s, sums * bytes * 2e-9, 0.02 * sums * bytes * 2e-9);  // and the loss's statistics
+  EXPECT_NEAR(predict_messages(*part, run, measured_machine(), {}).blocks_s, sums * bytes * 2e-9,
+              0.02 * sums * bytes * 2e-9);  // and the loss's statistics
 }
 
 }  // namespace

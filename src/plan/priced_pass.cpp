@@ -19,7 +19,7 @@ double d(int64_t x) { return static_cast<double>(x); }
 Pass pass_of(const PassOperation& op, const MatmulSizes& s, const std::vector<PassOperation>& siblings) {
   if (!op.is_backward && op.kind != WorkKind::head) return Pass::forward;
   for (const auto& sibling : siblings) {
-    if (&sibling == &op) break;  // of a head, which makes its gradients in the forward pass
+    if (&sibling == &op) break;                                                 // of a head, which makes its gradients in the forward pass
     const auto f = sibling.is_backward ? std::nullopt : matmul_sizes(sibling);  // [rows, in] x [in, out]
     if (!f) continue;
     if (f->m == s.m && f->n == s.k && f->k == s.n) return Pass::grad_input;
@@ -75,7 +75,9 @@ class Clock {
   }
 
  private:
-  static double& share_of(const std::string& axis, SegmentTime& time) { return axis.starts_with("expert") ? time.experts_s : time.blocks_s; }
+  static double& share_of(const std::string& axis, SegmentTime& time) {
+    return axis.starts_with("expert") ? time.experts_s : time.blocks_s;
+  }
 
   void start(size_t index, SegmentTime& time) {
     const auto& c = segment_.communications[index];
@@ -163,8 +165,8 @@ double price_of(const PassOperation& op, const std::vector<PassOperation>& sibli
 schedule::Message message_of(const Trace::Communication& c) {
   using schedule::Kind;
   schedule::Message message{.group = {c.first_rank, c.ranks, c.stride}, .bytes = c.bytes, .element_bytes = c.element_bytes, .peer = c.peer};
-  for (const auto kind :
-       {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::broadcast, Kind::reduce, Kind::all_to_all, Kind::send, Kind::receive})
+  for (const auto kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::broadcast, Kind::reduce, Kind::all_to_all,
+                          Kind::send, Kind::receive})
     if (schedule::name_of(kind) == c.kind) message.kind = kind;
   return message;
 }
@@ -175,7 +177,8 @@ PassTime PassPrices::time_of(const BlockPass& block, const std::vector<int64_t>&
   const auto [at, is_new] = known_.try_emplace(&block);
   if (is_new) {
     const auto& forward = block.forward.operations;
-    at->second = {price(block.forward, forward, rates_, transport_, documents), price(block.backward, forward, rates_, transport_, documents)};
+    at->second = {price(block.forward, forward, rates_, transport_, documents),
+                  price(block.backward, forward, rates_, transport_, documents)};
   }
   return at->second;
 }

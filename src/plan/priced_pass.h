@@ -55,8 +55,8 @@ class PassPrices {
   std::map<const BlockPass*, PassTime> known_;
 };
 
-/// Seconds of one call of an operation, as it was measured by itself. `siblings`: operations of the forward pass of the same part, by which a
-/// matmul of a backward pass is known as the gradient of inputs or of weights.
+/// Seconds of one call of an operation, as it was measured by itself. `siblings`: operations of the forward pass of the same part, by which
+/// a matmul of a backward pass is known as the gradient of inputs or of weights.
 double price_of(const PassOperation& operation, const std::vector<PassOperation>& siblings, const Rates& rates,
                 const std::vector<int64_t>& documents = {});
 

@@ -27,8 +27,8 @@ class Rates {
   double gemm_rate(Pass pass, int64_t m, int64_t n, int64_t k, bool wide) const;
   /// Softmax attention of so many forward FLOPs whose queries see `keys_per_query` keys in the mean, forward or backward.
   double attention_s(double flops, double keys_per_query, int64_t head_dim, bool backward) const;
-  /// A kernel of the profile on [rows, width] elements; nothing when the profile lacks it. `moved_bytes`: of one kernel of several that were
-  /// measured as one call; its share of the call's time is that of the bytes. 0: all of it.
+  /// A kernel of the profile on [rows, width] elements; nothing when the profile lacks it. `moved_bytes`: of one kernel of several that
+  /// were measured as one call; its share of the call's time is that of the bytes. 0: all of it.
   std::optional<double> kernel_s(const std::string& name, int64_t rows, int64_t width, bool backward, double moved_bytes = 0) const;
   /// Reading and writing `bytes` in one pass.
   double move_s(double bytes) const;

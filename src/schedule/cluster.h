@@ -55,7 +55,7 @@ struct Cluster {
   /// "kernels": "fused", as ingot has them on a CPU (attention without its scores; norms, activations and updates in one pass), or "aten",
   /// what ingot runs on GPUs today.
   bool has_fused_kernels = true;
-  bool cores_move_messages = false;       // those that compute: then no message hides behind computation
+  bool cores_move_messages = false;  // those that compute: then no message hides behind computation
   struct Source {
     std::string member, text;
   };

@@ -220,7 +220,7 @@ StepRecord Trainer::take_step(const Phase& phase) {
   record.lr = lr;
   record.step_ms = step_ms;
   record.tokens_per_s = static_cast<double>(phase.tokens_per_step()) * 1e3 / step_ms;
-    record.flops_per_token = flops_per_token_[phase_number];
+  record.flops_per_token = flops_per_token_[phase_number];
   record.tflops = record.flops_per_token * record.tokens_per_s / 1e12 / groups_.world().size();
   record.mfu = forecast_.gemm_flops > 0 ? record.tflops * 1e12 / forecast_.gemm_flops : 0;
   record.memory_peak_bytes = largest_over_ranks(base::peak_resident_bytes());

@@ -104,7 +104,7 @@ class Trainer {
   std::vector<Phase> phases_;
   std::unique_ptr<ParallelModel> parallel_;
   std::unique_ptr<models::Model> whole_;        // described, never allocated: what is true of all ranks together
-  std::vector<double> flops_per_token_;  // of each phase
+  std::vector<double> flops_per_token_;         // of each phase
   std::unique_ptr<data::Tokenizer> tokenizer_;  // null when data.tokenizer is empty
   std::unique_ptr<data::Loader> loader_, validation_;
   std::unique_ptr<data::Prefetcher> prefetcher_;

@@ -18,7 +18,6 @@ class SoftmaxMixer final : public TokenMixer {
   void set_rope_base(double base) override { attention_.rotary.base = base; }
 
  private:
-
   QkNorm qk_norm_;
   layers::SoftmaxAttention attention_{};
   layers::Parameter* out_bias_ = nullptr;

@@ -58,8 +58,10 @@ class Cutter {
     const auto add = [&](int64_t position, Kind kind, size_t index, int32_t scope) {
       events_.push_back({position, kind, static_cast<int32_t>(index), scope});
     };
-    for (size_t i = 0; i < trace_.allocations.size(); ++i) add(trace_.allocations[i].begin, Kind::allocation, i, trace_.allocations[i].scope);
-    for (size_t i = 0; i < trace_.operations.size(); ++i) add(trace_.operations[i].position, Kind::operation, i, trace_.operations[i].scope);
+    for (size_t i = 0; i < trace_.allocations.size(); ++i)
+      add(trace_.allocations[i].begin, Kind::allocation, i, trace_.allocations[i].scope);
+    for (size_t i = 0; i < trace_.operations.size(); ++i)
+      add(trace_.operations[i].position, Kind::operation, i, trace_.operations[i].scope);
     for (size_t i = 0; i < trace_.communications.size(); ++i) {
       const auto& c = trace_.communications[i];
       add(c.start, Kind::start, i, c.scope);
@@ -73,7 +75,8 @@ class Cutter {
     if (place.layer >= 0) {
       const auto at = static_cast<size_t>(place.layer);
       if (!place.is_backward && (stage_ == Stage::embedding || stage_ == Stage::blocks)) {
-        if (stage_ == Stage::embedding || place.layer != layer_) next(Stage::blocks, place.layer, result.blocks[at].forward, event.position);
+        if (stage_ == Stage::embedding || place.layer != layer_)
+          next(Stage::blocks, place.layer, result.blocks[at].forward, event.position);
       } else if (place.is_backward && stage_ != Stage::embedding_backward) {
         if (stage_ != Stage::blocks_backward || place.layer < layer_)
           next(Stage::blocks_backward, place.layer, result.blocks[at].backward, event.position);

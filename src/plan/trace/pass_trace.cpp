@@ -177,10 +177,10 @@ const PassTrace& PassTraces::of(const models::Model& part, const PassShape& s) {
   auto config = part.config();
   const auto p = axes_of(part.layout());
   config.layers = std::min(config.layers, 2 * models::block_period(config));
-  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} | {} {} {} {} {} {} {}", p.tensor, p.sequence_parallel, p.tensor_sequence,
-                               p.head_buckets, p.context, p.context_method, p.context_order, p.state_method, p.expert, p.expert_tensor,
-                               p.data, s.batch, s.seq, s.precision, static_cast<int>(s.recompute), static_cast<int>(s.target), s.expert_load,
-                               s.learns);
+  const auto key =
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {} | {} {} {} {} {} {} {}", p.tensor, p.sequence_parallel, p.tensor_sequence,
+                  p.head_buckets, p.context, p.context_method, p.context_order, p.state_method, p.expert, p.expert_tensor, p.data, s.batch,
+                  s.seq, s.precision, static_cast<int>(s.recompute), static_cast<int>(s.target), s.expert_load, s.learns);
   auto& alike = known_[key];
   for (const auto& [of, trace] : alike)
     if (of == config) return *trace;

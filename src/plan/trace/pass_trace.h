@@ -19,12 +19,12 @@ namespace ingot::plan {
 
 /// What a pass depends on besides the model and its layout.
 struct PassShape {
-  int64_t batch = 1, seq = 0;        // sequences at a time; tokens of one, on however many ranks
-  std::string precision = "fp32";    // fp64, fp32, bf16
+  int64_t batch = 1, seq = 0;      // sequences at a time; tokens of one, on however many ranks
+  std::string precision = "fp32";  // fp64, fp32, bf16
   models::Recompute recompute = models::Recompute::none;
   device::Target target = device::Target::cpu;  // whose kernels
-  double expert_load = 1;            // what this rank's experts are sent, over the mean
-  bool learns = true;                // false: forward alone, without gradients, as a validation
+  double expert_load = 1;                       // what this rank's experts are sent, over the mean
+  bool learns = true;                           // false: forward alone, without gradients, as a validation
 };
 
 /// Operations of one name and shape that do the same kind of work.
@@ -75,7 +75,8 @@ struct PassTrace {
   std::vector<std::string> guessed;
 
   const BlockPass& block(int64_t layer) const;
-  /// Most that lives during a pass through these layers beyond what lived before, and what a stage keeps of a microbatch until its backward.
+  /// Most that lives during a pass through these layers beyond what lived before, and what a stage keeps of a microbatch until its
+  /// backward.
   int64_t peak_bytes(const StageSpan& span) const;
   int64_t kept_bytes(const StageSpan& span) const;
 };

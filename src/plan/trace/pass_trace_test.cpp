@@ -62,18 +62,24 @@ TEST_P(PassOfAFewBlocks, says_what_a_deep_model_does) {
 TEST_P(PassOfAFewBlocks, leaves_nothing_behind_but_gradients) {
   const auto& [family, precision, recompute] = GetParam();
   const auto config = model_of(family, 5);
-  const auto pass = trace_pass(*models::create_model(config), {.batch = 2, .seq = 64, .precision = precision, .recompute = recompute});
-  int64_t level = pass.embedding.forward.kept_bytes + pass.head.forward.kept_bytes + pass.head.backward.kept_bytes +
-                  pass.embedding.backward.kept_bytes;
-  for (int64_t layer = 0; layer < config.layers; ++layer) level += pass.block(layer).forward.kept_bytes + pass.block(layer).backward.kept_bytes;
-  // Ids, targets and routers' counts are the caller's.
+  const auto model = models::create_model(config);
+  const auto pass = trace_pass(*model, {.batch = 2, .seq = 64, .precision = precision, .recompute = recompute});
+  int64_t level =
+      pass.embedding.forward.kept_bytes + pass.head.forward.kept_bytes + pass.head.backward.kept_bytes + pass.embedding.backward.kept_bytes;
+  for (int64_t layer = 0; layer < config.layers; ++layer)
+    level += pass.block(layer).forward.kept_bytes + pass.block(layer).backward.kept_bytes;
+  // Ids, targets and routers' counts are the caller's; gradients of vectors and convolutions pass through autograd.
+  int64_t small_bytes = 0;
+  for (const auto& p : model->parameters().all())
+    if (p->kind == layers::Parameter::Kind::vector || p->kind == layers::Parameter::Kind::convolution) small_bytes += 8 * p->elements();
   EXPECT_GE(level, 0);
-  EXPECT_LT(level, int64_t{1} << 16);
+  EXPECT_LT(level, (int64_t{1} << 16) + small_bytes);
 }
 
 INSTANTIATE_TEST_SUITE_P(, PassOfAFewBlocks,
                          testing::Values(Case{"llama", "fp32", models::Recompute::none}, Case{"llama", "bf16", models::Recompute::full},
-                                         Case{"zaya1", "fp32", models::Recompute::none}, Case{"zaya1", "bf16", models::Recompute::selective},
+                                         Case{"zaya1", "fp32", models::Recompute::none},
+                                         Case{"zaya1", "bf16", models::Recompute::selective},
                                          Case{"linear_llama", "fp32", models::Recompute::none},
                                          Case{"linear_llama", "fp64", models::Recompute::full},
                                          Case{"olmoe", "fp32", models::Recompute::none}),
@@ -119,7 +125,8 @@ INSTANTIATE_TEST_SUITE_P(, PassInAStep,
 
 // Along the axes that cut a block a step sends what its passes do.
 TEST(PassOverRanks, sends_what_the_step_sends) {
-  for (const auto& [axis, family] : {std::pair{"tensor", "llama"}, {"tensor", "zaya1"}, {"context", "llama"}, {"context", "linear_llama"}}) {
+  for (const auto& [axis, family] :
+       {std::pair{"tensor", "llama"}, {"tensor", "zaya1"}, {"context", "llama"}, {"context", "linear_llama"}}) {
     train::RunConfig config;
     config.model = model_of(family, 5);
     (axis == std::string("tensor") ? config.parallel.tensor : config.parallel.context) = 2;

@@ -1,5 +1,5 @@
-// What kind of work a traced operation is, by what the scopes that it ran in say of themselves (base/work_kind.h): as bench/work_watch.h has
-// it while a step is timed, so that predicted and measured kinds are the same things.
+// What kind of work a traced operation is, by what the scopes that it ran in say of themselves (base/work_kind.h): as bench/work_watch.h
+// has it while a step is timed, so that predicted and measured kinds are the same things.
 #pragma once
 
 #include <vector>
