@@ -4,6 +4,7 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace ingot::device {
 namespace {
@@ -17,6 +18,18 @@ ThreadScope& thread_scope(const TraceWriter* writer) {
   thread_local ThreadScope here;
   if (here.writer != writer) here = {writer, 0};
   return here;
+}
+
+// What picks rows of a table, or adds to some, touches those alone.
+void count_picked_rows(const char* name, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs, Trace::Operation& o) {
+  const std::string_view of = name;
+  const auto bytes = [](const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); };
+  if ((of == "aten::index_select" || of == "aten::embedding") && inputs.size() == 2 && outputs.size() == 1) {
+    o.read_bytes = bytes(outputs[0]) + bytes(inputs[1]);
+  } else if ((of == "aten::index_add_" || of == "aten::index_add") && inputs.size() == 3) {
+    o.read_bytes = 2 * bytes(inputs[2]) + bytes(inputs[1]);
+    o.written_bytes = bytes(inputs[2]);
+  }
 }
 
 }  // namespace
@@ -120,6 +133,7 @@ void TraceWriter::operation(const char* name, at::ArrayRef<at::Tensor> inputs, a
     if (tensor.defined()) add_shape(tensor, o.read_bytes), ++o.inputs;
   for (const auto& tensor : outputs)
     if (tensor.defined()) add_shape(tensor, o.written_bytes), ++o.outputs;
+  count_picked_rows(name, inputs, outputs, o);
   trace_.operations.push_back(o);
 }
 

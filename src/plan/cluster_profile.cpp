@@ -14,7 +14,8 @@ void add_products(const schedule::Cluster& cluster, const schedule::ComputeRates
   const std::vector<int64_t> rows = {64, 256, 1024, 4096, 16384, 65536}, sides = {128, 512, 2048, 8192, 32768, 131072};
   const auto add = [&](const char* pass, int64_t m, int64_t n, int64_t k) {
     const schedule::Gemm gemm{m, n, k};
-    profile.gemm.push_back({rates.dtype, "plain", pass, m, n, k, gemm.flops() / schedule::compute_duration(gemm, cluster, rates)});
+    profile.gemm.push_back(
+        {rates.dtype, "plain", pass, m, n, k, gemm.flops() / schedule::compute_duration(gemm, cluster, rates, /*is_launched=*/true)});
   };
   for (const int64_t m : rows)
     for (const int64_t in : sides)

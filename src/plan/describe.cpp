@@ -33,7 +33,8 @@ Plan make_plan(const models::Model& model, const models::Model& part, const RunS
   plan.flops_per_token = model.training_flops_per_token(run.seq);
   plan.peak_flops = profile.peak_gemm(run.precision);
   plan.ranks_per_sequence = part.layout().tensor.size * part.layout().sequence.size * part.layout().stage.size;
-  plan.memory = predict_memory(part, run, program_bytes);
+  PassTraces traces;
+  plan.memory = predict_memory(part, run, program_bytes, traces);
   plan.machine_memory_bytes = base::total_memory_bytes();
   if (const int64_t limit = base::memory_limit_bytes(); limit > 0) plan.machine_memory_bytes = std::min(plan.machine_memory_bytes, limit);
   if (run.precision == "fp64") return plan;  // runs in fp64 are for tests: the machine is not measured for them

@@ -23,17 +23,25 @@ double weight_bytes(const PassOperation& op) {
   return sizes && !is_attention(op) ? bytes_of(op.inputs.back()) : 0;
 }
 
-// Keys and values that attention reads beside its queries; behind a window no more than that.
-double cache_bytes(const PassOperation& op) {
-  if (op.name != "attention") return 0;
-  const auto& q = op.inputs[0].sizes;  // [batch, queries, heads, head_dim]
-  const double visited = op.flops / (4 * d(q[0] * q[1] * q[2] * q[3])), all = d(op.inputs[1].sizes[1]);
-  return (bytes_of(op.inputs[1]) + bytes_of(op.inputs[2])) * std::min(1.0, q[1] == 1 ? visited / all : 1.0);
-}
-
+// What attention reads of its keys and values; behind a window no more than that. A composition of ATen operations reads what it reads.
 double moved_bytes(const PassOperation& op) {
   if (op.name != "attention") return d(op.moved_bytes());
-  return d(op.moved_bytes()) - bytes_of(op.inputs[1]) - bytes_of(op.inputs[2]) + cache_bytes(op);
+  const auto& q = op.inputs[0].sizes;  // [batch, queries, heads, head_dim]
+  const double visited = op.flops / (4 * d(q[0] * q[1] * q[2] * q[3])), all = d(op.inputs[1].sizes[1]);
+  const double unseen = q[1] == 1 ? 1 - std::min(1.0, visited / all) : 0;
+  return d(op.moved_bytes()) - unseen * (bytes_of(op.inputs[1]) + bytes_of(op.inputs[2]));
+}
+
+// Keys and values of `tokens` tokens of each user, the last of which is the one that sees them.
+double cache_bytes(const models::Model& model, int64_t users, int64_t tokens, const std::string& dtype) {
+  const auto& c = model.config();
+  const double each = d(2 * users * c.kv_heads * c.resolved_head_dim() * (dtype == "bf16" ? 2 : 4));
+  double bytes = 0;
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    const int64_t window = c.window_of(layer);
+    if (!model.mixes_linearly(layer)) bytes += each * d(window > 0 ? std::min(window, tokens) : tokens);
+  }
+  return bytes;
 }
 
 using Seconds = std::function<double(const PassOperation&)>;  // of one, its launch left out
@@ -42,7 +50,6 @@ void add(const PassSegment& segment, const Device& device, const Seconds& second
   for (const auto& op : segment.operations) {
     const double calls = d(op.calls);
     all.weight_bytes += calls * weight_bytes(op);
-    all.cache_bytes += calls * cache_bytes(op);
     all.flops += calls * op.flops;
     all.launches += op.calls;
     all.memory_s += calls * moved_bytes(op) / device.memory_bytes_per_s;
@@ -68,9 +75,11 @@ InferenceShape shape_of(const Device& device, int64_t users, int64_t context, in
 
 Latency decode_latency(const models::Model& model, int64_t context, const Device& device, int64_t users) {
   const auto trace = trace_inference(model.config(), shape_of(device, users, context, 1));
-  return sum(trace, model.config().layers, device, [&](const PassOperation& op) {
+  auto all = sum(trace, model.config().layers, device, [&](const PassOperation& op) {
     return device.launch_s + std::max(moved_bytes(op) / device.memory_bytes_per_s, op.flops / device.peak_flops());
   });
+  all.cache_bytes = cache_bytes(model, users, context + 1, device.dtype);
+  return all;
 }
 
 Latency prefill_latency(const models::Model& model, int64_t tokens, const Device& device, const Rates& rates) {

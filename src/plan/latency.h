@@ -21,8 +21,8 @@ struct Latency {
 /// A token behind `context` others, for as many users at once: bytes at the memory's bandwidth, FLOPs at the peak.
 Latency decode_latency(const models::Model& model, int64_t context, const Device& device, int64_t users = 1);
 
-/// A prompt of `tokens` up to the logits of its last token: matmuls and attention at the rates of their sizes (a cluster's by its
-/// formulas), but none faster than its weights are read.
+/// A prompt of `tokens` up to the logits of its last token: matmuls and attention at the rates of their sizes (a cluster's as
+/// tabulated in cluster_profile.h), but none faster than its weights are read.
 Latency prefill_latency(const models::Model& model, int64_t tokens, const Device& device, const Rates& rates);
 
 }  // namespace ingot::plan

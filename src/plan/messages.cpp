@@ -31,7 +31,7 @@ Transport MessageModel::transport() const {
 
 StepMessages MessageModel::predict(const models::Model& part, const RunShape& run, const StepTime& compute, PassPrices& prices) const {
   StepMessages step;
-  const auto pass = prices.of(part, run.pass_of(part));
+  const auto pass = prices.of(part, run.pass_of(part), run.documents_of(part));
   const auto times = static_cast<double>(run.microbatches());
   step.blocks_s = times * (pass.forward.blocks_s + pass.backward.blocks_s);
   step.experts_s = times * (pass.forward.experts_s + pass.backward.experts_s);

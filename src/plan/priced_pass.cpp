@@ -72,6 +72,7 @@ class Clock {
     }
     // What computes beside communication takes longer.
     for (const auto& [axis, hidden_s] : hidden_s_) share_of(axis, time) += transport_.slowdown * hidden_s;
+    for (const auto& [axis, moved] : moved_) share_of(axis, time) += std::max(moved.sent_s, moved.received_s);
   }
 
  private:
@@ -84,7 +85,8 @@ class Clock {
     const auto duration = transport_.duration(message_of(c));
     if (transport_.cores_move_messages) {
       // Sending and receiving go on at once.
-      if (c.kind != "receive") share_of(c.axis, time) += duration.busy_s;
+      auto& moved = moved_[c.axis];
+      (c.kind == "receive" ? moved.received_s : moved.sent_s) += duration.busy_s;
       return;
     }
     auto& free_s = streams_[c.kind == "send" || c.kind == "receive" ? c.axis + c.kind : c.axis];
@@ -111,6 +113,10 @@ class Clock {
   std::vector<double> ends_;
   std::map<size_t, double> busy_s_;
   std::map<std::string, double> streams_, hidden_s_;
+  struct Moved {
+    double sent_s = 0, received_s = 0;  // collectives count as sent
+  };
+  std::map<std::string, Moved> moved_;  // by the cores themselves
 };
 
 SegmentTime price(const PassSegment& segment, const std::vector<PassOperation>& siblings, const Rates& rates, const Transport& transport,

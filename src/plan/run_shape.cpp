@@ -27,6 +27,11 @@ PassShape RunShape::pass_of(const models::Model& part) const {
           .expert_load = std::clamp(expert_load, 1.0, static_cast<double>(experts.size))};
 }
 
+const std::vector<int64_t>& RunShape::documents_of(const models::Model& part) const {
+  static const std::vector<int64_t> none;
+  return part.layout().sequence.size == 1 ? documents : none;
+}
+
 PassShape RunShape::validation_pass_of(const models::Model& part) const {
   auto shape = pass_of(part);
   shape.batch = validation_batch;

@@ -44,6 +44,8 @@ struct RunShape {
   /// A microbatch's pass; and a validation's, which goes forward only.
   PassShape pass_of(const models::Model& part) const;
   PassShape validation_pass_of(const models::Model& part) const;
+  /// `documents` where attention is predicted by them: ranks that share a row see parts of them, which are not looked into.
+  const std::vector<int64_t>& documents_of(const models::Model& part) const;
   int64_t sequences_at_once() const { return microbatch > 0 && microbatch < batch ? microbatch : batch; }
   int64_t microbatches() const { return (batch + sequences_at_once() - 1) / sequences_at_once(); }
   /// Ranks that have the same of this parameter and sum its gradients: those that share it out under ZeRO. What an axis does not cut, its

@@ -25,7 +25,6 @@ void add_passes(const PassTime& pass, double times, StepTime& time) {
       time.kinds[kind] += seconds;
       sum_of(kind, time) += seconds;
     }
-  time.forward_s = times * pass.forward.compute_s();
 }
 
 void add_optimizer(const models::Model& model, const RunShape& run, const Rates& rates, StepTime& time) {
@@ -54,11 +53,6 @@ void add_optimizer(const models::Model& model, const RunShape& run, const Rates&
   time.kinds[WorkKind::adamw] += adamw_s;
 }
 
-// Ranks that share a row see parts of its documents, which are not looked into.
-std::vector<int64_t> documents_of(const models::Model& part, const RunShape& run) {
-  return part.layout().sequence.size == 1 ? run.documents : std::vector<int64_t>{};
-}
-
 }  // namespace
 
 std::map<WorkKind, double> StepTime::by_kind() const {
@@ -74,7 +68,7 @@ StepTime predict_step_time(const models::Model& part, const RunShape& run, const
 }
 
 StepTime predict_step_time(const models::Model& part, const RunShape& run, PassPrices& prices) {
-  const auto pass = prices.of(part, run.pass_of(part), documents_of(part, run));
+  const auto pass = prices.of(part, run.pass_of(part), run.documents_of(part));
   const auto& rates = prices.rates();
   StepTime step;
   add_passes(pass, static_cast<double>(run.microbatches()), step);
@@ -84,8 +78,8 @@ StepTime predict_step_time(const models::Model& part, const RunShape& run, PassP
   step.between_s = rates.within_steps().between() * (step.passes_s() + step.optimizer_s);
   if (run.world > 1) step.uneven_s = rates.within_steps().uneven() * (step.passes_s() + step.optimizer_s + step.between_s);
   // Ranks that share a core take turns on it.
-  for (double* sum : {&step.products_s, &step.attention_s, &step.kernels_s, &step.head_s, &step.recompute_s, &step.optimizer_s,
-                      &step.between_s, &step.forward_s})
+  for (double* sum :
+       {&step.products_s, &step.attention_s, &step.kernels_s, &step.head_s, &step.recompute_s, &step.optimizer_s, &step.between_s})
     *sum *= run.ranks_per_core;
   for (auto& [kind, seconds] : step.kinds) seconds *= run.ranks_per_core;
   return step;

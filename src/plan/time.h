@@ -1,6 +1,5 @@
-// Predicts the time of a training step from a machine profile: each product by its shape, attention, kernels by their size,
-// gradients that meet, the optimizer. What lies between steps is plan/run_time.h. docs/prediction.md has the
-// table of what is predicted how.
+// Predicts the time of a training step: its passes as traced (priced_pass.h), its update by what the rules of the optimizer do to each
+// parameter. What lies between steps is plan/run_time.h. docs/prediction.md has the table of what is predicted how.
 #pragma once
 
 #include <map>
@@ -22,7 +21,6 @@ struct StepTime {
   double recompute_s = 0;            // whatever is run a second time
   double optimizer_s = 0;            // gradient norm and update
   std::map<WorkKind, double> kinds;  // all of these, by kind of work
-  double forward_s = 0;              // of the passes
   double waiting_s = 0;              // for other stages of a pipeline; communication is plan/messages.h's
   double between_s = 0;              // between operations, and for data
   double uneven_s = 0;               // for other ranks that are slower for a moment

@@ -40,6 +40,16 @@ TrainingSetup setup_of(const RunConfig& config) {
           .seed = static_cast<uint64_t>(config.train.seed)};
 }
 
+// 0 where it cannot be counted: that is no reason not to train.
+double flops_per_token_of(const models::Model& model, int64_t seq) {
+  try {
+    return model.training_flops_per_token(seq);
+  } catch (const std::exception& failure) {
+    base::log_warning("the model's FLOPs could not be counted, and MFU is not shown: {}", failure.what());
+    return 0;
+  }
+}
+
 }  // namespace
 
 Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast, mesh::Groups& groups)
@@ -49,7 +59,7 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
   measured_.step_ms.resize(phases_.size());
   config_toml_ = settings_of(config_).dump_toml();
   whole_ = models::create_model(config_.model);
-  for (const auto& phase : phases_) flops_per_token_.push_back(whole_->training_flops_per_token(phase.data.seq_len));
+  for (const auto& phase : phases_) flops_per_token_.push_back(flops_per_token_of(*whole_, phase.data.seq_len));
   parallel_ = std::make_unique<ParallelModel>(setup_of(config_), groups_);
   if (!config_.data.tokenizer.empty()) {
     tokenizer_ = data::load_tokenizer(config_.data.tokenizer);

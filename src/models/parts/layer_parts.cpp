@@ -1,7 +1,6 @@
 #include "models/parts/layer_parts.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -51,10 +50,17 @@ std::vector<LayerParts> layer_parts(const ModelConfig& config) {
 }
 
 int64_t block_period(const ModelConfig& config) {
-  size_t period = family_named(config.family).parts(config).size();
-  for (const auto* pattern : {&config.mixers, &config.feed_forwards, &config.layer_types})
-    period = std::lcm(period, std::max<size_t>(1, pattern->size()));
-  return static_cast<int64_t>(period);
+  const auto parts = layer_parts(config);
+  const auto is_alike = [&](int64_t a, int64_t b) {
+    const auto &x = parts[static_cast<size_t>(a)], &y = parts[static_cast<size_t>(b)];
+    return x == y && config.is_sliding(a) == config.is_sliding(b);
+  };
+  for (int64_t period = 1; period < config.layers; ++period) {
+    bool repeats = true;
+    for (int64_t layer = period; layer < config.layers && repeats; ++layer) repeats = is_alike(layer, layer - period);
+    if (repeats) return period;
+  }
+  return config.layers;
 }
 
 std::unique_ptr<TokenMixer> make_mixer(const LayerParts& parts, const BlockContext& block, int64_t layer) {

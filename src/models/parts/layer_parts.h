@@ -20,6 +20,8 @@ enum class FeedForwardKind { mlp, moe };
 enum class RouterKind { linear, zaya };
 
 struct LayerParts {
+  bool operator==(const LayerParts&) const = default;
+
   Mixer mixer = Mixer::softmax;
   FeedForwardKind feed_forward = FeedForwardKind::mlp;
   ResidualStyle residual = ResidualStyle::plain;

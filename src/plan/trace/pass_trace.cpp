@@ -51,6 +51,12 @@ at::Tensor tokens_of(int64_t batch, int64_t seq, at::Device device) {
   return at::zeros({batch, seq}, at::TensorOptions().dtype(at::kLong).device(device));
 }
 
+int64_t stream_bytes(const models::Model& model, const PassShape& shape) {
+  const auto& layout = model.layout();
+  const int64_t tokens = shape.batch * shape.seq / layout.sequence.size / (layout.tensor.shards_tokens ? layout.tensor.size : 1);
+  return tokens * (model.config().hidden + model.router_state_width()) * (shape.precision == "fp64" ? 8 : 4);
+}
+
 void run(models::Model& model, const PassShape& shape) {
   const auto& axis = model.layout().sequence;
   const int64_t own = shape.seq / axis.size;
@@ -71,7 +77,6 @@ void run(models::Model& model, const PassShape& shape) {
     return model.loss(ids, targets, 1, context);
   }();
   kernels::backward({loss});
-  model.parameters().collect_gradients();
 }
 
 }  // namespace
@@ -96,7 +101,8 @@ const BlockPass& PassTrace::block(int64_t layer) const {
 }
 
 int64_t PassTrace::peak_bytes(const StageSpan& span) const {
-  int64_t level = 0, peak = 0;
+  // What another stage sent lives until this one's backward pass is over.
+  int64_t level = span.has_embedding ? 0 : stream_bytes, peak = level;
   const auto pass = [&](const PassSegment& segment) {
     peak = std::max(peak, level + segment.peak_bytes);
     level += segment.kept_bytes;
@@ -106,6 +112,8 @@ int64_t PassTrace::peak_bytes(const StageSpan& span) const {
   if (span.has_head) {
     pass(head.forward);
     pass(head.backward);
+  } else {
+    level += stream_bytes;  // the gradient of what it sent
   }
   for (auto layer = span.layers.rbegin(); layer != span.layers.rend(); ++layer) pass(block(*layer).backward);
   if (span.has_embedding) pass(embedding.backward);
@@ -113,7 +121,7 @@ int64_t PassTrace::peak_bytes(const StageSpan& span) const {
 }
 
 int64_t PassTrace::kept_bytes(const StageSpan& span) const {
-  int64_t level = span.has_embedding ? embedding.forward.kept_bytes : 0;
+  int64_t level = span.has_embedding ? embedding.forward.kept_bytes : stream_bytes;
   for (const int64_t layer : span.layers) level += block(layer).forward.kept_bytes;
   return level;
 }
@@ -162,6 +170,7 @@ PassTrace trace_pass(const models::Model& part, const PassShape& shape) {
   {
     const auto model = models::create_model(config, train::layout_of(groups.mesh(), axes, config, &groups));
     model->allocate(layers::compute_dtype(shape.precision), counting.device());
+    result.stream_bytes = stream_bytes(*model, shape);
     if (shape.learns) model->parameters().allocate_gradients();
     device::Tracer tracer(counting.device());
     run(*model, shape);

@@ -2,7 +2,7 @@
 // blocks, head. A planner traces as many blocks as there are kinds of them and knows what a model of any depth does.
 //
 // Exact are operations, FLOPs, bytes moved and sent, and storages; experts are sent even shares times a stated load. Neither optimizer nor
-// data-parallel communication is in it: a rank's whole step is step_trace.h.
+// data-parallel communication is in it, nor the moving of small tensors' gradients into their buffers: a rank's whole step is step_trace.h.
 #pragma once
 
 #include <map>
@@ -71,7 +71,8 @@ struct PassTrace {
   BlockPass embedding, head;      // of the head all gradients are made in its forward part
   std::vector<BlockPass> blocks;  // of the first layers, two periods of kinds of blocks at most
   int64_t period = 1;
-  double seconds = 0;  // that tracing took
+  int64_t stream_bytes = 0;  // of what one stage of a pipeline hands to the next
+  double seconds = 0;        // that tracing took
   std::vector<std::string> guessed;
 
   const BlockPass& block(int64_t layer) const;

@@ -42,20 +42,23 @@ struct Case {
 
 class PassOfAFewBlocks : public testing::TestWithParam<Case> {};
 
-// A pattern as long as the model makes every block one of its own: all of them are traced.
+// One block that differs makes the model's pattern as long as the model: all blocks are traced.
 TEST_P(PassOfAFewBlocks, says_what_a_deep_model_does) {
   const auto& [family, precision, recompute] = GetParam();
   constexpr int64_t kLayers = 11;
   const auto few = model_of(family, kLayers);
   auto whole = few;
   whole.layer_types.assign(kLayers, "full");
+  whole.layer_types.back() = "sliding";
+  whole.window = 1 << 20;  // beyond the row
   const PassShape shape{.batch = 2, .seq = 64, .precision = precision, .recompute = recompute};
   const auto of_few = trace_pass(*models::create_model(few), shape), of_all = trace_pass(*models::create_model(whole), shape);
   ASSERT_LT(of_few.blocks.size(), static_cast<size_t>(kLayers));
   ASSERT_EQ(of_all.blocks.size(), static_cast<size_t>(kLayers));
   const auto span = all_of(few);
-  EXPECT_EQ(of_few.peak_bytes(span), of_all.peak_bytes(span));
-  EXPECT_EQ(of_few.kept_bytes(span), of_all.kept_bytes(span));
+  constexpr double kMask = 2 * 64 * 4;  // of the layer that differs
+  EXPECT_NEAR(static_cast<double>(of_few.peak_bytes(span)), static_cast<double>(of_all.peak_bytes(span)), kMask);
+  EXPECT_NEAR(static_cast<double>(of_few.kept_bytes(span)), static_cast<double>(of_all.kept_bytes(span)), kMask);
   EXPECT_DOUBLE_EQ(flops_of(of_few, span), flops_of(of_all, span));
 }
 
@@ -164,7 +167,8 @@ TEST(PassOverRanks, gives_every_rank_of_a_pipeline_its_layers) {
   EXPECT_EQ(span.layers, (std::vector<int64_t>{2, 3}));
   EXPECT_FALSE(span.has_embedding || span.has_head);
   const auto pass = trace_pass(*models::create_model(config), {.batch = 2, .seq = 64});
-  EXPECT_EQ(pass.kept_bytes(span), 2 * pass.block(2).forward.kept_bytes);
+  // Besides what its blocks keep, what the stage before sent: 2 x 64 tokens of hidden 96 in fp32.
+  EXPECT_EQ(pass.kept_bytes(span), 2 * pass.block(2).forward.kept_bytes + 2 * 64 * 96 * 4);
 }
 
 TEST(PassTraces, are_made_once) {
