@@ -277,12 +277,12 @@ def a_mixture_and_a_hybrid_are_planned_too(folder):
 def published_models_are_planned(folder):
     for path in sorted((ROOT / "configs/published").glob("*.toml")):
         assert plan("time", path, "--cluster", H100, "--devices", 64)["tokens_per_s"] > 0, path
-    # Several experts for a token: planned for a cluster, refused where they would run.
+    # Several experts for a token.
     several = ("--set", "model.top_k=2", "--set", "train.batch_size=64")
     zaya1 = ROOT / "configs/zaya1-nano.toml"
     one, two = (plan("time", zaya1, "--cluster", H100, "--devices", 8, *BF16, *more, "--set", "train.batch_size=64") for more in ((), several))
     assert two["flops_per_token"] > one["flops_per_token"] and two["parameters"] == one["parameters"]
-    expect_error("train", zaya1, "--dry-run", *several, status=2, words=["routes each token to one expert"])
+    expect_error("train", zaya1, "--dry-run", "--set", "model.top_k=9", status=2, words=["model.top_k = 9 is more than model.experts = 8"])
 
 
 def wrong_calls_say_what_is_wrong(folder):

@@ -35,7 +35,7 @@ TracedWork WorksOfScopes::of(const device::Trace::Operation& operation) const {
   TracedWork work{.is_backward = frame.is_backward && !frame.is_again};
   if (frame.is_again) work.kind = WorkKind::recomputation;
   else if (frame.has_kind) work.kind = frame.rule == Rule::shares && is_product(name) ? WorkKind::products : frame.kind;
-  else if (const auto kind = kind_of_operator(name)) work.kind = *kind;
+  else work.kind = kind_of_operator(name).value_or(WorkKind::elementwise);  // what nobody names moves elements
   return work;
 }
 
