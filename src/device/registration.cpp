@@ -16,7 +16,8 @@ namespace ingot::device {
 
 namespace {
 
-// Events and streams of emulated devices are stream.h's. Those of counting devices have numbers and no effect: nothing runs there.
+// Events and streams of emulated devices are stream.h's. Those of counting devices stand in the trace and have no effect: nothing runs
+// there, and an event is a position of the trace.
 class Guard : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return kVirtual; }
@@ -41,11 +42,18 @@ class Guard : public c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
     if (!*event) *event = new StreamPoint;
     auto& point = *static_cast<StreamPoint*>(*event);
-    point = is_emulated(stream.device()) ? end_of(stream) : StreamPoint{stream.device_index()};
+    if (is_emulated(stream.device())) {
+      point = end_of(stream);
+      return;
+    }
+    const auto& writer = state_of(stream.device()).writer;
+    point = {stream.device_index(), stream.id(), writer ? writer->position() : 0};
   }
   void block(void* event, const c10::Stream& stream) const override {
-    const auto* point = emulated(event);
-    if (point && is_emulated(stream.device())) wait_for(stream, *point);
+    const auto* point = static_cast<StreamPoint*>(event);
+    if (!point) return;
+    if (is_emulated(stream.device())) wait_for(stream, *point);
+    else if (const auto& writer = state_of(stream.device()).writer) writer->stream_waits(stream.id(), point->stream, point->jobs);
   }
   bool queryEvent(void* event) const override {
     const auto* point = emulated(event);

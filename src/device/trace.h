@@ -37,6 +37,7 @@ struct Trace {
     int64_t read_bytes = 0, written_bytes = 0;
     int64_t shapes = 0;  // into shape_numbers
     int32_t inputs = 0, outputs = 0;
+    int64_t stream = 0;  // 0: the default one
   };
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   struct Allocation {
@@ -55,6 +56,12 @@ struct Trace {
     int32_t scope = 0, wait_scope = 0;
     int64_t start = 0, wait = kNever;  // positions; kNever: nobody waited
     bool is_blocking = false;
+    int64_t stream = 0, wait_stream = 0;  // that it started on, and that it kept waiting
+  };
+  /// What comes on `stream` from `position` on waits for what `other` had to do at `until`.
+  struct StreamWait {
+    int64_t stream = 0, other = 0;
+    int64_t until = 0, position = 0;
   };
   /// The host reads the device (it waits for it) or a copy between them.
   struct HostAccess {
@@ -72,6 +79,7 @@ struct Trace {
   std::vector<Allocation> allocations;
   std::vector<Communication> communications;
   std::vector<HostAccess> host_accesses;
+  std::vector<StreamWait> stream_waits;
   int64_t positions = 0;
   int64_t before_bytes = 0;  // allocated before the trace began and not freed within it
   int64_t peak_bytes = 0, peak_position = 0;

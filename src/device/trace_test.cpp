@@ -1,5 +1,8 @@
 #include "device/trace.h"
 
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,6 +43,32 @@ TEST(Trace, has_operations_with_shapes_bytes_and_flops) {
   EXPECT_EQ(trace.inputs_of(mm)[1].sizes, (std::vector<int64_t>{4, 5}));
   EXPECT_EQ(trace.outputs_of(mm)[0].sizes, (std::vector<int64_t>{3, 5}));
   EXPECT_EQ(trace.outputs_of(mm)[0].dtype, at::kFloat);
+}
+
+TEST(Trace, says_which_stream_works_and_waits_for_which) {
+  const CountingDevice counting;
+  const c10::impl::VirtualGuardImpl guard(counting.device().type());
+  Tracer tracer(counting.device());
+  auto x = at::zeros({6, 6}, on(counting.device()));
+  const auto main = guard.getStream(counting.device()), side = guard.getStreamFromGlobalPool(counting.device());
+  c10::Event end(counting.device().type());
+  {
+    const c10::StreamGuard as_current(side);
+    x.mul_(2);
+    end.record(side);
+  }
+  end.block(main);
+  x.add_(1);
+  const auto trace = tracer.finish();
+  const auto &mul = only(trace, "aten::mul"), &add = only(trace, "aten::add");
+  EXPECT_EQ(mul.stream, side.id());
+  EXPECT_EQ(add.stream, 0);
+  ASSERT_EQ(trace.stream_waits.size(), 1u);
+  const auto& wait = trace.stream_waits[0];
+  EXPECT_EQ(wait.stream, 0);
+  EXPECT_EQ(wait.other, side.id());
+  EXPECT_GT(wait.until, mul.position);
+  EXPECT_LT(wait.position, add.position);
 }
 
 TEST(Trace, is_the_same_on_the_emulated_and_the_counting_device) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "device/state.h"
+
 namespace ingot::device {
 namespace {
 
@@ -34,7 +36,7 @@ void count_picked_rows(const char* name, at::ArrayRef<at::Tensor> inputs, at::Ar
 
 }  // namespace
 
-TraceWriter::TraceWriter(int64_t before_bytes) : allocated_bytes_(before_bytes) {
+TraceWriter::TraceWriter(c10::DeviceIndex device, int64_t before_bytes) : device_(device), allocated_bytes_(before_bytes) {
   trace_.scopes.push_back({});
   trace_.before_bytes = trace_.peak_bytes = before_bytes;
 }
@@ -128,6 +130,7 @@ void TraceWriter::operation(const char* name, at::ArrayRef<at::Tensor> inputs, a
   const std::lock_guard lock(mutex_);
   if (is_closed_ || !records_operations_) return;
   Trace::Operation o{.name = interned(name), .scope = scope(), .position = trace_.positions++, .flops = flops};
+  o.stream = current_stream_id(device_);
   o.shapes = static_cast<int64_t>(trace_.shape_numbers.size());
   for (const auto& tensor : inputs)
     if (tensor.defined()) add_shape(tensor, o.read_bytes), ++o.inputs;
@@ -142,6 +145,7 @@ int64_t TraceWriter::communication_started(Trace::Communication communication) {
   if (is_closed_ || !records_operations_) return -1;
   communication.scope = communication.wait_scope = scope();
   communication.start = trace_.positions++;
+  communication.stream = current_stream_id(device_);
   trace_.communications.push_back(std::move(communication));
   return static_cast<int64_t>(trace_.communications.size()) - 1;
 }
@@ -152,6 +156,12 @@ void TraceWriter::communication_waited(int64_t number) {
   auto& communication = trace_.communications[static_cast<size_t>(number)];
   communication.wait = trace_.positions++;
   communication.wait_scope = scope();
+  communication.wait_stream = current_stream_id(device_);
+}
+
+void TraceWriter::stream_waits(int64_t stream, int64_t other, int64_t until) {
+  const std::lock_guard lock(mutex_);
+  if (!is_closed_ && records_operations_ && stream != other) trace_.stream_waits.push_back({stream, other, until, trace_.positions++});
 }
 
 void TraceWriter::host_access(Trace::HostAccess::Kind kind, const char* name, int64_t bytes) {

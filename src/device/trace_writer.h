@@ -15,7 +15,7 @@ namespace ingot::device {
 
 class TraceWriter {
  public:
-  explicit TraceWriter(int64_t before_bytes);
+  TraceWriter(c10::DeviceIndex device, int64_t before_bytes);
 
   // Scopes of the calling thread. The scope that it has now:
   int32_t scope();
@@ -30,6 +30,7 @@ class TraceWriter {
   void operation(const char* name, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs, double flops);
   int64_t communication_started(Trace::Communication communication);
   void communication_waited(int64_t number);
+  void stream_waits(int64_t stream, int64_t other, int64_t until);
   void host_access(Trace::HostAccess::Kind kind, const char* name, int64_t bytes);
   void guessed(const std::string& name);
 
@@ -44,6 +45,7 @@ class TraceWriter {
   void add_shape(const at::Tensor& tensor, int64_t& bytes);
   void moved();  // the thread is in another scope
 
+  const c10::DeviceIndex device_;
   std::recursive_mutex mutex_;
   Trace trace_;
   bool is_closed_ = false, records_operations_ = true;

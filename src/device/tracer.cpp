@@ -32,7 +32,7 @@ void on_leave(const at::RecordFunction&, at::ObserverContext* context) {
 Tracer::Tracer(at::Device device) : device_(device), guard_(device) {
   auto& state = state_of(device);
   if (state.writer) throw base::Error(fmt::format("{} is traced already", device.str()));
-  writer_ = std::make_shared<TraceWriter>(state.allocated_bytes);
+  writer_ = std::make_shared<TraceWriter>(device.index(), state.allocated_bytes);
   state.writer = writer_;
   callback_ = at::addThreadLocalCallback(
       at::RecordFunctionCallback(&on_enter, &on_leave).scopes({at::RecordScope::USER_SCOPE, at::RecordScope::BACKWARD_FUNCTION}));
