@@ -1,5 +1,5 @@
 // `ingot bench parallel`: its ranks are threads, or processes that it starts as `ingot launch` does and that call it again; or there are none
-// and the schedules are replayed on the profile of a cluster.
+// and the traces of the layers are replayed on the profile of a cluster.
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -11,12 +11,13 @@
 #include "base/process.h"
 #include "base/progress.h"
 #include "base/text.h"
-#include "bench/parallel.h"
+#include "bench/parallel/measured.h"
+#include "bench/parallel/model.h"
+#include "bench/parallel/published.h"
 #include "cli/bench_ranks.h"
 #include "cli/verbs.h"
 #include "kernels/cpu_memory.h"
 #include "resilience/stop_signal.h"
-#include "schedule/published.h"
 
 namespace ingot::cli {
 namespace {
@@ -159,7 +160,7 @@ schedule::SweepResult measure(const BenchOptions& o) {
 
 schedule::SweepResult replay(const BenchOptions& o, const schedule::Cluster& cluster) {
   schedule::SweepResult results;
-  for (const auto& [layer, sweep] : by_layer(o)) append(results, schedule::model(sweep, cluster));
+  for (const auto& [layer, sweep] : by_layer(o)) append(results, bench::model(sweep, cluster));
   return results;
 }
 
@@ -168,8 +169,8 @@ schedule::SweepResult replay(const BenchOptions& o, const schedule::Cluster& clu
 int run_bench_parallel(const Options& all) {
   const auto& o = all.bench;
   if (!o.published.empty()) {
-    const auto rows = schedule::published_rows(schedule::read_published_clusters(o.published));
-    std::fputs((all.json ? schedule::published_json(rows) : schedule::published_table(rows)).c_str(), stdout);
+    const auto rows = bench::published_rows(bench::read_published_clusters(o.published));
+    std::fputs((all.json ? bench::published_json(rows) : bench::published_table(rows)).c_str(), stdout);
     return 0;
   }
   by_layer(o);

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "schedule/model.h"
+#include "schedule/sweep.h"
 
 namespace ingot::report {
 

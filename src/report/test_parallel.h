@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "schedule/model.h"
+#include "schedule/sweep.h"
 
 namespace ingot::report {
 

@@ -57,7 +57,7 @@ double ring_latency(const Spread& s, const Cluster& cluster) {
 Duration point_to_point(const Message& m, const Cluster& cluster) {
   const bool is_near = m.group.first / cluster.devices_per_node == m.peer / cluster.devices_per_node;
   const auto& links = is_near ? cluster.node : cluster.network;
-  return {(m.is_launched ? 0 : cluster.message_launch_s) + static_cast<double>(m.bytes) / links.bytes_per_s, links.latency_s};
+  return {cluster.message_launch_s + static_cast<double>(m.bytes) / links.bytes_per_s, links.latency_s};
 }
 
 // Between the sizes that were measured on a line in their logarithms; smaller ones take as long as the smallest, larger ones in proportion.
@@ -139,7 +139,7 @@ Duration message_duration(const Message& m, const Cluster& cluster) {
 
 Duration duration_of(const Operation& operation, const Cluster& cluster, const ComputeRates& rates) {
   if (const auto* message = std::get_if<Message>(&operation.work)) return message_duration(*message, cluster);
-  return compute_duration(operation.work, cluster, rates, /*is_launched=*/operation.stream == Stream::side);
+  return compute_duration(operation.work, cluster, rates);
 }
 
 }  // namespace ingot::schedule

@@ -58,7 +58,6 @@ void check_sizes(const Layout& layout) {
                                     {s.batch, "batch"},
                                     {s.seq, "seq"},
                                     {layout.head_buckets, "head_buckets"},
-                                    {layout.scan_blocks, "scan_blocks"},
                                     {int64_t{layout.ranks}, "ranks"},
                                     {int64_t{layout.blocks}, "blocks"}}) {
     if (value < 1 || value > int64_t{1} << 40) throw ConfigError("{} = {}: it must be from 1 to 2^40", what, value);
@@ -130,8 +129,10 @@ void check(const Layout& layout) {
   if (is_state_method && layout.layer == Layer::attention)
     throw ConfigError("{} has no schedule for softmax attention; layer = linear_attention, mlp or block, or method = sp, ring, ulysses",
                       name_of(layout.method));
-  if (layout.method == Method::tsp && layout.layer == Layer::linear_attention)
-    throw ConfigError("tsp has no schedule for linear attention; method = lasp1, lasp2 or zeco");
+  if (!is_state_method && layout.sequence_size() > 1 && layout.layer == Layer::linear_attention)
+    throw ConfigError("{} has no schedule for linear attention; method = lasp1, lasp2 or zeco", name_of(layout.method));
+  if (layout.layer != Layer::block && (layout.blocks > 1 || layout.recomputes))
+    throw ConfigError("layer = {}: only whole blocks follow one another or are recomputed", name_of(layout.layer));
   if (layout.method == Method::tsp) check_folded(layout);
   const int64_t tensor = layout.tensor_size(), sequence = layout.sequence_size();
   divides(tensor, s.heads, "heads", layout);
@@ -146,8 +147,6 @@ void check(const Layout& layout) {
     if (s.kv_heads % sequence != 0 && sequence % s.kv_heads != 0)
       throw ConfigError("ulysses over {} ranks: kv_heads = {} must be a multiple or a divisor of the ranks", sequence, s.kv_heads);
   }
-  if (layout.method == Method::zeco && s.head_dim % layout.scan_blocks != 0)
-    throw ConfigError("zeco: scan_blocks = {} does not divide head_dim = {}", layout.scan_blocks, s.head_dim);
 }
 
 std::vector<int> factorisations(int ranks) {

@@ -48,13 +48,11 @@ struct Layout {
   int ranks = 1;
   int tensor_ranks = 1;  // tp+sp alone: neighbours that share one sequence shard
 
-  int blocks = 1;                   // copies of the layer, one after the other
-  bool recomputes = false;          // forward keeps a layer's input alone; backward runs it again, messages included
-  bool zigzag = true;               // softmax attention over a sequence axis: 2 chunks a rank instead of 1 (layers/sequence_axis.h)
-  int64_t head_buckets = 1;         // tsp: kv heads of a visit are gathered in as many goes
-  int64_t scan_blocks = 4;          // zeco: into which a state is cut
-  int64_t transition_elements = 0;  // lasp2, per head: of the gates beside a state: 1, head_dim or head_dim^2
-  bool syncs_gradients = true;      // weights that a sequence axis holds more than once: their gradients are summed over it
+  int blocks = 1;               // of Layer::block, one after the other
+  bool recomputes = false;      // of Layer::block: forward keeps a block's input alone; backward runs it again, messages included
+  bool zigzag = true;           // softmax attention over a sequence axis: 2 chunks a rank instead of 1 (layers/sequence_axis.h)
+  int64_t head_buckets = 1;     // tsp: kv heads of a visit are gathered in as many goes
+  bool syncs_gradients = true;  // weights that a sequence axis holds more than once: their gradients are summed over it
 
   /// "tp", or "tp4+sp2" for both axes.
   std::string label() const;

@@ -1,9 +1,7 @@
-// The work of one rank as data: what it computes and what it says to the others, in the order in which the program issues it, and which
-// memory that takes. Filled by one thread; values.
+// The work of one rank as data: what it computes and what it says to the others, in the order in which the program issues it. Filled by one
+// thread; values. bench/parallel/layer_program.h makes them from traces.
 //
-// Order follows from data and streams. An operation waits for those that made what it reads, for those that still read what it overwrites,
-// and for the one before it on its stream. What is not on the compute stream also waits for all computation issued before it: so it is with
-// synchronous kernels, and with c10d, whose communication streams wait for the compute stream.
+// An operation waits for the one before it on its stream and for those that it names.
 #pragma once
 
 #include <cstdint>
@@ -54,12 +52,11 @@ struct Message {
   Group group;        // of a collective; of a message, {own rank or peer}: see peer
   int64_t bytes = 0;  // of the tensor that is whole on this rank, as comm::Operation::bytes()
   int64_t element_bytes = 1;
-  int peer = -1;             // rank: root of a broadcast or reduce, the other end of a message
-  bool is_launched = false;  // by an operation before: a kernel that goes on
+  int peer = -1;  // rank: root of a broadcast or reduce, the other end of a message
 };
 using Work = std::variant<Gemm, Attention, StateWork, Move, Message>;
 
-/// side: small kernels beside the compute stream, which a communication library runs.
+/// side: kernels beside the compute stream.
 enum class Stream : uint8_t { compute, side, collective, sending, receiving };
 inline constexpr int kStreams = 5;
 std::string name_of(Stream stream);
@@ -71,44 +68,16 @@ struct Operation {
   std::vector<int> after;  // indices in the list
 };
 
-using Buffer = int;
-
-/// Memory lives from the start of the first operation that writes it to the end of the last one that uses it.
-struct BufferUse {
-  int64_t bytes = 0;
-  bool is_resident = false;  // from the beginning
-  bool is_kept = false;      // to the end
-  std::vector<int> users;    // operations, the first one made it unless it is resident
-};
-
 class OperationList {
  public:
-  Buffer buffer(int64_t bytes);
-  /// There from the beginning to the end.
-  Buffer resident(int64_t bytes);
-  /// There from the beginning to its last use.
-  Buffer input(int64_t bytes);
-  void keep(Buffer buffer) { buffers_[static_cast<size_t>(buffer)].is_kept = true; }
-
-  /// Returns the operation's index.
-  int add(std::string name, Stream stream, Work work, const std::vector<Buffer>& reads, const std::vector<Buffer>& writes);
-
-  /// Forgets the operations before `index`; what they made and later ones use is then there from the beginning.
-  void drop_before(int index);
+  /// Returns the operation's index. `after`: indices of others that must have ended.
+  int add(std::string name, Stream stream, Work work, std::vector<int> after = {});
 
   const std::vector<Operation>& operations() const { return operations_; }
-  const std::vector<BufferUse>& buffers() const { return buffers_; }
   int size() const { return static_cast<int>(operations_.size()); }
 
  private:
-  struct Access {
-    int writer = -1;
-    std::vector<int> readers;  // since
-  };
   std::vector<Operation> operations_;
-  std::vector<BufferUse> buffers_;
-  std::vector<Access> accesses_;
-  int last_compute_ = -1;
 };
 
 /// One list for each rank.

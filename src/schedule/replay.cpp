@@ -141,39 +141,9 @@ class Simulation {
 
   void sum_up() {
     double most_compute_s = 0;
-    for (size_t rank = 0; rank < result_.ranks.size(); ++rank) {
-      auto& of_rank = result_.ranks[rank];
-      of_rank.peak_bytes = peak_of(program_.ranks[rank], of_rank.spans);
-      result_.peak_bytes = std::max(result_.peak_bytes, of_rank.peak_bytes);
+    for (const auto& of_rank : result_.ranks)
       most_compute_s = std::max(most_compute_s, of_rank.busy_s[static_cast<size_t>(Stream::compute)]);
-    }
     result_.exposed_s = result_.time_s - most_compute_s;
-  }
-
-  static int64_t peak_of(const OperationList& list, const std::vector<Span>& spans) {
-    struct Change {
-      double time_s;
-      int64_t bytes;
-    };
-    std::vector<Change> changes;
-    int64_t live = 0;
-    for (const auto& buffer : list.buffers()) {
-      if (buffer.users.empty()) {
-        if (buffer.is_resident) live += buffer.bytes;
-        continue;
-      }
-      if (buffer.is_resident) live += buffer.bytes;
-      else changes.push_back({spans[static_cast<size_t>(buffer.users.front())].begin_s, buffer.bytes});
-      double end_s = 0;
-      for (const int user : buffer.users) end_s = std::max(end_s, spans[static_cast<size_t>(user)].end_s);
-      if (!buffer.is_kept) changes.push_back({end_s, -buffer.bytes});
-    }
-    // What ends makes room for what begins at that moment.
-    std::sort(changes.begin(), changes.end(),
-              [](const Change& a, const Change& b) { return std::pair(a.time_s, a.bytes) < std::pair(b.time_s, b.bytes); });
-    int64_t peak = live;
-    for (const auto& change : changes) peak = std::max(peak, live += change.bytes);
-    return peak;
   }
 
   const Program& program_;

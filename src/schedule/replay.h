@@ -16,14 +16,12 @@ struct Span {
 struct RankReplay {
   std::vector<Span> spans;                // of its operations
   std::array<double, kStreams> busy_s{};  // by stream; waiting for others does not count
-  int64_t peak_bytes = 0;
 };
 
 struct Replay {
   double time_s = 0;
   /// What messages, and waiting for others, add to the time that the rank with most to compute needs for that alone.
   double exposed_s = 0;
-  int64_t peak_bytes = 0;  // of the rank with most
   std::vector<RankReplay> ranks;
 };
 

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "base/text.h"
-#include "schedule/model.h"
+#include "schedule/sweep.h"
 
 namespace ingot::schedule {
 namespace {

@@ -1,4 +1,4 @@
-#include "schedule/model.h"
+#include "bench/parallel/model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,10 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "schedule/build.h"
 
-namespace ingot::schedule {
+namespace ingot::bench {
 namespace {
+
+using namespace schedule;  // NOLINT(google-build-using-namespace): its names make up the sweeps
 
 using ::testing::HasSubstr;
 
@@ -22,7 +23,7 @@ Layout block(Method method, int64_t seq, Pass pass = Pass::forward) {
   return {.method = method, .layer = Layer::block, .pass = pass, .sizes = {.seq = seq}, .ranks = 8};
 }
 
-int64_t bytes_of(const Layout& layout) { return received_bytes(traffic_of(build(layout))); }
+int64_t bytes_of(const Layout& layout) { return received_bytes(traffic_of(trace_layer(layout, device::Target::gpu).program)); }
 
 // Megabytes received per layer at h = 4096, 8 ranks, bf16, one sequence: TSP, TP, SP (arXiv 2604.26294; counted by hand).
 TEST(Model, bytes_of_the_papers_model_are_those_of_the_fact_sheet) {
@@ -75,15 +76,6 @@ TEST(Crossover, tsp_receives_less_than_tp_exactly_above_the_bound) {
 // 3 P + 3 x 2 B S h < 8 B S h with P = 16 h^2.
 TEST(Crossover, in_training_it_is_three_times_as_far) { EXPECT_EQ(bytes_crossing({64, 8, 1, 4}, Pass::both), 24 * 64 + 8); }
 
-TEST(Crossover, is_found_by_bisection_where_there_is_one) {
-  const auto line = [](double slope, double begin) { return [=](int64_t seq) { return begin + slope * static_cast<double>(seq); }; };
-  EXPECT_EQ(first_below(line(1, 100), line(2, 0), 1, 1000, 1), 101);
-  EXPECT_EQ(first_below(line(1, 100), line(2, 0), 1, 1000, 64), 128);
-  EXPECT_EQ(first_below(line(1, 100), line(2, 0), 1, 100, 1), std::nullopt);
-  EXPECT_EQ(first_below(line(1, 0), line(2, 1), 8, 1000, 8), 8);
-  EXPECT_EQ(first_below(line(1, 0), line(2, 1), 10, 15, 8), std::nullopt);
-}
-
 TEST(Model, a_result_has_what_the_bench_reports) {
   const auto layout = block(Method::tsp, 16384, Pass::both);
   const auto result = model(layout, mi300x());
@@ -96,7 +88,7 @@ TEST(Model, a_result_has_what_the_bench_reports) {
   for (const auto* name : {"method", "layer", "ranks", "seq", "batch", "pass", "time_ms", "exposed_ms", "peak_bytes", "ops"})
     EXPECT_TRUE(row.contains(name)) << name;
   EXPECT_EQ(row.at("ops").size(), 7u);
-  EXPECT_EQ(row.at("ops").at("all_reduce").at("calls"), 0);
+  EXPECT_EQ(row.at("ops").at("all_to_all").at("calls"), 0);
   EXPECT_EQ(row.at("ops").at("broadcast").at("received_bytes"), result.ops.at("broadcast").received_bytes);
 }
 
@@ -161,4 +153,4 @@ TEST(Sweep, nothing_to_model_is_an_error) {
 }
 
 }  // namespace
-}  // namespace ingot::schedule
+}  // namespace ingot::bench

@@ -1,13 +1,16 @@
-#include "schedule/figures.h"
+#include "bench/parallel/figures.h"
+
+#include <functional>
 
 #include "base/error.h"
-#include "schedule/build.h"
-#include "schedule/model.h"
-#include "schedule/published.h"
+#include "bench/parallel/model.h"
+#include "bench/parallel/published.h"
 #include "schedule/timeline.h"
 
-namespace ingot::schedule {
+namespace ingot::bench {
 namespace {
+
+using schedule::Cluster, schedule::Layer, schedule::Layout, schedule::Links, schedule::Method, schedule::Pass, schedule::Sweep;
 
 // Slow enough that messages and work are of one size.
 Cluster small_machine() {
@@ -50,12 +53,12 @@ std::string title_of(const Layout& layout) {
                      layout.layer == Layer::block ? "block" : "linear attention", s.seq, s.hidden);
 }
 
-std::string replaced(const std::string& document, const std::string& name, const std::string& text) {
+std::string replaced(const std::string& document, const std::string& name, const std::function<std::string()>& make_text) {
   const auto begin = fmt::format("<!-- {} -->\n", name), end = fmt::format("<!-- end of {} -->\n", name);
   const auto first = document.find(begin), last = document.find(end);
   if (first == std::string::npos || last == std::string::npos || last < first)
     throw base::DataError("the document lacks '{}' before '{}'", begin, end);
-  return document.substr(0, first + begin.size()) + text + document.substr(last);
+  return document.substr(0, first + begin.size()) + make_text() + document.substr(last);
 }
 
 std::string crossover_table(const Cluster& cluster) {
@@ -82,18 +85,19 @@ std::string crossover_table(const Cluster& cluster) {
 std::vector<Figure> figures() {
   std::vector<Figure> all;
   const auto machine = small_machine();
-  for (const auto method : all_methods()) {
+  for (const auto method : schedule::all_methods()) {
     const auto layout = four_ranks(method);
-    all.push_back({name_of(method) + ".svg", timeline_svg(build(layout), replay_on(layout, machine), title_of(layout))});
+    const auto modelled = model_layer(layout, machine);
+    all.push_back({name_of(method) + ".svg", schedule::timeline_svg(modelled.layer.program, modelled.replay, title_of(layout))});
   }
   return all;
 }
 
 std::string with_current_tables(const std::string& document, const std::filesystem::path& folder) {
   const auto clusters = read_published_clusters(folder);
-  auto text = replaced(document, "published ratios", published_table(published_rows(clusters)));
-  text = replaced(text, "mi300x", crossover_table(clusters.mi300x));
-  return replaced(text, "h100", crossover_table(clusters.h100));
+  auto text = replaced(document, "published ratios", [&] { return published_table(published_rows(clusters)); });
+  text = replaced(text, "mi300x", [&] { return crossover_table(clusters.mi300x); });
+  return replaced(text, "h100", [&] { return crossover_table(clusters.h100); });
 }
 
-}  // namespace ingot::schedule
+}  // namespace ingot::bench

@@ -1,13 +1,11 @@
-// `ingot bench parallel` without the ranks: the same layouts, with times from a cluster profile. A result has the fields that a measured
-// one has. Pure functions.
+// What `ingot bench parallel` asks for and what it finds: methods at sizes, and for each the time, exposed communication, memory and
+// traffic, whether real ranks ran it or the traces of a layer were replayed on a cluster (bench/parallel/). Values.
 #pragma once
 
 #include <functional>
 #include <optional>
 
-#include "schedule/cluster.h"
 #include "schedule/layout.h"
-#include "schedule/replay.h"
 #include "schedule/traffic.h"
 
 namespace ingot::schedule {
@@ -20,14 +18,10 @@ struct Result {
   std::string pass;
   double time_ms = 0;
   double exposed_ms = 0;   // Replay::exposed_s
-  int64_t peak_bytes = 0;  // of the rank with most: weights (gradients in fp32 too when there is a backward pass), activations, buffers
+  int64_t peak_bytes = 0;  // of the rank with most
   Traffic ops;             // the largest over ranks
   bool fits = true;        // peak_bytes into the device's memory
 };
-
-/// Throws ConfigError when check() refuses the layout or the cluster has fewer devices than it has ranks.
-Result model(const Layout& layout, const Cluster& cluster);
-Replay replay_on(const Layout& layout, const Cluster& cluster);
 
 /// What a command line asks for: every method at every size. `base` gives the layer and all other sizes.
 struct Sweep {
@@ -66,10 +60,6 @@ struct SweepResult {
   std::vector<Refusal> refusals;
   std::vector<Crossover> crossovers;  // within the smallest and the largest of `seqs`
 };
-
-/// tp+sp appears once for each factorisation. Throws ConfigError when nothing of the sweep can be laid out, ProfileError when the cluster
-/// has no rates of the dtype.
-SweepResult model(const Sweep& sweep, const Cluster& cluster);
 
 /// The smallest multiple of `step` in [from, to] at which a < b, if a is not below b before it and is from there on; nothing if it never
 /// is.

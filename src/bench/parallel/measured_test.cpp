@@ -1,6 +1,6 @@
-// What real ranks say to each other under every method is what its schedule as data says (schedule/build.h, tested against the papers'
-// formulas), to the last byte and call.
-#include "bench/parallel.h"
+// What real ranks say to each other under every method is what the traces of the same layer say (tested against the papers' formulas in
+// traffic_test.cpp), to the last byte and call.
+#include "bench/parallel/measured.h"
 
 #include <gmock/gmock.h>
 
@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "schedule/build.h"
+#include "bench/parallel/layer_program.h"
 
 namespace ingot::bench {
 namespace {
@@ -46,16 +46,16 @@ std::string text_of(const schedule::Traffic& traffic) {
 
 class ParallelMethods : public ::testing::TestWithParam<Method> {};
 
-TEST_P(ParallelMethods, send_what_their_schedule_says) {
+TEST_P(ParallelMethods, send_what_their_traces_say) {
   const auto method = GetParam();
   const bool is_linear = method == Method::lasp1 || method == Method::lasp2 || method == Method::zeco;
   for (const int ranks : {2, 4}) {
     if (method == Method::tp_sp && ranks == 2) continue;
-    for (const auto layer : {is_linear ? Layer::linear_attention : Layer::attention, Layer::mlp})
+    for (const auto layer : {is_linear ? Layer::linear_attention : Layer::attention, Layer::mlp, Layer::block})
       for (const auto pass : {Pass::forward, Pass::backward, Pass::both}) {
         if (is_linear && layer == Layer::mlp) continue;
         const auto layout = layout_of(method, layer, pass, ranks);
-        EXPECT_EQ(text_of(measured(layout).ops), text_of(schedule::traffic_of(schedule::build(layout))))
+        EXPECT_EQ(text_of(measured(layout).ops), text_of(schedule::traffic_of(trace_layer(layout, device::Target::cpu).program)))
             << schedule::name_of(layer) << " " << schedule::name_of(pass) << ", " << ranks << " ranks";
       }
   }

@@ -1,10 +1,10 @@
 // write_figures CLUSTERS DOCUMENT: puts current tables into the document, and its figures into the folder of the document's name. Not part
-// of the program: `cmake --build build/release --target schedule_figures`.
+// of the program: `cmake --build build/release --target parallel_figures`.
 #include <cstdio>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "schedule/figures.h"
+#include "bench/parallel/figures.h"
 
 int main(int count, char** arguments) {
   if (count != 3) {
@@ -13,8 +13,8 @@ int main(int count, char** arguments) {
   }
   try {
     const std::filesystem::path document = arguments[2];
-    ingot::base::write_file_atomically(document, ingot::schedule::with_current_tables(ingot::base::read_file(document), arguments[1]));
-    for (const auto& figure : ingot::schedule::figures())
+    ingot::base::write_file_atomically(document, ingot::bench::with_current_tables(ingot::base::read_file(document), arguments[1]));
+    for (const auto& figure : ingot::bench::figures())
       ingot::base::write_file_atomically(document.parent_path() / document.stem() / figure.file, figure.svg);
     return 0;
   } catch (const ingot::base::Error& error) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace ingot::schedule {
+namespace ingot::bench {
 
 struct Figure {
   std::string file;  // "tsp.svg"
@@ -18,4 +18,4 @@ std::vector<Figure> figures();
 /// The document with what lies between its markers replaced by what the code makes now. Throws DataError when a marker is missing.
 std::string with_current_tables(const std::string& document, const std::filesystem::path& clusters);
 
-}  // namespace ingot::schedule
+}  // namespace ingot::bench

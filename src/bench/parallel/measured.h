@@ -1,12 +1,12 @@
 // A layer or a block under a way of spreading it over ranks (schedule/layout.h), run by real ranks: time, exposed communication, memory and
-// messages, in the fields that schedule::model gives for clusters that are not at hand.
+// messages, in the fields that model.h gives for clusters that are not at hand.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "comm/world.h"
-#include "schedule/model.h"
+#include "schedule/sweep.h"
 
 namespace ingot::bench {
 

@@ -1,13 +1,16 @@
-#include "schedule/model.h"
+#include "bench/parallel/model.h"
 
 #include <algorithm>
 #include <map>
 
 #include "base/error.h"
-#include "schedule/build.h"
+#include "plan/cluster_profile.h"
 
-namespace ingot::schedule {
+namespace ingot::bench {
 namespace {
+
+using schedule::Cluster, schedule::Layout, schedule::Measure, schedule::Pass, schedule::Quantity, schedule::Refusal, schedule::Result;
+using schedule::Sweep, schedule::SweepResult;
 
 void check_devices(const Layout& layout, const Cluster& cluster) {
   if (layout.ranks > cluster.devices())
@@ -48,7 +51,7 @@ class Sweeper {
     std::vector<Line> lines;
     known_.clear();
     for (const auto method : sweep_.methods)
-      for (auto layout : layouts_of(sweep_, method, ranks, seqs.front())) {
+      for (auto layout : schedule::layouts_of(sweep_, method, ranks, seqs.front())) {
         layout.pass = pass;
         Line line{layout, {}};
         for (const int64_t seq : seqs) {
@@ -80,8 +83,8 @@ class Sweeper {
       const bool was_below = quantity_of(a.results[i - 1], quantity) < quantity_of(b.results[i - 1], quantity);
       if (was_below || quantity_of(a.results[i], quantity) >= quantity_of(b.results[i], quantity)) continue;
       const int64_t from = a.results[i - 1].seq, grain = int64_t{4} * a.layout.ranks;
-      const auto found = first_below(measure(a.layout, quantity), measure(b.layout, quantity), from, a.results[i].seq,
-                                     std::max(grain, from / kFineness / grain * grain));
+      const auto found = schedule::first_below(measure(a.layout, quantity), measure(b.layout, quantity), from, a.results[i].seq,
+                                               std::max(grain, from / kFineness / grain * grain));
       if (found)
         out_.crossovers.push_back(
             {a.layout.label(), b.layout.label(), name_of(a.layout.layer), a.layout.ranks, name_of(a.layout.pass), quantity, *found});
@@ -107,58 +110,30 @@ class Sweeper {
 
 }  // namespace
 
-std::vector<Layout> layouts_of(const Sweep& sweep, Method method, int ranks, int64_t seq) {
-  auto layout = sweep.base;
-  layout.method = method;
-  layout.ranks = ranks;
-  layout.sizes.seq = seq;
-  if (method != Method::tp_sp) return {layout};
-  std::vector<Layout> all;
-  for (const int tensor : factorisations(ranks)) {
-    layout.tensor_ranks = tensor;
-    all.push_back(layout);
-  }
-  return all;
-}
-
-std::string name_of(Quantity quantity) {
-  return quantity == Quantity::time ? "time" : quantity == Quantity::received_bytes ? "received_bytes" : "peak_bytes";
-}
-
-Replay replay_on(const Layout& layout, const Cluster& cluster) {
+ModelledLayer model_layer(const Layout& layout, const Cluster& cluster) {
   check_devices(layout, cluster);
   const auto& rates = cluster.rates(layout.sizes.dtype);
-  return replay(build(layout), [&](const Operation& operation) { return duration_of(operation, cluster, rates); });
+  ModelledLayer out{trace_layer(layout, plan::target_of(cluster)), {}};
+  out.replay = schedule::replay(out.layer.program, [&](const auto& operation) { return duration_of(operation, cluster, rates); });
+  return out;
 }
 
 Result model(const Layout& layout, const Cluster& cluster) {
   check(layout);
-  const auto replayed = replay_on(layout, cluster);
+  const auto modelled = model_layer(layout, cluster);
   return {.method = layout.label(),
           .layer = name_of(layout.layer),
           .ranks = layout.ranks,
           .seq = layout.sizes.seq,
           .batch = layout.sizes.batch,
           .pass = name_of(layout.pass),
-          .time_ms = replayed.time_s * 1e3,
-          .exposed_ms = replayed.exposed_s * 1e3,
-          .peak_bytes = replayed.peak_bytes,
-          .ops = traffic_of(build(layout)),
-          .fits = static_cast<double>(replayed.peak_bytes) <= cluster.memory_bytes};
+          .time_ms = modelled.replay.time_s * 1e3,
+          .exposed_ms = modelled.replay.exposed_s * 1e3,
+          .peak_bytes = modelled.layer.peak_bytes,
+          .ops = traffic_of(modelled.layer.program),
+          .fits = static_cast<double>(modelled.layer.peak_bytes) <= cluster.memory_bytes};
 }
 
 SweepResult model(const Sweep& sweep, const Cluster& cluster) { return Sweeper(sweep, cluster).take(); }
 
-std::optional<int64_t> first_below(const Measure& a, const Measure& b, int64_t from, int64_t to, int64_t step) {
-  const auto is_below = [&](int64_t multiple) { return a(multiple * step) < b(multiple * step); };
-  int64_t low = (from + step - 1) / step, high = to / step;
-  if (low > high || !is_below(high)) return std::nullopt;
-  while (low < high) {
-    const int64_t middle = low + (high - low) / 2;
-    if (is_below(middle)) high = middle;
-    else low = middle + 1;
-  }
-  return high * step;
-}
-
-}  // namespace ingot::schedule
+}  // namespace ingot::bench
