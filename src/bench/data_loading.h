@@ -45,7 +45,7 @@ struct ReadPattern {
 ReadPattern read_pattern(const data::Loader& loader, int64_t first_sample, int64_t count, int64_t page_bytes);
 
 /// Writes a dataset of about `tokens` tokens whose documents have lengths of an exponential distribution with mean `document_tokens`, as
-/// text corpora roughly have: for counting reads where the real one is not at hand. All ids are below `vocab_size`.
+/// text corpora roughly have: for counting reads where the real one is not available. All ids are below `vocab_size`.
 void write_simulated_dataset(const data::fs::path& prefix, int64_t tokens, int64_t document_tokens, int64_t vocab_size);
 
 }  // namespace ingot::bench

@@ -1,4 +1,4 @@
-// `ingot plan`: what a run needs, on this machine or on a cluster that is not at hand, and how to lay it out there.
+// `ingot plan`: what a run needs, on this machine or on a cluster that is not available, and how to lay it out there.
 #include <ATen/detail/CUDAHooksInterface.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Clusters and machine profiles in terms of each other. A cluster that is not at hand as a machine profile: the rates that
+// Clusters and machine profiles in terms of each other. A cluster that is not available as a machine profile: the rates that
 // schedule/cluster.h gives for any size, at the sizes where a measurement would have been made. What such a cluster has no numbers for
 // (norms, rotations, routing) is left out, and so takes its bytes over the memory's bandwidth.
 #pragma once

@@ -1,5 +1,5 @@
-// The devices that a model is sized for: those of a cluster that is not at hand, whose rates are formulas, or a machine of which a profile
-// was measured, as one device. Values.
+// The devices that a model is sized for: those of a cluster that is not available, whose rates are formulas, or a machine of which a
+// profile was measured, as one device. Values.
 #pragma once
 
 #include <optional>

@@ -27,7 +27,7 @@ struct RunShape {
   int64_t threads = 1;
   int64_t world = 1;                            // ranks of the job
   double ranks_per_core = 1;                    // threads of all ranks of a machine for each of its cores, 1 at least
-  bool is_here = true;                          // on this machine, and not on a cluster that is not at hand
+  bool is_here = true;                          // on this machine, and not on a cluster that is not available
   device::Target target = device::Target::cpu;  // whose kernels
   double expert_load = kExpectedExpertLoad;     // where ranks share experts: rows on the busiest of them over the mean
   // Ranks with other tokens but the same parts of the weights; parallel/buckets.h says what ZeRO shares out.

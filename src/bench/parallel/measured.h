@@ -1,5 +1,5 @@
 // A layer or a block under a way of spreading it over ranks (schedule/layout.h), run by real ranks: time, exposed communication, memory and
-// messages, in the fields that model.h gives for clusters that are not at hand.
+// messages, in the fields that model.h gives for clusters that are not available.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

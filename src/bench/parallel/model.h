@@ -1,4 +1,4 @@
-// `ingot bench parallel` for clusters that are not at hand: the traces of a layer (layer_program.h) replayed with times from a cluster
+// `ingot bench parallel` for clusters that are not available: the traces of a layer (layer_program.h) replayed with times from a cluster
 // profile. A result has the fields that a measured one has (measured.h). A thread at a time.
 #pragma once
 
