@@ -162,7 +162,7 @@ plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phas
   return shape;
 }
 
-void add_host_memory(const train::RunConfig& config, const mesh::Mesh& mesh, const models::Layout& layout, plan::RunShape& shape) {
+void add_host_memory(const train::RunConfig& config, const mesh::Mesh& mesh, const parallel::Layout& layout, plan::RunShape& shape) {
   shape.saves_checkpoints = config.checkpoint.every > 0;
   shape.staging_limit_bytes = config.checkpoint.staging_mib << 20;
   shape.memory_staging_bytes = config.checkpoint.memory_every > 0 ? train::RunCheckpoints::kMemoryStagingBytes : 0;

@@ -68,7 +68,7 @@ std::vector<int64_t> documents_of(const train::Phase& phase);
 plan::RunShape shape_of(const train::RunConfig& config, const train::Phase& phase, const mesh::Mesh& mesh, PipelineFacts& pipelines);
 
 /// What a rank needs of its machine's memory besides: for checkpoints, and, on a CPU, to exchange through.
-void add_host_memory(const train::RunConfig& config, const mesh::Mesh& mesh, const models::Layout& layout, plan::RunShape& shape);
+void add_host_memory(const train::RunConfig& config, const mesh::Mesh& mesh, const parallel::Layout& layout, plan::RunShape& shape);
 
 /// The plan of every phase, as text or JSON, of one rank; nothing of the model is allocated.
 std::string dry_run(const train::RunConfig& config, const mesh::Mesh& mesh, bool json);

@@ -17,11 +17,11 @@ namespace ingot::cli {
 namespace {
 
 // Several ranks hold the model and the cache together, by the tensor_sequence axis.
-models::Layout spread_over(comm::World& world) {
-  models::Layout layout;
+parallel::Layout spread_over(comm::World& world) {
+  parallel::Layout layout;
   auto* group = &world.everyone();
   layout.tensor_sequence = {.rank = world.rank(), .size = world.size(), .group = group};
-  layout.sequence = {.rank = world.rank(), .size = world.size(), .method = layers::SequenceAxis::Method::allgather, .group = group};
+  layout.sequence = {{.rank = world.rank(), .size = world.size()}, group, &parallel::kAllGather};
   return layout;
 }
 
@@ -33,7 +33,7 @@ int run_generate(const Options& all) {
   share_cores(ranks);
   const auto world = ranks.size > 1 ? comm::World::join(ranks, /*is_gpu=*/false, {}) : nullptr;
   const bool speaks = ranks.rank == 0;
-  auto loaded = serve::load_model(o.model, layers::compute_dtype(o.dtype), at::kCPU, world ? spread_over(*world) : models::Layout{});
+  auto loaded = serve::load_model(o.model, layers::compute_dtype(o.dtype), at::kCPU, world ? spread_over(*world) : parallel::Layout{});
   if (!o.tokenizer.empty()) loaded.tokenizer = data::load_tokenizer(o.tokenizer);
   if (!loaded.tokenizer) throw base::UsageError("{} has no tokenizer of its own; give one with --tokenizer", o.model);
   const auto& tokenizer = *loaded.tokenizer;

@@ -6,7 +6,6 @@
 #include "kernels/attention.h"
 #include "kernels/fp32_islands.h"
 #include "layers/autograd.h"
-#include "layers/sharded_attention.h"
 
 namespace ingot::layers {
 namespace {
@@ -72,9 +71,9 @@ std::pair<at::Tensor, at::Tensor> KeyValueCache::append(const at::Tensor& k, con
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window, Sequences& sequences,
                      KeyValueCache* cache) {
   const base::WorkScope scope("attention", base::WorkKind::attention);
-  if (const auto& axis = sequences.axis(); axis.is_on()) {
-    const std::vector<int64_t> by_chunk = {axis.chunks(), q.size(1) / axis.chunks()};
-    return sharded_attention(q.unflatten(1, by_chunk), k.unflatten(1, by_chunk), v.unflatten(1, by_chunk), scale, window, sequences)
+  if (const auto& context = sequences.context()) {
+    const std::vector<int64_t> by_chunk = {sequences.order().chunks(), q.size(1) / sequences.order().chunks()};
+    return context->attention(q.unflatten(1, by_chunk), k.unflatten(1, by_chunk), v.unflatten(1, by_chunk), scale, window, sequences)
         .flatten(2);
   }
   auto keys = k, values = v;

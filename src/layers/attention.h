@@ -15,7 +15,7 @@ namespace ingot::layers {
 struct KeyValueCache {
   at::Tensor keys, values;
   int64_t length = 0;
-  /// In their row, ascending, where other ranks keep the other tokens (layers/tensor_sequence/decoding.h).
+  /// In their row, ascending, where other ranks keep the other tokens (parallel/tensor_sequence/decoding.h).
   std::vector<int64_t> positions;
   /// Appends this chunk and returns the keys and values of all tokens so far.
   std::pair<at::Tensor, at::Tensor> append(const at::Tensor& k, const at::Tensor& v);

@@ -5,9 +5,6 @@
 #include <cmath>
 
 #include "layers/linear.h"
-#include "layers/sharded_attention.h"
-#include "layers/tensor_sequence/decoding.h"
-#include "layers/tensor_sequence/folded_attention.h"
 
 namespace ingot::layers {
 namespace {
@@ -26,27 +23,27 @@ kernels::CcaTail next_tail(const at::Tensor& packed, const kernels::CcaShape& sh
 }
 
 // cca_mix where the tokens before a chunk are another rank's: q, k, v, each [batch, chunks, chunk length, its heads, head_dim].
-std::array<at::Tensor, 3> mixed_over_ranks(const at::Tensor& packed, const SequenceAxis& axis, const kernels::CcaShape& shape,
+std::array<at::Tensor, 3> mixed_over_ranks(const at::Tensor& packed, const ContextSchedule& context, const kernels::CcaShape& shape,
                                            const kernels::CcaWeights& weights, const kernels::RotaryTable& table,
                                            const at::Tensor& is_start) {
-  const auto [q, k, v] = kernels::cca_mix(with_halo(packed, axis), shape, weights, table, is_start, {});
+  const auto [q, k, v] = kernels::cca_mix(context.with_halo(packed, kCcaHalo), shape, weights, table, is_start, {});
   const auto body = [&](const at::Tensor& t) {
-    return t.narrow(1, kHalo, t.size(1) - kHalo).unflatten(0, {packed.size(0), axis.chunks()});
+    return t.narrow(1, kCcaHalo, t.size(1) - kCcaHalo).unflatten(0, {packed.size(0), context.order().chunks()});
   };
   return {body(q), body(k), body(v)};
 }
 
 }  // namespace
 
-at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, CcaCache* cache) const {
+at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, AttentionCache* cache) const {
   const auto packed = linear(x, {q, k, current_value, delayed_value});
-  const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
+  const double scale = of_all_ranks().scale;
   const auto weights = mixing();
-  if (const auto& axis = sequences.axis(); axis.is_on()) {
-    auto& haloed = sequences.haloed();
+  if (const auto& context = sequences.context()) {
+    auto& haloed = sequences.haloed(kCcaHalo);
     const auto [queries, keys, values] =
-        mixed_over_ranks(packed, axis, shape, weights, haloed.rotary(rotary, x.scalar_type()), haloed.is_start());
-    return linear(sharded_attention(queries, keys, values, scale, window, sequences).flatten(2), {o});
+        mixed_over_ranks(packed, *context, shape, weights, haloed.rotary(rotary, x.scalar_type()), haloed.is_start());
+    return linear(context->attention(queries, keys, values, scale, window, sequences).flatten(2), {o});
   }
   const kernels::CcaTail tail = cache ? cache->tail : kernels::CcaTail{};
   const auto [queries, keys, values] =
@@ -54,6 +51,10 @@ at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, C
   if (cache) cache->tail = next_tail(packed, shape, tail);
   const auto mixed = attention(queries, keys, values, scale, window, sequences, cache ? &cache->key_values : nullptr);
   return linear(mixed, {o});
+}
+
+AttentionLayer::Heads CcaAttention::of_all_ranks() const {
+  return {shape.heads, shape.kv_heads, shape.head_dim, window, 1 / std::sqrt(static_cast<double>(shape.head_dim))};
 }
 
 kernels::CcaWeights CcaAttention::mixing() const {
@@ -67,57 +68,38 @@ kernels::CcaShape CcaAttention::shape_of(int owner, int ranks) const {
   return {shape.heads / ranks, shape.kv_heads / ranks, shape.head_dim, std::min(values.end, half) - std::min(values.begin, half)};
 }
 
-at::Tensor CcaAttention::folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis, CcaCache* cache) const {
-  const int64_t d = shape.head_dim;
-  const auto shape_of = [all = *this, ranks = axis.size](int owner) { return all.shape_of(owner, ranks); };
-  FoldedAttention layer{
-      .heads = shape.heads,
-      .kv_heads = shape.kv_heads,
-      .head_dim = d,
-      .window = window,
-      .scale = 1 / std::sqrt(static_cast<double>(d)),
-      .weights = {q, k, current_value, delayed_value, depthwise_weight, depthwise_bias, grouped_weight, grouped_bias, temperature},
-      .out = o,
-      .cache = cache ? &cache->key_values : nullptr};
-  layer.shapes = [shape_of, weights = layer.weights](int owner) {
-    std::vector<tensor::Shape> shapes;
-    for (const auto* weight : weights) shapes.push_back(weight->value.sizes().vec());
-    shapes[2][0] = shape_of(owner).current_values();
-    shapes[3][0] = shape_of(owner).delayed_values();
-    return shapes;
-  };
-  auto& haloed = sequences.haloed();
-  layer.project = [shape_of, tokens = sequences.axis(), table = haloed.rotary(rotary, x.scalar_type()), is_start = haloed.is_start()](
-                      const at::Tensor& in, const FoldedAttention::Visit& visit) {
-    const auto& w = visit.parts[0];
-    const kernels::CcaWeights weights{w[4]->value, w[5]->value, w[6]->value, w[7]->value, w[8]->value};
-    return mixed_over_ranks(linear(in, {w[0], w[1], w[2], w[3]}), tokens, shape_of(visit.first), weights, table, is_start);
-  };
-  const auto out = folded_attention(x, layer, sequences, axis);
-  if (cache) {
-    // What the next token needs of the last two lies at the end of the row's last chunk.
-    const auto& tokens = sequences.axis();
-    const int owner = tokens.owner(tokens.all_chunks() - 1);
-    const auto last =
-        owner == axis.rank ? x.narrow(1, x.size(1) - kHalo, kHalo).contiguous() : at::empty({x.size(0), kHalo, x.size(2)}, x.options());
-    axis.group->broadcast(last, owner);
-    cache->tail = next_tail(linear(last, {q, k, current_value, delayed_value}), shape_of(axis.rank), {});
-  }
-  return out;
+std::vector<tensor::Shape> CcaAttention::shapes(int owner, int ranks) const {
+  std::vector<tensor::Shape> shapes;
+  for (const auto* weight : projections()) shapes.push_back(weight->value.sizes().vec());
+  shapes[2][0] = shape_of(owner, ranks).current_values();
+  shapes[3][0] = shape_of(owner, ranks).delayed_values();
+  return shapes;
 }
 
-at::Tensor CcaAttention::decoded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis, CcaCache& cache) const {
-  const auto own = shape_of(axis.rank, axis.size);
+AttentionLayer::Projection CcaAttention::projection(Sequences& sequences, at::ScalarType dtype, int ranks) const {
+  auto& haloed = sequences.haloed(kCcaHalo);
+  return [this, ranks, context = sequences.context(), table = haloed.rotary(rotary, dtype), is_start = haloed.is_start()](
+             const at::Tensor& in, const Visit& visit) {
+    const auto& w = visit.shards[0];
+    const kernels::CcaWeights weights{w[4]->value, w[5]->value, w[6]->value, w[7]->value, w[8]->value};
+    return mixed_over_ranks(linear(in, {w[0], w[1], w[2], w[3]}), *context, shape_of(visit.first, ranks), weights, table, is_start);
+  };
+}
+
+void CcaAttention::remember(const at::Tensor& last, AttentionCache& cache, int rank, int ranks) const {
+  cache.tail = next_tail(linear(last, {q, k, current_value, delayed_value}), shape_of(rank, ranks), {});
+}
+
+std::array<at::Tensor, 3> CcaAttention::project_token(const at::Tensor& x, Sequences& sequences, AttentionCache& cache, int rank, int ranks,
+                                                      const Gather& gather) const {
+  const auto own = shape_of(rank, ranks);
   const auto packed = linear(x, {q, k, current_value, delayed_value});
   const auto [own_queries, own_keys, own_values] =
       kernels::cca_mix(packed, own, mixing(), sequences.rotary(rotary, x.scalar_type()), {}, cache.tail);
   cache.tail = next_tail(packed, own, cache.tail);
-  const auto all = gather_channels({own_queries.flatten(2), own_keys.flatten(2), own_values.flatten(2)}, axis);
+  const auto all = gather({own_queries.flatten(2), own_keys.flatten(2), own_values.flatten(2)});
   const auto by_head = [&](const at::Tensor& t) { return t.unflatten(2, {-1, shape.head_dim}); };
-  const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
-  return linear(
-      attend_to_spread_cache(by_head(all[0]), by_head(all[1]), by_head(all[2]), scale, window, sequences.offset(), cache.key_values, axis),
-      {o});
+  return {by_head(all[0]), by_head(all[1]), by_head(all[2])};
 }
 
 }  // namespace ingot::layers

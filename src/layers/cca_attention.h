@@ -3,40 +3,43 @@
 // convolutions, their biases and the temperature from autograd.
 #pragma once
 
-#include "kernels/cca.h"
-#include "layers/attention.h"
-#include "layers/parameter.h"
-#include "layers/tensor_sequence/axis.h"
+#include "layers/schedulable.h"
 
 namespace ingot::layers {
 
-/// What decoding must remember of earlier tokens.
-struct CcaCache {
-  KeyValueCache key_values;
-  kernels::CcaTail tail;  // kept in fp32
+inline constexpr int64_t kCcaHalo = 2;  // tokens before its own that it looks at
+
+struct CcaAttentionWeights {
+  kernels::CcaShape shape{};  // of the weights that are here (AttentionLayer)
+  int64_t window = 0;         // 0 = unlimited
+  RotarySettings rotary{};
+  Parameter *q = nullptr, *k = nullptr;                          // [heads * head_dim, hidden], [kv_heads * head_dim, hidden]
+  Parameter *current_value = nullptr, *delayed_value = nullptr;  // each [kv_heads * head_dim / 2, hidden]
+  Parameter *depthwise_weight = nullptr, *depthwise_bias = nullptr, *grouped_weight = nullptr, *grouped_bias = nullptr,
+            *temperature = nullptr;
+  Parameter* o = nullptr;  // [hidden, heads * head_dim]
 };
 
-struct CcaAttention {
-  kernels::CcaShape shape;
-  int64_t window;  // 0 = unlimited
-  RotarySettings rotary;
-  Parameter *q, *k;                          // [heads * head_dim, hidden], [kv_heads * head_dim, hidden]
-  Parameter *current_value, *delayed_value;  // each [kv_heads * head_dim / 2, hidden]
-  Parameter *depthwise_weight, *depthwise_bias, *grouped_weight, *grouped_bias, *temperature;
-  Parameter* o;  // [hidden, heads * head_dim]
+struct CcaAttention final : AttentionLayer, CcaAttentionWeights {
+  CcaAttention() = default;
+  explicit CcaAttention(CcaAttentionWeights weights) : CcaAttentionWeights(std::move(weights)) {}
 
-  /// x [batch, seq, hidden], normed -> [batch, seq, hidden]
-  at::Tensor operator()(const at::Tensor& x, Sequences& sequences, CcaCache* cache) const;
-  /// x [batch, own tokens, hidden], normed -> the same, where tokens and heads' weights are spread over the ranks of `axis`, which divide
-  /// the kv heads: `shape` is that of all ranks, the parameters are this rank's parts.
-  /// With a cache (inference) its tokens' keys and values are kept there, and the tail of the own heads.
-  at::Tensor folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis, CcaCache* cache = nullptr) const;
-  /// One new token of each row behind those in the cache, x [batch, 1, hidden], the same on all ranks -> this rank's part of the sum
-  /// (layers/tensor_sequence/decoding.h).
-  at::Tensor decoded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis, CcaCache& cache) const;
+  at::Tensor operator()(const at::Tensor& x, Sequences& sequences, AttentionCache* cache) const override;
+  /// Over shards of other ranks, these divide the kv heads.
+  Heads of_all_ranks() const override;
+  ShardOfWeights projections() const override {
+    return {q, k, current_value, delayed_value, depthwise_weight, depthwise_bias, grouped_weight, grouped_bias, temperature};
+  }
+  Parameter& output() const override { return *o; }
+  std::vector<tensor::Shape> shapes(int owner, int ranks) const override;
+  Projection projection(Sequences& sequences, at::ScalarType dtype, int ranks) const override;
+  std::array<at::Tensor, 3> project_token(const at::Tensor& x, Sequences& sequences, AttentionCache& cache, int rank, int ranks,
+                                          const Gather& gather) const override;
+  int64_t remembered_tokens() const override { return kCcaHalo; }
+  void remember(const at::Tensor& last, AttentionCache& cache, int rank, int ranks) const override;
 
  private:
-  /// The heads of one rank of a tensor_sequence axis.
+  /// The heads of one rank's shards.
   kernels::CcaShape shape_of(int owner, int ranks) const;
   kernels::CcaWeights mixing() const;
 };

@@ -1,9 +1,5 @@
 #include "layers/experts.h"
 
-#include <cmath>
-#include <numeric>
-
-#include "base/error.h"
 #include "base/work_scope.h"
 #include "device/device.h"
 #include "device/virtual_device.h"
@@ -39,134 +35,29 @@ Dispatch sort_by_expert(const at::Tensor& choice, int64_t experts) {
   return dispatch;
 }
 
-// Where rows go and come from. Rows leave in the order of their experts, once for each slice; they arrive rank by rank, each
-// rank's in the order of the experts that are here.
-class Route {
- public:
-  /// `counts`: this rank's rows for each expert of the model.
-  Route(const std::vector<int64_t>& counts, const ExpertAxis& axis, at::Device device) : axis_(axis) {
-    const int64_t ranks = axis.group->size(), owners = ranks / axis.slices, here = static_cast<int64_t>(counts.size()) / owners;
-    // Everyone tells everyone how many rows it sends for each expert there.
-    std::vector<int64_t> told;
-    for (int64_t rank = 0; rank < ranks; ++rank) {
-      const auto first = counts.begin() + rank / axis.slices * here;
-      told.insert(told.end(), first, first + here);
-    }
-    leaving_ = sums(told, here);
-    const auto sent = at::tensor(told, at::kLong).view({ranks, here}).to(device);
-    auto arrived = at::empty_like(sent);
-    const std::vector<int64_t> even(static_cast<size_t>(ranks), 1);
-    axis.group->all_to_all(arrived, even, sent, even);
-    arrived = arrived.cpu();
-    std::vector<int64_t> received(arrived.data_ptr<int64_t>(), arrived.data_ptr<int64_t>() + arrived.numel());
-    if (const double load = device::expert_load(device); load != 1) {
-      // This rank's own rows are what they are: others send the rest of `load` times the mean.
-      const double share = (load * static_cast<double>(ranks) - 1) / static_cast<double>(ranks - 1);
-      for (size_t i = 0; i < received.size(); ++i)
-        if (static_cast<int64_t>(i) / here != axis.group->rank())
-          received[i] = static_cast<int64_t>(std::ceil(static_cast<double>(received[i]) * share - 1e-9));
-    }
-    arriving_ = sums(received, here);
-    // From rank by rank to expert by expert.
-    std::vector<int64_t> begins, order;
-    int64_t at = 0;
-    for (const int64_t count : received) {
-      begins.push_back(at);
-      at += count;
-    }
-    for (int64_t expert = 0; expert < here; ++expert) {
-      counts_.push_back(0);
-      for (int64_t rank = 0; rank < ranks; ++rank) {
-        const auto cell = static_cast<size_t>(rank * here + expert);
-        for (int64_t i = 0; i < received[cell]; ++i) order.push_back(begins[cell] + i);
-        counts_.back() += received[cell];
-      }
-    }
-    order_ = at::tensor(order, at::kLong).to(device);
-  }
-
-  /// Rows that are here for each expert that is here.
-  const std::vector<int64_t>& counts() const { return counts_; }
-
-  /// [own rows, …] in the order of their experts -> [rows here, …] in the order of the experts here.
-  at::Tensor there(const at::Tensor& rows) const {
-    auto sent = rows;
-    if (axis_.slices > 1) {  // slices of one expert are neighbours: their copies lie side by side, rank after rank
-      std::vector<at::Tensor> copies;
-      for_each_owner(
-          [&](int64_t at, int64_t count) { copies.insert(copies.end(), static_cast<size_t>(axis_.slices), rows.narrow(0, at, count)); });
-      sent = at::cat(copies);
-    }
-    return pass(sent.contiguous(), leaving_, arriving_).index_select(0, order_);
-  }
-
-  /// The other way round: results of the slices are added up.
-  at::Tensor back(const at::Tensor& rows) const {
-    auto sent = at::empty_like(rows);
-    sent.index_copy_(0, order_, rows);
-    const auto received = pass(sent, arriving_, leaving_);
-    if (axis_.slices == 1) return received;
-    std::vector<at::Tensor> sums;
-    for_each_owner([&](int64_t at, int64_t count) {
-      auto sizes = received.sizes().vec();
-      sizes[0] = count;
-      sizes.insert(sizes.begin(), axis_.slices);
-      sums.push_back(received.narrow(0, at * axis_.slices, count * axis_.slices).view(sizes).sum(0));
-    });
-    return at::cat(sums);
-  }
-
- private:
-  // Where the rows for each expert's owners (all slices of it) begin, and how many there are.
-  template <class Function>
-  void for_each_owner(const Function& function) const {
-    int64_t at = 0;
-    for (size_t rank = 0; rank < leaving_.size(); rank += static_cast<size_t>(axis_.slices)) {
-      function(at, leaving_[rank]);
-      at += leaving_[rank];
-    }
-  }
-  static std::vector<int64_t> sums(const std::vector<int64_t>& cells, int64_t width) {
-    std::vector<int64_t> rows;
-    for (auto at = cells.begin(); at != cells.end(); at += width) rows.push_back(std::accumulate(at, at + width, int64_t{0}));
-    return rows;
-  }
-  at::Tensor pass(const at::Tensor& rows, const std::vector<int64_t>& leaving, const std::vector<int64_t>& arriving) const {
-    auto sizes = rows.sizes().vec();
-    sizes[0] = std::accumulate(arriving.begin(), arriving.end(), int64_t{0});
-    auto received = at::empty(sizes, rows.options());
-    axis_.group->all_to_all(received, arriving, rows, leaving);
-    return received;
-  }
-
-  ExpertAxis axis_;
-  std::vector<int64_t> leaving_, arriving_, counts_;
-  at::Tensor order_;
-};
-
 struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routing)> {
   struct Kept {
     Parameter *gate_up, *down;
     DeferredGradients* deferred;
     std::vector<int64_t> counts;
     int64_t slots;
-    std::shared_ptr<const Route> route;  // null where the experts are all here
+    std::shared_ptr<const ExpertExchange> exchange;  // null where the experts are all here
   };
   static at::Tensor forward(Context& context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gate_up_value,
                             const at::Tensor& down_value, const at::Tensor& choice, Parameter* gate_up, Parameter* down, int64_t top_k,
-                            const ExpertAxis& axis) {
+                            const StartExpertExchange& start) {
     const auto dtype = gate_up_value.scalar_type();
     const auto dispatch = sort_by_expert(choice, gate_up->shape[0]);
     const auto tokens = top_k == 1 ? dispatch.slots : dispatch.slots.div(top_k, "floor");
     auto rows = x.index_select(0, tokens).to(dtype);  // [routed, hidden]
     auto slot_weight = weight.index_select(0, dispatch.slots);
     auto counts = dispatch.counts;
-    std::shared_ptr<const Route> route;
-    if (axis.is_on()) {
-      route = std::make_shared<Route>(counts, axis, x.device());
-      rows = route->there(rows);
-      slot_weight = route->there(slot_weight);
-      counts = route->counts();
+    std::shared_ptr<const ExpertExchange> exchange;
+    if (start) {
+      exchange = start(counts, x.device());
+      rows = exchange->dispatch(rows);
+      slot_weight = exchange->dispatch(slot_weight);
+      counts = exchange->counts();
     }
     auto pre = at::empty({rows.size(0), gate_up_value.size(1)}, rows.options());
     auto routed = at::empty({rows.size(0), x.size(1)}, rows.options());
@@ -180,22 +71,22 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
       const auto activated = kernels::swiglu_forward(part, slot_weight.narrow(0, from, count));
       kernels::matmul_of_any_rows_into(routed.narrow(0, from, count), activated, down_value[e].t());
     }
-    if (route) routed = route->back(routed);
+    if (exchange) routed = exchange->combine(routed);
     auto out = at::zeros({x.size(0), x.size(1)}, x.options());
     top_k == 1 ? out.index_copy_(0, tokens, routed.to(x.scalar_type())) : out.index_add_(0, tokens, routed.to(x.scalar_type()));
-    context.keep(Kept{gate_up, down, DeferredGradients::current(), counts, weight.size(0), route});
+    context.keep(Kept{gate_up, down, DeferredGradients::current(), counts, weight.size(0), exchange});
     // Rows that came from elsewhere are kept; those of this rank are picked from x again.
-    context.save({x, slot_weight, pre, dispatch.slots, tokens, route ? rows : at::Tensor()});
+    context.save({x, slot_weight, pre, dispatch.slots, tokens, exchange ? rows : at::Tensor()});
     return out;
   }
 
   static TensorList backward(Context& context, const TensorList& grads) {
-    const auto [gate_up, down, deferred, counts, all_slots, route] = context.kept<Kept>();
+    const auto [gate_up, down, deferred, counts, all_slots, exchange] = context.kept<Kept>();
     const auto saved = context.saved();
     const at::Tensor x = saved[0], slot_weight = saved[1], pre = saved[2], slots = saved[3], tokens = saved[4];
     auto grad_rows = grads[0].index_select(0, tokens).to(pre.scalar_type());
-    if (route) grad_rows = route->there(grad_rows);
-    const auto rows = route ? saved[5] : x.index_select(0, tokens).to(pre.scalar_type());
+    if (exchange) grad_rows = exchange->dispatch(grad_rows);
+    const auto rows = exchange ? saved[5] : x.index_select(0, tokens).to(pre.scalar_type());
     auto grad_x_rows = at::empty_like(rows);
     auto grad_slot_weight = at::empty({rows.size(0)}, slot_weight.options());
     auto grad_pre = at::empty({rows.size(0), pre.size(1)}, pre.options());
@@ -231,9 +122,9 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
         at += count;
       }
     });
-    if (route) {
-      grad_x_rows = route->back(grad_x_rows);
-      grad_slot_weight = route->back(grad_slot_weight);
+    if (exchange) {
+      grad_x_rows = exchange->combine(grad_x_rows);
+      grad_slot_weight = exchange->combine(grad_slot_weight);
     }
     auto grad_weight = at::zeros({all_slots}, slot_weight.options());
     grad_weight.index_copy_(0, slots, grad_slot_weight);
@@ -251,9 +142,9 @@ at::Tensor class_counts(const at::Tensor& choice, int64_t classes) {
 }
 
 at::Tensor experts(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, Parameter& gate_up, Parameter& down,
-                   int64_t top_k, SkipOutput skip, const ExpertAxis& axis) {
+                   int64_t top_k, SkipOutput skip, const StartExpertExchange& start) {
   const base::WorkScope scope("experts", base::shares(base::WorkKind::routing));
-  auto out = ExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k, axis);
+  auto out = ExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k, start);
   if (skip == SkipOutput::identity) {
     const auto skipped = choice.eq(gate_up.shape[0]).to(weight.scalar_type());
     const auto share = (weight * skipped).view({-1, top_k}).sum(1, /*keepdim=*/true);

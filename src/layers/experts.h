@@ -3,7 +3,9 @@
 // Gradient convention: expert weights get theirs in Parameter::grad; experts without tokens contribute zero.
 #pragma once
 
-#include "comm/group.h"
+#include <functional>
+#include <memory>
+
 #include "layers/parameter.h"
 
 namespace ingot::layers {
@@ -11,15 +13,19 @@ namespace ingot::layers {
 /// What happens to a token whose class is past the last expert (ZAYA1's skip class).
 enum class SkipOutput { zero, identity };
 
-/// Expert parallelism: ranks hold some of the experts each, and `slices` neighbours share each expert by its inner width. Rows
-/// travel to all slices of their expert with one all_to_all, their results come back with another and are added up; backward
-/// the same the other way round. For every row and slice that leaves it a rank sends 2 x hidden elements and 1 fp32 number, and
-/// receives as many back, per layer and microbatch, forward and backward together.
-struct ExpertAxis {
-  int64_t slices = 1;
-  comm::Group* group = nullptr;  // ranks with all experts and slices, slices fastest; null = everything is here
-  bool is_on() const { return group != nullptr && group->size() > 1; }
+/// How rows of one pass get to experts on other ranks, and their results back (parallel/expert).
+class ExpertExchange {
+ public:
+  virtual ~ExpertExchange() = default;
+  /// Rows that are here for each expert that is here, after dispatch().
+  virtual const std::vector<int64_t>& counts() const = 0;
+  /// [own rows, …] in the order of their experts -> [rows here, …] in the order of the experts here.
+  virtual at::Tensor dispatch(const at::Tensor& rows) const = 0;
+  /// The other way round: [rows here, …] -> [own rows, …], the results of slices added up.
+  virtual at::Tensor combine(const at::Tensor& rows) const = 0;
 };
+/// Given this rank's rows for each expert of the model. Empty: all experts are here.
+using StartExpertExchange = std::function<std::shared_ptr<const ExpertExchange>(const std::vector<int64_t>& counts, at::Device device)>;
 
 /// int64 [classes] on the device of `choice`, which has classes from 0 on: how many there are of each. Does not wait for a GPU.
 at::Tensor class_counts(const at::Tensor& choice, int64_t classes);
@@ -29,6 +35,6 @@ at::Tensor class_counts(const at::Tensor& choice, int64_t classes);
 /// experts and slices of them that are here.
 /// -> [tokens, hidden] in x's dtype: the sum over a token's slots of weight * expert(x). Saves x and the pre-activations.
 at::Tensor experts(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, Parameter& gate_up, Parameter& down,
-                   int64_t top_k, SkipOutput skip, const ExpertAxis& axis = {});
+                   int64_t top_k, SkipOutput skip, const StartExpertExchange& start = {});
 
 }  // namespace ingot::layers

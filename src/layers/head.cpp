@@ -17,23 +17,9 @@ constexpr int64_t kChunkBytes = int64_t{16} << 20, kGpuChunkBytes = int64_t{1} <
 
 at::ScalarType logits_type(const at::Tensor& hidden) { return hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
-// kernels::cross_entropy_in_place of logits whose vocabulary is cut over the ranks.
-at::Tensor cross_entropy_over_ranks(at::Tensor logits, const at::Tensor& labels, const Parameter& weight, double scale, bool want_gradient,
-                                    comm::Group& group) {
-  const auto range = weight.part[0][0];
-  const auto ignored = labels.lt(0);
-  const auto own = at::where(labels.ge(range.begin).logical_and(labels.lt(range.end)), labels - range.begin, -1);
-  const auto statistics = kernels::cross_entropy_statistics(logits, own, want_gradient);
-  auto all = at::empty({group.size(), labels.size(0), 3}, statistics.options());
-  group.all_gather(all, statistics);
-  const auto [losses, factors] = kernels::combine_statistics(all, group.rank());
-  if (want_gradient) kernels::cross_entropy_gradient_in_place(logits, own, factors, ignored, scale);
-  return losses.masked_fill(ignored, 0);
-}
-
 struct HeadLossFunction : Function<HeadLossFunction, WorkKind::head> {
   static at::Tensor forward(Context& context, const at::Tensor& hidden, const at::Tensor& weight_value, Parameter* weight,
-                            const at::Tensor& targets, double scale, bool want_gradient, comm::Group* group) {
+                            const at::Tensor& targets, double scale, bool want_gradient, const CrossEntropy& cross_entropy) {
     const auto rows = as_rows(hidden);
     const auto labels = targets.reshape(-1);
     const auto wide = logits_type(hidden);
@@ -51,8 +37,8 @@ struct HeadLossFunction : Function<HeadLossFunction, WorkKind::head> {
       const auto part = rows.narrow(0, from, size);
       auto logits = kernels::matmul(part, weight_value.t(), wide);  // [size, vocab]
       const auto part_labels = labels.narrow(0, from, size);
-      total += (group ? cross_entropy_over_ranks(logits, part_labels, *weight, scale, want_gradient, *group)
-                      : kernels::cross_entropy_in_place(logits, part_labels, scale, want_gradient))
+      total += (cross_entropy ? cross_entropy(logits, part_labels, scale, want_gradient)
+                              : kernels::cross_entropy_in_place(logits, part_labels, scale, want_gradient))
                    .sum();
       if (!want_gradient) continue;
       const auto narrow = logits.to(rows.scalar_type());
@@ -79,9 +65,10 @@ at::Tensor logits_of(const at::Tensor& hidden, const Parameter& weight) {
   return kernels::matmul(as_rows(hidden), weight.value.t(), logits_type(hidden)).view(sizes);
 }
 
-at::Tensor head_loss(const at::Tensor& hidden, Parameter& weight, const at::Tensor& targets, double scale, const TensorAxis& axis) {
+at::Tensor head_loss(const at::Tensor& hidden, Parameter& weight, const at::Tensor& targets, double scale,
+                     const CrossEntropy& cross_entropy) {
   const base::WorkScope scope("head_loss", base::WorkKind::head);
-  return HeadLossFunction::apply(hidden, weight.value, &weight, targets, scale, at::GradMode::is_enabled(), axis.group);
+  return HeadLossFunction::apply(hidden, weight.value, &weight, targets, scale, at::GradMode::is_enabled(), cross_entropy);
 }
 
 }  // namespace ingot::layers

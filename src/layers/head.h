@@ -4,8 +4,9 @@
 // with gradients enabled must be backpropagated exactly once, with gradient 1.
 #pragma once
 
+#include <functional>
+
 #include "layers/parameter.h"
-#include "layers/tensor_axis.h"
 
 namespace ingot::layers {
 
@@ -16,10 +17,13 @@ at::Tensor logits_of(const at::Tensor& hidden, const Parameter& weight);
 /// needs more rows for that, and reads and writes the weight's whole gradient for each chunk: near 1 GiB.
 int64_t head_chunk_rows(int64_t rows, int64_t vocab, bool on_gpu);
 
+/// kernels::cross_entropy_in_place of logits [rows, own vocabulary] where other ranks have the rest of the vocabulary
+/// (parallel/tensor/vocabulary.h). Empty: all of it is here.
+using CrossEntropy = std::function<at::Tensor(at::Tensor logits, const at::Tensor& labels, double scale, bool want_gradient)>;
+
 /// Sum over all positions of -log p(target) times `scale`; targets int64 [batch, seq], -100 counts for nothing.
-/// Logits are fp32 (fp64 for fp64) and exist for a bounded number of positions at a time. With the vocabulary cut over the ranks
-/// of `axis`, all have the same hidden state and return the same loss; its gradient is each rank's part of a sum.
-/// Bytes a rank sends: 3 numbers a position to each other rank.
-at::Tensor head_loss(const at::Tensor& hidden, Parameter& weight, const at::Tensor& targets, double scale, const TensorAxis& axis = {});
+/// Logits are fp32 (fp64 for fp64) and exist for a bounded number of positions at a time.
+at::Tensor head_loss(const at::Tensor& hidden, Parameter& weight, const at::Tensor& targets, double scale,
+                     const CrossEntropy& cross_entropy = {});
 
 }  // namespace ingot::layers

@@ -181,18 +181,18 @@ TEST(SoftmaxAttention, norms_of_queries_and_keys_come_before_the_positions) {
   for (const bool is_of_head : {true, false}) {
     constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 6, kHidden = 10;
     ParameterList list;
-    SoftmaxAttention layer{.heads = kHeads,
-                           .kv_heads = kKvHeads,
-                           .head_dim = kDim,
-                           .window = 0,
-                           .rotary = {.rotated = kDim},
-                           .q = &add(list, "q", {kHeads * kDim, kHidden}, 1),
-                           .k = &add(list, "k", {kKvHeads * kDim, kHidden}, 2),
-                           .v = &add(list, "v", {kKvHeads * kDim, kHidden}, 3),
-                           .o = &add(list, "o", {kHidden, kHeads * kDim}, 4),
-                           .q_norm = &add(list, "qn", {is_of_head ? kDim : kHeads * kDim}, 5),
-                           .k_norm = &add(list, "kn", {is_of_head ? kDim : kKvHeads * kDim}, 6),
-                           .norm_eps = 1e-5};
+    SoftmaxAttention layer({.heads = kHeads,
+                            .kv_heads = kKvHeads,
+                            .head_dim = kDim,
+                            .window = 0,
+                            .rotary = {.rotated = kDim},
+                            .q = &add(list, "q", {kHeads * kDim, kHidden}, 1),
+                            .k = &add(list, "k", {kKvHeads * kDim, kHidden}, 2),
+                            .v = &add(list, "v", {kKvHeads * kDim, kHidden}, 3),
+                            .o = &add(list, "o", {kHidden, kHeads * kDim}, 4),
+                            .q_norm = &add(list, "qn", {is_of_head ? kDim : kHeads * kDim}, 5),
+                            .k_norm = &add(list, "kn", {is_of_head ? kDim : kKvHeads * kDim}, 6),
+                            .norm_eps = 1e-5});
     const auto x = random({2, 7, kHidden}, 7).set_requires_grad(true), upstream = random({2, 7, kHidden}, 8);
     Sequences sequences(2, 7, at::Tensor(), 0, at::kCPU);
     const auto out = layer(x, sequences, nullptr);

@@ -7,7 +7,6 @@
 #include "kernels/short_convolution.h"
 #include "layers/autograd.h"
 #include "layers/linear.h"
-#include "layers/sharded_linear_attention.h"
 
 namespace ingot::layers {
 namespace {
@@ -49,7 +48,7 @@ LinearVariant linear_variant_from_name(const std::string& name) {
 }
 
 at::Tensor linear_attention(const kernels::LinearAttentionInputs& in, Sequences& sequences, at::Tensor* state) {
-  if (sequences.axis().is_on()) return sharded_linear_attention(in, sequences);
+  if (const auto& context = sequences.context()) return context->linear_attention(in, sequences);
   if (state == nullptr) return LinearAttentionFunction::apply(in.q, in.k, in.v, in.log_gate, in.beta, in.is_start);
   if (in.q.size(1) == 1) return kernels::linear_attention_step(in, *state);
   const auto result = kernels::linear_attention_forward(in, *state);
@@ -58,10 +57,10 @@ at::Tensor linear_attention(const kernels::LinearAttentionInputs& in, Sequences&
 }
 
 at::Tensor short_convolution(const at::Tensor& x, const at::Tensor& weight, Sequences& sequences, at::Tensor* tail) {
-  if (const auto& axis = sequences.axis(); axis.is_on()) {
+  if (const auto& context = sequences.context()) {
     // Each run of tokens behind those of the rank before it, which are then left out.
     const int64_t halo = weight.size(2) - 1;
-    const auto out = kernels::short_convolution(with_halo(x, axis, halo), weight, sequences.haloed(halo).is_start(), {});
+    const auto out = kernels::short_convolution(context->with_halo(x, halo), weight, sequences.haloed(halo).is_start(), {});
     return out.narrow(1, halo, x.size(1));
   }
   const auto before = tail ? *tail : at::Tensor();

@@ -27,11 +27,11 @@ LinearVariant linear_variant_from_name(const std::string& name);
 const std::vector<std::string>& linear_variant_names();
 
 /// Mixes the tokens of each document: [batch, seq, heads, value_dim]. Saves the inputs and one state per few thousand tokens. A
-/// cached `state` (inference) goes on from earlier tokens. Over a sequence axis: layers/sharded_linear_attention.h.
+/// cached `state` (inference) goes on from earlier tokens. Over a context axis its schedule does.
 at::Tensor linear_attention(const kernels::LinearAttentionInputs& in, Sequences& sequences, at::Tensor* state);
 
-/// The convolution of x [batch, seq, channels] with weight [channels, 1, width]; `tail` as above. Over a sequence axis each rank
-/// fetches the width - 1 tokens before its own (with_halo).
+/// The convolution of x [batch, seq, channels] with weight [channels, 1, width]; `tail` as above. Over a context axis each rank
+/// fetches the width - 1 tokens before its own (ContextSchedule::with_halo).
 at::Tensor short_convolution(const at::Tensor& x, const at::Tensor& weight, Sequences& sequences, at::Tensor* tail);
 
 struct LinearAttention {

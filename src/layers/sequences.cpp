@@ -10,20 +10,21 @@ namespace ingot::layers {
 using kernels::Fp32Islands;
 
 Sequences::Sequences(int64_t batch, int64_t seq, const at::Tensor& document_start, int64_t offset, at::Device device,
-                     const SequenceAxis& axis)
-    : batch_(batch), seq_(seq), offset_(offset), device_(device), axis_(axis) {
+                     std::shared_ptr<const ContextSchedule> context)
+    : batch_(batch), seq_(seq), offset_(offset), device_(device), context_(std::move(context)) {
+  if (context_) order_ = context_->order();
   const auto options = at::TensorOptions().dtype(at::kInt).device(device);
-  positions_ = axis.own_tokens(at::arange(offset, offset + seq * axis.size, options).unsqueeze(0));
+  positions_ = order_.own_tokens(at::arange(offset, offset + seq * order_.size, options).unsqueeze(0));
   if (!document_start.defined()) return;
   row_document_start_ = document_start.to(device);
-  document_start_ = axis.own_tokens(row_document_start_);
+  document_start_ = order_.own_tokens(row_document_start_);
   is_start_ = document_start_.eq(positions_);
 }
 
 Sequences& Sequences::haloed(int64_t halo) {
   auto& haloed = haloed_[halo];
   if (haloed) return *haloed;
-  const int64_t chunks = axis_.chunks(), length = seq_ / chunks;
+  const int64_t chunks = order_.chunks(), length = seq_ / chunks;
   haloed = std::make_unique<Sequences>(batch_ * chunks, halo + length, at::Tensor(), 0, device_);
   const auto widened = [&](const at::Tensor& own) {  // the value of a chunk's first token in front of it
     const auto by_chunk = own.expand({batch_, seq_}).unflatten(1, {chunks, length});

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "kernels/rope.h"
-#include "layers/sequence_axis.h"
+#include "layers/context_schedule.h"
 
 namespace ingot::layers {
 
@@ -27,14 +27,17 @@ class Sequences {
  public:
   /// `seq`: tokens of each row that this rank has. `document_start` int32 [batch, tokens of a row]: index within its row of the first
   /// token of each token's document; undefined when every row is one document. `offset`: tokens of the row that came before this
-  /// chunk (decoding; then neither documents nor an axis).
-  Sequences(int64_t batch, int64_t seq, const at::Tensor& document_start, int64_t offset, at::Device device, const SequenceAxis& axis = {});
+  /// chunk (decoding; then neither documents nor a context).
+  Sequences(int64_t batch, int64_t seq, const at::Tensor& document_start, int64_t offset, at::Device device,
+            std::shared_ptr<const ContextSchedule> context = {});
 
   int64_t batch() const { return batch_; }
   int64_t seq() const { return seq_; }
   int64_t offset() const { return offset_; }
   int64_t tokens() const { return batch_ * seq_; }
-  const SequenceAxis& axis() const { return axis_; }
+  /// How rows whose tokens lie on several ranks are worked on; null where all of their tokens are here.
+  const std::shared_ptr<const ContextSchedule>& context() const { return context_; }
+  const TokenOrder& order() const { return order_; }
   /// Of whole rows, as given.
   const at::Tensor& document_start() const { return row_document_start_; }
 
@@ -42,17 +45,18 @@ class Sequences {
   const at::Tensor& is_start() const { return is_start_; }
   /// int32 [batch, seq]: first key that a query sees under causal attention within its document and a window of `window`
   /// tokens, itself included (0 = no window). Undefined when that is 0 everywhere.
-  at::Tensor visible_from(int64_t window);  // without an axis
+  at::Tensor visible_from(int64_t window);  // without a context
   /// Cosines and sines for the positions of these tokens (counted from the start of the document).
   const kernels::RotaryTable& rotary(const RotarySettings& settings, at::ScalarType dtype);
-  /// Where the tokens of with_halo() stand, as [batch * chunks, halo + chunk length]; every row of it is a sequence of its own, whose
+  /// Where the tokens of ContextSchedule::with_halo stand, as [batch * chunks, halo + chunk length]; every row of it is a sequence of its own, whose
   /// first `halo` tokens are looked at alone.
-  Sequences& haloed(int64_t halo = kHalo);
+  Sequences& haloed(int64_t halo);
 
  private:
   int64_t batch_, seq_, offset_;
   at::Device device_;
-  SequenceAxis axis_;
+  std::shared_ptr<const ContextSchedule> context_;
+  TokenOrder order_;
   at::Tensor row_document_start_;
   at::Tensor positions_;                  // int32 [1 or batch, seq]: in the row
   at::Tensor document_start_, is_start_;  // of this rank's tokens

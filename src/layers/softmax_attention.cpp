@@ -4,8 +4,6 @@
 
 #include "kernels/norm.h"
 #include "layers/linear.h"
-#include "layers/tensor_sequence/decoding.h"
-#include "layers/tensor_sequence/folded_attention.h"
 
 namespace ingot::layers {
 
@@ -18,63 +16,57 @@ at::Tensor SoftmaxAttention::normed(const at::Tensor& packed, int64_t own_heads,
   return at::cat({norm(parts[0], q_weight), norm(parts[1], k_weight), parts[2]}, -1);
 }
 
-// A rank sees its own heads' part of the gradient: summed over the ranks on the way back.
-at::Tensor SoftmaxAttention::norm_weight(const Parameter& norm) const {
-  return repeats_norms ? repeats_norms->enter(norm.value.view({1, 1, -1}), 1, 1).flatten() : norm.value;
-}
-
-at::Tensor SoftmaxAttention::operator()(const at::Tensor& x, Sequences& sequences, KeyValueCache* cache) const {
-  const bool biased = q_bias != nullptr;
-  auto packed = linear(x, {q, k, v}, biased ? std::vector{q_bias, k_bias, v_bias} : std::vector<Parameter*>{});
-  if (q_norm) packed = normed(packed, heads, kv_heads, norm_weight(*q_norm), norm_weight(*k_norm));
+at::Tensor SoftmaxAttention::operator()(const at::Tensor& x, Sequences& sequences, AttentionCache* cache) const {
+  auto packed = linear(x, {q, k, v}, biases());
+  const auto weight_of = [&](const Parameter& norm) { return repeated ? repeated(norm.value) : norm.value; };
+  if (q_norm) packed = normed(packed, heads, kv_heads, weight_of(*q_norm), weight_of(*k_norm));
   const auto [queries, keys, values] =
       kernels::split_and_rotate(packed, heads, kv_heads, head_dim, sequences.rotary(rotary, x.scalar_type()));
-  const auto mixed = attention(queries, keys, values, 1 / std::sqrt(static_cast<double>(head_dim)), window, sequences, cache);
+  const auto mixed = attention(queries, keys, values, of_all_ranks().scale, window, sequences, cache ? &cache->key_values : nullptr);
   return linear(mixed, {o});
 }
 
-at::Tensor SoftmaxAttention::folded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis, KeyValueCache* cache) const {
-  FoldedAttention layer{.heads = heads,
-                        .kv_heads = kv_heads,
-                        .head_dim = head_dim,
-                        .window = window,
-                        .scale = 1 / std::sqrt(static_cast<double>(head_dim)),
-                        .weights = {q, k, v},
-                        .out = o,
-                        .cache = cache};
-  if (q_bias) layer.weights.insert(layer.weights.end(), {q_bias, k_bias, v_bias});
-  // Each owner's copy travels with its heads and gets their gradients.
-  const size_t norms = layer.weights.size();
-  if (q_norm) layer.weights.insert(layer.weights.end(), {q_norm, k_norm});
-  const std::vector<int64_t> by_chunk = {sequences.axis().chunks(), x.size(1) / sequences.axis().chunks()};
-  layer.project = [all = *this, norms, by_chunk, d = head_dim, table = sequences.rotary(rotary, x.scalar_type())](
-                      const at::Tensor& in, const FoldedAttention::Visit& visit) -> std::array<at::Tensor, 3> {
-    // All queries' parts side by side, then all keys', then all values'.
-    std::vector<Parameter*> weights, biases;
-    for (size_t kind = 0; kind < norms; ++kind)
-      for (const auto& part : visit.parts) (kind < 3 ? weights : biases).push_back(part[kind]);
-    auto packed = linear(in, weights, biases);
-    if (all.q_norm) {
-      const auto& first = visit.parts[0];
-      packed = all.normed(packed, visit.heads, visit.kv_heads, first[norms]->value, first[norms + 1]->value);
-    }
-    const auto [queries, keys, values] = kernels::split_and_rotate(packed, visit.heads, visit.kv_heads, d, table);
-    return {queries.unflatten(1, by_chunk), keys.unflatten(1, by_chunk), values.unflatten(1, by_chunk)};
-  };
-  return folded_attention(x, layer, sequences, axis);
+AttentionLayer::Heads SoftmaxAttention::of_all_ranks() const {
+  return {heads, kv_heads, head_dim, window, 1 / std::sqrt(static_cast<double>(head_dim))};
 }
 
-at::Tensor SoftmaxAttention::decoded(const at::Tensor& x, Sequences& sequences, const TensorSequenceAxis& axis,
-                                     KeyValueCache& cache) const {
-  const auto own = linear(x, {q, k, v}, q_bias ? std::vector{q_bias, k_bias, v_bias} : std::vector<Parameter*>{});
+ShardOfWeights SoftmaxAttention::projections() const {
+  ShardOfWeights all = {q, k, v};
+  if (q_bias) all.insert(all.end(), {q_bias, k_bias, v_bias});
+  // Each owner's copy travels with its heads and gets their gradients.
+  if (q_norm) all.insert(all.end(), {q_norm, k_norm});
+  return all;
+}
+
+AttentionLayer::Projection SoftmaxAttention::projection(Sequences& sequences, at::ScalarType dtype, int /*ranks*/) const {
+  const int64_t chunks = sequences.order().chunks();
+  const std::vector<int64_t> by_chunk = {chunks, sequences.seq() / chunks};
+  const size_t norms = q_bias ? 6 : 3;  // where in projections() they begin
+  return [this, norms, by_chunk, table = sequences.rotary(rotary, dtype)](const at::Tensor& in,
+                                                                          const Visit& visit) -> std::array<at::Tensor, 3> {
+    // All queries' parts side by side, then all keys', then all values'.
+    std::vector<Parameter*> weights, some_biases;
+    for (size_t kind = 0; kind < norms; ++kind)
+      for (const auto& shard : visit.shards) (kind < 3 ? weights : some_biases).push_back(shard[kind]);
+    auto packed = linear(in, weights, some_biases);
+    if (q_norm) {
+      const auto& first = visit.shards[0];
+      packed = normed(packed, visit.heads, visit.kv_heads, first[norms]->value, first[norms + 1]->value);
+    }
+    const auto [queries, keys, values] = kernels::split_and_rotate(packed, visit.heads, visit.kv_heads, head_dim, table);
+    return {queries.unflatten(1, by_chunk), keys.unflatten(1, by_chunk), values.unflatten(1, by_chunk)};
+  };
+}
+
+std::array<at::Tensor, 3> SoftmaxAttention::project_token(const at::Tensor& x, Sequences& sequences, AttentionCache& /*cache*/,
+                                                          int /*rank*/, int /*ranks*/, const Gather& gather) const {
+  const auto own = linear(x, {q, k, v}, biases());
   // Rows of a rank may be a part of a kv head: rotated when whole.
-  const auto all = gather_channels(own.split_with_sizes({q->value.size(0), k->value.size(0), v->value.size(0)}, -1), axis);
-  auto packed = at::cat(all, -1);
+  auto packed = at::cat(gather(own.split_with_sizes({q->value.size(0), k->value.size(0), v->value.size(0)}, -1)), -1);
   if (q_norm) packed = normed(packed, heads, kv_heads, q_norm->value, k_norm->value);
   const auto [queries, keys, values] =
       kernels::split_and_rotate(packed, heads, kv_heads, head_dim, sequences.rotary(rotary, x.scalar_type()));
-  const double scale = 1 / std::sqrt(static_cast<double>(head_dim));
-  return linear(attend_to_spread_cache(queries, keys, values, scale, window, sequences.offset(), cache, axis), {o});
+  return {queries, keys, values};
 }
 
 }  // namespace ingot::layers

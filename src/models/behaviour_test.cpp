@@ -226,7 +226,7 @@ TEST(ImpossibleSizes, are_refused_with_sizes_that_would_work) {
 }
 
 TEST(LinearLlama, impossible_mixtures_are_refused) {
-  const auto message = [](auto change, const Layout& layout = {}) {
+  const auto message = [](auto change, const parallel::Layout& layout = {}) {
     auto config = tiny("linear_llama_diagonal_gate");
     change(config);
     try {
@@ -242,13 +242,13 @@ TEST(LinearLlama, impossible_mixtures_are_refused) {
   EXPECT_THAT(message([](auto& c) { c.layer_pattern = ""; }), HasSubstr("as in LLLN"));
   EXPECT_THAT(message([](auto& c) { c.feature_map = "taylor"; }), HasSubstr("diagonal_gate"));
   EXPECT_THAT(message([](auto& c) { c.linear_attention = "gated_dleta"; }), HasSubstr("did you mean 'gated_delta'"));
-  Layout over_sequence;
+  parallel::Layout over_sequence;
   over_sequence.sequence.size = 2;
   EXPECT_THAT(message([](auto&) {}, over_sequence), HasSubstr("set it to contiguous"));
   EXPECT_EQ(message([](auto& c) { c.layer_pattern = "N"; }, over_sequence), "accepted");
   over_sequence.sequence.zigzag = false;
   EXPECT_EQ(message([](auto&) {}, over_sequence), "accepted");
-  Layout folded;
+  parallel::Layout folded;
   folded.tensor_sequence.size = 2;
   EXPECT_THAT(message([](auto&) {}, folded), HasSubstr("parallel.tensor_sequence = 2"));
 }

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "layers/cca_attention.h"
 #include "layers/linear_attention.h"
 #include "layers/router.h"
+#include "layers/schedulable.h"
 #include "layers/sequences.h"
 
 namespace ingot::models {
@@ -47,7 +47,7 @@ class LayerHooks {
 };
 
 /// State of one layer during generation; each kind of layer uses its own part.
-struct LayerCache : layers::CcaCache {
+struct LayerCache : layers::AttentionCache {
   layers::LinearAttentionCache linear;
 };
 

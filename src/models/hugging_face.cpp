@@ -120,7 +120,8 @@ void load_hugging_face_weights(Model& model, const fs::path& folder) {
   }
 }
 
-std::unique_ptr<Model> load_hugging_face_model(const fs::path& folder, at::ScalarType dtype, at::Device device, const Layout& layout) {
+std::unique_ptr<Model> load_hugging_face_model(const fs::path& folder, at::ScalarType dtype, at::Device device,
+                                               const parallel::Layout& layout) {
   auto model = create_model(read_hugging_face_config(folder), layout);
   model->allocate(dtype, device);
   load_hugging_face_weights(*model, folder);

@@ -19,7 +19,7 @@ void load_hugging_face_weights(Model& model, const std::filesystem::path& folder
 
 /// Model of the folder, or this rank's part of it, allocated and filled.
 std::unique_ptr<Model> load_hugging_face_model(const std::filesystem::path& folder, at::ScalarType dtype, at::Device device,
-                                               const Layout& layout = {});
+                                               const parallel::Layout& layout = {});
 
 /// Writes config.json, generation_config.json and the weights (`dtype`: fp32 or bf16; vectors that keep fp32 and the
 /// balancing biases follow transformers: all of `dtype` but the biases, which stay fp32). Values come from `value_of`, so that

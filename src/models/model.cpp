@@ -7,11 +7,8 @@
 #include "base/error.h"
 #include "base/work_scope.h"
 #include "kernels/norm.h"
-#include "layers/embedding.h"
-#include "layers/head.h"
+#include "layers/cca_attention.h"
 #include "layers/recompute.h"
-#include "layers/tensor_sequence/decoding.h"
-#include "layers/tensor_sequence/folded_vocabulary.h"
 
 namespace ingot::models {
 
@@ -24,12 +21,12 @@ Recompute recompute_from_name(const std::string& name) {
   throw base::ConfigError("unknown recompute mode '{}'; it is none, selective or full", name);
 }
 
-std::unique_ptr<Model> create_model(const ModelConfig& config, const Layout& layout) {
+std::unique_ptr<Model> create_model(const ModelConfig& config, const parallel::Layout& layout) {
   check_common(config);
   return std::make_unique<Model>(config, layout);
 }
 
-Model::Model(ModelConfig config, const Layout& layout)
+Model::Model(ModelConfig config, const parallel::Layout& layout)
     : config_(std::move(config)), layout_(layout), block_(config_, layout_, parameters_) {
   make_blocks();
   declare_embedding();
@@ -71,7 +68,7 @@ void Model::declare(int64_t layer, Block& b) {
 }
 
 void Model::declare_embedding() {
-  block_.require_shares("vocab_size", config_.vocab_size);
+  block_.schedule().require_shares("vocab_size", config_.vocab_size);
   if (!layout_.stage.has_embedding()) return;
   embedding_ = &vocabulary_matrix("model.embed_tokens.weight", Parameter::Kind::embedding);
   if (at(0).after_mixer.is_scaled()) input_scale_.declare(block_, "model.input_hidden_states_");
@@ -119,7 +116,7 @@ int64_t Model::router_state_width() const {
 }
 
 int64_t Model::halo() const {
-  int64_t halo = layers::kHalo;  // also where no layer looks so far: shorter pieces of a sequence gain nobody anything
+  int64_t halo = layers::kCcaHalo;  // also where no layer looks so far: shorter pieces of a sequence gain nobody anything
   for (const auto& block : blocks_) halo = std::max(halo, block.mixer->halo());
   return halo;
 }
@@ -213,9 +210,7 @@ Stream Model::run_block_again_in_backward(int64_t layer, const Stream& stream, c
 
 Stream Model::embed(const at::Tensor& ids, const ForwardContext& context) const {
   const auto wide = dtype() == at::kDouble ? at::kDouble : at::kFloat;
-  const auto rows = block_.folds(*context.sequences) ? layers::folded_embedding(ids, *embedding_, wide, layout_.tensor_sequence)
-                                                     : block_.leave(layers::embedding(ids, *embedding_, wide));
-  return {input_scale_(rows), {}};
+  return {input_scale_(block_.schedule().embed(ids, *embedding_, wide, *context.sequences)), {}};
 }
 
 at::Tensor Model::finish(const Stream& stream) const { return kernels::rms_norm(stream.residual, norm_->value, config_.norm_eps, dtype()); }
@@ -228,9 +223,7 @@ at::Tensor Model::forward(const at::Tensor& ids, ForwardContext& context) {
 
 at::Tensor Model::loss_of(const Stream& stream, const at::Tensor& targets, double scale, ForwardContext& context) {
   if (context.hooks) context.hooks->before_forward(config_.layers);
-  const auto hidden = block_.enter(finish(stream), *context.sequences);
-  const auto loss = layout_.tensor_sequence.is_on() ? layers::folded_head_loss(hidden, *head_, targets, scale, layout_.tensor_sequence)
-                                                    : layers::head_loss(hidden, *head_, targets, scale, layout_.tensor);
+  const auto loss = block_.schedule().head_loss(finish(stream), *head_, targets, scale, *context.sequences);
   if (context.hooks) context.hooks->after_forward(config_.layers);
   return loss;
 }
@@ -239,10 +232,6 @@ at::Tensor Model::loss(const at::Tensor& ids, const at::Tensor& targets, double 
   return loss_of(run_chunk(0, ids, {}, context), targets, scale, context);
 }
 
-at::Tensor Model::logits(const at::Tensor& hidden) const {
-  const auto own = layers::logits_of(hidden, *head_);
-  const auto& folded = layout_.tensor_sequence;
-  return folded.is_on() ? layers::gather_channels({own}, folded)[0] : own;
-}
+at::Tensor Model::logits(const at::Tensor& hidden) const { return block_.schedule().logits(hidden, *head_); }
 
 }  // namespace ingot::models

@@ -14,7 +14,7 @@
 #include "models/config.h"
 #include "models/family.h"
 #include "models/forward_context.h"
-#include "models/layout.h"
+#include "parallel/layout.h"
 #include "models/parts/layer_parts.h"
 
 namespace ingot::models {
@@ -22,12 +22,12 @@ namespace ingot::models {
 class Model {
  public:
   /// Checks the sizes and declares the parameters; nothing is allocated yet. Throws ConfigError.
-  explicit Model(ModelConfig config, const Layout& layout = {});
+  explicit Model(ModelConfig config, const parallel::Layout& layout = {});
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
   const ModelConfig& config() const { return config_; }
-  const Layout& layout() const { return layout_; }
+  const parallel::Layout& layout() const { return layout_; }
   layers::ParameterList& parameters() { return parameters_; }
   const layers::ParameterList& parameters() const { return parameters_; }
   /// Allocates all parameters. `dtype` is the compute dtype: fp64, fp32 or bf16.
@@ -93,7 +93,7 @@ class Model {
   at::Tensor finish(const Stream& stream) const;
 
   ModelConfig config_;
-  Layout layout_;
+  parallel::Layout layout_;
   layers::ParameterList parameters_;
   BlockContext block_;
   at::Device device_ = at::kCPU;
@@ -103,6 +103,6 @@ class Model {
   layers::Parameter* head_ = nullptr;  // the embedding when tied
 };
 
-std::unique_ptr<Model> create_model(const ModelConfig& config, const Layout& layout = {});
+std::unique_ptr<Model> create_model(const ModelConfig& config, const parallel::Layout& layout = {});
 
 }  // namespace ingot::models

@@ -28,7 +28,7 @@ ModelConfig tiny(const std::string& family) {
   return c;
 }
 
-std::string message_of(const ModelConfig& config, const Layout& layout = {}) {
+std::string message_of(const ModelConfig& config, const parallel::Layout& layout = {}) {
   try {
     create_model(config, layout);
   } catch (const base::ConfigError& error) {
@@ -66,7 +66,7 @@ TEST(Parts, every_stage_of_a_pipeline_says_the_same) {
   auto config = tiny("llama");
   config.mixers = {"softmax", "softmax", "linear", "linear"};
   config.feed_forwards = {"mlp", "mlp", "moe", "moe"};
-  Layout first;
+  parallel::Layout first;
   first.stage = {.rank = 0, .size = 2, .pieces = {{0, 2}, {2, 4}}};
   const auto model = create_model(config, first);
   EXPECT_TRUE(model->mixes_linearly(3));
@@ -89,17 +89,17 @@ TEST(Parts, names_that_do_not_exist_and_impossible_mixtures_are_refused) {
 
   auto zaya1 = tiny("zaya1");
   zaya1.feed_forwards = {"mlp", "moe"};
-  Layout stage;
+  parallel::Layout stage;
   stage.stage = {.rank = 0, .size = 2, .pieces = {{0, 2}, {2, 4}}};
   EXPECT_THAT(message_of(zaya1, stage), HasSubstr("put moe first"));
   zaya1.feed_forwards = {"moe", "mlp"};
   EXPECT_EQ(message_of(zaya1, stage), "accepted");
 
-  Layout tensor;
+  parallel::Layout tensor;
   tensor.tensor = {.size = 2, .shards_tokens = true};
   EXPECT_THAT(message_of(tiny("olmoe"), tensor), HasSubstr("parallel.context cuts"));
   EXPECT_EQ(message_of(tiny("qwen3_moe"), tensor), "accepted");
-  Layout experts;
+  parallel::Layout experts;
   experts.experts.size = 2;
   EXPECT_THAT(message_of(tiny("qwen3"), experts), HasSubstr("the qwen3 family has no experts"));
 }

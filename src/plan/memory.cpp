@@ -14,7 +14,7 @@ namespace {
 using Kind = layers::Parameter::Kind;
 
 // Under ZeRO a stage's tensors are this rank's share of them, rounded up.
-int64_t share(const RunShape& run, int64_t stage, const layers::Parameter& p, const models::Layout& layout) {
+int64_t share(const RunShape& run, int64_t stage, const layers::Parameter& p, const parallel::Layout& layout) {
   const int64_t count = p.local_elements(), holders = run.holders(p, layout);
   return run.zero >= stage ? (count + holders - 1) / holders : count;
 }

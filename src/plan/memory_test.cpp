@@ -182,7 +182,8 @@ Measured measure_rank(const models::ModelConfig& config, const FoldedCase& c, co
   Measured m;
   for (int step = 0; step < 2; ++step) {
     models::ForwardContext context;
-    context.sequences = std::make_shared<layers::Sequences>(run.batch, run.seq / c.ranks, at::Tensor(), 0, at::kCPU, layout.sequence);
+    context.sequences =
+        std::make_shared<layers::Sequences>(run.batch, run.seq / c.ranks, at::Tensor(), 0, at::kCPU, layout.sequence.schedule());
     context.recompute = c.recompute;
     m.state = CountingAllocator::live() - before;
     CountingAllocator::reset_peak();
@@ -246,9 +247,9 @@ TEST(DemoModel, memory_of_its_step_is_predicted) {
 }
 
 TEST(MemoryModel, uneven_experts_need_memory_where_ranks_share_them) {
-  models::Layout layout;
+  parallel::Layout layout;
   layout.experts.size = 4;
-  const auto peak = [](const models::Layout& of, double load) {
+  const auto peak = [](const parallel::Layout& of, double load) {
     RunShape run{.batch = 4, .seq = 64};
     run.expert_load = load;
     return predict_memory(*models::create_model(small_model("zaya1"), of), run, 0).forward_backward_bytes;

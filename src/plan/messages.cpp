@@ -13,7 +13,7 @@ using schedule::Group;
 using schedule::Kind;
 using schedule::Message;
 
-int ranks_of_a_weight(const models::Layout& layout) { return layout.tensor.size * layout.tensor_sequence.size; }
+int ranks_of_a_weight(const parallel::Layout& layout) { return layout.tensor.size * layout.tensor_sequence.size; }
 
 }  // namespace
 

@@ -30,7 +30,7 @@ schedule::Cluster round_cluster(int64_t nodes = 1) {
   return c;
 }
 
-std::unique_ptr<models::Model> model_of(const std::string& family, const models::Layout& layout = {}) {
+std::unique_ptr<models::Model> model_of(const std::string& family, const parallel::Layout& layout = {}) {
   return models::create_model(small_model(family), layout);
 }
 
@@ -82,7 +82,7 @@ TEST(Messages, over_a_network_are_as_slow_as_it_is) {
 // Megatron's tensor parallelism with sequence parallelism: a gather and a reduce-scatter around each half of a block, and the same
 // backward, where the gathers of what came in are made once more.
 TEST(Messages, within_blocks_are_what_the_program_sends) {
-  models::Layout layout;
+  parallel::Layout layout;
   layout.tensor = {.rank = 0, .size = 2, .shards_tokens = true};
   const auto part = model_of("llama", layout);
   const double bytes = 2 * 64 * 96 * 4, microbatches = 4;
@@ -104,7 +104,7 @@ TEST(Messages, within_blocks_are_what_the_program_sends) {
 
 // Ranks of a tensor axis were taken to send the whole sequence's rows to the experts, as often as there are ranks.
 TEST(Messages, of_experts_are_those_of_a_ranks_own_slice_of_the_stream) {
-  models::Layout layout;
+  parallel::Layout layout;
   layout.experts.size = 4;
   layout.tensor = {.rank = 0, .size = 2, .shards_tokens = true};
   const double rows = 2.0 * 64 * 96 * 4;  // of a microbatch: tokens, hidden, bytes
@@ -115,7 +115,7 @@ TEST(Messages, of_experts_are_those_of_a_ranks_own_slice_of_the_stream) {
 }
 
 TEST(Messages, of_experts_wait_for_the_busiest_rank) {
-  models::Layout layout;
+  parallel::Layout layout;
   layout.experts.size = 4;
   const auto mixture = model_of("zaya1", layout);
   const auto seconds = [&](double load) {
@@ -138,7 +138,7 @@ TEST(Messages, slow_nothing_down_where_cores_move_them) {
 }
 
 TEST(Messages, of_experts_and_stages_follow_their_formulas) {
-  models::Layout layout;
+  parallel::Layout layout;
   layout.experts.size = 4;
   const auto mixture = model_of("zaya1", layout);
   auto run = run_of(4, 1);
@@ -148,7 +148,7 @@ TEST(Messages, of_experts_and_stages_follow_their_formulas) {
   run.recompute = models::Recompute::full;
   EXPECT_NEAR(predicted(round_cluster(), *mixture, run).experts_s, 6 * 3 * 4 * rows * 3 / 4 / 1e9, 0.02 * 72 * rows / 1e9);
 
-  models::Layout stages;
+  parallel::Layout stages;
   stages.stage = {.rank = 0, .size = 3, .pieces = {{0, 1}, {1, 2}, {2, 3}}};
   const auto first = model_of("llama", stages);
   run = run_of(1, 0);
@@ -231,7 +231,7 @@ TEST(MachineAsCluster, nothing_hides_behind_cores_that_move_messages) {
 
 // Over a tensor axis a block sums its outputs: twice forward, twice backward; and so do embedding and head once each.
 TEST(MachineAsCluster, messages_of_blocks_count_in_full) {
-  models::Layout layout;
+  parallel::Layout layout;
   layout.tensor = {.rank = 0, .size = 2, .shards_tokens = false};
   const auto part = model_of("llama", layout);
   auto run = run_of(1, 0);

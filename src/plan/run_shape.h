@@ -50,9 +50,9 @@ struct RunShape {
   int64_t microbatches() const { return (batch + sequences_at_once() - 1) / sequences_at_once(); }
   /// Ranks that have the same of this parameter and sum its gradients: those that share it out under ZeRO. What an axis does not cut, its
   /// ranks all have.
-  int64_t holders(const layers::Parameter& p, const models::Layout& layout) const;
+  int64_t holders(const layers::Parameter& p, const parallel::Layout& layout) const;
   /// Ranks that have different parts of it, as an axis cuts it.
-  static int64_t parts(const layers::Parameter& p, const models::Layout& layout);
+  static int64_t parts(const layers::Parameter& p, const parallel::Layout& layout);
   int64_t element_bytes() const { return precision == "fp64" ? 8 : precision == "bf16" ? 2 : 4; }
 };
 

@@ -44,8 +44,8 @@ inline models::ModelConfig small_model(const std::string& family) {
 }
 
 /// What one of `ranks` ranks of a tensor_sequence axis holds of a model.
-inline models::Layout folded_layout(int ranks, int64_t head_buckets = 1) {
-  models::Layout layout;
+inline parallel::Layout folded_layout(int ranks, int64_t head_buckets = 1) {
+  parallel::Layout layout;
   layout.tensor_sequence = {.size = ranks, .head_buckets = head_buckets};
   layout.sequence.size = ranks;
   return layout;

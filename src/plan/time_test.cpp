@@ -56,10 +56,10 @@ TEST(StepTimeModel, folded_ranks_visit_all_weights_with_their_tokens) {
 
 // Ranks that share experts have fewer of them, with as many more rows each.
 TEST(StepTimeModel, shared_experts_get_the_rows_of_all_ranks) {
-  models::Layout layout;
+  parallel::Layout layout;
   layout.experts.size = 2;
   const auto config = small_model("zaya1");
-  const auto products = [&](const models::Layout& of, double expert_load = 1) {
+  const auto products = [&](const parallel::Layout& of, double expert_load = 1) {
     RunShape run{.batch = 4, .seq = 64};
     run.expert_load = expert_load;
     const auto part = models::create_model(config, of);
@@ -248,7 +248,7 @@ TEST(StepTimeModel, attention_sees_no_further_than_documents) {
   halves.seq /= 2, halves.batch *= 2;
   EXPECT_NEAR(attention_s(), predict_step_time(*model, halves, round_machine(kGemm, kInstant)).attention_s, 1e-9 * whole_s);
   EXPECT_LT(attention_s(), 0.9 * whole_s);
-  models::Layout layout;
+  parallel::Layout layout;
   layout.sequence.size = 2;
   const auto part = models::create_model(small_model("llama"), layout);
   const double with_s = predict_step_time(*part, run, round_machine(kGemm, kInstant)).attention_s;

@@ -50,7 +50,7 @@ struct Layout {
 
   int blocks = 1;               // of Layer::block, one after the other
   bool recomputes = false;      // of Layer::block: forward keeps a block's input alone; backward runs it again, messages included
-  bool zigzag = true;           // softmax attention over a sequence axis: 2 chunks a rank instead of 1 (layers/sequence_axis.h)
+  bool zigzag = true;           // softmax attention over a sequence axis: 2 chunks a rank instead of 1 (layers/token_order.h)
   int64_t head_buckets = 1;     // tsp: kv heads of a visit are gathered in as many goes
   bool syncs_gradients = true;  // weights that a sequence axis holds more than once: their gradients are summed over it
 

@@ -13,10 +13,11 @@ namespace ingot::serve {
 
 Generator::Generator(models::Model& model) : model_(model), caches_(static_cast<size_t>(model.config().layers)) {}
 
-at::Tensor Generator::run(const at::Tensor& ids, const layers::SequenceAxis& axis) {
+at::Tensor Generator::run(const at::Tensor& ids, const parallel::ContextAxis& axis) {
   models::ForwardContext context;
   const auto own = axis.own_tokens(ids).to(model_.device());
-  context.sequences = std::make_shared<layers::Sequences>(own.size(0), own.size(1), at::Tensor(), length_, model_.device(), axis);
+  context.sequences =
+      std::make_shared<layers::Sequences>(own.size(0), own.size(1), at::Tensor(), length_, model_.device(), axis.schedule());
   context.caches = &caches_;
   auto hidden = model_.forward(own, context);
   length_ += ids.size(1);

@@ -31,8 +31,8 @@ class Generator {
   const std::vector<models::LayerCache>& caches() const { return caches_; }
 
  private:
-  /// The normed hidden state of ids that follow what is cached; cut over the ranks by `axis` if it is on.
-  at::Tensor run(const at::Tensor& ids, const layers::SequenceAxis& axis);
+  /// The normed hidden state of ids that follow what is cached; sharded over the ranks by `axis` if it is on.
+  at::Tensor run(const at::Tensor& ids, const parallel::ContextAxis& axis);
   at::Tensor feed_folded(const at::Tensor& ids);
 
   models::Model& model_;

@@ -59,12 +59,11 @@ Generated generated_by(models::Model& model, const Case& c, int64_t cut = 0) {
   return made;
 }
 
-models::Layout layout_of(const Case& c, comm::World& world) {
-  models::Layout layout;
+parallel::Layout layout_of(const Case& c, comm::World& world) {
+  parallel::Layout layout;
   auto* group = &world.everyone();
   layout.tensor_sequence = {.rank = world.rank(), .size = world.size(), .head_buckets = c.buckets, .group = group};
-  layout.sequence = {
-      .rank = world.rank(), .size = world.size(), .method = layers::SequenceAxis::Method::allgather, .zigzag = c.zigzag, .group = group};
+  layout.sequence = {{.rank = world.rank(), .size = world.size(), .zigzag = c.zigzag}, group, &parallel::kAllGather};
   return layout;
 }
 

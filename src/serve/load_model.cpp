@@ -18,7 +18,7 @@ std::unique_ptr<data::Tokenizer> tokenizer_in(const fs::path& folder) {
   return data::load_tokenizer(folder);
 }
 
-LoadedModel from_checkpoint(const fs::path& path, at::ScalarType dtype, at::Device device, const models::Layout& layout) {
+LoadedModel from_checkpoint(const fs::path& path, at::ScalarType dtype, at::Device device, const parallel::Layout& layout) {
   const checkpoint::Reader reader(path);
   train::RunConfig config;
   train::settings_of(config).load_toml(train::config_of(reader), (path / "config.toml").string());
@@ -37,7 +37,7 @@ LoadedModel from_checkpoint(const fs::path& path, at::ScalarType dtype, at::Devi
 
 }  // namespace
 
-LoadedModel load_model(const fs::path& given, at::ScalarType dtype, at::Device device, const models::Layout& layout) {
+LoadedModel load_model(const fs::path& given, at::ScalarType dtype, at::Device device, const parallel::Layout& layout) {
   const fs::path path = (given / "").parent_path();  // without a trailing slash
   if (!fs::exists(path))
     throw base::ModelError("there is no {}; give a run directory, a checkpoint, or a Hugging Face folder", path.string());

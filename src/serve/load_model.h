@@ -16,6 +16,6 @@ struct LoadedModel {
 
 /// With a layout, of the model what that gives this rank.
 /// A run directory gives its newest checkpoint and its tokenizer. Throws an error that says what `path` should have been.
-LoadedModel load_model(const std::filesystem::path& path, at::ScalarType dtype, at::Device device, const models::Layout& layout = {});
+LoadedModel load_model(const std::filesystem::path& path, at::ScalarType dtype, at::Device device, const parallel::Layout& layout = {});
 
 }  // namespace ingot::serve

@@ -97,7 +97,7 @@ void collect(const optim::Optimizer& optimizer, State& state, std::mutex& mutex)
 }
 
 // This rank's tokens of [rows, seq], of the rows given, in its order.
-at::Tensor own_part(const at::Tensor& all, int64_t first_row, int64_t rows, const models::Layout& layout) {
+at::Tensor own_part(const at::Tensor& all, int64_t first_row, int64_t rows, const parallel::Layout& layout) {
   const auto own = layout.sequence.own_tokens(all.narrow(0, first_row, rows)).flatten();
   const auto& axis = layout.tensor;
   const auto share = axis.share(own.numel());

@@ -54,39 +54,14 @@ std::vector<tensor::Range> cut_depth(const models::ModelConfig& config, int piec
   return ranges;
 }
 
-models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, const models::ModelConfig& model,
-                         mesh::Groups* groups) {
-  models::Layout layout;
-  layout.tensor = {.rank = mesh.position(Axis::tensor), .size = mesh.size(Axis::tensor), .shards_tokens = config.sequence_parallel};
-  layout.sequence = {.rank = mesh.position(Axis::context),
-                     .size = mesh.size(Axis::context),
-                     .method = layers::context_method_from_name(config.context_method),
-                     .states = layers::state_method_from_name(config.state_method),
-                     .zigzag = config.context_order == "zigzag"};
-  if (const int size = mesh.size(Axis::tensor_sequence); size > 1) {
-    if (layout.sequence.is_on())
-      throw base::ConfigError("parallel.context = {} and parallel.tensor_sequence = {}: TSP cuts the tokens already; one of them must be 1",
-                              layout.sequence.size, size);
-    const int rank = mesh.position(Axis::tensor_sequence);
-    layout.tensor_sequence = {.rank = rank, .size = size, .head_buckets = config.head_buckets};
-    layout.sequence.rank = rank;
-    layout.sequence.size = size;
-    layout.sequence.method = layers::SequenceAxis::Method::allgather;
-    if (groups) layout.tensor_sequence.group = layout.sequence.group = &groups->along({Axis::tensor_sequence});
-  }
-  layout.stage = {.rank = mesh.position(Axis::pipeline), .size = mesh.size(Axis::pipeline)};
+parallel::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, const models::ModelConfig& model,
+                           mesh::Groups* groups) {
+  auto layout = parallel::layout_of(mesh, config, groups);
   if (layout.stage.is_on()) layout.stage.pieces = cut_depth(model, layout.stage.size * static_cast<int>(config.pipeline_chunks));
-  layout.experts = {.rank = mesh.position(Axis::expert),
-                    .size = mesh.size(Axis::expert),
-                    .slice = mesh.position(Axis::expert_tensor),
-                    .slices = mesh.size(Axis::expert_tensor)};
-  if (groups && layout.tensor.is_on()) layout.tensor.group = &groups->along({Axis::tensor});
-  if (groups && mesh.size(Axis::context) > 1) layout.sequence.group = &groups->along({Axis::context});
-  if (groups && layout.experts.is_on()) layout.experts.group = &groups->along({Axis::expert, Axis::expert_tensor});
   return layout;
 }
 
-int64_t shared_bytes(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, const models::Layout& layout) {
+int64_t shared_bytes(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, const parallel::Layout& layout) {
   using comm::Segment;
   const auto collectives = [&](const std::vector<Axis>& axes) {
     return Segment::collective_bytes(static_cast<int>(mesh.members(axes).size()));
@@ -95,7 +70,7 @@ int64_t shared_bytes(const mesh::Mesh& mesh, const mesh::ParallelConfig& config,
   if (layout.tensor_sequence.is_on()) bytes += 2 * Segment::channel_bytes();
   if (layout.experts.is_on()) bytes += collectives({Axis::expert, Axis::expert_tensor}) + collectives({Axis::expert_data});
   // To the next rank and from the one before; in a pipeline both ways.
-  if (layout.sequence.is_on() && layout.sequence.method == layers::SequenceAxis::Method::ring) bytes += 2 * Segment::channel_bytes();
+  if (layout.sequence.is_on() && layout.sequence.method->passes_round) bytes += 2 * Segment::channel_bytes();
   if (layout.stage.is_on()) {
     const bool is_end = mesh.position(Axis::pipeline) == 0 || mesh.position(Axis::pipeline) + 1 == mesh.size(Axis::pipeline);
     bytes += (is_end && config.pipeline_chunks == 1 ? 2 : 4) * Segment::channel_bytes();

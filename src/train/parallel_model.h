@@ -14,11 +14,11 @@
 namespace ingot::train {
 
 /// The part of a model that a rank holds. Without groups (to describe it) from the mesh alone.
-models::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, const models::ModelConfig& model,
-                         mesh::Groups* groups = nullptr);
+parallel::Layout layout_of(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, const models::ModelConfig& model,
+                           mesh::Groups* groups = nullptr);
 
 /// Memory that a rank comes to share with the others when all are processes of one machine, who exchange through it.
-int64_t shared_bytes(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, const models::Layout& layout);
+int64_t shared_bytes(const mesh::Mesh& mesh, const mesh::ParallelConfig& config, const parallel::Layout& layout);
 
 /// Layers of each of `pieces` pieces, so that the costliest one costs least; embedding and head count with the ends. Every piece
 /// has a layer. Throws ConfigError when there are fewer layers than pieces.

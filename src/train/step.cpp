@@ -88,8 +88,8 @@ TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch) const {
 
 models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Observer* observer) {
   models::ForwardContext context;
-  context.sequences =
-      std::make_shared<layers::Sequences>(t.ids.size(0), t.ids.size(1), t.document_start, 0, model_.device(), model_.layout().sequence);
+  context.sequences = std::make_shared<layers::Sequences>(t.ids.size(0), t.ids.size(1), t.document_start, 0, model_.device(),
+                                                          model_.layout().sequence.schedule());
   context.recompute = recompute_;
   context.observer = observer;
   context.hooks = hooks_.get();

@@ -91,7 +91,7 @@ RankLayer::RankLayer(const Layout& what, comm::World& world, at::Device device)
   }
   const auto& s = what.sizes;
   const int64_t seq = s.seq / layout_.sequence.size;
-  context_.sequences = std::make_shared<layers::Sequences>(s.batch, seq, at::Tensor(), 0, device, layout_.sequence);
+  context_.sequences = std::make_shared<layers::Sequences>(s.batch, seq, at::Tensor(), 0, device, layout_.sequence.schedule());
   context_.recompute = what.recomputes ? models::Recompute::full : models::Recompute::none;
   context_.hooks = hooks_.get();
   const auto wide = dtype_ == at::kDouble ? at::kDouble : at::kFloat;

@@ -40,7 +40,7 @@ class RankLayer {
   at::Device device_;
   at::ScalarType dtype_;
   models::ModelConfig config_;
-  models::Layout layout_;
+  parallel::Layout layout_;
   int64_t last_layer_ = 0;
   // Whole blocks are the middle stage of a pipeline; of a layer alone there is the part.
   std::unique_ptr<models::Model> model_;

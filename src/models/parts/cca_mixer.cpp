@@ -14,12 +14,12 @@ CcaMixer::CcaMixer(const BlockContext& block, int64_t layer) : TokenMixer(block,
     throw base::ConfigError("model.kv_heads * head_dim = {} must be even: half of the value channels come from the previous token",
                             c.kv_heads * c.resolved_head_dim());
   block.require_heads();
-  if (layout().tensor_sequence.is_on()) block.require_shares("kv_heads", c.kv_heads);
+  schedule().require_shares("kv_heads", c.kv_heads);
 }
 
 CcaMixer::ValueRows CcaMixer::value_rows() const {
   const int64_t values = config().kv_heads * config().resolved_head_dim();
-  const auto own = layout().weight_share(values);
+  const auto own = schedule().share(values);
   const auto within = [&](int64_t from) {
     return tensor::Range{std::clamp<int64_t>(own.begin - from, 0, values / 2), std::clamp<int64_t>(own.end - from, 0, values / 2)};
   };
@@ -27,46 +27,43 @@ CcaMixer::ValueRows CcaMixer::value_rows() const {
 }
 
 tensor::Part CcaMixer::latent_part(const tensor::Shape& rest) const {
-  if (!layout().cuts_weights()) return {};
+  if (!schedule().shards_weights()) return {};
   const int64_t d = config().resolved_head_dim(), q = config().heads * d;
-  const auto keys = layout().weight_share(config().kv_heads * d);
-  tensor::Part part = {{layout().weight_share(q), {q + keys.begin, q + keys.end}}};
+  const auto keys = schedule().share(config().kv_heads * d);
+  tensor::Part part = {{schedule().share(q), {q + keys.begin, q + keys.end}}};
   for (const int64_t n : rest) part.push_back({{0, n}});
   return part;
 }
 
 void CcaMixer::declare(const std::string& prefix) {
   const auto& c = config();
-  const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d, ranks = layout().tensor.size;
+  const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d;
   const std::string mix = prefix + "self_attn.qkv_proj.";
   const auto values = value_rows();
   const auto value_part = [&](const tensor::Range& rows) -> tensor::Part {
-    if (!layout().cuts_weights()) return {};
+    if (!schedule().shards_weights()) return {};
     return {{rows}, {{0, c.hidden}}};
   };
-  attention_ = {.shape = {c.heads / ranks, c.kv_heads / ranks, d, layout().tensor.is_on() ? values.current.size() : kv / 2},
-                .window = c.window_of(layer_),
-                .rotary = rotary_settings(c, layer_),
-                .q = &block_.matrix(mix + "q_proj.weight", {q, c.hidden}, block_.cut_rows(q, c.hidden)),
-                .k = &block_.matrix(mix + "k_proj.weight", {kv, c.hidden}, block_.cut_rows(kv, c.hidden)),
-                .current_value = &block_.matrix(mix + "v_proj_current.weight", {kv / 2, c.hidden}, value_part(values.current)),
-                .delayed_value = &block_.matrix(mix + "v_proj_delayed.weight", {kv / 2, c.hidden}, value_part(values.delayed)),
-                .depthwise_weight = &block_.convolution(mix + "conv_qk_depthwise.weight", {q + kv, 1, 2}, latent_part({1, 2})),
-                .depthwise_bias = &block_.vector(mix + "conv_qk_depthwise.bias", q + kv, 0, latent_part({})),
-                .grouped_weight = &block_.convolution(mix + "conv_qk_grouped.weight", {q + kv, d, 2}, latent_part({d, 2})),
-                .grouped_bias = &block_.vector(mix + "conv_qk_grouped.bias", q + kv, 0, latent_part({})),
-                // 1, not Hugging Face's 0, with which keys vanish and q and k get no gradient.
-                .temperature = &block_.vector(prefix + "self_attn.qk_norm.temp", c.kv_heads, 1, block_.cut_vector(c.kv_heads)),
-                .o = &block_.matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q}, block_.cut_columns(c.hidden, q))};
+  const int64_t local_kv = schedule().local_heads(c.kv_heads);
+  attention_ =
+      layers::CcaAttention({.shape = {schedule().local_heads(c.heads), local_kv, d, local_kv < c.kv_heads ? values.current.size() : kv / 2},
+                            .window = c.window_of(layer_),
+                            .rotary = rotary_settings(c, layer_),
+                            .q = &block_.matrix(mix + "q_proj.weight", {q, c.hidden}, block_.cut_rows(q, c.hidden)),
+                            .k = &block_.matrix(mix + "k_proj.weight", {kv, c.hidden}, block_.cut_rows(kv, c.hidden)),
+                            .current_value = &block_.matrix(mix + "v_proj_current.weight", {kv / 2, c.hidden}, value_part(values.current)),
+                            .delayed_value = &block_.matrix(mix + "v_proj_delayed.weight", {kv / 2, c.hidden}, value_part(values.delayed)),
+                            .depthwise_weight = &block_.convolution(mix + "conv_qk_depthwise.weight", {q + kv, 1, 2}, latent_part({1, 2})),
+                            .depthwise_bias = &block_.vector(mix + "conv_qk_depthwise.bias", q + kv, 0, latent_part({})),
+                            .grouped_weight = &block_.convolution(mix + "conv_qk_grouped.weight", {q + kv, d, 2}, latent_part({d, 2})),
+                            .grouped_bias = &block_.vector(mix + "conv_qk_grouped.bias", q + kv, 0, latent_part({})),
+                            // 1, not Hugging Face's 0, with which keys vanish and q and k get no gradient.
+                            .temperature = &block_.vector(prefix + "self_attn.qk_norm.temp", c.kv_heads, 1, block_.cut_vector(c.kv_heads)),
+                            .o = &block_.matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q}, block_.cut_columns(c.hidden, q))});
 }
 
 at::Tensor CcaMixer::mix(const at::Tensor& normed, ForwardContext& context) const {
-  auto* cache = cache_in(context);
-  auto& sequences = *context.sequences;
-  const auto& axis = layout().tensor_sequence;
-  if (block_.folds(sequences)) return attention_.folded(normed, sequences, axis, cache);
-  return block_.leave(axis.is_on() ? attention_.decoded(normed, sequences, axis, *cache)
-                                   : attention_(block_.enter(normed, sequences), sequences, cache));
+  return schedule().run(attention_, normed, *context.sequences, cache_in(context));
 }
 
 // Both convolutions have two taps.

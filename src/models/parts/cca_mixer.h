@@ -13,7 +13,7 @@ class CcaMixer final : public TokenMixer {
   void declare(const std::string& prefix) override;
   at::Tensor mix(const at::Tensor& normed, ForwardContext& context) const override;
   void set_rope_base(double base) override { attention_.rotary.base = base; }
-  int64_t halo() const override { return layers::kHalo; }
+  int64_t halo() const override { return layers::kCcaHalo; }
 
  private:
   /// Rows of the two value projections that make up this rank's value heads: the first half of all value channels comes from the
@@ -26,7 +26,7 @@ class CcaMixer final : public TokenMixer {
   tensor::Part latent_part(const tensor::Shape& rest) const;
   double mix_flops(int64_t latents) const;
 
-  layers::CcaAttention attention_{};
+  layers::CcaAttention attention_;
 };
 
 }  // namespace ingot::models

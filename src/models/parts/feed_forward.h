@@ -32,7 +32,8 @@ class FeedForward {
 
  protected:
   const ModelConfig& config() const { return block_.config(); }
-  const Layout& layout() const { return block_.layout(); }
+  const parallel::Layout& layout() const { return block_.layout(); }
+  const parallel::LayerSchedule& schedule() const { return block_.schedule(); }
 
   const BlockContext& block_;
   const int64_t layer_;

@@ -15,9 +15,7 @@ LinearMixer::LinearMixer(const BlockContext& block, int64_t layer)
     : TokenMixer(block, layer),
       variant_(layers::linear_variant_from_name(config().linear_attention)),
       map_(kernels::feature_map_from_name(config().feature_map)) {
-  if (layout().tensor_sequence.is_on())
-    throw base::ConfigError("parallel.tensor_sequence = {}: linear attention has no schedule over that axis; parallel.context has",
-                            layout().tensor_sequence.size);
+  schedule().require_local("linear attention");
   if (layout().sequence.is_on() && layout().sequence.zigzag)
     throw base::ConfigError(
         "parallel.context_order = zigzag: linear attention passes states from one part of a sequence to the next, so each rank's tokens "
@@ -25,13 +23,13 @@ LinearMixer::LinearMixer(const BlockContext& block, int64_t layer)
   if (map_ == FeatureMap::taylor && variant_ == LinearVariant::diagonal_gate)
     throw base::ConfigError("model.feature_map = taylor makes other channels than model.linear_attention = diagonal_gate has gates for");
   block.require_heads();
-  block.require_shares("heads", config().heads);
+  schedule().require_shares("heads", config().heads);
 }
 
 void LinearMixer::declare(const std::string& layer_prefix) {
   const auto& c = config();
   const std::string prefix = layer_prefix + "linear_attn.";
-  const int64_t ranks = layout().tensor.size, key_dim = c.resolved_linear_key_dim(), value_dim = c.resolved_linear_value_dim();
+  const int64_t key_dim = c.resolved_linear_key_dim(), value_dim = c.resolved_linear_value_dim();
   const int64_t keys = c.heads * key_dim, values = c.heads * value_dim;
   const auto by_rows = [&](const char* name, int64_t rows, int64_t cols) {
     return &block_.matrix(prefix + name + ".weight", {rows, cols}, block_.cut_rows(rows, cols));
@@ -41,10 +39,10 @@ void LinearMixer::declare(const std::string& layer_prefix) {
   };
   attention_ = {.variant = variant_,
                 .map = map_,
-                .heads = c.heads / ranks,
+                .heads = schedule().local_heads(c.heads),
                 .key_dim = key_dim,
                 .value_dim = value_dim,
-                .first_head = layout().tensor.share(c.heads).begin,
+                .first_head = schedule().share(c.heads).begin,
                 .all_heads = c.heads,
                 .norm_eps = c.norm_eps,
                 .q = by_rows("q_proj", keys, c.hidden),
@@ -83,7 +81,7 @@ void LinearMixer::declare(const std::string& layer_prefix) {
 Parameter& LinearMixer::convolution(const std::string& name, int64_t channels) const {
   const int64_t width = config().short_convolution;
   tensor::Part part;
-  if (layout().tensor.is_on()) part = {{layout().tensor.share(channels)}, {{0, 1}}, {{0, width}}};
+  if (schedule().shards_weights()) part = {{schedule().share(channels)}, {{0, 1}}, {{0, width}}};
   auto& parameter = block_.convolution(name, {channels, 1, width}, std::move(part));
   parameter.initial = tensor::Initial::normal(1 / std::sqrt(3 * static_cast<double>(width)));
   return parameter;
@@ -99,8 +97,8 @@ at::Tensor LinearMixer::mix(const at::Tensor& normed, ForwardContext& context) c
   auto* cache = context.caches ? &cache_in(context)->linear : nullptr;
   auto& sequences = *context.sequences;
   // Every rank needs what all heads share of the gates: made between layers, where each token's gradient is whole.
-  const auto low_rank = attention_.gate_in ? block_.enter(layers::linear(normed, {attention_.gate_in}), sequences) : at::Tensor();
-  return block_.leave(attention_(block_.enter(normed, sequences), low_rank, sequences, cache));
+  const auto low_rank = attention_.gate_in ? schedule().enter(layers::linear(normed, {attention_.gate_in}), sequences) : at::Tensor();
+  return schedule().leave(attention_(schedule().enter(normed, sequences), low_rank, sequences, cache));
 }
 
 }  // namespace ingot::models

@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "kernels/activation.h"
 #include "layers/linear.h"
-#include "layers/tensor_sequence/folded_layer.h"
 #include "models/parts/biases.h"
 
 namespace ingot::models {
@@ -13,7 +12,7 @@ using layers::Parameter;
 Mlp::Mlp(const BlockContext& block, int64_t layer) : FeedForward(block, layer) {
   const auto& c = config();
   if (c.ffn < 1) throw base::ConfigError("model.ffn = {} must be positive for the {} family", c.ffn, c.family);
-  block.require_shares("ffn", c.ffn);
+  schedule().require_shares("ffn", c.ffn);
 }
 
 void Mlp::declare(const std::string& prefix) {
@@ -28,18 +27,17 @@ void Mlp::declare(const std::string& prefix) {
 }
 
 FeedForward::Result Mlp::forward(const at::Tensor& x, const at::Tensor& /*router_state*/, const ForwardContext& context) const {
-  return {with_bias(product(x, *context.sequences), down_bias_), {}};
+  return {with_bias(schedule().run(layer(), x, *context.sequences), down_bias_), {}};
 }
 
-at::Tensor Mlp::product(const at::Tensor& x, const layers::Sequences& sequences) const {
-  const auto activated = [](const at::Tensor& in, const layers::PartOfWeights& weights) {  // gate, up, and their biases
+layers::TokenwiseLayer Mlp::layer() const {
+  layers::TokenwiseLayer layer{.weights = {gate_, up_}, .last = down_};
+  if (gate_bias_) layer.weights.insert(layer.weights.end(), {gate_bias_, up_bias_});
+  layer.inner = [](const at::Tensor& x, const layers::ShardOfWeights& weights) {
     const auto biases = std::vector<Parameter*>(weights.begin() + 2, weights.end());
-    return kernels::swiglu(layers::linear(in, {weights[0], weights[1]}, biases));
+    return kernels::swiglu(layers::linear(x, {weights[0], weights[1]}, biases));
   };
-  layers::PartOfWeights weights = {gate_, up_};
-  if (gate_bias_) weights.insert(weights.end(), {gate_bias_, up_bias_});
-  if (block_.folds(sequences)) return layers::folded_layer(x, weights, *down_, activated, layout().tensor_sequence);
-  return block_.leave(layers::linear(activated(block_.enter(x, sequences), weights), {down_}));
+  return layer;
 }
 
 }  // namespace ingot::models

@@ -13,7 +13,8 @@ class Mlp final : public FeedForward {
   Result forward(const at::Tensor& x, const at::Tensor& router_state, const ForwardContext& context) const override;
 
  private:
-  at::Tensor product(const at::Tensor& x, const layers::Sequences& sequences) const;
+  /// gate, up, and their biases; down.
+  layers::TokenwiseLayer layer() const;
 
   layers::Parameter *gate_ = nullptr, *up_ = nullptr, *down_ = nullptr;
   layers::Parameter *gate_bias_ = nullptr, *up_bias_ = nullptr, *down_bias_ = nullptr;

@@ -17,7 +17,7 @@ Moe::Moe(const BlockContext& block, int64_t layer, std::unique_ptr<Router> route
   if (c.experts % own.size != 0) throw base::ConfigError("parallel.expert = {} does not divide model.experts = {}", own.size, c.experts);
   if (c.expert_ffn % own.slices != 0)
     throw base::ConfigError("parallel.expert_tensor = {} does not divide model.expert_ffn = {}", own.slices, c.expert_ffn);
-  if (layout().tensor.is_on() && !layout().tensor.shards_tokens)
+  if (schedule().repeats_tokens())
     throw base::ConfigError("parallel.sequence_parallel = false: a mixture of experts needs each token on one rank only; set it to true");
 }
 
@@ -39,8 +39,7 @@ FeedForward::Result Moe::forward(const at::Tensor& in, const at::Tensor& router_
   const auto routing = router_->route(x, router_state, choose());
   if (context.observer && !layers::is_recomputing()) context.observer->on_routing(layer_, routing);
   const auto skip = config().skip_output == "identity" ? layers::SkipOutput::identity : layers::SkipOutput::zero;
-  const auto out = layers::experts(x, routing.choice, routing.weight, *gate_up_, *down_, config().top_k, skip,
-                                   {layout().experts.slices, layout().experts.group});
+  const auto out = layers::experts(x, routing.choice, routing.weight, *gate_up_, *down_, config().top_k, skip, layout().experts.exchange());
   return {out.view_as(in), routing.state};
 }
 

@@ -8,48 +8,44 @@ namespace ingot::models {
 
 SoftmaxMixer::SoftmaxMixer(const BlockContext& block, int64_t layer, QkNorm qk_norm) : TokenMixer(block, layer), qk_norm_(qk_norm) {
   block.require_heads();
-  if (qk_norm == QkNorm::all && layout().cuts_weights())
+  if (qk_norm == QkNorm::all && schedule().shards_weights())
     throw base::ConfigError(
         "parallel.{} = {}: the {} family norms q and k over the channels of all heads, which one rank must have; parallel.context cuts "
         "the tokens instead",
-        layout().tensor.is_on() ? "tensor" : "tensor_sequence",
-        layout().tensor.is_on() ? layout().tensor.size : layout().tensor_sequence.size, config().family);
+        schedule().setting(), schedule().ranks(), config().family);
 }
 
 void SoftmaxMixer::declare(const std::string& prefix) {
   const auto& c = config();
-  const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d, ranks = layout().tensor.size;
-  attention_ = {.heads = c.heads / ranks,
-                .kv_heads = c.kv_heads / ranks,
-                .head_dim = d,
-                .window = c.window_of(layer_),
-                .rotary = rotary_settings(c, layer_),
-                .q = &block_.matrix(prefix + "self_attn.q_proj.weight", {q, c.hidden}, block_.cut_rows(q, c.hidden)),
-                .k = &block_.matrix(prefix + "self_attn.k_proj.weight", {kv, c.hidden}, block_.cut_rows(kv, c.hidden)),
-                .v = &block_.matrix(prefix + "self_attn.v_proj.weight", {kv, c.hidden}, block_.cut_rows(kv, c.hidden)),
-                .o = &block_.matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q}, block_.cut_columns(c.hidden, q))};
+  const int64_t d = c.resolved_head_dim(), q = c.heads * d, kv = c.kv_heads * d;
+  layers::SoftmaxAttentionWeights w = {
+      .heads = schedule().local_heads(c.heads),
+      .kv_heads = schedule().local_heads(c.kv_heads),
+      .head_dim = d,
+      .window = c.window_of(layer_),
+      .rotary = rotary_settings(c, layer_),
+      .q = &block_.matrix(prefix + "self_attn.q_proj.weight", {q, c.hidden}, block_.cut_rows(q, c.hidden)),
+      .k = &block_.matrix(prefix + "self_attn.k_proj.weight", {kv, c.hidden}, block_.cut_rows(kv, c.hidden)),
+      .v = &block_.matrix(prefix + "self_attn.v_proj.weight", {kv, c.hidden}, block_.cut_rows(kv, c.hidden)),
+      .o = &block_.matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q}, block_.cut_columns(c.hidden, q))};
   if (qk_norm_ != QkNorm::none) {
     const bool is_of_head = qk_norm_ == QkNorm::head;
-    attention_.q_norm = &block_.vector(prefix + "self_attn.q_norm.weight", is_of_head ? d : q, 1);
-    attention_.k_norm = &block_.vector(prefix + "self_attn.k_norm.weight", is_of_head ? d : kv, 1);
-    attention_.norm_eps = c.norm_eps;
-    if (layout().tensor.is_on() && !layout().tensor.shards_tokens) attention_.repeats_norms = &layout().tensor;
+    w.q_norm = &block_.vector(prefix + "self_attn.q_norm.weight", is_of_head ? d : q, 1);
+    w.k_norm = &block_.vector(prefix + "self_attn.k_norm.weight", is_of_head ? d : kv, 1);
+    w.norm_eps = c.norm_eps;
+    if (schedule().repeats_tokens()) w.repeated = [this](const at::Tensor& weight) { return schedule().repeated(weight); };
   }
-  if (!c.attention_bias) return;
-  attention_.q_bias = &block_.vector(prefix + "self_attn.q_proj.bias", q, 0, block_.cut_vector(q));
-  attention_.k_bias = &block_.vector(prefix + "self_attn.k_proj.bias", kv, 0, block_.cut_vector(kv));
-  attention_.v_bias = &block_.vector(prefix + "self_attn.v_proj.bias", kv, 0, block_.cut_vector(kv));
-  out_bias_ = &block_.vector(prefix + "self_attn.o_proj.bias", c.hidden, 0);
+  if (c.attention_bias) {
+    w.q_bias = &block_.vector(prefix + "self_attn.q_proj.bias", q, 0, block_.cut_vector(q));
+    w.k_bias = &block_.vector(prefix + "self_attn.k_proj.bias", kv, 0, block_.cut_vector(kv));
+    w.v_bias = &block_.vector(prefix + "self_attn.v_proj.bias", kv, 0, block_.cut_vector(kv));
+    out_bias_ = &block_.vector(prefix + "self_attn.o_proj.bias", c.hidden, 0);
+  }
+  attention_ = layers::SoftmaxAttention(std::move(w));
 }
 
 at::Tensor SoftmaxMixer::mix(const at::Tensor& normed, ForwardContext& context) const {
-  auto* cache = context.caches ? &cache_in(context)->key_values : nullptr;
-  auto& sequences = *context.sequences;
-  const auto& axis = layout().tensor_sequence;
-  if (block_.folds(sequences)) return with_bias(attention_.folded(normed, sequences, axis, cache), out_bias_);
-  return with_bias(block_.leave(axis.is_on() ? attention_.decoded(normed, sequences, axis, *cache)
-                                             : attention_(block_.enter(normed, sequences), sequences, cache)),
-                   out_bias_);
+  return with_bias(schedule().run(attention_, normed, *context.sequences, cache_in(context)), out_bias_);
 }
 
 }  // namespace ingot::models

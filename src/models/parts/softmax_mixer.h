@@ -19,7 +19,7 @@ class SoftmaxMixer final : public TokenMixer {
 
  private:
   QkNorm qk_norm_;
-  layers::SoftmaxAttention attention_{};
+  layers::SoftmaxAttention attention_;
   layers::Parameter* out_bias_ = nullptr;
 };
 

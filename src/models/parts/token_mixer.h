@@ -29,7 +29,8 @@ class TokenMixer {
 
  protected:
   const ModelConfig& config() const { return block_.config(); }
-  const Layout& layout() const { return block_.layout(); }
+  const parallel::Layout& layout() const { return block_.layout(); }
+  const parallel::LayerSchedule& schedule() const { return block_.schedule(); }
   LayerCache* cache_in(const ForwardContext& context) const {
     return context.caches ? &(*context.caches)[static_cast<size_t>(layer_)] : nullptr;
   }

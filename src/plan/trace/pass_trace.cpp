@@ -20,9 +20,7 @@ namespace ingot::plan {
 namespace {
 
 // The axes that cut a pass. Experts may be spread over data ranks: then as few of these as they need.
-mesh::ParallelConfig axes_of(const models::Layout& layout) {
-  using Method = layers::SequenceAxis::Method;
-  using States = layers::SequenceAxis::States;
+mesh::ParallelConfig axes_of(const parallel::Layout& layout) {
   mesh::ParallelConfig p;
   const auto& sequence = layout.sequence;
   p.tensor = layout.tensor.size;
@@ -30,9 +28,9 @@ mesh::ParallelConfig axes_of(const models::Layout& layout) {
   p.tensor_sequence = layout.tensor_sequence.size;
   p.head_buckets = layout.tensor_sequence.head_buckets;
   p.context = layout.tensor_sequence.is_on() ? 1 : sequence.size;
-  p.context_method = sequence.method == Method::ring ? "ring" : sequence.method == Method::ulysses ? "ulysses" : "allgather";
+  p.context_method = sequence.method->name;
   p.context_order = sequence.zigzag ? "zigzag" : "contiguous";
-  p.state_method = sequence.states == States::lasp2 ? "lasp2" : sequence.states == States::lasp1 ? "lasp1" : "zeco";
+  p.state_method = sequence.states->name();
   p.expert = layout.experts.size;
   p.expert_tensor = layout.experts.slices;
   const int64_t others = p.tensor * p.context * p.tensor_sequence, experts = p.expert * p.expert_tensor;
@@ -61,7 +59,7 @@ void run(models::Model& model, const PassShape& shape) {
   const auto& axis = model.layout().sequence;
   const int64_t own = shape.seq / axis.size;
   models::ForwardContext context;
-  context.sequences = std::make_shared<layers::Sequences>(shape.batch, own, at::Tensor(), 0, model.device(), axis);
+  context.sequences = std::make_shared<layers::Sequences>(shape.batch, own, at::Tensor(), 0, model.device(), axis.schedule());
   const auto ids = tokens_of(shape.batch, own, model.device()), targets = ids.clone();
   if (!shape.learns) {
     const at::NoGradGuard no_grad;

@@ -161,7 +161,7 @@ TEST(PassOverRanks, sends_what_the_step_sends) {
 
 TEST(PassOverRanks, gives_every_rank_of_a_pipeline_its_layers) {
   const auto config = model_of("llama", 6);
-  models::Layout layout;
+  parallel::Layout layout;
   layout.stage = {.rank = 1, .size = 3, .pieces = {{0, 2}, {2, 4}, {4, 6}}};
   const auto span = span_of(*models::create_model(config, layout));
   EXPECT_EQ(span.layers, (std::vector<int64_t>{2, 3}));
