@@ -9,8 +9,8 @@ void declare_settings(base::SettingsTable& table, ParallelConfig& c) {
             "order of the microbatches (train.microbatch_size) on a stage");
   table.add("parallel.pipeline_chunks", c.pipeline_chunks, base::at_least(1), "interleaved: pieces of the model on each stage");
   table.add("parallel.context", c.context, base::at_least(1), "ranks that share each sequence's tokens and hold all weights");
-  table.add("parallel.context_method", c.context_method, {"ring", "allgather", "ulysses"},
-            "how attention reaches the other ranks' keys: pass them round, gather them, or exchange tokens for heads");
+  table.add("parallel.context_method", c.context_method, {"ring", "bidirectional_ring", "allgather", "ulysses"},
+            "how attention reaches the other ranks' keys: pass them round one way or both ways, gather them, or exchange tokens for heads");
   table.add("parallel.state_method", c.state_method, {"lasp2", "lasp1", "zeco"},
             "how the states of linear attention get from rank to rank: gathered, along a chain, or along it in blocks");
   table.add("parallel.context_order", c.context_order, {"zigzag", "contiguous"},

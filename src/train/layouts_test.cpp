@@ -311,7 +311,7 @@ std::vector<Layout> layouts() {
       p.context_order = order;
       return p;
     };
-    for (const char* method : {"ring", "allgather", "ulysses"}) {
+    for (const char* method : {"ring", "bidirectional_ring", "allgather", "ulysses"}) {
       for (const int64_t ranks : {2, 3})
         all.push_back({.parallel = sequence(ranks, method), .ranks = static_cast<int>(ranks), .family = family});
       all.push_back({.parallel = sequence(4, method), .ranks = 4, .family = family, .seq = 24, .window = 5, .tie = false});

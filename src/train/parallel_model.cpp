@@ -70,7 +70,7 @@ int64_t shared_bytes(const mesh::Mesh& mesh, const mesh::ParallelConfig& config,
   if (layout.tensor_sequence.is_on()) bytes += 2 * Segment::channel_bytes();
   if (layout.experts.is_on()) bytes += collectives({Axis::expert, Axis::expert_tensor}) + collectives({Axis::expert_data});
   // To the next rank and from the one before; in a pipeline both ways.
-  if (layout.sequence.is_on() && layout.sequence.method->passes_round) bytes += 2 * Segment::channel_bytes();
+  if (layout.sequence.is_on()) bytes += layout.sequence.method->channels * Segment::channel_bytes();
   if (layout.stage.is_on()) {
     const bool is_end = mesh.position(Axis::pipeline) == 0 || mesh.position(Axis::pipeline) + 1 == mesh.size(Axis::pipeline);
     bytes += (is_end && config.pipeline_chunks == 1 ? 2 : 4) * Segment::channel_bytes();

@@ -132,6 +132,6 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 
 int64_t allgather_groups(int64_t kv_heads) { return std::min(kv_heads, kGroups); }
 
-const AttentionMethod kAllGather{"allgather", attend, nullptr, /*passes_round=*/false};
+const AttentionMethod kAllGather{"allgather", attend, nullptr, /*channels=*/0};
 
 }  // namespace ingot::parallel

@@ -14,6 +14,7 @@
 #include "comm/world.h"
 #include "layers/cca_attention.h"
 #include "layers/test_tensors.h"
+#include "mesh/config.h"
 #include "parallel/context/axis.h"
 #include "parallel/context/halo.h"
 
@@ -93,7 +94,7 @@ TEST_P(ShardedAttention, equals_attention_to_whole_sequences) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const Method method : {&kRing, &kAllGather, &kUlysses}) {
+  for (const Method method : attention_methods()) {
     for (const int ranks : {2, 3, 4}) {
       all.push_back({ranks, method, true, 24, 12, 12});
       all.push_back({ranks, method, false, 24, 12, method == &kUlysses ? 12 : 2});
@@ -202,14 +203,15 @@ TEST(TokenOrder, tokens_come_back_in_order) {
 
 // The formulas of attention_method.h and halo.h.
 TEST(ShardedAttentionTraffic, is_what_the_formulas_say_to_the_byte) {
-  for (const Method method : {&kRing, &kAllGather, &kUlysses}) {
+  for (const Method method : attention_methods()) {
     for (const int ranks : {2, 4}) {
       for (const int64_t kv_heads : {4, 2}) {
         const Case c{ranks, method, true, 16, 8, kv_heads, 0, true, at::kBFloat16};
         const int64_t p = ranks, own = kBatch * c.seq / p, w = kv_heads * kDim, q_width = c.heads * kDim;
         const int64_t replicated = std::max<int64_t>(kv_heads, p) * kDim;
         int64_t forward = 0, backward = 0;
-        if (method == &kRing) forward = 2 * (p - 1) * own * w * 2, backward = forward + 2 * p * own * w * 4;
+        if (method == &kRing || method == &kBidirectionalRing)
+          forward = 2 * (p - 1) * own * w * 2, backward = forward + 2 * p * own * w * 4;
         if (method == &kAllGather) forward = 2 * (p - 1) * own * w * 2, backward = 2 * forward;
         if (method == &kUlysses) forward = backward = (p - 1) * own * (2 * q_width + 2 * replicated) / p * 2;
         comm::run_ranks(ranks, [&](comm::World& world) {
@@ -279,6 +281,31 @@ TEST(ShardedAttention, keys_travel_while_those_at_hand_are_attended_to) {
     }
     EXPECT_LE(both, compute + 0.7 * wire) << method->name << ": by turns " << compute + wire;
   }
+}
+
+// Each of two messages takes half of what the one of a ring does, to the other neighbour.
+TEST(ShardedAttention, a_bidirectional_ring_sends_half_each_way) {
+  comm::run_ranks(3, [&](comm::World& world) {
+    const ContextAxis axis{{.rank = world.rank(), .size = 3}, &world.everyone(), &kBidirectionalRing};
+    Sequences sequences(1, 4, at::Tensor(), 0, at::kCPU, axis.schedule());
+    const at::NoGradGuard no_grad;
+    const auto q = at::ones({1, 4, 4, kDim}), kv = at::ones({1, 4, 2, kDim});
+    attention(q, kv, kv, 1, 0, sequences, nullptr);
+    const auto sent = world.counters().by_kind()[comm::Kind::send];
+    EXPECT_EQ(sent.calls, 2 * 2);  // two steps, two directions
+    EXPECT_EQ(sent.sent_bytes, 2 * 2 * (2 * 4 * kDim * 4));
+  });
+}
+
+// Those of the settings are those that there are.
+TEST(ShardedAttention, every_method_has_a_setting) {
+  mesh::ParallelConfig config;
+  base::SettingsTable table;
+  mesh::declare_settings(table, config);
+  for (const auto* method : attention_methods())
+    EXPECT_NO_THROW(table.set("parallel.context_method", method->name, "test")) << method->name;
+  for (const auto* method : state_methods()) EXPECT_NO_THROW(table.set("parallel.state_method", method->name(), "test")) << method->name();
+  EXPECT_THROW(attention_method("rnig"), base::ConfigError);
 }
 
 TEST(ShardedAttention, heads_that_cannot_be_shared_are_refused) {

@@ -19,7 +19,7 @@ const Method& named(const std::vector<const Method*>& methods, const std::string
 }  // namespace
 
 const std::vector<const AttentionMethod*>& attention_methods() {
-  static const std::vector<const AttentionMethod*> all = {&kRing, &kAllGather, &kUlysses};
+  static const std::vector<const AttentionMethod*> all = {&kRing, &kBidirectionalRing, &kAllGather, &kUlysses};
   return all;
 }
 

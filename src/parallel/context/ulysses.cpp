@@ -91,6 +91,6 @@ void check_heads(int ranks, int64_t heads, int64_t kv_heads) {
 
 }  // namespace
 
-const AttentionMethod kUlysses{"ulysses", attend, check_heads, /*passes_round=*/false};
+const AttentionMethod kUlysses{"ulysses", attend, check_heads, /*channels=*/0};
 
 }  // namespace ingot::parallel
