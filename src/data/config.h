@@ -12,6 +12,14 @@ namespace ingot::data {
 struct DataSource {
   std::string path;   // prefix of a .bin/.idx pair
   double weight = 1;  // share of the samples, relative to the other sources
+
+  // Not settings: where a phase of a recipe stands in the source (train/phases.h).
+  int64_t number = -1;      // by which its order is drawn; -1: its place in the list
+  int64_t unit_tokens = 0;  // not 0: phases draw samples of several lengths from it, and what is unseen is counted in units of so many
+  struct Drawn {
+    int64_t seq_len = 0, samples = 0;
+  };
+  std::vector<Drawn> drawn;  // by the phases before, in order
 };
 
 struct DataConfig {

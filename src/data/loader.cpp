@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/random.h"
 
 namespace ingot::data {
 
@@ -38,28 +37,66 @@ Loader::Loader(const DataConfig& config, Split split, const LoaderOptions& optio
   if (split == Split::validation && !has_validation(config))
     throw ConfigError("there is no validation data: set data.validation or data.validation_fraction");
   if (split == Split::validation && !config.validation.empty()) {
-    for (const auto& path : config.validation) open(path, 1);
+    for (const auto& path : config.validation) open(path, 1, 0);
     return;
   }
   check(config);
   std::vector<double> weights;
   for (const auto& source : config.sources) {
-    if (source.weight > 0 || split == Split::train) open(source.path, source.weight);
     weights.push_back(source.weight);
+    if (split == Split::validation && source.weight > 0) open(source.path, source.weight, 0);
+    if (split == Split::validation) continue;
+    auto& opened = open(source.path, source.weight, source.unit_tokens);
+    opened.order = order_of(opened, source);
   }
   if (split == Split::train) mixture_.emplace(weights);
 }
 
-void Loader::open(const std::string& path, double weight) {
-  Source source{path, weight, std::make_unique<IndexedDataset>(path), {}, nullptr};
+Loader::Source& Loader::open(const std::string& path, double weight, int64_t unit_tokens) {
+  Source source{path, weight, std::make_unique<IndexedDataset>(path), {}, nullptr, {}, unit_tokens};
   source.slice = {0, source.dataset->tokens()};
   if (config_.validation.empty() && config_.validation_fraction > 0) {
     const int64_t border = validation_begin(*source.dataset, config_.validation_fraction);
     (split_ == Split::train ? source.slice.end : source.slice.begin) = border;
   }
-  source.packing =
-      make_packing(config_.packing, *source.dataset, source.slice, {config_.seq_len, config_.reset_documents, options_.pad_id});
-  sources_.push_back(std::move(source));
+  source.packing = make_packing(config_.packing, *source.dataset, source.slice,
+                                {config_.seq_len, config_.reset_documents, options_.pad_id, unit_tokens});
+  return sources_.emplace_back(std::move(source));
+}
+
+// Phases of one length go on at the very sample. Where the length changes, samples are other ones: the first window of units goes on that
+// no former sample has touched.
+SampleOrder Loader::order_of(const Source& source, const DataSource& described) const {
+  // Many rows of a unit are a shuffle already; else windows are large enough for one, and small enough to leave little out.
+  constexpr int64_t kWindowRows = 64, kFewestWindows = 16;
+  const auto packing_of = [&](int64_t seq_len) {
+    return make_packing(config_.packing, *source.dataset, source.slice, {seq_len, true, 0, described.unit_tokens});
+  };
+  SampleOrder::Options options{.seed = static_cast<uint64_t>(config_.seed), .rows = source.packing->rows()};
+  options.source = described.number >= 0 ? described.number : static_cast<int64_t>(&source - sources_.data());
+  if (described.unit_tokens == 0) {
+    for (const auto& drawn : described.drawn) options.first += drawn.samples;
+    return SampleOrder(options);
+  }
+  const auto longest = packing_of(described.unit_tokens);
+  const int64_t units = longest->rows() / longest->unit_rows();
+  options.window_units = std::clamp<int64_t>(units / kFewestWindows, 1, std::max<int64_t>(1, kWindowRows / longest->unit_rows()));
+  int64_t seq_len = 0;
+  const auto go_on_with = [&](int64_t length, const Packing& packing) {
+    const int64_t unit = length == seq_len || seq_len == 0 ? 0 : SampleOrder(options).first_untouched_unit(0);
+    if (length == seq_len) return;
+    options.rows = packing.rows();
+    options.unit_rows = packing.unit_rows();
+    options.first = unit * options.unit_rows;
+    seq_len = length;
+  };
+  for (const auto& drawn : described.drawn) {
+    if (drawn.samples == 0) continue;
+    go_on_with(drawn.seq_len, *packing_of(drawn.seq_len));
+    options.first += drawn.samples;
+  }
+  go_on_with(config_.seq_len, *source.packing);
+  return SampleOrder(options);
 }
 
 int64_t Loader::samples() const {
@@ -84,9 +121,7 @@ Loader::Place Loader::place_of(int64_t sample) const {
     }
   }
   const auto pick = mixture_->at(sample);
-  const int64_t rows = sources_[pick.source].packing->rows(), epoch = pick.index / rows;
-  const uint64_t key = base::stream_key(static_cast<uint64_t>(config_.seed), fmt::format("source {} epoch {}", pick.source, epoch));
-  return {pick.source, static_cast<int64_t>(base::permute(key, static_cast<uint64_t>(pick.index % rows), static_cast<uint64_t>(rows)))};
+  return {pick.source, sources_[pick.source].order->row_of(pick.index)};
 }
 
 Batch Loader::batch(int64_t first_sample, int64_t count) const {
@@ -138,8 +173,8 @@ LoaderState Loader::state(int64_t step, int64_t samples) const {
                     {}};
   const auto counts = mixture_ ? mixture_->counts(samples) : std::vector<int64_t>(sources_.size(), 0);
   for (size_t s = 0; s < sources_.size(); ++s)
-    state.sources.push_back(
-        {sources_[s].slice.end - sources_[s].slice.begin, sources_[s].dataset->documents(), sources_[s].weight, counts[s]});
+    state.sources.push_back({sources_[s].slice.end - sources_[s].slice.begin, sources_[s].dataset->documents(), sources_[s].weight,
+                             counts[s], sources_[s].order ? sources_[s].order->first() : 0, sources_[s].unit_tokens});
   return state;
 }
 
@@ -162,6 +197,9 @@ void Loader::check_resumable(const LoaderState& saved) const {
     compare(fmt::format("the weight of {}", sources_[s].path), saved.sources[s].weight, now.sources[s].weight);
     compare(fmt::format("the number of training tokens of {}", sources_[s].path), saved.sources[s].tokens, now.sources[s].tokens);
     compare(fmt::format("the number of documents of {}", sources_[s].path), saved.sources[s].documents, now.sources[s].documents);
+    const char* hint = " (the lengths of the phases before, or reset_dataloader)";
+    compare(fmt::format("where the phase begins in {}{}", sources_[s].path, hint), saved.sources[s].first, now.sources[s].first);
+    compare(fmt::format("the unit of the order of {}{}", sources_[s].path, hint), saved.sources[s].unit_tokens, now.sources[s].unit_tokens);
   }
 }
 
@@ -175,8 +213,12 @@ std::string LoaderState::to_json() const {
                       {"row_version", row_version}};
   json["sources"] = nlohmann::json::array();
   for (const auto& source : sources)
-    json["sources"].push_back(
-        {{"tokens", source.tokens}, {"documents", source.documents}, {"weight", source.weight}, {"samples", source.samples}});
+    json["sources"].push_back({{"tokens", source.tokens},
+                               {"documents", source.documents},
+                               {"weight", source.weight},
+                               {"samples", source.samples},
+                               {"first", source.first},
+                               {"unit_tokens", source.unit_tokens}});
   return json.dump();
 }
 
@@ -192,7 +234,8 @@ LoaderState LoaderState::from_json(const std::string& text) {
                       json.value("row_version", int64_t{1}),
                       {}};
     for (const auto& source : json.at("sources"))
-      state.sources.push_back({source.at("tokens"), source.at("documents"), source.at("weight"), source.at("samples")});
+      state.sources.push_back({source.at("tokens"), source.at("documents"), source.at("weight"), source.at("samples"),
+                               source.value("first", int64_t{0}), source.value("unit_tokens", int64_t{0})});
     if (state.step < 0 || state.samples < 0)
       throw DataError("the state of the data loader counts {} steps and {} samples", state.step, state.samples);
     return state;

@@ -1,7 +1,7 @@
 // Batches for training. Sample i is a pure function of (settings, i): a mixture says which source gives it, and a keyed
-// permutation which row of that source's present epoch (docs/data-formats.md, "Sample order"). There is no shuffle table and
-// no hidden position: any batch can be asked for at any time, on any rank, by any number of threads, and resuming is asking
-// for the next sample.
+// permutation which row of that source's present epoch (data/sample_order.h; docs/data-formats.md, "Sample order"). There is no shuffle
+// table and no hidden position: any batch can be asked for at any time, on any rank, by any number of threads, and resuming is asking for
+// the next sample.
 #pragma once
 
 #include <memory>
@@ -14,6 +14,7 @@
 #include "data/indexed_dataset.h"
 #include "data/mixture.h"
 #include "data/packing.h"
+#include "data/sample_order.h"
 
 namespace ingot::data {
 
@@ -37,7 +38,9 @@ struct LoaderState {
   struct Source {
     int64_t tokens = 0, documents = 0;
     double weight = 0;
-    int64_t samples = 0;  // of it that were given out
+    int64_t samples = 0;      // of it that were given out
+    int64_t first = 0;        // samples of it, in this phase's length, that count as drawn before the phase
+    int64_t unit_tokens = 0;  // DataSource::unit_tokens
   };
   int64_t step = 0, samples = 0;  // samples: given out over all ranks
   int64_t seed = 0, seq_len = 0;
@@ -79,6 +82,8 @@ class Loader {
 
   /// Samples that visit every row of every source once.
   int64_t samples() const;
+  /// Samples of a training source that are still to come in the epoch in which the phase begins.
+  int64_t unseen_samples(size_t source) const { return sources_[source].order->samples_left_of_epoch(0); }
   /// Tokens of the sources on this side of the split.
   int64_t tokens() const;
   int64_t seq_len() const { return config_.seq_len; }
@@ -95,12 +100,15 @@ class Loader {
     std::unique_ptr<IndexedDataset> dataset;
     Slice slice;
     std::unique_ptr<Packing> packing;
+    std::optional<SampleOrder> order;  // of training
+    int64_t unit_tokens = 0;
   };
   struct Place {
     size_t source = 0;
     int64_t row = 0;
   };
-  void open(const std::string& path, double weight);
+  Source& open(const std::string& path, double weight, int64_t unit_tokens);
+  SampleOrder order_of(const Source& source, const DataSource& described) const;
   Place place_of(int64_t sample) const;
 
   DataConfig config_;

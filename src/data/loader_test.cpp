@@ -130,6 +130,20 @@ TEST_F(TwoSources, resuming_on_other_data_is_refused_and_says_what_changed) {
   expect_error<DataError>([&] { Loader(config, Split::train).check_resumable(state); }, {"tokens of", "/b", "31", "41"});
 }
 
+TEST_F(TwoSources, resuming_where_the_phases_before_drew_something_else_is_refused) {
+  config.sources[0].drawn = {{10, 7}};
+  const Loader loader(config, Split::train);
+  const auto state = LoaderState::from_json(loader.state(5, 80).to_json());
+  loader.check_resumable(state);
+  EXPECT_EQ(loader.unseen_samples(0), 13);
+  auto changed = config;
+  changed.sources[0].drawn = {{10, 8}};
+  expect_error<DataError>([&] { Loader(changed, Split::train).check_resumable(state); }, {"begins in", "/a", "was 7 and is 8"});
+  changed = config;
+  changed.sources[0].unit_tokens = 20;
+  expect_error<DataError>([&] { Loader(changed, Split::train).check_resumable(state); }, {"the unit", "/a", "reset_dataloader"});
+}
+
 TEST_F(TwoSources, validation_fraction_divides_every_source_without_overlap) {
   config.validation_fraction = 0.3;
   config.seq_len = 5;

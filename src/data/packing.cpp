@@ -68,11 +68,14 @@ using PackedChunk = std::vector<std::vector<Piece>>;  // pieces by row
 class BestFitPacking : public Packing {
  public:
   // With rows to spare fewer documents are cut; with larger chunks too, but one row costs the packing of its chunk.
-  static constexpr int64_t kChunkRows = 256, kSpare = 256;
+  static constexpr int64_t kChunkRows = 256, kSpare = 256, kFewestUnits = 64, kFewestUnitRows = 8;
 
   BestFitPacking(const IndexedDataset& dataset, Slice slice, const PackingOptions& options)
       : dataset_(dataset), slice_(slice), options_(options) {
-    const int64_t tokens = slice.end - slice.begin, wished = kChunkRows * std::max(options.unit_tokens, options.seq_len);
+    const int64_t tokens = slice.end - slice.begin, longest = std::max(options.unit_tokens, options.seq_len);
+    // Units that several lengths share are what a phase may leave out: a small dataset has more of them.
+    const int64_t wished =
+        options.unit_tokens > 0 ? std::clamp(tokens / kFewestUnits, kFewestUnitRows * longest, kChunkRows * longest) : kChunkRows * longest;
     chunks_ = std::max<int64_t>(1, (tokens + wished - 1) / wished);
     const int64_t largest = (tokens + chunks_ - 1) / chunks_;
     chunk_rows_ = (largest + largest / kSpare + options.seq_len - 1) / options.seq_len;

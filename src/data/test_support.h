@@ -37,10 +37,11 @@ class TemporaryFolder {
 
 inline std::string content_of(const fs::path& path) { return base::read_file(path); }
 
-/// Documents of the given lengths; the token at stream position p has the id p.
-inline fs::path counting_dataset(const TemporaryFolder& folder, const std::string& name, const std::vector<int>& lengths) {
+/// Documents of the given lengths; the token at stream position p has the id first + p.
+inline fs::path counting_dataset(const TemporaryFolder& folder, const std::string& name, const std::vector<int>& lengths,
+                                 int32_t first = 0) {
   IndexedDatasetWriter writer(folder / name, TokenType::int32);
-  int32_t next = 0;
+  int32_t next = first;
   for (const int length : lengths) {
     std::vector<int32_t> document;
     for (int i = 0; i < length; ++i) document.push_back(next++);

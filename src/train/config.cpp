@@ -22,6 +22,8 @@ void declare_phase(SettingsTable& table, PhaseConfig& p) {
   table.add("warmup_steps", p.warmup_steps, at_least(-1), "-1 = optimizer.warmup_steps");
   table.add("schedule", p.schedule, {"", "constant", "linear", "cosine", "wsd"}, "empty = optimizer.schedule");
   table.add("sources", p.sources, "data mix as \"weight path\"; empty = data.sources");
+  table.add("reset_dataloader", p.reset_dataloader,
+            "true: all sources begin anew, in another order; false: each goes on with what the phases before have not drawn from it");
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ struct PhaseConfig {
   int64_t warmup_steps = -1;
   std::string schedule;
   std::vector<std::string> sources;  // "weight path"
+  bool reset_dataloader = false;
 };
 
 struct TrainConfig {

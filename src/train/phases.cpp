@@ -1,9 +1,13 @@
 #include "train/phases.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/indexed_dataset.h"
+#include "data/mixture.h"
 
 namespace ingot::train {
 namespace {
@@ -20,6 +24,60 @@ std::vector<data::DataSource> parse_sources(const std::vector<std::string>& text
   return sources;
 }
 
+// A source of the recipe: its path, and which of the entries of that path in one list.
+using SourceId = std::pair<std::string, int64_t>;
+
+std::vector<SourceId> ids_of(const std::vector<data::DataSource>& sources) {
+  std::map<std::string, int64_t> entries;
+  std::vector<SourceId> ids;
+  for (const auto& source : sources) {
+    const auto path = data::dataset_prefix(source.path).lexically_normal().string();
+    ids.emplace_back(path, entries[path]++);
+  }
+  return ids;
+}
+
+// Units that samples of every length fill without a remainder, unless those would be far longer than any.
+int64_t unit_of(const std::vector<int64_t>& lengths) {
+  constexpr int64_t kMost = 16;
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  int64_t unit = 1;
+  for (const int64_t length : lengths) unit = std::min(std::lcm(unit, length), kMost * longest);
+  return unit;
+}
+
+struct Progress {
+  int64_t number = 0;
+  std::vector<data::DataSource::Drawn> drawn;
+};
+
+// Phases that go on with one another: each is told what those before it drew.
+void go_on(std::vector<Phase*> phases, int64_t seed) {
+  std::map<SourceId, std::vector<int64_t>> lengths;
+  for (const auto* phase : phases)
+    for (const auto& id : ids_of(phase->data.sources)) {
+      auto& of_source = lengths[id];
+      if (std::find(of_source.begin(), of_source.end(), phase->data.seq_len) == of_source.end()) of_source.push_back(phase->data.seq_len);
+    }
+  std::map<SourceId, Progress> progress;
+  for (auto* phase : phases) {
+    auto& sources = phase->data.sources;
+    const auto ids = ids_of(sources);
+    phase->data.seed = seed;
+    std::vector<double> weights;
+    for (size_t s = 0; s < sources.size(); ++s) {
+      auto& known = progress.try_emplace(ids[s], Progress{static_cast<int64_t>(progress.size()), {}}).first->second;
+      sources[s].number = known.number;
+      sources[s].drawn = known.drawn;
+      if (const auto& all = lengths.at(ids[s]); all.size() > 1) sources[s].unit_tokens = unit_of(all);
+      weights.push_back(sources[s].weight);
+    }
+    if (std::none_of(weights.begin(), weights.end(), [](double weight) { return weight > 0; })) continue;  // the loader refuses it
+    const auto counts = data::Mixture(weights).counts(phase->steps * phase->batch_size);
+    for (size_t s = 0; s < sources.size(); ++s) progress.at(ids[s]).drawn.push_back({phase->data.seq_len, counts[s]});
+  }
+}
+
 }  // namespace
 
 std::vector<Phase> lay_out_phases(const RunConfig& config) {
@@ -32,7 +90,6 @@ std::vector<Phase> lay_out_phases(const RunConfig& config) {
     phase.batch_size = p.batch_size > 0 ? p.batch_size : config.train.batch_size;
     if (p.seq_len > 0) phase.data.seq_len = p.seq_len;
     if (!p.sources.empty()) phase.data.sources = parse_sources(p.sources, p.name);
-    phase.data.seed = config.data.seed + static_cast<int64_t>(phases.size());  // a later phase goes through the data in another order
     phase.rope_base = p.rope_base > 0 ? p.rope_base : config.model.rope_base;
     phase.peak_lr = p.lr > 0 ? p.lr : config.optimizer.lr;
     if (p.final_lr_fraction >= 0) phase.optimizer.final_lr_fraction = p.final_lr_fraction;
@@ -42,6 +99,12 @@ std::vector<Phase> lay_out_phases(const RunConfig& config) {
     phase.steps = p.steps > 0 ? p.steps : (p.tokens + per_step - 1) / per_step;
     next += phase.steps;
     phases.push_back(std::move(phase));
+  }
+  for (size_t first = 0; first < phases.size();) {
+    std::vector<Phase*> together = {&phases[first]};
+    const auto seed = config.data.seed + static_cast<int64_t>(first);
+    for (++first; first < phases.size() && !described[first].reset_dataloader; ++first) together.push_back(&phases[first]);
+    go_on(together, seed);
   }
   return phases;
 }

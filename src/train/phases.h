@@ -13,7 +13,7 @@ struct Phase {
   int64_t batch_size = 0;
   double rope_base = 0, peak_lr = 0;
   optim::OptimizerConfig optimizer;  // with this phase's schedule
-  data::DataConfig data;             // with this phase's seq_len, sources and a seed of its own
+  data::DataConfig data;             // with this phase's seq_len, sources, and what the phases before drew from them
 
   int64_t end_step() const { return first_step + steps; }
   int64_t tokens_per_step() const { return batch_size * data.seq_len; }

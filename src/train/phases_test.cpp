@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "base/error.h"
+#include "data/loader.h"
+#include "data/test_support.h"
 
 namespace ingot::train {
 namespace {
@@ -50,7 +54,6 @@ TEST(Phases, override_what_they_name_and_inherit_the_rest) {
   ASSERT_EQ(phases[1].data.sources.size(), 2u);
   EXPECT_EQ(phases[1].data.sources[0].path, "data/b c");
   EXPECT_EQ(phases[1].data.sources[0].weight, 0.25);
-  EXPECT_NE(phases[0].data.seed, phases[1].data.seed) << "the second phase would see the same samples in the same order";
 }
 
 TEST(Phases, a_source_without_a_weight_is_refused_with_an_example) {
@@ -65,6 +68,120 @@ TEST(Phases, a_source_without_a_weight_is_refused_with_an_example) {
     }
   }
 }
+
+// Datasets "a" and "b" of known size, and what the phases of a recipe draw from them: ids are positions in their source, those of "b" from
+// 100,000.
+struct Draws : ::testing::TestWithParam<const char*> {
+  data::TemporaryFolder folder;
+  RunConfig config;
+  static constexpr int64_t kTokensOfA = 24001;
+
+  void SetUp() override {
+    std::vector<int> lengths;
+    for (int64_t left = kTokensOfA, length = 3; left > 0; left -= length, length = length % 37 + 4)
+      lengths.push_back(static_cast<int>(std::min(left, length)));
+    data::counting_dataset(folder, "a", lengths);
+    data::counting_dataset(folder, "b", std::vector<int>(300, 10), 100'000);
+    config.data.packing = GetParam();
+    config.data.seq_len = 16;
+    config.train.batch_size = 4;
+    config.data.sources = {{(folder / "a").string(), 1}};
+  }
+  std::string source(double weight, const char* name) const { return fmt::format("{} {}", weight, (folder / name).string()); }
+
+  // Inputs of sample `sample` of the phase, without padding.
+  static std::vector<int32_t> tokens_of(const data::Loader& loader, int64_t sample) {
+    const auto batch = loader.batch(sample, 1);
+    std::vector<int32_t> ids;
+    for (size_t s = 0; s < batch.inputs.size(); ++s)
+      if (batch.inputs[s] != -7) ids.push_back(batch.inputs[s]);
+    return ids;
+  }
+  // By token, how often the phases drew it.
+  std::map<int32_t, int> drawn() const {
+    std::map<int32_t, int> times;
+    for (const auto& phase : lay_out_phases(config)) {
+      const data::Loader loader(phase.data, data::Split::train, {.pad_id = -7});
+      for (int64_t i = 0; i < phase.steps * phase.batch_size; ++i)
+        for (const int32_t id : tokens_of(loader, i)) ++times[id];
+    }
+    return times;
+  }
+};
+
+// Regression: a later phase went through the whole source anew, in another order.
+TEST_P(Draws, a_later_phase_goes_on_with_what_is_unseen) {
+  config.train.phases = {{.name = "one", .steps = 30}, {.name = "two", .steps = 60}, {.name = "three", .steps = 30, .batch_size = 1}};
+  const auto times = drawn();
+  EXPECT_GT(times.size(), 390 * 16 * 9 / 10);
+  for (const auto& [id, count] : times) ASSERT_EQ(count, 1) << "token " << id;
+}
+
+TEST_P(Draws, phases_of_one_length_are_the_samples_of_one_phase) {
+  config.train.phases = {{.name = "whole", .steps = 300}};
+  const auto whole = lay_out_phases(config);
+  const data::Loader expected(whole[0].data, data::Split::train, {.pad_id = -7});
+  config.train.phases = {{.name = "one", .steps = 7}, {.name = "two", .steps = 193, .batch_size = 3}, {.name = "three", .steps = 400}};
+  int64_t before = 0;
+  for (const auto& phase : lay_out_phases(config)) {
+    const data::Loader loader(phase.data, data::Split::train, {.pad_id = -7});
+    for (int64_t i = 0; i < phase.steps * phase.batch_size; ++i, ++before)
+      ASSERT_EQ(tokens_of(loader, i), tokens_of(expected, before)) << phase.name << " sample " << i;  // beyond the end of the source, too
+  }
+}
+
+TEST_P(Draws, another_mixture_goes_on_in_each_of_its_sources) {
+  config.train.phases = {{.name = "one", .steps = 40},
+                         {.name = "two", .steps = 40, .sources = {source(0.3, "b"), source(0.7, "a")}},
+                         {.name = "three", .steps = 30, .sources = {source(0.5, "a"), source(0.5, "b")}}};
+  const auto times = drawn();
+  for (const auto& [id, count] : times) ASSERT_EQ(count, 1) << "token " << id;
+  EXPECT_GT(times.lower_bound(100'000)->first, 0);
+}
+
+TEST_P(Draws, another_length_draws_no_token_that_was_drawn) {
+  for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{16, 64, 16}, {48, 16, 40}, {64, 64, 32}}) {
+    config.train.phases.clear();
+    for (const int64_t length : lengths)
+      config.train.phases.push_back({.name = "p", .tokens = kTokensOfA / 4, .seq_len = length, .batch_size = 1});
+    const auto times = drawn();
+    for (const auto& [id, count] : times) ASSERT_EQ(count, 1) << "token " << id << " lengths " << ::testing::PrintToString(lengths);
+    EXPECT_GT(static_cast<int64_t>(times.size()), kTokensOfA * 6 / 10);
+  }
+}
+
+// What a border between lengths leaves out is at most a window, and the source's next epoch has all of it again.
+TEST_P(Draws, a_source_that_is_used_up_begins_again_with_all_of_its_rows) {
+  config.train.phases = {{.name = "one", .tokens = kTokensOfA / 2}, {.name = "two", .tokens = 3 * kTokensOfA, .seq_len = 64}};
+  const auto phases = lay_out_phases(config);
+  const data::Loader loader(phases[1].data, data::Split::train, {.pad_id = -7});
+  std::map<int32_t, int> times;
+  const int64_t rest = loader.unseen_samples(0);
+  EXPECT_GT(rest * 64, kTokensOfA * 4 / 10);
+  EXPECT_LT(rest * 64, kTokensOfA * 55 / 100);
+  for (int64_t i = rest; i < rest + 2 * loader.samples(); ++i)
+    for (const int32_t id : tokens_of(loader, i)) ++times[id];
+  EXPECT_GT(static_cast<int64_t>(times.size()), kTokensOfA * 95 / 100);
+  for (const auto& [id, count] : times) ASSERT_EQ(count, 2) << "token " << id;
+}
+
+TEST_P(Draws, reset_dataloader_begins_anew_in_another_order) {
+  config.train.phases = {
+      {.name = "one", .steps = 30}, {.name = "two", .steps = 30, .reset_dataloader = true}, {.name = "three", .steps = 30}};
+  const auto phases = lay_out_phases(config);
+  const auto order = [&](size_t phase, int64_t first) {
+    std::vector<std::vector<int32_t>> rows;
+    const data::Loader loader(phases[phase].data, data::Split::train, {.pad_id = -7});
+    for (int64_t i = 0; i < 120; ++i) rows.push_back(tokens_of(loader, first + i));
+    return rows;
+  };
+  EXPECT_NE(order(1, 0), order(0, 0));
+  EXPECT_NE(order(1, 0), order(0, 120)) << "it goes on";
+  EXPECT_EQ(order(2, 0), order(1, 120)) << "the phase after it goes on from there";
+}
+
+INSTANTIATE_TEST_SUITE_P(Packings, Draws, ::testing::Values("stream", "best_fit"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace ingot::train

@@ -129,9 +129,12 @@ void Trainer::enter_phase(const Phase& phase) {
     validation_ = std::make_unique<data::Loader>(phase.data, data::Split::validation, loader_options());
   prefetcher_ = std::make_unique<data::Prefetcher>(*loader_, config_.data.prefetch, phase.batch_size);
   if (phase.rope_base != config_.model.rope_base || phase_ != nullptr) model().set_rope_base(phase.rope_base);
-  if (phases_.size() > 1 && is_main())
+  if (phases_.size() > 1 && is_main()) {
     base::log_info("phase '{}': steps {} to {}, context {}, {} sequences per step, RoPE base {}, peak learning rate {}", phase.name,
                    phase.first_step + 1, phase.end_step(), phase.data.seq_len, phase.batch_size, phase.rope_base, phase.peak_lr);
+    for (size_t s = 0; s < phase.data.sources.size(); ++s)
+      base::log_info("  {}: {} samples are unseen when the phase begins", phase.data.sources[s].path, loader_->unseen_samples(s));
+  }
   phase_ = &phase;
 }
 

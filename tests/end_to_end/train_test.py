@@ -72,14 +72,22 @@ def phases_move_context_base_rate_and_mix(w):
     tokens = w.path / "tokens"
     extra = (f'[[train.phases]]\nname = "short"\nsteps = 4\n[[train.phases]]\nname = "long"\ntokens = 700\nseq_len = 96\nbatch_size = 2\n'
              f'rope_base = 1e6\nlr = 1e-3\nwarmup_steps = 1\nsources = ["1 {tokens}"]\n')
-    config = w.config("phases", extra=extra)
+    config = w.config("phases", extra=extra, **{"checkpoint.every": 2, "checkpoint.keep": 9})
     ingot("train", config, "--run-dir", w.path / "phases")
     steps = metrics(w.path / "phases")
     assert len(steps) == 8 and steps[-1]["tokens"] == 4 * 4 * 48 + 4 * 2 * 96, steps[-1]
     assert steps[4]["lr"] == 1e-3
-    # Resuming in the second phase goes on there.
     ingot("train", config, "--run-dir", w.path / "phases-again")
     assert losses(w.path / "phases") == losses(w.path / "phases-again")
+    # Resuming in the middle of the second phase goes on there, in a source that both draw from; its border, too.
+    for step in (4, 6):
+        run = w.path / f"phases-from-{step}"
+        ingot("train", config, "--run-dir", run, "--resume", w.path / "phases/checkpoints" / f"step_{step:08}")
+        assert losses(run) == losses(w.path / "phases")[step:], step
+    # Unless the first phase was another one.
+    other = w.config("phases-other", extra=extra.replace("steps = 4", "steps = 5"))
+    expect_error("train", other, "--run-dir", w.path / "r", "--resume", w.path / "phases/checkpoints/step_00000006", status=1,
+                 words=["samples of this phase"])
 
 
 def validation_follows_the_phase(w):
