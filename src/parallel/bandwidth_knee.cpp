@@ -10,11 +10,14 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/machine.h"
 
 namespace ingot::parallel {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int64_t kSmallestKnee = 256 << 10;
 
 // 0: not known.
 int64_t read_kept(const fs::path& file) {
@@ -47,42 +50,62 @@ int64_t keep_first(const fs::path& file, int64_t bytes) {
 
 }  // namespace
 
-int64_t measure_bandwidth_knee(comm::Group& group, at::Device device) {
-  if (group.size() == 1) return 0;
-  constexpr int64_t kSmallest = 256 << 10, kLargest = 32 << 20;
-  constexpr double kNear = 0.8;
-  const auto buffer = at::zeros({kLargest / 4}, at::TensorOptions().dtype(at::kFloat).device(device));
+int64_t find_bandwidth_knee(const std::function<double(int64_t bytes)>& seconds_of, int64_t most_bytes) {
+  constexpr double kNear = 0.8, kGrows = 1.05;
+  constexpr int kFlat = 3;                        // sizes after which the best rate counts as the peak
   std::vector<std::pair<int64_t, double>> curve;  // bytes, bytes per second
-  for (int64_t bytes = kSmallest; bytes <= kLargest; bytes *= 2) {
-    const auto part = buffer.narrow(0, 0, bytes / 4);
-    group.all_reduce(part);
+  double peak = 0;
+  int flat = 0;
+  for (int64_t bytes = kSmallestKnee; flat < kFlat && (curve.empty() || bytes <= most_bytes); bytes *= 2) {
+    const double rate = static_cast<double>(bytes) / seconds_of(bytes);
+    flat = rate > kGrows * peak ? 0 : flat + 1;
+    peak = std::max(peak, rate);
+    curve.emplace_back(bytes, rate);
+  }
+  const auto knee = std::find_if(curve.begin(), curve.end(), [&](const auto& point) { return point.second >= kNear * peak; });
+  return knee->first;
+}
+
+int64_t measure_bandwidth_knee(comm::Group& group, at::Device device, const KneeQuestion& question) {
+  if (group.size() == 1) return 0;
+  const auto agreed = [&](double value, comm::Reduction how) {
+    auto all = at::full({1}, value, at::TensorOptions().dtype(at::kDouble).device(device));
+    group.all_reduce(all, how);
+    return all.item<double>();
+  };
+  const auto seconds_of = [&](int64_t bytes) {
+    const int64_t chunk = std::max<int64_t>(1, bytes / 4 / group.size());
+    const auto sent = at::zeros({chunk * group.size()}, at::TensorOptions().dtype(at::kFloat).device(device));
+    const auto own = question.is_scattered ? at::empty({chunk}, sent.options()) : sent;
+    const auto reduce = [&] { question.is_scattered ? group.reduce_scatter(own, sent) : group.all_reduce(sent); };
+    reduce();
     double best = 1e30;
     for (int repeat = 0; repeat < 3; ++repeat) {
       group.barrier();
       const auto start = std::chrono::steady_clock::now();
-      group.all_reduce(part);
-      if (!device.is_cpu()) (void)part[0].item<float>();  // waits for it
+      reduce();
+      if (!device.is_cpu()) (void)own[0].item<float>();  // waits for it
       best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     }
-    auto slowest = at::full({1}, best, at::TensorOptions().dtype(at::kDouble).device(device));
-    group.all_reduce(slowest, comm::Reduction::max);  // all ranks must decide alike
-    curve.emplace_back(bytes, static_cast<double>(bytes) / slowest.item<double>());
-  }
-  double peak = 0;
-  for (const auto& [bytes, rate] : curve) peak = std::max(peak, rate);
-  for (const auto& [bytes, rate] : curve)
-    if (rate >= kNear * peak) return bytes;
-  return kLargest;
+    return agreed(best, comm::Reduction::max);  // all ranks must decide alike
+  };
+  double most = static_cast<double>(question.most_bytes);
+  // Ranks of one machine share its memory; of a GPU's it is little.
+  if (const int64_t available = base::available_memory_bytes(); device.is_cpu() && available > 0)
+    most = std::min(most, static_cast<double>(available) / 16);
+  return find_bandwidth_knee(seconds_of, static_cast<int64_t>(agreed(most, comm::Reduction::min)));
 }
 
-int64_t kept_bandwidth_knee(comm::Group& group, at::Device device, const fs::path& cache_folder, const std::string& key) {
+int64_t kept_bandwidth_knee(comm::Group& group, at::Device device, const KneeQuestion& question, const fs::path& cache_folder,
+                            const std::string& key) {
   if (group.size() == 1) return 0;
-  const auto file = cache_folder / "bandwidth-knee" / key;
+  const auto file = cache_folder / "bandwidth-knee" /
+                    fmt::format("{}-{}-{}", key, question.is_scattered ? "reduce_scatter" : "all_reduce", question.most_bytes >> 10);
   const bool keeps = group.rank() == 0 && !cache_folder.empty();
   const auto known = at::full({1}, keeps ? read_kept(file) : 0, at::TensorOptions().dtype(at::kLong).device(device));
   group.broadcast(known, 0);
   if (const int64_t bytes = known.item<int64_t>(); bytes > 0) return bytes;
-  const auto measured = at::full_like(known, measure_bandwidth_knee(group, device));
+  const auto measured = at::full_like(known, measure_bandwidth_knee(group, device, question));
   if (keeps) measured.fill_(keep_first(file, measured.item<int64_t>()));
   group.broadcast(measured, 0);
   return measured.item<int64_t>();

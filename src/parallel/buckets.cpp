@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -22,7 +23,7 @@ bool may_come_and_go(const Parameter& p) {
 
 }  // namespace
 
-// Parameters that will be one bucket. Values of one bucket have one dtype.
+// Parameters that will be one buffer. Values of one buffer have one dtype.
 struct Buckets::Open {
   comm::Group* group = nullptr;
   at::ScalarType dtype = at::kFloat;
@@ -31,7 +32,20 @@ struct Buckets::Open {
   int64_t bytes = 0;
 };
 
+// What one collective reduces or gathers: a part of a buffer, which may begin and end within a tensor.
 struct Buckets::Bucket {
+  at::Tensor gradient;        // [elements] of the buffer's
+  at::Tensor own_gradient;    // [chunk], a slice of it unless gradients are sharded
+  at::Tensor value;           // [elements] of the buffer's with ZeRO, else undefined
+  at::Tensor own_value;       // [chunk], a slice of it unless weights are sharded
+  at::Tensor sent, arriving;  // while under way: a copy in bf16; the sum, before it is added
+  comm::Work reduction, gathering;
+
+  int64_t chunk() const { return own_gradient.numel(); }
+};
+
+// Memory of whole layers. Its buckets start and finish together.
+struct Buckets::Buffer {
   comm::Group* group = nullptr;
   std::vector<Parameter*> parameters;
   std::vector<int64_t> offsets;
@@ -39,18 +53,12 @@ struct Buckets::Bucket {
   int64_t last_layer = 0;   // the one that forward uses last
   bool comes_and_goes = false;
 
-  at::Tensor gradient;        // [elements]
-  at::Tensor own_gradient;    // [chunk], a slice of it unless gradients are sharded
-  at::Tensor value;           // [elements] with ZeRO, else undefined
-  at::Tensor own_value;       // [chunk], a slice of it unless weights are sharded
-  at::Tensor sent, arriving;  // while under way: a copy in bf16; the sum, before it is added
-  bool holds_sum = false;     // own_gradient has something from an earlier microbatch
+  at::Tensor gradient;  // [elements]
+  at::Tensor value;     // [elements] with ZeRO, else undefined
+  std::vector<Bucket> buckets;
+  bool holds_sum = false;  // own_gradient has something from an earlier microbatch
   bool is_reducing = false, is_gathering = false;
   bool is_done = false;  // this microbatch's sum has been started
-  comm::Work reduction, gathering;
-
-  int64_t chunk() const { return own_gradient.numel(); }
-  at::Tensor own_slice(const at::Tensor& flat) const { return flat.narrow(0, group->rank() * chunk(), chunk()); }
 };
 
 Buckets::Buckets(layers::ParameterList& parameters, const GroupOf& group_of, const Options& options) : options_(options) {
@@ -83,228 +91,265 @@ Buckets::Buckets(layers::ParameterList& parameters, const GroupOf& group_of, con
   }
   for (auto& o : open)
     if (!o.parameters.empty()) close(std::move(o));
-  std::stable_sort(buckets_.begin(), buckets_.end(), [](const auto& a, const auto& b) { return a->first_layer > b->first_layer; });
+  std::stable_sort(buffers_.begin(), buffers_.end(), [](const auto& a, const auto& b) { return a->first_layer > b->first_layer; });
 }
 
 Buckets::~Buckets() {
-  for (auto& bucket : buckets_)
-    for (auto* p : bucket->parameters) p->gradient_memory = nullptr;
+  for (auto& buffer : buffers_)
+    for (auto* p : buffer->parameters) p->gradient_memory = nullptr;
+}
+
+// Elements of each bucket of a buffer of `elements`, padded to whole chunks of all ranks.
+std::vector<int64_t> Buckets::bucket_sizes(int64_t elements, int64_t ranks, int64_t element_bytes) const {
+  const int64_t wished = options_.bucket_bytes / element_bytes;
+  const int64_t count = ranks > 1 && wished > 0 ? std::max<int64_t>(1, elements / wished) : 1;
+  const int64_t size = rounded_up((elements + count - 1) / count, ranks * kAlignment);
+  std::vector<int64_t> sizes;
+  for (int64_t left = elements; left > 0; left -= size) sizes.push_back(rounded_up(std::min(left, size), ranks * kAlignment));
+  return sizes;
 }
 
 void Buckets::close(Open open) {
-  auto bucket = std::make_unique<Bucket>();
-  bucket->group = open.group;
-  bucket->comes_and_goes = open.comes_and_goes;
-  bucket->parameters = std::move(open.parameters);
-  bucket->first_layer = bucket->parameters.front()->layer;
+  auto buffer = std::make_unique<Buffer>();
+  buffer->group = open.group;
+  buffer->comes_and_goes = open.comes_and_goes;
+  buffer->parameters = std::move(open.parameters);
+  buffer->first_layer = buffer->parameters.front()->layer;
   int64_t end = 0;
-  for (const auto* p : bucket->parameters) {
-    bucket->offsets.push_back(end);
+  for (const auto* p : buffer->parameters) {
+    buffer->offsets.push_back(end);
     end += rounded_up(p->local_elements(), kAlignment);
-    bucket->first_layer = std::min(bucket->first_layer, p->layer);
-    bucket->last_layer = std::max(bucket->last_layer, p->last_layer);
+    buffer->first_layer = std::min(buffer->first_layer, p->layer);
+    buffer->last_layer = std::max(buffer->last_layer, p->last_layer);
   }
-  const int64_t ranks = bucket->group->size(), chunk = rounded_up((end + ranks - 1) / ranks, kAlignment), elements = ranks * chunk;
-  const auto& first = *bucket->parameters.front();
+  const auto& first = *buffer->parameters.front();
   const auto options = first.value.options().requires_grad(false);
-  bucket->gradient = at::empty({elements}, options.dtype(first.wide_type()));
-  bucket->own_gradient = bucket->gradient.narrow(0, bucket->group->rank() * chunk, chunk);
-  if (shards_gradients()) {
-    bucket->own_gradient = at::zeros({chunk}, bucket->gradient.options());
-    drop_storage(bucket->gradient);
-  } else {
-    bucket->gradient.zero_();
-  }
-  if (options_.zero > 0) {
-    bucket->value = at::zeros({elements}, options);
-    bucket->own_value = bucket->own_slice(bucket->value);
-  }
-  for (size_t i = 0; i < bucket->parameters.size(); ++i) {
-    auto* p = bucket->parameters[i];
-    const int64_t offset = bucket->offsets[i], count = p->local_elements();
-    p->grad = bucket->gradient.narrow(0, offset, count).view(p->value.sizes());
+  const auto sizes = bucket_sizes(end, buffer->group->size(), static_cast<int64_t>(at::elementSize(first.wide_type())));
+  const int64_t elements = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  buffer->gradient = at::empty({elements}, options.dtype(first.wide_type()));
+  if (options_.zero > 0) buffer->value = at::zeros({elements}, options);
+  cut(*buffer, sizes);
+  if (shards_gradients()) drop_storage(buffer->gradient);
+  else buffer->gradient.zero_();
+  for (size_t i = 0; i < buffer->parameters.size(); ++i) {
+    auto* p = buffer->parameters[i];
+    const int64_t offset = buffer->offsets[i], count = p->local_elements();
+    p->grad = buffer->gradient.narrow(0, offset, count).view(p->value.sizes());
     p->has_gradient = false;
     p->gradient_memory = this;
-    bucket_of_.emplace(p, bucket.get());
+    buffer_of_.emplace(p, buffer.get());
     if (options_.zero == 0) continue;
-    auto moved = bucket->value.narrow(0, offset, count).view(p->value.sizes());
+    auto moved = buffer->value.narrow(0, offset, count).view(p->value.sizes());
     moved.copy_(p->value);
     p->value = moved.detach().set_requires_grad(true);
   }
-  if (bucket->comes_and_goes) {
-    bucket->own_value = bucket->own_value.clone();
-    drop_storage(bucket->value);
+  if (buffer->comes_and_goes) {
+    for (auto& bucket : buffer->buckets) bucket.own_value = bucket.own_value.clone();
+    drop_storage(buffer->value);
   }
-  buckets_.push_back(std::move(bucket));
+  buffers_.push_back(std::move(buffer));
+}
+
+void Buckets::cut(Buffer& buffer, const std::vector<int64_t>& sizes) const {
+  const int64_t ranks = buffer.group->size(), rank = buffer.group->rank();
+  const auto own = shards_gradients() ? at::zeros({buffer.gradient.numel() / ranks}, buffer.gradient.options()) : at::Tensor();
+  int64_t at = 0;
+  for (const int64_t size : sizes) {
+    const int64_t chunk = size / ranks;
+    Bucket bucket;
+    bucket.gradient = buffer.gradient.narrow(0, at, size);
+    bucket.own_gradient = own.defined() ? own.narrow(0, at / ranks, chunk) : bucket.gradient.narrow(0, rank * chunk, chunk);
+    if (buffer.value.defined()) {
+      bucket.value = buffer.value.narrow(0, at, size);
+      bucket.own_value = bucket.value.narrow(0, rank * chunk, chunk);
+    }
+    buffer.buckets.push_back(std::move(bucket));
+    at += size;
+  }
 }
 
 std::vector<Shard> Buckets::shards() const {
   std::vector<Shard> shards;
-  for (const auto& bucket : buckets_) {
-    const bool is_sharded = options_.zero > 0;
-    const int64_t from = is_sharded ? bucket->group->rank() * bucket->chunk() : 0;
-    const int64_t to = is_sharded ? from + bucket->chunk() : bucket->gradient.numel();
-    for (size_t i = 0; i < bucket->parameters.size(); ++i) {
-      auto* p = bucket->parameters[i];
-      const int64_t offset = bucket->offsets[i], begin = std::max(from, offset), end = std::min(to, offset + p->local_elements());
-      if (begin >= end) continue;
-      Shard shard{p, begin - offset, end - offset, {}, {}, is_sharded || bucket->group->rank() == 0};
-      shard.value = is_sharded ? bucket->own_value.narrow(0, begin - from, end - begin) : p->value.detach().view(-1);
-      if (is_sharded) shard.gradient = bucket->own_gradient.narrow(0, begin - from, end - begin);
-      shards.push_back(std::move(shard));
+  for (const auto& buffer : buffers_) {
+    for (size_t i = 0; i < buffer->parameters.size(); ++i) {
+      auto* p = buffer->parameters[i];
+      const int64_t offset = buffer->offsets[i], stop = offset + p->local_elements();
+      if (options_.zero == 0) {
+        shards.push_back({p, 0, p->local_elements(), p->value.detach().view(-1), {}, buffer->group->rank() == 0});
+        continue;
+      }
+      int64_t from = 0;  // of this rank's chunk of the bucket
+      for (const auto& bucket : buffer->buckets) {
+        const int64_t chunk_begin = from + buffer->group->rank() * bucket.chunk();
+        const int64_t begin = std::max(chunk_begin, offset), end = std::min(chunk_begin + bucket.chunk(), stop);
+        from += bucket.gradient.numel();
+        if (begin >= end) continue;
+        shards.push_back({p, begin - offset, end - offset, bucket.own_value.narrow(0, begin - chunk_begin, end - begin),
+                          bucket.own_gradient.narrow(0, begin - chunk_begin, end - begin), true});
+      }
     }
   }
   return shards;
 }
 
+size_t Buckets::count() const {
+  size_t count = 0;
+  for (const auto& buffer : buffers_) count += buffer->buckets.size();
+  return count;
+}
+
 int64_t Buckets::elements() const {
   int64_t count = 0;
-  for (const auto& bucket : buckets_) count += bucket->gradient.numel();
+  for (const auto& buffer : buffers_) count += buffer->gradient.numel();
   return count;
 }
 
 // -- weights ---------------------------------------------------------------------------------------------------------------
 
-void Buckets::start_gather(Bucket& bucket) {
-  if (bucket.is_gathering || (bucket.comes_and_goes && has_storage(bucket.value))) return;
+void Buckets::start_gather(Buffer& buffer) {
+  if (buffer.is_gathering || (buffer.comes_and_goes && has_storage(buffer.value))) return;
   const at::NoGradGuard no_grad;
-  give_storage(bucket.value);
-  bucket.gathering = bucket.group->start_all_gather(bucket.value, bucket.own_value);
-  bucket.is_gathering = true;
+  give_storage(buffer.value);
+  for (auto& bucket : buffer.buckets) bucket.gathering = buffer.group->start_all_gather(bucket.value, bucket.own_value);
+  buffer.is_gathering = true;
 }
 
-void Buckets::finish_gather(Bucket& bucket) {
-  if (!bucket.is_gathering) return;
-  bucket.gathering.wait();
-  bucket.is_gathering = false;
+void Buckets::finish_gather(Buffer& buffer) {
+  if (!buffer.is_gathering) return;
+  for (auto& bucket : buffer.buckets) bucket.gathering.wait();
+  buffer.is_gathering = false;
 }
 
-void Buckets::release_values(Bucket& bucket) {
-  finish_gather(bucket);
-  drop_storage(bucket.value);
+void Buckets::release_values(Buffer& buffer) {
+  finish_gather(buffer);
+  drop_storage(buffer.value);
 }
 
 void Buckets::before_forward(int64_t layer) {
   if (options_.zero == 0) return;
   // Buckets come in the order of backward, so from the end.
-  for (auto at = buckets_.rbegin(); at != buckets_.rend(); ++at) {
-    Bucket& bucket = **at;
-    if (bucket.comes_and_goes && (bucket.first_layer == layer || bucket.first_layer == layer + 1)) start_gather(bucket);
-    if (bucket.first_layer <= layer) finish_gather(bucket);
+  for (auto at = buffers_.rbegin(); at != buffers_.rend(); ++at) {
+    Buffer& buffer = **at;
+    if (buffer.comes_and_goes && (buffer.first_layer == layer || buffer.first_layer == layer + 1)) start_gather(buffer);
+    if (buffer.first_layer <= layer) finish_gather(buffer);
   }
 }
 
 void Buckets::after_forward(int64_t layer) {
-  for (auto& bucket : buckets_) {
-    if (!bucket->comes_and_goes || bucket->last_layer != layer) continue;
+  for (auto& buffer : buffers_) {
+    if (!buffer->comes_and_goes || buffer->last_layer != layer) continue;
     if (layer == last_block_ && at::GradMode::is_enabled()) continue;  // backward begins with it
-    release_values(*bucket);
+    release_values(*buffer);
   }
 }
 
 void Buckets::before_backward(int64_t layer) {
-  for (auto& bucket : buckets_) {
-    if (!bucket->comes_and_goes || bucket->first_layer < 0 || bucket->first_layer > last_block_) continue;
-    if (bucket->first_layer == layer || bucket->first_layer == layer - 1) start_gather(*bucket);
-    if (bucket->first_layer == layer) finish_gather(*bucket);
+  for (auto& buffer : buffers_) {
+    if (!buffer->comes_and_goes || buffer->first_layer < 0 || buffer->first_layer > last_block_) continue;
+    if (buffer->first_layer == layer || buffer->first_layer == layer - 1) start_gather(*buffer);
+    if (buffer->first_layer == layer) finish_gather(*buffer);
   }
 }
 
 void Buckets::publish() {
   if (options_.zero == 0) return;
-  for (auto at = buckets_.rbegin(); at != buckets_.rend(); ++at) (*at)->comes_and_goes ? release_values(**at) : start_gather(**at);
+  for (auto at = buffers_.rbegin(); at != buffers_.rend(); ++at) (*at)->comes_and_goes ? release_values(**at) : start_gather(**at);
 }
 
 void Buckets::complete_values() {
-  for (auto& bucket : buckets_)
-    if (!bucket->comes_and_goes) finish_gather(*bucket);
+  for (auto& buffer : buffers_)
+    if (!buffer->comes_and_goes) finish_gather(*buffer);
 }
 
 // -- gradients -------------------------------------------------------------------------------------------------------------
 
 void Buckets::provide(Parameter& parameter) {
-  auto& bucket = *bucket_of_.at(&parameter);
-  if (bucket.is_reducing) throw base::NumericError("the gradient of {} came after it was sent; this is an error in ingot", parameter.name);
-  if (!shards_gradients() || has_storage(bucket.gradient)) return;
-  give_storage(bucket.gradient);
-  bucket.gradient.zero_();  // the padding, too
+  auto& buffer = *buffer_of_.at(&parameter);
+  if (buffer.is_reducing) throw base::NumericError("the gradient of {} came after it was sent; this is an error in ingot", parameter.name);
+  if (!shards_gradients() || has_storage(buffer.gradient)) return;
+  give_storage(buffer.gradient);
+  buffer.gradient.zero_();  // the padding, too
 }
 
 void Buckets::begin_step() {
-  for (auto& bucket : buckets_) bucket->holds_sum = false;
+  for (auto& buffer : buffers_) buffer->holds_sum = false;
 }
 
 void Buckets::begin_backward(bool is_last) {
   sends_ = is_last || shards_gradients();
   if (shards_gradients())
-    for (auto& bucket : buckets_) finish_reduction(*bucket);
+    for (auto& buffer : buffers_) finish_reduction(*buffer);
 }
 
-void Buckets::start_reduction(Bucket& bucket) {
+void Buckets::start_reduction(Buffer& buffer) {
   const at::NoGradGuard no_grad;
-  for (auto* p : bucket.parameters) {
+  for (auto* p : buffer.parameters) {
     p->collect_gradient();
     // Nothing here touched it (an expert without tokens); another rank's gradient still counts.
     bool overwrite = false;
     auto& gradient = p->gradient_buffer(overwrite);
     if (overwrite) gradient.zero_();
   }
-  at::Tensor sent = options_.reduce_in_bf16 ? bucket.gradient.to(at::kBFloat16) : bucket.gradient;
-  if (options_.zero == 0) {
-    bucket.arriving = sent;
-    bucket.reduction = bucket.group->start_all_reduce(sent);
-  } else {
-    // Without sharding the sum lands where this rank's slice lies; nobody else reads that part of this rank's tensor.
-    bucket.arriving = shards_gradients() || options_.reduce_in_bf16 ? at::empty({bucket.chunk()}, sent.options()) : bucket.own_gradient;
-    bucket.reduction = bucket.group->start_reduce_scatter(bucket.arriving, sent);
-    bucket.sent = sent;
+  for (auto& bucket : buffer.buckets) {
+    at::Tensor sent = options_.reduce_in_bf16 ? bucket.gradient.to(at::kBFloat16) : bucket.gradient;
+    if (options_.zero == 0) {
+      bucket.arriving = sent;
+      bucket.reduction = buffer.group->start_all_reduce(sent);
+    } else {
+      // Without sharding the sum lands where this rank's slice lies; nobody else reads that part of this rank's tensor.
+      bucket.arriving = shards_gradients() || options_.reduce_in_bf16 ? at::empty({bucket.chunk()}, sent.options()) : bucket.own_gradient;
+      bucket.reduction = buffer.group->start_reduce_scatter(bucket.arriving, sent);
+      bucket.sent = sent;
+    }
   }
-  bucket.is_reducing = bucket.is_done = true;
+  buffer.is_reducing = buffer.is_done = true;
 }
 
-void Buckets::finish_reduction(Bucket& bucket) {
-  if (!bucket.is_reducing) return;
+void Buckets::finish_reduction(Buffer& buffer) {
+  if (!buffer.is_reducing) return;
   const at::NoGradGuard no_grad;
-  bucket.reduction.wait();
-  bucket.is_reducing = false;
-  for (const auto* p : bucket.parameters)
+  for (auto& bucket : buffer.buckets) bucket.reduction.wait();
+  buffer.is_reducing = false;
+  for (const auto* p : buffer.parameters)
     if (p->value.grad().defined())
       throw base::NumericError("the gradient of {} came after it was sent; this is an error in ingot", p->name);
-  const auto& target = options_.zero == 0 ? bucket.gradient : bucket.own_gradient;
-  if (!bucket.arriving.is_same(target)) bucket.holds_sum ? target.add_(bucket.arriving) : target.copy_(bucket.arriving);
-  bucket.arriving.reset();
-  bucket.sent.reset();
+  for (auto& bucket : buffer.buckets) {
+    const auto& target = options_.zero == 0 ? bucket.gradient : bucket.own_gradient;
+    if (!bucket.arriving.is_same(target)) buffer.holds_sum ? target.add_(bucket.arriving) : target.copy_(bucket.arriving);
+    bucket.arriving.reset();
+    bucket.sent.reset();
+  }
   if (!shards_gradients()) return;
-  bucket.holds_sum = true;
-  drop_storage(bucket.gradient);
-  for (auto* p : bucket.parameters) p->drop_gradient();
+  buffer.holds_sum = true;
+  drop_storage(buffer.gradient);
+  for (auto* p : buffer.parameters) p->drop_gradient();
 }
 
 void Buckets::release(int64_t layer) {
-  for (auto& bucket : buckets_)
-    if (bucket->comes_and_goes && bucket->first_layer == layer && layer >= 0) release_values(*bucket);
+  for (auto& buffer : buffers_)
+    if (buffer->comes_and_goes && buffer->first_layer == layer && layer >= 0) release_values(*buffer);
 }
 
 void Buckets::after_backward(int64_t layer) {
   release(layer);
-  for (auto& bucket : buckets_) {
-    if (!sends_ || bucket->first_layer < layer || (options_.is_pipelined && shards_gradients())) continue;
+  for (auto& buffer : buffers_) {
+    if (!sends_ || buffer->first_layer < layer || (options_.is_pipelined && shards_gradients())) continue;
     // Whole gradients live no longer than it takes to send them: the bucket before this one must be through.
-    if (bucket->is_reducing && shards_gradients()) finish_reduction(*bucket);
-    else if (!bucket->is_done) start_reduction(*bucket);
+    if (buffer->is_reducing && shards_gradients()) finish_reduction(*buffer);
+    else if (!buffer->is_done) start_reduction(*buffer);
   }
 }
 
 void Buckets::finish_backward() {
   if (!sends_) return;
-  for (auto& bucket : buckets_)
-    if (!bucket->is_done) start_reduction(*bucket);
-  for (auto& bucket : buckets_) bucket->is_done = false;
+  for (auto& buffer : buffers_)
+    if (!buffer->is_done) start_reduction(*buffer);
+  for (auto& buffer : buffers_) buffer->is_done = false;
 }
 
 // Not before: the other end of a pipeline may need messages of this rank to come as far.
 void Buckets::finish_step() {
-  for (auto& bucket : buckets_) finish_reduction(*bucket);
+  for (auto& buffer : buffers_) finish_reduction(*buffer);
 }
 
 }  // namespace ingot::parallel

@@ -1,12 +1,13 @@
 // Data parallelism and ZeRO: replicas compute the gradients of their own sequences; sums travel while backward still runs.
 //
-// Parameters lie in flat buckets, in the order in which backward finishes them (head, last block, … embedding), each tensor
-// aligned to kAlignment elements and each bucket padded to a multiple of the group. With p ranks and N such elements
+// Parameters lie in flat buffers of whole layers, in the order in which backward finishes them (head, last block, … embedding), each
+// tensor aligned to kAlignment elements. A buffer is cut into buckets of the size asked for, wherever tensors end, each padded to a
+// multiple of the group; a bucket is what one collective reduces or gathers. With p ranks and N such elements
 //
 //   zero 0  every rank holds all and repeats the whole update            all_reduce              2 (p-1)/p N * 4 bytes
 //   zero 1  optimizer state and update: 1/p of each bucket               reduce_scatter          (p-1)/p N * 4
 //                                                                        and all_gather          (p-1)/p N * e
-//   zero 2  gradients, too: a bucket's lives until it is summed          the same, the first once per microbatch
+//   zero 2  gradients, too: a buffer's lives until it is summed          the same, the first once per microbatch
 //   zero 3  weights, too (matrices, embedding and head): gathered        reduce_scatter once, all_gather twice (embedding and
 //           for each block before use, dropped after                     head: once) per microbatch
 //
@@ -34,7 +35,7 @@ class Buckets : public layers::GradientMemory {
   static constexpr int64_t kAlignment = 32;  // elements: 128 bytes of fp32, 64 of bf16
 
   struct Options {
-    int64_t bucket_bytes = 0;  // of gradients, at least; a bucket ends where a layer does
+    int64_t bucket_bytes = 0;  // of gradients, at least, and less than twice as many; 0: of each layer one
     int zero = 0;
     bool reduce_in_bf16 = false;
     bool is_pipelined = false;  // microbatches overlap: sharded gradients are sent when one has gone through the whole stage
@@ -72,25 +73,29 @@ class Buckets : public layers::GradientMemory {
   /// Waits for all that publish() sent.
   void complete_values();
 
-  size_t count() const { return buckets_.size(); }
-  /// Padded elements of all buckets: the N of the table.
+  /// Of buckets.
+  size_t count() const;
+  /// Padded elements of all of them: the N of the table.
   int64_t elements() const;
   void provide(layers::Parameter& parameter) override;
 
  private:
   struct Bucket;
+  struct Buffer;
   struct Open;
   void close(Open open);
-  void start_reduction(Bucket& bucket);
-  void finish_reduction(Bucket& bucket);
-  void start_gather(Bucket& bucket);
-  void finish_gather(Bucket& bucket);
-  void release_values(Bucket& bucket);
+  std::vector<int64_t> bucket_sizes(int64_t elements, int64_t ranks, int64_t element_bytes) const;
+  void cut(Buffer& buffer, const std::vector<int64_t>& sizes) const;
+  void start_reduction(Buffer& buffer);
+  void finish_reduction(Buffer& buffer);
+  void start_gather(Buffer& buffer);
+  void finish_gather(Buffer& buffer);
+  void release_values(Buffer& buffer);
   bool shards_gradients() const { return options_.zero >= 2; }
 
   Options options_;
-  std::vector<std::unique_ptr<Bucket>> buckets_;  // in the order of backward
-  std::unordered_map<const layers::Parameter*, Bucket*> bucket_of_;
+  std::vector<std::unique_ptr<Buffer>> buffers_;  // in the order of backward
+  std::unordered_map<const layers::Parameter*, Buffer*> buffer_of_;
   int64_t last_block_ = -1;
   bool sends_ = true;  // this microbatch
 };

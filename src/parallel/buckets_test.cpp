@@ -41,9 +41,13 @@ void declare(ParameterList& list, int64_t width, int rank = 0) {
   list.allocate(at::kFloat, device::test_device(rank));
 }
 
+// Whole numbers, so that sums are exact, and others in each element.
+at::Tensor numbered(const Parameter& p, double first) {
+  return (at::arange(p.elements(), at::kFloat) + first).view(p.shape).to(p.value.device());
+}
+
 at::Tensor gradient_of(const Parameter& p, int rank, int64_t step) {
-  return at::full(p.shape, static_cast<double>(p.layer + 2) * (rank + 1) + static_cast<double>(step),
-                  at::TensorOptions().device(p.value.device()));
+  return numbered(p, static_cast<double>(p.layer + 2) * (rank + 1) + static_cast<double>(step));
 }
 
 // What a layer's backward does: matrices go straight into the buffer, vectors are left on the leaf for collect_gradient.
@@ -81,7 +85,7 @@ TEST_P(BucketsUnder, own_slices_hold_the_sums_and_new_values_reach_everyone) {
     declare(list, 24, world.rank());
     auto& group = world.everyone();
     const at::NoGradGuard no_grad;
-    for (const auto& p : list.all()) p->value.fill_(static_cast<double>(p->layer));
+    for (const auto& p : list.all()) p->value.copy_(numbered(*p, static_cast<double>(p->layer)));
     auto buckets = buckets_of(list, group, {.bucket_bytes = c.bytes, .zero = c.zero});
     const auto shards = buckets.shards();
     for (int64_t step = 0; step < 3; ++step) {
@@ -90,7 +94,7 @@ TEST_P(BucketsUnder, own_slices_hold_the_sums_and_new_values_reach_everyone) {
         buckets.before_forward(layer);
         for (const auto& p : list.all()) {
           if (p->layer != layer || !p->is_trained()) continue;
-          EXPECT_TRUE(p->value.cpu().equal(at::full(p->shape, static_cast<double>(layer + 100 * step)))) << p->name << " step " << step;
+          EXPECT_TRUE(p->value.equal(numbered(*p, static_cast<double>(layer + 100 * step)))) << p->name << " step " << step;
         }
         buckets.after_forward(layer);
       }
@@ -111,8 +115,13 @@ TEST_P(BucketsUnder, own_slices_hold_the_sums_and_new_values_reach_everyone) {
         const auto expected = sum_of(*shard.parameter, c.ranks, step, c.microbatches).view(-1).narrow(0, shard.begin, shard.size());
         EXPECT_TRUE(shard.gradient_slice().cpu().equal(expected)) << shard.parameter->name << " step " << step << " rank " << world.rank();
         owned[shard.parameter] += shard.is_primary ? shard.size() : 0;
-        EXPECT_EQ(shard.value[0].item<float>(), static_cast<float>(shard.parameter->layer + 100 * step));
-        const_cast<at::Tensor&>(shard.value).fill_(static_cast<double>(shard.parameter->layer + 100 * (step + 1)));
+        const auto value_at = [&](int64_t steps) {
+          return numbered(*shard.parameter, static_cast<double>(shard.parameter->layer + 100 * steps))
+              .view(-1)
+              .narrow(0, shard.begin, shard.size());
+        };
+        EXPECT_TRUE(shard.value.equal(value_at(step)));
+        const_cast<at::Tensor&>(shard.value).copy_(value_at(step + 1));
       }
       for (const auto& p : list.all()) {  // every element has one owner that counts it
         if (!p->is_trained()) continue;
@@ -131,7 +140,7 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const int zero : {0, 1, 2, 3})
     for (const int ranks : {2, 3})
-      for (const int64_t bytes : {int64_t{0}, int64_t{5000}, int64_t{1} << 30})
+      for (const int64_t bytes : {int64_t{0}, int64_t{700}, int64_t{5000}, int64_t{1} << 30})
         for (const int64_t microbatches : {1, 2}) all.push_back({zero, ranks, bytes, microbatches});
   return all;
 }
@@ -140,9 +149,11 @@ INSTANTIATE_TEST_SUITE_P(All, BucketsUnder, ::testing::ValuesIn(cases()), [](con
   return fmt::format("zero{}_{}_ranks_{}_bytes_{}_microbatches", c.zero, c.ranks, c.bytes, c.microbatches);
 });
 
-TEST(Buckets, close_where_layers_do) {
+// Regression: buckets had whole layers, however large those were. A layer has 608 elements, with padding.
+TEST(Buckets, close_at_the_size_that_is_asked_for_within_layers_and_tensors_too) {
   comm::run_ranks(2, [&](comm::World& world) {
-    for (const auto& [bytes, expected] : std::vector<std::pair<int64_t, size_t>>{{0, kLayers + 2}, {5000, 4}, {1 << 30, 1}}) {
+    for (const auto& [bytes, expected] :
+         std::vector<std::pair<int64_t, size_t>>{{0, kLayers + 2}, {700, kLayers * 3 + 2}, {5000, 4}, {1 << 30, 1}}) {
       ParameterList list;
       declare(list, 24, world.rank());
       EXPECT_EQ(buckets_of(list, world.everyone(), {.bucket_bytes = bytes}).count(), expected);
@@ -321,14 +332,68 @@ TEST(Buckets, a_gradient_that_comes_too_late_is_an_error) {
   });
 }
 
-TEST(BandwidthKnee, is_a_size_that_all_ranks_agree_on) {
-  std::vector<int64_t> knees(3);
-  comm::run_ranks(
-      3, [&](comm::World& world) { knees[static_cast<size_t>(world.rank())] = measure_bandwidth_knee(world.everyone(), at::kCPU); });
-  EXPECT_EQ(knees[0], knees[1]);
-  EXPECT_EQ(knees[0], knees[2]);
-  EXPECT_GE(knees[0], 256 << 10);
-  EXPECT_LE(knees[0], 32 << 20);
+// One large layer under ZeRO 1: its sum comes in parts, and no byte more is sent than for one.
+TEST(Buckets, of_one_layer_are_sent_one_by_one) {
+  using comm::Kind;
+  for (const auto& [bytes, calls] : std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {1 << 14, 4}}) {
+    comm::run_ranks(2, [&](comm::World& world) {
+      ParameterList list;
+      list.begin_layer(0);
+      list.add({.name = "matrix", .shape = {128, 128}, .kind = Parameter::Kind::matrix});
+      list.allocate(at::kFloat, at::kCPU);
+      auto buckets = buckets_of(list, world.everyone(), {.bucket_bytes = bytes, .zero = 1});
+      buckets.begin_step();
+      buckets.begin_backward(true);
+      list.all()[0]->accumulate(gradient_of(*list.all()[0], world.rank(), 0));
+      buckets.after_backward(0);  // and not only at the end
+      auto seen = world.counters().by_kind();
+      EXPECT_EQ(seen[Kind::reduce_scatter].calls, calls);
+      buckets.finish_backward();
+      buckets.finish_step();
+      seen = world.counters().by_kind();
+      EXPECT_EQ(seen[Kind::reduce_scatter].calls, calls);
+      EXPECT_EQ(seen[Kind::reduce_scatter].sent_bytes, 128 * 128 * 4 / 2);
+    });
+  }
+}
+
+TEST(BandwidthKnee, is_a_size_that_all_ranks_agree_on_and_times_what_will_run) {
+  using comm::Kind;
+  for (const bool is_scattered : {true, false}) {
+    std::vector<int64_t> knees(3);
+    comm::run_ranks(3, [&](comm::World& world) {
+      knees[static_cast<size_t>(world.rank())] =
+          measure_bandwidth_knee(world.everyone(), at::kCPU, {.is_scattered = is_scattered, .most_bytes = 4 << 20});
+      auto seen = world.counters().by_kind();
+      if (is_scattered) EXPECT_GT(seen[Kind::reduce_scatter].sent_bytes, seen[Kind::all_reduce].sent_bytes);
+      else EXPECT_EQ(seen[Kind::reduce_scatter].calls, 0);
+    });
+    EXPECT_EQ(knees[0], knees[1]);
+    EXPECT_EQ(knees[0], knees[2]);
+    EXPECT_GE(knees[0], 256 << 10);
+    EXPECT_LE(knees[0], 4 << 20);
+  }
+}
+
+// Regression: the search ended at 32 MiB.
+TEST(BandwidthKnee, is_searched_for_as_long_as_bandwidth_grows) {
+  int64_t tried = 0;
+  const auto link = [&](double latency_s, double bytes_per_s) {
+    tried = 0;
+    return [&tried, latency_s, bytes_per_s](int64_t bytes) {
+      tried = std::max(tried, bytes);
+      return latency_s + static_cast<double>(bytes) / bytes_per_s;
+    };
+  };
+  constexpr int64_t kMiB = 1 << 20;
+  // 4 latency * bandwidth = 95 MiB have 80 % of the best; a little less of what was seen.
+  EXPECT_EQ(find_bandwidth_knee(link(1e-3, 25e9), 4096 * kMiB), 128 * kMiB);
+  EXPECT_LT(tried, 4096 * kMiB);
+  EXPECT_EQ(find_bandwidth_knee(link(1e-3, 25e9), 64 * kMiB), 64 * kMiB) << "of what memory allows";
+  EXPECT_EQ(tried, 64 * kMiB);
+  EXPECT_EQ(find_bandwidth_knee(link(1e-6, 1e9), 4096 * kMiB), kMiB / 4);
+  EXPECT_LE(tried, 2 * kMiB) << "flat from the start";
+  EXPECT_EQ(find_bandwidth_knee(link(1e-6, 1e9), 0), kMiB / 4);
 }
 
 // Two jobs that measure at once must go on alike: who bases ownership on another number than the next start would change bits.
@@ -337,17 +402,18 @@ TEST(BandwidthKnee, is_what_was_kept_first) {
   std::vector<int64_t> first(3), again(3), other(3);
   const auto ask = [&](std::vector<int64_t>& answers) {
     comm::run_ranks(3, [&](comm::World& world) {
-      answers[static_cast<size_t>(world.rank())] = kept_bandwidth_knee(world.everyone(), at::kCPU, folder, "key");
+      answers[static_cast<size_t>(world.rank())] =
+          kept_bandwidth_knee(world.everyone(), at::kCPU, {.is_scattered = true, .most_bytes = 1 << 20}, folder, "key");
     });
   };
   ask(first);
   ask(again);
   EXPECT_EQ(first, again);
   EXPECT_EQ(first[0], first[2]);
-  std::ofstream(folder / "bandwidth-knee" / "key") << "12345\n";
+  std::ofstream(folder / "bandwidth-knee" / "key-reduce_scatter-1024") << "12345\n";
   ask(other);
   EXPECT_EQ(other, (std::vector<int64_t>{12345, 12345, 12345}));
-  std::ofstream(folder / "bandwidth-knee" / "key") << "rubbish\n";
+  std::ofstream(folder / "bandwidth-knee" / "key-reduce_scatter-1024") << "rubbish\n";
   ask(other);
   EXPECT_GE(other[0], 256 << 10);
   ask(again);

@@ -29,8 +29,9 @@ struct Layout {
   bool spread = false, tie = true, biases = false, force_balance = false;
   int64_t top_k = 1, kv_heads = 12;
   std::vector<std::string> mixers = {}, feed_forwards = {};  // in place of the family's
-  bool replayed = false;  // tokens go to the experts that they went to on one rank
-  bool emulated = false;  // ranks have emulated devices
+  bool replayed = false;                                     // tokens go to the experts that they went to on one rank
+  bool emulated = false;                                     // ranks have emulated devices
+  double bucket_mib = 0.01, clip = 1;
 };
 
 models::ModelConfig model_of(const Layout& layout) {
@@ -109,14 +110,15 @@ Outcome train(const Layout& layout, int64_t steps = kSteps, const Choices* repla
   std::mutex mutex;
   comm::run_ranks(layout.ranks, [&](comm::World& world) {
     mesh::Groups groups(world, layout.parallel);
-    // Buckets of a fixed size: which rank owns what decides the last bits of the norm.
+    // Buckets of a fixed size, smaller than a layer: which rank owns what decides the last bits of the norm.
     TrainingSetup setup{.model = model_of(layout), .parallel = layout.parallel, .precision = layout.precision};
     if (layout.emulated) setup.device = device::emulated_device(world.rank());
     setup.optimizer.name = layout.optimizer;
     setup.optimizer.spread_orthogonalisation = layout.spread;
     setup.recompute = layout.recompute;
     setup.microbatch = layout.microbatch;
-    setup.parallel.bucket_mib = 0.01;
+    setup.optimizer.clip = layout.clip;
+    setup.parallel.bucket_mib = layout.bucket_mib;
     ParallelModel model(setup, groups);
     const int64_t share = kRows / groups.mesh().size(mesh::Axis::data);
     const int64_t first_row = share * groups.mesh().position(mesh::Axis::data), part = layout.microbatch ? layout.microbatch : share;
@@ -388,7 +390,8 @@ std::vector<Layout> layouts() {
   // Norms of queries and keys: of heads, which every way of cutting weights shares out; over all channels, which none does.
   for (const bool sharded : {true, false})
     for (const int64_t tensor : {2, 3})
-      all.push_back({.parallel = P{.tensor = tensor, .sequence_parallel = sharded}, .ranks = static_cast<int>(2 * tensor), .family = "qwen3"});
+      all.push_back(
+          {.parallel = P{.tensor = tensor, .sequence_parallel = sharded}, .ranks = static_cast<int>(2 * tensor), .family = "qwen3"});
   for (const int64_t ranks : {2, 4})
     all.push_back({.parallel = P{.tensor_sequence = ranks, .zero = 1}, .ranks = static_cast<int>(ranks), .family = "qwen3", .seq = 24});
   all.push_back({.parallel = P{.tensor_sequence = 4}, .ranks = 4, .family = "qwen3", .seq = 24, .kv_heads = 2});  // neighbours share one
@@ -512,6 +515,30 @@ std::vector<Layout> emulated_layouts() {
     some.push_back(layout);
   }
   return some;
+}
+
+// Buckets of parts of a tensor, of a layer, of all. The norm alone, which clips, is a sum in another order where ranks own other elements.
+TEST(LayoutsWithBuckets, of_any_size_have_the_same_bits) {
+  using P = mesh::ParallelConfig;
+  for (const int64_t zero : {0, 1, 2, 3}) {
+    for (Layout layout : {Layout{.parallel = P{.zero = zero}, .ranks = 3, .precision = "fp32", .optimizer = "adamw", .microbatch = 2},
+                          Layout{.parallel = P{.zero = zero}, .ranks = 2, .precision = "bf16", .optimizer = "muon"},
+                          Layout{.parallel = P{.tensor = 2, .zero = zero}, .ranks = 4, .precision = "fp32", .optimizer = "muon"}}) {
+      constexpr int64_t kFewSteps = 3;
+      layout.clip = 0;
+      layout.bucket_mib = 1000;
+      const auto expected = train(layout, kFewSteps);
+      for (const double mib : {0.001, 0.01}) {
+        layout.bucket_mib = mib;
+        const auto got = train(layout, kFewSteps);
+        EXPECT_EQ(got.losses, expected.losses) << name_of(layout) << " " << mib;
+        for (size_t i = 0; i < got.norms.size(); ++i) EXPECT_NEAR(got.norms[i], expected.norms[i], 1e-5 * expected.norms[i]);
+        ASSERT_EQ(got.last.size(), expected.last.size());
+        for (const auto& [name, tensor] : expected.last)
+          EXPECT_TRUE(at::equal(got.last.at(name), tensor)) << name_of(layout) << " " << mib << " " << name;
+      }
+    }
+  }
 }
 
 // On streams that put everything off the ranks compute what they compute on the CPU, to the last bit.
