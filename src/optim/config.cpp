@@ -19,7 +19,7 @@ void declare_settings(base::SettingsTable& table, OptimizerConfig& c) {
   table.add("optimizer.nesterov", c.nesterov, "Muon: Nesterov momentum");
   table.add("optimizer.newton_schulz_steps", c.newton_schulz_steps, base::IntegerRange{1, 20}, "Muon");
   table.add("optimizer.newton_schulz_precision", c.newton_schulz_precision, {"auto", "own", "bf16"},
-            "Muon: own = fp32, as its state (fp64 in fp64 runs); auto = bf16 in bf16 runs where the device sums bf16 in fp32");
+            "Muon: own = fp32, as its state (fp64 in fp64 runs); auto = bf16 on GPUs and CPUs with AMX, but in fp64 runs");
   table.add(
       "optimizer.spread_orthogonalisation", c.spread_orthogonalisation,
       "Muon with ZeRO or split matrices: deal the orthogonalisations out evenly over the ranks; false: every owner of a part does it");

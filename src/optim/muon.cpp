@@ -6,7 +6,6 @@
 
 #include "base/work_scope.h"
 #include "device/device.h"
-#include "kernels/gemm_backend.h"
 #include "kernels/update.h"
 
 namespace ingot::optim {
@@ -14,21 +13,23 @@ namespace ingot::optim {
 using layers::Parameter;
 
 // On unlike machines all do what all can.
-bool Muon::iterates_in_bf16(const layers::ParameterList& parameters, const Team& team) const {
-  if (config_.newton_schulz_precision != "auto") return config_.newton_schulz_precision == "bf16";
+Iterates Muon::iterates_of(const layers::ParameterList& parameters, const Team& team) const {
   const auto& all = parameters.all();
-  if (std::none_of(all.begin(), all.end(), [](const auto& p) { return p->value.scalar_type() == at::kBFloat16; })) return false;
   const auto device = all.front()->value.device();
-  const bool can = device::is_gpu(device) || (kernels::sums_bf16_in_fp32() && kernels::gemm_backend() == kernels::GemmBackend::standard);
-  if (!team.everyone || team.everyone->size() == 1) return can;
-  const auto least = at::full({1}, can ? 1 : 0, at::TensorOptions().dtype(at::kInt).device(device));
+  const bool on_cpu = !device::is_gpu(device);
+  const auto in_bf16 = on_cpu ? Iterates::bf16_symmetric : Iterates::bf16;
+  if (config_.newton_schulz_precision != "auto") return config_.newton_schulz_precision == "bf16" ? in_bf16 : Iterates::own;
+  if (all.front()->wide_type() == at::kDouble) return Iterates::own;
+  const bool is_faster = fastest_iterates(on_cpu) != Iterates::own;
+  if (!team.everyone || team.everyone->size() == 1) return is_faster ? in_bf16 : Iterates::own;
+  const auto least = at::full({1}, is_faster ? 1 : 0, at::TensorOptions().dtype(at::kInt).device(device));
   team.everyone->all_reduce(least, comm::Reduction::min);
-  return least.item<int>() != 0;
+  return least.item<int>() != 0 ? in_bf16 : Iterates::own;
 }
 
 // Every rank must come to the same groups in the same order, also one that owns nothing of some.
 void Muon::prepare(const RuleShare& share, const Team& team) {
-  if (iterates_in_bf16(share.parameters, team)) iterates_ = Iterates::bf16;
+  iterates_ = iterates_of(share.parameters, team);
   const auto group_of = [&](const Parameter& p) -> comm::Group* {
     auto* group = team.owners_of ? &team.owners_of(p) : nullptr;
     return group && group->size() > 1 ? group : nullptr;
@@ -43,11 +44,12 @@ void Muon::prepare(const RuleShare& share, const Team& team) {
     if (!group) continue;
     std::vector<const parallel::Shard*> shards;
     for (const auto* slot : entry.slots) shards.push_back(&slot->shard);
-    entry.exchange =
-        std::make_unique<parallel::MatrixExchange>(share.parameters, shards, *group, config_.spread_orthogonalisation,
-                                                   [steps = config_.newton_schulz_steps, how = iterates_](int64_t rows, int64_t cols) {
-                                                     return newton_schulz_flops(rows, cols, steps, how);
-                                                   });
+    entry.exchange = std::make_unique<parallel::MatrixExchange>(
+        share.parameters, shards, *group, config_.spread_orthogonalisation,
+        [steps = config_.newton_schulz_steps, how = iterates_](int64_t rows, int64_t cols) {
+          return newton_schulz_flops(rows, cols, steps, how);
+        },
+        iterates_ == Iterates::own ? std::nullopt : std::optional(at::kBFloat16));
   }
 }
 

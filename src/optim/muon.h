@@ -25,7 +25,7 @@ class Muon : public UpdateRule {
     std::vector<Slot*> slots;
     std::unique_ptr<parallel::MatrixExchange> exchange;  // null: every matrix is whole
   };
-  bool iterates_in_bf16(const layers::ParameterList& parameters, const Team& team) const;
+  Iterates iterates_of(const layers::ParameterList& parameters, const Team& team) const;
   void orthogonalise(const Matrices& group, std::vector<at::Tensor>& directions) const;
 
   OptimizerConfig config_;

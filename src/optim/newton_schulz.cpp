@@ -6,8 +6,8 @@
 //           the condition number: directions below 3e-4 of the norm come out with an error of some 1e-3, which Muon does not
 //           see; so fp64, the reference, never takes it.
 //
-// A, A^2, B A, B A B and B Q are symmetric: only the blocks on and above the diagonal are multiplied, the rest is mirrored. In bf16 the
-// direct form multiplies all of them.
+// A, A^2, B A, B A B and B Q are symmetric: only the blocks on and above the diagonal are multiplied, the rest is mirrored. In bf16 that is
+// worth it from kLeastInBf16 on, where products outweigh the copies.
 #include "optim/newton_schulz.h"
 
 #include <ATen/core/grad_mode.h>
@@ -19,24 +19,32 @@
 #include "device/device.h"
 #include "device/virtual_device.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/gemm_backend.h"
 #include "kernels/matmul.h"
 
 namespace ingot::optim {
 namespace {
 
 constexpr int64_t kBlock = 128;  // of symmetric products: small enough to save most of the half, large enough for full GEMM speed
+constexpr int64_t kLeastInBf16 = 4 * kBlock;
+
+bool saves_half(int64_t m, Iterates iterates) {
+  return iterates == Iterates::bf16 ? false : m >= (iterates == Iterates::own ? 2 * kBlock : kLeastInBf16);
+}
 
 bool takes_gram_form(int64_t small, int64_t large, int64_t steps) { return 2 * large >= 3 * small && steps > 1; }
 
-// p q^T where the product is known to be symmetric; p, q [m, k].
-at::Tensor symmetric_product(const at::Tensor& p, const at::Tensor& q) {
+// p q^T where the product is known to be symmetric; p, q [m, k], both fp32 or bf16 -> fp32.
+at::Tensor symmetric_product(const at::Tensor& p, const at::Tensor& q, Iterates iterates = Iterates::own) {
   const int64_t m = p.size(0);
-  if (m < 2 * kBlock) return at::mm(p, q.t());
-  auto out = at::empty({m, m}, p.options());
+  if (!saves_half(m, iterates)) return kernels::matmul(p, q.t(), at::kFloat);
+  auto out = at::empty({m, m}, p.options().dtype(at::kFloat));
   for (int64_t from = 0; from < m; from += kBlock) {
     const int64_t rows = std::min(kBlock, m - from);
     auto strip = out.narrow(0, from, rows).narrow(1, from, m - from);
-    at::mm_out(strip, p.narrow(0, from, rows), q.narrow(0, from, m - from).t());
+    const auto left = p.narrow(0, from, rows), right = q.narrow(0, from, m - from).t();
+    if (iterates == Iterates::own) at::mm_out(strip, left, right);
+    else strip.copy_(kernels::matmul(left, right, at::kFloat));
     if (from + rows < m)
       out.narrow(0, from + rows, m - from - rows).narrow(1, from, rows).copy_(strip.narrow(1, rows, m - from - rows).t());
   }
@@ -68,11 +76,11 @@ at::Tensor by_gram_form(const at::Tensor& x, int64_t steps, const Quintic& q) {
 
 // The Gram matrix's squared condition number is not for eight bits. That of a is in the polynomial, so that no pass over x but the
 // product is needed.
-at::Tensor by_direct_form_in_bf16(const at::Tensor& x, int64_t steps, const Quintic& q) {
+at::Tensor by_direct_form_in_bf16(const at::Tensor& x, int64_t steps, const Quintic& q, Iterates iterates) {
   auto narrow = x.to(at::kBFloat16);
   for (int64_t step = 0; step < steps; ++step) {
-    const auto gram = kernels::matmul(narrow, narrow.t(), at::kFloat), narrow_gram = gram.to(at::kBFloat16);
-    const auto polynomial = kernels::matmul(narrow_gram, narrow_gram, at::kFloat).mul_(q.c).add_(gram, q.b);
+    const auto gram = symmetric_product(narrow, narrow, iterates), narrow_gram = gram.to(at::kBFloat16);
+    const auto polynomial = symmetric_product(narrow_gram, narrow_gram, iterates).mul_(q.c).add_(gram, q.b);
     polynomial.diagonal().add_(q.a);
     narrow = kernels::matmul(polynomial.to(at::kBFloat16), narrow, at::kBFloat16);
   }
@@ -92,7 +100,7 @@ at::Tensor orthogonalise(const at::Tensor& matrix, int64_t steps, const Quintic&
   const bool tall = matrix.size(0) > matrix.size(1);
   auto x = (tall ? matrix.t() : matrix).contiguous();
   x = x / (x.norm() + 1e-7);
-  if (iterates == Iterates::bf16) x = by_direct_form_in_bf16(x, steps, q);
+  if (iterates != Iterates::own) x = by_direct_form_in_bf16(x, steps, q, iterates);
   else if (x.scalar_type() == at::kDouble) x = by_definition(x, steps, q);
   else x = takes_gram_form(x.size(0), x.size(1), steps) ? by_gram_form(x, steps, q) : by_direct_form(x, steps, q);
   return tall ? x.t() : x;
@@ -121,13 +129,21 @@ void count_side_by_side(std::vector<Task>& tasks, const Run& run) {
 
 }  // namespace
 
+Iterates fastest_iterates(bool on_cpu) {
+  if (!on_cpu) return Iterates::bf16;
+  // AVX-512 BF16 alone (an EPYC, one thread) takes 0.7 times as long as fp32 for squares, but 1.1 to 1.2 times where n = 3 m has the Gram
+  // form.
+  const bool is_fast = kernels::sums_bf16_in_fp32() && kernels::gemm_backend() == kernels::GemmBackend::standard;
+  return is_fast ? Iterates::bf16_symmetric : Iterates::own;
+}
+
 double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps, Iterates iterates) {
   const auto m = static_cast<double>(std::min(rows, cols)), n = static_cast<double>(std::max(rows, cols)), s = static_cast<double>(steps);
-  if (iterates == Iterates::bf16) return s * (4 * m * m * n + 2 * m * m * m);
   // Of a symmetric product with inner side k.
-  const double share = m < 2 * kBlock ? 1 : (1 + kBlock / m) / 2;
+  const double share = saves_half(std::min(rows, cols), iterates) ? (1 + kBlock / m) / 2 : 1;
   const auto symmetric = [&](double k) { return 2 * m * m * k * share; };
-  if (!takes_gram_form(std::min(rows, cols), std::max(rows, cols), steps)) return s * (symmetric(n) + symmetric(m) + 2 * m * m * n);
+  if (iterates != Iterates::own || !takes_gram_form(std::min(rows, cols), std::max(rows, cols), steps))
+    return s * (symmetric(n) + symmetric(m) + 2 * m * m * n);
   return symmetric(n) + (s + 3 * (s - 1)) * symmetric(m) + 2 * m * m * n;
 }
 

@@ -1,7 +1,12 @@
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "base/error.h"
+#include "device/tracer.h"
+#include "device/virtual_device.h"
 #include "optim/newton_schulz.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
@@ -55,6 +60,27 @@ TEST(NewtonSchulz, bf16_stays_near_the_definition) {
   }
 }
 
+// Regression: bf16 iterations multiplied both halves of what is symmetric. The products themselves are counted.
+TEST(NewtonSchulz, bf16_iterations_multiply_half_of_what_is_symmetric) {
+  const auto x = random({640, 700}, 1), expected = iterated(x, 5);
+  const auto in_bf16 = [&](Iterates how) { return newton_schulz(std::vector{x.to(at::kFloat)}, 5, {}, Threads::share_products, how)[0]; };
+  const auto half = in_bf16(Iterates::bf16_symmetric), all = in_bf16(Iterates::bf16);
+  EXPECT_LT((half - expected).norm().item<double>(), 0.03 * expected.norm().item<double>());
+  EXPECT_LT((half - all).norm().item<double>(), 0.01 * all.norm().item<double>()) << "the same iteration";
+  EXPECT_TRUE(at::equal(half, half.to(at::kBFloat16).to(at::kFloat))) << "what is sent back in bf16 is all of it";
+  const auto flops_of = [&](Iterates how) {
+    const device::CountingDevice counting;
+    const auto counted = at::empty({640, 700}, at::TensorOptions().device(counting.device()));
+    device::Tracer tracer(counting.device());
+    newton_schulz(std::vector{counted}, 5, {}, Threads::share_products, how);
+    double flops = 0;
+    for (const auto& operation : tracer.finish().operations) flops += operation.flops;
+    return flops;
+  };
+  EXPECT_DOUBLE_EQ(flops_of(Iterates::bf16_symmetric) / newton_schulz_flops(640, 700, 5, Iterates::bf16_symmetric), 1);
+  EXPECT_DOUBLE_EQ(flops_of(Iterates::bf16) / newton_schulz_flops(640, 700, 5, Iterates::bf16), 1);
+}
+
 TEST(NewtonSchulz, a_stack_is_its_matrices_whatever_the_threads) {
   const auto x = random({7, 12, 30}, 3).to(at::kFloat);
   const auto stacked = newton_schulz(x, 5);
@@ -73,6 +99,8 @@ TEST(NewtonSchulz, flops_are_those_of_the_form_that_is_taken) {
   EXPECT_DOUBLE_EQ(newton_schulz_flops(288, 96, 5), newton_schulz_flops(96, 288, 5));
   EXPECT_DOUBLE_EQ(newton_schulz_flops(96, 288, 5, Iterates::bf16), 5 * (2 * 2 * m * m * 288 + cube)) << "always direct";
   EXPECT_LT(newton_schulz_flops(512, 512, 5), 5 * 3 * 2 * 512.0 * 512 * 512) << "half of what is symmetric";
+  EXPECT_DOUBLE_EQ(newton_schulz_flops(512, 512, 5, Iterates::bf16), 5 * 3 * 2 * 512.0 * 512 * 512);
+  EXPECT_DOUBLE_EQ(newton_schulz_flops(512, 512, 5, Iterates::bf16_symmetric), 5 * (2 * 0.625 + 1) * 2 * 512.0 * 512 * 512);
 }
 
 TEST(Schedule, has_the_shapes_it_promises) {

@@ -60,10 +60,11 @@ bool MatrixExchange::Matrix::is_whole_on(int rank) const {
 }
 
 MatrixExchange::MatrixExchange(const layers::ParameterList& parameters, std::vector<const Shard*> shards, comm::Group& group, bool spread,
-                               const CostOf& cost_of)
+                               const CostOf& cost_of, std::optional<at::ScalarType> result_dtype)
     : shards_(std::move(shards)), group_(group) {
   for (const auto& p : parameters.all())
     if (p->is_trained()) options_ = p->value.options().dtype(p->wide_type()).requires_grad(false);
+  result_options_ = result_dtype ? options_.dtype(*result_dtype) : options_;
   if (device::is_counting(options_.device())) spread = false;
   returns_ = spread;
   std::map<std::pair<int64_t, int64_t>, Matrix> by_place;
@@ -230,7 +231,7 @@ void MatrixExchange::finish(const std::vector<at::Tensor>& results) {
     }
   }
   if (returns_ && group_.size() > 1) {
-    const auto out = outgoing.buffer(options_), in = incoming.buffer(options_);
+    const auto out = outgoing.buffer(result_options_), in = incoming.buffer(result_options_);
     outgoing.pack(out);
     group_.start_all_to_all(in, incoming.counts(), out, outgoing.counts()).wait();
     incoming.unpack(in);

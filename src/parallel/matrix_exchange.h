@@ -11,6 +11,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "comm/group.h"
@@ -26,10 +27,11 @@ class MatrixExchange {
     int64_t offset, row_stride, col_stride;
   };
   /// `shards`: of matrices (or stacks of them), by this rank; `group`: all ranks that own elements of the same parameters.
-  /// `cost_of`: work on a matrix [rows, cols], by which it is dealt out. Collective. Shards and group must outlive it.
+  /// `cost_of`: work on a matrix [rows, cols], by which it is dealt out. `result_dtype`: all that results need to be sent back in, if not
+  /// their own. Collective. Shards and group must outlive it.
   using CostOf = std::function<double(int64_t rows, int64_t cols)>;
   MatrixExchange(const layers::ParameterList& parameters, std::vector<const Shard*> shards, comm::Group& group, bool spread,
-                 const CostOf& cost_of);
+                 const CostOf& cost_of, std::optional<at::ScalarType> result_dtype = std::nullopt);
 
   /// Sends pieces of `slices` (one for each shard, [its size]) on their way. They must stay until finish().
   void start(const std::vector<at::Tensor>& slices);
@@ -65,7 +67,7 @@ class MatrixExchange {
   comm::Group& group_;
   std::vector<Matrix> matrices_;  // in the same order on all ranks
   bool returns_ = false;
-  at::TensorOptions options_;
+  at::TensorOptions options_, result_options_;
 
   std::vector<at::Tensor> slices_;
   at::Tensor sent_, received_;

@@ -35,7 +35,7 @@ double elements(int64_t rows, int64_t cols) { return static_cast<double>(rows * 
 
 // Bytes that rank 0 sends. `loads`: of each rank, the cost of what it works on.
 int64_t run(const OwnershipOf& ownership_of, int ranks, bool spread, const MatrixExchange::CostOf& cost_of = elements,
-            std::vector<double>* loads = nullptr) {
+            std::vector<double>* loads = nullptr, std::optional<at::ScalarType> result_dtype = std::nullopt) {
   int64_t sent = 0;
   if (loads) loads->assign(static_cast<size_t>(ranks), 0);
   comm::run_ranks(ranks, [&](comm::World& world) {
@@ -67,7 +67,10 @@ int64_t run(const OwnershipOf& ownership_of, int ranks, bool spread, const Matri
       }
     }
     for (const auto& shard : shards) pointers.push_back(&shard);
-    MatrixExchange exchange(list, pointers, world.everyone(), spread, cost_of);
+    // What the caller rounds anyway.
+    const auto rounded = [&](const at::Tensor& x) { return result_dtype ? x.to(*result_dtype).to(at::kDouble) : x; };
+    for (auto& slice : expected) slice = rounded(slice);
+    MatrixExchange exchange(list, pointers, world.everyone(), spread, cost_of, result_dtype);
     const auto count = [&](const at::Tensor& matrix) {
       if (loads) (*loads)[static_cast<size_t>(world.rank())] += cost_of(matrix.size(0), matrix.size(1));
     };
@@ -75,12 +78,12 @@ int64_t run(const OwnershipOf& ownership_of, int ranks, bool spread, const Matri
     exchange.start(slices);
     for (const auto& matrix : exchange.whole()) {
       count(matrix);
-      matrix.copy_(worked_on(matrix));
+      matrix.copy_(rounded(worked_on(matrix)));
     }
     auto matrices = exchange.gathered();
     for (auto& matrix : matrices) {
       count(matrix);
-      matrix = worked_on(matrix);
+      matrix = rounded(worked_on(matrix));
     }
     exchange.finish(matrices);
     for (size_t i = 0; i < slices.size(); ++i)
@@ -163,6 +166,22 @@ TEST(MatrixExchange, only_split_matrices_travel) {
   }
   ASSERT_GT(piece, 0);
   EXPECT_EQ(run(flat_slices, 2, false), piece * 8);
+}
+
+// Regression: directions went home in fp32 although Newton-Schulz had rounded them to bf16.
+TEST(MatrixExchange, results_travel_in_the_dtype_that_holds_them) {
+  const auto sent_with = [](int ranks, std::optional<at::ScalarType> dtype) {
+    return run(flat_slices, ranks, true, elements, nullptr, dtype);
+  };
+  int64_t saved = 0;
+  for (const int ranks : {2, 3, 4}) {
+    // There in fp64, and back as it says.
+    const int64_t in_fp64 = sent_with(ranks, std::nullopt), in_fp32 = sent_with(ranks, at::kFloat),
+                  in_bf16 = sent_with(ranks, at::kBFloat16);
+    EXPECT_EQ(in_fp64 - in_bf16, (in_fp64 - in_fp32) / 4 * 6) << ranks;
+    saved += in_fp64 - in_bf16;
+  }
+  EXPECT_GT(saved, 0);
 }
 
 }  // namespace

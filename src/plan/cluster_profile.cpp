@@ -44,9 +44,7 @@ void add_optimizer(const schedule::Cluster& cluster, const schedule::ComputeRate
     for (int64_t cols = rows; cols <= 32768; cols *= 4) {
       const schedule::Gemm typical{rows, cols, rows};
       const double rate = typical.flops() / schedule::compute_duration(typical, cluster, rates);
-      profile.kernels.push_back(
-          {"muon", rates.dtype, rows, cols, 1,
-           kernel_work("muon", rates.dtype == "bf16" ? optim::Iterates::bf16 : optim::Iterates::own, rows, cols) / rate, 0});
+      profile.kernels.push_back({"muon", rates.dtype, rows, cols, 1, kernel_work("muon", optim::Iterates::bf16, rows, cols) / rate, 0});
     }
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/gemm_backend.h"
 #include "layers/cost.h"
 
 namespace ingot::plan {
@@ -21,8 +20,7 @@ double kernel_work(const std::string& name, optim::Iterates iterates, int64_t ro
 }
 
 Rates::Rates(const MachineProfile& profile, const std::string& dtype)
-    : iterates_(dtype == "bf16" && (profile.device != "cpu" || kernels::sums_bf16_in_fp32()) ? optim::Iterates::bf16
-                                                                                             : optim::Iterates::own),
+    : iterates_(dtype == "fp64" ? optim::Iterates::own : optim::fastest_iterates(profile.device == "cpu")),
       operation_s_(profile.operation_s),
       within_steps_(profile, dtype) {
   add_products(profile, dtype, products_);
