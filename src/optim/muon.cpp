@@ -39,8 +39,10 @@ void Muon::prepare(const RuleShare& share, const Team& team) {
   for (const auto* p : share.taken)
     if (auto* group = group_of(*p); by_group.emplace(group, Matrices{}).second) order.push_back(group);
   for (auto* slot : share.slots) by_group.at(group_of(*slot->shard.parameter)).slots.push_back(slot);
+  for (auto* rows : share.rows) by_group.at(group_of(*rows->parameter)).rows.push_back(rows);
   for (auto* group : order) {
     auto& entry = groups_.emplace_back(std::move(by_group.at(group)));
+    entry.group = group;
     if (!group) continue;
     std::vector<const parallel::Shard*> shards;
     for (const auto* slot : entry.slots) shards.push_back(&slot->shard);
@@ -68,14 +70,21 @@ void Muon::update(const Update& update) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const auto& group = groups_[g];
     orthogonalise(group, directions[g]);
+    const auto factors = scale(group, directions[g]);
     for (size_t i = 0; i < group.slots.size(); ++i) {
       auto& slot = *group.slots[i];
-      const auto& shape = slot.shard.parameter->shape;
-      const auto longest = static_cast<double>(std::max(shape[shape.size() - 2], shape.back()));
-      kernels::apply_direction(slot.master, directions[g][i], slot.shard.value, 1 - update.lr * slot.weight_decay,
-                               update.lr * config_.rms_match * std::sqrt(longest));
+      kernels::apply_direction(slot.master, directions[g][i], slot.shard.value, 1 - update.lr * slot.weight_decay, update.lr * factors[i]);
     }
   }
+}
+
+std::vector<double> Muon::scale(const Matrices& group, std::vector<at::Tensor>&) const {
+  std::vector<double> factors;
+  for (const auto* slot : group.slots) {
+    const auto& shape = slot->shard.parameter->shape;
+    factors.push_back(config_.rms_match * std::sqrt(static_cast<double>(std::max(shape[shape.size() - 2], shape.back()))));
+  }
+  return factors;
 }
 
 void Muon::orthogonalise(const Matrices& group, std::vector<at::Tensor>& directions) const {

@@ -14,17 +14,26 @@ class Muon : public UpdateRule {
  public:
   explicit Muon(const OptimizerConfig& config) : config_(config) {}
   std::string_view name() const override { return "muon"; }
+  std::string_view predicted_as() const override { return "muon"; }
   bool takes(const layers::Parameter& parameter) const override { return parameter.kind == layers::Parameter::Kind::matrix; }
   std::vector<std::string> state_names() const override { return {"momentum"}; }
   void prepare(const RuleShare& share, const Team& team) override;
   void update(const Update& update) override;
 
- private:
+ protected:
   /// Slots whose matrices one process group orthogonalises.
   struct Matrices {
     std::vector<Slot*> slots;
-    std::unique_ptr<parallel::MatrixExchange> exchange;  // null: every matrix is whole
+    std::vector<RowSlot*> rows;
+    comm::Group* group = nullptr;                        // null: every matrix is whole
+    std::unique_ptr<parallel::MatrixExchange> exchange;  // of the group
   };
+  /// By which factor the orthogonal direction of each slot, [its size], is applied, besides the learning rate: here to AdamW's size. May
+  /// change directions. Collective over the group.
+  virtual std::vector<double> scale(const Matrices& matrices, std::vector<at::Tensor>& directions) const;
+  const OptimizerConfig& config() const { return config_; }
+
+ private:
   Iterates iterates_of(const layers::ParameterList& parameters, const Team& team) const;
   void orthogonalise(const Matrices& group, std::vector<at::Tensor>& directions) const;
 

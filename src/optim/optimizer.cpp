@@ -43,13 +43,35 @@ Optimizer::Optimizer(layers::ParameterList& parameters, const OptimizerConfig& c
     slots_.push_back(std::move(slot));
   }
   team_.shards.clear();
+  add_rows();
   for (const auto& rule : rules_.all()) {
-    RuleShare share{.parameters = parameters, .taken = {}, .slots = {}};
+    RuleShare share{.parameters = parameters, .taken = {}, .slots = {}, .rows = {}};
     for (const auto& p : parameters.all())
       if (p->is_trained() && &rules_.of(*p) == rule.get()) share.taken.push_back(p.get());
     for (auto& slot : slots_)
       if (&rules_.of(*slot.shard.parameter) == rule.get()) share.slots.push_back(&slot);
+    for (auto& rows : rows_)
+      if (&rules_.of(*rows.parameter) == rule.get()) share.rows.push_back(&rows);
     rule->prepare(share, team_);
+  }
+}
+
+// The rank that owns the first element of the first matrix that is here saves the rows of all.
+void Optimizer::add_rows() {
+  for (const auto& p : parameters_.all()) {
+    if (!p->is_trained()) continue;
+    const size_t states = rules_.of(*p).row_state_names().size();
+    if (states == 0) continue;
+    RowSlot rows{.parameter = p.get(), .first_matrix = 0, .state = {}};
+    if (p->shape.size() == 3 && !p->part.empty()) rows.first_matrix = p->part[0].front().begin;
+    for (size_t i = 0; i < states; ++i)
+      rows.state.push_back(at::zeros(row_shape(*p), p->value.options().dtype(p->wide_type()).requires_grad(false)));
+    for (const auto& slot : slots_) {
+      if (slot.shard.parameter != p.get() || slot.shard.begin != 0 || !slot.shard.is_primary) continue;
+      const auto offset = slot.shard.regions().front().box.offset;
+      rows.is_primary = rows.is_primary || (offset[offset.size() - 1] == 0 && offset[offset.size() - 2] == 0);
+    }
+    rows_.push_back(std::move(rows));
   }
 }
 
@@ -144,6 +166,20 @@ std::vector<StateSlice> Optimizer::state() const {
     add("", slot.master);
     const auto names = rules_.of(*slot.shard.parameter).state_names();
     for (size_t i = 0; i < names.size(); ++i) add("optimizer." + names[i] + ".", slot.state[i]);
+  }
+  for (const auto& rows : rows_) {
+    const auto& p = *rows.parameter;
+    const auto names = rules_.of(p).row_state_names();
+    // Of a stack [matrices, rows], else [rows].
+    const bool is_stack = p.shape.size() == 3;
+    const tensor::Shape shape(p.shape.begin(), p.shape.end() - 1);
+    tensor::Part part;
+    if (is_stack && !p.part.empty()) part = {p.part[0], {{0, p.shape[1]}}};
+    for (size_t i = 0; i < names.size(); ++i) {
+      const auto flat = rows.state[i].view(-1);
+      all.push_back(
+          {"optimizer." + names[i] + "." + p.name, shape, tensor::regions_of(shape, part, 0, flat.numel()), flat, rows.is_primary});
+    }
   }
   for (const auto& [name, buffer] : buffers_) {
     const auto& p = *buffer.parameter;

@@ -75,6 +75,8 @@ class Optimizer {
   Team team_;
   UpdateRules rules_;
   std::vector<Slot> slots_;  // where they are when the rules are prepared
+  std::vector<RowSlot> rows_;
+  void add_rows();
   std::map<std::string, Buffer> buffers_;
   int64_t steps_done_ = 0;
 };

@@ -43,14 +43,25 @@ const std::vector<Entry>& table() {
 UpdateRules::UpdateRules(const OptimizerConfig& config) {
   for (const auto& entry : table())
     if (config.name == entry.name) rules_ = entry.make(config);
-  if (rules_.empty())
-    throw base::ConfigError("optimizer.name = \"{}\": there is {}", config.name, base::join(optimizer_names(), ", "));
+  if (rules_.empty()) throw base::ConfigError("optimizer.name = \"{}\": there is {}", config.name, base::join(optimizer_names(), ", "));
 }
 
 UpdateRule& UpdateRules::of(const layers::Parameter& parameter) const {
   for (const auto& rule : rules_)
     if (rule->takes(parameter)) return *rule;
   throw base::ModelError("no rule of the optimizer takes {}", parameter.name);
+}
+
+int64_t UpdateRules::state_elements(const layers::Parameter& parameter, int64_t elements) const {
+  const auto& rule = of(parameter);
+  const auto row_states = static_cast<int64_t>(rule.row_state_names().size());
+  return elements * static_cast<int64_t>(rule.state_names().size()) +
+         (row_states > 0 ? row_states * tensor::element_count(row_shape(parameter)) : 0);
+}
+
+tensor::Shape row_shape(const layers::Parameter& p) {
+  const size_t dims = p.shape.size();
+  return {dims == 3 ? p.local_shape()[0] : 1, p.shape[dims - 2]};
 }
 
 std::vector<std::string> optimizer_names() {

@@ -36,11 +36,21 @@ struct Slot {
   double weight_decay;            // decoupled; 0 for what is not decayed
 };
 
+/// What a rule keeps for each row of a matrix: of all rows of all matrices that the rank has a part of, the same on all ranks that own
+/// elements of them.
+struct RowSlot {
+  const layers::Parameter* parameter = nullptr;
+  int64_t first_matrix = 0;       // of a stack, which may begin before this rank's part
+  std::vector<at::Tensor> state;  // [matrices, rows], fp32 or fp64, one for each of the rule's row state names; zero at first
+  bool is_primary = false;        // this rank saves it
+};
+
 /// What a rule works on: the trained parameters that it takes, of all on this rank, and the slices of them that the rank updates.
 struct RuleShare {
   layers::ParameterList& parameters;
   std::vector<const layers::Parameter*> taken;
   std::vector<Slot*> slots;
+  std::vector<RowSlot*> rows;  // of all taken parameters, if the rule has row states
 };
 
 /// What the slots of one step have in common.
@@ -57,13 +67,20 @@ class UpdateRule {
   /// As in profiles and predictions: "adamw".
   virtual std::string_view name() const = 0;
   virtual bool takes(const layers::Parameter& parameter) const = 0;
-  /// "momentum" is in checkpoints as "optimizer.momentum.<parameter>".
+  /// Whose measured times and work area predictions take for the rule's: "adamw" or "muon".
+  virtual std::string_view predicted_as() const { return "adamw"; }
+  /// Of what has the shape of the parameter. "momentum" is in checkpoints as "optimizer.momentum.<parameter>".
   virtual std::vector<std::string> state_names() const = 0;
+  /// Of what has one number for each row of each matrix; only for rules that take matrices.
+  virtual std::vector<std::string> row_state_names() const { return {}; }
   /// Once, before the first update, also on a rank without slots; what it is given outlives the rule. Collective over the team.
   virtual void prepare(const RuleShare& share, const Team& team) = 0;
   /// One step of all slots given to prepare(): state, master, and the value in its compute dtype. Collective over the team.
   virtual void update(const Update& update) = 0;
 };
+
+/// [matrices, rows] of what is here of a parameter of matrices.
+tensor::Shape row_shape(const layers::Parameter& parameter);
 
 /// The rules of a configuration; a parameter is updated by the first that takes it.
 class UpdateRules {
@@ -71,6 +88,8 @@ class UpdateRules {
   explicit UpdateRules(const OptimizerConfig& config);
   UpdateRule& of(const layers::Parameter& parameter) const;
   const std::vector<std::unique_ptr<UpdateRule>>& all() const { return rules_; }
+  /// Elements of all states of a trained parameter, of which a rank updates `elements`.
+  int64_t state_elements(const layers::Parameter& parameter, int64_t elements) const;
 
  private:
   std::vector<std::unique_ptr<UpdateRule>> rules_;

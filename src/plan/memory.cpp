@@ -21,9 +21,9 @@ int64_t share(const RunShape& run, int64_t stage, const layers::Parameter& p, co
 
 bool comes_and_goes(const layers::Parameter& p) { return p.kind == Kind::matrix || p.kind == Kind::embedding || p.kind == Kind::head; }
 
-// Tensors that the optimizer keeps of a parameter beside its value.
-int64_t states(const optim::UpdateRules& rules, const layers::Parameter& p) {
-  return p.is_trained() ? static_cast<int64_t>(rules.of(p).state_names().size()) : 2;  // the moments of a balancing bias
+// Elements that the optimizer keeps of a parameter beside its value, of which `elements` are this rank's.
+int64_t state_elements(const optim::UpdateRules& rules, const layers::Parameter& p, int64_t elements) {
+  return p.is_trained() ? rules.state_elements(p, elements) : 2 * elements;  // the moments of a balancing bias
 }
 
 void add_state(const models::Model& model, const RunShape& run, StepMemory& memory) {
@@ -33,14 +33,14 @@ void add_state(const models::Model& model, const RunShape& run, StepMemory& memo
     const int64_t count = p->local_elements(), own = p->keeps_fp32 ? wide : narrow;
     if (!p->is_trained()) {
       memory.weights_bytes += count * own;
-      memory.optimizer_bytes += states(rules, *p) * count * own;
+      memory.optimizer_bytes += state_elements(rules, *p, count) * own;
       continue;
     }
     const int64_t updated = share(run, 1, *p, model.layout());
     memory.weights_bytes += (comes_and_goes(*p) ? share(run, 3, *p, model.layout()) : count) * own;
     memory.gradients_bytes += share(run, 2, *p, model.layout()) * wide;
     if (own < wide) memory.optimizer_bytes += updated * wide;  // the master
-    memory.optimizer_bytes += updated * wide * states(rules, *p);
+    memory.optimizer_bytes += state_elements(rules, *p, updated) * wide;
   }
 }
 
@@ -84,7 +84,7 @@ int64_t update_bytes(const models::Model& model, const RunShape& run) {
   const optim::UpdateRules rules(run.optimizer);
   int64_t directions = 0, travelling = 0, gathered = 0, returning = 0, whole_work = 0, gathered_work = 0;
   for (const auto& p : model.parameters().all()) {
-    if (!p->is_trained() || rules.of(*p).name() != "muon") continue;
+    if (!p->is_trained() || rules.of(*p).predicted_as() != "muon") continue;
     const int64_t own = share(run, 1, *p, model.layout()) * wide, parts = RunShape::parts(*p, model.layout());
     const int64_t rows = p->shape[p->shape.size() - 2], cols = p->shape.back(), small = std::min(rows, cols);
     const int64_t work = (3 * rows * cols + 5 * small * small) * wide;
@@ -148,7 +148,8 @@ int64_t predict_saved_bytes(const models::Model& model, const RunShape& run) {
   const optim::UpdateRules rules(run.optimizer);
   int64_t bytes = 0;
   for (const auto& p : model.parameters().all()) {
-    bytes += tensor::element_count(p->shape) * wide * (1 + states(rules, *p)) / writers;
+    const int64_t elements = tensor::element_count(p->shape);
+    bytes += (elements + state_elements(rules, *p, elements)) * wide / writers;
   }
   return bytes;
 }

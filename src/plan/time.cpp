@@ -34,7 +34,7 @@ void add_optimizer(const models::Model& model, const RunShape& run, const Rates&
     if (!p->is_trained()) continue;
     const int64_t own = p->local_elements();
     const double share = run.zero > 0 ? 1.0 / static_cast<double>(run.holders(*p, model.layout())) : 1;
-    if (rules.of(*p).name() == "muon") {
+    if (rules.of(*p).predicted_as() == "muon") {
       const int64_t rows = p->shape[p->shape.size() - 2], cols = p->shape.back();
       // Of matrices that are cut, the ranks with parts of them work on an equal number each, or all on all.
       const int64_t repeats = run.optimizer.spread_orthogonalisation ? 1 : RunShape::parts(*p, model.layout());

@@ -1,5 +1,6 @@
 #include "plan/trace/step_trace.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/error.h"
@@ -7,6 +8,7 @@
 #include "comm/recording_fabric.h"
 #include "device/tracer.h"
 #include "mesh/groups.h"
+#include "optim/update_rule.h"
 #include "train/check_layout.h"
 #include "train/parallel_model.h"
 #include "train/phases.h"
@@ -125,8 +127,10 @@ StepTrace trace_step(const TraceRequest& request) {
   mesh::Groups groups(*world, request.config.parallel);
   train::check_layout(request.config, groups.mesh());
   result.layout = layout_of(groups.mesh());
-  if (phase.optimizer.name == "muon" && request.world > 1 &&
-      (request.config.parallel.zero > 0 || groups.mesh().size(groups.mesh().weight_axis()) > 1))
+  const optim::UpdateRules rules(phase.optimizer);
+  const bool orthogonalises =
+      std::any_of(rules.all().begin(), rules.all().end(), [](const auto& rule) { return rule->predicted_as() == "muon"; });
+  if (orthogonalises && request.world > 1 && (request.config.parallel.zero > 0 || groups.mesh().size(groups.mesh().weight_axis()) > 1))
     result.left_out.push_back("the traffic by which Muon brings together matrices that several ranks own (their memory and work are in)");
   device::Tracer tracer(counting.device());
   {
