@@ -11,8 +11,8 @@ void declare_settings(base::SettingsTable& table, OptimizerConfig& c) {
   table.add("optimizer.name", c.name, optimizer_names(), optimizer_help());
   table.add("optimizer.lr", c.lr, NumberRange{0, 10}, "peak learning rate");
   table.add("optimizer.beta1", c.beta1, NumberRange{0, 1}, "AdamW: decay of the first moment");
-  table.add("optimizer.beta2", c.beta2, NumberRange{0, 1}, "AdamW: decay of the second moment");
-  table.add("optimizer.eps", c.eps, NumberRange{0, 1}, "AdamW: added to the root of the second moment");
+  table.add("optimizer.beta2", c.beta2, NumberRange{0, 1}, "AdamW, NorMuon: decay of the second moment");
+  table.add("optimizer.eps", c.eps, NumberRange{0, 1}, "AdamW, NorMuon: added to the root of the second moment");
   table.add("optimizer.weight_decay", c.weight_decay, NumberRange{0, 10}, "decoupled; matrices and convolutions, not embeddings");
   table.add("optimizer.clip", c.clip, NumberRange{0, 1e30}, "largest global gradient norm; 0 = no clipping");
   table.add("optimizer.momentum", c.momentum, NumberRange{0, 1}, "Muon");

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "optim/adamw.h"
 #include "optim/muon.h"
+#include "optim/normuon.h"
 
 namespace ingot::optim {
 
@@ -16,6 +17,13 @@ struct Entry {
   const char* help;
   Rules (*make)(const OptimizerConfig& config);
 };
+
+Rules normuon_rules(const OptimizerConfig& config) {
+  Rules rules;
+  rules.push_back(std::make_unique<NorMuon>(config));
+  rules.push_back(std::make_unique<AdamW>(config));
+  return rules;
+}
 
 Rules muon_rules(const OptimizerConfig& config) {
   Rules rules;
@@ -33,6 +41,7 @@ Rules adamw_rules(const OptimizerConfig& config) {
 const std::vector<Entry>& table() {
   static const std::vector<Entry> entries = {
       {"muon", "Muon on hidden matrices and AdamW on the rest", &muon_rules},
+      {"normuon", "Muon with normalised rows on hidden matrices and AdamW on the rest", &normuon_rules},
       {"adamw", "AdamW on everything", &adamw_rules},
   };
   return entries;
