@@ -61,17 +61,19 @@ TEST(Streams, a_missing_wait_for_the_default_stream_reads_what_was_there) {
   }
 }
 
+// A copy of what is there, and the stream that makes it when somebody waits.
+std::pair<c10::Stream, at::Tensor> copy_under_way(const at::Tensor& x) {
+  synchronize(kDevice);
+  const auto side = new_stream(kDevice);
+  const c10::StreamGuard guard(side);
+  return {side, x.clone()};
+}
+
 // A snapshot that is still being copied when the next update writes.
 TEST(Streams, a_missing_wait_before_a_write_shows_in_what_is_read_late) {
   for (const bool waits : {false, true}) {
     auto x = ones();
-    synchronize(kDevice);
-    const auto side = new_stream(kDevice);
-    at::Tensor copy;
-    {
-      const c10::StreamGuard guard(side);
-      copy = x.clone();
-    }
+    const auto [side, copy] = copy_under_way(x);
     if (waits) event_on(side).block(current_stream(kDevice));
     x.zero_();
     static_cast<void>(first_of(x));
@@ -105,13 +107,7 @@ TEST(Streams, who_asks_again_and_again_gets_there) {
 TEST(Streams, memory_that_another_stream_still_reads_is_used_again_unless_it_says_so) {
   for (const bool says : {false, true}) {
     auto x = ones();
-    synchronize(kDevice);
-    const auto side = new_stream(kDevice);
-    at::Tensor copy;
-    {
-      const c10::StreamGuard guard(side);
-      copy = x.clone();
-    }
+    const auto [side, copy] = copy_under_way(x);
     if (says) x.record_stream(side);
     x = at::Tensor();
     const auto other = ones().mul_(7);

@@ -66,6 +66,17 @@ std::vector<int64_t> token_rows(bool quick, int64_t factor) {
   return rows;
 }
 
+Operator token_operator(TokenKernel k) {
+  return {.name = k.name,
+          .kind = k.kind,
+          .traced = {{k.name, false, k.forward_size}, {k.backward_name, true, k.backward_size}},
+          .fused_on = {device::Target::cpu},
+          .make = k.make,
+          .cost = k.cost,
+          .measured = [](bool quick) { return grid(token_rows(quick), doubling(256, quick ? 1024 : 2048, quick)); },
+          .checked = std::move(k.checked)};
+}
+
 std::vector<int64_t> doubling(int64_t low, int64_t high, bool quick) {
   std::vector<int64_t> all = {low};
   while (all.back() < high) all.push_back(quick ? high : 2 * all.back());

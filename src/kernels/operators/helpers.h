@@ -35,4 +35,19 @@ inline int64_t bytes_of(at::ScalarType dtype) { return static_cast<int64_t>(c10:
 /// What cpu::sum_over_rows allocates and drops for `width` sums.
 int64_t row_sums_scratch(int64_t rows, int64_t width);
 
+// Objects.
+
+/// What differs between kernels that a model calls once in a layer on all of its tokens, that are fused on CPUs and have a fused backward.
+struct TokenKernel {
+  std::string_view name, backward_name;  // as traced
+  WorkKind kind;
+  Size (*forward_size)(const Shapes& inputs, const Shapes& outputs);
+  Size (*backward_size)(const Shapes& inputs, const Shapes& outputs);
+  OperatorCall (*make)(const OperatorSizes& sizes);
+  OperatorCost (*cost)(const OperatorSizes& sizes);
+  std::vector<Size> checked;
+};
+/// Measured with the tokens and widths of models.
+Operator token_operator(TokenKernel kernel);
+
 }  // namespace ingot::kernels

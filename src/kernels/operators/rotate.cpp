@@ -35,14 +35,14 @@ OperatorCost cost(const OperatorSizes& s) {
 }  // namespace
 
 std::vector<Operator> rotate_operators() {
-  return {{.name = "split_and_rotate",
-           .kind = WorkKind::attention,
-           .traced = {{"split_and_rotate", false, size_of_input<0>}, {"split_and_rotate.backward", true, size_of_output<0>}},
-           .fused_on = {device::Target::cpu},
-           .make = make,
-           .cost = cost,
-           .measured = [](bool quick) { return grid(token_rows(quick), doubling(256, quick ? 1024 : 2048, quick)); },
-           .checked = {{11, 256}, {37, 512}}}};
+  return {token_operator({.name = "split_and_rotate",
+                          .backward_name = "split_and_rotate.backward",
+                          .kind = WorkKind::attention,
+                          .forward_size = size_of_input<0>,
+                          .backward_size = size_of_output<0>,
+                          .make = make,
+                          .cost = cost,
+                          .checked = {{11, 256}, {37, 512}}})};
 }
 
 }  // namespace ingot::kernels

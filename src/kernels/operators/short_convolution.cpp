@@ -33,14 +33,14 @@ OperatorCost cost(const OperatorSizes& s) {
 }  // namespace
 
 std::vector<Operator> short_convolution_operators() {
-  return {{.name = "short_convolution",
-           .kind = WorkKind::linear_attention,
-           .traced = {{"short_convolution", false, size_of_input<0>}, {"short_convolution.backward", true, size_of_input<0>}},
-           .fused_on = {device::Target::cpu},
-           .make = make,
-           .cost = cost,
-           .measured = [](bool quick) { return grid(token_rows(quick), doubling(256, quick ? 1024 : 2048, quick)); },
-           .checked = {{3, 5}, {70, 24}, {37, 45}}}};
+  return {token_operator({.name = "short_convolution",
+                          .backward_name = "short_convolution.backward",
+                          .kind = WorkKind::linear_attention,
+                          .forward_size = size_of_input<0>,
+                          .backward_size = size_of_input<0>,
+                          .make = make,
+                          .cost = cost,
+                          .checked = {{3, 5}, {70, 24}, {37, 45}}})};
 }
 
 }  // namespace ingot::kernels

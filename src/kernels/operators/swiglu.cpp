@@ -22,14 +22,14 @@ OperatorCost cost(const OperatorSizes& s) {
 }  // namespace
 
 std::vector<Operator> swiglu_operators() {
-  return {{.name = "swiglu",
-           .kind = WorkKind::activations,
-           .traced = {{"swiglu", false, size_of_output<0>}, {"swiglu.backward", true, size_of_input<0>}},
-           .fused_on = {device::Target::cpu},
-           .make = make,
-           .cost = cost,
-           .measured = [](bool quick) { return grid(token_rows(quick), doubling(256, quick ? 1024 : 2048, quick)); },
-           .checked = {{18, 3}, {9, 8}, {45, 21}}}};
+  return {token_operator({.name = "swiglu",
+                          .backward_name = "swiglu.backward",
+                          .kind = WorkKind::activations,
+                          .forward_size = size_of_output<0>,
+                          .backward_size = size_of_input<0>,
+                          .make = make,
+                          .cost = cost,
+                          .checked = {{18, 3}, {9, 8}, {45, 21}}})};
 }
 
 }  // namespace ingot::kernels
