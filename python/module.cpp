@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "base/process.h"
-#include "checkpoint/load.h"
-#include "checkpoint/match.h"
-#include "checkpoint/writer.h"
+#include "checkpoint/load/load.h"
+#include "checkpoint/load/match.h"
+#include "checkpoint/save/writer.h"
 
 namespace nb = nanobind;
 

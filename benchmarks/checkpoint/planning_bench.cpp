@@ -9,9 +9,9 @@
 #include <cstdio>
 
 #include "base/files.h"
-#include "checkpoint/boxes.h"
-#include "checkpoint/digest.h"
-#include "checkpoint/save_plan.h"
+#include "checkpoint/format/boxes.h"
+#include "checkpoint/format/digest.h"
+#include "checkpoint/save/save_plan.h"
 
 using namespace ingot;
 using namespace ingot::checkpoint;

@@ -21,7 +21,7 @@
 #include "base/random.h"
 #include "base/system_call.h"
 #include "base/text.h"
-#include "checkpoint/storage.h"
+#include "checkpoint/storage/storage.h"
 
 namespace ingot::bench {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "checkpoint/tensor_source.h"
-#include "checkpoint/verify.h"
-#include "checkpoint/writer.h"
+#include "checkpoint/load/tensor_source.h"
+#include "checkpoint/load/verify.h"
+#include "checkpoint/save/writer.h"
 
 namespace ingot::checkpoint {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <iosfwd>
 
-#include "checkpoint/folder.h"
+#include "checkpoint/storage/folder.h"
 
 namespace ingot::checkpoint {
 

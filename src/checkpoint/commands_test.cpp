@@ -7,9 +7,9 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "checkpoint/elements.h"
-#include "checkpoint/safetensors.h"
-#include "checkpoint/test_support.h"
+#include "checkpoint/format/elements.h"
+#include "checkpoint/safetensors/safetensors.h"
+#include "checkpoint/tests/test_support.h"
 
 namespace ingot::checkpoint {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/settings.h"
-#include "checkpoint/writer.h"
+#include "checkpoint/save/writer.h"
 
 namespace ingot::checkpoint {
 

@@ -5,11 +5,11 @@
 #include <ostream>
 
 #include "base/error.h"
-#include "checkpoint/boxes.h"
 #include "checkpoint/commands.h"
-#include "checkpoint/elements.h"
-#include "checkpoint/match.h"
-#include "checkpoint/tensor_source.h"
+#include "checkpoint/format/boxes.h"
+#include "checkpoint/format/elements.h"
+#include "checkpoint/load/match.h"
+#include "checkpoint/load/tensor_source.h"
 
 namespace ingot::checkpoint {
 namespace {

@@ -5,7 +5,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "checkpoint/reader.h"
+#include "checkpoint/load/reader.h"
 #include "cli/config.h"
 #include "cli/forecast.h"
 #include "comm/world.h"

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "checkpoint/storage.h"
+#include "checkpoint/storage/storage.h"
 #include "cli/options.h"
 
 namespace ingot::cli {

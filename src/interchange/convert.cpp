@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "checkpoint/boxes.h"
-#include "checkpoint/data_writer.h"
-#include "checkpoint/folder.h"
+#include "checkpoint/format/boxes.h"
+#include "checkpoint/save/data_writer.h"
+#include "checkpoint/storage/folder.h"
 
 namespace ingot::interchange {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "base/error.h"
-#include "checkpoint/verify.h"
+#include "checkpoint/load/verify.h"
 #include "interchange/test_support.h"
 
 namespace ingot::interchange {

@@ -16,9 +16,9 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/reader.h"
-#include "checkpoint/storage.h"
-#include "checkpoint/tensor_source.h"
+#include "checkpoint/load/reader.h"
+#include "checkpoint/load/tensor_source.h"
+#include "checkpoint/storage/storage.h"
 #include "interchange/dcp_metadata.h"
 #include "interchange/torch_save.h"
 

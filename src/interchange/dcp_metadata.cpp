@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
-#include "checkpoint/boxes.h"
+#include "checkpoint/format/boxes.h"
 #include "interchange/torch_save.h"
 
 namespace ingot::interchange {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "checkpoint/boxes.h"
+#include "checkpoint/format/boxes.h"
 #include "interchange/dcp.h"
 
 namespace ingot::interchange {

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "checkpoint/boxes.h"
+#include "checkpoint/format/boxes.h"
 #include "interchange/dcp.h"
 
 namespace ingot::interchange {

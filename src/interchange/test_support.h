@@ -7,8 +7,8 @@
 #include <random>
 
 #include "base/files.h"
-#include "checkpoint/test_fuzz.h"
-#include "checkpoint/test_support.h"
+#include "checkpoint/tests/test_fuzz.h"
+#include "checkpoint/tests/test_support.h"
 #include "interchange/dcp.h"
 
 namespace ingot::interchange {

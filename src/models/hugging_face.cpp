@@ -9,7 +9,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors/safetensors.h"
 #include "layers/dtype.h"
 #include "models/hugging_face_config.h"
 #include "models/stored_tensors.h"

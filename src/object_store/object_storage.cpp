@@ -9,9 +9,9 @@
 #include <set>
 
 #include "base/environment.h"
-#include "checkpoint/folder.h"
-#include "checkpoint/metadata.h"
-#include "checkpoint/reader.h"
+#include "checkpoint/format/metadata.h"
+#include "checkpoint/load/reader.h"
+#include "checkpoint/storage/folder.h"
 #include "object_store/multipart.h"
 
 namespace ingot::object_store {

@@ -9,7 +9,7 @@
 // Paths are "s3://bucket/prefix/…". Any number of threads.
 #pragma once
 
-#include "checkpoint/storage.h"
+#include "checkpoint/storage/storage.h"
 #include "object_store/client.h"
 
 namespace ingot::object_store {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/page_pool.h"
-#include "checkpoint/snapshot.h"
+#include "checkpoint/save/snapshot.h"
 #include "kernels/cpu_memory.h"
 #include "optim/update_rule.h"
 

@@ -1,8 +1,8 @@
 #include "serve/load_model.h"
 
 #include "base/error.h"
-#include "checkpoint/folder.h"
-#include "checkpoint/reader.h"
+#include "checkpoint/load/reader.h"
+#include "checkpoint/storage/folder.h"
 #include "models/hugging_face.h"
 #include "train/checkpointing.h"
 #include "train/config.h"

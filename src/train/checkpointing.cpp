@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "checkpoint/match.h"
+#include "checkpoint/load/match.h"
 #include "layers/dtype.h"
 #include "parallel/shard.h"
 

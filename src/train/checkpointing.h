@@ -7,9 +7,9 @@
 #include <string>
 
 #include "base/error.h"
-#include "checkpoint/load.h"
-#include "checkpoint/team.h"
-#include "checkpoint/writer.h"
+#include "checkpoint/load/load.h"
+#include "checkpoint/ranks/team.h"
+#include "checkpoint/save/writer.h"
 #include "comm/group.h"
 #include "models/model.h"
 #include "optim/optimizer.h"

@@ -7,8 +7,8 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/text.h"
-#include "checkpoint/folder.h"
-#include "checkpoint/host_memory.h"
+#include "checkpoint/storage/folder.h"
+#include "checkpoint/ranks/host_memory.h"
 #include "object_store/object_storage.h"
 #include "train/metrics/checkpoint_record.h"
 

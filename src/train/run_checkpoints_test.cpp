@@ -10,8 +10,8 @@
 #include <semaphore>
 #include <thread>
 
-#include "checkpoint/folder.h"
-#include "checkpoint/verify.h"
+#include "checkpoint/load/verify.h"
+#include "checkpoint/storage/folder.h"
 
 namespace ingot::train {
 namespace {

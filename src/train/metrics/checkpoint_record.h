@@ -3,8 +3,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "checkpoint/load.h"
-#include "checkpoint/writer.h"
+#include "checkpoint/load/load.h"
+#include "checkpoint/save/writer.h"
 
 namespace ingot::train {
 
