@@ -13,7 +13,7 @@
 #include "layers/cost.h"
 #include "plan/expert_width.h"
 #include "plan/sizing.h"
-#include "report/expert_page.h"
+#include "report/experts/page.h"
 #include "train/phases.h"
 
 namespace ingot::cli {

@@ -10,12 +10,12 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "report/page.h"
-#include "report/parallel_page.h"
-#include "report/profile_page.h"
-#include "report/profile_reader.h"
-#include "report/profile_summary.h"
-#include "report/summary.h"
+#include "report/parallel/page.h"
+#include "report/profile/page.h"
+#include "report/profile/reader.h"
+#include "report/profile/summary.h"
+#include "report/run/page.h"
+#include "report/run/summary.h"
 
 namespace ingot::report {
 namespace {

@@ -1,0 +1,58 @@
+#include "report/run/page.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "base/text.h"
+#include "report/checkpoints/section.h"
+#include "report/page/document.h"
+#include "report/page/html.h"
+#include "report/run/plots.h"
+#include "report/run/tables.h"
+
+namespace ingot::report {
+namespace {
+
+constexpr std::string_view kKey =
+    "<p class=\"key\">Faint: every step. Strong: running mean, or median for times and rates. Dots: validation. Dashed: predicted. "
+    "▾&nbsp;restart.</p>\n";
+
+std::string definitions(const std::vector<RunData>& runs) {
+  std::set<std::string> conventions;
+  for (const auto& run : runs) {
+    if (!run.mfu_convention.empty()) conventions.insert(run.mfu_convention);
+  }
+  std::string out = "<h2>How to read the numbers</h2><div class=\"notes\">";
+  for (const auto& convention : conventions) out += "<p>" + escape(convention) + "</p>";
+  return out +
+         "<p>Speeds are medians over all steps but the first after each start. Error is predicted / measured − 1; errors above 10 % are "
+         "marked. Loss is in nats per "
+         "token, over the global batch. Load imbalance is the most loaded expert’s tokens over the mean of all experts; 1 is an even load. "
+         "Memory is in units of "
+         "2^10 bytes (KiB, MiB, GiB), counts in units of 10^3 (k, M, G).</p></div>\n";
+}
+
+}  // namespace
+
+std::string make_page(const std::vector<RunData>& runs, std::string_view written) {
+  std::vector<std::string> names;
+  for (const auto& run : runs) names.push_back(run.name);
+  const auto title = shortened(base::join(names, ", "), 120);
+  std::string page = verdicts(runs);
+  page += headline_tables(runs);
+  page += name_bar(names, "runs");
+  const auto plots = loss_plot(runs) + small_plots(runs);
+  page += plots.empty() ? "<p>There is nothing to plot yet.</p>\n" : fmt::format("{}<div class=\"plots\">\n{}</div>\n", kKey, plots);
+  const auto experts = expert_plots(runs);
+  if (!experts.empty()) page += "<h2>Experts</h2>\n" + experts;
+  const auto checkpoints = checkpoint_section(runs);
+  if (!checkpoints.empty()) page += "<h2>Checkpoints</h2>\n" + checkpoints;
+  const auto settings = settings_tables(runs);
+  if (!settings.empty()) page += (runs.size() > 1 ? "<h2>Settings that differ</h2>\n" : "<h2>Settings</h2>\n") + settings;
+  page += "<h2>Files</h2>\n" + file_remarks(runs);
+  page += definitions(runs);
+  return document(title, written, page);
+}
+
+}  // namespace ingot::report

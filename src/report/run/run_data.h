@@ -1,0 +1,39 @@
+// A run directory as the report sees it. Reading never fails on what a file contains: whatever is missing or broken becomes
+// a remark that the page shows.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "report/checkpoints/reader.h"
+#include "report/run/metrics_reader.h"
+
+namespace ingot::report {
+
+using NamedTexts = std::vector<std::pair<std::string, std::string>>;
+
+struct RunData {
+  std::string name;  // unique among the runs of a page
+  std::filesystem::path folder;
+  Metrics metrics;
+  Checkpoints checkpoints;       // checkpoints.jsonl; empty when there is none
+  NamedTexts settings;           // config.toml, dotted names
+  NamedTexts facts;              // run.json, one level
+  NamedTexts profile;            // profile.json, flattened
+  double parameters = 0;         // 0: unknown
+  double active_parameters = 0;  // 0: unknown
+  std::string mfu_convention;
+  std::vector<std::string> log_warnings;  // the last few warnings and errors of log.txt
+  int64_t log_warning_count = 0;
+  std::vector<std::string> remarks;  // what was missing or broken
+};
+
+/// Throws DataError only when `folder` is no folder at all or cannot be read.
+RunData read_run(const std::filesystem::path& folder);
+
+/// Reads all and names them by their folders' names, lengthened until they differ.
+std::vector<RunData> read_runs(const std::vector<std::filesystem::path>& folders);
+
+}  // namespace ingot::report
