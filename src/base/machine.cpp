@@ -3,10 +3,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
 #include "base/error.h"
+#include "base/process.h"
 #include "base/text.h"
 
 namespace ingot::base {
@@ -117,6 +119,11 @@ int64_t memory_limit_bytes() {
     }
   }
   return least;
+}
+
+int64_t usable_memory_bytes() {
+  const int64_t limit = memory_limit_bytes(), all = total_memory_bytes();
+  return limit > 0 ? std::min(limit, all) : all;
 }
 
 Limits process_limits() { return {soft_limit(RLIMIT_NOFILE), soft_limit(RLIMIT_MEMLOCK)}; }

@@ -27,6 +27,8 @@ std::string file_system_type(const std::filesystem::path& path, const std::strin
 int64_t available_memory_bytes();
 /// What a control group (container, Slurm job) allows this process; 0 = no limit known.
 int64_t memory_limit_bytes();
+/// What a process can have of the machine: all, or the limit where there is one.
+int64_t usable_memory_bytes();
 
 struct Limits {
   int64_t open_files = 0, locked_memory_bytes = 0;  // soft limits; -1 = unlimited

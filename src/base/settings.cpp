@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "base/closest_name.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -142,7 +143,9 @@ void SettingsTable::set(std::string_view name, std::string_view text, std::strin
     for (const auto& list : lists_) {
       if (list.name == name) return load_toml(fmt::format("{} = {}", name, text), origin);
     }
-    throw ConfigError("{}: unknown setting '{}'{}", origin, name, did_you_mean(name, names()));
+    const auto near = did_you_mean(name, names());
+    throw ConfigError("{}: unknown setting '{}'{} 'ingot train --settings' lists all.", origin, name,
+                      near.empty() ? fmt::format("; the nearest is '{}'.", closest_name(name, names())) : near);
   }
   try {
     setting->parse(text);

@@ -69,6 +69,11 @@ TEST(Settings, unknown_name_is_refused_with_the_nearest) {
               AllOf(HasSubstr("c.toml:2:"), HasSubstr("train.steps")));
 }
 
+TEST(Settings, unknown_name_like_no_other_still_names_one_and_where_all_are) {
+  Example e;
+  EXPECT_THAT(error_of([&] { e.table.set("colour", "3", "--set"); }), AllOf(HasSubstr("the nearest is '"), HasSubstr("ingot train --settings")));
+}
+
 TEST(Settings, impossible_values_name_the_range) {
   Example e;
   EXPECT_THAT(error_of([&] { e.table.set("train.steps", "0", "--set"); }), HasSubstr("integer from 1"));

@@ -8,6 +8,8 @@
 #include <ctime>
 #include <numeric>
 
+#include "base/closest_name.h"
+
 namespace ingot::base {
 namespace {
 
@@ -39,17 +41,15 @@ double suffix_factor(std::string_view suffix) {
 
 }  // namespace
 
+std::string closest_name(std::string_view name, const std::vector<std::string>& candidates) {
+  const auto closer = [&](const auto& a, const auto& b) { return edit_distance(name, a) < edit_distance(name, b); };
+  const auto best = std::min_element(candidates.begin(), candidates.end(), closer);
+  return best == candidates.end() ? "" : *best;
+}
+
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
-  std::string best;
-  size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
-  for (const auto& candidate : candidates) {
-    const size_t distance = edit_distance(name, candidate);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = candidate;
-    }
-  }
-  return best;
+  const auto best = closest_name(name, candidates);
+  return edit_distance(name, best) <= std::max<size_t>(2, name.size() / 3) ? best : "";
 }
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {

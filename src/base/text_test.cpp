@@ -2,12 +2,21 @@
 
 #include <gtest/gtest.h>
 
+#include "base/closest_name.h"
+
 namespace ingot::base {
 namespace {
 
 TEST(NearestName, finds_a_typo_and_ignores_strangers) {
   EXPECT_EQ(nearest_name("tarin", {"train", "serve", "plan"}), "train");
   EXPECT_EQ(nearest_name("completely-else", {"train", "serve"}), "");
+  EXPECT_EQ(nearest_name("train", {}), "");
+}
+
+TEST(ClosestName, is_found_however_far) {
+  EXPECT_EQ(closest_name("tarin", {"plan", "train"}), "train");
+  EXPECT_EQ(closest_name("completely-else", {"serve", "complete"}), "complete");
+  EXPECT_EQ(closest_name("train", {}), "");
 }
 
 TEST(Format, gives_units_people_read) {
