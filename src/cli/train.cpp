@@ -17,6 +17,7 @@
 #include "cli/version.h"
 #include "device/device.h"
 #include "mesh/groups.h"
+#include "object_store/object_storage.h"
 #include "train/check_layout.h"
 #include "train/trainer.h"
 
@@ -117,7 +118,7 @@ int run_train(const Options& all) {
     const auto forecast = forecast_of(config, mesh, company, program);
     choose_gemm_backend(config, run_dir, o.resume, mesh, company);
     mesh::Groups groups(*world, config.parallel);
-    train::Trainer trainer(config, {run_dir, o.resume, kVersion}, forecast.numbers, groups);
+    train::Trainer trainer(config, {run_dir, o.resume, kVersion, object_store::storage_of}, forecast.numbers, groups);
     const base::LoadWatch load;
     trainer.run(stop);
     const double companions_s = bench::companions_cpu_seconds(company, load.own_cpu_s());

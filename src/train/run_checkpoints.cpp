@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "checkpoint/storage/folder.h"
 #include "checkpoint/ranks/host_memory.h"
-#include "object_store/object_storage.h"
 #include "train/metrics/checkpoint_record.h"
 
 namespace ingot::train {
@@ -53,7 +52,7 @@ fs::path RunCheckpoints::folder() const { return config_.folder.empty() ? option
 fs::path RunCheckpoints::memory_folder() const { return fs::path(config_.memory_folder) / ("ingot-" + options_.run_id); }
 
 const checkpoint::Storage& RunCheckpoints::storage() const {
-  return options_.storage ? *options_.storage : object_store::storage_of(folder());
+  return options_.storage_of(folder());
 }
 
 // -- restoring -------------------------------------------------------------------------------------------------------------
@@ -74,7 +73,7 @@ std::optional<fs::path> RunCheckpoints::to_resume(const std::set<fs::path>& dama
     return std::nullopt;
   }
   const fs::path given = options_.resume;
-  const auto newest = checkpoint::latest(given, object_store::storage_of(given));
+  const auto newest = checkpoint::latest(given, options_.storage_of(given));
   return newest ? newest->path : given;
 }
 
@@ -128,7 +127,7 @@ std::optional<RunCheckpoints::Restored> RunCheckpoints::restore() {
     }
     if (found.empty()) return std::nullopt;
     try {
-      const checkpoint::TeamReader reader(found, {.verify = config_.verify, .machine = base::host_name(), .storage = &object_store::storage_of(found), .team = &ranks});
+      const checkpoint::TeamReader reader(found, {.verify = config_.verify, .machine = base::host_name(), .storage = &options_.storage_of(found), .team = &ranks});
       auto restored = load(reader, found.string());
       durable_step_ = restored.progress.step;
       return restored;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "checkpoint/config.h"
+#include "checkpoint/storage/storage.h"
 #include "mesh/groups.h"
 #include "train/checkpointing.h"
 #include "train/parallel_model.h"
@@ -26,10 +27,10 @@ class RunCheckpoints {
 
   struct Options {
     std::filesystem::path run_dir;
-    std::string run_id;                            // tells this run's copies in memory from those of others
-    std::string resume = "auto";                   // auto, never, or the path of a checkpoint
-    std::string config_toml;                       // as resolved
-    const checkpoint::Storage* storage = nullptr;  // of the folder of checkpoints; what its name says unless given
+    std::string run_id;           // tells this run's copies in memory from those of others
+    std::string resume = "auto";  // auto, never, or the path of a checkpoint
+    std::string config_toml;      // as resolved
+    checkpoint::StorageOf storage_of = checkpoint::local_storage_of;
   };
   /// Model and groups must outlive it.
   RunCheckpoints(const checkpoint::CheckpointConfig& config, Options options, ParallelModel& model, mesh::Groups& groups);

@@ -64,7 +64,7 @@ class LostRanks : public ::testing::Test {
           const checkpoint::PosixStorage storage(world.rank() == victim ? hook : nullptr);
           checkpoint::CheckpointConfig config;
           config.every = 2, config.keep = 10, config.grace_s = 0;
-          RunCheckpoints checkpoints(config, {.run_dir = run_dir_, .run_id = "test", .storage = &storage}, model, groups);
+          RunCheckpoints checkpoints(config, {.run_dir = run_dir_, .run_id = "test", .storage_of = [&](const auto&) -> const auto& { return storage; }}, model, groups);
           body(checkpoints, world.rank());
         },
         options);

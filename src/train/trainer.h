@@ -52,9 +52,10 @@ class StepWatch {
 
 struct RunOptions {
   std::filesystem::path run_dir;
-  std::string resume = "auto";  // auto, never, or the path of a checkpoint
-  std::string version;          // of the program, for run.json
-  StepWatch* watch = nullptr;   // must outlive the run
+  std::string resume = "auto";                                      // auto, never, or the path of a checkpoint
+  std::string version;                                              // of the program, for run.json
+  checkpoint::StorageOf storage_of = checkpoint::local_storage_of;  // of folders of checkpoints
+  StepWatch* watch = nullptr;                                       // must outlive the run
 };
 
 class Trainer {

@@ -227,4 +227,10 @@ const Storage& local_storage() {
   return storage;
 }
 
+const Storage& local_storage_of(const fs::path& path) {
+  if (path.string().find(":/") != std::string::npos && path.string().find(":/") < path.string().find('/'))
+    throw base::CheckpointError("{}: checkpoints of this program lie in folders; it has no client of object stores", path.string());
+  return local_storage();
+}
+
 }  // namespace ingot::checkpoint

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -137,5 +138,11 @@ std::string waiting_name(const std::string& visible_name);
 
 /// The local file system, for callers that name no storage.
 const Storage& local_storage();
+
+/// Which storage a path is of. What a program that knows buckets gives to those that must not (object_store/object_storage.h); the storages
+/// live as long as the program.
+using StorageOf = std::function<const Storage&(const fs::path&)>;
+/// The local file system for every path; throws CheckpointError for URLs, such as s3://bucket/run.
+const Storage& local_storage_of(const fs::path& path);
 
 }  // namespace ingot::checkpoint
