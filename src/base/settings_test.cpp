@@ -71,7 +71,8 @@ TEST(Settings, unknown_name_is_refused_with_the_nearest) {
 
 TEST(Settings, unknown_name_like_no_other_still_names_one_and_where_all_are) {
   Example e;
-  EXPECT_THAT(error_of([&] { e.table.set("colour", "3", "--set"); }), AllOf(HasSubstr("the nearest is '"), HasSubstr("ingot train --settings")));
+  EXPECT_THAT(error_of([&] { e.table.set("colour", "3", "--set"); }),
+              AllOf(HasSubstr("the nearest is '"), HasSubstr("ingot train --settings")));
 }
 
 TEST(Settings, impossible_values_name_the_range) {

@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "bench/message_line.h"
 #include "bench/stopwatch.h"
 #include "layers/dtype.h"
+#include "plan/message_line.h"
 
 namespace ingot::bench {
 namespace {
@@ -217,9 +217,9 @@ bool has_out_of_place(Collective c) { return counts_total(c) || c == Collective:
 bool has_in_place(Collective c) { return c != Collective::all_to_all && c != Collective::send_receive; }
 
 void fit(CollectiveCurve& curve) {
-  std::vector<MessageTime> times;
+  std::vector<plan::MessageTime> times;
   for (const auto& p : curve.points) times.push_back({static_cast<double>(p.bytes), p.timing().mean_s});
-  const auto line = fitted_line(times);
+  const auto line = plan::fitted_line(times);
   curve.latency_s = line.latency_s;
   curve.bytes_per_s = line.bytes_per_s;
   curve.median_error = line.median_error;
@@ -255,7 +255,7 @@ std::vector<Collective> all_collectives() {
   return all;
 }
 
-double bus_factor(Collective collective, int ranks) { return bus_factor(std::string(name_of(collective)), ranks); }
+double bus_factor(Collective collective, int ranks) { return plan::bus_factor(std::string(name_of(collective)), ranks); }
 
 const char* name_of(Placement placement) { return kPlacements[static_cast<size_t>(placement)]; }
 

@@ -10,20 +10,6 @@
 
 namespace ingot::bench {
 
-double pages_per_iteration(const LoadingShape& shape, double scatter) {
-  return scatter * static_cast<double>(shape.batch) * shape.pages_of_sample();
-}
-
-double required_reads_per_s(const LoadingShape& shape, double scatter, double iteration_s) {
-  return pages_per_iteration(shape, scatter) / iteration_s;
-}
-
-double break_even_s(const LoadingShape& shape, double scatter, double reads_per_s) {
-  return pages_per_iteration(shape, scatter) / reads_per_s;
-}
-
-double scatter_of(const LoadingShape& shape, double extra_pages) { return 1 + extra_pages / shape.pages_of_sample(); }
-
 ReadPattern read_pattern(const data::Loader& loader, int64_t first_sample, int64_t count, int64_t page_bytes) {
   ReadPattern pattern;
   int64_t pages = 0, pieces = 0;
@@ -40,10 +26,10 @@ ReadPattern read_pattern(const data::Loader& loader, int64_t first_sample, int64
   pattern.samples = count;
   pattern.pages = static_cast<double>(pages) / static_cast<double>(count);
   pattern.pieces = static_cast<double>(pieces) / static_cast<double>(count);
-  const LoadingShape shape{.batch = 1, .seq = loader.seq_len(), .token_bytes = loader.token_bytes(), .page_bytes = page_bytes};
+  const plan::LoadingShape shape{.batch = 1, .seq = loader.seq_len(), .token_bytes = loader.token_bytes(), .page_bytes = page_bytes};
   // Rows that padding fills in part may touch fewer pages than full ones would.
   pattern.extra_pages = std::max(0.0, pattern.pages - shape.pages_of_sample());
-  pattern.scatter = scatter_of(shape, pattern.extra_pages);
+  pattern.scatter = plan::scatter_of(shape, pattern.extra_pages);
   return pattern;
 }
 

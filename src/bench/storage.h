@@ -9,6 +9,7 @@
 
 #include "bench/scratch_folder.h"
 #include "plan/profile.h"
+#include "resilience/stop_signal.h"
 
 namespace ingot::bench {
 
@@ -56,6 +57,14 @@ using StorageProgress = std::function<void(size_t done, size_t all, const std::s
 /// Measures in a fresh folder, which is gone afterwards. `is_stopped` is asked by several threads; a measurement that it interrupts is
 /// dropped, those before it stay. Throws UsageError when there is too little room, FileError when the file system fails.
 StorageReport measure_storage(const StorageOptions& options, const StorageProgress& progress, const std::function<bool()>& is_stopped);
+
+/// The same with a progress bar, until `stop` received a signal.
+StorageReport watch_storage(const StorageOptions& options, const resilience::StopSignal& stop);
+inline constexpr const char* kStorageStopNote = "\nstopping and removing the files; what was measured is kept\n";
+
+/// A few seconds of it in `folder`, for a machine profile, ten at most. Where the folder has no room or cannot be written to, that is
+/// logged and nothing comes back.
+std::vector<plan::StorageRate> storage_rates(const std::string& folder);
 
 /// The value that a share `quantile` of all values does not exceed (nearest rank); 0 of nothing.
 double quantile_of(std::vector<double>& values, double quantile);

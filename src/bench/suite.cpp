@@ -15,6 +15,7 @@
 #include "bench/operations.h"
 #include "kernels/cpu_memory.h"
 #include "optim/operators.h"
+#include "plan/disturbed.h"
 
 namespace ingot::bench {
 namespace {
@@ -167,7 +168,7 @@ bool run_suite(const std::vector<Measurement>& measurements, MachineProfile& pro
   const bool complete = done == measurements.size();
   bar.update(static_cast<int64_t>(done));
   bar.finish(complete ? "" : "stopped; what was measured is kept");
-  if (profile.foreign_load > kBusyShare && company.is_first())
+  if (profile.foreign_load > plan::kBusyShare && company.is_first())
     base::log_warning(
         "other programs used {:.0f} % of this machine during the measurement; rates come out too low. Repeat it on an idle machine.",
         100 * profile.foreign_load);
@@ -207,7 +208,7 @@ MachineProfile profile_for(const std::string& dtype, const std::string& device, 
                            const Company& company) {
   const auto fresh = plan::describe_machine(at::get_num_threads(), company.side_by_side(), device);
   auto profile = plan::cached_profile(fresh, company.is_first() ? cache_folder : "").value_or(fresh);
-  if (profile.foreign_load > kBusyShare && foreign_share_now() < kBusyShare)
+  if (profile.foreign_load > plan::kBusyShare && foreign_share_now() < plan::kBusyShare)
     profile = replaced_by(fresh, profile);  // what a busy machine gave is replaced when it is idle
   if (!complete(profile, dtype, company, /*hasty=*/company.size() > 1) || !company.is_first() || cache_folder.empty()) return profile;
   try {

@@ -13,9 +13,6 @@
 
 namespace ingot::bench {
 
-/// Share of the machine that other programs may use before a profile is called disturbed.
-inline constexpr double kBusyShare = 0.1;
-
 struct SuiteOptions {
   bool gemm = false, memory = false, attention = false, kernels = false;
   bool groups = false;              // with gemm: a few batched and grouped ones, too

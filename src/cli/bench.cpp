@@ -1,33 +1,109 @@
+// `ingot bench gemm|memory|attention|all`: what this machine can do, as a machine profile.
+#include "cli/judge_flags.h"
+#include "cli/verb.h"
+
+namespace ingot::cli {
+
+struct BenchOptions {
+  std::string output, dtype = "all", as_rank;
+  bool quick = false, libraries = false, is_judged = false;
+  // Of gemm, attention and memory: lists of counts, such as 4K; empty ones: the usual.
+  std::vector<std::string> m, n, k, kinds, passes, groups;
+  std::vector<double> busiest;
+  std::vector<std::string> seq, head_counts, kv_head_counts, head_dims, windows, batches, sizes;
+  // Of all.
+  std::vector<int> side_by_side;
+  JudgeFlags judge;
+};
+
+#ifndef INGOT_COMPUTES
+namespace {
+
+// Lists of sizes; all combinations are measured.
+void add_sweep(CLI::App& verb, BenchOptions& o) {
+  const auto list = [&](const char* flag, auto& values, const char* text) { verb.add_option(flag, values, text)->delimiter(','); };
+  if (verb.get_name() == "gemm") {
+    list("--m", o.m, "rows of a linear layer, such as 64,1K (K = 1024); with any of these flags only their combinations are measured");
+    list("--n", o.n, "its outputs");
+    list("--k", o.k, "its inputs");
+    list("--kinds", o.kinds,
+         "plain, batched (many products in one call), grouped (of experts one after another, whose rows are --m on average)");
+    list("--passes", o.passes, "forward, grad_input, grad_weight (default: all)");
+    list("--groups", o.groups, "how many products of batched ones, or experts of grouped ones (default 8)");
+    list("--busiest", o.busiest, "rows of the busiest expert over their mean; 1: all have as many (default)");
+    verb.add_flag("--libraries", o.libraries,
+                  "plain products through every library that can multiply here, by turns; kept for runs, which take the one that is "
+                  "clearly faster (train.gemm_backend)");
+  } else if (verb.get_name() == "attention") {
+    list("--seq", o.seq, "tokens of a sequence, such as 512,4K (K = 1024); with any of these flags only their combinations are measured");
+    list("--heads", o.head_counts, "query heads (default 8)");
+    list("--kv-heads", o.kv_head_counts, "key and value heads; those that do not divide the query heads are left out (default: as many)");
+    list("--head-dim", o.head_dims, "width of a head (default 64)");
+    list("--window", o.windows, "keys that a query sees at most; 0: all before it (default)");
+    list("--batch", o.batches, "sequences at a time (default 1)");
+  } else if (verb.get_name() == "memory") {
+    list("--sizes", o.sizes, "bytes of one array, such as 64K,16M (K = 1024; default 16K to 256M)");
+  }
+}
+
+}  // namespace
+
+void add_bench(Flags& flags) {
+  const auto values = std::make_shared<BenchOptions>();
+  auto& o = *values;
+  flags.group("bench",
+              "measure this machine: gemm, memory, attention, storage, or all; a training step: iteration; or ranks: collectives, and ways "
+              "of spreading a layer over them, parallel");
+  const auto add = [&](const char* name, const char* help) -> CLI::App& {
+    auto& verb = flags.verb("bench", name, help, values);
+    add_output(verb, o.output, "write the machine profile here (JSON)");
+    verb.add_option("--dtype", o.dtype, "fp32, bf16 or all")->check(CLI::IsMember({"fp32", "bf16", "all"}));
+    verb.add_flag("--quick", o.quick, "a few sizes only: seconds; all in two minutes");
+    add_sweep(verb, o);
+    return verb;
+  };
+  add("gemm", "matrix products over shapes and dtypes: plain, batched and grouped");
+  add("memory", "copy, scale, add, triad, dot, read and write over sizes; beside a GPU its host, and copies between the two");
+  add("attention", "forward and backward over lengths, and where it turns from memory- to compute-bound");
+  auto& all = add("all", "everything, as a machine profile");
+  all.add_option("--ranks", o.side_by_side,
+                 "measure so many ranks side by side, too, and their collectives, at a few sizes; 1: none (default: 2, 4 and 8, as far as "
+                 "the cores go)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096));
+  all.add_option("--as-rank", o.as_rank)->group("");
+  add_judgement(all, o.judge);
+  all.add_flag("--check", o.is_judged,
+               "judge this node: by the floors of its device, or by its own earlier profile; status 3 when it fails");
+}
+#endif
+
+}  // namespace ingot::cli
+
+#ifdef INGOT_COMPUTES
 #include <ATen/Parallel.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <nlohmann/json.hpp>
 
+#include "base/counts.h"
 #include "base/environment.h"
 #include "base/error.h"
-#include "base/files.h"
 #include "base/log.h"
-#include "base/process.h"
 #include "base/text.h"
-#include "bench/node_check.h"
-#include "bench/step_probe.h"
+#include "bench/machine_profile.h"
+#include "bench/storage.h"
 #include "bench/suite.h"
-#include "cli/bench_ranks.h"
-#include "cli/bench_storage.h"
-#include "cli/counts.h"
-#include "cli/node_verdict.h"
-#include "cli/ranks.h"
-#include "cli/verbs.h"
+#include "cli/show.h"
 #include "device/device.h"
-#include "resilience/stop_signal.h"
+#include "health/node_measurements.h"
 
 namespace ingot::cli {
 namespace {
 
-std::string command_line(const BenchOptions& o) {
-  auto line = "ingot bench " + o.kind + (o.dtype == "all" ? "" : " --dtype " + o.dtype) + (o.quick ? " --quick" : "");
+std::string command_line(const Call& call) {
+  const auto& o = call.options<BenchOptions>();
+  auto line = "ingot bench " + call.action + (o.dtype == "all" ? "" : " --dtype " + o.dtype) + (o.quick ? " --quick" : "");
   const std::pair<const char*, const std::vector<std::string>&> lists[] = {{"--m", o.m},
                                                                            {"--n", o.n},
                                                                            {"--k", o.k},
@@ -49,23 +125,23 @@ std::string command_line(const BenchOptions& o) {
 
 void add_sweeps(const BenchOptions& o, bench::SuiteOptions& suite) {
   constexpr const char* kSizes = "whole numbers, such as 64,512,4K (K = 1024)";
-  suite.gemm_sweep = {.m = counts_from("--m", o.m, kSizes),
-                      .n = counts_from("--n", o.n, kSizes),
-                      .k = counts_from("--k", o.k, kSizes),
+  suite.gemm_sweep = {.m = base::counts_from("--m", o.m, kSizes),
+                      .n = base::counts_from("--n", o.n, kSizes),
+                      .k = base::counts_from("--k", o.k, kSizes),
                       .kinds = o.kinds,
                       .passes = o.passes,
-                      .groups = counts_from("--groups", o.groups, kSizes),
+                      .groups = base::counts_from("--groups", o.groups, kSizes),
                       .busiest = o.busiest};
-  suite.attention_sweep = {.seq = counts_from("--seq", o.seq, kSizes),
-                           .heads = counts_from("--heads", o.head_counts, kSizes),
-                           .kv_heads = counts_from("--kv-heads", o.kv_head_counts, kSizes),
-                           .head_dims = counts_from("--head-dim", o.head_dims, kSizes),
-                           .windows = counts_from("--window", o.windows, kSizes, 0),
-                           .batches = counts_from("--batch", o.batches, kSizes)};
+  suite.attention_sweep = {.seq = base::counts_from("--seq", o.seq, kSizes),
+                           .heads = base::counts_from("--heads", o.head_counts, kSizes),
+                           .kv_heads = base::counts_from("--kv-heads", o.kv_head_counts, kSizes),
+                           .head_dims = base::counts_from("--head-dim", o.head_dims, kSizes),
+                           .windows = base::counts_from("--window", o.windows, kSizes, 0),
+                           .batches = base::counts_from("--batch", o.batches, kSizes)};
   suite.libraries = o.libraries;
   const bool is_plain = o.groups.empty() && o.busiest.empty() && (o.kinds.empty() || o.kinds == std::vector<std::string>{"plain"});
   if (o.libraries && !is_plain) throw base::UsageError("--libraries is of plain products; leave out --groups, --busiest and other --kinds");
-  suite.memory_bytes = counts_from("--sizes", o.sizes, "bytes of one array, such as 64K,16M (K = 1024)", 4);
+  suite.memory_bytes = base::counts_from("--sizes", o.sizes, "bytes of one array, such as 64K,16M (K = 1024)", 4);
 }
 
 std::vector<std::string> dtypes_of(const BenchOptions& o) {
@@ -73,178 +149,82 @@ std::vector<std::string> dtypes_of(const BenchOptions& o) {
 }
 
 // Where the result goes: the file that was asked for, and the cache, which holds whole profiles only.
-std::vector<std::filesystem::path> destinations(const BenchOptions& o, const plan::MachineProfile& profile, bool for_cache) {
+std::vector<std::filesystem::path> destinations(const Call& call, const plan::MachineProfile& profile, bool for_cache) {
+  const auto& o = call.options<BenchOptions>();
   std::vector<std::filesystem::path> paths;
   if (!o.output.empty()) paths.emplace_back(o.output);
-  const bool whole = for_cache && o.kind == "all" && o.dtype == "all";
+  const bool whole = for_cache && call.action == "all" && o.dtype == "all";
   const auto cache = base::environment().cache_folder();
   if (whole && !cache.empty()) paths.push_back(plan::profile_path(cache, profile));
   return paths;
 }
 
 // The profile, with what follows from it.
-std::string document_of(const plan::MachineProfile& profile, const std::optional<bench::Verdict>& verdict) {
+nlohmann::ordered_json document_of(const plan::MachineProfile& profile, const std::optional<health::HealthCheck>& verdict) {
   auto json = nlohmann::ordered_json::parse(profile.to_json());
   if (auto balance = bench::balance_json(profile); !balance.empty()) json["balance"] = std::move(balance);
   if (verdict) json["verdict"] = verdict->to_json();
-  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
-
-// Libraries join what the cache has of this machine, for runs of as many threads.
-void keep_libraries(const plan::MachineProfile& measured) {
-  const auto cache = base::environment().cache_folder();
-  if (measured.libraries.empty()) {
-    base::log_info("one library multiplies here, and none has to be chosen");
-    return;
-  }
-  if (cache.empty()) return;
-  auto kept = plan::cached_profile(measured, cache).value_or(plan::describe_machine(measured.threads, 1, measured.device));
-  std::erase_if(kept.libraries, [&](const auto& old) {
-    return std::any_of(measured.libraries.begin(), measured.libraries.end(), [&](const auto& e) { return e.dtype == old.dtype; });
-  });
-  kept.libraries.insert(kept.libraries.end(), measured.libraries.begin(), measured.libraries.end());
-  const auto path = plan::profile_path(cache, kept);
-  plan::write_profile(path, kept);
-  base::log_info("kept for runs in {}", path.string());
-}
-
-// Steps of small models, dtype after dtype, by the ranks of `world`.
-void measure_steps(const BenchOptions& o, comm::World& world, plan::MachineProfile& profile) {
-  const resilience::StopSignal stop("\nstopping after this step\n");
-  const auto dtypes = dtypes_of(o);
-  std::optional<base::ProgressBar> bar;
-  if (world.rank() == 0)
-    bar.emplace("steps of models", static_cast<int64_t>(dtypes.size() * bench::step_probes()), base::ProgressUnit::count);
-  base::set_log_level(base::LogLevel::warning);  // lines of runs that do not matter
-  int64_t done = 0;
-  for (const auto& dtype : dtypes) {
-    if (stop.received() != 0) break;
-    bench::measure_within_steps(dtype, world, profile, stop, [&](const char* next) {
-      if (bar) bar->update(done++, fmt::format("{} {}", next, dtype));
-    });
-  }
-  if (bar) bar->update(done);
-  if (bar) bar->finish();
-  base::set_log_level(base::LogLevel::info);
-}
-
-// Of a process that measures beside others: all do, and the first one's profile counts. It goes on from the one in its file, if there is
-// any.
-int as_rank(const Options& all, const comm::RankEnvironment& ranks) {
-  const auto& o = all.bench;
-  share_cores(ranks);
-  const auto world = comm::World::join(ranks, false, {});
-  const bench::Company company{world.get(), ranks.local_rank, ranks.local_size};
-  auto profile = std::filesystem::exists(o.as_rank) ? plan::read_profile(o.as_rank)
-                                                    : plan::describe_machine(at::get_num_threads(), company.side_by_side(), "cpu");
-  for (const auto& dtype : dtypes_of(o)) bench::complete(profile, dtype, company);
-  if (company.side_by_side() == company.size()) measure_steps(o, *world, profile);  // ranks that take turns on cores say nothing of these
-  if (world->rank() == 0) base::write_file_atomically(o.as_rank, profile.to_json());
-  return 0;
-}
-
-// Numbers of ranks that runs on this machine may well have. GPUs do not share their cores.
-std::vector<int> side_by_side(const BenchOptions& o, const std::string& device) {
-  if (!o.side_by_side.empty()) return o.side_by_side;
-  std::vector<int> all;
-  for (const int ranks : {2, 4, 8})
-    if (device == "cpu" && base::usable_cores() % ranks == 0) all.push_back(ranks);
-  return all;
-}
-
-std::vector<std::string> rank_command(const BenchOptions& o) { return {"ingot", "bench", "all", "--quick", "--dtype", o.dtype}; }
-
-// What processes of ours measure; nothing when they were told to stop or failed, which is said.
-std::optional<plan::MachineProfile> profile_of_processes(const BenchOptions& o, int ranks, const std::string& start,
-                                                         const resilience::StopSignal& stop) {
-  try {
-    auto profile = plan::MachineProfile::from_json(results_of_processes(ranks, rank_command(o), start).dump(), "the ranks' profile");
-    if (stop.received() == 0) return profile;
-  } catch (const base::Error& failure) {
-    if (stop.received() == 0) base::log_warning("{}; the profile does without", failure.what());
-  }
-  if (stop.received() != 0) base::log_warning("stopped; what was measured before is kept");
-  return std::nullopt;
-}
-
-// In a process of its own: what a run changes of a process is not for measurements that follow. False when it was stopped.
-bool add_steps(const BenchOptions& o, const resilience::StopSignal& stop, plan::MachineProfile& profile) {
-  base::log_info("steps of small models");
-  auto with_steps = profile_of_processes(o, 1, profile.to_json(), stop);
-  if (with_steps) profile = std::move(*with_steps);
-  return with_steps.has_value();
-}
-
-// Profiles of ranks side by side go to the cache alone, where runs and plans of as many look for them.
-bool measure_side_by_side(const BenchOptions& o, int ranks, const resilience::StopSignal& stop) {
-  base::log_info("{} ranks side by side", ranks);
-  const auto profile = profile_of_processes(o, ranks, "", stop);
-  if (!profile) return false;
-  const auto path = plan::profile_path(base::environment().cache_folder(), *profile);
-  plan::write_profile(path, *profile);
-  base::log_info("wrote {}", path.string());
-  return true;
+  return json;
 }
 
 }  // namespace
 
-int run_bench(const Options& all) {
-  const auto& o = all.bench;
+int run_bench(const Call& call) {
+  const auto& o = call.options<BenchOptions>();
   const auto ranks = comm::rank_environment(base::environment());
-  if (!o.as_rank.empty()) return as_rank(all, ranks);
-  const bool everything = o.kind == "all";
-  bench::SuiteOptions suite{.gemm = everything || o.kind == "gemm",
-                            .memory = everything || o.kind == "memory",
-                            .attention = everything || o.kind == "attention",
+  if (!o.as_rank.empty()) return bench::measure_as_rank(o.as_rank, dtypes_of(o), ranks), 0;
+  const bool everything = call.action == "all";
+  bench::SuiteOptions suite{.gemm = everything || call.action == "gemm",
+                            .memory = everything || call.action == "memory",
+                            .attention = everything || call.action == "attention",
                             .kernels = everything,
                             .quick = o.quick,
                             .device = device::device_named("auto").str()};
   suite.dtypes = dtypes_of(o);
   suite.groups = true;
-  suite.balance = o.kind == "attention";
+  suite.balance = call.action == "attention";
   add_sweeps(o, suite);
   auto profile = plan::describe_machine(at::get_num_threads(), 1, suite.device);
   profile.quick = o.quick;
-  profile.commands = {command_line(o)};
+  profile.commands = {command_line(call)};
 
   // Known before minutes are spent on measuring.
   const auto cache = base::environment().cache_folder();
-  std::optional<Judge> judge;
-  if (everything && (o.judge || !o.baseline.empty() || !o.floors.empty() || !o.verdicts.empty()))
-    judge = judge_of(o, profile, cache.empty() ? std::filesystem::path() : plan::profile_path(cache, profile));
+  std::optional<health::Judge> judge;
+  if (everything && (o.is_judged || o.judge.is_asked()))
+    judge = health::judge_of(o.judge.request(), profile, cache.empty() ? std::filesystem::path() : plan::profile_path(cache, profile));
 
   const resilience::StopSignal stop("\nstopping after this measurement; what was measured is kept\n");
   const auto measurements = bench::measurements_of(suite);
-  if (o.kind == "memory" && suite.device == "cpu")
+  if (call.action == "memory" && suite.device == "cpu")
     base::log_info("there is no GPU here that this build can use: copies between host and device are left out");
-  base::ProgressBar bar("bench " + o.kind, static_cast<int64_t>(measurements.size()), base::ProgressUnit::count);
+  base::ProgressBar bar("bench " + call.action, static_cast<int64_t>(measurements.size()), base::ProgressUnit::count);
   const bool measured_all = bench::run_suite(measurements, profile, bar, [&] { return stop.received() != 0; });
   bool complete = measured_all;
 
-  if (everything && complete && !judge) profile.storage = storage_rates(".");
+  if (everything && complete && !judge) profile.storage = bench::storage_rates(".");
   complete = complete && stop.received() == 0;
-  if (everything && complete && !judge && suite.device == "cpu" && ranks.size == 1) complete = add_steps(o, stop, profile);
+  if (everything && complete && !judge && suite.device == "cpu" && ranks.size == 1) complete = bench::add_steps(o.dtype, stop, profile);
 
-  std::optional<bench::Verdict> verdict;
+  std::optional<health::HealthCheck> verdict;
   if (judge && complete) {
-    const auto transfers = bench::measure_for_verdict(at::Device(suite.device), profile);
+    const auto transfers = health::measure_for_verdict(at::Device(suite.device), profile);
     verdict = judge->judge(profile, transfers);
   }
   const bool passes = !verdict || verdict->passes();
-  std::fputs((all.json ? document_of(profile, verdict) : bench::tables(profile) + (verdict ? "\n" + verdict->table() : "")).c_str(),
-             stdout);
-  if (verdict && !o.verdicts.empty()) write_verdict(o.verdicts, *verdict);
+  show(call, document_of(profile, verdict), bench::tables(profile) + (verdict ? "\n" + verdict->table() : ""));
+  if (verdict && !o.judge.folder.empty()) health::write_check(o.judge.folder, *verdict);
   // What a check measured must not become what the next one judges by: a slow decline would lower its own floor.
-  if (o.libraries && complete) keep_libraries(profile);
+  if (o.libraries && complete) bench::keep_libraries(profile);
   if (everything && !cache.empty())
     if (const auto old = plan::cached_profile(profile, cache)) profile = bench::replaced_by(profile, *old);
-  for (const auto& path : destinations(o, profile, measured_all && !judge)) {
+  for (const auto& path : destinations(call, profile, measured_all && !judge)) {
     plan::write_profile(path, profile);
     base::log_info("wrote {}", path.string());
   }
   if (complete && everything && !judge && !cache.empty() && ranks.size == 1)
-    for (const int count : side_by_side(o, suite.device))
-      if (count > 1 && stop.received() == 0) complete = measure_side_by_side(o, count, stop) && complete;
+    for (const int count : o.side_by_side.empty() ? bench::numbers_of_ranks(suite.device) : o.side_by_side)
+      if (count > 1 && stop.received() == 0) complete = bench::measure_side_by_side(o.dtype, count, stop) && complete;
   if (!measured_all)
     base::log_warning("stopped after {} of {} measurements",
                       profile.gemm.size() + profile.memory.size() + profile.attention.size() + profile.kernels.size(), measurements.size());
@@ -252,3 +232,4 @@ int run_bench(const Options& all) {
 }
 
 }  // namespace ingot::cli
+#endif

@@ -1,10 +1,65 @@
 // `ingot bench collectives`: under a launcher (ingot launch, torchrun, srun, mpirun) the ranks that it started; otherwise ranks of its
 // own, as threads or as processes.
-#include <ATen/Parallel.h>
+#include "cli/verb.h"
 
-#include <cstdio>
-#include <nlohmann/json.hpp>
+namespace ingot::cli {
 
+// By nccl-tests' names.
+struct CollectiveFlags {
+  std::vector<std::string> operations, placements;
+  std::vector<int> group_sizes, ranks = {2};
+  std::string min_bytes = "8", max_bytes = "64M", step_bytes = "0", dtype = "fp32", backend = "shared_memory", output, as_rank;
+  double step_factor = 2;
+  int iterations = 20, warmup = 5, check = 1, root = 0, average = 1;
+  bool per_iteration = false;
+};
+
+#ifndef INGOT_COMPUTES
+void add_bench_collectives(Flags& flags) {
+  const auto values = std::make_shared<CollectiveFlags>();
+  auto& o = *values;
+  auto& verb = flags.verb("bench", "collectives",
+                          "all-reduce and others over sizes, groups and placements, with nccl-tests' flags and columns", values);
+  verb.add_option("operations", o.operations,
+                  "all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, send_receive (default: all)");
+  verb.add_option("-b,--minbytes", o.min_bytes, "smallest size, such as 8, 4K, 1M (K = 1024)")->capture_default_str();
+  verb.add_option("-e,--maxbytes", o.max_bytes, "largest size")->capture_default_str();
+  verb.add_option("-i,--stepbytes", o.step_bytes, "added from size to size; 0 = sizes grow by -f");
+  verb.add_option("-f,--stepfactor", o.step_factor, "factor from size to size")->capture_default_str();
+  verb.add_option("-n,--iters", o.iterations, "timed calls of each size")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  verb.add_option("-w,--warmup_iters", o.warmup, "calls before them")->check(CLI::Range(0, 1'000'000))->capture_default_str();
+  verb.add_option("-c,--check", o.check, "1: compare results with what they must be, to the bit")
+      ->check(CLI::Range(0, 1))
+      ->capture_default_str();
+  verb.add_option("-d,--datatype,--dtype", o.dtype, "fp32 (or float), bf16 (or bfloat16), all (default fp32)");
+  verb.add_option("-r,--root", o.root, "rank of a group that broadcasts and to which is reduced")->check(CLI::NonNegativeNumber);
+  verb.add_option("-a,--average", o.average, "time reported: 0 rank 0's, 1 the mean, 2 the least, 3 the largest of the ranks'")
+      ->check(CLI::Range(0, 3))
+      ->capture_default_str();
+  verb.add_flag("-I,--per-iteration", o.per_iteration, "also least, median, p99 and largest time of single calls");
+  verb.add_option("--ranks", o.ranks, "how many ranks to start, where no launcher did")
+      ->delimiter(',')
+      ->expected(1)
+      ->check(CLI::Range(2, 4096));
+  verb.add_option("--group-sizes", o.group_sizes, "ranks of a group; all groups work at once (default: every size that divides the ranks)")
+      ->delimiter(',');
+  verb.add_option("--placements", o.placements, "where a group's ranks lie: neighbours, strided (default: both)")->delimiter(',');
+  verb.add_option("--backend", o.backend,
+                  "how ranks communicate: threads of one process, or processes over shared_memory, gloo or nccl (default shared_memory)")
+      ->check(CLI::IsMember({"threads", "shared_memory", "gloo", "nccl"}));
+  add_output(verb, o.output);
+  verb.add_option("--as-rank", o.as_rank)->group("");
+}
+#endif
+
+}  // namespace ingot::cli
+
+#ifdef INGOT_COMPUTES
+#include <fmt/ranges.h>
+
+#include <optional>
+
+#include "base/counts.h"
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -13,9 +68,10 @@
 #include "base/progress.h"
 #include "base/text.h"
 #include "bench/collectives.h"
-#include "cli/bench_ranks.h"
-#include "cli/ranks.h"
-#include "cli/verbs.h"
+#include "bench/rank_processes.h"
+#include "cli/show.h"
+#include "comm/share_cores.h"
+#include "comm/world.h"
 #include "resilience/stop_signal.h"
 
 namespace ingot::cli {
@@ -23,22 +79,7 @@ namespace {
 
 using base::UsageError;
 
-// As nccl-tests reads it: powers of 1024.
-int64_t bytes_from(const char* flag, const std::string& text) {
-  int64_t unit = 1;
-  std::string digits = text;
-  if (!text.empty()) {
-    const size_t power = std::string("KMG").find(static_cast<char>(std::toupper(text.back())));
-    if (power != std::string::npos) {
-      unit = int64_t{1} << (10 * (power + 1));
-      digits.pop_back();
-    }
-  }
-  const auto number = base::parse_integer(digits);
-  if (!number || *number < 0 || *number > (int64_t{1} << 40) / unit)
-    throw UsageError("{} {}: write bytes, such as 8, 4K, 1M or 2G", flag, text);
-  return *number * unit;
-}
+int64_t bytes_from(const char* flag, const std::string& text) { return base::count_from(flag, text, "bytes, such as 8, 4K, 1M or 2G", 0); }
 
 std::vector<std::string> dtypes_from(const std::string& text) {
   if (text == "all") return {"fp32", "bf16"};
@@ -47,7 +88,7 @@ std::vector<std::string> dtypes_from(const std::string& text) {
   throw UsageError("-d {}: there are fp32 (or float), bf16 (or bfloat16) and all", text);
 }
 
-bench::CollectiveSweep sweep_of(const BenchOptions& o) {
+bench::CollectiveSweep sweep_of(const CollectiveFlags& o) {
   bench::CollectiveSweep sweep;
   for (const auto& name : o.operations) sweep.collectives.push_back(bench::collective_from_name(name));
   if (sweep.collectives.empty()) sweep.collectives = bench::all_collectives();
@@ -73,7 +114,7 @@ struct Measured {
 };
 
 Measured measure(const bench::CollectiveSweep& sweep, comm::World& world) {
-  const resilience::StopSignal stop(kRanksStopNote, resilience::SecondSignal::ends_at_once);
+  const resilience::StopSignal stop(bench::kRanksStopNote, resilience::SecondSignal::ends_at_once);
   std::optional<base::ProgressBar> bar;
   Measured m;
   m.results = bench::measure_collectives(sweep, world, [&](size_t done, size_t all, const std::string& next) {
@@ -86,21 +127,16 @@ Measured measure(const bench::CollectiveSweep& sweep, comm::World& world) {
   return m;
 }
 
-nlohmann::ordered_json to_json(const Measured& m, const BenchOptions& o) {
+nlohmann::ordered_json to_json(const Measured& m, const CollectiveFlags& o) {
   auto json = bench::to_json(m.results);
   json["description"] = m.description;
   json["backend"] = o.backend;
   return json;
 }
 
-int show(const Measured& m, const Options& all) {
-  const auto& o = all.bench;
-  const auto json = to_json(m, o).dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-  std::fputs((all.json ? json : bench::to_table(m.results, m.description, o.per_iteration)).c_str(), stdout);
-  if (!o.output.empty()) {
-    base::write_file_atomically(o.output, json);
-    base::log_info("wrote {}", o.output);
-  }
+int finish(const Measured& m, const Call& call) {
+  const auto& o = call.options<CollectiveFlags>();
+  show(call, to_json(m, o), bench::to_table(m.results, m.description, o.per_iteration), o.output);
   if (const int64_t wrong = bench::wrong_elements(m.results); wrong > 0) {
     base::log_error("{} elements are wrong; do not train on this machine before that is explained", wrong);
     return 3;
@@ -109,20 +145,20 @@ int show(const Measured& m, const Options& all) {
 }
 
 // Of a process that a launcher started.
-int as_rank(const Options& all, const comm::RankEnvironment& ranks) {
-  const auto& o = all.bench;
+int as_rank(const Call& call, const comm::RankEnvironment& ranks) {
+  const auto& o = call.options<CollectiveFlags>();
   comm::WorldOptions options;
   options.backend = o.backend == "threads" || (o.backend == "shared_memory" && o.as_rank.empty()) ? "auto" : o.backend;
-  share_cores(ranks);
+  comm::share_cores(ranks);
   const auto world = comm::World::join(ranks, o.backend == "nccl", options);
   const auto m = measure(sweep_of(o), *world);
   if (world->rank() != 0) return 0;
-  if (o.as_rank.empty()) return show(m, all);
+  if (o.as_rank.empty()) return finish(m, call);
   base::write_file_atomically(o.as_rank, to_json(m, o).dump());
   return 0;
 }
 
-std::vector<std::string> command_of(const BenchOptions& o) {
+std::vector<std::string> command_of(const CollectiveFlags& o) {
   std::vector<std::string> command = {"ingot", "bench", "collectives"};
   command.insert(command.end(), o.operations.begin(), o.operations.end());
   const auto add = [&](const char* flag, const std::string& value) {
@@ -144,13 +180,13 @@ std::vector<std::string> command_of(const BenchOptions& o) {
 
 }  // namespace
 
-int run_bench_collectives(const Options& all) {
-  const auto& o = all.bench;
+int run_bench_collectives(const Call& call) {
+  const auto& o = call.options<CollectiveFlags>();
   const auto sweep = sweep_of(o);
   const auto ranks = comm::rank_environment(base::environment());
   if (ranks.size > 1) {
     sweep.check(ranks.size);
-    return as_rank(all, ranks);
+    return as_rank(call, ranks);
   }
   const int count = o.ranks.front();
   sweep.check(count);
@@ -161,10 +197,11 @@ int run_bench_collectives(const Options& all) {
       if (world.rank() == 0) m = std::move(own);
     });
   } else {
-    const auto json = results_of_processes(count, command_of(o));
+    const auto json = bench::results_of_processes(count, command_of(o));
     m = {bench::collectives_from_json(json), json.at("description")};
   }
-  return show(m, all);
+  return finish(m, call);
 }
 
 }  // namespace ingot::cli
+#endif

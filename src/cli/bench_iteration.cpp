@@ -1,8 +1,36 @@
 // `ingot bench iteration`: where the time of a training step goes. Alone, or on the ranks that a launcher started.
+#include "cli/verb.h"
+
+namespace ingot::cli {
+
+struct IterationFlags {
+  std::string config, output;
+  std::vector<std::string> set;
+  int64_t steps = 5;
+  bool random_data = false;
+};
+
+#ifndef INGOT_COMPUTES
+void add_bench_iteration(Flags& flags) {
+  const auto values = std::make_shared<IterationFlags>();
+  auto& o = *values;
+  auto& verb =
+      flags.verb("bench", "iteration", "where the time of a training step goes, by kind of work, beside what is predicted", values);
+  add_config(verb, o.config, o.set);
+  verb.add_option("--steps", o.steps, "steps that are watched, and as many that are not")
+      ->check(CLI::Range(int64_t{1}, int64_t{10000}))
+      ->capture_default_str();
+  verb.add_flag("--random-data", o.random_data, "made-up tokens instead of the configuration's data");
+  add_output(verb, o.output);
+}
+#endif
+
+}  // namespace ingot::cli
+
+#ifdef INGOT_COMPUTES
 #include <ATen/Parallel.h>
 
-#include <cstdio>
-#include <nlohmann/json.hpp>
+#include <map>
 
 #include "base/environment.h"
 #include "base/error.h"
@@ -14,12 +42,12 @@
 #include "bench/iteration.h"
 #include "bench/scratch_folder.h"
 #include "bench/suite.h"
-#include "cli/config.h"
-#include "cli/forecast.h"
-#include "cli/ranks.h"
-#include "cli/verbs.h"
+#include "cli/show.h"
+#include "comm/share_cores.h"
 #include "device/device.h"
 #include "mesh/groups.h"
+#include "plan/describe.h"
+#include "plan/run/shape.h"
 #include "resilience/stop_signal.h"
 #include "train/check_layout.h"
 #include "train/parallel_model.h"
@@ -64,9 +92,9 @@ std::map<bench::WorkKind, double> prediction(const train::RunConfig& config, con
   const auto device = device::device_named(config.train.device);
   const auto profile = bench::profile_for(config.train.precision, device.str(), base::environment().cache_folder(), company);
   const auto part = models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model));
-  PipelineFacts pipelines;
-  auto shape = shape_of(config, train::lay_out_phases(config).front(), mesh, pipelines);
-  shape.documents = documents_of(train::lay_out_phases(config).front());
+  plan::PipelineFacts pipelines;
+  auto shape = plan::shape_of(config, train::lay_out_phases(config).front(), mesh, pipelines);
+  shape.documents = plan::documents_of(train::lay_out_phases(config).front());
   if (device.is_cpu())
     shape.ranks_per_core = std::max(1.0, static_cast<double>(company.local_size * at::get_num_threads()) / base::usable_cores());
   const auto plan = plan::make_plan(*models::create_model(config.model), *part, shape, profile, 0);
@@ -86,15 +114,15 @@ std::string heading(const train::RunConfig& config, const std::string& path, con
 
 }  // namespace
 
-int run_bench_iteration(const Options& all) {
-  const auto& o = all.bench;
-  auto config = read_config(o.config, o.set);
+int run_bench_iteration(const Call& call) {
+  const auto& o = call.options<IterationFlags>();
+  auto config = train::read_config(o.config, o.set);
   train::check(config);
   if (config.log.level == "info") config.log.level = "warning";  // the run's own lines would be about a run that does not matter
   train::apply_log_level(config.log);
   const auto ranks = comm::rank_environment(base::environment());
   if (config.train.threads > 0) at::set_num_threads(static_cast<int>(config.train.threads));
-  else share_cores(ranks);
+  else comm::share_cores(ranks);
   const mesh::Mesh mesh(config.parallel, ranks.rank, ranks.size);
   train::check_layout(config, mesh);
 
@@ -124,10 +152,9 @@ int run_bench_iteration(const Options& all) {
   json["threads"] = at::get_num_threads();
   json["random_data"] = o.random_data;
   json["host"] = base::host_name();
-  const auto document = json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-  std::fputs((all.json ? document : heading(config, o.config, mesh) + bench::to_table(report, predicted)).c_str(), stdout);
-  if (!o.output.empty()) base::write_file_atomically(o.output, document);
+  show(call, json, heading(config, o.config, mesh) + bench::to_table(report, predicted), o.output);
   return report.steps == o.steps ? 0 : 1;
 }
 
 }  // namespace ingot::cli
+#endif

@@ -1,9 +1,58 @@
-// `ingot bench parallel`: its ranks are threads, or processes that it starts as `ingot launch` does and that call it again; or there are none
-// and the traces of the layers are replayed on the profile of a cluster.
+// `ingot bench parallel`: its ranks are threads, or processes that it starts as `ingot launch` does and that call it again; or there are
+// none and the traces of the layers are replayed on the profile of a cluster.
+#include "cli/verb.h"
+
+namespace ingot::cli {
+
+// Empty lists: all, or the usual ones.
+struct ParallelFlags {
+  std::vector<std::string> methods, layers, lengths;
+  std::vector<int> ranks = {2};
+  int64_t hidden = 512, heads = 8, kv_heads = 8, head_dim = 0, ffn = 2048, batch = 1, repeats = 5;
+  std::string pass = "both", dtype, backend = "threads", cluster, published, output, as_rank;
+  double latency_us = 0, bandwidth_gb = 0;  // of an artificially slow transport
+};
+
+#ifndef INGOT_COMPUTES
+void add_bench_parallel(Flags& flags) {
+  const auto values = std::make_shared<ParallelFlags>();
+  auto& o = *values;
+  auto& verb = flags.verb("bench", "parallel", "a layer or block under every way of spreading it over ranks, at the same sizes", values);
+  verb.add_option("--methods", o.methods, "tp, megatron-sp, sp, tp+sp, tsp, fsdp+cp, ring, ulysses, lasp1, lasp2, zeco (default: all)")
+      ->delimiter(',');
+  verb.add_option("--layers", o.layers, "attention, mlp, linear_attention, block (default: all)")->delimiter(',');
+  verb.add_option("--seq", o.lengths, "tokens of a sequence, such as 8K,16K (K = 1024; default 1K,2K,4K)")->delimiter(',');
+  verb.add_option("--ranks", o.ranks, "numbers of ranks")->delimiter(',')->check(CLI::Range(1, 4096))->capture_default_str();
+  verb.add_option("--hidden", o.hidden, "width of the residual stream")->check(CLI::PositiveNumber)->capture_default_str();
+  verb.add_option("--heads", o.heads, "query heads")->check(CLI::PositiveNumber)->capture_default_str();
+  verb.add_option("--kv-heads", o.kv_heads, "key and value heads")->check(CLI::PositiveNumber)->capture_default_str();
+  verb.add_option("--head-dim", o.head_dim, "width of a head; 0 = hidden / heads")->check(CLI::NonNegativeNumber);
+  verb.add_option("--ffn", o.ffn, "inner width of the gated MLP")->check(CLI::PositiveNumber)->capture_default_str();
+  verb.add_option("--batch", o.batch, "sequences at a time")->check(CLI::PositiveNumber)->capture_default_str();
+  verb.add_option("--dtype", o.dtype, "fp64, fp32 or bf16 (default fp32; bf16 with --cluster)")
+      ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
+  verb.add_option("--pass", o.pass, "forward, backward or both")->check(CLI::IsMember({"forward", "backward", "both"}));
+  verb.add_option("--backend", o.backend, "how ranks communicate: threads of one process, or processes over shared_memory, gloo or nccl")
+      ->check(CLI::IsMember({"threads", "shared_memory", "gloo", "nccl"}));
+  verb.add_option("--cluster", o.cluster, "measure nothing: replay the schedules on this profile, such as configs/clusters/h100-64.json");
+  verb.add_option("--published", o.published, "what the papers publish beside the model; a folder of profiles, such as configs/clusters");
+  verb.add_option("--repeats", o.repeats, "timed runs of each case")->check(CLI::Range(1, 1000))->capture_default_str();
+  verb.add_option("--latency-us", o.latency_us, "a wire slower by so much per message")->check(CLI::NonNegativeNumber);
+  verb.add_option("--bandwidth-gb", o.bandwidth_gb, "a wire of so many GB/s; 0 = as it is")->check(CLI::NonNegativeNumber);
+  add_output(verb, o.output);
+  verb.add_option("--as-rank", o.as_rank)->group("");  // of a process that this verb started: where rank 0 puts the results
+}
+#endif
+
+}  // namespace ingot::cli
+
+#ifdef INGOT_COMPUTES
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "base/counts.h"
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -11,11 +60,12 @@
 #include "base/process.h"
 #include "base/progress.h"
 #include "base/text.h"
+#include "bench/parallel/layers.h"
 #include "bench/parallel/measured.h"
 #include "bench/parallel/model.h"
 #include "bench/parallel/published.h"
-#include "cli/bench_ranks.h"
-#include "cli/verbs.h"
+#include "bench/rank_processes.h"
+#include "comm/world.h"
 #include "kernels/cpu_memory.h"
 #include "resilience/stop_signal.h"
 
@@ -23,23 +73,13 @@ namespace ingot::cli {
 namespace {
 
 using base::UsageError;
-using schedule::Layer;
-using schedule::Method;
 
-int64_t length_from(const std::string& text) {
-  const bool is_kilo = !text.empty() && (text.back() == 'K' || text.back() == 'k'), is_mega = !text.empty() && text.back() == 'M';
-  const auto number = base::parse_integer(is_kilo || is_mega ? text.substr(0, text.size() - 1) : text);
-  if (!number || *number < 1 || *number > int64_t{1} << 32) throw UsageError("--seq {}: write a number of tokens, such as 4096 or 4K", text);
-  return *number * (is_kilo ? 1024 : is_mega ? 1024 * 1024 : 1);
-}
-
-bool is_linear(Method method) { return method == Method::lasp1 || method == Method::lasp2 || method == Method::zeco; }
-
-schedule::Sweep sweep_of(const BenchOptions& o) {
+schedule::Sweep sweep_of(const ParallelFlags& o) {
   schedule::Sweep sweep;
   for (const auto& name : o.methods) sweep.methods.push_back(schedule::method_from_name(name));
   if (sweep.methods.empty()) sweep.methods = schedule::all_methods();
-  for (const auto& text : o.lengths.empty() ? std::vector<std::string>{"1K", "2K", "4K"} : o.lengths) sweep.seqs.push_back(length_from(text));
+  for (const auto& text : o.lengths.empty() ? std::vector<std::string>{"1K", "2K", "4K"} : o.lengths)
+    sweep.seqs.push_back(base::count_from("--seq", text, "a number of tokens, such as 4096 or 4K"));
   std::sort(sweep.seqs.begin(), sweep.seqs.end());
   sweep.ranks = o.ranks;
   sweep.passes = {schedule::pass_from_name(o.pass)};
@@ -52,63 +92,40 @@ schedule::Sweep sweep_of(const BenchOptions& o) {
                       .ffn = o.ffn,
                       .batch = o.batch,
                       .seq = sweep.seqs.front(),
-                      .dtype = o.dtype == "all" ? (o.cluster.empty() ? "fp32" : "bf16") : o.dtype};
+                      .dtype = o.dtype.empty() ? (o.cluster.empty() ? "fp32" : "bf16") : o.dtype};
   return sweep;
 }
 
-// The layers of a sweep, each with the methods that have a schedule of their own for it.
-std::vector<std::pair<Layer, schedule::Sweep>> by_layer(const BenchOptions& o) {
-  const auto sweep = sweep_of(o);
-  std::vector<std::pair<Layer, schedule::Sweep>> all;
-  const auto layers = o.layers.empty() ? std::vector<std::string>{"attention", "mlp", "linear_attention", "block"} : o.layers;
-  for (const auto& name : layers) {
-    const auto layer = schedule::layer_from_name(name);
-    auto own = sweep;
-    own.base.layer = layer;
-    std::erase_if(own.methods, [&](Method method) {
-      if (layer == Layer::block) return false;
-      if (layer == Layer::linear_attention) return !is_linear(method);
-      // They differ in attention alone.
-      return is_linear(method) || (layer == Layer::mlp && (method == Method::ring || method == Method::ulysses));
-    });
-    if (!own.methods.empty()) all.emplace_back(layer, std::move(own));
-  }
-  if (all.empty()) throw UsageError("none of these methods has a schedule for these layers");
-  return all;
-}
+std::vector<schedule::Sweep> sweeps_of(const ParallelFlags& o) { return bench::by_layer(sweep_of(o), o.layers); }
 
-comm::WorldOptions world_options(const BenchOptions& o) {
+comm::WorldOptions world_options(const ParallelFlags& o) {
   comm::WorldOptions options;
   options.backend = o.backend == "threads" ? "auto" : o.backend;
   options.delay = {.latency_s = o.latency_us * 1e-6, .bytes_per_s = o.bandwidth_gb * 1e9};
   return options;
 }
 
-void append(schedule::SweepResult& all, schedule::SweepResult more) {
-  all.results.insert(all.results.end(), more.results.begin(), more.results.end());
-  all.refusals.insert(all.refusals.end(), more.refusals.begin(), more.refusals.end());
-  all.crossovers.insert(all.crossovers.end(), more.crossovers.begin(), more.crossovers.end());
-}
-
 // All cases of the ranks of `world`, on each of them; `shows`: with a bar.
-schedule::SweepResult measure_all(const BenchOptions& o, comm::World& world, bool shows, const resilience::StopSignal& stop) {
+schedule::SweepResult measure_all(const ParallelFlags& o, comm::World& world, bool shows, const resilience::StopSignal& stop) {
   schedule::SweepResult all;
-  for (const auto& [layer, sweep] : by_layer(o)) {
+  for (const auto& sweep : sweeps_of(o)) {
     std::optional<base::ProgressBar> bar;
-    auto part = bench::measure_sweep(sweep, {layer}, static_cast<int>(o.repeats), world, [&](size_t done, size_t count, const schedule::Layout& next) {
-      if (shows && !bar)
-        bar.emplace(fmt::format("{}, {} ranks", schedule::name_of(next.layer), world.size()), static_cast<int64_t>(count), base::ProgressUnit::count);
-      if (bar) bar->update(static_cast<int64_t>(done), fmt::format("{} {}", next.label(), next.sizes.seq));
-      return stop.received() == 0;
-    });
+    auto part = bench::measure_sweep(sweep, {sweep.base.layer}, static_cast<int>(o.repeats), world,
+                                     [&](size_t done, size_t count, const schedule::Layout& next) {
+                                       if (shows && !bar)
+                                         bar.emplace(fmt::format("{}, {} ranks", schedule::name_of(next.layer), world.size()),
+                                                     static_cast<int64_t>(count), base::ProgressUnit::count);
+                                       if (bar) bar->update(static_cast<int64_t>(done), fmt::format("{} {}", next.label(), next.sizes.seq));
+                                       return stop.received() == 0;
+                                     });
     if (bar) bar->finish();
-    append(all, std::move(part));
+    bench::append(all, std::move(part));
   }
   return all;
 }
 
 // The same command for `ranks` processes.
-schedule::SweepResult in_processes(const BenchOptions& o, int ranks) {
+schedule::SweepResult in_processes(const ParallelFlags& o, int ranks) {
   std::vector<std::string> command = {"ingot", "bench", "parallel"};
   const auto add = [&](const char* flag, const std::string& value) {
     command.emplace_back(flag);
@@ -118,39 +135,44 @@ schedule::SweepResult in_processes(const BenchOptions& o, int ranks) {
   if (!o.layers.empty()) add("--layers", base::join(o.layers, ","));
   if (!o.lengths.empty()) add("--seq", base::join(o.lengths, ","));
   add("--ranks", std::to_string(ranks));
-  for (const auto& [flag, value] : {std::pair{"--hidden", o.hidden}, {"--heads", o.heads}, {"--kv-heads", o.kv_heads}, {"--head-dim", o.head_dim},
-                                    {"--ffn", o.ffn}, {"--batch", o.batch}, {"--repeats", o.repeats}})
+  for (const auto& [flag, value] : {std::pair{"--hidden", o.hidden},
+                                    {"--heads", o.heads},
+                                    {"--kv-heads", o.kv_heads},
+                                    {"--head-dim", o.head_dim},
+                                    {"--ffn", o.ffn},
+                                    {"--batch", o.batch},
+                                    {"--repeats", o.repeats}})
     add(flag, std::to_string(value));
-  if (o.dtype != "all") add("--dtype", o.dtype);
+  if (!o.dtype.empty()) add("--dtype", o.dtype);
   add("--pass", o.pass);
   add("--backend", o.backend);
   add("--latency-us", fmt::format("{}", o.latency_us));
   add("--bandwidth-gb", fmt::format("{}", o.bandwidth_gb));
-  return bench::sweep_from_json(results_of_processes(ranks, std::move(command)));
+  return bench::sweep_from_json(bench::results_of_processes(ranks, std::move(command)));
 }
 
-int as_rank(const BenchOptions& o) {
+int as_rank(const ParallelFlags& o) {
   const auto ranks = comm::rank_environment(base::environment());
   const auto world = comm::World::join(ranks, o.backend == "nccl", world_options(o));
-  const resilience::StopSignal stop(kRanksStopNote, resilience::SecondSignal::ends_at_once);
+  const resilience::StopSignal stop(bench::kRanksStopNote, resilience::SecondSignal::ends_at_once);
   const auto results = measure_all(o, *world, world->rank() == 0, stop);
   if (world->rank() == 0) base::write_file_atomically(o.as_rank, schedule::to_json(results, "measured", base::host_name()));
   return 0;
 }
 
-schedule::SweepResult measure(const BenchOptions& o) {
+schedule::SweepResult measure(const ParallelFlags& o) {
   schedule::SweepResult results;
   for (const int ranks : o.ranks) {
     if (o.backend != "threads") {
-      append(results, in_processes(o, ranks));
+      bench::append(results, in_processes(o, ranks));
       continue;
     }
-    const resilience::StopSignal stop(kRanksStopNote, resilience::SecondSignal::ends_at_once);
+    const resilience::StopSignal stop(bench::kRanksStopNote, resilience::SecondSignal::ends_at_once);
     comm::run_ranks(
         ranks,
         [&](comm::World& world) {
           auto own = measure_all(o, world, world.rank() == 0, stop);
-          if (world.rank() == 0) append(results, std::move(own));
+          if (world.rank() == 0) bench::append(results, std::move(own));
         },
         world_options(o));
   }
@@ -158,22 +180,22 @@ schedule::SweepResult measure(const BenchOptions& o) {
   return results;
 }
 
-schedule::SweepResult replay(const BenchOptions& o, const schedule::Cluster& cluster) {
+schedule::SweepResult replay(const ParallelFlags& o, const schedule::Cluster& cluster) {
   schedule::SweepResult results;
-  for (const auto& [layer, sweep] : by_layer(o)) append(results, bench::model(sweep, cluster));
+  for (const auto& sweep : sweeps_of(o)) bench::append(results, bench::model(sweep, cluster));
   return results;
 }
 
 }  // namespace
 
-int run_bench_parallel(const Options& all) {
-  const auto& o = all.bench;
+int run_bench_parallel(const Call& call) {
+  const auto& o = call.options<ParallelFlags>();
   if (!o.published.empty()) {
     const auto rows = bench::published_rows(bench::read_published_clusters(o.published));
-    std::fputs((all.json ? bench::published_json(rows) : bench::published_table(rows)).c_str(), stdout);
+    std::fputs((call.json ? bench::published_json(rows) : bench::published_table(rows)).c_str(), stdout);
     return 0;
   }
-  by_layer(o);
+  sweeps_of(o);
   if (!o.as_rank.empty()) {
     kernels::use_page_pool();
     return as_rank(o);
@@ -189,7 +211,7 @@ int run_bench_parallel(const Options& all) {
     results = replay(o, cluster);
   }
   const auto json = schedule::to_json(results, o.cluster.empty() ? "measured" : "modelled", machine);
-  std::fputs((all.json ? json : schedule::to_table(results)).c_str(), stdout);
+  std::fputs((call.json ? json : schedule::to_table(results)).c_str(), stdout);
   if (!o.output.empty()) {
     base::write_file_atomically(o.output, json);
     base::log_info("wrote {}", o.output);
@@ -198,3 +220,4 @@ int run_bench_parallel(const Options& all) {
 }
 
 }  // namespace ingot::cli
+#endif

@@ -1,5 +1,34 @@
-#include "serve/generate.h"
+// `ingot generate`: continues a text.
+#include "cli/verb.h"
 
+namespace ingot::cli {
+
+struct GenerateOptions {
+  std::string model, prompt, tokenizer, dtype = "fp32";
+  int64_t tokens = 100, top_k = 0, seed = 0;
+  double temperature = 0, top_p = 1;
+};
+
+#ifndef INGOT_COMPUTES
+void add_generate(Flags& flags) {
+  const auto values = std::make_shared<GenerateOptions>();
+  auto& o = *values;
+  auto& verb = flags.verb("generate", "continue a text with a trained model", values);
+  verb.add_option("--model", o.model, "an ingot checkpoint or run directory, or a Hugging Face folder")->required();
+  verb.add_option("--prompt", o.prompt, "text to continue");
+  verb.add_option("--tokenizer", o.tokenizer, "tokenizer file or folder (default: the model's own)");
+  verb.add_option("--tokens", o.tokens, "most new tokens")->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  verb.add_option("--temperature", o.temperature, "0 = always the likeliest token")->check(CLI::Range(0.0, 100.0));
+  verb.add_option("--top-k", o.top_k, "draw from the k likeliest; 0 = all")->check(CLI::NonNegativeNumber);
+  verb.add_option("--top-p", o.top_p, "draw from the likeliest whose probabilities sum to p")->check(CLI::Range(0.0, 1.0));
+  verb.add_option("--seed", o.seed, "of the draws")->check(CLI::NonNegativeNumber);
+  verb.add_option("--dtype", o.dtype, "fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
+}
+#endif
+
+}  // namespace ingot::cli
+
+#ifdef INGOT_COMPUTES
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -7,10 +36,10 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "cli/ranks.h"
-#include "cli/verbs.h"
+#include "comm/share_cores.h"
 #include "comm/world.h"
 #include "layers/dtype.h"
+#include "serve/generate.h"
 #include "serve/load_model.h"
 
 namespace ingot::cli {
@@ -27,10 +56,10 @@ parallel::Layout spread_over(comm::World& world) {
 
 }  // namespace
 
-int run_generate(const Options& all) {
-  const auto& o = all.generate;
+int run_generate(const Call& call) {
+  const auto& o = call.options<GenerateOptions>();
   const auto ranks = comm::rank_environment(base::environment());
-  share_cores(ranks);
+  comm::share_cores(ranks);
   const auto world = ranks.size > 1 ? comm::World::join(ranks, /*is_gpu=*/false, {}) : nullptr;
   const bool speaks = ranks.rank == 0;
   auto loaded = serve::load_model(o.model, layers::compute_dtype(o.dtype), at::kCPU, world ? spread_over(*world) : parallel::Layout{});
@@ -50,11 +79,11 @@ int run_generate(const Options& all) {
   std::string text;
   const auto show = [&](const std::string& part) {
     text += part;
-    if (all.json || !speaks) return;
+    if (call.json || !speaks) return;
     std::fputs(part.c_str(), stdout);
     std::fflush(stdout);
   };
-  if (!all.json && speaks) std::fputs(o.prompt.c_str(), stdout);
+  if (!call.json && speaks) std::fputs(o.prompt.c_str(), stdout);
   const auto start = std::chrono::steady_clock::now();
   const serve::SamplingOptions sampling{
       .temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .seed = static_cast<uint64_t>(o.seed)};
@@ -66,7 +95,7 @@ int run_generate(const Options& all) {
   show(decoder.finish());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!speaks) return 0;
-  if (all.json) {
+  if (call.json) {
     std::printf(
         "%s\n",
         nlohmann::json{{"prompt", o.prompt}, {"text", text}, {"ids", ids}, {"tokens_per_s", static_cast<double>(ids.size()) / seconds}}
@@ -81,3 +110,4 @@ int run_generate(const Options& all) {
 }
 
 }  // namespace ingot::cli
+#endif

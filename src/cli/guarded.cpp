@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "cli/verbs.h"
+#include "cli/verb.h"
 
 namespace ingot::cli {
 

@@ -1,12 +1,60 @@
-#include "cli/plan_simulate.h"
+// `ingot plan simulate`: a step of all ranks as events, and what failures leave of a run's time.
+#include "cli/plan_flags.h"
 
-#include <algorithm>
-#include <chrono>
-#include <nlohmann/json.hpp>
+namespace ingot::cli {
 
+struct SimulateFlags : TargetFlags {
+  std::string topology = "flat";
+  int64_t nodes_per_leaf = 0, steps = 1, seed = 0;
+  double oversubscription = 1, hop_us = 0, jitter = 0, slow_share = 0, slow_factor = 1;
+  std::vector<std::string> slow, fail;
+  double save_every_s = 0, save_stall_s = 0.1;
+};
+
+#ifndef INGOT_COMPUTES
+void add_plan_simulate(Flags& flags) {
+  const auto values = std::make_shared<SimulateFlags>();
+  auto& o = *values;
+  auto& verb =
+      flags.verb("plan", "simulate",
+                 "a step of all ranks as events, with slow, uneven and dead ones, and what failures leave of a run's time", values);
+  verb.add_option("--topology", o.topology, "of the network: flat, fat_tree or rails (rails only)")
+      ->check(CLI::IsMember({"flat", "fat_tree", "rails"}))
+      ->capture_default_str();
+  verb.add_option("--nodes-per-leaf", o.nodes_per_leaf, "nodes on a leaf switch; 0 = all")->check(CLI::Range(int64_t{0}, int64_t{1} << 20));
+  verb.add_option("--oversubscription", o.oversubscription, "of a leaf: bandwidth to its nodes over bandwidth to the spines")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
+  verb.add_option("--hop-us", o.hop_us, "microseconds of each switch beyond the first")->check(CLI::Range(0.0, 1e6));
+  verb.add_option("--jitter", o.jitter, "standard deviation of the logarithm of every pass's time on every rank")
+      ->check(CLI::Range(0.0, 2.0));
+  verb.add_option("--slow-share", o.slow_share, "share of ranks, drawn at random, that are slower by --slow-factor")
+      ->check(CLI::Range(0.0, 1.0));
+  verb.add_option("--slow-factor", o.slow_factor, "how many times as long they take")->check(CLI::Range(1.0, 1e6));
+  verb.add_option("--slow", o.slow, "RANK=FACTOR: this rank takes so many times as long; may be given several times")
+      ->allow_extra_args(false);
+  verb.add_option("--fail", o.fail, "RANK@MS: this rank dies so many milliseconds into the step; may be given several times")
+      ->allow_extra_args(false);
+  verb.add_option("--steps", o.steps, "steps, each with draws of its own")
+      ->check(CLI::Range(int64_t{1}, int64_t{100'000}))
+      ->capture_default_str();
+  verb.add_option("--seed", o.seed, "of the draws")->check(CLI::NonNegativeNumber);
+  verb.add_option("--save-every-s", o.save_every_s, "between checkpoints; 0 = whatever is best")->check(CLI::Range(0.0, 1e9));
+  verb.add_option("--save-stall-s", o.save_stall_s, "that a checkpoint keeps training waiting")
+      ->check(CLI::Range(0.0, 1e7))
+      ->capture_default_str();
+  add_failures(verb, o);
+  add_target(verb, o);
+}
+#endif
+
+}  // namespace ingot::cli
+
+#ifdef INGOT_COMPUTES
 #include "base/error.h"
 #include "base/text.h"
-#include "plan/goodput.h"
+#include "cli/show.h"
+#include "plan/report/simulation.h"
 
 namespace ingot::cli {
 namespace {
@@ -22,7 +70,7 @@ std::pair<int64_t, double> rank_and_number(const char* flag, const std::string& 
   return {*rank, *number};
 }
 
-plan::Disturbances disturbances_of(const PlanOptions& o) {
+plan::Disturbances disturbances_of(const SimulateFlags& o) {
   plan::Disturbances x{.jitter = o.jitter, .slow_share = o.slow_share, .slow_factor = o.slow_factor, .seed = static_cast<uint64_t>(o.seed)};
   for (const auto& text : o.slow) {
     const auto [rank, factor] = rank_and_number("--slow", text, '=', "RANK=FACTOR, such as 17=1.5");
@@ -35,36 +83,7 @@ plan::Disturbances disturbances_of(const PlanOptions& o) {
   return x;
 }
 
-plan::Reliability reliability_of(const PlanOptions& o, int64_t devices) {
-  return {.device_mtbf_h = o.mtbf_h, .devices = devices, .restart_s = o.restart_s, .save_stall_s = o.save_stall_s};
-}
-
-double percentile(const std::vector<double>& sorted, double share) {
-  return sorted[std::min(sorted.size() - 1, static_cast<size_t>(share * static_cast<double>(sorted.size())))];
-}
-
-std::string milliseconds(double seconds) { return fmt::format("{:.2f} ms", seconds * 1e3); }
-
-void add_goodput(const PlanOptions& o, int64_t devices, Document& document) {
-  const auto r = reliability_of(o, devices);
-  if (r.device_mtbf_h == 0) return;
-  const double best_s = plan::best_save_interval_s(r), interval_s = o.save_every_s > 0 ? o.save_every_s : best_s;
-  const double goodput = plan::expected_goodput(r, interval_s);
-  document.json["run"] = {{"failures_per_day", r.failures_per_s() * 86400},
-                          {"save_every_s", interval_s},
-                          {"expected_goodput", goodput},
-                          {"best_save_every_s", best_s},
-                          {"best_expected_goodput", plan::expected_goodput(r, best_s)}};
-  document.text += fmt::format(
-      "\nfailures: {:.2f} a day of {} devices, each failing every {:.0f} h; {:.0f} s until the run computes again, a save stalls {:.1f} s\n"
-      "goodput: {:.2f} % of the time when it saves every {:.0f} s; most, {:.2f} %, every {:.0f} s\n",
-      r.failures_per_s() * 86400, devices, r.device_mtbf_h, r.restart_s, r.save_stall_s, 100 * goodput, interval_s,
-      100 * plan::expected_goodput(r, best_s), best_s);
-}
-
-}  // namespace
-
-plan::Topology topology_of(const PlanOptions& o) {
+plan::Topology topology_of(const SimulateFlags& o) {
   plan::Topology topology{plan::topology_from_name(o.topology), o.nodes_per_leaf, o.oversubscription, o.hop_us * 1e-6};
   if (topology.shape == plan::Topology::Shape::flat && (o.nodes_per_leaf > 0 || o.oversubscription != 1 || o.hop_us > 0))
     throw UsageError("--nodes-per-leaf, --oversubscription and --hop-us describe leaf switches: they go with --topology fat_tree or rails");
@@ -73,87 +92,20 @@ plan::Topology topology_of(const PlanOptions& o) {
   return topology;
 }
 
-Document simulate(const PlanOptions& o, Planner& planner, int64_t devices) {
-  auto disturbances = disturbances_of(o);
-  const auto choice = planner.configured(devices);
-  planner.check(choice);
-  const auto predicted = planner.judge(choice, {});
-  const auto step = planner.simulated(choice);
-  const auto undisturbed = plan::simulate_step(step);
-  std::vector<double> steps_s;
-  std::vector<plan::StageOutcome> stages(step.stages.size());
-  plan::StepOutcome outcome;
-  const auto begin = std::chrono::steady_clock::now();
-  int64_t events = 0;
-  for (int64_t i = 0; i < o.steps; ++i) {
-    outcome = plan::simulate_step(step, disturbances);
-    ++disturbances.seed;
-    events += outcome.events;
-    if (!outcome.is_complete) break;
-    steps_s.push_back(outcome.step_s);
-    for (size_t s = 0; s < stages.size(); ++s) {
-      stages[s].compute_s += outcome.stages[s].compute_s / static_cast<double>(o.steps);
-      stages[s].stages_wait_s += outcome.stages[s].stages_wait_s / static_cast<double>(o.steps);
-      stages[s].gradients_wait_s += outcome.stages[s].gradients_wait_s / static_cast<double>(o.steps);
-    }
-  }
-  const double took_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  std::sort(steps_s.begin(), steps_s.end());
+}  // namespace
 
-  Document document;
-  auto& json = document.json;
-  json = {{"layout", plan::label(choice)},
-          {"ranks", step.ranks()},
-          {"units", static_cast<int64_t>(step.stages.size()) * step.replicas},
-          {"topology", o.topology},
-          {"predicted_ms", predicted.step_s() * 1e3},
-          {"undisturbed_ms", undisturbed.step_s * 1e3},
-          {"events", events},
-          {"simulation_s", took_s}};
-  document.text = fmt::format("{}; {} ranks in {} units of {}; topology {}\n\n", plan::label(choice), step.ranks(),
-                              static_cast<int64_t>(step.stages.size()) * step.replicas, step.unit_ranks, o.topology);
-  document.text += fmt::format("  {:<34}{:>14}\n", "step by formula", milliseconds(predicted.step_s()));
-  document.text += fmt::format("  {:<34}{:>14}  {:+.1f} %\n", "simulated, nothing disturbs", milliseconds(undisturbed.step_s),
-                               100 * (undisturbed.step_s / predicted.step_s() - 1));
-  if (!outcome.is_complete) {
-    json["complete"] = false;
-    json["halted_ms"] = outcome.step_s * 1e3;
-    json["dead_units"] = outcome.dead;
-    json["waiting_for_stages"] = outcome.waiting_for_stages;
-    json["waiting_for_gradients"] = outcome.waiting_for_gradients;
-    document.text += fmt::format(
-        "\nthe step does not end: after {} all stand still. {} of {} units dead, {} wait for a neighbour's microbatch, {} for the sums of "
-        "gradients, until resilience.comm_timeout_s\n",
-        milliseconds(outcome.step_s), outcome.dead, static_cast<int64_t>(step.stages.size()) * step.replicas, outcome.waiting_for_stages,
-        outcome.waiting_for_gradients);
-  } else {
-    double mean_s = 0;
-    for (const double s : steps_s) mean_s += s / static_cast<double>(steps_s.size());
-    json["complete"] = true;
-    json["step_ms"] = {{"mean", mean_s * 1e3},
-                       {"p50", percentile(steps_s, 0.5) * 1e3},
-                       {"p95", percentile(steps_s, 0.95) * 1e3},
-                       {"max", steps_s.back() * 1e3}};
-    json["tokens_per_s"] = static_cast<double>(planner.tokens_per_step()) / mean_s;
-    document.text += fmt::format("  {:<34}{:>14}  {:+.1f} %; {}\n", "simulated, with what disturbs", milliseconds(mean_s),
-                                 100 * (mean_s / undisturbed.step_s - 1),
-                                 o.steps > 1 ? fmt::format("p50 {}, p95 {}, longest {} of {} steps", milliseconds(percentile(steps_s, 0.5)),
-                                                           milliseconds(percentile(steps_s, 0.95)), milliseconds(steps_s.back()), o.steps)
-                                             : "one step");
-    document.text +=
-        fmt::format("\n  {:<8}{:>14}{:>20}{:>26}{:>12}\n", "stage", "computes", "waits for stages", "for gradients and weights", "idle");
-    for (size_t s = 0; s < stages.size(); ++s) {
-      const auto& x = stages[s];
-      json["stages"].push_back(
-          {{"compute_ms", x.compute_s * 1e3}, {"stages_wait_ms", x.stages_wait_s * 1e3}, {"gradients_wait_ms", x.gradients_wait_s * 1e3}});
-      document.text += fmt::format("  {:<8}{:>14}{:>20}{:>26}{:>12}\n", s, milliseconds(x.compute_s), milliseconds(x.stages_wait_s),
-                                   milliseconds(x.gradients_wait_s),
-                                   milliseconds(std::max(0.0, mean_s - x.compute_s - x.stages_wait_s - x.gradients_wait_s)));
-    }
-  }
-  document.text += fmt::format("\n{} events in {:.2f} s\n", events, took_s);
-  add_goodput(o, step.ranks(), document);
-  return document;
+int run_plan_simulate(const Call& call) {
+  const auto& o = call.options<SimulateFlags>();
+  const auto topology = topology_of(o);
+  const auto disturbances = disturbances_of(o);
+  auto planner = planner_of(o, topology);
+  const int64_t devices = planner.target().devices;
+  const plan::Reliability reliability{
+      .device_mtbf_h = o.mtbf_h, .devices = devices, .restart_s = o.restart_s, .save_stall_s = o.save_stall_s};
+  const auto document = plan::simulation_of({disturbances, o.steps, o.topology, reliability, o.save_every_s}, planner, devices);
+  show(call, document.json, document.text, o.output);
+  return 0;
 }
 
 }  // namespace ingot::cli
+#endif

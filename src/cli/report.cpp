@@ -1,11 +1,24 @@
-#include "cli/verbs.h"
+// `ingot report`: one self-contained page.
+#include "cli/verb.h"
 #include "report/commands.h"
 
 namespace ingot::cli {
 
-int run_report(const Options& all) {
-  report::ReportOptions options{.output = all.report.output, .json = all.json};
-  options.inputs.assign(all.report.inputs.begin(), all.report.inputs.end());
+void add_report(Flags& flags) {
+  const auto values = std::make_shared<report::ReportOptions>();
+  auto& verb = flags.verb(
+      "report", "one self-contained HTML page about runs, a machine profile or two, collectives, or results of bench parallel", values);
+  verb.add_option(
+          "inputs", values->inputs,
+          "run directories; or one or two machine profiles and files of ingot bench collectives -o; or files of ingot bench parallel -o")
+      ->required();
+  verb.add_option("-o,--output", values->output,
+                  "the page to write (default report.html in the first run directory, or FILE.html beside the first FILE.json)");
+}
+
+int run_report(const Call& call) {
+  auto options = call.options<report::ReportOptions>();
+  options.json = call.json;
   return report::run_report(options);
 }
 

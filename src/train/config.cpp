@@ -1,6 +1,7 @@
 #include "train/config.h"
 
 #include "base/error.h"
+#include "base/files.h"
 
 namespace ingot::train {
 
@@ -76,6 +77,18 @@ void check(const RunConfig& c) {
                               phase.steps);
     if (phase.batch_size > 0) check_batch(phase.batch_size, "batch_size of phase '" + phase.name + "'");
   }
+}
+
+RunConfig read_config(const std::string& path, const std::vector<std::string>& set) {
+  RunConfig config;
+  auto table = settings_of(config);
+  table.load_toml(base::read_file(path, int64_t{16} << 20), path);
+  for (const auto& setting : set) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos) throw base::UsageError("--set {}: write key=value, for instance --set train.steps=200", setting);
+    table.set(setting.substr(0, equals), setting.substr(equals + 1), "--set");
+  }
+  return config;
 }
 
 }  // namespace ingot::train

@@ -61,4 +61,7 @@ base::SettingsTable settings_of(RunConfig& config);
 /// Checks that need several groups: batch against microbatch, phases, the address of the metrics. Throws ConfigError.
 void check(const RunConfig& config);
 
+/// The file with `set` (key=value) over it. Throws ConfigError, FileError or UsageError.
+RunConfig read_config(const std::string& path, const std::vector<std::string>& set);
+
 }  // namespace ingot::train

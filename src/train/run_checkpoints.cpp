@@ -7,8 +7,8 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/text.h"
-#include "checkpoint/storage/folder.h"
 #include "checkpoint/ranks/host_memory.h"
+#include "checkpoint/storage/folder.h"
 #include "train/metrics/checkpoint_record.h"
 
 namespace ingot::train {
@@ -51,9 +51,7 @@ fs::path RunCheckpoints::folder() const { return config_.folder.empty() ? option
 
 fs::path RunCheckpoints::memory_folder() const { return fs::path(config_.memory_folder) / ("ingot-" + options_.run_id); }
 
-const checkpoint::Storage& RunCheckpoints::storage() const {
-  return options_.storage_of(folder());
-}
+const checkpoint::Storage& RunCheckpoints::storage() const { return options_.storage_of(folder()); }
 
 // -- restoring -------------------------------------------------------------------------------------------------------------
 
@@ -127,7 +125,8 @@ std::optional<RunCheckpoints::Restored> RunCheckpoints::restore() {
     }
     if (found.empty()) return std::nullopt;
     try {
-      const checkpoint::TeamReader reader(found, {.verify = config_.verify, .machine = base::host_name(), .storage = &options_.storage_of(found), .team = &ranks});
+      const checkpoint::TeamReader reader(
+          found, {.verify = config_.verify, .machine = base::host_name(), .storage = &options_.storage_of(found), .team = &ranks});
       auto restored = load(reader, found.string());
       durable_step_ = restored.progress.step;
       return restored;

@@ -55,138 +55,139 @@ class LostRanks : public ::testing::Test {
     comm::run_ranks(
         kRanks,
         [&](comm::World& world) {
-          mesh::Groups groups(world, {});
-          TrainingSetup setup;
-          auto& c = setup.model;
-          c.family = "llama", c.layers = 1, c.hidden = 16, c.vocab_size = 32, c.heads = 2, c.kv_heads = 2, c.head_dim = 8, c.ffn = 24;
-          setup.parallel.bucket_mib = 0.01;
-          ParallelModel model(setup, groups);
-          const checkpoint::PosixStorage storage(world.rank() == victim ? hook : nullptr);
-          checkpoint::CheckpointConfig config;
-          config.every = 2, config.keep = 10, config.grace_s = 0;
-          RunCheckpoints checkpoints(config, {.run_dir = run_dir_, .run_id = "test", .storage_of = [&](const auto&) -> const auto& { return storage; }}, model, groups);
-          body(checkpoints, world.rank());
+      mesh::Groups groups(world, {});
+      TrainingSetup setup;
+      auto& c = setup.model;
+      c.family = "llama", c.layers = 1, c.hidden = 16, c.vocab_size = 32, c.heads = 2, c.kv_heads = 2, c.head_dim = 8, c.ffn = 24;
+      setup.parallel.bucket_mib = 0.01;
+      ParallelModel model(setup, groups);
+      const checkpoint::PosixStorage storage(world.rank() == victim ? hook : nullptr);
+      checkpoint::CheckpointConfig config;
+      config.every = 2, config.keep = 10, config.grace_s = 0;
+          RunCheckpoints checkpoints(config, {.run_dir = run_dir_, .run_id = "test", .storage_of = [&](const auto&) -> const auto& { return storage; }
+  }, model, groups);
+  body(checkpoints, world.rank());
         },
         options);
-  }
+        }
 
-  static void after_step(RunCheckpoints& checkpoints, int64_t step, const std::function<void()>& once_replaced = {}) {
-    checkpoints.after_step({.step = step}, std::nullopt, [&]() -> std::string {
-      if (once_replaced) once_replaced();
-      return "{}";
-    });
-  }
-  static void finish(RunCheckpoints& checkpoints, int64_t step) {
-    checkpoints.finish({.step = step}, [] { return "{}"; });
-  }
-  // Steps of records; those of failed saves negative.
-  static void add_records(RunCheckpoints& checkpoints, std::vector<int64_t>& steps, std::string& failures) {
-    for (const auto& record : checkpoints.take_records()) {
-      if (record.at("kind") != "save") continue;
-      const bool failed = record.contains("failure");
-      steps.push_back(record.at("step").get<int64_t>() * (failed ? -1 : 1));
-      if (failed) failures += record.at("failure").get<std::string>();
-    }
-  }
-  std::vector<int64_t> sound_steps() const {
-    std::vector<int64_t> steps;
-    for (const auto& one : checkpoint::all(folder_)) {
-      EXPECT_TRUE(checkpoint::verify(one.path).sound()) << one.path;
-      steps.push_back(one.step);
-    }
-    std::sort(steps.begin(), steps.end());
-    return steps;
-  }
-};
-
-TEST_F(LostRanks, get_another_group_and_the_next_save_succeeds) {
-  std::binary_semaphore storage_answers(0);
-  Hang hang(checkpoint::Call::open, ".step_00000004", [&] { storage_answers.acquire(); });  // of its data
-  std::barrier<> together(kRanks);
-  std::vector<int64_t> recorded;
-  std::string failures;
-  run(
-      [&](RunCheckpoints& checkpoints, int rank) {
-        EXPECT_FALSE(checkpoints.restore());
-        checkpoints.prepare();
-        for (int64_t step = 1; step <= 4; ++step) after_step(checkpoints, step);
-        if (rank == 0) {
-          while (recorded != std::vector<int64_t>{2, -4}) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(20));
-            after_step(checkpoints, 5);
-            add_records(checkpoints, recorded, failures);
+        static void after_step(RunCheckpoints& checkpoints, int64_t step, const std::function<void()>& once_replaced = {}) {
+          checkpoints.after_step({.step = step}, std::nullopt, [&]() -> std::string {
+            if (once_replaced) once_replaced();
+            return "{}";
+          });
+        }
+        static void finish(RunCheckpoints& checkpoints, int64_t step) {
+          checkpoints.finish({.step = step}, [] { return "{}"; });
+        }
+        // Steps of records; those of failed saves negative.
+        static void add_records(RunCheckpoints& checkpoints, std::vector<int64_t>& steps, std::string& failures) {
+          for (const auto& record : checkpoints.take_records()) {
+            if (record.at("kind") != "save") continue;
+            const bool failed = record.contains("failure");
+            steps.push_back(record.at("step").get<int64_t>() * (failed ? -1 : 1));
+            if (failed) failures += record.at("failure").get<std::string>();
           }
         }
-        together.arrive_and_wait();
-        // The storage of rank 1 still hangs while the others have their new group already.
-        after_step(checkpoints, 6, [&] {
-          if (rank == 0) storage_answers.release();
-        });
-        finish(checkpoints, 8);
-        if (rank == 0) add_records(checkpoints, recorded, failures);
-      },
-      1, &hang);
-  EXPECT_TRUE(hang.has_hung);
-  EXPECT_THAT(recorded, ElementsAre(2, -4, 6, 8));
-  EXPECT_THAT(failures, HasSubstr("rank 1"));
-  EXPECT_THAT(failures, HasSubstr("resilience.comm_timeout_s"));
-  EXPECT_THAT(sound_steps(), ElementsAre(2, 6, 8));
-  std::vector<std::string> hidden;
-  for (const auto& entry : fs::directory_iterator(folder_))
-    if (entry.path().filename().string().starts_with(".")) hidden.push_back(entry.path().filename());
-  EXPECT_THAT(hidden, ElementsAre());
-  run([&](RunCheckpoints& checkpoints, int) {
-    const auto restored = checkpoints.restore();
-    ASSERT_TRUE(restored);
-    EXPECT_EQ(restored->progress.step, 8);
-  });
-}
+        std::vector<int64_t> sound_steps() const {
+          std::vector<int64_t> steps;
+          for (const auto& one : checkpoint::all(folder_)) {
+            EXPECT_TRUE(checkpoint::verify(one.path).sound()) << one.path;
+            steps.push_back(one.step);
+          }
+          std::sort(steps.begin(), steps.end());
+          return steps;
+        }
+        };
 
-// It used to be replaced unheard: neither the log nor checkpoints.jsonl said how its save ended.
-TEST_F(LostRanks, that_hang_themselves_still_tell_how_their_save_ended) {
-  std::binary_semaphore storage_answers(0);
-  Hang hang(checkpoint::Call::rename, ".step_00000004", [&] { storage_answers.acquire(); });  // the commit
-  std::barrier<> together(kRanks);
-  std::vector<int64_t> recorded;
-  std::string failures;
-  run(
-      [&](RunCheckpoints& checkpoints, int rank) {
-        checkpoints.prepare();
-        for (int64_t step = 1; step <= 4; ++step) after_step(checkpoints, step);
-        if (rank == 0)
-          while (!hang.has_hung) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        if (rank == 0) std::this_thread::sleep_for(kPatience + std::chrono::seconds(1));
-        together.arrive_and_wait();
-        for (int64_t step = 5; step <= 6; ++step)
-          after_step(checkpoints, step, [&] {
-            if (rank == 1) storage_answers.release();
+        TEST_F(LostRanks, get_another_group_and_the_next_save_succeeds) {
+          std::binary_semaphore storage_answers(0);
+          Hang hang(checkpoint::Call::open, ".step_00000004", [&] { storage_answers.acquire(); });  // of its data
+          std::barrier<> together(kRanks);
+          std::vector<int64_t> recorded;
+          std::string failures;
+          run(
+              [&](RunCheckpoints& checkpoints, int rank) {
+                EXPECT_FALSE(checkpoints.restore());
+                checkpoints.prepare();
+                for (int64_t step = 1; step <= 4; ++step) after_step(checkpoints, step);
+                if (rank == 0) {
+                  while (recorded != std::vector<int64_t>{2, -4}) {
+                    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                    after_step(checkpoints, 5);
+                    add_records(checkpoints, recorded, failures);
+                  }
+                }
+                together.arrive_and_wait();
+                // The storage of rank 1 still hangs while the others have their new group already.
+                after_step(checkpoints, 6, [&] {
+                  if (rank == 0) storage_answers.release();
+                });
+                finish(checkpoints, 8);
+                if (rank == 0) add_records(checkpoints, recorded, failures);
+              },
+              1, &hang);
+          EXPECT_TRUE(hang.has_hung);
+          EXPECT_THAT(recorded, ElementsAre(2, -4, 6, 8));
+          EXPECT_THAT(failures, HasSubstr("rank 1"));
+          EXPECT_THAT(failures, HasSubstr("resilience.comm_timeout_s"));
+          EXPECT_THAT(sound_steps(), ElementsAre(2, 6, 8));
+          std::vector<std::string> hidden;
+          for (const auto& entry : fs::directory_iterator(folder_))
+            if (entry.path().filename().string().starts_with(".")) hidden.push_back(entry.path().filename());
+          EXPECT_THAT(hidden, ElementsAre());
+          run([&](RunCheckpoints& checkpoints, int) {
+            const auto restored = checkpoints.restore();
+            ASSERT_TRUE(restored);
+            EXPECT_EQ(restored->progress.step, 8);
           });
-        finish(checkpoints, 6);
-        if (rank == 0) add_records(checkpoints, recorded, failures);
-      },
-      0, &hang);
-  EXPECT_THAT(recorded, ElementsAre(2, 4, 6));
-  EXPECT_EQ(failures, "");
-  EXPECT_THAT(sound_steps(), ElementsAre(2, 4, 6));
-}
+        }
 
-// Rank 0 left, content with the checkpoint that the others had given up, and these died waiting for it to save once more.
-TEST_F(LostRanks, agree_whether_the_last_step_is_saved) {
-  Hang hang(checkpoint::Call::rename, ".step_00000004", [] { std::this_thread::sleep_for(kPatience * 3 / 2); });
-  std::vector<int64_t> recorded;
-  std::string failures;
-  run(
-      [&](RunCheckpoints& checkpoints, int rank) {
-        checkpoints.prepare();
-        for (int64_t step = 1; step <= 4; ++step) after_step(checkpoints, step);
-        finish(checkpoints, 4);
-        if (rank == 0) add_records(checkpoints, recorded, failures);
-      },
-      0, &hang);
-  EXPECT_THAT(recorded, ElementsAre(2, 4, 4));
-  EXPECT_EQ(failures, "");
-  EXPECT_THAT(sound_steps(), ElementsAre(2, 4));
-}
+        // It used to be replaced unheard: neither the log nor checkpoints.jsonl said how its save ended.
+        TEST_F(LostRanks, that_hang_themselves_still_tell_how_their_save_ended) {
+          std::binary_semaphore storage_answers(0);
+          Hang hang(checkpoint::Call::rename, ".step_00000004", [&] { storage_answers.acquire(); });  // the commit
+          std::barrier<> together(kRanks);
+          std::vector<int64_t> recorded;
+          std::string failures;
+          run(
+              [&](RunCheckpoints& checkpoints, int rank) {
+                checkpoints.prepare();
+                for (int64_t step = 1; step <= 4; ++step) after_step(checkpoints, step);
+                if (rank == 0)
+                  while (!hang.has_hung) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                if (rank == 0) std::this_thread::sleep_for(kPatience + std::chrono::seconds(1));
+                together.arrive_and_wait();
+                for (int64_t step = 5; step <= 6; ++step)
+                  after_step(checkpoints, step, [&] {
+                    if (rank == 1) storage_answers.release();
+                  });
+                finish(checkpoints, 6);
+                if (rank == 0) add_records(checkpoints, recorded, failures);
+              },
+              0, &hang);
+          EXPECT_THAT(recorded, ElementsAre(2, 4, 6));
+          EXPECT_EQ(failures, "");
+          EXPECT_THAT(sound_steps(), ElementsAre(2, 4, 6));
+        }
 
-}  // namespace
-}  // namespace ingot::train
+        // Rank 0 left, content with the checkpoint that the others had given up, and these died waiting for it to save once more.
+        TEST_F(LostRanks, agree_whether_the_last_step_is_saved) {
+          Hang hang(checkpoint::Call::rename, ".step_00000004", [] { std::this_thread::sleep_for(kPatience * 3 / 2); });
+          std::vector<int64_t> recorded;
+          std::string failures;
+          run(
+              [&](RunCheckpoints& checkpoints, int rank) {
+                checkpoints.prepare();
+                for (int64_t step = 1; step <= 4; ++step) after_step(checkpoints, step);
+                finish(checkpoints, 4);
+                if (rank == 0) add_records(checkpoints, recorded, failures);
+              },
+              0, &hang);
+          EXPECT_THAT(recorded, ElementsAre(2, 4, 4));
+          EXPECT_EQ(failures, "");
+          EXPECT_THAT(sound_steps(), ElementsAre(2, 4));
+        }
+
+        }  // namespace
+        }  // namespace ingot::train

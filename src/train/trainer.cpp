@@ -69,7 +69,8 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
   }
   run_id_ = checkpoint::on_first(team(), [&] { return run_id(options_.run_dir); });
   checkpoints_ = std::make_unique<RunCheckpoints>(
-      config_.checkpoint, RunCheckpoints::Options{options_.run_dir, run_id_, options_.resume, config_toml_, options_.storage_of}, *parallel_, groups_);
+      config_.checkpoint, RunCheckpoints::Options{options_.run_dir, run_id_, options_.resume, config_toml_, options_.storage_of},
+      *parallel_, groups_);
   if (auto restored = checkpoints_->restore()) {
     progress_ = restored->progress;
     resumed_data_ = std::move(restored->data_state);

@@ -6,16 +6,14 @@
 #include <map>
 
 #include "base/text.h"
-#include "bench/message_line.h"
+#include "plan/disturbed.h"
+#include "plan/message_line.h"
 #include "report/page/html.h"
 #include "report/profile/facts.h"
 #include "report/profile/storage.h"
 
 namespace ingot::report {
 namespace {
-
-// As bench/suite.h calls a profile disturbed; that header needs torch.
-constexpr double kBusyShare = 0.1;
 
 struct Rate {
   std::string section, what;
@@ -56,7 +54,7 @@ std::vector<Rate> rates_of(const plan::MachineProfile& p) {
     add("collectives " + e.dtype,
         fmt::format("{} of {}, {} group{} {}, {}", e.operation, e.ranks, e.groups, e.groups == 1 ? "" : "s", e.placement,
                     base::format_bytes(e.bytes)),
-        d(e.bytes) / e.seconds * bench::bus_factor(e.operation, d(e.ranks)), "B/s");
+        d(e.bytes) / e.seconds * plan::bus_factor(e.operation, d(e.ranks)), "B/s");
   for (const auto& row : storage_rows(p))
     add("storage", row.what, row.bytes_per_s > 0 ? row.bytes_per_s : row.operations_per_s, row.bytes_per_s > 0 ? "B/s" : "calls/s");
   return out;
@@ -120,7 +118,7 @@ std::vector<std::string> comparison_warnings(const Measured& a, const Measured& 
     out.push_back(fmt::format("ranks or machines differ: {} and {}", base::join(a.descriptions, "; "), base::join(b.descriptions, "; ")));
   }
   for (const auto* one : {&a, &b})
-    if (one->profile.foreign_load > kBusyShare)
+    if (one->profile.foreign_load > plan::kBusyShare)
       out.push_back(fmt::format("other programs used {:.0f} % of the machine while {} was measured, so its rates are too low",
                                 100 * one->profile.foreign_load, one->name));
   return out;

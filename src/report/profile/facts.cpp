@@ -79,7 +79,7 @@ std::vector<AttentionCurve> attention_curves(const plan::MachineProfile& profile
 }
 
 double CollectiveLine::bus_bandwidth(const plan::CollectiveTime& time) const {
-  return d(time.bytes) / time.seconds * bench::bus_factor(operation, d(ranks));
+  return d(time.bytes) / time.seconds * plan::bus_factor(operation, d(ranks));
 }
 
 double CollectiveLine::best_bus_bandwidth() const {
@@ -106,9 +106,9 @@ std::vector<CollectiveLine> collective_lines(const plan::MachineProfile& profile
   }
   for (auto& line : lines) {
     std::stable_sort(line.points.begin(), line.points.end(), [](const auto* a, const auto* b) { return a->bytes < b->bytes; });
-    std::vector<bench::MessageTime> times;
+    std::vector<plan::MessageTime> times;
     for (const auto* p : line.points) times.push_back({d(p->bytes), p->seconds});
-    line.line = bench::fitted_line(times);
+    line.line = plan::fitted_line(times);
   }
   return lines;
 }

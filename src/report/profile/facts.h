@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/message_line.h"
 #include "plan/balance.h"
+#include "plan/message_line.h"
 #include "plan/profile.h"
 
 namespace ingot::report {
@@ -42,7 +42,7 @@ struct CollectiveLine {
   std::string operation, dtype, placement;
   int64_t ranks = 0, groups = 1;
   std::vector<const plan::CollectiveTime*> points;  // ascending in bytes; of the profile
-  bench::MessageLine line;
+  plan::MessageLine line;
   double bus_bandwidth(const plan::CollectiveTime& time) const;
   double best_bus_bandwidth() const;
 };

@@ -1,0 +1,91 @@
+#include "bench/gemm_backend_setting.h"
+
+#include <ATen/Parallel.h>
+
+#include "base/environment.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/load/reader.h"
+#include "comm/world.h"
+#include "device/device.h"
+#include "kernels/gemm_backend.h"
+#include "layers/dtype.h"
+#include "plan/gemm_backend_choice.h"
+#include "plan/rates.h"
+#include "plan/run/shape.h"
+#include "plan/time.h"
+#include "train/checkpointing.h"
+#include "train/parallel_model.h"
+#include "train/phases.h"
+
+namespace ingot::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What a run that goes on began with; nothing for a new one. Runs of before there was a choice had the default.
+std::optional<std::string> begun_with(const fs::path& run_dir, const std::string& resume) {
+  if (resume == "never") return std::nullopt;
+  try {
+    train::RunConfig begun;
+    if (resume != "auto") train::settings_of(begun).load_toml(train::config_of(checkpoint::Reader(resume)), resume);
+    else if (fs::exists(run_dir / "config.toml")) begun = train::read_config((run_dir / "config.toml").string(), {});
+    else return std::nullopt;
+    return begun.train.gemm_backend == "auto" ? "default" : begun.train.gemm_backend;
+  } catch (const base::Error& failure) {
+    base::log_warning("the library that this run began with is not known ({}); matmuls go through the default one", failure.what());
+    return "default";
+  }
+}
+
+// By the matmuls of a step of the first phase.
+std::string fastest(const train::RunConfig& config, const mesh::Mesh& mesh, const Company& company) {
+  const auto& dtype = config.train.precision;
+  const auto device = device::device_named(config.train.device).str();
+  const auto profile = plan::cached_profile(plan::describe_machine(at::get_num_threads(), company.side_by_side(), device),
+                                            base::environment().cache_folder());
+  if (!profile || profile->libraries.empty() || !knows(*profile, dtype)) return "default";
+  const auto model = models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model));
+  plan::PipelineFacts pipelines;
+  const auto shape = plan::shape_of(config, train::lay_out_phases(config).front(), mesh, pipelines);
+  const auto choice = plan::choose_library(*profile, dtype, [&](const plan::MachineProfile& one) {
+    const auto time = plan::predict_step_time(*model, shape, one);
+    return time.products_s + time.head_s;
+  });
+  for (const auto& time : choice.times)
+    if (time.library == choice.library && choice.library != "default")
+      base::log_info(
+          "matmuls go through {}: {:.0f} % faster than the default library for this model, as measured (train.gemm_backend = \"default\" "
+          "goes "
+          "without)",
+          choice.library, 100 * time.gain);
+  return choice.library;
+}
+
+}  // namespace
+
+void choose_gemm_backend(train::RunConfig& config, const fs::path& run_dir, const std::string& resume, const mesh::Mesh& mesh,
+                         const Company& company) {
+  auto& name = config.train.gemm_backend;
+  const auto device = device::device_named(config.train.device);
+  const auto dtype = layers::compute_dtype(config.train.precision);
+  const bool is_free = name == "auto";
+  bool is_kept = false;
+  if (is_free && company.is_first()) {
+    const auto before = begun_with(run_dir, resume);
+    is_kept = before.has_value();
+    name = before ? *before : fastest(config, mesh, company);
+    try {
+      kernels::gemm_backend_named(name, dtype, device);
+    } catch (const base::ConfigError& missing) {
+      base::log_warning("{}; this run began with it, and from here on its numbers differ in the last digits", missing.what());
+      name = "default";
+    }
+  }
+  if (is_free && company.world) name = comm::broadcast_text(company.world->everyone(), name, 0, device);
+  kernels::use_gemm_backend(kernels::gemm_backend_named(name, dtype, device));
+  if (company.is_first() && name != "default" && (is_kept || !is_free))
+    base::log_info("matmuls go through {}, {}", name, is_kept ? "as from the start of this run" : "as train.gemm_backend says");
+}
+
+}  // namespace ingot::bench

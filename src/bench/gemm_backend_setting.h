@@ -1,0 +1,19 @@
+// The library that a run's matmuls go through (kernels/gemm_backend.h).
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "bench/suite.h"
+#include "mesh/mesh.h"
+#include "train/config.h"
+
+namespace ingot::bench {
+
+/// Makes train.gemm_backend a library's name and uses it from here on; the configuration that the run records then says so. "auto" is what
+/// the run began with when it goes on, else what the cached profile has as clearly faster for this run's matmuls, else the default one.
+/// Rank 0 decides for all. Call after the forecast. Throws ConfigError for a library that is not here.
+void choose_gemm_backend(train::RunConfig& config, const std::filesystem::path& run_dir, const std::string& resume, const mesh::Mesh& mesh,
+                         const Company& company);
+
+}  // namespace ingot::bench

@@ -1,0 +1,31 @@
+// The parts of a machine's profile that are measured by processes of their own, and what of it is kept for runs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/rank_environment.h"
+#include "plan/profile.h"
+#include "resilience/stop_signal.h"
+
+namespace ingot::bench {
+
+/// GEMM back ends that were measured join what the cache has of this machine, for runs of as many threads.
+void keep_libraries(const plan::MachineProfile& measured);
+
+/// Of a process that measures beside others: all do, and the first one's profile counts and goes to `file`. It goes on from the one there,
+/// if there is any.
+void measure_as_rank(const std::string& file, const std::vector<std::string>& dtypes, const comm::RankEnvironment& ranks);
+
+/// Numbers of ranks that runs on this machine may well have. GPUs do not share their cores: none.
+std::vector<int> numbers_of_ranks(const std::string& device);
+
+/// Adds the time of steps of small models, measured in a process of its own: what a run changes of a process is not for measurements that
+/// follow. `dtype`: fp32, bf16 or all. False when it was stopped or failed, which is logged.
+bool add_steps(const std::string& dtype, const resilience::StopSignal& stop, plan::MachineProfile& profile);
+
+/// Measures so many ranks at the same time. The profile goes to the cache alone, where runs and plans of as many look for it. False as
+/// above.
+bool measure_side_by_side(const std::string& dtype, int ranks, const resilience::StopSignal& stop);
+
+}  // namespace ingot::bench

@@ -1,0 +1,31 @@
+#include "bench/rank_processes.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "resilience/launch.h"
+
+namespace ingot::bench {
+
+nlohmann::json results_of_processes(int ranks, std::vector<std::string> command, const std::string& start) {
+  const auto file = base::temporary_folder() / fmt::format("ingot_bench_{}_{}.json", ::getpid(), ranks);
+  command.insert(command.end(), {"--as-rank", file.string()});
+  struct Remover {
+    const std::filesystem::path& file;
+    ~Remover() {
+      std::error_code ignored;
+      std::filesystem::remove(file, ignored);
+    }
+  } remover{file};
+  std::filesystem::remove(file);  // of a process that had this number and was killed
+  if (!start.empty()) base::write_file_atomically(file, start);
+  const int status = resilience::launch({.ranks = ranks, .command = std::move(command)});
+  if (status != 0) throw base::Error(fmt::format("the {} ranks did not finish; what they said is above", ranks));
+  return nlohmann::json::parse(base::read_file(file));
+}
+
+}  // namespace ingot::bench

@@ -1,0 +1,112 @@
+#include "plan/run/forecast.h"
+
+#include <ATen/Parallel.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/environment.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "comm/rank_environment.h"
+#include "device/device.h"
+#include "plan/describe.h"
+#include "plan/run/program_memory.h"
+#include "plan/run/shape.h"
+#include "train/parallel_model.h"
+
+namespace ingot::plan {
+namespace {
+
+struct PhasePlan {
+  std::string name;
+  RunShape shape;
+  Plan plan;
+};
+
+struct Forecasts {
+  std::unique_ptr<models::Model> model, part;  // the whole, and what one rank holds
+  MachineProfile profile;
+  std::vector<PhasePlan> phases;
+};
+
+// A plan for many ranks, made by one of them alone, does not know how many of them share a machine: then they do not share cores.
+double ranks_per_core(const mesh::Mesh& mesh) {
+  const auto ranks = comm::rank_environment(base::environment());
+  if (ranks.size < mesh.world()) return 1;
+  return std::max(1.0, static_cast<double>(ranks.local_size * at::get_num_threads()) / base::usable_cores());
+}
+
+Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh, MachineProfile profile, int64_t program) {
+  train::check(config);
+  Forecasts all{models::create_model(config.model),
+                models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model)),
+                std::move(profile),
+                {}};
+  const auto device = device::device_named(config.train.device).str();
+  PipelineFacts pipelines;
+  for (const auto& phase : train::lay_out_phases(config)) {
+    auto shape = shape_of(config, phase, mesh, pipelines);
+    shape.documents = documents_of(phase);
+    if (device == "cpu") shape.ranks_per_core = ranks_per_core(mesh);
+    add_host_memory(config, mesh, all.part->layout(), shape);
+    all.phases.push_back({phase.name, shape, make_plan(*all.model, *all.part, shape, all.profile, program)});
+  }
+  return all;
+}
+
+}  // namespace
+
+RunForecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile, int64_t program) {
+  const auto all = make_forecasts(config, mesh, profile, program);
+  RunForecast run;
+  auto& forecast = run.numbers;
+  const auto& first = all.phases.front().plan;
+  forecast.gemm_flops = first.peak_flops;
+  for (const auto& phase : all.phases) {
+    forecast.step_ms.push_back(phase.plan.step_s() * 1e3);
+    forecast.memory_bytes = std::max(forecast.memory_bytes, phase.plan.memory.total_bytes());
+  }
+  const auto record = known_outcomes();
+  for (const auto& phase : all.phases) {
+    PhaseForecast entry{phase.name, identity_of(config, mesh, *all.model, phase.shape, all.profile), {}};
+    entry.calibration = calibrate(entry.outcome, phase.plan.step_s(), forecast.memory_bytes, record);
+    forecast.calibrated_step_ms.push_back(entry.outcome.calibrated_step_s * 1e3);
+    forecast.calibrated_memory_bytes = std::max(forecast.calibrated_memory_bytes, entry.outcome.calibrated_memory_bytes);
+    run.phases.push_back(std::move(entry));
+  }
+  const int64_t machine = first.machine_memory_bytes;
+  if (all.profile.device == "cpu" && forecast.memory_bytes > machine)
+    base::log_warning(
+        "this run is predicted to need {:.1f} GiB of memory and the machine has {:.1f}; a smaller train.microbatch_size or train.recompute "
+        "= \"full\" needs less",
+        static_cast<double>(forecast.memory_bytes) / (1 << 30), static_cast<double>(machine) / (1 << 30));
+  return run;
+}
+
+std::string dry_run(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile, int64_t program, bool json) {
+  const auto all = make_forecasts(config, mesh, profile, program);
+  const auto record = known_outcomes();
+  if (json) {
+    auto phases = nlohmann::ordered_json::array();
+    for (const auto& phase : all.phases) {
+      nlohmann::ordered_json entry = {{"phase", phase.name}};
+      entry.update(to_json(phase.plan, *all.model, phase.shape, all.profile));
+      auto outcome = identity_of(config, mesh, *all.model, phase.shape, all.profile);
+      const auto calibration = calibrate(outcome, phase.plan.step_s(), phase.plan.memory.total_bytes(), record);
+      entry["calibrated"] = to_json(outcome, calibration, last_like(outcome, record));
+      phases.push_back(std::move(entry));
+    }
+    return nlohmann::ordered_json{{"phases", std::move(phases)}}.dump(2) + "\n";
+  }
+  std::string text;
+  for (const auto& phase : all.phases) {
+    if (all.phases.size() > 1) text += "phase '" + phase.name + "'\n";
+    text += describe(phase.plan, *all.model, phase.shape, all.profile);
+    auto outcome = identity_of(config, mesh, *all.model, phase.shape, all.profile);
+    const auto calibration = calibrate(outcome, phase.plan.step_s(), phase.plan.memory.total_bytes(), record);
+    if (phase.plan.has_time()) text += describe(outcome, calibration, last_like(outcome, record));
+  }
+  return text;
+}
+
+}  // namespace ingot::plan

@@ -1,0 +1,22 @@
+// What is known of a run before it starts: its plan on this machine, for --dry-run and for the numbers that every step line shows beside
+// the measured ones.
+#pragma once
+
+#include <string>
+
+#include "mesh/mesh.h"
+#include "plan/profile.h"
+#include "plan/run/record.h"
+#include "train/config.h"
+
+namespace ingot::plan {
+
+/// What one rank of `mesh` needs, by the machine's profile: bytes, and milliseconds of a step of each phase. What the profile does not know
+/// stays 0. `program_bytes`: plan/run/program_memory.h.
+RunForecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile, int64_t program_bytes);
+
+/// The plan of every phase, as text or JSON, of one rank; nothing of the model is allocated.
+std::string dry_run(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile, int64_t program_bytes,
+                    bool json);
+
+}  // namespace ingot::plan

@@ -1,0 +1,25 @@
+// Starts and supervises the ranks of this machine, and agrees with the launchers of the other machines, through the store that the ranks
+// meet in, when the job has failed and when it begins anew.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ingot::resilience {
+
+struct LaunchOptions {
+  int64_t ranks = 1;                  // of this machine
+  int64_t nnodes = 1, node_rank = 0;  // machines; each runs its own launcher
+  int64_t max_restarts = 0;           // of all ranks, after a failure
+  std::string rendezvous;             // HOST:PORT of machine 0; one machine needs none
+  double grace_s = 10;                // from the first failure until the other ranks are killed
+  double rendezvous_timeout_s = 300;
+  std::vector<std::string> command;  // of a rank; "ingot" is this program
+};
+
+/// Returns when all ranks of this machine have ended for good, with the job's exit status: 0; 1 failed; 2 a rank found that it was called
+/// wrongly. Throws UsageError, and CommError when the machines do not find each other.
+int launch(const LaunchOptions& options);
+
+}  // namespace ingot::resilience
