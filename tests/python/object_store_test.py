@@ -1,5 +1,5 @@
 """The object-storage client against real servers: moto, and a faulty store that fails in every way it can, checks every signature
-with botocore and every checksum. The program under test is $OBJECT_STORE_EXERCISE (src/object_store/exercise.cpp).
+with botocore and every checksum. The program under test is $OBJECT_STORE_EXERCISE (tests/tools/object_store_exercise.cpp).
 Runs with the Python of .deps/venv; names of tests on the command line select them."""
 import hashlib
 import http.client
