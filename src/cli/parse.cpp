@@ -104,8 +104,10 @@ std::optional<int> parse(int argc, const char* const* argv, Call& call) {
   } catch (const CLI::ParseError& error) {
     // A word that nobody knows explains what is missing besides.
     const auto& at = innermost(app);
-    const auto unknown = at.remaining();
-    if (unknown.empty()) return wrong_usage(at, error.what());
+    auto unknown = at.remaining();
+    std::erase(unknown, "--");
+    const bool is_of_words = dynamic_cast<const CLI::ExtrasError*>(&error) || dynamic_cast<const CLI::RequiredError*>(&error);
+    if (unknown.empty() || !is_of_words) return wrong_usage(at, error.what());
     const auto option = std::find_if(unknown.begin(), unknown.end(), [](const auto& word) { return word.starts_with("-"); });
     if (option != unknown.end() && (option == unknown.begin() || below(at).empty()))
       return wrong_usage(at, unknown_option(app, at, *option));

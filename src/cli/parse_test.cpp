@@ -76,6 +76,8 @@ TEST(WrongUsage, says_what_is_missing_or_impossible_and_where_help_is) {
   EXPECT_THAT(refusal("ingot"), HasSubstr("'ingot --help'"));
   EXPECT_THAT(refusal("ingot checkpoint"), HasSubstr("'ingot checkpoint --help'"));
   EXPECT_THAT(refusal("ingot generate"), AllOf(HasSubstr("--model"), HasSubstr("'ingot generate --help'")));
+  // The words behind -- were taken for unknown ones when a value before them was impossible.
+  EXPECT_THAT(refusal("ingot launch -n 0 -- true --help"), AllOf(HasSubstr("--ranks"), HasSubstr("'ingot launch --help'")));
   EXPECT_THAT(refusal("ingot generate --model m --top-p 2"), AllOf(HasSubstr("--top-p"), HasSubstr("'ingot generate --help'")));
 }
 
