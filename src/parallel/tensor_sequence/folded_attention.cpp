@@ -287,7 +287,7 @@ class BackwardTour : public Tour {
   // Gradients of one visit.
   struct Gradients {
     at::Tensor attended, q;  // [batch, chunks, length, visit's heads, head_dim]
-    at::Tensor sums;         // of the bucket at hand: [2, batch, tokens of a row, heads, head_dim]
+    at::Tensor sums;         // of the current bucket: [2, batch, tokens of a row, heads, head_dim]
     std::vector<Scattering> buckets;
   };
 
