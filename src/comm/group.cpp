@@ -63,6 +63,7 @@ Group::Group(std::string axis, std::vector<int> members, int rank, std::unique_p
       members_(std::move(members)),
       rank_(rank),
       backend_(std::move(backend)),
+      place_(fmt::format("axis {} (ranks {})", axis_, members_)),
       counters_(counters),
       ledger_(ledger) {}
 
@@ -165,7 +166,7 @@ Work Group::start_recorded(Operation operation, bool blocking) {
   const base::WorkScope scope("communication", base::owns(base::WorkKind::communication));
   counters_.add(axis_, operation.kind, traffic_of(operation, rank_, size()));
   const auto ticket = ledger_.start(axis_, members_, operation);
-  auto what = fmt::format("{} on axis {} (ranks {}), step {}", describe(operation), axis_, members_, ledger_.step());
+  auto what = fmt::format("{} on {}, step {}", describe(operation), place_, ledger_.step());
   Work started;
   try {
     std::optional<Waiting> waiting;  // it may be carried out at once, by this thread

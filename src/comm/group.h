@@ -82,6 +82,7 @@ class Group {
   std::vector<int> members_;
   int rank_;
   std::unique_ptr<Backend> backend_;
+  std::string place_;                           // axis and members, for messages
   std::unique_ptr<StreamTransfers> transfers_;  // once there are tensors of emulated devices; gone before the back-end
   Counters& counters_;
   Ledger& ledger_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "comm/process_fabric.h"
@@ -42,8 +43,8 @@ std::string World::description() const { return fabric_ ? fmt::format("{} ranks,
 
 std::unique_ptr<Group> World::group(const std::string& axis, const std::vector<int>& members) {
   const auto self = std::find(members.begin(), members.end(), rank_);
-  const bool is_valid = std::all_of(members.begin(), members.end(),
-                                    [&](int m) { return m >= 0 && m < size_ && std::count(members.begin(), members.end(), m) == 1; });
+  const std::set<int> distinct(members.begin(), members.end());
+  const bool is_valid = !distinct.empty() && distinct.size() == members.size() && *distinct.begin() >= 0 && *distinct.rbegin() < size_;
   if (self == members.end() || !is_valid)
     throw CommError("rank {} cannot make the group {} of ranks {} in a world of {}", rank_, axis, members, size_);
   const int rank = static_cast<int>(self - members.begin());

@@ -28,7 +28,7 @@ c10::IValue Shadows::of(const c10::IValue& value, bool is_written) {
 }
 
 void Shadows::write_back() {
-  for (auto& [ours, shadow, is_written] : pairs_) {
+  for (auto& [ours, shadow, is_written, before] : pairs_) {
     if (!is_written || (ours.sizes() == shadow.sizes() && ours.strides() == shadow.strides())) continue;
     const auto bytes = at::detail::computeStorageNbytes(shadow.sizes(), shadow.strides(), shadow.dtype().itemsize(),
                                                         static_cast<size_t>(shadow.storage_offset()));
@@ -51,16 +51,16 @@ c10::IValue Shadows::back(const c10::IValue& value) {
 }
 
 at::Tensor Shadows::shadow(const at::Tensor& tensor, bool is_written) {
-  const c10::Storage* storage = nullptr;
-  for (auto& pair : pairs_) {
-    if (pair.ours.is_same(tensor)) {
-      pair.is_written = pair.is_written || is_written;
-      return pair.shadow;
-    }
-    if (pair.ours.storage().unsafeGetStorageImpl() == tensor.storage().unsafeGetStorageImpl()) storage = &pair.shadow.storage();
+  auto& last = last_over_.try_emplace(tensor.storage().unsafeGetStorageImpl(), kNone).first->second;
+  for (size_t i = last; i != kNone; i = pairs_[i].before) {
+    auto& pair = pairs_[i];
+    if (!pair.ours.is_same(tensor)) continue;
+    pair.is_written = pair.is_written || is_written;
+    return pair.shadow;
   }
-  auto made = tensor_over(storage ? *storage : shadow_of(tensor.storage(), key_), key_, tensor);
-  pairs_.push_back({tensor, made, is_written});
+  auto made = tensor_over(last != kNone ? pairs_[last].shadow.storage() : shadow_of(tensor.storage(), key_), key_, tensor);
+  pairs_.push_back({tensor, made, is_written, last});
+  last = pairs_.size() - 1;
   return made;
 }
 

@@ -4,6 +4,8 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/SmallVector.h>
 
+#include <unordered_map>
+
 #include "device/operator_facts.h"
 
 namespace ingot::device {
@@ -22,7 +24,9 @@ class Shadows {
   struct Pair {
     at::Tensor ours, shadow;
     bool is_written;
+    size_t before;  // the pair before this one over the same storage
   };
+  static constexpr size_t kNone = SIZE_MAX;
 
   at::Tensor shadow(const at::Tensor& tensor, bool is_written);
   at::Tensor ours(const at::Tensor& result);
@@ -31,6 +35,7 @@ class Shadows {
   at::Device device_;
   c10::DispatchKey key_;
   c10::SmallVector<Pair, 8> pairs_;
+  std::unordered_map<const c10::StorageImpl*, size_t> last_over_;  // of a storage of ours: its last pair
 };
 
 }  // namespace ingot::device

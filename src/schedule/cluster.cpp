@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -18,9 +17,9 @@ struct Spread {
 };
 
 Spread spread_of(const Group& group, const Cluster& cluster) {
-  std::set<int64_t> nodes;
-  for (int i = 0; i < group.size; ++i) nodes.insert(group.rank(i) / cluster.devices_per_node);
-  const auto size = static_cast<double>(group.size), count = static_cast<double>(nodes.size());
+  // Strides within a node's devices leave none out between the first and the last.
+  const int64_t node = cluster.devices_per_node, first = group.rank(0) / node, last = group.rank(group.size - 1) / node;
+  const auto size = static_cast<double>(group.size), count = group.stride < node ? static_cast<double>(last - first + 1) : size;
   return {size, count, size / count};
 }
 
