@@ -46,12 +46,15 @@ void Muon::prepare(const RuleShare& share, const Team& team) {
     if (!group) continue;
     std::vector<const parallel::Shard*> shards;
     for (const auto* slot : entry.slots) shards.push_back(&slot->shard);
-    entry.exchange = std::make_unique<parallel::MatrixExchange>(
-        share.parameters, shards, *group, config_.spread_orthogonalisation,
-        [steps = config_.newton_schulz_steps, how = iterates_](int64_t rows, int64_t cols) {
-          return newton_schulz_flops(rows, cols, steps, how);
-        },
-        iterates_ == Iterates::own ? std::nullopt : std::optional(at::kBFloat16));
+    parallel::MatrixExchange::Known known{.parameters = {}, .slices_of = team.slices_of};
+    for (const auto* p : share.taken)
+      if (group_of(*p) == group) known.parameters.push_back(p);
+    const auto cost_of = [steps = config_.newton_schulz_steps, how = iterates_](int64_t rows, int64_t cols) {
+      return newton_schulz_flops(rows, cols, steps, how);
+    };
+    const auto result_dtype = iterates_ == Iterates::own ? std::nullopt : std::optional(at::kBFloat16);
+    entry.exchange = std::make_unique<parallel::MatrixExchange>(share.parameters, shards, *group, config_.spread_orthogonalisation, cost_of,
+                                                                result_dtype, known);
   }
 }
 

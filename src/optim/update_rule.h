@@ -25,7 +25,8 @@ struct Team {
   comm::Group* everyone = nullptr;      // all ranks of the job, to agree on the norm
   /// All ranks that own elements of a parameter; each exactly once.
   std::function<comm::Group&(const layers::Parameter&)> owners_of;
-  bool is_primary = true;  // of all ranks that hold the same buffers (balancing biases)
+  parallel::OwnersOf slices_of;  // by the ranks of owners_of; only where they cannot be asked
+  bool is_primary = true;        // of all ranks that hold the same buffers (balancing biases)
 };
 
 /// The slice of a parameter that this rank updates.

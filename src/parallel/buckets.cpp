@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/work_scope.h"
 
 namespace ingot::parallel {
 
@@ -52,6 +53,29 @@ struct Buckets::Buffer {
   int64_t first_layer = 0;  // the one that backward finishes last
   int64_t last_layer = 0;   // the one that forward uses last
   bool comes_and_goes = false;
+  std::vector<int64_t> sizes;  // elements of each bucket
+
+  int64_t elements() const { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
+  struct Slice {
+    size_t bucket;
+    int64_t rank;
+    tensor::Range of_chunk, of_parameter;
+  };
+  /// visit(Slice) for all that these ranks have of parameter i.
+  template <class Visit>
+  void for_each_slice(size_t i, const tensor::Range& ranks, const Visit& visit) const {
+    const int64_t offset = offsets[i], stop = offset + parameters[i]->local_elements();
+    int64_t from = 0;
+    for (size_t b = 0; b < sizes.size() && from < stop; from += sizes[b++]) {
+      const int64_t chunk = sizes[b] / group->size(), first = std::max(offset, from), last = std::min(stop, from + sizes[b]);
+      if (first >= last) continue;
+      for (int64_t r = std::max(ranks.begin, (first - from) / chunk); r < ranks.end && from + r * chunk < last; ++r) {
+        const int64_t chunk_begin = from + r * chunk;
+        const int64_t begin = std::max(chunk_begin, first), end = std::min(chunk_begin + chunk, last);
+        if (begin < end) visit(Slice{b, r, {begin - chunk_begin, end - chunk_begin}, {begin - offset, end - offset}});
+      }
+    }
+  }
 
   at::Tensor gradient;  // [elements]
   at::Tensor value;     // [elements] with ZeRO, else undefined
@@ -61,8 +85,9 @@ struct Buckets::Buffer {
   bool is_done = false;  // this microbatch's sum has been started
 };
 
-Buckets::Buckets(layers::ParameterList& parameters, const GroupOf& group_of, const Options& options) : options_(options) {
-  const at::NoGradGuard no_grad;
+std::vector<std::unique_ptr<Buckets::Buffer>> Buckets::lay_out(layers::ParameterList& parameters, const GroupOf& group_of,
+                                                               const Options& options) {
+  std::vector<std::unique_ptr<Buffer>> buffers;
   std::map<int64_t, std::vector<Parameter*>, std::greater<>> by_layer;  // backward goes from the last to the first
   for (const auto& p : parameters.all())
     if (p->is_trained()) by_layer[p->layer].push_back(p.get());
@@ -71,8 +96,8 @@ Buckets::Buckets(layers::ParameterList& parameters, const GroupOf& group_of, con
     auto& group = group_of(p);
     const auto dtype = p.value.scalar_type();
     // Both ends of a pipeline may hold an embedding, and never want it at the same time.
-    const bool stays = options_.is_pipelined && p.kind == Parameter::Kind::embedding;
-    const bool comes_and_goes = options_.zero == 3 && may_come_and_go(p) && !stays;
+    const bool stays = options.is_pipelined && p.kind == Parameter::Kind::embedding;
+    const bool comes_and_goes = options.zero == 3 && may_come_and_go(p) && !stays;
     for (auto& o : open)
       if (o.group == &group && o.dtype == dtype && o.comes_and_goes == comes_and_goes) return o;
     return open.emplace_back(Open{&group, dtype, comes_and_goes, {}, 0});
@@ -82,16 +107,24 @@ Buckets::Buckets(layers::ParameterList& parameters, const GroupOf& group_of, con
       auto& o = of_kind(*p);
       o.parameters.push_back(p);
       o.bytes += p->local_elements() * at::elementSize(p->wide_type());
-      if (may_come_and_go(*p)) last_block_ = std::max(last_block_, p->kind == Parameter::Kind::matrix ? layer : int64_t{-1});
     }
     // Weights that come and go do so block by block.
     for (auto& o : open)
-      if (!o.parameters.empty() && (o.comes_and_goes || o.bytes >= options_.bucket_bytes))
-        close(std::exchange(o, {o.group, o.dtype, o.comes_and_goes, {}, 0}));
+      if (!o.parameters.empty() && (o.comes_and_goes || o.bytes >= options.bucket_bytes))
+        buffers.push_back(close(std::exchange(o, {o.group, o.dtype, o.comes_and_goes, {}, 0}), options));
   }
   for (auto& o : open)
-    if (!o.parameters.empty()) close(std::move(o));
-  std::stable_sort(buffers_.begin(), buffers_.end(), [](const auto& a, const auto& b) { return a->first_layer > b->first_layer; });
+    if (!o.parameters.empty()) buffers.push_back(close(std::move(o), options));
+  std::stable_sort(buffers.begin(), buffers.end(), [](const auto& a, const auto& b) { return a->first_layer > b->first_layer; });
+  return buffers;
+}
+
+Buckets::Buckets(layers::ParameterList& parameters, const GroupOf& group_of, const Options& options)
+    : options_(options), buffers_(lay_out(parameters, group_of, options)) {
+  const at::NoGradGuard no_grad;
+  for (const auto& p : parameters.all())
+    if (p->kind == Parameter::Kind::matrix) last_block_ = std::max(last_block_, p->layer);
+  for (const auto& buffer : buffers_) allocate(*buffer);
 }
 
 Buckets::~Buckets() {
@@ -100,16 +133,16 @@ Buckets::~Buckets() {
 }
 
 // Elements of each bucket of a buffer of `elements`, padded to whole chunks of all ranks.
-std::vector<int64_t> Buckets::bucket_sizes(int64_t elements, int64_t ranks, int64_t element_bytes) const {
-  const int64_t wished = options_.bucket_bytes / element_bytes;
+static std::vector<int64_t> bucket_sizes(int64_t elements, int64_t ranks, int64_t element_bytes, int64_t bucket_bytes) {
+  const int64_t wished = bucket_bytes / element_bytes;
   const int64_t count = ranks > 1 && wished > 0 ? std::max<int64_t>(1, elements / wished) : 1;
-  const int64_t size = rounded_up((elements + count - 1) / count, ranks * kAlignment);
+  const int64_t size = rounded_up((elements + count - 1) / count, ranks * Buckets::kAlignment);
   std::vector<int64_t> sizes;
-  for (int64_t left = elements; left > 0; left -= size) sizes.push_back(rounded_up(std::min(left, size), ranks * kAlignment));
+  for (int64_t left = elements; left > 0; left -= size) sizes.push_back(rounded_up(std::min(left, size), ranks * Buckets::kAlignment));
   return sizes;
 }
 
-void Buckets::close(Open open) {
+std::unique_ptr<Buckets::Buffer> Buckets::close(Open open, const Options& options) {
   auto buffer = std::make_unique<Buffer>();
   buffer->group = open.group;
   buffer->comes_and_goes = open.comes_and_goes;
@@ -122,22 +155,34 @@ void Buckets::close(Open open) {
     buffer->first_layer = std::min(buffer->first_layer, p->layer);
     buffer->last_layer = std::max(buffer->last_layer, p->last_layer);
   }
+  const auto element_bytes = static_cast<int64_t>(at::elementSize(buffer->parameters.front()->wide_type()));
+  buffer->sizes = bucket_sizes(end, buffer->group->size(), element_bytes, options.bucket_bytes);
+  return buffer;
+}
+
+void Buckets::allocate(Buffer& b) {
+  auto* buffer = &b;
   const auto& first = *buffer->parameters.front();
   const auto options = first.value.options().requires_grad(false);
-  const auto sizes = bucket_sizes(end, buffer->group->size(), static_cast<int64_t>(at::elementSize(first.wide_type())));
-  const int64_t elements = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  buffer->gradient = at::empty({elements}, options.dtype(first.wide_type()));
-  if (options_.zero > 0) buffer->value = at::zeros({elements}, options);
-  cut(*buffer, sizes);
-  if (shards_gradients()) drop_storage(buffer->gradient);
-  else buffer->gradient.zero_();
+  if (options_.zero > 0) {
+    const base::WorkScope scope("weights");
+    buffer->value = at::zeros({buffer->elements()}, options);
+  }
+  {
+    const base::WorkScope scope("gradients");
+    buffer->gradient = at::empty({buffer->elements()}, options.dtype(first.wide_type()));
+    cut(*buffer);
+    if (shards_gradients()) drop_storage(buffer->gradient);
+    else buffer->gradient.zero_();
+  }
+  const base::WorkScope scope("weights");
   for (size_t i = 0; i < buffer->parameters.size(); ++i) {
     auto* p = buffer->parameters[i];
     const int64_t offset = buffer->offsets[i], count = p->local_elements();
     p->grad = buffer->gradient.narrow(0, offset, count).view(p->value.sizes());
     p->has_gradient = false;
     p->gradient_memory = this;
-    buffer_of_.emplace(p, buffer.get());
+    buffer_of_.emplace(p, buffer);
     if (options_.zero == 0) continue;
     auto moved = buffer->value.narrow(0, offset, count).view(p->value.sizes());
     moved.copy_(p->value);
@@ -147,14 +192,13 @@ void Buckets::close(Open open) {
     for (auto& bucket : buffer->buckets) bucket.own_value = bucket.own_value.clone();
     drop_storage(buffer->value);
   }
-  buffers_.push_back(std::move(buffer));
 }
 
-void Buckets::cut(Buffer& buffer, const std::vector<int64_t>& sizes) const {
+void Buckets::cut(Buffer& buffer) const {
   const int64_t ranks = buffer.group->size(), rank = buffer.group->rank();
   const auto own = shards_gradients() ? at::zeros({buffer.gradient.numel() / ranks}, buffer.gradient.options()) : at::Tensor();
   int64_t at = 0;
-  for (const int64_t size : sizes) {
+  for (const int64_t size : buffer.sizes) {
     const int64_t chunk = size / ranks;
     Bucket bucket;
     bucket.gradient = buffer.gradient.narrow(0, at, size);
@@ -173,23 +217,34 @@ std::vector<Shard> Buckets::shards() const {
   for (const auto& buffer : buffers_) {
     for (size_t i = 0; i < buffer->parameters.size(); ++i) {
       auto* p = buffer->parameters[i];
-      const int64_t offset = buffer->offsets[i], stop = offset + p->local_elements();
       if (options_.zero == 0) {
         shards.push_back({p, 0, p->local_elements(), p->value.detach().view(-1), {}, buffer->group->rank() == 0});
         continue;
       }
-      int64_t from = 0;  // of this rank's chunk of the bucket
-      for (const auto& bucket : buffer->buckets) {
-        const int64_t chunk_begin = from + buffer->group->rank() * bucket.chunk();
-        const int64_t begin = std::max(chunk_begin, offset), end = std::min(chunk_begin + bucket.chunk(), stop);
-        from += bucket.gradient.numel();
-        if (begin >= end) continue;
-        shards.push_back({p, begin - offset, end - offset, bucket.own_value.narrow(0, begin - chunk_begin, end - begin),
-                          bucket.own_gradient.narrow(0, begin - chunk_begin, end - begin), true});
-      }
+      const int64_t rank = buffer->group->rank();
+      buffer->for_each_slice(i, {rank, rank + 1}, [&](const Buffer::Slice& s) {
+        const auto& bucket = buffer->buckets[s.bucket];
+        shards.push_back({p, s.of_parameter.begin, s.of_parameter.end, bucket.own_value.narrow(0, s.of_chunk.begin, s.of_chunk.size()),
+                          bucket.own_gradient.narrow(0, s.of_chunk.begin, s.of_chunk.size()), true});
+      });
     }
   }
   return shards;
+}
+
+Buckets::Slices Buckets::slices_of(layers::ParameterList& parameters, const GroupOf& group_of, const Options& options) {
+  Slices slices;
+  for (const auto& buffer : lay_out(parameters, group_of, options)) {
+    for (size_t i = 0; i < buffer->parameters.size(); ++i) {
+      const auto& p = *buffer->parameters[i];
+      auto& all = slices[p.name];
+      const int ranks = buffer->group->size();
+      for (int rank = 0; options.zero == 0 && rank < ranks; ++rank) all.emplace_back(rank, tensor::Range{0, p.local_elements()});
+      if (options.zero > 0)
+        buffer->for_each_slice(i, {0, ranks}, [&](const Buffer::Slice& s) { all.emplace_back(static_cast<int>(s.rank), s.of_parameter); });
+    }
+  }
+  return slices;
 }
 
 size_t Buckets::count() const {
@@ -209,6 +264,7 @@ int64_t Buckets::elements() const {
 void Buckets::start_gather(Buffer& buffer) {
   if (buffer.is_gathering || (buffer.comes_and_goes && has_storage(buffer.value))) return;
   const at::NoGradGuard no_grad;
+  const base::WorkScope scope(kGatherScope);
   give_storage(buffer.value);
   for (auto& bucket : buffer.buckets) bucket.gathering = buffer.group->start_all_gather(bucket.value, bucket.own_value);
   buffer.is_gathering = true;
@@ -267,6 +323,7 @@ void Buckets::provide(Parameter& parameter) {
   auto& buffer = *buffer_of_.at(&parameter);
   if (buffer.is_reducing) throw base::NumericError("the gradient of {} came after it was sent; this is an error in ingot", parameter.name);
   if (!shards_gradients() || has_storage(buffer.gradient)) return;
+  const base::WorkScope scope(kReduceScope);
   give_storage(buffer.gradient);
   buffer.gradient.zero_();  // the padding, too
 }
@@ -283,6 +340,7 @@ void Buckets::begin_backward(bool is_last) {
 
 void Buckets::start_reduction(Buffer& buffer) {
   const at::NoGradGuard no_grad;
+  const base::WorkScope scope(kReduceScope);
   for (auto* p : buffer.parameters) {
     p->collect_gradient();
     // Nothing here touched it (an expert without tokens); another rank's gradient still counts.

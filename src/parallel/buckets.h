@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -32,6 +33,8 @@ namespace ingot::parallel {
 
 class Buckets : public layers::GradientMemory {
  public:
+  /// Scopes of work (base/work_scope.h) in which it allocates and sends.
+  static constexpr const char *kGatherScope = "gather_weights", *kReduceScope = "reduce_gradients";
   static constexpr int64_t kAlignment = 32;  // elements: 128 bytes of fp32, 64 of bf16
 
   struct Options {
@@ -50,6 +53,10 @@ class Buckets : public layers::GradientMemory {
 
   /// What this rank's optimizer updates.
   std::vector<Shard> shards() const;
+  /// Which elements of what it holds of each trained parameter a rank with these parameters updates, by the ranks of their groups: what
+  /// shards() would say there. Of the parameters only shapes and dtypes count.
+  using Slices = std::unordered_map<std::string, std::vector<std::pair<int, tensor::Range>>>;  // by name: rank, elements
+  static Slices slices_of(layers::ParameterList& parameters, const GroupOf& group_of, const Options& options);
 
   // In the order of a step. Layers are those of Parameter::layer.
   void begin_step();
@@ -83,9 +90,11 @@ class Buckets : public layers::GradientMemory {
   struct Bucket;
   struct Buffer;
   struct Open;
-  void close(Open open);
-  std::vector<int64_t> bucket_sizes(int64_t elements, int64_t ranks, int64_t element_bytes) const;
-  void cut(Buffer& buffer, const std::vector<int64_t>& sizes) const;
+  /// Buffers without memory, in the order of backward.
+  static std::vector<std::unique_ptr<Buffer>> lay_out(layers::ParameterList& parameters, const GroupOf& group_of, const Options& options);
+  static std::unique_ptr<Buffer> close(Open open, const Options& options);
+  void allocate(Buffer& buffer);
+  void cut(Buffer& buffer) const;
   void start_reduction(Buffer& buffer);
   void finish_reduction(Buffer& buffer);
   void start_gather(Buffer& buffer);

@@ -1,11 +1,9 @@
 #include "parallel/matrix_exchange.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <set>
-
-#include "device/virtual_device.h"
+#include <unordered_map>
 
 namespace ingot::parallel {
 namespace {
@@ -50,6 +48,31 @@ class Packing {
   std::vector<std::vector<at::Tensor>> views_;
 };
 
+std::unordered_map<const layers::Parameter*, int64_t> numbers_of(const layers::ParameterList& parameters) {
+  std::unordered_map<const layers::Parameter*, int64_t> numbers;
+  for (const auto& p : parameters.all()) numbers.emplace(p.get(), static_cast<int64_t>(numbers.size()));
+  return numbers;
+}
+
+// visit(place in its stack, elements) for each matrix of which the slice has some.
+template <class Visit>
+void for_each_overlap(const layers::Parameter& p, const OwnedSlice& slice, const Visit& visit) {
+  const auto local = tensor::local_shape(p.shape, *slice.part);
+  const size_t dims = local.size();
+  const int64_t one = local[dims - 2] * local[dims - 1];
+  if (one == 0) return;  // of a matrix with fewer heads than ranks
+  const auto place_of = [&](int64_t m) {
+    if (slice.part->empty()) return m;
+    for (const auto& range : slice.part->front()) {
+      if (m < range.size()) return range.begin + m;
+      m -= range.size();
+    }
+    return m;
+  };
+  for (int64_t m = slice.range.begin / one; m * one < slice.range.end; ++m)
+    visit(dims == 3 ? place_of(m) : 0, std::min(slice.range.end, (m + 1) * one) - std::max(slice.range.begin, m * one));
+}
+
 }  // namespace
 
 bool MatrixExchange::Matrix::has_worker(int rank) const { return std::find(workers.begin(), workers.end(), rank) != workers.end(); }
@@ -60,52 +83,100 @@ bool MatrixExchange::Matrix::is_whole_on(int rank) const {
 }
 
 MatrixExchange::MatrixExchange(const layers::ParameterList& parameters, std::vector<const Shard*> shards, comm::Group& group, bool spread,
-                               const CostOf& cost_of, std::optional<at::ScalarType> result_dtype)
+                               const CostOf& cost_of, std::optional<at::ScalarType> result_dtype, const Known& known)
     : shards_(std::move(shards)), group_(group) {
   for (const auto& p : parameters.all())
     if (p->is_trained()) options_ = p->value.options().dtype(p->wide_type()).requires_grad(false);
   result_options_ = result_dtype ? options_.dtype(*result_dtype) : options_;
-  if (device::is_counting(options_.device())) spread = false;
   returns_ = spread;
-  std::map<std::pair<int64_t, int64_t>, Matrix> by_place;
-  for (auto& piece : everyones_pieces(own_pieces(parameters))) {
-    const auto& shape = parameters.all()[static_cast<size_t>(piece.parameter)]->shape;
-    auto& matrix = by_place[{piece.parameter, piece.matrix}];
+  const auto own = own_pieces(parameters);
+  const bool is_known = group_.size() > 1 && known.slices_of;
+  Matrices by_place;
+  for (auto& piece : group_.size() == 1 || is_known ? own : everyones_pieces(own))
+    by_place[{piece.parameter, piece.matrix}].pieces.push_back(piece);
+  for (auto& [place, matrix] : by_place)
+    for (const auto& piece : matrix.pieces) matrix.held.emplace_back(piece.owner, piece.elements());
+  if (is_known) add_known_holders(parameters, known, by_place);
+  for (auto& [place, matrix] : by_place) {
+    const auto& shape = parameters.all()[static_cast<size_t>(place.first)]->shape;
     matrix.rows = shape[shape.size() - 2];
     matrix.cols = shape.back();
     matrix.cost = cost_of(matrix.rows, matrix.cols);
-    matrix.pieces.push_back(piece);
   }
+  std::vector<Matrix*> order;
+  for (auto& [place, matrix] : by_place) order.push_back(&matrix);
+  assign_workers(spread, order);
+  if (is_known) add_known_pieces(parameters, known, by_place);
   for (auto& [place, matrix] : by_place) matrices_.push_back(std::move(matrix));
-  assign_workers(spread);
+}
+
+// One piece for each matrix of the stack that a region touches.
+template <class Add>
+void MatrixExchange::add_pieces(const std::vector<tensor::Region>& regions, Piece piece, const Add& add) {
+  for (const auto& region : regions) {
+    const size_t dims = region.box.extent.size();
+    const int64_t stacked = dims == 3 ? region.box.extent[0] : 1;
+    for (int64_t m = 0; m < stacked; ++m) {
+      piece.matrix = dims == 3 ? region.box.offset[0] + m : 0;
+      piece.rows = {region.box.offset[dims - 2], region.box.offset[dims - 2] + region.box.extent[dims - 2]};
+      piece.cols = {region.box.offset[dims - 1], region.box.offset[dims - 1] + region.box.extent[dims - 1]};
+      piece.place.offset = region.offset + (dims == 3 ? m * region.strides[0] : 0);
+      piece.place.row_stride = region.strides[dims - 2];
+      piece.place.col_stride = region.strides[dims - 1];
+      add(piece);
+    }
+  }
 }
 
 std::vector<MatrixExchange::Piece> MatrixExchange::own_pieces(const layers::ParameterList& parameters) const {
-  std::map<const layers::Parameter*, int64_t> index;
-  for (const auto& p : parameters.all()) index.emplace(p.get(), static_cast<int64_t>(index.size()));
+  const auto index = numbers_of(parameters);
   std::vector<Piece> pieces;
-  for (size_t s = 0; s < shards_.size(); ++s) {
-    const auto& shape = shards_[s]->parameter->shape;
-    const size_t dims = shape.size();
-    for (const auto& region : shards_[s]->regions()) {
-      // One piece for each matrix of the stack that the region touches.
-      const int64_t stacked = dims == 3 ? region.box.extent[0] : 1;
-      for (int64_t m = 0; m < stacked; ++m) {
-        Piece piece{.parameter = index.at(shards_[s]->parameter), .matrix = dims == 3 ? region.box.offset[0] + m : 0};
-        piece.rows = {region.box.offset[dims - 2], region.box.offset[dims - 2] + region.box.extent[dims - 2]};
-        piece.cols = {region.box.offset[dims - 1], region.box.offset[dims - 1] + region.box.extent[dims - 1]};
-        piece.owner = group_.rank();
-        piece.place = {s, region.offset + (dims == 3 ? m * region.strides[0] : 0), region.strides[dims - 2], region.strides[dims - 1]};
-        pieces.push_back(piece);
-      }
-    }
-  }
+  for (size_t s = 0; s < shards_.size(); ++s)
+    add_pieces(shards_[s]->regions(), {.parameter = index.at(shards_[s]->parameter), .owner = group_.rank(), .place = {.shard = s}},
+               [&](const Piece& piece) { pieces.push_back(piece); });
   return pieces;
 }
 
+// Of a thousand ranks, how much they have of each matrix is soon counted; where it lies matters only where this rank works on it.
+void MatrixExchange::add_known_holders(const layers::ParameterList& parameters, const Known& known, Matrices& matrices) const {
+  const auto index = numbers_of(parameters);
+  for (const auto* p : known.parameters) {
+    for (const auto& slice : known.slices_of(*p)) {
+      if (slice.owner == group_.rank()) continue;
+      for_each_overlap(*p, slice, [&](int64_t matrix, int64_t elements) {
+        matrices[{index.at(p), matrix}].held.emplace_back(slice.owner, elements);
+      });
+    }
+  }
+}
+
+void MatrixExchange::add_known_pieces(const layers::ParameterList& parameters, const Known& known, Matrices& matrices) const {
+  const auto index = numbers_of(parameters);
+  for (const auto* p : known.parameters) {
+    const auto first = matrices.lower_bound({index.at(p), 0}), last = matrices.lower_bound({index.at(p) + 1, 0});
+    const auto is_worked_on = [&](const auto& entry) { return entry.second.has_worker(group_.rank()); };
+    if (std::none_of(first, last, is_worked_on)) continue;
+    for (const auto& slice : known.slices_of(*p)) {
+      if (slice.owner == group_.rank()) continue;
+      bool touches = false;
+      for_each_overlap(*p, slice, [&](int64_t m, int64_t) {
+        touches = touches || matrices.at({index.at(p), m}).has_worker(group_.rank());
+      });
+      if (!touches) continue;
+      add_pieces(tensor::regions_of(p->shape, *slice.part, slice.range.begin, slice.range.end),
+                 {.parameter = index.at(p), .owner = slice.owner}, [&](const Piece& piece) {
+                   auto& matrix = matrices.at({piece.parameter, piece.matrix});
+                   if (matrix.has_worker(group_.rank())) matrix.pieces.push_back(piece);
+                 });
+    }
+    for (auto matrix = first; matrix != last; ++matrix) {
+      auto& pieces = matrix->second.pieces;
+      std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.owner < b.owner; });
+    }
+  }
+}
+
 std::vector<MatrixExchange::Piece> MatrixExchange::everyones_pieces(const std::vector<Piece>& own) const {
-  // On a counting device nobody answers: each rank then works on the matrices that it owns elements of, and nothing is sent.
-  if (group_.size() == 1 || device::is_counting(options_.device())) return own;
   const auto device = options_.device();
   auto count = at::full({1}, static_cast<int64_t>(own.size()), at::TensorOptions().dtype(at::kLong).device(device));
   auto counts = at::empty({group_.size()}, count.options());
@@ -136,27 +207,23 @@ std::vector<MatrixExchange::Piece> MatrixExchange::everyones_pieces(const std::v
 }
 
 // All ranks come to the same answer, as all see the same pieces.
-void MatrixExchange::assign_workers(bool spread) {
+void MatrixExchange::assign_workers(bool spread, std::vector<Matrix*> order) const {
   if (!spread) {
-    for (auto& matrix : matrices_) {
+    for (auto* matrix : order) {
       std::set<int> owners;
-      for (const auto& piece : matrix.pieces) owners.insert(piece.owner);
-      matrix.workers.assign(owners.begin(), owners.end());
+      for (const auto& [owner, elements] : matrix->held) owners.insert(owner);
+      matrix->workers.assign(owners.begin(), owners.end());
     }
     return;
   }
-  std::vector<Matrix*> order;
   double total = 0;
-  for (auto& matrix : matrices_) {
-    order.push_back(&matrix);
-    total += matrix.cost;
-  }
+  for (const auto* matrix : order) total += matrix->cost;
   std::stable_sort(order.begin(), order.end(), [](const Matrix* a, const Matrix* b) { return a->cost > b->cost; });
   std::vector<double> load(static_cast<size_t>(group_.size()), 0);
   const double fair = total / group_.size();
   for (auto* matrix : order) {
     std::vector<int64_t> held(load.size(), 0);
-    for (const auto& piece : matrix->pieces) held[static_cast<size_t>(piece.owner)] += piece.elements();
+    for (const auto& [owner, elements] : matrix->held) held[static_cast<size_t>(owner)] += elements;
     // Where most of it is, unless that rank has its share already.
     auto worker = static_cast<size_t>(std::max_element(held.begin(), held.end()) - held.begin());
     if (load[worker] + matrix->cost > fair) worker = static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include <functional>
 #include <vector>
 
 #include "comm/group.h"
@@ -23,6 +24,15 @@ struct Shard {
   at::Tensor gradient_slice() const { return gradient.defined() ? gradient : parameter->grad.view(-1).narrow(0, begin, size()); }
   std::vector<tensor::Region> regions() const { return tensor::regions_of(parameter->shape, parameter->part, begin, end); }
 };
+
+/// A slice of the part of a parameter that some rank holds, which that rank updates.
+struct OwnedSlice {
+  int owner = 0;
+  const tensor::Part* part = nullptr;
+  tensor::Range range{};  // of the part, row-major
+};
+/// All slices of a parameter; owners are counted among the ranks that own elements of it. Parts live as long as the function.
+using OwnersOf = std::function<std::vector<OwnedSlice>(const layers::Parameter&)>;
 
 /// All that this rank holds of every trained parameter.
 std::vector<Shard> whole_shards(const layers::ParameterList& parameters);

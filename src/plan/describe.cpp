@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -9,6 +10,7 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "layers/cost.h"
+#include "plan/cluster_profile.h"
 
 namespace ingot::plan {
 namespace {
@@ -33,22 +35,30 @@ Plan make_plan(const models::Model& model, const models::Model& part, const RunS
   plan.flops_per_token = model.training_flops_per_token(run.seq);
   plan.peak_flops = profile.peak_gemm(run.precision);
   plan.ranks_per_sequence = part.layout().tensor.size * part.layout().sequence.size * part.layout().stage.size;
-  PassTraces traces;
-  plan.memory = predict_memory(part, run, program_bytes, traces);
+  const bool is_timed = run.precision != "fp64";  // runs in fp64 are for tests: the machine is not measured for them
+  std::optional<MessageModel> messages;
+  if (is_timed && run.world > 1) {
+    try {
+      messages.emplace(cluster_of(profile, run.precision, run.world, 0));
+    } catch (const base::ProfileError&) {
+      plan.knows_messages = false;
+    }
+  }
+  std::optional<PassPrices> prices;
+  if (is_timed) {
+    try {
+      prices.emplace(Rates(profile, run.precision), messages ? messages->transport() : Transport{});
+    } catch (const base::ProfileError& unknown) {
+      base::log_info("no prediction of the step time: {}", unknown.what());
+    }
+  }
+  PassTraces untimed;
+  plan.memory = predict_memory(part, run, program_bytes, prices ? prices->traces() : untimed);
   plan.machine_memory_bytes = base::total_memory_bytes();
   if (const int64_t limit = base::memory_limit_bytes(); limit > 0) plan.machine_memory_bytes = std::min(plan.machine_memory_bytes, limit);
-  if (run.precision == "fp64") return plan;  // runs in fp64 are for tests: the machine is not measured for them
-  try {
-    plan.time = predict_step_time(part, run, profile);
-  } catch (const base::ProfileError& unknown) {
-    base::log_info("no prediction of the step time: {}", unknown.what());
-    return plan;
-  }
-  try {
-    plan.messages = predict_messages(part, run, profile, plan.time);
-  } catch (const base::ProfileError&) {
-    plan.knows_messages = false;
-  }
+  if (!prices) return plan;
+  plan.time = predict_step_time(part, run, *prices);
+  if (messages) plan.messages = messages->predict(part, run, plan.time, *prices);
   return plan;
 }
 
@@ -93,7 +103,8 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   for (const auto& [label, seconds] : {std::pair{"messages in blocks", w.blocks_s},
                                        {"messages of gradients", w.gradients_s},
                                        {"messages of experts", w.experts_s},
-                                       {"messages of stages", w.stages_s}})
+                                       {"messages of stages", w.stages_s},
+                                       {"messages of the update", w.update_s}})
     if (seconds > 0) line(label, milliseconds(seconds));
   if (!plan.knows_messages) line("messages", "count as free: this machine's were not measured; ingot bench all does that");
   line("step",
@@ -115,6 +126,7 @@ nlohmann::ordered_json to_json(const StepTime& time, const StepMessages& message
           {"messages_gradients", messages.gradients_s * 1e3},
           {"messages_experts", messages.experts_s * 1e3},
           {"messages_stages", messages.stages_s * 1e3},
+          {"messages_update", messages.update_s * 1e3},
           {"total", (time.total_s() + messages.total_s()) * 1e3}};
 }
 

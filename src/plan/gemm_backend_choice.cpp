@@ -30,7 +30,8 @@ GemmBackendChoice choose_library(const MachineProfile& profile, const std::strin
   if (!has_standard || names.size() < 2) return choice;
   for (const auto& name : names) {
     const auto by = [&](double GemmBackendRate::*const rate) { return seconds(with_rates(profile, dtype, name, rate)); };
-    GemmBackendTime time{name, by(&GemmBackendRate::flops_per_s), by(&GemmBackendRate::high_flops_per_s), by(&GemmBackendRate::low_flops_per_s)};
+    GemmBackendTime time{name, by(&GemmBackendRate::flops_per_s), by(&GemmBackendRate::high_flops_per_s),
+                         by(&GemmBackendRate::low_flops_per_s)};
     if (!choice.times.empty()) time.gain = choice.times.front().seconds / time.seconds - 1;
     choice.times.push_back(std::move(time));
   }

@@ -1,5 +1,5 @@
-// Predicts the peak memory of a training step: what passes allocate and free as the program itself does it on the counting device
-// (trace/pass_trace.h), and what is held between them.
+// Predicts the peak memory of a training step: what passes (trace/pass_trace.h) and the update (trace/update_trace.h) allocate and free as
+// the program itself does it on the counting device, and what is held between them.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ StepMemory predict_memory(const models::Model& model, const RunShape& run, int64
 /// What this rank writes of a checkpoint: its share of weights, masters and moments.
 int64_t predict_saved_bytes(const models::Model& model, const RunShape& run);
 
-/// Weights, gradients, masters and moments alone, which takes no trace.
-int64_t predict_state_bytes(const models::Model& model, const RunShape& run);
+/// Weights, gradients, masters and moments alone.
+int64_t predict_state_bytes(const models::Model& model, const RunShape& run, PassTraces& traces);
 
 }  // namespace ingot::plan

@@ -17,11 +17,6 @@ int ranks_of_a_weight(const parallel::Layout& layout) { return layout.tensor.siz
 
 }  // namespace
 
-double MessageModel::duration(Kind kind, Group group, double bytes) const {
-  const Message message{.kind = kind, .group = group, .bytes = static_cast<int64_t>(bytes)};
-  return message_duration(message, cluster_, topology_).busy_s;
-}
-
 Transport MessageModel::transport() const {
   const auto cluster = std::make_shared<const schedule::Cluster>(cluster_);
   return {.duration = [cluster, topology = topology_](const Message& message) { return message_duration(message, *cluster, topology); },
@@ -35,45 +30,38 @@ StepMessages MessageModel::predict(const models::Model& part, const RunShape& ru
   const auto times = static_cast<double>(run.microbatches());
   step.blocks_s = times * (pass.forward.blocks_s + pass.backward.blocks_s);
   step.experts_s = times * (pass.forward.experts_s + pass.backward.experts_s);
-  const auto hiding = gradients(part, run, compute);
+  const auto traffic = traffic_of(part, run, prices.traces());
+  const auto hiding = gradients(traffic, part, run, compute);
   step.gradients_s = hiding.exposed_s + kOverlapSlowdown * hiding.hidden_s;
+  step.update_s = traffic.update_s;
   // While others' passes are waited for, so is the communication within these.
   const double within_s = step.blocks_s + step.experts_s;
   step.stages_s = stages_s(part, run, (compute.passes_s() + within_s) / times) + within_s * run.bubble / (1 - run.bubble);
   return step;
 }
 
-MessageModel::Traffic MessageModel::traffic_of(const models::Model& part, const RunShape& run) const {
-  const auto& layout = part.layout();
-  struct Sums {
-    double gradient_bytes = 0, value_bytes = 0;
-  };
-  std::map<std::pair<int, int>, Sums> groups;  // by ranks and stride
-  for (const auto& p : part.parameters().all()) {
-    const auto holders = static_cast<int>(run.holders(*p, layout));
-    if (!p->is_trained() || holders < 2) continue;
-    const int stride = p->is_expert ? layout.experts.size * layout.experts.slices : p->part.empty() ? 1 : ranks_of_a_weight(layout);
-    auto& sums = groups[{holders, stride}];
-    const auto elements = static_cast<double>(p->local_elements());
-    sums.gradient_bytes += elements * static_cast<double>(std::max<int64_t>(4, run.element_bytes()));
-    sums.value_bytes += elements * static_cast<double>(run.element_bytes());
-  }
-  Traffic traffic;
-  for (const auto& [where, sums] : groups) {
-    const Group group{0, where.first, where.second};
-    if (run.zero == 0) {
-      traffic.sum_gradients_s += duration(Kind::all_reduce, group, sums.gradient_bytes);
-      continue;
-    }
-    traffic.sum_gradients_s += duration(Kind::reduce_scatter, group, sums.gradient_bytes);
-    traffic.gather_weights_s += duration(Kind::all_gather, group, sums.value_bytes);
-  }
+double MessageModel::duration(const UpdateTrace::Communications& communications) const {
+  double seconds = 0;
+  for (const auto& c : communications) seconds += message_duration(message_of(c), cluster_, topology_).busy_s;
+  return seconds;
+}
+
+MessageModel::Traffic MessageModel::traffic_of(const models::Model& part, const RunShape& run, PassTraces& traces) const {
+  const auto& update = traces.update_of(part, run.update());
+  Traffic traffic{
+      .sum_gradients_s = duration(update.sums), .gather_weights_s = duration(update.gathers), .update_s = duration(update.update)};
+  if (run.zero < 3) return traffic;
+  // Vectors stay and are sent once a step; they count as sent with the others.
+  traces.of(part, run.pass_of(part)).visit(span_of(part), [&](const BlockPass& block) {
+    traffic.gather_weights_s += duration(block.forward.gathers);
+    traffic.gather_again_s += duration(block.backward.gathers);
+  });
   return traffic;
 }
 
 // Gradients travel while backward goes on, but for the last layer's; weights while forward does, but for the first one's.
-MessageModel::Hiding MessageModel::gradients(const models::Model& part, const RunShape& run, const StepTime& compute) const {
-  const auto traffic = traffic_of(part, run);
+MessageModel::Hiding MessageModel::gradients(const Traffic& traffic, const models::Model& part, const RunShape& run,
+                                             const StepTime& compute) const {
   const auto layers = static_cast<double>(std::max<int64_t>(1, part.config().layers / part.layout().stage.size));
   const auto microbatches = static_cast<double>(run.microbatches());
   const double forward_s = compute.passes_s() / 3 / microbatches, backward_s = 2 * forward_s;
@@ -84,13 +72,13 @@ MessageModel::Hiding MessageModel::gradients(const models::Model& part, const Ru
     all.hidden_s += times * (message_s - exposed_s);
   };
   add(traffic.sum_gradients_s, backward_s, run.zero >= 2 ? microbatches : 1);
-  if (run.zero > 0) add(traffic.gather_weights_s, forward_s, run.zero >= 3 ? microbatches : 1);
-  if (run.zero >= 3) add(traffic.gather_weights_s, backward_s, microbatches);
+  add(traffic.gather_weights_s, forward_s, run.zero >= 3 ? microbatches : 1);
+  add(traffic.gather_again_s, backward_s, microbatches);
   return all;
 }
 
-double MessageModel::contention_s(const models::Model& part, const RunShape& run, const StepTime& compute) const {
-  return kOverlapSlowdown * gradients(part, run, compute).hidden_s;
+double MessageModel::contention_s(const models::Model& part, const RunShape& run, const StepTime& compute, PassTraces& traces) const {
+  return kOverlapSlowdown * gradients(traffic_of(part, run, traces), part, run, compute).hidden_s;
 }
 
 schedule::Duration MessageModel::handover(const models::Model& part, const RunShape& run) const {

@@ -1,6 +1,7 @@
 // What communication adds to the time of a training step on a cluster: within blocks in the order in which the program starts it and waits
-// for it (priced_pass.h), gradients and weights by what of them backward and forward can hide, stages in full. Where the cores that compute
-// move the bytes, too, nothing hides; elsewhere what computes beside communication takes longer by kOverlapSlowdown.
+// for it (priced_pass.h), gradients and weights by what of them backward and forward can hide, stages and what the update sends in full.
+// Where the cores that compute move the bytes, too, nothing hides; elsewhere what computes beside communication takes longer by
+// kOverlapSlowdown.
 #pragma once
 
 #include "plan/run_shape.h"
@@ -20,7 +21,8 @@ struct StepMessages {
   double gradients_s = 0;  // their sums, and the weights that ZeRO gathers
   double experts_s = 0;
   double stages_s = 0;
-  double total_s() const { return blocks_s + gradients_s + experts_s + stages_s; }
+  double update_s = 0;  // what the optimizer sends of matrices that several ranks own
+  double total_s() const { return blocks_s + gradients_s + experts_s + stages_s + update_s; }
 };
 
 /// Of `part`, what one rank holds; `compute`: of the same run, in which gradients and weights can hide. Ranks lie as mesh/mesh.h numbers
@@ -33,13 +35,14 @@ class MessageModel {
   /// For prices that predict() reads.
   Transport transport() const;
 
-  /// Seconds that a rank's gradients and weights travel once, whatever hides it.
+  /// Seconds that a rank's gradients and weights travel once, whatever hides it; weights that are gathered once more for backward; and what
+  /// the update sends.
   struct Traffic {
-    double sum_gradients_s = 0, gather_weights_s = 0;
+    double sum_gradients_s = 0, gather_weights_s = 0, gather_again_s = 0, update_s = 0;
   };
-  Traffic traffic_of(const models::Model& part, const RunShape& run) const;
+  Traffic traffic_of(const models::Model& part, const RunShape& run, PassTraces& traces) const;
   /// Seconds of `compute` that gradients and weights which hide behind it add to it; part of what predict() gives.
-  double contention_s(const models::Model& part, const RunShape& run, const StepTime& compute) const;
+  double contention_s(const models::Model& part, const RunShape& run, const StepTime& compute, PassTraces& traces) const;
   /// A microbatch's activations to the next stage.
   schedule::Duration handover(const models::Model& part, const RunShape& run) const;
 
@@ -48,10 +51,10 @@ class MessageModel {
   struct Hiding {
     double exposed_s = 0, hidden_s = 0;
   };
-  Hiding gradients(const models::Model& part, const RunShape& run, const StepTime& compute) const;
+  Hiding gradients(const Traffic& traffic, const models::Model& part, const RunShape& run, const StepTime& compute) const;
   double stages_s(const models::Model& part, const RunShape& run, double microbatch_s) const;
 
-  double duration(schedule::Kind kind, schedule::Group group, double bytes) const;
+  double duration(const UpdateTrace::Communications& communications) const;
 
   schedule::Cluster cluster_;
   Topology topology_;

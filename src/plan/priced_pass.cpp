@@ -191,16 +191,12 @@ PassTime PassPrices::time_of(const BlockPass& block, const std::vector<int64_t>&
 
 PassTime PassPrices::of(const models::Model& part, const PassShape& shape, const std::vector<int64_t>& documents) {
   const auto& pass = traces_.of(part, shape);
-  const auto span = span_of(part);
   PassTime all;
-  const auto add = [&](const BlockPass& block) {
+  pass.visit(span_of(part), [&](const BlockPass& block) {
     const auto time = time_of(block, documents);
     all.forward += time.forward;
     all.backward += time.backward;
-  };
-  if (span.has_embedding) add(pass.embedding);
-  for (const int64_t layer : span.layers) add(pass.block(layer));
-  if (span.has_head) add(pass.head);
+  });
   return all;
 }
 

@@ -95,8 +95,8 @@ CollectiveTime read_collective(const Json& json, const std::string& where) {
 
 StorageRate read_storage(const Json& json, const std::string& where) {
   Members m(json, where);
-  StorageRate entry{m.one_of("operation", {"sequential_write", "sequential_read", "random_write", "random_read", "create", "open_read", "unlink",
-                                           "checkpoint_write"}),
+  StorageRate entry{m.one_of("operation", {"sequential_write", "sequential_read", "random_write", "random_read", "create", "open_read",
+                                           "unlink", "checkpoint_write"}),
                     m.text("folder_type"),
                     m.size("block_bytes"),
                     m.size("writers"),
@@ -112,14 +112,14 @@ StorageRate read_storage(const Json& json, const std::string& where) {
 GemmBackendRate read_library(const Json& json, const std::string& where) {
   Members m(json, where);
   GemmBackendRate entry{m.one_of("dtype", kDtypes),
-                    m.one_of("library", {"default", "onednn", "upcast", "cublas", "cublaslt"}),
-                    m.one_of("pass", {"forward", "grad_input", "grad_weight"}),
-                    m.size("m"),
-                    m.size("n"),
-                    m.size("k"),
-                    m.positive("flops_per_s"),
-                    m.positive("low_flops_per_s"),
-                    m.positive("high_flops_per_s")};
+                        m.one_of("library", {"default", "onednn", "upcast", "cublas", "cublaslt"}),
+                        m.one_of("pass", {"forward", "grad_input", "grad_weight"}),
+                        m.size("m"),
+                        m.size("n"),
+                        m.size("k"),
+                        m.positive("flops_per_s"),
+                        m.positive("low_flops_per_s"),
+                        m.positive("high_flops_per_s")};
   m.finish();
   return entry;
 }

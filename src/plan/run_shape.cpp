@@ -24,7 +24,16 @@ PassShape RunShape::pass_of(const models::Model& part) const {
           .precision = precision,
           .recompute = recompute,
           .target = target,
-          .expert_load = std::clamp(expert_load, 1.0, static_cast<double>(experts.size))};
+          .expert_load = std::clamp(expert_load, 1.0, static_cast<double>(experts.size)),
+          .zero = zero < 2 ? 0 : zero,
+          .replicas = replicas,
+          .bucket_bytes = bucket_bytes,
+          .is_stage = part.layout().stage.is_on()};
+}
+
+UpdateShape RunShape::update() const {
+  return {
+      .precision = precision, .optimizer = optimizer, .replicas = replicas, .zero = zero, .bucket_bytes = bucket_bytes, .target = target};
 }
 
 const std::vector<int64_t>& RunShape::documents_of(const models::Model& part) const {

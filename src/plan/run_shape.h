@@ -44,6 +44,7 @@ struct RunShape {
   /// A microbatch's pass; and a validation's, which goes forward only.
   PassShape pass_of(const models::Model& part) const;
   PassShape validation_pass_of(const models::Model& part) const;
+  UpdateShape update() const;
   /// `documents` where attention is predicted by them: ranks that share a row see parts of them, which are not looked into.
   const std::vector<int64_t>& documents_of(const models::Model& part) const;
   int64_t sequences_at_once() const { return microbatch > 0 && microbatch < batch ? microbatch : batch; }

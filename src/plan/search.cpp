@@ -6,6 +6,9 @@
 #include <limits>
 #include <string_view>
 
+#include "base/error.h"
+#include "base/log.h"
+
 namespace ingot::plan {
 namespace {
 
@@ -101,40 +104,47 @@ SearchResult search(const SearchSpace& space, const Judge& judge, const std::fun
       continue;
     }
     bool fits_somehow = false, is_behind = true;
-    for (const int64_t microbatch : powers_of_2(std::min<int64_t>(own, 16))) {
-      if (own % microbatch != 0) continue;
-      choice.microbatch = microbatch;
-      const double stages = static_cast<double>(choice.parallel.pipeline), times = static_cast<double>(own / microbatch);
-      if (space.least_compute_s * (1 + (stages - 1) / times) > kFarBehind * best_s) continue;
-      is_behind = false;
-      bool fits = false;
-      for (const int64_t zero : choice.parallel.data* choice.parallel.context* choice.parallel.tensor_sequence > 1
-                                    ? std::vector<int64_t>{1, 2, 3}
-                                    : std::vector<int64_t>{0}) {
-        choice.parallel.zero = zero;
-        choice.recompute = Recompute::full;
-        if (const int64_t state = judge.state_bytes(choice); state > room) {
-          note_smallest(choice, state);
-          continue;
-        }
-        bool needs_nothing = false;
-        for (const auto recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
-          choice.recompute = recompute;
-          const auto memory = judge.memory(choice);
-          if (memory.total_bytes() > room) {
-            note_smallest(choice, memory.total_bytes());
+    try {
+      for (const int64_t microbatch : powers_of_2(std::min<int64_t>(own, 16))) {
+        if (own % microbatch != 0) continue;
+        choice.microbatch = microbatch;
+        const double stages = static_cast<double>(choice.parallel.pipeline), times = static_cast<double>(own / microbatch);
+        if (space.least_compute_s * (1 + (stages - 1) / times) > kFarBehind * best_s) continue;
+        is_behind = false;
+        bool fits = false;
+        for (const int64_t zero : choice.parallel.data* choice.parallel.context* choice.parallel.tensor_sequence > 1
+                                      ? std::vector<int64_t>{1, 2, 3}
+                                      : std::vector<int64_t>{0}) {
+          choice.parallel.zero = zero;
+          choice.recompute = Recompute::full;
+          if (const int64_t state = judge.state_bytes(choice); state > room) {
+            note_smallest(choice, state);
             continue;
           }
-          fits = true;
-          needs_nothing = recompute == Recompute::none;
-          result.fitting.push_back(judge.whole(choice, memory));
-          best_s = std::min(best_s, result.fitting.back().step_s());
-          break;  // a stronger one takes longer for memory that is not missing
+          bool needs_nothing = false;
+          for (const auto recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+            choice.recompute = recompute;
+            const auto memory = judge.memory(choice);
+            if (memory.total_bytes() > room) {
+              note_smallest(choice, memory.total_bytes());
+              continue;
+            }
+            fits = true;
+            needs_nothing = recompute == Recompute::none;
+            result.fitting.push_back(judge.whole(choice, memory));
+            best_s = std::min(best_s, result.fitting.back().step_s());
+            break;  // a stronger one takes longer for memory that is not missing
+          }
+          if (needs_nothing) break;  // and so does more sharing
         }
-        if (needs_nothing) break;  // and so does more sharing
+        fits_somehow = fits_somehow || fits;
+        if (!fits) break;  // larger microbatches need more
       }
-      fits_somehow = fits_somehow || fits;
-      if (!fits) break;  // larger microbatches need more
+    } catch (const base::ConfigError& refused) {
+      // What only the program itself knows to refuse, when it is traced.
+      ++result.impossible;
+      base::log_info("{} is left out: {}", label(choice), refused.what());
+      continue;
     }
     if (is_behind) ++result.behind;
     else if (!fits_somehow) ++result.too_large;
@@ -154,7 +164,8 @@ std::string binding(const Judged& j, int64_t memory_bytes) {
                         {"the pipeline's bubble", j.time.waiting_s},         {"the optimizer", j.time.optimizer_s},
                         {"what lies between operations", j.time.between_s},  {"slower ranks", j.time.uneven_s},
                         {"messages in blocks", j.messages.blocks_s},         {"messages of gradients", j.messages.gradients_s},
-                        {"messages of experts", j.messages.experts_s},       {"messages of stages", j.messages.stages_s}};
+                        {"messages of experts", j.messages.experts_s},       {"messages of stages", j.messages.stages_s},
+                        {"messages of the update", j.messages.update_s}};
   std::string text = fmt::format("compute {:.0f} %", 100 * parts[0].seconds / j.step_s());
   const auto* largest =
       std::max_element(std::begin(parts) + 1, std::end(parts), [](const Part& a, const Part& b) { return a.seconds < b.seconds; });

@@ -6,6 +6,8 @@
 
 #include <set>
 
+#include "base/error.h"
+
 namespace ingot::plan {
 namespace {
 
@@ -150,6 +152,21 @@ TEST(Search, leaves_out_what_does_not_divide) {
   auto odd = space;
   odd.batch = 3;
   for (const auto& j : search(odd, judge_of(odd)).fitting) EXPECT_EQ(j.choice.parallel.data, 1);
+}
+
+// A refusal that came only when a mesh was traced ended the search.
+TEST(Search, goes_on_when_a_mesh_is_refused_as_it_is_judged) {
+  const auto space = space_of(8, 10'000);
+  auto judge = judge_of(space);
+  const auto memory = judge.memory;
+  judge.memory = [memory](const Choice& c) {
+    if (c.parallel.tensor == 2) throw base::ConfigError("two do not divide this");
+    return memory(c);
+  };
+  const auto found = search(space, judge);
+  EXPECT_GT(found.impossible, 0);
+  ASSERT_FALSE(found.fitting.empty());
+  for (const auto& j : found.fitting) EXPECT_NE(j.choice.parallel.tensor, 2);
 }
 
 TEST(Search, names_what_binds_and_writes_settings) {

@@ -405,7 +405,8 @@ class Sizer {
     least = std::clamp<int64_t>(least, 1, most);
     Saturation s;
     for (int64_t rows = least; rows <= most; rows *= 2) s.best = std::max(s.best, rate(rows));
-    for (s.rows = least; rate(s.rows) < request_.share * s.best; s.rows *= 2) {}
+    for (s.rows = least; rate(s.rows) < request_.share * s.best; s.rows *= 2) {
+    }
     s.at_rows = rate(s.rows);
     return s;
   }

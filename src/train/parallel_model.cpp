@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "base/work_scope.h"
 #include "comm/segment.h"
+#include "device/virtual_device.h"
 #include "layers/dtype.h"
 #include "parallel/bandwidth_knee.h"
 
@@ -79,7 +80,8 @@ int64_t shared_bytes(const mesh::Mesh& mesh, const mesh::ParallelConfig& config,
   return bytes;
 }
 
-ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups) : config_(setup.parallel), groups_(groups) {
+ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
+    : config_(setup.parallel), groups_(groups), precision_(setup.precision) {
   model_ = models::create_model(setup.model, layout_of(groups.mesh(), config_, setup.model, &groups));
   model_->allocate(layers::compute_dtype(setup.precision), setup.device);
   model_->initialise(setup.seed);
@@ -99,10 +101,10 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups) :
   auto& losses = is_pipeline ? groups_.along(spread) : targets;
   if (tensor.shards_tokens) spread.push_back(Axis::tensor);
   auto& tokens = groups_.along(spread);
+  bucket_options_ = {bucket_bytes(), static_cast<int>(config_.zero), config_.grad_reduce_dtype == "bf16",
+                     setup.is_stage || mesh.size(Axis::pipeline) > 1};
   buckets_ = std::make_unique<parallel::Buckets>(
-      model_->parameters(), [this](const layers::Parameter& p) -> comm::Group& { return sum_group(p); },
-      parallel::Buckets::Options{bucket_bytes(), static_cast<int>(config_.zero), config_.grad_reduce_dtype == "bf16",
-                                 mesh.size(Axis::pipeline) > 1});
+      model_->parameters(), [this](const layers::Parameter& p) -> comm::Group& { return sum_group(p); }, bucket_options_);
   optim::Team team{.shards = buckets_->shards(), .everyone = &everyone, .is_primary = targets.rank() == 0 && tensor.rank == 0};
   for (auto& shard : team.shards) {
     // Held whole and not summed over tensor ranks: each of them has the same.
@@ -110,6 +112,7 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups) :
     if (is_repeated && tensor.rank != 0) shard.is_primary = false;
   }
   team.owners_of = [this](const layers::Parameter& p) -> comm::Group& { return owners(p); };
+  if (device::is_counting(setup.device)) team.slices_of = [this](const layers::Parameter& p) { return owned_slices(p); };
   optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), setup.optimizer, std::move(team));
   step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, setup.recompute, setup.microbatch,
                                          Replicas{.targets = &targets,
@@ -122,12 +125,17 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups) :
 
 // The ranks over which a gradient is summed: those that have other tokens. Of a parameter that tensor-parallel ranks hold whole each knows
 // the part of its own tokens, where tokens are spread over them.
-comm::Group& ParallelModel::sum_group(const layers::Parameter& p) {
-  if (p.is_expert) return groups_.along({Axis::expert_data});
+std::vector<Axis> ParallelModel::axes_of_sum(const layers::Parameter& p) const {
+  if (p.is_expert) return {Axis::expert_data};
   const auto& tensor = model_->layout().tensor;
   // A part of a matrix gets the gradient of its own axis' tokens from the layer.
   std::vector<Axis> axes = p.part.empty() ? groups_.mesh().token_axes() : std::vector{Axis::data, Axis::context};
   if (tensor.is_on() && tensor.shards_tokens && p.part.empty()) axes.push_back(Axis::tensor);
+  return axes;
+}
+
+comm::Group& ParallelModel::sum_group(const layers::Parameter& p) {
+  auto axes = axes_of_sum(p);
   // A tied embedding lies on both ends of a pipeline.
   if (model_->layout().stage.is_on() && model_->config().tie_embeddings && p.kind == layers::Parameter::Kind::embedding) {
     axes.insert(axes.begin(), Axis::pipeline);
@@ -138,12 +146,53 @@ comm::Group& ParallelModel::sum_group(const layers::Parameter& p) {
 
 // The ranks that own parts of a parameter's optimizer state.
 comm::Group& ParallelModel::owners(const layers::Parameter& p) {
-  if (p.is_expert)
-    return groups_.along(config_.zero == 0 ? std::vector{Axis::expert_tensor} : std::vector{Axis::expert_tensor, Axis::expert_data});
-  const bool is_cut = !p.part.empty();
+  return config_.zero > 0 && !p.is_expert && p.part.empty() ? sum_group(p) : groups_.along(axes_of_owners(p));
+}
+
+std::vector<Axis> ParallelModel::axes_of_owners(const layers::Parameter& p) const {
+  if (p.is_expert) return config_.zero == 0 ? std::vector{Axis::expert_tensor} : std::vector{Axis::expert_tensor, Axis::expert_data};
   const Axis weights = groups_.mesh().weight_axis();
-  if (config_.zero == 0) return groups_.along(is_cut ? std::vector{weights} : std::vector<Axis>{});
-  return is_cut ? groups_.along({Axis::data, Axis::context, weights}) : sum_group(p);
+  if (config_.zero == 0) return p.part.empty() ? std::vector<Axis>{} : std::vector{weights};
+  if (!p.part.empty()) return {Axis::data, Axis::context, weights};
+  return axes_of_sum(p);
+}
+
+// Ranks that stand alike on the axis that cuts a parameter sum its gradient together, in their order.
+std::vector<parallel::OwnedSlice> ParallelModel::owned_slices(const layers::Parameter& p) {
+  const auto& mesh = groups_.mesh();
+  const Axis cut = p.is_expert ? Axis::expert_tensor : mesh.weight_axis();
+  const bool is_cut = p.is_expert || !p.part.empty();
+  auto& alike = owners_alike_[(p.is_expert ? 2 : 0) + (is_cut ? 1 : 0)];
+  if (alike.empty()) {
+    int owner = 0;
+    for (const int rank : mesh.members(axes_of_owners(p))) {
+      auto& here = alike[is_cut ? mesh.position_of(rank, cut) : 0];
+      if (here.owners.empty()) here.rank = rank;
+      here.owners.push_back(owner++);
+    }
+  }
+  std::vector<parallel::OwnedSlice> all;
+  for (const auto& [position, here] : alike) {
+    const auto& like = other(here.rank, p);
+    const auto& part = like.model->parameters().get(p.name).part;
+    // Without ZeRO every replica has the same, and only one is among the owners.
+    for (const auto& [rank, range] : like.slices.at(p.name))
+      if (static_cast<size_t>(rank) < here.owners.size()) all.push_back({here.owners[static_cast<size_t>(rank)], &part, range});
+  }
+  return all;
+}
+
+// One for each place on the axes that cut weights stands for all there.
+const ParallelModel::Other& ParallelModel::other(int rank, const layers::Parameter& p) {
+  const auto& mesh = groups_.mesh();
+  const auto place = p.is_expert ? -1 - mesh.position_of(rank, Axis::expert_tensor) : mesh.position_of(rank, mesh.weight_axis());
+  auto& known = others_[place];
+  if (known.model) return known;
+  known.model = models::create_model(model_->config(), layout_of(mesh::Mesh(config_, rank, mesh.world()), config_, model_->config()));
+  known.model->allocate(layers::compute_dtype(precision_), at::kMeta);
+  known.slices = parallel::Buckets::slices_of(
+      known.model->parameters(), [this](const layers::Parameter& q) -> comm::Group& { return sum_group(q); }, bucket_options_);
+  return known;
 }
 
 int64_t ParallelModel::bucket_bytes() {

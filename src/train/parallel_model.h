@@ -2,8 +2,11 @@
 // ranks of a mesh. The same for one rank and for many; who shares what with whom is decided here and nowhere else.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "mesh/groups.h"
 #include "models/model.h"
@@ -33,6 +36,7 @@ struct TrainingSetup {
   models::Recompute recompute = models::Recompute::none;
   int64_t microbatch = 0;
   uint64_t seed = 1;
+  bool is_stage = false;  // it stands for a stage of a pipeline that the mesh does not have: for planners
 };
 
 class ParallelModel {
@@ -45,16 +49,35 @@ class ParallelModel {
   optim::Optimizer& optimizer() { return *optimizer_; }
   TrainingStep& step() { return *step_; }
   /// Null for one rank.
-  const parallel::Buckets* buckets() const { return buckets_.get(); }
+  parallel::Buckets* buckets() { return buckets_.get(); }
 
  private:
+  // Of a rank that stands elsewhere on the axes that cut weights.
+  struct Other {
+    std::unique_ptr<models::Model> model;
+    parallel::Buckets::Slices slices;
+  };
   comm::Group& sum_group(const layers::Parameter& parameter);
   comm::Group& owners(const layers::Parameter& parameter);
+  std::vector<mesh::Axis> axes_of_sum(const layers::Parameter& parameter) const;
+  std::vector<mesh::Axis> axes_of_owners(const layers::Parameter& parameter) const;
+  /// What the owners have, without asking them.
+  std::vector<parallel::OwnedSlice> owned_slices(const layers::Parameter& parameter);
+  const Other& other(int rank, const layers::Parameter& parameter);
   int64_t bucket_bytes();
 
   mesh::ParallelConfig config_;
   mesh::Groups& groups_;
+  std::string precision_;
+  parallel::Buckets::Options bucket_options_;
   std::unique_ptr<models::Model> model_;
+  std::map<int, Other> others_;
+  // Owners of a kind of parameter that stand alike on the axis that cuts it: one of their ranks, and which of the owners they are.
+  struct Alike {
+    int rank = 0;
+    std::vector<int> owners;
+  };
+  std::map<int, std::map<int, Alike>> owners_alike_;  // by kind, and place on the axis
   std::unique_ptr<parallel::Buckets> buckets_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<TrainingStep> step_;

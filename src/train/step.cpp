@@ -161,25 +161,44 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr) {
   // Every target of the global batch weighs the same, however documents and padding fall into microbatches and ranks.
   const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, count_targets(batch, all.targets)));
   if (replicas_.buckets) replicas_.buckets->begin_step();
-  const double loss = forward_and_backward(all, scale);
-  if (replicas_.buckets) replicas_.buckets->finish_step();
-  result.loss = sum_of_losses(loss);
-  collect_expert_counts();
-
-  const auto norm = optimizer_.gradient_norm();
-  result.grad_norm = norm.norm;
-  if (!std::isfinite(result.loss)) result.reason = first_nonfinite_activation(all);
-  else if (!norm.first_nonfinite.empty()) result.reason = "the gradient of " + norm.first_nonfinite;
-  result.skipped = !result.reason.empty();
-  if (result.skipped) model_.parameters().drop_gradients();
-  else update(lr, norm.norm);
-
+  finish(forward_and_backward(all, scale), lr, &all, result);
   // Of the experts alone: tokens that took the skip class are no expert's load.
   for (const auto& count : counter_.counts()) {
     if (count.defined())
       result.expert_tokens.emplace_back(count.data_ptr<int64_t>(),
                                         count.data_ptr<int64_t>() + std::min(count.numel(), model_.config().experts));
   }
+  return result;
+}
+
+void TrainingStep::finish(double loss, double lr, const Tensors* all, StepResult& result) {
+  if (replicas_.buckets) replicas_.buckets->finish_step();
+  result.loss = sum_of_losses(loss);
+  collect_expert_counts();
+  const auto norm = optimizer_.gradient_norm();
+  result.grad_norm = norm.norm;
+  if (!std::isfinite(result.loss)) result.reason = all ? first_nonfinite_activation(*all) : "the loss";
+  else if (!norm.first_nonfinite.empty()) result.reason = "the gradient of " + norm.first_nonfinite;
+  result.skipped = !result.reason.empty();
+  if (result.skipped) model_.parameters().drop_gradients();
+  else update(lr, norm.norm);
+}
+
+StepResult TrainingStep::run_without_passes(double lr) {
+  StepResult result;
+  counter_.clear();
+  auto* buckets = replicas_.buckets;
+  if (buckets) {
+    buckets->begin_step();
+    buckets->begin_backward(/*is_last=*/true);
+    buckets->finish_backward();
+  }
+  for (const auto& p : model_.parameters().all()) {
+    if (buckets || !p->is_trained()) continue;
+    bool overwrite = false;
+    p->gradient_buffer(overwrite);
+  }
+  finish(0, lr, nullptr, result);
   return result;
 }
 

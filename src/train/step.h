@@ -61,6 +61,12 @@ class TrainingStep {
   /// ranks that share them; the result is about those of all ranks, the same on each.
   StepResult run(const data::Batch& batch, double lr);
 
+  /// What a step does outside of its passes: sums over the ranks, gradient norm, update. The gradients are what their memory holds: for
+  /// planners, on a counting device.
+  StepResult run_without_passes(double lr);
+  /// What a pass tells the buckets; null without.
+  models::LayerHooks* hooks() { return hooks_.get(); }
+
   /// Mean loss of a batch without gradients or update; `targets` receives how many targets it had, over all ranks. A rank
   /// may have no sequences.
   double evaluate(const data::Batch& batch, int64_t& targets);
@@ -81,6 +87,8 @@ class TrainingStep {
   double run_stages(const Tensors& all, double scale, bool forward_only);
   /// Over all ranks, onto the host.
   void collect_expert_counts();
+  /// All that comes after the passes but for the experts' tokens.
+  void finish(double loss, double lr, const Tensors* all, StepResult& result);
   void update(double lr, double norm);
   std::string first_nonfinite_activation(const Tensors& tensors);
   bool is_alone() const { return replicas_.targets == nullptr || replicas_.targets->size() == 1; }

@@ -105,6 +105,7 @@ Document time_of(Planner& planner, int64_t devices, const Failures& failures, co
   line("messages of gradients", j.messages.gradients_s);
   line("messages of experts", j.messages.experts_s);
   line("messages of stages", j.messages.stages_s);
+  line("messages of the update", j.messages.update_s);
   line("step", j.step_s());
   text += fmt::format("  {} tokens/s, {} a device, {:.1f} % MFU\n{}\n",
                       format_count(static_cast<double>(planner.tokens_per_step()) / j.step_s()),

@@ -145,7 +145,8 @@ std::vector<int> Planner::stages_of(const Choice& choice) const {
 
 int64_t Planner::state_bytes(const Choice& choice) {
   int64_t most = 0;
-  for (const int stage : stages_of(choice)) most = std::max(most, predict_state_bytes(part(choice, stage), shape(choice, stage)));
+  for (const int stage : stages_of(choice))
+    most = std::max(most, predict_state_bytes(part(choice, stage), shape(choice, stage), prices_.traces()));
   return most + target_.program_bytes;
 }
 
@@ -203,21 +204,21 @@ SimulatedStep Planner::simulated(const Choice& choice) {
     const auto& own = part(choice, like);
     const auto time = predict_step_time(own, run, prices_);
     const auto messages = messages_.predict(own, run, time, prices_);
-    const auto traffic = messages_.traffic_of(own, run);
+    const auto traffic = messages_.traffic_of(own, run, prices_.traces());
     const auto handover = stages > 1 ? messages_.handover(own, run) : schedule::Duration(0);
     const auto microbatches = static_cast<double>(run.microbatches());
     // Passes are a third forward; what is repeated goes before backward. Messages within blocks: half of them each way.
     const double once_s = (time.passes_s() - time.recompute_s + time.between_s + time.uneven_s) / microbatches,
                  talk_s = (messages.blocks_s + messages.experts_s) / microbatches;
-    step.stages.push_back(
-        {.forward_s = once_s / 3 + talk_s / 2,
-         .backward_s = once_s * 2 / 3 + talk_s / 2 + (time.recompute_s + messages_.contention_s(own, run, time)) / microbatches,
-         .optimizer_s = time.optimizer_s,
-         .sum_gradients_s = traffic.sum_gradients_s,
-         .gather_weights_s = traffic.gather_weights_s,
-         .handover_s = handover.busy_s,
-         .handover_latency_s = handover.latency_s,
-         .segments = static_cast<int>(std::max<int64_t>(1, config_.model.layers / stages))});
+    step.stages.push_back({.forward_s = once_s / 3 + talk_s / 2,
+                           .backward_s = once_s * 2 / 3 + talk_s / 2 +
+                                         (time.recompute_s + messages_.contention_s(own, run, time, prices_.traces())) / microbatches,
+                           .optimizer_s = time.optimizer_s + messages.update_s,
+                           .sum_gradients_s = traffic.sum_gradients_s,
+                           .gather_weights_s = traffic.gather_weights_s,
+                           .handover_s = handover.busy_s,
+                           .handover_latency_s = handover.latency_s,
+                           .segments = static_cast<int>(std::max<int64_t>(1, config_.model.layers / stages))});
   }
   return first.ranks_per_core > 1 ? on_shared_cores(std::move(step), first.ranks_per_core) : step;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "parallel/buckets.h"
 #include "plan/trace/work_of_scope.h"
 
 namespace ingot::plan {
@@ -108,16 +109,26 @@ class Cutter {
       case Kind::allocation: break;
       case Kind::operation: take_operation(trace_.operations[static_cast<size_t>(event.index)]); break;
       case Kind::start:
+        if (auto* traffic = traffic_of(event)) {
+          traffic->push_back(trace_.communications[static_cast<size_t>(event.index)]);
+          break;
+        }
         communication_at_[event.index] = {segment_, static_cast<int32_t>(segment_->communications.size())};
         segment_->events.push_back({PassSegment::Event::Kind::start, static_cast<int32_t>(segment_->communications.size())});
         segment_->communications.push_back(trace_.communications[static_cast<size_t>(event.index)]);
         break;
       case Kind::wait:
         // What is waited for in another part than it began in has had time to arrive.
-        if (const auto& [segment, index] = communication_at_.at(event.index); segment == segment_)
-          segment_->events.push_back({PassSegment::Event::Kind::wait, index});
+        if (const auto found = communication_at_.find(event.index); found != communication_at_.end() && found->second.first == segment_)
+          segment_->events.push_back({PassSegment::Event::Kind::wait, found->second.second});
         break;
     }
+  }
+
+  // Of gradients and weights, which are priced by what can hide them.
+  std::vector<Trace::Communication>* traffic_of(const Event& event) {
+    if (trace_.enclosing(event.scope, parallel::Buckets::kReduceScope) >= 0) return &segment_->sums;
+    return trace_.enclosing(event.scope, parallel::Buckets::kGatherScope) >= 0 ? &segment_->gathers : nullptr;
   }
 
   void take_operation(const Trace::Operation& o) {

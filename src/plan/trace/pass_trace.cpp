@@ -19,24 +19,12 @@
 namespace ingot::plan {
 namespace {
 
-// The axes that cut a pass. Experts may be spread over data ranks: then as few of these as they need.
-mesh::ParallelConfig axes_of(const parallel::Layout& layout) {
-  mesh::ParallelConfig p;
-  const auto& sequence = layout.sequence;
-  p.tensor = layout.tensor.size;
-  p.sequence_parallel = layout.tensor.shards_tokens;
-  p.tensor_sequence = layout.tensor_sequence.size;
-  p.head_buckets = layout.tensor_sequence.head_buckets;
-  p.context = layout.tensor_sequence.is_on() ? 1 : sequence.size;
-  p.context_method = sequence.method->name;
-  p.context_order = sequence.zigzag ? "zigzag" : "contiguous";
-  p.state_method = sequence.states->name();
-  p.expert = layout.experts.size;
-  p.expert_tensor = layout.experts.slices;
-  const int64_t others = p.tensor * p.context * p.tensor_sequence, experts = p.expert * p.expert_tensor;
-  p.data = experts / std::gcd(experts, others);
-  p.zero = 0;
-  return p;
+constexpr int64_t kPeriodsOfNeighbours = 5;
+
+// As many blocks as there are kinds of them, twice; more where a block's neighbours count.
+models::ModelConfig traced_part_of(models::ModelConfig config, const PassShape& shape) {
+  config.layers = std::min(config.layers, (shape.zero >= 2 ? kPeriodsOfNeighbours : 2) * models::block_period(config));
+  return config;
 }
 
 // Where chunks lie in order, the last rank attends to most keys.
@@ -55,12 +43,13 @@ int64_t stream_bytes(const models::Model& model, const PassShape& shape) {
   return tokens * (model.config().hidden + model.router_state_width()) * (shape.precision == "fp64" ? 8 : 4);
 }
 
-void run(models::Model& model, const PassShape& shape) {
+void run(models::Model& model, const PassShape& shape, models::LayerHooks* hooks, parallel::Buckets* buckets) {
   const auto& axis = model.layout().sequence;
   const int64_t own = shape.seq / axis.size;
   models::ForwardContext context;
   context.sequences = std::make_shared<layers::Sequences>(shape.batch, own, at::Tensor(), 0, model.device(), axis.schedule());
   const auto ids = tokens_of(shape.batch, own, model.device()), targets = ids.clone();
+  context.hooks = hooks;
   if (!shape.learns) {
     const at::NoGradGuard no_grad;
     const base::WorkScope scope("forward");
@@ -70,11 +59,16 @@ void run(models::Model& model, const PassShape& shape) {
   train::ExpertCounter counter(model.config().layers);
   context.recompute = shape.recompute;
   context.observer = &counter;
+  if (buckets) buckets->begin_backward(/*is_last=*/true);
   const auto loss = [&] {
     const base::WorkScope scope("forward");
     return model.loss(ids, targets, 1, context);
   }();
   kernels::backward({loss});
+  if (!buckets) return;
+  model.parameters().collect_gradients();
+  buckets->finish_backward();
+  buckets->finish_step();
 }
 
 }  // namespace
@@ -98,6 +92,26 @@ const BlockPass& PassTrace::block(int64_t layer) const {
   return blocks[static_cast<size_t>(layer < known ? layer : known - period + (layer - known) % period)];
 }
 
+void PassTrace::visit(const StageSpan& span, const std::function<void(const BlockPass&)>& with) const {
+  if (span.has_embedding) with(embedding);
+  for (size_t i = 0; i < span.layers.size(); ++i) with(block(span, i));
+  if (span.has_head) with(head);
+}
+
+// What a bucket's sum and the next weights do in a block depends on its neighbours: the ends of a stage are not like its middle.
+const BlockPass& PassTrace::block(const StageSpan& span, size_t i) const {
+  const auto known = static_cast<int64_t>(blocks.size()), count = static_cast<int64_t>(span.layers.size()), at = static_cast<int64_t>(i);
+  const int64_t layer = span.layers[i];
+  if (!has_neighbours || known < kPeriodsOfNeighbours * period || known == count) return block(layer);
+  // What is gathered next is that of the block after the next: two from each end are by themselves.
+  const int64_t from = at < period                ? 0
+                       : at < 2 * period          ? period
+                       : at + period >= count     ? known - period
+                       : at + 2 * period >= count ? known - 2 * period
+                                                  : 2 * period;
+  return blocks[static_cast<size_t>(from + layer % period)];
+}
+
 int64_t PassTrace::peak_bytes(const StageSpan& span) const {
   // What another stage sent lives until this one's backward pass is over.
   int64_t level = span.has_embedding ? 0 : stream_bytes, peak = level;
@@ -106,21 +120,22 @@ int64_t PassTrace::peak_bytes(const StageSpan& span) const {
     level += segment.kept_bytes;
   };
   if (span.has_embedding) pass(embedding.forward);
-  for (const int64_t layer : span.layers) pass(block(layer).forward);
+  const size_t count = span.layers.size();
+  for (size_t i = 0; i < count; ++i) pass(block(span, i).forward);
   if (span.has_head) {
     pass(head.forward);
     pass(head.backward);
   } else {
     level += stream_bytes;  // the gradient of what it sent
   }
-  for (auto layer = span.layers.rbegin(); layer != span.layers.rend(); ++layer) pass(block(*layer).backward);
+  for (size_t i = count; i-- > 0;) pass(block(span, i).backward);
   if (span.has_embedding) pass(embedding.backward);
   return peak;
 }
 
 int64_t PassTrace::kept_bytes(const StageSpan& span) const {
   int64_t level = span.has_embedding ? embedding.forward.kept_bytes : stream_bytes;
-  for (const int64_t layer : span.layers) level += block(layer).forward.kept_bytes;
+  for (size_t i = 0; i < span.layers.size(); ++i) level += block(span, i).forward.kept_bytes;
   return level;
 }
 
@@ -157,21 +172,42 @@ PassTrace trace_inference(models::ModelConfig config, const InferenceShape& shap
 PassTrace trace_pass(const models::Model& part, const PassShape& shape) {
   const auto begin = std::chrono::steady_clock::now();
   PassTrace result;
-  auto config = part.config();
+  const auto config = traced_part_of(part.config(), shape);
   result.period = models::block_period(config);
-  config.layers = std::min(config.layers, 2 * result.period);
-  const auto axes = axes_of(part.layout());
+  result.has_neighbours = shape.zero >= 2;
+  auto axes = axes_of(part.layout());
+  if (shape.zero >= 2) {
+    axes.zero = shape.zero;
+    axes.data = std::lcm(std::max<int64_t>(1, shape.replicas / axes.context), axes.data);
+    axes.bucket_mib = traced_bucket_mib(shape.bucket_bytes, shape.target);
+  }
   const auto ranks = static_cast<int>(axes.data * axes.context * axes.tensor * axes.tensor_sequence);
   const device::CountingDevice counting(shape.target, shape.expert_load);
   const auto world = comm::recorded_world(busiest_rank(axes), ranks);
   mesh::Groups groups(*world, axes);
   {
-    const auto model = models::create_model(config, train::layout_of(groups.mesh(), axes, config, &groups));
-    model->allocate(layers::compute_dtype(shape.precision), counting.device());
-    result.stream_bytes = stream_bytes(*model, shape);
-    if (shape.learns) model->parameters().allocate_gradients();
+    std::unique_ptr<models::Model> alone;
+    std::unique_ptr<train::ParallelModel> shared;
+    if (shape.zero >= 2 && ranks > 1) {
+      // What it updates with does not matter here; AdamW is the quickest to set up.
+      shared = std::make_unique<train::ParallelModel>(train::TrainingSetup{.model = config,
+                                                                           .optimizer = {.name = "adamw"},
+                                                                           .parallel = axes,
+                                                                           .precision = shape.precision,
+                                                                           .device = counting.device(),
+                                                                           .is_stage = shape.is_stage},
+                                                      groups);
+    } else {
+      alone = models::create_model(config, train::layout_of(groups.mesh(), axes, config, &groups));
+      alone->allocate(layers::compute_dtype(shape.precision), counting.device());
+      if (shape.learns) alone->parameters().allocate_gradients();
+    }
+    auto& model = shared ? shared->model() : *alone;
+    auto* buckets = shared ? shared->buckets() : nullptr;
+    result.stream_bytes = stream_bytes(model, shape);
+    if (buckets) buckets->begin_step();
     device::Tracer tracer(counting.device());
-    run(*model, shape);
+    run(model, shape, shared ? shared->step().hooks() : nullptr, buckets);
     const auto trace = tracer.finish();
     result.guessed = trace.guessed;
     cut(trace, config.layers, result);
@@ -181,17 +217,30 @@ PassTrace trace_pass(const models::Model& part, const PassShape& shape) {
 }
 
 const PassTrace& PassTraces::of(const models::Model& part, const PassShape& s) {
-  auto config = part.config();
+  const auto config = traced_part_of(part.config(), s);
   const auto p = axes_of(part.layout());
-  config.layers = std::min(config.layers, 2 * models::block_period(config));
-  const auto key =
-      fmt::format("{} {} {} {} {} {} {} {} {} {} {} | {} {} {} {} {} {} {}", p.tensor, p.sequence_parallel, p.tensor_sequence,
-                  p.head_buckets, p.context, p.context_method, p.context_order, p.state_method, p.expert, p.expert_tensor, p.data, s.batch,
-                  s.seq, s.precision, static_cast<int>(s.recompute), static_cast<int>(s.target), s.expert_load, s.learns);
+  auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} | {} {} {} {} {} {} {}", p.tensor, p.sequence_parallel, p.tensor_sequence,
+                         p.head_buckets, p.context, p.context_method, p.context_order, p.state_method, p.expert, p.expert_tensor, p.data,
+                         s.batch, s.seq, s.precision, static_cast<int>(s.recompute), static_cast<int>(s.target), s.expert_load, s.learns);
+  if (s.zero >= 2) key += fmt::format(" | {} {} {} {}", s.zero, s.replicas, s.bucket_bytes, s.is_stage);
   auto& alike = known_[key];
   for (const auto& [of, trace] : alike)
     if (of == config) return *trace;
   return *alike.emplace_back(config, std::make_unique<PassTrace>(trace_pass(part, s))).second;
+}
+
+const UpdateTrace& PassTraces::update_of(const models::Model& part, const UpdateShape& s) {
+  const auto p = axes_of(part.layout());
+  const auto& stage = part.layout().stage;
+  const auto& o = s.optimizer;
+  const auto key =
+      fmt::format("{} {} {} {} {} | {} {} {} | {} {} {} {} {} | {} {} {} {}", p.tensor, p.sequence_parallel, p.tensor_sequence, p.expert,
+                  p.expert_tensor, stage.rank, stage.size, stage.chunks(), s.precision, s.replicas, s.zero, s.bucket_bytes,
+                  static_cast<int>(s.target), o.name, o.newton_schulz_steps, o.newton_schulz_precision, o.spread_orthogonalisation);
+  auto& alike = updates_[key];
+  for (const auto& [of, trace] : alike)
+    if (of == part.config()) return *trace;
+  return *alike.emplace_back(part.config(), std::make_unique<UpdateTrace>(trace_update(part, s))).second;
 }
 
 }  // namespace ingot::plan

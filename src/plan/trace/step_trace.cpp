@@ -8,7 +8,7 @@
 #include "comm/recording_fabric.h"
 #include "device/tracer.h"
 #include "mesh/groups.h"
-#include "optim/update_rule.h"
+#include "plan/trace/update_trace.h"
 #include "train/check_layout.h"
 #include "train/parallel_model.h"
 #include "train/phases.h"
@@ -17,9 +17,6 @@ namespace ingot::plan {
 namespace {
 
 using mesh::Axis;
-
-// Where gradients' buckets are cut by the group's measured bandwidth, nothing can be measured: what a GPU's links need.
-constexpr double kBucketMib = 32;
 
 const train::Phase& phase_of(const std::vector<train::Phase>& phases, int64_t number) {
   if (number < 0 || number >= static_cast<int64_t>(phases.size()))
@@ -39,7 +36,7 @@ train::TrainingSetup setup_of(const TraceRequest& request, const train::Phase& p
                              .microbatch = config.train.microbatch_size,
                              .seed = static_cast<uint64_t>(config.train.seed)};
   setup.model.rope_base = phase.rope_base;
-  if (setup.parallel.bucket_mib <= 0) setup.parallel.bucket_mib = kBucketMib;
+  if (setup.parallel.bucket_mib <= 0) setup.parallel.bucket_mib = traced_bucket_mib(0, request.target);
   return setup;
 }
 
@@ -127,11 +124,6 @@ StepTrace trace_step(const TraceRequest& request) {
   mesh::Groups groups(*world, request.config.parallel);
   train::check_layout(request.config, groups.mesh());
   result.layout = layout_of(groups.mesh());
-  const optim::UpdateRules rules(phase.optimizer);
-  const bool orthogonalises =
-      std::any_of(rules.all().begin(), rules.all().end(), [](const auto& rule) { return rule->predicted_as() == "muon"; });
-  if (orthogonalises && request.world > 1 && (request.config.parallel.zero > 0 || groups.mesh().size(groups.mesh().weight_axis()) > 1))
-    result.left_out.push_back("the traffic by which Muon brings together matrices that several ranks own (their memory and work are in)");
   device::Tracer tracer(counting.device());
   {
     tracer.record_operations(false);

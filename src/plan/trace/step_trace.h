@@ -26,13 +26,12 @@ enum class StepPart : uint8_t { data, forward, backward, optimizer, other };
 const char* name_of(StepPart part);
 
 struct StepTrace {
-  device::Trace trace;                // one step: operations, communication, host accesses; allocations from the making of the model on
-  std::string layout;                 // "data 4 x tensor 2"; "one rank"
-  std::vector<std::string> left_out;  // what the step does and the trace does not have, in words
-  int64_t parameters = 0;             // of this rank, trained
-  int64_t tokens = 0;                 // of this rank's part of the batch
-  int64_t rest_bytes = 0;             // between steps
-  double seconds = 0;                 // that tracing took
+  device::Trace trace;     // one step: operations, communication, host accesses; allocations from the making of the model on
+  std::string layout;      // "data 4 x tensor 2"; "one rank"
+  int64_t parameters = 0;  // of this rank, trained
+  int64_t tokens = 0;      // of this rank's part of the batch
+  int64_t rest_bytes = 0;  // between steps
+  double seconds = 0;      // that tracing took
 
   StepPart part_of(int32_t scope) const;
   /// What lives at the step's peak, by name: "weights", "gradients", "optimizer", "backward", and the scope of activations with the

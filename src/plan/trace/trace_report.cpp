@@ -111,7 +111,6 @@ std::string trace_text(const StepTrace& step, int64_t top) {
        largest(sums.kernels, top, [](const Sum& s) { return s.flops + static_cast<double>(s.read_bytes + s.written_bytes); }))
     text += fmt::format("{:<34}{:>10}{:>14}{:>14}{:>14}\n", name, s.calls, format_count(s.flops), format_bytes(s.read_bytes),
                         format_bytes(s.written_bytes));
-  for (const auto& what : step.left_out) text += "\nleft out: " + what + "\n";
   if (!trace.guessed.empty())
     text += fmt::format("\nno shape rule, taken to keep their outputs' shapes: {}\n", base::join(trace.guessed, ", "));
   return text;
@@ -138,7 +137,6 @@ Json trace_json(const StepTrace& step, bool operations) {
   for (const auto& [name, s] : sums.kernels) json["kernels"][name] = s.json();
   for (const auto& [where, count] : sums.waits) json["waits"][where] = count;
   json["guessed"] = trace.guessed;
-  json["left_out"] = step.left_out;
   if (!operations) return json;
   json["trace"] = Json::array();
   for (const auto& o : trace.operations)
