@@ -38,9 +38,9 @@ std::optional<FittedRun> DataParallel::best(const models::Model& model, const Tr
     bool fits = false;
     for (const int64_t zero : stages) {
       shape.zero = zero;
-      if (predict_state_bytes(model, shape, prices_.traces()) + device_.program_bytes > device_.usable_bytes()) continue;
       for (const auto recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
         shape.recompute = recompute;
+        if (least_bytes(model, shape, prices_.traces()) + device_.program_bytes > device_.usable_bytes()) continue;
         const auto memory = predict_memory(model, shape, device_.program_bytes, prices_.traces());
         if (memory.total_bytes() > device_.usable_bytes()) continue;
         fits = true;

@@ -81,8 +81,22 @@ int64_t predict_saved_bytes(const models::Model& model, const RunShape& run) {
   return bytes;
 }
 
-int64_t predict_state_bytes(const models::Model& model, const RunShape& run, PassTraces& traces) {
-  return traces.update_of(model, run.update()).rest_bytes();
+// Weights that no ZeRO stage below 3 shards, gradients that none below 2 does, an even share of the optimizer's states, activations.
+int64_t least_bytes(const models::Model& model, const RunShape& run, PassTraces& traces) {
+  const int64_t wide = std::max<int64_t>(4, run.element_bytes());
+  const int64_t owners = run.replicas * model.layout().tensor.size * model.layout().tensor_sequence.size;
+  const optim::UpdateRules rules(run.optimizer);
+  int64_t bytes = 0;
+  for (const auto& p : model.parameters().all()) {
+    const int64_t elements = p->local_elements();
+    if (run.zero < 3) bytes += elements * run.element_bytes();
+    if (!p->is_trained()) continue;
+    if (run.zero < 2) bytes += elements * wide;
+    bytes += rules.state_elements(*p, tensor::element_count(p->shape)) * wide / owners;
+  }
+  auto bare = run;
+  bare.zero = std::min<int64_t>(run.zero, 1);
+  return bytes + training_bytes(model, bare, traces);
 }
 
 }  // namespace ingot::plan

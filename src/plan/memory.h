@@ -32,7 +32,7 @@ StepMemory predict_memory(const models::Model& model, const RunShape& run, int64
 /// What this rank writes of a checkpoint: its share of weights, masters and moments.
 int64_t predict_saved_bytes(const models::Model& model, const RunShape& run);
 
-/// Weights, gradients, masters and moments alone.
-int64_t predict_state_bytes(const models::Model& model, const RunShape& run, PassTraces& traces);
+/// A lower bound of state and working bytes, without a trace of the update or of what ZeRO gathers within passes.
+int64_t least_bytes(const models::Model& model, const RunShape& run, PassTraces& traces);
 
 }  // namespace ingot::plan

@@ -89,10 +89,10 @@ SearchResult search(const SearchSpace& space, const Judge& judge, const std::fun
   double best_s = std::numeric_limits<double>::infinity();
   const auto meshes = meshes_of(space);
   result.meshes = static_cast<int64_t>(meshes.size());
-  const auto note_smallest = [&](const Choice& choice, int64_t bytes) {
-    if (result.smallest && bytes >= result.smallest_bytes) return;
-    result.smallest = choice;
-    result.smallest_bytes = bytes;
+  const auto fits_at_least = [&](const Choice& choice) {
+    const int64_t bytes = judge.least_bytes(choice);
+    if (!result.smallest || bytes < result.smallest_bytes) result.smallest = choice, result.smallest_bytes = bytes;
+    return bytes <= room;
   };
   for (size_t i = 0; i < meshes.size(); ++i) {
     if (on_mesh) on_mesh(static_cast<int64_t>(i), result.meshes);
@@ -110,25 +110,20 @@ SearchResult search(const SearchSpace& space, const Judge& judge, const std::fun
         choice.microbatch = microbatch;
         const double stages = static_cast<double>(choice.parallel.pipeline), times = static_cast<double>(own / microbatch);
         if (space.least_compute_s * (1 + (stages - 1) / times) > kFarBehind * best_s) continue;
+        choice.recompute = Recompute::none;
+        if (judge.least_s(choice) > kFarBehind * best_s) continue;
         is_behind = false;
         bool fits = false;
         for (const int64_t zero : choice.parallel.data* choice.parallel.context* choice.parallel.tensor_sequence > 1
                                       ? std::vector<int64_t>{1, 2, 3}
                                       : std::vector<int64_t>{0}) {
           choice.parallel.zero = zero;
-          choice.recompute = Recompute::full;
-          if (const int64_t state = judge.state_bytes(choice); state > room) {
-            note_smallest(choice, state);
-            continue;
-          }
           bool needs_nothing = false;
           for (const auto recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
             choice.recompute = recompute;
+            if (!fits_at_least(choice)) continue;
             const auto memory = judge.memory(choice);
-            if (memory.total_bytes() > room) {
-              note_smallest(choice, memory.total_bytes());
-              continue;
-            }
+            if (memory.total_bytes() > room) continue;
             fits = true;
             needs_nothing = recompute == Recompute::none;
             result.fitting.push_back(judge.whole(choice, memory));
@@ -152,6 +147,11 @@ SearchResult search(const SearchSpace& space, const Judge& judge, const std::fun
   std::stable_sort(result.fitting.begin(), result.fitting.end(), [](const Judged& a, const Judged& b) { return a.step_s() < b.step_s(); });
   keep_pareto(result);
   if (!result.fitting.empty()) result.smallest.reset();
+  if (!result.smallest) return result;
+  try {
+    result.smallest_bytes = judge.memory(*result.smallest).total_bytes();
+  } catch (const base::ConfigError&) {  // one that is left out: the bound stands
+  }
   return result;
 }
 

@@ -1,7 +1,7 @@
 // Looks for the ways of spreading a training run over devices that take the least time: every mesh, ZeRO stage, recomputation and
 // microbatch that divides the model and fits into memory, judged by the same models of time and memory as any run's. What cannot be best
-// is not looked at: states that do not fit, less memory at more time than something that fits already, and meshes whose lower bound
-// of time is far behind the best.
+// is not looked at: states that do not fit, less memory at more time than something that fits already, and what takes far more time than
+// the best even at its lower bound.
 #pragma once
 
 #include <functional>
@@ -48,8 +48,9 @@ struct SearchSpace {
 
 /// How a choice is judged; the search calls them in this order, and the next only where the one before agrees.
 struct Judge {
-  std::function<bool(const Choice&)> is_possible;  // it divides the model
-  std::function<int64_t(const Choice&)> state_bytes;
+  std::function<bool(const Choice&)> is_possible;     // it divides the model
+  std::function<double(const Choice&)> least_s;       // a lower bound of its time, whatever its ZeRO stage and recomputation
+  std::function<int64_t(const Choice&)> least_bytes;  // a lower bound of its memory
   std::function<StepMemory(const Choice&)> memory;
   std::function<Judged(const Choice&, const StepMemory&)> whole;
 };
@@ -59,7 +60,7 @@ struct SearchResult {
   std::vector<Judged> pareto;                                     // of those: nothing takes less time with no more memory
   int64_t meshes = 0, impossible = 0, too_large = 0, behind = 0;  // meshes looked at; of those: do not divide, do not fit, too slow
   std::optional<Choice> smallest;                                 // needs least of those that do not fit, when nothing fits
-  int64_t smallest_bytes = 0;
+  int64_t smallest_bytes = 0;                                     // what it needs
 };
 
 /// `on_mesh` hears how many meshes are done of how many.

@@ -50,7 +50,9 @@ SearchSpace space_of(int64_t devices, int64_t memory_bytes) {
 }
 
 Judge judge_of(const SearchSpace& space, int* asked = nullptr) {
-  return {[](const Choice&) { return true; }, [](const Choice& c) { return memory_of(c).state_bytes(); }, memory_of,
+  return {[](const Choice&) { return true; },
+          [&space](const Choice& c) { return judged(c, space).step_s() - judged(c, space).messages.gradients_s; },
+          [](const Choice& c) { return memory_of(c).state_bytes(); }, memory_of,
           [&space, asked](const Choice& c, const StepMemory&) {
             if (asked) ++*asked;
             return judged(c, space);

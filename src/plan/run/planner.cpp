@@ -143,10 +143,26 @@ std::vector<int> Planner::stages_of(const Choice& choice) const {
   return {0, 1, count - 1};
 }
 
-int64_t Planner::state_bytes(const Choice& choice) {
+// Passes without what ZeRO gathers or sums in them, which all stages of ZeRO and all pipelines share.
+double Planner::least_s(const Choice& choice) {
+  auto bare = choice;
+  bare.recompute = models::Recompute::none;
+  double most = 0;
+  for (const int stage : stages_of(choice)) {
+    auto run = shape(bare, stage);
+    run.zero = std::min<int64_t>(run.zero, 1);
+    const auto pass = prices_.of(part(choice, stage), run.pass_of(part(choice, stage)), run.documents_of(part(choice, stage)));
+    const double blocks_s = pass.forward.blocks_s + pass.forward.experts_s + pass.backward.blocks_s + pass.backward.experts_s;
+    const double passes_s = pass.forward.compute_s() + pass.backward.compute_s() + blocks_s;
+    most = std::max(most, passes_s * static_cast<double>(run.microbatches()) / (1 - run.bubble));
+  }
+  return most;
+}
+
+int64_t Planner::least_bytes(const Choice& choice) {
   int64_t most = 0;
   for (const int stage : stages_of(choice))
-    most = std::max(most, predict_state_bytes(part(choice, stage), shape(choice, stage), prices_.traces()));
+    most = std::max(most, plan::least_bytes(part(choice, stage), shape(choice, stage), prices_.traces()));
   return most + target_.program_bytes;
 }
 
@@ -239,8 +255,8 @@ SearchResult Planner::search(int64_t devices, int64_t memory_bytes, const std::f
       .seq = phases_.front().data.seq_len,
       .memory_bytes = memory_bytes,
       .least_compute_s = flops_per_token() * static_cast<double>(tokens_per_step()) / (peak_flops() * static_cast<double>(devices))};
-  const Judge judge{[this](const Choice& c) { return is_possible(c); }, [this](const Choice& c) { return state_bytes(c); },
-                    [this](const Choice& c) { return memory(c); },
+  const Judge judge{[this](const Choice& c) { return is_possible(c); }, [this](const Choice& c) { return least_s(c); },
+                    [this](const Choice& c) { return least_bytes(c); }, [this](const Choice& c) { return memory(c); },
                     [this](const Choice& c, const StepMemory& memory) { return this->judge(c, memory); }};
   return plan::search(space, judge, on_mesh);
 }

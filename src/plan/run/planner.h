@@ -40,7 +40,9 @@ class Planner {
   bool is_possible(const Choice& choice);
   /// Throws ConfigError that says why a choice is not possible.
   void check(const Choice& choice);
-  int64_t state_bytes(const Choice& choice);
+  /// Lower bounds that need no trace of the choice's update: what the search asks first.
+  double least_s(const Choice& choice);
+  int64_t least_bytes(const Choice& choice);
   /// Of the stage that needs most.
   StepMemory memory(const Choice& choice);
   StepMemory memory(const Choice& choice, int stage);

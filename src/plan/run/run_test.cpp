@@ -88,7 +88,7 @@ TEST(Planner, configured_layout_takes_the_devices_that_are_left) {
   EXPECT_EQ(choice.microbatch, 2);
   planner.check(choice);
   const auto memory = planner.memory(choice);
-  EXPECT_GT(memory.total_bytes(), planner.state_bytes(choice));
+  EXPECT_GT(memory.total_bytes(), planner.least_bytes(choice));
   const auto judged = planner.judge(choice, memory);
   EXPECT_GT(judged.step_s(), 0);
   EXPECT_NEAR(planner.mfu(judged), planner.flops_per_token() * 8 * 64 / (judged.step_s() * planner.peak_flops() * 8), 1e-12);

@@ -90,6 +90,8 @@ TEST_P(PlanAgainstStep, memory_is_that_of_the_whole_step) {
   EXPECT_NEAR(ratio(memory.state_bytes() + memory.working_bytes(), step.trace.peak_bytes), 1, 0.01)
       << memory.state_bytes() << " + " << memory.forward_backward_bytes << " or " << memory.update_bytes << ", "
       << step.trace.peak_bytes - step.rest_bytes;
+  PassTraces traces;
+  EXPECT_LE(least_bytes(*p.part, p.run, traces), memory.state_bytes() + memory.working_bytes());
 }
 
 TEST_P(PlanAgainstStep, gradients_weights_and_matrices_are_sent_as_in_the_whole_step) {
