@@ -11,7 +11,7 @@
 #include "bench/scratch_folder.h"
 #include "bench/stopwatch.h"
 #include "mesh/mesh.h"
-#include "plan/messages.h"
+#include "plan/communication.h"
 #include "plan/time.h"
 #include "train/config.h"
 #include "train/parallel_model.h"
@@ -82,7 +82,7 @@ std::map<WorkKind, double> predicted_s(const train::RunConfig& c, const mesh::Me
   raw.within_steps.clear();
   const auto time = plan::predict_step_time(*part, run, raw);
   auto kinds = time.by_kind();
-  if (run.world > 1) kinds[WorkKind::communication] += plan::predict_messages(*part, run, raw, time).total_s();
+  if (run.world > 1) kinds[WorkKind::communication] += plan::predict_communication(*part, run, raw, time).total_s();
   return kinds;
 }
 

@@ -99,7 +99,7 @@ std::map<bench::WorkKind, double> prediction(const train::RunConfig& config, con
     shape.ranks_per_core = std::max(1.0, static_cast<double>(company.local_size * at::get_num_threads()) / base::usable_cores());
   const auto plan = plan::make_plan(*models::create_model(config.model), *part, shape, profile, 0);
   auto predicted = plan.time.by_kind();
-  if (plan.has_time() && plan.messages.total_s() > 0) predicted[bench::WorkKind::communication] += plan.messages.total_s();
+  if (plan.has_time() && plan.communication.total_s() > 0) predicted[bench::WorkKind::communication] += plan.communication.total_s();
   for (auto& [kind, amount] : predicted) amount *= 1e3;
   return predicted;
 }

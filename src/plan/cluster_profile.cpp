@@ -70,7 +70,7 @@ schedule::Cluster cluster_of(const MachineProfile& profile, const std::string& d
   cluster.name = profile.host;
   cluster.devices_per_node = devices;
   cluster.memory_bytes = d(memory_bytes);
-  cluster.cores_move_messages = profile.device == "cpu";
+  cluster.cores_communicate = profile.device == "cpu";
   schedule::ComputeRates rates{.dtype = dtype};
   std::vector<double> products, attention, backward, moves;
   for (const auto& e : profile.gemm)

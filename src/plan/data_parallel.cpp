@@ -6,8 +6,8 @@ using models::Recompute;
 
 DataParallel::DataParallel(Device device)
     : device_(std::move(device)),
-      messages_(device_.cluster ? std::optional<MessageModel>(*device_.cluster) : std::nullopt),
-      prices_(Rates(device_.profile, device_.dtype), messages_ ? messages_->transport() : Transport{}) {}
+      communication_(device_.cluster ? std::optional<CommunicationModel>(*device_.cluster) : std::nullopt),
+      prices_(Rates(device_.profile, device_.dtype), communication_ ? communication_->transport() : Transport{}) {}
 
 RunShape DataParallel::shape_of(const TrainingJob& job, int64_t microbatch) const {
   RunShape shape{.batch = job.batch > 0 ? job.batch / device_.count : microbatch,
@@ -24,8 +24,8 @@ RunShape DataParallel::shape_of(const TrainingJob& job, int64_t microbatch) cons
 }
 
 FittedRun DataParallel::judge(const models::Model& model, const RunShape& shape, const StepMemory& memory) {
-  FittedRun run{.shape = shape, .memory = memory, .time = predict_step_time(model, shape, prices_), .messages = {}};
-  if (messages_) run.messages = messages_->predict(model, shape, run.time, prices_);
+  FittedRun run{.shape = shape, .memory = memory, .time = predict_step_time(model, shape, prices_), .communication = {}};
+  if (communication_) run.communication = communication_->predict(model, shape, run.time, prices_);
   return run;
 }
 

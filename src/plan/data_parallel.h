@@ -4,9 +4,9 @@
 
 #include <optional>
 
+#include "plan/communication.h"
 #include "plan/device.h"
 #include "plan/memory.h"
-#include "plan/messages.h"
 #include "plan/time.h"
 
 namespace ingot::plan {
@@ -22,8 +22,8 @@ struct FittedRun {
   RunShape shape;
   StepMemory memory;
   StepTime time;
-  StepMessages messages;
-  double step_s() const { return time.total_s() + messages.total_s(); }
+  StepCommunication communication;
+  double step_s() const { return time.total_s() + communication.total_s(); }
   int64_t tokens_per_step() const { return shape.batch * shape.replicas * shape.seq; }
   double tokens_per_s() const { return static_cast<double>(tokens_per_step()) / step_s(); }
 };
@@ -46,7 +46,7 @@ class DataParallel {
   FittedRun judge(const models::Model& model, const RunShape& shape, const StepMemory& memory);
 
   Device device_;
-  std::optional<MessageModel> messages_;
+  std::optional<CommunicationModel> communication_;
   mutable PassPrices prices_;
 };
 

@@ -36,18 +36,18 @@ Plan make_plan(const models::Model& model, const models::Model& part, const RunS
   plan.peak_flops = profile.peak_gemm(run.precision);
   plan.ranks_per_sequence = part.layout().tensor.size * part.layout().sequence.size * part.layout().stage.size;
   const bool is_timed = run.precision != "fp64";  // runs in fp64 are for tests: the machine is not measured for them
-  std::optional<MessageModel> messages;
+  std::optional<CommunicationModel> communication;
   if (is_timed && run.world > 1) {
     try {
-      messages.emplace(cluster_of(profile, run.precision, run.world, 0));
+      communication.emplace(cluster_of(profile, run.precision, run.world, 0));
     } catch (const base::ProfileError&) {
-      plan.knows_messages = false;
+      plan.knows_communication = false;
     }
   }
   std::optional<PassPrices> prices;
   if (is_timed) {
     try {
-      prices.emplace(Rates(profile, run.precision), messages ? messages->transport() : Transport{});
+      prices.emplace(Rates(profile, run.precision), communication ? communication->transport() : Transport{});
     } catch (const base::ProfileError& unknown) {
       base::log_info("no prediction of the step time: {}", unknown.what());
     }
@@ -58,7 +58,7 @@ Plan make_plan(const models::Model& model, const models::Model& part, const RunS
   if (const int64_t limit = base::memory_limit_bytes(); limit > 0) plan.machine_memory_bytes = std::min(plan.machine_memory_bytes, limit);
   if (!prices) return plan;
   plan.time = predict_step_time(part, run, *prices);
-  if (messages) plan.messages = messages->predict(part, run, plan.time, *prices);
+  if (communication) plan.communication = communication->predict(part, run, plan.time, *prices);
   return plan;
 }
 
@@ -99,20 +99,20 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   line("optimizer", milliseconds(t.optimizer_s));
   if (t.between_s > 0) line("between operations", milliseconds(t.between_s));
   if (t.uneven_s > 0) line("waiting for slower ranks", milliseconds(t.uneven_s));
-  const auto& w = plan.messages;
-  for (const auto& [label, seconds] : {std::pair{"messages in blocks", w.blocks_s},
-                                       {"messages of gradients", w.gradients_s},
-                                       {"messages of experts", w.experts_s},
-                                       {"messages of stages", w.stages_s},
-                                       {"messages of the update", w.update_s}})
+  const auto& w = plan.communication;
+  for (const auto& [label, seconds] : {std::pair{"communication in blocks", w.blocks_s},
+                                       {"communication of gradients", w.gradients_s},
+                                       {"communication of experts", w.experts_s},
+                                       {"communication of stages", w.stages_s},
+                                       {"communication of the update", w.update_s}})
     if (seconds > 0) line(label, milliseconds(seconds));
-  if (!plan.knows_messages) line("messages", "count as free: this machine's were not measured; ingot bench all does that");
+  if (!plan.knows_communication) line("communication", "count as free: this machine's were not measured; ingot bench all does that");
   line("step",
        fmt::format("{}, {} tokens/s, {:.1f} % MFU", milliseconds(plan.step_s()), format_count(plan.tokens_per_s()), 100 * plan.mfu()));
   return text + layers::kMfuConvention + "\n";
 }
 
-nlohmann::ordered_json to_json(const StepTime& time, const StepMessages& messages) {
+nlohmann::ordered_json to_json(const StepTime& time, const StepCommunication& communication) {
   return {{"products", time.products_s * 1e3},
           {"attention", time.attention_s * 1e3},
           {"head", time.head_s * 1e3},
@@ -122,12 +122,12 @@ nlohmann::ordered_json to_json(const StepTime& time, const StepMessages& message
           {"optimizer", time.optimizer_s * 1e3},
           {"between", time.between_s * 1e3},
           {"uneven", time.uneven_s * 1e3},
-          {"messages_blocks", messages.blocks_s * 1e3},
-          {"messages_gradients", messages.gradients_s * 1e3},
-          {"messages_experts", messages.experts_s * 1e3},
-          {"messages_stages", messages.stages_s * 1e3},
-          {"messages_update", messages.update_s * 1e3},
-          {"total", (time.total_s() + messages.total_s()) * 1e3}};
+          {"communication_blocks", communication.blocks_s * 1e3},
+          {"communication_gradients", communication.gradients_s * 1e3},
+          {"communication_experts", communication.experts_s * 1e3},
+          {"communication_stages", communication.stages_s * 1e3},
+          {"communication_update", communication.update_s * 1e3},
+          {"total", (time.total_s() + communication.total_s()) * 1e3}};
 }
 
 nlohmann::ordered_json to_json(const Plan& plan, const models::Model& model, const RunShape& run, const MachineProfile& profile) {
@@ -170,7 +170,7 @@ nlohmann::ordered_json to_json(const Plan& plan, const models::Model& model, con
     json["step_ms"] = nullptr;
     return json;
   }
-  json["step_ms"] = to_json(t, plan.messages);
+  json["step_ms"] = to_json(t, plan.communication);
   json["tokens_per_s"] = plan.tokens_per_s();
   json["gemm_peak_flops_per_s"] = plan.peak_flops;
   json["mfu"] = plan.mfu();

@@ -4,8 +4,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "plan/communication.h"
 #include "plan/memory.h"
-#include "plan/messages.h"
 #include "plan/profile.h"
 #include "plan/run_shape.h"
 #include "plan/time.h"
@@ -18,13 +18,13 @@ struct Plan {
   double flops_per_token = 0;  // forward and backward, by the convention of layers/cost.h
   double peak_flops = 0;       // measured product rate of the compute dtype; 0 = unknown
   StepMemory memory;
-  StepTime time;          // all zero when the profile knows nothing about the precision
-  StepMessages messages;  // of several ranks; all zero when the profile knows nothing about collectives
-  bool knows_messages = true;
+  StepTime time;                    // all zero when the profile knows nothing about the precision
+  StepCommunication communication;  // of several ranks; all zero when the profile knows nothing about collectives
+  bool knows_communication = true;
   int64_t machine_memory_bytes = 0;
 
   bool has_time() const { return time.total_s() > 0; }
-  double step_s() const { return time.total_s() + messages.total_s(); }
+  double step_s() const { return time.total_s() + communication.total_s(); }
   double tokens_per_s() const { return static_cast<double>(tokens_per_step) / step_s(); }
   int64_t ranks_per_sequence = 1;  // that share the work of one
   double mfu() const {
@@ -38,7 +38,7 @@ Plan make_plan(const models::Model& model, const models::Model& part, const RunS
                int64_t program_bytes);
 
 /// Milliseconds of a step by kind of work and of message, and "total".
-nlohmann::ordered_json to_json(const StepTime& time, const StepMessages& messages);
+nlohmann::ordered_json to_json(const StepTime& time, const StepCommunication& communication);
 
 /// A table of a screen's height.
 std::string describe(const Plan& plan, const models::Model& model, const RunShape& run, const MachineProfile& profile);

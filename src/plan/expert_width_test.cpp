@@ -168,8 +168,8 @@ TEST(DataParallel, takes_the_fastest_of_all_that_fits) {
     EXPECT_EQ(best->tokens_per_step(), 32 * 512);
     EXPECT_LE(static_cast<double>(best->memory.total_bytes()), 0.94 * memory_bytes);
     // Everything, with no rule of what cannot be best.
-    MessageModel messages(cluster_of(memory_bytes));
-    PassPrices prices(devices.rates(), messages.transport());
+    CommunicationModel communication(cluster_of(memory_bytes));
+    PassPrices prices(devices.rates(), communication.transport());
     double least_s = INFINITY;
     for (const int64_t microbatch : {1, 2, 4, 8})
       for (const int64_t zero : {1, 2, 3})
@@ -180,7 +180,7 @@ TEST(DataParallel, takes_the_fastest_of_all_that_fits) {
           run.recompute = recompute;
           if (static_cast<double>(predict_memory(*model, run, 1000, prices.traces()).total_bytes()) > 0.94 * memory_bytes) continue;
           const auto time = predict_step_time(*model, run, prices);
-          least_s = std::min(least_s, time.total_s() + messages.predict(*model, run, time, prices).total_s());
+          least_s = std::min(least_s, time.total_s() + communication.predict(*model, run, time, prices).total_s());
         }
     EXPECT_NEAR(best->step_s() / least_s, 1, 0.02);  // more sharing may pay a little for a weaker recomputation
   }

@@ -83,7 +83,7 @@ class Clock {
   void start(size_t index, SegmentTime& time) {
     const auto& c = segment_.communications[index];
     const auto duration = transport_.duration(message_of(c));
-    if (transport_.cores_move_messages) {
+    if (transport_.cores_communicate) {
       // Sending and receiving go on at once.
       auto& moved = moved_[c.axis];
       (c.kind == "receive" ? moved.received_s : moved.sent_s) += duration.busy_s;
@@ -168,9 +168,10 @@ double price_of(const PassOperation& op, const std::vector<PassOperation>& sibli
   return rates.move_s(d(op.moved_bytes()));
 }
 
-schedule::Message message_of(const Trace::Communication& c) {
+schedule::Communication message_of(const Trace::Communication& c) {
   using schedule::Kind;
-  schedule::Message message{.group = {c.first_rank, c.ranks, c.stride}, .bytes = c.bytes, .element_bytes = c.element_bytes, .peer = c.peer};
+  schedule::Communication message{
+      .group = {c.first_rank, c.ranks, c.stride}, .bytes = c.bytes, .element_bytes = c.element_bytes, .peer = c.peer};
   for (const auto kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::broadcast, Kind::reduce, Kind::all_to_all,
                           Kind::send, Kind::receive})
     if (schedule::name_of(kind) == c.kind) message.kind = kind;

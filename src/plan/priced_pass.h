@@ -15,8 +15,8 @@ namespace ingot::plan {
 
 /// How long what a pass says to other ranks takes. Values; `duration` may be empty for one rank.
 struct Transport {
-  std::function<schedule::Duration(const schedule::Message&)> duration;
-  bool cores_move_messages = false;  // those that compute: then nothing hides behind computation
+  std::function<schedule::Duration(const schedule::Communication&)> duration;
+  bool cores_communicate = false;  // those that compute: then nothing hides behind computation
   /// How much longer computation takes while communication goes on beside it, as a share of the time of that.
   double slowdown = 0;
 };
@@ -67,6 +67,6 @@ struct MatmulSizes {
 std::optional<MatmulSizes> matmul_sizes(const PassOperation& operation);
 
 /// A communication of a trace as clusters price it.
-schedule::Message message_of(const device::Trace::Communication& communication);
+schedule::Communication message_of(const device::Trace::Communication& communication);
 
 }  // namespace ingot::plan

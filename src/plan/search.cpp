@@ -160,12 +160,17 @@ std::string binding(const Judged& j, int64_t memory_bytes) {
     const char* name;
     double seconds;
   };
-  const Part parts[] = {{"compute", j.time.passes_s() - j.time.recompute_s}, {"recomputation", j.time.recompute_s},
-                        {"the pipeline's bubble", j.time.waiting_s},         {"the optimizer", j.time.optimizer_s},
-                        {"what lies between operations", j.time.between_s},  {"slower ranks", j.time.uneven_s},
-                        {"messages in blocks", j.messages.blocks_s},         {"messages of gradients", j.messages.gradients_s},
-                        {"messages of experts", j.messages.experts_s},       {"messages of stages", j.messages.stages_s},
-                        {"messages of the update", j.messages.update_s}};
+  const Part parts[] = {{"compute", j.time.passes_s() - j.time.recompute_s},
+                        {"recomputation", j.time.recompute_s},
+                        {"the pipeline's bubble", j.time.waiting_s},
+                        {"the optimizer", j.time.optimizer_s},
+                        {"what lies between operations", j.time.between_s},
+                        {"slower ranks", j.time.uneven_s},
+                        {"communication in blocks", j.communication.blocks_s},
+                        {"communication of gradients", j.communication.gradients_s},
+                        {"communication of experts", j.communication.experts_s},
+                        {"communication of stages", j.communication.stages_s},
+                        {"communication of the update", j.communication.update_s}};
   std::string text = fmt::format("compute {:.0f} %", 100 * parts[0].seconds / j.step_s());
   const auto* largest =
       std::max_element(std::begin(parts) + 1, std::end(parts), [](const Part& a, const Part& b) { return a.seconds < b.seconds; });

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "mesh/config.h"
+#include "plan/communication.h"
 #include "plan/memory.h"
-#include "plan/messages.h"
 #include "plan/time.h"
 
 namespace ingot::plan {
@@ -31,10 +31,10 @@ struct Judged {
   Choice choice;
   StepMemory memory;
   StepTime time;
-  StepMessages messages;
+  StepCommunication communication;
   double bubble = 0;
 
-  double step_s() const { return time.total_s() + messages.total_s(); }
+  double step_s() const { return time.total_s() + communication.total_s(); }
 };
 
 struct SearchSpace {
@@ -66,7 +66,8 @@ struct SearchResult {
 /// `on_mesh` hears how many meshes are done of how many.
 SearchResult search(const SearchSpace& space, const Judge& judge, const std::function<void(int64_t done, int64_t all)>& on_mesh = {});
 
-/// What stands in the way of a shorter step: "compute", "messages of gradients", "bubble", …, with its share; and memory where it decided.
+/// What stands in the way of a shorter step: "compute", "communication of gradients", "bubble", …, with its share; and memory where it
+/// decided.
 std::string binding(const Judged& judged, int64_t memory_bytes);
 /// "pipeline 2 x data 4 x tensor 8, zero 1, 2 at a time, recompute none"
 std::string label(const Choice& choice);

@@ -29,12 +29,12 @@ StepMemory memory_of(const Choice& c) {
 
 Judged judged(const Choice& c, const SearchSpace& space) {
   const auto& p = c.parallel;
-  Judged j{.choice = c, .memory = memory_of(c), .time = {}, .messages = {}};
+  Judged j{.choice = c, .memory = memory_of(c), .time = {}, .communication = {}};
   j.time.products_s = space.least_compute_s * (1 + 0.5 / static_cast<double>(c.microbatch));
   j.time.recompute_s = j.time.products_s * (c.recompute == Recompute::none ? 0 : c.recompute == Recompute::selective ? 0.1 : 0.3);
   j.time.waiting_s = j.time.products_s * static_cast<double>((p.pipeline - 1) * p.data * c.microbatch) / static_cast<double>(space.batch);
-  j.messages.blocks_s = 0.01 * static_cast<double>(3 * (p.tensor - 1) + 2 * (p.context - 1) + (p.tensor_sequence - 1));
-  j.messages.gradients_s = 0.002 * static_cast<double>(p.zero * (p.data - 1));
+  j.communication.blocks_s = 0.01 * static_cast<double>(3 * (p.tensor - 1) + 2 * (p.context - 1) + (p.tensor_sequence - 1));
+  j.communication.gradients_s = 0.002 * static_cast<double>(p.zero * (p.data - 1));
   return j;
 }
 
@@ -51,7 +51,7 @@ SearchSpace space_of(int64_t devices, int64_t memory_bytes) {
 
 Judge judge_of(const SearchSpace& space, int* asked = nullptr) {
   return {[](const Choice&) { return true; },
-          [&space](const Choice& c) { return judged(c, space).step_s() - judged(c, space).messages.gradients_s; },
+          [&space](const Choice& c) { return judged(c, space).step_s() - judged(c, space).communication.gradients_s; },
           [](const Choice& c) { return memory_of(c).state_bytes(); }, memory_of,
           [&space, asked](const Choice& c, const StepMemory&) {
             if (asked) ++*asked;

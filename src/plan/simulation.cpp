@@ -137,7 +137,7 @@ class Simulator {
   }
   // How often a stage sums gradients: with ZeRO 2 and 3 for every microbatch.
   int64_t rounds() const { return static_cast<int64_t>(pieces()) * (step_.zero >= 2 ? step_.pipeline.microbatches : 1); }
-  int64_t segments_of(const StageWork& work) const { return step_.messages_hide ? work.segments : 1; }
+  int64_t segments_of(const StageWork& work) const { return step_.communication_hides ? work.segments : 1; }
 
   // The slowest of its ranks.
   double slowness_of(size_t u) const {
@@ -206,7 +206,7 @@ class Simulator {
     double gathered_s = gathers_once ? gather_s * segments * action.chunk : now_s;  // since the step began; one segment ahead
     double end_s = now_s, begin_s = now_s;                                          // of the segment before
     for (double i = 0; i < segments; ++i) {
-      if (!step_.messages_hide) gathered_s = end_s;
+      if (!step_.communication_hides) gathered_s = end_s;
       else if (gathers_always) gathered_s = std::max(gathered_s, begin_s);
       gathered_s += gather_s;
       unit.gradients_wait_s += std::max(0.0, gathered_s - end_s);

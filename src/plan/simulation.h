@@ -1,6 +1,6 @@
 // One training step of many ranks as events: every stage of a pipeline in every replica computes, waits for its neighbours' messages, and
 // sums its gradients with the other replicas while backward goes on. Where nothing disturbs them the result is that of plan/time.h and
-// plan/messages.h; what formulas cannot say is what a slow, uneven or dead rank does to the others.
+// plan/communication.h; what formulas cannot say is what a slow, uneven or dead rank does to the others.
 //
 // Ranks that work on the same microbatch of the same layers wait for each other in every layer, and so are one unit, as fast as the
 // slowest: those of the tensor, sequence and tensor_sequence axes, replicas that share experts, and with ZeRO 3 all replicas.
@@ -26,10 +26,10 @@ struct StageWork {
 struct SimulatedStep {
   parallel::PipelineShape pipeline;
   std::vector<StageWork> stages;
-  int64_t replicas = 1;       // units of a stage
-  int64_t unit_ranks = 1;     // of one unit
-  int64_t zero = 0;           // of the replicas: 2 sums gradients of every microbatch
-  bool messages_hide = true;  // behind computation; not where the computing cores move them
+  int64_t replicas = 1;             // units of a stage
+  int64_t unit_ranks = 1;           // of one unit
+  int64_t zero = 0;                 // of the replicas: 2 sums gradients of every microbatch
+  bool communication_hides = true;  // behind computation; not where the computing cores move them
 
   int64_t ranks() const { return static_cast<int64_t>(stages.size()) * replicas * unit_ranks; }
 };

@@ -54,7 +54,7 @@ TEST(SimulatedStep, stages_of_unequal_work_wait_for_the_longest) {
 TEST(SimulatedStep, sums_of_gradients_hide_behind_what_is_left_of_backward) {
   const auto end = [](double sum_s, bool hides, int64_t zero = 0) {
     auto step = step_of(alone(3), 2, {.forward_s = 1, .backward_s = 2, .sum_gradients_s = sum_s, .segments = 4});
-    step.messages_hide = hides;
+    step.communication_hides = hides;
     step.zero = zero;
     return simulate_step(step).step_s;
   };
@@ -69,7 +69,7 @@ TEST(SimulatedStep, weights_are_gathered_ahead_of_the_first_forward_or_of_every_
   const auto end = [](double gather_s, int64_t zero, bool hides = true) {
     auto step = step_of(alone(3), 2, {.forward_s = 1, .backward_s = 2, .gather_weights_s = gather_s, .segments = 4});
     step.zero = zero;
-    step.messages_hide = hides;
+    step.communication_hides = hides;
     return simulate_step(step).step_s;
   };
   EXPECT_DOUBLE_EQ(end(0.4, 0), 9);

@@ -21,7 +21,7 @@ struct StepTime {
   double recompute_s = 0;            // whatever is run a second time
   double optimizer_s = 0;            // gradient norm and update
   std::map<WorkKind, double> kinds;  // all of these, by kind of work
-  double waiting_s = 0;              // for other stages of a pipeline; communication is plan/messages.h's
+  double waiting_s = 0;              // for other stages of a pipeline; communication is plan/communication.h's
   double between_s = 0;              // between operations, and for data
   double uneven_s = 0;               // for other ranks that are slower for a moment
   double passes_s() const { return products_s + attention_s + kernels_s + head_s + recompute_s; }

@@ -18,7 +18,7 @@ struct Reach {
   int64_t nodes = 1, leaves = 1, rails = 1;
 };
 
-Reach reach_of(const schedule::Message& m, const schedule::Cluster& cluster, const Topology& topology) {
+Reach reach_of(const schedule::Communication& m, const schedule::Cluster& cluster, const Topology& topology) {
   std::set<int64_t> nodes, leaves, rails;
   const auto add = [&](int64_t rank) {
     const int64_t node = rank / cluster.devices_per_node;
@@ -44,8 +44,8 @@ Topology::Shape topology_from_name(const std::string& name) {
   throw base::UsageError("there is no topology {}; there are flat, fat_tree and rails", name);
 }
 
-schedule::Duration message_duration(const schedule::Message& m, const schedule::Cluster& cluster, const Topology& topology) {
-  auto duration = schedule::message_duration(m, cluster);
+schedule::Duration communication_duration(const schedule::Communication& m, const schedule::Cluster& cluster, const Topology& topology) {
+  auto duration = schedule::communication_duration(m, cluster);
   if (topology.shape == Topology::Shape::flat) return duration;
   const auto reach = reach_of(m, cluster, topology);
   if (reach.nodes < 2) return duration;

@@ -22,6 +22,7 @@ Topology::Shape topology_from_name(const std::string& name);
 
 /// Seconds of a message, all groups of its kind being at work at once. Rings cross a leaf's uplinks once for each group, all_to_all with
 /// whatever leaves the leaf; between rails both go through the links within nodes first.
-schedule::Duration message_duration(const schedule::Message& message, const schedule::Cluster& cluster, const Topology& topology);
+schedule::Duration communication_duration(const schedule::Communication& message, const schedule::Cluster& cluster,
+                                          const Topology& topology);
 
 }  // namespace ingot::plan

@@ -53,7 +53,7 @@ double ring_latency(const Spread& s, const Cluster& cluster) {
   return steps_inside * cluster.node.latency_s + (s.nodes > 1 ? s.nodes - 1 : 0) * cluster.network.latency_s;
 }
 
-Duration point_to_point(const Message& m, const Cluster& cluster) {
+Duration point_to_point(const Communication& m, const Cluster& cluster) {
   const bool is_near = m.group.first / cluster.devices_per_node == m.peer / cluster.devices_per_node;
   const auto& links = is_near ? cluster.node : cluster.network;
   return {cluster.message_launch_s + static_cast<double>(m.bytes) / links.bytes_per_s, links.latency_s};
@@ -61,13 +61,13 @@ Duration point_to_point(const Message& m, const Cluster& cluster) {
 
 // Between the sizes that were measured on a line in their logarithms; smaller ones take as long as the smallest, larger ones in proportion.
 // Of the group sizes the nearest one.
-std::optional<double> measured_duration(const Message& m, const Cluster& cluster) {
+std::optional<double> measured_duration(const Communication& m, const Cluster& cluster) {
   const bool is_pair = m.kind == Kind::send || m.kind == Kind::receive;
   const auto kind = is_pair ? Kind::send : m.kind;
   const int ranks = is_pair ? 2 : m.group.size;
   if (ranks < 2) return std::nullopt;
-  const auto distance = [&](const MeasuredMessage& e) { return std::abs(std::log(static_cast<double>(e.ranks) / ranks)); };
-  const MeasuredMessage *nearest = nullptr, *below = nullptr, *above = nullptr;
+  const auto distance = [&](const MeasuredCommunication& e) { return std::abs(std::log(static_cast<double>(e.ranks) / ranks)); };
+  const MeasuredCommunication *nearest = nullptr, *below = nullptr, *above = nullptr;
   for (const auto& e : cluster.measured)
     if (e.kind == kind && (!nearest || distance(e) < distance(*nearest))) nearest = &e;
   if (!nearest) return std::nullopt;
@@ -116,7 +116,7 @@ double compute_duration(const Work& work, const Cluster& cluster, const ComputeR
   return launch_s + moved(move.bytes);
 }
 
-Duration message_duration(const Message& m, const Cluster& cluster) {
+Duration communication_duration(const Communication& m, const Cluster& cluster) {
   if (const auto seconds = measured_duration(m, cluster)) return *seconds;
   const auto n = static_cast<double>(m.bytes);
   if (m.kind == Kind::send || m.kind == Kind::receive) return point_to_point(m, cluster);
@@ -137,7 +137,7 @@ Duration message_duration(const Message& m, const Cluster& cluster) {
 }
 
 Duration duration_of(const Operation& operation, const Cluster& cluster, const ComputeRates& rates) {
-  if (const auto* message = std::get_if<Message>(&operation.work)) return message_duration(*message, cluster);
+  if (const auto* message = std::get_if<Communication>(&operation.work)) return communication_duration(*message, cluster);
   return compute_duration(operation.work, cluster, rates);
 }
 

@@ -33,8 +33,9 @@ struct Links {
   double latency_s = 0;    // of one hop
 };
 
-/// One call in a group of so many ranks, with bytes as Message has them. A send is one of a ring in which every rank sends and receives.
-struct MeasuredMessage {
+/// One call in a group of so many ranks, with bytes as Communication has them. A send is one of a ring in which every rank sends and
+/// receives.
+struct MeasuredCommunication {
   Kind kind = Kind::send;
   int ranks = 2;
   int64_t bytes = 0;
@@ -51,11 +52,12 @@ struct Cluster {
   Links node;
   Links network;  // of one device; without bandwidth when there is one node
   std::vector<ComputeRates> compute;
-  std::vector<MeasuredMessage> measured;  // of a machine at hand: count instead of its links, for kinds that are in it; not in the file
+  std::vector<MeasuredCommunication>
+      measured;  // of a machine at hand: count instead of its links, for kinds that are in it; not in the file
   /// "kernels": "fused", as ingot has them on a CPU (attention without its scores; norms, activations and updates in one pass), or "aten",
   /// what ingot runs on GPUs today.
   bool has_fused_kernels = true;
-  bool cores_move_messages = false;  // those that compute: then no message hides behind computation
+  bool cores_communicate = false;  // those that compute: then no message hides behind computation
   struct Source {
     std::string member, text;
   };
@@ -80,6 +82,6 @@ double compute_duration(const Work& work, const Cluster& cluster, const ComputeR
 /// in as many rings as there are links; over several nodes each node's share goes through the links of all its members, beside what goes on
 /// within it. all_to_all: what a rank has for other nodes goes through its own link alone. Latency: a hop
 /// per step of a ring, in which the links are busy; a message's does not keep the next one waiting.
-Duration message_duration(const Message& message, const Cluster& cluster);
+Duration communication_duration(const Communication& message, const Cluster& cluster);
 
 }  // namespace ingot::schedule

@@ -108,7 +108,7 @@ Cluster toy(Links::Shape shape = Links::Shape::any) {
   return c;
 }
 double seconds(const Cluster& c, Kind kind, Group group, int64_t bytes, int peer = -1) {
-  const auto duration = message_duration({kind, group, bytes, 1, peer}, c);
+  const auto duration = communication_duration({kind, group, bytes, 1, peer}, c);
   return duration.busy_s + duration.latency_s;
 }
 

@@ -56,7 +56,7 @@ TEST(Layout, names_come_back) {
 
 TEST(Traffic, sums_of_uneven_slices_count_as_the_communicator_counts) {
   // 10 elements over 3 ranks: slices of 3, 3, 4.
-  const Message message{Kind::all_reduce, {0, 3, 1}, 40, 4};
+  const Communication message{Kind::all_reduce, {0, 3, 1}, 40, 4};
   EXPECT_EQ(traffic_of(message, 0).sent_bytes, (7 + 3 * 2) * 4);
   EXPECT_EQ(traffic_of(message, 2).sent_bytes, (6 + 4 * 2) * 4);
 }

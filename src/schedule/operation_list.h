@@ -47,14 +47,14 @@ struct StateWork {
 struct Move {
   int64_t bytes = 0;
 };
-struct Message {
+struct Communication {
   Kind kind = Kind::send;
   Group group;        // of a collective; of a message, {own rank or peer}: see peer
   int64_t bytes = 0;  // of the tensor that is whole on this rank, as comm::Operation::bytes()
   int64_t element_bytes = 1;
   int peer = -1;  // rank: root of a broadcast or reduce, the other end of a message
 };
-using Work = std::variant<Gemm, Attention, StateWork, Move, Message>;
+using Work = std::variant<Gemm, Attention, StateWork, Move, Communication>;
 
 /// side: kernels beside the compute stream.
 enum class Stream : uint8_t { compute, side, collective, sending, receiving };

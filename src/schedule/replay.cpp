@@ -24,7 +24,7 @@ struct Event {
 };
 
 bool is_joint(const Operation& operation) {
-  const auto* message = std::get_if<Message>(&operation.work);
+  const auto* message = std::get_if<Communication>(&operation.work);
   return message && (message->kind == Kind::send || message->kind == Kind::receive || message->group.size > 1);
 }
 
@@ -66,7 +66,7 @@ class Simulation {
 
   // Sender, receiver and number, or a group's members and number.
   using Key = std::tuple<bool, int, int, int, int>;
-  Key key_of(int rank, const Message& m) {
+  Key key_of(int rank, const Communication& m) {
     const bool is_send = m.kind == Kind::send, is_message = is_send || m.kind == Kind::receive;
     if (!is_message) return {false, m.group.first, m.group.size, m.group.stride, collectives_[{rank, m.group}]++};
     const int from = is_send ? rank : m.peer, to = is_send ? m.peer : rank;
@@ -79,7 +79,7 @@ class Simulation {
       events_.push_back({.places = {place}, .duration = durations_(operation)});
       return static_cast<int>(events_.size()) - 1;
     }
-    const auto& message = std::get<Message>(operation.work);
+    const auto& message = std::get<Communication>(operation.work);
     const auto [found, is_new] = joint_.try_emplace(key_of(place.rank, message), static_cast<int>(events_.size()));
     if (is_new) {
       const bool is_collective = message.kind != Kind::send && message.kind != Kind::receive;
@@ -92,7 +92,7 @@ class Simulation {
   }
 
   void match(Place first, Place second) const {
-    const auto &a = std::get<Message>(operation_at(first).work), &b = std::get<Message>(operation_at(second).work);
+    const auto &a = std::get<Communication>(operation_at(first).work), &b = std::get<Communication>(operation_at(second).work);
     const bool is_message = a.kind == Kind::send || a.kind == Kind::receive;
     if (a.bytes == b.bytes && (is_message || (a.kind == b.kind && a.peer == b.peer))) return;
     throw base::CommError("rank {}'s {} '{}' of {} bytes meets rank {}'s {} '{}' of {} bytes", first.rank, name_of(a.kind),

@@ -18,7 +18,7 @@ Durations priced(std::vector<std::pair<std::string, double>> prices) {
   };
 }
 
-Message message_to(Kind kind, int own, int peer) { return {kind, {.first = own}, 8, 1, peer}; }
+Communication message_to(Kind kind, int own, int peer) { return {kind, {.first = own}, 8, 1, peer}; }
 
 // p ranks; each computes on what it has while it goes round.
 Program ring(int ranks) {
@@ -57,7 +57,7 @@ TEST(Replay, what_is_waited_for_is_exposed_and_what_is_not_is_hidden) {
     Program program;
     for (int rank = 0; rank < 2; ++rank) {
       OperationList list;
-      const int gathered = list.add("gather", Stream::collective, Message{Kind::all_gather, {0, 2, 1}, 16, 1});
+      const int gathered = list.add("gather", Stream::collective, Communication{Kind::all_gather, {0, 2, 1}, 16, 1});
       list.add("beside", Stream::compute, Move{1});
       list.add("after", Stream::compute, Move{1}, {gathered});
       program.ranks.push_back(std::move(list));
@@ -73,7 +73,7 @@ TEST(Replay, a_collective_waits_for_the_slowest) {
   for (int rank = 0; rank < 3; ++rank) {
     OperationList list;
     const int before = list.add(rank == 1 ? "slow" : "fast", Stream::compute, Move{1});
-    list.add("sum", Stream::collective, Message{Kind::all_reduce, {0, 3, 1}, 16, 1}, {before});
+    list.add("sum", Stream::collective, Communication{Kind::all_reduce, {0, 3, 1}, 16, 1}, {before});
     program.ranks.push_back(std::move(list));
   }
   const auto result = replay(program, priced({{"slow", 7}, {"fast", 1}, {"sum", 2}}));
@@ -105,8 +105,8 @@ TEST(Replay, a_missing_partner_and_a_wrong_one_are_named) {
   };
   OperationList sends, gathers, sums, nothing;
   sends.add("state on", Stream::sending, message_to(Kind::send, 0, 1));
-  gathers.add("gather k v", Stream::collective, Message{Kind::all_gather, {0, 2, 1}, 16, 1});
-  sums.add("sum gradients", Stream::collective, Message{Kind::all_reduce, {0, 2, 1}, 16, 1});
+  gathers.add("gather k v", Stream::collective, Communication{Kind::all_gather, {0, 2, 1}, 16, 1});
+  sums.add("sum gradients", Stream::collective, Communication{Kind::all_reduce, {0, 2, 1}, 16, 1});
   EXPECT_THAT(words_of({{sends, nothing}}), ::testing::HasSubstr("rank 0 would wait for ever in 0 'state on': 1 of 2"));
   EXPECT_THAT(words_of({{gathers, sums}}), ::testing::HasSubstr("rank 0's all_gather 'gather k v' of 16 bytes meets rank 1's all_reduce"));
 }

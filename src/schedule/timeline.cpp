@@ -15,12 +15,12 @@ struct Colour {
   const char *fill, *text;
 };
 
-// Products, attention and states, memory, messages; after Okabe and Ito.
+// Products, attention and states, memory, communication; after Okabe and Ito.
 Colour colour_of(const Operation& operation) {
   if (std::holds_alternative<Gemm>(operation.work)) return {"#0072b2", "#fff"};
   if (std::holds_alternative<Attention>(operation.work) || std::holds_alternative<StateWork>(operation.work)) return {"#56b4e9", "#000"};
   if (std::holds_alternative<Move>(operation.work)) return {"#b0b0b0", "#000"};
-  return std::get<Message>(operation.work).group.size > 1 ? Colour{"#e69f00", "#000"} : Colour{"#009e73", "#fff"};
+  return std::get<Communication>(operation.work).group.size > 1 ? Colour{"#e69f00", "#000"} : Colour{"#009e73", "#fff"};
 }
 
 std::string escaped(const std::string& text) {
@@ -47,7 +47,7 @@ std::string legend(double y) {
                                                          {"#56b4e9", "attention, states"},
                                                          {"#b0b0b0", "memory"},
                                                          {"#e69f00", "collectives"},
-                                                         {"#009e73", "messages"}};
+                                                         {"#009e73", "communication"}};
   std::string out;
   double x = kLeft;
   for (const auto& [colour, name] : entries) {

@@ -10,7 +10,7 @@ const std::vector<std::string>& traffic_kinds() {
   return kinds;
 }
 
-KindTraffic traffic_of(const Message& m, int rank) {
+KindTraffic traffic_of(const Communication& m, int rank) {
   const int64_t p = m.group.size, n = m.bytes;
   switch (m.kind) {
     case Kind::send: return {1, n, 0};
@@ -36,7 +36,7 @@ Traffic traffic_of(const OperationList& list, int rank) {
   Traffic sums;
   int64_t sent = 0, received = 0;
   for (const auto& operation : list.operations()) {
-    const auto* message = std::get_if<Message>(&operation.work);
+    const auto* message = std::get_if<Communication>(&operation.work);
     if (!message) continue;
     const auto more = traffic_of(*message, rank);
     if (more.calls == 0) continue;

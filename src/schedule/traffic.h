@@ -20,7 +20,7 @@ const std::vector<std::string>& traffic_kinds();
 
 /// (n = bytes, p = size) all_reduce 2n(p-1)/p each way, by whole elements; reduce_scatter and all_gather n(p-1)/p; broadcast n from the
 /// root to each other, reduce n from each other to the root; all_to_all n(p-1)/p.
-KindTraffic traffic_of(const Message& message, int rank);
+KindTraffic traffic_of(const Communication& message, int rank);
 Traffic traffic_of(const OperationList& list, int rank);
 /// The largest over ranks, of each number by itself.
 Traffic traffic_of(const Program& program);

@@ -145,7 +145,7 @@ def this_machine_is_planned_for(folder):
         lines = metrics(w.path / "run")
         keep_profiles(folder)
         planned = plan("time", config, "--devices", 2)
-        assert planned["parallel"]["data"] == 2 and planned["step_ms"]["messages_gradients"] > 0
+        assert planned["parallel"]["data"] == 2 and planned["step_ms"]["communication_gradients"] > 0
         assert abs(planned["step_ms"]["total"] / lines[-1]["predicted_step_ms"] - 1) < 1e-6, (planned["step_ms"], lines[-1])
         best = plan("search", config)
         assert {layout["parallel"]["data"] for layout in best["layouts"]} == {1, 2}, best["layouts"]
@@ -270,7 +270,7 @@ def a_mixture_and_a_hybrid_are_planned_too(folder):
     assert experts["even"] < experts["expected"] < experts["bound"], experts
     assert plan("memory", ROOT / "configs/zaya1-base.toml", *shared, "--expert-load", 1)["experts"]["expected"] == experts["even"]
     even, uneven = (plan("time", ROOT / "configs/zaya1-base.toml", *shared, "--expert-load", load)["step_ms"] for load in (1, 2))
-    assert uneven["messages_experts"] > 1.6 * even["messages_experts"] and uneven["products"] > even["products"], (even, uneven)
+    assert uneven["communication_experts"] > 1.6 * even["communication_experts"] and uneven["products"] > even["products"], (even, uneven)
     assert plan("search", ROOT / "configs/linear-llama-nano.toml", "--cluster", H100, "--devices", 8, *BF16)["layouts"]
 
 

@@ -54,7 +54,7 @@ int representative_of(const Layout& layout, int rank) {
 schedule::OperationList moved(const schedule::OperationList& list, int by) {
   schedule::OperationList out;
   for (auto operation : list.operations()) {
-    if (auto* message = std::get_if<schedule::Message>(&operation.work);
+    if (auto* message = std::get_if<schedule::Communication>(&operation.work);
         message && (message->kind == schedule::Kind::send || message->kind == schedule::Kind::receive)) {
       message->group.first += by;
       message->peer += by;

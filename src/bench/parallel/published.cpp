@@ -110,7 +110,7 @@ double exchange_s(const Layout& layout, const Cluster& cluster) {
   const auto& rates = cluster.rates(layout.sizes.dtype);
   const auto program = trace_layer(layout, plan::target_of(cluster)).program;
   const auto durations = [&](const Operation& operation) {
-    const bool is_message = std::holds_alternative<schedule::Message>(operation.work);
+    const bool is_message = std::holds_alternative<schedule::Communication>(operation.work);
     return is_message ? duration_of(operation, cluster, rates) : Duration(0);
   };
   return schedule::replay(program, durations).time_s;
@@ -186,7 +186,7 @@ double operator_s(const Layout& layout, const Cluster& cluster) {
   const auto& rates = cluster.rates(layout.sizes.dtype);
   const auto program = trace_layer(layout, plan::target_of(cluster)).program;
   const auto durations = [&](const Operation& operation) {
-    const bool is_inside = std::holds_alternative<schedule::Message>(operation.work) || operation.name.starts_with(kLinearAttention);
+    const bool is_inside = std::holds_alternative<schedule::Communication>(operation.work) || operation.name.starts_with(kLinearAttention);
     return is_inside ? duration_of(operation, cluster, rates) : Duration(0);
   };
   return schedule::replay(program, durations).time_s;

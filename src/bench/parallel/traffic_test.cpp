@@ -206,7 +206,7 @@ TEST(Traces, a_chain_has_one_message_for_each_edge) {
     int64_t sent = 0;
     for (size_t rank = 0; rank < 6; ++rank)
       for (const auto& operation : program.ranks[rank].operations())
-        if (const auto* message = std::get_if<Message>(&operation.work)) sent += message->kind == Kind::send ? 1 : 0;
+        if (const auto* message = std::get_if<Communication>(&operation.work)) sent += message->kind == Kind::send ? 1 : 0;
     EXPECT_EQ(sent, 5 * (method == Method::zeco ? 4 : 1));
   }
 }
@@ -217,7 +217,7 @@ double chain_s(Method method, int ranks, double within_s = 0) {
   const auto& s = layout.sizes;
   const double state = static_cast<double>(s.batch * s.heads * s.head_dim * s.head_dim * wide);
   const auto durations = [&](const Operation& operation) -> Duration {
-    if (const auto* message = std::get_if<Message>(&operation.work)) return static_cast<double>(message->bytes) / state;
+    if (const auto* message = std::get_if<Communication>(&operation.work)) return static_cast<double>(message->bytes) / state;
     return operation.name == "linear_attention" ? within_s : 0.0;
   };
   return replay(build(layout), durations).time_s;
@@ -246,7 +246,7 @@ TEST_P(Chains, zeco_is_as_long_as_one_state_and_a_block_for_every_further_hop) {
 
 TEST(Traces, tp_never_hides_its_sums) {
   const auto program = build(layout_of(Method::tp, Layer::block, Pass::both, 4));
-  const auto result = replay(program, [](const Operation& o) { return std::holds_alternative<Message>(o.work) ? 7.0 : 1.0; });
+  const auto result = replay(program, [](const Operation& o) { return std::holds_alternative<Communication>(o.work) ? 7.0 : 1.0; });
   EXPECT_DOUBLE_EQ(result.exposed_s, 4 * 7.0);
 }
 
@@ -344,7 +344,7 @@ TEST(Traces, every_schedule_ends_not_before_its_busiest_stream_and_scales_with_i
           EXPECT_GE(result.exposed_s, 0);
           EXPECT_DOUBLE_EQ(replay(program, [](const Operation&) { return 3.0; }).time_s, 3 * result.time_s);
           const auto slow_messages =
-              replay(program, [](const Operation& o) { return std::holds_alternative<Message>(o.work) ? 2.0 : 1.0; });
+              replay(program, [](const Operation& o) { return std::holds_alternative<Communication>(o.work) ? 2.0 : 1.0; });
           EXPECT_GE(slow_messages.time_s, result.time_s);
         }
 }

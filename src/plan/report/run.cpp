@@ -49,7 +49,7 @@ Json to_json(const Judged& j, const Planner& planner) {
           {"microbatch_size", j.choice.microbatch},
           {"recompute", recompute_name(j.choice.recompute)},
           {"memory_bytes", to_json(j.memory)},
-          {"step_ms", to_json(j.time, j.messages)},
+          {"step_ms", to_json(j.time, j.communication)},
           {"tokens_per_s", static_cast<double>(planner.tokens_per_step()) / j.step_s()},
           {"mfu", planner.mfu(j)}};
 }

@@ -101,11 +101,11 @@ Document time_of(Planner& planner, int64_t devices, const Failures& failures, co
   line("optimizer", j.time.optimizer_s);
   line("between operations", j.time.between_s);
   line("waiting for slower ranks", j.time.uneven_s);
-  line("messages in blocks", j.messages.blocks_s);
-  line("messages of gradients", j.messages.gradients_s);
-  line("messages of experts", j.messages.experts_s);
-  line("messages of stages", j.messages.stages_s);
-  line("messages of the update", j.messages.update_s);
+  line("communication in blocks", j.communication.blocks_s);
+  line("communication of gradients", j.communication.gradients_s);
+  line("communication of experts", j.communication.experts_s);
+  line("communication of stages", j.communication.stages_s);
+  line("communication of the update", j.communication.update_s);
   line("step", j.step_s());
   text += fmt::format("  {} tokens/s, {} a device, {:.1f} % MFU\n{}\n",
                       format_count(static_cast<double>(planner.tokens_per_step()) / j.step_s()),

@@ -33,8 +33,8 @@ PlanTarget target_of(const schedule::Cluster& cluster, int64_t devices, const st
 Planner::Planner(train::RunConfig config, PlanTarget target, Topology topology)
     : config_(std::move(config)),
       target_(std::move(target)),
-      messages_(target_.cluster, topology),
-      prices_(Rates(target_.profile, config_.train.precision), messages_.transport()) {
+      communication_(target_.cluster, topology),
+      prices_(Rates(target_.profile, config_.train.precision), communication_.transport()) {
   train::check(config_);
   phases_ = train::lay_out_phases(config_);
   model_ = models::create_model(config_.model);
@@ -185,14 +185,14 @@ StepMemory Planner::memory(const Choice& choice) {
 }
 
 Judged Planner::judge(const Choice& choice, const StepMemory& memory, size_t phase) {
-  Judged judged{.choice = choice, .memory = memory, .time = {}, .messages = {}};
+  Judged judged{.choice = choice, .memory = memory, .time = {}, .communication = {}};
   for (const int stage : stages_of(choice)) {
     const auto run = shape(choice, stage, phase);
     const auto time = predict_step_time(part(choice, stage), run, prices_);
     if (time.total_s() <= judged.time.total_s()) continue;
     judged.time = time;
     judged.bubble = run.bubble;
-    judged.messages = messages_.predict(part(choice, stage), run, time, prices_);
+    judged.communication = communication_.predict(part(choice, stage), run, time, prices_);
   }
   return judged;
 }
@@ -204,7 +204,7 @@ SimulatedStep Planner::simulated(const Choice& choice) {
   SimulatedStep step{.pipeline = {parallel::schedule_from_name(p.pipeline_schedule), stages, static_cast<int>(p.pipeline_chunks),
                                   static_cast<int>(first.microbatches())},
                      .zero = choice.ranks() == p.pipeline * p.tensor ? 0 : p.zero,
-                     .messages_hide = !cluster().cores_move_messages};
+                     .communication_hides = !cluster().cores_communicate};
   // Replicas that share experts, or whose weights are gathered for every layer, keep step with each other.
   const int64_t together = p.zero >= 3 ? p.data : std::max<int64_t>(1, p.expert * p.expert_tensor / (p.tensor * p.context));
   step.replicas = p.data / together;
@@ -219,17 +219,17 @@ SimulatedStep Planner::simulated(const Choice& choice) {
     const auto run = shape(choice, like);
     const auto& own = part(choice, like);
     const auto time = predict_step_time(own, run, prices_);
-    const auto messages = messages_.predict(own, run, time, prices_);
-    const auto traffic = messages_.traffic_of(own, run, prices_.traces());
-    const auto handover = stages > 1 ? messages_.handover(own, run) : schedule::Duration(0);
+    const auto communication = communication_.predict(own, run, time, prices_);
+    const auto traffic = communication_.traffic_of(own, run, prices_.traces());
+    const auto handover = stages > 1 ? communication_.handover(own, run) : schedule::Duration(0);
     const auto microbatches = static_cast<double>(run.microbatches());
     // Passes are a third forward; what is repeated goes before backward. Messages within blocks: half of them each way.
     const double once_s = (time.passes_s() - time.recompute_s + time.between_s + time.uneven_s) / microbatches,
-                 talk_s = (messages.blocks_s + messages.experts_s) / microbatches;
+                 talk_s = (communication.blocks_s + communication.experts_s) / microbatches;
     step.stages.push_back({.forward_s = once_s / 3 + talk_s / 2,
                            .backward_s = once_s * 2 / 3 + talk_s / 2 +
-                                         (time.recompute_s + messages_.contention_s(own, run, time, prices_.traces())) / microbatches,
-                           .optimizer_s = time.optimizer_s + messages.update_s,
+                                         (time.recompute_s + communication_.contention_s(own, run, time, prices_.traces())) / microbatches,
+                           .optimizer_s = time.optimizer_s + communication.update_s,
                            .sum_gradients_s = traffic.sum_gradients_s,
                            .gather_weights_s = traffic.gather_weights_s,
                            .handover_s = handover.busy_s,

@@ -62,7 +62,7 @@ class Planner {
   const train::RunConfig& config() const { return config_; }
   const std::vector<train::Phase>& phases() const { return phases_; }
   const models::Model& model() const { return *model_; }
-  const schedule::Cluster& cluster() const { return messages_.cluster(); }
+  const schedule::Cluster& cluster() const { return communication_.cluster(); }
   const PlanTarget& target() const { return target_; }
   double peak_flops() const { return target_.profile.peak_gemm(config_.train.precision); }
   double flops_per_token() const { return flops_per_token_; }
@@ -79,7 +79,7 @@ class Planner {
   train::RunConfig config_;
   std::vector<train::Phase> phases_;
   PlanTarget target_;
-  MessageModel messages_;
+  CommunicationModel communication_;
   PassPrices prices_;
   std::unique_ptr<models::Model> model_;
   PipelineFacts pipelines_;

@@ -16,7 +16,7 @@ namespace ingot::plan {
 inline constexpr double kOverlapSlowdown = 0.189;
 
 /// Seconds that messages add to a step of a rank, which stands still for them or is slowed down by them, by what they carry.
-struct StepMessages {
+struct StepCommunication {
   double blocks_s = 0;     // of tensor, sequence and tensor_sequence axes
   double gradients_s = 0;  // their sums, and the weights that ZeRO gathers
   double experts_s = 0;
@@ -27,10 +27,10 @@ struct StepMessages {
 
 /// Of `part`, what one rank holds; `compute`: of the same run, in which gradients and weights can hide. Ranks lie as mesh/mesh.h numbers
 /// them.
-class MessageModel {
+class CommunicationModel {
  public:
-  explicit MessageModel(schedule::Cluster cluster, Topology topology = {}) : cluster_(std::move(cluster)), topology_(topology) {}
-  StepMessages predict(const models::Model& part, const RunShape& run, const StepTime& compute, PassPrices& prices) const;
+  explicit CommunicationModel(schedule::Cluster cluster, Topology topology = {}) : cluster_(std::move(cluster)), topology_(topology) {}
+  StepCommunication predict(const models::Model& part, const RunShape& run, const StepTime& compute, PassPrices& prices) const;
   const schedule::Cluster& cluster() const { return cluster_; }
   /// For prices that predict() reads.
   Transport transport() const;
@@ -61,6 +61,7 @@ class MessageModel {
 };
 
 /// On the machine that the profile is of. Nothing for one rank; throws ProfileError when the profile has no collectives.
-StepMessages predict_messages(const models::Model& part, const RunShape& run, const MachineProfile& profile, const StepTime& compute);
+StepCommunication predict_communication(const models::Model& part, const RunShape& run, const MachineProfile& profile,
+                                        const StepTime& compute);
 
 }  // namespace ingot::plan

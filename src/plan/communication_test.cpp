@@ -1,5 +1,5 @@
 // Messages of a step against their formulas on a cluster of round numbers, and a cluster as a machine profile.
-#include "plan/messages.h"
+#include "plan/communication.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,10 +47,11 @@ double trained_bytes(const models::Model& model) { return 4.0 * static_cast<doub
 constexpr double kPadding = 2e-6;
 
 // What the messages of a run add; nothing else takes time but where `compute` says so.
-StepMessages predicted(const schedule::Cluster& cluster, const models::Model& part, const RunShape& run, const StepTime& compute = {}) {
-  const MessageModel messages(cluster);
-  PassPrices prices(Rates(round_machine(1e30, 1e30), "fp32"), messages.transport());
-  return messages.predict(part, run, compute, prices);
+StepCommunication predicted(const schedule::Cluster& cluster, const models::Model& part, const RunShape& run,
+                            const StepTime& compute = {}) {
+  const CommunicationModel model(cluster);
+  PassPrices prices(Rates(round_machine(1e30, 1e30), "fp32"), model.transport());
+  return model.predict(part, run, compute, prices);
 }
 
 TEST(Messages, of_gradients_take_what_travels_less_what_hides) {
@@ -138,9 +139,9 @@ TEST(Messages, slow_nothing_down_where_cores_move_them) {
   compute.products_s = 1e3;
   const auto model = model_of("llama");
   PassTraces traces;
-  EXPECT_GT(MessageModel(cluster).contention_s(*model, run_of(4, 1), compute, traces), 0);
-  cluster.cores_move_messages = true;
-  EXPECT_EQ(MessageModel(cluster).contention_s(*model, run_of(4, 1), compute, traces), 0);
+  EXPECT_GT(CommunicationModel(cluster).contention_s(*model, run_of(4, 1), compute, traces), 0);
+  cluster.cores_communicate = true;
+  EXPECT_EQ(CommunicationModel(cluster).contention_s(*model, run_of(4, 1), compute, traces), 0);
 }
 
 TEST(Messages, of_experts_and_stages_follow_their_formulas) {
@@ -209,7 +210,7 @@ MachineProfile measured_machine() {
 TEST(MachineAsCluster, messages_take_what_was_measured) {
   const auto cluster = cluster_of(measured_machine(), "fp32", 4, 0);
   const auto seconds = [&](schedule::Kind kind, int ranks, int64_t bytes) {
-    return schedule::message_duration({.kind = kind, .group = {0, ranks, 1}, .bytes = bytes, .peer = 1}, cluster).busy_s;
+    return schedule::communication_duration({.kind = kind, .group = {0, ranks, 1}, .bytes = bytes, .peer = 1}, cluster).busy_s;
   };
   using schedule::Kind;
   EXPECT_DOUBLE_EQ(seconds(Kind::all_reduce, 2, 1000), 2e-6);
@@ -230,9 +231,9 @@ TEST(MachineAsCluster, nothing_hides_behind_cores_that_move_messages) {
   StepTime compute;
   compute.products_s = 1e3;
   const double n = trained_bytes(*model);
-  EXPECT_NEAR(predict_messages(*model, run, measured_machine(), compute).gradients_s, 4 * n * 1e-9, 4 * kPadding);
+  EXPECT_NEAR(predict_communication(*model, run, measured_machine(), compute).gradients_s, 4 * n * 1e-9, 4 * kPadding);
   run.world = 1;
-  EXPECT_EQ(predict_messages(*model, run, round_machine(1e11, 2e10), compute).total_s(), 0);
+  EXPECT_EQ(predict_communication(*model, run, round_machine(1e11, 2e10), compute).total_s(), 0);
 }
 
 // Over a tensor axis a block sums its outputs: twice forward, twice backward; and so do embedding and head once each.
@@ -243,7 +244,7 @@ TEST(MachineAsCluster, messages_of_blocks_count_in_full) {
   auto run = run_of(1, 0);
   run.world = 2;
   const double bytes = 2 * 64 * 96 * 4, sums = (4 * 3 + 2) * 4;  // of a microbatch; per block, blocks, microbatches
-  EXPECT_NEAR(predict_messages(*part, run, measured_machine(), {}).blocks_s, sums * bytes * 2e-9,
+  EXPECT_NEAR(predict_communication(*part, run, measured_machine(), {}).blocks_s, sums * bytes * 2e-9,
               0.02 * sums * bytes * 2e-9);  // and the loss's statistics
 }
 

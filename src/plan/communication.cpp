@@ -1,4 +1,4 @@
-#include "plan/messages.h"
+#include "plan/communication.h"
 
 #include <algorithm>
 #include <memory>
@@ -9,23 +9,25 @@
 namespace ingot::plan {
 namespace {
 
+using schedule::Communication;
 using schedule::Group;
 using schedule::Kind;
-using schedule::Message;
 
 int ranks_of_a_weight(const parallel::Layout& layout) { return layout.tensor.size * layout.tensor_sequence.size; }
 
 }  // namespace
 
-Transport MessageModel::transport() const {
+Transport CommunicationModel::transport() const {
   const auto cluster = std::make_shared<const schedule::Cluster>(cluster_);
-  return {.duration = [cluster, topology = topology_](const Message& message) { return message_duration(message, *cluster, topology); },
-          .cores_move_messages = cluster_.cores_move_messages,
-          .slowdown = cluster_.cores_move_messages ? 0 : kOverlapSlowdown};
+  return {.duration = [cluster,
+                       topology = topology_](const Communication& message) { return communication_duration(message, *cluster, topology); },
+          .cores_communicate = cluster_.cores_communicate,
+          .slowdown = cluster_.cores_communicate ? 0 : kOverlapSlowdown};
 }
 
-StepMessages MessageModel::predict(const models::Model& part, const RunShape& run, const StepTime& compute, PassPrices& prices) const {
-  StepMessages step;
+StepCommunication CommunicationModel::predict(const models::Model& part, const RunShape& run, const StepTime& compute,
+                                              PassPrices& prices) const {
+  StepCommunication step;
   const auto pass = prices.of(part, run.pass_of(part), run.documents_of(part));
   const auto times = static_cast<double>(run.microbatches());
   step.blocks_s = times * (pass.forward.blocks_s + pass.backward.blocks_s);
@@ -40,13 +42,13 @@ StepMessages MessageModel::predict(const models::Model& part, const RunShape& ru
   return step;
 }
 
-double MessageModel::duration(const UpdateTrace::Communications& communications) const {
+double CommunicationModel::duration(const UpdateTrace::Communications& communications) const {
   double seconds = 0;
-  for (const auto& c : communications) seconds += message_duration(message_of(c), cluster_, topology_).busy_s;
+  for (const auto& c : communications) seconds += communication_duration(message_of(c), cluster_, topology_).busy_s;
   return seconds;
 }
 
-MessageModel::Traffic MessageModel::traffic_of(const models::Model& part, const RunShape& run, PassTraces& traces) const {
+CommunicationModel::Traffic CommunicationModel::traffic_of(const models::Model& part, const RunShape& run, PassTraces& traces) const {
   const auto& update = traces.update_of(part, run.update());
   Traffic traffic{
       .sum_gradients_s = duration(update.sums), .gather_weights_s = duration(update.gathers), .update_s = duration(update.update)};
@@ -60,14 +62,14 @@ MessageModel::Traffic MessageModel::traffic_of(const models::Model& part, const 
 }
 
 // Gradients travel while backward goes on, but for the last layer's; weights while forward does, but for the first one's.
-MessageModel::Hiding MessageModel::gradients(const Traffic& traffic, const models::Model& part, const RunShape& run,
-                                             const StepTime& compute) const {
+CommunicationModel::Hiding CommunicationModel::gradients(const Traffic& traffic, const models::Model& part, const RunShape& run,
+                                                         const StepTime& compute) const {
   const auto layers = static_cast<double>(std::max<int64_t>(1, part.config().layers / part.layout().stage.size));
   const auto microbatches = static_cast<double>(run.microbatches());
   const double forward_s = compute.passes_s() / 3 / microbatches, backward_s = 2 * forward_s;
   Hiding all;
   const auto add = [&](double message_s, double hiding_s, double times) {
-    const double exposed_s = cluster_.cores_move_messages ? message_s : std::max(message_s / layers, message_s - hiding_s);
+    const double exposed_s = cluster_.cores_communicate ? message_s : std::max(message_s / layers, message_s - hiding_s);
     all.exposed_s += times * exposed_s;
     all.hidden_s += times * (message_s - exposed_s);
   };
@@ -77,24 +79,24 @@ MessageModel::Hiding MessageModel::gradients(const Traffic& traffic, const model
   return all;
 }
 
-double MessageModel::contention_s(const models::Model& part, const RunShape& run, const StepTime& compute, PassTraces& traces) const {
+double CommunicationModel::contention_s(const models::Model& part, const RunShape& run, const StepTime& compute, PassTraces& traces) const {
   return kOverlapSlowdown * gradients(traffic_of(part, run, traces), part, run, compute).hidden_s;
 }
 
-schedule::Duration MessageModel::handover(const models::Model& part, const RunShape& run) const {
+schedule::Duration CommunicationModel::handover(const models::Model& part, const RunShape& run) const {
   const auto& layout = part.layout();
   const int64_t tokens = run.sequences_at_once() * run.seq / layout.sequence.size;
   const auto stride = static_cast<int>(run.replicas) * ranks_of_a_weight(layout);
-  const Message message{.kind = Kind::send,
-                        .group = Group{0, 1, 1},
-                        .bytes = tokens * part.config().hidden * std::max<int64_t>(4, run.element_bytes()),
-                        .peer = stride};
-  return message_duration(message, cluster_, topology_);
+  const Communication message{.kind = Kind::send,
+                              .group = Group{0, 1, 1},
+                              .bytes = tokens * part.config().hidden * std::max<int64_t>(4, run.element_bytes()),
+                              .peer = stride};
+  return communication_duration(message, cluster_, topology_);
 }
 
 // A stage's messages show when the pipeline fills and drains, and as far as a microbatch comes back later than the others that the stage
 // keeps can bridge: with 1F1B these are as many as there are stages behind, so that most of it shows.
-double MessageModel::stages_s(const models::Model& part, const RunShape& run, double microbatch_s) const {
+double CommunicationModel::stages_s(const models::Model& part, const RunShape& run, double microbatch_s) const {
   const auto& stage = part.layout().stage;
   if (!stage.is_on()) return 0;
   const auto one = handover(part, run);
@@ -106,11 +108,12 @@ double MessageModel::stages_s(const models::Model& part, const RunShape& run, do
   return 2 * (stages - 1) * handover_s + std::max(0.0, static_cast<double>(run.microbatches()) - kept) * late_s;
 }
 
-StepMessages predict_messages(const models::Model& part, const RunShape& run, const MachineProfile& profile, const StepTime& compute) {
+StepCommunication predict_communication(const models::Model& part, const RunShape& run, const MachineProfile& profile,
+                                        const StepTime& compute) {
   if (run.world == 1) return {};
-  const MessageModel messages(cluster_of(profile, run.precision, run.world, 0));
-  PassPrices prices(Rates(profile, run.precision), messages.transport());
-  return messages.predict(part, run, compute, prices);
+  const CommunicationModel model(cluster_of(profile, run.precision, run.world, 0));
+  PassPrices prices(Rates(profile, run.precision), model.transport());
+  return model.predict(part, run, compute, prices);
 }
 
 }  // namespace ingot::plan
