@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "report/page/assets.h"
 #include "report/page/html.h"
-#include "report/page/style.h"
 #include "report/plots/palette.h"
 
 namespace ingot::report {

@@ -1,0 +1,11 @@
+// Files that every page has inside, as they lie in the program (cmake/Embed.cmake).
+#pragma once
+
+#include <string_view>
+
+namespace ingot::report {
+
+extern const std::string_view kStyleSheet;  // page/style.css
+extern const std::string_view kScript;      // page/page.js
+
+}  // namespace ingot::report
