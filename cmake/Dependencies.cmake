@@ -32,6 +32,12 @@ ingot_archive(crypto openssl/evp.h libcrypto.so)
 ingot_archive(sentencepiece sentencepiece_processor.h libsentencepiece.so)
 ingot_archive(sentencepiece_train sentencepiece_trainer.h libsentencepiece_train.so)
 
+# Plots of the report's pages; it lies inside of the program, and of each page.
+find_file(INGOT_DYGRAPHS dygraph.min.js PATHS /usr/share/javascript/dygraphs NO_DEFAULT_PATH)
+if(NOT INGOT_DYGRAPHS)
+  message(FATAL_ERROR "no dygraph.min.js: install Debian's libjs-dygraphs, as ./scripts/build does, or pass -DINGOT_DYGRAPHS=FILE")
+endif()
+
 # Its flags (TLS, compression) change the layout of its classes, so they are taken from the library's own description.
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(INGOT_HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)

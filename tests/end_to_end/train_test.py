@@ -1,6 +1,7 @@
 """Training from text to a model: the files of a run directory, determinism, stopping and being killed, phases, generation, export."""
 import json
 import os
+import re
 import signal
 import subprocess
 
@@ -146,7 +147,9 @@ def a_model_generates_and_is_exported(w):
     assert abs(metrics(run)[-1]["loss"] - last) < 0.5, metrics(run)[-2:]
     ingot("checkpoint", "verify", run)
     ingot("report", run, "-o", w.path / "report.html")
-    assert "<svg" in (w.path / "report.html").read_text()
+    page = (w.path / "report.html").read_text()
+    plots = [json.loads(text) for text in re.findall('<script type="application/json">(.*?)</script>', page)]
+    assert {plot["x"]["label"] for plot in plots if plot["kind"] == "lines"} == {"step"} and page.startswith("<!doctype html>"), [plot["kind"] for plot in plots]
 
 
 def nan_is_named_skipped_or_stopped_and_never_saved(w):

@@ -9,8 +9,8 @@
 #include "report/page/html.h"
 #include "report/plots/bar_plot.h"
 #include "report/plots/heat_map.h"
+#include "report/plots/line_plot.h"
 #include "report/plots/palette.h"
-#include "report/plots/svg_plot.h"
 #include "report/run/summary.h"
 
 namespace ingot::report {

@@ -7,7 +7,7 @@
 
 #include "report/page/document.h"
 #include "report/page/html.h"
-#include "report/plots/svg_plot.h"
+#include "report/plots/line_plot.h"
 
 namespace ingot::report {
 namespace {
@@ -47,7 +47,8 @@ std::string plot_of(const ExpertPage& page, const Names& names, bool decode) {
             .marks = {},
             .x = {},
             .y = {},
-            .tall = true};
+            .tall = true,
+            .scattered = true};
   std::vector<const ExpertPoint*> front;
   for (const auto& p : page.points) {
     if (p.tokens_per_s <= 0) continue;

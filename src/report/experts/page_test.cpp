@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "report/page/test_html.h"
+
 namespace ingot::report {
 namespace {
 
@@ -43,31 +45,25 @@ ExpertPage page_of() {
   return page;
 }
 
-size_t count(const std::string& text, const std::string& part) {
-  size_t n = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
-
 TEST(ExpertPage, draws_what_fits_and_lists_all) {
   const auto page = make_expert_page(page_of(), "today");
   EXPECT_THAT(page, HasSubstr("Width &lt;of&gt; experts"));
   EXPECT_THAT(page, HasSubstr("a &amp; b"));
-  EXPECT_THAT(page, Not(HasSubstr("nan")));
+  EXPECT_THAT(markup_of(page), Not(HasSubstr("nan")));
   EXPECT_THAT(page, HasSubstr("1 of 128 experts, width 2048</th><td>does not fit"));
   EXPECT_THAT(page, HasSubstr("1 of 16 experts, width 2048, the configuration"));
   EXPECT_EQ(count(page, "<figure"), 2U);
   // Three points in each plot, one of them a second time as the configuration.
-  EXPECT_EQ(count(page, "<path class=\"dots"), 2 * 4U);
-  EXPECT_EQ(count(page, "<path class=\"holes"), 2U);
-  EXPECT_EQ(count(page, "<path class=\"dashed"), 2U);
-  EXPECT_EQ(count(page, "data-n=\"1 of 128"), 0U);
+  EXPECT_EQ(count(page, R"("stroke":"dots")"), 2 * 4U);
+  EXPECT_EQ(count(page, R"("stroke":"holes")"), 2U);
+  EXPECT_EQ(count(page, R"("stroke":"dashed")"), 2U);
+  EXPECT_EQ(count(page, R"("name":"1 of 128)"), 0U);
 }
 
 TEST(ExpertPage, is_a_page_even_if_nothing_fits) {
   auto page = page_of();
   for (auto& point : page.points) point.tokens_per_s = 0;
-  EXPECT_EQ(count(make_expert_page(page, "today"), "<path class=\"dots"), 0U);
+  EXPECT_EQ(count(make_expert_page(page, "today"), R"("stroke":"dots")"), 0U);
 }
 
 }  // namespace

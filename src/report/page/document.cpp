@@ -7,6 +7,12 @@
 #include "report/plots/palette.h"
 
 namespace ingot::report {
+namespace {
+
+// The last line names a file for debuggers, which a page does not bring along.
+std::string_view without_map(std::string_view script) { return script.substr(0, script.rfind("//# sourceMappingURL=")); }
+
+}  // namespace
 
 std::string document(std::string_view title, std::string_view written, std::string_view body) {
   // The policy forbids every request, so that a hostile name in a file could not call home even if it got past escape().
@@ -15,9 +21,14 @@ std::string document(std::string_view title, std::string_view written, std::stri
       "content=\"width=device-width,initial-scale=1\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src "
       "'unsafe-inline'\">\n"
-      "<title>{0} – ingot report</title>\n<style>{1}</style></head>\n<body><main>\n<header><h1>{0}</h1><p class=\"when\">ingot report, "
-      "{2}</p></header>\n{3}</main>\n<script>{4}</script>\n</body></html>\n",
-      escape(title), kStyleSheet, escape(written), body, kScript);
+      "<title>{0} – ingot "
+      "report</title>\n<style>{1}</style><noscript><style>.plot{{height:auto!important}}</style></noscript></"
+      "head>\n<body><main>\n<header><h1>{0}</h1><p class=\"when\">ingot report, "
+      "{2}</p><noscript><p class=\"when\">Plots need JavaScript, which is off here: some values stand in the places of curves "
+      "and small maps, and the tables are "
+      "whole.</p></noscript></header>\n{3}</main>\n<script>{4}</script>\n<script>{5}</script>\n<script>{6}</script>\n"
+      "</body></html>\n",
+      escape(title), kStyleSheet, escape(written), body, without_map(kDygraphs), kPlotScript, kScript);
 }
 
 std::string name_bar(const std::vector<std::string>& names, std::string_view what) {

@@ -1,6 +1,7 @@
 // For tests: what a page is made of.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
 #include <string_view>
@@ -38,6 +39,35 @@ inline std::string unbalanced(const std::string& page) {
     else open.pop_back();
   }
   return open.empty() ? "" : "<" + open.back() + "> stays open";
+}
+
+/// The page without its scripts, the library's among them.
+inline std::string markup_of(const std::string& page) { return without(page, "script"); }
+
+/// What the page's script draws: the JSON of each figure, with the figure's "title" as HTML.
+inline std::vector<nlohmann::json> plots_of(const std::string& page) {
+  static constexpr std::string_view kOpen = "<script type=\"application/json\">", kHead = "<h3>";
+  std::vector<nlohmann::json> plots;
+  for (size_t at = page.find(kOpen); at != std::string::npos; at = page.find(kOpen, at + 1)) {
+    const size_t from = at + kOpen.size(), head = page.rfind(kHead, at) + kHead.size();
+    plots.push_back(nlohmann::json::parse(page.substr(from, page.find("</script>", from) - from)));
+    plots.back()["title"] = page.substr(head, page.find("</h3>", head) - head);
+  }
+  return plots;
+}
+
+/// The first plot of that title; null without one.
+inline nlohmann::json plot_of(const std::string& page, std::string_view title) {
+  for (auto& plot : plots_of(page))
+    if (plot["title"] == title) return plot;
+  return nullptr;
+}
+
+/// The first series of that name and stroke; null without one.
+inline nlohmann::json series_of(const nlohmann::json& plot, std::string_view name, std::string_view stroke) {
+  for (const auto& series : plot["series"])
+    if (series["name"] == name && series["stroke"] == stroke) return series;
+  return nullptr;
 }
 
 }  // namespace ingot::report

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <map>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -28,7 +29,8 @@ ParallelFile file_of(const std::string& name, const std::string& mode = "modelle
 TEST(ParallelPage, is_whole_and_needs_nothing_from_outside) {
   const auto page = make_parallel_page({file_of("a.json", "measured"), file_of("b.json")}, "2026-05-01 12:00");
   EXPECT_EQ(unbalanced(page), "");
-  for (const char* outside : {"http://", "https://", "src=", "href=", "@import", "url("}) EXPECT_THAT(page, Not(HasSubstr(outside)));
+  for (const char* outside : {"http://", "https://", "src=", "href=", "@import", "url("})
+    EXPECT_THAT(markup_of(page), Not(HasSubstr(outside)));
   EXPECT_THAT(page, HasSubstr("<h2>a.json: measured on 8 devices</h2>"));
   EXPECT_THAT(page, HasSubstr("<h2>b.json: modelled for 8 devices</h2>"));
   EXPECT_EQ(count(page, "<figure"), 2u * 2 * 4) << "four plots of each layer of each file";
@@ -38,35 +40,48 @@ TEST(ParallelPage, is_whole_and_needs_nothing_from_outside) {
 TEST(ParallelPage, every_plot_has_every_method_with_the_numbers_of_the_file) {
   const auto file = file_of("a.json");
   const auto page = make_parallel_page({file}, "now");
-  const char* colours[] = {"c0 r0", "c1 r1", "c2 r2"};
   const auto names = method_names({file});
   ASSERT_EQ(names.size(), 3u);
+  const auto plots = plots_of(page);
+  ASSERT_EQ(plots.size(), 8u);
+  size_t next = 0;
   for (const auto& group : groups_of(file, names)) {
-    for (size_t method = 0; method < names.size(); ++method) {
-      std::string times, exposed, received, peaks;
-      for (const auto seq : group.seqs) {
-        const auto* r = group.find(method, seq);
-        times += r ? fmt::format(" {}", r->time_ms) : " -";
-        exposed += r ? fmt::format(" {}", r->exposed_ms) : " -";
-        received += r ? fmt::format(" {}", schedule::received_bytes(r->ops)) : " -";
-        peaks += r ? fmt::format(" {}", r->peak_bytes) : " -";
-        if (!r) continue;
-        EXPECT_THAT(page, HasSubstr(fmt::format(" data-v=\"{}\"", r->time_ms))) << "the table's cell";
+    for (const char* title : {"Time", "Exposed communication", "Received per rank", "Peak memory per rank"}) {
+      const auto& plot = plots[next++];
+      EXPECT_EQ(plot["title"], title);
+      EXPECT_EQ(plot["x"]["log"], true);
+      const auto unit = plot["y"]["label"];
+      const double factor = unit == "GiB" ? 0x1p-30 : unit == "MiB" ? 0x1p-20 : 1;
+      for (size_t method = 0; method < names.size(); ++method) {
+        const auto dots = series_of(plot, names[method], "dots");
+        EXPECT_EQ(dots["run"], method);
+        EXPECT_EQ(dots["x"], nlohmann::json({8192, 16384, 65536}));
+        for (size_t i = 0; i < group.seqs.size(); ++i) {
+          const auto* r = group.find(method, group.seqs[i]);
+          ASSERT_EQ(dots["y"][i].is_null(), !r) << title;
+          if (!r) continue;
+          const std::map<std::string, double> values = {{"Time", r->time_ms},
+                                                        {"Exposed communication", r->exposed_ms},
+                                                        {"Received per rank", static_cast<double>(schedule::received_bytes(r->ops))},
+                                                        {"Peak memory per rank", static_cast<double>(r->peak_bytes)}};
+          EXPECT_NEAR(dots["y"][i].get<double>(), values.at(title) * factor, 1e-5 * values.at(title) * factor);
+          EXPECT_THAT(page, HasSubstr(fmt::format(" data-v=\"{}\"", r->time_ms))) << "the table's cell";
+        }
       }
-      for (const auto& values : {times, exposed, received, peaks})
-        EXPECT_THAT(page, HasSubstr(fmt::format("<path class=\"dots {}\" data-n=\"{}\" data-v=\"{}\"", colours[method], names[method],
-                                                values.substr(1))));
     }
   }
-  EXPECT_EQ(count(page, "data-at=\"8192 16384 65536\" data-xlog=\"1\""), 8u);
 }
 
 TEST(ParallelPage, what_does_not_fit_is_dashed_hollow_and_never_the_best) {
   auto file = file_of("a.json");
   const auto page = make_parallel_page({file}, "now");
-  EXPECT_EQ(count(page, "class=\"dashed c1 r1\""), 8u);
-  EXPECT_EQ(count(page, "class=\"holes c1 r1\""), 8u);
-  EXPECT_EQ(count(page, "class=\"dashed"), 8u) << "of sp only";
+  for (const auto& plot : plots_of(page)) {
+    const auto dashed = series_of(plot, "sp, more than the device has", "dashed")["y"], holes = series_of(plot, "sp", "holes")["y"];
+    EXPECT_EQ((std::vector{dashed[0].is_null(), dashed[1].is_null(), dashed[2].is_null()}), (std::vector{true, false, false}));
+    EXPECT_EQ((std::vector{holes[0].is_null(), holes[1].is_null(), holes[2].is_null()}), (std::vector{true, true, false}));
+    EXPECT_TRUE(series_of(plot, "sp", "line")["y"][2].is_null());
+    for (const auto& y : series_of(plot, "tp", "holes")["y"]) EXPECT_TRUE(y.is_null()) << "of sp only";
+  }
   EXPECT_EQ(count(page, "title=\"more than the memory of a device\""), 2u);
   for (auto& result : file.sweep.results)
     if (result.method == "sp") result.time_ms = 0.001953125;
@@ -98,7 +113,7 @@ TEST(ParallelPage, one_length_and_zeros_give_a_page) {
   result.ops.clear();
   const auto page = make_parallel_page({file}, "now");
   EXPECT_EQ(unbalanced(page), "");
-  EXPECT_THAT(page, Not(HasSubstr("nan")));
+  EXPECT_THAT(markup_of(page), Not(HasSubstr("nan")));
   EXPECT_THAT(page, Not(HasSubstr("inf")));
 }
 
@@ -109,7 +124,7 @@ TEST(ParallelPage, texts_from_files_cannot_become_markup) {
   const auto page =
       make_parallel_page({parse_parallel(schedule::to_json(sweep, "measured", "\"><svg onload=alert(2)>"), "<b>.json")}, "<now>");
   EXPECT_EQ(unbalanced(page), "");
-  EXPECT_EQ(count(page, "<script"), 1u);
+  EXPECT_EQ(count(page, "<script"), plots_of(page).size() + 3);
   for (const char* markup : {"<img", "<svg onload", "<b>.json", "<now>"}) EXPECT_THAT(page, Not(HasSubstr(markup)));
 }
 
@@ -121,8 +136,10 @@ TEST(ParallelPage, a_ninth_method_has_square_points) {
     sweep.results.push_back(result);
   }
   const auto page = make_parallel_page({parse_parallel(schedule::to_json(sweep, "modelled", "8 devices"), "a.json")}, "now");
-  EXPECT_THAT(page, HasSubstr("class=\"dots c7 r7\""));
-  EXPECT_THAT(page, HasSubstr("class=\"dots c0 square r8\""));
+  EXPECT_THAT(page, HasSubstr("<span class=\"dot c7\"></span>"));
+  EXPECT_THAT(page, HasSubstr("<span class=\"dot c0 square\"></span>"));
+  EXPECT_EQ(series_of(plot_of(page, "Time"), schedule::name_of(schedule::all_methods()[8]), "dots")["run"], 8)
+      << "the script's eighth has them";
 }
 
 class ReportOfParallel : public ::testing::Test {

@@ -6,16 +6,14 @@
 #include <cmath>
 #include <limits>
 
-#include "report/plots/svg_plot.h"
+#include "report/plots/line_plot.h"
 
 namespace ingot::report {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 // Sequences that differ by more than this are placed by their logarithm.
-constexpr int64_t kLogarithmicRatio = 3;
-// Labels nearer than this, as a share of the width, would touch on a narrow screen.
-constexpr double kLabelDistance = 0.11;
+constexpr double kLogarithmicRatio = 3;
 
 enum class Scale { linear, logarithmic, by_range };
 
@@ -51,7 +49,6 @@ Unit unit_of(const Spec& spec, double largest) {
 // What one method draws: a line, dashed where it leads to or from what does not fit, and a point for each length, hollow for those.
 struct Curves {
   Curve fitting, beyond, points, holes;
-  std::vector<std::string> values;
 };
 
 Curves curves_of(const ParallelGroup& group, size_t method, const Spec& spec, double factor) {
@@ -65,7 +62,6 @@ Curves curves_of(const ParallelGroup& group, size_t method, const Spec& spec, do
       curve->x.push_back(static_cast<double>(seq));
       curve->y.push_back(y);
     }
-    out.values.push_back(!result ? "-" : fmt::format("{}", spec.value(*result)));
   }
   for (size_t i = 0; i < is_beyond.size(); ++i) {
     const bool has_beyond_beside = (i > 0 && is_beyond[i - 1]) || (i + 1 < is_beyond.size() && is_beyond[i + 1]);
@@ -89,20 +85,6 @@ Axis y_axis_of(const std::vector<Series>& series, Scale scale) {
   return low > 0 && low <= high ? fitted(low, high, true, false, Format::plain) : y_axis(series, {.from_zero = true});
 }
 
-void place_lengths(Plot& plot, const std::vector<int64_t>& seqs) {
-  const auto first = static_cast<double>(seqs.front()), last = static_cast<double>(seqs.back());
-  plot.x = fitted(first, last, seqs.back() >= kLogarithmicRatio * seqs.front(), false, Format::plain);
-  // From the longest, which matters most.
-  double previous = INFINITY;
-  for (auto seq = seqs.rbegin(); seq != seqs.rend(); ++seq) {
-    const auto x = static_cast<double>(*seq);
-    plot.points.insert(plot.points.begin(), x);
-    if (previous - plot.x.place(x) < kLabelDistance) continue;
-    previous = plot.x.place(x);
-    plot.x_ticks.push_back({x, tokens_text(*seq)});
-  }
-}
-
 std::string plot_of(const ParallelGroup& group, const std::vector<std::string>& names, const Spec& spec) {
   double largest = 0;
   bool all_fit = true;
@@ -113,18 +95,18 @@ std::string plot_of(const ParallelGroup& group, const std::vector<std::string>& 
   const auto unit = unit_of(spec, largest);
   Plot plot{
       .title = spec.title, .unit = unit.name, .x_label = "tokens of a sequence", .note = {}, .series = {}, .marks = {}, .x = {}, .y = {}};
-  plot.factor = unit.factor;
   for (const auto method : group.methods) {
     auto curves = curves_of(group, method, spec, unit.factor);
     const auto& name = names[method];
     plot.series.push_back({name, method, Stroke::line, std::move(curves.fitting)});
-    plot.series.push_back({name, method, Stroke::dots, std::move(curves.points), std::move(curves.values)});
+    plot.series.push_back({name, method, Stroke::dots, std::move(curves.points)});
     if (all_fit) continue;
     plot.series.push_back({name + ", more than the device has", method, Stroke::dashed, std::move(curves.beyond)});
     plot.series.push_back({name, method, Stroke::holes, std::move(curves.holes)});
   }
   if (!all_fit) plot.note = "dashed, hollow: more than the device has";
-  place_lengths(plot, group.seqs);
+  const auto first = static_cast<double>(group.seqs.front()), last = static_cast<double>(group.seqs.back());
+  plot.x = fitted(first, last, last >= kLogarithmicRatio * first, false, Format::tokens);
   plot.y = y_axis_of(plot.series, spec.scale);
   return render(plot);
 }

@@ -20,7 +20,6 @@ std::string exponent_label(double value) {
 // `distance` to the next tick decides on the decimals, `largest` on the unit, so that one axis has one unit.
 std::string label(double value, double distance, double largest, Format format) {
   if (value == 0) return "0";
-  if (format == Format::exponent) return exponent_label(value);
   static constexpr const char* kUnits[] = {"", " k", " M", " G", " T", " P"};
   size_t unit = 0;
   double factor = 1;

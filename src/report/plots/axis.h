@@ -8,9 +8,10 @@ namespace ingot::report {
 
 /// How the numbers of an axis are written.
 enum class Format {
-  plain,     // 3.2, 1,200
-  count,     // 12 k, 1.5 M
-  exponent,  // 3e-4
+  plain,   // 3.2, 1,200, 3e-4
+  count,   // 12 k, 1.5 M
+  bytes,   // 4 KiB
+  tokens,  // 8K
 };
 
 struct Axis {

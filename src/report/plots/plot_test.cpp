@@ -5,12 +5,14 @@
 #include <cmath>
 
 #include "base/random.h"
+#include "report/page/test_html.h"
 #include "report/plots/heat_map.h"
-#include "report/plots/svg_plot.h"
+#include "report/plots/line_plot.h"
 
 namespace ingot::report {
 namespace {
 
+using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -26,7 +28,6 @@ TEST(Axis, ticks_are_round_numbers_with_one_unit) {
   EXPECT_THAT(labels({0, 20000, false, Format::count}, 5), ElementsAre("0", "5 k", "10 k", "15 k", "20 k"));
   EXPECT_THAT(labels({0, 1.2e6, false, Format::count}, 5), ElementsAre("0", "0.5 M", "1.0 M"));
   EXPECT_THAT(labels({0, 2000, false, Format::count}, 5), ElementsAre("0", "500", "1,000", "1,500", "2,000"));
-  EXPECT_THAT(labels({0, 3e-4, false, Format::exponent}, 4), ElementsAre("0", "1e-4", "2e-4", "3e-4"));
   EXPECT_THAT(labels({0.01, 100, true}, 5), ElementsAre("0.01", "0.1", "1", "10", "100"));
   EXPECT_THAT(labels({0.5, 40, true}, 5), ElementsAre("0.5", "1", "2", "5", "10", "20"));
 }
@@ -78,51 +79,66 @@ TEST(Downsample, means_and_medians_of_stretches) {
   EXPECT_THAT(means(curve, 0, 5, 2).x, ElementsAre(1, 4.5));
 }
 
-Plot plot_of(Curve curve, Stroke stroke = Stroke::line) {
-  Plot plot{.title = "T", .unit = "ms", .x_label = "step", .x = {0, 10}, .y = {0, 100}};
-  plot.series.push_back({"a<b", 9, stroke, std::move(curve)});
-  return plot;
+std::string line_plot(Curve curve) {
+  Plot plot{.title = "T", .unit = "ms", .x_label = "step", .x = {0, 10}, .y = {0, 100, false, Format::count}};
+  plot.series.push_back({"a<b", 9, Stroke::dots, std::move(curve)});
+  plot.marks = {{5, 1, "</script>"}, {NAN, 0, "nowhere"}};
+  return render(plot);
 }
 
-TEST(SvgPlot, points_are_placed_in_the_units_of_the_drawing) {
-  const auto svg = render(plot_of({{0, 5, 10}, {0, 100, 25}}));
-  EXPECT_THAT(svg, HasSubstr("d=\"M0,10000 5000,0 10000,7500\""));
-  EXPECT_THAT(svg, HasSubstr("class=\"line c1 square r9\"")) << "the tenth run takes the second colour again, and square points";
-  EXPECT_THAT(svg, HasSubstr("a&lt;b"));
-  EXPECT_EQ(svg.find("a<b"), std::string::npos);
+TEST(LinePlot, has_axes_series_and_marks_for_the_script) {
+  const auto plot = plot_of(line_plot({{0, 5, 10}, {0, 1.23456789, 25}}), "T");
+  EXPECT_EQ(plot["kind"], "lines");
+  EXPECT_EQ(plot["x"], json({{"label", "step"}, {"format", "plain"}, {"low", 0}, {"high", 10}, {"log", false}}));
+  EXPECT_EQ(plot["y"], json({{"label", "ms"}, {"format", "count"}, {"low", 0}, {"high", 100}, {"log", false}}));
+  EXPECT_EQ(plot["series"], json::array({{{"name", "a<b"}, {"run", 9}, {"stroke", "dots"}, {"x", {0, 5, 10}}, {"y", {0, 1.23457, 25}}}}));
+  EXPECT_EQ(plot["marks"], json::array({{{"x", 5}, {"run", 1}, {"text", "</script>"}}}));
 }
 
-TEST(SvgPlot, gaps_part_the_line_and_lonely_points_stay_visible) {
-  EXPECT_THAT(render(plot_of({{0, 2, 4, 6, 8, 10}, {0, 50, NAN, 50, NAN, 0}})),
-              HasSubstr("d=\"M0,10000 2000,5000M6000,5000h0M10000,10000h0\""));
-  EXPECT_THAT(render(plot_of({{0, 5, 10}, {50, 50, 50}})), HasSubstr("d=\"M0,5000 10000,5000\""));
-  EXPECT_THAT(render(plot_of({{0, 5}, {50, 50}}, Stroke::dots)), HasSubstr("d=\"M0,5000h0M5000,5000h0\""));
+TEST(LinePlot, what_json_has_no_number_for_is_a_gap_and_large_steps_keep_every_digit) {
+  const auto series = plot_of(line_plot({{0, 1, 2, 3, 123456789}, {NAN, INFINITY, -INFINITY, 1e300, 5e-324}}), "T")["series"][0];
+  EXPECT_EQ(series["y"].dump(), "[null,null,null,1e+300,5e-324]");
+  EXPECT_EQ(series["x"].dump(), "[0,1,2,3,123456789]");
 }
 
-TEST(SvgPlot, holes_lie_on_the_dots_of_their_own_series) {
-  // A hole of the first series made the dot of the second, at the same place, look hollow.
-  auto plot = plot_of({{0, 5}, {50, 50}}, Stroke::dots);
-  plot.series.push_back({"a<b", 9, Stroke::holes, {{0, 5}, {NAN, 50}}});
-  plot.series.push_back({"later", 1, Stroke::dots, {{0, 5}, {50, 50}}});
-  const auto svg = render(plot);
-  EXPECT_THAT(svg, HasSubstr("class=\"holes c1 square r9\" data-n=\"a&lt;b\" d=\"M5000,5000h0\""));
-  EXPECT_LT(svg.find("class=\"holes"), svg.find("data-n=\"later\""));
+TEST(LinePlot, no_text_can_end_the_script_element) {
+  for (const char* text : {"</script><script>alert(1)</script>", "<!--<script>", "]]>", "\xff\"\\\n\xe2\x80\xa8"}) {
+    Plot plot{.title = text,
+              .unit = text,
+              .x_label = text,
+              .note = text,
+              .series = {{text, 0, Stroke::line, {{1}, {2}}}},
+              .marks = {{1, 0, text}},
+              .x = {},
+              .y = {}};
+    const auto html = render(plot);
+    EXPECT_EQ(count(html, "<script"), 1u) << text;
+    EXPECT_EQ(count(html, "</script"), 1u) << text;
+    EXPECT_EQ(count(html, "<!--"), 0u) << text;
+    EXPECT_EQ(unbalanced(html), "") << text;
+    ASSERT_EQ(plots_of(html).size(), 1u) << text;
+  }
+  const std::string plain = "</script> \"\\\n é";
+  EXPECT_EQ(plot_of(render(Plot{.title = "T", .unit = plain, .x_label = "", .note = "", .series = {}, .marks = {}, .x = {}, .y = {}}),
+                    "T")["y"]["label"],
+            plain);
 }
 
-TEST(SvgPlot, plots_with_values_at_given_places_say_where_and_which) {
-  auto plot = plot_of({{1, 10}, {2, NAN}}, Stroke::dots);
-  plot.x = {1, 10, true};
-  plot.x_ticks = {{1, "one"}, {10, "<ten>"}};
-  plot.points = {1, 10};
-  plot.factor = 0.5;
-  plot.series[0].values = {"4", "-"};
-  const auto svg = render(plot);
-  EXPECT_THAT(svg, HasSubstr(" data-at=\"1 10\" data-xlog=\"1\" data-factor=\"0.5\">"));
-  EXPECT_THAT(svg, HasSubstr(" data-v=\"4 -\""));
-  EXPECT_THAT(svg, HasSubstr(">&lt;ten&gt;</text>"));
+TEST(LinePlot, readers_without_scripts_have_a_table_of_some_values) {
+  Plot plot{.title = "T", .unit = "ms", .x_label = "step", .x = {0, 100}};
+  plot.series.push_back({"faint", 0, Stroke::faint, {{1}, {7}}});
+  plot.series.push_back({"<a>", 0, Stroke::line, {}});
+  plot.series.push_back({"late", 0, Stroke::dots, {{90}, {5}}});
+  for (int i = 0; i <= 100; ++i) plot.series[1].curve.x.push_back(i), plot.series[1].curve.y.push_back(i == 100 ? NAN : 2.0 * i);
+  const auto html = render(plot);
+  EXPECT_THAT(html, HasSubstr("<noscript>"));
+  EXPECT_THAT(html, HasSubstr("<th>step, or the last before it</th><th scope=\"col\">&lt;a&gt;</th><th scope=\"col\">late</th>"));
+  EXPECT_THAT(html, HasSubstr("<tr><th scope=\"row\">9.000</th><td>18.00</td><td>–</td></tr>"));
+  EXPECT_THAT(html, HasSubstr("<tr><th scope=\"row\">100.0</th><td>–</td><td>5.000</td></tr>"));
+  EXPECT_EQ(count(html, "<tr>"), 13u);
 }
 
-TEST(SvgPlot, rare_extremes_leave_the_frame_and_are_counted_but_a_trend_is_shown_whole) {
+TEST(LinePlot, rare_extremes_leave_the_frame_and_are_counted_but_a_trend_is_shown_whole) {
   std::vector<Series> series(1);
   for (int i = 0; i < 1000; ++i) {
     series[0].curve.x.push_back(i);
@@ -136,7 +152,7 @@ TEST(SvgPlot, rare_extremes_leave_the_frame_and_are_counted_but_a_trend_is_shown
   EXPECT_EQ(clipped_points(series, y_axis(series, {.clip = 0.01})), 0u);
 }
 
-TEST(SvgPlot, wide_ranges_are_logarithmic_where_allowed) {
+TEST(LinePlot, wide_ranges_are_logarithmic_where_allowed) {
   std::vector<Series> series(1);
   for (int i = 0; i < 100; ++i) {
     series[0].curve.x.push_back(i);

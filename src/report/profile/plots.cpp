@@ -10,7 +10,7 @@
 #include "report/page/html.h"
 #include "report/parallel/group.h"
 #include "report/plots/heat_map.h"
-#include "report/plots/svg_plot.h"
+#include "report/plots/line_plot.h"
 #include "report/profile/facts.h"
 
 namespace ingot::report {
@@ -18,8 +18,6 @@ namespace {
 
 // A map of more sizes has cells that nobody can tell apart, one of fewer cells shows nothing.
 constexpr size_t kMaxMapSizes = 40, kMinMapCells = 4, kMaxMaps = 60, kMaxPlots = 120;
-// Labels nearer than this, as a share of the width, would touch on a narrow screen.
-constexpr double kLabelDistance = 0.19;
 
 double d(int64_t x) { return static_cast<double>(x); }
 
@@ -53,37 +51,15 @@ struct Category {
 };
 
 enum class Quantity { rate, bandwidth, time };
-enum class X { flops, bytes, tokens };
 
 struct Group {
   std::string title, note, x_label;
-  X x = X::bytes;
+  Format x = Format::bytes;
   Quantity quantity = Quantity::rate;
   bool joined = true;  // dots by a line
   std::vector<Category> categories;
   std::vector<Mark> marks;
 };
-
-std::string x_label_of(double x, X kind) {
-  if (kind == X::bytes) return short_bytes(x);
-  if (kind == X::tokens) return tokens_text(std::llround(x));
-  const auto power = static_cast<int>(std::floor(std::log10(x) + 1e-9));
-  static constexpr const char* kPrefixes[] = {"", "k", "M", "G", "T", "P", "E"};
-  const size_t prefix = static_cast<size_t>(std::clamp(power / 3, 0, 6));
-  return fmt::format("{:.4g} {}FLOP", x / std::pow(1000, prefix), kPrefixes[prefix]);
-}
-
-// Round values of an axis: powers of two for bytes and tokens, of ten for FLOPs.
-std::vector<Tick> ticks_of(const Axis& axis, X kind) {
-  const double base = kind == X::flops ? 10 : 2;
-  const auto first = static_cast<int>(std::ceil(std::log(axis.low) / std::log(base) - 1e-9));
-  const auto last = static_cast<int>(std::floor(std::log(axis.high) / std::log(base) + 1e-9));
-  const int stride = std::max(1, static_cast<int>(std::ceil(kLabelDistance * (std::log(axis.high / axis.low) / std::log(base)))));
-  std::vector<Tick> ticks;
-  for (int power = last; power >= first; power -= stride) ticks.push_back({std::pow(base, power), x_label_of(std::pow(base, power), kind)});
-  std::reverse(ticks.begin(), ticks.end());
-  return ticks;
-}
 
 Curve curve_of(const Points& points, double factor) {
   Curve curve;
@@ -94,33 +70,19 @@ Curve curve_of(const Points& points, double factor) {
   return curve;
 }
 
-// The best value at each of the plot's places.
-std::vector<std::string> values_at(const std::vector<double>& places, const Points& points) {
-  std::map<double, double> best;
-  for (const auto& [x, y] : points) {
-    const auto [at, is_new] = best.try_emplace(x, y);
-    at->second = std::max(at->second, y);
-  }
-  std::vector<std::string> values;
-  for (const double place : places) {
-    const auto found = best.find(place);
-    values.push_back(found == best.end() ? "-" : fmt::format("{:.6g}", found->second));
-  }
-  return values;
-}
-
 struct Line {
   std::string name;
   size_t run = 0;
   const Trace* trace = nullptr;
 };
 
-void add_series(Plot& plot, const Line& line, bool joined, Stroke points) {
-  if (!line.trace->dashed.empty()) plot.series.push_back({line.name, line.run, Stroke::dashed, curve_of(line.trace->dashed, plot.factor)});
+void add_series(Plot& plot, const Line& line, double factor, bool joined, Stroke points) {
+  if (!line.trace->dashed.empty())
+    plot.series.push_back({line.name + ", fitted", line.run, Stroke::dashed, curve_of(line.trace->dashed, factor)});
   if (line.trace->points.empty()) return;
-  if (joined) plot.series.push_back({line.name, line.run, Stroke::line, curve_of(line.trace->points, plot.factor)});
-  plot.series.push_back(
-      {line.name, line.run, points, curve_of(line.trace->points, plot.factor), values_at(plot.points, line.trace->points)});
+  const auto curve = curve_of(line.trace->points, factor);
+  if (joined) plot.series.push_back({line.name, line.run, Stroke::line, curve});
+  plot.series.push_back({line.name, line.run, points, curve});
 }
 
 std::string plot_of(const Group& group, const std::string& title, const std::vector<Line>& lines) {
@@ -135,14 +97,11 @@ std::string plot_of(const Group& group, const std::string& title, const std::vec
   const auto scale =
       group.quantity == Quantity::time ? seconds_scale(largest) : scaled(largest, group.quantity == Quantity::rate ? "FLOP/s" : "B/s");
   Plot plot{.title = title, .unit = scale.unit, .x_label = group.x_label, .note = group.note, .series = {}, .marks = {}, .x = {}, .y = {}};
-  plot.factor = scale.factor;
-  plot.points.assign(places.begin(), places.end());
   plot.keys = lines.size() > 1;
-  for (const auto& line : lines) add_series(plot, line, group.joined, group.joined ? Stroke::dots : Stroke::specks);
+  plot.scattered = !group.joined;
+  for (const auto& line : lines) add_series(plot, line, scale.factor, group.joined, group.joined ? Stroke::dots : Stroke::specks);
   plot.marks = group.marks;
-  plot.x = fitted(*places.begin(), *places.rbegin(), *places.rbegin() > *places.begin(), false, Format::plain);
-  if (plot.x.logarithmic) plot.x_ticks = ticks_of(plot.x, group.x);
-  else plot.x_ticks = {{*places.begin(), x_label_of(*places.begin(), group.x)}};
+  plot.x = fitted(*places.begin(), *places.rbegin(), *places.rbegin() > *places.begin(), false, group.x);
   plot.y = y_axis(plot.series, {.from_zero = true, .allow_logarithmic = true});
   return render(plot);
 }
@@ -254,7 +213,7 @@ std::string roofline(const std::vector<Measured>& machines, const std::string& d
   Group group{.title = "Roofline, " + dtype,
               .note = "roof: triad and the best GEMM",
               .x_label = {},
-              .x = X::flops,
+              .x = Format::plain,
               .joined = false,
               .categories = {},
               .marks = {}};
@@ -283,9 +242,8 @@ std::string roofline(const std::vector<Measured>& machines, const std::string& d
   std::string out;
   const auto draw = [&](const std::string& title, const std::vector<Line>& lines) {
     double largest = 0;
-    std::set<double> places;
     for (const auto& line : lines)
-      for (const auto& [x, y] : line.trace->points) largest = std::max(largest, y), places.insert(x);
+      for (const auto& [x, y] : line.trace->points) largest = std::max(largest, y);
     std::vector<Points> roofs;
     for (const auto& machine : machines) {
       roofs.push_back(roof_of(machine.profile, dtype, low / 1.5, high * 1.5));
@@ -294,9 +252,8 @@ std::string roofline(const std::vector<Measured>& machines, const std::string& d
     const auto scale = scaled(largest, "FLOP/s");
     Plot plot{
         .title = title, .unit = scale.unit, .x_label = "FLOPs per byte", .note = group.note, .series = {}, .marks = {}, .x = {}, .y = {}};
-    plot.factor = scale.factor;
-    plot.points.assign(places.begin(), places.end());
     plot.keys = true;
+    plot.scattered = true;
     for (size_t i = 0; i < roofs.size(); ++i)
       if (!roofs[i].empty())
         plot.series.push_back({machines.size() == 1 ? "roof" : machines[i].name, machines.size() == 1 ? 6 : i, Stroke::line,
@@ -304,7 +261,7 @@ std::string roofline(const std::vector<Measured>& machines, const std::string& d
     for (const auto& line : lines) {
       const bool is_many =
           line.name.ends_with("products") || title.ends_with("products");  // attention has few points, which lie among these
-      add_series(plot, line, false, is_many ? Stroke::specks : Stroke::dots);
+      add_series(plot, line, scale.factor, false, is_many ? Stroke::specks : Stroke::dots);
     }
     plot.x = {low / 1.5, high * 1.5, true, Format::plain};
     if (const auto balance = plan::balance_of(machines.front().profile, dtype); machines.size() == 1 && balance)
@@ -352,8 +309,13 @@ std::string product_maps(const Measured& machine, const std::string& dtype) {
 std::string product_plots(const std::vector<Measured>& machines) {
   std::string out;
   for (const auto& dtype : all_dtypes(machines)) {
-    Group group{
-        .title = "Products, " + dtype, .note = {}, .x_label = "2 m n k", .x = X::flops, .joined = false, .categories = {}, .marks = {}};
+    Group group{.title = "Products, " + dtype,
+                .note = {},
+                .x_label = "FLOPs, 2 m n k",
+                .x = Format::count,
+                .joined = false,
+                .categories = {},
+                .marks = {}};
     for (size_t i = 0; i < machines.size(); ++i)
       for (const auto& e : machines[i].profile.gemm)
         if (e.dtype == dtype) trace_of(group, words_of(e), i, machines.size()).points.emplace_back(flops_of(e), e.flops_per_s);
@@ -372,7 +334,7 @@ std::string memory_plots(const std::vector<Measured>& machines) {
   Group group{.title = "Memory bandwidth",
               .note = {},
               .x_label = "one array",
-              .x = X::bytes,
+              .x = Format::bytes,
               .quantity = Quantity::bandwidth,
               .categories = {},
               .marks = {}};
@@ -395,7 +357,7 @@ std::string attention_plots(const std::vector<Measured>& machines) {
       Group group{.title = fmt::format("Attention {}, {}", backward ? "backward" : "forward", dtype),
                   .note = machines.size() == 1 ? "▾ bound by compute from here on" : "",
                   .x_label = "tokens of a sequence",
-                  .x = X::tokens,
+                  .x = Format::tokens,
                   .categories = {},
                   .marks = {}};
       for (size_t i = 0; i < machines.size(); ++i)

@@ -8,21 +8,19 @@
 #include "base/text.h"
 #include "report/page/html.h"
 #include "report/plots/heat_map.h"
-#include "report/plots/svg_plot.h"
+#include "report/plots/line_plot.h"
 #include "report/run/summary.h"
 
 namespace ingot::report {
 namespace {
 
-// Points of one curve on a page of up to six runs; more runs share what that gives, so that a page stays under 2 MB.
-constexpr size_t kBuckets = 400, kTallBuckets = 700, kRunsAtFullDetail = 6;
-constexpr size_t kMeans = 120;
+// A curve of up to twice as many points is on the page as it is. Runs share them, so that a page stays under 2 MB.
+constexpr size_t kBuckets = 2000, kTallBuckets = 6000;
+constexpr size_t kMeans = 200;
 constexpr size_t kMaxHeatMaps = 4;
 constexpr size_t kMaxHeatColumns = 120;
 
-size_t share(size_t buckets, size_t runs) {
-  return std::max<size_t>(16, runs <= kRunsAtFullDetail ? buckets : buckets * kRunsAtFullDetail / runs);
-}
+size_t share(size_t buckets, size_t runs) { return std::max<size_t>(16, buckets / runs); }
 
 // Noisy curves are drawn faintly step by step, and strongly as a running mean, or median where rare extremes are normal.
 enum class Smoothing { none, mean, median };
@@ -103,12 +101,12 @@ std::vector<Series> thinned(const std::vector<Series>& full, Smoothing smoothing
   std::vector<Series> out;
   for (const auto& series : full) {
     Series small{series.name, series.run, series.stroke, min_max(series.curve, low, high, buckets)};
-    const bool long_enough = series.curve.x.size() >= 2 * kMeans / 3;
+    const bool long_enough = series.curve.x.size() >= 80;
     if (smoothing != Smoothing::none && series.stroke == Stroke::line && long_enough) {
       const size_t stretches = std::min(kMeans, series.curve.x.size() / 4);
       small.stroke = Stroke::faint;
       out.push_back(
-          {series.name, series.run, Stroke::line,
+          {series.name + (smoothing == Smoothing::mean ? ", running mean" : ", running median"), series.run, Stroke::mean,
            smoothing == Smoothing::mean ? means(series.curve, low, high, stretches) : medians(series.curve, low, high, stretches)});
     }
     out.push_back(std::move(small));
@@ -116,11 +114,13 @@ std::vector<Series> thinned(const std::vector<Series>& full, Smoothing smoothing
   return out;
 }
 
-std::string note_of(const Plot& plot, size_t clipped) {
+std::string note_of(const Plot& plot, size_t clipped, size_t stretches) {
   std::vector<std::string> parts;
   if (plot.y.logarithmic) parts.push_back("logarithmic");
   if (clipped > 0)
     parts.push_back(fmt::format("{} value{} beyond the frame", grouped(static_cast<int64_t>(clipped)), clipped == 1 ? "" : "s"));
+  if (stretches > 0)
+    parts.push_back(fmt::format("the lowest and highest of each of {} stretches", grouped(static_cast<int64_t>(stretches))));
   return base::join(parts, " · ");
 }
 
@@ -132,8 +132,10 @@ std::string draw(const std::vector<RunData>& runs, const Spec& spec, const std::
   plot.x = Axis{low > 0 && low < 0.05 * high ? 0 : low, high + 0.008 * (high - low), false, Format::count};
   plot.y = y_axis(full, spec.range);
   add_marks(plot, runs, by_tokens);
-  plot.series = thinned(full, spec.smoothing, low, high, share(tall ? kTallBuckets : kBuckets, runs.size()));
-  plot.note = note_of(plot, clipped_points(full, plot.y));
+  const auto buckets = share(tall ? kTallBuckets : kBuckets, runs.size());
+  plot.series = thinned(full, spec.smoothing, low, high, buckets);
+  const bool is_thin = std::any_of(full.begin(), full.end(), [&](const Series& series) { return series.curve.x.size() > 2 * buckets; });
+  plot.note = note_of(plot, clipped_points(full, plot.y), is_thin ? buckets : 0);
   return render(plot);
 }
 
@@ -276,7 +278,7 @@ std::string small_plots(const std::vector<RunData>& runs) {
        .field = Field::grad_norm,
        .range = {.allow_logarithmic = true, .clip = 0.01},
        .smoothing = Smoothing::mean},
-      {.title = "Learning rate", .unit = "", .field = Field::lr, .range = {.from_zero = true, .format = Format::exponent}},
+      {.title = "Learning rate", .unit = "", .field = Field::lr, .range = {.from_zero = true}},
       {.title = "Expert imbalance",
        .unit = "max / mean",
        .field = Field::expert_imbalance,

@@ -1,9 +1,8 @@
-// Line plots as inline SVG. The frame stretches with the page while text and line widths keep their size: tick labels are
-// placed in per cent, and the curves lie in a nested SVG of 10,000 by 10,000 units whose strokes do not scale. A script may read
-// the values back from there (data-* attributes), but nothing on the page needs one.
+// Plots of curves and points over one axis.
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "report/plots/axis.h"
@@ -13,7 +12,8 @@ namespace ingot::report {
 
 enum class Stroke {
   line,    // the curve itself
-  faint,   // every step, behind its mean; not named in tooltips
+  faint,   // every step, behind its mean
+  mean,    // drawn like a line; it has no values of its own
   dashed,  // predictions
   dots,    // few, single measurements
   specks,  // many of them
@@ -25,7 +25,6 @@ struct Series {
   size_t run = 0;    // chooses the colour
   Stroke stroke = Stroke::line;
   Curve curve;
-  std::vector<std::string> values{};  // at each of Plot::points, "-" for none; for tooltips instead of what the path shows
 };
 
 /// A vertical line: a restart.
@@ -37,16 +36,14 @@ struct Mark {
 
 struct Plot {
   std::string title, unit;  // "Training loss", "nats per token"
-  std::string x_label;      // "step"
+  std::string x_label;      // "step"; the plots of a page with the same one zoom together
   std::string note;         // beside the title
   std::vector<Series> series;
   std::vector<Mark> marks;
   Axis x, y;
-  std::vector<Tick> x_ticks{};   // empty: round numbers
-  std::vector<double> points{};  // the only places where there are values; tooltips stay at them
-  double factor = 1;             // from the unit of Series::values to `unit`
-  bool tall = false;             // the main plot of a page
-  bool keys = false;             // names beside the title, each with its colour
+  bool tall = false;       // the main plot of a page
+  bool keys = false;       // names beside the title, each with its colour
+  bool scattered = false;  // tooltips are of the nearest point, not of all series at one x
 };
 
 /// The smallest and largest finite x of all series; {0, 1} when there is none.
