@@ -1,4 +1,4 @@
-// A replay as a picture: a row for each rank and stream, a bar for each operation. SVG of the same style as the report's plots.
+// A replay as a picture: a row for each rank and stream, a bar for each operation. SVG, for documents, which run no script.
 #pragma once
 
 #include <string>

@@ -6,7 +6,6 @@
 namespace ingot::report {
 
 extern const std::string_view kStyleSheet;  // page/style.css
-extern const std::string_view kScript;      // page/page.js
 extern const std::string_view kPlotScript;  // plots/plots.js
 extern const std::string_view kDygraphs;    // Debian's dygraph.min.js, with its licence on top
 

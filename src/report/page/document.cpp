@@ -21,14 +21,13 @@ std::string document(std::string_view title, std::string_view written, std::stri
       "content=\"width=device-width,initial-scale=1\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src "
       "'unsafe-inline'\">\n"
-      "<title>{0} – ingot "
-      "report</title>\n<style>{1}</style><noscript><style>.plot{{height:auto!important}}</style></noscript></"
-      "head>\n<body><main>\n<header><h1>{0}</h1><p class=\"when\">ingot report, "
-      "{2}</p><noscript><p class=\"when\">Plots need JavaScript, which is off here: some values stand in the places of curves "
-      "and small maps, and the tables are "
-      "whole.</p></noscript></header>\n{3}</main>\n<script>{4}</script>\n<script>{5}</script>\n<script>{6}</script>\n"
-      "</body></html>\n",
-      escape(title), kStyleSheet, escape(written), body, without_map(kDygraphs), kPlotScript, kScript);
+      "<title>{0} – ingot report</title>\n<style>{1}</style>\n"
+      "<noscript><style>.plot{{height:auto!important}}</style></noscript></head>\n"
+      "<body><main>\n<header><h1>{0}</h1><p class=\"when\">ingot report, {2}</p>\n"
+      "<noscript><p class=\"when\">Plots need JavaScript, which is off here: some values stand in the places of curves and small maps, "
+      "and the tables are whole.</p></noscript></header>\n"
+      "{3}</main>\n<script>{4}</script>\n<script>{5}</script>\n</body></html>\n",
+      escape(title), kStyleSheet, escape(written), body, without_map(kDygraphs), kPlotScript);
 }
 
 std::string name_bar(const std::vector<std::string>& names, std::string_view what) {

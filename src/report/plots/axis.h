@@ -1,8 +1,5 @@
-// From data to the unit square and to readable tick marks.
+// The range that a plot begins with, and goes back to after zooming. Ticks are drawn by plots.js.
 #pragma once
-
-#include <string>
-#include <vector>
 
 namespace ingot::report {
 
@@ -18,19 +15,7 @@ struct Axis {
   double low = 0, high = 1;
   bool logarithmic = false;  // needs low > 0
   Format format = Format::plain;
-
-  /// 0 at `low`, 1 at `high`; outside that range for values outside.
-  double place(double value) const;
 };
-
-struct Tick {
-  double value = 0;
-  std::string label;
-};
-
-/// At most about `wanted` ticks inside the axis, at 1, 2 or 5 times a power of ten; on a logarithmic axis at powers of ten,
-/// with 2 and 5 between them when there are few.
-std::vector<Tick> ticks(const Axis& axis, int wanted);
 
 /// Widens [low, high] so that a constant has room and nothing touches the frame; `from_zero` keeps 0 at the bottom.
 Axis fitted(double low, double high, bool logarithmic, bool from_zero, Format format);

@@ -1,5 +1,4 @@
-// Stacked bars side by side as inline SVG, with the same stretching frame as svg_plot.h. Each bar has its numbers as a title, so that
-// nothing on the page needs a script.
+// Stacked bars side by side, each with its numbers as a tooltip.
 #pragma once
 
 #include <string>

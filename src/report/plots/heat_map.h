@@ -1,4 +1,4 @@
-// Heat maps as inline SVG, one hue from pale to full, with the same stretching frame as svg_plot.h.
+// Heat maps: one hue from pale to full.
 #pragma once
 
 #include <string>
@@ -27,8 +27,6 @@ struct HeatMap {
   bool low_is_strong = false;                     // low values have the full colour, high ones the pale one
   bool wide = false;                              // as wide as the page
 };
-
-inline constexpr int kHeatLevels = 10;
 
 /// `<figure>…</figure>`; empty when there are no cells.
 std::string render(const HeatMap& map);

@@ -1,4 +1,4 @@
-// Gives the JSON of each figure to dygraphs: curves with tooltips, a zoom that plots over the same x share, and
+// Gives the JSON of each figure to dygraphs: curves, bars and heat maps with tooltips, a zoom that plots over the same x share, and
 // runs that can be hidden. What comes from files is only ever text of an element or painted, never HTML.
 (() => {
 'use strict';
@@ -8,6 +8,7 @@ const page = getComputedStyle(document.documentElement);
 const colour = name => page.getPropertyValue('--' + name).trim();
 const run_colour = run => colour('c' + run % 8);
 const is_square = run => Math.floor(run / 8) % 2 === 1;
+const part_colour = style => style === 'other' ? colour('soft') + '59' : colour(style);
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
 // ---- numbers
@@ -66,6 +67,14 @@ const numeric_ticks = format => (low, high, pixels, options, g, values) => {
   for (const t of ticks) t.label = tick_label(t.v, isFinite(distance) ? distance : t.v, largest, format);
   return ticks;
 };
+// Cells and bars: their names where there is room, in the middle of each, or between the numbers 0 to `count`.
+const name_ticks = (count, name, place) => (low, high, pixels, options) => {
+  const visible = Math.min(count, Math.abs(high - low)), stride = Math.max(1, Math.ceil(visible * options('pixelsPerLabel') / pixels));
+  const ticks = [];
+  for (let i = 0; i < count; i += stride) if (place(i) >= low && place(i) <= high) ticks.push({v: place(i), label: name(i)});
+  return ticks;
+};
+
 // ---- tooltips
 
 const tip = document.body.appendChild(make('div', 'tip'));
@@ -273,11 +282,93 @@ const lines = (box, data) => {
   log_button(chart);
 };
 
+// ---- bars: what one is made of, a thin lane beside it for what went on at the same time, and a line across
+
+const bars = (box, data) => {
+  const {bars: all, y} = data, count = Math.max(all.length, 8), thick = data.beside ? .56 : .72;
+  const draw = ({drawingContext: ctx, dygraph: g}) => {
+    const area = g.getArea();
+    const fill = (style, from, width, low, high) => {
+      const left = g.toDomXCoord(from), top = g.toDomYCoord(high);
+      ctx.fillStyle = style;
+      ctx.fillRect(left, top, Math.max(1, g.toDomXCoord(from + width) - left), g.toDomYCoord(low) - top);
+    };
+    all.forEach((bar, i) => {
+      if (bar.failed) {
+        fill(colour('far') + '29', i - .5, 1, y.low, y.high);
+        const x = g.toDomXCoord(i), top = area.y + 3;
+        ctx.strokeStyle = colour('far'), ctx.lineWidth = 2, ctx.setLineDash([]);
+        ctx.beginPath(), ctx.moveTo(x - 4, top), ctx.lineTo(x + 4, top + 8), ctx.moveTo(x + 4, top), ctx.lineTo(x - 4, top + 8), ctx.stroke();
+      }
+      let height = 0;
+      bar.heights.forEach((part, k) => part > 0 && fill(part_colour(data.styles[k]), i - .36, thick, height, height += part));
+      if (bar.beside) fill(part_colour(data.beside), i - .36 + thick, .16, ...bar.beside);
+      if (!bar.tick) return;
+      ctx.fillStyle = colour('ink');
+      ctx.fillRect(g.toDomXCoord(i - .36), g.toDomYCoord(bar.tick) - 1, Math.max(2, g.toDomXCoord(.72) - g.toDomXCoord(0)), 2.5);
+    });
+  };
+  data.marks = all.flatMap((bar, i) => bar.mark ? [{x: i - .5, run: data.run}] : []);
+  const chart = {home: [y.low, y.high]};
+  chart.hover = left => {
+    const i = Math.round(chart.g.toDataXCoord(left)), bar = all[i];
+    return bar && {rows: [...bar.text.split('\n'), bar.mark ?? ''].filter(line => line).map(line => make('div', '', line)), x: i};
+  };
+  mount(box, data, chart, [[-.5, null], ...all.map((bar, i) => [i, 0]), [count - .5, null]], ['x', 'y'], {
+    plotter: draw,
+    axes: {
+      x: {drawGrid: false, ticker: name_ticks(all.length, i => all[i].name, i => i), pixelsPerLabel: 70},
+      y: {ticker: numeric_ticks(y.format), axisLabelWidth: 50, pixelsPerLabel: 28},
+    },
+  });
+};
+
+// ---- heat maps: the first row on top
+
+const heat = (box, data) => {
+  const {rows, x, y, low, high} = data, columns = rows[0].length, spans = x.high > x.low;
+  const start = spans ? x.low : -.5, width = spans ? (x.high - x.low) / columns : 1;
+  const row_name = i => data.row_names?.[i] ?? String(i), column_name = i => data.column_names?.[i] ?? String(i);
+  const first = name => name.split('–')[0];
+  const draw = ({drawingContext: ctx, dygraph: g}) => {
+    const edge_x = Array.from({length: columns + 1}, (_, i) => Math.round(g.toDomXCoord(start + i * width)));
+    const edge_y = Array.from({length: rows.length + 1}, (_, i) => Math.round(g.toDomYCoord(rows.length - i)));
+    ctx.fillStyle = colour('heat');
+    rows.forEach((row, r) => row.forEach((value, c) => {
+      if (value === null) return;
+      const place = clamp(high > low ? (value - low) / (high - low) : 0, 0, 1);
+      ctx.globalAlpha = .04 + .96 * (data.low_is_strong ? 1 - place : place);
+      ctx.fillRect(edge_x[c], edge_y[r], edge_x[c + 1] - edge_x[c], edge_y[r + 1] - edge_y[r]);
+    }));
+    ctx.globalAlpha = 1;
+  };
+  const chart = {home: [0, rows.length], group: spans && x.label};
+  chart.hover = (left, top) => {
+    const at = chart.g.toDataXCoord(left), c = Math.floor((at - start) / width), r = rows.length - 1 - Math.floor(chart.g.toDataYCoord(top));
+    const value = rows[r]?.[c];
+    if (value === undefined) return;
+    const [from, to] = [c, c + 1].map(i => Math.round(start + i * width));
+    const column = !spans ? column_name(c) : to - from > 1 ? `${show_x(from, x)}–${show_x(to, x)}` : show_x(from, x);
+    const cell = tip_row(data.unit, value === null ? '–' : show(value));
+    return {rows: [tip_row(y.label, row_name(r)), tip_row(x.label, column), cell], ...(spans && {x: at})};
+  };
+  data.marks = [];
+  const column_ticks = name_ticks(columns, i => first(column_name(i)), i => i);
+  const row_ticks = name_ticks(rows.length, i => first(row_name(i)), i => rows.length - i - .5);
+  mount(box, data, chart, [[start, 0], [start + columns * width, rows.length]], ['x', 'y'], {
+    plotter: draw,
+    axes: {
+      x: {drawGrid: false, pixelsPerLabel: 70, ticker: spans ? numeric_ticks(x.format) : column_ticks},
+      y: {drawGrid: false, axisLabelWidth: 50, pixelsPerLabel: 16, ticker: row_ticks},
+    },
+  });
+};
+
 // ---- the page
 
 for (const script of document.querySelectorAll('.plot>script')) {
   const data = JSON.parse(script.textContent);
-  ({lines})[data.kind](script.parentNode, data);
+  ({lines, bars, heat})[data.kind](script.parentNode, data);
 }
 // What was drawn while it was hidden has no size.
 const shown_again = part => charts.forEach(({box, g}) => part.contains(box) && g.resize());

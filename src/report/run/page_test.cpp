@@ -35,13 +35,12 @@ TEST_F(PageTest, page_of_several_runs_is_whole_and_needs_nothing_from_outside) {
   EXPECT_EQ(unbalanced(page), "");
   for (const char* outside : {"http://", "https://", "src=", "href=", "@import", "url("})
     EXPECT_EQ(markup_of(page).find(outside), std::string::npos) << outside;
-  for (const char* part :
-       {"<h3>Loss</h3>", "<h3>Gradient norm</h3>", "<h3>Learning rate</h3>", "<h3>Throughput</h3>", "<h3>Step time</h3>",
-        "<h3>Peak memory</h3>", "<h3>Expert imbalance</h3>", "Busiest expert of each layer, nano", "Predicted beside measured",
-        "recompute not counted", "<h2>Checkpoints</h2>", "<h3>Saves to the folder, nano</h3>",
-        "<h3>Rate of each rank, to the folder, nano</h3>", "<h3>Saves to memory, nano</h3>", "<h3>Loads, nano</h3>",
-        "<title>a checkpoint was loaded before step 120</title>",
-        "step 60: failed: rank 3: cannot write data_3: No space left on &lt;device&gt;"})
+  for (const char* part : {"<h3>Loss</h3>", "<h3>Gradient norm</h3>", "<h3>Learning rate</h3>", "<h3>Throughput</h3>", "<h3>Step time</h3>",
+                           "<h3>Peak memory</h3>", "<h3>Expert imbalance</h3>", "Busiest expert of each layer, nano",
+                           "Predicted beside measured", "recompute not counted", "<h2>Checkpoints</h2>",
+                           "<h3>Saves to the folder, nano</h3>", "<h3>Rate of each rank, to the folder, nano</h3>",
+                           "<h3>Saves to memory, nano</h3>", "<h3>Loads, nano</h3>", R"("mark":"a checkpoint was loaded before step 120")",
+                           "step 60: failed: rank 3: cannot write data_3: No space left on \\u003cdevice>"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
   EXPECT_NE(page.find(R"("text":"nano: resumed, no step for 5 min 01 s before step 101")"), std::string::npos);
   EXPECT_NE(page.find("class=\"far\">+"), std::string::npos) << "a prediction that is 30 % off is marked";
@@ -70,8 +69,8 @@ TEST_F(PageTest, names_and_values_from_files_cannot_become_markup) {
       << "\n<script>alert(9)</script>\n";
   const auto page = make_page({read_run(evil)}, "<now>");
   EXPECT_EQ(unbalanced(page), "");
-  EXPECT_EQ(count(page, "<script"), plots_of(page).size() + 3);
-  EXPECT_EQ(count(page, "</script"), plots_of(page).size() + 3);
+  EXPECT_EQ(count(page, "<script"), count(page, "<figure") + 2);
+  EXPECT_EQ(count(page, "</script"), count(page, "<figure") + 2);
   for (const char* markup : {"<img", "<svg onload", "<b>'", "<i>", "<now>"}) EXPECT_EQ(page.find(markup), std::string::npos) << markup;
 }
 
