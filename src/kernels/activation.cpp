@@ -1,6 +1,7 @@
 #include "kernels/activation.h"
 
 #include "base/work_scope.h"
+#include "kernels/cpu/rows_activation.h"
 #include "kernels/cpu/rows_parallel.h"
 #include "kernels/differentiable.h"
 #include "kernels/reference/reference.h"
@@ -57,7 +58,7 @@ at::Tensor swiglu_forward(const at::Tensor& gate_up_in, const at::Tensor& row_we
   auto out = at::empty({p.rows, p.width}, gate_up.options());
   p.out = out.data_ptr();
   if (!device::counted("swiglu", {gate_up, weight}, {out}, 0))
-    cpu::parallel_rows(p.rows, 8, [&](int64_t begin, int64_t end) { cpu::row_kernels().swiglu_forward(p, begin, end); });
+    cpu::parallel_rows(p.rows, 8, [&](int64_t begin, int64_t end) { cpu::swiglu_forward(p, begin, end); });
   return out;
 }
 
@@ -73,7 +74,7 @@ std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_in, con
     p.grad_gate_up = grad_gate_up.data_ptr();
     p.grad_row_weight = grad_weight.defined() ? grad_weight.data_ptr<float>() : nullptr;
     if (!device::counted("swiglu.backward", {grad, gate_up, weight}, {grad_gate_up, grad_weight}, 0))
-      cpu::parallel_rows(p.rows, 8, [&](int64_t begin, int64_t end) { cpu::row_kernels().swiglu_backward(p, begin, end); });
+      cpu::parallel_rows(p.rows, 8, [&](int64_t begin, int64_t end) { cpu::swiglu_backward(p, begin, end); });
     return {grad_gate_up, grad_weight};
   }
   const auto wide = reference::accumulation_type(gate_up_in.scalar_type());

@@ -1,6 +1,7 @@
 #include "kernels/cca.h"
 
 #include "base/work_scope.h"
+#include "kernels/cpu/rows_cca.h"
 #include "kernels/cpu/rows_parallel.h"
 #include "kernels/differentiable.h"
 #include "kernels/reference/reference.h"
@@ -57,7 +58,7 @@ struct Operands {
     auto out = at::empty({problem.rows, all_heads(), 2 * problem.head_dim}, packed.options().dtype(at::kFloat));
     problem.taps = out.data_ptr<float>();
     if (!device::counted("cca_taps", {packed, tap0, tap1, bias0}, {out}, 0))
-      cpu::parallel_rows(problem.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().cca_taps(problem, begin, end); });
+      cpu::parallel_rows(problem.rows, 16, [&](int64_t begin, int64_t end) { cpu::cca_taps(problem, begin, end); });
     return out;
   }
 };
@@ -85,7 +86,7 @@ struct CcaMixFunction : Function<CcaMixFunction, WorkKind::attention> {
     p.k = k.data_ptr();
     p.v = v.data_ptr();
     if (!device::counted("cca_heads", {o.packed, mixed, cosine, sine}, {q, k, v}, 0))
-      cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().cca_heads(p, begin, end); });
+      cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::cca_heads(p, begin, end); });
     context.keep(current);
     context.save({packed, depthwise, depthwise_bias, grouped, grouped_bias, temperature, cosine, sine, starts, mixed});
     return {q, k, v};
@@ -107,7 +108,7 @@ struct CcaMixFunction : Function<CcaMixFunction, WorkKind::attention> {
     p.v = const_cast<void*>(v.const_data_ptr());
     device::counted("cca_heads.backward", {o.packed, s[9], q, k, v}, {grad_mixed, grad_packed}, 0);
     const auto head_sums = cpu::sum_over_rows(q, p.rows, 4 * latent + shape.kv_heads, [&](int64_t begin, int64_t end, float* sums) {
-      cpu::row_kernels().cca_heads_backward(p, begin, end, sums);
+      cpu::cca_heads_backward(p, begin, end, sums);
     });
     const auto taps = o.taps();
     auto grad_taps = at::empty_like(taps), grad_products = at::empty_like(o.products);
@@ -119,7 +120,7 @@ struct CcaMixFunction : Function<CcaMixFunction, WorkKind::attention> {
     p.grad_taps = cpu::floats(grad_taps);
     device::counted("cca_taps.backward", {o.packed, grad_taps}, {grad_packed}, 0);
     const auto tap_sums = cpu::sum_over_rows(q, p.rows, 3 * latent, [&](int64_t begin, int64_t end, float* sums) {
-                            cpu::row_kernels().cca_taps_backward(p, begin, end, sums);
+                            cpu::cca_taps_backward(p, begin, end, sums);
                           }).view({3, latent});
     const auto grad_depthwise = at::stack({tap_sums[0], tap_sums[1]}, 1).unsqueeze(1);  // [latent, 1, 2]
     const auto grad_grouped =

@@ -1,5 +1,6 @@
 #include "kernels/cross_entropy.h"
 
+#include "kernels/cpu/rows_cross_entropy.h"
 #include "kernels/cpu/rows_parallel.h"
 
 namespace ingot::kernels {
@@ -12,7 +13,7 @@ at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, 
         logits.size(0), logits.size(1),           logits.stride(0), logits.data_ptr<float>(), labels.const_data_ptr<int64_t>(),
         scale,          losses.data_ptr<float>(), want_gradient};
     if (!device::counted("cross_entropy", {logits, labels}, {losses, want_gradient ? logits : at::Tensor()}, 0))
-      cpu::parallel_rows(p.rows, 1, [&](int64_t begin, int64_t end) { cpu::row_kernels().cross_entropy(p, begin, end); });
+      cpu::parallel_rows(p.rows, 1, [&](int64_t begin, int64_t end) { cpu::cross_entropy(p, begin, end); });
     return losses;
   }
   const auto ignored = targets.lt(0);
@@ -39,7 +40,7 @@ at::Tensor cross_entropy_statistics(at::Tensor logits, const at::Tensor& targets
                                          statistics.data_ptr<float>(),
                                          want_gradient};
     if (!device::counted("cross_entropy_part", {logits, labels}, {statistics, want_gradient ? logits : at::Tensor()}, 0))
-      cpu::parallel_rows(p.rows, 1, [&](int64_t begin, int64_t end) { cpu::row_kernels().cross_entropy_part(p, begin, end); });
+      cpu::parallel_rows(p.rows, 1, [&](int64_t begin, int64_t end) { cpu::cross_entropy_part(p, begin, end); });
     return statistics;
   }
   const auto elsewhere = targets.lt(0);

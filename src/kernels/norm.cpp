@@ -1,6 +1,7 @@
 #include "kernels/norm.h"
 
 #include "base/work_scope.h"
+#include "kernels/cpu/rows_norm.h"
 #include "kernels/cpu/rows_parallel.h"
 #include "kernels/differentiable.h"
 #include "kernels/fp32_islands.h"
@@ -60,7 +61,7 @@ struct JoinNormFunction : Function<JoinNormFunction, WorkKind::norms> {
     }
     if (!device::counted(name_of(branch, scale, weight, false), {residual, branch, weight},
                          {branch.defined() ? joined : at::Tensor(), normed, inverse}, 0))
-      cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().join_norm_forward(p, begin, end); });
+      cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::join_norm_forward(p, begin, end); });
     context.save({residual, branch, scale.residual_scale, scale.residual_bias, scale.branch_scale, scale.branch_bias, weight,
                   branch.defined() && weight.defined() ? joined : at::Tensor(), inverse});
     context.keep(is_bf16);
@@ -88,7 +89,7 @@ struct JoinNormFunction : Function<JoinNormFunction, WorkKind::norms> {
     device::counted(name_of(branch, scale, weight, true), {residual, branch, weight, grad_joined, grad_normed},
                     {grad_residual, grad_branch}, 0);
     const auto sums = cpu::sum_over_rows(residual, p.rows, cpu::kJoinNormSums * p.width, [&](int64_t begin, int64_t end, float* out) {
-                        cpu::row_kernels().join_norm_backward(p, begin, end, out);
+                        cpu::join_norm_backward(p, begin, end, out);
                       }).view({cpu::kJoinNormSums, p.width});
     const auto sum = [&](int which, const at::Tensor& of) { return of.defined() ? sums[which] : at::Tensor(); };
     return {grad_residual,

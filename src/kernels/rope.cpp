@@ -2,6 +2,7 @@
 
 #include "base/work_scope.h"
 #include "kernels/cpu/rows_parallel.h"
+#include "kernels/cpu/rows_rope.h"
 #include "kernels/differentiable.h"
 #include "kernels/reference/reference.h"
 
@@ -37,7 +38,7 @@ struct SplitRotateFunction : Function<SplitRotateFunction, WorkKind::attention> 
     p.k = k.data_ptr();
     p.v = v.data_ptr();
     if (!device::counted("split_and_rotate", {packed, cosine, sine}, {q, k, v}, 0))
-      cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().split_rotate_forward(p, begin, end); });
+      cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::split_rotate_forward(p, begin, end); });
     context.save({cosine, sine});
     return {q, k, v};
   }
@@ -53,7 +54,7 @@ struct SplitRotateFunction : Function<SplitRotateFunction, WorkKind::attention> 
     p.k = const_cast<void*>(k.const_data_ptr());
     p.v = const_cast<void*>(v.const_data_ptr());
     if (!device::counted("split_and_rotate.backward", {q, k, v, saved[0], saved[1]}, {packed}, 0))
-      cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::row_kernels().split_rotate_backward(p, begin, end); });
+      cpu::parallel_rows(p.rows, 16, [&](int64_t begin, int64_t end) { cpu::split_rotate_backward(p, begin, end); });
     return {packed};
   }
 };

@@ -1,6 +1,7 @@
 #include "kernels/short_convolution.h"
 
 #include "kernels/cpu/rows_parallel.h"
+#include "kernels/cpu/rows_short_convolution.h"
 #include "kernels/differentiable.h"
 #include "kernels/reference/reference.h"
 
@@ -101,7 +102,7 @@ struct FusedShortConvolutionFunction : Function<FusedShortConvolutionFunction, W
     o.problem.out = out.data_ptr();
     if (!device::counted("short_convolution", {o.x, o.weight}, {out}, 0))
       cpu::parallel_rows(o.problem.rows, kGrain,
-                         [&](int64_t begin, int64_t end) { cpu::row_kernels().short_convolution_forward(o.problem, begin, end); });
+                         [&](int64_t begin, int64_t end) { cpu::short_convolution_forward(o.problem, begin, end); });
     return out;
   }
 
@@ -117,10 +118,10 @@ struct FusedShortConvolutionFunction : Function<FusedShortConvolutionFunction, W
     p.grad_x = grad_x.data_ptr();
     const bool is_counted = device::counted("short_convolution.backward", {o.x, o.weight, grad}, {grad_sum, grad_x}, 0);
     const auto sums = cpu::sum_over_rows(o.x, p.rows, p.width * p.channels, [&](int64_t begin, int64_t end, float* own) {
-      cpu::row_kernels().short_convolution_sums_backward(p, begin, end, own);
+      cpu::short_convolution_sums_backward(p, begin, end, own);
     });
     if (!is_counted)
-      cpu::parallel_rows(p.rows, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().short_convolution_backward(p, begin, end); });
+      cpu::parallel_rows(p.rows, kGrain, [&](int64_t begin, int64_t end) { cpu::short_convolution_backward(p, begin, end); });
     return {grad_x, sums.view({p.width, p.channels}).t().unsqueeze(1).to(s[1].scalar_type())};
   }
 };

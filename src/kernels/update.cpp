@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/cpu/rows_parallel.h"
+#include "kernels/cpu/rows_update.h"
 
 namespace ingot::kernels {
 namespace {
@@ -46,7 +47,7 @@ void adamw_update(at::Tensor master, const at::Tensor& grad, at::Tensor first, a
                               correction1,
                               correction2};
     if (!device::counted("adamw", {master, grad, first, second}, {master, first, second, p.narrow ? value : at::Tensor()}, 0))
-      cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().adamw(p, begin, end); });
+      cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::adamw(p, begin, end); });
     return;
   }
   const auto g = s.gradient_scale == 1 ? grad : grad * s.gradient_scale;
@@ -64,7 +65,7 @@ at::Tensor momentum_update(at::Tensor momentum, const at::Tensor& grad, double m
         momentum.numel(), momentum.data_ptr<float>(), grad.const_data_ptr<float>(), direction.data_ptr<float>(), mu, gradient_scale,
         nesterov};
     if (!device::counted("momentum", {momentum, grad}, {momentum, direction}, 0))
-      cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().momentum(p, begin, end); });
+      cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::momentum(p, begin, end); });
     return direction;
   }
   momentum.mul_(mu).add_(grad, gradient_scale);
@@ -76,7 +77,7 @@ void apply_direction(at::Tensor master, const at::Tensor& direction, at::Tensor 
     const cpu::ApplyProblem p{
         master.numel(), master.data_ptr<float>(), direction.const_data_ptr<float>(), narrow_of(master, value), keep, step};
     if (!device::counted("apply_direction", {master, direction}, {master, p.narrow ? value : at::Tensor()}, 0))
-      cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::row_kernels().apply(p, begin, end); });
+      cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::apply(p, begin, end); });
     return;
   }
   master.mul_(keep).sub_(direction.to(master.scalar_type()), step);

@@ -1,6 +1,6 @@
 // Which instruction set the CPU kernels run with. Sources listed under ingot_isa_sources() in CMakeLists.txt are compiled once
-// for each set, into a namespace of its own (INGOT_ISA), and reach the rest of the program through one table of functions;
-// select() picks the table. Such sources include no ATen and no standard containers: an inline function that is compiled
+// for each set, into a namespace of its own (INGOT_ISA), and reach the rest of the program through pointers to functions,
+// of which best_isa() picks one. Such sources include no ATen and no standard containers: an inline function that is compiled
 // with AVX-512 there must never be the copy that the linker keeps for a machine without it.
 #pragma once
 

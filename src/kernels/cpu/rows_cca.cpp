@@ -3,7 +3,9 @@
 //   heads     q-k mean, normalisation, temperature, rotation, value shift
 // and their gradients in the opposite order. A value that belongs to the next token is looked up there, so that every row of
 // every output is written by one row of work.
-#include "kernels/cpu/rows_rotate.h"
+#include "kernels/cpu/rows_cca.h"
+
+#include "kernels/cpu/rotation.h"
 
 namespace ingot::kernels::cpu::INGOT_ISA {
 namespace {

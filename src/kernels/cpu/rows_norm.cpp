@@ -1,5 +1,7 @@
 // Residual joins and RMSNorm, forward and backward, one row at a time: the first pass over a row joins and sums squares, the
 // second, while the row is in the cache, norms it.
+#include "kernels/cpu/rows_norm.h"
+
 #include "kernels/cpu/rows_block.h"
 
 namespace ingot::kernels::cpu::INGOT_ISA {

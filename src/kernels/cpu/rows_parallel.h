@@ -1,24 +1,14 @@
-// The ATen side of the row-wise CPU kernels: which table runs, spreading rows over threads, and sums over rows in an order
-// that does not depend on the number of threads.
+// The ATen side of the row-wise CPU kernels: spreading rows over threads, and sums over rows in an order that does not depend on
+// the number of threads.
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include "device/device.h"
 #include "device/virtual_device.h"
-#include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/rows.h"
 
 namespace ingot::kernels::cpu {
-
-inline const RowKernels& row_kernels() {
-#ifdef INGOT_X86_ISAS
-  if (best_isa() == Isa::avx512) return avx512::row_kernels;
-  if (best_isa() == Isa::avx2) return avx2::row_kernels;
-#endif
-  return portable::row_kernels;
-}
 
 /// Whether the fused kernels take a tensor of this kind.
 inline bool takes(const at::Tensor& x) { return device::is_cpu(x) && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16); }

@@ -1,7 +1,7 @@
 // RMSNorm, the residual add, and both in one pass. rows: tokens; width: of the residual stream.
 #include "kernels/norm.h"
 
-#include "kernels/cpu/rows.h"
+#include "kernels/cpu/rows_norm.h"
 #include "kernels/operators/helpers.h"
 #include "kernels/operators/lists.h"
 #include "kernels/reference/reference.h"

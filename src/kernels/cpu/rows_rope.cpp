@@ -1,5 +1,7 @@
 // Splitting a packed projection into heads and rotating q and k, and the way back.
-#include "kernels/cpu/rows_rotate.h"
+#include "kernels/cpu/rows_rope.h"
+
+#include "kernels/cpu/rotation.h"
 
 namespace ingot::kernels::cpu::INGOT_ISA {
 namespace {

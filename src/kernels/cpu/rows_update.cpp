@@ -1,4 +1,6 @@
 // Optimizer updates: one pass over a parameter and its state.
+#include "kernels/cpu/rows_update.h"
+
 #include "kernels/cpu/rows_block.h"
 
 namespace ingot::kernels::cpu::INGOT_ISA {

@@ -1,4 +1,6 @@
 // The short convolution with its SiLU: each token reads the few before it, which are still in the cache.
+#include "kernels/cpu/rows_short_convolution.h"
+
 #include "kernels/cpu/rows_block.h"
 
 namespace ingot::kernels::cpu::INGOT_ISA {
@@ -84,7 +86,8 @@ void backward(const Problem& p, int64_t begin, int64_t end) {
     for (int64_t i = 0; i < p.channels; i += kLanes) {
       const int64_t n = p.channels - i;
       Float g{};
-      for (int64_t age = 0; age < readers; ++age) g += load_some(grad_sum + age * p.channels + i, n) * load_some(weight - age * p.channels + i, n);
+      for (int64_t age = 0; age < readers; ++age)
+        g += load_some(grad_sum + age * p.channels + i, n) * load_some(weight - age * p.channels + i, n);
       store_some(grad_x + i, g, n);
     }
   }

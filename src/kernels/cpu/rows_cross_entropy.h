@@ -1,0 +1,31 @@
+// The softmax cross-entropy of one row of logits.
+#pragma once
+
+#include "kernels/cpu/rows.h"
+
+namespace ingot::kernels::cpu {
+
+/// logits are replaced by scale * (softmax - onehot) where `write`; losses [rows].
+struct CrossEntropyProblem {
+  int64_t rows, vocab, logits_stride;
+  float* logits;
+  const int64_t* targets;  // negative: ignored
+  double scale;
+  float* losses;
+  bool write;
+};
+
+/// The first half of it where each rank has a part of the vocabulary. statistics [rows, 3]: largest logit, sum of
+/// exp(logit - largest), logit of the target (0 when it is not in this part: targets below 0).
+struct CrossEntropyPartProblem {
+  int64_t rows, vocab, logits_stride;
+  float* logits;
+  const int64_t* targets;
+  float* statistics;
+  bool write;  // logits become exp(logit - largest)
+};
+
+INGOT_ROW_KERNEL(cross_entropy, const CrossEntropyProblem&, int64_t begin, int64_t end);
+INGOT_ROW_KERNEL(cross_entropy_part, const CrossEntropyPartProblem&, int64_t begin, int64_t end);
+
+}  // namespace ingot::kernels::cpu

@@ -1,0 +1,28 @@
+// A short causal convolution of each channel, and SiLU.
+#pragma once
+
+#include "kernels/cpu/rows.h"
+
+namespace ingot::kernels::cpu {
+
+/// out = silu(sum), sum[t] = sum over ages below `width` of weight[width - 1 - age] * x[t - age], each channel on its own. Rows are tokens,
+/// batch-major; a token does not see beyond the start of its document, nor beyond the tail of its row.
+struct ShortConvolutionProblem {
+  static constexpr int64_t kMostTaps = 8;
+  int64_t rows, seq, channels, width;
+  bool is_bf16;          // of x, tail, out and their gradients
+  const bool* is_start;  // [rows] or null
+  const void *x, *tail;  // [rows, channels]; [rows / seq, width - 1, channels] or null: zeros
+  const float* weight;   // [width, channels], the oldest token's first
+  void* out;
+  // Backward, in two stages: grad_sum of all rows and the weight's sums [width, channels]; then grad_x.
+  const void* grad;
+  float* grad_sum;  // [rows, channels]
+  void* grad_x;
+};
+
+INGOT_ROW_KERNEL(short_convolution_forward, const ShortConvolutionProblem&, int64_t begin, int64_t end);
+INGOT_ROW_KERNEL(short_convolution_sums_backward, const ShortConvolutionProblem&, int64_t begin, int64_t end, float* sums);
+INGOT_ROW_KERNEL(short_convolution_backward, const ShortConvolutionProblem&, int64_t begin, int64_t end);
+
+}  // namespace ingot::kernels::cpu
