@@ -43,6 +43,23 @@ function(ingot_library name)
   endif()
 endfunction()
 
+# Sources of this folder's operators: every operators/NAME.cpp, which defines NAME_operators(), and a file that defines `function`, the list
+# of all. Adding a file adds it to the list.
+function(ingot_operators sources function)
+  file(GLOB files CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" operators/*.cpp)
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+  set(lists "")
+  set(declarations "")
+  foreach(file ${files})
+    cmake_path(GET file STEM name)
+    list(APPEND lists ${name}_operators)
+    string(APPEND declarations "std::vector<kernels::Operator> ${name}_operators();\n")
+  endforeach()
+  list(JOIN lists ", " lists)
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/operator_list.cpp.in" "${CMAKE_CURRENT_BINARY_DIR}/operator_list.cpp" @ONLY)
+  set(${sources} ${files} "${CMAKE_CURRENT_BINARY_DIR}/operator_list.cpp" PARENT_SCOPE)
+endfunction()
+
 # The torch headers cost 17 s a file without this and 3 s with it. What a precompiled header has the templates of costs every file
 # that uses it: JSON and autograd, which few of torch's files need, would make that 6 s.
 function(ingot_precompile target)

@@ -5,7 +5,6 @@
 
 #include "kernels/cpu/rows_parallel.h"
 #include "kernels/operators/helpers.h"
-#include "kernels/operators/lists.h"
 
 namespace ingot::kernels {
 
@@ -19,17 +18,6 @@ at::Tensor OperatorSizes::indices(int64_t limit, at::IntArrayRef sizes) const {
 
 bool OperatorCall::has_backward() const {
   return std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& x) { return x.requires_grad(); });
-}
-
-const std::vector<Operator>& operators() {
-  static const std::vector<Operator> all = [] {
-    std::vector<Operator> list;
-    for (const auto add : {norm_operators, swiglu_operators, rotate_operators, cca_operators, short_convolution_operators,
-                           feature_map_operators, cross_entropy_operators})
-      for (auto& op : add()) list.push_back(std::move(op));
-    return list;
-  }();
-  return all;
 }
 
 const Operator* find_operator(const std::vector<Operator>& all, std::string_view name) {

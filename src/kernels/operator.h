@@ -1,8 +1,8 @@
 // An operator as data: what a test, a benchmark, a profile and a plan must know of a kernel or a small layer, said once. The generic test
 // (operator_checks.h), `ingot bench` and predictions read it. docs/adding-a-kernel.md shows how to write one.
 //
-// Lists are explicit: operators() here has those of kernels/, layers/operators.h adds those of layers, optim/operators.h adds updates and
-// has all. Plain values; any thread may read them.
+// operators() here has what the files of kernels/operators/ define, layers/operators.h adds those of layers/operators/, optim/operators.h
+// adds updates and has all. Plain values; any thread may read them.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -87,7 +87,7 @@ struct Operator {
   Tolerance tolerance;
 };
 
-/// Those of this folder.
+/// Those of this folder: what NAME_operators() of every operators/NAME.cpp gives (cmake/operator_list.cpp.in).
 const std::vector<Operator>& operators();
 
 /// Null when there is none.

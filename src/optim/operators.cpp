@@ -5,7 +5,7 @@
 
 #include "kernels/operators/helpers.h"
 #include "layers/operators.h"
-#include "layers/operators/lists.h"
+#include "layers/operators/helpers.h"
 #include "optim/optimizer.h"
 
 namespace ingot::optim {

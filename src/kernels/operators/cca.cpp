@@ -2,7 +2,6 @@
 #include "kernels/cca.h"
 
 #include "kernels/operators/helpers.h"
-#include "kernels/operators/lists.h"
 #include "kernels/reference/reference.h"
 
 namespace ingot::kernels {

@@ -3,7 +3,6 @@
 #include "kernels/cross_entropy.h"
 
 #include "kernels/operators/helpers.h"
-#include "kernels/operators/lists.h"
 
 namespace ingot::kernels {
 namespace {

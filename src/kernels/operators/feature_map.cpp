@@ -2,7 +2,6 @@
 #include "kernels/feature_map.h"
 
 #include "kernels/operators/helpers.h"
-#include "kernels/operators/lists.h"
 
 namespace ingot::kernels {
 namespace {

@@ -3,7 +3,6 @@
 
 #include "kernels/cpu/rows_norm.h"
 #include "kernels/operators/helpers.h"
-#include "kernels/operators/lists.h"
 #include "kernels/reference/reference.h"
 
 namespace ingot::kernels {

@@ -2,7 +2,6 @@
 #include "kernels/short_convolution.h"
 
 #include "kernels/operators/helpers.h"
-#include "kernels/operators/lists.h"
 
 namespace ingot::kernels {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/operators/helpers.h"
-#include "layers/operators/lists.h"
+#include "layers/operators/helpers.h"
 
 namespace ingot::layers {
 namespace {

@@ -2,7 +2,7 @@
 #include "layers/embedding.h"
 
 #include "kernels/operators/helpers.h"
-#include "layers/operators/lists.h"
+#include "layers/operators/helpers.h"
 
 namespace ingot::layers {
 namespace {

@@ -1,6 +1,6 @@
 // The element-wise parts of linear attention, as layers/linear_attention.cpp writes them. rows: tokens; width: of all heads.
 #include "kernels/operators/helpers.h"
-#include "layers/operators/lists.h"
+#include "layers/operators/helpers.h"
 
 namespace ingot::layers {
 namespace {
@@ -30,6 +30,6 @@ Operator elementwise(std::string_view name, OperatorCall (*make)(const OperatorS
 
 }  // namespace
 
-std::vector<Operator> gate_operators() { return {elementwise("gates", make_gates), elementwise("output_gate", make_output_gate)}; }
+std::vector<Operator> gates_operators() { return {elementwise("gates", make_gates), elementwise("output_gate", make_output_gate)}; }
 
 }  // namespace ingot::layers

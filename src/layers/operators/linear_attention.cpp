@@ -3,7 +3,7 @@
 #include "layers/linear_attention.h"
 
 #include "kernels/operators/helpers.h"
-#include "layers/operators/lists.h"
+#include "layers/operators/helpers.h"
 
 namespace ingot::layers {
 namespace {

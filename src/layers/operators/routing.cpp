@@ -2,7 +2,7 @@
 // and returning them (width: of the residual stream). What is priced as GEMMs by itself is as small as it can be.
 #include "kernels/operators/helpers.h"
 #include "layers/experts.h"
-#include "layers/operators/lists.h"
+#include "layers/operators/helpers.h"
 #include "layers/router.h"
 
 namespace ingot::layers {

@@ -1,7 +1,6 @@
 // Splitting a packed projection into heads, of which q and k turn. rows: tokens; width: all heads of q, k and v together, of 64 channels,
 // a quarter of them of k.
 #include "kernels/operators/helpers.h"
-#include "kernels/operators/lists.h"
 #include "kernels/reference/reference.h"
 
 namespace ingot::kernels {
@@ -34,7 +33,7 @@ OperatorCost cost(const OperatorSizes& s) {
 
 }  // namespace
 
-std::vector<Operator> rotate_operators() {
+std::vector<Operator> rope_operators() {
   return {token_operator({.name = "split_and_rotate",
                           .backward_name = "split_and_rotate.backward",
                           .kind = WorkKind::attention,

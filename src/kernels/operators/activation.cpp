@@ -1,6 +1,5 @@
 // rows: tokens; width: of the FFN, half of gate_up's.
 #include "kernels/operators/helpers.h"
-#include "kernels/operators/lists.h"
 #include "kernels/reference/reference.h"
 
 namespace ingot::kernels {
@@ -21,7 +20,7 @@ OperatorCost cost(const OperatorSizes& s) {
 
 }  // namespace
 
-std::vector<Operator> swiglu_operators() {
+std::vector<Operator> activation_operators() {
   return {token_operator({.name = "swiglu",
                           .backward_name = "swiglu.backward",
                           .kind = WorkKind::activations,

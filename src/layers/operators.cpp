@@ -2,7 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "layers/operators/lists.h"
+#include "layers/operators/helpers.h"
 
 namespace ingot::layers {
 
@@ -13,16 +13,6 @@ std::shared_ptr<ParameterList> random_parameters(std::vector<Parameter> describe
   const at::NoGradGuard no_grad;
   for (const auto& p : list->all()) p->value.copy_(at::randn(p->shape, at::TensorOptions().device(s.device)) * 0.02);
   return list;
-}
-
-const std::vector<Operator>& layer_operators() {
-  static const std::vector<Operator> all = [] {
-    std::vector<Operator> list;
-    for (const auto add : {attention_operators, linear_attention_operators, gate_operators, routing_operators, embedding_operators})
-      for (auto& op : add()) list.push_back(std::move(op));
-    return list;
-  }();
-  return all;
 }
 
 const std::vector<Operator>& operators() {
