@@ -3,6 +3,7 @@
 
 #include "kernels/cross_entropy.h"
 #include "kernels/differentiable.h"
+#include "kernels/qk_norm.h"
 #include "kernels/reference/reference.h"
 #include "kernels/update.h"
 
@@ -102,6 +103,45 @@ TEST_P(Fused, split_and_rotate_matches_the_composition) {
                 [&](const Tensors& in) { return run(reference::split_and_rotate, in, at::kDouble); }, {random({2, 11, 8 * head_dim}, 5)},
                 {dtype}, tolerance);
   }
+}
+
+TEST_P(Fused, qk_norm_matches_the_composition_also_over_all_heads_and_with_partly_rotated_ones) {
+  const auto [dtype, tolerance] = GetParam();
+  constexpr int64_t kHeads = 4, kKvHeads = 2;
+  for (const bool over_all : {false, true})
+    for (const auto& [head_dim, half, table_rows] :
+         std::vector<std::tuple<int, int, int>>{{12, 6, 1}, {16, 4, 2}, {10, 3, 1}, {64, 32, 2}}) {
+      const auto run = [&, d = head_dim, h = half, rows = table_rows](const Tensors& in, at::ScalarType t) -> Tensors {
+        auto [q, k, v] = split_norm_and_rotate(in[0], kHeads, kKvHeads, d, QkNorm{in[1], in[2], 1e-6}, table_for(rows, 11, h, t));
+        return {q, k, v};
+      };
+      expect_same([&](const Tensors& in) { return run(in, at::kFloat); }, [&](const Tensors& in) { return run(in, at::kDouble); },
+                  {random({2, 11, 8 * head_dim}, 5), random({over_all ? kHeads * head_dim : head_dim}, 6),
+                   random({over_all ? kKvHeads * head_dim : head_dim}, 7)},
+                  {dtype, at::kFloat, at::kFloat}, tolerance);
+    }
+}
+
+// In fp32 the fused kernel rounds like the norm and the rotation that it is made of. Of a gradient the compiler may contract another
+// product and sum.
+TEST(QkNorm, gives_the_bits_of_the_kernels_that_it_joins) {
+  constexpr int64_t kHeads = 4, kKvHeads = 2, kHeadDim = 64;
+  const auto table = table_for(1, 37, 32, at::kFloat);
+  const Operation fused = [&](const Tensors& in) -> Tensors {
+    auto [q, k, v] = split_norm_and_rotate(in[0], kHeads, kKvHeads, kHeadDim, QkNorm{in[1], in[2], 1e-6}, table);
+    return {q, k, v};
+  };
+  const Operation composed = [&](const Tensors& in) -> Tensors {
+    const auto parts = in[0].unflatten(-1, {-1, kHeadDim}).split_with_sizes({kHeads, kKvHeads, kKvHeads}, 2);
+    const auto packed = at::cat({rms_norm(parts[0], in[1], 1e-6, at::kFloat), rms_norm(parts[1], in[2], 1e-6, at::kFloat), parts[2]}, 2);
+    auto [q, k, v] = split_and_rotate(packed.flatten(2), kHeads, kKvHeads, kHeadDim, table);
+    return {q, k, v};
+  };
+  const Tensors inputs = {random({2, 37, 8 * kHeadDim}, 1).to(at::kFloat), random({kHeadDim}, 2).to(at::kFloat),
+                          random({kHeadDim}, 3).to(at::kFloat)};
+  const auto got = outputs_and_gradients(fused, inputs), want = outputs_and_gradients(composed, inputs);
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(got[i], want[i])) << "q, k, v: " << i;
+  EXPECT_TRUE(at::allclose(got[3], want[3], 1e-6, 1e-6)) << "gradient of the projection";
 }
 
 TEST_P(Fused, cca_mix_matches_the_composition_also_across_documents) {

@@ -2,26 +2,18 @@
 
 #include <cmath>
 
-#include "kernels/norm.h"
+#include "kernels/qk_norm.h"
 #include "layers/linear.h"
 
 namespace ingot::layers {
 
-at::Tensor SoftmaxAttention::normed(const at::Tensor& packed, int64_t own_heads, int64_t own_kv_heads, const at::Tensor& q_weight,
-                                    const at::Tensor& k_weight) const {
-  const auto parts = packed.split_with_sizes({own_heads * head_dim, own_kv_heads * head_dim, own_kv_heads * head_dim}, -1);
-  const auto norm = [&](const at::Tensor& x, const at::Tensor& weight) {
-    return kernels::rms_norm(x.unflatten(-1, {-1, weight.size(0)}), weight, norm_eps, x.scalar_type()).flatten(-2);
-  };
-  return at::cat({norm(parts[0], q_weight), norm(parts[1], k_weight), parts[2]}, -1);
-}
-
 at::Tensor SoftmaxAttention::operator()(const at::Tensor& x, Sequences& sequences, AttentionCache* cache) const {
-  auto packed = linear(x, {q, k, v}, biases());
+  const auto packed = linear(x, {q, k, v}, biases());
   const auto weight_of = [&](const Parameter& norm) { return repeated ? repeated(norm.value) : norm.value; };
-  if (q_norm) packed = normed(packed, heads, kv_heads, weight_of(*q_norm), weight_of(*k_norm));
+  kernels::QkNorm norm;
+  if (q_norm) norm = {weight_of(*q_norm), weight_of(*k_norm), norm_eps};
   const auto [queries, keys, values] =
-      kernels::split_and_rotate(packed, heads, kv_heads, head_dim, sequences.rotary(rotary, x.scalar_type()));
+      kernels::split_norm_and_rotate(packed, heads, kv_heads, head_dim, norm, sequences.rotary(rotary, x.scalar_type()));
   const auto mixed = attention(queries, keys, values, of_all_ranks().scale, window, sequences, cache ? &cache->key_values : nullptr);
   return linear(mixed, {o});
 }
@@ -48,12 +40,10 @@ AttentionLayer::Projection SoftmaxAttention::projection(Sequences& sequences, at
     std::vector<Parameter*> weights, some_biases;
     for (size_t kind = 0; kind < norms; ++kind)
       for (const auto& shard : visit.shards) (kind < 3 ? weights : some_biases).push_back(shard[kind]);
-    auto packed = linear(in, weights, some_biases);
-    if (q_norm) {
-      const auto& first = visit.shards[0];
-      packed = normed(packed, visit.heads, visit.kv_heads, first[norms]->value, first[norms + 1]->value);
-    }
-    const auto [queries, keys, values] = kernels::split_and_rotate(packed, visit.heads, visit.kv_heads, head_dim, table);
+    kernels::QkNorm norm;
+    if (q_norm) norm = {visit.shards[0][norms]->value, visit.shards[0][norms + 1]->value, norm_eps};
+    const auto [queries, keys, values] =
+        kernels::split_norm_and_rotate(linear(in, weights, some_biases), visit.heads, visit.kv_heads, head_dim, norm, table);
     return {queries.unflatten(1, by_chunk), keys.unflatten(1, by_chunk), values.unflatten(1, by_chunk)};
   };
 }
@@ -62,10 +52,11 @@ std::array<at::Tensor, 3> SoftmaxAttention::project_token(const at::Tensor& x, S
                                                           int /*rank*/, int /*ranks*/, const Gather& gather) const {
   const auto own = linear(x, {q, k, v}, biases());
   // Rows of a rank may be a part of a kv head: rotated when whole.
-  auto packed = at::cat(gather(own.split_with_sizes({q->value.size(0), k->value.size(0), v->value.size(0)}, -1)), -1);
-  if (q_norm) packed = normed(packed, heads, kv_heads, q_norm->value, k_norm->value);
+  const auto packed = at::cat(gather(own.split_with_sizes({q->value.size(0), k->value.size(0), v->value.size(0)}, -1)), -1);
+  kernels::QkNorm norm;
+  if (q_norm) norm = {q_norm->value, k_norm->value, norm_eps};
   const auto [queries, keys, values] =
-      kernels::split_and_rotate(packed, heads, kv_heads, head_dim, sequences.rotary(rotary, x.scalar_type()));
+      kernels::split_norm_and_rotate(packed, heads, kv_heads, head_dim, norm, sequences.rotary(rotary, x.scalar_type()));
   return {queries, keys, values};
 }
 

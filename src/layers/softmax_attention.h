@@ -32,9 +32,6 @@ struct SoftmaxAttention final : AttentionLayer, SoftmaxAttentionWeights {
                                           const Gather& gather) const override;
 
  private:
-  /// Packed q, k and v of this many heads: the first two normed.
-  at::Tensor normed(const at::Tensor& packed, int64_t own_heads, int64_t own_kv_heads, const at::Tensor& q_weight,
-                    const at::Tensor& k_weight) const;
   std::vector<Parameter*> biases() const { return q_bias ? std::vector{q_bias, k_bias, v_bias} : std::vector<Parameter*>{}; }
 };
 
