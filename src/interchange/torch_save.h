@@ -40,7 +40,6 @@ class TorchArchive {
 
   const ZipReader& zip() const { return zip_; }
   PickleValue root() const { return pickle_->root(); }
-  bool holds_tensor() const { return is_tensor(root()); }
   static bool is_tensor(const PickleValue& value);
   /// Throws CheckpointError unless all its elements lie within its storage, each its own (no strides of 0).
   StoredTensor tensor(const PickleValue& value) const;

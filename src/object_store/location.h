@@ -27,7 +27,6 @@ struct Endpoint {
 
   /// Percent-encoded, as it is sent and signed; "/" at least. An empty key is the bucket itself.
   std::string path_of(std::string_view key) const;
-  std::string url_of(std::string_view key) const { return scheme + "://" + host + path_of(key); }
 };
 
 enum class Addressing { automatic, path, virtual_host };

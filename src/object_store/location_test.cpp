@@ -35,7 +35,8 @@ TEST(Location, wrong_urls_say_what_is_wrong) {
 
 std::string url(const std::string& endpoint, const std::string& region, const std::string& bucket, const std::string& key,
                 Addressing addressing = Addressing::automatic) {
-  return resolve_endpoint(endpoint, region, bucket, addressing).url_of(key);
+  const auto at = resolve_endpoint(endpoint, region, bucket, addressing);
+  return at.scheme + "://" + at.host + at.path_of(key);
 }
 
 TEST(Endpoint, aws_is_addressed_by_host_and_others_by_path) {
