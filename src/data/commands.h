@@ -23,9 +23,9 @@ struct TextFlags {
 struct TrainTokenizerCommand {
   TextFlags text;
   std::string output;                     // -o, --output FILE.model
-  std::string algorithm = "unigram";      // --algorithm unigram|bpe
+  std::string algorithm = "unigram";      // --type unigram|bpe
   int64_t vocab_size = 8192;              // --vocab-size N
-  double character_coverage = 0.9995;     // --character-coverage X
+  double character_coverage = 0.9995;     // --coverage X
   int64_t max_sentences = 1'000'000;      // --max-sentences N
   int64_t max_bytes = int64_t{64} << 20;  // --max-bytes N
   bool join_digits = false;               // --join-digits: numbers may be one piece
