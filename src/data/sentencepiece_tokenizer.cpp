@@ -59,12 +59,8 @@ std::vector<int32_t> SentencePieceTokenizer::encode_whole(std::string_view text)
 }
 
 std::vector<int32_t> SentencePieceTokenizer::encode(std::string_view text) const {
-  std::string mended;
-  if (!is_valid_utf8(text)) {
-    int64_t replaced = 0;
-    mended = replace_invalid_utf8(text, replaced);
-    text = mended;
-  }
+  std::string repaired;
+  text = valid_utf8(text, repaired);
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 3);
   size_t done = 0;

@@ -106,6 +106,12 @@ std::string replace_invalid_utf8(std::string_view text, int64_t& replaced) {
   return out;
 }
 
+std::string_view valid_utf8(std::string_view text, std::string& repaired) {
+  if (is_valid_utf8(text)) return text;
+  int64_t replaced = 0;
+  return repaired = replace_invalid_utf8(text, replaced);
+}
+
 bool is_unicode_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
          c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;

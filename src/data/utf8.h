@@ -28,6 +28,8 @@ size_t complete_utf8_prefix(std::string_view text);
 
 /// Valid text comes back as it is; `replaced` counts the invalid parts.
 std::string replace_invalid_utf8(std::string_view text, int64_t& replaced);
+/// `text`, or where it is invalid what `repaired` then holds.
+std::string_view valid_utf8(std::string_view text, std::string& repaired);
 
 /// Bytes of the sequence that a valid first byte opens.
 inline int utf8_length(char first) {

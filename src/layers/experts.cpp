@@ -35,6 +35,14 @@ Dispatch sort_by_expert(const at::Tensor& choice, int64_t experts) {
   return dispatch;
 }
 
+/// body(expert, its first row, its rows) for each expert that has rows.
+template <class Body>
+void for_each_expert(const std::vector<int64_t>& counts, const Body& body) {
+  int64_t from = 0;
+  for (size_t e = 0; e < counts.size(); from += counts[e++])
+    if (counts[e] > 0) body(static_cast<int64_t>(e), from, counts[e]);
+}
+
 struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routing)> {
   struct Kept {
     Parameter *gate_up, *down;
@@ -61,16 +69,12 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     }
     auto pre = at::empty({rows.size(0), gate_up_value.size(1)}, rows.options());
     auto routed = at::empty({rows.size(0), x.size(1)}, rows.options());
-    int64_t from = 0;
-    for (size_t i = 0; i < counts.size(); from += counts[i++]) {
-      const auto e = static_cast<int64_t>(i);
-      const int64_t count = counts[i];
-      if (count == 0) continue;
+    for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
       const auto part = pre.narrow(0, from, count);
       kernels::matmul_of_any_rows_into(part, rows.narrow(0, from, count), gate_up_value[e].t());
       const auto activated = kernels::swiglu_forward(part, slot_weight.narrow(0, from, count));
       kernels::matmul_of_any_rows_into(routed.narrow(0, from, count), activated, down_value[e].t());
-    }
+    });
     if (exchange) routed = exchange->combine(routed);
     auto out = at::zeros({x.size(0), x.size(1)}, x.options());
     top_k == 1 ? out.index_copy_(0, tokens, routed.to(x.scalar_type())) : out.index_add_(0, tokens, routed.to(x.scalar_type()));
@@ -90,11 +94,7 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     auto grad_x_rows = at::empty_like(rows);
     auto grad_slot_weight = at::empty({rows.size(0)}, slot_weight.options());
     auto grad_pre = at::empty({rows.size(0), pre.size(1)}, pre.options());
-    int64_t from = 0;
-    for (size_t i = 0; i < counts.size(); from += counts[i++]) {
-      const auto e = static_cast<int64_t>(i);
-      const int64_t count = counts[i];
-      if (count == 0) continue;
+    for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
       const auto part = pre.narrow(0, from, count), part_weight = slot_weight.narrow(0, from, count);
       auto grad_activated = at::empty({count, down->value.size(2)}, pre.options());
       kernels::matmul_of_any_rows_into(grad_activated, grad_rows.narrow(0, from, count), down->value[e]);
@@ -102,7 +102,7 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
       grad_pre.narrow(0, from, count).copy_(grad_part);
       grad_slot_weight.narrow(0, from, count).copy_(grad_part_weight);
       kernels::matmul_of_any_rows_into(grad_x_rows.narrow(0, from, count), grad_part, gate_up->value[e]);
-    }
+    });
     DeferredGradients::run_or_defer(deferred, [=] {
       bool overwrite_up = false, overwrite_down = false;
       auto& buffer_up = gate_up->gradient_buffer(overwrite_up);

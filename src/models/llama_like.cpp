@@ -16,18 +16,23 @@ ModelConfig llama_like_from_hugging_face(const HuggingFaceFields& fields) {
   return c;
 }
 
-nlohmann::json llama_like_to_hugging_face(const ModelConfig& c) {
+nlohmann::json llama_attention_to_hugging_face(const ModelConfig& c) {
   for (int64_t layer = 0; layer < c.layers; ++layer)
     if (c.is_sliding(layer))
       throw base::ConfigError(
           "layer {} has a sliding window, which the {} family has not in Hugging Face's form: this model cannot be exported", layer,
           c.family);
   auto json = common_hugging_face_config(c);
-  json["intermediate_size"] = c.ffn;
   json["attention_bias"] = c.attention_bias;
-  json["mlp_bias"] = c.mlp_bias;
   json["hidden_act"] = "silu";
   json["rope_parameters"] = hugging_face_rope(c, c.rope_base);
+  return json;
+}
+
+nlohmann::json llama_like_to_hugging_face(const ModelConfig& c) {
+  auto json = llama_attention_to_hugging_face(c);
+  json["intermediate_size"] = c.ffn;
+  json["mlp_bias"] = c.mlp_bias;
   return json;
 }
 

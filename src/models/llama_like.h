@@ -8,5 +8,7 @@ namespace ingot::models {
 ModelConfig llama_like_from_hugging_face(const HuggingFaceFields& fields);
 /// Throws ConfigError for a sliding window, which has no place there.
 nlohmann::json llama_like_to_hugging_face(const ModelConfig& config);
+/// The same without what is said of a dense MLP.
+nlohmann::json llama_attention_to_hugging_face(const ModelConfig& config);
 
 }  // namespace ingot::models

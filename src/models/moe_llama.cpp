@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "models/family.h"
-#include "models/hugging_face_config.h"
+#include "models/llama_like.h"
 #include "models/stored_tensors.h"
 
 namespace ingot::models {
@@ -25,17 +25,11 @@ ModelConfig common(const HuggingFaceFields& fields, const char* family) {
 }
 
 nlohmann::json common(const ModelConfig& c, const char* type, const char* architecture) {
-  for (int64_t layer = 0; layer < c.layers; ++layer)
-    if (c.is_sliding(layer))
-      throw base::ConfigError("layer {} has a sliding window, which the {} family has not in Hugging Face's form", layer, c.family);
-  auto json = common_hugging_face_config(c);
+  auto json = llama_attention_to_hugging_face(c);
   json["model_type"] = type;
   json["architectures"] = {architecture};
   json["num_experts_per_tok"] = c.top_k;
   json["norm_topk_prob"] = c.norm_topk_prob;
-  json["attention_bias"] = c.attention_bias;
-  json["hidden_act"] = "silu";
-  json["rope_parameters"] = hugging_face_rope(c, c.rope_base);
   return json;
 }
 

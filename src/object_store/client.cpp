@@ -47,6 +47,16 @@ void check_etag(const HttpAnswer& answer) {
   if (answer.header("etag").empty()) throw BrokenAnswer("the answer has no ETag");
 }
 
+// Of one page of what begins with `prefix`; `kind`: of what.
+Request listing(const char* verb, const std::pair<std::string, std::string>& kind, const std::string& prefix) {
+  return {.verb = verb,
+          .method = "GET",
+          .key = "",
+          .prefix = prefix,
+          .query = {kind, {"prefix", prefix}, {"encoding-type", "url"}},
+          .body_limit_bytes = kListingLimitBytes};
+}
+
 void check_begins_with(const std::string& name, const std::string& prefix) {
   if (!name.starts_with(prefix))
     throw BrokenAnswer(fmt::format("the store lists '{}' when asked for what begins with '{}'", printable(name), printable(prefix)));
@@ -153,14 +163,9 @@ Listing Client::list(const std::string& prefix, const std::string& delimiter) co
   std::string token;
   for (int empty_pages = 0;;) {
     ListAnswer page;
-    Request request{.verb = "list",
-                    .method = "GET",
-                    .key = "",
-                    .prefix = prefix,
-                    .query = {{"list-type", "2"}, {"prefix", prefix}, {"encoding-type", "url"}}};
+    auto request = listing("list", {"list-type", "2"}, prefix);
     if (!delimiter.empty()) request.query.emplace_back("delimiter", delimiter);
     if (!token.empty()) request.query.emplace_back("continuation-token", token);
-    request.body_limit_bytes = kListingLimitBytes;
     request.check = [&](const HttpAnswer& answer) {
       page = parse_list(answer.body);
       for (const auto& object : page.objects) check_begins_with(object.key, prefix);
@@ -271,13 +276,8 @@ std::vector<PendingUpload> Client::pending_uploads(const std::string& prefix) co
   std::string key_marker, id_marker;
   while (true) {
     UploadsAnswer page;
-    Request request{.verb = "list uploads of",
-                    .method = "GET",
-                    .key = "",
-                    .prefix = prefix,
-                    .query = {{"uploads", ""}, {"prefix", prefix}, {"encoding-type", "url"}}};
+    auto request = listing("list uploads of", {"uploads", ""}, prefix);
     if (!key_marker.empty()) request.query.insert(request.query.end(), {{"key-marker", key_marker}, {"upload-id-marker", id_marker}});
-    request.body_limit_bytes = kListingLimitBytes;
     request.check = [&](const HttpAnswer& answer) {
       page = parse_uploads(answer.body);
       for (const auto& upload : page.uploads) check_begins_with(upload.key, prefix);

@@ -18,31 +18,18 @@ struct Entry {
   Rules (*make)(const OptimizerConfig& config);
 };
 
-Rules normuon_rules(const OptimizerConfig& config) {
+template <class... Rule>
+Rules rules_of(const OptimizerConfig& config) {
   Rules rules;
-  rules.push_back(std::make_unique<NorMuon>(config));
-  rules.push_back(std::make_unique<AdamW>(config));
-  return rules;
-}
-
-Rules muon_rules(const OptimizerConfig& config) {
-  Rules rules;
-  rules.push_back(std::make_unique<Muon>(config));
-  rules.push_back(std::make_unique<AdamW>(config));
-  return rules;
-}
-
-Rules adamw_rules(const OptimizerConfig& config) {
-  Rules rules;
-  rules.push_back(std::make_unique<AdamW>(config));
+  (rules.push_back(std::make_unique<Rule>(config)), ...);
   return rules;
 }
 
 const std::vector<Entry>& table() {
   static const std::vector<Entry> entries = {
-      {"muon", "Muon on hidden matrices and AdamW on the rest", &muon_rules},
-      {"normuon", "Muon with normalised rows on hidden matrices and AdamW on the rest", &normuon_rules},
-      {"adamw", "AdamW on everything", &adamw_rules},
+      {"muon", "Muon on hidden matrices and AdamW on the rest", &rules_of<Muon, AdamW>},
+      {"normuon", "Muon with normalised rows on hidden matrices and AdamW on the rest", &rules_of<NorMuon, AdamW>},
+      {"adamw", "AdamW on everything", &rules_of<AdamW>},
   };
   return entries;
 }

@@ -99,12 +99,8 @@ void HuggingFaceTokenizer::read_special(const nlohmann::json& config) {
 }
 
 std::vector<int32_t> HuggingFaceTokenizer::encode(std::string_view text) const {
-  std::string mended;
-  if (!is_valid_utf8(text)) {
-    int64_t replaced = 0;
-    mended = replace_invalid_utf8(text, replaced);
-    text = mended;
-  }
+  std::string repaired;
+  text = valid_utf8(text, repaired);
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 3);
   for (const auto& part : added_.cut(text, /*normalized=*/false)) {
