@@ -7,7 +7,7 @@ struct Titles {
   const char *name, *title;
 };
 
-constexpr Titles kTitles[kWorkKinds] = {{"products", "products"},
+constexpr Titles kTitles[kWorkKinds] = {{"matmul", "matmul"},
                                         {"attention", "attention"},
                                         {"linear_attention", "linear attention"},
                                         {"norms", "norms and joins"},

@@ -9,13 +9,13 @@
 namespace ingot::base {
 
 enum class WorkKind {
-  products,          // of linear layers and experts
+  matmul,            // of linear layers and experts
   attention,         // with rotation, and CCA's mixing of latents
   linear_attention,  // with its convolutions, feature maps and gates
   norms,             // with the joins of the residual stream
   activations,
   embedding,
-  head,           // vocabulary products and loss; their gradients are made in the forward pass
+  head,           // vocabulary GEMMs and loss; their gradients are made in the forward pass
   routing,        // router, and dispatch of tokens to experts
   recomputation,  // whatever is run a second time
   gradient_norm,
@@ -39,7 +39,7 @@ struct Work {
   enum class Rule {
     is,        // work of `kind`; so are torch's operators below it, but not pieces of a kind of their own
     owns,      // the same, and whatever is below counts with it
-    shares,    // the same, but matmuls below it are `products`
+    shares,    // the same, but matmuls below it are `matmul`
     passes,    // no work of its own: what is below counts as if it were not there
     forward,   // passes; and what is below belongs to the forward pass
     backward,  // to the backward pass, and to nothing above

@@ -50,7 +50,7 @@ std::string fastest(const train::RunConfig& config, const mesh::Mesh& mesh, cons
   const auto shape = plan::shape_of(config, train::lay_out_phases(config).front(), mesh, pipelines);
   const auto choice = plan::choose_library(*profile, dtype, [&](const plan::MachineProfile& one) {
     const auto time = plan::predict_step_time(*model, shape, one);
-    return time.products_s + time.head_s;
+    return time.gemm_s + time.head_s;
   });
   for (const auto& time : choice.times)
     if (time.library == choice.library && choice.library != "default")

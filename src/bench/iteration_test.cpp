@@ -104,7 +104,7 @@ TEST(WorkWatch, backward_of_torchs_own_operators_counts_with_their_forward_scope
   const auto times = watch.stop();
   EXPECT_GT(times.of(WorkKind::routing, WorkPass::forward), 0);
   EXPECT_GT(times.of(WorkKind::routing, WorkPass::backward), 0);
-  EXPECT_GT(times.of(WorkKind::products, WorkPass::backward), 0);
+  EXPECT_GT(times.of(WorkKind::matmul, WorkPass::backward), 0);
   const auto found = times.operators.find({"aten::gelu_backward", WorkKind::routing});
   ASSERT_NE(found, times.operators.end());
   EXPECT_EQ(found->second.calls, 1);
@@ -128,7 +128,7 @@ TEST(WorkWatch, the_second_run_is_recomputation_and_its_backward_is_not) {
   expect_about(times.of(WorkKind::activations, WorkPass::backward), Activation::backward_s);
 }
 
-TEST(WorkWatch, what_owns_keeps_what_is_below_and_what_shares_gives_products_away) {
+TEST(WorkWatch, what_owns_keeps_what_is_below_and_what_shares_gives_gemms_away) {
   WorkWatch watch;
   const auto x = at::rand({64, 64});
   watch.start();
@@ -146,7 +146,7 @@ TEST(WorkWatch, what_owns_keeps_what_is_below_and_what_shares_gives_products_awa
   expect_about(times.of(WorkKind::communication), 0.005);
   EXPECT_EQ(times.of(WorkKind::norms), 0);
   expect_about(times.of(WorkKind::routing), 0.005);
-  EXPECT_GT(times.of(WorkKind::products), 0);
+  EXPECT_GT(times.of(WorkKind::matmul), 0);
 }
 
 TEST(WorkWatch, scopes_that_say_no_kind_are_unattributed_and_listed) {
@@ -186,8 +186,8 @@ TEST(WorkKinds, names_and_titles_are_told_apart) {
 
 TEST(Predictions, by_kind_have_waits_and_what_lies_between) {
   plan::StepTime time;
-  time.products_s = 1, time.attention_s = 2, time.waiting_s = 16, time.optimizer_s = 384, time.between_s = 512, time.uneven_s = 1024;
-  time.kinds = {{WorkKind::products, 1}, {WorkKind::linear_attention, 2}, {WorkKind::muon, 128}, {WorkKind::adamw, 256}};
+  time.gemm_s = 1, time.attention_s = 2, time.waiting_s = 16, time.optimizer_s = 384, time.between_s = 512, time.uneven_s = 1024;
+  time.kinds = {{WorkKind::matmul, 1}, {WorkKind::linear_attention, 2}, {WorkKind::muon, 128}, {WorkKind::adamw, 256}};
   const auto kinds = time.by_kind();
   double sum = 0;
   for (const auto& [kind, value] : kinds) sum += value;
@@ -200,16 +200,16 @@ TEST(Predictions, by_kind_have_waits_and_what_lies_between) {
 TEST(IterationReports, say_what_watching_costs_and_what_is_unattributed) {
   IterationReport report;
   report.steps = 2;
-  report.times.seconds[static_cast<size_t>(WorkKind::products)] = {0, 0.06, 0.12};
+  report.times.seconds[static_cast<size_t>(WorkKind::matmul)] = {0, 0.06, 0.12};
   report.times.seconds[static_cast<size_t>(WorkKind::unattributed)] = {0.02, 0, 0};
   report.times.wall_s = 0.2;
-  report.times.operators[{"aten::mm", WorkKind::products}] = {WorkKind::products, 40, 0.18};
+  report.times.operators[{"aten::mm", WorkKind::matmul}] = {WorkKind::matmul, 40, 0.18};
   report.watched_ms = {100, 100};
   report.plain_ms = {80, 80};
   report.tokens_per_step = 800;
   report.least_ms = report.most_ms = std::vector<double>(kWorkKinds, 0);
   report.most_ms[0] = 90;
-  const auto text = to_table(report, {{WorkKind::products, 85}});
+  const auto text = to_table(report, {{WorkKind::matmul, 85}});
   EXPECT_THAT(text, HasSubstr("30.00     60.00               90.00  90.0 %      85.00"));
   EXPECT_THAT(text, HasSubstr("unattributed                                   10.00     10.00  10.0 %          -"));
   EXPECT_THAT(text, HasSubstr("watching costs 25.0 %"));

@@ -36,13 +36,13 @@ std::string choice_line(const MachineProfile& profile, const std::string& dtype)
   if (choice.times.empty()) return text;
   return text + fmt::format("{}: {}\n", dtype,
                             choice.library == "default" ? "no other library is clearly faster"
-                                                      : choice.library + " is clearly faster; of a run its own products decide");
+                                                        : choice.library + " is clearly faster; of a run its own GEMMs decide");
 }
 
 }  // namespace
 
 std::vector<GemmBackendRate> race_libraries(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, int rounds,
-                                        at::Device device) {
+                                            at::Device device) {
   const auto libraries = kernels::gemm_backends(layers::compute_dtype(dtype), device);
   if (libraries.size() < 2) return {};
   const RestoreChoice restore;
@@ -72,7 +72,7 @@ std::vector<Measurement> library_measurements(const GemmSweep& sweep, bool quick
   if (shapes.m.empty()) shapes.m = quick ? std::vector<int64_t>{64, 512} : std::vector<int64_t>{64, 512, 2048};
   if (shapes.n.empty()) shapes.n = {512, 1536};
   if (shapes.k.empty()) shapes.k = {512, 1024};
-  // The same list as of products, each of which is raced instead.
+  // The same list as of GEMMs, each of which is raced instead.
   return gemm_measurements(shapes, setting,
                            [rounds, device = setting.device](const plan::GemmRate& p, plan::Pass pass, MachineProfile& profile) {
                              const auto rates = race_libraries(p.dtype, pass, p.m, p.n, p.k, rounds, device);

@@ -1,4 +1,4 @@
-// Measures one thing at a time: a matrix product, attention, a stream over memory, as the trainer does them. All run on the
+// Measures one thing at a time: a GEMM, attention, a stream over memory, as the trainer does them. All run on the
 // calling thread's device with torch's present number of threads; nothing else should run meanwhile.
 #pragma once
 
@@ -13,15 +13,15 @@
 
 namespace ingot::bench {
 
-/// Sizes of a linear layer's product; the pass says which of its three products is measured.
+/// Sizes of a linear layer's GEMM; the pass says which of its three GEMMs is measured.
 plan::GemmRate measure_gemm(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, const Repeats& repeats,
                             at::Device device);
 
-/// `groups` products [m, k] x [k, n] in one call, as the states of linear attention are multiplied.
+/// `groups` GEMMs [m, k] x [k, n] in one call, as the states of linear attention are multiplied.
 plan::GemmRate measure_batched(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, int64_t groups,
                                const Repeats& repeats, at::Device device);
 
-/// Products of `groups` experts one after another, as layers/experts.cpp calls them, on rows that are shared_out. m, of grad_weight k, is
+/// GEMMs of `groups` experts one after another, as layers/experts.cpp calls them, on rows that are shared_out. m, of grad_weight k, is
 /// the mean number of rows.
 plan::GemmRate measure_grouped(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, int64_t groups, double busiest,
                                const Repeats& repeats, at::Device device);

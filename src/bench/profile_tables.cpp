@@ -68,7 +68,7 @@ std::string attention_table(const MachineProfile& p) {
     const auto balance = plan::balance_of(p, shape.dtype);
     if (!balance) continue;
     if (said.insert(shape.dtype).second)
-      text += fmt::format("\n{} balance: {:.1f} GFLOP/s of products over {:.1f} GB/s of memory = {:.1f} FLOPs per byte\n", shape.dtype,
+      text += fmt::format("\n{} balance: {:.1f} GFLOP/s of GEMMs over {:.1f} GB/s of memory = {:.1f} FLOPs per byte\n", shape.dtype,
                           balance->flops_per_s / 1e9, balance->bytes_per_s / 1e9, balance->flops_per_byte());
     const auto turn = plan::turning_seq(shape, balance->flops_per_byte());
     const auto name = fmt::format("{} with {}/{} heads{}", shape.dtype, shape.heads, shape.kv_heads,

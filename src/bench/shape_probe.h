@@ -1,4 +1,4 @@
-// Products of neighbouring sizes: what a machine makes of their divisibility, which no grid over powers of two shows.
+// GEMMs of neighbouring sizes: what a machine makes of their divisibility, which no grid over powers of two shows.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ struct ShapeProbe {
   int rounds = 9;
 };
 
-/// Forward products over all sizes in turn, round after round, so that a disturbance meets all sizes alike; the median of each. `on_round`
+/// Forward GEMMs over all sizes in turn, round after round, so that a disturbance meets all sizes alike; the median of each. `on_round`
 /// hears how many are done, and says whether to go on: when it does not, what was measured stays (nothing before the first round).
 std::vector<plan::GemmRate> measure_neighbours(const ShapeProbe& probe, const std::function<bool(int done)>& on_round = {});
 

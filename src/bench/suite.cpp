@@ -23,7 +23,7 @@ namespace {
 using plan::MachineProfile;
 using plan::Pass;
 
-constexpr double kLargestProductFlops = 2e10;
+constexpr double kLargestGemmFlops = 2e10;
 
 Repeats repeats_of(const SuiteOptions& o) {
   return o.hasty ? Repeats{1, 1, 10, 0.01, 0.03} : o.quick ? Repeats{1, 2, 25, 0.02, 0.1} : Repeats{1, 3, 50, 0.1, 1};
@@ -41,7 +41,7 @@ void add_gemm(const SuiteOptions& o, const std::string& dtype, std::vector<Measu
   const std::vector<int64_t> sides =
       o.quick ? std::vector<int64_t>{32, 64, 128, 256, 512, 1024} : std::vector<int64_t>{16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
   const auto add = [&](Pass pass, int64_t m, int64_t n, int64_t k) {
-    if (2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) > kLargestProductFlops) return;
+    if (2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) > kLargestGemmFlops) return;
     all.push_back({fmt::format("gemm {} {} {}x{}x{}", dtype, plan::name_of(pass), m, n, k),
                    [=, repeats = repeats_of(o), device = at::Device(o.device)](MachineProfile& profile) {
                      profile.gemm.push_back(measure_gemm(dtype, pass, m, n, k, repeats, device));

@@ -25,7 +25,7 @@ struct SuiteOptions {
   AttentionSweep attention_sweep;
   std::vector<int64_t> memory_bytes;
   bool libraries = false;  // of gemm: by turns through every library that can multiply, instead of timing the usual one
-  bool balance = false;    // a large product and triad with attention, which say what bounds it
+  bool balance = false;    // a large GEMM and triad with attention, which say what bounds it
 };
 
 std::vector<Measurement> measurements_of(const SuiteOptions& options);
@@ -60,7 +60,7 @@ bool run_suite(const std::vector<Measurement>& measurements, plan::MachineProfil
 /// Adds the collectives of the company's ranks to `profile`, in place of older ones of groups as large.
 void measure_collectives_of(const Company& company, bool quick, plan::MachineProfile& profile);
 
-/// `fresh` with what only `old` has and no suite measures again: the libraries of products.
+/// `fresh` with what only `old` has and no suite measures again: the libraries of GEMMs.
 plan::MachineProfile replaced_by(plan::MachineProfile fresh, const plan::MachineProfile& old);
 
 /// A profile that knows `dtype` on this machine with torch's present number of threads, and the collectives of the company: the cached
@@ -77,7 +77,7 @@ bool complete(plan::MachineProfile& profile, const std::string& dtype, const Com
 std::string tables(const plan::MachineProfile& profile);
 
 /// What bounds attention, for --json: by dtype the machine's balance, the lengths at which shapes turn from memory- to compute-bound (null:
-/// never), and each measurement's FLOPs per byte and bound. Empty where products, triads or attention were not measured.
+/// never), and each measurement's FLOPs per byte and bound. Empty where GEMMs, triads or attention were not measured.
 nlohmann::ordered_json balance_json(const plan::MachineProfile& profile);
 
 }  // namespace ingot::bench

@@ -63,13 +63,13 @@ struct Sizes {
   int64_t m, n, k;
 };
 
-// A linear layer's sizes as those of one of its products.
+// A linear layer's sizes as those of one of its GEMMs.
 Sizes sizes_of(Pass pass, int64_t rows, int64_t out, int64_t in) {
   if (pass == Pass::grad_input) return {rows, in, out};
   return pass == Pass::grad_weight ? Sizes{out, in, rows} : Sizes{rows, out, in};
 }
 
-// Sums of batched products, too, have the sizes of the forward pass's operands: a^T g is [k, n].
+// Sums of batched GEMMs, too, have the sizes of the forward pass's operands: a^T g is [k, n].
 Sizes batched_sizes_of(Pass pass, int64_t m, int64_t n, int64_t k) {
   if (pass == Pass::grad_input) return {m, k, n};
   return pass == Pass::grad_weight ? Sizes{k, n, m} : Sizes{m, n, k};
@@ -81,7 +81,7 @@ struct GemmCase {
   int64_t m = 0, n = 0, k = 0, groups = 1;  // of the layer
   double busiest = 1;
 
-  plan::GemmRate product() const {
+  plan::GemmRate gemm() const {
     const auto sizes = kind == "batched" ? batched_sizes_of(pass, m, n, k) : sizes_of(pass, m, n, k);
     return {dtype, kind, plan::name_of(pass), sizes.m, sizes.n, sizes.k, 0, groups, busiest};
   }
@@ -98,7 +98,7 @@ Measurement measurement_of(const GemmCase& c, const Setting& setting, const Meas
   const auto label = label_of(c);
   check_memory(label, kCopies * 4 * d(c.groups) * (d(c.m) * d(c.k) + d(c.k) * d(c.n) + d(c.m) * d(c.n)), setting.device,
                "--m, --n, --k or --groups");
-  return guarded(label, [product = c.product(), pass = c.pass, run](MachineProfile& profile) { run(product, pass, profile); });
+  return guarded(label, [gemm = c.gemm(), pass = c.pass, run](MachineProfile& profile) { run(gemm, pass, profile); });
 }
 
 // Times them as the trainer calls them.
@@ -164,8 +164,8 @@ std::vector<Measurement> gemm_measurements(const GemmSweep& sweep, const Setting
   check_names("--passes", passes, {"forward", "grad_input", "grad_weight"});
   const auto has = [&](const char* kind) { return std::find(kinds.begin(), kinds.end(), kind) != kinds.end(); };
   if (!sweep.groups.empty() && !has("batched") && !has("grouped"))
-    throw UsageError("--groups is of batched and grouped products; add them to --kinds");
-  if (!sweep.busiest.empty() && !has("grouped")) throw UsageError("--busiest is of grouped products; add them to --kinds");
+    throw UsageError("--groups is of batched and grouped GEMMs; add them to --kinds");
+  if (!sweep.busiest.empty() && !has("grouped")) throw UsageError("--busiest is of grouped GEMMs; add them to --kinds");
   const auto groups = or_usual(sweep.groups, {8});
   const auto busiest = or_usual(sweep.busiest, {1.0});
   const int64_t least_groups = *std::min_element(groups.begin(), groups.end());

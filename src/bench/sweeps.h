@@ -1,4 +1,4 @@
-// Lists of measurements whose sizes a user chose: products, attention and streams over memory. Their checks throw UsageError, which names
+// Lists of measurements whose sizes a user chose: GEMMs, attention and streams over memory. Their checks throw UsageError, which names
 // the flag of `ingot bench` to change.
 #pragma once
 
@@ -38,7 +38,7 @@ struct GemmSweep {
 };
 std::vector<Measurement> measurements_of(const GemmSweep& sweep, const Setting& setting);
 
-/// The same list with another way of measuring: `run` gets each product without a rate, its pass, and the profile to add to.
+/// The same list with another way of measuring: `run` gets each GEMM without a rate, its pass, and the profile to add to.
 using MeasureGemm = std::function<void(const plan::GemmRate&, plan::Pass, plan::MachineProfile&)>;
 std::vector<Measurement> gemm_measurements(const GemmSweep& sweep, const Setting& setting, const MeasureGemm& run);
 
@@ -53,10 +53,10 @@ std::vector<Measurement> measurements_of(const AttentionSweep& sweep, const Sett
 /// Streams over arrays of these bytes on the device, and where it is a GPU those of its host and copies between the two.
 std::vector<Measurement> memory_measurements(const std::vector<int64_t>& bytes, const Setting& setting);
 
-/// The usual few grouped and batched products of one dtype: experts of a small mixture, even and uneven, and chunks of linear attention.
+/// The usual few grouped and batched GEMMs of one dtype: experts of a small mixture, even and uneven, and chunks of linear attention.
 std::vector<Measurement> usual_groups(const std::string& dtype, bool few, const Setting& setting);
 
-/// What tells memory- from compute-bound: a large product of each dtype, and a triad over arrays that no cache holds.
+/// What tells memory- from compute-bound: a large GEMM of each dtype, and a triad over arrays that no cache holds.
 std::vector<Measurement> balance_measurements(bool quick, const Setting& setting);
 
 }  // namespace ingot::bench

@@ -197,7 +197,7 @@ plan::MachineProfile balanced() {
 
 TEST(Tables, say_what_bounds_attention_and_where_that_turns) {
   const auto text = tables(balanced());
-  EXPECT_THAT(text, HasSubstr("100.0 GFLOP/s of products over 10.0 GB/s of memory = 10.0 FLOPs per byte"));
+  EXPECT_THAT(text, HasSubstr("100.0 GFLOP/s of GEMMs over 10.0 GB/s of memory = 10.0 FLOPs per byte"));
   // Of 8/8 heads in fp32 intensity is (seq + 1) / 8.
   EXPECT_THAT(text, HasSubstr("fp32 with 8/8 heads turns compute-bound at sequence length ≈ 79\n"));
   EXPECT_THAT(text, HasSubstr("fp32 with 8/8 heads and a window of 32 stays memory-bound at any sequence length\n"));

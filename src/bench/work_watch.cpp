@@ -10,7 +10,7 @@
 
 namespace ingot::bench {
 
-using plan::is_product, plan::kind_of_operator;
+using plan::is_gemm, plan::kind_of_operator;
 namespace {
 
 // Torch's callbacks carry no data of ours.
@@ -139,7 +139,7 @@ WorkWatch::Frame WorkWatch::frame_of(const at::RecordFunction& function, const F
     return frame;
   }
   if (above.has_kind) {
-    if (above.rule == Rule::shares && is_product(name)) frame.kind = WorkKind::products;
+    if (above.rule == Rule::shares && is_gemm(name)) frame.kind = WorkKind::matmul;
     return frame;
   }
   if (const auto found = kind_of_operator(name)) take(*found);

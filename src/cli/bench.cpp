@@ -27,12 +27,12 @@ void add_sweep(CLI::App& verb, BenchOptions& o) {
     list("--n", o.n, "its outputs");
     list("--k", o.k, "its inputs");
     list("--kinds", o.kinds,
-         "plain, batched (many products in one call), grouped (of experts one after another, whose rows are --m on average)");
+         "plain, batched (many GEMMs in one call), grouped (of experts one after another, whose rows are --m on average)");
     list("--passes", o.passes, "forward, grad_input, grad_weight (default: all)");
-    list("--groups", o.groups, "how many products of batched ones, or experts of grouped ones (default 8)");
+    list("--groups", o.groups, "how many GEMMs of batched ones, or experts of grouped ones (default 8)");
     list("--busiest", o.busiest, "rows of the busiest expert over their mean; 1: all have as many (default)");
     verb.add_flag("--libraries", o.libraries,
-                  "plain products through every library that can multiply here, by turns; kept for runs, which take the one that is "
+                  "plain GEMMs through every library that can multiply here, by turns; kept for runs, which take the one that is "
                   "clearly faster (train.gemm_backend)");
   } else if (verb.get_name() == "attention") {
     list("--seq", o.seq, "tokens of a sequence, such as 512,4K (K = 1024); with any of these flags only their combinations are measured");
@@ -62,7 +62,7 @@ void add_bench(Flags& flags) {
     add_sweep(verb, o);
     return verb;
   };
-  add("gemm", "matrix products over shapes and dtypes: plain, batched and grouped");
+  add("gemm", "GEMMs over shapes and dtypes: plain, batched and grouped");
   add("memory", "copy, scale, add, triad, dot, read and write over sizes; beside a GPU its host, and copies between the two");
   add("attention", "forward and backward over lengths, and where it turns from memory- to compute-bound");
   auto& all = add("all", "everything, as a machine profile");
@@ -140,7 +140,7 @@ void add_sweeps(const BenchOptions& o, bench::SuiteOptions& suite) {
                            .batches = base::counts_from("--batch", o.batches, kSizes)};
   suite.libraries = o.libraries;
   const bool is_plain = o.groups.empty() && o.busiest.empty() && (o.kinds.empty() || o.kinds == std::vector<std::string>{"plain"});
-  if (o.libraries && !is_plain) throw base::UsageError("--libraries is of plain products; leave out --groups, --busiest and other --kinds");
+  if (o.libraries && !is_plain) throw base::UsageError("--libraries is of plain GEMMs; leave out --groups, --busiest and other --kinds");
   suite.memory_bytes = base::counts_from("--sizes", o.sizes, "bytes of one array, such as 64K,16M (K = 1024)", 4);
 }
 

@@ -24,7 +24,7 @@ void add_plan_size(Flags& flags) {
   verb.add_option("--experts", o.experts, "experts of a mixture (default: as many as cost little)")
       ->expected(1)
       ->check(CLI::Range(int64_t{1}, int64_t{4096}));
-  verb.add_option("--share", o.share, "of the best rate that products shall reach")->check(CLI::Range(0.1, 0.99))->capture_default_str();
+  verb.add_option("--share", o.share, "of the best rate that GEMMs shall reach")->check(CLI::Range(0.1, 0.99))->capture_default_str();
   verb.add_flag("--no-probe", o.no_probe, "do not measure neighbouring shapes (some seconds) where the profile is of this machine");
   verb.add_option("-o,--output", o.output, "write the configuration (.toml), or everything (.json)");
   add_sizing(verb, o);

@@ -16,7 +16,7 @@ using State = SummaryNode::State;
 constexpr double kNow_s = 1'767'323'045;  // 2026-01-02T03:04:05Z
 
 HealthCheck verdict_of(const std::string& host, double rate, const std::string& date = "2026-01-02T02:04:05Z") {
-  return {.host = host, .device = "GPU", .date = date, .against = "floors", .checks = {{"product", rate, 100, "FLOP/s", "s"}}};
+  return {.host = host, .device = "GPU", .date = date, .against = "floors", .checks = {{"gemm", rate, 100, "FLOP/s", "s"}}};
 }
 HealthCheckFile file_of(const HealthCheck& v) { return {v.host, v.to_json().dump()}; }
 

@@ -49,7 +49,7 @@ void examine_machine(Examination& e) {
     e.findings.push_back({"the CPU has neither AVX2 nor AVX-512; kernels run in their portable form",
                           "training works, but slowly; use another machine for more than tests"});
   if (!kernels::cpu_has_bf16_products())
-    e.findings.push_back({"the CPU has no bf16 products; bf16 runs multiply in fp32", "train.precision = \"fp32\" is usually faster here"});
+    e.findings.push_back({"the CPU has no bf16 GEMMs; bf16 runs multiply in fp32", "train.precision = \"fp32\" is usually faster here"});
   const int64_t usable = limit > 0 ? std::min(limit, base::available_memory_bytes()) : base::available_memory_bytes();
   if (usable > 0 && usable < 2 * kGiB)
     e.findings.push_back({"only " + base::format_bytes(usable) + " of memory can be had",

@@ -14,7 +14,7 @@ using base::JsonMembers;
 using Json = nlohmann::json;
 
 constexpr int64_t kMostRanks = 1 << 20;
-const std::vector<std::string> kWhat = {"product", "memory", "collective", "transfer"};
+const std::vector<std::string> kWhat = {"gemm", "memory", "collective", "transfer"};
 
 std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -27,7 +27,7 @@ Floor read_floor(const Json& json, const std::string& where) {
   const auto what = m.one_of("what", kWhat);
   floor.what = static_cast<Floor::What>(std::find(kWhat.begin(), kWhat.end(), what) - kWhat.begin());
   switch (floor.what) {
-    case Floor::What::product: floor.dtype = m.one_of("dtype", {"fp64", "fp32", "bf16"}); break;
+    case Floor::What::gemm: floor.dtype = m.one_of("dtype", {"fp64", "fp32", "bf16"}); break;
     case Floor::What::memory: floor.operation = m.one_of("operation", {"copy", "scale", "add", "triad", "dot"}); break;
     case Floor::What::collective:
       floor.operation =
@@ -70,7 +70,7 @@ std::vector<fs::path> folders_in(const fs::path& folder) {
 
 std::string Floor::name() const {
   switch (what) {
-    case What::product: return dtype + " product";
+    case What::gemm: return dtype + " GEMM";
     case What::memory: return operation;
     case What::collective: return ranks > 0 ? fmt::format("{} of {} ranks", operation, ranks) : operation;
     case What::transfer: return operation == "host_to_device" ? "host to device" : "device to host";

@@ -11,18 +11,18 @@ namespace ingot::health {
 
 /// One number and the share of it that a node must reach.
 struct Floor {
-  enum class What { product, memory, collective, transfer };
-  What what = What::product;
-  std::string dtype, operation;  // of products; of memory, collectives and transfers
+  enum class What { gemm, memory, collective, transfer };
+  What what = What::gemm;
+  std::string dtype, operation;  // of GEMMs; of memory, collectives and transfers
   int64_t ranks = 0;             // of a collective's group; 0: any
-  double least = 0;              // smaller measurements do not count: FLOPs of a product, bytes of an array or message
+  double least = 0;              // smaller measurements do not count: FLOPs of a GEMM, bytes of an array or message
   double published = 0, fraction = 1;
   std::string source;
 
   double value() const { return published * fraction; }
-  /// "bf16 product", "triad", "all_reduce of 8 ranks", "host to device"
+  /// "bf16 GEMM", "triad", "all_reduce of 8 ranks", "host to device"
   std::string name() const;
-  const char* unit() const { return what == What::product ? "FLOP/s" : "B/s"; }
+  const char* unit() const { return what == What::gemm ? "FLOP/s" : "B/s"; }
 };
 
 struct FloorFile {

@@ -28,7 +28,7 @@ std::string text_of(double value, const std::string& unit) {
 
 void raise(std::optional<double>& best, double value) { best = std::max(best.value_or(value), value); }
 
-std::optional<double> best_product(const MachineProfile& profile, const Floor& floor) {
+std::optional<double> best_gemm(const MachineProfile& profile, const Floor& floor) {
   std::optional<double> best;
   for (const auto& e : profile.gemm)
     if (e.dtype == floor.dtype && e.kind == "plain" && 2 * d(e.m) * d(e.n) * d(e.k) >= floor.least) raise(best, e.flops_per_s);
@@ -54,7 +54,7 @@ std::optional<double> best_bus_bandwidth(const MachineProfile& profile, const Fl
 
 std::optional<double> value_of(const Floor& floor, const MachineProfile& profile, const TransferRates& transfers) {
   switch (floor.what) {
-    case Floor::What::product: return best_product(profile, floor);
+    case Floor::What::gemm: return best_gemm(profile, floor);
     case Floor::What::memory: return memory_rate(profile, floor.operation, floor.least);
     case Floor::What::collective: return best_bus_bandwidth(profile, floor);
     case Floor::What::transfer: return floor.operation == "host_to_device" ? transfers.host_to_device : transfers.device_to_host;
@@ -67,8 +67,7 @@ using Key = std::tuple<std::string, std::string>;
 std::map<Key, double> times_of(const MachineProfile& p) {
   std::map<Key, double> out;
   for (const auto& e : p.gemm)
-    out[{e.dtype + " products", fmt::format("{} {} {} {} {} {} {}", e.kind, e.pass, e.m, e.n, e.k, e.groups, e.busiest)}] =
-        1 / e.flops_per_s;
+    out[{e.dtype + " GEMMs", fmt::format("{} {} {} {} {} {} {}", e.kind, e.pass, e.m, e.n, e.k, e.groups, e.busiest)}] = 1 / e.flops_per_s;
   for (const auto& e : p.memory) out[{"memory", fmt::format("{} {}", e.operation, e.bytes)}] = 1 / e.bytes_per_s;
   for (const auto& e : p.attention) {
     const auto what = fmt::format("{} {} {} {} {} {}", e.batch, e.seq, e.heads, e.kv_heads, e.head_dim, e.window);
@@ -186,8 +185,7 @@ std::vector<Check> checks_of(const MachineProfile& before, const MachineProfile&
   for (const char* dtype : {"bf16", "fp32", "fp64"}) {
     const double peak = before.peak_gemm(dtype), own = now.peak_gemm(dtype);
     if (peak > 0)
-      checks.push_back(
-          {std::string(dtype) + " product", own > 0 ? std::optional(own) : std::nullopt, peak * (1 - tolerance), "FLOP/s", why});
+      checks.push_back({std::string(dtype) + " GEMM", own > 0 ? std::optional(own) : std::nullopt, peak * (1 - tolerance), "FLOP/s", why});
   }
   if (const auto rate = memory_rate(before, "triad", 0))
     checks.push_back({"triad", memory_rate(now, "triad", 0), *rate * (1 - tolerance), "B/s", why});

@@ -48,7 +48,7 @@ TEST(Floors, every_shipped_file_can_be_read_and_says_where_its_numbers_are_from)
       EXPECT_GT(floor.source.size(), 10u);
       EXPECT_GE(floor.fraction, 0.5);
     }
-    EXPECT_TRUE(std::any_of(file.floors.begin(), file.floors.end(), [](const auto& f) { return f.name() == "bf16 product"; })) << file.name;
+    EXPECT_TRUE(std::any_of(file.floors.begin(), file.floors.end(), [](const auto& f) { return f.name() == "bf16 GEMM"; })) << file.name;
   }
   EXPECT_THAT(names, ElementsAre("AMD Instinct MI300X", "NVIDIA H100 SXM", "NVIDIA H200 SXM"));
 }
@@ -86,7 +86,7 @@ TEST(HealthCheck, only_measurements_that_are_large_enough_count) {
   auto profile = h100();
   const auto checks = checks_of(floors, profile, {.host_to_device = 50e9, .device_to_host = {}});
   ASSERT_EQ(checks.size(), 5u);
-  EXPECT_DOUBLE_EQ(*checks[0].value, 700e12) << "not the small product, which is faster";
+  EXPECT_DOUBLE_EQ(*checks[0].value, 700e12) << "not the small GEMM, which is faster";
   EXPECT_DOUBLE_EQ(checks[0].floor, 794e12 * 0.85);
   EXPECT_DOUBLE_EQ(*checks[1].value, 2.9e12) << "not the cache, not copy";
   EXPECT_NEAR(*checks[2].value, 400e9, 1) << "not groups of two, not small messages";

@@ -1,4 +1,4 @@
-// What a node's verdict needs beyond a profile: a product and copies that are large enough for the numbers published of GPUs.
+// What a node's verdict needs beyond a profile: a GEMM and copies that are large enough for the numbers published of GPUs.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,7 +8,7 @@
 
 namespace ingot::health {
 
-/// Adds a bf16 product of 8192 x 8192 x 8192 to `profile` and copies 256 MiB between pinned memory and the device, both ways. Does
+/// Adds a bf16 GEMM of 8192 x 8192 x 8192 to `profile` and copies 256 MiB between pinned memory and the device, both ways. Does
 /// nothing for a CPU, whose profile says all that there is.
 TransferRates measure_for_verdict(at::Device device, plan::MachineProfile& profile);
 

@@ -10,7 +10,7 @@
 namespace ingot::kernels {
 
 /// standard ("default"): what torch takes by itself; on a CPU MKL (or what it was built with) in fp32, and for bf16 oneDNN where the CPU
-/// multiplies it in hardware (with AMX and a result in fp32 MKL, too), else widening to fp32. onednn: a CPU's products by oneDNN, but those
+/// multiplies it in hardware (with AMX and a result in fp32 MKL, too), else widening to fp32. onednn: a CPU's GEMMs by oneDNN, but those
 /// that are added to what is there in fp32, which it would need another pass for. upcast: bf16 as fp32. cublas and cublaslt: of a GPU; in a
 /// ROCm build rocBLAS and hipBLASLt.
 enum class GemmBackend { standard, onednn, upcast, cublas, cublaslt };

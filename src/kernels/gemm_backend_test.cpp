@@ -60,7 +60,7 @@ TEST_F(Libraries, sums_of_bf16_take_operands_as_they_lie) {
   expect_exact(narrow.narrow(0, 0, 0), narrow.t());
 }
 
-TEST_F(Libraries, a_choice_reaches_the_products) {
+TEST_F(Libraries, a_choice_reaches_the_gemms) {
   const auto choices = gemm_backends(at::kFloat, at::kCPU);
   if (std::find(choices.begin(), choices.end(), GemmBackend::onednn) == choices.end()) GTEST_SKIP() << "this torch has no oneDNN";
   const auto a = at::randn({17, 2048}), b = at::randn({2048, 100});

@@ -19,10 +19,10 @@ bool needs_widening(const at::Tensor& a) {
   return library == GemmBackend::upcast || (library == GemmBackend::standard && !cpu_has_bf16_products());
 }
 
-// oneDNN has no products of nothing.
+// oneDNN has no GEMMs of nothing.
 bool takes_onednn(const at::Tensor& a, const at::Tensor& b) {
-  return gemm_backend() == GemmBackend::onednn && is_on_host(a) && a.scalar_type() == at::kFloat &&
-         b.scalar_type() == at::kFloat && a.numel() > 0 && b.numel() > 0;
+  return gemm_backend() == GemmBackend::onednn && is_on_host(a) && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat &&
+         a.numel() > 0 && b.numel() > 0;
 }
 
 constexpr int64_t kMostOfBlas = std::numeric_limits<int>::max();
@@ -49,7 +49,7 @@ at::Tensor mm_into_fp32(const at::Tensor& a, const at::Tensor& b) {
   return out;
 }
 
-at::Tensor product_of(const at::Tensor& a, const at::Tensor& b) { return takes_onednn(a, b) ? multiply_by_onednn(a, b) : at::mm(a, b); }
+at::Tensor gemm_of(const at::Tensor& a, const at::Tensor& b) { return takes_onednn(a, b) ? multiply_by_onednn(a, b) : at::mm(a, b); }
 
 }  // namespace
 
@@ -63,7 +63,7 @@ bool cpu_has_bf16_products() {
 }
 
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
-  if (a.scalar_type() == dtype && !needs_widening(a)) return product_of(a, b);
+  if (a.scalar_type() == dtype && !needs_widening(a)) return gemm_of(a, b);
   if (device::is_gpu(a) && a.scalar_type() == at::kBFloat16 && dtype == at::kFloat) return mm_into_fp32(a, b);
   if (sums_in_fp32(a, b, dtype)) {
     auto out = at::empty({a.size(0), b.size(1)}, a.options().dtype(at::kFloat));
@@ -71,7 +71,7 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype
     return out;
   }
   if (a.scalar_type() == at::kBFloat16 && dtype != at::kFloat && !needs_widening(a)) return at::mm(a, b).to(dtype);
-  return product_of(a.to(at::kFloat), b.to(at::kFloat)).to(dtype);
+  return gemm_of(a.to(at::kFloat), b.to(at::kFloat)).to(dtype);
 }
 
 void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite) {
@@ -81,8 +81,8 @@ void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool 
       const auto wide = out.scalar_type();
       at::addmm_out(out, out, a.to(wide), b.to(wide), overwrite ? 0 : 1, 1);
     } else {
-      const auto product = matmul(a, b, out.scalar_type());
-      overwrite ? out.copy_(product) : out.add_(product);
+      const auto gemm = matmul(a, b, out.scalar_type());
+      overwrite ? out.copy_(gemm) : out.add_(gemm);
     }
     return;
   }
@@ -93,8 +93,7 @@ void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool 
 }
 
 void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
-  const bool needs_kernels =
-      is_on_host(a) && a.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 && !needs_widening(a);
+  const bool needs_kernels = is_on_host(a) && a.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 && !needs_widening(a);
   if (!needs_kernels) return matmul_into(out, a, b, /*overwrite=*/true);
   const int64_t rows = a.size(0), step = kernel_rows();
   int64_t from = 0;

@@ -1,4 +1,4 @@
-// Matrix products with a stated output dtype: bf16 operands may accumulate into and leave as fp32. On a CPU without bf16
+// GEMMs with a stated output dtype: bf16 operands may accumulate into and leave as fp32. On a CPU without bf16
 // instructions bf16 operands are widened and multiplied in fp32, which is several times faster than the library's emulation; with AMX
 // they are summed in fp32 as they are. Nothing here records gradients: callers are autograd functions.
 #pragma once
@@ -14,7 +14,7 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype
 void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite);
 
 /// out = a b where the number of rows is another each time, as experts' are. oneDNN makes a kernel for every number of rows that it has not
-/// met, which takes longer than most products and stays in memory: its dtypes go there by a fixed number of rows, and the rest elsewhere.
+/// met, which takes longer than most GEMMs and stays in memory: its dtypes go there by a fixed number of rows, and the rest elsewhere.
 void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b);
 
 /// Whether this CPU multiplies bf16 matrices in hardware (AVX-512 BF16 or AMX).

@@ -1,11 +1,11 @@
 #include "layers/deferred.h"
 
-#include "base/work_scope.h"
-
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include <utility>
+
+#include "base/work_scope.h"
 
 namespace ingot::layers {
 namespace {
@@ -25,7 +25,7 @@ void DeferredGradients::run_or_defer(DeferredGradients* deferred, std::function<
 }
 
 void DeferredGradients::run() {
-  const base::WorkScope scope("deferred_gradients", base::WorkKind::products);
+  const base::WorkScope scope("deferred_gradients", base::WorkKind::matmul);
   const at::NoGradGuard no_grad;
   for (auto& work : std::exchange(work_, {})) work();
 }

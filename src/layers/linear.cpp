@@ -9,7 +9,7 @@ namespace {
 
 using Weights = std::vector<Parameter*>;
 
-struct LinearFunction : Function<LinearFunction, WorkKind::products> {
+struct LinearFunction : Function<LinearFunction, WorkKind::matmul> {
   // Parameters live as long as the model.
   struct Kept {
     Weights weights;

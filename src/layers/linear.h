@@ -1,4 +1,4 @@
-// Matrix products with weights of the model. Gradient convention: the weight's gradient is added into Parameter::grad in
+// GEMMs with weights of the model. Gradient convention: the weight's gradient is added into Parameter::grad in
 // fp32 during backward; the input's is returned to autograd.
 #pragma once
 

@@ -100,7 +100,7 @@ void Muon::orthogonalise(const Matrices& group, std::vector<at::Tensor>& directi
   const auto whole = group.exchange->whole();
   const auto results = newton_schulz(whole, config_.newton_schulz_steps, {}, Threads::share_matrices, iterates_);
   for (size_t i = 0; i < whole.size(); ++i) whole[i].copy_(results[i]);
-  group.exchange->finish(newton_schulz(group.exchange->gathered(), config_.newton_schulz_steps, {}, Threads::share_products, iterates_));
+  group.exchange->finish(newton_schulz(group.exchange->gathered(), config_.newton_schulz_steps, {}, Threads::share_gemms, iterates_));
 }
 
 }  // namespace ingot::optim

@@ -163,7 +163,7 @@ std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, in
   };
   const bool on_cpu = std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) { return device::is_cpu(x); });
   // One matrix to a thread, the large ones first; with fewer matrices than threads the products themselves are parallel.
-  if (!on_cpu || threads == Threads::share_products || static_cast<int64_t>(tasks.size()) < 2 * at::get_num_threads()) {
+  if (!on_cpu || threads == Threads::share_gemms || static_cast<int64_t>(tasks.size()) < 2 * at::get_num_threads()) {
     for (auto& task : tasks) run(task);
     return results;
   }

@@ -30,9 +30,9 @@ double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps, Iterates i
 
 /// How many matrices use the threads of a CPU: one matrix to a thread, which is faster for many; or all threads in each product,
 /// whose last bits then do not depend on what else is in the list.
-enum class Threads { share_matrices, share_products };
+enum class Threads { share_matrices, share_gemms };
 
-/// The same for many tensors at once. share_matrices falls back to share_products when there are too few.
+/// The same for many tensors at once. share_matrices falls back to share_gemms when there are too few.
 std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, int64_t steps, const Quintic& quintic = {},
                                       Threads threads = Threads::share_matrices, Iterates iterates = Iterates::own);
 

@@ -52,7 +52,7 @@ TEST(NewtonSchulz, bf16_stays_near_the_definition) {
   for (const auto& [rows, cols] : std::vector<std::pair<int, int>>{{1, 1}, {3, 17}, {65, 50}, {300, 130}, {270, 700}}) {
     const auto x = random({rows, cols}, 1), expected = iterated(x, 5);
     for (const auto dtype : {at::kFloat, at::kDouble}) {
-      const auto found = newton_schulz(std::vector{x.to(dtype)}, 5, {}, Threads::share_products, Iterates::bf16)[0];
+      const auto found = newton_schulz(std::vector{x.to(dtype)}, 5, {}, Threads::share_gemms, Iterates::bf16)[0];
       EXPECT_EQ(found.scalar_type(), dtype);
       EXPECT_LT((found - expected).norm().item<double>(), 0.03 * expected.norm().item<double>()) << rows << "x" << cols;
       EXPECT_FALSE(at::equal(found.to(at::kFloat), newton_schulz(x.to(at::kFloat), 5)) && rows * cols > 1) << rows << "x" << cols;
@@ -63,7 +63,7 @@ TEST(NewtonSchulz, bf16_stays_near_the_definition) {
 // Regression: bf16 iterations multiplied both halves of what is symmetric. The products themselves are counted.
 TEST(NewtonSchulz, bf16_iterations_multiply_half_of_what_is_symmetric) {
   const auto x = random({640, 700}, 1), expected = iterated(x, 5);
-  const auto in_bf16 = [&](Iterates how) { return newton_schulz(std::vector{x.to(at::kFloat)}, 5, {}, Threads::share_products, how)[0]; };
+  const auto in_bf16 = [&](Iterates how) { return newton_schulz(std::vector{x.to(at::kFloat)}, 5, {}, Threads::share_gemms, how)[0]; };
   const auto half = in_bf16(Iterates::bf16_symmetric), all = in_bf16(Iterates::bf16);
   EXPECT_LT((half - expected).norm().item<double>(), 0.03 * expected.norm().item<double>());
   EXPECT_LT((half - all).norm().item<double>(), 0.01 * all.norm().item<double>()) << "the same iteration";
@@ -72,7 +72,7 @@ TEST(NewtonSchulz, bf16_iterations_multiply_half_of_what_is_symmetric) {
     const device::CountingDevice counting;
     const auto counted = at::empty({640, 700}, at::TensorOptions().device(counting.device()));
     device::Tracer tracer(counting.device());
-    newton_schulz(std::vector{counted}, 5, {}, Threads::share_products, how);
+    newton_schulz(std::vector{counted}, 5, {}, Threads::share_gemms, how);
     double flops = 0;
     for (const auto& operation : tracer.finish().operations) flops += operation.flops;
     return flops;

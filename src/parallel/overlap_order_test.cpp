@@ -104,14 +104,14 @@ TEST_P(LinearOverlap, backward_does_all_but_the_state_behind_while_gradients_tra
   const auto& trace = passes.backward;
   ASSERT_EQ(trace.communications.size(), 1U);
   const auto& gather = trace.communications[0];
-  const double product = 2.0 * kTokens * kHeads * kKey * kValue;
-  // After the wait: dv and dk of the state behind, two products; no third, which would be dq.
+  const double gemm = 2.0 * kTokens * kHeads * kKey * kValue;
+  // After the wait: dv and dk of the state behind, two GEMMs; no third, which would be dq.
   const double after = flops_between(trace, gather.wait, Trace::kNever);
-  EXPECT_GE(after, 2 * product);
-  EXPECT_LT(after, 3 * product);
-  EXPECT_GT(flops_under(trace, gather), 4 * product);
+  EXPECT_GE(after, 2 * gemm);
+  EXPECT_LT(after, 3 * gemm);
+  EXPECT_GT(flops_under(trace, gather), 4 * gemm);
   // Before the start the gradient that is sent, and no map of the run.
-  EXPECT_LT(flops_between(trace, -1, gather.start), 2 * product);
+  EXPECT_LT(flops_between(trace, -1, gather.start), 2 * gemm);
 }
 
 std::vector<LinearCase> linear_cases() {
@@ -195,13 +195,13 @@ Passes folded_mlp() {
 }
 
 // A rank works with one part of the weights while the next is on its way; the last part is all there is after the last wait.
-TEST(TspOverlap, a_hop_of_an_mlp_travels_under_the_products_with_the_part_that_is_here) {
+TEST(TspOverlap, a_hop_of_an_mlp_travels_under_the_gemms_with_the_part_that_is_here) {
   const auto passes = folded_mlp();
   const auto& forward = passes.forward;
   const double part = forward.flops() / kRanks;
   ASSERT_EQ(forward.communications.size(), 2U * (kRanks - 1));  // each hop is a send and a receive
   for (const auto& message : forward.communications) EXPECT_EQ(flops_under(forward, message), part);
-  // Backward, weights as before, and their gradients under the products with the part that comes next.
+  // Backward, weights as before, and their gradients under the GEMMs with the part that comes next.
   const auto& backward = passes.backward;
   ASSERT_EQ(backward.communications.size(), 4U * (kRanks - 1));
   size_t hidden = 0;

@@ -148,9 +148,9 @@ struct Mlp {
   }
 };
 
-// A hop is hidden where it takes no longer than the products with a part of the weights, and else shows what it takes longer
-// (a ring of p - 1 hops and p products, TSP, arXiv 2604.26294): (p - 1) max(hop, part) + part.
-TEST_F(Overlap, tsp_hops_of_an_mlp_travel_under_the_products) {
+// A hop is hidden where it takes no longer than the GEMMs with a part of the weights, and else shows what it takes longer
+// (a ring of p - 1 hops and p GEMMs, TSP, arXiv 2604.26294): (p - 1) max(hop, part) + part.
+TEST_F(Overlap, tsp_hops_of_an_mlp_travel_under_the_gemms) {
   const int64_t tokens = 1024, hidden = 256, part = 320;
   const auto whole = [&](comm::World& world) -> Job {
     const TensorSequenceAxis axis{.rank = world.rank(), .size = kRanks, .group = &world.everyone()};

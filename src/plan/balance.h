@@ -11,8 +11,8 @@ namespace ingot::plan {
 
 /// 2 m n k of each group, and that over the bytes of both operands and the result, each moved once; grad_weight adds to fp32, which is
 /// read and written.
-double flops_of(const GemmRate& product);
-double intensity_of(const GemmRate& product);
+double flops_of(const GemmRate& gemm);
+double intensity_of(const GemmRate& gemm);
 
 /// Forward by the convention of layers/cost.h, 4 x visible pairs x heads x head_dim; backward is twice that.
 double flops_of(const AttentionTime& attention, bool backward);
@@ -25,11 +25,11 @@ double memory_bytes_per_s(const MachineProfile& profile);
 /// What a machine computes while it moves a byte.
 struct Balance {
   std::string dtype;
-  double flops_per_s = 0;  // the best plain product
+  double flops_per_s = 0;  // the best plain GEMM
   double bytes_per_s = 0;  // memory_bytes_per_s
   double flops_per_byte() const { return flops_per_s / bytes_per_s; }
 };
-/// Nothing without products of the dtype or without memory rates.
+/// Nothing without GEMMs of the dtype or without memory rates.
 std::optional<Balance> balance_of(const MachineProfile& profile, const std::string& dtype);
 
 /// The sequence length from which on attention of this shape (dtype, heads, kv heads, window; its own length does not count) has

@@ -46,7 +46,7 @@ TEST(Balance, turning_point_is_where_the_intensity_reaches_what_is_asked) {
   EXPECT_TRUE(turning_seq({"fp32", 1, 16, 8, 8, 32, 1, 1, 64}, 15.9));
 }
 
-TEST(Balance, is_of_plain_products_and_streams_that_leave_the_caches) {
+TEST(Balance, is_of_plain_gemms_and_streams_that_leave_the_caches) {
   auto p = round_machine(1e11, 2e10);
   p.memory.push_back({"read", 1 << 24, 9e10});
   p.memory.push_back({"host_to_device_pinned", 1 << 24, 5e10});
@@ -62,7 +62,7 @@ TEST(Balance, is_of_plain_products_and_streams_that_leave_the_caches) {
   EXPECT_FALSE(balance_of(round_machine(1e11, 2e10), "fp64"));
 }
 
-TEST(Balance, grouped_products_have_the_flops_of_all_and_the_intensity_of_one) {
+TEST(Balance, grouped_gemms_have_the_flops_of_all_and_the_intensity_of_one) {
   const GemmRate one{"bf16", "plain", "forward", 2, 3, 5, 1};
   GemmRate many{"bf16", "grouped", "forward", 2, 3, 5, 1, 4, 2};
   EXPECT_DOUBLE_EQ(flops_of(many), 4 * flops_of(one));

@@ -10,7 +10,7 @@ namespace {
 
 double d(int64_t x) { return static_cast<double>(x); }
 
-void add_products(const schedule::Cluster& cluster, const schedule::ComputeRates& rates, MachineProfile& profile) {
+void add_gemms(const schedule::Cluster& cluster, const schedule::ComputeRates& rates, MachineProfile& profile) {
   const std::vector<int64_t> rows = {64, 256, 1024, 4096, 16384, 65536}, sides = {128, 512, 2048, 8192, 32768, 131072};
   const auto add = [&](const char* pass, int64_t m, int64_t n, int64_t k) {
     const schedule::Gemm gemm{m, n, k};
@@ -38,7 +38,7 @@ void add_attention(const schedule::Cluster& cluster, const schedule::ComputeRate
     }
 }
 
-// Newton-Schulz is products, in the compute dtype.
+// Newton-Schulz is GEMMs, in the compute dtype.
 void add_optimizer(const schedule::Cluster& cluster, const schedule::ComputeRates& rates, MachineProfile& profile) {
   for (int64_t rows = 256; rows <= 32768; rows *= 4)
     for (int64_t cols = rows; cols <= 32768; cols *= 4) {
@@ -65,16 +65,16 @@ schedule::Kind kind_of(const std::string& operation) {
 }  // namespace
 
 schedule::Cluster cluster_of(const MachineProfile& profile, const std::string& dtype, int64_t devices, int64_t memory_bytes) {
-  constexpr double kLargeProduct = 1e8, kLongRow = 512;  // FLOPs; tokens
+  constexpr double kLargeGemm = 1e8, kLongRow = 512;  // FLOPs; tokens
   schedule::Cluster cluster;
   cluster.name = profile.host;
   cluster.devices_per_node = devices;
   cluster.memory_bytes = d(memory_bytes);
   cluster.cores_communicate = profile.device == "cpu";
   schedule::ComputeRates rates{.dtype = dtype};
-  std::vector<double> products, attention, backward, moves;
+  std::vector<double> gemms, attention, backward, moves;
   for (const auto& e : profile.gemm)
-    if (e.dtype == dtype && e.kind == "plain" && 2 * d(e.m) * d(e.n) * d(e.k) >= kLargeProduct) products.push_back(e.flops_per_s);
+    if (e.dtype == dtype && e.kind == "plain" && 2 * d(e.m) * d(e.n) * d(e.k) >= kLargeGemm) gemms.push_back(e.flops_per_s);
   for (const auto& e : profile.attention) {
     if (e.dtype != dtype || e.window > 0 || d(e.seq) < kLongRow) continue;
     const double flops = 4 * d(e.seq) * (d(e.seq) + 1) / 2 * d(e.batch * e.heads * e.head_dim);
@@ -83,8 +83,8 @@ schedule::Cluster cluster_of(const MachineProfile& profile, const std::string& d
   }
   for (const auto& e : profile.memory)
     if (e.operation == "triad") moves.push_back(e.bytes_per_s);
-  rates.gemm_flops_per_s = rates.state_flops_per_s = products.empty() ? profile.peak_gemm(dtype) : median(products);
-  if (rates.gemm_flops_per_s == 0) throw base::ProfileError("the profile of {} has no products of {}", profile.host, dtype);
+  rates.gemm_flops_per_s = rates.state_flops_per_s = gemms.empty() ? profile.peak_gemm(dtype) : median(gemms);
+  if (rates.gemm_flops_per_s == 0) throw base::ProfileError("the profile of {} has no GEMMs of {}", profile.host, dtype);
   rates.attention_flops_per_s = attention.empty() ? rates.gemm_flops_per_s : median(attention);
   rates.attention_backward_flops_per_s = backward.empty() ? rates.gemm_flops_per_s : median(backward);
   cluster.memory_bytes_per_s = moves.empty() ? 1e10 : median(moves);
@@ -112,7 +112,7 @@ MachineProfile profile_of(const schedule::Cluster& cluster, const std::string& d
   profile.date = "modelled";
   profile.operation_s = 3 * cluster.kernel_launch_s;
   const auto& rates = cluster.rates(dtype);
-  add_products(cluster, rates, profile);
+  add_gemms(cluster, rates, profile);
   add_attention(cluster, rates, profile);
   add_optimizer(cluster, rates, profile);
   for (int64_t bytes = int64_t{1} << 12; bytes <= int64_t{1} << 32; bytes *= 16) {

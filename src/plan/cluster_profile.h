@@ -17,7 +17,7 @@ MachineProfile profile_of(const schedule::Cluster& cluster, const std::string& d
 
 /// The other way round: the machine that was measured as a cluster of one node with `devices` ranks on it, whose messages take what its
 /// collectives took. Its compute rates are typical ones, for what ranks wait for each other; predictions of compute need the profile.
-/// Throws ProfileError when the profile has no products of `dtype` or no collectives.
+/// Throws ProfileError when the profile has no GEMMs of `dtype` or no collectives.
 schedule::Cluster cluster_of(const MachineProfile& profile, const std::string& dtype, int64_t devices, int64_t memory_bytes);
 
 }  // namespace ingot::plan

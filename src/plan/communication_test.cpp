@@ -59,7 +59,7 @@ TEST(Messages, of_gradients_take_what_travels_less_what_hides) {
   const double n = trained_bytes(*model), layers = 3;
   const auto gradients = [&](int64_t zero, double compute_s, int64_t replicas = 4) {
     StepTime compute;
-    compute.products_s = compute_s;
+    compute.gemm_s = compute_s;
     return predicted(round_cluster(), *model, run_of(replicas, zero), compute).gradients_s;
   };
   // Nothing to hide behind: all of it.
@@ -136,7 +136,7 @@ TEST(Messages, of_experts_wait_for_the_busiest_rank) {
 TEST(Messages, slow_nothing_down_where_cores_move_them) {
   auto cluster = round_cluster();
   StepTime compute;
-  compute.products_s = 1e3;
+  compute.gemm_s = 1e3;
   const auto model = model_of("llama");
   PassTraces traces;
   EXPECT_GT(CommunicationModel(cluster).contention_s(*model, run_of(4, 1), compute, traces), 0);
@@ -176,7 +176,7 @@ TEST(ClusterProfile, gives_the_clusters_rates_between_its_points) {
       for (const int64_t out : {300, 5000}) {
         const schedule::Gemm gemm{m, out, in};
         const double expected = schedule::compute_duration(gemm, cluster, cluster.compute[0], /*is_launched=*/true);
-        // Coarse where launches are a large part, close where products are.
+        // Coarse where launches are a large part, close where GEMMs are.
         EXPECT_NEAR(gemm.flops() / rates.gemm_rate(Pass::forward, m, out, in, false) / expected, 1, gemm.flops() > 1e10 ? 0.1 : 0.35)
             << m << " " << in << " " << out;
       }
@@ -229,7 +229,7 @@ TEST(MachineAsCluster, nothing_hides_behind_cores_that_move_messages) {
   auto run = run_of(4, 0);
   run.world = 4;
   StepTime compute;
-  compute.products_s = 1e3;
+  compute.gemm_s = 1e3;
   const double n = trained_bytes(*model);
   EXPECT_NEAR(predict_communication(*model, run, measured_machine(), compute).gradients_s, 4 * n * 1e-9, 4 * kPadding);
   run.world = 1;

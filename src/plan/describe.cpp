@@ -90,7 +90,7 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   if (!plan.has_time()) return text + "step time: not predicted, the profile has no measurements of " + run.precision + "\n";
   text += fmt::format("step time, predicted from the profile of {} ({}, {} threads, {})\n", profile.host, profile.cpu, profile.threads,
                       profile.date);
-  line("products", milliseconds(t.products_s));
+  line("matmul", milliseconds(t.gemm_s));
   line("attention", milliseconds(t.attention_s));
   line("head and loss", milliseconds(t.head_s));
   line("other kernels", milliseconds(t.kernels_s));
@@ -113,7 +113,7 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
 }
 
 nlohmann::ordered_json to_json(const StepTime& time, const StepCommunication& communication) {
-  return {{"products", time.products_s * 1e3},
+  return {{"matmul", time.gemm_s * 1e3},
           {"attention", time.attention_s * 1e3},
           {"head", time.head_s * 1e3},
           {"kernels", time.kernels_s * 1e3},

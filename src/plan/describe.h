@@ -16,7 +16,7 @@ struct Plan {
   int64_t parameters = 0, active_parameters = 0;  // trained elements; active: those one token meets, embedding and head left out
   int64_t tokens_per_step = 0;
   double flops_per_token = 0;  // forward and backward, by the convention of layers/cost.h
-  double peak_flops = 0;       // measured product rate of the compute dtype; 0 = unknown
+  double peak_flops = 0;       // measured GEMM rate of the compute dtype; 0 = unknown
   StepMemory memory;
   StepTime time;                    // all zero when the profile knows nothing about the precision
   StepCommunication communication;  // of several ranks; all zero when the profile knows nothing about collectives

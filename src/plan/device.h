@@ -31,7 +31,7 @@ struct Device {
 
 /// All its devices. Throws ProfileError when it has no rates of `dtype`.
 Device device_of(const schedule::Cluster& cluster, const std::string& dtype, int64_t program_bytes);
-/// Throws ProfileError when the profile lacks products, attention or memory rates of `dtype`.
+/// Throws ProfileError when the profile lacks GEMMs, attention or memory rates of `dtype`.
 Device device_of(const MachineProfile& profile, const std::string& dtype, int64_t memory_bytes, int64_t program_bytes);
 
 }  // namespace ingot::plan

@@ -62,7 +62,7 @@ TEST(ExpertWidth, is_what_equal_flops_leave_beside_the_router) {
   const auto base = sweep_of().base;
   for (const int64_t experts : {4, 8, 32, 256})
     for (const int64_t top_k : {1, 2, 4}) {
-      // 6 hidden width top_k for the experts, and 2 router classes for the last of the router's products.
+      // 6 hidden width top_k for the experts, and 2 router classes for the last of the router's GEMMs.
       const double exact = (6.0 * 256 * 512 + 2.0 * 64 * static_cast<double>(8 - experts)) / (6.0 * 256 * static_cast<double>(top_k));
       EXPECT_EQ(equal_width(base, Equal::flops, experts, top_k, 1, 512), std::llround(exact)) << experts << " " << top_k;
       // The same in elements: three matrices of hidden x width, and the router's rows.

@@ -18,7 +18,7 @@ MachineProfile with_rates(const MachineProfile& profile, const std::string& dtyp
 
 }  // namespace
 
-GemmBackendChoice choose_library(const MachineProfile& profile, const std::string& dtype, const ProductSeconds& seconds) {
+GemmBackendChoice choose_library(const MachineProfile& profile, const std::string& dtype, const GemmSeconds& seconds) {
   std::vector<std::string> names = {"default"};
   bool has_standard = false;
   for (const auto& e : profile.libraries) {

@@ -1,4 +1,4 @@
-// Which library a run's products should go through, by what a profile has of them.
+// Which library a run's GEMMs should go through, by what a profile has of them.
 #pragma once
 
 #include <functional>
@@ -25,12 +25,12 @@ struct GemmBackendChoice {
   std::vector<GemmBackendTime> times;  // the default first; empty when fewer than two were measured
 };
 
-/// Seconds of the products that count, by a profile whose `gemm` has one library's rates alone.
-using ProductSeconds = std::function<double(const MachineProfile&)>;
+/// Seconds of the GEMMs that count, by a profile whose `gemm` has one library's rates alone.
+using GemmSeconds = std::function<double(const MachineProfile&)>;
 
 /// The fastest library if it is worthwhile: 3 % faster than the default one by the medians, and faster even when its rates are the low ends
 /// of their middle half and the default one's the high ends.
-GemmBackendChoice choose_library(const MachineProfile& profile, const std::string& dtype, const ProductSeconds& seconds);
+GemmBackendChoice choose_library(const MachineProfile& profile, const std::string& dtype, const GemmSeconds& seconds);
 
 /// Of a dtype's shapes that were measured, each once.
 double measured_seconds(const MachineProfile& profile, const std::string& dtype);

@@ -60,12 +60,12 @@ TEST(Latency, of_a_token_is_its_flops_or_its_launches_where_they_bind) {
   EXPECT_NEAR(launching.total_s, 1e-3 * static_cast<double>(launching.launches), 1e-9);
 }
 
-TEST(Latency, of_a_prompt_is_its_products_attention_and_one_row_of_the_head) {
+TEST(Latency, of_a_prompt_is_its_gemms_attention_and_one_row_of_the_head) {
   const auto model = model_of("llama");
   const auto on = device(kForNothing, 1e9, 0);
   const auto l = prefill_latency(*model, 64, on, Rates(on.profile, "fp32"));
-  const double products = 2 * 64 * 3 * kBlockElements + 2 * kHeadElements, attention = 3 * 4.0 * (64 * 65 / 2) * 128;
-  EXPECT_NEAR(l.total_s, products / 1e9 + attention / 0.5e9, 1e-9);
+  const double gemms = 2 * 64 * 3 * kBlockElements + 2 * kHeadElements, attention = 3 * 4.0 * (64 * 65 / 2) * 128;
+  EXPECT_NEAR(l.total_s, gemms / 1e9 + attention / 0.5e9, 1e-9);
   // Where memory binds, each weight is read once, however long the prompt is.
   const auto slow = device(1e6, kForNothing, 0);
   EXPECT_GE(prefill_latency(*model, 64, slow, Rates(slow.profile, "fp32")).total_s, kWeightBytes / 1e6);

@@ -143,7 +143,7 @@ SegmentTime& SegmentTime::operator+=(const SegmentTime& other) {
 }
 
 std::optional<MatmulSizes> matmul_sizes(const PassOperation& op) {
-  if (!is_product(op.name)) return std::nullopt;
+  if (!is_gemm(op.name)) return std::nullopt;
   const bool adds = op.name == "aten::addmm" || op.name == "aten::baddbmm" || op.name == "aten::addmv";
   const size_t first = adds ? 1 : 0;
   if (op.inputs.size() < first + 2) return std::nullopt;

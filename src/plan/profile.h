@@ -10,8 +10,8 @@
 
 namespace ingot::plan {
 
-/// One matrix product [m, k] x [k, n] as layers call it: "forward" (x W^T), "grad_input" (g W) or "grad_weight" (g^T x, added
-/// to fp32), with the conversions that the dtype needs. Or many at once: "batched" (`groups` products of these sizes in one call) or
+/// One GEMM [m, k] x [k, n] as layers call it: "forward" (x W^T), "grad_input" (g W) or "grad_weight" (g^T x, added
+/// to fp32), with the conversions that the dtype needs. Or many at once: "batched" (`groups` GEMMs of these sizes in one call) or
 /// "grouped" (those of as many experts one after another, which share out the rows: m or, of grad_weight, k is their mean).
 struct GemmRate {
   std::string dtype, kind = "plain", pass = "forward";  // kind: plain, batched or grouped
@@ -54,7 +54,8 @@ struct CollectiveTime {
   double seconds = 0;
 };
 
-/// What `writers` threads at once did to files of a folder: bench/storage.h. Rates count until the last fsync, times are of single operations.
+/// What `writers` threads at once did to files of a folder: bench/storage.h. Rates count until the last fsync, times are of single
+/// operations.
 struct StorageRate {
   std::string operation;    // sequential_write, sequential_read, random_write, random_read, create, open_read, unlink, checkpoint_write
   std::string folder_type;  // ext4, xfs, nfs4 …
@@ -64,7 +65,7 @@ struct StorageRate {
   double p50_s = 0, p99_s = 0;
 };
 
-/// A plain product (GemmRate's sizes) by one of the libraries of kernels/gemm_backend.h, which were measured by turns: the median and the
+/// A plain GEMM (GemmRate's sizes) by one of the libraries of kernels/gemm_backend.h, which were measured by turns: the median and the
 /// middle half of its rates.
 struct GemmBackendRate {
   std::string dtype, library, pass = "forward";
@@ -80,7 +81,7 @@ struct WithinSteps {
 };
 
 struct MachineProfile {
-  static constexpr int64_t kVersion = 3, kOldestVersion = 2;
+  static constexpr int64_t kVersion = 4, kOldestVersion = 2;
 
   std::string host, cpu, device = "cpu", torch, program, date;  // program: stamp of the build that measured; date: ISO 8601, UTC
   int64_t cores = 0, threads = 0;
@@ -98,7 +99,7 @@ struct MachineProfile {
   std::vector<WithinSteps> within_steps;
   double operation_s = 0;  // of a linear layer too small to have other costs, forward and backward
 
-  /// The best measured rate of a dtype's plain products, FLOP/s: the denominator of MFU. 0 when none was measured.
+  /// The best measured rate of a dtype's plain GEMMs, FLOP/s: the denominator of MFU. 0 when none was measured.
   double peak_gemm(const std::string& dtype) const;
 
   std::string to_json() const;

@@ -128,7 +128,9 @@ WithinSteps read_within_steps(const Json& json, const std::string& where) {
   Members m(json, where);
   std::vector<std::string> kinds;
   for (const auto kind : base::all_work_kinds()) kinds.emplace_back(base::name_of(kind));
+  kinds.emplace_back("products");  // matmul until version 3
   WithinSteps entry{m.one_of("dtype", kDtypes), m.one_of("kind", kinds), m.not_negative("measured_s"), m.not_negative("predicted_s")};
+  if (entry.kind == "products") entry.kind = "matmul";
   m.finish();
   return entry;
 }

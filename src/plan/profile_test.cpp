@@ -58,11 +58,14 @@ TEST(MachineProfileFile, of_the_version_before_lacks_the_bytes_of_kernels) {
   auto json = Json::parse(p.to_json());
   EXPECT_DOUBLE_EQ(MachineProfile::from_json(json.dump(), "p.json").kernels[0].backward_bytes, 8192);
   json["version"] = 2;
+  json["within_steps"] = {{{"dtype", "fp32"}, {"kind", "products"}, {"measured_s", 1}, {"predicted_s", 2}}};
   for (auto& kernel : json["kernels"]) kernel.erase("forward_bytes"), kernel.erase("backward_bytes");
-  EXPECT_EQ(MachineProfile::from_json(json.dump(), "p.json").kernels[0].forward_bytes, 0);
+  const auto old = MachineProfile::from_json(json.dump(), "p.json");
+  EXPECT_EQ(old.kernels[0].forward_bytes, 0);
+  EXPECT_EQ(old.within_steps[0].kind, "matmul") << "which was called products";
 }
 
-TEST(MachineProfileFile, many_products_and_windows_come_back_and_older_files_lack_them) {
+TEST(MachineProfileFile, many_gemms_and_windows_come_back_and_older_files_lack_them) {
   auto p = sample();
   const auto before = p.to_json();
   for (const char* word : {"busiest", "window", "libraries"})
@@ -85,7 +88,7 @@ TEST(MachineProfileFile, what_is_wrong_is_named) {
   EXPECT_NE(error_of("{").find("p.json is not JSON"), std::string::npos);
   EXPECT_NE(error_of("[]").find("is not an object"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["format"] = "something"; }).find("not a machine profile"), std::string::npos);
-  EXPECT_NE(changed([](Json& j) { j["version"] = 1; }).find("reads versions 2 to 3"), std::string::npos);
+  EXPECT_NE(changed([](Json& j) { j["version"] = 1; }).find("reads versions 2 to 4"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j.erase("threads"); }).find("lacks 'threads'"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["thread"] = 2; }).find("did you mean 'threads'"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["gemm"][2]["m"] = -4; }).find("p.json.gemm[2].m must be a whole number"), std::string::npos);

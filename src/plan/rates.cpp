@@ -23,9 +23,9 @@ Rates::Rates(const MachineProfile& profile, const std::string& dtype)
     : iterates_(dtype == "fp64" ? optim::Iterates::own : optim::fastest_iterates(profile.device == "cpu")),
       operation_s_(profile.operation_s),
       within_steps_(profile, dtype) {
-  add_products(profile, dtype, products_);
-  add_products(profile, "fp32", wide_products_);
-  if (wide_products_.empty()) wide_products_ = products_;
+  add_gemms(profile, dtype, gemms_);
+  add_gemms(profile, "fp32", wide_gemms_);
+  if (wide_gemms_.empty()) wide_gemms_ = gemms_;
   for (const auto& e : profile.attention) {
     if (e.dtype != dtype || e.window > 0) continue;
     const double flops = layers::attention_flops(e.batch, e.seq, 0, e.heads, e.head_dim);
@@ -46,11 +46,11 @@ Rates::Rates(const MachineProfile& profile, const std::string& dtype)
   // Kernels stream like a triad: they read two arrays or more for one they write.
   for (const auto& e : profile.memory)
     if (e.operation == "triad") move_.add({3 * d(e.bytes), 1, 1}, e.bytes_per_s);
-  if (products_.empty() || move_.empty() || attention_.empty())
+  if (gemms_.empty() || move_.empty() || attention_.empty())
     throw base::ProfileError("the profile of {} has no {} measurements; run ingot bench all", profile.host, dtype);
 }
 
-void Rates::add_products(const MachineProfile& profile, const std::string& dtype, ByPass& surfaces) {
+void Rates::add_gemms(const MachineProfile& profile, const std::string& dtype, ByPass& surfaces) {
   for (const auto& e : profile.gemm) {
     if (e.dtype != dtype || e.kind != "plain") continue;
     const auto pass = e.pass == "forward" ? Pass::forward : e.pass == "grad_input" ? Pass::grad_input : Pass::grad_weight;
@@ -59,12 +59,12 @@ void Rates::add_products(const MachineProfile& profile, const std::string& dtype
 }
 
 double Rates::gemm_rate(Pass pass, int64_t m, int64_t n, int64_t k, bool wide) const {
-  const auto& surfaces = wide ? wide_products_ : products_;
+  const auto& surfaces = wide ? wide_gemms_ : gemms_;
   const auto found = surfaces.find(pass);
   return (found == surfaces.end() ? surfaces.begin() : found)->second.at({d(m), d(n), d(k)});
 }
 
-double Rates::product_s(Pass pass, int64_t rows, int64_t in, int64_t out, bool wide) const {
+double Rates::gemm_s(Pass pass, int64_t rows, int64_t in, int64_t out, bool wide) const {
   const double flops = 2 * d(rows) * d(in) * d(out);
   const double rate = pass == Pass::forward      ? gemm_rate(pass, rows, out, in, wide)
                       : pass == Pass::grad_input ? gemm_rate(pass, rows, in, out, wide)

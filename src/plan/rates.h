@@ -17,13 +17,13 @@ const char* name_of(Pass pass);
 
 class Rates {
  public:
-  /// dtype: "fp32" or "bf16". Throws ProfileError when the profile has no products of it or no memory rates.
+  /// dtype: "fp32" or "bf16". Throws ProfileError when the profile has no GEMMs of it or no memory rates.
   Rates(const MachineProfile& profile, const std::string& dtype);
 
-  /// One product of `pass` for a linear layer of `rows` rows, as it computes: [rows, in] x [in, out] and its two gradients.
+  /// One GEMM of `pass` for a linear layer of `rows` rows, as it computes: [rows, in] x [in, out] and its two gradients.
   /// `wide`: in fp32 although the model computes in bf16.
-  double product_s(Pass pass, int64_t rows, int64_t in, int64_t out, bool wide) const;
-  /// Rate that product_s uses, FLOP/s, by the product's own sizes.
+  double gemm_s(Pass pass, int64_t rows, int64_t in, int64_t out, bool wide) const;
+  /// Rate that gemm_s uses, FLOP/s, by the GEMM's own sizes.
   double gemm_rate(Pass pass, int64_t m, int64_t n, int64_t k, bool wide) const;
   /// Softmax attention of so many forward FLOPs whose queries see `keys_per_query` keys in the mean, forward or backward.
   double attention_s(double flops, double keys_per_query, int64_t head_dim, bool backward) const;
@@ -32,17 +32,17 @@ class Rates {
   std::optional<double> kernel_s(const std::string& name, int64_t rows, int64_t width, bool backward, double moved_bytes = 0) const;
   /// Reading and writing `bytes` in one pass.
   double move_s(double bytes) const;
-  /// Work around a linear layer besides its products, forward and backward together.
+  /// Work around a linear layer besides its GEMMs, forward and backward together.
   double operation_s() const { return operation_s_; }
   /// By how much all of these take longer within a training step.
   const WithinStepsFactors& within_steps() const { return within_steps_; }
 
  private:
   using ByPass = std::map<Pass, Surface>;
-  void add_products(const MachineProfile& profile, const std::string& dtype, ByPass& surfaces);
+  void add_gemms(const MachineProfile& profile, const std::string& dtype, ByPass& surfaces);
 
   optim::Iterates iterates_;  // of Muon, where the profile was measured
-  ByPass products_, wide_products_;
+  ByPass gemms_, wide_gemms_;
   std::map<bool, Surface> attention_;                        // by backward: FLOP/s (forward FLOPs) over (keys, head_dim)
   std::map<std::pair<std::string, bool>, Surface> kernels_;  // by name and backward: work per second over (rows, width)
   std::map<std::pair<std::string, bool>, Surface> moved_;    // the same: bytes of a call for each element

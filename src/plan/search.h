@@ -43,7 +43,7 @@ struct SearchSpace {
   bool has_experts = false, mixes_linearly = false;
   int64_t batch = 1, seq = 1;  // sequences of a step, tokens of one
   int64_t memory_bytes = 0;    // of a device
-  double least_compute_s = 0;  // of a step on all devices at the best product rate: no layout takes less
+  double least_compute_s = 0;  // of a step on all devices at the best GEMM rate: no layout takes less
 };
 
 /// How a choice is judged; the search calls them in this order, and the next only where the one before agrees.

@@ -30,9 +30,9 @@ StepMemory memory_of(const Choice& c) {
 Judged judged(const Choice& c, const SearchSpace& space) {
   const auto& p = c.parallel;
   Judged j{.choice = c, .memory = memory_of(c), .time = {}, .communication = {}};
-  j.time.products_s = space.least_compute_s * (1 + 0.5 / static_cast<double>(c.microbatch));
-  j.time.recompute_s = j.time.products_s * (c.recompute == Recompute::none ? 0 : c.recompute == Recompute::selective ? 0.1 : 0.3);
-  j.time.waiting_s = j.time.products_s * static_cast<double>((p.pipeline - 1) * p.data * c.microbatch) / static_cast<double>(space.batch);
+  j.time.gemm_s = space.least_compute_s * (1 + 0.5 / static_cast<double>(c.microbatch));
+  j.time.recompute_s = j.time.gemm_s * (c.recompute == Recompute::none ? 0 : c.recompute == Recompute::selective ? 0.1 : 0.3);
+  j.time.waiting_s = j.time.gemm_s * static_cast<double>((p.pipeline - 1) * p.data * c.microbatch) / static_cast<double>(space.batch);
   j.communication.blocks_s = 0.01 * static_cast<double>(3 * (p.tensor - 1) + 2 * (p.context - 1) + (p.tensor_sequence - 1));
   j.communication.gradients_s = 0.002 * static_cast<double>(p.zero * (p.data - 1));
   return j;

@@ -1,4 +1,4 @@
-// What a machine makes of the divisibility of a product's side: rates of neighbouring sizes, by the largest power of two that divides them.
+// What a machine makes of the divisibility of a GEMM's side: rates of neighbouring sizes, by the largest power of two that divides them.
 // Only measurements say this: formulas over sizes are smooth.
 #pragma once
 
@@ -19,7 +19,7 @@ struct DivisibilityClass {
 struct ShapeMultiples {
   std::vector<DivisibilityClass> classes;  // by multiple
   int64_t multiple = 1;                    // the smallest whose slowest class has `wanted` of what any multiple's slowest has
-  GemmRate like;                           // dtype, pass, m and k of the products; n of the smallest
+  GemmRate like;                           // dtype, pass, m and k of the GEMMs; n of the smallest
   int64_t largest_n = 0;
   /// Of a size's class, or of the one below that was measured.
   double share_of(int64_t n) const;
@@ -28,10 +28,10 @@ struct ShapeMultiples {
 /// The class of a size.
 int64_t divisibility(int64_t n);
 
-/// Of products of one dtype, pass, m and k, at sizes n close to each other. Nothing when they are of fewer than two classes.
+/// Of GEMMs of one dtype, pass, m and k, at sizes n close to each other. Nothing when they are of fewer than two classes.
 std::optional<ShapeMultiples> shape_multiples(const std::vector<GemmRate>& neighbours, double wanted = 0.95);
 
-/// The largest set of forward products in a profile's table that are alike but for n, which differs by 15 % at most. Grids over powers of
+/// The largest set of forward GEMMs in a profile's table that are alike but for n, which differs by 15 % at most. Grids over powers of
 /// two have none.
 std::vector<GemmRate> neighbouring_shapes(const MachineProfile& profile, const std::string& dtype);
 

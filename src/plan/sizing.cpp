@@ -92,7 +92,7 @@ class Sizer {
       shape_.multiple = std::max<int64_t>(8, shapes_->multiple);
       rule.basis = Basis::measured;
       rule.reason = fmt::format(
-          "the smallest whose slowest sizes have 95 % of what the slowest of any larger multiple have; {} {} products of m = {}, k = {}, n "
+          "the smallest whose slowest sizes have 95 % of what the slowest of any larger multiple have; {} {} GEMMs of m = {}, k = {}, n "
           "from {} to {}",
           shapes_->like.dtype, shapes_->like.pass, shapes_->like.m, shapes_->like.k, shapes_->like.n, shapes_->largest_n);
       for (const auto& c : shapes_->classes)
@@ -119,13 +119,13 @@ class Sizer {
     add(std::move(rule));
   }
 
-  // How much longer a product of this width takes than the smooth rates say.
+  // How much longer a GEMM of this width takes than the smooth rates say.
   double divisibility_share(int64_t n) const { return shapes_ ? shapes_->share_of(n) : 1; }
 
-  double products_s(int64_t rows, int64_t in, int64_t out) const {
+  double gemm_s(int64_t rows, int64_t in, int64_t out) const {
     const auto& rates = devices_.rates();
     double seconds = 0;
-    for (const auto pass : {Pass::forward, Pass::grad_input, Pass::grad_weight}) seconds += rates.product_s(pass, rows, in, out, false);
+    for (const auto pass : {Pass::forward, Pass::grad_input, Pass::grad_weight}) seconds += rates.gemm_s(pass, rows, in, out, false);
     return seconds / divisibility_share(out);
   }
 
@@ -134,9 +134,9 @@ class Sizer {
 
   void rule_vocabulary() {
     const int64_t asked = asked_vocabulary(), hidden = sizing_.chosen.model.hidden, rows = 4096;
-    const double plain = products_s(rows, hidden, asked), padded = products_s(rows, hidden, shape_.vocab);
+    const double plain = gemm_s(rows, hidden, asked), padded = gemm_s(rows, hidden, shape_.vocab);
     Rule rule{.name = "vocabulary", .value = std::to_string(shape_.vocab), .basis = rates_basis(), .reason = {}, .numbers = {}};
-    rule.numbers = {{fmt::format("products of the head, {} tokens, vocabulary {}", rows, asked), plain * 1e3, "ms"}};
+    rule.numbers = {{fmt::format("GEMMs of the head, {} tokens, vocabulary {}", rows, asked), plain * 1e3, "ms"}};
     if (shape_.vocab == asked) {
       rule.reason = fmt::format("{} is a multiple of {} already", asked, shape_.multiple);
       if (request_.vocab == 0) rule.basis = Basis::assumed;
@@ -376,9 +376,7 @@ class Sizer {
     if (shape_.is_mixture) return;
     const auto& c = sizing_.chosen.model;
     const auto exact = static_cast<int64_t>(std::llround(8.0 * d(c.hidden) / 3));
-    const auto cost = [&](int64_t ffn) {
-      return products_s(4096, c.hidden, 2 * ffn) + products_s(4096, ffn, c.hidden) / divisibility_share(ffn);
-    };
+    const auto cost = [&](int64_t ffn) { return gemm_s(4096, c.hidden, 2 * ffn) + gemm_s(4096, ffn, c.hidden) / divisibility_share(ffn); };
     Rule rule{.name = "feed-forward width",
               .value = std::to_string(c.ffn),
               .basis = rates_basis(),
@@ -386,11 +384,11 @@ class Sizer {
                                     shape_.multiple),
               .numbers = {}};
     for (const int64_t ffn : exact == c.ffn ? std::vector{exact} : std::vector{exact, c.ffn})
-      rule.numbers.push_back({fmt::format("products of {}, 4096 tokens, for each unit of width", ffn), cost(ffn) * 1e6 / d(ffn), "µs"});
+      rule.numbers.push_back({fmt::format("GEMMs of {}, 4096 tokens, for each unit of width", ffn), cost(ffn) * 1e6 / d(ffn), "µs"});
     add(std::move(rule));
   }
 
-  // Rows from which on a product reaches `share` of the most that its shape reaches.
+  // Rows from which on a GEMM reaches `share` of the most that its shape reaches.
   struct Saturation {
     int64_t rows = 0;
     double best = 0, at_rows = 0;
@@ -424,7 +422,7 @@ class Sizer {
                      : std::string("none fits"),
         .basis = rates_basis(),
         .reason = {},
-        .numbers = {{fmt::format("rows from which a product of {} x {} has {:.0f} % of its best rate", c.hidden, out, 100 * request_.share),
+        .numbers = {{fmt::format("rows from which a GEMM of {} x {} has {:.0f} % of its best rate", c.hidden, out, 100 * request_.share),
                      d(s.rows), "rows"},
                     {"its best rate", s.best / 1e12, "TFLOP/s"},
                     {"the best of any shape", device_.peak_flops() / 1e12, "TFLOP/s"}}};
@@ -449,12 +447,12 @@ class Sizer {
               .value = std::to_string(c.expert_ffn),
               .basis = Basis::assumed,
               .reason =
-                  "as wide as hidden, as ZAYA1's (its second product is square); ingot plan moe-width compares other widths and numbers of "
+                  "as wide as hidden, as ZAYA1's (its second GEMM is square); ingot plan moe-width compares other widths and numbers of "
                   "experts at equal FLOPs",
               .numbers = {}};
     for (const int64_t width : {c.expert_ffn / 2, c.expert_ffn, 2 * c.expert_ffn}) {
       const int64_t rows = std::max<int64_t>(1, tokens / c.experts);
-      rule.numbers.push_back({fmt::format("rate of an expert's first product, width {}, {} tokens", width, rows),
+      rule.numbers.push_back({fmt::format("rate of an expert's first GEMM, width {}, {} tokens", width, rows),
                               devices_.rates().gemm_rate(Pass::forward, rows, 2 * width, c.hidden, false) / 1e12, "TFLOP/s"});
     }
     add(std::move(rule));

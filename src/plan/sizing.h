@@ -23,7 +23,7 @@ struct SizeRequest {
   int64_t seq = 4096, vocab = 0;  // 0: by the number of parameters
   int64_t multiple = 0;           // of widths; 0: as measured, or assumed
   int64_t experts = 0;            // 0: as many as cost little throughput
-  double share = 0.9;             // of the best rate that products shall reach
+  double share = 0.9;             // of the best rate that GEMMs shall reach
   double batch_tokens = 0;        // of a step; 0: by the number of parameters
 };
 

@@ -6,7 +6,7 @@
 
 namespace ingot::plan {
 
-/// Products at `gemm` FLOP/s of any shape, attention forward at `gemm` and backward at half of it, memory at `bandwidth`.
+/// GEMMs at `gemm` FLOP/s of any shape, attention forward at `gemm` and backward at half of it, memory at `bandwidth`.
 inline MachineProfile round_machine(double gemm, double bandwidth) {
   MachineProfile p;
   p.host = "test";

@@ -8,7 +8,7 @@ namespace {
 // Which of the sums a kind of work belongs to.
 double& sum_of(WorkKind kind, StepTime& time) {
   switch (kind) {
-    case WorkKind::products: return time.products_s;
+    case WorkKind::matmul: return time.gemm_s;
     case WorkKind::attention:
     case WorkKind::linear_attention: return time.attention_s;
     case WorkKind::head: return time.head_s;
@@ -79,7 +79,7 @@ StepTime predict_step_time(const models::Model& part, const RunShape& run, PassP
   if (run.world > 1) step.uneven_s = rates.within_steps().uneven() * (step.passes_s() + step.optimizer_s + step.between_s);
   // Ranks that share a core take turns on it.
   for (double* sum :
-       {&step.products_s, &step.attention_s, &step.kernels_s, &step.head_s, &step.recompute_s, &step.optimizer_s, &step.between_s})
+       {&step.gemm_s, &step.attention_s, &step.kernels_s, &step.head_s, &step.recompute_s, &step.optimizer_s, &step.between_s})
     *sum *= run.ranks_per_core;
   for (auto& [kind, seconds] : step.kinds) seconds *= run.ranks_per_core;
   return step;

@@ -14,17 +14,17 @@ namespace ingot::plan {
 
 /// Seconds of one step by kind of work.
 struct StepTime {
-  double products_s = 0;  // of linear layers and experts, forward and backward
+  double gemm_s = 0;  // of linear layers and experts, forward and backward
   double attention_s = 0;
   double kernels_s = 0;              // norms, rotations, activations, routing, moving tokens, adding gradients
-  double head_s = 0;                 // vocabulary products and cross-entropy
+  double head_s = 0;                 // vocabulary GEMMs and cross-entropy
   double recompute_s = 0;            // whatever is run a second time
   double optimizer_s = 0;            // gradient norm and update
   std::map<WorkKind, double> kinds;  // all of these, by kind of work
   double waiting_s = 0;              // for other stages of a pipeline; communication is plan/communication.h's
   double between_s = 0;              // between operations, and for data
   double uneven_s = 0;               // for other ranks that are slower for a moment
-  double passes_s() const { return products_s + attention_s + kernels_s + head_s + recompute_s; }
+  double passes_s() const { return gemm_s + attention_s + kernels_s + head_s + recompute_s; }
   double total_s() const { return passes_s() + waiting_s + optimizer_s + between_s + uneven_s; }
   /// Of everything, communication left out.
   std::map<WorkKind, double> by_kind() const;

@@ -20,11 +20,11 @@ RunShape shape(const std::string& optimizer = "adamw") {
   return run;
 }
 
-TEST(StepTimeModel, products_and_head_take_three_times_their_forward_flops) {
+TEST(StepTimeModel, gemms_and_head_take_three_times_their_forward_flops) {
   const auto model = models::create_model(small_model("llama"));
   const auto time = predict_step_time(*model, shape(), round_machine(kGemm, kInstant));
   const double tokens = 4 * 64, block = 96 * (128 + 64 + 64) + 128 * 96 + 3 * 96 * 256;
-  EXPECT_NEAR(time.products_s, 3 * 2 * tokens * 3 * block / kGemm, 1e-9);
+  EXPECT_NEAR(time.gemm_s, 3 * 2 * tokens * 3 * block / kGemm, 1e-9);
   EXPECT_NEAR(time.head_s, 3 * 2 * tokens * 96 * 320 / kGemm, 1e-9);
   const double pairs = 4 * 64 * 65 / 2.0;
   EXPECT_NEAR(time.attention_s, 3 * (1 + 2) * 4 * pairs * 128 / kGemm, 1e-9);  // three layers; backward at half the rate
@@ -46,7 +46,7 @@ TEST(StepTimeModel, folded_ranks_visit_all_weights_with_their_tokens) {
     const auto time = predict_step_time(*model, shape(), round_machine(kGemm, kInstant));
     // Backward makes q, k, v, gate and up once more, and the loss all logits.
     const double tokens = 4 * 64.0 / ranks, again = 96 * (128 + 64 + 64) + 2 * 96 * 256, once = 128 * 96 + 256 * 96;
-    EXPECT_NEAR(time.products_s, 3 * 2 * tokens * (4 * again + 3 * once) / kGemm, 1e-9);
+    EXPECT_NEAR(time.gemm_s, 3 * 2 * tokens * (4 * again + 3 * once) / kGemm, 1e-9);
     EXPECT_NEAR(time.head_s, 4 * 2 * tokens * 96 * 320 / kGemm, 1e-9);
     const double pairs = 4 * 64 * 65 / 2.0 / ranks;
     EXPECT_NEAR(time.attention_s, 3 * (1 + 2) * 4 * pairs * 128 / kGemm, 1e-9);
@@ -59,7 +59,7 @@ TEST(StepTimeModel, shared_experts_get_the_rows_of_all_ranks) {
   parallel::Layout layout;
   layout.experts.size = 2;
   const auto config = small_model("zaya1");
-  const auto products = [&](const parallel::Layout& of, double expert_load = 1) {
+  const auto gemms = [&](const parallel::Layout& of, double expert_load = 1) {
     RunShape run{.batch = 4, .seq = 64};
     run.expert_load = expert_load;
     const auto part = models::create_model(config, of);
@@ -70,11 +70,11 @@ TEST(StepTimeModel, shared_experts_get_the_rows_of_all_ranks) {
     return found;
   };
   const int64_t tokens = 4 * 64;
-  EXPECT_EQ(products({}), std::pair(config.experts, tokens));
-  EXPECT_EQ(products(layout), std::pair(config.experts / 2, tokens));
-  EXPECT_EQ(products(layout, 1.5), std::pair(config.experts / 2, tokens * 3 / 2)) << "of the busiest rank";
-  EXPECT_EQ(products(layout, 7), std::pair(config.experts / 2, tokens * 2)) << "all there are";
-  EXPECT_EQ(products({}, 7), std::pair(config.experts, tokens)) << "nobody shares";
+  EXPECT_EQ(gemms({}), std::pair(config.experts, tokens));
+  EXPECT_EQ(gemms(layout), std::pair(config.experts / 2, tokens));
+  EXPECT_EQ(gemms(layout, 1.5), std::pair(config.experts / 2, tokens * 3 / 2)) << "of the busiest rank";
+  EXPECT_EQ(gemms(layout, 7), std::pair(config.experts / 2, tokens * 2)) << "all there are";
+  EXPECT_EQ(gemms({}, 7), std::pair(config.experts, tokens)) << "nobody shares";
 }
 
 TEST(StepTimeModel, folded_ranks_share_all_flops_evenly) {
@@ -97,7 +97,7 @@ TEST(StepTimeModel, experts_share_the_tokens) {
   const auto few = predict_step_time(*models::create_model(config), shape(), round_machine(kGemm, kInstant));
   config.experts = 8;
   const auto many = predict_step_time(*models::create_model(config), shape(), round_machine(kGemm, kInstant));
-  EXPECT_NEAR(many.products_s, few.products_s, 1e-9);  // the same FLOPs at a rate that does not depend on the shape
+  EXPECT_NEAR(many.gemm_s, few.gemm_s, 1e-9);  // the same FLOPs at a rate that does not depend on the shape
 }
 
 TEST(StepTimeModel, microbatches_repeat_everything_but_the_update) {
@@ -107,7 +107,7 @@ TEST(StepTimeModel, microbatches_repeat_everything_but_the_update) {
   const auto whole = predict_step_time(*model, run, machine);
   run.microbatch = 2;
   const auto halves = predict_step_time(*model, run, machine);
-  EXPECT_NEAR(halves.products_s, whole.products_s, 1e-9);
+  EXPECT_NEAR(halves.gemm_s, whole.gemm_s, 1e-9);
   EXPECT_NEAR(halves.optimizer_s, whole.optimizer_s, 1e-12);
 }
 
@@ -126,13 +126,13 @@ TEST(StepTimeModel, work_takes_what_it_took_within_steps) {
   auto run = shape("muon");
   auto machine = round_machine(kGemm, 1e10);
   const auto raw = predict_step_time(*model, run, machine);
-  machine.within_steps = {{"fp32", "products", 3, 2},
+  machine.within_steps = {{"fp32", "matmul", 3, 2},
                           {"fp32", "head", 1, 1},
                           {"fp32", "norms", 2, 1},
                           {"fp32", "unattributed", 0.6, 0},
                           {"fp32", "communication", 4, 1}};
   const auto time = predict_step_time(*model, run, machine);
-  EXPECT_NEAR(time.products_s, 1.5 * raw.products_s, 1e-12);
+  EXPECT_NEAR(time.gemm_s, 1.5 * raw.gemm_s, 1e-12);
   EXPECT_NEAR(time.head_s, raw.head_s, 1e-12);
   EXPECT_NEAR(time.kinds.at(WorkKind::norms), 2 * raw.kinds.at(WorkKind::norms), 1e-12);
   EXPECT_NEAR(time.kinds.at(WorkKind::activations), raw.kinds.at(WorkKind::activations), 1e-12);

@@ -9,15 +9,15 @@ namespace {
 
 MachineProfile measured() {
   MachineProfile p;
-  p.within_steps = {{"fp32", "products", 0.6, 0.5}, {"fp32", "norms", 0.3, 0.2},        {"fp32", "attention", 0.1, 0.1},
-                    {"fp32", "data", 0.01, 0},      {"fp32", "unattributed", 0.09, 0},  {"fp32", "communication", 0.26, 0.15},
-                    {"bf16", "products", 9, 1},     {"bf16", "communication", 0.1, 0.2}};
+  p.within_steps = {{"fp32", "matmul", 0.6, 0.5}, {"fp32", "norms", 0.3, 0.2},        {"fp32", "attention", 0.1, 0.1},
+                    {"fp32", "data", 0.01, 0},    {"fp32", "unattributed", 0.09, 0},  {"fp32", "communication", 0.26, 0.15},
+                    {"bf16", "matmul", 9, 1},     {"bf16", "communication", 0.1, 0.2}};
   return p;
 }
 
 TEST(WithinSteps, work_takes_as_much_longer_as_it_did_there) {
   const WithinStepsFactors factors(measured(), "fp32");
-  EXPECT_DOUBLE_EQ(factors.of(WorkKind::products), 1.2);
+  EXPECT_DOUBLE_EQ(factors.of(WorkKind::matmul), 1.2);
   EXPECT_DOUBLE_EQ(factors.of(WorkKind::norms), 1.5);
   EXPECT_DOUBLE_EQ(factors.of(WorkKind::attention), 1);
   EXPECT_DOUBLE_EQ(factors.of(WorkKind::muon), 1) << "was not measured";
@@ -27,13 +27,13 @@ TEST(WithinSteps, work_takes_as_much_longer_as_it_did_there) {
 
 TEST(WithinSteps, what_is_out_of_all_proportion_does_not_count) {
   const WithinStepsFactors factors(measured(), "bf16");
-  EXPECT_DOUBLE_EQ(factors.of(WorkKind::products), 4);
+  EXPECT_DOUBLE_EQ(factors.of(WorkKind::matmul), 4);
   EXPECT_DOUBLE_EQ(factors.uneven(), 0) << "messages were faster than predicted";
 }
 
 TEST(WithinSteps, without_them_nothing_takes_longer) {
   for (const auto& factors : {WithinStepsFactors(), WithinStepsFactors(MachineProfile(), "fp32"), WithinStepsFactors(measured(), "fp64")}) {
-    EXPECT_EQ(factors.of(WorkKind::products), 1);
+    EXPECT_EQ(factors.of(WorkKind::matmul), 1);
     EXPECT_EQ(factors.between(), 0);
     EXPECT_EQ(factors.uneven(), 0);
   }

@@ -5,7 +5,7 @@
 namespace ingot::plan {
 namespace {
 
-const std::set<std::string_view>& products() {
+const std::set<std::string_view>& gemms() {
   static const std::set<std::string_view> all = {"aten::mm",    "aten::addmm", "aten::bmm",    "aten::baddbmm",
                                                  "aten::addmv", "aten::mv",    "aten::matmul", "aten::linear"};
   return all;
@@ -96,10 +96,10 @@ const std::set<std::string_view>& elementwise() {
 
 }  // namespace
 
-bool is_product(std::string_view operator_name) { return products().contains(operator_name); }
+bool is_gemm(std::string_view operator_name) { return gemms().contains(operator_name); }
 
 std::optional<WorkKind> kind_of_operator(std::string_view name) {
-  if (is_product(name)) return WorkKind::products;
+  if (is_gemm(name)) return WorkKind::matmul;
   // Leaves' gradients are added up where they arrive.
   if (elementwise().contains(name) || name == "torch::autograd::AccumulateGrad") return WorkKind::elementwise;
   return std::nullopt;

@@ -13,6 +13,6 @@ using base::WorkKind, base::kWorkKinds, base::all_work_kinds, base::name_of, bas
 /// Of "aten::mm" and the like; nothing for others.
 std::optional<WorkKind> kind_of_operator(std::string_view name);
 /// Whether an operator multiplies matrices.
-bool is_product(std::string_view operator_name);
+bool is_gemm(std::string_view operator_name);
 
 }  // namespace ingot::plan

@@ -1,7 +1,7 @@
 // What a cluster that is not available can do, as numbers with their sources: how fast its devices compute and how fast they talk. Read
 // from JSON (configs/clusters/, docs/parallel-methods.md says what each member means); values, read by any thread.
 //
-// Rates are models: a product reaches peak x share x m / (m + half_m) x n / (n + half_n) x k / (k + half_k), attention its own rate with
+// Rates are models: a GEMM reaches peak x share x m / (m + half_m) x n / (n + half_n) x k / (k + half_k), attention its own rate with
 // the same saturation in queries and keys. Links are latency and bandwidth; messages of different streams do not slow each other.
 #pragma once
 

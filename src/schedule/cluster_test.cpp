@@ -153,7 +153,7 @@ TEST(Links, a_ring_has_a_hop_of_latency_for_each_step) {
   EXPECT_DOUBLE_EQ(seconds(c, Kind::all_gather, {0, 4, 1}, 0), 101);
 }
 
-TEST(Rates, products_reach_half_their_rate_at_the_half_sizes) {
+TEST(Rates, gemms_reach_half_their_rate_at_the_half_sizes) {
   auto c = toy();
   c.memory_bytes_per_s = 10;
   const ComputeRates rates{.gemm_flops_per_s = 100,

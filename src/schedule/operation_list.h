@@ -22,7 +22,7 @@ struct Group {
   auto operator<=>(const Group&) const = default;
 };
 
-/// `count` products [m, k] x [k, n].
+/// `count` GEMMs [m, k] x [k, n].
 struct Gemm {
   int64_t m = 0, n = 0, k = 0, count = 1;
   double flops() const {
@@ -35,10 +35,10 @@ struct Attention {
   int64_t heads = 0, head_dim = 0, calls = 1;
   int64_t queries = 0, keys = 0;  // of a call, for the rate
   bool backward = false;
-  /// 4 pairs heads head_dim; backward five products instead of two.
+  /// 4 pairs heads head_dim; backward five GEMMs instead of two.
   double flops() const { return (backward ? 10.0 : 4.0) * pairs * static_cast<double>(heads * head_dim); }
 };
-/// A kernel of linear attention, bound by products or by memory.
+/// A kernel of linear attention, bound by GEMMs or by memory.
 struct StateWork {
   double flops = 0;
   int64_t bytes = 0;

@@ -15,7 +15,7 @@ struct Colour {
   const char *fill, *text;
 };
 
-// Products, attention and states, memory, communication; after Okabe and Ito.
+// GEMMs, attention and states, memory, communication; after Okabe and Ito.
 Colour colour_of(const Operation& operation) {
   if (std::holds_alternative<Gemm>(operation.work)) return {"#0072b2", "#fff"};
   if (std::holds_alternative<Attention>(operation.work) || std::holds_alternative<StateWork>(operation.work)) return {"#56b4e9", "#000"};
@@ -43,7 +43,7 @@ std::string bar(const Operation& operation, const Span& span, double unit, doubl
 }
 
 std::string legend(double y) {
-  const std::pair<const char*, const char*> entries[] = {{"#0072b2", "products"},
+  const std::pair<const char*, const char*> entries[] = {{"#0072b2", "matmul"},
                                                          {"#56b4e9", "attention, states"},
                                                          {"#b0b0b0", "memory"},
                                                          {"#e69f00", "collectives"},

@@ -41,7 +41,7 @@ models::ModelConfig model_of(const Layout& layout) {
   c.experts = 4, c.expert_ffn = 12, c.router_hidden = 8, c.rope_fraction = 0.5, c.init_std = 0.3;
   c.linear_attention = layout.linear, c.feature_map = layout.linear.ends_with("delta") ? "l2" : "silu", c.layer_pattern = "LLN";
   c.gate_rank = 3;
-  // The norm on what a head of four channels reads turns its direction with every product near 0: rounding would grow step by step.
+  // The norm on what a head of four channels reads turns its direction with every GEMM near 0: rounding would grow step by step.
   if (layout.family == "linear_llama" || !layout.mixers.empty()) c.norm_eps = 1;
   if (layout.window > 0) c.window = layout.window, c.layer_types = {"full", "sliding", "sliding", "full"};
   c.tie_embeddings = layout.tie;

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness import INGOT, Workspace, expect_error, ingot
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = {"products", "attention", "linear_attention", "norms", "activations", "embedding", "head", "routing", "recomputation", "gradient_norm",
+KINDS = {"matmul", "attention", "linear_attention", "norms", "activations", "embedding", "head", "routing", "recomputation", "gradient_norm",
          "adamw", "muon", "communication", "data", "elementwise", "watching", "unattributed"}
 
 
@@ -135,11 +135,11 @@ def iterations_of_the_shipped_models_are_attributed(w):
             report = json.loads(ingot("bench", "iteration", ROOT / f"configs/{name}.toml", "--random-data", "--steps", 1, "--json", *more)[0])
             kinds = check_sums(report)
             assert kinds["unattributed"]["share"] < 0.05, (name, more, kinds["unattributed"], [o for o in report["operators"] if o["kind"] == "unattributed"][:8])
-            for kind in ("products", "norms", "embedding", "head", "gradient_norm", "adamw", extra):
+            for kind in ("matmul", "norms", "embedding", "head", "gradient_norm", "adamw", extra):
                 assert kinds[kind]["ms"] > 0, (name, more, kind)
             assert (kinds["recomputation"]["ms"] > 0) == ("train.recompute=full" in more), (name, more)
             assert (kinds["muon"]["ms"] > 0) == ("optimizer.name=adamw" not in more), (name, more)
-            assert kinds["products"]["predicted_ms"] > 0 and kinds["data"]["predicted_ms"] is None
+            assert kinds["matmul"]["predicted_ms"] > 0 and kinds["data"]["predicted_ms"] is None
             print(name, *more, f"unattributed {100 * kinds['unattributed']['share']:.2f} %, overhead {100 * report['overhead']:.1f} %", flush=True)
 
 
@@ -147,11 +147,11 @@ def iterations_take_the_runs_data_and_leave_nothing(w):
     (w.path / "tmp").mkdir()
     config = w.config("iteration")
     text = ingot("bench", "iteration", config, "--steps", 2, env=os.environ | {"TMPDIR": str(w.path / "tmp")})[0]
-    assert "products" in text and "unattributed" in text and "watching costs" in text and "routing and dispatch" in text, text
+    assert "matmul" in text and "unattributed" in text and "watching costs" in text and "routing and dispatch" in text, text
     assert not list((w.path / "tmp").iterdir())
     report = json.loads(ingot("bench", "iteration", config, "--steps", 2, "--set", "train.precision=fp64", "--json")[0])
     kinds = check_sums(report)
-    assert kinds["products"]["predicted_ms"] is None and kinds["unattributed"]["share"] < 0.4, kinds  # of a step of some milliseconds
+    assert kinds["matmul"]["predicted_ms"] is None and kinds["unattributed"]["share"] < 0.4, kinds  # of a step of some milliseconds
 
 
 def iterations_of_ranks_say_how_they_differ(w):
@@ -170,7 +170,7 @@ def iterations_of_ranks_say_how_they_differ(w):
     assert "all of 2 ranks" in out and out.count("watching costs") == 1, out
 
 
-def products_are_swept_by_exact_shape(w):
+def gemms_are_swept_by_exact_shape(w):
     out = w.path / "gemm.json"
     call = ("bench", "gemm", "--quick", "--dtype", "fp32", "--m", "16,24", "--n", "32", "--k", "8,1K", "--kinds", "plain,batched,grouped",
             "--groups", "2,4", "--busiest", "1,1.5")
@@ -290,8 +290,8 @@ def a_clearly_faster_library_is_taken_and_kept(w):
     assert "go through" not in err and 'gemm_backend = "default"' in config, err
     expect_error("train", w.config("wrong", **{"train.gemm_backend": "cublas"}), "--run-dir", w.path / "wrong", "--set", "train.device=cpu", status=2, words=["cublas", "default, onednn"])
     expect_error("train", w.config("wrong", **{"train.gemm_backend": "onednnn"}), "--run-dir", w.path / "wrong", status=2, words=["train.gemm_backend", "onednn"])
-    # It is of plain products, and measuring one dtype again replaces what was known of it.
-    expect_error("bench", "gemm", "--libraries", "--groups", 4, status=2, words=["--libraries is of plain products"])
+    # It is of plain GEMMs, and measuring one dtype again replaces what was known of it.
+    expect_error("bench", "gemm", "--libraries", "--groups", 4, status=2, words=["--libraries is of plain GEMMs"])
     ingot("bench", "gemm", "--libraries", "--quick", "--dtype", "fp32", "--m", 8, "--n", 8, "--k", 8, env=env)
     assert {r["m"] for r in json.loads(path.read_text())["libraries"]} == {8}
 
@@ -321,7 +321,7 @@ def wrong_sweeps_say_what_is_right(w):
 if __name__ == "__main__":
     TESTS = (storage_is_measured_and_leaves_nothing, storage_is_judged_by_a_runs_data, an_interrupted_measurement_keeps_what_it_has_and_cleans_up,
              wrong_calls_say_what_is_wrong, iterations_of_the_shipped_models_are_attributed, iterations_take_the_runs_data_and_leave_nothing,
-             iterations_of_ranks_say_how_they_differ, products_are_swept_by_exact_shape, attention_is_swept_and_says_what_bounds_it,
+             iterations_of_ranks_say_how_they_differ, gemms_are_swept_by_exact_shape, attention_is_swept_and_says_what_bounds_it,
              memory_is_read_and_written_at_sizes_of_choice, an_interrupted_sweep_keeps_what_it_has,
              a_clearly_faster_library_is_taken_and_kept, wrong_sweeps_say_what_is_right)
     from harness import run_chosen

@@ -161,9 +161,9 @@ def a_machine_is_measured_searched_and_trained_on_from_nothing(folder):
     within = json.loads(path.read_text())["within_steps"]
     for dtype in ("fp32", "bf16"):
         kinds = {e["kind"]: e for e in within if e["dtype"] == dtype}
-        assert {"products", "attention", "linear_attention", "routing", "norms", "head", "muon", "adamw", "unattributed"} <= set(kinds), kinds
+        assert {"matmul", "attention", "linear_attention", "routing", "norms", "head", "muon", "adamw", "unattributed"} <= set(kinds), kinds
         # Work takes longer in steps than by itself, but not by another order.
-        assert 0.3 < kinds["products"]["measured_s"] / kinds["products"]["predicted_s"] < 5, kinds["products"]
+        assert 0.3 < kinds["matmul"]["measured_s"] / kinds["matmul"]["predicted_s"] < 5, kinds["matmul"]
         assert kinds["unattributed"]["predicted_s"] == 0 and "gradient_norm" not in kinds
     keep_profiles(folder)
     few = ("--set", "train.batch_size=4")
@@ -175,7 +175,7 @@ def a_machine_is_measured_searched_and_trained_on_from_nothing(folder):
     del profile["within_steps"]
     path.write_text(json.dumps(profile))
     raw = plan("search", NANO, *few)["layouts"][0]["step_ms"]
-    assert raw["between"] == 0 and raw["products"] != parts["products"], (raw, parts)
+    assert raw["between"] == 0 and raw["matmul"] != parts["matmul"], (raw, parts)
     with Workspace() as w:
         config = w.config(**{"train.steps": 3, "checkpoint.every": 0, "data.seq_len": 64})
         ingot("train", config, "--run-dir", w.path / "run")
@@ -270,7 +270,7 @@ def a_mixture_and_a_hybrid_are_planned_too(folder):
     assert experts["even"] < experts["expected"] < experts["bound"], experts
     assert plan("memory", ROOT / "configs/zaya1-base.toml", *shared, "--expert-load", 1)["experts"]["expected"] == experts["even"]
     even, uneven = (plan("time", ROOT / "configs/zaya1-base.toml", *shared, "--expert-load", load)["step_ms"] for load in (1, 2))
-    assert uneven["communication_experts"] > 1.6 * even["communication_experts"] and uneven["products"] > even["products"], (even, uneven)
+    assert uneven["communication_experts"] > 1.6 * even["communication_experts"] and uneven["matmul"] > even["matmul"], (even, uneven)
     assert plan("search", ROOT / "configs/linear-llama-nano.toml", "--cluster", H100, "--devices", 8, *BF16)["layouts"]
 
 

@@ -18,7 +18,7 @@ def plan(*args, status=0):
 
 
 def profile(folder, host="elsewhere", **changes):
-    """A machine whose products depend on nothing but m, and of which no neighbouring shapes were measured."""
+    """A machine whose GEMMs depend on nothing but m, and of which no neighbouring shapes were measured."""
     sizes = (64, 256, 1024, 4096)
     gemm = [{"dtype": d, "kind": "plain", "pass": p, "m": m, "n": n, "k": k, "flops_per_s": 1e12 * m / (m + 64)}
             for d in ("fp32", "bf16") for p in ("forward", "grad_input", "grad_weight") for m in sizes for n in sizes for k in sizes]

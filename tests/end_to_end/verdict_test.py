@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 H100 = "NVIDIA H100 80GB HBM3"
 
 
-def profile(host="node001", product=750e12, triad=2.9e12):
+def profile(host="node001", gemm=750e12, triad=2.9e12):
     """A machine profile with what floors look at, and a little of everything else."""
-    sizes = [(8192, 8192, 8192, product), (64, 128, 256, product / 50), (64, 256, 128, product / 60), (128, 128, 128, product / 40), (128, 256, 256, product / 30)]
+    sizes = [(8192, 8192, 8192, gemm), (64, 128, 256, gemm / 50), (64, 256, 128, gemm / 60), (128, 128, 128, gemm / 40), (128, 256, 256, gemm / 30)]
     return {"format": "ingot machine profile", "version": 2, "host": host, "cpu": "a CPU", "device": "cuda:0", "cores": 8, "threads": 8, "ranks": 1,
             "torch": "2.11.0", "program": "x", "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "quick": False, "foreign_load": 0.0,
             "commands": ["ingot bench all"], "operation_s": 1e-5,
@@ -40,7 +40,7 @@ def a_profile_is_judged_by_floors_or_by_an_earlier_one(folder):
     assert not verdict["pass"] and [c["name"] for c in verdict["checks"] if c["status"] == "fail"] == ["triad"], verdict
     assert all(c["source"] for c in verdict["checks"])
     # By an earlier profile, within the tolerance or not.
-    worse = write("worse.json", profile(product=750e12 * 0.85))
+    worse = write("worse.json", profile(gemm=750e12 * 0.85))
     ingot("bench", "verdict", good, "--baseline", good)
     ingot("bench", "verdict", worse, "--baseline", good, status=3)
     assert "80 % of the profile of node001" in ingot("bench", "verdict", worse, "--baseline", good, "--tolerance", 20)[0]
@@ -48,7 +48,7 @@ def a_profile_is_judged_by_floors_or_by_an_earlier_one(folder):
     floors = json.loads((ROOT / "configs/floors/h100.json").read_text())
     floors["checks"][0]["fraction"] = 0.99
     own = write("own.json", floors)
-    assert "bf16 product 95 % of its floor" in ingot("bench", "verdict", good, "--floors", own, "--device-name", H100, status=3)[0]
+    assert "bf16 GEMM 95 % of its floor" in ingot("bench", "verdict", good, "--floors", own, "--device-name", H100, status=3)[0]
     other = write("other.json", profile() | {"threads": 4})
     for args, status, words in (((good,), 2, ["no floors for", "--baseline"]), ((good, "--floors", own, "--baseline", good), 2, ["give one"]),
                                 ((good, "--floors", own, "--device-name", "AMD EPYC"), 2, ["AMD EPYC", "--device-name"]),
@@ -73,7 +73,7 @@ def expanded(hosts):
 def a_fleet_is_gathered(folder):
     verdicts = Path("verdicts")
     for i in range(1, 11):
-        rates = {3: {"triad": 2.0e12}, 7: {"product": 676e12}}.get(i, {"product": 780e12 + i * 1e10})
+        rates = {3: {"triad": 2.0e12}, 7: {"gemm": 676e12}}.get(i, {"gemm": 780e12 + i * 1e10})
         ingot("bench", "verdict", write("p.json", profile(f"node{i:03}", **rates)), "--device-name", H100, "--verdicts", verdicts, status=3 if i == 3 else 0)
     assert sorted(p.name for p in verdicts.iterdir()) == [f"node{i:03}.json" for i in range(1, 11)]
     old = json.loads((verdicts / "node005.json").read_text()) | {"date": "2020-01-01T00:00:00Z"}

@@ -250,7 +250,7 @@ TEST(Traces, tp_never_hides_its_sums) {
   EXPECT_DOUBLE_EQ(result.exposed_s, 4 * 7.0);
 }
 
-// Multiply-adds of products and attention, over all ranks.
+// Multiply-adds of GEMMs and attention, over all ranks.
 double flops_of(const Layout& layout) {
   double sum = 0;
   for (const auto& list : build(layout).ranks)

@@ -23,7 +23,7 @@ std::vector<Parameter*> pointers(std::vector<Parameter>& parameters, size_t coun
   return out;
 }
 
-struct FoldedLayerFunction : Function<FoldedLayerFunction, WorkKind::products> {
+struct FoldedLayerFunction : Function<FoldedLayerFunction, WorkKind::matmul> {
   struct Kept {
     std::vector<Parameter*> weights;  // the last one last
     Inner inner;

@@ -92,7 +92,7 @@ Document time_of(Planner& planner, int64_t devices, const Failures& failures, co
   const auto line = [&](const char* what, double seconds) {
     if (seconds > 0) text += fmt::format("  {:<28}{:>12.2f} ms {:>5.1f} %\n", what, seconds * 1e3, 100 * seconds / j.step_s());
   };
-  line("products", j.time.products_s);
+  line("matmul", j.time.gemm_s);
   line("attention", j.time.attention_s);
   line("head and loss", j.time.head_s);
   line("other kernels", j.time.kernels_s);

@@ -65,7 +65,7 @@ SizingDevice of_machine(const DeviceRequest& o) {
   SizingDevice chosen{
       device_of(*profile, dtype, memory, profile->device == "cpu" ? base::resident_bytes() : kGpuProgramBytes), {}, is_here};
   chosen.source =
-      fmt::format("measured {}{}: {} products, {} attention and {} kernel sizes ({})", profile->date, profile->quick ? ", quickly" : "",
+      fmt::format("measured {}{}: {} GEMMs, {} attention and {} kernel sizes ({})", profile->date, profile->quick ? ", quickly" : "",
                   profile->gemm.size(), profile->attention.size(), profile->kernels.size(), file);
   if (profile->foreign_load > 0.1)
     chosen.source += fmt::format("; other programs used {:.0f} % of the machine meanwhile", 100 * profile->foreign_load);
@@ -91,7 +91,7 @@ Json to_json(const SizingDevice& chosen) {
 
 std::string describe(const SizingDevice& chosen) {
   const auto& d = chosen.device;
-  return fmt::format("{} of {}, {} each, {}: products {} FLOP/s, memory {} B/s, a kernel's launch {:.1f} µs\nrates: {}\n",
+  return fmt::format("{} of {}, {} each, {}: GEMMs {} FLOP/s, memory {} B/s, a kernel's launch {:.1f} µs\nrates: {}\n",
                      d.count == 1 ? "1 device" : fmt::format("{} devices", d.count), d.name, base::format_bytes(d.memory_bytes), d.dtype,
                      base::format_count(d.peak_flops()), base::format_count(d.memory_bytes_per_s), d.launch_s * 1e6, chosen.source);
 }

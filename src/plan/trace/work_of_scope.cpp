@@ -34,7 +34,7 @@ TracedWork WorksOfScopes::of(const device::Trace::Operation& operation) const {
   const auto name = trace_.name_of(operation);
   TracedWork work{.is_backward = frame.is_backward && !frame.is_again};
   if (frame.is_again) work.kind = WorkKind::recomputation;
-  else if (frame.has_kind) work.kind = frame.rule == Rule::shares && is_product(name) ? WorkKind::products : frame.kind;
+  else if (frame.has_kind) work.kind = frame.rule == Rule::shares && is_gemm(name) ? WorkKind::matmul : frame.kind;
   else work.kind = kind_of_operator(name).value_or(WorkKind::elementwise);  // what nobody names moves elements
   return work;
 }

@@ -29,7 +29,7 @@ std::vector<Rate> rates_of(const plan::MachineProfile& p) {
     out.push_back({std::move(section), std::move(what), rate, unit});
   };
   for (const auto& e : p.gemm)
-    add("products " + e.dtype,
+    add("GEMMs " + e.dtype,
         fmt::format("{}{} {}{} × {} × {}{}", e.kind == "plain" ? "" : e.kind + " ", e.pass,
                     e.groups > 1 ? fmt::format("{} × ", e.groups) : "", e.m, e.n, e.k,
                     e.busiest > 1 ? fmt::format(", busiest {:g}", e.busiest) : ""),
@@ -62,7 +62,7 @@ std::vector<Rate> rates_of(const plan::MachineProfile& p) {
 
 // Sections as the page orders them.
 int place_of(const std::string& section) {
-  static const std::vector<std::string> kOrder = {"products", "memory", "attention", "kernels", "collectives", "storage"};
+  static const std::vector<std::string> kOrder = {"GEMMs", "memory", "attention", "kernels", "collectives", "storage"};
   return static_cast<int>(std::find(kOrder.begin(), kOrder.end(), section.substr(0, section.find(' '))) - kOrder.begin());
 }
 

@@ -10,7 +10,7 @@ namespace ingot::report {
 
 /// One measurement that both have. Rates: the more the better, in `unit`s.
 struct Difference {
-  std::string section, what;  // "products bf16", "forward 64 x 128 x 256"
+  std::string section, what;  // "GEMMs bf16", "forward 64 x 128 x 256"
   double first = 0, second = 0;
   std::string unit;  // FLOP/s, B/s, calls/s
 

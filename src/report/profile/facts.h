@@ -48,7 +48,7 @@ struct CollectiveLine {
 };
 std::vector<CollectiveLine> collective_lines(const plan::MachineProfile& profile);
 
-/// "dtype"s in the order in which products, attention or kernels have them.
+/// "dtype"s in the order in which GEMMs, attention or kernels have them.
 std::vector<std::string> dtypes_of(const plan::MachineProfile& profile);
 
 }  // namespace ingot::report

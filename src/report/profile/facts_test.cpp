@@ -53,7 +53,7 @@ TEST(ProfileFacts, attention_turns_where_memory_and_the_best_product_take_equall
     EXPECT_NEAR(flops / peak, bytes / 2e10, 1e-9 * bytes / 2e10);
   }
   p.gemm.clear();
-  EXPECT_FALSE(attention_curves(p)[0].turn_seq) << "no balance without products";
+  EXPECT_FALSE(attention_curves(p)[0].turn_seq) << "no balance without GEMMs";
 }
 
 TEST(ProfileFacts, attention_of_other_shapes_has_curves_of_its_own) {
@@ -97,7 +97,7 @@ TEST(ProfileDifference, ratios_are_sorted_by_loss_and_summed_up_by_section) {
   const auto& p = first.profile;
   EXPECT_EQ(all.size(), p.gemm.size() + 2 * p.attention.size() + p.memory.size() - 2 + 2 * p.kernels.size() + p.collectives.size());
   EXPECT_DOUBLE_EQ(all[0].ratio(), 0.25);
-  EXPECT_EQ(all[0].section, "products fp32");
+  EXPECT_EQ(all[0].section, "GEMMs fp32");
   EXPECT_EQ(all[0].what, "forward 64 × 64 × 256");
   EXPECT_DOUBLE_EQ(all[1].ratio(), 0.5);
   EXPECT_THAT(all[1].what, HasSubstr("backward, 512 tokens"));
@@ -105,8 +105,8 @@ TEST(ProfileDifference, ratios_are_sorted_by_loss_and_summed_up_by_section) {
   const auto sections = by_section(all);
   std::vector<std::string> names;
   for (const auto& s : sections) names.push_back(s.section);
-  EXPECT_THAT(names, ElementsAre("products bf16", "products fp32", "memory", "attention bf16", "attention fp32", "kernels bf16",
-                                 "kernels fp32", "collectives fp32"));
+  EXPECT_THAT(names, ElementsAre("GEMMs bf16", "GEMMs fp32", "memory", "attention bf16", "attention fp32", "kernels bf16", "kernels fp32",
+                                 "collectives fp32"));
   EXPECT_DOUBLE_EQ(sections[1].median_ratio, 1);
   EXPECT_DOUBLE_EQ(sections[1].worst.ratio(), 0.25);
   EXPECT_EQ(sections[2].count, p.memory.size() - 2) << "what one says twice counts once, what one lacks not";

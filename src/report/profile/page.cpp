@@ -295,7 +295,7 @@ std::string maps_of(const Measured& machine, bool is_alone) {
   for (const auto& dtype : dtypes_of(p))
     if (best.empty() || p.peak_gemm(dtype) > p.peak_gemm(best)) best = dtype;
   for (const auto& dtype : dtypes_of(p)) {
-    const auto maps = plots(product_maps(machine, dtype));
+    const auto maps = plots(gemm_maps(machine, dtype));
     if (!maps.empty())
       out += fmt::format("<details{}><summary>Rates over sizes, {}</summary>\n{}</details>\n", is_alone && dtype == best ? " open" : "",
                          escape(dtype), maps);
@@ -303,11 +303,11 @@ std::string maps_of(const Measured& machine, bool is_alone) {
   return out;
 }
 
-std::string product_section(const std::vector<Measured>& machines) {
+std::string gemm_section(const std::vector<Measured>& machines) {
   const auto maps = for_each_machine(machines, [&](const Measured& m) { return maps_of(m, machines.size() == 1); });
   constexpr std::string_view kKey =
       "<p class=\"key\">Maps: the scale of a dtype ends at its best GEMM; empty cells were not measured.</p>\n";
-  return plots(product_plots(machines)) + (maps.empty() ? "" : std::string(kKey) + maps);
+  return plots(gemm_plots(machines)) + (maps.empty() ? "" : std::string(kKey) + maps);
 }
 
 constexpr std::string_view kNotes =
@@ -345,7 +345,7 @@ std::string make_profile_page(const std::vector<Measured>& machines, std::string
   page += name_bar(names, "machines");
   page += "<h2>What was measured</h2>\n" + facts_table(machines);
   if (machines.size() == 2) page += difference_section(machines);
-  page += section("Products", product_section(machines));
+  page += section("GEMMs", gemm_section(machines));
   page += section("Roofline", plots(rooflines(machines)));
   page += section("Memory",
                   plots(memory_plots(machines)) + for_each_machine(machines, [](const Measured& m) { return cache_sentences(m.profile); }));

@@ -39,13 +39,13 @@ void expect_sound(const std::string& page) {
 TEST(ProfilePage, is_whole_and_shows_every_section) {
   const auto page = make_profile_page({machine_of(profile_of_formulas())}, "2026-05-01 12:00");
   expect_sound(page);
-  for (const char* heading : {"What was measured", "Products", "Roofline", "Memory", "Attention", "Kernels", "Within steps", "Collectives",
+  for (const char* heading : {"What was measured", "GEMMs", "Roofline", "Memory", "Attention", "Kernels", "Within steps", "Collectives",
                               "How to read the numbers"})
     EXPECT_THAT(page, HasSubstr(fmt::format("<h2>{}</h2>", heading)));
   for (const char* fact : {"node7", "CPU of a test", "2.11.0", "build-1", "2026-01-02T03:04:05Z", "ingot bench all", "4, 4, 1"})
     EXPECT_THAT(page, HasSubstr(fact));
   EXPECT_THAT(page, HasSubstr("Steps of small models, fp32"));
-  EXPECT_THAT(page, HasSubstr(">products</th><td>1.20</td><td>60.00 ms</td><td>50.00 ms</td>"));
+  EXPECT_THAT(page, HasSubstr(">matmul</th><td>1.20</td><td>60.00 ms</td><td>50.00 ms</td>"));
   EXPECT_THAT(page, HasSubstr("GEMMs in bf16 up to <b>200.0 GFLOP/s</b>"));
   EXPECT_THAT(page, HasSubstr("memory at <b>20.00 GB/s</b>"));
   EXPECT_EQ(count(page, "class=\"chip\""), 0u) << "one machine needs no names";
@@ -70,7 +70,7 @@ TEST(ProfilePage, maps_have_a_cell_for_what_was_measured_and_none_for_the_rest) 
   EXPECT_FALSE(rates.contains(0)) << "what was not measured";
 }
 
-TEST(ProfilePage, grouped_and_batched_products_have_maps_of_their_own) {
+TEST(ProfilePage, grouped_and_batched_gemms_have_maps_of_their_own) {
   auto profile = profile_of_formulas();
   for (const int64_t n : {64, 128})
     for (const int64_t k : {64, 128}) {
@@ -82,7 +82,7 @@ TEST(ProfilePage, grouped_and_batched_products_have_maps_of_their_own) {
   expect_sound(page);
   EXPECT_EQ(count(page, R"({"kind":"heat")"), 7u);
   for (const char* title : {"grouped forward, 8 groups, m = 32", "grouped forward, 8 groups, busiest 2.5 × mean, m = 32",
-                            "batched grad input, 16 groups, m = 32", "grouped products", "batched products"})
+                            "batched grad input, 16 groups, m = 32", "grouped GEMMs", "batched GEMMs"})
     EXPECT_THAT(page, HasSubstr(title));
   EXPECT_THAT(page, HasSubstr("GEMMs in fp32 up to <b>100.0 GFLOP/s</b>"));
   // Without plain ones there is no peak, and the scale ends at the best of what there is.
@@ -201,7 +201,7 @@ TEST(ProfileSummary, has_the_pages_numbers) {
   EXPECT_EQ(json["machines"][0]["collectives"][0]["knee_bytes"], 1 << 18);
   EXPECT_EQ(json["machines"][0]["attention"].size(), 4u);
   EXPECT_EQ(json["differences"][0]["ratio"], 0.125);
-  EXPECT_EQ(json["differences"][0]["section"], "products fp32");
+  EXPECT_EQ(json["differences"][0]["section"], "GEMMs fp32");
   EXPECT_FALSE(profile_summary({machine_of(other)}).contains("differences"));
 }
 

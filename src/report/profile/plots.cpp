@@ -148,23 +148,23 @@ std::string pass_words(std::string pass) {
   return pass;
 }
 
-// Sizes of a product by name: maps are slices along the one with fewest values.
+// Sizes of a GEMM by name: maps are slices along the one with fewest values.
 constexpr const char* kSizeNames[] = {"m", "n", "k"};
 int64_t size_of(const plan::GemmRate& p, size_t which) { return which == 0 ? p.m : which == 1 ? p.n : p.k; }
 
 // "forward", "grouped forward".
 std::string words_of(const plan::GemmRate& p) { return (p.kind == "plain" ? "" : p.kind + " ") + pass_words(p.pass); }
 
-// The same with what tells products of one map from those of another.
+// The same with what tells GEMMs of one map from those of another.
 std::string map_title(const plan::GemmRate& p) {
   if (p.kind == "plain") return words_of(p);
   return fmt::format("{}, {} groups{}", words_of(p), grouped(p.groups),
                      p.busiest > 1 ? fmt::format(", busiest {:g} × mean", p.busiest) : "");
 }
 
-std::string maps_of(const std::vector<const plan::GemmRate*>& products, const std::string& title, double peak, size_t& maps) {
+std::string maps_of(const std::vector<const plan::GemmRate*>& gemms, const std::string& title, double peak, size_t& maps) {
   std::map<int64_t, size_t> counts[3];
-  for (const auto* p : products)
+  for (const auto* p : gemms)
     for (size_t i = 0; i < 3; ++i) ++counts[i][size_of(*p, i)];
   const auto varied = [&](size_t i) { return counts[i].size(); };
   size_t slice = 2;
@@ -175,7 +175,7 @@ std::string maps_of(const std::vector<const plan::GemmRate*>& products, const st
   std::string out;
   for (const auto& [value, count] : counts[slice]) {
     std::set<int64_t> rows, columns;
-    for (const auto* p : products)
+    for (const auto* p : gemms)
       if (size_of(*p, slice) == value) rows.insert(size_of(*p, row)), columns.insert(size_of(*p, column));
     if (count < kMinMapCells || rows.size() > kMaxMapSizes || columns.size() > kMaxMapSizes || ++maps > kMaxMaps) continue;
     HeatMap map{.title = fmt::format("{}, {} = {}", title, kSizeNames[slice], grouped(value)),
@@ -189,7 +189,7 @@ std::string maps_of(const std::vector<const plan::GemmRate*>& products, const st
     const auto place = [](const std::set<int64_t>& sizes, int64_t size) {
       return static_cast<size_t>(std::distance(sizes.begin(), sizes.find(size)));
     };
-    for (const auto* p : products)
+    for (const auto* p : gemms)
       if (size_of(*p, slice) == value)
         map.rows[place(rows, size_of(*p, row))][place(columns, size_of(*p, column))] = p->flops_per_s * scale.factor;
     for (const auto size : rows) map.row_spans.push_back({d(size), d(size)});
@@ -199,7 +199,7 @@ std::string maps_of(const std::vector<const plan::GemmRate*>& products, const st
   return out;
 }
 
-// A roof from the least intensity on: memory's slope, then the best rate of products.
+// A roof from the least intensity on: memory's slope, then the best rate of GEMMs.
 Points roof_of(const plan::MachineProfile& profile, const std::string& dtype, double low, double high) {
   const auto balance = plan::balance_of(profile, dtype);
   if (!balance) return {};
@@ -225,7 +225,7 @@ std::string roofline(const std::vector<Measured>& machines, const std::string& d
   };
   for (size_t i = 0; i < machines.size(); ++i) {
     for (const auto& e : machines[i].profile.gemm)
-      if (e.dtype == dtype) add(e.kind == "plain" ? "products" : e.kind + " products", i, intensity_of(e), e.flops_per_s);
+      if (e.dtype == dtype) add(e.kind == "plain" ? "GEMMs" : e.kind + " GEMMs", i, intensity_of(e), e.flops_per_s);
     for (const auto& e : machines[i].profile.attention) {
       if (e.dtype != dtype) continue;
       add("attention forward", i, intensity_of(e), flops_of(e, false) / e.forward_s);
@@ -259,8 +259,7 @@ std::string roofline(const std::vector<Measured>& machines, const std::string& d
         plot.series.push_back({machines.size() == 1 ? "roof" : machines[i].name, machines.size() == 1 ? 6 : i, Stroke::line,
                                curve_of(roofs[i], scale.factor)});
     for (const auto& line : lines) {
-      const bool is_many =
-          line.name.ends_with("products") || title.ends_with("products");  // attention has few points, which lie among these
+      const bool is_many = line.name.ends_with("GEMMs") || title.ends_with("GEMMs");  // attention has few points, which lie among these
       add_series(plot, line, scale.factor, false, is_many ? Stroke::specks : Stroke::dots);
     }
     plot.x = {low / 1.5, high * 1.5, true, Format::plain};
@@ -295,21 +294,21 @@ std::string short_bytes(double bytes) {
   return fmt::format("{:.4g} {}", bytes, kUnits[unit]);
 }
 
-std::string product_maps(const Measured& machine, const std::string& dtype) {
+std::string gemm_maps(const Measured& machine, const std::string& dtype) {
   std::string out;
   size_t maps = 0;
   double best = 0;
   std::map<std::string, std::vector<const plan::GemmRate*>> passes;
   for (const auto& e : machine.profile.gemm)
     if (e.dtype == dtype) passes[map_title(e)].push_back(&e), best = std::max(best, e.flops_per_s);
-  for (const auto& [pass, products] : passes) out += maps_of(products, pass, best, maps);
+  for (const auto& [pass, gemms] : passes) out += maps_of(gemms, pass, best, maps);
   return out;
 }
 
-std::string product_plots(const std::vector<Measured>& machines) {
+std::string gemm_plots(const std::vector<Measured>& machines) {
   std::string out;
   for (const auto& dtype : all_dtypes(machines)) {
-    Group group{.title = "Products, " + dtype,
+    Group group{.title = "GEMMs, " + dtype,
                 .note = {},
                 .x_label = "FLOPs, 2 m n k",
                 .x = Format::count,

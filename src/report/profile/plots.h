@@ -9,12 +9,12 @@
 
 namespace ingot::report {
 
-/// Rate of a dtype's products over their sizes, a map for each pass and value of the size that varies least; "" without products.
-std::string product_maps(const Measured& machine, const std::string& dtype);
+/// Rate of a dtype's GEMMs over their sizes, a map for each pass and value of the size that varies least; "" without GEMMs.
+std::string gemm_maps(const Measured& machine, const std::string& dtype);
 
-/// Rate of products over FLOPs.
-std::string product_plots(const std::vector<Measured>& machines);
-/// Products and attention under the roofs of memory and arithmetic, by dtype.
+/// Rate of GEMMs over FLOPs.
+std::string gemm_plots(const std::vector<Measured>& machines);
+/// GEMMs and attention under the roofs of memory and arithmetic, by dtype.
 std::string rooflines(const std::vector<Measured>& machines);
 std::string memory_plots(const std::vector<Measured>& machines);
 std::string attention_plots(const std::vector<Measured>& machines);

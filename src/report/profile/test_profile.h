@@ -5,7 +5,7 @@
 
 namespace ingot::report {
 
-/// Products at 100 GFLOP/s in fp32 (twice that in bf16) of every second size, triad at 80 GB/s up to 1 MiB arrays and 20 GB/s beyond,
+/// GEMMs at 100 GFLOP/s in fp32 (twice that in bf16) of every second size, triad at 80 GB/s up to 1 MiB arrays and 20 GB/s beyond,
 /// attention at 40 GFLOP/s but for its shortest length, a kernel, and an all-reduce of 10 us + bytes / 1 GB/s.
 inline plan::MachineProfile profile_of_formulas() {
   plan::MachineProfile p;
@@ -33,7 +33,7 @@ inline plan::MachineProfile profile_of_formulas() {
     p.kernels.push_back({"rms_norm", dtype, 1000, 1000, 1, 1e-3, 2e-3, 8e6, 1.2e7});
     p.kernels.push_back({"router", dtype, 1000, 1000, 1, 1e-3, 2e-3});
   }
-  p.within_steps = {{"fp32", "products", 0.06, 0.05}, {"fp32", "unattributed", 0.001, 0}, {"bf16", "norms", 0.003, 0.002}};
+  p.within_steps = {{"fp32", "matmul", 0.06, 0.05}, {"fp32", "unattributed", 0.001, 0}, {"bf16", "norms", 0.003, 0.002}};
   for (const char* operation : {"copy", "scale", "add", "triad", "dot"})
     for (int64_t bytes = 1 << 14; bytes <= 1 << 24; bytes *= 4) p.memory.push_back({operation, bytes, bytes <= (1 << 20) ? 8e10 : 2e10});
   for (int64_t bytes = 8; bytes <= 1 << 24; bytes *= 8)
