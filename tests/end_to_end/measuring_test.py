@@ -163,8 +163,8 @@ def iterations_of_ranks_say_how_they_differ(w):
         assert report["ranks"] == 2 and kinds["communication"]["ms"] > 0, layout
         for entry in kinds.values():
             assert entry["least_rank_ms"] <= entry["ms"] <= entry["most_rank_ms"] + 1e-9, entry
-        # Beside another test a rank waits for a core, which shows between operators, in backward in the range around them; what runs has a name.
-        nameless = [o for o in report["operators"] if o["kind"] == "unattributed" and o["name"] not in ("(between operators)", "backward")]
+        # Beside another test a rank waits for a core, which shows between operators and in the ranges around them; operators have a kind.
+        nameless = [o for o in report["operators"] if o["kind"] == "unattributed" and "::" in o["name"] and not o["name"].startswith("autograd::engine")]
         assert sum(o["self_ms"] for o in nameless) < 0.15 * report["step_ms"], (layout, kinds["unattributed"], nameless[:8])
     out = ingot("launch", "-n", 2, "--", "ingot", "bench", "iteration", config, "--steps", 1)[0]
     assert "all of 2 ranks" in out and out.count("watching costs") == 1, out
@@ -220,7 +220,7 @@ def attention_is_swept_and_says_what_bounds_it(w):
     for profile in ("attention.json", "whole.json"):
         ingot("report", w.path / profile)
         page = (w.path / profile).with_suffix(".html").read_text()
-        assert "FLOPs per byte</title>" in page and "window 128, batch 2" in page
+        assert 'FLOPs per byte"' in page and "window 128, batch 2" in page
     assert "balance" not in json.loads(out.read_text())
 
 

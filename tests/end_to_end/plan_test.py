@@ -84,7 +84,7 @@ def search_over_1024_devices_takes_seconds(folder):
     found = plan("search", model, "--cluster", H100, "--devices", 1024)
     took = time.time() - started
     assert found["layouts"][0]["memory_bytes"]["peak"] <= 80e9
-    assert took < 60, f"{took:.1f} s, where a machine with nothing else to do takes 10"
+    assert took < 60, f"{took:.1f} s, where a machine with nothing else to do takes 24"
 
 
 def a_simulated_step_is_the_formulas_one_until_something_disturbs_it(folder):
