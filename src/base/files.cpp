@@ -1,6 +1,7 @@
 #include "base/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -160,6 +161,27 @@ void OutputFile::sync() {
 void OutputFile::close() {
   if (descriptor_ >= 0 && ::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR)
     throw FileError("cannot close {}: {}", path_.string(), reason());
+}
+
+std::optional<FileLock> FileLock::try_take(const fs::path& path) {
+  const int descriptor =
+      uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644); });
+  if (descriptor < 0) throw FileError("cannot lock {}: {}", path.string(), reason());
+  FileLock lock(descriptor);
+  if (uninterrupted([&] { return ::flock(descriptor, LOCK_EX | LOCK_NB); }) == 0) return lock;
+  if (errno == EWOULDBLOCK) return std::nullopt;
+  throw FileError("cannot lock {}: {}", path.string(), reason());
+}
+
+FileLock::FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+FileLock& FileLock::operator=(FileLock&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+FileLock::~FileLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 MappedFile::MappedFile(const fs::path& path) : path_(path) {

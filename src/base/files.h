@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -54,6 +55,21 @@ class OutputFile {
   fs::path path_;
   int descriptor_ = -1;
   int64_t written_bytes_ = 0;
+};
+
+/// What one process at a time may have: an advisory lock on a file, which is made if need be and stays. It ends with its process, however
+/// that ends.
+class FileLock {
+ public:
+  /// Nothing while another process holds it.
+  static std::optional<FileLock> try_take(const fs::path& path);
+  FileLock(FileLock&& other) noexcept;
+  FileLock& operator=(FileLock&& other) noexcept;
+  ~FileLock();
+
+ private:
+  explicit FileLock(int descriptor) : descriptor_(descriptor) {}
+  int descriptor_ = -1;
 };
 
 /// A read-only mapping of a whole file. The spans it hands out must not outlive it.

@@ -52,6 +52,19 @@ TEST_F(Files, folders_missing_files_and_oversized_ones_are_named) {
   }
 }
 
+TEST_F(Files, a_lock_is_one_holders_at_a_time_and_ends_with_it) {
+  {
+    auto held = FileLock::try_take(folder / "lock");
+    ASSERT_TRUE(held.has_value());
+    EXPECT_FALSE(FileLock::try_take(folder / "lock").has_value());
+    const FileLock moved = std::move(*held);
+    held.reset();
+    EXPECT_FALSE(FileLock::try_take(folder / "lock").has_value());
+  }
+  EXPECT_TRUE(FileLock::try_take(folder / "lock").has_value());
+  EXPECT_THROW(FileLock::try_take(folder / "none" / "lock"), FileError);
+}
+
 // Regression: new folders were in no parent that had been synced, so that a power cut could take a run directory with all of its synced
 // files.
 TEST_F(Files, new_folders_are_synced_into_their_parents) {

@@ -1,11 +1,16 @@
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <set>
 #include <thread>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/process.h"
 #include "bench/kernels.h"
 #include "bench/operations.h"
@@ -194,6 +199,32 @@ TEST(Suite, collectives_are_kept_once_for_each_number_of_ranks) {
     EXPECT_EQ(operations.size(), 7u);
     EXPECT_TRUE(knows_collectives(profile, 2) && knows_collectives(profile, 4));
   });
+}
+
+// Regression: runs that began together on an idle machine all measured it, each took the others' cores, and the last one's file was kept.
+TEST(Suite, who_waits_for_another_that_measures_reads_what_it_kept) {
+  const auto cache = base::temporary_folder() / fmt::format("ingot_turns_{}", ::getpid());
+  std::filesystem::create_directories(cache);
+  auto kept = plan::describe_machine(at::get_num_threads(), 1, "cpu");
+  const auto path = plan::profile_path(cache, kept);
+  kept.gemm.push_back({.dtype = "fp32", .m = 1, .n = 1, .k = 1, .flops_per_s = 1});
+  kept.attention.push_back({"fp32", 1, 64, 2, 2, 16, 1, 1});
+  kept.kernels.push_back({"rms_norm", "fp32", 64, 64, 1, 1, 1, 64, 64});
+  kept.memory.push_back({"copy", 1, 1});
+  auto turn = base::FileLock::try_take(path.string() + ".lock");
+  std::atomic<bool> is_back = false;
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_FALSE(is_back);
+    plan::write_profile(path, kept);
+    turn.reset();
+  });
+  const auto read = profile_for("fp32", "cpu", cache);
+  is_back = true;
+  other.join();
+  ASSERT_EQ(read.gemm.size(), 1u) << "it measured";
+  EXPECT_EQ(read.gemm[0].flops_per_s, 1);
+  std::filesystem::remove_all(cache);
 }
 
 TEST(Suite, asks_for_what_was_chosen_only) {

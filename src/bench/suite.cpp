@@ -7,8 +7,10 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "base/text.h"
 #include "bench/collectives.h"
 #include "bench/kernels.h"
 #include "bench/library_race.h"
@@ -110,6 +112,35 @@ double foreign_share_now() {
   return load.foreign_share();
 }
 
+// What a busy machine gave is replaced when it is idle.
+bool is_replaceable(const MachineProfile& profile) {
+  return profile.foreign_load > plan::kBusyShare && foreign_share_now() < plan::kBusyShare;
+}
+
+bool is_complete(const MachineProfile& profile, const std::string& dtype, int64_t ranks) {
+  return knows(profile, dtype) && (ranks == 1 || knows_collectives(profile, ranks));
+}
+
+// Processes that measure at the same time take each other's cores, and the last one to write would drop what the others kept.
+std::optional<base::FileLock> turn_to_measure(const std::filesystem::path& profile) {
+  constexpr std::chrono::minutes kPatience(2);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  try {
+    base::make_directories(profile.parent_path());
+    for (bool said = false; std::chrono::steady_clock::now() < deadline; said = true) {
+      if (auto lock = base::FileLock::try_take(profile.string() + ".lock")) return lock;
+      if (!said)
+        base::log_info("waiting for another ingot that measures this machine (for {} at most)",
+                       base::format_duration(std::chrono::duration<double>(kPatience).count()));
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    base::log_warning("another ingot still measures this machine; this one measures, too, and rates come out too low");
+  } catch (const base::Error& failure) {
+    base::log_warning("{}; nothing keeps others from measuring meanwhile", failure.what());
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::vector<Measurement> measurements_of(const SuiteOptions& o) {
@@ -207,12 +238,17 @@ MachineProfile replaced_by(MachineProfile fresh, const MachineProfile& old) {
 MachineProfile profile_for(const std::string& dtype, const std::string& device, const std::filesystem::path& cache_folder,
                            const Company& company) {
   const auto fresh = plan::describe_machine(at::get_num_threads(), company.side_by_side(), device);
-  auto profile = plan::cached_profile(fresh, company.is_first() ? cache_folder : "").value_or(fresh);
-  if (profile.foreign_load > plan::kBusyShare && foreign_share_now() < plan::kBusyShare)
-    profile = replaced_by(fresh, profile);  // what a busy machine gave is replaced when it is idle
-  if (!complete(profile, dtype, company, /*hasty=*/company.size() > 1) || !company.is_first() || cache_folder.empty()) return profile;
+  const auto kept_in = company.is_first() ? cache_folder : "";
+  auto profile = plan::cached_profile(fresh, kept_in).value_or(fresh);
+  std::optional<base::FileLock> turn;
+  if (!kept_in.empty() && (!is_complete(profile, dtype, company.size()) || is_replaceable(profile))) {
+    turn = turn_to_measure(plan::profile_path(kept_in, fresh));
+    profile = plan::cached_profile(fresh, kept_in).value_or(fresh);  // by the one who had its turn before
+    if (is_replaceable(profile)) profile = replaced_by(fresh, profile);
+  }
+  if (!complete(profile, dtype, company, /*hasty=*/company.size() > 1) || kept_in.empty()) return profile;
   try {
-    plan::write_profile(plan::profile_path(cache_folder, profile), profile);
+    plan::write_profile(plan::profile_path(kept_in, profile), profile);
   } catch (const base::Error& failure) {
     base::log_warning("the measurements are not kept: {}", failure.what());
   }
