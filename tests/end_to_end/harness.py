@@ -84,15 +84,17 @@ def losses(run_dir):
     return [(m["step"], m["loss"], m["grad_norm"]) for m in metrics(run_dir)]
 
 
-def wait_for_steps(run_dir, steps, process, limit=120):
-    """Until that many steps stand in the metrics; the process must not end before."""
+def wait_for_steps(run_dir, steps, process, limit=300):
+    """Until that many steps stand in the metrics; the process must not end before. One that is late is ended, and says what it was at."""
     path, deadline = Path(run_dir) / "metrics.jsonl", time.time() + limit
     while True:
         ended = process.poll() is not None  # asked first: the last steps may be written and the process end in between
         if path.exists() and path.read_text().count("\n") >= steps:
             return
         assert not ended, process.communicate()
-        assert time.time() < deadline, f"step {steps} did not come"
+        if time.time() > deadline:
+            process.kill()
+            raise AssertionError(f"step {steps} did not come within {limit} s: {process.communicate()}")
         time.sleep(0.005)
 
 
