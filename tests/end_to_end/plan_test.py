@@ -1,8 +1,8 @@
 """`ingot plan` and `ingot bench collectives` as a user calls them."""
 import json
 import os
+import resource
 import subprocess
-import time
 import tomllib
 from pathlib import Path
 
@@ -78,13 +78,19 @@ def search_gives_layouts_that_training_takes(folder):
     assert "each holds" in ingot("train", NANO, "--dry-run", *settings)[0]
 
 
+def cpu_seconds_of_processes():
+    """Of those that have ended: what another test takes of the machine is not in it."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def search_over_1024_devices_takes_seconds(folder):
     model = config(folder, layers=126, hidden=16384, heads=128, ffn=53248, batch=2048)
-    started = time.time()
+    before = cpu_seconds_of_processes()
     found = plan("search", model, "--cluster", H100, "--devices", 1024)
-    took = time.time() - started
+    took = cpu_seconds_of_processes() - before
     assert found["layouts"][0]["memory_bytes"]["peak"] <= 80e9
-    assert took < 60, f"{took:.1f} s, where a machine with nothing else to do takes 24"
+    assert took < 60, f"{took:.1f} s of a core, where a machine with nothing else to do takes 24"
 
 
 def a_simulated_step_is_the_formulas_one_until_something_disturbs_it(folder):
