@@ -202,28 +202,46 @@ TEST(Suite, collectives_are_kept_once_for_each_number_of_ranks) {
 }
 
 // Regression: runs that began together on an idle machine all measured it, each took the others' cores, and the last one's file was kept.
+// Ranks wait for the other run longer than they would for each other.
 TEST(Suite, who_waits_for_another_that_measures_reads_what_it_kept) {
   const auto cache = base::temporary_folder() / fmt::format("ingot_turns_{}", ::getpid());
   std::filesystem::create_directories(cache);
-  auto kept = plan::describe_machine(at::get_num_threads(), 1, "cpu");
-  const auto path = plan::profile_path(cache, kept);
-  kept.gemm.push_back({.dtype = "fp32", .m = 1, .n = 1, .k = 1, .flops_per_s = 1});
-  kept.attention.push_back({"fp32", 1, 64, 2, 2, 16, 1, 1});
-  kept.kernels.push_back({"rms_norm", "fp32", 64, 64, 1, 1, 1, 64, 64});
-  kept.memory.push_back({"copy", 1, 1});
-  auto turn = base::FileLock::try_take(path.string() + ".lock");
-  std::atomic<bool> is_back = false;
-  std::thread other([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    EXPECT_FALSE(is_back);
-    plan::write_profile(path, kept);
-    turn.reset();
-  });
-  const auto read = profile_for("fp32", "cpu", cache);
-  is_back = true;
-  other.join();
-  ASSERT_EQ(read.gemm.size(), 1u) << "it measured";
-  EXPECT_EQ(read.gemm[0].flops_per_s, 1);
+  for (const int ranks : {1, 2}) {
+    comm::WorldOptions options;
+    options.timeout = std::chrono::milliseconds(400);
+    comm::run_ranks(
+        ranks,
+        [&](comm::World& world) {
+          const Company company = ranks == 1 ? Company{} : Company{&world, world.rank(), world.size()};
+          auto kept = plan::describe_machine(at::get_num_threads(), company.side_by_side(), "cpu");
+          const auto path = plan::profile_path(cache, kept);
+          kept.gemm.push_back({.dtype = "fp32", .m = 1, .n = 1, .k = 1, .flops_per_s = 1});
+          kept.attention.push_back({"fp32", 1, 64, 2, 2, 16, 1, 1});
+          kept.kernels.push_back({"rms_norm", "fp32", 64, 64, 1, 1, 1, 64, 64});
+          kept.memory.push_back({"copy", 1, 1});
+          kept.collectives.push_back({"all_reduce", "fp32", "neighbours", ranks, 1, 4, 1});
+          std::atomic<bool> is_back = false;
+          std::jthread other;
+          if (company.is_first()) {
+            auto turn = base::FileLock::try_take(path.string() + ".lock");
+            ASSERT_TRUE(turn.has_value());
+            other = std::jthread([&, path, kept, turn = std::move(turn)]() mutable {
+              std::this_thread::sleep_for(std::chrono::seconds(1));
+              EXPECT_FALSE(is_back);
+              plan::write_profile(path, kept);
+              turn.reset();
+            });
+          }
+          const auto read = profile_for("fp32", "cpu", cache, company);
+          is_back = true;
+          if (!company.is_first()) return;
+          ASSERT_EQ(read.gemm.size(), 1u) << "it measured";
+          EXPECT_EQ(read.gemm[0].flops_per_s, 1);
+        },
+        options);
+    std::filesystem::remove_all(cache);
+    std::filesystem::create_directories(cache);
+  }
   std::filesystem::remove_all(cache);
 }
 

@@ -121,24 +121,32 @@ bool is_complete(const MachineProfile& profile, const std::string& dtype, int64_
   return knows(profile, dtype) && (ranks == 1 || knows_collectives(profile, ranks));
 }
 
-// Processes that measure at the same time take each other's cores, and the last one to write would drop what the others kept.
-std::optional<base::FileLock> turn_to_measure(const std::filesystem::path& profile) {
+// Processes that measure at the same time take each other's cores, and the last one to write would drop what the others kept. Called by
+// all ranks, which ask each other again and again: none waits for long in one operation.
+std::optional<base::FileLock> turn_to_measure(const std::filesystem::path& profile, const Company& company) {
   constexpr std::chrono::minutes kPatience(2);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  try {
-    base::make_directories(profile.parent_path());
-    for (bool said = false; std::chrono::steady_clock::now() < deadline; said = true) {
-      if (auto lock = base::FileLock::try_take(profile.string() + ".lock")) return lock;
-      if (!said)
-        base::log_info("waiting for another ingot that measures this machine (for {} at most)",
-                       base::format_duration(std::chrono::duration<double>(kPatience).count()));
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::optional<base::FileLock> lock;
+  const auto must_wait = [&] {
+    if (!company.is_first()) return false;
+    try {
+      base::make_directories(profile.parent_path());
+      lock = base::FileLock::try_take(profile.string() + ".lock");
+    } catch (const base::Error& failure) {
+      base::log_warning("{}; nothing keeps others from measuring meanwhile", failure.what());
+      return false;
     }
+    if (lock || std::chrono::steady_clock::now() < deadline) return !lock;
     base::log_warning("another ingot still measures this machine; this one measures, too, and rates come out too low");
-  } catch (const base::Error& failure) {
-    base::log_warning("{}; nothing keeps others from measuring meanwhile", failure.what());
+    return false;
+  };
+  for (bool said = false; any_of(company, must_wait()); said = true) {
+    if (!said && company.is_first())
+      base::log_info("waiting for another ingot that measures this machine (for {} at most)",
+                     base::format_duration(std::chrono::duration<double>(kPatience).count()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  return std::nullopt;
+  return lock;
 }
 
 }  // namespace
@@ -240,9 +248,10 @@ MachineProfile profile_for(const std::string& dtype, const std::string& device, 
   const auto fresh = plan::describe_machine(at::get_num_threads(), company.side_by_side(), device);
   const auto kept_in = company.is_first() ? cache_folder : "";
   auto profile = plan::cached_profile(fresh, kept_in).value_or(fresh);
+  const bool must_measure = !is_complete(profile, dtype, company.size()) || is_replaceable(profile);
   std::optional<base::FileLock> turn;
-  if (!kept_in.empty() && (!is_complete(profile, dtype, company.size()) || is_replaceable(profile))) {
-    turn = turn_to_measure(plan::profile_path(kept_in, fresh));
+  if (any_of(company, !kept_in.empty() && must_measure)) {
+    turn = turn_to_measure(plan::profile_path(cache_folder, fresh), company);
     profile = plan::cached_profile(fresh, kept_in).value_or(fresh);  // by the one who had its turn before
     if (is_replaceable(profile)) profile = replaced_by(fresh, profile);
   }

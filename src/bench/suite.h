@@ -64,8 +64,8 @@ void measure_collectives_of(const Company& company, bool quick, plan::MachinePro
 plan::MachineProfile replaced_by(plan::MachineProfile fresh, const plan::MachineProfile& old);
 
 /// A profile that knows `dtype` on this machine with torch's present number of threads, and the collectives of the company: the cached
-/// one, or a quick one (some seconds), which is then kept in the cache. An empty `cache_folder` keeps nothing. Called by all ranks; the
-/// first one's result counts.
+/// one, or a quick one (some seconds), which is then kept in the cache. While another process measures for the same file it waits, two
+/// minutes at most, and reads what that kept. An empty `cache_folder` keeps nothing. Called by all ranks; the first one's result counts.
 plan::MachineProfile profile_for(const std::string& dtype, const std::string& device, const std::filesystem::path& cache_folder,
                                  const Company& company = {});
 
