@@ -207,6 +207,10 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
+void MappedFile::release_pages() const {
+  if (data_) ::madvise(const_cast<std::byte*>(data_), static_cast<size_t>(size_bytes_), MADV_DONTNEED);
+}
+
 MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<std::byte*>(data_), static_cast<size_t>(size_bytes_));
 }

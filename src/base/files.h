@@ -83,6 +83,8 @@ class MappedFile {
   const std::byte* data() const { return data_; }
   int64_t size_bytes() const { return size_bytes_; }
   std::span<const std::byte> bytes() const { return {data_, static_cast<size_t>(size_bytes_)}; }
+  /// What was read stays in the page cache, but is this process's memory no longer. Others may go on reading.
+  void release_pages() const;
   const fs::path& path() const { return path_; }
 
  private:

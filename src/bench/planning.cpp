@@ -40,8 +40,7 @@ std::optional<plan::PlanTarget> target_here(const train::RunConfig& config, int6
   const auto device = device_of(config);
   const bool is_cpu = device == "cpu";
   if (is_cpu && config.train.threads == 0) comm::share_cores({.size = static_cast<int>(ranks), .local_size = static_cast<int>(ranks)});
-  plan::PlanTarget target{
-      .devices = ranks, .program_bytes = is_cpu ? plan::program_bytes(config) : plan::kGpuProgramBytes, .is_here = true};
+  plan::PlanTarget target{.devices = ranks, .program_bytes = plan::program_bytes(config), .is_here = true};
   const auto& precision = config.train.precision;
   if (ranks == 1) {
     target.profile = profile_for(precision, device, base::environment().cache_folder());

@@ -101,7 +101,6 @@ int run_train(const Call& call) {
   train::check_layout(config, mesh);
   const bool is_gpu = device::device_named(config.train.device).is_cuda();
   if (is_gpu) device::use_gpu(ranks.local_rank);
-  const int64_t program = ranks.rank == 0 ? plan::program_bytes(config) : 0;
   const resilience::StopSignal stop;
   const auto world = comm::World::join(ranks, is_gpu,
                                        {.timeout = std::chrono::duration<double>(config.resilience.comm_timeout_s),
@@ -110,7 +109,7 @@ int run_train(const Call& call) {
   try {
     const bench::Company company{world.get(), ranks.local_rank, ranks.local_size};
     const auto profile = bench::profile_of_run(config, company);
-    const auto forecast = company.is_first() ? plan::forecast_of(config, mesh, profile, program) : plan::RunForecast();
+    const auto forecast = company.is_first() ? plan::forecast_of(config, mesh, profile, plan::program_bytes(config)) : plan::RunForecast();
     base::reset_peak_memory();
     bench::choose_gemm_backend(config, run_dir, o.resume, mesh, company);
     mesh::Groups groups(*world, config.parallel);

@@ -50,6 +50,8 @@ class IndexedDataset {
 
   /// Copies tokens [first, first + out.size()) of the stream. Throws DataError when an id does not fit int32 or is negative.
   void read(int64_t first, std::span<int32_t> out) const;
+  /// What was read of the .bin no longer counts as this process's memory, which would grow with the data otherwise.
+  void release_pages() const { tokens_file_.release_pages(); }
 
  private:
   void check_index() const;

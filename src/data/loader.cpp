@@ -151,6 +151,7 @@ void Loader::fill(int64_t first_sample, int64_t count, Batch& out) const {
       throw DataError("{} holds the token {}, but the model's vocabulary ends at {}: it was made with another tokenizer; tokenise it again",
                       sources_[place.source].path, largest, options_.vocab_size - 1);
   }
+  for (const auto& source : sources_) source.dataset->release_pages();
 }
 
 std::vector<Loader::FileRead> Loader::reads(int64_t sample) const {

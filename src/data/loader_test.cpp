@@ -2,6 +2,7 @@
 #include <random>
 #include <set>
 
+#include "base/process.h"
 #include "data/prefetcher.h"
 #include "data/test_support.h"
 
@@ -221,6 +222,19 @@ TEST_F(TwoSources, prefetcher_reports_the_error_of_the_batch_that_has_it) {
     }
   }
   EXPECT_GT(failures, 0);
+}
+
+TEST(Loader, what_was_read_does_not_stay_in_the_process) {
+  const TemporaryFolder folder;
+  DataConfig config;
+  config.sources = {{counting_dataset(folder, "large", std::vector<int>(64, 128 << 10)).string(), 1}};  // 32 MiB
+  config.seq_len = 1024;
+  const Loader loader(config, Split::train);
+  Batch batch;
+  loader.fill(0, 64, batch);
+  const int64_t before = base::resident_bytes();
+  for (int64_t sample = 64; sample + 64 <= loader.samples(); sample += 64) loader.fill(sample, 64, batch);
+  EXPECT_LT(base::resident_bytes() - before, 4 << 20);
 }
 
 TEST(DataConfig, settings_read_from_toml_and_refuse_unknown_names) {

@@ -54,8 +54,12 @@ void use_page_pool() {
   c10::SetCPUAllocator(&allocator, 1);
 }
 
-void release_freed_memory() {
+void release_freed_tensors() {
   if (pool) pool->trim();
+}
+
+void release_freed_memory() {
+  release_freed_tensors();
   base::release_freed_memory();
 }
 

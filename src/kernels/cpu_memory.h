@@ -13,7 +13,8 @@ bool page_pool_is_wanted();
 /// (base/page_pool.h); smaller ones from the C library as before. Does nothing where the pool is not wanted.
 void use_page_pool();
 
-/// What is free goes back to the kernel, so that resident memory is what is in use.
+/// What is free goes back to the kernel, so that resident memory is what is in use; of the pool alone, and of the C library too.
+void release_freed_tensors();
 void release_freed_memory();
 
 /// Of the pool; zeros where it is not used.

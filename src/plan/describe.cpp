@@ -82,6 +82,7 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   line("update", format_bytes(m.update_bytes));
   if (m.validation_bytes > 0) line("validation", format_bytes(m.validation_bytes));
   line("program", format_bytes(m.program_bytes));
+  if (m.gemm_kernels_bytes > 0) line("kernels of its GEMMs", format_bytes(m.gemm_kernels_bytes));
   if (m.reserve_bytes > 0) line("allocator's reserve", format_bytes(m.reserve_bytes));
   if (m.shared_bytes > 0) line("shared with other ranks", format_bytes(m.shared_bytes));
   if (m.checkpoint_bytes > 0) line("checkpoint under way", format_bytes(m.checkpoint_bytes));
@@ -145,20 +146,7 @@ nlohmann::ordered_json to_json(const Plan& plan, const models::Model& model, con
                                  {"recompute", name_of(run.recompute)},
                                  {"optimizer", run.optimizer.name},
                                  {"mfu_convention", layers::kMfuConvention},
-                                 {"memory_bytes",
-                                  {{"weights", m.weights_bytes},
-                                   {"gradients", m.gradients_bytes},
-                                   {"optimizer", m.optimizer_bytes},
-                                   {"forward_backward", m.forward_backward_bytes},
-                                   {"update", m.update_bytes},
-                                   {"validation", m.validation_bytes},
-                                   {"program", m.program_bytes},
-                                   {"reserve", m.reserve_bytes},
-                                   {"shared", m.shared_bytes},
-                                   {"checkpoint", m.checkpoint_bytes},
-                                   {"peak", m.total_bytes()},
-                                   {"peak_phase", m.peak_phase()},
-                                   {"machine", plan.machine_memory_bytes}}},
+                                 {"memory_bytes", to_json(m)},
                                  {"profile",
                                   {{"host", profile.host},
                                    {"cpu", profile.cpu},
@@ -172,6 +160,7 @@ nlohmann::ordered_json to_json(const Plan& plan, const models::Model& model, con
   }
   json["step_ms"] = to_json(t, plan.communication);
   json["tokens_per_s"] = plan.tokens_per_s();
+  json["memory_bytes"]["machine"] = plan.machine_memory_bytes;
   json["gemm_peak_flops_per_s"] = plan.peak_flops;
   json["mfu"] = plan.mfu();
   return json;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 
 #include "plan/run_shape.h"
 
@@ -15,6 +16,7 @@ struct StepMemory {
   int64_t update_bytes = 0;                                             // most that the update's work areas take
   int64_t validation_bytes = 0;                                         // most that a validation's activations take
   int64_t program_bytes = 0;                                            // resident before the model was built
+  int64_t gemm_kernels_bytes = 0;                                       // what oneDNN makes and keeps for each shape of a GEMM in bf16
   int64_t shared_bytes = 0;                                             // what ranks of one machine exchange through
   int64_t checkpoint_bytes = 0;                                         // the copy that is written while training goes on
   int64_t reserve_bytes = 0;                                            // what the allocator keeps beyond what lives
@@ -22,8 +24,10 @@ struct StepMemory {
   int64_t state_bytes() const { return weights_bytes + gradients_bytes + optimizer_bytes; }
   int64_t working_bytes() const;  // the largest of the three phases
   const char* peak_phase() const;
-  int64_t total_bytes() const { return program_bytes + shared_bytes + checkpoint_bytes + reserve_bytes + state_bytes() + working_bytes(); }
+  int64_t total_bytes() const;
 };
+
+nlohmann::ordered_json to_json(const StepMemory& memory);
 
 /// The model need not be allocated. `program_bytes`: measured at start.
 StepMemory predict_memory(const models::Model& model, const RunShape& run, int64_t program_bytes, PassTraces& traces);

@@ -11,6 +11,7 @@
 #include "comm/world.h"
 #include "kernels/cpu_memory.h"
 #include "kernels/differentiable.h"
+#include "kernels/matmul.h"
 #include "layers/dtype.h"
 #include "optim/optimizer.h"
 #include "plan/test_support.h"
@@ -340,9 +341,22 @@ TEST(MemoryModel, state_is_weights_gradients_masters_and_moments) {
   EXPECT_EQ(memory.gradients_bytes, 4 * (matrices + embedding + vectors));
   EXPECT_EQ(memory.optimizer_bytes, 4 * (matrices + embedding) + 4 * matrices + 8 * (embedding + vectors));
   const int64_t tensors = memory.state_bytes() + memory.working_bytes();
-  EXPECT_EQ(memory.total_bytes(), 1000 + tensors + (kernels::page_pool_is_wanted() ? tensors / 64 : 0));
+  EXPECT_EQ(memory.total_bytes(), 1000 + memory.gemm_kernels_bytes + tensors + (kernels::page_pool_is_wanted() ? tensors / 64 : 0));
   run.is_here = false;
   EXPECT_EQ(predict_memory(*model, run, 1000).total_bytes(), 1000 + tensors);
+}
+
+TEST(MemoryModel, kernels_of_gemms_in_bf16_count_once_for_each_shape) {
+  if (!kernels::cpu_has_bf16_products()) GTEST_SKIP() << "this CPU has no GEMMs in bf16";
+  auto config = small_model("llama");
+  const auto kernels_of = [&](const std::string& precision) {
+    return predict_memory(*models::create_model(config), {.batch = 1, .seq = 64, .precision = precision}, 0).gemm_kernels_bytes;
+  };
+  const int64_t few = kernels_of("bf16");
+  EXPECT_GT(few, 0);
+  config.layers += 3;
+  EXPECT_EQ(kernels_of("bf16"), few);
+  EXPECT_EQ(kernels_of("fp32"), 0);
 }
 
 TEST(MemoryModel, validation_counts_when_its_batch_is_larger_than_a_microbatch) {

@@ -127,8 +127,7 @@ def traffic_of_every_axis_is_what_the_formula_says(w):
 
 
 def memory_of_every_axis_is_what_was_planned(w):
-    """The largest rank's resident peak within 7 % of what --dry-run says, for a model whose tensors outweigh the program. Seen: -5.2 % along a
-    pipeline whose buckets are 256 KiB, at most -3.2 % along the other axes."""
+    """The largest rank's resident peak within 5 % of what --dry-run says, for a model whose tensors outweigh the program."""
     common = {"model.layers": 6, "model.hidden": 256, "model.head_dim": 64, "model.experts": 8, "model.expert_ffn": 192, "model.router_hidden": 64,
               "data.seq_len": 256, "train.batch_size": 8, "train.steps": 4, "checkpoint.every": 1, "optimizer.name": "muon"}
     config = w.config("memory", **common)
@@ -144,7 +143,7 @@ def memory_of_every_axis_is_what_was_planned(w):
         steps = metrics(run)
         measured, planned = max(m["memory_peak_bytes"] for m in steps), steps[0]["predicted_memory_bytes"]
         print(f"{' '.join(changes)}: {measured / 2**20:.0f} MiB, planned {planned / 2**20:.0f} ({planned / measured - 1:+.1%})")
-        if abs(planned / measured - 1) > 0.07:
+        if abs(planned / measured - 1) > 0.05:
             off.append(changes)
     assert not off, off
 

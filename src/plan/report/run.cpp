@@ -25,15 +25,6 @@ struct Found {
 
 }  // namespace
 
-Json to_json(const StepMemory& m) {
-  return {{"weights", m.weights_bytes},     {"gradients", m.gradients_bytes},
-          {"optimizer", m.optimizer_bytes}, {"forward_backward", m.forward_backward_bytes},
-          {"update", m.update_bytes},       {"validation", m.validation_bytes},
-          {"program", m.program_bytes},     {"checkpoint", m.checkpoint_bytes},
-          {"reserve", m.reserve_bytes},     {"peak", m.total_bytes()},
-          {"peak_phase", m.peak_phase()}};
-}
-
 Json to_json(const Judged& j, const Planner& planner) {
   const auto& p = j.choice.parallel;
   return {{"layout", label(j.choice)},
@@ -92,7 +83,7 @@ Document memory_of(Planner& planner, int64_t devices, double expert_load) {
     json["stages"].push_back(entry);
     text += fmt::format("{:<8}{:>12}{:>12}{:>12}{:>14}{:>12}{:>12}{:>12}\n", stage, format_bytes(m.weights_bytes),
                         format_bytes(m.gradients_bytes), format_bytes(m.optimizer_bytes), format_bytes(m.forward_backward_bytes),
-                        format_bytes(m.update_bytes), format_bytes(m.program_bytes), format_bytes(m.total_bytes()));
+                        format_bytes(m.update_bytes), format_bytes(m.program_bytes + m.gemm_kernels_bytes), format_bytes(m.total_bytes()));
     fits = fits && static_cast<double>(m.total_bytes()) <= planner.cluster().memory_bytes;
   }
   if (const auto& p = choice.parallel; p.expert > 1) {
