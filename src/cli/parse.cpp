@@ -51,9 +51,11 @@ std::string unknown_option(const CLI::App& app, const CLI::App& at, const std::s
   const auto known = options_of(at);
   const auto near = base::nearest_name(name, known);
   if (!near.empty()) return text + fmt::format("; did you mean '{}'?", near);
-  const bool takes_settings = std::find(known.begin(), known.end(), "--set") != known.end();
-  if (takes_settings && name.find('.') != std::string::npos)
-    return text + fmt::format("; settings are given as --set {}=VALUE.", name.substr(name.find_first_not_of('-')));
+  if (std::find(known.begin(), known.end(), "--set") != known.end()) {
+    const bool is_setting = name.find('.') != std::string::npos;
+    return text + fmt::format("; settings are given as --set {}=VALUE, and 'ingot train --settings' names them.",
+                              is_setting ? name.substr(name.find_first_not_of('-')) : "NAME");
+  }
   if (const auto [owner, option] = owner_of(app, name); owner)
     return text + fmt::format("; did you mean '{}' of {}?", option, full_name(*owner));
   return text + fmt::format("; the nearest that {} has is '{}'.", full_name(at), base::closest_name(name, known));

@@ -37,11 +37,14 @@ std::string refusal(const std::string& line) {
 }
 
 // `ingot train --modle x` said "unknown option '--modle'" and no more.
-TEST(UnknownOption, names_the_nearest_of_the_verb_else_of_another_else_of_all) {
+TEST(UnknownOption, names_the_nearest_of_the_verb_else_how_settings_are_given_else_another_verbs) {
   EXPECT_EQ(refusal("ingot train --resum x"),
             "ingot: unknown option '--resum'; did you mean '--resume'? 'ingot train --help' says what there is.\n");
-  EXPECT_EQ(refusal("ingot train --modle x"),
-            "ingot: unknown option '--modle'; did you mean '--model' of ingot generate? 'ingot train --help' says what there is.\n");
+  EXPECT_EQ(refusal("ingot train --stepps 3"),
+            "ingot: unknown option '--stepps'; settings are given as --set NAME=VALUE, and 'ingot train "
+            "--settings' names them. 'ingot train --help' says what there is.\n");
+  EXPECT_EQ(refusal("ingot doctor --modle x"),
+            "ingot: unknown option '--modle'; did you mean '--model' of ingot generate? 'ingot doctor --help' says what there is.\n");
   EXPECT_THAT(refusal("ingot doctor --completely-else"),
               AllOf(HasSubstr("the nearest that ingot doctor has is '--"), HasSubstr("'ingot doctor --help'")));
   EXPECT_THAT(refusal("ingot train --runn-dir=x c.toml"), AllOf(HasSubstr("'--runn-dir'"), HasSubstr("'--run-dir'")));
