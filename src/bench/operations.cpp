@@ -52,7 +52,7 @@ at::TensorOptions sum_options(const at::TensorOptions& options) {
 }
 
 // The largest of `groups` shares i^-power, over their mean.
-double busiest_share(int64_t groups, double power) {
+double largest_share(int64_t groups, double power) {
   double sum = 0;
   for (int64_t i = 1; i <= groups; ++i) sum += std::pow(static_cast<double>(i), -power);
   return static_cast<double>(groups) / sum;
@@ -101,11 +101,11 @@ plan::GemmRate measure_batched(const std::string& dtype, plan::Pass pass, int64_
   return {dtype, "batched", plan::name_of(pass), m, n, k, static_cast<double>(groups) * flops_of(m, n, k) / seconds, groups};
 }
 
-std::vector<int64_t> shared_out(int64_t rows, int64_t groups, double busiest) {
+std::vector<int64_t> shared_out(int64_t rows, int64_t groups, double imbalance) {
   double low = 0, high = 64;  // of the power
-  for (int i = 0; i < 100; ++i) (busiest_share(groups, (low + high) / 2) < busiest ? low : high) = (low + high) / 2;
-  const double power = busiest > 1 ? high : 0,
-               unit = static_cast<double>(rows) * busiest_share(groups, power) / static_cast<double>(groups);
+  for (int i = 0; i < 100; ++i) (largest_share(groups, (low + high) / 2) < imbalance ? low : high) = (low + high) / 2;
+  const double power = imbalance > 1 ? high : 0,
+               unit = static_cast<double>(rows) * largest_share(groups, power) / static_cast<double>(groups);
   std::vector<int64_t> counts;
   double exact = 0;
   int64_t given = 0;
@@ -118,13 +118,13 @@ std::vector<int64_t> shared_out(int64_t rows, int64_t groups, double busiest) {
   return counts;
 }
 
-plan::GemmRate measure_grouped(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, int64_t groups, double busiest,
+plan::GemmRate measure_grouped(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, int64_t groups, double imbalance,
                                const Repeats& repeats, at::Device device) {
   const at::NoGradGuard no_grad;
   const auto options = options_of(dtype, device);
   const bool is_sum = pass == plan::Pass::grad_weight;
   const int64_t rows = groups * (is_sum ? k : m);
-  const auto counts = shared_out(rows, groups, busiest);
+  const auto counts = shared_out(rows, groups, imbalance);
   // a: rows of tokens; b: weights [groups, …], or of grad_weight the other rows of tokens; out: rows, or weights' gradients.
   const auto first_a = at::rand({rows, is_sum ? m : k}, options);
   const auto first_b = is_sum                        ? at::rand({rows, n}, options)
@@ -151,7 +151,7 @@ plan::GemmRate measure_grouped(const std::string& dtype, plan::Pass pass, int64_
         }
       },
       repeats, device);
-  return {dtype, "grouped", plan::name_of(pass), m, n, k, static_cast<double>(groups) * flops_of(m, n, k) / seconds, groups, busiest};
+  return {dtype, "grouped", plan::name_of(pass), m, n, k, static_cast<double>(groups) * flops_of(m, n, k) / seconds, groups, imbalance};
 }
 
 plan::AttentionTime measure_attention(const std::string& dtype, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,

@@ -23,12 +23,12 @@ plan::GemmRate measure_batched(const std::string& dtype, plan::Pass pass, int64_
 
 /// GEMMs of `groups` experts one after another, as layers/experts.cpp calls them, on rows that are shared_out. m, of grad_weight k, is
 /// the mean number of rows.
-plan::GemmRate measure_grouped(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, int64_t groups, double busiest,
+plan::GemmRate measure_grouped(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, int64_t groups, double imbalance,
                                const Repeats& repeats, at::Device device);
 
-/// `rows` over `groups` by a power law, largest share first, which is `busiest` (1 to groups) times the mean; 1: evenly. They add up to
+/// `rows` over `groups` by a power law, largest share first, which is `imbalance` (1 to groups) times the mean; 1: evenly. They add up to
 /// `rows`.
-std::vector<int64_t> shared_out(int64_t rows, int64_t groups, double busiest);
+std::vector<int64_t> shared_out(int64_t rows, int64_t groups, double imbalance);
 
 /// Causal attention through kernels/attention.h. window 0: none.
 plan::AttentionTime measure_attention(const std::string& dtype, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,

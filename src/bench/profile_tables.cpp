@@ -42,12 +42,12 @@ std::string gemm_table(const MachineProfile& p) {
       text += fmt::format("{:<6}{:<13}{:>7}{:>7}{:>7}{:>12.1f}{:>8.0f} %\n", e.dtype, e.pass, e.m, e.n, e.k, e.flops_per_s / 1e9,
                           100 * e.flops_per_s / p.peak_gemm(e.dtype));
   if (!std::all_of(p.gemm.begin(), p.gemm.end(), is_plain))
-    text += fmt::format("\n{:<6}{:<9}{:<13}{:>7}{:>9}{:>7}{:>7}{:>7}{:>12}{:>10}\n", "gemm", "kind", "pass", "groups", "busiest", "m", "n",
-                        "k", "GFLOP/s", "of peak");
+    text += fmt::format("\n{:<6}{:<9}{:<13}{:>7}{:>10}{:>7}{:>7}{:>7}{:>12}{:>10}\n", "gemm", "kind", "pass", "groups", "imbalance", "m",
+                        "n", "k", "GFLOP/s", "of peak");
   for (const auto& e : p.gemm)
     if (!is_plain(e))
-      text += fmt::format("{:<6}{:<9}{:<13}{:>7}{:>9}{:>7}{:>7}{:>7}{:>12.1f}{:>10}\n", e.dtype, e.kind, e.pass, e.groups,
-                          e.kind == "grouped" ? fmt::format("{:g}", e.busiest) : "-", e.m, e.n, e.k, e.flops_per_s / 1e9,
+      text += fmt::format("{:<6}{:<9}{:<13}{:>7}{:>10}{:>7}{:>7}{:>7}{:>12.1f}{:>10}\n", e.dtype, e.kind, e.pass, e.groups,
+                          e.kind == "grouped" ? fmt::format("{:g}", e.imbalance) : "-", e.m, e.n, e.k, e.flops_per_s / 1e9,
                           p.peak_gemm(e.dtype) > 0 ? fmt::format("{:.0f} %", 100 * e.flops_per_s / p.peak_gemm(e.dtype)) : "-");
   return text;
 }

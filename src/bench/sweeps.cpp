@@ -79,18 +79,18 @@ struct GemmCase {
   std::string dtype, kind;
   Pass pass = Pass::forward;
   int64_t m = 0, n = 0, k = 0, groups = 1;  // of the layer
-  double busiest = 1;
+  double imbalance = 1;
 
   plan::GemmRate gemm() const {
     const auto sizes = kind == "batched" ? batched_sizes_of(pass, m, n, k) : sizes_of(pass, m, n, k);
-    return {dtype, kind, plan::name_of(pass), sizes.m, sizes.n, sizes.k, 0, groups, busiest};
+    return {dtype, kind, plan::name_of(pass), sizes.m, sizes.n, sizes.k, 0, groups, imbalance};
   }
 };
 
 std::string label_of(const GemmCase& c) {
   const auto many = c.kind == "plain" ? "" : fmt::format("{} ", c.kind);
   const auto times = c.groups > 1 ? fmt::format("{} x ", c.groups) : "";
-  const auto uneven = c.busiest > 1 ? fmt::format(", busiest {:g}", c.busiest) : "";
+  const auto uneven = c.imbalance > 1 ? fmt::format(", imbalance {:g}", c.imbalance) : "";
   return fmt::format("{}gemm {} {} {}{}x{}x{}{}", many, c.dtype, plan::name_of(c.pass), times, c.m, c.n, c.k, uneven);
 }
 
@@ -106,7 +106,7 @@ MeasureGemm timed(const Setting& setting) {
   return [repeats = setting.repeats, device = setting.device](const plan::GemmRate& p, Pass pass, MachineProfile& profile) {
     profile.gemm.push_back(p.kind == "plain"     ? measure_gemm(p.dtype, pass, p.m, p.n, p.k, repeats, device)
                            : p.kind == "batched" ? measure_batched(p.dtype, pass, p.m, p.n, p.k, p.groups, repeats, device)
-                                                 : measure_grouped(p.dtype, pass, p.m, p.n, p.k, p.groups, p.busiest, repeats, device));
+                                                 : measure_grouped(p.dtype, pass, p.m, p.n, p.k, p.groups, p.imbalance, repeats, device));
   };
 }
 
@@ -147,7 +147,7 @@ void check_kv_heads(const std::vector<int64_t>& heads, const std::vector<int64_t
 }  // namespace
 
 bool GemmSweep::is_given() const {
-  return !m.empty() || !n.empty() || !k.empty() || !kinds.empty() || !passes.empty() || !groups.empty() || !busiest.empty();
+  return !m.empty() || !n.empty() || !k.empty() || !kinds.empty() || !passes.empty() || !groups.empty() || !imbalance.empty();
 }
 
 std::vector<Measurement> measurements_of(const GemmSweep& sweep, const Setting& setting) {
@@ -155,24 +155,24 @@ std::vector<Measurement> measurements_of(const GemmSweep& sweep, const Setting& 
 }
 
 std::vector<Measurement> gemm_measurements(const GemmSweep& sweep, const Setting& setting, const MeasureGemm& run) {
-  const bool many = !sweep.groups.empty() || !sweep.busiest.empty();
-  const auto kinds = or_usual(sweep.kinds, !many                   ? std::vector<std::string>{"plain"}
-                                           : sweep.busiest.empty() ? std::vector<std::string>{"batched", "grouped"}
-                                                                   : std::vector<std::string>{"grouped"});
+  const bool many = !sweep.groups.empty() || !sweep.imbalance.empty();
+  const auto kinds = or_usual(sweep.kinds, !many                     ? std::vector<std::string>{"plain"}
+                                           : sweep.imbalance.empty() ? std::vector<std::string>{"batched", "grouped"}
+                                                                     : std::vector<std::string>{"grouped"});
   const auto passes = or_usual(sweep.passes, {"forward", "grad_input", "grad_weight"});
   check_names("--kinds", kinds, {"plain", "batched", "grouped"});
   check_names("--passes", passes, {"forward", "grad_input", "grad_weight"});
   const auto has = [&](const char* kind) { return std::find(kinds.begin(), kinds.end(), kind) != kinds.end(); };
   if (!sweep.groups.empty() && !has("batched") && !has("grouped"))
     throw UsageError("--groups is of batched and grouped GEMMs; add them to --kinds");
-  if (!sweep.busiest.empty() && !has("grouped")) throw UsageError("--busiest is of grouped GEMMs; add them to --kinds");
+  if (!sweep.imbalance.empty() && !has("grouped")) throw UsageError("--imbalance is of grouped GEMMs; add them to --kinds");
   const auto groups = or_usual(sweep.groups, {8});
-  const auto busiest = or_usual(sweep.busiest, {1.0});
+  const auto imbalance = or_usual(sweep.imbalance, {1.0});
   const int64_t least_groups = *std::min_element(groups.begin(), groups.end());
-  for (const double share : busiest)
+  for (const double share : imbalance)
     if (!(share >= 1 && share <= d(least_groups)))
-      throw UsageError("--busiest {:g}: of {} groups the busiest has 1 to {} times the mean; the nearest is {}", share, least_groups,
-                       least_groups, share < 1 ? 1 : least_groups);
+      throw UsageError("--imbalance {:g}: of {} groups it is 1 to {}; the nearest is {}", share, least_groups, least_groups,
+                       share < 1 ? 1 : least_groups);
   const auto ms = or_usual(sweep.m, {512}), ns = or_usual(sweep.n, {1024}), ks = or_usual(sweep.k, {1024});
   // Before they are made: lists of thousands have billions of combinations.
   double count = 1;
@@ -184,7 +184,7 @@ std::vector<Measurement> gemm_measurements(const GemmSweep& sweep, const Setting
   for (const auto& dtype : setting.dtypes)
     for (const auto& kind : kinds)
       for (const int64_t count_of : kind == "plain" ? std::vector<int64_t>{1} : groups)
-        for (const double share : kind == "grouped" ? busiest : std::vector<double>{1})
+        for (const double share : kind == "grouped" ? imbalance : std::vector<double>{1})
           for (const int64_t m : ms)
             for (const int64_t n : ns)
               for (const int64_t k : ks)
@@ -263,7 +263,7 @@ std::vector<Measurement> usual_groups(const std::string& dtype, bool few, const 
                                        .kinds = {"grouped"},
                                        .passes = {},
                                        .groups = {8},
-                                       .busiest = {1, 3}},
+                                       .imbalance = {1, 3}},
                              own);
   const auto chunks = measurements_of(GemmSweep{.m = few ? std::vector<int64_t>{64} : std::vector<int64_t>{64, 128},
                                                 .n = {64},
@@ -271,7 +271,7 @@ std::vector<Measurement> usual_groups(const std::string& dtype, bool few, const 
                                                 .kinds = {"batched"},
                                                 .passes = {},
                                                 .groups = {64},
-                                                .busiest = {}},
+                                                .imbalance = {}},
                                       own);
   all.insert(all.end(), chunks.begin(), chunks.end());
   return all;

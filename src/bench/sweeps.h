@@ -32,7 +32,7 @@ struct GemmSweep {
   std::vector<int64_t> m, n, k;
   std::vector<std::string> kinds, passes;  // plain, batched, grouped; forward, grad_input, grad_weight
   std::vector<int64_t> groups;             // of batched and grouped ones
-  std::vector<double> busiest;             // of grouped ones: rows of the busiest group over their mean
+  std::vector<double> imbalance;           // of grouped ones: rows of the largest group over their mean
 
   bool is_given() const;
 };

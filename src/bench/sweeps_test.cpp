@@ -41,13 +41,13 @@ std::string error_of(const Sweep& sweep) {
 TEST(SharedOut, rows_add_up_and_the_busiest_has_its_share) {
   EXPECT_THAT(shared_out(32, 4, 1), ElementsAre(8, 8, 8, 8));
   for (const int64_t groups : {1, 3, 16, 200}) {
-    for (const double busiest : {1.0, 1.5, 3.0, 16.0}) {
-      if (busiest > static_cast<double>(groups)) continue;
+    for (const double imbalance : {1.0, 1.5, 3.0, 16.0}) {
+      if (imbalance > static_cast<double>(groups)) continue;
       const int64_t rows = groups * 1000;
-      const auto counts = shared_out(rows, groups, busiest);
+      const auto counts = shared_out(rows, groups, imbalance);
       EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}), rows);
       EXPECT_EQ(counts.size(), static_cast<size_t>(groups));
-      EXPECT_NEAR(static_cast<double>(counts[0]), 1000 * busiest, 2) << groups;
+      EXPECT_NEAR(static_cast<double>(counts[0]), 1000 * imbalance, 2) << groups;
       for (size_t i = 0; i < counts.size(); ++i) EXPECT_GE(counts[i], 0);
     }
   }
@@ -56,12 +56,12 @@ TEST(SharedOut, rows_add_up_and_the_busiest_has_its_share) {
 
 TEST(GemmSweep, every_combination_with_the_sizes_of_each_pass) {
   const GemmSweep sweep{
-      .m = {6}, .n = {4}, .k = {10}, .kinds = {"plain", "batched", "grouped"}, .passes = {}, .groups = {2, 3}, .busiest = {1, 2}};
+      .m = {6}, .n = {4}, .k = {10}, .kinds = {"plain", "batched", "grouped"}, .passes = {}, .groups = {2, 3}, .imbalance = {1, 2}};
   const auto profile = measured(measurements_of(sweep, kSetting));
   std::set<std::string> seen;
   for (const auto& e : profile.gemm) {
     EXPECT_GT(e.flops_per_s, 0);
-    seen.insert(fmt::format("{} {} {} {} {} {} {}", e.kind, e.pass, e.m, e.n, e.k, e.groups, e.busiest));
+    seen.insert(fmt::format("{} {} {} {} {} {} {}", e.kind, e.pass, e.m, e.n, e.k, e.groups, e.imbalance));
   }
   EXPECT_EQ(profile.gemm.size(), 3u * (1 + 2 + 2 * 2));
   EXPECT_EQ(seen.size(), profile.gemm.size());
@@ -78,25 +78,25 @@ TEST(GemmSweep, flags_choose_the_kinds_that_they_are_of) {
     return all;
   };
   const std::vector<int64_t> few = {8};
-  EXPECT_THAT(kinds({.m = few, .n = few, .k = few, .kinds = {}, .passes = {}, .groups = {}, .busiest = {}}), ElementsAre("plain"));
-  EXPECT_THAT(kinds({.m = few, .n = few, .k = few, .kinds = {}, .passes = {}, .groups = {2}, .busiest = {}}),
+  EXPECT_THAT(kinds({.m = few, .n = few, .k = few, .kinds = {}, .passes = {}, .groups = {}, .imbalance = {}}), ElementsAre("plain"));
+  EXPECT_THAT(kinds({.m = few, .n = few, .k = few, .kinds = {}, .passes = {}, .groups = {2}, .imbalance = {}}),
               ElementsAre("batched", "grouped"));
-  EXPECT_THAT(kinds({.m = few, .n = few, .k = few, .kinds = {}, .passes = {}, .groups = {}, .busiest = {2}}), ElementsAre("grouped"));
+  EXPECT_THAT(kinds({.m = few, .n = few, .k = few, .kinds = {}, .passes = {}, .groups = {}, .imbalance = {2}}), ElementsAre("grouped"));
 }
 
 TEST(GemmSweep, what_is_wrong_is_named_with_the_nearest_that_is_right) {
-  EXPECT_THAT(error_of(GemmSweep{.m = {}, .n = {}, .k = {}, .kinds = {"grupped"}, .passes = {}, .groups = {}, .busiest = {}}),
+  EXPECT_THAT(error_of(GemmSweep{.m = {}, .n = {}, .k = {}, .kinds = {"grupped"}, .passes = {}, .groups = {}, .imbalance = {}}),
               HasSubstr("did you mean 'grouped'"));
-  EXPECT_THAT(error_of(GemmSweep{.m = {}, .n = {}, .k = {}, .kinds = {}, .passes = {"grad_inputs"}, .groups = {}, .busiest = {}}),
+  EXPECT_THAT(error_of(GemmSweep{.m = {}, .n = {}, .k = {}, .kinds = {}, .passes = {"grad_inputs"}, .groups = {}, .imbalance = {}}),
               HasSubstr("did you mean 'grad_input'"));
-  EXPECT_THAT(error_of(GemmSweep{.m = {}, .n = {}, .k = {}, .kinds = {}, .passes = {}, .groups = {4}, .busiest = {9}}),
+  EXPECT_THAT(error_of(GemmSweep{.m = {}, .n = {}, .k = {}, .kinds = {}, .passes = {}, .groups = {4}, .imbalance = {9}}),
               HasSubstr("the nearest is 4"));
-  EXPECT_THAT(error_of(GemmSweep{.m = {}, .n = {}, .k = {}, .kinds = {"plain"}, .passes = {}, .groups = {4}, .busiest = {}}),
+  EXPECT_THAT(error_of(GemmSweep{.m = {}, .n = {}, .k = {}, .kinds = {"plain"}, .passes = {}, .groups = {4}, .imbalance = {}}),
               HasSubstr("--groups is of batched"));
-  EXPECT_THAT(error_of(GemmSweep{.m = {int64_t{1} << 40}, .n = {}, .k = {}, .kinds = {}, .passes = {}, .groups = {}, .busiest = {}}),
+  EXPECT_THAT(error_of(GemmSweep{.m = {int64_t{1} << 40}, .n = {}, .k = {}, .kinds = {}, .passes = {}, .groups = {}, .imbalance = {}}),
               HasSubstr("smaller --m"));
   const std::vector<int64_t> many(1000, 8);
-  EXPECT_THAT(error_of(GemmSweep{.m = many, .n = many, .k = many, .kinds = {}, .passes = {}, .groups = {}, .busiest = {}}),
+  EXPECT_THAT(error_of(GemmSweep{.m = many, .n = many, .k = many, .kinds = {}, .passes = {}, .groups = {}, .imbalance = {}}),
               HasSubstr("give fewer"));
 }
 
@@ -158,7 +158,7 @@ TEST(LibraryRace, every_library_has_each_product_and_the_choice_is_put_back) {
     EXPECT_EQ(e.pass, "grad_input");
   }
   EXPECT_EQ(kernels::gemm_backend(), kernels::GemmBackend::standard);
-  const GemmSweep sweep{.m = {8}, .n = {8, 16}, .k = {8}, .kinds = {}, .passes = {}, .groups = {}, .busiest = {}};
+  const GemmSweep sweep{.m = {8}, .n = {8, 16}, .k = {8}, .kinds = {}, .passes = {}, .groups = {}, .imbalance = {}};
   const auto profile = measured(library_measurements(sweep, true, kSetting));
   EXPECT_EQ(profile.libraries.size(), 2 * 3 * rates.size());
   EXPECT_TRUE(profile.gemm.empty());

@@ -9,7 +9,7 @@ struct BenchOptions {
   bool quick = false, libraries = false, is_judged = false;
   // Of gemm, attention and memory: lists of counts, such as 4K; empty ones: the usual.
   std::vector<std::string> m, n, k, kinds, passes, groups;
-  std::vector<double> busiest;
+  std::vector<double> imbalance;
   std::vector<std::string> seq, head_counts, kv_head_counts, head_dims, windows, batches, sizes;
   // Of all.
   std::vector<int> side_by_side;
@@ -30,7 +30,7 @@ void add_sweep(CLI::App& verb, BenchOptions& o) {
          "plain, batched (many GEMMs in one call), grouped (of experts one after another, whose rows are --m on average)");
     list("--passes", o.passes, "forward, grad_input, grad_weight (default: all)");
     list("--groups", o.groups, "how many GEMMs of batched ones, or experts of grouped ones (default 8)");
-    list("--busiest", o.busiest, "rows of the busiest expert over their mean; 1: all have as many (default)");
+    list("--imbalance", o.imbalance, "load imbalance: rows of the largest expert over their mean; 1: all have as many (default)");
     verb.add_flag("--libraries", o.libraries,
                   "plain GEMMs through every library that can multiply here, by turns; kept for runs, which take the one that is "
                   "clearly faster (train.gemm_backend)");
@@ -120,7 +120,7 @@ std::string command_line(const Call& call) {
   for (const auto& [flag, values] : lists)
     if (!values.empty()) line += fmt::format(" {} {}", flag, base::join(values, ","));
   if (o.libraries) line += " --libraries";
-  return o.busiest.empty() ? line : line + fmt::format(" --busiest {:g}", fmt::join(o.busiest, ","));
+  return o.imbalance.empty() ? line : line + fmt::format(" --imbalance {:g}", fmt::join(o.imbalance, ","));
 }
 
 void add_sweeps(const BenchOptions& o, bench::SuiteOptions& suite) {
@@ -131,7 +131,7 @@ void add_sweeps(const BenchOptions& o, bench::SuiteOptions& suite) {
                       .kinds = o.kinds,
                       .passes = o.passes,
                       .groups = base::counts_from("--groups", o.groups, kSizes),
-                      .busiest = o.busiest};
+                      .imbalance = o.imbalance};
   suite.attention_sweep = {.seq = base::counts_from("--seq", o.seq, kSizes),
                            .heads = base::counts_from("--heads", o.head_counts, kSizes),
                            .kv_heads = base::counts_from("--kv-heads", o.kv_head_counts, kSizes),
@@ -139,8 +139,8 @@ void add_sweeps(const BenchOptions& o, bench::SuiteOptions& suite) {
                            .windows = base::counts_from("--window", o.windows, kSizes, 0),
                            .batches = base::counts_from("--batch", o.batches, kSizes)};
   suite.libraries = o.libraries;
-  const bool is_plain = o.groups.empty() && o.busiest.empty() && (o.kinds.empty() || o.kinds == std::vector<std::string>{"plain"});
-  if (o.libraries && !is_plain) throw base::UsageError("--libraries is of plain GEMMs; leave out --groups, --busiest and other --kinds");
+  const bool is_plain = o.groups.empty() && o.imbalance.empty() && (o.kinds.empty() || o.kinds == std::vector<std::string>{"plain"});
+  if (o.libraries && !is_plain) throw base::UsageError("--libraries is of plain GEMMs; leave out --groups, --imbalance and other --kinds");
   suite.memory_bytes = base::counts_from("--sizes", o.sizes, "bytes of one array, such as 64K,16M (K = 1024)", 4);
 }
 

@@ -67,7 +67,8 @@ using Key = std::tuple<std::string, std::string>;
 std::map<Key, double> times_of(const MachineProfile& p) {
   std::map<Key, double> out;
   for (const auto& e : p.gemm)
-    out[{e.dtype + " GEMMs", fmt::format("{} {} {} {} {} {} {}", e.kind, e.pass, e.m, e.n, e.k, e.groups, e.busiest)}] = 1 / e.flops_per_s;
+    out[{e.dtype + " GEMMs", fmt::format("{} {} {} {} {} {} {}", e.kind, e.pass, e.m, e.n, e.k, e.groups, e.imbalance)}] =
+        1 / e.flops_per_s;
   for (const auto& e : p.memory) out[{"memory", fmt::format("{} {}", e.operation, e.bytes)}] = 1 / e.bytes_per_s;
   for (const auto& e : p.attention) {
     const auto what = fmt::format("{} {} {} {} {} {}", e.batch, e.seq, e.heads, e.kv_heads, e.head_dim, e.window);

@@ -18,7 +18,7 @@ struct GemmRate {
   int64_t m = 0, n = 0, k = 0;
   double flops_per_s = 0;  // of all groups together
   int64_t groups = 1;
-  double busiest = 1;  // of grouped ones: rows of the busiest group over their mean
+  double imbalance = 1;  // of grouped ones: rows of the largest group over their mean
 };
 
 /// Causal attention of `batch` rows of `seq` tokens.

@@ -47,8 +47,8 @@ GemmRate read_gemm(const Json& json, const std::string& where) {
                  m.size("k"),
                  m.positive("flops_per_s")};
   if (entry.kind != "plain") entry.groups = m.size("groups");
-  if (entry.kind == "grouped") entry.busiest = m.positive("busiest");
-  if (entry.busiest < 1 || entry.busiest > static_cast<double>(entry.groups)) m.fail("busiest", "must be from 1 to the number of groups");
+  if (entry.kind == "grouped") entry.imbalance = m.positive("imbalance");
+  if (entry.imbalance < 1 || entry.imbalance > static_cast<double>(entry.groups)) m.fail("imbalance", "must be from 1 to the number of groups");
   m.finish();
   return entry;
 }
@@ -166,7 +166,7 @@ std::string MachineProfile::to_json() const {
     gemms.push_back(
         {{"dtype", e.dtype}, {"kind", e.kind}, {"pass", e.pass}, {"m", e.m}, {"n", e.n}, {"k", e.k}, {"flops_per_s", e.flops_per_s}});
     if (e.kind != "plain") gemms.back()["groups"] = e.groups;
-    if (e.kind == "grouped") gemms.back()["busiest"] = e.busiest;
+    if (e.kind == "grouped") gemms.back()["imbalance"] = e.imbalance;
   }
   auto& attentions = json["attention"] = nlohmann::ordered_json::array();
   for (const auto& e : attention) {

@@ -68,7 +68,7 @@ TEST(MachineProfileFile, of_the_version_before_lacks_the_bytes_of_kernels) {
 TEST(MachineProfileFile, many_gemms_and_windows_come_back_and_older_files_lack_them) {
   auto p = sample();
   const auto before = p.to_json();
-  for (const char* word : {"busiest", "window", "libraries"})
+  for (const char* word : {"imbalance", "window", "libraries"})
     EXPECT_EQ(before.find(word), std::string::npos) << "nothing new about what is plain";
   p.gemm.push_back({"fp32", "grouped", "grad_weight", 64, 32, 16, 1e10, 8, 2.5});
   p.gemm.push_back({"fp32", "batched", "forward", 64, 32, 16, 1e10, 4});
@@ -77,7 +77,7 @@ TEST(MachineProfileFile, many_gemms_and_windows_come_back_and_older_files_lack_t
   p.libraries.push_back({"bf16", "upcast", "grad_input", 64, 32, 16, 2e10, 1e10, 3e10});
   const auto back = MachineProfile::from_json(p.to_json(), "p.json");
   EXPECT_EQ(back.to_json(), p.to_json());
-  EXPECT_DOUBLE_EQ(back.gemm[back.gemm.size() - 2].busiest, 2.5);
+  EXPECT_DOUBLE_EQ(back.gemm[back.gemm.size() - 2].imbalance, 2.5);
   EXPECT_EQ(back.gemm.back().groups, 4);
   EXPECT_DOUBLE_EQ(back.libraries.back().high_flops_per_s, 3e10);
   EXPECT_EQ(back.attention.back().window, 32);
@@ -97,8 +97,8 @@ TEST(MachineProfileFile, what_is_wrong_is_named) {
   EXPECT_NE(changed([](Json& j) { j["gemm"][0]["kind"] = "grouped"; }).find("gemm[0] lacks 'groups'"), std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["gemm"][0]["groups"] = 4; }).find("unknown member 'groups'"), std::string::npos) << "of a plain one";
   EXPECT_NE(changed([](Json& j) {
-              j["gemm"][0].update({{"kind", "grouped"}, {"groups", 4}, {"busiest", 5}});
-            }).find("busiest must be from 1"),
+              j["gemm"][0].update({{"kind", "grouped"}, {"groups", 4}, {"imbalance", 5}});
+            }).find("imbalance must be from 1"),
             std::string::npos);
   EXPECT_NE(changed([](Json& j) { j["attention"][0]["window"] = -1; }).find("attention[0].window must be a whole number"),
             std::string::npos);

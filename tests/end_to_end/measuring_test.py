@@ -173,22 +173,22 @@ def iterations_of_ranks_say_how_they_differ(w):
 def gemms_are_swept_by_exact_shape(w):
     out = w.path / "gemm.json"
     call = ("bench", "gemm", "--quick", "--dtype", "fp32", "--m", "16,24", "--n", "32", "--k", "8,1K", "--kinds", "plain,batched,grouped",
-            "--groups", "2,4", "--busiest", "1,1.5")
+            "--groups", "2,4", "--imbalance", "1,1.5")
     profile = json.loads(ingot(*call, "--json", "-o", out)[0])
-    assert json.loads(out.read_text()) == profile and "--busiest 1,1.5" in profile["commands"][0], profile["commands"]
-    seen = [(p["kind"], p["pass"], p["m"], p["n"], p["k"], p.get("groups"), p.get("busiest")) for p in profile["gemm"]]
+    assert json.loads(out.read_text()) == profile and "--imbalance 1,1.5" in profile["commands"][0], profile["commands"]
+    seen = [(p["kind"], p["pass"], p["m"], p["n"], p["k"], p.get("groups"), p.get("imbalance")) for p in profile["gemm"]]
     layers = [(m, 32, k) for m in (16, 24) for k in (8, 1024)]
     linear = {"forward": lambda m, n, k: (m, n, k), "grad_input": lambda m, n, k: (m, k, n), "grad_weight": lambda m, n, k: (n, k, m)}
     batched = linear | {"grad_weight": lambda m, n, k: (k, n, m)}
     wanted = [("plain", name, *sizes(*layer), None, None) for name, sizes in linear.items() for layer in layers]
     wanted += [("batched", name, *sizes(*layer), groups, None) for name, sizes in batched.items() for layer in layers for groups in (2, 4)]
-    wanted += [("grouped", name, *sizes(*layer), groups, busiest) for name, sizes in linear.items() for layer in layers for groups in (2, 4) for busiest in (1, 1.5)]
+    wanted += [("grouped", name, *sizes(*layer), groups, imbalance) for name, sizes in linear.items() for layer in layers for groups in (2, 4) for imbalance in (1, 1.5)]
     assert len(seen) == len(wanted) and set(seen) == set(wanted), set(seen) ^ set(wanted)
     assert all(p["flops_per_s"] > 0 for p in profile["gemm"])
     # A page has maps of them, and the table their sizes.
     ingot("report", out)
     page = out.with_suffix(".html").read_text()
-    assert "grouped forward, 4 groups, busiest 1.5 × mean" in page and "batched grad weight, 2 groups" in page
+    assert "grouped forward, 4 groups, load imbalance 1.5" in page and "batched grad weight, 2 groups" in page
     text = ingot("bench", "gemm", "--quick", "--dtype", "bf16", "--m", 16, "--n", 8, "--k", 8, "--groups", 2, "--passes", "forward")[0]
     assert [line.split()[1] for line in text.splitlines() if line.startswith("bf16")] == ["batched", "grouped"], text
 
@@ -305,8 +305,8 @@ def wrong_sweeps_say_what_is_right(w):
     expect_error(*gemm, "--m", "1T", "--n", "1T", status=2, words=["memory", "smaller --m, --n, --k"])
     expect_error(*gemm, "--kinds", "grouped,batch", status=2, words=["--kinds batch", "did you mean 'batched'"])
     expect_error(*gemm, "--passes", "grad_weights", status=2, words=["did you mean 'grad_weight'"])
-    expect_error(*gemm, "--groups", "4", "--busiest", "6", status=2, words=["--busiest 6", "nearest is 4"])
-    expect_error(*gemm, "--busiest", "nan", status=2, words=["--busiest"])
+    expect_error(*gemm, "--groups", "4", "--imbalance", "6", status=2, words=["--imbalance 6", "nearest is 4"])
+    expect_error(*gemm, "--imbalance", "nan", status=2, words=["--imbalance"])
     expect_error(*gemm, "--kinds", "plain", "--groups", "4", status=2, words=["--groups is of batched and grouped"])
     expect_error(*gemm, "--group", "4", status=2, words=["did you mean '--groups'"])
     expect_error(*gemm, "--m", ",".join(map(str, range(1, 200))), "--n", ",".join(map(str, range(1, 200))), status=2, words=["give fewer values"])

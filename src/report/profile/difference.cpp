@@ -32,7 +32,7 @@ std::vector<Rate> rates_of(const plan::MachineProfile& p) {
     add("GEMMs " + e.dtype,
         fmt::format("{}{} {}{} × {} × {}{}", e.kind == "plain" ? "" : e.kind + " ", e.pass,
                     e.groups > 1 ? fmt::format("{} × ", e.groups) : "", e.m, e.n, e.k,
-                    e.busiest > 1 ? fmt::format(", busiest {:g}", e.busiest) : ""),
+                    e.imbalance > 1 ? fmt::format(", imbalance {:g}", e.imbalance) : ""),
         e.flops_per_s, "FLOP/s");
   for (const auto& e : p.memory) add("memory", fmt::format("{} {}", e.operation, base::format_bytes(e.bytes)), e.bytes_per_s, "B/s");
   for (const auto& e : p.attention)

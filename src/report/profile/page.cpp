@@ -326,7 +326,7 @@ constexpr std::string_view kNotes =
     "rate are reached.</p>"
     "<p>Batched GEMMs are many of one size in one call; grouped ones those of experts, one after another, which share out the rows: m, "
     "or k "
-    "of grad weight, is their mean, and busiest the largest number of rows over it.</p>"
+    "of grad weight, is their mean, and load imbalance the largest number of rows over it.</p>"
     "<p>Share of triad: the bytes that a kernel’s operations read and write, over its time, over triad’s rate; above 100 % it works from "
     "caches. Where matmuls are inside, arithmetic keeps the share low. Profiles of older programs do not know the bytes.</p>"
     "<p>Within steps: what each kind of work took in training steps of a few small models, and what the other measurements give for it. "

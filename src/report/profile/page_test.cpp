@@ -81,7 +81,7 @@ TEST(ProfilePage, grouped_and_batched_gemms_have_maps_of_their_own) {
   const auto page = make_profile_page({machine_of(profile)}, "now");
   expect_sound(page);
   EXPECT_EQ(count(page, R"({"kind":"heat")"), 7u);
-  for (const char* title : {"grouped forward, 8 groups, m = 32", "grouped forward, 8 groups, busiest 2.5 × mean, m = 32",
+  for (const char* title : {"grouped forward, 8 groups, m = 32", "grouped forward, 8 groups, load imbalance 2.5, m = 32",
                             "batched grad input, 16 groups, m = 32", "grouped GEMMs", "batched GEMMs"})
     EXPECT_THAT(page, HasSubstr(title));
   EXPECT_THAT(page, HasSubstr("GEMMs in fp32 up to <b>100.0 GFLOP/s</b>"));

@@ -159,7 +159,7 @@ std::string words_of(const plan::GemmRate& p) { return (p.kind == "plain" ? "" :
 std::string map_title(const plan::GemmRate& p) {
   if (p.kind == "plain") return words_of(p);
   return fmt::format("{}, {} groups{}", words_of(p), grouped(p.groups),
-                     p.busiest > 1 ? fmt::format(", busiest {:g} × mean", p.busiest) : "");
+                     p.imbalance > 1 ? fmt::format(", load imbalance {:g}", p.imbalance) : "");
 }
 
 std::string maps_of(const std::vector<const plan::GemmRate*>& gemms, const std::string& title, double peak, size_t& maps) {
