@@ -24,7 +24,7 @@ struct PhasePlan {
 };
 
 struct Forecasts {
-  std::unique_ptr<models::Model> model, part;  // the whole, and what one rank holds
+  std::unique_ptr<models::Model> model;
   MachineProfile profile;
   std::vector<PhasePlan> phases;
 };
@@ -36,21 +36,33 @@ double ranks_per_core(const mesh::Mesh& mesh) {
   return std::max(1.0, static_cast<double>(ranks.local_size * at::get_num_threads()) / base::usable_cores());
 }
 
+// Of a pipeline the time of the slowest stage and the memory of the one that needs most.
+PhasePlan plan_phase(const train::RunConfig& config, const train::Phase& phase, const mesh::Mesh& mesh, const models::Model& model,
+                     const MachineProfile& profile, int64_t program, PipelineFacts& pipelines) {
+  PhasePlan most{.name = phase.name};
+  const auto documents = documents_of(phase);
+  const bool is_cpu = device::is_cpu(device::device_named(config.train.device));
+  for (const int stage : stages_like_all(config.parallel.pipeline)) {
+    const auto at = mesh_of_stage(config.parallel, stage, mesh.world());
+    const auto part = models::create_model(config.model, train::layout_of(at, config.parallel, config.model));
+    auto shape = shape_of(config, phase, at, pipelines);
+    shape.documents = documents;
+    if (is_cpu) shape.ranks_per_core = ranks_per_core(at);
+    add_host_memory(config, at, part->layout(), shape);
+    const auto plan = make_plan(model, *part, shape, profile, program);
+    if (stage == 0) most.shape = shape, most.plan = plan;
+    if (plan.memory.total_bytes() > most.plan.memory.total_bytes()) most.plan.memory = plan.memory;
+    if (plan.step_s() > most.plan.step_s()) most.plan.time = plan.time, most.plan.communication = plan.communication;
+  }
+  return most;
+}
+
 Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh, MachineProfile profile, int64_t program) {
   train::check(config);
-  Forecasts all{models::create_model(config.model),
-                models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model)),
-                std::move(profile),
-                {}};
-  const auto device = device::device_named(config.train.device).str();
+  Forecasts all{models::create_model(config.model), std::move(profile), {}};
   PipelineFacts pipelines;
-  for (const auto& phase : train::lay_out_phases(config)) {
-    auto shape = shape_of(config, phase, mesh, pipelines);
-    shape.documents = documents_of(phase);
-    if (device == "cpu") shape.ranks_per_core = ranks_per_core(mesh);
-    add_host_memory(config, mesh, all.part->layout(), shape);
-    all.phases.push_back({phase.name, shape, make_plan(*all.model, *all.part, shape, all.profile, program)});
-  }
+  for (const auto& phase : train::lay_out_phases(config))
+    all.phases.push_back(plan_phase(config, phase, mesh, *all.model, all.profile, program, pipelines));
   return all;
 }
 

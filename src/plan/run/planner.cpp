@@ -42,10 +42,7 @@ Planner::Planner(train::RunConfig config, PlanTarget target, Topology topology)
   for (const auto& phase : phases_) documents_.push_back(target_.is_here ? documents_of(phase) : std::vector<int64_t>{});
 }
 
-mesh::Mesh Planner::mesh_of(const Choice& choice, int stage) const {
-  const auto world = static_cast<int>(choice.ranks());
-  return {choice.parallel, stage * (world / static_cast<int>(choice.parallel.pipeline)), world};
-}
+mesh::Mesh Planner::mesh_of(const Choice& choice, int stage) const { return mesh_of_stage(choice.parallel, stage, choice.ranks()); }
 
 void Planner::check(const Choice& choice) {
   auto config = config_;
@@ -136,19 +133,12 @@ const models::Model& Planner::part(const Choice& choice, int stage) {
   return *known;
 }
 
-std::vector<int> Planner::stages_of(const Choice& choice) const {
-  const auto count = static_cast<int>(choice.parallel.pipeline);
-  if (count == 1) return {0};
-  if (count == 2) return {0, 1};
-  return {0, 1, count - 1};
-}
-
 // Passes without what ZeRO gathers or sums in them, which all stages of ZeRO and all pipelines share.
 double Planner::least_s(const Choice& choice) {
   auto bare = choice;
   bare.recompute = models::Recompute::none;
   double most = 0;
-  for (const int stage : stages_of(choice)) {
+  for (const int stage : stages_like_all(choice.parallel.pipeline)) {
     auto run = shape(bare, stage);
     run.zero = std::min<int64_t>(run.zero, 1);
     const auto pass = prices_.of(part(choice, stage), run.pass_of(part(choice, stage)), run.documents_of(part(choice, stage)));
@@ -161,7 +151,7 @@ double Planner::least_s(const Choice& choice) {
 
 int64_t Planner::least_bytes(const Choice& choice) {
   int64_t most = 0;
-  for (const int stage : stages_of(choice))
+  for (const int stage : stages_like_all(choice.parallel.pipeline))
     most = std::max(most, plan::least_bytes(part(choice, stage), shape(choice, stage), prices_.traces()));
   return most + target_.program_bytes;
 }
@@ -177,7 +167,7 @@ StepMemory Planner::memory(const Choice& choice, int stage) {
 
 StepMemory Planner::memory(const Choice& choice) {
   StepMemory most;
-  for (const int stage : stages_of(choice)) {
+  for (const int stage : stages_like_all(choice.parallel.pipeline)) {
     const auto own = memory(choice, stage);
     if (own.total_bytes() > most.total_bytes()) most = own;
   }
@@ -186,7 +176,7 @@ StepMemory Planner::memory(const Choice& choice) {
 
 Judged Planner::judge(const Choice& choice, const StepMemory& memory, size_t phase) {
   Judged judged{.choice = choice, .memory = memory, .time = {}, .communication = {}};
-  for (const int stage : stages_of(choice)) {
+  for (const int stage : stages_like_all(choice.parallel.pipeline)) {
     const auto run = shape(choice, stage, phase);
     const auto time = predict_step_time(part(choice, stage), run, prices_);
     if (time.total_s() <= judged.time.total_s()) continue;
@@ -209,7 +199,7 @@ SimulatedStep Planner::simulated(const Choice& choice) {
   const int64_t together = p.zero >= 3 ? p.data : std::max<int64_t>(1, p.expert * p.expert_tensor / (p.tensor * p.context));
   step.replicas = p.data / together;
   step.unit_ranks = choice.ranks() / (stages * step.replicas);
-  const auto known = stages_of(choice);
+  const auto known = stages_like_all(choice.parallel.pipeline);
   for (int stage = 0; stage < stages; ++stage) {
     const int like = stage + 1 == stages ? known.back() : known[std::min<size_t>(static_cast<size_t>(stage), known.size() > 1 ? 1 : 0)];
     if (stage > 1 && stage + 1 < stages) {

@@ -73,8 +73,6 @@ class Planner {
   mesh::Mesh mesh_of(const Choice& choice, int stage) const;
   RunShape shape(const Choice& choice, int stage, size_t phase = 0);
   const models::Model& part(const Choice& choice, int stage);
-  /// First and last stage, and one between: the others are like that one.
-  std::vector<int> stages_of(const Choice& choice) const;
 
   train::RunConfig config_;
   std::vector<train::Phase> phases_;

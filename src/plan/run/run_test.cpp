@@ -121,6 +121,20 @@ TEST(Forecast, is_the_plan_of_every_phase_and_the_largest_memory) {
   EXPECT_THAT(dry_run(config, mesh, round_machine(1e11, 1e10), 1 << 20, false), HasSubstr("phase 'long'"));
 }
 
+// The forecast was of the first stage alone, as if the last had no head.
+TEST(Forecast, of_a_pipeline_is_of_its_slowest_stage) {
+  auto config = small_run();
+  config.parallel.pipeline = 2;
+  config.model.vocab_size = 4096;
+  const auto step_ms = [&](int rank) {
+    return forecast_of(config, mesh::Mesh(config.parallel, rank, 2), round_machine(1e11, 1e10), 0).numbers.step_ms[0];
+  };
+  EXPECT_EQ(step_ms(0), step_ms(1)) << "whoever asks";
+  const double with_head = step_ms(0);
+  config.model.vocab_size = 64;
+  EXPECT_GT(with_head, 1.2 * step_ms(0));
+}
+
 TEST(Forecast, of_an_unknown_machine_has_memory_but_no_time) {
   const auto config = small_run();
   const auto forecast = forecast_of(config, mesh::Mesh(config.parallel, 0, 1), {}, 0);

@@ -76,6 +76,16 @@ RunShape shape_of(const train::RunConfig& config, const train::Phase& phase, con
   return shape;
 }
 
+std::vector<int> stages_like_all(int64_t stages) {
+  if (stages <= 1) return {0};
+  if (stages == 2) return {0, 1};
+  return {0, 1, static_cast<int>(stages) - 1};
+}
+
+mesh::Mesh mesh_of_stage(const mesh::ParallelConfig& parallel, int stage, int64_t world) {
+  return {parallel, static_cast<int>(stage * (world / std::max<int64_t>(1, parallel.pipeline))), static_cast<int>(world)};
+}
+
 void add_host_memory(const train::RunConfig& config, const mesh::Mesh& mesh, const parallel::Layout& layout, RunShape& shape) {
   shape.saves_checkpoints = config.checkpoint.every > 0;
   shape.staging_limit_bytes = config.checkpoint.staging_mib << 20;

@@ -38,6 +38,11 @@ std::vector<int64_t> documents_of(const train::Phase& phase);
 /// What one rank of `mesh` does of a phase.
 RunShape shape_of(const train::RunConfig& config, const train::Phase& phase, const mesh::Mesh& mesh, PipelineFacts& pipelines);
 
+/// Stages of a pipeline that stand for all of them: the first has the embedding, the last the head, the second is like those between.
+std::vector<int> stages_like_all(int64_t stages);
+/// The first rank of a stage, in a job of `world` ranks.
+mesh::Mesh mesh_of_stage(const mesh::ParallelConfig& parallel, int stage, int64_t world);
+
 /// What a rank needs of its machine's memory besides: for checkpoints, and, on a CPU, to exchange through.
 void add_host_memory(const train::RunConfig& config, const mesh::Mesh& mesh, const parallel::Layout& layout, RunShape& shape);
 
