@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -48,27 +49,69 @@ at::Tensor Generator::feed_folded(const at::Tensor& ids) {
 
 namespace {
 
-// Probabilities of one row after temperature, top-k and top-p, not normalised; `order` holds the ids from likely to unlikely.
-std::vector<double> candidates(const float* logits, int64_t vocab, const SamplingOptions& options, std::vector<int64_t>& order) {
-  order.resize(static_cast<size_t>(vocab));
-  std::iota(order.begin(), order.end(), int64_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return logits[a] > logits[b]; });
-  if (options.top_k > 0) order.resize(static_cast<size_t>(std::min(options.top_k, vocab)));
-  std::vector<double> weights;
-  double total = 0;
-  for (const int64_t id : order) {
-    weights.push_back(std::exp((static_cast<double>(logits[id]) - static_cast<double>(logits[order[0]])) / options.temperature));
-    total += weights.back();
+// Ids from likely to unlikely, of equal ones the smaller first, sorted as far as they are asked for: mostly a handful of a large
+// vocabulary.
+class Ranking {
+ public:
+  explicit Ranking(std::span<const float> logits) : logits_(logits), ids_(logits.size()) {
+    std::iota(ids_.begin(), ids_.end(), int64_t{0});
   }
+
+  size_t size() const { return ids_.size(); }
+  int64_t id(size_t place) {
+    while (place >= sorted_) sort_more();
+    return ids_[place];
+  }
+  double logit(size_t place) { return logits_[static_cast<size_t>(id(place))]; }
+
+ private:
+  void sort_more() {
+    const size_t next = std::min(ids_.size(), std::max<size_t>(64, 8 * sorted_));
+    const auto at = [&](size_t place) { return ids_.begin() + static_cast<std::ptrdiff_t>(place); };
+    const auto is_before = [&](int64_t a, int64_t b) {
+      const float of_a = logits_[static_cast<size_t>(a)], of_b = logits_[static_cast<size_t>(b)];
+      return of_a != of_b ? of_a > of_b : a < b;
+    };
+    if (next < ids_.size()) std::nth_element(at(sorted_), at(next), ids_.end(), is_before);
+    std::sort(at(sorted_), at(next), is_before);
+    sorted_ = next;
+  }
+
+  std::span<const float> logits_;
+  std::vector<int64_t> ids_;
+  size_t sorted_ = 0;
+};
+
+// One id by `uniform` from [0, 1), of what temperature, top-k and top-p leave.
+int64_t drawn(std::span<const float> logits, const SamplingOptions& options, double uniform) {
+  if (std::any_of(logits.begin(), logits.end(), [](float logit) { return std::isnan(logit); }))
+    throw base::Error("the model's logits are not numbers: its weights are damaged, or its training diverged");
+  Ranking ranking(logits);
+  const double largest = ranking.logit(0);
+  const auto weight_of = [&](double logit) { return std::exp((logit - largest) / options.temperature); };
+  size_t kept = ranking.size();
   double mass = 0;
-  for (size_t kept = 0; kept < weights.size(); ++kept) {
-    mass += weights[kept];
-    if (mass >= options.top_p * total) {  // the smallest set whose mass reaches top_p
-      weights.resize(kept + 1);
-      break;
-    }
+  if (options.top_k > 0) {
+    kept = std::min(kept, static_cast<size_t>(options.top_k));
+    for (size_t place = 0; place < kept; ++place) mass += weight_of(ranking.logit(place));
+  } else {
+    for (const float logit : logits) mass += weight_of(logit);
   }
-  return weights;
+  if (options.top_p < 1) {  // the smallest set whose mass reaches top_p
+    const double wanted = options.top_p * mass;
+    size_t place = 0;
+    mass = weight_of(ranking.logit(0));
+    while (mass < wanted && place + 1 < kept) mass += weight_of(ranking.logit(++place));
+    kept = place + 1;
+  }
+  double draw = uniform * mass;
+  size_t chosen = 0;
+  for (; chosen + 1 < kept; ++chosen) {
+    const double weight = weight_of(ranking.logit(chosen));
+    if (draw < weight) break;
+    draw -= weight;
+  }
+  return ranking.id(chosen);
 }
 
 }  // namespace
@@ -78,14 +121,10 @@ at::Tensor sample(const at::Tensor& logits, const SamplingOptions& options, int6
   const auto host = logits.to(at::kCPU, at::kFloat).contiguous();
   auto ids = at::empty({host.size(0)}, at::kLong);
   const uint64_t key = base::stream_key(options.seed, "sample");
-  std::vector<int64_t> order;
+  const auto vocab = static_cast<size_t>(host.size(1));
   for (int64_t row = 0; row < host.size(0); ++row) {
-    const auto weights = candidates(host[row].data_ptr<float>(), host.size(1), options, order);
-    double draw =
-        base::uniform_at(key, static_cast<uint64_t>(position * 65536 + row)) * std::accumulate(weights.begin(), weights.end(), 0.0);
-    size_t chosen = 0;
-    while (chosen + 1 < weights.size() && draw >= weights[chosen]) draw -= weights[chosen++];
-    ids.data_ptr<int64_t>()[row] = order[chosen];
+    const double uniform = base::uniform_at(key, static_cast<uint64_t>(position * 65536 + row));
+    ids.data_ptr<int64_t>()[row] = drawn({host[row].data_ptr<float>(), vocab}, options, uniform);
   }
   return ids;
 }

@@ -4,6 +4,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "base/error.h"
+#include "base/random.h"
 #include "comm/world.h"
 
 namespace ingot::serve {
@@ -131,6 +135,39 @@ TEST(GenerationOverRanks, a_new_token_moves_what_the_header_says_and_the_cache_g
     for (int i = 0; i < 7; ++i) generator.feed(at::zeros({rows, 1}, at::kLong));
     for (const auto& cache : generator.caches()) EXPECT_EQ(cache.key_values.length, (c.prompt + 8) / p);
   });
+}
+
+// All of the vocabulary sorted, as the definition of top-k and top-p has it.
+int64_t drawn_from_all_sorted(const at::Tensor& logits, const SamplingOptions& options, double uniform) {
+  const auto values = logits.to(at::kDouble);
+  auto [sorted, order] = values.sort(/*stable=*/true, /*dim=*/0, /*descending=*/true);
+  auto weights = ((sorted - sorted[0]) / options.temperature).exp();
+  if (options.top_k > 0) weights = weights.narrow(0, 0, std::min(options.top_k, weights.size(0)));
+  const auto sums = weights.cumsum(0);
+  const auto kept = (sums < options.top_p * sums[-1]).sum().item<int64_t>() + 1;
+  const double draw = uniform * sums[std::min(kept, sums.size(0)) - 1].item<double>();
+  return order[std::min((sums <= draw).sum().item<int64_t>(), kept - 1)].item<int64_t>();
+}
+
+TEST(Sample, draws_as_if_the_whole_vocabulary_were_sorted) {
+  at::manual_seed(3);
+  for (const int64_t vocab : {1, 7, 64, 65, 3000}) {
+    const auto logits = (2 * at::randn({1, vocab})).mul(8).round().div(8);  // with equal ones
+    for (const int64_t top_k : {0, 1, 5, 100})
+      for (const double top_p : {0.0, 0.3, 0.95, 1.0})
+        for (const int64_t position : {0, 1, 2, 3, 4, 5}) {
+          const SamplingOptions options{.temperature = 0.8, .top_k = top_k, .top_p = top_p, .seed = 11};
+          const double uniform = base::uniform_at(base::stream_key(options.seed, "sample"), static_cast<uint64_t>(position * 65536));
+          ASSERT_EQ(sample(logits, options, position).item<int64_t>(), drawn_from_all_sorted(logits[0], options, uniform))
+              << vocab << " " << top_k << " " << top_p << " " << position;
+        }
+  }
+}
+
+TEST(Sample, refuses_logits_that_are_not_numbers) {
+  auto logits = at::zeros({1, 100});
+  logits[0][40] = std::nanf("");
+  EXPECT_THROW(sample(logits, {.temperature = 1}, 0), base::Error);
 }
 
 }  // namespace
