@@ -38,7 +38,7 @@ std::string error_of(const Sweep& sweep) {
   return "";
 }
 
-TEST(SharedOut, rows_add_up_and_the_busiest_has_its_share) {
+TEST(SharedOut, rows_add_up_and_the_largest_has_its_share) {
   EXPECT_THAT(shared_out(32, 4, 1), ElementsAre(8, 8, 8, 8));
   for (const int64_t groups : {1, 3, 16, 200}) {
     for (const double imbalance : {1.0, 1.5, 3.0, 16.0}) {
