@@ -21,7 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A disturbance of a second must not get into every prediction of this machine: the models take turns, and the middle of their rounds counts.
+// A disturbance of a second must not get into every prediction of this machine: the models take turns, and the middle of their rounds
+// counts.
 constexpr size_t kRounds = 3;
 constexpr int64_t kSteps = 2;  // of a round that are watched, and as many that are not
 constexpr int64_t kVocabulary = 3072;
