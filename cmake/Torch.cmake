@@ -1,6 +1,5 @@
 # Imported targets for libtorch as it lies in PyTorch's own wheel (or in a user's own torch, a ROCm one for instance).
-#   ingot::torch       headers and the CPU libraries
-#   ingot::torch_cuda  adds the CUDA libraries (only with INGOT_CUDA)
+#   ingot::torch       headers and the CPU libraries; those for GPUs are loaded at run time (src/gpu)
 # find_package(Torch) is not used: it insists on a CUDA toolkit even for a CPU program.
 set(INGOT_TORCH_DIR "${PROJECT_SOURCE_DIR}/.deps/torch/torch" CACHE PATH "folder of the torch package: include/ and lib/")
 if(NOT EXISTS "${INGOT_TORCH_DIR}/include/ATen/ATen.h")
@@ -27,10 +26,5 @@ if(EXISTS "${INGOT_TORCH_DIR}/lib/libgomp.so.1")
   target_link_libraries(ingot_torch INTERFACE "${INGOT_TORCH_DIR}/lib/libgomp.so.1")
 else()
   target_link_options(ingot_torch INTERFACE -fopenmp)
-endif()
-if(INGOT_CUDA)
-  target_include_directories(ingot_torch SYSTEM INTERFACE "${INGOT_NVIDIA_DIR}/include")
-  target_link_libraries(ingot_torch INTERFACE "${INGOT_TORCH_DIR}/lib/libtorch_cuda.so"
-                        "${INGOT_TORCH_DIR}/lib/libc10_cuda.so" "${INGOT_TORCH_DIR}/lib/libtorch.so")
 endif()
 add_library(ingot::torch ALIAS ingot_torch)

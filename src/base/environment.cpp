@@ -20,6 +20,7 @@ constexpr Variable kVariables[] = {
     {"MKL_NUM_THREADS", &Environment::mkl_num_threads},
     {"CUDA_VISIBLE_DEVICES", &Environment::cuda_visible_devices},
     {"HIP_VISIBLE_DEVICES", &Environment::hip_visible_devices},
+    {"PYTORCH_CUDA_ALLOC_CONF", &Environment::cuda_alloc_conf},
     {"RANK", &Environment::rank},
     {"WORLD_SIZE", &Environment::world_size},
     {"LOCAL_RANK", &Environment::local_rank},

@@ -19,6 +19,7 @@ struct Environment {
   std::string mkl_num_threads;
   std::string cuda_visible_devices;  // CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES: which GPUs may be used
   std::string hip_visible_devices;
+  std::string cuda_alloc_conf;  // PYTORCH_CUDA_ALLOC_CONF: settings of torch's GPU allocator
   // Set by torchrun and by `ingot launch`.
   std::string rank, world_size, local_rank, local_size;  // RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
   std::string master_address, master_port;  // MASTER_ADDR, MASTER_PORT: where ranks meet; they win over what Slurm and Open MPI say

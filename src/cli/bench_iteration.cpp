@@ -129,10 +129,9 @@ int run_bench_iteration(const Call& call) {
   std::optional<bench::ScratchFolder> folder;
   if (o.random_data) use_random_data(config, folder.emplace(base::temporary_folder(), "ingot-bench-tokens", "TMPDIR"), o.steps);
   else check_data(config);
-  const bool is_gpu = device::device_named(config.train.device).is_cuda();
-  if (is_gpu) device::use_gpu(ranks.local_rank);
+  const auto device = device::device_of_rank(config.train.device, ranks.local_rank);
   const resilience::StopSignal stop("\nstopping after this step; what was measured is kept\n");
-  const auto world = comm::World::join(ranks, is_gpu,
+  const auto world = comm::World::join(ranks, device.is_cuda(),
                                        {.timeout = std::chrono::duration<double>(config.resilience.comm_timeout_s),
                                         .rendezvous_timeout = std::chrono::duration<double>(config.resilience.rendezvous_timeout_s)});
   const auto predicted = prediction(config, mesh, {world.get(), ranks.local_rank, ranks.local_size});

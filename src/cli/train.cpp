@@ -99,10 +99,9 @@ int run_train(const Call& call) {
   // Impossible sizes end here, on every rank, before anyone waits for another.
   const mesh::Mesh mesh(config.parallel, ranks.rank, ranks.size);
   train::check_layout(config, mesh);
-  const bool is_gpu = device::device_named(config.train.device).is_cuda();
-  if (is_gpu) device::use_gpu(ranks.local_rank);
+  const auto device = device::device_of_rank(config.train.device, ranks.local_rank);
   const resilience::StopSignal stop;
-  const auto world = comm::World::join(ranks, is_gpu,
+  const auto world = comm::World::join(ranks, device.is_cuda(),
                                        {.timeout = std::chrono::duration<double>(config.resilience.comm_timeout_s),
                                         .rendezvous_timeout = std::chrono::duration<double>(config.resilience.rendezvous_timeout_s)});
   if (world->rank() == 0 && world->size() > 1) base::log_info("{}: {}", world->description(), mesh.describe());
@@ -110,7 +109,7 @@ int run_train(const Call& call) {
     const bench::Company company{world.get(), ranks.local_rank, ranks.local_size};
     const auto profile = bench::profile_of_run(config, company);
     const auto forecast = company.is_first() ? plan::forecast_of(config, mesh, profile, plan::program_bytes(config)) : plan::RunForecast();
-    base::reset_peak_memory();
+    device::reset_peak_memory(device);
     bench::choose_gemm_backend(config, run_dir, o.resume, mesh, company);
     mesh::Groups groups(*world, config.parallel);
     train::Trainer trainer(config, {run_dir, o.resume, base::program_version(), object_store::storage_of}, forecast.numbers, groups);

@@ -2,25 +2,56 @@
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "base/process.h"
+#include "device/gpu_library.h"
 #include "device/virtual_device.h"
 
 namespace ingot::device {
 
-int64_t gpus() { return at::hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0; }
+int64_t gpus() { return gpu_library().has_torch && at::hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0; }
 
 at::Device device_named(const std::string& name) {
-  const bool gpu = gpus() > 0;
   if (name == "emulated") return emulated_device(0);
+  if (name == "cpu") return at::kCPU;
+  const bool gpu = gpus() > 0;
   if (name == "cuda" && !gpu)
-    throw base::ConfigError("train.device = cuda, but this program sees no GPU; run ingot doctor, or set train.device = cpu");
-  return name == "cpu" || !gpu ? at::Device(at::kCPU) : c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();
+    throw base::ConfigError("train.device = cuda, but this program sees no GPU{}; run ingot doctor, or set train.device = cpu",
+                            gpu_library().problem.empty() ? "" : ": " + gpu_library().problem);
+  return gpu ? c10::impl::VirtualGuardImpl(at::kCUDA).getDevice() : at::Device(at::kCPU);
 }
 
-void use_gpu(int64_t index) {
-  if (gpus() > 0) c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index % gpus())));
+at::Device device_of_rank(const std::string& name, int64_t local_rank) {
+  const auto device = device_named(name);
+  if (!device.is_cuda()) return device;
+  if (local_rank >= gpus())
+    throw base::ConfigError(
+        "rank {} of this machine has no GPU: the program sees {}; start as many ranks as it has GPUs, or look at CUDA_VISIBLE_DEVICES",
+        local_rank, gpus());
+  const c10::impl::VirtualGuardImpl guard(at::kCUDA);
+  guard.setDevice(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank)));
+  return guard.getDevice();
+}
+
+int64_t peak_memory_bytes(at::Device device) {
+  if (device.is_cpu()) return base::peak_resident_bytes();
+  if (is_virtual(device)) return memory_use(device).peak_bytes;
+  auto& allocator = *at::getDeviceAllocator(device.type());
+  const auto kinds = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto reserved = allocator.getDeviceStats(device.index()).reserved_bytes[kinds];
+  const auto [free_bytes, all_bytes] = allocator.getMemoryInfo(device.index());
+  return reserved.peak + std::max<int64_t>(0, static_cast<int64_t>(all_bytes - free_bytes) - reserved.current);
+}
+
+void reset_peak_memory(at::Device device) {
+  if (device.is_cpu()) base::reset_peak_memory();
+  else if (is_virtual(device)) reset_peak(device);
+  else at::getDeviceAllocator(device.type())->resetPeakStats(device.index());
 }
 
 bool is_cpu(at::Device device) { return is_virtual(device) ? target_of(device) != Target::gpu : device.is_cpu(); }

@@ -18,8 +18,14 @@ int64_t gpus();
 /// Throws ConfigError for "cuda" without a GPU.
 at::Device device_named(const std::string& name);
 
-/// Makes GPU `index` (of those that are visible, in turn) the one that "cuda" means from now on, on this thread.
-void use_gpu(int64_t index);
+/// The same for one of a machine's ranks: GPU `local_rank` of those that are visible, which is what "cuda" means from now on, on this
+/// thread. Throws ConfigError where there are fewer.
+at::Device device_of_rank(const std::string& name, int64_t local_rank);
+
+/// The most memory that was in use since the last reset, in bytes. CPU: resident memory of the process. GPU: what torch took of it and what
+/// the driver and other programs hold. Virtual devices: storages.
+int64_t peak_memory_bytes(at::Device device);
+void reset_peak_memory(at::Device device);
 
 /// Whether fused kernels run here as on the CPU: on it, and on a counting device that stands for one or for a GPU that has them too.
 bool is_cpu(at::Device device);

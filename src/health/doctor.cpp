@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "base/version.h"
 #include "device/device.h"
+#include "device/gpu_library.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/differentiable.h"
 #include "kernels/matmul.h"
@@ -68,23 +69,22 @@ void examine_disk(Examination& e) {
 }
 
 void examine_torch(Examination& e) {
-  const bool has_cuda = at::hasCUDA();
   const int64_t devices = device::gpus();
+  const auto& library = device::gpu_library();
   e.add("torch", "version", TORCH_VERSION);
   e.add("torch", "library", library_of(reinterpret_cast<const void*>(static_cast<int (*)()>(&at::get_num_threads))));
   e.add("torch", "threads", at::get_num_threads());
-  e.add("torch", "gpu_support", has_cuda);
+  e.add("torch", "gpu_driver", library.vendor.empty() ? Json() : Json(library.vendor));
+  e.add("torch", "gpu_support", library.has_torch);
+  e.add("torch", "own_gpu_library", library.own != nullptr);
   e.add("torch", "gpus", devices);
-  const bool nvidia = fs::exists("/dev/nvidiactl"), amd = fs::exists("/dev/kfd");
-  e.add("torch", "gpu_drivers", Json::array());
-  if (nvidia) e.facts["torch"]["gpu_drivers"].push_back("nvidia");
-  if (amd) e.facts["torch"]["gpu_drivers"].push_back("amdgpu");
-  if ((nvidia || amd) && !has_cuda)
-    e.findings.push_back({"a GPU is present, but this build computes on the CPU only",
-                          nvidia ? "build for it: ./scripts/build cuda" : "build with -DINGOT_TORCH_DIR pointing at a ROCm torch"});
-  else if ((nvidia || amd) && devices == 0)
+  if (!library.vendor.empty() && !library.has_torch)
+    e.findings.push_back({"a GPU is present, but this libtorch computes on the CPU only", library.problem});
+  else if (!library.vendor.empty() && devices == 0)
     e.findings.push_back({"a GPU driver is present, but no GPU can be used",
                           "look at nvidia-smi or rocm-smi, and at CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES"});
+  else if (library.has_torch && !library.own)
+    e.findings.push_back({"several GPUs cannot communicate, and kernels are torch's alone", library.problem});
   if (at::get_num_threads() < base::usable_cores())
     e.findings.push_back({fmt::format("torch uses {} threads on {} cores", at::get_num_threads(), base::usable_cores()),
                           "unset OMP_NUM_THREADS, or set train.threads"});

@@ -89,7 +89,7 @@ bool Trainer::must_stop(const resilience::StopSignal& stop) { return largest_ove
 int64_t Trainer::largest_over_ranks(int64_t value) {
   auto& all = groups_.world().everyone();
   if (all.size() == 1) return value;
-  const auto tensor = at::full({1}, value, at::TensorOptions().dtype(at::kLong).device(model().device()));
+  const auto tensor = at::full({1}, value, at::kLong);
   all.all_reduce(tensor, comm::Reduction::max);
   return tensor.item<int64_t>();
 }
@@ -237,7 +237,7 @@ StepRecord Trainer::take_step(const Phase& phase) {
   record.flops_per_token = flops_per_token_[phase_number];
   record.tflops = record.flops_per_token * record.tokens_per_s / 1e12 / groups_.world().size();
   record.mfu = forecast_.gemm_flops > 0 ? record.tflops * 1e12 / forecast_.gemm_flops : 0;
-  record.memory_peak_bytes = largest_over_ranks(base::peak_resident_bytes());
+  record.memory_peak_bytes = largest_over_ranks(device::peak_memory_bytes(model().device()));
   record.comm_bytes = sent_bytes() - sent_before;
   record.predicted_step_ms = Forecast::of_phase(forecast_.step_ms, phase_number);
   record.predicted_memory_bytes = forecast_.memory_bytes;

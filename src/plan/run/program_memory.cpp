@@ -16,7 +16,8 @@ namespace ingot::plan {
 
 // The step brings in the code that the run will use, its prediction the planner's, and large matmuls the libraries' packing buffers.
 int64_t program_bytes(const train::RunConfig& config) {
-  if (device::device_named(config.train.device).is_cuda()) return kGpuProgramBytes;
+  const auto device = device::device_named(config.train.device);
+  if (!device.is_cpu()) return device.is_cuda() ? kGpuProgramBytes : 0;
   kernels::release_freed_memory();
   auto shape = config.model;
   shape.layers = 1, shape.hidden = 64, shape.vocab_size = 64, shape.heads = 2, shape.kv_heads = 2, shape.head_dim = 32, shape.ffn = 64;
