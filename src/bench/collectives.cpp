@@ -80,9 +80,12 @@ class Case {
       case Collective::reduce: return group_.reduce(out, root_);
       case Collective::all_to_all: return group_.all_to_all(out, in);
       case Collective::send_receive: {
-        auto arrives = group_.start_receive(out, (rank_ + ranks_ - 1) % ranks_);
-        group_.start_send(in, (rank_ + 1) % ranks_).wait();
-        return arrives.wait();
+        // The first message of two GPUs connects them and waits for both: neighbours take turns, so that each finds one that waits for it.
+        const auto receive = [&] { return group_.start_receive(out, (rank_ + ranks_ - 1) % ranks_); };
+        const auto send = [&] { return group_.start_send(in, (rank_ + 1) % ranks_); };
+        auto first = rank_ % 2 == 0 ? receive() : send();
+        (rank_ % 2 == 0 ? send() : receive()).wait();
+        return first.wait();
       }
     }
   }

@@ -82,7 +82,7 @@ void choose_gemm_backend(train::RunConfig& config, const fs::path& run_dir, cons
       name = "default";
     }
   }
-  if (is_free && company.world) name = comm::broadcast_text(company.world->everyone(), name, 0, device);
+  if (is_free && company.world) name = comm::broadcast_text(company.world->everyone(), name, 0);
   kernels::use_gemm_backend(kernels::gemm_backend_named(name, dtype, device));
   if (company.is_first() && name != "default" && (is_kept || !is_free))
     base::log_info("matmuls go through {}, {}", name, is_kept ? "as from the start of this run" : "as train.gemm_backend says");

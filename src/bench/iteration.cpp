@@ -98,13 +98,13 @@ train::RunConfig only_steps(train::RunConfig config, int64_t steps) {
   return config;
 }
 
-void gather_ranks(IterationReport& report, comm::Group& everyone, at::Device device) {
+void gather_ranks(IterationReport& report, comm::Group& everyone) {
   nlohmann::json own = nlohmann::json::array();
   for (const auto kind : all_work_kinds()) own.push_back(report.steps > 0 ? report.ms(kind) : 0);
   report.ranks = everyone.size();
   report.least_ms = report.most_ms = own.get<std::vector<double>>();
   if (everyone.size() == 1) return;
-  for (const auto& text : comm::gather_texts(everyone, own.dump(), 0, device)) {
+  for (const auto& text : comm::gather_texts(everyone, own.dump(), 0)) {
     const auto times = nlohmann::json::parse(text).get<std::vector<double>>();
     for (size_t i = 0; i < times.size(); ++i) {
       report.least_ms[i] = std::min(report.least_ms[i], times[i]);
@@ -130,7 +130,7 @@ IterationReport measure_iteration(train::RunConfig config, int64_t steps, mesh::
   train::Trainer trainer(config, {.run_dir = run.path(), .resume = "never", .version = "", .watch = &watch}, {}, groups);
   trainer.run(stop);
   report.tokens_per_step = train::lay_out_phases(config).front().tokens_per_step();
-  gather_ranks(report, groups.world().everyone(), device);
+  gather_ranks(report, groups.world().everyone());
   return report;
 }
 

@@ -12,7 +12,8 @@
 namespace ingot::bench {
 namespace {
 
-bool is_predicted(const train::RunConfig& config) { return config.train.precision != "fp64"; }
+// The emulated device has no speed of its own to measure.
+bool is_predicted(const train::RunConfig& config) { return config.train.precision != "fp64" && config.train.device != "emulated"; }
 
 std::string device_of(const train::RunConfig& config) { return device::device_named(config.train.device).str(); }
 

@@ -33,12 +33,14 @@ class Recorded : public Pending {
   void wait() override {
     const base::WorkScope scope("communication", base::owns(base::WorkKind::communication));
     const Waiting waiting(counters_);
+    const auto operation = work_;
     try {
       work_.wait();
     } catch (const CommError& failure) {
       throw CommError("{}: {}", what_, failure.what());
     }
-    ledger_.finish(ticket_);
+    if (operation.is_done()) ledger_.finish(ticket_);
+    else ledger_.finish_when(ticket_, [operation] { return operation.is_done(); });
   }
   bool is_done() override {
     if (!work_.is_done()) return false;
@@ -180,43 +182,40 @@ Work Group::start_recorded(Operation operation, bool blocking) {
 
 namespace {
 
-at::Tensor bytes_of(const std::string& text, at::Device device) {
+at::Tensor bytes_of(const std::string& text) {
   auto bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
   std::copy(text.begin(), text.end(), reinterpret_cast<char*>(bytes.data_ptr<uint8_t>()));
-  return bytes.to(device);
+  return bytes;
 }
 
 }  // namespace
 
 // Up a binomial tree, log2(ranks) deep: counted from the root, rank r gathers those of r + 1, r + 2 …, as many as the lowest bit of r says,
 // and passes them on with its own in one message. Texts lie behind one another in that order, with their lengths before them.
-std::vector<std::string> gather_texts(Group& group, const std::string& text, int root, at::Device device) {
+std::vector<std::string> gather_texts(Group& group, const std::string& text, int root) {
   const int ranks = group.size(), own = (group.rank() - root + ranks) % ranks;
-  const auto counts = at::TensorOptions().device(device).dtype(at::kLong);
   const auto rank_of = [&](int from_root) { return (from_root + root) % ranks; };
   std::vector<int64_t> lengths = {static_cast<int64_t>(text.size())};
   std::string all = text;
   for (int step = 1; step < ranks; step *= 2) {
     if (own % (2 * step) != 0) {  // all that is below is here
-      const auto head = at::tensor(lengths, at::kLong).to(device);
+      const auto head = at::tensor(lengths, at::kLong);
       group.send(head, rank_of(own - step));
-      if (!all.empty()) group.send(bytes_of(all, device), rank_of(own - step));
+      if (!all.empty()) group.send(bytes_of(all), rank_of(own - step));
       return {};
     }
     if (own + step >= ranks) continue;
     const int from = rank_of(own + step);
-    auto head = at::empty({std::min(step, ranks - own - step)}, counts);
+    const auto head = at::empty({std::min(step, ranks - own - step)}, at::kLong);
     group.receive(head, from);
-    head = head.cpu();
     int64_t total = 0;
     for (int64_t i = 0; i < head.numel(); ++i) {
       lengths.push_back(head[i].item<int64_t>());
       total += lengths.back();
     }
     if (total == 0) continue;
-    auto bytes = at::empty({total}, counts.dtype(at::kByte));
+    const auto bytes = at::empty({total}, at::kByte);
     group.receive(bytes, from);
-    bytes = bytes.cpu();
     all.append(reinterpret_cast<const char*>(bytes.data_ptr<uint8_t>()), static_cast<size_t>(total));
   }
   std::vector<std::string> texts(static_cast<size_t>(ranks));
@@ -229,7 +228,7 @@ std::vector<std::string> gather_texts(Group& group, const std::string& text, int
   return texts;
 }
 
-std::string scatter_text(Group& group, const std::vector<std::string>& texts, int root, at::Device device) {
+std::string scatter_text(Group& group, const std::vector<std::string>& texts, int root) {
   if (group.size() == 1) return texts.at(0);
   const auto ranks = static_cast<size_t>(group.size());
   std::vector<int64_t> arriving(ranks, 0), leaving(ranks, 0);
@@ -241,28 +240,22 @@ std::string scatter_text(Group& group, const std::vector<std::string>& texts, in
       all += texts[r];
     }
   }
-  const auto counts = at::TensorOptions().device(device).dtype(at::kLong);
-  const auto sizes = at::zeros({group.size()}, counts);
+  const auto sizes = at::zeros({group.size()}, at::kLong);
   for (size_t r = 0; r < ranks; ++r) sizes[static_cast<int64_t>(r)] = leaving[r];
   group.broadcast(sizes, root);
-  arriving[static_cast<size_t>(root)] = sizes.cpu()[group.rank()].item<int64_t>();
-  auto own = at::empty({arriving[static_cast<size_t>(root)]}, at::TensorOptions().device(device).dtype(at::kByte));
-  group.all_to_all(own, arriving, bytes_of(all, device), leaving);
-  own = own.cpu();
+  arriving[static_cast<size_t>(root)] = sizes[group.rank()].item<int64_t>();
+  const auto own = at::empty({arriving[static_cast<size_t>(root)]}, at::kByte);
+  group.all_to_all(own, arriving, bytes_of(all), leaving);
   const auto* data = reinterpret_cast<const char*>(own.data_ptr<uint8_t>());
   return {data, data + own.numel()};
 }
 
-std::string broadcast_text(Group& group, const std::string& text, int root, at::Device device) {
+std::string broadcast_text(Group& group, const std::string& text, int root) {
   if (group.size() == 1) return text;
-  const auto options = at::TensorOptions().device(device);
-  const auto length = at::full({1}, static_cast<int64_t>(text.size()), options.dtype(at::kLong));
+  const auto length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
   group.broadcast(length, root);
-  auto bytes = at::empty({length.item<int64_t>()}, at::kByte);
-  if (group.rank() == root) std::copy(text.begin(), text.end(), reinterpret_cast<char*>(bytes.data_ptr<uint8_t>()));
-  bytes = bytes.to(device);
+  const auto bytes = group.rank() == root ? bytes_of(text) : at::empty({length.item<int64_t>()}, at::kByte);
   group.broadcast(bytes, root);
-  bytes = bytes.cpu();
   const auto* data = reinterpret_cast<const char*>(bytes.data_ptr<uint8_t>());
   return {data, data + bytes.numel()};
 }

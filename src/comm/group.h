@@ -1,9 +1,10 @@
 // A group of ranks and what they can do together. The interface is the same over threads of one process, processes of one
-// machine, Gloo and NCCL (RCCL under ROCm).
+// machine, Gloo and NCCL (RCCL under ROCm). On GPUs a group takes tensors of either kind: the host's travel as without GPUs, which is
+// how ranks agree on something without waiting for a kernel.
 //
 // All ranks of a group must call the same collectives in the same order with matching sizes; messages between two ranks
 // arrive in the order of the sends and are matched with the receives in their order. Tensors are contiguous, of fp64, fp32,
-// bf16, int64, int32 or uint8 (reductions of bf16 add in fp32), on the device of the group, and must stay untouched until
+// bf16, int64, int32 or uint8 (reductions of bf16 add in fp32; NCCL rounds each of its sums to bf16), and must stay untouched until
 // wait() returned (on GPUs and emulated devices: until the stream that waited has come there). Every wait ends by the group's time-out with
 // a CommError that names the ranks that did not come. After a CommError the group is broken: only destroying it makes sense. One thread of
 // a rank uses a group at a time. A group must not outlive its World.
@@ -90,10 +91,10 @@ class Group {
 };
 
 /// The texts of all ranks, in their order, on `root`; nothing elsewhere.
-std::vector<std::string> gather_texts(Group& group, const std::string& text, int root, at::Device device = at::kCPU);
+std::vector<std::string> gather_texts(Group& group, const std::string& text, int root);
 /// On each rank its own of the texts that `root` gives, one a rank.
-std::string scatter_text(Group& group, const std::vector<std::string>& texts, int root, at::Device device = at::kCPU);
+std::string scatter_text(Group& group, const std::vector<std::string>& texts, int root);
 /// The text of `root` on every rank of the group.
-std::string broadcast_text(Group& group, const std::string& text, int root, at::Device device = at::kCPU);
+std::string broadcast_text(Group& group, const std::string& text, int root);
 
 }  // namespace ingot::comm

@@ -64,6 +64,10 @@ int64_t Ledger::step() const {
 
 uint64_t Ledger::start(const std::string& group, const std::vector<int>& members, const Operation& o) {
   const std::lock_guard lock(mutex_);
+  while (!under_way_.empty() && under_way_.front().second()) {
+    finish_locked(under_way_.front().first);
+    under_way_.pop_front();
+  }
   entries_.push_back({.group = group,
                       .members = members,
                       .sequence = o.sequence,
@@ -80,15 +84,26 @@ uint64_t Ledger::start(const std::string& group, const std::vector<int>& members
   return first_ticket_ + entries_.size() - 1;
 }
 
-void Ledger::finish(uint64_t ticket) {
-  const std::lock_guard lock(mutex_);
+void Ledger::finish_locked(uint64_t ticket) const {
   if (ticket < first_ticket_) return;  // pushed out by later ones
   auto& entry = entries_[ticket - first_ticket_];
   if (entry.finished_s == 0) entry.finished_s = seconds_now();
 }
 
+void Ledger::finish(uint64_t ticket) {
+  const std::lock_guard lock(mutex_);
+  finish_locked(ticket);
+}
+
+void Ledger::finish_when(uint64_t ticket, std::function<bool()> is_done) {
+  const std::lock_guard lock(mutex_);
+  under_way_.emplace_back(ticket, std::move(is_done));
+}
+
 std::vector<LedgerEntry> Ledger::entries() const {
   const std::lock_guard lock(mutex_);
+  for (const auto& [ticket, is_done] : under_way_)
+    if (is_done()) finish_locked(ticket);
   return {entries_.begin(), entries_.end()};
 }
 

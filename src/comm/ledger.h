@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/operation.h"
@@ -37,17 +39,22 @@ class Ledger {
   /// The ticket that finish() takes.
   uint64_t start(const std::string& group, const std::vector<int>& members, const Operation& operation);
   void finish(uint64_t ticket);
+  /// Its wait returned, but only streams wait: the entry is finished once `is_done` says so, which start(), entries() and write() ask.
+  void finish_when(uint64_t ticket, std::function<bool()> is_done);
   std::vector<LedgerEntry> entries() const;
   /// Writes DIR/ledger-rank-N.json. Throws FileError.
   void write(const std::filesystem::path& folder, int world, const std::string& reason) const;
 
  private:
+  void finish_locked(uint64_t ticket) const;
+
   mutable std::mutex mutex_;
   int rank_;
   size_t capacity_;
   int64_t step_ = 0;
   uint64_t first_ticket_ = 0;  // of entries_.front()
-  std::deque<LedgerEntry> entries_;
+  mutable std::deque<LedgerEntry> entries_;
+  std::deque<std::pair<uint64_t, std::function<bool()>>> under_way_;  // operations that streams wait for
 };
 
 struct LedgerFile {

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "comm/gloo_backend.h"
+#include "comm/host_and_device.h"
 #include "comm/nccl_backend.h"
 #include "comm/store.h"
 
@@ -92,15 +93,9 @@ class ProcessFabric : public Fabric {
   std::unique_ptr<Backend> connect(const std::string& key, const std::vector<int>& members, int rank) override {
     auto store = c10::make_intrusive<c10d::PrefixStore>(key, store_);
     try {
-      if (options_.backend == "nccl" || (options_.backend == "auto" && is_gpu_))
-        return make_nccl_backend(store, rank, members, options_.timeout);
-      if (options_.backend != "gloo" && are_together(members)) {
-        if (auto segment = share(*store, members, rank))
-          return std::make_unique<SharedBackend>(segment, rank, members, options_.timeout, options_.delay, may_spin());
-      }
-      if (options_.backend == "shared_memory")
-        throw CommError("the ranks {} cannot share memory: they are on several machines or may not open each other's", members);
-      return make_gloo_backend(store, rank, members, address_, options_.timeout, options_.delay);
+      if (options_.backend != "nccl" && (options_.backend != "auto" || !is_gpu_)) return connect_hosts(store, members, rank);
+      auto gpus = make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("gpus", store), rank, members, options_.timeout);
+      return std::make_unique<HostAndDevice>(connect_hosts(store, members, rank), std::move(gpus));
     } catch (const base::Error&) {
       throw;
     } catch (const std::exception& failure) {
@@ -118,6 +113,16 @@ class ProcessFabric : public Fabric {
   }
 
  private:
+  std::unique_ptr<Backend> connect_hosts(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& members, int rank) {
+    if (options_.backend != "gloo" && are_together(members)) {
+      if (auto segment = share(*store, members, rank))
+        return std::make_unique<SharedBackend>(segment, rank, members, options_.timeout, options_.delay, may_spin());
+    }
+    if (options_.backend == "shared_memory")
+      throw CommError("the ranks {} cannot share memory: they are on several machines or may not open each other's", members);
+    return make_gloo_backend(store, rank, members, address_, options_.timeout, options_.delay);
+  }
+
   // Everyone says where it is and waits for everyone.
   void roll_in() {
     const auto key_of = [](int rank) { return fmt::format("machine/{}", rank); };

@@ -22,7 +22,7 @@ Iterates Muon::iterates_of(const layers::ParameterList& parameters, const Team& 
   if (all.front()->wide_type() == at::kDouble) return Iterates::own;
   const bool is_faster = fastest_iterates(on_cpu) != Iterates::own;
   if (!team.everyone || team.everyone->size() == 1) return is_faster ? in_bf16 : Iterates::own;
-  const auto least = at::full({1}, is_faster ? 1 : 0, at::TensorOptions().dtype(at::kInt).device(device));
+  const auto least = at::full({1}, is_faster ? 1 : 0, at::kInt);
   team.everyone->all_reduce(least, comm::Reduction::min);
   return least.item<int>() != 0 ? in_bf16 : Iterates::own;
 }

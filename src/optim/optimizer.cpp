@@ -95,16 +95,14 @@ GradientNorm Optimizer::gradient_norm() const {
   }
   if (team_.everyone && team_.everyone->size() > 1) {
     auto& all = *team_.everyone;
-    const auto device = parameters_.all().front()->value.device();
-    const auto sum = at::full({1}, squares, at::TensorOptions().dtype(at::kDouble).device(device));
+    const auto sum = at::full({1}, squares, at::kDouble);
     all.all_reduce(sum);
     squares = sum.item<double>();
     if (!std::isfinite(squares)) {
-      const auto first = at::full({1}, static_cast<int64_t>(result.first_nonfinite.empty() ? all.size() : all.rank()),
-                                  at::TensorOptions().dtype(at::kLong).device(device));
+      const auto first = at::full({1}, static_cast<int64_t>(result.first_nonfinite.empty() ? all.size() : all.rank()), at::kLong);
       all.all_reduce(first, comm::Reduction::min);
       if (first.item<int64_t>() < all.size())
-        result.first_nonfinite = comm::broadcast_text(all, result.first_nonfinite, static_cast<int>(first.item<int64_t>()), device);
+        result.first_nonfinite = comm::broadcast_text(all, result.first_nonfinite, static_cast<int>(first.item<int64_t>()));
     }
   }
   result.norm = std::sqrt(squares);

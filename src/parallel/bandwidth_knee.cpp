@@ -69,7 +69,7 @@ int64_t find_bandwidth_knee(const std::function<double(int64_t bytes)>& seconds_
 int64_t measure_bandwidth_knee(comm::Group& group, at::Device device, const KneeQuestion& question) {
   if (group.size() == 1) return 0;
   const auto agreed = [&](double value, comm::Reduction how) {
-    auto all = at::full({1}, value, at::TensorOptions().dtype(at::kDouble).device(device));
+    const auto all = at::full({1}, value, at::kDouble);
     group.all_reduce(all, how);
     return all.item<double>();
   };
@@ -102,7 +102,7 @@ int64_t kept_bandwidth_knee(comm::Group& group, at::Device device, const KneeQue
   const auto file = cache_folder / "bandwidth-knee" /
                     fmt::format("{}-{}-{}", key, question.is_scattered ? "reduce_scatter" : "all_reduce", question.most_bytes >> 10);
   const bool keeps = group.rank() == 0 && !cache_folder.empty();
-  const auto known = at::full({1}, keeps ? read_kept(file) : 0, at::TensorOptions().dtype(at::kLong).device(device));
+  const auto known = at::full({1}, keeps ? read_kept(file) : 0, at::kLong);
   group.broadcast(known, 0);
   if (const int64_t bytes = known.item<int64_t>(); bytes > 0) return bytes;
   const auto measured = at::full_like(known, measure_bandwidth_knee(group, device, question));

@@ -177,28 +177,25 @@ void MatrixExchange::add_known_pieces(const layers::ParameterList& parameters, c
 }
 
 std::vector<MatrixExchange::Piece> MatrixExchange::everyones_pieces(const std::vector<Piece>& own) const {
-  const auto device = options_.device();
-  auto count = at::full({1}, static_cast<int64_t>(own.size()), at::TensorOptions().dtype(at::kLong).device(device));
-  auto counts = at::empty({group_.size()}, count.options());
+  const auto count = at::full({1}, static_cast<int64_t>(own.size()), at::kLong);
+  const auto counts = at::empty({group_.size()}, at::kLong);
   group_.all_gather(counts, count);
-  const auto host_counts = counts.cpu();
-  const int64_t largest = std::max<int64_t>(1, host_counts.max().item<int64_t>());
-  auto mine = at::zeros({largest, kNumbers}, at::kLong);
+  const int64_t largest = std::max<int64_t>(1, counts.max().item<int64_t>());
+  const auto mine = at::zeros({largest, kNumbers}, at::kLong);
   for (size_t i = 0; i < own.size(); ++i) {
     auto* row = mine.data_ptr<int64_t>() + static_cast<int64_t>(i) * kNumbers;
     const auto& p = own[i];
     row[0] = p.parameter, row[1] = p.matrix, row[2] = p.rows.begin, row[3] = p.rows.end, row[4] = p.cols.begin, row[5] = p.cols.end;
   }
-  auto all = at::empty({group_.size() * largest, kNumbers}, counts.options());
-  group_.all_gather(all, mine.to(device));
-  all = all.cpu();
+  const auto all = at::empty({group_.size() * largest, kNumbers}, at::kLong);
+  group_.all_gather(all, mine);
   std::vector<Piece> pieces;
   for (int rank = 0; rank < group_.size(); ++rank) {
     if (rank == group_.rank()) {
       pieces.insert(pieces.end(), own.begin(), own.end());
       continue;
     }
-    for (int64_t i = 0; i < host_counts[rank].item<int64_t>(); ++i) {
+    for (int64_t i = 0; i < counts[rank].item<int64_t>(); ++i) {
       const auto* row = all.data_ptr<int64_t>() + (rank * largest + i) * kNumbers;
       pieces.push_back({.parameter = row[0], .matrix = row[1], .rows = {row[2], row[3]}, .cols = {row[4], row[5]}, .owner = rank});
     }

@@ -51,7 +51,7 @@ at::Tensor read_box(const checkpoint::Reader& reader, const std::string& name, c
 
 bool RankTeam::all(bool own) const {
   if (group_.size() == 1) return own;
-  const auto answer = at::full({1}, static_cast<int64_t>(own), at::TensorOptions().dtype(at::kLong).device(device_));
+  const auto answer = at::full({1}, static_cast<int64_t>(own), at::kLong);
   group_.all_reduce(answer, comm::Reduction::min);
   return answer.item<int64_t>() != 0;
 }
@@ -59,11 +59,9 @@ bool RankTeam::all(bool own) const {
 void RankTeam::all_to_all(const std::byte* send, const std::vector<int64_t>& send_bytes, std::byte* receive,
                           const std::vector<int64_t>& receive_bytes) const {
   const auto total = [](const std::vector<int64_t>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); };
-  const auto in = at::from_blob(const_cast<std::byte*>(send), {total(send_bytes)}, at::kByte).to(device_);
-  const auto host = at::from_blob(receive, {total(receive_bytes)}, at::kByte);
-  const auto out = device_.is_cpu() ? host : at::empty({total(receive_bytes)}, in.options());
+  const auto in = at::from_blob(const_cast<std::byte*>(send), {total(send_bytes)}, at::kByte);
+  const auto out = at::from_blob(receive, {total(receive_bytes)}, at::kByte);
   group_.all_to_all(out, receive_bytes, in, send_bytes);
-  if (!device_.is_cpu()) host.copy_(out);
 }
 
 std::string Progress::to_json() const { return nlohmann::json{{"step", step}, {"tokens", tokens}}.dump(); }

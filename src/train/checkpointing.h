@@ -27,19 +27,18 @@ struct Progress {
 /// The ranks of a group as the checkpoint engine sees them.
 class RankTeam : public checkpoint::Team {
  public:
-  RankTeam(comm::Group& group, at::Device device) : group_(group), device_(device) {}
+  explicit RankTeam(comm::Group& group) : group_(group) {}
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
-  std::vector<std::string> gather(const std::string& own) const override { return comm::gather_texts(group_, own, 0, device_); }
-  std::string broadcast(const std::string& text) const override { return comm::broadcast_text(group_, text, 0, device_); }
-  std::string scatter(const std::vector<std::string>& texts) const override { return comm::scatter_text(group_, texts, 0, device_); }
+  std::vector<std::string> gather(const std::string& own) const override { return comm::gather_texts(group_, own, 0); }
+  std::string broadcast(const std::string& text) const override { return comm::broadcast_text(group_, text, 0); }
+  std::string scatter(const std::vector<std::string>& texts) const override { return comm::scatter_text(group_, texts, 0); }
   bool all(bool own) const override;
   void all_to_all(const std::byte* send, const std::vector<int64_t>& send_bytes, std::byte* receive,
                   const std::vector<int64_t>& receive_bytes) const override;
 
  private:
   comm::Group& group_;
-  at::Device device_;
 };
 
 /// What describes a run besides its tensors; the same on all ranks.

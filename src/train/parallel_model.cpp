@@ -204,15 +204,14 @@ int64_t ParallelModel::bucket_bytes() {
   std::replace_if(
       key.begin(), key.end(), [](unsigned char c) { return !std::isalnum(c); }, '-');
   // A bucket never holds more than all gradients, which on stages of a pipeline are not equally many.
-  const auto most = at::full({1}, std::clamp<int64_t>(4 * model_->parameters().trained_elements(), kSmallestLimit, kLargestLimit),
-                             at::TensorOptions().dtype(at::kLong).device(model_->device()));
+  const auto most =
+      at::full({1}, std::clamp<int64_t>(4 * model_->parameters().trained_elements(), kSmallestLimit, kLargestLimit), at::kLong);
   everyone.all_reduce(most, comm::Reduction::max);
   const parallel::KneeQuestion question{.is_scattered = config_.zero > 0,
                                         .most_bytes = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most.item<int64_t>())))};
   // All ranks must cut alike, also those of other groups.
-  const auto bytes =
-      at::full({1}, parallel::kept_bandwidth_knee(replicas, model_->device(), question, base::environment().cache_folder(), key),
-               at::TensorOptions().dtype(at::kLong).device(model_->device()));
+  const auto bytes = at::full(
+      {1}, parallel::kept_bandwidth_knee(replicas, model_->device(), question, base::environment().cache_folder(), key), at::kLong);
   everyone.broadcast(bytes, 0);
   const auto knee = bytes.item<int64_t>();
   if (replicas.size() > 1 && everyone.rank() == 0)

@@ -149,8 +149,8 @@ std::unique_ptr<RunCheckpoints::Tier> RunCheckpoints::make_tier(
   std::vector<int> all(static_cast<size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
   tier->group = world.group(axis, all);
-  tier->saving_team = std::make_unique<RankTeam>(*tier->group, model_.model().device());
-  tier->calling_team = std::make_unique<RankTeam>(world.everyone(), model_.model().device());
+  tier->saving_team = std::make_unique<RankTeam>(*tier->group);
+  tier->calling_team = std::make_unique<RankTeam>(world.everyone());
   auto options = config_.save_options();
   options.team = tier->saving_team.get();
   options.calling_team = tier->calling_team.get();

@@ -60,7 +60,7 @@ class RunCheckpoints {
   /// One place where checkpoints go: its own thread, group and staging memory.
   struct Tier;
   bool is_main() const { return groups_.world().rank() == 0; }
-  RankTeam team() { return {groups_.world().everyone(), model_.model().device()}; }
+  RankTeam team() { return RankTeam(groups_.world().everyone()); }
   std::filesystem::path folder() const;
   std::filesystem::path memory_folder() const;
   const checkpoint::Storage& storage() const;

@@ -75,15 +75,16 @@ TrainingStep::TrainingStep(models::Model& model, optim::Optimizer& optimizer, mo
 
 TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch) const {
   const base::WorkScope scope("data", base::WorkKind::data);
-  const auto tensor = [&](const std::vector<int32_t>& values, at::ScalarType dtype) {
-    const auto host = at::from_blob(const_cast<int32_t*>(values.data()), {batch.batch, batch.seq}, at::kInt);
-    return host.to(dtype).to(model_.device()).clone();
+  const auto& axis = model_.layout().sequence;
+  const auto host = [&](const std::vector<int32_t>& values) {
+    return at::from_blob(const_cast<int32_t*>(values.data()), {batch.batch, batch.seq}, at::kInt);
   };
+  const auto tensor = [&](const at::Tensor& values, at::ScalarType dtype) { return values.to(dtype).to(model_.device()).clone(); };
+  const auto targets = axis.own_tokens(host(batch.targets));
   const bool has_documents =
       std::any_of(batch.document_starts.begin(), batch.document_starts.end(), [](int32_t start) { return start != 0; });
-  const auto& axis = model_.layout().sequence;
-  return {axis.own_tokens(tensor(batch.inputs, at::kLong)), axis.own_tokens(tensor(batch.targets, at::kLong)),
-          has_documents ? tensor(batch.document_starts, at::kInt) : at::Tensor()};
+  return {tensor(axis.own_tokens(host(batch.inputs)), at::kLong), tensor(targets, at::kLong),
+          has_documents ? tensor(host(batch.document_starts), at::kInt) : at::Tensor(), targets.ge(0).sum().item<int64_t>()};
 }
 
 models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Observer* observer) {
@@ -106,14 +107,14 @@ void TrainingStep::for_each_microbatch(const Tensors& all, const std::function<v
 
 double TrainingStep::sum_of_losses(double value) const {
   if (!replicas_.losses || replicas_.losses->size() == 1) return value;
-  const auto all = at::full({1}, value, at::TensorOptions().dtype(at::kDouble).device(model_.device()));
+  const auto all = at::full({1}, value, at::kDouble);
   replicas_.losses->all_reduce(all);
   return all.item<double>();
 }
 
-int64_t TrainingStep::count_targets(const data::Batch& batch, const at::Tensor& own) const {
-  if (is_alone()) return std::count_if(batch.targets.begin(), batch.targets.end(), [](int32_t target) { return target >= 0; });
-  const auto count = own.ge(0).sum().unsqueeze(0);
+int64_t TrainingStep::count_targets(const Tensors& own) const {
+  if (is_alone()) return own.target_count;
+  const auto count = at::full({1}, own.target_count, at::kLong);
   replicas_.targets->all_reduce(count);
   return count.item<int64_t>();
 }
@@ -159,7 +160,7 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr) {
   counter_.clear();
   const Tensors all = on_device(batch);
   // Every target of the global batch weighs the same, however documents and padding fall into microbatches and ranks.
-  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, count_targets(batch, all.targets)));
+  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, count_targets(all)));
   if (replicas_.buckets) replicas_.buckets->begin_step();
   finish(forward_and_backward(all, scale), lr, &all, result);
   // Of the experts alone: tokens that took the skip class are no expert's load.
@@ -243,7 +244,7 @@ double TrainingStep::evaluate(const data::Batch& batch, int64_t& targets) {
     const int64_t fewest = layout.tensor.size * layout.sequence.all_chunks() * (layout.sequence.is_on() ? model_.halo() : 1);
     const auto own = batch.batch > 0 ? batch : idle_batch(fewest);
     const Tensors all = on_device(own);
-    targets = count_targets(own, all.targets);
+    targets = count_targets(all);
     const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, targets));
     if (replicas_.stages) return sum_of_losses(run_stages(all, scale, true));
     auto context = context_for(all, nullptr);
@@ -272,9 +273,9 @@ std::string TrainingStep::first_nonfinite_activation(const Tensors& tensors) {
   if (found.empty()) found = watch.first;
   if (replicas_.losses && replicas_.losses->size() > 1) {
     // What the first rank found that found something.
-    const auto all = comm::gather_texts(*replicas_.losses, found, 0, model_.device());
+    const auto all = comm::gather_texts(*replicas_.losses, found, 0);
     const auto first = std::find_if(all.begin(), all.end(), [](const auto& text) { return !text.empty(); });
-    found = comm::broadcast_text(*replicas_.losses, first == all.end() ? "" : *first, 0, model_.device());
+    found = comm::broadcast_text(*replicas_.losses, first == all.end() ? "" : *first, 0);
   }
   return found.empty() ? "the loss" : found;
 }

@@ -95,7 +95,7 @@ class TrainingStep {
   /// Over the ranks that have parts of it.
   double sum_of_losses(double value) const;
   /// Of all ranks; `own`: this one's tokens of the batch.
-  int64_t count_targets(const data::Batch& batch, const at::Tensor& own) const;
+  int64_t count_targets(const Tensors& own) const;
 
   models::Model& model_;
   optim::Optimizer& optimizer_;

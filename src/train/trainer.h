@@ -75,7 +75,7 @@ class Trainer {
  private:
   bool is_main() const { return groups_.world().rank() == 0; }
   models::Model& model() const { return parallel_->model(); }
-  RankTeam team() { return {groups_.world().everyone(), model().device()}; }
+  RankTeam team() { return RankTeam(groups_.world().everyone()); }
   /// This rank's share [first, first + count) of `count` samples from `first` on.
   std::pair<int64_t, int64_t> own_share(int64_t first, int64_t count) const;
   /// Whether any rank received a signal: all stop after the same step.

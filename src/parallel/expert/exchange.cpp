@@ -21,11 +21,10 @@ class Exchange final : public layers::ExpertExchange {
       sent_counts.insert(sent_counts.end(), first, first + here);
     }
     leaving_ = sums(sent_counts, here);
-    const auto sent = at::tensor(sent_counts, at::kLong).view({ranks, here}).to(device);
-    auto arrived = at::empty_like(sent);
+    const auto sent = at::tensor(sent_counts, at::kLong).view({ranks, here});
+    const auto arrived = at::empty_like(sent);
     const std::vector<int64_t> even(static_cast<size_t>(ranks), 1);
     axis.group->all_to_all(arrived, even, sent, even);
-    arrived = arrived.cpu();
     std::vector<int64_t> received(arrived.data_ptr<int64_t>(), arrived.data_ptr<int64_t>() + arrived.numel());
     if (const double load = device::expert_load(device); load != 1) {
       // This rank's own rows are what they are: others send the rest of `load` times the mean.
