@@ -156,13 +156,13 @@ TEST(LinearRouter, takes_the_likeliest_experts_and_their_probabilities) {
       ParameterList list;
       auto& weight = add(list, "w", {5, 6}, 1);
       auto& bias = list.add({.name = "b", .shape = {5}, .kind = Parameter::Kind::buffer});
-      bias.value = at::tensor({0.0, 0.3, 0.0, 0.0, -0.2}, at::kDouble);
+      bias.value = there(at::tensor({0.0, 0.3, 0.0, 0.0, -0.2}, at::kDouble));
       const auto x = random({9, 6}, 2).set_requires_grad(true), upstream = random({9, top_k}, 3);
       const auto routing = route(x, LinearRouterParameters{&weight, &bias, top_k, renormalises});
       backward((routing.weight.view({9, top_k}) * upstream).sum());
       const auto y = x.detach().clone().set_requires_grad(true), w = weight.value.detach().clone().set_requires_grad(true);
       const auto probabilities = at::softmax(at::matmul(y, w.t()), -1);
-      auto sum = at::zeros({}, at::kDouble);
+      auto sum = there(at::zeros({}, at::kDouble));
       for (int64_t token = 0; token < 9; ++token) {
         const auto order = (probabilities[token] + bias.value).argsort(0, /*descending=*/true).narrow(0, 0, top_k);
         EXPECT_TRUE(at::equal(routing.choice.view({9, top_k})[token], order));
@@ -194,7 +194,7 @@ TEST(SoftmaxAttention, norms_of_queries_and_keys_come_before_the_positions) {
                             .k_norm = &add(list, "kn", {is_of_head ? kDim : kKvHeads * kDim}, 6),
                             .norm_eps = 1e-5});
     const auto x = random({2, 7, kHidden}, 7).set_requires_grad(true), upstream = random({2, 7, kHidden}, 8);
-    Sequences sequences(2, 7, at::Tensor(), 0, at::kCPU);
+    Sequences sequences(2, 7, at::Tensor(), 0, x.device());
     const auto out = layer(x, sequences, nullptr);
     backward((out * upstream).sum());
     list.collect_gradients();
@@ -211,7 +211,7 @@ TEST(SoftmaxAttention, norms_of_queries_and_keys_come_before_the_positions) {
     const auto by_head = [](const at::Tensor& t, int64_t repeats) { return t.transpose(1, 2).repeat_interleave(repeats, 1); };
     const auto q = by_head(heads("q", "qn", kHeads), 1), k = by_head(heads("k", "kn", kKvHeads), 2),
                v = by_head(heads("v", nullptr, kKvHeads), 2);
-    const auto future = at::ones({7, 7}, at::kBool).triu(1);
+    const auto future = there(at::ones({7, 7}, at::kBool).triu(1));
     const auto scores = (at::matmul(q, k.transpose(2, 3)) / std::sqrt(6.0)).masked_fill(future, -1e300);
     const auto expected = at::matmul(at::matmul(at::softmax(scores, -1), v).transpose(1, 2).flatten(2), leaf["o"].t());
     expect_close(out.detach(), expected.detach());
