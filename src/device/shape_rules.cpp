@@ -93,7 +93,12 @@ void embedding_dense_backward(Stack& s) {
 
 void where(Stack& s) {
   const auto condition = s[0].toTensor(), a = s[1].toTensor(), b = s[2].toTensor();
-  leave(s, made(at::infer_size(condition.sizes(), at::infer_size(a.sizes(), b.sizes())), condition, at::result_type(a, b)));
+  // The order of strides is that of any pointwise operation of three operands; one that has a Meta kernel says which.
+  const auto alike = [](const at::Tensor& x) {
+    return at::empty_strided(x.sizes(), x.strides(), at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
+  };
+  const auto shape = at::addcmul(alike(condition), alike(a), alike(b));
+  leave(s, at::empty_strided(shape.sizes(), shape.strides(), condition.options().dtype(at::result_type(a, b))));
 }
 
 void solve_triangular(Stack& s) {

@@ -31,6 +31,18 @@ TEST(EmulatedDevice, computes_what_the_cpu_computes) {
   EXPECT_TRUE(at::equal(there.cpu(), many_operations(x)));
 }
 
+// The device compares each shape and order of strides that it inferred with the CPU's kernel: what is wrong throws.
+TEST(EmulatedDevice, knows_the_strides_of_where) {
+  const auto device = emulated_device(0);
+  const auto below = at::ones({5, 5}, at::kBool).tril(-1).to(device), zero = at::zeros({}, on(device));
+  for (const auto& host : {at::rand({4, 5, 1}), at::rand({5, 4}).t().unsqueeze(-1), at::rand({5, 4, 5}).transpose(0, 1),
+                           at::rand({4, 5, 5}).transpose(1, 2)}) {
+    const auto x = at::empty_strided(host.sizes(), host.strides(), on(device)).copy_(host);
+    EXPECT_TRUE(at::equal(at::where(below, x, zero).cpu(), at::where(below.cpu(), host, 0))) << host.strides();
+    EXPECT_TRUE(at::equal(at::where(x.gt(0.5), x, zero).cpu(), at::where(host.gt(0.5), host, 0))) << host.strides();
+  }
+}
+
 TEST(EmulatedDevice, runs_autograd) {
   at::manual_seed(2);
   auto host = at::randn({4, 6}, at::kDouble).requires_grad_(true);
