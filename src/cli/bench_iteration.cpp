@@ -40,6 +40,7 @@ void add_bench_iteration(Flags& flags) {
 #include "base/progress.h"
 #include "bench/data_loading.h"
 #include "bench/iteration.h"
+#include "bench/planning.h"
 #include "bench/scratch_folder.h"
 #include "bench/suite.h"
 #include "cli/show.h"
@@ -88,14 +89,12 @@ void check_data(const train::RunConfig& config) {
 // By the cached or a quick profile of this machine, which all ranks measure together; the first one's result counts. Empty in fp64,
 // which is not predicted.
 std::map<bench::WorkKind, double> prediction(const train::RunConfig& config, const mesh::Mesh& mesh, const bench::Company& company) {
-  if (config.train.precision == "fp64") return {};
-  const auto device = device::device_named(config.train.device);
-  const auto profile = bench::profile_for(config.train.precision, device.str(), base::environment().cache_folder(), company);
+  const auto profile = bench::profile_of_run(config, company);
   const auto part = models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model));
   plan::PipelineFacts pipelines;
   auto shape = plan::shape_of(config, train::lay_out_phases(config).front(), mesh, pipelines);
   shape.documents = plan::documents_of(train::lay_out_phases(config).front());
-  if (device.is_cpu())
+  if (device::device_named(config.train.device).is_cpu())
     shape.ranks_per_core = std::max(1.0, static_cast<double>(company.local_size * at::get_num_threads()) / base::usable_cores());
   const auto plan = plan::make_plan(*models::create_model(config.model), *part, shape, profile, 0);
   auto predicted = plan.time.by_kind();

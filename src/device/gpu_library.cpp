@@ -28,7 +28,8 @@ fs::path folder_of(const void* symbol) {
 
 // Before the driver reads them; what the user has set stays.
 void set_defaults() {
-  // A queue for each stream: where streams share one, a receive that waits for its sender could hold back the kernels that the sender waits for.
+  // A queue for each stream: where streams share one, a receive that waits for its sender could hold back the kernels that the sender waits
+  // for.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   // Blocks that grow: sizes change with every step's routing, and what cannot be used again would be lost.
   if (base::environment().cuda_alloc_conf.empty()) setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True", 0);

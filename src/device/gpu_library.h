@@ -7,14 +7,14 @@
 namespace ingot::device {
 
 struct GpuLibrary {
-  std::string vendor;         // "nvidia", "amd"; "" when this machine has no driver of theirs
-  bool has_torch = false;     // ATen computes on GPUs
-  void* own = nullptr;        // libingot_cuda.so; null: only what ATen has, and no NCCL
-  std::string problem;        // what could not be loaded and what to do
+  std::string vendor;      // "nvidia", "amd"; "" when this machine has no driver of theirs
+  bool has_torch = false;  // ATen computes on GPUs
+  void* own = nullptr;     // libingot_cuda.so; null: only what ATen has, and no NCCL
+  std::string problem;     // what could not be loaded and what to do
 };
 
-/// Loads them at the first call, some seconds on a machine with GPUs. It must come before torch is asked for GPUs in another way: torch keeps
-/// its first answer.
+/// Loads them at the first call, some seconds on a machine with GPUs. It must come before torch is asked for GPUs in another way: torch
+/// keeps its first answer.
 const GpuLibrary& gpu_library();
 
 void* find_gpu_function(const char* name);

@@ -1,19 +1,23 @@
-// For tests: the device that they run layers and train on. `./scripts/test --device emulated` sets INGOT_TEST_DEVICE=emulated.
+// For tests: the device that they run layers and train on, by INGOT_TEST_DEVICE: "emulated" (`./scripts/test --device emulated`), or "cuda"
+// (`./scripts/gpu-check`).
 #pragma once
 
 #include <cstdlib>
-#include <string_view>
+#include <string>
 
+#include "device/device.h"
 #include "device/virtual_device.h"
 
 namespace ingot::device {
 
-inline bool tests_are_emulated() {
+inline std::string test_device_name() {
   const char* name = std::getenv("INGOT_TEST_DEVICE");
-  return name != nullptr && std::string_view(name) == "emulated";
+  return name != nullptr ? name : "cpu";
 }
 
-/// The CPU, or the emulated device of a rank.
-inline at::Device test_device(int rank = 0) { return tests_are_emulated() ? emulated_device(rank) : at::Device(at::kCPU); }
+inline bool tests_are_emulated() { return test_device_name() == "emulated"; }
+
+/// The CPU, the emulated device of a rank, or the GPU that all ranks of a test share.
+inline at::Device test_device(int rank = 0) { return tests_are_emulated() ? emulated_device(rank) : device_named(test_device_name()); }
 
 }  // namespace ingot::device

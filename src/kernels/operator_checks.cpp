@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "device/test_device.h"
 #include "device/tracer.h"
 
 namespace ingot::kernels {
@@ -25,9 +26,11 @@ TensorList leaves_of(const TensorList& inputs) {
   return leaves;
 }
 
+// On the host, in fp64.
 TensorList upcast(const TensorList& inputs) {
   TensorList wide;
-  for (const auto& x : inputs) wide.push_back(x.is_floating_point() ? x.detach().to(at::kDouble).set_requires_grad(x.requires_grad()) : x);
+  for (const auto& x : inputs)
+    wide.push_back(x.is_floating_point() ? x.detach().cpu().to(at::kDouble).set_requires_grad(x.requires_grad()) : x.cpu());
   return wide;
 }
 
@@ -155,21 +158,21 @@ void expect_same(const OperatorCost::Pass& counted, const OperatorCost::Pass& st
 
 }  // namespace
 
-// Outputs and all gradients in fp32 and bf16 against the reference and autograd in fp64.
+// Outputs and all gradients in fp32 and bf16, on the device that tests run on, against the reference and autograd in fp64 on the CPU.
 TEST_P(OperatorTest, computes_what_its_reference_does) {
   const auto& op = *GetParam();
   at::manual_seed(1);
   for (const auto dtype : kDtypes)
     for (const auto& [rows, width] : op.checked) {
       SCOPED_TRACE(fmt::format("{}x{} {}", rows, width, c10::toString(dtype)));
-      const auto call = op.make({rows, width, dtype, at::kCPU}), wide = op.make({rows, width, at::kDouble, at::kCPU});
+      const auto call = op.make({rows, width, dtype, device::test_device()}), wide = op.make({rows, width, at::kDouble, at::kCPU});
       const auto want = run(wide.reference ? wide.reference : wide.forward, upcast(call.inputs)), got = run(call.forward, call.inputs);
       ASSERT_EQ(got.size(), want.size());
       const double tolerance = dtype == at::kFloat ? op.tolerance.fp32 : op.tolerance.bf16;
       for (size_t i = 0; i < got.size(); ++i) {
         ASSERT_EQ(got[i].sizes(), want[i].sizes()) << "tensor " << i;
         const double largest = want[i].abs().max().item<double>();
-        const double difference = (got[i].to(at::kDouble) - want[i]).abs().max().item<double>();
+        const double difference = (got[i].cpu().to(at::kDouble) - want[i]).abs().max().item<double>();
         EXPECT_LE(difference, tolerance * (largest + 1e-3)) << "tensor " << i << " of " << got.size();
       }
     }
@@ -181,7 +184,7 @@ TEST_P(OperatorTest, has_the_gradients_of_its_finite_differences) {
   at::manual_seed(2);
   for (const auto& [rows, width] : op.checked) {
     SCOPED_TRACE(fmt::format("{}x{}", rows, width));
-    const auto call = op.make({rows, width, at::kDouble, at::kCPU});
+    const auto call = op.make({rows, width, at::kDouble, device::test_device()});
     if (!call.has_backward()) return;
     const auto leaves = leaves_of(call.inputs);
     const auto outputs = call.forward(leaves), upstream = upstream_of(outputs), grads = gradients_of(outputs, leaves);
