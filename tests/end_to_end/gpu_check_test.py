@@ -1,0 +1,59 @@
+"""scripts/gpu-check from the pack to the collected files, rehearsed on the emulated device."""
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ["INGOT_BINARY"]).parent
+STAGES = ["doctor", "operators", "layers", "families", "demo", "profile", "iteration"]
+
+
+def gpu_check(*args, status=0, script=ROOT / "scripts/gpu-check"):
+    done = subprocess.run([sys.executable, str(script), *map(str, args)], capture_output=True, text=True, timeout=500)
+    assert done.returncode == status, f"status {done.returncode}, not {status}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def a_rehearsal_comes_to_its_end(folder):
+    pack, out, files = folder / "pack", folder / "out", folder / "files"
+    gpu_check("pack", "--build", BUILD, "-o", pack)
+    size = sum(f.stat().st_size for f in pack.rglob("*") if f.is_file())
+    assert size < 56 << 20, f"the pack has {size} bytes, which do not travel"
+    run = ("run", "--device", "emulated", "-o", out)
+    gpu_check(*run, script=pack / "gpu-check")
+    stages = json.loads((out / "stages.json").read_text())
+    assert list(stages) == STAGES and all(s["status"] == "passed" for s in stages.values()), stages
+    # Once more: nothing is done again. A stage that had failed is.
+    stages["layers"]["status"] = "failed: status 1"
+    (out / "stages.json").write_text(json.dumps(stages))
+    again = gpu_check(*run, script=pack / "gpu-check")
+    assert again.count("passed before") == len(STAGES) - 1 and "layers       passed  (" in again, again
+
+    assert "rehearsal" in gpu_check("collect", out, status=1), "what was emulated must not get into benchmarks/"
+    gpu_check("collect", out / "results.tar.gz", "-o", files)
+    table = next(files.glob("gpu_emulated_*.md")).read_text()
+    for word in (*STAGES, "zaya1-nano-fp32-4 | 4 |", "hybrid-moe-nano-fp32-2 | 2 |"):
+        assert f"| {word}" in table, f"'{word}' is not in\n{table}"
+    assert json.loads(next(files.glob("*_profile.json")).read_text())["memory"]
+
+
+def wrong_calls_say_what_is_wrong(folder):
+    assert "no pack" in gpu_check("run", "-o", folder / "out", status=1)
+    assert not (folder / "out").exists()
+    assert "no libingot_cuda.so" in gpu_check("pack", "--build", folder, "-o", folder / "pack", status=1)
+    assert "cannot be read" in gpu_check("collect", folder / "nothing.tar.gz", status=1)
+    with tarfile.open(folder / "other.tar.gz", "w:gz") as tar:
+        tar.add(__file__, "a.py")
+    assert "no stages.json" in gpu_check("collect", folder / "other.tar.gz", status=1)
+
+
+if __name__ == "__main__":
+    if not (BUILD / "libingot_cuda.so").exists():
+        print("this build was made without --cuda")
+        sys.exit(77)
+    with tempfile.TemporaryDirectory(prefix="ingot_gpu_check_") as temporary:
+        globals()[sys.argv[1]](Path(temporary))
