@@ -45,6 +45,10 @@ def wrong_calls_say_what_is_wrong(folder):
     assert "no pack" in gpu_check("run", "-o", folder / "out", status=1)
     assert not (folder / "out").exists()
     assert "no libingot_cuda.so" in gpu_check("pack", "--build", folder, "-o", folder / "pack", status=1)
+    (folder / "thesis").mkdir()
+    (folder / "thesis/chapter.tex").write_text("years of work")
+    assert "something else in it" in gpu_check("pack", "--build", BUILD, "-o", folder / "thesis", status=1)
+    assert (folder / "thesis/chapter.tex").exists()
     assert "cannot be read" in gpu_check("collect", folder / "nothing.tar.gz", status=1)
     with tarfile.open(folder / "other.tar.gz", "w:gz") as tar:
         tar.add(__file__, "a.py")
