@@ -14,15 +14,10 @@
 namespace ingot::plan {
 namespace {
 
-// Elements that the optimizer keeps of a parameter beside its value, of which `elements` are this rank's.
-int64_t state_elements(const optim::UpdateRules& rules, const layers::Parameter& p, int64_t elements) {
-  return p.is_trained() ? rules.state_elements(p, elements) : 2 * elements;  // the moments of a balancing bias
-}
-
 // Whole blocks of memory.
-int64_t checkpoint_bytes(const models::Model& model, const RunShape& run) {
+int64_t checkpoint_bytes(const models::Model& model, const RunShape& run, PassTraces& traces) {
   if (!run.saves_checkpoints && run.memory_staging_bytes == 0) return 0;
-  const int64_t bytes = predict_saved_bytes(model, run);
+  const int64_t bytes = predict_saved_bytes(model, run, traces);
   const auto staging = [&](int64_t limit) {
     constexpr int64_t kBlock = checkpoint::kUsualBlockBytes;
     return (std::min(bytes, limit) + kBlock - 1) / kBlock * kBlock;
@@ -91,7 +86,7 @@ StepMemory predict_memory(const models::Model& model, const RunShape& run, int64
   memory.program_bytes = program_bytes;
   memory.gemm_kernels_bytes = gemm_kernels_bytes(model, run, traces);
   memory.shared_bytes = run.shared_bytes;
-  memory.checkpoint_bytes = checkpoint_bytes(model, run);
+  memory.checkpoint_bytes = checkpoint_bytes(model, run, traces);
   const auto& update = traces.update_of(model, run.update());
   memory.weights_bytes = update.weights_bytes;
   memory.gradients_bytes = update.gradients_bytes;
@@ -105,17 +100,13 @@ StepMemory predict_memory(const models::Model& model, const RunShape& run, int64
   return memory;
 }
 
-// All ranks of a stage share out what it holds, whoever holds what.
-int64_t predict_saved_bytes(const models::Model& model, const RunShape& run) {
-  const int64_t wide = std::max<int64_t>(4, run.element_bytes());
+// All ranks of a stage share out what it holds, whoever holds what: a rank that had the whole stage would write these tensors.
+int64_t predict_saved_bytes(const models::Model& model, const RunShape& run, PassTraces& traces) {
+  parallel::Layout whole;
+  whole.stage = model.layout().stage;
+  const auto stage = models::create_model(model.config(), whole);
   const int64_t writers = run.replicas * model.layout().tensor.size * model.layout().tensor_sequence.size;
-  const optim::UpdateRules rules(run.optimizer);
-  int64_t bytes = 0;
-  for (const auto& p : model.parameters().all()) {
-    const int64_t elements = tensor::element_count(p->shape);
-    bytes += (elements + state_elements(rules, *p, elements)) * wide / writers;
-  }
-  return bytes;
+  return traces.update_of(*stage, {.precision = run.precision, .optimizer = run.optimizer, .target = run.target}).saved_bytes / writers;
 }
 
 // Weights that no ZeRO stage below 3 shards, gradients that none below 2 does, an even share of the optimizer's states, activations.

@@ -33,8 +33,8 @@ nlohmann::ordered_json to_json(const StepMemory& memory);
 StepMemory predict_memory(const models::Model& model, const RunShape& run, int64_t program_bytes, PassTraces& traces);
 StepMemory predict_memory(const models::Model& model, const RunShape& run, int64_t program_bytes);
 
-/// What this rank writes of a checkpoint: its share of weights, masters and moments.
-int64_t predict_saved_bytes(const models::Model& model, const RunShape& run);
+/// What this rank writes of a checkpoint: its share of weights, masters and moments, which the optimizer itself names in a trace.
+int64_t predict_saved_bytes(const models::Model& model, const RunShape& run, PassTraces& traces);
 
 /// A lower bound of state and working bytes, without a trace of the update or of what ZeRO gathers within passes.
 int64_t least_bytes(const models::Model& model, const RunShape& run, PassTraces& traces);

@@ -85,8 +85,8 @@ RunShape Planner::shape(const Choice& choice, int stage, size_t phase) {
   return shape;
 }
 
-int64_t Planner::saved_bytes() const {
-  return predict_saved_bytes(*model_, {.precision = config_.train.precision, .optimizer = phases_.front().optimizer});
+int64_t Planner::saved_bytes() {
+  return predict_saved_bytes(*model_, {.precision = config_.train.precision, .optimizer = phases_.front().optimizer}, prices_.traces());
 }
 
 RunPlan Planner::run_plan(const Choice& choice, const std::vector<double>& step_s) {

@@ -49,7 +49,7 @@ class Planner {
   Judged judge(const Choice& choice, const StepMemory& memory, size_t phase = 0);
   /// The run around such steps, as far as it is known what its parts take; reliability is the caller's. `step_s`: of each phase.
   RunPlan run_plan(const Choice& choice, const std::vector<double>& step_s);
-  int64_t saved_bytes() const;
+  int64_t saved_bytes();
   /// As a run of this layout would be recorded.
   Outcome identity(const Choice& choice);
   /// The same step as units that a simulation moves.

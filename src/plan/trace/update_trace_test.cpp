@@ -111,6 +111,35 @@ TEST_P(PlanAgainstStep, gradients_weights_and_matrices_are_sent_as_in_the_whole_
   EXPECT_EQ(sent(update.update), sent_in(step, "muon"));
 }
 
+// Against the state that a rank which is there holds, region by region; and all stages together hold what one would.
+TEST(SavedBytes, are_those_of_the_optimizers_state) {
+  for (const char* family : {"llama", "zaya1"})
+    for (const char* optimizer : {"adamw", "muon", "normuon"}) {
+      auto config = config_of({{}, 1, family, optimizer});
+      config.model.tie_embeddings = false;  // else both ends of the depth hold them
+      const auto world = comm::World::join({}, false, {});
+      mesh::Groups groups(*world, config.parallel);
+      train::ParallelModel held(
+          {.model = config.model, .optimizer = config.optimizer, .parallel = config.parallel, .precision = config.train.precision}, groups);
+      int64_t bytes = 0;
+      for (const auto& slice : held.optimizer().state())
+        for (const auto& region : slice.regions) bytes += tensor::element_count(region.box.extent) * slice.flat.element_size();
+
+      PassTraces traces;
+      const auto saved = [&](const mesh::ParallelConfig& parallel, int rank, int size, int64_t replicas) {
+        const mesh::Mesh mesh(parallel, rank, size);
+        const auto part = models::create_model(config.model, train::layout_of(mesh, parallel, config.model));
+        return predict_saved_bytes(
+            *part,
+            {.precision = config.train.precision, .optimizer = config.optimizer, .target = device::Target::cpu, .replicas = replicas},
+            traces);
+      };
+      EXPECT_EQ(saved({}, 0, 1, 1), bytes) << family << ", " << optimizer;
+      EXPECT_EQ(saved({.pipeline = 2}, 0, 2, 1) + saved({.pipeline = 2}, 1, 2, 1), bytes) << family << ", " << optimizer;
+      EXPECT_NEAR(static_cast<double>(saved({.data = 2, .tensor = 2}, 0, 4, 2)), static_cast<double>(bytes) / 4, 1) << family;
+    }
+}
+
 std::vector<Case> all_cases() {
   std::vector<Case> all;
   using P = mesh::ParallelConfig;
