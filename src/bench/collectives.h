@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/world.h"
+#include "resilience/stop_signal.h"
 
 namespace ingot::bench {
 
@@ -93,5 +94,18 @@ nlohmann::ordered_json to_json(const std::vector<CollectiveResult>& results);
 /// What to_json wrote.
 std::vector<CollectiveResult> collectives_from_json(const nlohmann::json& json);
 int64_t wrong_elements(const std::vector<CollectiveResult>& results);
+
+struct CollectivesRun {
+  std::vector<CollectiveResult> results;
+  std::string description;  // of the ranks and their machine
+};
+
+/// The same with a bar on rank 0 and an end at Ctrl-C, which keeps what was measured. Called by all ranks; or by one thread that starts
+/// `ranks` of them. A process has one `stop`, whose note is rank_processes.h's.
+CollectivesRun run_collectives(const CollectiveSweep& sweep, comm::World& world, const resilience::StopSignal& stop);
+CollectivesRun run_collectives_of_threads(const CollectiveSweep& sweep, int ranks);
+nlohmann::ordered_json to_json(const CollectivesRun& run);
+/// What to_json wrote.
+CollectivesRun collectives_run_from_json(const nlohmann::json& json);
 
 }  // namespace ingot::bench

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,17 @@ struct IterationReport {
 /// All ranks of `groups` call it; rank 0's report knows of the others. Once stopped the report has the steps that were taken, maybe none.
 IterationReport measure_iteration(train::RunConfig config, int64_t steps, mesh::Groups& groups, const resilience::StopSignal& stop,
                                   const std::function<void(int64_t done, int64_t all)>& progress);
+
+struct IterationRun {
+  IterationReport report;
+  std::map<WorkKind, double> predicted_ms;  // of a step; empty where nothing is predicted
+  std::string heading;                      // model, batch, machine, layout; two lines
+  int threads = 1;                          // of this rank
+};
+
+/// Joins the ranks that a launcher started, predicts their step and measures it, with a bar on the first rank; nothing on the others. Only
+/// the first phase counts. Made-up tokens stand for the configuration's data where that is asked. Throws ConfigError.
+std::optional<IterationRun> run_iteration(train::RunConfig config, int64_t steps, bool has_random_data);
 
 /// `predicted`: ms of a step by kind; may be empty.
 std::string to_table(const IterationReport& report, const std::map<WorkKind, double>& predicted);

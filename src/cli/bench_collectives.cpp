@@ -57,22 +57,17 @@ void add_bench_collectives(Flags& flags) {
 #ifdef INGOT_COMPUTES
 #include <fmt/ranges.h>
 
-#include <optional>
-
 #include "base/counts.h"
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/process.h"
-#include "base/progress.h"
 #include "base/text.h"
 #include "bench/collectives.h"
 #include "bench/rank_processes.h"
 #include "cli/show.h"
 #include "comm/share_cores.h"
 #include "comm/world.h"
-#include "resilience/stop_signal.h"
 
 namespace ingot::cli {
 namespace {
@@ -108,40 +103,20 @@ bench::CollectiveSweep sweep_of(const CollectiveFlags& o) {
   return sweep;
 }
 
-struct Measured {
-  std::vector<bench::CollectiveResult> results;
-  std::string description;
-};
-
-Measured measure(const bench::CollectiveSweep& sweep, comm::World& world) {
-  const resilience::StopSignal stop(bench::kRanksStopNote, resilience::SecondSignal::ends_at_once);
-  std::optional<base::ProgressBar> bar;
-  Measured m;
-  m.results = bench::measure_collectives(sweep, world, [&](size_t done, size_t all, const std::string& next) {
-    if (world.rank() == 0 && !bar) bar.emplace("collectives", static_cast<int64_t>(all), base::ProgressUnit::count);
-    if (bar) bar->update(static_cast<int64_t>(done), next);
-    return stop.received() == 0;
-  });
-  if (bar) bar->finish(stop.received() != 0 ? "stopped; what was measured is kept" : "");
-  m.description = fmt::format("{}; {}, {}", world.description(), base::host_name(), base::cpu_name());
-  return m;
-}
-
-nlohmann::ordered_json to_json(const Measured& m, const CollectiveFlags& o) {
-  auto json = bench::to_json(m.results);
-  json["description"] = m.description;
+nlohmann::ordered_json to_json(const bench::CollectivesRun& run, const CollectiveFlags& o) {
+  auto json = bench::to_json(run);
   json["backend"] = o.backend;
   return json;
 }
 
-int finish(const Measured& m, const Call& call) {
+int finish(const bench::CollectivesRun& run, const Call& call) {
   const auto& o = call.options<CollectiveFlags>();
-  show(call, to_json(m, o), bench::to_table(m.results, m.description, o.per_iteration), o.output);
-  if (const int64_t wrong = bench::wrong_elements(m.results); wrong > 0) {
+  show(call, to_json(run, o), bench::to_table(run.results, run.description, o.per_iteration), o.output);
+  if (const int64_t wrong = bench::wrong_elements(run.results); wrong > 0) {
     base::log_error("{} elements are wrong; do not train on this machine before that is explained", wrong);
     return 3;
   }
-  return m.results.empty() ? 1 : 0;
+  return run.results.empty() ? 1 : 0;
 }
 
 // Of a process that a launcher started.
@@ -151,10 +126,11 @@ int as_rank(const Call& call, const comm::RankEnvironment& ranks) {
   options.backend = o.backend == "threads" || (o.backend == "shared_memory" && o.as_rank.empty()) ? "auto" : o.backend;
   comm::share_cores(ranks);
   const auto world = comm::World::join(ranks, o.backend == "nccl", options);
-  const auto m = measure(sweep_of(o), *world);
+  const resilience::StopSignal stop(bench::kRanksStopNote, resilience::SecondSignal::ends_at_once);
+  const auto run = bench::run_collectives(sweep_of(o), *world, stop);
   if (world->rank() != 0) return 0;
-  if (o.as_rank.empty()) return finish(m, call);
-  base::write_file_atomically(o.as_rank, to_json(m, o).dump());
+  if (o.as_rank.empty()) return finish(run, call);
+  base::write_file_atomically(o.as_rank, to_json(run, o).dump());
   return 0;
 }
 
@@ -190,17 +166,9 @@ int run_bench_collectives(const Call& call) {
   }
   const int count = o.ranks.front();
   sweep.check(count);
-  Measured m;
-  if (o.backend == "threads") {
-    comm::run_ranks(count, [&](comm::World& world) {
-      auto own = measure(sweep, world);
-      if (world.rank() == 0) m = std::move(own);
-    });
-  } else {
-    const auto json = bench::results_of_processes(count, command_of(o));
-    m = {bench::collectives_from_json(json), json.at("description")};
-  }
-  return finish(m, call);
+  const auto run = o.backend == "threads" ? bench::run_collectives_of_threads(sweep, count)
+                                          : bench::collectives_run_from_json(bench::results_of_processes(count, command_of(o)));
+  return finish(run, call);
 }
 
 }  // namespace ingot::cli

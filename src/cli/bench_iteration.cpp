@@ -28,130 +28,23 @@ void add_bench_iteration(Flags& flags) {
 }  // namespace ingot::cli
 
 #ifdef INGOT_COMPUTES
-#include <ATen/Parallel.h>
-
-#include <map>
-
-#include "base/environment.h"
-#include "base/error.h"
-#include "base/files.h"
-#include "base/log.h"
 #include "base/process.h"
-#include "base/progress.h"
-#include "bench/data_loading.h"
 #include "bench/iteration.h"
-#include "bench/planning.h"
-#include "bench/scratch_folder.h"
-#include "bench/suite.h"
 #include "cli/show.h"
-#include "comm/share_cores.h"
-#include "device/device.h"
-#include "mesh/groups.h"
-#include "plan/describe.h"
-#include "plan/run/shape.h"
-#include "resilience/stop_signal.h"
-#include "train/check_layout.h"
-#include "train/parallel_model.h"
-#include "train/phases.h"
 
 namespace ingot::cli {
-namespace {
-
-namespace fs = std::filesystem;
-using base::ConfigError;
-
-constexpr int64_t kDocumentTokens = 500;
-
-// Made-up tokens in place of the run's; `folder` holds them.
-void use_random_data(train::RunConfig& config, bench::ScratchFolder& folder, int64_t steps) {
-  for (const char* name : {"tokens.bin", "tokens.idx", "tokens.bin.tmp", "tokens.idx.tmp", "tokens.lengths.tmp", "tokens.documents.tmp"})
-    folder.adopt(name);
-  const auto phase = train::lay_out_phases(config).front();
-  const int64_t needed = phase.tokens_per_step() * (2 * steps + 2) + 1, most = int64_t{64} << 20;
-  const auto prefix = folder.path() / "tokens";
-  bench::write_simulated_dataset(prefix, std::max(phase.data.seq_len + 1, std::min(needed, most)), kDocumentTokens,
-                                 config.model.vocab_size);
-  config.data.sources = {{prefix.string(), 1}};
-  config.data.validation.clear();
-  config.data.validation_fraction = 0;
-  config.data.tokenizer.clear();
-  for (auto& p : config.train.phases) p.sources.clear();
-}
-
-void check_data(const train::RunConfig& config) {
-  const auto phases = train::lay_out_phases(config);
-  for (const auto& source : phases.front().data.sources)
-    if (!fs::exists(data::dataset_prefix(source.path).string() + ".idx"))
-      throw ConfigError("{}.idx is not there; make it with 'ingot data tokenize', or give --random-data to measure with made-up tokens",
-                        data::dataset_prefix(source.path).string());
-}
-
-// By the cached or a quick profile of this machine, which all ranks measure together; the first one's result counts. Empty in fp64,
-// which is not predicted.
-std::map<bench::WorkKind, double> prediction(const train::RunConfig& config, const mesh::Mesh& mesh, const bench::Company& company) {
-  const auto profile = bench::profile_of_run(config, company);
-  const auto part = models::create_model(config.model, train::layout_of(mesh, config.parallel, config.model));
-  plan::PipelineFacts pipelines;
-  auto shape = plan::shape_of(config, train::lay_out_phases(config).front(), mesh, pipelines);
-  shape.documents = plan::documents_of(train::lay_out_phases(config).front());
-  if (device::device_named(config.train.device).is_cpu())
-    shape.ranks_per_core = std::max(1.0, static_cast<double>(company.local_size * at::get_num_threads()) / base::usable_cores());
-  const auto plan = plan::make_plan(*models::create_model(config.model), *part, shape, profile, 0);
-  auto predicted = plan.time.by_kind();
-  if (plan.has_time() && plan.communication.total_s() > 0) predicted[bench::WorkKind::communication] += plan.communication.total_s();
-  for (auto& [kind, amount] : predicted) amount *= 1e3;
-  return predicted;
-}
-
-std::string heading(const train::RunConfig& config, const std::string& path, const mesh::Mesh& mesh) {
-  const auto phase = train::lay_out_phases(config).front();
-  return fmt::format("{}: {} with {} layers, hidden {}, {}; {} sequences of {} tokens a step, recompute {}, {}\n{}, {} threads{}\n\n", path,
-                     config.model.family, config.model.layers, config.model.hidden, config.train.precision, phase.batch_size,
-                     phase.data.seq_len, config.train.recompute, config.optimizer.name, base::cpu_name(), at::get_num_threads(),
-                     mesh.world() > 1 ? fmt::format(" on each of {} ranks: {}", mesh.world(), mesh.describe()) : "");
-}
-
-}  // namespace
 
 int run_bench_iteration(const Call& call) {
   const auto& o = call.options<IterationFlags>();
-  auto config = train::read_config(o.config, o.set);
-  train::check(config);
-  if (config.log.level == "info") config.log.level = "warning";  // the run's own lines would be about a run that does not matter
-  train::apply_log_level(config.log);
-  const auto ranks = comm::rank_environment(base::environment());
-  if (config.train.threads > 0) at::set_num_threads(static_cast<int>(config.train.threads));
-  else comm::share_cores(ranks);
-  const mesh::Mesh mesh(config.parallel, ranks.rank, ranks.size);
-  train::check_layout(config, mesh);
-
-  std::optional<bench::ScratchFolder> folder;
-  if (o.random_data) use_random_data(config, folder.emplace(base::temporary_folder(), "ingot-bench-tokens", "TMPDIR"), o.steps);
-  else check_data(config);
-  const auto device = device::device_of_rank(config.train.device, ranks.local_rank);
-  const resilience::StopSignal stop("\nstopping after this step; what was measured is kept\n");
-  const auto world = comm::World::join(ranks, device.is_cuda(),
-                                       {.timeout = std::chrono::duration<double>(config.resilience.comm_timeout_s),
-                                        .rendezvous_timeout = std::chrono::duration<double>(config.resilience.rendezvous_timeout_s)});
-  const auto predicted = prediction(config, mesh, {world.get(), ranks.local_rank, ranks.local_size});
-  mesh::Groups groups(*world, config.parallel);
-  std::optional<base::ProgressBar> bar;
-  const auto report = bench::measure_iteration(config, o.steps, groups, stop, [&](int64_t done, int64_t count) {
-    if (world->rank() != 0) return;
-    if (!bar) bar.emplace("bench iteration", count, base::ProgressUnit::count);
-    bar->update(done);
-  });
-  if (bar && stop.received() == 0) bar->update(2 * o.steps + 2);
-  if (bar) bar->finish(stop.received() != 0 ? "stopped; what was measured is kept" : "");
-  if (world->rank() != 0) return 0;
-
-  nlohmann::ordered_json json = bench::to_json(report, predicted);
+  const auto run = bench::run_iteration(train::read_config(o.config, o.set), o.steps, o.random_data);
+  if (!run) return 0;
+  auto json = bench::to_json(run->report, run->predicted_ms);
   json["config"] = o.config;
-  json["threads"] = at::get_num_threads();
+  json["threads"] = run->threads;
   json["random_data"] = o.random_data;
   json["host"] = base::host_name();
-  show(call, json, heading(config, o.config, mesh) + bench::to_table(report, predicted), o.output);
-  return report.steps == o.steps ? 0 : 1;
+  show(call, json, fmt::format("{}: {}\n\n{}", o.config, run->heading, bench::to_table(run->report, run->predicted_ms)), o.output);
+  return run->report.steps == o.steps ? 0 : 1;
 }
 
 }  // namespace ingot::cli

@@ -58,7 +58,6 @@ void add_bench_parallel(Flags& flags) {
 #include "base/files.h"
 #include "base/log.h"
 #include "base/process.h"
-#include "base/progress.h"
 #include "base/text.h"
 #include "bench/parallel/layers.h"
 #include "bench/parallel/measured.h"
@@ -67,7 +66,6 @@ void add_bench_parallel(Flags& flags) {
 #include "bench/rank_processes.h"
 #include "comm/world.h"
 #include "kernels/cpu_memory.h"
-#include "resilience/stop_signal.h"
 
 namespace ingot::cli {
 namespace {
@@ -105,25 +103,6 @@ comm::WorldOptions world_options(const ParallelFlags& o) {
   return options;
 }
 
-// All cases of the ranks of `world`, on each of them; `shows`: with a bar.
-schedule::SweepResult measure_all(const ParallelFlags& o, comm::World& world, bool shows, const resilience::StopSignal& stop) {
-  schedule::SweepResult all;
-  for (const auto& sweep : sweeps_of(o)) {
-    std::optional<base::ProgressBar> bar;
-    auto part = bench::measure_sweep(sweep, {sweep.base.layer}, static_cast<int>(o.repeats), world,
-                                     [&](size_t done, size_t count, const schedule::Layout& next) {
-                                       if (shows && !bar)
-                                         bar.emplace(fmt::format("{}, {} ranks", schedule::name_of(next.layer), world.size()),
-                                                     static_cast<int64_t>(count), base::ProgressUnit::count);
-                                       if (bar) bar->update(static_cast<int64_t>(done), fmt::format("{} {}", next.label(), next.sizes.seq));
-                                       return stop.received() == 0;
-                                     });
-    if (bar) bar->finish();
-    bench::append(all, std::move(part));
-  }
-  return all;
-}
-
 // The same command for `ranks` processes.
 schedule::SweepResult in_processes(const ParallelFlags& o, int ranks) {
   std::vector<std::string> command = {"ingot", "bench", "parallel"};
@@ -155,7 +134,7 @@ int as_rank(const ParallelFlags& o) {
   const auto ranks = comm::rank_environment(base::environment());
   const auto world = comm::World::join(ranks, o.backend == "nccl", world_options(o));
   const resilience::StopSignal stop(bench::kRanksStopNote, resilience::SecondSignal::ends_at_once);
-  const auto results = measure_all(o, *world, world->rank() == 0, stop);
+  const auto results = bench::measure_sweeps(sweeps_of(o), static_cast<int>(o.repeats), *world, stop);
   if (world->rank() == 0) base::write_file_atomically(o.as_rank, schedule::to_json(results, "measured", base::host_name()));
   return 0;
 }
@@ -171,7 +150,7 @@ schedule::SweepResult measure(const ParallelFlags& o) {
     comm::run_ranks(
         ranks,
         [&](comm::World& world) {
-          auto own = measure_all(o, world, world.rank() == 0, stop);
+          auto own = bench::measure_sweeps(sweeps_of(o), static_cast<int>(o.repeats), world, stop);
           if (world.rank() == 0) bench::append(results, std::move(own));
         },
         world_options(o));

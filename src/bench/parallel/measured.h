@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/world.h"
+#include "resilience/stop_signal.h"
 #include "schedule/sweep.h"
 
 namespace ingot::bench {
@@ -20,6 +21,10 @@ schedule::Result measure_parallel(const schedule::Layout& layout, int repeats, c
 using OnCase = std::function<bool(size_t done, size_t all, const schedule::Layout& next)>;
 schedule::SweepResult measure_sweep(const schedule::Sweep& sweep, const std::vector<schedule::Layer>& layers, int repeats,
                                     comm::World& world, const OnCase& on_case);
+
+/// The same of several sweeps, with a bar on rank 0 and an end at Ctrl-C, which keeps what was measured. A process has one `stop`.
+schedule::SweepResult measure_sweeps(const std::vector<schedule::Sweep>& sweeps, int repeats, comm::World& world,
+                                     const resilience::StopSignal& stop);
 
 /// Lengths from which one method needs less than another, of those measured.
 void add_crossovers(schedule::SweepResult& sweep);
