@@ -40,7 +40,7 @@ at::Tensor attention_with_fp32_softmax(const at::Tensor& q, const at::Tensor& k,
   const int64_t groups = q.size(2) / k.size(2), seq = q.size(1);
   const auto heads_first = [&](const at::Tensor& x, int64_t repeats) { return x.transpose(1, 2).repeat_interleave(repeats, 1); };
   auto scores = at::matmul(heads_first(q, 1), heads_first(k, groups).transpose(2, 3)) * scale;  // [batch, heads, seq, seq]
-  const auto keys = at::arange(seq, at::kInt);
+  const auto keys = at::arange(seq, q.options().dtype(at::kInt));
   auto hidden = keys.unsqueeze(0).gt(keys.unsqueeze(1)).unsqueeze(0);
   if (visible_from.defined()) hidden = hidden.logical_or(keys.view({1, 1, seq}).lt(visible_from.unsqueeze(2)));
   scores = scores.masked_fill(hidden.unsqueeze(1), -std::numeric_limits<double>::infinity());

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/differentiable.h"
+#include "kernels/fp32_islands.h"
+#include "layers/attention.h"
 #include "layers/cost.h"
 #include "layers/embedding.h"
 #include "layers/experts.h"
@@ -218,6 +220,27 @@ TEST(SoftmaxAttention, norms_of_queries_and_keys_come_before_the_positions) {
     backward((expected * upstream).sum());
     expect_close(x.grad(), leaf["x"].grad());
     for (const auto& p : list.all()) expect_close(p->grad, leaf[p->name].grad());
+  }
+}
+
+// What verification of transformers' fp64 runs takes, wherever the model lies: the softmax alone is rounded.
+TEST(SoftmaxAttention, with_its_softmax_in_fp32_is_near_that_in_fp64) {
+  const auto q = random({2, 7, 4, 6}, 1).set_requires_grad(true), k = random({2, 7, 2, 6}, 2), v = random({2, 7, 2, 6}, 3);
+  const auto starts = there(at::tensor({0, 0, 2, 2, 2, 5, 5, 0, 0, 0, 0, 0, 0, 0}, at::kInt).view({2, 7}));
+  for (const auto& documents : {at::Tensor(), starts}) {
+    Sequences sequences(2, 7, documents, 0, q.device());
+    const auto run = [&] {
+      const auto out = attention(q, k, v, 0.4, 3, sequences, nullptr);
+      q.mutable_grad() = at::Tensor();
+      backward(out.square().sum());
+      return std::pair(out.detach(), q.grad().clone());
+    };
+    const auto [wide, wide_gradient] = run();
+    const kernels::Fp32Islands islands;
+    const auto [rounded, rounded_gradient] = run();
+    EXPECT_FALSE(at::equal(wide, rounded));
+    expect_close(rounded, wide, 1e-6);
+    expect_close(rounded_gradient, wide_gradient, 1e-6);
   }
 }
 
