@@ -237,8 +237,7 @@ def runs_are_recorded_and_calibrate_later_predictions(folder):
         config, _, _ = train("saves", **{"checkpoint.every": 4, "train.validation_every": 4})
         run = plan("time", config)["run"]
         written = sum(f.stat().st_size for f in (w.path / "saves" / "checkpoints").rglob("*") if f.is_file()) / 2
-        print("saved bytes", run["saved_bytes"], written)
-        assert abs(run["saved_bytes"] / written - 1) < 0.3 and run["saves"] == 2, (run, written)
+        assert run["saved_bytes"] < written < run["saved_bytes"] + (32 << 10) and run["saves"] == 2, (run, written)  # headers and padding besides
         parts = [run[name] or 0 for name in ("steps_s", "validation_s", "saves_s", "data_s", "failures_s")]
         assert abs(sum(parts) / run["total_s"] - 1) < 1e-9 or run["saves_s"] is None, run
         assert run["validation_s"] > 0 and 0 < run["goodput"] < 1
