@@ -42,13 +42,11 @@ Planner::Planner(train::RunConfig config, PlanTarget target, Topology topology)
   for (const auto& phase : phases_) documents_.push_back(target_.is_here ? documents_of(phase) : std::vector<int64_t>{});
 }
 
-mesh::Mesh Planner::mesh_of(const Choice& choice, int stage) const { return mesh_of_stage(choice.parallel, stage, choice.ranks()); }
-
 void Planner::check(const Choice& choice) {
   auto config = config_;
   config.parallel = choice.parallel;
   config.train.microbatch_size = choice.microbatch;
-  train::check_layout(config, mesh_of(choice, 0));
+  train::check_layout(config, mesh_of_stage(choice.parallel, 0, choice.ranks()));
   parts_.clear();
   present_.clear();
   part(choice, 0);
@@ -67,7 +65,7 @@ RunShape Planner::shape(const Choice& choice, int stage, size_t phase) {
   auto config = config_;
   config.parallel = choice.parallel;
   config.train.microbatch_size = choice.microbatch;
-  auto shape = shape_of(config, phases_[phase], mesh_of(choice, stage), pipelines_);
+  auto shape = shape_of(config, phases_[phase], mesh_of_stage(choice.parallel, stage, choice.ranks()), pipelines_);
   shape.recompute = choice.recompute;
   shape.is_here = target_.is_here;
   shape.expert_load = expert_load_;
@@ -81,7 +79,7 @@ RunShape Planner::shape(const Choice& choice, int stage, size_t phase) {
   shape.threads = target_.profile.threads;
   if (target_.profile.device != "cpu") return shape;
   shape.ranks_per_core = std::max(1.0, static_cast<double>(shape.world * shape.threads) / base::usable_cores());
-  add_host_memory(config, mesh_of(choice, stage), part(choice, stage).layout(), shape);
+  add_host_memory(config, mesh_of_stage(choice.parallel, stage, choice.ranks()), part(choice, stage).layout(), shape);
   return shape;
 }
 
@@ -117,7 +115,7 @@ RunPlan Planner::run_plan(const Choice& choice, const std::vector<double>& step_
 Outcome Planner::identity(const Choice& choice) {
   auto config = config_;
   config.parallel = choice.parallel;
-  return identity_of(config, mesh_of(choice, 0), *model_, shape(choice, 0), target_.profile);
+  return identity_of(config, mesh_of_stage(choice.parallel, 0, choice.ranks()), *model_, shape(choice, 0), target_.profile);
 }
 
 const models::Model& Planner::part(const Choice& choice, int stage) {
@@ -129,7 +127,8 @@ const models::Model& Planner::part(const Choice& choice, int stage) {
     present_ = key;
   }
   auto& known = parts_[stage];
-  if (!known) known = models::create_model(config_.model, train::layout_of(mesh_of(choice, stage), p, config_.model));
+  if (!known)
+    known = models::create_model(config_.model, train::layout_of(mesh_of_stage(choice.parallel, stage, choice.ranks()), p, config_.model));
   return *known;
 }
 

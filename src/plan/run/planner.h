@@ -70,7 +70,6 @@ class Planner {
   double mfu(const Judged& judged) const;
 
  private:
-  mesh::Mesh mesh_of(const Choice& choice, int stage) const;
   RunShape shape(const Choice& choice, int stage, size_t phase = 0);
   const models::Model& part(const Choice& choice, int stage);
 
