@@ -151,7 +151,6 @@ bool takes_composite(const c10::OperatorHandle& op) {
 }
 
 void register_all() {
-  c10::register_privateuse1_backend("virtual");
   static torch::Library others(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   others.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
   static torch::Library aten(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);

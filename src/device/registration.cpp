@@ -1,10 +1,15 @@
 // What libtorch asks of a device besides its operators. This is registered when the program is loaded, since autograd counts devices once,
-// at its first backward pass. The device's name is registered with the operators, at first use: from then on libtorch takes it for the
-// accelerator of the process, on whose streams gradients are made.
+// at its first backward pass.
+//
+// libtorch has one accelerator in a process, on whose streams its autograd makes gradients. It takes a device of this kind for it from the
+// moment that its name is registered, which the emulated device does at first use; a GPU beside it then has no streams there. So counting
+// devices have no name: where plans are made beside a GPU, the GPU stays the accelerator.
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <mutex>
 #include <utility>
 
 #include "device/memory.h"
@@ -114,4 +119,14 @@ bool register_guard() {
   return true;
 }
 
+void register_name() {
+  static std::once_flag once;
+  std::call_once(once, [] { c10::register_privateuse1_backend("virtual"); });
+}
+
 }  // namespace ingot::device
+
+// In place of libtorch's own, which its libraries call by this name: there, every kind of device that could be an accelerator is one,
+// though getAccelerator() names one only, and a backward pass on any other ends at an assertion (pytorch/pytorch#161129; seen on an H200,
+// where a counting device had been used before). Devices that are not the accelerator have no streams in autograd, as XLA's have none.
+bool at::accelerator::isAccelerator(c10::DeviceType type) { return type != at::kCPU && getAccelerator() == type; }

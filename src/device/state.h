@@ -46,4 +46,7 @@ bool register_guard();
 /// Registers libtorch's operators for the virtual devices; once, at first use.
 void register_operators();
 
+// Makes the device libtorch's accelerator, for good.
+void register_name();
+
 }  // namespace ingot::device

@@ -32,6 +32,7 @@ at::Device emulated_device(int index) {
   if (index < 0 || index >= kEmulatedDevices)
     throw base::Error(fmt::format("there are {} emulated devices, and none of index {}", kEmulatedDevices, index));
   register_operators();
+  register_name();
   return {kVirtual, static_cast<at::DeviceIndex>(index)};
 }
 
