@@ -23,7 +23,9 @@ at::Device device_named(const std::string& name) {
   if (name == "cuda" && !gpu)
     throw base::ConfigError("train.device = cuda, but this program sees no GPU{}; run ingot doctor, or set train.device = cpu",
                             gpu_library().problem.empty() ? "" : ": " + gpu_library().problem);
-  return gpu ? c10::impl::VirtualGuardImpl(at::kCUDA).getDevice() : at::Device(at::kCPU);
+  if (!gpu) return at::kCPU;
+  at::globalContext().lazyInitDevice(at::kCUDA);  // the allocator, which is asked for its peak before the first tensor, is ready after it
+  return c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();
 }
 
 at::Device device_of_rank(const std::string& name, int64_t local_rank) {

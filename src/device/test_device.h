@@ -15,6 +15,9 @@ inline std::string test_device_name() {
   return name != nullptr ? name : "cpu";
 }
 
+/// libtorch looks for a GPU once, at the first backward pass: what it needs for one is loaded before the first test.
+inline const bool has_gpu_library = test_device_name() == "cuda" && gpus() > 0;
+
 inline bool tests_are_emulated() { return test_device_name() == "emulated"; }
 
 /// The CPU, the emulated device of a rank, or the GPU that all ranks of a test share.
