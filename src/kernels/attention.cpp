@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "device/device.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/gpu/attention.h"
 
 namespace ingot::kernels {
 namespace {
@@ -65,7 +66,17 @@ AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, in
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask) {
   check(q, k, v, mask);
   if (is_fused(q)) return cpu::attention_forward(q, k, v, scale, mask);
+  if (gpu::takes_flash_attention(q, k, mask)) return gpu::attention_forward(q, k, v, scale, mask);
   return reference::attention_forward(q, k, v, scale, mask);
+}
+
+double attention_flops(const at::Tensor& q, const at::Tensor& k, const AttentionMask& mask) {
+  double pairs = 0;
+  for (int64_t i = 0; i < q.size(1); ++i) {
+    const int64_t last = mask.query_offset + i, first = mask.most_visible > 0 ? std::max<int64_t>(0, last + 1 - mask.most_visible) : 0;
+    pairs += static_cast<double>(std::max<int64_t>(0, std::min(last + 1, k.size(1)) - first));
+  }
+  return 4 * pairs * static_cast<double>(q.size(0) * q.size(2) * q.size(3));
 }
 
 void merge_attention(const at::Tensor& out, const at::Tensor& log_sum_exp, const AttentionOutput& part) {
@@ -87,6 +98,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
     throw base::ModelError("attention: grad_out {}, out {} and log_sum_exp {} do not fit q {}", shape_text(grad_out), shape_text(out),
                            shape_text(log_sum_exp), shape_text(q));
   if (is_fused(q)) return cpu::attention_backward(grad, q, k, v, out, log_sum_exp, scale, mask);
+  if (gpu::takes_flash_attention(q, k, mask)) return gpu::attention_backward(grad, q, k, v, out, log_sum_exp, scale, mask);
   return reference::attention_backward(grad, q, k, v, out, log_sum_exp, scale, mask);
 }
 

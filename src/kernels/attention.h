@@ -9,8 +9,9 @@
 // Nothing here records gradients: callers are autograd functions, or inference. Any thread may call;
 // results are bit-equal from run to run and do not depend on the number of threads.
 //
-// On a CPU fp32 and bf16 take the fused kernel (cpu/attention.h): memory linear in the sequence. Every other dtype and device
-// takes the reference composition, whose scores are [batch, heads, q_len, k_len].
+// On a CPU fp32 and bf16 take the fused kernel (cpu/attention.h), on a GPU bf16 and fp16 libtorch's flash kernels where they have the mask
+// (gpu/attention.h): memory linear in the sequence. All else takes the reference composition, whose scores are [batch, heads, q_len,
+// k_len].
 #pragma once
 
 #include <ATen/ATen.h>
@@ -20,9 +21,10 @@
 namespace ingot::kernels {
 
 struct AttentionMask {
-  at::Tensor visible_from;   // int32 [batch, q_len], first key that each query sees, not decreasing along q_len; undefined: all 0
-  int64_t query_offset = 0;  // query i stands at key position query_offset + i, the last that it sees; may lie outside of the keys
-  int64_t most_visible = 0;  // keys that a query sees at the most (a window), 0: no limit. Counts FLOPs; visible_from masks
+  at::Tensor visible_from;    // int32 [batch, q_len], first key that each query sees, not decreasing along q_len; undefined: all 0
+  int64_t query_offset = 0;   // query i stands at key position query_offset + i, the last that it sees; may lie outside of the keys
+  int64_t most_visible = 0;   // keys that a query sees at the most (a window), 0: no limit. Counts FLOPs; visible_from masks
+  bool has_documents = true;  // false: visible_from is that of a window of most_visible keys alone
 };
 
 struct AttentionOutput {
@@ -41,6 +43,9 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                                                   const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
                                                                   double scale, const AttentionMask& mask = {});
+
+/// FLOPs of attention_forward: 4 head_dim for each pair of a query and a key that it sees, documents left aside.
+double attention_flops(const at::Tensor& q, const at::Tensor& k, const AttentionMask& mask);
 
 /// Attention to more keys: `out` and `log_sum_exp` (as attention_forward makes them, out in the dtype of log_sum_exp and in any
 /// strides) become those over the keys of both. Rows must have seen a key before; those of `part` need not.

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "device/test_device.h"
+#include "device/tracer.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/differentiable.h"
 
@@ -174,6 +176,28 @@ TEST_P(Attention, bf16_equals_the_explicit_softmax_with_every_instruction_set) {
   }
 }
 
+// On a GPU by the flash kernels, where they have the mask.
+TEST_P(Attention, bf16_on_the_device_equals_the_explicit_softmax_and_itself) {
+  const Inputs in = stored(inputs(GetParam()), at::kBFloat16, GetParam().strided);
+  const auto device = device::test_device();
+  Inputs there{stored(in.q.to(device), at::kBFloat16, GetParam().strided),
+               stored(in.k.to(device), at::kBFloat16, GetParam().strided),
+               stored(in.v.to(device), at::kBFloat16, GetParam().strided),
+               stored(in.grad_out.to(device), at::kBFloat16, GetParam().strided),
+               in.mask,
+               in.scale};
+  there.mask.most_visible = GetParam().window;
+  there.mask.has_documents = GetParam().documents;
+  if (in.mask.visible_from.defined()) there.mask.visible_from = in.mask.visible_from.to(device);
+  const auto first = run(there), again = run(there);
+  std::vector<at::Tensor> found;
+  for (size_t i = 0; i < first.size(); ++i) {
+    EXPECT_TRUE(at::equal(first[i].cpu(), again[i].cpu())) << kNames[i];
+    found.push_back(first[i].cpu());
+  }
+  expect_close(found, oracle(in), 1e-2);
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
                          testing::Values(Case{1, 1, 1, 1, 8}, Case{2, 29, 4, 2, 12}, Case{1, 37, 4, 1, 16, 0, 5},
                                          Case{3, 37, 4, 4, 8, 0, 0, true}, Case{2, 130, 4, 1, 64},
@@ -184,6 +208,30 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
                                          Case{1, 1, 8, 1, 8, 700, 50}, Case{3, 1, 6, 2, 24, 76, 50}, Case{1, 513, 2, 1, 16, 0, 0, true},
                                          Case{1, 513, 2, 1, 64}),
                          title);
+
+// What a GPU would run: one kernel for each pass where flash attention has the mask, the composition where it has not.
+TEST(Attention, counts_as_one_kernel_where_a_gpu_has_flash_attention) {
+  const auto kernels_of = [](const Case& c, at::ScalarType dtype) {
+    const device::CountingDevice counting(device::Target::gpu);
+    const auto on = [&](const at::Tensor& x) { return at::empty(x.sizes(), x.options().dtype(dtype).device(counting.device())); };
+    const Inputs in = inputs(c);
+    AttentionMask mask{{}, c.query_offset, c.window, c.documents};
+    if (in.mask.visible_from.defined()) mask.visible_from = in.mask.visible_from.to(counting.device());
+    const auto q = on(in.q), k = on(in.k), v = on(in.v);
+    device::Tracer tracer(counting.device());
+    const auto [out, log_sum_exp] = attention_forward(q, k, v, in.scale, mask);
+    attention_backward(out, q, k, v, out, log_sum_exp, in.scale, mask);
+    const auto trace = tracer.finish();
+    return std::count_if(trace.operations.begin(), trace.operations.end(),
+                         [&](const auto& op) { return trace.names[static_cast<size_t>(op.name)].starts_with("attention"); });
+  };
+  EXPECT_EQ(kernels_of({2, 128, 4, 2, 64}, at::kBFloat16), 2);
+  EXPECT_EQ(kernels_of({2, 128, 4, 2, 64, 0, 17}, at::kBFloat16), 2) << "a window";
+  EXPECT_EQ(kernels_of({2, 1, 4, 2, 64, 100}, at::kBFloat16), 2) << "decoding";
+  EXPECT_EQ(kernels_of({2, 128, 4, 2, 64, 0, 0, true}, at::kBFloat16), 0) << "documents";
+  EXPECT_EQ(kernels_of({2, 128, 4, 2, 12}, at::kBFloat16), 0) << "heads of 12";
+  EXPECT_EQ(kernels_of({2, 128, 4, 2, 64}, at::kFloat), 0) << "fp32";
+}
 
 TEST(Attention, results_are_bit_equal_for_every_number_of_threads) {
   for (const Case& c : {Case{1, 300, 4, 1, 64, 0, 70, true}, Case{2, 1, 8, 2, 64, 900}}) {

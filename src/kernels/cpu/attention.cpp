@@ -29,16 +29,6 @@ AttentionProblem describe(const at::Tensor& q, const at::Tensor& k, const at::Te
   return p;
 }
 
-// Of the forward pass; the pairs of a query and a key that it sees, documents left aside.
-double flops_of(const AttentionProblem& p, int64_t most_visible) {
-  double pairs = 0;
-  for (int64_t i = 0; i < p.q_len; ++i) {
-    const int64_t last = p.query_offset + i, first = most_visible > 0 ? std::max<int64_t>(0, last + 1 - most_visible) : 0;
-    pairs += static_cast<double>(std::max<int64_t>(0, std::min(last + 1, p.k_len) - first));
-  }
-  return 4 * pairs * static_cast<double>(p.batch * p.heads * p.head_dim);
-}
-
 // As when decoding, where a query is the last of the keys that it sees.
 bool query_sees_itself(const AttentionProblem& p) { return p.query_offset >= 0 && p.k_len == p.query_offset + p.q_len; }
 
@@ -116,7 +106,7 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
   }
   p.out = rows(result.out);
   p.log_sum_exp = result.log_sum_exp.mutable_data_ptr<float>();
-  const bool is_counted = device::counted("attention", {q, k, v}, {result.out, result.log_sum_exp}, flops_of(p, mask.most_visible));
+  const bool is_counted = device::counted("attention", {q, k, v}, {result.out, result.log_sum_exp}, attention_flops(q, k, mask));
   if (p.group() * p.q_len <= kDecodeQueries && query_sees_itself(p)) {
     decode(p, tiles, q, is_counted);
     return result;
@@ -152,7 +142,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
   const int64_t key_tiles = p.batch * p.kv_heads * p.key_blocks(), size = packed_floats(p);
   const int64_t tasks = p.batch * p.kv_heads * p.parts, scratch_size = tiles.backward_scratch(p);
   const auto area = floats(backward_floats(p) + workers_for(tasks) * scratch_size, q);
-  if (device::counted("attention.backward", {grad_out, q, k, v, out, sums}, {grad_q, grad_k, grad_v}, 2 * flops_of(p, mask.most_visible)))
+  if (device::counted("attention.backward", {grad_out, q, k, v, out, sums}, {grad_q, grad_k, grad_v}, 2 * attention_flops(q, k, mask)))
     return {grad_q, grad_k, grad_v};
   const auto begins = cut_into_parts(p);
   p.part_begin = begins.data();

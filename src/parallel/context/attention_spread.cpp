@@ -15,7 +15,7 @@ AttentionSpread::AttentionSpread(const ContextAxis& over, const layers::Sequence
       device(x.device()) {}
 
 kernels::AttentionMask AttentionSpread::mask(int64_t first_query, int64_t queries, int64_t first_key, int64_t keys) const {
-  kernels::AttentionMask mask{{}, first_query - first_key, window};
+  kernels::AttentionMask mask{{}, first_query - first_key, window, document_start.defined()};
   if (!document_start.defined() && window == 0) return mask;
   at::Tensor from;
   if (document_start.defined()) from = document_start.narrow(1, first_query, queries);
