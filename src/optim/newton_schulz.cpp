@@ -13,6 +13,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "base/work_scope.h"
@@ -106,10 +107,40 @@ at::Tensor orthogonalise(const at::Tensor& matrix, int64_t steps, const Quintic&
   return tall ? x.t() : x;
 }
 
+// Matrices of one shape [b, m, n] on a GPU, in bf16: three batched products a step and nothing between them. The products' own last step
+// adds what the polynomial adds; a is not in it, since eight bits would round the small entries beside it away.
+at::Tensor orthogonalise_together(const at::Tensor& matrices, int64_t steps, const Quintic& q) {
+  auto x = (matrices / (at::linalg_vector_norm(matrices, 2, {1, 2}, /*keepdim=*/true) + 1e-7)).to(at::kBFloat16);
+  for (int64_t step = 0; step < steps; ++step) {
+    const auto gram = at::bmm(x, x.mT());
+    x = at::baddbmm(x, at::baddbmm(gram, gram, gram, q.b, q.c), x, q.a, 1);
+  }
+  return x;
+}
+
 struct Task {
   at::Tensor from, to;  // [rows, cols]
   double cost(int64_t steps, Iterates iterates) const { return newton_schulz_flops(from.size(0), from.size(1), steps, iterates); }
 };
+
+// Groups of one shape, a bounded number of elements each: a hundred matrices cost a GPU as many launches as one.
+void run_together(const std::vector<Task>& tasks, int64_t steps, const Quintic& quintic) {
+  constexpr int64_t kMostElements = int64_t{1} << 27;
+  std::map<std::pair<int64_t, int64_t>, std::vector<const Task*>> by_shape;
+  for (const auto& task : tasks) by_shape[{task.from.size(0), task.from.size(1)}].push_back(&task);
+  for (const auto& [shape, all] : by_shape) {
+    const auto [rows, cols] = shape;
+    const auto at_once = static_cast<size_t>(std::clamp<int64_t>(kMostElements / std::max<int64_t>(1, rows * cols), 1, std::ssize(all)));
+    for (size_t first = 0; first < all.size(); first += at_once) {
+      std::vector<at::Tensor> group, results;
+      for (size_t i = first; i < std::min(all.size(), first + at_once); ++i) {
+        group.push_back(rows > cols ? all[i]->from.t() : all[i]->from);
+        results.push_back(rows > cols ? all[i]->to.t() : all[i]->to);
+      }
+      at::_foreach_copy_(results, orthogonalise_together(at::stack(group), steps, quintic).unbind());
+    }
+  }
+}
 
 // On a counting device one task runs after another; the work areas of as many as there are threads live at a time.
 template <class Run>
@@ -162,6 +193,12 @@ std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, in
     task.to.copy_(orthogonalise(task.from, steps, quintic, iterates));
   };
   const bool on_cpu = std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) { return device::is_cpu(x); });
+  const bool on_gpu = std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) { return device::is_gpu(x); });
+  if (!on_cpu && on_gpu && iterates == Iterates::bf16) {
+    const at::NoGradGuard no_grad;
+    run_together(tasks, steps, quintic);
+    return results;
+  }
   // One matrix to a thread, the large ones first; with fewer matrices than threads the products themselves are parallel.
   if (!on_cpu || threads == Threads::share_gemms || static_cast<int64_t>(tasks.size()) < 2 * at::get_num_threads()) {
     for (auto& task : tasks) run(task);

@@ -48,6 +48,23 @@ TEST(NewtonSchulz, nearly_singular_matrices_stay_close_in_fp32) {
   EXPECT_LT((newton_schulz(x.to(at::kFloat), 5) - iterated(x, 5)).abs().max().item<double>(), 5e-3);
 }
 
+TEST(NewtonSchulz, matrices_of_a_gpu_are_iterated_together_by_shape) {
+  std::vector<at::Tensor> all;
+  for (const auto& [rows, cols] : std::vector<std::pair<int, int>>{{3, 17}, {65, 50}, {300, 130}, {65, 50}, {50, 65}, {270, 700}})
+    all.push_back(random({rows, cols}, static_cast<int>(all.size())).to(at::kFloat));
+  all.push_back(random({4, 65, 50}, 9).to(at::kFloat));  // of experts
+  std::vector<at::Tensor> there;
+  for (const auto& x : all) there.push_back(x.to(device::emulated_device(0)));
+  const auto found = newton_schulz(there, 5, {}, Threads::share_matrices, Iterates::bf16);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto from = all[i].reshape({-1, all[i].size(-2), all[i].size(-1)}), to = found[i].cpu().reshape(from.sizes());
+    for (int64_t j = 0; j < from.size(0); ++j) {
+      const auto expected = iterated(from[j].to(at::kDouble), 5);
+      EXPECT_LT((to[j] - expected).norm().item<double>(), 0.03 * expected.norm().item<double>()) << i << " " << all[i].sizes();
+    }
+  }
+}
+
 TEST(NewtonSchulz, bf16_stays_near_the_definition) {
   for (const auto& [rows, cols] : std::vector<std::pair<int, int>>{{1, 1}, {3, 17}, {65, 50}, {300, 130}, {270, 700}}) {
     const auto x = random({rows, cols}, 1), expected = iterated(x, 5);
