@@ -134,7 +134,7 @@ void get_on(const c10::Stream& stream) {
   if (queued - streams.done(0) > kMostJobs || state_of(stream.device()).freed_bytes > kMostFreedBytes) streams.run(0, queued);
 }
 
-void launch(std::initializer_list<at::Tensor> tensors, std::function<void(const std::vector<at::Tensor>& views)> kernel) {
+void launch(const std::vector<at::Tensor>& tensors, std::function<void(const std::vector<at::Tensor>& views)> kernel) {
   std::vector<at::Tensor> views;
   const at::Device device = tensors.begin()->device();
   for (const auto& tensor : tensors) views.push_back(shadow_of(tensor, c10::DispatchKey::CPU));

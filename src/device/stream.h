@@ -48,6 +48,6 @@ void synchronize(at::Device device);
 
 /// Queues a kernel of ingot's own on the current stream of an emulated device, whose memory it sees as the host's: `tensors` in their
 /// order.
-void launch(std::initializer_list<at::Tensor> tensors, std::function<void(const std::vector<at::Tensor>& views)> kernel);
+void launch(const std::vector<at::Tensor>& tensors, std::function<void(const std::vector<at::Tensor>& views)> kernel);
 
 }  // namespace ingot::device

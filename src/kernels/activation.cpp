@@ -41,17 +41,19 @@ bool is_fused(const at::Tensor& gate_up, const at::Tensor& row_weight) {
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
   const base::WorkScope scope("swiglu", base::WorkKind::activations);
-  return cpu::takes(gate_up) ? SwigluFunction::apply(gate_up) : reference::swiglu(gate_up);
+  return cpu::takes(gate_up) || device::is_gpu(gate_up) ? SwigluFunction::apply(gate_up) : reference::swiglu(gate_up);
 }
 
 at::Tensor swiglu_forward(const at::Tensor& gate_up_in, const at::Tensor& row_weight) {
   const base::WorkScope scope("swiglu", base::WorkKind::activations);
   if (!is_fused(gate_up_in, row_weight)) {
     const auto wide = reference::accumulation_type(gate_up_in.scalar_type());
-    const auto halves = gate_up_in.to(wide).chunk(2, -1);
-    auto out = at::silu(halves[0]) * halves[1];
-    if (row_weight.defined()) out = out * row_weight.to(wide).unsqueeze(-1);
-    return out.to(gate_up_in.scalar_type());
+    const auto halves = gate_up_in.chunk(2, -1);
+    auto activated = at::silu(halves[0].to(wide));
+    if (row_weight.defined()) activated.mul_(row_weight.unsqueeze(-1));
+    auto out = at::empty(halves[1].sizes(), gate_up_in.options());
+    at::mul_out(out, activated, halves[1]);  // in the wider type
+    return out;
   }
   const auto gate_up = gate_up_in.contiguous(), weight = row_weight.defined() ? row_weight.contiguous() : row_weight;
   auto p = problem_of(gate_up, weight);
@@ -78,17 +80,20 @@ std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_in, con
     return {grad_gate_up, grad_weight};
   }
   const auto wide = reference::accumulation_type(gate_up_in.scalar_type());
-  const auto halves = gate_up_in.to(wide).chunk(2, -1);
-  const auto sigmoid = at::sigmoid(halves[0]);
-  const auto silu = halves[0] * sigmoid;
+  const auto halves = gate_up_in.chunk(2, -1);
+  const auto gate = halves[0].to(wide), silu = at::silu(gate);
   auto g = grad_in.to(wide);
   at::Tensor grad_weight;
   if (row_weight.defined()) {
-    grad_weight = (g * silu * halves[1]).sum(-1).to(row_weight.scalar_type());
+    grad_weight = (g * silu).mul_(halves[1]).sum(-1).to(row_weight.scalar_type());
     g = g * row_weight.to(wide).unsqueeze(-1);
   }
-  const auto grad_gate = g * halves[1] * (sigmoid + silu * (1 - sigmoid));
-  return {at::cat({grad_gate, g * silu}, -1).to(gate_up_in.scalar_type()), grad_weight};
+  auto grad_gate_up = at::empty(gate_up_in.sizes(), gate_up_in.options());
+  const auto grads = grad_gate_up.chunk(2, -1);
+  auto grad_up = grads[1];
+  at::mul_out(grad_up, g, silu);
+  grads[0].copy_(at::silu_backward(g * halves[1], gate));
+  return {grad_gate_up, grad_weight};
 }
 
 }  // namespace ingot::kernels

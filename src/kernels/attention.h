@@ -25,6 +25,8 @@ struct AttentionMask {
   int64_t query_offset = 0;   // query i stands at key position query_offset + i, the last that it sees; may lie outside of the keys
   int64_t most_visible = 0;   // keys that a query sees at the most (a window), 0: no limit. Counts FLOPs; visible_from masks
   bool has_documents = true;  // false: visible_from is that of a window of most_visible keys alone
+  at::Tensor
+      document_offsets;  // int32 [documents + 1], first token of each in the batch's rows one after another, and their end; or undefined
 };
 
 struct AttentionOutput {

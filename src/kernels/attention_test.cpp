@@ -36,7 +36,7 @@ at::Tensor values(int64_t batch, int64_t length, int64_t heads, const Case& c) {
   return at::randn({batch, length, heads, c.head_dim}, fp64) * c.deviation;
 }
 
-at::Tensor visible_from(const Case& c) {
+at::Tensor visible_from(Case c) {
   auto from = at::zeros({c.batch, c.q_len}, at::kInt);
   auto value = from.accessor<int32_t, 2>();
   for (int64_t b = 0; b < c.batch; ++b) {
@@ -49,6 +49,11 @@ at::Tensor visible_from(const Case& c) {
     }
   }
   return from;
+}
+
+at::Tensor document_starts(Case c) {
+  c.window = 0;
+  return visible_from(c);
 }
 
 Inputs inputs(const Case& c) {
@@ -189,6 +194,10 @@ TEST_P(Attention, bf16_on_the_device_equals_the_explicit_softmax_and_itself) {
   there.mask.most_visible = GetParam().window;
   there.mask.has_documents = GetParam().documents;
   if (in.mask.visible_from.defined()) there.mask.visible_from = in.mask.visible_from.to(device);
+  if (GetParam().documents && GetParam().query_offset == 0) {
+    const auto begins = document_starts(GetParam()).eq(at::arange(GetParam().q_len, at::kInt)).flatten().nonzero().flatten();
+    there.mask.document_offsets = at::cat({begins, at::full({1}, in.q.size(0) * in.q.size(1))}).to(at::kInt).to(device);
+  }
   const auto first = run(there), again = run(there);
   std::vector<at::Tensor> found;
   for (size_t i = 0; i < first.size(); ++i) {
@@ -217,6 +226,7 @@ TEST(Attention, counts_as_one_kernel_where_a_gpu_has_flash_attention) {
     const Inputs in = inputs(c);
     AttentionMask mask{{}, c.query_offset, c.window, c.documents};
     if (in.mask.visible_from.defined()) mask.visible_from = in.mask.visible_from.to(counting.device());
+    if (c.documents) mask.document_offsets = at::zeros({3}, at::TensorOptions().dtype(at::kInt).device(counting.device()));
     const auto q = on(in.q), k = on(in.k), v = on(in.v);
     device::Tracer tracer(counting.device());
     const auto [out, log_sum_exp] = attention_forward(q, k, v, in.scale, mask);
@@ -228,7 +238,8 @@ TEST(Attention, counts_as_one_kernel_where_a_gpu_has_flash_attention) {
   EXPECT_EQ(kernels_of({2, 128, 4, 2, 64}, at::kBFloat16), 2);
   EXPECT_EQ(kernels_of({2, 128, 4, 2, 64, 0, 17}, at::kBFloat16), 2) << "a window";
   EXPECT_EQ(kernels_of({2, 1, 4, 2, 64, 100}, at::kBFloat16), 2) << "decoding";
-  EXPECT_EQ(kernels_of({2, 128, 4, 2, 64, 0, 0, true}, at::kBFloat16), 0) << "documents";
+  EXPECT_EQ(kernels_of({2, 128, 4, 2, 64, 0, 0, true}, at::kBFloat16), 2) << "documents";
+  EXPECT_EQ(kernels_of({2, 128, 4, 2, 64, 9, 0, true}, at::kBFloat16), 0) << "documents behind a cache";
   EXPECT_EQ(kernels_of({2, 128, 4, 2, 12}, at::kBFloat16), 0) << "heads of 12";
   EXPECT_EQ(kernels_of({2, 128, 4, 2, 64}, at::kFloat), 0) << "fp32";
 }

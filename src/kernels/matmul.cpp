@@ -49,6 +49,21 @@ at::Tensor mm_into_fp32(const at::Tensor& a, const at::Tensor& b) {
   return out;
 }
 
+// out [m, n] = (overwrite ? 0 : out) + a b on a GPU: bf16 operands whose products it sums in fp32.
+void sum_into_fp32(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite) {
+  if (!device::is_virtual(a.device())) {
+    overwrite ? at::mm_out(out, a, b, at::kFloat) : at::addmm_out(out, out, a, b, at::kFloat);
+    return;
+  }
+  const double flops = 2.0 * static_cast<double>(a.numel()) * static_cast<double>(b.size(1));
+  overwrite ? device::note("aten::mm", {a, b}, {out}, flops) : device::note("aten::addmm", {out, a, b}, {out}, flops);
+  if (device::is_counting(a)) return;
+  device::launch({a, b, out}, [overwrite](const auto& host) {
+    auto sum = host[2];
+    at::addmm_out(sum, sum, host[0].to(at::kFloat), host[1].to(at::kFloat), overwrite ? 0 : 1, 1);
+  });
+}
+
 at::Tensor gemm_of(const at::Tensor& a, const at::Tensor& b) { return takes_onednn(a, b) ? multiply_by_onednn(a, b) : at::mm(a, b); }
 
 }  // namespace
@@ -76,6 +91,8 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype
 
 void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite) {
   if (sums_in_fp32(a, b, out.scalar_type())) return sum_bf16_in_fp32(out, a, b, overwrite);
+  if (device::is_gpu(a) && a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kFloat)
+    return sum_into_fp32(out, a, b, overwrite);
   if (a.scalar_type() != out.scalar_type() || needs_widening(a)) {
     if (out.scalar_type() == at::kFloat || out.scalar_type() == at::kDouble) {
       const auto wide = out.scalar_type();

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "device/stream.h"
+#include "device/virtual_device.h"
 #include "kernels/cpu/rows_parallel.h"
 #include "kernels/cpu/rows_update.h"
 
@@ -22,8 +24,22 @@ uint16_t* narrow_of(const at::Tensor& master, const at::Tensor& value) {
              : nullptr;
 }
 
+// libtorch's fused kernel: a pass over everything instead of ten.
+bool takes_fused_adamw(const at::Tensor& master, const at::Tensor& grad) {
+  return device::is_gpu(master) && master.scalar_type() == at::kFloat && grad.scalar_type() == at::kFloat && master.is_contiguous() &&
+         grad.is_contiguous();
+}
+
 void publish(const at::Tensor& master, at::Tensor& value) {
   if (value.data_ptr() != master.data_ptr()) value.copy_(master);
+}
+
+// The same at its own pace: counted as one kernel, computed by the host's.
+void fused_adamw_of_virtual_device(const at::Tensor& master, const at::Tensor& grad, const at::Tensor& first, const at::Tensor& second,
+                                   const AdamwStep& s) {
+  device::note("adamw", {master, grad, first, second}, {master, first, second}, 0);
+  if (device::is_counting(master)) return;
+  device::launch({master, grad, first, second}, [s](const auto& host) { adamw_update(host[0], host[1], host[2], host[3], host[0], s); });
 }
 
 }  // namespace
@@ -49,6 +65,18 @@ void adamw_update(at::Tensor master, const at::Tensor& grad, at::Tensor first, a
     if (!device::counted("adamw", {master, grad, first, second}, {master, first, second, p.narrow ? value : at::Tensor()}, 0))
       cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::adamw(p, begin, end); });
     return;
+  }
+  if (takes_fused_adamw(master, grad)) {
+    if (device::is_virtual(master.device())) {
+      fused_adamw_of_virtual_device(master, grad, first, second, s);
+      return publish(master, value);
+    }
+    const auto number = [&](double value) { return at::full({}, value, master.options()); };
+    std::optional<at::Tensor> grad_scale;  // what it divides by
+    if (s.gradient_scale != 1) grad_scale = number(1 / s.gradient_scale);
+    at::_fused_adamw_({master}, {grad}, {first}, {second}, {}, {number(static_cast<double>(s.step))}, s.lr, s.beta1, s.beta2,
+                      s.weight_decay, s.eps, /*amsgrad=*/false, /*maximize=*/false, grad_scale, {});
+    return publish(master, value);
   }
   const auto g = s.gradient_scale == 1 ? grad : grad * s.gradient_scale;
   if (s.weight_decay > 0) master.mul_(1 - s.lr * s.weight_decay);

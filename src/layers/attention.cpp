@@ -16,19 +16,22 @@ struct AttentionFunction : Function<AttentionFunction, WorkKind::attention> {
     int64_t query_offset, window;
     bool has_documents;
   };
-  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
-                            const at::Tensor& visible_from, int64_t query_offset, int64_t window, bool has_documents) {
-    const kernels::AttentionMask mask{visible_from, query_offset, window, has_documents};
-    auto [out, log_sum_exp] = kernels::attention_forward(q, k, v, scale, mask);
-    context.save({q, k, v, out, log_sum_exp, mask.visible_from});
-    context.keep(Kept{scale, query_offset, window, has_documents});
+  static kernels::AttentionMask mask_of(const Kept& kept, const at::Tensor& visible_from, const at::Tensor& document_offsets) {
+    return {visible_from, kept.query_offset, kept.window, kept.has_documents, document_offsets};
+  }
+  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& visible_from,
+                            const at::Tensor& document_offsets, Kept kept) {
+    const auto mask = mask_of(kept, visible_from, document_offsets);
+    auto [out, log_sum_exp] = kernels::attention_forward(q, k, v, kept.scale, mask);
+    context.save({q, k, v, out, log_sum_exp, visible_from, document_offsets});
+    context.keep(kept);
     return out;
   }
 
   static TensorList backward(Context& context, const TensorList& grads) {
     const auto saved = context.saved();
     const auto kept = context.kept<Kept>();
-    const kernels::AttentionMask mask{saved[5], kept.query_offset, kept.window, kept.has_documents};
+    const auto mask = mask_of(kept, saved[5], saved[6]);
     auto [grad_q, grad_k, grad_v] =
         kernels::attention_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], kept.scale, mask);
     return {grad_q, grad_k, grad_v};
@@ -82,7 +85,8 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   const auto from = sequences.visible_from(window);
   if (kernels::Fp32Islands::active() && q.scalar_type() == at::kDouble && !cache)
     return attention_with_fp32_softmax(q, k, v, scale, from).flatten(2);
-  auto out = AttentionFunction::apply(q, keys, values, scale, from, sequences.offset(), window, sequences.is_start().defined());
+  auto out = AttentionFunction::apply(q, keys, values, from, sequences.document_offsets(),
+                                      AttentionFunction::Kept{scale, sequences.offset(), window, sequences.is_start().defined()});
   return out.flatten(2);
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "device/device.h"
 #include "kernels/fp32_islands.h"
 
 namespace ingot::layers {
@@ -16,9 +17,17 @@ Sequences::Sequences(int64_t batch, int64_t seq, const at::Tensor& document_star
   const auto options = at::TensorOptions().dtype(at::kInt).device(device);
   positions_ = order_.own_tokens(at::arange(offset, offset + seq * order_.size, options).unsqueeze(0));
   if (!document_start.defined()) return;
-  row_document_start_ = document_start.to(device);
+  if (document_start.is_cpu() && !context_) host_document_start_ = document_start;
+  row_document_start_ = document_start.to(device, /*non_blocking=*/true);
   document_start_ = order_.own_tokens(row_document_start_);
   is_start_ = document_start_.eq(positions_);
+}
+
+const at::Tensor& Sequences::document_offsets() {
+  if (document_offsets_.defined() || !host_document_start_.defined() || !device::is_gpu(device_)) return document_offsets_;
+  const auto begins = host_document_start_.eq(at::arange(seq_, at::kInt)).flatten().nonzero().flatten();
+  const auto offsets = at::cat({begins, at::full({1}, tokens(), begins.options())}).to(at::kInt);
+  return document_offsets_ = offsets.to(device_, /*non_blocking=*/true);
 }
 
 Sequences& Sequences::haloed(int64_t halo) {

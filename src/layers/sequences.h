@@ -26,8 +26,8 @@ struct RotarySettings {
 class Sequences {
  public:
   /// `seq`: tokens of each row that this rank has. `document_start` int32 [batch, tokens of a row]: index within its row of the first
-  /// token of each token's document; undefined when every row is one document. `offset`: tokens of the row that came before this
-  /// chunk (decoding; then neither documents nor a context).
+  /// token of each token's document, on the host or the device; undefined when every row is one document. `offset`: tokens of the row
+  /// that came before this chunk (decoding; then neither documents nor a context).
   Sequences(int64_t batch, int64_t seq, const at::Tensor& document_start, int64_t offset, at::Device device,
             std::shared_ptr<const ContextSchedule> context = {});
 
@@ -41,6 +41,9 @@ class Sequences {
   /// Of whole rows, as given.
   const at::Tensor& document_start() const { return row_document_start_; }
 
+  /// int32 [documents + 1] on a GPU: the first token of each document, rows one after another, and the end of all. Undefined where documents
+  /// were not given on the host, or their tokens lie on several ranks.
+  const at::Tensor& document_offsets();
   /// bool [batch, seq], true at the first token of each document; undefined without documents.
   const at::Tensor& is_start() const { return is_start_; }
   /// int32 [batch, seq]: first key that a query sees under causal attention within its document and a window of `window`
@@ -57,7 +60,7 @@ class Sequences {
   at::Device device_;
   std::shared_ptr<const ContextSchedule> context_;
   TokenOrder order_;
-  at::Tensor row_document_start_;
+  at::Tensor row_document_start_, host_document_start_, document_offsets_;
   at::Tensor positions_;                  // int32 [1 or batch, seq]: in the row
   at::Tensor document_start_, is_start_;  // of this rank's tokens
   std::map<int64_t, std::unique_ptr<Sequences>> haloed_;  // by halo

@@ -84,7 +84,7 @@ TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch) const {
   const bool has_documents =
       std::any_of(batch.document_starts.begin(), batch.document_starts.end(), [](int32_t start) { return start != 0; });
   return {tensor(axis.own_tokens(host(batch.inputs)), at::kLong), tensor(targets, at::kLong),
-          has_documents ? tensor(host(batch.document_starts), at::kInt) : at::Tensor(), targets.ge(0).sum().item<int64_t>()};
+          has_documents ? host(batch.document_starts).clone() : at::Tensor(), targets.ge(0).sum().item<int64_t>()};
 }
 
 models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Observer* observer) {

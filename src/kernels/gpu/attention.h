@@ -6,8 +6,8 @@
 
 namespace ingot::kernels::gpu {
 
-/// Whether the flash kernels compute this: fp16 or bf16, heads of a multiple of 8 up to 256 channels, no borders of documents, and queries that
-/// stand at the end of the keys that they see, or behind all of them.
+/// Whether the flash kernels compute this: fp16 or bf16, heads of a multiple of 8 up to 256 channels, and queries that stand at the end of
+/// the keys that they see, or behind all of them. With borders of documents only whole sequences whose mask has their offsets.
 bool takes_flash_attention(const at::Tensor& q, const at::Tensor& k, const AttentionMask& mask);
 
 /// As kernels::attention_forward and attention_backward. The same inputs give the same bits: the backward pass sums in a fixed order.

@@ -47,7 +47,7 @@ std::vector<Operator> attention_operators() {
   return {{.name = "attention",
            .kind = WorkKind::attention,
            .traced = {{"attention", false}, {"attention.backward", true}},
-           .fused_on = {device::Target::cpu},
+           .fused_on = {device::Target::cpu, device::Target::gpu},
            .make = make,
            .cost = cost,
            .checked = {{37, 16}, {130, 24}}}};
