@@ -15,6 +15,7 @@
 #include "bench/kernels.h"
 #include "bench/library_race.h"
 #include "bench/operations.h"
+#include "device/device.h"
 #include "kernels/cpu_memory.h"
 #include "optim/operators.h"
 #include "plan/disturbed.h"
@@ -25,7 +26,21 @@ namespace {
 using plan::MachineProfile;
 using plan::Pass;
 
-constexpr double kLargestGemmFlops = 2e10;
+bool is_on_gpu(const SuiteOptions& o) { return device::is_gpu(at::Device(o.device)); }
+
+// What GEMMs are measured on. Those of a GPU are large enough for its peak: an H200 reaches 437 TFLOP/s with 16 GFLOP and some 790 with 1,000.
+struct GemmGrid {
+  std::vector<int64_t> rows, sides;
+  int64_t cube;  // of the first one, large enough for the peak
+  double most_flops;
+};
+
+GemmGrid gemm_grid(const SuiteOptions& o) {
+  if (is_on_gpu(o) && o.quick) return {{64, 1024, 8192}, {64, 256, 1024, 4096}, 4096, 3e11};
+  if (is_on_gpu(o)) return {{64, 256, 1024, 4096, 16384}, {64, 128, 256, 512, 1024, 2048, 4096, 8192}, 8192, 2.5e12};
+  if (o.quick) return {{64, 512, 2048}, {32, 64, 128, 256, 512, 1024}, 2048, 2e10};
+  return {{16, 64, 256, 1024, 4096}, {16, 32, 64, 128, 256, 512, 1024, 2048, 4096}, 2048, 2e10};
+}
 
 Repeats repeats_of(const SuiteOptions& o) {
   return o.hasty ? Repeats{1, 1, 10, 0.01, 0.03} : o.quick ? Repeats{1, 2, 25, 0.02, 0.1} : Repeats{1, 3, 50, 0.1, 1};
@@ -39,17 +54,15 @@ void append(std::vector<Measurement>& all, std::vector<Measurement> more) {
 
 // Every second point of a grid over rows and both sides, as on a chess board: what lies between has measured neighbours on all sides.
 void add_gemm(const SuiteOptions& o, const std::string& dtype, std::vector<Measurement>& all) {
-  const std::vector<int64_t> rows = o.quick ? std::vector<int64_t>{64, 512, 2048} : std::vector<int64_t>{16, 64, 256, 1024, 4096};
-  const std::vector<int64_t> sides =
-      o.quick ? std::vector<int64_t>{32, 64, 128, 256, 512, 1024} : std::vector<int64_t>{16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
-  const auto add = [&](Pass pass, int64_t m, int64_t n, int64_t k) {
-    if (2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) > kLargestGemmFlops) return;
+  const auto [rows, sides, cube, most_flops] = gemm_grid(o);
+  const auto add = [&, most = most_flops](Pass pass, int64_t m, int64_t n, int64_t k) {
+    if (2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) > most) return;
     all.push_back({fmt::format("gemm {} {} {}x{}x{}", dtype, plan::name_of(pass), m, n, k),
                    [=, repeats = repeats_of(o), device = at::Device(o.device)](MachineProfile& profile) {
                      profile.gemm.push_back(measure_gemm(dtype, pass, m, n, k, repeats, device));
                    }});
   };
-  add(Pass::forward, 2048, 2048, 2048);  // large enough for the peak
+  add(Pass::forward, cube, cube, cube);
   for (size_t row = 0; row < rows.size(); ++row)
     for (size_t in = 0; in < sides.size(); ++in)
       for (size_t out = 0; out < sides.size(); ++out) {
@@ -64,14 +77,14 @@ void add_attention(const SuiteOptions& o, const std::string& dtype, std::vector<
   const std::vector<int64_t> lengths =
       o.quick ? std::vector<int64_t>{128, 512, 1024} : std::vector<int64_t>{64, 128, 256, 512, 1024, 2048, 4096};
   const std::vector<int64_t> head_dims = {32, 64, 128};
-  constexpr int64_t kHeads = 4, kKvHeads = 2;
-  // Work for every thread at any length.
-  const int64_t batch = std::max<int64_t>(1, (2 * at::get_num_threads() + kHeads - 1) / kHeads);
+  // Work for every thread, or multiprocessor, at any length.
+  const int64_t heads = is_on_gpu(o) ? 32 : 4, kv_heads = is_on_gpu(o) ? 8 : 2;
+  const int64_t batch = is_on_gpu(o) ? 4 : std::max<int64_t>(1, (2 * at::get_num_threads() + heads - 1) / heads);
   for (const int64_t seq : lengths) {
     for (const int64_t head_dim : head_dims) {
       all.push_back({fmt::format("attention {} {}x{}", dtype, seq, head_dim),
                      [=, repeats = repeats_of(o), device = at::Device(o.device)](MachineProfile& profile) {
-                       profile.attention.push_back(measure_attention(dtype, batch, seq, kHeads, kKvHeads, head_dim, repeats, device));
+                       profile.attention.push_back(measure_attention(dtype, batch, seq, heads, kv_heads, head_dim, repeats, device));
                      }});
     }
   }
