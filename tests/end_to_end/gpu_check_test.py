@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["INGOT_BINARY"]).parent
-STAGES = ["doctor", "operators", "layers", "families", "demo", "profile", "iteration"]
+STAGES = ["doctor", "operators", "layers", "families", "cpu", "repeat", "demo", "profile", "iteration"]
 
 
 def gpu_check(*args, status=0, script=ROOT / "scripts/gpu-check"):
@@ -28,14 +28,17 @@ def a_rehearsal_comes_to_its_end(folder):
     stages = json.loads((out / "stages.json").read_text())
     assert list(stages) == STAGES and all(s["status"] == "passed" for s in stages.values()), stages
     # Once more: nothing is done again. A stage that had failed is.
-    stages["layers"]["status"] = "failed: status 1"
+    stages["layers"]["status"] = stages["demo"]["status"] = "failed: status 1"
     (out / "stages.json").write_text(json.dumps(stages))
+    one = gpu_check(*run, "--only", "demo", script=pack / "gpu-check", status=1)
+    assert "demo         passed  (" in one and "layers" not in one, one
     again = gpu_check(*run, script=pack / "gpu-check")
     assert again.count("passed before") == len(STAGES) - 1 and "layers       passed  (" in again, again
 
     assert "rehearsal" in gpu_check("collect", out, status=1), "what was emulated must not get into benchmarks/"
     gpu_check("collect", out / "results.tar.gz", "-o", files)
     table = next(files.glob("gpu_emulated_*.md")).read_text()
+    assert "zaya1-nano-bf16-4-resumed | 2 |" in table
     for word in (*STAGES, "zaya1-nano-fp32-4 | 4 |", "hybrid-moe-nano-fp32-2 | 2 |"):
         assert f"| {word}" in table, f"'{word}' is not in\n{table}"
     assert json.loads(next(files.glob("*_profile.json")).read_text())["memory"]
