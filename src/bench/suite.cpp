@@ -28,7 +28,8 @@ using plan::Pass;
 
 bool is_on_gpu(const SuiteOptions& o) { return device::is_gpu(at::Device(o.device)); }
 
-// What GEMMs are measured on. Those of a GPU are large enough for its peak: an H200 reaches 437 TFLOP/s with 16 GFLOP and some 790 with 1,000.
+// What GEMMs are measured on. Those of a GPU are large enough for its peak: an H200 reaches 437 TFLOP/s with 16 GFLOP and some 790 with
+// 1,000.
 struct GemmGrid {
   std::vector<int64_t> rows, sides;
   int64_t cube;  // of the first one, large enough for the peak
