@@ -106,7 +106,7 @@ def a_simulated_step_is_the_formulas_one_until_something_disturbs_it(folder):
                    axes(tensor=2, pipeline=8, zero=0), axes(tensor=8, pipeline=4, pipeline_schedule="gpipe"), axes(tensor=8, pipeline=4, pipeline_schedule="zero_bubble"),
                    axes(tensor=8, pipeline=4, pipeline_schedule="interleaved", pipeline_chunks=2)):
         found = simulate(*layout)
-        assert abs(found["undisturbed_ms"] / found["predicted_ms"] - 1) < 0.03, (layout, found)
+        assert abs(found["undisturbed_ms"] / found["predicted_ms"] - 1) < 0.04, (layout, found)
         assert found["step_ms"]["mean"] == found["undisturbed_ms"] and found["ranks"] == 64
     layout = axes(tensor=8, pipeline=4)
     usual = simulate(*layout)["undisturbed_ms"]
