@@ -22,7 +22,15 @@ struct JoinNormProblem {
   const void* grad_normed;
   float* grad_residual;
   void* grad_branch;
+  // Of a GPU's kernels, which take takes_width() alone: fp32 [runs][kJoinNormSums][width], the sums of each run of rows. A CPU's caller has
+  // them.
+  float* sums;
+  int64_t runs;
 };
+
+/// Whether a GPU's block holds a row, and with scales the five sums of its columns, in registers.
+inline bool takes_width(int64_t width, bool is_scaled) { return width <= (width % 4 == 0 ? 4 : 1) * 512 * (is_scaled ? 2 : 8); }
+
 /// Sums over rows that the backward pass of one chunk leaves: five vectors of `width`, in this order.
 enum JoinNormSum { kGradWeight, kGradResidualScale, kGradResidualBias, kGradBranchScale, kGradBranchBias, kJoinNormSums };
 

@@ -1,0 +1,41 @@
+// Row-wise kernels on the current stream of a device, by the names that kernels/row_kernel.h looks for.
+#include "gpu/rows.h"
+
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+namespace {
+
+template <class Problem>
+int launch(int (*kernel)(const Problem&, void*), const Problem* problem, int device) {
+  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+  return kernel(*problem, c10::cuda::getCurrentCUDAStream().stream());
+}
+
+}  // namespace
+
+using namespace ingot::kernels;
+
+#define INGOT_EXPORTED extern "C" __attribute__((visibility("default")))
+
+INGOT_EXPORTED int ingot_swiglu_forward(const cpu::SwigluProblem* problem, int device) {
+  return launch(gpu::launch_swiglu_forward, problem, device);
+}
+INGOT_EXPORTED int ingot_swiglu_backward(const cpu::SwigluProblem* problem, int device) {
+  return launch(gpu::launch_swiglu_backward, problem, device);
+}
+INGOT_EXPORTED int ingot_join_norm_forward(const cpu::JoinNormProblem* problem, int device) {
+  return launch(gpu::launch_join_norm_forward, problem, device);
+}
+INGOT_EXPORTED int ingot_join_norm_backward(const cpu::JoinNormProblem* problem, int device) {
+  return launch(gpu::launch_join_norm_backward, problem, device);
+}
+INGOT_EXPORTED int ingot_cross_entropy(const cpu::CrossEntropyProblem* problem, int device) {
+  return launch(gpu::launch_cross_entropy, problem, device);
+}
+INGOT_EXPORTED int ingot_split_rotate_forward(const cpu::SplitRotateProblem* problem, int device) {
+  return launch(gpu::launch_split_rotate_forward, problem, device);
+}
+INGOT_EXPORTED int ingot_split_rotate_backward(const cpu::SplitRotateProblem* problem, int device) {
+  return launch(gpu::launch_split_rotate_backward, problem, device);
+}

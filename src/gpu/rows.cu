@@ -1,0 +1,40 @@
+// The row-wise kernels of kernels/gpu/ for the vendor's compiler: plain functions with plain addresses, no header of torch.
+#include "gpu/rows.h"
+#include "kernels/gpu/cross_entropy.h"
+#include "kernels/gpu/join_norm.h"
+#include "kernels/gpu/split_rotate.h"
+#include "kernels/gpu/swiglu.h"
+
+namespace ingot::kernels::gpu {
+namespace {
+
+constexpr int kMostThreadsOfALaunch = 512;
+
+template <class Kernel, class Problem>
+__global__ void __launch_bounds__(kMostThreadsOfALaunch) entry(const Problem problem) {
+  Kernel::run(problem);
+}
+
+struct Launcher {
+  cudaStream_t stream;
+  template <class Kernel, class Problem>
+  int run(int64_t blocks, int threads, const Problem& problem) const {
+    if (blocks == 0) return 0;
+    entry<Kernel><<<dim3(static_cast<unsigned>(blocks)), threads, 0, stream>>>(problem);
+    return cudaGetLastError();
+  }
+};
+
+Launcher on(void* stream) { return {static_cast<cudaStream_t>(stream)}; }
+
+}  // namespace
+
+int launch_swiglu_forward(const cpu::SwigluProblem& p, void* stream) { return swiglu_forward(p, on(stream)); }
+int launch_swiglu_backward(const cpu::SwigluProblem& p, void* stream) { return swiglu_backward(p, on(stream)); }
+int launch_cross_entropy(const cpu::CrossEntropyProblem& p, void* stream) { return cross_entropy(p, on(stream)); }
+int launch_split_rotate_forward(const cpu::SplitRotateProblem& p, void* stream) { return split_rotate_forward(p, on(stream)); }
+int launch_split_rotate_backward(const cpu::SplitRotateProblem& p, void* stream) { return split_rotate_backward(p, on(stream)); }
+int launch_join_norm_forward(const cpu::JoinNormProblem& p, void* stream) { return join_norm_forward(p, on(stream)); }
+int launch_join_norm_backward(const cpu::JoinNormProblem& p, void* stream) { return join_norm_backward(p, on(stream)); }
+
+}  // namespace ingot::kernels::gpu

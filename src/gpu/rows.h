@@ -1,0 +1,19 @@
+// What rows.cu has: each starts a kernel on a stream of CUDA's and gives an error of CUDA's, or 0.
+#pragma once
+
+#include "kernels/cpu/rows_activation.h"
+#include "kernels/cpu/rows_cross_entropy.h"
+#include "kernels/cpu/rows_norm.h"
+#include "kernels/cpu/rows_rope.h"
+
+namespace ingot::kernels::gpu {
+
+int launch_swiglu_forward(const cpu::SwigluProblem& problem, void* stream);
+int launch_swiglu_backward(const cpu::SwigluProblem& problem, void* stream);
+int launch_cross_entropy(const cpu::CrossEntropyProblem& problem, void* stream);
+int launch_split_rotate_forward(const cpu::SplitRotateProblem& problem, void* stream);
+int launch_split_rotate_backward(const cpu::SplitRotateProblem& problem, void* stream);
+int launch_join_norm_forward(const cpu::JoinNormProblem& problem, void* stream);
+int launch_join_norm_backward(const cpu::JoinNormProblem& problem, void* stream);
+
+}  // namespace ingot::kernels::gpu

@@ -1,0 +1,134 @@
+// What kernels in this folder are written in: one source for nvcc, for clang as HIP, and for the host's compiler, which runs it thread by
+// thread in tests (host_block.h). Only this header knows the target.
+//
+// Rules: all threads of a block come to every barrier() and block_sum() or block_max(), at the same place of the source, and return after
+// the last of them; blocks never wait for each other; what a thread writes to shared memory others read after a barrier.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#if defined(__HIPCC__)
+#include <hip/hip_runtime.h>
+#else
+#include <cuda_runtime.h>
+#endif
+#define INGOT_DEVICE __device__ __forceinline__
+#define INGOT_UNROLL _Pragma("unroll")
+#else
+#include <cmath>
+#include <cstring>
+
+#include "kernels/gpu/host_block.h"
+#define INGOT_DEVICE inline
+#define INGOT_UNROLL
+#endif
+
+// Threads of a wave (a warp), a constant of the target; the host has kernels of both, each in a namespace of its own.
+#ifndef INGOT_WAVE
+#if defined(__HIPCC__)
+#define INGOT_WAVE 64
+#else
+#define INGOT_WAVE 32
+#endif
+#endif
+
+namespace ingot::kernels::gpu {
+#if INGOT_WAVE == 64
+inline namespace wave64 {
+#else
+inline namespace wave32 {
+#endif
+
+constexpr int kWave = INGOT_WAVE, kMostThreads = 1024;
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+INGOT_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
+INGOT_DEVICE int block_threads() { return static_cast<int>(blockDim.x); }
+INGOT_DEVICE int64_t block_index() { return blockIdx.x; }
+INGOT_DEVICE int64_t grid_blocks() { return gridDim.x; }
+INGOT_DEVICE void barrier() { __syncthreads(); }
+#if defined(__HIPCC__)
+INGOT_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor(value, mask); }
+#else
+INGOT_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
+#endif
+INGOT_DEVICE float exponential(float x) { return expf(x); }
+INGOT_DEVICE float logarithm(float x) { return logf(x); }
+INGOT_DEVICE float root(float x) { return sqrtf(x); }
+INGOT_DEVICE uint32_t bits_of(float x) { return __float_as_uint(x); }
+INGOT_DEVICE float float_of(uint32_t bits) { return __uint_as_float(bits); }
+#define INGOT_SHARED_FLOATS(name, count) __shared__ float name[count]
+#else
+INGOT_DEVICE int thread_index() { return host::current().thread; }
+INGOT_DEVICE int block_threads() { return host::current().threads; }
+INGOT_DEVICE int64_t block_index() { return host::current().block; }
+INGOT_DEVICE int64_t grid_blocks() { return host::current().blocks; }
+INGOT_DEVICE void barrier(int line = __builtin_LINE()) { host::barrier(line); }
+INGOT_DEVICE float shuffle_xor(float value, int mask, int line = __builtin_LINE()) { return host::shuffle_xor(value, mask, kWave, line); }
+INGOT_DEVICE float exponential(float x) { return std::exp(x); }
+INGOT_DEVICE float logarithm(float x) { return std::log(x); }
+INGOT_DEVICE float root(float x) { return std::sqrt(x); }
+INGOT_DEVICE uint32_t bits_of(float x) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+INGOT_DEVICE float float_of(uint32_t bits) {
+  float x = 0;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+#define INGOT_SHARED_FLOATS(name, count) float* const name = host::shared_floats(__COUNTER__, count)
+#endif
+
+struct Bf16 {
+  uint16_t bits;
+};
+
+INGOT_DEVICE float widened(float x) { return x; }
+INGOT_DEVICE float widened(Bf16 x) { return float_of(static_cast<uint32_t>(x.bits) << 16); }
+INGOT_DEVICE void narrow(float x, float& out) { out = x; }
+/// To the nearest, ties to even.
+INGOT_DEVICE void narrow(float x, Bf16& out) {
+  const uint32_t bits = bits_of(x);
+  const bool is_nan = x != x;
+  out.bits = static_cast<uint16_t>(is_nan ? 0x7fc0u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+template <int n>
+struct Constant {};
+
+/// What a thread loads and stores at once, from an address that is a multiple of its size.
+template <class T, int count>
+struct alignas(sizeof(T) * count) Vector {
+  T at[count];
+};
+
+/// Of a launch: whether vectors of 16 bytes may be read from there; null may.
+inline bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
+
+struct Sum {
+  static INGOT_DEVICE float of(float a, float b) { return a + b; }
+};
+struct Max {
+  static INGOT_DEVICE float of(float a, float b) { return b > a ? b : a; }
+};
+
+/// Of the values of the block's threads: the same on all of them, in a fixed order.
+template <class Operation>
+INGOT_DEVICE float block_reduce(float value) {
+  INGOT_SHARED_FLOATS(of_waves, kMostThreads / 32);
+  for (int mask = kWave / 2; mask > 0; mask /= 2) value = Operation::of(value, shuffle_xor(value, mask));
+  if (thread_index() % kWave == 0) of_waves[thread_index() / kWave] = value;
+  barrier();
+  float result = of_waves[0];
+  for (int wave = 1; wave < block_threads() / kWave; ++wave) result = Operation::of(result, of_waves[wave]);
+  barrier();  // before the next one writes there
+  return result;
+}
+INGOT_DEVICE float block_sum(float value) { return block_reduce<Sum>(value); }
+INGOT_DEVICE float block_max(float value) { return block_reduce<Max>(value); }
+
+}  // namespace wave32 or wave64
+}  // namespace ingot::kernels::gpu

@@ -1,0 +1,200 @@
+#include "kernels/gpu/host_block.h"
+
+#include <fmt/format.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "base/error.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace ingot::kernels::gpu::host {
+namespace {
+
+constexpr size_t kStackBytes = 64 << 10;
+
+// Of all blocks of a launch: a thousand stacks are not cheap.
+using Stacks = std::vector<std::unique_ptr<char[]>>;
+
+struct Fiber {
+  enum class State { ready, at_barrier, in_wave, done };
+  ucontext_t context{};
+  char* stack = nullptr;
+  State state = State::ready;
+  int line = 0, wave = 0;
+  float value = 0, published = 0;
+};
+
+class Block {
+ public:
+  Block(const Place& place, const std::function<void()>& kernel, const std::vector<int>& order, const Stacks& stacks)
+      : place_(place), kernel_(kernel), order_(order), fibers_(stacks.size()) {
+    for (size_t i = 0; i < stacks.size(); ++i) fibers_[i].stack = stacks[i].get();
+  }
+
+  void run() {
+    for (auto& fiber : fibers_) {
+      getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = fiber.stack;
+      fiber.context.uc_stack.ss_size = kStackBytes;
+      fiber.context.uc_link = &scheduler_;
+      makecontext(&fiber.context, &Block::entry, 0);
+    }
+    while (!all_are(Fiber::State::done)) {
+      for (const int thread : order_)
+        if (fibers_[static_cast<size_t>(thread)].state == Fiber::State::ready) resume(thread);
+      if (failure_) std::rethrow_exception(failure_);
+      if (!release() && !all_are(Fiber::State::done)) throw base::Error(stuck());
+    }
+  }
+
+  Place place() const {
+    Place place = place_;
+    place.thread = running_;
+    return place;
+  }
+  void wait(Fiber::State state, int line) {
+    self().state = state;
+    self().line = line;
+    switch_to_scheduler();
+  }
+  float shuffle_xor(float value, int mask, int wave, int line) {
+    self().value = value;
+    self().wave = wave;
+    wait(Fiber::State::in_wave, line);
+    return fibers_.at(static_cast<size_t>(running_ / wave * wave + ((running_ % wave) ^ mask))).published;
+  }
+  float* shared_floats(int key, int64_t count) {
+    auto& area = shared_[key];
+    if (area.empty()) area.assign(static_cast<size_t>(count), std::numeric_limits<float>::quiet_NaN());
+    return area.data();
+  }
+
+  static thread_local Block* running_block;
+
+ private:
+  static void entry() {
+    running_block->begin();
+    try {
+      running_block->kernel_();
+    } catch (...) {
+      running_block->failure_ = std::current_exception();
+    }
+    running_block->self().state = Fiber::State::done;
+    running_block->end();
+  }
+
+  Fiber& self() { return fibers_[static_cast<size_t>(running_)]; }
+  bool all_are(Fiber::State state) const {
+    return std::all_of(fibers_.begin(), fibers_.end(), [&](const Fiber& fiber) { return fiber.state == state; });
+  }
+
+#if defined(__SANITIZE_ADDRESS__)
+  void resume(int thread) {
+    running_ = thread;
+    void* fake = nullptr;
+    __sanitizer_start_switch_fiber(&fake, self().stack, kStackBytes);
+    swapcontext(&scheduler_, &self().context);
+    __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+  }
+  void begin() { __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack_, &scheduler_stack_bytes_); }
+  void end() { __sanitizer_start_switch_fiber(nullptr, scheduler_stack_, scheduler_stack_bytes_); }
+  void switch_to_scheduler() {
+    void* fake = nullptr;
+    auto& fiber = self();
+    __sanitizer_start_switch_fiber(&fake, scheduler_stack_, scheduler_stack_bytes_);
+    swapcontext(&fiber.context, &scheduler_);
+    __sanitizer_finish_switch_fiber(fake, &scheduler_stack_, &scheduler_stack_bytes_);
+  }
+  const void* scheduler_stack_ = nullptr;
+  size_t scheduler_stack_bytes_ = 0;
+#else
+  void resume(int thread) {
+    running_ = thread;
+    swapcontext(&scheduler_, &self().context);
+  }
+  void begin() {}
+  void end() {}
+  void switch_to_scheduler() { swapcontext(&self().context, &scheduler_); }
+#endif
+
+  // Lets go those that all the others of their wave, or of the block, have joined at the same line.
+  bool release() {
+    const auto same = [](auto begin, auto end, Fiber::State state) {
+      return std::all_of(begin, end, [&](const Fiber& fiber) { return fiber.state == state && fiber.line == begin->line; });
+    };
+    const auto let_go = [](auto begin, auto end) {
+      std::for_each(begin, end, [](Fiber& fiber) {
+        fiber.published = fiber.value;
+        fiber.state = Fiber::State::ready;
+      });
+    };
+    bool any = false;
+    if (same(fibers_.begin(), fibers_.end(), Fiber::State::at_barrier)) let_go(fibers_.begin(), fibers_.end()), any = true;
+    for (size_t first = 0; first < fibers_.size();) {
+      const auto size = static_cast<size_t>(std::max(1, fibers_[first].wave));
+      const auto begin = fibers_.begin() + static_cast<std::ptrdiff_t>(first),
+                 end = fibers_.begin() + static_cast<std::ptrdiff_t>(std::min(first + size, fibers_.size()));
+      if (same(begin, end, Fiber::State::in_wave)) let_go(begin, end), any = true;
+      first += size;
+    }
+    return any;
+  }
+
+  std::string stuck() const {
+    std::map<std::string, int> at;
+    for (const auto& fiber : fibers_)
+      ++at[fiber.state == Fiber::State::done
+               ? "have returned"
+               : fmt::format("wait {} line {}", fiber.state == Fiber::State::in_wave ? "for their wave in" : "at the barrier of",
+                             fiber.line)];
+    std::string text = fmt::format("block {} of {} goes on no more:", place_.block, place_.blocks);
+    for (const auto& [where, count] : at) text += fmt::format(" {} threads {};", count, where);
+    return text;
+  }
+
+  Place place_;
+  const std::function<void()>& kernel_;
+  const std::vector<int>& order_;
+  std::vector<Fiber> fibers_;
+  std::map<int, std::vector<float>> shared_;
+  ucontext_t scheduler_{};
+  int running_ = 0;
+  std::exception_ptr failure_;
+};
+
+thread_local Block* Block::running_block = nullptr;
+
+}  // namespace
+
+void run(int64_t blocks, int threads, uint64_t seed, const std::function<void()>& kernel) {
+  std::vector<int> order(static_cast<size_t>(threads));
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937_64 random(seed);
+  Stacks stacks;
+  for (int i = 0; i < threads; ++i) stacks.push_back(std::make_unique_for_overwrite<char[]>(kStackBytes));
+  for (int64_t block = 0; block < blocks; ++block) {
+    if (seed != 0) std::shuffle(order.begin(), order.end(), random);
+    Block running({0, threads, block, blocks}, kernel, order, stacks);
+    Block::running_block = &running;
+    running.run();
+  }
+  Block::running_block = nullptr;
+}
+
+Place current() { return Block::running_block->place(); }
+void barrier(int line) { Block::running_block->wait(Fiber::State::at_barrier, line); }
+float shuffle_xor(float value, int mask, int wave, int line) { return Block::running_block->shuffle_xor(value, mask, wave, line); }
+float* shared_floats(int key, int64_t count) { return Block::running_block->shared_floats(key, count); }
+
+}  // namespace ingot::kernels::gpu::host

@@ -1,0 +1,28 @@
+// Runs kernels on the host, every thread of a block as a fiber: for tests of what has no GPU to run on. Blocks run one after another, the
+// threads of a block in the order of their numbers or in one drawn by a seed, each until it waits. What shows: results with odd sizes,
+// threads that wait at different places or return while others wait, shared memory that nobody wrote (NaN), with a seed also most missing
+// barriers. What does not: speed, the order of memory between blocks, a GPU's own instructions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace ingot::kernels::gpu::host {
+
+struct Place {
+  int thread = 0, threads = 0;
+  int64_t block = 0, blocks = 0;
+};
+
+/// Calls `kernel` for every thread of every block. `threads`: of a block, a multiple of the wave. `seed` 0: threads in order.
+/// Throws Error saying where threads wait for ever, and what a kernel throws.
+void run(int64_t blocks, int threads, uint64_t seed, const std::function<void()>& kernel);
+
+// For dialect.h: of the fiber that runs.
+Place current();
+void barrier(int line);
+float shuffle_xor(float value, int mask, int wave, int line);
+/// Floats of the block, the same for each `key`; NaN until written.
+float* shared_floats(int key, int64_t count);
+
+}  // namespace ingot::kernels::gpu::host

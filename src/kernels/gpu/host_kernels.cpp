@@ -1,0 +1,37 @@
+// Compiled once for each INGOT_WAVE.
+#include "kernels/gpu/host_kernels.h"
+
+#include "kernels/gpu/cross_entropy.h"
+#include "kernels/gpu/join_norm.h"
+#include "kernels/gpu/split_rotate.h"
+#include "kernels/gpu/swiglu.h"
+
+namespace ingot::kernels::gpu {
+namespace {
+
+struct HostLauncher {
+  uint64_t seed;
+  template <class Kernel, class Problem>
+  void run(int64_t blocks, int threads, const Problem& problem) const {
+    host::run(blocks, threads, seed, [&] { Kernel::run(problem); });
+  }
+};
+
+constexpr HostKernels kKernels{
+    .swiglu_forward = [](const cpu::SwigluProblem& p, uint64_t seed) { swiglu_forward(p, HostLauncher{seed}); },
+    .swiglu_backward = [](const cpu::SwigluProblem& p, uint64_t seed) { swiglu_backward(p, HostLauncher{seed}); },
+    .cross_entropy = [](const cpu::CrossEntropyProblem& p, uint64_t seed) { cross_entropy(p, HostLauncher{seed}); },
+    .split_rotate_forward = [](const cpu::SplitRotateProblem& p, uint64_t seed) { split_rotate_forward(p, HostLauncher{seed}); },
+    .split_rotate_backward = [](const cpu::SplitRotateProblem& p, uint64_t seed) { split_rotate_backward(p, HostLauncher{seed}); },
+    .join_norm_forward = [](const cpu::JoinNormProblem& p, uint64_t seed) { join_norm_forward(p, HostLauncher{seed}); },
+    .join_norm_backward = [](const cpu::JoinNormProblem& p, uint64_t seed) { join_norm_backward(p, HostLauncher{seed}); }};
+
+}  // namespace
+
+#if INGOT_WAVE == 64
+const HostKernels host_kernels_wave64 = kKernels;
+#else
+const HostKernels host_kernels_wave32 = kKernels;
+#endif
+
+}  // namespace ingot::kernels::gpu

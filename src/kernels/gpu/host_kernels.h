@@ -1,0 +1,22 @@
+// The kernels of this folder as the host runs them, for tests: once with waves of 32 threads, once with 64. `seed`: see host_block.h.
+#pragma once
+
+#include "kernels/cpu/rows_activation.h"
+#include "kernels/cpu/rows_cross_entropy.h"
+#include "kernels/cpu/rows_norm.h"
+#include "kernels/cpu/rows_rope.h"
+
+namespace ingot::kernels::gpu {
+
+struct HostKernels {
+  void (*swiglu_forward)(const cpu::SwigluProblem&, uint64_t seed);
+  void (*swiglu_backward)(const cpu::SwigluProblem&, uint64_t seed);
+  void (*cross_entropy)(const cpu::CrossEntropyProblem&, uint64_t seed);
+  void (*split_rotate_forward)(const cpu::SplitRotateProblem&, uint64_t seed);
+  void (*split_rotate_backward)(const cpu::SplitRotateProblem&, uint64_t seed);
+  void (*join_norm_forward)(const cpu::JoinNormProblem&, uint64_t seed);
+  void (*join_norm_backward)(const cpu::JoinNormProblem&, uint64_t seed);
+};
+extern const HostKernels host_kernels_wave32, host_kernels_wave64;
+
+}  // namespace ingot::kernels::gpu

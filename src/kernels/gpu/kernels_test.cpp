@@ -1,0 +1,287 @@
+// The GPU's kernels, run by the host thread by thread, against the same in fp64.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "kernels/activation.h"
+#include "kernels/gpu/dialect.h"
+#include "kernels/gpu/host_kernels.h"
+
+namespace ingot::kernels::gpu {
+namespace {
+
+using testing::HasSubstr;
+
+struct Case {
+  int64_t rows, width;
+  at::ScalarType dtype;
+  bool is_weighted;
+};
+
+double error_of(const at::Tensor& found, const at::Tensor& expected) {
+  return ((found.to(at::kDouble) - expected).abs().max() / expected.abs().max().clamp_min(1e-3)).item<double>();
+}
+
+const float* floats(const at::Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
+
+class GpuKernels : public testing::TestWithParam<Case> {};
+
+TEST_P(GpuKernels, swiglu_equals_its_definition_in_every_order_of_threads) {
+  const auto& c = GetParam();
+  at::manual_seed(5);
+  const auto gate_up = at::randn({c.rows, 2 * c.width}, at::kDouble).to(c.dtype),
+             grad = at::randn({c.rows, c.width}, at::kDouble).to(c.dtype);
+  const auto weight = c.is_weighted ? at::rand({c.rows}, at::kFloat) : at::Tensor();
+  const auto wide = [](const at::Tensor& x) { return x.defined() ? x.to(at::kDouble) : x; };
+  const auto expected = kernels::swiglu_forward(wide(gate_up), wide(weight));
+  const auto [expected_grad, expected_weight_grad] = kernels::swiglu_backward(wide(grad), wide(gate_up), wide(weight));
+  const double tolerance = c.dtype == at::kFloat ? 2e-6 : 1e-2;
+  std::vector<at::Tensor> first;
+  for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64})
+    for (const uint64_t seed : {0, 1, 2}) {
+      const auto nan = std::numeric_limits<double>::quiet_NaN();
+      auto out = at::full_like(grad, nan), grad_gate_up = at::full_like(gate_up, nan);
+      auto grad_weight = c.is_weighted ? at::full_like(weight, nan) : at::Tensor();
+      const cpu::SwigluProblem p{.rows = c.rows,
+                                 .width = c.width,
+                                 .is_bf16 = c.dtype == at::kBFloat16,
+                                 .gate_up = gate_up.const_data_ptr(),
+                                 .row_weight = floats(weight),
+                                 .out = out.data_ptr(),
+                                 .grad = grad.const_data_ptr(),
+                                 .grad_gate_up = grad_gate_up.data_ptr(),
+                                 .grad_row_weight = c.is_weighted ? grad_weight.data_ptr<float>() : nullptr};
+      kernels->swiglu_forward(p, seed);
+      kernels->swiglu_backward(p, seed);
+      EXPECT_LT(error_of(out, expected), tolerance);
+      EXPECT_LT(error_of(grad_gate_up, expected_grad), tolerance);
+      if (c.is_weighted) {
+        EXPECT_LT(error_of(grad_weight, expected_weight_grad), 1e-5);
+      }
+      if (first.empty()) first = {out, grad_gate_up};
+      EXPECT_TRUE(at::equal(out, first[0]) && at::equal(grad_gate_up, first[1])) << "seed " << seed;
+    }
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const auto& [rows, width] : std::vector<std::pair<int64_t, int64_t>>{{18, 3}, {9, 8}, {5, 21}, {3, 4}, {2, 2056}, {1, 1}})
+    for (const auto dtype : {at::kFloat, at::kBFloat16})
+      for (const bool is_weighted : {false, true}) all.push_back({rows, width, dtype, is_weighted});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, GpuKernels, testing::ValuesIn(cases()), [](const auto& info) {
+  return fmt::format("{}x{}_{}{}", info.param.rows, info.param.width, c10::toString(info.param.dtype),
+                     info.param.is_weighted ? "_weighted" : "");
+});
+
+struct Parts {
+  bool has_branch, is_scaled, has_weight;
+};
+
+class GpuJoinNorm : public testing::TestWithParam<std::tuple<Parts, std::pair<int64_t, int64_t>, at::ScalarType>> {};
+
+// The CPU's kernels, which have tests of their own, take the same problem.
+TEST_P(GpuJoinNorm, equals_the_cpus_in_every_order_of_threads) {
+  const auto [parts, size, dtype] = GetParam();
+  const auto [rows, width] = size;
+  at::manual_seed(6);
+  const auto wide = [&](at::IntArrayRef sizes) { return at::randn(sizes, at::kFloat); };
+  const auto residual = wide({rows, width}), branch = parts.has_branch ? wide({rows, width}).to(dtype) : at::Tensor();
+  std::vector<at::Tensor> vectors;  // scale and bias of both, weight
+  for (int i = 0; i < 5; ++i) vectors.push_back((i < 4 ? parts.is_scaled : parts.has_weight) ? wide({width}) : at::Tensor());
+  const auto grad_joined = parts.has_branch ? wide({rows, width}) : at::Tensor(),
+             grad_normed = parts.has_weight ? wide({rows, width}).to(dtype) : at::Tensor();
+  struct Results {
+    at::Tensor joined, normed, inverse, grad_residual, grad_branch, sums;
+  };
+  const auto results_for = [&](int64_t runs) {
+    const auto nan = std::numeric_limits<double>::quiet_NaN();
+    return Results{at::full_like(residual, nan), at::full({rows, width}, nan, dtype), at::full({rows}, nan),
+                   at::full_like(residual, nan), at::full({rows, width}, nan, dtype), at::zeros({runs, cpu::kJoinNormSums, width})};
+  };
+  const auto problem_of = [&](Results& r) {
+    cpu::JoinNormProblem p{};
+    p.rows = rows, p.width = width, p.is_bf16 = dtype == at::kBFloat16, p.eps = 1e-5;
+    p.residual = floats(residual), p.branch = parts.has_branch ? branch.const_data_ptr() : nullptr;
+    p.residual_scale = floats(vectors[0]), p.residual_bias = floats(vectors[1]), p.branch_scale = floats(vectors[2]);
+    p.branch_bias = floats(vectors[3]), p.weight = floats(vectors[4]);
+    if (parts.has_branch)
+      p.joined = r.joined.data_ptr<float>(), p.grad_joined = floats(grad_joined), p.grad_branch = r.grad_branch.data_ptr();
+    if (parts.has_weight)
+      p.normed = r.normed.data_ptr(), p.inverse = r.inverse.data_ptr<float>(), p.grad_normed = grad_normed.const_data_ptr();
+    p.grad_residual = r.grad_residual.data_ptr<float>(), p.sums = r.sums.data_ptr<float>(), p.runs = r.sums.size(0);
+    return p;
+  };
+  auto expected = results_for(1);
+  const auto on_cpu = problem_of(expected);
+  cpu::join_norm_forward(on_cpu, 0, rows);
+  cpu::join_norm_backward(on_cpu, 0, rows, expected.sums.data_ptr<float>());
+  const double tolerance = dtype == at::kFloat ? 3e-6 : 1e-2;
+  for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64})
+    for (const uint64_t seed : {0, 1}) {
+      auto found = results_for(std::min<int64_t>(rows, 3));
+      const auto p = problem_of(found);
+      kernels->join_norm_forward(p, seed);
+      kernels->join_norm_backward(p, seed);
+      const auto same = [&](const at::Tensor& one, const at::Tensor& other, const char* name) {
+        EXPECT_LT(error_of(one, other.to(at::kDouble)), tolerance) << name << " seed " << seed;
+      };
+      if (parts.has_branch) same(found.joined, expected.joined, "joined"), same(found.grad_branch, expected.grad_branch, "grad_branch");
+      if (parts.has_weight) same(found.normed, expected.normed, "normed"), same(found.inverse, expected.inverse, "inverse");
+      same(found.grad_residual, expected.grad_residual, "grad_residual");
+      for (int s = parts.has_weight ? 0 : 1; s < (parts.is_scaled ? cpu::kJoinNormSums : 1); ++s)
+        same(found.sums.sum(0)[s], expected.sums[0][s], "sums");
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Parts, GpuJoinNorm,
+                         testing::Combine(testing::Values(Parts{false, false, true}, Parts{true, false, true}, Parts{true, true, true},
+                                                          Parts{true, false, false}, Parts{true, true, false}),
+                                          testing::Values(std::pair<int64_t, int64_t>{7, 3}, std::pair<int64_t, int64_t>{5, 64},
+                                                          std::pair<int64_t, int64_t>{4, 261}, std::pair<int64_t, int64_t>{2, 1024},
+                                                          std::pair<int64_t, int64_t>{3, 2052}),
+                                          testing::Values(at::kFloat, at::kBFloat16)));
+
+TEST(GpuKernels, cross_entropy_equals_the_cpus) {
+  for (const int64_t vocab : {3, 64, 1001, 4100})
+    for (const bool write : {false, true}) {
+      const auto logits = at::randn({5, vocab}) * 4;
+      logits[1][0] = -std::numeric_limits<float>::infinity();
+      const auto targets = at::tensor({int64_t{0}, vocab - 1, int64_t{-100}, vocab / 2, int64_t{1}});
+      const auto run = [&](const auto& kernel) {
+        auto in_place = logits.clone(), losses = at::full({5}, std::numeric_limits<double>::quiet_NaN(), at::kFloat);
+        kernel(cpu::CrossEntropyProblem{5, vocab, vocab, in_place.template data_ptr<float>(), targets.const_data_ptr<int64_t>(), 0.25,
+                                        losses.template data_ptr<float>(), write});
+        return std::pair(in_place, losses);
+      };
+      const auto [expected_gradient, expected] = run([](const auto& p) { cpu::cross_entropy(p, 0, p.rows); });
+      for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64})
+        for (const uint64_t seed : {0, 1}) {
+          const auto [gradient, losses] = run([&](const auto& p) { kernels->cross_entropy(p, seed); });
+          EXPECT_LT(error_of(losses, expected.to(at::kDouble)), 1e-6) << vocab;
+          if (write) EXPECT_LT(error_of(gradient, expected_gradient.to(at::kDouble)), 1e-6) << vocab;
+          else EXPECT_TRUE(at::equal(gradient, logits)) << vocab;
+        }
+    }
+}
+
+TEST(GpuKernels, split_and_rotate_equals_the_cpus) {
+  struct Size {
+    int64_t heads, kv_heads, head_dim, half;
+  };
+  for (const auto& s : {Size{4, 2, 64, 32}, Size{3, 1, 16, 4}, Size{2, 2, 10, 3}, Size{1, 1, 8, 0}})
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      const int64_t rows = 6;
+      const auto x = at::randn({rows, (s.heads + 2 * s.kv_heads) * s.head_dim}).to(dtype);
+      const auto angles = at::rand({3, s.half}), cosine = angles.cos(), sine = angles.sin();
+      const auto run = [&](const auto& forward, const auto& backward) {
+        const auto heads = [&](int64_t count) {
+          return at::full({rows, count, s.head_dim}, std::numeric_limits<double>::quiet_NaN(), dtype);
+        };
+        auto q = heads(s.heads), k = heads(s.kv_heads), v = heads(s.kv_heads),
+             back = at::full_like(x, std::numeric_limits<double>::quiet_NaN());
+        cpu::SplitRotateProblem p{rows,
+                                  s.heads,
+                                  s.kv_heads,
+                                  s.head_dim,
+                                  s.half,
+                                  3,
+                                  dtype == at::kBFloat16,
+                                  floats(cosine),
+                                  floats(sine),
+                                  const_cast<void*>(x.const_data_ptr()),
+                                  q.data_ptr(),
+                                  k.data_ptr(),
+                                  v.data_ptr()};
+        forward(p);
+        p.packed = back.data_ptr();
+        backward(p);
+        return std::vector{q, k, v, back};
+      };
+      const auto expected = run([](const auto& p) { cpu::split_rotate_forward(p, 0, p.rows); },
+                                [](const auto& p) { cpu::split_rotate_backward(p, 0, p.rows); });
+      for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64}) {
+        const auto found =
+            run([&](const auto& p) { kernels->split_rotate_forward(p, 1); }, [&](const auto& p) { kernels->split_rotate_backward(p, 0); });
+        for (size_t i = 0; i < found.size(); ++i)
+          EXPECT_LT(error_of(found[i], expected[i].to(at::kDouble)), dtype == at::kFloat ? 1e-6 : 1e-2) << i << " " << s.head_dim;
+      }
+    }
+}
+
+// Parameters may begin anywhere.
+TEST(GpuKernels, tensors_that_begin_between_vectors_are_right_too) {
+  const auto all = at::randn({4 * 64 + 1}), x = all.narrow(0, 1, 4 * 64).view({4, 64});
+  auto normed = at::empty({4, 64}), inverse = at::empty({4}), expected = at::empty({4, 64});
+  const auto weight = at::ones({65}).narrow(0, 1, 64);
+  cpu::JoinNormProblem p{};
+  p.rows = 4, p.width = 64, p.eps = 1e-5, p.residual = floats(x), p.weight = floats(weight), p.inverse = inverse.data_ptr<float>();
+  p.normed = expected.data_ptr();
+  cpu::join_norm_forward(p, 0, 4);
+  p.normed = normed.data_ptr();
+  host_kernels_wave32.join_norm_forward(p, 0);
+  EXPECT_LT(error_of(normed, expected.to(at::kDouble)), 1e-6);
+}
+
+// -- the host as a GPU: what it must catch
+
+TEST(HostBlock, sums_over_a_block_are_the_same_on_every_thread) {
+  std::vector<float> sums(96);
+  host::run(1, 96, 3, [&] { sums[static_cast<size_t>(thread_index())] = block_sum(static_cast<float>(thread_index())); });
+  EXPECT_THAT(sums, testing::Each(96 * 95 / 2));
+}
+
+std::string error_in(const std::function<void()>& kernel) {
+  try {
+    host::run(1, 64, 0, kernel);
+  } catch (const base::Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(HostBlock, threads_that_do_not_come_to_a_barrier_are_an_error) {
+  const auto error = error_in([] {
+    if (thread_index() < 3) return;
+    barrier();
+  });
+  EXPECT_THAT(error, testing::AllOf(HasSubstr("3 threads have returned"), HasSubstr("61 threads wait at the barrier of line")));
+  EXPECT_THAT(error_in([] { thread_index() < 3 ? barrier(1) : barrier(2); }), HasSubstr("3 threads wait at the barrier of line 1"));
+  EXPECT_THAT(error_in([] {
+                if (thread_index() % 2 == 0) shuffle_xor(1, 1);
+              }),
+              HasSubstr("wait for their wave"));
+}
+
+TEST(HostBlock, shared_memory_that_nobody_wrote_is_not_a_number) {
+  float found = 0;
+  host::run(1, 32, 0, [&] {
+    INGOT_SHARED_FLOATS(area, 4);
+    if (thread_index() == 0) found = area[3];
+  });
+  EXPECT_TRUE(std::isnan(found));
+}
+
+// A neighbour's value without a barrier: right in the order of the threads, wrong in others.
+TEST(HostBlock, a_missing_barrier_shows_in_another_order_of_threads) {
+  const auto sum_of = [](uint64_t seed) {
+    float sum = 0;
+    host::run(1, 64, seed, [&] {
+      INGOT_SHARED_FLOATS(area, 64);
+      area[thread_index()] = 1;
+      sum += thread_index() > 0 ? area[thread_index() - 1] : 0;
+    });
+    return sum;
+  };
+  EXPECT_EQ(sum_of(0), 63);
+  EXPECT_TRUE(std::isnan(sum_of(1)));
+}
+
+TEST(HostBlock, what_a_kernel_throws_comes_out) {
+  EXPECT_EQ(error_in([] { throw base::Error("no"); }), "no");
+}
+
+}  // namespace
+}  // namespace ingot::kernels::gpu
