@@ -5,12 +5,7 @@
 #include "kernels/cpu/rows_cross_entropy.h"
 #include "kernels/gpu/dialect.h"
 
-namespace ingot::kernels::gpu {
-#if INGOT_WAVE == 64
-inline namespace wave64 {
-#else
-inline namespace wave32 {
-#endif
+namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE {
 
 template <int count>
 struct CrossEntropy {
@@ -57,5 +52,4 @@ auto cross_entropy(const cpu::CrossEntropyProblem& p, const Launcher& launcher) 
   return launcher.template run<CrossEntropy<1>>(p.rows, kThreads, p);
 }
 
-}  // namespace wave32 or wave64
-}  // namespace ingot::kernels::gpu
+}  // namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE

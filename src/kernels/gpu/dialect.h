@@ -32,13 +32,13 @@
 #define INGOT_WAVE 32
 #endif
 #endif
-
-namespace ingot::kernels::gpu {
 #if INGOT_WAVE == 64
-inline namespace wave64 {
+#define INGOT_WAVE_NAMESPACE wave64
 #else
-inline namespace wave32 {
+#define INGOT_WAVE_NAMESPACE wave32
 #endif
+
+namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE {
 
 constexpr int kWave = INGOT_WAVE, kMostThreads = 1024;
 
@@ -86,11 +86,11 @@ struct Bf16 {
   uint16_t bits;
 };
 
-INGOT_DEVICE float widened(float x) { return x; }
-INGOT_DEVICE float widened(Bf16 x) { return float_of(static_cast<uint32_t>(x.bits) << 16); }
-INGOT_DEVICE void narrow(float x, float& out) { out = x; }
+INGOT_DEVICE float to_float(float x) { return x; }
+INGOT_DEVICE float to_float(Bf16 x) { return float_of(static_cast<uint32_t>(x.bits) << 16); }
+INGOT_DEVICE void from_float(float x, float& out) { out = x; }
 /// To the nearest, ties to even.
-INGOT_DEVICE void narrow(float x, Bf16& out) {
+INGOT_DEVICE void from_float(float x, Bf16& out) {
   const uint32_t bits = bits_of(x);
   const bool is_nan = x != x;
   out.bits = static_cast<uint16_t>(is_nan ? 0x7fc0u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
@@ -130,5 +130,4 @@ INGOT_DEVICE float block_reduce(float value) {
 INGOT_DEVICE float block_sum(float value) { return block_reduce<Sum>(value); }
 INGOT_DEVICE float block_max(float value) { return block_reduce<Max>(value); }
 
-}  // namespace wave32 or wave64
-}  // namespace ingot::kernels::gpu
+}  // namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE

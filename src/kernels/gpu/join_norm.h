@@ -5,12 +5,7 @@
 #include "kernels/cpu/rows_norm.h"
 #include "kernels/gpu/dialect.h"
 
-namespace ingot::kernels::gpu {
-#if INGOT_WAVE == 64
-inline namespace wave64 {
-#else
-inline namespace wave32 {
-#endif
+namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE {
 
 /// `vectors` of `count` elements are a thread's share of a row: the vectors thread, thread + threads, thread + 2 threads...
 template <class T, int count, int vectors>
@@ -30,7 +25,7 @@ struct JoinNormForward {
       x[v] = residual[i];
       if (p.branch != nullptr) {
         const Narrow branch = (static_cast<const Narrow*>(p.branch) + row * per_row)[i];
-        for (int k = 0; k < count; ++k) x[v].at[k] = joined(p, x[v].at[k], widened(branch.at[k]), i * count + k);
+        for (int k = 0; k < count; ++k) x[v].at[k] = joined(p, x[v].at[k], to_float(branch.at[k]), i * count + k);
         (reinterpret_cast<Wide*>(p.joined) + row * per_row)[i] = x[v];
       }
       for (int k = 0; k < count; ++k) squares += x[v].at[k] * x[v].at[k];
@@ -44,7 +39,7 @@ struct JoinNormForward {
       if (i >= per_row) continue;
       const Wide weight = reinterpret_cast<const Wide*>(p.weight)[i];
       Narrow out;
-      for (int k = 0; k < count; ++k) narrow(x[v].at[k] * inverse * weight.at[k], out.at[k]);
+      for (int k = 0; k < count; ++k) from_float(x[v].at[k] * inverse * weight.at[k], out.at[k]);
       (static_cast<Narrow*>(p.normed) + row * per_row)[i] = out;
     }
   }
@@ -91,7 +86,7 @@ struct JoinNormBackward {
         const Narrow grad = grad_normed[i];
         const Wide weight = reinterpret_cast<const Wide*>(p.weight)[i];
         for (int k = 0; k < count; ++k) {
-          const float d = widened(grad.at[k]);
+          const float d = to_float(grad.at[k]);
           sums[cpu::kGradWeight][v].at[k] += d * x[v].at[k] * inverse;
           g[v].at[k] = d * weight.at[k];
           dot += g[v].at[k] * x[v].at[k];
@@ -119,7 +114,7 @@ struct JoinNormBackward {
     (reinterpret_cast<Wide*>(p.grad_residual) + row * per_row)[i] = by_joined;
     if (p.branch == nullptr) return;
     Narrow by_branch;
-    for (int k = 0; k < count; ++k) narrow(by_joined.at[k], by_branch.at[k]);
+    for (int k = 0; k < count; ++k) from_float(by_joined.at[k], by_branch.at[k]);
     (static_cast<Narrow*>(p.grad_branch) + row * per_row)[i] = by_branch;
   }
 
@@ -134,10 +129,10 @@ struct JoinNormBackward {
       const float d = by_joined.at[k], residual_scale = p.residual_scale[column], branch_scale = p.branch_scale[column];
       sums[cpu::kGradResidualScale][v].at[k] += d * (residual.at[k] + p.residual_bias[column]);
       sums[cpu::kGradResidualBias][v].at[k] += d * residual_scale;
-      sums[cpu::kGradBranchScale][v].at[k] += d * (widened(branch.at[k]) + p.branch_bias[column]);
+      sums[cpu::kGradBranchScale][v].at[k] += d * (to_float(branch.at[k]) + p.branch_bias[column]);
       sums[cpu::kGradBranchBias][v].at[k] += d * branch_scale;
       by_residual.at[k] = d * residual_scale;
-      narrow(d * branch_scale, by_branch.at[k]);
+      from_float(d * branch_scale, by_branch.at[k]);
     }
     (reinterpret_cast<Wide*>(p.grad_residual) + row * per_row)[i] = by_residual;
     (static_cast<Narrow*>(p.grad_branch) + row * per_row)[i] = by_branch;
@@ -183,5 +178,4 @@ auto join_norm_backward(const cpu::JoinNormProblem& p, const Launcher& launcher)
   });
 }
 
-}  // namespace wave32 or wave64
-}  // namespace ingot::kernels::gpu
+}  // namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE

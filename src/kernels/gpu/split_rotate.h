@@ -5,12 +5,7 @@
 #include "kernels/cpu/rows_rope.h"
 #include "kernels/gpu/dialect.h"
 
-namespace ingot::kernels::gpu {
-#if INGOT_WAVE == 64
-inline namespace wave64 {
-#else
-inline namespace wave32 {
-#endif
+namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE {
 
 /// A thread a vector of a head, in a loop over the grid. Channels i and i + half turn together, so that a vector's partner is one vector.
 template <class T, int count, bool is_backward>
@@ -40,7 +35,7 @@ struct SplitRotate {
     V out;
     for (int k = 0; k < count; ++k) {
       const float cosine = p.cosine[in_table + k], sine = p.sine[in_table + k];
-      narrow(widened(own.at[k]) * cosine + widened(other.at[k]) * (is_first != is_backward ? -sine : sine), out.at[k]);
+      from_float(to_float(own.at[k]) * cosine + to_float(other.at[k]) * (is_first != is_backward ? -sine : sine), out.at[k]);
     }
     return out;
   }
@@ -69,5 +64,4 @@ auto split_rotate_backward(const cpu::SplitRotateProblem& p, const Launcher& lau
   return split_rotate<true>(p, launcher);
 }
 
-}  // namespace wave32 or wave64
-}  // namespace ingot::kernels::gpu
+}  // namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE

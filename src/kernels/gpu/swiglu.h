@@ -5,12 +5,7 @@
 #include "kernels/cpu/rows_activation.h"
 #include "kernels/gpu/dialect.h"
 
-namespace ingot::kernels::gpu {
-#if INGOT_WAVE == 64
-inline namespace wave64 {
-#else
-inline namespace wave32 {
-#endif
+namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE {
 
 INGOT_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
 
@@ -27,8 +22,8 @@ struct SwigluForward {
       const float weight = p.row_weight ? p.row_weight[row] : 1.0f;
       V out;
       for (int k = 0; k < count; ++k) {
-        const float g = widened(gate.at[k]);
-        narrow(g * sigmoid(g) * widened(up.at[k]) * weight, out.at[k]);
+        const float g = to_float(gate.at[k]);
+        from_float(g * sigmoid(g) * to_float(up.at[k]) * weight, out.at[k]);
       }
       static_cast<V*>(p.out)[i] = out;
     }
@@ -50,10 +45,10 @@ struct SwigluBackward {
         const V gate = gates[column], up = gates[per_row + column], grad = static_cast<const V*>(p.grad)[row * per_row + column];
         V by_gate, by_up;
         for (int k = 0; k < count; ++k) {
-          const float g = widened(gate.at[k]), u = widened(up.at[k]), d = widened(grad.at[k]);
+          const float g = to_float(gate.at[k]), u = to_float(up.at[k]), d = to_float(grad.at[k]);
           const float s = sigmoid(g), silu = g * s;
-          narrow(d * weight * u * (s + silu * (1.0f - s)), by_gate.at[k]);
-          narrow(d * weight * silu, by_up.at[k]);
+          from_float(d * weight * u * (s + silu * (1.0f - s)), by_gate.at[k]);
+          from_float(d * weight * silu, by_up.at[k]);
           sum += d * silu * u;
         }
         grads[column] = by_gate;
@@ -89,5 +84,4 @@ auto swiglu_backward(const cpu::SwigluProblem& p, const Launcher& launcher) {
   return launch_swiglu<SwigluBackward>(p, /*row_a_block=*/true, launcher);
 }
 
-}  // namespace wave32 or wave64
-}  // namespace ingot::kernels::gpu
+}  // namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE
