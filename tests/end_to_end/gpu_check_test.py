@@ -27,6 +27,10 @@ def a_rehearsal_comes_to_its_end(folder):
     gpu_check(*run, script=pack / "gpu-check")
     stages = json.loads((out / "stages.json").read_text())
     assert list(stages) == STAGES and all(s["status"] == "passed" for s in stages.values()), stages
+    whole = (out / "stages.json").read_text()
+    (out / "stages.json").write_text(whole[:20])
+    assert "all stages run again" in gpu_check(*run, script=pack / "gpu-check", status=1)
+    (out / "stages.json").write_text(whole)
     # Once more: nothing is done again. A stage that had failed is.
     stages["layers"]["status"] = stages["demo"]["status"] = "failed: status 1"
     (out / "stages.json").write_text(json.dumps(stages))
@@ -52,6 +56,7 @@ def wrong_calls_say_what_is_wrong(folder):
     (folder / "thesis/chapter.tex").write_text("years of work")
     assert "something else in it" in gpu_check("pack", "--build", BUILD, "-o", folder / "thesis", status=1)
     assert (folder / "thesis/chapter.tex").exists()
+    assert "choose from doctor" in gpu_check("run", "--only", "docter", status=2).replace("'", "")
     assert "cannot be read" in gpu_check("collect", folder / "nothing.tar.gz", status=1)
     with tarfile.open(folder / "other.tar.gz", "w:gz") as tar:
         tar.add(__file__, "a.py")
