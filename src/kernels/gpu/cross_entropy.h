@@ -5,7 +5,8 @@
 #include "kernels/cpu/rows_cross_entropy.h"
 #include "kernels/gpu/dialect.h"
 
-namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE {
+namespace ingot::kernels::gpu {
+inline namespace INGOT_WAVE_NAMESPACE {
 
 template <int count>
 struct CrossEntropy {
@@ -52,4 +53,5 @@ auto cross_entropy(const cpu::CrossEntropyProblem& p, const Launcher& launcher) 
   return launcher.template run<CrossEntropy<1>>(p.rows, kThreads, p);
 }
 
-}  // namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE
+}  // namespace INGOT_WAVE_NAMESPACE
+}  // namespace ingot::kernels::gpu

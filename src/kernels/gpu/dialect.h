@@ -38,7 +38,8 @@
 #define INGOT_WAVE_NAMESPACE wave32
 #endif
 
-namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE {
+namespace ingot::kernels::gpu {
+inline namespace INGOT_WAVE_NAMESPACE {
 
 constexpr int kWave = INGOT_WAVE, kMostThreads = 1024;
 
@@ -130,4 +131,5 @@ INGOT_DEVICE float block_reduce(float value) {
 INGOT_DEVICE float block_sum(float value) { return block_reduce<Sum>(value); }
 INGOT_DEVICE float block_max(float value) { return block_reduce<Max>(value); }
 
-}  // namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE
+}  // namespace INGOT_WAVE_NAMESPACE
+}  // namespace ingot::kernels::gpu

@@ -5,7 +5,8 @@
 #include "kernels/cpu/rows_norm.h"
 #include "kernels/gpu/dialect.h"
 
-namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE {
+namespace ingot::kernels::gpu {
+inline namespace INGOT_WAVE_NAMESPACE {
 
 /// `vectors` of `count` elements are a thread's share of a row: the vectors thread, thread + threads, thread + 2 threads...
 template <class T, int count, int vectors>
@@ -178,4 +179,5 @@ auto join_norm_backward(const cpu::JoinNormProblem& p, const Launcher& launcher)
   });
 }
 
-}  // namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE
+}  // namespace INGOT_WAVE_NAMESPACE
+}  // namespace ingot::kernels::gpu

@@ -5,7 +5,8 @@
 #include "kernels/cpu/rows_rope.h"
 #include "kernels/gpu/dialect.h"
 
-namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE {
+namespace ingot::kernels::gpu {
+inline namespace INGOT_WAVE_NAMESPACE {
 
 /// A thread a vector of a head, in a loop over the grid. Channels i and i + half turn together, so that a vector's partner is one vector.
 template <class T, int count, bool is_backward>
@@ -64,4 +65,5 @@ auto split_rotate_backward(const cpu::SplitRotateProblem& p, const Launcher& lau
   return split_rotate<true>(p, launcher);
 }
 
-}  // namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE
+}  // namespace INGOT_WAVE_NAMESPACE
+}  // namespace ingot::kernels::gpu

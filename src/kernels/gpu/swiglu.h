@@ -5,7 +5,8 @@
 #include "kernels/cpu/rows_activation.h"
 #include "kernels/gpu/dialect.h"
 
-namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE {
+namespace ingot::kernels::gpu {
+inline namespace INGOT_WAVE_NAMESPACE {
 
 INGOT_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
 
@@ -84,4 +85,5 @@ auto swiglu_backward(const cpu::SwigluProblem& p, const Launcher& launcher) {
   return launch_swiglu<SwigluBackward>(p, /*row_a_block=*/true, launcher);
 }
 
-}  // namespace ingot::kernels::gpu::inline INGOT_WAVE_NAMESPACE
+}  // namespace INGOT_WAVE_NAMESPACE
+}  // namespace ingot::kernels::gpu
