@@ -136,8 +136,8 @@ void get_on(const c10::Stream& stream) {
 
 void launch(const std::vector<at::Tensor>& tensors, std::function<void(const std::vector<at::Tensor>& views)> kernel) {
   std::vector<at::Tensor> views;
-  const at::Device device = tensors.begin()->device();
-  for (const auto& tensor : tensors) views.push_back(shadow_of(tensor, c10::DispatchKey::CPU));
+  const at::Device device = std::find_if(tensors.begin(), tensors.end(), [](const at::Tensor& x) { return x.defined(); })->device();
+  for (const auto& tensor : tensors) views.push_back(tensor.defined() ? shadow_of(tensor, c10::DispatchKey::CPU) : tensor);
   enqueue(current_stream(device), [views = std::move(views), kernel = std::move(kernel)] {
     const at::AutoDispatchBelowADInplaceOrView below;
     kernel(views);

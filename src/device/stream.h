@@ -47,7 +47,7 @@ bool has_reached(const StreamPoint& point);
 void synchronize(at::Device device);
 
 /// Queues a kernel of ingot's own on the current stream of an emulated device, whose memory it sees as the host's: `tensors` in their
-/// order.
+/// order, of which some may be undefined.
 void launch(const std::vector<at::Tensor>& tensors, std::function<void(const std::vector<at::Tensor>& views)> kernel);
 
 }  // namespace ingot::device

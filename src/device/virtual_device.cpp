@@ -78,8 +78,8 @@ PeakSince::~PeakSince() {
 }
 int64_t PeakSince::bytes() const { return state_of(device_).peak_bytes - allocated_before_; }
 
-bool counted(const char* kernel, std::initializer_list<at::Tensor> inputs, std::initializer_list<at::Tensor> outputs, double flops) {
-  for (const auto& tensors : {inputs, outputs})
+bool counted(const char* kernel, at::TensorList inputs, at::TensorList outputs, double flops) {
+  for (const at::TensorList tensors : {inputs, outputs})
     for (const auto& tensor : tensors)
       if (tensor.defined()) {
         if (!is_counting(tensor)) return false;
@@ -89,8 +89,8 @@ bool counted(const char* kernel, std::initializer_list<at::Tensor> inputs, std::
   return false;
 }
 
-void note(const char* kernel, std::initializer_list<at::Tensor> inputs, std::initializer_list<at::Tensor> outputs, double flops) {
-  for (const auto& tensors : {inputs, outputs})
+void note(const char* kernel, at::TensorList inputs, at::TensorList outputs, double flops) {
+  for (const at::TensorList tensors : {inputs, outputs})
     for (const auto& tensor : tensors)
       if (tensor.defined()) {
         if (!is_virtual(tensor.device())) return;

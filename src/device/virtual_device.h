@@ -14,7 +14,6 @@
 
 #include <ATen/ATen.h>
 
-#include <initializer_list>
 #include <optional>
 
 namespace ingot::device {
@@ -84,8 +83,8 @@ std::optional<at::Tensor> contents_of(const at::Tensor& tensor);
 
 /// For ingot's own kernels, after they allocated their results and work areas: true on a counting device, which has now written down
 /// `kernel` (a name that lives as long as the program) and has nothing to compute. Undefined tensors are left out.
-bool counted(const char* kernel, std::initializer_list<at::Tensor> inputs, std::initializer_list<at::Tensor> outputs, double flops);
+bool counted(const char* kernel, at::TensorList inputs, at::TensorList outputs, double flops);
 /// The same for kernels that compute on an emulated device by host views: writes down, whatever the virtual device.
-void note(const char* kernel, std::initializer_list<at::Tensor> inputs, std::initializer_list<at::Tensor> outputs, double flops);
+void note(const char* kernel, at::TensorList inputs, at::TensorList outputs, double flops);
 
 }  // namespace ingot::device

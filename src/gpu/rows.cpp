@@ -1,15 +1,16 @@
 // Row-wise kernels on the current stream of a device, by the names that kernels/row_kernel.h looks for.
 #include "gpu/rows.h"
 
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace {
 
 template <class Problem>
 int launch(int (*kernel)(const Problem&, void*), const Problem* problem, int device) {
-  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
-  return kernel(*problem, c10::cuda::getCurrentCUDAStream().stream());
+  const c10::Device on(c10::kCUDA, static_cast<c10::DeviceIndex>(device));  // AMD's too, under ROCm
+  const c10::DeviceGuard guard(on);
+  return kernel(*problem, c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(on).native_handle());
 }
 
 }  // namespace
@@ -32,6 +33,9 @@ INGOT_EXPORTED int ingot_join_norm_backward(const cpu::JoinNormProblem* problem,
 }
 INGOT_EXPORTED int ingot_cross_entropy(const cpu::CrossEntropyProblem* problem, int device) {
   return launch(gpu::launch_cross_entropy, problem, device);
+}
+INGOT_EXPORTED int ingot_cross_entropy_part(const cpu::CrossEntropyPartProblem* problem, int device) {
+  return launch(gpu::launch_cross_entropy_part, problem, device);
 }
 INGOT_EXPORTED int ingot_split_rotate_forward(const cpu::SplitRotateProblem* problem, int device) {
   return launch(gpu::launch_split_rotate_forward, problem, device);

@@ -16,22 +16,23 @@ __global__ void __launch_bounds__(kMostThreadsOfALaunch) entry(const Problem pro
 }
 
 struct Launcher {
-  cudaStream_t stream;
+  Stream stream;
   template <class Kernel, class Problem>
   int run(int64_t blocks, int threads, const Problem& problem) const {
     if (blocks == 0) return 0;
     entry<Kernel><<<dim3(static_cast<unsigned>(blocks)), threads, 0, stream>>>(problem);
-    return cudaGetLastError();
+    return last_error();
   }
 };
 
-Launcher on(void* stream) { return {static_cast<cudaStream_t>(stream)}; }
+Launcher on(void* stream) { return {static_cast<Stream>(stream)}; }
 
 }  // namespace
 
 int launch_swiglu_forward(const cpu::SwigluProblem& p, void* stream) { return swiglu_forward(p, on(stream)); }
 int launch_swiglu_backward(const cpu::SwigluProblem& p, void* stream) { return swiglu_backward(p, on(stream)); }
 int launch_cross_entropy(const cpu::CrossEntropyProblem& p, void* stream) { return cross_entropy(p, on(stream)); }
+int launch_cross_entropy_part(const cpu::CrossEntropyPartProblem& p, void* stream) { return cross_entropy_part(p, on(stream)); }
 int launch_split_rotate_forward(const cpu::SplitRotateProblem& p, void* stream) { return split_rotate_forward(p, on(stream)); }
 int launch_split_rotate_backward(const cpu::SplitRotateProblem& p, void* stream) { return split_rotate_backward(p, on(stream)); }
 int launch_join_norm_forward(const cpu::JoinNormProblem& p, void* stream) { return join_norm_forward(p, on(stream)); }

@@ -11,6 +11,7 @@ namespace ingot::kernels::gpu {
 int launch_swiglu_forward(const cpu::SwigluProblem& problem, void* stream);
 int launch_swiglu_backward(const cpu::SwigluProblem& problem, void* stream);
 int launch_cross_entropy(const cpu::CrossEntropyProblem& problem, void* stream);
+int launch_cross_entropy_part(const cpu::CrossEntropyPartProblem& problem, void* stream);
 int launch_split_rotate_forward(const cpu::SplitRotateProblem& problem, void* stream);
 int launch_split_rotate_backward(const cpu::SplitRotateProblem& problem, void* stream);
 int launch_join_norm_forward(const cpu::JoinNormProblem& problem, void* stream);

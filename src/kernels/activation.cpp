@@ -2,9 +2,9 @@
 
 #include "base/work_scope.h"
 #include "kernels/cpu/rows_activation.h"
-#include "kernels/cpu/rows_parallel.h"
 #include "kernels/differentiable.h"
 #include "kernels/reference/reference.h"
+#include "kernels/row_kernel.h"
 
 namespace ingot::kernels {
 namespace {
@@ -23,30 +23,30 @@ struct SwigluFunction : Function<SwigluFunction, WorkKind::activations> {
   }
 };
 
-cpu::SwigluProblem problem_of(const at::Tensor& gate_up, const at::Tensor& row_weight) {
+constexpr const char *kForward = "ingot_swiglu_forward", *kBackward = "ingot_swiglu_backward";
+
+cpu::SwigluProblem problem_of(const at::Tensor& gate_up) {
   cpu::SwigluProblem p{};
   p.rows = gate_up.size(0);
   p.width = gate_up.size(1) / 2;
   p.is_bf16 = gate_up.scalar_type() == at::kBFloat16;
-  p.gate_up = gate_up.const_data_ptr();
-  p.row_weight = cpu::floats(row_weight);
   return p;
 }
 
-bool is_fused(const at::Tensor& gate_up, const at::Tensor& row_weight) {
-  return cpu::takes(gate_up) && (!row_weight.defined() || row_weight.scalar_type() == at::kFloat);
+bool is_fused(const at::Tensor& gate_up, const at::Tensor& row_weight, const char* symbol) {
+  return takes_rows(gate_up, symbol) && (!row_weight.defined() || row_weight.scalar_type() == at::kFloat);
 }
 
 }  // namespace
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
   const base::WorkScope scope("swiglu", base::WorkKind::activations);
-  return cpu::takes(gate_up) || device::is_gpu(gate_up) ? SwigluFunction::apply(gate_up) : reference::swiglu(gate_up);
+  return takes_rows(gate_up, kForward) || device::is_gpu(gate_up) ? SwigluFunction::apply(gate_up) : reference::swiglu(gate_up);
 }
 
 at::Tensor swiglu_forward(const at::Tensor& gate_up_in, const at::Tensor& row_weight) {
   const base::WorkScope scope("swiglu", base::WorkKind::activations);
-  if (!is_fused(gate_up_in, row_weight)) {
+  if (!is_fused(gate_up_in, row_weight, kForward)) {
     const auto wide = reference::accumulation_type(gate_up_in.scalar_type());
     const auto halves = gate_up_in.chunk(2, -1);
     auto activated = at::silu(halves[0].to(wide));
@@ -56,27 +56,34 @@ at::Tensor swiglu_forward(const at::Tensor& gate_up_in, const at::Tensor& row_we
     return out;
   }
   const auto gate_up = gate_up_in.contiguous(), weight = row_weight.defined() ? row_weight.contiguous() : row_weight;
-  auto p = problem_of(gate_up, weight);
+  const auto p = problem_of(gate_up);
   auto out = at::empty({p.rows, p.width}, gate_up.options());
-  p.out = out.data_ptr();
-  if (!device::counted("swiglu", {gate_up, weight}, {out}, 0))
-    cpu::parallel_rows(p.rows, 8, [&](int64_t begin, int64_t end) { cpu::swiglu_forward(p, begin, end); });
+  const auto bind = [](cpu::SwigluProblem& p, const RowTensors& t) {
+    p.gate_up = address(t.in[0]);
+    p.row_weight = numbers(t.in[1]);
+    p.out = address(t.out[0]);
+  };
+  run_rows(RowCall<cpu::SwigluProblem>{"swiglu", kForward, {{gate_up, weight}, {out}, {}}, p, bind, 8}, cpu::swiglu_forward);
   return out;
 }
 
 std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_in, const at::Tensor& gate_up_in, const at::Tensor& row_weight) {
   const base::WorkScope scope("swiglu", base::WorkKind::activations);
-  if (is_fused(gate_up_in, row_weight)) {
+  if (is_fused(gate_up_in, row_weight, kBackward)) {
     const auto gate_up = gate_up_in.contiguous(), grad = grad_in.contiguous(),
                weight = row_weight.defined() ? row_weight.contiguous() : row_weight;
-    auto p = problem_of(gate_up, weight);
     auto grad_gate_up = at::empty_like(gate_up);
     auto grad_weight = weight.defined() ? at::empty_like(weight) : at::Tensor();
-    p.grad = grad.const_data_ptr();
-    p.grad_gate_up = grad_gate_up.data_ptr();
-    p.grad_row_weight = grad_weight.defined() ? grad_weight.data_ptr<float>() : nullptr;
-    if (!device::counted("swiglu.backward", {grad, gate_up, weight}, {grad_gate_up, grad_weight}, 0))
-      cpu::parallel_rows(p.rows, 8, [&](int64_t begin, int64_t end) { cpu::swiglu_backward(p, begin, end); });
+    const auto bind = [](cpu::SwigluProblem& p, const RowTensors& t) {
+      p.grad = address(t.in[0]);
+      p.gate_up = address(t.in[1]);
+      p.row_weight = numbers(t.in[2]);
+      p.grad_gate_up = address(t.out[0]);
+      p.grad_row_weight = numbers(t.out[1]);
+    };
+    const RowCall<cpu::SwigluProblem> call{"swiglu.backward",   kBackward, {{grad, gate_up, weight}, {grad_gate_up, grad_weight}, {}},
+                                           problem_of(gate_up), bind,      8};
+    run_rows(call, cpu::swiglu_backward);
     return {grad_gate_up, grad_weight};
   }
   const auto wide = reference::accumulation_type(gate_up_in.scalar_type());

@@ -1,19 +1,36 @@
 #include "kernels/cross_entropy.h"
 
 #include "kernels/cpu/rows_cross_entropy.h"
-#include "kernels/cpu/rows_parallel.h"
+#include "kernels/row_kernel.h"
 
 namespace ingot::kernels {
 
+namespace {
+
+bool is_fused(const at::Tensor& logits, const char* symbol) {
+  return takes_rows(logits, symbol) && logits.scalar_type() == at::kFloat && logits.stride(1) == 1;
+}
+
+}  // namespace
+
 at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, double scale, bool want_gradient) {
-  if (device::is_cpu(logits) && logits.scalar_type() == at::kFloat && logits.stride(1) == 1) {
+  constexpr const char* kSymbol = "ingot_cross_entropy";
+  if (is_fused(logits, kSymbol)) {
     const auto labels = targets.contiguous();
     auto losses = at::empty({logits.size(0)}, logits.options());
-    const cpu::CrossEntropyProblem p{
-        logits.size(0), logits.size(1),           logits.stride(0), logits.data_ptr<float>(), labels.const_data_ptr<int64_t>(),
-        scale,          losses.data_ptr<float>(), want_gradient};
-    if (!device::counted("cross_entropy", {logits, labels}, {losses, want_gradient ? logits : at::Tensor()}, 0))
-      cpu::parallel_rows(p.rows, 1, [&](int64_t begin, int64_t end) { cpu::cross_entropy(p, begin, end); });
+    cpu::CrossEntropyProblem p{};
+    p.rows = logits.size(0);
+    p.vocab = logits.size(1);
+    p.logits_stride = logits.stride(0);
+    p.scale = scale;
+    p.write = want_gradient;
+    const auto bind = [](cpu::CrossEntropyProblem& p, const RowTensors& t) {
+      p.logits = numbers(t.in[0]);
+      p.targets = t.in[1].const_data_ptr<int64_t>();
+      p.losses = numbers(t.out[0]);
+    };
+    const TensorList out{losses, want_gradient ? logits : at::Tensor()};
+    run_rows(RowCall<cpu::CrossEntropyProblem>{"cross_entropy", kSymbol, {{logits, labels}, out, {}}, p, bind, 1}, cpu::cross_entropy);
     return losses;
   }
   const auto ignored = targets.lt(0);
@@ -30,17 +47,22 @@ at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, 
 
 at::Tensor cross_entropy_statistics(at::Tensor logits, const at::Tensor& targets, bool want_gradient) {
   auto statistics = at::empty({logits.size(0), 3}, logits.options());
-  if (device::is_cpu(logits) && logits.scalar_type() == at::kFloat && logits.stride(1) == 1) {
+  constexpr const char* kSymbol = "ingot_cross_entropy_part";
+  if (is_fused(logits, kSymbol)) {
     const auto labels = targets.contiguous();
-    const cpu::CrossEntropyPartProblem p{logits.size(0),
-                                         logits.size(1),
-                                         logits.stride(0),
-                                         logits.data_ptr<float>(),
-                                         labels.const_data_ptr<int64_t>(),
-                                         statistics.data_ptr<float>(),
-                                         want_gradient};
-    if (!device::counted("cross_entropy_part", {logits, labels}, {statistics, want_gradient ? logits : at::Tensor()}, 0))
-      cpu::parallel_rows(p.rows, 1, [&](int64_t begin, int64_t end) { cpu::cross_entropy_part(p, begin, end); });
+    cpu::CrossEntropyPartProblem p{};
+    p.rows = logits.size(0);
+    p.vocab = logits.size(1);
+    p.logits_stride = logits.stride(0);
+    p.write = want_gradient;
+    const auto bind = [](cpu::CrossEntropyPartProblem& p, const RowTensors& t) {
+      p.logits = numbers(t.in[0]);
+      p.targets = t.in[1].const_data_ptr<int64_t>();
+      p.statistics = numbers(t.out[0]);
+    };
+    const TensorList out{statistics, want_gradient ? logits : at::Tensor()};
+    run_rows(RowCall<cpu::CrossEntropyPartProblem>{"cross_entropy_part", kSymbol, {{logits, labels}, out, {}}, p, bind, 1},
+             cpu::cross_entropy_part);
     return statistics;
   }
   const auto elsewhere = targets.lt(0);

@@ -58,7 +58,7 @@ Operator token_operator(TokenKernel k) {
   return {.name = k.name,
           .kind = k.kind,
           .traced = {{k.name, false, k.forward_size}, {k.backward_name, true, k.backward_size}},
-          .fused_on = {device::Target::cpu},
+          .fused_on = std::move(k.fused_on),
           .make = k.make,
           .cost = k.cost,
           .measured = [](bool quick) { return grid(token_rows(quick), doubling(256, quick ? 1024 : 2048, quick)); },

@@ -22,8 +22,8 @@ struct JoinNormProblem {
   const void* grad_normed;
   float* grad_residual;
   void* grad_branch;
-  // Of a GPU's kernels, which take takes_width() alone: fp32 [runs][kJoinNormSums][width], the sums of each run of rows. A CPU's caller has
-  // them.
+  // Of a GPU's kernels, which take takes_width() alone: fp32 [runs][kJoinNormSums][width], the sums of each run of rows, or null. A CPU's
+  // caller has them.
   float* sums;
   int64_t runs;
 };

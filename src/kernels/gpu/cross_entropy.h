@@ -8,6 +8,25 @@
 namespace ingot::kernels::gpu {
 inline namespace INGOT_WAVE_NAMESPACE {
 
+/// The largest logit of a block's row and the sum of exp(logit - largest), on all of its threads.
+struct Softmax {
+  float largest, sum;
+};
+template <int count>
+INGOT_DEVICE Softmax softmax_of(const Vector<float, count>* logits, int64_t vectors) {
+  float largest = -3.0e38f, sum = 0;  // as far as this thread has come
+  for (int64_t i = thread_index(); i < vectors; i += block_threads()) {
+    const Vector<float, count> x = logits[i];
+    float top = largest;
+    for (int k = 0; k < count; ++k) top = x.at[k] > top ? x.at[k] : top;
+    sum *= exponential(largest - top);
+    for (int k = 0; k < count; ++k) sum += exponential(x.at[k] - top);
+    largest = top;
+  }
+  const float of_row = block_max(largest);
+  return {of_row, block_sum(sum * exponential(largest - of_row))};
+}
+
 template <int count>
 struct CrossEntropy {
   using V = Vector<float, count>;
@@ -23,17 +42,7 @@ struct CrossEntropy {
       return;
     }
     const float at_target = logits[target];
-    float largest = -3.0e38f, sum = 0;  // of exp(logit - largest), as far as this thread has come
-    for (int64_t i = thread_index(); i < vectors; i += block_threads()) {
-      const V x = by_vector[i];
-      float top = largest;
-      for (int k = 0; k < count; ++k) top = x.at[k] > top ? x.at[k] : top;
-      sum *= exponential(largest - top);
-      for (int k = 0; k < count; ++k) sum += exponential(x.at[k] - top);
-      largest = top;
-    }
-    const float of_row = block_max(largest);
-    sum = block_sum(sum * exponential(largest - of_row));  // every thread has read the target's logit before one is written
+    const auto [of_row, sum] = softmax_of<count>(by_vector, vectors);  // every thread has read the target's logit before one is written
     if (thread_index() == 0) p.losses[row] = logarithm(sum) + of_row - at_target;
     if (!p.write) return;
     const float scale = static_cast<float>(p.scale), factor = scale / sum;
@@ -45,12 +54,44 @@ struct CrossEntropy {
   }
 };
 
+template <int count>
+struct CrossEntropyPart {
+  static INGOT_DEVICE void run(const cpu::CrossEntropyPartProblem& p) {
+    using V = Vector<float, count>;
+    const int64_t row = block_index(), target = p.targets[row], vectors = p.vocab / count;
+    float* const logits = p.logits + row * p.logits_stride;
+    V* const by_vector = reinterpret_cast<V*>(logits);
+    const float at_target = target >= 0 ? logits[target] : 0.0f;
+    const auto [of_row, sum] = softmax_of<count>(by_vector, vectors);
+    if (thread_index() == 0) {
+      float* const statistics = p.statistics + 3 * row;
+      statistics[0] = of_row;
+      statistics[1] = sum;
+      statistics[2] = at_target;
+    }
+    if (!p.write) return;
+    for (int64_t i = thread_index(); i < vectors; i += block_threads()) {
+      V x = by_vector[i];
+      for (int k = 0; k < count; ++k) x.at[k] = exponential(x.at[k] - of_row);
+      by_vector[i] = x;
+    }
+  }
+};
+
+template <template <int> class Kernel, class Problem, class Launcher>
+auto launch_cross_entropy(const Problem& p, const Launcher& launcher) {
+  constexpr int kThreads = 512;
+  const bool has_vectors = p.vocab % 4 == 0 && p.logits_stride % 4 == 0 && is_aligned(p.logits);
+  return has_vectors ? launcher.template run<Kernel<4>>(p.rows, kThreads, p) : launcher.template run<Kernel<1>>(p.rows, kThreads, p);
+}
+
 template <class Launcher>
 auto cross_entropy(const cpu::CrossEntropyProblem& p, const Launcher& launcher) {
-  constexpr int kThreads = 512;
-  if (p.vocab % 4 == 0 && p.logits_stride % 4 == 0 && is_aligned(p.logits))
-    return launcher.template run<CrossEntropy<4>>(p.rows, kThreads, p);
-  return launcher.template run<CrossEntropy<1>>(p.rows, kThreads, p);
+  return launch_cross_entropy<CrossEntropy>(p, launcher);
+}
+template <class Launcher>
+auto cross_entropy_part(const cpu::CrossEntropyPartProblem& p, const Launcher& launcher) {
+  return launch_cross_entropy<CrossEntropyPart>(p, launcher);
 }
 
 }  // namespace INGOT_WAVE_NAMESPACE

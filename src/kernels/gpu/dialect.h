@@ -44,6 +44,13 @@ inline namespace INGOT_WAVE_NAMESPACE {
 constexpr int kWave = INGOT_WAVE, kMostThreads = 1024;
 
 #if defined(__CUDACC__) || defined(__HIPCC__)
+#if defined(__HIPCC__)
+using Stream = hipStream_t;
+inline int last_error() { return hipGetLastError(); }
+#else
+using Stream = cudaStream_t;
+inline int last_error() { return cudaGetLastError(); }
+#endif
 INGOT_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 INGOT_DEVICE int block_threads() { return static_cast<int>(blockDim.x); }
 INGOT_DEVICE int64_t block_index() { return blockIdx.x; }

@@ -21,6 +21,7 @@ constexpr HostKernels kKernels{
     .swiglu_forward = [](const cpu::SwigluProblem& p, uint64_t seed) { swiglu_forward(p, HostLauncher{seed}); },
     .swiglu_backward = [](const cpu::SwigluProblem& p, uint64_t seed) { swiglu_backward(p, HostLauncher{seed}); },
     .cross_entropy = [](const cpu::CrossEntropyProblem& p, uint64_t seed) { cross_entropy(p, HostLauncher{seed}); },
+    .cross_entropy_part = [](const cpu::CrossEntropyPartProblem& p, uint64_t seed) { cross_entropy_part(p, HostLauncher{seed}); },
     .split_rotate_forward = [](const cpu::SplitRotateProblem& p, uint64_t seed) { split_rotate_forward(p, HostLauncher{seed}); },
     .split_rotate_backward = [](const cpu::SplitRotateProblem& p, uint64_t seed) { split_rotate_backward(p, HostLauncher{seed}); },
     .join_norm_forward = [](const cpu::JoinNormProblem& p, uint64_t seed) { join_norm_forward(p, HostLauncher{seed}); },

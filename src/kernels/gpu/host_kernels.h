@@ -12,6 +12,7 @@ struct HostKernels {
   void (*swiglu_forward)(const cpu::SwigluProblem&, uint64_t seed);
   void (*swiglu_backward)(const cpu::SwigluProblem&, uint64_t seed);
   void (*cross_entropy)(const cpu::CrossEntropyProblem&, uint64_t seed);
+  void (*cross_entropy_part)(const cpu::CrossEntropyPartProblem&, uint64_t seed);
   void (*split_rotate_forward)(const cpu::SplitRotateProblem&, uint64_t seed);
   void (*split_rotate_backward)(const cpu::SplitRotateProblem&, uint64_t seed);
   void (*join_norm_forward)(const cpu::JoinNormProblem&, uint64_t seed);

@@ -65,6 +65,7 @@ struct JoinNormBackward {
     for (int v = 0; v < vectors; ++v)
       for (int k = 0; k < count; ++k) sums[s][v].at[k] = 0;
     for (int64_t row = p.rows * block_index() / blocks; row < p.rows * (block_index() + 1) / blocks; ++row) work_on(p, row, per_row, sums);
+    if (p.sums == nullptr) return;
     for (int s = 0; s < kSums; ++s) INGOT_UNROLL
     for (int v = 0; v < vectors; ++v) {
       const int64_t i = thread_index() + static_cast<int64_t>(v) * block_threads();

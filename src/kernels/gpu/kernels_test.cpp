@@ -167,6 +167,27 @@ TEST(GpuKernels, cross_entropy_equals_the_cpus) {
     }
 }
 
+TEST(GpuKernels, a_part_of_cross_entropy_equals_the_cpus) {
+  for (const int64_t vocab : {3, 64, 1001, 4100})
+    for (const bool write : {false, true}) {
+      const auto logits = at::randn({4, vocab}) * 4;
+      const auto targets = at::tensor({int64_t{0}, vocab - 1, int64_t{-1}, vocab / 2});
+      const auto run = [&](const auto& kernel) {
+        auto in_place = logits.clone(), statistics = at::full({4, 3}, std::numeric_limits<double>::quiet_NaN(), at::kFloat);
+        kernel(cpu::CrossEntropyPartProblem{4, vocab, vocab, in_place.template data_ptr<float>(), targets.const_data_ptr<int64_t>(),
+                                            statistics.template data_ptr<float>(), write});
+        return std::pair(in_place, statistics);
+      };
+      const auto [expected_exponentials, expected] = run([](const auto& p) { cpu::cross_entropy_part(p, 0, p.rows); });
+      for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64})
+        for (const uint64_t seed : {0, 1}) {
+          const auto [exponentials, statistics] = run([&](const auto& p) { kernels->cross_entropy_part(p, seed); });
+          EXPECT_LT(error_of(statistics, expected.to(at::kDouble)), 1e-6) << vocab;
+          EXPECT_LT(error_of(exponentials, expected_exponentials.to(at::kDouble)), 1e-6) << vocab;
+        }
+    }
+}
+
 TEST(GpuKernels, split_and_rotate_equals_the_cpus) {
   struct Size {
     int64_t heads, kv_heads, head_dim, half;

@@ -28,7 +28,8 @@ std::vector<Operator> activation_operators() {
                           .backward_size = size_of_input<0>,
                           .make = make,
                           .cost = cost,
-                          .checked = {{18, 3}, {9, 8}, {45, 21}}})};
+                          .checked = {{18, 3}, {9, 8}, {45, 21}},
+                          .fused_on = {device::Target::cpu, device::Target::gpu}})};
 }
 
 }  // namespace ingot::kernels

@@ -36,7 +36,7 @@ std::vector<Operator> cross_entropy_operators() {
   return {{.name = "cross_entropy",
            .kind = WorkKind::head,
            .traced = {{"cross_entropy", false, size_of_input<0>}, {"cross_entropy_part", false, size_of_input<0>}},
-           .fused_on = {device::Target::cpu},
+           .fused_on = {device::Target::cpu, device::Target::gpu},
            .make = make,
            .cost = cost,
            .measured =

@@ -37,7 +37,7 @@ int64_t row_sums_scratch(int64_t rows, int64_t width);
 
 // Objects.
 
-/// What differs between kernels that a model calls once in a layer on all of its tokens, that are fused on CPUs and have a fused backward.
+/// What differs between kernels that a model calls once in a layer on all of its tokens and that have a fused backward.
 struct TokenKernel {
   std::string_view name, backward_name;  // as traced
   WorkKind kind;
@@ -46,6 +46,7 @@ struct TokenKernel {
   OperatorCall (*make)(const OperatorSizes& sizes);
   OperatorCost (*cost)(const OperatorSizes& sizes);
   std::vector<Size> checked;
+  std::vector<device::Target> fused_on = {device::Target::cpu};
 };
 /// Measured with the tokens and widths of models.
 Operator token_operator(TokenKernel kernel);

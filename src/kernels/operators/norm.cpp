@@ -60,7 +60,7 @@ Operator norm(std::string_view name, std::string_view backward_name) {
   return {.name = name,
           .kind = WorkKind::norms,
           .traced = {{name, false, size_of_input<0>}, {backward_name, true, size_of_input<0>}},
-          .fused_on = {device::Target::cpu},
+          .fused_on = {device::Target::cpu, device::Target::gpu},
           .make = make<parts>,
           .cost = cost<parts>,
           .measured = [](bool quick) { return grid(token_rows(quick), doubling(256, quick ? 1024 : 2048, quick)); },
