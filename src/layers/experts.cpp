@@ -4,6 +4,7 @@
 #include "device/device.h"
 #include "device/virtual_device.h"
 #include "kernels/activation.h"
+#include "kernels/grouped_matmul.h"
 #include "kernels/matmul.h"
 #include "layers/autograd.h"
 #include "layers/deferred.h"
@@ -16,6 +17,27 @@ struct Dispatch {
   at::Tensor slots;             // int64 [routed], slots in expert order
   std::vector<int64_t> counts;  // per expert
 };
+
+// The same where only the device knows the counts. Skipped slots are routed, too, to the last expert and with a weight of 0, so that the
+// host knows every shape.
+struct DeviceDispatch {
+  at::Tensor slots;      // int64 [slots]
+  at::Tensor ends;       // int32 [experts]: the first row behind each expert's
+  at::Tensor inverse;    // int64 [slots]: the row of each slot
+  at::Tensor is_routed;  // fp32 [slots], by row: 0 of skipped ones
+};
+
+DeviceDispatch sort_on_device(const at::Tensor& choice, int64_t experts) {
+  DeviceDispatch dispatch;
+  dispatch.slots = choice.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const auto rows = at::arange(choice.numel(), choice.options());
+  dispatch.inverse = at::empty_like(dispatch.slots).scatter_(0, dispatch.slots, rows);
+  const auto ends = class_counts(choice, experts + 1).cumsum(0).narrow(0, 0, experts);
+  dispatch.is_routed = rows.lt(ends[experts - 1]).to(at::kFloat);
+  dispatch.ends = ends.to(at::kInt);
+  dispatch.ends[experts - 1].fill_(choice.numel());
+  return dispatch;
+}
 
 Dispatch sort_by_expert(const at::Tensor& choice, int64_t experts) {
   const auto order = choice.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
@@ -42,6 +64,55 @@ void for_each_expert(const std::vector<int64_t>& counts, const Body& body) {
   for (size_t e = 0; e < counts.size(); from += counts[e++])
     if (counts[e] > 0) body(static_cast<int64_t>(e), from, counts[e]);
 }
+
+// What the rows of each token's slots sum up to, [slots, hidden] -> [tokens, hidden]: rounded once, in a fixed order.
+at::Tensor sum_of_slots(const at::Tensor& rows, const at::Tensor& inverse, int64_t top_k) {
+  const auto by_slot = rows.index_select(0, inverse);
+  return top_k == 1 ? by_slot : by_slot.view({-1, top_k, rows.size(1)}).sum(1);
+}
+
+// The same as ExpertsFunction below for GPUs and experts that are all here: the device alone knows how many rows an expert has.
+struct GroupedExpertsFunction : Function<GroupedExpertsFunction, base::shares(WorkKind::routing)> {
+  struct Kept {
+    Parameter *gate_up, *down;
+    DeferredGradients* deferred;
+    int64_t top_k;
+  };
+  static at::Tensor forward(Context& context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gate_up_value,
+                            const at::Tensor& down_value, const at::Tensor& choice, Parameter* gate_up, Parameter* down, int64_t top_k) {
+    const auto d = sort_on_device(choice, gate_up->shape[0]);
+    const auto tokens = top_k == 1 ? d.slots : d.slots.div(top_k, "floor");
+    const auto rows = x.index_select(0, tokens).to(gate_up_value.scalar_type());  // [slots, hidden]
+    const auto slot_weight = weight.index_select(0, d.slots) * d.is_routed;
+    const auto pre = kernels::grouped_matmul(rows, gate_up_value.transpose(1, 2), d.ends);
+    const auto routed = kernels::grouped_matmul(kernels::swiglu_forward(pre, slot_weight), down_value.transpose(1, 2), d.ends);
+    context.keep(Kept{gate_up, down, DeferredGradients::current(), top_k});
+    context.save({x, slot_weight, pre, tokens, d.ends, d.inverse, d.is_routed});
+    return sum_of_slots(routed, d.inverse, top_k).to(x.scalar_type());
+  }
+
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto [gate_up, down, deferred, top_k] = context.kept<Kept>();
+    const auto saved = context.saved();
+    const at::Tensor x = saved[0], slot_weight = saved[1], pre = saved[2], tokens = saved[3], ends = saved[4], inverse = saved[5],
+                     is_routed = saved[6];
+    const auto grad_rows = grads[0].index_select(0, tokens).to(pre.scalar_type()), rows = x.index_select(0, tokens).to(pre.scalar_type());
+    const auto [grad_pre_rows, grad_slot_weight] =
+        kernels::swiglu_backward(kernels::grouped_matmul(grad_rows, down->value, ends), pre, slot_weight);
+    const auto grad_pre = grad_pre_rows;
+    const auto grad_x_rows = kernels::grouped_matmul(grad_pre, gate_up->value, ends);
+    DeferredGradients::run_or_defer(deferred, [=] {
+      const auto add = [&](Parameter& parameter, const at::Tensor& grad, const at::Tensor& input) {
+        bool overwrite = false;
+        auto& buffer = parameter.gradient_buffer(overwrite);
+        kernels::grouped_gradient_into(buffer, grad, input, ends, overwrite);
+      };
+      add(*down, grad_rows, kernels::swiglu_forward(pre, slot_weight));
+      add(*gate_up, grad_pre, rows);
+    });
+    return {sum_of_slots(grad_x_rows, inverse, top_k).to(x.scalar_type()), (grad_slot_weight * is_routed).index_select(0, inverse)};
+  }
+};
 
 struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routing)> {
   struct Kept {
@@ -144,7 +215,10 @@ at::Tensor class_counts(const at::Tensor& choice, int64_t classes) {
 at::Tensor experts(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, Parameter& gate_up, Parameter& down,
                    int64_t top_k, SkipOutput skip, const StartExpertExchange& start) {
   const base::WorkScope scope("experts", base::shares(base::WorkKind::routing));
-  auto out = ExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k, start);
+  const bool is_grouped =
+      !start && kernels::takes_grouped_matmul(gate_up.value, gate_up.value) && kernels::takes_grouped_matmul(down.value, down.value);
+  auto out = is_grouped ? GroupedExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k)
+                        : ExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k, start);
   if (skip == SkipOutput::identity) {
     const auto skipped = choice.eq(gate_up.shape[0]).to(weight.scalar_type());
     const auto share = (weight * skipped).view({-1, top_k}).sum(1, /*keepdim=*/true);

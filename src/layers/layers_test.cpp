@@ -1,4 +1,5 @@
 // Layers with gradients of their own, against plain autograd compositions in fp64.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "kernels/differentiable.h"
@@ -120,6 +121,39 @@ TEST(Experts, match_the_token_by_token_mixture_also_with_empty_experts_and_skips
       }
     }
   }
+}
+
+// With sides that a GPU's grouped GEMMs take.
+TEST(Experts, in_bf16_match_the_mixture_up_to_rounding) {
+  const auto close = [](const at::Tensor& found, const at::Tensor& expected, const char* what) {
+    EXPECT_LE((found.to(at::kDouble) - expected).norm().item<double>(), 0.02 * expected.norm().item<double>() + 1e-6) << what;
+  };
+  const auto or_zero = [](const at::Tensor& leaf) { return leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf); };
+  for (const int64_t top_k : {1, 2})
+    for (const auto skip : {SkipOutput::zero, SkipOutput::identity})
+      for (const int64_t only : {-1, 0, 3, 4}) {  // -1: spread; 4: all skip
+        SCOPED_TRACE(fmt::format("top {}, only {}", top_k, only));
+        ParameterList list;
+        auto &gate_up = add(list, "u", {4, 16, 24}, 1), &down = add(list, "d", {4, 24, 8}, 2);
+        for (auto* weight : {&gate_up, &down}) weight->value = weight->value.detach().to(at::kBFloat16);
+        const auto x = random({37, 24}, 3).to(at::kBFloat16).set_requires_grad(true), upstream = random({37, 24}, 5).to(at::kBFloat16);
+        const auto weight = random({37 * top_k}, 4).abs().to(at::kFloat).set_requires_grad(true);
+        const auto choice =
+            there(only >= 0 ? at::full({37 * top_k}, only, at::kLong) : at::arange(37 * top_k, at::kLong).mul(7).remainder(5));
+        const auto leaf_of = [](const at::Tensor& value) { return value.detach().to(at::kDouble).set_requires_grad(true); };
+        const auto y = leaf_of(x), w = leaf_of(weight), u = leaf_of(gate_up.value), d = leaf_of(down.value);
+        for (int microbatch = 0; microbatch < 2; ++microbatch) {
+          const auto out = experts(x, choice, weight, gate_up, down, top_k, skip);
+          const auto expected = experts_one_by_one(y, choice, w, u, d, top_k, skip);
+          close(out, expected.detach(), "output");
+          backward((out * upstream).sum());
+          backward((expected * upstream.to(at::kDouble)).sum());
+        }
+        close(x.grad(), or_zero(y), "x");
+        close(weight.grad(), or_zero(w), "weight");
+        close(gate_up.grad, or_zero(u), "gate_up");
+        close(down.grad, or_zero(d), "down");
+      }
 }
 
 // In bf16 on a CPU experts' rows are multiplied together with rows behind them (kernels/matmul.h).

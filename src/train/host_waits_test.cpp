@@ -55,13 +55,14 @@ struct Step {
   int ranks = 1;
   int64_t microbatch = 2;
   models::Recompute recompute = models::Recompute::none;
+  std::string precision = "fp32";
 };
 
 Waits waits_in(const Step& step) {
   Waits waits;
   comm::run_ranks(step.ranks, [&](comm::World& world) {
     mesh::Groups groups(world, step.parallel);
-    TrainingSetup setup{.model = model_of(step.family), .parallel = step.parallel, .precision = "fp32"};
+    TrainingSetup setup{.model = model_of(step.family), .parallel = step.parallel, .precision = step.precision};
     setup.device = device::emulated_device(world.rank());
     setup.optimizer.name = step.optimizer;
     setup.recompute = step.recompute;
@@ -105,6 +106,9 @@ TEST(HostWaits, of_experts_are_their_rows_once_a_layer_and_microbatch_and_the_co
   EXPECT_EQ(waits_in({.family = "zaya1"}), joined(joined(kOfAStep, counts), {{forward + rows, kRouted}}));
   EXPECT_EQ(waits_in({.family = "zaya1", .recompute = models::Recompute::full}),
             joined(joined(kOfAStep, counts), {{forward + "RecomputeFunction/" + rows, kRouted}, {forward + again + rows, kRouted}}));
+  // Grouped GEMMs are told by the device.
+  EXPECT_EQ(waits_in({.family = "zaya1", .precision = "bf16"}), joined(kOfAStep, counts));
+  EXPECT_EQ(waits_in({.family = "zaya1", .recompute = models::Recompute::full, .precision = "bf16"}), joined(kOfAStep, counts));
   // How many rows come from elsewhere the ranks tell each other on the host.
   EXPECT_EQ(waits_in({.family = "zaya1", .parallel = mesh::ParallelConfig{.expert = 2}, .ranks = 2}),
             joined(joined(kOfAStep, counts), {{forward + rows, kRouted}}));

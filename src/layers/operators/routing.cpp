@@ -1,5 +1,6 @@
 // The router behind its projection from the residual stream (rows: tokens; width: of the router), and sorting tokens by expert, gathering
 // and returning them (width: of the residual stream). What is priced as GEMMs by itself is as small as it can be.
+#include "device/device.h"
 #include "kernels/operators/helpers.h"
 #include "layers/experts.h"
 #include "layers/operators/helpers.h"
@@ -38,9 +39,10 @@ OperatorCall make_router(const OperatorSizes& s) {
 }
 
 OperatorCall make_dispatch(const OperatorSizes& s) {
-  constexpr int64_t kExperts = 8, kWidth = 2;
-  const auto list = random_parameters({{.name = "gate_up", .shape = {kExperts, 2 * kWidth, s.width}, .kind = Kind::matrix},
-                                       {.name = "down", .shape = {kExperts, s.width, kWidth}, .kind = Kind::matrix}},
+  constexpr int64_t kExperts = 8;
+  const int64_t width = device::is_gpu(s.device) ? 8 : 2;  // the least that grouped GEMMs take
+  const auto list = random_parameters({{.name = "gate_up", .shape = {kExperts, 2 * width, s.width}, .kind = Kind::matrix},
+                                       {.name = "down", .shape = {kExperts, s.width, width}, .kind = Kind::matrix}},
                                       s);
   OperatorCall call;
   call.inputs = {s.leaf({s.rows, s.width}), s.leaf({s.rows}, s.wide()), s.indices(kExperts, {s.rows})};
