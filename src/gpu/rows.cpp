@@ -31,6 +31,14 @@ INGOT_EXPORTED int ingot_join_norm_forward(const cpu::JoinNormProblem* problem, 
 INGOT_EXPORTED int ingot_join_norm_backward(const cpu::JoinNormProblem* problem, int device) {
   return launch(gpu::launch_join_norm_backward, problem, device);
 }
+INGOT_EXPORTED int ingot_cca_taps(const cpu::CcaProblem* problem, int device) { return launch(gpu::launch_cca_taps, problem, device); }
+INGOT_EXPORTED int ingot_cca_heads(const cpu::CcaProblem* problem, int device) { return launch(gpu::launch_cca_heads, problem, device); }
+INGOT_EXPORTED int ingot_cca_heads_backward(const cpu::CcaProblem* problem, int device) {
+  return launch(gpu::launch_cca_heads_backward, problem, device);
+}
+INGOT_EXPORTED int ingot_cca_taps_backward(const cpu::CcaProblem* problem, int device) {
+  return launch(gpu::launch_cca_taps_backward, problem, device);
+}
 INGOT_EXPORTED int ingot_cross_entropy(const cpu::CrossEntropyProblem* problem, int device) {
   return launch(gpu::launch_cross_entropy, problem, device);
 }

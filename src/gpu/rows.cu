@@ -1,5 +1,6 @@
 // The row-wise kernels of kernels/gpu/ for the vendor's compiler: plain functions with plain addresses, no header of torch.
 #include "gpu/rows.h"
+#include "kernels/gpu/cca.h"
 #include "kernels/gpu/cross_entropy.h"
 #include "kernels/gpu/join_norm.h"
 #include "kernels/gpu/split_rotate.h"
@@ -8,10 +9,15 @@
 namespace ingot::kernels::gpu {
 namespace {
 
-constexpr int kMostThreadsOfALaunch = 512;
+// Of a block: what a kernel says, else 512.
+template <class Kernel>
+constexpr int most_threads() {
+  if constexpr (requires { Kernel::kThreads; }) return Kernel::kThreads;
+  else return 512;
+}
 
 template <class Kernel, class Problem>
-__global__ void __launch_bounds__(kMostThreadsOfALaunch) entry(const Problem problem) {
+__global__ void __launch_bounds__(most_threads<Kernel>()) entry(const Problem problem) {
   Kernel::run(problem);
 }
 
@@ -31,6 +37,10 @@ Launcher on(void* stream) { return {static_cast<Stream>(stream)}; }
 
 int launch_swiglu_forward(const cpu::SwigluProblem& p, void* stream) { return swiglu_forward(p, on(stream)); }
 int launch_swiglu_backward(const cpu::SwigluProblem& p, void* stream) { return swiglu_backward(p, on(stream)); }
+int launch_cca_taps(const cpu::CcaProblem& p, void* stream) { return cca_taps(p, on(stream)); }
+int launch_cca_heads(const cpu::CcaProblem& p, void* stream) { return cca_heads(p, on(stream)); }
+int launch_cca_heads_backward(const cpu::CcaProblem& p, void* stream) { return cca_heads_backward(p, on(stream)); }
+int launch_cca_taps_backward(const cpu::CcaProblem& p, void* stream) { return cca_taps_backward(p, on(stream)); }
 int launch_cross_entropy(const cpu::CrossEntropyProblem& p, void* stream) { return cross_entropy(p, on(stream)); }
 int launch_cross_entropy_part(const cpu::CrossEntropyPartProblem& p, void* stream) { return cross_entropy_part(p, on(stream)); }
 int launch_split_rotate_forward(const cpu::SplitRotateProblem& p, void* stream) { return split_rotate_forward(p, on(stream)); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/rows_activation.h"
+#include "kernels/cpu/rows_cca.h"
 #include "kernels/cpu/rows_cross_entropy.h"
 #include "kernels/cpu/rows_norm.h"
 #include "kernels/cpu/rows_rope.h"
@@ -10,6 +11,10 @@ namespace ingot::kernels::gpu {
 
 int launch_swiglu_forward(const cpu::SwigluProblem& problem, void* stream);
 int launch_swiglu_backward(const cpu::SwigluProblem& problem, void* stream);
+int launch_cca_taps(const cpu::CcaProblem& problem, void* stream);
+int launch_cca_heads(const cpu::CcaProblem& problem, void* stream);
+int launch_cca_heads_backward(const cpu::CcaProblem& problem, void* stream);
+int launch_cca_taps_backward(const cpu::CcaProblem& problem, void* stream);
 int launch_cross_entropy(const cpu::CrossEntropyProblem& problem, void* stream);
 int launch_cross_entropy_part(const cpu::CrossEntropyPartProblem& problem, void* stream);
 int launch_split_rotate_forward(const cpu::SplitRotateProblem& problem, void* stream);

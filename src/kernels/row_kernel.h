@@ -32,9 +32,10 @@ struct RowCall {
 
 /// Whether the row-wise kernels take a tensor of this kind: fp32 or bf16, on a CPU, or on a GPU that has `symbol`.
 inline bool takes_rows(const at::Tensor& x, const char* symbol) {
+  constexpr int64_t kMostElements = int64_t{1} << 32;  // of what a GPU's kernels count
   if (x.scalar_type() != at::kFloat && x.scalar_type() != at::kBFloat16) return false;
   if (device::is_cpu(x)) return true;
-  return device::is_gpu(x) && (device::is_virtual(x.device()) || device::find_gpu_function(symbol) != nullptr);
+  return device::is_gpu(x) && x.numel() < kMostElements && (device::is_virtual(x.device()) || device::find_gpu_function(symbol) != nullptr);
 }
 
 inline void* address(const at::Tensor& x) { return x.defined() ? const_cast<void*>(x.const_data_ptr()) : nullptr; }

@@ -92,7 +92,7 @@ template <class T>
 void heads_backward(const CcaProblem& p, int64_t begin, int64_t end, float* sums) {
   const int64_t d = p.head_dim, values = p.kv_heads * d, groups = p.heads / p.kv_heads, latent = p.latent();
   const float length = __builtin_sqrtf(static_cast<float>(d));
-  float *bias1_sum = sums + 3 * latent, *temperature_sum = sums + 4 * latent;
+  float *bias1_sum = sums, *temperature_sum = sums + latent;
   alignas(64) float x[kMaxHeadDim], g[kMaxHeadDim];
   for (int64_t row = begin; row < end; ++row) {
     const T* u = static_cast<const T*>(p.packed) + row * p.packed_width();

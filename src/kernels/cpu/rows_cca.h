@@ -23,11 +23,14 @@ struct CcaProblem {
   // Backward:
   float* grad_mixed;       // [rows, latent], also what the products read
   const float* grad_taps;  // as taps
-  void* grad_packed;       // as packed; written in two stages
+  void* grad_packed;       // as packed; written in two stages, or by a GPU in the second one alone
+  // Of a GPU's kernels: fp32 [runs][sums below].
+  float* sums;
+  int64_t runs;
   int64_t latent() const { return (heads + kv_heads) * head_dim; }
   int64_t packed_width() const { return latent() + kv_heads * head_dim; }
 };
-/// Sums over rows: tap0, tap1, bias0, bias1 (latent each); then temperature (kv_heads).
+/// Sums over rows. Of the heads: bias1 (latent), temperature (kv_heads). Of the taps: tap0, tap1, bias0 (latent each).
 
 INGOT_ROW_KERNEL(cca_taps, const CcaProblem&, int64_t begin, int64_t end);
 INGOT_ROW_KERNEL(cca_heads, const CcaProblem&, int64_t begin, int64_t end);

@@ -32,7 +32,7 @@ struct CrossEntropy {
   using V = Vector<float, count>;
 
   static INGOT_DEVICE void run(const cpu::CrossEntropyProblem& p) {
-    const int64_t row = block_index(), target = p.targets[row], vectors = p.vocab / count;
+    const int64_t row = block_index(), target = p.targets[row], vectors = quotient(p.vocab, count);
     float* const logits = p.logits + row * p.logits_stride;
     V* const by_vector = reinterpret_cast<V*>(logits);
     if (target < 0) {  // for all threads alike
@@ -58,7 +58,7 @@ template <int count>
 struct CrossEntropyPart {
   static INGOT_DEVICE void run(const cpu::CrossEntropyPartProblem& p) {
     using V = Vector<float, count>;
-    const int64_t row = block_index(), target = p.targets[row], vectors = p.vocab / count;
+    const int64_t row = block_index(), target = p.targets[row], vectors = quotient(p.vocab, count);
     float* const logits = p.logits + row * p.logits_stride;
     V* const by_vector = reinterpret_cast<V*>(logits);
     const float at_target = target >= 0 ? logits[target] : 0.0f;

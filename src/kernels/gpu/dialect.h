@@ -15,6 +15,7 @@
 #endif
 #define INGOT_DEVICE __device__ __forceinline__
 #define INGOT_UNROLL _Pragma("unroll")
+#define INGOT_ROLLED _Pragma("unroll 1")
 #else
 #include <cmath>
 #include <cstring>
@@ -22,6 +23,7 @@
 #include "kernels/gpu/host_block.h"
 #define INGOT_DEVICE inline
 #define INGOT_UNROLL
+#define INGOT_ROLLED
 #endif
 
 // Threads of a wave (a warp), a constant of the target; the host has kernels of both, each in a namespace of its own.
@@ -66,7 +68,7 @@ INGOT_DEVICE float logarithm(float x) { return logf(x); }
 INGOT_DEVICE float root(float x) { return sqrtf(x); }
 INGOT_DEVICE uint32_t bits_of(float x) { return __float_as_uint(x); }
 INGOT_DEVICE float float_of(uint32_t bits) { return __uint_as_float(bits); }
-#define INGOT_SHARED_FLOATS(name, count) __shared__ float name[count]
+#define INGOT_SHARED_FLOATS(name, count) __shared__ __attribute__((aligned(16))) float name[count]
 #else
 INGOT_DEVICE int thread_index() { return host::current().thread; }
 INGOT_DEVICE int block_threads() { return host::current().threads; }
@@ -104,6 +106,13 @@ INGOT_DEVICE void from_float(float x, Bf16& out) {
   out.bits = static_cast<uint16_t>(is_nan ? 0x7fc0u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/// Of rows, channels and vectors, of which there are fewer than 2^32: a division of 64 bits takes a hundred instructions and calls a
+/// function.
+INGOT_DEVICE int64_t quotient(int64_t a, int64_t b) { return static_cast<uint32_t>(a) / static_cast<uint32_t>(b); }
+INGOT_DEVICE int64_t remainder(int64_t a, int64_t b) { return static_cast<uint32_t>(a) % static_cast<uint32_t>(b); }
+/// Where run `run` of `rows` begins that are cut into `runs`; rows * runs below 2^32.
+INGOT_DEVICE int64_t first_row_of(int64_t rows, int64_t run, int64_t runs) { return quotient(rows * run, runs); }
+
 template <int n>
 struct Constant {};
 
@@ -123,11 +132,19 @@ struct Max {
   static INGOT_DEVICE float of(float a, float b) { return b > a ? b : a; }
 };
 
-/// Of the values of the block's threads: the same on all of them, in a fixed order.
+/// Of the values of a wave's threads, all of which must come: the same on all of them, in a fixed order.
+template <class Operation>
+INGOT_DEVICE float wave_reduce(float value) {
+  for (int mask = kWave / 2; mask > 0; mask /= 2) value = Operation::of(value, shuffle_xor(value, mask));
+  return value;
+}
+INGOT_DEVICE float wave_sum(float value) { return wave_reduce<Sum>(value); }
+
+/// The same of the block's threads.
 template <class Operation>
 INGOT_DEVICE float block_reduce(float value) {
   INGOT_SHARED_FLOATS(of_waves, kMostThreads / 32);
-  for (int mask = kWave / 2; mask > 0; mask /= 2) value = Operation::of(value, shuffle_xor(value, mask));
+  value = wave_reduce<Operation>(value);
   if (thread_index() % kWave == 0) of_waves[thread_index() / kWave] = value;
   barrier();
   float result = of_waves[0];

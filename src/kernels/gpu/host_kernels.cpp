@@ -1,6 +1,7 @@
 // Compiled once for each INGOT_WAVE.
 #include "kernels/gpu/host_kernels.h"
 
+#include "kernels/gpu/cca.h"
 #include "kernels/gpu/cross_entropy.h"
 #include "kernels/gpu/join_norm.h"
 #include "kernels/gpu/split_rotate.h"
@@ -25,7 +26,11 @@ constexpr HostKernels kKernels{
     .split_rotate_forward = [](const cpu::SplitRotateProblem& p, uint64_t seed) { split_rotate_forward(p, HostLauncher{seed}); },
     .split_rotate_backward = [](const cpu::SplitRotateProblem& p, uint64_t seed) { split_rotate_backward(p, HostLauncher{seed}); },
     .join_norm_forward = [](const cpu::JoinNormProblem& p, uint64_t seed) { join_norm_forward(p, HostLauncher{seed}); },
-    .join_norm_backward = [](const cpu::JoinNormProblem& p, uint64_t seed) { join_norm_backward(p, HostLauncher{seed}); }};
+    .join_norm_backward = [](const cpu::JoinNormProblem& p, uint64_t seed) { join_norm_backward(p, HostLauncher{seed}); },
+    .cca_taps = [](const cpu::CcaProblem& p, uint64_t seed) { cca_taps(p, HostLauncher{seed}); },
+    .cca_heads = [](const cpu::CcaProblem& p, uint64_t seed) { cca_heads(p, HostLauncher{seed}); },
+    .cca_heads_backward = [](const cpu::CcaProblem& p, uint64_t seed) { cca_heads_backward(p, HostLauncher{seed}); },
+    .cca_taps_backward = [](const cpu::CcaProblem& p, uint64_t seed) { cca_taps_backward(p, HostLauncher{seed}); }};
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/rows_activation.h"
+#include "kernels/cpu/rows_cca.h"
 #include "kernels/cpu/rows_cross_entropy.h"
 #include "kernels/cpu/rows_norm.h"
 #include "kernels/cpu/rows_rope.h"
@@ -17,6 +18,10 @@ struct HostKernels {
   void (*split_rotate_backward)(const cpu::SplitRotateProblem&, uint64_t seed);
   void (*join_norm_forward)(const cpu::JoinNormProblem&, uint64_t seed);
   void (*join_norm_backward)(const cpu::JoinNormProblem&, uint64_t seed);
+  void (*cca_taps)(const cpu::CcaProblem&, uint64_t seed);
+  void (*cca_heads)(const cpu::CcaProblem&, uint64_t seed);
+  void (*cca_heads_backward)(const cpu::CcaProblem&, uint64_t seed);
+  void (*cca_taps_backward)(const cpu::CcaProblem&, uint64_t seed);
 };
 extern const HostKernels host_kernels_wave32, host_kernels_wave64;
 

@@ -15,7 +15,7 @@ struct JoinNormForward {
   using Narrow = Vector<T, count>;
 
   static INGOT_DEVICE void run(const cpu::JoinNormProblem& p) {
-    const int64_t per_row = p.width / count, row = block_index();
+    const int64_t per_row = quotient(p.width, count), row = block_index();
     const Wide* const residual = reinterpret_cast<const Wide*>(p.residual) + row * per_row;
     Wide x[vectors]{};
     float squares = 0;
@@ -59,12 +59,13 @@ struct JoinNormBackward {
   static constexpr int kSums = is_scaled ? cpu::kJoinNormSums : 1;  // the weight's first
 
   static INGOT_DEVICE void run(const cpu::JoinNormProblem& p) {
-    const int64_t per_row = p.width / count, blocks = grid_blocks();
+    const int64_t per_row = quotient(p.width, count), blocks = grid_blocks();
     Wide sums[kSums][vectors];
     for (int s = 0; s < kSums; ++s) INGOT_UNROLL
     for (int v = 0; v < vectors; ++v)
       for (int k = 0; k < count; ++k) sums[s][v].at[k] = 0;
-    for (int64_t row = p.rows * block_index() / blocks; row < p.rows * (block_index() + 1) / blocks; ++row) work_on(p, row, per_row, sums);
+    for (int64_t row = first_row_of(p.rows, block_index(), blocks); row < first_row_of(p.rows, block_index() + 1, blocks); ++row)
+      work_on(p, row, per_row, sums);
     if (p.sums == nullptr) return;
     for (int s = 0; s < kSums; ++s) INGOT_UNROLL
     for (int v = 0; v < vectors; ++v) {

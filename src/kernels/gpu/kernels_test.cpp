@@ -232,6 +232,70 @@ TEST(GpuKernels, split_and_rotate_equals_the_cpus) {
     }
 }
 
+// The taps after the heads, as a backward pass has them: what the CPU's heads leave in grad_packed the GPU's taps make.
+TEST(GpuKernels, cca_equals_the_cpus_at_borders_of_documents_too) {
+  struct Size {
+    int64_t heads, kv_heads, head_dim, half, current;
+  };
+  for (const auto& s : {Size{4, 2, 16, 4, 16}, Size{6, 2, 10, 5, 7}, Size{2, 1, 256, 64, 128}, Size{3, 1, 3, 1, 2}, Size{9, 1, 36, 8, 20}})
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      SCOPED_TRACE(fmt::format("{} + {} heads of {} {}", s.heads, s.kv_heads, s.head_dim, c10::toString(dtype)));
+      at::manual_seed(7);
+      const int64_t seq = 7, rows = 2 * seq, all = s.heads + s.kv_heads, latent = all * s.head_dim, values = s.kv_heads * s.head_dim;
+      const auto packed = at::randn({rows, latent + values}).to(dtype), mixed = at::randn({rows, latent}),
+                 grad_taps = at::randn({rows, all, 2, s.head_dim});
+      const auto tap0 = at::randn({latent}), tap1 = at::randn({latent}), bias0 = at::randn({latent}), bias1 = at::randn({latent}),
+                 temperature = at::rand({s.kv_heads}) + 0.5;
+      const auto angles = at::rand({seq, s.half}), cosine = angles.cos(), sine = angles.sin();
+      auto is_start = at::zeros({rows}, at::kBool);
+      is_start[3] = true;
+      is_start[4] = true;
+      const auto random = [&](int64_t count) { return at::randn({rows, count, s.head_dim}).to(dtype); };
+      const auto grad_q = random(s.heads), grad_k = random(s.kv_heads), grad_v = random(s.kv_heads);
+      for (const bool has_documents : {false, true}) {
+        const auto run = [&](int64_t runs, const auto& taps, const auto& heads, const auto& heads_backward, const auto& taps_backward) {
+          const auto nan = [&](at::IntArrayRef sizes, at::ScalarType of) {
+            return at::full(sizes, std::numeric_limits<double>::quiet_NaN(), of);
+          };
+          auto first = nan({rows, all, 2, s.head_dim}, at::kFloat), grad_mixed = nan({rows, latent}, at::kFloat),
+               grad_packed = nan({rows, latent + values}, dtype), q = nan({rows, s.heads, s.head_dim}, dtype),
+               k = nan({rows, s.kv_heads, s.head_dim}, dtype), v = nan({rows, s.kv_heads, s.head_dim}, dtype);
+          auto head_sums = at::zeros({runs, latent + s.kv_heads}), tap_sums = at::zeros({runs, 3 * latent});
+          cpu::CcaProblem p{};
+          p.rows = rows, p.seq = seq, p.heads = s.heads, p.kv_heads = s.kv_heads, p.head_dim = s.head_dim, p.half = s.half;
+          p.table_rows = seq, p.current = s.current, p.is_bf16 = dtype == at::kBFloat16, p.runs = runs;
+          p.is_start = has_documents ? is_start.template const_data_ptr<bool>() : nullptr;
+          p.packed = packed.const_data_ptr(), p.tap0 = floats(tap0), p.tap1 = floats(tap1), p.bias0 = floats(bias0),
+          p.bias1 = floats(bias1);
+          p.temperature = floats(temperature), p.cosine = floats(cosine), p.sine = floats(sine), p.grad_taps = floats(grad_taps);
+          p.taps = first.template data_ptr<float>(), p.mixed = const_cast<float*>(floats(mixed));
+          p.q = q.data_ptr(), p.k = k.data_ptr(), p.v = v.data_ptr();
+          taps(p);
+          heads(p);
+          p.q = grad_q.data_ptr(), p.k = grad_k.data_ptr(), p.v = grad_v.data_ptr();
+          p.grad_mixed = grad_mixed.template data_ptr<float>(), p.grad_packed = grad_packed.data_ptr();
+          p.sums = head_sums.template data_ptr<float>();
+          heads_backward(p);
+          p.sums = tap_sums.template data_ptr<float>();
+          taps_backward(p);
+          return std::vector{first, q, k, v, grad_mixed, grad_packed, head_sums.sum(0), tap_sums.sum(0)};
+        };
+        const auto expected = run(
+            1, [](const auto& p) { cpu::cca_taps(p, 0, p.rows); }, [](const auto& p) { cpu::cca_heads(p, 0, p.rows); },
+            [](const auto& p) { cpu::cca_heads_backward(p, 0, p.rows, p.sums); },
+            [](const auto& p) { cpu::cca_taps_backward(p, 0, p.rows, p.sums); });
+        for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64})
+          for (const uint64_t seed : {0, 1}) {
+            const auto found = run(
+                3, [&](const auto& p) { kernels->cca_taps(p, seed); }, [&](const auto& p) { kernels->cca_heads(p, seed); },
+                [&](const auto& p) { kernels->cca_heads_backward(p, seed); }, [&](const auto& p) { kernels->cca_taps_backward(p, seed); });
+            for (size_t i = 0; i < found.size(); ++i)
+              EXPECT_LT(error_of(found[i], expected[i].to(at::kDouble)), dtype == at::kFloat ? 3e-6 : 1e-2) << i << ", seed " << seed;
+          }
+      }
+    }
+}
+
 // Parameters may begin anywhere.
 TEST(GpuKernels, tensors_that_begin_between_vectors_are_right_too) {
   const auto all = at::randn({4 * 64 + 1}), x = all.narrow(0, 1, 4 * 64).view({4, 64});

@@ -14,16 +14,17 @@ struct SplitRotate {
   using V = Vector<T, count>;
 
   static INGOT_DEVICE void run(const cpu::SplitRotateProblem& p) {
-    const int64_t per_head = p.head_dim / count, heads = p.heads + 2 * p.kv_heads, all = p.rows * heads * per_head;
+    const int64_t per_head = quotient(p.head_dim, count), heads = p.heads + 2 * p.kv_heads, all = p.rows * heads * per_head;
     for (int64_t i = block_index() * block_threads() + thread_index(); i < all; i += grid_blocks() * block_threads()) {
-      const int64_t vector = i % per_head, head = i / per_head % heads, row = i / per_head / heads;
+      const int64_t vector = remainder(i, per_head), of_all = quotient(i, per_head), head = remainder(of_all, heads),
+                    row = quotient(of_all, heads);
       V* const packed = static_cast<V*>(p.packed) + (row * heads + head) * per_head;
       V* const split = head < p.heads                ? static_cast<V*>(p.q) + (row * p.heads + head) * per_head
                        : head < p.heads + p.kv_heads ? static_cast<V*>(p.k) + (row * p.kv_heads + head - p.heads) * per_head
                                                      : static_cast<V*>(p.v) + (row * p.kv_heads + head - p.heads - p.kv_heads) * per_head;
       const V* const from = is_backward ? split : packed;
       V* const to = is_backward ? packed : split;
-      const int64_t half = p.half / count;
+      const int64_t half = quotient(p.half, count);
       const bool turns = head < p.heads + p.kv_heads && vector < 2 * half;
       to[vector] = turns ? turned(p, from, vector, half, row) : from[vector];
     }
@@ -31,7 +32,7 @@ struct SplitRotate {
 
   static INGOT_DEVICE V turned(const cpu::SplitRotateProblem& p, const V* from, int64_t vector, int64_t half, int64_t row) {
     const bool is_first = vector < half;
-    const int64_t in_table = row % p.table_rows * p.half + (is_first ? vector : vector - half) * count;
+    const int64_t in_table = remainder(row, p.table_rows) * p.half + (is_first ? vector : vector - half) * count;
     const V own = from[vector], other = from[is_first ? vector + half : vector - half];
     V out;
     for (int k = 0; k < count; ++k) {

@@ -15,9 +15,9 @@ template <class T, int count>
 struct SwigluForward {
   static INGOT_DEVICE void run(const cpu::SwigluProblem& p) {
     using V = Vector<T, count>;
-    const int64_t per_row = p.width / count, vectors = p.rows * per_row;
+    const int64_t per_row = quotient(p.width, count), vectors = p.rows * per_row;
     for (int64_t i = block_index() * block_threads() + thread_index(); i < vectors; i += grid_blocks() * block_threads()) {
-      const int64_t row = i / per_row, column = i % per_row;
+      const int64_t row = quotient(i, per_row), column = remainder(i, per_row);
       const V* const gates = static_cast<const V*>(p.gate_up) + 2 * row * per_row;
       const V gate = gates[column], up = gates[per_row + column];
       const float weight = p.row_weight ? p.row_weight[row] : 1.0f;
@@ -36,7 +36,7 @@ template <class T, int count>
 struct SwigluBackward {
   static INGOT_DEVICE void run(const cpu::SwigluProblem& p) {
     using V = Vector<T, count>;
-    const int64_t per_row = p.width / count;
+    const int64_t per_row = quotient(p.width, count);
     for (int64_t row = block_index(); row < p.rows; row += grid_blocks()) {
       const V* const gates = static_cast<const V*>(p.gate_up) + 2 * row * per_row;
       V* const grads = static_cast<V*>(p.grad_gate_up) + 2 * row * per_row;

@@ -74,7 +74,7 @@ std::vector<Operator> cca_operators() {
                       {"cca_heads", false, [](const Shapes& in, const Shapes&) { return of_heads(in.at(1), 1); }},
                       {"cca_heads.backward", true, [](const Shapes& in, const Shapes&) { return of_heads(in.at(1), 1); }},
                       {"cca_taps.backward", true, [](const Shapes& in, const Shapes&) { return of_heads(in.at(1), 2); }}},
-           .fused_on = {device::Target::cpu},
+           .fused_on = {device::Target::cpu, device::Target::gpu},
            .make = make,
            .cost = cost,
            .measured = [](bool quick) { return grid(token_rows(quick, 5), doubling(32, 128, quick)); },
