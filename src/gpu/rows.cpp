@@ -51,3 +51,7 @@ INGOT_EXPORTED int ingot_split_rotate_forward(const cpu::SplitRotateProblem* pro
 INGOT_EXPORTED int ingot_split_rotate_backward(const cpu::SplitRotateProblem* problem, int device) {
   return launch(gpu::launch_split_rotate_backward, problem, device);
 }
+INGOT_EXPORTED int ingot_momentum(const cpu::MomentumProblem* problem, int device) { return launch(gpu::launch_momentum, problem, device); }
+INGOT_EXPORTED int ingot_apply_direction(const cpu::ApplyProblem* problem, int device) {
+  return launch(gpu::launch_apply_direction, problem, device);
+}

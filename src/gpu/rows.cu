@@ -5,6 +5,7 @@
 #include "kernels/gpu/join_norm.h"
 #include "kernels/gpu/split_rotate.h"
 #include "kernels/gpu/swiglu.h"
+#include "kernels/gpu/update.h"
 
 namespace ingot::kernels::gpu {
 namespace {
@@ -47,5 +48,7 @@ int launch_split_rotate_forward(const cpu::SplitRotateProblem& p, void* stream) 
 int launch_split_rotate_backward(const cpu::SplitRotateProblem& p, void* stream) { return split_rotate_backward(p, on(stream)); }
 int launch_join_norm_forward(const cpu::JoinNormProblem& p, void* stream) { return join_norm_forward(p, on(stream)); }
 int launch_join_norm_backward(const cpu::JoinNormProblem& p, void* stream) { return join_norm_backward(p, on(stream)); }
+int launch_momentum(const cpu::MomentumProblem& p, void* stream) { return momentum(p, on(stream)); }
+int launch_apply_direction(const cpu::ApplyProblem& p, void* stream) { return apply_direction(p, on(stream)); }
 
 }  // namespace ingot::kernels::gpu

@@ -6,6 +6,7 @@
 #include "kernels/cpu/rows_cross_entropy.h"
 #include "kernels/cpu/rows_norm.h"
 #include "kernels/cpu/rows_rope.h"
+#include "kernels/cpu/rows_update.h"
 
 namespace ingot::kernels::gpu {
 
@@ -21,5 +22,7 @@ int launch_split_rotate_forward(const cpu::SplitRotateProblem& problem, void* st
 int launch_split_rotate_backward(const cpu::SplitRotateProblem& problem, void* stream);
 int launch_join_norm_forward(const cpu::JoinNormProblem& problem, void* stream);
 int launch_join_norm_backward(const cpu::JoinNormProblem& problem, void* stream);
+int launch_momentum(const cpu::MomentumProblem& problem, void* stream);
+int launch_apply_direction(const cpu::ApplyProblem& problem, void* stream);
 
 }  // namespace ingot::kernels::gpu

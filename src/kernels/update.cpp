@@ -4,31 +4,25 @@
 
 #include "device/stream.h"
 #include "device/virtual_device.h"
-#include "kernels/cpu/rows_parallel.h"
 #include "kernels/cpu/rows_update.h"
+#include "kernels/row_kernel.h"
 
 namespace ingot::kernels {
 namespace {
 
 constexpr int64_t kGrain = 16384;
 
-bool is_fused(const at::Tensor& master, const at::Tensor& other) {
-  return device::is_cpu(master) && master.scalar_type() == at::kFloat && other.scalar_type() == at::kFloat && master.is_contiguous() &&
-         other.is_contiguous();
+bool are_plain(const at::Tensor& master, const at::Tensor& other) {
+  return master.scalar_type() == at::kFloat && other.scalar_type() == at::kFloat && master.is_contiguous() && other.is_contiguous();
 }
 
-// Where the bf16 copy goes, or null.
-uint16_t* narrow_of(const at::Tensor& master, const at::Tensor& value) {
-  return value.scalar_type() == at::kBFloat16 && value.is_contiguous() && value.numel() == master.numel()
-             ? static_cast<uint16_t*>(value.data_ptr())
-             : nullptr;
+// Where the bf16 copy goes, or undefined.
+at::Tensor narrow_of(const at::Tensor& master, const at::Tensor& value) {
+  return value.scalar_type() == at::kBFloat16 && value.is_contiguous() && value.numel() == master.numel() ? value : at::Tensor();
 }
 
 // libtorch's fused kernel: a pass over everything instead of ten.
-bool takes_fused_adamw(const at::Tensor& master, const at::Tensor& grad) {
-  return device::is_gpu(master) && master.scalar_type() == at::kFloat && grad.scalar_type() == at::kFloat && master.is_contiguous() &&
-         grad.is_contiguous();
-}
+bool takes_fused_adamw(const at::Tensor& master, const at::Tensor& grad) { return device::is_gpu(master) && are_plain(master, grad); }
 
 void publish(const at::Tensor& master, at::Tensor& value) {
   if (value.data_ptr() != master.data_ptr()) value.copy_(master);
@@ -47,13 +41,14 @@ void fused_adamw_of_virtual_device(const at::Tensor& master, const at::Tensor& g
 void adamw_update(at::Tensor master, const at::Tensor& grad, at::Tensor first, at::Tensor second, at::Tensor value, const AdamwStep& s) {
   const double correction1 = 1 - std::pow(s.beta1, static_cast<double>(s.step)),
                correction2 = 1 - std::pow(s.beta2, static_cast<double>(s.step));
-  if (is_fused(master, grad)) {
+  if (device::is_cpu(master) && are_plain(master, grad)) {
+    const auto narrow = narrow_of(master, value);
     const cpu::AdamwProblem p{master.numel(),
                               master.data_ptr<float>(),
                               first.data_ptr<float>(),
                               second.data_ptr<float>(),
                               grad.const_data_ptr<float>(),
-                              narrow_of(master, value),
+                              static_cast<uint16_t*>(address(narrow)),
                               s.lr,
                               s.beta1,
                               s.beta2,
@@ -62,8 +57,8 @@ void adamw_update(at::Tensor master, const at::Tensor& grad, at::Tensor first, a
                               s.gradient_scale,
                               correction1,
                               correction2};
-    if (!device::counted("adamw", {master, grad, first, second}, {master, first, second, p.narrow ? value : at::Tensor()}, 0))
-      cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::adamw(p, begin, end); });
+    if (!device::counted("adamw", {master, grad, first, second}, {master, first, second, narrow}, 0))
+      cpu::parallel_rows(p.rows, kGrain, [&](int64_t begin, int64_t end) { cpu::adamw(p, begin, end); });
     return;
   }
   if (takes_fused_adamw(master, grad)) {
@@ -87,13 +82,21 @@ void adamw_update(at::Tensor master, const at::Tensor& grad, at::Tensor first, a
 }
 
 at::Tensor momentum_update(at::Tensor momentum, const at::Tensor& grad, double mu, double gradient_scale, bool nesterov) {
-  if (is_fused(momentum, grad)) {
+  constexpr const char* kSymbol = "ingot_momentum";
+  if (takes_rows(momentum, kSymbol) && are_plain(momentum, grad)) {
     auto direction = at::empty_like(momentum);
-    const cpu::MomentumProblem p{
-        momentum.numel(), momentum.data_ptr<float>(), grad.const_data_ptr<float>(), direction.data_ptr<float>(), mu, gradient_scale,
-        nesterov};
-    if (!device::counted("momentum", {momentum, grad}, {momentum, direction}, 0))
-      cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::momentum(p, begin, end); });
+    cpu::MomentumProblem p{};
+    p.rows = momentum.numel();
+    p.mu = mu;
+    p.gradient_scale = gradient_scale;
+    p.nesterov = nesterov;
+    const auto bind = [](cpu::MomentumProblem& p, const RowTensors& t) {
+      p.momentum = numbers(t.in[0]);
+      p.grad = numbers(t.in[1]);
+      p.direction = numbers(t.out[1]);
+    };
+    run_rows(RowCall<cpu::MomentumProblem>{"momentum", kSymbol, {{momentum, grad}, {momentum, direction}, {}}, p, bind, kGrain},
+             cpu::momentum);
     return direction;
   }
   momentum.mul_(mu).add_(grad, gradient_scale);
@@ -101,11 +104,19 @@ at::Tensor momentum_update(at::Tensor momentum, const at::Tensor& grad, double m
 }
 
 void apply_direction(at::Tensor master, const at::Tensor& direction, at::Tensor value, double keep, double step) {
-  if (is_fused(master, direction)) {
-    const cpu::ApplyProblem p{
-        master.numel(), master.data_ptr<float>(), direction.const_data_ptr<float>(), narrow_of(master, value), keep, step};
-    if (!device::counted("apply_direction", {master, direction}, {master, p.narrow ? value : at::Tensor()}, 0))
-      cpu::parallel_rows(p.count, kGrain, [&](int64_t begin, int64_t end) { cpu::apply(p, begin, end); });
+  constexpr const char* kSymbol = "ingot_apply_direction";
+  if (takes_rows(master, kSymbol) && are_plain(master, direction)) {
+    cpu::ApplyProblem p{};
+    p.rows = master.numel();
+    p.keep = keep;
+    p.step = step;
+    const auto bind = [](cpu::ApplyProblem& p, const RowTensors& t) {
+      p.master = numbers(t.in[0]);
+      p.direction = numbers(t.in[1]);
+      p.narrow = static_cast<uint16_t*>(address(t.out[1]));
+    };
+    const RowTensors tensors{{master, direction}, {master, narrow_of(master, value)}, {}};
+    run_rows(RowCall<cpu::ApplyProblem>{"apply_direction", kSymbol, tensors, p, bind, kGrain}, cpu::apply);
     return;
   }
   master.mul_(keep).sub_(direction.to(master.scalar_type()), step);

@@ -56,7 +56,7 @@ std::vector<Operator> update_operators() {
           {.name = "muon",
            .kind = WorkKind::muon,
            .traced = {{"momentum"}, {"apply_direction"}},
-           .fused_on = {device::Target::cpu},
+           .fused_on = {device::Target::cpu, device::Target::gpu},
            // Enough matrices that each thread has its own, as in a model.
            .make = [](const OperatorSizes& s) { return update(s, Kind::matrix, 2 * at::get_num_threads()); },
            .measured = matrix_sizes}};

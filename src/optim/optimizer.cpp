@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/work_scope.h"
+#include "device/device.h"
 
 namespace ingot::optim {
 
@@ -79,15 +80,19 @@ GradientNorm Optimizer::gradient_norm() const {
   const base::WorkScope scope("gradient_norm", base::WorkKind::gradient_norm);
   GradientNorm result;
   std::vector<const Slot*> counted;
-  std::vector<at::Tensor> norms;
+  std::vector<at::Tensor> gradients;
   for (const auto& slot : slots_) {
     if (!slot.shard.is_primary || (!slot.shard.gradient.defined() && !slot.shard.parameter->has_gradient)) continue;
     counted.push_back(&slot);
-    norms.push_back(slot.shard.gradient_slice().norm().to(at::kDouble));
+    gradients.push_back(slot.shard.gradient_slice());
   }
   double squares = 0;
-  // All are read at once: each read waits for the device.
-  const auto on_host = norms.empty() ? at::empty({0}, at::kDouble) : at::stack(norms).cpu();
+  // All are read at once: each read waits for the device. A GPU makes them in one launch.
+  std::vector<at::Tensor> norms;
+  if (!gradients.empty() && device::is_gpu(gradients.front())) norms = at::_foreach_norm(gradients);
+  else
+    for (const auto& gradient : gradients) norms.push_back(gradient.norm());
+  const auto on_host = norms.empty() ? at::empty({0}, at::kDouble) : at::stack(norms).cpu().to(at::kDouble);
   for (size_t i = 0; i < counted.size(); ++i) {
     const double norm = on_host.const_data_ptr<double>()[i];
     if (!std::isfinite(norm) && result.first_nonfinite.empty()) result.first_nonfinite = counted[i]->shard.parameter->name;

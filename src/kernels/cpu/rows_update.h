@@ -6,7 +6,7 @@
 namespace ingot::kernels::cpu {
 
 struct AdamwProblem {
-  int64_t count;
+  int64_t rows;
   float *master, *first, *second;
   const float* grad;
   uint16_t* narrow;  // bf16 copy of the new value, or null
@@ -16,7 +16,7 @@ INGOT_ROW_KERNEL(adamw, const AdamwProblem&, int64_t begin, int64_t end);
 
 /// momentum = mu * momentum + scale * grad; direction = nesterov ? scale * grad + mu * momentum : momentum.
 struct MomentumProblem {
-  int64_t count;
+  int64_t rows;
   float* momentum;
   const float* grad;
   float* direction;
@@ -27,7 +27,7 @@ INGOT_ROW_KERNEL(momentum, const MomentumProblem&, int64_t begin, int64_t end);
 
 /// master = master * keep - step * direction.
 struct ApplyProblem {
-  int64_t count;
+  int64_t rows;
   float* master;
   const float* direction;
   uint16_t* narrow;

@@ -6,6 +6,7 @@
 #include "kernels/gpu/join_norm.h"
 #include "kernels/gpu/split_rotate.h"
 #include "kernels/gpu/swiglu.h"
+#include "kernels/gpu/update.h"
 
 namespace ingot::kernels::gpu {
 namespace {
@@ -30,7 +31,9 @@ constexpr HostKernels kKernels{
     .cca_taps = [](const cpu::CcaProblem& p, uint64_t seed) { cca_taps(p, HostLauncher{seed}); },
     .cca_heads = [](const cpu::CcaProblem& p, uint64_t seed) { cca_heads(p, HostLauncher{seed}); },
     .cca_heads_backward = [](const cpu::CcaProblem& p, uint64_t seed) { cca_heads_backward(p, HostLauncher{seed}); },
-    .cca_taps_backward = [](const cpu::CcaProblem& p, uint64_t seed) { cca_taps_backward(p, HostLauncher{seed}); }};
+    .cca_taps_backward = [](const cpu::CcaProblem& p, uint64_t seed) { cca_taps_backward(p, HostLauncher{seed}); },
+    .momentum = [](const cpu::MomentumProblem& p, uint64_t seed) { momentum(p, HostLauncher{seed}); },
+    .apply_direction = [](const cpu::ApplyProblem& p, uint64_t seed) { apply_direction(p, HostLauncher{seed}); }};
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include "kernels/cpu/rows_cross_entropy.h"
 #include "kernels/cpu/rows_norm.h"
 #include "kernels/cpu/rows_rope.h"
+#include "kernels/cpu/rows_update.h"
 
 namespace ingot::kernels::gpu {
 
@@ -22,6 +23,8 @@ struct HostKernels {
   void (*cca_heads)(const cpu::CcaProblem&, uint64_t seed);
   void (*cca_heads_backward)(const cpu::CcaProblem&, uint64_t seed);
   void (*cca_taps_backward)(const cpu::CcaProblem&, uint64_t seed);
+  void (*momentum)(const cpu::MomentumProblem&, uint64_t seed);
+  void (*apply_direction)(const cpu::ApplyProblem&, uint64_t seed);
 };
 extern const HostKernels host_kernels_wave32, host_kernels_wave64;
 
