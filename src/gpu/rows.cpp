@@ -51,6 +51,12 @@ INGOT_EXPORTED int ingot_split_rotate_forward(const cpu::SplitRotateProblem* pro
 INGOT_EXPORTED int ingot_split_rotate_backward(const cpu::SplitRotateProblem* problem, int device) {
   return launch(gpu::launch_split_rotate_backward, problem, device);
 }
+INGOT_EXPORTED int ingot_qk_norm_forward(const cpu::QkNormProblem* problem, int device) {
+  return launch(gpu::launch_qk_norm_forward, problem, device);
+}
+INGOT_EXPORTED int ingot_qk_norm_backward(const cpu::QkNormProblem* problem, int device) {
+  return launch(gpu::launch_qk_norm_backward, problem, device);
+}
 INGOT_EXPORTED int ingot_momentum(const cpu::MomentumProblem* problem, int device) { return launch(gpu::launch_momentum, problem, device); }
 INGOT_EXPORTED int ingot_apply_direction(const cpu::ApplyProblem* problem, int device) {
   return launch(gpu::launch_apply_direction, problem, device);

@@ -3,6 +3,7 @@
 #include "kernels/gpu/cca.h"
 #include "kernels/gpu/cross_entropy.h"
 #include "kernels/gpu/join_norm.h"
+#include "kernels/gpu/qk_norm.h"
 #include "kernels/gpu/split_rotate.h"
 #include "kernels/gpu/swiglu.h"
 #include "kernels/gpu/update.h"
@@ -48,6 +49,8 @@ int launch_split_rotate_forward(const cpu::SplitRotateProblem& p, void* stream) 
 int launch_split_rotate_backward(const cpu::SplitRotateProblem& p, void* stream) { return split_rotate_backward(p, on(stream)); }
 int launch_join_norm_forward(const cpu::JoinNormProblem& p, void* stream) { return join_norm_forward(p, on(stream)); }
 int launch_join_norm_backward(const cpu::JoinNormProblem& p, void* stream) { return join_norm_backward(p, on(stream)); }
+int launch_qk_norm_forward(const cpu::QkNormProblem& p, void* stream) { return qk_norm_forward(p, on(stream)); }
+int launch_qk_norm_backward(const cpu::QkNormProblem& p, void* stream) { return qk_norm_backward(p, on(stream)); }
 int launch_momentum(const cpu::MomentumProblem& p, void* stream) { return momentum(p, on(stream)); }
 int launch_apply_direction(const cpu::ApplyProblem& p, void* stream) { return apply_direction(p, on(stream)); }
 

@@ -5,6 +5,7 @@
 #include "kernels/cpu/rows_cca.h"
 #include "kernels/cpu/rows_cross_entropy.h"
 #include "kernels/cpu/rows_norm.h"
+#include "kernels/cpu/rows_qk_norm.h"
 #include "kernels/cpu/rows_rope.h"
 #include "kernels/cpu/rows_update.h"
 
@@ -22,6 +23,8 @@ int launch_split_rotate_forward(const cpu::SplitRotateProblem& problem, void* st
 int launch_split_rotate_backward(const cpu::SplitRotateProblem& problem, void* stream);
 int launch_join_norm_forward(const cpu::JoinNormProblem& problem, void* stream);
 int launch_join_norm_backward(const cpu::JoinNormProblem& problem, void* stream);
+int launch_qk_norm_forward(const cpu::QkNormProblem& problem, void* stream);
+int launch_qk_norm_backward(const cpu::QkNormProblem& problem, void* stream);
 int launch_momentum(const cpu::MomentumProblem& problem, void* stream);
 int launch_apply_direction(const cpu::ApplyProblem& problem, void* stream);
 

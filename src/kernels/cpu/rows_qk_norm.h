@@ -23,7 +23,11 @@ struct QkNormProblem {
   float* inverse;  // [rows, q's runs + k's runs], 1 / rms
   const void* grad_v;
   void* grad_packed;
+  // Of a GPU's kernels, which take runs of one head of at most kMostHeadDimOfQkNorm channels: fp32 [runs][q's weight, k's weight].
+  float* sums;
+  int64_t runs;
 };
+constexpr int64_t kMostHeadDimOfQkNorm = 256;
 
 INGOT_ROW_KERNEL(qk_norm_forward, const QkNormProblem&, int64_t begin, int64_t end);
 /// Sums over rows: gradients of q's weight, then of k's.

@@ -4,6 +4,7 @@
 #include "kernels/gpu/cca.h"
 #include "kernels/gpu/cross_entropy.h"
 #include "kernels/gpu/join_norm.h"
+#include "kernels/gpu/qk_norm.h"
 #include "kernels/gpu/split_rotate.h"
 #include "kernels/gpu/swiglu.h"
 #include "kernels/gpu/update.h"
@@ -32,6 +33,8 @@ constexpr HostKernels kKernels{
     .cca_heads = [](const cpu::CcaProblem& p, uint64_t seed) { cca_heads(p, HostLauncher{seed}); },
     .cca_heads_backward = [](const cpu::CcaProblem& p, uint64_t seed) { cca_heads_backward(p, HostLauncher{seed}); },
     .cca_taps_backward = [](const cpu::CcaProblem& p, uint64_t seed) { cca_taps_backward(p, HostLauncher{seed}); },
+    .qk_norm_forward = [](const cpu::QkNormProblem& p, uint64_t seed) { qk_norm_forward(p, HostLauncher{seed}); },
+    .qk_norm_backward = [](const cpu::QkNormProblem& p, uint64_t seed) { qk_norm_backward(p, HostLauncher{seed}); },
     .momentum = [](const cpu::MomentumProblem& p, uint64_t seed) { momentum(p, HostLauncher{seed}); },
     .apply_direction = [](const cpu::ApplyProblem& p, uint64_t seed) { apply_direction(p, HostLauncher{seed}); }};
 

@@ -5,6 +5,7 @@
 #include "kernels/cpu/rows_cca.h"
 #include "kernels/cpu/rows_cross_entropy.h"
 #include "kernels/cpu/rows_norm.h"
+#include "kernels/cpu/rows_qk_norm.h"
 #include "kernels/cpu/rows_rope.h"
 #include "kernels/cpu/rows_update.h"
 
@@ -23,6 +24,8 @@ struct HostKernels {
   void (*cca_heads)(const cpu::CcaProblem&, uint64_t seed);
   void (*cca_heads_backward)(const cpu::CcaProblem&, uint64_t seed);
   void (*cca_taps_backward)(const cpu::CcaProblem&, uint64_t seed);
+  void (*qk_norm_forward)(const cpu::QkNormProblem&, uint64_t seed);
+  void (*qk_norm_backward)(const cpu::QkNormProblem&, uint64_t seed);
   void (*momentum)(const cpu::MomentumProblem&, uint64_t seed);
   void (*apply_direction)(const cpu::ApplyProblem&, uint64_t seed);
 };

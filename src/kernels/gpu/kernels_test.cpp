@@ -296,6 +296,47 @@ TEST(GpuKernels, cca_equals_the_cpus_at_borders_of_documents_too) {
     }
 }
 
+TEST(GpuKernels, norms_of_heads_equal_the_cpus) {
+  struct Size {
+    int64_t heads, kv_heads, head_dim, half;
+  };
+  for (const auto& s : {Size{4, 2, 16, 8}, Size{3, 1, 10, 3}, Size{2, 1, 256, 64}, Size{11, 1, 36, 16}, Size{1, 1, 5, 0}})
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      SCOPED_TRACE(fmt::format("{} + {} heads of {} {}", s.heads, s.kv_heads, s.head_dim, c10::toString(dtype)));
+      at::manual_seed(8);
+      const int64_t rows = 13, width = (s.heads + 2 * s.kv_heads) * s.head_dim;
+      const auto packed = at::randn({rows, width}).to(dtype), q_weight = at::randn({s.head_dim}), k_weight = at::randn({s.head_dim});
+      const auto angles = at::rand({rows, s.half}), cosine = angles.cos(), sine = angles.sin();
+      const auto random = [&](int64_t count) { return at::randn({rows, count, s.head_dim}).to(dtype); };
+      const auto grad_q = random(s.heads), grad_k = random(s.kv_heads), grad_v = random(s.kv_heads);
+      const auto run = [&](int64_t runs, const auto& forward, const auto& backward) {
+        const auto nan = [](const at::Tensor& like) { return at::full_like(like, std::numeric_limits<double>::quiet_NaN()); };
+        auto q = nan(grad_q), k = nan(grad_k), grad_packed = nan(packed), inverse = at::zeros({rows, s.heads + s.kv_heads}),
+             sums = at::zeros({runs, 2 * s.head_dim});
+        cpu::QkNormProblem p{};
+        p.rows = rows, p.head_dim = s.head_dim, p.half = s.half, p.table_rows = rows, p.kv_heads = s.kv_heads, p.eps = 1e-5;
+        p.is_bf16 = dtype == at::kBFloat16, p.cosine = floats(cosine), p.sine = floats(sine), p.packed = packed.const_data_ptr();
+        p.q = {.heads = s.heads, .run = s.head_dim, .weight = floats(q_weight), .split = q.data_ptr()};
+        p.k = {.heads = s.kv_heads, .run = s.head_dim, .weight = floats(k_weight), .split = k.data_ptr()};
+        p.inverse = inverse.data_ptr<float>(), p.runs = runs, p.sums = sums.data_ptr<float>();
+        forward(p);
+        p.q.split = grad_q.data_ptr(), p.k.split = grad_k.data_ptr();
+        p.grad_v = grad_v.const_data_ptr(), p.grad_packed = grad_packed.data_ptr();
+        backward(p);
+        return std::vector{q, k, inverse, grad_packed, sums.sum(0)};
+      };
+      const auto expected = run(
+          1, [](const auto& p) { cpu::qk_norm_forward(p, 0, p.rows); }, [](const auto& p) { cpu::qk_norm_backward(p, 0, p.rows, p.sums); });
+      for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64})
+        for (const uint64_t seed : {0, 1}) {
+          const auto found = run(
+              3, [&](const auto& p) { kernels->qk_norm_forward(p, seed); }, [&](const auto& p) { kernels->qk_norm_backward(p, seed); });
+          for (size_t i = 0; i < found.size(); ++i)
+            EXPECT_LT(error_of(found[i], expected[i].to(at::kDouble)), dtype == at::kFloat ? 3e-6 : 2e-2) << i << ", seed " << seed;
+        }
+    }
+}
+
 TEST(GpuKernels, updates_equal_the_cpus) {
   for (const int64_t count : {1, 4, 1027, 4096})
     for (const bool flag : {false, true}) {  // Nesterov's, and whether there is a copy in bf16

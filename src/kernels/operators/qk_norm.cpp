@@ -63,7 +63,8 @@ std::vector<Operator> qk_norm_operators() {
                           .backward_size = size_of_output<0>,
                           .make = make,
                           .cost = cost,
-                          .checked = {{11, 256}, {37, 512}}})};
+                          .checked = {{11, 256}, {37, 512}},
+                          .fused_on = {device::Target::cpu, device::Target::gpu}})};
 }
 
 }  // namespace ingot::kernels
