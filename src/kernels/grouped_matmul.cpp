@@ -1,5 +1,7 @@
 #include "kernels/grouped_matmul.h"
 
+#include <algorithm>
+
 #include "device/device.h"
 #include "device/stream.h"
 #include "device/virtual_device.h"
@@ -48,7 +50,9 @@ bool takes_grouped_matmul(const at::Tensor& rows, const at::Tensor& weights) {
 at::Tensor grouped_matmul(const at::Tensor& rows, const at::Tensor& weights, const at::Tensor& ends) {
   if (!device::is_virtual(rows.device())) return at::_grouped_mm(rows, weights, ends);
   auto out = at::empty({rows.size(0), weights.size(2)}, rows.options());
-  device::note("grouped_gemm", {rows, weights}, {out}, flops_of(rows.size(0), rows.size(1), weights.size(2)));
+  // The weights of groups without rows are not read; there are at most as many groups as rows.
+  const auto read = weights.narrow(0, 0, std::min(weights.size(0), rows.size(0)));
+  device::note("grouped_gemm", {rows, read}, {out}, flops_of(rows.size(0), rows.size(1), weights.size(2)));
   if (device::is_counting(rows)) return out;
   device::launch({rows, weights, ends, out}, [](const auto& host) {
     for_each_group(host[2], [&](int64_t g, int64_t from, int64_t count) {

@@ -75,5 +75,21 @@ TEST(GroupedMatmul, are_counted_as_one_kernel_and_wait_for_nobody) {
   EXPECT_TRUE(trace.host_accesses.empty());
 }
 
+TEST(GroupedMatmul, read_the_weights_of_as_many_groups_as_there_can_be) {
+  const device::CountingDevice counting(device::Target::gpu);
+  const auto options = at::TensorOptions().device(counting.device()).dtype(at::kBFloat16);
+  const auto bytes_of = [&](int64_t tokens) {
+    device::Tracer tracer(counting.device());
+    grouped_matmul(at::empty({tokens, 16}, options), at::empty({4, 16, 24}, options), at::empty({4}, options.dtype(at::kInt)));
+    const auto trace = tracer.finish();
+    double bytes = 0;
+    for (const auto& operation : trace.operations)
+      if (operation.flops > 0) bytes += static_cast<double>(operation.read_bytes + operation.written_bytes);
+    return bytes;
+  };
+  for (const int64_t tokens : {1, 3, 4, 100})
+    EXPECT_EQ(bytes_of(tokens), 2.0 * static_cast<double>(tokens * (16 + 24) + std::min<int64_t>(4, tokens) * 16 * 24)) << tokens;
+}
+
 }  // namespace
 }  // namespace ingot::kernels
