@@ -2,6 +2,7 @@
 #include "gpu/rows.h"
 #include "kernels/gpu/cca.h"
 #include "kernels/gpu/cross_entropy.h"
+#include "kernels/gpu/fp8.h"
 #include "kernels/gpu/join_norm.h"
 #include "kernels/gpu/qk_norm.h"
 #include "kernels/gpu/split_rotate.h"
@@ -51,6 +52,7 @@ int launch_join_norm_forward(const cpu::JoinNormProblem& p, void* stream) { retu
 int launch_join_norm_backward(const cpu::JoinNormProblem& p, void* stream) { return join_norm_backward(p, on(stream)); }
 int launch_qk_norm_forward(const cpu::QkNormProblem& p, void* stream) { return qk_norm_forward(p, on(stream)); }
 int launch_qk_norm_backward(const cpu::QkNormProblem& p, void* stream) { return qk_norm_backward(p, on(stream)); }
+int launch_round_to_fp8(const cpu::Fp8Problem& p, void* stream) { return round_to_fp8(p, on(stream)); }
 int launch_momentum(const cpu::MomentumProblem& p, void* stream) { return momentum(p, on(stream)); }
 int launch_apply_direction(const cpu::ApplyProblem& p, void* stream) { return apply_direction(p, on(stream)); }
 

@@ -4,6 +4,7 @@
 #include "kernels/cpu/rows_activation.h"
 #include "kernels/cpu/rows_cca.h"
 #include "kernels/cpu/rows_cross_entropy.h"
+#include "kernels/cpu/rows_fp8.h"
 #include "kernels/cpu/rows_norm.h"
 #include "kernels/cpu/rows_qk_norm.h"
 #include "kernels/cpu/rows_rope.h"
@@ -25,6 +26,7 @@ int launch_join_norm_forward(const cpu::JoinNormProblem& problem, void* stream);
 int launch_join_norm_backward(const cpu::JoinNormProblem& problem, void* stream);
 int launch_qk_norm_forward(const cpu::QkNormProblem& problem, void* stream);
 int launch_qk_norm_backward(const cpu::QkNormProblem& problem, void* stream);
+int launch_round_to_fp8(const cpu::Fp8Problem& problem, void* stream);
 int launch_momentum(const cpu::MomentumProblem& problem, void* stream);
 int launch_apply_direction(const cpu::ApplyProblem& problem, void* stream);
 

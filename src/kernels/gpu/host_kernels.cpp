@@ -3,6 +3,7 @@
 
 #include "kernels/gpu/cca.h"
 #include "kernels/gpu/cross_entropy.h"
+#include "kernels/gpu/fp8.h"
 #include "kernels/gpu/join_norm.h"
 #include "kernels/gpu/qk_norm.h"
 #include "kernels/gpu/split_rotate.h"
@@ -35,6 +36,7 @@ constexpr HostKernels kKernels{
     .cca_taps_backward = [](const cpu::CcaProblem& p, uint64_t seed) { cca_taps_backward(p, HostLauncher{seed}); },
     .qk_norm_forward = [](const cpu::QkNormProblem& p, uint64_t seed) { qk_norm_forward(p, HostLauncher{seed}); },
     .qk_norm_backward = [](const cpu::QkNormProblem& p, uint64_t seed) { qk_norm_backward(p, HostLauncher{seed}); },
+    .round_to_fp8 = [](const cpu::Fp8Problem& p, uint64_t seed) { round_to_fp8(p, HostLauncher{seed}); },
     .momentum = [](const cpu::MomentumProblem& p, uint64_t seed) { momentum(p, HostLauncher{seed}); },
     .apply_direction = [](const cpu::ApplyProblem& p, uint64_t seed) { apply_direction(p, HostLauncher{seed}); }};
 

@@ -4,6 +4,7 @@
 #include "kernels/cpu/rows_activation.h"
 #include "kernels/cpu/rows_cca.h"
 #include "kernels/cpu/rows_cross_entropy.h"
+#include "kernels/cpu/rows_fp8.h"
 #include "kernels/cpu/rows_norm.h"
 #include "kernels/cpu/rows_qk_norm.h"
 #include "kernels/cpu/rows_rope.h"
@@ -26,6 +27,7 @@ struct HostKernels {
   void (*cca_taps_backward)(const cpu::CcaProblem&, uint64_t seed);
   void (*qk_norm_forward)(const cpu::QkNormProblem&, uint64_t seed);
   void (*qk_norm_backward)(const cpu::QkNormProblem&, uint64_t seed);
+  void (*round_to_fp8)(const cpu::Fp8Problem&, uint64_t seed);
   void (*momentum)(const cpu::MomentumProblem&, uint64_t seed);
   void (*apply_direction)(const cpu::ApplyProblem&, uint64_t seed);
 };

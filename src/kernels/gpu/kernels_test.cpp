@@ -430,5 +430,48 @@ TEST(HostBlock, what_a_kernel_throws_comes_out) {
   EXPECT_EQ(error_in([] { throw base::Error("no"); }), "no");
 }
 
+class GpuFp8 : public testing::TestWithParam<std::tuple<std::pair<int64_t, int64_t>, std::pair<int64_t, int64_t>, at::ScalarType>> {};
+
+// Exactly: scales are powers of two, and the largest of some numbers is the same in every order.
+TEST_P(GpuFp8, equals_the_cpus_in_every_order_of_threads) {
+  const auto [tile, size, dtype] = GetParam();
+  const auto [height, width] = size;
+  at::manual_seed(7);
+  const auto x = (at::randn({height, width}) * at::exp2(at::randn({height, width}) * 5)).to(dtype);
+  const bool is_tensor = tile.second == 0;
+  const auto largest = is_tensor ? x.to(at::kFloat).abs().max().view({1}) : at::Tensor();
+  const auto rounded = [&](const auto& kernel) {
+    auto out = at::full_like(x, std::numeric_limits<double>::quiet_NaN());
+    const int64_t tile_rows = std::max<int64_t>(1, tile.first);
+    kernel(cpu::Fp8Problem{.rows = (height + tile_rows - 1) / tile_rows,
+                           .height = height,
+                           .width = width,
+                           .tile_rows = tile_rows,
+                           .tile_columns = std::max<int64_t>(1, tile.second),
+                           .is_bf16 = dtype == at::kBFloat16,
+                           .is_e5m2 = is_tensor,
+                           .x = x.const_data_ptr(),
+                           .largest = floats(largest),
+                           .out = out.data_ptr()});
+    return out;
+  };
+  const auto expected = rounded([](const cpu::Fp8Problem& p) { cpu::round_to_fp8(p, 0, p.rows); });
+  for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64})
+    for (const uint64_t seed : {0, 1})
+      EXPECT_TRUE(at::equal(rounded([&](const cpu::Fp8Problem& p) { kernels->round_to_fp8(p, seed); }), expected)) << seed;
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiles, GpuFp8,
+                         testing::Combine(testing::Values(std::pair{0, 0}, std::pair{1, 32}, std::pair{1, 128}, std::pair{32, 1},
+                                                          std::pair{128, 1}, std::pair{128, 128}),
+                                          testing::Values(std::pair{5, 40}, std::pair{33, 131}, std::pair{140, 264}, std::pair{1, 1}),
+                                          testing::Values(at::kFloat, at::kBFloat16)),
+                         [](const auto& info) {
+                           const auto tile = std::get<0>(info.param);
+                           const auto size = std::get<1>(info.param);
+                           return fmt::format("{}x{}_of_{}x{}_{}", tile.first, tile.second, size.first, size.second,
+                                              c10::toString(std::get<2>(info.param)));
+                         });
+
 }  // namespace
 }  // namespace ingot::kernels::gpu

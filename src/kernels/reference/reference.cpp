@@ -95,4 +95,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed,
   return {reference::rotate(q, table).to(dtype), reference::rotate(k, table).to(dtype), v.to(dtype)};
 }
 
+at::Tensor round_to_fp8(const at::Tensor& x, int64_t tile_rows, int64_t tile_columns, at::ScalarType format) {
+  const auto missing = [](int64_t size, int64_t tile) { return (tile - size % tile) % tile; };
+  const auto padded = at::constant_pad_nd(x.to(accumulation_type(x.scalar_type())),
+                                          {0, missing(x.size(1), tile_columns), 0, missing(x.size(0), tile_rows)});
+  const auto tiles = padded.view({padded.size(0) / tile_rows, tile_rows, padded.size(1) / tile_columns, tile_columns});
+  const auto [fraction, exponent] = at::frexp(tiles.abs().amax({1, 3}, /*keepdim=*/true) / (format == at::kFloat8_e5m2 ? 57344 : 448));
+  const auto power = (exponent - fraction.eq(0.5).to(at::kInt)).clamp(-100, 100);
+  const auto scale = at::exp2(power.to(padded.scalar_type()));
+  const auto rounded = (tiles / scale).to(format).to(padded.scalar_type()) * scale;
+  return rounded.view(padded.sizes()).narrow(0, 0, x.size(0)).narrow(1, 0, x.size(1)).to(x.scalar_type());
+}
+
 }  // namespace ingot::kernels::reference

@@ -17,6 +17,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> split_and_rotate(const at::Tensor
                                                                 const RotaryTable& table);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed, const CcaShape& shape, const CcaWeights& weights,
                                                        const RotaryTable& table, const at::Tensor& is_start, const CcaTail& tail);
+/// Of x [m, n], in tiles; `format`: e4m3fn or e5m2 (kernels/fp8.h).
+at::Tensor round_to_fp8(const at::Tensor& x, int64_t tile_rows, int64_t tile_columns, at::ScalarType format);
 
 /// fp32 for narrower floats, the dtype itself otherwise.
 inline at::ScalarType accumulation_type(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }

@@ -1,0 +1,19 @@
+// Rounding to what FP8 holds.
+#pragma once
+
+#include "kernels/cpu/rows.h"
+
+namespace ingot::kernels::cpu {
+
+/// x [height, width] -> out, in tiles of tile_rows x tile_columns that share a scale. A row of the problem is a row of tiles.
+struct Fp8Problem {
+  int64_t rows, height, width, tile_rows, tile_columns;  // tile_columns: 1, 32 or 128
+  bool is_bf16, is_e5m2;
+  const void* x;
+  const float* largest;  // [1], the largest magnitude of all of x, which is one tile then; null: each tile's own
+  void* out;
+};
+
+INGOT_ROW_KERNEL(round_to_fp8, const Fp8Problem&, int64_t begin, int64_t end);
+
+}  // namespace ingot::kernels::cpu

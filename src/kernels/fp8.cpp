@@ -1,0 +1,56 @@
+#include "kernels/fp8.h"
+
+#include "base/error.h"
+#include "base/work_scope.h"
+#include "kernels/cpu/rows_fp8.h"
+#include "kernels/reference/reference.h"
+#include "kernels/row_kernel.h"
+
+namespace ingot::kernels {
+namespace {
+
+constexpr const char* kSymbol = "ingot_round_to_fp8";
+
+struct Tile {
+  int64_t rows, columns;
+};
+
+Tile tile_of(const at::Tensor& x, Fp8Scaling scaling, Fp8Operand operand, int64_t summed) {
+  if (scaling == Fp8Scaling::tensor) return {1, 1};
+  const int64_t length = scaling == Fp8Scaling::block ? 128 : 32;
+  if (scaling == Fp8Scaling::block && operand == Fp8Operand::weight) return {length, length};
+  return summed == 0 ? Tile{length, 1} : Tile{1, length};
+}
+
+}  // namespace
+
+at::Tensor round_to_fp8(const at::Tensor& x_in, Fp8Scaling scaling, Fp8Operand operand, int64_t summed) {
+  const base::WorkScope scope("round_to_fp8", base::WorkKind::elementwise);
+  const bool is_tensor = scaling == Fp8Scaling::tensor, is_e5m2 = is_tensor && operand == Fp8Operand::gradient;
+  const auto tile = tile_of(x_in, scaling, operand, summed);
+  if (x_in.numel() == 0) return x_in;
+  const auto x = x_in.contiguous();
+  const auto largest = is_tensor ? at::linalg_vector_norm(x, std::numeric_limits<double>::infinity()).to(at::kFloat) : at::Tensor();
+  if (!takes_rows(x, kSymbol)) {
+    const auto format = is_e5m2 ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn;
+    return is_tensor ? reference::round_to_fp8(x, x.size(0), x.size(1), format)
+                     : reference::round_to_fp8(x, tile.rows, tile.columns, format);
+  }
+  auto out = at::empty_like(x);
+  cpu::Fp8Problem p{};
+  p.rows = (x.size(0) + tile.rows - 1) / tile.rows;
+  p.height = x.size(0), p.width = x.size(1);
+  p.tile_rows = tile.rows, p.tile_columns = tile.columns;
+  p.is_bf16 = x.scalar_type() == at::kBFloat16, p.is_e5m2 = is_e5m2;
+  const auto bind = [](cpu::Fp8Problem& p, const RowTensors& t) {
+    p.x = address(t.in[0]);
+    p.out = address(t.out[0]);
+    p.largest = numbers(t.more[0]);
+  };
+  run_rows(
+      RowCall<cpu::Fp8Problem>{"round_to_fp8", kSymbol, {{x}, {out}, {largest}}, p, bind, /*grain=*/std::max<int64_t>(1, 16 / tile.rows)},
+      cpu::round_to_fp8);
+  return out;
+}
+
+}  // namespace ingot::kernels

@@ -1,0 +1,152 @@
+// Rounding to what FP8 holds on a GPU: cpu/rows_fp8.h has the problem. Bound by memory: tiles of a row are read once, others a second time
+// from a cache.
+#pragma once
+
+#include "kernels/cpu/rows_fp8.h"
+#include "kernels/gpu/dialect.h"
+
+namespace ingot::kernels::gpu {
+inline namespace INGOT_WAVE_NAMESPACE {
+
+/// A format's powers of two, and the factor by which a number's power of two becomes 1.5 x 2^23 of its last places.
+struct Fp8Grid {
+  int largest_exponent;
+  float lowest, shift;
+  static INGOT_DEVICE Fp8Grid of(bool is_e5m2) {
+    return is_e5m2 ? Fp8Grid{15, 0x1p-14f, 1.5f * 0x1p21f} : Fp8Grid{8, 0x1p-6f, 1.5f * 0x1p20f};
+  }
+};
+
+INGOT_DEVICE float magnitude(float x) { return float_of(bits_of(x) & 0x7fffffffu); }
+
+/// x times the inverse of the scale that `largest` has, rounded, times the scale.
+struct Fp8Rounding {
+  Fp8Grid grid;
+  float scale, inverse;
+
+  static INGOT_DEVICE Fp8Rounding of(float largest, const Fp8Grid& grid) {
+    const uint32_t bits = bits_of(largest);
+    int exponent = static_cast<int>(bits >> 23) - 127 - grid.largest_exponent + ((bits & 0x7fffffu) > 0x600000u ? 1 : 0);
+    exponent = exponent < -100 ? -100 : exponent > 100 ? 100 : exponent;
+    return {grid, float_of(static_cast<uint32_t>(127 + exponent) << 23), float_of(static_cast<uint32_t>(127 - exponent) << 23)};
+  }
+  INGOT_DEVICE float operator()(float value) const {
+    const float x = value * inverse, power = float_of(bits_of(x) & 0x7f800000u);
+    const float shift = (power < grid.lowest ? grid.lowest : power) * grid.shift;
+    return ((x + shift) - shift) * scale;
+  }
+};
+
+template <class T, int count>
+struct Fp8Vectors {
+  using V = Vector<T, count>;
+  static INGOT_DEVICE float largest(const V& x) {
+    float most = 0;
+    for (int k = 0; k < count; ++k) most = Max::of(most, magnitude(to_float(x.at[k])));
+    return most;
+  }
+  static INGOT_DEVICE V rounded(const V& x, const Fp8Rounding& rounding) {
+    V out;
+    for (int k = 0; k < count; ++k) from_float(rounding(to_float(x.at[k])), out.at[k]);
+    return out;
+  }
+};
+
+/// Tiles of a row, and all of x with its largest magnitude given: a thread a vector. The threads of a tile are neighbours in a wave.
+template <class T, int count>
+struct Fp8Across {
+  using Vectors = Fp8Vectors<T, count>;
+  using V = typename Vectors::V;
+
+  static INGOT_DEVICE void run(const cpu::Fp8Problem& p) {
+    const auto grid = Fp8Grid::of(p.is_e5m2);
+    const int64_t tile = p.largest != nullptr ? count : p.tile_columns, per_tile = quotient(tile, count);
+    const int64_t per_row = quotient(p.width + tile - 1, tile) * per_tile, in_row = quotient(p.width, count), all = p.height * per_row;
+    const int64_t step = grid_blocks() * block_threads();
+    for (int64_t first = block_index() * block_threads(); first < all; first += step) {
+      const int64_t i = first + thread_index(), row = quotient(i, per_row), column = remainder(i, per_row);
+      const bool is_there = i < all && column < in_row;
+      const int64_t at = row * in_row + column;
+      V x{};
+      if (is_there) x = static_cast<const V*>(p.x)[at];
+      float most = p.largest != nullptr ? *p.largest : Vectors::largest(x);
+      for (int mask = 1; mask < per_tile; mask *= 2) most = Max::of(most, shuffle_xor(most, mask));
+      if (is_there) static_cast<V*>(p.out)[at] = Vectors::rounded(x, Fp8Rounding::of(most, grid));
+    }
+  }
+};
+
+/// Tiles of columns: a thread as many columns as a vector has.
+template <class T, int count>
+struct Fp8Down {
+  using Vectors = Fp8Vectors<T, count>;
+  using V = typename Vectors::V;
+
+  static INGOT_DEVICE void run(const cpu::Fp8Problem& p) {
+    const auto grid = Fp8Grid::of(p.is_e5m2);
+    const int64_t in_row = quotient(p.width, count), all = p.rows * in_row;
+    for (int64_t i = block_index() * block_threads() + thread_index(); i < all; i += grid_blocks() * block_threads()) {
+      const int64_t from = quotient(i, in_row) * p.tile_rows, left = p.height - from, rows = left < p.tile_rows ? left : p.tile_rows;
+      const V* const x = static_cast<const V*>(p.x) + from * in_row + remainder(i, in_row);
+      V* const out = static_cast<V*>(p.out) + from * in_row + remainder(i, in_row);
+      float most[count] = {};
+      for (int64_t row = 0; row < rows; ++row) {
+        const V one = x[row * in_row];
+        for (int k = 0; k < count; ++k) most[k] = Max::of(most[k], magnitude(to_float(one.at[k])));
+      }
+      Fp8Rounding rounding[count];
+      for (int k = 0; k < count; ++k) rounding[k] = Fp8Rounding::of(most[k], grid);
+      for (int64_t row = 0; row < rows; ++row) {
+        V one = x[row * in_row];
+        for (int k = 0; k < count; ++k) from_float(rounding[k](to_float(one.at[k])), one.at[k]);
+        out[row * in_row] = one;
+      }
+    }
+  }
+};
+
+/// Tiles of rows and columns, and those of a row that a wave is too small for: a block a tile.
+template <class T, int count>
+struct Fp8Square {
+  using Vectors = Fp8Vectors<T, count>;
+  using V = typename Vectors::V;
+
+  static INGOT_DEVICE void run(const cpu::Fp8Problem& p) {
+    const auto grid = Fp8Grid::of(p.is_e5m2);
+    const int64_t in_row = quotient(p.width, count), across = quotient(p.width + p.tile_columns - 1, p.tile_columns);
+    const int64_t per_tile = quotient(p.tile_columns, count), step = quotient(block_threads(), per_tile);
+    for (int64_t tile = block_index(); tile < p.rows * across; tile += grid_blocks()) {
+      const int64_t from = quotient(tile, across) * p.tile_rows, end = from + p.tile_rows < p.height ? from + p.tile_rows : p.height;
+      const int64_t column = remainder(tile, across) * per_tile + remainder(thread_index(), per_tile);
+      const int64_t first = column < in_row ? from + quotient(thread_index(), per_tile) : end;
+      const V* const x = static_cast<const V*>(p.x) + column;
+      float most = 0;
+      for (int64_t row = first; row < end; row += step) most = Max::of(most, Vectors::largest(x[row * in_row]));
+      const auto rounding = Fp8Rounding::of(block_max(most), grid);
+      for (int64_t row = first; row < end; row += step)
+        static_cast<V*>(p.out)[row * in_row + column] = Vectors::rounded(x[row * in_row], rounding);
+    }
+  }
+};
+
+/// Tiles are 1, 32 or 128 on a side; the widest vectors that fit.
+template <class Launcher>
+auto round_to_fp8(const cpu::Fp8Problem& p, const Launcher& launcher) {
+  constexpr int kThreads = 256;
+  const auto blocks_of = [](int64_t threads) { return (threads + kThreads - 1) / kThreads; };
+  const auto with = [&]<class T, int count>(Vector<T, count>) {
+    const int64_t across = (p.width + p.tile_columns - 1) / p.tile_columns;
+    if (p.largest == nullptr && p.tile_columns > 1 && (p.tile_rows > 1 || p.tile_columns / count > kWave))
+      return launcher.template run<Fp8Square<T, count>>(p.rows * across, kThreads, p);
+    if (p.largest == nullptr && p.tile_rows > 1)
+      return launcher.template run<Fp8Down<T, count>>(blocks_of(p.rows * (p.width / count)), kThreads, p);
+    const int64_t in_row = p.largest != nullptr ? p.width : across * p.tile_columns;
+    return launcher.template run<Fp8Across<T, count>>(blocks_of(p.height * (in_row / count)), kThreads, p);
+  };
+  const bool are_aligned = is_aligned(p.x) && is_aligned(p.out);
+  if (p.is_bf16) return are_aligned && p.width % 8 == 0 ? with(Vector<Bf16, 8>{}) : with(Vector<Bf16, 1>{});
+  return are_aligned && p.width % 4 == 0 ? with(Vector<float, 4>{}) : with(Vector<float, 1>{});
+}
+
+}  // namespace INGOT_WAVE_NAMESPACE
+}  // namespace ingot::kernels::gpu

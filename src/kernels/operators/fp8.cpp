@@ -1,0 +1,33 @@
+// Rounding of activations to MXFP8. rows: tokens; width: elements that a GEMM sums over.
+#include "kernels/fp8.h"
+
+#include "kernels/operators/helpers.h"
+#include "kernels/reference/reference.h"
+
+namespace ingot::kernels {
+namespace {
+
+OperatorCall make(const OperatorSizes& s) {
+  return {.inputs = {at::randn({s.rows, s.width}, at::TensorOptions().dtype(s.dtype).device(s.device))},
+          .forward = [](const TensorList& in) -> TensorList { return {round_to_fp8(in[0], Fp8Scaling::mx, Fp8Operand::activation, 1)}; },
+          .reference = [](const TensorList& in) -> TensorList { return {reference::round_to_fp8(in[0], 1, 32, at::kFloat8_e4m3fn)}; }};
+}
+
+OperatorCost cost(const OperatorSizes& s) {
+  const int64_t bytes = s.rows * s.width * bytes_of(s.dtype);
+  return {.forward = {.read_bytes = bytes, .written_bytes = bytes}, .backward = {}};
+}
+
+}  // namespace
+
+std::vector<Operator> fp8_operators() {
+  return {{.name = "round_to_fp8",
+           .kind = WorkKind::elementwise,
+           .traced = {{"round_to_fp8", false, size_of_output<0>}},
+           .fused_on = {device::Target::cpu, device::Target::gpu},
+           .make = make,
+           .cost = cost,
+           .checked = {{18, 96}, {9, 8}, {45, 333}}}};
+}
+
+}  // namespace ingot::kernels
