@@ -183,7 +183,7 @@ double over_ranks(comm::World& world, double own, RankTime how) {
 CollectiveTiming measure(const CollectiveSweep& sweep, const CollectiveResult& what, bool in_place, comm::World& world,
                          comm::Group& group) {
   const int64_t slots = std::clamp<int64_t>(sweep.max_bytes / std::max<int64_t>(what.bytes, 1), 1, 64);
-  Case work(what.collective, layers::compute_dtype(what.dtype), what.count, sweep.root, in_place, slots, group);
+  Case work(what.collective, layers::precision_named(what.dtype).dtype, what.count, sweep.root, in_place, slots, group);
   CollectiveTiming result;
   result.wrong = -1;
   if (sweep.checks) {

@@ -40,7 +40,7 @@ std::optional<std::string> begun_with(const fs::path& run_dir, const std::string
 
 // By the matmuls of a step of the first phase.
 std::string fastest(const train::RunConfig& config, const mesh::Mesh& mesh, const Company& company) {
-  const auto& dtype = config.train.precision;
+  const auto dtype = layers::dtype_name(config.train.precision);
   const auto device = device::device_named(config.train.device).str();
   const auto profile = plan::cached_profile(plan::describe_machine(at::get_num_threads(), company.side_by_side(), device),
                                             base::environment().cache_folder());
@@ -68,7 +68,7 @@ void choose_gemm_backend(train::RunConfig& config, const fs::path& run_dir, cons
                          const Company& company) {
   auto& name = config.train.gemm_backend;
   const auto device = device::device_named(config.train.device);
-  const auto dtype = layers::compute_dtype(config.train.precision);
+  const auto dtype = layers::precision_named(config.train.precision).dtype;
   const bool is_free = name == "auto";
   bool is_kept = false;
   if (is_free && company.is_first()) {

@@ -81,7 +81,7 @@ plan::KernelTime measure_kernel(const std::string& name, const std::string& dtyp
     throw base::UsageError("unknown kernel '{}'{}", name, base::did_you_mean(name, names));
   }
   plan::KernelTime result{.name = name, .dtype = dtype, .rows = rows, .width = width};
-  const OperatorSizes sizes{rows, width, layers::compute_dtype(dtype), device};
+  const OperatorSizes sizes{rows, width, layers::precision_named(dtype).dtype, device};
   count_bytes(*op, sizes, result);
   std::vector<OperatorCall> instances;
   instances.push_back(op->make(sizes));

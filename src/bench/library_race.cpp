@@ -43,7 +43,7 @@ std::string choice_line(const MachineProfile& profile, const std::string& dtype)
 
 std::vector<GemmBackendRate> race_libraries(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, int rounds,
                                             at::Device device) {
-  const auto libraries = kernels::gemm_backends(layers::compute_dtype(dtype), device);
+  const auto libraries = kernels::gemm_backends(layers::precision_named(dtype).dtype, device);
   if (libraries.size() < 2) return {};
   const RestoreChoice restore;
   // Two calls at a time: the first brings the operands in.

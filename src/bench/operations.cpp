@@ -21,7 +21,7 @@ namespace ingot::bench {
 namespace {
 
 at::TensorOptions options_of(const std::string& dtype, at::Device device) {
-  return at::TensorOptions().dtype(layers::compute_dtype(dtype)).device(device);
+  return at::TensorOptions().dtype(layers::precision_named(dtype).dtype).device(device);
 }
 
 // Sets of tensors that are used in turn, so that each has left the caches near the cores when its turn comes again, as in a model.

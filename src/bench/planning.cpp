@@ -6,6 +6,7 @@
 #include "base/machine.h"
 #include "comm/share_cores.h"
 #include "device/device.h"
+#include "layers/dtype.h"
 #include "plan/cluster_profile.h"
 #include "plan/run/program_memory.h"
 
@@ -28,7 +29,7 @@ std::optional<plan::MachineProfile> known_profile(const std::string& device, int
 
 plan::MachineProfile profile_of_run(const train::RunConfig& config, const Company& company) {
   if (!is_predicted(config)) return {};
-  return profile_for(config.train.precision, device_of(config), base::environment().cache_folder(), company);
+  return profile_for(layers::dtype_name(config.train.precision), device_of(config), base::environment().cache_folder(), company);
 }
 
 plan::MachineProfile profile_of_plan(const train::RunConfig& config, int64_t ranks) {
@@ -42,15 +43,15 @@ std::optional<plan::PlanTarget> target_here(const train::RunConfig& config, int6
   const bool is_cpu = device == "cpu";
   if (is_cpu && config.train.threads == 0) comm::share_cores({.size = static_cast<int>(ranks), .local_size = static_cast<int>(ranks)});
   plan::PlanTarget target{.devices = ranks, .program_bytes = plan::program_bytes(config), .is_here = true};
-  const auto& precision = config.train.precision;
+  const auto dtype = layers::dtype_name(config.train.precision);
   if (ranks == 1) {
-    target.profile = profile_for(precision, device, base::environment().cache_folder());
+    target.profile = profile_for(dtype, device, base::environment().cache_folder());
   } else {
     const auto known = known_profile(device, ranks);
-    if (!known || !knows(*known, precision) || !knows_collectives(*known, ranks)) return std::nullopt;
+    if (!known || !knows(*known, dtype) || !knows_collectives(*known, ranks)) return std::nullopt;
     target.profile = *known;
   }
-  target.cluster = plan::cluster_of(target.profile, precision, ranks, base::usable_memory_bytes() / ranks);
+  target.cluster = plan::cluster_of(target.profile, dtype, ranks, base::usable_memory_bytes() / ranks);
   return target;
 }
 

@@ -62,7 +62,8 @@ int run_generate(const Call& call) {
   comm::share_cores(ranks);
   const auto world = ranks.size > 1 ? comm::World::join(ranks, /*is_gpu=*/false, {}) : nullptr;
   const bool speaks = ranks.rank == 0;
-  auto loaded = serve::load_model(o.model, layers::compute_dtype(o.dtype), at::kCPU, world ? spread_over(*world) : parallel::Layout{});
+  auto loaded =
+      serve::load_model(o.model, layers::precision_named(o.dtype).dtype, at::kCPU, world ? spread_over(*world) : parallel::Layout{});
   if (!o.tokenizer.empty()) loaded.tokenizer = data::load_tokenizer(o.tokenizer);
   if (!loaded.tokenizer) throw base::UsageError("{} has no tokenizer of its own; give one with --tokenizer", o.model);
   const auto& tokenizer = *loaded.tokenizer;

@@ -48,7 +48,7 @@ int export_model(const HuggingFaceOptions& o, bool json) {
   // fp32 holds the masters exactly; the file's dtype is chosen on the way out.
   auto loaded = serve::load_model(o.path, o.dtype == "fp64" ? at::kDouble : at::kFloat, at::kCPU);
   if (!o.tokenizer.empty()) loaded.tokenizer = data::load_tokenizer(o.tokenizer);
-  const auto dtype = o.dtype == "bf16" ? tensor::DType::bf16 : layers::from_torch(layers::compute_dtype(o.dtype));
+  const auto dtype = o.dtype == "bf16" ? tensor::DType::bf16 : layers::from_torch(layers::precision_named(o.dtype).dtype);
   models::save_hugging_face(
       *loaded.model, o.output, dtype, [](const layers::Parameter& p) { return p.value; }, static_cast<int64_t>(o.shard_gb * 1e9));
   if (loaded.tokenizer) data::export_tokenizer(*loaded.tokenizer, o.output);

@@ -37,6 +37,7 @@ void add_plan(Flags& flags) {
 #include "bench/planning.h"
 #include "cli/show.h"
 #include "device/device.h"
+#include "layers/dtype.h"
 #include "plan/report/run.h"
 #include "plan/report/time.h"
 #include "plan/run/ranks.h"
@@ -130,7 +131,7 @@ plan::Planner planner_of(const TargetFlags& o, const plan::Topology& topology) {
   }
   const auto cluster = plan::cluster_with(o.cluster, o.devices, o.memory_gb);
   const int64_t devices = o.devices > 0 ? o.devices : cluster.devices();
-  return planner_for(o, config, plan::target_of(cluster, devices, config.train.precision), topology);
+  return planner_for(o, config, plan::target_of(cluster, devices, layers::dtype_name(config.train.precision)), topology);
 }
 
 int run_plan(const Call& call) {

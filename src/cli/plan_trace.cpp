@@ -46,6 +46,7 @@ void add_plan_trace(Flags& flags) {
 #include "base/log.h"
 #include "cli/show.h"
 #include "device/device.h"
+#include "layers/dtype.h"
 #include "plan/run/planner.h"
 #include "plan/run/ranks.h"
 #include "plan/trace/step_trace.h"
@@ -69,7 +70,7 @@ int run_plan_trace(const Call& call) {
   request.expert_load = o.expert_load;
   const auto step = plan::trace_step(request);
   if (!o.chrome.empty()) {
-    base::write_file_atomically(o.chrome, plan::chrome_trace(step, *cluster, request.config.train.precision));
+    base::write_file_atomically(o.chrome, plan::chrome_trace(step, *cluster, layers::dtype_name(request.config.train.precision)));
     base::log_info("wrote {}; chrome://tracing and ui.perfetto.dev open it", o.chrome);
   }
   nlohmann::ordered_json json;

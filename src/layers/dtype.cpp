@@ -1,5 +1,7 @@
 #include "layers/dtype.h"
 
+#include <fmt/ranges.h>
+
 #include <cstring>
 
 #include "base/error.h"
@@ -22,6 +24,13 @@ constexpr std::pair<tensor::DType, at::ScalarType> kPairs[] = {{tensor::DType::f
                                                                {tensor::DType::complex64, at::kComplexFloat},
                                                                {tensor::DType::complex128, at::kComplexDouble}};
 
+const std::pair<const char*, Precision> kPrecisions[] = {{"fp64", at::kDouble},
+                                                         {"fp32", at::kFloat},
+                                                         {"bf16", at::kBFloat16},
+                                                         {"fp8", {at::kBFloat16, kernels::Fp8Scaling::tensor}},
+                                                         {"fp8_block", {at::kBFloat16, kernels::Fp8Scaling::block}},
+                                                         {"mxfp8", {at::kBFloat16, kernels::Fp8Scaling::mx}}};
+
 }  // namespace
 
 at::ScalarType to_torch(tensor::DType dtype) {
@@ -36,11 +45,23 @@ tensor::DType from_torch(at::ScalarType dtype) {
   throw base::ModelError("tensors of torch's dtype {} cannot be stored", at::toString(dtype));
 }
 
-at::ScalarType compute_dtype(const std::string& precision) {
-  if (precision == "fp64") return at::kDouble;
-  if (precision == "fp32") return at::kFloat;
-  if (precision == "bf16") return at::kBFloat16;
-  throw base::ConfigError("unknown precision '{}'; it is fp64, fp32 or bf16", precision);
+std::vector<std::string> precisions() {
+  std::vector<std::string> names;
+  for (const auto& [name, precision] : kPrecisions) names.emplace_back(name);
+  return names;
+}
+
+Precision precision_named(const std::string& name) {
+  for (const auto& [known, precision] : kPrecisions)
+    if (known == name) return precision;
+  throw base::ConfigError("unknown precision '{}'; it is one of {}", name, fmt::join(precisions(), ", "));
+}
+
+std::string dtype_name(const std::string& precision) {
+  const auto dtype = precision_named(precision).dtype;
+  for (const auto& [name, known] : kPrecisions)
+    if (known.dtype == dtype && !known.fp8) return name;
+  return precision;
 }
 
 at::Tensor tensor_from_bytes(std::span<const std::byte> bytes, tensor::DType dtype, const tensor::Shape& shape) {

@@ -3,8 +3,12 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
+#include "kernels/fp8.h"
 #include "tensor/logical_tensor.h"
 
 namespace ingot::layers {
@@ -12,8 +16,20 @@ namespace ingot::layers {
 /// Throws ModelError for a dtype that torch does not have.
 at::ScalarType to_torch(tensor::DType dtype);
 tensor::DType from_torch(at::ScalarType dtype);
-/// "fp64", "fp32" or "bf16", the names of train.precision; throws ConfigError otherwise.
-at::ScalarType compute_dtype(const std::string& precision);
+
+/// What a model computes in: the dtype of its weights and activations, and how the operands of the large GEMMs are rounded to FP8, if they
+/// are (kernels/fp8.h).
+struct Precision {
+  at::ScalarType dtype = at::kFloat;
+  std::optional<kernels::Fp8Scaling> fp8;
+  Precision(at::ScalarType of, std::optional<kernels::Fp8Scaling> rounded = {}) : dtype(of), fp8(rounded) {}  // NOLINT: a dtype is one
+};
+/// The names of train.precision: fp64, fp32, bf16, and those that round bf16 to FP8: fp8 (a scale per tensor), fp8_block, mxfp8.
+std::vector<std::string> precisions();
+/// Throws ConfigError for a name that is none of them.
+Precision precision_named(const std::string& name);
+/// The name of its dtype, by which profiles have their figures: "bf16" of "mxfp8".
+std::string dtype_name(const std::string& precision);
 
 /// A host tensor with a copy of raw little-endian row-major bytes.
 at::Tensor tensor_from_bytes(std::span<const std::byte> bytes, tensor::DType dtype, const tensor::Shape& shape);

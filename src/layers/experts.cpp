@@ -4,6 +4,7 @@
 #include "device/device.h"
 #include "device/virtual_device.h"
 #include "kernels/activation.h"
+#include "kernels/fp8.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/matmul.h"
 #include "layers/autograd.h"
@@ -11,6 +12,8 @@
 
 namespace ingot::layers {
 namespace {
+
+using kernels::as_operand, kernels::Fp8Operand;
 
 // Slots sorted by expert (stable, so the order within an expert is the tokens'), skipped slots last.
 struct Dispatch {
@@ -140,11 +143,14 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     }
     auto pre = at::empty({rows.size(0), gate_up_value.size(1)}, rows.options());
     auto routed = at::empty({rows.size(0), x.size(1)}, rows.options());
+    const auto fp8 = gate_up->fp8;
     for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
       const auto part = pre.narrow(0, from, count);
-      kernels::matmul_of_any_rows_into(part, rows.narrow(0, from, count), gate_up_value[e].t());
+      kernels::matmul_of_any_rows_into(part, as_operand(rows.narrow(0, from, count), fp8, Fp8Operand::activation, 1),
+                                       as_operand(gate_up_value[e], fp8, Fp8Operand::weight, 1).t());
       const auto activated = kernels::swiglu_forward(part, slot_weight.narrow(0, from, count));
-      kernels::matmul_of_any_rows_into(routed.narrow(0, from, count), activated, down_value[e].t());
+      kernels::matmul_of_any_rows_into(routed.narrow(0, from, count), as_operand(activated, fp8, Fp8Operand::activation, 1),
+                                       as_operand(down_value[e], fp8, Fp8Operand::weight, 1).t());
     });
     if (exchange) routed = exchange->combine(routed);
     auto out = at::zeros({x.size(0), x.size(1)}, x.options());
@@ -159,6 +165,7 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     const auto [gate_up, down, deferred, counts, all_slots, exchange] = context.kept<Kept>();
     const auto saved = context.saved();
     const at::Tensor x = saved[0], slot_weight = saved[1], pre = saved[2], slots = saved[3], tokens = saved[4];
+    const auto fp8 = gate_up->fp8;
     auto grad_rows = grads[0].index_select(0, tokens).to(pre.scalar_type());
     if (exchange) grad_rows = exchange->dispatch(grad_rows);
     const auto rows = exchange ? saved[5] : x.index_select(0, tokens).to(pre.scalar_type());
@@ -168,11 +175,13 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
       const auto part = pre.narrow(0, from, count), part_weight = slot_weight.narrow(0, from, count);
       auto grad_activated = at::empty({count, down->value.size(2)}, pre.options());
-      kernels::matmul_of_any_rows_into(grad_activated, grad_rows.narrow(0, from, count), down->value[e]);
+      kernels::matmul_of_any_rows_into(grad_activated, as_operand(grad_rows.narrow(0, from, count), fp8, Fp8Operand::gradient, 1),
+                                       as_operand(down->value[e], fp8, Fp8Operand::weight, 0));
       const auto [grad_part, grad_part_weight] = kernels::swiglu_backward(grad_activated, part, part_weight);
       grad_pre.narrow(0, from, count).copy_(grad_part);
       grad_slot_weight.narrow(0, from, count).copy_(grad_part_weight);
-      kernels::matmul_of_any_rows_into(grad_x_rows.narrow(0, from, count), grad_part, gate_up->value[e]);
+      kernels::matmul_of_any_rows_into(grad_x_rows.narrow(0, from, count), as_operand(grad_part, fp8, Fp8Operand::gradient, 1),
+                                       as_operand(gate_up->value[e], fp8, Fp8Operand::weight, 0));
     });
     DeferredGradients::run_or_defer(deferred, [=] {
       bool overwrite_up = false, overwrite_down = false;
@@ -188,8 +197,12 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
           continue;
         }
         const auto activated = kernels::swiglu_forward(pre.narrow(0, at, count), slot_weight.narrow(0, at, count));
-        kernels::matmul_into(grad_down, grad_rows.narrow(0, at, count).t(), activated, overwrite_down);
-        kernels::matmul_into(grad_up, grad_pre.narrow(0, at, count).t(), rows.narrow(0, at, count), overwrite_up);
+        const auto add = [&](const at::Tensor& to, const at::Tensor& grad, const at::Tensor& input, bool overwrite) {
+          kernels::matmul_into(to, as_operand(grad, fp8, Fp8Operand::gradient, 0).t(), as_operand(input, fp8, Fp8Operand::activation, 0),
+                               overwrite);
+        };
+        add(grad_down, grad_rows.narrow(0, at, count), activated, overwrite_down);
+        add(grad_up, grad_pre.narrow(0, at, count), rows.narrow(0, at, count), overwrite_up);
         at += count;
       }
     });
@@ -215,8 +228,8 @@ at::Tensor class_counts(const at::Tensor& choice, int64_t classes) {
 at::Tensor experts(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, Parameter& gate_up, Parameter& down,
                    int64_t top_k, SkipOutput skip, const StartExpertExchange& start) {
   const base::WorkScope scope("experts", base::shares(base::WorkKind::routing));
-  const bool is_grouped =
-      !start && kernels::takes_grouped_matmul(gate_up.value, gate_up.value) && kernels::takes_grouped_matmul(down.value, down.value);
+  const bool is_grouped = !start && !gate_up.fp8 && kernels::takes_grouped_matmul(gate_up.value, gate_up.value) &&
+                          kernels::takes_grouped_matmul(down.value, down.value);
   auto out = is_grouped ? GroupedExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k)
                         : ExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k, start);
   if (skip == SkipOutput::identity) {

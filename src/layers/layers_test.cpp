@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "kernels/activation.h"
 #include "kernels/differentiable.h"
 #include "kernels/fp32_islands.h"
+#include "kernels/reference/reference.h"
 #include "layers/attention.h"
 #include "layers/cost.h"
 #include "layers/embedding.h"
@@ -49,6 +51,35 @@ TEST(Linear, side_by_side_weights_give_the_products_and_gradients_of_each) {
   list.drop_gradients();
   backward((linear(x, {&a, &b}) * upstream).sum());
   expect_close(a.grad, wa.grad());  // and a dropped gradient is overwritten
+}
+
+// Rounded along the dimension that is summed over, by the tiles of MXFP8.
+at::Tensor in_mxfp8(const at::Tensor& x, int64_t summed) {
+  return kernels::reference::round_to_fp8(x.detach().to(at::kFloat), summed == 0 ? 32 : 1, summed == 0 ? 1 : 32, at::kFloat8_e4m3fn)
+      .to(at::kDouble);
+}
+
+void expect_near(const at::Tensor& found, const at::Tensor& expected, double tolerance, const char* what) {
+  EXPECT_LE((found.to(at::kDouble) - expected).norm().item<double>(), tolerance * expected.norm().item<double>() + 1e-6) << what;
+}
+
+// The three products by hand, each of operands that are rounded for it; what remains is the rounding of results to bf16.
+TEST(Linear, in_fp8_multiplies_operands_rounded_along_the_summed_dimension) {
+  constexpr double kResult = 0.003;
+  ParameterList list;
+  auto &a = add(list, "a", {40, 72}, 1), &b = add(list, "b", {24, 72}, 2);
+  for (auto* weight : {&a, &b}) weight->value = weight->value.detach().to(at::kBFloat16), weight->fp8 = kernels::Fp8Scaling::mx;
+  const auto x = random({50, 72}, 3).to(at::kBFloat16).set_requires_grad(true), upstream = random({50, 64}, 4).to(at::kBFloat16);
+  const auto out = linear(x, {&a, &b});
+  backward((out * upstream).sum());
+  const auto weights = at::cat({in_mxfp8(a.value, 1), in_mxfp8(b.value, 1)});
+  expect_near(out.detach(), in_mxfp8(x, 1).mm(weights.t()), kResult, "output");
+  const auto of_a = upstream.narrow(1, 0, 40), of_b = upstream.narrow(1, 40, 24);
+  expect_near(x.grad(), in_mxfp8(of_a, 1).mm(in_mxfp8(a.value, 0)) + in_mxfp8(of_b, 1).mm(in_mxfp8(b.value, 0)), 2 * kResult, "x");
+  expect_near(a.grad, in_mxfp8(of_a, 0).t().mm(in_mxfp8(x, 0)), 1e-5, "a");
+  expect_near(b.grad, in_mxfp8(of_b, 0).t().mm(in_mxfp8(x, 0)), 1e-5, "b");
+  const auto plain = x.detach().to(at::kDouble).mm(at::cat({a.value, b.value}).detach().to(at::kDouble).t());
+  EXPECT_GT((out.detach().to(at::kDouble) - plain).norm().item<double>(), 5 * kResult * plain.norm().item<double>());
 }
 
 TEST(HeadLoss, equals_cross_entropy_of_the_whole_logits_with_all_gradients) {
@@ -154,6 +185,33 @@ TEST(Experts, in_bf16_match_the_mixture_up_to_rounding) {
         close(gate_up.grad, or_zero(u), "gate_up");
         close(down.grad, or_zero(d), "down");
       }
+}
+
+// Every expert is a pair of linear layers in FP8 over its own rows.
+TEST(Experts, in_fp8_are_linear_layers_in_fp8) {
+  constexpr int64_t kExperts = 3, kTokens = 60;
+  ParameterList list;
+  auto &gate_up = add(list, "u", {kExperts, 48, 40}, 1), &down = add(list, "d", {kExperts, 40, 24}, 2);
+  for (auto* weight : {&gate_up, &down}) weight->value = weight->value.detach().to(at::kBFloat16), weight->fp8 = kernels::Fp8Scaling::block;
+  const auto x = random({kTokens, 40}, 3).to(at::kBFloat16).set_requires_grad(true), upstream = random({kTokens, 40}, 5).to(at::kBFloat16);
+  const auto weight = at::ones({kTokens}, x.options().dtype(at::kFloat)).set_requires_grad(true);
+  const auto choice = there(at::arange(kTokens, at::kLong).remainder(kExperts).clone());
+  const auto out = experts(x, choice, weight, gate_up, down, 1, SkipOutput::zero);
+  backward((out * upstream).sum());
+  for (int64_t e = 0; e < kExperts; ++e) {
+    const auto own = choice.eq(e).nonzero().view(-1);
+    ParameterList alone;
+    auto &up = add(alone, "u", {48, 40}, 1), &low = add(alone, "d", {40, 24}, 2);
+    up.value = gate_up.value.detach()[e].clone(), low.value = down.value.detach()[e].clone();
+    up.fp8 = low.fp8 = kernels::Fp8Scaling::block;
+    const auto rows = x.detach().index_select(0, own).set_requires_grad(true);
+    const auto expected = linear(kernels::swiglu(linear(rows, {&up})), {&low});
+    backward((expected * upstream.index_select(0, own)).sum());
+    expect_near(out.detach().index_select(0, own), expected.detach().to(at::kDouble), 1e-6, "output");
+    expect_near(x.grad().index_select(0, own), rows.grad().to(at::kDouble), 1e-6, "x");
+    expect_near(gate_up.grad[e], up.grad.to(at::kDouble), 1e-5, "gate_up");
+    expect_near(down.grad[e], low.grad.to(at::kDouble), 1e-5, "down");
+  }
 }
 
 // In bf16 on a CPU experts' rows are multiplied together with rows behind them (kernels/matmul.h).

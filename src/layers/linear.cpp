@@ -1,5 +1,6 @@
 #include "layers/linear.h"
 
+#include "kernels/fp8.h"
 #include "kernels/matmul.h"
 #include "layers/autograd.h"
 #include "layers/deferred.h"
@@ -8,6 +9,7 @@ namespace ingot::layers {
 namespace {
 
 using Weights = std::vector<Parameter*>;
+using kernels::Fp8Operand;
 
 struct LinearFunction : Function<LinearFunction, WorkKind::matmul> {
   // Parameters live as long as the model.
@@ -21,17 +23,18 @@ struct LinearFunction : Function<LinearFunction, WorkKind::matmul> {
     for (auto* weight : weights) out_features += weight->value.size(0);
     context.keep(Kept{weights, DeferredGradients::current()});
     context.save({x});
-    const auto rows = as_rows(x);
     const auto dtype = weights[0]->value.scalar_type();
+    const auto rows = kernels::as_operand(as_rows(x).to(dtype), weights[0]->fp8, Fp8Operand::activation, 1);
+    const auto operand = [](const Parameter& weight) { return kernels::as_operand(weight.value, weight.fp8, Fp8Operand::weight, 1).t(); };
     auto sizes = x.sizes().vec();
     sizes.back() = out_features;
-    if (weights.size() == 1) return kernels::matmul(rows.to(dtype), weights[0]->value.t(), dtype).view(sizes);
+    if (weights.size() == 1) return kernels::matmul(rows, operand(*weights[0]), dtype).view(sizes);
     auto out = at::empty({rows.size(0), out_features}, rows.options().dtype(dtype));
     int64_t column = 0;
     for (auto* weight : weights) {
       const int64_t width = weight->value.size(0);
       if (width == 0) continue;
-      kernels::matmul_into(out.narrow(1, column, width), rows.to(dtype), weight->value.t(), /*overwrite=*/true);
+      kernels::matmul_into(out.narrow(1, column, width), rows, operand(*weight), /*overwrite=*/true);
       column += width;
     }
     return out.view(sizes);
@@ -48,11 +51,15 @@ struct LinearFunction : Function<LinearFunction, WorkKind::matmul> {
     for (auto* weight : weights) {
       if (weight->value.size(0) == 0) continue;
       const auto part = grad.narrow(1, column, weight->value.size(0));
-      if (grad_x.defined()) kernels::matmul_into(grad_x, part, weight->value, /*overwrite=*/column == 0);
-      DeferredGradients::run_or_defer(deferred, [weight, part, rows] {
+      const auto fp8 = weight->fp8;
+      if (grad_x.defined())
+        kernels::matmul_into(grad_x, kernels::as_operand(part, fp8, Fp8Operand::gradient, 1),
+                             kernels::as_operand(weight->value, fp8, Fp8Operand::weight, 0), /*overwrite=*/column == 0);
+      DeferredGradients::run_or_defer(deferred, [weight, part, rows, fp8] {
         bool overwrite = false;
         auto& buffer = weight->gradient_buffer(overwrite);
-        kernels::matmul_into(buffer, part.t(), rows, overwrite);
+        kernels::matmul_into(buffer, kernels::as_operand(part, fp8, Fp8Operand::gradient, 0).t(),
+                             kernels::as_operand(rows, fp8, Fp8Operand::activation, 0), overwrite);
       });
       column += weight->value.size(0);
     }

@@ -91,10 +91,12 @@ Parameter& Model::vocabulary_matrix(const char* name, Parameter::Kind kind) {
                           .initial = tensor::Initial::normal(config_.init_std)});
 }
 
-void Model::allocate(at::ScalarType dtype, at::Device device) {
-  block_.set_dtype(dtype);
+void Model::allocate(const layers::Precision& precision, at::Device device) {
+  block_.set_dtype(precision.dtype);
   device_ = device;
-  parameters_.allocate(dtype, device);
+  for (const auto& p : parameters_.all())
+    if (p->kind == Parameter::Kind::matrix && !p->keeps_fp32 && p->layer > 0 && p->layer < config_.layers - 1) p->fp8 = precision.fp8;
+  parameters_.allocate(precision.dtype, device);
 }
 
 void Model::initialise(uint64_t seed) {

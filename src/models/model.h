@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "layers/parameter.h"
+#include "layers/dtype.h"
 #include "models/config.h"
 #include "models/family.h"
 #include "models/forward_context.h"
@@ -30,8 +31,8 @@ class Model {
   const parallel::Layout& layout() const { return layout_; }
   layers::ParameterList& parameters() { return parameters_; }
   const layers::ParameterList& parameters() const { return parameters_; }
-  /// Allocates all parameters. `dtype` is the compute dtype: fp64, fp32 or bf16.
-  void allocate(at::ScalarType dtype, at::Device device = at::kCPU);
+  /// Allocates all parameters. In FP8 the GEMMs of all blocks but the first and the last round their operands.
+  void allocate(const layers::Precision& precision, at::Device device = at::kCPU);
   /// Initial values as a pure function of (seed, name, index).
   void initialise(uint64_t seed);
   at::ScalarType dtype() const { return block_.dtype(); }

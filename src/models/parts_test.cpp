@@ -104,6 +104,36 @@ TEST(Parts, names_that_do_not_exist_and_impossible_mixtures_are_refused) {
   EXPECT_THAT(message_of(tiny("qwen3"), experts), HasSubstr("the qwen3 family has no experts"));
 }
 
+std::vector<std::string> rounded_in(const Model& model) {
+  std::vector<std::string> names;
+  for (const auto& p : model.parameters().all())
+    if (p->fp8) names.push_back(p->name);
+  return names;
+}
+
+TEST(Fp8, rounds_the_large_gemms_of_inner_blocks_and_no_router) {
+  for (const std::string family : {"llama", "zaya1", "olmoe"}) {
+    auto config = tiny(family);
+    config.layers = 4;
+    const auto model = create_model(config);
+    model->allocate(at::kBFloat16);
+    EXPECT_THAT(rounded_in(*model), testing::IsEmpty());
+    model->allocate(layers::precision_named("mxfp8"));
+    const auto names = rounded_in(*model);
+    EXPECT_THAT(names, testing::Each(testing::AnyOf(HasSubstr("layers.1."), HasSubstr("layers.2."))));
+    EXPECT_THAT(names, testing::Contains(HasSubstr("layers.2.mlp")));
+    EXPECT_THAT(names, testing::Contains(HasSubstr("layers.1.self_attn")));
+    EXPECT_THAT(names, testing::Not(testing::Contains(testing::AnyOf(HasSubstr("router"), HasSubstr("norm"), HasSubstr("mlp.gate.")))));
+    for (const auto& p : model->parameters().all())
+      if (p->fp8) EXPECT_EQ(p->value.scalar_type(), at::kBFloat16) << p->name;
+  }
+  auto shallow = tiny("llama");
+  shallow.layers = 2;
+  const auto model = create_model(shallow);
+  model->allocate(layers::precision_named("fp8"));
+  EXPECT_THAT(rounded_in(*model), testing::IsEmpty());
+}
+
 class Folder : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Families, Folder, ::testing::Values("zaya1", "llama", "linear_llama", "qwen3", "qwen3_moe", "olmoe"),
                          [](const auto& info) { return info.param; });

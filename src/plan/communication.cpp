@@ -111,8 +111,8 @@ double CommunicationModel::stages_s(const models::Model& part, const RunShape& r
 StepCommunication predict_communication(const models::Model& part, const RunShape& run, const MachineProfile& profile,
                                         const StepTime& compute) {
   if (run.world == 1) return {};
-  const CommunicationModel model(cluster_of(profile, run.precision, run.world, 0));
-  PassPrices prices(Rates(profile, run.precision), model.transport());
+  const CommunicationModel model(cluster_of(profile, run.dtype(), run.world, 0));
+  PassPrices prices(Rates(profile, run.dtype()), model.transport());
   return model.predict(part, run, compute, prices);
 }
 

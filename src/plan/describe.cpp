@@ -33,13 +33,13 @@ Plan make_plan(const models::Model& model, const models::Model& part, const RunS
   plan.active_parameters = model.active_elements();
   plan.tokens_per_step = run.batch * run.seq;
   plan.flops_per_token = model.training_flops_per_token(run.seq);
-  plan.peak_flops = profile.peak_gemm(run.precision);
+  plan.peak_flops = profile.peak_gemm(run.dtype());
   plan.ranks_per_sequence = part.layout().tensor.size * part.layout().sequence.size * part.layout().stage.size;
   const bool is_timed = run.precision != "fp64";  // runs in fp64 are for tests: the machine is not measured for them
   std::optional<CommunicationModel> communication;
   if (is_timed && run.world > 1) {
     try {
-      communication.emplace(cluster_of(profile, run.precision, run.world, 0));
+      communication.emplace(cluster_of(profile, run.dtype(), run.world, 0));
     } catch (const base::ProfileError&) {
       plan.knows_communication = false;
     }
@@ -47,7 +47,7 @@ Plan make_plan(const models::Model& model, const models::Model& part, const RunS
   std::optional<PassPrices> prices;
   if (is_timed) {
     try {
-      prices.emplace(Rates(profile, run.precision), communication ? communication->transport() : Transport{});
+      prices.emplace(Rates(profile, run.dtype()), communication ? communication->transport() : Transport{});
     } catch (const base::ProfileError& unknown) {
       base::log_info("no prediction of the step time: {}", unknown.what());
     }

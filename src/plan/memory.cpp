@@ -36,7 +36,7 @@ int64_t training_bytes(const models::Model& model, const RunShape& run, PassTrac
 constexpr int64_t kGemmKernelsBytes = 560 << 10;
 
 int64_t gemm_kernels_bytes(const models::Model& model, const RunShape& run, PassTraces& traces) {
-  if (!run.is_here || !model.device().is_cpu() || run.precision != "bf16" || !kernels::cpu_has_bf16_products()) return 0;
+  if (!run.is_here || !model.device().is_cpu() || run.dtype() != "bf16" || !kernels::cpu_has_bf16_products()) return 0;
   std::set<std::pair<bool, std::vector<int64_t>>> shapes;
   traces.of(model, run.pass_of(model)).visit(span_of(model), [&](const BlockPass& block) {
     for (const auto* segment : {&block.forward, &block.backward})

@@ -107,7 +107,7 @@ struct Measured {
 Measured measure(const models::ModelConfig& config, const Case& c, const RunShape& run) {
   const int64_t before = CountingAllocator::live();
   const auto model = models::create_model(config);
-  model->allocate(layers::compute_dtype(c.precision));
+  model->allocate(layers::precision_named(c.precision));
   model->initialise(1);
   optim::Optimizer optimizer(model->parameters(), run.optimizer);
   const auto ids = at::randint(config.vocab_size, {run.sequences_at_once(), run.seq}, at::kLong),
@@ -176,7 +176,7 @@ Measured measure_rank(const models::ModelConfig& config, const FoldedCase& c, co
   CountingAllocator::count_as(world.rank());
   const int64_t before = CountingAllocator::live();
   const auto model = models::create_model(config, layout);
-  model->allocate(layers::compute_dtype(c.precision));
+  model->allocate(layers::precision_named(c.precision));
   model->initialise(1);
   optim::Optimizer optimizer(model->parameters(), run.optimizer);
   const auto ids = at::randint(config.vocab_size, {run.batch, run.seq / c.ranks}, at::kLong), targets = ids.clone();

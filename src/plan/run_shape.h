@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "layers/dtype.h"
 #include "models/model.h"
 #include "optim/config.h"
 #include "plan/trace/pass_trace.h"
@@ -18,7 +19,7 @@ inline constexpr double kExpectedExpertLoad = 1.2;
 struct RunShape {
   // Sequences per step and at a time (0 = all) of one data rank; tokens of a sequence, on however many ranks.
   int64_t batch = 8, microbatch = 0, seq = 256;
-  std::string precision = "fp32";  // fp64, fp32, bf16
+  std::string precision = "fp32";  // as in train.precision
   models::Recompute recompute = models::Recompute::none;
   optim::OptimizerConfig optimizer;
   /// Lengths of the documents in some rows of the data, together whole rows: attention sees no further. Empty: rows are not cut.
@@ -54,7 +55,9 @@ struct RunShape {
   int64_t holders(const layers::Parameter& p, const parallel::Layout& layout) const;
   /// Ranks that have different parts of it, as an axis cuts it.
   static int64_t parts(const layers::Parameter& p, const parallel::Layout& layout);
-  int64_t element_bytes() const { return precision == "fp64" ? 8 : precision == "bf16" ? 2 : 4; }
+  /// By which profiles have their figures.
+  std::string dtype() const { return layers::dtype_name(precision); }
+  int64_t element_bytes() const { return c10::elementSize(layers::precision_named(precision).dtype); }
 };
 
 }  // namespace ingot::plan

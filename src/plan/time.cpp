@@ -63,7 +63,7 @@ std::map<WorkKind, double> StepTime::by_kind() const {
 }
 
 StepTime predict_step_time(const models::Model& part, const RunShape& run, const MachineProfile& profile) {
-  PassPrices prices(Rates(profile, run.precision));
+  PassPrices prices(Rates(profile, run.dtype()));
   return predict_step_time(part, run, prices);
 }
 

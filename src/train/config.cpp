@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "layers/dtype.h"
 
 namespace ingot::train {
 
@@ -39,7 +40,8 @@ SettingsTable settings_of(RunConfig& c) {
   table.add("train.steps", t.steps, at_least(1), "optimizer steps, when there are no phases");
   table.add("train.batch_size", t.batch_size, at_least(1), "sequences per step, over all ranks");
   table.add("train.microbatch_size", t.microbatch_size, at_least(0), "sequences per forward pass of a rank; 0 = all of its own");
-  table.add("train.precision", t.precision, {"fp64", "fp32", "bf16"}, "compute dtype; masters and moments are fp32 or wider");
+  table.add("train.precision", t.precision, layers::precisions(),
+            "compute dtype, or how bf16's GEMMs are rounded to FP8 (docs/fp8.md); masters and moments are fp32 or wider");
   table.add("train.recompute", t.recompute, {"none", "selective", "full"},
             "activations recomputed in backward: none, the FFN of each block, whole blocks");
   table.add("train.device", t.device, {"auto", "cpu", "cuda", "emulated"},
@@ -64,6 +66,17 @@ SettingsTable settings_of(RunConfig& c) {
 
 void check(const RunConfig& c) {
   check(c.log);
+  if (layers::precision_named(c.train.precision).fp8) {
+    if (c.model.layers < 3)
+      throw base::ConfigError(
+          "train.precision = \"{}\" leaves the first and the last block in bf16, and model.layers is {}: there is no other",
+          c.train.precision, c.model.layers);
+    if (c.parallel.tensor_sequence > 1)
+      throw base::ConfigError(
+          "train.precision = \"{}\" does not go with parallel.tensor_sequence = {}, whose GEMMs are not rounded; parallel.tensor would "
+          "work",
+          c.train.precision, c.parallel.tensor_sequence);
+  }
   const auto check_batch = [&](int64_t batch, const std::string& where) {
     const int64_t micro = c.train.microbatch_size;
     if (micro > 0 && batch % micro != 0)

@@ -83,7 +83,7 @@ int64_t shared_bytes(const mesh::Mesh& mesh, const mesh::ParallelConfig& config,
 ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
     : config_(setup.parallel), groups_(groups), precision_(setup.precision) {
   model_ = models::create_model(setup.model, layout_of(groups.mesh(), config_, setup.model, &groups));
-  model_->allocate(layers::compute_dtype(setup.precision), setup.device);
+  model_->allocate(layers::precision_named(setup.precision), setup.device);
   model_->initialise(setup.seed);
   const base::WorkScope scope("optimizer", base::WorkKind::adamw);
   auto& everyone = groups_.world().everyone();
@@ -189,7 +189,7 @@ const ParallelModel::Other& ParallelModel::other(int rank, const layers::Paramet
   auto& known = others_[place];
   if (known.model) return known;
   known.model = models::create_model(model_->config(), layout_of(mesh::Mesh(config_, rank, mesh.world()), config_, model_->config()));
-  known.model->allocate(layers::compute_dtype(precision_), at::kMeta);
+  known.model->allocate(layers::precision_named(precision_), at::kMeta);
   known.slices = parallel::Buckets::slices_of(
       known.model->parameters(), [this](const layers::Parameter& q) -> comm::Group& { return sum_group(q); }, bucket_options_);
   return known;

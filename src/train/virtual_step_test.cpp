@@ -11,6 +11,7 @@
 
 #include "device/tracer.h"
 #include "device/virtual_device.h"
+#include "layers/dtype.h"
 #include "train/step.h"
 
 namespace ingot::train {
@@ -18,7 +19,7 @@ namespace {
 
 struct Case {
   std::string family;
-  at::ScalarType dtype = at::kDouble;
+  layers::Precision precision = at::kDouble;
   std::string optimizer = "adamw";
   models::Recompute recompute = models::Recompute::none;
   std::string linear = "gated_delta";
@@ -26,7 +27,8 @@ struct Case {
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
   const auto& c = info.param;
-  return fmt::format("{}{}_{}_{}{}", c.family, c.family == "linear_llama" ? "_" + c.linear : "", c10::toString(c.dtype), c.optimizer,
+  return fmt::format("{}{}_{}{}_{}{}", c.family, c.family == "linear_llama" ? "_" + c.linear : "", c10::toString(c.precision.dtype),
+                     c.precision.fp8 ? fmt::format("_fp8_{}", static_cast<int>(*c.precision.fp8)) : "", c.optimizer,
                      c.recompute == models::Recompute::full        ? "_full_recompute"
                      : c.recompute == models::Recompute::selective ? "_selective_recompute"
                                                                    : "");
@@ -59,7 +61,7 @@ struct SmallTraining {
   std::unique_ptr<TrainingStep> step;
 
   SmallTraining(const Case& test, at::Device device) : model(models::create_model(model_of(test))) {
-    model->allocate(test.dtype, device);
+    model->allocate(test.precision, device);
     model->initialise(3);
     optim::OptimizerConfig config;
     config.name = test.optimizer;
@@ -113,6 +115,8 @@ std::vector<Case> all_cases() {
   for (const auto* linear : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"})
     cases.push_back({.family = "linear_llama", .linear = linear});
   cases.push_back({"linear_llama", at::kBFloat16, "muon"});
+  for (const char* precision : {"fp8", "fp8_block", "mxfp8"})
+    for (const char* family : {"llama", "zaya1"}) cases.push_back({family, layers::precision_named(precision)});
   return cases;
 }
 
@@ -212,9 +216,9 @@ TEST_P(FusedStep, a_counted_cpu_allocates_what_the_cpu_does) {
 std::vector<Case> fused_cases() {
   std::vector<Case> cases;
   for (const auto& c : all_cases())
-    if (c.dtype != at::kDouble) cases.push_back(c);
+    if (c.precision.dtype != at::kDouble) cases.push_back(c);
   for (const auto* linear : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"})
-    for (const auto dtype : {at::kFloat, at::kBFloat16}) cases.push_back({.family = "linear_llama", .dtype = dtype, .linear = linear});
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) cases.push_back({.family = "linear_llama", .precision = dtype, .linear = linear});
   return cases;
 }
 

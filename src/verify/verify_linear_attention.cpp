@@ -66,7 +66,7 @@ at::Tensor is_start(const Fixture& fixture, const at::Tensor& q) {
 
 Report verify_linear_attention(const Fixture& fixture, const Options& options) {
   const Extras& extras = extras_of(fixture);
-  const auto dtype = layers::compute_dtype(options.dtype);
+  const auto dtype = layers::precision_named(options.dtype).dtype;
   const auto wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
   const at::Device device(options.device);
   const auto operand = [&](const char* name, int64_t dims, at::ScalarType type) { return floats(fixture, name, dims).to(device, type); };

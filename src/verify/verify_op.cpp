@@ -36,7 +36,7 @@ optim::OptimizerConfig config_of(const nlohmann::json& o, const std::string& nam
 
 // One matrix through the optimizer's steps.
 Report verify_update(const Fixture& fixture, const std::string& name, const Options& options) {
-  const auto dtype = layers::compute_dtype(options.dtype);
+  const auto dtype = layers::precision_named(options.dtype).dtype;
   const auto config = config_of(fixture.note("options"), name);
 
   layers::ParameterList parameters;

@@ -48,7 +48,7 @@ Report verify_trajectory(const fs::path& folder, const fs::path& fixture_path, c
   const kernels::Fp32Islands as_recorded;
   const Fixture fixture(fixture_path);
   const auto config = config_of(fixture.note("options"));
-  const auto dtype = layers::compute_dtype(options.dtype);
+  const auto dtype = layers::precision_named(options.dtype).dtype;
   auto model = models::load_hugging_face_model(folder, dtype, at::Device(options.device));
   optim::Optimizer optimizer(model->parameters(), config);
 

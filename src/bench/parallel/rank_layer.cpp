@@ -77,7 +77,7 @@ RankLayer::RankLayer(const Layout& what, comm::World& world, at::Device device)
       axes_(axes_of(what)),
       groups_(world, axes_),
       device_(device),
-      dtype_(layers::compute_dtype(what.sizes.dtype)),
+      dtype_(layers::precision_named(what.sizes.dtype).dtype),
       config_(config_of(what)),
       layout_(train::layout_of(groups_.mesh(), axes_, config_, &groups_)) {
   const bool is_block = what.layer == Layer::block;

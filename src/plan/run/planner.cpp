@@ -34,7 +34,7 @@ Planner::Planner(train::RunConfig config, PlanTarget target, Topology topology)
     : config_(std::move(config)),
       target_(std::move(target)),
       communication_(target_.cluster, topology),
-      prices_(Rates(target_.profile, config_.train.precision), communication_.transport()) {
+      prices_(Rates(target_.profile, layers::dtype_name(config_.train.precision)), communication_.transport()) {
   train::check(config_);
   phases_ = train::lay_out_phases(config_);
   model_ = models::create_model(config_.model);

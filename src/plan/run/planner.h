@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "layers/dtype.h"
 #include "plan/profile.h"
 #include "plan/run/record.h"
 #include "plan/run/shape.h"
@@ -64,7 +65,7 @@ class Planner {
   const models::Model& model() const { return *model_; }
   const schedule::Cluster& cluster() const { return communication_.cluster(); }
   const PlanTarget& target() const { return target_; }
-  double peak_flops() const { return target_.profile.peak_gemm(config_.train.precision); }
+  double peak_flops() const { return target_.profile.peak_gemm(layers::dtype_name(config_.train.precision)); }
   double flops_per_token() const { return flops_per_token_; }
   int64_t tokens_per_step() const { return phases_.front().tokens_per_step(); }
   double mfu(const Judged& judged) const;

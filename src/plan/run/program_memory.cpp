@@ -28,13 +28,13 @@ int64_t program_bytes(const train::RunConfig& config) {
     const auto recompute = models::recompute_from_name(config.train.recompute);
     predict_memory(*model,
                    {.batch = 2, .seq = 64, .precision = config.train.precision, .recompute = recompute, .optimizer = config.optimizer}, 0);
-    model->allocate(layers::compute_dtype(config.train.precision));
+    model->allocate(layers::precision_named(config.train.precision));
     model->initialise(0);
     optim::Optimizer optimizer(model->parameters(), config.optimizer);
     data::Batch batch{.batch = 2, .seq = 64};
     batch.inputs.assign(128, 1), batch.targets.assign(128, 1), batch.document_starts.assign(128, 0);
     train::TrainingStep(*model, optimizer, recompute, 0).run(batch, 0);
-    const auto narrow = layers::compute_dtype(config.train.precision);
+    const auto narrow = layers::precision_named(config.train.precision).dtype;
     for (const int64_t inner : {256, 2048}) {
       at::mm(at::ones({2048, inner}), at::ones({inner, 2048}));
       if (narrow == at::kBFloat16) kernels::matmul(at::ones({2048, inner}, narrow), at::ones({inner, 2048}, narrow), at::kFloat);

@@ -21,9 +21,12 @@ namespace {
 
 constexpr int64_t kPeriodsOfNeighbours = 5;
 
-// As many blocks as there are kinds of them, twice; more where a block's neighbours count.
+// Buckets send what neighbours made; FP8 leaves the first and the last block as they are.
+bool ends_differ(const PassShape& shape) { return shape.zero >= 2 || layers::precision_named(shape.precision).fp8; }
+
+// As many blocks as there are kinds of them, twice; more where the ends are not like the middle.
 models::ModelConfig traced_part_of(models::ModelConfig config, const PassShape& shape) {
-  config.layers = std::min(config.layers, (shape.zero >= 2 ? kPeriodsOfNeighbours : 2) * models::block_period(config));
+  config.layers = std::min(config.layers, (ends_differ(shape) ? kPeriodsOfNeighbours : 2) * models::block_period(config));
   return config;
 }
 
@@ -148,7 +151,7 @@ PassTrace trace_inference(models::ModelConfig config, const InferenceShape& shap
   {
     const at::NoGradGuard no_grad;
     const auto model = models::create_model(config);
-    model->allocate(layers::compute_dtype(shape.precision), counting.device());
+    model->allocate(layers::precision_named(shape.precision), counting.device());
     std::vector<models::LayerCache> caches(static_cast<size_t>(config.layers));
     const auto feed = [&](int64_t from, int64_t tokens) {
       models::ForwardContext context;
@@ -174,7 +177,7 @@ PassTrace trace_pass(const models::Model& part, const PassShape& shape) {
   PassTrace result;
   const auto config = traced_part_of(part.config(), shape);
   result.period = models::block_period(config);
-  result.has_neighbours = shape.zero >= 2;
+  result.has_neighbours = ends_differ(shape);
   auto axes = axes_of(part.layout());
   if (shape.zero >= 2) {
     axes.zero = shape.zero;
@@ -199,7 +202,7 @@ PassTrace trace_pass(const models::Model& part, const PassShape& shape) {
                                                       groups);
     } else {
       alone = models::create_model(config, train::layout_of(groups.mesh(), axes, config, &groups));
-      alone->allocate(layers::compute_dtype(shape.precision), counting.device());
+      alone->allocate(layers::precision_named(shape.precision), counting.device());
       if (shape.learns) alone->parameters().allocate_gradients();
     }
     auto& model = shared ? shared->model() : *alone;

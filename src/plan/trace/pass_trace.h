@@ -77,8 +77,8 @@ StageSpan span_of(const models::Model& part);
 
 struct PassTrace {
   BlockPass embedding, head;      // of the head all gradients are made in its forward part
-  std::vector<BlockPass> blocks;  // of the first layers, two periods of kinds of blocks at most; five under ZeRO 2 and 3
-  bool has_neighbours = false;    // blocks send what those beside them made or need: the first and last ones are not like the others
+  std::vector<BlockPass> blocks;  // of the first layers, two periods of kinds of blocks at most; five under ZeRO 2 and 3 and in FP8
+  bool has_neighbours = false;  // the first and last ones are not like the others: they send what those beside them made, or are not in FP8
   int64_t period = 1;
   int64_t stream_bytes = 0;  // of what one stage of a pipeline hands to the next
   double seconds = 0;        // that tracing took

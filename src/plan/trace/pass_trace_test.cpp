@@ -40,6 +40,16 @@ struct Case {
   models::Recompute recompute;
 };
 
+int64_t roundings_of(const PassTrace& pass, const StageSpan& span) {
+  int64_t count = 0;
+  pass.visit(span, [&](const BlockPass& block) {
+    for (const auto* segment : {&block.forward, &block.backward})
+      for (const auto& operation : segment->operations)
+        if (operation.name == "round_to_fp8") count += operation.calls;
+  });
+  return count;
+}
+
 class PassOfAFewBlocks : public testing::TestWithParam<Case> {};
 
 // One block that differs makes the model's pattern as long as the model: all blocks are traced.
@@ -60,6 +70,8 @@ TEST_P(PassOfAFewBlocks, says_what_a_deep_model_does) {
   EXPECT_NEAR(static_cast<double>(of_few.peak_bytes(span)), static_cast<double>(of_all.peak_bytes(span)), kMask);
   EXPECT_NEAR(static_cast<double>(of_few.kept_bytes(span)), static_cast<double>(of_all.kept_bytes(span)), kMask);
   EXPECT_DOUBLE_EQ(flops_of(of_few, span), flops_of(of_all, span));
+  EXPECT_EQ(roundings_of(of_few, span), roundings_of(of_all, span));
+  EXPECT_EQ(roundings_of(of_few, span) > 0, layers::precision_named(precision).fp8.has_value());
 }
 
 TEST_P(PassOfAFewBlocks, leaves_nothing_behind_but_gradients) {
@@ -85,7 +97,8 @@ INSTANTIATE_TEST_SUITE_P(, PassOfAFewBlocks,
                                          Case{"zaya1", "bf16", models::Recompute::selective},
                                          Case{"linear_llama", "fp32", models::Recompute::none},
                                          Case{"linear_llama", "fp64", models::Recompute::full},
-                                         Case{"olmoe", "fp32", models::Recompute::none}),
+                                         Case{"olmoe", "fp32", models::Recompute::none}, Case{"llama", "mxfp8", models::Recompute::none},
+                                         Case{"zaya1", "fp8", models::Recompute::full}),
                          [](const auto& info) {
                            return fmt::format("{}_{}_{}", info.param.family, info.param.precision, static_cast<int>(info.param.recompute));
                          });
