@@ -60,6 +60,9 @@ INGOT_EXPORTED int ingot_qk_norm_backward(const cpu::QkNormProblem* problem, int
 INGOT_EXPORTED int ingot_round_to_fp8(const cpu::Fp8Problem* problem, int device) {
   return launch(gpu::launch_round_to_fp8, problem, device);
 }
+INGOT_EXPORTED int ingot_largest_magnitude(const cpu::LargestProblem* problem, int device) {
+  return launch(gpu::launch_largest_magnitude, problem, device);
+}
 INGOT_EXPORTED int ingot_momentum(const cpu::MomentumProblem* problem, int device) { return launch(gpu::launch_momentum, problem, device); }
 INGOT_EXPORTED int ingot_apply_direction(const cpu::ApplyProblem* problem, int device) {
   return launch(gpu::launch_apply_direction, problem, device);

@@ -1,5 +1,7 @@
 #include "kernels/fp8.h"
 
+#include <limits>
+
 #include "base/error.h"
 #include "base/work_scope.h"
 #include "kernels/cpu/rows_fp8.h"
@@ -9,7 +11,7 @@
 namespace ingot::kernels {
 namespace {
 
-constexpr const char* kSymbol = "ingot_round_to_fp8";
+constexpr const char *kRound = "ingot_round_to_fp8", *kLargest = "ingot_largest_magnitude";
 
 struct Tile {
   int64_t rows, columns;
@@ -22,6 +24,20 @@ Tile tile_of(const at::Tensor& x, Fp8Scaling scaling, Fp8Operand operand, int64_
   return summed == 0 ? Tile{length, 1} : Tile{1, length};
 }
 
+// fp32 [1]
+at::Tensor largest_magnitude(const at::Tensor& x) {
+  if (!takes_rows(x, kLargest)) return at::linalg_vector_norm(x, std::numeric_limits<double>::infinity()).to(at::kFloat).view({1});
+  auto largest = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
+  const cpu::LargestProblem p{
+      .rows = x.size(0), .width = x.size(1), .is_bf16 = x.scalar_type() == at::kBFloat16, .x = nullptr, .largest = nullptr};
+  const auto bind = [](cpu::LargestProblem& p, const RowTensors& t) {
+    p.x = address(t.in[0]);
+    p.largest = numbers(t.out[0]);
+  };
+  run_rows(RowCall<cpu::LargestProblem>{"largest_magnitude", kLargest, {{x}, {largest}, {}}, p, bind}, cpu::largest_magnitude);
+  return largest.amax(0, /*keepdim=*/true);
+}
+
 }  // namespace
 
 at::Tensor round_to_fp8(const at::Tensor& x_in, Fp8Scaling scaling, Fp8Operand operand, int64_t summed) {
@@ -30,8 +46,8 @@ at::Tensor round_to_fp8(const at::Tensor& x_in, Fp8Scaling scaling, Fp8Operand o
   const auto tile = tile_of(x_in, scaling, operand, summed);
   if (x_in.numel() == 0) return x_in;
   const auto x = x_in.contiguous();
-  const auto largest = is_tensor ? at::linalg_vector_norm(x, std::numeric_limits<double>::infinity()).to(at::kFloat) : at::Tensor();
-  if (!takes_rows(x, kSymbol)) {
+  const auto largest = is_tensor ? largest_magnitude(x) : at::Tensor();
+  if (!takes_rows(x, kRound)) {
     const auto format = is_e5m2 ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn;
     return is_tensor ? reference::round_to_fp8(x, x.size(0), x.size(1), format)
                      : reference::round_to_fp8(x, tile.rows, tile.columns, format);
@@ -48,7 +64,7 @@ at::Tensor round_to_fp8(const at::Tensor& x_in, Fp8Scaling scaling, Fp8Operand o
     p.largest = numbers(t.more[0]);
   };
   run_rows(
-      RowCall<cpu::Fp8Problem>{"round_to_fp8", kSymbol, {{x}, {out}, {largest}}, p, bind, /*grain=*/std::max<int64_t>(1, 16 / tile.rows)},
+      RowCall<cpu::Fp8Problem>{"round_to_fp8", kRound, {{x}, {out}, {largest}}, p, bind, /*grain=*/std::max<int64_t>(1, 16 / tile.rows)},
       cpu::round_to_fp8);
   return out;
 }

@@ -68,7 +68,25 @@ void round_tiles(const Fp8Problem& p, const Format& format, int64_t first, int64
   }
 }
 
+template <class T>
+float largest_of(const T* x, int64_t width) {
+  Float most{};
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const Float here = magnitude(load_some(x + i, width - i));
+    most = here > most ? here : most;
+  }
+  float largest = 0;
+  for (int i = 0; i < kLanes; ++i) largest = most[i] > largest ? most[i] : largest;
+  return largest;
+}
+
 }  // namespace
+
+void largest_magnitude(const LargestProblem& p, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row)
+    p.largest[row] = p.is_bf16 ? largest_of(static_cast<const bf16*>(p.x) + row * p.width, p.width)
+                               : largest_of(static_cast<const float*>(p.x) + row * p.width, p.width);
+}
 
 void round_to_fp8(const Fp8Problem& p, int64_t begin, int64_t end) {
   const auto& format = p.is_e5m2 ? kE5m2 : kE4m3;

@@ -14,6 +14,15 @@ struct Fp8Problem {
   void* out;
 };
 
+/// x [rows, width] -> largest [rows], the largest magnitude of each row; NaNs are passed over.
+struct LargestProblem {
+  int64_t rows, width;
+  bool is_bf16;
+  const void* x;
+  float* largest;
+};
+
 INGOT_ROW_KERNEL(round_to_fp8, const Fp8Problem&, int64_t begin, int64_t end);
+INGOT_ROW_KERNEL(largest_magnitude, const LargestProblem&, int64_t begin, int64_t end);
 
 }  // namespace ingot::kernels::cpu

@@ -129,6 +129,29 @@ struct Fp8Square {
   }
 };
 
+/// A block a row.
+template <class T, int count>
+struct LargestMagnitude {
+  static INGOT_DEVICE void run(const cpu::LargestProblem& p) {
+    using V = Vector<T, count>;
+    const int64_t in_row = quotient(p.width, count);
+    for (int64_t row = block_index(); row < p.rows; row += grid_blocks()) {
+      float most = 0;
+      for (int64_t i = thread_index(); i < in_row; i += block_threads())
+        most = Max::of(most, Fp8Vectors<T, count>::largest(static_cast<const V*>(p.x)[row * in_row + i]));
+      most = block_max(most);
+      if (thread_index() == 0) p.largest[row] = most;
+    }
+  }
+};
+
+template <class Launcher>
+auto largest_magnitude(const cpu::LargestProblem& p, const Launcher& launcher) {
+  const auto with = [&]<class T, int count>(Vector<T, count>) { return launcher.template run<LargestMagnitude<T, count>>(p.rows, 256, p); };
+  if (p.is_bf16) return is_aligned(p.x) && p.width % 8 == 0 ? with(Vector<Bf16, 8>{}) : with(Vector<Bf16, 1>{});
+  return is_aligned(p.x) && p.width % 4 == 0 ? with(Vector<float, 4>{}) : with(Vector<float, 1>{});
+}
+
 /// Tiles are 1, 32 or 128 on a side; the widest vectors that fit.
 template <class Launcher>
 auto round_to_fp8(const cpu::Fp8Problem& p, const Launcher& launcher) {

@@ -461,6 +461,26 @@ TEST_P(GpuFp8, equals_the_cpus_in_every_order_of_threads) {
       EXPECT_TRUE(at::equal(rounded([&](const cpu::Fp8Problem& p) { kernels->round_to_fp8(p, seed); }), expected)) << seed;
 }
 
+TEST(GpuLargest, finds_the_largest_magnitude_of_each_row) {
+  at::manual_seed(8);
+  for (const auto dtype : {at::kFloat, at::kBFloat16})
+    for (const int64_t width : {1, 37, 256, 2080}) {
+      auto x = at::randn({5, width}).to(dtype);
+      x[2].zero_();
+      x[3][width - 1] = -9;
+      const auto expected = x.to(at::kFloat).abs().amax(1);
+      const auto largest_by = [&](const auto& kernel) {
+        auto largest = at::full({5}, std::numeric_limits<double>::quiet_NaN());
+        kernel(cpu::LargestProblem{
+            .rows = 5, .width = width, .is_bf16 = dtype == at::kBFloat16, .x = x.const_data_ptr(), .largest = largest.data_ptr<float>()});
+        return largest;
+      };
+      EXPECT_TRUE(at::equal(largest_by([](const cpu::LargestProblem& p) { cpu::largest_magnitude(p, 0, p.rows); }), expected)) << width;
+      for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64})
+        EXPECT_TRUE(at::equal(largest_by([&](const cpu::LargestProblem& p) { kernels->largest_magnitude(p, 1); }), expected)) << width;
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Tiles, GpuFp8,
                          testing::Combine(testing::Values(std::pair{0, 0}, std::pair{1, 32}, std::pair{1, 128}, std::pair{32, 1},
                                                           std::pair{128, 1}, std::pair{128, 128}),

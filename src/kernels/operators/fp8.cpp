@@ -23,10 +23,11 @@ OperatorCost cost(const OperatorSizes& s) {
 std::vector<Operator> fp8_operators() {
   return {{.name = "round_to_fp8",
            .kind = WorkKind::elementwise,
-           .traced = {{"round_to_fp8", false, size_of_output<0>}},
+           .traced = {{"round_to_fp8", false, size_of_output<0>}, {"largest_magnitude"}},
            .fused_on = {device::Target::cpu, device::Target::gpu},
            .make = make,
            .cost = cost,
+           .measured = [](bool quick) { return grid(token_rows(quick), doubling(256, quick ? 1024 : 2048, quick)); },
            .checked = {{18, 96}, {9, 8}, {45, 333}}}};
 }
 
