@@ -114,6 +114,8 @@ Outcome train(const Layout& layout, int64_t steps = kSteps, const Choices* repla
     TrainingSetup setup{.model = model_of(layout), .parallel = layout.parallel, .precision = layout.precision};
     if (layout.emulated) setup.device = device::emulated_device(world.rank());
     setup.optimizer.name = layout.optimizer;
+    // In bf16, as is fastest with AMX, the last bits of a gradient in fp32 become some per mille of a direction.
+    if (layout.precision == "fp32") setup.optimizer.newton_schulz_precision = "own";
     setup.optimizer.spread_orthogonalisation = layout.spread;
     setup.recompute = layout.recompute;
     setup.microbatch = layout.microbatch;
