@@ -3,9 +3,8 @@
 #
 # One folder of src/ = one library. A folder sees its own headers and those of the folders it DEPENDS on, nothing else:
 # each library exports an include root that holds a single link named after the folder, so an include of a folder that is
-# not on the link line does not compile. Tests of a folder become one program, <name>_test, and one ctest entry per case;
-# those that EMULATED names (patterns of gtest) run once more on the emulated device, in one entry.
-include(GoogleTest)
+# not on the link line does not compile. Tests of a folder become one program, <name>_test, and one ctest entry per test
+# (TestsOfProgram.cmake); those that EMULATED names (patterns of gtest) run once more on the emulated device, in one entry.
 
 function(ingot_library name)
   cmake_parse_arguments(arg "TORCH;TEST_TORCH" "" "SOURCES;TESTS;DEPENDS;LINK;TEST_LINK;EMULATED" ${ARGN})
@@ -33,8 +32,11 @@ function(ingot_library name)
       set(kind TORCH)
     endif()
     ingot_precompile(${name}_test ${kind} TEST)
-    gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-      WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" PROPERTIES TIMEOUT 600 ENVIRONMENT "INGOT_BINARY=${PROJECT_BINARY_DIR}/ingot")
+    set(entries "${CMAKE_CURRENT_BINARY_DIR}/${name}_test.cmake")
+    file(WRITE "${entries}" "set(program \"${CMAKE_CURRENT_BINARY_DIR}/${name}_test\")\nset(prefix ${name})\n"
+      "set(source_dir \"${PROJECT_SOURCE_DIR}\")\nset(environment \"INGOT_BINARY=${PROJECT_BINARY_DIR}/ingot\")\n"
+      "include(\"${PROJECT_SOURCE_DIR}/cmake/TestsOfProgram.cmake\")\n")
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${entries}")
     if(arg_EMULATED)
       list(JOIN arg_EMULATED ":" filter)
       add_test(NAME ${name}/on_the_emulated_device COMMAND ${name}_test "--gtest_filter=${filter}" WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
