@@ -60,6 +60,10 @@ INGOT_EXPORTED int ingot_qk_norm_backward(const cpu::QkNormProblem* problem, int
 INGOT_EXPORTED int ingot_round_to_fp8(const cpu::Fp8Problem* problem, int device) {
   return launch(gpu::launch_round_to_fp8, problem, device);
 }
+INGOT_EXPORTED int ingot_fp8_codes(const cpu::Fp8CodesProblem* problem, int device) {
+  return launch(gpu::launch_fp8_codes, problem, device);
+}
+INGOT_EXPORTED int ingot_has_fp8_gemms(int device) { return gpu::has_fp8_gemms(device); }
 INGOT_EXPORTED int ingot_largest_magnitude(const cpu::LargestProblem* problem, int device) {
   return launch(gpu::launch_largest_magnitude, problem, device);
 }

@@ -53,6 +53,8 @@ int launch_join_norm_backward(const cpu::JoinNormProblem& p, void* stream) { ret
 int launch_qk_norm_forward(const cpu::QkNormProblem& p, void* stream) { return qk_norm_forward(p, on(stream)); }
 int launch_qk_norm_backward(const cpu::QkNormProblem& p, void* stream) { return qk_norm_backward(p, on(stream)); }
 int launch_round_to_fp8(const cpu::Fp8Problem& p, void* stream) { return round_to_fp8(p, on(stream)); }
+int launch_fp8_codes(const cpu::Fp8CodesProblem& p, void* stream) { return fp8_codes(p, on(stream)); }
+int has_fp8_gemms(int device) { return multiplies_fp8(device) ? 1 : 0; }
 int launch_largest_magnitude(const cpu::LargestProblem& p, void* stream) { return largest_magnitude(p, on(stream)); }
 int launch_momentum(const cpu::MomentumProblem& p, void* stream) { return momentum(p, on(stream)); }
 int launch_apply_direction(const cpu::ApplyProblem& p, void* stream) { return apply_direction(p, on(stream)); }

@@ -27,6 +27,9 @@ int launch_join_norm_backward(const cpu::JoinNormProblem& problem, void* stream)
 int launch_qk_norm_forward(const cpu::QkNormProblem& problem, void* stream);
 int launch_qk_norm_backward(const cpu::QkNormProblem& problem, void* stream);
 int launch_round_to_fp8(const cpu::Fp8Problem& problem, void* stream);
+int launch_fp8_codes(const cpu::Fp8CodesProblem& problem, void* stream);
+/// 1 or 0.
+int has_fp8_gemms(int device);
 int launch_largest_magnitude(const cpu::LargestProblem& problem, void* stream);
 int launch_momentum(const cpu::MomentumProblem& problem, void* stream);
 int launch_apply_direction(const cpu::ApplyProblem& problem, void* stream);

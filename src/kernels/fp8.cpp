@@ -17,14 +17,15 @@ struct Tile {
   int64_t rows, columns;
 };
 
-Tile tile_of(const at::Tensor& x, Fp8Scaling scaling, Fp8Operand operand, int64_t summed) {
+Tile tile_of(Fp8Scaling scaling, Fp8Operand operand, int64_t summed) {
   if (scaling == Fp8Scaling::tensor) return {1, 1};
   const int64_t length = scaling == Fp8Scaling::block ? 128 : 32;
   if (scaling == Fp8Scaling::block && operand == Fp8Operand::weight) return {length, length};
   return summed == 0 ? Tile{length, 1} : Tile{1, length};
 }
 
-// fp32 [1]
+}  // namespace
+
 at::Tensor largest_magnitude(const at::Tensor& x) {
   if (!takes_rows(x, kLargest)) return at::linalg_vector_norm(x, std::numeric_limits<double>::infinity()).to(at::kFloat).view({1});
   auto largest = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
@@ -38,12 +39,10 @@ at::Tensor largest_magnitude(const at::Tensor& x) {
   return largest.amax(0, /*keepdim=*/true);
 }
 
-}  // namespace
-
 at::Tensor round_to_fp8(const at::Tensor& x_in, Fp8Scaling scaling, Fp8Operand operand, int64_t summed) {
   const base::WorkScope scope("round_to_fp8", base::WorkKind::elementwise);
   const bool is_tensor = scaling == Fp8Scaling::tensor, is_e5m2 = is_tensor && operand == Fp8Operand::gradient;
-  const auto tile = tile_of(x_in, scaling, operand, summed);
+  const auto tile = tile_of(scaling, operand, summed);
   if (x_in.numel() == 0) return x_in;
   const auto x = x_in.contiguous();
   const auto largest = is_tensor ? largest_magnitude(x) : at::Tensor();

@@ -1,14 +1,12 @@
-// FP8 by emulation: operands of a GEMM rounded to what FP8 holds, in the dtype that they have. Scales are powers of two, so that a rounded
-// number times its scale has at most four significant bits and is exact in bf16: a bf16 GEMM of rounded operands, summed in fp32, gives
-// what an FP8 GEMM gives. docs/fp8.md says which format goes where and why.
+// FP8 by emulation (operand.h has GEMMs): operands of a GEMM rounded to what FP8 holds, in the dtype that they have. Scales are powers of
+// two, so that a rounded number times its scale has at most four significant bits and is exact in bf16: a bf16 GEMM of rounded operands,
+// summed in fp32, gives what an FP8 GEMM gives. docs/fp8.md says which format goes where and why.
 //
 // Formats: OCP 8-bit floating point specification 1.0 (e4m3 to 448, e5m2 to 57344); MX: OCP microscaling formats 1.0; blocks: DeepSeek-V3,
 // arXiv:2412.19437, section 3.3.
 #pragma once
 
 #include <ATen/ATen.h>
-
-#include <optional>
 
 namespace ingot::kernels {
 
@@ -23,9 +21,7 @@ enum class Fp8Operand { activation, weight, gradient };
 /// that is not finite leaves NaNs. Limit: memory, one read and one write; under `tensor` two reads.
 at::Tensor round_to_fp8(const at::Tensor& x, Fp8Scaling scaling, Fp8Operand operand, int64_t summed);
 
-/// The operand of a GEMM as `scaling` has it: x itself where there is none.
-inline at::Tensor as_operand(const at::Tensor& x, std::optional<Fp8Scaling> scaling, Fp8Operand operand, int64_t summed) {
-  return scaling ? round_to_fp8(x, *scaling, operand, summed) : x;
-}
+/// The largest magnitude of x [m, n], fp32 [1]; NaNs may be passed over.
+at::Tensor largest_magnitude(const at::Tensor& x);
 
 }  // namespace ingot::kernels

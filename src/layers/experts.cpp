@@ -4,16 +4,15 @@
 #include "device/device.h"
 #include "device/virtual_device.h"
 #include "kernels/activation.h"
-#include "kernels/fp8.h"
 #include "kernels/grouped_matmul.h"
-#include "kernels/matmul.h"
+#include "kernels/operand.h"
 #include "layers/autograd.h"
 #include "layers/deferred.h"
 
 namespace ingot::layers {
 namespace {
 
-using kernels::as_operand, kernels::Fp8Operand;
+using kernels::Fp8Operand, kernels::operand_of;
 
 // Slots sorted by expert (stable, so the order within an expert is the tokens'), skipped slots last.
 struct Dispatch {
@@ -146,11 +145,11 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     const auto fp8 = gate_up->fp8;
     for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
       const auto part = pre.narrow(0, from, count);
-      kernels::matmul_of_any_rows_into(part, as_operand(rows.narrow(0, from, count), fp8, Fp8Operand::activation, 1),
-                                       as_operand(gate_up_value[e], fp8, Fp8Operand::weight, 1).t());
+      kernels::matmul_of_any_rows_into(part, operand_of(rows.narrow(0, from, count), fp8, Fp8Operand::activation, 1),
+                                       operand_of(gate_up_value[e], fp8, Fp8Operand::weight, 1));
       const auto activated = kernels::swiglu_forward(part, slot_weight.narrow(0, from, count));
-      kernels::matmul_of_any_rows_into(routed.narrow(0, from, count), as_operand(activated, fp8, Fp8Operand::activation, 1),
-                                       as_operand(down_value[e], fp8, Fp8Operand::weight, 1).t());
+      kernels::matmul_of_any_rows_into(routed.narrow(0, from, count), operand_of(activated, fp8, Fp8Operand::activation, 1),
+                                       operand_of(down_value[e], fp8, Fp8Operand::weight, 1));
     });
     if (exchange) routed = exchange->combine(routed);
     auto out = at::zeros({x.size(0), x.size(1)}, x.options());
@@ -175,13 +174,13 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
       const auto part = pre.narrow(0, from, count), part_weight = slot_weight.narrow(0, from, count);
       auto grad_activated = at::empty({count, down->value.size(2)}, pre.options());
-      kernels::matmul_of_any_rows_into(grad_activated, as_operand(grad_rows.narrow(0, from, count), fp8, Fp8Operand::gradient, 1),
-                                       as_operand(down->value[e], fp8, Fp8Operand::weight, 0));
+      kernels::matmul_of_any_rows_into(grad_activated, operand_of(grad_rows.narrow(0, from, count), fp8, Fp8Operand::gradient, 1),
+                                       operand_of(down->value[e], fp8, Fp8Operand::weight, 0));
       const auto [grad_part, grad_part_weight] = kernels::swiglu_backward(grad_activated, part, part_weight);
       grad_pre.narrow(0, from, count).copy_(grad_part);
       grad_slot_weight.narrow(0, from, count).copy_(grad_part_weight);
-      kernels::matmul_of_any_rows_into(grad_x_rows.narrow(0, from, count), as_operand(grad_part, fp8, Fp8Operand::gradient, 1),
-                                       as_operand(gate_up->value[e], fp8, Fp8Operand::weight, 0));
+      kernels::matmul_of_any_rows_into(grad_x_rows.narrow(0, from, count), operand_of(grad_part, fp8, Fp8Operand::gradient, 1),
+                                       operand_of(gate_up->value[e], fp8, Fp8Operand::weight, 0));
     });
     DeferredGradients::run_or_defer(deferred, [=] {
       bool overwrite_up = false, overwrite_down = false;
@@ -198,7 +197,7 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
         }
         const auto activated = kernels::swiglu_forward(pre.narrow(0, at, count), slot_weight.narrow(0, at, count));
         const auto add = [&](const at::Tensor& to, const at::Tensor& grad, const at::Tensor& input, bool overwrite) {
-          kernels::matmul_into(to, as_operand(grad, fp8, Fp8Operand::gradient, 0).t(), as_operand(input, fp8, Fp8Operand::activation, 0),
+          kernels::matmul_into(to, operand_of(grad, fp8, Fp8Operand::gradient, 0), operand_of(input, fp8, Fp8Operand::activation, 0),
                                overwrite);
         };
         add(grad_down, grad_rows.narrow(0, at, count), activated, overwrite_down);

@@ -1,7 +1,6 @@
 #include "layers/linear.h"
 
-#include "kernels/fp8.h"
-#include "kernels/matmul.h"
+#include "kernels/operand.h"
 #include "layers/autograd.h"
 #include "layers/deferred.h"
 
@@ -24,12 +23,12 @@ struct LinearFunction : Function<LinearFunction, WorkKind::matmul> {
     context.keep(Kept{weights, DeferredGradients::current()});
     context.save({x});
     const auto dtype = weights[0]->value.scalar_type();
-    const auto rows = kernels::as_operand(as_rows(x).to(dtype), weights[0]->fp8, Fp8Operand::activation, 1);
-    const auto operand = [](const Parameter& weight) { return kernels::as_operand(weight.value, weight.fp8, Fp8Operand::weight, 1).t(); };
+    const auto rows = kernels::operand_of(as_rows(x).to(dtype), weights[0]->fp8, Fp8Operand::activation, 1);
+    const auto operand = [](const Parameter& weight) { return kernels::operand_of(weight.value, weight.fp8, Fp8Operand::weight, 1); };
     auto sizes = x.sizes().vec();
     sizes.back() = out_features;
     if (weights.size() == 1) return kernels::matmul(rows, operand(*weights[0]), dtype).view(sizes);
-    auto out = at::empty({rows.size(0), out_features}, rows.options().dtype(dtype));
+    auto out = at::empty({rows.values.size(0), out_features}, x.options().dtype(dtype));
     int64_t column = 0;
     for (auto* weight : weights) {
       const int64_t width = weight->value.size(0);
@@ -53,13 +52,13 @@ struct LinearFunction : Function<LinearFunction, WorkKind::matmul> {
       const auto part = grad.narrow(1, column, weight->value.size(0));
       const auto fp8 = weight->fp8;
       if (grad_x.defined())
-        kernels::matmul_into(grad_x, kernels::as_operand(part, fp8, Fp8Operand::gradient, 1),
-                             kernels::as_operand(weight->value, fp8, Fp8Operand::weight, 0), /*overwrite=*/column == 0);
+        kernels::matmul_into(grad_x, kernels::operand_of(part, fp8, Fp8Operand::gradient, 1),
+                             kernels::operand_of(weight->value, fp8, Fp8Operand::weight, 0), /*overwrite=*/column == 0);
       DeferredGradients::run_or_defer(deferred, [weight, part, rows, fp8] {
         bool overwrite = false;
         auto& buffer = weight->gradient_buffer(overwrite);
-        kernels::matmul_into(buffer, kernels::as_operand(part, fp8, Fp8Operand::gradient, 0).t(),
-                             kernels::as_operand(rows, fp8, Fp8Operand::activation, 0), overwrite);
+        kernels::matmul_into(buffer, kernels::operand_of(part, fp8, Fp8Operand::gradient, 0),
+                             kernels::operand_of(rows, fp8, Fp8Operand::activation, 0), overwrite);
       });
       column += weight->value.size(0);
     }

@@ -6,8 +6,9 @@ namespace ingot::plan {
 namespace {
 
 const std::set<std::string_view>& gemms() {
-  static const std::set<std::string_view> all = {"aten::mm", "aten::addmm",  "aten::bmm",    "aten::baddbmm", "aten::addmv",
-                                                 "aten::mv", "aten::matmul", "aten::linear", "grouped_gemm",  "grouped_gemm.gradient"};
+  static const std::set<std::string_view> all = {"aten::mm",   "aten::addmm",  "aten::bmm",    "aten::baddbmm", "aten::addmv",
+                                                 "aten::mv",   "aten::matmul", "aten::linear", "grouped_gemm",  "grouped_gemm.gradient",
+                                                 "scaled_gemm"};
   return all;
 }
 

@@ -10,6 +10,7 @@ constexpr int64_t kColumns = 1024;  // at a time; whole tiles
 
 struct Format {
   int32_t largest_exponent, lowest_exponent, mantissa_bits;
+  int32_t bias() const { return 1 - lowest_exponent; }
 };
 constexpr Format kE4m3{8, -6, 3}, kE5m2{15, -14, 2};
 constexpr int32_t kFractionOfLargest = 0x600000;  // both end at 1.75 times a power of two
@@ -25,12 +26,12 @@ INGOT_INLINE Int scale_exponent(Float largest, const Format& format) {
   return exponent < low ? low : exponent > high ? high : exponent;
 }
 
-// To the nearest multiple of the step that the format has at x: adding 1.5 x 2^23 steps leaves no finer bits.
+// To the nearest multiple of the step that the format has at x: adding 1.5 x 2^23 steps leaves no finer bits. Zeros keep their sign.
 INGOT_INLINE Float rounded(Float x, const Format& format) {
   const Float power = reinterpret_cast<Float>(reinterpret_cast<Int>(x) & 0x7f800000);
   const Float lowest = power_of_two(Int{} + format.lowest_exponent);
   const Float shift = (power < lowest ? lowest : power) * (1.5f * static_cast<float>(1 << (23 - format.mantissa_bits)));
-  return (x + shift) - shift;
+  return reinterpret_cast<Float>(reinterpret_cast<Bits>((x + shift) - shift) | (reinterpret_cast<Bits>(x) & 0x80000000));
 }
 
 // Widens the largest of each column to that of its tile.
@@ -80,7 +81,39 @@ float largest_of(const T* x, int64_t width) {
   return largest;
 }
 
+// Of a number that is rounded to the format.
+uint8_t code_of(float x, const Format& format) {
+  uint32_t bits = 0;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  const auto sign = static_cast<uint8_t>(bits >> 31 << 7);
+  if (x != x) return sign | 0x7f;
+  const int32_t exponent = static_cast<int32_t>(bits >> 23 & 0xff) - 127;
+  // Below the lowest exponent codes count steps.
+  if (exponent < format.lowest_exponent)
+    return sign | static_cast<uint8_t>(__builtin_fabsf(x) * static_cast<float>(1 << (format.mantissa_bits - format.lowest_exponent)));
+  return sign | static_cast<uint8_t>((exponent + format.bias()) << format.mantissa_bits | (bits & 0x7fffff) >> (23 - format.mantissa_bits));
+}
+
+template <class T>
+void codes_of_row(const Fp8CodesProblem& p, const Format& format, int64_t row) {
+  const T* x = static_cast<const T*>(p.x) + row * p.width;
+  const Int exponent = scale_exponent(broadcast(*p.largest), format);
+  const Float inverse = power_of_two(-exponent);
+  if (row == 0) *p.scale = power_of_two(exponent)[0];
+  float numbers[kLanes];
+  for (int64_t i = 0; i < p.width; i += kLanes) {
+    const int64_t n = smaller(kLanes, p.width - i);
+    store(numbers, rounded(load_some(x + i, n) * inverse, format));
+    for (int64_t k = 0; k < n; ++k) p.codes[p.is_transposed ? (i + k) * p.rows + row : row * p.width + i + k] = code_of(numbers[k], format);
+  }
+}
+
 }  // namespace
+
+void fp8_codes(const Fp8CodesProblem& p, int64_t begin, int64_t end) {
+  const auto& format = p.is_e5m2 ? kE5m2 : kE4m3;
+  for (int64_t row = begin; row < end; ++row) p.is_bf16 ? codes_of_row<bf16>(p, format, row) : codes_of_row<float>(p, format, row);
+}
 
 void largest_magnitude(const LargestProblem& p, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row)

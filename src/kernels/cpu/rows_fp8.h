@@ -22,6 +22,17 @@ struct LargestProblem {
   float* largest;
 };
 
+/// x [rows, width] -> codes [rows, width] or, transposed, [width, rows], and their scale.
+struct Fp8CodesProblem {
+  int64_t rows, width;
+  bool is_bf16, is_e5m2, is_transposed;
+  const void* x;
+  const float* largest;  // [1], the largest magnitude of x
+  uint8_t* codes;
+  float* scale;  // [1]
+};
+
+INGOT_ROW_KERNEL(fp8_codes, const Fp8CodesProblem&, int64_t begin, int64_t end);
 INGOT_ROW_KERNEL(round_to_fp8, const Fp8Problem&, int64_t begin, int64_t end);
 INGOT_ROW_KERNEL(largest_magnitude, const LargestProblem&, int64_t begin, int64_t end);
 

@@ -49,9 +49,16 @@ constexpr int kWave = INGOT_WAVE, kMostThreads = 1024;
 #if defined(__HIPCC__)
 using Stream = hipStream_t;
 inline int last_error() { return hipGetLastError(); }
+/// Whether tensor cores multiply e4m3 and e5m2 as OCP defines them.
+inline bool multiplies_fp8(int) { return false; }  // MI300X has formats of its own
 #else
 using Stream = cudaStream_t;
 inline int last_error() { return cudaGetLastError(); }
+inline bool multiplies_fp8(int device) {
+  int major = 0, minor = 0;
+  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && 10 * major + minor >= 89;
+}
 #endif
 INGOT_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 INGOT_DEVICE int block_threads() { return static_cast<int>(blockDim.x); }

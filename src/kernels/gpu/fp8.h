@@ -30,11 +30,13 @@ struct Fp8Rounding {
     exponent = exponent < -100 ? -100 : exponent > 100 ? 100 : exponent;
     return {grid, float_of(static_cast<uint32_t>(127 + exponent) << 23), float_of(static_cast<uint32_t>(127 - exponent) << 23)};
   }
-  INGOT_DEVICE float operator()(float value) const {
+  /// In units of the scale.
+  INGOT_DEVICE float number(float value) const {
     const float x = value * inverse, power = float_of(bits_of(x) & 0x7f800000u);
     const float shift = (power < grid.lowest ? grid.lowest : power) * grid.shift;
-    return ((x + shift) - shift) * scale;
+    return float_of(bits_of((x + shift) - shift) | (bits_of(x) & 0x80000000u));  // zeros keep their sign
   }
+  INGOT_DEVICE float operator()(float value) const { return number(value) * scale; }
 };
 
 template <class T, int count>
@@ -150,6 +152,83 @@ auto largest_magnitude(const cpu::LargestProblem& p, const Launcher& launcher) {
   const auto with = [&]<class T, int count>(Vector<T, count>) { return launcher.template run<LargestMagnitude<T, count>>(p.rows, 256, p); };
   if (p.is_bf16) return is_aligned(p.x) && p.width % 8 == 0 ? with(Vector<Bf16, 8>{}) : with(Vector<Bf16, 1>{});
   return is_aligned(p.x) && p.width % 4 == 0 ? with(Vector<float, 4>{}) : with(Vector<float, 1>{});
+}
+
+/// Of a number that is rounded to its format: below the lowest power of two codes count steps.
+template <bool is_e5m2>
+INGOT_DEVICE uint8_t fp8_code(float x) {
+  constexpr int kMantissa = is_e5m2 ? 2 : 3, kLowest = is_e5m2 ? -14 : -6;
+  const uint32_t bits = bits_of(x), sign = bits >> 31 << 7;
+  const int exponent = static_cast<int>(bits >> 23 & 0xffu) - 127;
+  uint32_t code = 0;
+  if (x != x) code = 0x7f;
+  else if (exponent < kLowest) code = static_cast<uint32_t>(magnitude(x) * static_cast<float>(1 << (kMantissa - kLowest)));
+  else code = static_cast<uint32_t>(exponent + 1 - kLowest) << kMantissa | (bits & 0x7fffffu) >> (23 - kMantissa);
+  return static_cast<uint8_t>(sign | code);
+}
+
+/// A thread a vector, in a loop over the grid.
+template <class T, int count, bool is_e5m2>
+struct Fp8Codes {
+  static INGOT_DEVICE void run(const cpu::Fp8CodesProblem& p) {
+    using V = Vector<T, count>;
+    const auto rounding = Fp8Rounding::of(*p.largest, Fp8Grid::of(is_e5m2));
+    if (block_index() == 0 && thread_index() == 0) *p.scale = rounding.scale;
+    const int64_t vectors = p.rows * quotient(p.width, count);
+    for (int64_t i = block_index() * block_threads() + thread_index(); i < vectors; i += grid_blocks() * block_threads()) {
+      const V x = static_cast<const V*>(p.x)[i];
+      Vector<uint8_t, count> codes;
+      for (int k = 0; k < count; ++k) codes.at[k] = fp8_code<is_e5m2>(rounding.number(to_float(x.at[k])));
+      reinterpret_cast<Vector<uint8_t, count>*>(p.codes)[i] = codes;
+    }
+  }
+};
+
+/// A block a square that it turns in shared memory, so that both sides are read and written in runs. Sides are multiples of 16.
+template <class T, bool is_e5m2>
+struct Fp8CodesTransposed {
+  static constexpr int kThreads = 256, kSide = 64, kPitch = kSide + 1;  // odd, so that columns lie in different banks
+  static constexpr int kRead = 16 / sizeof(T), kWrite = 16;
+
+  static INGOT_DEVICE void run(const cpu::Fp8CodesProblem& p) {
+    using V = Vector<T, kRead>;
+    INGOT_SHARED_FLOATS(square, kSide * kPitch);
+    const auto rounding = Fp8Rounding::of(*p.largest, Fp8Grid::of(is_e5m2));
+    if (block_index() == 0 && thread_index() == 0) *p.scale = rounding.scale;
+    const int64_t across = quotient(p.width + kSide - 1, kSide), squares = quotient(p.rows + kSide - 1, kSide) * across;
+    for (int64_t at = block_index(); at < squares; at += grid_blocks()) {
+      const int64_t row = quotient(at, across) * kSide, column = remainder(at, across) * kSide;
+      for (int i = thread_index(); i < kSide * kSide / kRead; i += block_threads()) {
+        const int r = i / (kSide / kRead), c = i % (kSide / kRead) * kRead;
+        if (row + r >= p.rows || column + c >= p.width) continue;
+        const V x = static_cast<const V*>(p.x)[quotient((row + r) * p.width + column + c, kRead)];
+        for (int k = 0; k < kRead; ++k) square[r * kPitch + c + k] = rounding.number(to_float(x.at[k]));
+      }
+      barrier();
+      for (int i = thread_index(); i < kSide * kSide / kWrite; i += block_threads()) {
+        const int c = i / (kSide / kWrite), r = i % (kSide / kWrite) * kWrite;
+        if (row + r >= p.rows || column + c >= p.width) continue;
+        Vector<uint8_t, kWrite> codes;
+        for (int k = 0; k < kWrite; ++k) codes.at[k] = fp8_code<is_e5m2>(square[(r + k) * kPitch + c]);
+        reinterpret_cast<Vector<uint8_t, kWrite>*>(p.codes)[quotient((column + c) * p.rows + row + r, kWrite)] = codes;
+      }
+      barrier();
+    }
+  }
+};
+
+/// x and codes begin at multiples of 16 bytes; the width is a multiple of 16, and so are the rows of what is transposed.
+template <class Launcher>
+auto fp8_codes(const cpu::Fp8CodesProblem& p, const Launcher& launcher) {
+  const auto with = [&]<class T, int is_e5m2>(T, Constant<is_e5m2>) {
+    using Transposed = Fp8CodesTransposed<T, is_e5m2 == 1>;
+    constexpr int kThreads = 256, kRead = 16 / sizeof(T), kSide = Transposed::kSide;
+    if (p.is_transposed)
+      return launcher.template run<Transposed>((p.rows + kSide - 1) / kSide * ((p.width + kSide - 1) / kSide), kThreads, p);
+    return launcher.template run<Fp8Codes<T, kRead, is_e5m2 == 1>>((p.rows * (p.width / kRead) + kThreads - 1) / kThreads, kThreads, p);
+  };
+  const auto in = [&](auto x) { return p.is_e5m2 ? with(x, Constant<1>{}) : with(x, Constant<0>{}); };
+  return p.is_bf16 ? in(Bf16{}) : in(0.0f);
 }
 
 /// Tiles are 1, 32 or 128 on a side; the widest vectors that fit.

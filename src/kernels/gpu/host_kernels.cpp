@@ -37,6 +37,7 @@ constexpr HostKernels kKernels{
     .qk_norm_forward = [](const cpu::QkNormProblem& p, uint64_t seed) { qk_norm_forward(p, HostLauncher{seed}); },
     .qk_norm_backward = [](const cpu::QkNormProblem& p, uint64_t seed) { qk_norm_backward(p, HostLauncher{seed}); },
     .round_to_fp8 = [](const cpu::Fp8Problem& p, uint64_t seed) { round_to_fp8(p, HostLauncher{seed}); },
+    .fp8_codes = [](const cpu::Fp8CodesProblem& p, uint64_t seed) { fp8_codes(p, HostLauncher{seed}); },
     .largest_magnitude = [](const cpu::LargestProblem& p, uint64_t seed) { largest_magnitude(p, HostLauncher{seed}); },
     .momentum = [](const cpu::MomentumProblem& p, uint64_t seed) { momentum(p, HostLauncher{seed}); },
     .apply_direction = [](const cpu::ApplyProblem& p, uint64_t seed) { apply_direction(p, HostLauncher{seed}); }};

@@ -28,6 +28,7 @@ struct HostKernels {
   void (*qk_norm_forward)(const cpu::QkNormProblem&, uint64_t seed);
   void (*qk_norm_backward)(const cpu::QkNormProblem&, uint64_t seed);
   void (*round_to_fp8)(const cpu::Fp8Problem&, uint64_t seed);
+  void (*fp8_codes)(const cpu::Fp8CodesProblem&, uint64_t seed);
   void (*largest_magnitude)(const cpu::LargestProblem&, uint64_t seed);
   void (*momentum)(const cpu::MomentumProblem&, uint64_t seed);
   void (*apply_direction)(const cpu::ApplyProblem&, uint64_t seed);

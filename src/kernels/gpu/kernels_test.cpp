@@ -461,6 +461,41 @@ TEST_P(GpuFp8, equals_the_cpus_in_every_order_of_threads) {
       EXPECT_TRUE(at::equal(rounded([&](const cpu::Fp8Problem& p) { kernels->round_to_fp8(p, seed); }), expected)) << seed;
 }
 
+TEST(GpuFp8Codes, equal_the_cpus_and_libtorchs) {
+  at::manual_seed(9);
+  for (const auto dtype : {at::kFloat, at::kBFloat16})
+    for (const bool is_e5m2 : {false, true})
+      for (const bool is_transposed : {false, true})
+        for (const auto& [rows, width] : {std::pair<int64_t, int64_t>{16, 16}, {80, 144}, {is_transposed ? 128 : 7, 48}}) {
+          auto x = (at::randn({rows, width}) * at::exp2(at::randn({rows, width}) * 6)).to(dtype);
+          x[0][1] = -0.0;
+          const auto largest = x.to(at::kFloat).abs().max().view({1});
+          const auto format = is_e5m2 ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn;
+          const auto codes_by = [&](const auto& kernel) {
+            auto codes = at::full(is_transposed ? at::IntArrayRef{width, rows} : at::IntArrayRef{rows, width}, 0xee, at::kByte);
+            auto scale = at::full({}, std::numeric_limits<double>::quiet_NaN(), at::kFloat);
+            kernel(cpu::Fp8CodesProblem{.rows = rows,
+                                        .width = width,
+                                        .is_bf16 = dtype == at::kBFloat16,
+                                        .is_e5m2 = is_e5m2,
+                                        .is_transposed = is_transposed,
+                                        .x = x.const_data_ptr(),
+                                        .largest = floats(largest),
+                                        .codes = codes.data_ptr<uint8_t>(),
+                                        .scale = scale.data_ptr<float>()});
+            return std::pair{codes, scale};
+          };
+          const auto [codes, scale] = codes_by([](const cpu::Fp8CodesProblem& p) { cpu::fp8_codes(p, 0, p.rows); });
+          const auto expected = (x.to(at::kFloat) / scale).to(format).view(at::kByte);
+          EXPECT_TRUE(at::equal(codes, is_transposed ? expected.t().contiguous() : expected)) << rows << " x " << width;
+          for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64})
+            for (const uint64_t seed : {0, 1}) {
+              const auto [found, its_scale] = codes_by([&](const cpu::Fp8CodesProblem& p) { kernels->fp8_codes(p, seed); });
+              EXPECT_TRUE(at::equal(found, codes) && at::equal(its_scale, scale)) << rows << " x " << width << " seed " << seed;
+            }
+        }
+}
+
 TEST(GpuLargest, finds_the_largest_magnitude_of_each_row) {
   at::manual_seed(8);
   for (const auto dtype : {at::kFloat, at::kBFloat16})
