@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "layers/cost.h"
+#include "optim/newton_schulz.h"
 #include "plan/test_support.h"
 
 namespace ingot::plan {
@@ -217,7 +218,12 @@ TEST(StepTimeModel, the_update_is_timed_by_matrix_and_by_element) {
   auto only_one_shape = small_model("llama");
   only_one_shape.heads = only_one_shape.kv_heads = 3;  // q, k, v and o are 96 x 96
   const auto square = models::create_model(only_one_shape);
-  const double rest = 320 * 96 + 7 * 96, flops = 4.0 * 96 * 96 * 256 + 17 * 2.0 * 96 * 96 * 96, square_flops = 5 * 6.0 * 96 * 96 * 96;
+  using optim::Iterates, optim::newton_schulz_flops;
+  EXPECT_EQ(newton_schulz_flops(96, 256, 5, Iterates::own), 4.0 * 96 * 96 * 256 + 17 * 2.0 * 96 * 96 * 96);
+  EXPECT_EQ(newton_schulz_flops(96, 96, 5, Iterates::own), 5 * 6.0 * 96 * 96 * 96);
+  const auto iterates = optim::fastest_iterates(/*on_cpu=*/true);
+  const double rest = 320 * 96 + 7 * 96, flops = newton_schulz_flops(96, 256, 5, iterates),
+               square_flops = newton_schulz_flops(96, 96, 5, iterates);
   EXPECT_NEAR(predict_step_time(*square, shape("muon"), machine).optimizer_s, rest * 1e-6 + 3 * (3 + 4 * square_flops / flops) * 1e-3,
               1e-6);
 }
