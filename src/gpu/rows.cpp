@@ -67,6 +67,15 @@ INGOT_EXPORTED int ingot_has_fp8_gemms(int device) { return gpu::has_fp8_gemms(d
 INGOT_EXPORTED int ingot_largest_magnitude(const cpu::LargestProblem* problem, int device) {
   return launch(gpu::launch_largest_magnitude, problem, device);
 }
+INGOT_EXPORTED int ingot_sort_slots(const cpu::SortSlotsProblem* problem, int device) {
+  return launch(gpu::launch_sort_slots, problem, device);
+}
+INGOT_EXPORTED int ingot_gather_rows(const cpu::GatherRowsProblem* problem, int device) {
+  return launch(gpu::launch_gather_rows, problem, device);
+}
+INGOT_EXPORTED int ingot_sum_slots(const cpu::SumSlotsProblem* problem, int device) {
+  return launch(gpu::launch_sum_slots, problem, device);
+}
 INGOT_EXPORTED int ingot_momentum(const cpu::MomentumProblem* problem, int device) { return launch(gpu::launch_momentum, problem, device); }
 INGOT_EXPORTED int ingot_apply_direction(const cpu::ApplyProblem* problem, int device) {
   return launch(gpu::launch_apply_direction, problem, device);

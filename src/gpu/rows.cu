@@ -5,6 +5,7 @@
 #include "kernels/gpu/fp8.h"
 #include "kernels/gpu/join_norm.h"
 #include "kernels/gpu/qk_norm.h"
+#include "kernels/gpu/routing.h"
 #include "kernels/gpu/split_rotate.h"
 #include "kernels/gpu/swiglu.h"
 #include "kernels/gpu/update.h"
@@ -56,6 +57,9 @@ int launch_round_to_fp8(const cpu::Fp8Problem& p, void* stream) { return round_t
 int launch_fp8_codes(const cpu::Fp8CodesProblem& p, void* stream) { return fp8_codes(p, on(stream)); }
 int has_fp8_gemms(int device) { return multiplies_fp8(device) ? 1 : 0; }
 int launch_largest_magnitude(const cpu::LargestProblem& p, void* stream) { return largest_magnitude(p, on(stream)); }
+int launch_sort_slots(const cpu::SortSlotsProblem& p, void* stream) { return sort_slots(p, on(stream)); }
+int launch_gather_rows(const cpu::GatherRowsProblem& p, void* stream) { return gather_rows(p, on(stream)); }
+int launch_sum_slots(const cpu::SumSlotsProblem& p, void* stream) { return sum_slots(p, on(stream)); }
 int launch_momentum(const cpu::MomentumProblem& p, void* stream) { return momentum(p, on(stream)); }
 int launch_apply_direction(const cpu::ApplyProblem& p, void* stream) { return apply_direction(p, on(stream)); }
 

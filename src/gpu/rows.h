@@ -8,6 +8,7 @@
 #include "kernels/cpu/rows_norm.h"
 #include "kernels/cpu/rows_qk_norm.h"
 #include "kernels/cpu/rows_rope.h"
+#include "kernels/cpu/rows_routing.h"
 #include "kernels/cpu/rows_update.h"
 
 namespace ingot::kernels::gpu {
@@ -31,6 +32,9 @@ int launch_fp8_codes(const cpu::Fp8CodesProblem& problem, void* stream);
 /// 1 or 0.
 int has_fp8_gemms(int device);
 int launch_largest_magnitude(const cpu::LargestProblem& problem, void* stream);
+int launch_sort_slots(const cpu::SortSlotsProblem& problem, void* stream);
+int launch_gather_rows(const cpu::GatherRowsProblem& problem, void* stream);
+int launch_sum_slots(const cpu::SumSlotsProblem& problem, void* stream);
 int launch_momentum(const cpu::MomentumProblem& problem, void* stream);
 int launch_apply_direction(const cpu::ApplyProblem& problem, void* stream);
 

@@ -30,12 +30,16 @@ struct RowCall {
   int64_t grain = 16;                                 // rows that are worth a thread
 };
 
-/// Whether the row-wise kernels take a tensor of this kind: fp32 or bf16, on a CPU, or on a GPU that has `symbol`.
-inline bool takes_rows(const at::Tensor& x, const char* symbol) {
+/// Whether row-wise kernels of that size run there: on a CPU, or on a GPU that has `symbol`.
+inline bool runs_rows(at::Device device, int64_t elements, const char* symbol) {
   constexpr int64_t kMostElements = int64_t{1} << 32;  // of what a GPU's kernels count
-  if (x.scalar_type() != at::kFloat && x.scalar_type() != at::kBFloat16) return false;
-  if (device::is_cpu(x)) return true;
-  return device::is_gpu(x) && x.numel() < kMostElements && (device::is_virtual(x.device()) || device::find_gpu_function(symbol) != nullptr);
+  if (device::is_cpu(device)) return true;
+  return device::is_gpu(device) && elements < kMostElements && (device::is_virtual(device) || device::find_gpu_function(symbol) != nullptr);
+}
+
+/// Whether the row-wise kernels take a tensor of this kind: fp32 or bf16, where they run.
+inline bool takes_rows(const at::Tensor& x, const char* symbol) {
+  return (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16) && runs_rows(x.device(), x.numel(), symbol);
 }
 
 inline void* address(const at::Tensor& x) { return x.defined() ? const_cast<void*>(x.const_data_ptr()) : nullptr; }

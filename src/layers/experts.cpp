@@ -6,6 +6,7 @@
 #include "kernels/activation.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/operand.h"
+#include "kernels/routing.h"
 #include "layers/autograd.h"
 #include "layers/deferred.h"
 
@@ -20,30 +21,9 @@ struct Dispatch {
   std::vector<int64_t> counts;  // per expert
 };
 
-// The same where only the device knows the counts. Skipped slots are routed, too, to the last expert and with a weight of 0, so that the
-// host knows every shape.
-struct DeviceDispatch {
-  at::Tensor slots;      // int64 [slots]
-  at::Tensor ends;       // int32 [experts]: the first row behind each expert's
-  at::Tensor inverse;    // int64 [slots]: the row of each slot
-  at::Tensor is_routed;  // fp32 [slots], by row: 0 of skipped ones
-};
-
-DeviceDispatch sort_on_device(const at::Tensor& choice, int64_t experts) {
-  DeviceDispatch dispatch;
-  dispatch.slots = choice.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
-  const auto rows = at::arange(choice.numel(), choice.options());
-  dispatch.inverse = at::empty_like(dispatch.slots).scatter_(0, dispatch.slots, rows);
-  const auto ends = class_counts(choice, experts + 1).cumsum(0).narrow(0, 0, experts);
-  dispatch.is_routed = rows.lt(ends[experts - 1]).to(at::kFloat);
-  dispatch.ends = ends.to(at::kInt);
-  dispatch.ends[experts - 1].fill_(choice.numel());
-  return dispatch;
-}
-
 Dispatch sort_by_expert(const at::Tensor& choice, int64_t experts) {
   const auto order = choice.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
-  auto counts = class_counts(choice, experts + 1).cpu();
+  auto counts = kernels::class_counts(choice, experts + 1).cpu();
   // Without data every expert is sent as much, and none is skipped.
   if (device::is_counting(choice)) {
     counts.fill_(choice.numel() / experts).narrow(0, 0, choice.numel() % experts).add_(1);
@@ -67,13 +47,8 @@ void for_each_expert(const std::vector<int64_t>& counts, const Body& body) {
     if (counts[e] > 0) body(static_cast<int64_t>(e), from, counts[e]);
 }
 
-// What the rows of each token's slots sum up to, [slots, hidden] -> [tokens, hidden]: rounded once, in a fixed order.
-at::Tensor sum_of_slots(const at::Tensor& rows, const at::Tensor& inverse, int64_t top_k) {
-  const auto by_slot = rows.index_select(0, inverse);
-  return top_k == 1 ? by_slot : by_slot.view({-1, top_k, rows.size(1)}).sum(1);
-}
-
-// The same as ExpertsFunction below for GPUs and experts that are all here: the device alone knows how many rows an expert has.
+// The same as ExpertsFunction below for GPUs and experts that are all here: the device alone knows how many rows an expert has. Skipped
+// slots are routed, too, to the last expert and with a weight of 0, so that the host knows every shape.
 struct GroupedExpertsFunction : Function<GroupedExpertsFunction, base::shares(WorkKind::routing)> {
   struct Kept {
     Parameter *gate_up, *down;
@@ -82,23 +57,23 @@ struct GroupedExpertsFunction : Function<GroupedExpertsFunction, base::shares(Wo
   };
   static at::Tensor forward(Context& context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gate_up_value,
                             const at::Tensor& down_value, const at::Tensor& choice, Parameter* gate_up, Parameter* down, int64_t top_k) {
-    const auto d = sort_on_device(choice, gate_up->shape[0]);
-    const auto tokens = top_k == 1 ? d.slots : d.slots.div(top_k, "floor");
-    const auto rows = x.index_select(0, tokens).to(gate_up_value.scalar_type());  // [slots, hidden]
-    const auto slot_weight = weight.index_select(0, d.slots) * d.is_routed;
-    const auto pre = kernels::grouped_matmul(rows, gate_up_value.transpose(1, 2), d.ends);
-    const auto routed = kernels::grouped_matmul(kernels::swiglu_forward(pre, slot_weight), down_value.transpose(1, 2), d.ends);
+    const auto sorted = kernels::sort_slots(choice, gate_up->shape[0]);
+    const auto rows = kernels::gather_rows(x, sorted.order, top_k, gate_up_value.scalar_type());  // [slots, hidden]
+    const auto slot_weight = weight.index_select(0, sorted.order) * sorted.is_routed;
+    const auto pre = kernels::grouped_matmul(rows, gate_up_value.transpose(1, 2), sorted.ends);
+    const auto routed = kernels::grouped_matmul(kernels::swiglu_forward(pre, slot_weight), down_value.transpose(1, 2), sorted.ends);
     context.keep(Kept{gate_up, down, DeferredGradients::current(), top_k});
-    context.save({x, slot_weight, pre, tokens, d.ends, d.inverse, d.is_routed});
-    return sum_of_slots(routed, d.inverse, top_k).to(x.scalar_type());
+    context.save({x, slot_weight, pre, sorted.order, sorted.ends, sorted.inverse, sorted.is_routed});
+    return kernels::sum_slots(routed, sorted.inverse, top_k, x.scalar_type());
   }
 
   static TensorList backward(Context& context, const TensorList& grads) {
     const auto [gate_up, down, deferred, top_k] = context.kept<Kept>();
     const auto saved = context.saved();
-    const at::Tensor x = saved[0], slot_weight = saved[1], pre = saved[2], tokens = saved[3], ends = saved[4], inverse = saved[5],
+    const at::Tensor x = saved[0], slot_weight = saved[1], pre = saved[2], order = saved[3], ends = saved[4], inverse = saved[5],
                      is_routed = saved[6];
-    const auto grad_rows = grads[0].index_select(0, tokens).to(pre.scalar_type()), rows = x.index_select(0, tokens).to(pre.scalar_type());
+    const auto grad_rows = kernels::gather_rows(grads[0], order, top_k, pre.scalar_type()),
+               rows = kernels::gather_rows(x, order, top_k, pre.scalar_type());
     const auto [grad_pre_rows, grad_slot_weight] =
         kernels::swiglu_backward(kernels::grouped_matmul(grad_rows, down->value, ends), pre, slot_weight);
     const auto grad_pre = grad_pre_rows;
@@ -112,7 +87,7 @@ struct GroupedExpertsFunction : Function<GroupedExpertsFunction, base::shares(Wo
       add(*down, grad_rows, kernels::swiglu_forward(pre, slot_weight));
       add(*gate_up, grad_pre, rows);
     });
-    return {sum_of_slots(grad_x_rows, inverse, top_k).to(x.scalar_type()), (grad_slot_weight * is_routed).index_select(0, inverse)};
+    return {kernels::sum_slots(grad_x_rows, inverse, top_k, x.scalar_type()), (grad_slot_weight * is_routed).index_select(0, inverse)};
   }
 };
 
@@ -218,11 +193,6 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
 };
 
 }  // namespace
-
-at::Tensor class_counts(const at::Tensor& choice, int64_t classes) {
-  if (!device::is_gpu(choice)) return choice.bincount({}, classes);
-  return at::zeros({classes}, choice.options()).scatter_add_(0, choice, at::ones_like(choice));
-}
 
 at::Tensor experts(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, Parameter& gate_up, Parameter& down,
                    int64_t top_k, SkipOutput skip, const StartExpertExchange& start) {

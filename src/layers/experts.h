@@ -27,9 +27,6 @@ class ExpertExchange {
 /// Given this rank's rows for each expert of the model. Empty: all experts are here.
 using StartExpertExchange = std::function<std::shared_ptr<const ExpertExchange>(const std::vector<int64_t>& counts, at::Device device)>;
 
-/// int64 [classes] on the device of `choice`, which has classes from 0 on: how many there are of each. Does not wait for a GPU.
-at::Tensor class_counts(const at::Tensor& choice, int64_t classes);
-
 /// x [tokens, hidden]; choice int64 [tokens * top_k] in 0..experts (experts = skip); weight [tokens * top_k] fp32.
 /// Slot s belongs to token s / top_k. gate_up [experts, 2 ffn, hidden] (gate rows first), down [experts, hidden, ffn], or the
 /// experts and slices of them that are here.

@@ -9,7 +9,7 @@
 #include "base/work_scope.h"
 #include "device/virtual_device.h"
 #include "kernels/differentiable.h"
-#include "layers/experts.h"
+#include "kernels/routing.h"
 #include "train/loss_sum.h"
 
 namespace ingot::train {
@@ -56,7 +56,7 @@ class BucketHooks : public models::LayerHooks {
 
 void ExpertCounter::on_routing(int64_t layer, const layers::Routing& routing) {
   auto& count = counts_[static_cast<size_t>(layer)];
-  const auto seen = layers::class_counts(routing.choice, routing.logits.size(1));
+  const auto seen = kernels::class_counts(routing.choice, routing.logits.size(1));
   count = count.defined() ? count + seen : seen;
 }
 

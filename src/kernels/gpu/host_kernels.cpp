@@ -6,6 +6,7 @@
 #include "kernels/gpu/fp8.h"
 #include "kernels/gpu/join_norm.h"
 #include "kernels/gpu/qk_norm.h"
+#include "kernels/gpu/routing.h"
 #include "kernels/gpu/split_rotate.h"
 #include "kernels/gpu/swiglu.h"
 #include "kernels/gpu/update.h"
@@ -16,8 +17,9 @@ namespace {
 struct HostLauncher {
   uint64_t seed;
   template <class Kernel, class Problem>
-  void run(int64_t blocks, int threads, const Problem& problem) const {
+  int run(int64_t blocks, int threads, const Problem& problem) const {
     host::run(blocks, threads, seed, [&] { Kernel::run(problem); });
+    return 0;  // no error
   }
 };
 
@@ -39,6 +41,9 @@ constexpr HostKernels kKernels{
     .round_to_fp8 = [](const cpu::Fp8Problem& p, uint64_t seed) { round_to_fp8(p, HostLauncher{seed}); },
     .fp8_codes = [](const cpu::Fp8CodesProblem& p, uint64_t seed) { fp8_codes(p, HostLauncher{seed}); },
     .largest_magnitude = [](const cpu::LargestProblem& p, uint64_t seed) { largest_magnitude(p, HostLauncher{seed}); },
+    .sort_slots = [](const cpu::SortSlotsProblem& p, uint64_t seed) { sort_slots(p, HostLauncher{seed}); },
+    .gather_rows = [](const cpu::GatherRowsProblem& p, uint64_t seed) { gather_rows(p, HostLauncher{seed}); },
+    .sum_slots = [](const cpu::SumSlotsProblem& p, uint64_t seed) { sum_slots(p, HostLauncher{seed}); },
     .momentum = [](const cpu::MomentumProblem& p, uint64_t seed) { momentum(p, HostLauncher{seed}); },
     .apply_direction = [](const cpu::ApplyProblem& p, uint64_t seed) { apply_direction(p, HostLauncher{seed}); }};
 

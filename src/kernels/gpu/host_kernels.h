@@ -8,6 +8,7 @@
 #include "kernels/cpu/rows_norm.h"
 #include "kernels/cpu/rows_qk_norm.h"
 #include "kernels/cpu/rows_rope.h"
+#include "kernels/cpu/rows_routing.h"
 #include "kernels/cpu/rows_update.h"
 
 namespace ingot::kernels::gpu {
@@ -30,6 +31,9 @@ struct HostKernels {
   void (*round_to_fp8)(const cpu::Fp8Problem&, uint64_t seed);
   void (*fp8_codes)(const cpu::Fp8CodesProblem&, uint64_t seed);
   void (*largest_magnitude)(const cpu::LargestProblem&, uint64_t seed);
+  void (*sort_slots)(const cpu::SortSlotsProblem&, uint64_t seed);
+  void (*gather_rows)(const cpu::GatherRowsProblem&, uint64_t seed);
+  void (*sum_slots)(const cpu::SumSlotsProblem&, uint64_t seed);
   void (*momentum)(const cpu::MomentumProblem&, uint64_t seed);
   void (*apply_direction)(const cpu::ApplyProblem&, uint64_t seed);
 };

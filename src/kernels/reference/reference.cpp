@@ -107,4 +107,25 @@ at::Tensor round_to_fp8(const at::Tensor& x, int64_t tile_rows, int64_t tile_col
   return rounded.view(padded.sizes()).narrow(0, 0, x.size(0)).narrow(1, 0, x.size(1)).to(x.scalar_type());
 }
 
+SortedSlots sort_slots(const at::Tensor& choice, int64_t experts) {
+  SortedSlots sorted;
+  sorted.order = choice.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const auto rows = at::arange(choice.numel(), choice.options());
+  sorted.inverse = at::empty_like(sorted.order).scatter_(0, sorted.order, rows);
+  const auto ends = class_counts(choice, experts + 1).cumsum(0).narrow(0, 0, experts);
+  sorted.is_routed = rows.lt(ends[experts - 1]).to(at::kFloat);
+  sorted.ends = ends.to(at::kInt);
+  sorted.ends[experts - 1].fill_(choice.numel());
+  return sorted;
+}
+
+at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& order, int64_t top_k, at::ScalarType out) {
+  return x.index_select(0, top_k == 1 ? order : order.div(top_k, "floor")).to(out);
+}
+
+at::Tensor sum_slots(const at::Tensor& x, const at::Tensor& inverse, int64_t top_k, at::ScalarType out) {
+  const auto by_slot = x.index_select(0, inverse).view({-1, top_k, x.size(1)});
+  return by_slot.sum(1, /*keepdim=*/false, accumulation_type(x.scalar_type())).to(out);
+}
+
 }  // namespace ingot::kernels::reference

@@ -6,6 +6,7 @@
 #include "kernels/cca.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
+#include "kernels/routing.h"
 
 namespace ingot::kernels::reference {
 
@@ -19,6 +20,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed,
                                                        const RotaryTable& table, const at::Tensor& is_start, const CcaTail& tail);
 /// Of x [m, n], in tiles; `format`: e4m3fn or e5m2 (kernels/fp8.h).
 at::Tensor round_to_fp8(const at::Tensor& x, int64_t tile_rows, int64_t tile_columns, at::ScalarType format);
+SortedSlots sort_slots(const at::Tensor& choice, int64_t experts);
+at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& order, int64_t top_k, at::ScalarType out);
+at::Tensor sum_slots(const at::Tensor& x, const at::Tensor& inverse, int64_t top_k, at::ScalarType out);
 
 /// fp32 for narrower floats, the dtype itself otherwise.
 inline at::ScalarType accumulation_type(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }

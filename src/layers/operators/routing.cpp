@@ -59,7 +59,12 @@ std::vector<Operator> routing_operators() {
            .kind = WorkKind::routing,
            .make = make_router,
            .measured = [](bool quick) { return kernels::grid(kernels::token_rows(quick), kernels::doubling(64, 256, quick)); }},
-          {.name = "expert_dispatch", .kind = WorkKind::routing, .make = make_dispatch, .measured = [](bool quick) {
+          {.name = "expert_dispatch",
+           .kind = WorkKind::routing,
+           .traced = {{"sort_slots"}, {"gather_rows"}, {"sum_slots"}},
+           .fused_on = {device::Target::gpu},
+           .make = make_dispatch,
+           .measured = [](bool quick) {
              return kernels::grid(kernels::token_rows(quick), kernels::doubling(256, quick ? 1024 : 2048, quick));
            }}};
 }
