@@ -57,6 +57,12 @@ INGOT_EXPORTED int ingot_qk_norm_forward(const cpu::QkNormProblem* problem, int 
 INGOT_EXPORTED int ingot_qk_norm_backward(const cpu::QkNormProblem* problem, int device) {
   return launch(gpu::launch_qk_norm_backward, problem, device);
 }
+INGOT_EXPORTED int ingot_short_convolution_forward(const cpu::ShortConvolutionProblem* problem, int device) {
+  return launch(gpu::launch_short_convolution_forward, problem, device);
+}
+INGOT_EXPORTED int ingot_short_convolution_backward(const cpu::ShortConvolutionProblem* problem, int device) {
+  return launch(gpu::launch_short_convolution_backward, problem, device);
+}
 INGOT_EXPORTED int ingot_round_to_fp8(const cpu::Fp8Problem* problem, int device) {
   return launch(gpu::launch_round_to_fp8, problem, device);
 }

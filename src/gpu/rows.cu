@@ -6,6 +6,7 @@
 #include "kernels/gpu/join_norm.h"
 #include "kernels/gpu/qk_norm.h"
 #include "kernels/gpu/routing.h"
+#include "kernels/gpu/short_convolution.h"
 #include "kernels/gpu/split_rotate.h"
 #include "kernels/gpu/swiglu.h"
 #include "kernels/gpu/update.h"
@@ -53,6 +54,12 @@ int launch_join_norm_forward(const cpu::JoinNormProblem& p, void* stream) { retu
 int launch_join_norm_backward(const cpu::JoinNormProblem& p, void* stream) { return join_norm_backward(p, on(stream)); }
 int launch_qk_norm_forward(const cpu::QkNormProblem& p, void* stream) { return qk_norm_forward(p, on(stream)); }
 int launch_qk_norm_backward(const cpu::QkNormProblem& p, void* stream) { return qk_norm_backward(p, on(stream)); }
+int launch_short_convolution_forward(const cpu::ShortConvolutionProblem& p, void* stream) {
+  return short_convolution_forward(p, on(stream));
+}
+int launch_short_convolution_backward(const cpu::ShortConvolutionProblem& p, void* stream) {
+  return short_convolution_backward(p, on(stream));
+}
 int launch_round_to_fp8(const cpu::Fp8Problem& p, void* stream) { return round_to_fp8(p, on(stream)); }
 int launch_fp8_codes(const cpu::Fp8CodesProblem& p, void* stream) { return fp8_codes(p, on(stream)); }
 int has_fp8_gemms(int device) { return multiplies_fp8(device) ? 1 : 0; }

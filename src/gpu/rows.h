@@ -9,6 +9,7 @@
 #include "kernels/cpu/rows_qk_norm.h"
 #include "kernels/cpu/rows_rope.h"
 #include "kernels/cpu/rows_routing.h"
+#include "kernels/cpu/rows_short_convolution.h"
 #include "kernels/cpu/rows_update.h"
 
 namespace ingot::kernels::gpu {
@@ -27,6 +28,8 @@ int launch_join_norm_forward(const cpu::JoinNormProblem& problem, void* stream);
 int launch_join_norm_backward(const cpu::JoinNormProblem& problem, void* stream);
 int launch_qk_norm_forward(const cpu::QkNormProblem& problem, void* stream);
 int launch_qk_norm_backward(const cpu::QkNormProblem& problem, void* stream);
+int launch_short_convolution_forward(const cpu::ShortConvolutionProblem& problem, void* stream);
+int launch_short_convolution_backward(const cpu::ShortConvolutionProblem& problem, void* stream);
 int launch_round_to_fp8(const cpu::Fp8Problem& problem, void* stream);
 int launch_fp8_codes(const cpu::Fp8CodesProblem& problem, void* stream);
 /// 1 or 0.

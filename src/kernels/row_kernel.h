@@ -28,6 +28,7 @@ struct RowCall {
   Problem problem;                                    // without addresses
   void (*bind)(Problem& problem, const RowTensors&);  // fills them in
   int64_t grain = 16;                                 // rows that are worth a thread
+  int64_t gpu_run = 8;                                // rows, at least, whose sums a GPU's block or thread keeps to itself
 };
 
 /// Whether row-wise kernels of that size run there: on a CPU, or on a GPU that has `symbol`.
@@ -86,8 +87,8 @@ void run_rows(const RowCall<Problem>& call, const Kernel& kernel) {
   device.is_cpu() ? on_host(problem, {}) : detail::launch_on_gpu(call, problem, device);
 }
 
-/// Into how many runs a GPU cuts rows that it sums over: a block each, whose sums are added up afterwards, in their order.
-inline int64_t gpu_row_runs(int64_t rows) { return std::clamp<int64_t>(rows / 8, 1, 512); }
+/// Into how many runs of `least` rows or more a GPU cuts those that it sums over; the runs' sums are added up afterwards, in their order.
+inline int64_t gpu_row_runs(int64_t rows, int64_t least) { return std::clamp<int64_t>(rows / least, 1, 512); }
 
 /// A kernel that also leaves `vectors` sums over rows of `width` each: (problem, begin, end, sums) on a CPU; a GPU's writes the first
 /// `used` for each of problem.runs runs to problem.sums. fp32 [vectors or used, width].
@@ -103,7 +104,7 @@ at::Tensor run_and_sum_rows(const RowCall<Problem>& call, const Kernel& kernel, 
         .view({vectors, width});
   }
   auto problem = call.problem;
-  problem.runs = gpu_row_runs(problem.rows);
+  problem.runs = gpu_row_runs(problem.rows, call.gpu_run);
   auto sums = used > 0 ? at::empty({problem.runs, vectors, width}, like.options().dtype(at::kFloat)) : at::Tensor();
   if (device::is_counting(like)) {
   } else if (device::is_virtual(like.device())) {

@@ -1,9 +1,9 @@
 #include "kernels/short_convolution.h"
 
-#include "kernels/cpu/rows_parallel.h"
 #include "kernels/cpu/rows_short_convolution.h"
 #include "kernels/differentiable.h"
 #include "kernels/reference/reference.h"
+#include "kernels/row_kernel.h"
 
 namespace ingot::kernels {
 namespace {
@@ -74,55 +74,59 @@ struct ShortConvolutionFunction : Function<ShortConvolutionFunction, WorkKind::l
   }
 };
 
-// The same in one pass over memory forward and two backward.
+using Problem = cpu::ShortConvolutionProblem;
+
+constexpr const char *kForward = "ingot_short_convolution_forward", *kBackward = "ingot_short_convolution_backward";
+
+// The same in one pass over memory each way; the sums are made again in backward.
 struct FusedShortConvolutionFunction : Function<FusedShortConvolutionFunction, WorkKind::linear_attention> {
   struct Operands {
     at::Tensor x, weight, is_start, tail;
-    cpu::ShortConvolutionProblem problem{};
+    Problem problem{};
 
     Operands(const at::Tensor& x_in, const at::Tensor& weights, const at::Tensor& starts, const at::Tensor& tail_in)
         : x(x_in.contiguous()), weight(weights.squeeze(1).t().to(at::kFloat).contiguous()) {
       if (starts.defined()) is_start = starts.contiguous();
-      if (tail_in.defined()) tail = tail_in.to(x.scalar_type()).contiguous();
+      if (tail_in.defined() && weight.size(0) > 1) tail = tail_in.to(x.scalar_type()).contiguous();
       problem.rows = x.size(0) * x.size(1), problem.seq = x.size(1), problem.channels = x.size(2), problem.width = weight.size(0);
       problem.is_bf16 = x.scalar_type() == at::kBFloat16;
-      problem.is_start = is_start.defined() ? is_start.const_data_ptr<bool>() : nullptr;
-      problem.x = x.const_data_ptr();
-      problem.tail = tail.defined() && problem.width > 1 ? tail.const_data_ptr() : nullptr;
-      problem.weight = weight.const_data_ptr<float>();
+    }
+    static void bind(Problem& p, const RowTensors& t) {
+      p.x = address(t.in[0]);
+      p.weight = numbers(t.in[1]);
+      p.is_start = static_cast<const bool*>(address(t.more[0]));
+      p.tail = address(t.more[1]);
     }
   };
-  static constexpr int64_t kGrain = 8;  // rows
 
   static at::Tensor forward(Context& context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& is_start,
                             const at::Tensor& tail) {
     context.save({x, weight, is_start, tail});
-    Operands o(x, weight, is_start, tail);
+    const Operands o(x, weight, is_start, tail);
     auto out = at::empty_like(o.x);
-    o.problem.out = out.data_ptr();
-    if (!device::counted("short_convolution", {o.x, o.weight}, {out}, 0))
-      cpu::parallel_rows(o.problem.rows, kGrain,
-                         [&](int64_t begin, int64_t end) { cpu::short_convolution_forward(o.problem, begin, end); });
+    const auto bind = [](Problem& p, const RowTensors& t) {
+      Operands::bind(p, t);
+      p.out = address(t.out[0]);
+    };
+    const RowTensors tensors{{o.x, o.weight}, {out}, {o.is_start, o.tail}};
+    run_rows(RowCall<Problem>{"short_convolution", kForward, tensors, o.problem, bind, /*grain=*/8}, cpu::short_convolution_forward);
     return out;
   }
 
   static TensorList backward(Context& context, const TensorList& grads) {
     const auto s = context.saved();
-    Operands o(s[0], s[1], s[2], s[3]);
-    auto& p = o.problem;
-    const auto grad = grads[0].contiguous();
-    const auto grad_sum = at::empty(o.x.sizes(), o.x.options().dtype(at::kFloat));
+    const Operands o(s[0], s[1], s[2], s[3]);
     auto grad_x = at::empty_like(o.x);
-    p.grad = grad.const_data_ptr();
-    p.grad_sum = grad_sum.data_ptr<float>();
-    p.grad_x = grad_x.data_ptr();
-    const bool is_counted = device::counted("short_convolution.backward", {o.x, o.weight, grad}, {grad_sum, grad_x}, 0);
-    const auto sums = cpu::sum_over_rows(o.x, p.rows, p.width * p.channels, [&](int64_t begin, int64_t end, float* own) {
-      cpu::short_convolution_sums_backward(p, begin, end, own);
-    });
-    if (!is_counted)
-      cpu::parallel_rows(p.rows, kGrain, [&](int64_t begin, int64_t end) { cpu::short_convolution_backward(p, begin, end); });
-    return {grad_x, sums.view({p.width, p.channels}).t().unsqueeze(1).to(s[1].scalar_type())};
+    const auto bind = [](Problem& p, const RowTensors& t) {
+      Operands::bind(p, t);
+      p.grad = address(t.in[2]);
+      p.grad_x = address(t.out[0]);
+    };
+    RowCall<Problem> call{
+        "short_convolution.backward", kBackward, {{o.x, o.weight, grads[0].contiguous()}, {grad_x}, {o.is_start, o.tail}}, o.problem, bind};
+    call.gpu_run = 32;  // of bf16 move six times as much as their sums of four taps
+    const auto sums = run_and_sum_rows(call, cpu::short_convolution_backward, o.problem.width, o.problem.width, o.problem.channels);
+    return {grad_x, sums.t().unsqueeze(1).to(s[1].scalar_type())};
   }
 };
 
@@ -132,7 +136,7 @@ at::Tensor short_convolution(const at::Tensor& x, const at::Tensor& weight, cons
   const bool has_starts = is_start.defined(), has_tail = tail.defined();
   const bool is_usual = (!has_starts || is_start.sizes() == x.sizes().slice(0, 2)) &&
                         (!has_tail || tail.sizes() == at::IntArrayRef({x.size(0), weight.size(2) - 1, x.size(2)}));
-  const bool is_fused = cpu::takes(x) && x.numel() > 0 && is_usual && weight.size(2) <= cpu::ShortConvolutionProblem::kMostTaps;
+  const bool is_fused = takes_rows(x, kForward) && x.numel() > 0 && is_usual && weight.size(2) <= Problem::kMostTaps;
   return is_fused ? FusedShortConvolutionFunction::apply(x, weight, is_start, tail)
                   : ShortConvolutionFunction::apply(x, weight, is_start, tail);
 }

@@ -15,14 +15,15 @@ struct ShortConvolutionProblem {
   const void *x, *tail;  // [rows, channels]; [rows / seq, width - 1, channels] or null: zeros
   const float* weight;   // [width, channels], the oldest token's first
   void* out;
-  // Backward, in two stages: grad_sum of all rows and the weight's sums [width, channels]; then grad_x.
   const void* grad;
-  float* grad_sum;  // [rows, channels]
   void* grad_x;
+  // Of a GPU's kernel: fp32 [runs][width, channels], of the weight.
+  float* sums;
+  int64_t runs;
 };
 
 INGOT_ROW_KERNEL(short_convolution_forward, const ShortConvolutionProblem&, int64_t begin, int64_t end);
-INGOT_ROW_KERNEL(short_convolution_sums_backward, const ShortConvolutionProblem&, int64_t begin, int64_t end, float* sums);
-INGOT_ROW_KERNEL(short_convolution_backward, const ShortConvolutionProblem&, int64_t begin, int64_t end);
+/// Sums over rows: the gradient of the weight, [width, channels].
+INGOT_ROW_KERNEL(short_convolution_backward, const ShortConvolutionProblem&, int64_t begin, int64_t end, float* sums);
 
 }  // namespace ingot::kernels::cpu

@@ -113,6 +113,8 @@ INGOT_DEVICE void from_float(float x, Bf16& out) {
   out.bits = static_cast<uint16_t>(is_nan ? 0x7fc0u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+INGOT_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
+
 /// Of rows, channels and vectors, of which there are fewer than 2^32: a division of 64 bits takes a hundred instructions and calls a
 /// function.
 INGOT_DEVICE int64_t quotient(int64_t a, int64_t b) { return static_cast<uint32_t>(a) / static_cast<uint32_t>(b); }

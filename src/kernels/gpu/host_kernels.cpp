@@ -7,6 +7,7 @@
 #include "kernels/gpu/join_norm.h"
 #include "kernels/gpu/qk_norm.h"
 #include "kernels/gpu/routing.h"
+#include "kernels/gpu/short_convolution.h"
 #include "kernels/gpu/split_rotate.h"
 #include "kernels/gpu/swiglu.h"
 #include "kernels/gpu/update.h"
@@ -38,6 +39,10 @@ constexpr HostKernels kKernels{
     .cca_taps_backward = [](const cpu::CcaProblem& p, uint64_t seed) { cca_taps_backward(p, HostLauncher{seed}); },
     .qk_norm_forward = [](const cpu::QkNormProblem& p, uint64_t seed) { qk_norm_forward(p, HostLauncher{seed}); },
     .qk_norm_backward = [](const cpu::QkNormProblem& p, uint64_t seed) { qk_norm_backward(p, HostLauncher{seed}); },
+    .short_convolution_forward = [](const cpu::ShortConvolutionProblem& p,
+                                    uint64_t seed) { short_convolution_forward(p, HostLauncher{seed}); },
+    .short_convolution_backward = [](const cpu::ShortConvolutionProblem& p,
+                                     uint64_t seed) { short_convolution_backward(p, HostLauncher{seed}); },
     .round_to_fp8 = [](const cpu::Fp8Problem& p, uint64_t seed) { round_to_fp8(p, HostLauncher{seed}); },
     .fp8_codes = [](const cpu::Fp8CodesProblem& p, uint64_t seed) { fp8_codes(p, HostLauncher{seed}); },
     .largest_magnitude = [](const cpu::LargestProblem& p, uint64_t seed) { largest_magnitude(p, HostLauncher{seed}); },

@@ -9,6 +9,7 @@
 #include "kernels/cpu/rows_qk_norm.h"
 #include "kernels/cpu/rows_rope.h"
 #include "kernels/cpu/rows_routing.h"
+#include "kernels/cpu/rows_short_convolution.h"
 #include "kernels/cpu/rows_update.h"
 
 namespace ingot::kernels::gpu {
@@ -28,6 +29,8 @@ struct HostKernels {
   void (*cca_taps_backward)(const cpu::CcaProblem&, uint64_t seed);
   void (*qk_norm_forward)(const cpu::QkNormProblem&, uint64_t seed);
   void (*qk_norm_backward)(const cpu::QkNormProblem&, uint64_t seed);
+  void (*short_convolution_forward)(const cpu::ShortConvolutionProblem&, uint64_t seed);
+  void (*short_convolution_backward)(const cpu::ShortConvolutionProblem&, uint64_t seed);
   void (*round_to_fp8)(const cpu::Fp8Problem&, uint64_t seed);
   void (*fp8_codes)(const cpu::Fp8CodesProblem&, uint64_t seed);
   void (*largest_magnitude)(const cpu::LargestProblem&, uint64_t seed);

@@ -337,6 +337,63 @@ TEST(GpuKernels, norms_of_heads_equal_the_cpus) {
     }
 }
 
+// Borders of sequences and documents lie within runs, at their ends and beside them; the CPU's rows are cut into the same runs, too.
+TEST(GpuKernels, short_convolution_equals_the_cpus_in_every_order_of_threads) {
+  struct Size {
+    int64_t batch, seq, channels, width;
+  };
+  for (const auto& s :
+       {Size{3, 21, 24, 2}, Size{3, 21, 24, 3}, Size{3, 21, 24, 4}, Size{3, 21, 37, 2}, Size{3, 21, 37, 3}, Size{3, 21, 37, 4},
+        Size{3, 21, 16, 8}, Size{3, 21, 5, 7}, Size{23, 2, 8, 4}, Size{3, 21, 1032, 4}, Size{1, 1, 3, 1}})
+    for (const auto dtype : {at::kFloat, at::kBFloat16})
+      for (const bool has_starts : {false, true})
+        for (const bool has_tail : {false, true}) {
+          SCOPED_TRACE(fmt::format("{} x {} x {}, width {} {}{}{}", s.batch, s.seq, s.channels, s.width, c10::toString(dtype),
+                                   has_starts ? ", starts" : "", has_tail ? ", tail" : ""));
+          at::manual_seed(9);
+          const int64_t rows = s.batch * s.seq;
+          const auto x = at::randn({rows, s.channels}).to(dtype), grad = at::randn({rows, s.channels}).to(dtype),
+                     tail = at::randn({s.batch, s.width - 1, s.channels}).to(dtype), weight = at::randn({s.width, s.channels});
+          auto is_start = at::zeros({rows}, at::kBool);
+          for (const int64_t start : {0, 1, 9, 10, 14, 16, 20, 31, 33, 46, 62})
+            if (start < rows) is_start[start] = true;
+          const auto run = [&](int64_t runs, const auto& forward, const auto& backward) {
+            const auto nan = std::numeric_limits<double>::quiet_NaN();
+            auto out = at::full_like(x, nan), grad_x = at::full_like(x, nan), sums = at::zeros({runs, s.width * s.channels});
+            cpu::ShortConvolutionProblem p{};
+            p.rows = rows, p.seq = s.seq, p.channels = s.channels, p.width = s.width, p.is_bf16 = dtype == at::kBFloat16;
+            p.is_start = has_starts ? is_start.const_data_ptr<bool>() : nullptr;
+            p.x = x.const_data_ptr(), p.tail = has_tail && s.width > 1 ? tail.const_data_ptr() : nullptr, p.weight = floats(weight);
+            p.out = out.data_ptr(), p.grad = grad.const_data_ptr(), p.grad_x = grad_x.data_ptr();
+            p.sums = sums.data_ptr<float>(), p.runs = runs;
+            forward(p);
+            backward(p);
+            return std::vector{out, grad_x, sums.sum(0)};
+          };
+          const auto on_cpu = [&](int64_t runs) {
+            return run(
+                runs, [](const auto& p) { cpu::short_convolution_forward(p, 0, p.rows); },
+                [](const auto& p) {
+                  for (int64_t i = 0; i < p.runs; ++i)
+                    cpu::short_convolution_backward(p, p.rows * i / p.runs, p.rows * (i + 1) / p.runs, p.sums + i * p.width * p.channels);
+                });
+          };
+          const auto expected = on_cpu(1);
+          const int64_t runs = std::min<int64_t>(rows, 4);
+          const auto expect_same = [&](const std::vector<at::Tensor>& found, const std::string& where) {
+            for (size_t i = 0; i < found.size(); ++i)
+              EXPECT_LT(error_of(found[i], expected[i].to(at::kDouble)), dtype == at::kFloat ? 3e-6 : 1e-2) << i << ", " << where;
+          };
+          expect_same(on_cpu(runs), "CPU");
+          for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64})
+            for (const uint64_t seed : {0, 1, 2})
+              expect_same(run(
+                              runs, [&](const auto& p) { kernels->short_convolution_forward(p, seed); },
+                              [&](const auto& p) { kernels->short_convolution_backward(p, seed); }),
+                          fmt::format("seed {}", seed));
+        }
+}
+
 TEST(GpuKernels, updates_equal_the_cpus) {
   for (const int64_t count : {1, 4, 1027, 4096})
     for (const bool flag : {false, true}) {  // Nesterov's, and whether there is a copy in bf16

@@ -8,8 +8,6 @@
 namespace ingot::kernels::gpu {
 inline namespace INGOT_WAVE_NAMESPACE {
 
-INGOT_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
-
 /// A thread a vector, in a loop over the grid.
 template <class T, int count>
 struct SwigluForward {

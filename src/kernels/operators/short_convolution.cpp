@@ -21,12 +21,11 @@ OperatorCall make(const OperatorSizes& s) {
 }
 
 OperatorCost cost(const OperatorSizes& s) {
-  const int64_t x = s.rows * s.width * bytes_of(s.dtype), sums = s.rows * s.width * 4, weight = s.width * kTaps * 4;
-  return {.forward = {.read_bytes = x + weight, .written_bytes = x, .scratch_bytes = weight},
-          .backward = {.read_bytes = 2 * x + weight,
-                       .written_bytes = sums + x,
-                       .scratch_bytes = sums + weight + row_sums_scratch(s.rows, kTaps * s.width)},
-          .saved_bytes = x + weight};
+  const int64_t x = s.rows * s.width * bytes_of(s.dtype), weight = s.width * kTaps * 4;
+  return {
+      .forward = {.read_bytes = x + weight, .written_bytes = x, .scratch_bytes = weight},
+      .backward = {.read_bytes = 2 * x + weight, .written_bytes = x, .scratch_bytes = weight + row_sums_scratch(s.rows, kTaps * s.width)},
+      .saved_bytes = x + weight};
 }
 
 }  // namespace
@@ -39,7 +38,8 @@ std::vector<Operator> short_convolution_operators() {
                           .backward_size = size_of_input<0>,
                           .make = make,
                           .cost = cost,
-                          .checked = {{3, 5}, {70, 24}, {37, 45}}})};
+                          .checked = {{3, 5}, {70, 24}, {37, 45}},
+                          .fused_on = {device::Target::cpu, device::Target::gpu}})};
 }
 
 }  // namespace ingot::kernels
