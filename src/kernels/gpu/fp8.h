@@ -81,6 +81,7 @@ struct Fp8Across {
 /// Tiles of columns: a thread as many columns as a vector has.
 template <class T, int count>
 struct Fp8Down {
+  static constexpr int kThreads = 256;
   using Vectors = Fp8Vectors<T, count>;
   using V = typename Vectors::V;
 
