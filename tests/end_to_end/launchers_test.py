@@ -28,7 +28,7 @@ def run(*command, timeout=120, **kw):
 
 def reference(w):
     """What two ranks of `ingot launch` give."""
-    config = w.config(**{"train.steps": 5, "train.threads": 1})
+    config = w.config(**{"train.steps": 5, "train.threads": 1, "optimizer.newton_schulz_precision": "own"})
     ingot("launch", "-n", 2, "--", INGOT, "train", config, "--run-dir", w.path / "own")
     return config, losses(w.path / "own")
 
@@ -153,7 +153,7 @@ def two_machines_as_network_namespaces(w):
                      *map(str, command)]
             return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-        config = w.config(**{"train.steps": 5, "train.threads": 1})
+        config = w.config(**{"train.steps": 5, "train.threads": 1, "optimizer.newton_schulz_precision": "own"})
         ingot("launch", "-n", 4, "--", INGOT, "train", config, "--run-dir", w.path / "one")
         nodes = [start(node, INGOT, "train", config, "--run-dir", w.path / "two") for node in (0, 1)]
         said = [node.communicate(timeout=120)[1] for node in nodes]
