@@ -11,6 +11,7 @@
 
 #include "device/tracer.h"
 #include "device/virtual_device.h"
+#include "kernels/gemm_backend.h"
 #include "layers/dtype.h"
 #include "train/step.h"
 
@@ -201,7 +202,9 @@ TEST_P(FusedStep, a_counted_cpu_allocates_what_the_cpu_does) {
     run.step->run(batch, 1e-2);
     counted = device::memory_use(counting.device()).peak_bytes;
   }
-  const auto near = 0.005 * static_cast<double>(counted);
+  // With AMX oneDNN asks for some scratch for each of two threads, which nobody counts.
+  const bool has_amx_scratch = GetParam().precision.dtype == at::kBFloat16 && kernels::sums_bf16_in_fp32();
+  const auto near = 0.005 * static_cast<double>(counted) + (has_amx_scratch ? 2 * (20 << 10) : 0);
   const int64_t before = WatchedAllocator::get().bytes();
   SmallTraining run(GetParam(), at::kCPU);
   run.step->run(batch, 1e-2);
