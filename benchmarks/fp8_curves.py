@@ -1,6 +1,6 @@
 """Loss curves of a dense model and a mixture in fp32, bf16 and emulated FP8, from the same initial weights and the same batches.
 
-    ./scripts/demo && python3 benchmarks/fp8_curves.py [--ingot build/release/ingot] [--steps 1000] [--runs runs/fp8] [--only llama]
+    ./scripts/demo && python3 benchmarks/fp8_curves.py [--ingot build/release/ingot] [--steps 1000] [--batch-size 2] [--runs runs/fp8] [--only llama] [--without fp32]
 
 The demo makes the data. Each run is kept in its folder and not made again. bf16 with another seed says how far two runs lie apart that differ
 in nothing but chance. Prints Markdown.
@@ -17,9 +17,9 @@ RUNS = {"fp32": {"train.precision": "fp32"}, "bf16": {"train.precision": "bf16"}
 LAST = 100  # steps whose mean training loss is compared
 
 
-def train(ingot, config, folder, steps, settings):
+def train(ingot, config, folder, steps, batch_size, settings):
     every = steps // 10
-    settings = {"train.steps": steps, "train.batch_size": 4, "train.validation_every": every, "train.validation_batches": 32, "checkpoint.every": steps, "checkpoint.keep": 1} | settings
+    settings = {"train.steps": steps, "train.batch_size": batch_size, "train.validation_every": every, "train.validation_batches": 32, "checkpoint.every": steps, "checkpoint.keep": 1} | settings
     metrics = folder / "metrics.jsonl"
     if not metrics.exists() or len(metrics.read_text().splitlines()) < steps:
         subprocess.run([ingot, "train", config, "--run-dir", folder, *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))],
@@ -31,6 +31,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ingot", default=str(ROOT / "build/release/ingot"))
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--batch-size", type=int, default=2, help="sequences of 256 tokens a step")
+    parser.add_argument("--without", default="", help="precisions to leave out, by commas")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs/fp8")
     parser.add_argument("--only", default="", help="configurations whose names hold this")
     options = parser.parse_args()
@@ -41,9 +43,11 @@ def main():
             continue
         curves = {}
         for run, settings in RUNS.items():
+            if run in options.without.split(","):
+                continue
             folder = options.runs / name / run.replace(", ", "-").replace(" ", "-")
             folder.parent.mkdir(parents=True, exist_ok=True)
-            curves[run] = train(options.ingot, ROOT / f"configs/{name}.toml", folder, options.steps, settings)
+            curves[run] = train(options.ingot, ROOT / f"configs/{name}.toml", folder, options.steps, options.batch_size, settings)
         print(f"\n## {title}, {options.steps} steps\n")
         last = min(LAST, options.steps)
         mean = {run: sum(line["loss"] for line in lines[-last:]) / last for run, lines in curves.items()}
