@@ -2,7 +2,7 @@
 
     ./scripts/demo && python3 benchmarks/fp8_curves.py [--ingot build/release/ingot] [--steps 1000] [--batch-size 2] [--runs runs/fp8] [--only llama] [--without fp32]
 
-The demo makes the data. Each run is kept in its folder and not made again. bf16 with another seed says how far two runs lie apart that differ
+The demo makes the data. Each run is kept in its folder and not repeated. bf16 with another seed says how far two runs lie apart that differ
 in nothing but chance. Prints Markdown.
 """
 import argparse

@@ -49,7 +49,7 @@ struct Taps {
   }
 };
 
-// Saves x; the sums are made again in backward.
+// Saves x; the sums are recomputed in backward.
 struct ShortConvolutionFunction : Function<ShortConvolutionFunction, WorkKind::linear_attention> {
   static at::Tensor forward(Context& context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& is_start,
                             const at::Tensor& tail) {
@@ -78,7 +78,7 @@ using Problem = cpu::ShortConvolutionProblem;
 
 constexpr const char *kForward = "ingot_short_convolution_forward", *kBackward = "ingot_short_convolution_backward";
 
-// The same in one pass over memory each way; the sums are made again in backward.
+// The same in one pass over memory each way; the sums are recomputed in backward.
 struct FusedShortConvolutionFunction : Function<FusedShortConvolutionFunction, WorkKind::linear_attention> {
   struct Operands {
     at::Tensor x, weight, is_start, tail;
