@@ -13,7 +13,7 @@
 namespace ingot::layers {
 namespace {
 
-constexpr int64_t kChunkBytes = int64_t{16} << 20, kGpuChunkBytes = int64_t{1} << 30;
+constexpr int64_t kChunkBytes = int64_t{16} << 20, kGpuChunkBytes = int64_t{1} << 30, kLeastRows = 256;
 
 at::ScalarType logits_type(const at::Tensor& hidden) { return hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
@@ -55,7 +55,7 @@ struct HeadLossFunction : Function<HeadLossFunction, WorkKind::head> {
 }  // namespace
 
 int64_t head_chunk_rows(int64_t rows, int64_t vocab, bool on_gpu) {
-  return std::clamp<int64_t>((on_gpu ? kGpuChunkBytes : kChunkBytes) / (4 * vocab), 16, std::max<int64_t>(16, rows));
+  return std::clamp<int64_t>((on_gpu ? kGpuChunkBytes : kChunkBytes) / (4 * vocab), kLeastRows, std::max(kLeastRows, rows));
 }
 
 at::Tensor logits_of(const at::Tensor& hidden, const Parameter& weight) {
