@@ -9,8 +9,8 @@
 #include <sys/mman.h>
 
 #include <chrono>
-#include <cstdlib>
 
+#include "base/test_night.h"
 #include "comm/test_ranks.h"
 #include "kernels/activation.h"
 #include "kernels/linear_attention.h"
@@ -107,8 +107,7 @@ void expect_time(const char* what, double share, double bytes, const JobOf& mess
 class Overlap : public testing::Test {
  protected:
   void SetUp() override {
-    const char* night = std::getenv("INGOT_NIGHT");
-    if (night == nullptr || *night == '\0') GTEST_SKIP() << "measured with ./scripts/test --night";
+    if (!base::tests_run_at_night()) GTEST_SKIP() << "measured with ./scripts/test --night";
   }
 };
 

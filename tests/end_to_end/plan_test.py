@@ -6,7 +6,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-from harness import INGOT, Workspace, expect_error, ingot, metrics, run_chosen_in_scratch
+from harness import INGOT, Workspace, cache_with_what_was_measured, expect_error, ingot, keep_profiles, metrics, run_chosen_in_scratch
 
 ROOT = Path(__file__).resolve().parents[2]
 H100 = ROOT / "configs/clusters/h100-64.json"
@@ -122,20 +122,13 @@ def a_simulated_step_is_the_formulas_one_until_something_disturbs_it(folder):
     assert many["ranks"] == 102400 and many["events"] > 100_000 and 0.5 < many["run"]["expected_goodput"] < 0.95
 
 
-def keep_profiles(folder):
-    """What was measured beside another test would be measured anew as soon as the machine is idle: predictions would change between two calls."""
-    for path in (Path(folder) / "cache").glob("profile-*.json"):
-        profile = json.loads(path.read_text())
-        path.write_text(json.dumps(profile | {"foreign_load": 0}))
-
-
 def this_machine_is_planned_for(folder):
-    os.environ["INGOT_CACHE"] = str(Path(folder) / "cache")
+    os.environ["INGOT_CACHE"] = str(cache_with_what_was_measured(folder))
     few = ("--set", "train.batch_size=4", "--set", "train.microbatch_size=2")
-    # Of one rank it is measured on the way; of two, where somebody did.
+    # Of two ranks it is planned where somebody measured them.
     alone = ingot("plan", "search", NANO, *few)
     assert "ingot bench all --ranks 2" in alone[1] or os.cpu_count() % 2
-    keep_profiles(folder)
+    keep_profiles(Path(folder) / "cache")
     found = plan("search", NANO, *few)
     assert found["layouts"] and all(layout["parallel"]["data"] == 1 for layout in found["layouts"])
     # The plan of training says the same.
@@ -149,7 +142,7 @@ def this_machine_is_planned_for(folder):
         config = w.config(**{"train.steps": 3, "checkpoint.every": 0, "data.seq_len": 64})
         ingot("launch", "-n", 2, "--", INGOT, "train", config, "--run-dir", w.path / "run")
         lines = metrics(w.path / "run")
-        keep_profiles(folder)
+        keep_profiles(Path(folder) / "cache")
         planned = plan("time", config, "--devices", 2)
         assert planned["parallel"]["data"] == 2 and planned["step_ms"]["communication_gradients"] > 0
         assert abs(planned["step_ms"]["total"] / lines[-1]["predicted_step_ms"] - 1) < 1e-6, (planned["step_ms"], lines[-1])
@@ -171,7 +164,7 @@ def a_machine_is_measured_searched_and_trained_on_from_nothing(folder):
         # Work takes longer in steps than by itself, but not by another order.
         assert 0.3 < kinds["matmul"]["measured_s"] / kinds["matmul"]["predicted_s"] < 5, kinds["matmul"]
         assert kinds["unattributed"]["predicted_s"] == 0 and "gradient_norm" not in kinds
-    keep_profiles(folder)
+    keep_profiles(Path(folder) / "cache")
     few = ("--set", "train.batch_size=4")
     found = plan("search", NANO, *few)["layouts"][0]
     parts = found["step_ms"]
@@ -189,7 +182,7 @@ def a_machine_is_measured_searched_and_trained_on_from_nothing(folder):
 
 
 def runs_are_recorded_and_calibrate_later_predictions(folder):
-    os.environ["INGOT_CACHE"] = str(Path(folder) / "cache")
+    os.environ["INGOT_CACHE"] = str(cache_with_what_was_measured(folder))
     record = Path(folder) / "cache" / "predictions.jsonl"
     assert "no run has been recorded" in ingot("plan", "errors")[0]
     with Workspace() as w:
@@ -202,7 +195,7 @@ def runs_are_recorded_and_calibrate_later_predictions(folder):
             config, lines, said = train(f"b{batch}", **{"train.batch_size": batch})
             assert "predictions: step" in said and "peak memory" in said and "calibrated" not in said, said
             assert all("calibrated_step_ms" not in line for line in lines)
-            keep_profiles(folder)
+            keep_profiles(Path(folder) / "cache")
         entries = [json.loads(line) for line in record.read_text().splitlines()]
         assert len(entries) == 3 and [e["steps"] for e in entries] == [6] * 3, entries
         for entry, batch in zip(entries, (2, 4, 6)):

@@ -74,7 +74,7 @@ TEST_F(TeamCorruption, any_flipped_bit_is_refused_on_all_ranks_with_file_and_ten
   for (size_t file = 0; file < metadata.files.size(); ++file) {
     const auto& name = metadata.files[file].name;
     const std::string whole = content_of(path / name);
-    const size_t bits = whole.size() * 8, stride = bits / (at_night() ? 3000 : 100) | 1;
+    const size_t bits = whole.size() * 8, stride = bits / (base::tests_run_at_night() ? 3000 : 100) | 1;
     for (size_t bit = 0; bit < bits; bit += bit < 512 ? 11 : stride) {
       SCOPED_TRACE(fmt::format("{} bit {}", name, bit));
       std::string damaged = whole;
@@ -111,7 +111,7 @@ TEST_F(TeamCorruption, any_flipped_bit_is_refused_on_all_ranks_with_file_and_ten
 TEST_F(TeamCorruption, any_flipped_bit_in_the_metadata_is_refused_on_all_ranks) {
   const fs::path path = saved(folder);
   const std::string whole = content_of(path / kMetadataName);
-  for (size_t bit = 0; bit < whole.size() * 8; bit += at_night() ? 1 : bit < 512 ? 3 : 37) {
+  for (size_t bit = 0; bit < whole.size() * 8; bit += base::tests_run_at_night() ? 1 : bit < 512 ? 3 : 37) {
     std::string damaged = whole;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
     put_content(path / kMetadataName, damaged);
@@ -124,7 +124,7 @@ TEST_F(TeamCorruption, any_file_that_is_cut_grown_or_gone_is_refused_by_name) {
   const fs::path path = saved(folder);
   for (const auto& name : files_of(path)) {
     const std::string whole = content_of(path / name);
-    for (size_t size = 0; size < whole.size(); size += size < 70 ? 7 : at_night() ? 1 : whole.size() / 20 + 1) {
+    for (size_t size = 0; size < whole.size(); size += size < 70 ? 7 : base::tests_run_at_night() ? 1 : whole.size() / 20 + 1) {
       put_content(path / name, whole.substr(0, size));
       expect_refused(path, name);
     }

@@ -397,7 +397,7 @@ class PowerCut : public TemporaryFolder {
         attempt([&](size_t i) { return i == one ? Fate::zero : Fate::whole; });
         attempt([&](size_t i) { return i == one ? Fate::torn : Fate::whole; });
       }
-      for (int i = open.size() < 2 ? 0 : at_night() ? 5000 : 100; i > 0; --i)
+      for (int i = open.size() < 2 ? 0 : base::tests_run_at_night() ? 5000 : 100; i > 0; --i)
         attempt([&](size_t) { return random() % 2 ? Fate::whole : static_cast<Fate>(random() % 4); });
     }
     return findings;

@@ -81,7 +81,7 @@ Fuzzed fuzz(std::vector<std::string> valid, int rounds, int64_t memory_factor, c
   for (const auto& one : valid) use(one);
   Mutator mutator(std::move(valid), 20261122);
   Fuzzed result;
-  for (int round = at_night() ? 20 * rounds : rounds; round > 0; --round) {
+  for (int round = base::tests_run_at_night() ? 20 * rounds : rounds; round > 0; --round) {
     const std::string bytes = mutator.next();
     MemoryPeak::reset();
     try {

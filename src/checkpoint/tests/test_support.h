@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 
 #include "base/files.h"
+#include "base/test_night.h"
 #include "checkpoint/load/reader.h"
 #include "checkpoint/save/writer.h"
 
@@ -18,12 +18,6 @@ namespace ingot::checkpoint {
 
 /// A file system in memory where there is one, for tests that call fsync thousands of times.
 inline fs::path memory_folder() { return fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path(); }
-
-/// Whether the long versions of tests are wanted (scripts/test --night).
-inline bool at_night() {
-  const char* set = std::getenv("INGOT_NIGHT");
-  return set && *set;
-}
 
 class TemporaryFolder : public ::testing::Test {
  protected:

@@ -7,10 +7,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <mutex>
 
 #include "base/error.h"
+#include "base/test_night.h"
 #include "comm/world.h"
 #include "layers/cca_attention.h"
 #include "layers/test_tensors.h"
@@ -245,8 +245,7 @@ TEST(ShardedAttentionTraffic, is_what_the_formulas_say_to_the_byte) {
 // The wire takes half as long as the attention of a pass: by turns it would take half as long again. Best of many, taken by turns,
 // since other work on the machine makes both longer and neither shorter. At night; by day overlap_order_test.cpp tests it by order.
 TEST(ShardedAttention, keys_travel_while_those_at_hand_are_attended_to) {
-  if (const char* night = std::getenv("INGOT_NIGHT"); night == nullptr || *night == '\0')
-    GTEST_SKIP() << "measured with ./scripts/test --night";
+  if (!base::tests_run_at_night()) GTEST_SKIP() << "measured with ./scripts/test --night";
   const int64_t seq = 2048, heads = 4, dim = 64;
   const auto best_of = [&](Method method, double bytes_per_s) {
     comm::WorldOptions options;
