@@ -20,6 +20,8 @@ target_include_directories(ingot_torch SYSTEM INTERFACE
 target_link_options(ingot_torch INTERFACE -Wl,--no-as-needed -Wl,--allow-shlib-undefined
   "-Wl,-rpath-link,${INGOT_TORCH_DIR}/lib" "-Wl,-rpath-link,${INGOT_NVIDIA_DIR}/lib")
 target_link_libraries(ingot_torch INTERFACE "${INGOT_TORCH_DIR}/lib/libtorch_cpu.so" "${INGOT_TORCH_DIR}/lib/libc10.so")
+# Only the operators' headers that a file asks for (device/aten.h).
+target_compile_definitions(ingot_torch INTERFACE AT_PER_OPERATOR_HEADERS)
 # at::parallel_for is a template over OpenMP: without the flag it runs on one thread. The run time must be torch's own copy.
 target_compile_options(ingot_torch INTERFACE -fopenmp)
 if(EXISTS "${INGOT_TORCH_DIR}/lib/libgomp.so.1")

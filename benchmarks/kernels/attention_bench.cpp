@@ -2,13 +2,13 @@
 // process, beside the fp32 and bf16 matrix product (2048 cubed) measured in the same rounds. Prints a Markdown table of medians
 // and ranges. FLOPs count visible scores only: 4 head_dim per score forward, 10 more backward.
 //   kernels_bench [rounds = 15] [threads = all] [cpu]     cpu: processor time, for a machine that others use as well
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <cmath>
 #include <string_view>
 
 #include "contenders.h"
+#include "device/aten.h"
 #include "kernels/attention.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/differentiable.h"

@@ -4,13 +4,13 @@
 // those of the chunked algorithm with chunks of 64 and half of the scores: 3 (2 * 64 + 4 dim) dim a token and head, for the delta rules
 // 3 (4 * 64 + 6 dim) dim; for SDPA those of the visible scores.
 //   linear_attention_bench [rounds = 5] [threads = all] [longest = 65536] [cpu]     cpu: processor time
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <cmath>
 #include <string_view>
 
 #include "contenders.h"
+#include "device/aten.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu_memory.h"
 #include "kernels/differentiable.h"

@@ -2,11 +2,10 @@
 // forward passes, then all backward passes in reverse order, so that backward finds its tensors in memory, not in a cache.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <string>
 
 #include "bench/stopwatch.h"
+#include "device/aten.h"
 #include "plan/profile.h"
 
 namespace ingot::bench {

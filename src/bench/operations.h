@@ -2,12 +2,11 @@
 // calling thread's device with torch's present number of threads; nothing else should run meanwhile.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <string>
 #include <vector>
 
 #include "bench/stopwatch.h"
+#include "device/aten.h"
 #include "plan/profile.h"
 #include "plan/rates.h"
 

@@ -2,10 +2,10 @@
 // this process had to wait for a core are set aside when there are others: on a shared machine they say nothing about it.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <functional>
 #include <vector>
+
+#include "device/aten.h"
 
 namespace ingot::bench {
 

@@ -10,8 +10,6 @@
 // a rank uses a group at a time. A group must not outlive its World.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +19,7 @@
 #include "comm/ledger.h"
 #include "comm/operation.h"
 #include "comm/work.h"
+#include "device/aten.h"
 
 namespace ingot::comm {
 

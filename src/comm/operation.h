@@ -1,13 +1,13 @@
 // One collective or message of a group, as data: what a back-end carries out, the ledger records and error messages name.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "device/aten.h"
 
 namespace ingot::comm {
 

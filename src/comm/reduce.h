@@ -1,11 +1,10 @@
 // Element-wise reduction of the same elements of several ranks, in the order of the ranks: the same bits wherever it is done.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <span>
 
 #include "comm/operation.h"
+#include "device/aten.h"
 
 namespace ingot::comm {
 

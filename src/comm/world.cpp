@@ -1,5 +1,6 @@
 #include "comm/world.h"
 
+#include <ATen/Functions.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

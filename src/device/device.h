@@ -5,9 +5,9 @@
 // below, never at::Tensor::is_cpu() or is_cuda(): the counting device answers for the machine that it stands for.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <string>
+
+#include "device/aten.h"
 
 namespace ingot::device {
 

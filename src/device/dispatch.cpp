@@ -1,6 +1,7 @@
 // libtorch's operators on the virtual devices. Twelve of them, which make or move memory, are written here; all others take one fallback
 // (fallback.h).
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>

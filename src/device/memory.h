@@ -1,10 +1,11 @@
 // Memory of the virtual devices. Inner header.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <c10/core/Stream.h>
 
 #include <cstddef>
+
+#include "device/aten.h"
 
 namespace ingot::device {
 

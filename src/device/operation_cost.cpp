@@ -1,9 +1,9 @@
 #include "device/operation_cost.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <array>
+
+#include "device/aten.h"
 
 namespace ingot::device {
 

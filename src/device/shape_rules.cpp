@@ -1,12 +1,12 @@
 #include "device/shape_rules.h"
 
-#include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/WrapDimUtils.h>
 
 #include <algorithm>
 #include <map>
 
+#include "device/aten.h"
 #include "device/virtual_device.h"
 
 namespace ingot::device {

@@ -12,12 +12,13 @@
 // with bytes that are NaN in every floating-point type. Any thread may call; only one at a time does a device's work.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <c10/core/Stream.h>
 
 #include <functional>
 #include <initializer_list>
 #include <vector>
+
+#include "device/aten.h"
 
 namespace ingot::device {
 

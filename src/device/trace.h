@@ -5,8 +5,6 @@
 // scope whose forward pass it differentiates.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -14,6 +12,7 @@
 #include <vector>
 
 #include "base/work_kind.h"
+#include "device/aten.h"
 
 namespace ingot::device {
 

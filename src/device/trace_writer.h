@@ -1,7 +1,6 @@
 // Writes a trace while a program runs. Inner header. Any thread may call; a writer lives as long as blocks of memory that it saw.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <ATen/core/stack.h>
 
 #include <map>
@@ -9,6 +8,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "device/aten.h"
 #include "device/trace.h"
 
 namespace ingot::device {

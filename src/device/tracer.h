@@ -1,12 +1,12 @@
 // Writes down what the calling thread, and the backward passes that it starts, do on one virtual device.
 #pragma once
 
-#include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <memory>
 
+#include "device/aten.h"
 #include "device/trace.h"
 
 namespace ingot::device {

@@ -12,9 +12,9 @@
 // autograd has one thread per device.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <optional>
+
+#include "device/aten.h"
 
 namespace ingot::device {
 

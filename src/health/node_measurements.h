@@ -1,8 +1,7 @@
 // What a node's verdict needs beyond a profile: a GEMM and copies that are large enough for the numbers published of GPUs.
 #pragma once
 
-#include <ATen/ATen.h>
-
+#include "device/aten.h"
 #include "health/health_check.h"
 #include "plan/profile.h"
 

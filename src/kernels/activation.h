@@ -1,9 +1,9 @@
 // Element-wise activations, fused where that saves passes over memory.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <utility>
+
+#include "device/aten.h"
 
 namespace ingot::kernels {
 

@@ -14,9 +14,9 @@
 // k_len].
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <tuple>
+
+#include "device/aten.h"
 
 namespace ingot::kernels {
 

@@ -5,10 +5,9 @@
 // of a sequence: zeros before the first convolution, hence its bias before the second, and a zero delayed value.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <tuple>
 
+#include "device/aten.h"
 #include "kernels/rope.h"
 
 namespace ingot::kernels {

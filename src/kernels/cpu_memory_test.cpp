@@ -1,7 +1,8 @@
 #include "kernels/cpu_memory.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include "device/aten.h"
 
 namespace ingot::kernels {
 namespace {

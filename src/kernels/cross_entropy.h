@@ -2,9 +2,9 @@
 // vocabulary that is spread over ranks, who exchange three numbers a row in between.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <utility>
+
+#include "device/aten.h"
 
 namespace ingot::kernels {
 

@@ -11,8 +11,6 @@
 //   y = Doubled::apply(x, 2.0);
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <any>
 #include <functional>
 #include <optional>
@@ -22,6 +20,7 @@
 #include <vector>
 
 #include "base/work_kind.h"
+#include "device/aten.h"
 
 namespace torch::autograd {
 struct AutogradContext;

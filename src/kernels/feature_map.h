@@ -2,10 +2,10 @@
 // they meet. Computed in fp32 for narrower floats. Differentiable by autograd.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <string>
 #include <vector>
+
+#include "device/aten.h"
 
 namespace ingot::kernels {
 

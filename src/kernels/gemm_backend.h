@@ -2,10 +2,10 @@
 // use one throughout. Set before anything computes; other libraries round differently, so a run keeps the one that it began with.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <string>
 #include <vector>
+
+#include "device/aten.h"
 
 namespace ingot::kernels {
 

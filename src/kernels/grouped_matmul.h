@@ -2,7 +2,7 @@
 // their sizes. libtorch's kernel (CUTLASS) on GPUs of sm_90 and later, its loop over groups on others. Nothing here records gradients.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "device/aten.h"
 
 namespace ingot::kernels {
 

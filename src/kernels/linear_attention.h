@@ -27,7 +27,7 @@
 // (reference/).
 #pragma once
 
-#include <ATen/ATen.h>
+#include "device/aten.h"
 
 namespace ingot::kernels {
 

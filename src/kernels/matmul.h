@@ -3,7 +3,7 @@
 // they are summed in fp32 as they are. Nothing here records gradients: callers are autograd functions.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "device/aten.h"
 
 namespace ingot::kernels {
 

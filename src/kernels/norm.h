@@ -2,9 +2,9 @@
 // Differentiable: gradients flow to every tensor that requires them.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <utility>
+
+#include "device/aten.h"
 
 namespace ingot::kernels {
 

@@ -5,14 +5,13 @@
 // adds updates and has all. Plain values; any thread may read them.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <functional>
 #include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "device/aten.h"
 #include "device/trace.h"
 #include "device/virtual_device.h"
 #include "kernels/differentiable.h"

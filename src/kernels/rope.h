@@ -2,9 +2,9 @@
 // `rotated` channels of a head; the rest passes through. Differentiable.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <tuple>
+
+#include "device/aten.h"
 
 namespace ingot::kernels {
 

@@ -3,7 +3,7 @@
 // Limit: memory.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "device/aten.h"
 
 namespace ingot::kernels {
 

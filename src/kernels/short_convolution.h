@@ -2,7 +2,7 @@
 // Differentiable in x and weight; a document's first tokens see zeros in place of the document before it.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "device/aten.h"
 
 namespace ingot::kernels {
 

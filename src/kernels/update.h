@@ -2,7 +2,7 @@
 // value. Nothing here records gradients; fp64 and other devices take ATen operations.
 #pragma once
 
-#include <ATen/ATen.h>
+#include "device/aten.h"
 
 namespace ingot::kernels {
 

@@ -3,10 +3,9 @@
 // Gradient convention: it has no weights; the gradients of q, k and v are returned to autograd. The cache is for inference.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <vector>
 
+#include "device/aten.h"
 #include "layers/sequences.h"
 
 namespace ingot::layers {

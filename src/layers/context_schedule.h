@@ -3,8 +3,7 @@
 // local one gives for whole rows, up to the order of additions.
 #pragma once
 
-#include <ATen/ATen.h>
-
+#include "device/aten.h"
 #include "kernels/linear_attention.h"
 #include "layers/token_order.h"
 

@@ -1,11 +1,11 @@
 #include "layers/deferred.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include <utility>
 
 #include "base/work_scope.h"
+#include "device/aten.h"
 
 namespace ingot::layers {
 namespace {

@@ -4,11 +4,10 @@
 // gates from autograd. The cache is for inference.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <string>
 #include <vector>
 
+#include "device/aten.h"
 #include "kernels/feature_map.h"
 #include "kernels/linear_attention.h"
 #include "layers/parameter.h"

@@ -3,10 +3,10 @@
 // Gradient convention: that of the layers in the piece; weights get theirs during the second run, inputs theirs from autograd.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <functional>
 #include <vector>
+
+#include "device/aten.h"
 
 namespace ingot::layers {
 

@@ -2,11 +2,10 @@
 // tokens takes it. Tensors are made once per batch and shared by all layers.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <map>
 #include <memory>
 
+#include "device/aten.h"
 #include "kernels/rope.h"
 #include "layers/context_schedule.h"
 
@@ -41,8 +40,8 @@ class Sequences {
   /// Of whole rows, as given.
   const at::Tensor& document_start() const { return row_document_start_; }
 
-  /// int32 [documents + 1] on a GPU: the first token of each document, rows one after another, and the end of all. Undefined where documents
-  /// were not given on the host, or their tokens lie on several ranks.
+  /// int32 [documents + 1] on a GPU: the first token of each document, rows one after another, and the end of all. Undefined where
+  /// documents were not given on the host, or their tokens lie on several ranks.
   const at::Tensor& document_offsets();
   /// bool [batch, seq], true at the first token of each document; undefined without documents.
   const at::Tensor& is_start() const { return is_start_; }
@@ -51,8 +50,8 @@ class Sequences {
   at::Tensor visible_from(int64_t window);  // without a context
   /// Cosines and sines for the positions of these tokens (counted from the start of the document).
   const kernels::RotaryTable& rotary(const RotarySettings& settings, at::ScalarType dtype);
-  /// Where the tokens of ContextSchedule::with_halo stand, as [batch * chunks, halo + chunk length]; every row of it is a sequence of its own, whose
-  /// first `halo` tokens are looked at alone.
+  /// Where the tokens of ContextSchedule::with_halo stand, as [batch * chunks, halo + chunk length]; every row of it is a sequence of its
+  /// own, whose first `halo` tokens are looked at alone.
   Sequences& haloed(int64_t halo);
 
  private:
@@ -61,8 +60,8 @@ class Sequences {
   std::shared_ptr<const ContextSchedule> context_;
   TokenOrder order_;
   at::Tensor row_document_start_, host_document_start_, document_offsets_;
-  at::Tensor positions_;                  // int32 [1 or batch, seq]: in the row
-  at::Tensor document_start_, is_start_;  // of this rank's tokens
+  at::Tensor positions_;                                  // int32 [1 or batch, seq]: in the row
+  at::Tensor document_start_, is_start_;                  // of this rank's tokens
   std::map<int64_t, std::unique_ptr<Sequences>> haloed_;  // by halo
   std::map<int64_t, at::Tensor> visible_from_;
   std::map<RotarySettings, kernels::RotaryTable> rotary_;

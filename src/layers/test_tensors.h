@@ -1,8 +1,7 @@
 // For tests: random tensors, packed documents, and how far results lie apart.
 #pragma once
 
-#include <ATen/ATen.h>
-
+#include "device/aten.h"
 #include "device/test_device.h"
 
 namespace ingot::layers {

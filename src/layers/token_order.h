@@ -5,7 +5,7 @@
 // Tensors of a rank hold its chunks one behind the other: [batch, chunks * chunk length, …].
 #pragma once
 
-#include <ATen/ATen.h>
+#include "device/aten.h"
 
 namespace ingot::layers {
 

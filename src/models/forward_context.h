@@ -1,13 +1,12 @@
 // What goes along with a pass through a model: what runs from block to block, who watches, what generation remembers.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "device/aten.h"
 #include "layers/linear_attention.h"
 #include "layers/router.h"
 #include "layers/schedulable.h"

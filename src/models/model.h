@@ -4,19 +4,18 @@
 // A model is used by one thread at a time. It must outlive the graphs made with it.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "layers/parameter.h"
+#include "device/aten.h"
 #include "layers/dtype.h"
+#include "layers/parameter.h"
 #include "models/config.h"
 #include "models/family.h"
 #include "models/forward_context.h"
-#include "parallel/layout.h"
 #include "models/parts/layer_parts.h"
+#include "parallel/layout.h"
 
 namespace ingot::models {
 

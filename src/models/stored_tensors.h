@@ -2,11 +2,10 @@
 // tensor for each expert's matrix.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <string>
 #include <vector>
 
+#include "device/aten.h"
 #include "layers/parameter.h"
 
 namespace ingot::models {

@@ -1,9 +1,9 @@
 // Orthogonalisation by Newton-Schulz, the heart of Muon.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <vector>
+
+#include "device/aten.h"
 
 namespace ingot::optim {
 

@@ -6,12 +6,11 @@
 // optimizers of a job make the same calls.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <map>
 #include <string>
 #include <vector>
 
+#include "device/aten.h"
 #include "layers/parameter.h"
 #include "optim/config.h"
 #include "optim/update_rule.h"

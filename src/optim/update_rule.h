@@ -4,8 +4,6 @@
 // optimizer itself. docs/adding-an-optimizer.md adds one.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "device/aten.h"
 #include "layers/parameter.h"
 #include "optim/config.h"
 #include "parallel/shard.h"

@@ -5,13 +5,12 @@
 // piece) and backwards (unless it is the first): residual stream and, where routers have one, their state.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <deque>
 #include <map>
 #include <vector>
 
 #include "comm/group.h"
+#include "device/aten.h"
 #include "parallel/pipeline_schedule.h"
 
 namespace ingot::parallel {

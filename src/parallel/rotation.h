@@ -1,9 +1,8 @@
 // One tensor on its way to the next rank of a ring, another on its way here from the one before; or the other way round.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include "comm/group.h"
+#include "device/aten.h"
 
 namespace ingot::parallel {
 

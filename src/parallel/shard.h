@@ -2,12 +2,11 @@
 // ZeRO each rank of a group owns a slice.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <functional>
 #include <vector>
 
 #include "comm/group.h"
+#include "device/aten.h"
 #include "layers/parameter.h"
 #include "tensor/part.h"
 

@@ -2,7 +2,7 @@
 // What is dropped goes back to the allocator, which keeps it for the next buffer (kernels/cpu_memory.h; torch's own on GPUs).
 #pragma once
 
-#include <ATen/ATen.h>
+#include "device/aten.h"
 
 namespace ingot::parallel {
 

@@ -1,11 +1,10 @@
 // Token by token generation with a cache: keys and values, and for CCA the convolution tail and the delayed value.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <functional>
 #include <vector>
 
+#include "device/aten.h"
 #include "models/model.h"
 
 namespace ingot::serve {

@@ -1,9 +1,9 @@
 // Losses of the microbatches of one step, added up in their order. They are read at once: each read waits for the device.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <vector>
+
+#include "device/aten.h"
 
 namespace ingot::train {
 

@@ -2,8 +2,6 @@
 // batch become new weights.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,6 +9,7 @@
 
 #include "comm/group.h"
 #include "data/loader.h"
+#include "device/aten.h"
 #include "models/model.h"
 #include "optim/optimizer.h"
 #include "parallel/buckets.h"

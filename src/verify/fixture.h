@@ -1,13 +1,12 @@
 // A reference file: a safetensors file with tensors and a JSON note in its metadata.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "checkpoint/safetensors/safetensors.h"
+#include "device/aten.h"
 
 namespace ingot::verify {
 

@@ -2,13 +2,13 @@
 // single operators, and short training runs. What a reference file holds is described in docs/verify.md.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "device/aten.h"
 
 namespace ingot::verify {
 

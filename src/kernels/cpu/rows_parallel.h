@@ -2,8 +2,7 @@
 // the number of threads.
 #pragma once
 
-#include <ATen/ATen.h>
-
+#include "device/aten.h"
 #include "device/device.h"
 #include "device/virtual_device.h"
 #include "kernels/cpu/parallel.h"

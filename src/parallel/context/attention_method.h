@@ -18,10 +18,10 @@
 // A method is one file that defines one of these objects, and a line in attention_methods().
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <string>
 #include <vector>
+
+#include "device/aten.h"
 
 namespace ingot::parallel {
 

@@ -2,8 +2,7 @@
 // of keys.
 #pragma once
 
-#include <ATen/ATen.h>
-
+#include "device/aten.h"
 #include "kernels/attention.h"
 #include "layers/autograd.h"
 #include "parallel/context/axis.h"

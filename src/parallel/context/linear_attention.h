@@ -17,8 +17,7 @@
 // gate, and decays are added up as logarithms.
 #pragma once
 
-#include <ATen/ATen.h>
-
+#include "device/aten.h"
 #include "kernels/linear_attention.h"
 #include "layers/sequences.h"
 #include "parallel/context/axis.h"

@@ -3,12 +3,11 @@
 // A method is one file that defines one of these objects, and a line in state_methods().
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "device/aten.h"
 #include "kernels/linear_attention.h"
 
 namespace ingot::parallel {

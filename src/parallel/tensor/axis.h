@@ -7,9 +7,8 @@
 // element: 4 (p-1)/p t h e in both forms; as all_reduces, or as all_gathers and reduce_scatters.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include "comm/group.h"
+#include "device/aten.h"
 #include "tensor/part.h"
 
 namespace ingot::parallel {

@@ -1,8 +1,7 @@
 #include "plan/run/program_memory.h"
 
-#include <ATen/Functions.h>
-
 #include "base/process.h"
+#include "device/aten.h"
 #include "device/device.h"
 #include "kernels/cpu_memory.h"
 #include "kernels/matmul.h"
