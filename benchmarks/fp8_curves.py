@@ -1,4 +1,4 @@
-"""Loss curves of a dense model and a mixture in fp32, bf16 and emulated FP8, from the same initial weights and the same batches.
+"""Loss curves of a dense model and a mixture in fp32, bf16, emulated FP8 and NVFP4, from the same initial weights and the same batches.
 
     ./scripts/demo && python3 benchmarks/fp8_curves.py [--ingot build/release/ingot] [--steps 1000] [--batch-size 2] [--runs runs/fp8] [--only llama] [--without fp32]
 
@@ -13,7 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = {"dense (llama-nano)": "llama-nano", "mixture (zaya1-nano)": "zaya1-nano"}
 RUNS = {"fp32": {"train.precision": "fp32"}, "bf16": {"train.precision": "bf16"}, "bf16, other seed": {"train.precision": "bf16", "train.seed": 2},
-        "fp8": {"train.precision": "fp8"}, "fp8_block": {"train.precision": "fp8_block"}, "mxfp8": {"train.precision": "mxfp8"}}
+        "fp8": {"train.precision": "fp8"}, "fp8_block": {"train.precision": "fp8_block"}, "mxfp8": {"train.precision": "mxfp8"},
+        "nvfp4": {"train.precision": "nvfp4"}}
 LAST = 100  # steps whose mean training loss is compared
 
 

@@ -21,15 +21,15 @@ bool has_fp8_gemms(at::Device device) {
   return has && has(device.index()) == 1;
 }
 
-bool takes_codes(const at::Tensor& x, Fp8Scaling scaling, Fp8Operand kind, int64_t summed) {
-  const bool may_have_any_rows = summed == 1 && kind != Fp8Operand::weight;
-  return scaling == Fp8Scaling::tensor && device::is_gpu(x) && x.numel() > 0 && x.size(1) % kStep == 0 &&
+bool takes_codes(const at::Tensor& x, Quantization quantization, OperandKind kind, int64_t summed) {
+  const bool may_have_any_rows = summed == 1 && kind != OperandKind::weight;
+  return quantization == Quantization::fp8 && device::is_gpu(x) && x.numel() > 0 && x.size(1) % kStep == 0 &&
          (x.size(0) % kStep == 0 || may_have_any_rows) && takes_rows(x, kSymbol) && has_fp8_gemms(x.device());
 }
 
-Operand in_codes(const at::Tensor& x_in, Fp8Operand kind, int64_t summed) {
+Operand in_codes(const at::Tensor& x_in, OperandKind kind, int64_t summed) {
   const auto x = x_in.contiguous();
-  const bool is_e5m2 = kind == Fp8Operand::gradient, is_transposed = summed == 0;
+  const bool is_e5m2 = kind == OperandKind::gradient, is_transposed = summed == 0;
   const auto largest = largest_magnitude(x);
   auto codes = at::empty(is_transposed ? at::IntArrayRef{x.size(1), x.size(0)} : x.sizes(),
                          x.options().dtype(is_e5m2 ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn));
@@ -65,9 +65,9 @@ at::Tensor multiply_codes(const Operand& a, const Operand& b, at::ScalarType dty
 
 }  // namespace
 
-Operand operand_of(const at::Tensor& x, std::optional<Fp8Scaling> scaling, Fp8Operand kind, int64_t summed) {
-  if (scaling && takes_codes(x, *scaling, kind, summed)) return in_codes(x, kind, summed);
-  const auto values = scaling ? round_to_fp8(x, *scaling, kind, summed) : x;
+Operand operand_of(const at::Tensor& x, std::optional<Quantization> quantization, OperandKind kind, int64_t summed) {
+  if (quantization && takes_codes(x, *quantization, kind, summed)) return in_codes(x, kind, summed);
+  const auto values = quantization ? quantize(x, *quantization, kind, summed) : x;
   return {summed == 0 ? values.t() : values, {}};
 }
 

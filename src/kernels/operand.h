@@ -2,11 +2,10 @@
 // those. docs/fp8.md says which when.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <optional>
 
-#include "kernels/fp8.h"
+#include "device/aten.h"
+#include "kernels/quantization.h"
 
 namespace ingot::kernels {
 
@@ -19,8 +18,8 @@ struct Operand {
   bool has_codes() const { return scale.defined(); }
 };
 
-/// x [m, n], fp32 or bf16, for a GEMM that sums over its dimension `summed`. Without `scaling` x as it is.
-Operand operand_of(const at::Tensor& x, std::optional<Fp8Scaling> scaling, Fp8Operand kind, int64_t summed);
+/// x [m, n], fp32 or bf16, for a GEMM that sums over its dimension `summed`. Without `quantization` x as it is.
+Operand operand_of(const at::Tensor& x, std::optional<Quantization> quantization, OperandKind kind, int64_t summed);
 
 /// a [m, k], b [n, k] -> a bᵀ [m, n] of `dtype`, summed in fp32.
 at::Tensor matmul(const Operand& a, const Operand& b, at::ScalarType dtype);

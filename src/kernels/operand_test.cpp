@@ -17,20 +17,20 @@ at::Tensor numbers(const Operand& x) { return x.values.cpu().to(at::kDouble) * (
 
 TEST(Operand, is_what_rounding_leaves_in_eight_bits_or_in_sixteen) {
   at::manual_seed(1);
-  for (const auto kind : {Fp8Operand::activation, Fp8Operand::weight, Fp8Operand::gradient})
+  for (const auto kind : {OperandKind::activation, OperandKind::weight, OperandKind::gradient})
     for (const int64_t summed : {0, 1})
       for (const int64_t rows : {32, 80, 40}) {
         const auto x = random({rows, 48});
-        const auto rounded = round_to_fp8(x, Fp8Scaling::tensor, kind, summed).to(at::kDouble);
+        const auto rounded = quantize(x, Quantization::fp8, kind, summed).to(at::kDouble);
         const auto expected = summed == 0 ? rounded.t() : rounded;
-        const auto on_cpu = operand_of(x, Fp8Scaling::tensor, kind, summed);
+        const auto on_cpu = operand_of(x, Quantization::fp8, kind, summed);
         EXPECT_FALSE(on_cpu.has_codes());
         EXPECT_TRUE(numbers(on_cpu).equal(expected));
-        const auto on_gpu = operand_of(x.to(device::emulated_device(0)), Fp8Scaling::tensor, kind, summed);
-        EXPECT_EQ(on_gpu.has_codes(), rows != 40 || (summed == 1 && kind != Fp8Operand::weight));
+        const auto on_gpu = operand_of(x.to(device::emulated_device(0)), Quantization::fp8, kind, summed);
+        EXPECT_EQ(on_gpu.has_codes(), rows != 40 || (summed == 1 && kind != OperandKind::weight));
         EXPECT_TRUE(numbers(on_gpu).equal(expected)) << rows << " rows over " << summed;
         if (on_gpu.has_codes()) {
-          EXPECT_EQ(on_gpu.values.scalar_type(), kind == Fp8Operand::gradient ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn);
+          EXPECT_EQ(on_gpu.values.scalar_type(), kind == OperandKind::gradient ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn);
         }
       }
 }
@@ -38,16 +38,16 @@ TEST(Operand, is_what_rounding_leaves_in_eight_bits_or_in_sixteen) {
 TEST(Operand, of_zeros_and_of_what_is_not_finite) {
   const auto gpu = device::emulated_device(0);
   auto x = at::zeros({16, 16}, at::kBFloat16);
-  const auto codes = [&] { return operand_of(x.to(gpu), Fp8Scaling::tensor, Fp8Operand::activation, 1); };
+  const auto codes = [&] { return operand_of(x.to(gpu), Quantization::fp8, OperandKind::activation, 1); };
   EXPECT_TRUE(numbers(codes()).equal(at::zeros({16, 16}, at::kDouble)));
   x[3][4] = std::numeric_limits<double>::infinity();
   EXPECT_TRUE(numbers(codes())[3][4].isnan().item<bool>());
 }
 
-TEST(Operand, without_a_scaling_is_the_tensor) {
+TEST(Operand, without_quantization_is_the_tensor) {
   const auto x = at::ones({2, 3});
-  EXPECT_TRUE(operand_of(x, {}, Fp8Operand::weight, 1).values.is_same(x));
-  EXPECT_EQ(operand_of(x, {}, Fp8Operand::weight, 0).values.data_ptr(), x.data_ptr());
+  EXPECT_TRUE(operand_of(x, {}, OperandKind::weight, 1).values.is_same(x));
+  EXPECT_EQ(operand_of(x, {}, OperandKind::weight, 0).values.data_ptr(), x.data_ptr());
 }
 
 // Of two in 8 bits, and of one that has too odd a size for them.
@@ -71,10 +71,10 @@ TEST(Operand, products_are_those_of_the_rounded_numbers) {
       matmul_of_any_rows_into(rows, a, b);
       EXPECT_LT(error(rows, expected), 4e-3);
     };
-    const auto of = [](const at::Tensor& x, Fp8Operand kind, int64_t summed) { return operand_of(x, Fp8Scaling::tensor, kind, summed); };
-    check(of(input, Fp8Operand::activation, 1), of(weight, Fp8Operand::weight, 1));
-    check(of(grad, Fp8Operand::gradient, 1), of(weight, Fp8Operand::weight, 0));
-    check(of(grad, Fp8Operand::gradient, 0), of(input, Fp8Operand::activation, 0));
+    const auto of = [](const at::Tensor& x, OperandKind kind, int64_t summed) { return operand_of(x, Quantization::fp8, kind, summed); };
+    check(of(input, OperandKind::activation, 1), of(weight, OperandKind::weight, 1));
+    check(of(grad, OperandKind::gradient, 1), of(weight, OperandKind::weight, 0));
+    check(of(grad, OperandKind::gradient, 0), of(input, OperandKind::activation, 0));
   }
 }
 
@@ -82,8 +82,8 @@ TEST(Operand, products_in_eight_bits_are_counted_as_one_gemm_and_wait_for_nobody
   const device::CountingDevice counting(device::Target::gpu);
   const auto options = at::TensorOptions().device(counting.device()).dtype(at::kBFloat16);
   device::Tracer tracer(counting.device());
-  matmul(operand_of(at::empty({32, 64}, options), Fp8Scaling::tensor, Fp8Operand::activation, 1),
-         operand_of(at::empty({48, 64}, options), Fp8Scaling::tensor, Fp8Operand::weight, 1), at::kBFloat16);
+  matmul(operand_of(at::empty({32, 64}, options), Quantization::fp8, OperandKind::activation, 1),
+         operand_of(at::empty({48, 64}, options), Quantization::fp8, OperandKind::weight, 1), at::kBFloat16);
   const auto trace = tracer.finish();
   int gemms = 0;
   for (const auto& operation : trace.operations)

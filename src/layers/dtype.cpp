@@ -27,9 +27,10 @@ constexpr std::pair<tensor::DType, at::ScalarType> kPairs[] = {{tensor::DType::f
 const std::pair<const char*, Precision> kPrecisions[] = {{"fp64", at::kDouble},
                                                          {"fp32", at::kFloat},
                                                          {"bf16", at::kBFloat16},
-                                                         {"fp8", {at::kBFloat16, kernels::Fp8Scaling::tensor}},
-                                                         {"fp8_block", {at::kBFloat16, kernels::Fp8Scaling::block}},
-                                                         {"mxfp8", {at::kBFloat16, kernels::Fp8Scaling::mx}}};
+                                                         {"fp8", {at::kBFloat16, kernels::Quantization::fp8}},
+                                                         {"fp8_block", {at::kBFloat16, kernels::Quantization::fp8_block}},
+                                                         {"mxfp8", {at::kBFloat16, kernels::Quantization::mxfp8}},
+                                                         {"nvfp4", {at::kBFloat16, kernels::Quantization::nvfp4}}};
 
 }  // namespace
 
@@ -60,7 +61,7 @@ Precision precision_named(const std::string& name) {
 std::string dtype_name(const std::string& precision) {
   const auto dtype = precision_named(precision).dtype;
   for (const auto& [name, known] : kPrecisions)
-    if (known.dtype == dtype && !known.fp8) return name;
+    if (known.dtype == dtype && !known.quantization) return name;
   return precision;
 }
 

@@ -1,14 +1,13 @@
 // The two names of a dtype: ours (tensor::DType, on disk) and torch's (in memory).
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "kernels/fp8.h"
+#include "device/aten.h"
+#include "kernels/quantization.h"
 #include "tensor/logical_tensor.h"
 
 namespace ingot::layers {
@@ -17,14 +16,16 @@ namespace ingot::layers {
 at::ScalarType to_torch(tensor::DType dtype);
 tensor::DType from_torch(at::ScalarType dtype);
 
-/// What a model computes in: the dtype of its weights and activations, and how the operands of the large GEMMs are rounded to FP8, if they
-/// are (kernels/fp8.h).
+/// What a model computes in: the dtype of its weights and activations, and how the operands of the large GEMMs are quantized, if they are
+/// (kernels/quantization.h).
 struct Precision {
   at::ScalarType dtype = at::kFloat;
-  std::optional<kernels::Fp8Scaling> fp8;
-  Precision(at::ScalarType of, std::optional<kernels::Fp8Scaling> rounded = {}) : dtype(of), fp8(rounded) {}  // NOLINT: a dtype is one
+  std::optional<kernels::Quantization> quantization;
+  Precision(at::ScalarType of, std::optional<kernels::Quantization> rounded = {})
+      : dtype(of), quantization(rounded) {}  // NOLINT: a dtype is one
 };
-/// The names of train.precision: fp64, fp32, bf16, and those that round bf16 to FP8: fp8 (a scale per tensor), fp8_block, mxfp8.
+/// The names of train.precision: fp64, fp32, bf16, and those that quantize GEMMs of bf16: fp8 (a scale per tensor), fp8_block, mxfp8,
+/// nvfp4.
 std::vector<std::string> precisions();
 /// Throws ConfigError for a name that is none of them.
 Precision precision_named(const std::string& name);

@@ -13,7 +13,7 @@
 namespace ingot::layers {
 namespace {
 
-using kernels::Fp8Operand, kernels::operand_of;
+using kernels::OperandKind, kernels::operand_of;
 
 // Slots sorted by expert (stable, so the order within an expert is the tokens'), skipped slots last.
 struct Dispatch {
@@ -117,14 +117,14 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     }
     auto pre = at::empty({rows.size(0), gate_up_value.size(1)}, rows.options());
     auto routed = at::empty({rows.size(0), x.size(1)}, rows.options());
-    const auto fp8 = gate_up->fp8;
+    const auto quantization = gate_up->quantization;
     for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
       const auto part = pre.narrow(0, from, count);
-      kernels::matmul_of_any_rows_into(part, operand_of(rows.narrow(0, from, count), fp8, Fp8Operand::activation, 1),
-                                       operand_of(gate_up_value[e], fp8, Fp8Operand::weight, 1));
+      kernels::matmul_of_any_rows_into(part, operand_of(rows.narrow(0, from, count), quantization, OperandKind::activation, 1),
+                                       operand_of(gate_up_value[e], quantization, OperandKind::weight, 1));
       const auto activated = kernels::swiglu_forward(part, slot_weight.narrow(0, from, count));
-      kernels::matmul_of_any_rows_into(routed.narrow(0, from, count), operand_of(activated, fp8, Fp8Operand::activation, 1),
-                                       operand_of(down_value[e], fp8, Fp8Operand::weight, 1));
+      kernels::matmul_of_any_rows_into(routed.narrow(0, from, count), operand_of(activated, quantization, OperandKind::activation, 1),
+                                       operand_of(down_value[e], quantization, OperandKind::weight, 1));
     });
     if (exchange) routed = exchange->combine(routed);
     auto out = at::zeros({x.size(0), x.size(1)}, x.options());
@@ -139,7 +139,7 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     const auto [gate_up, down, deferred, counts, all_slots, exchange] = context.kept<Kept>();
     const auto saved = context.saved();
     const at::Tensor x = saved[0], slot_weight = saved[1], pre = saved[2], slots = saved[3], tokens = saved[4];
-    const auto fp8 = gate_up->fp8;
+    const auto quantization = gate_up->quantization;
     auto grad_rows = grads[0].index_select(0, tokens).to(pre.scalar_type());
     if (exchange) grad_rows = exchange->dispatch(grad_rows);
     const auto rows = exchange ? saved[5] : x.index_select(0, tokens).to(pre.scalar_type());
@@ -149,13 +149,13 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
       const auto part = pre.narrow(0, from, count), part_weight = slot_weight.narrow(0, from, count);
       auto grad_activated = at::empty({count, down->value.size(2)}, pre.options());
-      kernels::matmul_of_any_rows_into(grad_activated, operand_of(grad_rows.narrow(0, from, count), fp8, Fp8Operand::gradient, 1),
-                                       operand_of(down->value[e], fp8, Fp8Operand::weight, 0));
+      kernels::matmul_of_any_rows_into(grad_activated, operand_of(grad_rows.narrow(0, from, count), quantization, OperandKind::gradient, 1),
+                                       operand_of(down->value[e], quantization, OperandKind::weight, 0));
       const auto [grad_part, grad_part_weight] = kernels::swiglu_backward(grad_activated, part, part_weight);
       grad_pre.narrow(0, from, count).copy_(grad_part);
       grad_slot_weight.narrow(0, from, count).copy_(grad_part_weight);
-      kernels::matmul_of_any_rows_into(grad_x_rows.narrow(0, from, count), operand_of(grad_part, fp8, Fp8Operand::gradient, 1),
-                                       operand_of(gate_up->value[e], fp8, Fp8Operand::weight, 0));
+      kernels::matmul_of_any_rows_into(grad_x_rows.narrow(0, from, count), operand_of(grad_part, quantization, OperandKind::gradient, 1),
+                                       operand_of(gate_up->value[e], quantization, OperandKind::weight, 0));
     });
     DeferredGradients::run_or_defer(deferred, [=] {
       bool overwrite_up = false, overwrite_down = false;
@@ -172,8 +172,8 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
         }
         const auto activated = kernels::swiglu_forward(pre.narrow(0, at, count), slot_weight.narrow(0, at, count));
         const auto add = [&](const at::Tensor& to, const at::Tensor& grad, const at::Tensor& input, bool overwrite) {
-          kernels::matmul_into(to, operand_of(grad, fp8, Fp8Operand::gradient, 0), operand_of(input, fp8, Fp8Operand::activation, 0),
-                               overwrite);
+          kernels::matmul_into(to, operand_of(grad, quantization, OperandKind::gradient, 0),
+                               operand_of(input, quantization, OperandKind::activation, 0), overwrite);
         };
         add(grad_down, grad_rows.narrow(0, at, count), activated, overwrite_down);
         add(grad_up, grad_pre.narrow(0, at, count), rows.narrow(0, at, count), overwrite_up);
@@ -197,7 +197,7 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
 at::Tensor experts(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, Parameter& gate_up, Parameter& down,
                    int64_t top_k, SkipOutput skip, const StartExpertExchange& start) {
   const base::WorkScope scope("experts", base::shares(base::WorkKind::routing));
-  const bool is_grouped = !start && !gate_up.fp8 && kernels::takes_grouped_matmul(gate_up.value, gate_up.value) &&
+  const bool is_grouped = !start && !gate_up.quantization && kernels::takes_grouped_matmul(gate_up.value, gate_up.value) &&
                           kernels::takes_grouped_matmul(down.value, down.value);
   auto out = is_grouped ? GroupedExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k)
                         : ExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k, start);

@@ -68,7 +68,8 @@ TEST(Linear, in_fp8_multiplies_operands_rounded_along_the_summed_dimension) {
   constexpr double kResult = 0.003;
   ParameterList list;
   auto &a = add(list, "a", {40, 72}, 1), &b = add(list, "b", {24, 72}, 2);
-  for (auto* weight : {&a, &b}) weight->value = weight->value.detach().to(at::kBFloat16), weight->fp8 = kernels::Fp8Scaling::mx;
+  for (auto* weight : {&a, &b})
+    weight->value = weight->value.detach().to(at::kBFloat16), weight->quantization = kernels::Quantization::mxfp8;
   const auto x = random({50, 72}, 3).to(at::kBFloat16).set_requires_grad(true), upstream = random({50, 64}, 4).to(at::kBFloat16);
   const auto out = linear(x, {&a, &b});
   backward((out * upstream).sum());
@@ -192,7 +193,8 @@ TEST(Experts, in_fp8_are_linear_layers_in_fp8) {
   constexpr int64_t kExperts = 3, kTokens = 60;
   ParameterList list;
   auto &gate_up = add(list, "u", {kExperts, 48, 40}, 1), &down = add(list, "d", {kExperts, 40, 24}, 2);
-  for (auto* weight : {&gate_up, &down}) weight->value = weight->value.detach().to(at::kBFloat16), weight->fp8 = kernels::Fp8Scaling::block;
+  for (auto* weight : {&gate_up, &down})
+    weight->value = weight->value.detach().to(at::kBFloat16), weight->quantization = kernels::Quantization::fp8_block;
   const auto x = random({kTokens, 40}, 3).to(at::kBFloat16).set_requires_grad(true), upstream = random({kTokens, 40}, 5).to(at::kBFloat16);
   const auto weight = at::ones({kTokens}, x.options().dtype(at::kFloat)).set_requires_grad(true);
   const auto choice = there(at::arange(kTokens, at::kLong).remainder(kExperts).clone());
@@ -203,7 +205,7 @@ TEST(Experts, in_fp8_are_linear_layers_in_fp8) {
     ParameterList alone;
     auto &up = add(alone, "u", {48, 40}, 1), &low = add(alone, "d", {40, 24}, 2);
     up.value = gate_up.value.detach()[e].clone(), low.value = down.value.detach()[e].clone();
-    up.fp8 = low.fp8 = kernels::Fp8Scaling::block;
+    up.quantization = low.quantization = kernels::Quantization::fp8_block;
     const auto rows = x.detach().index_select(0, own).set_requires_grad(true);
     const auto expected = linear(kernels::swiglu(linear(rows, {&up})), {&low});
     backward((expected * upstream.index_select(0, own)).sum());

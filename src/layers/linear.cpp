@@ -8,7 +8,7 @@ namespace ingot::layers {
 namespace {
 
 using Weights = std::vector<Parameter*>;
-using kernels::Fp8Operand;
+using kernels::OperandKind;
 
 struct LinearFunction : Function<LinearFunction, WorkKind::matmul> {
   // Parameters live as long as the model.
@@ -23,8 +23,10 @@ struct LinearFunction : Function<LinearFunction, WorkKind::matmul> {
     context.keep(Kept{weights, DeferredGradients::current()});
     context.save({x});
     const auto dtype = weights[0]->value.scalar_type();
-    const auto rows = kernels::operand_of(as_rows(x).to(dtype), weights[0]->fp8, Fp8Operand::activation, 1);
-    const auto operand = [](const Parameter& weight) { return kernels::operand_of(weight.value, weight.fp8, Fp8Operand::weight, 1); };
+    const auto rows = kernels::operand_of(as_rows(x).to(dtype), weights[0]->quantization, OperandKind::activation, 1);
+    const auto operand = [](const Parameter& weight) {
+      return kernels::operand_of(weight.value, weight.quantization, OperandKind::weight, 1);
+    };
     auto sizes = x.sizes().vec();
     sizes.back() = out_features;
     if (weights.size() == 1) return kernels::matmul(rows, operand(*weights[0]), dtype).view(sizes);
@@ -50,15 +52,15 @@ struct LinearFunction : Function<LinearFunction, WorkKind::matmul> {
     for (auto* weight : weights) {
       if (weight->value.size(0) == 0) continue;
       const auto part = grad.narrow(1, column, weight->value.size(0));
-      const auto fp8 = weight->fp8;
+      const auto quantization = weight->quantization;
       if (grad_x.defined())
-        kernels::matmul_into(grad_x, kernels::operand_of(part, fp8, Fp8Operand::gradient, 1),
-                             kernels::operand_of(weight->value, fp8, Fp8Operand::weight, 0), /*overwrite=*/column == 0);
-      DeferredGradients::run_or_defer(deferred, [weight, part, rows, fp8] {
+        kernels::matmul_into(grad_x, kernels::operand_of(part, quantization, OperandKind::gradient, 1),
+                             kernels::operand_of(weight->value, quantization, OperandKind::weight, 0), /*overwrite=*/column == 0);
+      DeferredGradients::run_or_defer(deferred, [weight, part, rows, quantization] {
         bool overwrite = false;
         auto& buffer = weight->gradient_buffer(overwrite);
-        kernels::matmul_into(buffer, kernels::operand_of(part, fp8, Fp8Operand::gradient, 0),
-                             kernels::operand_of(rows, fp8, Fp8Operand::activation, 0), overwrite);
+        kernels::matmul_into(buffer, kernels::operand_of(part, quantization, OperandKind::gradient, 0),
+                             kernels::operand_of(rows, quantization, OperandKind::activation, 0), overwrite);
       });
       column += weight->value.size(0);
     }

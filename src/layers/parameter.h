@@ -6,8 +6,6 @@
 // one model run on one thread at a time.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,7 +13,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kernels/fp8.h"
+#include "device/aten.h"
+#include "kernels/quantization.h"
 #include "tensor/initialise.h"
 #include "tensor/part.h"
 
@@ -49,8 +48,8 @@ struct Parameter {
   int64_t layer = -1;
   /// Its last use in a forward pass: another layer than the first for a tied embedding, which is the head, too.
   int64_t last_layer = -1;
-  /// How it and what it is multiplied with are rounded to FP8 in GEMMs; nothing: they are not.
-  std::optional<kernels::Fp8Scaling> fp8;
+  /// How it and what it is multiplied with are quantized in GEMMs; nothing: they are not.
+  std::optional<kernels::Quantization> quantization;
 
   at::Tensor value;           // [local_shape()]
   at::Tensor grad;            // the same; meaningful only while has_gradient

@@ -95,7 +95,8 @@ void Model::allocate(const layers::Precision& precision, at::Device device) {
   block_.set_dtype(precision.dtype);
   device_ = device;
   for (const auto& p : parameters_.all())
-    if (p->kind == Parameter::Kind::matrix && !p->keeps_fp32 && p->layer > 0 && p->layer < config_.layers - 1) p->fp8 = precision.fp8;
+    if (p->kind == Parameter::Kind::matrix && !p->keeps_fp32 && p->layer > 0 && p->layer < config_.layers - 1)
+      p->quantization = precision.quantization;
   parameters_.allocate(precision.dtype, device);
 }
 

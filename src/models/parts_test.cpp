@@ -107,7 +107,7 @@ TEST(Parts, names_that_do_not_exist_and_impossible_mixtures_are_refused) {
 std::vector<std::string> rounded_in(const Model& model) {
   std::vector<std::string> names;
   for (const auto& p : model.parameters().all())
-    if (p->fp8) names.push_back(p->name);
+    if (p->quantization) names.push_back(p->name);
   return names;
 }
 
@@ -125,7 +125,7 @@ TEST(Fp8, rounds_the_large_gemms_of_inner_blocks_and_no_router) {
     EXPECT_THAT(names, testing::Contains(HasSubstr("layers.1.self_attn")));
     EXPECT_THAT(names, testing::Not(testing::Contains(testing::AnyOf(HasSubstr("router"), HasSubstr("norm"), HasSubstr("mlp.gate.")))));
     for (const auto& p : model->parameters().all())
-      if (p->fp8) EXPECT_EQ(p->value.scalar_type(), at::kBFloat16) << p->name;
+      if (p->quantization) EXPECT_EQ(p->value.scalar_type(), at::kBFloat16) << p->name;
   }
   auto shallow = tiny("llama");
   shallow.layers = 2;

@@ -41,7 +41,7 @@ SettingsTable settings_of(RunConfig& c) {
   table.add("train.batch_size", t.batch_size, at_least(1), "sequences per step, over all ranks");
   table.add("train.microbatch_size", t.microbatch_size, at_least(0), "sequences per forward pass of a rank; 0 = all of its own");
   table.add("train.precision", t.precision, layers::precisions(),
-            "compute dtype, or how bf16's GEMMs are rounded to FP8 (docs/fp8.md); masters and moments are fp32 or wider");
+            "compute dtype, or how operands of bf16's GEMMs are quantized (docs/fp8.md); masters and moments are fp32 or wider");
   table.add("train.recompute", t.recompute, {"none", "selective", "full"},
             "activations recomputed in backward: none, the FFN of each block, whole blocks");
   table.add("train.device", t.device, {"auto", "cpu", "cuda", "emulated"},
@@ -66,7 +66,7 @@ SettingsTable settings_of(RunConfig& c) {
 
 void check(const RunConfig& c) {
   check(c.log);
-  if (layers::precision_named(c.train.precision).fp8) {
+  if (layers::precision_named(c.train.precision).quantization) {
     if (c.model.layers < 3)
       throw base::ConfigError(
           "train.precision = \"{}\" leaves the first and the last block in bf16, and model.layers is {}: there is no other",

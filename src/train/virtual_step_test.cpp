@@ -30,7 +30,7 @@ struct Case {
 std::string name_of(const testing::TestParamInfo<Case>& info) {
   const auto& c = info.param;
   return fmt::format("{}{}_{}{}_{}{}", c.family, c.family == "linear_llama" ? "_" + c.linear : "", c10::toString(c.precision.dtype),
-                     c.precision.fp8 ? fmt::format("_fp8_{}", static_cast<int>(*c.precision.fp8)) : "", c.optimizer,
+                     c.precision.quantization ? fmt::format("_fp8_{}", static_cast<int>(*c.precision.quantization)) : "", c.optimizer,
                      c.recompute == models::Recompute::full        ? "_full_recompute"
                      : c.recompute == models::Recompute::selective ? "_selective_recompute"
                                                                    : "");
@@ -118,7 +118,7 @@ std::vector<Case> all_cases() {
   for (const auto* linear : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"})
     cases.push_back({.family = "linear_llama", .linear = linear});
   cases.push_back({"linear_llama", at::kBFloat16, "muon"});
-  for (const char* precision : {"fp8", "fp8_block", "mxfp8"})
+  for (const char* precision : {"fp8", "fp8_block", "mxfp8", "nvfp4"})
     for (const char* family : {"llama", "zaya1"}) cases.push_back({family, layers::precision_named(precision)});
   return cases;
 }

@@ -1,4 +1,4 @@
-// Rounding to what FP8 holds.
+// Rounding to what FP8 or FP4 holds.
 #include "kernels/cpu/rows_fp8.h"
 
 #include "kernels/cpu/rows_block.h"
@@ -12,16 +12,18 @@ struct Format {
   int32_t largest_exponent, lowest_exponent, mantissa_bits;
   int32_t bias() const { return 1 - lowest_exponent; }
 };
-constexpr Format kE4m3{8, -6, 3}, kE5m2{15, -14, 2};
-constexpr int32_t kFractionOfLargest = 0x600000;  // both end at 1.75 times a power of two
+constexpr Format kE4m3{8, -6, 3}, kE5m2{15, -14, 2}, kE2m1{2, 0, 1};
+constexpr int32_t kFractionOfLargest = 0x600000;  // of FP8: both end at 1.75 times a power of two
+constexpr float kLargestE2m1 = 6;
+constexpr int32_t kExponentOfNvfp4 = 11, kFractionOfNvfp4 = 0x280000;  // 6 times 448
 
 INGOT_INLINE Float power_of_two(Int exponent) { return reinterpret_cast<Float>((exponent + 127) << 23); }
 INGOT_INLINE Float magnitude(Float x) { return reinterpret_cast<Float>(reinterpret_cast<Int>(x) & 0x7fffffff); }
 
-// The exponent of the smallest power of two whose multiples reach `largest`.
-INGOT_INLINE Int scale_exponent(Float largest, const Format& format) {
+// The exponent of the smallest power of two whose multiples reach `largest`, where numbers end at 2^end (1 + fraction / 2^23).
+INGOT_INLINE Int scale_exponent(Float largest, int32_t end, int32_t fraction = kFractionOfLargest) {
   const Int bits = reinterpret_cast<Int>(largest);
-  const Int exponent = (bits >> 23) - 127 - format.largest_exponent - ((bits & 0x7fffff) > kFractionOfLargest);  // true is -1
+  const Int exponent = (bits >> 23) - 127 - end - ((bits & 0x7fffff) > fraction);  // true is -1
   const Int low = Int{} - 100, high = Int{} + 100;
   return exponent < low ? low : exponent > high ? high : exponent;
 }
@@ -45,27 +47,73 @@ void spread_over_tiles(float* largest, int64_t width, int64_t tile) {
   }
 }
 
+// The largest magnitude of each column of a tile, or of all columns of it.
+template <class T>
+void find_largest(const T* x, int64_t stride, int64_t rows, int64_t width, int64_t tile_columns, float* largest) {
+  for (int64_t i = 0; i < width; ++i) largest[i] = 0;
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t i = 0; i < width; i += kLanes) {
+      const int64_t n = width - i;
+      const Float before = load_some(largest + i, n), here = magnitude(load_some(x + row * stride + i, n));
+      store_some(largest + i, here > before ? here : before, n);
+    }
+  spread_over_tiles(largest, width, tile_columns);
+}
+
 template <class T>
 void round_tiles(const Fp8Problem& p, const Format& format, int64_t first, int64_t last, int64_t from, int64_t width) {
   float largest[kColumns];
   const T* x = static_cast<const T*>(p.x) + from;
   T* out = static_cast<T*>(p.out) + from;
-  if (!p.largest) {
-    for (float& one : largest) one = 0;
-    for (int64_t row = first; row < last; ++row)
-      for (int64_t i = 0; i < width; i += kLanes) {
-        const int64_t n = width - i;
-        const Float before = load_some(largest + i, n), here = magnitude(load_some(x + row * p.width + i, n));
-        store_some(largest + i, here > before ? here : before, n);
-      }
-    spread_over_tiles(largest, width, p.tile_columns);
-  }
+  if (!p.largest) find_largest(x + first * p.width, p.width, last - first, width, p.tile_columns, largest);
   for (int64_t i = 0; i < width; i += kLanes) {
     const int64_t n = width - i;
-    const Int exponent = scale_exponent(p.largest ? broadcast(*p.largest) : load_some(largest + i, n), format);
+    const Int exponent = scale_exponent(p.largest ? broadcast(*p.largest) : load_some(largest + i, n), format.largest_exponent);
     const Float scale = power_of_two(exponent), inverse = power_of_two(-exponent);
     for (int64_t row = first; row < last; ++row)
       store_some(out + row * p.width + i, rounded(load_some(x + row * p.width + i, n) * inverse, format) * scale, n);
+  }
+}
+
+// From 0 on, below 1: a hash of the element's place and bits.
+INGOT_INLINE Float chance(Float x, Bits place) {
+  Bits h = reinterpret_cast<Bits>(x) * 0x9e3779b1u + place * 0x85ebca77u;
+  h ^= h >> 16;
+  h *= 0x7feb352du;
+  h ^= h >> 15;
+  h *= 0x846ca68bu;
+  h ^= h >> 16;
+  return __builtin_convertvector(reinterpret_cast<Int>(h >> 8), Float) * 0x1p-24f;
+}
+
+// q >= 0 to one of its two neighbours in e2m1.
+INGOT_INLINE Float rounded_by_chance(Float q, Float chance) {
+  const Float step = q < 2 ? broadcast(0.5f) : q < 4 ? broadcast(1.0f) : broadcast(2.0f);
+  const Float inverse = q < 2 ? broadcast(2.0f) : q < 4 ? broadcast(1.0f) : broadcast(0.5f);
+  return __builtin_convertvector(__builtin_convertvector(q * inverse + chance, Int), Float) * step;
+}
+
+template <class T, class Out>
+void round_tiles_to_nvfp4(const Fp4Problem& p, int64_t first, int64_t last, int64_t from, int64_t width) {
+  float largest[kColumns];
+  const T* x = static_cast<const T*>(p.x) + from;
+  Out* out = static_cast<Out*>(p.out) + from;
+  find_largest(x + first * p.width, p.width, last - first, width, p.tile_columns, largest);
+  const Int exponent = scale_exponent(broadcast(*p.largest), kExponentOfNvfp4, kFractionOfNvfp4);
+  const Float outer = power_of_two(exponent), inverse = power_of_two(-exponent);
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const int64_t n = width - i;
+    const Float scale = rounded(load_some(largest + i, n) / kLargestE2m1 * inverse, kE4m3) * outer;
+    for (int64_t row = first; row < last; ++row) {
+      const Float value = load_some(x + row * p.width + i, n);
+      const Float quotient = scale == 0 ? Float{} : min(magnitude(value) / scale, broadcast(kLargestE2m1));
+      const auto place = static_cast<uint32_t>(row * p.width + from + i);
+      const Float number = p.is_stochastic ? rounded_by_chance(quotient, chance(value, reinterpret_cast<Bits>(lane_index()) + place))
+                                           : rounded(quotient, kE2m1);
+      const Float with_sign =
+          reinterpret_cast<Float>(reinterpret_cast<Bits>(number * scale) | (reinterpret_cast<Bits>(value) & 0x80000000));
+      store_some(out + row * p.width + i, with_sign * (value - value + 1), n);  // NaN of what is not finite
+    }
   }
 }
 
@@ -97,7 +145,7 @@ uint8_t code_of(float x, const Format& format) {
 template <class T>
 void codes_of_row(const Fp8CodesProblem& p, const Format& format, int64_t row) {
   const T* x = static_cast<const T*>(p.x) + row * p.width;
-  const Int exponent = scale_exponent(broadcast(*p.largest), format);
+  const Int exponent = scale_exponent(broadcast(*p.largest), format.largest_exponent);
   const Float inverse = power_of_two(-exponent);
   if (row == 0) *p.scale = power_of_two(exponent)[0];
   float numbers[kLanes];
@@ -119,6 +167,19 @@ void largest_magnitude(const LargestProblem& p, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row)
     p.largest[row] = p.is_bf16 ? largest_of(static_cast<const bf16*>(p.x) + row * p.width, p.width)
                                : largest_of(static_cast<const float*>(p.x) + row * p.width, p.width);
+}
+
+void round_to_nvfp4(const Fp4Problem& p, int64_t begin, int64_t end) {
+  for (int64_t tile = begin; tile < end; ++tile) {
+    const int64_t first = tile * p.tile_rows, last = smaller(first + p.tile_rows, p.height);
+    for (int64_t from = 0; from < p.width; from += kColumns) {
+      const int64_t width = smaller(kColumns, p.width - from);
+      if (!p.is_bf16 && p.is_out_bf16) round_tiles_to_nvfp4<float, bf16>(p, first, last, from, width);
+      else
+        p.is_bf16 ? round_tiles_to_nvfp4<bf16, bf16>(p, first, last, from, width)
+                  : round_tiles_to_nvfp4<float, float>(p, first, last, from, width);
+    }
+  }
 }
 
 void round_to_fp8(const Fp8Problem& p, int64_t begin, int64_t end) {

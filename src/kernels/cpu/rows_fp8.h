@@ -1,4 +1,4 @@
-// Rounding to what FP8 holds.
+// Rounding to what FP8 or FP4 holds.
 #pragma once
 
 #include "kernels/cpu/rows.h"
@@ -11,6 +11,15 @@ struct Fp8Problem {
   bool is_bf16, is_e5m2;
   const void* x;
   const float* largest;  // [1], the largest magnitude of all of x, which is one tile then; null: each tile's own
+  void* out;
+};
+
+/// x [height, width] -> out, as NVFP4 has it, in tiles that share a scale (kernels/quantization.h). A row of the problem is a row of tiles.
+struct Fp4Problem {
+  int64_t rows, height, width, tile_rows, tile_columns;  // tile_columns: 1 or 16
+  bool is_bf16, is_out_bf16, is_stochastic;
+  const void* x;
+  const float* largest;  // [1], the largest magnitude of x
   void* out;
 };
 
@@ -34,6 +43,7 @@ struct Fp8CodesProblem {
 
 INGOT_ROW_KERNEL(fp8_codes, const Fp8CodesProblem&, int64_t begin, int64_t end);
 INGOT_ROW_KERNEL(round_to_fp8, const Fp8Problem&, int64_t begin, int64_t end);
+INGOT_ROW_KERNEL(round_to_nvfp4, const Fp4Problem&, int64_t begin, int64_t end);
 INGOT_ROW_KERNEL(largest_magnitude, const LargestProblem&, int64_t begin, int64_t end);
 
 }  // namespace ingot::kernels::cpu

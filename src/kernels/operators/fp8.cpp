@@ -1,7 +1,6 @@
 // Rounding of activations to MXFP8. rows: tokens; width: elements that a GEMM sums over.
-#include "kernels/fp8.h"
-
 #include "kernels/operators/helpers.h"
+#include "kernels/quantization.h"
 #include "kernels/reference/reference.h"
 
 namespace ingot::kernels {
@@ -9,7 +8,7 @@ namespace {
 
 OperatorCall make(const OperatorSizes& s) {
   return {.inputs = {at::randn({s.rows, s.width}, at::TensorOptions().dtype(s.dtype).device(s.device))},
-          .forward = [](const TensorList& in) -> TensorList { return {round_to_fp8(in[0], Fp8Scaling::mx, Fp8Operand::activation, 1)}; },
+          .forward = [](const TensorList& in) -> TensorList { return {quantize(in[0], Quantization::mxfp8, OperandKind::activation, 1)}; },
           .reference = [](const TensorList& in) -> TensorList { return {reference::round_to_fp8(in[0], 1, 32, at::kFloat8_e4m3fn)}; }};
 }
 

@@ -95,16 +95,58 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed,
   return {reference::rotate(q, table).to(dtype), reference::rotate(k, table).to(dtype), v.to(dtype)};
 }
 
+namespace {
+
+struct Tiles {
+  at::Tensor padded, tiles;  // [m, n] filled up with zeros; [rows of tiles, tile_rows, columns of tiles, tile_columns]
+  Tiles(const at::Tensor& x, int64_t tile_rows, int64_t tile_columns) {
+    const auto missing = [](int64_t size, int64_t tile) { return (tile - size % tile) % tile; };
+    padded = at::constant_pad_nd(x, {0, missing(x.size(1), tile_columns), 0, missing(x.size(0), tile_rows)});
+    tiles = padded.view({padded.size(0) / tile_rows, tile_rows, padded.size(1) / tile_columns, tile_columns});
+  }
+  at::Tensor largest() const { return tiles.abs().amax({1, 3}, /*keepdim=*/true); }
+  at::Tensor untiled(const at::Tensor& rounded, const at::Tensor& like) const {
+    return rounded.view(padded.sizes()).narrow(0, 0, like.size(0)).narrow(1, 0, like.size(1)).to(like.scalar_type());
+  }
+};
+
+// The smallest power of two, from 2^-100 to 2^100, that is not below x >= 0 in fp32 or fp64.
+at::Tensor power_above(const at::Tensor& x) {
+  const bool is_double = x.scalar_type() == at::kDouble;
+  const int64_t fraction_bits = is_double ? 52 : 23, bias = is_double ? 1023 : 127;
+  const auto bits = x.view(is_double ? at::kLong : at::kInt);
+  const auto is_between = bits.bitwise_and((int64_t{1} << fraction_bits) - 1).ne(0);
+  return at::exp2((bits.bitwise_right_shift(fraction_bits) - bias + is_between).clamp(-100, 100).to(x.scalar_type()));
+}
+
+// cpu/rows_fp8.cpp has the same of 32 bits.
+at::Tensor chance(const at::Tensor& x) {
+  constexpr int64_t kMask = 0xffffffff;
+  const auto place = at::arange(x.numel(), x.options().dtype(at::kLong)).view(x.sizes());
+  auto h = (x.contiguous().view(at::kInt).to(at::kLong) * 0x9e3779b1 + place * 0x85ebca77).bitwise_and(kMask);
+  h = h.bitwise_xor(h.bitwise_right_shift(16)).mul(0x7feb352d).bitwise_and(kMask);
+  h = h.bitwise_xor(h.bitwise_right_shift(15)).mul(0x846ca68b).bitwise_and(kMask);
+  return h.bitwise_xor(h.bitwise_right_shift(16)).bitwise_right_shift(8).to(at::kFloat) * 0x1p-24;
+}
+
+}  // namespace
+
 at::Tensor round_to_fp8(const at::Tensor& x, int64_t tile_rows, int64_t tile_columns, at::ScalarType format) {
-  const auto missing = [](int64_t size, int64_t tile) { return (tile - size % tile) % tile; };
-  const auto padded = at::constant_pad_nd(x.to(accumulation_type(x.scalar_type())),
-                                          {0, missing(x.size(1), tile_columns), 0, missing(x.size(0), tile_rows)});
-  const auto tiles = padded.view({padded.size(0) / tile_rows, tile_rows, padded.size(1) / tile_columns, tile_columns});
-  const auto [fraction, exponent] = at::frexp(tiles.abs().amax({1, 3}, /*keepdim=*/true) / (format == at::kFloat8_e5m2 ? 57344 : 448));
-  const auto power = (exponent - fraction.eq(0.5).to(at::kInt)).clamp(-100, 100);
-  const auto scale = at::exp2(power.to(padded.scalar_type()));
-  const auto rounded = (tiles / scale).to(format).to(padded.scalar_type()) * scale;
-  return rounded.view(padded.sizes()).narrow(0, 0, x.size(0)).narrow(1, 0, x.size(1)).to(x.scalar_type());
+  const Tiles t(x.to(accumulation_type(x.scalar_type())), tile_rows, tile_columns);
+  const auto scale = power_above(t.largest() / (format == at::kFloat8_e5m2 ? 57344 : 448));
+  return t.untiled((t.tiles / scale).to(format).to(t.tiles.scalar_type()) * scale, x);
+}
+
+at::Tensor round_to_nvfp4(const at::Tensor& x, int64_t tile_rows, int64_t tile_columns, bool is_stochastic) {
+  const auto wide = x.to(at::kFloat);
+  const Tiles t(wide, tile_rows, tile_columns);
+  const auto largest = t.largest(), outer = power_above(largest.amax() / (6 * 448));
+  const auto scale = (largest / 6 / outer).to(at::kFloat8_e4m3fn).to(at::kFloat) * outer;
+  const auto quotient = at::where(scale == 0, 0.0, t.tiles.abs() / scale).clamp_max(6);
+  const auto step = at::where(quotient < 2, 0.5, at::where(quotient < 4, 1.0, 2.0));
+  const auto steps =
+      is_stochastic ? (quotient / step + Tiles(chance(wide), tile_rows, tile_columns).tiles).floor() : (quotient / step).round();
+  return t.untiled((steps * step * scale).copysign(t.tiles) * (t.tiles - t.tiles + 1), x);
 }
 
 SortedSlots sort_slots(const at::Tensor& choice, int64_t experts) {

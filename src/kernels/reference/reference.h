@@ -18,8 +18,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> split_and_rotate(const at::Tensor
                                                                 const RotaryTable& table);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed, const CcaShape& shape, const CcaWeights& weights,
                                                        const RotaryTable& table, const at::Tensor& is_start, const CcaTail& tail);
-/// Of x [m, n], in tiles; `format`: e4m3fn or e5m2 (kernels/fp8.h).
+/// Of x [m, n], in tiles; `format`: e4m3fn or e5m2 (kernels/quantization.h).
 at::Tensor round_to_fp8(const at::Tensor& x, int64_t tile_rows, int64_t tile_columns, at::ScalarType format);
+/// Of x [m, n], in tiles, computed in fp32 whatever x is (kernels/quantization.h).
+at::Tensor round_to_nvfp4(const at::Tensor& x, int64_t tile_rows, int64_t tile_columns, bool is_stochastic);
 SortedSlots sort_slots(const at::Tensor& choice, int64_t experts);
 at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& order, int64_t top_k, at::ScalarType out);
 at::Tensor sum_slots(const at::Tensor& x, const at::Tensor& inverse, int64_t top_k, at::ScalarType out);

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kPeriodsOfNeighbours = 5;
 
 // Buckets send what neighbours made; FP8 leaves the first and the last block as they are.
-bool ends_differ(const PassShape& shape) { return shape.zero >= 2 || layers::precision_named(shape.precision).fp8; }
+bool ends_differ(const PassShape& shape) { return shape.zero >= 2 || layers::precision_named(shape.precision).quantization; }
 
 // As many blocks as there are kinds of them, twice; more where the ends are not like the middle.
 models::ModelConfig traced_part_of(models::ModelConfig config, const PassShape& shape) {

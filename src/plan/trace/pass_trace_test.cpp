@@ -71,7 +71,7 @@ TEST_P(PassOfAFewBlocks, says_what_a_deep_model_does) {
   EXPECT_NEAR(static_cast<double>(of_few.kept_bytes(span)), static_cast<double>(of_all.kept_bytes(span)), kMask);
   EXPECT_DOUBLE_EQ(flops_of(of_few, span), flops_of(of_all, span));
   EXPECT_EQ(roundings_of(of_few, span), roundings_of(of_all, span));
-  EXPECT_EQ(roundings_of(of_few, span) > 0, layers::precision_named(precision).fp8.has_value());
+  EXPECT_EQ(roundings_of(of_few, span) > 0, layers::precision_named(precision).quantization.has_value());
 }
 
 TEST_P(PassOfAFewBlocks, leaves_nothing_behind_but_gradients) {
