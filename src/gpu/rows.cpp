@@ -82,6 +82,12 @@ INGOT_EXPORTED int ingot_gather_rows(const cpu::GatherRowsProblem* problem, int 
 INGOT_EXPORTED int ingot_sum_slots(const cpu::SumSlotsProblem* problem, int device) {
   return launch(gpu::launch_sum_slots, problem, device);
 }
+INGOT_EXPORTED int ingot_topk_softmax(const cpu::TopkSoftmaxProblem* problem, int device) {
+  return launch(gpu::launch_topk_softmax, problem, device);
+}
+INGOT_EXPORTED int ingot_topk_softmax_backward(const cpu::TopkSoftmaxProblem* problem, int device) {
+  return launch(gpu::launch_topk_softmax_backward, problem, device);
+}
 INGOT_EXPORTED int ingot_momentum(const cpu::MomentumProblem* problem, int device) { return launch(gpu::launch_momentum, problem, device); }
 INGOT_EXPORTED int ingot_apply_direction(const cpu::ApplyProblem* problem, int device) {
   return launch(gpu::launch_apply_direction, problem, device);

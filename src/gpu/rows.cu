@@ -9,6 +9,7 @@
 #include "kernels/gpu/short_convolution.h"
 #include "kernels/gpu/split_rotate.h"
 #include "kernels/gpu/swiglu.h"
+#include "kernels/gpu/topk_softmax.h"
 #include "kernels/gpu/update.h"
 
 namespace ingot::kernels::gpu {
@@ -67,6 +68,8 @@ int launch_largest_magnitude(const cpu::LargestProblem& p, void* stream) { retur
 int launch_sort_slots(const cpu::SortSlotsProblem& p, void* stream) { return sort_slots(p, on(stream)); }
 int launch_gather_rows(const cpu::GatherRowsProblem& p, void* stream) { return gather_rows(p, on(stream)); }
 int launch_sum_slots(const cpu::SumSlotsProblem& p, void* stream) { return sum_slots(p, on(stream)); }
+int launch_topk_softmax(const cpu::TopkSoftmaxProblem& p, void* stream) { return topk_softmax(p, on(stream)); }
+int launch_topk_softmax_backward(const cpu::TopkSoftmaxProblem& p, void* stream) { return topk_softmax_backward(p, on(stream)); }
 int launch_momentum(const cpu::MomentumProblem& p, void* stream) { return momentum(p, on(stream)); }
 int launch_apply_direction(const cpu::ApplyProblem& p, void* stream) { return apply_direction(p, on(stream)); }
 

@@ -10,6 +10,7 @@
 #include "kernels/cpu/rows_rope.h"
 #include "kernels/cpu/rows_routing.h"
 #include "kernels/cpu/rows_short_convolution.h"
+#include "kernels/cpu/rows_topk_softmax.h"
 #include "kernels/cpu/rows_update.h"
 
 namespace ingot::kernels::gpu {
@@ -38,6 +39,8 @@ int launch_largest_magnitude(const cpu::LargestProblem& problem, void* stream);
 int launch_sort_slots(const cpu::SortSlotsProblem& problem, void* stream);
 int launch_gather_rows(const cpu::GatherRowsProblem& problem, void* stream);
 int launch_sum_slots(const cpu::SumSlotsProblem& problem, void* stream);
+int launch_topk_softmax(const cpu::TopkSoftmaxProblem& problem, void* stream);
+int launch_topk_softmax_backward(const cpu::TopkSoftmaxProblem& problem, void* stream);
 int launch_momentum(const cpu::MomentumProblem& problem, void* stream);
 int launch_apply_direction(const cpu::ApplyProblem& problem, void* stream);
 

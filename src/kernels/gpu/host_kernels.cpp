@@ -10,6 +10,7 @@
 #include "kernels/gpu/short_convolution.h"
 #include "kernels/gpu/split_rotate.h"
 #include "kernels/gpu/swiglu.h"
+#include "kernels/gpu/topk_softmax.h"
 #include "kernels/gpu/update.h"
 
 namespace ingot::kernels::gpu {
@@ -49,6 +50,8 @@ constexpr HostKernels kKernels{
     .sort_slots = [](const cpu::SortSlotsProblem& p, uint64_t seed) { sort_slots(p, HostLauncher{seed}); },
     .gather_rows = [](const cpu::GatherRowsProblem& p, uint64_t seed) { gather_rows(p, HostLauncher{seed}); },
     .sum_slots = [](const cpu::SumSlotsProblem& p, uint64_t seed) { sum_slots(p, HostLauncher{seed}); },
+    .topk_softmax = [](const cpu::TopkSoftmaxProblem& p, uint64_t seed) { topk_softmax(p, HostLauncher{seed}); },
+    .topk_softmax_backward = [](const cpu::TopkSoftmaxProblem& p, uint64_t seed) { topk_softmax_backward(p, HostLauncher{seed}); },
     .momentum = [](const cpu::MomentumProblem& p, uint64_t seed) { momentum(p, HostLauncher{seed}); },
     .apply_direction = [](const cpu::ApplyProblem& p, uint64_t seed) { apply_direction(p, HostLauncher{seed}); }};
 

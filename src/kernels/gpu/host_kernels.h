@@ -10,6 +10,7 @@
 #include "kernels/cpu/rows_rope.h"
 #include "kernels/cpu/rows_routing.h"
 #include "kernels/cpu/rows_short_convolution.h"
+#include "kernels/cpu/rows_topk_softmax.h"
 #include "kernels/cpu/rows_update.h"
 
 namespace ingot::kernels::gpu {
@@ -37,6 +38,8 @@ struct HostKernels {
   void (*sort_slots)(const cpu::SortSlotsProblem&, uint64_t seed);
   void (*gather_rows)(const cpu::GatherRowsProblem&, uint64_t seed);
   void (*sum_slots)(const cpu::SumSlotsProblem&, uint64_t seed);
+  void (*topk_softmax)(const cpu::TopkSoftmaxProblem&, uint64_t seed);
+  void (*topk_softmax_backward)(const cpu::TopkSoftmaxProblem&, uint64_t seed);
   void (*momentum)(const cpu::MomentumProblem&, uint64_t seed);
   void (*apply_direction)(const cpu::ApplyProblem&, uint64_t seed);
 };
