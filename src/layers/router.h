@@ -4,8 +4,7 @@
 // `weight` and `state`. The choice has no gradient, nor has the balancing bias, which the optimizer moves by itself.
 #pragma once
 
-#include <functional>
-
+#include "kernels/topk_softmax.h"
 #include "layers/parameter.h"
 
 namespace ingot::layers {
@@ -38,7 +37,7 @@ struct Routing {
 };
 
 /// Takes the classes that the router chose, int64 [tokens * top_k], and returns those that count; the router works as ever.
-using ChooseClasses = std::function<at::Tensor(const at::Tensor& choice)>;
+using ChooseClasses = kernels::ChangeChoice;
 
 /// x [tokens, hidden], previous_state [tokens, router_hidden] or undefined.
 Routing route(const at::Tensor& x, const at::Tensor& previous_state, const RouterParameters& parameters, double norm_eps,

@@ -1,7 +1,13 @@
-// A router's choice: the CPU's kernel, and the GPU's, which the host runs thread by thread, against its definition in fp64.
+// A router's choice: the CPU's kernel, and the GPU's, which the host runs thread by thread, against its definition in fp64; and what models
+// call, on emulated and counting devices.
+#include "kernels/topk_softmax.h"
+
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "device/tracer.h"
+#include "device/virtual_device.h"
 #include "kernels/differentiable.h"
 #include "kernels/gpu/host_kernels.h"
 
@@ -169,6 +175,72 @@ TEST(TopkSoftmax, takes_classes_that_a_bias_forbids_last) {
         EXPECT_TRUE(at::equal(r.choice[row].narrow(0, 2, 3), at::tensor({0, 2, 3}, at::kLong)));
       }
     });
+  }
+}
+
+// On the CPU, where choices that hang on a last bit would lead a run elsewhere.
+TEST(TopkSoftmax, that_models_call_on_the_cpu_has_the_bits_of_atens_operations) {
+  for (const auto dtype : {at::kFloat, at::kDouble})
+    for (const int64_t top_k : {1, 2}) {
+      const auto logits = at::randn({50, 17}, dtype).set_requires_grad(true), bias = at::randn({17}, dtype) * 0.01;
+      const auto found = topk_softmax(logits, bias, top_k, top_k == 2);
+      const auto probabilities = at::softmax(logits, 1);
+      const auto choice = top_k == 1 ? (probabilities + bias).argmax(1, true) : std::get<1>((probabilities + bias).topk(top_k, 1));
+      auto weight = probabilities.gather(1, choice);
+      if (top_k == 2) weight = weight / weight.sum(1, true);
+      EXPECT_TRUE(at::equal(found.choice, choice.flatten()) && at::equal(found.weight, weight.flatten()));
+      EXPECT_TRUE(at::equal(gradients({found.weight.sum()}, {logits}, {})[0], gradients({weight.sum()}, {logits}, {})[0]));
+    }
+}
+
+int64_t any_class(int64_t slot) { return slot * 7 % 17; }
+
+// What has not been waited for must not be needed: the bias changes behind the kernel.
+TEST(TopkSoftmax, on_the_emulated_device_is_done_in_its_order_and_takes_other_choices) {
+  const auto device = device::emulated_device(0);
+  for (const bool renormalises : {false, true})
+    for (const bool changes : {false, true}) {
+      const ChangeChoice change = [](const at::Tensor& choice) {
+        auto other = at::empty({choice.numel()}, at::kLong);
+        for (int64_t i = 0; i < other.numel(); ++i) other.data_ptr<int64_t>()[i] = any_class(i);
+        return other.to(choice.device());
+      };
+      const auto logits = at::randn({60, 17}), bias = at::randn({17}) * 0.05, upstream = at::randn({120});
+      const auto here = logits.to(at::kDouble).set_requires_grad(true);
+      const auto expected = topk_softmax(here, bias.to(at::kDouble), 2, renormalises, changes ? change : ChangeChoice());
+      const auto there = logits.to(device).set_requires_grad(true);
+      auto bias_there = bias.to(device);
+      const auto found = topk_softmax(there, bias_there, 2, renormalises, changes ? change : ChangeChoice());
+      bias_there.zero_();
+      EXPECT_TRUE(at::equal(found.choice.cpu(), expected.choice));
+      EXPECT_LT(error_of(found.weight.cpu(), expected.weight), 1e-6);
+      EXPECT_LT(error_of(gradients({found.weight}, {there}, {upstream.to(device)})[0].cpu(),
+                         gradients({expected.weight}, {here}, {upstream.to(at::kDouble)})[0]),
+                1e-6);
+    }
+}
+
+TEST(TopkSoftmax, is_counted_with_its_memory_and_waits_for_nobody) {
+  for (const bool renormalises : {false, true}) {
+    const device::CountingDevice counting(device::Target::gpu);
+    const auto on = at::TensorOptions().device(counting.device()).dtype(at::kFloat);
+    const auto bias = at::empty({17}, on);
+    at::Tensor logits = at::empty({700, 17}, on).set_requires_grad(true);
+    device::Tracer tracer(counting.device());
+    const device::PeakSince peak(counting.device());
+    const auto routed = topk_softmax(logits, bias, 2, renormalises);
+    EXPECT_EQ(peak.bytes(), 700 * 2 * (8 + 4));
+    gradients({routed.weight}, {logits}, {at::empty({1400}, on)});
+    const auto trace = tracer.finish();
+    std::vector<std::pair<std::string, int64_t>> moved;
+    for (const auto& operation : trace.operations)
+      if (const auto name = trace.name_of(operation); name.starts_with("topk_softmax"))
+        moved.emplace_back(name, operation.read_bytes + operation.written_bytes);
+    const int64_t rows = 700, of_logits = rows * 17 * 4, of_choice = rows * 2 * 8, of_weight = rows * 2 * 4;
+    EXPECT_THAT(moved,
+                testing::ElementsAre(std::pair("topk_softmax", of_logits + 17 * 4 + of_choice + of_weight),
+                                     std::pair("topk_softmax.backward", (renormalises ? 1 : 2) * of_logits + of_choice + 2 * of_weight)));
+    EXPECT_TRUE(trace.host_accesses.empty());
   }
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/reference/reference.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <cmath>
 #include <limits>
 
@@ -168,6 +170,20 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& order, int64_t top
 at::Tensor sum_slots(const at::Tensor& x, const at::Tensor& inverse, int64_t top_k, at::ScalarType out) {
   const auto by_slot = x.index_select(0, inverse).view({-1, top_k, x.size(1)});
   return by_slot.sum(1, /*keepdim=*/false, accumulation_type(x.scalar_type())).to(out);
+}
+
+TopkSoftmax topk_softmax(const at::Tensor& logits, const at::Tensor& bias, int64_t top_k, bool renormalises, const ChangeChoice& change) {
+  const auto probabilities = at::softmax(logits, -1);
+  at::Tensor choice;
+  {
+    const at::NoGradGuard no_grad;
+    const auto scores = probabilities + bias;
+    choice = top_k == 1 ? scores.argmax(-1) : std::get<1>(scores.topk(top_k, -1)).flatten();
+    if (change) choice = change(choice);
+  }
+  auto weight = probabilities.gather(1, choice.view({-1, top_k}));
+  if (renormalises) weight = weight / weight.sum(-1, /*keepdim=*/true);
+  return {weight.flatten(), choice};
 }
 
 }  // namespace ingot::kernels::reference

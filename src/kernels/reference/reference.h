@@ -7,6 +7,7 @@
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/routing.h"
+#include "kernels/topk_softmax.h"
 
 namespace ingot::kernels::reference {
 
@@ -25,6 +26,7 @@ at::Tensor round_to_nvfp4(const at::Tensor& x, int64_t tile_rows, int64_t tile_c
 SortedSlots sort_slots(const at::Tensor& choice, int64_t experts);
 at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& order, int64_t top_k, at::ScalarType out);
 at::Tensor sum_slots(const at::Tensor& x, const at::Tensor& inverse, int64_t top_k, at::ScalarType out);
+TopkSoftmax topk_softmax(const at::Tensor& logits, const at::Tensor& bias, int64_t top_k, bool renormalises, const ChangeChoice& change);
 
 /// fp32 for narrower floats, the dtype itself otherwise.
 inline at::ScalarType accumulation_type(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
