@@ -75,7 +75,7 @@ INGOT_DEVICE float logarithm(float x) { return logf(x); }
 INGOT_DEVICE float root(float x) { return sqrtf(x); }
 INGOT_DEVICE uint32_t bits_of(float x) { return __float_as_uint(x); }
 INGOT_DEVICE float float_of(uint32_t bits) { return __uint_as_float(bits); }
-#define INGOT_SHARED_FLOATS(name, count) __shared__ __attribute__((aligned(16))) float name[count]
+#define INGOT_SHARED(type, name, count) __shared__ __attribute__((aligned(16))) type name[count]
 #else
 INGOT_DEVICE int thread_index() { return host::current().thread; }
 INGOT_DEVICE int block_threads() { return host::current().threads; }
@@ -96,8 +96,9 @@ INGOT_DEVICE float float_of(uint32_t bits) {
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
-#define INGOT_SHARED_FLOATS(name, count) float* const name = host::shared_floats(__COUNTER__, count)
+#define INGOT_SHARED(type, name, count) type* const name = static_cast<type*>(host::shared_memory(__COUNTER__, (count) * sizeof(type)))
 #endif
+#define INGOT_SHARED_FLOATS(name, count) INGOT_SHARED(float, name, count)
 
 struct Bf16 {
   uint16_t bits;

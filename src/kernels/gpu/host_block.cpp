@@ -4,8 +4,9 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <exception>
-#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -32,7 +33,8 @@ struct Fiber {
   char* stack = nullptr;
   State state = State::ready;
   int line = 0, wave = 0;
-  float value = 0, published = 0;
+  using Value = std::array<char, kExchangedBytes>;
+  alignas(8) Value value{}, published{};
 };
 
 class Block {
@@ -68,15 +70,21 @@ class Block {
     self().line = line;
     switch_to_scheduler();
   }
-  float shuffle_xor(float value, int mask, int wave, int line) {
-    self().value = value;
+  void exchange(const void* value, int bytes, int wave, int line) {
+    std::memcpy(self().value.data(), value, static_cast<size_t>(bytes));
     self().wave = wave;
     wait(Fiber::State::in_wave, line);
-    return fibers_.at(static_cast<size_t>(running_ / wave * wave + ((running_ % wave) ^ mask))).published;
   }
-  float* shared_floats(int key, int64_t count) {
+  const void* published_by(int thread, int wave) const {
+    return fibers_.at(static_cast<size_t>(running_ / wave * wave + thread)).published.data();
+  }
+  void* shared_memory(int key, int64_t bytes) {
     auto& area = shared_[key];
-    if (area.empty()) area.assign(static_cast<size_t>(count), std::numeric_limits<float>::quiet_NaN());
+    if (area.empty()) {
+      constexpr char kNotANumber = -1;
+      area.assign(static_cast<size_t>((bytes + 15) / 16), {});
+      std::memset(area.data(), kNotANumber, area.size() * sizeof area[0]);
+    }
     return area.data();
   }
 
@@ -141,12 +149,12 @@ class Block {
     };
     bool any = false;
     if (same(fibers_.begin(), fibers_.end(), Fiber::State::at_barrier)) let_go(fibers_.begin(), fibers_.end()), any = true;
-    for (size_t first = 0; first < fibers_.size();) {
-      const auto size = static_cast<size_t>(std::max(1, fibers_[first].wave));
+    const auto size = static_cast<size_t>(std::max(
+        1, std::max_element(fibers_.begin(), fibers_.end(), [](const Fiber& a, const Fiber& b) { return a.wave < b.wave; })->wave));
+    for (size_t first = 0; first < fibers_.size(); first += size) {
       const auto begin = fibers_.begin() + static_cast<std::ptrdiff_t>(first),
                  end = fibers_.begin() + static_cast<std::ptrdiff_t>(std::min(first + size, fibers_.size()));
       if (same(begin, end, Fiber::State::in_wave)) let_go(begin, end), any = true;
-      first += size;
     }
     return any;
   }
@@ -167,7 +175,10 @@ class Block {
   const std::function<void()>& kernel_;
   const std::vector<int>& order_;
   std::vector<Fiber> fibers_;
-  std::map<int, std::vector<float>> shared_;
+  struct alignas(16) Vector {
+    char bytes[16];
+  };
+  std::map<int, std::vector<Vector>> shared_;
   ucontext_t scheduler_{};
   int running_ = 0;
   std::exception_ptr failure_;
@@ -194,7 +205,13 @@ void run(int64_t blocks, int threads, uint64_t seed, const std::function<void()>
 
 Place current() { return Block::running_block->place(); }
 void barrier(int line) { Block::running_block->wait(Fiber::State::at_barrier, line); }
-float shuffle_xor(float value, int mask, int wave, int line) { return Block::running_block->shuffle_xor(value, mask, wave, line); }
-float* shared_floats(int key, int64_t count) { return Block::running_block->shared_floats(key, count); }
+float shuffle_xor(float value, int mask, int wave, int line) {
+  exchange(&value, sizeof value, wave, line);
+  std::memcpy(&value, published_by((current().thread % wave) ^ mask, wave), sizeof value);
+  return value;
+}
+void exchange(const void* value, int bytes, int wave, int line) { Block::running_block->exchange(value, bytes, wave, line); }
+const void* published_by(int thread, int wave) { return Block::running_block->published_by(thread, wave); }
+void* shared_memory(int key, int64_t bytes) { return Block::running_block->shared_memory(key, bytes); }
 
 }  // namespace ingot::kernels::gpu::host

@@ -1,7 +1,8 @@
 // Runs kernels on the host, every thread of a block as a fiber: for tests of what has no GPU to run on. Blocks run one after another, the
 // threads of a block in the order of their numbers or in one drawn by a seed, each until it waits. What shows: results with odd sizes,
 // threads that wait at different places or return while others wait, shared memory that nobody wrote (NaN), with a seed also most missing
-// barriers. What does not: speed, the order of memory between blocks, a GPU's own instructions.
+// barriers. Matrix instructions are computed from what all threads of a wave hold (matrix.h). What does not show: speed, the order of
+// memory between blocks, a GPU's own instructions.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,12 @@ void run(int64_t blocks, int threads, uint64_t seed, const std::function<void()>
 Place current();
 void barrier(int line);
 float shuffle_xor(float value, int mask, int wave, int line);
-/// Floats of the block, the same for each `key`; NaN until written.
-float* shared_floats(int key, int64_t count);
+/// What a thread hands to its wave at once.
+constexpr int kExchangedBytes = 32;
+/// Comes back when all threads of the wave have come: published_by(i) is then what thread i of the wave handed in, up to the next wait.
+void exchange(const void* value, int bytes, int wave, int line);
+const void* published_by(int thread, int wave);
+/// Memory of the block, the same for each `key`; of bits that are no number, in fp32 and bf16, until written.
+void* shared_memory(int key, int64_t bytes);
 
 }  // namespace ingot::kernels::gpu::host

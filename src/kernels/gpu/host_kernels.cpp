@@ -5,6 +5,7 @@
 #include "kernels/gpu/cross_entropy.h"
 #include "kernels/gpu/fp8.h"
 #include "kernels/gpu/join_norm.h"
+#include "kernels/gpu/matrix.h"
 #include "kernels/gpu/qk_norm.h"
 #include "kernels/gpu/routing.h"
 #include "kernels/gpu/short_convolution.h"
@@ -23,6 +24,33 @@ struct HostLauncher {
     host::run(blocks, threads, seed, [&] { Kernel::run(problem); });
     return 0;  // no error
   }
+};
+
+struct Matrices {
+  static void run(const MatrixCase& c) {
+    INGOT_SHARED(Bf16, left, kMatrix * kStep);
+    INGOT_SHARED(Bf16, right, kMatrix * kStep);
+    for (int i = thread_index(); i < kMatrix * kMatrix; i += block_threads()) {
+      left[i / kMatrix * kStep + i % kMatrix] = {c.left[i]};
+      right[i / kMatrix * kStep + i % kMatrix] = {c.right[i]};
+    }
+    barrier();
+    if (!c.comes_whole && thread_index() == 0) return;
+    const auto a = c.left_is_by_row ? load_left<Order::by_row>(left, kStep) : load_left<Order::by_column>(left, kStep);
+    const auto b = c.right_is_by_row ? load_right<Order::by_row>(right, kStep) : load_right<Order::by_column>(right, kStep);
+    MatrixSum sums;
+    for (int i = 0; i < kMatrixOfThread; ++i) sums.at[i] = c.sums[MatrixSum::row(i) * kMatrix + MatrixSum::column(i)];
+    multiply(sums, a, b);
+    for (int i = 0; i < kMatrixOfThread; ++i) {
+      c.sums_of_threads[thread_index() * kMatrixOfThread + i] = sums.at[i];
+      c.sums[MatrixSum::row(i) * kMatrix + MatrixSum::column(i)] = sums.at[i];
+    }
+    for (int i = 0; i < kMatrixOfThread / 2; ++i) {
+      c.left_pairs[thread_index() * kMatrixOfThread / 2 + i] = a.pairs[i];
+      c.right_pairs[thread_index() * kMatrixOfThread / 2 + i] = b.pairs[i];
+    }
+  }
+  static constexpr int kStep = kMatrix + 8;
 };
 
 constexpr HostKernels kKernels{
@@ -53,7 +81,8 @@ constexpr HostKernels kKernels{
     .topk_softmax = [](const cpu::TopkSoftmaxProblem& p, uint64_t seed) { topk_softmax(p, HostLauncher{seed}); },
     .topk_softmax_backward = [](const cpu::TopkSoftmaxProblem& p, uint64_t seed) { topk_softmax_backward(p, HostLauncher{seed}); },
     .momentum = [](const cpu::MomentumProblem& p, uint64_t seed) { momentum(p, HostLauncher{seed}); },
-    .apply_direction = [](const cpu::ApplyProblem& p, uint64_t seed) { apply_direction(p, HostLauncher{seed}); }};
+    .apply_direction = [](const cpu::ApplyProblem& p, uint64_t seed) { apply_direction(p, HostLauncher{seed}); },
+    .matrices = [](const MatrixCase& c, uint64_t seed) { HostLauncher{seed}.run<Matrices>(1, kWave, c); }};
 
 }  // namespace
 

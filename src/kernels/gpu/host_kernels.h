@@ -15,6 +15,15 @@
 
 namespace ingot::kernels::gpu {
 
+/// What one wave does with matrix.h, thread by thread.
+struct MatrixCase {
+  const uint16_t *left, *right;  // bf16 [16, 16], rows or columns behind each other
+  bool left_is_by_row, right_is_by_row;
+  bool comes_whole = true;             // else thread 0 stays away
+  uint32_t *left_pairs, *right_pairs;  // [threads, registers]: what each thread holds
+  float *sums_of_threads, *sums;       // [threads, elements] and [16, 16] by row, to which the product is added
+};
+
 struct HostKernels {
   void (*swiglu_forward)(const cpu::SwigluProblem&, uint64_t seed);
   void (*swiglu_backward)(const cpu::SwigluProblem&, uint64_t seed);
@@ -42,6 +51,7 @@ struct HostKernels {
   void (*topk_softmax_backward)(const cpu::TopkSoftmaxProblem&, uint64_t seed);
   void (*momentum)(const cpu::MomentumProblem&, uint64_t seed);
   void (*apply_direction)(const cpu::ApplyProblem&, uint64_t seed);
+  void (*matrices)(const MatrixCase&, uint64_t seed);
 };
 extern const HostKernels host_kernels_wave32, host_kernels_wave64;
 
