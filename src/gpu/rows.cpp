@@ -1,4 +1,4 @@
-// Row-wise kernels on the current stream of a device, by the names that kernels/row_kernel.h looks for.
+// Kernels on the current stream of a device, by the names that kernels/row_kernel.h and kernels/gpu/linear_attention.cpp look for.
 #include "gpu/rows.h"
 
 #include <c10/core/DeviceGuard.h>
@@ -72,6 +72,12 @@ INGOT_EXPORTED int ingot_fp8_codes(const cpu::Fp8CodesProblem* problem, int devi
 INGOT_EXPORTED int ingot_has_fp8_gemms(int device) { return gpu::has_fp8_gemms(device); }
 INGOT_EXPORTED int ingot_largest_magnitude(const cpu::LargestProblem* problem, int device) {
   return launch(gpu::launch_largest_magnitude, problem, device);
+}
+INGOT_EXPORTED int ingot_linear_attention_forward(const gpu::LinearAttentionProblem* problem, int device) {
+  return launch(gpu::launch_linear_attention_forward, problem, device);
+}
+INGOT_EXPORTED int ingot_linear_attention_backward(const gpu::LinearAttentionProblem* problem, int device) {
+  return launch(gpu::launch_linear_attention_backward, problem, device);
 }
 INGOT_EXPORTED int ingot_sort_slots(const cpu::SortSlotsProblem* problem, int device) {
   return launch(gpu::launch_sort_slots, problem, device);

@@ -1,9 +1,10 @@
-// The row-wise kernels of kernels/gpu/ for the vendor's compiler: plain functions with plain addresses, no header of torch.
+// The kernels of kernels/gpu/ for the vendor's compiler: plain functions with plain addresses, no header of torch.
 #include "gpu/rows.h"
 #include "kernels/gpu/cca.h"
 #include "kernels/gpu/cross_entropy.h"
 #include "kernels/gpu/fp8.h"
 #include "kernels/gpu/join_norm.h"
+#include "kernels/gpu/linear_attention_chunks.h"
 #include "kernels/gpu/qk_norm.h"
 #include "kernels/gpu/routing.h"
 #include "kernels/gpu/short_convolution.h"
@@ -27,12 +28,21 @@ __global__ void __launch_bounds__(most_threads<Kernel>()) entry(const Problem pr
   Kernel::run(problem);
 }
 
+// Of a kernel that asks for a quarter of the threads to fit: CUDA is told blocks of a multiprocessor, HIP waves of a SIMD.
+template <class Kernel, class Problem>
+__global__ void __launch_bounds__(most_threads<Kernel>(), kWave == 64 ? 2 : 512 / most_threads<Kernel>())
+    entry_of_large(const Problem problem) {
+  Kernel::run(problem);
+}
+
 struct Launcher {
   Stream stream;
   template <class Kernel, class Problem>
   int run(int64_t blocks, int threads, const Problem& problem) const {
     if (blocks == 0) return 0;
-    entry<Kernel><<<dim3(static_cast<unsigned>(blocks)), threads, 0, stream>>>(problem);
+    const dim3 grid(static_cast<unsigned>(blocks));
+    if constexpr (requires { Kernel::kFitsAQuarter; }) entry_of_large<Kernel><<<grid, threads, 0, stream>>>(problem);
+    else entry<Kernel><<<grid, threads, 0, stream>>>(problem);
     return last_error();
   }
 };
@@ -65,6 +75,8 @@ int launch_round_to_fp8(const cpu::Fp8Problem& p, void* stream) { return round_t
 int launch_fp8_codes(const cpu::Fp8CodesProblem& p, void* stream) { return fp8_codes(p, on(stream)); }
 int has_fp8_gemms(int device) { return multiplies_fp8(device) ? 1 : 0; }
 int launch_largest_magnitude(const cpu::LargestProblem& p, void* stream) { return largest_magnitude(p, on(stream)); }
+int launch_linear_attention_forward(const LinearAttentionProblem& p, void* stream) { return linear_attention_forward(p, on(stream)); }
+int launch_linear_attention_backward(const LinearAttentionProblem& p, void* stream) { return linear_attention_backward(p, on(stream)); }
 int launch_sort_slots(const cpu::SortSlotsProblem& p, void* stream) { return sort_slots(p, on(stream)); }
 int launch_gather_rows(const cpu::GatherRowsProblem& p, void* stream) { return gather_rows(p, on(stream)); }
 int launch_sum_slots(const cpu::SumSlotsProblem& p, void* stream) { return sum_slots(p, on(stream)); }

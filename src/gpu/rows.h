@@ -12,6 +12,7 @@
 #include "kernels/cpu/rows_short_convolution.h"
 #include "kernels/cpu/rows_topk_softmax.h"
 #include "kernels/cpu/rows_update.h"
+#include "kernels/gpu/linear_attention_problem.h"
 
 namespace ingot::kernels::gpu {
 
@@ -36,6 +37,8 @@ int launch_fp8_codes(const cpu::Fp8CodesProblem& problem, void* stream);
 /// 1 or 0.
 int has_fp8_gemms(int device);
 int launch_largest_magnitude(const cpu::LargestProblem& problem, void* stream);
+int launch_linear_attention_forward(const LinearAttentionProblem& problem, void* stream);
+int launch_linear_attention_backward(const LinearAttentionProblem& problem, void* stream);
 int launch_sort_slots(const cpu::SortSlotsProblem& problem, void* stream);
 int launch_gather_rows(const cpu::GatherRowsProblem& problem, void* stream);
 int launch_sum_slots(const cpu::SumSlotsProblem& problem, void* stream);

@@ -5,6 +5,7 @@
 #include "kernels/gpu/cross_entropy.h"
 #include "kernels/gpu/fp8.h"
 #include "kernels/gpu/join_norm.h"
+#include "kernels/gpu/linear_attention_chunks.h"
 #include "kernels/gpu/matrix.h"
 #include "kernels/gpu/qk_norm.h"
 #include "kernels/gpu/routing.h"
@@ -82,6 +83,8 @@ constexpr HostKernels kKernels{
     .topk_softmax_backward = [](const cpu::TopkSoftmaxProblem& p, uint64_t seed) { topk_softmax_backward(p, HostLauncher{seed}); },
     .momentum = [](const cpu::MomentumProblem& p, uint64_t seed) { momentum(p, HostLauncher{seed}); },
     .apply_direction = [](const cpu::ApplyProblem& p, uint64_t seed) { apply_direction(p, HostLauncher{seed}); },
+    .linear_attention_forward = [](const LinearAttentionProblem& p, uint64_t seed) { linear_attention_forward(p, HostLauncher{seed}); },
+    .linear_attention_backward = [](const LinearAttentionProblem& p, uint64_t seed) { linear_attention_backward(p, HostLauncher{seed}); },
     .matrices = [](const MatrixCase& c, uint64_t seed) { HostLauncher{seed}.run<Matrices>(1, kWave, c); }};
 
 }  // namespace
