@@ -39,8 +39,10 @@ struct Fiber {
 
 class Block {
  public:
-  Block(const Place& place, const std::function<void()>& kernel, const std::vector<int>& order, const Stacks& stacks)
-      : place_(place), kernel_(kernel), order_(order), fibers_(stacks.size()) {
+  // `random`: for the order of waves; null: all of them go on together.
+  Block(const Place& place, const std::function<void()>& kernel, const std::vector<int>& order, const Stacks& stacks,
+        std::mt19937_64* random)
+      : place_(place), kernel_(kernel), order_(order), random_(random), fibers_(stacks.size()) {
     for (size_t i = 0; i < stacks.size(); ++i) fibers_[i].stack = stacks[i].get();
   }
 
@@ -147,16 +149,25 @@ class Block {
         fiber.state = Fiber::State::ready;
       });
     };
-    bool any = false;
-    if (same(fibers_.begin(), fibers_.end(), Fiber::State::at_barrier)) let_go(fibers_.begin(), fibers_.end()), any = true;
+    if (same(fibers_.begin(), fibers_.end(), Fiber::State::at_barrier)) {
+      let_go(fibers_.begin(), fibers_.end());
+      ahead_ = fibers_.size();
+      return true;
+    }
     const auto size = static_cast<size_t>(std::max(
         1, std::max_element(fibers_.begin(), fibers_.end(), [](const Fiber& a, const Fiber& b) { return a.wave < b.wave; })->wave));
-    for (size_t first = 0; first < fibers_.size(); first += size) {
-      const auto begin = fibers_.begin() + static_cast<std::ptrdiff_t>(first),
-                 end = fibers_.begin() + static_cast<std::ptrdiff_t>(std::min(first + size, fibers_.size()));
-      if (same(begin, end, Fiber::State::in_wave)) let_go(begin, end), any = true;
+    std::vector<size_t> complete;  // waves, by their first thread
+    const auto end_of = [&](size_t first) { return fibers_.begin() + static_cast<std::ptrdiff_t>(std::min(first + size, fibers_.size())); };
+    const auto begin_of = [&](size_t first) { return fibers_.begin() + static_cast<std::ptrdiff_t>(first); };
+    for (size_t first = 0; first < fibers_.size(); first += size)
+      if (same(begin_of(first), end_of(first), Fiber::State::in_wave)) complete.push_back(first);
+    if (complete.empty()) return false;
+    if (random_ != nullptr) {  // one wave, as far as it comes
+      if (std::find(complete.begin(), complete.end(), ahead_) == complete.end()) ahead_ = complete[(*random_)() % complete.size()];
+      complete = {ahead_};
     }
-    return any;
+    for (const size_t first : complete) let_go(begin_of(first), end_of(first));
+    return true;
   }
 
   std::string stuck() const {
@@ -174,6 +185,8 @@ class Block {
   Place place_;
   const std::function<void()>& kernel_;
   const std::vector<int>& order_;
+  std::mt19937_64* const random_;
+  size_t ahead_ = 0;  // first thread of the wave that runs ahead
   std::vector<Fiber> fibers_;
   struct alignas(16) Vector {
     char bytes[16];
@@ -196,7 +209,7 @@ void run(int64_t blocks, int threads, uint64_t seed, const std::function<void()>
   for (int i = 0; i < threads; ++i) stacks.push_back(std::make_unique_for_overwrite<char[]>(kStackBytes));
   for (int64_t block = 0; block < blocks; ++block) {
     if (seed != 0) std::shuffle(order.begin(), order.end(), random);
-    Block running({0, threads, block, blocks}, kernel, order, stacks);
+    Block running({0, threads, block, blocks}, kernel, order, stacks, seed != 0 ? &random : nullptr);
     Block::running_block = &running;
     running.run();
   }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "kernels/gpu/dialect.h"
 #include "kernels/gpu/host_kernels.h"
 
 namespace ingot::kernels::gpu {
@@ -109,6 +110,26 @@ TEST(GpuMatrix, without_a_thread_of_the_wave_is_an_error) {
       EXPECT_THAT(error.what(), testing::HasSubstr("wait for their wave"));
     }
   }
+}
+
+// Waves that went from exchange to exchange together hid a barrier that was missing before memory is written again.
+TEST(HostBlock, a_wave_that_runs_ahead_shows_a_missing_barrier) {
+  const auto sum_of = [](bool has_barrier) {
+    float sum = 0;
+    host::run(1, 64, 1, [&] {
+      INGOT_SHARED_FLOATS(area, 64);
+      for (int round = 0; round < 2; ++round) {
+        area[thread_index()] = static_cast<float>(round);
+        barrier();
+        shuffle_xor(0, 1);
+        sum += area[(thread_index() + 32) % 64];  // of the other wave
+        if (has_barrier) barrier();
+      }
+    });
+    return sum;
+  };
+  EXPECT_EQ(sum_of(true), 64);
+  EXPECT_NE(sum_of(false), 64);
 }
 
 }  // namespace
