@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/linear_attention.h"
+#include "kernels/gpu/linear_attention.h"
 #include "kernels/reference/linear_attention.h"
 
 namespace ingot::kernels {
@@ -107,6 +108,7 @@ LinearAttentionOutput linear_attention_forward(const LinearAttentionInputs& in, 
   check(in);
   check_state("initial_state", initial_state, in);
   if (cpu::takes_linear_attention(in)) return cpu::linear_attention_forward(in, initial_state);
+  if (gpu::takes_linear_attention(in)) return gpu::linear_attention_forward(in, initial_state);
   return reference::linear_attention_forward(in, initial_state);
 }
 
@@ -117,9 +119,11 @@ LinearAttentionGradients linear_attention_backward(const at::Tensor& grad_out, c
   check_grad_out(grad_out, in);
   check_state("initial_state", initial_state, in);
   check_state("grad_final_state", grad_final_state, in);
-  if (cpu::takes_linear_attention(in)) {
+  const bool is_on_cpu = cpu::takes_linear_attention(in);
+  if (is_on_cpu || gpu::takes_linear_attention(in)) {
     if (!saved.defined()) throw ModelError("linear attention: backward needs what the forward pass saved for these inputs");
-    return cpu::linear_attention_backward(grad_out, grad_final_state, in, saved);
+    return is_on_cpu ? cpu::linear_attention_backward(grad_out, grad_final_state, in, saved)
+                     : gpu::linear_attention_backward(grad_out, grad_final_state, in, saved);
   }
   return reference::linear_attention_backward(grad_out, grad_final_state, in, initial_state);
 }

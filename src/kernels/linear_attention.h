@@ -23,8 +23,8 @@
 //
 // Nothing here records gradients, unless it says so: callers are autograd functions, or inference. Any thread may call; results are
 // bit-equal from run to run and do not depend on the number of threads. On a CPU fp32 and bf16 take fused kernels
-// (cpu/linear_attention.h), the delta rule's maps up to a key_dim + value_dim of 256; everything else takes compositions of ATen
-// (reference/).
+// (cpu/linear_attention.h), the delta rule's maps up to a key_dim + value_dim of 256; on a GPU the passes in bf16 do with a gate per head
+// or none (gpu/linear_attention.h); everything else takes compositions of ATen (reference/).
 #pragma once
 
 #include "device/aten.h"
@@ -48,8 +48,8 @@ struct LinearAttentionOutput {
 /// `initial_state` [batch, heads, key_dim, value_dim]; undefined: 0. Throws ModelError when shapes or dtypes do not fit.
 LinearAttentionOutput linear_attention_forward(const LinearAttentionInputs& in, const at::Tensor& initial_state = {});
 
-/// States that the fused kernels save for backward, of each row and head: one for every few thousand tokens. by_channel: of a gate per
-/// head and key channel.
+/// States that the fused kernels of a CPU save for backward, of each row and head: one for every few thousand tokens. by_channel: of a gate
+/// per head and key channel.
 int64_t linear_attention_segments(int64_t seq, bool by_channel);
 
 /// Shapes and dtypes of what they belong to; undefined for inputs that are, and for a log_gate of [heads].

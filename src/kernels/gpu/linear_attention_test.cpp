@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "device/tracer.h"
 #include "device/virtual_device.h"
+#include "kernels/cpu/linear_attention.h"
 #include "kernels/differentiable.h"
 #include "kernels/gpu/host_kernels.h"
 
@@ -149,6 +151,53 @@ TEST(GpuLinearAttention, reads_operands_that_lie_apart_or_begin_between_vectors)
     const auto found = run(i, 1, host_kernels_wave32, 0);
     for (size_t n = 0; n < found.size(); ++n) EXPECT_TRUE(!found[n].defined() || at::equal(found[n], expected[n])) << kNames[n];
   }
+}
+
+TEST(GpuLinearAttention, on_the_emulated_device_is_what_the_cpu_computes) {
+  const auto device = device::emulated_device(0);
+  const auto there = [&](const at::Tensor& x) { return x.defined() ? x.to(device) : x; };
+  for (const auto gates : {Gates::none, Gates::of_heads, Gates::of_tokens}) {
+    const auto i = inputs({gates, true, gates != Gates::none, 150, 32, 48});
+    const Inputs moved{{there(i.in.q), there(i.in.k), there(i.in.v), there(i.in.log_gate), {}, there(i.in.is_start)},
+                       there(i.initial_state),
+                       there(i.grad_out),
+                       there(i.grad_final_state)};
+    ASSERT_TRUE(takes_linear_attention(moved.in));
+    const auto on = [](const Inputs& x) {
+      const auto f = kernels::linear_attention_forward(x.in, x.initial_state);
+      return results(f, kernels::linear_attention_backward(x.grad_out, x.grad_final_state, x.in, x.initial_state, f.saved), x);
+    };
+    const auto found = on(moved), expected = on(i);
+    for (size_t n = 0; n < found.size(); ++n) {
+      ASSERT_EQ(found[n].defined(), expected[n].defined()) << kNames[n];
+      EXPECT_TRUE(!found[n].defined() || at::equal(found[n].cpu(), expected[n])) << kNames[n];
+    }
+  }
+}
+
+std::vector<std::string> kernels_in(const device::Trace& trace) {
+  std::vector<std::string> names;
+  for (const auto& operation : trace.operations)
+    if (const auto name = trace.name_of(operation); !name.starts_with("aten::")) names.emplace_back(name);
+  return names;
+}
+
+TEST(GpuLinearAttention, is_counted_with_its_memory) {
+  const device::CountingDevice counting(device::Target::gpu);
+  const auto x = at::empty({1, 4096, 16, 128}, at::TensorOptions().device(counting.device()).dtype(at::kBFloat16));
+  const LinearAttentionInputs in{x, x, x};
+  device::Tracer tracer(counting.device());
+  const device::PeakSince peak(counting.device());
+  const auto f = kernels::linear_attention_forward(in);
+  constexpr int64_t kPairs = 16, kChunks = 64, kParts = 4, kState = 128 * 128, kScores = 64 * 64;  // 4 parts of 4 tiles and 16 heads
+  EXPECT_EQ(f.saved.size(2), kParts);
+  const int64_t out = 2 * x.numel(), states = kPairs * kParts * kState * 4, of_chunks = kPairs * kChunks * (kState + kScores) * 2;
+  EXPECT_EQ(peak.bytes(), out + kPairs * kState * 4 + 2 * states + kPairs * kParts * 4 + of_chunks);
+  const auto g = kernels::linear_attention_backward(x, {}, in, {}, f.saved);
+  EXPECT_EQ(g.q.sizes(), x.sizes());
+  const auto trace = tracer.finish();
+  EXPECT_THAT(kernels_in(trace), testing::ElementsAre("linear_attention", "linear_attention.backward"));
+  EXPECT_TRUE(trace.host_accesses.empty());
 }
 
 TEST(GpuLinearAttention, leaves_other_dtypes_sizes_and_rules_to_atens_operations) {
