@@ -1,10 +1,10 @@
 // The matrix instructions as the host computes them: what each thread of a wave holds, by the vendors' documents written down again here,
 // and the product against fp64.
-#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "device/aten.h"
 #include "kernels/gpu/dialect.h"
 #include "kernels/gpu/host_kernels.h"
 
