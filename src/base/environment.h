@@ -11,9 +11,10 @@
 namespace ingot::base {
 
 struct Environment {
-  std::string ingot_cache;     // INGOT_CACHE: where measurements of this machine are kept
-  std::string cpu_allocator;   // INGOT_CPU_ALLOCATOR: "pool" (what happens without it) or "system"
-  std::string xdg_cache_home;  // XDG_CACHE_HOME, HOME: where they go otherwise
+  std::string ingot_cache;          // INGOT_CACHE: where measurements of this machine are kept
+  std::string cpu_allocator;        // INGOT_CPU_ALLOCATOR: "pool" (what happens without it) or "system"
+  std::string emulated_memory_mib;  // INGOT_EMULATED_MEMORY_MIB: of an emulated device (docs/devices.md); empty: the host's
+  std::string xdg_cache_home;       // XDG_CACHE_HOME, HOME: where they go otherwise
   std::string home;
   std::string omp_num_threads;  // OMP_NUM_THREADS, MKL_NUM_THREADS: limits that torch obeys
   std::string mkl_num_threads;

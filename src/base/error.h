@@ -7,6 +7,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace ingot::base {
 
@@ -24,6 +25,7 @@ class Error : public std::runtime_error {
 
 INGOT_ERROR_TYPE(UsageError, Error);         // wrong flags of a verb
 INGOT_ERROR_TYPE(ConfigError, Error);        // a setting that is unknown, of the wrong type or impossible
+INGOT_ERROR_TYPE(OutOfMemoryError, Error);   // a device or the host has no memory left
 INGOT_ERROR_TYPE(FileError, Error);          // the operating system refused a file operation
 INGOT_ERROR_TYPE(DataError, Error);          // tokenizers, datasets, text files
 INGOT_ERROR_TYPE(CheckpointError, Error);    // checkpoints and safetensors
@@ -34,5 +36,11 @@ INGOT_ERROR_TYPE(CommError, Error);          // collectives and rendezvous
 INGOT_ERROR_TYPE(VerificationError, Error);  // a comparison or threshold was missed
 
 #undef INGOT_ERROR_TYPE
+
+/// What it says, without the stack trace that libtorch appends, which helps nobody at the command line.
+inline std::string_view message_of(const std::exception& failure) {
+  const std::string_view message = failure.what();
+  return message.substr(0, message.find("\nException raised from"));
+}
 
 }  // namespace ingot::base

@@ -4,6 +4,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "base/process.h"
 #include "base/progress.h"
 #include "bench/data_loading.h"
@@ -59,7 +60,9 @@ std::map<WorkKind, double> predicted_ms(const train::RunConfig& config, const me
   shape.documents = plan::documents_of(train::lay_out_phases(config).front());
   if (device::device_named(config.train.device).is_cpu())
     shape.ranks_per_core = std::max(1.0, static_cast<double>(company.local_size * at::get_num_threads()) / base::usable_cores());
-  const auto plan = plan::make_plan(*models::create_model(config.model), *part, shape, profile, 0);
+  const auto plan = plan::make_plan(*models::create_model(config.model), *part, shape, profile, 0,
+                                    device::memory_bytes(device::device_named(config.train.device)));
+  if (!plan.why_no_time.empty()) base::log_info("no prediction of the step time: {}", plan.why_no_time);
   auto predicted = plan.time.by_kind();
   if (plan.has_time() && plan.communication.total_s() > 0) predicted[WorkKind::communication] += plan.communication.total_s();
   for (auto& [kind, amount] : predicted) amount *= 1e3;

@@ -1,7 +1,6 @@
 #include <cstdio>
 #include <exception>
 #include <new>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -25,9 +24,7 @@ int guarded(const std::function<int()>& verb) {
     base::log_error("out of memory; a smaller train.microbatch_size or train.recompute = \"full\" needs less");
     return 1;
   } catch (const std::exception& failure) {
-    // libtorch appends a stack trace, which helps nobody at the command line.
-    const std::string_view message = failure.what();
-    base::log_error("{}", message.substr(0, message.find("\nException raised from")));
+    base::log_error("{}", base::message_of(failure));
     return 1;
   }
 }

@@ -46,6 +46,7 @@ void add_train(Flags& flags) {
 #include "mesh/groups.h"
 #include "object_store/object_storage.h"
 #include "plan/run/forecast.h"
+#include "plan/run/out_of_memory.h"
 #include "plan/run/program_memory.h"
 #include "plan/run/ranks.h"
 #include "plan/run/record.h"
@@ -105,9 +106,10 @@ int run_train(const Call& call) {
                                        {.timeout = std::chrono::duration<double>(config.resilience.comm_timeout_s),
                                         .rendezvous_timeout = std::chrono::duration<double>(config.resilience.rendezvous_timeout_s)});
   if (world->rank() == 0 && world->size() > 1) base::log_info("{}: {}", world->description(), mesh.describe());
+  plan::MachineProfile profile;
   try {
     const bench::Company company{world.get(), ranks.local_rank, ranks.local_size};
-    const auto profile = bench::profile_of_run(config, company);
+    profile = bench::profile_of_run(config, company);
     const auto forecast = company.is_first() ? plan::forecast_of(config, mesh, profile, plan::program_bytes(config)) : plan::RunForecast();
     device::reset_peak_memory(device);
     bench::choose_gemm_backend(config, run_dir, o.resume, mesh, company);
@@ -123,6 +125,10 @@ int run_train(const Call& call) {
     throw base::CommError(
         "{}\nThe last operations of this rank are in {}/ledger-rank-{}.json; ingot doctor --ledgers {} says which rank went astray.",
         failure.what(), run_dir.string(), world->rank(), run_dir.string());
+  } catch (const std::exception& failure) {
+    if (!device::is_out_of_memory(failure)) throw;
+    throw base::OutOfMemoryError("{}\n{}", base::message_of(failure),
+                                 plan::explain_out_of_memory(config, mesh, profile, plan::program_bytes(config)));
   }
   return 0;
 }

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/machine.h"
 #include "base/process.h"
 #include "device/gpu_library.h"
 #include "device/virtual_device.h"
@@ -54,6 +55,18 @@ void reset_peak_memory(at::Device device) {
   if (device.is_cpu()) base::reset_peak_memory();
   else if (is_virtual(device)) reset_peak(device);
   else at::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+}
+
+int64_t memory_bytes(at::Device device) {
+  if (is_emulated(device) && emulated_memory_bytes() > 0) return emulated_memory_bytes();
+  if (device.is_cuda()) return static_cast<int64_t>(at::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
+  const int64_t all = base::total_memory_bytes(), limit = base::memory_limit_bytes();
+  return limit > 0 ? std::min(all, limit) : all;
+}
+
+bool is_out_of_memory(const std::exception& failure) {
+  return dynamic_cast<const base::OutOfMemoryError*>(&failure) || dynamic_cast<const c10::OutOfMemoryError*>(&failure) ||
+         dynamic_cast<const std::bad_alloc*>(&failure);
 }
 
 bool is_cpu(at::Device device) { return is_virtual(device) ? target_of(device) != Target::gpu : device.is_cpu(); }

@@ -5,6 +5,7 @@
 // below, never at::Tensor::is_cpu() or is_cuda(): the counting device answers for the machine that it stands for.
 #pragma once
 
+#include <exception>
 #include <string>
 
 #include "device/aten.h"
@@ -26,6 +27,12 @@ at::Device device_of_rank(const std::string& name, int64_t local_rank);
 /// the driver and other programs hold. Virtual devices: storages.
 int64_t peak_memory_bytes(at::Device device);
 void reset_peak_memory(at::Device device);
+
+/// What there is of it, in bytes. CPU: of the machine, or what a control group lets the process have. An emulated device has the host's, or
+/// INGOT_EMULATED_MEMORY_MIB.
+int64_t memory_bytes(at::Device device);
+/// Whether it says that a device or the host has no memory left.
+bool is_out_of_memory(const std::exception& failure);
 
 /// Whether fused kernels run here as on the CPU: on it, and on a counting device that stands for one or for a GPU that has them too.
 bool is_cpu(at::Device device);

@@ -10,7 +10,9 @@
 #include <mutex>
 #include <set>
 
+#include "base/environment.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "device/state.h"
 #include "device/stream.h"
 #include "device/trace_writer.h"
@@ -159,6 +161,14 @@ void free_block(void* context) {
   else free_emulated(*block);
 }
 
+// As a GPU's allocator says it.
+void check_room(const DeviceState& state, c10::Device device, size_t bytes) {
+  const int64_t all = emulated_memory_bytes(), taken = state.allocated_bytes;
+  TORCH_CHECK_WITH(OutOfMemoryError, all == 0 || taken + static_cast<int64_t>(bytes) <= all, device.str(), " has ", base::format_bytes(all),
+                   ", of which ", base::format_bytes(taken), " are allocated, and ", base::format_bytes(static_cast<int64_t>(bytes)),
+                   " more were asked for");
+}
+
 class VirtualAllocator : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -173,6 +183,7 @@ class VirtualAllocator : public c10::Allocator {
       block->address = reinterpret_cast<void*>(kMadeUp + *begin);
     } else {
       get_on(current_stream(device));
+      check_room(state, device, bytes);
       block->address = EmulatedMemory::get().take(rounded(bytes));
       block->streams.push_back(current_stream(device));
     }
@@ -196,6 +207,18 @@ class VirtualAllocator : public c10::Allocator {
 Block* block_of(const at::Tensor& tensor) { return static_cast<Block*>(tensor.storage().data_ptr().get_context()); }
 
 }  // namespace
+
+int64_t emulated_memory_bytes() {
+  static const int64_t bytes = [] {
+    const auto& asked = base::environment().emulated_memory_mib;
+    if (asked.empty()) return int64_t{0};
+    const auto mib = base::parse_integer(asked);
+    if (!mib || *mib < 1 || *mib > int64_t{1} << 30)
+      throw base::ConfigError("INGOT_EMULATED_MEMORY_MIB is '{}': it takes a number of MiB", asked);
+    return *mib << 20;
+  }();
+  return bytes;
+}
 
 c10::Allocator* virtual_allocator() {
   static auto& allocator = *new VirtualAllocator;

@@ -26,6 +26,8 @@ constexpr int kEmulatedDevices = 16, kCountingDevices = 4;
 
 /// Index 0 to kEmulatedDevices - 1, by rank.
 at::Device emulated_device(int index);
+/// INGOT_EMULATED_MEMORY_MIB; 0: as much as the host has. Throws ConfigError when that is no number.
+int64_t emulated_memory_bytes();
 
 /// A counting device, while this lives. Tensors on it must not outlive it. Throws Error when kCountingDevices are in use.
 class CountingDevice {

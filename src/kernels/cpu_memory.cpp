@@ -7,6 +7,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/process.h"
+#include "base/text.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define INGOT_SANITIZED 1
@@ -31,7 +32,7 @@ class Allocator final : public c10::Allocator {
       if (void* block = pool->take(bytes)) return {block, block, &free_block, at::kCPU};
     void* block = nullptr;
     if (posix_memalign(&block, base::PagePool::kAlignment, bytes) != 0)
-      throw base::Error(fmt::format("no memory for a tensor of {} bytes", bytes));
+      throw base::OutOfMemoryError("the host has no memory for a tensor of {}", base::format_bytes(static_cast<int64_t>(bytes)));
     return {block, block, &free_block, at::kCPU};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_block; }

@@ -5,9 +5,6 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/log.h"
-#include "base/machine.h"
-#include "base/process.h"
 #include "base/text.h"
 #include "layers/cost.h"
 #include "plan/cluster_profile.h"
@@ -27,7 +24,7 @@ std::string milliseconds(double seconds) { return fmt::format("{:.1f} ms", secon
 }  // namespace
 
 Plan make_plan(const models::Model& model, const models::Model& part, const RunShape& run, const MachineProfile& profile,
-               int64_t program_bytes) {
+               int64_t program_bytes, int64_t device_memory_bytes) {
   Plan plan;
   plan.parameters = model.parameters().trained_elements();
   plan.active_parameters = model.active_elements();
@@ -49,13 +46,12 @@ Plan make_plan(const models::Model& model, const models::Model& part, const RunS
     try {
       prices.emplace(Rates(profile, run.dtype()), communication ? communication->transport() : Transport{});
     } catch (const base::ProfileError& unknown) {
-      base::log_info("no prediction of the step time: {}", unknown.what());
+      plan.why_no_time = unknown.what();
     }
   }
   PassTraces untimed;
   plan.memory = predict_memory(part, run, program_bytes, prices ? prices->traces() : untimed);
-  plan.machine_memory_bytes = base::total_memory_bytes();
-  if (const int64_t limit = base::memory_limit_bytes(); limit > 0) plan.machine_memory_bytes = std::min(plan.machine_memory_bytes, limit);
+  plan.device_memory_bytes = device_memory_bytes;
   if (!prices) return plan;
   plan.time = predict_step_time(part, run, *prices);
   if (communication) plan.communication = communication->predict(part, run, plan.time, *prices);
@@ -86,8 +82,7 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   if (m.reserve_bytes > 0) line("allocator's reserve", format_bytes(m.reserve_bytes));
   if (m.shared_bytes > 0) line("shared with other ranks", format_bytes(m.shared_bytes));
   if (m.checkpoint_bytes > 0) line("checkpoint under way", format_bytes(m.checkpoint_bytes));
-  line("peak", fmt::format("{} in {}, of {} in this machine", format_bytes(m.total_bytes()), m.peak_phase(),
-                           format_bytes(plan.machine_memory_bytes)));
+  line("peak", fmt::format("{} in {}, of {} there", format_bytes(m.total_bytes()), m.peak_phase(), format_bytes(plan.device_memory_bytes)));
   if (!plan.has_time()) return text + "step time: not predicted, the profile has no measurements of " + run.precision + "\n";
   text += fmt::format("step time, predicted from the profile of {} ({}, {} threads, {})\n", profile.host, profile.cpu, profile.threads,
                       profile.date);
@@ -154,13 +149,13 @@ nlohmann::ordered_json to_json(const Plan& plan, const models::Model& model, con
                                    {"threads", profile.threads},
                                    {"date", profile.date},
                                    {"quick", profile.quick}}}};
+  json["memory_bytes"]["device"] = plan.device_memory_bytes;
   if (!plan.has_time()) {
     json["step_ms"] = nullptr;
     return json;
   }
   json["step_ms"] = to_json(t, plan.communication);
   json["tokens_per_s"] = plan.tokens_per_s();
-  json["memory_bytes"]["machine"] = plan.machine_memory_bytes;
   json["gemm_peak_flops_per_s"] = plan.peak_flops;
   json["mfu"] = plan.mfu();
   return json;

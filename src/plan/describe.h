@@ -21,7 +21,9 @@ struct Plan {
   StepTime time;                    // all zero when the profile knows nothing about the precision
   StepCommunication communication;  // of several ranks; all zero when the profile knows nothing about collectives
   bool knows_communication = true;
-  int64_t machine_memory_bytes = 0;
+  int64_t device_memory_bytes = 0;  // of the CPU's machine or the GPU
+
+  std::string why_no_time;  // where the profile cannot say; empty in fp64, which is not predicted
 
   bool has_time() const { return time.total_s() > 0; }
   double step_s() const { return time.total_s() + communication.total_s(); }
@@ -32,10 +34,10 @@ struct Plan {
   }
 };
 
-/// `model`: the whole one; `part`: what one rank holds of it. `program_bytes`: memory of the program before the model is built.
-/// Neither need be allocated.
+/// `model`: the whole one; `part`: what one rank holds of it; neither need be allocated. `program_bytes`: memory of the program before the
+/// model is built. `device_memory_bytes`: what the device has.
 Plan make_plan(const models::Model& model, const models::Model& part, const RunShape& run, const MachineProfile& profile,
-               int64_t program_bytes);
+               int64_t program_bytes, int64_t device_memory_bytes);
 
 /// Milliseconds of a step by kind of work and of message, and "total".
 nlohmann::ordered_json to_json(const StepTime& time, const StepCommunication& communication);

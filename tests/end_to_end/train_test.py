@@ -206,10 +206,27 @@ def a_full_disk_does_not_end_the_run(w):
     assert not [p for p in (w.path / "full" / "checkpoints").iterdir() if not p.name.startswith(".")]
 
 
+def a_run_without_memory_says_who_has_it_and_what_would_do(w):
+    config = w.config("large", family="llama", **{"model.layers": 4, "data.seq_len": 256, "train.batch_size": 32, "train.device": "emulated", "train.steps": 2,
+                                                  "checkpoint.every": 0, "train.validation_every": 0})
+
+    def train(name, mib, *more, status):
+        return ingot("train", config, "--run-dir", w.path / name, *more, status=status, env=os.environ | {"INGOT_EMULATED_MEMORY_MIB": str(mib)})[1]
+    plan = json.loads(ingot("train", config, "--dry-run", "--json")[0])["phases"][0]["memory_bytes"]
+    mib = (plan["peak"] - plan["program"]) // 2 >> 20
+    err = train("full", mib, status=1)
+    for word in ("more were asked for", "Tensors at its peak", "backward", "layer/", "what would need less", "train.recompute"):
+        assert word in err, (word, err)
+    microbatch, recompute = re.search(r'train.microbatch_size = (\d+), train.recompute = "(\w+)"', err).groups()
+    train("less", mib, "--set", f"train.microbatch_size={microbatch}", "--set", f"train.recompute={recompute}", status=0)
+    assert "INGOT_EMULATED_MEMORY_MIB is 'x'" in train("wrong", "x", status=2)
+
+
 TESTS = [runs_leave_their_files_and_repeat_bit_for_bit, toggles_change_no_number, killed_at_any_moment_the_next_start_goes_on_bit_equal,
          a_signal_saves_and_exits_0, phases_move_context_base_rate_and_mix, validation_follows_the_phase,
          a_model_generates_and_is_exported,
-         nan_is_named_skipped_or_stopped_and_never_saved, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run]
+         nan_is_named_skipped_or_stopped_and_never_saved, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run,
+         a_run_without_memory_says_who_has_it_and_what_would_do]
 
 if __name__ == "__main__":
     run_chosen(TESTS)

@@ -7,21 +7,16 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "base/text.h"
 #include "comm/rank_environment.h"
 #include "device/device.h"
-#include "plan/describe.h"
+#include "plan/run/out_of_memory.h"
 #include "plan/run/program_memory.h"
 #include "plan/run/shape.h"
 #include "train/parallel_model.h"
 
 namespace ingot::plan {
 namespace {
-
-struct PhasePlan {
-  std::string name;
-  RunShape shape;
-  Plan plan;
-};
 
 struct Forecasts {
   std::unique_ptr<models::Model> model;
@@ -36,27 +31,6 @@ double ranks_per_core(const mesh::Mesh& mesh) {
   return std::max(1.0, static_cast<double>(ranks.local_size * at::get_num_threads()) / base::usable_cores());
 }
 
-// Of a pipeline the time of the slowest stage and the memory of the one that needs most.
-PhasePlan plan_phase(const train::RunConfig& config, const train::Phase& phase, const mesh::Mesh& mesh, const models::Model& model,
-                     const MachineProfile& profile, int64_t program, PipelineFacts& pipelines) {
-  PhasePlan most{.name = phase.name};
-  const auto documents = documents_of(phase);
-  const bool is_cpu = device::is_cpu(device::device_named(config.train.device));
-  for (const int stage : stages_like_all(config.parallel.pipeline)) {
-    const auto at = mesh_of_stage(config.parallel, stage, mesh.world());
-    const auto part = models::create_model(config.model, train::layout_of(at, config.parallel, config.model));
-    auto shape = shape_of(config, phase, at, pipelines);
-    shape.documents = documents;
-    if (is_cpu) shape.ranks_per_core = ranks_per_core(at);
-    add_host_memory(config, at, part->layout(), shape);
-    const auto plan = make_plan(model, *part, shape, profile, program);
-    if (stage == 0) most.shape = shape, most.plan = plan;
-    if (plan.memory.total_bytes() > most.plan.memory.total_bytes()) most.plan.memory = plan.memory;
-    if (plan.step_s() > most.plan.step_s()) most.plan.time = plan.time, most.plan.communication = plan.communication;
-  }
-  return most;
-}
-
 Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh, MachineProfile profile, int64_t program) {
   train::check(config);
   Forecasts all{models::create_model(config.model), std::move(profile), {}};
@@ -68,11 +42,32 @@ Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh,
 
 }  // namespace
 
+PhasePlan plan_phase(const train::RunConfig& config, const train::Phase& phase, const mesh::Mesh& mesh, const models::Model& model,
+                     const MachineProfile& profile, int64_t program_bytes, PipelineFacts& pipelines) {
+  PhasePlan most{.name = phase.name};
+  const auto documents = documents_of(phase);
+  const auto device = device::device_named(config.train.device);
+  for (const int stage : stages_like_all(config.parallel.pipeline)) {
+    const auto at = mesh_of_stage(config.parallel, stage, mesh.world());
+    const auto part = models::create_model(config.model, train::layout_of(at, config.parallel, config.model));
+    auto shape = shape_of(config, phase, at, pipelines);
+    shape.documents = documents;
+    if (device::is_cpu(device)) shape.ranks_per_core = ranks_per_core(at);
+    add_host_memory(config, at, part->layout(), shape);
+    const auto plan = make_plan(model, *part, shape, profile, program_bytes, device::memory_bytes(device));
+    if (stage == 0) most.shape = shape, most.plan = plan;
+    if (plan.memory.total_bytes() > most.plan.memory.total_bytes()) most.plan.memory = plan.memory;
+    if (plan.step_s() > most.plan.step_s()) most.plan.time = plan.time, most.plan.communication = plan.communication;
+  }
+  return most;
+}
+
 RunForecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile, int64_t program) {
   const auto all = make_forecasts(config, mesh, profile, program);
   RunForecast run;
   auto& forecast = run.numbers;
   const auto& first = all.phases.front().plan;
+  if (!first.why_no_time.empty()) base::log_info("no prediction of the step time: {}", first.why_no_time);
   forecast.gemm_flops = first.peak_flops;
   for (const auto& phase : all.phases) {
     forecast.step_ms.push_back(phase.plan.step_s() * 1e3);
@@ -86,12 +81,9 @@ RunForecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, 
     forecast.calibrated_memory_bytes = std::max(forecast.calibrated_memory_bytes, entry.outcome.calibrated_memory_bytes);
     run.phases.push_back(std::move(entry));
   }
-  const int64_t machine = first.machine_memory_bytes;
-  if (all.profile.device == "cpu" && forecast.memory_bytes > machine)
-    base::log_warning(
-        "this run is predicted to need {:.1f} GiB of memory and the machine has {:.1f}; a smaller train.microbatch_size or train.recompute "
-        "= \"full\" needs less",
-        static_cast<double>(forecast.memory_bytes) / (1 << 30), static_cast<double>(machine) / (1 << 30));
+  if (forecast.memory_bytes > first.device_memory_bytes)
+    base::log_warning("this run is predicted to need {} of memory and there are {}; ingot train --dry-run says what needs less",
+                      base::format_bytes(forecast.memory_bytes), base::format_bytes(first.device_memory_bytes));
   return run;
 }
 
@@ -117,6 +109,8 @@ std::string dry_run(const train::RunConfig& config, const mesh::Mesh& mesh, cons
     auto outcome = identity_of(config, mesh, *all.model, phase.shape, all.profile);
     const auto calibration = calibrate(outcome, phase.plan.step_s(), phase.plan.memory.total_bytes(), record);
     if (phase.plan.has_time()) text += describe(outcome, calibration, last_like(outcome, record));
+    if (phase.plan.memory.total_bytes() > phase.plan.device_memory_bytes)
+      text += "\n" + settings_that_need_less(config, mesh, profile, program);
   }
   return text;
 }

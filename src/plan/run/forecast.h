@@ -5,11 +5,23 @@
 #include <string>
 
 #include "mesh/mesh.h"
+#include "plan/describe.h"
 #include "plan/profile.h"
 #include "plan/run/record.h"
+#include "plan/run/shape.h"
 #include "train/config.h"
 
 namespace ingot::plan {
+
+/// One phase of a run.
+struct PhasePlan {
+  std::string name;
+  RunShape shape;
+  Plan plan;
+};
+/// On one rank of `mesh`: of a pipeline the time of the slowest stage and the memory of the one that needs most. `model`: the whole one.
+PhasePlan plan_phase(const train::RunConfig& config, const train::Phase& phase, const mesh::Mesh& mesh, const models::Model& model,
+                     const MachineProfile& profile, int64_t program_bytes, PipelineFacts& pipelines);
 
 /// What one rank of `mesh` needs, by the machine's profile: bytes, and milliseconds of a step of each phase. What the profile does not know
 /// stays 0. `program_bytes`: plan/run/program_memory.h.

@@ -1,13 +1,16 @@
 // Runs as they are planned: the ranks and devices of a configuration, the forecast against the plan that it is made from, and the record.
 #include <gmock/gmock.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "device/device.h"
 #include "plan/describe.h"
 #include "plan/run/forecast.h"
+#include "plan/run/out_of_memory.h"
 #include "plan/run/planner.h"
 #include "plan/run/ranks.h"
 #include "plan/run/sizing_device.h"
@@ -140,6 +143,33 @@ TEST(Forecast, of_an_unknown_machine_has_memory_but_no_time) {
   const auto forecast = forecast_of(config, mesh::Mesh(config.parallel, 0, 1), {}, 0);
   EXPECT_EQ(forecast.numbers.step_ms, std::vector<double>{0});
   EXPECT_GT(forecast.numbers.memory_bytes, 0);
+}
+
+TEST(OutOfMemory, is_explained_by_who_holds_what_and_what_would_need_less) {
+  auto config = small_run();
+  config.train.microbatch_size = 8;
+  const mesh::Mesh mesh(config.parallel, 0, 1);
+  const auto profile = round_machine(1e11, 1e10);
+  const auto memory_of = [&](int64_t microbatch, const std::string& recompute, int64_t program_bytes) {
+    auto changed = config;
+    changed.train.microbatch_size = microbatch, changed.train.recompute = recompute;
+    return forecast_of(changed, mesh, profile, program_bytes).numbers.memory_bytes;
+  };
+  const int64_t there = device::memory_bytes(at::kCPU);
+  const int64_t program_bytes = there - (memory_of(8, "none", 0) + memory_of(1, "full", 0)) / 2;
+  const auto text = explain_out_of_memory(config, mesh, profile, program_bytes);
+  for (const char* name : {"weights", "gradients", "optimizer", "layer/", "what would need less", "a step +"})
+    EXPECT_THAT(text, HasSubstr(name));
+  int microbatch = 0;
+  char recompute[16] = "";
+  const auto at = text.find("train.microbatch_size = ");
+  ASSERT_NE(at, std::string::npos) << text;
+  ASSERT_EQ(std::sscanf(text.c_str() + at, "train.microbatch_size = %d, train.recompute = \"%15[a-z]", &microbatch, recompute), 2) << text;
+  EXPECT_LE(memory_of(microbatch, recompute, program_bytes), there) << text;
+  EXPECT_THAT(dry_run(config, mesh, profile, program_bytes, false), HasSubstr("what would need less"));
+  // States alone are too much; and a plan that was wrong.
+  EXPECT_THAT(explain_out_of_memory(config, mesh, profile, there), AllOf(HasSubstr("does not fit either"), HasSubstr("parallel.zero")));
+  EXPECT_THAT(explain_out_of_memory(config, mesh, profile, 0), AllOf(HasSubstr("it should fit"), HasSubstr("what would need less")));
 }
 
 TEST(Record, identity_tells_apart_what_decides_time_and_memory) {

@@ -1,0 +1,144 @@
+#include "plan/run/out_of_memory.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "device/device.h"
+#include "plan/run/forecast.h"
+#include "plan/trace/step_trace.h"
+#include "train/check_layout.h"
+
+namespace ingot::plan {
+namespace {
+
+using base::format_bytes;
+using models::Recompute;
+
+constexpr size_t kNames = 8, kChoices = 3;
+
+// The phase of the plan that needs most memory.
+struct Fullest {
+  std::unique_ptr<models::Model> model;
+  std::vector<train::Phase> phases;
+  size_t phase = 0;
+  PhasePlan plan;
+
+  Fullest(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile, int64_t program_bytes,
+          PipelineFacts& pipelines)
+      : model(models::create_model(config.model)), phases(train::lay_out_phases(config)) {
+    for (size_t i = 0; i < phases.size(); ++i) {
+      auto one = plan_phase(config, phases[i], mesh, *model, profile, program_bytes, pipelines);
+      if (i == 0 || one.plan.memory.total_bytes() > plan.plan.memory.total_bytes()) phase = i, plan = std::move(one);
+    }
+  }
+  int64_t bytes() const { return plan.plan.memory.total_bytes(); }
+};
+
+struct Cheaper {
+  int64_t microbatch;
+  Recompute recompute;
+  int64_t bytes;
+  double step_s;  // 0: not known
+};
+
+// Of the phase, by microbatches and by what is recomputed: those that need less than the configuration.
+std::vector<Cheaper> cheaper_than(const Fullest& present, train::RunConfig config, const mesh::Mesh& mesh, const MachineProfile& profile,
+                                  int64_t program_bytes, PipelineFacts& pipelines) {
+  const auto& shape = present.plan.shape;
+  std::vector<Cheaper> all;
+  for (int64_t microbatch = shape.sequences_at_once(); microbatch > 0; microbatch /= 2)
+    for (const auto recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+      if (shape.batch % microbatch != 0) continue;
+      config.train.microbatch_size = microbatch;
+      config.train.recompute = recompute_name(recompute);
+      try {
+        train::check_layout(config, mesh);
+      } catch (const base::ConfigError&) {
+        continue;  // another phase, or a pipeline, cannot have it
+      }
+      const auto plan = plan_phase(config, present.phases[present.phase], mesh, *present.model, profile, program_bytes, pipelines).plan;
+      if (plan.memory.total_bytes() < present.bytes())
+        all.push_back({microbatch, recompute, plan.memory.total_bytes(), plan.has_time() ? plan.step_s() : 0});
+    }
+  return all;
+}
+
+std::string table_of(const std::vector<Cheaper>& choices, const Fullest& present) {
+  std::string text;
+  for (const auto& c : choices) {
+    text += fmt::format("  {:<60}{:>12}",
+                        fmt::format("train.microbatch_size = {}, train.recompute = \"{}\"", c.microbatch, recompute_name(c.recompute)),
+                        format_bytes(c.bytes));
+    if (c.step_s > 0) text += fmt::format("   a step {:+.0f} %", 100 * (c.step_s / present.plan.plan.step_s() - 1));
+    text += '\n';
+  }
+  return text;
+}
+
+std::string needs_less(const Fullest& present, const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile,
+                       int64_t program_bytes, PipelineFacts& pipelines) {
+  auto all = cheaper_than(present, config, mesh, profile, program_bytes, pipelines);
+  // What was planned to fit and did not leave room for: a tenth of what a step works with has to go.
+  const auto& plan = present.plan.plan;
+  const bool was_to_fit = present.bytes() <= plan.device_memory_bytes;
+  const int64_t room = was_to_fit ? present.bytes() - plan.memory.working_bytes() / 10 : plan.device_memory_bytes;
+  std::vector<Cheaper> fitting;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(fitting), [&](const auto& c) { return c.bytes <= room; });
+  // Where times are not known: the largest microbatches first, and the least that is computed twice.
+  std::stable_sort(fitting.begin(), fitting.end(), [](const auto& a, const auto& b) { return a.step_s < b.step_s; });
+  if (fitting.size() > kChoices) fitting.resize(kChoices);
+  if (!fitting.empty()) return "what would need less, as planned:\n" + table_of(fitting, present);
+  std::string text;
+  if (!all.empty()) {
+    const auto least = std::min_element(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+    text = "what would need least of the same layout, and does not fit either:\n" + table_of({*least}, present);
+  }
+  return text + fmt::format(
+                    "{} are weights, gradients, masters and moments: parallel.zero = 1 to 3, parallel.tensor, parallel.pipeline and "
+                    "parallel.expert share them out over more ranks (ingot plan search)\n",
+                    format_bytes(plan.memory.state_bytes()));
+}
+
+std::string held_by_name(const Fullest& present, const train::RunConfig& config, const mesh::Mesh& mesh) {
+  const bool is_cpu = device::is_cpu(device::device_named(config.train.device));
+  const auto step = trace_step({.config = config,
+                                .phase = static_cast<int64_t>(present.phase),
+                                .rank = mesh.rank(),
+                                .world = mesh.world(),
+                                .target = is_cpu ? device::Target::cpu : device::Target::gpu});
+  std::vector<std::pair<std::string, int64_t>> names;
+  for (const auto& entry : step.peak_by_name()) names.emplace_back(entry);
+  std::stable_sort(names.begin(), names.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text = fmt::format("a step{} is planned to take {}, and there are {}. Tensors at its peak, {}:\n",
+                                 present.phases.size() > 1 ? " of phase '" + present.plan.name + "'" : "", format_bytes(present.bytes()),
+                                 format_bytes(present.plan.plan.device_memory_bytes), format_bytes(step.trace.peak_bytes));
+  int64_t rest = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (i < kNames) text += fmt::format("  {:<60}{:>12}\n", names[i].first, format_bytes(names[i].second));
+    else rest += names[i].second;
+  }
+  if (rest > 0) text += fmt::format("  {:<60}{:>12}\n", fmt::format("{} more", names.size() - kNames), format_bytes(rest));
+  return text;
+}
+
+}  // namespace
+
+std::string settings_that_need_less(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile,
+                                    int64_t program_bytes) {
+  PipelineFacts pipelines;
+  const Fullest present(config, mesh, profile, program_bytes, pipelines);
+  return needs_less(present, config, mesh, profile, program_bytes, pipelines);
+}
+
+std::string explain_out_of_memory(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile,
+                                  int64_t program_bytes) {
+  PipelineFacts pipelines;
+  const Fullest present(config, mesh, profile, program_bytes, pipelines);
+  std::string text = held_by_name(present, config, mesh);
+  if (present.bytes() <= present.plan.plan.device_memory_bytes)
+    text +=
+        "it should fit: other programs on the device, experts that get more tokens than others, or pieces between blocks took the rest\n";
+  return text + needs_less(present, config, mesh, profile, program_bytes, pipelines);
+}
+
+}  // namespace ingot::plan
