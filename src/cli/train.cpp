@@ -127,8 +127,8 @@ int run_train(const Call& call) {
         failure.what(), run_dir.string(), world->rank(), run_dir.string());
   } catch (const std::exception& failure) {
     if (!device::is_out_of_memory(failure)) throw;
-    throw base::OutOfMemoryError("{}\n{}", base::message_of(failure),
-                                 plan::explain_out_of_memory(config, mesh, profile, plan::program_bytes(config)));
+    base::log_error("{}", base::message_of(failure));  // first: the explanation needs memory, too
+    throw base::OutOfMemoryError("out of memory: {}", plan::explain_out_of_memory(config, mesh, profile, plan::program_bytes(config)));
   }
   return 0;
 }

@@ -41,7 +41,7 @@ at::Tensor run_forward(const at::Tensor& logits, const at::Tensor& bias, const a
   return weight;
 }
 
-// Saves what tells the chosen classes' part in the softmax: the logits, of which probabilities are made again, unless weights that sum to
+// Saves what tells the chosen classes' part in the softmax: the logits, of which probabilities are recomputed, unless weights that sum to
 // 1 say everything.
 struct TopkSoftmaxFunction : Function<TopkSoftmaxFunction, WorkKind::routing> {
   struct Kept {
