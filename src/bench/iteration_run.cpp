@@ -60,8 +60,9 @@ std::map<WorkKind, double> predicted_ms(const train::RunConfig& config, const me
   shape.documents = plan::documents_of(train::lay_out_phases(config).front());
   if (device::device_named(config.train.device).is_cpu())
     shape.ranks_per_core = std::max(1.0, static_cast<double>(company.local_size * at::get_num_threads()) / base::usable_cores());
-  const auto plan = plan::make_plan(*models::create_model(config.model), *part, shape, profile, 0,
-                                    device::memory_bytes(device::device_named(config.train.device)));
+  const auto plan =
+      plan::PlanMaker(profile, config.train.precision, mesh.world())
+          .make(*models::create_model(config.model), *part, shape, 0, device::memory_bytes(device::device_named(config.train.device)));
   if (!plan.why_no_time.empty()) base::log_info("no prediction of the step time: {}", plan.why_no_time);
   auto predicted = plan.time.by_kind();
   if (plan.has_time() && plan.communication.total_s() > 0) predicted[WorkKind::communication] += plan.communication.total_s();

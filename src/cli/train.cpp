@@ -128,7 +128,8 @@ int run_train(const Call& call) {
   } catch (const std::exception& failure) {
     if (!device::is_out_of_memory(failure)) throw;
     base::log_error("{}", base::message_of(failure));  // first: the explanation needs memory, too
-    throw base::OutOfMemoryError("out of memory: {}", plan::explain_out_of_memory(config, mesh, profile, plan::program_bytes(config)));
+    plan::PhasePlanner planner(config, mesh, profile, plan::program_bytes(config));
+    throw base::OutOfMemoryError("out of memory: {}", plan::explain_out_of_memory(config, planner));
   }
   return 0;
 }

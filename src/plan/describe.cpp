@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -23,38 +22,40 @@ std::string milliseconds(double seconds) { return fmt::format("{:.1f} ms", secon
 
 }  // namespace
 
-Plan make_plan(const models::Model& model, const models::Model& part, const RunShape& run, const MachineProfile& profile,
-               int64_t program_bytes, int64_t device_memory_bytes) {
+PlanMaker::PlanMaker(const MachineProfile& profile, const std::string& precision, int64_t world) {
+  const auto dtype = layers::dtype_name(precision);
+  peak_flops_ = profile.peak_gemm(dtype);
+  if (precision == "fp64") return;  // runs in fp64 are for tests: the machine is not measured for them
+  if (world > 1) {
+    try {
+      communication_.emplace(cluster_of(profile, dtype, world, 0));
+    } catch (const base::ProfileError&) {
+      knows_communication_ = false;
+    }
+  }
+  try {
+    prices_.emplace(Rates(profile, dtype), communication_ ? communication_->transport() : Transport{});
+  } catch (const base::ProfileError& unknown) {
+    why_no_time_ = unknown.what();
+  }
+}
+
+Plan PlanMaker::make(const models::Model& model, const models::Model& part, const RunShape& run, int64_t program_bytes,
+                     int64_t device_memory_bytes) {
   Plan plan;
   plan.parameters = model.parameters().trained_elements();
   plan.active_parameters = model.active_elements();
   plan.tokens_per_step = run.batch * run.seq;
   plan.flops_per_token = model.training_flops_per_token(run.seq);
-  plan.peak_flops = profile.peak_gemm(run.dtype());
+  plan.peak_flops = peak_flops_;
   plan.ranks_per_sequence = part.layout().tensor.size * part.layout().sequence.size * part.layout().stage.size;
-  const bool is_timed = run.precision != "fp64";  // runs in fp64 are for tests: the machine is not measured for them
-  std::optional<CommunicationModel> communication;
-  if (is_timed && run.world > 1) {
-    try {
-      communication.emplace(cluster_of(profile, run.dtype(), run.world, 0));
-    } catch (const base::ProfileError&) {
-      plan.knows_communication = false;
-    }
-  }
-  std::optional<PassPrices> prices;
-  if (is_timed) {
-    try {
-      prices.emplace(Rates(profile, run.dtype()), communication ? communication->transport() : Transport{});
-    } catch (const base::ProfileError& unknown) {
-      plan.why_no_time = unknown.what();
-    }
-  }
-  PassTraces untimed;
-  plan.memory = predict_memory(part, run, program_bytes, prices ? prices->traces() : untimed);
+  plan.knows_communication = knows_communication_;
+  plan.why_no_time = why_no_time_;
+  plan.memory = predict_memory(part, run, program_bytes, prices_ ? prices_->traces() : untimed_);
   plan.device_memory_bytes = device_memory_bytes;
-  if (!prices) return plan;
-  plan.time = predict_step_time(part, run, *prices);
-  if (communication) plan.communication = communication->predict(part, run, plan.time, *prices);
+  if (!prices_) return plan;
+  plan.time = predict_step_time(part, run, *prices_);
+  if (communication_) plan.communication = communication_->predict(part, run, plan.time, *prices_);
   return plan;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "plan/communication.h"
@@ -34,10 +35,23 @@ struct Plan {
   }
 };
 
-/// `model`: the whole one; `part`: what one rank holds of it; neither need be allocated. `program_bytes`: memory of the program before the
-/// model is built. `device_memory_bytes`: what the device has.
-Plan make_plan(const models::Model& model, const models::Model& part, const RunShape& run, const MachineProfile& profile,
-               int64_t program_bytes, int64_t device_memory_bytes);
+/// Makes plans by one machine's profile, for steps of one precision on `world` ranks. What is traced and priced for one plan serves the
+/// next. Used by one thread at a time.
+class PlanMaker {
+ public:
+  PlanMaker(const MachineProfile& profile, const std::string& precision, int64_t world);
+  /// `model`: the whole one; `part`: what one rank holds of it; neither need be allocated. `program_bytes`: memory of the program before
+  /// the model is built. `device_memory_bytes`: what the device has.
+  Plan make(const models::Model& model, const models::Model& part, const RunShape& run, int64_t program_bytes, int64_t device_memory_bytes);
+
+ private:
+  double peak_flops_ = 0;
+  std::string why_no_time_;
+  bool knows_communication_ = true;
+  std::optional<CommunicationModel> communication_;
+  std::optional<PassPrices> prices_;  // none where the profile cannot say
+  PassTraces untimed_;
+};
 
 /// Milliseconds of a step by kind of work and of message, and "total".
 nlohmann::ordered_json to_json(const StepTime& time, const StepCommunication& communication);

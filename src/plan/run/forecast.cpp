@@ -18,12 +18,6 @@
 namespace ingot::plan {
 namespace {
 
-struct Forecasts {
-  std::unique_ptr<models::Model> model;
-  MachineProfile profile;
-  std::vector<PhasePlan> phases;
-};
-
 // A plan for many ranks, made by one of them alone, does not know how many of them share a machine: then they do not share cores.
 double ranks_per_core(const mesh::Mesh& mesh) {
   const auto ranks = comm::rank_environment(base::environment());
@@ -31,30 +25,33 @@ double ranks_per_core(const mesh::Mesh& mesh) {
   return std::max(1.0, static_cast<double>(ranks.local_size * at::get_num_threads()) / base::usable_cores());
 }
 
-Forecasts make_forecasts(const train::RunConfig& config, const mesh::Mesh& mesh, MachineProfile profile, int64_t program) {
-  train::check(config);
-  Forecasts all{models::create_model(config.model), std::move(profile), {}};
-  PipelineFacts pipelines;
-  for (const auto& phase : train::lay_out_phases(config))
-    all.phases.push_back(plan_phase(config, phase, mesh, *all.model, all.profile, program, pipelines));
-  return all;
+std::vector<PhasePlan> plans_of(const train::RunConfig& config, PhasePlanner& planner) {
+  std::vector<PhasePlan> plans;
+  for (const auto& phase : train::lay_out_phases(config)) plans.push_back(planner.plan(config, phase));
+  return plans;
 }
 
 }  // namespace
 
-PhasePlan plan_phase(const train::RunConfig& config, const train::Phase& phase, const mesh::Mesh& mesh, const models::Model& model,
-                     const MachineProfile& profile, int64_t program_bytes, PipelineFacts& pipelines) {
+PhasePlanner::PhasePlanner(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile, int64_t program_bytes)
+    : model_(models::create_model(config.model)),
+      mesh_(mesh),
+      profile_(profile),
+      program_bytes_(program_bytes),
+      maker_(profile, config.train.precision, mesh.world()) {}
+
+PhasePlan PhasePlanner::plan(const train::RunConfig& config, const train::Phase& phase) {
   PhasePlan most{.name = phase.name};
   const auto documents = documents_of(phase);
   const auto device = device::device_named(config.train.device);
   for (const int stage : stages_like_all(config.parallel.pipeline)) {
-    const auto at = mesh_of_stage(config.parallel, stage, mesh.world());
+    const auto at = mesh_of_stage(config.parallel, stage, mesh_.world());
     const auto part = models::create_model(config.model, train::layout_of(at, config.parallel, config.model));
-    auto shape = shape_of(config, phase, at, pipelines);
+    auto shape = shape_of(config, phase, at, pipelines_);
     shape.documents = documents;
     if (device::is_cpu(device)) shape.ranks_per_core = ranks_per_core(at);
     add_host_memory(config, at, part->layout(), shape);
-    const auto plan = make_plan(model, *part, shape, profile, program_bytes, device::memory_bytes(device));
+    const auto plan = maker_.make(*model_, *part, shape, program_bytes_, device::memory_bytes(device));
     if (stage == 0) most.shape = shape, most.plan = plan;
     if (plan.memory.total_bytes() > most.plan.memory.total_bytes()) most.plan.memory = plan.memory;
     if (plan.step_s() > most.plan.step_s()) most.plan.time = plan.time, most.plan.communication = plan.communication;
@@ -63,19 +60,21 @@ PhasePlan plan_phase(const train::RunConfig& config, const train::Phase& phase, 
 }
 
 RunForecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile, int64_t program) {
-  const auto all = make_forecasts(config, mesh, profile, program);
+  train::check(config);
+  PhasePlanner planner(config, mesh, profile, program);
+  const auto phases = plans_of(config, planner);
   RunForecast run;
   auto& forecast = run.numbers;
-  const auto& first = all.phases.front().plan;
+  const auto& first = phases.front().plan;
   if (!first.why_no_time.empty()) base::log_info("no prediction of the step time: {}", first.why_no_time);
   forecast.gemm_flops = first.peak_flops;
-  for (const auto& phase : all.phases) {
+  for (const auto& phase : phases) {
     forecast.step_ms.push_back(phase.plan.step_s() * 1e3);
     forecast.memory_bytes = std::max(forecast.memory_bytes, phase.plan.memory.total_bytes());
   }
   const auto record = known_outcomes();
-  for (const auto& phase : all.phases) {
-    PhaseForecast entry{phase.name, identity_of(config, mesh, *all.model, phase.shape, all.profile), {}};
+  for (const auto& phase : phases) {
+    PhaseForecast entry{phase.name, identity_of(config, mesh, planner.model(), phase.shape, profile), {}};
     entry.calibration = calibrate(entry.outcome, phase.plan.step_s(), forecast.memory_bytes, record);
     forecast.calibrated_step_ms.push_back(entry.outcome.calibrated_step_s * 1e3);
     forecast.calibrated_memory_bytes = std::max(forecast.calibrated_memory_bytes, entry.outcome.calibrated_memory_bytes);
@@ -88,14 +87,17 @@ RunForecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, 
 }
 
 std::string dry_run(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile, int64_t program, bool json) {
-  const auto all = make_forecasts(config, mesh, profile, program);
+  train::check(config);
+  PhasePlanner planner(config, mesh, profile, program);
+  const auto& model = planner.model();
+  const auto plans = plans_of(config, planner);
   const auto record = known_outcomes();
   if (json) {
     auto phases = nlohmann::ordered_json::array();
-    for (const auto& phase : all.phases) {
+    for (const auto& phase : plans) {
       nlohmann::ordered_json entry = {{"phase", phase.name}};
-      entry.update(to_json(phase.plan, *all.model, phase.shape, all.profile));
-      auto outcome = identity_of(config, mesh, *all.model, phase.shape, all.profile);
+      entry.update(to_json(phase.plan, model, phase.shape, profile));
+      auto outcome = identity_of(config, mesh, model, phase.shape, profile);
       const auto calibration = calibrate(outcome, phase.plan.step_s(), phase.plan.memory.total_bytes(), record);
       entry["calibrated"] = to_json(outcome, calibration, last_like(outcome, record));
       phases.push_back(std::move(entry));
@@ -103,15 +105,16 @@ std::string dry_run(const train::RunConfig& config, const mesh::Mesh& mesh, cons
     return nlohmann::ordered_json{{"phases", std::move(phases)}}.dump(2) + "\n";
   }
   std::string text;
-  for (const auto& phase : all.phases) {
-    if (all.phases.size() > 1) text += "phase '" + phase.name + "'\n";
-    text += describe(phase.plan, *all.model, phase.shape, all.profile);
-    auto outcome = identity_of(config, mesh, *all.model, phase.shape, all.profile);
+  bool fits = true;
+  for (const auto& phase : plans) {
+    if (plans.size() > 1) text += "phase '" + phase.name + "'\n";
+    text += describe(phase.plan, model, phase.shape, profile);
+    auto outcome = identity_of(config, mesh, model, phase.shape, profile);
     const auto calibration = calibrate(outcome, phase.plan.step_s(), phase.plan.memory.total_bytes(), record);
     if (phase.plan.has_time()) text += describe(outcome, calibration, last_like(outcome, record));
-    if (phase.plan.memory.total_bytes() > phase.plan.device_memory_bytes)
-      text += "\n" + settings_that_need_less(config, mesh, profile, program);
+    fits = fits && phase.plan.memory.total_bytes() <= phase.plan.device_memory_bytes;
   }
+  if (!fits) text += "\n" + settings_that_need_less(config, planner);
   return text;
 }
 

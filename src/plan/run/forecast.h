@@ -19,9 +19,28 @@ struct PhasePlan {
   RunShape shape;
   Plan plan;
 };
-/// On one rank of `mesh`: of a pipeline the time of the slowest stage and the memory of the one that needs most. `model`: the whole one.
-PhasePlan plan_phase(const train::RunConfig& config, const train::Phase& phase, const mesh::Mesh& mesh, const models::Model& model,
-                     const MachineProfile& profile, int64_t program_bytes, PipelineFacts& pipelines);
+
+/// Plans phases of a run for one rank of `mesh`. What one plan traced serves the next. Used by one thread at a time.
+class PhasePlanner {
+ public:
+  /// `program_bytes`: plan/run/program_memory.h. `profile` has to live as long.
+  PhasePlanner(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile, int64_t program_bytes);
+  /// Of a pipeline the time of the slowest stage and the memory of the one that needs most. `config`: of the same model, precision and
+  /// layout.
+  PhasePlan plan(const train::RunConfig& config, const train::Phase& phase);
+
+  const models::Model& model() const { return *model_; }  // the whole one
+  const mesh::Mesh& mesh() const { return mesh_; }
+  const MachineProfile& profile() const { return profile_; }
+
+ private:
+  std::unique_ptr<models::Model> model_;
+  mesh::Mesh mesh_;
+  const MachineProfile& profile_;
+  int64_t program_bytes_;
+  PipelineFacts pipelines_;
+  PlanMaker maker_;
+};
 
 /// What one rank of `mesh` needs, by the machine's profile: bytes, and milliseconds of a step of each phase. What the profile does not know
 /// stays 0. `program_bytes`: plan/run/program_memory.h.

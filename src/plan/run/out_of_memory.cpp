@@ -4,7 +4,6 @@
 
 #include "base/text.h"
 #include "device/device.h"
-#include "plan/run/forecast.h"
 #include "plan/trace/step_trace.h"
 #include "train/check_layout.h"
 
@@ -18,16 +17,13 @@ constexpr size_t kNames = 8, kChoices = 3;
 
 // The phase of the plan that needs most memory.
 struct Fullest {
-  std::unique_ptr<models::Model> model;
   std::vector<train::Phase> phases;
   size_t phase = 0;
   PhasePlan plan;
 
-  Fullest(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile, int64_t program_bytes,
-          PipelineFacts& pipelines)
-      : model(models::create_model(config.model)), phases(train::lay_out_phases(config)) {
+  Fullest(const train::RunConfig& config, PhasePlanner& planner) : phases(train::lay_out_phases(config)) {
     for (size_t i = 0; i < phases.size(); ++i) {
-      auto one = plan_phase(config, phases[i], mesh, *model, profile, program_bytes, pipelines);
+      auto one = planner.plan(config, phases[i]);
       if (i == 0 || one.plan.memory.total_bytes() > plan.plan.memory.total_bytes()) phase = i, plan = std::move(one);
     }
   }
@@ -41,25 +37,34 @@ struct Cheaper {
   double step_s;  // 0: not known
 };
 
-// Of the phase, by microbatches and by what is recomputed: those that need less than the configuration.
-std::vector<Cheaper> cheaper_than(const Fullest& present, train::RunConfig config, const mesh::Mesh& mesh, const MachineProfile& profile,
-                                  int64_t program_bytes, PipelineFacts& pipelines) {
+// Of the phase, by microbatches and by what is recomputed: those that need less than the configuration, the smallest microbatches first, up
+// to where they fit no more. A pass over a thousand times the device's memory is long to trace.
+std::vector<Cheaper> cheaper_than(const Fullest& present, train::RunConfig config, PhasePlanner& planner) {
   const auto& shape = present.plan.shape;
+  std::vector<int64_t> microbatches;
+  for (int64_t size = shape.sequences_at_once(); size > 0; size /= 2)
+    if (shape.batch % size == 0) microbatches.push_back(size);
+  std::reverse(microbatches.begin(), microbatches.end());
   std::vector<Cheaper> all;
-  for (int64_t microbatch = shape.sequences_at_once(); microbatch > 0; microbatch /= 2)
+  int64_t least_before = INT64_MAX;
+  for (const int64_t microbatch : microbatches) {
+    int64_t least = INT64_MAX;
     for (const auto recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
-      if (shape.batch % microbatch != 0) continue;
       config.train.microbatch_size = microbatch;
       config.train.recompute = recompute_name(recompute);
       try {
-        train::check_layout(config, mesh);
+        train::check_layout(config, planner.mesh());
       } catch (const base::ConfigError&) {
         continue;  // another phase, or a pipeline, cannot have it
       }
-      const auto plan = plan_phase(config, present.phases[present.phase], mesh, *present.model, profile, program_bytes, pipelines).plan;
-      if (plan.memory.total_bytes() < present.bytes())
-        all.push_back({microbatch, recompute, plan.memory.total_bytes(), plan.has_time() ? plan.step_s() : 0});
+      const auto plan = planner.plan(config, present.phases[present.phase]).plan;
+      const int64_t bytes = plan.memory.total_bytes();
+      if (bytes < present.bytes()) all.push_back({microbatch, recompute, bytes, plan.has_time() ? plan.step_s() : 0});
+      least = std::min(least, bytes);
     }
+    if (least > present.plan.plan.device_memory_bytes && least > least_before) break;
+    least_before = least;
+  }
   return all;
 }
 
@@ -75,9 +80,8 @@ std::string table_of(const std::vector<Cheaper>& choices, const Fullest& present
   return text;
 }
 
-std::string needs_less(const Fullest& present, const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile,
-                       int64_t program_bytes, PipelineFacts& pipelines) {
-  auto all = cheaper_than(present, config, mesh, profile, program_bytes, pipelines);
+std::string needs_less(const Fullest& present, const train::RunConfig& config, PhasePlanner& planner) {
+  const auto all = cheaper_than(present, config, planner);
   // What was planned to fit and did not leave room for: a tenth of what a step works with has to go.
   const auto& plan = present.plan.plan;
   const bool was_to_fit = present.bytes() <= plan.device_memory_bytes;
@@ -85,6 +89,7 @@ std::string needs_less(const Fullest& present, const train::RunConfig& config, c
   std::vector<Cheaper> fitting;
   std::copy_if(all.begin(), all.end(), std::back_inserter(fitting), [&](const auto& c) { return c.bytes <= room; });
   // Where times are not known: the largest microbatches first, and the least that is computed twice.
+  std::stable_sort(fitting.begin(), fitting.end(), [](const auto& a, const auto& b) { return a.microbatch > b.microbatch; });
   std::stable_sort(fitting.begin(), fitting.end(), [](const auto& a, const auto& b) { return a.step_s < b.step_s; });
   if (fitting.size() > kChoices) fitting.resize(kChoices);
   if (!fitting.empty()) return "what would need less, as planned:\n" + table_of(fitting, present);
@@ -123,22 +128,17 @@ std::string held_by_name(const Fullest& present, const train::RunConfig& config,
 
 }  // namespace
 
-std::string settings_that_need_less(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile,
-                                    int64_t program_bytes) {
-  PipelineFacts pipelines;
-  const Fullest present(config, mesh, profile, program_bytes, pipelines);
-  return needs_less(present, config, mesh, profile, program_bytes, pipelines);
+std::string settings_that_need_less(const train::RunConfig& config, PhasePlanner& planner) {
+  return needs_less(Fullest(config, planner), config, planner);
 }
 
-std::string explain_out_of_memory(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile,
-                                  int64_t program_bytes) {
-  PipelineFacts pipelines;
-  const Fullest present(config, mesh, profile, program_bytes, pipelines);
-  std::string text = held_by_name(present, config, mesh);
+std::string explain_out_of_memory(const train::RunConfig& config, PhasePlanner& planner) {
+  const Fullest present(config, planner);
+  std::string text = held_by_name(present, config, planner.mesh());
   if (present.bytes() <= present.plan.plan.device_memory_bytes)
     text +=
         "it should fit: other programs on the device, experts that get more tokens than others, or pieces between blocks took the rest\n";
-  return text + needs_less(present, config, mesh, profile, program_bytes, pipelines);
+  return text + needs_less(present, config, planner);
 }
 
 }  // namespace ingot::plan

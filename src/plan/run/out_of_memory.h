@@ -3,19 +3,16 @@
 
 #include <string>
 
-#include "mesh/mesh.h"
-#include "plan/profile.h"
+#include "plan/run/forecast.h"
 #include "train/config.h"
 
 namespace ingot::plan {
 
 /// A table of settings of the same layout that need less memory than the configuration does, in the phase that needs most: those that fit,
 /// the fastest first, else the one that needs least, with what shares out states over more ranks.
-std::string settings_that_need_less(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile,
-                                    int64_t program_bytes);
+std::string settings_that_need_less(const train::RunConfig& config, PhasePlanner& planner);
 
-/// The same behind what a rank of `mesh` holds at the peak of a step of that phase, by name. For a run that found no memory left.
-std::string explain_out_of_memory(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile,
-                                  int64_t program_bytes);
+/// The same behind what the planner's rank holds at the peak of a step of that phase, by name. For a run that found no memory left.
+std::string explain_out_of_memory(const train::RunConfig& config, PhasePlanner& planner);
 
 }  // namespace ingot::plan

@@ -157,7 +157,11 @@ TEST(OutOfMemory, is_explained_by_who_holds_what_and_what_would_need_less) {
   };
   const int64_t there = device::memory_bytes(at::kCPU);
   const int64_t program_bytes = there - (memory_of(8, "none", 0) + memory_of(1, "full", 0)) / 2;
-  const auto text = explain_out_of_memory(config, mesh, profile, program_bytes);
+  const auto explained = [&](int64_t program_bytes) {
+    PhasePlanner planner(config, mesh, profile, program_bytes);
+    return explain_out_of_memory(config, planner);
+  };
+  const auto text = explained(program_bytes);
   for (const char* name : {"weights", "gradients", "optimizer", "layer/", "what would need less", "a step +"})
     EXPECT_THAT(text, HasSubstr(name));
   int microbatch = 0;
@@ -168,8 +172,8 @@ TEST(OutOfMemory, is_explained_by_who_holds_what_and_what_would_need_less) {
   EXPECT_LE(memory_of(microbatch, recompute, program_bytes), there) << text;
   EXPECT_THAT(dry_run(config, mesh, profile, program_bytes, false), HasSubstr("what would need less"));
   // States alone are too much; and a plan that was wrong.
-  EXPECT_THAT(explain_out_of_memory(config, mesh, profile, there), AllOf(HasSubstr("does not fit either"), HasSubstr("parallel.zero")));
-  EXPECT_THAT(explain_out_of_memory(config, mesh, profile, 0), AllOf(HasSubstr("it should fit"), HasSubstr("what would need less")));
+  EXPECT_THAT(explained(there), AllOf(HasSubstr("does not fit either"), HasSubstr("parallel.zero")));
+  EXPECT_THAT(explained(0), AllOf(HasSubstr("it should fit"), HasSubstr("what would need less")));
 }
 
 TEST(Record, identity_tells_apart_what_decides_time_and_memory) {
