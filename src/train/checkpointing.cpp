@@ -83,13 +83,21 @@ checkpoint::Extras extras_of(const Progress& progress, const optim::Optimizer& o
           {"optimizer", nlohmann::json{{"steps", optimizer.steps_done()}}.dump()}};
 }
 
+std::shared_ptr<device::HostCopies> copy_from(at::Device device, checkpoint::SaveOptions& options) {
+  if (device.is_cpu()) return nullptr;
+  auto copies = std::make_shared<device::HostCopies>(device);
+  options.copy = [copies](std::byte* to, const std::byte* from, int64_t bytes) { copies->copy(to, from, bytes); };
+  options.allocate = [copies](int64_t bytes) { return copies->allocate(bytes); };
+  return copies;
+}
+
 std::vector<checkpoint::SaveItem> items_of(const optim::Optimizer& optimizer, std::shared_ptr<void>& keep) {
   const at::NoGradGuard no_grad;
   auto hold = std::make_shared<std::vector<at::Tensor>>();
   std::vector<checkpoint::SaveItem> items;
   for (const auto& slice : optimizer.state())
     for (const auto& region : slice.regions) {
-      hold->push_back(parallel::view_of(region, slice.flat).to(at::kCPU).contiguous());
+      hold->push_back(parallel::view_of(region, slice.flat).contiguous());
       items.push_back({{slice.name, layers::from_torch(slice.flat.scalar_type()), slice.shape},
                        region.box,
                        static_cast<const std::byte*>(hold->back().data_ptr())});
@@ -98,10 +106,11 @@ std::vector<checkpoint::SaveItem> items_of(const optim::Optimizer& optimizer, st
   return items;
 }
 
-void start_save(checkpoint::Saver& saver, const optim::Optimizer& optimizer, const Progress& progress, const checkpoint::Extras& extras,
-                bool gives_extras) {
+void start_save(checkpoint::Saver& saver, const device::HostCopies* copies, const optim::Optimizer& optimizer, const Progress& progress,
+                const checkpoint::Extras& extras, bool gives_extras) {
   std::shared_ptr<void> keep;
   const auto items = items_of(optimizer, keep);
+  if (copies) copies->follow_current_stream();
   saver.start(progress.step, items, gives_extras ? extras : checkpoint::Extras{}, std::move(keep));
 }
 

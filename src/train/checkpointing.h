@@ -11,6 +11,7 @@
 #include "checkpoint/ranks/team.h"
 #include "checkpoint/save/writer.h"
 #include "comm/group.h"
+#include "device/host_copies.h"
 #include "models/model.h"
 #include "optim/optimizer.h"
 
@@ -45,12 +46,16 @@ class RankTeam : public checkpoint::Team {
 checkpoint::Extras extras_of(const Progress& progress, const optim::Optimizer& optimizer, const std::string& config_toml,
                              const std::string& data_state);
 
-/// All that this rank holds of weights and moments, where it lies; on a device: copied to the host. `keep` owns it.
+/// Has a saver copy what lies on `device` beside what that computes, into pinned memory; of the CPU it reads all itself: null.
+std::shared_ptr<device::HostCopies> copy_from(at::Device device, checkpoint::SaveOptions& options);
+
+/// All that this rank holds of weights and moments, where it lies. `keep` owns it.
 std::vector<checkpoint::SaveItem> items_of(const optim::Optimizer& optimizer, std::shared_ptr<void>& keep);
 
-/// Begins to save a checkpoint of step progress.step: the optimizer's state must not change before saver.wait_copied().
-void start_save(checkpoint::Saver& saver, const optim::Optimizer& optimizer, const Progress& progress, const checkpoint::Extras& extras,
-                bool gives_extras);
+/// Begins to save a checkpoint of step progress.step: the optimizer's state must not change before saver.wait_copied(). `copies`: from
+/// copy_from, for the saver's options.
+void start_save(checkpoint::Saver& saver, const device::HostCopies* copies, const optim::Optimizer& optimizer, const Progress& progress,
+                const checkpoint::Extras& extras, bool gives_extras);
 
 /// The weights of a model as a checkpoint of step 0 from which runs with any optimizer begin.
 checkpoint::SaveReport save_weights(const std::filesystem::path& folder, const models::Model& model, const std::string& config_toml);

@@ -34,6 +34,7 @@ bool is_due(int64_t every, int64_t step) { return every > 0 && step % every == 0
 struct RunCheckpoints::Tier {
   std::unique_ptr<comm::Group> group;  // for the saver's thread
   std::unique_ptr<RankTeam> calling_team, saving_team;
+  std::shared_ptr<device::HostCopies> copies;  // of what lies on a GPU
   std::unique_ptr<checkpoint::Saver> saver;
   const checkpoint::HostMemory* memory = nullptr;  // null: the folder of checkpoints
   int64_t last_step = -1;                          // that was saved
@@ -155,6 +156,7 @@ std::unique_ptr<RunCheckpoints::Tier> RunCheckpoints::make_tier(
   options.team = tier->saving_team.get();
   options.calling_team = tier->calling_team.get();
   options.storage = &storage();
+  tier->copies = copy_from(model_.model().device(), options);
   tier->saver = make(options);
   return tier;
 }
@@ -235,7 +237,7 @@ void RunCheckpoints::start(Tier& tier, const Progress& progress, const std::stri
   auto extras = extras_of(progress, model_.optimizer(), options_.config_toml, data_state);
   if (validation_loss_) extras[checkpoint::kScoreExtra] = fmt::format("{}", *validation_loss_);
   try {
-    start_save(*tier.saver, model_.optimizer(), progress, extras, is_main());
+    start_save(*tier.saver, tier.copies.get(), model_.optimizer(), progress, extras, is_main());
   } catch (const base::CommError&) {
     throw;
   } catch (const base::Error& failure) {

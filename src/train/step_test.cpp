@@ -1,5 +1,6 @@
 #include "train/step.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,13 +23,13 @@ struct SmallRun {
   std::unique_ptr<models::Model> model;
   std::unique_ptr<optim::Optimizer> optimizer;
 
-  explicit SmallRun(int64_t hidden = 16) {
+  explicit SmallRun(int64_t hidden = 16, at::Device device = device::test_device()) {
     models::ModelConfig c;
     c.layers = 2, c.hidden = hidden, c.vocab_size = 32, c.heads = 2, c.kv_heads = 2, c.head_dim = 8, c.experts = 2, c.expert_ffn = 8,
     c.router_hidden = 8;
     c.rope_fraction = 0.5;
     model = models::create_model(c);
-    model->allocate(at::kFloat, device::test_device());
+    model->allocate(at::kFloat, device);
     model->initialise(3);
     optimizer = std::make_unique<optim::Optimizer>(model->parameters(), optim::OptimizerConfig{});
   }
@@ -105,6 +106,7 @@ class Checkpointing : public ::testing::Test {
     options.refuse_nonfinite = true;
     std::shared_ptr<void> keep;
     const auto items = items_of(*run.optimizer, keep);
+    if (const auto copies = copy_from(run.model->device(), options)) copies->follow_current_stream();
     return checkpoint::save(folder_, progress.step, items, extras_of(progress, *run.optimizer, config, "{}"), options).path;
   }
   fs::path folder_;
@@ -124,6 +126,40 @@ TEST_F(Checkpointing, brings_weights_moments_and_place_back_bit_for_bit) {
   const auto a = run.step().run(batch_of(2, 8), 1e-2), b = other.step().run(batch_of(2, 8), 1e-2);
   EXPECT_EQ(a.loss, b.loss);
   EXPECT_TRUE(equal(run.copy(), other.copy()));
+}
+
+// The device has not begun what it was told to do before, and is told more while it is copied from.
+TEST_F(Checkpointing, copies_from_a_device_what_its_stream_had_to_do_before_the_save) {
+  SmallRun run(16, device::emulated_device(0));
+  run.step().run(batch_of(2, 8), 1e-2);
+  std::map<std::string, at::Tensor> expected;
+  for (const auto& slice : run.optimizer->state()) {
+    const at::NoGradGuard no_grad;
+    expected[slice.name] = slice.flat.cpu() + 1;
+    slice.flat.add_(1);
+  }
+  checkpoint::SaveOptions options;
+  int64_t copied_bytes = 0, item_bytes = 0;
+  const auto copies = copy_from(run.model->device(), options);
+  options.copy = [&copied_bytes, copy = options.copy](std::byte* to, const std::byte* from, int64_t bytes) {
+    std::atomic_ref(copied_bytes) += bytes;
+    copy(to, from, bytes);
+  };
+  checkpoint::Saver saver(folder_, options);
+  start_save(saver, copies.get(), *run.optimizer, {.step = 1}, extras_of({.step = 1}, *run.optimizer, "", "{}"), true);
+  saver.wait_copied();
+  for (const auto& slice : run.optimizer->state()) {
+    const at::NoGradGuard no_grad;
+    slice.flat.zero_();
+  }
+  saver.wait();
+  SmallRun loaded(16, at::kCPU);
+  load_run(checkpoint::TeamReader(folder_ / checkpoint::step_name(1)), *loaded.optimizer);
+  for (const auto& slice : loaded.optimizer->state()) {
+    EXPECT_TRUE(at::equal(slice.flat, expected.at(slice.name))) << slice.name;
+    item_bytes += static_cast<int64_t>(slice.flat.nbytes());
+  }
+  EXPECT_EQ(copied_bytes, item_bytes);
 }
 
 TEST_F(Checkpointing, never_writes_a_weight_that_is_not_finite) {
