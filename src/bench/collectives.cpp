@@ -54,7 +54,7 @@ at::Tensor sum_of_ranks(int64_t count, int64_t from, at::ScalarType dtype) {
 // size, so that small messages do not always find the same lines in the caches.
 class Case {
  public:
-  Case(Collective what, at::ScalarType dtype, int64_t count, int root, bool in_place, int64_t slots, comm::Group& group)
+  Case(Collective what, at::ScalarType dtype, at::Device device, int64_t count, int root, bool in_place, int64_t slots, comm::Group& group)
       : what_(what),
         count_(count),
         slots_(slots),
@@ -63,10 +63,10 @@ class Case {
         ranks_(group.size()),
         is_in_place_(in_place),
         group_(group),
-        given_(make_given(dtype)),
-        expected_(make_expected(dtype)) {
-    input_ = at::empty({slots * given_.numel()}, dtype);
-    if (!uses_one_buffer()) output_ = at::empty({slots * expected_.numel()}, dtype);
+        given_(make_given(dtype).to(device)),
+        expected_(make_expected(dtype).to(device)) {
+    input_ = at::empty({slots * given_.numel()}, given_.options());
+    if (!uses_one_buffer()) output_ = at::empty({slots * expected_.numel()}, given_.options());
     for (int64_t slot = 0; slot < slots; ++slot) reset(slot);
   }
 
@@ -180,10 +180,40 @@ double over_ranks(comm::World& world, double own, RankTime how) {
   return all.max().item<double>();
 }
 
-CollectiveTiming measure(const CollectiveSweep& sweep, const CollectiveResult& what, bool in_place, comm::World& world,
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+// Calls one after another, and how long each took. A device is given all of them, for their mean as nccl-tests has it, and then waited for
+// after each, which costs a small message more than it takes.
+struct Calls {
+  double mean_s = 0;
+  std::vector<double> each_s;
+};
+Calls time_calls(int count, at::Device device, const std::function<void(int)>& call) {
+  Calls calls;
+  wait_for(device);
+  const auto begin = Clock::now();
+  for (int i = 0; i < count; ++i) {
+    const auto before = Clock::now();
+    call(i);
+    if (device.is_cpu()) calls.each_s.push_back(seconds_since(before));
+  }
+  wait_for(device);
+  calls.mean_s = seconds_since(begin) / count;
+  for (int i = 0; !device.is_cpu() && i < count; ++i) {
+    const auto before = Clock::now();
+    call(i);
+    wait_for(device);
+    calls.each_s.push_back(seconds_since(before));
+  }
+  std::sort(calls.each_s.begin(), calls.each_s.end());
+  return calls;
+}
+
+CollectiveTiming measure(const CollectiveSweep& sweep, const CollectiveResult& what, bool in_place, comm::World& world, at::Device device,
                          comm::Group& group) {
   const int64_t slots = std::clamp<int64_t>(sweep.max_bytes / std::max<int64_t>(what.bytes, 1), 1, 64);
-  Case work(what.collective, layers::precision_named(what.dtype).dtype, what.count, sweep.root, in_place, slots, group);
+  Case work(what.collective, layers::precision_named(what.dtype).dtype, device, what.count, sweep.root, in_place, slots, group);
   CollectiveTiming result;
   result.wrong = -1;
   if (sweep.checks) {
@@ -193,24 +223,12 @@ CollectiveTiming measure(const CollectiveSweep& sweep, const CollectiveResult& w
   }
   for (int i = 0; i < sweep.warmup; ++i) work.run(i % slots);
   world.everyone().barrier();
-  using Clock = std::chrono::steady_clock;
-  std::vector<double> calls;
-  calls.reserve(static_cast<size_t>(sweep.iterations));
-  const auto begin = Clock::now();
-  auto last = begin;
-  for (int i = 0; i < sweep.iterations; ++i) {
-    work.run((sweep.warmup + i) % slots);
-    const auto now = Clock::now();
-    calls.push_back(std::chrono::duration<double>(now - last).count());
-    last = now;
-  }
-  const double mean = std::chrono::duration<double>(last - begin).count() / sweep.iterations;
-  std::sort(calls.begin(), calls.end());
-  result.mean_s = over_ranks(world, mean, sweep.rank_time);
-  result.min_s = over_ranks(world, calls.front(), RankTime::least);
-  result.p50_s = over_ranks(world, percentile(calls, 0.5), RankTime::largest);
-  result.p99_s = over_ranks(world, percentile(calls, 0.99), RankTime::largest);
-  result.max_s = over_ranks(world, calls.back(), RankTime::largest);
+  const auto calls = time_calls(sweep.iterations, device, [&](int i) { work.run((sweep.warmup + i) % slots); });
+  result.mean_s = over_ranks(world, calls.mean_s, sweep.rank_time);
+  result.min_s = over_ranks(world, calls.each_s.front(), RankTime::least);
+  result.p50_s = over_ranks(world, percentile(calls.each_s, 0.5), RankTime::largest);
+  result.p99_s = over_ranks(world, percentile(calls.each_s, 0.99), RankTime::largest);
+  result.max_s = over_ranks(world, calls.each_s.back(), RankTime::largest);
   if (sweep.checks)
     result.wrong = static_cast<int64_t>(over_ranks(world, static_cast<double>(result.wrong), RankTime::mean) * world.size() + 0.5);
   return result;
@@ -309,7 +327,8 @@ std::vector<int> CollectiveSweep::groups_in(int world) const {
   return all;
 }
 
-std::vector<CollectiveResult> measure_collectives(const CollectiveSweep& sweep, comm::World& world, const OnCollective& on_case) {
+std::vector<CollectiveResult> measure_collectives(const CollectiveSweep& sweep, comm::World& world, at::Device device,
+                                                  const OnCollective& on_case) {
   sweep.check(world.size());
   std::vector<CollectiveResult> cases;
   for (const int ranks : sweep.groups_in(world.size()))
@@ -343,8 +362,8 @@ std::vector<CollectiveResult> measure_collectives(const CollectiveSweep& sweep, 
       group = world.group(fmt::format("bench_{}_{}", name_of(c.placement), c.ranks),
                           members_of(c.placement, world.size(), c.ranks, world.rank()));
     }
-    if (has_out_of_place(c.collective)) c.out_of_place = measure(sweep, c, false, world, *group);
-    if (has_in_place(c.collective)) c.in_place = measure(sweep, c, true, world, *group);
+    if (has_out_of_place(c.collective)) c.out_of_place = measure(sweep, c, false, world, device, *group);
+    if (has_in_place(c.collective)) c.in_place = measure(sweep, c, true, world, device, *group);
     results.push_back(c);
   }
   return results;

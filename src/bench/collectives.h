@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/world.h"
+#include "device/aten.h"
 #include "resilience/stop_signal.h"
 
 namespace ingot::bench {
@@ -83,10 +84,11 @@ struct CollectiveCurve {
 };
 std::vector<CollectiveCurve> curves_of(const std::vector<CollectiveResult>& results);
 
-/// Called by all ranks; the same results on each. `on_case` hears of each case and says whether to go on; all ranks stop when one does
-/// not want to.
+/// Called by all ranks; the same results on each, of buffers on `device`. `on_case` hears of each case and says whether to go on; all ranks
+/// stop when one does not want to.
 using OnCollective = std::function<bool(size_t done, size_t all, const std::string& next)>;
-std::vector<CollectiveResult> measure_collectives(const CollectiveSweep& sweep, comm::World& world, const OnCollective& on_case);
+std::vector<CollectiveResult> measure_collectives(const CollectiveSweep& sweep, comm::World& world, at::Device device,
+                                                  const OnCollective& on_case);
 
 /// In nccl-tests' columns, a table per curve; `with_spread`: least, median, p99 and largest time of single calls as well.
 std::string to_table(const std::vector<CollectiveResult>& results, const std::string& description, bool with_spread);
@@ -102,7 +104,7 @@ struct CollectivesRun {
 
 /// The same with a bar on rank 0 and an end at Ctrl-C, which keeps what was measured. Called by all ranks; or by one thread that starts
 /// `ranks` of them. A process has one `stop`, whose note is rank_processes.h's.
-CollectivesRun run_collectives(const CollectiveSweep& sweep, comm::World& world, const resilience::StopSignal& stop);
+CollectivesRun run_collectives(const CollectiveSweep& sweep, comm::World& world, at::Device device, const resilience::StopSignal& stop);
 CollectivesRun run_collectives_of_threads(const CollectiveSweep& sweep, int ranks);
 nlohmann::ordered_json to_json(const CollectivesRun& run);
 /// What to_json wrote.

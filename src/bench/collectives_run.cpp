@@ -9,10 +9,10 @@
 
 namespace ingot::bench {
 
-CollectivesRun run_collectives(const CollectiveSweep& sweep, comm::World& world, const resilience::StopSignal& stop) {
+CollectivesRun run_collectives(const CollectiveSweep& sweep, comm::World& world, at::Device device, const resilience::StopSignal& stop) {
   std::optional<base::ProgressBar> bar;
   CollectivesRun run;
-  run.results = measure_collectives(sweep, world, [&](size_t done, size_t all, const std::string& next) {
+  run.results = measure_collectives(sweep, world, device, [&](size_t done, size_t all, const std::string& next) {
     if (world.rank() == 0 && !bar) bar.emplace("collectives", static_cast<int64_t>(all), base::ProgressUnit::count);
     if (bar) bar->update(static_cast<int64_t>(done), next);
     return stop.received() == 0;
@@ -26,7 +26,7 @@ CollectivesRun run_collectives_of_threads(const CollectiveSweep& sweep, int rank
   const resilience::StopSignal stop(kRanksStopNote, resilience::SecondSignal::ends_at_once);
   CollectivesRun run;
   comm::run_ranks(ranks, [&](comm::World& world) {
-    auto own = run_collectives(sweep, world, stop);
+    auto own = run_collectives(sweep, world, at::kCPU, stop);
     if (world.rank() == 0) run = std::move(own);
   });
   return run;

@@ -5,10 +5,13 @@
 
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
 #include "comm/test_ranks.h"
+#include "device/tracer.h"
+#include "device/virtual_device.h"
 
 namespace ingot::bench {
 namespace {
@@ -36,7 +39,7 @@ TEST_P(EveryFabric, gives_exact_results_in_groups_of_every_size_and_placement) {
     auto sweep = small_sweep();
     if (GetParam() == comm::Fabrics::gloo) sweep.dtypes = {"bf16"};  // whose small messages take milliseconds on two cores
     sweep.root = 1;
-    const auto results = measure_collectives(sweep, world, kAll);
+    const auto results = measure_collectives(sweep, world, at::kCPU, kAll);
     std::set<std::tuple<int, std::string>> groups;
     for (const auto& r : results) {
       const auto what = fmt::format("{} {} of {}, {}, {} bytes", name_of(r.collective), r.dtype, r.ranks, name_of(r.placement), r.bytes);
@@ -66,12 +69,34 @@ INSTANTIATE_TEST_SUITE_P(Collectives, EveryFabric,
                          testing::Values(comm::Fabrics::threads, comm::Fabrics::shared_memory, comm::Fabrics::gloo),
                          [](const auto& info) { return comm::name_of(info.param); });
 
+// Buffers of the host would go by the host's transport, and the times would be its.
+TEST(Collectives, are_measured_between_devices) {
+  comm::run_on(comm::Fabrics::threads, 2, [](comm::World& world) {
+    auto sweep = small_sweep();
+    sweep.max_bytes = 4096;
+    const auto device = device::emulated_device(world.rank());
+    std::optional<device::Tracer> tracer(device);
+    const auto results = measure_collectives(sweep, world, device, kAll);
+    const auto trace = tracer->finish();
+    int64_t copied = 0, used = 0;
+    for (const auto& access : trace.host_accesses) copied += access.bytes;
+    for (const auto& r : results)
+      for (const auto& t : {r.out_of_place, r.in_place}) {
+        if (!t) continue;
+        used += r.bytes;
+        comm::require(t->wrong == 0, "{} of {} bytes: {} wrong", name_of(r.collective), r.bytes, t->wrong);
+        comm::require(0 < t->min_s && t->min_s <= t->p50_s && t->p50_s <= t->p99_s && t->p99_s <= t->max_s && t->mean_s > 0, "times");
+      }
+    comm::require(copied >= used, "{} bytes went to the device, of {}", copied, used);
+  });
+}
+
 TEST(Collectives, stop_on_every_rank_when_one_wants_to) {
   comm::run_on(comm::Fabrics::threads, 3, [](comm::World& world) {
     auto sweep = small_sweep();
     sweep.collectives = {Collective::all_reduce};
     const auto results =
-        measure_collectives(sweep, world, [&](size_t done, size_t, const std::string&) { return world.rank() != 2 || done < 3; });
+        measure_collectives(sweep, world, at::kCPU, [&](size_t done, size_t, const std::string&) { return world.rank() != 2 || done < 3; });
     comm::require(results.size() == 3, "{} results", results.size());
   });
 }

@@ -7,9 +7,17 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "device/device.h"
 #include "resilience/launch.h"
 
 namespace ingot::bench {
+
+at::Device device_for_backend(const std::string& backend, int64_t local_rank) {
+  if (backend != "nccl") return at::kCPU;
+  if (const int64_t gpus = device::gpus(); local_rank >= gpus)
+    throw base::UsageError("--backend nccl needs a GPU for each rank of a machine, and this program sees {}; ingot doctor says why", gpus);
+  return device::device_of_rank("cuda", local_rank);
+}
 
 nlohmann::json results_of_processes(int ranks, std::vector<std::string> command, const std::string& start) {
   const auto file = base::temporary_folder() / fmt::format("ingot_bench_{}_{}.json", ::getpid(), ranks);

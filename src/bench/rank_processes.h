@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "device/aten.h"
+
 namespace ingot::bench {
 
 /// What Ctrl-C says while ranks measure.
@@ -13,5 +15,9 @@ inline constexpr const char* kRanksStopNote = "\nstopping after this size; what 
 /// Runs `command` (ingot and its arguments) with --as-rank FILE on `ranks` processes and returns what rank 0 wrote. FILE holds `start`
 /// before, if that is not empty. Throws when one fails.
 nlohmann::json results_of_processes(int ranks, std::vector<std::string> command, const std::string& start = "");
+
+/// Where buffers lie that ranks exchange by `backend`: with nccl the GPU of the rank, else the CPU. Throws UsageError where a machine has
+/// fewer GPUs than `local_rank` needs.
+at::Device device_for_backend(const std::string& backend, int64_t local_rank);
 
 }  // namespace ingot::bench

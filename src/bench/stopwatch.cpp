@@ -1,7 +1,6 @@
 #include "bench/stopwatch.h"
 
-#include <ATen/Context.h>
-#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,7 +15,7 @@ constexpr double kToleratedWait = 0.05;  // share of a sample that its threads m
 }  // namespace
 
 void wait_for(at::Device device) {
-  if (device.is_cuda()) at::detail::getCUDAHooks().deviceSynchronize(device.index());
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
 double seconds_of(const std::function<void()>& work, at::Device device) {

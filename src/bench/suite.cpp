@@ -231,15 +231,18 @@ bool run_suite(const std::vector<Measurement>& measurements, MachineProfile& pro
 void measure_collectives_of(const Company& company, bool quick, MachineProfile& profile) {
   CollectiveSweep sweep{.collectives = all_collectives()};
   sweep.min_bytes = 4 << 10;
-  sweep.max_bytes = quick ? 4 << 20 : 32 << 20;
+  const bool is_cpu = profile.device == "cpu";
+  // The rates of GPUs are published for buffers of 1 GiB.
+  sweep.max_bytes = is_cpu ? (quick ? 4 << 20 : 32 << 20) : (quick ? 128 << 20 : 1 << 30);
   sweep.step_factor = quick ? 32 : 2;
   sweep.iterations = quick ? 5 : 20;
   sweep.warmup = quick ? 1 : 2;
   sweep.checks = false;
   // On one machine all places are alike.
   if (quick || company.size() <= company.local_size) sweep.placements = {Placement::neighbours};
+  const auto device = is_cpu ? at::Device(at::kCPU) : device::device_of_rank("cuda", company.local_rank);
   std::optional<base::ProgressBar> bar;
-  const auto results = measure_collectives(sweep, *company.world, [&](size_t done, size_t all, const std::string& next) {
+  const auto results = measure_collectives(sweep, *company.world, device, [&](size_t done, size_t all, const std::string& next) {
     if (company.is_first() && !bar) bar.emplace("collectives", static_cast<int64_t>(all), base::ProgressUnit::count);
     if (bar) bar->update(static_cast<int64_t>(done), next);
     return true;

@@ -125,9 +125,10 @@ int as_rank(const Call& call, const comm::RankEnvironment& ranks) {
   comm::WorldOptions options;
   options.backend = o.backend == "threads" || (o.backend == "shared_memory" && o.as_rank.empty()) ? "auto" : o.backend;
   comm::share_cores(ranks);
+  const auto device = bench::device_for_backend(o.backend, ranks.local_rank);
   const auto world = comm::World::join(ranks, o.backend == "nccl", options);
   const resilience::StopSignal stop(bench::kRanksStopNote, resilience::SecondSignal::ends_at_once);
-  const auto run = bench::run_collectives(sweep_of(o), *world, stop);
+  const auto run = bench::run_collectives(sweep_of(o), *world, device, stop);
   if (world->rank() != 0) return 0;
   if (o.as_rank.empty()) return finish(run, call);
   base::write_file_atomically(o.as_rank, to_json(run, o).dump());
@@ -166,6 +167,7 @@ int run_bench_collectives(const Call& call) {
   }
   const int count = o.ranks.front();
   sweep.check(count);
+  bench::device_for_backend(o.backend, count - 1);
   const auto run = o.backend == "threads" ? bench::run_collectives_of_threads(sweep, count)
                                           : bench::collectives_run_from_json(bench::results_of_processes(count, command_of(o)));
   return finish(run, call);

@@ -132,9 +132,10 @@ schedule::SweepResult in_processes(const ParallelFlags& o, int ranks) {
 
 int as_rank(const ParallelFlags& o) {
   const auto ranks = comm::rank_environment(base::environment());
+  const auto device = bench::device_for_backend(o.backend, ranks.local_rank);
   const auto world = comm::World::join(ranks, o.backend == "nccl", world_options(o));
   const resilience::StopSignal stop(bench::kRanksStopNote, resilience::SecondSignal::ends_at_once);
-  const auto results = bench::measure_sweeps(sweeps_of(o), static_cast<int>(o.repeats), *world, stop);
+  const auto results = bench::measure_sweeps(sweeps_of(o), static_cast<int>(o.repeats), *world, device, stop);
   if (world->rank() == 0) base::write_file_atomically(o.as_rank, schedule::to_json(results, "measured", base::host_name()));
   return 0;
 }
@@ -142,6 +143,7 @@ int as_rank(const ParallelFlags& o) {
 schedule::SweepResult measure(const ParallelFlags& o) {
   schedule::SweepResult results;
   for (const int ranks : o.ranks) {
+    bench::device_for_backend(o.backend, ranks - 1);
     if (o.backend != "threads") {
       bench::append(results, in_processes(o, ranks));
       continue;
@@ -150,7 +152,7 @@ schedule::SweepResult measure(const ParallelFlags& o) {
     comm::run_ranks(
         ranks,
         [&](comm::World& world) {
-          auto own = bench::measure_sweeps(sweeps_of(o), static_cast<int>(o.repeats), world, stop);
+          auto own = bench::measure_sweeps(sweeps_of(o), static_cast<int>(o.repeats), world, at::kCPU, stop);
           if (world.rank() == 0) bench::append(results, std::move(own));
         },
         world_options(o));

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "bench/parallel/rank_layer.h"
 #include "bench/stopwatch.h"
+#include "device/device.h"
 #include "kernels/cpu_memory.h"
 
 namespace ingot::bench {
@@ -31,7 +32,8 @@ double largest(comm::World& world, double value) {
 bool are_threads(comm::World& world) { return world.description().find("thread") != std::string::npos; }
 
 // What the ranks of a process have in tensors together, as one rank's share.
-int64_t peak_bytes(comm::World& world) {
+int64_t peak_bytes(comm::World& world, at::Device device) {
+  if (!device.is_cpu()) return device::peak_memory_bytes(device);
   return static_cast<int64_t>(kernels::page_pool_use().peak_in_use_bytes) / (are_threads(world) ? world.size() : 1);
 }
 
@@ -66,7 +68,7 @@ schedule::Traffic largest(comm::World& world, const schedule::Traffic& own) {
 
 }  // namespace
 
-schedule::Result measure_parallel(const Layout& layout, int repeats, comm::World& world) {
+schedule::Result measure_parallel(const Layout& layout, int repeats, comm::World& world, at::Device device) {
   schedule::check(layout);
   schedule::Result result{.method = layout.label(),
                           .layer = schedule::name_of(layout.layer),
@@ -76,10 +78,12 @@ schedule::Result measure_parallel(const Layout& layout, int repeats, comm::World
                           .pass = schedule::name_of(layout.pass)};
   auto& everyone = world.everyone();
   everyone.barrier();
-  if (world.rank() == 0 || !are_threads(world)) kernels::release_freed_memory();  // the peak begins anew
+  // The peak begins anew.
+  if (!device.is_cpu()) device::reset_peak_memory(device);
+  else if (world.rank() == 0 || !are_threads(world)) kernels::release_freed_memory();
   everyone.barrier();
   const at::AutoGradMode with_grad(layout.pass != Pass::forward);
-  RankLayer layer(layout, world, at::kCPU);
+  RankLayer layer(layout, world, device);
   std::vector<double> times, waits;
   for (int i = -1; i < repeats; ++i) {
     at::Tensor out;
@@ -92,7 +96,7 @@ schedule::Result measure_parallel(const Layout& layout, int repeats, comm::World
           if (layout.pass != Pass::backward) out = layer.forward();
           if (layout.pass != Pass::forward) layer.backward(out);
         },
-        at::kCPU);
+        device);
     const double waited = world.counters().waited_s() - waited_before;
     const auto made = difference(world.counters().by_kind(), operations);
     if (i < 0) {
@@ -105,12 +109,12 @@ schedule::Result measure_parallel(const Layout& layout, int repeats, comm::World
   result.time_ms = median(times) * 1e3;
   result.exposed_ms = median(waits) * 1e3;
   everyone.barrier();
-  result.peak_bytes = static_cast<int64_t>(largest(world, static_cast<double>(peak_bytes(world))));
+  result.peak_bytes = static_cast<int64_t>(largest(world, static_cast<double>(peak_bytes(world, device))));
   return result;
 }
 
 schedule::SweepResult measure_sweep(const schedule::Sweep& sweep, const std::vector<Layer>& layers, int repeats, comm::World& world,
-                                    const OnCase& on_case) {
+                                    at::Device device, const OnCase& on_case) {
   std::vector<Layout> cases;
   for (const auto layer : layers)
     for (const auto pass : sweep.passes)
@@ -128,7 +132,7 @@ schedule::SweepResult measure_sweep(const schedule::Sweep& sweep, const std::vec
     world.everyone().all_reduce(stop, comm::Reduction::max);
     if (stop.item<int>() != 0) break;
     try {
-      out.results.push_back(measure_parallel(cases[i], repeats, world));
+      out.results.push_back(measure_parallel(cases[i], repeats, world, device));
     } catch (const ConfigError& refusal) {
       out.refusals.push_back(
           {cases[i].label() + " " + schedule::name_of(cases[i].layer), world.size(), cases[i].sizes.seq, refusal.what()});

@@ -4,11 +4,13 @@
 
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "bench/parallel/layer_program.h"
+#include "device/virtual_device.h"
 
 namespace ingot::bench {
 namespace {
@@ -18,11 +20,14 @@ using schedule::Layout;
 using schedule::Method;
 using schedule::Pass;
 
-schedule::Result measured(const Layout& layout) {
+using DeviceOf = std::function<at::Device(int rank)>;
+
+schedule::Result measured(
+    const Layout& layout, const DeviceOf& device_of = [](int) { return at::Device(at::kCPU); }) {
   schedule::Result result;
   std::mutex mutex;
   comm::run_ranks(layout.ranks, [&](comm::World& world) {
-    auto own = measure_parallel(layout, 1, world);
+    auto own = measure_parallel(layout, 1, world, device_of(world.rank()));
     const std::lock_guard lock(mutex);
     if (world.rank() == 0) result = std::move(own);
   });
@@ -61,6 +66,15 @@ TEST_P(ParallelMethods, send_what_their_traces_say) {
   }
 }
 
+TEST_P(ParallelMethods, run_on_devices) {
+  const auto method = GetParam();
+  const auto layout = layout_of(method, Layer::block, Pass::both, method == Method::tp_sp ? 4 : 2);
+  const auto result = measured(layout, device::emulated_device);
+  EXPECT_EQ(text_of(result.ops), text_of(schedule::traffic_of(trace_layer(layout, device::Target::gpu).program)));
+  EXPECT_GT(result.time_ms, 0);
+  EXPECT_GT(result.peak_bytes, 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ParallelMethods, ::testing::ValuesIn(schedule::all_methods()), [](const auto& info) {
   auto name = schedule::name_of(info.param);
   std::replace_if(
@@ -96,7 +110,7 @@ TEST(Parallel, a_sweep_survives_json) {
                         .base = layout_of(Method::tp, Layer::block, Pass::both, 2)};
   schedule::SweepResult result;
   comm::run_ranks(2, [&](comm::World& world) {
-    auto own = measure_sweep(sweep, {Layer::block}, 1, world, [](size_t, size_t, const Layout&) { return true; });
+    auto own = measure_sweep(sweep, {Layer::block}, 1, world, at::kCPU, [](size_t, size_t, const Layout&) { return true; });
     if (world.rank() == 0) result = std::move(own);
   });
   ASSERT_EQ(result.results.size(), 4u);

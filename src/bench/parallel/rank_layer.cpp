@@ -130,7 +130,7 @@ void RankLayer::make_part() {
 
 // Any values that neither grow nor vanish.
 void RankLayer::fill() {
-  if (device::is_virtual(device_)) return;
+  if (device::is_counting(device_)) return;
   const at::NoGradGuard no_grad;
   for (const auto& p : parameters().all()) {
     if (p->shape.size() == 1) p->value.fill_(1);
