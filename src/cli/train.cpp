@@ -74,6 +74,7 @@ int plan_only(const train::RunConfig& config, const comm::RankEnvironment& ranks
   const int64_t world = ranks.size > 1 ? ranks.size : plan::configured_ranks(config.parallel);
   const mesh::Mesh mesh(config.parallel, 0, static_cast<int>(world));
   train::check_layout(config, mesh);
+  train::check_device(config, device::device_named(config.train.device));
   if (ranks.rank != 0) return 0;
   // Ranks that are not there yet would share this machine's cores.
   if (ranks.size == 1 && config.train.threads == 0)
@@ -101,6 +102,7 @@ int run_train(const Call& call) {
   const mesh::Mesh mesh(config.parallel, ranks.rank, ranks.size);
   train::check_layout(config, mesh);
   const auto device = device::device_of_rank(config.train.device, ranks.local_rank);
+  train::check_device(config, device);
   const resilience::StopSignal stop;
   const auto world = comm::World::join(ranks, device.is_cuda(),
                                        {.timeout = std::chrono::duration<double>(config.resilience.comm_timeout_s),

@@ -115,7 +115,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
     if (is_ours(self) && is_ours(source)) writer->operation("aten::copy", {source}, {self}, 0);
     else
       writer->host_access(is_ours(self) ? Access::copy_to_device : Access::copy_to_host,
-                          is_ours(self) ? "copy to the device" : "copy to the host", static_cast<int64_t>(source.nbytes()));
+                          is_ours(self) ? "copy to the device" : "copy to the host", static_cast<int64_t>(source.nbytes()), !non_blocking);
   }
   is_counting(device) ? copy_contents(self, source) : copy_emulated(self, source, device, non_blocking);
   return self;

@@ -68,7 +68,8 @@ struct Trace {
     int64_t bytes = 0;
     int32_t name = 0, scope = 0;
     int64_t position = 0;
-    bool is_wait() const { return kind != Kind::copy_to_device; }
+    bool waits = true;  // the host, until the device has come there
+    bool is_wait() const { return waits && kind != Kind::copy_to_device; }
   };
 
   std::vector<std::string> names;

@@ -164,10 +164,10 @@ void TraceWriter::stream_waits(int64_t stream, int64_t other, int64_t until) {
   if (!is_closed_ && records_operations_ && stream != other) trace_.stream_waits.push_back({stream, other, until, trace_.positions++});
 }
 
-void TraceWriter::host_access(Trace::HostAccess::Kind kind, const char* name, int64_t bytes) {
+void TraceWriter::host_access(Trace::HostAccess::Kind kind, const char* name, int64_t bytes, bool waits) {
   const std::lock_guard lock(mutex_);
   if (is_closed_ || !records_operations_) return;
-  trace_.host_accesses.push_back({kind, bytes, interned(name), scope(), trace_.positions++});
+  trace_.host_accesses.push_back({kind, bytes, interned(name), scope(), trace_.positions++, waits});
 }
 
 void TraceWriter::guessed(const std::string& name) {

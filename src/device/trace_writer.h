@@ -31,7 +31,7 @@ class TraceWriter {
   int64_t communication_started(Trace::Communication communication);
   void communication_waited(int64_t number);
   void stream_waits(int64_t stream, int64_t other, int64_t until);
-  void host_access(Trace::HostAccess::Kind kind, const char* name, int64_t bytes);
+  void host_access(Trace::HostAccess::Kind kind, const char* name, int64_t bytes, bool waits = true);
   void guessed(const std::string& name);
 
   void record_operations(bool wanted);

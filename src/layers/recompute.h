@@ -4,17 +4,21 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "device/aten.h"
+#include "layers/activation_offload.h"
 
 namespace ingot::layers {
 
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-/// Calls `function` on `inputs`, some of which may be undefined; all outputs must be defined. Keeps only the inputs.
+/// Calls `function` on `inputs`, some of which may be undefined; all outputs must be defined. Keeps only the inputs; where `offload` is
+/// given, in the host's memory.
 /// `function` must be pure but for gradients of the parameters that it uses, and must outlive the graph by value.
-std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at::Tensor>& inputs);
+std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at::Tensor>& inputs,
+                                  const std::shared_ptr<ActivationOffload>& offload = nullptr);
 
 /// True while a piece is being run for the second time: counters of tokens per expert must not count again.
 bool is_recomputing();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/aten.h"
+#include "layers/activation_offload.h"
 #include "layers/linear_attention.h"
 #include "layers/router.h"
 #include "layers/schedulable.h"
@@ -56,6 +57,7 @@ struct ForwardContext {
   std::vector<LayerCache>* caches = nullptr;  // one per layer; inference only
   Observer* observer = nullptr;
   LayerHooks* hooks = nullptr;
+  std::shared_ptr<layers::ActivationOffload> offload;  // of what full recomputation keeps; null: it stays
 };
 
 /// Who chooses each token's experts in place of the router, given a layer and the router's choices, int64 [this rank's tokens * top_k];

@@ -207,7 +207,7 @@ Stream Model::run_block_again_in_backward(int64_t layer, const Stream& stream, c
     if (!out.router_state.defined() || out.router_state.is_same(from[1])) return {out.residual};
     return {out.residual, out.router_state};
   };
-  const auto out = layers::recompute(run, {stream.residual, stream.router_state});
+  const auto out = layers::recompute(run, {stream.residual, stream.router_state}, context.offload);
   return {out[0], out.size() > 1 ? out[1] : stream.router_state};
 }
 

@@ -23,6 +23,7 @@ PassShape RunShape::pass_of(const models::Model& part) const {
           .seq = seq,
           .precision = precision,
           .recompute = recompute,
+          .offloads_activations = offloads_activations && recompute == models::Recompute::full,
           .target = target,
           .expert_load = std::clamp(expert_load, 1.0, static_cast<double>(experts.size)),
           .zero = zero < 2 ? 0 : zero,
@@ -45,6 +46,7 @@ PassShape RunShape::validation_pass_of(const models::Model& part) const {
   auto shape = pass_of(part);
   shape.batch = validation_batch;
   shape.recompute = models::Recompute::none;
+  shape.offloads_activations = false;
   shape.learns = false;
   return shape;
 }

@@ -53,4 +53,11 @@ void check_layout(const RunConfig& config, const mesh::Mesh& mesh) {
   if (data::has_validation(config.data) && config.train.validation_every > 0) check_tokens(config.data.seq_len, config.parallel, *model);
 }
 
+void check_device(const RunConfig& config, at::Device device) {
+  if (config.train.offload != "none" && device.is_cpu())
+    throw ConfigError(
+        "train.offload = \"{}\" takes from a GPU's memory what fits into the host's, and this run is on the CPU; \"none\" would work",
+        config.train.offload);
+}
+
 }  // namespace ingot::train

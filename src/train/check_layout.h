@@ -9,5 +9,7 @@ namespace ingot::train {
 
 /// Throws ConfigError with sizes that would work.
 void check_layout(const RunConfig& config, const mesh::Mesh& mesh);
+/// Throws ConfigError for what such a device cannot do: a CPU has no other memory to offload to.
+void check_device(const RunConfig& config, at::Device device);
 
 }  // namespace ingot::train

@@ -44,6 +44,8 @@ SettingsTable settings_of(RunConfig& c) {
             "compute dtype, or how operands of bf16's GEMMs are quantized (docs/fp8.md); masters and moments are fp32 or wider");
   table.add("train.recompute", t.recompute, {"none", "selective", "full"},
             "activations recomputed in backward: none, the FFN of each block, whole blocks");
+  table.add("train.offload", t.offload, {"none", "activations"},
+            "what waits in the host's memory: activations = the inputs of blocks that are recomputed; a GPU's");
   table.add("train.device", t.device, {"auto", "cpu", "cuda", "emulated"},
             "auto = a GPU if there is one; emulated = the host, taken for a GPU (for tests)");
   table.add("train.gemm_backend", t.gemm_backend, {"auto", "default", "onednn", "upcast", "cublas", "cublaslt"},
@@ -77,6 +79,10 @@ void check(const RunConfig& c) {
           "work",
           c.train.precision, c.parallel.tensor_sequence);
   }
+  if (c.train.offload == "activations" && c.train.recompute != "full")
+    throw base::ConfigError(
+        "train.offload = \"activations\" moves the inputs of blocks that run again, and train.recompute is \"{}\"; \"full\" would work",
+        c.train.recompute);
   const auto check_batch = [&](int64_t batch, const std::string& where) {
     const int64_t micro = c.train.microbatch_size;
     if (micro > 0 && batch % micro != 0)

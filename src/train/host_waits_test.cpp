@@ -56,6 +56,7 @@ struct Step {
   int64_t microbatch = 2;
   models::Recompute recompute = models::Recompute::none;
   std::string precision = "fp32";
+  bool offloads = false;
 };
 
 Waits waits_in(const Step& step) {
@@ -66,6 +67,7 @@ Waits waits_in(const Step& step) {
     setup.device = device::emulated_device(world.rank());
     setup.optimizer.name = step.optimizer;
     setup.recompute = step.recompute;
+    setup.offloads_activations = step.offloads;
     setup.microbatch = step.microbatch;
     setup.parallel.bucket_mib = 0.01;
     ParallelModel model(setup, groups);
@@ -91,6 +93,7 @@ TEST(HostWaits, of_a_dense_step_are_its_loss_and_the_norm_of_its_gradient) {
   EXPECT_EQ(waits_in({}), kOfAStep);
   EXPECT_EQ(waits_in({.optimizer = "adamw", .microbatch = 1}), kOfAStep);
   EXPECT_EQ(waits_in({.recompute = models::Recompute::full}), kOfAStep);
+  EXPECT_EQ(waits_in({.recompute = models::Recompute::full, .offloads = true}), kOfAStep);
 }
 
 TEST(HostWaits, of_ranks_are_those_of_one) {

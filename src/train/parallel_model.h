@@ -34,6 +34,7 @@ struct TrainingSetup {
   std::string precision = "fp32";
   at::Device device = at::kCPU;
   models::Recompute recompute = models::Recompute::none;
+  bool offloads_activations = false;
   int64_t microbatch = 0;
   uint64_t seed = 1;
   bool is_stage = false;  // it stands for a stage of a pipeline that the mesh does not have: for planners

@@ -94,6 +94,7 @@ models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Obser
   context.recompute = recompute_;
   context.observer = observer;
   context.hooks = hooks_.get();
+  context.offload = offload();
   return context;
 }
 

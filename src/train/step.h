@@ -70,6 +70,13 @@ class TrainingStep {
   /// may have no sequences.
   double evaluate(const data::Batch& batch, int64_t& targets);
 
+  /// What full recomputation keeps waits in the host's memory. Not of a model on a CPU.
+  void offload_activations() { stash_ = std::make_shared<device::HostStash>(model_.device()); }
+  /// For one forward pass; null without.
+  std::shared_ptr<layers::ActivationOffload> offload() const {
+    return stash_ ? std::make_shared<layers::ActivationOffload>(stash_) : nullptr;
+  }
+
   /// Called before weights or optimizer state change: whoever still copies them finishes first.
   void on_update(std::function<void()> before) { before_update_ = std::move(before); }
 
@@ -103,6 +110,7 @@ class TrainingStep {
   ExpertCounter counter_;
   Replicas replicas_;
   std::function<void()> before_update_;
+  std::shared_ptr<device::HostStash> stash_;
   std::unique_ptr<models::LayerHooks> hooks_;  // that drive the buckets; null without
 };
 

@@ -36,6 +36,7 @@ TrainingSetup setup_of(const RunConfig& config) {
           .precision = config.train.precision,
           .device = device::device_named(config.train.device),
           .recompute = models::recompute_from_name(config.train.recompute),
+          .offloads_activations = config.train.offload == "activations",
           .microbatch = config.train.microbatch_size,
           .seed = static_cast<uint64_t>(config.train.seed)};
 }

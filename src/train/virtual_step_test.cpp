@@ -25,6 +25,7 @@ struct Case {
   models::Recompute recompute = models::Recompute::none;
   std::string linear = "gated_delta";
   std::string newton_schulz = "auto";
+  bool offloads = false;
 };
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
@@ -33,7 +34,8 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
                      c.precision.quantization ? fmt::format("_fp8_{}", static_cast<int>(*c.precision.quantization)) : "", c.optimizer,
                      c.recompute == models::Recompute::full        ? "_full_recompute"
                      : c.recompute == models::Recompute::selective ? "_selective_recompute"
-                                                                   : "");
+                                                                   : "") +
+         (c.offloads ? "_offloaded" : "");
 }
 
 models::ModelConfig model_of(const Case& test) {
@@ -71,6 +73,7 @@ struct SmallTraining {
     config.clip = 0;  // whether gradients are scaled depends on data
     optimizer = std::make_unique<optim::Optimizer>(model->parameters(), config);
     step = std::make_unique<TrainingStep>(*model, *optimizer, test.recompute, 1);
+    if (test.offloads && !device.is_cpu()) step->offload_activations();
   }
 };
 
@@ -115,6 +118,8 @@ std::vector<Case> all_cases() {
   for (const auto* family : {"llama", "zaya1", "linear_llama"})
     for (const auto recompute : {models::Recompute::selective, models::Recompute::full})
       cases.push_back({family, at::kBFloat16, "adamw", recompute});
+  for (const auto* family : {"llama", "zaya1", "linear_llama"})
+    cases.push_back({.family = family, .precision = at::kBFloat16, .recompute = models::Recompute::full, .offloads = true});
   for (const auto* linear : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"})
     cases.push_back({.family = "linear_llama", .linear = linear});
   cases.push_back({"linear_llama", at::kBFloat16, "muon"});
@@ -142,8 +147,33 @@ TEST_P(Fp64Step, the_emulated_device_has_the_bits_of_the_cpu) {
 
 INSTANTIATE_TEST_SUITE_P(, Fp64Step,
                          testing::Values(Case{"llama"}, Case{"llama", at::kDouble, "muon"}, Case{"zaya1", at::kDouble, "muon"},
-                                         Case{"linear_llama"}, Case{"zaya1", at::kDouble, "adamw", models::Recompute::full}),
+                                         Case{"linear_llama"}, Case{"zaya1", at::kDouble, "adamw", models::Recompute::full},
+                                         Case{.family = "zaya1", .recompute = models::Recompute::full, .offloads = true},
+                                         Case{.family = "llama", .recompute = models::Recompute::full, .offloads = true}),
                          name_of);
+
+// Each block's input is on the device while it, or the one behind it, runs: of all blocks two or three at a time.
+TEST(OffloadedStep, keeps_the_inputs_of_a_few_blocks_however_many_there_are) {
+  const auto batch = batch_of(2, 512, false);
+  const auto peak_of = [&](int64_t layers, bool offloads) {
+    const device::CountingDevice counting(device::Target::gpu);
+    auto config = model_of({"llama"});
+    config.layers = layers;
+    const auto model = models::create_model(config);
+    model->allocate(at::kFloat, counting.device());
+    optim::Optimizer optimizer(model->parameters(), {});
+    TrainingStep step(*model, optimizer, models::Recompute::full, 0);
+    if (offloads) step.offload_activations();
+    step.run(batch, 1e-2);
+    const int64_t before = device::memory_use(counting.device()).allocated_bytes;
+    device::reset_peak(counting.device());
+    step.run(batch, 1e-2);
+    return device::memory_use(counting.device()).peak_bytes - before;
+  };
+  constexpr int64_t kInput = 2 * 512 * 64 * 4;  // [batch, seq, hidden] in fp32
+  const int64_t others = peak_of(12, true) - peak_of(4, true), kept = peak_of(12, false) - peak_of(4, false);
+  EXPECT_NEAR(static_cast<double>(kept - others), 8 * kInput, 0.02 * kInput);
+}
 
 // Bytes that live on the CPU, as its allocator is asked for them.
 class WatchedAllocator : public c10::Allocator {
@@ -221,7 +251,7 @@ TEST_P(FusedStep, a_counted_cpu_allocates_what_the_cpu_does) {
 std::vector<Case> fused_cases() {
   std::vector<Case> cases;
   for (const auto& c : all_cases())
-    if (c.precision.dtype != at::kDouble) cases.push_back(c);
+    if (c.precision.dtype != at::kDouble && !c.offloads) cases.push_back(c);
   for (const auto* linear : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"})
     for (const auto dtype : {at::kFloat, at::kBFloat16}) cases.push_back({.family = "linear_llama", .precision = dtype, .linear = linear});
   // In bf16, as is fastest with AMX, each thread holds strips of its own, as many at once as happen to.

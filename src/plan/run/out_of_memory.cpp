@@ -11,7 +11,6 @@ namespace ingot::plan {
 namespace {
 
 using base::format_bytes;
-using models::Recompute;
 
 constexpr size_t kNames = 8, kChoices = 3;
 
@@ -32,7 +31,7 @@ struct Fullest {
 
 struct Cheaper {
   int64_t microbatch;
-  Recompute recompute;
+  std::string recompute, offload;
   int64_t bytes;
   double step_s;  // 0: not known
 };
@@ -49,17 +48,20 @@ std::vector<Cheaper> cheaper_than(const Fullest& present, train::RunConfig confi
   int64_t least_before = INT64_MAX;
   for (const int64_t microbatch : microbatches) {
     int64_t least = INT64_MAX;
-    for (const auto recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+    for (const auto& [recompute, offload] : std::vector<std::pair<std::string, std::string>>{
+             {"none", "none"}, {"selective", "none"}, {"full", "none"}, {"full", "activations"}}) {
       config.train.microbatch_size = microbatch;
-      config.train.recompute = recompute_name(recompute);
+      config.train.recompute = recompute;
+      config.train.offload = offload;
       try {
         train::check_layout(config, planner.mesh());
+        train::check_device(config, device::device_named(config.train.device));
       } catch (const base::ConfigError&) {
         continue;  // another phase, or a pipeline, cannot have it
       }
       const auto plan = planner.plan(config, present.phases[present.phase]).plan;
       const int64_t bytes = plan.memory.total_bytes();
-      if (bytes < present.bytes()) all.push_back({microbatch, recompute, bytes, plan.has_time() ? plan.step_s() : 0});
+      if (bytes < present.bytes()) all.push_back({microbatch, recompute, offload, bytes, plan.has_time() ? plan.step_s() : 0});
       least = std::min(least, bytes);
     }
     if (least > present.plan.plan.device_memory_bytes && least > least_before) break;
@@ -71,8 +73,9 @@ std::vector<Cheaper> cheaper_than(const Fullest& present, train::RunConfig confi
 std::string table_of(const std::vector<Cheaper>& choices, const Fullest& present) {
   std::string text;
   for (const auto& c : choices) {
-    text += fmt::format("  {:<60}{:>12}",
-                        fmt::format("train.microbatch_size = {}, train.recompute = \"{}\"", c.microbatch, recompute_name(c.recompute)),
+    text += fmt::format("  {:<76}{:>12}",
+                        fmt::format("train.microbatch_size = {}, train.recompute = \"{}\"{}", c.microbatch, c.recompute,
+                                    c.offload == "none" ? "" : ", train.offload = \"" + c.offload + "\""),
                         format_bytes(c.bytes));
     if (c.step_s > 0) text += fmt::format("   a step {:+.0f} %", 100 * (c.step_s / present.plan.plan.step_s() - 1));
     text += '\n';

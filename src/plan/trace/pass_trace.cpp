@@ -21,8 +21,10 @@ namespace {
 
 constexpr int64_t kPeriodsOfNeighbours = 5;
 
-// Buckets send what neighbours made; FP8 leaves the first and the last block as they are.
-bool ends_differ(const PassShape& shape) { return shape.zero >= 2 || layers::precision_named(shape.precision).quantization; }
+// Buckets send what neighbours made, what is offloaded goes while the next block runs; FP8 leaves the first and the last block as they are.
+bool ends_differ(const PassShape& shape) {
+  return shape.zero >= 2 || shape.offloads_activations || layers::precision_named(shape.precision).quantization;
+}
 
 // As many blocks as there are kinds of them, twice; more where the ends are not like the middle.
 models::ModelConfig traced_part_of(models::ModelConfig config, const PassShape& shape) {
@@ -61,6 +63,8 @@ void run(models::Model& model, const PassShape& shape, models::LayerHooks* hooks
   }
   train::ExpertCounter counter(model.config().layers);
   context.recompute = shape.recompute;
+  if (shape.offloads_activations)
+    context.offload = std::make_shared<layers::ActivationOffload>(std::make_shared<device::HostStash>(model.device()));
   context.observer = &counter;
   if (buckets) buckets->begin_backward(/*is_last=*/true);
   const auto loss = [&] {
@@ -222,9 +226,10 @@ PassTrace trace_pass(const models::Model& part, const PassShape& shape) {
 const PassTrace& PassTraces::of(const models::Model& part, const PassShape& s) {
   const auto config = traced_part_of(part.config(), s);
   const auto p = axes_of(part.layout());
-  auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} | {} {} {} {} {} {} {}", p.tensor, p.sequence_parallel, p.tensor_sequence,
+  auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} | {} {} {} {} {} {} {} {}", p.tensor, p.sequence_parallel, p.tensor_sequence,
                          p.head_buckets, p.context, p.context_method, p.context_order, p.state_method, p.expert, p.expert_tensor, p.data,
-                         s.batch, s.seq, s.precision, static_cast<int>(s.recompute), static_cast<int>(s.target), s.expert_load, s.learns);
+                         s.batch, s.seq, s.precision, static_cast<int>(s.recompute), s.offloads_activations, static_cast<int>(s.target),
+                         s.expert_load, s.learns);
   if (s.zero >= 2) key += fmt::format(" | {} {} {} {}", s.zero, s.replicas, s.bucket_bytes, s.is_stage);
   auto& alike = known_[key];
   for (const auto& [of, trace] : alike)

@@ -25,6 +25,7 @@ struct PassShape {
   int64_t batch = 1, seq = 0;      // sequences at a time; tokens of one, on however many ranks
   std::string precision = "fp32";  // fp64, fp32, bf16
   models::Recompute recompute = models::Recompute::none;
+  bool offloads_activations = false;
   device::Target target = device::Target::cpu;  // whose kernels
   double expert_load = 1;                       // what this rank's experts are sent, over the mean
   bool learns = true;                           // false: forward alone, without gradients, as a validation
@@ -77,8 +78,9 @@ StageSpan span_of(const models::Model& part);
 
 struct PassTrace {
   BlockPass embedding, head;      // of the head all gradients are made in its forward part
-  std::vector<BlockPass> blocks;  // of the first layers, two periods of kinds of blocks at most; five under ZeRO 2 and 3 and in FP8
-  bool has_neighbours = false;  // the first and last ones are not like the others: they send what those beside them made, or are not in FP8
+  std::vector<BlockPass> blocks;  // of the first layers, two periods of kinds of blocks at most; five under ZeRO 2 and 3, in FP8, offloaded
+  bool has_neighbours =
+      false;  // the first and last ones are not like the others: they send or move what those beside them made, or are not in FP8
   int64_t period = 1;
   int64_t stream_bytes = 0;  // of what one stage of a pipeline hands to the next
   double seconds = 0;        // that tracing took

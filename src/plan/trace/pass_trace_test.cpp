@@ -38,6 +38,7 @@ double flops_of(const PassTrace& pass, const StageSpan& span) {
 struct Case {
   std::string family, precision;
   models::Recompute recompute;
+  bool offloads = false;
 };
 
 int64_t roundings_of(const PassTrace& pass, const StageSpan& span) {
@@ -54,14 +55,14 @@ class PassOfAFewBlocks : public testing::TestWithParam<Case> {};
 
 // One block that differs makes the model's pattern as long as the model: all blocks are traced.
 TEST_P(PassOfAFewBlocks, says_what_a_deep_model_does) {
-  const auto& [family, precision, recompute] = GetParam();
+  const auto& [family, precision, recompute, offloads] = GetParam();
   constexpr int64_t kLayers = 11;
   const auto few = model_of(family, kLayers);
   auto whole = few;
   whole.layer_types.assign(kLayers, "full");
   whole.layer_types.back() = "sliding";
   whole.window = 1 << 20;  // beyond the row
-  const PassShape shape{.batch = 2, .seq = 64, .precision = precision, .recompute = recompute};
+  const PassShape shape{.batch = 2, .seq = 64, .precision = precision, .recompute = recompute, .offloads_activations = offloads};
   const auto of_few = trace_pass(*models::create_model(few), shape), of_all = trace_pass(*models::create_model(whole), shape);
   ASSERT_LT(of_few.blocks.size(), static_cast<size_t>(kLayers));
   ASSERT_EQ(of_all.blocks.size(), static_cast<size_t>(kLayers));
@@ -75,10 +76,11 @@ TEST_P(PassOfAFewBlocks, says_what_a_deep_model_does) {
 }
 
 TEST_P(PassOfAFewBlocks, leaves_nothing_behind_but_gradients) {
-  const auto& [family, precision, recompute] = GetParam();
+  const auto& [family, precision, recompute, offloads] = GetParam();
   const auto config = model_of(family, 5);
   const auto model = models::create_model(config);
-  const auto pass = trace_pass(*model, {.batch = 2, .seq = 64, .precision = precision, .recompute = recompute});
+  const auto pass =
+      trace_pass(*model, {.batch = 2, .seq = 64, .precision = precision, .recompute = recompute, .offloads_activations = offloads});
   int64_t level =
       pass.embedding.forward.kept_bytes + pass.head.forward.kept_bytes + pass.head.backward.kept_bytes + pass.embedding.backward.kept_bytes;
   for (int64_t layer = 0; layer < config.layers; ++layer)
@@ -91,17 +93,18 @@ TEST_P(PassOfAFewBlocks, leaves_nothing_behind_but_gradients) {
   EXPECT_LT(level, (int64_t{1} << 16) + small_bytes);
 }
 
-INSTANTIATE_TEST_SUITE_P(, PassOfAFewBlocks,
-                         testing::Values(Case{"llama", "fp32", models::Recompute::none}, Case{"llama", "bf16", models::Recompute::full},
-                                         Case{"zaya1", "fp32", models::Recompute::none},
-                                         Case{"zaya1", "bf16", models::Recompute::selective},
-                                         Case{"linear_llama", "fp32", models::Recompute::none},
-                                         Case{"linear_llama", "fp64", models::Recompute::full},
-                                         Case{"olmoe", "fp32", models::Recompute::none}, Case{"llama", "mxfp8", models::Recompute::none},
-                                         Case{"zaya1", "fp8", models::Recompute::full}),
-                         [](const auto& info) {
-                           return fmt::format("{}_{}_{}", info.param.family, info.param.precision, static_cast<int>(info.param.recompute));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    , PassOfAFewBlocks,
+    testing::Values(Case{"llama", "fp32", models::Recompute::none}, Case{"llama", "bf16", models::Recompute::full},
+                    Case{"zaya1", "fp32", models::Recompute::none}, Case{"zaya1", "bf16", models::Recompute::selective},
+                    Case{"linear_llama", "fp32", models::Recompute::none}, Case{"linear_llama", "fp64", models::Recompute::full},
+                    Case{"olmoe", "fp32", models::Recompute::none}, Case{"llama", "mxfp8", models::Recompute::none},
+                    Case{"zaya1", "fp8", models::Recompute::full}, Case{"llama", "bf16", models::Recompute::full, true},
+                    Case{"zaya1", "fp32", models::Recompute::full, true}),
+    [](const auto& info) {
+      return fmt::format("{}_{}_{}{}", info.param.family, info.param.precision, static_cast<int>(info.param.recompute),
+                         info.param.offloads ? "_offloaded" : "");
+    });
 
 // One rank's whole step, traced without any composition.
 struct StepCase {

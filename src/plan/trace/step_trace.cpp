@@ -33,6 +33,7 @@ train::TrainingSetup setup_of(const TraceRequest& request, const train::Phase& p
                              .precision = config.train.precision,
                              .device = device,
                              .recompute = models::recompute_from_name(config.train.recompute),
+                             .offloads_activations = config.train.offload == "activations",
                              .microbatch = config.train.microbatch_size,
                              .seed = static_cast<uint64_t>(config.train.seed)};
   setup.model.rope_base = phase.rope_base;
