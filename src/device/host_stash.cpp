@@ -30,40 +30,52 @@ std::shared_ptr<c10::Event> HostStash::event_on(const c10::Stream& stream) const
   return event;
 }
 
-HostStash::Stored HostStash::put(const at::Tensor& tensor) {
-  if (is_counting(tensor)) {
+c10::Stream HostStash::current() const { return guard_of(device_).getStream(device_); }
+
+at::Tensor HostStash::memory_for(const at::Tensor& tensor) const {
+  if (is_counting(tensor)) return at::empty(tensor.sizes(), tensor.options().device(at::kMeta));
+  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(device_.is_cuda()));
+}
+
+HostStash::Stored HostStash::put(const at::Tensor& tensor, at::Tensor host) {
+  if (!host.defined()) host = memory_for(tensor);
+  if (host.is_meta()) {
     write_down(Access::copy_to_host, "offload", tensor, device_);
-    return {at::empty_like(tensor, tensor.options().device(at::kMeta)), nullptr};
+    return {host, nullptr};
   }
-  event_on(guard_of(device_).getStream(device_))->block(out_);
+  event_on(current())->block(out_);
   const c10::StreamGuard as_current(out_);
-  auto host = at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(device_.is_cuda()));
   host.copy_(tensor, /*non_blocking=*/true);
-  tensor.record_stream(out_);
   return {host, event_on(out_)};
 }
 
-HostStash::Returning HostStash::bring(const Stored& stored) {
+void HostStash::let_go(const Stored& stored) const {
+  if (stored.arrived) stored.arrived->block(current());
+}
+
+HostStash::Returning HostStash::bring(const Stored& stored) const {
   const auto& host = stored.host;
+  auto tensor = at::empty(host.sizes(), host.options().device(device_).pinned_memory(false));
   if (host.is_meta()) {
-    auto tensor = at::empty(host.sizes(), host.options().device(device_));
     write_down(Access::copy_to_device, "bring back", tensor, device_);
     return {tensor, nullptr};
   }
-  stored.arrived->block(back_);
+  event_on(current())->block(back_);  // what had the memory before
+  if (stored.arrived) stored.arrived->block(back_);
   const c10::StreamGuard as_current(back_);
-  auto tensor = at::empty(host.sizes(), host.options().device(device_).pinned_memory(false));
   tensor.copy_(host, /*non_blocking=*/true);
   return {tensor, event_on(back_)};
 }
 
-at::Tensor HostStash::take(Returning returning) {
-  if (returning.arrived) {
-    const auto current = guard_of(device_).getStream(device_);
-    returning.arrived->block(current);
-    returning.tensor.record_stream(current);
-  }
+at::Tensor HostStash::take(const Returning& returning) const {
+  if (returning.arrived) returning.arrived->block(current());
   return returning.tensor;
+}
+
+at::Tensor HostStash::settle(const at::Tensor& tensor) const {
+  auto host = memory_for(tensor);
+  if (!host.is_meta()) host.copy_(tensor);
+  return host;
 }
 
 }  // namespace ingot::device

@@ -21,17 +21,43 @@ TEST(HostStash, takes_what_a_tensor_was_when_it_was_put_and_brings_it_back) {
   synchronize(kDevice);
   x.add_(1);
   auto stored = stash.put(x);
-  x.reset();
   stored.arrived->synchronize();
   EXPECT_TRUE(at::equal(stored.host, at::full({64}, 2.0F)));
+  stash.let_go(stored);
+  x.reset();
   const auto back = stash.take(stash.bring(stored)) * 3;
   EXPECT_TRUE(at::equal(back.cpu(), at::full({64}, 6.0F)));
+}
+
+// Freed memory is NaN when the stream that had it comes to that point: without let_go that is before the copy.
+TEST(HostStash, lets_go_of_memory_behind_the_copy) {
+  for (const bool waits : {false, true}) {
+    HostStash stash(kDevice);
+    auto x = ones() + 1;
+    const auto stored = stash.put(x);
+    if (waits) stash.let_go(stored);
+    x.reset();
+    current_stream(kDevice).synchronize();
+    stored.arrived->synchronize();
+    EXPECT_EQ(at::equal(stored.host, at::full({64}, 2.0F)), waits);
+  }
+}
+
+TEST(HostStash, puts_into_memory_that_is_there) {
+  HostStash stash(kDevice);
+  const auto x = ones();
+  const auto host = stash.settle(x);
+  EXPECT_TRUE(at::equal(host, at::full({64}, 1.0F)));
+  const auto stored = stash.put(x + 1, host);
+  stored.arrived->synchronize();
+  EXPECT_TRUE(stored.host.is_same(host) && at::equal(host, at::full({64}, 2.0F)));
 }
 
 TEST(HostStash, makes_the_host_wait_for_nothing) {
   Tracer tracer(kDevice);
   HostStash stash(kDevice);
-  const auto back = stash.take(stash.bring(stash.put(ones()))) + 1;
+  const auto x = ones();
+  const auto back = stash.take(stash.bring(stash.put(x))) + 1;
   EXPECT_EQ(tracer.finish().waits(), 0);
   EXPECT_TRUE(at::equal(back.cpu(), at::full({64}, 2.0F)));
 }

@@ -1,6 +1,6 @@
 // What recomputed pieces keep of one forward pass, in the host's memory until their backward pass: torchtune's and LLMQ's offloaded
-// activation checkpoints. A piece's inputs go out while the next piece runs, and come back while the piece behind it is run again; those of
-// the last piece stay.
+// activation checkpoints. A piece's inputs go out while the next piece runs, and come back while the piece behind it is run again; the
+// device has those of three pieces at a time. Those of the last two stay.
 #pragma once
 
 #include <optional>
@@ -21,14 +21,15 @@ class ActivationOffload {
 
  private:
   struct Kept {
-    at::Tensor here;                                        // until it goes out
-    std::optional<device::HostStash::Stored> out;           // then
+    at::Tensor here;                                        // until it is out
+    std::optional<device::HostStash::Stored> out;           // on its way, or there
     std::optional<device::HostStash::Returning> returning;  // before it is needed
   };
+  using Piece = std::vector<Kept>;
   void bring(size_t piece);
 
   std::shared_ptr<device::HostStash> stash_;
-  std::vector<std::vector<Kept>> pieces_;
+  std::vector<Piece> pieces_;
 };
 
 }  // namespace ingot::layers

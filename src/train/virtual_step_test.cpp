@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(, Fp64Step,
                                          Case{.family = "llama", .recompute = models::Recompute::full, .offloads = true}),
                          name_of);
 
-// Each block's input is on the device while it, or the one behind it, runs: of all blocks two or three at a time.
+// Each block's input is on the device while it, or one of the two behind it, runs.
 TEST(OffloadedStep, keeps_the_inputs_of_a_few_blocks_however_many_there_are) {
   const auto batch = batch_of(2, 512, false);
   const auto peak_of = [&](int64_t layers, bool offloads) {
