@@ -4,13 +4,22 @@
 
 namespace ingot::optim {
 
-void AdamW::prepare(const RuleShare& share, const Team&) { slots_ = share.slots; }
+void AdamW::prepare(const RuleShare& share, const Team&) {
+  slots_ = share.slots;
+  home_ = &share.home;
+}
 
 void AdamW::update(const Update& update) {
-  for (auto* slot : slots_)
-    kernels::adamw_update(
-        slot->master, slot->shard.gradient_slice(), slot->state[0], slot->state[1], slot->shard.value,
-        {update.lr, config_.beta1, config_.beta2, config_.eps, slot->weight_decay, update.gradient_scale, update.step});
+  const auto tensors_of = [](Slot& slot) {
+    std::vector<at::Tensor*> tensors = {&slot.state[0], &slot.state[1]};
+    if (slot.has_master) tensors.push_back(&slot.master);
+    return tensors;
+  };
+  home_->visit(slots_, tensors_of, [&](size_t i) {
+    auto& slot = *slots_[i];
+    kernels::adamw_update(slot.master, slot.shard.gradient_slice(), slot.state[0], slot.state[1], slot.shard.value,
+                          {update.lr, config_.beta1, config_.beta2, config_.eps, slot.weight_decay, update.gradient_scale, update.step});
+  });
 }
 
 }  // namespace ingot::optim

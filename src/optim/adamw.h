@@ -17,6 +17,7 @@ class AdamW : public UpdateRule {
  private:
   OptimizerConfig config_;
   std::vector<Slot*> slots_;
+  StateHome* home_ = nullptr;
 };
 
 }  // namespace ingot::optim

@@ -15,6 +15,7 @@ void declare_settings(base::SettingsTable& table, OptimizerConfig& c) {
   table.add("optimizer.eps", c.eps, NumberRange{0, 1}, "AdamW, NorMuon: added to the root of the second moment");
   table.add("optimizer.weight_decay", c.weight_decay, NumberRange{0, 10}, "decoupled; matrices and convolutions, not embeddings");
   table.add("optimizer.clip", c.clip, NumberRange{0, 1e30}, "largest global gradient norm; 0 = no clipping");
+  table.add("optimizer.offload", c.offload, "masters and moments are in the host's memory between updates; a GPU's");
   table.add("optimizer.momentum", c.momentum, NumberRange{0, 1}, "Muon");
   table.add("optimizer.nesterov", c.nesterov, "Muon: Nesterov momentum");
   table.add("optimizer.newton_schulz_steps", c.newton_schulz_steps, base::IntegerRange{1, 20}, "Muon");

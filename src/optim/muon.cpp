@@ -30,6 +30,7 @@ Iterates Muon::iterates_of(const layers::ParameterList& parameters, const Team& 
 // Every rank must come to the same groups in the same order, also one that owns nothing of some.
 void Muon::prepare(const RuleShare& share, const Team& team) {
   iterates_ = iterates_of(share.parameters, team);
+  home_ = &share.home;
   const auto group_of = [&](const Parameter& p) -> comm::Group* {
     auto* group = team.owners_of ? &team.owners_of(p) : nullptr;
     return group && group->size() > 1 ? group : nullptr;
@@ -65,19 +66,23 @@ void Muon::update(const Update& update) {
   // All that must travel is on its way before the first orthogonalisation.
   for (const auto& group : groups_) {
     auto& own = directions.emplace_back();
-    for (auto* slot : group.slots)
-      own.push_back(kernels::momentum_update(slot->state[0], slot->shard.gradient_slice(), config_.momentum, update.gradient_scale,
-                                             config_.nesterov));
+    const auto momentum_of = [](Slot& slot) { return std::vector{&slot.state[0]}; };
+    home_->visit(group.slots, momentum_of, [&](size_t i) {
+      const auto& slot = *group.slots[i];
+      own.push_back(
+          kernels::momentum_update(slot.state[0], slot.shard.gradient_slice(), config_.momentum, update.gradient_scale, config_.nesterov));
+    });
     if (group.exchange) group.exchange->start(own);
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
     const auto& group = groups_[g];
     orthogonalise(group, directions[g]);
     const auto factors = scale(group, directions[g]);
-    for (size_t i = 0; i < group.slots.size(); ++i) {
+    const auto master_of = [](Slot& slot) { return slot.has_master ? std::vector{&slot.master} : std::vector<at::Tensor*>(); };
+    home_->visit(group.slots, master_of, [&](size_t i) {
       auto& slot = *group.slots[i];
       kernels::apply_direction(slot.master, directions[g][i], slot.shard.value, 1 - update.lr * slot.weight_decay, update.lr * factors[i]);
-    }
+    });
   }
 }
 

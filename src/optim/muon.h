@@ -40,6 +40,7 @@ class Muon : public UpdateRule {
   OptimizerConfig config_;
   Iterates iterates_ = Iterates::own;
   std::vector<Matrices> groups_;
+  StateHome* home_ = nullptr;
 };
 
 }  // namespace ingot::optim

@@ -32,21 +32,29 @@ Optimizer::Optimizer(layers::ParameterList& parameters, const OptimizerConfig& c
 Optimizer::Optimizer(layers::ParameterList& parameters, const OptimizerConfig& config, Team team)
     : parameters_(parameters), config_(config), team_(std::move(team)), rules_(config) {
   const at::NoGradGuard no_grad;
+  if (config.offload) home_ = StateHome(std::make_shared<device::HostStash>(parameters.all().front()->value.device()));
   for (const auto& p : parameters.all())
     if (!p->is_trained()) buffers_[p->name] = {p.get(), at::zeros_like(p->value), at::zeros_like(p->value)};
   for (auto& shard : team_.shards) {
     const auto& p = *shard.parameter;
     const bool narrow = p.value.scalar_type() == at::kBFloat16;
     const auto& rule = rules_.of(p);
-    Slot slot{.shard = std::move(shard), .master = {}, .state = {}, .weight_decay = takes_decay(p) ? config.weight_decay : 0};
-    slot.master = narrow ? slot.shard.value.to(at::kFloat) : slot.shard.value;
-    for (size_t i = 0; i < rule.state_names().size(); ++i) slot.state.push_back(at::zeros_like(slot.master));
+    Slot slot{.shard = std::move(shard),
+              .master = {},
+              .state = {},
+              .has_master = narrow,
+              .weight_decay = takes_decay(p) ? config.weight_decay : 0};
+    slot.master = narrow ? home_.settle(slot.shard.value.to(at::kFloat)) : slot.shard.value;
+    for (size_t i = 0; i < rule.state_names().size(); ++i) {
+      const auto zeros = at::zeros_like(slot.shard.value, slot.shard.value.options().dtype(slot.master.scalar_type()));
+      slot.state.push_back(home_.settle(zeros));
+    }
     slots_.push_back(std::move(slot));
   }
   team_.shards.clear();
   add_rows();
   for (const auto& rule : rules_.all()) {
-    RuleShare share{.parameters = parameters, .taken = {}, .slots = {}, .rows = {}};
+    RuleShare share{.parameters = parameters, .taken = {}, .slots = {}, .rows = {}, .home = home_};
     for (const auto& p : parameters.all())
       if (p->is_trained() && &rules_.of(*p) == rule.get()) share.taken.push_back(p.get());
     for (auto& slot : slots_)
@@ -154,12 +162,14 @@ void Optimizer::balance(Parameter& bias, const at::Tensor& counts, int64_t exper
 at::Tensor Optimizer::master_of(const Parameter& parameter) const {
   const auto found = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& slot) { return slot.shard.parameter == &parameter; });
   if (found == slots_.end()) return parameter.value;
+  home_.wait();
   if (!is_all_of(found->shard))
     throw base::ModelError("this rank holds {} of the {} elements of {}", found->shard.size(), parameter.elements(), parameter.name);
   return found->master.view(parameter.shape);
 }
 
 std::vector<StateSlice> Optimizer::state() const {
+  home_.wait();
   std::vector<StateSlice> all;
   for (const auto& slot : slots_) {
     const auto& name = slot.shard.parameter->name;
@@ -198,12 +208,13 @@ std::vector<StateSlice> Optimizer::state() const {
 
 void Optimizer::publish_masters() {
   const at::NoGradGuard no_grad;
-  for (auto& slot : slots_) {
-    if (slot.master.data_ptr() != slot.shard.value.data_ptr()) slot.shard.value.copy_(slot.master);
-  }
+  home_.wait();
+  for (auto& slot : slots_)
+    if (slot.has_master) slot.shard.value.copy_(slot.master);
 }
 
 std::string Optimizer::first_nonfinite_weight() const {
+  home_.wait();
   for (const auto& slot : slots_)
     if (!at::isfinite(slot.master).all().item<bool>()) return slot.shard.parameter->name;
   return "";

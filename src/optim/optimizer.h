@@ -73,6 +73,7 @@ class Optimizer {
   OptimizerConfig config_;
   Team team_;
   UpdateRules rules_;
+  StateHome home_;
   std::vector<Slot> slots_;  // where they are when the rules are prepared
   std::vector<RowSlot> rows_;
   void add_rows();

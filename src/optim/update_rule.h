@@ -14,6 +14,7 @@
 #include "device/aten.h"
 #include "layers/parameter.h"
 #include "optim/config.h"
+#include "optim/state_home.h"
 #include "parallel/shard.h"
 
 namespace ingot::optim {
@@ -28,11 +29,12 @@ struct Team {
   bool is_primary = true;        // of all ranks that hold the same buffers (balancing biases)
 };
 
-/// The slice of a parameter that this rank updates.
+/// The slice of a parameter that this rank updates. Rules find master and state on the parameter's device in StateHome::visit.
 struct Slot {
   parallel::Shard shard;
   at::Tensor master;              // [shard.size()]; the value itself unless that is narrower than fp32
   std::vector<at::Tensor> state;  // as the master, one for each of the rule's state names; zero at first
+  bool has_master = false;        // apart from the value
   double weight_decay;            // decoupled; 0 for what is not decayed
 };
 
@@ -51,6 +53,7 @@ struct RuleShare {
   std::vector<const layers::Parameter*> taken;
   std::vector<Slot*> slots;
   std::vector<RowSlot*> rows;  // of all taken parameters, if the rule has row states
+  StateHome& home;             // of masters and states, but for those of rows
 };
 
 /// What the slots of one step have in common.

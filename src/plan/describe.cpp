@@ -75,6 +75,7 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   line("weights", format_bytes(m.weights_bytes));
   line("gradients", format_bytes(m.gradients_bytes));
   line("masters and moments", format_bytes(m.optimizer_bytes));
+  if (m.host_bytes > 0) line("  in the host's memory", format_bytes(m.host_bytes) + ", brought for the update");
   line("forward and backward", format_bytes(m.forward_backward_bytes) + ", activations and work areas");
   line("update", format_bytes(m.update_bytes));
   if (m.validation_bytes > 0) line("validation", format_bytes(m.validation_bytes));

@@ -72,8 +72,8 @@ nlohmann::ordered_json to_json(const StepMemory& m) {
           {"update", m.update_bytes},         {"validation", m.validation_bytes},
           {"program", m.program_bytes},       {"gemm_kernels", m.gemm_kernels_bytes},
           {"reserve", m.reserve_bytes},       {"shared", m.shared_bytes},
-          {"checkpoint", m.checkpoint_bytes}, {"peak", m.total_bytes()},
-          {"peak_phase", m.peak_phase()}};
+          {"checkpoint", m.checkpoint_bytes}, {"host", m.host_bytes},
+          {"peak", m.total_bytes()},          {"peak_phase", m.peak_phase()}};
 }
 
 StepMemory predict_memory(const models::Model& model, const RunShape& run, int64_t program_bytes) {
@@ -91,6 +91,7 @@ StepMemory predict_memory(const models::Model& model, const RunShape& run, int64
   memory.weights_bytes = update.weights_bytes;
   memory.gradients_bytes = update.gradients_bytes;
   memory.optimizer_bytes = update.optimizer_bytes;
+  memory.host_bytes = update.host_bytes;
   memory.forward_backward_bytes = training_bytes(model, run, traces);
   memory.update_bytes = update.update_bytes;
   memory.validation_bytes = validation_bytes(model, run, traces);
@@ -120,7 +121,7 @@ int64_t least_bytes(const models::Model& model, const RunShape& run, PassTraces&
     if (run.zero < 3) bytes += elements * run.element_bytes();
     if (!p->is_trained()) continue;
     if (run.zero < 2) bytes += elements * wide;
-    bytes += rules.state_elements(*p, tensor::element_count(p->shape)) * wide / owners;
+    if (!run.optimizer.offload) bytes += rules.state_elements(*p, tensor::element_count(p->shape)) * wide / owners;
   }
   auto bare = run;
   bare.zero = std::min<int64_t>(run.zero, 1);

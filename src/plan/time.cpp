@@ -75,6 +75,13 @@ StepTime predict_step_time(const models::Model& part, const RunShape& run, PassP
   // While a rank waits for other stages, those that share its core work.
   step.waiting_s = std::max(0.0, step.passes_s() * (run.bubble / (1 - run.bubble) - (run.ranks_per_core - 1)));
   add_optimizer(part, run, rates, step);
+  if (run.optimizer.offload) {
+    // Masters and moments come and go at the same time, beside the update.
+    const double moved_s = static_cast<double>(prices.traces().update_of(part, run.update()).host_bytes) / kHostLinkBytesPerS;
+    const double waited_s = std::max(0.0, moved_s - step.optimizer_s);
+    step.optimizer_s += waited_s;
+    step.kinds[WorkKind::adamw] += waited_s;
+  }
   step.between_s = rates.within_steps().between() * (step.passes_s() + step.optimizer_s);
   if (run.world > 1) step.uneven_s = rates.within_steps().uneven() * (step.passes_s() + step.optimizer_s + step.between_s);
   // Ranks that share a core take turns on it.

@@ -12,6 +12,9 @@
 
 namespace ingot::plan {
 
+/// Between a GPU and its host, each way: what nodes of H100 reach over PCIe 5.0 (configs/floors/h100.json).
+inline constexpr double kHostLinkBytesPerS = 55e9;
+
 /// Seconds of one step by kind of work.
 struct StepTime {
   double gemm_s = 0;  // of linear layers and experts, forward and backward

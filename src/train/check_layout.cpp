@@ -54,10 +54,10 @@ void check_layout(const RunConfig& config, const mesh::Mesh& mesh) {
 }
 
 void check_device(const RunConfig& config, at::Device device) {
-  if (config.train.offload != "none" && device.is_cpu())
-    throw ConfigError(
-        "train.offload = \"{}\" takes from a GPU's memory what fits into the host's, and this run is on the CPU; \"none\" would work",
-        config.train.offload);
+  if (!device.is_cpu()) return;
+  if (config.train.offload != "none" || config.optimizer.offload)
+    throw ConfigError("{} takes from a GPU's memory what fits into the host's, and this run is on the CPU: leave it out",
+                      config.optimizer.offload ? "optimizer.offload = true" : "train.offload = \"" + config.train.offload + "\"");
 }
 
 }  // namespace ingot::train

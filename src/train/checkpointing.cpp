@@ -100,7 +100,8 @@ std::vector<checkpoint::SaveItem> items_of(const optim::Optimizer& optimizer, st
       hold->push_back(parallel::view_of(region, slice.flat).contiguous());
       items.push_back({{slice.name, layers::from_torch(slice.flat.scalar_type()), slice.shape},
                        region.box,
-                       static_cast<const std::byte*>(hold->back().data_ptr())});
+                       static_cast<const std::byte*>(hold->back().data_ptr()),
+                       !hold->back().device().is_cpu()});
     }
   keep = std::move(hold);
   return items;

@@ -1,6 +1,7 @@
 // A training step on the emulated and the counting device against the same step on the CPU: the same numbers to the last bit where
 // the same kernels run, the same operations, and the same bytes.
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/CPUAllocator.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -25,7 +26,7 @@ struct Case {
   models::Recompute recompute = models::Recompute::none;
   std::string linear = "gated_delta";
   std::string newton_schulz = "auto";
-  bool offloads = false;
+  bool offloads = false, offloads_optimizer = false;
 };
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
@@ -35,7 +36,7 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
                      c.recompute == models::Recompute::full        ? "_full_recompute"
                      : c.recompute == models::Recompute::selective ? "_selective_recompute"
                                                                    : "") +
-         (c.offloads ? "_offloaded" : "");
+         (c.offloads ? "_offloaded" : "") + (c.offloads_optimizer ? "_optimizer_offloaded" : "");
 }
 
 models::ModelConfig model_of(const Case& test) {
@@ -71,6 +72,7 @@ struct SmallTraining {
     config.name = test.optimizer;
     config.newton_schulz_precision = test.newton_schulz;
     config.clip = 0;  // whether gradients are scaled depends on data
+    config.offload = test.offloads_optimizer && !device.is_cpu();
     optimizer = std::make_unique<optim::Optimizer>(model->parameters(), config);
     step = std::make_unique<TrainingStep>(*model, *optimizer, test.recompute, 1);
     if (test.offloads && !device.is_cpu()) step->offload_activations();
@@ -120,6 +122,8 @@ std::vector<Case> all_cases() {
       cases.push_back({family, at::kBFloat16, "adamw", recompute});
   for (const auto* family : {"llama", "zaya1", "linear_llama"})
     cases.push_back({.family = family, .precision = at::kBFloat16, .recompute = models::Recompute::full, .offloads = true});
+  for (const auto* optimizer : {"adamw", "muon", "normuon"})
+    cases.push_back({.family = "zaya1", .precision = at::kBFloat16, .optimizer = optimizer, .offloads_optimizer = true});
   for (const auto* linear : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"})
     cases.push_back({.family = "linear_llama", .linear = linear});
   cases.push_back({"linear_llama", at::kBFloat16, "muon"});
@@ -149,7 +153,9 @@ INSTANTIATE_TEST_SUITE_P(, Fp64Step,
                          testing::Values(Case{"llama"}, Case{"llama", at::kDouble, "muon"}, Case{"zaya1", at::kDouble, "muon"},
                                          Case{"linear_llama"}, Case{"zaya1", at::kDouble, "adamw", models::Recompute::full},
                                          Case{.family = "zaya1", .recompute = models::Recompute::full, .offloads = true},
-                                         Case{.family = "llama", .recompute = models::Recompute::full, .offloads = true}),
+                                         Case{.family = "llama", .recompute = models::Recompute::full, .offloads = true},
+                                         Case{.family = "zaya1", .optimizer = "muon", .offloads_optimizer = true},
+                                         Case{.family = "llama", .optimizer = "normuon", .offloads_optimizer = true}),
                          name_of);
 
 // Each block's input is on the device while it, or one of the two behind it, runs.
@@ -173,6 +179,44 @@ TEST(OffloadedStep, keeps_the_inputs_of_a_few_blocks_however_many_there_are) {
   constexpr int64_t kInput = 2 * 512 * 64 * 4;  // [batch, seq, hidden] in fp32
   const int64_t others = peak_of(12, true) - peak_of(4, true), kept = peak_of(12, false) - peak_of(4, false);
   EXPECT_NEAR(static_cast<double>(kept - others), 8 * kInput, 0.02 * kInput);
+}
+
+// In bf16, whose masters move too; and back from what a checkpoint reads.
+TEST(OffloadedStep, of_masters_and_moments_has_the_bits_of_those_that_stay) {
+  const auto batch = batch_of(2, 24, false);
+  for (const auto* name : {"adamw", "muon", "normuon"}) {
+    const Case stays{.family = "llama", .precision = at::kBFloat16, .optimizer = name};
+    auto moves = stays;
+    moves.offloads_optimizer = true;
+    SmallTraining a(stays, device::emulated_device(0)), b(moves, device::emulated_device(1)), restored(moves, device::emulated_device(2));
+    for (int step = 0; step < 3; ++step) EXPECT_EQ(a.step->run(batch, 1e-2).loss, b.step->run(batch, 1e-2).loss) << name;
+    const auto expected = a.optimizer->state(), found = b.optimizer->state(), to = restored.optimizer->state();
+    ASSERT_EQ(expected.size(), found.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      const at::NoGradGuard no_grad;
+      EXPECT_TRUE(at::equal(expected[i].flat.cpu(), found[i].flat.cpu())) << name << " " << found[i].name;
+      to[i].flat.copy_(found[i].flat);
+    }
+    restored.optimizer->set_steps_done(3);
+    restored.optimizer->publish_masters();
+    const double next = b.step->run(batch, 1e-2).loss;
+    EXPECT_EQ(a.step->run(batch, 1e-2).loss, next) << name;
+    EXPECT_EQ(restored.step->run(batch, 1e-2).loss, next) << name;
+  }
+}
+
+// The device holds masters and moments of three parameters at a time.
+TEST(OffloadedStep, has_masters_and_moments_of_a_few_parameters_on_the_device) {
+  const auto held = [](bool offloads) {
+    const device::CountingDevice counting(device::Target::gpu);
+    SmallTraining run({.family = "llama", .precision = at::kBFloat16, .offloads_optimizer = offloads}, counting.device());
+    return device::memory_use(counting.device()).allocated_bytes;
+  };
+  int64_t elements = 0;
+  const auto model = models::create_model(model_of({"llama"}));
+  for (const auto& p : model->parameters().all()) elements += p->elements();
+  EXPECT_NEAR(static_cast<double>(held(false) - held(true)), 12.0 * static_cast<double>(elements),
+              0.01 * 12.0 * static_cast<double>(elements));
 }
 
 // Bytes that live on the CPU, as its allocator is asked for them.
@@ -251,7 +295,7 @@ TEST_P(FusedStep, a_counted_cpu_allocates_what_the_cpu_does) {
 std::vector<Case> fused_cases() {
   std::vector<Case> cases;
   for (const auto& c : all_cases())
-    if (c.precision.dtype != at::kDouble && !c.offloads) cases.push_back(c);
+    if (c.precision.dtype != at::kDouble && !c.offloads && !c.offloads_optimizer) cases.push_back(c);
   for (const auto* linear : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"})
     for (const auto dtype : {at::kFloat, at::kBFloat16}) cases.push_back({.family = "linear_llama", .precision = dtype, .linear = linear});
   // In bf16, as is fastest with AMX, each thread holds strips of its own, as many at once as happen to.

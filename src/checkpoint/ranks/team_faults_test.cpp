@@ -250,8 +250,10 @@ TEST_F(TeamFaults, memory_that_is_refused_or_a_copy_that_fails_is_a_failed_save)
       ::alarm(5);  // rather than wait for ever
       SaveOptions options;
       spoil(options);
+      auto items = new_.items();
+      for (auto& item : items) item.is_on_device = options.copy != nullptr;
       try {
-        save(folder, 40, new_.items(), {}, options);
+        save(folder, 40, items, {}, options);
       } catch (const base::CheckpointError&) {
         ::_exit(0);
       }

@@ -90,7 +90,7 @@ void Snapshot::fill(Place& place) const {
     const int64_t from = std::max(begin, piece->offset), to = std::min(end, piece->offset + piece->size_bytes);
     if (to <= from) continue;
     zero_until(from);
-    if (copy_) copy_(place.data + (from - begin), piece->data + (from - piece->offset), to - from);
+    if (piece->is_on_device) copy_(place.data + (from - begin), piece->data + (from - piece->offset), to - from);
     else std::memcpy(place.data + (from - begin), piece->data + (from - piece->offset), static_cast<size_t>(to - from));
     at = to;
   }

@@ -50,6 +50,7 @@ struct FileImage {
   struct Piece {
     int64_t offset = 0, size_bytes = 0;
     const std::byte* data = nullptr;
+    bool is_on_device = false;
   };
   int64_t size_bytes = 0;
   std::vector<Piece> pieces;  // by offset
@@ -57,7 +58,7 @@ struct FileImage {
 
 class Snapshot {
  public:
-  /// From where the pieces lie to host memory; memcpy unless given.
+  /// From a device, where pieces lie there, to host memory.
   using Copy = std::function<void(std::byte* to, const std::byte* from, int64_t bytes)>;
   /// The staging memory must outlive it.
   Snapshot(std::vector<FileImage> files, Staging& staging, Copy copy = {});

@@ -38,13 +38,18 @@ double seconds_since(std::chrono::steady_clock::time_point begun) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
 
+struct Place {
+  const std::byte* data;
+  bool is_on_device;
+};
+
 // The items cut into pieces, sorted by tensor and with tensors in the order of their names; `sources` says where each part lies.
-Inventory take_inventory(const std::vector<SaveItem>& items, const SaveOptions& options, bool has_extras,
-                         std::vector<const std::byte*>* sources) {
+Inventory take_inventory(const std::vector<SaveItem>& items, const SaveOptions& options, bool has_extras, std::vector<Place>* sources) {
   Inventory inventory;
   inventory.has_extras = has_extras;
   std::map<std::string_view, const tensor::LogicalTensor*> tensors;
   for (const SaveItem& item : items) {
+    if (item.is_on_device && !options.copy) throw CheckpointError("tensor '{}' lies on a device that nobody copies from", item.tensor.name);
     const auto* other = tensors.try_emplace(item.tensor.name, &item.tensor).first->second;
     if (*other != item.tensor)
       throw CheckpointError("tensor '{}' is given twice, as {} {} and as {} {}", item.tensor.name, tensor::name_of(other->dtype),
@@ -65,7 +70,7 @@ Inventory take_inventory(const std::vector<SaveItem>& items, const SaveOptions& 
     for (Box& box : cut(item.box, std::max<int64_t>(1, options.piece_limit_bytes / element_bytes))) {
       const int64_t bytes = tensor::element_count(box.extent) * element_bytes;
       inventory.parts.push_back({number, std::move(box)});
-      if (sources) sources->push_back(data);
+      if (sources) sources->push_back({data, item.is_on_device});
       data += bytes;
     }
   }
@@ -216,14 +221,15 @@ void Saver::plan(const std::vector<SaveItem>& items, bool has_extras, bool& plan
 }
 
 std::vector<FileImage> Saver::images_of(const std::vector<SaveItem>& items) const {
-  std::vector<const std::byte*> sources;
+  std::vector<Place> sources;
   take_inventory(items, options_, false, &sources);
   std::vector<FileImage> images;
   for (const int64_t bytes : share_.file_bytes) images.push_back({bytes, {}});
   for (const auto& placed : share_.parts) {
     const auto& part = inventory_.parts[placed.part];
     const int64_t bytes = tensor::element_count(part.box.extent) * tensor::size_bytes(inventory_.tensors[part.tensor].dtype);
-    images[placed.file - share_.first_file].pieces.push_back({placed.offset, bytes, sources[placed.part]});
+    images[placed.file - share_.first_file].pieces.push_back(
+        {placed.offset, bytes, sources[placed.part].data, sources[placed.part].is_on_device});
   }
   return images;
 }

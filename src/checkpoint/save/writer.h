@@ -32,6 +32,7 @@ struct SaveItem {
   tensor::LogicalTensor tensor;
   tensor::Box box;
   const std::byte* data = nullptr;
+  bool is_on_device = false;  // SaveOptions::copy fetches it
 };
 
 /// An item that holds the whole tensor.
@@ -55,7 +56,7 @@ struct SaveOptions {
   /// The same ranks for the thread that calls start(), while `team` belongs to the background. Without it start() waits until no save
   /// is under way.
   const Team* calling_team = nullptr;
-  Snapshot::Copy copy;         // from where the items lie; memcpy unless given
+  Snapshot::Copy copy;         // of what lies on a device
   Staging::Allocate allocate;  // staging memory; pages of this process unless given
 };
 

@@ -72,8 +72,10 @@ UpdateTrace trace_update(const models::Model& part, const UpdateShape& shape) {
                                      .device = counting.device()};
     train::ParallelModel model(setup, groups);
     const int64_t built = tracer.position();
-    for (const auto& tensor : model.optimizer().state())
+    for (const auto& tensor : model.optimizer().state()) {
       result.saved_bytes += tensor::element_count(tensor.shape) * static_cast<int64_t>(tensor.flat.element_size());
+      if (tensor.flat.is_meta()) result.host_bytes += static_cast<int64_t>(tensor.flat.nbytes());
+    }
     // Under ZeRO 3 weights come and go within passes, and under ZeRO 2 gradients do: then only the update's peak is of this trace.
     tracer.record_operations(true);
     model.step().run_without_passes(1e-3);

@@ -26,6 +26,7 @@ struct UpdateShape {
 struct UpdateTrace {
   using Communications = std::vector<device::Trace::Communication>;
   int64_t weights_bytes = 0, gradients_bytes = 0, optimizer_bytes = 0;  // between steps; optimizer: masters and moments
+  int64_t host_bytes = 0;                                               // of masters and moments that lie in the host's memory
   int64_t update_bytes = 0;                                             // the most that the update takes beyond them
   int64_t saved_bytes = 0;                                              // of the tensors that a checkpoint has of what this rank updates
   Communications sums, gathers;                                         // of gradients; of weights that stay
