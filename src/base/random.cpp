@@ -1,25 +1,14 @@
 #include "base/random.h"
 
 #include <bit>
-#include <cmath>
-#include <numbers>
+
+#include "base/random_functions.h"
 
 namespace ingot::base {
 
 std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_low, uint64_t counter_high) {
-  constexpr uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
-  constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
-  std::array<uint32_t, 4> c = {static_cast<uint32_t>(counter_low), static_cast<uint32_t>(counter_low >> 32),
-                               static_cast<uint32_t>(counter_high), static_cast<uint32_t>(counter_high >> 32)};
-  auto k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = kMultiplier0 * c[0], p1 = kMultiplier1 * c[2];
-    c = {static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k0, static_cast<uint32_t>(p1), static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k1,
-         static_cast<uint32_t>(p0)};
-    k0 += kWeyl0;
-    k1 += kWeyl1;
-  }
-  return c;
+  const auto words = philox_words(key, counter_low, counter_high);
+  return {words.at[0], words.at[1], words.at[2], words.at[3]};
 }
 
 uint64_t stream_key(uint64_t seed, std::string_view name) {
@@ -29,25 +18,25 @@ uint64_t stream_key(uint64_t seed, std::string_view name) {
   return words[0] | static_cast<uint64_t>(words[1]) << 32;
 }
 
-namespace {
-
-double to_unit(uint32_t low, uint32_t high) {
-  const uint64_t bits = (low | static_cast<uint64_t>(high) << 32) >> 11;
-  return static_cast<double>(bits) * 0x1p-53;
-}
-
-}  // namespace
-
 double uniform_at(uint64_t key, uint64_t index) {
   const auto words = philox(key, index);
   return to_unit(words[0], words[1]);
 }
 
 double normal_at(uint64_t key, uint64_t index) {
-  const auto words = philox(key, index / 2, /*counter_high=*/1);
-  const double radius = std::sqrt(-2.0 * std::log(1.0 - to_unit(words[0], words[1])));
-  const double angle = 2.0 * std::numbers::pi * to_unit(words[2], words[3]);
-  return index % 2 == 0 ? radius * std::cos(angle) : radius * std::sin(angle);
+  const auto pair = normal_pair(key, index / 2);
+  return index % 2 == 0 ? pair.even : pair.odd;
+}
+
+void normals_at(uint64_t key, uint64_t first, std::span<double> out) {
+  size_t i = 0;
+  if (first % 2 == 1 && !out.empty()) out[i++] = normal_pair(key, first / 2).odd;
+  for (; i + 1 < out.size(); i += 2) {
+    const auto pair = normal_pair(key, (first + i) / 2);
+    out[i] = pair.even;
+    out[i + 1] = pair.odd;
+  }
+  if (i < out.size()) out[i] = normal_pair(key, (first + i) / 2).even;
 }
 
 uint64_t permute(uint64_t key, uint64_t index, uint64_t size) {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace ingot::base {
@@ -17,8 +18,12 @@ uint64_t stream_key(uint64_t seed, std::string_view name);
 /// Uniform in [0, 1) with 53 random bits; element `index` of the stream.
 double uniform_at(uint64_t key, uint64_t index);
 
-/// Standard normal; element `index` of the stream. Box-Muller on pairs (index / 2), evaluated in double.
+/// Standard normal; element `index` of the stream. Box-Muller on pairs (index / 2), evaluated in double; the same bits on every machine
+/// (random_functions.h).
 double normal_at(uint64_t key, uint64_t index);
+
+/// Fills `out` with the elements from `first` on, at half the price of one by one.
+void normals_at(uint64_t key, uint64_t first, std::span<double> out);
 
 /// A pseudo-random permutation of [0, size) evaluated at one point, without a table: a four-round Feistel network over the
 /// next even power of two, walked until it falls inside (cycle walking). `index` must be in [0, size).

@@ -1,13 +1,25 @@
 #include "tensor/initialise.h"
 
 #include <algorithm>
+#include <array>
 #include <thread>
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/random_functions.h"
 
 namespace ingot::tensor {
 namespace {
+
+// From element `first` of the tensor on.
+void fill_normal(std::span<float> out, uint64_t key, uint64_t first, const Initial& initial) {
+  std::array<double, 512> normals;
+  for (size_t done = 0; done < out.size(); done += normals.size()) {
+    const auto some = std::span(normals).first(std::min(normals.size(), out.size() - done));
+    base::normals_at(key, first + done, some);
+    for (size_t i = 0; i < some.size(); ++i) out[done + i] = base::scaled_normal(some[i], initial.mean, initial.deviation);
+  }
+}
 
 // One contiguous run of the innermost dim: `count` elements of the box from its flat position `from`.
 void fill_run(std::span<float> out, int64_t from, int64_t to, uint64_t key, const LogicalTensor& tensor, const Box& box,
@@ -24,10 +36,7 @@ void fill_run(std::span<float> out, int64_t from, int64_t to, uint64_t key, cons
     const int64_t column = i % inner;
     global += (dims == 0 ? 0 : box.offset[dims - 1]) + column;
     const int64_t run = std::min(inner - column, to - i);
-    for (int64_t j = 0; j < run; ++j) {
-      out[static_cast<size_t>(i + j)] =
-          static_cast<float>(initial.mean + initial.deviation * base::normal_at(key, static_cast<uint64_t>(global + j)));
-    }
+    fill_normal(out.subspan(static_cast<size_t>(i), static_cast<size_t>(run)), key, static_cast<uint64_t>(global), initial);
     i += run;
   }
 }
