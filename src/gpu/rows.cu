@@ -3,6 +3,7 @@
 #include "kernels/gpu/cca.h"
 #include "kernels/gpu/cross_entropy.h"
 #include "kernels/gpu/fp8.h"
+#include "kernels/gpu/initialise.h"
 #include "kernels/gpu/join_norm.h"
 #include "kernels/gpu/linear_attention_chunks.h"
 #include "kernels/gpu/qk_norm.h"
@@ -84,5 +85,6 @@ int launch_topk_softmax(const cpu::TopkSoftmaxProblem& p, void* stream) { return
 int launch_topk_softmax_backward(const cpu::TopkSoftmaxProblem& p, void* stream) { return topk_softmax_backward(p, on(stream)); }
 int launch_momentum(const cpu::MomentumProblem& p, void* stream) { return momentum(p, on(stream)); }
 int launch_apply_direction(const cpu::ApplyProblem& p, void* stream) { return apply_direction(p, on(stream)); }
+int launch_fill_normal(const InitialiseProblem& p, void* stream) { return fill_normal(p, on(stream)); }
 
 }  // namespace ingot::kernels::gpu

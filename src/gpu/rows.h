@@ -12,6 +12,7 @@
 #include "kernels/cpu/rows_short_convolution.h"
 #include "kernels/cpu/rows_topk_softmax.h"
 #include "kernels/cpu/rows_update.h"
+#include "kernels/gpu/initialise_problem.h"
 #include "kernels/gpu/linear_attention_problem.h"
 
 namespace ingot::kernels::gpu {
@@ -46,5 +47,6 @@ int launch_topk_softmax(const cpu::TopkSoftmaxProblem& problem, void* stream);
 int launch_topk_softmax_backward(const cpu::TopkSoftmaxProblem& problem, void* stream);
 int launch_momentum(const cpu::MomentumProblem& problem, void* stream);
 int launch_apply_direction(const cpu::ApplyProblem& problem, void* stream);
+int launch_fill_normal(const InitialiseProblem& problem, void* stream);
 
 }  // namespace ingot::kernels::gpu

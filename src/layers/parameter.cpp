@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "base/work_scope.h"
 #include "device/virtual_device.h"
+#include "kernels/initialise.h"
 
 namespace ingot::layers {
 
@@ -80,10 +81,8 @@ void ParameterList::initialise(uint64_t seed) {
     if (device::is_counting(p->value)) continue;
     auto flat = p->value.detach().view(-1);
     for (const auto& region : tensor::regions_of(p->shape, p->part, 0, flat.numel())) {
-      auto host = at::empty(region.box.extent, at::kFloat);
-      tensor::initialise({host.data_ptr<float>(), static_cast<size_t>(host.numel())}, seed, {p->name, tensor::DType::fp32, p->shape},
-                         region.box, p->initial);
-      flat.as_strided(region.box.extent, region.strides, flat.storage_offset() + region.offset).copy_(host);
+      const auto values = flat.as_strided(region.box.extent, region.strides, flat.storage_offset() + region.offset);
+      kernels::initialise(values, seed, {p->name, tensor::DType::fp32, p->shape}, region.box, p->initial);
     }
   }
 }

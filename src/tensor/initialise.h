@@ -1,5 +1,5 @@
 // Initial values as a pure function of (seed, tensor name, global element index): the same numbers whatever part of the
-// tensor a rank holds, on every device. Values are made on the host in fp32; callers copy them where they belong.
+// tensor a rank holds, on every device. Values are made on the host in fp32; kernels/initialise.h makes the same on GPUs.
 #pragma once
 
 #include <span>

@@ -107,6 +107,7 @@ struct Bf16 {
 INGOT_DEVICE float to_float(float x) { return x; }
 INGOT_DEVICE float to_float(Bf16 x) { return float_of(static_cast<uint32_t>(x.bits) << 16); }
 INGOT_DEVICE void from_float(float x, float& out) { out = x; }
+INGOT_DEVICE void from_float(float x, double& out) { out = x; }
 /// To the nearest, ties to even.
 INGOT_DEVICE void from_float(float x, Bf16& out) {
   const uint32_t bits = bits_of(x);

@@ -4,6 +4,7 @@
 #include "kernels/gpu/cca.h"
 #include "kernels/gpu/cross_entropy.h"
 #include "kernels/gpu/fp8.h"
+#include "kernels/gpu/initialise.h"
 #include "kernels/gpu/join_norm.h"
 #include "kernels/gpu/linear_attention_chunks.h"
 #include "kernels/gpu/matrix.h"
@@ -83,6 +84,7 @@ constexpr HostKernels kKernels{
     .topk_softmax_backward = [](const cpu::TopkSoftmaxProblem& p, uint64_t seed) { topk_softmax_backward(p, HostLauncher{seed}); },
     .momentum = [](const cpu::MomentumProblem& p, uint64_t seed) { momentum(p, HostLauncher{seed}); },
     .apply_direction = [](const cpu::ApplyProblem& p, uint64_t seed) { apply_direction(p, HostLauncher{seed}); },
+    .fill_normal = [](const InitialiseProblem& p, uint64_t seed) { fill_normal(p, HostLauncher{seed}); },
     .linear_attention_forward = [](const LinearAttentionProblem& p, uint64_t seed) { linear_attention_forward(p, HostLauncher{seed}); },
     .linear_attention_backward = [](const LinearAttentionProblem& p, uint64_t seed) { linear_attention_backward(p, HostLauncher{seed}); },
     .matrices = [](const MatrixCase& c, uint64_t seed) { HostLauncher{seed}.run<Matrices>(1, kWave, c); }};

@@ -12,6 +12,7 @@
 #include "kernels/cpu/rows_short_convolution.h"
 #include "kernels/cpu/rows_topk_softmax.h"
 #include "kernels/cpu/rows_update.h"
+#include "kernels/gpu/initialise_problem.h"
 #include "kernels/gpu/linear_attention_problem.h"
 
 namespace ingot::kernels::gpu {
@@ -52,6 +53,7 @@ struct HostKernels {
   void (*topk_softmax_backward)(const cpu::TopkSoftmaxProblem&, uint64_t seed);
   void (*momentum)(const cpu::MomentumProblem&, uint64_t seed);
   void (*apply_direction)(const cpu::ApplyProblem&, uint64_t seed);
+  void (*fill_normal)(const InitialiseProblem&, uint64_t seed);
   void (*linear_attention_forward)(const LinearAttentionProblem&, uint64_t seed);
   void (*linear_attention_backward)(const LinearAttentionProblem&, uint64_t seed);
   void (*matrices)(const MatrixCase&, uint64_t seed);
