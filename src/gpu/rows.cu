@@ -5,7 +5,7 @@
 #include "kernels/gpu/fp8.h"
 #include "kernels/gpu/initialise.h"
 #include "kernels/gpu/join_norm.h"
-#include "kernels/gpu/linear_attention_chunks.h"
+#include "kernels/gpu/linear_attention_launch.h"
 #include "kernels/gpu/qk_norm.h"
 #include "kernels/gpu/routing.h"
 #include "kernels/gpu/short_convolution.h"

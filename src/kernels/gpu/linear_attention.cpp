@@ -41,18 +41,32 @@ T* numbers(const at::Tensor& x) {
 }
 HeadRows rows(const at::Tensor& x) { return {numbers<void>(x), x.stride(0), x.stride(1), x.stride(2)}; }
 
+bool is_by_channel(const LinearAttentionInputs& in) { return in.log_gate.defined() && in.log_gate.dim() == 4; }
+// By the names of the CPU's.
+const char* forward_name(const LinearAttentionInputs& in) { return is_by_channel(in) ? "linear_attention_channels" : "linear_attention"; }
+const char* backward_name(const LinearAttentionInputs& in) {
+  return is_by_channel(in) ? "linear_attention_channels.backward" : "linear_attention.backward";
+}
+
 // Operands and work areas as the kernels take them, alive while these are queued.
 struct Operands {
   at::Tensor q, k, v, gate;
-  at::Tensor made, decays, states, grad_states, scores, grad_scores, gate_of_scores, reads, writes, kept;
+  at::Tensor made, decays, states, grad_states, scores, grad_scores, gate_of_scores, reads, writes, kept, decayed_q, decayed_k, whole;
   LinearAttentionProblem problem{};
 
   explicit Operands(const LinearAttentionInputs& in) : q(in_vectors(in.q)), k(in_vectors(in.k)), v(in_vectors(in.v)) {
-    if (in.log_gate.defined() || in.is_start.defined()) gate = reference::gates_by_head(in).squeeze(-1).contiguous();
     auto& p = problem;
+    if (is_by_channel(in)) {
+      gate = reference::gates_by_head(in).transpose(1, 2);  // [batch, seq, heads, key_dim]
+      if (gate.stride(3) != 1) gate = gate.contiguous();
+      p.channel_gate = rows(gate);
+    } else if (in.log_gate.defined() || in.is_start.defined()) {
+      gate = reference::gates_by_head(in).squeeze(-1).contiguous();
+      p.gate = numbers<float>(gate);
+    }
     p.batch = q.size(0), p.seq = q.size(1), p.heads = q.size(2), p.key_dim = q.size(3), p.value_dim = v.size(3);
     p.cut();
-    p.q = rows(q), p.k = rows(k), p.v = rows(v), p.gate = numbers<float>(gate);
+    p.q = rows(q), p.k = rows(k), p.v = rows(v);
   }
 
   at::Tensor fp32(at::IntArrayRef sizes) const { return at::empty(sizes, q.options().dtype(at::kFloat)); }
@@ -60,11 +74,17 @@ struct Operands {
 
   void allocate(bool is_backward, bool has_gate_gradient) {
     auto& p = problem;
+    const bool has_channels = p.channel_gate.data != nullptr;
     const auto narrow = [&](int64_t rows, int64_t columns) { return at::empty({p.pairs, p.chunks, rows, columns}, q.options()); };
     scores = narrow(kLinearAttentionChunk, kLinearAttentionChunk), states = narrow(p.key_dim, p.value_dim);
-    if (p.parts > 1) made = fp32({p.pairs, p.parts, p.key_dim, p.value_dim}), decays = fp32({p.pairs, p.parts});
+    if (p.parts > 1)
+      made = fp32({p.pairs, p.parts, p.key_dim, p.value_dim}), decays = fp32({p.pairs, p.parts, has_channels ? p.key_dim : 1});
     if (is_backward) grad_scores = like(scores), grad_states = like(states);
-    if (has_gate_gradient) {
+    if (has_channels) {
+      decayed_q = like(q), decayed_k = like(k), whole = fp32({p.pairs, p.chunks, p.key_dim});
+      p.decayed_q = rows(decayed_q), p.decayed_k = rows(decayed_k), p.whole = numbers<float>(whole);
+      if (is_backward) kept = fp32({p.value_tiles, p.pairs, p.chunks, p.key_dim});
+    } else if (has_gate_gradient) {
       gate_of_scores = fp32({p.pairs, p.seq}), reads = fp32({p.key_tiles, p.pairs, p.seq}), writes = like(reads);
       kept = fp32({p.pairs, p.chunks, p.key_tiles * p.value_tiles, kStateTileParts});
     }
@@ -113,7 +133,7 @@ void backward_on_emulated(const LinearAttentionInputs& in, const at::Tensor& gra
         host[9].copy_(made.k);
         host[10].copy_(made.v);
         host[11].copy_(made.initial_state);
-        if (host[12].defined()) host[12].copy_(made.log_gate.transpose(1, 2));
+        if (host[12].defined()) host[12].copy_(made.log_gate.dim() == 3 ? made.log_gate.transpose(1, 2) : made.log_gate);
       });
 }
 
@@ -122,8 +142,7 @@ void backward_on_emulated(const LinearAttentionInputs& in, const at::Tensor& gra
 bool takes_linear_attention(const LinearAttentionInputs& in) {
   const auto device = in.q.device();
   const auto fits = [](int64_t dim) { return dim % kStrip == 0 && dim >= kLeastDim && dim <= kMostDim; };
-  const bool is_known = !in.beta.defined() && (!in.log_gate.defined() || in.log_gate.dim() != 4);
-  if (!device::is_gpu(device) || in.q.scalar_type() != at::kBFloat16 || !is_known || !fits(in.q.size(3)) || !fits(in.v.size(3)))
+  if (!device::is_gpu(device) || in.q.scalar_type() != at::kBFloat16 || in.beta.defined() || !fits(in.q.size(3)) || !fits(in.v.size(3)))
     return false;
   return device::is_virtual(device) || device::find_gpu_function(kForward) != nullptr;
 }
@@ -138,7 +157,7 @@ LinearAttentionOutput linear_attention_forward(const LinearAttentionInputs& in, 
   o.allocate(/*is_backward=*/false, /*has_gate_gradient=*/false);
   p.out = rows(result.out), p.initial_state = numbers<float>(initial_state);
   p.final_state = numbers<float>(result.final_state), p.saved = numbers<float>(result.saved);
-  device::note("linear_attention", {in.q, in.k, in.v, o.gate, initial_state}, {result.out, result.final_state, result.saved}, o.flops());
+  device::note(forward_name(in), {in.q, in.k, in.v, o.gate, initial_state}, {result.out, result.final_state, result.saved}, o.flops());
   if (device::is_counting(in.q)) return result;
   if (device::is_virtual(in.q.device())) forward_on_emulated(in, initial_state, result);
   else run(p);
@@ -152,20 +171,22 @@ LinearAttentionGradients linear_attention_backward(const at::Tensor& grad_out_in
   auto& p = o.problem;
   p.parts = saved.size(2);
   const auto grad_out = in_vectors(grad_out_in), grad_final = in_fp32(grad_final_in);
-  const bool has_gate_gradient = in.log_gate.defined() && in.log_gate.dim() == 3;
+  const bool has_gate_gradient = in.log_gate.defined() && in.log_gate.dim() >= 3, has_channels = is_by_channel(in);
   LinearAttentionGradients grads{like(in.q), like(in.k), like(in.v), {}, {}, o.state()};
-  const auto grad_gate = has_gate_gradient ? o.fp32({p.batch, p.heads, p.seq}) : at::Tensor();
+  at::Tensor grad_gate;
+  if (has_gate_gradient) grad_gate = has_channels ? o.fp32(in.log_gate.sizes()) : o.fp32({p.batch, p.heads, p.seq});
   o.allocate(/*is_backward=*/true, has_gate_gradient);
   p.grad_out = rows(grad_out), p.grad_q = rows(grads.q), p.grad_k = rows(grads.k), p.grad_v = rows(grads.v);
   p.saved = numbers<float>(saved), p.grad_final = numbers<float>(grad_final);
-  p.grad_initial = numbers<float>(grads.initial_state), p.grad_gate = numbers<float>(grad_gate);
-  device::note("linear_attention.backward", {grad_out, in.q, in.k, in.v, o.gate, saved, grad_final},
+  p.grad_initial = numbers<float>(grads.initial_state), p.grad_gate = has_channels ? nullptr : numbers<float>(grad_gate);
+  if (has_channels) p.grad_channel_gate = rows(grad_gate);
+  device::note(backward_name(in), {grad_out, in.q, in.k, in.v, o.gate, saved, grad_final},
                {grads.q, grads.k, grads.v, grad_gate, grads.initial_state}, 2 * o.flops());
   if (!device::is_counting(in.q)) {
     if (device::is_virtual(in.q.device())) backward_on_emulated(in, grad_out, grad_final, saved, grads, grad_gate);
     else run(p);
   }
-  if (has_gate_gradient) grads.log_gate = grad_gate.transpose(1, 2).to(in.log_gate.scalar_type()).contiguous();
+  if (has_gate_gradient) grads.log_gate = (has_channels ? grad_gate : grad_gate.transpose(1, 2)).to(in.log_gate.scalar_type()).contiguous();
   return grads;
 }
 

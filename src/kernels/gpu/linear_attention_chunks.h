@@ -1,5 +1,6 @@
-// Linear attention with a gate per head, or none, on a GPU: linear_attention_problem.h has the problem, kernels/linear_attention.h says
-// what it means. Operands are bf16, matrices are multiplied by the matrix instructions (matrix.h), sums and states are fp32.
+// Linear attention with a gate per head, or none, on a GPU, and what a gate per channel shares with it: linear_attention_problem.h has the
+// problem, kernels/linear_attention.h says what it means. Operands are bf16, matrices are multiplied by the matrix instructions
+// (matrix.h), sums and states are fp32.
 //
 //   forward   scores     of each chunk: q k^T, decayed and masked
 //             states     chunk after chunk, a block a tile of a state, in registers; writes them down in front of each chunk, in bf16
@@ -19,6 +20,9 @@
 namespace ingot::kernels::gpu {
 inline namespace INGOT_WAVE_NAMESPACE {
 
+/// Whose gate it is.
+enum class LinearGate { none, of_heads, of_channels };
+
 constexpr int kTile = 64, kTileStep = kTile + 8;                          // bf16 of a row in shared memory: no two threads meet in a bank
 constexpr int kStrips = kTile / kMatrix, kTileThreads = kStrips * kWave;  // a wave has kMatrix rows
 static_assert(kTile == kLinearAttentionChunk && kTile == kStateTile && kStrips == kStateTileParts);
@@ -32,8 +36,9 @@ struct LinearChunk {
       : pair(pair_), chunk(chunk_), first(chunk_ * kTile) {
     count = static_cast<int>(p.seq - first < kTile ? p.seq - first : kTile);
   }
-  INGOT_DEVICE Bf16* rows(const HeadRows& x, const LinearAttentionProblem& p) const {
-    return static_cast<Bf16*>(x.data) + quotient(pair, p.heads) * x.batch_stride + remainder(pair, p.heads) * x.head_stride +
+  template <class T = Bf16>
+  INGOT_DEVICE T* rows(const HeadRows& x, const LinearAttentionProblem& p) const {
+    return static_cast<T*>(x.data) + quotient(pair, p.heads) * x.batch_stride + remainder(pair, p.heads) * x.head_stride +
            first * x.row_stride;
   }
   INGOT_DEVICE Bf16* state(uint16_t* states, const LinearAttentionProblem& p) const {
@@ -81,9 +86,9 @@ struct TileOnItsWay {
 
 /// sums += the wave's rows of `left` times `right`, both tiles in shared memory: of what is multiplied the strips from `begin` to before
 /// `end`, of the columns those before `columns`.
-template <Order left_order, Order right_order>
-INGOT_DEVICE void multiply_tiles(MatrixSum (&sums)[kStrips], const Bf16* left, const Bf16* right, int begin = 0, int end = kStrips,
-                                 int columns = kStrips) {
+template <Order left_order, Order right_order, int count>
+INGOT_DEVICE void multiply_tiles(MatrixSum (&sums)[count], const Bf16* left, const Bf16* right, int begin = 0, int end = kStrips,
+                                 int columns = count) {
   constexpr int kLeftStep = left_order == Order::by_row ? 1 : kTileStep, kRightStep = right_order == Order::by_row ? kTileStep : 1,
                 kColumnStep = right_order == Order::by_row ? 1 : kTileStep;
   const Bf16* const own = left + kMatrix * wave_index() * (left_order == Order::by_row ? kTileStep : 1);
@@ -92,7 +97,7 @@ INGOT_DEVICE void multiply_tiles(MatrixSum (&sums)[kStrips], const Bf16* left, c
     if (k < begin || k >= end) continue;
     const auto a = load_left<left_order>(own + kMatrix * k * kLeftStep, kTileStep);
     INGOT_UNROLL
-    for (int j = 0; j < kStrips; ++j)
+    for (int j = 0; j < count; ++j)
       if (j < columns) multiply(sums[j], a, load_right<right_order>(right + kMatrix * (k * kRightStep + j * kColumnStep), kTileStep));
   }
 }
@@ -155,6 +160,31 @@ struct ChunkDecays {
   }
 };
 
+/// sums += left right^T over `dim`, as far as they are not masked: up to the diagonal's strip. is_ahead: the next tiles are loaded while
+/// these are multiplied, where registers are left for that.
+template <bool is_ahead>
+INGOT_DEVICE void add_products(const LinearAttentionProblem& p, const LinearChunk& c, const HeadRows& left, const HeadRows& right,
+                               int64_t dim, Bf16* tiles, MatrixSum (&sums)[kStrips]) {
+  const Bf16 *const left_rows = c.rows(left, p), *const right_rows = c.rows(right, p);
+  TileOnItsWay next_left, next_right;
+  const auto load = [&](int64_t from) {
+    next_left.load(left_rows + from, left.row_stride, c.count, dim - from);
+    next_right.load(right_rows + from, right.row_stride, c.count, dim - from);
+  };
+  if constexpr (is_ahead) load(0);
+  INGOT_ROLLED
+  for (int64_t from = 0; from < dim; from += kTile) {
+    if constexpr (!is_ahead) load(from);
+    next_left.store(tiles);
+    next_right.store(tiles + kTile * kTileStep);
+    barrier();
+    if constexpr (is_ahead)
+      if (from + kTile < dim) load(from + kTile);
+    multiply_tiles<Order::by_row, Order::by_column>(sums, tiles, tiles + kTile * kTileStep, 0, kStrips, wave_index() + 1);
+    barrier();  // before the next ones come there
+  }
+}
+
 /// p.scores; backward also p.grad_scores and p.gate_of_scores. A block a chunk.
 template <bool has_gate, bool is_backward>
 struct LinearScores {
@@ -165,8 +195,8 @@ struct LinearScores {
     INGOT_SHARED(Bf16, tiles, 2 * kTile * kTileStep);
     const LinearChunk c(p, quotient(block_index(), p.chunks), remainder(block_index(), p.chunks));
     MatrixSum scores[kStrips]{}, grads[kStrips]{};
-    add_products(p, c, p.q, p.k, p.key_dim, tiles, scores);
-    if constexpr (is_backward) add_products(p, c, p.grad_out, p.v, p.value_dim, tiles, grads);
+    add_products<!is_backward>(p, c, p.q, p.k, p.key_dim, tiles, scores);
+    if constexpr (is_backward) add_products<!is_backward>(p, c, p.grad_out, p.v, p.value_dim, tiles, grads);
     const ChunkDecays<true> decays;
     if constexpr (has_gate) decays.make(c.gate(p));
     float* const pairs = reinterpret_cast<float*>(tiles);  // [kTile, kPairStep], once nobody reads the tiles
@@ -194,30 +224,6 @@ struct LinearScores {
   }
 
  private:
-  // sums += left right^T, where they are not masked.
-  static INGOT_DEVICE void add_products(const LinearAttentionProblem& p, const LinearChunk& c, const HeadRows& left, const HeadRows& right,
-                                        int64_t dim, Bf16* tiles, MatrixSum (&sums)[kStrips]) {
-    const Bf16 *const left_rows = c.rows(left, p), *const right_rows = c.rows(right, p);
-    TileOnItsWay next_left, next_right;
-    const auto load = [&](int64_t from) {
-      next_left.load(left_rows + from, left.row_stride, c.count, dim - from);
-      next_right.load(right_rows + from, right.row_stride, c.count, dim - from);
-    };
-    constexpr bool is_ahead = !is_backward;  // where registers are left for what is on its way
-    if constexpr (is_ahead) load(0);
-    INGOT_ROLLED
-    for (int64_t from = 0; from < dim; from += kTile) {
-      if constexpr (!is_ahead) load(from);
-      next_left.store(tiles);
-      next_right.store(tiles + kTile * kTileStep);
-      barrier();
-      if constexpr (is_ahead)
-        if (from + kTile < dim) load(from + kTile);
-      multiply_tiles<Order::by_row, Order::by_column>(sums, tiles, tiles + kTile * kTileStep, 0, kStrips, wave_index() + 1);
-      barrier();  // before the next ones come there
-    }
-  }
-
   // Of token t's gate: all pairs of a token from t on and one before it.
   static INGOT_DEVICE void sum_over_pairs(const LinearAttentionProblem& p, const LinearChunk& c, float* pairs) {
     const int own = thread_index();
@@ -239,10 +245,11 @@ struct LinearScores {
 };
 
 /// States in front of chunks, or from the last chunk on gradients behind them; of_zero: only what the parts make of 0, without the last one
-/// in that order. A block a part and tile.
-template <bool has_gate, bool is_gradient, bool of_zero>
+/// in that order. A block a part and tile. With a gate per channel keys and queries come decayed (linear_attention_channels.h).
+template <LinearGate gate, bool is_gradient, bool of_zero>
 struct LinearStates {
   static constexpr int kThreads = kTileThreads;
+  static constexpr bool has_gate = gate == LinearGate::of_heads, is_by_channel = gate == LinearGate::of_channels;
   static constexpr bool kFitsAQuarter = true;
 
   static INGOT_DEVICE void run(const LinearAttentionProblem& p) {
@@ -256,9 +263,14 @@ struct LinearStates {
     MatrixSum sums[kStrips]{};
     if constexpr (!of_zero) start(p, place, pair, part, sums);
     const ChunkDecays<false> decays;
-    const HeadRows &left = is_gradient ? p.q : p.k, &right = is_gradient ? p.grad_out : p.v;
+    const HeadRows &left = is_by_channel ? (is_gradient ? p.decayed_q : p.decayed_k)
+                           : is_gradient ? p.q
+                                         : p.k,
+                   &right = is_gradient ? p.grad_out : p.v;
     TileOnItsWay next_left, next_right;
-    float next_gate = 0, decay = 1;
+    float next_gate = 0;
+    ByRow decay;  // of the part so far
+    decay.fill(1);
     const auto load = [&](int64_t chunk) {
       const LinearChunk c(p, pair, chunk);
       next_left.load(c.rows(left, p) + place.key, left.row_stride, c.count, p.key_dim - place.key);
@@ -276,23 +288,28 @@ struct LinearStates {
       next_right.store(tiles + kTile * kTileStep);
       barrier();
       if (n + 1 < end) load(is_gradient ? c.chunk - 1 : c.chunk + 1);
-      const float whole = has_gate ? decays.whole() : 1.0f;
+      ByRow whole;
+      if constexpr (is_by_channel) whole.load(place, p.whole + (pair * p.chunks + c.chunk) * p.key_dim);
+      else whole.fill(has_gate ? decays.whole() : 1.0f);
       if constexpr (!of_zero) {
         write(p, place, c, sums);
-        if (is_gradient && p.grad_gate != nullptr) write_kept(p, place, c, tile, sums, whole);
+        if constexpr (is_gradient && is_by_channel) write_kept_by_channel(p, place, c, tile, sums, whole);
+        else if (is_gradient && p.grad_gate != nullptr) write_kept(p, place, c, tile, sums, whole.at[0]);
       }
-      if constexpr (has_gate) {
+      if constexpr (gate != LinearGate::none) {
         INGOT_UNROLL
         for (int j = 0; j < kStrips; ++j)
-          for (int i = 0; i < kMatrixOfThread; ++i) sums[j].at[i] *= whole;
-        decay *= whole;
+          for (int i = 0; i < kMatrixOfThread; ++i) sums[j].at[i] *= whole.at[ByRow::of(i)];
+        for (int r = 0; r < ByRow::kCount; ++r) decay.at[r] *= whole.at[r];
       }
       multiply_tiles<Order::by_column, Order::by_row>(sums, tiles, tiles + kTile * kTileStep);
       barrier();  // before the next ones come there
     }
     if constexpr (of_zero) {
       place.store(sums, p.made + (pair * p.parts + part) * p.key_dim * p.value_dim);
-      if (tile == 0 && thread_index() == 0) p.decays[pair * p.parts + part] = decay;
+      if constexpr (is_by_channel) {
+        if (place.value == 0) decay.store(place, p.decays + (pair * p.parts + part) * p.key_dim);
+      } else if (tile == 0 && thread_index() == 0) p.decays[pair * p.parts + part] = decay.at[0];
     } else {
       float* const last = is_gradient ? p.grad_initial : p.final_state;
       if (last != nullptr && part == (is_gradient ? 0 : p.parts - 1)) place.store(sums, last + pair * p.key_dim * p.value_dim);
@@ -328,6 +345,29 @@ struct LinearStates {
     }
   };
 
+  /// A number for each row of a state that the thread has, or one for all.
+  struct ByRow {
+    static constexpr int kCount = is_by_channel ? kMatrixRowsOfThread : 1;
+    float at[kCount];
+
+    static constexpr INGOT_DEVICE int of(int i) { return is_by_channel ? MatrixSum::row_of_thread(i) : 0; }
+    INGOT_DEVICE void fill(float value) {
+      for (int r = 0; r < kCount; ++r) at[r] = value;
+    }
+    /// [key_dim]; 1 where the wave has no rows.
+    INGOT_DEVICE void load(const Tile& place, const float* of_keys) {
+      const float* const own = of_keys + place.key + wave_index() * kMatrix;
+      INGOT_UNROLL
+      for (int i = 0; i < kMatrixOfThread; ++i) at[of(i)] = place.has_rows ? own[MatrixSum::row(i)] : 1.0f;
+    }
+    INGOT_DEVICE void store(const Tile& place, float* of_keys) const {
+      float* const own = of_keys + place.key + wave_index() * kMatrix;
+      INGOT_UNROLL
+      for (int i = 0; i < kMatrixOfThread; ++i)
+        if (place.has_rows && MatrixSum::column(i) == 0) own[MatrixSum::row(i)] = at[of(i)];
+    }
+  };
+
   // What comes in front of the part, or behind it: from what was saved, or from what the parts there make.
   static INGOT_DEVICE void start(const LinearAttentionProblem& p, const Tile& place, int64_t pair, int64_t part,
                                  MatrixSum (&sums)[kStrips]) {
@@ -340,8 +380,11 @@ struct LinearStates {
     INGOT_ROLLED
     for (int64_t n = 0; n < (is_gradient ? p.parts - 1 - part : part); ++n) {
       const int64_t of = pair * p.parts + (is_gradient ? p.parts - 1 - n : n);
-      const float decay = p.decays[of];
-      place.for_each([&](int j, int i, int64_t offset) { sums[j].at[i] = decay * sums[j].at[i] + p.made[of * size + offset]; });
+      ByRow decay;
+      if constexpr (is_by_channel) decay.load(place, p.decays + of * p.key_dim);
+      else decay.fill(p.decays[of]);
+      place.for_each(
+          [&](int j, int i, int64_t offset) { sums[j].at[i] = decay.at[ByRow::of(i)] * sums[j].at[i] + p.made[of * size + offset]; });
     }
     if constexpr (!is_gradient) place.store(sums, saved);
   }
@@ -364,6 +407,16 @@ struct LinearStates {
     const int64_t tiles = p.key_tiles * p.value_tiles;
     if (wave_thread() == 0) p.kept[((c.pair * p.chunks + c.chunk) * tiles + tile) * kStrips + wave_index()] = sum;
   }
+  static INGOT_DEVICE void write_kept_by_channel(const LinearAttentionProblem& p, const Tile& place, const LinearChunk& c, int64_t tile,
+                                                 const MatrixSum (&sums)[kStrips], const ByRow& whole) {
+    const Bf16* const before = c.state(p.states, p);
+    ByRow kept;
+    kept.fill(0);
+    place.for_each([&](int j, int i, int64_t offset) { kept.at[ByRow::of(i)] += sums[j].at[i] * to_float(before[offset]); });
+    INGOT_UNROLL
+    for (int r = 0; r < ByRow::kCount; ++r) kept.at[r] = whole.at[r] * sum_over_columns(kept.at[r]);
+    kept.store(place, p.kept + ((remainder(tile, p.value_tiles) * p.pairs + c.pair) * p.chunks + c.chunk) * p.key_dim);
+  }
 };
 
 enum class LinearResult { out, grad_q, grad_k, grad_v };
@@ -375,12 +428,15 @@ enum class LinearResult { out, grad_q, grad_k, grad_v };
 ///   grad_v  scores^T       grad_out  k         gradient behind         to the end
 ///   grad_q  grad_scores    k         grad_out  in front, transposed    from the start
 ///   grad_k  grad_scores^T  q         v         gradient behind, tr.    to the end
-template <bool has_gate, LinearResult result>
+///
+/// With a gate per channel q and k, as z, come decayed by channel; grad_q and grad_k are made by LinearChannelGradients.
+template <LinearGate gate, LinearResult result>
 struct LinearProduct {
   static constexpr int kThreads = kTileThreads;
   static constexpr bool kFitsAQuarter = true;
   static constexpr bool has_keys = result == LinearResult::grad_q || result == LinearResult::grad_k,  // as columns
-      is_transposed = result == LinearResult::grad_k || result == LinearResult::grad_v;               // the weights
+      is_transposed = result == LinearResult::grad_k || result == LinearResult::grad_v,               // the weights
+      has_gate = gate == LinearGate::of_heads, is_by_channel = gate == LinearGate::of_channels;
 
   static INGOT_DEVICE void run(const LinearAttentionProblem& p) {
     INGOT_SHARED(Bf16, tiles, 2 * kTile * kTileStep);
@@ -393,8 +449,8 @@ struct LinearProduct {
                         : result == LinearResult::grad_v ? p.grad_out
                         : result == LinearResult::grad_q ? p.k
                                                          : p.q;
-    const HeadRows& z = result == LinearResult::out      ? p.q
-                        : result == LinearResult::grad_v ? p.k
+    const HeadRows& z = result == LinearResult::out      ? (is_by_channel ? p.decayed_q : p.q)
+                        : result == LinearResult::grad_v ? (is_by_channel ? p.decayed_k : p.k)
                         : result == LinearResult::grad_q ? p.grad_out
                                                          : p.v;
     const Bf16 *const state = c.state(is_transposed ? p.grad_states : p.states, p), *const z_rows = c.rows(z, p);
@@ -503,44 +559,6 @@ struct LinearGates {
     p.grad_gate[at] = sum;
   }
 };
-
-template <bool has_gate, class Launcher>
-auto linear_attention_forward(const LinearAttentionProblem& p, const Launcher& launcher) {
-  const int64_t chunks = p.pairs * p.chunks, tiles = p.pairs * p.key_tiles * p.value_tiles;
-  constexpr int kThreads = kTileThreads;
-  if (const auto error = launcher.template run<LinearScores<has_gate, false>>(chunks, kThreads, p)) return error;
-  if (p.parts > 1)
-    if (const auto error = launcher.template run<LinearStates<has_gate, false, true>>(tiles * (p.parts - 1), kThreads, p)) return error;
-  if (const auto error = launcher.template run<LinearStates<has_gate, false, false>>(tiles * p.parts, kThreads, p)) return error;
-  return launcher.template run<LinearProduct<has_gate, LinearResult::out>>(chunks * p.value_tiles, kThreads, p);
-}
-
-template <bool has_gate, class Launcher>
-auto linear_attention_backward(const LinearAttentionProblem& p, const Launcher& launcher) {
-  const int64_t chunks = p.pairs * p.chunks, tiles = p.pairs * p.key_tiles * p.value_tiles;
-  constexpr int kThreads = kTileThreads;
-  if (const auto error = launcher.template run<LinearScores<has_gate, true>>(chunks, kThreads, p)) return error;
-  if (const auto error = launcher.template run<LinearStates<has_gate, false, false>>(tiles * p.parts, kThreads, p)) return error;
-  if (p.parts > 1)
-    if (const auto error = launcher.template run<LinearStates<has_gate, true, true>>(tiles * (p.parts - 1), kThreads, p)) return error;
-  if (const auto error = launcher.template run<LinearStates<has_gate, true, false>>(tiles * p.parts, kThreads, p)) return error;
-  const auto product = [&]<LinearResult result>(int64_t column_tiles) {
-    return launcher.template run<LinearProduct<has_gate, result>>(chunks * column_tiles, kThreads, p);
-  };
-  if (const auto error = product.template operator()<LinearResult::grad_v>(p.value_tiles)) return error;
-  if (const auto error = product.template operator()<LinearResult::grad_q>(p.key_tiles)) return error;
-  const auto error = product.template operator()<LinearResult::grad_k>(p.key_tiles);
-  return error || p.grad_gate == nullptr ? error : launcher.template run<LinearGates>(chunks, LinearGates::kThreads, p);
-}
-
-template <class Launcher>
-auto linear_attention_forward(const LinearAttentionProblem& p, const Launcher& launcher) {
-  return p.gate != nullptr ? linear_attention_forward<true>(p, launcher) : linear_attention_forward<false>(p, launcher);
-}
-template <class Launcher>
-auto linear_attention_backward(const LinearAttentionProblem& p, const Launcher& launcher) {
-  return p.gate != nullptr ? linear_attention_backward<true>(p, launcher) : linear_attention_backward<false>(p, launcher);
-}
 
 }  // namespace INGOT_WAVE_NAMESPACE
 }  // namespace ingot::kernels::gpu

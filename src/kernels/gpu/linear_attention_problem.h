@@ -1,4 +1,4 @@
-// Linear attention on a GPU as its kernels (linear_attention_chunks.h) and their ATen side (linear_attention.cpp) share it. Includes no
+// Linear attention on a GPU as its kernels (linear_attention_launch.h) and their ATen side (linear_attention.cpp) share it. Includes no
 // ATen and nothing of a vendor's. Strides and sizes count elements.
 #pragma once
 
@@ -10,7 +10,7 @@ constexpr int64_t kLinearAttentionChunk = 64;  // tokens
 constexpr int64_t kStateTile = 64;             // rows and columns of a state that a block has
 constexpr int64_t kStateTileParts = 4;         // of a tile of a state, over each of which a sum of its own is made
 
-/// [batch, seq, heads, dim] of bf16, dim contiguous, addresses and strides of whole 16 bytes.
+/// [batch, seq, heads, dim], dim contiguous; of bf16, addresses and strides of whole 16 bytes, if nothing else is said.
 struct HeadRows {
   void* data = nullptr;
   int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
@@ -22,20 +22,27 @@ struct LinearAttentionProblem {
   int64_t pairs, chunks, key_tiles, value_tiles;  // by cut()
   int64_t parts;                                  // at most as many as chunks
   HeadRows q, k, v, out, grad_out, grad_q, grad_k, grad_v;
-  const float* gate;                        // logarithms [pairs, seq]; null: nothing decays
+  const float* gate;                        // logarithms [pairs, seq]; null: nothing decays, or by channel
+  HeadRows channel_gate;                    // logarithms, like k but fp32; data null: none per channel
   const float *initial_state, *grad_final;  // [pairs, key_dim, value_dim]; null: 0
   float *final_state, *grad_initial;        // the same, to be written; final_state null: backward
   float* saved;                             // [pairs, parts, key_dim, value_dim]: states in front of parts; backward reads them
   float* grad_gate;                         // as gate; null: not asked for
+  HeadRows grad_channel_gate;               // as channel_gate
 
   // Work areas. made, decays: null with one part.
   float* made;                     // [pairs, parts, key_dim, value_dim]: what a part makes of a state of 0, or of a gradient of 0
-  float* decays;                   // [pairs, parts]: what is left of a state behind a part
+  float* decays;                   // [pairs, parts, key_dim with a gate per channel]: what is left of a state behind a part
   uint16_t *states, *grad_states;  // bf16 [pairs, chunks, key_dim, value_dim]: in front of each chunk, the gradient behind it
   uint16_t *scores, *grad_scores;  // bf16 [pairs, chunks, chunk, chunk]: decayed and masked, and the gradient of q k^T
   // For grad_gate: what it is of scores [pairs, seq]; what tokens read of states and write into them [tiles of keys, pairs, seq]; what
   // states keep [pairs, chunks, tiles, kStateTileParts].
   float *gate_of_scores, *reads, *writes, *kept;
+
+  // With a gate per channel. whole: what is left of a state behind a chunk [pairs, chunks, key_dim]; kept: [value_tiles, pairs, chunks,
+  // key_dim].
+  HeadRows decayed_q, decayed_k;  // from the chunk's start, and to its end
+  float* whole;
 
   /// Fills in what follows from the sizes.
   void cut() {

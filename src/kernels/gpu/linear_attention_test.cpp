@@ -13,7 +13,7 @@
 namespace ingot::kernels::gpu {
 namespace {
 
-enum class Gates { none, of_heads, of_tokens };
+enum class Gates { none, of_heads, of_tokens, of_channels };
 
 struct Case {
   Gates gates;
@@ -40,6 +40,7 @@ Inputs inputs(const Case& c) {
   Inputs i{{random(c.key_dim), random(c.key_dim) / std::sqrt(static_cast<double>(c.key_dim)), random(c.value_dim)}};
   if (c.gates == Gates::of_heads) i.in.log_gate = -at::exp2(-at::arange(1, c.heads + 1, at::kFloat));
   if (c.gates == Gates::of_tokens) i.in.log_gate = at::log_sigmoid(at::randn({c.batch, c.seq, c.heads}) + 1);
+  if (c.gates == Gates::of_channels) i.in.log_gate = at::log_sigmoid(at::randn({c.batch, c.seq, c.heads, c.key_dim}) + 1);
   if (c.is_packed) i.in.is_start = starts(c.batch, c.seq);
   i.grad_out = random(c.value_dim);
   if (c.has_states) {
@@ -110,7 +111,7 @@ TEST_P(GpuLinearAttentionCases, follows_the_recurrence_forward_and_backward) {
 }
 
 std::string title(const testing::TestParamInfo<Case>& info) {
-  constexpr const char* kGates[] = {"plain", "gate_of_heads", "gate_of_tokens"};
+  constexpr const char* kGates[] = {"plain", "gate_of_heads", "gate_of_tokens", "gate_of_channels"};
   const auto& c = info.param;
   return fmt::format("{}{}{}_{}_of_{}x{}_{}", kGates[static_cast<int>(c.gates)], c.is_packed ? "_packed" : "",
                      c.has_states ? "_with_states" : "", c.seq, c.key_dim, c.value_dim, c.parts);
@@ -124,19 +125,24 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{Gates::of_heads, false, true, 128, 64, 64, 2}, Case{Gates::of_heads, true, false, 130, 32, 32},
                     Case{Gates::of_tokens, false, false, 64, 64, 64}, Case{Gates::of_tokens, false, true, 65, 80, 96, 2, 1, 1},
                     Case{Gates::of_tokens, true, true, 321, 32, 48, 4}, Case{Gates::of_tokens, true, true, 40, 32, 32, 1, 2, 3},
-                    Case{Gates::of_tokens, false, true, 70, 144, 64, 1, 1, 1}),
+                    Case{Gates::of_tokens, false, true, 70, 144, 64, 1, 1, 1}, Case{Gates::of_channels, false, false, 1, 32, 32},
+                    Case{Gates::of_channels, false, false, 64, 64, 64}, Case{Gates::of_channels, false, true, 65, 80, 96, 2, 1, 1},
+                    Case{Gates::of_channels, true, true, 321, 32, 48, 4}, Case{Gates::of_channels, true, true, 40, 32, 32, 1, 2, 3},
+                    Case{Gates::of_channels, false, true, 70, 144, 64, 1, 1, 1}),
     title);
 
 // Differences of running sums would lose the weak ones' digits; what a start cuts off has no gradient at all.
 TEST(GpuLinearAttention, weak_gates_beside_strong_ones_and_starts_keep_their_digits) {
-  auto i = inputs({Gates::of_tokens, true, true, 150, 32, 32});
-  i.in.log_gate = i.in.log_gate * 1e-3;
-  for (const int64_t t : {10, 30, 66, 70, 130}) i.in.log_gate.select(1, t).sub_(3000);
-  const auto expected = oracle(i);
-  for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64}) {
-    const auto found = run(i, 2, *kernels, 3);
-    expect_close(found, expected);
-    EXPECT_EQ(found[5].index({i.in.is_start}).abs().max().item<float>(), 0);
+  for (const auto gates : {Gates::of_tokens, Gates::of_channels}) {
+    auto i = inputs({gates, true, true, 150, 32, 32});
+    i.in.log_gate = i.in.log_gate * 1e-3;
+    for (const int64_t t : {10, 30, 66, 70, 130}) i.in.log_gate.select(1, t).sub_(3000);
+    const auto expected = oracle(i);
+    for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64}) {
+      const auto found = run(i, 2, *kernels, 3);
+      expect_close(found, expected);
+      EXPECT_EQ(found[5].index({i.in.is_start}).abs().max().item<float>(), 0);
+    }
   }
 }
 
@@ -156,7 +162,7 @@ TEST(GpuLinearAttention, reads_operands_that_lie_apart_or_begin_between_vectors)
 TEST(GpuLinearAttention, on_the_emulated_device_is_what_the_cpu_computes) {
   const auto device = device::emulated_device(0);
   const auto there = [&](const at::Tensor& x) { return x.defined() ? x.to(device) : x; };
-  for (const auto gates : {Gates::none, Gates::of_heads, Gates::of_tokens}) {
+  for (const auto gates : {Gates::none, Gates::of_heads, Gates::of_tokens, Gates::of_channels}) {
     const auto i = inputs({gates, true, gates != Gates::none, 150, 32, 48});
     const Inputs moved{{there(i.in.q), there(i.in.k), there(i.in.v), there(i.in.log_gate), {}, there(i.in.is_start)},
                        there(i.initial_state),
@@ -207,7 +213,7 @@ TEST(GpuLinearAttention, leaves_other_dtypes_sizes_and_rules_to_atens_operations
   };
   const auto x = operand(32, at::kBFloat16), by_token = x.select(3, 0).to(at::kFloat);
   EXPECT_TRUE(takes_linear_attention({x, x, x, by_token}));
-  EXPECT_FALSE(takes_linear_attention({x, x, x, x.to(at::kFloat)}));    // a gate per channel
+  EXPECT_TRUE(takes_linear_attention({x, x, x, x.to(at::kFloat)}));     // a gate per channel
   EXPECT_FALSE(takes_linear_attention({x, x, x, by_token, by_token}));  // the delta rule
   for (const auto& other : {operand(32, at::kFloat), operand(24, at::kBFloat16), operand(16, at::kBFloat16), operand(272, at::kBFloat16)})
     EXPECT_FALSE(takes_linear_attention({other, other, other}));

@@ -170,6 +170,27 @@ INGOT_DEVICE void multiply(MatrixSum& sums, const MatrixOperand& a, const Matrix
 }
 #endif
 
+/// Of a left operand the elements of which keeps(row, column) is true, 0 in the place of the others.
+template <class Keeps>
+INGOT_DEVICE MatrixOperand keep_of_left(MatrixOperand a, const Keeps& keeps) {
+  INGOT_UNROLL
+  for (int i = 0; i < kMatrixOfThread; ++i) {
+#if INGOT_WAVE == 32
+    const int row = wave_thread() / 4 + i / 2 % 2 * 8, column = wave_thread() % 4 * 2 + i % 2 + i / 4 * 8;
+#else
+    const int row = wave_thread() % 16, column = wave_thread() / 16 * 4 + i;
+#endif
+    if (!keeps(row, column)) a.pairs[i / 2] &= i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
+  }
+  return a;
+}
+/// A left operand of ones.
+INGOT_DEVICE MatrixOperand ones_of_left() {
+  MatrixOperand a;
+  for (int i = 0; i < kMatrixOfThread / 2; ++i) a.pairs[i] = 0x3f803f80u;
+  return a;
+}
+
 /// Sums over the columns, of a number for a row: the same on all threads that have the row.
 INGOT_DEVICE float sum_over_columns(float value) {
   for (int mask = 1; mask < kThreadsOfMatrixRow; mask *= 2) value += shuffle_xor(value, mask);

@@ -1,0 +1,71 @@
+// Both passes of linear attention as launches of their kernels, by the gate that a problem has.
+#pragma once
+
+#include "kernels/gpu/linear_attention_channels.h"
+
+namespace ingot::kernels::gpu {
+inline namespace INGOT_WAVE_NAMESPACE {
+
+template <LinearGate gate, bool is_gradient, class Launcher>
+auto launch_states(const LinearAttentionProblem& p, const Launcher& launcher) {
+  const int64_t tiles = p.pairs * p.key_tiles * p.value_tiles;
+  // Backward what parts make of the states is known: they are saved.
+  if (p.parts > 1 && (is_gradient || p.final_state != nullptr))
+    if (const auto error = launcher.template run<LinearStates<gate, is_gradient, true>>(tiles * (p.parts - 1), kTileThreads, p))
+      return error;
+  return launcher.template run<LinearStates<gate, is_gradient, false>>(tiles * p.parts, kTileThreads, p);
+}
+
+template <LinearGate gate, class Launcher>
+auto linear_attention_forward(const LinearAttentionProblem& p, const Launcher& launcher) {
+  const int64_t chunks = p.pairs * p.chunks;
+  if constexpr (gate == LinearGate::of_channels) {
+    if (const auto error = launcher.template run<LinearChannelScores>(chunks, kTileThreads, p)) return error;
+  } else if (const auto error = launcher.template run<LinearScores<gate == LinearGate::of_heads, false>>(chunks, kTileThreads, p))
+    return error;
+  if (const auto error = launch_states<gate, false>(p, launcher)) return error;
+  return launcher.template run<LinearProduct<gate, LinearResult::out>>(chunks * p.value_tiles, kTileThreads, p);
+}
+
+template <LinearGate gate, class Launcher>
+auto linear_attention_backward(const LinearAttentionProblem& p, const Launcher& launcher) {
+  constexpr bool is_by_channel = gate == LinearGate::of_channels;
+  const int64_t chunks = p.pairs * p.chunks;
+  if constexpr (is_by_channel) {
+    if (const auto error = launcher.template run<LinearChannelScores>(chunks, kTileThreads, p)) return error;
+    if (const auto error = launcher.template run<LinearChannelScoreGradients>(chunks, kTileThreads, p)) return error;
+  } else if (const auto error = launcher.template run<LinearScores<gate == LinearGate::of_heads, true>>(chunks, kTileThreads, p))
+    return error;
+  if (const auto error = launch_states<gate, false>(p, launcher)) return error;
+  if (const auto error = launch_states<gate, true>(p, launcher)) return error;
+  const auto product = [&]<LinearResult result>(int64_t column_tiles) {
+    return launcher.template run<LinearProduct<gate, result>>(chunks * column_tiles, kTileThreads, p);
+  };
+  if (const auto error = product.template operator()<LinearResult::grad_v>(p.value_tiles)) return error;
+  if constexpr (is_by_channel) {
+    constexpr int kChannels = LinearChannelGradients<true>::kChannels;
+    const int64_t blocks = chunks * ((p.key_dim + kChannels - 1) / kChannels);
+    if (const auto error = launcher.template run<LinearChannelGradients<true>>(blocks, kTileThreads, p)) return error;
+    return launcher.template run<LinearChannelGradients<false>>(blocks, kTileThreads, p);
+  } else {
+    if (const auto error = product.template operator()<LinearResult::grad_q>(p.key_tiles)) return error;
+    const auto error = product.template operator()<LinearResult::grad_k>(p.key_tiles);
+    return error || p.grad_gate == nullptr ? error : launcher.template run<LinearGates>(chunks, LinearGates::kThreads, p);
+  }
+}
+
+template <class Launcher>
+auto linear_attention_forward(const LinearAttentionProblem& p, const Launcher& launcher) {
+  if (p.channel_gate.data != nullptr) return linear_attention_forward<LinearGate::of_channels>(p, launcher);
+  return p.gate != nullptr ? linear_attention_forward<LinearGate::of_heads>(p, launcher)
+                           : linear_attention_forward<LinearGate::none>(p, launcher);
+}
+template <class Launcher>
+auto linear_attention_backward(const LinearAttentionProblem& p, const Launcher& launcher) {
+  if (p.channel_gate.data != nullptr) return linear_attention_backward<LinearGate::of_channels>(p, launcher);
+  return p.gate != nullptr ? linear_attention_backward<LinearGate::of_heads>(p, launcher)
+                           : linear_attention_backward<LinearGate::none>(p, launcher);
+}
+
+}  // namespace INGOT_WAVE_NAMESPACE
+}  // namespace ingot::kernels::gpu
