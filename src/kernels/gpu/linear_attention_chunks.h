@@ -24,6 +24,7 @@ inline namespace INGOT_WAVE_NAMESPACE {
 enum class LinearGate { none, of_heads, of_channels };
 
 constexpr int kTile = 64, kTileStep = kTile + 8;                          // bf16 of a row in shared memory: no two threads meet in a bank
+constexpr int kPairStep = kTile + 1;                                      // fp32 of a row of pairs
 constexpr int kStrips = kTile / kMatrix, kTileThreads = kStrips * kWave;  // a wave has kMatrix rows
 static_assert(kTile == kLinearAttentionChunk && kTile == kStateTile && kStrips == kStateTileParts);
 
@@ -50,6 +51,9 @@ struct LinearChunk {
   /// Of token thread_index(), where there is one.
   INGOT_DEVICE float gate(const LinearAttentionProblem& p) const {
     return thread_index() < count ? p.gate[pair * p.seq + first + thread_index()] : 0.0f;
+  }
+  INGOT_DEVICE float beta(const LinearAttentionProblem& p) const {
+    return thread_index() < count ? p.beta[pair * p.seq + first + thread_index()] : 0.0f;
   }
 };
 
@@ -185,10 +189,31 @@ INGOT_DEVICE void add_products(const LinearAttentionProblem& p, const LinearChun
   }
 }
 
+/// p.gate_of_scores, of token t's gate: all pairs of a token from t on and one before it. [kTile, kPairStep], taken apart.
+template <bool is_added>
+INGOT_DEVICE void sum_over_pairs(const LinearAttentionProblem& p, const LinearChunk& c, float* pairs) {
+  const int own = thread_index();
+  barrier();
+  if (own < kTile) {
+    float sum = 0;
+    for (int t = 0; t <= own; ++t) {  // a row: over the tokens before each
+      const float here = t < own ? pairs[own * kPairStep + t] : 0.0f;
+      pairs[own * kPairStep + t] = sum;
+      sum += here;
+    }
+  }
+  barrier();
+  if (own >= c.count) return;
+  float sum = 0;
+  for (int t = own; t < c.count; ++t) sum += pairs[t * kPairStep + own];
+  float& to = p.gate_of_scores[c.pair * p.seq + c.first + own];
+  to = is_added ? to + sum : sum;
+}
+
 /// p.scores; backward also p.grad_scores and p.gate_of_scores. A block a chunk.
 template <bool has_gate, bool is_backward>
 struct LinearScores {
-  static constexpr int kThreads = kTileThreads, kPairStep = kTile + 1;
+  static constexpr int kThreads = kTileThreads;
   static constexpr bool kFitsAQuarter = true;
 
   static INGOT_DEVICE void run(const LinearAttentionProblem& p) {
@@ -220,27 +245,7 @@ struct LinearScores {
       store(scores[j], c.scores(p.scores, p) + offset, kTile);
       if constexpr (is_backward) store(grads[j], c.scores(p.grad_scores, p) + offset, kTile);
     }
-    if (has_gate_gradient) sum_over_pairs(p, c, pairs);
-  }
-
- private:
-  // Of token t's gate: all pairs of a token from t on and one before it.
-  static INGOT_DEVICE void sum_over_pairs(const LinearAttentionProblem& p, const LinearChunk& c, float* pairs) {
-    const int own = thread_index();
-    barrier();
-    if (own < kTile) {
-      float sum = 0;
-      for (int t = 0; t <= own; ++t) {  // a row: over the tokens before each
-        const float here = t < own ? pairs[own * kPairStep + t] : 0.0f;
-        pairs[own * kPairStep + t] = sum;
-        sum += here;
-      }
-    }
-    barrier();
-    if (own >= c.count) return;
-    float sum = 0;
-    for (int t = own; t < c.count; ++t) sum += pairs[t * kPairStep + own];
-    p.gate_of_scores[c.pair * p.seq + c.first + own] = sum;
+    if (has_gate_gradient) sum_over_pairs<false>(p, c, pairs);
   }
 };
 
@@ -404,8 +409,7 @@ struct LinearStates {
     float sum = 0;
     place.for_each([&](int j, int i, int64_t offset) { sum += sums[j].at[i] * to_float(before[offset]); });
     sum = whole * wave_sum(sum);
-    const int64_t tiles = p.key_tiles * p.value_tiles;
-    if (wave_thread() == 0) p.kept[((c.pair * p.chunks + c.chunk) * tiles + tile) * kStrips + wave_index()] = sum;
+    if (wave_thread() == 0) p.kept[(c.pair * p.chunks + c.chunk) * p.kept_parts + tile * kStrips + wave_index()] = sum;
   }
   static INGOT_DEVICE void write_kept_by_channel(const LinearAttentionProblem& p, const Tile& place, const LinearChunk& c, int64_t tile,
                                                  const MatrixSum (&sums)[kStrips], const ByRow& whole) {
@@ -419,23 +423,26 @@ struct LinearStates {
   }
 };
 
-enum class LinearResult { out, grad_q, grad_k, grad_v };
+enum class LinearResult { out, grad_q, grad_k, grad_v, grad_k_of_system };
 
 /// A tile of columns of a chunk's result: weights x + decays (z state).
 ///
-///   result  weights        x         z         state                   decays
-///   out     scores         v         q         in front                from the start
-///   grad_v  scores^T       grad_out  k         gradient behind         to the end
-///   grad_q  grad_scores    k         grad_out  in front, transposed    from the start
-///   grad_k  grad_scores^T  q         v         gradient behind, tr.    to the end
+///   result     weights        x         z         state                   decays
+///   out        scores         v         q         in front                from the start
+///   grad_v     scores^T       grad_out  k         gradient behind         to the end
+///   grad_q     grad_scores    k         grad_out  in front, transposed    from the start
+///   grad_k     grad_scores^T  q         v         gradient behind, tr.    to the end
+///   of_system  grad_products  k         grad_v    in front, transposed    from the start, negative
 ///
-/// With a gate per channel q and k, as z, come decayed by channel; grad_q and grad_k are made by LinearChannelGradients.
+/// The last, of the delta rule alone, is its part of grad_k, to which grad_k is then added. With a gate per channel q and k, as z, come
+/// decayed by channel; grad_q and grad_k are made by LinearChannelGradients.
 template <LinearGate gate, LinearResult result>
 struct LinearProduct {
   static constexpr int kThreads = kTileThreads;
   static constexpr bool kFitsAQuarter = true;
-  static constexpr bool has_keys = result == LinearResult::grad_q || result == LinearResult::grad_k,  // as columns
-      is_transposed = result == LinearResult::grad_k || result == LinearResult::grad_v,               // the weights
+  static constexpr bool of_system = result == LinearResult::grad_k_of_system;
+  static constexpr bool has_keys = result == LinearResult::grad_q || result == LinearResult::grad_k || of_system,  // as columns
+      is_transposed = result == LinearResult::grad_k || result == LinearResult::grad_v,                            // the weights
       has_gate = gate == LinearGate::of_heads, is_by_channel = gate == LinearGate::of_channels;
 
   static INGOT_DEVICE void run(const LinearAttentionProblem& p) {
@@ -447,11 +454,12 @@ struct LinearProduct {
     const LinearChunk c(p, quotient(of_pair, p.chunks), remainder(of_pair, p.chunks));
     const HeadRows& x = result == LinearResult::out      ? p.v
                         : result == LinearResult::grad_v ? p.grad_out
-                        : result == LinearResult::grad_q ? p.k
-                                                         : p.q;
+                        : result == LinearResult::grad_k ? p.q
+                                                         : p.k;
     const HeadRows& z = result == LinearResult::out      ? (is_by_channel ? p.decayed_q : p.q)
                         : result == LinearResult::grad_v ? (is_by_channel ? p.decayed_k : p.k)
                         : result == LinearResult::grad_q ? p.grad_out
+                        : of_system                      ? p.grad_v
                                                          : p.v;
     const Bf16 *const state = c.state(is_transposed ? p.grad_states : p.states, p), *const z_rows = c.rows(z, p);
 
@@ -473,17 +481,18 @@ struct LinearProduct {
       if (from + kTile < inner) {
         load(from + kTile);
       } else {
-        next_left.load(c.scores(has_keys ? p.grad_scores : p.scores, p), kTile, kTile, kTile);
+        next_left.load(c.scores(of_system ? p.grad_products : has_keys ? p.grad_scores : p.scores, p), kTile, kTile, kTile);
         next_right.load(c.rows(x, p) + column, x.row_stride, c.count, columns - column);
       }
       multiply_tiles<Order::by_row, has_keys ? Order::by_column : Order::by_row>(sums, left, right);
       barrier();  // before the next ones come there
     }
-    if constexpr (has_gate) {
+    if constexpr (has_gate || of_system) {
       const float* const factors = is_transposed ? decays.to_end : decays.from_start;
       INGOT_UNROLL
       for (int j = 0; j < kStrips; ++j)
-        for (int i = 0; i < kMatrixOfThread; ++i) sums[j].at[i] *= factors[wave_index() * kMatrix + MatrixSum::row(i)];
+        for (int i = 0; i < kMatrixOfThread; ++i)
+          sums[j].at[i] *= (of_system ? -1.0f : 1.0f) * (has_gate ? factors[wave_index() * kMatrix + MatrixSum::row(i)] : 1.0f);
     }
     if constexpr (has_keys)
       if (p.grad_gate != nullptr) write_sums(p, c, tile, sums);
@@ -491,7 +500,7 @@ struct LinearProduct {
     next_right.store(right);
     barrier();
     if constexpr (is_transposed) multiply_tiles<Order::by_column, Order::by_row>(sums, left, right, wave_index(), kStrips);
-    else multiply_tiles<Order::by_row, Order::by_row>(sums, left, right, 0, wave_index() + 1);
+    else multiply_tiles<Order::by_row, Order::by_row>(sums, left, right, 0, of_system ? kStrips : wave_index() + 1);
 
     const HeadRows& made = result == LinearResult::out      ? p.out
                            : result == LinearResult::grad_v ? p.grad_v
@@ -499,17 +508,30 @@ struct LinearProduct {
                                                             : p.grad_k;
     const int first = wave_index() * kMatrix;
     Bf16* const to = c.rows(made, p) + first * made.row_stride + column;
+    if (result == LinearResult::grad_k && p.beta != nullptr) add(sums, to, made.row_stride, c.count - first, columns - column);
     INGOT_UNROLL
     for (int j = 0; j < kStrips; ++j)
       if (column + j * kMatrix < columns) store(sums[j], to + j * kMatrix, made.row_stride, c.count - first);
   }
 
  private:
+  static INGOT_DEVICE void add(MatrixSum (&sums)[kStrips], const Bf16* from, int64_t step, int rows, int64_t columns) {
+    INGOT_UNROLL
+    for (int j = 0; j < kStrips; ++j) {
+      INGOT_UNROLL
+      for (int i = 0; i < kMatrixOfThread; ++i) {
+        const int row = MatrixSum::row(i), column = j * kMatrix + MatrixSum::column(i);
+        if (row < rows && column < columns) sums[j].at[i] += to_float(from[row * step + column]);
+      }
+    }
+  }
+
   // Of each token what q, or k, makes of what the states give its gradient.
   static INGOT_DEVICE void write_sums(const LinearAttentionProblem& p, const LinearChunk& c, int64_t tile,
                                       const MatrixSum (&sums)[kStrips]) {
     const HeadRows& own = result == LinearResult::grad_q ? p.q : p.k;
-    float* const to = (result == LinearResult::grad_q ? p.reads : p.writes) + (tile * p.pairs + c.pair) * p.seq + c.first;
+    float* const to = (result == LinearResult::grad_k ? p.writes : p.reads) +
+                      (((of_system ? p.key_tiles : 0) + tile) * p.pairs + c.pair) * p.seq + c.first;
     const Bf16* const rows = c.rows(own, p) + tile * kTile;
     const int first = wave_index() * kMatrix;
     float of_rows[kMatrixRowsOfThread]{};
@@ -543,10 +565,8 @@ struct LinearGates {
     const int64_t at = c.pair * p.seq + c.first + own;
     float read = 0, written = 0, sum = 0;
     if (own < c.count) {
-      for (int64_t tile = 0; tile < p.key_tiles; ++tile) {
-        read += p.reads[tile * p.pairs * p.seq + at];
-        written += p.writes[tile * p.pairs * p.seq + at];
-      }
+      for (int64_t tile = 0; tile < p.key_tiles; ++tile) written += p.writes[tile * p.pairs * p.seq + at];
+      for (int64_t tile = 0; tile < p.read_tiles; ++tile) read += p.reads[tile * p.pairs * p.seq + at];
       sum = p.gate_of_scores[at];
     }
     reads[own] = read;
@@ -554,8 +574,7 @@ struct LinearGates {
     barrier();
     if (own >= c.count) return;
     for (int t = 0; t < c.count; ++t) sum += t < own ? writes[t] : reads[t];
-    const int64_t parts = p.key_tiles * p.value_tiles * kStrips;
-    for (int64_t i = 0; i < parts; ++i) sum += p.kept[(c.pair * p.chunks + c.chunk) * parts + i];
+    for (int64_t i = 0; i < p.kept_parts; ++i) sum += p.kept[(c.pair * p.chunks + c.chunk) * p.kept_parts + i];
     p.grad_gate[at] = sum;
   }
 };

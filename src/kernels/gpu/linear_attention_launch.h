@@ -1,7 +1,8 @@
-// Both passes of linear attention as launches of their kernels, by the gate that a problem has.
+// Both passes of linear attention as launches of their kernels, by the gate and the rule that a problem has.
 #pragma once
 
 #include "kernels/gpu/linear_attention_channels.h"
+#include "kernels/gpu/linear_attention_delta.h"
 
 namespace ingot::kernels::gpu {
 inline namespace INGOT_WAVE_NAMESPACE {
@@ -54,14 +55,61 @@ auto linear_attention_backward(const LinearAttentionProblem& p, const Launcher& 
   }
 }
 
+// T, W, and the states in front of chunks with what is written into them.
+template <bool has_gate, class Launcher>
+auto launch_delta_states(const LinearAttentionProblem& p, const Launcher& launcher) {
+  const int64_t chunks = p.pairs * p.chunks;
+  if (const auto error = launcher.template run<LinearSystem<has_gate>>(chunks, kTileThreads, p)) return error;
+  if (const auto error = launcher.template run<LinearSolved<has_gate, LinearSolve::keys>>(chunks * p.key_tiles, kTileThreads, p))
+    return error;
+  if (const auto error = launcher.template run<LinearSolved<false, LinearSolve::values>>(chunks * p.value_tiles, kTileThreads, p))
+    return error;
+  return launcher.template run<LinearDeltaStates<has_gate, false>>(p.pairs * (p.value_dim / kMatrix), kTileThreads, p);
+}
+
+template <LinearGate gate, class Launcher>
+auto delta_rule_forward(const LinearAttentionProblem& p, const Launcher& launcher) {
+  constexpr bool has_gate = gate == LinearGate::of_heads;
+  const int64_t chunks = p.pairs * p.chunks;
+  auto of_written = p;
+  of_written.v = p.written;
+  if (const auto error = launch_delta_states<has_gate>(p, launcher)) return error;
+  if (const auto error = launcher.template run<LinearScores<has_gate, false>>(chunks, kTileThreads, p)) return error;
+  return launcher.template run<LinearProduct<gate, LinearResult::out>>(chunks * p.value_tiles, kTileThreads, of_written);
+}
+
+template <LinearGate gate, class Launcher>
+auto delta_rule_backward(const LinearAttentionProblem& p, const Launcher& launcher) {
+  constexpr bool has_gate = gate == LinearGate::of_heads;
+  const int64_t chunks = p.pairs * p.chunks, by_key = chunks * p.key_tiles, by_value = chunks * p.value_tiles;
+  constexpr int kThreads = kTileThreads;
+  auto of_written = p;
+  of_written.v = p.written;
+  if (const auto error = launch_delta_states<has_gate>(p, launcher)) return error;
+  if (const auto error = launcher.template run<LinearScores<has_gate, true>>(chunks, kThreads, of_written)) return error;
+  if (const auto error = launcher.template run<LinearSolved<false, LinearSolve::grad_written>>(by_value, kThreads, p)) return error;
+  if (const auto error = launcher.template run<LinearDeltaStates<has_gate, true>>(p.pairs * (p.value_dim / kMatrix), kThreads, p))
+    return error;
+  if (const auto error = launcher.template run<LinearSolved<false, LinearSolve::grad_v>>(by_value, kThreads, p)) return error;
+  if (const auto error = launcher.template run<LinearSystemGradients<has_gate>>(chunks, kThreads, p)) return error;
+  if (const auto error = launcher.template run<LinearProduct<gate, LinearResult::grad_q>>(by_key, kThreads, p)) return error;
+  if (const auto error = launcher.template run<LinearProduct<gate, LinearResult::grad_k_of_system>>(by_key, kThreads, p)) return error;
+  const auto error = launcher.template run<LinearProduct<gate, LinearResult::grad_k>>(by_key, kThreads, of_written);
+  return error || p.grad_gate == nullptr ? error : launcher.template run<LinearGates>(chunks, LinearGates::kThreads, p);
+}
+
 template <class Launcher>
 auto linear_attention_forward(const LinearAttentionProblem& p, const Launcher& launcher) {
+  if (p.beta != nullptr)
+    return p.gate != nullptr ? delta_rule_forward<LinearGate::of_heads>(p, launcher) : delta_rule_forward<LinearGate::none>(p, launcher);
   if (p.channel_gate.data != nullptr) return linear_attention_forward<LinearGate::of_channels>(p, launcher);
   return p.gate != nullptr ? linear_attention_forward<LinearGate::of_heads>(p, launcher)
                            : linear_attention_forward<LinearGate::none>(p, launcher);
 }
 template <class Launcher>
 auto linear_attention_backward(const LinearAttentionProblem& p, const Launcher& launcher) {
+  if (p.beta != nullptr)
+    return p.gate != nullptr ? delta_rule_backward<LinearGate::of_heads>(p, launcher) : delta_rule_backward<LinearGate::none>(p, launcher);
   if (p.channel_gate.data != nullptr) return linear_attention_backward<LinearGate::of_channels>(p, launcher);
   return p.gate != nullptr ? linear_attention_backward<LinearGate::of_heads>(p, launcher)
                            : linear_attention_backward<LinearGate::none>(p, launcher);

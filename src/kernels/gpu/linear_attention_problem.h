@@ -27,7 +27,9 @@ struct LinearAttentionProblem {
   const float *initial_state, *grad_final;  // [pairs, key_dim, value_dim]; null: 0
   float *final_state, *grad_initial;        // the same, to be written; final_state null: backward
   float* saved;                             // [pairs, parts, key_dim, value_dim]: states in front of parts; backward reads them
+  const float* beta;                        // [pairs, seq]; null: no delta rule
   float* grad_gate;                         // as gate; null: not asked for
+  float* grad_beta;                         // as beta
   HeadRows grad_channel_gate;               // as channel_gate
 
   // Work areas. made, decays: null with one part.
@@ -35,14 +37,20 @@ struct LinearAttentionProblem {
   float* decays;                   // [pairs, parts, key_dim with a gate per channel]: what is left of a state behind a part
   uint16_t *states, *grad_states;  // bf16 [pairs, chunks, key_dim, value_dim]: in front of each chunk, the gradient behind it
   uint16_t *scores, *grad_scores;  // bf16 [pairs, chunks, chunk, chunk]: decayed and masked, and the gradient of q k^T
-  // For grad_gate: what it is of scores [pairs, seq]; what tokens read of states and write into them [tiles of keys, pairs, seq]; what
-  // states keep [pairs, chunks, tiles, kStateTileParts].
+  // For grad_gate: what it is of scores [pairs, seq]; what tokens read of states [read_tiles, pairs, seq], key_tiles of queries and as many
+  // of the delta rule's keys; what they write into them [key_tiles, pairs, seq]; what states keep [pairs, chunks, kept_parts].
   float *gate_of_scores, *reads, *writes, *kept;
+  int64_t read_tiles, kept_parts;
 
   // With a gate per channel. whole: what is left of a state behind a chunk [pairs, chunks, key_dim]; kept: [value_tiles, pairs, chunks,
   // key_dim].
   HeadRows decayed_q, decayed_k;  // from the chunk's start, and to its end
   float* whole;
+
+  // With the delta rule (linear_attention_delta.h). bf16 [pairs, chunks, chunk, chunk]: T; backward P and the gradient of k k^T.
+  uint16_t *inverse, *products, *grad_products;
+  HeadRows solved_k;                          // W, like k
+  HeadRows residuals, written, grad_written;  // R, U and dU, like v
 
   /// Fills in what follows from the sizes.
   void cut() {

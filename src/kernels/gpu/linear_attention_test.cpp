@@ -19,6 +19,7 @@ struct Case {
   Gates gates;
   bool is_packed, has_states;
   int64_t seq, key_dim, value_dim, parts = 1, batch = 1, heads = 2;
+  bool has_beta = false;
 };
 
 struct Inputs {
@@ -41,6 +42,11 @@ Inputs inputs(const Case& c) {
   if (c.gates == Gates::of_heads) i.in.log_gate = -at::exp2(-at::arange(1, c.heads + 1, at::kFloat));
   if (c.gates == Gates::of_tokens) i.in.log_gate = at::log_sigmoid(at::randn({c.batch, c.seq, c.heads}) + 1);
   if (c.gates == Gates::of_channels) i.in.log_gate = at::log_sigmoid(at::randn({c.batch, c.seq, c.heads, c.key_dim}) + 1);
+  if (c.has_beta) {
+    i.in.k = (i.in.k / i.in.k.norm(2, -1, true)).to(at::kBFloat16);
+    i.in.beta = at::sigmoid(at::randn({c.batch, c.seq, c.heads}));
+    i.in.beta.select(1, c.seq / 2).zero_();  // what writes nothing has a gradient
+  }
   if (c.is_packed) i.in.is_start = starts(c.batch, c.seq);
   i.grad_out = random(c.value_dim);
   if (c.has_states) {
@@ -50,11 +56,11 @@ Inputs inputs(const Case& c) {
   return i;
 }
 
-const char* const kNames[] = {"out", "final_state", "grad_q", "grad_k", "grad_v", "grad_log_gate", "grad_initial_state"};
+const char* const kNames[] = {"out", "final_state", "grad_q", "grad_k", "grad_v", "grad_log_gate", "grad_beta", "grad_initial_state"};
 using Results = std::vector<at::Tensor>;  // in the order of kNames; some undefined
 
 Results results(const LinearAttentionOutput& f, const LinearAttentionGradients& g, const Inputs& i) {
-  return {f.out, f.final_state, g.q, g.k, g.v, g.log_gate, i.initial_state.defined() ? g.initial_state : at::Tensor()};
+  return {f.out, f.final_state, g.q, g.k, g.v, g.log_gate, g.beta, i.initial_state.defined() ? g.initial_state : at::Tensor()};
 }
 
 Results run(const Inputs& i, int64_t parts, const HostKernels& kernels, uint64_t seed) {
@@ -66,14 +72,14 @@ Results run(const Inputs& i, int64_t parts, const HostKernels& kernels, uint64_t
 
 Results oracle(const Inputs& i) {
   const auto leaf = [](const at::Tensor& x) { return x.defined() ? x.to(at::kDouble).detach().clone().requires_grad_() : x; };
-  const LinearAttentionInputs in{leaf(i.in.q), leaf(i.in.k), leaf(i.in.v), leaf(i.in.log_gate), {}, i.in.is_start};
+  const LinearAttentionInputs in{leaf(i.in.q), leaf(i.in.k), leaf(i.in.v), leaf(i.in.log_gate), leaf(i.in.beta), i.in.is_start};
   const auto state = leaf(i.initial_state);
   const auto f = reference::linear_attention_recurrence(in, state);
   auto loss = (f.out * i.grad_out.to(at::kDouble)).sum();
   if (i.grad_final_state.defined()) loss = loss + (f.final_state * i.grad_final_state.to(at::kDouble)).sum();
   backward({loss});
   Results all = {f.out.detach(), f.final_state.detach()};
-  for (const auto& x : {in.q, in.k, in.v, in.log_gate, state})
+  for (const auto& x : {in.q, in.k, in.v, in.log_gate, in.beta, state})
     all.push_back(!x.defined() || x.dim() == 1 ? at::Tensor() : x.grad().defined() ? x.grad() : at::zeros_like(x));
   return all;
 }
@@ -113,8 +119,8 @@ TEST_P(GpuLinearAttentionCases, follows_the_recurrence_forward_and_backward) {
 std::string title(const testing::TestParamInfo<Case>& info) {
   constexpr const char* kGates[] = {"plain", "gate_of_heads", "gate_of_tokens", "gate_of_channels"};
   const auto& c = info.param;
-  return fmt::format("{}{}{}_{}_of_{}x{}_{}", kGates[static_cast<int>(c.gates)], c.is_packed ? "_packed" : "",
-                     c.has_states ? "_with_states" : "", c.seq, c.key_dim, c.value_dim, c.parts);
+  return fmt::format("{}{}{}{}_{}_of_{}x{}_{}", c.has_beta ? "delta_rule_" : "", kGates[static_cast<int>(c.gates)],
+                     c.is_packed ? "_packed" : "", c.has_states ? "_with_states" : "", c.seq, c.key_dim, c.value_dim, c.parts);
 }
 
 // Less than a chunk, whole chunks, several parts, dims that fill no tile of a state.
@@ -131,15 +137,28 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{Gates::of_channels, false, true, 70, 144, 64, 1, 1, 1}),
     title);
 
+// Less than a chunk, whole chunks, keys that fill no tile or four of them.
+INSTANTIATE_TEST_SUITE_P(DeltaRule, GpuLinearAttentionCases,
+                         testing::Values(Case{Gates::none, false, false, 1, 32, 32, 1, 1, 2, true},
+                                         Case{Gates::none, false, true, 200, 64, 48, 1, 1, 1, true},
+                                         Case{Gates::none, true, true, 150, 48, 64, 1, 2, 1, true},
+                                         Case{Gates::of_heads, true, true, 128, 32, 32, 1, 1, 2, true},
+                                         Case{Gates::of_tokens, false, false, 64, 64, 64, 1, 1, 1, true},
+                                         Case{Gates::of_tokens, false, true, 70, 256, 32, 1, 1, 1, true},
+                                         Case{Gates::of_tokens, true, true, 177, 80, 80, 1, 1, 1, true},
+                                         Case{Gates::of_tokens, true, true, 40, 32, 32, 1, 2, 3, true}),
+                         title);
+
 // Differences of running sums would lose the weak ones' digits; what a start cuts off has no gradient at all.
 TEST(GpuLinearAttention, weak_gates_beside_strong_ones_and_starts_keep_their_digits) {
-  for (const auto gates : {Gates::of_tokens, Gates::of_channels}) {
-    auto i = inputs({gates, true, true, 150, 32, 32});
+  for (const auto& c : {Case{Gates::of_tokens, true, true, 150, 32, 32}, Case{Gates::of_channels, true, true, 150, 32, 32},
+                        Case{Gates::of_tokens, true, true, 150, 32, 32, 1, 1, 2, true}}) {
+    auto i = inputs(c);
     i.in.log_gate = i.in.log_gate * 1e-3;
     for (const int64_t t : {10, 30, 66, 70, 130}) i.in.log_gate.select(1, t).sub_(3000);
     const auto expected = oracle(i);
     for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64}) {
-      const auto found = run(i, 2, *kernels, 3);
+      const auto found = run(i, c.has_beta ? 1 : 2, *kernels, 3);
       expect_close(found, expected);
       EXPECT_EQ(found[5].index({i.in.is_start}).abs().max().item<float>(), 0);
     }
@@ -162,9 +181,12 @@ TEST(GpuLinearAttention, reads_operands_that_lie_apart_or_begin_between_vectors)
 TEST(GpuLinearAttention, on_the_emulated_device_is_what_the_cpu_computes) {
   const auto device = device::emulated_device(0);
   const auto there = [&](const at::Tensor& x) { return x.defined() ? x.to(device) : x; };
-  for (const auto gates : {Gates::none, Gates::of_heads, Gates::of_tokens, Gates::of_channels}) {
-    const auto i = inputs({gates, true, gates != Gates::none, 150, 32, 48});
-    const Inputs moved{{there(i.in.q), there(i.in.k), there(i.in.v), there(i.in.log_gate), {}, there(i.in.is_start)},
+  for (const auto& c :
+       {Case{Gates::none, true, false, 150, 32, 48}, Case{Gates::of_heads, true, true, 150, 32, 48},
+        Case{Gates::of_tokens, true, true, 150, 32, 48}, Case{Gates::of_channels, true, true, 150, 32, 48},
+        Case{Gates::none, true, false, 150, 32, 48, 1, 1, 2, true}, Case{Gates::of_tokens, true, true, 150, 32, 48, 1, 1, 2, true}}) {
+    const auto i = inputs(c);
+    const Inputs moved{{there(i.in.q), there(i.in.k), there(i.in.v), there(i.in.log_gate), there(i.in.beta), there(i.in.is_start)},
                        there(i.initial_state),
                        there(i.grad_out),
                        there(i.grad_final_state)};
@@ -206,6 +228,24 @@ TEST(GpuLinearAttention, is_counted_with_its_memory) {
   EXPECT_TRUE(trace.host_accesses.empty());
 }
 
+TEST(GpuLinearAttention, counts_a_gate_per_channel_and_the_delta_rule_by_their_names) {
+  const device::CountingDevice counting(device::Target::gpu);
+  const auto x = at::empty({1, 4096, 16, 128}, at::TensorOptions().device(counting.device()).dtype(at::kBFloat16));
+  const auto by_channel = at::empty(x.sizes(), x.options().dtype(at::kFloat)), by_token = by_channel.select(3, 0).contiguous();
+  for (const auto& in : {LinearAttentionInputs{x, x, x, by_channel}, LinearAttentionInputs{x, x, x, by_token, by_token}}) {
+    device::Tracer tracer(counting.device());
+    const auto f = kernels::linear_attention_forward(in);
+    EXPECT_EQ(f.saved.size(2), in.beta.defined() ? 1 : 4);  // parts
+    const auto g = kernels::linear_attention_backward(x, {}, in, {}, f.saved);
+    EXPECT_EQ(g.log_gate.sizes(), in.log_gate.sizes());
+    EXPECT_EQ(g.beta.defined(), in.beta.defined());
+    const auto trace = tracer.finish();
+    const std::string name = in.beta.defined() ? "linear_attention_delta" : "linear_attention_channels";
+    EXPECT_THAT(kernels_in(trace), testing::ElementsAre(name, name + ".backward"));
+    EXPECT_TRUE(trace.host_accesses.empty());
+  }
+}
+
 TEST(GpuLinearAttention, leaves_other_dtypes_sizes_and_rules_to_atens_operations) {
   const device::CountingDevice counting(device::Target::gpu);
   const auto operand = [&](int64_t dim, at::ScalarType dtype) {
@@ -213,8 +253,9 @@ TEST(GpuLinearAttention, leaves_other_dtypes_sizes_and_rules_to_atens_operations
   };
   const auto x = operand(32, at::kBFloat16), by_token = x.select(3, 0).to(at::kFloat);
   EXPECT_TRUE(takes_linear_attention({x, x, x, by_token}));
-  EXPECT_TRUE(takes_linear_attention({x, x, x, x.to(at::kFloat)}));     // a gate per channel
-  EXPECT_FALSE(takes_linear_attention({x, x, x, by_token, by_token}));  // the delta rule
+  EXPECT_TRUE(takes_linear_attention({x, x, x, x.to(at::kFloat)}));    // a gate per channel
+  EXPECT_TRUE(takes_linear_attention({x, x, x, by_token, by_token}));  // the delta rule
+  EXPECT_FALSE(takes_linear_attention({x, x, x, x.to(at::kFloat), by_token}));
   for (const auto& other : {operand(32, at::kFloat), operand(24, at::kBFloat16), operand(16, at::kBFloat16), operand(272, at::kBFloat16)})
     EXPECT_FALSE(takes_linear_attention({other, other, other}));
   const auto on_host = at::randn({1, 80, 2, 32}).to(at::kBFloat16);
