@@ -75,7 +75,6 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   line("weights", format_bytes(m.weights_bytes));
   line("gradients", format_bytes(m.gradients_bytes));
   line("masters and moments", format_bytes(m.optimizer_bytes));
-  if (m.host_bytes > 0) line("  in the host's memory", format_bytes(m.host_bytes) + ", brought for the update");
   line("forward and backward", format_bytes(m.forward_backward_bytes) + ", activations and work areas");
   line("update", format_bytes(m.update_bytes));
   if (m.validation_bytes > 0) line("validation", format_bytes(m.validation_bytes));
@@ -85,6 +84,7 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   if (m.shared_bytes > 0) line("shared with other ranks", format_bytes(m.shared_bytes));
   if (m.checkpoint_bytes > 0) line("checkpoint under way", format_bytes(m.checkpoint_bytes));
   line("peak", fmt::format("{} in {}, of {} there", format_bytes(m.total_bytes()), m.peak_phase(), format_bytes(plan.device_memory_bytes)));
+  if (m.host_bytes > 0) line("host", format_bytes(m.host_bytes) + ", of its pinned memory beside the GPU");
   if (!plan.has_time()) return text + "step time: not predicted, the profile has no measurements of " + run.precision + "\n";
   text += fmt::format("step time, predicted from the profile of {} ({}, {} threads, {})\n", profile.host, profile.cpu, profile.threads,
                       profile.date);

@@ -36,7 +36,7 @@ int64_t training_bytes(const models::Model& model, const RunShape& run, PassTrac
 constexpr int64_t kGemmKernelsBytes = 560 << 10;
 
 int64_t gemm_kernels_bytes(const models::Model& model, const RunShape& run, PassTraces& traces) {
-  if (!run.is_here || !model.device().is_cpu() || run.dtype() != "bf16" || !kernels::cpu_has_bf16_products()) return 0;
+  if (!run.is_here || run.target != device::Target::cpu || run.dtype() != "bf16" || !kernels::cpu_has_bf16_products()) return 0;
   std::set<std::pair<bool, std::vector<int64_t>>> shapes;
   traces.of(model, run.pass_of(model)).visit(span_of(model), [&](const BlockPass& block) {
     for (const auto* segment : {&block.forward, &block.backward})
@@ -85,17 +85,19 @@ StepMemory predict_memory(const models::Model& model, const RunShape& run, int64
   StepMemory memory;
   memory.program_bytes = program_bytes;
   memory.gemm_kernels_bytes = gemm_kernels_bytes(model, run, traces);
-  memory.shared_bytes = run.shared_bytes;
-  memory.checkpoint_bytes = checkpoint_bytes(model, run, traces);
+  memory.shared_bytes = run.target == device::Target::cpu ? run.shared_bytes : 0;
+  const bool is_cpu = run.target == device::Target::cpu;
+  const int64_t staging = checkpoint_bytes(model, run, traces);
+  if (is_cpu) memory.checkpoint_bytes = staging;
   const auto& update = traces.update_of(model, run.update());
   memory.weights_bytes = update.weights_bytes;
   memory.gradients_bytes = update.gradients_bytes;
   memory.optimizer_bytes = update.optimizer_bytes;
-  memory.host_bytes = update.host_bytes;
+  memory.host_bytes = update.host_bytes + (is_cpu ? 0 : staging);
   memory.forward_backward_bytes = training_bytes(model, run, traces);
   memory.update_bytes = update.update_bytes;
   memory.validation_bytes = validation_bytes(model, run, traces);
-  const bool has_pool = run.is_here && model.device().is_cpu() && kernels::page_pool_is_wanted();
+  const bool has_pool = run.is_here && is_cpu && kernels::page_pool_is_wanted();
   if (has_pool)
     memory.reserve_bytes = (memory.state_bytes() + memory.working_bytes()) / static_cast<int64_t>(base::PagePool::kReserveShare);
   return memory;

@@ -19,7 +19,7 @@ struct StepMemory {
   int64_t gemm_kernels_bytes = 0;                                       // what oneDNN makes and keeps for each shape of a GEMM in bf16
   int64_t shared_bytes = 0;                                             // what ranks of one machine exchange through
   int64_t checkpoint_bytes = 0;                                         // the copy that is written while training goes on
-  int64_t host_bytes = 0;     // masters and moments that a GPU leaves to the host; not in the peak
+  int64_t host_bytes = 0;     // beside a GPU's: masters and moments left there, copies for checkpoints
   int64_t reserve_bytes = 0;  // what the allocator keeps beyond what lives
 
   int64_t state_bytes() const { return weights_bytes + gradients_bytes + optimizer_bytes; }
