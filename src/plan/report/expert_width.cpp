@@ -162,7 +162,7 @@ ExpertDocument document_of(const ExpertSweep& sweep, const SizingDevice& chosen,
   document.heading = header(sweep, chosen);
   document.text = document.heading + table(choices) + "\n";
   for (const auto& sentence : where.sentences) document.text += sentence + "\n";
-  document.text += std::string(kExpertCaution) + "\n";
+  document.text.append(kExpertCaution).append("\n");
   document.sentences = where.sentences;
   document.columns = columns();
   for (const auto& c : choices) document.cells.push_back(cells(c));
