@@ -82,11 +82,11 @@ StepMemory predict_memory(const models::Model& model, const RunShape& run, int64
 }
 
 StepMemory predict_memory(const models::Model& model, const RunShape& run, int64_t program_bytes, PassTraces& traces) {
+  const bool is_cpu = run.target == device::Target::cpu;  // else what the host needs is not the device's
   StepMemory memory;
   memory.program_bytes = program_bytes;
   memory.gemm_kernels_bytes = gemm_kernels_bytes(model, run, traces);
-  memory.shared_bytes = run.target == device::Target::cpu ? run.shared_bytes : 0;
-  const bool is_cpu = run.target == device::Target::cpu;
+  memory.shared_bytes = is_cpu ? run.shared_bytes : 0;
   const int64_t staging = checkpoint_bytes(model, run, traces);
   if (is_cpu) memory.checkpoint_bytes = staging;
   const auto& update = traces.update_of(model, run.update());
