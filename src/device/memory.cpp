@@ -132,9 +132,28 @@ struct Block {
   int64_t number = 0;                   // there
   at::Tensor contents;                  // of a counting device, one-dimensional, as far as they are known
   std::vector<c10::Stream> streams;     // of an emulated device: that allocated it, and that use it besides
+  std::shared_ptr<CapturedWork> work;   // for which it was allocated; null: for work that is done once
 };
 
 size_t rounded(size_t bytes) { return (bytes + kRounding - 1) / kRounding * kRounding; }
+
+// Nobody else gets the memory of work that will be done again. In between it is NaN.
+void keep_for_work(const Block& block) {
+  const size_t bytes = rounded(block.bytes);
+  const auto poison = [address = block.address, bytes] { std::memset(EmulatedMemory::get().host_address(address), kPoison, bytes); };
+  const auto& stream = block.streams.front();
+  if (capture_of(stream) == block.work) enqueue(stream, poison);
+  const std::shared_ptr<void> memory(block.address, [poison, bytes, device = block.device](void* address) {
+    const std::shared_ptr<void> given_back(address, [poison, bytes](void* begin) {
+      poison();
+      EmulatedMemory::get().give_back(begin, bytes);
+    });
+    const c10::Stream users(c10::Stream::DEFAULT, {kVirtual, device});
+    if (!is_idle(users)) enqueue(users, [given_back] {});
+  });
+  const std::lock_guard lock(block.work->mutex);
+  block.work->memory.push_back(memory);
+}
 
 // When every stream has come so far nobody can read the memory any more, and whoever does reads NaN.
 void free_emulated(const Block& block) {
@@ -158,7 +177,7 @@ void free_block(void* context) {
   else if (state.writer) state.writer->release(-1, static_cast<int64_t>(block->bytes));
   state.allocated_bytes -= static_cast<int64_t>(block->bytes);
   if (state.is_counting) made_up_addresses().give_back(reinterpret_cast<size_t>(block->address) - kMadeUp, rounded(block->bytes));
-  else free_emulated(*block);
+  else block->work ? keep_for_work(*block) : free_emulated(*block);
 }
 
 // As a GPU's allocator says it.
@@ -186,6 +205,7 @@ class VirtualAllocator : public c10::Allocator {
       check_room(state, device, bytes);
       block->address = EmulatedMemory::get().take(rounded(bytes));
       block->streams.push_back(current_stream(device));
+      block->work = capture_of(current_stream(device));
     }
     const int64_t now = state.allocated_bytes += static_cast<int64_t>(bytes);
     int64_t peak = state.peak_bytes;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 
 #include "device/memory.h"
@@ -25,6 +26,10 @@ class Streams {
 
   int64_t enqueue(c10::StreamId id, std::function<void()> job) {
     const std::lock_guard lock(queue_mutex_);
+    if (capture_ && captured_streams_.contains(id)) {
+      capture_->jobs.push_back(std::move(job));
+      return 0;
+    }
     auto& stream = streams_[id];
     stream.jobs.push_back(std::move(job));
     return ++stream.queued;
@@ -63,6 +68,32 @@ class Streams {
     job();
     return true;
   }
+  void begin_capture(c10::StreamId id, std::shared_ptr<CapturedWork> work) {
+    const std::lock_guard lock(queue_mutex_);
+    TORCH_CHECK(!capture_, "an emulated device is given work for two graphs at once");
+    capture_ = std::move(work);
+    captured_streams_ = {id};
+  }
+  void end_capture() {
+    const std::lock_guard lock(queue_mutex_);
+    capture_.reset();
+    captured_streams_.clear();
+  }
+  std::shared_ptr<CapturedWork> capture_of(c10::StreamId id) {
+    const std::lock_guard lock(queue_mutex_);
+    return captured_streams_.contains(id) ? capture_ : nullptr;
+  }
+  // Whether `id` need not wait for `point`: it comes in order, since both are captured.
+  bool join(c10::StreamId id, const StreamPoint& point) {
+    const std::lock_guard lock(queue_mutex_);
+    TORCH_CHECK(!point.captured_in || point.captured_in == capture_.get(),
+                "a stream waits for an event of a graph's work, which ended with its capture");
+    const bool is_captured = captured_streams_.contains(id);
+    TORCH_CHECK(point.captured_in || !is_captured, "work that is captured for a graph waits for an event outside of it");
+    if (point.captured_in) captured_streams_.insert(id);
+    return point.captured_in;
+  }
+
   std::vector<std::pair<c10::StreamId, int64_t>> unfinished() {
     const std::lock_guard lock(queue_mutex_);
     std::vector<std::pair<c10::StreamId, int64_t>> list;
@@ -79,7 +110,16 @@ class Streams {
   std::mutex queue_mutex_;
   std::recursive_mutex run_mutex_;
   std::unordered_map<c10::StreamId, Stream> streams_;  // elements stay where they are
+  std::shared_ptr<CapturedWork> capture_;              // null: nothing is captured
+  std::set<c10::StreamId> captured_streams_;
 };
+
+void check_not_captured(const StreamPoint& point) {
+  TORCH_CHECK(
+      !point.captured_in,
+      "the host waits for the device while its work is captured for a graph: it reads a tensor, copies one without non_blocking, or "
+      "needs a shape that depends on data");
+}
 
 }  // namespace
 
@@ -100,17 +140,23 @@ void enqueue(const c10::Stream& stream, std::function<void()> job) {
 }
 
 StreamPoint end_of(const c10::Stream& stream) {
-  return {stream.device_index(), stream.id(), Streams::of(stream.device_index()).queued(stream.id())};
+  auto& streams = Streams::of(stream.device_index());
+  return {stream.device_index(), stream.id(), streams.queued(stream.id()), streams.capture_of(stream.id()).get()};
 }
 
 void wait_for(const c10::Stream& stream, const StreamPoint& point) {
   if (stream.device_index() == point.device && stream.id() == point.stream) return;
+  if (Streams::of(stream.device_index()).join(stream.id(), point)) return;
   enqueue(stream, [point] { run_until(point); });
 }
 
-void run_until(const StreamPoint& point) { Streams::of(point.device).run(point.stream, point.jobs); }
+void run_until(const StreamPoint& point) {
+  check_not_captured(point);
+  Streams::of(point.device).run(point.stream, point.jobs);
+}
 
 bool has_reached(const StreamPoint& point) {
+  check_not_captured(point);
   auto& streams = Streams::of(point.device);
   streams.run_one(point.stream, point.jobs);
   return streams.done(point.stream) >= point.jobs;
@@ -118,9 +164,16 @@ bool has_reached(const StreamPoint& point) {
 
 void synchronize(at::Device device) {
   auto& streams = Streams::of(device.index());
+  check_not_captured(end_of(current_stream(device)));
   for (auto list = streams.unfinished(); !list.empty(); list = streams.unfinished())
     for (const auto& [id, jobs] : list) streams.run(id, jobs);
 }
+
+void begin_capture(const c10::Stream& stream, std::shared_ptr<CapturedWork> work) {
+  Streams::of(stream.device_index()).begin_capture(stream.id(), std::move(work));
+}
+void end_capture(at::Device device) { Streams::of(device.index()).end_capture(); }
+std::shared_ptr<CapturedWork> capture_of(const c10::Stream& stream) { return Streams::of(stream.device_index()).capture_of(stream.id()); }
 
 bool is_idle(const c10::Stream& stream) {
   auto& streams = Streams::of(stream.device_index());

@@ -16,17 +16,27 @@
 
 #include <functional>
 #include <initializer_list>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "device/aten.h"
 
 namespace ingot::device {
 
+/// Work that is kept, to be done again and again, in place of being done (graph.h), with the memory that was allocated for it.
+struct CapturedWork {
+  std::vector<std::function<void()>> jobs;    // in the order in which they were given to whatever stream
+  std::mutex mutex;                           // of `memory`: any thread may free
+  std::vector<std::shared_ptr<void>> memory;  // freed since, and not to be given to others while this lives
+};
+
 /// A place in the work of one stream: behind its first `jobs` jobs. What an event stands for.
 struct StreamPoint {
   c10::DeviceIndex device = 0;
   c10::StreamId stream = 0;
   int64_t jobs = 0;
+  const CapturedWork* captured_in = nullptr;  // it stands for a place there, and nobody outside can wait for it
 };
 
 /// Of this thread.
@@ -46,6 +56,13 @@ void run_until(const StreamPoint& point);
 bool has_reached(const StreamPoint& point);
 /// All streams of a device.
 void synchronize(at::Device device);
+
+/// From now on work for `stream`, and for streams that wait for it, goes into `work`. One capture at a time on a device. As on CUDA it is
+/// an error, which throws, to wait for such work outside of the capture or on the host, and for the work of others within it.
+void begin_capture(const c10::Stream& stream, std::shared_ptr<CapturedWork> work);
+void end_capture(at::Device device);
+/// Into which a stream's work goes now; null: it is going to be done.
+std::shared_ptr<CapturedWork> capture_of(const c10::Stream& stream);
 
 /// Queues a kernel of ingot's own on the current stream of an emulated device, whose memory it sees as the host's: `tensors` in their
 /// order, of which some may be undefined.
