@@ -64,6 +64,13 @@ int64_t memory_bytes(at::Device device) {
   return limit > 0 ? std::min(all, limit) : all;
 }
 
+at::Tensor to_device(const at::Tensor& host, at::Device device) {
+  if (device.is_cpu()) return host;
+  const auto staged = at::empty(host.sizes(), host.options().pinned_memory(device.is_cuda()));
+  staged.copy_(host);
+  return staged.to(device, /*non_blocking=*/true);
+}
+
 bool is_out_of_memory(const std::exception& failure) {
   return dynamic_cast<const base::OutOfMemoryError*>(&failure) || dynamic_cast<const c10::OutOfMemoryError*>(&failure) ||
          dynamic_cast<const std::bad_alloc*>(&failure);

@@ -31,6 +31,9 @@ void reset_peak_memory(at::Device device);
 /// What there is of it, in bytes. CPU: of the machine, or what a control group lets the process have. An emulated device has the host's, or
 /// INGOT_EMULATED_MEMORY_MIB.
 int64_t memory_bytes(at::Device device);
+/// A host's tensor on `device`, for what the current stream does next: through pinned memory, so that the host, which may drop or change
+/// its own at once, does not wait for what that stream has to do before.
+at::Tensor to_device(const at::Tensor& host, at::Device device);
 /// Whether it says that a device or the host has no memory left.
 bool is_out_of_memory(const std::exception& failure);
 

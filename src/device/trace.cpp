@@ -49,7 +49,7 @@ double Trace::flops() const {
 }
 
 int64_t Trace::waits() const {
-  return std::count_if(host_accesses.begin(), host_accesses.end(), [](const HostAccess& access) { return access.is_wait(); });
+  return std::count_if(host_accesses.begin(), host_accesses.end(), [](const HostAccess& access) { return access.waits; });
 }
 
 }  // namespace ingot::device

@@ -69,7 +69,6 @@ struct Trace {
     int32_t name = 0, scope = 0;
     int64_t position = 0;
     bool waits = true;  // the host, until the device has come there
-    bool is_wait() const { return waits && kind != Kind::copy_to_device; }
   };
 
   std::vector<std::string> names;

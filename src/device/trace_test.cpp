@@ -136,9 +136,10 @@ TEST(Trace, has_every_wait_of_the_host) {
   static_cast<void>(x.sum().item<float>());
   static_cast<void>(x.cpu());
   static_cast<void>(at::ones({3}).to(counting.device()));
+  static_cast<void>(at::ones({3}).to(counting.device(), /*non_blocking=*/true));
   const auto trace = tracer.finish();
-  EXPECT_EQ(trace.waits(), 2);
-  EXPECT_EQ(trace.host_accesses.size(), 3U);
+  EXPECT_EQ(trace.waits(), 3);
+  EXPECT_EQ(trace.host_accesses.size(), 4U);
 }
 
 TEST(Trace, has_a_kernel_of_our_own_under_its_name) {

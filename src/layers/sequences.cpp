@@ -11,23 +11,26 @@ namespace ingot::layers {
 using kernels::Fp32Islands;
 
 Sequences::Sequences(int64_t batch, int64_t seq, const at::Tensor& document_start, int64_t offset, at::Device device,
-                     std::shared_ptr<const ContextSchedule> context)
-    : batch_(batch), seq_(seq), offset_(offset), device_(device), context_(std::move(context)) {
+                     std::shared_ptr<const ContextSchedule> context, const at::Tensor& document_offsets)
+    : batch_(batch), seq_(seq), offset_(offset), device_(device), context_(std::move(context)), document_offsets_(document_offsets) {
   if (context_) order_ = context_->order();
   const auto options = at::TensorOptions().dtype(at::kInt).device(device);
   positions_ = order_.own_tokens(at::arange(offset, offset + seq * order_.size, options).unsqueeze(0));
   if (!document_start.defined()) return;
   if (document_start.is_cpu() && !context_) host_document_start_ = document_start;
-  row_document_start_ = document_start.to(device, /*non_blocking=*/true);
+  row_document_start_ = document_start.is_cpu() ? device::to_device(document_start, device) : document_start;
   document_start_ = order_.own_tokens(row_document_start_);
   is_start_ = document_start_.eq(positions_);
 }
 
 const at::Tensor& Sequences::document_offsets() {
   if (document_offsets_.defined() || !host_document_start_.defined() || !device::is_gpu(device_)) return document_offsets_;
-  const auto begins = host_document_start_.eq(at::arange(seq_, at::kInt)).flatten().nonzero().flatten();
-  const auto offsets = at::cat({begins, at::full({1}, tokens(), begins.options())}).to(at::kInt);
-  return document_offsets_ = offsets.to(device_, /*non_blocking=*/true);
+  return document_offsets_ = device::to_device(layers::document_offsets(host_document_start_), device_);
+}
+
+at::Tensor document_offsets(const at::Tensor& document_start) {
+  const auto begins = document_start.eq(at::arange(document_start.size(1), at::kInt)).flatten().nonzero().flatten();
+  return at::cat({begins, at::full({1}, document_start.numel(), begins.options())}).to(at::kInt);
 }
 
 Sequences& Sequences::haloed(int64_t halo) {
@@ -66,10 +69,10 @@ const kernels::RotaryTable& Sequences::rotary(const RotarySettings& settings, at
   auto positions = positions_.to(options);
   if (document_start_.defined()) positions = positions - document_start_;
   const auto wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
-  auto angles = positions.unsqueeze(-1) * inverse_frequencies(settings).to(device_);  // [batch or 1, seq, rotated / 2]
+  auto angles = positions.unsqueeze(-1) * inverse_frequencies(settings, device_);  // [batch or 1, seq, rotated / 2]
   if (Fp32Islands::active() && settings.factor == 1) {
-    const auto exponents = at::arange(0, settings.rotated, 2, at::kFloat) / static_cast<double>(settings.rotated);
-    angles = positions.to(at::kFloat).unsqueeze(-1) * at::pow(settings.base, exponents).reciprocal().to(device_);
+    const auto exponents = at::arange(0, settings.rotated, 2, options.dtype(at::kFloat)) / static_cast<double>(settings.rotated);
+    angles = positions.to(at::kFloat).unsqueeze(-1) * at::pow(settings.base, exponents).reciprocal();
   }
   if (Fp32Islands::active()) {
     // Twice side by side, as transformers has them: the last bit of a vectorised cosine depends on where an element lies.
@@ -80,19 +83,16 @@ const kernels::RotaryTable& Sequences::rotary(const RotarySettings& settings, at
   return rotary_[settings] = {angles.cos().to(wide), angles.sin().to(wide)};
 }
 
-at::Tensor inverse_frequencies(const RotarySettings& s) {
-  const auto exponents = at::arange(0, s.rotated, 2, at::kDouble) / static_cast<double>(s.rotated);
-  auto frequencies = at::pow(s.base, exponents).reciprocal();
+at::Tensor inverse_frequencies(const RotarySettings& s, at::Device device) {
+  const auto exponents =
+      at::arange(0, s.rotated, 2, at::TensorOptions().dtype(at::kDouble).device(device)) / static_cast<double>(s.rotated);
+  const auto frequencies = at::pow(s.base, exponents).reciprocal();
   if (s.factor == 1) return frequencies;
   if (s.linear) return frequencies / s.factor;
   // Llama 3: wavelengths longer than the original context are stretched, short ones kept, those between interpolated.
-  auto* f = frequencies.data_ptr<double>();
-  for (int64_t i = 0; i < frequencies.numel(); ++i) {
-    const double turns = static_cast<double>(s.original_positions) * f[i] / (2 * std::numbers::pi);
-    const double smooth = std::clamp((turns - s.low_frequency_factor) / (s.high_frequency_factor - s.low_frequency_factor), 0.0, 1.0);
-    f[i] = (1 - smooth) * f[i] / s.factor + smooth * f[i];
-  }
-  return frequencies;
+  const auto turns = frequencies * static_cast<double>(s.original_positions) / (2 * std::numbers::pi);
+  const auto smooth = ((turns - s.low_frequency_factor) / (s.high_frequency_factor - s.low_frequency_factor)).clamp(0, 1);
+  return (1 - smooth) * frequencies / s.factor + smooth * frequencies;
 }
 
 }  // namespace ingot::layers

@@ -26,9 +26,10 @@ class Sequences {
  public:
   /// `seq`: tokens of each row that this rank has. `document_start` int32 [batch, tokens of a row]: index within its row of the first
   /// token of each token's document, on the host or the device; undefined when every row is one document. `offset`: tokens of the row
-  /// that came before this chunk (decoding; then neither documents nor a context).
+  /// that came before this chunk (decoding; then neither documents nor a context). `document_offsets` are those of a document_start that is
+  /// on a GPU, where they are known; there may be empty documents at the end.
   Sequences(int64_t batch, int64_t seq, const at::Tensor& document_start, int64_t offset, at::Device device,
-            std::shared_ptr<const ContextSchedule> context = {});
+            std::shared_ptr<const ContextSchedule> context = {}, const at::Tensor& document_offsets = {});
 
   int64_t batch() const { return batch_; }
   int64_t seq() const { return seq_; }
@@ -41,7 +42,7 @@ class Sequences {
   const at::Tensor& document_start() const { return row_document_start_; }
 
   /// int32 [documents + 1] on a GPU: the first token of each document, rows one after another, and the end of all. Undefined where
-  /// documents were not given on the host, or their tokens lie on several ranks.
+  /// they were neither given nor documents on the host, or their tokens lie on several ranks.
   const at::Tensor& document_offsets();
   /// bool [batch, seq], true at the first token of each document; undefined without documents.
   const at::Tensor& is_start() const { return is_start_; }
@@ -67,7 +68,10 @@ class Sequences {
   std::map<RotarySettings, kernels::RotaryTable> rotary_;
 };
 
-/// Inverse frequencies [rotated / 2], fp64.
-at::Tensor inverse_frequencies(const RotarySettings& settings);
+/// int32 [documents + 1] on the host, as above, of a document_start on the host.
+at::Tensor document_offsets(const at::Tensor& document_start);
+
+/// Inverse frequencies [rotated / 2], fp64, made there.
+at::Tensor inverse_frequencies(const RotarySettings& settings, at::Device device = at::kCPU);
 
 }  // namespace ingot::layers

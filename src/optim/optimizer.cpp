@@ -151,7 +151,7 @@ void Optimizer::balance(Parameter& bias, const at::Tensor& counts, int64_t exper
   // Descent on (observed share - fair share): ZAYA1-8B, arXiv 2605.05365, eq. 5.
   auto gradient = at::zeros_like(loads);
   gradient.narrow(0, 0, balanced).copy_(loads.narrow(0, 0, balanced) / total - 1.0 / static_cast<double>(balanced));
-  const auto g = gradient.to(bias.value.options());
+  const auto g = device::to_device(gradient.to(bias.value.scalar_type()), bias.value.device());
   state.first.mul_(config_.balancing_beta1).add_(g, 1 - config_.balancing_beta1);
   state.second.mul_(config_.balancing_beta2).addcmul_(g, g, 1 - config_.balancing_beta2);
   const double correction1 = 1 - std::pow(config_.balancing_beta1, static_cast<double>(steps_done_));

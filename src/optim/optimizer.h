@@ -47,7 +47,7 @@ class Optimizer {
   /// dtype and the gradients are dropped. Parameters without a gradient count as having zero.
   void step(double lr, double norm);
 
-  /// Moves the balancing biases of one layer against its load, after step(). `counts` int64 [classes]: tokens per class.
+  /// Moves the balancing biases of one layer against its load, after step(). `counts` int64 [classes] on the host: tokens per class.
   void balance(layers::Parameter& bias, const at::Tensor& counts, int64_t experts);
 
   /// All that a checkpoint must keep: full-precision values of all parameters and buffers, and the moments.

@@ -39,7 +39,7 @@ using Waits = std::map<std::string, int>;
 Waits waits_of(const device::Trace& trace) {
   Waits waits;
   for (const auto& access : trace.host_accesses) {
-    if (!access.is_wait()) continue;
+    if (!access.waits) continue;
     auto path = trace.path_of(access.scope);
     for (int64_t layer = 0; layer < kLayers; ++layer)
       if (const auto name = fmt::format("layer {}", layer); path.find(name) != std::string::npos)

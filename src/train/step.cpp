@@ -79,7 +79,7 @@ TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch) const {
   const auto host = [&](const std::vector<int32_t>& values) {
     return at::from_blob(const_cast<int32_t*>(values.data()), {batch.batch, batch.seq}, at::kInt);
   };
-  const auto tensor = [&](const at::Tensor& values, at::ScalarType dtype) { return values.to(dtype).to(model_.device()).clone(); };
+  const auto tensor = [&](const at::Tensor& values, at::ScalarType dtype) { return device::to_device(values.to(dtype), model_.device()); };
   const auto targets = axis.own_tokens(host(batch.targets));
   const bool has_documents =
       std::any_of(batch.document_starts.begin(), batch.document_starts.end(), [](int32_t start) { return start != 0; });

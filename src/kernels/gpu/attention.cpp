@@ -59,8 +59,11 @@ void launch(std::vector<at::Tensor> tensors, const AttentionMask& mask, const Ru
   if (device::is_counting(tensors.front())) return;
   const bool is_masked = mask.visible_from.defined();
   if (is_masked) tensors.push_back(mask.visible_from);
+  AttentionMask of_host{{}, mask.query_offset, mask.most_visible, mask.has_documents, {}};  // no tensor of the device: a job would keep it
   device::launch(tensors, [=](const auto& host) {
-    run(host, AttentionMask{is_masked ? host.back() : at::Tensor(), mask.query_offset, mask.most_visible, mask.has_documents, {}});
+    auto own = of_host;
+    if (is_masked) own.visible_from = host.back();
+    run(host, own);
   });
 }
 

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "device/device.h"
 #include "device/virtual_device.h"
 #include "parallel/expert/axis.h"
 
@@ -49,7 +50,7 @@ class Exchange final : public layers::ExpertExchange {
         counts_.back() += received[cell];
       }
     }
-    order_ = at::tensor(order, at::kLong).to(device);
+    order_ = device::to_device(at::tensor(order, at::kLong), device);
   }
 
   /// Rows that are here for each expert that is here.

@@ -50,7 +50,7 @@ struct Sums {
       sum.blocking += c.is_blocking ? 1 : 0;
     }
     for (const auto& access : trace.host_accesses)
-      if (access.is_wait())
+      if (access.waits)
         ++waits[fmt::format("{} in {}", trace.names[static_cast<size_t>(access.name)], name_of(step.part_of(access.scope)))];
   }
 };
