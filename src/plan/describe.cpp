@@ -81,6 +81,7 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   line("program", format_bytes(m.program_bytes));
   if (m.gemm_kernels_bytes > 0) line("kernels of its GEMMs", format_bytes(m.gemm_kernels_bytes));
   if (m.reserve_bytes > 0) line("allocator's reserve", format_bytes(m.reserve_bytes));
+  if (m.graphs_bytes > 0) line("kept by graphs of passes", format_bytes(m.graphs_bytes));
   if (m.shared_bytes > 0) line("shared with other ranks", format_bytes(m.shared_bytes));
   if (m.checkpoint_bytes > 0) line("checkpoint under way", format_bytes(m.checkpoint_bytes));
   line("peak", fmt::format("{} in {}, of {} there", format_bytes(m.total_bytes()), m.peak_phase(), format_bytes(plan.device_memory_bytes)));

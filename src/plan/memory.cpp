@@ -59,7 +59,8 @@ int64_t validation_bytes(const models::Model& model, const RunShape& run, PassTr
 int64_t StepMemory::working_bytes() const { return std::max({forward_backward_bytes, update_bytes, validation_bytes}); }
 
 int64_t StepMemory::total_bytes() const {
-  return program_bytes + gemm_kernels_bytes + shared_bytes + checkpoint_bytes + reserve_bytes + state_bytes() + working_bytes();
+  return program_bytes + gemm_kernels_bytes + shared_bytes + checkpoint_bytes + reserve_bytes + state_bytes() + graphs_bytes +
+         working_bytes();
 }
 
 const char* StepMemory::peak_phase() const {
@@ -67,13 +68,14 @@ const char* StepMemory::peak_phase() const {
 }
 
 nlohmann::ordered_json to_json(const StepMemory& m) {
-  return {{"weights", m.weights_bytes},       {"gradients", m.gradients_bytes},
-          {"optimizer", m.optimizer_bytes},   {"forward_backward", m.forward_backward_bytes},
-          {"update", m.update_bytes},         {"validation", m.validation_bytes},
-          {"program", m.program_bytes},       {"gemm_kernels", m.gemm_kernels_bytes},
-          {"reserve", m.reserve_bytes},       {"shared", m.shared_bytes},
-          {"checkpoint", m.checkpoint_bytes}, {"host", m.host_bytes},
-          {"peak", m.total_bytes()},          {"peak_phase", m.peak_phase()}};
+  return {{"weights", m.weights_bytes},     {"gradients", m.gradients_bytes},
+          {"optimizer", m.optimizer_bytes}, {"forward_backward", m.forward_backward_bytes},
+          {"update", m.update_bytes},       {"validation", m.validation_bytes},
+          {"program", m.program_bytes},     {"gemm_kernels", m.gemm_kernels_bytes},
+          {"reserve", m.reserve_bytes},     {"shared", m.shared_bytes},
+          {"graphs", m.graphs_bytes},       {"checkpoint", m.checkpoint_bytes},
+          {"host", m.host_bytes},           {"peak", m.total_bytes()},
+          {"peak_phase", m.peak_phase()}};
 }
 
 StepMemory predict_memory(const models::Model& model, const RunShape& run, int64_t program_bytes) {
@@ -97,6 +99,11 @@ StepMemory predict_memory(const models::Model& model, const RunShape& run, int64
   memory.forward_backward_bytes = training_bytes(model, run, traces);
   memory.update_bytes = update.update_bytes;
   memory.validation_bytes = validation_bytes(model, run, traces);
+  if (run.uses_graphs) {
+    // A graph's memory is its own. Of replicas a step's last pass runs as it is.
+    const int64_t besides = std::max({run.replicas > 1 ? memory.forward_backward_bytes : 0, memory.update_bytes, memory.validation_bytes});
+    memory.graphs_bytes = memory.forward_backward_bytes + besides - memory.working_bytes();
+  }
   const bool has_pool = run.is_here && is_cpu && kernels::page_pool_is_wanted();
   if (has_pool)
     memory.reserve_bytes = (memory.state_bytes() + memory.working_bytes()) / static_cast<int64_t>(base::PagePool::kReserveShare);

@@ -21,7 +21,7 @@ struct RunShape {
   int64_t batch = 8, microbatch = 0, seq = 256;
   std::string precision = "fp32";  // as in train.precision
   models::Recompute recompute = models::Recompute::none;
-  bool offloads_activations = false;
+  bool offloads_activations = false, uses_graphs = false;
   optim::OptimizerConfig optimizer;
   /// Lengths of the documents in some rows of the data, together whole rows: attention sees no further. Empty: rows are not cut.
   std::vector<int64_t> documents;

@@ -20,7 +20,8 @@ void check_tokens(int64_t seq_len, const mesh::ParallelConfig& parallel, const m
   if (axis.is_on() && (seq_len % chunks != 0 || seq_len / chunks < fewest))
     throw ConfigError(
         "parallel.{} = {} cuts sequences into {} equal pieces of {} tokens or more ({} order); a seq_len of {} cannot be cut so, {} can",
-        layout.tensor_sequence.is_on() ? "tensor_sequence" : "context", axis.size, chunks, fewest, parallel.context_order, seq_len, chunks * std::max(fewest, (seq_len + chunks - 1) / chunks));
+        layout.tensor_sequence.is_on() ? "tensor_sequence" : "context", axis.size, chunks, fewest, parallel.context_order, seq_len,
+        chunks * std::max(fewest, (seq_len + chunks - 1) / chunks));
   if (layout.tensor.shards_tokens && seq_len / axis.size % layout.tensor.size != 0)
     throw ConfigError(
         "parallel.tensor = {} does not divide the {} tokens that a rank has of a sequence; parallel.sequence_parallel = false would work",
@@ -55,6 +56,7 @@ void check_layout(const RunConfig& config, const mesh::Mesh& mesh) {
 
 void check_device(const RunConfig& config, at::Device device) {
   if (!device.is_cpu()) return;
+  if (config.train.gpu_graphs) throw ConfigError("train.gpu_graphs = true is for GPUs, and this run is on the CPU: leave it out");
   if (config.train.offload != "none" || config.optimizer.offload)
     throw ConfigError("{} takes from a GPU's memory what fits into the host's, and this run is on the CPU: leave it out",
                       config.optimizer.offload ? "optimizer.offload = true" : "train.offload = \"" + config.train.offload + "\"");

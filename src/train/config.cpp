@@ -46,6 +46,7 @@ SettingsTable settings_of(RunConfig& c) {
             "activations recomputed in backward: none, the FFN of each block, whole blocks");
   table.add("train.offload", t.offload, {"none", "activations"},
             "what waits in the host's memory: activations = the inputs of blocks that are recomputed; a GPU's");
+  table.add("train.gpu_graphs", t.gpu_graphs, "a GPU is given forward and backward of a microbatch as one graph (docs/devices.md)");
   table.add("train.device", t.device, {"auto", "cpu", "cuda", "emulated"},
             "auto = a GPU if there is one; emulated = the host, taken for a GPU (for tests)");
   table.add("train.gemm_backend", t.gemm_backend, {"auto", "default", "onednn", "upcast", "cublas", "cublaslt"},
@@ -66,6 +67,26 @@ SettingsTable settings_of(RunConfig& c) {
   return table;
 }
 
+// What a graph cannot have in it: other ranks, and streams of their own that go on from pass to pass.
+static void check_graphs(const RunConfig& c) {
+  if (!c.train.gpu_graphs) return;
+  const auto& p = c.parallel;
+  for (const auto& [name, size] : std::initializer_list<std::pair<const char*, int64_t>>{{"pipeline", p.pipeline},
+                                                                                         {"context", p.context},
+                                                                                         {"tensor", p.tensor},
+                                                                                         {"expert", p.expert},
+                                                                                         {"expert_tensor", p.expert_tensor},
+                                                                                         {"tensor_sequence", p.tensor_sequence}})
+    if (size > 1)
+      throw base::ConfigError("train.gpu_graphs = true goes with data parallelism, and parallel.{} is {}: its ranks meet within a pass",
+                              name, size);
+  if (p.zero > 1)
+    throw base::ConfigError("train.gpu_graphs = true needs parallel.zero = 0 or 1: with {} ranks meet within every pass", p.zero);
+  if (c.train.offload != "none")
+    throw base::ConfigError("train.gpu_graphs = true does not go with train.offload = \"{}\", whose copies go on from pass to pass",
+                            c.train.offload);
+}
+
 void check(const RunConfig& c) {
   check(c.log);
   if (layers::precision_named(c.train.precision).quantization) {
@@ -83,6 +104,7 @@ void check(const RunConfig& c) {
     throw base::ConfigError(
         "train.offload = \"activations\" moves the inputs of blocks that run again, and train.recompute is \"{}\"; \"full\" would work",
         c.train.recompute);
+  check_graphs(c);
   const auto check_batch = [&](int64_t batch, const std::string& where) {
     const int64_t micro = c.train.microbatch_size;
     if (micro > 0 && batch % micro != 0)

@@ -32,6 +32,7 @@ struct TrainConfig {
   int64_t steps = 1000;
   int64_t batch_size = 8, microbatch_size = 0;  // sequences; microbatch 0 = the whole batch at once
   std::string precision = "fp32", recompute = "none", offload = "none", device = "auto", gemm_backend = "auto";
+  bool gpu_graphs = false;
   int64_t seed = 1234;
   int64_t threads = 0;  // 0 = all cores
   int64_t validation_every = 0, validation_batches = 8;

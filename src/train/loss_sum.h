@@ -9,8 +9,8 @@ namespace ingot::train {
 
 class LossSum {
  public:
-  /// A single number of any floating-point type.
-  void add(const at::Tensor& loss) { losses_.push_back(loss.detach().to(at::kDouble)); }
+  /// A single number of any floating-point type, as it is now.
+  void add(const at::Tensor& loss) { losses_.push_back(loss.detach().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true)); }
   double total() const {
     if (losses_.empty()) return 0;
     const auto host = at::stack(losses_).cpu();

@@ -91,6 +91,7 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
     optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), setup.optimizer);
     step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, setup.recompute, setup.microbatch);
     if (setup.offloads_activations) step_->offload_activations();
+    if (setup.uses_graphs) step_->use_graphs();
     return;
   }
   const auto& tensor = model_->layout().tensor;
@@ -123,6 +124,7 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
                                                   .stages = is_pipeline ? &groups_.along({Axis::pipeline}) : nullptr,
                                                   .schedule = parallel::schedule_from_name(config_.pipeline_schedule)});
   if (setup.offloads_activations) step_->offload_activations();
+  if (setup.uses_graphs) step_->use_graphs();
 }
 
 // The ranks over which a gradient is summed: those that have other tokens. Of a parameter that tensor-parallel ranks hold whole each knows

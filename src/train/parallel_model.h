@@ -35,6 +35,7 @@ struct TrainingSetup {
   at::Device device = at::kCPU;
   models::Recompute recompute = models::Recompute::none;
   bool offloads_activations = false;
+  bool uses_graphs = false;
   int64_t microbatch = 0;
   uint64_t seed = 1;
   bool is_stage = false;  // it stands for a stage of a pipeline that the mesh does not have: for planners

@@ -12,14 +12,9 @@
 #include "parallel/buckets.h"
 #include "parallel/pipeline.h"
 #include "train/loss_sum.h"
+#include "train/microbatch.h"
 
 namespace ingot::train {
-
-struct Microbatch {
-  at::Tensor ids, targets;    // [rows, own tokens]
-  at::Tensor document_start;  // [rows, tokens of a row]; undefined without documents
-  int64_t target_count = 0;   // of a rank's whole batch; not of its parts
-};
 
 class PipelinedPass : public parallel::PipelineStage {
  public:

@@ -7,9 +7,9 @@
 
 #include "base/error.h"
 #include "base/work_scope.h"
+#include "device/device.h"
 #include "device/virtual_device.h"
 #include "kernels/differentiable.h"
-#include "kernels/routing.h"
 #include "train/loss_sum.h"
 
 namespace ingot::train {
@@ -54,12 +54,6 @@ class BucketHooks : public models::LayerHooks {
 
 }  // namespace
 
-void ExpertCounter::on_routing(int64_t layer, const layers::Routing& routing) {
-  auto& count = counts_[static_cast<size_t>(layer)];
-  const auto seen = kernels::class_counts(routing.choice, routing.logits.size(1));
-  count = count.defined() ? count + seen : seen;
-}
-
 TrainingStep::TrainingStep(models::Model& model, optim::Optimizer& optimizer, models::Recompute recompute, int64_t microbatch,
                            const Replicas& replicas)
     : model_(model),
@@ -88,9 +82,14 @@ TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch) const {
 }
 
 models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Observer* observer) {
+  return context_of(std::make_shared<layers::Sequences>(t.ids.size(0), t.ids.size(1), t.document_start, 0, model_.device(),
+                                                        model_.layout().sequence.schedule()),
+                    observer);
+}
+
+models::ForwardContext TrainingStep::context_of(std::shared_ptr<layers::Sequences> sequences, models::Observer* observer) {
   models::ForwardContext context;
-  context.sequences = std::make_shared<layers::Sequences>(t.ids.size(0), t.ids.size(1), t.document_start, 0, model_.device(),
-                                                          model_.layout().sequence.schedule());
+  context.sequences = std::move(sequences);
   context.recompute = recompute_;
   context.observer = observer;
   context.hooks = hooks_.get();
@@ -134,6 +133,16 @@ double TrainingStep::run_stages(const Tensors& all, double scale, bool forward_o
   return pass.loss();
 }
 
+at::Tensor TrainingStep::run_pass(const Tensors& part, double scale, models::ForwardContext context) {
+  const auto loss = [&] {
+    const base::WorkScope scope("forward", base::Work::Rule::forward);
+    return model_.loss(part.ids, part.targets, scale, context);
+  }();
+  kernels::backward({loss});
+  model_.parameters().collect_gradients();
+  return loss;
+}
+
 double TrainingStep::forward_and_backward(const Tensors& all, double scale) {
   if (replicas_.stages) return run_stages(all, scale, false);
   auto* buckets = replicas_.buckets;
@@ -141,17 +150,18 @@ double TrainingStep::forward_and_backward(const Tensors& all, double scale) {
   int64_t begun = 0;
   LossSum sum;
   for_each_microbatch(all, [&](const Tensors& part) {
-    auto context = context_for(part, &counter_);
+    const bool is_first = begun == 0;
     begun += rows;
-    if (buckets) buckets->begin_backward(/*is_last=*/begun >= all.ids.size(0));  // the head's gradient is made in the forward pass
-    const auto loss = [&] {
-      const base::WorkScope scope("forward", base::Work::Rule::forward);
-      return model_.loss(part.ids, part.targets, scale, context);
-    }();
-    kernels::backward({loss});
-    model_.parameters().collect_gradients();
+    const bool is_last = begun >= all.ids.size(0);
+    if (buckets) buckets->begin_backward(is_last);  // the head's gradient is made in the forward pass
+    if (graphs_ && (!buckets || !(is_first || is_last))) {
+      sum.add(graphs_->run(part, scale, [&](const Tensors& of_graph, const std::shared_ptr<layers::Sequences>& sequences) {
+        return run_pass(of_graph, scale, context_of(sequences, &counter_));
+      }));
+    } else {
+      sum.add(run_pass(part, scale, context_for(part, &counter_)));
+    }
     if (buckets) buckets->finish_backward();
-    sum.add(loss);
   });
   return sum.total();
 }

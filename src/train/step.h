@@ -13,6 +13,8 @@
 #include "models/model.h"
 #include "optim/optimizer.h"
 #include "parallel/buckets.h"
+#include "train/expert_counter.h"
+#include "train/graphed_passes.h"
 #include "train/pipelined_pass.h"
 
 namespace ingot::train {
@@ -23,20 +25,6 @@ struct StepResult {
   bool skipped = false;                             // NaN or Inf: nothing was updated
   std::string reason;                               // which tensor was not finite first
   std::vector<std::vector<int64_t>> expert_tokens;  // [layers][experts]; empty without experts
-};
-
-/// Counts the tokens of each class of each layer's router, on their device.
-class ExpertCounter : public models::Observer {
- public:
-  explicit ExpertCounter(int64_t layers) : counts_(static_cast<size_t>(layers)) {}
-  void on_routing(int64_t layer, const layers::Routing& routing) override;
-  /// int64 [classes], undefined for a layer without a router.
-  const std::vector<at::Tensor>& counts() const { return counts_; }
-  void clear() { counts_.assign(counts_.size(), at::Tensor()); }
-  void set(int64_t layer, const at::Tensor& count) { counts_[static_cast<size_t>(layer)] = count; }
-
- private:
-  std::vector<at::Tensor> counts_;
 };
 
 /// The ranks that train together on one batch; nothing = this one alone.
@@ -72,6 +60,11 @@ class TrainingStep {
 
   /// What full recomputation keeps waits in the host's memory. Not of a model on a CPU.
   void offload_activations() { stash_ = std::make_shared<device::HostStash>(model_.device()); }
+  /// Passes of microbatches become graphs where they need nothing of other ranks: all on one rank; of replicas those that are neither the
+  /// first of a step, which takes weights as they come, nor the last, whose gradients are sent. Of a model on a GPU or the emulated device.
+  void use_graphs() { graphs_ = std::make_unique<GraphedPasses>(model_, counter_); }
+  /// Null without.
+  GraphedPasses* graphs() { return graphs_.get(); }
   /// For one forward pass; null without.
   std::shared_ptr<layers::ActivationOffload> offload() const {
     return stash_ ? std::make_shared<layers::ActivationOffload>(stash_) : nullptr;
@@ -88,8 +81,11 @@ class TrainingStep {
   Tensors on_device(const data::Batch& batch) const;
   void for_each_microbatch(const Tensors& all, const std::function<void(const Tensors&)>& visit) const;
   models::ForwardContext context_for(const Tensors& tensors, models::Observer* observer);
+  models::ForwardContext context_of(std::shared_ptr<layers::Sequences> sequences, models::Observer* observer);
   /// Sum of this rank's losses; leaves the gradients.
   double forward_and_backward(const Tensors& all, double scale);
+  /// Of a microbatch; leaves the gradients and gives the loss.
+  at::Tensor run_pass(const Tensors& part, double scale, models::ForwardContext context);
   double run_stages(const Tensors& all, double scale, bool forward_only);
   /// Over all ranks, onto the host.
   void collect_expert_counts();
@@ -111,6 +107,7 @@ class TrainingStep {
   Replicas replicas_;
   std::function<void()> before_update_;
   std::shared_ptr<device::HostStash> stash_;
+  std::unique_ptr<GraphedPasses> graphs_;      // null: passes run as they are
   std::unique_ptr<models::LayerHooks> hooks_;  // that drive the buckets; null without
 };
 

@@ -29,7 +29,8 @@ using Clock = std::chrono::steady_clock;
 
 double milliseconds_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
-TrainingSetup setup_of(const RunConfig& config) {
+// A watch times operations, which a graph has none of.
+TrainingSetup setup_of(const RunConfig& config, bool is_watched) {
   return {.model = config.model,
           .optimizer = config.optimizer,
           .parallel = config.parallel,
@@ -37,6 +38,7 @@ TrainingSetup setup_of(const RunConfig& config) {
           .device = device::device_named(config.train.device),
           .recompute = models::recompute_from_name(config.train.recompute),
           .offloads_activations = config.train.offload == "activations",
+          .uses_graphs = config.train.gpu_graphs && !is_watched,
           .microbatch = config.train.microbatch_size,
           .seed = static_cast<uint64_t>(config.train.seed)};
 }
@@ -61,7 +63,7 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
   config_toml_ = settings_of(config_).dump_toml();
   whole_ = models::create_model(config_.model);
   for (const auto& phase : phases_) flops_per_token_.push_back(flops_per_token_of(*whole_, phase.data.seq_len));
-  parallel_ = std::make_unique<ParallelModel>(setup_of(config_), groups_);
+  parallel_ = std::make_unique<ParallelModel>(setup_of(config_, options_.watch != nullptr), groups_);
   if (!config_.data.tokenizer.empty()) {
     tokenizer_ = data::load_tokenizer(config_.data.tokenizer);
     if (tokenizer_->vocab_size() > config_.model.vocab_size)
@@ -131,6 +133,7 @@ void Trainer::enter_phase(const Phase& phase) {
     validation_ = std::make_unique<data::Loader>(phase.data, data::Split::validation, loader_options());
   prefetcher_ = std::make_unique<data::Prefetcher>(*loader_, config_.data.prefetch, phase.batch_size);
   if (phase.rope_base != config_.model.rope_base || phase_ != nullptr) model().set_rope_base(phase.rope_base);
+  if (auto* graphs = parallel_->step().graphs()) graphs->forget();  // captured with the base before
   if (phases_.size() > 1 && is_main()) {
     base::log_info("phase '{}': steps {} to {}, context {}, {} sequences per step, RoPE base {}, peak learning rate {}", phase.name,
                    phase.first_step + 1, phase.end_step(), phase.data.seq_len, phase.batch_size, phase.rope_base, phase.peak_lr);

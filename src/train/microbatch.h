@@ -1,0 +1,14 @@
+// What one forward and backward pass takes: some of a rank's sequences.
+#pragma once
+
+#include "device/aten.h"
+
+namespace ingot::train {
+
+struct Microbatch {
+  at::Tensor ids, targets;    // int64 [rows, own tokens], on the model's device
+  at::Tensor document_start;  // int32 [rows, tokens of a row], on the host; undefined without documents
+  int64_t target_count = 0;   // of a rank's whole batch; not of its parts
+};
+
+}  // namespace ingot::train
