@@ -1,9 +1,11 @@
 // The way into libingot.so for the front program.
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/process.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "kernels/cpu_memory.h"
+#include "plan/trace/trace_store.h"
 
 namespace ingot::cli {
 
@@ -19,6 +21,7 @@ extern "C" __attribute__((visibility("default"))) int ingot_run(const ingot::cli
   ingot::base::keep_freed_memory();
   return guarded([&] {
     ingot::kernels::use_page_pool();
+    ingot::plan::keep_traces(ingot::base::environment().cache_folder());
 #define INGOT_RUN(name) \
   if (call.verb == #name) return run_##name(call);
     INGOT_TORCH_VERBS(INGOT_RUN)

@@ -66,6 +66,7 @@ int64_t memory_bytes(at::Device device) {
 
 at::Tensor to_device(const at::Tensor& host, at::Device device) {
   if (device.is_cpu()) return host;
+  if (is_counting(device)) return host.to(device, /*non_blocking=*/true);
   const auto staged = at::empty(host.sizes(), host.options().pinned_memory(device.is_cuda()));
   staged.copy_(host);
   return staged.to(device, /*non_blocking=*/true);

@@ -1,18 +1,23 @@
 #include "plan/trace/pass_trace.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <chrono>
 #include <numeric>
 
+#include "base/settings.h"
 #include "base/work_scope.h"
 #include "comm/recording_fabric.h"
 #include "device/tracer.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/differentiable.h"
+#include "kernels/gemm_backend.h"
 #include "layers/dtype.h"
 #include "mesh/groups.h"
 #include "plan/trace/pass_cutter.h"
+#include "plan/trace/trace_store.h"
 #include "train/parallel_model.h"
 #include "train/step.h"
 
@@ -223,6 +228,31 @@ PassTrace trace_pass(const models::Model& part, const PassShape& shape) {
   return result;
 }
 
+// What a trace on disk depends on besides the program: `key`, the model, and the kernels of a machine that is its own target. Empty where
+// settings do not say all of the model.
+static std::string stored_key(const char* kind, const std::string& key, models::ModelConfig config) {
+  if (!trace_store()) return {};
+  base::SettingsTable settings, of_copy;
+  models::ModelConfig copy;
+  models::declare_settings(settings, config);
+  models::declare_settings(of_copy, copy);
+  const auto text = settings.dump_toml();
+  of_copy.load_toml(text, "a model's own settings");
+  if (!(copy == config)) return {};
+  return fmt::format("{}\n{}\n{} {} {}\n{}", kind, key, kernels::cpu::name(kernels::cpu::best_isa()),
+                     kernels::name_of(kernels::gemm_backend()), at::get_num_threads(), text);
+}
+
+template <class Read, class Make>
+static auto kept_or(const std::string& key, const Read& read, const Make& make) {
+  auto* store = key.empty() ? nullptr : trace_store();
+  if (store)
+    if (auto kept = (store->*read)(key)) return std::move(*kept);
+  auto made = make();
+  if (store) store->keep(key, made);
+  return made;
+}
+
 const PassTrace& PassTraces::of(const models::Model& part, const PassShape& s) {
   const auto config = traced_part_of(part.config(), s);
   const auto p = axes_of(part.layout());
@@ -234,7 +264,8 @@ const PassTrace& PassTraces::of(const models::Model& part, const PassShape& s) {
   auto& alike = known_[key];
   for (const auto& [of, trace] : alike)
     if (of == config) return *trace;
-  return *alike.emplace_back(config, std::make_unique<PassTrace>(trace_pass(part, s))).second;
+  auto trace = kept_or(stored_key("pass", key, config), &TraceStore::pass, [&] { return trace_pass(part, s); });
+  return *alike.emplace_back(config, std::make_unique<PassTrace>(std::move(trace))).second;
 }
 
 const UpdateTrace& PassTraces::update_of(const models::Model& part, const UpdateShape& s) {
@@ -248,7 +279,12 @@ const UpdateTrace& PassTraces::update_of(const models::Model& part, const Update
   auto& alike = updates_[key];
   for (const auto& [of, trace] : alike)
     if (of == part.config()) return *trace;
-  return *alike.emplace_back(part.config(), std::make_unique<UpdateTrace>(trace_update(part, s))).second;
+  auto optimizer = s.optimizer;
+  base::SettingsTable settings;
+  optim::declare_settings(settings, optimizer);
+  auto trace = kept_or(stored_key("update", key + "\n" + settings.dump_toml(), part.config()), &TraceStore::update,
+                       [&] { return trace_update(part, s); });
+  return *alike.emplace_back(part.config(), std::make_unique<UpdateTrace>(std::move(trace))).second;
 }
 
 }  // namespace ingot::plan
