@@ -52,6 +52,7 @@ void add_train(Flags& flags) {
 #include "plan/run/record.h"
 #include "plan/run/shape.h"
 #include "train/check_layout.h"
+#include "train/inputs.h"
 #include "train/trainer.h"
 
 namespace ingot::cli {
@@ -98,9 +99,10 @@ int run_train(const Call& call) {
   else comm::share_cores(ranks);
   if (o.dry_run) return plan_only(config, ranks, call.json);
 
-  // Impossible sizes end here, on every rank, before anyone waits for another.
+  // Impossible sizes and missing files end here, on every rank, before anyone waits for another.
   const mesh::Mesh mesh(config.parallel, ranks.rank, ranks.size);
   train::check_layout(config, mesh);
+  train::check_files(config);
   const auto device = device::device_of_rank(config.train.device, ranks.local_rank);
   train::check_device(config, device);
   const resilience::StopSignal stop;

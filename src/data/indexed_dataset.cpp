@@ -88,6 +88,10 @@ fs::path dataset_prefix(const fs::path& path) {
   return extension == ".bin" || extension == ".idx" ? fs::path(path).replace_extension() : path;
 }
 
+void check_is_there(const fs::path& path) {
+  for (const char* suffix : {".idx", ".bin"}) const base::MappedFile file(dataset_prefix(path).string() + suffix);
+}
+
 IndexedDataset::IndexedDataset(const fs::path& path)
     : prefix_(dataset_prefix(path)), index_(prefix_.string() + ".idx"), tokens_file_(prefix_.string() + ".bin") {
   const std::byte* at = index_.data();

@@ -29,6 +29,9 @@ TokenType token_type_for(int64_t vocab_size);
 /// "corpus" for "corpus", "corpus.bin" and "corpus.idx": users name any of the three.
 fs::path dataset_prefix(const fs::path& path);
 
+/// Throws the error of a dataset whose files cannot be opened, without a look into them: an index may be large.
+void check_is_there(const fs::path& path);
+
 class IndexedDataset {
  public:
   /// Throws DataError naming the file and what is wrong with it; FileError when a file cannot be opened.

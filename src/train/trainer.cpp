@@ -18,6 +18,7 @@
 #include "layers/cost.h"
 #include "optim/schedule.h"
 #include "train/check_layout.h"
+#include "train/inputs.h"
 #include "train/metrics/step_line.h"
 
 namespace ingot::train {
@@ -64,12 +65,7 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
   whole_ = models::create_model(config_.model);
   for (const auto& phase : phases_) flops_per_token_.push_back(flops_per_token_of(*whole_, phase.data.seq_len));
   parallel_ = std::make_unique<ParallelModel>(setup_of(config_, options_.watch != nullptr), groups_);
-  if (!config_.data.tokenizer.empty()) {
-    tokenizer_ = data::load_tokenizer(config_.data.tokenizer);
-    if (tokenizer_->vocab_size() > config_.model.vocab_size)
-      throw base::ConfigError("the tokenizer {} has {} tokens, but model.vocab_size is {}; {} would work", config_.data.tokenizer,
-                              tokenizer_->vocab_size(), config_.model.vocab_size, (tokenizer_->vocab_size() + 63) / 64 * 64);
-  }
+  tokenizer_ = tokenizer_of(config_);
   run_id_ = checkpoint::on_first(team(), [&] { return run_id(options_.run_dir); });
   checkpoints_ = std::make_unique<RunCheckpoints>(
       config_.checkpoint, RunCheckpoints::Options{options_.run_dir, run_id_, options_.resume, config_toml_, options_.storage_of},

@@ -174,6 +174,11 @@ def wrong_calls_say_what_is_wrong(w):
     expect_error("train", config, "--set", "model.vocab_size=100", "--run-dir", w.path / "v", status=2, words=["vocab_size"])
     _, err = ingot("train", config, "--dry-run", status=2, env={**os.environ, "INGOT_CPU_ALLOCATOR": "jemalloc"})
     assert "INGOT_CPU_ALLOCATOR" in err and "pool or system" in err, err
+    # What is missing is said before this machine is measured.
+    unmeasured = {**os.environ, "INGOT_CACHE": str(w.path / "no-profile")}
+    for setting in (f'data.sources=[{{path="{w.path}/nowhere"}}]', f'data.tokenizer="{w.path}/nowhere"', f'data.validation=["{w.path}/nowhere"]'):
+        _, err = ingot("train", config, "--run-dir", w.path / "v", "--set", setting, status=1, env=unmeasured)
+        assert "nowhere" in err and "measure" not in err, err
     bad = w.path / "bad.toml"
     bad.write_text("[train\nsteps = 3")
     expect_error("train", bad, status=2, words=["bad.toml:1"])
