@@ -101,3 +101,6 @@ INGOT_EXPORTED int ingot_apply_direction(const cpu::ApplyProblem* problem, int d
 INGOT_EXPORTED int ingot_fill_normal(const gpu::InitialiseProblem* problem, int device) {
   return launch(gpu::launch_fill_normal, problem, device);
 }
+INGOT_EXPORTED int ingot_symmetric_matmul(const gpu::SymmetricMatmulProblem* problem, int device) {
+  return launch(gpu::launch_symmetric_matmul, problem, device);
+}

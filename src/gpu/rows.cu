@@ -11,6 +11,7 @@
 #include "kernels/gpu/short_convolution.h"
 #include "kernels/gpu/split_rotate.h"
 #include "kernels/gpu/swiglu.h"
+#include "kernels/gpu/symmetric_matmul.h"
 #include "kernels/gpu/topk_softmax.h"
 #include "kernels/gpu/update.h"
 
@@ -86,5 +87,6 @@ int launch_topk_softmax_backward(const cpu::TopkSoftmaxProblem& p, void* stream)
 int launch_momentum(const cpu::MomentumProblem& p, void* stream) { return momentum(p, on(stream)); }
 int launch_apply_direction(const cpu::ApplyProblem& p, void* stream) { return apply_direction(p, on(stream)); }
 int launch_fill_normal(const InitialiseProblem& p, void* stream) { return fill_normal(p, on(stream)); }
+int launch_symmetric_matmul(const SymmetricMatmulProblem& p, void* stream) { return symmetric_matmul(p, on(stream)); }
 
 }  // namespace ingot::kernels::gpu

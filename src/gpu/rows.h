@@ -14,6 +14,7 @@
 #include "kernels/cpu/rows_update.h"
 #include "kernels/gpu/initialise_problem.h"
 #include "kernels/gpu/linear_attention_problem.h"
+#include "kernels/gpu/symmetric_matmul_problem.h"
 
 namespace ingot::kernels::gpu {
 
@@ -48,5 +49,6 @@ int launch_topk_softmax_backward(const cpu::TopkSoftmaxProblem& problem, void* s
 int launch_momentum(const cpu::MomentumProblem& problem, void* stream);
 int launch_apply_direction(const cpu::ApplyProblem& problem, void* stream);
 int launch_fill_normal(const InitialiseProblem& problem, void* stream);
+int launch_symmetric_matmul(const SymmetricMatmulProblem& problem, void* stream);
 
 }  // namespace ingot::kernels::gpu

@@ -133,6 +133,35 @@ struct alignas(sizeof(T) * count) Vector {
   T at[count];
 };
 
+/// Eight bf16 on their way from global to shared memory, both addresses of 16 bytes: the first `count` of them, then zeros. NVIDIA copies
+/// them beside the thread (cp.async), elsewhere they wait in its registers. There for the block after finish() and a barrier.
+struct VectorOnItsWay {
+#if defined(__CUDACC__)
+  INGOT_DEVICE void start(Bf16* to, const Bf16* from, int count) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from),
+                 "r"(count * 2)
+                 : "memory");
+  }
+  /// Of all that the thread has started.
+  INGOT_DEVICE void finish() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#else
+  Vector<Bf16, 8> at;
+  Bf16* to;
+
+  INGOT_DEVICE void start(Bf16* to_, const Bf16* from, int count) {
+    to = to_;
+    if (count == 8) {
+      at = *reinterpret_cast<const Vector<Bf16, 8>*>(from);
+    } else {
+      at = {};
+      for (int i = 0; i < 8; ++i)
+        if (i < count) at.at[i] = from[i];
+    }
+  }
+  INGOT_DEVICE void finish() { *reinterpret_cast<Vector<Bf16, 8>*>(to) = at; }
+#endif
+};
+
 /// Of a launch: whether vectors of 16 bytes may be read from there; null may.
 inline bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
 

@@ -13,6 +13,7 @@
 #include "kernels/gpu/short_convolution.h"
 #include "kernels/gpu/split_rotate.h"
 #include "kernels/gpu/swiglu.h"
+#include "kernels/gpu/symmetric_matmul.h"
 #include "kernels/gpu/topk_softmax.h"
 #include "kernels/gpu/update.h"
 
@@ -87,6 +88,7 @@ constexpr HostKernels kKernels{
     .fill_normal = [](const InitialiseProblem& p, uint64_t seed) { fill_normal(p, HostLauncher{seed}); },
     .linear_attention_forward = [](const LinearAttentionProblem& p, uint64_t seed) { linear_attention_forward(p, HostLauncher{seed}); },
     .linear_attention_backward = [](const LinearAttentionProblem& p, uint64_t seed) { linear_attention_backward(p, HostLauncher{seed}); },
+    .symmetric_matmul = [](const SymmetricMatmulProblem& p, uint64_t seed) { symmetric_matmul(p, HostLauncher{seed}); },
     .matrices = [](const MatrixCase& c, uint64_t seed) { HostLauncher{seed}.run<Matrices>(1, kWave, c); }};
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "kernels/cpu/rows_update.h"
 #include "kernels/gpu/initialise_problem.h"
 #include "kernels/gpu/linear_attention_problem.h"
+#include "kernels/gpu/symmetric_matmul_problem.h"
 
 namespace ingot::kernels::gpu {
 
@@ -56,6 +57,7 @@ struct HostKernels {
   void (*fill_normal)(const InitialiseProblem&, uint64_t seed);
   void (*linear_attention_forward)(const LinearAttentionProblem&, uint64_t seed);
   void (*linear_attention_backward)(const LinearAttentionProblem&, uint64_t seed);
+  void (*symmetric_matmul)(const SymmetricMatmulProblem&, uint64_t seed);
   void (*matrices)(const MatrixCase&, uint64_t seed);
 };
 extern const HostKernels host_kernels_wave32, host_kernels_wave64;
