@@ -104,3 +104,4 @@ INGOT_EXPORTED int ingot_fill_normal(const gpu::InitialiseProblem* problem, int 
 INGOT_EXPORTED int ingot_symmetric_matmul(const gpu::SymmetricMatmulProblem* problem, int device) {
   return launch(gpu::launch_symmetric_matmul, problem, device);
 }
+INGOT_EXPORTED int ingot_prefers_symmetric_matmul(int device) { return gpu::prefers_symmetric_matmul(device); }

@@ -88,5 +88,6 @@ int launch_momentum(const cpu::MomentumProblem& p, void* stream) { return moment
 int launch_apply_direction(const cpu::ApplyProblem& p, void* stream) { return apply_direction(p, on(stream)); }
 int launch_fill_normal(const InitialiseProblem& p, void* stream) { return fill_normal(p, on(stream)); }
 int launch_symmetric_matmul(const SymmetricMatmulProblem& p, void* stream) { return symmetric_matmul(p, on(stream)); }
+int prefers_symmetric_matmul(int device) { return has_fast_matrices(device) ? 1 : 0; }
 
 }  // namespace ingot::kernels::gpu

@@ -50,5 +50,7 @@ int launch_momentum(const cpu::MomentumProblem& problem, void* stream);
 int launch_apply_direction(const cpu::ApplyProblem& problem, void* stream);
 int launch_fill_normal(const InitialiseProblem& problem, void* stream);
 int launch_symmetric_matmul(const SymmetricMatmulProblem& problem, void* stream);
+/// 1 or 0: whether that is to be expected to be faster than the library's GEMM.
+int prefers_symmetric_matmul(int device);
 
 }  // namespace ingot::kernels::gpu

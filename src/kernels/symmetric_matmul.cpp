@@ -9,6 +9,13 @@ using gpu::MatrixRows, gpu::SymmetricMatmulProblem;
 
 constexpr const char *kName = "symmetric_matmul", *kSymbol = "ingot_symmetric_matmul";
 
+// Emulated and counting devices stand for GPUs that do.
+bool prefers_own(at::Device device) {
+  if (device::is_virtual(device)) return true;
+  auto* const prefers = device::gpu_function<int(int)>("ingot_prefers_symmetric_matmul");
+  return prefers != nullptr && prefers(device.index()) != 0;
+}
+
 // In vectors of 16 bytes; undefined is, too.
 bool are_vectors(const at::Tensor& x) {
   const auto is_fit = [&](int64_t dim) { return x.size(dim) == 1 || x.stride(dim) % 8 == 0; };
@@ -19,8 +26,7 @@ bool is_fused(const at::Tensor& p, const at::Tensor& c) {
   constexpr int64_t kMostBlocks = int64_t{1} << 31;
   const int64_t tiles = (p.size(1) + gpu::kSymmetricTile - 1) / gpu::kSymmetricTile;
   return device::is_gpu(p) && p.numel() > 0 && p.size(1) % 8 == 0 && p.size(2) < kMostBlocks && are_vectors(p) && are_vectors(c) &&
-         p.size(0) * tiles * (tiles + 1) / 2 < kMostBlocks &&
-         (device::is_virtual(p.device()) || device::find_gpu_function(kSymbol) != nullptr);
+         p.size(0) * tiles * (tiles + 1) / 2 < kMostBlocks && prefers_own(p.device());
 }
 
 MatrixRows rows(const at::Tensor& x) {

@@ -51,6 +51,8 @@ using Stream = hipStream_t;
 inline int last_error() { return hipGetLastError(); }
 /// Whether tensor cores multiply e4m3 and e5m2 as OCP defines them.
 inline bool multiplies_fp8(int) { return false; }  // MI300X has formats of its own
+/// Whether the instructions of matrix.h reach more than half of what others of the GPU do.
+inline bool has_fast_matrices(int) { return true; }
 #else
 using Stream = cudaStream_t;
 inline int last_error() { return cudaGetLastError(); }
@@ -58,6 +60,11 @@ inline bool multiplies_fp8(int device) {
   int major = 0, minor = 0;
   return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
          cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && 10 * major + minor >= 89;
+}
+/// Data centres' Blackwell has tcgen05 for that: with mma.sync a B200 did a third of its GEMMs' FLOP/s (tile-ai/tilelang, issue 1787).
+inline bool has_fast_matrices(int device) {
+  int major = 0;
+  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major != 10 && major != 11;
 }
 #endif
 INGOT_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
@@ -133,32 +140,32 @@ struct alignas(sizeof(T) * count) Vector {
   T at[count];
 };
 
-/// Eight bf16 on their way from global to shared memory, both addresses of 16 bytes: the first `count` of them, then zeros. NVIDIA copies
-/// them beside the thread (cp.async), elsewhere they wait in its registers. There for the block after finish() and a barrier.
-struct VectorOnItsWay {
+/// Vectors of eight bf16 on their way from global to shared memory, at addresses of 16 bytes: each is started and finished with the same
+/// `to`, all of them before the next start. NVIDIA copies them beside the thread (cp.async), elsewhere they wait in its registers. There
+/// for the block after a barrier.
+template <int vectors>
+struct VectorsOnTheirWay {
 #if defined(__CUDACC__)
-  INGOT_DEVICE void start(Bf16* to, const Bf16* from, int count) {
+  /// Of vector i the first `count` elements, then zeros.
+  INGOT_DEVICE void start(int, Bf16* to, const Bf16* from, int count) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from),
                  "r"(count * 2)
                  : "memory");
   }
-  /// Of all that the thread has started.
-  INGOT_DEVICE void finish() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-#else
-  Vector<Bf16, 8> at;
-  Bf16* to;
-
-  INGOT_DEVICE void start(Bf16* to_, const Bf16* from, int count) {
-    to = to_;
-    if (count == 8) {
-      at = *reinterpret_cast<const Vector<Bf16, 8>*>(from);
-    } else {
-      at = {};
-      for (int i = 0; i < 8; ++i)
-        if (i < count) at.at[i] = from[i];
-    }
+  INGOT_DEVICE void finish(int i, Bf16*) {
+    if (i == 0) asm volatile("cp.async.wait_all;" ::: "memory");
   }
-  INGOT_DEVICE void finish() { *reinterpret_cast<Vector<Bf16, 8>*>(to) = at; }
+#else
+  Vector<Bf16, 8> at[vectors];
+
+  INGOT_DEVICE void start(int i, Bf16*, const Bf16* from, int count) {
+    at[i] = {};
+    if (count == 8) at[i] = *reinterpret_cast<const Vector<Bf16, 8>*>(from);
+    else
+      for (int n = 0; n < 8; ++n)
+        if (n < count) at[i].at[n] = from[n];
+  }
+  INGOT_DEVICE void finish(int i, Bf16* to) { *reinterpret_cast<Vector<Bf16, 8>*>(to) = at[i]; }
 #endif
 };
 

@@ -3,13 +3,13 @@
 // GEMM's FLOPs, and out[i][j] is out[j][i] to the bit, also in the diagonal's tiles.
 //
 // p comes in slabs of 32 columns. NVIDIA: two pairs of them in shared memory, cp.async fetches one while the other is multiplied. AMD: one
-// pair, the next is on its way through registers, since a compute unit's 64 KiB would hold a single block with two. 256 threads, a wave
-// has 64 x 32 (of 32 threads) or 64 x 64 of the tile: 64 sums of each thread. Two blocks fit on a multiprocessor (127 registers, 40 KiB
-// each), as the quarter that scripts/gpu-kernels asks for, three on a compute unit (20 KiB).
+// pair, the next is on its way through registers, since a compute unit's 64 KiB would hold a single block with two. Of 256 threads a wave
+// has 64 x 32 of the tile (waves of 32) or 64 x 64, a thread 64 sums. Two blocks fit on a multiprocessor (128 registers, 40 KiB each) and
+// on a compute unit (199 vector registers, 20 KiB): a quarter of the threads.
 //
-// Bound by matrix instructions, or by what feeds them; not measured on a GPU. A tile's slab is 64 FLOP for each byte that comes from L2; a
-// product of m = k = 2048 is 540 FLOP for each byte of memory, where H100 balances at 295 and MI300X at 247. On Hopper mma.sync reaches
-// about two thirds of what wgmma does (arXiv 2402.13499, 2407.08608), so that half of the FLOPs are at best three quarters of the time.
+// Not measured on a GPU. Bound by matrix instructions, or by what feeds them: a tile makes 64 FLOP of each byte from L2; with m = k = 2048
+// it is 540 FLOP for each byte of memory, where H100 balances at 295 and MI300X at 247. On Hopper mma.sync reaches about two thirds of
+// wgmma (arXiv 2402.13499, 2407.08608), which leaves at best three quarters of a GEMM's time.
 #pragma once
 
 #include "kernels/gpu/matrix.h"
@@ -52,7 +52,7 @@ struct SymmetricMatmul {
   // kSide rows of p and kDepth columns on their way to shared memory, from slab to slab.
   struct SlabOnItsWay {
     static constexpr int kVectors = kSide * kDepth / kAtOnce / kThreads, kApart = kSide / kVectors;
-    VectorOnItsWay vectors[kVectors];
+    VectorsOnTheirWay<kVectors> vectors;
     const Bf16* from;
     int rows;  // behind this thread's first
 
@@ -64,14 +64,14 @@ struct SymmetricMatmul {
     INGOT_DEVICE void start(Bf16* to, int64_t step, int columns) {
       const int left = columns - column() < 0 ? 0 : at_most(columns - column(), kAtOnce);
       INGOT_UNROLL
-      for (int i = 0; i < kVectors; ++i)
-        vectors[i].start(to + (row() + i * kApart) * kStep + column(), from + i * kApart * step, i * kApart < rows ? left : 0);
+      for (int i = 0; i < kVectors; ++i) vectors.start(i, own(to, i), from + i * kApart * step, i * kApart < rows ? left : 0);
       from += kDepth;
     }
-    INGOT_DEVICE void finish() {
+    INGOT_DEVICE void finish(Bf16* to) {
       INGOT_UNROLL
-      for (int i = 0; i < kVectors; ++i) vectors[i].finish();
+      for (int i = 0; i < kVectors; ++i) vectors.finish(i, own(to, i));
     }
+    static INGOT_DEVICE Bf16* own(Bf16* to, int i) { return to + (row() + i * kApart) * kStep + column(); }
   };
 
   static INGOT_DEVICE void run(const SymmetricMatmulProblem& p) {
@@ -104,8 +104,8 @@ struct SymmetricMatmul {
     INGOT_ROLLED
     for (int from = 0; from < k; from += kDepth) {
       if (kPairs == 1 && from > 0) barrier();  // before the next ones come there
-      left.finish();
-      if (!is_diagonal) right.finish();
+      left.finish(slab);
+      if (!is_diagonal) right.finish(slab + kSlab);
       barrier();
       if (from + kDepth < k) start(next, k - from - kDepth);
       multiply_slabs(slab, is_diagonal ? slab : slab + kSlab, sums);

@@ -37,7 +37,7 @@ constexpr Case kCases[] = {{1, 1, 1},
                            {2, 200, 40, true, 0.125F, 3},
                            {1, 256, 31},
                            {3, 257, 1, true},
-                           {1, 300, 300, true, 2.0315F, -4.775F},
+                           {1, 264, 136, true, 2.0315F, -4.775F},
                            {1, 513, 24, true, 2.0315F, -4.775F}};
 
 // [batch, m, columns] of bf16, whose rows are a multiple of 8 elements apart, in memory that ends where no memory is, but for less than a
@@ -114,7 +114,7 @@ TEST_P(GpuSymmetricMatmul, equals_the_product_in_fp64_in_every_order_of_threads)
   const Call call(GetParam());
   for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64}) {
     at::Tensor first;
-    for (const uint64_t seed : {0, 1, 2}) {
+    for (const uint64_t seed : {0, 1}) {
       SCOPED_TRACE(fmt::format("waves of {}, seed {}", kernels == &host_kernels_wave32 ? 32 : 64, seed));
       const auto found = call.run(*kernels, seed);
       if (first.defined()) EXPECT_TRUE(at::equal(found, first));
