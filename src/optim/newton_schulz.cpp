@@ -7,7 +7,8 @@
 //           see; so fp64, the reference, never takes it.
 //
 // A, A^2, B A, B A B and B Q are symmetric: only the blocks on and above the diagonal are multiplied, the rest is mirrored. In bf16 that is
-// worth it from kLeastInBf16 on, where products outweigh the copies.
+// worth it from kLeastInBf16 on. On CPUs products then outweigh the copies. On GPUs (kernels/symmetric_matmul.h) it is a choice that was
+// not measured: 5/8 of the FLOPs, as much as the kernel's mma.sync reaches on Hopper of the library's wgmma; others gain before that.
 #include "optim/newton_schulz.h"
 
 #include <ATen/core/grad_mode.h>
@@ -22,6 +23,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/gemm_backend.h"
 #include "kernels/matmul.h"
+#include "kernels/symmetric_matmul.h"
 
 namespace ingot::optim {
 namespace {
@@ -109,11 +111,13 @@ at::Tensor orthogonalise(const at::Tensor& matrix, int64_t steps, const Quintic&
 
 // Matrices of one shape [b, m, n] on a GPU, in bf16: three batched products a step and nothing between them. The products' own last step
 // adds what the polynomial adds; a is not in it, since eight bits would round the small entries beside it away.
-at::Tensor orthogonalise_together(const at::Tensor& matrices, int64_t steps, const Quintic& q) {
+at::Tensor orthogonalise_together(const at::Tensor& matrices, int64_t steps, const Quintic& q, Iterates iterates) {
   auto x = (matrices / (at::linalg_vector_norm(matrices, 2, {1, 2}, /*keepdim=*/true) + 1e-7)).to(at::kBFloat16);
+  const bool halves = saves_half(x.size(1), iterates);
   for (int64_t step = 0; step < steps; ++step) {
-    const auto gram = at::bmm(x, x.mT());
-    x = at::baddbmm(x, at::baddbmm(gram, gram, gram, q.b, q.c), x, q.a, 1);
+    const auto gram = halves ? kernels::symmetric_matmul(x) : at::bmm(x, x.mT());
+    const auto polynomial = halves ? kernels::symmetric_matmul(gram, gram, q.c, q.b) : at::baddbmm(gram, gram, gram, q.b, q.c);
+    x = at::baddbmm(x, polynomial, x, q.a, 1);
   }
   return x;
 }
@@ -124,7 +128,7 @@ struct Task {
 };
 
 // Groups of one shape, a bounded number of elements each: a hundred matrices cost a GPU as many launches as one.
-void run_together(const std::vector<Task>& tasks, int64_t steps, const Quintic& quintic) {
+void run_together(const std::vector<Task>& tasks, int64_t steps, const Quintic& quintic, Iterates iterates) {
   constexpr int64_t kMostElements = int64_t{1} << 27;
   std::map<std::pair<int64_t, int64_t>, std::vector<const Task*>> by_shape;
   for (const auto& task : tasks) by_shape[{task.from.size(0), task.from.size(1)}].push_back(&task);
@@ -137,7 +141,7 @@ void run_together(const std::vector<Task>& tasks, int64_t steps, const Quintic& 
         group.push_back(rows > cols ? all[i]->from.t() : all[i]->from);
         results.push_back(rows > cols ? all[i]->to.t() : all[i]->to);
       }
-      at::_foreach_copy_(results, orthogonalise_together(at::stack(group), steps, quintic).unbind());
+      at::_foreach_copy_(results, orthogonalise_together(at::stack(group), steps, quintic, iterates).unbind());
     }
   }
 }
@@ -161,7 +165,7 @@ void count_side_by_side(std::vector<Task>& tasks, const Run& run) {
 }  // namespace
 
 Iterates fastest_iterates(bool on_cpu) {
-  if (!on_cpu) return Iterates::bf16;
+  if (!on_cpu) return Iterates::bf16_symmetric;
   // AVX-512 BF16 alone (an EPYC, one thread) takes 0.7 times as long as fp32 for squares, but 1.1 to 1.2 times where n = 3 m has the Gram
   // form.
   const bool is_fast = kernels::sums_bf16_in_fp32() && kernels::gemm_backend() == kernels::GemmBackend::standard;
@@ -170,12 +174,13 @@ Iterates fastest_iterates(bool on_cpu) {
 
 double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps, Iterates iterates) {
   const auto m = static_cast<double>(std::min(rows, cols)), n = static_cast<double>(std::max(rows, cols)), s = static_cast<double>(steps);
-  // Of a symmetric product with inner side k.
-  const double share = saves_half(std::min(rows, cols), iterates) ? (1 + kBlock / m) / 2 : 1;
-  const auto symmetric = [&](double k) { return 2 * m * m * k * share; };
-  if (iterates != Iterates::own || !takes_gram_form(std::min(rows, cols), std::max(rows, cols), steps))
-    return s * (symmetric(n) + symmetric(m) + 2 * m * m * n);
-  return symmetric(n) + (s + 3 * (s - 1)) * symmetric(m) + 2 * m * m * n;
+  const int64_t small = std::min(rows, cols), large = std::max(rows, cols);
+  static_assert(kBlock == kernels::gpu::kSymmetricTile);
+  const auto symmetric = [&](int64_t k) {  // with inner side k
+    return saves_half(small, iterates) ? kernels::symmetric_matmul_flops(1, small, k) : 2 * m * m * static_cast<double>(k);
+  };
+  if (iterates != Iterates::own || !takes_gram_form(small, large, steps)) return s * (symmetric(large) + symmetric(small) + 2 * m * m * n);
+  return symmetric(large) + (s + 3 * (s - 1)) * symmetric(small) + 2 * m * m * n;
 }
 
 std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, int64_t steps, const Quintic& quintic, Threads threads,
@@ -194,9 +199,9 @@ std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, in
   };
   const bool on_cpu = std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) { return device::is_cpu(x); });
   const bool on_gpu = std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) { return device::is_gpu(x); });
-  if (!on_cpu && on_gpu && iterates == Iterates::bf16) {
+  if (on_gpu && iterates != Iterates::own) {
     const at::NoGradGuard no_grad;
-    run_together(tasks, steps, quintic);
+    run_together(tasks, steps, quintic, iterates);
     return results;
   }
   // One matrix to a thread, the large ones first; with fewer matrices than threads the products themselves are parallel.

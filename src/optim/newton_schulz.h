@@ -19,13 +19,14 @@ struct Quintic {
 at::Tensor newton_schulz(const at::Tensor& x, int64_t steps, const Quintic& quintic = {});
 
 /// own: in the dtype of the matrices. bf16: products of bf16 that are summed in fp32, each result rounded, which Muon was published with;
-/// singular values come out within some 2 % of those of fp32. bf16_symmetric: the same, and of symmetric products half is mirrored.
+/// singular values come out within some 2 % of those of fp32. bf16_symmetric: the same, and of symmetric products of large matrices half is
+/// mirrored, on GPUs by a kernel of our own (kernels/symmetric_matmul.h).
 enum class Iterates { own, bf16, bf16_symmetric };
 
-/// The fastest for matrices of fp32 on a CPU, this one, or on GPUs, where products of parts of a matrix leave them idle.
+/// The fastest for matrices of fp32 on a CPU, this one, or on GPUs.
 Iterates fastest_iterates(bool on_cpu);
 
-/// FLOPs for one matrix, those of the form that is taken: own is fp32.
+/// FLOPs for one matrix, those of the form that is taken: own is fp32. Of GPUs those with the kernel.
 double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps, Iterates iterates = Iterates::own);
 
 /// How many matrices use the threads of a CPU: one matrix to a thread, which is faster for many; or all threads in each product,

@@ -38,7 +38,7 @@ void add_attention(const schedule::Cluster& cluster, const schedule::ComputeRate
     }
 }
 
-// Newton-Schulz is GEMMs, in the compute dtype.
+// Newton-Schulz is GEMMs, in the compute dtype; those of symmetric matrices count whole, since at what rate half of them runs is not known.
 void add_optimizer(const schedule::Cluster& cluster, const schedule::ComputeRates& rates, MachineProfile& profile) {
   for (int64_t rows = 256; rows <= 32768; rows *= 4)
     for (int64_t cols = rows; cols <= 32768; cols *= 4) {
