@@ -9,7 +9,8 @@
 //
 // Not measured on a GPU. Bound by matrix instructions, or by what feeds them: a tile makes 64 FLOP of each byte from L2; with m = k = 2048
 // it is 540 FLOP for each byte of memory, where H100 balances at 295 and MI300X at 247. On Hopper mma.sync reaches about two thirds of
-// wgmma (arXiv 2402.13499, 2407.08608), which leaves at best three quarters of a GEMM's time.
+// wgmma (arXiv 2402.13499, 2407.08608), which leaves at best three quarters of a GEMM's time; at that rate L2 would have to give 10 TB/s,
+// and may be the bound. A larger tile has more sums than the quarter leaves registers for.
 #pragma once
 
 #include "kernels/gpu/matrix.h"
@@ -131,7 +132,7 @@ struct SymmetricMatmul {
     }
   }
 
-  // Calls body(sum, row, column) with the places in the tile of the wave's first element.
+  // Calls body(sum, row, column) for each of the wave, with the place of its first element in the tile.
   template <class Body>
   static INGOT_DEVICE void for_each_sum(Sums& sums, const Body& body) {
     INGOT_UNROLL
