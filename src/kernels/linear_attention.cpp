@@ -48,8 +48,6 @@ void check(const LinearAttentionInputs& in) {
                      c10::toString(in.log_gate.scalar_type()), shape_text(in.log_gate), shape_text(in.q));
   if (in.beta.defined() && (!in.beta.is_floating_point() || in.beta.sizes() != by_token))
     throw ModelError("linear attention: beta {} does not fit q {}; it is [batch, seq, heads]", shape_text(in.beta), shape_text(in.q));
-  if (in.beta.defined() && in.log_gate.defined() && in.log_gate.dim() == 4)
-    throw ModelError("linear attention: the delta rule takes one gate per head, log_gate {} has one per channel", shape_text(in.log_gate));
   if (in.is_start.defined() && (in.is_start.scalar_type() != at::kBool || in.is_start.sizes() != in.q.sizes().slice(0, 2)))
     throw ModelError("linear attention: is_start must be bool [{}, {}], it is {} {}", in.q.size(0), in.q.size(1),
                      c10::toString(in.is_start.scalar_type()), shape_text(in.is_start));

@@ -14,6 +14,7 @@
 //   diagonal gate         [batch, seq, heads, key_dim]       -
 //   delta rule            -                                  [batch, seq, heads]
 //   gated delta rule      [heads] or [batch, seq, heads]     [batch, seq, heads]
+//   KDA                   [batch, seq, heads, key_dim]       [batch, seq, heads]   (Kimi Delta Attention, arXiv 2510.26692)
 //
 // Computed by chunks of tokens: time seq * (chunk * d + d^2), memory linear in the sequence. Gates are summed as logarithms
 // and only sums of them (so nothing above 0) are exponentiated: no gate is too strong. States are fp32, or fp64 for fp64.
@@ -24,7 +25,7 @@
 // Nothing here records gradients, unless it says so: callers are autograd functions, or inference. Any thread may call; results are
 // bit-equal from run to run and do not depend on the number of threads. On a CPU fp32 and bf16 take fused kernels
 // (cpu/linear_attention.h), the delta rule's maps up to a key_dim + value_dim of 256; on a GPU the passes in bf16 do
-// (gpu/linear_attention.h); everything else takes compositions of ATen (reference/).
+// (gpu/linear_attention.h); everything else, KDA among it, takes compositions of ATen (reference/).
 #pragma once
 
 #include "device/aten.h"

@@ -14,12 +14,12 @@ extern const LinearAttentionTiles linear_attention_tiles;  // 16 lanes on any CP
 }
 namespace {
 
-enum class Variant { basic, retention, scalar_gate, diagonal_gate, delta, gated_delta };
-constexpr Variant kVariants[] = {Variant::basic,         Variant::retention, Variant::scalar_gate,
-                                 Variant::diagonal_gate, Variant::delta,     Variant::gated_delta};
-const char* const kVariantNames[] = {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"};
+enum class Variant { basic, retention, scalar_gate, diagonal_gate, delta, gated_delta, kda };
+constexpr Variant kVariants[] = {Variant::basic, Variant::retention,   Variant::scalar_gate, Variant::diagonal_gate,
+                                 Variant::delta, Variant::gated_delta, Variant::kda};
+const char* const kVariantNames[] = {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta", "kda"};
 
-bool has_delta(Variant v) { return v == Variant::delta || v == Variant::gated_delta; }
+bool has_delta(Variant v) { return v == Variant::delta || v == Variant::gated_delta || v == Variant::kda; }
 
 struct Sizes {
   int64_t batch = 2, seq = 24, heads = 3, key_dim = 8, value_dim = 6;
@@ -54,7 +54,7 @@ Problem problem(Variant variant, const Sizes& s, bool is_packed = false, bool ha
   }
   if (variant == Variant::retention) p.in.log_gate = -at::exp2(-at::arange(1, s.heads + 1, at::kDouble));
   if (variant == Variant::scalar_gate || variant == Variant::gated_delta) p.in.log_gate = at::log_sigmoid(random(by_token) + 1);
-  if (variant == Variant::diagonal_gate) p.in.log_gate = at::log_sigmoid(random(p.in.q.sizes()) + 1);
+  if (variant == Variant::diagonal_gate || variant == Variant::kda) p.in.log_gate = at::log_sigmoid(random(p.in.q.sizes()) + 1);
   if (is_packed) p.in.is_start = starts(s);
   p.grad_out = random({s.batch, s.seq, s.heads, s.value_dim});
   if (has_states) {
@@ -144,13 +144,14 @@ std::string title(const testing::TestParamInfo<Shape>& info) {
 
 // Around the chunks of the composition (64) and of the fused kernels (24, 64, 96).
 INSTANTIATE_TEST_SUITE_P(Shapes, LinearAttention,
-                         testing::Combine(testing::ValuesIn(kVariants), testing::Bool(), testing::Values(1, 7, 25, 64, 65, 96, 97, 197, 293),
-                                          testing::Bool()),
+                         testing::Combine(testing::ValuesIn(kVariants), testing::Bool(),
+                                          testing::Values(1, 7, 25, 64, 65, 96, 97, 197, 293), testing::Bool()),
                          title);
 
 TEST(LinearAttentionSizes, heads_of_many_sizes_follow_the_recurrence) {
   for (const auto variant : kVariants)
-    for (const auto& s : {Sizes{1, 70, 2, 1, 1}, Sizes{1, 110, 1, 64, 64}, Sizes{1, 130, 2, 20, 36}, Sizes{2, 100, 1, 128, 33}, Sizes{1, 128, 2, 8, 6}}) {
+    for (const auto& s :
+         {Sizes{1, 70, 2, 1, 1}, Sizes{1, 110, 1, 64, 64}, Sizes{1, 130, 2, 20, 36}, Sizes{2, 100, 1, 128, 33}, Sizes{1, 128, 2, 8, 6}}) {
       SCOPED_TRACE(fmt::format("{} {}x{}", kVariantNames[static_cast<int>(variant)], s.key_dim, s.value_dim));
       const auto p = problem(variant, s, true);
       const auto expected = oracle(p);
@@ -172,7 +173,8 @@ TEST(LinearAttentionSizes, long_rows_over_few_heads_follow_the_recurrence) {
 
 // The fused kernels with other vectors than this machine's best.
 TEST(LinearAttentionFused, follows_the_recurrence_with_every_instruction_set) {
-  for (const auto variant : kVariants)
+  for (const auto variant :
+       {Variant::basic, Variant::retention, Variant::scalar_gate, Variant::diagonal_gate, Variant::delta, Variant::gated_delta})
     for (const auto& s : {Sizes{2, 7, 2, 3, 5}, Sizes{1, 200, 2, 20, 36}, Sizes{1, 97, 1, 64, 128}, Sizes{1, 1700, 2, 12, 8}}) {
       const auto p = problem(variant, s, s.seq > 100);
       const auto expected = oracle(p);
@@ -417,6 +419,13 @@ TEST(LinearAttentionVariants, meet_where_their_gates_agree) {
   same(with(at::zeros_like(p.in.q)), with({}));
   same(with(p.in.log_gate.unsqueeze(-1).expand_as(p.in.q).contiguous()), with(p.in.log_gate));
   same(with(at::full({3}, -0.25, at::kDouble)), with(at::full_like(p.in.log_gate, -0.25)));
+  const auto beta = at::sigmoid(random({2, 150, 3})), by_channel = p.in.log_gate.unsqueeze(-1).expand_as(p.in.q).contiguous();
+  same(with(by_channel, beta), with(p.in.log_gate, beta));
+  same(with(at::zeros_like(p.in.q), beta), with({}, beta));
+  // The sum over channels is the gate of their head.
+  const auto of_channels = with(by_channel, beta), of_head = with(p.in.log_gate, beta);
+  EXPECT_LT(largest_error(of_channels[5].sum(-1), of_head[5]), 1e-12);
+  EXPECT_LT(largest_error(of_channels[6], of_head[6]), 1e-12);
   // Nothing is written: the state only decays.
   const auto none = at::zeros_like(p.in.log_gate);
   auto silent = p;
@@ -427,7 +436,7 @@ TEST(LinearAttentionVariants, meet_where_their_gates_agree) {
 
 // A gate of 0 (-inf as a logarithm) at a chunk's first token isolates it from all before it.
 TEST(LinearAttentionVariants, a_closed_gate_is_a_document_border) {
-  for (const auto variant : {Variant::scalar_gate, Variant::diagonal_gate, Variant::gated_delta})
+  for (const auto variant : {Variant::scalar_gate, Variant::diagonal_gate, Variant::gated_delta, Variant::kda})
     for (const auto dtype : {at::kDouble, at::kFloat}) {
       auto closed = stored(problem(variant, {.seq = 150}), dtype);
       auto cut = closed;
@@ -444,7 +453,7 @@ TEST(LinearAttentionVariants, a_closed_gate_is_a_document_border) {
 }
 
 TEST(LinearAttentionVariants, no_decay_is_too_strong) {
-  for (const auto variant : {Variant::retention, Variant::scalar_gate, Variant::diagonal_gate, Variant::gated_delta})
+  for (const auto variant : {Variant::retention, Variant::scalar_gate, Variant::diagonal_gate, Variant::gated_delta, Variant::kda})
     for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
       auto p = problem(variant, {1, 16384, 1, 4, 4}, false, true);
       p.in.log_gate = at::full_like(p.in.log_gate, -20);
@@ -459,7 +468,7 @@ TEST(LinearAttentionVariants, no_decay_is_too_strong) {
 
 // Weak gates beside strong ones: differences of running sums would lose the weak ones' digits.
 TEST(LinearAttentionVariants, weak_gates_beside_strong_ones_keep_their_digits) {
-  for (const auto variant : {Variant::scalar_gate, Variant::diagonal_gate, Variant::gated_delta}) {
+  for (const auto variant : {Variant::scalar_gate, Variant::diagonal_gate, Variant::gated_delta, Variant::kda}) {
     auto p = problem(variant, {.seq = 150});
     p.in.log_gate = p.in.log_gate * 1e-3;
     for (const int64_t t : {10, 30, 66, 70, 130}) p.in.log_gate.select(1, t).sub_(3000);
@@ -559,7 +568,7 @@ TEST(LinearAttentionInputs, misfits_are_refused_with_their_shapes) {
   EXPECT_THAT(call([](auto& in) { in.v = in.v.to(at::kFloat); }), HasSubstr("v is Float"));
   EXPECT_THAT(call([](auto& in) { in.v = at::Tensor(); }), HasSubstr("v must be [batch, seq, heads, dim]"));
   EXPECT_THAT(call([](auto& in) { in.log_gate = at::zeros({4}); }), HasSubstr("log_gate Float [4]"));
-  EXPECT_THAT(call([](auto& in) { in.log_gate = at::zeros_like(in.q); }), HasSubstr("one gate per head"));
+  EXPECT_EQ(call([](auto& in) { in.log_gate = at::zeros_like(in.q); }), "not refused");
   EXPECT_THAT(call([](auto& in) { in.beta = at::zeros({2, 5}); }), HasSubstr("beta [2, 5]"));
   EXPECT_THAT(call([](auto& in) { in.is_start = in.is_start.to(at::kInt); }), HasSubstr("is_start must be bool [2, 5]"));
   EXPECT_THAT(call([](auto&) {}, at::zeros({2, 3, 6, 8})), HasSubstr("[2, 3, 8, 6]"));

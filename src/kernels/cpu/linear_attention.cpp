@@ -133,7 +133,8 @@ const LinearAttentionTiles& linear_attention_tiles(Isa isa) {
 }
 
 bool takes_linear_attention(const LinearAttentionInputs& in) {
-  return takes(in.q) && in.q.size(3) <= kLinearLargestDim && in.v.size(3) <= kLinearLargestDim;
+  const bool is_kda = in.beta.defined() && in.log_gate.defined() && in.log_gate.dim() == 4;
+  return takes(in.q) && !is_kda && in.q.size(3) <= kLinearLargestDim && in.v.size(3) <= kLinearLargestDim;
 }
 
 bool takes_linear_attention_states(const LinearAttentionInputs& in) { return takes_linear_attention(in) && !in.beta.defined(); }

@@ -1,7 +1,8 @@
 // Linear attention by chunks of tokens. Algorithm: inside a chunk scores A = (q k^T) decayed between the two tokens, masked, times
 // v; across chunks one state each. The delta rule in its WY form (Yang et al. 2024, arXiv 2406.06484 §3, with gates 2412.06464):
 // with L = beta (k k^T) decayed, strictly below the diagonal, the values written are U = (I + L)^-1 beta (v - decayed k S), and
-// the rest is as without it, for U in place of v.
+// the rest is as without it, for U in place of v. With a gate per channel (Kimi Linear, arXiv 2510.26692 §3) decays stand inside k k^T as
+// they do inside q k^T.
 //
 // Decays between tokens i >= j are exponentials of sums of gates, never quotients or differences: with a gate per head the
 // sums are made for every pair; with a gate per channel by halves, quarters, … of a chunk, where the pairs between a left and
@@ -86,15 +87,16 @@ struct Chunks {
     return tokens.transpose(1, 2).to(of.scalar_type()).contiguous();
   }
 
-  /// (q k^T) decayed, 0 above the diagonal.
-  at::Tensor scores() const {
-    if (decay.defined()) return at::matmul(q, transposed(k)).mul_(decay);
+  /// (x k^T) decayed, 0 above the diagonal; x: q or k.
+  at::Tensor with_keys(const at::Tensor& x) const {
+    if (decay.defined()) return at::matmul(x, transposed(k)).mul_(decay);
     auto all = at::zeros({q.size(0), length, length}, q.options());
-    all.diagonal(0, 1, 2).copy_((q * k).sum(-1));
+    all.diagonal(0, 1, 2).copy_((x * k).sum(-1));
     for_each_halving(
-        gate, [&](const Halves& h) { h.block(all).copy_(at::matmul(h.right(q) * h.from_border, transposed(h.left(k) * h.to_border))); });
+        gate, [&](const Halves& h) { h.block(all).copy_(at::matmul(h.right(x) * h.from_border, transposed(h.left(k) * h.to_border))); });
     return all;
   }
+  at::Tensor scores() const { return with_keys(q); }
 };
 
 // The sum over all pairs of a later and an earlier token, between which the gate of token t lies: [chunks, length, 1].
@@ -103,25 +105,25 @@ at::Tensor gate_gradient_of_pairs(const at::Tensor& pairs) {
   return earlier.tril().sum(1).unsqueeze(-1);
 }
 
-struct ScoreGradients {
-  at::Tensor q, k, gate;
+struct ProductGradients {
+  at::Tensor x, k, gate;
 };
 
-// Of Chunks::scores(). grad is 0 above the diagonal.
-ScoreGradients differentiate_scores(const Chunks& c, const at::Tensor& scores, const at::Tensor& grad) {
+// Of products = Chunks::with_keys(x). grad is 0 above the diagonal.
+ProductGradients differentiate_products(const Chunks& c, const at::Tensor& x, const at::Tensor& products, const at::Tensor& grad) {
   if (c.decay.defined()) {
-    const auto of_products = grad * c.decay;
-    return {at::matmul(of_products, c.k), at::matmul(transposed(of_products), c.q), gate_gradient_of_pairs(grad * scores)};
+    const auto undecayed = grad * c.decay;
+    return {at::matmul(undecayed, c.k), at::matmul(transposed(undecayed), x), gate_gradient_of_pairs(grad * products)};
   }
   const auto same = grad.diagonal(0, 1, 2).unsqueeze(-1);
-  ScoreGradients g{same * c.k, same * c.q, at::zeros_like(c.gate)};
+  ProductGradients g{same * c.k, same * x, at::zeros_like(c.gate)};
   for_each_halving(c.gate, [&](const Halves& h) {
-    const auto block = h.block(grad), q = h.right(c.q), k = h.left(c.k);
-    const auto to_q = at::matmul(block, k * h.to_border) * h.from_border;
-    const auto to_k = at::matmul(transposed(block), q * h.from_border) * h.to_border;
-    h.right(g.q).add_(to_q);
+    const auto block = h.block(grad), later = h.right(x), k = h.left(c.k);
+    const auto to_x = at::matmul(block, k * h.to_border) * h.from_border;
+    const auto to_k = at::matmul(transposed(block), later * h.from_border) * h.to_border;
+    h.right(g.x).add_(to_x);
     h.left(g.k).add_(to_k);
-    h.right(g.gate).add_(sum_from(q * to_q, 2));
+    h.right(g.gate).add_(sum_from(later * to_x, 2));
     h.left(g.gate).add_(sum_before(k * to_k, 2));
   });
   return g;
@@ -134,7 +136,7 @@ struct Correction {
   at::Tensor of_values, of_decayed;  // (I + L)^-1 of beta v and of beta (decayed k)
 
   explicit Correction(const Chunks& c) {
-    products = (at::matmul(c.k, transposed(c.k)) * c.decay).tril(-1);
+    products = c.with_keys(c.k).tril(-1);
     system = c.beta * products;
     of_values = solve(c.beta * c.v);
     of_decayed = solve(c.beta * c.from_start * c.k);
@@ -216,12 +218,12 @@ void add_correction(ChunkGradients& g, const Chunks& c, const Correction& correc
   const auto grad_right = correction.solve_transposed(grad_written);  // of the right side of the system
   const auto grad_error = c.beta * grad_right;
   const auto grad_system = -at::matmul(grad_right, transposed(states.written)).tril(-1);
-  const auto grad_products = c.beta * grad_system * c.decay;
+  const auto of_products = differentiate_products(c, c.k, correction.products, c.beta * grad_system);
   const auto to_decayed = -at::matmul(grad_error, transposed(states.before)) * c.from_start;
   g.v = grad_error;
   g.beta = (grad_right * error).sum(-1, true) + (grad_system * correction.products).sum(-1, true);
-  g.k = g.k + at::matmul(grad_products, c.k) + at::matmul(transposed(grad_products), c.k) + to_decayed;
-  g.gate = g.gate + gate_gradient_of_pairs(grad_system * correction.system);
+  g.k = g.k + of_products.x + of_products.k + to_decayed;
+  g.gate = g.gate + of_products.gate;
   reads = reads + c.k * to_decayed;
 }
 
@@ -229,10 +231,10 @@ ChunkGradients differentiate(const Chunks& c, const Correction* correction, cons
                              const at::Tensor& scores, const at::Tensor& grad_out) {
   const auto grad_written = at::matmul(transposed(scores), grad_out) + at::matmul(c.k * c.to_end, grads.behind);
   const auto grad_scores = at::matmul(grad_out, transposed(states.written)).tril();
-  const auto within = differentiate_scores(c, scores, grad_scores);
+  const auto within = differentiate_products(c, c.q, scores, grad_scores);
   const auto from_state = at::matmul(grad_out, transposed(states.before)) * c.from_start;
   const auto to_state = at::matmul(states.written, transposed(grads.behind)) * c.to_end;
-  ChunkGradients g{within.q + from_state, within.k + to_state, grad_written, within.gate, {}};
+  ChunkGradients g{within.x + from_state, within.k + to_state, grad_written, within.gate, {}};
   auto reads = c.q * from_state, writes = c.k * to_state, kept = transposed((c.whole * states.before * grads.behind).sum(-1, true));
   if (correction) add_correction(g, c, *correction, states, grad_written, reads);
   if (c.gate.size(2) == 1) {
