@@ -34,7 +34,7 @@ at::Tensor wide(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? x
 }  // namespace
 
 const std::vector<std::string>& linear_variant_names() {
-  static const std::vector<std::string> names = {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"};
+  static const std::vector<std::string> names = {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta", "kda"};
   return names;
 }
 
@@ -78,6 +78,10 @@ at::Tensor LinearAttention::log_gate(const at::Tensor& x, const at::Tensor& low_
     case LinearVariant::gated_delta: return -gate_rate->value.exp() * at::softplus(wide(linear(x, {gate})) + step_bias->value);
     case LinearVariant::diagonal_gate:
       return (at::log_sigmoid(wide(linear(low_rank, {gate_out})) + gate_bias->value) / kGateTemperature).unflatten(2, {heads, key_dim});
+    case LinearVariant::kda: {
+      const auto steps = at::softplus(wide(linear(low_rank, {gate_out})) + gate_bias->value).unflatten(2, {heads, key_dim});
+      return -gate_rate->value.exp().unsqueeze(-1) * steps;
+    }
     default: return {};
   }
 }

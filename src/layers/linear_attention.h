@@ -21,7 +21,7 @@ struct LinearAttentionCache {
   at::Tensor tail;   // [batch, width - 1, q | k | v], inputs of the convolutions
 };
 
-enum class LinearVariant { basic, retention, scalar_gate, diagonal_gate, delta, gated_delta };
+enum class LinearVariant { basic, retention, scalar_gate, diagonal_gate, delta, gated_delta, kda };
 LinearVariant linear_variant_from_name(const std::string& name);
 const std::vector<std::string>& linear_variant_names();
 
@@ -44,6 +44,7 @@ struct LinearAttention {
   Parameter *q_convolution = nullptr, *k_convolution = nullptr, *v_convolution = nullptr;  // [heads * its dim, 1, width]
   Parameter *gate_in = nullptr, *gate_out = nullptr, *gate_bias = nullptr;                 // diagonal: [rank, hidden], [q, rank], [q]
   Parameter *gate = nullptr, *gate_rate = nullptr, *step_bias = nullptr;                   // scalar: [heads, hidden], [heads], [heads]
+                                                                                           // kda: gate_rate and those of diagonal
   Parameter* beta = nullptr;                                                               // [heads, hidden]
   Parameter *query_scale = nullptr, *query_bias = nullptr, *key_scale = nullptr, *key_bias = nullptr;  // rebased: [q]
   Parameter *norm, *output_gate = nullptr;                                                             // [v], [v, hidden]
@@ -53,7 +54,8 @@ struct LinearAttention {
   at::Tensor operator()(const at::Tensor& x, const at::Tensor& low_rank, Sequences& sequences, LinearAttentionCache* cache) const;
 
   /// Logarithmic gates as kernels::LinearAttentionInputs has them, fp32 or wider: retention -2^(-8 (h + 1) / heads) (the slopes of
-  /// ALiBi, as TransNormerLLM has them); scalar -exp(rate) softplus(x + bias) (Mamba-2); diagonal log_sigmoid(x + bias) / 16 (GLA).
+  /// ALiBi, as TransNormerLLM has them); scalar -exp(rate) softplus(x + bias) (Mamba-2); diagonal log_sigmoid(x + bias) / 16 (GLA);
+  /// kda as scalar, with a rate per head and the rest per channel (Kimi Linear, arXiv 2510.26692).
   at::Tensor log_gate(const at::Tensor& x, const at::Tensor& low_rank) const;
 };
 

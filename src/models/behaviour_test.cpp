@@ -18,8 +18,9 @@ ModelConfig tiny(const std::string& family) {
   ModelConfig c;
   c.family = family;
   if (const std::string linear = "linear_llama"; family.starts_with(linear)) {
-    const std::map<std::string, std::string> maps = {{"basic", "taylor"},          {"retention", "elu"}, {"scalar_gate", "silu"},
-                                                     {"diagonal_gate", "rebased"}, {"delta", "l2"},      {"gated_delta", "l2"}};
+    const std::map<std::string, std::string> maps = {
+        {"basic", "taylor"},   {"retention", "elu"}, {"scalar_gate", "silu"}, {"diagonal_gate", "rebased"}, {"delta", "l2"},
+        {"gated_delta", "l2"}, {"kda", "l2"}};
     c.family = linear;
     c.linear_attention = family.substr(linear.size() + 1);
     c.feature_map = maps.at(c.linear_attention);
@@ -79,7 +80,8 @@ class EveryFamily : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Families, EveryFamily,
                          ::testing::Values("zaya1", "zaya1_top2", "zaya1_hybrid", "llama", "qwen3", "qwen3_moe", "olmoe", "linear_moe",
                                            "linear_llama_basic", "linear_llama_retention", "linear_llama_scalar_gate",
-                                           "linear_llama_diagonal_gate", "linear_llama_delta", "linear_llama_gated_delta"),
+                                           "linear_llama_diagonal_gate", "linear_llama_delta", "linear_llama_gated_delta",
+                                           "linear_llama_kda"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(EveryFamily, packed_documents_are_what_they_are_alone) {
@@ -241,6 +243,8 @@ TEST(LinearLlama, impossible_mixtures_are_refused) {
   EXPECT_THAT(message([](auto& c) { c.layer_pattern = "LLS"; }), HasSubstr("L (linear) and N (softmax)"));
   EXPECT_THAT(message([](auto& c) { c.layer_pattern = ""; }), HasSubstr("as in LLLN"));
   EXPECT_THAT(message([](auto& c) { c.feature_map = "taylor"; }), HasSubstr("diagonal_gate"));
+  EXPECT_THAT(message([](auto& c) { c.linear_attention = "kda", c.feature_map = "taylor"; }), HasSubstr("kda"));
+  EXPECT_EQ(message([](auto& c) { c.linear_attention = "kda", c.feature_map = "l2"; }), "accepted");
   EXPECT_THAT(message([](auto& c) { c.linear_attention = "gated_dleta"; }), HasSubstr("did you mean 'gated_delta'"));
   parallel::Layout over_sequence;
   over_sequence.sequence.size = 2;

@@ -42,7 +42,8 @@ models::ModelConfig model_of(const Layout& layout) {
   c.family = layout.family;
   c.layers = 4, c.hidden = 24, c.vocab_size = 48, c.heads = 24, c.kv_heads = 12, c.head_dim = 4, c.ffn = 48;
   c.experts = 4, c.expert_ffn = 12, c.router_hidden = 8, c.rope_fraction = 0.5, c.init_std = 0.3;
-  c.linear_attention = layout.linear, c.feature_map = layout.linear.ends_with("delta") ? "l2" : "silu", c.layer_pattern = "LLN";
+  c.linear_attention = layout.linear, c.feature_map = layout.linear.ends_with("delta") || layout.linear == "kda" ? "l2" : "silu",
+  c.layer_pattern = "LLN";
   c.gate_rank = 3;
   // The norm on what a head of four channels reads turns its direction with every GEMM near 0: rounding would grow step by step.
   if (layout.family == "linear_llama" || !layout.mixers.empty()) c.norm_eps = 1;
@@ -416,7 +417,7 @@ std::vector<Layout> layouts() {
                    .mixers = {"cca", "linear", "softmax", "linear"},
                    .feed_forwards = {"moe", "mlp"}});
   // Gates whose projections all heads share, or each head has its own; a pipeline whose pieces hold both kinds of layer.
-  for (const std::string variant : {"diagonal_gate", "gated_delta", "retention"}) {
+  for (const std::string variant : {"diagonal_gate", "gated_delta", "retention", "kda"}) {
     all.push_back({.parallel = P{.tensor = 2}, .ranks = 2, .family = "linear_llama", .linear = variant});
     all.push_back(
         {.parallel = P{.tensor = 3, .zero = 1, .sequence_parallel = false}, .ranks = 6, .family = "linear_llama", .linear = variant});
@@ -444,13 +445,13 @@ std::vector<Layout> layouts() {
     layout.parallel.state_method = states;
     return layout;
   };
-  for (const char* variant : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"})
+  for (const char* variant : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta", "kda"})
     all.push_back(hybrid(variant[0] == 'd' ? 4 : 3, "lasp2", variant));
   for (const char* states : {"lasp1", "zeco"}) {
     all.push_back(hybrid(2, states, "scalar_gate"));
     all.push_back(hybrid(4, states, "gated_delta"));
   }
-  for (const char* variant : {"diagonal_gate", "gated_delta"}) {
+  for (const char* variant : {"diagonal_gate", "gated_delta", "kda"}) {
     auto layout = hybrid(2, "lasp2", variant);
     layout.parallel.tensor = 2, layout.parallel.zero = 1;
     layout.ranks = 8, layout.microbatch = 3, layout.recompute = models::Recompute::selective;

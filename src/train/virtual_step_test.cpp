@@ -44,7 +44,8 @@ models::ModelConfig model_of(const Case& test) {
   c.family = test.family;
   c.layers = 4, c.hidden = 64, c.vocab_size = 96, c.heads = 4, c.kv_heads = 2, c.head_dim = 16, c.ffn = 96;
   c.experts = 4, c.expert_ffn = 32, c.router_hidden = 16, c.rope_fraction = 0.5;
-  c.linear_attention = test.linear, c.feature_map = test.linear.ends_with("delta") ? "l2" : "silu", c.layer_pattern = "LLN";
+  c.linear_attention = test.linear, c.feature_map = test.linear.ends_with("delta") || test.linear == "kda" ? "l2" : "silu",
+  c.layer_pattern = "LLN";
   c.gate_rank = 4;
   c.force_balance = true;  // a router's choice is even, as a counting device takes it to be
   return c;
@@ -124,7 +125,7 @@ std::vector<Case> all_cases() {
     cases.push_back({.family = family, .precision = at::kBFloat16, .recompute = models::Recompute::full, .offloads = true});
   for (const auto* optimizer : {"adamw", "muon", "normuon"})
     cases.push_back({.family = "zaya1", .precision = at::kBFloat16, .optimizer = optimizer, .offloads_optimizer = true});
-  for (const auto* linear : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"})
+  for (const auto* linear : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta", "kda"})
     cases.push_back({.family = "linear_llama", .linear = linear});
   cases.push_back({"linear_llama", at::kBFloat16, "muon"});
   for (const char* precision : {"fp8", "fp8_block", "mxfp8", "nvfp4"})
@@ -296,7 +297,7 @@ std::vector<Case> fused_cases() {
   std::vector<Case> cases;
   for (const auto& c : all_cases())
     if (c.precision.dtype != at::kDouble && !c.offloads && !c.offloads_optimizer) cases.push_back(c);
-  for (const auto* linear : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"})
+  for (const auto* linear : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta", "kda"})
     for (const auto dtype : {at::kFloat, at::kBFloat16}) cases.push_back({.family = "linear_llama", .precision = dtype, .linear = linear});
   // In bf16, as is fastest with AMX, each thread holds strips of its own, as many at once as happen to.
   for (auto& c : cases) c.newton_schulz = "own";

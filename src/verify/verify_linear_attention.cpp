@@ -24,7 +24,8 @@ const std::map<std::string, Extras> kVariants = {{"basic", {nullptr, 0, false}},
                                                  {"scalar_gate", {"in.log_gate", 3, false}},
                                                  {"diagonal_gate", {"in.log_gate", 4, false}},
                                                  {"delta", {nullptr, 0, true}},
-                                                 {"gated_delta", {"in.log_gate", 3, true}}};
+                                                 {"gated_delta", {"in.log_gate", 3, true}},
+                                                 {"kda", {"in.log_gate", 4, true}}};
 
 const Extras& extras_of(const Fixture& fixture) {
   const auto options = fixture.note("options");

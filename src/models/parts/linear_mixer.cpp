@@ -20,8 +20,9 @@ LinearMixer::LinearMixer(const BlockContext& block, int64_t layer)
     throw base::ConfigError(
         "parallel.context_order = zigzag: linear attention passes states from one part of a sequence to the next, so each rank's tokens "
         "must be one part; set it to contiguous, for softmax layers as well");
-  if (map_ == FeatureMap::taylor && variant_ == LinearVariant::diagonal_gate)
-    throw base::ConfigError("model.feature_map = taylor makes other channels than model.linear_attention = diagonal_gate has gates for");
+  if (map_ == FeatureMap::taylor && has_channel_gates())
+    throw base::ConfigError("model.feature_map = taylor makes other channels than model.linear_attention = {} has gates for",
+                            config().linear_attention);
   block.require_heads();
   schedule().require_shares("heads", config().heads);
 }
@@ -56,17 +57,20 @@ void LinearMixer::declare(const std::string& layer_prefix) {
     l.k_convolution = &convolution(prefix + "k_conv1d.weight", keys);
     l.v_convolution = &convolution(prefix + "v_conv1d.weight", values);
   }
-  if (variant_ == LinearVariant::diagonal_gate) {
+  // Decays of exp(-0.05) a token, spread by a factor of 4 or so from head to head.
+  const auto rates = [&] { return &spread_vector(prefix + "gate_rate", c.heads, 1, 0.7); };
+  const auto step_bias = [&](const char* name, int64_t size) { return &spread_vector(prefix + name, size, -4, 1); };
+  if (has_channel_gates()) {
     l.gate_in = &block_.matrix(prefix + "gate_in_proj.weight", {c.gate_rank, c.hidden});
     l.gate_out = by_rows("gate_out_proj", keys, c.gate_rank);
-    l.gate_bias = own("gate_out_proj.bias", keys, 0);
+    l.gate_bias = is_kda() ? step_bias("gate_out_proj.bias", keys) : own("gate_out_proj.bias", keys, 0);
   }
   if (has_scalar_gate()) {
     l.gate = by_rows("gate_proj", c.heads, c.hidden);
-    // Decays of exp(-0.05) a token, spread by a factor of 4 or so from head to head.
-    l.gate_rate = &spread_vector(prefix + "gate_rate", c.heads, 1, 0.7);
-    l.step_bias = &spread_vector(prefix + "step_bias", c.heads, -4, 1);
+    l.gate_rate = rates();
+    l.step_bias = step_bias("step_bias", c.heads);
   }
+  if (is_kda()) l.gate_rate = rates();
   if (corrects()) l.beta = by_rows("beta_proj", c.heads, c.hidden);
   if (map_ == FeatureMap::rebased) {
     l.query_scale = own("q_map.weight", keys, 1);

@@ -17,7 +17,9 @@ class LinearMixer final : public TokenMixer {
 
  private:
   bool has_scalar_gate() const { return variant_ == layers::LinearVariant::scalar_gate || variant_ == layers::LinearVariant::gated_delta; }
-  bool corrects() const { return variant_ == layers::LinearVariant::delta || variant_ == layers::LinearVariant::gated_delta; }
+  bool is_kda() const { return variant_ == layers::LinearVariant::kda; }
+  bool has_channel_gates() const { return variant_ == layers::LinearVariant::diagonal_gate || is_kda(); }
+  bool corrects() const { return variant_ == layers::LinearVariant::delta || variant_ == layers::LinearVariant::gated_delta || is_kda(); }
   layers::Parameter& convolution(const std::string& name, int64_t channels) const;
   layers::Parameter& spread_vector(const std::string& name, int64_t size, double mean, double deviation) const;
 

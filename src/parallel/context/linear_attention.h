@@ -9,7 +9,7 @@
 //   zeco    the chain in blocks of columns, which go through all ranks while these work on their tokens (All-Scan, arXiv 2507.01004)
 //
 // Elements (of states: fp32 or fp64) that a rank receives per pass, for p ranks, batch b, h heads, states dk x dv; `gates` = 0 for none or
-// a constant decay, 1 for a gate per head, dk for one per channel, dk^2 with the delta rule:
+// a constant decay, 1 for a gate per head, dk for one per channel, dk^2 with the delta rule, whatever its gates:
 //   lasp2         (p - 1) b h (dk dv + gates) forward, (p - 1) b h dk dv backward; 1 collective each
 //   lasp1, zeco   b h dk dv each way, nothing on the first (forward) or last rank (backward); 1 message, or one a block
 // None depends on the length. Under the delta rule all hangs on the states, and nothing goes on while they travel. The transitions of the

@@ -18,7 +18,7 @@ using kernels::TensorList;
 using namespace layers;
 using States = const StateMethod*;
 constexpr int64_t kBatch = 2, kHeads = 3, kKey = 4, kValue = 6;
-constexpr const char* kVariants[] = {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta"};
+constexpr const char* kVariants[] = {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta", "kda"};
 
 struct Case {
   std::string variant;
@@ -57,8 +57,8 @@ TensorList whole_inputs(const Case& c, double strongest = 1) {
   const auto gate = [&](at::IntArrayRef sizes) { return random(sizes, 4).abs().neg() * strongest; };
   if (c.variant == "retention") all[3] = gate({kHeads}) * 0.1;
   if (c.variant == "scalar_gate" || c.variant == "gated_delta") all[3] = gate({kBatch, c.seq, kHeads});
-  if (c.variant == "diagonal_gate") all[3] = gate({kBatch, c.seq, kHeads, kKey});
-  if (c.variant == "delta" || c.variant == "gated_delta") all[4] = at::sigmoid(random({kBatch, c.seq, kHeads}, 5));
+  if (c.variant == "diagonal_gate" || c.variant == "kda") all[3] = gate({kBatch, c.seq, kHeads, kKey});
+  if (c.variant == "delta" || c.variant == "gated_delta" || c.variant == "kda") all[4] = at::sigmoid(random({kBatch, c.seq, kHeads}, 5));
   return all;
 }
 
@@ -195,7 +195,7 @@ TEST(ShardedLinearAttention, is_strictly_causal) {
 
 // exp(-20) a token over 16,384 tokens: nothing overflows, nothing is not a number, and what one rank computes comes out.
 TEST(ShardedLinearAttention, strong_decay_stays_finite) {
-  for (const std::string variant : {"scalar_gate", "diagonal_gate", "gated_delta"}) {
+  for (const std::string variant : {"scalar_gate", "diagonal_gate", "gated_delta", "kda"}) {
     const Case c{variant, &kLasp2, 4, 16384, false, at::kFloat};
     auto whole = whole_inputs(c);
     whole[3] = at::full_like(whole[3], -20);
@@ -210,8 +210,8 @@ TEST(ShardedLinearAttention, strong_decay_stays_finite) {
 TEST(ShardedLinearAttention, sends_one_state_whatever_the_length) {
   using comm::Kind;
   const int64_t state = kBatch * kHeads * kKey * kValue;
-  const std::map<std::string, int64_t> gates = {
-      {"basic", 0}, {"retention", 0}, {"scalar_gate", 1}, {"diagonal_gate", kKey}, {"delta", kKey * kKey}};
+  const std::map<std::string, int64_t> gates = {{"basic", 0},           {"retention", 0},    {"scalar_gate", 1}, {"diagonal_gate", kKey},
+                                                {"delta", kKey * kKey}, {"kda", kKey * kKey}};
   for (const auto& [variant, extra] : gates) {
     for (const int64_t seq : {16, 64}) {
       for (const auto states : {&kLasp2, &kLasp1, &kZeco}) {

@@ -30,7 +30,8 @@ train::RunConfig config_of(const Layout& layout) {
   c.family = layout.family;
   c.layers = 4, c.hidden = 24, c.vocab_size = 48, c.heads = 24, c.kv_heads = 12, c.head_dim = 4, c.ffn = 48;
   c.experts = 4, c.expert_ffn = 12, c.router_hidden = 8, c.rope_fraction = 0.5;
-  c.linear_attention = layout.linear, c.feature_map = layout.linear.ends_with("delta") ? "l2" : "silu", c.layer_pattern = "LLN";
+  c.linear_attention = layout.linear, c.feature_map = layout.linear.ends_with("delta") || layout.linear == "kda" ? "l2" : "silu",
+  c.layer_pattern = "LLN";
   c.gate_rank = 3, c.norm_eps = 1;
   c.force_balance = true;
   config.parallel = layout.parallel;
