@@ -9,7 +9,6 @@
 #include "device/gpu_library.h"
 #include "device/stream.h"
 #include "device/virtual_device.h"
-#include "kernels/cpu/linear_attention.h"
 #include "kernels/reference/linear_attention.h"
 
 namespace ingot::kernels::gpu {
@@ -46,9 +45,11 @@ HeadRows rows(const at::Tensor& x) { return {numbers<void>(x), x.stride(0), x.st
 bool is_by_channel(const LinearAttentionInputs& in) { return in.log_gate.defined() && in.log_gate.dim() == 4; }
 // By the names of the CPU's.
 const char* forward_name(const LinearAttentionInputs& in) {
+  if (in.beta.defined() && is_by_channel(in)) return "linear_attention_kda";
   return in.beta.defined() ? "linear_attention_delta" : is_by_channel(in) ? "linear_attention_channels" : "linear_attention";
 }
 const char* backward_name(const LinearAttentionInputs& in) {
+  if (in.beta.defined() && is_by_channel(in)) return "linear_attention_kda.backward";
   return in.beta.defined()   ? "linear_attention_delta.backward"
          : is_by_channel(in) ? "linear_attention_channels.backward"
                              : "linear_attention.backward";
@@ -57,7 +58,8 @@ const char* backward_name(const LinearAttentionInputs& in) {
 // Operands and work areas as the kernels take them, alive while these are queued.
 struct Operands {
   at::Tensor q, k, v, gate, beta;
-  at::Tensor made, decays, states, grad_states, scores, grad_scores, gate_of_scores, reads, writes, kept, decayed_q, decayed_k, whole;
+  at::Tensor made, decays, states, grad_states, scores, grad_scores, gate_of_scores, reads, writes, kept, decayed_q, decayed_k,
+      k_from_start, whole;
   at::Tensor inverse, products, grad_products, solved_k, residuals, written, grad_written;
   LinearAttentionProblem problem{};
 
@@ -91,7 +93,9 @@ struct Operands {
     if (has_channels) {
       decayed_q = like(q), decayed_k = like(k), whole = fp32({p.pairs, p.chunks, p.key_dim});
       p.decayed_q = rows(decayed_q), p.decayed_k = rows(decayed_k), p.whole = numbers<float>(whole);
-      if (is_backward) kept = fp32({p.value_tiles, p.pairs, p.chunks, p.key_dim});
+      p.kept_parts = p.beta != nullptr ? p.value_dim / kStrip : p.value_tiles;
+      if (p.beta != nullptr) k_from_start = like(k), p.k_from_start = rows(k_from_start);
+      if (is_backward) kept = fp32({p.kept_parts, p.pairs, p.chunks, p.key_dim});
     } else if (has_gate_gradient) {
       p.read_tiles = p.beta != nullptr ? 2 * p.key_tiles : p.key_tiles;
       p.kept_parts = (p.beta != nullptr ? p.value_dim / kStrip : p.key_tiles * p.value_tiles) * kStateTileParts;
@@ -132,7 +136,7 @@ void run_on_gpu(const char* symbol, const LinearAttentionProblem& problem, at::D
 void forward_on_emulated(const LinearAttentionInputs& in, const at::Tensor& initial_state, const LinearAttentionOutput& result) {
   device::launch({in.q, in.k, in.v, in.log_gate, in.beta, in.is_start, initial_state, result.out, result.final_state, result.saved},
                  [](const auto& host) {
-                   const auto made = cpu::linear_attention_forward({host[0], host[1], host[2], host[3], host[4], host[5]}, host[6]);
+                   const auto made = kernels::linear_attention_forward({host[0], host[1], host[2], host[3], host[4], host[5]}, host[6]);
                    host[7].copy_(made.out);
                    host[8].copy_(made.final_state);
                    host[9].zero_();
@@ -147,8 +151,9 @@ void backward_on_emulated(const LinearAttentionInputs& in, const at::Tensor& gra
                   grads.initial_state, grad_gate, grad_beta},
                  [](const auto& host) {
                    const LinearAttentionInputs of_host{host[0], host[1], host[2], host[3], host[4], host[5]};
-                   const auto states = cpu::linear_attention_forward(of_host, host[6].select(2, 0)).saved;
-                   const auto made = cpu::linear_attention_backward(host[7], host[8], of_host, states);
+                   const auto initial = host[6].select(2, 0);
+                   const auto states = kernels::linear_attention_forward(of_host, initial).saved;
+                   const auto made = kernels::linear_attention_backward(host[7], host[8], of_host, initial, states);
                    host[9].copy_(made.q);
                    host[10].copy_(made.k);
                    host[11].copy_(made.v);
@@ -163,9 +168,7 @@ void backward_on_emulated(const LinearAttentionInputs& in, const at::Tensor& gra
 bool takes_linear_attention(const LinearAttentionInputs& in) {
   const auto device = in.q.device();
   const auto fits = [](int64_t dim) { return dim % kStrip == 0 && dim >= kLeastDim && dim <= kMostDim; };
-  const bool is_known = !in.beta.defined() || !is_by_channel(in);
-  if (!device::is_gpu(device) || in.q.scalar_type() != at::kBFloat16 || !is_known || !fits(in.q.size(3)) || !fits(in.v.size(3)))
-    return false;
+  if (!device::is_gpu(device) || in.q.scalar_type() != at::kBFloat16 || !fits(in.q.size(3)) || !fits(in.v.size(3))) return false;
   return device::is_virtual(device) || device::find_gpu_function(kForward) != nullptr;
 }
 

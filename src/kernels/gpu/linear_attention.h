@@ -1,6 +1,6 @@
-// Linear attention on a GPU by kernels of our own (linear_attention_launch.h): bf16, with a gate per head, per channel or none, and the
-// delta rule. Counting devices that stand for a GPU count it with its memory, the emulated device computes it by the CPU's kernels at its
-// own pace.
+// Linear attention on a GPU by kernels of our own (linear_attention_launch.h): bf16, with a gate per head, per channel or none, with or
+// without the delta rule. Counting devices that stand for a GPU count it with its memory, the emulated device computes it by the CPU's
+// kernels at its own pace.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,8 @@
 
 namespace ingot::kernels::gpu {
 
-/// Whether the kernels compute this: bf16, dims of keys and values that are multiples of 16 from 32 to 256, with the delta rule no gate per
-/// channel, on a GPU whose library has them.
+/// Whether the kernels compute this: bf16, dims of keys and values that are multiples of 16 from 32 to 256, on a GPU whose library has
+/// them.
 bool takes_linear_attention(const LinearAttentionInputs& in);
 
 /// As kernels::linear_attention_forward and _backward. `saved`: the states in front of parts of the sequence, [batch, heads, parts,

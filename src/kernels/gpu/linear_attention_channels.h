@@ -12,6 +12,8 @@
 //
 // A gate's gradient is summed over what passes its token: within a half from the reads of this token on, or of the keys before it; of the
 // whole chunk, reads of the state in front of it, writes to the one behind it, and what the state keeps.
+//
+// With the delta rule (linear_attention_delta.h) the products of keys are made as scores are, and their gradients as those of scores.
 #pragma once
 
 #include "kernels/gpu/linear_attention_chunks.h"
@@ -34,6 +36,8 @@ struct ChannelDecays {
     INGOT_SHARED_FLOATS(of_tokens, kTile * channels);
     factors = of_tokens;
   }
+  /// In shared memory that others have later.
+  explicit INGOT_DEVICE ChannelDecays(float* of_tokens) : factors(of_tokens) {}
   static INGOT_DEVICE int channel() { return thread_index() % channels; }
   static INGOT_DEVICE int run() { return thread_index() / channels; }
 
@@ -77,6 +81,56 @@ struct ChannelOfRows {
   INGOT_DEVICE float at(int token) const { return token < count ? to_float(rows[token * step]) : 0.0f; }
 };
 
+/// Of the wave's rows, queries or keys, and the keys before them in the chunk: products, decayed between the two tokens.
+struct ProductsByHalves {
+  MatrixSum before[kStrips - 1]{}, diagonal{};  // with keys of strips before theirs, and of their own; without the same token's
+
+  /// Of the channels whose decays are loaded. tile: shared memory. All threads come.
+  INGOT_DEVICE void add(const ChannelDecays<kTile>& decays, const ChannelOfRows& later, const ChannelOfRows& k, Bf16* tile) {
+    INGOT_ROLLED
+    for (int half = kTile / 2; half > 0; half /= 2) {
+      const auto put = [&](int t, float x) { from_float(x, tile[t * kTileStep + decays.channel()]); };
+      decays.visit_halves(
+          half, [&](int t, float decay) { put(t, later.at(t) * decay); }, [&](int t, float decay) { put(t, k.at(t) * decay); });
+      barrier();
+      if (half >= kMatrix) multiply_strips(tile, half / kMatrix);
+      else multiply_within_strip(tile + wave_index() * kMatrix * kTileStep, half);
+      barrier();  // before the next ones come there
+    }
+  }
+  /// Of strip j, a constant.
+  INGOT_DEVICE MatrixSum strip(int j) const {
+    const int own = wave_index();
+    return j == own ? diagonal : j < kStrips - 1 && j < own ? before[j] : MatrixSum{};
+  }
+
+ private:
+  // Halves of whole strips: the wave's, if it is in a right half, with those of the left half.
+  INGOT_DEVICE void multiply_strips(const Bf16* tile, int strips) {
+    const int own = wave_index(), border = own / strips * strips;
+    if ((own & strips) == 0) return;
+    INGOT_UNROLL
+    for (int k = 0; k < kStrips; ++k) {
+      const auto a = load_left<Order::by_row>(tile + own * kMatrix * kTileStep + k * kMatrix, kTileStep);
+      INGOT_UNROLL
+      for (int j = 0; j < kStrips - 1; ++j)
+        if (j < border && j >= border - strips)
+          multiply(before[j], a, load_right<Order::by_column>(tile + j * kMatrix * kTileStep + k * kMatrix, kTileStep));
+    }
+  }
+  INGOT_DEVICE void multiply_within_strip(const Bf16* strip, int half) {
+    MatrixSum all{};
+    INGOT_UNROLL
+    for (int k = 0; k < kStrips; ++k)
+      multiply(all, load_left<Order::by_row>(strip + k * kMatrix, kTileStep), load_right<Order::by_column>(strip + k * kMatrix, kTileStep));
+    INGOT_UNROLL
+    for (int i = 0; i < kMatrixOfThread; ++i) {
+      const int later = MatrixSum::row(i), earlier = MatrixSum::column(i);
+      if (is_right(later, half) && !is_right(earlier, half) && are_together(later, earlier, half)) diagonal.at[i] += all.at[i];
+    }
+  }
+};
+
 /// p.scores, p.decayed_q, p.decayed_k and p.whole. A block a chunk.
 struct LinearChannelScores {
   static constexpr int kThreads = kTileThreads;
@@ -89,7 +143,7 @@ struct LinearChannelScores {
     const LinearChunk c(p, quotient(block_index(), p.chunks), remainder(block_index(), p.chunks));
     const Decays decays;
     const int own = wave_index();
-    MatrixSum before[kStrips - 1]{}, diagonal{};  // of the wave's queries with keys of strips before theirs, and of their own
+    ProductsByHalves products;
     multiply_same(p, c, same);
     INGOT_ROLLED
     for (int64_t first = 0; first < p.key_dim; first += kTile) {
@@ -97,26 +151,14 @@ struct LinearChannelScores {
       barrier();
       write_decayed(p, c, decays, first);
       const ChannelOfRows q(p.q, p, c, first + decays.channel()), k(p.k, p, c, first + decays.channel());
-      INGOT_ROLLED
-      for (int half = kTile / 2; half > 0; half /= 2) {
-        const auto put = [&](int t, float x) { from_float(x, tile[t * kTileStep + decays.channel()]); };
-        decays.visit_halves(
-            half, [&](int t, float decay) { put(t, q.at(t) * decay); }, [&](int t, float decay) { put(t, k.at(t) * decay); });
-        barrier();
-        if (half >= kMatrix) multiply_strips(tile, half / kMatrix, before);
-        else multiply_within_strip(tile + own * kMatrix * kTileStep, half, diagonal);
-        barrier();  // before the next ones come there
-      }
+      products.add(decays, q, k, tile);
     }
     INGOT_UNROLL
     for (int i = 0; i < kMatrixOfThread; ++i)
-      if (MatrixSum::row(i) == MatrixSum::column(i)) diagonal.at[i] = same[own * kMatrix + MatrixSum::row(i)];
+      if (MatrixSum::row(i) == MatrixSum::column(i)) products.diagonal.at[i] = same[own * kMatrix + MatrixSum::row(i)];
     Bf16* const to = c.scores(p.scores, p) + own * kMatrix * kTile;
     INGOT_UNROLL
-    for (int j = 0; j < kStrips; ++j) {
-      if (j < kStrips - 1 && j < own) store(before[j], to + j * kMatrix, kTile);
-      else store(j == own ? diagonal : MatrixSum{}, to + j * kMatrix, kTile);
-    }
+    for (int j = 0; j < kStrips; ++j) store(products.strip(j), to + j * kMatrix, kTile);
   }
 
  private:
@@ -150,31 +192,6 @@ struct LinearChannelScores {
       decays.visit<false>(0, kTile, [&](int t, float decay) { put(p.decayed_k, t, k.at(t) * decay); });
     }
   }
-
-  // Halves of whole strips: the wave's, if it is in a right half, with those of the left half.
-  static INGOT_DEVICE void multiply_strips(const Bf16* tile, int strips, MatrixSum (&before)[kStrips - 1]) {
-    const int own = wave_index(), border = own / strips * strips;
-    if ((own & strips) == 0) return;
-    INGOT_UNROLL
-    for (int k = 0; k < kStrips; ++k) {
-      const auto a = load_left<Order::by_row>(tile + own * kMatrix * kTileStep + k * kMatrix, kTileStep);
-      INGOT_UNROLL
-      for (int j = 0; j < kStrips - 1; ++j)
-        if (j < border && j >= border - strips)
-          multiply(before[j], a, load_right<Order::by_column>(tile + j * kMatrix * kTileStep + k * kMatrix, kTileStep));
-    }
-  }
-  static INGOT_DEVICE void multiply_within_strip(const Bf16* strip, int half, MatrixSum& diagonal) {
-    MatrixSum all{};
-    INGOT_UNROLL
-    for (int k = 0; k < kStrips; ++k)
-      multiply(all, load_left<Order::by_row>(strip + k * kMatrix, kTileStep), load_right<Order::by_column>(strip + k * kMatrix, kTileStep));
-    INGOT_UNROLL
-    for (int i = 0; i < kMatrixOfThread; ++i) {
-      const int later = MatrixSum::row(i), earlier = MatrixSum::column(i);
-      if (is_right(later, half) && !is_right(earlier, half) && are_together(later, earlier, half)) diagonal.at[i] += all.at[i];
-    }
-  }
 };
 
 /// p.grad_scores: grad_out v^T, masked but not decayed. A block a chunk.
@@ -196,13 +213,17 @@ struct LinearChannelScoreGradients {
   }
 };
 
-/// grad_q of what right halves read, or grad_k of what left halves are read by; of_q writes p.grad_channel_gate, of_k adds to it. A block
-/// some channels of a chunk.
+/// grad_q of what right halves read, or grad_k of what left halves are read by; the first writes p.grad_channel_gate, all others add to it.
+/// A block some channels of a chunk.
 ///
 ///   result  from a half                      from the chunk
 ///   grad_q  decay (grad_scores decayed k)    decay from the start (grad_out state in front^T)
 ///   grad_k  decay (grad_scores^T decayed q)  decay to the end (v gradient behind^T)
-template <bool of_q>
+///
+/// of_system: with the delta rule's system in the place of the scores, whose queries are the keys themselves: the problem has k for q and
+/// grad_k for grad_q, to which is added, the gradient of (k k^T) for grad_scores, and grad_v, which counts negative, for grad_out. States
+/// behind the chunk have no part in it.
+template <bool of_q, bool of_system>
 struct LinearChannelGradients {
   static constexpr int kThreads = kTileThreads;
   static constexpr bool kFitsAQuarter = true;
@@ -218,7 +239,8 @@ struct LinearChannelGradients {
     const LinearChunk c(p, quotient(of_pair, p.chunks), remainder(of_pair, p.chunks));
     const ChannelDecays<kChannels> decays;
     MatrixSum grads[kColumns]{}, gates[kColumns]{};
-    add_of_state(p, c, first, tiles, grads);
+    constexpr bool has_state = of_q || !of_system;
+    if constexpr (has_state) add_of_state(p, c, first, tiles, grads);
     decays.load(p, c, first);
     TileOnItsWay scores;
     scores.load(c.scores(p.grad_scores, p), kTile, kTile, kTile);
@@ -226,17 +248,21 @@ struct LinearChannelGradients {
     barrier();
     const int channel = decays.channel();
     const auto put = [&](int t, float x) { from_float(x, tile[t * kTileStep + channel]); };
-    if (decays.run() == 0) decays.template visit<of_q>(0, kTile, put);
-    barrier();
-    INGOT_UNROLL
-    for (int j = 0; j < kColumns; ++j) {
-      const MatrixSum of_state = grads[j];
-      grads[j] = MatrixSum{};
-      add_decayed(p, c, first, j, of_state, kTile, tile, grads[j]);
+    if constexpr (has_state) {
+      if (decays.run() == 0) decays.template visit<of_q>(0, kTile, put);
+      barrier();
+      INGOT_UNROLL
+      for (int j = 0; j < kColumns; ++j) {
+        MatrixSum of_state = grads[j];
+        if constexpr (of_system)
+          for (int i = 0; i < kMatrixOfThread; ++i) of_state.at[i] = -of_state.at[i];
+        grads[j] = MatrixSum{};
+        add_decayed(p, c, first, j, of_state, kTile, tile, grads[j]);
+      }
+      barrier();
+      add_gates(tile, kTile, gates);
+      barrier();
     }
-    barrier();
-    add_gates(tile, kTile, gates);
-    barrier();
 
     const ChannelOfRows other(of_q ? p.k : p.q, p, c, first + channel);
     INGOT_ROLLED
@@ -352,8 +378,10 @@ struct LinearChannelGradients {
         const int token = row + MatrixSum::row(i), channel = j * kMatrix + MatrixSum::column(i);
         if (token >= c.count) continue;
         grads[j].at[i] += to_float(grad_scores[token * kTileStep + token]) * to_float(rows[token * other.row_stride + channel]);
+        if constexpr (of_system) grads[j].at[i] += to_float(to[MatrixSum::row(i) * made.row_stride + channel]);
         float& gate = grad_gates[token * p.grad_channel_gate.row_stride + channel];
-        if constexpr (of_q) gate = gates[j].at[i];
+        if constexpr (of_system) gate += gates[j].at[i];
+        else if constexpr (of_q) gate = gates[j].at[i];
         else gate += gates[j].at[i] + kept(p, c, first + channel);
       }
       store(grads[j], to + j * kMatrix, made.row_stride, c.count - row);
@@ -361,8 +389,8 @@ struct LinearChannelGradients {
   }
   static INGOT_DEVICE float kept(const LinearAttentionProblem& p, const LinearChunk& c, int64_t channel) {
     float sum = 0;
-    for (int64_t tile = 0; tile < p.value_tiles; ++tile)
-      sum += p.kept[((tile * p.pairs + c.pair) * p.chunks + c.chunk) * p.key_dim + channel];
+    for (int64_t part = 0; part < p.kept_parts; ++part)
+      sum += p.kept[((part * p.pairs + c.pair) * p.chunks + c.chunk) * p.key_dim + channel];
     return sum;
   }
 };

@@ -1,5 +1,5 @@
-// Linear attention by the delta rule on a GPU, with a gate per head or none. In the WY form (Yang et al. 2024, arXiv 2406.06484 §3, with
-// gates 2412.06464), solved for the residuals R of a chunk's tokens, which write U = beta R into the state:
+// Linear attention by the delta rule on a GPU, with a gate per head, per channel or none. In the WY form (Yang et al. 2024, arXiv
+// 2406.06484 §3, with gates 2412.06464), solved for the residuals R of a chunk's tokens, which write U = beta R into the state:
 //   (I + P beta) R = v - (decayed k) S    with P = (k k^T) decayed, strictly below the diagonal
 // With T = (I + P beta)^-1: R = T v - W S and W = T (decayed k). Nothing is divided by beta, which may be 0.
 //
@@ -14,40 +14,33 @@
 //             grad_k     d(k k^T), both ways, times k, less decayed Y S^T; the rest with U for v
 // dS in front of a chunk gets - W^T beta dU.
 //
+// With a gate per channel P is made by halves, as scores are (linear_attention_channels.h), and d P = -H [j, i] beta [i] gives gradients to
+// keys and gates as the gradient of scores does.
+//
 // Limit: W, R, U and dU go through memory once more than without the delta rule, and a sequence is not cut into parts. T, R and dU are
 // rounded to bf16: where the keys of a chunk are all but the same and beta is near 1, grad_v and grad_beta are differences of nearly equal
 // numbers and are off by 2 to 5 per cent.
 #pragma once
 
-#include "kernels/gpu/linear_attention_chunks.h"
+#include "kernels/gpu/linear_attention_channels.h"
 
 namespace ingot::kernels::gpu {
 inline namespace INGOT_WAVE_NAMESPACE {
 
-/// p.inverse, T; p.products, P, where that is asked for. A block a chunk.
-template <bool has_gate>
+/// p.inverse, T; p.products, P, where that is asked for; with a gate per channel p.k_from_start. A block a chunk.
+template <LinearGate gate>
 struct LinearSystem {
   static constexpr int kThreads = kTileThreads, kStep = kTile + 1, kBlock = kMatrix * kMatrix;
-  static constexpr bool kFitsAQuarter = true;
+  static constexpr bool kFitsAQuarter = true, has_gate = gate == LinearGate::of_heads;
 
   static INGOT_DEVICE void run(const LinearAttentionProblem& p) {
-    // P beta below the diagonal; above it T, transposed, without its ones. The keys before.
+    // P beta below the diagonal; above it T, transposed, without its ones. The keys before, or the channels' decays.
     INGOT_SHARED_FLOATS(square, kTile * kStep);
     INGOT_SHARED_FLOATS(betas, kTile);
-    Bf16* const tile = reinterpret_cast<Bf16*>(square);
     const LinearChunk c(p, quotient(block_index(), p.chunks), remainder(block_index(), p.chunks));
     MatrixSum products[kStrips]{};
-    TileOnItsWay next;
-    const Bf16* const rows = c.rows(p.k, p);
-    next.load(rows, p.k.row_stride, c.count, p.key_dim);
-    INGOT_ROLLED
-    for (int64_t from = 0; from < p.key_dim; from += kTile) {
-      next.store(tile);
-      barrier();
-      if (from + kTile < p.key_dim) next.load(rows + from + kTile, p.k.row_stride, c.count, p.key_dim - from - kTile);
-      multiply_tiles<Order::by_row, Order::by_column>(products, tile, tile, 0, kStrips, wave_index() + 1);
-      barrier();  // before the next ones come there
-    }
+    if constexpr (gate == LinearGate::of_channels) multiply_by_halves(p, c, square, products);
+    else multiply_keys(p, c, reinterpret_cast<Bf16*>(square), products);
     const ChunkDecays<true> decays;
     if constexpr (has_gate) decays.make(c.gate(p));
     if (thread_index() < kTile) betas[thread_index()] = c.beta(p);
@@ -76,6 +69,41 @@ struct LinearSystem {
   }
 
  private:
+  static INGOT_DEVICE void multiply_keys(const LinearAttentionProblem& p, const LinearChunk& c, Bf16* tile,
+                                         MatrixSum (&products)[kStrips]) {
+    TileOnItsWay next;
+    const Bf16* const rows = c.rows(p.k, p);
+    next.load(rows, p.k.row_stride, c.count, p.key_dim);
+    INGOT_ROLLED
+    for (int64_t from = 0; from < p.key_dim; from += kTile) {
+      next.store(tile);
+      barrier();
+      if (from + kTile < p.key_dim) next.load(rows + from + kTile, p.k.row_stride, c.count, p.key_dim - from - kTile);
+      multiply_tiles<Order::by_row, Order::by_column>(products, tile, tile, 0, kStrips, wave_index() + 1);
+      barrier();  // before the next ones come there
+    }
+  }
+  static INGOT_DEVICE void multiply_by_halves(const LinearAttentionProblem& p, const LinearChunk& c, float* factors,
+                                              MatrixSum (&products)[kStrips]) {
+    INGOT_SHARED(Bf16, tile, kTile * kTileStep);
+    const ChannelDecays<kTile> decays(factors);
+    ProductsByHalves sums;
+    INGOT_ROLLED
+    for (int64_t first = 0; first < p.key_dim; first += kTile) {
+      decays.load(p, c, first);
+      barrier();
+      const int64_t channel = first + decays.channel();
+      const ChannelOfRows k(p.k, p, c, channel);
+      if (decays.run() == 0) {
+        Bf16* const to = c.rows(p.k_from_start, p) + channel;
+        decays.visit<true>(0, k.count, [&](int t, float decay) { from_float(k.at(t) * decay, to[t * p.k_from_start.row_stride]); });
+      }
+      sums.add(decays, k, k, tile);
+    }
+    INGOT_UNROLL
+    for (int j = 0; j < kStrips; ++j) products[j] = sums.strip(j);
+  }
+
   static INGOT_DEVICE float inverse(const float* square, int row, int column) {
     return row == column ? 1.0f : row > column ? square[column * kStep + row] : 0.0f;
   }
@@ -121,10 +149,10 @@ enum class LinearSolve { keys, values, grad_written, grad_v };
 ///   values        T         v                         p.residuals, less what they are of the state
 ///   grad_written  scores^T  grad_out                  p.grad_written, less what it is of the state's gradient
 ///   grad_v        T^T       beta dU                   p.grad_v
-template <bool has_gate, LinearSolve what>
+template <LinearGate gate, LinearSolve what>
 struct LinearSolved {
   static constexpr int kThreads = kTileThreads;
-  static constexpr bool kFitsAQuarter = true;
+  static constexpr bool kFitsAQuarter = true, has_gate = gate == LinearGate::of_heads, is_by_channel = gate == LinearGate::of_channels;
   static constexpr bool has_keys = what == LinearSolve::keys,
                         is_transposed = what == LinearSolve::grad_written || what == LinearSolve::grad_v;
 
@@ -135,7 +163,8 @@ struct LinearSolved {
     const int64_t columns = has_keys ? p.key_dim : p.value_dim, column_tiles = has_keys ? p.key_tiles : p.value_tiles;
     const int64_t column = remainder(block_index(), column_tiles) * kTile, of_pair = quotient(block_index(), column_tiles);
     const LinearChunk c(p, quotient(of_pair, p.chunks), remainder(of_pair, p.chunks));
-    const HeadRows& from = has_keys                            ? p.k
+    const HeadRows& from = has_keys && is_by_channel           ? p.k_from_start
+                           : has_keys                          ? p.k
                            : what == LinearSolve::values       ? p.v
                            : what == LinearSolve::grad_written ? p.grad_out
                                                                : p.grad_written;
@@ -170,10 +199,10 @@ struct LinearSolved {
 
 /// States in front of chunks, with p.residuals and p.written, R and U; or from the last chunk on gradients behind them, with
 /// p.grad_written, dU. A block all keys and kMatrix values; a wave of each tile of keys a strip.
-template <bool has_gate, bool is_gradient>
+template <LinearGate gate, bool is_gradient>
 struct LinearDeltaStates {
   static constexpr int kThreads = kTileThreads, kTiles = 4, kStep = kMatrix + 8;  // kTiles: up to 256 keys
-  static constexpr bool kFitsAQuarter = true;
+  static constexpr bool kFitsAQuarter = true, has_gate = gate == LinearGate::of_heads, is_by_channel = gate == LinearGate::of_channels;
 
   static INGOT_DEVICE void run(const LinearAttentionProblem& p) {
     INGOT_SHARED(Bf16, tile, kTile * kTileStep);
@@ -201,11 +230,13 @@ struct LinearDeltaStates {
       }
       if constexpr (is_gradient) {
         load_grad_out(p, c, column, grad_out);
-        if (p.grad_gate != nullptr) write_kept(p, c, strip, sums, has_gate ? decays.whole() : 1.0f);
+        if constexpr (is_by_channel) write_kept_by_channel(p, c, strip, sums);
+        else if (p.grad_gate != nullptr) write_kept(p, c, strip, sums, has_gate ? decays.whole() : 1.0f);
       }
       barrier();
       MatrixSum made{};
-      for_each_tile(p, c, is_gradient ? p.k : p.solved_k, has_gate && is_gradient ? decays.to_end : nullptr, tile, [&](int t) {
+      const HeadRows &to_end = is_by_channel ? p.decayed_k : p.k, &from_start = is_by_channel ? p.decayed_q : p.q;
+      for_each_tile(p, c, is_gradient ? to_end : p.solved_k, has_gate && is_gradient ? decays.to_end : nullptr, tile, [&](int t) {
         INGOT_UNROLL
         for (int k = 0; k < kStrips; ++k)
           multiply(made, load_left<Order::by_row>(tile + wave_index() * kMatrix * kTileStep + k * kMatrix, kTileStep),
@@ -217,8 +248,8 @@ struct LinearDeltaStates {
         INGOT_UNROLL
         for (int t = 0; t < kTiles; ++t)
           for (int i = 0; i < kMatrixOfThread; ++i) sums[t].at[i] *= decays.whole();
-      }
-      add(p, c, is_gradient ? p.q : p.k,
+      } else if constexpr (is_by_channel) decay_by_channel(p, c, sums);
+      add(p, c, is_gradient ? from_start : to_end,
           !has_gate     ? nullptr
           : is_gradient ? decays.from_start
                         : decays.to_end,
@@ -305,6 +336,38 @@ struct LinearDeltaStates {
     store(times_beta, written + first * kStep, kStep);
     if constexpr (!is_gradient)
       store(times_beta, c.rows(p.written, p) + first * p.written.row_stride + column, p.written.row_stride, c.count - first);
+  }
+
+  static INGOT_DEVICE void decay_by_channel(const LinearAttentionProblem& p, const LinearChunk& c, MatrixSum (&sums)[kTiles]) {
+    const float* const whole = p.whole + (c.pair * p.chunks + c.chunk) * p.key_dim;
+    INGOT_UNROLL
+    for (int t = 0; t < kTiles; ++t) {
+      const int key = t * kTile + wave_index() * kMatrix;
+      if (key >= p.key_dim) continue;
+      INGOT_UNROLL
+      for (int i = 0; i < kMatrixOfThread; ++i) sums[t].at[i] *= whole[key + MatrixSum::row(i)];
+    }
+  }
+  static INGOT_DEVICE void write_kept_by_channel(const LinearAttentionProblem& p, const LinearChunk& c, int64_t strip,
+                                                 const MatrixSum (&sums)[kTiles]) {
+    const float* const whole = p.whole + (c.pair * p.chunks + c.chunk) * p.key_dim;
+    const Bf16* const before = c.state(p.states, p) + strip * kMatrix;
+    float* const to = p.kept + ((strip * p.pairs + c.pair) * p.chunks + c.chunk) * p.key_dim;
+    INGOT_UNROLL
+    for (int t = 0; t < kTiles; ++t) {
+      const int key = t * kTile + wave_index() * kMatrix;
+      if (key >= p.key_dim) continue;
+      float kept[kMatrixRowsOfThread]{};
+      INGOT_UNROLL
+      for (int i = 0; i < kMatrixOfThread; ++i)
+        kept[MatrixSum::row_of_thread(i)] +=
+            sums[t].at[i] * to_float(before[(key + MatrixSum::row(i)) * p.value_dim + MatrixSum::column(i)]);
+      INGOT_UNROLL
+      for (int r = 0; r < kMatrixRowsOfThread; ++r) kept[r] = sum_over_columns(kept[r]);
+      INGOT_UNROLL
+      for (int i = 0; i < kMatrixOfThread; ++i)
+        if (MatrixSum::column(i) == 0) to[key + MatrixSum::row(i)] = whole[key + MatrixSum::row(i)] * kept[MatrixSum::row_of_thread(i)];
+    }
   }
 
   // What the gates of the whole chunk have to do with the state that passes it.

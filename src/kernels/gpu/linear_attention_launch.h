@@ -17,6 +17,15 @@ auto launch_states(const LinearAttentionProblem& p, const Launcher& launcher) {
   return launcher.template run<LinearStates<gate, is_gradient, false>>(tiles * p.parts, kTileThreads, p);
 }
 
+// grad_q, grad_k and the gates' gradient.
+template <bool of_system, class Launcher>
+auto launch_channel_gradients(const LinearAttentionProblem& p, const Launcher& launcher) {
+  constexpr int kChannels = LinearChannelGradients<true, of_system>::kChannels;
+  const int64_t blocks = p.pairs * p.chunks * ((p.key_dim + kChannels - 1) / kChannels);
+  if (const auto error = launcher.template run<LinearChannelGradients<true, of_system>>(blocks, kTileThreads, p)) return error;
+  return launcher.template run<LinearChannelGradients<false, of_system>>(blocks, kTileThreads, p);
+}
+
 template <LinearGate gate, class Launcher>
 auto linear_attention_forward(const LinearAttentionProblem& p, const Launcher& launcher) {
   const int64_t chunks = p.pairs * p.chunks;
@@ -44,10 +53,7 @@ auto linear_attention_backward(const LinearAttentionProblem& p, const Launcher& 
   };
   if (const auto error = product.template operator()<LinearResult::grad_v>(p.value_tiles)) return error;
   if constexpr (is_by_channel) {
-    constexpr int kChannels = LinearChannelGradients<true>::kChannels;
-    const int64_t blocks = chunks * ((p.key_dim + kChannels - 1) / kChannels);
-    if (const auto error = launcher.template run<LinearChannelGradients<true>>(blocks, kTileThreads, p)) return error;
-    return launcher.template run<LinearChannelGradients<false>>(blocks, kTileThreads, p);
+    return launch_channel_gradients<false>(p, launcher);
   } else {
     if (const auto error = product.template operator()<LinearResult::grad_q>(p.key_tiles)) return error;
     const auto error = product.template operator()<LinearResult::grad_k>(p.key_tiles);
@@ -55,51 +61,64 @@ auto linear_attention_backward(const LinearAttentionProblem& p, const Launcher& 
   }
 }
 
-// T, W, and the states in front of chunks with what is written into them.
-template <bool has_gate, class Launcher>
+// T, W, and the states in front of chunks with what is written into them; with a gate per channel scores before, as decayed keys come with
+// them.
+template <LinearGate gate, class Launcher>
 auto launch_delta_states(const LinearAttentionProblem& p, const Launcher& launcher) {
   const int64_t chunks = p.pairs * p.chunks;
-  if (const auto error = launcher.template run<LinearSystem<has_gate>>(chunks, kTileThreads, p)) return error;
-  if (const auto error = launcher.template run<LinearSolved<has_gate, LinearSolve::keys>>(chunks * p.key_tiles, kTileThreads, p))
+  if constexpr (gate == LinearGate::of_channels)
+    if (const auto error = launcher.template run<LinearChannelScores>(chunks, kTileThreads, p)) return error;
+  if (const auto error = launcher.template run<LinearSystem<gate>>(chunks, kTileThreads, p)) return error;
+  if (const auto error = launcher.template run<LinearSolved<gate, LinearSolve::keys>>(chunks * p.key_tiles, kTileThreads, p)) return error;
+  if (const auto error =
+          launcher.template run<LinearSolved<LinearGate::none, LinearSolve::values>>(chunks * p.value_tiles, kTileThreads, p))
     return error;
-  if (const auto error = launcher.template run<LinearSolved<false, LinearSolve::values>>(chunks * p.value_tiles, kTileThreads, p))
-    return error;
-  return launcher.template run<LinearDeltaStates<has_gate, false>>(p.pairs * (p.value_dim / kMatrix), kTileThreads, p);
+  return launcher.template run<LinearDeltaStates<gate, false>>(p.pairs * (p.value_dim / kMatrix), kTileThreads, p);
 }
 
 template <LinearGate gate, class Launcher>
 auto delta_rule_forward(const LinearAttentionProblem& p, const Launcher& launcher) {
-  constexpr bool has_gate = gate == LinearGate::of_heads;
   const int64_t chunks = p.pairs * p.chunks;
   auto of_written = p;
   of_written.v = p.written;
-  if (const auto error = launch_delta_states<has_gate>(p, launcher)) return error;
-  if (const auto error = launcher.template run<LinearScores<has_gate, false>>(chunks, kTileThreads, p)) return error;
+  if (const auto error = launch_delta_states<gate>(p, launcher)) return error;
+  if constexpr (gate != LinearGate::of_channels)
+    if (const auto error = launcher.template run<LinearScores<gate == LinearGate::of_heads, false>>(chunks, kTileThreads, p)) return error;
   return launcher.template run<LinearProduct<gate, LinearResult::out>>(chunks * p.value_tiles, kTileThreads, of_written);
 }
 
 template <LinearGate gate, class Launcher>
 auto delta_rule_backward(const LinearAttentionProblem& p, const Launcher& launcher) {
-  constexpr bool has_gate = gate == LinearGate::of_heads;
+  constexpr bool has_gate = gate == LinearGate::of_heads, is_by_channel = gate == LinearGate::of_channels;
   const int64_t chunks = p.pairs * p.chunks, by_key = chunks * p.key_tiles, by_value = chunks * p.value_tiles;
   constexpr int kThreads = kTileThreads;
   auto of_written = p;
   of_written.v = p.written;
-  if (const auto error = launch_delta_states<has_gate>(p, launcher)) return error;
-  if (const auto error = launcher.template run<LinearScores<has_gate, true>>(chunks, kThreads, of_written)) return error;
-  if (const auto error = launcher.template run<LinearSolved<false, LinearSolve::grad_written>>(by_value, kThreads, p)) return error;
-  if (const auto error = launcher.template run<LinearDeltaStates<has_gate, true>>(p.pairs * (p.value_dim / kMatrix), kThreads, p))
+  if (const auto error = launch_delta_states<gate>(p, launcher)) return error;
+  if constexpr (is_by_channel) {
+    if (const auto error = launcher.template run<LinearChannelScoreGradients>(chunks, kThreads, of_written)) return error;
+  } else if (const auto error = launcher.template run<LinearScores<has_gate, true>>(chunks, kThreads, of_written)) return error;
+  if (const auto error = launcher.template run<LinearSolved<LinearGate::none, LinearSolve::grad_written>>(by_value, kThreads, p))
     return error;
-  if (const auto error = launcher.template run<LinearSolved<false, LinearSolve::grad_v>>(by_value, kThreads, p)) return error;
+  if (const auto error = launcher.template run<LinearDeltaStates<gate, true>>(p.pairs * (p.value_dim / kMatrix), kThreads, p)) return error;
+  if (const auto error = launcher.template run<LinearSolved<LinearGate::none, LinearSolve::grad_v>>(by_value, kThreads, p)) return error;
   if (const auto error = launcher.template run<LinearSystemGradients<has_gate>>(chunks, kThreads, p)) return error;
-  if (const auto error = launcher.template run<LinearProduct<gate, LinearResult::grad_q>>(by_key, kThreads, p)) return error;
-  if (const auto error = launcher.template run<LinearProduct<gate, LinearResult::grad_k_of_system>>(by_key, kThreads, p)) return error;
-  const auto error = launcher.template run<LinearProduct<gate, LinearResult::grad_k>>(by_key, kThreads, of_written);
-  return error || p.grad_gate == nullptr ? error : launcher.template run<LinearGates>(chunks, LinearGates::kThreads, p);
+  if constexpr (is_by_channel) {
+    if (const auto error = launch_channel_gradients<false>(of_written, launcher)) return error;
+    auto of_system = p;
+    of_system.q = p.k, of_system.grad_q = p.grad_k, of_system.grad_scores = p.grad_products, of_system.grad_out = p.grad_v;
+    return launch_channel_gradients<true>(of_system, launcher);
+  } else {
+    if (const auto error = launcher.template run<LinearProduct<gate, LinearResult::grad_q>>(by_key, kThreads, p)) return error;
+    if (const auto error = launcher.template run<LinearProduct<gate, LinearResult::grad_k_of_system>>(by_key, kThreads, p)) return error;
+    const auto error = launcher.template run<LinearProduct<gate, LinearResult::grad_k>>(by_key, kThreads, of_written);
+    return error || p.grad_gate == nullptr ? error : launcher.template run<LinearGates>(chunks, LinearGates::kThreads, p);
+  }
 }
 
 template <class Launcher>
 auto linear_attention_forward(const LinearAttentionProblem& p, const Launcher& launcher) {
+  if (p.beta != nullptr && p.channel_gate.data != nullptr) return delta_rule_forward<LinearGate::of_channels>(p, launcher);
   if (p.beta != nullptr)
     return p.gate != nullptr ? delta_rule_forward<LinearGate::of_heads>(p, launcher) : delta_rule_forward<LinearGate::none>(p, launcher);
   if (p.channel_gate.data != nullptr) return linear_attention_forward<LinearGate::of_channels>(p, launcher);
@@ -108,6 +127,7 @@ auto linear_attention_forward(const LinearAttentionProblem& p, const Launcher& l
 }
 template <class Launcher>
 auto linear_attention_backward(const LinearAttentionProblem& p, const Launcher& launcher) {
+  if (p.beta != nullptr && p.channel_gate.data != nullptr) return delta_rule_backward<LinearGate::of_channels>(p, launcher);
   if (p.beta != nullptr)
     return p.gate != nullptr ? delta_rule_backward<LinearGate::of_heads>(p, launcher) : delta_rule_backward<LinearGate::none>(p, launcher);
   if (p.channel_gate.data != nullptr) return linear_attention_backward<LinearGate::of_channels>(p, launcher);

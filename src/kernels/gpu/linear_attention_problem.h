@@ -42,9 +42,10 @@ struct LinearAttentionProblem {
   float *gate_of_scores, *reads, *writes, *kept;
   int64_t read_tiles, kept_parts;
 
-  // With a gate per channel. whole: what is left of a state behind a chunk [pairs, chunks, key_dim]; kept: [value_tiles, pairs, chunks,
-  // key_dim].
+  // With a gate per channel. whole: what is left of a state behind a chunk [pairs, chunks, key_dim]; kept: [kept_parts, pairs, chunks,
+  // key_dim], of tiles of values, or of strips with the delta rule.
   HeadRows decayed_q, decayed_k;  // from the chunk's start, and to its end
+  HeadRows k_from_start;          // with the delta rule
   float* whole;
 
   // With the delta rule (linear_attention_delta.h). bf16 [pairs, chunks, chunk, chunk]: T; backward P and the gradient of k k^T.

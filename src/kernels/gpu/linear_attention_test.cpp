@@ -138,21 +138,24 @@ INSTANTIATE_TEST_SUITE_P(
     title);
 
 // Less than a chunk, whole chunks, keys that fill no tile or four of them.
-INSTANTIATE_TEST_SUITE_P(DeltaRule, GpuLinearAttentionCases,
-                         testing::Values(Case{Gates::none, false, false, 1, 32, 32, 1, 1, 2, true},
-                                         Case{Gates::none, false, true, 200, 64, 48, 1, 1, 1, true},
-                                         Case{Gates::none, true, true, 150, 48, 64, 1, 2, 1, true},
-                                         Case{Gates::of_heads, true, true, 128, 32, 32, 1, 1, 2, true},
-                                         Case{Gates::of_tokens, false, false, 64, 64, 64, 1, 1, 1, true},
-                                         Case{Gates::of_tokens, false, true, 70, 256, 32, 1, 1, 1, true},
-                                         Case{Gates::of_tokens, true, true, 177, 80, 80, 1, 1, 1, true},
-                                         Case{Gates::of_tokens, true, true, 40, 32, 32, 1, 2, 3, true}),
-                         title);
+INSTANTIATE_TEST_SUITE_P(
+    DeltaRule, GpuLinearAttentionCases,
+    testing::Values(
+        Case{Gates::none, false, false, 1, 32, 32, 1, 1, 2, true}, Case{Gates::none, false, true, 200, 64, 48, 1, 1, 1, true},
+        Case{Gates::none, true, true, 150, 48, 64, 1, 2, 1, true}, Case{Gates::of_heads, true, true, 128, 32, 32, 1, 1, 2, true},
+        Case{Gates::of_tokens, false, false, 64, 64, 64, 1, 1, 1, true}, Case{Gates::of_tokens, false, true, 70, 256, 32, 1, 1, 1, true},
+        Case{Gates::of_tokens, true, true, 177, 80, 80, 1, 1, 1, true}, Case{Gates::of_tokens, true, true, 40, 32, 32, 1, 2, 3, true},
+        Case{Gates::of_channels, false, false, 1, 32, 32, 1, 1, 2, true}, Case{Gates::of_channels, false, false, 64, 64, 64, 1, 1, 1, true},
+        Case{Gates::of_channels, false, true, 200, 64, 48, 1, 1, 1, true},
+        Case{Gates::of_channels, false, true, 70, 256, 32, 1, 1, 1, true}, Case{Gates::of_channels, true, true, 177, 80, 80, 1, 1, 1, true},
+        Case{Gates::of_channels, true, true, 40, 32, 32, 1, 2, 3, true}),
+    title);
 
 // Differences of running sums would lose the weak ones' digits; what a start cuts off has no gradient at all.
 TEST(GpuLinearAttention, weak_gates_beside_strong_ones_and_starts_keep_their_digits) {
-  for (const auto& c : {Case{Gates::of_tokens, true, true, 150, 32, 32}, Case{Gates::of_channels, true, true, 150, 32, 32},
-                        Case{Gates::of_tokens, true, true, 150, 32, 32, 1, 1, 2, true}}) {
+  for (const auto& c :
+       {Case{Gates::of_tokens, true, true, 150, 32, 32}, Case{Gates::of_channels, true, true, 150, 32, 32},
+        Case{Gates::of_tokens, true, true, 150, 32, 32, 1, 1, 2, true}, Case{Gates::of_channels, true, true, 150, 32, 32, 1, 1, 2, true}}) {
     auto i = inputs(c);
     i.in.log_gate = i.in.log_gate * 1e-3;
     for (const int64_t t : {10, 30, 66, 70, 130}) i.in.log_gate.select(1, t).sub_(3000);
@@ -184,7 +187,8 @@ TEST(GpuLinearAttention, on_the_emulated_device_is_what_the_cpu_computes) {
   for (const auto& c :
        {Case{Gates::none, true, false, 150, 32, 48}, Case{Gates::of_heads, true, true, 150, 32, 48},
         Case{Gates::of_tokens, true, true, 150, 32, 48}, Case{Gates::of_channels, true, true, 150, 32, 48},
-        Case{Gates::none, true, false, 150, 32, 48, 1, 1, 2, true}, Case{Gates::of_tokens, true, true, 150, 32, 48, 1, 1, 2, true}}) {
+        Case{Gates::none, true, false, 150, 32, 48, 1, 1, 2, true}, Case{Gates::of_tokens, true, true, 150, 32, 48, 1, 1, 2, true},
+        Case{Gates::of_channels, true, true, 150, 32, 48, 1, 1, 2, true}}) {
     const auto i = inputs(c);
     const Inputs moved{{there(i.in.q), there(i.in.k), there(i.in.v), there(i.in.log_gate), there(i.in.beta), there(i.in.is_start)},
                        there(i.initial_state),
@@ -232,7 +236,10 @@ TEST(GpuLinearAttention, counts_a_gate_per_channel_and_the_delta_rule_by_their_n
   const device::CountingDevice counting(device::Target::gpu);
   const auto x = at::empty({1, 4096, 16, 128}, at::TensorOptions().device(counting.device()).dtype(at::kBFloat16));
   const auto by_channel = at::empty(x.sizes(), x.options().dtype(at::kFloat)), by_token = by_channel.select(3, 0).contiguous();
-  for (const auto& in : {LinearAttentionInputs{x, x, x, by_channel}, LinearAttentionInputs{x, x, x, by_token, by_token}}) {
+  const std::pair<std::string, LinearAttentionInputs> all[] = {{"linear_attention_channels", {x, x, x, by_channel}},
+                                                               {"linear_attention_delta", {x, x, x, by_token, by_token}},
+                                                               {"linear_attention_kda", {x, x, x, by_channel, by_token}}};
+  for (const auto& [name, in] : all) {
     device::Tracer tracer(counting.device());
     const auto f = kernels::linear_attention_forward(in);
     EXPECT_EQ(f.saved.size(2), in.beta.defined() ? 1 : 4);  // parts
@@ -240,22 +247,21 @@ TEST(GpuLinearAttention, counts_a_gate_per_channel_and_the_delta_rule_by_their_n
     EXPECT_EQ(g.log_gate.sizes(), in.log_gate.sizes());
     EXPECT_EQ(g.beta.defined(), in.beta.defined());
     const auto trace = tracer.finish();
-    const std::string name = in.beta.defined() ? "linear_attention_delta" : "linear_attention_channels";
     EXPECT_THAT(kernels_in(trace), testing::ElementsAre(name, name + ".backward"));
     EXPECT_TRUE(trace.host_accesses.empty());
   }
 }
 
-TEST(GpuLinearAttention, leaves_other_dtypes_sizes_and_rules_to_atens_operations) {
+TEST(GpuLinearAttention, leaves_other_dtypes_and_sizes_to_atens_operations) {
   const device::CountingDevice counting(device::Target::gpu);
   const auto operand = [&](int64_t dim, at::ScalarType dtype) {
     return at::empty({1, 80, 2, dim}, at::TensorOptions().device(counting.device()).dtype(dtype));
   };
   const auto x = operand(32, at::kBFloat16), by_token = x.select(3, 0).to(at::kFloat);
   EXPECT_TRUE(takes_linear_attention({x, x, x, by_token}));
-  EXPECT_TRUE(takes_linear_attention({x, x, x, x.to(at::kFloat)}));    // a gate per channel
-  EXPECT_TRUE(takes_linear_attention({x, x, x, by_token, by_token}));  // the delta rule
-  EXPECT_FALSE(takes_linear_attention({x, x, x, x.to(at::kFloat), by_token}));
+  EXPECT_TRUE(takes_linear_attention({x, x, x, x.to(at::kFloat)}));            // a gate per channel
+  EXPECT_TRUE(takes_linear_attention({x, x, x, by_token, by_token}));          // the delta rule
+  EXPECT_TRUE(takes_linear_attention({x, x, x, x.to(at::kFloat), by_token}));  // both
   for (const auto& other : {operand(32, at::kFloat), operand(24, at::kBFloat16), operand(16, at::kBFloat16), operand(272, at::kBFloat16)})
     EXPECT_FALSE(takes_linear_attention({other, other, other}));
   const auto on_host = at::randn({1, 80, 2, 32}).to(at::kBFloat16);
