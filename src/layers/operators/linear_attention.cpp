@@ -72,8 +72,12 @@ std::vector<Operator> linear_attention_operators() {
   // Where a sequence is spread over ranks.
   for (const auto* name : {"linear_attention_state", "linear_attention_state_gradient", "linear_attention_of_state"})
     by_head.traced.push_back({name});
+  // With a gate per channel, on a GPU: priced as the delta rule's, whose passes it shares.
+  auto delta = recurrence<Mixing::delta>("linear_attention_delta", "linear_attention_delta.backward");
+  delta.traced.push_back({"linear_attention_kda", false, kernels::size_of_input<0>});
+  delta.traced.push_back({"linear_attention_kda.backward", true, kernels::size_of_input<1>});
   return {std::move(by_head), recurrence<Mixing::gate_per_channel>("linear_attention_channels", "linear_attention_channels.backward"),
-          recurrence<Mixing::delta>("linear_attention_delta", "linear_attention_delta.backward")};
+          std::move(delta)};
 }
 
 }  // namespace ingot::layers
