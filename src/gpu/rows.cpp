@@ -69,7 +69,11 @@ INGOT_EXPORTED int ingot_round_to_fp8(const cpu::Fp8Problem* problem, int device
 INGOT_EXPORTED int ingot_fp8_codes(const cpu::Fp8CodesProblem* problem, int device) {
   return launch(gpu::launch_fp8_codes, problem, device);
 }
+INGOT_EXPORTED int ingot_fp8_groups(const cpu::Fp8GroupsProblem* problem, int device) {
+  return launch(gpu::launch_fp8_groups, problem, device);
+}
 INGOT_EXPORTED int ingot_has_fp8_gemms(int device) { return gpu::has_fp8_gemms(device); }
+INGOT_EXPORTED int ingot_has_grouped_fp8_gemms(int device) { return gpu::has_grouped_fp8_gemms(device); }
 INGOT_EXPORTED int ingot_largest_magnitude(const cpu::LargestProblem* problem, int device) {
   return launch(gpu::launch_largest_magnitude, problem, device);
 }

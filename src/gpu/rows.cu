@@ -75,7 +75,9 @@ int launch_short_convolution_backward(const cpu::ShortConvolutionProblem& p, voi
 }
 int launch_round_to_fp8(const cpu::Fp8Problem& p, void* stream) { return round_to_fp8(p, on(stream)); }
 int launch_fp8_codes(const cpu::Fp8CodesProblem& p, void* stream) { return fp8_codes(p, on(stream)); }
+int launch_fp8_groups(const cpu::Fp8GroupsProblem& p, void* stream) { return fp8_groups(p, on(stream)); }
 int has_fp8_gemms(int device) { return multiplies_fp8(device) ? 1 : 0; }
+int has_grouped_fp8_gemms(int device) { return multiplies_groups_of_fp8(device) ? 1 : 0; }
 int launch_largest_magnitude(const cpu::LargestProblem& p, void* stream) { return largest_magnitude(p, on(stream)); }
 int launch_linear_attention_forward(const LinearAttentionProblem& p, void* stream) { return linear_attention_forward(p, on(stream)); }
 int launch_linear_attention_backward(const LinearAttentionProblem& p, void* stream) { return linear_attention_backward(p, on(stream)); }

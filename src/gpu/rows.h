@@ -36,8 +36,10 @@ int launch_short_convolution_forward(const cpu::ShortConvolutionProblem& problem
 int launch_short_convolution_backward(const cpu::ShortConvolutionProblem& problem, void* stream);
 int launch_round_to_fp8(const cpu::Fp8Problem& problem, void* stream);
 int launch_fp8_codes(const cpu::Fp8CodesProblem& problem, void* stream);
+int launch_fp8_groups(const cpu::Fp8GroupsProblem& problem, void* stream);
 /// 1 or 0.
 int has_fp8_gemms(int device);
+int has_grouped_fp8_gemms(int device);
 int launch_largest_magnitude(const cpu::LargestProblem& problem, void* stream);
 int launch_linear_attention_forward(const LinearAttentionProblem& problem, void* stream);
 int launch_linear_attention_backward(const LinearAttentionProblem& problem, void* stream);

@@ -117,6 +117,39 @@ void round_tiles_to_nvfp4(const Fp4Problem& p, int64_t first, int64_t last, int6
   }
 }
 
+float scale_of(float largest, const Format& format) { return power_of_two(scale_exponent(broadcast(largest), format.largest_exponent))[0]; }
+
+int64_t places_of(int64_t rows) { return rows == 0 ? kPlacesOfGroups : (rows + kPlacesOfGroups - 1) / kPlacesOfGroups * kPlacesOfGroups; }
+
+// Of one group: its rows [from, end), those that take part in its scale [from, last).
+struct RowsOfGroup {
+  const Fp8GroupsProblem& p;
+  int64_t from, end, last;
+
+  RowsOfGroup(const Fp8GroupsProblem& p, int64_t group)
+      : p(p), from(group == 0 ? 0 : p.ends[group - 1]), end(p.ends[group]), last(group == p.rows - 1 ? p.all_rows : end) {}
+  bool counts(int64_t row) const { return row < end && (!p.counts || p.counts[row] != 0); }
+
+  void find_scales(int64_t group) const {
+    float most[2] = {};
+    for (int64_t row = from; row < last; ++row) {
+      float& here = most[counts(row)];
+      here = p.largest[row] > here ? p.largest[row] : here;
+    }
+    const float scale[2] = {scale_of(most[0], kE4m3), scale_of(most[1], kE4m3)};
+    for (int64_t row = from; row < last; ++row) p.row_scale[row] = scale[counts(row)];
+    p.group_scale[group] = scale[1];
+  }
+  void place(int64_t group, int64_t start) const {
+    int64_t counted = 0;
+    for (int64_t row = from; row < end; ++row) counted += counts(row);
+    p.place_ends[group] = static_cast<int32_t>(start + places_of(counted));
+    const int64_t stop = group == p.rows - 1 ? p.places : p.place_ends[group];
+    for (int64_t place = start; place < stop; ++place)
+      p.row_of_place[place] = place - start < counted ? static_cast<int32_t>(from + place - start) : -1;
+  }
+};
+
 template <class T>
 float largest_of(const T* x, int64_t width) {
   Float most{};
@@ -144,10 +177,15 @@ uint8_t code_of(float x, const Format& format) {
 
 template <class T>
 void codes_of_row(const Fp8CodesProblem& p, const Format& format, int64_t row) {
-  const T* x = static_cast<const T*>(p.x) + row * p.width;
-  const Int exponent = scale_exponent(broadcast(*p.largest), format.largest_exponent);
-  const Float inverse = power_of_two(-exponent);
-  if (row == 0) *p.scale = power_of_two(exponent)[0];
+  const int64_t source = p.row_of_place ? p.row_of_place[row] : row;
+  if (source < 0) {
+    for (int64_t i = 0; i < p.width; ++i) p.codes[p.is_transposed ? i * p.rows + row : row * p.width + i] = 0;
+    return;
+  }
+  const T* x = static_cast<const T*>(p.x) + source * p.width;
+  const float scale = p.largest ? scale_of(*p.largest, format) : p.row_scale[source];
+  const Float inverse = broadcast(1 / scale);
+  if (p.largest && row == 0) *p.scale = scale;
   float numbers[kLanes];
   for (int64_t i = 0; i < p.width; i += kLanes) {
     const int64_t n = smaller(kLanes, p.width - i);
@@ -161,6 +199,17 @@ void codes_of_row(const Fp8CodesProblem& p, const Format& format, int64_t row) {
 void fp8_codes(const Fp8CodesProblem& p, int64_t begin, int64_t end) {
   const auto& format = p.is_e5m2 ? kE5m2 : kE4m3;
   for (int64_t row = begin; row < end; ++row) p.is_bf16 ? codes_of_row<bf16>(p, format, row) : codes_of_row<float>(p, format, row);
+}
+
+void fp8_groups(const Fp8GroupsProblem& p, int64_t begin, int64_t end) {
+  int64_t start = 0;  // of a group's places
+  for (int64_t group = 0; group < begin; ++group) start += places_of(p.ends[group] - (group == 0 ? 0 : p.ends[group - 1]));
+  for (int64_t group = begin; group < end; ++group) {
+    const RowsOfGroup rows(p, group);
+    if (p.largest) rows.find_scales(group);
+    if (p.row_of_place) rows.place(group, start);
+    start += places_of(rows.end - rows.from);
+  }
 }
 
 void largest_magnitude(const LargestProblem& p, int64_t begin, int64_t end) {

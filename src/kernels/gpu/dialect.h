@@ -53,6 +53,7 @@ inline int last_error() { return hipGetLastError(); }
 inline bool multiplies_fp8(int) { return false; }  // MI300X has formats of its own
 /// Whether the instructions of matrix.h reach more than half of what others of the GPU do.
 inline bool has_fast_matrices(int) { return true; }
+inline bool multiplies_groups_of_fp8(int) { return false; }
 #else
 using Stream = cudaStream_t;
 inline int last_error() { return cudaGetLastError(); }
@@ -65,6 +66,11 @@ inline bool multiplies_fp8(int device) {
 inline bool has_fast_matrices(int device) {
   int major = 0;
   return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major != 10 && major != 11;
+}
+/// Whether libtorch 2.11's grouped GEMM of e4m3 runs there: it is compiled for sm_90a alone.
+inline bool multiplies_groups_of_fp8(int device) {
+  int major = 0;
+  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9;
 }
 #endif
 INGOT_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }

@@ -30,6 +30,7 @@ struct Fp8Rounding {
     exponent = exponent < -100 ? -100 : exponent > 100 ? 100 : exponent;
     return {grid, float_of(static_cast<uint32_t>(127 + exponent) << 23), float_of(static_cast<uint32_t>(127 - exponent) << 23)};
   }
+  static INGOT_DEVICE Fp8Rounding with(float scale, const Fp8Grid& grid) { return {grid, scale, float_of((254u << 23) - bits_of(scale))}; }
   /// In units of the scale.
   INGOT_DEVICE float number(float value) const {
     const float x = value * inverse, power = float_of(bits_of(x) & 0x7f800000u);
@@ -173,11 +174,13 @@ template <class T, int count, bool is_e5m2>
 struct Fp8Codes {
   static INGOT_DEVICE void run(const cpu::Fp8CodesProblem& p) {
     using V = Vector<T, count>;
-    const auto rounding = Fp8Rounding::of(*p.largest, Fp8Grid::of(is_e5m2));
-    if (block_index() == 0 && thread_index() == 0) *p.scale = rounding.scale;
-    const int64_t vectors = p.rows * quotient(p.width, count);
+    const auto grid = Fp8Grid::of(is_e5m2);
+    auto rounding = Fp8Rounding::of(p.largest != nullptr ? *p.largest : 0.0f, grid);
+    if (p.largest != nullptr && block_index() == 0 && thread_index() == 0) *p.scale = rounding.scale;
+    const int64_t in_row = quotient(p.width, count), vectors = p.rows * in_row;
     for (int64_t i = block_index() * block_threads() + thread_index(); i < vectors; i += grid_blocks() * block_threads()) {
       const V x = static_cast<const V*>(p.x)[i];
+      if (p.largest == nullptr) rounding = Fp8Rounding::with(p.row_scale[quotient(i, in_row)], grid);
       Vector<uint8_t, count> codes;
       for (int k = 0; k < count; ++k) codes.at[k] = fp8_code<is_e5m2>(rounding.number(to_float(x.at[k])));
       reinterpret_cast<Vector<uint8_t, count>*>(p.codes)[i] = codes;
@@ -194,15 +197,21 @@ struct Fp8CodesTransposed {
   static INGOT_DEVICE void run(const cpu::Fp8CodesProblem& p) {
     using V = Vector<T, kRead>;
     INGOT_SHARED_FLOATS(square, kSide * kPitch);
-    const auto rounding = Fp8Rounding::of(*p.largest, Fp8Grid::of(is_e5m2));
-    if (block_index() == 0 && thread_index() == 0) *p.scale = rounding.scale;
+    const auto grid = Fp8Grid::of(is_e5m2);
+    auto rounding = Fp8Rounding::of(p.largest != nullptr ? *p.largest : 0.0f, grid);
+    if (p.largest != nullptr && block_index() == 0 && thread_index() == 0) *p.scale = rounding.scale;
     const int64_t across = quotient(p.width + kSide - 1, kSide), squares = quotient(p.rows + kSide - 1, kSide) * across;
     for (int64_t at = block_index(); at < squares; at += grid_blocks()) {
       const int64_t row = quotient(at, across) * kSide, column = remainder(at, across) * kSide;
       for (int i = thread_index(); i < kSide * kSide / kRead; i += block_threads()) {
         const int r = i / (kSide / kRead), c = i % (kSide / kRead) * kRead;
         if (row + r >= p.rows || column + c >= p.width) continue;
-        const V x = static_cast<const V*>(p.x)[quotient((row + r) * p.width + column + c, kRead)];
+        const int64_t source = p.row_of_place != nullptr ? p.row_of_place[row + r] : row + r;
+        V x{};
+        if (source >= 0) {
+          x = static_cast<const V*>(p.x)[quotient(source * p.width + column + c, kRead)];
+          if (p.largest == nullptr) rounding = Fp8Rounding::with(p.row_scale[source], grid);
+        }
         for (int k = 0; k < kRead; ++k) square[r * kPitch + c + k] = rounding.number(to_float(x.at[k]));
       }
       barrier();
@@ -230,6 +239,60 @@ auto fp8_codes(const cpu::Fp8CodesProblem& p, const Launcher& launcher) {
   };
   const auto in = [&](auto x) { return p.is_e5m2 ? with(x, Constant<1>{}) : with(x, Constant<0>{}); };
   return p.is_bf16 ? in(Bf16{}) : in(0.0f);
+}
+
+/// A block a group. Sums of shared memory are of fp32, in which numbers of rows and multiples of 16 below 2^28 are exact.
+struct Fp8Groups {
+  static constexpr int kThreads = 256;
+
+  static INGOT_DEVICE int64_t places_of(int64_t rows) {
+    return rows == 0 ? cpu::kPlacesOfGroups : (rows + cpu::kPlacesOfGroups - 1) / cpu::kPlacesOfGroups * cpu::kPlacesOfGroups;
+  }
+  static INGOT_DEVICE int64_t first_row(const cpu::Fp8GroupsProblem& p, int64_t group) { return group == 0 ? 0 : p.ends[group - 1]; }
+
+  struct Rows {
+    int64_t from, end, last;  // [from, end) are the group's; those up to `last` get a scale here
+    const float* counted;
+    INGOT_DEVICE bool counts(int64_t row) const { return row < end && (counted == nullptr || counted[row] != 0); }
+  };
+
+  static INGOT_DEVICE void find_scales(const cpu::Fp8GroupsProblem& p, int64_t group, const Rows& rows) {
+    float most = 0, others = 0;
+    for (int64_t row = rows.from + thread_index(); row < rows.last; row += block_threads()) {
+      if (rows.counts(row)) most = Max::of(most, p.largest[row]);
+      else others = Max::of(others, p.largest[row]);
+    }
+    const auto grid = Fp8Grid::of(false);
+    const float scale = Fp8Rounding::of(block_max(most), grid).scale, of_others = Fp8Rounding::of(block_max(others), grid).scale;
+    for (int64_t row = rows.from + thread_index(); row < rows.last; row += block_threads())
+      p.row_scale[row] = rows.counts(row) ? scale : of_others;
+    if (thread_index() == 0) p.group_scale[group] = scale;
+  }
+
+  static INGOT_DEVICE void place(const cpu::Fp8GroupsProblem& p, int64_t group, const Rows& rows) {
+    float before = 0, counted = 0;
+    for (int64_t earlier = thread_index(); earlier < group; earlier += block_threads())
+      before += static_cast<float>(places_of(p.ends[earlier] - first_row(p, earlier)));
+    for (int64_t row = rows.from + thread_index(); row < rows.end; row += block_threads()) counted += rows.counts(row) ? 1.0f : 0.0f;
+    const auto start = static_cast<int64_t>(block_sum(before)), count = static_cast<int64_t>(block_sum(counted));
+    const int64_t end = start + places_of(count), stop = group == p.rows - 1 ? p.places : end;
+    for (int64_t place = start + thread_index(); place < stop; place += block_threads())
+      p.row_of_place[place] = place - start < count ? static_cast<int32_t>(rows.from + place - start) : -1;
+    if (thread_index() == 0) p.place_ends[group] = static_cast<int32_t>(end);
+  }
+
+  static INGOT_DEVICE void run(const cpu::Fp8GroupsProblem& p) {
+    for (int64_t group = block_index(); group < p.rows; group += grid_blocks()) {
+      const Rows rows{first_row(p, group), p.ends[group], group == p.rows - 1 ? p.all_rows : p.ends[group], p.counts};
+      if (p.largest != nullptr) find_scales(p, group, rows);
+      if (p.row_of_place != nullptr) place(p, group, rows);
+    }
+  }
+};
+
+template <class Launcher>
+auto fp8_groups(const cpu::Fp8GroupsProblem& p, const Launcher& launcher) {
+  return launcher.template run<Fp8Groups>(p.rows, Fp8Groups::kThreads, p);
 }
 
 /// Tiles are 1, 32 or 128 on a side; the widest vectors that fit.

@@ -77,6 +77,7 @@ constexpr HostKernels kKernels{
                                      uint64_t seed) { short_convolution_backward(p, HostLauncher{seed}); },
     .round_to_fp8 = [](const cpu::Fp8Problem& p, uint64_t seed) { round_to_fp8(p, HostLauncher{seed}); },
     .fp8_codes = [](const cpu::Fp8CodesProblem& p, uint64_t seed) { fp8_codes(p, HostLauncher{seed}); },
+    .fp8_groups = [](const cpu::Fp8GroupsProblem& p, uint64_t seed) { fp8_groups(p, HostLauncher{seed}); },
     .largest_magnitude = [](const cpu::LargestProblem& p, uint64_t seed) { largest_magnitude(p, HostLauncher{seed}); },
     .sort_slots = [](const cpu::SortSlotsProblem& p, uint64_t seed) { sort_slots(p, HostLauncher{seed}); },
     .gather_rows = [](const cpu::GatherRowsProblem& p, uint64_t seed) { gather_rows(p, HostLauncher{seed}); },

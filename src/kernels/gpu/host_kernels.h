@@ -46,6 +46,7 @@ struct HostKernels {
   void (*short_convolution_backward)(const cpu::ShortConvolutionProblem&, uint64_t seed);
   void (*round_to_fp8)(const cpu::Fp8Problem&, uint64_t seed);
   void (*fp8_codes)(const cpu::Fp8CodesProblem&, uint64_t seed);
+  void (*fp8_groups)(const cpu::Fp8GroupsProblem&, uint64_t seed);
   void (*largest_magnitude)(const cpu::LargestProblem&, uint64_t seed);
   void (*sort_slots)(const cpu::SortSlotsProblem&, uint64_t seed);
   void (*gather_rows)(const cpu::GatherRowsProblem&, uint64_t seed);
