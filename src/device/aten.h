@@ -10,6 +10,7 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_grouped_mm.h>
+#include <ATen/ops/_scaled_grouped_mm.h>
 #include <ATen/ops/_scaled_mm.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/addcmul.h>

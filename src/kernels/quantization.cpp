@@ -15,6 +15,8 @@ constexpr const char *kRound = "ingot_round_to_fp8", *kLargest = "ingot_largest_
 
 constexpr int64_t kRotated = 16;  // tokens
 
+bool is_gradient(OperandKind kind) { return kind == OperandKind::gradient || kind == OperandKind::expert_gradient; }
+
 struct Tile {
   int64_t rows, columns;
 };
@@ -47,7 +49,7 @@ at::Tensor rotate_tokens(const at::Tensor& x) {
 }
 
 at::Tensor round_to_nvfp4(const at::Tensor& x_in, OperandKind kind, int64_t summed) {
-  const bool is_rotated = summed == 0 && kind != OperandKind::weight, is_stochastic = kind == OperandKind::gradient;
+  const bool is_rotated = summed == 0 && kind != OperandKind::weight, is_stochastic = is_gradient(kind);
   const auto tile = tile_of(Quantization::nvfp4, kind, summed);
   const auto x = is_rotated ? rotate_tokens(x_in) : x_in.contiguous();
   const auto largest = largest_magnitude(x);

@@ -13,7 +13,8 @@ namespace ingot::kernels {
 /// fp8: a scale for all of an operand. fp8_block: for 128 x 128 of a weight, for 128 elements along the summed dimension of others. mxfp8:
 /// for 32 elements along the summed dimension of any. nvfp4: for 16 x 16 of a weight, for 16 elements along the summed dimension of others.
 enum class Quantization { fp8, fp8_block, mxfp8, nvfp4 };
-enum class OperandKind { activation, weight, gradient };
+/// expert_gradient: of experts' outputs, a gradient in e4m3 under `fp8`, since grouped GEMMs in 8 bits take no e5m2.
+enum class OperandKind { activation, weight, gradient, expert_gradient };
 
 /// x [m, n] in fp32 or bf16, rounded; `summed`: the dimension that the GEMM sums over, 0 or 1. A magnitude that is not finite leaves NaNs.
 /// Limit: memory, one read and one write; under fp8 two reads.

@@ -64,7 +64,8 @@ struct Case {
 };
 
 std::string name_of(const Case& c) {
-  constexpr const char *quantizations[] = {"fp8", "fp8_block", "mxfp8"}, *operands[] = {"activation", "weight", "gradient"};
+  constexpr const char *quantizations[] = {"fp8", "fp8_block", "mxfp8"},
+                       *operands[] = {"activation", "weight", "gradient", "expert_gradient"};
   return fmt::format("{}_{}_over_{}", quantizations[static_cast<int>(c.quantization)], operands[static_cast<int>(c.operand)], c.summed);
 }
 
@@ -92,6 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Fp8, RoundToFp8,
                          Values(Case{Quantization::fp8, OperandKind::activation, 1, 0, 0},
                                 Case{Quantization::fp8, OperandKind::gradient, 1, 0, 0, at::kFloat8_e5m2},
                                 Case{Quantization::fp8, OperandKind::gradient, 0, 0, 0, at::kFloat8_e5m2},
+                                Case{Quantization::fp8, OperandKind::expert_gradient, 1, 0, 0},
                                 Case{Quantization::fp8_block, OperandKind::activation, 1, 1, 128},
                                 Case{Quantization::fp8_block, OperandKind::gradient, 0, 128, 1},
                                 Case{Quantization::fp8_block, OperandKind::weight, 0, 128, 128},
@@ -227,7 +229,7 @@ TEST(Nvfp4, rotates_what_is_summed_over_tokens) {
 
 TEST(Nvfp4, is_on_a_cpu_what_it_is_elsewhere) {
   at::manual_seed(6);
-  for (const auto kind : {OperandKind::activation, OperandKind::weight, OperandKind::gradient})
+  for (const auto kind : {OperandKind::activation, OperandKind::weight, OperandKind::gradient, OperandKind::expert_gradient})
     for (const int64_t summed : {0, 1})
       for (const auto dtype : {at::kFloat, at::kBFloat16}) {
         const auto x = over_many_powers(45, 130).to(dtype);

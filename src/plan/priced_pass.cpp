@@ -149,8 +149,10 @@ std::optional<MatmulSizes> matmul_sizes(const PassOperation& op) {
   if (op.inputs.size() < first + 2) return std::nullopt;
   const auto &a = op.inputs[first].sizes, &b = op.inputs[first + 1].sizes;
   // Of groups that share out the rows.
-  if (op.name == "grouped_gemm") return MatmulSizes{b[0], a[0] / std::max<int64_t>(1, b[0]), b[2], a[1]};
+  if (op.name == "grouped_gemm" || op.name == "scaled_grouped_gemm")
+    return MatmulSizes{b[0], a[0] / std::max<int64_t>(1, b[0]), b[2], a[1]};
   if (op.name == "grouped_gemm.gradient") return MatmulSizes{op.outputs[0].sizes[0], a[1], b[1], a[0] / op.outputs[0].sizes[0]};
+  if (op.name == "scaled_grouped_gemm.gradient") return MatmulSizes{op.outputs[0].sizes[0], a[0], b[0], a[1] / op.outputs[0].sizes[0]};
   if (a.size() == 2 && b.size() == 2) return MatmulSizes{1, a[0], b[1], a[1]};
   if (a.size() == 3 && b.size() == 3) return MatmulSizes{a[0], a[1], b[2], a[2]};
   return std::nullopt;

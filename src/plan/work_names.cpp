@@ -6,9 +6,19 @@ namespace ingot::plan {
 namespace {
 
 const std::set<std::string_view>& gemms() {
-  static const std::set<std::string_view> all = {"aten::mm",   "aten::addmm",  "aten::bmm",    "aten::baddbmm", "aten::addmv",
-                                                 "aten::mv",   "aten::matmul", "aten::linear", "grouped_gemm",  "grouped_gemm.gradient",
-                                                 "scaled_gemm"};
+  static const std::set<std::string_view> all = {"aten::mm",
+                                                 "aten::addmm",
+                                                 "aten::bmm",
+                                                 "aten::baddbmm",
+                                                 "aten::addmv",
+                                                 "aten::mv",
+                                                 "aten::matmul",
+                                                 "aten::linear",
+                                                 "grouped_gemm",
+                                                 "grouped_gemm.gradient",
+                                                 "scaled_gemm",
+                                                 "scaled_grouped_gemm",
+                                                 "scaled_grouped_gemm.gradient"};
   return all;
 }
 
