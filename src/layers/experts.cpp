@@ -4,7 +4,7 @@
 #include "device/device.h"
 #include "device/virtual_device.h"
 #include "kernels/activation.h"
-#include "kernels/grouped_matmul.h"
+#include "kernels/grouped_operand.h"
 #include "kernels/operand.h"
 #include "kernels/routing.h"
 #include "layers/autograd.h"
@@ -60,8 +60,9 @@ struct GroupedExpertsFunction : Function<GroupedExpertsFunction, base::shares(Wo
     const auto sorted = kernels::sort_slots(choice, gate_up->shape[0]);
     const auto rows = kernels::gather_rows(x, sorted.order, top_k, gate_up_value.scalar_type());  // [slots, hidden]
     const auto slot_weight = weight.index_select(0, sorted.order) * sorted.is_routed;
-    const auto pre = kernels::grouped_matmul(rows, gate_up_value.transpose(1, 2), sorted.ends);
-    const auto routed = kernels::grouped_matmul(kernels::swiglu_forward(pre, slot_weight), down_value.transpose(1, 2), sorted.ends);
+    const kernels::GroupedGemms gemms(sorted, gate_up->quantization);
+    const auto pre = gemms.forward(rows, gate_up_value);
+    const auto routed = gemms.forward(kernels::swiglu_forward(pre, slot_weight), down_value);
     context.keep(Kept{gate_up, down, DeferredGradients::current(), top_k});
     context.save({x, slot_weight, pre, sorted.order, sorted.ends, sorted.inverse, sorted.is_routed});
     return kernels::sum_slots(routed, sorted.inverse, top_k, x.scalar_type());
@@ -70,19 +71,19 @@ struct GroupedExpertsFunction : Function<GroupedExpertsFunction, base::shares(Wo
   static TensorList backward(Context& context, const TensorList& grads) {
     const auto [gate_up, down, deferred, top_k] = context.kept<Kept>();
     const auto saved = context.saved();
-    const at::Tensor x = saved[0], slot_weight = saved[1], pre = saved[2], order = saved[3], ends = saved[4], inverse = saved[5],
-                     is_routed = saved[6];
+    const at::Tensor x = saved[0], slot_weight = saved[1], pre = saved[2], order = saved[3], inverse = saved[5], is_routed = saved[6];
+    const kernels::GroupedGemms gemms({.order = order, .ends = saved[4], .inverse = inverse, .is_routed = is_routed},
+                                      gate_up->quantization);
     const auto grad_rows = kernels::gather_rows(grads[0], order, top_k, pre.scalar_type()),
                rows = kernels::gather_rows(x, order, top_k, pre.scalar_type());
-    const auto [grad_pre_rows, grad_slot_weight] =
-        kernels::swiglu_backward(kernels::grouped_matmul(grad_rows, down->value, ends), pre, slot_weight);
+    const auto [grad_pre_rows, grad_slot_weight] = kernels::swiglu_backward(gemms.grad_input(grad_rows, down->value), pre, slot_weight);
     const auto grad_pre = grad_pre_rows;
-    const auto grad_x_rows = kernels::grouped_matmul(grad_pre, gate_up->value, ends);
+    const auto grad_x_rows = gemms.grad_input(grad_pre, gate_up->value);
     DeferredGradients::run_or_defer(deferred, [=] {
       const auto add = [&](Parameter& parameter, const at::Tensor& grad, const at::Tensor& input) {
         bool overwrite = false;
         auto& buffer = parameter.gradient_buffer(overwrite);
-        kernels::grouped_gradient_into(buffer, grad, input, ends, overwrite);
+        gemms.grad_weight_into(buffer, grad, input, overwrite);
       };
       add(*down, grad_rows, kernels::swiglu_forward(pre, slot_weight));
       add(*gate_up, grad_pre, rows);
@@ -149,12 +150,14 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
       const auto part = pre.narrow(0, from, count), part_weight = slot_weight.narrow(0, from, count);
       auto grad_activated = at::empty({count, down->value.size(2)}, pre.options());
-      kernels::matmul_of_any_rows_into(grad_activated, operand_of(grad_rows.narrow(0, from, count), quantization, OperandKind::gradient, 1),
+      kernels::matmul_of_any_rows_into(grad_activated,
+                                       operand_of(grad_rows.narrow(0, from, count), quantization, OperandKind::expert_gradient, 1),
                                        operand_of(down->value[e], quantization, OperandKind::weight, 0));
       const auto [grad_part, grad_part_weight] = kernels::swiglu_backward(grad_activated, part, part_weight);
       grad_pre.narrow(0, from, count).copy_(grad_part);
       grad_slot_weight.narrow(0, from, count).copy_(grad_part_weight);
-      kernels::matmul_of_any_rows_into(grad_x_rows.narrow(0, from, count), operand_of(grad_part, quantization, OperandKind::gradient, 1),
+      kernels::matmul_of_any_rows_into(grad_x_rows.narrow(0, from, count),
+                                       operand_of(grad_part, quantization, OperandKind::expert_gradient, 1),
                                        operand_of(gate_up->value[e], quantization, OperandKind::weight, 0));
     });
     DeferredGradients::run_or_defer(deferred, [=] {
@@ -172,7 +175,7 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
         }
         const auto activated = kernels::swiglu_forward(pre.narrow(0, at, count), slot_weight.narrow(0, at, count));
         const auto add = [&](const at::Tensor& to, const at::Tensor& grad, const at::Tensor& input, bool overwrite) {
-          kernels::matmul_into(to, operand_of(grad, quantization, OperandKind::gradient, 0),
+          kernels::matmul_into(to, operand_of(grad, quantization, OperandKind::expert_gradient, 0),
                                operand_of(input, quantization, OperandKind::activation, 0), overwrite);
         };
         add(grad_down, grad_rows.narrow(0, at, count), activated, overwrite_down);
@@ -197,8 +200,10 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
 at::Tensor experts(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, Parameter& gate_up, Parameter& down,
                    int64_t top_k, SkipOutput skip, const StartExpertExchange& start) {
   const base::WorkScope scope("experts", base::shares(base::WorkKind::routing));
-  const bool is_grouped = !start && !gate_up.quantization && kernels::takes_grouped_matmul(gate_up.value, gate_up.value) &&
-                          kernels::takes_grouped_matmul(down.value, down.value);
+  const auto takes = [&](const Parameter& weights) {
+    return kernels::GroupedGemms::take(weights.value, choice.numel(), gate_up.quantization);
+  };
+  const bool is_grouped = !start && takes(gate_up) && takes(down);
   auto out = is_grouped ? GroupedExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k)
                         : ExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k, start);
   if (skip == SkipOutput::identity) {

@@ -216,6 +216,70 @@ TEST(Experts, in_fp8_are_linear_layers_in_fp8) {
   }
 }
 
+// In e4m3 with the smallest power of two at which nothing overflows.
+at::Tensor in_fp8(const at::Tensor& x_in) {
+  const auto x = x_in.detach().cpu().to(at::kDouble);
+  const double largest = x.abs().max().item<double>(), scale = largest > 0 ? std::exp2(std::ceil(std::log2(largest / 448))) : 1;
+  return (x / scale).to(at::kFloat8_e4m3fn).to(at::kDouble) * scale;
+}
+
+// The five products of each expert by hand, of its own rows and weights, each operand with a scale of its own. One by one on a CPU, grouped
+// on a GPU. What remains is the rounding of what lies between the products to bf16, and the codes that it changes.
+TEST(Experts, in_fp8_multiply_operands_rounded_expert_by_expert) {
+  constexpr int64_t kExperts = 4, kHidden = 48, kFfn = 32;
+  const auto narrow = [](const at::Tensor& x) { return x.to(at::kBFloat16).to(at::kDouble); };
+  const auto close = [](const at::Tensor& found, const at::Tensor& expected, const char* what) {
+    EXPECT_LE((found.detach().cpu().to(at::kDouble) - expected).norm().item<double>(), 0.01 * expected.norm().item<double>() + 1e-9)
+        << what;
+  };
+  for (const int64_t top_k : {1, 2})
+    for (const int64_t only : {-1, 0, 3, 4}) {  // -1: spread, expert 2 empty; 4: all skip
+      SCOPED_TRACE(fmt::format("top {}, only {}", top_k, only));
+      const int64_t tokens = 61, slots = tokens * top_k;
+      ParameterList list;
+      auto &gate_up = add(list, "u", {kExperts, 2 * kFfn, kHidden}, 1), &down = add(list, "d", {kExperts, kHidden, kFfn}, 2);
+      for (auto* weight : {&gate_up, &down}) {
+        weight->value = (weight->value.detach() * there(at::tensor({1.0, 8.0, 1.0, 0.1}).view({kExperts, 1, 1}))).to(at::kBFloat16);
+        weight->quantization = kernels::Quantization::fp8;
+      }
+      const auto place = at::arange(slots, at::kLong), spread = place.mul(7).remainder(5);
+      const auto choice = only >= 0 ? at::full({slots}, only, at::kLong) : at::where(spread.eq(2), at::zeros_like(spread), spread);
+      // Skipped tokens are the largest, and in no expert's scale.
+      auto x_host = layers::random({tokens, kHidden}, 3), up_host = layers::random({tokens, kHidden}, 5);
+      if (top_k == 1)
+        x_host.mul_(1 + 200 * choice.eq(4).to(at::kDouble).unsqueeze(1)), up_host.mul_(1 + 200 * choice.eq(4).to(at::kDouble).unsqueeze(1));
+      const auto x = there(x_host.to(at::kBFloat16)).set_requires_grad(true), upstream = there(up_host.to(at::kBFloat16));
+      const auto weight = random({slots}, 4).abs().to(at::kFloat).set_requires_grad(true);
+      const auto out = experts(x, there(choice), weight, gate_up, down, top_k, SkipOutput::zero);
+      backward((out * upstream).sum());
+      auto expected_out = at::zeros({tokens, kHidden}, at::kDouble), expected_x = at::zeros({tokens, kHidden}, at::kDouble);
+      auto expected_weight = at::zeros({slots}, at::kDouble);
+      for (int64_t e = 0; e < kExperts; ++e) {
+        const auto own = choice.eq(e).nonzero().view(-1), of = own.div(top_k, "floor");
+        if (own.numel() == 0) {
+          EXPECT_EQ(gate_up.grad[e].abs().max().item<double>() + down.grad[e].abs().max().item<double>(), 0) << e;
+          continue;
+        }
+        const auto rows = x_host.to(at::kBFloat16).index_select(0, of), grad = up_host.to(at::kBFloat16).index_select(0, of);
+        const auto u = gate_up.value[e], d = down.value[e];
+        const auto pre = narrow(in_fp8(rows).mm(in_fp8(u).t())).set_requires_grad(true);
+        const auto w = weight.detach().cpu().to(at::kDouble).index_select(0, own).set_requires_grad(true);
+        const auto halves = pre.chunk(2, 1);
+        const auto activated = at::silu(halves[0]) * halves[1] * w.unsqueeze(1);
+        expected_out.index_add_(0, of, narrow(in_fp8(narrow(activated.detach())).mm(in_fp8(d).t())));
+        backward((activated * narrow(in_fp8(grad).mm(in_fp8(d)))).sum());
+        const auto grad_pre = narrow(pre.grad());
+        expected_x.index_add_(0, of, narrow(in_fp8(grad_pre).mm(in_fp8(u))));
+        expected_weight.index_copy_(0, own, w.grad());
+        close(down.grad[e], in_fp8(grad).t().mm(in_fp8(narrow(activated.detach()))), "down");
+        close(gate_up.grad[e], in_fp8(grad_pre).t().mm(in_fp8(rows)), "gate_up");
+      }
+      close(out, expected_out, "output");
+      close(x.grad(), expected_x, "x");
+      close(weight.grad(), expected_weight, "weight");
+    }
+}
+
 // In bf16 on a CPU experts' rows are multiplied together with rows behind them (kernels/matmul.h).
 TEST(Experts, in_bf16_do_not_touch_each_others_rows) {
   const auto result = [](at::ScalarType dtype, bool third_is_broken) {

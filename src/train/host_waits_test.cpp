@@ -112,6 +112,10 @@ TEST(HostWaits, of_experts_are_their_rows_once_a_layer_and_microbatch_and_the_co
   // Grouped GEMMs are told by the device.
   EXPECT_EQ(waits_in({.family = "zaya1", .precision = "bf16"}), joined(kOfAStep, counts));
   EXPECT_EQ(waits_in({.family = "zaya1", .recompute = models::Recompute::full, .precision = "bf16"}), joined(kOfAStep, counts));
+  // In FP8 they are, too, in every block but the first and the last; what is emulated is multiplied expert by expert.
+  EXPECT_EQ(waits_in({.family = "zaya1", .precision = "fp8"}), joined(kOfAStep, counts));
+  EXPECT_EQ(waits_in({.family = "zaya1", .recompute = models::Recompute::full, .precision = "fp8"}), joined(kOfAStep, counts));
+  EXPECT_EQ(waits_in({.family = "zaya1", .precision = "fp8_block"}), joined(joined(kOfAStep, counts), {{forward + rows, kMicrobatches}}));
   // How many rows come from elsewhere the ranks tell each other on the host.
   EXPECT_EQ(waits_in({.family = "zaya1", .parallel = mesh::ParallelConfig{.expert = 2}, .ranks = 2}),
             joined(joined(kOfAStep, counts), {{forward + rows, kRouted}}));
