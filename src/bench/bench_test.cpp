@@ -16,6 +16,8 @@
 #include "bench/operations.h"
 #include "bench/suite.h"
 #include "comm/world.h"
+#include "device/tracer.h"
+#include "device/virtual_device.h"
 #include "layers/linear_attention.h"
 #include "models/model.h"
 #include "optim/operators.h"
@@ -33,6 +35,25 @@ base::ProgressBar silent_bar() {
 TEST(Median, of_odd_and_even_counts_is_the_middle) {
   EXPECT_EQ(median({3, 1, 100}), 3);
   EXPECT_EQ(median({1, 100, 4, 2}), 3);
+}
+
+TEST(GroupedGemms, are_one_call_where_a_step_has_one) {
+  const auto gpu = device::emulated_device(0);
+  const auto gemms = [gpu](const std::string& dtype, plan::Pass pass, int64_t m, int64_t n) {
+    device::Tracer tracer(gpu);
+    EXPECT_GT(measure_grouped(dtype, pass, m, n, 16, 4, 2, kOnce, gpu).flops_per_s, 0);
+    const auto trace = tracer.finish();
+    std::set<std::string> names;
+    for (const auto& operation : trace.operations)
+      if (operation.flops > 0) names.emplace(trace.name_of(operation));
+    return names;
+  };
+  using Names = std::set<std::string>;
+  for (const auto pass : {plan::Pass::forward, plan::Pass::grad_input}) EXPECT_EQ(gemms("bf16", pass, 11, 24), Names{"grouped_gemm"});
+  EXPECT_EQ(gemms("bf16", plan::Pass::grad_weight, 8, 24), Names{"grouped_gemm.gradient"});
+  for (const auto& names : {gemms("bf16", plan::Pass::forward, 11, 20), gemms("fp32", plan::Pass::forward, 11, 24),
+                            gemms("bf16", plan::Pass::grad_weight, 12, 24)})
+    EXPECT_FALSE(names.contains("grouped_gemm") || names.contains("grouped_gemm.gradient"));
 }
 
 TEST(MedianSeconds, warms_up_and_repeats_as_often_as_asked) {

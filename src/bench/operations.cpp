@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "kernels/attention.h"
 #include "kernels/differentiable.h"
+#include "kernels/grouped_matmul.h"
 #include "kernels/matmul.h"
 #include "layers/dtype.h"
 #include "layers/linear.h"
@@ -118,6 +119,34 @@ std::vector<int64_t> shared_out(int64_t rows, int64_t groups, double imbalance) 
   return counts;
 }
 
+namespace {
+
+void multiply_one_by_one(const Operands& set, plan::Pass pass, const std::vector<int64_t>& counts) {
+  const auto& [a, b, out] = set;
+  int64_t from = 0;
+  for (size_t group = 0; group < counts.size(); from += counts[group++]) {
+    const int64_t count = counts[group];
+    if (count == 0) continue;
+    const auto g = static_cast<int64_t>(group);
+    const auto part = a.narrow(0, from, count);
+    if (pass == plan::Pass::grad_weight) kernels::matmul_into(out[g], part.t(), b.narrow(0, from, count), /*overwrite=*/false);
+    else kernels::matmul_into(out.narrow(0, from, count), part, pass == plan::Pass::forward ? b[g].t() : b[g], /*overwrite=*/true);
+  }
+}
+
+void multiply_grouped(const Operands& set, plan::Pass pass, const at::Tensor& ends) {
+  if (pass == plan::Pass::grad_weight) kernels::grouped_gradient_into(set.out, set.a, set.b, ends, /*overwrite=*/false);
+  else kernels::grouped_matmul(set.a, pass == plan::Pass::forward ? set.b.transpose(1, 2) : set.b, ends);
+}
+
+at::Tensor ends_of(const std::vector<int64_t>& counts, at::Device device) {
+  std::vector<int32_t> ends;
+  for (int32_t end = 0; const int64_t count : counts) ends.push_back(end += static_cast<int32_t>(count));
+  return at::tensor(ends, at::kInt).to(device);
+}
+
+}  // namespace
+
 plan::GemmRate measure_grouped(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, int64_t groups, double imbalance,
                                const Repeats& repeats, at::Device device) {
   const at::NoGradGuard no_grad;
@@ -135,22 +164,11 @@ plan::GemmRate measure_grouped(const std::string& dtype, plan::Pass pass, int64_
     return Operands{first_a.clone(), first_b.clone(),
                     is_sum ? at::zeros({groups, m, n}, sum_options(options)) : at::zeros({rows, n}, options)};
   });
+  const auto weights = is_sum ? at::empty({1}, options).expand({groups, m, n}) : first_b;
+  const bool is_one_call = kernels::takes_grouped_matmul(first_a, weights);
+  const auto ends = ends_of(counts, device);
   const double seconds = median_seconds(
-      [&] {
-        auto& [a, b, out] = sets.next();
-        int64_t from = 0;
-        for (int64_t group = 0; group < groups; ++group) {
-          const int64_t count = counts[static_cast<size_t>(group)];
-          if (count == 0) continue;
-          const auto part = a.narrow(0, from, count);
-          if (is_sum) kernels::matmul_into(out[group], part.t(), b.narrow(0, from, count), /*overwrite=*/false);
-          else
-            kernels::matmul_into(out.narrow(0, from, count), part, pass == plan::Pass::forward ? b[group].t() : b[group],
-                                 /*overwrite=*/true);
-          from += count;
-        }
-      },
-      repeats, device);
+      [&] { is_one_call ? multiply_grouped(sets.next(), pass, ends) : multiply_one_by_one(sets.next(), pass, counts); }, repeats, device);
   return {dtype, "grouped", plan::name_of(pass), m, n, k, static_cast<double>(groups) * flops_of(m, n, k) / seconds, groups, imbalance};
 }
 

@@ -12,7 +12,7 @@ namespace ingot::plan {
 
 /// One GEMM [m, k] x [k, n] as layers call it: "forward" (x W^T), "grad_input" (g W) or "grad_weight" (g^T x, added
 /// to fp32), with the conversions that the dtype needs. Or many at once: "batched" (`groups` GEMMs of these sizes in one call) or
-/// "grouped" (those of as many experts one after another, which share out the rows: m or, of grad_weight, k is their mean).
+/// "grouped" (those of as many experts, which share out the rows: m or, of grad_weight, k is their mean).
 struct GemmRate {
   std::string dtype, kind = "plain", pass = "forward";  // kind: plain, batched or grouped
   int64_t m = 0, n = 0, k = 0;

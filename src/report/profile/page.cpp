@@ -324,7 +324,7 @@ constexpr std::string_view kNotes =
     "the roofline. A window may keep it below that at any length. Beside it stands the least length measured from which on 80 % of the "
     "best "
     "rate are reached.</p>"
-    "<p>Batched GEMMs are many of one size in one call; grouped ones those of experts, one after another, which share out the rows: m, "
+    "<p>Batched GEMMs are many of one size in one call; grouped ones those of experts, which share out the rows: m, "
     "or k "
     "of grad weight, is their mean, and load imbalance the largest number of rows over it.</p>"
     "<p>Share of triad: the bytes that a kernel’s operations read and write, over its time, over triad’s rate; above 100 % it works from "
