@@ -2,6 +2,7 @@
 #include "gpu/rows.h"
 #include "kernels/gpu/cca.h"
 #include "kernels/gpu/cross_entropy.h"
+#include "kernels/gpu/digest.h"
 #include "kernels/gpu/fp8.h"
 #include "kernels/gpu/initialise.h"
 #include "kernels/gpu/join_norm.h"
@@ -91,5 +92,6 @@ int launch_apply_direction(const cpu::ApplyProblem& p, void* stream) { return ap
 int launch_fill_normal(const InitialiseProblem& p, void* stream) { return fill_normal(p, on(stream)); }
 int launch_symmetric_matmul(const SymmetricMatmulProblem& p, void* stream) { return symmetric_matmul(p, on(stream)); }
 int prefers_symmetric_matmul(int device) { return has_fast_matrices(device) ? 1 : 0; }
+int launch_digest(const cpu::DigestProblem& p, void* stream) { return digest(p, on(stream)); }
 
 }  // namespace ingot::kernels::gpu

@@ -4,6 +4,7 @@
 #include "kernels/cpu/rows_activation.h"
 #include "kernels/cpu/rows_cca.h"
 #include "kernels/cpu/rows_cross_entropy.h"
+#include "kernels/cpu/rows_digest.h"
 #include "kernels/cpu/rows_fp8.h"
 #include "kernels/cpu/rows_norm.h"
 #include "kernels/cpu/rows_qk_norm.h"
@@ -54,5 +55,6 @@ int launch_fill_normal(const InitialiseProblem& problem, void* stream);
 int launch_symmetric_matmul(const SymmetricMatmulProblem& problem, void* stream);
 /// 1 or 0: whether that is to be expected to be faster than the library's GEMM.
 int prefers_symmetric_matmul(int device);
+int launch_digest(const cpu::DigestProblem& problem, void* stream);
 
 }  // namespace ingot::kernels::gpu

@@ -80,9 +80,16 @@ INGOT_DEVICE int64_t grid_blocks() { return gridDim.x; }
 INGOT_DEVICE void barrier() { __syncthreads(); }
 #if defined(__HIPCC__)
 INGOT_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor(value, mask); }
+INGOT_DEVICE uint64_t shuffle_xor(uint64_t value, int mask) { return __shfl_xor(value, mask); }
 #else
 INGOT_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
+INGOT_DEVICE uint64_t shuffle_xor(uint64_t value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 #endif
+/// In no order: of integers that is no matter.
+INGOT_DEVICE void add_atomically(uint64_t* to, uint64_t value) {
+  static_assert(sizeof(unsigned long long) == sizeof(uint64_t));
+  atomicAdd(reinterpret_cast<unsigned long long*>(to), value);
+}
 INGOT_DEVICE float exponential(float x) { return expf(x); }
 INGOT_DEVICE float logarithm(float x) { return logf(x); }
 INGOT_DEVICE float root(float x) { return sqrtf(x); }
@@ -96,6 +103,12 @@ INGOT_DEVICE int64_t block_index() { return host::current().block; }
 INGOT_DEVICE int64_t grid_blocks() { return host::current().blocks; }
 INGOT_DEVICE void barrier(int line = __builtin_LINE()) { host::barrier(line); }
 INGOT_DEVICE float shuffle_xor(float value, int mask, int line = __builtin_LINE()) { return host::shuffle_xor(value, mask, kWave, line); }
+INGOT_DEVICE uint64_t shuffle_xor(uint64_t value, int mask, int line = __builtin_LINE()) {
+  host::exchange(&value, sizeof value, kWave, line);
+  std::memcpy(&value, host::published_by(thread_index() % kWave ^ mask, kWave), sizeof value);
+  return value;
+}
+INGOT_DEVICE void add_atomically(uint64_t* to, uint64_t value) { *to += value; }  // blocks run one after another
 INGOT_DEVICE float exponential(float x) { return std::exp(x); }
 INGOT_DEVICE float logarithm(float x) { return std::log(x); }
 INGOT_DEVICE float root(float x) { return std::sqrt(x); }

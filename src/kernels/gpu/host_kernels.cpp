@@ -3,6 +3,7 @@
 
 #include "kernels/gpu/cca.h"
 #include "kernels/gpu/cross_entropy.h"
+#include "kernels/gpu/digest.h"
 #include "kernels/gpu/fp8.h"
 #include "kernels/gpu/initialise.h"
 #include "kernels/gpu/join_norm.h"
@@ -87,6 +88,7 @@ constexpr HostKernels kKernels{
     .momentum = [](const cpu::MomentumProblem& p, uint64_t seed) { momentum(p, HostLauncher{seed}); },
     .apply_direction = [](const cpu::ApplyProblem& p, uint64_t seed) { apply_direction(p, HostLauncher{seed}); },
     .fill_normal = [](const InitialiseProblem& p, uint64_t seed) { fill_normal(p, HostLauncher{seed}); },
+    .digest = [](const cpu::DigestProblem& p, uint64_t seed) { digest(p, HostLauncher{seed}); },
     .linear_attention_forward = [](const LinearAttentionProblem& p, uint64_t seed) { linear_attention_forward(p, HostLauncher{seed}); },
     .linear_attention_backward = [](const LinearAttentionProblem& p, uint64_t seed) { linear_attention_backward(p, HostLauncher{seed}); },
     .symmetric_matmul = [](const SymmetricMatmulProblem& p, uint64_t seed) { symmetric_matmul(p, HostLauncher{seed}); },

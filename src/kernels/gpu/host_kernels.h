@@ -4,6 +4,7 @@
 #include "kernels/cpu/rows_activation.h"
 #include "kernels/cpu/rows_cca.h"
 #include "kernels/cpu/rows_cross_entropy.h"
+#include "kernels/cpu/rows_digest.h"
 #include "kernels/cpu/rows_fp8.h"
 #include "kernels/cpu/rows_norm.h"
 #include "kernels/cpu/rows_qk_norm.h"
@@ -56,6 +57,7 @@ struct HostKernels {
   void (*momentum)(const cpu::MomentumProblem&, uint64_t seed);
   void (*apply_direction)(const cpu::ApplyProblem&, uint64_t seed);
   void (*fill_normal)(const InitialiseProblem&, uint64_t seed);
+  void (*digest)(const cpu::DigestProblem&, uint64_t seed);
   void (*linear_attention_forward)(const LinearAttentionProblem&, uint64_t seed);
   void (*linear_attention_backward)(const LinearAttentionProblem&, uint64_t seed);
   void (*symmetric_matmul)(const SymmetricMatmulProblem&, uint64_t seed);

@@ -2,9 +2,11 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/rows_digest.h"
 #include "kernels/fp32_islands.h"
 
 namespace ingot::kernels::reference {
@@ -170,6 +172,30 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& order, int64_t top
 at::Tensor sum_slots(const at::Tensor& x, const at::Tensor& inverse, int64_t top_k, at::ScalarType out) {
   const auto by_slot = x.index_select(0, inverse).view({-1, top_k, x.size(1)});
   return by_slot.sum(1, /*keepdim=*/false, accumulation_type(x.scalar_type())).to(out);
+}
+
+at::Tensor digest(const at::Tensor& x) {
+  constexpr int64_t kWords = 1 << 22;  // at a time, for the sake of memory
+  const at::NoGradGuard no_grad;
+  const auto bytes = x.detach().reshape(-1).view(at::kByte);
+  auto sums = at::zeros({2}, bytes.options().dtype(at::kLong));
+  const auto add = [&](const at::Tensor& words, int64_t position) {
+    const auto key = (at::arange(words.numel(), words.options()) + position) * static_cast<int64_t>(cpu::kDigestStep) +
+                     static_cast<int64_t>(cpu::kDigestSeed);
+    const auto high_half = [](const at::Tensor& w) { return w.bitwise_right_shift(32).bitwise_and(0xffffffff); };
+    auto mixed = words.bitwise_xor(key) * static_cast<int64_t>(cpu::kDigestFirst);
+    mixed = mixed.bitwise_xor(high_half(mixed)) * static_cast<int64_t>(cpu::kDigestSecond);
+    const auto high = high_half(mixed);
+    sums += at::stack({mixed.bitwise_xor(high).sum(), (mixed.bitwise_and(0xffffffff) * high).sum()});
+  };
+  add(at::full({1}, bytes.numel(), sums.options()), 0);
+  for (int64_t from = 0; from < bytes.numel(); from += 8 * kWords) {
+    const int64_t count = std::min(8 * kWords, bytes.numel() - from);
+    auto words = at::zeros({(count + 7) / 8}, sums.options());
+    words.view(at::kByte).narrow(0, 0, count).copy_(bytes.narrow(0, from, count));
+    add(words, from / 8 + 1);
+  }
+  return sums;
 }
 
 TopkSoftmax topk_softmax(const at::Tensor& logits, const at::Tensor& bias, int64_t top_k, bool renormalises, const ChangeChoice& change) {

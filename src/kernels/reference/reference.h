@@ -26,6 +26,8 @@ at::Tensor round_to_nvfp4(const at::Tensor& x, int64_t tile_rows, int64_t tile_c
 SortedSlots sort_slots(const at::Tensor& choice, int64_t experts);
 at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& order, int64_t top_k, at::ScalarType out);
 at::Tensor sum_slots(const at::Tensor& x, const at::Tensor& inverse, int64_t top_k, at::ScalarType out);
+/// int64 [2] of x, contiguous.
+at::Tensor digest(const at::Tensor& x);
 TopkSoftmax topk_softmax(const at::Tensor& logits, const at::Tensor& bias, int64_t top_k, bool renormalises, const ChangeChoice& change);
 
 /// fp32 for narrower floats, the dtype itself otherwise.
