@@ -25,14 +25,7 @@ comm::Group& Groups::along(const std::vector<Axis>& axes) {
 comm::Group& Groups::along_ends(const std::vector<Axis>& axes) {
   const auto name = name_of(axes) + ", ends";
   auto& group = groups_[name];
-  if (!group) {
-    auto members = mesh_.members(axes);
-    std::erase_if(members, [&](int rank) {
-      const int stage = mesh_.position_of(rank, Axis::pipeline);
-      return stage != 0 && stage + 1 != mesh_.size(Axis::pipeline);
-    });
-    group = world_.group(name, members);
-  }
+  if (!group) group = world_.group(name, mesh_.members_at_ends(axes));
   return *group;
 }
 

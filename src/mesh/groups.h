@@ -19,7 +19,7 @@ class Groups {
   comm::World& world() { return world_; }
   /// Ranks that differ from this one in these axes alone; a group of one where they have size 1.
   comm::Group& along(const std::vector<Axis>& axes);
-  /// The same without the stages between the pipeline's first and last. Only these two may ask.
+  /// The same without the stages between the pipeline's first and last (Mesh::members_at_ends). Only these two may ask.
   comm::Group& along_ends(const std::vector<Axis>& axes);
 
  private:

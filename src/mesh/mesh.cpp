@@ -105,6 +105,15 @@ std::vector<int> Mesh::members(const std::vector<Axis>& axes) const {
   return members;
 }
 
+std::vector<int> Mesh::members_at_ends(const std::vector<Axis>& axes) const {
+  auto members = this->members(axes);
+  std::erase_if(members, [this](int rank) {
+    const int stage = position_of(rank, Axis::pipeline);
+    return stage != 0 && stage + 1 != pipeline_;
+  });
+  return members;
+}
+
 std::vector<Axis> Mesh::token_axes() const {
   std::vector<Axis> axes = {Axis::data, Axis::context};
   if (tensor_sequence_ > 1) axes.push_back(Axis::tensor_sequence);

@@ -33,6 +33,8 @@ class Mesh {
   int position_of(int rank, Axis axis) const;
   /// World ranks that differ from this one in `axes` alone, in the order of their numbers; itself included.
   std::vector<int> members(const std::vector<Axis>& axes) const;
+  /// The same without the stages between the pipeline's first and last.
+  std::vector<int> members_at_ends(const std::vector<Axis>& axes) const;
   /// Whose ranks have other tokens: data and sequence, and tensor_sequence where it takes tensor's place.
   std::vector<Axis> token_axes() const;
   /// Whose ranks have other parts of each matrix.
