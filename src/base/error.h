@@ -32,6 +32,7 @@ INGOT_ERROR_TYPE(CheckpointError, Error);    // checkpoints and safetensors
 INGOT_ERROR_TYPE(ModelError, Error);         // a model that cannot be built or filled
 INGOT_ERROR_TYPE(ProfileError, Error);       // machine profiles
 INGOT_ERROR_TYPE(NumericError, Error);       // NaN or Inf where none may be
+INGOT_ERROR_TYPE(ReplicaError, Error);       // ranks that should hold the same weights do not
 INGOT_ERROR_TYPE(CommError, Error);          // collectives and rendezvous
 INGOT_ERROR_TYPE(VerificationError, Error);  // a comparison or threshold was missed
 

@@ -168,6 +168,14 @@ at::Tensor Optimizer::master_of(const Parameter& parameter) const {
   return found->master.view(parameter.shape);
 }
 
+std::vector<std::pair<const Parameter*, at::Tensor>> Optimizer::masters() const {
+  home_.wait();
+  std::vector<std::pair<const Parameter*, at::Tensor>> all;
+  for (const auto& slot : slots_)
+    if (slot.has_master) all.emplace_back(slot.shard.parameter, slot.master);
+  return all;
+}
+
 std::vector<StateSlice> Optimizer::state() const {
   home_.wait();
   std::vector<StateSlice> all;

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/aten.h"
@@ -60,6 +61,8 @@ class Optimizer {
   /// The first of this rank's weights that has NaN or Inf; empty if none.
   std::string first_nonfinite_weight() const;
 
+  /// The masters of the slices that this rank updates, where they are not the value itself; the host may read what lies in its memory.
+  std::vector<std::pair<const layers::Parameter*, at::Tensor>> masters() const;
   /// The full-precision value of a parameter that this rank updates all of: its master where there is one.
   at::Tensor master_of(const layers::Parameter& parameter) const;
 

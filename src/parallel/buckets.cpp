@@ -247,6 +247,11 @@ Buckets::Slices Buckets::slices_of(layers::ParameterList& parameters, const Grou
   return slices;
 }
 
+bool Buckets::keeps(const Parameter& parameter) const {
+  const auto found = buffer_of_.find(&parameter);
+  return found == buffer_of_.end() || !found->second->comes_and_goes;
+}
+
 size_t Buckets::count() const {
   size_t count = 0;
   for (const auto& buffer : buffers_) count += buffer->buckets.size();

@@ -80,6 +80,8 @@ class Buckets : public layers::GradientMemory {
   /// Waits for all that publish() sent.
   void complete_values();
 
+  /// Whether the value of a parameter is here all the time; else it comes and goes with its layer.
+  bool keeps(const layers::Parameter& parameter) const;
   /// Of buckets.
   size_t count() const;
   /// Padded elements of all of them: the N of the table.

@@ -59,6 +59,9 @@ SettingsTable settings_of(RunConfig& c) {
   checkpoint::declare_settings(table, c.checkpoint);
   table.add("resilience.nonfinite", c.resilience.nonfinite, {"skip", "stop"}, "NaN or Inf in loss or gradients: skip the update, or stop");
   table.add("resilience.nonfinite_limit", c.resilience.nonfinite_limit, at_least(1), "skipped steps in a row before the run stops");
+  table.add(
+      "resilience.check_replicas_every", c.resilience.check_replicas_every, at_least(0),
+      "steps between comparisons of the weights that ranks hold copies of; a difference ends the run, naming weight and ranks; 0 = never");
   table.add("resilience.comm_timeout_s", c.resilience.comm_timeout_s, NumberRange{0.1, 86400},
             "longest wait for other ranks in one operation before the run ends, naming who is missing");
   table.add("resilience.rendezvous_timeout_s", c.resilience.rendezvous_timeout_s, NumberRange{0.1, 86400},

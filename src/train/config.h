@@ -41,8 +41,9 @@ struct TrainConfig {
 
 struct ResilienceConfig {
   double comm_timeout_s = 600, rendezvous_timeout_s = 300;
-  std::string nonfinite = "skip";  // NaN or Inf in loss or gradients: skip the update, or stop
-  int64_t nonfinite_limit = 10;    // consecutive skipped steps before the run stops
+  std::string nonfinite = "skip";    // NaN or Inf in loss or gradients: skip the update, or stop
+  int64_t nonfinite_limit = 10;      // consecutive skipped steps before the run stops
+  int64_t check_replicas_every = 0;  // steps; 0 = never
 };
 
 struct RunConfig {

@@ -56,7 +56,7 @@ struct Step {
   int64_t microbatch = 2;
   models::Recompute recompute = models::Recompute::none;
   std::string precision = "fp32";
-  bool offloads = false;
+  bool offloads = false, checks_replicas = false;
 };
 
 Waits waits_in(const Step& step) {
@@ -73,8 +73,10 @@ Waits waits_in(const Step& step) {
     ParallelModel model(setup, groups);
     const auto batch = batch_of(kRows);
     model.step().run(batch, 1e-3);
+    auto* const check = step.checks_replicas ? model.replica_check() : nullptr;
     device::Tracer tracer(setup.device);
-    model.step().run(batch, 1e-3);
+    model.step().run(batch, 1e-3, check);
+    if (check) check->compare(2);
     const auto trace = tracer.finish();
     if (world.rank() == 0) waits = waits_of(trace);
   });
@@ -99,6 +101,15 @@ TEST(HostWaits, of_a_dense_step_are_its_loss_and_the_norm_of_its_gradient) {
 TEST(HostWaits, of_ranks_are_those_of_one) {
   for (const int64_t zero : {0, 2, 3}) EXPECT_EQ(waits_in({.parallel = mesh::ParallelConfig{.zero = zero}, .ranks = 2}), kOfAStep) << zero;
   EXPECT_EQ(waits_in({.parallel = mesh::ParallelConfig{.tensor = 2}, .ranks = 2}), kOfAStep);
+}
+
+TEST(HostWaits, of_compared_replicas_are_their_digests_once_a_step) {
+  const auto expected = joined(kOfAStep, {{"check_replicas: copy to the host", 1}});
+  for (const int64_t zero : {0, 1, 3})
+    for (const char* precision : {"fp32", "bf16"})
+      EXPECT_EQ(waits_in({.parallel = mesh::ParallelConfig{.zero = zero}, .ranks = 2, .precision = precision, .checks_replicas = true}),
+                expected)
+          << zero << " " << precision;
 }
 
 TEST(HostWaits, of_experts_are_their_rows_once_a_layer_and_microbatch_and_the_counts_once_a_step) {

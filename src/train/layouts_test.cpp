@@ -1,6 +1,7 @@
 // The same model on every layout of ranks: gradients of every parameter, 6 losses (20 at night) and the final weights and moments are those
-// of one rank alone, and the same bits in every run. Ranks are threads. Top-1 routing is discontinuous, so the mixture of experts
-// is compared in fp64, and in fp32 with the choices that one rank's routers made; the dense model in both.
+// of one rank alone, and the same bits in every run; in each step all copies of a weight are the same (replica_check.h). Ranks are
+// threads. Top-1 routing is discontinuous, so the mixture of experts is compared in fp64, and in fp32 with the choices that one rank's
+// routers made; the dense model in both.
 //
 // Some layouts run on emulated devices too, one for each rank, for three steps; with ./scripts/test --device emulated all of them do, for
 // all steps. The one rank that they are compared with computes on the CPU.
@@ -139,7 +140,9 @@ Outcome train(const Layout& layout, int64_t steps = all_steps(), const Choices* 
         model.model().set_routing_replay([&, step](int64_t layer, const at::Tensor& choice) {
           return outcome.choices.emplace(std::pair(step, layer), choice.clone().view({kRows, layout.seq})), choice;
         });
-      const auto result = model.step().run(batch_of(step, first_row, share, layout.seq), layout.replayed ? 1e-3 : 1e-2);
+      auto* const check = model.replica_check();
+      const auto result = model.step().run(batch_of(step, first_row, share, layout.seq), layout.replayed ? 1e-3 : 1e-2, check);
+      if (check) check->compare(step + 1);
       model.model().set_routing_replay({});
       EXPECT_FALSE(result.skipped) << result.reason;
       if (step == 0) collect(model.optimizer(), outcome.first, mutex);

@@ -127,6 +127,11 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
   if (setup.uses_graphs) step_->use_graphs();
 }
 
+ReplicaCheck* ParallelModel::replica_check() {
+  if (!replica_check_ && buckets_) replica_check_ = std::make_unique<ReplicaCheck>(*model_, *optimizer_, *buckets_, config_, groups_);
+  return replica_check_.get();
+}
+
 // The ranks over which a gradient is summed: those that have other tokens. Of a parameter that tensor-parallel ranks hold whole each knows
 // the part of its own tokens, where tokens are spread over them.
 std::vector<Axis> ParallelModel::axes_of_sum(const layers::Parameter& p) const {

@@ -12,6 +12,7 @@
 #include "models/model.h"
 #include "optim/optimizer.h"
 #include "parallel/buckets.h"
+#include "train/replica_check.h"
 #include "train/step.h"
 
 namespace ingot::train {
@@ -52,6 +53,8 @@ class ParallelModel {
   TrainingStep& step() { return *step_; }
   /// Null for one rank.
   parallel::Buckets* buckets() { return buckets_.get(); }
+  /// Made when first asked for. Null for one rank.
+  ReplicaCheck* replica_check();
 
  private:
   // Of a rank that stands elsewhere on the axes that cut weights.
@@ -83,6 +86,7 @@ class ParallelModel {
   std::unique_ptr<parallel::Buckets> buckets_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<TrainingStep> step_;
+  std::unique_ptr<ReplicaCheck> replica_check_;
 };
 
 }  // namespace ingot::train

@@ -11,6 +11,7 @@
 #include "device/virtual_device.h"
 #include "kernels/differentiable.h"
 #include "train/loss_sum.h"
+#include "train/replica_check.h"
 
 namespace ingot::train {
 namespace {
@@ -166,14 +167,14 @@ double TrainingStep::forward_and_backward(const Tensors& all, double scale) {
   return sum.total();
 }
 
-StepResult TrainingStep::run(const data::Batch& batch, double lr) {
+StepResult TrainingStep::run(const data::Batch& batch, double lr, ReplicaCheck* check) {
   StepResult result;
   counter_.clear();
   const Tensors all = on_device(batch);
   // Every target of the global batch weighs the same, however documents and padding fall into microbatches and ranks.
   const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, count_targets(all)));
   if (replicas_.buckets) replicas_.buckets->begin_step();
-  finish(forward_and_backward(all, scale), lr, &all, result);
+  finish(forward_and_backward(all, scale), lr, &all, result, check);
   // Of the experts alone: tokens that took the skip class are no expert's load.
   for (const auto& count : counter_.counts()) {
     if (count.defined())
@@ -183,7 +184,7 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr) {
   return result;
 }
 
-void TrainingStep::finish(double loss, double lr, const Tensors* all, StepResult& result) {
+void TrainingStep::finish(double loss, double lr, const Tensors* all, StepResult& result, ReplicaCheck* check) {
   if (replicas_.buckets) replicas_.buckets->finish_step();
   result.loss = sum_of_losses(loss);
   collect_expert_counts();
@@ -192,6 +193,7 @@ void TrainingStep::finish(double loss, double lr, const Tensors* all, StepResult
   if (!std::isfinite(result.loss)) result.reason = all ? first_nonfinite_activation(*all) : "the loss";
   else if (!norm.first_nonfinite.empty()) result.reason = "the gradient of " + norm.first_nonfinite;
   result.skipped = !result.reason.empty();
+  if (check) check->before_update();
   if (result.skipped) model_.parameters().drop_gradients();
   else update(lr, norm.norm);
 }

@@ -19,6 +19,8 @@
 
 namespace ingot::train {
 
+class ReplicaCheck;
+
 struct StepResult {
   double loss = 0;                                  // mean over the batch's targets, nats
   double grad_norm = 0;                             // before clipping
@@ -45,8 +47,8 @@ class TrainingStep {
 
   /// Forward and backward over all microbatches, then one update with the learning rate `lr`. When the loss or a gradient is
   /// not finite, nothing is updated and the result says which tensor was the first. `batch`: whole sequences, the same on all
-  /// ranks that share them; the result is about those of all ranks, the same on each.
-  StepResult run(const data::Batch& batch, double lr);
+  /// ranks that share them; the result is about those of all ranks, the same on each. `check` looks at the weights before the update.
+  StepResult run(const data::Batch& batch, double lr, ReplicaCheck* check = nullptr);
 
   /// What a step does outside of its passes: sums over the ranks, gradient norm, update. The gradients are what their memory holds: for
   /// planners, on a counting device.
@@ -90,7 +92,7 @@ class TrainingStep {
   /// Over all ranks, onto the host.
   void collect_expert_counts();
   /// All that comes after the passes but for the experts' tokens.
-  void finish(double loss, double lr, const Tensors* all, StepResult& result);
+  void finish(double loss, double lr, const Tensors* all, StepResult& result, ReplicaCheck* check = nullptr);
   void update(double lr, double norm);
   std::string first_nonfinite_activation(const Tensors& tensors);
   bool is_alone() const { return replicas_.targets == nullptr || replicas_.targets->size() == 1; }

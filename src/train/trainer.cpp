@@ -215,9 +215,12 @@ StepRecord Trainer::take_step(const Phase& phase) {
     return prefetcher_->get(first, count);
   }();
   const double lr = optim::learning_rate(phase.optimizer, phase.peak_lr, in_phase, phase.steps);
-  const StepResult result = parallel_->step().run(batch, lr);
+  const int64_t check_every = config_.resilience.check_replicas_every;
+  auto* const check = check_every > 0 && (step + 1) % check_every == 0 ? parallel_->replica_check() : nullptr;
+  const StepResult result = parallel_->step().run(batch, lr, check);
   const double step_ms = milliseconds_since(start);
   if (options_.watch) options_.watch->after_step();
+  if (check) check->compare(step + 1);
   smoothed_step_ms_ = smoothed_step_ms_ == 0 ? step_ms : 0.9 * smoothed_step_ms_ + 0.1 * step_ms;
   if (result.skipped) handle_skip(result, step + 1);
   else skipped_in_a_row_ = 0;

@@ -66,8 +66,8 @@ class Trainer {
   Trainer(RunConfig config, RunOptions options, const Forecast& forecast, mesh::Groups& groups);
 
   /// Trains to the end, or until `stop` received a signal; then saves, unless checkpoint.every is 0. Throws NumericError when
-  /// too many steps in a row had to be skipped, or at the first when resilience.nonfinite = "stop"; CheckpointError when the
-  /// last save failed.
+  /// too many steps in a row had to be skipped, or at the first when resilience.nonfinite = "stop"; ReplicaError when ranks hold other
+  /// bits of the same weights; CheckpointError when the last save failed.
   void run(const resilience::StopSignal& stop);
 
   const Measured& measured() const { return measured_; }
