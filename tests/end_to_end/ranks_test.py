@@ -44,7 +44,7 @@ def data_parallel_ranks_follow_the_curve_of_one(w):
         whole = w.path / f"{family}-whole"
         launch(2, "train", config, "--run-dir", whole, "--set", "parallel.zero=0")
         close(expected, losses(whole), tolerance)
-        for change in ("parallel.bucket_mib=0.001", "train.recompute=full"):
+        for change in ("parallel.bucket_mib=0.001", "train.recompute=full", "resilience.check_replicas_every=1"):
             launch(2, "train", config, "--run-dir", f"{whole}-{change}", "--set", "parallel.zero=0", "--set", change)
             assert losses(f"{whole}-{change}") == losses(whole), (family, change)
         # The other layouts once each as processes; all of their combinations are in src/train/layouts_test.cpp.
@@ -331,6 +331,61 @@ def a_stopped_rank_is_named_at_the_time_out(w):
     assert re.search(r"^\[0\].* E .*step \d+: rank 1 \(process \d+\) did not come within 2 s \(resilience.comm_timeout_s\)", err, re.M), err
 
 
+def flip_a_bit_of(pid, row):
+    """In every copy of these bytes in the process's own memory; how many there are."""
+    found = 0
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                span, access, *_ = line.split()
+                begin, end = (int(x, 16) for x in span.split("-"))
+                if access != "rw-p" or end - begin > 256 << 20:  # shared, or only reserved
+                    continue
+                try:
+                    memory.seek(begin)
+                    data = memory.read(end - begin)
+                except (OSError, ValueError):  # what the kernel keeps to itself
+                    continue
+                at = data.find(row)
+                while at >= 0:
+                    memory.seek(begin + at)
+                    memory.write(bytes([row[0] ^ 1]))
+                    found += 1
+                    at = data.find(row, at + 1)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    return found
+
+
+def a_flipped_bit_in_the_memory_of_a_rank_ends_the_run(w):
+    """From outside, into a row of the embedding, which a learning rate of 0 leaves as it is. A gather under way may undo it: then once more."""
+    config = w.config("flipped", family="llama", **{"train.steps": 1, "optimizer.lr": 0, "checkpoint.every": 1})
+    ingot("train", config, "--run-dir", w.path / "before")
+    ingot("checkpoint", "export-hf", w.path / "before", "-o", w.path / "weights", "--dtype", "fp32")
+    raw = (w.path / "weights" / "model.safetensors").read_bytes()
+    head = 8 + int.from_bytes(raw[:8], "little")
+    begin = head + json.loads(raw[8:head])["model.embed_tokens.weight"]["data_offsets"][0]
+    row = raw[begin + 7 * 128:begin + 8 * 128]
+    run = w.path / "flipped"
+    process = subprocess.Popen([INGOT, "launch", "-n", "3", "--", INGOT, "train", config, "--run-dir", run, "--set", "train.steps=100000", "--set", "train.batch_size=6",
+                                "--set", "checkpoint.every=0", "--set", "resilience.check_replicas_every=2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env=os.environ | {"INGOT_CPU_ALLOCATOR": "system"})  # no pool in a reserve of terabytes
+    wait_for_steps(run, 5, process)
+    rank, flips, deadline = process_of(process.pid, 1), 0, time.time() + 60
+    while process.poll() is None and time.time() < deadline:
+        try:
+            flips += flip_a_bit_of(rank, row)
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            break
+        time.sleep(0.5)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and flips > 0, (process.returncode, flips, err)
+    for words in (r"step \d+: ranks that hold the same weights differ, first in \S*embed\S* \(", "on ranks 0 and 2, ", "against them stands rank 1 on ",
+                  r"Copies agreed after step \d+: resume from a checkpoint"):
+        assert re.search(words, err), (words, err)
+
+
 def a_signal_to_the_launcher_saves_and_exits_0(w):
     config = w.config("signal", **{"train.steps": 100000, "checkpoint.every": 50000})
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -390,7 +445,7 @@ def two_launchers_are_two_machines(w):
 TESTS = [data_parallel_ranks_follow_the_curve_of_one, traffic_is_what_the_formula_says, traffic_of_every_axis_is_what_the_formula_says, memory_of_every_axis_is_what_was_planned, a_run_goes_on_with_other_ranks_and_another_stage,
          sequence_ranks_of_a_hybrid_follow_the_curve_of_one, ranks_generate_what_one_generates,
          a_damaged_checkpoint_is_passed_over_by_all_ranks, a_run_goes_on_from_the_memory_of_its_machines, a_killed_rank_is_named_and_the_job_goes_on_bit_equal,
-         without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out, a_signal_to_the_launcher_saves_and_exits_0,
+         without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out, a_flipped_bit_in_the_memory_of_a_rank_ends_the_run, a_signal_to_the_launcher_saves_and_exits_0,
          wrong_calls_end_before_anyone_waits, two_launchers_are_two_machines]
 
 if __name__ == "__main__":
