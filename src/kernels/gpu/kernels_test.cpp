@@ -454,7 +454,7 @@ TEST(HostBlock, threads_that_do_not_come_to_a_barrier_are_an_error) {
   EXPECT_THAT(error, testing::AllOf(HasSubstr("3 threads have returned"), HasSubstr("61 threads wait at the barrier of line")));
   EXPECT_THAT(error_in([] { thread_index() < 3 ? barrier(1) : barrier(2); }), HasSubstr("3 threads wait at the barrier of line 1"));
   EXPECT_THAT(error_in([] {
-                if (thread_index() % 2 == 0) shuffle_xor(1, 1);
+                if (thread_index() % 2 == 0) shuffle_xor(1.0F, 1);
               }),
               HasSubstr("wait for their wave"));
 }

@@ -121,7 +121,7 @@ TEST(HostBlock, a_wave_that_runs_ahead_shows_a_missing_barrier) {
       for (int round = 0; round < 2; ++round) {
         area[thread_index()] = static_cast<float>(round);
         barrier();
-        shuffle_xor(0, 1);
+        shuffle_xor(0.0F, 1);
         sum += area[(thread_index() + 32) % 64];  // of the other wave
         if (has_barrier) barrier();
       }
