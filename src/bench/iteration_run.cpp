@@ -16,7 +16,6 @@
 #include "plan/describe.h"
 #include "plan/run/shape.h"
 #include "train/check_layout.h"
-#include "train/inputs.h"
 #include "train/parallel_model.h"
 #include "train/phases.h"
 
@@ -90,7 +89,6 @@ std::optional<IterationRun> run_iteration(train::RunConfig config, int64_t steps
   else comm::share_cores(ranks);
   const mesh::Mesh mesh(config.parallel, ranks.rank, ranks.size);
   train::check_layout(config, mesh);
-  train::check_files(config);
 
   std::optional<ScratchFolder> folder;
   if (has_random_data) use_random_data(config, folder.emplace(base::temporary_folder(), "ingot-bench-tokens", "TMPDIR"), steps);
