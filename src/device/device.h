@@ -32,7 +32,7 @@ void reset_peak_memory(at::Device device);
 /// INGOT_EMULATED_MEMORY_MIB.
 int64_t memory_bytes(at::Device device);
 /// A host's tensor on `device`, for what the current stream does next: through pinned memory, so that the host, which may drop or change
-/// its own at once, does not wait for what that stream has to do before.
+/// its own at once, does not wait for that stream. On a CPU it is the tensor itself.
 at::Tensor to_device(const at::Tensor& host, at::Device device);
 /// Whether it says that a device or the host has no memory left.
 bool is_out_of_memory(const std::exception& failure);

@@ -3,17 +3,23 @@
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <exception>
+#include <memory>
 #include <optional>
 
 namespace {
 
 // Capture needs a stream that is not the default one. Other threads may go on with their streams meanwhile: a checkpoint's copies, NCCL's
 // watchdog.
+//
+// Graphs beside one another have one stream, too: the allocator gives a block of their pool to no other.
 struct Graph {
-  explicit Graph(c10::DeviceIndex device) : stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device)) {}
+  Graph(c10::DeviceIndex device, const Graph* beside)
+      : stream(beside ? beside->stream : c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device)),
+        pool(beside ? beside->pool : at::cuda::graph_pool_handle()) {}
 
   c10::cuda::CUDAStream stream;
-  at::cuda::MempoolId_t pool{};
+  at::cuda::MempoolId_t pool;
   at::cuda::CUDAGraph graph;
   std::optional<c10::cuda::CUDAStreamGuard> as_current;
 };
@@ -31,9 +37,7 @@ Graph& graph_at(void* graph) { return *static_cast<Graph*>(graph); }
 #define INGOT_EXPORTED extern "C" __attribute__((visibility("default")))
 
 INGOT_EXPORTED void* ingot_graph_make(int device, const void* beside) {
-  auto* graph = new Graph(static_cast<c10::DeviceIndex>(device));
-  graph->pool = beside ? static_cast<const Graph*>(beside)->pool : at::cuda::graph_pool_handle();
-  return graph;
+  return new Graph(static_cast<c10::DeviceIndex>(device), static_cast<const Graph*>(beside));
 }
 INGOT_EXPORTED void ingot_graph_drop(void* graph) { delete static_cast<Graph*>(graph); }
 INGOT_EXPORTED void ingot_graph_begin(void* graph) {

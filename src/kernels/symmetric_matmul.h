@@ -1,4 +1,4 @@
-// Batched products of matrices with their own transposes, of which GPUs compute half: what Newton-Schulz multiplies
+// Batched matmuls of matrices with their own transposes, of which GPUs compute half: what Newton-Schulz multiplies
 // (optim/newton_schulz.h). Nothing here records gradients.
 #pragma once
 

@@ -99,11 +99,7 @@ StepMemory predict_memory(const models::Model& model, const RunShape& run, int64
   memory.forward_backward_bytes = training_bytes(model, run, traces);
   memory.update_bytes = update.update_bytes;
   memory.validation_bytes = validation_bytes(model, run, traces);
-  if (run.uses_graphs) {
-    // A graph's memory is its own. Of replicas a step's last pass runs as it is.
-    const int64_t besides = std::max({run.replicas > 1 ? memory.forward_backward_bytes : 0, memory.update_bytes, memory.validation_bytes});
-    memory.graphs_bytes = memory.forward_backward_bytes + besides - memory.working_bytes();
-  }
+  if (run.uses_graphs) memory.graphs_bytes = memory.forward_backward_bytes;  // and some passes run as they are
   const bool has_pool = run.is_here && is_cpu && kernels::page_pool_is_wanted();
   if (has_pool)
     memory.reserve_bytes = (memory.state_bytes() + memory.working_bytes()) / static_cast<int64_t>(base::PagePool::kReserveShare);

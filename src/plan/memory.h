@@ -15,7 +15,7 @@ struct StepMemory {
   int64_t forward_backward_bytes = 0;                                   // most that activations, their gradients and work areas take
   int64_t update_bytes = 0;                                             // most that the update's work areas take
   int64_t validation_bytes = 0;                                         // most that a validation's activations take
-  int64_t graphs_bytes = 0;                                             // what graphs of passes keep while something else is the most
+  int64_t graphs_bytes = 0;                                             // what graphs of passes keep: as much as a pass takes
   int64_t program_bytes = 0;                                            // resident before the model was built
   int64_t gemm_kernels_bytes = 0;                                       // what oneDNN makes and keeps for each shape of a GEMM in bf16
   int64_t shared_bytes = 0;                                             // what ranks of one machine exchange through

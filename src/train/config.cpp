@@ -81,10 +81,10 @@ static void check_graphs(const RunConfig& c) {
                                                                                          {"expert_tensor", p.expert_tensor},
                                                                                          {"tensor_sequence", p.tensor_sequence}})
     if (size > 1)
-      throw base::ConfigError("train.gpu_graphs = true goes with data parallelism, and parallel.{} is {}: its ranks meet within a pass",
-                              name, size);
+      throw base::ConfigError(
+          "train.gpu_graphs = true goes with data parallelism, and parallel.{} is {}: its ranks communicate within a pass", name, size);
   if (p.zero > 1)
-    throw base::ConfigError("train.gpu_graphs = true needs parallel.zero = 0 or 1: with {} ranks meet within every pass", p.zero);
+    throw base::ConfigError("train.gpu_graphs = true needs parallel.zero = 0 or 1: with {} ranks communicate within every pass", p.zero);
   if (c.train.offload != "none")
     throw base::ConfigError("train.gpu_graphs = true does not go with train.offload = \"{}\", whose copies go on from pass to pass",
                             c.train.offload);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -10,7 +11,7 @@
 namespace ingot::train {
 namespace {
 
-constexpr int64_t kWarmUps = 2;        // passes of a shape, and steps of a scale, before it is captured
+constexpr int64_t kWarmUps = 2;        // passes of a shape, and steps in a row of the same scale, before it is captured
 constexpr size_t kMostShapes = 32;     // each holds what its passes leave behind
 constexpr int64_t kLeastOffsets = 16;  // documents of the smallest shape that has some
 
@@ -38,7 +39,7 @@ struct GraphedPasses::Captured {
 };
 
 struct GraphedPasses::Shape {
-  int64_t passes = 0, passes_of_scale = 0;
+  int64_t passes = 0, last_step = 0, steps_of_scale = 0;
   double last_scale = 0;
   std::unique_ptr<Captured> captured;
 };
@@ -67,10 +68,11 @@ at::Tensor GraphedPasses::run(const Microbatch& microbatch, double scale, const 
   if (!shapes_.contains(key) && shapes_.size() == kMostShapes) return as_it_is();
   auto& shape = shapes_[key];
   if (!shape) shape = std::make_shared<Shape>();
-  shape->passes_of_scale = scale == shape->last_scale ? shape->passes_of_scale + 1 : 1;
-  shape->last_scale = scale;
+  if (scale != shape->last_scale) shape->steps_of_scale = 0;
+  if (step_ != shape->last_step || shape->steps_of_scale == 0) ++shape->steps_of_scale;
+  shape->last_scale = scale, shape->last_step = step_;
   const bool fits = shape->captured && shape->captured->scale == scale;
-  if (!fits && (shape->passes++ < kWarmUps || shape->passes_of_scale < kWarmUps)) return as_it_is();
+  if (!fits && (shape->passes++ < kWarmUps || shape->steps_of_scale < kWarmUps)) return as_it_is();
   if (!fits) {
     shape->captured.reset();  // of another scale
     shape->captured = capture(microbatch, offsets, scale, pass);
@@ -101,6 +103,7 @@ std::unique_ptr<GraphedPasses::Captured> GraphedPasses::capture(const Microbatch
       captured->loss = pass(in, sequences).detach();
     });
   } catch (const c10::Error& error) {
+    if (device::is_out_of_memory(error)) throw;
     throw base::ConfigError("train.gpu_graphs = true: a pass of this model cannot become a graph ({}); leave it out",
                             error.what_without_backtrace());
   }

@@ -24,6 +24,9 @@ class GraphedPasses {
   /// Both must outlive it; the model has all its tokens and layers.
   GraphedPasses(models::Model& model, ExpertCounter& counter) : model_(model), counter_(counter) {}
 
+  /// Comes before the passes of each step.
+  void begin_step() { ++step_; }
+
   /// Forward and backward; gives the loss. Everything else that it needs must be the same in every call.
   using Pass = std::function<at::Tensor(const Microbatch&, const std::shared_ptr<layers::Sequences>&)>;
   /// The loss, which the next call may overwrite. Throws ConfigError where the pass cannot be captured.
@@ -43,7 +46,7 @@ class GraphedPasses {
   models::Model& model_;
   ExpertCounter& counter_;
   std::map<std::vector<int64_t>, std::shared_ptr<Shape>> shapes_;
-  int64_t replays_ = 0;
+  int64_t replays_ = 0, step_ = 0;
 };
 
 }  // namespace ingot::train

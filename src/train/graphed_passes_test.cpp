@@ -122,10 +122,12 @@ TEST(GraphedPasses, of_another_scale_run_as_they_are) {
   // The third is captured, the fourth and the sixth run as they are, the seventh is captured anew.
   const std::vector<BatchKind> kinds{{0, 0}, {0, 0}, {0, 0}, {7, 0}, {0, 0}, {9, 0}, {9, 0}, {9, 0}};
   expect_the_same({.microbatch = 0}, kinds, 2 + 2);
+  // Of several passes of a step none is captured when each step has a scale of its own.
+  expect_the_same({}, {{1, 0}, {2, 0}, {3, 0}, {4, 0}, {5, 0}}, 0);
 }
 
 TEST(GraphedPasses, of_replicas_are_those_between_the_first_and_the_last) {
-  for (const int64_t zero : {0, 1}) expect_the_same({.family = "zaya1", .microbatch = 1, .zero = zero, .ranks = 2}, kSixAlike, 4 * 6 - 2);
+  for (const int64_t zero : {0, 1}) expect_the_same({.family = "zaya1", .microbatch = 1, .zero = zero, .ranks = 2}, kSixAlike, 4 * 5);
 }
 
 TEST(GraphedPasses, say_what_they_cannot_be) {

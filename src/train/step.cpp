@@ -170,6 +170,7 @@ double TrainingStep::forward_and_backward(const Tensors& all, double scale) {
 StepResult TrainingStep::run(const data::Batch& batch, double lr, ReplicaCheck* check) {
   StepResult result;
   counter_.clear();
+  if (graphs_) graphs_->begin_step();
   const Tensors all = on_device(batch);
   // Every target of the global batch weighs the same, however documents and padding fall into microbatches and ranks.
   const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, count_targets(all)));

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <chrono>
@@ -239,8 +240,9 @@ static std::string stored_key(const char* kind, const std::string& key, models::
   const auto text = settings.dump_toml();
   of_copy.load_toml(text, "a model's own settings");
   if (!(copy == config)) return {};
-  return fmt::format("{}\n{}\n{} {} {}\n{}", kind, key, kernels::cpu::name(kernels::cpu::best_isa()),
-                     kernels::name_of(kernels::gemm_backend()), at::get_num_threads(), text);
+  return fmt::format("{}\n{}\ntorch {}, {}, {}, bf16 in fp32 {}, {} threads\n{}", kind, key, TORCH_VERSION,
+                     kernels::cpu::name(kernels::cpu::best_isa()), kernels::name_of(kernels::gemm_backend()), kernels::sums_bf16_in_fp32(),
+                     at::get_num_threads(), text);
 }
 
 template <class Read, class Make>

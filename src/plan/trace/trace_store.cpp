@@ -21,7 +21,7 @@ using device::Trace;
 
 constexpr size_t kMostPrograms = 4;  // whose folders stay
 constexpr int64_t kMostBytes = int64_t{64} << 20;
-constexpr const char* kMagic = "ingot trace 1\n";
+constexpr const char *kMagic = "ingot trace 1\n", *kSuffix = ".trace";
 
 // A Writer and a Reader go through the same description of what a trace has.
 struct Writer {
@@ -45,8 +45,7 @@ struct Reader {
   void operator()(std::string& value) { value = in.text(); }
   template <class Element>
   void operator()(std::vector<Element>& values) {
-    values.resize(in.count(1));
-    for (auto& value : values) (*this)(value);
+    for (size_t left = in.count(1); left > 0; --left) (*this)(values.emplace_back());  // as many as there are bytes for
   }
   template <class Struct>
   requires(std::is_class_v<Struct>) void operator()(Struct& value) { describe(*this, value); }
@@ -121,7 +120,7 @@ std::optional<TraceOf> read(const fs::path& file, const std::string& key) {
     reader.in.finish();
     if (own_key != key) return std::nullopt;
     return trace;
-  } catch (const base::Error&) {
+  } catch (const std::exception&) {
     return std::nullopt;
   }
 }
@@ -142,14 +141,22 @@ bool is_of_a_program(const fs::path& folder) {
          fs::is_directory(fs::symlink_status(folder));
 }
 
-// Of the folders in `traces` that are programs', all but the latest; nothing else is touched.
-void remove_old(const fs::path& traces, const fs::path& own) {
-  std::vector<std::pair<fs::file_time_type, fs::path>> others;
+// Traces alone, and the folder if it then is empty: somebody else's files may lie in one of such a name.
+void remove_traces(const fs::path& folder) {
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(traces, ignored))
-    if (entry.path() != own && is_of_a_program(entry.path())) others.emplace_back(entry.last_write_time(ignored), entry.path());
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.is_regular_file(ignored) && entry.path().extension() == kSuffix) fs::remove(entry.path(), ignored);
+  fs::remove(folder, ignored);
+}
+
+// Of the folders in `traces` that are programs', those of all but the latest.
+void remove_old(const fs::path& traces, const fs::path& own) {
+  if (!fs::exists(traces)) return;
+  std::vector<std::pair<fs::file_time_type, fs::path>> others;
+  for (const auto& entry : fs::directory_iterator(traces))
+    if (entry.path() != own && is_of_a_program(entry.path())) others.emplace_back(entry.last_write_time(), entry.path());
   std::sort(others.rbegin(), others.rend());
-  for (size_t i = kMostPrograms - 1; i < others.size(); ++i) fs::remove_all(others[i].second, ignored);
+  for (size_t i = kMostPrograms - 1; i < others.size(); ++i) remove_traces(others[i].second);
 }
 
 // What the process was told, and what came of it when it was first asked for.
@@ -166,7 +173,7 @@ Kept& kept() {
 }  // namespace
 
 fs::path TraceStore::file_of(const std::string& key) const {
-  return folder_ / (hexadecimal(checkpoint::digest_of(key.data(), std::ssize(key))) + ".trace");
+  return folder_ / (hexadecimal(checkpoint::digest_of(key.data(), std::ssize(key))) + kSuffix);
 }
 
 std::optional<PassTrace> TraceStore::pass(const std::string& key) const { return read<PassTrace>(file_of(key), key); }
@@ -201,7 +208,7 @@ TraceStore* trace_store() {
       store = std::make_unique<TraceStore>(traces / program);
       remove_old(traces, traces / program);
     }
-  } catch (const base::Error&) {  // a program that cannot read itself traces anew
+  } catch (const std::exception&) {  // it is a cache; and a program that cannot read itself traces anew
     folder.clear();
   }
   return store.get();

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <fstream>
 
 #include "base/files.h"
+#include "checkpoint/format/digest.h"
 #include "plan/test_support.h"
 
 namespace ingot::plan {
@@ -89,6 +91,17 @@ TEST(TraceStore, takes_no_file_that_is_damaged_cut_or_of_another_key) {
     EXPECT_FALSE(with(whole.substr(0, at))) << at;
   }
   EXPECT_FALSE(with(whole + "x"));
+  // Bytes that say they are whole: whatever is read from them, nothing worse happens.
+  constexpr size_t kMagic = 14, kHead = kMagic + 16;  // and the digest
+  for (size_t at = kHead; at < whole.size(); ++at) {
+    auto changed = whole;
+    changed[at] = static_cast<char>(at % 3 == 0 ? 0xff : changed[at] ^ 0x81);
+    const auto digest = checkpoint::digest_of(changed.data() + kHead, std::ssize(changed) - static_cast<int64_t>(kHead));
+    std::memcpy(changed.data() + kMagic, &digest.low, 8);
+    std::memcpy(changed.data() + kMagic + 8, &digest.high, 8);
+    with(changed);
+    static_cast<void>(store.pass("key"));
+  }
   std::ofstream(file, std::ios::binary | std::ios::trunc) << whole;
   EXPECT_TRUE(store.update("key"));
   EXPECT_FALSE(store.pass("key"));  // it is an update
@@ -114,14 +127,20 @@ TEST(TraceStore, serves_planners_once_the_program_asks_for_it) {
   const auto of_program = [&](int i) { return traces / std::string(32, "0123456789abcdef"[i]); };
   for (int i = 0; i < 6; ++i) {
     fs::create_directories(of_program(i));
+    std::ofstream(of_program(i) / "of.trace") << "a trace";
     fs::last_write_time(of_program(i), fs::file_time_type::clock::now() - std::chrono::hours(i + 1));
   }
   for (const auto* name : {"mine", "0123", "0123456789abcdef0123456789ABCDEF"}) fs::create_directories(traces / name / "deep");
+  const auto somebodys = of_program(5) / "results.json";
+  std::ofstream(somebodys) << "{}";
+  fs::last_write_time(of_program(5), fs::file_time_type::clock::now() - std::chrono::hours(6));
   fs::create_directories(folder.path / "beside");
   fs::create_directory_symlink(folder.path / "beside", traces / std::string(32, '9'));
   keep_traces(folder.path.string());
   ASSERT_NE(trace_store(), nullptr);
-  for (int i = 0; i < 6; ++i) EXPECT_EQ(fs::exists(of_program(i)), i < 3) << i;
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(fs::exists(of_program(i)), i < 3) << i;
+  EXPECT_TRUE(fs::exists(somebodys));
+  EXPECT_FALSE(fs::exists(of_program(5) / "of.trace"));
   for (const auto* name : {"mine", "0123", "0123456789abcdef0123456789ABCDEF"}) EXPECT_TRUE(fs::exists(traces / name / "deep")) << name;
   EXPECT_TRUE(fs::exists(folder.path / "beside"));
   const double traced_s = PassTraces().of(*model, shape).seconds;
