@@ -131,8 +131,8 @@ std::string hexadecimal(const Digest& digest) { return fmt::format("{:016x}{:016
 std::string program_digest() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(&program_digest), &info) == 0 || !info.dli_fname) return {};
-  const std::string program = base::read_file(info.dli_fname, int64_t{1} << 30);
-  return hexadecimal(checkpoint::digest_of(program.data(), std::ssize(program)));
+  const base::MappedFile program(info.dli_fname);
+  return hexadecimal(checkpoint::digest_of(program.data(), program.size_bytes()));
 }
 
 bool is_of_a_program(const fs::path& folder) {
