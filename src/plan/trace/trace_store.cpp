@@ -2,12 +2,15 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <type_traits>
 
+#include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "checkpoint/format/coding.h"
@@ -185,7 +188,13 @@ void TraceStore::write(const std::string& key, const std::string& content) {
   if (!is_open_) return;
   try {
     fs::create_directories(folder_);
-    base::write_file_atomically(file_of(key), content);
+    // Nobody waits for the disk: what a crash leaves of a file its digest gives away.
+    const auto file = file_of(key), partial = folder_ / fmt::format("partial-{}{}", ::getpid(), kSuffix);
+    std::ofstream out(partial, std::ios::binary | std::ios::trunc);
+    out << content << std::flush;
+    if (!out) throw base::FileError("cannot write {}", partial.string());
+    out.close();
+    fs::rename(partial, file);
   } catch (const std::exception& failure) {
     is_open_ = false;
     base::log_warning("traces are not kept for the next start: {}", failure.what());
