@@ -91,7 +91,7 @@ def search_over_1024_devices_takes_seconds(folder):
     took = cpu_seconds_of_processes() - before
     assert found["layouts"][0]["memory_bytes"]["peak"] <= 80e9
     # Some machines take four times as long at one hour as at another; what this is for is work that grows with the ranks.
-    assert took < 240, f"{took:.1f} s of a core, where a machine with nothing else to do takes 24"
+    assert took < 480, f"{took:.1f} s of a core, where a machine with nothing else to do takes 24"
 
 
 def a_simulated_step_is_the_formulas_one_until_something_disturbs_it(folder):
