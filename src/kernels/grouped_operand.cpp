@@ -6,6 +6,7 @@
 #include "device/virtual_device.h"
 #include "kernels/cpu/rows_fp8.h"
 #include "kernels/cpu/rows_routing.h"
+#include "kernels/largest_of_rows.h"
 #include "kernels/row_kernel.h"
 
 namespace ingot::kernels {
@@ -26,20 +27,6 @@ int64_t places_of(int64_t rows, int64_t groups) { return (rows + groups * kStep 
 struct Scales {
   at::Tensor of_rows, of_groups;  // fp32 [rows], [groups]
 };
-
-// The largest magnitude of each row, fp32.
-at::Tensor largest_of_rows(const at::Tensor& x) {
-  auto largest = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
-  const cpu::LargestProblem p{
-      .rows = x.size(0), .width = x.size(1), .is_bf16 = x.scalar_type() == at::kBFloat16, .x = nullptr, .largest = nullptr};
-  const auto bind = [](cpu::LargestProblem& p, const RowTensors& t) {
-    p.x = address(t.in[0]);
-    p.largest = numbers(t.out[0]);
-  };
-  const RowTensors tensors{{x}, {largest}, {}};
-  run_rows(RowCall<cpu::LargestProblem>{"largest_magnitude", "ingot_largest_magnitude", tensors, p, bind}, cpu::largest_magnitude);
-  return largest;
-}
 
 // x [rows, width]; counts: fp32 [rows] or undefined.
 Scales scales_of(const at::Tensor& x, const at::Tensor& ends, const at::Tensor& counts) {

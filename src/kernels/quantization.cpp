@@ -5,13 +5,14 @@
 #include "base/error.h"
 #include "base/work_scope.h"
 #include "kernels/cpu/rows_fp8.h"
+#include "kernels/largest_of_rows.h"
 #include "kernels/reference/reference.h"
 #include "kernels/row_kernel.h"
 
 namespace ingot::kernels {
 namespace {
 
-constexpr const char *kRound = "ingot_round_to_fp8", *kLargest = "ingot_largest_magnitude";
+constexpr const char* kRound = "ingot_round_to_fp8";
 
 constexpr int64_t kRotated = 16;  // tokens
 
@@ -72,8 +73,7 @@ at::Tensor round_to_nvfp4(const at::Tensor& x_in, OperandKind kind, int64_t summ
 
 }  // namespace
 
-at::Tensor largest_magnitude(const at::Tensor& x) {
-  if (!takes_rows(x, kLargest)) return at::linalg_vector_norm(x, std::numeric_limits<double>::infinity()).to(at::kFloat).view({1});
+at::Tensor largest_of_rows(const at::Tensor& x) {
   auto largest = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
   const cpu::LargestProblem p{
       .rows = x.size(0), .width = x.size(1), .is_bf16 = x.scalar_type() == at::kBFloat16, .x = nullptr, .largest = nullptr};
@@ -81,8 +81,13 @@ at::Tensor largest_magnitude(const at::Tensor& x) {
     p.x = address(t.in[0]);
     p.largest = numbers(t.out[0]);
   };
-  run_rows(RowCall<cpu::LargestProblem>{"largest_magnitude", kLargest, {{x}, {largest}, {}}, p, bind}, cpu::largest_magnitude);
-  return largest.amax(0, /*keepdim=*/true);
+  run_rows(RowCall<cpu::LargestProblem>{"largest_magnitude", kLargestOfRows, {{x}, {largest}, {}}, p, bind}, cpu::largest_magnitude);
+  return largest;
+}
+
+at::Tensor largest_magnitude(const at::Tensor& x) {
+  if (!takes_rows(x, kLargestOfRows)) return at::linalg_vector_norm(x, std::numeric_limits<double>::infinity()).to(at::kFloat).view({1});
+  return largest_of_rows(x).amax(0, /*keepdim=*/true);
 }
 
 at::Tensor quantize(const at::Tensor& x_in, Quantization quantization, OperandKind kind, int64_t summed) {
