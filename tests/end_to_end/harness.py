@@ -3,6 +3,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,17 @@ def make_text(path, paragraphs=400, seed=1):
             file.write("\n\n")
 
 
+def end_processes_of(parent):
+    """What a failed test has started and not ended would run on beside the tests after it. Parents first: launchers restart their ranks."""
+    for pid in map(int, subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True).stdout.split()):
+        try:
+            os.kill(pid, signal.SIGSTOP)
+            end_processes_of(pid)
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:  # ps itself, or it has just ended
+            pass
+
+
 class Workspace:
     """A temporary folder with a tokenizer and tokens; removed at the end unless a test failed."""
 
@@ -57,6 +69,7 @@ class Workspace:
             shutil.rmtree(self.path, ignore_errors=True)
         else:
             print("left:", self.path)
+            end_processes_of(os.getpid())
 
     def config(self, name="c", family="zaya1", extra="", **settings):
         """Writes a configuration of a tiny model and returns its path."""
