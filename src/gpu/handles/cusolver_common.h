@@ -1,0 +1,4 @@
+// As cublas_v2.h.
+#pragma once
+
+enum cusolverStatus_t { CUSOLVER_STATUS_SUCCESS };
