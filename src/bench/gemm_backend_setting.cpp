@@ -9,6 +9,7 @@
 #include "comm/world.h"
 #include "device/device.h"
 #include "kernels/gemm_backend.h"
+#include "kernels/gemm_tuning.h"
 #include "layers/dtype.h"
 #include "plan/gemm_backend_choice.h"
 #include "plan/rates.h"
@@ -65,9 +66,8 @@ std::string fastest(const train::RunConfig& config, const mesh::Mesh& mesh, cons
 }  // namespace
 
 void choose_gemm_backend(train::RunConfig& config, const fs::path& run_dir, const std::string& resume, const mesh::Mesh& mesh,
-                         const Company& company) {
+                         at::Device device, const Company& company) {
   auto& name = config.train.gemm_backend;
-  const auto device = device::device_named(config.train.device);
   const auto dtype = layers::precision_named(config.train.precision).dtype;
   const bool is_free = name == "auto";
   bool is_kept = false;
@@ -83,7 +83,11 @@ void choose_gemm_backend(train::RunConfig& config, const fs::path& run_dir, cons
     }
   }
   if (is_free && company.world) name = comm::broadcast_text(company.world->everyone(), name, 0);
-  kernels::use_gemm_backend(kernels::gemm_backend_named(name, dtype, device));
+  const auto library = kernels::gemm_backend_named(name, dtype, device);
+  if (library == kernels::GemmBackend::tuned)
+    kernels::keep_gemm_choices(device, run_dir / "gemm_algorithms" / fmt::format("rank_{:05}.json", mesh.rank()),
+                               kernels::gemm_choices_file(base::environment().cache_folder(), device), company.is_first());
+  kernels::use_gemm_backend(library);
   if (company.is_first() && name != "default" && (is_kept || !is_free))
     base::log_info("matmuls go through {}, {}", name, is_kept ? "as from the start of this run" : "as train.gemm_backend says");
 }

@@ -10,10 +10,12 @@
 
 namespace ingot::bench {
 
-/// Makes train.gemm_backend a library's name and uses it from here on; the configuration that the run records then says so. "auto" is what
-/// the run began with when it goes on, else what the cached profile has as clearly faster for this run's matmuls, else the default one.
-/// Rank 0 decides for all. Call after the forecast. Throws ConfigError for a library that is not here.
+/// Makes train.gemm_backend a library's name and uses it on `device`, this rank's, from here on; the configuration that the run records
+/// then says so. "auto" is what the run began with when it goes on, else what the cached profile has as clearly faster for this run's
+/// matmuls, else the default one. Rank 0 decides for all. Call after the forecast. Throws ConfigError for a library that is not here.
+///
+/// With "tuned" each rank keeps what it chooses in <run_dir>/gemm_algorithms/rank_<rank>.json, and rank 0 in the cache, too.
 void choose_gemm_backend(train::RunConfig& config, const std::filesystem::path& run_dir, const std::string& resume, const mesh::Mesh& mesh,
-                         const Company& company);
+                         at::Device device, const Company& company);
 
 }  // namespace ingot::bench

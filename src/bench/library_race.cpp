@@ -69,9 +69,11 @@ std::vector<Measurement> library_measurements(const GemmSweep& sweep, bool quick
   const int rounds = quick ? 5 : 12;
   auto shapes = sweep;
   shapes.kinds = {"plain"};
-  if (shapes.m.empty()) shapes.m = quick ? std::vector<int64_t>{64, 512} : std::vector<int64_t>{64, 512, 2048};
-  if (shapes.n.empty()) shapes.n = {512, 1536};
-  if (shapes.k.empty()) shapes.k = {512, 1024};
+  using Sizes = std::vector<int64_t>;
+  const bool is_large = setting.device.is_cuda();
+  if (shapes.m.empty()) shapes.m = is_large ? Sizes{4096, 16384} : quick ? Sizes{64, 512} : Sizes{64, 512, 2048};
+  if (shapes.n.empty()) shapes.n = is_large ? Sizes{2048, 5632} : Sizes{512, 1536};
+  if (shapes.k.empty()) shapes.k = is_large ? Sizes{2048} : Sizes{512, 1024};
   // The same list as of GEMMs, each of which is raced instead.
   return gemm_measurements(shapes, setting,
                            [rounds, device = setting.device](const plan::GemmRate& p, plan::Pass pass, MachineProfile& profile) {

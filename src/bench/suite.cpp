@@ -180,6 +180,8 @@ std::vector<Measurement> measurements_of(const SuiteOptions& o) {
   else if (o.attention)
     for (const auto& dtype : o.dtypes) add_attention(o, dtype, all);
   if (!o.kernels) return all;
+  // Of a GPU, where it takes seconds; on a CPU it is ingot bench gemm --libraries that does.
+  if (o.gemm && at::Device(o.device).is_cuda()) append(all, library_measurements({}, o.quick, setting_of(o)));
   for (const auto& dtype : o.dtypes) add_kernels(o, dtype, all);
   all.push_back({"a small operation", [device = at::Device(o.device)](MachineProfile& profile) {
                    profile.operation_s = measure_operation({2, 5, 20, 0.05, 0.5}, device);

@@ -97,6 +97,7 @@ void add_bench(Flags& flags) {
 #include "cli/show.h"
 #include "device/device.h"
 #include "health/node_measurements.h"
+#include "kernels/gemm_tuning.h"
 
 namespace ingot::cli {
 namespace {
@@ -187,9 +188,11 @@ int run_bench(const Call& call) {
   auto profile = plan::describe_machine(at::get_num_threads(), 1, suite.device);
   profile.quick = o.quick;
   profile.commands = {command_line(call)};
+  const auto cache = base::environment().cache_folder();
+  if (const at::Device device(suite.device); device.is_cuda())
+    kernels::keep_gemm_choices(device, {}, kernels::gemm_choices_file(cache, device), /*writes_shared=*/true);
 
   // Known before minutes are spent on measuring.
-  const auto cache = base::environment().cache_folder();
   std::optional<health::Judge> judge;
   if (everything && (o.is_judged || o.judge.is_asked()))
     judge = health::judge_of(o.judge.request(), profile, cache.empty() ? std::filesystem::path() : plan::profile_path(cache, profile));

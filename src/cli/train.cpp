@@ -116,7 +116,7 @@ int run_train(const Call& call) {
     profile = bench::profile_of_run(config, company);
     const auto forecast = company.is_first() ? plan::forecast_of(config, mesh, profile, plan::program_bytes(config)) : plan::RunForecast();
     device::reset_peak_memory(device);
-    bench::choose_gemm_backend(config, run_dir, o.resume, mesh, company);
+    bench::choose_gemm_backend(config, run_dir, o.resume, mesh, device, company);
     mesh::Groups groups(*world, config.parallel);
     train::Trainer trainer(config, {run_dir, o.resume, base::program_version(), object_store::storage_of}, forecast.numbers, groups);
     const base::LoadWatch load;

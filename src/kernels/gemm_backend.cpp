@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "device/device.h"
 #include "device/virtual_device.h"
+#include "kernels/gemm_tuning.h"
 #include "kernels/matmul.h"
 
 // MKL's, which builds of torch for x86 hold and export. What they take: row-major 101, as it is 111, transposed 112.
@@ -63,6 +64,7 @@ const char* name_of(GemmBackend library) {
     case GemmBackend::upcast: return "upcast";
     case GemmBackend::cublas: return "cublas";
     case GemmBackend::cublaslt: return "cublaslt";
+    case GemmBackend::tuned: return "tuned";
   }
   return "";
 }
@@ -70,7 +72,8 @@ const char* name_of(GemmBackend library) {
 std::vector<GemmBackend> gemm_backends(at::ScalarType dtype, at::Device device) {
   using enum GemmBackend;
   if (dtype != at::kFloat && dtype != at::kBFloat16) return {standard};
-  if (!device::is_cpu(device)) return {standard, cublas, cublaslt};
+  if (!device::is_cpu(device))
+    return gemm_library_of(device) ? std::vector{standard, cublas, cublaslt, tuned} : std::vector{standard, cublas, cublaslt};
   if (dtype == at::kBFloat16 && cpu_has_bf16_products()) return {standard, upcast};
   return has_onednn() ? std::vector{standard, onednn} : std::vector{standard};
 }

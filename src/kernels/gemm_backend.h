@@ -12,8 +12,8 @@ namespace ingot::kernels {
 /// standard ("default"): what torch takes by itself; on a CPU MKL (or what it was built with) in fp32, and for bf16 oneDNN where the CPU
 /// multiplies it in hardware (with AMX and a result in fp32 MKL, too), else widening to fp32. onednn: a CPU's GEMMs by oneDNN, but those
 /// that are added to what is there in fp32, which it would need another pass for. upcast: bf16 as fp32. cublas and cublaslt: of a GPU; in a
-/// ROCm build rocBLAS and hipBLASLt.
-enum class GemmBackend { standard, onednn, upcast, cublas, cublaslt };
+/// ROCm build rocBLAS and hipBLASLt. tuned: for each GEMM of a GPU the algorithm that was measured to be fastest (gemm_tuning.h).
+enum class GemmBackend { standard, onednn, upcast, cublas, cublaslt, tuned };
 
 const char* name_of(GemmBackend library);
 /// Those that differ on this machine, the default first.

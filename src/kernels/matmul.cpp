@@ -7,6 +7,7 @@
 #include "device/stream.h"
 #include "device/virtual_device.h"
 #include "kernels/gemm_backend.h"
+#include "kernels/gemm_tuning.h"
 
 namespace ingot::kernels {
 namespace {
@@ -64,6 +65,20 @@ void sum_into_fp32(at::Tensor out, const at::Tensor& a, const at::Tensor& b, boo
   });
 }
 
+bool is_tuned(const at::Tensor& a) { return gemm_backend() == GemmBackend::tuned && device::is_gpu(a) && !device::is_counting(a); }
+
+// By the algorithm that was measured to be fastest; false where that is not the choice, or there is none.
+bool ran_tuned(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool overwrite) {
+  return is_tuned(a) && run_tuned({out, a, b, at::Tensor(), !overwrite});
+}
+
+// The same in `dtype`; undefined for false.
+at::Tensor tuned_matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
+  if (!is_tuned(a)) return {};
+  const auto out = at::empty({a.size(0), b.size(1)}, a.options().dtype(dtype));
+  return ran_tuned(out, a, b, /*overwrite=*/true) ? out : at::Tensor();
+}
+
 at::Tensor gemm_of(const at::Tensor& a, const at::Tensor& b) { return takes_onednn(a, b) ? multiply_by_onednn(a, b) : at::mm(a, b); }
 
 }  // namespace
@@ -78,6 +93,7 @@ bool cpu_has_bf16_products() {
 }
 
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
+  if (auto out = tuned_matmul(a, b, dtype); out.defined()) return out;
   if (a.scalar_type() == dtype && !needs_widening(a)) return gemm_of(a, b);
   if (device::is_gpu(a) && a.scalar_type() == at::kBFloat16 && dtype == at::kFloat) return mm_into_fp32(a, b);
   if (sums_in_fp32(a, b, dtype)) {
@@ -90,6 +106,7 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype
 }
 
 void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite) {
+  if (ran_tuned(out, a, b, overwrite)) return;
   if (sums_in_fp32(a, b, out.scalar_type())) return sum_bf16_in_fp32(out, a, b, overwrite);
   if (device::is_gpu(a) && a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kFloat)
     return sum_into_fp32(out, a, b, overwrite);

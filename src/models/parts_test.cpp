@@ -124,8 +124,7 @@ TEST(Fp8, rounds_the_large_gemms_of_inner_blocks_and_no_router) {
     EXPECT_THAT(names, testing::Contains(HasSubstr("layers.2.mlp")));
     EXPECT_THAT(names, testing::Contains(HasSubstr("layers.1.self_attn")));
     EXPECT_THAT(names, testing::Not(testing::Contains(testing::AnyOf(HasSubstr("router"), HasSubstr("norm"), HasSubstr("mlp.gate.")))));
-    for (const auto& p : model->parameters().all())
-      EXPECT_TRUE(!p->quantization || p->value.scalar_type() == at::kBFloat16) << p->name;
+    for (const auto& p : model->parameters().all()) EXPECT_TRUE(!p->quantization || p->value.scalar_type() == at::kBFloat16) << p->name;
   }
   auto shallow = tiny("llama");
   shallow.layers = 2;

@@ -95,7 +95,7 @@ struct MachineProfile {
   std::vector<KernelTime> kernels;
   std::vector<CollectiveTime> collectives;
   std::vector<StorageRate> storage;
-  std::vector<GemmBackendRate> libraries;  // only of ingot bench gemm --libraries
+  std::vector<GemmBackendRate> libraries;  // of ingot bench gemm --libraries, and of bench all on a GPU
   std::vector<WithinSteps> within_steps;
   double operation_s = 0;  // of a linear layer too small to have other costs, forward and backward
 

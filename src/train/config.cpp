@@ -49,8 +49,10 @@ SettingsTable settings_of(RunConfig& c) {
   table.add("train.gpu_graphs", t.gpu_graphs, "a GPU is given forward and backward of a microbatch as one graph (docs/devices.md)");
   table.add("train.device", t.device, {"auto", "cpu", "cuda", "emulated"},
             "auto = a GPU if there is one; emulated = the host, taken for a GPU (for tests)");
-  table.add("train.gemm_backend", t.gemm_backend, {"auto", "default", "onednn", "upcast", "cublas", "cublaslt"},
-            "library of matmuls; auto = the one that ingot bench gemm --libraries found clearly faster, which a run keeps");
+  table.add(
+      "train.gemm_backend", t.gemm_backend, {"auto", "default", "onednn", "upcast", "cublas", "cublaslt", "tuned"},
+      "library of matmuls; tuned: of each on a GPU the library's fastest algorithm, measured at the first one; auto = the one that ingot "
+      "bench gemm --libraries found clearly faster (on a GPU bench all does, too), which a run keeps");
   table.add("train.seed", t.seed, at_least(0), "of the initial weights");
   table.add("train.threads", t.threads, base::IntegerRange{0, 4096}, "CPU threads; 0 = all cores");
   table.add("train.validation_every", t.validation_every, at_least(0), "steps between validations; 0 = never");

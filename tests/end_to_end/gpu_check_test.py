@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["INGOT_BINARY"]).parent
-STAGES = ["doctor", "operators", "layers", "families", "cpu", "repeat", "offload", "graphs", "demo", "profile", "iteration"]
+STAGES = ["doctor", "operators", "layers", "families", "cpu", "repeat", "offload", "graphs", "gemms", "demo", "profile", "iteration"]
 
 
 def gpu_check(*args, status=0, script=ROOT / "scripts/gpu-check"):

@@ -2,10 +2,11 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 
-from harness import INGOT, expect_error, ingot, losses, metrics, run_chosen, wait_for_steps
+from harness import INGOT, cache_with_what_was_measured, expect_error, ingot, losses, metrics, run_chosen, wait_for_steps
 
 
 def start(*args):
@@ -227,11 +228,35 @@ def a_run_without_memory_says_who_has_it_and_what_would_do(w):
     assert "INGOT_EMULATED_MEMORY_MIB is 'x'" in train("wrong", "x", status=2)
 
 
+def a_tuned_run_goes_on_with_its_algorithms(w):
+    """Of each GEMM the emulated device has three, which sum in other orders. Which is fastest is chance there: the run's own table decides."""
+    config = w.config("tuned", family="llama", **{"train.device": "emulated", "train.precision": "bf16", "train.gemm_backend": "tuned", "train.steps": 6})
+    run = w.path / "tuned"
+    cache = cache_with_what_was_measured(w.path)
+    ingot("train", config, "--run-dir", run, env=os.environ | {"INGOT_CACHE": str(cache)})
+    whole = losses(run)
+    table = json.loads((run / "gemm_algorithms" / "rank_00000.json").read_text())
+    kept = json.loads(next((cache / "gemm_algorithms").glob("*.json")).read_text())
+    assert table == kept and table["library"] == "emulated" and len(table["gemms"]) > 10, table
+    assert {g["out_dtype"] for g in table["gemms"]} == {"bf16", "fp32"} and {g["adds"] for g in table["gemms"]} == {False, True}
+    shutil.rmtree(cache / "gemm_algorithms")
+    shutil.rmtree(run / "checkpoints" / "step_00000006")
+    ingot("train", config, "--run-dir", run, env=os.environ | {"INGOT_CACHE": str(cache)})
+    assert losses(run) == whole and not (cache / "gemm_algorithms").exists(), "nothing was measured again"
+    for gemm in table["gemms"]:
+        gemm["algorithm"][0] = 1 + gemm["algorithm"][0] % 3
+    (run / "gemm_algorithms" / "rank_00000.json").write_text(json.dumps(table))
+    shutil.rmtree(run / "checkpoints" / "step_00000006")
+    ingot("train", config, "--run-dir", run, env=os.environ | {"INGOT_CACHE": str(cache)})
+    assert losses(run)[:3] == whole[:3] and losses(run)[3:] != whole[3:], "others give other last digits"
+    expect_error("train", config, "--run-dir", w.path / "cpu", "--set", "train.device=cpu", status=2, words=['train.gemm_backend = "tuned"', "there is default"])
+
+
 TESTS = [runs_leave_their_files_and_repeat_bit_for_bit, toggles_change_no_number, killed_at_any_moment_the_next_start_goes_on_bit_equal,
          a_signal_saves_and_exits_0, phases_move_context_base_rate_and_mix, validation_follows_the_phase,
          a_model_generates_and_is_exported,
          nan_is_named_skipped_or_stopped_and_never_saved, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run,
-         a_run_without_memory_says_who_has_it_and_what_would_do]
+         a_run_without_memory_says_who_has_it_and_what_would_do, a_tuned_run_goes_on_with_its_algorithms]
 
 if __name__ == "__main__":
     run_chosen(TESTS)
