@@ -68,8 +68,8 @@ void sum_into_fp32(at::Tensor out, const at::Tensor& a, const at::Tensor& b, boo
 bool is_tuned(const at::Tensor& a) { return gemm_backend() == GemmBackend::tuned && device::is_gpu(a) && !device::is_counting(a); }
 
 // By the algorithm that was measured to be fastest; false where that is not the choice, or there is none.
-bool ran_tuned(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool overwrite) {
-  return is_tuned(a) && run_tuned({out, a, b, at::Tensor(), !overwrite});
+bool ran_tuned(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool overwrite, const at::Tensor& bias = {}) {
+  return is_tuned(a) && run_tuned({out, a, b, bias, !overwrite});
 }
 
 // The same in `dtype`; undefined for false.
@@ -124,6 +124,26 @@ void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool 
   if (overwrite && takes_onednn(a, b)) out.copy_(multiply_by_onednn(a, b));
   else if (overwrite) at::mm_out(out, a, b);
   else at::addmm_out(out, out, a, b, 1, 1);
+}
+
+void matmul_with_bias_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  if (!device::is_gpu(a)) {
+    matmul_into(out, a, b, /*overwrite=*/true);
+    out.add_(bias);
+    return;
+  }
+  if (ran_tuned(out, a, b, /*overwrite=*/true, bias)) return;
+  if (!device::is_virtual(a.device())) {
+    at::addmm_out(out, bias, a, b);
+    return;
+  }
+  device::note("aten::addmm", {bias, a, b}, {out}, 2.0 * static_cast<double>(a.numel()) * static_cast<double>(b.size(1)));
+  if (device::is_counting(a)) return;
+  device::launch({out, bias, a, b}, [](const auto& host) {
+    auto sum = host[0];
+    at::mm_out(sum, host[2], host[3]);
+    sum.add_(host[1]);
+  });
 }
 
 void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {

@@ -13,6 +13,9 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype
 /// out = (overwrite ? 0 : out) + a b. `out` [m, n] may be a view with unit column stride, in fp32 or wider than a and b.
 void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite);
 
+/// out = a b + bias [n], all of one dtype: in one pass on a GPU, whose libraries do that at a GEMM's end.
+void matmul_with_bias_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias);
+
 /// out = a b where the number of rows is another each time, as experts' are. oneDNN makes a kernel for every number of rows that it has not
 /// met, which takes longer than most GEMMs and stays in memory: its dtypes go there by a fixed number of rows, and the rest elsewhere.
 void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b);

@@ -82,6 +82,12 @@ void matmul_into(at::Tensor out, const Operand& a, const Operand& b, bool overwr
   overwrite ? out.copy_(product) : out.add_(product);
 }
 
+void matmul_with_bias_into(at::Tensor out, const Operand& a, const Operand& b, const at::Tensor& bias) {
+  if (!a.has_codes() || !b.has_codes()) return matmul_with_bias_into(std::move(out), numbers_of(a), numbers_of(b).t(), bias);
+  out.copy_(multiply_codes(a, b, out.scalar_type()));
+  out.add_(bias);
+}
+
 void matmul_of_any_rows_into(at::Tensor out, const Operand& a, const Operand& b) {
   if (a.has_codes() && b.has_codes()) return matmul_into(std::move(out), a, b, /*overwrite=*/true);
   matmul_of_any_rows_into(std::move(out), numbers_of(a), numbers_of(b).t());

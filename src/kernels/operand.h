@@ -25,6 +25,8 @@ Operand operand_of(const at::Tensor& x, std::optional<Quantization> quantization
 at::Tensor matmul(const Operand& a, const Operand& b, at::ScalarType dtype);
 /// out = (overwrite ? 0 : out) + a bᵀ, as matmul_into of kernels/matmul.h.
 void matmul_into(at::Tensor out, const Operand& a, const Operand& b, bool overwrite);
+/// out = a bᵀ + bias [n], as matmul_with_bias_into of kernels/matmul.h.
+void matmul_with_bias_into(at::Tensor out, const Operand& a, const Operand& b, const at::Tensor& bias);
 /// out = a bᵀ where the number of a's rows is another each time.
 void matmul_of_any_rows_into(at::Tensor out, const Operand& a, const Operand& b);
 

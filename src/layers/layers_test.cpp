@@ -53,6 +53,24 @@ TEST(Linear, side_by_side_weights_give_the_products_and_gradients_of_each) {
   expect_close(a.grad, wa.grad());  // and a dropped gradient is overwritten
 }
 
+TEST(Linear, adds_biases_with_their_gradients) {
+  ParameterList list;
+  auto &a = add(list, "a", {5, 7}, 1), &b = add(list, "b", {3, 7}, 2), &of_a = add(list, "of_a", {5}, 5), &of_b = add(list, "of_b", {3}, 6);
+  const auto x = random({2, 4, 7}, 3).set_requires_grad(true), upstream = random({2, 4, 8}, 4);
+  const auto copy = [](const at::Tensor& t) { return t.detach().clone().set_requires_grad(true); };
+  const auto y = copy(x), wa = copy(a.value), wb = copy(b.value), ba = copy(of_a.value), bb = copy(of_b.value);
+  const auto out = linear(x, {&a, &b}, {&of_a, &of_b});
+  backward((out * upstream).sum());
+  const auto wanted = at::cat({at::matmul(y, wa.t()) + ba, at::matmul(y, wb.t()) + bb}, -1);
+  backward((wanted * upstream).sum());
+  expect_close(out.detach(), wanted.detach());
+  expect_close(x.grad(), y.grad());
+  expect_close(a.grad, wa.grad());
+  expect_close(b.grad, wb.grad());
+  expect_close(of_a.value.grad(), ba.grad());
+  expect_close(of_b.value.grad(), bb.grad());
+}
+
 // Rounded along the dimension that is summed over, by the tiles of MXFP8.
 at::Tensor in_mxfp8(const at::Tensor& x, int64_t summed) {
   return kernels::reference::round_to_fp8(x.detach().to(at::kFloat), summed == 0 ? 32 : 1, summed == 0 ? 1 : 32, at::kFloat8_e4m3fn)

@@ -1,5 +1,6 @@
 #include "layers/linear.h"
 
+#include "device/device.h"
 #include "kernels/operand.h"
 #include "layers/autograd.h"
 #include "layers/deferred.h"
@@ -16,8 +17,9 @@ struct LinearFunction : Function<LinearFunction, WorkKind::matmul> {
     Weights weights;
     DeferredGradients* deferred;
   };
+  // `bias`: of all outputs, in the weights' dtype, or undefined.
   static at::Tensor forward(Context& context, const at::Tensor& x, const at::Tensor& /*first_weight: ties the graph*/,
-                            const Weights& weights) {
+                            const at::Tensor& bias, const Weights& weights) {
     int64_t out_features = 0;
     for (auto* weight : weights) out_features += weight->value.size(0);
     context.keep(Kept{weights, DeferredGradients::current()});
@@ -29,13 +31,15 @@ struct LinearFunction : Function<LinearFunction, WorkKind::matmul> {
     };
     auto sizes = x.sizes().vec();
     sizes.back() = out_features;
-    if (weights.size() == 1) return kernels::matmul(rows, operand(*weights[0]), dtype).view(sizes);
+    if (weights.size() == 1 && !bias.defined()) return kernels::matmul(rows, operand(*weights[0]), dtype).view(sizes);
     auto out = at::empty({rows.values.size(0), out_features}, x.options().dtype(dtype));
     int64_t column = 0;
     for (auto* weight : weights) {
       const int64_t width = weight->value.size(0);
       if (width == 0) continue;
-      kernels::matmul_into(out.narrow(1, column, width), rows, operand(*weight), /*overwrite=*/true);
+      const auto columns = out.narrow(1, column, width);
+      if (bias.defined()) kernels::matmul_with_bias_into(columns, rows, operand(*weight), bias.narrow(0, column, width));
+      else kernels::matmul_into(columns, rows, operand(*weight), /*overwrite=*/true);
       column += width;
     }
     return out.view(sizes);
@@ -65,18 +69,21 @@ struct LinearFunction : Function<LinearFunction, WorkKind::matmul> {
       column += weight->value.size(0);
     }
     if (grad_x.defined()) grad_x = grad_x.view(x.sizes()).to(x.scalar_type());
-    return {grad_x};
+    return {grad_x, at::Tensor(), context.needs_gradient(2) ? grads[0].sum_to_size({grad.size(1)}) : at::Tensor()};
   }
 };
 
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, const std::vector<Parameter*>& weights, const std::vector<Parameter*>& biases) {
-  auto out = LinearFunction::apply(x, weights[0]->value, weights);
-  if (biases.empty()) return out;
+  if (biases.empty()) return LinearFunction::apply(x, weights[0]->value, at::Tensor(), weights);
   std::vector<at::Tensor> values;
   for (auto* bias : biases) values.push_back(bias->value);
-  return (out + at::cat(values)).to(out.scalar_type());
+  const auto bias = values.size() == 1 ? values[0] : at::cat(values);
+  if (device::is_gpu(x) && bias.scalar_type() == weights[0]->value.scalar_type())
+    return LinearFunction::apply(x, weights[0]->value, bias, weights);
+  const auto out = LinearFunction::apply(x, weights[0]->value, at::Tensor(), weights);
+  return (out + bias).to(out.scalar_type());
 }
 
 }  // namespace ingot::layers
