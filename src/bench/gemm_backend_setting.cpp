@@ -4,6 +4,7 @@
 
 #include "base/environment.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "checkpoint/load/reader.h"
 #include "comm/world.h"
@@ -63,6 +64,29 @@ std::string fastest(const train::RunConfig& config, const mesh::Mesh& mesh, cons
   return choice.library;
 }
 
+// Ranks that compute the same layers, routers among them, must round alike, and with "tuned" each chooses for itself.
+bool ranks_repeat_layers(const train::RunConfig& config) { return config.parallel.tensor > 1 && !config.parallel.sequence_parallel; }
+
+// The file of a rank's choices below its run's directory; brought there from beside the checkpoint that the run goes on from.
+fs::path file_of_choices(const fs::path& run_dir, const std::string& resume, int rank) {
+  const auto name = fs::path("gemm_algorithms") / fmt::format("rank_{:05}.json", rank);
+  const auto file = run_dir / name;
+  if (resume == "auto" || resume == "never" || fs::exists(file)) return file;
+  const auto before = fs::path(resume).parent_path().parent_path() / name;  // of <run>/checkpoints/step_00000100
+  try {
+    if (fs::exists(before)) {
+      base::make_directories(file.parent_path());
+      base::write_file_atomically(file, base::read_file(before));
+      return file;
+    }
+    base::log_warning("no {} with the algorithms that GEMMs had before: they are chosen anew, and results may differ in the last digits",
+                      before.string());
+  } catch (const base::Error& failure) {
+    base::log_warning("{}; algorithms of GEMMs are chosen anew, and results may differ in the last digits", failure.what());
+  }
+  return file;
+}
+
 }  // namespace
 
 void choose_gemm_backend(train::RunConfig& config, const fs::path& run_dir, const std::string& resume, const mesh::Mesh& mesh,
@@ -75,6 +99,7 @@ void choose_gemm_backend(train::RunConfig& config, const fs::path& run_dir, cons
     const auto before = begun_with(run_dir, resume);
     is_kept = before.has_value();
     name = before ? *before : fastest(config, mesh, company);
+    if (name == "tuned" && !before && ranks_repeat_layers(config)) name = "default";
     try {
       kernels::gemm_backend_named(name, dtype, device);
     } catch (const base::ConfigError& missing) {
@@ -84,9 +109,15 @@ void choose_gemm_backend(train::RunConfig& config, const fs::path& run_dir, cons
   }
   if (is_free && company.world) name = comm::broadcast_text(company.world->everyone(), name, 0);
   const auto library = kernels::gemm_backend_named(name, dtype, device);
-  if (library == kernels::GemmBackend::tuned)
-    kernels::keep_gemm_choices(device, run_dir / "gemm_algorithms" / fmt::format("rank_{:05}.json", mesh.rank()),
-                               kernels::gemm_choices_file(base::environment().cache_folder(), device), company.is_first());
+  if (library == kernels::GemmBackend::tuned) {
+    if (ranks_repeat_layers(config))
+      throw base::ConfigError(
+          "train.gemm_backend = \"tuned\": without sequence parallelism tensor-parallel ranks repeat layers, which must round alike, and "
+          "each "
+          "would choose its own algorithms; set parallel.sequence_parallel = true or train.gemm_backend = \"default\"");
+    kernels::keep_gemm_choices(device, file_of_choices(run_dir, resume, mesh.rank()),
+                               kernels::gemm_choices_file(base::environment().cache_folder(), device), company.local_rank == 0);
+  }
   kernels::use_gemm_backend(library);
   if (company.is_first() && name != "default" && (is_kept || !is_free))
     base::log_info("matmuls go through {}, {}", name, is_kept ? "as from the start of this run" : "as train.gemm_backend says");

@@ -42,6 +42,10 @@ INGOT_EXPORTED int ingot_gemm_algorithms(const LibraryGemm* gemm, int device, Ge
   const c10::DeviceGuard guard(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)));
   return gemm_algorithms(*gemm, device, found, most);
 }
+INGOT_EXPORTED int ingot_gemm_is_able(const LibraryGemm* gemm, const GemmAlgorithm* algorithm, int device) {
+  const c10::DeviceGuard guard(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)));
+  return is_able(*gemm, *algorithm, device);
+}
 INGOT_EXPORTED int ingot_gemm(const LibraryGemm* gemm, const GemmAlgorithm* algorithm, int device) {
   const c10::Device on(c10::kCUDA, static_cast<c10::DeviceIndex>(device));
   const c10::DeviceGuard guard(on);

@@ -92,6 +92,12 @@ cublasLtHandle_t library_of(int device) {
   return library;
 }
 
+cublasLtMatmulAlgo_t algorithm_of(const GemmAlgorithm& algorithm) {
+  cublasLtMatmulAlgo_t taken{};
+  std::copy(algorithm.words.begin(), algorithm.words.end(), std::begin(taken.data));
+  return taken;
+}
+
 }  // namespace
 
 std::string gemm_library() { return "cuBLASLt " + std::to_string(cublasLtGetVersion()); }
@@ -119,15 +125,27 @@ int gemm_algorithms(const LibraryGemm& gemm, int device, GemmAlgorithm* found, i
   }
 }
 
+int is_able(const LibraryGemm& gemm, const GemmAlgorithm& algorithm, int device) {
+  try {
+    const Call call(gemm);
+    const auto taken = algorithm_of(algorithm);
+    cublasLtMatmulHeuristicResult_t result{};
+    check(cublasLtMatmulAlgoCheck(library_of(device), call.description.handle, call.left.handle, call.right.handle, call.out.handle,
+                                  call.out.handle, &taken, &result));
+    return result.workspaceSize <= algorithm.workspace_bytes ? 1 : 0;
+  } catch (const cublasStatus_t&) {
+    return 0;
+  }
+}
+
 int run_gemm(const LibraryGemm& gemm, const GemmAlgorithm& algorithm, int device, void* workspace, void* stream) {
   try {
     const Call call(gemm);
-    cublasLtMatmulAlgo_t taken{};
-    std::copy(algorithm.words.begin(), algorithm.words.end(), std::begin(taken.data));
+    const auto taken = algorithm_of(algorithm);
     const float alpha = 1, beta = gemm.adds ? 1.0F : 0.0F;
-    check(cublasLtMatmul(library_of(device), call.description.handle, &alpha, gemm.b.data, call.left.handle, gemm.a.data,
-                         call.right.handle, &beta, gemm.out, call.out.handle, gemm.out, call.out.handle, &taken, workspace,
-                         algorithm.workspace_bytes, static_cast<cudaStream_t>(stream)));
+    check(cublasLtMatmul(library_of(device), call.description.handle, &alpha, gemm.b.data, call.left.handle, gemm.a.data, call.right.handle,
+                         &beta, gemm.out, call.out.handle, gemm.out, call.out.handle, &taken, workspace, algorithm.workspace_bytes,
+                         static_cast<cudaStream_t>(stream)));
     return 0;
   } catch (const cublasStatus_t& error) {
     return static_cast<int>(error);

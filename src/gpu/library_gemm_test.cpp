@@ -137,6 +137,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   }
   return CUBLAS_STATUS_SUCCESS;
 }
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  result->workspaceSize = 2048;
+  return algorithm->data[0] == 666 ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+}
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
                               const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
@@ -168,7 +174,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
                  number_at(b, right.type, at(right, right_is_transposed, i, column));
       value *= *static_cast<const float*>(alpha);
       const auto place = at(out, false, row, column);
-      if (const float factor = *static_cast<const float*>(beta); factor != 0) value += static_cast<double>(factor) * number_at(c, sum.type, place);
+      if (const float factor = *static_cast<const float*>(beta); factor != 0)
+        value += static_cast<double>(factor) * number_at(c, sum.type, place);
       if (has_bias) value += number_at(how.bias, out.type, static_cast<int64_t>(row));
       if (out.type == CUDA_R_32F) static_cast<float*>(d)[place] = static_cast<float>(value);
       else static_cast<uint16_t*>(d)[place] = bf16_of(static_cast<float>(value));
@@ -218,8 +225,17 @@ TEST_F(LibraryGemmTest, multiplies_by_row_what_the_library_has_by_column) {
               const int64_t a_stride = (a_by_column ? m : k) + gap, b_stride = (b_by_column ? k : n) + gap, out_stride = n + gap;
               Numbers a(numbers, 40, random), b(numbers, 40, random), out(sums, 40, random), bias(sums, n, random);
               auto before = out;
-              LibraryGemm gemm{m, n, k, {a.data(), a_stride, a_by_column}, {b.data(), b_stride, b_by_column}, out.data(), out_stride,
-                               has_bias ? bias.data() : nullptr, numbers, sums, adds};
+              LibraryGemm gemm{m,
+                               n,
+                               k,
+                               {a.data(), a_stride, a_by_column},
+                               {b.data(), b_stride, b_by_column},
+                               out.data(),
+                               out_stride,
+                               has_bias ? bias.data() : nullptr,
+                               numbers,
+                               sums,
+                               adds};
               ASSERT_EQ(run_gemm(gemm, {{}, 0}, 0, nullptr, nullptr), 0);
               for (int64_t row = 0; row < m; ++row)
                 for (int64_t column = 0; column < out_stride; ++column) {
@@ -259,6 +275,15 @@ TEST_F(LibraryGemmTest, gives_the_library_the_algorithm_as_it_was) {
   EXPECT_EQ(workspace_given, 4096);
   EXPECT_EQ(workspace_at, &workspace);
   EXPECT_EQ(stream_given, &stream);
+}
+
+TEST_F(LibraryGemmTest, tells_what_the_library_would_not_take) {
+  LibraryGemm gemm{3, 5, 4, {nullptr, 4, false}, {nullptr, 5, false}, nullptr, 5, nullptr, GemmNumbers::bf16, GemmNumbers::bf16, false};
+  EXPECT_EQ(is_able(gemm, {{1}, 2048}, 0), 1);
+  EXPECT_EQ(is_able(gemm, {{1}, 2047}, 0), 0) << "it needs more memory";
+  EXPECT_EQ(is_able(gemm, {{666}, 4096}, 0), 0);
+  gemm.out_stride = 1;
+  EXPECT_EQ(is_able(gemm, {{1}, 4096}, 0), 0);
 }
 
 TEST_F(LibraryGemmTest, says_what_the_library_said) {

@@ -52,8 +52,9 @@ std::optional<GemmShape> shape_of(const GemmCall& call) {
   if (!left || !right || !result || result->by_column) return std::nullopt;
   for (const auto& tensor : {out, a, b, bias})
     if (tensor.defined() && (tensor.storage_offset() * tensor.element_size()) % kAlignment != 0) return std::nullopt;
-  return GemmShape{out.size(0),   out.size(1),     a.size(1),       left->by_column,   right->by_column, left->stride,
-                   right->stride, result->stride, a.scalar_type(), out.scalar_type(), adds,             bias.defined()};
+  return GemmShape{out.size(0),      out.size(1),       a.size(1),     left->by_column,
+                   right->by_column, left->stride,      right->stride, result->stride,
+                   a.scalar_type(),  out.scalar_type(), adds,          bias.defined()};
 }
 
 class VendorsLibrary : public GemmLibrary {
@@ -66,8 +67,9 @@ class VendorsLibrary : public GemmLibrary {
       : device_(device.index()),
         name_(device::gpu_function<Name>("ingot_gemm_library")),
         algorithms_(device::gpu_function<Algorithms>("ingot_gemm_algorithms")),
+        is_able_(device::gpu_function<Run>("ingot_gemm_is_able")),
         run_(device::gpu_function<Run>("ingot_gemm")) {}
-  bool is_here() const { return name_ && algorithms_ && run_; }
+  bool is_here() const { return name_ && algorithms_ && is_able_ && run_; }
 
   std::string name() const override {
     std::array<char, 512> text{};
@@ -77,14 +79,23 @@ class VendorsLibrary : public GemmLibrary {
   std::vector<GemmAlgorithm> algorithms(const GemmCall& call) override {
     std::vector<GemmAlgorithm> found(kMostAlgorithms);
     const auto gemm = bound(call);
-    found.resize(static_cast<size_t>(std::max(0, algorithms_(&gemm, device_, found.data(), kMostAlgorithms))));
+    const int count = algorithms_(&gemm, device_, found.data(), kMostAlgorithms);
+    if (count < 0)
+      base::log_warning("{} has no algorithms to choose from for a GEMM [{}, {}] x [{}, {}]: error {}; it goes through torch's choice",
+                        name(), gemm.m, gemm.k, gemm.k, gemm.n, -count);
+    found.resize(static_cast<size_t>(std::max(0, count)));
     return found;
+  }
+  bool is_able(const GemmCall& call, const GemmAlgorithm& algorithm) override {
+    const auto gemm = bound(call);
+    return is_able_(&gemm, &algorithm, device_) != 0;
   }
   void run(const GemmCall& call, const GemmAlgorithm& algorithm) override {
     const auto gemm = bound(call);
     if (const int error = run_(&gemm, &algorithm, device_); error != 0)
-      throw base::Error(fmt::format("a GEMM [{}, {}] x [{}, {}] did not start: error {} of {}; train.gemm_backend = \"default\" goes without",
-                                    gemm.m, gemm.k, gemm.k, gemm.n, error, name()));
+      throw base::Error(
+          fmt::format("a GEMM [{}, {}] x [{}, {}] did not start: error {} of {}; train.gemm_backend = \"default\" goes without", gemm.m,
+                      gemm.k, gemm.k, gemm.n, error, name()));
   }
 
  private:
@@ -110,7 +121,7 @@ class VendorsLibrary : public GemmLibrary {
   int device_;
   Name* name_;
   Algorithms* algorithms_;
-  Run* run_;
+  Run *is_able_, *run_;
 };
 
 // The host's GEMM, whole or in parts of the sum: as algorithms do, they differ in the last digits.
@@ -121,8 +132,9 @@ class EmulatedLibrary : public GemmLibrary {
   void run(const GemmCall& call, const GemmAlgorithm& algorithm) override {
     const int64_t k = call.a.size(1), parts = std::clamp<int64_t>(static_cast<int64_t>(algorithm.words[0]), 1, k);
     const double flops = 2.0 * static_cast<double>(call.a.numel()) * static_cast<double>(call.b.size(1));
-    call.adds ? device::note("aten::addmm", {call.out, call.a, call.b}, {call.out}, flops)
-              : device::note("aten::mm", {call.a, call.b}, {call.out}, flops);
+    if (call.adds || call.bias.defined())
+      device::note("aten::addmm", {call.adds ? call.out : call.bias, call.a, call.b}, {call.out}, flops);
+    else device::note("aten::mm", {call.a, call.b}, {call.out}, flops);
     device::launch({call.out, call.a, call.b, call.bias}, [parts, k, adds = call.adds](const auto& host) {
       auto sum = adds ? host[0].to(at::kFloat) : at::zeros(host[0].sizes(), at::kFloat);
       for (int64_t part = 0; part < parts; ++part) {
@@ -158,7 +170,8 @@ nlohmann::ordered_json json_of(const GemmShape& s, const GemmChoice& choice) {
 constexpr int64_t kLargest = int64_t{1} << 40;
 
 uint64_t word_of(const nlohmann::json& value, const base::JsonMembers& m, const char* name, uint64_t largest) {
-  if (!value.is_number_unsigned() || value.get<uint64_t>() > largest) m.fail(name, fmt::format("must hold whole numbers up to {}", largest));
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > largest)
+    m.fail(name, fmt::format("must hold whole numbers up to {}", largest));
   return value.get<uint64_t>();
 }
 
@@ -183,8 +196,9 @@ std::pair<GemmShape, GemmChoice> read_choice(const nlohmann::json& json, const s
   s.has_bias = m.boolean("bias");
   GemmChoice choice;
   size_t word = 0;
-  m.list("algorithm", choice.algorithm.words.size(), choice.algorithm.words.size(),
-         [&](const nlohmann::json& value, const std::string&) { choice.algorithm.words.at(word++) = word_of(value, m, "algorithm", ~uint64_t{0}); });
+  m.list("algorithm", choice.algorithm.words.size(), choice.algorithm.words.size(), [&](const nlohmann::json& value, const std::string&) {
+    choice.algorithm.words.at(word++) = word_of(value, m, "algorithm", ~uint64_t{0});
+  });
   choice.algorithm.workspace_bytes = word_of(m.member("workspace_bytes"), m, "workspace_bytes", gpu::kMostGemmWorkspace);
   choice.seconds = m.not_negative("seconds");
   choice.first_s = m.not_negative("first_s");
@@ -212,6 +226,8 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+thread_local int untuned_scopes = 0;
+
 std::mutex tuners_mutex;
 std::map<std::pair<at::DeviceType, at::DeviceIndex>, std::unique_ptr<GemmTuner>>& tuners() {
   static auto& all = *new std::map<std::pair<at::DeviceType, at::DeviceIndex>, std::unique_ptr<GemmTuner>>;
@@ -222,11 +238,13 @@ std::unique_ptr<GemmTuner> tuner_of(at::Device device, const fs::path& own, cons
   auto library = gemm_library_of(device);
   if (!library) return nullptr;
   return std::make_unique<GemmTuner>(std::move(library), own, shared, writes_shared, [device](const std::function<void()>& work) {
+    // Of this stream alone: another may wait for a message that comes only after this GEMM.
     const c10::impl::VirtualGuardImpl guard(device.type());
-    guard.synchronizeDevice(device.index());
+    const auto stream = guard.getStream(device);
+    guard.synchronizeStream(stream);
     const auto start = std::chrono::steady_clock::now();
     work();
-    guard.synchronizeDevice(device.index());
+    guard.synchronizeStream(stream);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   });
 }
@@ -278,30 +296,65 @@ bool GemmTuner::run(const GemmCall& call) {
   const auto shape = shape_of(call);
   if (!shape) return false;
   const std::lock_guard lock(mutex_);
-  if (impossible_.contains(*shape)) return false;
-  const auto* choice = own_.find(*shape);
-  if (!choice) {
-    const auto* known = shared_.find(*shape);
-    const auto fresh = known ? *known : measure(call, library_->algorithms(call));
-    if (!fresh) {
-      impossible_[*shape] = true;
-      return false;
-    }
-    own_.keep(*shape, *fresh);
-    write(own_file_, own_);
-    if (!known) {
-      shared_.keep(*shape, *fresh);
-      if (writes_shared_) write(shared_file_, shared_);
-    }
-    choice = own_.find(*shape);
-  }
+  const auto* choice = proved_.contains(*shape) ? own_.find(*shape) : choice_for(*shape, call);
+  if (!choice) return false;
   library_->run(call, choice->algorithm);
   return true;
 }
 
+// At the first GEMM of a shape; null where it has to do without.
+const GemmChoice* GemmTuner::choice_for(const GemmShape& shape, const GemmCall& call) {
+  if (impossible_.contains(shape)) return nullptr;
+  for (const auto* table : {&own_, &shared_}) {
+    const auto* known = table->find(shape);
+    if (!known) continue;
+    if (library_->is_able(call, known->algorithm)) {
+      if (table == &shared_) {
+        own_.keep(shape, *known);
+        write(own_file_, own_);
+      }
+      proved_.insert(shape);
+      return own_.find(shape);
+    }
+    base::log_warning("{} has an algorithm for a GEMM [{}, {}] x [{}, {}] that {} does not take; it is measured anew",
+                      (table == &own_ ? own_file_ : shared_file_).string(), shape.m, shape.k, shape.k, shape.n, library_->name());
+  }
+  const bool is_full = own_.size() >= kMostTunedShapes;
+  if (is_full && impossible_.empty())
+    base::log_warning("GEMMs have more than {} shapes: further ones go through torch's choice of an algorithm", kMostTunedShapes);
+  const auto fresh = is_full ? std::nullopt : measure(call, library_->algorithms(call));
+  if (!fresh) {
+    impossible_.insert(shape);
+    return nullptr;
+  }
+  own_.keep(shape, *fresh);
+  write(own_file_, own_);
+  if (fresh->seconds > 0) share(shape, *fresh);
+  proved_.insert(shape);
+  return own_.find(shape);
+}
+
+// With what other processes have put there meanwhile.
+void GemmTuner::share(const GemmShape& shape, const GemmChoice& choice) {
+  shared_.keep(shape, choice);
+  if (!writes_shared_ || shared_file_.empty()) return;
+  std::optional<base::FileLock> turn;
+  try {
+    base::make_directories(shared_file_.parent_path());
+    turn = base::FileLock::try_take(shared_file_.string() + ".lock");
+  } catch (const std::exception&) {  // what cannot be written is said below
+  }
+  auto together = read_table(shared_file_, library_->name());
+  together.add(shared_);
+  shared_ = std::move(together);
+  write(shared_file_, shared_);
+}
+
+// seconds is 0 where nothing was measured: there is one, or no memory for a result that nobody needs.
 std::optional<GemmChoice> GemmTuner::measure(const GemmCall& call, const std::vector<GemmAlgorithm>& algorithms) {
   if (algorithms.empty()) return std::nullopt;
-  if (algorithms.size() == 1) return GemmChoice{algorithms.front()};
+  if (algorithms.size() == 1)
+    return library_->is_able(call, algorithms.front()) ? std::optional(GemmChoice{algorithms.front()}) : std::nullopt;
   auto trial = call;
   try {
     trial.out = at::empty_strided(call.out.sizes(), call.out.strides(), call.out.options());  // what is added to must stay
@@ -359,7 +412,11 @@ fs::path gemm_choices_file(const fs::path& cache_folder, at::Device device) {
   return library ? cache_folder / "gemm_algorithms" / fmt::format("{:016x}.json", base::stream_key(0, library->name())) : fs::path();
 }
 
+UntunedGemms::UntunedGemms() { ++untuned_scopes; }
+UntunedGemms::~UntunedGemms() { --untuned_scopes; }
+
 bool run_tuned(const GemmCall& call) {
+  if (untuned_scopes > 0) return false;
   const auto device = call.out.device();
   GemmTuner* tuner = nullptr;
   {

@@ -4,6 +4,9 @@
 // The first time a GEMM is met, those that the library proposes run on it by turns, some milliseconds; then it has its algorithm for good.
 // Algorithms differ in the order of their sums and so in the last digits, which is why a run keeps its own table in a file: one that goes
 // on from there takes the same. A second file, of the machine, spares the next run the measuring.
+//
+// Each rank measures for itself. So what several ranks compute alike, and must have alike to the last bit, is not for this: see
+// UntunedGemms, and bench/gemm_backend_setting.cpp for the layouts that are refused.
 #pragma once
 
 #include <compare>
@@ -13,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,6 +48,10 @@ class GemmTable {
   explicit GemmTable(std::string library) : library_(std::move(library)) {}
   const GemmChoice* find(const GemmShape& shape) const;
   void keep(const GemmShape& shape, const GemmChoice& choice) { choices_[shape] = choice; }
+  /// Those of `other` in place of own ones.
+  void add(const GemmTable& other) {
+    for (const auto& [shape, choice] : other.choices_) choices_[shape] = choice;
+  }
   size_t size() const { return choices_.size(); }
   const std::string& library() const { return library_; }
 
@@ -70,10 +78,14 @@ class GemmLibrary {
   /// The first choice first; none where it cannot.
   virtual std::vector<gpu::GemmAlgorithm> algorithms(const GemmCall& call) = 0;
   virtual void run(const GemmCall& call, const gpu::GemmAlgorithm& algorithm) = 0;
+  /// Of one that a file had: whether the library takes it for this call.
+  virtual bool is_able(const GemmCall& /*call*/, const gpu::GemmAlgorithm& /*algorithm*/) { return true; }
 };
 
 /// Of a GPU or an emulated device; null where its GPU library has none.
 std::unique_ptr<GemmLibrary> gemm_library_of(at::Device device);
+
+constexpr size_t kMostTunedShapes = 4096;  // of a run: more are numbers of rows that change, and go without
 
 class GemmTuner {
  public:
@@ -88,7 +100,9 @@ class GemmTuner {
   const GemmTable& table() const { return own_; }
 
  private:
+  const GemmChoice* choice_for(const GemmShape& shape, const GemmCall& call);
   std::optional<GemmChoice> measure(const GemmCall& call, const std::vector<gpu::GemmAlgorithm>& algorithms);
+  void share(const GemmShape& shape, const GemmChoice& choice);
   void write(std::filesystem::path& file, const GemmTable& table) const;
 
   std::unique_ptr<GemmLibrary> library_;
@@ -97,13 +111,22 @@ class GemmTuner {
   Seconds seconds_;
   std::mutex mutex_;
   GemmTable own_, shared_;
-  std::map<GemmShape, bool> impossible_;
+  std::set<GemmShape> proved_, impossible_;  // that this process has run, and that it has to do without
 };
 
 /// The process's tuner of a device, from now on with these files (see GemmTuner). Before GEMMs that matter.
 void keep_gemm_choices(at::Device device, const std::filesystem::path& own, const std::filesystem::path& shared, bool writes_shared);
 /// Where choices of this machine's device are kept below a cache's folder; empty for an empty one.
 std::filesystem::path gemm_choices_file(const std::filesystem::path& cache_folder, at::Device device);
+/// While it lives, GEMMs of this thread are what they are without "tuned": those of other sizes each time, and those that ranks repeat.
+class UntunedGemms {
+ public:
+  UntunedGemms();
+  ~UntunedGemms();
+  UntunedGemms(const UntunedGemms&) = delete;
+  UntunedGemms& operator=(const UntunedGemms&) = delete;
+};
+
 /// By the process's tuner of the device of `call`, which must be a GPU or emulated. False where it cannot, and nothing was done.
 bool run_tuned(const GemmCall& call);
 

@@ -47,7 +47,9 @@ class ScriptedLibrary : public GemmLibrary {
     script_.clock += seconds;
     const auto product = at::mm(call.a, call.b);
     call.adds ? call.out.add_(product) : call.out.copy_(product);
+    if (call.bias.defined()) call.out.add_(call.bias);
   }
+  bool is_able(const GemmCall& /*call*/, const GemmAlgorithm& taken) override { return taken.words[0] < script_.seconds.size(); }
 
  private:
   Script& script_;
@@ -152,11 +154,62 @@ TEST_F(Tuning, a_run_that_goes_on_takes_what_it_took) {
 }
 
 TEST_F(Tuning, what_a_run_has_goes_before_what_the_machine_has) {
-  { auto one = tuner(own, {}); run(one); }
+  {
+    auto one = tuner(own, {});
+    run(one);
+  }
   script.seconds = {1, 2, 3};
-  { auto two = tuner({}, shared); EXPECT_EQ(run(two), 0); }
+  {
+    auto two = tuner({}, shared);
+    EXPECT_EQ(run(two), 0);
+  }
   auto both = tuner(own, shared);
   EXPECT_EQ(run(both), 1);
+}
+
+TEST_F(Tuning, measures_anew_what_the_library_does_not_take_any_more) {
+  {
+    auto first = tuner(own);
+    script.seconds = {4, 3, 2, 1};
+    EXPECT_EQ(run(first), 3);
+  }
+  script.seconds = {2, 1};
+  ::testing::internal::CaptureStderr();
+  auto again = tuner(own);
+  EXPECT_EQ(run(again), 1);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("[4, 5] x [5, 6] that a library does not take"));
+  EXPECT_EQ(run(again), 1);
+}
+
+TEST_F(Tuning, two_that_measure_keep_what_both_found) {
+  auto one = tuner({}, shared), two = tuner({}, shared);
+  run(one, 4);
+  run(two, 5);
+  run(one, 6);
+  EXPECT_EQ(GemmTable::from_json(base::read_file(shared), "f").size(), 3);
+}
+
+TEST_F(Tuning, what_was_not_measured_is_the_runs_alone) {
+  script.seconds = {1};
+  auto tuned = tuner(own, shared);
+  EXPECT_EQ(run(tuned), 0);
+  EXPECT_TRUE(fs::exists(own));
+  EXPECT_FALSE(fs::exists(shared));
+}
+
+TEST_F(Tuning, numbers_of_rows_without_end_end) {
+  GemmTable many("a library");
+  for (size_t i = 0; i < kMostTunedShapes; ++i) many.keep({static_cast<int64_t>(i) + 100, 6, 5}, {algorithm(0), 1, 1});
+  fs::create_directories(own.parent_path());
+  std::ofstream(own) << many.to_json();
+  auto tuned = tuner(own);
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(tuned.run({at::empty({9, 6}), a, b, {}, false}));
+  EXPECT_FALSE(tuned.run({at::empty({4, 6}), a.narrow(0, 0, 4), b, {}, false}));
+  const auto said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(said.find("more than 4096 shapes"), said.rfind("more than 4096 shapes")) << "once";
+  EXPECT_THAT(said, HasSubstr("more than 4096 shapes"));
+  EXPECT_TRUE(script.ran.empty());
 }
 
 TEST_F(Tuning, one_of_many_ranks_writes_what_is_shared) {
@@ -167,7 +220,10 @@ TEST_F(Tuning, one_of_many_ranks_writes_what_is_shared) {
 }
 
 TEST_F(Tuning, a_table_of_another_library_is_not_taken) {
-  { auto first = tuner(own); run(first); }
+  {
+    auto first = tuner(own);
+    run(first);
+  }
   script.name = "its successor";
   script.seconds = {1, 2, 3};
   ::testing::internal::CaptureStderr();
@@ -262,8 +318,18 @@ TEST_F(Tuning, gemms_go_through_it_on_the_device) {
       matmul_into(wide.narrow(1, 8, 48), x, y, false);
       close(wide.narrow(1, 8, 48), 2);
       EXPECT_EQ(wide.narrow(1, 56, 44).abs().max().item<float>(), 0) << "beside the view";
+      const auto bias = at::arange(48, at::kFloat).to(dtype).to(where), beside = at::zeros({24, 100}, x.options());
+      matmul_with_bias_into(beside.narrow(1, 8, 48), x, y, bias);
+      close(beside.narrow(1, 8, 48) - bias, 1);
+      EXPECT_EQ(beside.narrow(1, 56, 44).abs().max().item<float>(), 0) << "beside the view";
     }
-  EXPECT_GE(GemmTable::from_json(base::read_file(own), "f").size(), 14);
+  const auto measured = base::read_file(own);
+  EXPECT_GE(GemmTable::from_json(measured, "f").size(), 18);
+  EXPECT_THAT(measured, HasSubstr("\"bias\": true"));
+  const UntunedGemms scope;
+  const auto narrow = at::ones({16, 64}, at::TensorOptions().device(where));
+  EXPECT_EQ(matmul(narrow, narrow.t(), at::kFloat).cpu().min().item<float>(), 64);
+  EXPECT_EQ(base::read_file(own), measured) << "not while an UntunedGemms lives";
 }
 
 TEST_F(Tuning, the_choice_in_a_file_is_the_one_that_runs) {

@@ -4,6 +4,7 @@
 #include "device/device.h"
 #include "device/virtual_device.h"
 #include "kernels/activation.h"
+#include "kernels/gemm_tuning.h"
 #include "kernels/grouped_operand.h"
 #include "kernels/operand.h"
 #include "kernels/routing.h"
@@ -119,6 +120,7 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     auto pre = at::empty({rows.size(0), gate_up_value.size(1)}, rows.options());
     auto routed = at::empty({rows.size(0), x.size(1)}, rows.options());
     const auto quantization = gate_up->quantization;
+    const kernels::UntunedGemms rows_change_each_time;
     for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
       const auto part = pre.narrow(0, from, count);
       kernels::matmul_of_any_rows_into(part, operand_of(rows.narrow(0, from, count), quantization, OperandKind::activation, 1),
@@ -147,6 +149,7 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     auto grad_x_rows = at::empty_like(rows);
     auto grad_slot_weight = at::empty({rows.size(0)}, slot_weight.options());
     auto grad_pre = at::empty({rows.size(0), pre.size(1)}, pre.options());
+    const kernels::UntunedGemms rows_change_each_time;
     for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
       const auto part = pre.narrow(0, from, count), part_weight = slot_weight.narrow(0, from, count);
       auto grad_activated = at::empty({count, down->value.size(2)}, pre.options());
@@ -161,6 +164,7 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
                                        operand_of(gate_up->value[e], quantization, OperandKind::weight, 0));
     });
     DeferredGradients::run_or_defer(deferred, [=] {
+      const kernels::UntunedGemms rows_change_each_time_here_too;
       bool overwrite_up = false, overwrite_down = false;
       auto& buffer_up = gate_up->gradient_buffer(overwrite_up);
       auto& buffer_down = down->gradient_buffer(overwrite_down);

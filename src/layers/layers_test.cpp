@@ -2,9 +2,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "kernels/activation.h"
 #include "kernels/differentiable.h"
 #include "kernels/fp32_islands.h"
+#include "kernels/gemm_backend.h"
+#include "kernels/gemm_tuning.h"
 #include "kernels/reference/reference.h"
 #include "layers/attention.h"
 #include "layers/cost.h"
@@ -204,6 +208,31 @@ TEST(Experts, in_bf16_match_the_mixture_up_to_rounding) {
         close(gate_up.grad, or_zero(u), "gate_up");
         close(down.grad, or_zero(d), "down");
       }
+}
+
+// Their numbers of rows are others in each step: measuring would never end.
+TEST(Experts, leave_gemms_untuned) {
+  const auto device = device::is_gpu(device::test_device()) ? device::test_device() : device::emulated_device(0);
+  if (!kernels::gemm_library_of(device)) GTEST_SKIP() << "this build has no algorithms to choose from";
+  const auto file = std::filesystem::path(::testing::TempDir()) / "experts_untuned.json";
+  std::filesystem::remove(file);
+  ParameterList list;
+  const auto on_device = [&](const char* name, at::IntArrayRef sizes, uint64_t seed) -> Parameter& {
+    auto& p = list.add({.name = name, .shape = sizes.vec(), .kind = Parameter::Kind::matrix});
+    p.value = layers::random(sizes, seed).to(at::kFloat).to(device).set_requires_grad(true);
+    return p;
+  };
+  auto &gate_up = on_device("gate_up", {3, 16, 8}, 1), &down = on_device("down", {3, 8, 8}, 2);
+  kernels::use_gemm_backend(kernels::GemmBackend::tuned);
+  kernels::keep_gemm_choices(device, file, {}, false);
+  for (const int64_t rows : {5, 7}) {
+    const auto x = layers::random({rows, 8}, 3).to(at::kFloat).to(device).set_requires_grad(true);
+    const auto choice = at::arange(rows, at::kLong).remainder(3).to(device);
+    backward(experts(x, choice, at::ones({rows}, x.options()), gate_up, down, /*top_k=*/1, SkipOutput::zero).sum());
+  }
+  kernels::use_gemm_backend(kernels::GemmBackend::standard);
+  kernels::keep_gemm_choices(device, {}, {}, false);
+  EXPECT_FALSE(std::filesystem::exists(file));
 }
 
 // Every expert is a pair of linear layers in FP8 over its own rows.

@@ -22,6 +22,7 @@
 #include "device/virtual_device.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/gemm_backend.h"
+#include "kernels/gemm_tuning.h"
 #include "kernels/matmul.h"
 #include "kernels/symmetric_matmul.h"
 
@@ -186,6 +187,7 @@ double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps, Iterates i
 std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, int64_t steps, const Quintic& quintic, Threads threads,
                                       Iterates iterates) {
   const base::WorkScope scope("newton_schulz", base::WorkKind::muon);
+  const kernels::UntunedGemms data_parallel_ranks_repeat_this;
   std::vector<at::Tensor> results;
   std::vector<Task> tasks;
   for (const auto& x : tensors) {

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+from pathlib import Path
 
 from harness import INGOT, cache_with_what_was_measured, expect_error, ingot, losses, metrics, run_chosen, wait_for_steps
 
@@ -249,6 +250,16 @@ def a_tuned_run_goes_on_with_its_algorithms(w):
     shutil.rmtree(run / "checkpoints" / "step_00000006")
     ingot("train", config, "--run-dir", run, env=os.environ | {"INGOT_CACHE": str(cache)})
     assert losses(run)[:3] == whole[:3] and losses(run)[3:] != whole[3:], "others give other last digits"
+    ingot("train", config, "--run-dir", w.path / "elsewhere", "--resume", run / "checkpoints/step_00000003", env=os.environ | {"INGOT_CACHE": str(cache)})
+    assert losses(w.path / "elsewhere") == losses(run)[3:], "the table comes along"
+    # A stage measures its first GEMMs while it waits for gradients of the stage behind it.
+    for path in Path(os.environ.get("INGOT_CACHE", w.path)).glob("profile-*x2.json"):
+        shutil.copy(path, cache)
+    ingot("launch", "-n", 2, "--", INGOT, "train", config, "--run-dir", w.path / "stages", "--set", "parallel.pipeline=2", "--set", "train.microbatch_size=1",
+          "--set", "resilience.comm_timeout_s=60", timeout=120, env=os.environ | {"INGOT_CACHE": str(cache)})
+    assert len(list((w.path / "stages" / "gemm_algorithms").glob("rank_*.json"))) == 2
+    err = ingot("launch", "-n", 2, "--", INGOT, "train", config, "--run-dir", w.path / "tensor", "--set", "parallel.tensor=2", "--set", "parallel.sequence_parallel=false", status=2)[1]
+    assert "repeat layers, which must round alike" in err, err
     expect_error("train", config, "--run-dir", w.path / "cpu", "--set", "train.device=cpu", status=2, words=['train.gemm_backend = "tuned"', "there is default"])
 
 

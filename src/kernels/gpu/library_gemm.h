@@ -21,7 +21,7 @@ struct LibraryGemm {
   GemmMatrix a, b;
   void* out;  // by row
   int64_t out_stride;
-  const void* bias;  // of out's numbers, or null
+  const void* bias;           // of out's numbers, or null
   GemmNumbers numbers, sums;  // of a and b; of out
   bool adds;
 };
