@@ -1,11 +1,14 @@
 #include "kernels/gemm_tuning.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -82,7 +85,8 @@ struct Tuning : ::testing::Test {
     return script.ran.back();
   }
 
-  const fs::path folder = fs::path(::testing::TempDir()) / "gemm_tuning";
+  // Tests are processes that run side by side.
+  const fs::path folder = fs::path(::testing::TempDir()) / fmt::format("gemm_tuning_{}", getpid());
   const fs::path own = folder / "run" / "rank.json", shared = folder / "cache" / "shared.json";
   const at::Tensor a = at::randn({9, 5}), b = at::randn({5, 6});
   Script script;
@@ -292,6 +296,25 @@ TEST_F(Tuning, hostile_tables_are_refused_by_name) {
   EXPECT_THAT(with("more", 1), HasSubstr("unknown member 'more'"));
   EXPECT_THAT(message({{"library", "l"}}), HasSubstr("lacks 'gemms'"));
   EXPECT_THROW(GemmTable::from_json("{", "f"), base::ProfileError);
+}
+
+TEST_F(Tuning, damaged_tables_are_read_or_refused) {
+  GemmTable table("a library");
+  for (int64_t m = 1; m <= 3; ++m) table.keep({m, 6, 5, false, true, 5, 5, 6}, {algorithm(7), 1e-3, 2e-3});
+  const auto good = table.to_json();
+  std::mt19937 random(1);
+  int refused = 0;
+  for (int i = 0; i < 3000; ++i) {
+    auto text = good;
+    for (int bytes = 1 + i % 3; bytes > 0; --bytes) text[random() % text.size()] = static_cast<char>(random() % 256);
+    if (i % 7 == 0) text.resize(random() % text.size());
+    try {
+      GemmTable::from_json(text, "f");
+    } catch (const base::ProfileError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000);
 }
 
 // As Libraries.all_multiply_and_add_up_to_rounding, where GEMMs have algorithms.

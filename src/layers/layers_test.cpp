@@ -1,6 +1,7 @@
 // Layers with gradients of their own, against plain autograd compositions in fp64.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -214,7 +215,7 @@ TEST(Experts, in_bf16_match_the_mixture_up_to_rounding) {
 TEST(Experts, leave_gemms_untuned) {
   const auto device = device::is_gpu(device::test_device()) ? device::test_device() : device::emulated_device(0);
   if (!kernels::gemm_library_of(device)) GTEST_SKIP() << "this build has no algorithms to choose from";
-  const auto file = std::filesystem::path(::testing::TempDir()) / "experts_untuned.json";
+  const auto file = std::filesystem::path(::testing::TempDir()) / fmt::format("experts_untuned_{}.json", getpid());
   std::filesystem::remove(file);
   ParameterList list;
   const auto on_device = [&](const char* name, at::IntArrayRef sizes, uint64_t seed) -> Parameter& {
