@@ -14,9 +14,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::vector<std::string> kShipped = {"configs/clusters/mi300x-8.json", "configs/clusters/a100-64.json",
-                                           "configs/clusters/h100-64.json", "configs/clusters/h100-500w-64.json",
-                                           "configs/clusters/mi300x-1024.json"};
+const std::vector<std::string> kShipped = {"configs/clusters/mi300x-8.json",    "configs/clusters/a100-64.json",
+                                           "configs/clusters/h100-64.json",     "configs/clusters/h100-500w-64.json",
+                                           "configs/clusters/mi300x-1024.json", "configs/clusters/h200-64.json"};
 
 std::string shipped_text() { return base::read_file(kShipped[1]); }
 
