@@ -256,7 +256,7 @@ def a_tuned_run_goes_on_with_its_algorithms(w):
     for path in Path(os.environ.get("INGOT_CACHE", w.path)).glob("profile-*x2.json"):
         shutil.copy(path, cache)
     ingot("launch", "-n", 2, "--", INGOT, "train", config, "--run-dir", w.path / "stages", "--set", "parallel.pipeline=2", "--set", "train.microbatch_size=1",
-          "--set", "resilience.comm_timeout_s=60", timeout=120, env=os.environ | {"INGOT_CACHE": str(cache)})
+          "--set", "resilience.comm_timeout_s=60", env=os.environ | {"INGOT_CACHE": str(cache)})
     assert len(list((w.path / "stages" / "gemm_algorithms").glob("rank_*.json"))) == 2
     err = ingot("launch", "-n", 2, "--", INGOT, "train", config, "--run-dir", w.path / "tensor", "--set", "parallel.tensor=2", "--set", "parallel.sequence_parallel=false", status=2)[1]
     assert "repeat layers, which must round alike" in err, err
