@@ -112,9 +112,8 @@ void choose_gemm_backend(train::RunConfig& config, const fs::path& run_dir, cons
   if (library == kernels::GemmBackend::tuned) {
     if (ranks_repeat_layers(config))
       throw base::ConfigError(
-          "train.gemm_backend = \"tuned\": without sequence parallelism tensor-parallel ranks repeat layers, which must round alike, and "
-          "each "
-          "would choose its own algorithms; set parallel.sequence_parallel = true or train.gemm_backend = \"default\"");
+          "train.gemm_backend = \"tuned\": without sequence parallelism tensor-parallel ranks repeat layers, which must round alike, "
+          "and each would choose its own algorithms; set parallel.sequence_parallel = true or train.gemm_backend = \"default\"");
     kernels::keep_gemm_choices(device, file_of_choices(run_dir, resume, mesh.rank()),
                                kernels::gemm_choices_file(base::environment().cache_folder(), device), company.local_rank == 0);
   }

@@ -334,7 +334,7 @@ const GemmChoice* GemmTuner::choice_for(const GemmShape& shape, const GemmCall& 
   return own_.find(shape);
 }
 
-// With what other processes have put there meanwhile.
+// With what other processes have put there meanwhile. One that has no turn goes on without: what is lost at worst is measured again.
 void GemmTuner::share(const GemmShape& shape, const GemmChoice& choice) {
   shared_.keep(shape, choice);
   if (!writes_shared_ || shared_file_.empty()) return;

@@ -7,7 +7,7 @@
 namespace ingot::layers {
 
 /// x [..., in] times the transposes of weights [out_i, in], results side by side: [..., sum of out_i].
-/// Saves x alone. Biases [out_i] may be null.
+/// Saves x alone. Biases [out_i]: one for each weight, or none at all.
 at::Tensor linear(const at::Tensor& x, const std::vector<Parameter*>& weights, const std::vector<Parameter*>& biases = {});
 
 }  // namespace ingot::layers
