@@ -19,11 +19,11 @@ using namespace ingot::kernels;
 
 #define INGOT_EXPORTED extern "C" __attribute__((visibility("default")))
 
-INGOT_EXPORTED int ingot_swiglu_forward(const cpu::SwigluProblem* problem, int device) {
-  return launch(gpu::launch_swiglu_forward, problem, device);
+INGOT_EXPORTED int ingot_glu_forward(const cpu::GluProblem* problem, int device) {
+  return launch(gpu::launch_glu_forward, problem, device);
 }
-INGOT_EXPORTED int ingot_swiglu_backward(const cpu::SwigluProblem* problem, int device) {
-  return launch(gpu::launch_swiglu_backward, problem, device);
+INGOT_EXPORTED int ingot_glu_backward(const cpu::GluProblem* problem, int device) {
+  return launch(gpu::launch_glu_backward, problem, device);
 }
 INGOT_EXPORTED int ingot_join_norm_forward(const cpu::JoinNormProblem* problem, int device) {
   return launch(gpu::launch_join_norm_forward, problem, device);

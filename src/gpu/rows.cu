@@ -11,7 +11,7 @@
 #include "kernels/gpu/routing.h"
 #include "kernels/gpu/short_convolution.h"
 #include "kernels/gpu/split_rotate.h"
-#include "kernels/gpu/swiglu.h"
+#include "kernels/gpu/glu.h"
 #include "kernels/gpu/symmetric_matmul.h"
 #include "kernels/gpu/topk_softmax.h"
 #include "kernels/gpu/update.h"
@@ -54,8 +54,8 @@ Launcher on(void* stream) { return {static_cast<Stream>(stream)}; }
 
 }  // namespace
 
-int launch_swiglu_forward(const cpu::SwigluProblem& p, void* stream) { return swiglu_forward(p, on(stream)); }
-int launch_swiglu_backward(const cpu::SwigluProblem& p, void* stream) { return swiglu_backward(p, on(stream)); }
+int launch_glu_forward(const cpu::GluProblem& p, void* stream) { return glu_forward(p, on(stream)); }
+int launch_glu_backward(const cpu::GluProblem& p, void* stream) { return glu_backward(p, on(stream)); }
 int launch_cca_taps(const cpu::CcaProblem& p, void* stream) { return cca_taps(p, on(stream)); }
 int launch_cca_heads(const cpu::CcaProblem& p, void* stream) { return cca_heads(p, on(stream)); }
 int launch_cca_heads_backward(const cpu::CcaProblem& p, void* stream) { return cca_heads_backward(p, on(stream)); }

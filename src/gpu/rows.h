@@ -19,8 +19,8 @@
 
 namespace ingot::kernels::gpu {
 
-int launch_swiglu_forward(const cpu::SwigluProblem& problem, void* stream);
-int launch_swiglu_backward(const cpu::SwigluProblem& problem, void* stream);
+int launch_glu_forward(const cpu::GluProblem& problem, void* stream);
+int launch_glu_backward(const cpu::GluProblem& problem, void* stream);
 int launch_cca_taps(const cpu::CcaProblem& problem, void* stream);
 int launch_cca_heads(const cpu::CcaProblem& problem, void* stream);
 int launch_cca_heads_backward(const cpu::CcaProblem& problem, void* stream);

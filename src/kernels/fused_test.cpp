@@ -74,14 +74,15 @@ TEST_P(Fused, norm_alone_reaches_the_residual_when_the_sum_is_not_used) {
               {random({2, 33, 12}, 1), random({2, 33, 12}, 2), random({12}, 3)}, {at::kFloat, dtype, at::kFloat}, tolerance);
 }
 
-TEST_P(Fused, swiglu_matches_the_composition_with_weights) {
+TEST_P(Fused, gated_units_match_the_composition_with_weights) {
   const auto [dtype, tolerance] = GetParam();
-  for (const int64_t width : {3, 8, 21}) {
+  for (const auto& [width, gate] : std::vector<std::pair<int64_t, Gate>>{
+           {3, Gate::silu}, {8, Gate::silu}, {21, Gate::silu}, {3, Gate::gelu_tanh}, {21, Gate::gelu_tanh}}) {
     const auto x = random({19, 2 * width}, 1).to(dtype), weight = random({19}, 2).to(at::kFloat), grad = random({19, width}, 3).to(dtype);
-    const auto forward = swiglu_forward(x, weight), wide = swiglu_forward(x.to(at::kDouble), weight.to(at::kDouble));
+    const auto forward = glu_forward(x, weight, gate), wide = glu_forward(x.to(at::kDouble), weight.to(at::kDouble), gate);
     EXPECT_LT((forward.to(at::kDouble) - wide).abs().max().item<double>(), tolerance * 10);
-    const auto [gx, gw] = swiglu_backward(grad, x, weight);
-    const auto [wx, ww] = swiglu_backward(grad.to(at::kDouble), x.to(at::kDouble), weight.to(at::kDouble));
+    const auto [gx, gw] = glu_backward(grad, x, weight, gate);
+    const auto [wx, ww] = glu_backward(grad.to(at::kDouble), x.to(at::kDouble), weight.to(at::kDouble), gate);
     EXPECT_LT((gx.to(at::kDouble) - wx).abs().max().item<double>(), tolerance * 10);
     EXPECT_LT((gw.to(at::kDouble) - ww).abs().max().item<double>(), tolerance * 10);
   }

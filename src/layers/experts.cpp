@@ -63,7 +63,7 @@ struct GroupedExpertsFunction : Function<GroupedExpertsFunction, base::shares(Wo
     const auto slot_weight = weight.index_select(0, sorted.order) * sorted.is_routed;
     const kernels::GroupedGemms gemms(sorted, gate_up->quantization);
     const auto pre = gemms.forward(rows, gate_up_value);
-    const auto routed = gemms.forward(kernels::swiglu_forward(pre, slot_weight), down_value);
+    const auto routed = gemms.forward(kernels::glu_forward(pre, slot_weight), down_value);
     context.keep(Kept{gate_up, down, DeferredGradients::current(), top_k});
     context.save({x, slot_weight, pre, sorted.order, sorted.ends, sorted.inverse, sorted.is_routed});
     return kernels::sum_slots(routed, sorted.inverse, top_k, x.scalar_type());
@@ -77,7 +77,7 @@ struct GroupedExpertsFunction : Function<GroupedExpertsFunction, base::shares(Wo
                                       gate_up->quantization);
     const auto grad_rows = kernels::gather_rows(grads[0], order, top_k, pre.scalar_type()),
                rows = kernels::gather_rows(x, order, top_k, pre.scalar_type());
-    const auto [grad_pre_rows, grad_slot_weight] = kernels::swiglu_backward(gemms.grad_input(grad_rows, down->value), pre, slot_weight);
+    const auto [grad_pre_rows, grad_slot_weight] = kernels::glu_backward(gemms.grad_input(grad_rows, down->value), pre, slot_weight);
     const auto grad_pre = grad_pre_rows;
     const auto grad_x_rows = gemms.grad_input(grad_pre, gate_up->value);
     DeferredGradients::run_or_defer(deferred, [=] {
@@ -86,7 +86,7 @@ struct GroupedExpertsFunction : Function<GroupedExpertsFunction, base::shares(Wo
         auto& buffer = parameter.gradient_buffer(overwrite);
         gemms.grad_weight_into(buffer, grad, input, overwrite);
       };
-      add(*down, grad_rows, kernels::swiglu_forward(pre, slot_weight));
+      add(*down, grad_rows, kernels::glu_forward(pre, slot_weight));
       add(*gate_up, grad_pre, rows);
     });
     return {kernels::sum_slots(grad_x_rows, inverse, top_k, x.scalar_type()), (grad_slot_weight * is_routed).index_select(0, inverse)};
@@ -125,7 +125,7 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
       const auto part = pre.narrow(0, from, count);
       kernels::matmul_of_any_rows_into(part, operand_of(rows.narrow(0, from, count), quantization, OperandKind::activation, 1),
                                        operand_of(gate_up_value[e], quantization, OperandKind::weight, 1));
-      const auto activated = kernels::swiglu_forward(part, slot_weight.narrow(0, from, count));
+      const auto activated = kernels::glu_forward(part, slot_weight.narrow(0, from, count));
       kernels::matmul_of_any_rows_into(routed.narrow(0, from, count), operand_of(activated, quantization, OperandKind::activation, 1),
                                        operand_of(down_value[e], quantization, OperandKind::weight, 1));
     });
@@ -156,7 +156,7 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
       kernels::matmul_of_any_rows_into(grad_activated,
                                        operand_of(grad_rows.narrow(0, from, count), quantization, OperandKind::expert_gradient, 1),
                                        operand_of(down->value[e], quantization, OperandKind::weight, 0));
-      const auto [grad_part, grad_part_weight] = kernels::swiglu_backward(grad_activated, part, part_weight);
+      const auto [grad_part, grad_part_weight] = kernels::glu_backward(grad_activated, part, part_weight);
       grad_pre.narrow(0, from, count).copy_(grad_part);
       grad_slot_weight.narrow(0, from, count).copy_(grad_part_weight);
       kernels::matmul_of_any_rows_into(grad_x_rows.narrow(0, from, count),
@@ -177,7 +177,7 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
           if (overwrite_down) grad_down.zero_();
           continue;
         }
-        const auto activated = kernels::swiglu_forward(pre.narrow(0, at, count), slot_weight.narrow(0, at, count));
+        const auto activated = kernels::glu_forward(pre.narrow(0, at, count), slot_weight.narrow(0, at, count));
         const auto add = [&](const at::Tensor& to, const at::Tensor& grad, const at::Tensor& input, bool overwrite) {
           kernels::matmul_into(to, operand_of(grad, quantization, OperandKind::expert_gradient, 0),
                                operand_of(input, quantization, OperandKind::activation, 0), overwrite);

@@ -2,16 +2,20 @@
 
 #include <cmath>
 
-#include "kernels/qk_norm.h"
 #include "layers/linear.h"
 
 namespace ingot::layers {
+
+kernels::QkNorm SoftmaxAttention::norm_of(const at::Tensor& q_weight, const at::Tensor& k_weight) const {
+  if (norm_adds_one) return {q_weight + 1, k_weight + 1, norm_eps};
+  return {q_weight, k_weight, norm_eps};
+}
 
 at::Tensor SoftmaxAttention::operator()(const at::Tensor& x, Sequences& sequences, AttentionCache* cache) const {
   const auto packed = linear(x, {q, k, v}, biases());
   const auto weight_of = [&](const Parameter& norm) { return repeated ? repeated(norm.value) : norm.value; };
   kernels::QkNorm norm;
-  if (q_norm) norm = {weight_of(*q_norm), weight_of(*k_norm), norm_eps};
+  if (q_norm) norm = norm_of(weight_of(*q_norm), weight_of(*k_norm));
   const auto [queries, keys, values] =
       kernels::split_norm_and_rotate(packed, heads, kv_heads, head_dim, norm, sequences.rotary(rotary, x.scalar_type()));
   const auto mixed = attention(queries, keys, values, of_all_ranks().scale, window, sequences, cache ? &cache->key_values : nullptr);
@@ -19,7 +23,7 @@ at::Tensor SoftmaxAttention::operator()(const at::Tensor& x, Sequences& sequence
 }
 
 AttentionLayer::Heads SoftmaxAttention::of_all_ranks() const {
-  return {heads, kv_heads, head_dim, window, 1 / std::sqrt(static_cast<double>(head_dim))};
+  return {heads, kv_heads, head_dim, window, scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(head_dim))};
 }
 
 ShardOfWeights SoftmaxAttention::projections() const {
@@ -41,7 +45,7 @@ AttentionLayer::Projection SoftmaxAttention::projection(Sequences& sequences, at
     for (size_t kind = 0; kind < norms; ++kind)
       for (const auto& shard : visit.shards) (kind < 3 ? weights : some_biases).push_back(shard[kind]);
     kernels::QkNorm norm;
-    if (q_norm) norm = {visit.shards[0][norms]->value, visit.shards[0][norms + 1]->value, norm_eps};
+    if (q_norm) norm = norm_of(visit.shards[0][norms]->value, visit.shards[0][norms + 1]->value);
     const auto [queries, keys, values] =
         kernels::split_norm_and_rotate(linear(in, weights, some_biases), visit.heads, visit.kv_heads, head_dim, norm, table);
     return {queries.unflatten(1, by_chunk), keys.unflatten(1, by_chunk), values.unflatten(1, by_chunk)};
@@ -54,7 +58,7 @@ std::array<at::Tensor, 3> SoftmaxAttention::project_token(const at::Tensor& x, S
   // Rows of a rank may be a part of a kv head: rotated when whole.
   const auto packed = at::cat(gather(own.split_with_sizes({q->value.size(0), k->value.size(0), v->value.size(0)}, -1)), -1);
   kernels::QkNorm norm;
-  if (q_norm) norm = {q_norm->value, k_norm->value, norm_eps};
+  if (q_norm) norm = norm_of(q_norm->value, k_norm->value);
   const auto [queries, keys, values] =
       kernels::split_norm_and_rotate(packed, heads, kv_heads, head_dim, norm, sequences.rotary(rotary, x.scalar_type()));
   return {queries, keys, values};

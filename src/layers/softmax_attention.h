@@ -3,6 +3,7 @@
 // Gradient convention: q, k, v and o get theirs in Parameter::grad (layers/linear.h), biases and norms from autograd.
 #pragma once
 
+#include "kernels/qk_norm.h"
 #include "layers/schedulable.h"
 
 namespace ingot::layers {
@@ -17,6 +18,8 @@ struct SoftmaxAttentionWeights {
   double norm_eps = 0;
   /// Makes of a norm's weight what this rank's heads use, where ranks hold it whole and each sees a part of its gradient; empty: as it is.
   std::function<at::Tensor(const at::Tensor&)> repeated{};
+  bool norm_adds_one = false;  // 1 + weight multiplies (Gemma)
+  double scale = 0;            // of the scores; 0 = 1 / sqrt(head_dim)
 };
 
 struct SoftmaxAttention final : AttentionLayer, SoftmaxAttentionWeights {
@@ -32,6 +35,7 @@ struct SoftmaxAttention final : AttentionLayer, SoftmaxAttentionWeights {
                                           const Gather& gather) const override;
 
  private:
+  kernels::QkNorm norm_of(const at::Tensor& q_weight, const at::Tensor& k_weight) const;
   std::vector<Parameter*> biases() const { return q_bias ? std::vector{q_bias, k_bias, v_bias} : std::vector<Parameter*>{}; }
 };
 

@@ -12,8 +12,8 @@ using base::at_least;
 using base::ConfigError;
 using base::NumberRange;
 
-bool ModelConfig::is_sliding(int64_t layer) const {
-  return !layer_types.empty() && layer_types[static_cast<size_t>(layer) % layer_types.size()] == "sliding";
+std::string ModelConfig::layer_type(int64_t layer) const {
+  return layer_types.empty() ? "full" : layer_types[static_cast<size_t>(layer) % layer_types.size()];
 }
 
 void declare_settings(base::SettingsTable& table, ModelConfig& c) {
@@ -33,12 +33,13 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.feed_forwards", c.feed_forwards,
             fmt::format("{}, repeated over the depth, in place of the family's feed-forwards; empty = those",
                         base::join(feed_forward_names(), ", ")));
-  table.add("model.layer_types", c.layer_types, "full or sliding, repeated over the depth; empty = all full");
+  table.add("model.layer_types", c.layer_types, "full, sliding or nope (full and without RoPE), repeated over the depth; empty = all full");
   table.add("model.window", c.window, at_least(0), "tokens a sliding layer sees, itself included");
   table.add("model.rope_base", c.rope_base, NumberRange{1, 1e15}, "RoPE base of full layers");
   table.add("model.rope_base_sliding", c.rope_base_sliding, NumberRange{1, 1e15}, "RoPE base of sliding layers");
   table.add("model.rope_fraction", c.rope_fraction, NumberRange{0, 1}, "share of a head's channels that rotate");
   table.add("model.rope_scaling", c.rope_scaling, {"none", "linear", "llama3"}, "stretching of the frequencies for longer contexts");
+  table.add("model.rope_scaling_sliding", c.rope_scaling_sliding, "stretch the frequencies of sliding layers, too");
   table.add("model.rope_factor", c.rope_factor, NumberRange{1e-6, 1e6}, "by how much");
   table.add("model.rope_low_frequency_factor", c.rope_low_frequency_factor, NumberRange{0, 1e6}, "llama3 scaling");
   table.add("model.rope_high_frequency_factor", c.rope_high_frequency_factor, NumberRange{0, 1e6}, "llama3 scaling");
@@ -46,6 +47,10 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.max_positions", c.max_positions, at_least(1), "longest context, for the exported config");
   table.add("model.attention_bias", c.attention_bias, "biases on q, k, v and o (llama)");
   table.add("model.mlp_bias", c.mlp_bias, "biases in the MLP (llama)");
+  table.add("model.softmax_scale", c.softmax_scale, NumberRange{0, 1e3},
+            "what attention's scores are multiplied by; 0 = 1 / sqrt(head_dim)");
+  table.add("model.embedding_scale", c.embedding_scale, NumberRange{0, 1e6},
+            "what embeddings are multiplied by; 0 = as the family has it, 1 or sqrt(hidden) (gemma3_text)");
   table.add("model.layer_pattern", c.layer_pattern, "linear_llama: L linear, N softmax attention, repeated over the depth");
   table.add("model.linear_attention", c.linear_attention, layers::linear_variant_names(),
             "linear attention: what decays and corrects a state");
@@ -89,8 +94,9 @@ void check_common(const ModelConfig& c) {
   if (c.head_dim == 0) require_multiple("hidden", c.hidden, c.heads, "model.heads, as model.head_dim is 0");
   require_multiple("heads", c.heads, c.kv_heads, "model.kv_heads");
   for (const auto& type : c.layer_types) {
-    if (type != "full" && type != "sliding")
-      throw ConfigError("model.layer_types has '{}'; it takes full and sliding{}", type, base::did_you_mean(type, {"full", "sliding"}));
+    if (type != "full" && type != "sliding" && type != "nope")
+      throw ConfigError("model.layer_types has '{}'; it takes full, sliding and nope{}", type,
+                        base::did_you_mean(type, {"full", "sliding", "nope"}));
     if (type == "sliding" && c.window < 1) throw ConfigError("model.layer_types has sliding layers, but model.window is {}", c.window);
   }
   const double rotated = static_cast<double>(c.resolved_head_dim()) * c.rope_fraction;

@@ -22,13 +22,16 @@ struct ModelConfig {
   // Parts in place of the family's (parts/layer_parts.h), repeated over the depth; empty = the family's.
   std::vector<std::string> mixers, feed_forwards;
 
-  std::vector<std::string> layer_types;  // "full" or "sliding", repeated over the depth; empty = all full
+  std::vector<std::string> layer_types;  // "full", "sliding" or "nope" (full, no RoPE), repeated over the depth; empty = all full
   int64_t window = 0;                    // of sliding layers, itself included
   double rope_base = 10000, rope_base_sliding = 10000, rope_fraction = 1;
   std::string rope_scaling = "none";  // none, linear, llama3
   double rope_factor = 1, rope_low_frequency_factor = 1, rope_high_frequency_factor = 4;
+  bool rope_scaling_sliding = true;  // sliding layers, too
   int64_t rope_original_positions = 8192, max_positions = 131072;
   bool attention_bias = false, mlp_bias = false;
+  double softmax_scale = 0;    // of attention's scores; 0 = 1 / sqrt(head_dim)
+  double embedding_scale = 0;  // what embeddings are multiplied by; 0 = as the family has it
 
   // linear_llama: which layers mix tokens by linear (L) and which by softmax attention (N), repeated over the depth.
   std::string layer_pattern = "LLLN";
@@ -49,7 +52,8 @@ struct ModelConfig {
   int64_t pad_id = 0, bos_id = 2, eos_id = 1;  // -1 = none
 
   int64_t resolved_head_dim() const { return head_dim > 0 ? head_dim : hidden / (heads > 0 ? heads : 1); }
-  bool is_sliding(int64_t layer) const;
+  std::string layer_type(int64_t layer) const;
+  bool is_sliding(int64_t layer) const { return layer_type(layer) == "sliding"; }
   int64_t resolved_linear_key_dim() const { return linear_key_dim > 0 ? linear_key_dim : resolved_head_dim(); }
   int64_t resolved_linear_value_dim() const { return linear_value_dim > 0 ? linear_value_dim : resolved_head_dim(); }
   int64_t window_of(int64_t layer) const { return is_sliding(layer) ? window : 0; }

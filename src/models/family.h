@@ -18,6 +18,8 @@ struct Family {
   std::vector<LayerParts> (*parts)(const ModelConfig&);
   ModelConfig (*from_hugging_face)(const nlohmann::json&);
   nlohmann::json (*to_hugging_face)(const ModelConfig&);
+  /// What embeddings are multiplied by where model.embedding_scale is 0; null = 1.
+  double (*embedding_scale)(const ModelConfig&) = nullptr;
   /// How a parameter lies in a folder; null = whole, under its own name.
   std::vector<StoredTensor> (*stored)(const layers::Parameter&) = nullptr;
 };

@@ -1,5 +1,6 @@
 #include "models/hugging_face_config.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -131,6 +132,13 @@ json hugging_face_rope(const ModelConfig& c, double base) {
 }
 
 json common_hugging_face_config(const ModelConfig& c) {
+  const auto refuse = [&](const char* setting, bool is_used) {
+    if (is_used) throw base::ConfigError("model.{}: the {} family has no such thing in Hugging Face's form", setting, c.family);
+  };
+  refuse("softmax_scale", c.softmax_scale > 0);
+  refuse("embedding_scale", c.embedding_scale > 0);
+  refuse("layer_types = nope", std::find(c.layer_types.begin(), c.layer_types.end(), "nope") != c.layer_types.end());
+  refuse("rope_scaling_sliding = false", !c.rope_scaling_sliding && c.rope_scaling != "none");
   const auto id = [](int64_t value) { return value < 0 ? json() : json(value); };
   return {{"vocab_size", c.vocab_size},
           {"hidden_size", c.hidden},
@@ -152,8 +160,9 @@ json common_hugging_face_config(const ModelConfig& c) {
 layers::RotarySettings rotary_settings(const ModelConfig& c, int64_t layer) {
   layers::RotarySettings s;
   s.base = c.rope_base_of(layer);
+  if (c.layer_type(layer) == "nope") return s;
   s.rotated = static_cast<int64_t>(static_cast<double>(c.resolved_head_dim()) * c.rope_fraction);
-  if (c.rope_scaling == "none") return s;
+  if (c.rope_scaling == "none" || (c.is_sliding(layer) && !c.rope_scaling_sliding)) return s;
   s.factor = c.rope_factor;
   s.linear = c.rope_scaling == "linear";
   s.low_frequency_factor = c.rope_low_frequency_factor;

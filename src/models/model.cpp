@@ -28,17 +28,18 @@ std::unique_ptr<Model> create_model(const ModelConfig& config, const parallel::L
 
 Model::Model(ModelConfig config, const parallel::Layout& layout)
     : config_(std::move(config)), layout_(layout), block_(config_, layout_, parameters_) {
-  make_blocks();
+  const auto parts = layer_parts(config_);
+  make_blocks(parts);
   declare_embedding();
-  for (int64_t layer = 0; layer < config_.layers; ++layer)
-    if (layout_.stage.holds(layer)) declare(layer, blocks_[static_cast<size_t>(layer)]);
+  for (size_t layer = 0; layer < parts.size(); ++layer)
+    if (layout_.stage.holds(static_cast<int64_t>(layer))) declare(static_cast<int64_t>(layer), parts[layer], blocks_[layer]);
   parameters_.begin_layer(config_.layers);
-  if (layout_.stage.has_head()) norm_ = &block_.vector("model.norm.weight", config_.hidden, 1);
+  if (layout_.stage.has_head()) norm_.declare(block_, "model.norm.weight", parts.front().norm_weight);
   declare_head();
 }
 
-void Model::make_blocks() {
-  for (const auto& parts : layer_parts(config_)) {
+void Model::make_blocks(const std::vector<LayerParts>& all) {
+  for (const auto& parts : all) {
     const auto layer = static_cast<int64_t>(blocks_.size());
     const bool follows_router = router_state_width() > 0;
     auto& block = blocks_.emplace_back();
@@ -56,14 +57,18 @@ void Model::make_blocks() {
         layout_.stage.size);
 }
 
-void Model::declare(int64_t layer, Block& b) {
+// Under the names of Llama, OLMo 2 and Gemma: "post_attention_layernorm" is the feed-forward's norm only where none is behind a branch.
+void Model::declare(int64_t layer, const LayerParts& parts, Block& b) {
   parameters_.begin_layer(layer);
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-  b.mixer_norm = &block_.vector(prefix + "input_layernorm.weight", config_.hidden, 1);
+  const auto norm = [&](Norm& of, const char* name) { of.declare(block_, prefix + name, parts.norm_weight); };
+  if (parts.norms != NormPlacement::after) norm(b.before_mixer, "input_layernorm.weight");
   b.mixer->declare(prefix);
   b.after_mixer.declare(block_, prefix + "post_attention_residual_scale.");
-  b.feed_forward_norm = &block_.vector(prefix + "post_attention_layernorm.weight", config_.hidden, 1);
+  norm(parts.norms == NormPlacement::before ? b.before_feed_forward : b.behind_mixer, "post_attention_layernorm.weight");
+  if (parts.norms == NormPlacement::around) norm(b.before_feed_forward, "pre_feedforward_layernorm.weight");
   b.feed_forward->declare(prefix);
+  if (parts.norms != NormPlacement::before) norm(b.behind_feed_forward, "post_feedforward_layernorm.weight");
   b.after_feed_forward.declare(block_, prefix + "post_mlp_residual_scale.");
 }
 
@@ -71,6 +76,8 @@ void Model::declare_embedding() {
   block_.schedule().require_shares("vocab_size", config_.vocab_size);
   if (!layout_.stage.has_embedding()) return;
   embedding_ = &vocabulary_matrix("model.embed_tokens.weight", Parameter::Kind::embedding);
+  const auto scale_of_family = family_named(config_.family).embedding_scale;
+  embedding_scale_ = config_.embedding_scale > 0 ? config_.embedding_scale : scale_of_family ? scale_of_family(config_) : 1;
   if (at(0).after_mixer.is_scaled()) input_scale_.declare(block_, "model.input_hidden_states_");
 }
 
@@ -181,16 +188,25 @@ Stream Model::run_chunk(int chunk, const at::Tensor& ids, const Stream& in, Forw
   return stream;
 }
 
+at::Tensor Model::normed(const Norm& norm, const at::Tensor& branch) const { return norm.is_there() ? norm(branch, block_) : branch; }
+
+std::pair<at::Tensor, at::Tensor> Model::join_and_norm(const Block& b, const at::Tensor& residual, const at::Tensor& mixed) const {
+  const auto branch = normed(b.behind_mixer, mixed);
+  if (b.before_feed_forward.is_there())
+    return kernels::join_residual_and_norm(residual, branch, b.after_mixer.values(), b.before_feed_forward.weight(), config_.norm_eps,
+                                           dtype());
+  const auto joined = kernels::join_residual(residual, branch, b.after_mixer.values());
+  return {joined, joined.to(dtype())};
+}
+
 Stream Model::run_block(int64_t layer, const Stream& stream, ForwardContext& context) {
   const Block& b = at(layer);
-  const auto normed = kernels::rms_norm(stream.residual, b.mixer_norm->value, config_.norm_eps, dtype());
-  const auto mixed = b.mixer->mix(normed, context);
+  const auto mixed = b.mixer->mix(b.before_mixer(stream.residual, block_), context);
   // The context is copied: with recomputation this runs again during backward, when the caller's may be gone.
   auto second_half = [this, &b, copy = context](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
-    const auto [joined, x] =
-        kernels::join_residual_and_norm(in[0], in[1], b.after_mixer.values(), b.feed_forward_norm->value, config_.norm_eps, dtype());
+    const auto [joined, x] = join_and_norm(b, in[0], in[1]);
     const auto [branch, state] = b.feed_forward->forward(x, in[2], copy);
-    const auto residual = kernels::join_residual(joined, branch, b.after_feed_forward.values());
+    const auto residual = kernels::join_residual(joined, normed(b.behind_feed_forward, branch), b.after_feed_forward.values());
     return state.defined() ? std::vector{residual, state} : std::vector{residual};
   };
   const bool again = context.recompute == Recompute::selective && at::GradMode::is_enabled();
@@ -213,10 +229,11 @@ Stream Model::run_block_again_in_backward(int64_t layer, const Stream& stream, c
 
 Stream Model::embed(const at::Tensor& ids, const ForwardContext& context) const {
   const auto wide = dtype() == at::kDouble ? at::kDouble : at::kFloat;
-  return {input_scale_(block_.schedule().embed(ids, *embedding_, wide, *context.sequences)), {}};
+  const auto embedded = block_.schedule().embed(ids, *embedding_, wide, *context.sequences);
+  return {input_scale_(embedding_scale_ == 1 ? embedded : embedded * embedding_scale_), {}};
 }
 
-at::Tensor Model::finish(const Stream& stream) const { return kernels::rms_norm(stream.residual, norm_->value, config_.norm_eps, dtype()); }
+at::Tensor Model::finish(const Stream& stream) const { return norm_(stream.residual, block_); }
 
 at::Tensor Model::forward(const at::Tensor& ids, ForwardContext& context) {
   const Stream stream = run_chunk(0, ids, {}, context);

@@ -73,14 +73,14 @@ class Model {
 
  private:
   struct Block {
-    layers::Parameter *mixer_norm = nullptr, *feed_forward_norm = nullptr;
+    Norm before_mixer, behind_mixer, before_feed_forward, behind_feed_forward;  // some are not there
     std::unique_ptr<TokenMixer> mixer;
     std::unique_ptr<FeedForward> feed_forward;
     ResidualAdd after_mixer, after_feed_forward;
   };
   const Block& at(int64_t layer) const { return blocks_[static_cast<size_t>(layer)]; }
-  void make_blocks();
-  void declare(int64_t layer, Block& block);
+  void make_blocks(const std::vector<LayerParts>& parts);
+  void declare(int64_t layer, const LayerParts& parts, Block& block);
   /// Embedding, and the head unless it is the embedding; both cut by rows of the vocabulary.
   void declare_embedding();
   void declare_head();
@@ -88,6 +88,10 @@ class Model {
 
   /// The embedding of this rank's tokens, as it is between layers; fp32 (fp64).
   Stream embed(const at::Tensor& ids, const ForwardContext& context) const;
+  /// What a norm behind a branch makes of it; without one, the branch.
+  at::Tensor normed(const Norm& norm, const at::Tensor& branch) const;
+  /// The residual with the mixer's branch, and what the feed-forward reads of it.
+  std::pair<at::Tensor, at::Tensor> join_and_norm(const Block& block, const at::Tensor& residual, const at::Tensor& mixed) const;
   Stream run_block(int64_t layer, const Stream& stream, ForwardContext& context);
   Stream run_block_again_in_backward(int64_t layer, const Stream& stream, const ForwardContext& context);
   at::Tensor finish(const Stream& stream) const;
@@ -99,7 +103,9 @@ class Model {
   at::Device device_ = at::kCPU;
   std::vector<Block> blocks_;
   InputScale input_scale_;
-  layers::Parameter *embedding_ = nullptr, *norm_ = nullptr;
+  double embedding_scale_ = 1;
+  layers::Parameter* embedding_ = nullptr;
+  Norm norm_;
   layers::Parameter* head_ = nullptr;  // the embedding when tied
 };
 

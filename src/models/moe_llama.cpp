@@ -1,5 +1,5 @@
-// Llama's blocks with a mixture of experts in place of the MLP: OLMoE (RMSNorm over the channels of all queries, and of all keys) and
-// Qwen3-MoE (RMSNorm of every head).
+// Llama's blocks with a mixture of experts in place of the MLP: Mixtral, OLMoE (RMSNorm over the channels of all queries, and of all keys)
+// and Qwen3-MoE (RMSNorm of every head).
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -10,6 +10,7 @@
 namespace ingot::models {
 namespace {
 
+std::vector<LayerParts> mixtral_parts(const ModelConfig&) { return {{.feed_forward = FeedForwardKind::moe}}; }
 std::vector<LayerParts> olmoe_parts(const ModelConfig&) { return {{.feed_forward = FeedForwardKind::moe, .qk_norm = QkNorm::all}}; }
 std::vector<LayerParts> qwen3_moe_parts(const ModelConfig&) { return {{.feed_forward = FeedForwardKind::moe, .qk_norm = QkNorm::head}}; }
 
@@ -80,9 +81,42 @@ nlohmann::json qwen3_moe_to(const ModelConfig& c) {
   return json;
 }
 
+// The weights of a token's experts always sum to 1; there are no biases.
+ModelConfig mixtral_from(const nlohmann::json& json) {
+  const HuggingFaceFields fields(json);
+  auto c = common(fields, "mixtral");
+  c.top_k = fields.integer("num_experts_per_tok", 2);
+  c.norm_topk_prob = true;
+  c.experts = fields.integer("num_local_experts", 8);
+  c.expert_ffn = fields.integer("intermediate_size");
+  // Files older than transformers 5 say so of a window that no layer has.
+  if (fields.has("sliding_window") && fields.integer("sliding_window") < c.max_positions) {
+    c.layer_types = {"sliding"};
+    c.window = fields.integer("sliding_window");
+    c.rope_base_sliding = c.rope_base;
+  }
+  return c;
+}
+
+nlohmann::json mixtral_to(const ModelConfig& c) {
+  if (!c.norm_topk_prob || c.attention_bias)
+    throw base::ConfigError("model.{}: mixtral has no such thing in Hugging Face's form",
+                            c.attention_bias ? "attention_bias = true" : "norm_topk_prob = false");
+  auto full = c;
+  const bool is_sliding = c.layer_types == std::vector<std::string>{"sliding"};
+  if (is_sliding) full.layer_types.clear();
+  auto json = common(full, "mixtral", "MixtralForCausalLM");
+  for (const char* unknown : {"norm_topk_prob", "attention_bias"}) json.erase(unknown);
+  json["num_local_experts"] = c.experts;
+  json["intermediate_size"] = c.expert_ffn;
+  json["sliding_window"] = is_sliding ? nlohmann::json(c.window) : nlohmann::json();
+  return json;
+}
+
 }  // namespace
 
-Family olmoe_family() { return {"olmoe", "olmoe", olmoe_parts, olmoe_from, olmoe_to, stored_by_expert}; }
-Family qwen3_moe_family() { return {"qwen3_moe", "qwen3_moe", qwen3_moe_parts, qwen3_moe_from, qwen3_moe_to, stored_by_expert}; }
+Family mixtral_family() { return {"mixtral", "mixtral", mixtral_parts, mixtral_from, mixtral_to, nullptr, stored_as_mixtral}; }
+Family olmoe_family() { return {"olmoe", "olmoe", olmoe_parts, olmoe_from, olmoe_to, nullptr, stored_by_expert}; }
+Family qwen3_moe_family() { return {"qwen3_moe", "qwen3_moe", qwen3_moe_parts, qwen3_moe_from, qwen3_moe_to, nullptr, stored_by_expert}; }
 
 }  // namespace ingot::models

@@ -28,5 +28,7 @@ at::Tensor stored_part(const at::Tensor& whole, const StoredTensor& stored);
 std::vector<StoredTensor> stored_whole(const layers::Parameter& parameter);
 /// OLMoE's and Qwen3-MoE's form: each expert's matrices apart, and no balancing biases.
 std::vector<StoredTensor> stored_by_expert(const layers::Parameter& parameter);
+/// Mixtral's: the same under other names.
+std::vector<StoredTensor> stored_as_mixtral(const layers::Parameter& parameter);
 
 }  // namespace ingot::models

@@ -183,7 +183,7 @@ Passes folded_mlp() {
                        {{&gate, &up},
                         &down,
                         [](const at::Tensor& in, const ShardOfWeights& w) {
-                          return kernels::swiglu(linear(in, {w[0], w[1]}));
+                          return kernels::glu(linear(in, {w[0], w[1]}));
                         }},
                        axis);
     passes.forward = tracer.finish();

@@ -158,7 +158,7 @@ TEST_F(Overlap, tsp_hops_of_an_mlp_travel_under_the_gemms) {
                    {{&mlp->gate, &mlp->up},
                     &mlp->down,
                     [](const at::Tensor& in, const ShardOfWeights& w) {
-                      return kernels::swiglu(linear(in, {w[0], w[1]}));
+                      return kernels::glu(linear(in, {w[0], w[1]}));
                     }},
                    axis);
     };

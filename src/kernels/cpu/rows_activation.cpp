@@ -1,4 +1,4 @@
-// SwiGLU.
+// Gated linear units.
 #include "kernels/cpu/rows_activation.h"
 
 #include "kernels/cpu/rows_block.h"
@@ -6,8 +6,20 @@
 namespace ingot::kernels::cpu::INGOT_ISA {
 namespace {
 
-template <class T>
-void forward(const SwigluProblem& p, int64_t begin, int64_t end) {
+// act(g) = g * sigmoid(argument(g)), and d act / dg = s + g s (1 - s) slope(g).
+template <Gate gate>
+Float argument(Float g) {
+  if constexpr (gate == Gate::silu) return g;
+  else return g * (broadcast(kGeluScale) + g * g * (kGeluScale * kGeluCubic));
+}
+template <Gate gate>
+Float times_slope(Float x, Float g) {
+  if constexpr (gate == Gate::silu) return x;
+  else return x * (broadcast(kGeluScale) + g * g * (3 * kGeluScale * kGeluCubic));
+}
+
+template <class T, Gate kind>
+void forward(const GluProblem& p, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const T *gate = static_cast<const T*>(p.gate_up) + row * 2 * p.width, *up = gate + p.width;
     T* out = static_cast<T*>(p.out) + row * p.width;
@@ -15,13 +27,13 @@ void forward(const SwigluProblem& p, int64_t begin, int64_t end) {
     for (int64_t i = 0; i < p.width; i += kLanes) {
       const int64_t n = p.width - i;
       const Float g = load_some(gate + i, n);
-      store_some(out + i, g * sigmoid(g) * load_some(up + i, n) * weight, n);
+      store_some(out + i, g * sigmoid(argument<kind>(g)) * load_some(up + i, n) * weight, n);
     }
   }
 }
 
-template <class T>
-void backward(const SwigluProblem& p, int64_t begin, int64_t end) {
+template <class T, Gate kind>
+void backward(const GluProblem& p, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const T *gate = static_cast<const T*>(p.gate_up) + row * 2 * p.width, *up = gate + p.width;
     const T* grad = static_cast<const T*>(p.grad) + row * p.width;
@@ -31,11 +43,11 @@ void backward(const SwigluProblem& p, int64_t begin, int64_t end) {
     for (int64_t i = 0; i < p.width; i += kLanes) {
       const int64_t n = p.width - i;
       const Float g = load_some(gate + i, n), u = load_some(up + i, n), d = load_some(grad + i, n);
-      const Float s = sigmoid(g), silu = g * s;
-      weighted += d * silu * u;
+      const Float s = sigmoid(argument<kind>(g)), activated = g * s;
+      weighted += d * activated * u;
       const Float dw = d * weight;
-      store_some(grad_gate + i, dw * u * (s + silu * (broadcast(1.0f) - s)), n);
-      store_some(grad_up + i, dw * silu, n);
+      store_some(grad_gate + i, dw * u * (s + times_slope<kind>(activated * (broadcast(1.0f) - s), g)), n);
+      store_some(grad_up + i, dw * activated, n);
     }
     if (p.row_weight) p.grad_row_weight[row] = sum_of_lanes(weighted)[0];
   }
@@ -43,11 +55,13 @@ void backward(const SwigluProblem& p, int64_t begin, int64_t end) {
 
 }  // namespace
 
-void swiglu_forward(const SwigluProblem& p, int64_t begin, int64_t end) {
-  p.is_bf16 ? forward<bf16>(p, begin, end) : forward<float>(p, begin, end);
+void glu_forward(const GluProblem& p, int64_t begin, int64_t end) {
+  if (p.gate == Gate::silu) p.is_bf16 ? forward<bf16, Gate::silu>(p, begin, end) : forward<float, Gate::silu>(p, begin, end);
+  else p.is_bf16 ? forward<bf16, Gate::gelu_tanh>(p, begin, end) : forward<float, Gate::gelu_tanh>(p, begin, end);
 }
-void swiglu_backward(const SwigluProblem& p, int64_t begin, int64_t end) {
-  p.is_bf16 ? backward<bf16>(p, begin, end) : backward<float>(p, begin, end);
+void glu_backward(const GluProblem& p, int64_t begin, int64_t end) {
+  if (p.gate == Gate::silu) p.is_bf16 ? backward<bf16, Gate::silu>(p, begin, end) : backward<float, Gate::silu>(p, begin, end);
+  else p.is_bf16 ? backward<bf16, Gate::gelu_tanh>(p, begin, end) : backward<float, Gate::gelu_tanh>(p, begin, end);
 }
 
 }  // namespace ingot::kernels::cpu::INGOT_ISA

@@ -5,6 +5,7 @@
 #include "kernels/gpu/cross_entropy.h"
 #include "kernels/gpu/digest.h"
 #include "kernels/gpu/fp8.h"
+#include "kernels/gpu/glu.h"
 #include "kernels/gpu/initialise.h"
 #include "kernels/gpu/join_norm.h"
 #include "kernels/gpu/linear_attention_launch.h"
@@ -13,7 +14,6 @@
 #include "kernels/gpu/routing.h"
 #include "kernels/gpu/short_convolution.h"
 #include "kernels/gpu/split_rotate.h"
-#include "kernels/gpu/swiglu.h"
 #include "kernels/gpu/symmetric_matmul.h"
 #include "kernels/gpu/topk_softmax.h"
 #include "kernels/gpu/update.h"
@@ -58,8 +58,8 @@ struct Matrices {
 };
 
 constexpr HostKernels kKernels{
-    .swiglu_forward = [](const cpu::SwigluProblem& p, uint64_t seed) { swiglu_forward(p, HostLauncher{seed}); },
-    .swiglu_backward = [](const cpu::SwigluProblem& p, uint64_t seed) { swiglu_backward(p, HostLauncher{seed}); },
+    .glu_forward = [](const cpu::GluProblem& p, uint64_t seed) { glu_forward(p, HostLauncher{seed}); },
+    .glu_backward = [](const cpu::GluProblem& p, uint64_t seed) { glu_backward(p, HostLauncher{seed}); },
     .cross_entropy = [](const cpu::CrossEntropyProblem& p, uint64_t seed) { cross_entropy(p, HostLauncher{seed}); },
     .cross_entropy_part = [](const cpu::CrossEntropyPartProblem& p, uint64_t seed) { cross_entropy_part(p, HostLauncher{seed}); },
     .split_rotate_forward = [](const cpu::SplitRotateProblem& p, uint64_t seed) { split_rotate_forward(p, HostLauncher{seed}); },

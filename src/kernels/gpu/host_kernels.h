@@ -29,8 +29,8 @@ struct MatrixCase {
 };
 
 struct HostKernels {
-  void (*swiglu_forward)(const cpu::SwigluProblem&, uint64_t seed);
-  void (*swiglu_backward)(const cpu::SwigluProblem&, uint64_t seed);
+  void (*glu_forward)(const cpu::GluProblem&, uint64_t seed);
+  void (*glu_backward)(const cpu::GluProblem&, uint64_t seed);
   void (*cross_entropy)(const cpu::CrossEntropyProblem&, uint64_t seed);
   void (*cross_entropy_part)(const cpu::CrossEntropyPartProblem&, uint64_t seed);
   void (*split_rotate_forward)(const cpu::SplitRotateProblem&, uint64_t seed);

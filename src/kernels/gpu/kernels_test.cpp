@@ -12,6 +12,7 @@ struct Case {
   int64_t rows, width;
   at::ScalarType dtype;
   bool is_weighted;
+  Gate gate = Gate::silu;
 };
 
 double error_of(const at::Tensor& found, const at::Tensor& expected) {
@@ -20,15 +21,15 @@ double error_of(const at::Tensor& found, const at::Tensor& expected) {
 
 class GpuKernels : public testing::TestWithParam<Case> {};
 
-TEST_P(GpuKernels, swiglu_equals_its_definition_in_every_order_of_threads) {
+TEST_P(GpuKernels, gated_units_equal_their_definition_in_every_order_of_threads) {
   const auto& c = GetParam();
   at::manual_seed(5);
   const auto gate_up = at::randn({c.rows, 2 * c.width}, at::kDouble).to(c.dtype),
              grad = at::randn({c.rows, c.width}, at::kDouble).to(c.dtype);
   const auto weight = c.is_weighted ? at::rand({c.rows}, at::kFloat) : at::Tensor();
   const auto wide = [](const at::Tensor& x) { return x.defined() ? x.to(at::kDouble) : x; };
-  const auto expected = kernels::swiglu_forward(wide(gate_up), wide(weight));
-  const auto [expected_grad, expected_weight_grad] = kernels::swiglu_backward(wide(grad), wide(gate_up), wide(weight));
+  const auto expected = kernels::glu_forward(wide(gate_up), wide(weight), c.gate);
+  const auto [expected_grad, expected_weight_grad] = kernels::glu_backward(wide(grad), wide(gate_up), wide(weight), c.gate);
   const double tolerance = c.dtype == at::kFloat ? 2e-6 : 1e-2;
   std::vector<at::Tensor> first;
   for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64})
@@ -36,17 +37,18 @@ TEST_P(GpuKernels, swiglu_equals_its_definition_in_every_order_of_threads) {
       const auto nan = std::numeric_limits<double>::quiet_NaN();
       auto out = at::full_like(grad, nan), grad_gate_up = at::full_like(gate_up, nan);
       auto grad_weight = c.is_weighted ? at::full_like(weight, nan) : at::Tensor();
-      const cpu::SwigluProblem p{.rows = c.rows,
-                                 .width = c.width,
-                                 .is_bf16 = c.dtype == at::kBFloat16,
-                                 .gate_up = gate_up.const_data_ptr(),
-                                 .row_weight = numbers(weight),
-                                 .out = out.data_ptr(),
-                                 .grad = grad.const_data_ptr(),
-                                 .grad_gate_up = grad_gate_up.data_ptr(),
-                                 .grad_row_weight = c.is_weighted ? grad_weight.data_ptr<float>() : nullptr};
-      kernels->swiglu_forward(p, seed);
-      kernels->swiglu_backward(p, seed);
+      const cpu::GluProblem p{.rows = c.rows,
+                              .width = c.width,
+                              .is_bf16 = c.dtype == at::kBFloat16,
+                              .gate = c.gate,
+                              .gate_up = gate_up.const_data_ptr(),
+                              .row_weight = numbers(weight),
+                              .out = out.data_ptr(),
+                              .grad = grad.const_data_ptr(),
+                              .grad_gate_up = grad_gate_up.data_ptr(),
+                              .grad_row_weight = c.is_weighted ? grad_weight.data_ptr<float>() : nullptr};
+      kernels->glu_forward(p, seed);
+      kernels->glu_backward(p, seed);
       EXPECT_LT(error_of(out, expected), tolerance);
       EXPECT_LT(error_of(grad_gate_up, expected_grad), tolerance);
       if (c.is_weighted) {
@@ -61,13 +63,14 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const auto& [rows, width] : std::vector<std::pair<int64_t, int64_t>>{{18, 3}, {9, 8}, {5, 21}, {3, 4}, {2, 2056}, {1, 1}})
     for (const auto dtype : {at::kFloat, at::kBFloat16})
-      for (const bool is_weighted : {false, true}) all.push_back({rows, width, dtype, is_weighted});
+      for (const bool is_weighted : {false, true})
+        for (const auto gate : {Gate::silu, Gate::gelu_tanh}) all.push_back({rows, width, dtype, is_weighted, gate});
   return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, GpuKernels, testing::ValuesIn(cases()), [](const auto& info) {
-  return fmt::format("{}x{}_{}{}", info.param.rows, info.param.width, c10::toString(info.param.dtype),
-                     info.param.is_weighted ? "_weighted" : "");
+  return fmt::format("{}x{}_{}{}{}", info.param.rows, info.param.width, c10::toString(info.param.dtype),
+                     info.param.is_weighted ? "_weighted" : "", info.param.gate == Gate::silu ? "" : "_gelu");
 });
 
 struct Parts {

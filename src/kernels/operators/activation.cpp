@@ -5,10 +5,11 @@
 namespace ingot::kernels {
 namespace {
 
+template <Gate gate>
 OperatorCall make(const OperatorSizes& s) {
   return {.inputs = {s.leaf({s.rows, 2 * s.width})},
-          .forward = [](const TensorList& in) -> TensorList { return {swiglu(in[0])}; },
-          .reference = [](const TensorList& in) -> TensorList { return {reference::swiglu(in[0])}; }};
+          .forward = [](const TensorList& in) -> TensorList { return {glu(in[0], gate)}; },
+          .reference = [](const TensorList& in) -> TensorList { return {reference::glu(in[0], gate)}; }};
 }
 
 OperatorCost cost(const OperatorSizes& s) {
@@ -18,18 +19,23 @@ OperatorCost cost(const OperatorSizes& s) {
           .saved_bytes = 2 * out};
 }
 
+template <Gate gate>
+Operator unit(std::string_view name, std::string_view backward_name) {
+  return token_operator({.name = name,
+                         .backward_name = backward_name,
+                         .kind = WorkKind::activations,
+                         .forward_size = size_of_output<0>,
+                         .backward_size = size_of_input<0>,
+                         .make = make<gate>,
+                         .cost = cost,
+                         .checked = {{18, 3}, {9, 8}, {45, 21}},
+                         .fused_on = {device::Target::cpu, device::Target::gpu}});
+}
+
 }  // namespace
 
 std::vector<Operator> activation_operators() {
-  return {token_operator({.name = "swiglu",
-                          .backward_name = "swiglu.backward",
-                          .kind = WorkKind::activations,
-                          .forward_size = size_of_output<0>,
-                          .backward_size = size_of_input<0>,
-                          .make = make,
-                          .cost = cost,
-                          .checked = {{18, 3}, {9, 8}, {45, 21}},
-                          .fused_on = {device::Target::cpu, device::Target::gpu}})};
+  return {unit<Gate::silu>("swiglu", "swiglu.backward"), unit<Gate::gelu_tanh>("geglu", "geglu.backward")};
 }
 
 }  // namespace ingot::kernels

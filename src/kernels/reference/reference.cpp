@@ -29,10 +29,11 @@ at::Tensor join_residual(const at::Tensor& residual, const at::Tensor& branch, c
   return r + h;
 }
 
-at::Tensor swiglu(const at::Tensor& gate_up) {
+at::Tensor glu(const at::Tensor& gate_up, Gate gate) {
   const auto halves = gate_up.chunk(2, -1);
   const auto wide = accumulation_type(gate_up.scalar_type());
-  return (at::silu(halves[0].to(wide)) * halves[1].to(wide)).to(gate_up.scalar_type());
+  const auto x = halves[0].to(wide);
+  return ((gate == Gate::silu ? at::silu(x) : at::gelu(x, "tanh")) * halves[1].to(wide)).to(gate_up.scalar_type());
 }
 
 at::Tensor rotate(const at::Tensor& x, const RotaryTable& table) {

@@ -53,7 +53,7 @@ int64_t block_period(const ModelConfig& config) {
   const auto parts = layer_parts(config);
   const auto is_alike = [&](int64_t a, int64_t b) {
     const auto &x = parts[static_cast<size_t>(a)], &y = parts[static_cast<size_t>(b)];
-    return x == y && config.is_sliding(a) == config.is_sliding(b);
+    return x == y && config.layer_type(a) == config.layer_type(b);
   };
   for (int64_t period = 1; period < config.layers; ++period) {
     bool repeats = true;
@@ -65,7 +65,7 @@ int64_t block_period(const ModelConfig& config) {
 
 std::unique_ptr<TokenMixer> make_mixer(const LayerParts& parts, const BlockContext& block, int64_t layer) {
   switch (parts.mixer) {
-    case Mixer::softmax: return std::make_unique<SoftmaxMixer>(block, layer, parts.qk_norm);
+    case Mixer::softmax: return std::make_unique<SoftmaxMixer>(block, layer, parts.qk_norm, parts.norm_weight);
     case Mixer::cca: return std::make_unique<CcaMixer>(block, layer);
     case Mixer::linear: return std::make_unique<LinearMixer>(block, layer);
   }
@@ -73,7 +73,9 @@ std::unique_ptr<TokenMixer> make_mixer(const LayerParts& parts, const BlockConte
 }
 
 std::unique_ptr<FeedForward> make_feed_forward(const LayerParts& parts, const BlockContext& block, int64_t layer, bool follows_router) {
-  if (parts.feed_forward == FeedForwardKind::mlp) return std::make_unique<Mlp>(block, layer);
+  if (parts.feed_forward == FeedForwardKind::mlp) return std::make_unique<Mlp>(block, layer, parts.gate);
+  if (parts.gate != kernels::Gate::silu)
+    throw base::ConfigError("model.feed_forwards: experts have a SiLU gate, the {} family another; it has no moe", block.config().family);
   std::unique_ptr<Router> router;
   if (parts.router == RouterKind::zaya) router = std::make_unique<ZayaRouter>(block, /*is_first=*/!follows_router);
   else router = std::make_unique<LinearRouter>(block);

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/gate.h"
 #include "models/parts/feed_forward.h"
+#include "models/parts/norm.h"
 #include "models/parts/residual.h"
 #include "models/parts/softmax_mixer.h"
 #include "models/parts/token_mixer.h"
@@ -27,6 +29,9 @@ struct LayerParts {
   ResidualStyle residual = ResidualStyle::plain;
   QkNorm qk_norm = QkNorm::none;           // of softmax attention
   RouterKind router = RouterKind::linear;  // of an MoE
+  NormPlacement norms = NormPlacement::before;
+  NormWeight norm_weight = NormWeight::plain;  // of all norms, q's and k's, too
+  kernels::Gate gate = kernels::Gate::silu;    // of an MLP
 };
 
 /// Names in the settings.

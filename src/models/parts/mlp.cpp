@@ -9,7 +9,7 @@ namespace ingot::models {
 
 using layers::Parameter;
 
-Mlp::Mlp(const BlockContext& block, int64_t layer) : FeedForward(block, layer) {
+Mlp::Mlp(const BlockContext& block, int64_t layer, kernels::Gate kind) : FeedForward(block, layer), kind_(kind) {
   const auto& c = config();
   if (c.ffn < 1) throw base::ConfigError("model.ffn = {} must be positive for the {} family", c.ffn, c.family);
   schedule().require_shares("ffn", c.ffn);
@@ -33,9 +33,9 @@ FeedForward::Result Mlp::forward(const at::Tensor& x, const at::Tensor& /*router
 layers::TokenwiseLayer Mlp::layer() const {
   layers::TokenwiseLayer layer{.weights = {gate_, up_}, .last = down_};
   if (gate_bias_) layer.weights.insert(layer.weights.end(), {gate_bias_, up_bias_});
-  layer.inner = [](const at::Tensor& x, const layers::ShardOfWeights& weights) {
+  layer.inner = [kind = kind_](const at::Tensor& x, const layers::ShardOfWeights& weights) {
     const auto biases = std::vector<Parameter*>(weights.begin() + 2, weights.end());
-    return kernels::swiglu(layers::linear(x, {weights[0], weights[1]}, biases));
+    return kernels::glu(layers::linear(x, {weights[0], weights[1]}, biases), kind);
   };
   return layer;
 }

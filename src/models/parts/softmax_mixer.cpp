@@ -6,7 +6,8 @@
 
 namespace ingot::models {
 
-SoftmaxMixer::SoftmaxMixer(const BlockContext& block, int64_t layer, QkNorm qk_norm) : TokenMixer(block, layer), qk_norm_(qk_norm) {
+SoftmaxMixer::SoftmaxMixer(const BlockContext& block, int64_t layer, QkNorm qk_norm, NormWeight norm_weight)
+    : TokenMixer(block, layer), qk_norm_(qk_norm), norm_weight_(norm_weight) {
   block.require_heads();
   if (qk_norm == QkNorm::all && schedule().shards_weights())
     throw base::ConfigError(
@@ -30,8 +31,10 @@ void SoftmaxMixer::declare(const std::string& prefix) {
       .o = &block_.matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q}, block_.cut_columns(c.hidden, q))};
   if (qk_norm_ != QkNorm::none) {
     const bool is_of_head = qk_norm_ == QkNorm::head;
-    w.q_norm = &block_.vector(prefix + "self_attn.q_norm.weight", is_of_head ? d : q, 1);
-    w.k_norm = &block_.vector(prefix + "self_attn.k_norm.weight", is_of_head ? d : kv, 1);
+    w.norm_adds_one = norm_weight_ == NormWeight::zero_centred;
+    const double initial = w.norm_adds_one ? 0 : 1;
+    w.q_norm = &block_.vector(prefix + "self_attn.q_norm.weight", is_of_head ? d : q, initial);
+    w.k_norm = &block_.vector(prefix + "self_attn.k_norm.weight", is_of_head ? d : kv, initial);
     w.norm_eps = c.norm_eps;
     if (schedule().repeats_tokens()) w.repeated = [this](const at::Tensor& weight) { return schedule().repeated(weight); };
   }
@@ -41,6 +44,7 @@ void SoftmaxMixer::declare(const std::string& prefix) {
     w.v_bias = &block_.vector(prefix + "self_attn.v_proj.bias", kv, 0, block_.cut_vector(kv));
     out_bias_ = &block_.vector(prefix + "self_attn.o_proj.bias", c.hidden, 0);
   }
+  w.scale = c.softmax_scale;
   attention_ = layers::SoftmaxAttention(std::move(w));
 }
 

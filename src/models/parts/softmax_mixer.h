@@ -2,6 +2,7 @@
 #pragma once
 
 #include "layers/softmax_attention.h"
+#include "models/parts/norm.h"
 #include "models/parts/token_mixer.h"
 
 namespace ingot::models {
@@ -11,7 +12,7 @@ enum class QkNorm { none, head, all };
 
 class SoftmaxMixer final : public TokenMixer {
  public:
-  SoftmaxMixer(const BlockContext& block, int64_t layer, QkNorm qk_norm = QkNorm::none);
+  SoftmaxMixer(const BlockContext& block, int64_t layer, QkNorm qk_norm, NormWeight norm_weight);
 
   void declare(const std::string& prefix) override;
   at::Tensor mix(const at::Tensor& normed, ForwardContext& context) const override;
@@ -19,6 +20,7 @@ class SoftmaxMixer final : public TokenMixer {
 
  private:
   QkNorm qk_norm_;
+  NormWeight norm_weight_;
   layers::SoftmaxAttention attention_;
   layers::Parameter* out_bias_ = nullptr;
 };

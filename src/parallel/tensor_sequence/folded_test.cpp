@@ -191,7 +191,7 @@ Mlp mlp_of(const Case& c, Weights& w) {
 }
 
 at::Tensor activated(const at::Tensor& x, const ShardOfWeights& weights) {
-  return kernels::swiglu(linear(x, {weights[0], weights[1]}, {weights.begin() + 2, weights.end()}));
+  return kernels::glu(linear(x, {weights[0], weights[1]}, {weights.begin() + 2, weights.end()}));
 }
 
 TEST_P(Folded, gated_mlp_equals_that_of_one_rank) {

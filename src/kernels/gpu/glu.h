@@ -1,5 +1,5 @@
-// SwiGLU on a GPU: cpu/rows_activation.h has the problem. Bound by memory: everything is read and written once, 16 bytes a thread where the
-// width is a multiple of 8 (bf16) or 4 (fp32).
+// Gated linear units on a GPU: cpu/rows_activation.h has the problem. Bound by memory: everything is read and written once, 16 bytes a
+// thread where the width is a multiple of 8 (bf16) or 4 (fp32).
 #pragma once
 
 #include "kernels/cpu/rows_activation.h"
@@ -8,10 +8,22 @@
 namespace ingot::kernels::gpu {
 inline namespace INGOT_WAVE_NAMESPACE {
 
+// act(g) = g * sigmoid(argument(g)), and d act / dg = s + g s (1 - s) slope(g).
+template <Gate gate>
+INGOT_DEVICE float gate_argument(float g) {
+  if constexpr (gate == Gate::silu) return g;
+  else return g * (kGeluScale + g * g * (kGeluScale * kGeluCubic));
+}
+template <Gate gate>
+INGOT_DEVICE float times_gate_slope(float x, float g) {
+  if constexpr (gate == Gate::silu) return x;
+  else return x * (kGeluScale + g * g * (3 * kGeluScale * kGeluCubic));
+}
+
 /// A thread a vector, in a loop over the grid.
-template <class T, int count>
-struct SwigluForward {
-  static INGOT_DEVICE void run(const cpu::SwigluProblem& p) {
+template <class T, int count, Gate gate_kind>
+struct GluForward {
+  static INGOT_DEVICE void run(const cpu::GluProblem& p) {
     using V = Vector<T, count>;
     const int64_t per_row = quotient(p.width, count), vectors = p.rows * per_row;
     for (int64_t i = block_index() * block_threads() + thread_index(); i < vectors; i += grid_blocks() * block_threads()) {
@@ -22,7 +34,7 @@ struct SwigluForward {
       V out;
       for (int k = 0; k < count; ++k) {
         const float g = to_float(gate.at[k]);
-        from_float(g * sigmoid(g) * to_float(up.at[k]) * weight, out.at[k]);
+        from_float(g * sigmoid(gate_argument<gate_kind>(g)) * to_float(up.at[k]) * weight, out.at[k]);
       }
       static_cast<V*>(p.out)[i] = out;
     }
@@ -30,9 +42,9 @@ struct SwigluForward {
 };
 
 /// A block a row, whose sum is the gradient of its weight.
-template <class T, int count>
-struct SwigluBackward {
-  static INGOT_DEVICE void run(const cpu::SwigluProblem& p) {
+template <class T, int count, Gate gate_kind>
+struct GluBackward {
+  static INGOT_DEVICE void run(const cpu::GluProblem& p) {
     using V = Vector<T, count>;
     const int64_t per_row = quotient(p.width, count);
     for (int64_t row = block_index(); row < p.rows; row += grid_blocks()) {
@@ -45,10 +57,10 @@ struct SwigluBackward {
         V by_gate, by_up;
         for (int k = 0; k < count; ++k) {
           const float g = to_float(gate.at[k]), u = to_float(up.at[k]), d = to_float(grad.at[k]);
-          const float s = sigmoid(g), silu = g * s;
-          from_float(d * weight * u * (s + silu * (1.0f - s)), by_gate.at[k]);
-          from_float(d * weight * silu, by_up.at[k]);
-          sum += d * silu * u;
+          const float s = sigmoid(gate_argument<gate_kind>(g)), activated = g * s;
+          from_float(d * weight * u * (s + times_gate_slope<gate_kind>(activated * (1.0f - s), g)), by_gate.at[k]);
+          from_float(d * weight * activated, by_up.at[k]);
+          sum += d * activated * u;
         }
         grads[column] = by_gate;
         grads[per_row + column] = by_up;
@@ -61,12 +73,13 @@ struct SwigluBackward {
 };
 
 /// launcher.template run<Kernel>(blocks, threads, problem), with the widest vectors that fit.
-template <template <class, int> class Kernel, class Launcher>
-auto launch_swiglu(const cpu::SwigluProblem& p, bool row_a_block, const Launcher& launcher) {
+template <template <class, int, Gate> class Kernel, class Launcher>
+auto launch_glu(const cpu::GluProblem& p, bool row_a_block, const Launcher& launcher) {
   constexpr int kThreads = 256;
   const auto with = [&]<class T, int count>(Vector<T, count>) {
     const int64_t per_row = p.width / count, blocks = row_a_block ? p.rows : (p.rows * per_row + kThreads - 1) / kThreads;
-    return launcher.template run<Kernel<T, count>>(blocks, kThreads, p);
+    if (p.gate == Gate::silu) return launcher.template run<Kernel<T, count, Gate::silu>>(blocks, kThreads, p);
+    return launcher.template run<Kernel<T, count, Gate::gelu_tanh>>(blocks, kThreads, p);
   };
   const bool are_aligned =
       is_aligned(p.gate_up) && is_aligned(row_a_block ? p.grad : p.out) && (!row_a_block || is_aligned(p.grad_gate_up));
@@ -75,12 +88,12 @@ auto launch_swiglu(const cpu::SwigluProblem& p, bool row_a_block, const Launcher
 }
 
 template <class Launcher>
-auto swiglu_forward(const cpu::SwigluProblem& p, const Launcher& launcher) {
-  return launch_swiglu<SwigluForward>(p, /*row_a_block=*/false, launcher);
+auto glu_forward(const cpu::GluProblem& p, const Launcher& launcher) {
+  return launch_glu<GluForward>(p, /*row_a_block=*/false, launcher);
 }
 template <class Launcher>
-auto swiglu_backward(const cpu::SwigluProblem& p, const Launcher& launcher) {
-  return launch_swiglu<SwigluBackward>(p, /*row_a_block=*/true, launcher);
+auto glu_backward(const cpu::GluProblem& p, const Launcher& launcher) {
+  return launch_glu<GluBackward>(p, /*row_a_block=*/true, launcher);
 }
 
 }  // namespace INGOT_WAVE_NAMESPACE
