@@ -11,8 +11,8 @@ from harness import ingot
 
 FOLDERS = [Path(__file__).parent.parent / "references"] + [Path(p) for p in [os.environ.get("INGOT_REFERENCES")] if p]
 # By `model_type` of config.json, and by the first word of a trajectory's name.
-FAMILIES = ("zaya", "llama", "qwen3", "qwen3_moe", "olmoe")
-NOT_BUILT = ("gemma3_text",)
+FAMILIES = ("zaya", "llama", "qwen3", "qwen3_moe", "olmoe", "gemma3_text")
+NOT_BUILT = ()
 
 
 def has_family(name, family, left_out):

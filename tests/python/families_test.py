@@ -1,0 +1,88 @@
+"""Models that transformers makes here, of sizes and settings that no recorded reference has: ingot reads each folder and agrees in
+logits, loss, every gradient and the greedy continuation. Runs with the Python of .deps/venv."""
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "end_to_end"))
+import torch
+from harness import Workspace, ingot
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+COMMON = dict(hidden_size=40, intermediate_size=56, num_attention_heads=4, num_key_value_heads=2, vocab_size=83, max_position_embeddings=256,
+              pad_token_id=0, bos_token_id=2, eos_token_id=1)
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+STRETCHED = {"rope_type": "linear", "rope_theta": 50000.0, "factor": 8.0}
+# What a case tries, and its settings.
+CASES = {
+    "llama, llama3's frequencies and biases": dict(
+        model_type="llama", num_hidden_layers=2, attention_bias=True, mlp_bias=True,
+        rope_parameters={"rope_type": "llama3", "rope_theta": 500000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                         "original_max_position_embeddings": 16}),
+    "qwen3, heads wider than the stream": dict(model_type="qwen3", num_hidden_layers=3, head_dim=24, tie_word_embeddings=True),
+    "olmo2": dict(model_type="olmo2", num_hidden_layers=3, tie_word_embeddings=False),
+    "olmo2, one kv head, tied": dict(model_type="olmo2", num_hidden_layers=2, num_key_value_heads=1, tie_word_embeddings=True, rms_norm_eps=1e-5),
+    "mixtral": dict(model_type="mixtral", num_hidden_layers=2, num_local_experts=5, num_experts_per_tok=2),
+    "mixtral, three of four experts and a window": dict(model_type="mixtral", num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=3, sliding_window=6),
+    "smollm3, every fourth layer": dict(model_type="smollm3", num_hidden_layers=5),
+    "smollm3, a list": dict(model_type="smollm3", num_hidden_layers=3, no_rope_layers=[0, 1, 1], attention_bias=True, tie_word_embeddings=False),
+    "gemma3, seven layers and a window of 5": dict(
+        model_type="gemma3_text", num_hidden_layers=7, head_dim=12, query_pre_attn_scalar=20, sliding_window=5,
+        layer_types=(["sliding_attention"] * 5 + ["full_attention"]) * 2, rope_parameters={"full_attention": ROPE | {"rope_theta": 1e6}, "sliding_attention": ROPE}),
+    "gemma3, full layers stretched, untied, biases": dict(
+        model_type="gemma3_text", num_hidden_layers=3, head_dim=16, query_pre_attn_scalar=16, sliding_window=8, tie_word_embeddings=False,
+        attention_bias=True, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters={"full_attention": STRETCHED, "sliding_attention": ROPE}),
+}
+
+
+def model_of(settings):
+    settings = COMMON | settings
+    if "layer_types" in settings:
+        settings["layer_types"] = settings["layer_types"][:settings["num_hidden_layers"]]
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings), attn_implementation="eager").float().eval()
+    with torch.no_grad():  # no parameter keeps an initial value
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * (0.15 if p.dim() > 1 else 0.3))
+    return model
+
+
+def stored_gradients(model, folder):
+    """Under the names and in the shapes of the folder: a stack of experts lies there as a matrix for each."""
+    names = set(safe_open(folder / "model.safetensors", "pt").keys())
+    for of, p in model.named_parameters():
+        if of in names:
+            yield of, p.grad
+        elif of.endswith(".gate.weight"):
+            yield of.replace(".mlp.", ".block_sparse_moe."), p.grad
+        else:
+            prefix = of.rsplit(".", 1)[0].replace(".mlp.", ".block_sparse_moe.")
+            for expert, grad in enumerate(p.grad):
+                parts = zip(("w1", "w3"), grad.chunk(2)) if "gate_up" in of else [("w2", grad)]
+                yield from ((f"{prefix}.{expert}.{part}.weight", g) for part, g in parts)
+
+
+def main():
+    torch.set_num_threads(2)
+    prompt, new = 9, 8
+    with Workspace() as w:
+        for number, (name, settings) in enumerate(CASES.items()):
+            torch.manual_seed(number)
+            model, folder, file = model_of(settings), w.path / f"{number}", w.path / f"{number}.safetensors"
+            model.save_pretrained(folder)
+            ids = torch.randint(3, COMMON["vocab_size"], (2, 31))
+            out = model(ids, labels=ids, use_cache=False)
+            out.loss.backward()
+            greedy = model.generate(ids[:, :prompt], max_new_tokens=new, do_sample=False, eos_token_id=None, pad_token_id=0)[:, prompt:]
+            tensors = {"input_ids": ids, "logits": out.logits.detach(), "loss": out.loss.detach().reshape(1), "greedy_ids": greedy}
+            tensors |= {"grad." + of: grad for of, grad in stored_gradients(model, folder)}
+            save_file({of: t.contiguous() for of, t in tensors.items()}, str(file),
+                      metadata={"fixture": json.dumps({"family": settings["model_type"], "prompt": prompt})})
+            report = json.loads(ingot("verify", "model", folder, "--fixture", file, "--json")[0])
+            assert report["pass"] and report["compared"] == len(tensors) - 1, (name, report)
+            print(f"ok {name}: {report['compared']} tensors")
+
+
+main()
