@@ -406,7 +406,8 @@ std::vector<Layout> layouts() {
   all.push_back({.parallel = P{.tensor_sequence = 4}, .ranks = 4, .family = "qwen3", .seq = 24, .kv_heads = 2});  // neighbours share one
   all.push_back({.parallel = P{.pipeline = 2, .context = 2}, .ranks = 4, .family = "qwen3", .microbatch = 3});
   // Norms behind the branches, and of 1 + weight.
-  for (const auto& p : {P{.tensor = 2}, P{.tensor = 2, .sequence_parallel = false}, P{.tensor_sequence = 2}, P{.pipeline = 2, .context = 2}})
+  for (const auto& p :
+       {P{.tensor = 2}, P{.tensor = 2, .sequence_parallel = false}, P{.tensor_sequence = 2}, P{.pipeline = 2, .context = 2}})
     all.push_back({.parallel = p, .ranks = p.pipeline > 1 ? 4 : 2, .family = "gemma3_text", .microbatch = 3, .seq = 24});
   for (const auto& p : {P{.context = 2}, P{.pipeline = 2}, P{.zero = 3}})
     all.push_back({.parallel = p, .ranks = 2, .family = "olmo2", .recompute = models::Recompute::full});
