@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -156,6 +157,21 @@ TEST_P(Folder, keeps_the_model) {
   a.sequences = b.sequences = std::make_shared<layers::Sequences>(2, 13, at::Tensor(), 0, at::kCPU);
   EXPECT_TRUE(at::equal(model->forward(ids, a), again->forward(ids, b)));
   fs::remove_all(folder);
+}
+
+TEST(SmolLm3, refuses_layers_that_it_would_read_wrongly) {
+  const nlohmann::json good = {{"num_hidden_layers", 2}, {"hidden_size", 24},       {"num_attention_heads", 4},
+                               {"vocab_size", 50},       {"intermediate_size", 40}, {"no_rope_layers", {1, 0}}};
+  const auto read = family_named("smollm3").from_hugging_face;
+  EXPECT_EQ(read(good).layer_types, (std::vector<std::string>{"full", "nope"}));
+  for (const auto& [field, wrong] : std::map<std::string, nlohmann::json>{{"no_rope_layers", {1, "x"}},
+                                                                          {"no_rope_layers ", {1}},
+                                                                          {"use_sliding_window", true},
+                                                                          {"layer_types", {"full_attention", "sliding_attention"}}}) {
+    auto json = good;
+    json[field.substr(0, field.find(' '))] = wrong;
+    EXPECT_THROW(read(json), base::ModelError) << field;
+  }
 }
 
 TEST(Parts, that_no_family_has_together_have_no_hugging_face_form) {

@@ -20,11 +20,15 @@ ModelConfig from_hugging_face(const json& config) {
   if (!fields.rope().contains("rope_theta")) c.rope_base = 2000000;  // transformers' default
   c.tie_embeddings = fields.boolean("tie_word_embeddings", true);
   fields.refuse_if_true("use_sliding_window");
+  fields.read_layer_types(c, {{"full_attention", "full"}});
+  c.window = 0;
   const int64_t interval = fields.integer("no_rope_layer_interval", 4);
   const auto listed = config.find("no_rope_layers");  // 1 where there is RoPE
   const bool has_list = listed != config.end() && !listed->is_null();
   if (has_list && (!listed->is_array() || static_cast<int64_t>(listed->size()) != c.layers))
     throw base::ModelError("{}: no_rope_layers is not a list of {} numbers, one for each layer", fields.origin(), c.layers);
+  for (const auto& entry : has_list ? *listed : json::array())
+    if (entry != 0 && entry != 1) throw base::ModelError("{}: no_rope_layers has {}; it takes 0 and 1", fields.origin(), entry.dump());
   if (!has_list && interval < 1) throw base::ModelError("{}: no_rope_layer_interval = {} is not positive", fields.origin(), interval);
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     const bool rotates = has_list ? (*listed)[static_cast<size_t>(layer)] != 0 : (layer + 1) % interval != 0;
