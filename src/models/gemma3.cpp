@@ -77,9 +77,7 @@ json to_hugging_face(const ModelConfig& c) {
   const double whole = std::round(scalar);
   document["query_pre_attn_scalar"] = std::abs(scalar - whole) < 1e-9 * whole ? json(static_cast<int64_t>(whole)) : json(scalar);
   document["sliding_window"] = c.window > 0 ? json(c.window) : json(4096);
-  document["layer_types"] = json::array();
-  for (int64_t layer = 0; layer < c.layers; ++layer)
-    document["layer_types"].push_back(c.is_sliding(layer) ? "sliding_attention" : "full_attention");
+  document["layer_types"] = hugging_face_layer_types(c, "full_attention", "sliding_attention");
   auto unscaled = c;
   if (!c.rope_scaling_sliding) unscaled.rope_scaling = "none";
   document["rope_parameters"] = {{"full_attention", hugging_face_rope(c, c.rope_base)},

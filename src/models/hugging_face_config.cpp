@@ -119,6 +119,12 @@ void HuggingFaceFields::read_rope(ModelConfig& config, const json& rope) const {
   config.rope_original_positions = fields.integer("original_max_position_embeddings");
 }
 
+json hugging_face_layer_types(const ModelConfig& c, const char* full, const char* sliding) {
+  auto types = json::array();
+  for (int64_t layer = 0; layer < c.layers; ++layer) types.push_back(c.is_sliding(layer) ? sliding : full);
+  return types;
+}
+
 json hugging_face_rope(const ModelConfig& c, double base) {
   json rope = {{"rope_theta", base}, {"rope_type", c.rope_scaling == "none" ? "default" : c.rope_scaling}};
   if (c.rope_fraction != 1) rope["partial_rotary_factor"] = c.rope_fraction;

@@ -40,6 +40,8 @@ class HuggingFaceFields {
 };
 
 nlohmann::json common_hugging_face_config(const ModelConfig& config);
+/// One name for each layer, the way back of read_layer_types.
+nlohmann::json hugging_face_layer_types(const ModelConfig& config, const char* full, const char* sliding);
 nlohmann::json hugging_face_rope(const ModelConfig& config, double base);
 layers::RotarySettings rotary_settings(const ModelConfig& config, int64_t layer);
 

@@ -35,12 +35,9 @@ nlohmann::json to_hugging_face(const ModelConfig& c) {
   json["attention_bias"] = c.attention_bias;
   json["hidden_act"] = "silu";
   json["rope_parameters"] = hugging_face_rope(c, c.rope_base);
-  json["layer_types"] = nlohmann::json::array();
+  json["layer_types"] = hugging_face_layer_types(c, "full_attention", "sliding_attention");
   bool any_sliding = false;
-  for (int64_t layer = 0; layer < c.layers; ++layer) {
-    any_sliding |= c.is_sliding(layer);
-    json["layer_types"].push_back(c.is_sliding(layer) ? "sliding_attention" : "full_attention");
-  }
+  for (int64_t layer = 0; layer < c.layers; ++layer) any_sliding |= c.is_sliding(layer);
   if (any_sliding && c.rope_base_sliding != c.rope_base)
     throw base::ConfigError("model.rope_base_sliding = {}, model.rope_base = {}: qwen3 has one base in Hugging Face's form",
                             c.rope_base_sliding, c.rope_base);

@@ -48,8 +48,7 @@ nlohmann::json to_hugging_face(const ModelConfig& c) {
   json["hidden_act"] = "silu";
   json["attention_bias"] = json["lm_head_bias"] = false;
   json["sliding_window"] = c.window > 0 ? nlohmann::json(c.window) : nlohmann::json();
-  json["layer_types"] = nlohmann::json::array();
-  for (int64_t layer = 0; layer < c.layers; ++layer) json["layer_types"].push_back(c.is_sliding(layer) ? "hybrid_sliding" : "hybrid");
+  json["layer_types"] = hugging_face_layer_types(c, "hybrid", "hybrid_sliding");
   json["rope_parameters"] = {{"hybrid", hugging_face_rope(c, c.rope_base)}, {"hybrid_sliding", hugging_face_rope(c, c.rope_base_sliding)}};
   return json;
 }
