@@ -48,9 +48,9 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const 
   check_operand("k", k, q);
   check_operand("v", v, q);
   if (!q.is_floating_point()) throw base::ModelError("attention: q must be floating point, it is {}", c10::toString(q.scalar_type()));
-  if (k.sizes() != v.sizes() || k.size(0) != q.size(0) || k.size(3) != q.size(3))
+  if (k.sizes().slice(0, 3) != v.sizes().slice(0, 3) || v.size(3) > k.size(3) || k.size(0) != q.size(0) || k.size(3) != q.size(3))
     throw base::ModelError("attention: q {}, k {} and v {} do not fit together", shape_text(q), shape_text(k), shape_text(v));
-  if (k.size(2) == 0 || q.size(2) % k.size(2) != 0 || q.size(3) == 0)
+  if (k.size(2) == 0 || q.size(2) % k.size(2) != 0 || v.size(3) == 0)
     throw base::ModelError("attention: {} kv heads do not divide {} query heads of {}", k.size(2), q.size(2), q.size(3));
   check_mask(q, k, mask);
 }
@@ -70,13 +70,13 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
   return reference::attention_forward(q, k, v, scale, mask);
 }
 
-double attention_flops(const at::Tensor& q, const at::Tensor& k, const AttentionMask& mask) {
+double attention_flops(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask) {
   double pairs = 0;
   for (int64_t i = 0; i < q.size(1); ++i) {
     const int64_t last = mask.query_offset + i, first = mask.most_visible > 0 ? std::max<int64_t>(0, last + 1 - mask.most_visible) : 0;
     pairs += static_cast<double>(std::max<int64_t>(0, std::min(last + 1, k.size(1)) - first));
   }
-  return 4 * pairs * static_cast<double>(q.size(0) * q.size(2) * q.size(3));
+  return 2 * pairs * static_cast<double>(q.size(0) * q.size(2) * (q.size(3) + v.size(3)));
 }
 
 void merge_attention(const at::Tensor& out, const at::Tensor& log_sum_exp, const AttentionOutput& part) {
@@ -93,7 +93,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
   const auto grad = grad_out.dim() == 4 && !has_dense_heads(grad_out) ? grad_out.contiguous() : grad_out;
   check_operand("grad_out", grad, q);
   check_operand("out", out, q);
-  if (grad_out.sizes() != q.sizes() || out.sizes() != q.sizes() ||
+  const std::vector<int64_t> out_sizes = {q.size(0), q.size(1), q.size(2), v.size(3)};
+  if (grad_out.sizes() != out_sizes || out.sizes() != out_sizes ||
       log_sum_exp.sizes() != at::IntArrayRef({q.size(0), q.size(2), q.size(1)}))
     throw base::ModelError("attention: grad_out {}, out {} and log_sum_exp {} do not fit q {}", shape_text(grad_out), shape_text(out),
                            shape_text(log_sum_exp), shape_text(q));

@@ -30,24 +30,25 @@ struct AttentionMask {
 };
 
 struct AttentionOutput {
-  at::Tensor out;          // [batch, q_len, heads, head_dim], contiguous, dtype of q
+  at::Tensor out;          // [batch, q_len, heads, value_dim], contiguous, dtype of q
   at::Tensor log_sum_exp;  // [batch, heads, q_len], natural logarithm of the softmax denominator; fp32, or fp64 for fp64
 };
 
-/// q [batch, q_len, heads, head_dim]; k, v [batch, k_len, kv_heads, head_dim]; any k_len.
+/// q [batch, q_len, heads, head_dim]; k [batch, k_len, kv_heads, head_dim]; v [batch, k_len, kv_heads, value_dim]; any k_len. value_dim is
+/// at most head_dim.
 /// The first two dims may be strided, the last two must be contiguous. out = softmax(scale q k^T) v over the visible keys.
 /// Throws ModelError when shapes, dtypes or strides do not fit, or (on a CPU) when visible_from decreases or leaves the keys.
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                                   const AttentionMask& mask = {});
 
 /// Gradients of attention_forward: {grad_q, grad_k, grad_v}, contiguous, with the shapes and dtype of q, k, v.
-/// grad_out like q, in any strides; out and log_sum_exp are what the forward pass returned for the same inputs.
+/// grad_out like out, in any strides; out and log_sum_exp are what the forward pass returned for the same inputs.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                                                   const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
                                                                   double scale, const AttentionMask& mask = {});
 
-/// FLOPs of attention_forward: 4 head_dim for each pair of a query and a key that it sees, documents left aside.
-double attention_flops(const at::Tensor& q, const at::Tensor& k, const AttentionMask& mask);
+/// FLOPs of attention_forward: 2 (head_dim + value_dim) for each pair of a query and a key that it sees, documents left aside.
+double attention_flops(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask);
 
 /// Attention to more keys: `out` and `log_sum_exp` (as attention_forward makes them, out in the dtype of log_sum_exp and in any
 /// strides) become those over the keys of both. Rows must have seen a key before; those of `part` need not.

@@ -23,6 +23,9 @@ struct Case {
   bool strided = false;    // q, k, v are parts of one wider tensor
   int64_t spare_keys = 0;  // keys after the last query, as in a cache with room
   double deviation = 1;    // of the operands
+  int64_t value_dim = 0;   // 0: head_dim
+
+  int64_t channels_of_values() const { return value_dim > 0 ? value_dim : head_dim; }
 };
 
 struct Inputs {
@@ -31,9 +34,9 @@ struct Inputs {
   double scale;
 };
 
-at::Tensor values(int64_t batch, int64_t length, int64_t heads, const Case& c) {
+at::Tensor values(int64_t batch, int64_t length, int64_t heads, int64_t channels, const Case& c) {
   const auto fp64 = at::TensorOptions().dtype(at::kDouble);
-  return at::randn({batch, length, heads, c.head_dim}, fp64) * c.deviation;
+  return at::randn({batch, length, heads, channels}, fp64) * c.deviation;
 }
 
 at::Tensor visible_from(Case c) {
@@ -59,10 +62,11 @@ at::Tensor document_starts(Case c) {
 Inputs inputs(const Case& c) {
   at::manual_seed(1234 + c.q_len + 7 * c.head_dim);
   const int64_t k_len = c.query_offset + c.q_len + c.spare_keys;
-  Inputs in{values(c.batch, c.q_len, c.heads, c),
-            values(c.batch, k_len, c.kv_heads, c),
-            values(c.batch, k_len, c.kv_heads, c),
-            values(c.batch, c.q_len, c.heads, c),
+  const int64_t of_values = c.channels_of_values();
+  Inputs in{values(c.batch, c.q_len, c.heads, c.head_dim, c),
+            values(c.batch, k_len, c.kv_heads, c.head_dim, c),
+            values(c.batch, k_len, c.kv_heads, of_values, c),
+            values(c.batch, c.q_len, c.heads, of_values, c),
             {},
             1.0 / std::sqrt(static_cast<double>(c.head_dim))};
   in.mask.query_offset = c.query_offset;
@@ -147,9 +151,10 @@ void expect_close(const std::vector<at::Tensor>& actual, const std::vector<at::T
 
 std::string title(const testing::TestParamInfo<Case>& info) {
   const Case& c = info.param;
-  return fmt::format("batch{}_queries{}_heads{}_kv{}_dim{}{}{}{}{}{}", c.batch, c.q_len, c.heads, c.kv_heads, c.head_dim,
+  return fmt::format("batch{}_queries{}_heads{}_kv{}_dim{}{}{}{}{}{}{}", c.batch, c.q_len, c.heads, c.kv_heads, c.head_dim,
                      c.query_offset ? fmt::format("_offset{}", c.query_offset) : "", c.window ? fmt::format("_window{}", c.window) : "",
-                     c.documents ? "_documents" : "", c.strided ? "_strided" : "", c.spare_keys ? "_spare" : "");
+                     c.documents ? "_documents" : "", c.strided ? "_strided" : "", c.spare_keys ? "_spare" : "",
+                     c.value_dim ? fmt::format("_values{}", c.value_dim) : "");
 }
 
 class Attention : public testing::TestWithParam<Case> {};
@@ -207,16 +212,17 @@ TEST_P(Attention, bf16_on_the_device_equals_the_explicit_softmax_and_itself) {
   expect_close(found, oracle(in), 1e-2);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
-                         testing::Values(Case{1, 1, 1, 1, 8}, Case{2, 29, 4, 2, 12}, Case{1, 37, 4, 1, 16, 0, 5},
-                                         Case{3, 37, 4, 4, 8, 0, 0, true}, Case{2, 130, 4, 1, 64},
-                                         Case{2, 130, 2, 2, 128, 0, 0, false, true}, Case{2, 130, 4, 2, 64, 0, 17, true, true},
-                                         Case{1, 29, 4, 2, 64, 101, 0, false, false, 9}, Case{2, 37, 2, 1, 12, 64, 40, true, true, 27},
-                                         Case{1, 200, 8, 2, 20, 3, 97, false, true}, Case{1, 130, 2, 1, 72, 0, 0, true, false, 0, 4},
-                                         Case{2, 1, 4, 1, 64, 299, 0, false, true, 11}, Case{2, 3, 4, 2, 20, 600, 300, true, true, 2},
-                                         Case{1, 1, 8, 1, 8, 700, 50}, Case{3, 1, 6, 2, 24, 76, 50}, Case{1, 513, 2, 1, 16, 0, 0, true},
-                                         Case{1, 513, 2, 1, 64}),
-                         title);
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Attention,
+    testing::Values(Case{1, 1, 1, 1, 8}, Case{2, 29, 4, 2, 12}, Case{1, 37, 4, 1, 16, 0, 5}, Case{3, 37, 4, 4, 8, 0, 0, true},
+                    Case{2, 130, 4, 1, 64}, Case{2, 130, 2, 2, 128, 0, 0, false, true}, Case{2, 130, 4, 2, 64, 0, 17, true, true},
+                    Case{1, 29, 4, 2, 64, 101, 0, false, false, 9}, Case{2, 37, 2, 1, 12, 64, 40, true, true, 27},
+                    Case{1, 200, 8, 2, 20, 3, 97, false, true}, Case{1, 130, 2, 1, 72, 0, 0, true, false, 0, 4},
+                    Case{2, 1, 4, 1, 64, 299, 0, false, true, 11}, Case{2, 3, 4, 2, 20, 600, 300, true, true, 2},
+                    Case{1, 1, 8, 1, 8, 700, 50}, Case{3, 1, 6, 2, 24, 76, 50}, Case{1, 513, 2, 1, 16, 0, 0, true}, Case{1, 513, 2, 1, 64},
+                    Case{2, 130, 4, 2, 24, 0, 0, true, true, 0, 1, 16}, Case{1, 200, 4, 4, 192, 0, 30, false, false, 0, 1, 128},
+                    Case{1, 130, 2, 1, 40, 0, 0, false, false, 0, 1, 33}, Case{2, 1, 4, 4, 24, 300, 0, false, true, 5, 1, 16}),
+    title);
 
 // What a GPU would run: one kernel for each pass where flash attention has the mask, the composition where it has not.
 TEST(Attention, counts_as_one_kernel_where_a_gpu_has_flash_attention) {

@@ -56,9 +56,9 @@ at::Tensor attention_with_fp32_softmax(const at::Tensor& q, const at::Tensor& k,
 std::pair<at::Tensor, at::Tensor> KeyValueCache::append(const at::Tensor& k, const at::Tensor& v) {
   const int64_t needed = length + k.size(1);
   if (!keys.defined() || keys.size(1) < needed) {
-    auto sizes = k.sizes().vec();
-    sizes[1] = std::max<int64_t>(2 * length, needed + 63);
-    auto larger_keys = at::empty(sizes, k.options()), larger_values = at::empty(sizes, v.options());
+    const int64_t room = std::max<int64_t>(2 * length, needed + 63);
+    const auto larger = [&](const at::Tensor& x) { return at::empty({x.size(0), room, x.size(2), x.size(3)}, x.options()); };
+    auto larger_keys = larger(k), larger_values = larger(v);
     if (length > 0) {
       larger_keys.narrow(1, 0, length).copy_(keys.narrow(1, 0, length));
       larger_values.narrow(1, 0, length).copy_(values.narrow(1, 0, length));
@@ -77,8 +77,11 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   const base::WorkScope scope("attention", base::WorkKind::attention);
   if (const auto& context = sequences.context()) {
     const std::vector<int64_t> by_chunk = {sequences.order().chunks(), q.size(1) / sequences.order().chunks()};
-    return context->attention(q.unflatten(1, by_chunk), k.unflatten(1, by_chunk), v.unflatten(1, by_chunk), scale, window, sequences)
-        .flatten(2);
+    // Keys and values travel side by side: values of fewer channels are filled up with zeros.
+    const auto values = v.size(3) == k.size(3) ? v : at::constant_pad_nd(v, {0, k.size(3) - v.size(3)});
+    const auto out =
+        context->attention(q.unflatten(1, by_chunk), k.unflatten(1, by_chunk), values.unflatten(1, by_chunk), scale, window, sequences);
+    return out.narrow(3, 0, v.size(3)).flatten(2);
   }
   auto keys = k, values = v;
   if (cache) std::tie(keys, values) = cache->append(k, v);

@@ -20,7 +20,7 @@ struct KeyValueCache {
   std::pair<at::Tensor, at::Tensor> append(const at::Tensor& k, const at::Tensor& v);
 };
 
-/// q [batch, seq, heads, head_dim], k, v [batch, seq, kv_heads, head_dim] -> [batch, seq, heads * head_dim].
+/// q [batch, seq, heads, head_dim], k alike with kv_heads, v [batch, seq, kv_heads, value_dim] -> [batch, seq, heads * value_dim].
 /// Scores are multiplied by `scale`; window 0 = unlimited. With a cache (inference) earlier tokens are seen too.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window, Sequences& sequences,
                      KeyValueCache* cache);

@@ -14,14 +14,14 @@ constexpr int64_t kDecodeQueries = 8;
 // The backward pass is cut into at least this many tasks where that is cheap: enough for the threads of most machines.
 constexpr int64_t kBackwardTasks = 32;
 
-AttentionRows rows(const at::Tensor& x) { return {x.data_ptr(), x.stride(0), x.stride(1)}; }
+AttentionRows rows(const at::Tensor& x) { return {x.data_ptr(), x.stride(0), x.stride(1), x.size(3)}; }
 
 at::Tensor floats(int64_t count, const at::Tensor& like) { return at::empty({count}, like.options().dtype(at::kFloat)); }
 
 AttentionProblem describe(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const at::Tensor& visible_from,
                           int64_t query_offset) {
   AttentionProblem p{};
-  p.batch = q.size(0), p.q_len = q.size(1), p.heads = q.size(2), p.head_dim = q.size(3);
+  p.batch = q.size(0), p.q_len = q.size(1), p.heads = q.size(2), p.head_dim = q.size(3), p.value_dim = v.size(3);
   p.k_len = std::clamp<int64_t>(query_offset + p.q_len, 0, k.size(1)), p.kv_heads = k.size(2), p.query_offset = query_offset;
   p.visible_from = visible_from.defined() ? visible_from.const_data_ptr<int32_t>() : nullptr;
   p.scale = static_cast<float>(scale), p.is_bf16 = q.scalar_type() == at::kBFloat16;
@@ -33,7 +33,7 @@ AttentionProblem describe(const at::Tensor& q, const at::Tensor& k, const at::Te
 bool query_sees_itself(const AttentionProblem& p) { return p.query_offset >= 0 && p.k_len == p.query_offset + p.q_len; }
 
 void decode(AttentionProblem& p, const AttentionTiles& tiles, const at::Tensor& q, bool is_counted) {
-  const auto partials = floats(p.batch * p.heads * p.q_len * p.decode_chunks() * (16 + p.width()), q);
+  const auto partials = floats(p.batch * p.heads * p.q_len * p.decode_chunks() * (16 + p.value_width()), q);
   p.decode_partials = partials.mutable_data_ptr<float>();
   const int64_t tasks = p.batch * p.kv_heads * p.decode_chunks(), scratch_size = tiles.decode_scratch(p);
   const auto scratch = floats(workers_for(tasks) * scratch_size, q);
@@ -68,15 +68,16 @@ int64_t parts_for(const AttentionProblem& p) {
 }
 
 // Packed tiles and partial gradients, in floats; the threads' own work areas come on top.
-int64_t packed_floats(const AttentionProblem& p) { return p.batch * p.kv_heads * p.key_blocks() * p.tile_size(); }
-int64_t forward_floats(const AttentionProblem& p) { return 2 * packed_floats(p); }
-int64_t backward_floats(const AttentionProblem& p) { return (3 + 2 * p.parts) * packed_floats(p); }
+int64_t packed_keys(const AttentionProblem& p) { return p.batch * p.kv_heads * p.key_blocks() * p.tile_size(); }
+int64_t packed_values(const AttentionProblem& p) { return p.batch * p.kv_heads * p.key_blocks() * p.value_tile_size(); }
+int64_t forward_floats(const AttentionProblem& p) { return packed_keys(p) + packed_values(p); }
+int64_t backward_floats(const AttentionProblem& p) { return (2 + p.parts) * packed_keys(p) + (1 + p.parts) * packed_values(p); }
 
 }  // namespace
 
 AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t keys) {
   AttentionProblem p{};
-  p.batch = batch, p.q_len = seq, p.k_len = keys, p.heads = heads, p.kv_heads = kv_heads, p.head_dim = head_dim;
+  p.batch = batch, p.q_len = seq, p.k_len = keys, p.heads = heads, p.kv_heads = kv_heads, p.head_dim = p.value_dim = head_dim;
   p.parts = parts_for(p);
   const auto& tiles = attention_tiles(best_isa());
   const int64_t forward_workers = workers_for(batch * heads * p.query_blocks()), backward_workers = workers_for(batch * kv_heads * p.parts);
@@ -97,7 +98,8 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
                                   const AttentionTiles& tiles) {
   const auto visible_from = mask.visible_from.defined() ? mask.visible_from.contiguous() : at::Tensor();
   AttentionProblem p = describe(q, k, v, scale, visible_from, mask.query_offset);
-  AttentionOutput result{at::empty(q.sizes(), q.options()), at::empty({p.batch, p.heads, p.q_len}, q.options().dtype(at::kFloat))};
+  AttentionOutput result{at::empty({p.batch, p.q_len, p.heads, p.value_dim}, q.options()),
+                         at::empty({p.batch, p.heads, p.q_len}, q.options().dtype(at::kFloat))};
   if (q.numel() == 0) return result;
   if (p.k_len == 0) {
     result.out.zero_();
@@ -106,18 +108,18 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
   }
   p.out = rows(result.out);
   p.log_sum_exp = result.log_sum_exp.mutable_data_ptr<float>();
-  const bool is_counted = device::counted("attention", {q, k, v}, {result.out, result.log_sum_exp}, attention_flops(q, k, mask));
+  const bool is_counted = device::counted("attention", {q, k, v}, {result.out, result.log_sum_exp}, attention_flops(q, k, v, mask));
   if (p.group() * p.q_len <= kDecodeQueries && query_sees_itself(p)) {
     decode(p, tiles, q, is_counted);
     return result;
   }
-  const int64_t key_tiles = p.batch * p.kv_heads * p.key_blocks(), size = packed_floats(p);
+  const int64_t key_tiles = p.batch * p.kv_heads * p.key_blocks();
   const int64_t tasks = p.batch * p.heads * p.query_blocks(), scratch_size = tiles.forward_scratch(p);
   const auto area = floats(forward_floats(p) + workers_for(tasks) * scratch_size, q);
   if (is_counted) return result;
   p.keys_by_dim = area.mutable_data_ptr<float>();
-  p.values = p.keys_by_dim + size;
-  float* const scratch = p.values + size;
+  p.values = p.keys_by_dim + packed_keys(p);
+  float* const scratch = p.values + packed_values(p);
   parallel_tasks(key_tiles, [&](int64_t task, int64_t) { tiles.pack(p, task); });
   parallel_tasks(tasks, [&](int64_t task, int64_t worker) { tiles.forward(p, task, scratch + worker * scratch_size); });
   return result;
@@ -139,18 +141,18 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
   p.out = rows(out), p.grad_out = rows(grad_out), p.grad_q = rows(grad_q), p.grad_k = rows(grad_k), p.grad_v = rows(grad_v);
   p.log_sum_exp = const_cast<float*>(sums.const_data_ptr<float>());
   p.parts = parts_for(p);
-  const int64_t key_tiles = p.batch * p.kv_heads * p.key_blocks(), size = packed_floats(p);
+  const int64_t key_tiles = p.batch * p.kv_heads * p.key_blocks();
   const int64_t tasks = p.batch * p.kv_heads * p.parts, scratch_size = tiles.backward_scratch(p);
   const auto area = floats(backward_floats(p) + workers_for(tasks) * scratch_size, q);
-  if (device::counted("attention.backward", {grad_out, q, k, v, out, sums}, {grad_q, grad_k, grad_v}, 2 * attention_flops(q, k, mask)))
+  if (device::counted("attention.backward", {grad_out, q, k, v, out, sums}, {grad_q, grad_k, grad_v}, 2 * attention_flops(q, k, v, mask)))
     return {grad_q, grad_k, grad_v};
   const auto begins = cut_into_parts(p);
   p.part_begin = begins.data();
   p.keys_by_dim = area.mutable_data_ptr<float>();
-  p.values_by_dim = p.keys_by_dim + size;
-  p.keys = p.values_by_dim + size;
-  p.partial_grads = p.keys + size;
-  float* const scratch = p.partial_grads + 2 * p.parts * size;
+  p.values_by_dim = p.keys_by_dim + packed_keys(p);
+  p.keys = p.values_by_dim + packed_values(p);
+  p.partial_grads = p.keys + packed_keys(p);
+  float* const scratch = p.partial_grads + p.batch * p.kv_heads * p.parts * p.part_size();
   parallel_tasks(key_tiles, [&](int64_t task, int64_t) { tiles.pack(p, task); });
   parallel_tasks(tasks, [&](int64_t task, int64_t worker) { tiles.backward(p, task, scratch + worker * scratch_size); });
   parallel_tasks(key_tiles, [&](int64_t task, int64_t) { tiles.reduce(p, task); });

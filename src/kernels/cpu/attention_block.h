@@ -21,8 +21,8 @@ void attention_decode_join(const AttentionProblem&, int64_t task);
 inline constexpr float kLog2E = 1.44269504089f, kLn2 = 0.693147180560f;
 
 template <class T>
-INGOT_INLINE T* row(const AttentionRows& x, const AttentionProblem& p, int64_t b, int64_t i, int64_t head) {
-  return static_cast<T*>(x.data) + b * x.batch_stride + i * x.row_stride + head * p.head_dim;
+INGOT_INLINE T* row(const AttentionRows& x, int64_t b, int64_t i, int64_t head) {
+  return static_cast<T*>(x.data) + b * x.batch_stride + i * x.row_stride + head * x.head_dim;
 }
 
 // One block of queries of one batch element.

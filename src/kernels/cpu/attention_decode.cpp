@@ -8,9 +8,9 @@ namespace {
 
 constexpr int64_t kScores = kDecodeKeys + 16;  // of one query, with room behind for whole groups of keys
 
-// One chunk's result for one query: {maximum, sum, 14 unused, weighted values [width]}.
+// One chunk's result for one query: {maximum, sum, 14 unused, weighted values [value_width]}.
 INGOT_INLINE float* partial(const AttentionProblem& p, int64_t b, int64_t head, int64_t i, int64_t chunk) {
-  return p.decode_partials + (((b * p.heads + head) * p.q_len + i) * p.decode_chunks() + chunk) * (16 + p.width());
+  return p.decode_partials + (((b * p.heads + head) * p.q_len + i) * p.decode_chunks() + chunk) * (16 + p.value_width());
 }
 
 // Scores of one query to weights, in place; the maximum and the sum to result[0] and [1].
@@ -39,12 +39,12 @@ struct Chunk {
   const AttentionProblem& p;
   int64_t index, kv_head, batch;
   int64_t first, begin, end;  // first key; the keys that some query sees are first + [begin, end)
-  int64_t rows, width, columns;
-  float *queries, *scores, *keys;  // [rows, width], rows in the order (head, query); [rows, kScores]; [kTogether, width]
+  int64_t rows, width;
+  float *queries, *scores, *keys;  // [rows, width], rows in the order (head, query); [rows, kScores]; [kTogether, width or value_width]
   Chunk(const AttentionProblem& problem, int64_t task, float* scratch) : p(problem) {
     index = task % p.decode_chunks(), kv_head = task / p.decode_chunks() % p.kv_heads, batch = task / p.decode_chunks() / p.kv_heads;
     first = index * kDecodeKeys, begin = larger(0, p.first_key(batch, 0) - first), end = smaller(kDecodeKeys, p.k_len - first);
-    rows = p.group() * p.q_len, width = p.width(), columns = round_up(p.head_dim, kLanes);
+    rows = p.group() * p.q_len, width = p.width();
     queries = scratch, scores = queries + rows * width, keys = scores + rows * kScores;
   }
   INGOT_INLINE float* result(int64_t r) const { return partial(p, batch, kv_head * p.group() + r / p.q_len, r % p.q_len, index); }
@@ -52,21 +52,21 @@ struct Chunk {
 
 // The next rows of keys or values in fp32; rows behind the chunk's end are 0.
 template <class T>
-INGOT_INLINE void take(const Chunk& chunk, const AttentionRows& from, int64_t j) {
-  const AttentionProblem& p = chunk.p;
+INGOT_INLINE void take(const Chunk& chunk, const AttentionRows& from, int64_t width, int64_t j) {
   const int64_t count = smaller(kTogether, chunk.end - j);
-  copy_rows(row<T>(from, p, chunk.batch, chunk.first + j, chunk.kv_head), from.row_stride, count, p.head_dim, chunk.keys, chunk.width);
-  clear(chunk.keys + count * chunk.width, (kTogether - count) * chunk.width);
+  copy_rows(row<T>(from, chunk.batch, chunk.first + j, chunk.kv_head), from.row_stride, count, from.head_dim, chunk.keys, width);
+  clear(chunk.keys + count * width, (kTogether - count) * width);
 }
 
 template <class T>
 void score(const Chunk& chunk) {
+  const int64_t columns = round_up(chunk.p.head_dim, kLanes);
   for (int64_t j = chunk.begin; j < chunk.end; j += kTogether) {
-    take<T>(chunk, chunk.p.k, j);
+    take<T>(chunk, chunk.p.k, chunk.width, j);
     for (int64_t r = 0; r < chunk.rows; ++r) {
       const float* const query = chunk.queries + r * chunk.width;
       Float sum[kTogether] = {};
-      for (int64_t d = 0; d < chunk.columns; d += kLanes)
+      for (int64_t d = 0; d < columns; d += kLanes)
         for (int key = 0; key < kTogether; ++key) sum[key] += load(query + d) * load(chunk.keys + key * chunk.width + d);
       for (int key = 0; key < kTogether; ++key) chunk.scores[r * kScores + j + key] = sum_of_lanes(sum[key])[0] * (chunk.p.scale * kLog2E);
     }
@@ -75,14 +75,15 @@ void score(const Chunk& chunk) {
 
 template <class T>
 void add_values(const Chunk& chunk) {
+  const int64_t columns = round_up(chunk.p.value_dim, kLanes), width = chunk.p.value_width();
   for (int64_t j = chunk.begin; j < chunk.end; j += kTogether) {
-    take<T>(chunk, chunk.p.v, j);
+    take<T>(chunk, chunk.p.v, width, j);
     for (int64_t r = 0; r < chunk.rows; ++r) {
       float* const out = chunk.result(r) + 16;
       const float* const weights = chunk.scores + r * kScores + j;
-      for (int64_t d = 0; d < chunk.columns; d += kLanes) {
+      for (int64_t d = 0; d < columns; d += kLanes) {
         Float sum = load(out + d);
-        for (int key = 0; key < kTogether; ++key) sum += load(chunk.keys + key * chunk.width + d) * weights[key];
+        for (int key = 0; key < kTogether; ++key) sum += load(chunk.keys + key * width + d) * weights[key];
         store(out + d, sum);
       }
     }
@@ -93,7 +94,7 @@ template <class T>
 void decode(const AttentionProblem& p, int64_t task, float* scratch) {
   const Chunk chunk(p, task, scratch);
   for (int64_t g = 0; g < p.group(); ++g) {
-    const T* const q = row<T>(p.q, p, chunk.batch, 0, chunk.kv_head * p.group() + g);
+    const T* const q = row<T>(p.q, chunk.batch, 0, chunk.kv_head * p.group() + g);
     copy_rows(q, p.q.row_stride, p.q_len, p.head_dim, chunk.queries + g * p.q_len * chunk.width, chunk.width);
   }
   score<T>(chunk);
@@ -101,7 +102,7 @@ void decode(const AttentionProblem& p, int64_t task, float* scratch) {
     const int64_t i = r % p.q_len;
     const Range keys{larger(0, p.first_key(chunk.batch, i) - chunk.first), smaller(chunk.end, p.last_key(i) + 1 - chunk.first)};
     weigh(chunk.scores + r * kScores, keys, chunk.result(r));
-    clear(chunk.result(r) + 16, chunk.width);
+    clear(chunk.result(r) + 16, p.value_width());
   }
   add_values<T>(chunk);
 }
@@ -111,20 +112,20 @@ void join(const AttentionProblem& p, int64_t task) {
   const int64_t i = task % p.q_len, head = task / p.q_len % p.heads, b = task / p.q_len / p.heads;
   float maximum = -__builtin_inff(), sum = 0;
   const float* const chunks = partial(p, b, head, i, 0);
-  const int64_t step = 16 + p.width();
+  const int64_t step = 16 + p.value_width();
   for (int64_t c = 0; c < p.decode_chunks(); ++c) maximum = chunks[c * step] > maximum ? chunks[c * step] : maximum;
   if (maximum == -__builtin_inff()) maximum = 0;  // sees no key: every share is of nothing
   const auto share = [&](int64_t c) { return exp2_of_negative(broadcast(chunks[c * step] - maximum))[0]; };
   for (int64_t c = 0; c < p.decode_chunks(); ++c) sum += chunks[c * step + 1] * share(c);
   p.log_sum_exp[task] = (maximum + __builtin_log2f(sum)) * kLn2;
   const float factor = sum == 0 ? 0 : 1 / sum;
-  T* const out = row<T>(p.out, p, b, i, head);
-  for (int64_t d = 0; d < p.head_dim; d += kLanes) {
+  T* const out = row<T>(p.out, b, i, head);
+  for (int64_t d = 0; d < p.value_dim; d += kLanes) {
     Float value{};
     for (int64_t c = 0; c < p.decode_chunks(); ++c) value += load(chunks + c * step + 16 + d) * share(c);
     value *= factor;
-    if (d + kLanes <= p.head_dim) store(out + d, value);
-    else store_part(out + d, value, p.head_dim - d);
+    if (d + kLanes <= p.value_dim) store(out + d, value);
+    else store_part(out + d, value, p.value_dim - d);
   }
 }
 
@@ -134,7 +135,9 @@ void attention_decode(const AttentionProblem& p, int64_t task, float* scratch) {
   p.is_bf16 ? decode<bf16>(p, task, scratch) : decode<float>(p, task, scratch);
 }
 
-int64_t attention_decode_scratch(const AttentionProblem& p) { return p.group() * p.q_len * (p.width() + kScores) + kTogether * p.width(); }
+int64_t attention_decode_scratch(const AttentionProblem& p) {
+  return p.group() * p.q_len * (p.width() + kScores) + kTogether * larger(p.width(), p.value_width());
+}
 
 void attention_decode_join(const AttentionProblem& p, int64_t task) { p.is_bf16 ? join<bf16>(p, task) : join<float>(p, task); }
 

@@ -1,7 +1,7 @@
 // Forward pass of one block of queries. Algorithm: FlashAttention (Dao et al. 2022, algorithm 1) with the query block as the
 // outer loop: scores of one tile of keys, running maximum and sum per row in base 2, weighted values added up in fp32. Work
 // that no query of a block of rows needs is skipped inside the tiles on the edge of the mask. Saves only log_sum_exp. Limit:
-// 4 * head_dim floating-point operations per score against about 15 for the softmax: the multipliers.
+// 2 (head_dim + value_dim) floating-point operations per score against about 15 for the softmax: the multipliers.
 #include "kernels/cpu/attention_block.h"
 
 namespace ingot::kernels::cpu::INGOT_ISA {
@@ -10,7 +10,7 @@ namespace {
 struct Work {
   float* queries;  // [count, width]
   float* scores;   // [count, kScoreStride]
-  float* out;      // [count, width], not yet divided by the sum
+  float* out;      // [count, value_width], not yet divided by the sum
   float* maximum;  // [count], of the scores seen so far
   float* sum;      // [count, kLanes], of 2^(score - maximum), lane by lane
   Work(const AttentionProblem& p, float* scratch) {
@@ -18,7 +18,7 @@ struct Work {
     queries = scratch;
     scores = queries + rows * p.width();
     out = scores + rows * kScoreStride;
-    maximum = out + rows * p.width();
+    maximum = out + rows * p.value_width();
     sum = maximum + rows;
   }
 };
@@ -75,12 +75,12 @@ INGOT_INLINE void weigh_tile(const Work& work, const TileView& view, int64_t wid
 
 INGOT_INLINE void add_tile(const Work& work, const TileView& view, int64_t tile) {
   const AttentionProblem& p = view.queries.problem;
-  const int64_t width = p.width(), columns = round_up(p.head_dim, kLanes);
-  product_of_rows(kKeyBlock, p.head_dim, work.queries, width, p.keys_by_dim + tile * p.tile_size(), work.scores, kScoreStride,
+  const int64_t width = p.value_width(), columns = round_up(p.value_dim, kLanes);
+  product_of_rows(kKeyBlock, p.head_dim, work.queries, p.width(), p.keys_by_dim + tile * p.tile_size(), work.scores, kScoreStride,
                   p.scale * kLog2E, [&](Range keys) { return view.rows_of(keys); });
   weigh_tile(work, view, width, columns);
-  add_product<false>(view.queries.count, columns, kKeyBlock, work.scores, kScoreStride, p.values + tile * p.tile_size(), work.out, width,
-                     [&](Range rows) { return view.keys_of(rows); });
+  add_product<false>(view.queries.count, columns, kKeyBlock, work.scores, kScoreStride, p.values + tile * p.value_tile_size(), work.out,
+                     width, [&](Range rows) { return view.keys_of(rows); });
 }
 
 template <class T>
@@ -88,8 +88,8 @@ void forward(const AttentionProblem& p, int64_t task, float* scratch) {
   const int64_t b = task % p.batch, head = task / p.batch % p.heads;
   const QueryBlock queries(p, b, p.query_blocks() - 1 - task / (p.batch * p.heads));  // those that see most keys first
   const Work work(p, scratch);
-  const int64_t width = p.width();
-  copy_rows(row<T>(p.q, p, b, queries.first, head), p.q.row_stride, queries.count, p.head_dim, work.queries, width);
+  const int64_t width = p.value_width();
+  copy_rows(row<T>(p.q, b, queries.first, head), p.q.row_stride, queries.count, p.head_dim, work.queries, p.width());
   clear(work.out, queries.count * width);
   clear(work.sum, queries.count * kLanes);
   for (int64_t i = 0; i < queries.count; ++i) work.maximum[i] = -__builtin_inff();
@@ -102,11 +102,11 @@ void forward(const AttentionProblem& p, int64_t task, float* scratch) {
     const float sum = sum_of_lanes(load(work.sum + i * kLanes))[0];
     p.log_sum_exp[(b * p.heads + head) * p.q_len + queries.first + i] = (work.maximum[i] + __builtin_log2f(sum)) * kLn2;
     float* from = work.out + i * width;
-    T* to = row<T>(p.out, p, b, queries.first + i, head);
+    T* to = row<T>(p.out, b, queries.first + i, head);
     const float factor = sum > 0 ? 1 / sum : 0;  // 0: sees none of the keys
     int64_t d = 0;
-    for (; d + kLanes <= p.head_dim; d += kLanes) store(to + d, load(from + d) * factor);
-    if (d < p.head_dim) store_part(to + d, load(from + d) * factor, p.head_dim - d);
+    for (; d + kLanes <= p.value_dim; d += kLanes) store(to + d, load(from + d) * factor);
+    if (d < p.value_dim) store_part(to + d, load(from + d) * factor, p.value_dim - d);
   }
 }
 
@@ -117,7 +117,7 @@ void attention_forward(const AttentionProblem& p, int64_t task, float* scratch) 
 }
 
 int64_t attention_forward_scratch(const AttentionProblem& p) {
-  return p.query_block() * (2 * p.width() + kScoreStride + 1 + kLanes) + kLanes;
+  return p.query_block() * (p.width() + p.value_width() + kScoreStride + 1 + kLanes) + kLanes;
 }
 
 }  // namespace ingot::kernels::cpu::INGOT_ISA

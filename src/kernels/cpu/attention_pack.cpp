@@ -18,26 +18,27 @@ template <class T>
 void pack(const AttentionProblem& p, int64_t task) {
   const KeyTile tile(p, task);
   if (tile.first + tile.count <= p.first_key(tile.batch, 0)) return;  // no query sees any of them
-  const T* k = row<T>(p.k, p, tile.batch, tile.first, tile.kv_head);
-  const T* v = row<T>(p.v, p, tile.batch, tile.first, tile.kv_head);
-  const int64_t at = task * p.tile_size();
+  const T* k = row<T>(p.k, tile.batch, tile.first, tile.kv_head);
+  const T* v = row<T>(p.v, tile.batch, tile.first, tile.kv_head);
+  const int64_t at = task * p.tile_size(), value_at = task * p.value_tile_size();
   pack_by_dim(k, p.k.row_stride, tile.count, p.head_dim, p.keys_by_dim + at);
-  if (p.values != nullptr) pack_by_row(v, p.v.row_stride, tile.count, kKeyBlock, p.head_dim, p.values + at);
+  if (p.values != nullptr) pack_by_row(v, p.v.row_stride, tile.count, kKeyBlock, p.value_dim, p.values + value_at);
   if (p.keys != nullptr) pack_by_row(k, p.k.row_stride, tile.count, kKeyBlock, p.head_dim, p.keys + at);
-  if (p.values_by_dim != nullptr) pack_by_dim(v, p.v.row_stride, tile.count, p.head_dim, p.values_by_dim + at);
+  if (p.values_by_dim != nullptr) pack_by_dim(v, p.v.row_stride, tile.count, p.value_dim, p.values_by_dim + value_at);
 }
 
-// grad [keys, head_dim] = factor * sum over parts, which lie part_step apart.
+// grad [keys, channels] = factor * sum over parts, which lie part_size() apart and have rows of `width`.
 template <class T>
-INGOT_INLINE void add_parts(const AttentionProblem& p, const KeyTile& tile, const float* parts, int64_t part_step, float factor,
+INGOT_INLINE void add_parts(const AttentionProblem& p, const KeyTile& tile, const float* parts, int64_t width, float factor,
                             const AttentionRows& grad) {
-  for (int64_t i = 0; i < tile.count; ++i, parts += p.width()) {
-    T* to = row<T>(grad, p, tile.batch, tile.first + i, tile.kv_head);
-    for (int64_t d = 0; d < p.head_dim; d += kLanes) {
+  const int64_t channels = grad.head_dim, part_step = p.part_size();
+  for (int64_t i = 0; i < tile.count; ++i, parts += width) {
+    T* to = row<T>(grad, tile.batch, tile.first + i, tile.kv_head);
+    for (int64_t d = 0; d < channels; d += kLanes) {
       Float sum = load(parts + d);
       for (int64_t part = 1; part < p.parts; ++part) sum += load(parts + part * part_step + d);
-      if (d + kLanes <= p.head_dim) store(to + d, sum * factor);
-      else store_part(to + d, sum * factor, p.head_dim - d);
+      if (d + kLanes <= channels) store(to + d, sum * factor);
+      else store_part(to + d, sum * factor, channels - d);
     }
   }
 }
@@ -45,10 +46,10 @@ INGOT_INLINE void add_parts(const AttentionProblem& p, const KeyTile& tile, cons
 template <class T>
 void reduce(const AttentionProblem& p, int64_t task) {
   const KeyTile tile(p, task);
-  const int64_t all_keys = p.key_blocks() * kKeyBlock * p.width();
-  const float* parts = p.partial_grads + (tile.batch * p.kv_heads + tile.kv_head) * p.parts * 2 * all_keys + tile.first * p.width();
-  add_parts<T>(p, tile, parts, 2 * all_keys, p.scale, p.grad_k);
-  add_parts<T>(p, tile, parts + all_keys, 2 * all_keys, 1, p.grad_v);
+  const float* keys = p.partial_grads + (tile.batch * p.kv_heads + tile.kv_head) * p.parts * p.part_size();
+  const float* values = keys + p.key_blocks() * p.tile_size();
+  add_parts<T>(p, tile, keys + tile.first * p.width(), p.width(), p.scale, p.grad_k);
+  add_parts<T>(p, tile, values + tile.first * p.value_width(), p.value_width(), 1, p.grad_v);
 }
 
 }  // namespace

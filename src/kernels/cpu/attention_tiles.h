@@ -15,11 +15,12 @@ inline constexpr int64_t kDecodeKeys = 256;              // keys of one decoding
 
 struct AttentionRows {  // [batch, length, heads, head_dim] of float or bf16, heads and head_dim contiguous
   void* data = nullptr;
-  int64_t batch_stride = 0, row_stride = 0;
+  int64_t batch_stride = 0, row_stride = 0, head_dim = 0;
 };
 
 struct AttentionProblem {
-  int64_t batch, q_len, k_len, heads, kv_heads, head_dim;  // k_len: keys up to the last that any query sees, at least 1
+  int64_t batch, q_len, k_len, heads, kv_heads;  // k_len: keys up to the last that any query sees, at least 1
+  int64_t head_dim, value_dim;                   // of q and k; of v and out
   int64_t query_offset;
   const int32_t* visible_from;  // [batch, q_len] contiguous, or null
   float scale;
@@ -27,29 +28,32 @@ struct AttentionProblem {
   AttentionRows q, k, v, out, grad_out, grad_q, grad_k, grad_v;
   float* log_sum_exp;  // [batch, heads, q_len]
 
-  // Packed keys and values, fp32: [batch, kv_heads, key_blocks] tiles of kKeyBlock * width() each.
+  // Packed keys and values, fp32: [batch, kv_heads, key_blocks] tiles of kKeyBlock * width() or value_width() each.
   float* keys_by_dim;    // panels over keys, [head_dim, keys] each
-  float* values_by_dim;  // the same of values (backward only)
+  float* values_by_dim;  // the same of values, [value_dim, keys] each (backward only)
   float* keys;           // panels over head_dim, [keys, head_dim] each (backward only)
-  float* values;         // the same of values (forward only)
+  float* values;         // the same of values, over value_dim (forward only)
 
   // Backward: the (query head of the group, query block) pairs of a kv head are cut into `parts`; each adds up its own grads.
   int64_t parts;
   const int32_t* part_begin;  // [batch, parts + 1], first pair of each part
-  float* partial_grads;       // [batch, kv_heads, parts, 2 (k, v), key_blocks * kKeyBlock, width()]
+  float* partial_grads;       // [batch, kv_heads, parts], of k and then of v: [key_blocks * kKeyBlock, width() or value_width()]
 
-  // Decoding: maximum, sum and weighted values of kDecodeKeys keys each: [batch, heads, q_len, chunks, 16 + width()].
+  // Decoding: maximum, sum and weighted values of kDecodeKeys keys each: [batch, heads, q_len, chunks, 16 + value_width()].
   float* decode_partials;
 
   INGOT_INLINED int64_t group() const { return heads / kv_heads; }
   INGOT_INLINED int64_t width() const { return (head_dim + 15) / 16 * 16; }  // padded to the widest vector
+  INGOT_INLINED int64_t value_width() const { return (value_dim + 15) / 16 * 16; }
   INGOT_INLINED int64_t query_block() const {
-    return head_dim <= 64 ? 96 : 48;
+    return head_dim <= 64 && value_dim <= 64 ? 96 : 48;
   }  // so that the tiles of the backward pass fill 300 to 400 KiB
   INGOT_INLINED int64_t query_blocks() const { return (q_len + query_block() - 1) / query_block(); }
   INGOT_INLINED int64_t key_blocks() const { return (k_len + kKeyBlock - 1) / kKeyBlock; }
   INGOT_INLINED int64_t decode_chunks() const { return (k_len + kDecodeKeys - 1) / kDecodeKeys; }
   INGOT_INLINED int64_t tile_size() const { return kKeyBlock * width(); }
+  INGOT_INLINED int64_t value_tile_size() const { return kKeyBlock * value_width(); }
+  INGOT_INLINED int64_t part_size() const { return key_blocks() * (tile_size() + value_tile_size()); }  // of partial_grads
 
   // The keys that query i of batch element b sees: [first_key, last_key], none when last_key is smaller.
   INGOT_INLINED int64_t first_key(int64_t b, int64_t i) const { return visible_from == nullptr ? 0 : visible_from[b * q_len + i]; }
