@@ -21,7 +21,9 @@ struct Family {
   /// What embeddings are multiplied by where model.embedding_scale is 0; null = 1.
   double (*embedding_scale)(const ModelConfig&) = nullptr;
   /// How a parameter lies in a folder; null = whole, under its own name.
-  std::vector<StoredTensor> (*stored)(const layers::Parameter&) = nullptr;
+  std::vector<StoredPiece> (*stored)(const ModelConfig&, const layers::Parameter&) = nullptr;
+  /// Tensors of a folder that are no part of the model, and are left aside in silence; null = none.
+  bool (*is_ignored)(const ModelConfig&, const std::string& tensor) = nullptr;
 };
 
 const std::vector<Family>& families();

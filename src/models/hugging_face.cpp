@@ -33,23 +33,21 @@ json parse_json(const fs::path& path) {
 // A tied head may or may not be stored; when it is, it must simply be ignored.
 bool is_tied_copy(const Model& model, const std::string& name) { return name == "lm_head.weight" && model.config().tie_embeddings; }
 
-const Family& family_of(const Model& model) { return family_named(model.config().family); }
-
 void check_tensors(const Model& model, const checkpoint::SafetensorsReader& reader, const fs::path& folder) {
   std::vector<std::string> problems;
   std::set<std::string> known;
-  for (const auto& p : model.parameters().all()) {
-    for (const auto& stored : stored_tensors(family_of(model), *p)) {
-      known.insert(stored.name);
-      if (!reader.contains(stored.name)) {
-        if (!stored.is_optional) problems.push_back(fmt::format("{} is missing", stored.name));
-      } else if (const auto& shape = reader.tensor(stored.name).shape; shape != stored.shape) {
-        problems.push_back(
-            fmt::format("{} has shape {}, the config asks for {}", stored.name, tensor::to_string(shape), tensor::to_string(stored.shape)));
-      }
+  for (const auto& stored : stored_tensors(model)) {
+    known.insert(stored.name);
+    if (!reader.contains(stored.name)) {
+      if (!stored.is_optional()) problems.push_back(fmt::format("{} is missing", stored.name));
+    } else if (const auto& shape = reader.tensor(stored.name).shape; shape != stored.shape) {
+      problems.push_back(
+          fmt::format("{} has shape {}, the config asks for {}", stored.name, tensor::to_string(shape), tensor::to_string(stored.shape)));
     }
   }
   for (const auto& stored : reader.tensors()) {
+    const auto is_ignored = family_named(model.config().family).is_ignored;
+    if (is_ignored && is_ignored(model.config(), stored.name)) continue;
     if (!known.contains(stored.name) && !is_tied_copy(model, stored.name))
       problems.push_back(fmt::format("{} is not part of a {} model", stored.name, model.config().family));
   }
@@ -61,32 +59,18 @@ void check_tensors(const Model& model, const checkpoint::SafetensorsReader& read
 }
 
 // The whole parameter, in the file's dtype; undefined where the folder has nothing of it.
-at::Tensor read_parameter(const Parameter& p, const std::vector<StoredTensor>& stored, const checkpoint::SafetensorsReader& reader) {
-  const auto read = [&](const StoredTensor& s) {
-    return layers::tensor_from_bytes(reader.bytes(s.name), reader.tensor(s.name).dtype, s.shape);
-  };
-  if (!reader.contains(stored[0].name)) return {};
-  if (stored.size() == 1) return read(stored[0]);
+at::Tensor read_parameter(const ModelConfig& config, const Parameter& p, const checkpoint::SafetensorsReader& reader) {
+  const auto pieces = stored_pieces(config, p);
   at::Tensor whole;
-  for (const auto& s : stored) {
-    const auto part = read(s);
-    if (!whole.defined()) whole = at::empty(p.shape, part.options());
-    stored_part(whole, s).copy_(part);
+  for (const auto& piece : pieces) {
+    if (!reader.contains(piece.name)) return {};
+    const auto stored = layers::tensor_from_bytes(reader.bytes(piece.name), reader.tensor(piece.name).dtype, piece.shape);
+    const auto place = place_in(stored, piece);
+    if (pieces.size() == 1 && !piece.part) return place.reshape(p.shape);
+    if (!whole.defined()) whole = at::empty(p.shape, stored.options());
+    part_of(whole, piece).copy_(place);
   }
   return whole;
-}
-
-// What is written of a parameter; `unknown` counts tensors that transformers does not have.
-std::vector<StoredTensor> written_tensors(const Model& model, const Parameter& p, const ValueOf& value_of, int64_t& unknown) {
-  std::vector<StoredTensor> written;
-  for (auto& stored : stored_tensors(family_of(model), p)) {
-    if (stored.is_optional) {
-      if (!stored_part(value_of(p), stored).any().item<bool>()) continue;
-      ++unknown;
-    }
-    written.push_back(std::move(stored));
-  }
-  return written;
 }
 
 }  // namespace
@@ -115,7 +99,7 @@ void load_hugging_face_weights(Model& model, const fs::path& folder) {
   const checkpoint::SafetensorsReader reader(folder);
   check_tensors(model, reader, folder);
   for (const auto& p : model.parameters().all()) {
-    const auto whole = read_parameter(*p, stored_tensors(family_of(model), *p), reader);
+    const auto whole = read_parameter(model.config(), *p, reader);
     whole.defined() ? p->value.copy_(layers::part_of(whole, p->part)) : p->value.zero_();
   }
 }
@@ -149,13 +133,16 @@ void save_hugging_face(const Model& model, const fs::path& folder, tensor::DType
   auto converted = std::make_shared<at::Tensor>();  // of the tensor being written
   std::vector<checkpoint::SafetensorsItem> items;
   int64_t unknown = 0;
-  for (const auto& p : model.parameters().all()) {
-    const auto own = p->kind == Parameter::Kind::buffer ? tensor::DType::fp32 : dtype;
-    for (const auto& stored : written_tensors(model, *p, value_of, unknown))
-      items.push_back({{stored.name, own, stored.shape}, [p = p.get(), stored, own, converted, &value_of] {
-                         *converted = stored_part(value_of(*p), stored).detach().to(at::kCPU).to(layers::to_torch(own)).contiguous();
-                         return layers::bytes_of(*converted);
-                       }});
+  for (auto& stored : stored_tensors(model)) {
+    if (stored.is_optional()) {
+      if (!stored.assemble(value_of).any().item<bool>()) continue;
+      ++unknown;
+    }
+    const auto own = stored.sources[0].parameter->kind == Parameter::Kind::buffer ? tensor::DType::fp32 : dtype;
+    items.push_back({{stored.name, own, stored.shape}, [stored, own, converted, &value_of] {
+                       *converted = stored.assemble(value_of).detach().to(at::kCPU).to(layers::to_torch(own)).contiguous();
+                       return layers::bytes_of(*converted);
+                     }});
   }
   if (unknown > 0)
     base::log_warning(

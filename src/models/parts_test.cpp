@@ -183,12 +183,12 @@ TEST(Parts, that_no_family_has_together_have_no_hugging_face_form) {
 
 TEST(Stored, experts_lie_apart_and_make_up_the_stack) {
   layers::Parameter up{.name = "model.layers.3.mlp.experts.gate_up_proj", .shape = {2, 6, 5}, .kind = layers::Parameter::Kind::matrix};
-  const auto stored = stored_by_expert(up);
+  const auto stored = stored_by_expert({}, up);
   ASSERT_EQ(stored.size(), 4u);
   EXPECT_EQ(stored[0].name, "model.layers.3.mlp.experts.0.gate_proj.weight");
   EXPECT_EQ(stored[3].name, "model.layers.3.mlp.experts.1.up_proj.weight");
   const auto whole = at::arange(60).view({2, 6, 5});
-  EXPECT_TRUE(at::equal(stored_part(whole, stored[3]), whole[1].narrow(0, 3, 3)));
+  EXPECT_TRUE(at::equal(part_of(whole, stored[3]), whole[1].narrow(0, 3, 3)));
 }
 
 }  // namespace

@@ -1,23 +1,48 @@
 #include "models/stored_tensors.h"
 
+#include <map>
+
 #include "models/family.h"
+#include "models/model.h"
 
 namespace ingot::models {
 
 using layers::Parameter;
 
-std::vector<StoredTensor> stored_tensors(const Family& family, const Parameter& parameter) {
-  return family.stored ? family.stored(parameter) : stored_whole(parameter);
+std::vector<StoredPiece> stored_pieces(const ModelConfig& config, const Parameter& parameter) {
+  const auto& family = family_named(config.family);
+  return family.stored ? family.stored(config, parameter) : stored_whole(parameter);
 }
 
-at::Tensor stored_part(const at::Tensor& whole, const StoredTensor& stored) {
-  auto part = whole;
-  for (size_t d = 0; d < stored.box.offset.size(); ++d)
-    part = part.narrow(static_cast<int64_t>(d), stored.box.offset[d], stored.box.extent[d]);
-  return part.reshape(stored.shape);
+at::Tensor place_in(const at::Tensor& stored, const StoredPiece& piece) { return piece.place ? piece.place(stored) : stored; }
+
+at::Tensor part_of(const at::Tensor& whole, const StoredPiece& piece) { return piece.part ? piece.part(whole) : whole.view(piece.shape); }
+
+at::Tensor StoredTensor::assemble(const std::function<at::Tensor(const Parameter&)>& value_of) const {
+  const auto& first = sources.front();
+  if (sources.size() == 1 && !first.piece.place) return part_of(value_of(*first.parameter), first.piece);
+  at::Tensor stored;
+  for (const auto& [parameter, piece] : sources) {
+    const auto value = value_of(*parameter);
+    if (!stored.defined()) stored = at::empty(shape, value.options());
+    place_in(stored, piece).copy_(part_of(value, piece));
+  }
+  return stored;
 }
 
-std::vector<StoredTensor> stored_whole(const Parameter& p) { return {{p.name, p.shape, tensor::whole(p.shape)}}; }
+std::vector<StoredTensor> stored_tensors(const Model& model) {
+  std::vector<StoredTensor> tensors;
+  std::map<std::string, size_t> by_name;
+  for (const auto& p : model.parameters().all())
+    for (auto& piece : stored_pieces(model.config(), *p)) {
+      const auto [found, is_new] = by_name.emplace(piece.name, tensors.size());
+      if (is_new) tensors.push_back({piece.name, piece.shape, {}});
+      tensors[found->second].sources.push_back({p.get(), std::move(piece)});
+    }
+  return tensors;
+}
+
+std::vector<StoredPiece> stored_whole(const Parameter& p) { return {{p.name, p.shape}}; }
 
 namespace {
 
@@ -26,7 +51,7 @@ struct ExpertNames {
   const char *module, *gate, *up, *down;
 };
 
-std::vector<StoredTensor> stored_by_expert(const Parameter& p, const ExpertNames& names) {
+std::vector<StoredPiece> stored_by_expert(const Parameter& p, const ExpertNames& names) {
   const std::string up = "gate_up_proj", down = "down_proj";
   const auto named = [&](std::string name) {
     const auto at = name.find(".mlp.");
@@ -41,10 +66,11 @@ std::vector<StoredTensor> stored_by_expert(const Parameter& p, const ExpertNames
   }
   const std::string prefix = named(p.name.substr(0, p.name.size() - (is_up ? up : down).size()));
   const int64_t rows = is_up ? p.shape[1] / 2 : p.shape[1], cols = p.shape[2];
-  std::vector<StoredTensor> stored;
+  std::vector<StoredPiece> stored;
   for (int64_t expert = 0; expert < p.shape[0]; ++expert) {
     const auto add = [&](const char* name, int64_t from) {
-      stored.push_back({prefix + std::to_string(expert) + "." + name + ".weight", {rows, cols}, {{expert, from, 0}, {1, rows, cols}}});
+      const auto part = [=](const at::Tensor& whole) { return whole[expert].narrow(0, from, rows); };
+      stored.push_back({prefix + std::to_string(expert) + "." + name + ".weight", {rows, cols}, part});
     };
     add(is_up ? names.gate : names.down, 0);
     if (is_up) add(names.up, rows);
@@ -54,7 +80,11 @@ std::vector<StoredTensor> stored_by_expert(const Parameter& p, const ExpertNames
 
 }  // namespace
 
-std::vector<StoredTensor> stored_by_expert(const Parameter& p) { return stored_by_expert(p, {"mlp", "gate_proj", "up_proj", "down_proj"}); }
-std::vector<StoredTensor> stored_as_mixtral(const Parameter& p) { return stored_by_expert(p, {"block_sparse_moe", "w1", "w3", "w2"}); }
+std::vector<StoredPiece> stored_by_expert(const ModelConfig&, const Parameter& p) {
+  return stored_by_expert(p, {"mlp", "gate_proj", "up_proj", "down_proj"});
+}
+std::vector<StoredPiece> stored_as_mixtral(const ModelConfig&, const Parameter& p) {
+  return stored_by_expert(p, {"block_sparse_moe", "w1", "w3", "w2"});
+}
 
 }  // namespace ingot::models

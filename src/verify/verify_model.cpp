@@ -89,12 +89,10 @@ Report verify_model(const fs::path& folder, const fs::path& fixture_path, const 
   got["loss"] = loss.detach().reshape({1});
   kernels::backward({loss});
   model->parameters().collect_gradients();
-  for (const auto& p : model->parameters().all()) {
-    if (!p->is_trained()) continue;
-    const auto gradient = p->has_gradient ? p->grad : at::zeros_like(p->value);
-    for (const auto& stored : models::stored_tensors(models::family_named(model->config().family), *p))
-      got["grad." + stored.name] = models::stored_part(gradient, stored);
-  }
+  for (const auto& stored : models::stored_tensors(*model))
+    if (stored.sources[0].parameter->is_trained())
+      got["grad." + stored.name] =
+          stored.assemble([](const layers::Parameter& p) { return p.has_gradient ? p.grad : at::zeros_like(p.value); });
 
   if (fixture.has("greedy_ids")) {
     const auto expected = fixture.tensor("greedy_ids");
