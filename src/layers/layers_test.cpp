@@ -357,6 +357,51 @@ TEST(Experts, in_bf16_do_not_touch_each_others_rows) {
   }
 }
 
+// The oracle: DeepSeek-V3's rule (arXiv 2412.19437, section 2.1.2) one token and one group at a time.
+TEST(LinearRouter, takes_the_best_experts_of_the_best_groups_by_sigmoids) {
+  constexpr int64_t kGroups = 3, kOfGroup = 4, kTopGroups = 2, kTopK = 3, kTokens = 11, kHidden = 6;
+  ParameterList list;
+  auto& weight = add(list, "w", {kGroups * kOfGroup, kHidden}, 1);
+  auto& bias = list.add({.name = "b", .shape = {kGroups * kOfGroup}, .kind = Parameter::Kind::buffer});
+  bias.value = random({kGroups * kOfGroup}, 4) * 0.3;
+  const auto x = random({kTokens, kHidden}, 2).set_requires_grad(true), upstream = random({kTokens, kTopK}, 3);
+  const kernels::ExpertRule rule{.score = kernels::RouterScore::sigmoid,
+                                 .top_k = kTopK,
+                                 .renormalises = true,
+                                 .scale = 2.5,
+                                 .groups = kGroups,
+                                 .top_groups = kTopGroups};
+  const auto routing = route(x, LinearRouterParameters{&weight, &bias, rule});
+  backward((routing.weight.view({kTokens, kTopK}) * upstream).sum());
+  const auto y = x.detach().clone().set_requires_grad(true), w = weight.value.detach().clone().set_requires_grad(true);
+  const auto scores = 1 / (1 + (-at::matmul(y, w.t())).exp());
+  auto sum = there(at::zeros({}, at::kDouble));
+  for (int64_t token = 0; token < kTokens; ++token) {
+    const auto biased = (scores[token] + bias.value).detach().to(at::kCPU);
+    std::vector<std::pair<double, int64_t>> groups;
+    for (int64_t g = 0; g < kGroups; ++g) {
+      const auto of_group = std::get<0>(biased.narrow(0, g * kOfGroup, kOfGroup).sort(0, /*descending=*/true));
+      groups.emplace_back(-(of_group[0] + of_group[1]).item<double>(), g);
+    }
+    std::sort(groups.begin(), groups.end());
+    std::vector<std::pair<double, int64_t>> experts;
+    for (int64_t i = 0; i < kTopGroups; ++i)
+      for (int64_t e = 0; e < kOfGroup; ++e) {
+        const int64_t expert = groups[static_cast<size_t>(i)].second * kOfGroup + e;
+        experts.emplace_back(-biased[expert].item<double>(), expert);
+      }
+    std::sort(experts.begin(), experts.end());
+    at::Tensor chosen = at::empty({kTopK}, at::kLong);
+    for (int64_t i = 0; i < kTopK; ++i) chosen[i] = experts[static_cast<size_t>(i)].second;
+    EXPECT_TRUE(at::equal(routing.choice.view({kTokens, kTopK})[token].to(at::kCPU), chosen)) << token;
+    const auto mixed = scores[token].index_select(0, there(chosen));
+    sum = sum + (2.5 * mixed / mixed.sum() * upstream[token]).sum();
+  }
+  backward(sum);
+  expect_close(x.grad(), y.grad());
+  expect_close(weight.grad, w.grad());
+}
+
 // The oracle: every token's probabilities sorted, one by one.
 TEST(LinearRouter, takes_the_likeliest_experts_and_their_probabilities) {
   for (const int64_t top_k : {1, 2, 5}) {
@@ -366,7 +411,7 @@ TEST(LinearRouter, takes_the_likeliest_experts_and_their_probabilities) {
       auto& bias = list.add({.name = "b", .shape = {5}, .kind = Parameter::Kind::buffer});
       bias.value = there(at::tensor({0.0, 0.3, 0.0, 0.0, -0.2}, at::kDouble));
       const auto x = random({9, 6}, 2).set_requires_grad(true), upstream = random({9, top_k}, 3);
-      const auto routing = route(x, LinearRouterParameters{&weight, &bias, top_k, renormalises});
+      const auto routing = route(x, LinearRouterParameters{&weight, &bias, {.top_k = top_k, .renormalises = renormalises}});
       backward((routing.weight.view({9, top_k}) * upstream).sum());
       const auto y = x.detach().clone().set_requires_grad(true), w = weight.value.detach().clone().set_requires_grad(true);
       const auto probabilities = at::softmax(at::matmul(y, w.t()), -1);

@@ -2,7 +2,6 @@
 
 #include "base/work_scope.h"
 #include "kernels/norm.h"
-#include "kernels/topk_softmax.h"
 #include "layers/linear.h"
 
 namespace ingot::layers {
@@ -27,7 +26,7 @@ Routing route(const at::Tensor& x, const LinearRouterParameters& p, const Choose
   Routing routing;
   routing.logits = linear(x.to(p.weight->value.scalar_type()), {p.weight});
   const base::WorkScope scope("route");
-  const auto chosen = kernels::topk_softmax(routing.logits, p.balancing_bias->value, p.top_k, p.renormalises, choose);
+  const auto chosen = kernels::choose_experts(routing.logits, p.balancing_bias->value, p.rule, choose);
   routing.weight = chosen.weight, routing.choice = chosen.choice;
   return routing;
 }

@@ -4,7 +4,7 @@
 // `weight` and `state`. The choice has no gradient, nor has the balancing bias, which the optimizer moves by itself.
 #pragma once
 
-#include "kernels/topk_softmax.h"
+#include "kernels/choose_experts.h"
 #include "layers/parameter.h"
 
 namespace ingot::layers {
@@ -21,12 +21,11 @@ struct RouterParameters {
   int64_t top_k = 1;
 };
 
-/// The common one (Mixtral, OLMoE, Qwen3-MoE): one matrix, and a softmax over all experts.
+/// The common one (Mixtral, OLMoE, Qwen3-MoE, DeepSeek-V3): one matrix, and a rule.
 struct LinearRouterParameters {
   Parameter* weight;          // [experts, hidden]
   Parameter* balancing_bias;  // [experts], a buffer
-  int64_t top_k = 1;
-  bool renormalises = false;  // the weights of a token's experts sum to 1
+  kernels::ExpertRule rule;
 };
 
 struct Routing {

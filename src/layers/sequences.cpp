@@ -74,13 +74,14 @@ const kernels::RotaryTable& Sequences::rotary(const RotarySettings& settings, at
     const auto exponents = at::arange(0, settings.rotated, 2, options.dtype(at::kFloat)) / static_cast<double>(settings.rotated);
     angles = positions.to(at::kFloat).unsqueeze(-1) * at::pow(settings.base, exponents).reciprocal();
   }
-  if (Fp32Islands::active()) {
+  if (Fp32Islands::active() && settings.amplitude == 1) {
     // Twice side by side, as transformers has them: the last bit of a vectorised cosine depends on where an element lies.
     const auto twice = at::cat({angles, angles}, -1);
     return rotary_[settings] = {twice.cos().narrow(-1, 0, settings.rotated / 2).to(wide),
                                 twice.sin().narrow(-1, 0, settings.rotated / 2).to(wide)};
   }
-  return rotary_[settings] = {angles.cos().to(wide), angles.sin().to(wide)};
+  const auto amplified = [&](const at::Tensor& x) { return (settings.amplitude == 1 ? x : x * settings.amplitude).to(wide); };
+  return rotary_[settings] = {amplified(angles.cos()), amplified(angles.sin())};
 }
 
 at::Tensor inverse_frequencies(const RotarySettings& s, at::Device device) {
@@ -89,6 +90,19 @@ at::Tensor inverse_frequencies(const RotarySettings& s, at::Device device) {
   const auto frequencies = at::pow(s.base, exponents).reciprocal();
   if (s.factor == 1) return frequencies;
   if (s.linear) return frequencies / s.factor;
+  if (s.beta_fast > 0) {
+    const double channels = static_cast<double>(s.rotated);
+    // The channel pair whose frequency turns so often within the original positions.
+    const auto pair_of = [&](double turns) {
+      return channels * std::log(static_cast<double>(s.original_positions) / (turns * 2 * std::numbers::pi)) / (2 * std::log(s.base));
+    };
+    double low = pair_of(s.beta_fast), high = pair_of(s.beta_slow);
+    if (s.truncates) low = std::floor(low), high = std::ceil(high);
+    low = std::max(low, 0.0), high = std::min(high, channels - 1);
+    if (high == low) high += 0.001;
+    const auto stretched = ((at::arange(s.rotated / 2, frequencies.options()) - low) / (high - low)).clamp(0, 1);
+    return frequencies / s.factor * stretched + frequencies * (1 - stretched);
+  }
   // Llama 3: wavelengths longer than the original context are stretched, short ones kept, those between interpolated.
   const auto turns = frequencies * static_cast<double>(s.original_positions) / (2 * std::numbers::pi);
   const auto smooth = ((turns - s.low_frequency_factor) / (s.high_frequency_factor - s.low_frequency_factor)).clamp(0, 1);

@@ -19,6 +19,10 @@ struct RotarySettings {
   double factor = 1, low_frequency_factor = 1, high_frequency_factor = 4;
   int64_t original_positions = 8192;
   bool linear = false;  // "linear" scaling: all frequencies divided by factor
+  // YaRN (arXiv 2309.00071), where beta_fast > 0: frequencies of beta_fast turns within the original positions and more are kept, those of
+  // beta_slow and less divided by factor; cosines and sines are multiplied by amplitude.
+  double beta_fast = 0, beta_slow = 1, amplitude = 1;
+  bool truncates = true;  // the border channels are rounded outwards
   auto operator<=>(const RotarySettings&) const = default;
 };
 

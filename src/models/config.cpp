@@ -38,11 +38,18 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.rope_base", c.rope_base, NumberRange{1, 1e15}, "RoPE base of full layers");
   table.add("model.rope_base_sliding", c.rope_base_sliding, NumberRange{1, 1e15}, "RoPE base of sliding layers");
   table.add("model.rope_fraction", c.rope_fraction, NumberRange{0, 1}, "share of a head's channels that rotate");
-  table.add("model.rope_scaling", c.rope_scaling, {"none", "linear", "llama3"}, "stretching of the frequencies for longer contexts");
+  table.add("model.rope_scaling", c.rope_scaling, {"none", "linear", "llama3", "yarn"},
+            "stretching of the frequencies for longer contexts");
   table.add("model.rope_scaling_sliding", c.rope_scaling_sliding, "stretch the frequencies of sliding layers, too");
   table.add("model.rope_factor", c.rope_factor, NumberRange{1e-6, 1e6}, "by how much");
   table.add("model.rope_low_frequency_factor", c.rope_low_frequency_factor, NumberRange{0, 1e6}, "llama3 scaling");
   table.add("model.rope_high_frequency_factor", c.rope_high_frequency_factor, NumberRange{0, 1e6}, "llama3 scaling");
+  table.add("model.rope_beta_fast", c.rope_beta_fast, NumberRange{1e-3, 1e6},
+            "yarn: turns within the original context from which on a frequency is kept");
+  table.add("model.rope_beta_slow", c.rope_beta_slow, NumberRange{1e-3, 1e6}, "yarn: turns up to which a frequency is stretched");
+  table.add("model.rope_truncate", c.rope_truncate, "yarn: round the channels of both borders outwards");
+  table.add("model.rope_attention_factor", c.rope_attention_factor, NumberRange{1e-6, 1e6},
+            "yarn: what cosines and sines are multiplied by");
   table.add("model.rope_original_positions", c.rope_original_positions, at_least(1), "context before stretching");
   table.add("model.max_positions", c.max_positions, at_least(1), "longest context, for the exported config");
   table.add("model.attention_bias", c.attention_bias, "biases on q, k, v and o (llama)");
@@ -51,6 +58,11 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
             "what attention's scores are multiplied by; 0 = 1 / sqrt(head_dim)");
   table.add("model.embedding_scale", c.embedding_scale, NumberRange{0, 1e6},
             "what embeddings are multiplied by; 0 = as the family has it, 1 or sqrt(hidden) (gemma3_text)");
+  table.add("model.query_rank", c.query_rank, at_least(0), "latent attention: channels of the queries' latent; 0 = none");
+  table.add("model.kv_rank", c.kv_rank, at_least(0), "latent attention: channels of the keys' and values' latent");
+  table.add("model.rope_head_dim", c.rope_head_dim, at_least(0),
+            "latent attention: channels of a head's query and key that rotate; all heads' keys share them");
+  table.add("model.value_head_dim", c.value_head_dim, at_least(0), "latent attention: value channels of a head; 0 = head_dim");
   table.add("model.layer_pattern", c.layer_pattern, "linear_llama: L linear, N softmax attention, repeated over the depth");
   table.add("model.linear_attention", c.linear_attention, layers::linear_variant_names(),
             "linear attention: what decays and corrects a state");
@@ -64,6 +76,14 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.experts", c.experts, at_least(1), "experts per layer");
   table.add("model.top_k", c.top_k, at_least(1), "experts per token");
   table.add("model.norm_topk_prob", c.norm_topk_prob, "the weights of a token's experts sum to 1; not of zaya1's router");
+  table.add("model.router_score", c.router_score, {"softmax", "sigmoid"}, "what a router's logits go through; not of zaya1's router");
+  table.add("model.router_groups", c.router_groups, at_least(1), "groups of neighbouring experts; not of zaya1's router");
+  table.add("model.router_top_groups", c.router_top_groups, at_least(1), "groups from which a token's experts may come");
+  table.add("model.router_scale", c.router_scale, NumberRange{1e-6, 1e6},
+            "what the weights of a token's experts are multiplied by; not of zaya1's router");
+  table.add("model.shared_expert_ffn", c.shared_expert_ffn, at_least(0), "inner width of an expert that every token goes to; 0 = none");
+  table.add("model.first_dense_layers", c.first_dense_layers, at_least(0),
+            "deepseek_v3: layers with an MLP in place of the mixture, from the first on");
   table.add("model.expert_ffn", c.expert_ffn, at_least(1), "inner width of an expert");
   table.add("model.router_hidden", c.router_hidden, at_least(1), "width of the router");
   table.add("model.skip_class", c.skip_class, "zaya1: tokens may skip the mixture");
@@ -88,7 +108,8 @@ void check_common(const ModelConfig& c) {
     throw ConfigError("model.layers, hidden, vocab_size, heads and kv_heads must be positive");
   // Far beyond any model, far below where products of two sizes overflow.
   for (const int64_t size : {c.layers, c.hidden, c.vocab_size, c.heads, c.kv_heads, c.head_dim, c.ffn, c.experts, c.expert_ffn,
-                             c.router_hidden, c.linear_key_dim, c.linear_value_dim, c.short_convolution, c.gate_rank}) {
+                             c.router_hidden, c.linear_key_dim, c.linear_value_dim, c.short_convolution, c.gate_rank, c.query_rank,
+                             c.kv_rank, c.rope_head_dim, c.value_head_dim, c.shared_expert_ffn}) {
     if (size > (int64_t{1} << 30)) throw ConfigError("a size of the model is {}; sizes above 2^30 are not possible", size);
   }
   if (c.head_dim == 0) require_multiple("hidden", c.hidden, c.heads, "model.heads, as model.head_dim is 0");

@@ -25,9 +25,13 @@ struct ModelConfig {
   std::vector<std::string> layer_types;  // "full", "sliding" or "nope" (full, no RoPE), repeated over the depth; empty = all full
   int64_t window = 0;                    // of sliding layers, itself included
   double rope_base = 10000, rope_base_sliding = 10000, rope_fraction = 1;
-  std::string rope_scaling = "none";  // none, linear, llama3
+  std::string rope_scaling = "none";  // none, linear, llama3, yarn
   double rope_factor = 1, rope_low_frequency_factor = 1, rope_high_frequency_factor = 4;
   bool rope_scaling_sliding = true;  // sliding layers, too
+  // yarn: frequencies that turn so often within rope_original_positions are kept, or stretched; between, both.
+  double rope_beta_fast = 32, rope_beta_slow = 1;
+  bool rope_truncate = true;         // the border channels are rounded outwards
+  double rope_attention_factor = 1;  // what RoPE's cosines and sines are multiplied by
   int64_t rope_original_positions = 8192, max_positions = 131072;
   bool attention_bias = false, mlp_bias = false;
   double softmax_scale = 0;    // of attention's scores; 0 = 1 / sqrt(head_dim)
@@ -41,12 +45,20 @@ struct ModelConfig {
   int64_t gate_rank = 16;                            // of the projection to gates per channel
   bool linear_output_gate = true;
 
+  // Multi-head latent attention: head_dim is that of queries and keys, of which rope_head_dim rotate.
+  int64_t query_rank = 0, kv_rank = 0, rope_head_dim = 0, value_head_dim = 0;  // query_rank 0: queries straight from the stream
+
   int64_t experts = 8, top_k = 1, expert_ffn = 256, router_hidden = 64;
-  bool norm_topk_prob = true;        // the weights of a token's experts sum to 1
-  bool skip_class = true;            // one more class than experts: the token skips the mixture
-  std::string skip_output = "zero";  // zero, identity (p * x)
-  bool force_balance = false;        // benchmarks: tokens go to the experts in turn, whatever the router says
-  double skip_bias = -1;             // initial balancing bias of the skip class
+  bool norm_topk_prob = true;                        // the weights of a token's experts sum to 1
+  std::string router_score = "softmax";              // softmax, sigmoid; not of zaya1's router, nor are the next three
+  int64_t router_groups = 1, router_top_groups = 1;  // a token's experts are of this many of so many groups
+  double router_scale = 1;                           // of the weights of a token's experts
+  int64_t shared_expert_ffn = 0;                     // inner width of an expert that every token goes to; 0 = none
+  int64_t first_dense_layers = 0;                    // layers before the first mixture (deepseek_v3)
+  bool skip_class = true;                            // one more class than experts: the token skips the mixture
+  std::string skip_output = "zero";                  // zero, identity (p * x)
+  bool force_balance = false;                        // benchmarks: tokens go to the experts in turn, whatever the router says
+  double skip_bias = -1;                             // initial balancing bias of the skip class
 
   double init_std = 0.02;
   int64_t pad_id = 0, bos_id = 2, eos_id = 1;  // -1 = none
@@ -56,6 +68,7 @@ struct ModelConfig {
   bool is_sliding(int64_t layer) const { return layer_type(layer) == "sliding"; }
   int64_t resolved_linear_key_dim() const { return linear_key_dim > 0 ? linear_key_dim : resolved_head_dim(); }
   int64_t resolved_linear_value_dim() const { return linear_value_dim > 0 ? linear_value_dim : resolved_head_dim(); }
+  int64_t resolved_value_head_dim() const { return value_head_dim > 0 ? value_head_dim : resolved_head_dim(); }
   int64_t window_of(int64_t layer) const { return is_sliding(layer) ? window : 0; }
   double rope_base_of(int64_t layer) const { return is_sliding(layer) ? rope_base_sliding : rope_base; }
 };

@@ -1,6 +1,7 @@
 #include "models/hugging_face_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -91,6 +92,8 @@ void HuggingFaceFields::read_layer_types(ModelConfig& config, const std::map<std
   if (!any_sliding) config.layer_types.clear();
 }
 
+double yarn_scale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1; }
+
 json HuggingFaceFields::rope(const std::string& kind) const {
   json rope = has("rope_parameters") ? json_.at("rope_parameters") : json();
   if (!kind.empty() && rope.is_object() && rope.contains(kind)) rope = rope.at(kind);
@@ -109,14 +112,24 @@ void HuggingFaceFields::read_rope(ModelConfig& config, const json& rope) const {
   config.rope_fraction = fields.number("partial_rotary_factor", 1);
   const auto type = fields.text("rope_type", fields.text("type", "default"));
   if (type == "default") return;
-  if (type != "linear" && type != "llama3")
-    throw ModelError("{}: rope_type '{}' is not supported; default, linear and llama3 are", origin(), type);
+  if (type != "linear" && type != "llama3" && type != "yarn")
+    throw ModelError("{}: rope_type '{}' is not supported; default, linear, llama3 and yarn are", origin(), type);
   config.rope_scaling = type;
   config.rope_factor = fields.number("factor");
   if (type == "linear") return;
+  config.rope_original_positions = fields.integer("original_max_position_embeddings");
+  if (type == "yarn") {
+    config.rope_beta_fast = fields.number("beta_fast", 32);
+    config.rope_beta_slow = fields.number("beta_slow", 1);
+    config.rope_truncate = fields.boolean("truncate", true);
+    const double all = fields.number("mscale_all_dim", 0), own = fields.number("mscale", 0);
+    const double plain = yarn_scale(config.rope_factor, 1);
+    config.rope_attention_factor = fields.number(
+        "attention_factor", own > 0 && all > 0 ? yarn_scale(config.rope_factor, own) / yarn_scale(config.rope_factor, all) : plain);
+    return;
+  }
   config.rope_low_frequency_factor = fields.number("low_freq_factor");
   config.rope_high_frequency_factor = fields.number("high_freq_factor");
-  config.rope_original_positions = fields.integer("original_max_position_embeddings");
 }
 
 json hugging_face_layer_types(const ModelConfig& c, const char* full, const char* sliding) {
@@ -132,8 +145,14 @@ json hugging_face_rope(const ModelConfig& c, double base) {
   if (c.rope_scaling == "llama3") {
     rope["low_freq_factor"] = c.rope_low_frequency_factor;
     rope["high_freq_factor"] = c.rope_high_frequency_factor;
-    rope["original_max_position_embeddings"] = c.rope_original_positions;
   }
+  if (c.rope_scaling == "yarn") {
+    rope["beta_fast"] = c.rope_beta_fast;
+    rope["beta_slow"] = c.rope_beta_slow;
+    rope["truncate"] = c.rope_truncate;
+    rope["attention_factor"] = c.rope_attention_factor;
+  }
+  if (c.rope_scaling == "llama3" || c.rope_scaling == "yarn") rope["original_max_position_embeddings"] = c.rope_original_positions;
   return rope;
 }
 
@@ -171,6 +190,10 @@ layers::RotarySettings rotary_settings(const ModelConfig& c, int64_t layer) {
   if (c.rope_scaling == "none" || (c.is_sliding(layer) && !c.rope_scaling_sliding)) return s;
   s.factor = c.rope_factor;
   s.linear = c.rope_scaling == "linear";
+  if (c.rope_scaling == "yarn") {
+    s.beta_fast = c.rope_beta_fast, s.beta_slow = c.rope_beta_slow, s.truncates = c.rope_truncate;
+    s.amplitude = c.rope_attention_factor;
+  }
   s.low_frequency_factor = c.rope_low_frequency_factor;
   s.high_frequency_factor = c.rope_high_frequency_factor;
   s.original_positions = c.rope_original_positions;

@@ -39,6 +39,9 @@ class HuggingFaceFields {
   const nlohmann::json& json_;
 };
 
+/// By how much YaRN makes attention sharper for a context stretched by `factor` (arXiv 2309.00071, section 3.4).
+double yarn_scale(double factor, double mscale);
+
 nlohmann::json common_hugging_face_config(const ModelConfig& config);
 /// One name for each layer, the way back of read_layer_types.
 nlohmann::json hugging_face_layer_types(const ModelConfig& config, const char* full, const char* sliding);

@@ -26,6 +26,10 @@ ModelConfig tiny(const std::string& family) {
   c.experts = 4, c.top_k = 2, c.expert_ffn = 20, c.router_hidden = 12, c.init_std = 0.3;
   c.layer_pattern = "LN", c.short_convolution = 4;
   if (family == "olmoe") c.head_dim = 6;
+  if (family == "deepseek_v3") {
+    c.kv_heads = 4, c.kv_rank = 14, c.query_rank = 10, c.rope_head_dim = 4, c.value_head_dim = 6, c.shared_expert_ffn = 40;
+    c.router_score = "sigmoid", c.router_groups = 2, c.first_dense_layers = 1;
+  }
   return c;
 }
 
@@ -137,7 +141,7 @@ TEST(Fp8, rounds_the_large_gemms_of_inner_blocks_and_no_router) {
 class Folder : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Families, Folder,
                          ::testing::Values("zaya1", "llama", "linear_llama", "qwen3", "qwen3_moe", "olmoe", "olmo2", "gemma3_text",
-                                           "mixtral", "smollm3"),
+                                           "mixtral", "smollm3", "deepseek_v3"),
                          [](const auto& info) { return info.param; });
 
 // Written and read again, it is the same model to the last bit.
@@ -170,6 +174,39 @@ TEST(SmolLm3, refuses_layers_that_it_would_read_wrongly) {
                                                                           {"layer_types", {"full_attention", "sliding_attention"}}}) {
     auto json = good;
     json[field.substr(0, field.find(' '))] = wrong;
+    EXPECT_THROW(read(json), base::ModelError) << field;
+  }
+}
+
+TEST(DeepSeekV3, refuses_settings_that_do_not_fit) {
+  const auto refused = [](const char* what, const auto& change) {
+    auto config = tiny("deepseek_v3");
+    change(config);
+    EXPECT_THAT(message_of(config), HasSubstr(what));
+  };
+  refused("accepted", [](auto&) {});
+  refused("model.kv_heads = 2", [](auto& c) { c.kv_heads = 2; });
+  refused("model.kv_rank = 0", [](auto& c) { c.kv_rank = 0; });
+  refused("model.rope_head_dim = 5", [](auto& c) { c.rope_head_dim = 5; });
+  refused("model.value_head_dim = 9", [](auto& c) { c.value_head_dim = 9; });
+  refused("model.router_groups = 3", [](auto& c) { c.router_groups = 3; });
+  refused("model.router_top_groups = 3", [](auto& c) { c.router_top_groups = 3; });
+  refused("is more than the 2 experts", [](auto& c) { c.top_k = 3; });
+  parallel::Layout folded;
+  folded.tensor_sequence.size = 2;
+  EXPECT_THAT(message_of(tiny("deepseek_v3"), folded), HasSubstr("latent attention"));
+
+  const nlohmann::json good = {{"num_hidden_layers", 2}, {"hidden_size", 24}, {"num_attention_heads", 4}, {"vocab_size", 50}};
+  const auto read = family_named("deepseek_v3").from_hugging_face;
+  EXPECT_EQ(read(good).kv_rank, 512);
+  for (const auto& [field, wrong] : std::map<std::string, nlohmann::json>{{"scoring_func", "softmax"},
+                                                                          {"topk_method", "greedy"},
+                                                                          {"rope_interleave", false},
+                                                                          {"moe_layer_freq", 2},
+                                                                          {"partial_rotary_factor", 0.5},
+                                                                          {"quantization_config", {{"quant_method", "fp8"}}}}) {
+    auto json = good;
+    json[field] = wrong;
     EXPECT_THROW(read(json), base::ModelError) << field;
   }
 }

@@ -54,6 +54,10 @@ models::ModelConfig model_of(const Layout& layout) {
   c.force_balance = layout.force_balance;
   c.top_k = layout.top_k, c.kv_heads = layout.kv_heads;
   c.mixers = layout.mixers, c.feed_forwards = layout.feed_forwards;
+  if (layout.family == "deepseek_v3") {
+    c.kv_heads = c.heads, c.head_dim = 6, c.rope_head_dim = 2, c.value_head_dim = 3, c.kv_rank = 10, c.query_rank = 14, c.rope_fraction = 1;
+    c.router_score = "sigmoid", c.router_groups = 2, c.router_scale = 1.5, c.shared_expert_ffn = 24, c.first_dense_layers = 1;
+  }
   return c;
 }
 
@@ -411,6 +415,15 @@ std::vector<Layout> layouts() {
     all.push_back({.parallel = p, .ranks = p.pipeline > 1 ? 4 : 2, .family = "gemma3_text", .microbatch = 3, .seq = 24});
   for (const auto& p : {P{.context = 2}, P{.pipeline = 2}, P{.zero = 3}})
     all.push_back({.parallel = p, .ranks = 2, .family = "olmo2", .recompute = models::Recompute::full});
+  for (const auto& p : {P{.tensor = 2, .expert = 2}, P{.zero = 3}})
+    all.push_back({.parallel = p, .ranks = 2, .family = "mixtral", .top_k = 2});
+  all.push_back({.parallel = P{.pipeline = 2, .context = 2}, .ranks = 4, .family = "smollm3", .microbatch = 3});
+  // Latents, which are made between layers; an expert for all tokens.
+  for (const auto& p : {P{.context = 2}, P{.tensor = 2, .expert = 2}, P{.tensor = 3}, P{.pipeline = 2, .expert = 2}, P{.zero = 3},
+                        P{.context = 2, .context_method = "ulysses"}})
+    all.push_back({.parallel = p, .ranks = p.pipeline > 1 ? 4 : std::max<int>(2, static_cast<int>(p.tensor)), .family = "deepseek_v3",
+                   .recompute = p.zero == 3 ? models::Recompute::full : models::Recompute::none, .microbatch = 3, .top_k = 2});
+  all.push_back({.parallel = P{.tensor = 2, .sequence_parallel = false}, .ranks = 2, .family = "deepseek_v3", .feed_forwards = {"mlp"}});
   // Several experts for a token; parts that no family has together.
   all.push_back({.parallel = P{.expert = 2, .zero = 3}, .ranks = 4, .family = "olmoe", .recompute = models::Recompute::full, .top_k = 2});
   all.push_back({.parallel = P{.context = 2, .expert = 2}, .ranks = 2, .family = "olmoe", .top_k = 2});

@@ -28,6 +28,16 @@ CASES = {
     "mixtral, three of four experts and a window": dict(model_type="mixtral", num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=3, sliding_window=6),
     "smollm3, every fourth layer": dict(model_type="smollm3", num_hidden_layers=5),
     "smollm3, a list": dict(model_type="smollm3", num_hidden_layers=3, no_rope_layers=[0, 1, 1], attention_bias=True, tie_word_embeddings=False),
+    "deepseek_v3, a dense layer, groups and yarn": dict(
+        model_type="deepseek_v3", num_hidden_layers=3, num_key_value_heads=4, first_k_dense_replace=1, n_routed_experts=6, n_group=3, topk_group=2,
+        num_experts_per_tok=2, moe_intermediate_size=20, n_shared_experts=2, kv_lora_rank=14, q_lora_rank=18, qk_nope_head_dim=10, qk_rope_head_dim=8,
+        v_head_dim=12, routed_scaling_factor=1.7,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0, "mscale": 0.7,
+                         "mscale_all_dim": 1.0, "original_max_position_embeddings": 16}),
+    "deepseek_v3, queries without a latent, biases": dict(
+        model_type="deepseek_v3", num_hidden_layers=2, num_key_value_heads=4, first_k_dense_replace=0, n_routed_experts=4, n_group=1, topk_group=1,
+        num_experts_per_tok=3, moe_intermediate_size=24, n_shared_experts=1, kv_lora_rank=10, q_lora_rank=None, qk_nope_head_dim=6, qk_rope_head_dim=4,
+        v_head_dim=10, norm_topk_prob=False, attention_bias=True, rope_parameters=ROPE),
     "gemma3, seven layers and a window of 5": dict(
         model_type="gemma3_text", num_hidden_layers=7, head_dim=12, query_pre_attn_scalar=20, sliding_window=5,
         layer_types=(["sliding_attention"] * 5 + ["full_attention"]) * 2, rope_parameters={"full_attention": ROPE | {"rope_theta": 1e6}, "sliding_attention": ROPE}),
@@ -46,6 +56,9 @@ def model_of(settings):
     with torch.no_grad():  # no parameter keeps an initial value
         for p in model.parameters():
             p.add_(torch.randn_like(p) * (0.15 if p.dim() > 1 else 0.3))
+        for name, b in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                b.add_(torch.randn_like(b) * 0.2)
     return model
 
 
@@ -58,9 +71,11 @@ def stored_gradients(model, folder):
         elif of.endswith(".gate.weight"):
             yield of.replace(".mlp.", ".block_sparse_moe."), p.grad
         else:
-            prefix = of.rsplit(".", 1)[0].replace(".mlp.", ".block_sparse_moe.")
+            is_mixtral = any(".block_sparse_moe." in name for name in names)
+            prefix = of.rsplit(".", 1)[0].replace(".mlp.", ".block_sparse_moe.") if is_mixtral else of.rsplit(".", 1)[0]
+            gate, up, down = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
             for expert, grad in enumerate(p.grad):
-                parts = zip(("w1", "w3"), grad.chunk(2)) if "gate_up" in of else [("w2", grad)]
+                parts = zip((gate, up), grad.chunk(2)) if "gate_up" in of else [(down, grad)]
                 yield from ((f"{prefix}.{expert}.{part}.weight", g) for part, g in parts)
 
 
@@ -69,6 +84,8 @@ def main():
     prompt, new = 9, 8
     with Workspace() as w:
         for number, (name, settings) in enumerate(CASES.items()):
+            if not name.startswith(tuple(sys.argv[1:]) or ""):
+                continue
             torch.manual_seed(number)
             model, folder, file = model_of(settings), w.path / f"{number}", w.path / f"{number}.safetensors"
             model.save_pretrained(folder)

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "models/family.h"
 #include "models/parts/cca_mixer.h"
+#include "models/parts/latent_mixer.h"
 #include "models/parts/linear_mixer.h"
 #include "models/parts/linear_router.h"
 #include "models/parts/mlp.h"
@@ -28,7 +29,7 @@ Kind kind_of(const char* setting, const std::vector<std::string>& pattern, int64
 }  // namespace
 
 const std::vector<std::string>& mixer_names() {
-  static const std::vector<std::string> names = {"softmax", "cca", "linear"};
+  static const std::vector<std::string> names = {"softmax", "cca", "linear", "latent"};
   return names;
 }
 
@@ -67,13 +68,15 @@ std::unique_ptr<TokenMixer> make_mixer(const LayerParts& parts, const BlockConte
   switch (parts.mixer) {
     case Mixer::softmax: return std::make_unique<SoftmaxMixer>(block, layer, parts.qk_norm, parts.norm_weight);
     case Mixer::cca: return std::make_unique<CcaMixer>(block, layer);
+    case Mixer::latent: return std::make_unique<LatentMixer>(block, layer);
     case Mixer::linear: return std::make_unique<LinearMixer>(block, layer);
   }
   return nullptr;
 }
 
 std::unique_ptr<FeedForward> make_feed_forward(const LayerParts& parts, const BlockContext& block, int64_t layer, bool follows_router) {
-  if (parts.feed_forward == FeedForwardKind::mlp) return std::make_unique<Mlp>(block, layer, parts.gate);
+  if (parts.feed_forward == FeedForwardKind::mlp)
+    return std::make_unique<Mlp>(block, layer, parts.gate, Mlp::Shape{.ffn = block.config().ffn});
   if (parts.gate != kernels::Gate::silu)
     throw base::ConfigError("model.feed_forwards: experts have a SiLU gate, the {} family another; it has no moe", block.config().family);
   std::unique_ptr<Router> router;

@@ -17,7 +17,7 @@
 
 namespace ingot::models {
 
-enum class Mixer { softmax, cca, linear };
+enum class Mixer { softmax, cca, linear, latent };
 enum class FeedForwardKind { mlp, moe };
 enum class RouterKind { linear, zaya };
 

@@ -1,8 +1,22 @@
 #include "models/parts/linear_router.h"
 
+#include "base/error.h"
+
 namespace ingot::models {
 
 using layers::Parameter;
+
+LinearRouter::LinearRouter(const BlockContext& block) : Router(block) {
+  const auto& c = config();
+  if (c.router_groups < 1 || c.experts % c.router_groups != 0)
+    throw base::ConfigError("model.router_groups = {} does not divide model.experts = {}", c.router_groups, c.experts);
+  if (c.router_top_groups < 1 || c.router_top_groups > c.router_groups)
+    throw base::ConfigError("model.router_top_groups = {} must be 1 to model.router_groups = {}", c.router_top_groups, c.router_groups);
+  const int64_t within = c.experts / c.router_groups * c.router_top_groups;
+  if (c.top_k > within)
+    throw base::ConfigError("model.top_k = {} is more than the {} experts of model.router_top_groups = {} of {} groups", c.top_k, within,
+                            c.router_top_groups, c.router_groups);
+}
 
 void LinearRouter::declare(const std::string& prefix) {
   const int64_t experts = config().experts;
@@ -11,8 +25,12 @@ void LinearRouter::declare(const std::string& prefix) {
   parameters_ = {.weight = &weight,
                  .balancing_bias = &block_.add(
                      {.name = prefix + "balancing_biases", .shape = {experts}, .kind = Parameter::Kind::buffer, .keeps_fp32 = true}),
-                 .top_k = config().top_k,
-                 .renormalises = config().norm_topk_prob};
+                 .rule = {.score = config().router_score == "sigmoid" ? kernels::RouterScore::sigmoid : kernels::RouterScore::softmax,
+                          .top_k = config().top_k,
+                          .renormalises = config().norm_topk_prob,
+                          .scale = config().router_scale,
+                          .groups = config().router_groups,
+                          .top_groups = config().router_top_groups}};
 }
 
 layers::Routing LinearRouter::route(const at::Tensor& x, const at::Tensor& /*state*/, const layers::ChooseClasses& choose) const {

@@ -1,4 +1,4 @@
-// The common router (layers/router.h): one matrix, a softmax over all experts, the largest few.
+// The common router (layers/router.h): one matrix, and the rule of model.router_score, top_k and what goes with them.
 #pragma once
 
 #include "models/parts/router.h"
@@ -7,7 +7,7 @@ namespace ingot::models {
 
 class LinearRouter final : public Router {
  public:
-  using Router::Router;
+  explicit LinearRouter(const BlockContext& block);
 
   void declare(const std::string& prefix) override;
   layers::Routing route(const at::Tensor& x, const at::Tensor& state, const layers::ChooseClasses& choose) const override;

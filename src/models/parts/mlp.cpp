@@ -9,21 +9,23 @@ namespace ingot::models {
 
 using layers::Parameter;
 
-Mlp::Mlp(const BlockContext& block, int64_t layer, kernels::Gate kind) : FeedForward(block, layer), kind_(kind) {
-  const auto& c = config();
-  if (c.ffn < 1) throw base::ConfigError("model.ffn = {} must be positive for the {} family", c.ffn, c.family);
-  schedule().require_shares("ffn", c.ffn);
+Mlp::Mlp(const BlockContext& block, int64_t layer, kernels::Gate kind, Shape shape)
+    : FeedForward(block, layer), kind_(kind), shape_(shape) {
+  if (shape.ffn < 1) throw base::ConfigError("model.{} = {} must be positive for the {} family", shape.setting, shape.ffn, config().family);
+  schedule().require_shares(shape.setting, shape.ffn);
 }
 
-void Mlp::declare(const std::string& prefix) {
+void Mlp::declare(const std::string& layer_prefix) {
   const auto& c = config();
-  gate_ = &block_.matrix(prefix + "mlp.gate_proj.weight", {c.ffn, c.hidden}, block_.cut_rows(c.ffn, c.hidden));
-  up_ = &block_.matrix(prefix + "mlp.up_proj.weight", {c.ffn, c.hidden}, block_.cut_rows(c.ffn, c.hidden));
-  down_ = &block_.matrix(prefix + "mlp.down_proj.weight", {c.hidden, c.ffn}, block_.cut_columns(c.hidden, c.ffn));
+  const std::string prefix = layer_prefix + shape_.module + ".";
+  const int64_t ffn = shape_.ffn;
+  gate_ = &block_.matrix(prefix + "gate_proj.weight", {ffn, c.hidden}, block_.cut_rows(ffn, c.hidden));
+  up_ = &block_.matrix(prefix + "up_proj.weight", {ffn, c.hidden}, block_.cut_rows(ffn, c.hidden));
+  down_ = &block_.matrix(prefix + "down_proj.weight", {c.hidden, ffn}, block_.cut_columns(c.hidden, ffn));
   if (!c.mlp_bias) return;
-  gate_bias_ = &block_.vector(prefix + "mlp.gate_proj.bias", c.ffn, 0, block_.cut_vector(c.ffn));
-  up_bias_ = &block_.vector(prefix + "mlp.up_proj.bias", c.ffn, 0, block_.cut_vector(c.ffn));
-  down_bias_ = &block_.vector(prefix + "mlp.down_proj.bias", c.hidden, 0);
+  gate_bias_ = &block_.vector(prefix + "gate_proj.bias", ffn, 0, block_.cut_vector(ffn));
+  up_bias_ = &block_.vector(prefix + "up_proj.bias", ffn, 0, block_.cut_vector(ffn));
+  down_bias_ = &block_.vector(prefix + "down_proj.bias", c.hidden, 0);
 }
 
 FeedForward::Result Mlp::forward(const at::Tensor& x, const at::Tensor& /*router_state*/, const ForwardContext& context) const {

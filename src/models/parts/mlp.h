@@ -8,7 +8,12 @@ namespace ingot::models {
 
 class Mlp final : public FeedForward {
  public:
-  Mlp(const BlockContext& block, int64_t layer, kernels::Gate kind);
+  /// `module`: its name within the layer; `ffn`: its inner width, the setting model.<setting>.
+  struct Shape {
+    const char *module = "mlp", *setting = "ffn";
+    int64_t ffn = 0;
+  };
+  Mlp(const BlockContext& block, int64_t layer, kernels::Gate kind, Shape shape);
 
   void declare(const std::string& prefix) override;
   Result forward(const at::Tensor& x, const at::Tensor& router_state, const ForwardContext& context) const override;
@@ -18,6 +23,7 @@ class Mlp final : public FeedForward {
   layers::TokenwiseLayer layer() const;
 
   kernels::Gate kind_;
+  Shape shape_;
   layers::Parameter *gate_ = nullptr, *up_ = nullptr, *down_ = nullptr;
   layers::Parameter *gate_bias_ = nullptr, *up_bias_ = nullptr, *down_bias_ = nullptr;
 };

@@ -19,6 +19,9 @@ Moe::Moe(const BlockContext& block, int64_t layer, std::unique_ptr<Router> route
     throw base::ConfigError("parallel.expert_tensor = {} does not divide model.expert_ffn = {}", own.slices, c.expert_ffn);
   if (schedule().repeats_tokens())
     throw base::ConfigError("parallel.sequence_parallel = false: a mixture of experts needs each token on one rank only; set it to true");
+  if (c.shared_expert_ffn > 0)
+    shared_ = std::make_unique<Mlp>(block, layer, kernels::Gate::silu,
+                                    Mlp::Shape{.module = "mlp.shared_experts", .setting = "shared_expert_ffn", .ffn = c.shared_expert_ffn});
 }
 
 void Moe::declare(const std::string& prefix) {
@@ -26,6 +29,7 @@ void Moe::declare(const std::string& prefix) {
   router_->declare(prefix + "mlp.gate.");
   gate_up_ = &block_.matrix(prefix + "mlp.experts.gate_up_proj", {c.experts, 2 * c.expert_ffn, c.hidden});
   down_ = &block_.matrix(prefix + "mlp.experts.down_proj", {c.experts, c.hidden, c.expert_ffn});
+  if (shared_) shared_->declare(prefix);
   if (const auto& own = layout().experts; own.is_on()) {
     const auto experts = tensor::share_of(c.experts, own.rank, own.size), inner = tensor::share_of(c.expert_ffn, own.slice, own.slices);
     gate_up_->part = {{experts}, {inner, {c.expert_ffn + inner.begin, c.expert_ffn + inner.end}}, {{0, c.hidden}}};
@@ -40,7 +44,8 @@ FeedForward::Result Moe::forward(const at::Tensor& in, const at::Tensor& router_
   if (context.observer && !layers::is_recomputing()) context.observer->on_routing(layer_, routing);
   const auto skip = config().skip_output == "identity" ? layers::SkipOutput::identity : layers::SkipOutput::zero;
   const auto out = layers::experts(x, routing.choice, routing.weight, *gate_up_, *down_, config().top_k, skip, layout().experts.exchange());
-  return {out.view_as(in), routing.state};
+  const auto branch = out.view_as(in);
+  return {shared_ ? branch + shared_->forward(in, {}, context).branch : branch, routing.state};
 }
 
 layers::ChooseClasses Moe::choose() const {

@@ -1,7 +1,7 @@
-// A dropless mixture of gated MLPs (layers/experts.h) behind a router of its own.
+// A dropless mixture of gated MLPs (layers/experts.h) behind a router of its own; beside it, where a model has one, an MLP for all tokens.
 #pragma once
 
-#include "models/parts/feed_forward.h"
+#include "models/parts/mlp.h"
 #include "models/parts/router.h"
 
 namespace ingot::models {
@@ -22,6 +22,7 @@ class Moe final : public FeedForward {
   layers::ChooseClasses choose() const;
 
   std::unique_ptr<Router> router_;
+  std::unique_ptr<Mlp> shared_;
   layers::Parameter *gate_up_ = nullptr, *down_ = nullptr;
 };
 
