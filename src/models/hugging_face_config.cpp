@@ -92,6 +92,14 @@ void HuggingFaceFields::read_layer_types(ModelConfig& config, const std::map<std
   if (!any_sliding) config.layer_types.clear();
 }
 
+void HuggingFaceFields::read_window_of_all_layers(ModelConfig& config) const {
+  // Files older than transformers 5 may have a window beyond the context, which hides nothing.
+  if (!has("sliding_window") || integer("sliding_window") >= config.max_positions) return;
+  config.layer_types = {"sliding"};
+  config.window = integer("sliding_window");
+  config.rope_base_sliding = config.rope_base;
+}
+
 double yarn_scale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1; }
 
 json HuggingFaceFields::rope(const std::string& kind) const {
@@ -136,6 +144,13 @@ json hugging_face_layer_types(const ModelConfig& c, const char* full, const char
   auto types = json::array();
   for (int64_t layer = 0; layer < c.layers; ++layer) types.push_back(c.is_sliding(layer) ? sliding : full);
   return types;
+}
+
+json take_window_of_all_layers(ModelConfig& c) {
+  for (int64_t layer = 0; layer < c.layers; ++layer)
+    if (!c.is_sliding(layer)) return nullptr;
+  c.layer_types.clear();
+  return c.window;
 }
 
 json hugging_face_rope(const ModelConfig& c, double base) {

@@ -31,6 +31,8 @@ class HuggingFaceFields {
   ModelConfig common() const;
   /// Translates `layer_types` and reads `sliding_window`.
   void read_layer_types(ModelConfig& config, const std::map<std::string, std::string>& names) const;
+  /// `sliding_window` where all layers have it or none. RoPE must have been read.
+  void read_window_of_all_layers(ModelConfig& config) const;
   /// The rope_parameters object (of one kind of layer), whichever of the old and new spellings the file uses; null if none.
   nlohmann::json rope(const std::string& kind = "") const;
   void read_rope(ModelConfig& config, const nlohmann::json& rope) const;
@@ -45,6 +47,8 @@ double yarn_scale(double factor, double mscale);
 nlohmann::json common_hugging_face_config(const ModelConfig& config);
 /// One name for each layer, the way back of read_layer_types.
 nlohmann::json hugging_face_layer_types(const ModelConfig& config, const char* full, const char* sliding);
+/// `sliding_window` of a model whose layers all have it, which then is one of full layers; else null.
+nlohmann::json take_window_of_all_layers(ModelConfig& config);
 nlohmann::json hugging_face_rope(const ModelConfig& config, double base);
 layers::RotarySettings rotary_settings(const ModelConfig& config, int64_t layer);
 

@@ -89,12 +89,7 @@ ModelConfig mixtral_from(const nlohmann::json& json) {
   c.norm_topk_prob = true;
   c.experts = fields.integer("num_local_experts", 8);
   c.expert_ffn = fields.integer("intermediate_size");
-  // Files older than transformers 5 say so of a window that no layer has.
-  if (fields.has("sliding_window") && fields.integer("sliding_window") < c.max_positions) {
-    c.layer_types = {"sliding"};
-    c.window = fields.integer("sliding_window");
-    c.rope_base_sliding = c.rope_base;
-  }
+  fields.read_window_of_all_layers(c);
   return c;
 }
 
@@ -103,13 +98,12 @@ nlohmann::json mixtral_to(const ModelConfig& c) {
     throw base::ConfigError("model.{}: mixtral has no such thing in Hugging Face's form",
                             c.attention_bias ? "attention_bias = true" : "norm_topk_prob = false");
   auto full = c;
-  const bool is_sliding = c.layer_types == std::vector<std::string>{"sliding"};
-  if (is_sliding) full.layer_types.clear();
+  const auto window = take_window_of_all_layers(full);
   auto json = common(full, "mixtral", "MixtralForCausalLM");
   for (const char* unknown : {"norm_topk_prob", "attention_bias"}) json.erase(unknown);
   json["num_local_experts"] = c.experts;
   json["intermediate_size"] = c.expert_ffn;
-  json["sliding_window"] = is_sliding ? nlohmann::json(c.window) : nlohmann::json();
+  json["sliding_window"] = window;
   return json;
 }
 

@@ -28,6 +28,9 @@ CASES = {
     "mixtral, three of four experts and a window": dict(model_type="mixtral", num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=3, sliding_window=6),
     "smollm3, every fourth layer": dict(model_type="smollm3", num_hidden_layers=5),
     "smollm3, a list": dict(model_type="smollm3", num_hidden_layers=3, no_rope_layers=[0, 1, 1], attention_bias=True, tie_word_embeddings=False),
+    "phi3": dict(model_type="phi3", num_hidden_layers=2, tie_word_embeddings=True),
+    "phi3, rotating in part, a window": dict(
+        model_type="phi3", num_hidden_layers=2, num_key_value_heads=1, hidden_size=64, sliding_window=6, rope_parameters=ROPE | {"partial_rotary_factor": 0.75}),
     "deepseek_v3, a dense layer, groups and yarn": dict(
         model_type="deepseek_v3", num_hidden_layers=3, num_key_value_heads=4, first_k_dense_replace=1, n_routed_experts=6, n_group=3, topk_group=2,
         num_experts_per_tok=2, moe_intermediate_size=20, n_shared_experts=2, kv_lora_rank=14, q_lora_rank=18, qk_nope_head_dim=10, qk_rope_head_dim=8,
