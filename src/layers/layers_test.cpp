@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <numeric>
 
 #include "kernels/activation.h"
 #include "kernels/differentiable.h"
@@ -19,6 +20,7 @@
 #include "layers/linear.h"
 #include "layers/recompute.h"
 #include "layers/router.h"
+#include "layers/routing_losses.h"
 #include "layers/sequences.h"
 #include "layers/softmax_attention.h"
 #include "layers/test_tensors.h"
@@ -400,6 +402,58 @@ TEST(LinearRouter, takes_the_best_experts_of_the_best_groups_by_sigmoids) {
   backward(sum);
   expect_close(x.grad(), y.grad());
   expect_close(weight.grad, w.grad());
+}
+
+// The oracle: the definitions, set by set, token by token and expert by expert; shares are constants.
+TEST(RoutingLosses, have_the_values_and_gradients_of_their_definitions) {
+  constexpr int64_t kRows = 3, kSeq = 4, kTokens = kRows * kSeq, kExperts = 5, kTopK = 2;
+  constexpr double kBalance = 0.3, kZ = 0.2, kShare = 1.0 / 20;
+  for (const auto score : {kernels::RouterScore::softmax, kernels::RouterScore::sigmoid})
+    for (const auto over : {BalanceOver::sequence, BalanceOver::microbatch, BalanceOver::batch}) {
+      SCOPED_TRACE(fmt::format("score {}, over {}", static_cast<int>(score), static_cast<int>(over)));
+      RoutingTotals totals(2, kExperts, device::test_device());
+      std::vector<double> before(kExperts, 0);  // of earlier microbatches of the step
+      double balance = 0, z = 0;
+      for (int microbatch = 0; microbatch < 2; ++microbatch) {
+        const auto logits = random({kTokens, kExperts}, static_cast<uint64_t>(5 + microbatch)).set_requires_grad(true);
+        const auto upstream = random({kTokens * kTopK}, 9);
+        const auto choice = std::get<1>(logits.detach().topk(kTopK, -1)).flatten();
+        const auto weight_of = [&](const at::Tensor& x) { return x.gather(1, choice.view({-1, kTopK})).sigmoid().flatten(); };
+        RoutingLosses losses(
+            {.balance = kBalance, .z = kZ, .over = over}, kShare, [](const at::Tensor&) {}, totals);
+        const Routing routing{.logits = logits, .weight = weight_of(logits), .choice = choice, .score = score};
+        const auto weight = losses.attach_to(routing, 1, kExperts, {.rows = kRows, .seq = kSeq, .first = 0});
+        EXPECT_TRUE(at::equal(weight, routing.weight));
+        backward((weight * upstream).sum());
+
+        const auto leaf = logits.detach().to(at::kCPU).clone().set_requires_grad(true), chosen = choice.to(at::kCPU).view({kTokens, kTopK});
+        const int64_t sets = over == BalanceOver::sequence ? kRows : 1, of_set = kTokens / sets;
+        at::Tensor loss = (weight_of(leaf.to(choice.device())) * upstream).sum().to(at::kCPU);
+        for (int64_t set = 0; set < sets; ++set) {
+          auto counts = over == BalanceOver::batch ? before : std::vector<double>(kExperts, 0);
+          for (int64_t t = set * of_set; t < (set + 1) * of_set; ++t)
+            for (int64_t k = 0; k < kTopK; ++k) counts[static_cast<size_t>(chosen[t][k].item<int64_t>())] += 1;
+          const double all = std::accumulate(counts.begin(), counts.end(), 0.0);
+          for (int64_t t = set * of_set; t < (set + 1) * of_set; ++t) {
+            const auto exps = score == kernels::RouterScore::softmax ? leaf[t].exp() : leaf[t].sigmoid();
+            for (int64_t e = 0; e < kExperts; ++e) {
+              const auto term = kExperts * counts[static_cast<size_t>(e)] / all * exps[e] / exps.sum() * kShare;
+              balance += term.item<double>();
+              loss = loss + kBalance * term;
+            }
+            const auto lse = leaf[t].exp().sum().log();
+            z += (lse * lse).item<double>() * kShare;
+            loss = loss + kZ * kShare * lse * lse;
+          }
+          before = counts;
+        }
+        backward(loss);
+        expect_close(logits.grad().to(at::kCPU), leaf.grad());
+      }
+      const auto values = totals.values().cpu();
+      EXPECT_NEAR(values[0].item<float>(), balance, 1e-5 * balance);
+      EXPECT_NEAR(values[1].item<float>(), z, 1e-5 * z);
+    }
 }
 
 // The oracle: every token's probabilities sorted, one by one.

@@ -27,6 +27,7 @@ Routing route(const at::Tensor& x, const LinearRouterParameters& p, const Choose
   routing.logits = linear(x.to(p.weight->value.scalar_type()), {p.weight});
   const base::WorkScope scope("route");
   const auto chosen = kernels::choose_experts(routing.logits, p.balancing_bias->value, p.rule, choose);
+  routing.score = p.rule.score;
   routing.weight = chosen.weight, routing.choice = chosen.choice;
   return routing;
 }

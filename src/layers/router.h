@@ -29,10 +29,11 @@ struct LinearRouterParameters {
 };
 
 struct Routing {
-  at::Tensor state;   // [tokens, router_hidden], for the next layer's router; undefined without
-  at::Tensor logits;  // [tokens, classes]
-  at::Tensor weight;  // [tokens * top_k] probability of the chosen class, differentiable
-  at::Tensor choice;  // int64 [tokens * top_k], each token's side by side, best first
+  at::Tensor state;                                            // [tokens, router_hidden], for the next layer's router; undefined without
+  at::Tensor logits;                                           // [tokens, classes]
+  at::Tensor weight;                                           // [tokens * top_k] probability of the chosen class, differentiable
+  at::Tensor choice;                                           // int64 [tokens * top_k], each token's side by side, best first
+  kernels::RouterScore score = kernels::RouterScore::softmax;  // what the logits went through
 };
 
 /// Takes the classes that the router chose, int64 [tokens * top_k], and returns those that count; the router works as ever.

@@ -9,7 +9,7 @@
 #include "device/aten.h"
 #include "layers/activation_offload.h"
 #include "layers/linear_attention.h"
-#include "layers/router.h"
+#include "layers/routing_losses.h"
 #include "layers/schedulable.h"
 #include "layers/sequences.h"
 
@@ -57,7 +57,8 @@ struct ForwardContext {
   std::vector<LayerCache>* caches = nullptr;  // one per layer; inference only
   Observer* observer = nullptr;
   LayerHooks* hooks = nullptr;
-  std::shared_ptr<layers::ActivationOffload> offload;  // of what full recomputation keeps; null: it stays
+  std::shared_ptr<layers::RoutingLosses> routing_losses;  // null: none, as outside of training
+  std::shared_ptr<layers::ActivationOffload> offload;     // of what full recomputation keeps; null: it stays
 };
 
 /// Who chooses each token's experts in place of the router, given a layer and the router's choices, int64 [this rank's tokens * top_k];

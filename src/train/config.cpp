@@ -30,6 +30,10 @@ void declare_phase(SettingsTable& table, PhaseConfig& p) {
 
 }  // namespace
 
+layers::RoutingLossSettings routing_losses_of(const TrainConfig& c) {
+  return {.balance = c.balance_loss, .z = c.router_z_loss, .over = layers::balance_over_from_name(c.balance_over)};
+}
+
 SettingsTable settings_of(RunConfig& c) {
   SettingsTable table;
   models::declare_settings(table, c.model);
@@ -53,6 +57,13 @@ SettingsTable settings_of(RunConfig& c) {
       "train.gemm_backend", t.gemm_backend, {"auto", "default", "onednn", "upcast", "cublas", "cublaslt", "tuned"},
       "library of matmuls; tuned: of each on a GPU the library's fastest algorithm, measured at the first one; auto = the one that ingot "
       "bench gemm --libraries found clearly faster (on a GPU bench all does, too), which a run keeps");
+  table.add("train.balance_loss", t.balance_loss, NumberRange{0, 1e3},
+            "coefficient of the auxiliary loss by which routers use their experts evenly; 0 = none");
+  table.add("train.balance_over", t.balance_over, layers::balance_over_names(),
+            "whose tokens that loss looks at together: of a sequence, of a replica's microbatch, or of the batch (all replicas, and the "
+            "step's microbatches so far)");
+  table.add("train.router_z_loss", t.router_z_loss, NumberRange{0, 1e3},
+            "coefficient of the square of the log-sum-exp of a router's logits, which keeps them small; 0 = none");
   table.add("train.seed", t.seed, at_least(0), "of the initial weights");
   table.add("train.threads", t.threads, base::IntegerRange{0, 4096}, "CPU threads; 0 = all cores");
   table.add("train.validation_every", t.validation_every, at_least(0), "steps between validations; 0 = never");

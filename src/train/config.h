@@ -8,6 +8,7 @@
 #include "base/settings.h"
 #include "checkpoint/config.h"
 #include "data/config.h"
+#include "layers/routing_losses.h"
 #include "mesh/config.h"
 #include "models/config.h"
 #include "optim/config.h"
@@ -33,6 +34,8 @@ struct TrainConfig {
   int64_t batch_size = 8, microbatch_size = 0;  // sequences; microbatch 0 = the whole batch at once
   std::string precision = "fp32", recompute = "none", offload = "none", device = "auto", gemm_backend = "auto";
   bool gpu_graphs = false;
+  double balance_loss = 0, router_z_loss = 0;  // coefficients
+  std::string balance_over = "batch";
   int64_t seed = 1234;
   int64_t threads = 0;  // 0 = all cores
   int64_t validation_every = 0, validation_batches = 8;
@@ -56,6 +59,8 @@ struct RunConfig {
   ResilienceConfig resilience;
   LogConfig log;
 };
+
+layers::RoutingLossSettings routing_losses_of(const TrainConfig& config);
 
 /// Every setting of a run, bound to `config`.
 base::SettingsTable settings_of(RunConfig& config);

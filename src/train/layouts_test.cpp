@@ -36,6 +36,7 @@ struct Layout {
   bool replayed = false;                                     // tokens go to the experts that they went to on one rank
   bool emulated = false;                                     // ranks have emulated devices
   double bucket_mib = 0.01, clip = 1;
+  std::string balance = {};  // whose tokens the balance loss looks at; empty = no losses of routers
 };
 
 models::ModelConfig model_of(const Layout& layout) {
@@ -84,7 +85,7 @@ using State = std::map<std::string, at::Tensor>;
 using Choices = std::map<std::pair<int64_t, int64_t>, at::Tensor>;
 
 struct Outcome {
-  std::vector<double> losses, norms;
+  std::vector<double> losses, norms, balance;
   State first, last;  // after one step, which shows every gradient, and after the last
   std::vector<std::vector<std::vector<int64_t>>> loads;
   double validation = 0;
@@ -128,6 +129,8 @@ Outcome train(const Layout& layout, int64_t steps = all_steps(), const Choices* 
     setup.optimizer.spread_orthogonalisation = layout.spread;
     setup.recompute = layout.recompute;
     setup.microbatch = layout.microbatch;
+    if (!layout.balance.empty())
+      setup.routing_losses = {.balance = 0.5, .z = 0.1, .over = layers::balance_over_from_name(layout.balance)};
     setup.optimizer.clip = layout.clip;
     setup.parallel.bucket_mib = layout.bucket_mib;
     ParallelModel model(setup, groups);
@@ -154,6 +157,7 @@ Outcome train(const Layout& layout, int64_t steps = all_steps(), const Choices* 
       if (world.rank() == 0) {
         outcome.losses.push_back(result.loss);
         outcome.norms.push_back(result.grad_norm);
+        outcome.balance.push_back(result.balance_loss.value_or(0) + 1000 * result.router_z_loss.value_or(0));
         outcome.loads.push_back(result.expert_tokens);
       } else if (outcome.losses.size() > static_cast<size_t>(step)) {
         EXPECT_EQ(result.loss, outcome.losses[static_cast<size_t>(step)]) << "rank " << world.rank();
@@ -187,8 +191,8 @@ const Outcome& alone(Layout layout) {
   layout.ranks = 1;
   layout.emulated = false;
   layout.recompute = models::Recompute::none;
-  layout.microbatch = 0;
-  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", layout.kv_heads, layout.top_k, fmt::join(layout.mixers, ","),
+  if (layout.balance != "microbatch") layout.microbatch = 0;
+  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", layout.balance, layout.kv_heads, layout.top_k, fmt::join(layout.mixers, ","),
                                fmt::join(layout.feed_forwards, ","), layout.replayed, layout.family, layout.linear, layout.precision,
                                layout.optimizer, layout.tie, layout.biases, layout.force_balance, layout.seq, layout.window);
   if (!known.contains(key)) known.emplace(key, train(layout));
@@ -222,6 +226,7 @@ std::string name_of(const Layout& l) {
   if (l.biases) name += "_biases";
   if (l.force_balance) name += "_forced";
   if (l.replayed) name += "_replayed";
+  if (!l.balance.empty()) name += "_balance_over_" + l.balance;
   if (l.kv_heads != 12) name += fmt::format("_kv{}", l.kv_heads);
   if (l.top_k > 1) name += fmt::format("_top{}", l.top_k);
   for (const auto* parts : {&l.mixers, &l.feed_forwards})
@@ -250,6 +255,7 @@ TEST_P(Layouts, train_the_same_model) {
   expect_same(got.first, expected.first, is_exact ? 1e-8 : 2e-3, "after one step");
   for (size_t step = 0; step < got.losses.size(); ++step) {
     EXPECT_NEAR(got.losses[step] / expected.losses[step], 1, is_exact ? 1e-9 : layout.replayed ? 1e-4 : 1e-5) << "step " << step;
+    EXPECT_NEAR(got.balance[step], expected.balance[step], 1e-5 * (1 + expected.balance[step])) << "step " << step;
     EXPECT_NEAR(got.norms[step] / expected.norms[step], 1, is_exact ? 1e-8 : layout.replayed ? 5e-3 : 1e-3) << "step " << step;
   }
   EXPECT_EQ(got.loads, expected.loads);
@@ -424,6 +430,15 @@ std::vector<Layout> layouts() {
     all.push_back({.parallel = p, .ranks = p.pipeline > 1 ? 4 : std::max<int>(2, static_cast<int>(p.tensor)), .family = "deepseek_v3",
                    .recompute = p.zero == 3 ? models::Recompute::full : models::Recompute::none, .microbatch = 3, .top_k = 2});
   all.push_back({.parallel = P{.tensor = 2, .sequence_parallel = false}, .ranks = 2, .family = "deepseek_v3", .feed_forwards = {"mlp"}});
+  // Losses of routers look at tokens of other ranks.
+  for (const auto& p : {P{.zero = 1}, P{.context = 2}, P{.tensor = 2, .expert = 2}, P{.pipeline = 2, .expert = 2}, P{.tensor_sequence = 2}}) {
+    const int ranks = p.pipeline > 1 || p.zero == 1 ? 4 : 2;
+    for (const char* over : {"sequence", "batch"})
+      if (over != std::string("batch") || p.pipeline == 1)
+        all.push_back({.parallel = p, .ranks = ranks, .family = "mixtral", .recompute = p.context == 2 ? models::Recompute::full : models::Recompute::selective, .microbatch = over == std::string("batch") ? 0 : 3, .top_k = 2, .balance = over});
+    all.push_back({.parallel = p, .ranks = ranks, .family = p.tensor_sequence == 1 ? "deepseek_v3" : "mixtral", .microbatch = 3, .top_k = 2, .balance = "microbatch"});
+  }
+  all.push_back({.parallel = P{.context = 2}, .ranks = 4, .family = "zaya1", .top_k = 2, .balance = "batch"});
   // Several experts for a token; parts that no family has together.
   all.push_back({.parallel = P{.expert = 2, .zero = 3}, .ranks = 4, .family = "olmoe", .recompute = models::Recompute::full, .top_k = 2});
   all.push_back({.parallel = P{.context = 2, .expert = 2}, .ranks = 2, .family = "olmoe", .top_k = 2});

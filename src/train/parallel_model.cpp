@@ -90,6 +90,7 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
   if (everyone.size() == 1) {
     optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), setup.optimizer);
     step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, setup.recompute, setup.microbatch);
+    step_->add_routing_losses(setup.routing_losses);
     if (setup.offloads_activations) step_->offload_activations();
     if (setup.uses_graphs) step_->use_graphs();
     return;
@@ -103,6 +104,8 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
   auto& losses = is_pipeline ? groups_.along(spread) : targets;
   if (tensor.shards_tokens) spread.push_back(Axis::tensor);
   auto& tokens = groups_.along(spread);
+  comm::Group* balance = nullptr;
+  if (setup.routing_losses.balance > 0) balance = &groups_.along(axes_of_balance(setup.routing_losses.over));
   bucket_options_ = {bucket_bytes(), static_cast<int>(config_.zero), config_.grad_reduce_dtype == "bf16",
                      setup.is_stage || mesh.size(Axis::pipeline) > 1};
   buckets_ = std::make_unique<parallel::Buckets>(
@@ -120,9 +123,12 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
                                          Replicas{.targets = &targets,
                                                   .losses = &losses,
                                                   .tokens = &tokens,
+                                                  .balance = balance,
+                                                  .data = mesh.size(Axis::data),
                                                   .buckets = buckets_.get(),
                                                   .stages = is_pipeline ? &groups_.along({Axis::pipeline}) : nullptr,
                                                   .schedule = parallel::schedule_from_name(config_.pipeline_schedule)});
+  step_->add_routing_losses(setup.routing_losses);
   if (setup.offloads_activations) step_->offload_activations();
   if (setup.uses_graphs) step_->use_graphs();
 }
@@ -130,6 +136,15 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
 ReplicaCheck* ParallelModel::replica_check() {
   if (!replica_check_ && buckets_) replica_check_ = std::make_unique<ReplicaCheck>(*model_, *optimizer_, *buckets_, config_, groups_);
   return replica_check_.get();
+}
+
+// The ranks that have other tokens of a layer, of the same sequences or of the whole batch.
+std::vector<Axis> ParallelModel::axes_of_balance(layers::BalanceOver over) const {
+  std::vector<Axis> axes;
+  for (const Axis axis : groups_.mesh().token_axes())
+    if (axis != Axis::data || over == layers::BalanceOver::batch) axes.push_back(axis);
+  if (model_->layout().tensor.shards_tokens) axes.push_back(Axis::tensor);
+  return axes;
 }
 
 // The ranks over which a gradient is summed: those that have other tokens. Of a parameter that tensor-parallel ranks hold whole each knows

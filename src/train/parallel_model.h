@@ -38,6 +38,7 @@ struct TrainingSetup {
   bool offloads_activations = false;
   bool uses_graphs = false;
   int64_t microbatch = 0;
+  layers::RoutingLossSettings routing_losses;
   uint64_t seed = 1;
   bool is_stage = false;  // it stands for a stage of a pipeline that the mesh does not have: for planners
 };
@@ -64,6 +65,7 @@ class ParallelModel {
   };
   comm::Group& sum_group(const layers::Parameter& parameter);
   comm::Group& owners(const layers::Parameter& parameter);
+  std::vector<mesh::Axis> axes_of_balance(layers::BalanceOver over) const;
   std::vector<mesh::Axis> axes_of_sum(const layers::Parameter& parameter) const;
   std::vector<mesh::Axis> axes_of_owners(const layers::Parameter& parameter) const;
   /// What the owners have, without asking them.

@@ -95,7 +95,37 @@ models::ForwardContext TrainingStep::context_of(std::shared_ptr<layers::Sequence
   context.observer = observer;
   context.hooks = hooks_.get();
   context.offload = offload();
+  if (routing_totals_ && observer == &counter_) context.routing_losses = routing_losses();
   return context;
+}
+
+void TrainingStep::add_routing_losses(const layers::RoutingLossSettings& settings) {
+  if (!settings.is_on()) return;
+  if (!model_.has_experts())
+    throw base::ConfigError("train.{} > 0, and the model has no experts; set it to 0",
+                            settings.balance > 0 ? "balance_loss" : "router_z_loss");
+  routing_loss_settings_ = settings;
+  routing_totals_ = std::make_unique<layers::RoutingTotals>(model_.config().layers, model_.routing_classes(), model_.device());
+}
+
+std::shared_ptr<layers::RoutingLosses> TrainingStep::routing_losses() {
+  const auto sum = [group = replicas_.balance](const at::Tensor& counts) {
+    if (group && group->size() > 1) group->all_reduce(counts);
+  };
+  return std::make_shared<layers::RoutingLosses>(routing_loss_settings_, token_share_, sum, *routing_totals_);
+}
+
+// Of all ranks, once a step.
+void TrainingStep::collect_routing_losses(StepResult& result) const {
+  if (!routing_totals_) return;
+  auto values = routing_totals_->values().clone();
+  if (replicas_.tokens && replicas_.tokens->size() > 1) replicas_.tokens->all_reduce(values);
+  int64_t layers = 0;
+  for (int64_t layer = 0; layer < model_.config().layers; ++layer) layers += model_.has_experts(layer) ? 1 : 0;
+  const auto host = values.cpu();
+  const auto mean = [&](int64_t which) { return static_cast<double>(host[which].item<float>()) / static_cast<double>(layers); };
+  if (routing_loss_settings_.balance > 0) result.balance_loss = mean(0);
+  if (routing_loss_settings_.z > 0) result.router_z_loss = mean(1);
 }
 
 void TrainingStep::for_each_microbatch(const Tensors& all, const std::function<void(const Tensors&)>& visit) const {
@@ -174,6 +204,8 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr, ReplicaCheck* 
   const Tensors all = on_device(batch);
   // Every target of the global batch weighs the same, however documents and padding fall into microbatches and ranks.
   const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, count_targets(all)));
+  if (routing_totals_) routing_totals_->clear();
+  token_share_ = 1.0 / static_cast<double>(std::max<int64_t>(1, batch.batch * batch.seq * replicas_.data));
   if (replicas_.buckets) replicas_.buckets->begin_step();
   finish(forward_and_backward(all, scale), lr, &all, result, check);
   // Of the experts alone: tokens that took the skip class are no expert's load.
@@ -189,6 +221,7 @@ void TrainingStep::finish(double loss, double lr, const Tensors* all, StepResult
   if (replicas_.buckets) replicas_.buckets->finish_step();
   result.loss = sum_of_losses(loss);
   collect_expert_counts();
+  collect_routing_losses(result);
   const auto norm = optimizer_.gradient_norm();
   result.grad_norm = norm.norm;
   if (!std::isfinite(result.loss)) result.reason = all ? first_nonfinite_activation(*all) : "the loss";

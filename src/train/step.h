@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,11 +23,12 @@ namespace ingot::train {
 class ReplicaCheck;
 
 struct StepResult {
-  double loss = 0;                                  // mean over the batch's targets, nats
-  double grad_norm = 0;                             // before clipping
-  bool skipped = false;                             // NaN or Inf: nothing was updated
-  std::string reason;                               // which tensor was not finite first
-  std::vector<std::vector<int64_t>> expert_tokens;  // [layers][experts]; empty without experts
+  double loss = 0;                                    // mean over the batch's targets, nats
+  double grad_norm = 0;                               // before clipping
+  bool skipped = false;                               // NaN or Inf: nothing was updated
+  std::string reason;                                 // which tensor was not finite first
+  std::vector<std::vector<int64_t>> expert_tokens;    // [layers][experts]; empty without experts
+  std::optional<double> balance_loss, router_z_loss;  // means over layers with experts, without coefficients
 };
 
 /// The ranks that train together on one batch; nothing = this one alone.
@@ -34,6 +36,8 @@ struct Replicas {
   comm::Group* targets = nullptr;        // each of them on its own sequences, or its tokens of them
   comm::Group* losses = nullptr;         // over which losses are spread: these and the stages of a pipeline
   comm::Group* tokens = nullptr;         // over which a layer's tokens, and layers, are spread: these and more
+  comm::Group* balance = nullptr;        // over which routing losses count tokens: of their sequences, or of a layer
+  int64_t data = 1;                      // replicas that have other sequences
   parallel::Buckets* buckets = nullptr;  // of the model's parameters
   comm::Group* stages = nullptr;         // of a pipeline; null without
   parallel::Schedule schedule = parallel::Schedule::one_f_one_b;
@@ -65,6 +69,8 @@ class TrainingStep {
   /// Passes of microbatches become graphs where they need nothing of other ranks: all on one rank; of replicas those that are neither the
   /// first of a step, which takes weights as they come, nor the last, whose gradients are sent. Of a model on a GPU or the emulated device.
   void use_graphs() { graphs_ = std::make_unique<GraphedPasses>(model_, counter_); }
+  /// Added to the loss from the next step on. Throws ConfigError where the model has no experts.
+  void add_routing_losses(const layers::RoutingLossSettings& settings);
   /// Null without.
   GraphedPasses* graphs() { return graphs_.get(); }
   /// For one forward pass; null without.
@@ -83,6 +89,7 @@ class TrainingStep {
   Tensors on_device(const data::Batch& batch) const;
   void for_each_microbatch(const Tensors& all, const std::function<void(const Tensors&)>& visit) const;
   models::ForwardContext context_for(const Tensors& tensors, models::Observer* observer);
+  std::shared_ptr<layers::RoutingLosses> routing_losses();
   models::ForwardContext context_of(std::shared_ptr<layers::Sequences> sequences, models::Observer* observer);
   /// Sum of this rank's losses; leaves the gradients.
   double forward_and_backward(const Tensors& all, double scale);
@@ -91,6 +98,7 @@ class TrainingStep {
   double run_stages(const Tensors& all, double scale, bool forward_only);
   /// Over all ranks, onto the host.
   void collect_expert_counts();
+  void collect_routing_losses(StepResult& result) const;
   /// All that comes after the passes but for the experts' tokens.
   void finish(double loss, double lr, const Tensors* all, StepResult& result, ReplicaCheck* check = nullptr);
   void update(double lr, double norm);
@@ -106,6 +114,9 @@ class TrainingStep {
   models::Recompute recompute_;
   int64_t microbatch_;
   ExpertCounter counter_;
+  layers::RoutingLossSettings routing_loss_settings_;
+  std::unique_ptr<layers::RoutingTotals> routing_totals_;  // null without routing losses
+  double token_share_ = 0;                                 // of one token in the global batch
   Replicas replicas_;
   std::function<void()> before_update_;
   std::shared_ptr<device::HostStash> stash_;

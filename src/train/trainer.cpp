@@ -41,6 +41,7 @@ TrainingSetup setup_of(const RunConfig& config, bool is_watched) {
           .offloads_activations = config.train.offload == "activations",
           .uses_graphs = config.train.gpu_graphs && !is_watched,
           .microbatch = config.train.microbatch_size,
+          .routing_losses = routing_losses_of(config.train),
           .seed = static_cast<uint64_t>(config.train.seed)};
 }
 
@@ -249,6 +250,8 @@ StepRecord Trainer::take_step(const Phase& phase) {
   record.eta_s = static_cast<double>(record.steps - record.step) * smoothed_step_ms_ / 1e3;
   record.skipped = result.skipped;
   if (!result.expert_tokens.empty()) record.expert_load = expert_load_of(result.expert_tokens);
+  record.balance_loss = result.balance_loss;
+  record.router_z_loss = result.router_z_loss;
   measure(record, phase_number);
   return record;
 }

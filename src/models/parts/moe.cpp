@@ -40,8 +40,14 @@ void Moe::declare(const std::string& prefix) {
 
 FeedForward::Result Moe::forward(const at::Tensor& in, const at::Tensor& router_state, const ForwardContext& context) const {
   const auto x = in.flatten(0, 1);
-  const auto routing = router_->route(x, router_state, choose());
+  auto routing = router_->route(x, router_state, choose());
   if (context.observer && !layers::is_recomputing()) context.observer->on_routing(layer_, routing);
+  if (context.routing_losses) {
+    const int64_t rows = context.sequences->batch(), seq = context.sequences->seq();
+    routing.weight = context.routing_losses->attach_to(
+        routing, layer_, config().experts,
+        {.rows = rows, .seq = seq, .first = x.size(0) < rows * seq ? layout().tensor.share(rows * seq).begin : 0});
+  }
   const auto skip = config().skip_output == "identity" ? layers::SkipOutput::identity : layers::SkipOutput::zero;
   const auto out = layers::experts(x, routing.choice, routing.weight, *gate_up_, *down_, config().top_k, skip, layout().experts.exchange());
   const auto branch = out.view_as(in);
