@@ -1,5 +1,6 @@
 #include "optim/config.h"
 
+#include "optim/balancing.h"
 #include "optim/update_rule.h"
 
 namespace ingot::optim {
@@ -31,9 +32,17 @@ void declare_settings(base::SettingsTable& table, OptimizerConfig& c) {
   table.add("optimizer.final_lr_fraction", c.final_lr_fraction, NumberRange{0, 1},
             "learning rate of the last step, as a share of the peak");
   table.add("optimizer.decay_fraction", c.decay_fraction, NumberRange{0, 1}, "wsd: share of the steps in the final decay");
-  table.add("optimizer.balancing_lr", c.balancing_lr, NumberRange{0, 10}, "AdamW step of the routers' balancing biases; 0 = fixed");
-  table.add("optimizer.balancing_beta1", c.balancing_beta1, NumberRange{0, 1}, "balancing biases");
-  table.add("optimizer.balancing_beta2", c.balancing_beta2, NumberRange{0, 1}, "balancing biases");
+  table.add("optimizer.balancing_lr", c.balancing_lr, NumberRange{0, 10}, "step of the routers' balancing biases; 0 = fixed");
+  table.add("optimizer.balancing", c.balancing, balancing_rule_names(),
+            "what moves them against the load: AdamW, steps of one size, or a PID controller");
+  table.add("optimizer.balancing_beta1", c.balancing_beta1, NumberRange{0, 1}, "balancing biases, adamw");
+  table.add("optimizer.balancing_beta2", c.balancing_beta2, NumberRange{0, 1}, "balancing biases, adamw");
+  table.add("optimizer.balancing_proportional", c.balancing_proportional, NumberRange{0, 1e3},
+            "balancing biases, pid: gain of the load's change");
+  table.add("optimizer.balancing_integral", c.balancing_integral, NumberRange{0, 1e3},
+            "balancing biases, pid: gain of the load's excess, which adds up");
+  table.add("optimizer.balancing_derivative", c.balancing_derivative, NumberRange{0, 1e3},
+            "balancing biases, pid: gain of the change's change");
   table.add("optimizer.balance_skip", c.balance_skip, "the skip class aims at an equal share of the tokens too");
 }
 

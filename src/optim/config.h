@@ -26,7 +26,10 @@ struct OptimizerConfig {
   double final_lr_fraction = 0.1;
   double decay_fraction = 0.2;  // wsd: share of the steps in the final decay
 
-  double balancing_lr = 1e-3, balancing_beta1 = 0.9, balancing_beta2 = 0.999;  // of the routers' balancing biases
+  // Of the routers' balancing biases (optim/balancing.h).
+  std::string balancing = "adamw";  // adamw, sign, pid
+  double balancing_lr = 1e-3, balancing_beta1 = 0.9, balancing_beta2 = 0.999;
+  double balancing_proportional = 1, balancing_integral = 1, balancing_derivative = 0;  // pid
   bool balance_skip = false;                                                   // the skip class aims at an equal share too
 };
 

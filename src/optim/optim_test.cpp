@@ -349,5 +349,47 @@ TEST(Balancing, moves_biases_against_the_load_and_leaves_the_skip_class_alone) {
   EXPECT_EQ(b[3], 0);  // an even load pulls nowhere
 }
 
+TEST(Balancing, by_sign_and_by_pid_follow_their_formulas) {
+  const auto loads = std::vector<std::vector<int64_t>>{{90, 9, 1, 50}, {40, 40, 20, 3}, {30, 30, 40, 0}};
+  OptimizerConfig config;
+  config.balancing_lr = 0.01;
+  config.balancing_proportional = 0.7, config.balancing_integral = 0.3, config.balancing_derivative = 0.2;
+  for (const std::string rule : {"sign", "pid"}) {
+    config.balancing = rule;
+    const auto bias = at::full({4}, 0.5, at::kDouble);
+    const BalancingState state{at::zeros({4}, at::kDouble), at::zeros({4}, at::kDouble)};
+    std::vector<double> expected(4, 0.5), e1(3, 0), e2(3, 0);
+    for (size_t step = 0; step < loads.size(); ++step) {
+      move_balancing_bias(bias, state, at::tensor(loads[step], at::kLong), 3, static_cast<int64_t>(step) + 1, config);
+      for (size_t i = 0; i < 3; ++i) {
+        const double e = 3 * static_cast<double>(loads[step][i]) / 100 - 1;
+        const double by_pid = 0.3 * e + 0.7 * (e - e1[i]) + 0.2 * (e - 2 * e1[i] + e2[i]);
+        expected[i] -= 0.01 * (rule == "pid" ? by_pid : e > 0 ? 1 : e < 0 ? -1 : 0);
+        e2[i] = e1[i], e1[i] = e;
+      }
+      for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(bias.const_data_ptr<double>()[i], expected[i], 1e-12) << rule << " " << step << " " << i;
+    }
+  }
+}
+
+// A router that prefers its first experts, with the bias in a closed loop.
+TEST(Balancing, by_every_rule_evens_out_a_skewed_router) {
+  at::manual_seed(3);
+  constexpr int64_t kExperts = 8;
+  const auto scores = (at::randn({4096, kExperts}, at::kDouble) + at::arange(kExperts, at::kDouble) * -0.4).softmax(-1);
+  for (const auto& rule : balancing_rule_names()) {
+    OptimizerConfig config;
+    config.balancing = rule;
+    config.balancing_lr = 2e-3;
+    const auto bias = at::zeros({kExperts}, at::kDouble);
+    const BalancingState state{at::zeros({kExperts}, at::kDouble), at::zeros({kExperts}, at::kDouble)};
+    const auto counts = [&] { return std::get<1>((scores + bias).topk(2, -1)).flatten().bincount({}, kExperts); };
+    const double at_first = counts().max().item<double>() / 1024;
+    for (int64_t step = 1; step <= 400; ++step) move_balancing_bias(bias, state, counts(), kExperts, step, config);
+    EXPECT_GT(at_first, 2) << rule;
+    EXPECT_LT(counts().max().item<double>() / 1024, 1.1) << rule;
+  }
+}
+
 }  // namespace
 }  // namespace ingot::optim

@@ -34,7 +34,7 @@ Optimizer::Optimizer(layers::ParameterList& parameters, const OptimizerConfig& c
   const at::NoGradGuard no_grad;
   if (config.offload) home_ = StateHome(std::make_shared<device::HostStash>(parameters.all().front()->value.device()));
   for (const auto& p : parameters.all())
-    if (!p->is_trained()) buffers_[p->name] = {p.get(), at::zeros_like(p->value), at::zeros_like(p->value)};
+    if (!p->is_trained()) buffers_[p->name] = {p.get(), {at::zeros_like(p->value), at::zeros_like(p->value)}};
   for (auto& shard : team_.shards) {
     const auto& p = *shard.parameter;
     const bool narrow = p.value.scalar_type() == at::kBFloat16;
@@ -142,21 +142,7 @@ void Optimizer::balance(Parameter& bias, const at::Tensor& counts, int64_t exper
   const base::WorkScope scope("optimizer", base::WorkKind::adamw);
   if (config_.balancing_lr == 0) return;
   const at::NoGradGuard no_grad;
-  auto& state = buffers_.at(bias.name);
-  const int64_t classes = bias.value.size(0);
-  const int64_t balanced = config_.balance_skip ? classes : experts;
-  const auto loads = counts.to(at::kDouble);
-  const double total = loads.narrow(0, 0, balanced).sum().item<double>();
-  if (total == 0) return;
-  // Descent on (observed share - fair share): ZAYA1-8B, arXiv 2605.05365, eq. 5.
-  auto gradient = at::zeros_like(loads);
-  gradient.narrow(0, 0, balanced).copy_(loads.narrow(0, 0, balanced) / total - 1.0 / static_cast<double>(balanced));
-  const auto g = device::to_device(gradient.to(bias.value.scalar_type()), bias.value.device());
-  state.first.mul_(config_.balancing_beta1).add_(g, 1 - config_.balancing_beta1);
-  state.second.mul_(config_.balancing_beta2).addcmul_(g, g, 1 - config_.balancing_beta2);
-  const double correction1 = 1 - std::pow(config_.balancing_beta1, static_cast<double>(steps_done_));
-  const double correction2 = 1 - std::pow(config_.balancing_beta2, static_cast<double>(steps_done_));
-  bias.value.addcdiv_(state.first, (state.second / correction2).sqrt_().add_(1e-8), -config_.balancing_lr / correction1);
+  move_balancing_bias(bias.value, buffers_.at(bias.name).state, counts, experts, steps_done_, config_);
 }
 
 at::Tensor Optimizer::master_of(const Parameter& parameter) const {
@@ -208,8 +194,8 @@ std::vector<StateSlice> Optimizer::state() const {
       all.push_back({prefix + p.name, p.shape, tensor::regions_of(p.shape, p.part, 0, tensor.numel()), tensor.view(-1), team_.is_primary});
     };
     add("", p.value.detach());
-    add("optimizer.first_moment.", buffer.first);
-    add("optimizer.second_moment.", buffer.second);
+    add("optimizer.first_moment.", buffer.state.first);
+    add("optimizer.second_moment.", buffer.state.second);
   }
   return all;
 }

@@ -1,4 +1,4 @@
-// The optimizer: every parameter updated by a rule (optim/update_rule.h), and AdamW-driven balancing biases for routers.
+// The optimizer: every parameter updated by a rule (optim/update_rule.h), and balancing biases of routers (optim/balancing.h).
 //
 // It owns fp32 masters of the parameters whose compute dtype is narrower, and the moments (fp64 in fp64 runs), of the slices
 // that it was given: all that this rank holds, or a ZeRO rank's share. Every state tensor has a global name,
@@ -13,6 +13,7 @@
 
 #include "device/aten.h"
 #include "layers/parameter.h"
+#include "optim/balancing.h"
 #include "optim/config.h"
 #include "optim/update_rule.h"
 
@@ -69,7 +70,7 @@ class Optimizer {
  private:
   struct Buffer {
     layers::Parameter* parameter;
-    at::Tensor first, second;
+    BalancingState state;
   };
 
   layers::ParameterList& parameters_;
