@@ -41,29 +41,50 @@ bool is_fused(const at::Tensor& gate_up, const at::Tensor& row_weight, const cha
   return takes_rows(gate_up, symbol) && (!row_weight.defined() || row_weight.scalar_type() == at::kFloat);
 }
 
-const char* name_of(Gate gate) { return gate == Gate::silu ? "swiglu" : "geglu"; }
+struct Names {
+  const char *forward, *backward;
+};
+Names names_of(Gate gate) {
+  switch (gate) {
+    case Gate::silu: return {"swiglu", "swiglu.backward"};
+    case Gate::gelu_tanh: return {"geglu", "geglu.backward"};
+    case Gate::clamped: break;
+  }
+  return {"clamped_swiglu", "clamped_swiglu.backward"};
+}
 
-at::Tensor activated(const at::Tensor& x, Gate gate) { return gate == Gate::silu ? at::silu(x) : at::gelu(x, "tanh"); }
 at::Tensor activated_backward(const at::Tensor& grad, const at::Tensor& x, Gate gate) {
-  return gate == Gate::silu ? at::silu_backward(grad, x) : at::gelu_backward(grad, x, "tanh");
+  switch (gate) {
+    case Gate::silu: return at::silu_backward(grad, x);
+    case Gate::gelu_tanh: return at::gelu_backward(grad, x, "tanh");
+    case Gate::clamped: break;
+  }
+  const double slope = kClampedSlope;
+  const auto s = (x * slope).sigmoid();
+  return (grad * (s + x * slope * s * (1 - s))).masked_fill(x.gt(kClampedLimit), 0);
+}
+
+// What multiplies, in `wide` where it is not the input as it is.
+at::Tensor multiplier(const at::Tensor& up, Gate gate, at::ScalarType wide) {
+  return gate == Gate::clamped ? reference::multiplier(up.to(wide), gate) : up;
 }
 
 }  // namespace
 
 at::Tensor glu(const at::Tensor& gate_up, Gate gate) {
-  const base::WorkScope scope(name_of(gate), base::WorkKind::activations);
+  const base::WorkScope scope(names_of(gate).forward, base::WorkKind::activations);
   return takes_rows(gate_up, kForward) || device::is_gpu(gate_up) ? GluFunction::apply(gate_up, gate) : reference::glu(gate_up, gate);
 }
 
 at::Tensor glu_forward(const at::Tensor& gate_up_in, const at::Tensor& row_weight, Gate gate) {
-  const base::WorkScope scope(name_of(gate), base::WorkKind::activations);
+  const base::WorkScope scope(names_of(gate).forward, base::WorkKind::activations);
   if (!is_fused(gate_up_in, row_weight, kForward)) {
     const auto wide = reference::accumulation_type(gate_up_in.scalar_type());
     const auto halves = gate_up_in.chunk(2, -1);
-    auto weighted = activated(halves[0].to(wide), gate);
+    auto weighted = reference::activated(halves[0].to(wide), gate);
     if (row_weight.defined()) weighted.mul_(row_weight.unsqueeze(-1));
     auto out = at::empty(halves[1].sizes(), gate_up_in.options());
-    at::mul_out(out, weighted, halves[1]);  // in the wider type
+    at::mul_out(out, weighted, multiplier(halves[1], gate, wide));  // in the wider type
     return out;
   }
   const auto gate_up = gate_up_in.contiguous(), weight = row_weight.defined() ? row_weight.contiguous() : row_weight;
@@ -74,13 +95,13 @@ at::Tensor glu_forward(const at::Tensor& gate_up_in, const at::Tensor& row_weigh
     p.row_weight = numbers(t.in[1]);
     p.out = address(t.out[0]);
   };
-  run_rows(RowCall<cpu::GluProblem>{name_of(gate), kForward, {{gate_up, weight}, {out}, {}}, p, bind, 8}, cpu::glu_forward);
+  run_rows(RowCall<cpu::GluProblem>{names_of(gate).forward, kForward, {{gate_up, weight}, {out}, {}}, p, bind, 8}, cpu::glu_forward);
   return out;
 }
 
 std::pair<at::Tensor, at::Tensor> glu_backward(const at::Tensor& grad_in, const at::Tensor& gate_up_in, const at::Tensor& row_weight,
                                                Gate gate_kind) {
-  const base::WorkScope scope(name_of(gate_kind), base::WorkKind::activations);
+  const base::WorkScope scope(names_of(gate_kind).forward, base::WorkKind::activations);
   if (is_fused(gate_up_in, row_weight, kBackward)) {
     const auto gate_up = gate_up_in.contiguous(), grad = grad_in.contiguous(),
                weight = row_weight.defined() ? row_weight.contiguous() : row_weight;
@@ -93,29 +114,27 @@ std::pair<at::Tensor, at::Tensor> glu_backward(const at::Tensor& grad_in, const 
       p.grad_gate_up = address(t.out[0]);
       p.grad_row_weight = numbers(t.out[1]);
     };
-    const RowCall<cpu::GluProblem> call{gate_kind == Gate::silu ? "swiglu.backward" : "geglu.backward",
-                                        kBackward,
-                                        {{grad, gate_up, weight}, {grad_gate_up, grad_weight}, {}},
-                                        problem_of(gate_up, gate_kind),
-                                        bind,
-                                        8};
+    const RowCall<cpu::GluProblem> call{
+        names_of(gate_kind).backward,   kBackward, {{grad, gate_up, weight}, {grad_gate_up, grad_weight}, {}},
+        problem_of(gate_up, gate_kind), bind,      8};
     run_rows(call, cpu::glu_backward);
     return {grad_gate_up, grad_weight};
   }
   const auto wide = reference::accumulation_type(gate_up_in.scalar_type());
   const auto halves = gate_up_in.chunk(2, -1);
-  const auto gate = halves[0].to(wide), act = activated(gate, gate_kind);
+  const auto gate = halves[0].to(wide), act = reference::activated(gate, gate_kind), up = multiplier(halves[1], gate_kind, wide);
   auto g = grad_in.to(wide);
   at::Tensor grad_weight;
   if (row_weight.defined()) {
-    grad_weight = (g * act).mul_(halves[1]).sum(-1).to(row_weight.scalar_type());
+    grad_weight = (g * act).mul_(up).sum(-1).to(row_weight.scalar_type());
     g = g * row_weight.to(wide).unsqueeze(-1);
   }
   auto grad_gate_up = at::empty(gate_up_in.sizes(), gate_up_in.options());
   const auto grads = grad_gate_up.chunk(2, -1);
   auto grad_up = grads[1];
   at::mul_out(grad_up, g, act);
-  grads[0].copy_(activated_backward(g * halves[1], gate, gate_kind));
+  if (gate_kind == Gate::clamped) grad_up.masked_fill_(halves[1].abs().gt(kClampedLimit), 0);
+  grads[0].copy_(activated_backward(g * up, gate, gate_kind));
   return {grad_gate_up, grad_weight};
 }
 

@@ -16,14 +16,22 @@ struct AttentionFunction : Function<AttentionFunction, WorkKind::attention> {
     int64_t query_offset, window;
     bool has_documents;
   };
+  // out [batch, seq, heads, channels] and log_sum_exp [batch, heads, seq] as if every query saw the sink as well: with both, backward is that
+  // of a softmax over the keys and the sink.
+  static void see_sinks(const at::Tensor& out, const at::Tensor& log_sum_exp, const at::Tensor& sinks) {
+    const auto with_sink = at::logaddexp(log_sum_exp, sinks.view({1, -1, 1}).expand_as(log_sum_exp));
+    out.mul_((log_sum_exp - with_sink).exp().transpose(1, 2).unsqueeze(-1));
+    log_sum_exp.copy_(with_sink);
+  }
   static kernels::AttentionMask mask_of(const Kept& kept, const at::Tensor& visible_from, const at::Tensor& document_offsets) {
     return {visible_from, kept.query_offset, kept.window, kept.has_documents, document_offsets};
   }
   static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& visible_from,
-                            const at::Tensor& document_offsets, Kept kept) {
+                            const at::Tensor& document_offsets, const at::Tensor& sinks, Kept kept) {
     const auto mask = mask_of(kept, visible_from, document_offsets);
     auto [out, log_sum_exp] = kernels::attention_forward(q, k, v, kept.scale, mask);
-    context.save({q, k, v, out, log_sum_exp, visible_from, document_offsets});
+    if (sinks.defined()) see_sinks(out, log_sum_exp, sinks);
+    context.save({q, k, v, out, log_sum_exp, visible_from, document_offsets, sinks});
     context.keep(kept);
     return out;
   }
@@ -34,7 +42,14 @@ struct AttentionFunction : Function<AttentionFunction, WorkKind::attention> {
     const auto mask = mask_of(kept, saved[5], saved[6]);
     auto [grad_q, grad_k, grad_v] =
         kernels::attention_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], kept.scale, mask);
-    return {grad_q, grad_k, grad_v};
+    at::Tensor grad_sinks;
+    if (const auto& sinks = saved[7]; sinks.defined()) {
+      // The sink has no value: its score's gradient is -P (grad_out . out), P being its weight.
+      const auto weight = (sinks.view({1, -1, 1}) - saved[4]).exp();  // [batch, heads, seq]
+      const auto mean = (grads[0].to(weight.scalar_type()) * saved[3]).sum(-1).transpose(1, 2);
+      grad_sinks = (weight * mean).sum(at::IntArrayRef({0, 2})).neg_();
+    }
+    return {grad_q, grad_k, grad_v, at::Tensor(), at::Tensor(), grad_sinks};
   }
 };
 
@@ -73,7 +88,7 @@ std::pair<at::Tensor, at::Tensor> KeyValueCache::append(const at::Tensor& k, con
 }
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window, Sequences& sequences,
-                     KeyValueCache* cache) {
+                     KeyValueCache* cache, const at::Tensor& sinks) {
   const base::WorkScope scope("attention", base::WorkKind::attention);
   if (const auto& context = sequences.context()) {
     const std::vector<int64_t> by_chunk = {sequences.order().chunks(), q.size(1) / sequences.order().chunks()};
@@ -86,9 +101,9 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   auto keys = k, values = v;
   if (cache) std::tie(keys, values) = cache->append(k, v);
   const auto from = sequences.visible_from(window);
-  if (kernels::Fp32Islands::active() && q.scalar_type() == at::kDouble && !cache)
+  if (kernels::Fp32Islands::active() && q.scalar_type() == at::kDouble && !cache && !sinks.defined())
     return attention_with_fp32_softmax(q, k, v, scale, from).flatten(2);
-  auto out = AttentionFunction::apply(q, keys, values, from, sequences.document_offsets(),
+  auto out = AttentionFunction::apply(q, keys, values, from, sequences.document_offsets(), sinks,
                                       AttentionFunction::Kept{scale, sequences.offset(), window, sequences.is_start().defined()});
   return out.flatten(2);
 }

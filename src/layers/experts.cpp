@@ -55,38 +55,40 @@ struct GroupedExpertsFunction : Function<GroupedExpertsFunction, base::shares(Wo
     Parameter *gate_up, *down;
     DeferredGradients* deferred;
     int64_t top_k;
+    kernels::Gate gate;
   };
   static at::Tensor forward(Context& context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gate_up_value,
-                            const at::Tensor& down_value, const at::Tensor& choice, Parameter* gate_up, Parameter* down, int64_t top_k) {
+                            const at::Tensor& down_value, const at::Tensor& choice, const ExpertWeights& weights, int64_t top_k) {
+    auto *gate_up = &weights.gate_up, *down = &weights.down;
     const auto sorted = kernels::sort_slots(choice, gate_up->shape[0]);
     const auto rows = kernels::gather_rows(x, sorted.order, top_k, gate_up_value.scalar_type());  // [slots, hidden]
     const auto slot_weight = weight.index_select(0, sorted.order) * sorted.is_routed;
     const kernels::GroupedGemms gemms(sorted, gate_up->quantization);
     const auto pre = gemms.forward(rows, gate_up_value);
-    const auto routed = gemms.forward(kernels::glu_forward(pre, slot_weight), down_value);
-    context.keep(Kept{gate_up, down, DeferredGradients::current(), top_k});
+    const auto routed = gemms.forward(kernels::glu_forward(pre, slot_weight, weights.gate), down_value);
+    context.keep(Kept{gate_up, down, DeferredGradients::current(), top_k, weights.gate});
     context.save({x, slot_weight, pre, sorted.order, sorted.ends, sorted.inverse, sorted.is_routed});
     return kernels::sum_slots(routed, sorted.inverse, top_k, x.scalar_type());
   }
 
   static TensorList backward(Context& context, const TensorList& grads) {
-    const auto [gate_up, down, deferred, top_k] = context.kept<Kept>();
+    const auto [gate_up, down, deferred, top_k, gate] = context.kept<Kept>();
     const auto saved = context.saved();
     const at::Tensor x = saved[0], slot_weight = saved[1], pre = saved[2], order = saved[3], inverse = saved[5], is_routed = saved[6];
     const kernels::GroupedGemms gemms({.order = order, .ends = saved[4], .inverse = inverse, .is_routed = is_routed},
                                       gate_up->quantization);
     const auto grad_rows = kernels::gather_rows(grads[0], order, top_k, pre.scalar_type()),
                rows = kernels::gather_rows(x, order, top_k, pre.scalar_type());
-    const auto [grad_pre_rows, grad_slot_weight] = kernels::glu_backward(gemms.grad_input(grad_rows, down->value), pre, slot_weight);
+    const auto [grad_pre_rows, grad_slot_weight] = kernels::glu_backward(gemms.grad_input(grad_rows, down->value), pre, slot_weight, gate);
     const auto grad_pre = grad_pre_rows;
     const auto grad_x_rows = gemms.grad_input(grad_pre, gate_up->value);
-    DeferredGradients::run_or_defer(deferred, [=] {
+    DeferredGradients::run_or_defer(deferred, [=, gate = gate] {
       const auto add = [&](Parameter& parameter, const at::Tensor& grad, const at::Tensor& input) {
         bool overwrite = false;
         auto& buffer = parameter.gradient_buffer(overwrite);
         gemms.grad_weight_into(buffer, grad, input, overwrite);
       };
-      add(*down, grad_rows, kernels::glu_forward(pre, slot_weight));
+      add(*down, grad_rows, kernels::glu_forward(pre, slot_weight, gate));
       add(*gate_up, grad_pre, rows);
     });
     return {kernels::sum_slots(grad_x_rows, inverse, top_k, x.scalar_type()), (grad_slot_weight * is_routed).index_select(0, inverse)};
@@ -100,10 +102,13 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     std::vector<int64_t> counts;
     int64_t slots;
     std::shared_ptr<const ExpertExchange> exchange;  // null where the experts are all here
+    kernels::Gate gate;
   };
+  // The biases may be undefined.
   static at::Tensor forward(Context& context, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gate_up_value,
-                            const at::Tensor& down_value, const at::Tensor& choice, Parameter* gate_up, Parameter* down, int64_t top_k,
-                            const StartExpertExchange& start) {
+                            const at::Tensor& down_value, const at::Tensor& choice, const at::Tensor& gate_up_bias,
+                            const at::Tensor& down_bias, const ExpertWeights& weights, int64_t top_k, const StartExpertExchange& start) {
+    auto *gate_up = &weights.gate_up, *down = &weights.down;
     const auto dtype = gate_up_value.scalar_type();
     const auto dispatch = sort_by_expert(choice, gate_up->shape[0]);
     const auto tokens = top_k == 1 ? dispatch.slots : dispatch.slots.div(top_k, "floor");
@@ -125,23 +130,28 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
       const auto part = pre.narrow(0, from, count);
       kernels::matmul_of_any_rows_into(part, operand_of(rows.narrow(0, from, count), quantization, OperandKind::activation, 1),
                                        operand_of(gate_up_value[e], quantization, OperandKind::weight, 1));
-      const auto activated = kernels::glu_forward(part, slot_weight.narrow(0, from, count));
-      kernels::matmul_of_any_rows_into(routed.narrow(0, from, count), operand_of(activated, quantization, OperandKind::activation, 1),
+      if (gate_up_bias.defined()) part.add_(gate_up_bias[e]);
+      const auto part_weight = slot_weight.narrow(0, from, count), out_part = routed.narrow(0, from, count);
+      const auto activated = kernels::glu_forward(part, part_weight, weights.gate);
+      kernels::matmul_of_any_rows_into(out_part, operand_of(activated, quantization, OperandKind::activation, 1),
                                        operand_of(down_value[e], quantization, OperandKind::weight, 1));
+      if (down_bias.defined()) out_part.add_(part_weight.unsqueeze(1) * down_bias[e]);
     });
     if (exchange) routed = exchange->combine(routed);
     auto out = at::zeros({x.size(0), x.size(1)}, x.options());
     top_k == 1 ? out.index_copy_(0, tokens, routed.to(x.scalar_type())) : out.index_add_(0, tokens, routed.to(x.scalar_type()));
-    context.keep(Kept{gate_up, down, DeferredGradients::current(), counts, weight.size(0), exchange});
+    context.keep(Kept{gate_up, down, DeferredGradients::current(), counts, weight.size(0), exchange, weights.gate});
     // Rows that came from elsewhere are kept; those of this rank are picked from x again.
-    context.save({x, slot_weight, pre, dispatch.slots, tokens, exchange ? rows : at::Tensor()});
+    context.save({x, slot_weight, pre, dispatch.slots, tokens, exchange ? rows : at::Tensor(), gate_up_bias, down_bias});
     return out;
   }
 
   static TensorList backward(Context& context, const TensorList& grads) {
-    const auto [gate_up, down, deferred, counts, all_slots, exchange] = context.kept<Kept>();
+    const auto [gate_up, down, deferred, counts, all_slots, exchange, gate] = context.kept<Kept>();
     const auto saved = context.saved();
-    const at::Tensor x = saved[0], slot_weight = saved[1], pre = saved[2], slots = saved[3], tokens = saved[4];
+    const at::Tensor x = saved[0], slot_weight = saved[1], pre = saved[2], slots = saved[3], tokens = saved[4], down_bias = saved[7];
+    at::Tensor grad_gate_up_bias, grad_down_bias;
+    if (saved[6].defined()) grad_gate_up_bias = at::zeros_like(saved[6]), grad_down_bias = at::zeros_like(down_bias);
     const auto quantization = gate_up->quantization;
     auto grad_rows = grads[0].index_select(0, tokens).to(pre.scalar_type());
     if (exchange) grad_rows = exchange->dispatch(grad_rows);
@@ -156,14 +166,20 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
       kernels::matmul_of_any_rows_into(grad_activated,
                                        operand_of(grad_rows.narrow(0, from, count), quantization, OperandKind::expert_gradient, 1),
                                        operand_of(down->value[e], quantization, OperandKind::weight, 0));
-      const auto [grad_part, grad_part_weight] = kernels::glu_backward(grad_activated, part, part_weight);
+      const auto [grad_part, grad_part_weight] = kernels::glu_backward(grad_activated, part, part_weight, gate);
       grad_pre.narrow(0, from, count).copy_(grad_part);
       grad_slot_weight.narrow(0, from, count).copy_(grad_part_weight);
+      if (grad_down_bias.defined()) {
+        const auto grad_out = grad_rows.narrow(0, from, count).to(down_bias.scalar_type());
+        grad_slot_weight.narrow(0, from, count).add_(at::matmul(grad_out, down_bias[e]));
+        grad_down_bias[e] = at::matmul(grad_out.t(), part_weight.to(grad_out.scalar_type()));
+        grad_gate_up_bias[e] = grad_part.sum(0, /*keepdim=*/false, grad_gate_up_bias.scalar_type());
+      }
       kernels::matmul_of_any_rows_into(grad_x_rows.narrow(0, from, count),
                                        operand_of(grad_part, quantization, OperandKind::expert_gradient, 1),
                                        operand_of(gate_up->value[e], quantization, OperandKind::weight, 0));
     });
-    DeferredGradients::run_or_defer(deferred, [=] {
+    DeferredGradients::run_or_defer(deferred, [=, gate = gate] {
       const kernels::UntunedGemms rows_change_each_time_here_too;
       bool overwrite_up = false, overwrite_down = false;
       auto& buffer_up = gate_up->gradient_buffer(overwrite_up);
@@ -177,7 +193,7 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
           if (overwrite_down) grad_down.zero_();
           continue;
         }
-        const auto activated = kernels::glu_forward(pre.narrow(0, at, count), slot_weight.narrow(0, at, count));
+        const auto activated = kernels::glu_forward(pre.narrow(0, at, count), slot_weight.narrow(0, at, count), gate);
         const auto add = [&](const at::Tensor& to, const at::Tensor& grad, const at::Tensor& input, bool overwrite) {
           kernels::matmul_into(to, operand_of(grad, quantization, OperandKind::expert_gradient, 0),
                                operand_of(input, quantization, OperandKind::activation, 0), overwrite);
@@ -195,21 +211,22 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     grad_weight.index_copy_(0, slots, grad_slot_weight);
     auto grad_x = at::zeros_like(x);
     grad_x.index_add_(0, tokens, grad_x_rows.to(x.scalar_type()));
-    return {grad_x, grad_weight};
+    return {grad_x, grad_weight, at::Tensor(), at::Tensor(), at::Tensor(), grad_gate_up_bias, grad_down_bias};
   }
 };
 
 }  // namespace
 
-at::Tensor experts(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, Parameter& gate_up, Parameter& down,
-                   int64_t top_k, SkipOutput skip, const StartExpertExchange& start) {
+at::Tensor experts(const at::Tensor& x, const at::Tensor& choice, const at::Tensor& weight, const ExpertWeights& weights, int64_t top_k,
+                   SkipOutput skip, const StartExpertExchange& start) {
   const base::WorkScope scope("experts", base::shares(base::WorkKind::routing));
-  const auto takes = [&](const Parameter& weights) {
-    return kernels::GroupedGemms::take(weights.value, choice.numel(), gate_up.quantization);
-  };
-  const bool is_grouped = !start && takes(gate_up) && takes(down);
-  auto out = is_grouped ? GroupedExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k)
-                        : ExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, &gate_up, &down, top_k, start);
+  const auto &gate_up = weights.gate_up, &down = weights.down;
+  const auto takes = [&](const Parameter& of) { return kernels::GroupedGemms::take(of.value, choice.numel(), gate_up.quantization); };
+  const auto value_of = [](const Parameter* bias) { return bias ? bias->value : at::Tensor(); };
+  const bool is_grouped = !start && !weights.down_bias && takes(gate_up) && takes(down);
+  auto out = is_grouped ? GroupedExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, weights, top_k)
+                        : ExpertsFunction::apply(x, weight, gate_up.value, down.value, choice, value_of(weights.gate_up_bias),
+                                                 value_of(weights.down_bias), weights, top_k, start);
   if (skip == SkipOutput::identity) {
     const auto skipped = choice.eq(gate_up.shape[0]).to(weight.scalar_type());
     const auto share = (weight * skipped).view({-1, top_k}).sum(1, /*keepdim=*/true);

@@ -166,7 +166,7 @@ TEST(Experts, match_the_token_by_token_mixture_also_with_empty_experts_and_skips
         const auto weight = random({9 * top_k}, 4).abs().set_requires_grad(true);
         const auto choice =
             there(only >= 0 ? at::full({9 * top_k}, only, at::kLong) : at::arange(9 * top_k, at::kLong).mul(7).remainder(5));
-        backward((experts(x, choice, weight, gate_up, down, top_k, skip) * upstream).sum());
+        backward((experts(x, choice, weight, {gate_up, down}, top_k, skip) * upstream).sum());
         const auto y = x.detach().clone().set_requires_grad(true), w = weight.detach().clone().set_requires_grad(true);
         const auto u = gate_up.value.detach().clone().set_requires_grad(true), d = down.value.detach().clone().set_requires_grad(true);
         backward((experts_one_by_one(y, choice, w, u, d, top_k, skip) * upstream).sum());
@@ -178,6 +178,39 @@ TEST(Experts, match_the_token_by_token_mixture_also_with_empty_experts_and_skips
       }
     }
   }
+}
+
+// The oracle: every slot on its own, by autograd (gpt-oss).
+TEST(Experts, with_biases_and_a_clamped_gate_match_the_token_by_token_mixture) {
+  constexpr int64_t kExperts = 3, kTopK = 2, kTokens = 9;
+  ParameterList list;
+  auto &gate_up = add(list, "u", {kExperts, 6, 5}, 1), &down = add(list, "d", {kExperts, 5, 3}, 2);
+  auto &up_bias = list.add({.name = "bu", .shape = {kExperts, 6}, .kind = Parameter::Kind::vector}),
+       &down_bias = list.add({.name = "bd", .shape = {kExperts, 5}, .kind = Parameter::Kind::vector});
+  up_bias.value = (random({kExperts, 6}, 6) * 6).set_requires_grad(true);  // wide enough to clamp
+  down_bias.value = random({kExperts, 5}, 7).set_requires_grad(true);
+  const auto x = random({kTokens, 5}, 3).set_requires_grad(true), upstream = random({kTokens, 5}, 5);
+  const auto weight = random({kTokens * kTopK}, 4).abs().set_requires_grad(true);
+  const auto choice = there(at::arange(kTokens * kTopK, at::kLong).mul(7).remainder(2).mul(2));  // nobody goes to expert 1
+  backward((experts(x, choice, weight, {gate_up, down, &up_bias, &down_bias, kernels::Gate::clamped}, kTopK, SkipOutput::zero) * upstream).sum());
+  std::vector<at::Tensor> leaves;
+  for (const auto& of : {x, weight, gate_up.value, down.value, up_bias.value, down_bias.value})
+    leaves.push_back(of.detach().clone().set_requires_grad(true));
+  auto sum = there(at::zeros({}, at::kDouble));
+  for (int64_t slot = 0; slot < kTokens * kTopK; ++slot) {
+    const int64_t token = slot / kTopK, e = choice[slot].item<int64_t>();
+    const auto halves = (at::matmul(leaves[2][e], leaves[0][token]) + leaves[4][e]).chunk(2);
+    const auto gate = halves[0].clamp_max(7), up = halves[1].clamp(-7, 7);
+    const auto inner = (up + 1) * gate * (gate * static_cast<double>(kernels::kClampedSlope)).sigmoid();
+    sum = sum + (leaves[1][slot] * (at::matmul(leaves[3][e], inner) + leaves[5][e]) * upstream[token]).sum();
+  }
+  backward(sum);
+  expect_close(x.grad(), leaves[0].grad());
+  expect_close(weight.grad(), leaves[1].grad());
+  expect_close(gate_up.grad, leaves[2].grad());
+  expect_close(down.grad, leaves[3].grad());
+  expect_close(up_bias.value.grad(), leaves[4].grad());
+  expect_close(down_bias.value.grad(), leaves[5].grad());
 }
 
 // With sides that a GPU's grouped GEMMs take.
@@ -200,7 +233,7 @@ TEST(Experts, in_bf16_match_the_mixture_up_to_rounding) {
         const auto leaf_of = [](const at::Tensor& value) { return value.detach().to(at::kDouble).set_requires_grad(true); };
         const auto y = leaf_of(x), w = leaf_of(weight), u = leaf_of(gate_up.value), d = leaf_of(down.value);
         for (int microbatch = 0; microbatch < 2; ++microbatch) {
-          const auto out = experts(x, choice, weight, gate_up, down, top_k, skip);
+          const auto out = experts(x, choice, weight, {gate_up, down}, top_k, skip);
           const auto expected = experts_one_by_one(y, choice, w, u, d, top_k, skip);
           close(out, expected.detach(), "output");
           backward((out * upstream).sum());
@@ -231,7 +264,7 @@ TEST(Experts, leave_gemms_untuned) {
   for (const int64_t rows : {5, 7}) {
     const auto x = layers::random({rows, 8}, 3).to(at::kFloat).to(device).set_requires_grad(true);
     const auto choice = at::arange(rows, at::kLong).remainder(3).to(device);
-    backward(experts(x, choice, at::ones({rows}, x.options()), gate_up, down, /*top_k=*/1, SkipOutput::zero).sum());
+    backward(experts(x, choice, at::ones({rows}, x.options()), {gate_up, down}, /*top_k=*/1, SkipOutput::zero).sum());
   }
   kernels::use_gemm_backend(kernels::GemmBackend::standard);
   kernels::keep_gemm_choices(device, {}, {}, false);
@@ -248,7 +281,7 @@ TEST(Experts, in_fp8_are_linear_layers_in_fp8) {
   const auto x = random({kTokens, 40}, 3).to(at::kBFloat16).set_requires_grad(true), upstream = random({kTokens, 40}, 5).to(at::kBFloat16);
   const auto weight = at::ones({kTokens}, x.options().dtype(at::kFloat)).set_requires_grad(true);
   const auto choice = there(at::arange(kTokens, at::kLong).remainder(kExperts).clone());
-  const auto out = experts(x, choice, weight, gate_up, down, 1, SkipOutput::zero);
+  const auto out = experts(x, choice, weight, {gate_up, down}, 1, SkipOutput::zero);
   backward((out * upstream).sum());
   for (int64_t e = 0; e < kExperts; ++e) {
     const auto own = choice.eq(e).nonzero().view(-1);
@@ -300,7 +333,7 @@ TEST(Experts, in_fp8_multiply_operands_rounded_expert_by_expert) {
         x_host.mul_(1 + 200 * choice.eq(4).to(at::kDouble).unsqueeze(1)), up_host.mul_(1 + 200 * choice.eq(4).to(at::kDouble).unsqueeze(1));
       const auto x = there(x_host.to(at::kBFloat16)).set_requires_grad(true), upstream = there(up_host.to(at::kBFloat16));
       const auto weight = random({slots}, 4).abs().to(at::kFloat).set_requires_grad(true);
-      const auto out = experts(x, there(choice), weight, gate_up, down, top_k, SkipOutput::zero);
+      const auto out = experts(x, there(choice), weight, {gate_up, down}, top_k, SkipOutput::zero);
       backward((out * upstream).sum());
       auto expected_out = at::zeros({tokens, kHidden}, at::kDouble), expected_x = at::zeros({tokens, kHidden}, at::kDouble);
       auto expected_weight = at::zeros({slots}, at::kDouble);
@@ -345,7 +378,7 @@ TEST(Experts, in_bf16_do_not_touch_each_others_rows) {
     // 201, 3, 95 and 1 rows.
     const auto place = there(at::arange(300, at::kLong));
     const auto choice = place.ge(201).to(at::kLong) + place.ge(204) + place.ge(299);
-    const auto out = experts(x, choice, weight, gate_up, down, 1, SkipOutput::zero);
+    const auto out = experts(x, choice, weight, {gate_up, down}, 1, SkipOutput::zero);
     backward((out * upstream).sum());
     return std::vector{out.detach().to(at::kDouble), x.grad().to(at::kDouble), weight.grad().to(at::kDouble).unsqueeze(1),
                        gate_up.grad.to(at::kDouble).flatten(1), down.grad.to(at::kDouble).flatten(1)};
@@ -546,6 +579,31 @@ TEST(SoftmaxAttention, with_its_softmax_in_fp32_is_near_that_in_fp64) {
     EXPECT_FALSE(at::equal(wide, rounded));
     expect_close(rounded, wide, 1e-6);
     expect_close(rounded_gradient, wide_gradient, 1e-6);
+  }
+}
+
+// The oracle: the sink as one more column of scores, by autograd (gpt-oss).
+TEST(SoftmaxAttention, with_sinks_is_a_softmax_with_one_more_score) {
+  for (const int64_t window : {0, 3}) {
+    const auto leaf = [](const tensor::Shape& shape, uint64_t seed) { return random(shape, seed).set_requires_grad(true); };
+    const auto q = leaf({2, 7, 4, 6}, 1), k = leaf({2, 7, 2, 6}, 2), v = leaf({2, 7, 2, 6}, 3), sinks = leaf({4}, 4);
+    const auto upstream = random({2, 7, 24}, 5);
+    Sequences sequences(2, 7, {}, 0, q.device());
+    const auto out = attention(q, k, v, 0.4, window, sequences, nullptr, sinks);
+    backward((out * upstream).sum());
+    std::vector<at::Tensor> leaves;
+    for (const auto& x : {q, k, v, sinks}) leaves.push_back(x.detach().clone().set_requires_grad(true));
+    const auto heads_first = [](const at::Tensor& x) { return x.transpose(1, 2).repeat_interleave(4 / x.size(2), 1); };
+    const auto scores = at::matmul(heads_first(leaves[0]), heads_first(leaves[1]).transpose(2, 3)) * 0.4;
+    const auto at_key = there(at::arange(7, at::kLong));
+    auto hidden = at_key.unsqueeze(0).gt(at_key.unsqueeze(1));
+    if (window > 0) hidden = hidden.logical_or(at_key.unsqueeze(0).le(at_key.unsqueeze(1) - window));
+    const auto all = at::cat({scores.masked_fill(hidden, -1e300), leaves[3].view({1, 4, 1, 1}).expand({2, 4, 7, 1})}, -1).softmax(-1);
+    const auto expected = at::matmul(all.narrow(-1, 0, 7), heads_first(leaves[2])).transpose(1, 2).flatten(2);
+    backward((expected * upstream).sum());
+    expect_close(out.detach(), expected.detach());
+    size_t i = 0;
+    for (const auto& x : {q, k, v, sinks}) expect_close(x.grad(), leaves[i++].grad());
   }
 }
 

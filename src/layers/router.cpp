@@ -24,7 +24,7 @@ Routing route(const at::Tensor& x, const at::Tensor& previous_state, const Route
 
 Routing route(const at::Tensor& x, const LinearRouterParameters& p, const ChooseClasses& choose) {
   Routing routing;
-  routing.logits = linear(x.to(p.weight->value.scalar_type()), {p.weight});
+  routing.logits = linear(x.to(p.weight->value.scalar_type()), {p.weight}, p.bias ? std::vector{p.bias} : std::vector<Parameter*>{});
   const base::WorkScope scope("route");
   const auto chosen = kernels::choose_experts(routing.logits, p.balancing_bias->value, p.rule, choose);
   routing.score = p.rule.score;

@@ -26,6 +26,7 @@ struct LinearRouterParameters {
   Parameter* weight;          // [experts, hidden]
   Parameter* balancing_bias;  // [experts], a buffer
   kernels::ExpertRule rule;
+  Parameter* bias = nullptr;  // [experts], of the logits; null = none
 };
 
 struct Routing {

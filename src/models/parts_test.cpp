@@ -141,7 +141,7 @@ TEST(Fp8, rounds_the_large_gemms_of_inner_blocks_and_no_router) {
 class Folder : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Families, Folder,
                          ::testing::Values("zaya1", "llama", "linear_llama", "qwen3", "qwen3_moe", "olmoe", "olmo2", "gemma3_text",
-                                           "mixtral", "smollm3", "deepseek_v3", "phi3"),
+                                           "mixtral", "smollm3", "deepseek_v3", "phi3", "gpt_oss"),
                          [](const auto& info) { return info.param; });
 
 // Written and read again, it is the same model to the last bit.

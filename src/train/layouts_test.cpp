@@ -51,7 +51,7 @@ models::ModelConfig model_of(const Layout& layout) {
   if (layout.family == "linear_llama" || !layout.mixers.empty()) c.norm_eps = 1;
   if (layout.window > 0) c.window = layout.window, c.layer_types = {"full", "sliding", "sliding", "full"};
   c.tie_embeddings = layout.tie;
-  c.attention_bias = c.mlp_bias = layout.biases;
+  c.attention_bias = layout.biases, c.mlp_bias = layout.biases && layout.family != "gpt_oss";
   c.force_balance = layout.force_balance;
   c.top_k = layout.top_k, c.kv_heads = layout.kv_heads;
   c.mixers = layout.mixers, c.feed_forwards = layout.feed_forwards;
@@ -430,6 +430,10 @@ std::vector<Layout> layouts() {
     all.push_back({.parallel = p, .ranks = p.pipeline > 1 ? 4 : std::max<int>(2, static_cast<int>(p.tensor)), .family = "deepseek_v3",
                    .recompute = p.zero == 3 ? models::Recompute::full : models::Recompute::none, .microbatch = 3, .top_k = 2});
   all.push_back({.parallel = P{.tensor = 2, .sequence_parallel = false}, .ranks = 2, .family = "deepseek_v3", .feed_forwards = {"mlp"}});
+  // Sinks, which lie with their heads; experts with biases.
+  for (const auto& p : {P{.tensor = 2, .expert = 2}, P{.pipeline = 2, .expert = 2}, P{.zero = 3}, P{.tensor = 3}})
+    all.push_back({.parallel = p, .ranks = p.pipeline > 1 ? 4 : std::max<int>(2, static_cast<int>(p.tensor)), .family = "gpt_oss",
+                   .recompute = p.zero == 3 ? models::Recompute::full : models::Recompute::none, .microbatch = 3, .window = 5, .biases = p.tensor != 3, .top_k = 2});
   // Losses of routers look at tokens of other ranks.
   for (const auto& p : {P{.zero = 1}, P{.context = 2}, P{.tensor = 2, .expert = 2}, P{.pipeline = 2, .expert = 2}, P{.tensor_sequence = 2}}) {
     const int ranks = p.pipeline > 1 || p.zero == 1 ? 4 : 2;

@@ -263,11 +263,31 @@ def a_tuned_run_goes_on_with_its_algorithms(w):
     expect_error("train", config, "--run-dir", w.path / "cpu", "--set", "train.device=cpu", status=2, words=['train.gemm_backend = "tuned"', "there is default"])
 
 
+def losses_of_routers_even_out_the_load(w):
+    settings = {"model.top_k": 2, "optimizer.balancing_lr": 0, "train.steps": 60, "optimizer.lr": 0.01, "model.init_std": 0.2, "train.router_z_loss": 1e-3,
+                "checkpoint.every": 0}
+    config = w.config(family="mixtral", **settings)
+    seen = {}
+    for over in ("none", "sequence", "microbatch", "batch"):
+        run = w.path / over
+        ingot("train", config, "--run-dir", run, "--set", f"train.balance_loss={0 if over == 'none' else 0.1}",
+              *(() if over == "none" else ("--set", f"train.balance_over={over}")))
+        last = metrics(run)[-10:]
+        assert all(m["router_z_loss"] > 0 and ("balance_loss" in m) == (over != "none") for m in last), last
+        seen[over] = sum(sum(m["expert_load"]["layers"]) for m in last) / 20
+    print("expert load, max over mean:", {over: round(load, 3) for over, load in seen.items()})
+    assert all(load < 1 + 0.75 * (seen["none"] - 1) for over, load in seen.items() if over != "none"), seen
+    ingot("train", config, "--run-dir", w.path / "again", "--set", "train.balance_loss=0.1", "--set", "train.recompute=full", "--set", "train.steps=5")
+    assert losses(w.path / "again")[0] == losses(w.path / "batch")[0]
+    expect_error("train", w.config("dense", family="llama"), "--run-dir", w.path / "dense", "--set", "train.balance_loss=0.1", status=2,
+                 words=["train.balance_loss", "the model has no experts"])
+
+
 TESTS = [runs_leave_their_files_and_repeat_bit_for_bit, toggles_change_no_number, killed_at_any_moment_the_next_start_goes_on_bit_equal,
          a_signal_saves_and_exits_0, phases_move_context_base_rate_and_mix, validation_follows_the_phase,
          a_model_generates_and_is_exported,
          nan_is_named_skipped_or_stopped_and_never_saved, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run,
-         a_run_without_memory_says_who_has_it_and_what_would_do, a_tuned_run_goes_on_with_its_algorithms]
+         a_run_without_memory_says_who_has_it_and_what_would_do, a_tuned_run_goes_on_with_its_algorithms, losses_of_routers_even_out_the_load]
 
 if __name__ == "__main__":
     run_chosen(TESTS)

@@ -28,6 +28,13 @@ CASES = {
     "mixtral, three of four experts and a window": dict(model_type="mixtral", num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=3, sliding_window=6),
     "smollm3, every fourth layer": dict(model_type="smollm3", num_hidden_layers=5),
     "smollm3, a list": dict(model_type="smollm3", num_hidden_layers=3, no_rope_layers=[0, 1, 1], attention_bias=True, tie_word_embeddings=False),
+    "gpt_oss, yarn and every other layer through a window": dict(
+        model_type="gpt_oss", num_hidden_layers=3, head_dim=12, num_local_experts=5, num_experts_per_tok=2, sliding_window=6, intermediate_size=24,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 8.0, "beta_slow": 1.0, "truncate": False,
+                         "original_max_position_embeddings": 32}),
+    "gpt_oss, wide weights, which the gate clamps": dict(
+        model_type="gpt_oss", num_hidden_layers=2, head_dim=8, num_local_experts=4, num_experts_per_tok=3, sliding_window=31, attention_bias=False,
+        rope_parameters=ROPE, wide=8.0),
     "phi3": dict(model_type="phi3", num_hidden_layers=2, tie_word_embeddings=True),
     "phi3, rotating in part, a window": dict(
         model_type="phi3", num_hidden_layers=2, num_key_value_heads=1, hidden_size=64, sliding_window=6, rope_parameters=ROPE | {"partial_rotary_factor": 0.75}),
@@ -53,12 +60,13 @@ CASES = {
 
 def model_of(settings):
     settings = COMMON | settings
+    wide = settings.pop("wide", 1)  # how much larger matrices of experts are
     if "layer_types" in settings:
         settings["layer_types"] = settings["layer_types"][:settings["num_hidden_layers"]]
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings), attn_implementation="eager").float().eval()
     with torch.no_grad():  # no parameter keeps an initial value
         for p in model.parameters():
-            p.add_(torch.randn_like(p) * (0.15 if p.dim() > 1 else 0.3))
+            p.add_(torch.randn_like(p) * (0.15 if p.dim() > 1 else 0.3) * (wide if p.dim() > 2 else 1))
         for name, b in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 b.add_(torch.randn_like(b) * 0.2)

@@ -10,12 +10,28 @@ namespace {
 template <Gate gate>
 Float argument(Float g) {
   if constexpr (gate == Gate::silu) return g;
+  else if constexpr (gate == Gate::clamped) return g * kClampedSlope;
   else return g * (broadcast(kGeluScale) + g * g * (kGeluScale * kGeluCubic));
 }
 template <Gate gate>
 Float times_slope(Float x, Float g) {
   if constexpr (gate == Gate::silu) return x;
+  else if constexpr (gate == Gate::clamped) return x * kClampedSlope;
   else return x * (broadcast(kGeluScale) + g * g * (3 * kGeluScale * kGeluCubic));
+}
+
+// What the gate sees of its input, and what multiplies of the other one.
+template <Gate gate>
+Float gate_of(Float g) {
+  if constexpr (gate != Gate::clamped) return g;
+  const Float limit = broadcast(kClampedLimit);
+  return g > limit ? limit : g;
+}
+template <Gate gate>
+Float up_of(Float u) {
+  if constexpr (gate != Gate::clamped) return u;
+  const Float limit = broadcast(kClampedLimit);
+  return (u > limit ? limit : u < -limit ? -limit : u) + broadcast(1.0f);
 }
 
 template <class T, Gate kind>
@@ -26,8 +42,8 @@ void forward(const GluProblem& p, int64_t begin, int64_t end) {
     const float weight = p.row_weight ? p.row_weight[row] : 1.0f;
     for (int64_t i = 0; i < p.width; i += kLanes) {
       const int64_t n = p.width - i;
-      const Float g = load_some(gate + i, n);
-      store_some(out + i, g * sigmoid(argument<kind>(g)) * load_some(up + i, n) * weight, n);
+      const Float g = gate_of<kind>(load_some(gate + i, n));
+      store_some(out + i, g * sigmoid(argument<kind>(g)) * up_of<kind>(load_some(up + i, n)) * weight, n);
     }
   }
 }
@@ -42,26 +58,41 @@ void backward(const GluProblem& p, int64_t begin, int64_t end) {
     Float weighted{};
     for (int64_t i = 0; i < p.width; i += kLanes) {
       const int64_t n = p.width - i;
-      const Float g = load_some(gate + i, n), u = load_some(up + i, n), d = load_some(grad + i, n);
+      const Float gate_in = load_some(gate + i, n), up_in = load_some(up + i, n), d = load_some(grad + i, n);
+      const Float g = gate_of<kind>(gate_in), u = up_of<kind>(up_in);
       const Float s = sigmoid(argument<kind>(g)), activated = g * s;
       weighted += d * activated * u;
       const Float dw = d * weight;
-      store_some(grad_gate + i, dw * u * (s + times_slope<kind>(activated * (broadcast(1.0f) - s), g)), n);
-      store_some(grad_up + i, dw * activated, n);
+      Float by_gate = dw * u * (s + times_slope<kind>(activated * (broadcast(1.0f) - s), g)), by_up = dw * activated;
+      if constexpr (kind == Gate::clamped) {
+        const Float limit = broadcast(kClampedLimit);
+        by_gate = gate_in > limit ? Float{} : by_gate;
+        by_up = up_in > limit ? Float{} : up_in < -limit ? Float{} : by_up;
+      }
+      store_some(grad_gate + i, by_gate, n);
+      store_some(grad_up + i, by_up, n);
     }
     if (p.row_weight) p.grad_row_weight[row] = sum_of_lanes(weighted)[0];
+  }
+}
+
+// visit(kind) with the kind as a constant.
+template <class Visit>
+INGOT_INLINE void with_gate(Gate gate, const Visit& visit) {
+  switch (gate) {
+    case Gate::silu: return visit.template operator()<Gate::silu>();
+    case Gate::gelu_tanh: return visit.template operator()<Gate::gelu_tanh>();
+    case Gate::clamped: return visit.template operator()<Gate::clamped>();
   }
 }
 
 }  // namespace
 
 void glu_forward(const GluProblem& p, int64_t begin, int64_t end) {
-  if (p.gate == Gate::silu) p.is_bf16 ? forward<bf16, Gate::silu>(p, begin, end) : forward<float, Gate::silu>(p, begin, end);
-  else p.is_bf16 ? forward<bf16, Gate::gelu_tanh>(p, begin, end) : forward<float, Gate::gelu_tanh>(p, begin, end);
+  with_gate(p.gate, [&]<Gate kind>() { p.is_bf16 ? forward<bf16, kind>(p, begin, end) : forward<float, kind>(p, begin, end); });
 }
 void glu_backward(const GluProblem& p, int64_t begin, int64_t end) {
-  if (p.gate == Gate::silu) p.is_bf16 ? backward<bf16, Gate::silu>(p, begin, end) : backward<float, Gate::silu>(p, begin, end);
-  else p.is_bf16 ? backward<bf16, Gate::gelu_tanh>(p, begin, end) : backward<float, Gate::gelu_tanh>(p, begin, end);
+  with_gate(p.gate, [&]<Gate kind>() { p.is_bf16 ? backward<bf16, kind>(p, begin, end) : backward<float, kind>(p, begin, end); });
 }
 
 }  // namespace ingot::kernels::cpu::INGOT_ISA

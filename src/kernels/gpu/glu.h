@@ -12,12 +12,26 @@ inline namespace INGOT_WAVE_NAMESPACE {
 template <Gate gate>
 INGOT_DEVICE float gate_argument(float g) {
   if constexpr (gate == Gate::silu) return g;
+  else if constexpr (gate == Gate::clamped) return g * kClampedSlope;
   else return g * (kGeluScale + g * g * (kGeluScale * kGeluCubic));
 }
 template <Gate gate>
 INGOT_DEVICE float times_gate_slope(float x, float g) {
   if constexpr (gate == Gate::silu) return x;
+  else if constexpr (gate == Gate::clamped) return x * kClampedSlope;
   else return x * (kGeluScale + g * g * (3 * kGeluScale * kGeluCubic));
+}
+
+// What the gate sees of its input, and what multiplies of the other one.
+template <Gate gate>
+INGOT_DEVICE float gate_of(float g) {
+  if constexpr (gate == Gate::clamped) return g > kClampedLimit ? kClampedLimit : g;
+  else return g;
+}
+template <Gate gate>
+INGOT_DEVICE float up_of(float u) {
+  if constexpr (gate == Gate::clamped) return (u > kClampedLimit ? kClampedLimit : u < -kClampedLimit ? -kClampedLimit : u) + 1.0f;
+  else return u;
 }
 
 /// A thread a vector, in a loop over the grid.
@@ -33,8 +47,8 @@ struct GluForward {
       const float weight = p.row_weight ? p.row_weight[row] : 1.0f;
       V out;
       for (int k = 0; k < count; ++k) {
-        const float g = to_float(gate.at[k]);
-        from_float(g * sigmoid(gate_argument<gate_kind>(g)) * to_float(up.at[k]) * weight, out.at[k]);
+        const float g = gate_of<gate_kind>(to_float(gate.at[k]));
+        from_float(g * sigmoid(gate_argument<gate_kind>(g)) * up_of<gate_kind>(to_float(up.at[k])) * weight, out.at[k]);
       }
       static_cast<V*>(p.out)[i] = out;
     }
@@ -56,10 +70,13 @@ struct GluBackward {
         const V gate = gates[column], up = gates[per_row + column], grad = static_cast<const V*>(p.grad)[row * per_row + column];
         V by_gate, by_up;
         for (int k = 0; k < count; ++k) {
-          const float g = to_float(gate.at[k]), u = to_float(up.at[k]), d = to_float(grad.at[k]);
+          const float gate_in = to_float(gate.at[k]), up_in = to_float(up.at[k]), d = to_float(grad.at[k]);
+          const float g = gate_of<gate_kind>(gate_in), u = up_of<gate_kind>(up_in);
+          const bool is_clamped = gate_kind == Gate::clamped;
           const float s = sigmoid(gate_argument<gate_kind>(g)), activated = g * s;
-          from_float(d * weight * u * (s + times_gate_slope<gate_kind>(activated * (1.0f - s), g)), by_gate.at[k]);
-          from_float(d * weight * activated, by_up.at[k]);
+          const float gate_grad = d * weight * u * (s + times_gate_slope<gate_kind>(activated * (1.0f - s), g));
+          from_float(is_clamped && gate_in > kClampedLimit ? 0.0f : gate_grad, by_gate.at[k]);
+          from_float(is_clamped && (up_in > kClampedLimit || up_in < -kClampedLimit) ? 0.0f : d * weight * activated, by_up.at[k]);
           sum += d * activated * u;
         }
         grads[column] = by_gate;
@@ -79,6 +96,7 @@ auto launch_glu(const cpu::GluProblem& p, bool row_a_block, const Launcher& laun
   const auto with = [&]<class T, int count>(Vector<T, count>) {
     const int64_t per_row = p.width / count, blocks = row_a_block ? p.rows : (p.rows * per_row + kThreads - 1) / kThreads;
     if (p.gate == Gate::silu) return launcher.template run<Kernel<T, count, Gate::silu>>(blocks, kThreads, p);
+    if (p.gate == Gate::clamped) return launcher.template run<Kernel<T, count, Gate::clamped>>(blocks, kThreads, p);
     return launcher.template run<Kernel<T, count, Gate::gelu_tanh>>(blocks, kThreads, p);
   };
   const bool are_aligned =

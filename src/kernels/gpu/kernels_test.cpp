@@ -24,7 +24,8 @@ class GpuKernels : public testing::TestWithParam<Case> {};
 TEST_P(GpuKernels, gated_units_equal_their_definition_in_every_order_of_threads) {
   const auto& c = GetParam();
   at::manual_seed(5);
-  const auto gate_up = at::randn({c.rows, 2 * c.width}, at::kDouble).to(c.dtype),
+  const double wide_enough_to_clamp = c.gate == Gate::clamped ? 6 : 1;
+  const auto gate_up = (at::randn({c.rows, 2 * c.width}, at::kDouble) * wide_enough_to_clamp).to(c.dtype),
              grad = at::randn({c.rows, c.width}, at::kDouble).to(c.dtype);
   const auto weight = c.is_weighted ? at::rand({c.rows}, at::kFloat) : at::Tensor();
   const auto wide = [](const at::Tensor& x) { return x.defined() ? x.to(at::kDouble) : x; };
@@ -64,13 +65,16 @@ std::vector<Case> cases() {
   for (const auto& [rows, width] : std::vector<std::pair<int64_t, int64_t>>{{18, 3}, {9, 8}, {5, 21}, {3, 4}, {2, 2056}, {1, 1}})
     for (const auto dtype : {at::kFloat, at::kBFloat16})
       for (const bool is_weighted : {false, true})
-        for (const auto gate : {Gate::silu, Gate::gelu_tanh}) all.push_back({rows, width, dtype, is_weighted, gate});
+        for (const auto gate : {Gate::silu, Gate::gelu_tanh, Gate::clamped}) all.push_back({rows, width, dtype, is_weighted, gate});
   return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, GpuKernels, testing::ValuesIn(cases()), [](const auto& info) {
   return fmt::format("{}x{}_{}{}{}", info.param.rows, info.param.width, c10::toString(info.param.dtype),
-                     info.param.is_weighted ? "_weighted" : "", info.param.gate == Gate::silu ? "" : "_gelu");
+                     info.param.is_weighted ? "_weighted" : "",
+                     info.param.gate == Gate::silu      ? ""
+                     : info.param.gate == Gate::clamped ? "_clamped"
+                                                        : "_gelu");
 });
 
 struct Parts {

@@ -35,7 +35,8 @@ Operator unit(std::string_view name, std::string_view backward_name) {
 }  // namespace
 
 std::vector<Operator> activation_operators() {
-  return {unit<Gate::silu>("swiglu", "swiglu.backward"), unit<Gate::gelu_tanh>("geglu", "geglu.backward")};
+  return {unit<Gate::silu>("swiglu", "swiglu.backward"), unit<Gate::gelu_tanh>("geglu", "geglu.backward"),
+          unit<Gate::clamped>("clamped_swiglu", "clamped_swiglu.backward")};
 }
 
 }  // namespace ingot::kernels

@@ -29,11 +29,23 @@ at::Tensor join_residual(const at::Tensor& residual, const at::Tensor& branch, c
   return r + h;
 }
 
+at::Tensor activated(const at::Tensor& x, Gate gate) {
+  switch (gate) {
+    case Gate::silu: return at::silu(x);
+    case Gate::gelu_tanh: return at::gelu(x, "tanh");
+    case Gate::clamped: break;
+  }
+  const auto shown = x.clamp_max(kClampedLimit);
+  return shown * (shown * static_cast<double>(kClampedSlope)).sigmoid();
+}
+
+at::Tensor multiplier(const at::Tensor& x, Gate gate) { return gate == Gate::clamped ? x.clamp(-kClampedLimit, kClampedLimit) + 1 : x; }
+
 at::Tensor glu(const at::Tensor& gate_up, Gate gate) {
   const auto halves = gate_up.chunk(2, -1);
   const auto wide = accumulation_type(gate_up.scalar_type());
   const auto x = halves[0].to(wide);
-  return ((gate == Gate::silu ? at::silu(x) : at::gelu(x, "tanh")) * halves[1].to(wide)).to(gate_up.scalar_type());
+  return (activated(x, gate) * multiplier(halves[1].to(wide), gate)).to(gate_up.scalar_type());
 }
 
 at::Tensor rotate(const at::Tensor& x, const RotaryTable& table) {

@@ -14,6 +14,9 @@ namespace ingot::kernels::reference {
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType out);
 at::Tensor join_residual(const at::Tensor& residual, const at::Tensor& branch, const ResidualScale& scale);
 at::Tensor glu(const at::Tensor& gate_up, Gate gate);
+/// Its two factors, of the first half and of the second, x being of a dtype wide enough.
+at::Tensor activated(const at::Tensor& x, Gate gate);
+at::Tensor multiplier(const at::Tensor& x, Gate gate);
 at::Tensor rotate(const at::Tensor& x, const RotaryTable& table);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> split_and_rotate(const at::Tensor& packed, int64_t heads, int64_t kv_heads, int64_t head_dim,
                                                                 const RotaryTable& table);

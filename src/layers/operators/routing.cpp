@@ -47,7 +47,7 @@ OperatorCall make_dispatch(const OperatorSizes& s) {
   OperatorCall call;
   call.inputs = {s.leaf({s.rows, s.width}), s.leaf({s.rows}, s.wide()), s.indices(kExperts, {s.rows})};
   call.forward = [list](const TensorList& in) -> TensorList {
-    return {experts(in[0], in[2], in[1], list->get("gate_up"), list->get("down"), 1, SkipOutput::zero)};
+    return {experts(in[0], in[2], in[1], {list->get("gate_up"), list->get("down")}, 1, SkipOutput::zero)};
   };
   return call;
 }

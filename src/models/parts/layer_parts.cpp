@@ -66,7 +66,9 @@ int64_t block_period(const ModelConfig& config) {
 
 std::unique_ptr<TokenMixer> make_mixer(const LayerParts& parts, const BlockContext& block, int64_t layer) {
   switch (parts.mixer) {
-    case Mixer::softmax: return std::make_unique<SoftmaxMixer>(block, layer, parts.qk_norm, parts.norm_weight);
+    case Mixer::softmax:
+      return std::make_unique<SoftmaxMixer>(
+          block, layer, SoftmaxMixer::Options{.qk_norm = parts.qk_norm, .norm_weight = parts.norm_weight, .has_sinks = parts.has_sinks});
     case Mixer::cca: return std::make_unique<CcaMixer>(block, layer);
     case Mixer::latent: return std::make_unique<LatentMixer>(block, layer);
     case Mixer::linear: return std::make_unique<LinearMixer>(block, layer);
@@ -77,12 +79,10 @@ std::unique_ptr<TokenMixer> make_mixer(const LayerParts& parts, const BlockConte
 std::unique_ptr<FeedForward> make_feed_forward(const LayerParts& parts, const BlockContext& block, int64_t layer, bool follows_router) {
   if (parts.feed_forward == FeedForwardKind::mlp)
     return std::make_unique<Mlp>(block, layer, parts.gate, Mlp::Shape{.ffn = block.config().ffn});
-  if (parts.gate != kernels::Gate::silu)
-    throw base::ConfigError("model.feed_forwards: experts have a SiLU gate, the {} family another; it has no moe", block.config().family);
   std::unique_ptr<Router> router;
   if (parts.router == RouterKind::zaya) router = std::make_unique<ZayaRouter>(block, /*is_first=*/!follows_router);
-  else router = std::make_unique<LinearRouter>(block);
-  return std::make_unique<Moe>(block, layer, std::move(router));
+  else router = std::make_unique<LinearRouter>(block, parts.has_moe_biases);
+  return std::make_unique<Moe>(block, layer, std::move(router), Moe::Options{.gate = parts.gate, .has_biases = parts.has_moe_biases});
 }
 
 }  // namespace ingot::models

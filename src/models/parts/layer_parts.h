@@ -27,11 +27,13 @@ struct LayerParts {
   Mixer mixer = Mixer::softmax;
   FeedForwardKind feed_forward = FeedForwardKind::mlp;
   ResidualStyle residual = ResidualStyle::plain;
-  QkNorm qk_norm = QkNorm::none;           // of softmax attention
+  QkNorm qk_norm = QkNorm::none;           // of softmax attention, as the next
+  bool has_sinks = false;
   RouterKind router = RouterKind::linear;  // of an MoE
   NormPlacement norms = NormPlacement::before;
   NormWeight norm_weight = NormWeight::plain;  // of all norms, q's and k's, too
-  kernels::Gate gate = kernels::Gate::silu;    // of an MLP
+  kernels::Gate gate = kernels::Gate::silu;    // of an MLP and of experts
+  bool has_moe_biases = false;                 // of experts and of a linear router
 };
 
 /// Names in the settings.

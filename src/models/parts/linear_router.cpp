@@ -6,7 +6,7 @@ namespace ingot::models {
 
 using layers::Parameter;
 
-LinearRouter::LinearRouter(const BlockContext& block) : Router(block) {
+LinearRouter::LinearRouter(const BlockContext& block, bool has_bias) : Router(block), has_bias_(has_bias) {
   const auto& c = config();
   if (c.router_groups < 1 || c.experts % c.router_groups != 0)
     throw base::ConfigError("model.router_groups = {} does not divide model.experts = {}", c.router_groups, c.experts);
@@ -31,6 +31,7 @@ void LinearRouter::declare(const std::string& prefix) {
                           .scale = config().router_scale,
                           .groups = config().router_groups,
                           .top_groups = config().router_top_groups}};
+  if (has_bias_) parameters_.bias = &block_.vector(prefix + "bias", experts, 0);
 }
 
 layers::Routing LinearRouter::route(const at::Tensor& x, const at::Tensor& /*state*/, const layers::ChooseClasses& choose) const {

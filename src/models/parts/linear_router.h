@@ -7,7 +7,7 @@ namespace ingot::models {
 
 class LinearRouter final : public Router {
  public:
-  explicit LinearRouter(const BlockContext& block);
+  LinearRouter(const BlockContext& block, bool has_bias);
 
   void declare(const std::string& prefix) override;
   layers::Routing route(const at::Tensor& x, const at::Tensor& state, const layers::ChooseClasses& choose) const override;
@@ -15,6 +15,7 @@ class LinearRouter final : public Router {
   layers::Parameter* balancing_bias() const override { return parameters_.balancing_bias; }
 
  private:
+  bool has_bias_;
   layers::LinearRouterParameters parameters_{};
 };
 

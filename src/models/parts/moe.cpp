@@ -9,7 +9,8 @@
 
 namespace ingot::models {
 
-Moe::Moe(const BlockContext& block, int64_t layer, std::unique_ptr<Router> router) : FeedForward(block, layer), router_(std::move(router)) {
+Moe::Moe(const BlockContext& block, int64_t layer, std::unique_ptr<Router> router, const Options& options)
+    : FeedForward(block, layer), options_(options), router_(std::move(router)) {
   const auto& c = config();
   const auto& own = layout().experts;
   if (c.top_k > c.experts) throw base::ConfigError("model.top_k = {} is more than model.experts = {}", c.top_k, c.experts);
@@ -17,10 +18,13 @@ Moe::Moe(const BlockContext& block, int64_t layer, std::unique_ptr<Router> route
   if (c.experts % own.size != 0) throw base::ConfigError("parallel.expert = {} does not divide model.experts = {}", own.size, c.experts);
   if (c.expert_ffn % own.slices != 0)
     throw base::ConfigError("parallel.expert_tensor = {} does not divide model.expert_ffn = {}", own.slices, c.expert_ffn);
+  if (options.has_biases && own.slices > 1)
+    throw base::ConfigError("parallel.expert_tensor = {}: slices of an expert would each add its bias; parallel.expert shares experts out instead",
+                            own.slices);
   if (schedule().repeats_tokens())
     throw base::ConfigError("parallel.sequence_parallel = false: a mixture of experts needs each token on one rank only; set it to true");
   if (c.shared_expert_ffn > 0)
-    shared_ = std::make_unique<Mlp>(block, layer, kernels::Gate::silu,
+    shared_ = std::make_unique<Mlp>(block, layer, options.gate,
                                     Mlp::Shape{.module = "mlp.shared_experts", .setting = "shared_expert_ffn", .ffn = c.shared_expert_ffn});
 }
 
@@ -29,12 +33,21 @@ void Moe::declare(const std::string& prefix) {
   router_->declare(prefix + "mlp.gate.");
   gate_up_ = &block_.matrix(prefix + "mlp.experts.gate_up_proj", {c.experts, 2 * c.expert_ffn, c.hidden});
   down_ = &block_.matrix(prefix + "mlp.experts.down_proj", {c.experts, c.hidden, c.expert_ffn});
+  const auto bias = [&](const char* name, int64_t size) {
+    return &block_.add({.name = prefix + name, .shape = {c.experts, size}, .kind = layers::Parameter::Kind::vector, .keeps_fp32 = true});
+  };
+  if (options_.has_biases) {
+    gate_up_bias_ = bias("mlp.experts.gate_up_proj_bias", 2 * c.expert_ffn);
+    down_bias_ = bias("mlp.experts.down_proj_bias", c.hidden);
+  }
   if (shared_) shared_->declare(prefix);
   if (const auto& own = layout().experts; own.is_on()) {
     const auto experts = tensor::share_of(c.experts, own.rank, own.size), inner = tensor::share_of(c.expert_ffn, own.slice, own.slices);
     gate_up_->part = {{experts}, {inner, {c.expert_ffn + inner.begin, c.expert_ffn + inner.end}}, {{0, c.hidden}}};
     down_->part = {{experts}, {{0, c.hidden}}, {inner}};
     gate_up_->is_expert = down_->is_expert = true;
+    for (auto* of : {gate_up_bias_, down_bias_})
+      if (of) of->part = {{experts}, {{0, of->shape[1]}}}, of->is_expert = true;
   }
 }
 
@@ -49,7 +62,8 @@ FeedForward::Result Moe::forward(const at::Tensor& in, const at::Tensor& router_
         {.rows = rows, .seq = seq, .first = x.size(0) < rows * seq ? layout().tensor.share(rows * seq).begin : 0});
   }
   const auto skip = config().skip_output == "identity" ? layers::SkipOutput::identity : layers::SkipOutput::zero;
-  const auto out = layers::experts(x, routing.choice, routing.weight, *gate_up_, *down_, config().top_k, skip, layout().experts.exchange());
+  const auto out = layers::experts(x, routing.choice, routing.weight, {*gate_up_, *down_, gate_up_bias_, down_bias_, options_.gate}, config().top_k,
+                                   skip, layout().experts.exchange());
   const auto branch = out.view_as(in);
   return {shared_ ? branch + shared_->forward(in, {}, context).branch : branch, routing.state};
 }

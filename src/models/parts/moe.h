@@ -8,7 +8,11 @@ namespace ingot::models {
 
 class Moe final : public FeedForward {
  public:
-  Moe(const BlockContext& block, int64_t layer, std::unique_ptr<Router> router);
+  struct Options {
+    kernels::Gate gate = kernels::Gate::silu;
+    bool has_biases = false;  // of the experts' matrices
+  };
+  Moe(const BlockContext& block, int64_t layer, std::unique_ptr<Router> router, const Options& options);
 
   void declare(const std::string& prefix) override;
   Result forward(const at::Tensor& x, const at::Tensor& router_state, const ForwardContext& context) const override;
@@ -21,9 +25,10 @@ class Moe final : public FeedForward {
  private:
   layers::ChooseClasses choose() const;
 
+  Options options_;
   std::unique_ptr<Router> router_;
   std::unique_ptr<Mlp> shared_;
-  layers::Parameter *gate_up_ = nullptr, *down_ = nullptr;
+  layers::Parameter *gate_up_ = nullptr, *down_ = nullptr, *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
 };
 
 }  // namespace ingot::models

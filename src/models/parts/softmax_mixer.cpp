@@ -6,10 +6,16 @@
 
 namespace ingot::models {
 
-SoftmaxMixer::SoftmaxMixer(const BlockContext& block, int64_t layer, QkNorm qk_norm, NormWeight norm_weight)
-    : TokenMixer(block, layer), qk_norm_(qk_norm), norm_weight_(norm_weight) {
+SoftmaxMixer::SoftmaxMixer(const BlockContext& block, int64_t layer, const Options& options)
+    : TokenMixer(block, layer), options_(options) {
   block.require_heads();
-  if (qk_norm == QkNorm::all && schedule().shards_weights())
+  if (options.has_sinks) {
+    schedule().require_local("attention with sinks");
+    if (layout().sequence.is_on())
+      throw base::ConfigError("parallel.context = {}: attention with sinks needs all tokens of a sequence on one rank; parallel.tensor cuts the heads instead",
+                              layout().sequence.size);
+  }
+  if (options.qk_norm == QkNorm::all && schedule().shards_weights())
     throw base::ConfigError(
         "parallel.{} = {}: the {} family norms q and k over the channels of all heads, which one rank must have; parallel.context cuts "
         "the tokens instead",
@@ -29,9 +35,9 @@ void SoftmaxMixer::declare(const std::string& prefix) {
       .k = &block_.matrix(prefix + "self_attn.k_proj.weight", {kv, c.hidden}, block_.cut_rows(kv, c.hidden)),
       .v = &block_.matrix(prefix + "self_attn.v_proj.weight", {kv, c.hidden}, block_.cut_rows(kv, c.hidden)),
       .o = &block_.matrix(prefix + "self_attn.o_proj.weight", {c.hidden, q}, block_.cut_columns(c.hidden, q))};
-  if (qk_norm_ != QkNorm::none) {
-    const bool is_of_head = qk_norm_ == QkNorm::head;
-    w.norm_adds_one = norm_weight_ == NormWeight::zero_centred;
+  if (options_.qk_norm != QkNorm::none) {
+    const bool is_of_head = options_.qk_norm == QkNorm::head;
+    w.norm_adds_one = options_.norm_weight == NormWeight::zero_centred;
     const double initial = w.norm_adds_one ? 0 : 1;
     w.q_norm = &block_.vector(prefix + "self_attn.q_norm.weight", is_of_head ? d : q, initial);
     w.k_norm = &block_.vector(prefix + "self_attn.k_norm.weight", is_of_head ? d : kv, initial);
@@ -44,6 +50,7 @@ void SoftmaxMixer::declare(const std::string& prefix) {
     w.v_bias = &block_.vector(prefix + "self_attn.v_proj.bias", kv, 0, block_.cut_vector(kv));
     out_bias_ = &block_.vector(prefix + "self_attn.o_proj.bias", c.hidden, 0);
   }
+  if (options_.has_sinks) w.sinks = &block_.vector(prefix + "self_attn.sinks", c.heads, 0, block_.cut_vector(c.heads));
   w.scale = c.softmax_scale;
   attention_ = layers::SoftmaxAttention(std::move(w));
 }

@@ -12,15 +12,19 @@ enum class QkNorm { none, head, all };
 
 class SoftmaxMixer final : public TokenMixer {
  public:
-  SoftmaxMixer(const BlockContext& block, int64_t layer, QkNorm qk_norm, NormWeight norm_weight);
+  struct Options {
+    QkNorm qk_norm = QkNorm::none;
+    NormWeight norm_weight = NormWeight::plain;
+    bool has_sinks = false;  // a score for each head that takes part in the softmax and has no value
+  };
+  SoftmaxMixer(const BlockContext& block, int64_t layer, const Options& options);
 
   void declare(const std::string& prefix) override;
   at::Tensor mix(const at::Tensor& normed, ForwardContext& context) const override;
   void set_rope_base(double base) override { attention_.rotary.base = base; }
 
  private:
-  QkNorm qk_norm_;
-  NormWeight norm_weight_;
+  Options options_;
   layers::SoftmaxAttention attention_;
   layers::Parameter* out_bias_ = nullptr;
 };
