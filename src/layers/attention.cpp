@@ -16,8 +16,8 @@ struct AttentionFunction : Function<AttentionFunction, WorkKind::attention> {
     int64_t query_offset, window;
     bool has_documents;
   };
-  // out [batch, seq, heads, channels] and log_sum_exp [batch, heads, seq] as if every query saw the sink as well: with both, backward is that
-  // of a softmax over the keys and the sink.
+  // out [batch, seq, heads, channels] and log_sum_exp [batch, heads, seq] as if every query saw the sink as well: with both, backward is
+  // that of a softmax over the keys and the sink.
   static void see_sinks(const at::Tensor& out, const at::Tensor& log_sum_exp, const at::Tensor& sinks) {
     const auto with_sink = at::logaddexp(log_sum_exp, sinks.view({1, -1, 1}).expand_as(log_sum_exp));
     out.mul_((log_sum_exp - with_sink).exp().transpose(1, 2).unsqueeze(-1));

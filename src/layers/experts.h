@@ -28,8 +28,8 @@ class ExpertExchange {
 /// Given this rank's rows for each expert of the model. Empty: all experts are here.
 using StartExpertExchange = std::function<std::shared_ptr<const ExpertExchange>(const std::vector<int64_t>& counts, at::Device device)>;
 
-/// gate_up [experts, 2 ffn, hidden] (gate rows first), down [experts, hidden, ffn], or the experts and slices of them that are here. Biases,
-/// both or none: [experts, 2 ffn], [experts, hidden]; not with slices, and on a GPU experts that have them run one by one.
+/// gate_up [experts, 2 ffn, hidden] (gate rows first), down [experts, hidden, ffn], or the experts and slices of them that are here.
+/// Biases, both or none: [experts, 2 ffn], [experts, hidden]; not with slices, and on a GPU experts that have them run one by one.
 struct ExpertWeights {
   Parameter &gate_up, &down;
   Parameter *gate_up_bias = nullptr, *down_bias = nullptr;

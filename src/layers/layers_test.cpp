@@ -192,7 +192,8 @@ TEST(Experts, with_biases_and_a_clamped_gate_match_the_token_by_token_mixture) {
   const auto x = random({kTokens, 5}, 3).set_requires_grad(true), upstream = random({kTokens, 5}, 5);
   const auto weight = random({kTokens * kTopK}, 4).abs().set_requires_grad(true);
   const auto choice = there(at::arange(kTokens * kTopK, at::kLong).mul(7).remainder(2).mul(2));  // nobody goes to expert 1
-  backward((experts(x, choice, weight, {gate_up, down, &up_bias, &down_bias, kernels::Gate::clamped}, kTopK, SkipOutput::zero) * upstream).sum());
+  backward((experts(x, choice, weight, {gate_up, down, &up_bias, &down_bias, kernels::Gate::clamped}, kTopK, SkipOutput::zero) * upstream)
+               .sum());
   std::vector<at::Tensor> leaves;
   for (const auto& of : {x, weight, gate_up.value, down.value, up_bias.value, down_bias.value})
     leaves.push_back(of.detach().clone().set_requires_grad(true));

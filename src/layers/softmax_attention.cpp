@@ -18,8 +18,8 @@ at::Tensor SoftmaxAttention::operator()(const at::Tensor& x, Sequences& sequence
   if (q_norm) norm = norm_of(weight_of(*q_norm), weight_of(*k_norm));
   const auto [queries, keys, values] =
       kernels::split_norm_and_rotate(packed, heads, kv_heads, head_dim, norm, sequences.rotary(rotary, x.scalar_type()));
-  const auto mixed = attention(queries, keys, values, of_all_ranks().scale, window, sequences,
-                               cache ? &cache->key_values : nullptr, sinks ? sinks->value : at::Tensor());
+  const auto mixed = attention(queries, keys, values, of_all_ranks().scale, window, sequences, cache ? &cache->key_values : nullptr,
+                               sinks ? sinks->value : at::Tensor());
   return linear(mixed, {o});
 }
 

@@ -84,9 +84,10 @@ ForwardContext context_of(int64_t batch, int64_t seq, const at::Tensor& starts =
 class EveryFamily : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Families, EveryFamily,
                          ::testing::Values("zaya1", "zaya1_top2", "zaya1_hybrid", "llama", "qwen3", "qwen3_moe", "olmoe", "olmo2",
-                                           "gemma3_text", "mixtral", "smollm3", "deepseek_v3", "phi3", "gpt_oss", "linear_moe", "linear_llama_basic",
-                                           "linear_llama_retention", "linear_llama_scalar_gate", "linear_llama_diagonal_gate",
-                                           "linear_llama_delta", "linear_llama_gated_delta", "linear_llama_kda"),
+                                           "gemma3_text", "mixtral", "smollm3", "deepseek_v3", "phi3", "gpt_oss", "linear_moe",
+                                           "linear_llama_basic", "linear_llama_retention", "linear_llama_scalar_gate",
+                                           "linear_llama_diagonal_gate", "linear_llama_delta", "linear_llama_gated_delta",
+                                           "linear_llama_kda"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(EveryFamily, packed_documents_are_what_they_are_alone) {

@@ -41,8 +41,7 @@ ModelConfig from_hugging_face(const json& document) {
     c.window = fields.integer("sliding_window", 128);
   }
   auto rope = fields.rope();
-  if (rope.empty())
-    rope = {{"rope_type", "yarn"}, {"factor", 32.0}, {"truncate", false}, {"original_max_position_embeddings", 4096}};
+  if (rope.empty()) rope = {{"rope_type", "yarn"}, {"factor", 32.0}, {"truncate", false}, {"original_max_position_embeddings", 4096}};
   if (!rope.contains("rope_theta")) rope["rope_theta"] = 150000.0;
   fields.read_rope(c, rope);
   c.rope_base_sliding = c.rope_base;
@@ -74,13 +73,16 @@ json to_hugging_face(const ModelConfig& c) {
 
 std::vector<StoredPiece> stored(const ModelConfig&, const Parameter& p) {
   const auto is = [&](const char* name) { return p.name.ends_with(name); };
-  const auto halves = [](const at::Tensor& x) { return x.unflatten(1, {2, x.size(1) / 2}); };           // gate, then up
+  const auto halves = [](const at::Tensor& x) { return x.unflatten(1, {2, x.size(1) / 2}); };                 // gate, then up
   const auto turns = [](const at::Tensor& x) { return x.unflatten(1, {x.size(1) / 2, 2}).transpose(1, 2); };  // in turn
   if (is(".experts.gate_up_proj"))
     return {{p.name, {p.shape[0], p.shape[2], p.shape[1]}, halves, [turns](const at::Tensor& x) { return turns(x.transpose(1, 2)); }}};
   if (is(".experts.gate_up_proj_bias")) return {{p.name, p.shape, halves, turns}};
   if (is(".experts.down_proj"))
-    return {{p.name, {p.shape[0], p.shape[2], p.shape[1]}, [](const at::Tensor& x) { return x; }, [](const at::Tensor& x) { return x.transpose(1, 2); }}};
+    return {{p.name,
+             {p.shape[0], p.shape[2], p.shape[1]},
+             [](const at::Tensor& x) { return x; },
+             [](const at::Tensor& x) { return x.transpose(1, 2); }}};
   auto pieces = stored_whole(p);
   if (const auto at = p.name.find(".mlp.gate."); at != std::string::npos) pieces[0].name.replace(at, 10, ".mlp.router.");
   pieces[0].is_optional = p.kind == Parameter::Kind::buffer;

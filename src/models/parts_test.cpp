@@ -178,6 +178,18 @@ TEST(SmolLm3, refuses_layers_that_it_would_read_wrongly) {
   }
 }
 
+TEST(GptOss, refuses_axes_that_would_count_a_sink_or_a_bias_twice) {
+  parallel::Layout context;
+  context.sequence.size = 2;
+  EXPECT_THAT(message_of(tiny("gpt_oss"), context), HasSubstr("parallel.tensor cuts the heads"));
+  parallel::Layout slices;
+  slices.experts.slices = 2;
+  EXPECT_THAT(message_of(tiny("gpt_oss"), slices), HasSubstr("parallel.expert shares experts out"));
+  parallel::Layout folded;
+  folded.tensor_sequence.size = 2;
+  EXPECT_THAT(message_of(tiny("gpt_oss"), folded), HasSubstr("attention with sinks"));
+}
+
 TEST(DeepSeekV3, refuses_settings_that_do_not_fit) {
   const auto refused = [](const char* what, const auto& change) {
     auto config = tiny("deepseek_v3");

@@ -27,7 +27,7 @@ struct LayerParts {
   Mixer mixer = Mixer::softmax;
   FeedForwardKind feed_forward = FeedForwardKind::mlp;
   ResidualStyle residual = ResidualStyle::plain;
-  QkNorm qk_norm = QkNorm::none;           // of softmax attention, as the next
+  QkNorm qk_norm = QkNorm::none;  // of softmax attention, as the next
   bool has_sinks = false;
   RouterKind router = RouterKind::linear;  // of an MoE
   NormPlacement norms = NormPlacement::before;

@@ -19,8 +19,8 @@ Moe::Moe(const BlockContext& block, int64_t layer, std::unique_ptr<Router> route
   if (c.expert_ffn % own.slices != 0)
     throw base::ConfigError("parallel.expert_tensor = {} does not divide model.expert_ffn = {}", own.slices, c.expert_ffn);
   if (options.has_biases && own.slices > 1)
-    throw base::ConfigError("parallel.expert_tensor = {}: slices of an expert would each add its bias; parallel.expert shares experts out instead",
-                            own.slices);
+    throw base::ConfigError(
+        "parallel.expert_tensor = {}: slices of an expert would each add its bias; parallel.expert shares experts out instead", own.slices);
   if (schedule().repeats_tokens())
     throw base::ConfigError("parallel.sequence_parallel = false: a mixture of experts needs each token on one rank only; set it to true");
   if (c.shared_expert_ffn > 0)
@@ -62,8 +62,8 @@ FeedForward::Result Moe::forward(const at::Tensor& in, const at::Tensor& router_
         {.rows = rows, .seq = seq, .first = x.size(0) < rows * seq ? layout().tensor.share(rows * seq).begin : 0});
   }
   const auto skip = config().skip_output == "identity" ? layers::SkipOutput::identity : layers::SkipOutput::zero;
-  const auto out = layers::experts(x, routing.choice, routing.weight, {*gate_up_, *down_, gate_up_bias_, down_bias_, options_.gate}, config().top_k,
-                                   skip, layout().experts.exchange());
+  const auto out = layers::experts(x, routing.choice, routing.weight, {*gate_up_, *down_, gate_up_bias_, down_bias_, options_.gate},
+                                   config().top_k, skip, layout().experts.exchange());
   const auto branch = out.view_as(in);
   return {shared_ ? branch + shared_->forward(in, {}, context).branch : branch, routing.state};
 }

@@ -6,14 +6,14 @@
 
 namespace ingot::models {
 
-SoftmaxMixer::SoftmaxMixer(const BlockContext& block, int64_t layer, const Options& options)
-    : TokenMixer(block, layer), options_(options) {
+SoftmaxMixer::SoftmaxMixer(const BlockContext& block, int64_t layer, const Options& options) : TokenMixer(block, layer), options_(options) {
   block.require_heads();
   if (options.has_sinks) {
     schedule().require_local("attention with sinks");
     if (layout().sequence.is_on())
-      throw base::ConfigError("parallel.context = {}: attention with sinks needs all tokens of a sequence on one rank; parallel.tensor cuts the heads instead",
-                              layout().sequence.size);
+      throw base::ConfigError(
+          "parallel.context = {}: attention with sinks needs all tokens of a sequence on one rank; parallel.tensor cuts the heads instead",
+          layout().sequence.size);
   }
   if (options.qk_norm == QkNorm::all && schedule().shards_weights())
     throw base::ConfigError(

@@ -68,7 +68,8 @@ struct Results {
 Results run(const Inputs& in, Weights& weights, int64_t top_k, const ExpertAxis& axis) {
   const auto device = weights.down->value.device();
   auto x = in.x.to(device).clone().set_requires_grad(true), weight = in.weight.to(device).clone().set_requires_grad(true);
-  const auto out = experts(x, in.choice.to(device), weight, {*weights.gate_up, *weights.down}, top_k, SkipOutput::identity, axis.exchange());
+  const auto out =
+      experts(x, in.choice.to(device), weight, {*weights.gate_up, *weights.down}, top_k, SkipOutput::identity, axis.exchange());
   (out * in.grad.to(device)).sum().backward();
   return {out.detach().cpu(), x.grad().cpu(), weight.grad().cpu()};
 }
