@@ -571,6 +571,14 @@ std::vector<Layout> emulated_layouts() {
 }
 
 // Buckets of parts of a tensor, of a layer, of all. The norm alone, which clips, is a sum in another order where ranks own other elements.
+// Of a mixture a layer weighs the experts that a token takes: here as much as a dense layer.
+TEST(CutDepth, weighs_experts_by_what_a_token_meets_of_them) {
+  auto c = model_of({.ranks = 1, .family = "deepseek_v3", .top_k = 2});
+  c.first_dense_layers = 2, c.experts = 8, c.expert_ffn = 16, c.ffn = 48, c.shared_expert_ffn = 16, c.vocab_size = 3;
+  const auto pieces = cut_depth(c, 2);
+  EXPECT_EQ(pieces[0].end, 2);
+}
+
 TEST(LayoutsWithBuckets, of_any_size_have_the_same_bits) {
   using P = mesh::ParallelConfig;
   for (const int64_t zero : {0, 1, 2, 3}) {

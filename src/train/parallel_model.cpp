@@ -29,7 +29,9 @@ std::vector<tensor::Range> cut_depth(const models::ModelConfig& config, int piec
   const auto whole = models::create_model(config);
   for (const auto& p : whole->parameters().all()) {
     if (p->shape.size() < 2) continue;
-    const double used = p->is_expert ? static_cast<double>(config.top_k) / static_cast<double>(config.experts) : 1;
+    // A stack of experts' matrices; Parameter::is_expert is of layouts that share them out.
+    const bool is_of_experts = p->kind == layers::Parameter::Kind::matrix && p->shape.size() == 3;
+    const double used = is_of_experts ? static_cast<double>(config.top_k) / static_cast<double>(config.experts) : 1;
     const int64_t layer = p->layer >= 0 ? p->layer : config.tie_embeddings ? config.layers : -1;
     if (layer >= 0) costs[static_cast<size_t>(std::min(layer, config.layers - 1))] += used * static_cast<double>(p->elements());
   }
