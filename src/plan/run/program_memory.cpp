@@ -21,6 +21,9 @@ int64_t program_bytes(const train::RunConfig& config) {
   auto shape = config.model;
   shape.layers = 1, shape.hidden = 64, shape.vocab_size = 64, shape.heads = 2, shape.kv_heads = 2, shape.head_dim = 32, shape.ffn = 64;
   shape.experts = 2, shape.top_k = 1, shape.expert_ffn = 64, shape.router_hidden = 16, shape.rope_fraction = 0.5;
+  shape.router_groups = shape.router_top_groups = 1, shape.shared_expert_ffn = shape.shared_expert_ffn > 0 ? 64 : 0;
+  shape.first_dense_layers = 0;
+  shape.query_rank = shape.query_rank > 0 ? 32 : 0, shape.kv_rank = 32, shape.rope_head_dim = 16, shape.value_head_dim = 32;
   shape.pad_id = shape.bos_id = shape.eos_id = -1;
   {
     const auto model = models::create_model(shape);
