@@ -1,6 +1,7 @@
 // Sizes and FLOPs of published models, from their shapes alone: nothing is allocated.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -39,7 +40,8 @@ ModelConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_head
 
 int64_t parameters_of(const ModelConfig& config) { return create_model(config)->parameters().trained_elements(); }
 
-// Every file of configs/published/ with the number of parameters that Hugging Face's model has, and biases that are here only.
+// Every file of configs/published/ with the number of parameters that Hugging Face's model has, and biases that are here only. The numbers
+// are those of transformers' own models, built from the same shapes on torch's meta device (transformers 5.23).
 struct Published {
   int64_t parameters, extra = 0;
 };
@@ -53,7 +55,37 @@ const std::map<std::string, Published> kPublished = {{"llama-2-7b", {6'738'415'6
                                                      {"qwen2.5-1.5b", {1'543'714'304, 28 * 1536}},
                                                      {"qwen2.5-3b", {3'085'938'688, 36 * 2048}},
                                                      {"qwen2.5-7b", {7'615'616'512, 28 * 3584}},
-                                                     {"qwen2.5-14b", {14'770'033'664, 48 * 5120}}};
+                                                     {"qwen2.5-14b", {14'770'033'664, 48 * 5120}},
+                                                     {"llama-3.2-1b", {1'235'814'400}},
+                                                     {"llama-3.2-3b", {3'212'749'824}},
+                                                     {"qwen3-0.6b", {596'049'920}},
+                                                     {"qwen3-1.7b", {1'720'574'976}},
+                                                     {"qwen3-4b", {4'022'468'096}},
+                                                     {"qwen3-8b", {8'190'735'360}},
+                                                     {"qwen3-14b", {14'768'307'200}},
+                                                     {"qwen3-32b", {32'762'123'264}},
+                                                     {"qwen3-30b-a3b", {30'532'122'624}},
+                                                     {"qwen3-235b-a22b", {235'093'634'560}},
+                                                     {"olmoe-1b-7b", {6'919'161'856}},
+                                                     {"olmo2-1b", {1'484'916'736}},
+                                                     {"olmo2-7b", {7'298'617'344}},
+                                                     {"olmo2-13b", {13'716'198'400}},
+                                                     {"olmo2-32b", {32'234'279'936}},
+                                                     {"gemma3-270m", {268'098'176}},
+                                                     {"gemma3-1b", {999'885'952}},
+                                                     {"mixtral-8x7b", {46'702'792'704}},
+                                                     {"mixtral-8x22b", {140'620'634'112}},
+                                                     {"smollm3-3b", {3'075'098'624}},
+                                                     {"smollm2-135m", {134'515'008}},
+                                                     {"smollm2-360m", {361'821'120}},
+                                                     {"smollm2-1.7b", {1'711'376'384}},
+                                                     {"deepseek-v3", {671'026'404'352}},
+                                                     {"kimi-k2", {1'026'408'209'408}},
+                                                     {"moonlight-16b-a3b", {15'960'108'544}},
+                                                     {"gpt-oss-20b", {20'914'757'184}},
+                                                     {"gpt-oss-120b", {116'829'156'672}},
+                                                     {"phi-3-mini-4k", {3'821'079'552}},
+                                                     {"phi-4", {14'659'507'200}}};
 
 TEST(PublishedModels, every_shipped_configuration_has_exactly_the_published_parameters) {
   std::set<std::string> files;
@@ -67,19 +99,55 @@ TEST(PublishedModels, every_shipped_configuration_has_exactly_the_published_para
   EXPECT_EQ(files.size(), kPublished.size());
 }
 
-// 6 FLOPs for every weight of a matrix that multiplies, the head's among them and the embedding's not, and 12 for every channel of the
-// queries and visible key: from the configuration's numbers alone.
+// FLOPs of a token by the configuration's numbers alone: 6 for every weight of a matrix that multiplies (the head's, tied or not, and not
+// the embedding's; of a mixture the router and the experts that a token takes), and 6 for every channel of a query and of a value and
+// visible key.
+double flops_by_hand(const ModelConfig& c, int64_t seq) {
+  const bool is_latent = c.family == "deepseek_v3",
+             has_experts = is_latent || c.family == "mixtral" || c.family == "olmoe" || c.family == "qwen3_moe" || c.family == "gpt_oss";
+  const int64_t head_dim = c.head_dim > 0 ? c.head_dim : c.hidden / c.heads, value_dim = is_latent ? c.value_head_dim : head_dim;
+  int64_t attention = 2 * c.hidden * head_dim * (c.heads + c.kv_heads);
+  if (is_latent) {
+    const int64_t queries = c.heads * head_dim;
+    attention = (c.query_rank > 0 ? c.query_rank * (c.hidden + queries) : c.hidden * queries) + c.hidden * (c.kv_rank + c.rope_head_dim) +
+                c.kv_rank * c.heads * (head_dim - c.rope_head_dim + value_dim) + c.heads * value_dim * c.hidden;
+  }
+  const int64_t dense = 3 * c.hidden * c.ffn,
+                mixture = c.experts * c.hidden + 3 * c.hidden * (c.top_k * c.expert_ffn + c.shared_expert_ffn);
+  const int64_t mixtures = has_experts ? c.layers - c.first_dense_layers : 0;
+  double pairs = 0;  // of a row, over all layers
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    const auto kinds = static_cast<int64_t>(c.layer_types.size());
+    const bool is_sliding = kinds > 0 && c.layer_types[static_cast<size_t>(layer % kinds)] == "sliding";
+    for (int64_t query = 1; query <= seq; ++query) pairs += static_cast<double>(is_sliding ? std::min(query, c.window) : query);
+  }
+  const auto weights =
+      static_cast<double>(c.layers * attention + mixtures * mixture + (c.layers - mixtures) * dense + c.vocab_size * c.hidden);
+  return 6 * weights + 6 * pairs * static_cast<double>(c.heads * (head_dim + value_dim)) / static_cast<double>(seq);
+}
+
 TEST(PublishedModels, flops_of_every_shipped_configuration_are_those_of_its_matrices_and_visible_pairs) {
   for (const auto& [name, _] : kPublished) {
     const auto c = shipped("configs/published/" + name + ".toml");
-    const auto head_dim = static_cast<double>(c.hidden) / static_cast<double>(c.heads);
-    const auto hidden = static_cast<double>(c.hidden), kv = static_cast<double>(c.kv_heads) * head_dim;
-    const double block = 2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * static_cast<double>(c.ffn);
-    const double weights = static_cast<double>(c.layers) * block + static_cast<double>(c.vocab_size) * hidden;
-    for (const int64_t seq : {1024, 8192}) {
-      const double attention = 12 * static_cast<double>(c.layers) * hidden * static_cast<double>(seq + 1) / 2;
-      EXPECT_NEAR(create_model(c)->training_flops_per_token(seq) / (6 * weights + attention), 1, 1e-12) << name << " " << seq;
-    }
+    for (const int64_t seq : {1024, 8192})
+      EXPECT_NEAR(create_model(c)->training_flops_per_token(seq) / flops_by_hand(c, seq), 1, 1e-12) << name << " " << seq;
+  }
+}
+
+// What their cards and papers say of the parameters that a token meets, in billions; Qwen's 3.35 stands there cut off, not rounded.
+TEST(PublishedModels, active_parameters_of_mixtures_are_the_published_ones) {
+  const struct {
+    const char* model;
+    double billions, precision;
+  } kMixtures[] = {{"qwen3-30b-a3b", 3.3, 0.1},   {"qwen3-235b-a22b", 22, 0.5}, {"olmoe-1b-7b", 1.3, 0.05},
+                   {"deepseek-v3", 37, 1},        {"kimi-k2", 32, 1},           {"gpt-oss-20b", 3.61, 0.005},
+                   {"gpt-oss-120b", 5.13, 0.005}, {"mixtral-8x7b", 12.9, 0.05}, {"mixtral-8x22b", 39, 0.5}};
+  for (const auto& [name, billions, precision] : kMixtures) {
+    const auto c = shipped("configs/published/" + std::string(name) + ".toml");
+    const auto model = create_model(c);
+    // Embedding and head are not among what this program calls active; the published numbers hold both, gpt-oss' the head alone.
+    const int64_t vocabulary = (c.family == "gpt_oss" ? 1 : 2) * c.vocab_size * c.hidden;
+    EXPECT_NEAR(static_cast<double>(model->active_elements() + vocabulary) / 1e9, billions, precision) << name;
   }
 }
 
@@ -137,37 +205,9 @@ TEST(PublishedModels, zaya1_base_flops_are_those_of_its_matrices_and_visible_pai
   EXPECT_NEAR(model->training_flops_per_token(4096) / (3 * (2 * weights + pairs)), 1, 1e-4);
 }
 
-TEST(PublishedModels, llamas_have_the_number_of_parameters_that_hugging_face_counts) {
-  EXPECT_EQ(parameters_of(llama(32, 4096, 32, 32, 11008, 32000, false)), 6'738'415'616);   // Llama 2 7B
-  EXPECT_EQ(parameters_of(llama(40, 5120, 40, 40, 13824, 32000, false)), 13'015'864'320);  // Llama 2 13B
-  EXPECT_EQ(parameters_of(llama(32, 4096, 32, 8, 14336, 128256, false)), 8'030'261'248);   // Llama 3 8B
-  EXPECT_EQ(parameters_of(llama(80, 8192, 64, 8, 28672, 128256, false)), 70'553'706'496);  // Llama 3 70B
-  EXPECT_EQ(parameters_of(llama(16, 2048, 32, 8, 8192, 128256, true)), 1'235'814'400);     // Llama 3.2 1B
-}
-
-TEST(PublishedModels, qwens_and_olmoe_have_the_number_of_parameters_that_hugging_face_counts) {
-  auto qwen3 = [](int64_t layers, int64_t hidden, int64_t heads, int64_t kv_heads, int64_t ffn, bool tied) {
-    auto c = llama(layers, hidden, heads, kv_heads, ffn, 151936, tied);
-    c.family = "qwen3", c.head_dim = 128;
-    return c;
-  };
-  EXPECT_EQ(parameters_of(qwen3(28, 1024, 16, 8, 3072, true)), 596'049'920);      // Qwen3 0.6B
-  EXPECT_EQ(parameters_of(qwen3(36, 4096, 32, 8, 12288, false)), 8'190'735'360);  // Qwen3 8B
-  auto moe = qwen3(48, 2048, 32, 4, 6144, false);
-  moe.family = "qwen3_moe", moe.experts = 128, moe.top_k = 8, moe.expert_ffn = 768;
-  EXPECT_EQ(parameters_of(moe), 30'532'122'624);  // Qwen3 30B A3B
-  auto olmoe = llama(16, 2048, 16, 16, 1024, 50304, false);
-  olmoe.family = "olmoe", olmoe.experts = 64, olmoe.top_k = 8, olmoe.expert_ffn = 1024;
-  EXPECT_EQ(parameters_of(olmoe), 6'919'161'856);  // OLMoE 1B 7B
-}
-
-TEST(PublishedModels, llama_7b_flops_are_six_for_each_matrix_weight_and_twelve_for_each_visible_pair) {
-  const auto model = create_model(llama(32, 4096, 32, 32, 11008, 32000, false));
-  const double weights = 32.0 * (4.0 * 4096 * 4096 + 3.0 * 4096 * 11008) + 32000.0 * 4096;
-  EXPECT_EQ(weights, 6'607'077'376);
-  EXPECT_DOUBLE_EQ(model->training_flops_per_token(4096), 6 * weights + 12 * (4096 + 1) / 2.0 * 4096 * 32);
-  // The usual rule of thumb, 6 N, is a little less.
-  EXPECT_NEAR(model->training_flops_per_token(4096) / (6 * 6.738e9), 1.06, 0.01);
+// The usual rule of thumb, 6 N, is a little less.
+TEST(PublishedModels, llama_7b_takes_a_little_more_than_six_flops_for_each_parameter) {
+  EXPECT_NEAR(create_model(shipped("configs/published/llama-2-7b.toml"))->training_flops_per_token(4096) / (6 * 6.738e9), 1.06, 0.01);
 }
 
 // Linear-Llama3-1B (LASP-2, arXiv 2502.07563) with softmax attention in every fourth of its layers; matrices counted one by one.

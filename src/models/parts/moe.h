@@ -20,7 +20,10 @@ class Moe final : public FeedForward {
   int64_t classes() const override { return router_->classes(); }
   int64_t router_state_width() const override { return router_->state_width(); }
   layers::Parameter* balancing_bias() const override { return router_->balancing_bias(); }
-  int64_t idle_elements() const override { return (config().experts - config().top_k) * 3 * config().expert_ffn * config().hidden; }
+  int64_t idle_elements() const override {
+    const int64_t ffn = config().expert_ffn, hidden = config().hidden, biases = options_.has_biases ? 2 * ffn + hidden : 0;
+    return (config().experts - config().top_k) * (3 * ffn * hidden + biases);
+  }
 
  private:
   layers::ChooseClasses choose() const;
