@@ -1,5 +1,6 @@
 """What README.md, docs/ and configs/ say of the command line is what the program takes: verbs, actions, flags and settings."""
 import fnmatch
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -79,11 +80,33 @@ def every_test_that_the_papers_page_names_exists():
         assert fnmatch.filter(tests, pattern), f"docs/papers.md: no test is called {pattern}"
 
 
+# What the configurations to copy say of themselves: parameters, 10^9 tokens of the phases, contexts.
+COPIED = {
+    "dense-100m": (134_515_008, [10], [2048]),
+    "dense-1b": (1_484_916_736, [100], [4096]),
+    "dense-8b": (8_190_735_360, [1000], [4096]),
+    "moe-1b-active": (6_919_161_856, [200], [4096]),
+    "hybrid-1b": (1_387_915_648, [50], [2048]),
+    "zaya1-base": (8_840_488_784, [8000, 4000, 1200], [4096, 4096, 32768]),
+    "zaya1-8b": (8_840_488_784, [8000, 4000, 1200, 660], [4096, 4096, 32768, 131072]),
+}
+
+
 def every_config_is_taken():
-    """But for its data: sizes are checked and the plan printed without allocating the model."""
-    for config in sorted((ROOT / "configs").glob("*.toml")):
-        text = ingot("train", config, "--dry-run", timeout=300)[0]
-        assert "parameters" in text and "peak" in text, (config, text)
+    """But for its data, of which there is none here: sizes are checked and the plan printed without allocating the model."""
+    configs = {config.stem: config for config in sorted((ROOT / "configs").glob("*.toml"))}
+    assert COPIED.keys() <= configs.keys(), configs
+    for name, config in configs.items():
+        phases = json.loads(ingot("train", config, "--dry-run", "--json", timeout=120)[0])["phases"]
+        assert all(phase["memory_bytes"]["peak"] > 0 and phase["step_ms"]["total"] > 0 for phase in phases), (config, phases)
+        if name not in COPIED:
+            continue
+        parameters, tokens, contexts = COPIED[name]
+        text = config.read_text()
+        assert {phase["parameters"] for phase in phases} == {parameters}, (config, phases)
+        assert [phase["seq_len"] for phase in phases] == contexts, (config, phases)
+        assert [int(found) for found in re.findall(r"^tokens = (\d+)$", text, re.M)] == [billions * 10**9 for billions in tokens], config
+        assert re.search(r"\bours\b", text, re.I), f"{config} does not say which values are ours"
 
 
 if __name__ == "__main__":
