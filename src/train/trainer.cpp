@@ -155,7 +155,7 @@ void Trainer::prepare_run_dir() {
                  base::format_count(static_cast<double>(whole_->active_elements())), config_.train.precision, config_.model.family,
                  facts().device);
   base::log_info("{}", mfu_convention(forecast_.gemm_flops / 1e12, "this machine's measured GEMM rate"));
-  sink_ = std::make_unique<MetricsSink>(options_.run_dir, config_.log, progress_.step);
+  sink_ = std::make_unique<MetricsSink>(options_.run_dir, config_.log, progress_.step, config_toml_);
   record_checkpoints();
 }
 
@@ -198,6 +198,7 @@ void Trainer::run(const resilience::StopSignal& stop) {
     throw;
   }
   record_checkpoints();
+  if (is_main()) sink_->end(stopped ? MlflowEnd::killed : MlflowEnd::finished);
 }
 
 void Trainer::record_checkpoints() {

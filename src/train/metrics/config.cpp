@@ -1,6 +1,8 @@
 #include "train/metrics/config.h"
 
+#include "base/error.h"
 #include "base/log.h"
+#include "train/metrics/mlflow.h"
 #include "train/metrics/prometheus.h"
 
 namespace ingot::train {
@@ -9,11 +11,19 @@ void declare_settings(base::SettingsTable& table, LogConfig& config) {
   table.add("log.every", config.every, base::at_least(1), "steps between two step lines on the terminal; metrics.jsonl has every step");
   table.add("log.tensorboard", config.tensorboard, "write a TensorBoard event file into the run directory");
   table.add("log.prometheus", config.prometheus, "HOST:PORT on which rank 0 serves /metrics, as in 127.0.0.1:9400; empty = off");
+  table.add("log.mlflow", config.mlflow, "http://HOST:PORT of an MLflow server to which rank 0 sends settings and metrics; empty = off");
+  table.add("log.mlflow_experiment", config.mlflow_experiment, "MLflow's experiment; made when there is none of that name");
+  table.add("log.mlflow_run", config.mlflow_run, "name of the run in MLflow; empty = MLflow's choice");
+  table.add("log.mlflow_timeout_s", config.mlflow_timeout_s, base::NumberRange{0.1, 600},
+            "seconds for a request to MLflow, and for what is left to send at the end; training does not wait for the others");
   table.add("log.level", config.level, {"debug", "info", "warning", "error"}, "the least serious message that is logged");
 }
 
 void check(const LogConfig& config) {
   if (!config.prometheus.empty()) parse_listen_address(config.prometheus);
+  if (config.mlflow.empty()) return;
+  check_mlflow_url(config.mlflow);
+  if (config.mlflow_experiment.empty()) throw base::ConfigError("log.mlflow_experiment is empty; MLflow needs a name");
 }
 
 void apply_log_level(const LogConfig& config) {

@@ -12,6 +12,8 @@ struct LogConfig {
   int64_t every = 1;
   bool tensorboard = true;
   std::string prometheus;
+  std::string mlflow, mlflow_experiment = "ingot", mlflow_run;
+  double mlflow_timeout_s = 10;
   std::string level = "info";
 };
 

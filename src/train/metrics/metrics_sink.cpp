@@ -13,7 +13,7 @@ namespace {
 
 double unix_time_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-std::vector<Scalar> tensorboard_scalars(const StepRecord& r) {
+std::vector<Scalar> scalars_of(const StepRecord& r) {
   std::vector<Scalar> all = {{"train/loss", r.loss},
                              {"train/grad_norm", r.grad_norm},
                              {"train/lr", r.lr},
@@ -36,7 +36,8 @@ std::vector<Scalar> tensorboard_scalars(const StepRecord& r) {
 
 }  // namespace
 
-MetricsSink::MetricsSink(const std::filesystem::path& run_dir, const LogConfig& config, int64_t resumed_step)
+MetricsSink::MetricsSink(const std::filesystem::path& run_dir, const LogConfig& config, int64_t resumed_step,
+                         const std::string& config_toml)
     : run_dir_(run_dir),
       config_(config),
       file_(run_dir / "metrics.jsonl", resumed_step),
@@ -47,6 +48,9 @@ MetricsSink::MetricsSink(const std::filesystem::path& run_dir, const LogConfig& 
   } catch (const base::FileError& failure) {
     write_failed(failure.what());
   }
+  if (!config_.mlflow.empty())
+    mlflow_.emplace(run_dir_, MlflowOptions{config_.mlflow, config_.mlflow_experiment, config_.mlflow_run, config_.mlflow_timeout_s},
+                    settings_by_name(config_toml), resumed_step > 0);
   if (config_.prometheus.empty()) return;
   try {
     prometheus_.emplace(config_.prometheus);
@@ -75,6 +79,14 @@ void MetricsSink::record(StepRecord record) {
     write_failed(failure.what());
   }
   if (prometheus_) prometheus_->update(record);
+  if (!mlflow_) return;
+  std::vector<MlflowMetric> metrics;
+  for (const auto& scalar : scalars_of(record)) metrics.push_back({scalar.tag, scalar.value});
+  mlflow_->log(record.time_s, record.step, std::move(metrics));
+}
+
+void MetricsSink::end(MlflowEnd how) {
+  if (mlflow_) mlflow_->end(how);
 }
 
 void MetricsSink::record_checkpoint(nlohmann::ordered_json record) {
@@ -88,7 +100,7 @@ void MetricsSink::record_checkpoint(nlohmann::ordered_json record) {
 
 void MetricsSink::write_tensorboard(const StepRecord& record) {
   if (!tensorboard_) tensorboard_.emplace(run_dir_, record.time_s, 0);
-  tensorboard_->scalars(record.time_s, record.step, tensorboard_scalars(record));
+  tensorboard_->scalars(record.time_s, record.step, scalars_of(record));
   if (!record.expert_load || record.expert_load->tokens.empty()) return;
   // One bar per expert, over all layers: the histogram's axis is the expert's number.
   std::vector<double> counts, edges;

@@ -1,0 +1,280 @@
+#include "train/metrics/mlflow.h"
+
+#include <httplib.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+
+namespace ingot::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using nlohmann::json;
+
+// MLflow's limits of one log-batch: 1000 metrics, 100 parameters, a parameter's value of 6000 characters.
+constexpr size_t kMostMetrics = 1000, kMostParams = 100, kLongestParam = 6000;
+constexpr size_t kLongestAnswerBytes = size_t{1} << 20;
+
+struct Record {
+  int64_t time_ms = 0, step = 0;
+  std::vector<MlflowMetric> metrics;
+};
+
+int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string percent_encoded(const std::string& text) {
+  constexpr char kHex[] = "0123456789ABCDEF";
+  std::string out;
+  for (const char character : text) {
+    const auto byte = static_cast<unsigned char>(character);
+    if ((byte >= '0' && byte <= '9') || (byte >= 'A' && byte <= 'Z') || (byte >= 'a' && byte <= 'z')) out += character;
+    else out += {'%', kHex[byte >> 4], kHex[byte & 15]};
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> settings_by_name(const std::string& dumped_toml) {
+  std::vector<std::pair<std::string, std::string>> settings;
+  std::map<std::string, int64_t> elements;  // of each list, so far
+  std::string group;
+  std::istringstream lines(dumped_toml);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("[[")) {
+      const auto list = line.substr(2, line.find(']') - 2);
+      group = list + "." + std::to_string(elements[list]++) + ".";
+    } else if (line.starts_with('[')) {
+      group = line.substr(1, line.find(']') - 1) + ".";
+    } else if (const size_t equals = line.find(" = "); equals != std::string::npos && !line.starts_with('#')) {
+      auto value = line.substr(equals + 3);
+      if (value.size() >= 2 && value.front() == '"' && value.back() == '"') value = value.substr(1, value.size() - 2);
+      settings.emplace_back(group + line.substr(0, equals), value);
+    }
+  }
+  return settings;
+}
+
+void check_mlflow_url(const std::string& url) {
+  constexpr std::string_view kScheme = "http://";
+  const auto rest = url.starts_with(kScheme) ? url.substr(kScheme.size()) : std::string();
+  if (rest.empty() || rest.find_first_of("/ \t\r\n@?#") != std::string::npos)
+    throw base::ConfigError("log.mlflow = \"{}\" is not of the form http://HOST:PORT, or \"\" to switch it off", url);
+}
+
+struct MlflowLogger::State {
+  MlflowOptions options;
+  std::filesystem::path file;
+  std::vector<std::pair<std::string, std::string>> params;
+  std::string run_id;
+  bool has_begun = false, has_complained = false;  // of the sender's thread
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Record> waiting;
+  bool is_ending = false;
+  MlflowEnd how = MlflowEnd::failed;
+  Clock::time_point deadline = Clock::time_point::max();  // of all requests, once it is ending
+  std::atomic<int64_t> dropped = 0;
+  std::thread thread;
+
+  // The answer's body; nothing when the request failed, with `why`. 404 is an answer, too: an empty object.
+  std::optional<json> ask(const char* method, const std::string& path, const json& body, std::string& why) {
+    auto left = std::chrono::duration<double>(options.timeout_s);
+    {
+      const std::lock_guard lock(mutex);
+      if (is_ending) left = std::min(left, std::chrono::duration<double>(deadline - Clock::now()));
+    }
+    const auto left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(left);
+    if (left_ms.count() <= 0) {
+      why = "the time is up";
+      return std::nullopt;
+    }
+    httplib::Client client(options.url);
+    client.set_connection_timeout(left_ms);
+    client.set_read_timeout(left_ms);
+    client.set_write_timeout(left_ms);
+    // The library's time-outs are of one read each; a server that sends a byte now and then is cut off here.
+    const auto until = Clock::now() + left_ms;
+    std::string answer;
+    httplib::Request request;
+    request.method = method;
+    request.path = "/api/2.0/mlflow/" + path;
+    if (!body.is_null()) {
+      request.body = body.dump(-1, ' ', false, json::error_handler_t::replace);
+      request.set_header("Content-Type", "application/json");
+    }
+    request.content_receiver = [&](const char* data, size_t bytes, uint64_t, uint64_t) {
+      answer.append(data, bytes);
+      return answer.size() <= kLongestAnswerBytes && Clock::now() < until;
+    };
+    const auto result = client.send(request);
+    if (!result) {
+      why = "no answer: " + httplib::to_string(result.error());
+      return std::nullopt;
+    }
+    if (result->status == 404) return json::object();
+    if (result->status != 200) {
+      why = "status " + std::to_string(result->status) + ": " + answer.substr(0, 200);
+      return std::nullopt;
+    }
+    auto parsed = json::parse(answer, nullptr, false);
+    if (!parsed.is_object()) {
+      why = "the answer is no JSON object";
+      return std::nullopt;
+    }
+    return parsed;
+  }
+
+  static std::string text_at(const json& value, const char* pointer) {
+    const json::json_pointer where(pointer);
+    return value.contains(where) && value.at(where).is_string() ? value.at(where).get<std::string>() : "";
+  }
+
+  bool begin(std::string& why) {
+    if (!run_id.empty()) {
+      const auto known = ask("POST", "runs/update", {{"run_id", run_id}, {"status", "RUNNING"}}, why);
+      if (!known) return false;
+      if (text_at(*known, "/run_info/run_id").empty()) run_id.clear();  // the server has forgotten it
+    }
+    if (run_id.empty() && !create_run(why)) return false;
+    for (size_t first = 0; first < params.size(); first += kMostParams) {
+      auto batch = json::array();
+      for (size_t i = first; i < std::min(params.size(), first + kMostParams); ++i)
+        batch.push_back({{"key", params[i].first}, {"value", params[i].second.substr(0, kLongestParam)}});
+      std::string refused;  // a resumed run may have other settings, and MLflow's parameters do not change
+      if (!ask("POST", "runs/log-batch", {{"run_id", run_id}, {"params", batch}}, refused))
+        base::log_warning("MLflow did not take all settings of the run: {}", refused);
+    }
+    return true;
+  }
+
+  bool create_run(std::string& why) {
+    const auto found = ask("GET", "experiments/get-by-name?experiment_name=" + percent_encoded(options.experiment), {}, why);
+    if (!found) return false;
+    auto experiment = text_at(*found, "/experiment/experiment_id");
+    if (experiment.empty()) {
+      const auto made = ask("POST", "experiments/create", {{"name", options.experiment}}, why);
+      if (!made) return false;
+      experiment = text_at(*made, "/experiment_id");
+    }
+    json body = {{"experiment_id", experiment}, {"start_time", now_ms()}};
+    if (!options.run_name.empty()) body["run_name"] = options.run_name;
+    const auto made = ask("POST", "runs/create", body, why);
+    if (!made) return false;
+    run_id = text_at(*made, "/run/info/run_id");
+    if (run_id.empty()) {
+      why = "it gave the run no id";
+      return false;
+    }
+    try {
+      base::write_file_atomically(file, json({{"run_id", run_id}}).dump() + "\n");
+    } catch (const base::FileError& failure) {
+      base::log_warning("{}; a resumed run will be another one in MLflow", failure.what());
+    }
+    base::log_info("MLflow at {}: experiment '{}', run {}", options.url, options.experiment, run_id);
+    return true;
+  }
+
+  bool send(const std::vector<Record>& records, std::string& why) {
+    if (!has_begun && !(has_begun = begin(why))) return false;
+    auto metrics = json::array();
+    for (const auto& record : records)
+      for (const auto& metric : record.metrics)
+        metrics.push_back({{"key", metric.name}, {"value", metric.value}, {"timestamp", record.time_ms}, {"step", record.step}});
+    return metrics.empty() || ask("POST", "runs/log-batch", {{"run_id", run_id}, {"metrics", metrics}}, why).has_value();
+  }
+
+  // As many records as one log-batch takes; waits for the first. None at the end.
+  std::vector<Record> take() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return is_ending || !waiting.empty(); });
+    std::vector<Record> taken;
+    for (size_t metrics = 0; !waiting.empty() && metrics + waiting.front().metrics.size() <= kMostMetrics; waiting.pop_front()) {
+      metrics += waiting.front().metrics.size();
+      taken.push_back(std::move(waiting.front()));
+    }
+    return taken;
+  }
+
+  void run() {
+    std::string why;
+    if (!(has_begun = begin(why))) complain(why);
+    for (auto records = take(); !records.empty(); records = take()) {
+      if (send(records, why)) continue;
+      dropped += static_cast<int64_t>(records.size());
+      complain(why);
+    }
+    const char* status = how == MlflowEnd::finished ? "FINISHED" : how == MlflowEnd::failed ? "FAILED" : "KILLED";
+    if (has_begun && !ask("POST", "runs/update", {{"run_id", run_id}, {"status", status}, {"end_time", now_ms()}}, why)) complain(why);
+    if (dropped > 0) base::log_warning("MLflow at {}: the metrics of {} steps were not delivered", options.url, dropped.load());
+  }
+
+  void complain(const std::string& why) {
+    if (!has_complained) base::log_warning("MLflow at {}: {}; the run goes on, these metrics are lost to it", options.url, why);
+    has_complained = true;
+  }
+};
+
+MlflowLogger::MlflowLogger(const std::filesystem::path& run_dir, MlflowOptions options,
+                           std::vector<std::pair<std::string, std::string>> params, bool resumes)
+    : state_(std::make_unique<State>()) {
+  check_mlflow_url(options.url);
+  state_->options = std::move(options);
+  state_->file = run_dir / "mlflow.json";
+  state_->params = std::move(params);
+  if (resumes && std::filesystem::exists(state_->file)) {
+    const auto kept = json::parse(base::read_file(state_->file), nullptr, false);
+    if (kept.is_object()) state_->run_id = State::text_at(kept, "/run_id");
+  }
+  state_->thread = std::thread([state = state_.get()] { state->run(); });
+}
+
+MlflowLogger::~MlflowLogger() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->is_ending = true;
+    state_->deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(state_->options.timeout_s));
+  }
+  state_->changed.notify_all();
+  state_->thread.join();
+}
+
+void MlflowLogger::log(double time_s, int64_t step, std::vector<MlflowMetric> metrics) {
+  // JSON has no NaN or Inf: metrics.jsonl says where there were some.
+  std::erase_if(metrics, [](const MlflowMetric& metric) { return !std::isfinite(metric.value); });
+  if (metrics.size() > kMostMetrics) metrics.resize(kMostMetrics);
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->waiting.size() >= state_->options.most_waiting) {
+      ++state_->dropped;
+      return;
+    }
+    state_->waiting.push_back({static_cast<int64_t>(time_s * 1e3), step, std::move(metrics)});
+  }
+  state_->changed.notify_one();
+}
+
+void MlflowLogger::end(MlflowEnd how) {
+  const std::lock_guard lock(state_->mutex);
+  state_->how = how;
+}
+
+int64_t MlflowLogger::dropped() const { return state_->dropped; }
+
+}  // namespace ingot::train

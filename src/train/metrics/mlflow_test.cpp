@@ -1,0 +1,142 @@
+// Against a server of the test's own that answers as MLflow's REST API documents; tests/end_to_end/mlflow_test.py takes a real one.
+#include "train/metrics/mlflow.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/error.h"
+#include "base/files.h"
+
+namespace ingot::train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+class FakeMlflow {
+ public:
+  int status = 200;    // of log-batch
+  double delay_s = 0;  // before log-batch is answered
+  explicit FakeMlflow() {
+    server_.Get("/api/2.0/mlflow/experiments/get-by-name", [](const auto&, auto& response) { response.status = 404; });
+    post("experiments/create", [](const json&) { return json{{"experiment_id", "7"}}; });
+    post("runs/create", [this](const json&) { return json{{"run", {{"info", {{"run_id", "run" + std::to_string(++runs)}}}}}}; });
+    post("runs/update", [](const json& body) { return json{{"run_info", {{"run_id", body.at("run_id")}}}}; });
+    post("runs/log-batch", [](const json&) { return json::object(); });
+    port = server_.bind_to_any_port("127.0.0.1");
+    thread_ = std::thread([this] { server_.listen_after_bind(); });
+    while (!server_.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ~FakeMlflow() {
+    server_.stop();
+    thread_.join();
+  }
+  std::vector<json> asked(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    return asked_[path];
+  }
+  MlflowOptions options(double timeout_s = 5) const {
+    return {"http://127.0.0.1:" + std::to_string(port), "an experiment", "a run", timeout_s, 4};
+  }
+  int port = 0, runs = 0;
+
+ private:
+  void post(const std::string& path, std::function<json(const json&)> answer) {
+    server_.Post("/api/2.0/mlflow/" + path, [this, path, answer](const httplib::Request& request, httplib::Response& response) {
+      const auto body = json::parse(request.body);
+      {
+        const std::lock_guard lock(mutex_);
+        asked_[path].push_back(body);
+      }
+      if (path == "runs/log-batch" && delay_s > 0) std::this_thread::sleep_for(std::chrono::duration<double>(delay_s));
+      if (path == "runs/log-batch") response.status = status;
+      response.set_content(answer(body).dump(), "application/json");
+    });
+  }
+  httplib::Server server_;
+  std::thread thread_;
+  std::mutex mutex_;
+  std::map<std::string, std::vector<json>> asked_;
+};
+
+class Mlflow : public ::testing::Test {
+ protected:
+  fs::path folder = fs::temp_directory_path() / ("ingot_mlflow_" + std::to_string(::getpid()));
+  void SetUp() override { fs::create_directories(folder); }
+  void TearDown() override { fs::remove_all(folder); }
+};
+
+TEST_F(Mlflow, settings_and_steps_arrive_in_batches_and_the_run_ends) {
+  FakeMlflow server;
+  std::vector<std::pair<std::string, std::string>> params;
+  for (int i = 0; i < 150; ++i) params.emplace_back("setting." + std::to_string(i), "v");
+  {
+    MlflowLogger logger(folder, server.options(), params, false);
+    logger.log(12.5, 1, {{"loss", 3}, {"lr", std::nan("")}});
+    logger.end(MlflowEnd::finished);
+  }
+  size_t most = 0, sent = 0;
+  json metric;
+  for (const auto& batch : server.asked("runs/log-batch")) {
+    most = std::max(most, batch.value("params", json::array()).size());
+    sent += batch.value("params", json::array()).size();
+    if (batch.contains("metrics")) metric = batch.at("metrics");
+  }
+  EXPECT_EQ(most, 100);
+  EXPECT_EQ(sent, 150);
+  EXPECT_EQ(metric, json::array({{{"key", "loss"}, {"value", 3.0}, {"timestamp", 12500}, {"step", 1}}}));
+  EXPECT_EQ(server.asked("runs/update").back().at("status"), "FINISHED");
+  EXPECT_EQ(server.asked("experiments/create").at(0).at("name"), "an experiment");
+}
+
+TEST_F(Mlflow, a_resumed_run_goes_on_with_the_same_run_and_a_new_one_does_not) {
+  FakeMlflow server;
+  for (const bool resumes : {false, true, false}) MlflowLogger(folder, server.options(), {}, resumes);
+  EXPECT_EQ(server.runs, 2);
+  const auto updates = server.asked("runs/update");
+  ASSERT_EQ(updates.size(), 4);
+  EXPECT_EQ(updates[0].at("status"), "FAILED");
+  EXPECT_EQ(updates[1], (json{{"run_id", "run1"}, {"status", "RUNNING"}}));
+}
+
+TEST_F(Mlflow, a_slow_or_failing_server_costs_the_run_no_time_and_drops_are_counted) {
+  FakeMlflow server;
+  server.delay_s = 2;
+  const auto start = std::chrono::steady_clock::now();
+  {
+    MlflowLogger logger(folder, server.options(0.5), {}, false);
+    for (int64_t step = 1; step <= 100; ++step) logger.log(1, step, {{"loss", 3}});
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(300));
+    EXPECT_GE(logger.dropped(), 90);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));
+  server.delay_s = 0;
+  server.status = 500;
+  MlflowLogger logger(folder, server.options(), {}, false);
+  logger.log(1, 1, {{"loss", 3}});
+  for (int tries = 0; tries < 500 && logger.dropped() == 0; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(logger.dropped(), 1);
+}
+
+TEST(MlflowSettings, have_the_names_of_the_table) {
+  using Settings = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(settings_by_name("[train]\nsteps = 10\nprecision = \"bf16\"\n[[train.phases]]\nname = \"a = b\"\n[[train.phases]]\nlr = 1\n"),
+            (Settings{{"train.steps", "10"}, {"train.precision", "bf16"}, {"train.phases.0.name", "a = b"}, {"train.phases.1.lr", "1"}}));
+}
+
+TEST_F(Mlflow, nobody_listening_and_wrong_addresses) {
+  MlflowLogger logger(folder, {"http://127.0.0.1:1", "e", "", 1}, {}, false);
+  logger.log(1, 1, {{"loss", 3}});
+  for (const char* wrong : {"127.0.0.1:5000", "http://", "https://host", "http://host:1/path"})
+    EXPECT_THROW(check_mlflow_url(wrong), base::ConfigError) << wrong;
+}
+
+}  // namespace
+}  // namespace ingot::train
