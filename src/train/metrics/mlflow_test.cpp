@@ -1,4 +1,4 @@
-// Against a server of the test's own that answers as MLflow's REST API documents; tests/end_to_end/mlflow_test.py takes a real one.
+// Against a server of the test's own that answers as MLflow's REST API (version 2.0) documents.
 #include "train/metrics/mlflow.h"
 
 #include <gmock/gmock.h>
