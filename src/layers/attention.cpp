@@ -92,11 +92,12 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   const base::WorkScope scope("attention", base::WorkKind::attention);
   if (const auto& context = sequences.context()) {
     const std::vector<int64_t> by_chunk = {sequences.order().chunks(), q.size(1) / sequences.order().chunks()};
+    const auto attended = [&](const at::Tensor& values) {
+      return context->attention(q.unflatten(1, by_chunk), k.unflatten(1, by_chunk), values.unflatten(1, by_chunk), scale, window, sequences);
+    };
+    if (v.size(3) == k.size(3)) return attended(v).flatten(2);
     // Keys and values travel side by side: values of fewer channels are filled up with zeros.
-    const auto values = v.size(3) == k.size(3) ? v : at::constant_pad_nd(v, {0, k.size(3) - v.size(3)});
-    const auto out =
-        context->attention(q.unflatten(1, by_chunk), k.unflatten(1, by_chunk), values.unflatten(1, by_chunk), scale, window, sequences);
-    return out.narrow(3, 0, v.size(3)).flatten(2);
+    return attended(at::constant_pad_nd(v, {0, k.size(3) - v.size(3)})).narrow(3, 0, v.size(3)).flatten(2);
   }
   auto keys = k, values = v;
   if (cache) std::tie(keys, values) = cache->append(k, v);

@@ -42,9 +42,10 @@ double attention_s(const PassOperation& op, const Rates& rates, const std::vecto
   const bool is_backward = op.name.ends_with(".backward");
   const auto& q = op.inputs[is_backward ? 1 : 0].sizes;  // [batch, queries, heads, head_dim]
   const auto& k = op.inputs[is_backward ? 2 : 1].sizes;
+  const auto& v = op.inputs[is_backward ? 3 : 2].sizes;
   if (op.flops == 0) return 0;
   const double flops = is_backward ? op.flops / layers::kBackwardFactor : op.flops;
-  const double pairs = flops / (4 * d(q[0] * q[2] * q[3]));
+  const double pairs = flops / (2 * d(q[0] * q[2] * (q[3] + v[3])));
   if (documents.empty() || q[1] != k[1]) return rates.attention_s(flops, pairs / d(q[1]), q[3], is_backward);
   const int64_t window = window_of(pairs, q[1]);
   double tokens = 0, seconds = 0;

@@ -98,7 +98,7 @@ def every_config_is_taken():
     assert COPIED.keys() <= configs.keys(), configs
     for name, config in configs.items():
         phases = json.loads(ingot("train", config, "--dry-run", "--json", timeout=120)[0])["phases"]
-        assert all(phase["memory_bytes"]["peak"] > 0 and phase["step_ms"]["total"] > 0 for phase in phases), (config, phases)
+        assert all(phase["memory_bytes"]["peak"] > 0 for phase in phases), (config, phases)
         if name not in COPIED:
             continue
         parameters, tokens, contexts = COPIED[name]
