@@ -90,6 +90,7 @@ TEST(Parse, says_which_verb_was_called_and_whether_for_programs) {
                                            {"ingot bench --json storage", "bench_storage", "storage"},
                                            {"ingot plan moe-width --hidden 2048 --json", "plan_moe_width", "moe-width"},
                                            {"ingot plan time c.toml --json", "plan", "time"},
+                                           {"ingot plan law runs --flops 1e21,1e22 --json", "plan_law", "law"},
                                            {"ingot checkpoint export-hf d -o e --json", "hugging_face", "export-hf"},
                                            {"ingot checkpoint diff a b --json", "checkpoint", "diff"},
                                            {"ingot verify op muon --fixture f --json", "verify", "op"}}) {

@@ -23,6 +23,7 @@
   VERB(plan_simulate)           \
   VERB(plan_trace)              \
   VERB(plan_errors)             \
+  VERB(plan_law)                \
   VERB(plan_kernels)            \
   VERB(plan_size)               \
   VERB(plan_moe_width)          \

@@ -93,7 +93,8 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   if (const auto& context = sequences.context()) {
     const std::vector<int64_t> by_chunk = {sequences.order().chunks(), q.size(1) / sequences.order().chunks()};
     const auto attended = [&](const at::Tensor& values) {
-      return context->attention(q.unflatten(1, by_chunk), k.unflatten(1, by_chunk), values.unflatten(1, by_chunk), scale, window, sequences);
+      return context->attention(q.unflatten(1, by_chunk), k.unflatten(1, by_chunk), values.unflatten(1, by_chunk), scale, window,
+                                sequences);
     };
     if (v.size(3) == k.size(3)) return attended(v).flatten(2);
     // Keys and values travel side by side: values of fewer channels are filled up with zeros.

@@ -1,5 +1,7 @@
 #include "layers/linear_attention.h"
 
+#include <cmath>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "base/work_scope.h"
@@ -94,10 +96,11 @@ at::Tensor LinearAttention::operator()(const at::Tensor& x, const at::Tensor& lo
     const auto weight = at::cat({q_convolution->value, k_convolution->value, v_convolution->value});
     packed = short_convolution(packed, weight, sequences, cache ? &cache->tail : nullptr);
   }
-  const auto parts = packed.split_with_sizes({heads * key_dim, heads * key_dim, heads * value_dim}, -1);
+  const auto parts = packed.split_with_sizes({key_heads * key_dim, key_heads * key_dim, heads * value_dim}, -1);
   const auto mapped = [&](const at::Tensor& part, const Parameter* scale, const Parameter* bias) {
-    return kernels::feature_map(part.unflatten(2, {heads, key_dim}), map, scale ? scale->value : at::Tensor(),
-                                bias ? bias->value : at::Tensor());
+    const auto features = kernels::feature_map(part.unflatten(2, {key_heads, key_dim}), map, scale ? scale->value : at::Tensor(),
+                                               bias ? bias->value : at::Tensor());
+    return key_heads == heads ? features : features.repeat_interleave(heads / key_heads, 2);
   };
   kernels::LinearAttentionInputs in{mapped(parts[0], query_scale, query_bias),
                                     mapped(parts[1], key_scale, key_bias),
@@ -105,10 +108,12 @@ at::Tensor LinearAttention::operator()(const at::Tensor& x, const at::Tensor& lo
                                     log_gate(x, low_rank),
                                     {},
                                     sequences.is_start()};
+  if (scales_queries) in.q = in.q / std::sqrt(static_cast<double>(key_dim));
   if (beta) in.beta = at::sigmoid(wide(linear(x, {beta})));
   const auto mixed = linear_attention(in, sequences, cache ? &cache->state : nullptr);
-  const auto unit = at::ones({value_dim}, wide(mixed).options());
-  auto out = wide(kernels::rms_norm(mixed, unit, norm_eps, mixed.scalar_type())).flatten(2) * norm->value;
+  const auto each = shares_norm ? (repeated ? repeated(norm->value) : norm->value) : at::ones({value_dim}, wide(mixed).options());
+  auto out = wide(kernels::rms_norm(mixed, each, norm_eps, mixed.scalar_type())).flatten(2);
+  if (!shares_norm) out = out * norm->value;
   if (output_gate) out = out * at::silu(wide(linear(x, {output_gate})));
   return linear(out.to(x.scalar_type()), {o});
 }

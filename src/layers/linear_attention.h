@@ -4,6 +4,7 @@
 // gates from autograd. The cache is for inference.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -36,18 +37,22 @@ at::Tensor short_convolution(const at::Tensor& x, const at::Tensor& weight, Sequ
 struct LinearAttention {
   LinearVariant variant;
   kernels::FeatureMap map;
-  int64_t heads, key_dim, value_dim;  // heads: of this rank; key_dim: before the feature map
-  int64_t first_head, all_heads;      // of the model, for the slopes of retention
+  int64_t heads, key_heads, key_dim,
+      value_dim;                  // of this rank; a key head serves heads / key_heads neighbours; key_dim: before the feature map
+  int64_t first_head, all_heads;  // of the model, for the slopes of retention
   double norm_eps;
+  bool shares_norm = false;                                 // all heads do
+  bool scales_queries = false;                              // by 1 / sqrt(key_dim), as fla does
+  std::function<at::Tensor(const at::Tensor&)> repeated{};  // of a norm that all heads share: see SoftmaxAttentionWeights
 
-  Parameter *q, *k, *v, *o;                                                                // [heads * its dim, hidden], o transposed
+  Parameter *q, *k, *v, *o;                                                                // [its heads * its dim, hidden], o transposed
   Parameter *q_convolution = nullptr, *k_convolution = nullptr, *v_convolution = nullptr;  // [heads * its dim, 1, width]
   Parameter *gate_in = nullptr, *gate_out = nullptr, *gate_bias = nullptr;                 // diagonal: [rank, hidden], [q, rank], [q]
   Parameter *gate = nullptr, *gate_rate = nullptr, *step_bias = nullptr;                   // scalar: [heads, hidden], [heads], [heads]
                                                                                            // kda: gate_rate and those of diagonal
   Parameter* beta = nullptr;                                                               // [heads, hidden]
   Parameter *query_scale = nullptr, *query_bias = nullptr, *key_scale = nullptr, *key_bias = nullptr;  // rebased: [q]
-  Parameter *norm, *output_gate = nullptr;                                                             // [v], [v, hidden]
+  Parameter *norm, *output_gate = nullptr;  // [v], or [value_dim] for all heads; [v, hidden]
 
   /// x [batch, seq, hidden], normed -> [batch, seq, hidden]; of some of the heads: their part of the sum. `low_rank`: x through
   /// gate_in, which all heads share; undefined when there is none.

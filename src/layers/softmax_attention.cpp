@@ -20,6 +20,7 @@ at::Tensor SoftmaxAttention::operator()(const at::Tensor& x, Sequences& sequence
       kernels::split_norm_and_rotate(packed, heads, kv_heads, head_dim, norm, sequences.rotary(rotary, x.scalar_type()));
   const auto mixed = attention(queries, keys, values, of_all_ranks().scale, window, sequences, cache ? &cache->key_values : nullptr,
                                sinks ? sinks->value : at::Tensor());
+  if (gate) return linear(mixed * at::sigmoid(linear(x, {gate})), {o});
   return linear(mixed, {o});
 }
 

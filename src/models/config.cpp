@@ -67,6 +67,9 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.linear_attention", c.linear_attention, layers::linear_variant_names(),
             "linear attention: what decays and corrects a state");
   table.add("model.feature_map", c.feature_map, kernels::feature_map_names(), "linear attention: what q and k go through");
+  table.add("model.linear_heads", c.linear_heads, at_least(0), "linear attention: heads of values and gates; 0 = heads");
+  table.add("model.linear_key_heads", c.linear_key_heads, at_least(0),
+            "linear attention: heads of queries and keys, each for some neighbouring heads of values; 0 = linear_heads");
   table.add("model.linear_key_dim", c.linear_key_dim, at_least(0), "linear attention: key channels of a head; 0 = head_dim");
   table.add("model.linear_value_dim", c.linear_value_dim, at_least(0), "linear attention: value channels of a head; 0 = head_dim");
   table.add("model.short_convolution", c.short_convolution, at_least(0),
@@ -107,9 +110,11 @@ void check_common(const ModelConfig& c) {
   if (c.layers < 1 || c.hidden < 1 || c.vocab_size < 2 || c.heads < 1 || c.kv_heads < 1)
     throw ConfigError("model.layers, hidden, vocab_size, heads and kv_heads must be positive");
   // Far beyond any model, far below where products of two sizes overflow.
-  for (const int64_t size : {c.layers, c.hidden, c.vocab_size, c.heads, c.kv_heads, c.head_dim, c.ffn, c.experts, c.expert_ffn,
-                             c.router_hidden, c.linear_key_dim, c.linear_value_dim, c.short_convolution, c.gate_rank, c.query_rank,
-                             c.kv_rank, c.rope_head_dim, c.value_head_dim, c.shared_expert_ffn}) {
+  for (const int64_t size :
+       {c.layers,        c.hidden,           c.vocab_size,        c.heads,         c.kv_heads,       c.head_dim,
+        c.ffn,           c.experts,          c.expert_ffn,        c.router_hidden, c.linear_key_dim, c.linear_value_dim,
+        c.linear_heads,  c.linear_key_heads, c.short_convolution, c.gate_rank,     c.query_rank,     c.kv_rank,
+        c.rope_head_dim, c.value_head_dim,   c.shared_expert_ffn}) {
     if (size > (int64_t{1} << 30)) throw ConfigError("a size of the model is {}; sizes above 2^30 are not possible", size);
   }
   if (c.head_dim == 0) require_multiple("hidden", c.hidden, c.heads, "model.heads, as model.head_dim is 0");

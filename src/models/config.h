@@ -40,6 +40,7 @@ struct ModelConfig {
   // linear_llama: which layers mix tokens by linear (L) and which by softmax attention (N), repeated over the depth.
   std::string layer_pattern = "LLLN";
   std::string linear_attention = "gated_delta", feature_map = "l2";
+  int64_t linear_heads = 0, linear_key_heads = 0;    // 0: heads; linear_heads
   int64_t linear_key_dim = 0, linear_value_dim = 0;  // of a head; 0: head_dim
   int64_t short_convolution = 4;                     // tokens that it sees; 0 = none
   int64_t gate_rank = 16;                            // of the projection to gates per channel
@@ -66,6 +67,8 @@ struct ModelConfig {
   int64_t resolved_head_dim() const { return head_dim > 0 ? head_dim : hidden / (heads > 0 ? heads : 1); }
   std::string layer_type(int64_t layer) const;
   bool is_sliding(int64_t layer) const { return layer_type(layer) == "sliding"; }
+  int64_t resolved_linear_heads() const { return linear_heads > 0 ? linear_heads : heads; }
+  int64_t resolved_linear_key_heads() const { return linear_key_heads > 0 ? linear_key_heads : resolved_linear_heads(); }
   int64_t resolved_linear_key_dim() const { return linear_key_dim > 0 ? linear_key_dim : resolved_head_dim(); }
   int64_t resolved_linear_value_dim() const { return linear_value_dim > 0 ? linear_value_dim : resolved_head_dim(); }
   int64_t resolved_value_head_dim() const { return value_head_dim > 0 ? value_head_dim : resolved_head_dim(); }

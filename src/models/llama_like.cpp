@@ -16,6 +16,13 @@ ModelConfig llama_like_from_hugging_face(const HuggingFaceFields& fields) {
   return c;
 }
 
+void refuse_dense_layers(const HuggingFaceFields& fields, const nlohmann::json& json) {
+  const auto mlp_only = json.find("mlp_only_layers");
+  const bool has_dense = mlp_only != json.end() && mlp_only->is_array() && !mlp_only->empty();
+  if (fields.integer("decoder_sparse_step", 1) != 1 || has_dense)
+    throw base::ModelError("{}: decoder_sparse_step and mlp_only_layers are not read: every layer must have experts", fields.origin());
+}
+
 nlohmann::json llama_attention_to_hugging_face(const ModelConfig& c) {
   for (int64_t layer = 0; layer < c.layers; ++layer)
     if (c.is_sliding(layer))

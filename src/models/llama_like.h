@@ -10,5 +10,7 @@ ModelConfig llama_like_from_hugging_face(const HuggingFaceFields& fields);
 nlohmann::json llama_like_to_hugging_face(const ModelConfig& config);
 /// The same without what is said of a dense MLP.
 nlohmann::json llama_attention_to_hugging_face(const ModelConfig& config);
+/// ModelError where decoder_sparse_step or mlp_only_layers (Qwen's) name layers without experts.
+void refuse_dense_layers(const HuggingFaceFields& fields, const nlohmann::json& json);
 
 }  // namespace ingot::models

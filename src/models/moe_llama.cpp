@@ -59,11 +59,7 @@ ModelConfig qwen3_moe_from(const nlohmann::json& json) {
   auto c = common(fields, "qwen3_moe");
   if (c.head_dim == 0) throw base::ModelError("{}: the field head_dim is missing", fields.origin());
   fields.refuse_if_true("use_sliding_window");
-  // Dense layers in between are named by these two.
-  const auto mlp_only = json.find("mlp_only_layers");
-  const bool has_dense = mlp_only != json.end() && mlp_only->is_array() && !mlp_only->empty();
-  if (fields.integer("decoder_sparse_step", 1) != 1 || has_dense)
-    throw base::ModelError("{}: decoder_sparse_step and mlp_only_layers are not read: every layer must have experts", fields.origin());
+  refuse_dense_layers(fields, json);
   c.experts = fields.has("num_experts") ? fields.integer("num_experts") : fields.integer("num_local_experts", 128);
   c.expert_ffn = fields.integer("moe_intermediate_size");
   c.ffn = fields.integer("intermediate_size", 0);

@@ -26,6 +26,8 @@ ModelConfig tiny(const std::string& family) {
   c.experts = 4, c.top_k = 2, c.expert_ffn = 20, c.router_hidden = 12, c.init_std = 0.3;
   c.layer_pattern = "LN", c.short_convolution = 4;
   if (family == "olmoe") c.head_dim = 6;
+  if (family == "qwen3_next")
+    c.linear_heads = 4, c.linear_key_heads = 2, c.linear_key_dim = 6, c.linear_value_dim = 5, c.shared_expert_ffn = 12;
   if (family == "deepseek_v3") {
     c.kv_heads = 4, c.kv_rank = 14, c.query_rank = 10, c.rope_head_dim = 4, c.value_head_dim = 6, c.shared_expert_ffn = 40;
     c.router_score = "sigmoid", c.router_groups = 2, c.first_dense_layers = 1;
@@ -141,7 +143,7 @@ TEST(Fp8, rounds_the_large_gemms_of_inner_blocks_and_no_router) {
 class Folder : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Families, Folder,
                          ::testing::Values("zaya1", "llama", "linear_llama", "qwen3", "qwen3_moe", "olmoe", "olmo2", "gemma3_text",
-                                           "mixtral", "smollm3", "deepseek_v3", "phi3", "gpt_oss"),
+                                           "mixtral", "smollm3", "deepseek_v3", "phi3", "gpt_oss", "qwen3_next"),
                          [](const auto& info) { return info.param; });
 
 // Written and read again, it is the same model to the last bit.

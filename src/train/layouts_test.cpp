@@ -55,6 +55,10 @@ models::ModelConfig model_of(const Layout& layout) {
   c.force_balance = layout.force_balance;
   c.top_k = layout.top_k, c.kv_heads = layout.kv_heads;
   c.mixers = layout.mixers, c.feed_forwards = layout.feed_forwards;
+  if (layout.family == "qwen3_next") {
+    c.linear_heads = 12, c.linear_key_heads = 6, c.linear_key_dim = c.linear_value_dim = 4, c.feature_map = "l2", c.norm_eps = 1;
+    c.shared_expert_ffn = 24, c.layer_pattern = "LLLN";
+  }
   if (layout.family == "deepseek_v3") {
     c.kv_heads = c.heads, c.head_dim = 6, c.rope_head_dim = 2, c.value_head_dim = 3, c.kv_rank = 10, c.query_rank = 14, c.rope_fraction = 1;
     c.router_score = "sigmoid", c.router_groups = 2, c.router_scale = 1.5, c.shared_expert_ffn = 24, c.first_dense_layers = 1;
@@ -434,6 +438,11 @@ std::vector<Layout> layouts() {
   for (const auto& p : {P{.tensor = 2, .expert = 2}, P{.pipeline = 2, .expert = 2}, P{.zero = 3}, P{.tensor = 3}})
     all.push_back({.parallel = p, .ranks = p.pipeline > 1 ? 4 : std::max<int>(2, static_cast<int>(p.tensor)), .family = "gpt_oss",
                    .recompute = p.zero == 3 ? models::Recompute::full : models::Recompute::none, .microbatch = 3, .window = 5, .biases = p.tensor != 3, .top_k = 2});
+  // A head of keys for several of values, one norm for all heads, gated attention, a gated expert for all tokens.
+  for (const auto& p : {P{.context = 2, .context_order = "contiguous"}, P{.tensor = 2, .expert = 2}, P{.tensor = 3}, P{.pipeline = 2, .expert = 2}, P{.zero = 3}})
+    all.push_back({.parallel = p, .ranks = p.pipeline > 1 ? 4 : std::max<int>(2, static_cast<int>(p.tensor)), .family = "qwen3_next",
+                   .recompute = p.zero == 3 ? models::Recompute::full : models::Recompute::none, .microbatch = 3, .top_k = 2});
+  all.push_back({.parallel = P{.tensor = 2, .sequence_parallel = false}, .ranks = 2, .family = "qwen3_next", .feed_forwards = {"mlp"}});
   // Losses of routers look at tokens of other ranks.
   for (const auto& p : {P{.zero = 1}, P{.context = 2}, P{.tensor = 2, .expert = 2}, P{.pipeline = 2, .expert = 2}, P{.tensor_sequence = 2}}) {
     const int ranks = p.pipeline > 1 || p.zero == 1 ? 4 : 2;

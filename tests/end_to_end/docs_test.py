@@ -97,7 +97,7 @@ def every_config_is_taken():
     configs = {config.stem: config for config in sorted((ROOT / "configs").glob("*.toml"))}
     assert COPIED.keys() <= configs.keys(), configs
     for name, config in configs.items():
-        phases = json.loads(ingot("train", config, "--dry-run", "--json", timeout=120)[0])["phases"]
+        phases = json.loads(ingot("train", config, "--dry-run", "--json", timeout=300)[0])["phases"]
         assert all(phase["memory_bytes"]["peak"] > 0 for phase in phases), (config, phases)
         if name not in COPIED:
             continue

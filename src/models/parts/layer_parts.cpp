@@ -68,10 +68,14 @@ std::unique_ptr<TokenMixer> make_mixer(const LayerParts& parts, const BlockConte
   switch (parts.mixer) {
     case Mixer::softmax:
       return std::make_unique<SoftmaxMixer>(
-          block, layer, SoftmaxMixer::Options{.qk_norm = parts.qk_norm, .norm_weight = parts.norm_weight, .has_sinks = parts.has_sinks});
+          block, layer,
+          SoftmaxMixer::Options{
+              .qk_norm = parts.qk_norm, .norm_weight = parts.norm_weight, .is_gated = parts.is_gated, .has_sinks = parts.has_sinks});
     case Mixer::cca: return std::make_unique<CcaMixer>(block, layer);
     case Mixer::latent: return std::make_unique<LatentMixer>(block, layer);
-    case Mixer::linear: return std::make_unique<LinearMixer>(block, layer);
+    case Mixer::linear:
+      return std::make_unique<LinearMixer>(
+          block, layer, LinearMixer::Options{.shares_norm = parts.shares_linear_norm, .scales_queries = parts.scales_linear_queries});
   }
   return nullptr;
 }
@@ -82,7 +86,9 @@ std::unique_ptr<FeedForward> make_feed_forward(const LayerParts& parts, const Bl
   std::unique_ptr<Router> router;
   if (parts.router == RouterKind::zaya) router = std::make_unique<ZayaRouter>(block, /*is_first=*/!follows_router);
   else router = std::make_unique<LinearRouter>(block, parts.has_moe_biases);
-  return std::make_unique<Moe>(block, layer, std::move(router), Moe::Options{.gate = parts.gate, .has_biases = parts.has_moe_biases});
+  return std::make_unique<Moe>(
+      block, layer, std::move(router),
+      Moe::Options{.gate = parts.gate, .has_biases = parts.has_moe_biases, .gates_shared = parts.gates_shared_expert});
 }
 
 }  // namespace ingot::models

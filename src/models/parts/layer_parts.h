@@ -28,12 +28,14 @@ struct LayerParts {
   FeedForwardKind feed_forward = FeedForwardKind::mlp;
   ResidualStyle residual = ResidualStyle::plain;
   QkNorm qk_norm = QkNorm::none;  // of softmax attention, as the next
-  bool has_sinks = false;
-  RouterKind router = RouterKind::linear;  // of an MoE
+  bool is_gated = false, has_sinks = false;
+  bool shares_linear_norm = false, scales_linear_queries = false;  // of linear attention
+  RouterKind router = RouterKind::linear;                          // of an MoE
   NormPlacement norms = NormPlacement::before;
   NormWeight norm_weight = NormWeight::plain;  // of all norms, q's and k's, too
   kernels::Gate gate = kernels::Gate::silu;    // of an MLP and of experts
   bool has_moe_biases = false;                 // of experts and of a linear router
+  bool gates_shared_expert = false;            // by a sigmoid of the stream
 };
 
 /// Names in the settings.

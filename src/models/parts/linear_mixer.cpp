@@ -11,8 +11,9 @@ using kernels::FeatureMap;
 using layers::LinearVariant;
 using layers::Parameter;
 
-LinearMixer::LinearMixer(const BlockContext& block, int64_t layer)
+LinearMixer::LinearMixer(const BlockContext& block, int64_t layer, const Options& options)
     : TokenMixer(block, layer),
+      options_(options),
       variant_(layers::linear_variant_from_name(config().linear_attention)),
       map_(kernels::feature_map_from_name(config().feature_map)) {
   schedule().require_local("linear attention");
@@ -24,14 +25,19 @@ LinearMixer::LinearMixer(const BlockContext& block, int64_t layer)
     throw base::ConfigError("model.feature_map = taylor makes other channels than model.linear_attention = {} has gates for",
                             config().linear_attention);
   block.require_heads();
-  schedule().require_shares("heads", config().heads);
+  const int64_t heads = config().resolved_linear_heads(), key_heads = config().resolved_linear_key_heads();
+  if (heads % key_heads != 0)
+    throw base::ConfigError("model.linear_key_heads = {} does not divide model.linear_heads = {}", key_heads, heads);
+  schedule().require_shares(config().linear_heads > 0 ? "linear_heads" : "heads", heads);
+  if (config().linear_key_heads > 0) schedule().require_shares("linear_key_heads", key_heads);
 }
 
 void LinearMixer::declare(const std::string& layer_prefix) {
   const auto& c = config();
   const std::string prefix = layer_prefix + "linear_attn.";
   const int64_t key_dim = c.resolved_linear_key_dim(), value_dim = c.resolved_linear_value_dim();
-  const int64_t keys = c.heads * key_dim, values = c.heads * value_dim;
+  const int64_t heads = c.resolved_linear_heads(), key_heads = c.resolved_linear_key_heads();
+  const int64_t keys = key_heads * key_dim, values = heads * value_dim, gates = heads * key_dim;
   const auto by_rows = [&](const char* name, int64_t rows, int64_t cols) {
     return &block_.matrix(prefix + name + ".weight", {rows, cols}, block_.cut_rows(rows, cols));
   };
@@ -40,38 +46,43 @@ void LinearMixer::declare(const std::string& layer_prefix) {
   };
   attention_ = {.variant = variant_,
                 .map = map_,
-                .heads = schedule().local_heads(c.heads),
+                .heads = schedule().local_heads(heads),
+                .key_heads = schedule().local_heads(key_heads),
                 .key_dim = key_dim,
                 .value_dim = value_dim,
-                .first_head = schedule().share(c.heads).begin,
-                .all_heads = c.heads,
+                .first_head = schedule().share(heads).begin,
+                .all_heads = heads,
                 .norm_eps = c.norm_eps,
+                .shares_norm = options_.shares_norm,
+                .scales_queries = options_.scales_queries,
                 .q = by_rows("q_proj", keys, c.hidden),
                 .k = by_rows("k_proj", keys, c.hidden),
                 .v = by_rows("v_proj", values, c.hidden),
                 .o = &block_.matrix(prefix + "o_proj.weight", {c.hidden, values}, block_.cut_columns(c.hidden, values)),
-                .norm = own("o_norm.weight", values, 1)};
+                .norm = options_.shares_norm ? &block_.vector(prefix + "o_norm.weight", value_dim, 1) : own("o_norm.weight", values, 1)};
   auto& l = attention_;
+  if (options_.shares_norm && schedule().repeats_tokens())
+    l.repeated = [this](const at::Tensor& weight) { return schedule().repeated(weight); };
   if (c.short_convolution > 0) {
     l.q_convolution = &convolution(prefix + "q_conv1d.weight", keys);
     l.k_convolution = &convolution(prefix + "k_conv1d.weight", keys);
     l.v_convolution = &convolution(prefix + "v_conv1d.weight", values);
   }
   // Decays of exp(-0.05) a token, spread by a factor of 4 or so from head to head.
-  const auto rates = [&] { return &spread_vector(prefix + "gate_rate", c.heads, 1, 0.7); };
+  const auto rates = [&] { return &spread_vector(prefix + "gate_rate", heads, 1, 0.7); };
   const auto step_bias = [&](const char* name, int64_t size) { return &spread_vector(prefix + name, size, -4, 1); };
   if (has_channel_gates()) {
     l.gate_in = &block_.matrix(prefix + "gate_in_proj.weight", {c.gate_rank, c.hidden});
-    l.gate_out = by_rows("gate_out_proj", keys, c.gate_rank);
-    l.gate_bias = is_kda() ? step_bias("gate_out_proj.bias", keys) : own("gate_out_proj.bias", keys, 0);
+    l.gate_out = by_rows("gate_out_proj", gates, c.gate_rank);
+    l.gate_bias = is_kda() ? step_bias("gate_out_proj.bias", gates) : own("gate_out_proj.bias", gates, 0);
   }
   if (has_scalar_gate()) {
-    l.gate = by_rows("gate_proj", c.heads, c.hidden);
+    l.gate = by_rows("gate_proj", heads, c.hidden);
     l.gate_rate = rates();
-    l.step_bias = step_bias("step_bias", c.heads);
+    l.step_bias = step_bias("step_bias", heads);
   }
   if (is_kda()) l.gate_rate = rates();
-  if (corrects()) l.beta = by_rows("beta_proj", c.heads, c.hidden);
+  if (corrects()) l.beta = by_rows("beta_proj", heads, c.hidden);
   if (map_ == FeatureMap::rebased) {
     l.query_scale = own("q_map.weight", keys, 1);
     l.query_bias = own("q_map.bias", keys, 0);

@@ -1,4 +1,4 @@
-// Linear attention with its gates (layers/linear_attention.h): as many heads for keys and values as for queries, and no RoPE.
+// Linear attention with its gates (layers/linear_attention.h), without RoPE. A head of keys may serve several of values.
 #pragma once
 
 #include "layers/linear_attention.h"
@@ -8,7 +8,11 @@ namespace ingot::models {
 
 class LinearMixer final : public TokenMixer {
  public:
-  LinearMixer(const BlockContext& block, int64_t layer);
+  struct Options {
+    bool shares_norm = false;     // one norm for all heads' outputs instead of one for each
+    bool scales_queries = false;  // by 1 / sqrt(key channels)
+  };
+  LinearMixer(const BlockContext& block, int64_t layer, const Options& options);
 
   void declare(const std::string& prefix) override;
   at::Tensor mix(const at::Tensor& normed, ForwardContext& context) const override;
@@ -23,6 +27,7 @@ class LinearMixer final : public TokenMixer {
   layers::Parameter& convolution(const std::string& name, int64_t channels) const;
   layers::Parameter& spread_vector(const std::string& name, int64_t size, double mean, double deviation) const;
 
+  Options options_;
   layers::LinearVariant variant_;
   kernels::FeatureMap map_;
   layers::LinearAttention attention_{};

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "layers/experts.h"
+#include "layers/linear.h"
 #include "layers/recompute.h"
 
 namespace ingot::models {
@@ -41,6 +42,7 @@ void Moe::declare(const std::string& prefix) {
     down_bias_ = bias("mlp.experts.down_proj_bias", c.hidden);
   }
   if (shared_) shared_->declare(prefix);
+  if (shared_ && options_.gates_shared) shared_gate_ = &block_.matrix(prefix + "mlp.shared_expert_gate.weight", {1, c.hidden});
   if (const auto& own = layout().experts; own.is_on()) {
     const auto experts = tensor::share_of(c.experts, own.rank, own.size), inner = tensor::share_of(c.expert_ffn, own.slice, own.slices);
     gate_up_->part = {{experts}, {inner, {c.expert_ffn + inner.begin, c.expert_ffn + inner.end}}, {{0, c.hidden}}};
@@ -65,7 +67,10 @@ FeedForward::Result Moe::forward(const at::Tensor& in, const at::Tensor& router_
   const auto out = layers::experts(x, routing.choice, routing.weight, {*gate_up_, *down_, gate_up_bias_, down_bias_, options_.gate},
                                    config().top_k, skip, layout().experts.exchange());
   const auto branch = out.view_as(in);
-  return {shared_ ? branch + shared_->forward(in, {}, context).branch : branch, routing.state};
+  if (!shared_) return {branch, routing.state};
+  auto shared = shared_->forward(in, {}, context).branch;
+  if (shared_gate_) shared = shared * at::sigmoid(layers::linear(in, {shared_gate_}));
+  return {branch + shared, routing.state};
 }
 
 layers::ChooseClasses Moe::choose() const {

@@ -10,7 +10,8 @@ class Moe final : public FeedForward {
  public:
   struct Options {
     kernels::Gate gate = kernels::Gate::silu;
-    bool has_biases = false;  // of the experts' matrices
+    bool has_biases = false;    // of the experts' matrices
+    bool gates_shared = false;  // a sigmoid of the stream multiplies what the expert for all tokens gives
   };
   Moe(const BlockContext& block, int64_t layer, std::unique_ptr<Router> router, const Options& options);
 
@@ -31,6 +32,7 @@ class Moe final : public FeedForward {
   Options options_;
   std::unique_ptr<Router> router_;
   std::unique_ptr<Mlp> shared_;
+  layers::Parameter* shared_gate_ = nullptr;  // [1, hidden]
   layers::Parameter *gate_up_ = nullptr, *down_ = nullptr, *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
 };
 

@@ -8,6 +8,7 @@ namespace ingot::models {
 
 SoftmaxMixer::SoftmaxMixer(const BlockContext& block, int64_t layer, const Options& options) : TokenMixer(block, layer), options_(options) {
   block.require_heads();
+  if (options.is_gated) schedule().require_local("gated attention");
   if (options.has_sinks) {
     schedule().require_local("attention with sinks");
     if (layout().sequence.is_on())
@@ -50,6 +51,7 @@ void SoftmaxMixer::declare(const std::string& prefix) {
     w.v_bias = &block_.vector(prefix + "self_attn.v_proj.bias", kv, 0, block_.cut_vector(kv));
     out_bias_ = &block_.vector(prefix + "self_attn.o_proj.bias", c.hidden, 0);
   }
+  if (options_.is_gated) w.gate = &block_.matrix(prefix + "self_attn.gate_proj.weight", {q, c.hidden}, block_.cut_rows(q, c.hidden));
   if (options_.has_sinks) w.sinks = &block_.vector(prefix + "self_attn.sinks", c.heads, 0, block_.cut_vector(c.heads));
   w.scale = c.softmax_scale;
   attention_ = layers::SoftmaxAttention(std::move(w));

@@ -15,6 +15,7 @@ class SoftmaxMixer final : public TokenMixer {
   struct Options {
     QkNorm qk_norm = QkNorm::none;
     NormWeight norm_weight = NormWeight::plain;
+    bool is_gated = false;   // a sigmoid of the stream multiplies attention's output
     bool has_sinks = false;  // a score for each head that takes part in the softmax and has no value
   };
   SoftmaxMixer(const BlockContext& block, int64_t layer, const Options& options);

@@ -26,6 +26,7 @@ constexpr std::array<std::string_view, static_cast<size_t>(Field::count)> kNames
                                                                                     "lr",
                                                                                     "step_ms",
                                                                                     "tokens_per_s",
+                                                                                    "flops_per_token",
                                                                                     "tflops",
                                                                                     "mfu",
                                                                                     "memory_peak_bytes",

@@ -1,5 +1,5 @@
 // Reads metrics.jsonl of any length and any state into columns. Lines that are empty, broken or without a step are counted,
-// never fatal; memory is about 130 bytes per line.
+// never fatal; memory is about 140 bytes per line.
 #pragma once
 
 #include <array>
@@ -20,6 +20,7 @@ enum class Field {
   lr,
   step_ms,
   tokens_per_s,
+  flops_per_token,
   tflops,
   mfu,
   memory_peak_bytes,
