@@ -32,7 +32,7 @@ void add_bench_collectives(Flags& flags) {
       ->check(CLI::Range(0, 1))
       ->capture_default_str();
   verb.add_option("-d,--datatype,--dtype", o.dtype, "fp32 (or float), bf16 (or bfloat16), all (default fp32)");
-  verb.add_option("-r,--root", o.root, "rank of a group that broadcasts and to which is reduced")->check(CLI::NonNegativeNumber);
+  verb.add_option("-r,--root", o.root, "rank of a group that broadcasts and to which is reduced")->check(kNotNegative);
   verb.add_option("-a,--average", o.average, "time reported: 0 rank 0's, 1 the mean, 2 the least, 3 the largest of the ranks'")
       ->check(CLI::Range(0, 3))
       ->capture_default_str();

@@ -23,12 +23,12 @@ void add_bench_parallel(Flags& flags) {
   verb.add_option("--layers", o.layers, "attention, mlp, linear_attention, block (default: all)")->delimiter(',');
   verb.add_option("--seq", o.lengths, "tokens of a sequence, such as 8K,16K (K = 1024; default 1K,2K,4K)")->delimiter(',');
   verb.add_option("--ranks", o.ranks, "numbers of ranks")->delimiter(',')->check(CLI::Range(1, 4096))->capture_default_str();
-  verb.add_option("--hidden", o.hidden, "width of the residual stream")->check(CLI::PositiveNumber)->capture_default_str();
-  verb.add_option("--heads", o.heads, "query heads")->check(CLI::PositiveNumber)->capture_default_str();
-  verb.add_option("--kv-heads", o.kv_heads, "key and value heads")->check(CLI::PositiveNumber)->capture_default_str();
-  verb.add_option("--head-dim", o.head_dim, "width of a head; 0 = hidden / heads")->check(CLI::NonNegativeNumber);
-  verb.add_option("--ffn", o.ffn, "inner width of the gated MLP")->check(CLI::PositiveNumber)->capture_default_str();
-  verb.add_option("--batch", o.batch, "sequences at a time")->check(CLI::PositiveNumber)->capture_default_str();
+  verb.add_option("--hidden", o.hidden, "width of the residual stream")->check(kPositive)->capture_default_str();
+  verb.add_option("--heads", o.heads, "query heads")->check(kPositive)->capture_default_str();
+  verb.add_option("--kv-heads", o.kv_heads, "key and value heads")->check(kPositive)->capture_default_str();
+  verb.add_option("--head-dim", o.head_dim, "width of a head; 0 = hidden / heads")->check(kNotNegative);
+  verb.add_option("--ffn", o.ffn, "inner width of the gated MLP")->check(kPositive)->capture_default_str();
+  verb.add_option("--batch", o.batch, "sequences at a time")->check(kPositive)->capture_default_str();
   verb.add_option("--dtype", o.dtype, "fp64, fp32 or bf16 (default fp32; bf16 with --cluster)")
       ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
   verb.add_option("--pass", o.pass, "forward, backward or both")->check(CLI::IsMember({"forward", "backward", "both"}));
@@ -37,8 +37,8 @@ void add_bench_parallel(Flags& flags) {
   verb.add_option("--cluster", o.cluster, "measure nothing: replay the schedules on this profile, such as configs/clusters/h100-64.json");
   verb.add_option("--published", o.published, "what the papers publish beside the model; a folder of profiles, such as configs/clusters");
   verb.add_option("--repeats", o.repeats, "timed runs of each case")->check(CLI::Range(1, 1000))->capture_default_str();
-  verb.add_option("--latency-us", o.latency_us, "a wire slower by so much per message")->check(CLI::NonNegativeNumber);
-  verb.add_option("--bandwidth-gb", o.bandwidth_gb, "a wire of so many GB/s; 0 = as it is")->check(CLI::NonNegativeNumber);
+  verb.add_option("--latency-us", o.latency_us, "a wire slower by so much per message")->check(kNotNegative);
+  verb.add_option("--bandwidth-gb", o.bandwidth_gb, "a wire of so many GB/s; 0 = as it is")->check(kNotNegative);
   add_output(verb, o.output);
   verb.add_option("--as-rank", o.as_rank)->group("");  // of a process that this verb started: where rank 0 puts the results
 }

@@ -32,12 +32,12 @@ void add_checkpoint(Flags& flags) {
   inspect.add_option("--extra", o.extra, "print only this record, for instance config.toml");
   verb("verify", "check every file and tensor without loading; status 3 when damaged");
   auto& diff = verb("diff", "compare two checkpoints tensor by tensor; status 3 when they differ");
-  diff.add_option("--atol", o.atol, "numbers this close count as equal (default 0: the bytes must be)")->check(CLI::NonNegativeNumber);
-  diff.add_option("--rows", o.rows, "how many differing tensors are listed")->check(CLI::NonNegativeNumber);
+  diff.add_option("--atol", o.atol, "numbers this close count as equal (default 0: the bytes must be)")->check(kNotNegative);
+  diff.add_option("--rows", o.rows, "how many differing tensors are listed")->check(kNotNegative);
   diff.add_option("other", o.other, "the checkpoint to compare with")->required();
   auto& prune = verb("prune", "remove old checkpoints of a run");
-  prune.add_option("--keep", o.keep, "newest ones that stay")->required()->check(CLI::PositiveNumber);
-  prune.add_option("--keep-every", o.keep_every, "steps that are multiples of this stay too")->check(CLI::NonNegativeNumber);
+  prune.add_option("--keep", o.keep, "newest ones that stay")->required()->check(kPositive);
+  prune.add_option("--keep-every", o.keep_every, "steps that are multiples of this stay too")->check(kNotNegative);
   prune.add_flag("--dry-run", o.dry_run, "only say what would go");
   auto& to_dcp = verb("export-dcp", "write a folder that torch.distributed.checkpoint loads");
   to_dcp.add_option("-o,--output", o.output, "folder to write")->required();
@@ -45,7 +45,7 @@ void add_checkpoint(Flags& flags) {
   to_dcp.add_option("--file-mib", o.file_mib, "longest file")->check(CLI::Range(1e-5, 1e9));
   auto& from_dcp = verb("import-dcp", "make a checkpoint of PyTorch's DCP or Megatron's torch_dist format ours", "folder with .metadata");
   from_dcp.add_option("-o,--output", o.output, "folder of checkpoints to write to")->required();
-  from_dcp.add_option("--step", o.step, "step of the new checkpoint")->check(CLI::NonNegativeNumber);
+  from_dcp.add_option("--step", o.step, "step of the new checkpoint")->check(kNotNegative);
   from_dcp.add_flag("--skip-foreign", o.skip_foreign, "leave out tensors of dtypes that ingot does not have");
 }
 #endif

@@ -31,10 +31,10 @@ void add_train_tokenizer(Flags& flags) {
   verb.add_option("--type", o.algorithm, "unigram or bpe")->check(CLI::IsMember({"unigram", "bpe"}));
   verb.add_option("--coverage", o.character_coverage, "share of characters that get tokens of their own; the rest falls back to bytes")
       ->check(CLI::Range(0.9, 1.0));
-  verb.add_option("--max-sentences", o.max_sentences, "sentences to sample")->check(CLI::PositiveNumber);
-  verb.add_option("--max-bytes", o.max_bytes, "bytes to sample")->check(CLI::PositiveNumber);
+  verb.add_option("--max-sentences", o.max_sentences, "sentences to sample")->check(kPositive);
+  verb.add_option("--max-bytes", o.max_bytes, "bytes to sample")->check(kPositive);
   verb.add_option("--symbol", o.user_symbols, "a text that is always one token; may be given several times")->allow_extra_args(false);
-  verb.add_option("--seed", o.seed, "of the sampling")->check(CLI::NonNegativeNumber);
+  verb.add_option("--seed", o.seed, "of the sampling")->check(kNotNegative);
   verb.add_flag("--join-digits", o.join_digits, "numbers may be one token (default: every digit its own)");
   verb.add_flag("--whitespace-pieces", o.whitespace_pieces, "runs of spaces may be one token, as code needs");
 }
@@ -57,7 +57,7 @@ void add_inspect(Flags& flags) {
   auto& verb = flags.verb("data", "inspect", "what a .bin/.idx pair holds", values);
   verb.add_option("inputs", o.path, "prefix of the .bin and .idx files")->required();
   verb.add_option("--tokenizer", o.tokenizer, "show documents as text, and check that the ids fit");
-  verb.add_option("--samples", o.samples, "how many documents to show")->check(CLI::NonNegativeNumber);
+  verb.add_option("--samples", o.samples, "how many documents to show")->check(kNotNegative);
 }
 
 void add_export_tokenizer(Flags& flags) {

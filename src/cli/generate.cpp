@@ -19,9 +19,9 @@ void add_generate(Flags& flags) {
   verb.add_option("--tokenizer", o.tokenizer, "tokenizer file or folder (default: the model's own)");
   verb.add_option("--tokens", o.tokens, "most new tokens")->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   verb.add_option("--temperature", o.temperature, "0 = always the likeliest token")->check(CLI::Range(0.0, 100.0));
-  verb.add_option("--top-k", o.top_k, "draw from the k likeliest; 0 = all")->check(CLI::NonNegativeNumber);
+  verb.add_option("--top-k", o.top_k, "draw from the k likeliest; 0 = all")->check(kNotNegative);
   verb.add_option("--top-p", o.top_p, "draw from the likeliest whose probabilities sum to p")->check(CLI::Range(0.0, 1.0));
-  verb.add_option("--seed", o.seed, "of the draws")->check(CLI::NonNegativeNumber);
+  verb.add_option("--seed", o.seed, "of the draws")->check(kNotNegative);
   verb.add_option("--dtype", o.dtype, "fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
 }
 #endif

@@ -17,11 +17,11 @@ void add_launch(Flags& flags) {
   auto& verb = flags.verb("launch", "start the ranks of a job on this machine and watch over them", values);
   verb.add_option("-n,--ranks", o.ranks, "ranks to start on this machine")->check(CLI::Range(int64_t{1}, int64_t{4096}));
   verb.add_option("--nnodes", o.nnodes, "machines; each runs this command")->check(CLI::Range(int64_t{1}, int64_t{65536}));
-  verb.add_option("--node-rank", o.node_rank, "which of them this is, from 0")->check(CLI::NonNegativeNumber);
+  verb.add_option("--node-rank", o.node_rank, "which of them this is, from 0")->check(kNotNegative);
   verb.add_option("--rendezvous", o.rendezvous, "HOST:PORT of machine 0, where all meet (one machine: found by itself)");
-  verb.add_option("--rendezvous-timeout", o.rendezvous_timeout_s, "seconds to wait for the other machines")->check(CLI::PositiveNumber);
-  verb.add_option("--max-restarts", o.max_restarts, "how often all ranks are started again after a failure")->check(CLI::NonNegativeNumber);
-  verb.add_option("--grace", o.grace_s, "seconds from the first failure until the other ranks are killed")->check(CLI::PositiveNumber);
+  verb.add_option("--rendezvous-timeout", o.rendezvous_timeout_s, "seconds to wait for the other machines")->check(kPositive);
+  verb.add_option("--max-restarts", o.max_restarts, "how often all ranks are started again after a failure")->check(kNotNegative);
+  verb.add_option("--grace", o.grace_s, "seconds from the first failure until the other ranks are killed")->check(kPositive);
   verb.add_option("command", o.command, "-- and the command of a rank, for instance: -- ingot train configs/zaya1-nano.toml");
 }
 #endif

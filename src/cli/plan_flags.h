@@ -25,7 +25,7 @@ inline void add_target(CLI::App& verb, TargetFlags& o) {
                   "where ranks share experts: rows of the busiest over the mean; 1 = even, as in most published benchmarks (default 1.2: "
                   "balanced by a router)")
       ->check(CLI::Range(1.0, 1e6));
-  verb.add_option("--memory-gb", o.memory_gb, "10^9 bytes of a device, instead of the profile's")->check(CLI::PositiveNumber);
+  verb.add_option("--memory-gb", o.memory_gb, "10^9 bytes of a device, instead of the profile's")->check(kPositive);
   add_output(verb, o.output);
 }
 

@@ -17,7 +17,7 @@ void add_plan_law(Flags& flags) {
   verb.add_option("runs", values->runs, "run directories, or folders of them")->required();
   verb.add_option("--flops", values->flops, "budgets of one run, such as 1e21,1e22 (default: ten times the largest run's)")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   verb.add_option("--parameters", values->parameters,
                   "what N counts: active = met by a token, embedding and head left out; total = all (default active)")
       ->check(CLI::IsMember({"active", "total"}));

@@ -38,7 +38,7 @@ void add_plan_simulate(Flags& flags) {
   verb.add_option("--steps", o.steps, "steps, each with draws of its own")
       ->check(CLI::Range(int64_t{1}, int64_t{100'000}))
       ->capture_default_str();
-  verb.add_option("--seed", o.seed, "of the draws")->check(CLI::NonNegativeNumber);
+  verb.add_option("--seed", o.seed, "of the draws")->check(kNotNegative);
   verb.add_option("--save-every-s", o.save_every_s, "between checkpoints; 0 = whatever is best")->check(CLI::Range(0.0, 1e9));
   verb.add_option("--save-stall-s", o.save_stall_s, "that a checkpoint keeps training waiting")
       ->check(CLI::Range(0.0, 1e7))

@@ -22,8 +22,8 @@ void add_plan_trace(Flags& flags) {
   verb.add_option("--cluster", o.cluster,
                   "profile of a cluster, such as configs/clusters/h100-64.json: its kernels and rates (default: this machine's kernels)");
   verb.add_option("--devices", o.devices, "ranks (default: all of the cluster; here what the configuration says)")->check(kDevices);
-  verb.add_option("--rank", o.rank, "whose step")->check(CLI::NonNegativeNumber)->capture_default_str();
-  verb.add_option("--phase", o.phase, "of the recipe, from 0")->check(CLI::NonNegativeNumber)->capture_default_str();
+  verb.add_option("--rank", o.rank, "whose step")->check(kNotNegative)->capture_default_str();
+  verb.add_option("--phase", o.phase, "of the recipe, from 0")->check(kNotNegative)->capture_default_str();
   verb.add_option("--expert-load", o.expert_load, "where ranks share experts: rows that this rank's are sent over the mean")
       ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();

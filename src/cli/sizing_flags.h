@@ -24,7 +24,7 @@ inline void add_sizing(CLI::App& verb, SizingFlags& o) {
   verb.add_option("--profile", o.device.profile, "size for the machine that this profile was measured on (ingot bench all -o FILE)")
       ->excludes(cluster);
   verb.add_option("--devices", o.device.devices, "how many of the cluster's devices, whole nodes (default: all)")->check(kDevices);
-  verb.add_option("--memory-gb", o.device.memory_gb, "10^9 bytes of a device, instead of the profile's")->check(CLI::PositiveNumber);
+  verb.add_option("--memory-gb", o.device.memory_gb, "10^9 bytes of a device, instead of the profile's")->check(kPositive);
   verb.add_option("--dtype", o.device.dtype, "fp32 or bf16 (default: bf16 with --cluster, else the faster one)")
       ->check(CLI::IsMember({"fp32", "bf16"}));
   verb.add_option("--seq", o.seq, "tokens of a sequence")->check(CLI::Range(int64_t{16}, int64_t{1} << 24));

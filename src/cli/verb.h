@@ -83,6 +83,17 @@ inline void add_config(CLI::App& verb, std::string& config, std::vector<std::str
 inline void add_output(CLI::App& verb, std::string& output, const char* help = "write the JSON here, too") {
   verb.add_option("-o,--output", output, help);
 }
+/// Without CLI11's bounds, which it prints to the last of 309 digits.
+inline CLI::Validator bounded_below(const char* name, const char* what, bool takes_zero) {
+  const auto check = [what, takes_zero](const std::string& text) {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && (value > 0 || (takes_zero && value == 0))) return std::string();
+    return "'" + text + "' is not " + what;
+  };
+  return {check, name, name};
+}
+inline const auto kPositive = bounded_below("POSITIVE", "a number above 0", false);
+inline const auto kNotNegative = bounded_below("NONNEGATIVE", "a number of 0 or more", true);
 inline const auto kDevices = CLI::Range(int64_t{1}, int64_t{1} << 20);
 
 /// Fills `call` from the command line. A value is the exit status of a call that is already answered (--help, --version, a usage error,

@@ -63,7 +63,7 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.rope_head_dim", c.rope_head_dim, at_least(0),
             "latent attention: channels of a head's query and key that rotate; all heads' keys share them");
   table.add("model.value_head_dim", c.value_head_dim, at_least(0), "latent attention: value channels of a head; 0 = head_dim");
-  table.add("model.layer_pattern", c.layer_pattern, "linear_llama: L linear, N softmax attention, repeated over the depth");
+  table.add("model.layer_pattern", c.layer_pattern, "linear_llama, qwen3_next: L linear, N softmax attention, repeated over the depth");
   table.add("model.linear_attention", c.linear_attention, layers::linear_variant_names(),
             "linear attention: what decays and corrects a state");
   table.add("model.feature_map", c.feature_map, kernels::feature_map_names(), "linear attention: what q and k go through");

@@ -38,8 +38,6 @@ ModelConfig from_hugging_face(const json& document) {
   const HuggingFaceFields fields(document);
   ModelConfig c = fields.common();
   c.family = "deepseek_v3";
-  if (fields.has("quantization_config"))
-    throw base::ModelError("{}: the weights are quantized; convert the folder to bf16 first", fields.origin());
   if (!fields.has("num_key_value_heads")) c.kv_heads = c.heads;
   // transformers' defaults, from here on.
   const int64_t plain = fields.integer("qk_nope_head_dim", 128);

@@ -21,8 +21,6 @@ ModelConfig from_hugging_face(const json& document) {
   const HuggingFaceFields fields(document);
   ModelConfig c = fields.common();
   c.family = "gpt_oss";
-  if (fields.has("quantization_config"))
-    throw base::ModelError("{}: the weights are quantized; convert the folder to bf16 first", fields.origin());
   // transformers' defaults, from here on.
   if (c.head_dim == 0) c.head_dim = 64;
   c.norm_eps = fields.number("rms_norm_eps", 1e-5);
@@ -49,11 +47,7 @@ ModelConfig from_hugging_face(const json& document) {
 }
 
 json to_hugging_face(const ModelConfig& c) {
-  bool any_sliding = false;
-  for (int64_t layer = 0; layer < c.layers; ++layer) any_sliding |= c.is_sliding(layer);
-  if (any_sliding && c.rope_base_sliding != c.rope_base)
-    throw base::ConfigError("model.rope_base_sliding = {}, model.rope_base = {}: gpt_oss has one base in Hugging Face's form",
-                            c.rope_base_sliding, c.rope_base);
+  slides_with_one_rope_base(c);
   if (!c.norm_topk_prob) throw base::ConfigError("model.norm_topk_prob = false: gpt_oss has no such thing in Hugging Face's form");
   auto document = common_hugging_face_config(c);
   document["model_type"] = "gpt_oss";

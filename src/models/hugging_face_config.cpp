@@ -58,6 +58,7 @@ ModelConfig HuggingFaceFields::common() const {
   c.hidden = integer("hidden_size");
   c.vocab_size = integer("vocab_size");
   c.heads = integer("num_attention_heads");
+  if (has("quantization_config")) throw ModelError("{}: the weights are quantized; convert the folder to bf16 first", origin());
   c.kv_heads = integer("num_key_value_heads", c.heads);
   c.head_dim = integer("head_dim", 0);
   c.norm_eps = number("rms_norm_eps", 1e-6);
@@ -138,6 +139,15 @@ void HuggingFaceFields::read_rope(ModelConfig& config, const json& rope) const {
   }
   config.rope_low_frequency_factor = fields.number("low_freq_factor");
   config.rope_high_frequency_factor = fields.number("high_freq_factor");
+}
+
+bool slides_with_one_rope_base(const ModelConfig& c) {
+  bool any_sliding = false;
+  for (int64_t layer = 0; layer < c.layers; ++layer) any_sliding |= c.is_sliding(layer);
+  if (any_sliding && c.rope_base_sliding != c.rope_base)
+    throw base::ConfigError("model.rope_base_sliding = {}, model.rope_base = {}: {} has one base in Hugging Face's form", c.rope_base_sliding,
+                            c.rope_base, c.family);
+  return any_sliding;
 }
 
 json hugging_face_layer_types(const ModelConfig& c, const char* full, const char* sliding) {

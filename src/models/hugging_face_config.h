@@ -45,6 +45,8 @@ class HuggingFaceFields {
 double yarn_scale(double factor, double mscale);
 
 nlohmann::json common_hugging_face_config(const ModelConfig& config);
+/// ConfigError where sliding layers have another RoPE base, for families with one. Returns whether any layer slides.
+bool slides_with_one_rope_base(const ModelConfig& config);
 /// One name for each layer, the way back of read_layer_types.
 nlohmann::json hugging_face_layer_types(const ModelConfig& config, const char* full, const char* sliding);
 /// `sliding_window` of a model whose layers all have it, which then is one of full layers; else null.

@@ -16,6 +16,14 @@ ModelConfig llama_like_from_hugging_face(const HuggingFaceFields& fields) {
   return c;
 }
 
+std::vector<Mixer> mixers_of_pattern(const ModelConfig& c) {
+  if (c.layer_pattern.empty() || c.layer_pattern.find_first_not_of("LN") != std::string::npos)
+    throw base::ConfigError("model.layer_pattern = '{}'; it is made of L (linear) and N (softmax), as in LLLN", c.layer_pattern);
+  std::vector<Mixer> mixers;
+  for (const char kind : c.layer_pattern) mixers.push_back(kind == 'L' ? Mixer::linear : Mixer::softmax);
+  return mixers;
+}
+
 void refuse_dense_layers(const HuggingFaceFields& fields, const nlohmann::json& json) {
   const auto mlp_only = json.find("mlp_only_layers");
   const bool has_dense = mlp_only != json.end() && mlp_only->is_array() && !mlp_only->empty();

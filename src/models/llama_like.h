@@ -2,6 +2,7 @@
 #pragma once
 
 #include "models/hugging_face_config.h"
+#include "models/parts/layer_parts.h"
 
 namespace ingot::models {
 
@@ -10,6 +11,8 @@ ModelConfig llama_like_from_hugging_face(const HuggingFaceFields& fields);
 nlohmann::json llama_like_to_hugging_face(const ModelConfig& config);
 /// The same without what is said of a dense MLP.
 nlohmann::json llama_attention_to_hugging_face(const ModelConfig& config);
+/// Of each layer of model.layer_pattern: linear where it has L, softmax where N. Throws ConfigError for anything else.
+std::vector<Mixer> mixers_of_pattern(const ModelConfig& config);
 /// ModelError where decoder_sparse_step or mlp_only_layers (Qwen's) name layers without experts.
 void refuse_dense_layers(const HuggingFaceFields& fields, const nlohmann::json& json);
 

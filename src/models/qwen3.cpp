@@ -36,11 +36,7 @@ nlohmann::json to_hugging_face(const ModelConfig& c) {
   json["hidden_act"] = "silu";
   json["rope_parameters"] = hugging_face_rope(c, c.rope_base);
   json["layer_types"] = hugging_face_layer_types(c, "full_attention", "sliding_attention");
-  bool any_sliding = false;
-  for (int64_t layer = 0; layer < c.layers; ++layer) any_sliding |= c.is_sliding(layer);
-  if (any_sliding && c.rope_base_sliding != c.rope_base)
-    throw base::ConfigError("model.rope_base_sliding = {}, model.rope_base = {}: qwen3 has one base in Hugging Face's form",
-                            c.rope_base_sliding, c.rope_base);
+  const bool any_sliding = slides_with_one_rope_base(c);
   json["use_sliding_window"] = any_sliding;
   json["sliding_window"] = any_sliding ? nlohmann::json(c.window) : nlohmann::json();
   return json;

@@ -15,11 +15,9 @@ using layers::Parameter;
 using nlohmann::json;
 
 std::vector<LayerParts> parts(const ModelConfig& c) {
-  if (c.layer_pattern.empty() || c.layer_pattern.find_first_not_of("LN") != std::string::npos)
-    throw base::ConfigError("model.layer_pattern = '{}'; it is made of L (linear) and N (softmax), as in LLLN", c.layer_pattern);
   std::vector<LayerParts> pattern;
-  for (const char kind : c.layer_pattern)
-    pattern.push_back({.mixer = kind == 'L' ? Mixer::linear : Mixer::softmax,
+  for (const Mixer mixer : mixers_of_pattern(c))
+    pattern.push_back({.mixer = mixer,
                        .feed_forward = FeedForwardKind::moe,
                        .qk_norm = QkNorm::head,
                        .is_gated = true,

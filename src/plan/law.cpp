@@ -160,7 +160,7 @@ LawFit fit_law(const std::vector<LawPoint>& points, int resamples) {
     throw base::DataError(
         "{} runs of {} sizes and {} numbers of tokens cannot tell the five numbers of L(N, D) apart: it takes {} of {} and {} at least, "
         "each "
-        "5 % or more from the next; ingot sweep makes such runs",
+        "5 % or more from the next",
         points.size(), different(points, &LawPoint::parameters), different(points, &LawPoint::tokens), kFewestRuns, kFewestValues,
         kFewestValues);
   const Problem problem(points);

@@ -10,8 +10,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Where a proposal's own spread or the held-out run's error make it a guess. Ours.
-constexpr double kWide = 4, kWrong = 0.02, kFar = 10;
+// Where a proposal's own spread, the fit's error or the held-out run's make it a guess, and where there is no E to speak of. Ours.
+constexpr double kWide = 4, kWrong = 0.02, kFar = 10, kNoFloor = 0.01;
 
 template <class Of>
 Interval interval_over(const LawFit& fit, const Of& of) {
@@ -42,6 +42,8 @@ Proposal propose(const LawFit& fit, double flops) {
   if (p.beyond > kFar) p.doubts.push_back(fmt::format("{:.0f} times the FLOPs of the largest run", p.beyond));
   if (p.parameters.high > kWide * p.parameters.low)
     p.doubts.push_back(fmt::format("the runs leave a factor of {:.1f} open in the size", p.parameters.high / p.parameters.low));
+  if (fit.residual > kWrong) p.doubts.push_back(fmt::format("the fit is off by {:.1f} % of the runs' losses", 100 * fit.residual));
+  if (fit.law.e < kNoFloor) p.doubts.push_back("no loss that stays shows in runs so short: it would fall to 0");
   if (!fit.held_out_error) p.doubts.push_back("no run can be left out to test the fit");
   else if (std::abs(*fit.held_out_error) > kWrong)
     p.doubts.push_back(fmt::format("the largest run was predicted {:+.1f} % off by the others", 100 * *fit.held_out_error));
