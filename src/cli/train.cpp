@@ -7,7 +7,8 @@ struct TrainOptions {
   std::string config;
   std::vector<std::string> set;
   std::string run_dir, resume = "auto";
-  bool dry_run = false, settings_help = false, markdown = false;
+  bool dry_run = false, settings_help = false, markdown = false, no_forecast = false;
+  int64_t stop_after = 0;
 };
 
 #ifndef INGOT_COMPUTES
@@ -19,6 +20,9 @@ void add_train(Flags& flags) {
   add_set(verb, o.set, "key=value: override a setting; may be given several times");
   verb.add_option("--run-dir", o.run_dir, "where checkpoints, metrics and the log go (default runs/<name of the config>)");
   verb.add_option("--resume", o.resume, "auto (the run directory's newest checkpoint), never, or a checkpoint's path");
+  verb.add_option("--stop-after", o.stop_after, "end after this step of a longer run, validated and saved; the same command goes on")
+      ->check(kPositive);
+  verb.add_flag("--no-forecast", o.no_forecast, "neither measure the machine nor predict: for several runs side by side");
   verb.add_flag("--dry-run", o.dry_run, "print the resolved plan: parameters, memory, FLOPs, predicted step time; train nothing");
   verb.add_flag("--settings", o.settings_help, "print every setting with its type, default and meaning");
   verb.add_flag("--markdown", o.markdown, "with --settings: as the page docs/settings.md");
@@ -113,16 +117,22 @@ int run_train(const Call& call) {
   plan::MachineProfile profile;
   try {
     const bench::Company company{world.get(), ranks.local_rank, ranks.local_size};
-    profile = bench::profile_of_run(config, company);
-    const auto forecast = company.is_first() ? plan::forecast_of(config, mesh, profile, plan::program_bytes(config)) : plan::RunForecast();
+    if (!o.no_forecast) profile = bench::profile_of_run(config, company);
+    const bool is_predicted = company.is_first() && !o.no_forecast;
+    const auto forecast = is_predicted ? plan::forecast_of(config, mesh, profile, plan::program_bytes(config)) : plan::RunForecast();
     device::reset_peak_memory(device);
     bench::choose_gemm_backend(config, run_dir, o.resume, mesh, device, company);
     mesh::Groups groups(*world, config.parallel);
-    train::Trainer trainer(config, {run_dir, o.resume, base::program_version(), object_store::storage_of}, forecast.numbers, groups);
+    train::Trainer trainer(config, {.run_dir = run_dir,
+                            .resume = o.resume,
+                            .stop_after = o.stop_after,
+                            .version = base::program_version(),
+                            .storage_of = object_store::storage_of},
+                           forecast.numbers, groups);
     const base::LoadWatch load;
     trainer.run(stop);
     const double companions_s = bench::companions_cpu_seconds(company, load.own_cpu_s());
-    if (company.is_first()) plan::keep_outcomes(forecast, trainer.measured(), load.foreign_share(companions_s), run_dir);
+    if (is_predicted) plan::keep_outcomes(forecast, trainer.measured(), load.foreign_share(companions_s), run_dir);
   } catch (const base::CommError& failure) {
     base::make_directories(run_dir);
     world->ledger().write(run_dir, world->size(), failure.what());

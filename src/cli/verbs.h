@@ -12,6 +12,7 @@
 #define INGOT_TORCH_VERBS(VERB) \
   VERB(train)                   \
   VERB(launch)                  \
+  VERB(sweep)                   \
   VERB(generate)                \
   VERB(hugging_face)            \
   VERB(bench)                   \

@@ -16,6 +16,7 @@
 #include "report/profile/summary.h"
 #include "report/run/page.h"
 #include "report/run/summary.h"
+#include "report/sweep/page.h"
 
 namespace ingot::report {
 namespace {
@@ -32,7 +33,7 @@ std::string now() {
 
 void log_written(const fs::path& output, const std::string& page, size_t count, const char* what) {
   base::log_info("wrote {} ({}, {} {}{})", output.string(), base::format_bytes(static_cast<int64_t>(page.size())), count, what,
-                 count == 1 ? "" : "s");
+                 count == 1 || std::string_view(what).ends_with("sweep") ? "" : "s");
 }
 
 void print_json(const nlohmann::ordered_json& json) {
@@ -40,7 +41,18 @@ void print_json(const nlohmann::ordered_json& json) {
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw base::FileError("cannot write to standard output");
 }
 
+int report_sweep(const SweepResults& sweep, const ReportOptions& options) {
+  const auto folder = options.inputs.front();
+  const auto output = options.output.empty() ? folder / "report.html" : options.output;
+  const auto page = make_sweep_page(sweep, folder, now());
+  base::write_file_atomically(output, page);
+  log_written(output, page, sweep.trials.size(), "run of a sweep");
+  return 0;
+}
+
 int report_runs(const ReportOptions& options) {
+  if (options.inputs.size() == 1 && !options.json)
+    if (const auto sweep = read_sweep(options.inputs.front())) return report_sweep(*sweep, options);
   const auto runs = read_runs(options.inputs);
   const auto output = options.output.empty() ? options.inputs.front() / "report.html" : options.output;
   const auto page = make_page(runs, now());

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,19 +11,18 @@
 #include <csignal>
 #include <cstring>
 #include <optional>
+#include <utility>
 
+#include "base/child_process.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/system_call.h"
 
-extern char** environ;
-
 namespace ingot::resilience {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using base::UsageError;
 
 constexpr size_t kLinesKept = 15, kLongestLine = 16 << 10;
 constexpr double kPolitenessShare = 0.3;  // of the grace: ranks end by themselves, with a message; then SIGTERM, then SIGKILL
@@ -102,56 +100,23 @@ struct Pipe {
     if (pipe2(ends, O_CLOEXEC) != 0) throw base::FileError("no pipe for a rank: {}", std::strerror(errno));
     read_end = ends[0], write_end = ends[1];
   }
+  ~Pipe() {
+    for (const int end : {read_end, write_end})
+      if (end >= 0) close(end);
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  /// The end to read from, which is the caller's then.
+  int take() { return std::exchange(read_end, -1); }
 };
 
-std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& added) {
-  std::vector<std::string> all;
-  for (char** variable = environ; *variable; ++variable) {
-    const std::string text = *variable;
-    const bool is_replaced = std::any_of(added.begin(), added.end(), [&](const auto& a) { return text.starts_with(a.first + "="); });
-    if (!is_replaced) all.push_back(text);
-  }
-  for (const auto& [name, value] : added) all.push_back(name + "=" + value);
-  return all;
-}
-
 Child start(const std::vector<std::string>& command, const RankProcess& rank, size_t width) {
-  Pipe out, err, report;  // report: the errno of a failed exec
-  std::vector<std::string> words = command, variables = environment_with(rank.environment);
-  std::vector<char*> argv, envp;
-  for (auto& word : words) argv.push_back(word.data());
-  for (auto& variable : variables) envp.push_back(variable.data());
-  argv.push_back(nullptr), envp.push_back(nullptr);
-  const pid_t parent = getpid(), process = fork();
-  if (process < 0) throw base::FileError("cannot start a process for rank {}: {}", rank.rank, std::strerror(errno));
-  if (process == 0) {  // only calls that are safe after fork
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(1);
-    const int nothing = open("/dev/null", O_RDONLY);
-    dup2(nothing, 0);
-    dup2(out.write_end, 1);
-    dup2(err.write_end, 2);
-    signal(SIGPIPE, SIG_DFL);  // which the store has switched off here, and which would be inherited
-    execvpe(argv[0], argv.data(), envp.data());
-    const int failure = errno;
-    (void)!write(report.write_end, &failure, sizeof failure);
-    _exit(127);
-  }
-  for (const int end : {out.write_end, err.write_end, report.write_end}) close(end);
-  int failure = 0;
-  const bool failed = base::uninterrupted([&] { return read(report.read_end, &failure, sizeof failure); }) == sizeof failure;
-  close(report.read_end);
-  if (failed) {
-    base::uninterrupted([&] { return waitpid(process, nullptr, 0); });
-    close(out.read_end), close(err.read_end);
-    throw UsageError("cannot start '{}': {}", command[0], std::strerror(failure));
-  }
+  Pipe out, err;
+  const pid_t process = base::start_process(command, rank.environment, {.out = out.write_end, .err = err.write_end});
   const auto prefix = fmt::format("[{:>{}}] ", rank.rank, width);
   // Rank 0 gives the job's result, for whatever reads it next.
   const auto of_results = rank.rank == 0 ? std::nullopt : std::optional(prefix);
-  return {rank.rank, process, true, std::make_unique<Stream>(out.read_end, 1, of_results),
-          std::make_unique<Stream>(err.read_end, 2, prefix)};
+  return {rank.rank, process, true, std::make_unique<Stream>(out.take(), 1, of_results), std::make_unique<Stream>(err.take(), 2, prefix)};
 }
 
 Failure failure_of(const Child& child, int status) {

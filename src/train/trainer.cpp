@@ -42,6 +42,8 @@ TrainingSetup setup_of(const RunConfig& config, bool is_watched) {
           .uses_graphs = config.train.gpu_graphs && !is_watched,
           .microbatch = config.train.microbatch_size,
           .routing_losses = routing_losses_of(config.train),
+          .z_loss = config.train.z_loss,
+          .mtp_loss = config.train.mtp_loss,
           .seed = static_cast<uint64_t>(config.train.seed)};
 }
 
@@ -176,9 +178,9 @@ RunFacts Trainer::facts() const {
 }
 
 void Trainer::run(const resilience::StopSignal& stop) {
-  const int64_t steps = total_steps(phases_);
-  if (progress_.step >= steps && is_main())
-    base::log_info("all {} steps are done; a larger train.steps goes on, another --run-dir starts anew", steps);
+  const int64_t all = total_steps(phases_), steps = options_.stop_after > 0 ? std::min(all, options_.stop_after) : all;
+  if (progress_.step >= all && is_main())
+    base::log_info("all {} steps are done; a larger train.steps goes on, another --run-dir starts anew", all);
   bool stopped = false;
   while (progress_.step < steps && !(stopped = must_stop(stop))) {
     const Phase& phase = phase_at(phases_, progress_.step);
@@ -191,6 +193,7 @@ void Trainer::run(const resilience::StopSignal& stop) {
     record_checkpoints();
   }
   if (stopped && is_main()) base::log_info("stopped by a signal after step {}", progress_.step);
+  else if (progress_.step < all && is_main()) base::log_info("stopped after step {} of {}, as --stop-after says", progress_.step, all);
   try {
     checkpoints_->finish(progress_, [this] { return data_state(); });
   } catch (...) {
@@ -253,6 +256,8 @@ StepRecord Trainer::take_step(const Phase& phase) {
   if (!result.expert_tokens.empty()) record.expert_load = expert_load_of(result.expert_tokens);
   record.balance_loss = result.balance_loss;
   record.router_z_loss = result.router_z_loss;
+  record.mtp_loss = result.mtp_loss;
+  record.dropped = result.dropped;
   measure(record, phase_number);
   return record;
 }

@@ -53,6 +53,7 @@ class StepWatch {
 struct RunOptions {
   std::filesystem::path run_dir;
   std::string resume = "auto";                                      // auto, never, or the path of a checkpoint
+  int64_t stop_after = 0;                                           // ends after this step, validated and saved; 0 = at the end
   std::string version;                                              // of the program, for run.json
   checkpoint::StorageOf storage_of = checkpoint::local_storage_of;  // of folders of checkpoints
   StepWatch* watch = nullptr;                                       // must outlive the run
