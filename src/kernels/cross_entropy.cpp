@@ -13,7 +13,7 @@ bool is_fused(const at::Tensor& logits, const char* symbol) {
 
 }  // namespace
 
-at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, double scale, bool want_gradient) {
+at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, double scale, bool want_gradient, double z_loss) {
   constexpr const char* kSymbol = "ingot_cross_entropy";
   if (is_fused(logits, kSymbol)) {
     const auto labels = targets.contiguous();
@@ -23,6 +23,7 @@ at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, 
     p.vocab = logits.size(1);
     p.logits_stride = logits.stride(0);
     p.scale = scale;
+    p.z_loss = z_loss;
     p.write = want_gradient;
     const auto bind = [](cpu::CrossEntropyProblem& p, const RowTensors& t) {
       p.logits = numbers(t.in[0]);
@@ -39,6 +40,7 @@ at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, 
   auto losses = (log_sum - logits.gather(1, safe)).squeeze(1).masked_fill(ignored, 0);
   if (want_gradient) {
     logits.sub_(log_sum).exp_();
+    if (z_loss > 0) logits.mul_(1 + 2 * z_loss * log_sum);
     logits.scatter_add_(1, safe, at::full_like(safe, -1, logits.options()));
     logits.mul_(ignored.logical_not().to(logits.scalar_type()).mul_(scale).unsqueeze(1));  // at::where of numbers would round to fp32
   }
@@ -74,12 +76,15 @@ at::Tensor cross_entropy_statistics(at::Tensor logits, const at::Tensor& targets
   return statistics;
 }
 
-std::pair<at::Tensor, at::Tensor> combine_statistics(const at::Tensor& statistics, int64_t own) {
+std::pair<at::Tensor, at::Tensor> combine_statistics(const at::Tensor& statistics, int64_t own, double z_loss) {
   const auto largest = statistics.select(2, 0), sums = statistics.select(2, 1);  // [parts, rows]
   const auto top = largest.amax(0);
   const auto shrunk = (largest - top).exp();
   const auto sum = (sums * shrunk).sum(0);
-  return {sum.log() + top - statistics.select(2, 2).sum(0), shrunk[own] / sum};
+  const auto log_sum = sum.log() + top;
+  auto factors = shrunk[own] / sum;
+  if (z_loss > 0) factors.mul_(1 + 2 * z_loss * log_sum);
+  return {log_sum - statistics.select(2, 2).sum(0), factors};
 }
 
 void cross_entropy_gradient_in_place(at::Tensor exponentials, const at::Tensor& targets, const at::Tensor& factors,

@@ -10,8 +10,9 @@ namespace ingot::kernels {
 
 /// logits [rows, vocab] (fp32 or fp64, contiguous) are replaced by scale * (softmax - onehot(target)); rows whose target is
 /// below 0 count for nothing and become 0. Returns the losses [rows] (0 where ignored), in the dtype of the logits, not scaled.
-/// With want_gradient false the logits are left as they are.
-at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, double scale, bool want_gradient);
+/// With want_gradient false the logits are left as they are. `z_loss`: the gradient, not the losses, is also that of z_loss times the
+/// square of log(sum(exp(logits))), which keeps logits from drifting (PaLM, arXiv 2204.02311, section 5).
+at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, double scale, bool want_gradient, double z_loss = 0);
 
 /// First half: [rows, 3] = largest logit of this part of the vocabulary, sum of exp(logit - largest), and the target's logit, 0
 /// where the target is elsewhere (targets: indices within this part, below 0 = not here). With want_gradient the logits
@@ -19,8 +20,8 @@ at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, 
 at::Tensor cross_entropy_statistics(at::Tensor logits, const at::Tensor& targets, bool want_gradient);
 
 /// What the statistics of all parts, [parts, rows, 3], say of the whole: losses [rows] (not yet 0 where ignored), and the
-/// factors [rows] by which part `own` must multiply what the first half left to get its probabilities.
-std::pair<at::Tensor, at::Tensor> combine_statistics(const at::Tensor& statistics, int64_t own);
+/// factors [rows] by which part `own` must multiply what the first half left to get its probabilities, and with z_loss the gradient of that.
+std::pair<at::Tensor, at::Tensor> combine_statistics(const at::Tensor& statistics, int64_t own, double z_loss = 0);
 
 /// Second half: what the first left becomes scale * (softmax - onehot(target)), 0 in rows that `ignored` marks.
 void cross_entropy_gradient_in_place(at::Tensor exponentials, const at::Tensor& targets, const at::Tensor& factors,

@@ -195,6 +195,41 @@ TEST(CrossEntropy, matches_log_softmax_and_its_gradient) {
   }
 }
 
+// fp64 by autograd; fp32 from one kernel, and from two halves of the vocabulary.
+TEST(CrossEntropy, z_loss_is_in_the_gradient_and_not_in_the_loss) {
+  constexpr double kZ = 0.05;
+  auto targets = at::arange(21, at::kLong).remainder(40);
+  targets[4] = -100;
+  const auto x = (random({21, 40}, 1) * 4).set_requires_grad(true);
+  const auto counted = targets.ge(0), log_sum = x.logsumexp(1);
+  const auto losses = at::cross_entropy_loss(x, targets, {}, at::Reduction::None, -100);
+  backward({(losses + kZ * (log_sum * counted).square()).sum() * 0.25});
+  const auto check = [&](const at::Tensor& loss, const at::Tensor& gradient, double tolerance) {
+    EXPECT_LT((loss - losses).abs().max().item<double>(), tolerance);
+    EXPECT_LT((gradient - x.grad()).abs().max().item<double>(), tolerance);
+  };
+  for (const auto dtype : {at::kDouble, at::kFloat}) {
+    const double tolerance = dtype == at::kDouble ? 1e-12 : 1e-5;
+    auto logits = x.detach().to(dtype, false, true);
+    const auto loss = cross_entropy_in_place(logits, targets, 0.25, true, kZ);
+    check(loss, logits, tolerance);
+    std::vector<at::Tensor> halves, labels, statistics;
+    for (const int64_t half : {0, 1}) {
+      halves.push_back(x.detach().narrow(1, 20 * half, 20).to(dtype).contiguous().clone());
+      const auto own = targets - 20 * half;
+      labels.push_back(at::where(own.ge(0).logical_and(own.lt(20)), own, -1));
+      statistics.push_back(cross_entropy_statistics(halves.back(), labels.back(), true));
+    }
+    at::Tensor of_halves;
+    for (const int64_t half : {0, 1}) {
+      const auto [found, factors] = combine_statistics(at::stack(statistics), half, kZ);
+      of_halves = found.masked_fill(targets.lt(0), 0);
+      cross_entropy_gradient_in_place(halves[static_cast<size_t>(half)], labels[static_cast<size_t>(half)], factors, targets.lt(0), 0.25);
+    }
+    check(of_halves, at::cat(halves, 1), tolerance);
+  }
+}
+
 TEST(CrossEntropy, a_nan_logit_gives_a_nan_loss) {
   auto logits = at::zeros({1, 40});
   logits[0][17] = std::numeric_limits<float>::quiet_NaN();

@@ -19,7 +19,8 @@ at::ScalarType logits_type(const at::Tensor& hidden) { return hidden.scalar_type
 
 struct HeadLossFunction : Function<HeadLossFunction, WorkKind::head> {
   static at::Tensor forward(Context& context, const at::Tensor& hidden, const at::Tensor& weight_value, Parameter* weight,
-                            const at::Tensor& targets, double scale, bool want_gradient, const CrossEntropy& cross_entropy) {
+                            const at::Tensor& targets, double scale, bool want_gradient, const HeadRule& rule,
+                            const CrossEntropy& cross_entropy) {
     const auto rows = as_rows(hidden);
     const auto labels = targets.reshape(-1);
     const auto wide = logits_type(hidden);
@@ -37,10 +38,12 @@ struct HeadLossFunction : Function<HeadLossFunction, WorkKind::head> {
       const auto part = rows.narrow(0, from, size);
       auto logits = kernels::matmul(part, weight_value.t(), wide);  // [size, vocab]
       const auto part_labels = labels.narrow(0, from, size);
-      total += (cross_entropy ? cross_entropy(logits, part_labels, scale, want_gradient)
-                              : kernels::cross_entropy_in_place(logits, part_labels, scale, want_gradient))
+      const auto slope = cap_logits(logits, rule.logit_cap, want_gradient);
+      total += (cross_entropy ? cross_entropy(logits, part_labels, scale, want_gradient, rule.z_loss)
+                              : kernels::cross_entropy_in_place(logits, part_labels, scale, want_gradient, rule.z_loss))
                    .sum();
       if (!want_gradient) continue;
+      if (slope.defined()) logits.mul_(slope);
       const auto narrow = logits.to(rows.scalar_type());
       kernels::matmul_into(grad_hidden.narrow(0, from, size), narrow, weight_value, /*overwrite=*/true);
       kernels::matmul_into(buffer, narrow.t(), part, overwrite && from == 0);
@@ -54,6 +57,14 @@ struct HeadLossFunction : Function<HeadLossFunction, WorkKind::head> {
 
 }  // namespace
 
+at::Tensor cap_logits(at::Tensor logits, double cap, bool want_gradient) {
+  if (cap == 0) return {};
+  logits.mul_(1 / cap).tanh_();
+  auto slope = want_gradient ? 1 - logits.square() : at::Tensor();
+  logits.mul_(cap);
+  return slope;
+}
+
 int64_t head_chunk_rows(int64_t rows, int64_t vocab, bool on_gpu) {
   return std::clamp<int64_t>((on_gpu ? kGpuChunkBytes : kChunkBytes) / (4 * vocab), kLeastRows, std::max(kLeastRows, rows));
 }
@@ -65,10 +76,10 @@ at::Tensor logits_of(const at::Tensor& hidden, const Parameter& weight) {
   return kernels::matmul(as_rows(hidden), weight.value.t(), logits_type(hidden)).view(sizes);
 }
 
-at::Tensor head_loss(const at::Tensor& hidden, Parameter& weight, const at::Tensor& targets, double scale,
+at::Tensor head_loss(const at::Tensor& hidden, Parameter& weight, const at::Tensor& targets, double scale, const HeadRule& rule,
                      const CrossEntropy& cross_entropy) {
   const base::WorkScope scope("head_loss", base::WorkKind::head);
-  return HeadLossFunction::apply(hidden, weight.value, &weight, targets, scale, at::GradMode::is_enabled(), cross_entropy);
+  return HeadLossFunction::apply(hidden, weight.value, &weight, targets, scale, at::GradMode::is_enabled(), rule, cross_entropy);
 }
 
 }  // namespace ingot::layers

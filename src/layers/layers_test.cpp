@@ -100,6 +100,25 @@ TEST(HeadLoss, equals_cross_entropy_of_the_whole_logits_with_all_gradients) {
   expect_close(weight.grad, w.grad());
 }
 
+TEST(HeadLoss, caps_logits_and_keeps_them_small_with_all_gradients) {
+  constexpr double kCap = 3, kZ = 0.02;
+  ParameterList list;
+  auto& weight = add(list, "w", {101, 12}, 1);
+  const auto hidden = random({3, 31, 12}, 2).set_requires_grad(true);
+  auto targets = there(at::arange(93, at::kLong).remainder(101).view({3, 31}).clone());
+  targets[1][5] = -100;
+  const auto loss = head_loss(hidden, weight, targets, 0.125, {.logit_cap = kCap, .z_loss = kZ});
+  backward(loss);
+  const auto h = hidden.detach().clone().set_requires_grad(true), w = weight.value.detach().clone().set_requires_grad(true);
+  const auto logits = kCap * (at::matmul(h, w.t()).view({93, 101}) / kCap).tanh();
+  const auto labels = targets.view({93});
+  const auto entropy = at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum, -100) * 0.125;
+  backward(entropy + (logits.logsumexp(1) * labels.ge(0)).square().sum() * (kZ * 0.125));
+  expect_close(loss.detach(), entropy.detach());
+  expect_close(hidden.grad(), h.grad());
+  expect_close(weight.grad, w.grad());
+}
+
 TEST(Embedding, repeated_ids_add_up_in_the_gradient) {
   ParameterList list;
   auto& table = add(list, "t", {10, 4}, 1);

@@ -88,6 +88,13 @@ at::Tensor LinearAttention::log_gate(const at::Tensor& x, const at::Tensor& low_
   }
 }
 
+at::Tensor LinearAttention::low_rank_of(const at::Tensor& x) const {
+  std::vector<Parameter*> shared;
+  for (auto* matrix : {gate_in, output_gate_in})
+    if (matrix) shared.push_back(matrix);
+  return shared.empty() ? at::Tensor() : linear(x, shared);
+}
+
 at::Tensor LinearAttention::operator()(const at::Tensor& x, const at::Tensor& low_rank, Sequences& sequences,
                                        LinearAttentionCache* cache) const {
   const base::WorkScope scope("linear_attention", base::WorkKind::linear_attention);
@@ -105,7 +112,7 @@ at::Tensor LinearAttention::operator()(const at::Tensor& x, const at::Tensor& lo
   kernels::LinearAttentionInputs in{mapped(parts[0], query_scale, query_bias),
                                     mapped(parts[1], key_scale, key_bias),
                                     parts[2].unflatten(2, {heads, value_dim}),
-                                    log_gate(x, low_rank),
+                                    log_gate(x, gate_in ? low_rank.narrow(-1, 0, gate_in->shape[0]) : low_rank),
                                     {},
                                     sequences.is_start()};
   if (scales_queries) in.q = in.q / std::sqrt(static_cast<double>(key_dim));
@@ -114,7 +121,11 @@ at::Tensor LinearAttention::operator()(const at::Tensor& x, const at::Tensor& lo
   const auto each = shares_norm ? (repeated ? repeated(norm->value) : norm->value) : at::ones({value_dim}, wide(mixed).options());
   auto out = wide(kernels::rms_norm(mixed, each, norm_eps, mixed.scalar_type())).flatten(2);
   if (!shares_norm) out = out * norm->value;
-  if (output_gate) out = out * at::silu(wide(linear(x, {output_gate})));
+  if (output_gate) {
+    const auto of_gate = output_gate_in ? low_rank.narrow(-1, low_rank.size(-1) - output_gate_in->shape[0], output_gate_in->shape[0]) : x;
+    const auto gate_logits = wide(linear(of_gate, {output_gate}));
+    out = out * (has_sigmoid_gate ? at::sigmoid(gate_logits) : at::silu(gate_logits));
+  }
   return linear(out.to(x.scalar_type()), {o});
 }
 

@@ -43,6 +43,7 @@ struct LinearAttention {
   double norm_eps;
   bool shares_norm = false;                                 // all heads do
   bool scales_queries = false;                              // by 1 / sqrt(key_dim), as fla does
+  bool has_sigmoid_gate = false;                            // the output gate is one, not SiLU
   std::function<at::Tensor(const at::Tensor&)> repeated{};  // of a norm that all heads share: see SoftmaxAttentionWeights
 
   Parameter *q, *k, *v, *o;                                                                // [its heads * its dim, hidden], o transposed
@@ -52,10 +53,13 @@ struct LinearAttention {
                                                                                            // kda: gate_rate and those of diagonal
   Parameter* beta = nullptr;                                                               // [heads, hidden]
   Parameter *query_scale = nullptr, *query_bias = nullptr, *key_scale = nullptr, *key_bias = nullptr;  // rebased: [q]
-  Parameter *norm, *output_gate = nullptr;  // [v], or [value_dim] for all heads; [v, hidden]
+  Parameter *norm, *output_gate = nullptr;  // [v], or [value_dim] for all heads; [v, hidden], or [v, rank] where it is of low rank
+  Parameter* output_gate_in = nullptr;      // [rank, hidden]
 
-  /// x [batch, seq, hidden], normed -> [batch, seq, hidden]; of some of the heads: their part of the sum. `low_rank`: x through
-  /// gate_in, which all heads share; undefined when there is none.
+  /// What all heads share of x, whose projections are of low rank: x through gate_in and output_gate_in, side by side; undefined when there
+  /// is neither.
+  at::Tensor low_rank_of(const at::Tensor& x) const;
+  /// x [batch, seq, hidden], normed -> [batch, seq, hidden]; of some of the heads: their part of the sum. `low_rank`: as above.
   at::Tensor operator()(const at::Tensor& x, const at::Tensor& low_rank, Sequences& sequences, LinearAttentionCache* cache) const;
 
   /// Logarithmic gates as kernels::LinearAttentionInputs has them, fp32 or wider: retention -2^(-8 (h + 1) / heads) (the slopes of

@@ -48,6 +48,8 @@ struct Parameter {
   int64_t layer = -1;
   /// Its last use in a forward pass: another layer than the first for a tied embedding, which is the head, too.
   int64_t last_layer = -1;
+  /// μP: how many times wider than at the base width its input is; learning rates are divided by it (AdamW) or by its root (Muon).
+  double width = 1;
   /// How it and what it is multiplied with are quantized in GEMMs; nothing: they are not.
   std::optional<kernels::Quantization> quantization;
 

@@ -1,7 +1,10 @@
 #include "layers/router.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "base/work_scope.h"
 #include "kernels/norm.h"
+#include "kernels/routing.h"
 #include "layers/linear.h"
 
 namespace ingot::layers {
@@ -30,6 +33,19 @@ Routing route(const at::Tensor& x, const LinearRouterParameters& p, const Choose
   routing.score = p.rule.score;
   routing.weight = chosen.weight, routing.choice = chosen.choice;
   return routing;
+}
+
+at::Tensor within_capacity(const at::Tensor& choice, const at::Tensor& weight, int64_t experts, int64_t capacity) {
+  const at::NoGradGuard no_grad;
+  const base::WorkScope scope("capacity", base::owns(base::WorkKind::routing));
+  // Sorted by weight, then, with equals in that order, by expert: a slot's place among its expert's is its row less the first of them.
+  const auto heaviest_first = weight.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/true);
+  const auto by_weight = choice.index_select(0, heaviest_first);
+  const auto sorted = kernels::sort_slots(by_weight, experts);
+  const auto begins = at::cat({at::zeros({1}, sorted.ends.options()), sorted.ends.narrow(0, 0, experts - 1)});
+  const auto place = sorted.inverse - begins.index_select(0, by_weight.clamp_max(experts - 1));
+  const auto kept = at::where(place.lt(capacity).logical_or(by_weight.ge(experts)), by_weight, experts);
+  return at::empty_like(choice).index_copy_(0, heaviest_first, kept);
 }
 
 }  // namespace ingot::layers

@@ -8,17 +8,11 @@
 #include "base/text.h"
 #include "base/work_scope.h"
 #include "kernels/routing.h"
-#include "layers/autograd.h"
+#include "layers/attach_loss.h"
 #include "layers/recompute.h"
 
 namespace ingot::layers {
 namespace {
-
-// x as it is; a loss that nobody reads gets the gradient 1.
-struct AttachLossFunction : Function<AttachLossFunction, WorkKind::routing> {
-  static at::Tensor forward(Context&, const at::Tensor& x, const at::Tensor& /*loss*/) { return x.view_as(x); }
-  static TensorList backward(Context&, const TensorList& grads) { return {grads[0], at::ones({}, grads[0].options())}; }
-};
 
 // What a router gave each class, [tokens, classes]; rows sum to 1.
 at::Tensor probabilities_of(const Routing& routing) {
@@ -89,7 +83,7 @@ at::Tensor RoutingLosses::attach_to(const Routing& routing, int64_t layer, int64
     add((probabilities_of(routing).narrow(1, 0, experts) * shares).sum() * experts, settings_.balance, 0);
   }
   if (settings_.z > 0) add(routing.logits.logsumexp(-1).square().sum(), settings_.z, 1);
-  return AttachLossFunction::apply(routing.weight, loss);
+  return attach_loss(routing.weight, loss);
 }
 
 }  // namespace ingot::layers

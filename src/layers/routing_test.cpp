@@ -403,5 +403,25 @@ TEST(LinearRouter, takes_the_likeliest_experts_and_their_probabilities) {
   }
 }
 
+// The oracle: slot by slot, the heaviest first, of equals the first.
+TEST(Capacity, each_expert_keeps_its_heaviest_slots) {
+  constexpr int64_t kExperts = 4, kSlots = 40;
+  for (const int64_t capacity : {0, 1, 6, 9, 40}) {
+    const auto choice = (at::arange(kSlots, at::kLong).square() * 7 + 3).remainder(kExperts + 1);  // the last class is none of them
+    const auto weight = (at::arange(kSlots, at::kDouble) * 37).remainder(11) / 11;
+    const auto kept = within_capacity(there(choice), there(weight), kExperts, capacity).cpu();
+    std::vector<int64_t> order(kSlots), expected(kSlots, kExperts);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return weight[a].item<double>() > weight[b].item<double>(); });
+    std::vector<int64_t> taken(kExperts, 0);
+    for (const int64_t slot : order) {
+      const auto expert = choice[slot].item<int64_t>();
+      if (expert < kExperts && taken[static_cast<size_t>(expert)]++ < capacity) expected[static_cast<size_t>(slot)] = expert;
+    }
+    EXPECT_TRUE(at::equal(kept, at::tensor(expected))) << capacity;
+  }
+}
+
 }  // namespace
 }  // namespace ingot::layers

@@ -58,12 +58,18 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
             "what attention's scores are multiplied by; 0 = 1 / sqrt(head_dim)");
   table.add("model.embedding_scale", c.embedding_scale, NumberRange{0, 1e6},
             "what embeddings are multiplied by; 0 = as the family has it, 1 or sqrt(hidden) (gemma3_text)");
+  table.add("model.residual_scale", c.residual_scale, NumberRange{0, 1e6}, "what each branch is multiplied by before it joins the stream");
+  table.add("model.logit_scale", c.logit_scale, NumberRange{1e-6, 1e6}, "what logits are multiplied by");
+  table.add("model.logit_cap", c.logit_cap, NumberRange{0, 1e6}, "logits become cap * tanh(logits / cap); 0 = they stay");
+  table.add("model.mup_base_hidden", c.mup_base_hidden, at_least(0),
+            "maximal update parametrisation: the model.hidden that init_std and optimizer.lr were found for; 0 = off");
+  table.add("model.mtp_layers", c.mtp_layers, {0, 16}, "multi-token prediction: blocks that each predict one token further");
   table.add("model.query_rank", c.query_rank, at_least(0), "latent attention: channels of the queries' latent; 0 = none");
   table.add("model.kv_rank", c.kv_rank, at_least(0), "latent attention: channels of the keys' and values' latent");
   table.add("model.rope_head_dim", c.rope_head_dim, at_least(0),
             "latent attention: channels of a head's query and key that rotate; all heads' keys share them");
   table.add("model.value_head_dim", c.value_head_dim, at_least(0), "latent attention: value channels of a head; 0 = head_dim");
-  table.add("model.layer_pattern", c.layer_pattern, "linear_llama, qwen3_next: L linear, N softmax attention, repeated over the depth");
+  table.add("model.layer_pattern", c.layer_pattern, "linear_llama, qwen3_next, kimi_linear: L linear, N softmax attention, repeated over the depth");
   table.add("model.linear_attention", c.linear_attention, layers::linear_variant_names(),
             "linear attention: what decays and corrects a state");
   table.add("model.feature_map", c.feature_map, kernels::feature_map_names(), "linear attention: what q and k go through");
@@ -75,7 +81,9 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.short_convolution", c.short_convolution, at_least(0),
             "linear attention: tokens that the convolution of q, k and v sees; 0 = none");
   table.add("model.gate_rank", c.gate_rank, at_least(1), "linear attention: rank of the projection to diagonal gates");
-  table.add("model.linear_output_gate", c.linear_output_gate, "linear attention: a SiLU gate on what linear attention gives");
+  table.add("model.linear_output_gate", c.linear_output_gate, "linear attention: a gate on what linear attention gives");
+  table.add("model.output_gate_rank", c.output_gate_rank, at_least(0),
+            "linear attention: rank of the projection to that gate; 0 = a whole matrix");
   table.add("model.experts", c.experts, at_least(1), "experts per layer");
   table.add("model.top_k", c.top_k, at_least(1), "experts per token");
   table.add("model.norm_topk_prob", c.norm_topk_prob, "the weights of a token's experts sum to 1; not of zaya1's router");
@@ -86,7 +94,9 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
             "what the weights of a token's experts are multiplied by; not of zaya1's router");
   table.add("model.shared_expert_ffn", c.shared_expert_ffn, at_least(0), "inner width of an expert that every token goes to; 0 = none");
   table.add("model.first_dense_layers", c.first_dense_layers, at_least(0),
-            "deepseek_v3: layers with an MLP in place of the mixture, from the first on");
+            "deepseek_v3, kimi_linear: layers with an MLP in place of the mixture, from the first on");
+  table.add("model.expert_capacity", c.expert_capacity, NumberRange{0, 1e6},
+            "slots that an expert takes, in shares of all slots alike; of more those with the smallest weights are dropped; 0 = all are taken");
   table.add("model.expert_ffn", c.expert_ffn, at_least(1), "inner width of an expert");
   table.add("model.router_hidden", c.router_hidden, at_least(1), "width of the router");
   table.add("model.skip_class", c.skip_class, "zaya1: tokens may skip the mixture");
@@ -114,7 +124,7 @@ void check_common(const ModelConfig& c) {
        {c.layers,        c.hidden,           c.vocab_size,        c.heads,         c.kv_heads,       c.head_dim,
         c.ffn,           c.experts,          c.expert_ffn,        c.router_hidden, c.linear_key_dim, c.linear_value_dim,
         c.linear_heads,  c.linear_key_heads, c.short_convolution, c.gate_rank,     c.query_rank,     c.kv_rank,
-        c.rope_head_dim, c.value_head_dim,   c.shared_expert_ffn}) {
+        c.rope_head_dim, c.value_head_dim,   c.shared_expert_ffn, c.output_gate_rank, c.mup_base_hidden}) {
     if (size > (int64_t{1} << 30)) throw ConfigError("a size of the model is {}; sizes above 2^30 are not possible", size);
   }
   if (c.head_dim == 0) require_multiple("hidden", c.hidden, c.heads, "model.heads, as model.head_dim is 0");

@@ -36,6 +36,12 @@ struct ModelConfig {
   bool attention_bias = false, mlp_bias = false;
   double softmax_scale = 0;    // of attention's scores; 0 = 1 / sqrt(head_dim)
   double embedding_scale = 0;  // what embeddings are multiplied by; 0 = as the family has it
+  double residual_scale = 1;   // what branches are multiplied by before they join the residual stream
+  double logit_scale = 1, logit_cap = 0;  // logits are multiplied by the one, and kept within the other by a tanh; 0 = they are not
+
+  // Maximal update parametrisation (docs/mup.md): the width at which initial values and learning rates are the settings'; 0 = at any.
+  int64_t mup_base_hidden = 0;
+  int64_t mtp_layers = 0;  // blocks behind the last one, each of which predicts one token further (model.h)
 
   // linear_llama: which layers mix tokens by linear (L) and which by softmax attention (N), repeated over the depth.
   std::string layer_pattern = "LLLN";
@@ -45,6 +51,7 @@ struct ModelConfig {
   int64_t short_convolution = 4;                     // tokens that it sees; 0 = none
   int64_t gate_rank = 16;                            // of the projection to gates per channel
   bool linear_output_gate = true;
+  int64_t output_gate_rank = 0;  // of the projection to the output gate; 0 = a whole matrix
 
   // Multi-head latent attention: head_dim is that of queries and keys, of which rope_head_dim rotate.
   int64_t query_rank = 0, kv_rank = 0, rope_head_dim = 0, value_head_dim = 0;  // query_rank 0: queries straight from the stream
@@ -55,7 +62,8 @@ struct ModelConfig {
   int64_t router_groups = 1, router_top_groups = 1;  // a token's experts are of this many of so many groups
   double router_scale = 1;                           // of the weights of a token's experts
   int64_t shared_expert_ffn = 0;                     // inner width of an expert that every token goes to; 0 = none
-  int64_t first_dense_layers = 0;                    // layers before the first mixture (deepseek_v3)
+  int64_t first_dense_layers = 0;                    // layers before the first mixture (deepseek_v3, kimi_linear)
+  double expert_capacity = 0;                        // slots of an expert, in shares of all slots alike; 0 = as many as choose it
   bool skip_class = true;                            // one more class than experts: the token skips the mixture
   std::string skip_output = "zero";                  // zero, identity (p * x)
   bool force_balance = false;                        // benchmarks: tokens go to the experts in turn, whatever the router says
@@ -73,6 +81,8 @@ struct ModelConfig {
   int64_t resolved_linear_value_dim() const { return linear_value_dim > 0 ? linear_value_dim : resolved_head_dim(); }
   int64_t resolved_value_head_dim() const { return value_head_dim > 0 ? value_head_dim : resolved_head_dim(); }
   int64_t window_of(int64_t layer) const { return is_sliding(layer) ? window : 0; }
+  /// How many times wider than at the base; 1 without μP.
+  double mup_width() const { return mup_base_hidden > 0 ? static_cast<double>(hidden) / static_cast<double>(mup_base_hidden) : 1; }
   double rope_base_of(int64_t layer) const { return is_sliding(layer) ? rope_base_sliding : rope_base; }
 };
 

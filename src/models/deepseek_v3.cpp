@@ -1,11 +1,11 @@
 // DeepSeek-V3 (arXiv 2412.19437): latent attention, a few dense layers, then mixtures with shared experts behind a router of sigmoids and
-// groups. Folders have the rotating channels of a head last and in neighbouring pairs; here they are first and in halves, as the
-// kernels have them, and turn on the way in and out.
+// groups; predictors of further tokens.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "models/family.h"
+#include "models/latent_folder.h"
 #include "models/llama_like.h"
 #include "models/stored_tensors.h"
 
@@ -83,7 +83,7 @@ json to_hugging_face(const ModelConfig& c) {
     throw base::ConfigError("model.softmax_scale = {}: deepseek_v3 has it for a stretched RoPE alone in Hugging Face's form",
                             c.softmax_scale);
   auto common = c;  // without what is this family's own
-  common.softmax_scale = 0;
+  common.softmax_scale = 0, common.mtp_layers = 0;
   auto document = llama_attention_to_hugging_face(common);
   document["model_type"] = "deepseek_v3";
   document["architectures"] = {"DeepseekV3ForCausalLM"};
@@ -103,42 +103,15 @@ json to_hugging_face(const ModelConfig& c) {
   document["topk_group"] = c.router_top_groups;
   document["routed_scaling_factor"] = c.router_scale;
   document["norm_topk_prob"] = c.norm_topk_prob;
-  document["num_nextn_predict_layers"] = 0;
+  document["num_nextn_predict_layers"] = c.mtp_layers;
   if (c.softmax_scale > 0) document["rope_parameters"]["mscale_all_dim"] = (sharpness(c) - 1) / (0.1 * std::log(c.rope_factor));
   return document;
 }
 
 // ---- tensors ----
 
-// `rows` of the folder's tensor as [groups, rows of a group]: in each, `pairs` pairs of neighbours behind `before` other rows, or the other
-// rows alone. The same of a parameter, where the pairs' firsts, then their seconds, come before the rest.
-struct Turned {
-  int64_t groups, before, pairs, from_parameter;
-
-  StoredPiece rotating(const Parameter& p) const {
-    return {p.name, p.shape,
-            [*this, at = from_parameter](const at::Tensor& x) {
-              return grouped(x).narrow(1, at, 2 * pairs).unflatten(1, {2, pairs});
-            },
-            [*this](const at::Tensor& x) {
-              return grouped(x).narrow(1, before, 2 * pairs).unflatten(1, {pairs, 2}).transpose(1, 2);
-            }};
-  }
-  StoredPiece plain(const Parameter& p) const {
-    return {p.name, p.shape, [*this](const at::Tensor& x) { return grouped(x).narrow(1, from_parameter == 0 ? 2 * pairs : 0, before); },
-            [*this](const at::Tensor& x) { return grouped(x).narrow(1, 0, before); }};
-  }
-  at::Tensor grouped(const at::Tensor& x) const { return x.unflatten(0, {groups, before + 2 * pairs}); }
-};
-
 std::vector<StoredPiece> stored(const ModelConfig& c, const Parameter& p) {
-  const bool is_query = p.name.ends_with(".q_b_proj.weight") || p.name.ends_with(".self_attn.q_proj.weight");
-  if (is_query || p.name.find(".kv_a_proj_with_mqa.") != std::string::npos) {
-    const int64_t pairs = c.rope_head_dim / 2;
-    const Turned turned =
-        is_query ? Turned{c.heads, c.resolved_head_dim() - c.rope_head_dim, pairs, 0} : Turned{1, c.kv_rank, pairs, c.kv_rank};
-    return {turned.rotating(p), turned.plain(p)};
-  }
+  if (is_turned(p)) return stored_turned(c, p);
   auto pieces = stored_by_expert(c, p);
   if (const auto at = pieces[0].name.find(".balancing_biases"); at != std::string::npos) {
     pieces[0].name.replace(at, std::string::npos, ".e_score_correction_bias");
@@ -147,10 +120,12 @@ std::vector<StoredPiece> stored(const ModelConfig& c, const Parameter& p) {
   return pieces;
 }
 
-// Layers behind the last one predict further tokens; transformers leaves them aside as well.
+// Layers behind the last one predict further tokens; each repeats the embedding and the head.
 bool is_ignored(const ModelConfig& c, const std::string& name) {
   const std::string prefix = "model.layers.";
-  return name.starts_with(prefix) && std::atoll(name.c_str() + prefix.size()) >= c.layers;
+  const int64_t layer = name.starts_with(prefix) ? std::atoll(name.c_str() + prefix.size()) : 0;
+  if (layer >= c.layers + c.mtp_layers) return true;
+  return layer >= c.layers && (name.ends_with(".embed_tokens.weight") || name.ends_with(".shared_head.head.weight"));
 }
 
 }  // namespace

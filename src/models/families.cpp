@@ -8,6 +8,8 @@ namespace ingot::models {
 Family deepseek_v3_family();
 Family gemma3_family();
 Family gpt_oss_family();
+Family granite_family();
+Family kimi_linear_family();
 Family linear_llama_family();
 Family llama_family();
 Family mixtral_family();
@@ -24,7 +26,7 @@ const std::vector<Family>& families() {
   static const std::vector<Family> all = {zaya1_family(),     llama_family(),     linear_llama_family(), qwen3_family(),
                                           qwen3_moe_family(), olmoe_family(),     olmo2_family(),        gemma3_family(),
                                           mixtral_family(),   smollm3_family(),   deepseek_v3_family(),  phi3_family(),
-                                          gpt_oss_family(),   qwen3_next_family()};
+                                          gpt_oss_family(),   qwen3_next_family(), kimi_linear_family(),  granite_family()};
   return all;
 }
 

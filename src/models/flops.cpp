@@ -28,6 +28,7 @@ ForwardFlops count_forward_flops(const ModelConfig& whole, int64_t seq) {
   const auto ids = at::zeros({1, seq}, at::TensorOptions().dtype(at::kLong).device(counting.device()));
   ForwardContext context;
   context.sequences = std::make_shared<layers::Sequences>(1, seq, at::Tensor(), 0, counting.device());
+  context.further = model->further_like(ids);
   device::Tracer tracer(counting.device());
   model->loss(ids, ids, 1, context);
   const auto trace = tracer.finish();

@@ -30,6 +30,8 @@ class Observer {
   virtual ~Observer() = default;
   virtual void on_hidden(int64_t /*layer*/, const at::Tensor& /*residual*/) {}  // layer -1: input of layer 0
   virtual void on_routing(int64_t /*layer*/, const layers::Routing& /*routing*/) {}
+  /// Of a layer whose experts take no more than their capacity: what is left of the routing's choice, where `experts` is no expert.
+  virtual void on_capacity(int64_t /*layer*/, const at::Tensor& /*choice*/, int64_t /*experts*/) {}
 };
 
 /// Hears how far a pass has come, so that weights can arrive in time and work on finished gradients begin before the pass ends.
@@ -51,6 +53,14 @@ struct LayerCache : layers::AttentionCache {
   layers::LinearAttentionCache linear;
 };
 
+/// What multi-token prediction reads and predicts: of each predictor the tokens after those that the one before has read, and what follows
+/// them (-100: nothing).
+struct FurtherTargets {
+  double coefficient = 0;               // of the mean over the predictors' losses
+  std::vector<at::Tensor> ids, targets;  // int64 [batch, own tokens] each
+  at::Tensor total;                      // fp32 [1]: their mean, without the coefficient, is added to it; may be undefined
+};
+
 struct ForwardContext {
   std::shared_ptr<layers::Sequences> sequences;
   Recompute recompute = Recompute::none;
@@ -58,6 +68,8 @@ struct ForwardContext {
   Observer* observer = nullptr;
   LayerHooks* hooks = nullptr;
   std::shared_ptr<layers::RoutingLosses> routing_losses;  // null: none, as outside of training
+  std::shared_ptr<const FurtherTargets> further;          // null: predictors do not run, as outside of training
+  bool drops_tokens = false;                              // experts take no more than model.expert_capacity, as in training
   std::shared_ptr<layers::ActivationOffload> offload;     // of what full recomputation keeps; null: it stays
 };
 

@@ -31,8 +31,9 @@ ModelConfig from_hugging_face(const json& config) {
   c.softmax_scale = 1 / std::sqrt(fields.number("query_pre_attn_scalar", 256));
   fields.refuse_unless("hidden_activation", "gelu_pytorch_tanh");
   fields.refuse_if_true("use_bidirectional_attention");
-  for (const char* name : {"final_logit_softcapping", "attn_logit_softcapping"})
-    if (fields.has(name)) throw base::ModelError("{}: {} is not supported for this model type", fields.origin(), name);
+  c.logit_cap = fields.number("final_logit_softcapping", 0);
+  if (fields.has("attn_logit_softcapping"))
+    throw base::ModelError("{}: attn_logit_softcapping is not supported for this model type", fields.origin());
   fields.read_layer_types(c, {{"full_attention", "full"}, {"sliding_attention", "sliding"}});
   if (!fields.has("layer_types")) {  // files older than transformers 4.53
     const int64_t pattern = fields.integer("sliding_window_pattern", 6);
@@ -64,7 +65,7 @@ json to_hugging_face(const ModelConfig& c) {
   if (c.embedding_scale > 0 && c.embedding_scale != embedding_scale(c))
     throw base::ConfigError("model.embedding_scale = {}: gemma3_text has sqrt(hidden) in Hugging Face's form", c.embedding_scale);
   auto common = c;  // without what is this family's own
-  common.softmax_scale = common.embedding_scale = 0;
+  common.softmax_scale = common.embedding_scale = common.logit_cap = 0;
   common.rope_scaling_sliding = true;
   auto document = common_hugging_face_config(common);
   document["model_type"] = "gemma3_text";
@@ -72,6 +73,7 @@ json to_hugging_face(const ModelConfig& c) {
   document["intermediate_size"] = c.ffn;
   document["attention_bias"] = c.attention_bias;
   document["hidden_activation"] = "gelu_pytorch_tanh";
+  document["final_logit_softcapping"] = c.logit_cap > 0 ? json(c.logit_cap) : json();
   // An integer where it is one, which transformers expects.
   const double scalar = c.softmax_scale > 0 ? 1 / (c.softmax_scale * c.softmax_scale) : static_cast<double>(c.resolved_head_dim());
   const double whole = std::round(scalar);

@@ -73,9 +73,23 @@ at::Tensor read_parameter(const ModelConfig& config, const Parameter& p, const c
   return whole;
 }
 
-}  // namespace
+// transformers leaves predictors out when it saves a folder, whatever config.json says: the weights are asked.
+int64_t count_predictors(ModelConfig config, const fs::path& folder) {
+  if (!family_named(config.family).is_ignored) return 0;
+  std::error_code none;
+  if (!fs::exists(folder / "model.safetensors", none) && !fs::exists(folder / "model.safetensors.index.json", none)) return 0;
+  const checkpoint::SafetensorsReader reader(folder);
+  for (config.mtp_layers = 0;; ++config.mtp_layers) {
+    Parameter first;
+    first.name = fmt::format("model.layers.{}.enorm.weight", config.layers + config.mtp_layers);
+    first.shape = {config.hidden};
+    auto more = config;
+    ++more.mtp_layers;
+    if (!reader.contains(stored_pieces(more, first).front().name)) return config.mtp_layers;
+  }
+}
 
-ModelConfig read_hugging_face_config(const fs::path& folder) {
+ModelConfig read_config_json(const fs::path& folder) {
   const fs::path path = folder / "config.json";
   const json document = parse_json(path);
   const auto type = HuggingFaceFields(document).text("model_type", "");
@@ -92,6 +106,14 @@ ModelConfig read_hugging_face_config(const fs::path& folder) {
   }
   throw ModelError("{}: model_type '{}' is not supported; {} are{}", path.string(), type, base::join(known, " and "),
                    base::did_you_mean(type, known));
+}
+
+}  // namespace
+
+ModelConfig read_hugging_face_config(const fs::path& folder) {
+  auto config = read_config_json(folder);
+  config.mtp_layers = count_predictors(config, folder);
+  return config;
 }
 
 void load_hugging_face_weights(Model& model, const fs::path& folder) {

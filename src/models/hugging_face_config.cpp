@@ -187,6 +187,10 @@ json common_hugging_face_config(const ModelConfig& c) {
   };
   refuse("softmax_scale", c.softmax_scale > 0);
   refuse("embedding_scale", c.embedding_scale > 0);
+  refuse("residual_scale", c.residual_scale != 1);
+  refuse("logit_scale", c.logit_scale != 1);
+  refuse("logit_cap", c.logit_cap > 0);
+  refuse("mtp_layers", c.mtp_layers > 0);
   refuse("layer_types = nope", std::find(c.layer_types.begin(), c.layer_types.end(), "nope") != c.layer_types.end());
   refuse("rope_scaling_sliding = false", !c.rope_scaling_sliding && c.rope_scaling != "none");
   const auto id = [](int64_t value) { return value < 0 ? json() : json(value); };

@@ -7,7 +7,9 @@
 #include "base/error.h"
 #include "base/work_scope.h"
 #include "kernels/norm.h"
+#include "layers/attach_loss.h"
 #include "layers/cca_attention.h"
+#include "layers/linear.h"
 #include "layers/recompute.h"
 
 namespace ingot::models {
@@ -34,19 +36,27 @@ Model::Model(ModelConfig config, const parallel::Layout& layout)
   for (size_t layer = 0; layer < parts.size(); ++layer)
     if (layout_.stage.holds(static_cast<int64_t>(layer))) declare(static_cast<int64_t>(layer), parts[layer], blocks_[layer]);
   parameters_.begin_layer(config_.layers);
-  if (layout_.stage.has_head()) norm_.declare(block_, "model.norm.weight", parts.front().norm_weight);
+  if (layout_.stage.has_head()) norm_.declare_last(block_, "model.norm.weight", parts.front().norm_weight);
   declare_head();
+  declare_predictors(parts.back());
+  head_rule_.logit_cap = config_.logit_cap;
 }
 
 void Model::make_blocks(const std::vector<LayerParts>& all) {
-  for (const auto& parts : all) {
+  const auto add = [&](const LayerParts& parts) {
     const auto layer = static_cast<int64_t>(blocks_.size());
     const bool follows_router = router_state_width() > 0;
     auto& block = blocks_.emplace_back();
     block.mixer = make_mixer(parts, block_, layer);
     block.feed_forward = make_feed_forward(parts, block_, layer, follows_router);
     block.after_mixer = block.after_feed_forward = ResidualAdd(parts.residual);
-  }
+  };
+  for (const auto& parts : all) add(parts);
+  for (int64_t i = 0; i < config_.mtp_layers; ++i) add(all.back());
+  if (layout_.stage.is_on() && config_.mtp_layers > 0)
+    throw base::ConfigError(
+        "parallel.pipeline = {}: the predictors of model.mtp_layers = {} need the embedding and the head on one stage; set it to 1",
+        layout_.stage.size, config_.mtp_layers);
   if (layout_.experts.is_on() && !has_experts())
     throw base::ConfigError("parallel.expert = {}, expert_tensor = {}: the {} family has no experts; both must be 1", layout_.experts.size,
                             layout_.experts.slices, config_.family);
@@ -59,7 +69,7 @@ void Model::make_blocks(const std::vector<LayerParts>& all) {
 
 // Under the names of Llama, OLMo 2 and Gemma: "post_attention_layernorm" is the feed-forward's norm only where none is behind a branch.
 void Model::declare(int64_t layer, const LayerParts& parts, Block& b) {
-  parameters_.begin_layer(layer);
+  parameters_.begin_layer(std::min(layer, config_.layers));
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
   const auto norm = [&](Norm& of, const char* name) { of.declare(block_, prefix + name, parts.norm_weight); };
   if (parts.norms != NormPlacement::after) norm(b.before_mixer, "input_layernorm.weight");
@@ -70,6 +80,21 @@ void Model::declare(int64_t layer, const LayerParts& parts, Block& b) {
   b.feed_forward->declare(prefix);
   if (parts.norms != NormPlacement::before) norm(b.behind_feed_forward, "post_feedforward_layernorm.weight");
   b.after_feed_forward.declare(block_, prefix + "post_mlp_residual_scale.");
+}
+
+// Under DeepSeek's names.
+void Model::declare_predictors(const LayerParts& parts) {
+  for (int64_t i = 0; i < config_.mtp_layers; ++i) {
+    const int64_t layer = config_.layers + i, hidden = config_.hidden;
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    auto& p = predictors_.emplace_back();
+    p.of_embedding.declare(block_, prefix + "enorm.weight", parts.norm_weight);
+    p.of_state.declare(block_, prefix + "hnorm.weight", parts.norm_weight);
+    p.join = &block_.matrix(prefix + "eh_proj.weight", {hidden, 2 * hidden});
+    declare(layer, parts, blocks_[static_cast<size_t>(layer)]);
+    p.last.declare_last(block_, prefix + "shared_head.norm.weight", parts.norm_weight);
+  }
+  if (config_.mtp_layers > 0) embedding_->last_layer = config_.layers;
 }
 
 void Model::declare_embedding() {
@@ -109,8 +134,8 @@ void Model::allocate(const layers::Precision& precision, at::Device device) {
 
 void Model::initialise(uint64_t seed) {
   parameters_.initialise(seed);
-  for (int64_t layer = 0; layer < config_.layers; ++layer)
-    if (layout_.stage.holds(layer)) at(layer).feed_forward->initialise();
+  for (int64_t layer = 0; layer < blocks(); ++layer)
+    if (layer >= config_.layers || layout_.stage.holds(layer)) at(layer).feed_forward->initialise();
 }
 
 int64_t Model::routing_classes() const {
@@ -139,7 +164,7 @@ int64_t Model::active_elements() const {
 
 void Model::set_rope_base(double base) {
   config_.rope_base = base;
-  for (int64_t layer = 0; layer < config_.layers; ++layer)
+  for (int64_t layer = 0; layer < blocks(); ++layer)
     if (!config_.is_sliding(layer)) at(layer).mixer->set_rope_base(base);
 }
 
@@ -179,8 +204,7 @@ Stream Model::run_chunk(int chunk, const at::Tensor& ids, const Stream& in, Forw
     const std::string name = fmt::format("layer {}", layer);
     const base::WorkScope scope(name.c_str());
     hooks.before_forward(layer);
-    const bool again = context.recompute == Recompute::full && at::GradMode::is_enabled();
-    stream = again ? run_block_again_in_backward(layer, stream, context) : run_block(layer, stream, context);
+    stream = run_block_of(layer, stream, context);
     if (context.observer) context.observer->on_hidden(layer, stream.residual);
     hooks.after_forward(layer);
     listen(stream.residual, layer + 1, context);
@@ -188,7 +212,10 @@ Stream Model::run_chunk(int chunk, const at::Tensor& ids, const Stream& in, Forw
   return stream;
 }
 
-at::Tensor Model::normed(const Norm& norm, const at::Tensor& branch) const { return norm.is_there() ? norm(branch, block_) : branch; }
+at::Tensor Model::normed(const Norm& norm, const at::Tensor& branch) const {
+  const auto normed = norm.is_there() ? norm(branch, block_) : branch;
+  return config_.residual_scale == 1 ? normed : normed * config_.residual_scale;
+}
 
 std::pair<at::Tensor, at::Tensor> Model::join_and_norm(const Block& b, const at::Tensor& residual, const at::Tensor& mixed) const {
   const auto branch = normed(b.behind_mixer, mixed);
@@ -197,6 +224,11 @@ std::pair<at::Tensor, at::Tensor> Model::join_and_norm(const Block& b, const at:
                                            dtype());
   const auto joined = kernels::join_residual(residual, branch, b.after_mixer.values());
   return {joined, joined.to(dtype())};
+}
+
+Stream Model::run_block_of(int64_t layer, const Stream& stream, ForwardContext& context) {
+  const bool again = context.recompute == Recompute::full && at::GradMode::is_enabled();
+  return again ? run_block_again_in_backward(layer, stream, context) : run_block(layer, stream, context);
 }
 
 Stream Model::run_block(int64_t layer, const Stream& stream, ForwardContext& context) {
@@ -243,15 +275,52 @@ at::Tensor Model::forward(const at::Tensor& ids, ForwardContext& context) {
 
 at::Tensor Model::loss_of(const Stream& stream, const at::Tensor& targets, double scale, ForwardContext& context) {
   if (context.hooks) context.hooks->before_forward(config_.layers);
-  const auto loss = block_.schedule().head_loss(finish(stream), *head_, targets, scale, *context.sequences);
+  const auto normed = finish(stream);
+  auto loss = head_loss(normed, targets, scale, context);
+  if (context.further && !predictors_.empty()) loss = with_further_losses(loss, normed, stream.router_state, scale, context);
   if (context.hooks) context.hooks->after_forward(config_.layers);
   return loss;
+}
+
+at::Tensor Model::head_loss(const at::Tensor& normed, const at::Tensor& targets, double scale, const ForwardContext& context) const {
+  return block_.schedule().head_loss(normed, *head_, targets, scale, head_rule_, *context.sequences);
+}
+
+at::Tensor Model::with_further_losses(const at::Tensor& loss, const at::Tensor& normed, const at::Tensor& router_state, double scale,
+                                      ForwardContext& context) {
+  const auto& further = *context.further;
+  const double each = further.coefficient / static_cast<double>(predictors_.size());
+  at::Tensor sum, state = normed;
+  for (size_t i = 0; i < predictors_.size(); ++i) {
+    const auto& predictor = predictors_[i];
+    const std::string name = fmt::format("predictor {}", i);
+    const base::WorkScope scope(name.c_str());
+    const auto embedded = predictor.of_embedding(embed(further.ids[i], context).residual, block_);
+    const auto joined = layers::linear(at::cat({embedded, predictor.of_state(state, block_)}, -1), {predictor.join});
+    state = run_block_of(config_.layers + static_cast<int64_t>(i), {joined.to(dtype() == at::kDouble ? at::kDouble : at::kFloat), router_state},
+                         context)
+                .residual;
+    const auto own = head_loss(predictor.last(state, block_), further.targets[i], scale * each, context);
+    sum = sum.defined() ? sum + own : own;
+  }
+  if (further.total.defined()) further.total.add_(sum.detach(), 1 / further.coefficient);
+  return layers::attach_loss(loss, sum);
+}
+
+std::shared_ptr<const FurtherTargets> Model::further_like(const at::Tensor& ids) const {
+  if (predictors_.empty()) return nullptr;
+  const std::vector all(predictors_.size(), ids);
+  return std::make_shared<FurtherTargets>(FurtherTargets{.coefficient = 1, .ids = all, .targets = all, .total = {}});
 }
 
 at::Tensor Model::loss(const at::Tensor& ids, const at::Tensor& targets, double scale, ForwardContext& context) {
   return loss_of(run_chunk(0, ids, {}, context), targets, scale, context);
 }
 
-at::Tensor Model::logits(const at::Tensor& hidden) const { return block_.schedule().logits(hidden, *head_); }
+at::Tensor Model::logits(const at::Tensor& hidden) const {
+  const auto logits = block_.schedule().logits(hidden, *head_);
+  layers::cap_logits(logits, config_.logit_cap, false);
+  return logits;
+}
 
 }  // namespace ingot::models

@@ -80,6 +80,8 @@ const std::map<std::string, Published> kPublished = {{"llama-2-7b", {6'738'415'6
                                                      {"smollm2-360m", {361'821'120}},
                                                      {"smollm2-1.7b", {1'711'376'384}},
                                                      {"deepseek-v3", {671'026'404'352}},
+                                                     {"granite-3.1-2b", {2'533'525'504}},
+                                                     {"granite-3.1-8b", {8'170'835'968}},
                                                      {"kimi-k2", {1'026'408'209'408}},
                                                      {"moonlight-16b-a3b", {15'960'108'544}},
                                                      {"gpt-oss-20b", {20'914'757'184}},
@@ -180,6 +182,15 @@ TEST(PublishedModels, published_utilisation_follows_from_published_throughput_by
     const double percent = 100 * flops * pair.tokens_per_s / pair.peak;
     EXPECT_NEAR(percent, pair.percent, pair.percent == std::floor(pair.percent) ? 0.5 : 0.1) << pair.model << " " << pair.tokens_per_s;
   }
+}
+
+// As its safetensors on Hugging Face count them, which have a balancing bias for each of 26 mixtures' 256 experts beside the parameters.
+TEST(PublishedModels, kimi_linear_has_the_published_number_of_parameters) {
+  const auto config = shipped("configs/published/kimi-linear-48b-a3b.toml");
+  const auto model = create_model(config);
+  EXPECT_EQ(model->parameters().trained_elements() + 26 * 256, 49'122'681'728);
+  const int64_t vocabulary = 2 * config.vocab_size * config.hidden;
+  EXPECT_NEAR(static_cast<double>(model->active_elements() + vocabulary) / 1e9, 3, 0.6);
 }
 
 TEST(PublishedModels, zaya1_base_has_the_published_number_of_parameters) {

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -28,6 +30,12 @@ ModelConfig tiny(const std::string& family) {
   if (family == "olmoe") c.head_dim = 6;
   if (family == "qwen3_next")
     c.linear_heads = 4, c.linear_key_heads = 2, c.linear_key_dim = 6, c.linear_value_dim = 5, c.shared_expert_ffn = 12;
+  if (family == "kimi_linear") {
+    c.kv_heads = 4, c.kv_rank = 14, c.rope_head_dim = 4, c.value_head_dim = 6, c.shared_expert_ffn = 40, c.layer_types = {"nope"};
+    c.linear_attention = "kda", c.feature_map = "l2", c.linear_heads = 3, c.linear_key_dim = c.linear_value_dim = 6;
+    c.gate_rank = c.output_gate_rank = 6, c.router_score = "sigmoid", c.first_dense_layers = 1, c.tie_embeddings = false;
+  }
+  if (family == "granite") c.embedding_scale = 3, c.softmax_scale = 0.5, c.residual_scale = 0.5, c.logit_scale = 0.25;
   if (family == "deepseek_v3") {
     c.kv_heads = 4, c.kv_rank = 14, c.query_rank = 10, c.rope_head_dim = 4, c.value_head_dim = 6, c.shared_expert_ffn = 40;
     c.router_score = "sigmoid", c.router_groups = 2, c.first_dense_layers = 1;
@@ -143,13 +151,20 @@ TEST(Fp8, rounds_the_large_gemms_of_inner_blocks_and_no_router) {
 class Folder : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Families, Folder,
                          ::testing::Values("zaya1", "llama", "linear_llama", "qwen3", "qwen3_moe", "olmoe", "olmo2", "gemma3_text",
-                                           "mixtral", "smollm3", "deepseek_v3", "phi3", "gpt_oss", "qwen3_next"),
-                         [](const auto& info) { return info.param; });
+                                           "mixtral", "smollm3", "deepseek_v3", "phi3", "gpt_oss", "qwen3_next", "kimi_linear", "granite",
+                                           "deepseek_v3 mtp", "qwen3_next mtp"),
+                         [](const auto& info) {
+                           auto name = info.param;
+                           std::replace(name.begin(), name.end(), ' ', '_');
+                           return name;
+                         });
 
-// Written and read again, it is the same model to the last bit.
+// Written and read again, it is the same model to the last bit; "mtp": with a predictor of a further token.
 TEST_P(Folder, keeps_the_model) {
   const at::NoGradGuard no_grad;
-  const auto model = create_model(tiny(GetParam()));
+  auto config = tiny(GetParam().substr(0, GetParam().find(' ')));
+  if (GetParam().ends_with("mtp")) config.mtp_layers = 1;
+  const auto model = create_model(config);
   model->allocate(at::kFloat);
   model->initialise(7);
   const fs::path folder = fs::path(::testing::TempDir()) / ("ingot_parts_" + GetParam());
@@ -223,6 +238,35 @@ TEST(DeepSeekV3, refuses_settings_that_do_not_fit) {
     json[field] = wrong;
     EXPECT_THROW(read(json), base::ModelError) << field;
   }
+}
+
+// μP (docs/mup.md): what grows with the width begins smaller by its root, and the norm before the head by all of it.
+TEST(Mup, wider_models_begin_with_smaller_matrices_and_logits) {
+  for (const char* family : {"llama", "deepseek_v3", "qwen3_next"}) {
+    auto config = tiny(family);
+    config.mup_base_hidden = config.hidden / 4;
+    const auto model = create_model(config), plain = create_model(tiny(family));
+    for (const auto& p : model->parameters().all()) {
+      const auto& other = plain->parameters().get(p->name);
+      const bool reads_latent = p->name.find("q_b_proj") != std::string::npos || p->name.find("kv_b_proj") != std::string::npos;
+      const bool is_last = p->name == "model.norm.weight";
+      const double width = (p->kind == layers::Parameter::Kind::matrix && !reads_latent) || is_last ? 4 : 1;
+      EXPECT_EQ(p->width, width) << family << " " << p->name;
+      EXPECT_EQ(other.width, 1) << p->name;
+      if (is_last) EXPECT_EQ(p->initial.mean, family == std::string("qwen3_next") ? -0.75 : 0.25);
+      else if (p->kind == layers::Parameter::Kind::matrix)
+        EXPECT_DOUBLE_EQ(p->initial.deviation, other.initial.deviation / std::sqrt(width)) << p->name;
+    }
+  }
+}
+
+TEST(Predictors, need_the_whole_model_on_a_stage) {
+  auto config = tiny("deepseek_v3");
+  config.mtp_layers = 1;
+  parallel::Layout stages;
+  stages.stage.size = 2;
+  stages.stage.pieces = {{0, 2}, {2, 4}};
+  EXPECT_THAT(message_of(config, stages), HasSubstr("parallel.pipeline = 2"));
 }
 
 TEST(Parts, that_no_family_has_together_have_no_hugging_face_form) {

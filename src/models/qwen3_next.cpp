@@ -80,7 +80,10 @@ json to_hugging_face(const ModelConfig& c) {
   refuse(c.attention_bias, "attention_bias = true");
   refuse(c.short_convolution < 1, "short_convolution = 0");
   refuse(c.shared_expert_ffn < 1, "shared_expert_ffn = 0");
-  auto document = llama_attention_to_hugging_face(c);
+  refuse(c.mtp_layers > 1, "mtp_layers > 1");
+  auto common = c;  // without what is this family's own
+  common.mtp_layers = 0;
+  auto document = llama_attention_to_hugging_face(common);
   document["model_type"] = "qwen3_next";
   document["architectures"] = {"Qwen3NextForCausalLM"};
   document["rope_parameters"]["partial_rotary_factor"] = c.rope_fraction;  // absent it is 0.25
@@ -147,7 +150,7 @@ std::vector<StoredPiece> stored_linear(const ModelConfig& c, const Parameter& p,
   return stored_whole(p);
 }
 
-std::vector<StoredPiece> stored(const ModelConfig& c, const Parameter& p) {
+std::vector<StoredPiece> stored_block(const ModelConfig& c, const Parameter& p) {
   const std::string linear = ".linear_attn.";
   if (const auto at = p.name.find(linear); at != std::string::npos)
     return stored_linear(c, p, p.name.substr(0, at + linear.size()), p.name.substr(at + linear.size()));
@@ -166,8 +169,24 @@ std::vector<StoredPiece> stored(const ModelConfig& c, const Parameter& p) {
   return pieces;
 }
 
-// Layers that predict further tokens, which transformers leaves aside as well.
-bool is_ignored(const ModelConfig&, const std::string& name) { return name.starts_with("mtp."); }
+// The predictor lies apart.
+std::vector<StoredPiece> stored(const ModelConfig& c, const Parameter& p) {
+  auto pieces = stored_block(c, p);
+  const std::string predictor = fmt::format("model.layers.{}.", c.layers);
+  for (auto& piece : pieces) {
+    if (!piece.name.starts_with(predictor)) continue;
+    const auto rest = piece.name.substr(predictor.size());
+    if (rest == "enorm.weight") piece.name = "mtp.pre_fc_norm_embedding.weight";
+    else if (rest == "hnorm.weight") piece.name = "mtp.pre_fc_norm_hidden.weight";
+    else if (rest == "eh_proj.weight") piece.name = "mtp.fc.weight";
+    else if (rest == "shared_head.norm.weight") piece.name = "mtp.norm.weight";
+    else piece.name = "mtp.layers.0." + rest;
+  }
+  return pieces;
+}
+
+// Of a predictor that is not taken; transformers leaves it aside as well.
+bool is_ignored(const ModelConfig& c, const std::string& name) { return name.starts_with("mtp.") && c.mtp_layers == 0; }
 
 }  // namespace
 

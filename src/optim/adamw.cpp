@@ -17,8 +17,10 @@ void AdamW::update(const Update& update) {
   };
   home_->visit(slots_, tensors_of, [&](size_t i) {
     auto& slot = *slots_[i];
-    kernels::adamw_update(slot.master, slot.shard.gradient_slice(), slot.state[0], slot.state[1], slot.shard.value,
-                          {update.lr, config_.beta1, config_.beta2, config_.eps, slot.weight_decay, update.gradient_scale, update.step});
+    const double width = slot.shard.parameter->width;  // decay goes by the learning rate as it is
+    kernels::adamw_update(
+        slot.master, slot.shard.gradient_slice(), slot.state[0], slot.state[1], slot.shard.value,
+        {update.lr / width, config_.beta1, config_.beta2, config_.eps, slot.weight_decay * width, update.gradient_scale, update.step});
   });
 }
 

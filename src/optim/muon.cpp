@@ -81,7 +81,8 @@ void Muon::update(const Update& update) {
     const auto master_of = [](Slot& slot) { return slot.has_master ? std::vector{&slot.master} : std::vector<at::Tensor*>(); };
     home_->visit(group.slots, master_of, [&](size_t i) {
       auto& slot = *group.slots[i];
-      kernels::apply_direction(slot.master, directions[g][i], slot.shard.value, 1 - update.lr * slot.weight_decay, update.lr * factors[i]);
+      const double step = update.lr * factors[i] / std::sqrt(slot.shard.parameter->width);
+      kernels::apply_direction(slot.master, directions[g][i], slot.shard.value, 1 - update.lr * slot.weight_decay, step);
     });
   }
 }

@@ -220,6 +220,33 @@ TEST(Optimizer, clips_by_the_global_norm_and_counts_missing_gradients_as_zero) {
   EXPECT_FALSE(a.has_gradient);
 }
 
+// μP: AdamW's rate by the width, Muon's by its root; decay as it is.
+TEST(Optimizer, takes_smaller_steps_in_wider_matrices) {
+  for (const char* name : {"adamw", "muon"}) {
+    OptimizerConfig config;
+    config.name = name, config.clip = 0;
+    config.newton_schulz_precision = "own";
+    std::vector<at::Tensor> steps;
+    for (const double width : {1.0, 4.0}) {
+      Fixture f;
+      auto& w = f.add("w", {4, 4}, Kind::matrix);
+      w.width = width;
+      f.list.allocate(at::kDouble, at::kCPU);
+      {
+        const at::NoGradGuard no_grad;
+        w.value.fill_(3);
+      }
+      Optimizer optimizer(f.list, config);
+      w.accumulate(random({4, 4}, 5));
+      optimizer.step(0.01, 1);
+      steps.push_back(w.value.detach() - 3 * (1 - 0.01 * config.weight_decay));
+    }
+    const double expected = name == std::string("adamw") ? 4 : 2;
+    EXPECT_LT((steps[0] - expected * steps[1]).abs().max().item<double>(), 1e-12) << name;
+    EXPECT_GT(steps[1].abs().max().item<double>(), 1e-4);
+  }
+}
+
 TEST(Optimizer, names_the_first_gradient_that_is_not_finite) {
   Fixture f;
   auto &a = f.add("a", {3}, Kind::vector), &b = f.add("b", {4}, Kind::vector);

@@ -32,8 +32,8 @@ at::Tensor LayerSchedule::embed(const at::Tensor& ids, layers::Parameter& table,
 }
 
 at::Tensor LayerSchedule::head_loss(const at::Tensor& hidden, layers::Parameter& head, const at::Tensor& targets, double scale,
-                                    const layers::Sequences&) const {
-  return layers::head_loss(hidden, head, targets, scale);
+                                    const layers::HeadRule& rule, const layers::Sequences&) const {
+  return layers::head_loss(hidden, head, targets, scale, rule);
 }
 
 at::Tensor LayerSchedule::logits(const at::Tensor& hidden, const layers::Parameter& head) const { return layers::logits_of(hidden, head); }

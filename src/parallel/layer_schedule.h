@@ -8,6 +8,7 @@
 
 #include <memory>
 
+#include "layers/head.h"
 #include "layers/schedulable.h"
 #include "parallel/layout.h"
 
@@ -60,7 +61,7 @@ class LayerSchedule {
   virtual at::Tensor embed(const at::Tensor& ids, layers::Parameter& table, at::ScalarType dtype, const layers::Sequences& sequences) const;
   /// layers::head_loss of `hidden` as it is between layers.
   virtual at::Tensor head_loss(const at::Tensor& hidden, layers::Parameter& head, const at::Tensor& targets, double scale,
-                               const layers::Sequences& sequences) const;
+                               const layers::HeadRule& rule, const layers::Sequences& sequences) const;
   /// layers::logits_of, of the whole vocabulary where ranks generate together.
   virtual at::Tensor logits(const at::Tensor& hidden, const layers::Parameter& head) const;
 };

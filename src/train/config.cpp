@@ -64,6 +64,11 @@ SettingsTable settings_of(RunConfig& c) {
             "step's microbatches so far)");
   table.add("train.router_z_loss", t.router_z_loss, NumberRange{0, 1e3},
             "coefficient of the square of the log-sum-exp of a router's logits, which keeps them small; 0 = none");
+  table.add("train.z_loss", t.z_loss, NumberRange{0, 1e3},
+            "coefficient of the square of the log-sum-exp of the head's logits, which keeps them from drifting; 0 = none. The loss that is "
+            "shown does not have it, nor the next");
+  table.add("train.mtp_loss", t.mtp_loss, NumberRange{0, 1e3},
+            "coefficient of the mean loss of the predictors of model.mtp_layers (DeepSeek-V3: 0.3, later 0.1)");
   table.add("train.seed", t.seed, at_least(0), "of the initial weights");
   table.add("train.threads", t.threads, base::IntegerRange{0, 4096}, "CPU threads; 0 = all cores");
   table.add("train.validation_every", t.validation_every, at_least(0), "steps between validations; 0 = never");
@@ -105,6 +110,9 @@ static void check_graphs(const RunConfig& c) {
 
 void check(const RunConfig& c) {
   check(c.log);
+  if (c.model.mtp_layers > 0 && c.train.mtp_loss == 0)
+    throw base::ConfigError("train.mtp_loss = 0: the predictors of model.mtp_layers = {} would learn nothing; set one of them",
+                            c.model.mtp_layers);
   if (layers::precision_named(c.train.precision).quantization) {
     if (c.model.layers < 3)
       throw base::ConfigError(

@@ -34,7 +34,7 @@ struct TrainConfig {
   int64_t batch_size = 8, microbatch_size = 0;  // sequences; microbatch 0 = the whole batch at once
   std::string precision = "fp32", recompute = "none", offload = "none", device = "auto", gemm_backend = "auto";
   bool gpu_graphs = false;
-  double balance_loss = 0, router_z_loss = 0;  // coefficients
+  double balance_loss = 0, router_z_loss = 0, z_loss = 0, mtp_loss = 0.3;  // coefficients
   std::string balance_over = "batch";
   int64_t seed = 1234;
   int64_t threads = 0;  // 0 = all cores

@@ -1,4 +1,4 @@
-// Counts the tokens of each class of each layer's router, on their device.
+// Counts the tokens of each class of each layer's router, on their device; where experts have a capacity, what they took of them, too.
 #pragma once
 
 #include <vector>
@@ -9,14 +9,21 @@ namespace ingot::train {
 
 class ExpertCounter : public models::Observer {
  public:
-  explicit ExpertCounter(int64_t layers) : counts_(static_cast<size_t>(layers)), memory_(counts_) {}
+  /// `blocks` of a model, its predictors' among them.
+  explicit ExpertCounter(int64_t blocks, bool has_capacity = false)
+      : has_capacity_(has_capacity), counts_(static_cast<size_t>(blocks)), memory_(counts_) {}
   void on_routing(int64_t layer, const layers::Routing& routing) override;
-  /// int64 [classes], undefined for a layer without a router. Of a layer they lie in the same place in every step.
+  void on_capacity(int64_t layer, const at::Tensor& choice, int64_t experts) override;
+  /// Numbers of a layer's counts.
+  int64_t columns(int64_t classes) const { return classes + (has_capacity_ ? 1 : 0); }
+  /// int64 [classes], and with a capacity the slots that experts took, undefined for a layer without a router. Of a layer they lie in the
+  /// same place in every step.
   const std::vector<at::Tensor>& counts() const { return counts_; }
   void clear() { counts_.assign(counts_.size(), at::Tensor()); }
   void set(int64_t layer, const at::Tensor& count) { counts_[static_cast<size_t>(layer)] = count; }
 
  private:
+  bool has_capacity_;
   std::vector<at::Tensor> counts_, memory_;
 };
 

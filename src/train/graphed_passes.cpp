@@ -90,7 +90,9 @@ std::unique_ptr<GraphedPasses::Captured> GraphedPasses::capture(const Microbatch
   const auto device = model_.device();
   auto captured = std::make_unique<Captured>(device, beside);
   captured->scale = scale;
-  captured->in = {microbatch.ids.clone(), microbatch.targets.clone(), {}, 0};
+  captured->in = {.ids = microbatch.ids.clone(), .targets = microbatch.targets.clone(), .document_start = {}};
+  for (const auto& ids : microbatch.further_ids) captured->in.further_ids.push_back(ids.clone());
+  for (const auto& targets : microbatch.further_targets) captured->in.further_targets.push_back(targets.clone());
   if (offsets.defined()) {
     captured->in.document_start = device::to_device(microbatch.document_start, device);
     captured->offsets = device::to_device(offsets, device);
@@ -116,6 +118,10 @@ std::unique_ptr<GraphedPasses::Captured> GraphedPasses::capture(const Microbatch
 void GraphedPasses::replay(Captured& captured, const Microbatch& microbatch, const at::Tensor& offsets) {
   captured.in.ids.copy_(microbatch.ids);
   captured.in.targets.copy_(microbatch.targets);
+  for (size_t i = 0; i < microbatch.further_ids.size(); ++i) {
+    captured.in.further_ids[i].copy_(microbatch.further_ids[i]);
+    captured.in.further_targets[i].copy_(microbatch.further_targets[i]);
+  }
   if (offsets.defined()) {
     captured.in.document_start.copy_(device::to_device(microbatch.document_start, model_.device()));
     captured.offsets.copy_(device::to_device(offsets, model_.device()));

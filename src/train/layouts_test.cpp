@@ -36,6 +36,8 @@ struct Layout {
   bool replayed = false;                                     // tokens go to the experts that they went to on one rank
   bool emulated = false;                                     // ranks have emulated devices
   double bucket_mib = 0.01, clip = 1;
+  bool is_special = false;   // multipliers, capped logits and their loss, learning rates by width
+  int64_t mtp = 0;           // predictors of further tokens
   std::string balance = {};  // whose tokens the balance loss looks at; empty = no losses of routers
 };
 
@@ -59,6 +61,16 @@ models::ModelConfig model_of(const Layout& layout) {
     c.linear_heads = 12, c.linear_key_heads = 6, c.linear_key_dim = c.linear_value_dim = 4, c.feature_map = "l2", c.norm_eps = 1;
     c.shared_expert_ffn = 24, c.layer_pattern = "LLLN";
   }
+  if (layout.family == "kimi_linear") {
+    c.kv_heads = c.heads, c.head_dim = 6, c.rope_head_dim = 2, c.value_head_dim = 3, c.kv_rank = 10, c.layer_types = {"nope"}, c.rope_fraction = 1;
+    c.linear_attention = "kda", c.feature_map = "l2", c.linear_heads = 12, c.linear_key_dim = c.linear_value_dim = 4, c.norm_eps = 1;
+    c.gate_rank = 5, c.output_gate_rank = 7, c.layer_pattern = "LLLN";
+    c.router_score = "sigmoid", c.shared_expert_ffn = 24, c.first_dense_layers = 1;
+  }
+  if (layout.is_special) {
+    c.residual_scale = 0.7, c.logit_scale = 0.5, c.logit_cap = 2, c.mup_base_hidden = c.hidden / 2;
+  }
+  c.mtp_layers = layout.mtp;
   if (layout.family == "deepseek_v3") {
     c.kv_heads = c.heads, c.head_dim = 6, c.rope_head_dim = 2, c.value_head_dim = 3, c.kv_rank = 10, c.query_rank = 14, c.rope_fraction = 1;
     c.router_score = "sigmoid", c.router_groups = 2, c.router_scale = 1.5, c.shared_expert_ffn = 24, c.first_dense_layers = 1;
@@ -136,6 +148,7 @@ Outcome train(const Layout& layout, int64_t steps = all_steps(), const Choices* 
     if (!layout.balance.empty())
       setup.routing_losses = {.balance = 0.5, .z = 0.1, .over = layers::balance_over_from_name(layout.balance)};
     setup.optimizer.clip = layout.clip;
+    if (layout.is_special) setup.z_loss = 0.01;
     setup.parallel.bucket_mib = layout.bucket_mib;
     ParallelModel model(setup, groups);
     const int64_t share = kRows / groups.mesh().size(mesh::Axis::data);
@@ -161,7 +174,7 @@ Outcome train(const Layout& layout, int64_t steps = all_steps(), const Choices* 
       if (world.rank() == 0) {
         outcome.losses.push_back(result.loss);
         outcome.norms.push_back(result.grad_norm);
-        outcome.balance.push_back(result.balance_loss.value_or(0) + 1000 * result.router_z_loss.value_or(0));
+        outcome.balance.push_back(result.balance_loss.value_or(0) + 1000 * result.router_z_loss.value_or(0) + result.mtp_loss.value_or(0));
         outcome.loads.push_back(result.expert_tokens);
       } else if (outcome.losses.size() > static_cast<size_t>(step)) {
         EXPECT_EQ(result.loss, outcome.losses[static_cast<size_t>(step)]) << "rank " << world.rank();
@@ -196,9 +209,9 @@ const Outcome& alone(Layout layout) {
   layout.emulated = false;
   layout.recompute = models::Recompute::none;
   if (layout.balance != "microbatch") layout.microbatch = 0;
-  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", layout.balance, layout.kv_heads, layout.top_k, fmt::join(layout.mixers, ","),
+  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", layout.balance, layout.kv_heads, layout.top_k, fmt::join(layout.mixers, ","),
                                fmt::join(layout.feed_forwards, ","), layout.replayed, layout.family, layout.linear, layout.precision,
-                               layout.optimizer, layout.tie, layout.biases, layout.force_balance, layout.seq, layout.window);
+                               layout.optimizer, layout.tie, layout.biases, layout.force_balance, layout.seq, layout.window, layout.is_special, layout.mtp);
   if (!known.contains(key)) known.emplace(key, train(layout));
   return known.at(key);
 }
@@ -230,6 +243,8 @@ std::string name_of(const Layout& l) {
   if (l.biases) name += "_biases";
   if (l.force_balance) name += "_forced";
   if (l.replayed) name += "_replayed";
+  if (l.is_special) name += "_special";
+  if (l.mtp > 0) name += fmt::format("_mtp{}", l.mtp);
   if (!l.balance.empty()) name += "_balance_over_" + l.balance;
   if (l.kv_heads != 12) name += fmt::format("_kv{}", l.kv_heads);
   if (l.top_k > 1) name += fmt::format("_top{}", l.top_k);
@@ -443,6 +458,16 @@ std::vector<Layout> layouts() {
     all.push_back({.parallel = p, .ranks = p.pipeline > 1 ? 4 : std::max<int>(2, static_cast<int>(p.tensor)), .family = "qwen3_next",
                    .recompute = p.zero == 3 ? models::Recompute::full : models::Recompute::none, .microbatch = 3, .top_k = 2});
   all.push_back({.parallel = P{.tensor = 2, .sequence_parallel = false}, .ranks = 2, .family = "qwen3_next", .feed_forwards = {"mlp"}});
+  for (const auto& p : {P{.context = 2, .context_order = "contiguous"}, P{.tensor = 2, .expert = 2}, P{.tensor = 3}, P{.pipeline = 2, .expert = 2}, P{.zero = 3}})
+    all.push_back({.parallel = p, .ranks = p.pipeline > 1 ? 4 : std::max<int>(2, static_cast<int>(p.tensor)), .family = "kimi_linear",
+                   .recompute = p.zero == 3 ? models::Recompute::full : models::Recompute::none, .microbatch = 3, .top_k = 2});
+  // Predictors of further tokens, capped logits and their losses, multipliers, and learning rates by width.
+  for (const auto& p : {P{.context = 2}, P{.tensor = 2, .expert = 2}, P{.tensor_sequence = 2}, P{.tensor = 3}, P{.pipeline = 2}, P{.zero = 1}, P{.zero = 3}})
+    for (const char* family : {"deepseek_v3", "granite"})
+      if (family != std::string("deepseek_v3") || p.tensor_sequence == 1)
+        all.push_back({.parallel = p.expert > 1 && family == std::string("granite") ? P{.tensor = 2, .sequence_parallel = false} : p, .ranks = std::max<int>(2, static_cast<int>(p.tensor)),
+                       .family = family, .optimizer = p.zero == 1 ? "muon" : "adamw", .recompute = p.zero == 3 ? models::Recompute::full : models::Recompute::none, .microbatch = 3,
+                       .top_k = family == std::string("granite") ? 1 : 2, .is_special = true, .mtp = p.pipeline > 1 ? 0 : 2});
   // Losses of routers look at tokens of other ranks.
   for (const auto& p : {P{.zero = 1}, P{.context = 2}, P{.tensor = 2, .expert = 2}, P{.pipeline = 2, .expert = 2}, P{.tensor_sequence = 2}}) {
     const int ranks = p.pipeline > 1 || p.zero == 1 ? 4 : 2;

@@ -87,12 +87,14 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
   model_ = models::create_model(setup.model, layout_of(groups.mesh(), config_, setup.model, &groups));
   model_->allocate(layers::precision_named(setup.precision), setup.device);
   model_->initialise(setup.seed);
+  model_->set_z_loss(setup.z_loss);
   const base::WorkScope scope("optimizer", base::WorkKind::adamw);
   auto& everyone = groups_.world().everyone();
   if (everyone.size() == 1) {
     optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), setup.optimizer);
     step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, setup.recompute, setup.microbatch);
     step_->add_routing_losses(setup.routing_losses);
+    step_->train_predictors(setup.mtp_loss);
     if (setup.offloads_activations) step_->offload_activations();
     if (setup.uses_graphs) step_->use_graphs();
     return;
@@ -131,6 +133,7 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
                                                   .stages = is_pipeline ? &groups_.along({Axis::pipeline}) : nullptr,
                                                   .schedule = parallel::schedule_from_name(config_.pipeline_schedule)});
   step_->add_routing_losses(setup.routing_losses);
+  step_->train_predictors(setup.mtp_loss);
   if (setup.offloads_activations) step_->offload_activations();
   if (setup.uses_graphs) step_->use_graphs();
 }

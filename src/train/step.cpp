@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/work_scope.h"
@@ -26,6 +27,19 @@ data::Batch idle_batch(int64_t tokens) {
           .inputs = std::vector<int32_t>(n, 0),
           .targets = std::vector<int32_t>(n, -100),
           .document_starts = std::vector<int32_t>(n, 0)};
+}
+
+// What the predictor number `further` (from 1) reads and predicts where the next token of every token is known: [batch, seq] each.
+std::pair<std::vector<int32_t>, std::vector<int32_t>> further_tokens(const data::Batch& batch, int64_t further) {
+  std::vector<int32_t> ids(batch.inputs.size(), 0), targets(batch.inputs.size(), -100);
+  for (int64_t row = 0; row < batch.batch; ++row)
+    for (int64_t s = 0; s + further < batch.seq; ++s) {
+      const auto here = static_cast<size_t>(row * batch.seq + s), there = here + static_cast<size_t>(further);
+      if (batch.document_starts[here] != batch.document_starts[there]) continue;
+      ids[here] = batch.inputs[there];
+      targets[here] = batch.targets[there];
+    }
+  return {std::move(ids), std::move(targets)};
 }
 
 // Remembers the first layer whose output is not finite.
@@ -61,14 +75,14 @@ TrainingStep::TrainingStep(models::Model& model, optim::Optimizer& optimizer, mo
       optimizer_(optimizer),
       recompute_(recompute),
       microbatch_(microbatch),
-      counter_(model.config().layers),
+      counter_(model.blocks(), model.config().expert_capacity > 0),
       replicas_(replicas) {
   if (replicas_.buckets)
     hooks_ = std::make_unique<BucketHooks>(*replicas_.buckets, !replicas_.stages || replicas_.schedule != parallel::Schedule::zero_bubble);
   else model_.parameters().allocate_gradients();  // now, so that they do not lie scattered between the activations of the first step
 }
 
-TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch) const {
+TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch, bool trains) const {
   const base::WorkScope scope("data", base::WorkKind::data);
   const auto& axis = model_.layout().sequence;
   const auto host = [&](const std::vector<int32_t>& values) {
@@ -78,8 +92,16 @@ TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch) const {
   const auto targets = axis.own_tokens(host(batch.targets));
   const bool has_documents =
       std::any_of(batch.document_starts.begin(), batch.document_starts.end(), [](int32_t start) { return start != 0; });
-  return {tensor(axis.own_tokens(host(batch.inputs)), at::kLong), tensor(targets, at::kLong),
-          has_documents ? host(batch.document_starts).clone() : at::Tensor(), targets.ge(0).sum().item<int64_t>()};
+  Tensors all{.ids = tensor(axis.own_tokens(host(batch.inputs)), at::kLong),
+              .targets = tensor(targets, at::kLong),
+              .document_start = has_documents ? host(batch.document_starts).clone() : at::Tensor(),
+              .target_count = targets.ge(0).sum().item<int64_t>()};
+  for (int64_t further = 1; trains && further_total_.defined() && further <= model_.predictors(); ++further) {
+    const auto [ids, behind] = further_tokens(batch, further);
+    all.further_ids.push_back(tensor(axis.own_tokens(host(ids)), at::kLong));
+    all.further_targets.push_back(tensor(axis.own_tokens(host(behind)), at::kLong));
+  }
+  return all;
 }
 
 models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Observer* observer) {
@@ -95,8 +117,22 @@ models::ForwardContext TrainingStep::context_of(std::shared_ptr<layers::Sequence
   context.observer = observer;
   context.hooks = hooks_.get();
   context.offload = offload();
+  context.drops_tokens = observer == &counter_;
   if (routing_totals_ && observer == &counter_) context.routing_losses = routing_losses();
   return context;
+}
+
+void TrainingStep::train_predictors(double coefficient) {
+  if (model_.predictors() == 0) return;
+  further_coefficient_ = coefficient;
+  further_total_ = at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(model_.device()));
+}
+
+void TrainingStep::collect_further_losses(StepResult& result) const {
+  if (!further_total_.defined()) return;
+  auto total = further_total_.clone();
+  if (replicas_.targets && replicas_.targets->size() > 1) replicas_.targets->all_reduce(total);
+  result.mtp_loss = total.cpu().item<float>();
 }
 
 void TrainingStep::add_routing_losses(const layers::RoutingLossSettings& settings) {
@@ -105,7 +141,7 @@ void TrainingStep::add_routing_losses(const layers::RoutingLossSettings& setting
     throw base::ConfigError("train.{} > 0, and the model has no experts; set it to 0",
                             settings.balance > 0 ? "balance_loss" : "router_z_loss");
   routing_loss_settings_ = settings;
-  routing_totals_ = std::make_unique<layers::RoutingTotals>(model_.config().layers, model_.routing_classes(), model_.device());
+  routing_totals_ = std::make_unique<layers::RoutingTotals>(model_.blocks(), model_.routing_classes(), model_.device());
 }
 
 std::shared_ptr<layers::RoutingLosses> TrainingStep::routing_losses() {
@@ -121,7 +157,7 @@ void TrainingStep::collect_routing_losses(StepResult& result) const {
   auto values = routing_totals_->values().clone();
   if (replicas_.tokens && replicas_.tokens->size() > 1) replicas_.tokens->all_reduce(values);
   int64_t layers = 0;
-  for (int64_t layer = 0; layer < model_.config().layers; ++layer) layers += model_.has_experts(layer) ? 1 : 0;
+  for (int64_t layer = 0; layer < model_.blocks(); ++layer) layers += model_.has_experts(layer) ? 1 : 0;
   const auto host = values.cpu();
   const auto mean = [&](int64_t which) { return static_cast<double>(host[which].item<float>()) / static_cast<double>(layers); };
   if (routing_loss_settings_.balance > 0) result.balance_loss = mean(0);
@@ -132,7 +168,16 @@ void TrainingStep::for_each_microbatch(const Tensors& all, const std::function<v
   const int64_t batch = all.ids.size(0), rows = microbatch_ > 0 ? microbatch_ : batch;
   for (int64_t from = 0; from < batch; from += rows) {
     const int64_t count = std::min(rows, batch - from);
-    visit({narrow_rows(all.ids, from, count), narrow_rows(all.targets, from, count), narrow_rows(all.document_start, from, count)});
+    const auto of_all = [&](const std::vector<at::Tensor>& tensors) {
+      std::vector<at::Tensor> rows_of;
+      for (const auto& tensor : tensors) rows_of.push_back(narrow_rows(tensor, from, count));
+      return rows_of;
+    };
+    visit({.ids = narrow_rows(all.ids, from, count),
+           .targets = narrow_rows(all.targets, from, count),
+           .further_ids = of_all(all.further_ids),
+           .further_targets = of_all(all.further_targets),
+           .document_start = narrow_rows(all.document_start, from, count)});
   }
 }
 
@@ -165,6 +210,9 @@ double TrainingStep::run_stages(const Tensors& all, double scale, bool forward_o
 }
 
 at::Tensor TrainingStep::run_pass(const Tensors& part, double scale, models::ForwardContext context) {
+  if (!part.further_ids.empty())
+    context.further = std::make_shared<models::FurtherTargets>(
+        models::FurtherTargets{.coefficient = further_coefficient_, .ids = part.further_ids, .targets = part.further_targets, .total = further_total_});
   const auto loss = [&] {
     const base::WorkScope scope("forward", base::Work::Rule::forward);
     return model_.loss(part.ids, part.targets, scale, context);
@@ -201,7 +249,8 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr, ReplicaCheck* 
   StepResult result;
   counter_.clear();
   if (graphs_) graphs_->begin_step();
-  const Tensors all = on_device(batch);
+  const Tensors all = on_device(batch, /*trains=*/true);
+  if (further_total_.defined()) further_total_.zero_();
   // Every target of the global batch weighs the same, however documents and padding fall into microbatches and ranks.
   const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, count_targets(all)));
   if (routing_totals_) routing_totals_->clear();
@@ -209,11 +258,16 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr, ReplicaCheck* 
   if (replicas_.buckets) replicas_.buckets->begin_step();
   finish(forward_and_backward(all, scale), lr, &all, result, check);
   // Of the experts alone: tokens that took the skip class are no expert's load.
+  int64_t sent = 0, taken = 0;
   for (const auto& count : counter_.counts()) {
-    if (count.defined())
-      result.expert_tokens.emplace_back(count.data_ptr<int64_t>(),
-                                        count.data_ptr<int64_t>() + std::min(count.numel(), model_.config().experts));
+    if (!count.defined()) continue;
+    const auto* numbers = count.data_ptr<int64_t>();
+    const auto& tokens = result.expert_tokens.emplace_back(numbers, numbers + std::min(count.numel(), model_.config().experts));
+    sent += std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
+    taken += numbers[count.numel() - 1];
   }
+  if (model_.config().expert_capacity > 0 && sent > 0)
+    result.dropped = 1 - static_cast<double>(taken) / static_cast<double>(sent);
   return result;
 }
 
@@ -222,6 +276,7 @@ void TrainingStep::finish(double loss, double lr, const Tensors* all, StepResult
   result.loss = sum_of_losses(loss);
   collect_expert_counts();
   collect_routing_losses(result);
+  collect_further_losses(result);
   const auto norm = optimizer_.gradient_norm();
   result.grad_norm = norm.norm;
   if (!std::isfinite(result.loss)) result.reason = all ? first_nonfinite_activation(*all) : "the loss";
@@ -259,7 +314,7 @@ void TrainingStep::collect_expert_counts() {
   for (const auto& count : counter_.counts()) {
     is_known = is_known || count.defined();
     rows.push_back(count.defined() ? count
-                                   : at::zeros({model_.routing_classes()}, at::TensorOptions().dtype(at::kLong).device(model_.device())));
+                                   : at::zeros({counter_.columns(model_.routing_classes())}, at::TensorOptions().dtype(at::kLong).device(model_.device())));
   }
   if (!is_known) return;
   const auto all = at::stack(rows);
@@ -274,10 +329,10 @@ void TrainingStep::update(double lr, double norm) {
   if (before_update_) before_update_();
   optimizer_.step(lr, norm);
   if (replicas_.buckets) replicas_.buckets->publish();  // on their way while what follows goes on
-  for (int64_t layer = 0; layer < model_.config().layers; ++layer) {
+  for (int64_t layer = 0; layer < model_.blocks(); ++layer) {
     const auto& count = counter_.counts()[static_cast<size_t>(layer)];
     auto* bias = model_.balancing_bias(layer);
-    if (bias && count.defined()) optimizer_.balance(*bias, count, model_.config().experts);
+    if (bias && count.defined()) optimizer_.balance(*bias, count.narrow(0, 0, bias->elements()), model_.config().experts);
   }
 }
 
@@ -290,7 +345,7 @@ double TrainingStep::evaluate(const data::Batch& batch, int64_t& targets) {
     const auto& layout = model_.layout();
     const int64_t fewest = layout.tensor.size * layout.sequence.all_chunks() * (layout.sequence.is_on() ? model_.halo() : 1);
     const auto own = batch.batch > 0 ? batch : idle_batch(fewest);
-    const Tensors all = on_device(own);
+    const Tensors all = on_device(own, /*trains=*/false);
     targets = count_targets(all);
     const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, targets));
     if (replicas_.stages) return sum_of_losses(run_stages(all, scale, true));

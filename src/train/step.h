@@ -29,6 +29,8 @@ struct StepResult {
   std::string reason;                                 // which tensor was not finite first
   std::vector<std::vector<int64_t>> expert_tokens;    // [layers][experts]; empty without experts
   std::optional<double> balance_loss, router_z_loss;  // means over layers with experts, without coefficients
+  std::optional<double> mtp_loss;                     // mean over the predictors and the batch's targets, nats
+  std::optional<double> dropped;                      // share of the slots that experts had no room for
 };
 
 /// The ranks that train together on one batch; nothing = this one alone.
@@ -69,6 +71,8 @@ class TrainingStep {
   /// Passes of microbatches become graphs where they need nothing of other ranks: all on one rank; of replicas those that are neither the
   /// first of a step, which takes weights as they come, nor the last, whose gradients are sent. Of a model on a GPU or the emulated device.
   void use_graphs() { graphs_ = std::make_unique<GraphedPasses>(model_, counter_); }
+  /// The predictors of a model that has some learn from the next step on; `coefficient` > 0, of the mean of their losses.
+  void train_predictors(double coefficient);
   /// Added to the loss from the next step on. Throws ConfigError where the model has no experts.
   void add_routing_losses(const layers::RoutingLossSettings& settings);
   /// Null without.
@@ -86,7 +90,8 @@ class TrainingStep {
 
  private:
   using Tensors = Microbatch;
-  Tensors on_device(const data::Batch& batch) const;
+  /// `trains`: with what predictors need.
+  Tensors on_device(const data::Batch& batch, bool trains) const;
   void for_each_microbatch(const Tensors& all, const std::function<void(const Tensors&)>& visit) const;
   models::ForwardContext context_for(const Tensors& tensors, models::Observer* observer);
   std::shared_ptr<layers::RoutingLosses> routing_losses();
@@ -99,6 +104,7 @@ class TrainingStep {
   /// Over all ranks, onto the host.
   void collect_expert_counts();
   void collect_routing_losses(StepResult& result) const;
+  void collect_further_losses(StepResult& result) const;
   /// All that comes after the passes but for the experts' tokens.
   void finish(double loss, double lr, const Tensors* all, StepResult& result, ReplicaCheck* check = nullptr);
   void update(double lr, double norm);
@@ -117,6 +123,8 @@ class TrainingStep {
   layers::RoutingLossSettings routing_loss_settings_;
   std::unique_ptr<layers::RoutingTotals> routing_totals_;  // null without routing losses
   double token_share_ = 0;                                 // of one token in the global batch
+  double further_coefficient_ = 0;
+  at::Tensor further_total_;  // fp32, of this rank's tokens; undefined where no predictors learn
   Replicas replicas_;
   std::function<void()> before_update_;
   std::shared_ptr<device::HostStash> stash_;

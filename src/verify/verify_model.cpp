@@ -51,8 +51,22 @@ models::ModelConfig config_of(const fs::path& folder, const nlohmann::json& note
   return config;
 }
 
+// What the predictors of a model read and predict of rows that are one document each.
+std::shared_ptr<const models::FurtherTargets> further_of(const models::Model& model, const at::Tensor& ids, const at::Tensor& targets,
+                                                         double coefficient) {
+  models::FurtherTargets further{.coefficient = coefficient, .ids = {}, .targets = {}, .total = at::zeros({1}, ids.options().dtype(at::kFloat))};
+  const int64_t seq = ids.size(1);
+  for (int64_t n = 1; n <= model.predictors(); ++n) {
+    further.ids.push_back(at::zeros_like(ids));
+    further.targets.push_back(at::full_like(ids, -100));
+    further.ids.back().narrow(1, 0, seq - n).copy_(ids.narrow(1, n, seq - n));
+    further.targets.back().narrow(1, 0, seq - n).copy_(targets.narrow(1, n, seq - n));
+  }
+  return std::make_shared<models::FurtherTargets>(std::move(further));
+}
+
 Tolerance default_tolerance(const std::string& name) {
-  if (name == "loss") return kLoss;
+  if (name == "loss" || name == "mtp_loss") return kLoss;
   if (name.starts_with("grad.")) return kGradients;
   if (name.ends_with(".probs") || name.ends_with(".weights")) return kProbabilities;
   return kActivations;
@@ -85,8 +99,10 @@ Report verify_model(const fs::path& folder, const fs::path& fixture_path, const 
     got["logits"] = model->logits(model->forward(ids, context));
   }
   context.observer = nullptr;
+  if (fixture.has("mtp_loss")) context.further = further_of(*model, ids, targets, note.value("mtp_coefficient", 0.3));
   const auto loss = model->loss(ids, targets, 1.0 / static_cast<double>(batch * (seq - 1)), context);
   got["loss"] = loss.detach().reshape({1});
+  if (context.further) got["mtp_loss"] = context.further->total;
   kernels::backward({loss});
   model->parameters().collect_gradients();
   for (const auto& stored : models::stored_tensors(*model))

@@ -46,9 +46,10 @@ void cross_entropy(const CrossEntropyProblem& p, int64_t begin, int64_t end) {
     }
     const float at_target = logits[target];
     const auto [largest, sum] = exponentials(logits, p.vocab, p.write);
-    p.losses[row] = __builtin_logf(sum) + largest - at_target;
+    const float log_sum = __builtin_logf(sum) + largest;
+    p.losses[row] = log_sum - at_target;
     if (!p.write) continue;
-    const float factor = static_cast<float>(p.scale) / sum;
+    const float factor = static_cast<float>(p.scale) / sum * (1 + 2 * static_cast<float>(p.z_loss) * log_sum);
     const int64_t whole = round_down(p.vocab, kLanes);
     for (int64_t i = 0; i < whole; i += kLanes) store(logits + i, load(logits + i) * factor);
     for (int64_t i = whole; i < p.vocab; ++i) logits[i] *= factor;

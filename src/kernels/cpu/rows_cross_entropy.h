@@ -5,7 +5,7 @@
 
 namespace ingot::kernels::cpu {
 
-/// logits are replaced by scale * (softmax - onehot) where `write`; losses [rows].
+/// logits are replaced by scale * (softmax * (1 + 2 z_loss log(sum(exp))) - onehot) where `write`; losses [rows].
 struct CrossEntropyProblem {
   int64_t rows, vocab, logits_stride;
   float* logits;
@@ -13,6 +13,7 @@ struct CrossEntropyProblem {
   double scale;
   float* losses;
   bool write;
+  double z_loss;
 };
 
 /// The first half of it where each rank has a part of the vocabulary. statistics [rows, 3]: largest logit, sum of

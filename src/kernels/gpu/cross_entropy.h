@@ -43,9 +43,10 @@ struct CrossEntropy {
     }
     const float at_target = logits[target];
     const auto [of_row, sum] = softmax_of<count>(by_vector, vectors);  // every thread has read the target's logit before one is written
-    if (thread_index() == 0) p.losses[row] = logarithm(sum) + of_row - at_target;
+    const float log_sum = logarithm(sum) + of_row;
+    if (thread_index() == 0) p.losses[row] = log_sum - at_target;
     if (!p.write) return;
-    const float scale = static_cast<float>(p.scale), factor = scale / sum;
+    const float scale = static_cast<float>(p.scale), factor = scale / sum * (1.0f + 2.0f * static_cast<float>(p.z_loss) * log_sum);
     for (int64_t i = thread_index(); i < vectors; i += block_threads()) {
       V x = by_vector[i];
       for (int k = 0; k < count; ++k) x.at[k] = exponential(x.at[k] - of_row) * factor - (i * count + k == target ? scale : 0.0f);

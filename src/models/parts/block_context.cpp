@@ -1,15 +1,19 @@
 #include "models/parts/block_context.h"
 
+#include <cmath>
+
 namespace ingot::models {
 
 using layers::Parameter;
 
-Parameter& BlockContext::matrix(const std::string& name, tensor::Shape shape, tensor::Part part) const {
+Parameter& BlockContext::matrix(const std::string& name, tensor::Shape shape, tensor::Part part, FanIn fan_in) const {
+  const double width = fan_in == FanIn::grows ? config_.mup_width() : 1;
   return add({.name = name,
               .shape = std::move(shape),
               .part = std::move(part),
               .kind = Parameter::Kind::matrix,
-              .initial = tensor::Initial::normal(config_.init_std)});
+              .initial = tensor::Initial::normal(config_.init_std / std::sqrt(width)),
+              .width = width});
 }
 
 Parameter& BlockContext::vector(const std::string& name, int64_t size, double initial, tensor::Part part) const {
@@ -22,7 +26,7 @@ Parameter& BlockContext::vector(const std::string& name, int64_t size, double in
 }
 
 Parameter& BlockContext::convolution(const std::string& name, tensor::Shape shape, tensor::Part part) const {
-  auto& parameter = matrix(name, std::move(shape), std::move(part));
+  auto& parameter = matrix(name, std::move(shape), std::move(part), FanIn::fixed);
   parameter.keeps_fp32 = true;
   parameter.kind = Parameter::Kind::convolution;
   return parameter;

@@ -28,7 +28,9 @@ class BlockContext {
 
   // Declaring parameters; `name` is the full name, Hugging Face's where there is one.
   layers::Parameter& add(layers::Parameter parameter) const { return parameters_.add(std::move(parameter)); }
-  layers::Parameter& matrix(const std::string& name, tensor::Shape shape, tensor::Part part = {}) const;
+  /// What a matrix reads: something as wide as the stream, heads or an MLP, which μP takes to grow together, or of a width of its own.
+  enum class FanIn { grows, fixed };
+  layers::Parameter& matrix(const std::string& name, tensor::Shape shape, tensor::Part part = {}, FanIn fan_in = FanIn::grows) const;
   layers::Parameter& vector(const std::string& name, int64_t size, double initial, tensor::Part part = {}) const;
   layers::Parameter& convolution(const std::string& name, tensor::Shape shape, tensor::Part part) const;
   /// This rank's part of a matrix whose rows (outputs) or columns (inputs) the schedule shards; all of it on one rank.

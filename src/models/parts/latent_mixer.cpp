@@ -46,9 +46,10 @@ void LatentMixer::declare(const std::string& layer_prefix) {
     kv_down_bias_ = &block_.vector(prefix + "kv_a_proj_with_mqa.bias", c.kv_rank + c.rope_head_dim, 0);
     out_bias_ = &block_.vector(prefix + "o_proj.bias", c.hidden, 0);
   }
-  const auto by_heads = [&](const char* name, int64_t rows, int64_t cols) {
-    return &block_.matrix(prefix + name + ".weight", {rows, cols}, block_.cut_rows(rows, cols));
+  const auto by_heads = [&](const char* name, int64_t rows, int64_t cols, BlockContext::FanIn fan_in) {
+    return &block_.matrix(prefix + name + ".weight", {rows, cols}, block_.cut_rows(rows, cols), fan_in);
   };
+  const auto of_latent = BlockContext::FanIn::fixed, of_query = query_down_ ? of_latent : BlockContext::FanIn::grows;
   attention_ = {.heads = schedule().local_heads(c.heads),
                 .head_dim = d,
                 .rope_dim = c.rope_head_dim,
@@ -56,8 +57,8 @@ void LatentMixer::declare(const std::string& layer_prefix) {
                 .window = c.window_of(layer_),
                 .rotary = rotary_settings(c, layer_),
                 .scale = c.softmax_scale > 0 ? c.softmax_scale : 1 / std::sqrt(static_cast<double>(d)),
-                .q = by_heads(query_down_ ? "q_b_proj" : "q_proj", c.heads * d, query),
-                .kv = by_heads("kv_b_proj", c.heads * (d - c.rope_head_dim + v), c.kv_rank),
+                .q = by_heads(query_down_ ? "q_b_proj" : "q_proj", c.heads * d, query, of_query),
+                .kv = by_heads("kv_b_proj", c.heads * (d - c.rope_head_dim + v), c.kv_rank, of_latent),
                 .o = &block_.matrix(prefix + "o_proj.weight", {c.hidden, c.heads * v}, block_.cut_columns(c.hidden, c.heads * v))};
   if (attention_.rotary.rotated > 0) attention_.rotary.rotated = c.rope_head_dim;
 }

@@ -38,8 +38,9 @@ void LinearMixer::declare(const std::string& layer_prefix) {
   const int64_t key_dim = c.resolved_linear_key_dim(), value_dim = c.resolved_linear_value_dim();
   const int64_t heads = c.resolved_linear_heads(), key_heads = c.resolved_linear_key_heads();
   const int64_t keys = key_heads * key_dim, values = heads * value_dim, gates = heads * key_dim;
-  const auto by_rows = [&](const char* name, int64_t rows, int64_t cols) {
-    return &block_.matrix(prefix + name + ".weight", {rows, cols}, block_.cut_rows(rows, cols));
+  using FanIn = BlockContext::FanIn;
+  const auto by_rows = [&](const char* name, int64_t rows, int64_t cols, FanIn fan_in = FanIn::grows) {
+    return &block_.matrix(prefix + name + ".weight", {rows, cols}, block_.cut_rows(rows, cols), fan_in);
   };
   const auto own = [&](const char* name, int64_t size, double initial) {
     return &block_.vector(prefix + name, size, initial, block_.cut_vector(size));
@@ -55,6 +56,7 @@ void LinearMixer::declare(const std::string& layer_prefix) {
                 .norm_eps = c.norm_eps,
                 .shares_norm = options_.shares_norm,
                 .scales_queries = options_.scales_queries,
+                .has_sigmoid_gate = options_.has_sigmoid_gate,
                 .q = by_rows("q_proj", keys, c.hidden),
                 .k = by_rows("k_proj", keys, c.hidden),
                 .v = by_rows("v_proj", values, c.hidden),
@@ -73,7 +75,7 @@ void LinearMixer::declare(const std::string& layer_prefix) {
   const auto step_bias = [&](const char* name, int64_t size) { return &spread_vector(prefix + name, size, -4, 1); };
   if (has_channel_gates()) {
     l.gate_in = &block_.matrix(prefix + "gate_in_proj.weight", {c.gate_rank, c.hidden});
-    l.gate_out = by_rows("gate_out_proj", gates, c.gate_rank);
+    l.gate_out = by_rows("gate_out_proj", gates, c.gate_rank, FanIn::fixed);
     l.gate_bias = is_kda() ? step_bias("gate_out_proj.bias", gates) : own("gate_out_proj.bias", gates, 0);
   }
   if (has_scalar_gate()) {
@@ -89,7 +91,11 @@ void LinearMixer::declare(const std::string& layer_prefix) {
     l.key_scale = own("k_map.weight", keys, 1);
     l.key_bias = own("k_map.bias", keys, 0);
   }
-  if (c.linear_output_gate) l.output_gate = by_rows("output_gate_proj", values, c.hidden);
+  if (!c.linear_output_gate) return;
+  const bool is_of_low_rank = c.output_gate_rank > 0;
+  l.output_gate = is_of_low_rank ? by_rows("output_gate_proj", values, c.output_gate_rank, FanIn::fixed)
+                                 : by_rows("output_gate_proj", values, c.hidden);
+  if (is_of_low_rank) l.output_gate_in = &block_.matrix(prefix + "output_gate_in_proj.weight", {c.output_gate_rank, c.hidden});
 }
 
 // Taps of about equal weight, as torch's conv1d begins with.
@@ -112,7 +118,8 @@ at::Tensor LinearMixer::mix(const at::Tensor& normed, ForwardContext& context) c
   auto* cache = context.caches ? &cache_in(context)->linear : nullptr;
   auto& sequences = *context.sequences;
   // Every rank needs what all heads share of the gates: made between layers, where each token's gradient is whole.
-  const auto low_rank = attention_.gate_in ? schedule().enter(layers::linear(normed, {attention_.gate_in}), sequences) : at::Tensor();
+  auto low_rank = attention_.low_rank_of(normed);
+  if (low_rank.defined()) low_rank = schedule().enter(low_rank, sequences);
   return schedule().leave(attention_(schedule().enter(normed, sequences), low_rank, sequences, cache));
 }
 

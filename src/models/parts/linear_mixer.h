@@ -11,6 +11,7 @@ class LinearMixer final : public TokenMixer {
   struct Options {
     bool shares_norm = false;     // one norm for all heads' outputs instead of one for each
     bool scales_queries = false;  // by 1 / sqrt(key channels)
+    bool has_sigmoid_gate = false;
   };
   LinearMixer(const BlockContext& block, int64_t layer, const Options& options);
 

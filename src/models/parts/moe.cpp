@@ -15,6 +15,9 @@ Moe::Moe(const BlockContext& block, int64_t layer, std::unique_ptr<Router> route
   const auto& c = config();
   const auto& own = layout().experts;
   if (c.top_k > c.experts) throw base::ConfigError("model.top_k = {} is more than model.experts = {}", c.top_k, c.experts);
+  if (c.expert_capacity > 0 && c.skip_output != "zero")
+    throw base::ConfigError("model.expert_capacity = {} drops tokens, which model.skip_output = {} would not", c.expert_capacity,
+                            c.skip_output);
   if (c.mlp_bias) throw base::ConfigError("model.mlp_bias = true: experts have no such biases");
   if (c.experts % own.size != 0) throw base::ConfigError("parallel.expert = {} does not divide model.experts = {}", own.size, c.experts);
   if (c.expert_ffn % own.slices != 0)
@@ -62,6 +65,12 @@ FeedForward::Result Moe::forward(const at::Tensor& in, const at::Tensor& router_
     routing.weight = context.routing_losses->attach_to(
         routing, layer_, config().experts,
         {.rows = rows, .seq = seq, .first = x.size(0) < rows * seq ? layout().tensor.share(rows * seq).begin : 0});
+  }
+  if (context.drops_tokens && config().expert_capacity > 0) {
+    const double each = static_cast<double>(routing.choice.size(0)) / static_cast<double>(config().experts);
+    routing.choice = layers::within_capacity(routing.choice, routing.weight.detach(), config().experts,
+                                             static_cast<int64_t>(std::ceil(config().expert_capacity * each)));
+    if (context.observer && !layers::is_recomputing()) context.observer->on_capacity(layer_, routing.choice, config().experts);
   }
   const auto skip = config().skip_output == "identity" ? layers::SkipOutput::identity : layers::SkipOutput::zero;
   const auto out = layers::experts(x, routing.choice, routing.weight, {*gate_up_, *down_, gate_up_bias_, down_bias_, options_.gate},

@@ -18,8 +18,18 @@ class Norm {
     weight_ = &block.vector(name, block.config().hidden, style == NormWeight::plain ? 1 : 0);
     style_ = style;
   }
+  /// The one before the head. μP makes logits of a wider model smaller: here, so that a folder needs no more than the weight.
+  void declare_last(const BlockContext& block, const std::string& name, NormWeight style) {
+    declare(block, name, style);
+    scale_ = block.config().logit_scale;
+    weight_->width = block.config().mup_width();
+    weight_->initial = tensor::Initial::constant(1 / weight_->width - (style == NormWeight::plain ? 0 : 1));
+  }
   bool is_there() const { return weight_ != nullptr; }
-  at::Tensor weight() const { return style_ == NormWeight::plain ? weight_->value : weight_->value + 1; }
+  at::Tensor weight() const {
+    const auto weight = style_ == NormWeight::plain ? weight_->value : weight_->value + 1;
+    return scale_ == 1 ? weight : weight * scale_;
+  }
   at::Tensor operator()(const at::Tensor& x, const BlockContext& block) const {
     return is_there() ? kernels::rms_norm(x, weight(), block.config().norm_eps, block.dtype()) : x.to(block.dtype());
   }
@@ -27,6 +37,7 @@ class Norm {
  private:
   layers::Parameter* weight_ = nullptr;
   NormWeight style_ = NormWeight::plain;
+  double scale_ = 1;
 };
 
 }  // namespace ingot::models

@@ -26,7 +26,8 @@ void ZayaRouter::declare(const std::string& prefix) {
 // Scaled by fan-in, not by init_std: with the small deviation all tokens would choose alike until the router has grown.
 Parameter& ZayaRouter::fan_in_matrix(const std::string& name, tensor::Shape shape) const {
   const double deviation = 1 / std::sqrt(static_cast<double>(shape.back()));
-  auto& parameter = block_.matrix(name, std::move(shape));
+  const auto fan_in = shape.back() == config().hidden ? BlockContext::FanIn::grows : BlockContext::FanIn::fixed;
+  auto& parameter = block_.matrix(name, std::move(shape), {}, fan_in);
   parameter.initial = tensor::Initial::normal(deviation);
   parameter.keeps_fp32 = true;
   return parameter;

@@ -20,11 +20,12 @@ at::Tensor TensorSchedule::repeated(const at::Tensor& weight) const {
 }
 
 at::Tensor TensorSchedule::head_loss(const at::Tensor& hidden, layers::Parameter& head, const at::Tensor& targets, double scale,
-                                     const layers::Sequences& sequences) const {
-  return layers::head_loss(enter(hidden, sequences), head, targets, scale,
-                           [&head, group = axis_.group](at::Tensor logits, const at::Tensor& labels, double factor, bool want_gradient) {
-                             return cross_entropy_over_ranks(std::move(logits), labels, head, factor, want_gradient, *group);
-                           });
+                                     const layers::HeadRule& rule, const layers::Sequences& sequences) const {
+  return layers::head_loss(
+      enter(hidden, sequences), head, targets, scale, rule,
+      [&head, group = axis_.group](at::Tensor logits, const at::Tensor& labels, double factor, bool want_gradient, double z_loss) {
+        return cross_entropy_over_ranks(std::move(logits), labels, head, factor, want_gradient, z_loss, *group);
+      });
 }
 
 }  // namespace ingot::parallel

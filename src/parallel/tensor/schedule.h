@@ -20,7 +20,7 @@ class TensorSchedule final : public LayerSchedule {
   at::Tensor leave(const at::Tensor& partial) const override { return axis_.leave(partial); }
   at::Tensor repeated(const at::Tensor& weight) const override;
   at::Tensor head_loss(const at::Tensor& hidden, layers::Parameter& head, const at::Tensor& targets, double scale,
-                       const layers::Sequences& sequences) const override;
+                       const layers::HeadRule& rule, const layers::Sequences& sequences) const override;
 
  private:
   TensorAxis axis_;

@@ -221,7 +221,9 @@ TEST_P(Folded, embedding_and_loss_equal_those_of_one_rank) {
     const auto wide = c.dtype == at::kDouble ? at::kDouble : at::kFloat;
     const auto embedded = axis.is_on() ? folded_embedding(ids, *table, wide, axis) : embedding(ids, *table, wide);
     const auto hidden = at::tanh(embedded).to(c.dtype);
-    const auto loss = axis.is_on() ? folded_head_loss(hidden, *table, targets, 0.01, axis) : head_loss(hidden, *table, targets, 0.01);
+    const HeadRule rule = c.documents ? HeadRule{} : HeadRule{.logit_cap = 2, .z_loss = 0.1};
+    const auto loss =
+        axis.is_on() ? folded_head_loss(hidden, *table, targets, 0.01, axis, rule) : head_loss(hidden, *table, targets, 0.01, rule);
     kernels::backward({loss});
     return finished({embedded.detach(), loss.detach()}, weights);
   });

@@ -113,7 +113,7 @@ struct FoldedEmbeddingFunction : Function<FoldedEmbeddingFunction, WorkKind::emb
 
 struct FoldedHeadLossFunction : Function<FoldedHeadLossFunction, WorkKind::head> {
   static at::Tensor forward(Context& context, const at::Tensor& hidden, const at::Tensor& table_value, Parameter* table,
-                            const at::Tensor& targets, double scale, bool want_gradient, const TensorSequenceAxis& axis) {
+                            const at::Tensor& targets, double scale, bool want_gradient, const TensorSequenceAxis& axis, const layers::HeadRule& rule) {
     const auto rows = as_rows(hidden), labels = targets.reshape(-1), ignored = labels.lt(0);
     const auto wide = table->wide_type();
     const int64_t count = rows.size(0), part_rows = table_value.size(0), chunk = head_chunk_rows(count, part_rows, device::is_gpu(hidden));
@@ -125,6 +125,7 @@ struct FoldedHeadLossFunction : Function<FoldedHeadLossFunction, WorkKind::head>
       const auto own = within(labels, owner, part_rows);
       for_chunks([&](int64_t from, int64_t size) {
         const auto logits = kernels::matmul(rows.narrow(0, from, size), part.t(), wide);
+        layers::cap_logits(logits, rule.logit_cap, false);
         statistics[owner].narrow(0, from, size).copy_(kernels::cross_entropy_statistics(logits, own.narrow(0, from, size), false));
       });
     });
@@ -134,14 +135,16 @@ struct FoldedHeadLossFunction : Function<FoldedHeadLossFunction, WorkKind::head>
     auto grad_hidden = at::empty({count, rows.size(1)}, rows.options().dtype(wide));
     GradientsBehind gradients(*table, axis);
     for_each_part(table_value, axis, [&](int owner, const at::Tensor& part) {
-      const auto own = within(labels, owner, part_rows), factors = kernels::combine_statistics(statistics, owner).second;
+      const auto own = within(labels, owner, part_rows), factors = kernels::combine_statistics(statistics, owner, rule.z_loss).second;
       auto gradient = gradients.empty();
       for_chunks([&](int64_t from, int64_t size) {
         const auto some = rows.narrow(0, from, size);
         const auto some_labels = own.narrow(0, from, size);
         auto logits = kernels::matmul(some, part.t(), wide);
+        const auto slope = layers::cap_logits(logits, rule.logit_cap, true);
         kernels::cross_entropy_statistics(logits, some_labels, true);
         kernels::cross_entropy_gradient_in_place(logits, some_labels, factors.narrow(0, from, size), ignored.narrow(0, from, size), scale);
+        if (slope.defined()) logits.mul_(slope);
         const auto narrow = logits.to(rows.scalar_type());
         kernels::matmul_into(grad_hidden.narrow(0, from, size), narrow, part, /*overwrite=*/owner == axis.rank);
         kernels::matmul_into(gradient, narrow.t(), some, /*overwrite=*/from == 0);
@@ -162,8 +165,8 @@ at::Tensor folded_embedding(const at::Tensor& ids, Parameter& table, at::ScalarT
 }
 
 at::Tensor folded_head_loss(const at::Tensor& hidden, Parameter& table, const at::Tensor& targets, double scale,
-                            const TensorSequenceAxis& axis) {
-  return FoldedHeadLossFunction::apply(hidden, table.value, &table, targets, scale, at::GradMode::is_enabled(), axis);
+                            const TensorSequenceAxis& axis, const layers::HeadRule& rule) {
+  return FoldedHeadLossFunction::apply(hidden, table.value, &table, targets, scale, at::GradMode::is_enabled(), axis, rule);
 }
 
 }  // namespace ingot::parallel

@@ -7,6 +7,7 @@
 // (layers/head.h).
 #pragma once
 
+#include "layers/head.h"
 #include "layers/parameter.h"
 #include "parallel/tensor_sequence/axis.h"
 
@@ -17,6 +18,6 @@ at::Tensor folded_embedding(const at::Tensor& ids, layers::Parameter& table, at:
 
 /// This rank's part of head_loss (layers/head.h): the sum over its own tokens.
 at::Tensor folded_head_loss(const at::Tensor& hidden, layers::Parameter& table, const at::Tensor& targets, double scale,
-                            const TensorSequenceAxis& axis);
+                            const TensorSequenceAxis& axis, const layers::HeadRule& rule = {});
 
 }  // namespace ingot::parallel

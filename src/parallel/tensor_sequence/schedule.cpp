@@ -61,8 +61,8 @@ at::Tensor TensorSequenceSchedule::embed(const at::Tensor& ids, layers::Paramete
 }
 
 at::Tensor TensorSequenceSchedule::head_loss(const at::Tensor& hidden, layers::Parameter& head, const at::Tensor& targets, double scale,
-                                             const layers::Sequences&) const {
-  return folded_head_loss(hidden, head, targets, scale, axis_);
+                                             const layers::HeadRule& rule, const layers::Sequences&) const {
+  return folded_head_loss(hidden, head, targets, scale, axis_, rule);
 }
 
 at::Tensor TensorSequenceSchedule::logits(const at::Tensor& hidden, const layers::Parameter& head) const {

@@ -24,7 +24,7 @@ class TensorSequenceSchedule final : public LayerSchedule {
   at::Tensor embed(const at::Tensor& ids, layers::Parameter& table, at::ScalarType dtype,
                    const layers::Sequences& sequences) const override;
   at::Tensor head_loss(const at::Tensor& hidden, layers::Parameter& head, const at::Tensor& targets, double scale,
-                       const layers::Sequences& sequences) const override;
+                       const layers::HeadRule& rule, const layers::Sequences& sequences) const override;
   at::Tensor logits(const at::Tensor& hidden, const layers::Parameter& head) const override;
 
  private:

@@ -67,7 +67,9 @@ void run(models::Model& model, const PassShape& shape, models::LayerHooks* hooks
     model.loss(ids, targets, 1, context);
     return;
   }
-  train::ExpertCounter counter(model.config().layers);
+  train::ExpertCounter counter(model.blocks(), model.config().expert_capacity > 0);
+  context.drops_tokens = true;
+  context.further = model.further_like(ids);
   context.recompute = shape.recompute;
   if (shape.offloads_activations)
     context.offload = std::make_shared<layers::ActivationOffload>(std::make_shared<device::HostStash>(model.device()));

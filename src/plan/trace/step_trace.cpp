@@ -36,6 +36,8 @@ train::TrainingSetup setup_of(const TraceRequest& request, const train::Phase& p
                              .offloads_activations = config.train.offload == "activations",
                              .microbatch = config.train.microbatch_size,
                              .routing_losses = train::routing_losses_of(config.train),
+                             .z_loss = config.train.z_loss,
+                             .mtp_loss = config.train.mtp_loss,
                              .seed = static_cast<uint64_t>(config.train.seed)};
   setup.model.rope_base = phase.rope_base;
   if (setup.parallel.bucket_mib <= 0) setup.parallel.bucket_mib = traced_bucket_mib(0, request.target);

@@ -31,6 +31,8 @@ std::vector<Scalar> scalars_of(const StepRecord& r) {
   if (r.expert_load) all.push_back({"experts/max_over_mean", r.expert_load->imbalance()});
   if (r.balance_loss) all.push_back({"experts/balance_loss", *r.balance_loss});
   if (r.router_z_loss) all.push_back({"experts/router_z_loss", *r.router_z_loss});
+  if (r.dropped) all.push_back({"experts/dropped", *r.dropped});
+  if (r.mtp_loss) all.push_back({"train/mtp_loss", *r.mtp_loss});
   return all;
 }
 

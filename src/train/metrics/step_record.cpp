@@ -89,6 +89,8 @@ Json to_json(const StepRecord& record) {
   if (record.expert_load) line.add("expert_load", load_json(*record.expert_load));
   if (record.balance_loss) line.add("balance_loss", *record.balance_loss);
   if (record.router_z_loss) line.add("router_z_loss", *record.router_z_loss);
+  if (record.dropped) line.add("dropped", *record.dropped);
+  if (record.mtp_loss) line.add("mtp_loss", *record.mtp_loss);
   if (record.skipped) line.add("skipped", Json(true));
   if (record.resumed) line.add("resumed", Json(true));
   return line.finish();

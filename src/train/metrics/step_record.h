@@ -46,6 +46,8 @@ struct StepRecord {
   std::optional<ExpertLoad> expert_load;  // MoE runs
   // Of the losses of routers that are on, means over layers without coefficients.
   std::optional<double> balance_loss, router_z_loss;
+  std::optional<double> dropped;          // share of tokens' slots that experts with a capacity had no room for
+  std::optional<double> mtp_loss;         // of predictors, mean over them
   std::optional<double> validation_loss;  // steps that were followed by a validation
   bool skipped = false;                   // NaN or Inf was found and the weights were left alone
   bool resumed = false;                   // first step after a start from a checkpoint; the sink fills it in
