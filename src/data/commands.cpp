@@ -1,6 +1,7 @@
 #include "data/commands.h"
 
 #include <chrono>
+#include <optional>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
@@ -85,6 +86,18 @@ int run_data_train_tokenizer(const TrainTokenizerCommand& command, std::ostream&
   return 0;
 }
 
+static std::optional<chat::ChatTemplate> chat_template_of(const TokenizeCommand& command, const Tokenizer& tokenizer) {
+  if (!command.chat && !command.chat_template.empty()) throw base::UsageError("--template is of --chat");
+  if (!command.chat) return std::nullopt;
+  std::error_code none;
+  const auto folder = fs::is_directory(command.tokenizer, none) ? fs::path(command.tokenizer) : tokenizer.path().parent_path();
+  if (!command.chat_template.empty()) return chat::ChatTemplate::of_file(command.chat_template, folder);
+  auto found = chat::ChatTemplate::of_folder(folder);
+  if (!found)
+    throw base::DataError("{} has no chat template (chat_template.jinja, or in tokenizer_config.json): name one with --template FILE", folder.string());
+  return found;
+}
+
 int run_data_tokenize(const TokenizeCommand& command, std::ostream& out) {
   require(command.tokenizer, "--tokenizer", "name a .model, a tokenizer.json or a folder with either");
   require(command.output, "--output", "name the prefix of the .bin and .idx to write");
@@ -99,6 +112,8 @@ int run_data_tokenize(const TokenizeCommand& command, std::ostream& out) {
 
   const auto start = std::chrono::steady_clock::now();
   const auto tokenizer = load_tokenizer(command.tokenizer);
+  const auto chat_template = chat_template_of(command, *tokenizer);
+  if (chat_template) options.chat_template = &*chat_template;
   base::ProgressBar bar("tokenising", 0, base::ProgressUnit::bytes);
   options.progress = [&](int64_t done_bytes, int64_t total_bytes) {
     bar.set_total(total_bytes);
@@ -115,6 +130,7 @@ int run_data_tokenize(const TokenizeCommand& command, std::ostream& out) {
                 {"tokens", result.tokens},
                 {"dtype", name_of(result.token_type)},
                 {"input_bytes", result.input_bytes},
+                {"learned_tokens", result.learned},
                 {"empty_documents", result.empty_documents},
                 {"bad_lines", result.bad_lines},
                 {"invalid_utf8", result.invalid_utf8},
@@ -124,6 +140,9 @@ int run_data_tokenize(const TokenizeCommand& command, std::ostream& out) {
                        options.output.string(), result.documents, result.tokens, name_of(result.token_type),
                        static_cast<double>(result.input_bytes) / static_cast<double>(result.tokens),
                        base::format_duration(seconds_since(start)));
+    if (command.chat)
+      out << fmt::format("{}.mask: {:.1f} % of the tokens are answers, which alone are learned\n", options.output.string(),
+                         100 * static_cast<double>(result.learned) / static_cast<double>(std::max<int64_t>(1, result.tokens)));
   }
   return 0;
 }

@@ -43,6 +43,8 @@ struct TokenizeCommand {
   int threads = 0;        // --threads N, 0 = one per core
   bool no_eos = false;    // --no-eos
   bool bos = false;       // --bos
+  bool chat = false;      // --chat: conversations, of which the answers are learned
+  std::string chat_template;  // --template FILE, in place of the tokenizer's
   bool json = false;      // --json
 };
 int run_data_tokenize(const TokenizeCommand& command, std::ostream& out);

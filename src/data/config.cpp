@@ -25,10 +25,24 @@ void declare_settings(base::SettingsTable& table, DataConfig& config) {
   table.add("data.reset_documents", config.reset_documents,
             "documents of one sample cannot see each other: positions and masks begin anew, and no target crosses a border");
   table.add("data.seed", config.seed, base::at_least(0), "seed of the order of samples");
+  table.add("data.fim_rate", config.fim_rate, {0, 1}, "share of documents that are learned by filling in their middle; 0 = none");
+  table.add("data.fim_spm_rate", config.fim_spm_rate, {0, 1}, "of those the share in the order suffix, prefix, middle; else prefix, suffix, middle");
+  table.add("data.fim_prefix", config.fim_prefix, base::at_least(-1), "id of the token before the prefix");
+  table.add("data.fim_suffix", config.fim_suffix, base::at_least(-1), "id of the token before the suffix");
+  table.add("data.fim_middle", config.fim_middle, base::at_least(-1), "id of the token before the middle");
   table.add("data.prefetch", config.prefetch, {0, 64}, "batches prepared ahead on a thread of their own; 0 = none");
 }
 
 void check(const DataConfig& config) {
+  if (config.fim_rate > 0) {
+    for (const auto& [name, id] : {std::pair{"prefix", config.fim_prefix}, {"suffix", config.fim_suffix}, {"middle", config.fim_middle}})
+      if (id < 0) throw base::ConfigError("data.fim_rate = {} needs data.fim_{}, the id of a token", config.fim_rate, name);
+    if (config.fim_prefix == config.fim_suffix || config.fim_suffix == config.fim_middle || config.fim_prefix == config.fim_middle)
+      throw base::ConfigError("data.fim_prefix, fim_suffix and fim_middle must be three tokens");
+    if (!config.reset_documents)
+      throw base::ConfigError("data.fim_rate = {} takes documents apart, which data.reset_documents = false does not tell from one another",
+                              config.fim_rate);
+  }
   if (config.sources.empty())
     throw base::ConfigError("data.sources is empty: name at least one .bin/.idx prefix made by 'ingot data tokenize'");
   for (size_t i = 0; i < config.sources.size(); ++i) {

@@ -13,6 +13,7 @@ using base::DataError;
 
 constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
 constexpr int64_t kHeaderBytes = 9 + 8 + 1 + 8 + 8;
+constexpr std::string_view kMaskMagic = "INGOTMSK";
 
 template <class T>
 T load(const std::byte* base, int64_t index) {
@@ -119,6 +120,20 @@ IndexedDataset::IndexedDataset(const fs::path& path)
   doc_index_ = pointers_ + 8 * sequences_;
   tokens_ = tokens_file_.size_bytes() / data::size_bytes(type_);
   check_index();
+  const fs::path mask = prefix_.string() + ".mask";
+  std::error_code none;
+  if (!fs::exists(mask, none)) return;
+  mask_.emplace(mask);
+  if (mask_->size_bytes() != static_cast<int64_t>(kMaskMagic.size()) + (tokens_ + 7) / 8 ||
+      std::memcmp(mask_->data(), kMaskMagic.data(), kMaskMagic.size()) != 0)
+    throw DataError("{} is not the mask of {} tokens: make both again with 'ingot data tokenize --chat', or delete it to learn every token",
+                    mask.string(), tokens_);
+}
+
+bool IndexedDataset::is_learned(int64_t position) const {
+  if (!mask_) return true;
+  const auto byte = std::to_integer<unsigned>(mask_->data()[static_cast<int64_t>(kMaskMagic.size()) + position / 8]);
+  return (byte >> (position % 8) & 1) != 0;
 }
 
 void IndexedDataset::check_index() const {
@@ -171,6 +186,13 @@ void IndexedDataset::read(int64_t first, std::span<int32_t> out) const {
     throw DataError("{}: tokens {} to {} were asked for, but it has {}", prefix_.string(), first, first + count, tokens_);
   if (!widen(type_, tokens_file_.data() + first * data::size_bytes(type_), out))
     throw DataError("{}.bin has an id that is negative or beyond 2^31 between tokens {} and {}", prefix_.string(), first, first + count);
+}
+
+void IndexedDataset::read_targets(int64_t first, std::span<int32_t> out) const {
+  read(first, out);
+  if (!mask_) return;
+  for (size_t i = 0; i < out.size(); ++i)
+    if (!is_learned(first + static_cast<int64_t>(i))) out[i] = kIgnoredTarget;
 }
 
 namespace {
@@ -250,11 +272,29 @@ void IndexedDatasetWriter::remove_side_files() {
   bin_.reset();
   lengths_.reset();
   doc_index_.reset();
+  mask_.reset();
   std::error_code ignored;
-  for (const auto* suffix : {".bin", ".lengths", ".documents", ".idx"}) fs::remove(aside(prefix_, suffix), ignored);
+  for (const auto* suffix : {".bin", ".lengths", ".documents", ".mask", ".idx"}) fs::remove(aside(prefix_, suffix), ignored);
 }
 
-void IndexedDatasetWriter::append(std::span<const int32_t> tokens) {
+void IndexedDatasetWriter::mark(int64_t count, bool learned) {
+  if (!mask_) {
+    if (learned) return;
+    mask_ = std::make_unique<BufferedFile>(aside(prefix_, ".mask"));
+    mask_->put(kMaskMagic);
+    for (int64_t byte = 0; byte < tokens_ / 8; ++byte) mask_->put(uint8_t{0xff});
+    mask_byte_ = static_cast<uint8_t>((1 << (tokens_ % 8)) - 1);
+  }
+  for (int64_t position = tokens_; position < tokens_ + count; ++position) {
+    if (learned) mask_byte_ = static_cast<uint8_t>(mask_byte_ | 1 << (position % 8));
+    if (position % 8 != 7) continue;
+    mask_->put(mask_byte_);
+    mask_byte_ = 0;
+  }
+}
+
+void IndexedDatasetWriter::append(std::span<const int32_t> tokens, bool learned) {
+  mark(static_cast<int64_t>(tokens.size()), learned);
   const int64_t largest = largest_id(type_);
   for (const int32_t token : tokens) {
     if (token < 0 || token > largest) throw DataError("{}.bin: token id {} does not fit {}", prefix_.string(), token, name_of(type_));
@@ -293,6 +333,8 @@ void IndexedDatasetWriter::finish() {
   bin_->close();
   lengths_->close();
   doc_index_->close();
+  if (mask_ && tokens_ % 8 != 0) mask_->put(mask_byte_);
+  if (mask_) mask_->close();
   write_index();
   const fs::path folder = prefix_.has_parent_path() ? prefix_.parent_path() : fs::path(".");
   // A crash between the two renames must not leave a new .bin beside an old .idx.
@@ -300,6 +342,8 @@ void IndexedDatasetWriter::finish() {
   fs::remove(prefix_.string() + ".idx", ignored);
   base::sync_directory(folder);
   rename_or_throw(aside(prefix_, ".bin"), prefix_.string() + ".bin");
+  if (mask_) rename_or_throw(aside(prefix_, ".mask"), prefix_.string() + ".mask");
+  else fs::remove(prefix_.string() + ".mask", ignored);
   rename_or_throw(aside(prefix_, ".idx"), prefix_.string() + ".idx");
   remove_side_files();
   base::sync_directory(folder);

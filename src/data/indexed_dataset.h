@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,9 @@
 namespace ingot::data {
 
 namespace fs = base::fs;
+
+/// Where there is nothing to predict.
+inline constexpr int32_t kIgnoredTarget = -100;
 
 /// Megatron's dtype codes; floating-point ones (6 and 7) hold no tokens and are refused.
 enum class TokenType : uint8_t { uint8 = 1, int8 = 2, int16 = 3, int32 = 4, int64 = 5, uint16 = 8 };
@@ -53,14 +57,22 @@ class IndexedDataset {
 
   /// Copies tokens [first, first + out.size()) of the stream. Throws DataError when an id does not fit int32 or is negative.
   void read(int64_t first, std::span<int32_t> out) const;
+  /// The same with kIgnoredTarget in place of tokens that PREFIX.mask, where there is one, says not to learn: prompts.
+  void read_targets(int64_t first, std::span<int32_t> out) const;
+  bool has_mask() const { return mask_.has_value(); }
+  bool is_learned(int64_t position) const;
   /// What was read of the .bin no longer counts as this process's memory, which would grow with the data otherwise.
-  void release_pages() const { tokens_file_.release_pages(); }
+  void release_pages() const {
+    tokens_file_.release_pages();
+    if (mask_) mask_->release_pages();
+  }
 
  private:
   void check_index() const;
 
   fs::path prefix_;
   base::MappedFile index_, tokens_file_;
+  std::optional<base::MappedFile> mask_;  // a bit for each token, from the lowest on, behind eight bytes of its own
   TokenType type_ = TokenType::int32;
   int64_t tokens_ = 0, sequences_ = 0, documents_ = 0;
   const std::byte* lengths_ = nullptr;    // int32 [sequences], unaligned
@@ -77,8 +89,9 @@ class IndexedDatasetWriter {
   IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
   ~IndexedDatasetWriter();
 
-  /// Adds tokens to the present document. Throws DataError for an id that the token type cannot hold.
-  void append(std::span<const int32_t> tokens);
+  /// Adds tokens to the present document. Throws DataError for an id that the token type cannot hold. The first ones that are not `learned`
+  /// begin PREFIX.mask.
+  void append(std::span<const int32_t> tokens, bool learned = true);
   void end_document();
   void add_document(std::span<const int32_t> tokens) {
     append(tokens);
@@ -92,6 +105,7 @@ class IndexedDatasetWriter {
 
  private:
   void end_sequence();
+  void mark(int64_t count, bool learned);
   void write_index();
   void remove_side_files();
 
@@ -99,6 +113,8 @@ class IndexedDatasetWriter {
   TokenType type_;
   struct BufferedFile;
   std::unique_ptr<BufferedFile> bin_, lengths_, doc_index_;  // the last two grow on disk, not in memory
+  std::unique_ptr<BufferedFile> mask_;                       // null while all is learned
+  uint8_t mask_byte_ = 0;                                    // of the last tokens, fewer than eight
   int64_t tokens_ = 0, sequences_ = 0, documents_ = 0, sequence_tokens_ = 0;
   bool finished_ = false;
 };

@@ -64,6 +64,45 @@ TEST(IndexedDataset, every_integer_type_reads_back_and_documents_may_hold_severa
   }
 }
 
+// Every third token of three is not learned; the first that is not comes late.
+TEST(IndexedDataset, a_mask_says_which_tokens_are_learned) {
+  const auto prefix = fs::path(::testing::TempDir()) / "ingot_masked";
+  std::vector<int32_t> expected;
+  {
+    IndexedDatasetWriter writer(prefix, TokenType::uint16);
+    int32_t next = 0;
+    const auto add = [&](size_t count, bool learned) {
+      std::vector<int32_t> tokens;
+      for (size_t i = 0; i < count; ++i) tokens.push_back(next), expected.push_back(learned ? next : kIgnoredTarget), ++next;
+      writer.append(tokens, learned);
+    };
+    add(21, true);
+    for (size_t n = 0; n < 40; ++n) {
+      add(n % 5, false);
+      add(n % 3 + 1, true);
+      if (n % 4 == 0) writer.end_document();
+    }
+    writer.finish();
+  }
+  const IndexedDataset dataset(prefix);
+  ASSERT_EQ(dataset.tokens(), static_cast<int64_t>(expected.size()));
+  for (const int64_t first : {0, 5, 23}) {
+    std::vector<int32_t> targets(expected.size() - static_cast<size_t>(first));
+    dataset.read_targets(first, targets);
+    EXPECT_TRUE(std::equal(targets.begin(), targets.end(), expected.begin() + first));
+  }
+  // A mask of other tokens is refused; without one, and after a writer that learns all, all is learned.
+  fs::resize_file(prefix.string() + ".mask", fs::file_size(prefix.string() + ".mask") - 1);
+  EXPECT_THROW(IndexedDataset{prefix}, base::DataError);
+  {
+    IndexedDatasetWriter writer(prefix, TokenType::uint16);
+    writer.append(std::vector<int32_t>{1, 2, 3});
+    writer.finish();
+  }
+  EXPECT_FALSE(fs::exists(prefix.string() + ".mask"));
+  EXPECT_FALSE(IndexedDataset(prefix).has_mask());
+}
+
 TEST(IndexedDataset, contradictions_of_the_index_are_refused_with_their_place) {
   const TemporaryFolder folder;
   folder.write("b.bin", std::string(20, '\0'));  // five int32

@@ -47,6 +47,7 @@ struct LoaderState {
   std::string packing;
   bool reset_documents = true;
   int64_t row_version = 1;  // of the packing
+  std::string fill_in_middle;  // its settings; empty = off
   std::vector<Source> sources;
 
   std::string to_json() const;

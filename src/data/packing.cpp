@@ -29,7 +29,7 @@ class StreamPacking : public Packing {
   void fill(int64_t row, const Row& out) const override {
     const int64_t first = begin_of(row);
     dataset_.read(first, out.inputs);
-    dataset_.read(first + 1, out.targets);
+    dataset_.read_targets(first + 1, out.targets);
     std::fill(out.document_starts.begin(), out.document_starts.end(), 0);
     if (!options_.reset_documents) return;
     // Walk the documents that begin inside the row, or right behind it: their first token is nobody's target.
@@ -115,7 +115,7 @@ class BestFitPacking : public Packing {
     const auto length = static_cast<size_t>(piece.length);
     const size_t targets = piece.has_next ? length : length - 1;
     dataset_.read(piece.begin, out.inputs.subspan(at, length));
-    dataset_.read(piece.begin + 1, out.targets.subspan(at, targets));
+    dataset_.read_targets(piece.begin + 1, out.targets.subspan(at, targets));
     if (targets < length) out.targets[at + targets] = kIgnoredTarget;
     const auto starts = out.document_starts.subspan(at, length);
     std::fill(starts.begin(), starts.end(), static_cast<int32_t>(at));
@@ -123,12 +123,12 @@ class BestFitPacking : public Packing {
   }
 
   // Without resets the row is one context: a document's last token is followed by the next document's first.
-  static void join_documents(const std::vector<Piece>& pieces, const Row& out) {
+  void join_documents(const std::vector<Piece>& pieces, const Row& out) const {
     std::fill(out.document_starts.begin(), out.document_starts.end(), 0);
     size_t at = 0;
     for (size_t p = 0; p + 1 < pieces.size(); ++p) {
       at += static_cast<size_t>(pieces[p].length);
-      out.targets[at - 1] = pieces[p].has_next ? out.targets[at - 1] : out.inputs[at];
+      if (!pieces[p].has_next && dataset_.is_learned(pieces[p + 1].begin)) out.targets[at - 1] = out.inputs[at];
     }
   }
 

@@ -17,8 +17,6 @@
 
 namespace ingot::data {
 
-inline constexpr int32_t kIgnoredTarget = -100;
-
 /// One sample, each span of seq_len elements.
 struct Row {
   std::span<int32_t> inputs, targets;  // targets[s]: the token after inputs[s], or kIgnoredTarget

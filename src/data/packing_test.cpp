@@ -204,5 +204,40 @@ TEST(Packings, reads_are_the_tokens_that_come_out) {
   }
 }
 
+// Whatever the packing: a target is the next token where that is of the same document and learned, and nothing else.
+TEST(Packing, what_a_mask_leaves_out_is_no_target) {
+  const TemporaryFolder folder;
+  const auto prefix = folder / "masked";
+  std::vector<bool> learned;
+  {
+    IndexedDatasetWriter writer(prefix, TokenType::uint16);
+    for (int32_t token = 0; token < 600; ++token) {
+      learned.push_back(token % 7 > 2);
+      writer.append({&token, 1}, learned.back());
+      if (token % 23 == 22) writer.end_document();
+    }
+    writer.finish();
+  }
+  const IndexedDataset dataset(prefix);
+  for (const char* name : {"stream", "best_fit"}) {
+    const auto packing = make_packing(name, dataset, {0, 600}, {.seq_len = 40});
+    int64_t targets = 0;
+    for (int64_t row = 0; row < packing->rows(); ++row) {
+      const auto filled = fill(*packing, row, 40);
+      for (size_t i = 0; i < 40; ++i) {
+        if (filled.targets[i] < 0) continue;
+        ++targets;
+        EXPECT_EQ(filled.targets[i], filled.inputs[i] + 1);
+        EXPECT_TRUE(learned[static_cast<size_t>(filled.targets[i])]) << filled.targets[i];
+      }
+      for (size_t i = 0; i + 1 < 40; ++i)
+        if (filled.starts[i] == filled.starts[i + 1] && filled.inputs[i + 1] == filled.inputs[i] + 1 && learned[static_cast<size_t>(filled.inputs[i + 1])]) {
+          EXPECT_EQ(filled.targets[i], filled.inputs[i + 1]) << name;
+        }
+    }
+    EXPECT_GT(targets, 250);
+  }
+}
+
 }  // namespace
 }  // namespace ingot::data

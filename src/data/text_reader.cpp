@@ -127,7 +127,7 @@ class BlockParser {
     else if (options_.split == DocumentSplit::file) add(block_.bytes, block_.first_line, !block_.open_ended);
     else if (options_.split == DocumentSplit::line) lines();
     else paragraphs();
-    if (block_.continues && result_.parts.empty()) result_.parts.push_back({"", true});  // the file ended at the cut
+    if (block_.continues && result_.parts.empty()) result_.parts.push_back({"", true, block_.first_line});  // the file ended at the cut
     return std::move(result_);
   }
 
@@ -144,17 +144,21 @@ class BlockParser {
     return replace_invalid_utf8(text, result_.invalid_utf8);
   }
 
-  void add(std::string_view text, int64_t line, bool ends) { result_.parts.push_back({valid(text, line), ends}); }
+  void add(std::string_view text, int64_t line, bool ends) { result_.parts.push_back({valid(text, line), ends, line}); }
 
   void json_lines() {
     for (Lines lines{block_.bytes, block_.first_line, {}}; lines.next();) {
       const auto line = without_newline(lines.line);
       if (is_blank(line)) continue;
-      const std::string text = valid(line, lines.number);
+      std::string text = valid(line, lines.number);
+      if (options_.whole_lines) {
+        result_.parts.push_back({std::move(text), true, lines.number});
+        continue;
+      }
       FieldReader reader(options_.field);
       const bool parsed = nlohmann::json::sax_parse(text, &reader);
       if (parsed && reader.found) {
-        result_.parts.push_back({std::move(reader.text), true});
+        result_.parts.push_back({std::move(reader.text), true, lines.number});
         continue;
       }
       const std::string reason = parsed ? reader.why_missing() : reader.problem;

@@ -26,6 +26,7 @@ struct TextOptions {
   TextFormat format = TextFormat::automatic;
   DocumentSplit split = DocumentSplit::file;
   std::string field = "text";     // of a JSON line
+  bool whole_lines = false;       // a JSON line comes out as it is, for who reads more of it than a text
   bool skip_bad = false;          // count malformed JSON lines instead of stopping at the first
   bool strict_utf8 = false;       // stop at bytes that are not UTF-8 instead of replacing them by U+FFFD
   int64_t block_bytes = 1 << 20;  // tests make it small
@@ -44,6 +45,7 @@ struct TextBlock {
 struct TextPart {
   std::string text;
   bool ends_document = true;
+  int64_t line = 0;  // of the file, where it begins
 };
 
 struct ParsedBlock {

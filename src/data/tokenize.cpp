@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "data/chat/conversation.h"
 #include "data/ordered_pipeline.h"
 
 namespace ingot::data {
@@ -14,12 +15,32 @@ using base::DataError;
 struct EncodedBlock {
   struct Part {
     size_t tokens = 0;
-    bool ends_document = true;
+    bool ends_document = true, is_learned = true;
   };
   std::vector<int32_t> tokens;
   std::vector<Part> parts;
   ParsedBlock counts;  // its parts are empty
 };
+
+EncodedBlock encode_conversations(const Tokenizer& tokenizer, const TextBlock& block, const TokenizeOptions& options) {
+  EncodedBlock encoded;
+  encoded.counts = parse_block(block, options.text);
+  for (const auto& part : encoded.counts.parts) {
+    try {
+      const auto conversation = chat::encode_conversation(part.text, *options.chat_template, tokenizer);
+      encoded.tokens.insert(encoded.tokens.end(), conversation.ids.begin(), conversation.ids.end());
+      for (size_t i = 0; i < conversation.runs.size(); ++i)
+        encoded.parts.push_back({conversation.runs[i].tokens, i + 1 == conversation.runs.size(), conversation.runs[i].is_learned});
+    } catch (const DataError& wrong) {
+      const auto reason = fmt::format("{}:{}: {}", block.file, part.line, wrong.what());
+      if (!options.text.skip_bad) throw DataError("{}; mend the line, or pass --skip-bad", reason);
+      if (encoded.counts.first_problem.empty()) encoded.counts.first_problem = reason;
+      ++encoded.counts.bad_lines;
+    }
+  }
+  encoded.counts.parts.clear();
+  return encoded;
+}
 
 EncodedBlock encode_block(const Tokenizer& tokenizer, const TextBlock& block, const TextOptions& options) {
   EncodedBlock encoded;
@@ -27,7 +48,7 @@ EncodedBlock encode_block(const Tokenizer& tokenizer, const TextBlock& block, co
   for (auto& part : encoded.counts.parts) {
     const auto ids = tokenizer.encode(part.text);
     encoded.tokens.insert(encoded.tokens.end(), ids.begin(), ids.end());
-    encoded.parts.push_back({ids.size(), part.ends_document});
+    encoded.parts.push_back({ids.size(), part.ends_document, true});
     std::string().swap(part.text);
   }
   encoded.counts.parts.clear();
@@ -47,7 +68,8 @@ class Assembler {
         inside_ = true;
         if (options_.prepend_bos) writer_.append({&special_.bos, 1});
       }
-      writer_.append(rest.first(part.tokens));
+      writer_.append(rest.first(part.tokens), part.is_learned);
+      if (part.is_learned) result.learned += static_cast<int64_t>(part.tokens);
       rest = rest.subspan(part.tokens);
       if (part.ends_document) end(result);
     }
@@ -80,7 +102,13 @@ class Assembler {
 
 }  // namespace
 
-TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& options) {
+TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& given) {
+  auto options = given;
+  if (options.chat_template) {
+    options.append_eos = options.prepend_bos = false;  // the template writes them
+    options.text.format = TextFormat::jsonl;
+    options.text.whole_lines = true;
+  }
   if (options.append_eos && tokenizer.special().eos < 0)
     throw DataError(
         "{} has no end-of-sequence token to put after each document: name one in tokenizer_config.json or leave it out with --no-eos",
@@ -96,7 +124,9 @@ TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& optio
   Assembler assembler(tokenizer, options, result.token_type);
   run_ordered<TextBlock, EncodedBlock>(
       threads, static_cast<size_t>(2 * threads + 2), [&](TextBlock& block) { return reader.next(block); },
-      [&](TextBlock block) { return encode_block(tokenizer, block, options.text); },
+      [&](TextBlock block) {
+        return options.chat_template ? encode_conversations(tokenizer, block, options) : encode_block(tokenizer, block, options.text);
+      },
       [&](EncodedBlock block) {
         assembler.add(block, result);
         result.input_bytes += block.counts.bytes;

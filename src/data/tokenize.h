@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "data/chat/chat_template.h"
 #include "data/indexed_dataset.h"
 #include "data/text_reader.h"
 #include "data/tokenizer.h"
@@ -17,6 +18,9 @@ struct TokenizeOptions {
   bool append_eos = true;    // ends every document; refused when the tokenizer has no eos
   bool prepend_bos = false;  // begins every document
   int threads = 0;           // 0 = one per core
+  /// Not null: inputs are conversations (data/chat/conversation.h), which become what this template makes of them, without eos or bos of their
+  /// own, and only their answers are learned. Must outlive the call.
+  const chat::ChatTemplate* chat_template = nullptr;
   /// Called on the calling thread with the bytes of input done so far and their total (0 when it is not known).
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
 };
@@ -24,6 +28,7 @@ struct TokenizeOptions {
 struct TokenizeResult {
   int64_t documents = 0, tokens = 0, input_bytes = 0;
   int64_t empty_documents = 0;  // left out
+  int64_t learned = 0;          // tokens of answers, of conversations
   int64_t bad_lines = 0;        // skipped
   int64_t invalid_utf8 = 0;     // sequences replaced by U+FFFD
   std::string first_problem;    // "file:line: reason" of the first bad line or replacement

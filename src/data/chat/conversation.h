@@ -1,0 +1,26 @@
+// Conversations of JSON lines as token ids, and which of them are learned: the answers.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/chat/chat_template.h"
+#include "data/tokenizer.h"
+
+namespace ingot::data::chat {
+
+struct EncodedConversation {
+  std::vector<int32_t> ids;
+  struct Run {
+    size_t tokens = 0;
+    bool is_learned = false;
+  };
+  std::vector<Run> runs;  // that make up the ids
+};
+
+/// `line`: {"messages": [{"role": …, "content": …}, …]}, or ShareGPT's {"conversations": [{"from": "human", "value": …}, …]}; what else it
+/// has, the template may read. A token across the border of an answer is learned. Throws DataError that says what is wrong with the line.
+EncodedConversation encode_conversation(std::string_view line, const ChatTemplate& chat_template, const Tokenizer& tokenizer);
+
+}  // namespace ingot::data::chat
