@@ -36,6 +36,7 @@ void add_train(Flags& flags) {
 
 #include <cstdio>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/environment.h"
 #include "base/error.h"
@@ -57,6 +58,7 @@ void add_train(Flags& flags) {
 #include "plan/run/shape.h"
 #include "train/check_layout.h"
 #include "train/inputs.h"
+#include "train/stretches.h"
 #include "train/trainer.h"
 
 namespace ingot::cli {
@@ -76,16 +78,31 @@ int print_settings(bool markdown) {
 }
 
 int plan_only(const train::RunConfig& config, const comm::RankEnvironment& ranks, bool json) {
-  const int64_t world = ranks.size > 1 ? ranks.size : plan::configured_ranks(config.parallel);
-  const mesh::Mesh mesh(config.parallel, 0, static_cast<int>(world));
-  train::check_layout(config, mesh);
-  train::check_device(config, device::device_named(config.train.device));
-  if (ranks.rank != 0) return 0;
-  // Ranks that are not there yet would share this machine's cores.
-  if (ranks.size == 1 && config.train.threads == 0)
-    comm::share_cores({.size = static_cast<int>(world), .local_size = static_cast<int>(world)});
-  std::fputs(plan::dry_run(config, mesh, bench::profile_of_plan(config, world), plan::program_bytes(config), json).c_str(), stdout);
-  if (!json && world > 1) std::fputs(("\n" + plan::describe_ranks(config, mesh)).c_str(), stdout);
+  auto phases = nlohmann::ordered_json::array();
+  const auto stretches = train::stretches_of(config);
+  for (const auto& stretch : stretches) {
+    const auto& own = stretch.config;
+    const int64_t world = ranks.size > 1 ? ranks.size : plan::configured_ranks(own.parallel);
+    const mesh::Mesh mesh(own.parallel, 0, static_cast<int>(world));
+    train::check_layout(own, mesh);
+    train::check_device(own, device::device_named(own.train.device));
+    if (ranks.rank != 0) continue;
+    // Ranks that are not there yet would share this machine's cores.
+    if (ranks.size == 1 && own.train.threads == 0)
+      comm::share_cores({.size = static_cast<int>(world), .local_size = static_cast<int>(world)});
+    const auto text = plan::dry_run(own, mesh, bench::profile_of_plan(own, world), plan::program_bytes(own), json);
+    if (json) {
+      const auto plan = nlohmann::ordered_json::parse(text);
+      phases.insert(phases.end(), plan.at("phases").begin(), plan.at("phases").end());
+      continue;
+    }
+    if (stretches.size() > 1)
+      std::printf("== steps %lld to %lld: %s, recompute %s\n", static_cast<long long>(stretch.first_step + 1),
+                  static_cast<long long>(stretch.end_step), mesh.describe().c_str(), own.train.recompute.c_str());
+    std::fputs(text.c_str(), stdout);
+    if (world > 1) std::fputs(("\n" + plan::describe_ranks(own, mesh)).c_str(), stdout);
+  }
+  if (json && ranks.rank == 0) std::printf("%s\n", nlohmann::ordered_json{{"phases", std::move(phases)}}.dump(2).c_str());
   return 0;
 }
 
@@ -104,35 +121,55 @@ int run_train(const Call& call) {
   if (o.dry_run) return plan_only(config, ranks, call.json);
 
   // Impossible sizes and missing files end here, on every rank, before anyone waits for another.
-  const mesh::Mesh mesh(config.parallel, ranks.rank, ranks.size);
-  train::check_layout(config, mesh);
+  auto stretches = train::stretches_of(config);
+  for (const auto& stretch : stretches) train::check_layout(stretch.config, mesh::Mesh(stretch.config.parallel, ranks.rank, ranks.size));
   train::check_files(config);
   const auto device = device::device_of_rank(config.train.device, ranks.local_rank);
-  train::check_device(config, device);
+  for (const auto& stretch : stretches) train::check_device(stretch.config, device);
   const resilience::StopSignal stop;
   const auto world = comm::World::join(ranks, device.is_cuda(),
                                        {.timeout = std::chrono::duration<double>(config.resilience.comm_timeout_s),
                                         .rendezvous_timeout = std::chrono::duration<double>(config.resilience.rendezvous_timeout_s)});
-  if (world->rank() == 0 && world->size() > 1) base::log_info("{}: {}", world->description(), mesh.describe());
   plan::MachineProfile profile;
+  const auto* present = &stretches.front().config;
   try {
     const bench::Company company{world.get(), ranks.local_rank, ranks.local_size};
     if (!o.no_forecast) profile = bench::profile_of_run(config, company);
     const bool is_predicted = company.is_first() && !o.no_forecast;
-    const auto forecast = is_predicted ? plan::forecast_of(config, mesh, profile, plan::program_bytes(config)) : plan::RunForecast();
-    device::reset_peak_memory(device);
-    bench::choose_gemm_backend(config, run_dir, o.resume, mesh, device, company);
-    mesh::Groups groups(*world, config.parallel);
-    train::Trainer trainer(config, {.run_dir = run_dir,
-                            .resume = o.resume,
-                            .stop_after = o.stop_after,
-                            .version = base::program_version(),
-                            .storage_of = object_store::storage_of},
-                           forecast.numbers, groups);
+    train::RunOptions options{.run_dir = run_dir,
+                              .resume = o.resume,
+                              .described = train::settings_of(config).dump_toml(),
+                              .version = base::program_version(),
+                              .storage_of = object_store::storage_of};
+    int64_t known = stretches.size() > 1 ? train::Trainer::resumable_step(config, options) : -1;
+    if (world->size() > 1 && stretches.size() > 1) {
+      const auto of_first = at::full({1}, known, at::kLong);
+      world->everyone().broadcast(of_first, 0);
+      known = of_first.item<int64_t>();
+    }
+    plan::RunForecast all;
+    train::Measured measured;
     const base::LoadWatch load;
-    trainer.run(stop);
+    for (auto& stretch : stretches) {
+      const bool is_last = &stretch == &stretches.back();
+      if (!is_last && known >= stretch.end_step) continue;
+      present = &stretch.config;
+      const mesh::Mesh mesh(present->parallel, ranks.rank, ranks.size);
+      if (world->rank() == 0 && world->size() > 1) base::log_info("{}: {}", world->description(), mesh.describe());
+      const auto forecast = is_predicted ? plan::forecast_of(*present, mesh, profile, plan::program_bytes(*present)) : plan::RunForecast();
+      device::reset_peak_memory(device);
+      bench::choose_gemm_backend(stretch.config, run_dir, options.resume, mesh, device, company);
+      mesh::Groups groups(*world, present->parallel);
+      options.stop_after = is_last ? o.stop_after : o.stop_after > 0 ? std::min(o.stop_after, stretch.end_step) : stretch.end_step;
+      train::Trainer trainer(*present, options, forecast.numbers, groups);
+      const bool goes_on = trainer.run(stop);
+      plan::add(forecast, all);
+      train::add(trainer.measured(), measured);
+      if (!goes_on || (o.stop_after > 0 && o.stop_after <= stretch.end_step)) break;
+      options.resume = "auto";  // from its own checkpoint
+    }
     const double companions_s = bench::companions_cpu_seconds(company, load.own_cpu_s());
-    if (is_predicted) plan::keep_outcomes(forecast, trainer.measured(), load.foreign_share(companions_s), run_dir);
+    if (is_predicted) plan::keep_outcomes(all, measured, load.foreign_share(companions_s), run_dir);
   } catch (const base::CommError& failure) {
     base::make_directories(run_dir);
     world->ledger().write(run_dir, world->size(), failure.what());
@@ -142,8 +179,8 @@ int run_train(const Call& call) {
   } catch (const std::exception& failure) {
     if (!device::is_out_of_memory(failure)) throw;
     base::log_error("{}", base::message_of(failure));  // first: the explanation needs memory, too
-    plan::PhasePlanner planner(config, mesh, profile, plan::program_bytes(config));
-    throw base::OutOfMemoryError("out of memory: {}", plan::explain_out_of_memory(config, planner));
+    plan::PhasePlanner planner(*present, mesh::Mesh(present->parallel, ranks.rank, ranks.size), profile, plan::program_bytes(*present));
+    throw base::OutOfMemoryError("out of memory: {}", plan::explain_out_of_memory(*present, planner));
   }
   return 0;
 }

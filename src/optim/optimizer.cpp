@@ -162,6 +162,16 @@ std::vector<std::pair<const Parameter*, at::Tensor>> Optimizer::masters() const 
   return all;
 }
 
+void Optimizer::forget_moments() {
+  const at::NoGradGuard no_grad;
+  home_.wait();
+  for (auto& slot : slots_)
+    for (auto& state : slot.state) state.zero_();
+  for (auto& rows : rows_)
+    for (auto& state : rows.state) state.zero_();
+  steps_done_ = 0;
+}
+
 std::vector<StateSlice> Optimizer::state() const {
   home_.wait();
   std::vector<StateSlice> all;

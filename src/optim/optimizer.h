@@ -57,6 +57,8 @@ class Optimizer {
   /// Updates done so far, part of AdamW's bias correction; restored together with state().
   int64_t steps_done() const { return steps_done_; }
   void set_steps_done(int64_t steps) { steps_done_ = steps; }
+  /// Moments begin at 0 again, and AdamW's count of steps; masters stay.
+  void forget_moments();
   /// Copies masters into the compute values, after a checkpoint was loaded into state().
   void publish_masters();
   /// The first of this rank's weights that has NaN or Inf; empty if none.

@@ -47,9 +47,14 @@ void check_layout(const RunConfig& config, const mesh::Mesh& mesh) {
   check(config);
   auto layout = layout_of(mesh, config.parallel, config.model);
   const auto model = models::create_model(config.model, layout);
-  for (const auto& phase : lay_out_phases(config)) {
-    check_tokens(phase.data.seq_len, config.parallel, *model);
-    check_batch(phase.batch_size, config.train.microbatch_size, config.parallel, mesh);
+  const auto phases = lay_out_phases(config);
+  for (size_t i = 0; i < phases.size(); ++i) {
+    if (!config.covers(i)) continue;
+    check_tokens(phases[i].data.seq_len, config.parallel, *model);
+    check_batch(phases[i].batch_size, config.train.microbatch_size, config.parallel, mesh);
+    if (phases[i].ramp_steps > 0)
+      for (const int64_t batch : {phases[i].ramp_from, phases[i].ramp_from + phases[i].ramp_increment})
+        check_batch(batch, config.train.microbatch_size, config.parallel, mesh);
   }
   if (data::has_validation(config.data) && config.train.validation_every > 0) check_tokens(config.data.seq_len, config.parallel, *model);
 }

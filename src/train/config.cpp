@@ -24,6 +24,13 @@ void declare_phase(SettingsTable& table, PhaseConfig& p) {
   table.add("warmup_steps", p.warmup_steps, at_least(-1), "-1 = optimizer.warmup_steps");
   table.add("schedule", p.schedule, {"", "constant", "linear", "cosine", "wsd"}, "empty = optimizer.schedule");
   table.add("sources", p.sources, "data mix as \"weight path\"; empty = data.sources");
+  table.add("ramp_from", p.ramp_from, at_least(0), "sequences of its first step, growing to batch_size; 0 = all at once");
+  table.add("ramp_increment", p.ramp_increment, at_least(0), "sequences by which they grow");
+  table.add("ramp_steps", p.ramp_steps, at_least(0), "steps until batch_size");
+  table.add("reset_optimizer", p.reset_optimizer, "moments begin at 0");
+  table.add("set", p.set,
+            "key=value of parallel.*, train.microbatch_size, recompute, offload, gpu_graphs, validation_every and validation_batches, "
+            "optimizer.offload, data.prefetch and checkpoint.every: another layout takes a checkpoint at the phase's first step");
   table.add("reset_dataloader", p.reset_dataloader,
             "true: all sources begin anew, in another order; false: each goes on with what the phases before have not drawn from it");
 }
@@ -108,6 +115,17 @@ static void check_graphs(const RunConfig& c) {
                             c.train.offload);
 }
 
+static void check_ramp(const RunConfig& c, const PhaseConfig& phase) {
+  if (phase.ramp_from == 0) return;
+  const int64_t batch = phase.batch_size > 0 ? phase.batch_size : c.train.batch_size, grows = batch - phase.ramp_from;
+  if (phase.ramp_increment < 1 || grows < phase.ramp_increment || grows % phase.ramp_increment != 0)
+    throw base::ConfigError("phase '{}': ramp_from = {} does not reach {} sequences by ramp_increment = {}; one that divides {} would",
+                            phase.name, phase.ramp_from, batch, phase.ramp_increment, std::max<int64_t>(grows, 1));
+  if (phase.ramp_steps < grows / phase.ramp_increment)
+    throw base::ConfigError("phase '{}': ramp_steps = {} are fewer than the {} sizes of its ramp", phase.name, phase.ramp_steps,
+                            grows / phase.ramp_increment);
+}
+
 void check(const RunConfig& c) {
   check(c.log);
   if (c.model.mtp_layers > 0 && c.train.mtp_loss == 0)
@@ -136,11 +154,14 @@ void check(const RunConfig& c) {
                               (batch / micro + 1) * micro);
   };
   check_batch(c.train.batch_size, "train.batch_size");
-  for (const auto& phase : c.train.phases) {
+  for (size_t i = 0; i < c.train.phases.size(); ++i) {
+    const auto& phase = c.train.phases[i];
     if ((phase.tokens > 0) == (phase.steps > 0))
       throw base::ConfigError("train.phases '{}' needs either tokens or steps (it has tokens = {}, steps = {})", phase.name, phase.tokens,
                               phase.steps);
-    if (phase.batch_size > 0) check_batch(phase.batch_size, "batch_size of phase '" + phase.name + "'");
+    const bool is_of_another = !c.covers(i) || (c.end_phase == SIZE_MAX && !phase.set.empty());
+    if (phase.batch_size > 0 && !is_of_another) check_batch(phase.batch_size, "batch_size of phase '" + phase.name + "'");
+    check_ramp(c, phase);
   }
 }
 

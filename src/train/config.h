@@ -26,7 +26,9 @@ struct PhaseConfig {
   int64_t warmup_steps = -1;
   std::string schedule;
   std::vector<std::string> sources;  // "weight path"
-  bool reset_dataloader = false;
+  bool reset_dataloader = false, reset_optimizer = false;
+  int64_t ramp_from = 0, ramp_increment = 0, ramp_steps = 0;  // sequences of its first steps, growing to batch_size; ramp_from 0 = all at once
+  std::vector<std::string> set;                               // "key=value": layout and the like (train/stretches.h)
 };
 
 struct TrainConfig {
@@ -58,6 +60,10 @@ struct RunConfig {
   checkpoint::CheckpointConfig checkpoint;
   ResilienceConfig resilience;
   LogConfig log;
+
+  // Not settings: of train.phases those that this configuration is of (train/stretches.h).
+  size_t first_phase = 0, end_phase = SIZE_MAX;
+  bool covers(size_t phase) const { return phase >= first_phase && phase < end_phase; }
 };
 
 layers::RoutingLossSettings routing_losses_of(const TrainConfig& config);

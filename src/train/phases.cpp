@@ -73,12 +73,39 @@ void go_on(std::vector<Phase*> phases, int64_t seed) {
       weights.push_back(sources[s].weight);
     }
     if (std::none_of(weights.begin(), weights.end(), [](double weight) { return weight > 0; })) continue;  // the loader refuses it
-    const auto counts = data::Mixture(weights).counts(phase->steps * phase->batch_size);
+    const auto counts = data::Mixture(weights).counts(phase->samples_before(phase->steps));
     for (size_t s = 0; s < sources.size(); ++s) progress.at(ids[s]).drawn.push_back({phase->data.seq_len, counts[s]});
   }
 }
 
+// Fewest steps of so many tokens or more.
+int64_t steps_for(const Phase& phase, int64_t tokens) {
+  const int64_t samples = (tokens + phase.data.seq_len - 1) / phase.data.seq_len, ramp = phase.samples_before(phase.ramp_steps);
+  if (samples >= ramp) return phase.ramp_steps + (samples - ramp + phase.batch_size - 1) / phase.batch_size;
+  int64_t steps = 0;
+  while (phase.samples_before(steps) < samples) ++steps;
+  return steps;
+}
+
 }  // namespace
+
+// The ramp has a stretch of steps for each size below batch_size, as long as they can be alike.
+int64_t Phase::batch_at(int64_t step) const {
+  if (step >= ramp_steps) return batch_size;
+  const int64_t sizes = (batch_size - ramp_from) / ramp_increment;
+  return ramp_from + step * sizes / ramp_steps * ramp_increment;
+}
+
+int64_t Phase::samples_before(int64_t step) const {
+  if (ramp_steps == 0) return step * batch_size;
+  const int64_t sizes = (batch_size - ramp_from) / ramp_increment, within = std::min(step, ramp_steps);
+  int64_t samples = (step - within) * batch_size;
+  for (int64_t size = 0; size < sizes; ++size) {
+    const auto first_of = [&](int64_t n) { return std::min((n * ramp_steps + sizes - 1) / sizes, within); };
+    samples += (first_of(size + 1) - first_of(size)) * (ramp_from + size * ramp_increment);
+  }
+  return samples;
+}
 
 std::vector<Phase> lay_out_phases(const RunConfig& config) {
   auto described = config.train.phases;
@@ -95,8 +122,10 @@ std::vector<Phase> lay_out_phases(const RunConfig& config) {
     if (p.final_lr_fraction >= 0) phase.optimizer.final_lr_fraction = p.final_lr_fraction;
     if (p.warmup_steps >= 0) phase.optimizer.warmup_steps = p.warmup_steps;
     if (!p.schedule.empty()) phase.optimizer.schedule = p.schedule;
-    const int64_t per_step = phase.tokens_per_step();
-    phase.steps = p.steps > 0 ? p.steps : (p.tokens + per_step - 1) / per_step;
+    phase.ramp_from = p.ramp_from, phase.ramp_increment = p.ramp_increment;
+    phase.ramp_steps = p.ramp_from > 0 ? p.ramp_steps : 0;
+    phase.resets_optimizer = p.reset_optimizer;
+    phase.steps = p.steps > 0 ? p.steps : steps_for(phase, p.tokens);
     next += phase.steps;
     phases.push_back(std::move(phase));
   }

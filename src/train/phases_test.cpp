@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "data/loader.h"
 #include "data/test_support.h"
+#include "train/stretches.h"
 
 namespace ingot::train {
 namespace {
@@ -182,6 +183,72 @@ TEST_P(Draws, reset_dataloader_begins_anew_in_another_order) {
 
 INSTANTIATE_TEST_SUITE_P(Packings, Draws, ::testing::Values("stream", "best_fit"),
                          [](const auto& info) { return std::string(info.param); });
+
+// The oracle: step by step.
+TEST(Phases, a_ramp_grows_evenly_to_the_batch) {
+  RunConfig config;
+  config.data.sources = {{"a", 1}};
+  config.data.seq_len = 10;
+  config.train.batch_size = 32;
+  config.train.phases = {{.name = "ramp", .steps = 40, .ramp_from = 8, .ramp_increment = 8, .ramp_steps = 20}};
+  const auto phase = lay_out_phases(config).front();
+  int64_t samples = 0, before = 0;
+  std::map<int64_t, int64_t> sizes;
+  for (int64_t step = 0; step < 40; ++step) {
+    EXPECT_EQ(phase.samples_before(step), samples) << step;
+    const int64_t batch = phase.batch_at(step);
+    EXPECT_GE(batch, before);
+    samples += before = batch;
+    ++sizes[batch];
+  }
+  EXPECT_EQ(sizes, (std::map<int64_t, int64_t>{{8, 7}, {16, 7}, {24, 6}, {32, 20}}));
+  // As many tokens as asked for, and no step more; within the ramp, too.
+  for (const int64_t tokens : {1, 80, 81, 4000, 4001, 9999}) {
+    config.train.phases[0].steps = 0;
+    config.train.phases[0].tokens = tokens;
+    const auto cut = lay_out_phases(config).front();
+    EXPECT_GE(cut.samples_before(cut.steps) * 10, tokens);
+    EXPECT_LT(cut.samples_before(cut.steps - 1) * 10, tokens);
+  }
+}
+
+TEST(Phases, a_ramp_that_does_not_reach_the_batch_is_refused) {
+  RunConfig config;
+  config.train.batch_size = 32;
+  config.train.phases = {{.name = "ramp", .steps = 40, .ramp_from = 8, .ramp_increment = 7, .ramp_steps = 20}};
+  EXPECT_THROW(check(config), base::ConfigError);
+  config.train.phases[0].ramp_increment = 4, config.train.phases[0].ramp_steps = 5;
+  EXPECT_THROW(check(config), base::ConfigError);
+  config.train.phases[0].ramp_steps = 6;
+  EXPECT_NO_THROW(check(config));
+}
+
+TEST(Stretches, are_phases_of_one_layout_in_a_row) {
+  RunConfig config;
+  config.data.sources = {{"a", 1}};
+  config.checkpoint.every = 0;
+  config.train.phases = {{.name = "a", .steps = 3},
+                         {.name = "b", .steps = 4},
+                         {.name = "c", .steps = 5, .set = {"parallel.context=2", "train.recompute=full"}},
+                         {.name = "d", .steps = 6, .set = {"parallel.context=2", "train.recompute=full"}},
+                         {.name = "e", .steps = 7}};
+  const auto stretches = stretches_of(config);
+  ASSERT_EQ(stretches.size(), 3u);
+  EXPECT_EQ(stretches[0].end_step, 7);
+  EXPECT_EQ(stretches[1].first_step, 7);
+  EXPECT_EQ(stretches[1].end_step, 18);
+  EXPECT_EQ(stretches[1].config.parallel.context, 2);
+  EXPECT_EQ(stretches[2].config.parallel.context, 1);
+  EXPECT_FALSE(stretches[1].config.covers(1));
+  EXPECT_TRUE(stretches[1].config.covers(3));
+  // What they hand over by.
+  EXPECT_GT(stretches[0].config.checkpoint.every, 0);
+  EXPECT_EQ(stretches[2].config.checkpoint.every, 0);
+  for (const char* wrong : {"model.hidden=2", "parallel.contxt=2", "parallel.context", "optimizer.lr=1"}) {
+    config.train.phases[2].set = {wrong};
+    EXPECT_THROW(stretches_of(config), base::ConfigError) << wrong;
+  }
+}
 
 }  // namespace
 }  // namespace ingot::train

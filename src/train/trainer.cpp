@@ -59,14 +59,21 @@ double flops_per_token_of(const models::Model& model, int64_t seq) {
 
 }  // namespace
 
+void add(const Measured& stretch, Measured& run) {
+  run.step_ms.resize(std::max(run.step_ms.size(), stretch.step_ms.size()));
+  for (size_t i = 0; i < stretch.step_ms.size(); ++i) run.step_ms[i].insert(run.step_ms[i].end(), stretch.step_ms[i].begin(), stretch.step_ms[i].end());
+  run.peak_memory_bytes = std::max(run.peak_memory_bytes, stretch.peak_memory_bytes);
+}
+
 Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast, mesh::Groups& groups)
     : config_(std::move(config)), options_(std::move(options)), forecast_(forecast), groups_(groups) {
   check_layout(config_, groups_.mesh());
   phases_ = lay_out_phases(config_);
   measured_.step_ms.resize(phases_.size());
-  config_toml_ = settings_of(config_).dump_toml();
+  config_toml_ = options_.described.empty() ? settings_of(config_).dump_toml() : options_.described;
   whole_ = models::create_model(config_.model);
-  for (const auto& phase : phases_) flops_per_token_.push_back(flops_per_token_of(*whole_, phase.data.seq_len));
+  for (size_t i = 0; i < phases_.size(); ++i)
+    flops_per_token_.push_back(config_.covers(i) ? flops_per_token_of(*whole_, phases_[i].data.seq_len) : 0);
   parallel_ = std::make_unique<ParallelModel>(setup_of(config_, options_.watch != nullptr), groups_);
   tokenizer_ = tokenizer_of(config_);
   run_id_ = checkpoint::on_first(team(), [&] { return run_id(options_.run_dir); });
@@ -113,12 +120,12 @@ void Trainer::check_resumed_data(const Phase& phase) const {
   const auto state = data::LoaderState::from_json(resumed_data_);
   loader_->check_resumable(state);
   const int64_t steps = progress_.step - phase.first_step;
-  if (state.samples != steps * phase.batch_size)
+  if (state.samples != phase.samples_before(steps))
     throw base::DataError(
         "the checkpoint of step {} has gone through {} samples of this phase; {} steps of {} sequences would have taken {}. Resume with "
         "the "
         "batch size that it was made with, and change it at the border of a phase (train.phases).",
-        progress_.step, state.samples, steps, phase.batch_size, steps * phase.batch_size);
+        progress_.step, state.samples, steps, phase.batch_size, phase.samples_before(steps));
 }
 
 void Trainer::enter_phase(const Phase& phase) {
@@ -138,6 +145,10 @@ void Trainer::enter_phase(const Phase& phase) {
                    phase.first_step + 1, phase.end_step(), phase.data.seq_len, phase.batch_size, phase.rope_base, phase.peak_lr);
     for (size_t s = 0; s < phase.data.sources.size(); ++s)
       base::log_info("  {}: {} samples are unseen when the phase begins", phase.data.sources[s].path, loader_->unseen_samples(s));
+  }
+  if (phase.resets_optimizer && progress_.step == phase.first_step && progress_.step > 0) {
+    parallel_->optimizer().forget_moments();
+    if (is_main()) base::log_info("phase '{}' begins with moments of 0", phase.name);
   }
   phase_ = &phase;
 }
@@ -177,7 +188,16 @@ RunFacts Trainer::facts() const {
   return facts;
 }
 
-void Trainer::run(const resilience::StopSignal& stop) {
+int64_t Trainer::resumable_step(const RunConfig& config, const RunOptions& options) {
+  if (options.resume == "never") return -1;
+  const fs::path folder = options.resume != "auto"           ? fs::path(options.resume)
+                          : config.checkpoint.folder.empty() ? options.run_dir / "checkpoints"
+                                                             : fs::path(config.checkpoint.folder);
+  if (const auto newest = checkpoint::latest(folder, options.storage_of(folder))) return checkpoint::step_of(newest->path.filename().string()).value_or(-1);
+  return checkpoint::step_of(folder.filename().string()).value_or(-1);
+}
+
+bool Trainer::run(const resilience::StopSignal& stop) {
   const int64_t all = total_steps(phases_), steps = options_.stop_after > 0 ? std::min(all, options_.stop_after) : all;
   if (progress_.step >= all && is_main())
     base::log_info("all {} steps are done; a larger train.steps goes on, another --run-dir starts anew", all);
@@ -202,6 +222,7 @@ void Trainer::run(const resilience::StopSignal& stop) {
   }
   record_checkpoints();
   if (is_main()) sink_->end(stopped ? MlflowEnd::killed : MlflowEnd::finished);
+  return !stopped;
 }
 
 void Trainer::record_checkpoints() {
@@ -214,7 +235,8 @@ StepRecord Trainer::take_step(const Phase& phase) {
   const auto start = Clock::now();
   groups_.world().ledger().set_step(step + 1);
   const int64_t sent_before = sent_bytes();
-  const auto [first, count] = own_share(in_phase * phase.batch_size, phase.batch_size);
+  const int64_t batch_size = phase.batch_at(in_phase), tokens = batch_size * phase.data.seq_len;
+  const auto [first, count] = own_share(phase.samples_before(in_phase), batch_size);
   const data::Batch batch = [&] {
     const base::WorkScope scope("data", base::WorkKind::data);
     return prefetcher_->get(first, count);
@@ -230,7 +252,7 @@ StepRecord Trainer::take_step(const Phase& phase) {
   if (result.skipped) handle_skip(result, step + 1);
   else skipped_in_a_row_ = 0;
   ++progress_.step;
-  progress_.tokens += phase.tokens_per_step();
+  progress_.tokens += tokens;
 
   const auto phase_number = static_cast<size_t>(&phase - phases_.data());
   StepRecord record;
@@ -241,15 +263,16 @@ StepRecord Trainer::take_step(const Phase& phase) {
   record.grad_norm = result.grad_norm;
   record.lr = lr;
   record.step_ms = step_ms;
-  record.tokens_per_s = static_cast<double>(phase.tokens_per_step()) * 1e3 / step_ms;
+  record.tokens_per_s = static_cast<double>(tokens) * 1e3 / step_ms;
   record.flops_per_token = flops_per_token_[phase_number];
   record.tflops = record.flops_per_token * record.tokens_per_s / 1e12 / groups_.world().size();
   record.mfu = forecast_.gemm_flops > 0 ? record.tflops * 1e12 / forecast_.gemm_flops : 0;
   record.memory_peak_bytes = largest_over_ranks(device::peak_memory_bytes(model().device()));
   record.comm_bytes = sent_bytes() - sent_before;
-  record.predicted_step_ms = Forecast::of_phase(forecast_.step_ms, phase_number);
+  const bool is_ramp = batch_size != phase.batch_size;  // predictions are of the whole batch
+  record.predicted_step_ms = is_ramp ? 0 : Forecast::of_phase(forecast_.step_ms, phase_number);
   record.predicted_memory_bytes = forecast_.memory_bytes;
-  record.calibrated_step_ms = Forecast::of_phase(forecast_.calibrated_step_ms, phase_number);
+  record.calibrated_step_ms = is_ramp ? 0 : Forecast::of_phase(forecast_.calibrated_step_ms, phase_number);
   record.calibrated_memory_bytes = forecast_.calibrated_memory_bytes;
   record.eta_s = static_cast<double>(record.steps - record.step) * smoothed_step_ms_ / 1e3;
   record.skipped = result.skipped;
@@ -258,7 +281,7 @@ StepRecord Trainer::take_step(const Phase& phase) {
   record.router_z_loss = result.router_z_loss;
   record.mtp_loss = result.mtp_loss;
   record.dropped = result.dropped;
-  measure(record, phase_number);
+  if (!is_ramp) measure(record, phase_number);
   return record;
 }
 
@@ -300,7 +323,7 @@ std::optional<double> Trainer::validate(const Phase& phase) {
 }
 
 std::string Trainer::data_state() const {
-  return loader_->state(progress_.step, (progress_.step - phase_->first_step) * phase_->batch_size).to_json();
+  return loader_->state(progress_.step, phase_->samples_before(progress_.step - phase_->first_step)).to_json();
 }
 
 }  // namespace ingot::train

@@ -42,6 +42,9 @@ struct Measured {
   int64_t peak_memory_bytes = 0;  // of the rank that needed most; 0 when no step was made
 };
 
+/// What a stretch of a run (train/stretches.h) measured joins what the run did.
+void add(const Measured& stretch, Measured& run);
+
 /// Watches the steps of a run from within, on its rank: what a step's time (step_ms) covers lies between the two calls.
 class StepWatch {
  public:
@@ -54,6 +57,7 @@ struct RunOptions {
   std::filesystem::path run_dir;
   std::string resume = "auto";                                      // auto, never, or the path of a checkpoint
   int64_t stop_after = 0;                                           // ends after this step, validated and saved; 0 = at the end
+  std::string described;                                            // settings of the whole run, TOML; empty = those of the config
   std::string version;                                              // of the program, for run.json
   checkpoint::StorageOf storage_of = checkpoint::local_storage_of;  // of folders of checkpoints
   StepWatch* watch = nullptr;                                       // must outlive the run
@@ -66,10 +70,12 @@ class Trainer {
   /// with the same arguments; rank 0 writes the run directory. The groups must outlive it.
   Trainer(RunConfig config, RunOptions options, const Forecast& forecast, mesh::Groups& groups);
 
-  /// Trains to the end, or until `stop` received a signal; then saves, unless checkpoint.every is 0. Throws NumericError when
+  /// Trains to the end, or until `stop` received a signal; then saves, unless checkpoint.every is 0. Returns whether no signal came. Throws NumericError when
   /// too many steps in a row had to be skipped, or at the first when resilience.nonfinite = "stop"; ReplicaError when ranks hold other
   /// bits of the same weights; CheckpointError when the last save failed.
-  void run(const resilience::StopSignal& stop);
+  bool run(const resilience::StopSignal& stop);
+  /// Of the step that the newest checkpoint which `options` would resume from has; -1 without one. By one rank.
+  static int64_t resumable_step(const RunConfig& config, const RunOptions& options);
 
   const Measured& measured() const { return measured_; }
 

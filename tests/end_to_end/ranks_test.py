@@ -166,6 +166,24 @@ def a_run_goes_on_with_other_ranks_and_another_stage(w):
             close(losses(straight), losses(run), 1e-9)
 
 
+def phases_go_on_in_another_layout_by_themselves(w):
+    """One file, three layouts: the curve is that of one rank; killed in the second phase, it goes on there."""
+    phases = "".join(f'[[train.phases]]\nname = "{name}"\nsteps = 4\nset = {json.dumps(layout)}\n' for name, layout in
+                     (("a", ["parallel.zero=3"]), ("b", ["parallel.context=2"]), ("c", ["parallel.tensor=2", "parallel.zero=0"])))
+    settings = {"train.precision": "fp64", "checkpoint.every": 0, "optimizer.schedule": "constant"}
+    alone = w.config("alone", extra=phases.replace('set = ["parallel.zero=3"]\n', "").replace('set = ["parallel.context=2"]\n', "")
+                     .replace('set = ["parallel.tensor=2", "parallel.zero=0"]\n', ""), **settings)
+    ingot("train", alone, "--run-dir", w.path / "alone")
+    config = w.config("layouts", extra=phases, **settings)
+    _, err = launch(2, "train", config, "--run-dir", w.path / "layouts")
+    assert "context 2" in err and "tensor 2" in err, err
+    close(losses(w.path / "alone"), losses(w.path / "layouts"), 1e-9)
+    launch(2, "train", config, "--run-dir", w.path / "stopped", "--stop-after", 6, "--set", "checkpoint.every=6")
+    assert metrics(w.path / "stopped")[-1]["step"] == 6
+    launch(2, "train", config, "--run-dir", w.path / "stopped", "--set", "checkpoint.every=6")
+    close(losses(w.path / "alone"), losses(w.path / "stopped"), 1e-9)
+
+
 def sequence_ranks_of_a_hybrid_follow_the_curve_of_one(w):
     """Linear and softmax layers over one axis, every way of moving the states; also with data ranks and ZeRO."""
     config = w.config("hybrid", family="linear_llama", **{"model.layers": 3, "model.layer_pattern": "LLN", "model.linear_attention": "gated_delta", "model.feature_map": "l2",
@@ -436,7 +454,7 @@ def two_launchers_are_two_machines(w):
     assert "rank 1" in errors[0] and "status 3" in errors[0], errors[0]
 
 
-TESTS = [data_parallel_ranks_follow_the_curve_of_one, traffic_is_what_the_formula_says, traffic_of_every_axis_is_what_the_formula_says, memory_of_every_axis_is_what_was_planned, a_run_goes_on_with_other_ranks_and_another_stage,
+TESTS = [data_parallel_ranks_follow_the_curve_of_one, traffic_is_what_the_formula_says, traffic_of_every_axis_is_what_the_formula_says, memory_of_every_axis_is_what_was_planned, a_run_goes_on_with_other_ranks_and_another_stage, phases_go_on_in_another_layout_by_themselves,
          sequence_ranks_of_a_hybrid_follow_the_curve_of_one, ranks_generate_what_one_generates,
          a_damaged_checkpoint_is_passed_over_by_all_ranks, a_run_goes_on_from_the_memory_of_its_machines, a_killed_rank_is_named_and_the_job_goes_on_bit_equal,
          without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out, a_flipped_bit_in_the_memory_of_a_rank_ends_the_run, a_signal_to_the_launcher_saves_and_exits_0,

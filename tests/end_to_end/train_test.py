@@ -1,6 +1,7 @@
 """Training from text to a model: the files of a run directory, determinism, stopping and being killed, phases, generation, export."""
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -91,6 +92,60 @@ def phases_move_context_base_rate_and_mix(w):
     other = w.config("phases-other", extra=extra.replace("steps = 4", "steps = 5"))
     expect_error("train", other, "--run-dir", w.path / "r", "--resume", w.path / "phases/checkpoints/step_00000006", status=1,
                  words=["samples of this phase"])
+
+
+def phases_change_the_layout_and_grow_the_batch(w):
+    """What a phase sets does not change the numbers where it must not; a ramp and new moments do, and a killed run goes on with them."""
+    phases = '[[train.phases]]\nname = "a"\nsteps = 4\n[[train.phases]]\nname = "b"\nsteps = 4\n{}[[train.phases]]\nname = "c"\nsteps = 3\n'
+    settings = {"checkpoint.every": 0, "train.precision": "fp32"}
+    ingot("train", w.config("plain", extra=phases.format(""), **settings), "--run-dir", w.path / "plain")
+    config = w.config("set", extra=phases.format('set = ["train.recompute=full", "train.validation_every=2", "data.prefetch=0"]\n'), **settings)
+    _, err = ingot("train", config, "--run-dir", w.path / "set")
+    assert losses(w.path / "set") == losses(w.path / "plain")
+    assert [m["step"] for m in metrics(w.path / "set") if "validation_loss" in m] == [6, 8], err
+    plan = json.loads(ingot("train", config, "--dry-run", "--json")[0])
+    assert [p["phase"] for p in plan["phases"]] == ["a", "b", "c"]
+    assert json.dumps(plan["phases"][0]).replace('"a"', "") != json.dumps(plan["phases"][1]).replace('"b"', ""), plan
+    expect_error("train", w.config("wrong", extra=phases.format('set = ["model.hidden=64"]\n')), "--run-dir", w.path / "x", status=2,
+                 words=["phase 'b'", "model.hidden"])
+    # 1, 1, 2, 2, 3, 3, 4, … sequences, and moments of 0 where the second phase begins.
+    ramp = phases.format("reset_optimizer = true\n").replace('name = "a"\nsteps = 4\n', 'name = "a"\nsteps = 8\nramp_from = 1\nramp_increment = 1\nramp_steps = 6\n')
+    config = w.config("ramp", extra=ramp, **{"checkpoint.every": 3, "checkpoint.keep": 9})
+    ingot("train", config, "--run-dir", w.path / "ramp")
+    tokens = [m["tokens"] for m in metrics(w.path / "ramp")]
+    assert [(b - a) // 48 for a, b in zip([0, *tokens], tokens)] == [1, 1, 2, 2, 3, 3] + [4] * 9, tokens
+    for step in (3, 6, 9):
+        run = w.path / f"ramp-from-{step}"
+        ingot("train", config, "--run-dir", run, "--resume", w.path / "ramp/checkpoints" / f"step_{step:08}")
+        assert losses(run) == losses(w.path / "ramp")[step:], step
+    ingot("train", w.config("kept", extra=ramp.replace("reset_optimizer = true\n", ""), **settings), "--run-dir", w.path / "kept")
+    assert losses(w.path / "kept")[:9] == losses(w.path / "ramp")[:9] and losses(w.path / "kept")[9:] != losses(w.path / "ramp")[9:]
+
+
+def conversations_are_learned_by_their_answers(w):
+    """Loss on answers alone: with every answer the same text and prompts that tell nothing, the loss goes to 0, which that of all tokens cannot."""
+    rng = random.Random(3)
+    words = (w.path / "text.txt").read_text().split()
+    lines = [{"messages": [{"role": "user", "content": " ".join(rng.choices(words, k=6))}, {"role": "assistant", "content": "Anna sees the river."}]} for _ in range(400)]
+    (w.path / "chat.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (w.path / "chat.jinja").write_text("{% for m in messages %}<{{ m.role }}> {{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<assistant> {% endif %}")
+    out, _ = ingot("data", "tokenize", w.path / "chat.jsonl", "--chat", "--template", w.path / "chat.jinja", "--tokenizer", w.path / "tokenizer", "-o", w.path / "chat")
+    assert "are answers" in out, out
+    final = {}
+    for packing in ("best_fit", "stream"):
+        config = w.config(f"chat-{packing}", family="llama", **{"data.packing": packing, "train.steps": 60, "optimizer.lr": 0.02, "checkpoint.every": 0})
+        config.write_text(config.read_text().replace(str(w.path / "tokens"), str(w.path / "chat")))
+        ingot("train", config, "--run-dir", w.path / packing)
+        final[packing] = losses(w.path / packing)[-1][1]
+    (w.path / "chat.mask").unlink()
+    ingot("train", config, "--run-dir", w.path / "all")
+    final["all"] = losses(w.path / "all")[-1][1]
+    print("last losses:", final)
+    assert final["best_fit"] < 0.3 and final["stream"] < 0.3 and final["all"] > 1, final
+    expect_error("data", "tokenize", w.path / "chat.jsonl", "--chat", "--tokenizer", w.path / "tokenizer", "-o", w.path / "y", status=1, words=["no chat template", "--template"])
+    (w.path / "bad.jsonl").write_text('{"messages": [{"role": "user", "content": "?"}]}\n')
+    expect_error("data", "tokenize", w.path / "bad.jsonl", "--chat", "--template", w.path / "chat.jinja", "--tokenizer", w.path / "tokenizer", "-o", w.path / "y",
+                 status=1, words=["bad.jsonl:1", "no answer"])
 
 
 def validation_follows_the_phase(w):
@@ -284,7 +339,8 @@ def losses_of_routers_even_out_the_load(w):
 
 
 TESTS = [runs_leave_their_files_and_repeat_bit_for_bit, toggles_change_no_number, killed_at_any_moment_the_next_start_goes_on_bit_equal,
-         a_signal_saves_and_exits_0, phases_move_context_base_rate_and_mix, validation_follows_the_phase,
+         a_signal_saves_and_exits_0, phases_move_context_base_rate_and_mix,
+         phases_change_the_layout_and_grow_the_batch, conversations_are_learned_by_their_answers, validation_follows_the_phase,
          a_model_generates_and_is_exported,
          nan_is_named_skipped_or_stopped_and_never_saved, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run,
          a_run_without_memory_says_who_has_it_and_what_would_do, a_tuned_run_goes_on_with_its_algorithms, losses_of_routers_even_out_the_load]

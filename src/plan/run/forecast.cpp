@@ -25,9 +25,12 @@ double ranks_per_core(const mesh::Mesh& mesh) {
   return std::max(1.0, static_cast<double>(ranks.local_size * at::get_num_threads()) / base::usable_cores());
 }
 
-std::vector<PhasePlan> plans_of(const train::RunConfig& config, PhasePlanner& planner) {
-  std::vector<PhasePlan> plans;
-  for (const auto& phase : train::lay_out_phases(config)) plans.push_back(planner.plan(config, phase));
+// Of the phases that the configuration covers: their numbers, and plans.
+std::vector<std::pair<size_t, PhasePlan>> plans_of(const train::RunConfig& config, PhasePlanner& planner) {
+  std::vector<std::pair<size_t, PhasePlan>> plans;
+  const auto phases = train::lay_out_phases(config);
+  for (size_t i = 0; i < phases.size(); ++i)
+    if (config.covers(i)) plans.emplace_back(i, planner.plan(config, phases[i]));
   return plans;
 }
 
@@ -65,25 +68,43 @@ RunForecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, 
   const auto phases = plans_of(config, planner);
   RunForecast run;
   auto& forecast = run.numbers;
-  const auto& first = phases.front().plan;
+  const auto& first = phases.front().second.plan;
   if (!first.why_no_time.empty()) base::log_info("no prediction of the step time: {}", first.why_no_time);
   forecast.gemm_flops = first.peak_flops;
-  for (const auto& phase : phases) {
-    forecast.step_ms.push_back(phase.plan.step_s() * 1e3);
+  for (const auto& [number, phase] : phases) {
+    forecast.step_ms.resize(number + 1, 0);
+    forecast.step_ms[number] = phase.plan.step_s() * 1e3;
     forecast.memory_bytes = std::max(forecast.memory_bytes, phase.plan.memory.total_bytes());
   }
   const auto record = known_outcomes();
-  for (const auto& phase : phases) {
+  for (const auto& [number, phase] : phases) {
     PhaseForecast entry{phase.name, identity_of(config, mesh, planner.model(), phase.shape, profile), {}};
     entry.calibration = calibrate(entry.outcome, phase.plan.step_s(), forecast.memory_bytes, record);
-    forecast.calibrated_step_ms.push_back(entry.outcome.calibrated_step_s * 1e3);
+    forecast.calibrated_step_ms.resize(number + 1, 0);
+    forecast.calibrated_step_ms[number] = entry.outcome.calibrated_step_s * 1e3;
     forecast.calibrated_memory_bytes = std::max(forecast.calibrated_memory_bytes, entry.outcome.calibrated_memory_bytes);
-    run.phases.push_back(std::move(entry));
+    run.phases.resize(number + 1);
+    run.phases[number] = std::move(entry);
   }
   if (forecast.memory_bytes > first.device_memory_bytes)
     base::log_warning("this run is predicted to need {} of memory and there are {}; ingot train --dry-run says what needs less",
                       base::format_bytes(forecast.memory_bytes), base::format_bytes(first.device_memory_bytes));
   return run;
+}
+
+void add(const RunForecast& stretch, RunForecast& run) {
+  const auto fill = [](const auto& from, auto& to, const auto& is_there) {
+    to.resize(std::max(to.size(), from.size()));
+    for (size_t i = 0; i < from.size(); ++i)
+      if (is_there(from[i])) to[i] = from[i];
+  };
+  const auto is_known = [](double value) { return value > 0; };
+  fill(stretch.phases, run.phases, [](const PhaseForecast& phase) { return !phase.phase.empty(); });
+  fill(stretch.numbers.step_ms, run.numbers.step_ms, is_known);
+  fill(stretch.numbers.calibrated_step_ms, run.numbers.calibrated_step_ms, is_known);
+  run.numbers.gemm_flops = stretch.numbers.gemm_flops;
+  run.numbers.memory_bytes = std::max(run.numbers.memory_bytes, stretch.numbers.memory_bytes);
+  run.numbers.calibrated_memory_bytes = std::max(run.numbers.calibrated_memory_bytes, stretch.numbers.calibrated_memory_bytes);
 }
 
 std::string dry_run(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile, int64_t program, bool json) {
@@ -94,8 +115,8 @@ std::string dry_run(const train::RunConfig& config, const mesh::Mesh& mesh, cons
   const auto record = known_outcomes();
   if (json) {
     auto phases = nlohmann::ordered_json::array();
-    for (const auto& phase : plans) {
-      nlohmann::ordered_json entry = {{"phase", phase.name}};
+    for (const auto& [number, phase] : plans) {
+      nlohmann::ordered_json entry = {{"phase", phase.name}, {"number", number}};
       entry.update(to_json(phase.plan, model, phase.shape, profile));
       auto outcome = identity_of(config, mesh, model, phase.shape, profile);
       const auto calibration = calibrate(outcome, phase.plan.step_s(), phase.plan.memory.total_bytes(), record);
@@ -106,8 +127,8 @@ std::string dry_run(const train::RunConfig& config, const mesh::Mesh& mesh, cons
   }
   std::string text;
   bool fits = true;
-  for (const auto& phase : plans) {
-    if (plans.size() > 1) text += "phase '" + phase.name + "'\n";
+  for (const auto& [number, phase] : plans) {
+    if (config.train.phases.size() > 1) text += "phase '" + phase.name + "'\n";
     text += describe(phase.plan, model, phase.shape, profile);
     auto outcome = identity_of(config, mesh, model, phase.shape, profile);
     const auto calibration = calibrate(outcome, phase.plan.step_s(), phase.plan.memory.total_bytes(), record);

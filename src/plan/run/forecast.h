@@ -43,10 +43,13 @@ class PhasePlanner {
 };
 
 /// What one rank of `mesh` needs, by the machine's profile: bytes, and milliseconds of a step of each phase. What the profile does not know
-/// stays 0. `program_bytes`: plan/run/program_memory.h.
+/// stays 0. `program_bytes`: plan/run/program_memory.h. Phases are at their numbers; those that the configuration does not cover are empty.
 RunForecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile, int64_t program_bytes);
 
-/// The plan of every phase, as text or JSON, of one rank; nothing of the model is allocated.
+/// What is known of a stretch of a run (train/stretches.h) joins what is known of the run.
+void add(const RunForecast& stretch, RunForecast& run);
+
+/// The plan of every phase that the configuration covers, as text or JSON, of one rank; nothing of the model is allocated.
 std::string dry_run(const train::RunConfig& config, const mesh::Mesh& mesh, const MachineProfile& profile, int64_t program_bytes,
                     bool json);
 

@@ -103,7 +103,7 @@ void keep_outcomes(const RunForecast& forecast, const train::Measured& measured,
     o.measured_step_s = median(times) / 1e3;
     o.foreign_load = foreign_load;
     // The peak is that of all phases.
-    if (i == 0) o.measured_memory_bytes = measured.peak_memory_bytes;
+    if (kept.empty()) o.measured_memory_bytes = measured.peak_memory_bytes;
     else o.predicted_memory_bytes = o.calibrated_memory_bytes = 0;
     say(phase, forecast.phases.size() > 1);
     auto entry = nlohmann::ordered_json::parse(to_json_line(o));
