@@ -28,8 +28,7 @@ void add_bench_storage(Flags& flags) {
   storage.add_flag("--quick", o.quick, "a few seconds instead of half a minute");
   storage.add_option("--config", o.config, "configuration (TOML): can this folder feed that run?");
   storage.add_option("--set", o.set, "key=value over the configuration")->allow_extra_args(false);
-  storage.add_option("--step-s", o.step_s, "seconds of an iteration (default: as this machine's profile predicts it)")
-      ->check(kPositive);
+  storage.add_option("--step-s", o.step_s, "seconds of an iteration (default: as this machine's profile predicts it)")->check(kPositive);
   storage.add_option("--document-tokens", o.document_tokens, "mean length of a document where the data is not available and is simulated")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->capture_default_str();

@@ -64,9 +64,7 @@ void add_bench_verdict(Flags& flags) {
   verb.add_option("target", o.target, "a machine profile, or the folder of --verdicts")->required()->check(CLI::ExistingPath);
   add_judgement(verb, o.judge);
   verb.add_option("--expect", o.expect, "file of the hosts that must have a verdict, one a line or as node[001-128]");
-  verb.add_option("--max-age", o.max_age_hours, "hours after which a verdict is too old")
-      ->check(kPositive)
-      ->capture_default_str();
+  verb.add_option("--max-age", o.max_age_hours, "hours after which a verdict is too old")->check(kPositive)->capture_default_str();
   verb.add_option("--outlier", o.outlier, "percent below the nodes' median that make one fail although it passes its floors; 0: none")
       ->check(CLI::Range(0.0, 99.0))
       ->capture_default_str();

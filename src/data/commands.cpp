@@ -1,8 +1,8 @@
 #include "data/commands.h"
 
 #include <chrono>
-#include <optional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <ostream>
 
 #include "base/error.h"
@@ -94,7 +94,8 @@ static std::optional<chat::ChatTemplate> chat_template_of(const TokenizeCommand&
   if (!command.chat_template.empty()) return chat::ChatTemplate::of_file(command.chat_template, folder);
   auto found = chat::ChatTemplate::of_folder(folder);
   if (!found)
-    throw base::DataError("{} has no chat template (chat_template.jinja, or in tokenizer_config.json): name one with --template FILE", folder.string());
+    throw base::DataError("{} has no chat template (chat_template.jinja, or in tokenizer_config.json): name one with --template FILE",
+                          folder.string());
   return found;
 }
 

@@ -38,14 +38,14 @@ int run_data_train_tokenizer(const TrainTokenizerCommand& command, std::ostream&
 
 struct TokenizeCommand {
   TextFlags text;
-  std::string tokenizer;  // --tokenizer PATH
-  std::string output;     // -o, --output PREFIX
-  int threads = 0;        // --threads N, 0 = one per core
-  bool no_eos = false;    // --no-eos
-  bool bos = false;       // --bos
-  bool chat = false;      // --chat: conversations, of which the answers are learned
+  std::string tokenizer;      // --tokenizer PATH
+  std::string output;         // -o, --output PREFIX
+  int threads = 0;            // --threads N, 0 = one per core
+  bool no_eos = false;        // --no-eos
+  bool bos = false;           // --bos
+  bool chat = false;          // --chat: conversations, of which the answers are learned
   std::string chat_template;  // --template FILE, in place of the tokenizer's
-  bool json = false;      // --json
+  bool json = false;          // --json
 };
 int run_data_tokenize(const TokenizeCommand& command, std::ostream& out);
 

@@ -26,7 +26,8 @@ void declare_settings(base::SettingsTable& table, DataConfig& config) {
             "documents of one sample cannot see each other: positions and masks begin anew, and no target crosses a border");
   table.add("data.seed", config.seed, base::at_least(0), "seed of the order of samples");
   table.add("data.fim_rate", config.fim_rate, {0, 1}, "share of documents that are learned by filling in their middle; 0 = none");
-  table.add("data.fim_spm_rate", config.fim_spm_rate, {0, 1}, "of those the share in the order suffix, prefix, middle; else prefix, suffix, middle");
+  table.add("data.fim_spm_rate", config.fim_spm_rate, {0, 1},
+            "of those the share in the order suffix, prefix, middle; else prefix, suffix, middle");
   table.add("data.fim_prefix", config.fim_prefix, base::at_least(-1), "id of the token before the prefix");
   table.add("data.fim_suffix", config.fim_suffix, base::at_least(-1), "id of the token before the suffix");
   table.add("data.fim_middle", config.fim_middle, base::at_least(-1), "id of the token before the middle");

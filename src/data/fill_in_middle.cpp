@@ -16,7 +16,8 @@ double share_of(uint32_t word) { return static_cast<double>(word) / 4294967296.0
 void turn(const DataConfig& config, const std::array<uint32_t, 4>& random, size_t begin, size_t end, const Row& row) {
   if (share_of(random[0]) >= config.fim_rate) return;
   const bool goes_on = row.targets[end - 1] >= 0;  // behind the row
-  std::vector<int32_t> tokens(row.inputs.begin() + static_cast<std::ptrdiff_t>(begin), row.inputs.begin() + static_cast<std::ptrdiff_t>(end));
+  std::vector<int32_t> tokens(row.inputs.begin() + static_cast<std::ptrdiff_t>(begin),
+                              row.inputs.begin() + static_cast<std::ptrdiff_t>(end));
   for (size_t i = begin; i + 1 < end; ++i)
     if (row.targets[i] < 0) return;
   if (goes_on) tokens.push_back(row.targets[end - 1]);

@@ -1,6 +1,7 @@
 // Documents of a row turned round so that a causal model learns to fill in their middle (Bavarian et al., arXiv 2207.14255): a document is
-// cut at two random places and becomes <prefix> … <suffix> … <middle> …, or in a share of cases <prefix> <suffix> … <middle> prefix … . It stays
-// as long as it was: its last three tokens make room, and one that ends a document stays at the end. All tokens are learned, as in the paper.
+// cut at two random places and becomes <prefix> … <suffix> … <middle> …, or in a share of cases <prefix> <suffix> … <middle> prefix … . It
+// stays as long as it was: its last three tokens make room, and one that ends a document stays at the end. All tokens are learned, as in
+// the paper.
 #pragma once
 
 #include <cstdint>

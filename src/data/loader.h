@@ -46,7 +46,7 @@ struct LoaderState {
   int64_t seed = 0, seq_len = 0;
   std::string packing;
   bool reset_documents = true;
-  int64_t row_version = 1;  // of the packing
+  int64_t row_version = 1;     // of the packing
   std::string fill_in_middle;  // its settings; empty = off
   std::vector<Source> sources;
 

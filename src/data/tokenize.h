@@ -18,8 +18,8 @@ struct TokenizeOptions {
   bool append_eos = true;    // ends every document; refused when the tokenizer has no eos
   bool prepend_bos = false;  // begins every document
   int threads = 0;           // 0 = one per core
-  /// Not null: inputs are conversations (data/chat/conversation.h), which become what this template makes of them, without eos or bos of their
-  /// own, and only their answers are learned. Must outlive the call.
+  /// Not null: inputs are conversations (data/chat/conversation.h), which become what this template makes of them, without eos or bos of
+  /// their own, and only their answers are learned. Must outlive the call.
   const chat::ChatTemplate* chat_template = nullptr;
   /// Called on the calling thread with the bytes of input done so far and their total (0 when it is not known).
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;

@@ -20,7 +20,8 @@ at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, 
 at::Tensor cross_entropy_statistics(at::Tensor logits, const at::Tensor& targets, bool want_gradient);
 
 /// What the statistics of all parts, [parts, rows, 3], say of the whole: losses [rows] (not yet 0 where ignored), and the
-/// factors [rows] by which part `own` must multiply what the first half left to get its probabilities, and with z_loss the gradient of that.
+/// factors [rows] by which part `own` must multiply what the first half left to get its probabilities, and with z_loss the gradient of
+/// that.
 std::pair<at::Tensor, at::Tensor> combine_statistics(const at::Tensor& statistics, int64_t own, double z_loss = 0);
 
 /// Second half: what the first left becomes scale * (softmax - onehot(target)), 0 in rows that `ignored` marks.

@@ -40,8 +40,9 @@ struct Routing {
 /// Takes the classes that the router chose, int64 [tokens * top_k], and returns those that count; the router works as ever.
 using ChooseClasses = kernels::ChangeChoice;
 
-/// `choice` where each expert keeps no more than `capacity` of its slots, those with the largest weights; the others get the class `experts`,
-/// whose tokens the mixture leaves out. Slots with other classes stay. All int64 or floating [tokens * top_k]; no wait for the device.
+/// `choice` where each expert keeps no more than `capacity` of its slots, those with the largest weights; the others get the class
+/// `experts`, whose tokens the mixture leaves out. Slots with other classes stay. All int64 or floating [tokens * top_k]; no wait for the
+/// device.
 at::Tensor within_capacity(const at::Tensor& choice, const at::Tensor& weight, int64_t experts, int64_t capacity);
 
 /// x [tokens, hidden], previous_state [tokens, router_hidden] or undefined.

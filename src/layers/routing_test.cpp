@@ -412,8 +412,7 @@ TEST(Capacity, each_expert_keeps_its_heaviest_slots) {
     const auto kept = within_capacity(there(choice), there(weight), kExperts, capacity).cpu();
     std::vector<int64_t> order(kSlots), expected(kSlots, kExperts);
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t a, int64_t b) { return weight[a].item<double>() > weight[b].item<double>(); });
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return weight[a].item<double>() > weight[b].item<double>(); });
     std::vector<int64_t> taken(kExperts, 0);
     for (const int64_t slot : order) {
       const auto expert = choice[slot].item<int64_t>();

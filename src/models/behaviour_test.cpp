@@ -62,7 +62,8 @@ ModelConfig tiny(const std::string& family) {
   }
   if (family == "kimi_linear") {
     c.kv_heads = 4, c.kv_rank = 14, c.rope_head_dim = 4, c.value_head_dim = 6, c.layer_types = {"nope"}, c.layer_pattern = "LLN";
-    c.linear_attention = "kda", c.feature_map = "l2", c.linear_heads = 3, c.linear_key_dim = c.linear_value_dim = 6, c.gate_rank = 5, c.output_gate_rank = 7;
+    c.linear_attention = "kda", c.feature_map = "l2", c.linear_heads = 3, c.linear_key_dim = c.linear_value_dim = 6, c.gate_rank = 5,
+    c.output_gate_rank = 7;
     c.experts = 6, c.top_k = 2, c.router_score = "sigmoid", c.shared_expert_ffn = 12, c.first_dense_layers = 1;
   }
   if (family == "granite") c.embedding_scale = 3, c.softmax_scale = 0.4, c.residual_scale = 0.5, c.logit_scale = 0.25;
@@ -94,10 +95,10 @@ ForwardContext context_of(int64_t batch, int64_t seq, const at::Tensor& starts =
 class EveryFamily : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Families, EveryFamily,
                          ::testing::Values("zaya1", "zaya1_top2", "zaya1_hybrid", "llama", "qwen3", "qwen3_moe", "olmoe", "olmo2",
-                                           "gemma3_text", "mixtral", "smollm3", "deepseek_v3", "phi3", "gpt_oss", "qwen3_next", "kimi_linear", "granite",
-                                           "linear_moe", "linear_llama_basic", "linear_llama_retention", "linear_llama_scalar_gate",
-                                           "linear_llama_diagonal_gate", "linear_llama_delta", "linear_llama_gated_delta",
-                                           "linear_llama_kda"),
+                                           "gemma3_text", "mixtral", "smollm3", "deepseek_v3", "phi3", "gpt_oss", "qwen3_next",
+                                           "kimi_linear", "granite", "linear_moe", "linear_llama_basic", "linear_llama_retention",
+                                           "linear_llama_scalar_gate", "linear_llama_diagonal_gate", "linear_llama_delta",
+                                           "linear_llama_gated_delta", "linear_llama_kda"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(EveryFamily, packed_documents_are_what_they_are_alone) {

@@ -69,7 +69,8 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.rope_head_dim", c.rope_head_dim, at_least(0),
             "latent attention: channels of a head's query and key that rotate; all heads' keys share them");
   table.add("model.value_head_dim", c.value_head_dim, at_least(0), "latent attention: value channels of a head; 0 = head_dim");
-  table.add("model.layer_pattern", c.layer_pattern, "linear_llama, qwen3_next, kimi_linear: L linear, N softmax attention, repeated over the depth");
+  table.add("model.layer_pattern", c.layer_pattern,
+            "linear_llama, qwen3_next, kimi_linear: L linear, N softmax attention, repeated over the depth");
   table.add("model.linear_attention", c.linear_attention, layers::linear_variant_names(),
             "linear attention: what decays and corrects a state");
   table.add("model.feature_map", c.feature_map, kernels::feature_map_names(), "linear attention: what q and k go through");
@@ -95,8 +96,9 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.shared_expert_ffn", c.shared_expert_ffn, at_least(0), "inner width of an expert that every token goes to; 0 = none");
   table.add("model.first_dense_layers", c.first_dense_layers, at_least(0),
             "deepseek_v3, kimi_linear: layers with an MLP in place of the mixture, from the first on");
-  table.add("model.expert_capacity", c.expert_capacity, NumberRange{0, 1e6},
-            "slots that an expert takes, in shares of all slots alike; of more those with the smallest weights are dropped; 0 = all are taken");
+  table.add(
+      "model.expert_capacity", c.expert_capacity, NumberRange{0, 1e6},
+      "slots that an expert takes, in shares of all slots alike; of more those with the smallest weights are dropped; 0 = all are taken");
   table.add("model.expert_ffn", c.expert_ffn, at_least(1), "inner width of an expert");
   table.add("model.router_hidden", c.router_hidden, at_least(1), "width of the router");
   table.add("model.skip_class", c.skip_class, "zaya1: tokens may skip the mixture");
@@ -120,11 +122,29 @@ void check_common(const ModelConfig& c) {
   if (c.layers < 1 || c.hidden < 1 || c.vocab_size < 2 || c.heads < 1 || c.kv_heads < 1)
     throw ConfigError("model.layers, hidden, vocab_size, heads and kv_heads must be positive");
   // Far beyond any model, far below where products of two sizes overflow.
-  for (const int64_t size :
-       {c.layers,        c.hidden,           c.vocab_size,        c.heads,         c.kv_heads,       c.head_dim,
-        c.ffn,           c.experts,          c.expert_ffn,        c.router_hidden, c.linear_key_dim, c.linear_value_dim,
-        c.linear_heads,  c.linear_key_heads, c.short_convolution, c.gate_rank,     c.query_rank,     c.kv_rank,
-        c.rope_head_dim, c.value_head_dim,   c.shared_expert_ffn, c.output_gate_rank, c.mup_base_hidden}) {
+  for (const int64_t size : {c.layers,
+                             c.hidden,
+                             c.vocab_size,
+                             c.heads,
+                             c.kv_heads,
+                             c.head_dim,
+                             c.ffn,
+                             c.experts,
+                             c.expert_ffn,
+                             c.router_hidden,
+                             c.linear_key_dim,
+                             c.linear_value_dim,
+                             c.linear_heads,
+                             c.linear_key_heads,
+                             c.short_convolution,
+                             c.gate_rank,
+                             c.query_rank,
+                             c.kv_rank,
+                             c.rope_head_dim,
+                             c.value_head_dim,
+                             c.shared_expert_ffn,
+                             c.output_gate_rank,
+                             c.mup_base_hidden}) {
     if (size > (int64_t{1} << 30)) throw ConfigError("a size of the model is {}; sizes above 2^30 are not possible", size);
   }
   if (c.head_dim == 0) require_multiple("hidden", c.hidden, c.heads, "model.heads, as model.head_dim is 0");

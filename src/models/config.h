@@ -34,9 +34,9 @@ struct ModelConfig {
   double rope_attention_factor = 1;  // what RoPE's cosines and sines are multiplied by
   int64_t rope_original_positions = 8192, max_positions = 131072;
   bool attention_bias = false, mlp_bias = false;
-  double softmax_scale = 0;    // of attention's scores; 0 = 1 / sqrt(head_dim)
-  double embedding_scale = 0;  // what embeddings are multiplied by; 0 = as the family has it
-  double residual_scale = 1;   // what branches are multiplied by before they join the residual stream
+  double softmax_scale = 0;               // of attention's scores; 0 = 1 / sqrt(head_dim)
+  double embedding_scale = 0;             // what embeddings are multiplied by; 0 = as the family has it
+  double residual_scale = 1;              // what branches are multiplied by before they join the residual stream
   double logit_scale = 1, logit_cap = 0;  // logits are multiplied by the one, and kept within the other by a tanh; 0 = they are not
 
   // Maximal update parametrisation (docs/mup.md): the width at which initial values and learning rates are the settings'; 0 = at any.

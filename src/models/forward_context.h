@@ -56,7 +56,7 @@ struct LayerCache : layers::AttentionCache {
 /// What multi-token prediction reads and predicts: of each predictor the tokens after those that the one before has read, and what follows
 /// them (-100: nothing).
 struct FurtherTargets {
-  double coefficient = 0;               // of the mean over the predictors' losses
+  double coefficient = 0;                // of the mean over the predictors' losses
   std::vector<at::Tensor> ids, targets;  // int64 [batch, own tokens] each
   at::Tensor total;                      // fp32 [1]: their mean, without the coefficient, is added to it; may be undefined
 };

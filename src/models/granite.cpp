@@ -27,8 +27,7 @@ nlohmann::json to_hugging_face(const ModelConfig& c) {
   document["model_type"] = "granite";
   document["architectures"] = {"GraniteForCausalLM"};
   document["embedding_multiplier"] = c.embedding_scale > 0 ? c.embedding_scale : 1.0;
-  document["attention_multiplier"] =
-      c.softmax_scale > 0 ? c.softmax_scale : 1 / std::sqrt(static_cast<double>(c.resolved_head_dim()));
+  document["attention_multiplier"] = c.softmax_scale > 0 ? c.softmax_scale : 1 / std::sqrt(static_cast<double>(c.resolved_head_dim()));
   document["residual_multiplier"] = c.residual_scale;
   document["logits_scaling"] = 1 / c.logit_scale;
   return document;

@@ -9,7 +9,8 @@
 
 namespace ingot::models {
 
-/// The shape described by folder/config.json, with the predictors of further tokens that the folder has weights of. Throws ModelError or FileError.
+/// The shape described by folder/config.json, with the predictors of further tokens that the folder has weights of. Throws ModelError or
+/// FileError.
 ModelConfig read_hugging_face_config(const std::filesystem::path& folder);
 
 /// Fills the parameters of an allocated model, or of a part of it, from the folder's safetensors. Every parameter must be there with its

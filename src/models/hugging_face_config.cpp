@@ -145,8 +145,8 @@ bool slides_with_one_rope_base(const ModelConfig& c) {
   bool any_sliding = false;
   for (int64_t layer = 0; layer < c.layers; ++layer) any_sliding |= c.is_sliding(layer);
   if (any_sliding && c.rope_base_sliding != c.rope_base)
-    throw base::ConfigError("model.rope_base_sliding = {}, model.rope_base = {}: {} has one base in Hugging Face's form", c.rope_base_sliding,
-                            c.rope_base, c.family);
+    throw base::ConfigError("model.rope_base_sliding = {}, model.rope_base = {}: {} has one base in Hugging Face's form",
+                            c.rope_base_sliding, c.rope_base, c.family);
   return any_sliding;
 }
 

@@ -297,8 +297,8 @@ at::Tensor Model::with_further_losses(const at::Tensor& loss, const at::Tensor& 
     const base::WorkScope scope(name.c_str());
     const auto embedded = predictor.of_embedding(embed(further.ids[i], context).residual, block_);
     const auto joined = layers::linear(at::cat({embedded, predictor.of_state(state, block_)}, -1), {predictor.join});
-    state = run_block_of(config_.layers + static_cast<int64_t>(i), {joined.to(dtype() == at::kDouble ? at::kDouble : at::kFloat), router_state},
-                         context)
+    state = run_block_of(config_.layers + static_cast<int64_t>(i),
+                         {joined.to(dtype() == at::kDouble ? at::kDouble : at::kFloat), router_state}, context)
                 .residual;
     const auto own = head_loss(predictor.last(state, block_), further.targets[i], scale * each, context);
     sum = sum.defined() ? sum + own : own;

@@ -70,8 +70,7 @@ void check_swept(const Definition& d, const SweptSetting& s) {
   if (!(s.low < s.high)) throw ConfigError("settings '{}': low = {:g} is not below high = {:g}", s.name, s.low, s.high);
   if (s.scale == "log" && s.low <= 0)
     throw ConfigError("settings '{}': low = {:g} has no logarithm; set scale = \"linear\"", s.name, s.low);
-  if (d.search == "grid" && s.points < 2)
-    throw ConfigError("settings '{}': a grid over low to high needs points, 2 or more", s.name);
+  if (d.search == "grid" && s.points < 2) throw ConfigError("settings '{}': a grid over low to high needs points, 2 or more", s.name);
 }
 
 std::vector<std::string> grid_values(const SweptSetting& s) {

@@ -35,8 +35,9 @@ std::string refusal_of(const std::string& text) {
 const std::string kHead = "config = \"configs/zaya1-nano.toml\"\n";
 
 TEST(Definition, a_grid_is_every_combination_in_order) {
-  const auto d = read(kHead + "[[settings]]\nname = \"optimizer.lr\"\nlow = 1e-4\nhigh = 1e-2\npoints = 3\n"
-                              "[[settings]]\nname = \"optimizer.name\"\nvalues = [\"muon\", \"adamw\"]\n");
+  const auto d = read(kHead +
+                      "[[settings]]\nname = \"optimizer.lr\"\nlow = 1e-4\nhigh = 1e-2\npoints = 3\n"
+                      "[[settings]]\nname = \"optimizer.name\"\nvalues = [\"muon\", \"adamw\"]\n");
   const auto trials = trials_of(d);
   ASSERT_EQ(trials.size(), 6u);
   EXPECT_EQ(trials[0].name, "000");
@@ -47,8 +48,9 @@ TEST(Definition, a_grid_is_every_combination_in_order) {
 }
 
 TEST(Definition, random_values_fill_their_range_and_come_again) {
-  const auto text = kHead + "search = \"random\"\nruns = 400\nseed = 7\n[[settings]]\nname = \"optimizer.lr\"\nlow = 1e-4\nhigh = 1e-2\n"
-                            "[[settings]]\nname = \"model.layers\"\nlow = 2\nhigh = 5\nscale = \"linear\"\ninteger = true\n";
+  const auto text = kHead +
+                    "search = \"random\"\nruns = 400\nseed = 7\n[[settings]]\nname = \"optimizer.lr\"\nlow = 1e-4\nhigh = 1e-2\n"
+                    "[[settings]]\nname = \"model.layers\"\nlow = 2\nhigh = 5\nscale = \"linear\"\ninteger = true\n";
   const auto trials = trials_of(read(text)), again = trials_of(read(text));
   ASSERT_EQ(trials.size(), 400u);
   int below = 0;

@@ -95,10 +95,10 @@ class Sweep {
       return;
     }
     if (known->definition != results_.definition || known->trials != results_.trials || known->rungs != results_.rungs)
-      throw base::ConfigError("{} holds another sweep, or this one with other settings; choose another --dir, or delete it", folder_.string());
+      throw base::ConfigError("{} holds another sweep, or this one with other settings; choose another --dir, or delete it",
+                              folder_.string());
     results_.results = std::move(known->results);
-    if (!results_.results.empty())
-      base::log_info("going on with {}: {} results are known", folder_.string(), results_.results.size());
+    if (!results_.results.empty()) base::log_info("going on with {}: {} results are known", folder_.string(), results_.results.size());
   }
 
   /// Returns whether all runs came to an end.
@@ -108,7 +108,8 @@ class Sweep {
     int64_t jobs = 0, known = 0;
     std::vector<const Trial*> going;
     for (const auto& trial : trials_) going.push_back(&trial);
-    for (size_t rung = 0, count = going.size(); rung < results_.rungs.size(); ++rung, count = survivors(count)) jobs += static_cast<int64_t>(count);
+    for (size_t rung = 0, count = going.size(); rung < results_.rungs.size(); ++rung, count = survivors(count))
+      jobs += static_cast<int64_t>(count);
     base::ProgressBar bar("runs", jobs, base::ProgressUnit::count);
     for (size_t rung = 0; rung < results_.rungs.size(); ++rung) {
       if (rung > 0) going = best(going, static_cast<int64_t>(rung) - 1);
@@ -139,7 +140,8 @@ class Sweep {
     bar.finish(remark());
     const double wall = seconds_since(start), cpu = children_cpu_seconds() - cpu_before;
     const auto cores = static_cast<double>(std::min<int64_t>(base::usable_cores(), at_once_ * threads_ * definition_.ranks));
-    if (cpu > 0) base::log_info("the runs used {:.1f} % of {:g} cores for {}", 100 * cpu / (wall * cores), cores, base::format_duration(wall));
+    if (cpu > 0)
+      base::log_info("the runs used {:.1f} % of {:g} cores for {}", 100 * cpu / (wall * cores), cores, base::format_duration(wall));
     return true;
   }
 
@@ -183,7 +185,8 @@ class Sweep {
 
   Running start_job(const Job& job) const {
     const auto dir = run_dir(*job.trial);
-    if (results_.rungs.size() == 1 && !definition_.keep_checkpoints) fs::remove_all(dir);  // of a run that was cut off: it has no checkpoint
+    if (results_.rungs.size() == 1 && !definition_.keep_checkpoints)
+      fs::remove_all(dir);  // of a run that was cut off: it has no checkpoint
     base::make_directories(dir);
     const int output = open((dir / "output.txt").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (output < 0) throw base::FileError("cannot write {}: {}", (dir / "output.txt").string(), std::strerror(errno));
@@ -222,7 +225,8 @@ class Sweep {
   }
 
   TrialResult result_of(const Running& running, int status) const {
-    TrialResult result{.trial = running.job.trial->name, .rung = running.job.rung, .metric = NAN, .seconds = seconds_since(running.start), .message = {}};
+    TrialResult result{
+        .trial = running.job.trial->name, .rung = running.job.rung, .metric = NAN, .seconds = seconds_since(running.start), .message = {}};
     const auto dir = run_dir(*running.job.trial);
     std::error_code none;
     report::Metrics metrics;
@@ -306,7 +310,8 @@ void print_json(const report::SweepResults& sweep) {
     trials.push_back(std::move(one));
   }
   const auto ranking = sweep.ranking();
-  const nlohmann::ordered_json all = {{"metric", sweep.metric}, {"best", ranking.empty() ? nlohmann::json() : nlohmann::json(ranking.front()->trial)}, {"trials", trials}};
+  const nlohmann::ordered_json all = {
+      {"metric", sweep.metric}, {"best", ranking.empty() ? nlohmann::json() : nlohmann::json(ranking.front()->trial)}, {"trials", trials}};
   std::printf("%s\n", all.dump(2).c_str());
 }
 
@@ -332,7 +337,8 @@ int run(const Options& options) {
       return 0;
     }
     std::printf("%zu runs of %lld steps, %lld at once with %lld thread%s each, into %s\n", trials.size(), static_cast<long long>(steps),
-                static_cast<long long>(sweep.at_once()), static_cast<long long>(sweep.threads()), sweep.threads() == 1 ? "" : "s", folder.c_str());
+                static_cast<long long>(sweep.at_once()), static_cast<long long>(sweep.threads()), sweep.threads() == 1 ? "" : "s",
+                folder.c_str());
     for (const auto& trial : trials) std::printf("%s  %s\n", trial.name.c_str(), described(sweep.results(), trial.name).c_str());
     return 0;
   }

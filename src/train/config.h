@@ -27,8 +27,9 @@ struct PhaseConfig {
   std::string schedule;
   std::vector<std::string> sources;  // "weight path"
   bool reset_dataloader = false, reset_optimizer = false;
-  int64_t ramp_from = 0, ramp_increment = 0, ramp_steps = 0;  // sequences of its first steps, growing to batch_size; ramp_from 0 = all at once
-  std::vector<std::string> set;                               // "key=value": layout and the like (train/stretches.h)
+  int64_t ramp_from = 0, ramp_increment = 0,
+          ramp_steps = 0;        // sequences of its first steps, growing to batch_size; ramp_from 0 = all at once
+  std::vector<std::string> set;  // "key=value": layout and the like (train/stretches.h)
 };
 
 struct TrainConfig {

@@ -8,10 +8,10 @@
 namespace ingot::train {
 
 struct Microbatch {
-  at::Tensor ids, targets;    // int64 [rows, own tokens], on the model's device
+  at::Tensor ids, targets;                                   // int64 [rows, own tokens], on the model's device
   std::vector<at::Tensor> further_ids{}, further_targets{};  // of multi-token prediction, for each predictor; as those above
-  at::Tensor document_start;  // int32 [rows, tokens of a row], on the host; undefined without documents
-  int64_t target_count = 0;   // of a rank's whole batch; not of its parts
+  at::Tensor document_start;                                 // int32 [rows, tokens of a row], on the host; undefined without documents
+  int64_t target_count = 0;                                  // of a rank's whole batch; not of its parts
 };
 
 }  // namespace ingot::train

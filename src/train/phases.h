@@ -10,7 +10,7 @@ namespace ingot::train {
 struct Phase {
   std::string name;
   int64_t first_step = 0, steps = 0;  // of the run, from 0
-  int64_t batch_size = 0;  // behind the ramp
+  int64_t batch_size = 0;             // behind the ramp
   int64_t ramp_from = 0, ramp_increment = 0, ramp_steps = 0;
   bool resets_optimizer = false;
   double rope_base = 0, peak_lr = 0;

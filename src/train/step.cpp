@@ -211,8 +211,8 @@ double TrainingStep::run_stages(const Tensors& all, double scale, bool forward_o
 
 at::Tensor TrainingStep::run_pass(const Tensors& part, double scale, models::ForwardContext context) {
   if (!part.further_ids.empty())
-    context.further = std::make_shared<models::FurtherTargets>(
-        models::FurtherTargets{.coefficient = further_coefficient_, .ids = part.further_ids, .targets = part.further_targets, .total = further_total_});
+    context.further = std::make_shared<models::FurtherTargets>(models::FurtherTargets{
+        .coefficient = further_coefficient_, .ids = part.further_ids, .targets = part.further_targets, .total = further_total_});
   const auto loss = [&] {
     const base::WorkScope scope("forward", base::Work::Rule::forward);
     return model_.loss(part.ids, part.targets, scale, context);
@@ -266,8 +266,7 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr, ReplicaCheck* 
     sent += std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
     taken += numbers[count.numel() - 1];
   }
-  if (model_.config().expert_capacity > 0 && sent > 0)
-    result.dropped = 1 - static_cast<double>(taken) / static_cast<double>(sent);
+  if (model_.config().expert_capacity > 0 && sent > 0) result.dropped = 1 - static_cast<double>(taken) / static_cast<double>(sent);
   return result;
 }
 
@@ -314,7 +313,8 @@ void TrainingStep::collect_expert_counts() {
   for (const auto& count : counter_.counts()) {
     is_known = is_known || count.defined();
     rows.push_back(count.defined() ? count
-                                   : at::zeros({counter_.columns(model_.routing_classes())}, at::TensorOptions().dtype(at::kLong).device(model_.device())));
+                                   : at::zeros({counter_.columns(model_.routing_classes())},
+                                               at::TensorOptions().dtype(at::kLong).device(model_.device())));
   }
   if (!is_known) return;
   const auto all = at::stack(rows);

@@ -10,9 +10,9 @@ namespace ingot::train {
 namespace {
 
 bool is_of_a_phase(const std::string& name) {
-  static const std::vector<std::string> known = {"train.microbatch_size",    "train.recompute",          "train.offload",
-                                                 "train.gpu_graphs",         "train.validation_every",   "train.validation_batches",
-                                                 "optimizer.offload",        "data.prefetch",            "checkpoint.every"};
+  static const std::vector<std::string> known = {"train.microbatch_size", "train.recompute",        "train.offload",
+                                                 "train.gpu_graphs",      "train.validation_every", "train.validation_batches",
+                                                 "optimizer.offload",     "data.prefetch",          "checkpoint.every"};
   return name.starts_with("parallel.") || std::find(known.begin(), known.end(), name) != known.end();
 }
 
@@ -24,7 +24,8 @@ RunConfig with(const RunConfig& config, const PhaseConfig& phase) {
     const auto name = setting.substr(0, equals);
     if (equals == std::string::npos) throw base::ConfigError("set of phase '{}': '{}' is not key=value", phase.name, setting);
     if (table.contains(name) && !is_of_a_phase(name))
-      throw base::ConfigError("set of phase '{}': {} is of the whole run; ingot train --settings says what a phase may set", phase.name, name);
+      throw base::ConfigError("set of phase '{}': {} is of the whole run; ingot train --settings says what a phase may set", phase.name,
+                              name);
     table.set(name, setting.substr(equals + 1), "set of phase '" + phase.name + "'");
   }
   return changed;

@@ -61,7 +61,8 @@ double flops_per_token_of(const models::Model& model, int64_t seq) {
 
 void add(const Measured& stretch, Measured& run) {
   run.step_ms.resize(std::max(run.step_ms.size(), stretch.step_ms.size()));
-  for (size_t i = 0; i < stretch.step_ms.size(); ++i) run.step_ms[i].insert(run.step_ms[i].end(), stretch.step_ms[i].begin(), stretch.step_ms[i].end());
+  for (size_t i = 0; i < stretch.step_ms.size(); ++i)
+    run.step_ms[i].insert(run.step_ms[i].end(), stretch.step_ms[i].begin(), stretch.step_ms[i].end());
   run.peak_memory_bytes = std::max(run.peak_memory_bytes, stretch.peak_memory_bytes);
 }
 
@@ -193,7 +194,8 @@ int64_t Trainer::resumable_step(const RunConfig& config, const RunOptions& optio
   const fs::path folder = options.resume != "auto"           ? fs::path(options.resume)
                           : config.checkpoint.folder.empty() ? options.run_dir / "checkpoints"
                                                              : fs::path(config.checkpoint.folder);
-  if (const auto newest = checkpoint::latest(folder, options.storage_of(folder))) return checkpoint::step_of(newest->path.filename().string()).value_or(-1);
+  if (const auto newest = checkpoint::latest(folder, options.storage_of(folder)))
+    return checkpoint::step_of(newest->path.filename().string()).value_or(-1);
   return checkpoint::step_of(folder.filename().string()).value_or(-1);
 }
 

@@ -70,9 +70,9 @@ class Trainer {
   /// with the same arguments; rank 0 writes the run directory. The groups must outlive it.
   Trainer(RunConfig config, RunOptions options, const Forecast& forecast, mesh::Groups& groups);
 
-  /// Trains to the end, or until `stop` received a signal; then saves, unless checkpoint.every is 0. Returns whether no signal came. Throws NumericError when
-  /// too many steps in a row had to be skipped, or at the first when resilience.nonfinite = "stop"; ReplicaError when ranks hold other
-  /// bits of the same weights; CheckpointError when the last save failed.
+  /// Trains to the end, or until `stop` received a signal; then saves, unless checkpoint.every is 0. Returns whether no signal came. Throws
+  /// NumericError when too many steps in a row had to be skipped, or at the first when resilience.nonfinite = "stop"; ReplicaError when
+  /// ranks hold other bits of the same weights; CheckpointError when the last save failed.
   bool run(const resilience::StopSignal& stop);
   /// Of the step that the newest checkpoint which `options` would resume from has; -1 without one. By one rank.
   static int64_t resumable_step(const RunConfig& config, const RunOptions& options);

@@ -54,7 +54,8 @@ models::ModelConfig config_of(const fs::path& folder, const nlohmann::json& note
 // What the predictors of a model read and predict of rows that are one document each.
 std::shared_ptr<const models::FurtherTargets> further_of(const models::Model& model, const at::Tensor& ids, const at::Tensor& targets,
                                                          double coefficient) {
-  models::FurtherTargets further{.coefficient = coefficient, .ids = {}, .targets = {}, .total = at::zeros({1}, ids.options().dtype(at::kFloat))};
+  models::FurtherTargets further{
+      .coefficient = coefficient, .ids = {}, .targets = {}, .total = at::zeros({1}, ids.options().dtype(at::kFloat))};
   const int64_t seq = ids.size(1);
   for (int64_t n = 1; n <= model.predictors(); ++n) {
     further.ids.push_back(at::zeros_like(ids));

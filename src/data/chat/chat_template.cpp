@@ -100,7 +100,8 @@ std::vector<ChatTemplate::Part> ChatTemplate::parts_of(const Json& messages, con
       const auto prompt = i > 0 ? render(before, true, extra).text : std::string(), answered = render(with, false, extra).text;
       if (!answered.starts_with(prompt) || !whole.text.starts_with(answered))
         throw DataError(
-            "message {}: the chat template writes the messages before it differently once it is there, so that its answer cannot be told from its "
+            "message {}: the chat template writes the messages before it differently once it is there, so that its answer cannot be told "
+            "from its "
             "prompt; mark answers in the template with {{% generation %}} … {{% endgeneration %}} (--template FILE)",
             i + 1);
       if (answered.size() > prompt.size()) answers.emplace_back(prompt.size(), answered.size());

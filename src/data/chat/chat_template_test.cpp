@@ -49,12 +49,17 @@ TEST(ChatTemplate, prints_as_jinja_with_trimmed_blocks) {
 }
 
 TEST(ChatTemplate, loops_have_their_own_scope_and_namespaces_do_not) {
-  EXPECT_EQ(rendered("{% set x = 0 %}{% set ns = namespace(n=0) %}{% for i in range(4) if i is even %}{% set x = i %}{% set ns.n = ns.n + i %}"
-                     "{{ loop.index }}/{{ loop.length }}{{ ',' if not loop.last }}{% endfor %} {{ x }} {{ ns.n }}"),
-            "1/2,2/2 0 2");
-  EXPECT_EQ(rendered("{% for a, b in {'x': 1, 'y': 2}.items() %}{{ a }}{{ b }}{% endfor %}{% for i in [] %}{% else %}none{% endfor %}"), "x1y2none");
-  EXPECT_EQ(rendered("{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}"), "02");
-  EXPECT_EQ(rendered("{% macro f(a, b='!') %}<{{ a }}{{ b }}>{% endmacro %}{{ f(1) }}{{ f(2, b='?') }}{% set t %}in{% endset %}{{ t }}"), "<1!><2?>in");
+  EXPECT_EQ(
+      rendered("{% set x = 0 %}{% set ns = namespace(n=0) %}{% for i in range(4) if i is even %}{% set x = i %}{% set ns.n = ns.n + i %}"
+               "{{ loop.index }}/{{ loop.length }}{{ ',' if not loop.last }}{% endfor %} {{ x }} {{ ns.n }}"),
+      "1/2,2/2 0 2");
+  EXPECT_EQ(rendered("{% for a, b in {'x': 1, 'y': 2}.items() %}{{ a }}{{ b }}{% endfor %}{% for i in [] %}{% else %}none{% endfor %}"),
+            "x1y2none");
+  EXPECT_EQ(
+      rendered("{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}"),
+      "02");
+  EXPECT_EQ(rendered("{% macro f(a, b='!') %}<{{ a }}{{ b }}>{% endmacro %}{{ f(1) }}{{ f(2, b='?') }}{% set t %}in{% endset %}{{ t }}"),
+            "<1!><2?>in");
 }
 
 TEST(ChatTemplate, tells_answers_by_prefixes_and_by_marks) {
@@ -66,15 +71,17 @@ TEST(ChatTemplate, tells_answers_by_prefixes_and_by_marks) {
   };
   const ChatTemplate plain(kPlain, Json::object());
   EXPECT_EQ(answers(plain.parts_of(kMessages)), (std::vector<std::string>{"Hello!<|end|>\n", "So long.<|end|>\n"}));
-  const ChatTemplate marked("{% for m in messages %}[{{ m.role }}] {% if m.role == 'assistant' %}{% generation %}{{ m.content }}</s>{% endgeneration %}"
-                            "{% else %}{{ m.content }}{% endif %}{% endfor %}",
-                            Json::object());
+  const ChatTemplate marked(
+      "{% for m in messages %}[{{ m.role }}] {% if m.role == 'assistant' %}{% generation %}{{ m.content }}</s>{% endgeneration %}"
+      "{% else %}{{ m.content }}{% endif %}{% endfor %}",
+      Json::object());
   EXPECT_EQ(answers(marked.parts_of(kMessages)), (std::vector<std::string>{"Hello!</s>", "So long.</s>"}));
   std::string whole;
   for (const auto& part : marked.parts_of(kMessages)) whole += part.text;
   EXPECT_EQ(whole, marked.render(kMessages, false).text);
   // One that hides earlier answers cannot be told apart.
-  const ChatTemplate hiding("{% for m in messages %}{{ m.content if loop.last or m.role != 'assistant' else '-' }}{% endfor %}", Json::object());
+  const ChatTemplate hiding("{% for m in messages %}{{ m.content if loop.last or m.role != 'assistant' else '-' }}{% endfor %}",
+                            Json::object());
   EXPECT_THROW(hiding.parts_of(kMessages), base::DataError);
   EXPECT_THROW(plain.parts_of(Json::array({{{"role", "user"}, {"content", "?"}}})), base::DataError);
 }
@@ -93,9 +100,12 @@ TEST(ChatTemplate, says_where_and_what_it_does_not_know) {
 }
 
 TEST(ChatTemplate, hostile_ones_end) {
-  EXPECT_THAT(refusal_of("{% for a in range(1000000) %}{% for b in range(1000000) %}{% endfor %}{% endfor %}"), HasSubstr("runs on and on"));
-  EXPECT_THAT(refusal_of("{% set ns = namespace(t='aaaaaaaaaaaaaaaa') %}{% for i in range(60) %}{% set ns.t = ns.t ~ ns.t %}{{ ns.t }}{% endfor %}"),
-              HasSubstr("prints more than"));
+  EXPECT_THAT(refusal_of("{% for a in range(1000000) %}{% for b in range(1000000) %}{% endfor %}{% endfor %}"),
+              HasSubstr("runs on and on"));
+  EXPECT_THAT(
+      refusal_of(
+          "{% set ns = namespace(t='aaaaaaaaaaaaaaaa') %}{% for i in range(60) %}{% set ns.t = ns.t ~ ns.t %}{{ ns.t }}{% endfor %}"),
+      HasSubstr("prints more than"));
   EXPECT_THAT(refusal_of("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), HasSubstr("deeper than"));
   EXPECT_THAT(refusal_of("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}"), HasSubstr("deeper than"));
   EXPECT_THAT(refusal_of("{% set x = [] %}{{ x.append(x) }}{{ x }}"), HasSubstr("deeper than"));

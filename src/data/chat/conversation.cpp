@@ -20,13 +20,14 @@ Json messages_of(Json& line) {
   }
   const auto found = line.find("conversations");
   if (found == line.end() || !found->is_array()) throw DataError("it has neither \"messages\" nor \"conversations\"");
-  static const std::map<std::string, std::string> kRoles = {{"human", "user"}, {"user", "user"}, {"gpt", "assistant"}, {"assistant", "assistant"},
-                                                            {"system", "system"}, {"tool", "tool"}};
+  static const std::map<std::string, std::string> kRoles = {{"human", "user"},          {"user", "user"},     {"gpt", "assistant"},
+                                                            {"assistant", "assistant"}, {"system", "system"}, {"tool", "tool"}};
   Json messages = Json::array();
   for (const auto& turn : *found) {
     const auto from = turn.is_object() ? turn.value("from", "") : "";
     const auto role = kRoles.find(from);
-    if (role == kRoles.end() || !turn.contains("value")) throw DataError("a turn of \"conversations\" needs \"from\" (human, gpt, system or tool) and \"value\"");
+    if (role == kRoles.end() || !turn.contains("value"))
+      throw DataError("a turn of \"conversations\" needs \"from\" (human, gpt, system or tool) and \"value\"");
     messages.push_back({{"role", role->second}, {"content", turn.at("value")}});
   }
   line.erase("conversations");
@@ -53,7 +54,8 @@ EncodedConversation encode_conversation(std::string_view text, const ChatTemplat
       const auto ids = tokenizer.encode(before);
       const auto differs = std::mismatch(ids.begin(), ids.end(), encoded.ids.begin(), encoded.ids.end());
       end = static_cast<size_t>(differs.first - ids.begin());
-      if (parts[i].is_answer && differs.first != ids.end()) end = std::min(end + 1, encoded.ids.size());  // the answer's last token has more in it
+      if (parts[i].is_answer && differs.first != ids.end())
+        end = std::min(end + 1, encoded.ids.size());  // the answer's last token has more in it
       end = std::max(end, taken);
     }
     if (end > taken) encoded.runs.push_back({end - taken, parts[i].is_answer});

@@ -44,7 +44,8 @@ class Evaluation {
 
   void step(int line) {
     if (++steps_ > kMostSteps) fail(line, "the template runs on and on");
-    if (rendered_.text.size() > kLongestText) fail(line, "the template prints more than {}", base::format_bytes(static_cast<int64_t>(kLongestText)));
+    if (rendered_.text.size() > kLongestText)
+      fail(line, "the template prints more than {}", base::format_bytes(static_cast<int64_t>(kLongestText)));
   }
 
   // ---- statements ----
@@ -93,7 +94,8 @@ class Evaluation {
 
   void assign(const Statement& s, const std::vector<std::string>& names, const Value& value) {
     if (names.size() == 1) return assign_one(s, names[0], value);
-    if (!value.is_list() || value.list().size() != names.size()) fail(s.line, "{} cannot be shared out to {} names", value.kind(), names.size());
+    if (!value.is_list() || value.list().size() != names.size())
+      fail(s.line, "{} cannot be shared out to {} names", value.kind(), names.size());
     for (size_t i = 0; i < names.size(); ++i) assign_one(s, names[i], value.list()[i]);
   }
 
@@ -124,9 +126,18 @@ class Evaluation {
     for (int64_t i = 0; i < count; ++i) {
       step(s.line);
       scopes_.back().clear();
-      const auto at = [&](int64_t index) { return index >= 0 && index < count ? items[static_cast<size_t>(index)] : Value(Value::Undefined{"loop item"}); };
-      scopes_.back()["loop"] = Dict{{"index", i + 1},          {"index0", i},       {"first", i == 0},         {"last", i + 1 == count}, {"length", count},
-                                    {"revindex", count - i},   {"revindex0", count - i - 1}, {"previtem", at(i - 1)}, {"nextitem", at(i + 1)}};
+      const auto at = [&](int64_t index) {
+        return index >= 0 && index < count ? items[static_cast<size_t>(index)] : Value(Value::Undefined{"loop item"});
+      };
+      scopes_.back()["loop"] = Dict{{"index", i + 1},
+                                    {"index0", i},
+                                    {"first", i == 0},
+                                    {"last", i + 1 == count},
+                                    {"length", count},
+                                    {"revindex", count - i},
+                                    {"revindex0", count - i - 1},
+                                    {"previtem", at(i - 1)},
+                                    {"nextitem", at(i + 1)}};
       assign(s, s.names, items[static_cast<size_t>(i)]);
       if (execute(s.body) == Flow::stop) break;
     }
@@ -198,7 +209,8 @@ class Evaluation {
       case Expression::Kind::slice: return slice(e);
       case Expression::Kind::call: return call(e);
       case Expression::Kind::filter: return with_line(e, [&] { return apply_filter(e.text, value_of(*e.parts[0]), arguments_of(e, 1)); });
-      case Expression::Kind::test: return with_line(e, [&] { return Value(passes_test(e.text, value_of(*e.parts[0]), arguments_of(e, 1))); });
+      case Expression::Kind::test:
+        return with_line(e, [&] { return Value(passes_test(e.text, value_of(*e.parts[0]), arguments_of(e, 1))); });
       case Expression::Kind::negative: {
         const auto value = value_of(*e.parts[0]);
         if (!value.is_number()) fail(e.line, "{} has no negative", value.kind());
@@ -281,7 +293,9 @@ class Evaluation {
     const auto first = bound(1), last = bound(2);
     const int64_t stride = bound(3).value_or(1);
     if (stride == 0) fail(e.line, "a slice cannot have steps of 0");
-    const auto placed = [&](int64_t at) { return std::clamp(at < 0 ? at + count : at, stride > 0 ? int64_t{0} : int64_t{-1}, stride > 0 ? count : count - 1); };
+    const auto placed = [&](int64_t at) {
+      return std::clamp(at < 0 ? at + count : at, stride > 0 ? int64_t{0} : int64_t{-1}, stride > 0 ? count : count - 1);
+    };
     const int64_t begin = first ? placed(*first) : stride > 0 ? 0 : count - 1, end = last ? placed(*last) : stride > 0 ? count : -1;
     List list;
     std::u32string text;
@@ -322,7 +336,9 @@ class Evaluation {
       return text;
     }
     if (!a.is_number() || !b.is_number()) {
-      const auto named = [](const Value& v) { return v.is_undefined() ? fmt::format("'{}', which is undefined,", v.undefined_name()) : v.kind(); };
+      const auto named = [](const Value& v) {
+        return v.is_undefined() ? fmt::format("'{}', which is undefined,", v.undefined_name()) : v.kind();
+      };
       fail(e.line, "{} and {} have no '{}'", named(a), named(b), op);
     }
     if ((op == "/" || op == "//" || op == "%") && b.number() == 0) fail(e.line, "division by 0");

@@ -15,8 +15,8 @@ struct Rendered {
   std::vector<std::pair<size_t, size_t>> generated;  // bytes of it that {% generation %} encloses
 };
 
-/// `variables`: what the template may read. Throws DataError "line N: …", raise_exception's text among them, and where a template runs without
-/// end or prints without bounds.
+/// `variables`: what the template may read. Throws DataError "line N: …", raise_exception's text among them, and where a template runs
+/// without end or prints without bounds.
 Rendered evaluate(const Body& body, const Dict& variables);
 
 }  // namespace ingot::data::chat

@@ -184,7 +184,8 @@ List mapped(const Value& value, const Arguments& a) {
 
 Value numbered(const Value& value, const std::string& name, const Arguments& a) {
   const auto* otherwise = a.get(0, "default");
-  if (value.is_number()) return name == "int" ? Value(value.is_float() ? static_cast<int64_t>(value.number()) : value.integer()) : Value(value.number());
+  if (value.is_number())
+    return name == "int" ? Value(value.is_float() ? static_cast<int64_t>(value.number()) : value.integer()) : Value(value.number());
   const auto number = value.is_string() ? base::parse_number(stripped(value.string(), kWhite, true, true)) : std::nullopt;
   if (!number) return otherwise ? *otherwise : name == "int" ? Value(int64_t{0}) : Value(0.0);
   return name == "int" ? Value(static_cast<int64_t>(*number)) : Value(*number);
@@ -194,7 +195,8 @@ std::string indented(const std::string& text, const Arguments& a) {
   const auto* width = a.get(0, "width");
   const auto* first = a.get(1, "first");
   const auto* blank = a.get(2, "blank");
-  const std::string margin = width && width->is_string() ? width->string() : std::string(static_cast<size_t>(std::clamp<int64_t>(whole(width, 4), 0, 1000)), ' ');
+  const std::string margin =
+      width && width->is_string() ? width->string() : std::string(static_cast<size_t>(std::clamp<int64_t>(whole(width, 4), 0, 1000)), ' ');
   std::string out;
   const auto lines = base::split(text, '\n');
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -225,7 +227,8 @@ const std::vector<std::pair<std::string, Function>>& global_functions() {
          }
          return list;
        }},
-      {"namespace", [](const Arguments& a) -> Value { return a.positional.empty() ? Value(a.named) : Value(Dict(a.positional[0].dict())); }},
+      {"namespace",
+       [](const Arguments& a) -> Value { return a.positional.empty() ? Value(a.named) : Value(Dict(a.positional[0].dict())); }},
       {"dict", [](const Arguments& a) -> Value { return a.named; }},
       {"raise_exception",
        [](const Arguments& a) -> Value { throw DataError("the template says: {}", a.positional.empty() ? "" : a.positional[0].text()); }},
@@ -326,7 +329,8 @@ Value apply_filter(const std::string& name, const Value& value, const Arguments&
   if (name == "dictsort") {
     if (!value.is_dict()) throw DataError("dictsort takes a dict, not {}", value.kind());
     auto items = items_of(value);
-    std::stable_sort(items.begin(), items.end(), [](const Value& x, const Value& y) { return lower(x.list()[0].text()) < lower(y.list()[0].text()); });
+    std::stable_sort(items.begin(), items.end(),
+                     [](const Value& x, const Value& y) { return lower(x.list()[0].text()) < lower(y.list()[0].text()); });
     return items;
   }
   if (name == "sort") {
@@ -423,7 +427,9 @@ Value call_method(const Value& value, const std::string& name, const Arguments& 
     }
     if (name == "startswith" || name == "endswith") {
       if (!first) throw DataError("{} takes a text", name);
-      const auto fits = [&](const Value& part) { return name == "startswith" ? text.starts_with(text_of(part, name)) : text.ends_with(text_of(part, name)); };
+      const auto fits = [&](const Value& part) {
+        return name == "startswith" ? text.starts_with(text_of(part, name)) : text.ends_with(text_of(part, name));
+      };
       return first->is_list() ? std::any_of(first->list().begin(), first->list().end(), fits) : fits(*first);
     }
     if (name == "replace") {

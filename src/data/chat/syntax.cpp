@@ -111,7 +111,8 @@ class Cutter {
     std::string content(source_.substr(begin, end - begin - (strips || keeps ? 1 : 0)));
     if (kind == '{') pieces_.push_back({Piece::Kind::output, content, line_});
     if (kind == '%') pieces_.push_back({Piece::Kind::statement, content, line_});
-    line_ += static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(open), source_.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
+    line_ += static_cast<int>(
+        std::count(source_.begin() + static_cast<std::ptrdiff_t>(open), source_.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
     strips_ = strips;
     trims_newline_ = kind != '{' && !keeps;  // trim_blocks
     at_ = end + 2;
@@ -146,9 +147,9 @@ std::vector<Word> words_of(const std::string& source, int line) {
     } else if (std::isdigit(static_cast<unsigned char>(c)) != 0) {
       size_t end = i;
       bool is_float = false;
-      while (end < source.size() &&
-             (std::isdigit(static_cast<unsigned char>(source[end])) != 0 || source[end] == '_' ||
-              (source[end] == '.' && !is_float && end + 1 < source.size() && std::isdigit(static_cast<unsigned char>(source[end + 1])) != 0))) {
+      while (end < source.size() && (std::isdigit(static_cast<unsigned char>(source[end])) != 0 || source[end] == '_' ||
+                                     (source[end] == '.' && !is_float && end + 1 < source.size() &&
+                                      std::isdigit(static_cast<unsigned char>(source[end + 1])) != 0))) {
         is_float = is_float || source[end] == '.';
         ++end;
       }
@@ -184,7 +185,8 @@ std::vector<Word> words_of(const std::string& source, int line) {
       std::string sign(1, c);
       for (const char* two : kLong)
         if (source.compare(i, 2, two) == 0) sign = two;
-      if (std::string_view("+-*/%~=<>!()[]{},.:|").find(c) == std::string_view::npos || sign == "!") fail(line, "'{}' cannot stand here", c);
+      if (std::string_view("+-*/%~=<>!()[]{},.:|").find(c) == std::string_view::npos || sign == "!")
+        fail(line, "'{}' cannot stand here", c);
       words.push_back({Word::Kind::sign, sign});
       i += sign.size();
     }
@@ -451,8 +453,8 @@ class ExpressionParser {
         auto made = make(Expression::Kind::test, name());
         made->parts = {value};
         const bool has_argument = word().kind == Word::Kind::text || word().kind == Word::Kind::integer || is_sign("[") ||
-                                  (word().kind == Word::Kind::name && !is_name("and") && !is_name("or") && !is_name("else") && !is_name("if") &&
-                                   !is_name("is") && !is_name("not") && !is_name("in"));
+                                  (word().kind == Word::Kind::name && !is_name("and") && !is_name("or") && !is_name("else") &&
+                                   !is_name("if") && !is_name("is") && !is_name("not") && !is_name("in"));
         if (take_sign("(")) arguments(*made);
         else if (has_argument) made->parts.push_back(postfix(primary()));
         value = made;
@@ -549,7 +551,8 @@ class Parser {
       take("endgeneration");
       return made;
     }
-    if (keyword == "break" || keyword == "continue") return make(keyword == "break" ? Statement::Kind::stop : Statement::Kind::next, piece.line);
+    if (keyword == "break" || keyword == "continue")
+      return make(keyword == "break" ? Statement::Kind::stop : Statement::Kind::next, piece.line);
     fail(piece.line, "the statement '{}' is not known here; if, for, set, macro, generation, break and continue are", keyword);
   }
 

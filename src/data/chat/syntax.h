@@ -1,5 +1,5 @@
-// A chat template as a tree: the part of Jinja (jinja.palletsprojects.com, "Template Designer Documentation") that published templates use, with
-// the blocks trimmed as transformers does. What it does not know it refuses by name.
+// A chat template as a tree: the part of Jinja (jinja.palletsprojects.com, "Template Designer Documentation") that published templates use,
+// with the blocks trimmed as transformers does. What it does not know it refuses by name.
 #pragma once
 
 #include <memory>
@@ -16,13 +16,32 @@ struct Expression;
 using ExpressionPtr = std::shared_ptr<const Expression>;
 
 struct Expression {
-  enum class Kind { literal, name, list, dict, attribute, subscript, slice, call, filter, test, negative, invert, both, either, binary, compare, conditional };
+  enum class Kind {
+    literal,
+    name,
+    list,
+    dict,
+    attribute,
+    subscript,
+    slice,
+    call,
+    filter,
+    test,
+    negative,
+    invert,
+    both,
+    either,
+    binary,
+    compare,
+    conditional
+  };
   Kind kind;
   int line = 0;
   std::string text;  // a name, an operator
   Value literal;
-  // list: its elements. dict: keys and values in turn. attribute, subscript: of what (, at which). slice: of what, begin, end, step, null where not
-  // given. call, filter, test: of what, then arguments. compare: operands, with an operator each in `operators`. conditional: then, if, else or null.
+  // list: its elements. dict: keys and values in turn. attribute, subscript: of what (, at which). slice: of what, begin, end, step, null
+  // where not given. call, filter, test: of what, then arguments. compare: operands, with an operator each in `operators`. conditional:
+  // then, if, else or null.
   std::vector<ExpressionPtr> parts;
   std::vector<std::pair<std::string, ExpressionPtr>> named;  // arguments
   std::vector<std::string> operators;

@@ -1,5 +1,5 @@
-// Values of a chat template, as Jinja has them from Python: how they print, compare and count as true. Lists, dicts and namespaces are shared by
-// those who hold them.
+// Values of a chat template, as Jinja has them from Python: how they print, compare and count as true. Lists, dicts and namespaces are
+// shared by those who hold them.
 #pragma once
 
 #include <cstdint>
@@ -79,7 +79,8 @@ class Value {
  private:
   void write_json(std::string& out, int64_t indent, int64_t depth) const;
 
-  std::variant<Undefined, None, bool, int64_t, double, std::string, std::shared_ptr<List>, std::shared_ptr<Dict>, std::shared_ptr<Function>> value_;
+  std::variant<Undefined, None, bool, int64_t, double, std::string, std::shared_ptr<List>, std::shared_ptr<Dict>, std::shared_ptr<Function>>
+      value_;
 };
 
 struct Arguments {
@@ -92,7 +93,9 @@ struct Arguments {
     return nullptr;
   }
   /// The argument at `place`, or that of this name; null when it is not given.
-  const Value* get(size_t place, const std::string& name) const { return place < positional.size() ? &positional[place] : named_value(name); }
+  const Value* get(size_t place, const std::string& name) const {
+    return place < positional.size() ? &positional[place] : named_value(name);
+  }
 };
 
 /// Code points of a text, and back.

@@ -30,7 +30,7 @@ struct LayerParts {
   QkNorm qk_norm = QkNorm::none;  // of softmax attention, as the next
   bool is_gated = false, has_sinks = false;
   bool shares_linear_norm = false, scales_linear_queries = false, has_sigmoid_linear_gate = false;  // of linear attention
-  RouterKind router = RouterKind::linear;                          // of an MoE
+  RouterKind router = RouterKind::linear;                                                           // of an MoE
   NormPlacement norms = NormPlacement::before;
   NormWeight norm_weight = NormWeight::plain;  // of all norms, q's and k's, too
   kernels::Gate gate = kernels::Gate::silu;    // of an MLP and of experts

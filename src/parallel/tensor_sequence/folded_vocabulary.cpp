@@ -113,7 +113,8 @@ struct FoldedEmbeddingFunction : Function<FoldedEmbeddingFunction, WorkKind::emb
 
 struct FoldedHeadLossFunction : Function<FoldedHeadLossFunction, WorkKind::head> {
   static at::Tensor forward(Context& context, const at::Tensor& hidden, const at::Tensor& table_value, Parameter* table,
-                            const at::Tensor& targets, double scale, bool want_gradient, const TensorSequenceAxis& axis, const layers::HeadRule& rule) {
+                            const at::Tensor& targets, double scale, bool want_gradient, const TensorSequenceAxis& axis,
+                            const layers::HeadRule& rule) {
     const auto rows = as_rows(hidden), labels = targets.reshape(-1), ignored = labels.lt(0);
     const auto wide = table->wide_type();
     const int64_t count = rows.size(0), part_rows = table_value.size(0), chunk = head_chunk_rows(count, part_rows, device::is_gpu(hidden));

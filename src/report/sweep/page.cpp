@@ -21,9 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kNamed = 8;            // best runs that have a colour of their own
-constexpr size_t kMostCurves = 64;      // of the best runs; more would only darken the plot
-constexpr size_t kMostPoints = 400;     // of a curve
+constexpr size_t kNamed = 8;              // best runs that have a colour of their own
+constexpr size_t kMostCurves = 64;        // of the best runs; more would only darken the plot
+constexpr size_t kMostPoints = 400;       // of a curve
 constexpr size_t kMostCoordinates = 200;  // runs in the parallel coordinates
 constexpr int64_t kLargestMetrics = int64_t{1} << 30;
 
@@ -74,14 +74,23 @@ Curve thinned(const Metrics& metrics, Field field) {
 }
 
 std::string curves(const SweepResults& sweep, const std::vector<Row>& rows, const fs::path& folder) {
-  Plot plot{.title = "Training loss", .unit = "nats per token", .x_label = "step", .note = "the best runs in colour", .series = {}, .marks = {}, .x = {}, .y = {}, .tall = true};
+  Plot plot{.title = "Training loss",
+            .unit = "nats per token",
+            .x_label = "step",
+            .note = "the best runs in colour",
+            .series = {},
+            .marks = {},
+            .x = {},
+            .y = {},
+            .tall = true};
   for (size_t i = 0; i < std::min(rows.size(), kMostCurves); ++i) {
     const auto path = folder / "runs" / rows[i].name / "metrics.jsonl";
     std::error_code none;
     if (!fs::exists(path, none)) continue;
     auto curve = thinned(read_metrics(base::read_file(path, kLargestMetrics)), Field::loss);
     if (!curve.x.empty())
-      plot.series.push_back({described(sweep, rows[i]), colour(rows[i]), rows[i].rank < kNamed - 1 ? Stroke::line : Stroke::faint, std::move(curve)});
+      plot.series.push_back(
+          {described(sweep, rows[i]), colour(rows[i]), rows[i].rank < kNamed - 1 ? Stroke::line : Stroke::faint, std::move(curve)});
   }
   if (plot.series.empty()) return "";
   // The best are drawn over the others.
@@ -102,7 +111,8 @@ struct Scale {
     std::set<std::string> known(values.begin(), values.end());
     for (const auto& value : known) is_number = is_number && base::parse_number(value).has_value();
     texts.assign(known.begin(), known.end());
-    if (is_number) std::sort(texts.begin(), texts.end(), [](const auto& a, const auto& b) { return *base::parse_number(a) < *base::parse_number(b); });
+    if (is_number)
+      std::sort(texts.begin(), texts.end(), [](const auto& a, const auto& b) { return *base::parse_number(a) < *base::parse_number(b); });
     low = of(texts.front()), high = of(texts.back());
     is_logarithmic = is_number && low > 0 && high / low > 8;
   }
@@ -154,8 +164,10 @@ std::string parallel_coordinates(const SweepResults& sweep, const std::vector<Ro
   constexpr double kHeight = 260, kTop = 34, kLeft = 70;
   const size_t axes = sweep.settings.size() + 1;
   const double step = std::max(120.0, 760.0 / static_cast<double>(axes)), width = 2 * kLeft + step * static_cast<double>(axes - 1);
-  std::string svg = fmt::format("<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"parallel coordinates of the runs\" "
-                                "style=\"width:100%;max-width:{:.0f}px;font-size:11px\">", width, kHeight + kTop + 26, 1.3 * width);
+  std::string svg = fmt::format(
+      "<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"parallel coordinates of the runs\" "
+      "style=\"width:100%;max-width:{:.0f}px;font-size:11px\">",
+      width, kHeight + kTop + 26, 1.3 * width);
   const auto x_of = [&](size_t axis) { return kLeft + step * static_cast<double>(axis); };
   const auto y_of = [&](double share) { return kTop + kHeight * (1 - share); };
   std::vector<Scale> scales;
@@ -175,20 +187,23 @@ std::string parallel_coordinates(const SweepResults& sweep, const std::vector<Ro
     points += fmt::format("{:.1f},{:.1f}", x_of(axes - 1), y_of(merit(**row)));
     // From blue, the worst, to orange, the best.
     const double m = static_cast<double>(done.size() - 1 - (*row)->rank) / static_cast<double>(done.size() - 1);
-    svg += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"hsl({:.0f} 75% {:.0f}%)\" stroke-width=\"{:.1f}\" opacity=\"{:.2f}\">"
-                       "<title>{}: {}</title></polyline>",
-                       points, 215 - 185 * m, 62 - 10 * m, 1 + 1.5 * m, 0.35 + 0.6 * m, escape(described(sweep, **row)), number((*row)->last->metric));
+    svg += fmt::format(
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"hsl({:.0f} 75% {:.0f}%)\" stroke-width=\"{:.1f}\" opacity=\"{:.2f}\">"
+        "<title>{}: {}</title></polyline>",
+        points, 215 - 185 * m, 62 - 10 * m, 1 + 1.5 * m, 0.35 + 0.6 * m, escape(described(sweep, **row)), number((*row)->last->metric));
   }
   for (size_t axis = 0; axis < axes; ++axis) {
-    svg += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"currentColor\" stroke-width=\"1\"/>", x_of(axis),
-                       y_of(0), y_of(1));
+    svg += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"currentColor\" stroke-width=\"1\"/>",
+                       x_of(axis), y_of(0), y_of(1));
     const bool is_metric = axis + 1 == axes;
     text(x_of(axis), 12, is_metric ? sweep.metric : sweep.settings[axis], "middle");
     text(x_of(axis), kTop - 6, is_metric ? number(best) : scales[axis].texts.back(), "middle");
     text(x_of(axis), kTop + kHeight + 14, is_metric ? number(worst) : scales[axis].texts.front(), "middle");
   }
-  return "<h2>Parallel coordinates</h2><p class=\"when\">A line for each run that came to an end, from blue (worst) to orange (best); settings over wide ranges "
-         "are on logarithmic axes.</p><div class=\"cards\" style=\"--card:100%\"><section class=\"card\"><div class=\"scroll\">" + svg + "</svg></div></section></div>\n";
+  return "<h2>Parallel coordinates</h2><p class=\"when\">A line for each run that came to an end, from blue (worst) to orange (best); "
+         "settings over wide ranges "
+         "are on logarithmic axes.</p><div class=\"cards\" style=\"--card:100%\"><section class=\"card\"><div class=\"scroll\">" +
+         svg + "</svg></div></section></div>\n";
 }
 
 std::string table(const SweepResults& sweep, const std::vector<Row>& rows) {
@@ -212,8 +227,11 @@ std::string table(const SweepResults& sweep, const std::vector<Row>& rows) {
     }
     body += "</tr>\n";
   }
-  return fmt::format("<h2>Runs</h2><div class=\"cards\" style=\"--card:100%\"><section class=\"card\"><div class=\"scroll\"><table><thead><tr><th>run</th>{}"
-                     "</tr></thead><tbody>\n{}</tbody></table></div></section></div>\n", head, body);
+  return fmt::format(
+      "<h2>Runs</h2><div class=\"cards\" style=\"--card:100%\"><section class=\"card\"><div "
+      "class=\"scroll\"><table><thead><tr><th>run</th>{}"
+      "</tr></thead><tbody>\n{}</tbody></table></div></section></div>\n",
+      head, body);
 }
 
 std::string verdict(const SweepResults& sweep, const std::vector<Row>& rows) {

@@ -77,9 +77,8 @@ std::vector<const TrialResult*> SweepResults::ranking() const {
       if (r.trial == trial && r.status == TrialStatus::done && std::isfinite(r.metric)) best = &r;
     if (best) done.push_back(best);
   }
-  std::stable_sort(done.begin(), done.end(), [](const auto* a, const auto* b) {
-    return a->rung != b->rung ? a->rung > b->rung : a->metric < b->metric;
-  });
+  std::stable_sort(done.begin(), done.end(),
+                   [](const auto* a, const auto* b) { return a->rung != b->rung ? a->rung > b->rung : a->metric < b->metric; });
   return done;
 }
 
@@ -106,7 +105,8 @@ std::optional<SweepResults> read_sweep(const fs::path& folder) {
 std::string first_line(const SweepResults& sweep) {
   Json trials = Json::object();
   for (const auto& [name, values] : sweep.trials) trials[name] = values;
-  return Json{{"definition", sweep.definition}, {"metric", sweep.metric}, {"settings", sweep.settings}, {"rungs", sweep.rungs}, {"trials", trials}}
+  return Json{
+      {"definition", sweep.definition}, {"metric", sweep.metric}, {"settings", sweep.settings}, {"rungs", sweep.rungs}, {"trials", trials}}
       .dump();
 }
 

@@ -1,5 +1,5 @@
-// What a sweep has found so far: sweep.jsonl in its folder (docs/sweeps.md), a line for what the sweep is and one for every run that came to
-// the end of a rung.
+// What a sweep has found so far: sweep.jsonl in its folder (docs/sweeps.md), a line for what the sweep is and one for every run that came
+// to the end of a rung.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ struct TrialResult {
 };
 
 struct SweepResults {
-  std::string definition;  // as the first line says
-  std::string metric;      // its name
+  std::string definition;                                                // as the first line says
+  std::string metric;                                                    // its name
   std::vector<std::pair<std::string, std::vector<std::string>>> trials;  // name, and the value of each setting
-  std::vector<std::string> settings;                                    // swept
-  std::vector<int64_t> rungs;                                           // step at which each ends
-  std::vector<TrialResult> results;                                     // in the order in which they came
+  std::vector<std::string> settings;                                     // swept
+  std::vector<int64_t> rungs;                                            // step at which each ends
+  std::vector<TrialResult> results;                                      // in the order in which they came
 
   /// The last that is known of a trial; null before its first.
   const TrialResult* last_of(const std::string& trial) const;
