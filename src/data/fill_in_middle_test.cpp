@@ -67,9 +67,9 @@ TEST(FillInMiddle, turns_documents_round_without_another_length) {
           ASSERT_EQ(is.front(), kPrefix);
           const auto suffix = find(kSuffix), middle = find(kMiddle), last = is.end() - (ends ? 1 : 0);
           ASSERT_LT(suffix, middle);
-          if (ends) EXPECT_EQ(is.back(), was.back());
+          EXPECT_TRUE(!ends || is.back() == was.back());
           const std::vector<int32_t> head(is.begin() + 1, suffix), tail(suffix + 1, middle), rest(middle + 1, last);
-          if (spm == 1) EXPECT_TRUE(head.empty());
+          EXPECT_TRUE(spm == 0 || head.empty());
           auto whole = head;
           whole.insert(whole.end(), rest.begin(), rest.end());
           whole.insert(whole.end(), tail.begin(), tail.end());

@@ -253,9 +253,9 @@ TEST(Mup, wider_models_begin_with_smaller_matrices_and_logits) {
       const double width = (p->kind == layers::Parameter::Kind::matrix && !reads_latent) || is_last ? 4 : 1;
       EXPECT_EQ(p->width, width) << family << " " << p->name;
       EXPECT_EQ(other.width, 1) << p->name;
-      if (is_last) EXPECT_EQ(p->initial.mean, family == std::string("qwen3_next") ? -0.75 : 0.25);
-      else if (p->kind == layers::Parameter::Kind::matrix)
-        EXPECT_DOUBLE_EQ(p->initial.deviation, other.initial.deviation / std::sqrt(width)) << p->name;
+      const double shift = family == std::string("qwen3_next") ? -1 : 0;  // 1 + weight
+      EXPECT_DOUBLE_EQ(p->initial.mean, is_last ? 0.25 + shift : other.initial.mean) << p->name;
+      EXPECT_DOUBLE_EQ(p->initial.deviation, other.initial.deviation / std::sqrt(is_last ? 1 : width)) << p->name;
     }
   }
 }
