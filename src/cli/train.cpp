@@ -138,7 +138,8 @@ int run_train(const Call& call) {
     const bool is_predicted = company.is_first() && !o.no_forecast;
     train::RunOptions options{.run_dir = run_dir,
                               .resume = o.resume,
-                              .described = train::settings_of(config).dump_toml(),
+                              .stop_after = 0,
+                              .described = {},
                               .version = base::program_version(),
                               .storage_of = object_store::storage_of};
     int64_t known = stretches.size() > 1 ? train::Trainer::resumable_step(config, options) : -1;
@@ -159,6 +160,8 @@ int run_train(const Call& call) {
       const auto forecast = is_predicted ? plan::forecast_of(*present, mesh, profile, plan::program_bytes(*present)) : plan::RunForecast();
       device::reset_peak_memory(device);
       bench::choose_gemm_backend(stretch.config, run_dir, options.resume, mesh, device, company);
+      config.train.gemm_backend = stretch.config.train.gemm_backend;  // what the run directory says, and a resumed run keeps
+      options.described = train::settings_of(config).dump_toml();
       mesh::Groups groups(*world, present->parallel);
       options.stop_after = is_last ? o.stop_after : o.stop_after > 0 ? std::min(o.stop_after, stretch.end_step) : stretch.end_step;
       train::Trainer trainer(*present, options, forecast.numbers, groups);

@@ -87,7 +87,9 @@ const std::map<std::string, Published> kPublished = {{"llama-2-7b", {6'738'415'6
                                                      {"gpt-oss-20b", {20'914'757'184}},
                                                      {"gpt-oss-120b", {116'829'156'672}},
                                                      {"phi-3-mini-4k", {3'821'079'552}},
-                                                     {"phi-4", {14'659'507'200}}};
+                                                     {"phi-4", {14'659'507'200}},
+                                                     // As its safetensors on Hugging Face count them, less 26 mixtures' balancing biases.
+                                                     {"kimi-linear-48b-a3b", {49'122'681'728 - 26 * 256}}};
 
 TEST(PublishedModels, every_shipped_configuration_has_exactly_the_published_parameters) {
   std::set<std::string> files;
@@ -131,6 +133,7 @@ double flops_by_hand(const ModelConfig& c, int64_t seq) {
 TEST(PublishedModels, flops_of_every_shipped_configuration_are_those_of_its_matrices_and_visible_pairs) {
   for (const auto& [name, _] : kPublished) {
     const auto c = shipped("configs/published/" + name + ".toml");
+    if (c.family == "kimi_linear") continue;  // its linear layers' are the kernels' own (bench/*linear_attention*)
     for (const int64_t seq : {1024, 8192})
       EXPECT_NEAR(create_model(c)->training_flops_per_token(seq) / flops_by_hand(c, seq), 1, 1e-12) << name << " " << seq;
   }
@@ -143,7 +146,7 @@ TEST(PublishedModels, active_parameters_of_mixtures_are_the_published_ones) {
     double billions, precision;
   } kMixtures[] = {{"qwen3-30b-a3b", 3.3, 0.1},   {"qwen3-235b-a22b", 22, 0.5}, {"olmoe-1b-7b", 1.3, 0.05},
                    {"deepseek-v3", 37, 1},        {"kimi-k2", 32, 1},           {"gpt-oss-20b", 3.61, 0.005},
-                   {"gpt-oss-120b", 5.13, 0.005}, {"mixtral-8x7b", 12.9, 0.05}, {"mixtral-8x22b", 39, 0.5}};
+                   {"gpt-oss-120b", 5.13, 0.005}, {"kimi-linear-48b-a3b", 3, 0.6}, {"mixtral-8x7b", 12.9, 0.05}, {"mixtral-8x22b", 39, 0.5}};
   for (const auto& [name, billions, precision] : kMixtures) {
     const auto c = shipped("configs/published/" + std::string(name) + ".toml");
     const auto model = create_model(c);
@@ -182,15 +185,6 @@ TEST(PublishedModels, published_utilisation_follows_from_published_throughput_by
     const double percent = 100 * flops * pair.tokens_per_s / pair.peak;
     EXPECT_NEAR(percent, pair.percent, pair.percent == std::floor(pair.percent) ? 0.5 : 0.1) << pair.model << " " << pair.tokens_per_s;
   }
-}
-
-// As its safetensors on Hugging Face count them, which have a balancing bias for each of 26 mixtures' 256 experts beside the parameters.
-TEST(PublishedModels, kimi_linear_has_the_published_number_of_parameters) {
-  const auto config = shipped("configs/published/kimi-linear-48b-a3b.toml");
-  const auto model = create_model(config);
-  EXPECT_EQ(model->parameters().trained_elements() + 26 * 256, 49'122'681'728);
-  const int64_t vocabulary = 2 * config.vocab_size * config.hidden;
-  EXPECT_NEAR(static_cast<double>(model->active_elements() + vocabulary) / 1e9, 3, 0.6);
 }
 
 TEST(PublishedModels, zaya1_base_has_the_published_number_of_parameters) {

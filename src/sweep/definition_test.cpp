@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <set>
@@ -18,9 +19,11 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 Definition read(const std::string& text) {
-  const fs::path file = fs::path(::testing::TempDir()) / "ingot_sweep.toml";
+  const fs::path file = fs::path(::testing::TempDir()) / fmt::format("ingot_sweep_{}.toml", getpid());
   base::write_file_atomically(file, text);
-  return read_definition(file);
+  auto definition = read_definition(file);
+  fs::remove(file);
+  return definition;
 }
 
 std::string refusal_of(const std::string& text) {
