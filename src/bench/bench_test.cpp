@@ -141,7 +141,8 @@ TEST(Kernels, every_kernel_in_a_traced_step_belongs_to_an_operator) {
       auto& c = config.model;
       c.family = family.name;
       c.layers = 2, c.hidden = 64, c.vocab_size = 64, c.heads = 4, c.kv_heads = 2, c.head_dim = 16, c.ffn = 128;
-      if (family.name == "deepseek_v3" || family.name == "kimi_linear") c.kv_heads = 4, c.kv_rank = 16, c.rope_head_dim = 8, c.value_head_dim = 8;
+      if (family.name == "deepseek_v3" || family.name == "kimi_linear")
+        c.kv_heads = 4, c.kv_rank = 16, c.rope_head_dim = 8, c.value_head_dim = 8;
       c.experts = 4, c.expert_ffn = 16, c.router_hidden = 16, c.rope_fraction = 0.5, c.gate_rank = 4;
       c.linear_attention = variant, c.feature_map = variant.ends_with("delta") || variant == "kda" ? "l2" : "silu", c.layer_pattern = "LN";
       config.optimizer.name = "muon";

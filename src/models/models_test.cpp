@@ -144,9 +144,10 @@ TEST(PublishedModels, active_parameters_of_mixtures_are_the_published_ones) {
   const struct {
     const char* model;
     double billions, precision;
-  } kMixtures[] = {{"qwen3-30b-a3b", 3.3, 0.1},   {"qwen3-235b-a22b", 22, 0.5}, {"olmoe-1b-7b", 1.3, 0.05},
-                   {"deepseek-v3", 37, 1},        {"kimi-k2", 32, 1},           {"gpt-oss-20b", 3.61, 0.005},
-                   {"gpt-oss-120b", 5.13, 0.005}, {"kimi-linear-48b-a3b", 3, 0.6}, {"mixtral-8x7b", 12.9, 0.05}, {"mixtral-8x22b", 39, 0.5}};
+  } kMixtures[] = {
+      {"qwen3-30b-a3b", 3.3, 0.1},  {"qwen3-235b-a22b", 22, 0.5}, {"olmoe-1b-7b", 1.3, 0.05},    {"deepseek-v3", 37, 1},
+      {"kimi-k2", 32, 1},           {"gpt-oss-20b", 3.61, 0.005}, {"gpt-oss-120b", 5.13, 0.005}, {"kimi-linear-48b-a3b", 3, 0.6},
+      {"mixtral-8x7b", 12.9, 0.05}, {"mixtral-8x22b", 39, 0.5}};
   for (const auto& [name, billions, precision] : kMixtures) {
     const auto c = shipped("configs/published/" + std::string(name) + ".toml");
     const auto model = create_model(c);

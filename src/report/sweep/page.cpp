@@ -138,7 +138,7 @@ std::string against_setting(const SweepResults& sweep, const std::vector<Row>& r
   Plot plot{.title = sweep.metric + " against " + sweep.settings[setting],
             .unit = "nats per token",
             .x_label = sweep.settings[setting],
-            .note = scale.is_number ? "" : "in the order " + base::join(scale.texts, ", "),
+            .note = scale.is_number ? "" : "from the left: " + base::join(scale.texts, ", "),
             .series = {},
             .marks = {},
             .x = {},
@@ -150,7 +150,8 @@ std::string against_setting(const SweepResults& sweep, const std::vector<Row>& r
     if (row.rank != SIZE_MAX && row.last->rung + 1 == static_cast<int64_t>(sweep.rungs.size()))
       plot.series.push_back({described(sweep, row), colour(row), Stroke::dots, {{scale.of(row.values[setting])}, {row.last->metric}}});
   if (plot.series.empty()) return "";
-  plot.x = fitted(scale.low, scale.high, scale.is_logarithmic, false, Format::plain);
+  const double margin = scale.is_number ? 0 : 0.3;  // texts lie at whole numbers
+  plot.x = fitted(scale.low - margin, scale.high + margin, scale.is_logarithmic, false, Format::plain);
   plot.y = y_axis(plot.series, {.clip = 0.1});
   return render(plot);
 }
