@@ -113,10 +113,7 @@ json to_hugging_face(const ModelConfig& c) {
 std::vector<StoredPiece> stored(const ModelConfig& c, const Parameter& p) {
   if (is_turned(p)) return stored_turned(c, p);
   auto pieces = stored_by_expert(c, p);
-  if (const auto at = pieces[0].name.find(".balancing_biases"); at != std::string::npos) {
-    pieces[0].name.replace(at, std::string::npos, ".e_score_correction_bias");
-    pieces[0].is_optional = false;
-  }
+  name_correction_bias(pieces);
   return pieces;
 }
 

@@ -167,10 +167,7 @@ std::vector<StoredPiece> stored(const ModelConfig& c, const Parameter& p) {
                              p.name.find(".mlp.shared_experts.") != std::string::npos;
   if (!is_of_mixture) return stored_whole(p);
   auto pieces = stored_as_mixtral(c, p);
-  if (const auto at = pieces[0].name.find(".balancing_biases"); at != std::string::npos) {
-    pieces[0].name.replace(at, std::string::npos, ".e_score_correction_bias");
-    pieces[0].is_optional = false;
-  }
+  name_correction_bias(pieces);
   return pieces;
 }
 

@@ -42,4 +42,12 @@ std::vector<StoredPiece> stored_turned(const ModelConfig& c, const Parameter& p)
   return {turned.rotating(p), turned.plain(p)};
 }
 
+void name_correction_bias(std::vector<StoredPiece>& pieces) {
+  auto& first = pieces.front();
+  const auto at = first.name.find(".balancing_biases");
+  if (at == std::string::npos) return;
+  first.name.replace(at, std::string::npos, ".e_score_correction_bias");
+  first.is_optional = false;
+}
+
 }  // namespace ingot::models

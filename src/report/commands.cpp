@@ -1,15 +1,14 @@
 #include "report/commands.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "report/page/document.h"
 #include "report/parallel/page.h"
 #include "report/profile/page.h"
 #include "report/profile/reader.h"
@@ -22,14 +21,6 @@ namespace ingot::report {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string now() {
-  const std::time_t seconds = std::time(nullptr);
-  std::tm parts{};
-  ::localtime_r(&seconds, &parts);
-  char text[64];
-  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M", &parts)};
-}
 
 void log_written(const fs::path& output, const std::string& page, size_t count, const char* what) {
   base::log_info("wrote {} ({}, {} {}{})", output.string(), base::format_bytes(static_cast<int64_t>(page.size())), count, what,
@@ -44,7 +35,7 @@ void print_json(const nlohmann::ordered_json& json) {
 int report_sweep(const SweepResults& sweep, const ReportOptions& options) {
   const auto folder = options.inputs.front();
   const auto output = options.output.empty() ? folder / "report.html" : options.output;
-  const auto page = make_sweep_page(sweep, folder, now());
+  const auto page = make_sweep_page(sweep, folder, local_time());
   base::write_file_atomically(output, page);
   log_written(output, page, sweep.trials.size(), "run of a sweep");
   return 0;
@@ -55,7 +46,7 @@ int report_runs(const ReportOptions& options) {
     if (const auto sweep = read_sweep(options.inputs.front())) return report_sweep(*sweep, options);
   const auto runs = read_runs(options.inputs);
   const auto output = options.output.empty() ? options.inputs.front() / "report.html" : options.output;
-  const auto page = make_page(runs, now());
+  const auto page = make_page(runs, local_time());
   base::write_file_atomically(output, page);
   for (const auto& run : runs) {
     for (const auto& remark : run.remarks) base::log_warning("{}: {}", run.name, remark);
@@ -79,7 +70,7 @@ fs::path page_of(const ReportOptions& options) {
 int report_profiles(const ReportOptions& options) {
   const auto output = page_of(options);
   const auto machines = read_measured(options.inputs);
-  const auto page = make_profile_page(machines, now());
+  const auto page = make_profile_page(machines, local_time());
   base::write_file_atomically(output, page);
   log_written(output, page, machines.size(), "machine");
   if (options.json) print_json(profile_summary(machines));
@@ -92,7 +83,7 @@ int report_parallel(const ReportOptions& options) {
   const auto output = page_of(options);
   std::vector<ParallelFile> files;
   for (const auto& input : options.inputs) files.push_back(read_parallel(input));
-  const auto page = make_parallel_page(files, now());
+  const auto page = make_parallel_page(files, local_time());
   base::write_file_atomically(output, page);
   log_written(output, page, files.size(), "file");
   return 0;

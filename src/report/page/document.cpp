@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <ctime>
+
 #include "report/page/assets.h"
 #include "report/page/html.h"
 #include "report/plots/palette.h"
@@ -13,6 +15,14 @@ namespace {
 std::string_view without_map(std::string_view script) { return script.substr(0, script.rfind("//# sourceMappingURL=")); }
 
 }  // namespace
+
+std::string local_time() {
+  const std::time_t seconds = std::time(nullptr);
+  std::tm parts{};
+  ::localtime_r(&seconds, &parts);
+  char text[64];
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M", &parts)};
+}
 
 std::string document(std::string_view title, std::string_view written, std::string_view body) {
   // The policy forbids every request, so that a hostile name in a file could not call home even if it got past escape().

@@ -7,6 +7,9 @@
 
 namespace ingot::report {
 
+/// Now, as pages show when they were written: "2026-11-27 20:26", in this machine's zone.
+std::string local_time();
+
 /// A whole HTML file. `title` is text, `body` is HTML; `written` is the time that the page shows as its own, as text.
 std::string document(std::string_view title, std::string_view written, std::string_view body);
 

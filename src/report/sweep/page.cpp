@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <ctime>
 #include <map>
 #include <set>
 
@@ -271,13 +269,8 @@ std::string make_sweep_page(const SweepResults& sweep, const fs::path& folder, s
 }
 
 fs::path write_sweep_page(const SweepResults& sweep, const fs::path& folder) {
-  const std::time_t seconds = std::time(nullptr);
-  std::tm parts{};
-  ::localtime_r(&seconds, &parts);
-  char text[64];
-  const std::string now(text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M", &parts));
   auto path = folder / "report.html";
-  base::write_file_atomically(path, make_sweep_page(sweep, folder, now));
+  base::write_file_atomically(path, make_sweep_page(sweep, folder, local_time()));
   return path;
 }
 
