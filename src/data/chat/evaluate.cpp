@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/chat/functions.h"
+#include "data/chat/pieces.h"
 
 namespace ingot::data::chat {
 namespace {
@@ -17,11 +18,6 @@ using base::DataError;
 
 constexpr int64_t kMostSteps = 5'000'000, kDeepest = 120;
 constexpr size_t kLongestText = size_t{64} << 20;
-
-template <class... Args>
-[[noreturn]] void fail(int line, fmt::format_string<Args...> what, Args&&... args) {
-  throw DataError("line {}: {}", line, fmt::format(what, std::forward<Args>(args)...));
-}
 
 enum class Flow { on, stop, next };
 
