@@ -24,30 +24,44 @@ struct HeadLossFunction : Function<HeadLossFunction, WorkKind::head> {
     const auto rows = as_rows(hidden);
     const auto labels = targets.reshape(-1);
     const auto wide = logits_type(hidden);
-    const int64_t count = rows.size(0), vocab = weight_value.size(0);
-    const int64_t chunk = head_chunk_rows(count, vocab, device::is_gpu(hidden));
+    const int64_t count = rows.size(0), chunk = head_chunk_rows(count, weight_value.size(0), device::is_gpu(hidden));
+    // Logits and losses of some rows; with a gradient the logits become it.
+    const auto run_chunk = [&](int64_t from, int64_t size, double factor, bool wants) {
+      auto logits = kernels::matmul(rows.narrow(0, from, size), weight_value.t(), wide);  // [size, vocab]
+      const auto part_labels = labels.narrow(0, from, size);
+      const auto slope = cap_logits(logits, rule.logit_cap, wants);
+      const auto losses = cross_entropy ? cross_entropy(logits, part_labels, factor, wants, rule.z_loss)
+                                        : kernels::cross_entropy_in_place(logits, part_labels, factor, wants, rule.z_loss);
+      if (slope.defined()) logits.mul_(slope);
+      return std::pair{logits, losses};
+    };
+    const auto for_each_chunk = [&](const auto& visit) {
+      for (int64_t from = 0; from < count; from += chunk) visit(from, std::min(chunk, count - from));
+    };
     auto total = at::zeros({}, rows.options().dtype(wide));
-    at::Tensor grad_hidden, buffer;
+    at::Tensor weights;  // [count, 1] of an objective that has some
+    if (rule.weigh) {
+      const auto losses = at::empty({count}, total.options());
+      for_each_chunk([&](int64_t from, int64_t size) { losses.narrow(0, from, size).copy_(run_chunk(from, size, 1, false).second); });
+      const auto objective = rule.weigh(losses.view(targets.sizes()));
+      if (!want_gradient) return objective.value * scale;
+      total = objective.value, weights = objective.weights.to(wide).reshape({count, 1});
+    }
+    at::Tensor grad_hidden, buffer;  // buffer: of a weight that is trained
     bool overwrite = false;
     if (want_gradient) {
       grad_hidden = at::empty_like(rows);
-      buffer = weight->gradient_buffer(overwrite);
+      if (weight->is_trained()) buffer = weight->gradient_buffer(overwrite);
     }
-    for (int64_t from = 0; from < count; from += chunk) {
-      const int64_t size = std::min(chunk, count - from);
-      const auto part = rows.narrow(0, from, size);
-      auto logits = kernels::matmul(part, weight_value.t(), wide);  // [size, vocab]
-      const auto part_labels = labels.narrow(0, from, size);
-      const auto slope = cap_logits(logits, rule.logit_cap, want_gradient);
-      total += (cross_entropy ? cross_entropy(logits, part_labels, scale, want_gradient, rule.z_loss)
-                              : kernels::cross_entropy_in_place(logits, part_labels, scale, want_gradient, rule.z_loss))
-                   .sum();
-      if (!want_gradient) continue;
-      if (slope.defined()) logits.mul_(slope);
+    for_each_chunk([&](int64_t from, int64_t size) {
+      const auto [logits, losses] = run_chunk(from, size, scale, want_gradient);
+      if (weights.defined()) logits.mul_(weights.narrow(0, from, size));
+      else total += losses.sum();
+      if (!want_gradient) return;
       const auto narrow = logits.to(rows.scalar_type());
       kernels::matmul_into(grad_hidden.narrow(0, from, size), narrow, weight_value, /*overwrite=*/true);
-      kernels::matmul_into(buffer, narrow.t(), part, overwrite && from == 0);
-    }
+      if (buffer.defined()) kernels::matmul_into(buffer, narrow.t(), rows.narrow(0, from, size), overwrite && from == 0);
+    });
     if (want_gradient) context.save({grad_hidden.view(hidden.sizes())});
     return total * scale;
   }

@@ -18,10 +18,19 @@ at::Tensor logits_of(const at::Tensor& hidden, const Parameter& weight);
 /// 131,072 words 32 rows at a time take a CPU 4.7 times as long.
 int64_t head_chunk_rows(int64_t rows, int64_t vocab, bool on_gpu);
 
-/// What logits go through, and what training adds to their gradient.
+/// An objective that weighs positions by what the model makes of them, as DPO does (kernels/preference_loss.h).
+struct Objective {
+  at::Tensor value;    // [], of the loss, as the mean over targets would be
+  at::Tensor weights;  // [batch, seq]: its derivative by the loss of each position
+};
+/// Given -log p(target) of every position, [batch, seq] in the logits' dtype, 0 where there is no target.
+using WeighLosses = std::function<Objective(const at::Tensor& losses)>;
+
+/// What logits go through, and what training makes of them.
 struct HeadRule {
-  double logit_cap = 0;  // they become cap * tanh(logits / cap); 0 = they stay
-  double z_loss = 0;     // as in kernels::cross_entropy_in_place
+  double logit_cap = 0;    // they become cap * tanh(logits / cap); 0 = they stay
+  double z_loss = 0;       // as in kernels::cross_entropy_in_place
+  WeighLosses weigh = {};  // empty: all positions alike. Costs the logits a second time
 };
 /// In place; returns what their gradient must be multiplied by, undefined without a cap or where no gradient is wanted.
 at::Tensor cap_logits(at::Tensor logits, double cap, bool want_gradient);
@@ -31,8 +40,8 @@ at::Tensor cap_logits(at::Tensor logits, double cap, bool want_gradient);
 using CrossEntropy =
     std::function<at::Tensor(at::Tensor logits, const at::Tensor& labels, double scale, bool want_gradient, double z_loss)>;
 
-/// Sum over all positions of -log p(target) times `scale`; targets int64 [batch, seq], -100 counts for nothing.
-/// Logits are fp32 (fp64 for fp64) and exist for a bounded number of positions at a time.
+/// Sum over all positions of -log p(target), or what rule.weigh makes of them, times `scale`; targets int64 [batch, seq], -100 counts for
+/// nothing. Logits are fp32 (fp64 for fp64) and exist for a bounded number of positions at a time.
 at::Tensor head_loss(const at::Tensor& hidden, Parameter& weight, const at::Tensor& targets, double scale, const HeadRule& rule = {},
                      const CrossEntropy& cross_entropy = {});
 

@@ -8,6 +8,7 @@
 
 #include "device/aten.h"
 #include "layers/activation_offload.h"
+#include "layers/head.h"
 #include "layers/linear_attention.h"
 #include "layers/routing_losses.h"
 #include "layers/schedulable.h"
@@ -69,6 +70,7 @@ struct ForwardContext {
   LayerHooks* hooks = nullptr;
   std::shared_ptr<layers::RoutingLosses> routing_losses;  // null: none, as outside of training
   std::shared_ptr<const FurtherTargets> further;          // null: predictors do not run, as outside of training
+  layers::WeighLosses weigh;                              // empty: the loss is a mean over targets (layers/head.h)
   bool drops_tokens = false;                              // experts take no more than model.expert_capacity, as in training
   std::shared_ptr<layers::ActivationOffload> offload;     // of what full recomputation keeps; null: it stays
 };

@@ -197,6 +197,8 @@ Stream Model::run_chunk(int chunk, const at::Tensor& ids, const Stream& in, Forw
     hooks.after_forward(-1);
     if (context.observer) context.observer->on_hidden(-1, stream.residual);
   }
+  // Of a frozen embedding nothing is recorded, but the adapters behind it want their gradients, through recomputed pieces, too.
+  if (at::GradMode::is_enabled() && config_.lora_rank > 0 && !stream.residual.requires_grad()) stream.residual.set_requires_grad(true);
   // What another stage sent is a leaf.
   if (context.hooks && stream.residual.is_leaf()) stream.residual = stream.residual.view_as(stream.residual);
   listen(stream.residual, layers.begin, context);
