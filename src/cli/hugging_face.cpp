@@ -6,6 +6,8 @@ namespace ingot::cli {
 struct HuggingFaceOptions {
   std::string path, output, tokenizer, dtype = "bf16";
   double shard_gb = 5;
+  bool adapters = false;
+  std::string base;
 };
 
 #ifndef INGOT_COMPUTES
@@ -18,6 +20,8 @@ void add_hugging_face(Flags& flags) {
   out.add_option("--dtype", o.dtype, "of the weights: fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
   out.add_option("--tokenizer", o.tokenizer, "tokenizer file or folder (default: the run's own)");
   out.add_option("--shard-gb", o.shard_gb, "largest file, 10^9 bytes")->check(CLI::Range(0.000001, 1e6));
+  out.add_flag("--adapters", o.adapters, "only the adapters of a run with model.lora_rank, in peft's form; else they are merged");
+  out.add_option("--base", o.base, "with --adapters: where peft finds the frozen model");
   auto& in =
       flags.verb("checkpoint", "import-hf", "begin a run directory with the weights and the tokenizer of a Hugging Face folder", values);
   in.add_option("path", o.path, "folder with config.json and safetensors")->required();
@@ -37,6 +41,7 @@ void add_hugging_face(Flags& flags) {
 #include "data/export_tokenizer.h"
 #include "layers/dtype.h"
 #include "models/hugging_face.h"
+#include "models/peft_folder.h"
 #include "serve/load_model.h"
 #include "train/checkpointing.h"
 #include "train/config.h"
@@ -49,13 +54,17 @@ int export_model(const HuggingFaceOptions& o, bool json) {
   auto loaded = serve::load_model(o.path, o.dtype == "fp64" ? at::kDouble : at::kFloat, at::kCPU);
   if (!o.tokenizer.empty()) loaded.tokenizer = data::load_tokenizer(o.tokenizer);
   const auto dtype = o.dtype == "bf16" ? tensor::DType::bf16 : layers::from_torch(layers::precision_named(o.dtype).dtype);
-  models::save_hugging_face(
-      *loaded.model, o.output, dtype, [](const layers::Parameter& p) { return p.value; }, static_cast<int64_t>(o.shard_gb * 1e9));
+  if (o.adapters)
+    models::save_adapters(
+        *loaded.model, o.output, dtype, [](const layers::Parameter& p) { return p.value; }, o.base);
+  else
+    models::save_hugging_face(
+        *loaded.model, o.output, dtype, [](const layers::Parameter& p) { return p.value; }, static_cast<int64_t>(o.shard_gb * 1e9));
   if (loaded.tokenizer) data::export_tokenizer(*loaded.tokenizer, o.output);
   else base::log_warning("no tokenizer was found for {}: the folder has none; give one with --tokenizer", o.path);
   if (json)
     std::printf("%s\n",
-                nlohmann::json{{"folder", o.output}, {"dtype", o.dtype}, {"parameters", loaded.model->parameters().trained_elements()}}
+                nlohmann::json{{"folder", o.output}, {"dtype", o.dtype}, {"parameters", loaded.model->parameters().weight_elements()}}
                     .dump(2)
                     .c_str());
   else base::log_info("wrote {}", o.output);
@@ -77,7 +86,7 @@ int import_model(const HuggingFaceOptions& o, bool json) {
     base::make_directories(run / "tokenizer");
     data::export_tokenizer(*loaded.tokenizer, run / "tokenizer");
   }
-  const auto parameters = loaded.model->parameters().trained_elements();
+  const auto parameters = loaded.model->parameters().weight_elements();
   if (json) {
     std::printf("%s\n", nlohmann::json{{"path", report.path.string()},
                                        {"bytes", report.data_bytes},

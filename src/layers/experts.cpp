@@ -82,15 +82,16 @@ struct GroupedExpertsFunction : Function<GroupedExpertsFunction, base::shares(Wo
     const auto [grad_pre_rows, grad_slot_weight] = kernels::glu_backward(gemms.grad_input(grad_rows, down->value), pre, slot_weight, gate);
     const auto grad_pre = grad_pre_rows;
     const auto grad_x_rows = gemms.grad_input(grad_pre, gate_up->value);
-    DeferredGradients::run_or_defer(deferred, [=, gate = gate] {
-      const auto add = [&](Parameter& parameter, const at::Tensor& grad, const at::Tensor& input) {
-        bool overwrite = false;
-        auto& buffer = parameter.gradient_buffer(overwrite);
-        gemms.grad_weight_into(buffer, grad, input, overwrite);
-      };
-      add(*down, grad_rows, kernels::glu_forward(pre, slot_weight, gate));
-      add(*gate_up, grad_pre, rows);
-    });
+    if (gate_up->is_trained())
+      DeferredGradients::run_or_defer(deferred, [=, gate = gate] {
+        const auto add = [&](Parameter& parameter, const at::Tensor& grad, const at::Tensor& input) {
+          bool overwrite = false;
+          auto& buffer = parameter.gradient_buffer(overwrite);
+          gemms.grad_weight_into(buffer, grad, input, overwrite);
+        };
+        add(*down, grad_rows, kernels::glu_forward(pre, slot_weight, gate));
+        add(*gate_up, grad_pre, rows);
+      });
     return {kernels::sum_slots(grad_x_rows, inverse, top_k, x.scalar_type()), (grad_slot_weight * is_routed).index_select(0, inverse)};
   }
 };
@@ -179,30 +180,31 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
                                        operand_of(grad_part, quantization, OperandKind::expert_gradient, 1),
                                        operand_of(gate_up->value[e], quantization, OperandKind::weight, 0));
     });
-    DeferredGradients::run_or_defer(deferred, [=, gate = gate] {
-      const kernels::UntunedGemms rows_change_each_time_here_too;
-      bool overwrite_up = false, overwrite_down = false;
-      auto& buffer_up = gate_up->gradient_buffer(overwrite_up);
-      auto& buffer_down = down->gradient_buffer(overwrite_down);
-      int64_t at = 0;
-      for (size_t e = 0; e < counts.size(); ++e) {
-        const int64_t count = counts[e];
-        auto grad_up = buffer_up[static_cast<int64_t>(e)], grad_down = buffer_down[static_cast<int64_t>(e)];
-        if (count == 0) {
-          if (overwrite_up) grad_up.zero_();
-          if (overwrite_down) grad_down.zero_();
-          continue;
+    if (gate_up->is_trained())
+      DeferredGradients::run_or_defer(deferred, [=, gate = gate] {
+        const kernels::UntunedGemms rows_change_each_time_here_too;
+        bool overwrite_up = false, overwrite_down = false;
+        auto& buffer_up = gate_up->gradient_buffer(overwrite_up);
+        auto& buffer_down = down->gradient_buffer(overwrite_down);
+        int64_t at = 0;
+        for (size_t e = 0; e < counts.size(); ++e) {
+          const int64_t count = counts[e];
+          auto grad_up = buffer_up[static_cast<int64_t>(e)], grad_down = buffer_down[static_cast<int64_t>(e)];
+          if (count == 0) {
+            if (overwrite_up) grad_up.zero_();
+            if (overwrite_down) grad_down.zero_();
+            continue;
+          }
+          const auto activated = kernels::glu_forward(pre.narrow(0, at, count), slot_weight.narrow(0, at, count), gate);
+          const auto add = [&](const at::Tensor& to, const at::Tensor& grad, const at::Tensor& input, bool overwrite) {
+            kernels::matmul_into(to, operand_of(grad, quantization, OperandKind::expert_gradient, 0),
+                                 operand_of(input, quantization, OperandKind::activation, 0), overwrite);
+          };
+          add(grad_down, grad_rows.narrow(0, at, count), activated, overwrite_down);
+          add(grad_up, grad_pre.narrow(0, at, count), rows.narrow(0, at, count), overwrite_up);
+          at += count;
         }
-        const auto activated = kernels::glu_forward(pre.narrow(0, at, count), slot_weight.narrow(0, at, count), gate);
-        const auto add = [&](const at::Tensor& to, const at::Tensor& grad, const at::Tensor& input, bool overwrite) {
-          kernels::matmul_into(to, operand_of(grad, quantization, OperandKind::expert_gradient, 0),
-                               operand_of(input, quantization, OperandKind::activation, 0), overwrite);
-        };
-        add(grad_down, grad_rows.narrow(0, at, count), activated, overwrite_down);
-        add(grad_up, grad_pre.narrow(0, at, count), rows.narrow(0, at, count), overwrite_up);
-        at += count;
-      }
-    });
+      });
     if (exchange) {
       grad_x_rows = exchange->combine(grad_x_rows);
       grad_slot_weight = exchange->combine(grad_slot_weight);

@@ -1,5 +1,5 @@
-// GEMMs with weights of the model. Gradient convention: the weight's gradient is added into Parameter::grad in
-// fp32 during backward; the input's is returned to autograd.
+// GEMMs with weights of the model and their low-rank adapters. Gradient convention: a weight's gradient is added into Parameter::grad in
+// fp32 during backward, a frozen one's is not made; the input's is returned to autograd.
 #pragma once
 
 #include "layers/parameter.h"

@@ -102,6 +102,12 @@ void ParameterList::drop_gradients() {
   for (auto& p : parameters_) p->drop_gradient();
 }
 
+int64_t ParameterList::weight_elements() const {
+  int64_t count = 0;
+  for (const auto& p : parameters_) count += p->kind == Parameter::Kind::buffer ? 0 : p->elements();
+  return count;
+}
+
 int64_t ParameterList::trained_elements() const {
   int64_t count = 0;
   for (const auto& p : parameters_) count += p->is_trained() ? p->elements() : 0;

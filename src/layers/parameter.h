@@ -30,6 +30,15 @@ class GradientMemory {
   virtual void provide(Parameter& parameter) = 0;
 };
 
+/// LoRA (arXiv 2106.09685): the layer computes with weight + scale * up down. None of the three: no adapter.
+struct LowRankAdapter {
+  Parameter* down = nullptr;  // [rank, in]
+  Parameter* up = nullptr;    // [out, rank]; 0 at first
+  double scale = 1;           // alpha / rank
+
+  explicit operator bool() const { return down != nullptr; }
+};
+
 struct Parameter {
   /// matrix: [out, in] or a stack of them, what Muon takes. buffer: stored with the model, never trained by gradient.
   enum class Kind { matrix, embedding, head, convolution, vector, buffer };
@@ -50,6 +59,10 @@ struct Parameter {
   int64_t last_layer = -1;
   /// μP: how many times wider than at the base width its input is; learning rates are divided by it (AdamW) or by its root (Muon).
   double width = 1;
+  /// Stays as it was loaded: neither gradient nor state of the optimizer.
+  bool is_frozen = false;
+  /// What training adds to a frozen matrix; none: nothing.
+  LowRankAdapter adapter;
   /// How it and what it is multiplied with are quantized in GEMMs; nothing: they are not.
   std::optional<kernels::Quantization> quantization;
 
@@ -59,7 +72,7 @@ struct Parameter {
 
   GradientMemory* gradient_memory = nullptr;  // null: memory of its own
 
-  bool is_trained() const { return kind != Kind::buffer; }
+  bool is_trained() const { return kind != Kind::buffer && !is_frozen; }
   /// Of the whole tensor, and of what is here.
   int64_t elements() const { return tensor::element_count(shape); }
   int64_t local_elements() const { return tensor::element_count(local_shape()); }
@@ -100,7 +113,8 @@ class ParameterList {
   void collect_gradients();
   void drop_gradients();
 
-  /// Number of trained elements, of whole tensors.
+  /// Elements of whole tensors: of all but buffers, and of those the trained ones.
+  int64_t weight_elements() const;
   int64_t trained_elements() const;
 
  private:

@@ -7,10 +7,13 @@
 
 #include "base/error.h"
 #include "kernels/differentiable.h"
+#include "models/adapters.h"
 #include "models/model.h"
 
 namespace ingot::models {
 namespace {
+
+using layers::Parameter;
 
 // Families by their names; zaya1_top2 with two experts for a token, and mixtures of parts that no family has.
 // linear_llama_<variant>: two linear layers and one of softmax attention, with a feature map that each variant may have.
@@ -158,6 +161,75 @@ TEST_P(EveryFamily, recomputation_changes_no_bit_of_loss_or_gradients) {
   }
 }
 
+// The model without adapters whose weights are W + scale * up down: the same loss, and its gradient G of W gives theirs.
+TEST_P(EveryFamily, adapters_learn_as_the_merged_weights_would) {
+  auto config = tiny(GetParam());
+  const auto plain = build(config, at::kDouble);
+  config.lora_rank = 3, config.lora_alpha = 4;
+  const auto adapted = build(config, at::kDouble);
+  {
+    const at::NoGradGuard no_grad;
+    for (const auto& p : adapted->parameters().all())
+      if (p->name.ends_with("lora_B.weight")) p->value.copy_(at::sin(at::arange(p->elements(), at::kDouble) * 1.7).view(p->shape) * 0.1);
+    for (const auto& p : adapted->parameters().all())
+      if (!is_adapter(p->name)) plain->parameters().get(p->name).value.copy_(merged(*p, [](const Parameter& q) { return q.value; }));
+  }
+  const auto ids = ids_of(2, 17, 5), targets = ids_of(2, 17, 11);
+  auto context = context_of(2, 17);
+  const auto expected = plain->loss(ids, targets, 1.0 / 34, context);
+  kernels::backward({expected});
+  plain->parameters().collect_gradients();
+  for (const auto recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+    auto again = context_of(2, 17);
+    again.recompute = recompute;
+    const auto loss = adapted->loss(ids, targets, 1.0 / 34, again);
+    kernels::backward({loss});
+    adapted->parameters().collect_gradients();
+    EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-10);
+    int64_t adapters = 0;
+    for (const auto& p : adapted->parameters().all()) {
+      EXPECT_EQ(p->has_gradient, is_adapter(p->name)) << p->name;
+      if (!p->adapter) continue;
+      ++adapters;
+      const auto& grad = plain->parameters().get(p->name).grad;
+      const auto of_up = at::matmul(grad, p->adapter.down->value.t()) * p->adapter.scale,
+                 of_down = at::matmul(p->adapter.up->value.t(), grad) * p->adapter.scale;
+      EXPECT_LT((p->adapter.up->grad - of_up).abs().max().item<double>(), 1e-9) << p->name;
+      EXPECT_LT((p->adapter.down->grad - of_down).abs().max().item<double>(), 1e-9) << p->name;
+    }
+    EXPECT_GE(adapters, 2 * config.layers);
+    adapted->parameters().drop_gradients();
+  }
+  EXPECT_EQ(adapted->parameters().weight_elements() - adapted->parameters().trained_elements(), plain->parameters().weight_elements());
+}
+
+TEST(Adapters, lie_at_the_matrices_that_are_named_and_nowhere_else) {
+  auto config = tiny("llama");
+  config.lora_rank = 2, config.lora_targets = {"q_proj", "down_proj"};
+  const auto model = create_model(config);
+  for (const auto& p : model->parameters().all()) {
+    const bool is_target = p->name.ends_with("q_proj.weight") || p->name.ends_with("down_proj.weight");
+    EXPECT_EQ(static_cast<bool>(p->adapter), is_target) << p->name;
+    EXPECT_EQ(p->is_trained(), is_adapter(p->name)) << p->name;
+    if (p->adapter) EXPECT_TRUE(p->adapter.down->layer == p->layer && p->adapter.up->layer == p->layer);
+  }
+  const auto refusal = [](const ModelConfig& c, const parallel::Layout& layout = {}) {
+    try {
+      create_model(c, layout);
+    } catch (const base::ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  config.lora_targets = {"q_proj", "qproj"};
+  using ::testing::AllOf, ::testing::HasSubstr;
+  EXPECT_THAT(refusal(config), AllOf(HasSubstr("'qproj'"), HasSubstr("q_proj"), HasSubstr("down_proj")));
+  config.lora_targets = {};
+  parallel::Layout layout;
+  layout.tensor.size = 2;
+  EXPECT_THAT(refusal(config, layout), AllOf(HasSubstr("parallel.tensor = 2"), HasSubstr("lora_rank = 2")));
+}
+
 TEST_P(EveryFamily, microbatches_add_up_to_the_batch) {
   auto model = build(tiny(GetParam()), at::kDouble);
   const auto whole = train_once(*model, Recompute::none, 4), halves = train_once(*model, Recompute::none, 2);
@@ -282,7 +354,7 @@ TEST(LinearLlama, goes_to_a_config_file_and_back) {
   EXPECT_EQ(again.layer_pattern, "LLN");
   EXPECT_EQ(again.linear_attention, "gated_delta");
   EXPECT_EQ(again.linear_value_dim, 5);
-  EXPECT_EQ(create_model(again)->parameters().trained_elements(), create_model(config)->parameters().trained_elements());
+  EXPECT_EQ(create_model(again)->parameters().weight_elements(), create_model(config)->parameters().weight_elements());
 }
 
 // Without its linear layers it is a llama.

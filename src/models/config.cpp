@@ -105,6 +105,9 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.skip_output", c.skip_output, {"zero", "identity"}, "zaya1: what a skipped token yields, 0 or p * x");
   table.add("model.force_balance", c.force_balance, "benchmarks only: tokens go to the experts in turn, whatever the router says");
   table.add("model.skip_bias", c.skip_bias, NumberRange{}, "zaya1: initial balancing bias of the skip class");
+  table.add("model.lora_rank", c.lora_rank, at_least(0), "LoRA: rank of the adapters that are trained in place of the model; 0 = off");
+  table.add("model.lora_alpha", c.lora_alpha, NumberRange{1e-6, 1e6}, "LoRA: what an adapter adds is multiplied by alpha / rank");
+  table.add("model.lora_targets", c.lora_targets, "LoRA: matrices with an adapter, as q_proj or down_proj; empty = all that can have one");
   table.add("model.init_std", c.init_std, NumberRange{0, 10}, "standard deviation of initial matrices");
   table.add("model.pad_id", c.pad_id, at_least(-1), "token id of padding; -1 = none");
   table.add("model.bos_id", c.bos_id, at_least(-1), "token id that begins a document; -1 = none");
@@ -144,7 +147,8 @@ void check_common(const ModelConfig& c) {
                              c.value_head_dim,
                              c.shared_expert_ffn,
                              c.output_gate_rank,
-                             c.mup_base_hidden}) {
+                             c.mup_base_hidden,
+                             c.lora_rank}) {
     if (size > (int64_t{1} << 30)) throw ConfigError("a size of the model is {}; sizes above 2^30 are not possible", size);
   }
   if (c.head_dim == 0) require_multiple("hidden", c.hidden, c.heads, "model.heads, as model.head_dim is 0");

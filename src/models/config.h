@@ -69,6 +69,11 @@ struct ModelConfig {
   bool force_balance = false;                        // benchmarks: tokens go to the experts in turn, whatever the router says
   double skip_bias = -1;                             // initial balancing bias of the skip class
 
+  // LoRA: the model is frozen, and matrices of these names get low-rank adapters (adapters.h); empty = all that can have one.
+  int64_t lora_rank = 0;
+  double lora_alpha = 16;  // what an adapter adds is multiplied by alpha / rank
+  std::vector<std::string> lora_targets;
+
   double init_std = 0.02;
   int64_t pad_id = 0, bos_id = 2, eos_id = 1;  // -1 = none
 

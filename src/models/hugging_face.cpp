@@ -11,7 +11,9 @@
 #include "base/text.h"
 #include "checkpoint/safetensors/safetensors.h"
 #include "layers/dtype.h"
+#include "models/adapters.h"
 #include "models/hugging_face_config.h"
+#include "models/peft_folder.h"
 #include "models/stored_tensors.h"
 
 namespace ingot::models {
@@ -113,6 +115,7 @@ ModelConfig read_config_json(const fs::path& folder) {
 ModelConfig read_hugging_face_config(const fs::path& folder) {
   auto config = read_config_json(folder);
   config.mtp_layers = count_predictors(config, folder);
+  if (has_adapters(folder)) read_adapter_config(folder, config);
   return config;
 }
 
@@ -120,7 +123,9 @@ void load_hugging_face_weights(Model& model, const fs::path& folder) {
   const at::NoGradGuard no_grad;
   const checkpoint::SafetensorsReader reader(folder);
   check_tensors(model, reader, folder);
+  if (model.config().lora_rank > 0) load_adapters(model, folder);
   for (const auto& p : model.parameters().all()) {
+    if (is_adapter(p->name)) continue;
     const auto whole = read_parameter(model.config(), *p, reader);
     whole.defined() ? p->value.copy_(layers::part_of(whole, p->part)) : p->value.zero_();
   }
@@ -152,17 +157,18 @@ void save_hugging_face(const Model& model, const fs::path& folder, tensor::DType
   }
   base::write_file_atomically(folder / "generation_config.json", generation.dump(2) + "\n");
 
+  const auto merged_value = [&](const Parameter& p) { return merged(p, value_of); };
   auto converted = std::make_shared<at::Tensor>();  // of the tensor being written
   std::vector<checkpoint::SafetensorsItem> items;
   int64_t unknown = 0;
   for (auto& stored : stored_tensors(model)) {
     if (stored.is_optional()) {
-      if (!stored.assemble(value_of).any().item<bool>()) continue;
+      if (!stored.assemble(merged_value).any().item<bool>()) continue;
       ++unknown;
     }
     const auto own = stored.sources[0].parameter->kind == Parameter::Kind::buffer ? tensor::DType::fp32 : dtype;
-    items.push_back({{stored.name, own, stored.shape}, [stored, own, converted, &value_of] {
-                       *converted = stored.assemble(value_of).detach().to(at::kCPU).to(layers::to_torch(own)).contiguous();
+    items.push_back({{stored.name, own, stored.shape}, [stored, own, converted, &merged_value] {
+                       *converted = stored.assemble(merged_value).detach().to(at::kCPU).to(layers::to_torch(own)).contiguous();
                        return layers::bytes_of(*converted);
                      }});
   }

@@ -9,8 +9,8 @@
 
 namespace ingot::models {
 
-/// The shape described by folder/config.json, with the predictors of further tokens that the folder has weights of. Throws ModelError or
-/// FileError.
+/// The shape described by folder/config.json, with the predictors of further tokens that the folder has weights of, and adapters where
+/// peft's files lie beside it. Throws ModelError or FileError.
 ModelConfig read_hugging_face_config(const std::filesystem::path& folder);
 
 /// Fills the parameters of an allocated model, or of a part of it, from the folder's safetensors. Every parameter must be there with its
@@ -22,9 +22,9 @@ void load_hugging_face_weights(Model& model, const std::filesystem::path& folder
 std::unique_ptr<Model> load_hugging_face_model(const std::filesystem::path& folder, at::ScalarType dtype, at::Device device,
                                                const parallel::Layout& layout = {});
 
-/// Writes config.json, generation_config.json and the weights (`dtype`: fp32 or bf16; vectors that keep fp32 and the
-/// balancing biases follow transformers: all of `dtype` but the biases, which stay fp32). Values come from `value_of`, so that
-/// a trainer can give its fp32 masters. The weights appear last.
+/// Writes the model with its adapters merged into it: config.json, generation_config.json and the weights (`dtype`: fp32 or bf16; vectors
+/// that keep fp32 and the balancing biases follow transformers: all of `dtype` but the biases, which stay fp32). Values come from
+/// `value_of`, so that a trainer can give its fp32 masters. The weights appear last.
 using ValueOf = std::function<at::Tensor(const layers::Parameter&)>;
 void save_hugging_face(const Model& model, const std::filesystem::path& folder, tensor::DType dtype, const ValueOf& value_of,
                        int64_t shard_limit_bytes = 5'000'000'000);

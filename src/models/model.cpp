@@ -11,6 +11,7 @@
 #include "layers/cca_attention.h"
 #include "layers/linear.h"
 #include "layers/recompute.h"
+#include "models/adapters.h"
 
 namespace ingot::models {
 
@@ -39,6 +40,7 @@ Model::Model(ModelConfig config, const parallel::Layout& layout)
   if (layout_.stage.has_head()) norm_.declare_last(block_, "model.norm.weight", parts.front().norm_weight);
   declare_head();
   declare_predictors(parts.back());
+  declare_adapters(config_, layout_, parameters_);
   head_rule_.logit_cap = config_.logit_cap;
 }
 
@@ -129,6 +131,8 @@ void Model::allocate(const layers::Precision& precision, at::Device device) {
   for (const auto& p : parameters_.all())
     if (p->kind == Parameter::Kind::matrix && !p->keeps_fp32 && p->layer > 0 && p->layer < config_.layers - 1)
       p->quantization = precision.quantization;
+  for (const auto& p : parameters_.all())  // far too thin for FP8
+    if (is_adapter(p->name)) p->quantization.reset();
   parameters_.allocate(precision.dtype, device);
 }
 
@@ -159,7 +163,7 @@ int64_t Model::halo() const {
 int64_t Model::active_elements() const {
   int64_t idle = 0;
   for (const auto& block : blocks_) idle += block.feed_forward->idle_elements();
-  return parameters_.trained_elements() - embedding_->elements() - (head_ == embedding_ ? 0 : head_->elements()) - idle;
+  return parameters_.weight_elements() - embedding_->elements() - (head_ == embedding_ ? 0 : head_->elements()) - idle;
 }
 
 void Model::set_rope_base(double base) {
@@ -285,7 +289,9 @@ at::Tensor Model::loss_of(const Stream& stream, const at::Tensor& targets, doubl
 }
 
 at::Tensor Model::head_loss(const at::Tensor& normed, const at::Tensor& targets, double scale, const ForwardContext& context) const {
-  return block_.schedule().head_loss(normed, *head_, targets, scale, head_rule_, *context.sequences);
+  auto rule = head_rule_;
+  rule.weigh = context.weigh;
+  return block_.schedule().head_loss(normed, *head_, targets, scale, rule, *context.sequences);
 }
 
 at::Tensor Model::with_further_losses(const at::Tensor& loss, const at::Tensor& normed, const at::Tensor& router_state, double scale,

@@ -38,7 +38,7 @@ ModelConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_head
   return c;
 }
 
-int64_t parameters_of(const ModelConfig& config) { return create_model(config)->parameters().trained_elements(); }
+int64_t parameters_of(const ModelConfig& config) { return create_model(config)->parameters().weight_elements(); }
 
 // Every file of configs/published/ with the number of parameters that Hugging Face's model has, and biases that are here only. The numbers
 // are those of transformers' own models, built from the same shapes on torch's meta device (transformers 5.23).
@@ -191,8 +191,8 @@ TEST(PublishedModels, published_utilisation_follows_from_published_throughput_by
 TEST(PublishedModels, zaya1_base_has_the_published_number_of_parameters) {
   const auto model = create_model(shipped("configs/zaya1-base.toml"));
   const int64_t embedding = model->parameters().get("model.embed_tokens.weight").elements();
-  EXPECT_EQ(model->parameters().trained_elements(), 8'840'488'784);
-  EXPECT_EQ(model->parameters().trained_elements() - embedding, 8'303'355'728);
+  EXPECT_EQ(model->parameters().weight_elements(), 8'840'488'784);
+  EXPECT_EQ(model->parameters().weight_elements() - embedding, 8'303'355'728);
   EXPECT_EQ(model->active_elements(), 753'608'528);
   int64_t balancing = 0;
   for (const auto& p : model->parameters().all()) balancing += p->is_trained() ? 0 : p->elements();

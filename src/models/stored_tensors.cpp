@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "models/adapters.h"
 #include "models/family.h"
 #include "models/model.h"
 
@@ -33,12 +34,14 @@ at::Tensor StoredTensor::assemble(const std::function<at::Tensor(const Parameter
 std::vector<StoredTensor> stored_tensors(const Model& model) {
   std::vector<StoredTensor> tensors;
   std::map<std::string, size_t> by_name;
-  for (const auto& p : model.parameters().all())
+  for (const auto& p : model.parameters().all()) {
+    if (is_adapter(p->name)) continue;
     for (auto& piece : stored_pieces(model.config(), *p)) {
       const auto [found, is_new] = by_name.emplace(piece.name, tensors.size());
       if (is_new) tensors.push_back({piece.name, piece.shape, {}});
       tensors[found->second].sources.push_back({p.get(), std::move(piece)});
     }
+  }
   return tensors;
 }
 

@@ -52,7 +52,7 @@ struct StoredTensor {
   /// `value_of`: a whole parameter, or its gradient.
   at::Tensor assemble(const std::function<at::Tensor(const layers::Parameter&)>& value_of) const;
 };
-/// All of a model, in the order of its parameters.
+/// All of a model but adapters (peft_folder.h), in the order of its parameters.
 std::vector<StoredTensor> stored_tensors(const Model& model);
 
 }  // namespace ingot::models

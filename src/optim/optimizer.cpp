@@ -20,6 +20,7 @@ namespace {
 Team alone(const layers::ParameterList& parameters) {
   Team team;
   team.shards = parallel::whole_shards(parameters);
+  team.frozen = parallel::frozen_shards(parameters);
   return team;
 }
 
@@ -34,7 +35,7 @@ Optimizer::Optimizer(layers::ParameterList& parameters, const OptimizerConfig& c
   const at::NoGradGuard no_grad;
   if (config.offload) home_ = StateHome(std::make_shared<device::HostStash>(parameters.all().front()->value.device()));
   for (const auto& p : parameters.all())
-    if (!p->is_trained()) buffers_[p->name] = {p.get(), {at::zeros_like(p->value), at::zeros_like(p->value)}};
+    if (p->kind == Parameter::Kind::buffer) buffers_[p->name] = {p.get(), {at::zeros_like(p->value), at::zeros_like(p->value)}};
   for (auto& shard : team_.shards) {
     const auto& p = *shard.parameter;
     const bool narrow = p.value.scalar_type() == at::kBFloat16;
@@ -140,7 +141,7 @@ void Optimizer::step(double lr, double norm) {
 
 void Optimizer::balance(Parameter& bias, const at::Tensor& counts, int64_t experts) {
   const base::WorkScope scope("optimizer", base::WorkKind::adamw);
-  if (config_.balancing_lr == 0) return;
+  if (config_.balancing_lr == 0 || bias.is_frozen) return;
   const at::NoGradGuard no_grad;
   move_balancing_bias(bias.value, buffers_.at(bias.name).state, counts, experts, steps_done_, config_);
 }
@@ -198,6 +199,8 @@ std::vector<StateSlice> Optimizer::state() const {
           {"optimizer." + names[i] + "." + p.name, shape, tensor::regions_of(shape, part, 0, flat.numel()), flat, rows.is_primary});
     }
   }
+  for (const auto& shard : team_.frozen)
+    all.push_back({shard.parameter->name, shard.parameter->shape, shard.regions(), shard.value, shard.is_primary});
   for (const auto& [name, buffer] : buffers_) {
     const auto& p = *buffer.parameter;
     const auto add = [&](const std::string& prefix, const at::Tensor& tensor) {

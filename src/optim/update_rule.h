@@ -22,6 +22,7 @@ namespace ingot::optim {
 /// With whom a rank updates: nothing = alone.
 struct Team {
   std::vector<parallel::Shard> shards;  // of every trained parameter that this rank updates a slice of
+  std::vector<parallel::Shard> frozen;  // frozen parameters, whole
   comm::Group* everyone = nullptr;      // all ranks of the job, to agree on the norm
   /// All ranks that own elements of a parameter; each exactly once.
   std::function<comm::Group&(const layers::Parameter&)> owners_of;

@@ -33,8 +33,9 @@ struct OwnedSlice {
 /// All slices of a parameter; owners are counted among the ranks that own elements of it. Parts live as long as the function.
 using OwnersOf = std::function<std::vector<OwnedSlice>(const layers::Parameter&)>;
 
-/// All that this rank holds of every trained parameter.
+/// All that this rank holds of every trained parameter, and of every frozen one.
 std::vector<Shard> whole_shards(const layers::ParameterList& parameters);
+std::vector<Shard> frozen_shards(const layers::ParameterList& parameters);
 
 /// The elements of a region, as a view of the slice `flat` that it was made for.
 at::Tensor view_of(const tensor::Region& region, const at::Tensor& flat);

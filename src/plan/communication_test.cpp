@@ -41,7 +41,7 @@ RunShape run_of(int64_t replicas, int64_t zero) {
   return run;
 }
 
-double trained_bytes(const models::Model& model) { return 4.0 * static_cast<double>(model.parameters().trained_elements()); }
+double trained_bytes(const models::Model& model) { return 4.0 * static_cast<double>(model.parameters().weight_elements()); }
 
 // Tensors and buckets begin at multiples of 128 bytes.
 constexpr double kPadding = 2e-6;
@@ -190,7 +190,7 @@ TEST(Published, parameter_counts_are_the_models) {
     models::ModelConfig c{.family = "llama", .layers = layers, .hidden = hidden, .vocab_size = 128256, .heads = heads, .kv_heads = 8};
     c.ffn = ffn;
     c.tie_embeddings = false;
-    return models::create_model(c)->parameters().trained_elements();
+    return models::create_model(c)->parameters().weight_elements();
   };
   EXPECT_EQ(parameters(32, 4096, 32, 14336), 8'030'261'248);
   EXPECT_EQ(parameters(80, 8192, 64, 28672), 70'553'706'496);

@@ -43,7 +43,7 @@ PlanMaker::PlanMaker(const MachineProfile& profile, const std::string& precision
 Plan PlanMaker::make(const models::Model& model, const models::Model& part, const RunShape& run, int64_t program_bytes,
                      int64_t device_memory_bytes) {
   Plan plan;
-  plan.parameters = model.parameters().trained_elements();
+  plan.parameters = model.parameters().weight_elements();
   plan.active_parameters = model.active_elements();
   plan.tokens_per_step = run.batch * run.seq;
   plan.flops_per_token = model.training_flops_per_token(run.seq);

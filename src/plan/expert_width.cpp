@@ -31,7 +31,7 @@ double exact_width(const models::ModelConfig& base, Equal equal, int64_t experts
 ExpertChoice judge(const ExpertSweep& sweep, DataParallel& devices, int64_t experts, int64_t top_k, int64_t expert_ffn) {
   const auto model = with_experts(sweep.base, experts, top_k, expert_ffn);
   ExpertChoice choice{.experts = experts, .top_k = top_k, .expert_ffn = expert_ffn};
-  choice.parameters = model->parameters().trained_elements();
+  choice.parameters = model->parameters().weight_elements();
   choice.active_parameters = model->active_elements();
   choice.flops_per_token = model->training_flops_per_token(sweep.job.seq);
   choice.run = devices.best(*model, sweep.job);

@@ -333,7 +333,7 @@ TEST(MemoryModel, a_folded_axis_shares_state_by_who_has_what) {
 
 TEST(MemoryModel, state_is_weights_gradients_masters_and_moments) {
   const auto model = models::create_model(small_model("llama"));
-  const int64_t vectors = 7 * 96, embedding = 320 * 96, matrices = model->parameters().trained_elements() - vectors - embedding;
+  const int64_t vectors = 7 * 96, embedding = 320 * 96, matrices = model->parameters().weight_elements() - vectors - embedding;
   RunShape run{.batch = 1, .seq = 16, .precision = "bf16"};
   run.optimizer.name = "muon";
   const auto memory = predict_memory(*model, run, 1000);

@@ -27,7 +27,7 @@ double d(int64_t x) { return static_cast<double>(x); }
 
 // What the request counts as a model's size.
 double counted(const models::Model& model, bool counts_active) {
-  return d(counts_active ? model.active_elements() : model.parameters().trained_elements());
+  return d(counts_active ? model.active_elements() : model.parameters().weight_elements());
 }
 
 // Layers that bring a width nearest to the wanted size: sizes grow by the same with each.
@@ -266,7 +266,7 @@ class Sizer {
       if (first == 0) first = run->tokens_per_s();
       rule.numbers.push_back({fmt::format("{} experts: {} tokens for each of a microbatch, {} parameters, {} of memory", experts,
                                           run->shape.sequences_at_once() * job.seq / experts,
-                                          format_count(d(model->parameters().trained_elements())), format_bytes(run->memory.total_bytes())),
+                                          format_count(d(model->parameters().weight_elements())), format_bytes(run->memory.total_bytes())),
                               run->tokens_per_s(), "tokens/s"});
       if (run->tokens_per_s() >= request_.share * first) chosen = experts;
     }
@@ -324,7 +324,7 @@ class Sizer {
   SizeCandidate candidate(const models::ModelConfig& config) {
     const auto model = models::create_model(config);
     SizeCandidate c{.model = config};
-    c.parameters = model->parameters().trained_elements();
+    c.parameters = model->parameters().weight_elements();
     c.active_parameters = model->active_elements();
     c.flops_per_token = model->training_flops_per_token(request_.seq);
     c.run = devices_.best(*model, job_);

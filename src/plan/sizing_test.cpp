@@ -96,7 +96,7 @@ TEST(Sizing, chooses_the_highest_mfu_of_usual_shapes) {
   double best = 0;
   for (const auto& c : s.candidates) {
     const auto model = models::create_model(c.model);
-    EXPECT_EQ(c.parameters, model->parameters().trained_elements());
+    EXPECT_EQ(c.parameters, model->parameters().weight_elements());
     EXPECT_EQ(c.is_usual, c.model.hidden >= 40 * c.model.layers && c.model.hidden <= 160 * c.model.layers);
     EXPECT_NEAR(c.mfu, c.flops_per_token * c.run->tokens_per_s() / 1e12, 1e-9);
     if (c.is_usual) best = std::max(best, c.mfu);

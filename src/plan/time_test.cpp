@@ -184,7 +184,7 @@ TEST(StepTimeModel, folded_ranks_update_their_parts) {
   auto machine = round_machine(kInstant, kInstant);
   machine.kernels.push_back({"adamw", "fp32", 1000, 1, 1, 1e-3, 0});
   auto run = shape();
-  const double vectors = 7 * 96, cut = static_cast<double>(models::create_model(config)->parameters().trained_elements()) - vectors;
+  const double vectors = 7 * 96, cut = static_cast<double>(models::create_model(config)->parameters().weight_elements()) - vectors;
   const auto part = models::create_model(config, folded_layout(2));
   EXPECT_NEAR(predict_step_time(*part, run, machine).optimizer_s, (cut / 2 + vectors) * 1e-6, 1e-9);
   run.zero = 1;
@@ -212,7 +212,7 @@ TEST(StepTimeModel, the_update_is_timed_by_matrix_and_by_element) {
   const auto model = models::create_model(small_model("llama"));
   auto machine = round_machine(kInstant, kInstant);
   machine.kernels.push_back({"adamw", "fp32", 1000, 1, 1, 1e-3, 0});
-  const auto elements = static_cast<double>(model->parameters().trained_elements());
+  const auto elements = static_cast<double>(model->parameters().weight_elements());
   EXPECT_NEAR(predict_step_time(*model, shape(), machine).optimizer_s, elements * 1e-6, 1e-9);
   machine.kernels.push_back({"muon", "fp32", 96, 256, 4, 4e-3, 0});
   auto only_one_shape = small_model("llama");

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "checkpoint/load/match.h"
 #include "layers/dtype.h"
+#include "models/adapters.h"
 #include "parallel/shard.h"
 
 namespace ingot::train {
@@ -142,7 +143,8 @@ void require_fit(const checkpoint::Reader& reader, const checkpoint::Team& team,
     mismatch = checkpoint::compare(wanted, present);
     mismatch.unexpected.clear();
     if (reader.has_extra(kWeightsAlone))
-      std::erase_if(mismatch.missing, [](const auto& tensor) { return tensor.name.starts_with("optimizer."); });
+      std::erase_if(mismatch.missing,
+                    [](const auto& tensor) { return tensor.name.starts_with("optimizer.") || models::is_adapter(tensor.name); });
     for (size_t i = 0; i < present.size(); ++i)
       if (own.contains(present[i].name)) is_wanted[i] = '1';
   }

@@ -120,6 +120,8 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
     const bool is_repeated = shard.parameter->part.empty() && !(tensor.is_on() && tensor.shards_tokens);
     if (is_repeated && tensor.rank != 0) shard.is_primary = false;
   }
+  team.frozen = parallel::frozen_shards(model_->parameters());
+  for (auto& shard : team.frozen) shard.is_primary = sum_group(*shard.parameter).rank() == 0;
   team.owners_of = [this](const layers::Parameter& p) -> comm::Group& { return owners(p); };
   if (device::is_counting(setup.device)) team.slices_of = [this](const layers::Parameter& p) { return owned_slices(p); };
   optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), setup.optimizer, std::move(team));
@@ -234,7 +236,7 @@ int64_t ParallelModel::bucket_bytes() {
       key.begin(), key.end(), [](unsigned char c) { return !std::isalnum(c); }, '-');
   // A bucket never holds more than all gradients, which on stages of a pipeline are not equally many.
   const auto most =
-      at::full({1}, std::clamp<int64_t>(4 * model_->parameters().trained_elements(), kSmallestLimit, kLargestLimit), at::kLong);
+      at::full({1}, std::clamp<int64_t>(4 * model_->parameters().weight_elements(), kSmallestLimit, kLargestLimit), at::kLong);
   everyone.all_reduce(most, comm::Reduction::max);
   const parallel::KneeQuestion question{.is_scattered = config_.zero > 0,
                                         .most_bytes = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most.item<int64_t>())))};

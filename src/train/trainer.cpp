@@ -165,7 +165,7 @@ void Trainer::prepare_run_dir() {
     data::export_tokenizer(*tokenizer_, options_.run_dir / "tokenizer");
   }
   base::log_info("{} parameters ({} active per token without embeddings), {}, {} on {}",
-                 base::format_count(static_cast<double>(whole_->parameters().trained_elements())),
+                 base::format_count(static_cast<double>(whole_->parameters().weight_elements())),
                  base::format_count(static_cast<double>(whole_->active_elements())), config_.train.precision, config_.model.family,
                  facts().device);
   base::log_info("{}", mfu_convention(forecast_.gemm_flops / 1e12, "this machine's measured GEMM rate"));
@@ -178,7 +178,7 @@ RunFacts Trainer::facts() const {
   facts.id = run_id_;
   facts.version = options_.version;
   facts.model = config_.model.family;
-  facts.parameters = whole_->parameters().trained_elements();
+  facts.parameters = whole_->parameters().weight_elements();
   facts.active_parameters = whole_->active_elements();
   facts.device =
       model().device().is_cpu() ? fmt::format("cpu: {} threads of {}", at::get_num_threads(), base::cpu_name()) : model().device().str();

@@ -5,7 +5,9 @@
 #include "base/error.h"
 #include "kernels/differentiable.h"
 #include "layers/dtype.h"
+#include "models/adapters.h"
 #include "models/hugging_face.h"
+#include "models/peft_folder.h"
 #include "serve/generate.h"
 #include "verify/fixture.h"
 #include "verify/verify.h"
@@ -110,6 +112,9 @@ Report verify_model(const fs::path& folder, const fs::path& fixture_path, const 
     if (stored.sources[0].parameter->is_trained())
       got["grad." + stored.name] =
           stored.assemble([](const layers::Parameter& p) { return p.has_gradient ? p.grad : at::zeros_like(p.value); });
+  for (const auto& p : model->parameters().all())
+    if (models::is_adapter(p->name))
+      got["grad." + models::peft_name(model->config(), *p)] = p->has_gradient ? p->grad : at::zeros_like(p->value);
 
   if (fixture.has("greedy_ids")) {
     const auto expected = fixture.tensor("greedy_ids");

@@ -49,7 +49,7 @@ Document header_of(const Planner& planner, int64_t devices) {
   Document document;
   document.json = {{"cluster", planner.cluster().name},
                    {"devices", devices},
-                   {"parameters", planner.model().parameters().trained_elements()},
+                   {"parameters", planner.model().parameters().weight_elements()},
                    {"flops_per_token", planner.flops_per_token()},
                    {"tokens_per_step", planner.tokens_per_step()},
                    {"mfu_convention", layers::kMfuConvention}};
@@ -62,7 +62,7 @@ Document header_of(const Planner& planner, int64_t devices) {
                          : fmt::format("{} devices of {}, {} each", devices, target.cluster.name,
                                        format_bytes(static_cast<int64_t>(target.cluster.memory_bytes)));
   document.text = fmt::format("{}: {} layers, hidden {}, {} parameters, {} FLOPs per token; {} tokens a step, {}\n{}\n", c.family, c.layers,
-                              c.hidden, format_count(static_cast<double>(planner.model().parameters().trained_elements())),
+                              c.hidden, format_count(static_cast<double>(planner.model().parameters().weight_elements())),
                               format_count(planner.flops_per_token()), planner.tokens_per_step(), planner.config().train.precision, where);
   return document;
 }

@@ -62,7 +62,7 @@ Outcome identity_of(const train::RunConfig& config, const mesh::Mesh& mesh, cons
   if (mesh.size(mesh::Axis::context) > 1) o.layout += ", " + config.parallel.context_method;
   if (shape.replicas > 1) o.layout += fmt::format(", zero {}", shape.zero);
   o.shape = fmt::format("{} parameters, {} layers, hidden {}; {} x {} tokens a rank, {} at a time, recompute {}{}, {}, {}",
-                        model.parameters().trained_elements(), config.model.layers, config.model.hidden, shape.batch, shape.seq,
+                        model.parameters().weight_elements(), config.model.layers, config.model.hidden, shape.batch, shape.seq,
                         shape.sequences_at_once(), recompute_name(shape.recompute), shape.offloads_activations ? " offloaded" : "",
                         shape.optimizer.name, config.data.packing);
   return o;

@@ -134,7 +134,7 @@ StepTrace trace_step(const TraceRequest& request) {
     train::ParallelModel model(setup_of(request, phase, counting.device()), groups);
     const auto batch = batch_of(phase, groups.mesh());
     model.step().run(batch, phase.peak_lr);  // what is allocated once comes to be
-    result.parameters = model.model().parameters().trained_elements();
+    result.parameters = model.model().parameters().weight_elements();
     result.tokens = batch.batch * batch.seq / groups.mesh().size(Axis::context) / groups.mesh().size(Axis::tensor_sequence);
     result.rest_bytes = device::memory_use(counting.device()).allocated_bytes;
     tracer.record_operations(true);
