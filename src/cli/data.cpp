@@ -49,6 +49,8 @@ void add_tokenize(Flags& flags) {
   verb.add_option("--threads", o.threads, "0 = all cores")->check(CLI::Range(int64_t{0}, int64_t{4096}));
   verb.add_flag("--chat", o.chat,
                 "JSON lines are conversations (\"messages\"), written by the tokenizer's chat template; only answers are learned");
+  verb.add_flag("--preferences", o.preferences,
+                "with --chat: lines are pairs of answers (\"prompt\", \"chosen\", \"rejected\"), for train.dpo_beta");
   verb.add_option("--template", o.chat_template, "with --chat: a chat template (Jinja) in place of the tokenizer's");
   verb.add_flag("--no-eos", o.no_eos, "do not end every document with the tokenizer's eos");
   verb.add_flag("--bos", o.bos, "begin every document with the tokenizer's bos");

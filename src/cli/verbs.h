@@ -15,6 +15,7 @@
   VERB(sweep)                   \
   VERB(generate)                \
   VERB(hugging_face)            \
+  VERB(data_score)              \
   VERB(bench)                   \
   VERB(bench_storage)           \
   VERB(bench_iteration)         \

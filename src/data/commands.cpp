@@ -115,6 +115,8 @@ int run_data_tokenize(const TokenizeCommand& command, std::ostream& out) {
   const auto tokenizer = load_tokenizer(command.tokenizer);
   const auto chat_template = chat_template_of(command, *tokenizer);
   if (chat_template) options.chat_template = &*chat_template;
+  if (command.preferences && !command.chat) throw base::UsageError("--preferences goes with --chat");
+  options.preferences = command.preferences;
   base::ProgressBar bar("tokenising", 0, base::ProgressUnit::bytes);
   options.progress = [&](int64_t done_bytes, int64_t total_bytes) {
     bar.set_total(total_bytes);

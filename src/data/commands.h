@@ -44,6 +44,7 @@ struct TokenizeCommand {
   bool no_eos = false;        // --no-eos
   bool bos = false;           // --bos
   bool chat = false;          // --chat: conversations, of which the answers are learned
+  bool preferences = false;   // --preferences: of pairs of answers
   std::string chat_template;  // --template FILE, in place of the tokenizer's
   bool json = false;          // --json
 };

@@ -20,8 +20,9 @@ void declare_settings(base::SettingsTable& table, DataConfig& config) {
             "part of each source, at its end, that is kept from training for the validation loss; not used with data.validation");
   table.add("data.seq_len", config.seq_len, {1, 1 << 24}, "tokens of a sample");
   table.add(
-      "data.packing", config.packing, {"stream", "best_fit"},
-      "stream: documents one after another, cut every seq_len tokens; best_fit: documents stay whole where they fit, rows are padded");
+      "data.packing", config.packing, {"stream", "best_fit", "pairs"},
+      "stream: documents one after another, cut every seq_len tokens; best_fit: documents stay whole where they fit, rows are padded; "
+      "pairs: chosen and rejected answers, each pair whole in a row (docs/objectives.md)");
   table.add("data.reset_documents", config.reset_documents,
             "documents of one sample cannot see each other: positions and masks begin anew, and no target crosses a border");
   table.add("data.seed", config.seed, base::at_least(0), "seed of the order of samples");
@@ -35,6 +36,8 @@ void declare_settings(base::SettingsTable& table, DataConfig& config) {
 }
 
 void check(const DataConfig& config) {
+  if (config.packing == "pairs" && (config.fim_rate > 0 || !config.reset_documents))
+    throw base::ConfigError("data.packing = \"pairs\" goes with data.fim_rate = 0 and data.reset_documents = true");
   if (config.fim_rate > 0) {
     for (const auto& [name, id] : {std::pair{"prefix", config.fim_prefix}, {"suffix", config.fim_suffix}, {"middle", config.fim_middle}})
       if (id < 0) throw base::ConfigError("data.fim_rate = {} needs data.fim_{}, the id of a token", config.fim_rate, name);

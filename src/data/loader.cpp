@@ -142,10 +142,17 @@ void Loader::fill(int64_t first_sample, int64_t count, Batch& out) const {
   out.inputs.resize(total);
   out.targets.resize(total);
   out.document_starts.resize(total);
+  const bool has_pairs = config_.packing == "pairs";
+  out.pair_starts.resize(has_pairs ? total : 0);
+  out.reference_margins.resize(has_pairs ? total : 0);
   for (int64_t i = 0; i < count; ++i) {
     const size_t at = static_cast<size_t>(i) * seq;
-    const Row row{std::span(out.inputs).subspan(at, seq), std::span(out.targets).subspan(at, seq),
-                  std::span(out.document_starts).subspan(at, seq)};
+    Row row{std::span(out.inputs).subspan(at, seq), std::span(out.targets).subspan(at, seq),
+            std::span(out.document_starts).subspan(at, seq)};
+    if (has_pairs) {
+      row.pair_starts = std::span(out.pair_starts).subspan(at, seq);
+      row.reference_margins = std::span(out.reference_margins).subspan(at, seq);
+    }
     const Place place = place_of(first_sample + i);
     sources_[place.source].packing->fill(place.row, row);
     if (config_.fim_rate > 0 && split_ == Split::train) fill_in_middle(config_, first_sample + i, row);

@@ -23,6 +23,9 @@ struct Batch {
   std::vector<int32_t> inputs;           // [batch, seq]
   std::vector<int32_t> targets;          // [batch, seq], kIgnoredTarget where there is nothing to predict
   std::vector<int32_t> document_starts;  // [batch, seq]: index in the row of the first token of the document of token s
+  // Of pairs of answers (data/pair_packing.h), else empty; [batch, seq] each.
+  std::vector<int32_t> pair_starts;       // index in the row of the first token of the pair of token s; -1 in padding
+  std::vector<double> reference_margins;  // where a pair begins, the reference's log p(chosen) - log p(rejected); else NaN
 };
 
 enum class Split { train, validation };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "data/pair_packing.h"
 
 namespace ingot::data {
 namespace {
@@ -247,7 +248,8 @@ std::unique_ptr<Packing> make_packing(const std::string& name, const IndexedData
   if (options.seq_len < 1) throw base::ConfigError("data.seq_len = {} must be at least 1", options.seq_len);
   if (name == "stream") return std::make_unique<StreamPacking>(dataset, slice, options);
   if (name == "best_fit") return std::make_unique<BestFitPacking>(dataset, slice, options);
-  throw base::ConfigError("data.packing = '{}' is not known: choose stream or best_fit", name);
+  if (name == "pairs") return make_pair_packing(dataset, slice, options);
+  throw base::ConfigError("data.packing = '{}' is not known: choose stream, best_fit or pairs", name);
 }
 
 }  // namespace ingot::data

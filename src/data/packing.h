@@ -1,5 +1,6 @@
 // How a slice of a token stream becomes rows of seq_len tokens. Every row can be made alone, in any order, by any thread.
 //
+// pairs: pairs of answers, each whole in its row (data/pair_packing.h).
 // stream: row r is tokens [r·S, (r+1)·S) of the slice with the tokens after them as targets: documents lie back to back and
 //   are cut where a row ends. Nothing is padded; up to S tokens at the end of the slice are left over.
 // best_fit: documents stay whole where they fit. The slice is cut into chunks of equal size; best-fit decreasing packs the documents
@@ -21,6 +22,9 @@ namespace ingot::data {
 struct Row {
   std::span<int32_t> inputs, targets;  // targets[s]: the token after inputs[s], or kIgnoredTarget
   std::span<int32_t> document_starts;  // index in the row of the first token of the document of token s
+  // Of pairs alone, else empty; as in Batch (data/loader.h).
+  std::span<int32_t> pair_starts{};
+  std::span<double> reference_margins{};
 };
 
 /// Tokens [begin, end) of a dataset's stream.

@@ -24,13 +24,17 @@ struct EncodedBlock {
 
 EncodedBlock encode_conversations(const Tokenizer& tokenizer, const TextBlock& block, const TokenizeOptions& options) {
   EncodedBlock encoded;
+  const auto add = [&](const chat::EncodedConversation& conversation) {
+    encoded.tokens.insert(encoded.tokens.end(), conversation.ids.begin(), conversation.ids.end());
+    for (size_t i = 0; i < conversation.runs.size(); ++i)
+      encoded.parts.push_back({conversation.runs[i].tokens, i + 1 == conversation.runs.size(), conversation.runs[i].is_learned});
+  };
   encoded.counts = parse_block(block, options.text);
   for (const auto& part : encoded.counts.parts) {
     try {
-      const auto conversation = chat::encode_conversation(part.text, *options.chat_template, tokenizer);
-      encoded.tokens.insert(encoded.tokens.end(), conversation.ids.begin(), conversation.ids.end());
-      for (size_t i = 0; i < conversation.runs.size(); ++i)
-        encoded.parts.push_back({conversation.runs[i].tokens, i + 1 == conversation.runs.size(), conversation.runs[i].is_learned});
+      if (options.preferences)
+        for (const auto& answer : chat::encode_preference(part.text, *options.chat_template, tokenizer)) add(answer);
+      else add(chat::encode_conversation(part.text, *options.chat_template, tokenizer));
     } catch (const DataError& wrong) {
       const auto reason = fmt::format("{}:{}: {}", block.file, part.line, wrong.what());
       if (!options.text.skip_bad) throw DataError("{}; mend the line, or pass --skip-bad", reason);

@@ -21,6 +21,7 @@ struct TokenizeOptions {
   /// Not null: inputs are conversations (data/chat/conversation.h), which become what this template makes of them, without eos or bos of
   /// their own, and only their answers are learned. Must outlive the call.
   const chat::ChatTemplate* chat_template = nullptr;
+  bool preferences = false;  // with chat_template: lines are pairs of answers, which become two documents each, the chosen one first
   /// Called on the calling thread with the bytes of input done so far and their total (0 when it is not known).
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
 };

@@ -24,6 +24,7 @@ PassShape RunShape::pass_of(const models::Model& part) const {
           .precision = precision,
           .recompute = recompute,
           .offloads_activations = offloads_activations && recompute == models::Recompute::full,
+          .weighs_losses = weighs_losses,
           .target = target,
           .expert_load = std::clamp(expert_load, 1.0, static_cast<double>(experts.size)),
           .zero = zero < 2 ? 0 : zero,

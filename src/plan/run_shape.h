@@ -22,6 +22,7 @@ struct RunShape {
   std::string precision = "fp32";  // as in train.precision
   models::Recompute recompute = models::Recompute::none;
   bool offloads_activations = false, uses_graphs = false;
+  bool weighs_losses = false;  // pairs of answers are learned (PassShape)
   optim::OptimizerConfig optimizer;
   /// Lengths of the documents in some rows of the data, together whole rows: attention sees no further. Empty: rows are not cut.
   std::vector<int64_t> documents;

@@ -76,6 +76,9 @@ SettingsTable settings_of(RunConfig& c) {
             "shown does not have it, nor the next");
   table.add("train.mtp_loss", t.mtp_loss, NumberRange{0, 1e3},
             "coefficient of the mean loss of the predictors of model.mtp_layers (DeepSeek-V3: 0.3, later 0.1)");
+  table.add("train.dpo_beta", t.dpo_beta, NumberRange{0, 1e3},
+            "direct preference optimisation of data.packing = \"pairs\": how dear it is to leave the reference; 0 = off, 0.1 is usual");
+  table.add("train.dpo_label_smoothing", t.dpo_label_smoothing, NumberRange{0, 0.5}, "share of pairs that are taken to be labelled wrong");
   table.add("train.seed", t.seed, at_least(0), "of the initial weights");
   table.add("train.threads", t.threads, base::IntegerRange{0, 4096}, "CPU threads; 0 = all cores");
   table.add("train.validation_every", t.validation_every, at_least(0), "steps between validations; 0 = never");
@@ -115,6 +118,21 @@ static void check_graphs(const RunConfig& c) {
                             c.train.offload);
 }
 
+static void check_preferences(const RunConfig& c) {
+  const bool is_on = c.train.dpo_beta > 0;
+  if (is_on != (c.data.packing == "pairs"))
+    throw base::ConfigError(
+        "train.dpo_beta = {} and data.packing = \"{}\": pairs of answers are learned by a train.dpo_beta above 0, and nothing else is",
+        c.train.dpo_beta, c.data.packing);
+  if (!is_on) return;
+  const auto refuse = [](const char* setting, bool is_used, const char* instead) {
+    if (is_used) throw base::ConfigError("train.dpo_beta does not go with {}; set it to {}", setting, instead);
+  };
+  refuse("model.mtp_layers", c.model.mtp_layers > 0, "0");
+  refuse("train.z_loss", c.train.z_loss > 0, "0");
+  refuse("parallel.tensor_sequence", c.parallel.tensor_sequence > 1, "1");
+}
+
 static void check_ramp(const RunConfig& c, const PhaseConfig& phase) {
   if (phase.ramp_from == 0) return;
   const int64_t batch = phase.batch_size > 0 ? phase.batch_size : c.train.batch_size, grows = batch - phase.ramp_from;
@@ -147,6 +165,7 @@ void check(const RunConfig& c) {
         "train.offload = \"activations\" moves the inputs of blocks that run again, and train.recompute is \"{}\"; \"full\" would work",
         c.train.recompute);
   check_graphs(c);
+  check_preferences(c);
   const auto check_batch = [&](int64_t batch, const std::string& where) {
     const int64_t micro = c.train.microbatch_size;
     if (micro > 0 && batch % micro != 0)

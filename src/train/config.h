@@ -38,6 +38,7 @@ struct TrainConfig {
   std::string precision = "fp32", recompute = "none", offload = "none", device = "auto", gemm_backend = "auto";
   bool gpu_graphs = false;
   double balance_loss = 0, router_z_loss = 0, z_loss = 0, mtp_loss = 0.3;  // coefficients
+  double dpo_beta = 0, dpo_label_smoothing = 0;
   std::string balance_over = "batch";
   int64_t seed = 1234;
   int64_t threads = 0;  // 0 = all cores

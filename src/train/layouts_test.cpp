@@ -37,6 +37,8 @@ struct Layout {
   bool emulated = false;                                     // ranks have emulated devices
   double bucket_mib = 0.01, clip = 1;
   bool is_special = false;   // multipliers, capped logits and their loss, learning rates by width
+  int64_t lora = 0;          // rank of adapters, which alone are trained
+  bool pairs = false;        // of answers, learned by DPO
   int64_t mtp = 0;           // predictors of further tokens
   std::string balance = {};  // whose tokens the balance loss looks at; empty = no losses of routers
 };
@@ -71,6 +73,7 @@ models::ModelConfig model_of(const Layout& layout) {
     c.residual_scale = 0.7, c.logit_scale = 0.5, c.logit_cap = 2, c.mup_base_hidden = c.hidden / 2;
   }
   c.mtp_layers = layout.mtp;
+  c.lora_rank = layout.lora;
   if (layout.family == "deepseek_v3") {
     c.kv_heads = c.heads, c.head_dim = 6, c.rope_head_dim = 2, c.value_head_dim = 3, c.kv_rank = 10, c.query_rank = 14, c.rope_fraction = 1;
     c.router_score = "sigmoid", c.router_groups = 2, c.router_scale = 1.5, c.shared_expert_ffn = 24, c.first_dense_layers = 1;
@@ -92,6 +95,28 @@ data::Batch batch_of(int64_t step, int64_t first_row, int64_t rows, int64_t seq)
     }
   }
   return b;
+}
+
+// The same rows as pairs of answers: of each seven twelfths and two sixths, and padding.
+data::Batch pairs_of(data::Batch b) {
+  b.pair_starts.assign(b.inputs.size(), -1);
+  b.reference_margins.assign(b.inputs.size(), std::nan(""));
+  const int64_t sixth = b.seq / 6, starts[] = {0, 2 * sixth, 3 * sixth, 4 * sixth, b.seq - 1};
+  for (int64_t row = 0; row < b.batch; ++row)
+    for (size_t document = 0; document < 5; ++document)
+      for (int64_t i = starts[document]; i < (document < 4 ? starts[document + 1] : b.seq); ++i) {
+        const auto at = static_cast<size_t>(row * b.seq + i);
+        b.document_starts[at] = static_cast<int32_t>(starts[document]);
+        if (i + 1 == starts[std::min<size_t>(document + 1, 4)] || document == 4) b.targets[at] = -100;
+        if (document < 4) b.pair_starts[at] = static_cast<int32_t>(starts[document / 2 * 2]);
+        if (document % 2 == 0 && document < 4 && i == starts[document]) b.reference_margins[at] = 0.1 * static_cast<double>(b.inputs[at] % 7) - 0.3;
+      }
+  return b;
+}
+
+data::Batch batch_for(const Layout& layout, int64_t step, int64_t first_row, int64_t rows) {
+  auto batch = batch_of(step, first_row, rows, layout.seq);
+  return layout.pairs ? pairs_of(std::move(batch)) : batch;
 }
 
 // Whole tensors, put together from the slices of all ranks.
@@ -149,6 +174,7 @@ Outcome train(const Layout& layout, int64_t steps = all_steps(), const Choices* 
       setup.routing_losses = {.balance = 0.5, .z = 0.1, .over = layers::balance_over_from_name(layout.balance)};
     setup.optimizer.clip = layout.clip;
     if (layout.is_special) setup.z_loss = 0.01;
+    if (layout.pairs) setup.preferences = {.beta = 0.5, .label_smoothing = 0.1};
     setup.parallel.bucket_mib = layout.bucket_mib;
     ParallelModel model(setup, groups);
     const int64_t share = kRows / groups.mesh().size(mesh::Axis::data);
@@ -165,7 +191,7 @@ Outcome train(const Layout& layout, int64_t steps = all_steps(), const Choices* 
           return outcome.choices.emplace(std::pair(step, layer), choice.clone().view({kRows, layout.seq})), choice;
         });
       auto* const check = model.replica_check();
-      const auto result = model.step().run(batch_of(step, first_row, share, layout.seq), layout.replayed ? 1e-3 : 1e-2, check);
+      const auto result = model.step().run(batch_for(layout, step, first_row, share), layout.replayed ? 1e-3 : 1e-2, check);
       if (check) check->compare(step + 1);
       model.model().set_routing_replay({});
       EXPECT_FALSE(result.skipped) << result.reason;
@@ -174,7 +200,8 @@ Outcome train(const Layout& layout, int64_t steps = all_steps(), const Choices* 
       if (world.rank() == 0) {
         outcome.losses.push_back(result.loss);
         outcome.norms.push_back(result.grad_norm);
-        outcome.balance.push_back(result.balance_loss.value_or(0) + 1000 * result.router_z_loss.value_or(0) + result.mtp_loss.value_or(0));
+        outcome.balance.push_back(result.balance_loss.value_or(0) + 1000 * result.router_z_loss.value_or(0) + result.mtp_loss.value_or(0) +
+                                  10 * result.dpo_accuracy.value_or(0) + result.dpo_margin.value_or(0));
         outcome.loads.push_back(result.expert_tokens);
       } else if (outcome.losses.size() > static_cast<size_t>(step)) {
         EXPECT_EQ(result.loss, outcome.losses[static_cast<size_t>(step)]) << "rank " << world.rank();
@@ -183,7 +210,7 @@ Outcome train(const Layout& layout, int64_t steps = all_steps(), const Choices* 
     collect(model.optimizer(), outcome.last, mutex);
     int64_t targets = 0;
     const bool is_first = groups.mesh().position(mesh::Axis::data) == 0;  // the others have no sequences
-    const double loss = model.step().evaluate(is_first ? batch_of(99, 0, 2, layout.seq) : data::Batch{}, targets);
+    const double loss = model.step().evaluate(is_first ? batch_for(layout, 99, 0, 2) : data::Batch{}, targets);
     const std::lock_guard lock(mutex);
     if (world.rank() == 0) outcome.validation = loss;
   });
@@ -209,9 +236,9 @@ const Outcome& alone(Layout layout) {
   layout.emulated = false;
   layout.recompute = models::Recompute::none;
   if (layout.balance != "microbatch") layout.microbatch = 0;
-  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", layout.balance, layout.kv_heads, layout.top_k, fmt::join(layout.mixers, ","),
+  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", layout.balance, layout.kv_heads, layout.top_k, fmt::join(layout.mixers, ","),
                                fmt::join(layout.feed_forwards, ","), layout.replayed, layout.family, layout.linear, layout.precision,
-                               layout.optimizer, layout.tie, layout.biases, layout.force_balance, layout.seq, layout.window, layout.is_special, layout.mtp);
+                               layout.optimizer, layout.tie, layout.biases, layout.force_balance, layout.seq, layout.window, layout.is_special, layout.mtp, layout.lora, layout.pairs);
   if (!known.contains(key)) known.emplace(key, train(layout));
   return known.at(key);
 }
@@ -244,6 +271,8 @@ std::string name_of(const Layout& l) {
   if (l.force_balance) name += "_forced";
   if (l.replayed) name += "_replayed";
   if (l.is_special) name += "_special";
+  if (l.lora > 0) name += fmt::format("_lora{}", l.lora);
+  if (l.pairs) name += "_pairs";
   if (l.mtp > 0) name += fmt::format("_mtp{}", l.mtp);
   if (!l.balance.empty()) name += "_balance_over_" + l.balance;
   if (l.kv_heads != 12) name += fmt::format("_kv{}", l.kv_heads);
@@ -286,9 +315,33 @@ TEST_P(Layouts, train_the_same_model) {
   for (size_t step = 0; step < 2; ++step) EXPECT_EQ(again.losses[step], got.losses[step]) << "not the same bits, step " << step;
 }
 
+// Adapters and pairs of answers, each where it is not refused.
+std::vector<Layout> fine_tuned_layouts() {
+  using P = mesh::ParallelConfig;
+  const auto pipeline = [](int64_t stages, const char* schedule) {
+    P p{.pipeline = stages};
+    p.pipeline_schedule = schedule;
+    return p;
+  };
+  std::vector<Layout> all;
+  for (const int64_t zero : {1, 3})
+    all.push_back({.parallel = P{.zero = zero}, .ranks = 3, .recompute = models::Recompute::full, .microbatch = 2, .lora = 3, .pairs = true});
+  all.push_back({.parallel = P{.context = 2, .zero = 0}, .ranks = 4, .optimizer = "adamw", .lora = 3});
+  all.push_back({.parallel = P{.context = 2, .zero = 2}, .ranks = 4, .pairs = true});
+  all.push_back({.parallel = P{.tensor = 2, .zero = 1}, .ranks = 4, .microbatch = 3, .pairs = true});
+  for (const char* schedule : {"1f1b", "zero_bubble"})
+    all.push_back({.parallel = pipeline(2, schedule), .ranks = 2, .microbatch = 3, .tie = false, .lora = 3, .pairs = true});
+  all.push_back({.parallel = pipeline(2, "1f1b"), .ranks = 4, .microbatch = 2, .lora = 3});
+  P experts{.zero = 1};
+  experts.expert = 2;
+  all.push_back({.parallel = experts, .ranks = 2, .family = "zaya1", .lora = 3, .pairs = true});
+  all.push_back({.parallel = P{.zero = 3}, .ranks = 2, .family = "deepseek_v3", .top_k = 2, .lora = 3});
+  return all;
+}
+
 std::vector<Layout> layouts() {
   using P = mesh::ParallelConfig;
-  std::vector<Layout> all;
+  auto all = fine_tuned_layouts();
   for (const std::string family : {"llama", "zaya1"}) {
     for (const int64_t zero : {0, 1, 2, 3})
       for (const int ranks : {2, 3}) all.push_back({.parallel = P{.zero = zero}, .ranks = ranks, .family = family});

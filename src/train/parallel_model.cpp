@@ -95,6 +95,7 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
     step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, setup.recompute, setup.microbatch);
     step_->add_routing_losses(setup.routing_losses);
     step_->train_predictors(setup.mtp_loss);
+    step_->learn_preferences(setup.preferences);
     if (setup.offloads_activations) step_->offload_activations();
     if (setup.uses_graphs) step_->use_graphs();
     return;
@@ -136,6 +137,7 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
                                                   .schedule = parallel::schedule_from_name(config_.pipeline_schedule)});
   step_->add_routing_losses(setup.routing_losses);
   step_->train_predictors(setup.mtp_loss);
+  step_->learn_preferences(setup.preferences);
   if (setup.offloads_activations) step_->offload_activations();
   if (setup.uses_graphs) step_->use_graphs();
 }

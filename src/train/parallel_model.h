@@ -40,6 +40,7 @@ struct TrainingSetup {
   int64_t microbatch = 0;
   layers::RoutingLossSettings routing_losses;
   double z_loss = 0, mtp_loss = 0.3;  // coefficients; the second where the model has predictors
+  layers::PreferenceSettings preferences;
   uint64_t seed = 1;
   bool is_stage = false;  // it stands for a stage of a pipeline that the mesh does not have: for planners
 };

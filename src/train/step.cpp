@@ -96,6 +96,12 @@ TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch, bool tra
               .targets = tensor(targets, at::kLong),
               .document_start = has_documents ? host(batch.document_starts).clone() : at::Tensor(),
               .target_count = targets.ge(0).sum().item<int64_t>()};
+  if (!batch.pair_starts.empty()) {
+    all.pairs = pairs_on_device(batch);
+    // Ranks that share the row count its pairs once.
+    const auto is_pair = [](double margin) { return !std::isnan(margin); };
+    all.target_count = axis.rank == 0 ? std::count_if(batch.reference_margins.begin(), batch.reference_margins.end(), is_pair) : 0;
+  }
   for (int64_t further = 1; trains && further_total_.defined() && further <= model_.predictors(); ++further) {
     const auto [ids, behind] = further_tokens(batch, further);
     all.further_ids.push_back(tensor(axis.own_tokens(host(ids)), at::kLong));
@@ -104,10 +110,58 @@ TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch, bool tra
   return all;
 }
 
+layers::PreferencePairs TrainingStep::pairs_on_device(const data::Batch& batch) const {
+  if (!preferences_.is_on()) throw base::ConfigError("the batch has pairs of answers, and train.dpo_beta is 0");
+  std::vector<double> sign;
+  std::vector<int64_t> first;
+  for (size_t i = 0; i < batch.pair_starts.size(); ++i) {
+    const int32_t start = batch.pair_starts[i];
+    sign.push_back(start < 0 ? 0 : start == batch.document_starts[i] ? 1 : -1);
+    first.push_back(std::max(start, 0));
+  }
+  const auto there = [&](const auto& values, at::ScalarType dtype) {
+    return at::from_blob(const_cast<void*>(static_cast<const void*>(values.data())), {batch.batch, batch.seq}, dtype);
+  };
+  const auto own = [&](const at::Tensor& values) {
+    return device::to_device(model_.layout().sequence.own_tokens(values).clone(), model_.device());
+  };
+  return {.sign = own(there(sign, at::kDouble)),
+          .first = own(there(first, at::kLong)),
+          .reference = device::to_device(there(batch.reference_margins, at::kDouble).clone(), model_.device())};
+}
+
+layers::WeighLosses TrainingStep::weigh_pairs(const layers::PreferencePairs& pairs, bool trains) const {
+  const auto& axis = model_.layout().sequence;
+  const auto sum = [group = axis.group](const at::Tensor& margins) {
+    if (group && group->size() > 1) group->all_reduce(margins);
+  };
+  const auto totals = trains ? preference_totals_ : at::Tensor();
+  return [=, settings = preferences_, counts = axis.rank == 0](const at::Tensor& losses) {
+    return layers::preference_loss(losses, pairs, settings, sum, counts, totals);
+  };
+}
+
+void TrainingStep::learn_preferences(const layers::PreferenceSettings& settings) {
+  preferences_ = settings;
+  if (settings.is_on()) preference_totals_ = at::zeros({2}, at::TensorOptions().dtype(at::kFloat).device(model_.device()));
+}
+
+// Every tensor rank has counted the same.
+void TrainingStep::collect_preferences(StepResult& result, int64_t pairs) const {
+  if (!preferences_.is_on() || pairs == 0) return;
+  auto totals = preference_totals_.clone();
+  if (replicas_.losses && replicas_.losses->size() > 1) replicas_.losses->all_reduce(totals);
+  const auto host = totals.cpu();
+  result.dpo_accuracy = host[0].item<float>() / static_cast<double>(pairs);
+  result.dpo_margin = host[1].item<float>() / static_cast<double>(pairs);
+}
+
 models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Observer* observer) {
-  return context_of(std::make_shared<layers::Sequences>(t.ids.size(0), t.ids.size(1), t.document_start, 0, model_.device(),
-                                                        model_.layout().sequence.schedule()),
-                    observer);
+  auto context = context_of(std::make_shared<layers::Sequences>(t.ids.size(0), t.ids.size(1), t.document_start, 0, model_.device(),
+                                                                model_.layout().sequence.schedule()),
+                            observer);
+  if (t.pairs.is_defined()) context.weigh = weigh_pairs(t.pairs, observer == &counter_);
+  return context;
 }
 
 models::ForwardContext TrainingStep::context_of(std::shared_ptr<layers::Sequences> sequences, models::Observer* observer) {
@@ -177,7 +231,10 @@ void TrainingStep::for_each_microbatch(const Tensors& all, const std::function<v
            .targets = narrow_rows(all.targets, from, count),
            .further_ids = of_all(all.further_ids),
            .further_targets = of_all(all.further_targets),
-           .document_start = narrow_rows(all.document_start, from, count)});
+           .document_start = narrow_rows(all.document_start, from, count),
+           .pairs = {.sign = narrow_rows(all.pairs.sign, from, count),
+                     .first = narrow_rows(all.pairs.first, from, count),
+                     .reference = narrow_rows(all.pairs.reference, from, count)}});
   }
 }
 
@@ -233,7 +290,7 @@ double TrainingStep::forward_and_backward(const Tensors& all, double scale) {
     begun += rows;
     const bool is_last = begun >= all.ids.size(0);
     if (buckets) buckets->begin_backward(is_last);  // the head's gradient is made in the forward pass
-    if (graphs_ && (!buckets || !(is_first || is_last))) {
+    if (graphs_ && !part.pairs.is_defined() && (!buckets || !(is_first || is_last))) {
       sum.add(graphs_->run(part, scale, [&](const Tensors& of_graph, const std::shared_ptr<layers::Sequences>& sequences) {
         return run_pass(of_graph, scale, context_of(sequences, &counter_));
       }));
@@ -252,22 +309,36 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr, ReplicaCheck* 
   const Tensors all = on_device(batch, /*trains=*/true);
   if (further_total_.defined()) further_total_.zero_();
   // Every target of the global batch weighs the same, however documents and padding fall into microbatches and ranks.
-  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, count_targets(all)));
+  const int64_t targets = count_targets(all);
+  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, targets));
+  if (preference_totals_.defined()) preference_totals_.zero_();
   if (routing_totals_) routing_totals_->clear();
   token_share_ = 1.0 / static_cast<double>(std::max<int64_t>(1, batch.batch * batch.seq * replicas_.data));
   if (replicas_.buckets) replicas_.buckets->begin_step();
   finish(forward_and_backward(all, scale), lr, &all, result, check);
-  // Of the experts alone: tokens that took the skip class are no expert's load.
+  if (all.pairs.is_defined()) collect_preferences(result, targets);
+  report_experts(result);
+  return result;
+}
+
+// Of the experts alone: tokens that took the skip class are no expert's load.
+void TrainingStep::report_experts(StepResult& result) const {
   int64_t sent = 0, taken = 0;
   for (const auto& count : counter_.counts()) {
     if (!count.defined()) continue;
     const auto* numbers = count.data_ptr<int64_t>();
-    const auto& tokens = result.expert_tokens.emplace_back(numbers, numbers + std::min(count.numel(), model_.config().experts));
-    sent += std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
-    taken += numbers[count.numel() - 1];
+    const int64_t columns = count.numel(), classes = columns - counter_.columns(0);
+    const auto& tokens = result.expert_tokens.emplace_back(numbers, numbers + std::min(classes, model_.config().experts));
+    const auto slots = static_cast<double>(std::accumulate(numbers, numbers + classes, int64_t{0}));
+    const int64_t of_layer = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
+    result.router_entropy.push_back(ExpertCounter::entropy(numbers[classes]) * static_cast<double>(model_.config().top_k) /
+                                    std::max(slots, 1.0));
+    if (model_.config().expert_capacity == 0) continue;
+    const int64_t kept = numbers[columns - 1];
+    result.dropped_of_layers.push_back(of_layer > 0 ? 1 - static_cast<double>(kept) / static_cast<double>(of_layer) : 0);
+    sent += of_layer, taken += kept;
   }
   if (model_.config().expert_capacity > 0 && sent > 0) result.dropped = 1 - static_cast<double>(taken) / static_cast<double>(sent);
-  return result;
 }
 
 void TrainingStep::finish(double loss, double lr, const Tensors* all, StepResult& result, ReplicaCheck* check) {

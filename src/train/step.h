@@ -23,13 +23,16 @@ namespace ingot::train {
 class ReplicaCheck;
 
 struct StepResult {
-  double loss = 0;                                    // mean over the batch's targets, nats
+  double loss = 0;                                    // mean over the batch's targets, nats, or over its pairs
   double grad_norm = 0;                               // before clipping
   bool skipped = false;                               // NaN or Inf: nothing was updated
   std::string reason;                                 // which tensor was not finite first
   std::vector<std::vector<int64_t>> expert_tokens;    // [layers][experts]; empty without experts
   std::optional<double> balance_loss, router_z_loss;  // means over layers with experts, without coefficients
   std::optional<double> mtp_loss;                     // mean over the predictors and the batch's targets, nats
+  std::optional<double> dpo_accuracy, dpo_margin;     // share of pairs ordered as chosen; mean of beta h (layers/preference_loss.h)
+  std::vector<double> router_entropy;                 // nats, mean over tokens, of each layer with experts
+  std::vector<double> dropped_of_layers;              // of each layer with experts that have a capacity
   std::optional<double> dropped;                      // share of the slots that experts had no room for
 };
 
@@ -75,6 +78,8 @@ class TrainingStep {
   void train_predictors(double coefficient);
   /// Added to the loss from the next step on. Throws ConfigError where the model has no experts.
   void add_routing_losses(const layers::RoutingLossSettings& settings);
+  /// Batches of pairs are learned by what their answers are compared, from the next step on.
+  void learn_preferences(const layers::PreferenceSettings& settings);
   /// Null without.
   GraphedPasses* graphs() { return graphs_.get(); }
   /// For one forward pass; null without.
@@ -105,6 +110,10 @@ class TrainingStep {
   void collect_expert_counts();
   void collect_routing_losses(StepResult& result) const;
   void collect_further_losses(StepResult& result) const;
+  void report_experts(StepResult& result) const;
+  void collect_preferences(StepResult& result, int64_t pairs) const;
+  layers::PreferencePairs pairs_on_device(const data::Batch& batch) const;
+  layers::WeighLosses weigh_pairs(const layers::PreferencePairs& pairs, bool trains) const;
   /// All that comes after the passes but for the experts' tokens.
   void finish(double loss, double lr, const Tensors* all, StepResult& result, ReplicaCheck* check = nullptr);
   void update(double lr, double norm);
@@ -124,7 +133,9 @@ class TrainingStep {
   std::unique_ptr<layers::RoutingTotals> routing_totals_;  // null without routing losses
   double token_share_ = 0;                                 // of one token in the global batch
   double further_coefficient_ = 0;
-  at::Tensor further_total_;  // fp32, of this rank's tokens; undefined where no predictors learn
+  layers::PreferenceSettings preferences_;
+  at::Tensor preference_totals_;  // fp32 [2], as in layers/preference_loss.h; undefined without
+  at::Tensor further_total_;      // fp32, of this rank's tokens; undefined where no predictors learn
   Replicas replicas_;
   std::function<void()> before_update_;
   std::shared_ptr<device::HostStash> stash_;

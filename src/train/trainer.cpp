@@ -44,6 +44,7 @@ TrainingSetup setup_of(const RunConfig& config, bool is_watched) {
           .routing_losses = routing_losses_of(config.train),
           .z_loss = config.train.z_loss,
           .mtp_loss = config.train.mtp_loss,
+          .preferences = {config.train.dpo_beta, config.train.dpo_label_smoothing},
           .seed = static_cast<uint64_t>(config.train.seed)};
 }
 
@@ -278,7 +279,13 @@ StepRecord Trainer::take_step(const Phase& phase) {
   record.calibrated_memory_bytes = forecast_.calibrated_memory_bytes;
   record.eta_s = static_cast<double>(record.steps - record.step) * smoothed_step_ms_ / 1e3;
   record.skipped = result.skipped;
-  if (!result.expert_tokens.empty()) record.expert_load = expert_load_of(result.expert_tokens);
+  if (!result.expert_tokens.empty()) {
+    record.expert_load = expert_load_of(result.expert_tokens);
+    record.expert_load->entropy = result.router_entropy;
+    record.expert_load->dropped = result.dropped_of_layers;
+  }
+  record.dpo_accuracy = result.dpo_accuracy;
+  record.dpo_margin = result.dpo_margin;
   record.balance_loss = result.balance_loss;
   record.router_z_loss = result.router_z_loss;
   record.mtp_loss = result.mtp_loss;

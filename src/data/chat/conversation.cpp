@@ -34,13 +34,25 @@ Json messages_of(Json& line) {
   return messages;
 }
 
-}  // namespace
-
-EncodedConversation encode_conversation(std::string_view text, const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+Json parse_line(std::string_view text) {
   auto line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!line.is_object()) throw DataError("it is not a JSON object");
-  const auto messages = messages_of(line);
-  const auto parts = chat_template.parts_of(messages, line);
+  return line;
+}
+
+// A member of a preference: messages as they are, a text as one message.
+Json take_messages(Json& line, const char* name, const char* role_of_text) {
+  const auto found = line.find(name);
+  if (found == line.end()) throw DataError("it has no \"{}\"", name);
+  auto value = std::move(*found);
+  line.erase(name);
+  if (value.is_string()) return Json::array({{{"role", role_of_text}, {"content", value}}});
+  if (!value.is_array() || value.empty()) throw DataError("\"{}\" is neither a text nor a list of messages", name);
+  return value;
+}
+
+EncodedConversation encode(const Json& messages, const Json& others, const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  const auto parts = chat_template.parts_of(messages, others);
   std::string whole;
   for (const auto& part : parts) whole += part.text;
   EncodedConversation encoded{.ids = tokenizer.encode(whole), .runs = {}};
@@ -62,6 +74,32 @@ EncodedConversation encode_conversation(std::string_view text, const ChatTemplat
     taken = end;
   }
   return encoded;
+}
+
+}  // namespace
+
+EncodedConversation encode_conversation(std::string_view text, const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  auto line = parse_line(text);
+  const auto messages = messages_of(line);
+  return encode(messages, line, chat_template, tokenizer);
+}
+
+std::array<EncodedConversation, 2> encode_preference(std::string_view text, const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  auto line = parse_line(text);
+  const auto prompt = line.contains("prompt") ? take_messages(line, "prompt", "user") : Json::array();
+  const auto whole = [&](const char* name) {
+    const auto answer = take_messages(line, name, "assistant");
+    const bool has_prompt = answer[0].is_object() && answer[0].value("role", Json()) != "assistant";
+    auto messages = has_prompt ? Json::array() : prompt;
+    messages.insert(messages.end(), answer.begin(), answer.end());
+    if (!messages.back().is_object() || messages.back().value("role", Json()) != "assistant")
+      throw DataError("\"{}\" does not end with a message of the assistant", name);
+    return messages;
+  };
+  const auto chosen = whole("chosen"), rejected = whole("rejected");
+  std::array pair{encode(chosen, line, chat_template, tokenizer), encode(rejected, line, chat_template, tokenizer)};
+  if (pair[0].ids.empty() || pair[1].ids.empty()) throw DataError("the template makes nothing of an answer");
+  return pair;
 }
 
 }  // namespace ingot::data::chat

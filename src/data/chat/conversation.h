@@ -1,6 +1,7 @@
 // Conversations of JSON lines as token ids, and which of them are learned: the answers.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,5 +23,9 @@ struct EncodedConversation {
 /// `line`: {"messages": [{"role": …, "content": …}, …]}, or ShareGPT's {"conversations": [{"from": "human", "value": …}, …]}; what else it
 /// has, the template may read. A token across the border of an answer is learned. Throws DataError that says what is wrong with the line.
 EncodedConversation encode_conversation(std::string_view line, const ChatTemplate& chat_template, const Tokenizer& tokenizer);
+
+/// A pair of answers to one prompt, the chosen one first. `line`, as TRL has it: {"prompt": …, "chosen": …, "rejected": …}, each a list of
+/// messages or a text (of the user; of the assistant); answers that begin with the prompt's messages need none.
+std::array<EncodedConversation, 2> encode_preference(std::string_view line, const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
 }  // namespace ingot::data::chat

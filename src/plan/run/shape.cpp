@@ -57,6 +57,7 @@ RunShape shape_of(const train::RunConfig& config, const train::Phase& phase, con
                  .precision = config.train.precision};
   shape.recompute = models::recompute_from_name(config.train.recompute);
   shape.offloads_activations = config.train.offload == "activations";
+  shape.weighs_losses = config.train.dpo_beta > 0;
   shape.uses_graphs = config.train.gpu_graphs;
   shape.optimizer = phase.optimizer;
   shape.validation_batch = config.train.validation_every > 0 && data::has_validation(phase.data) ? share(phase.batch_size) : 0;

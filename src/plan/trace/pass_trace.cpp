@@ -61,6 +61,7 @@ void run(models::Model& model, const PassShape& shape, models::LayerHooks* hooks
   context.sequences = std::make_shared<layers::Sequences>(shape.batch, own, at::Tensor(), 0, model.device(), axis.schedule());
   const auto ids = tokens_of(shape.batch, own, model.device()), targets = ids.clone();
   context.hooks = hooks;
+  if (shape.weighs_losses) context.weigh = [](const at::Tensor& losses) { return layers::Objective{losses.sum(), losses}; };
   if (!shape.learns) {
     const at::NoGradGuard no_grad;
     const base::WorkScope scope("forward");
@@ -260,10 +261,10 @@ static auto kept_or(const std::string& key, const Read& read, const Make& make) 
 const PassTrace& PassTraces::of(const models::Model& part, const PassShape& s) {
   const auto config = traced_part_of(part.config(), s);
   const auto p = axes_of(part.layout());
-  auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} | {} {} {} {} {} {} {} {}", p.tensor, p.sequence_parallel, p.tensor_sequence,
+  auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} | {} {} {} {} {} {} {} {} {}", p.tensor, p.sequence_parallel, p.tensor_sequence,
                          p.head_buckets, p.context, p.context_method, p.context_order, p.state_method, p.expert, p.expert_tensor, p.data,
                          s.batch, s.seq, s.precision, static_cast<int>(s.recompute), s.offloads_activations, static_cast<int>(s.target),
-                         s.expert_load, s.learns);
+                         s.expert_load, s.learns, s.weighs_losses);
   if (s.zero >= 2) key += fmt::format(" | {} {} {} {}", s.zero, s.replicas, s.bucket_bytes, s.is_stage);
   auto& alike = known_[key];
   for (const auto& [of, trace] : alike)

@@ -26,6 +26,7 @@ struct PassShape {
   std::string precision = "fp32";  // fp64, fp32, bf16
   models::Recompute recompute = models::Recompute::none;
   bool offloads_activations = false;
+  bool weighs_losses = false;                   // the head makes its losses first, then what weighs them: of pairs of answers
   device::Target target = device::Target::cpu;  // whose kernels
   double expert_load = 1;                       // what this rank's experts are sent, over the mean
   bool learns = true;                           // false: forward alone, without gradients, as a validation

@@ -38,6 +38,7 @@ train::TrainingSetup setup_of(const TraceRequest& request, const train::Phase& p
                              .routing_losses = train::routing_losses_of(config.train),
                              .z_loss = config.train.z_loss,
                              .mtp_loss = config.train.mtp_loss,
+                             .preferences = {config.train.dpo_beta, config.train.dpo_label_smoothing},
                              .seed = static_cast<uint64_t>(config.train.seed)};
   setup.model.rope_base = phase.rope_base;
   if (setup.parallel.bucket_mib <= 0) setup.parallel.bucket_mib = traced_bucket_mib(0, request.target);

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -32,6 +33,12 @@ std::vector<Scalar> scalars_of(const StepRecord& r) {
   if (r.balance_loss) all.push_back({"experts/balance_loss", *r.balance_loss});
   if (r.router_z_loss) all.push_back({"experts/router_z_loss", *r.router_z_loss});
   if (r.dropped) all.push_back({"experts/dropped", *r.dropped});
+  if (r.expert_load && !r.expert_load->entropy.empty()) {
+    const auto& entropy = r.expert_load->entropy;
+    all.push_back({"experts/router_entropy", std::accumulate(entropy.begin(), entropy.end(), 0.0) / static_cast<double>(entropy.size())});
+  }
+  if (r.dpo_accuracy) all.push_back({"train/dpo_accuracy", *r.dpo_accuracy});
+  if (r.dpo_margin) all.push_back({"train/dpo_margin", *r.dpo_margin});
   if (r.mtp_loss) all.push_back({"train/mtp_loss", *r.mtp_loss});
   return all;
 }

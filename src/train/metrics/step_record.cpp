@@ -36,6 +36,8 @@ class LineBuilder {
 
 Json load_json(const ExpertLoad& load) {
   Json out = {{"max", load.max}, {"mean", load.mean}, {"layers", load.layers}};
+  if (!load.entropy.empty()) out["entropy"] = load.entropy;
+  if (!load.dropped.empty()) out["dropped"] = load.dropped;
   size_t counts = 0;
   for (const auto& layer : load.tokens) counts += layer.size();
   if (counts > 0 && counts <= kMaxTokenCounts) out["tokens"] = load.tokens;
@@ -91,6 +93,8 @@ Json to_json(const StepRecord& record) {
   if (record.router_z_loss) line.add("router_z_loss", *record.router_z_loss);
   if (record.dropped) line.add("dropped", *record.dropped);
   if (record.mtp_loss) line.add("mtp_loss", *record.mtp_loss);
+  if (record.dpo_accuracy) line.add("dpo_accuracy", *record.dpo_accuracy);
+  if (record.dpo_margin) line.add("dpo_margin", *record.dpo_margin);
   if (record.skipped) line.add("skipped", Json(true));
   if (record.resumed) line.add("resumed", Json(true));
   return line.finish();

@@ -14,6 +14,8 @@ struct ExpertLoad {
   double max = 0;                            // tokens of the busiest expert of any layer
   double mean = 0;                           // tokens per expert, mean over all experts and layers
   std::vector<double> layers;                // max/mean of each MoE layer; 1 is an even spread
+  std::vector<double> entropy;               // of what each layer's router gives its classes, nats, mean over tokens; may be left empty
+  std::vector<double> dropped;               // share of slots that each layer's experts had no room for; empty without a capacity
   std::vector<std::vector<int64_t>> tokens;  // [moe_layers][experts]; may be left empty
 
   double imbalance() const { return mean > 0 ? max / mean : 0; }
@@ -48,6 +50,7 @@ struct StepRecord {
   std::optional<double> balance_loss, router_z_loss;
   std::optional<double> dropped;          // share of tokens' slots that experts with a capacity had no room for
   std::optional<double> mtp_loss;         // of predictors, mean over them
+  std::optional<double> dpo_accuracy, dpo_margin;  // of pairs of answers: share ordered as chosen, mean of beta h
   std::optional<double> validation_loss;  // steps that were followed by a validation
   bool skipped = false;                   // NaN or Inf was found and the weights were left alone
   bool resumed = false;                   // first step after a start from a checkpoint; the sink fills it in
