@@ -23,6 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using nlohmann::json;
+using Params = std::vector<std::pair<std::string, std::string>>;
 
 // MLflow's limits of one log-batch: 1000 metrics, 100 parameters, a parameter's value of 6000 characters.
 constexpr size_t kMostMetrics = 1000, kMostParams = 100, kLongestParam = 6000;
@@ -32,6 +33,8 @@ struct Record {
   int64_t time_ms = 0, step = 0;
   std::vector<MlflowMetric> metrics;
 };
+
+enum class NotFound { is_an_answer, is_a_failure };
 
 int64_t now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -48,10 +51,47 @@ std::string percent_encoded(const std::string& text) {
   return out;
 }
 
+std::string text_at(const json& value, const char* pointer) {
+  const json::json_pointer where(pointer);
+  return value.contains(where) && value.at(where).is_string() ? value.at(where).get<std::string>() : "";
+}
+
+// No longer than MLflow takes, cut between characters.
+std::string param_value(const std::string& text) {
+  size_t bytes = std::min(text.size(), kLongestParam);
+  while (bytes > 0 && bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
+  return text.substr(0, bytes);
+}
+
+std::map<std::string, std::string> params_of(const json& run) {
+  const json::json_pointer where("/run/data/params");
+  std::map<std::string, std::string> params;
+  if (run.contains(where) && run.at(where).is_array())
+    for (const auto& param : run.at(where)) params[text_at(param, "/key")] = text_at(param, "/value");
+  return params;
+}
+
+// What is to be logged where `logged` is there already. MLflow refuses a parameter whose value has changed, and with it the batch that
+// it came in: a later value is a parameter of its own, NAME.value_2.
+Params params_to_log(const Params& params, const std::map<std::string, std::string>& logged) {
+  Params fresh;
+  for (const auto& [name, text] : params) {
+    const auto value = param_value(text);
+    auto key = name;
+    auto last = logged.end();
+    for (int nth = 2; logged.contains(key); ++nth) {
+      last = logged.find(key);
+      key = name + ".value_" + std::to_string(nth);
+    }
+    if (last == logged.end() || last->second != value) fresh.emplace_back(key, value);
+  }
+  return fresh;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> settings_by_name(const std::string& dumped_toml) {
-  std::vector<std::pair<std::string, std::string>> settings;
+  Params settings;
   std::map<std::string, int64_t> elements;  // of each list, so far
   std::string group;
   std::istringstream lines(dumped_toml);
@@ -80,7 +120,7 @@ void check_mlflow_url(const std::string& url) {
 struct MlflowLogger::State {
   MlflowOptions options;
   std::filesystem::path file;
-  std::vector<std::pair<std::string, std::string>> params;
+  Params params;
   std::string run_id;
   bool has_begun = false, has_complained = false;  // of the sender's thread
 
@@ -93,8 +133,9 @@ struct MlflowLogger::State {
   std::atomic<int64_t> dropped = 0;
   std::thread thread;
 
-  // The answer's body; nothing when the request failed, with `why`. 404 is an answer, too: an empty object.
-  std::optional<json> ask(const char* method, const std::string& path, const json& body, std::string& why) {
+  // The answer's body, empty where 404 is one; nothing when the request failed, with `why`.
+  std::optional<json> ask(const char* method, const std::string& path, const json& body, std::string& why,
+                          NotFound not_found = NotFound::is_a_failure) {
     auto left = std::chrono::duration<double>(options.timeout_s);
     {
       const std::lock_guard lock(mutex);
@@ -128,7 +169,7 @@ struct MlflowLogger::State {
       why = "no answer: " + httplib::to_string(result.error());
       return std::nullopt;
     }
-    if (result->status == 404) return json::object();
+    if (result->status == 404 && not_found == NotFound::is_an_answer) return json::object();
     if (result->status != 200) {
       why = "status " + std::to_string(result->status) + ": " + answer.substr(0, 200);
       return std::nullopt;
@@ -141,31 +182,41 @@ struct MlflowLogger::State {
     return parsed;
   }
 
-  static std::string text_at(const json& value, const char* pointer) {
-    const json::json_pointer where(pointer);
-    return value.contains(where) && value.at(where).is_string() ? value.at(where).get<std::string>() : "";
-  }
-
   bool begin(std::string& why) {
-    if (!run_id.empty()) {
-      const auto known = ask("POST", "runs/update", {{"run_id", run_id}, {"status", "RUNNING"}}, why);
-      if (!known) return false;
-      if (text_at(*known, "/run_info/run_id").empty()) run_id.clear();  // the server has forgotten it
-    }
+    std::map<std::string, std::string> logged;
+    if (!run_id.empty() && !reopen_run(logged, why)) return false;
     if (run_id.empty() && !create_run(why)) return false;
-    for (size_t first = 0; first < params.size(); first += kMostParams) {
-      auto batch = json::array();
-      for (size_t i = first; i < std::min(params.size(), first + kMostParams); ++i)
-        batch.push_back({{"key", params[i].first}, {"value", params[i].second.substr(0, kLongestParam)}});
-      std::string refused;  // a resumed run may have other settings, and MLflow's parameters do not change
-      if (!ask("POST", "runs/log-batch", {{"run_id", run_id}, {"params", batch}}, refused))
-        base::log_warning("MLflow did not take all settings of the run: {}", refused);
-    }
+    send_params(params_to_log(params, logged));
     return true;
   }
 
+  // Leaves run_id empty when the server has the run no longer.
+  bool reopen_run(std::map<std::string, std::string>& logged, std::string& why) {
+    const auto known = ask("GET", "runs/get?run_id=" + percent_encoded(run_id), {}, why, NotFound::is_an_answer);
+    if (!known) return false;
+    if (text_at(*known, "/run/info/run_id").empty() || text_at(*known, "/run/info/lifecycle_stage") == "deleted") {
+      base::log_warning("MLflow at {} has no run {} any more; the resumed run is a new one there", options.url, run_id);
+      run_id.clear();
+      return true;
+    }
+    logged = params_of(*known);
+    return ask("POST", "runs/update", {{"run_id", run_id}, {"status", "RUNNING"}}, why).has_value();
+  }
+
+  void send_params(const Params& fresh) {
+    for (size_t first = 0; first < fresh.size(); first += kMostParams) {
+      auto batch = json::array();
+      for (size_t i = first; i < std::min(fresh.size(), first + kMostParams); ++i)
+        batch.push_back({{"key", fresh[i].first}, {"value", fresh[i].second}});
+      std::string refused;
+      if (!ask("POST", "runs/log-batch", {{"run_id", run_id}, {"params", batch}}, refused))
+        base::log_warning("MLflow did not take all settings of the run: {}", refused);
+    }
+  }
+
   bool create_run(std::string& why) {
-    const auto found = ask("GET", "experiments/get-by-name?experiment_name=" + percent_encoded(options.experiment), {}, why);
+    const auto found =
+        ask("GET", "experiments/get-by-name?experiment_name=" + percent_encoded(options.experiment), {}, why, NotFound::is_an_answer);
     if (!found) return false;
     auto experiment = text_at(*found, "/experiment/experiment_id");
     if (experiment.empty()) {
@@ -231,8 +282,7 @@ struct MlflowLogger::State {
   }
 };
 
-MlflowLogger::MlflowLogger(const std::filesystem::path& run_dir, MlflowOptions options,
-                           std::vector<std::pair<std::string, std::string>> params, bool resumes)
+MlflowLogger::MlflowLogger(const std::filesystem::path& run_dir, MlflowOptions options, Params params, bool resumes)
     : state_(std::make_unique<State>()) {
   check_mlflow_url(options.url);
   state_->options = std::move(options);
@@ -240,7 +290,7 @@ MlflowLogger::MlflowLogger(const std::filesystem::path& run_dir, MlflowOptions o
   state_->params = std::move(params);
   if (resumes && std::filesystem::exists(state_->file)) {
     const auto kept = json::parse(base::read_file(state_->file), nullptr, false);
-    if (kept.is_object()) state_->run_id = State::text_at(kept, "/run_id");
+    if (kept.is_object()) state_->run_id = text_at(kept, "/run_id");
   }
   state_->thread = std::thread([state = state_.get()] { state->run(); });
 }

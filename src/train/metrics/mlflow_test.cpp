@@ -28,8 +28,10 @@ class FakeMlflow {
     server_.Get("/api/2.0/mlflow/experiments/get-by-name", [](const auto&, auto& response) { response.status = 404; });
     post("experiments/create", [](const json&) { return json{{"experiment_id", "7"}}; });
     post("runs/create", [this](const json&) { return json{{"run", {{"info", {{"run_id", "run" + std::to_string(++runs)}}}}}}; });
+    server_.Get("/api/2.0/mlflow/runs/get",
+                [this](const httplib::Request& request, httplib::Response& response) { get_run(request, response); });
     post("runs/update", [](const json& body) { return json{{"run_info", {{"run_id", body.at("run_id")}}}}; });
-    post("runs/log-batch", [](const json&) { return json::object(); });
+    post("runs/log-batch", [this](const json& body) { return take_params(body); });
     port = server_.bind_to_any_port("127.0.0.1");
     thread_ = std::thread([this] { server_.listen_after_bind(); });
     while (!server_.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -45,9 +47,36 @@ class FakeMlflow {
   MlflowOptions options(double timeout_s = 5) const {
     return {"http://127.0.0.1:" + std::to_string(port), "an experiment", "a run", timeout_s, 4};
   }
+  std::map<std::string, std::string> params(const std::string& run) {
+    const std::lock_guard lock(mutex_);
+    return params_[run];
+  }
   int port = 0, runs = 0;
+  std::string stage = "active";  // of every run; "gone": there is none
 
  private:
+  void get_run(const httplib::Request& request, httplib::Response& response) {
+    const auto id = request.get_param_value("run_id");
+    if (stage == "gone") {
+      response.status = 404;
+      return;
+    }
+    auto params = json::array();
+    for (const auto& [key, value] : this->params(id)) params.push_back({{"key", key}, {"value", value}});
+    response.set_content(json{{"run", {{"info", {{"run_id", id}, {"lifecycle_stage", stage}}}, {"data", {{"params", params}}}}}}.dump(),
+                         "application/json");
+  }
+  // As MLflow 3.17 does: one parameter that changes its value, and none of the batch is taken.
+  json take_params(const json& body) {
+    const std::lock_guard lock(mutex_);
+    auto& known = params_[body.at("run_id")];
+    const auto batch = body.value("params", json::array());
+    for (const auto& param : batch)
+      if (const auto found = known.find(param.at("key")); found != known.end() && found->second != param.at("value"))
+        return {{"error_code", "INVALID_PARAMETER_VALUE"}, {"message", "Changing param values is not allowed."}};
+    for (const auto& param : batch) known[param.at("key")] = param.at("value");
+    return json::object();
+  }
   void post(const std::string& path, std::function<json(const json&)> answer) {
     server_.Post("/api/2.0/mlflow/" + path, [this, path, answer](const httplib::Request& request, httplib::Response& response) {
       const auto body = json::parse(request.body);
@@ -57,13 +86,16 @@ class FakeMlflow {
       }
       if (path == "runs/log-batch" && delay_s > 0) std::this_thread::sleep_for(std::chrono::duration<double>(delay_s));
       if (path == "runs/log-batch") response.status = status;
-      response.set_content(answer(body).dump(), "application/json");
+      const auto answered = answer(body);
+      if (answered.contains("error_code")) response.status = 400;
+      response.set_content(answered.dump(), "application/json");
     });
   }
   httplib::Server server_;
   std::thread thread_;
   std::mutex mutex_;
   std::map<std::string, std::vector<json>> asked_;
+  std::map<std::string, std::map<std::string, std::string>> params_;
 };
 
 class Mlflow : public ::testing::Test {
@@ -104,6 +136,50 @@ TEST_F(Mlflow, a_resumed_run_goes_on_with_the_same_run_and_a_new_one_does_not) {
   ASSERT_EQ(updates.size(), 4);
   EXPECT_EQ(updates[0].at("status"), "FAILED");
   EXPECT_EQ(updates[1], (json{{"run_id", "run1"}, {"status", "RUNNING"}}));
+}
+
+// A changed setting was refused, as MLflow's parameters do not change, and up to 99 others of its batch were lost with it.
+TEST_F(Mlflow, settings_that_a_resumed_run_has_changed_are_logged_beside_the_first_and_none_is_lost) {
+  using Params = std::map<std::string, std::string>;
+  FakeMlflow server;
+  MlflowLogger(folder, server.options(), {{"train.steps", "10"}, {"optimizer.lr", "1"}}, false);
+  MlflowLogger(folder, server.options(), {{"train.steps", "20"}, {"optimizer.lr", "1"}, {"data.seed", "3"}}, true);
+  EXPECT_EQ(server.params("run1"),
+            (Params{{"train.steps", "10"}, {"train.steps.value_2", "20"}, {"optimizer.lr", "1"}, {"data.seed", "3"}}));
+  const auto batches = server.asked("runs/log-batch").size();
+  MlflowLogger(folder, server.options(), {{"train.steps", "20"}, {"optimizer.lr", "1"}}, true);
+  EXPECT_EQ(server.asked("runs/log-batch").size(), batches) << "nothing is new";
+  MlflowLogger(folder, server.options(), {{"train.steps", "10"}, {"optimizer.lr", "1"}}, true);
+  EXPECT_EQ(server.params("run1").at("train.steps.value_3"), "10");
+  EXPECT_EQ(server.runs, 1);
+}
+
+TEST_F(Mlflow, long_settings_are_cut_between_characters_and_are_not_new_when_the_run_resumes) {
+  FakeMlflow server;
+  const auto text = std::string(5999, 'a') + "é and more";
+  for (const bool resumes : {false, true}) MlflowLogger(folder, server.options(), {{"long", text}}, resumes);
+  EXPECT_TRUE(server.params("run1").at("long") == std::string(5999, 'a'));
+  EXPECT_EQ(server.params("run1").size(), 1);
+}
+
+TEST_F(Mlflow, a_run_that_was_deleted_on_the_server_is_begun_anew) {
+  for (const char* stage : {"deleted", "gone"}) {
+    FakeMlflow server;
+    server.stage = stage;
+    for (const bool resumes : {false, true}) MlflowLogger(folder, server.options(), {{"a", "1"}}, resumes);
+    EXPECT_EQ(server.runs, 2) << stage;
+    EXPECT_EQ(server.params("run2").at("a"), "1") << stage;
+  }
+}
+
+// The answer 404 passed for success, whatever had been asked.
+TEST_F(Mlflow, steps_of_a_run_that_is_gone_are_counted_as_not_delivered) {
+  FakeMlflow server;
+  server.status = 404;
+  MlflowLogger logger(folder, server.options(), {}, false);
+  logger.log(1, 1, {{"loss", 3}});
+  for (int tries = 0; tries < 500 && logger.dropped() == 0; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(logger.dropped(), 1);
 }
 
 TEST_F(Mlflow, a_slow_or_failing_server_costs_the_run_no_time_and_drops_are_counted) {
