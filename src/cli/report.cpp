@@ -14,6 +14,16 @@ void add_report(Flags& flags) {
       ->required();
   verb.add_option("-o,--output", values->output,
                   "the page to write (default report.html in the first run directory, or FILE.html beside the first FILE.json)");
+  auto* watch =
+      verb.add_flag("--watch", values->watch, "serve the page on 127.0.0.1 and keep it up to date while the runs go on, until Ctrl-C");
+  verb.add_option("--port", values->port, "of --watch; 0 takes a free one")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 65535))
+      ->needs(watch);
+  verb.add_option("--timeout", values->timeout_s, "seconds that --watch waits for a request, and for its answer to be taken")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 3600.0))
+      ->needs(watch);
 }
 
 int run_report(const Call& call) {

@@ -16,6 +16,7 @@
 #include "report/run/page.h"
 #include "report/run/summary.h"
 #include "report/sweep/page.h"
+#include "report/watch/watch.h"
 
 namespace ingot::report {
 namespace {
@@ -89,6 +90,13 @@ int report_parallel(const ReportOptions& options) {
   return 0;
 }
 
+int serve_runs(const ReportOptions& options) {
+  if (!options.output.empty() || options.json)
+    throw base::UsageError("ingot report --watch serves its page and writes none; leave out {}", options.json ? "--json" : "-o");
+  watch(options.inputs, options.port, options.timeout_s);
+  return 0;
+}
+
 // What is neither a folder nor called .json is taken for a run directory that is missing.
 bool is_file(const fs::path& input) {
   std::error_code ignored;
@@ -103,7 +111,8 @@ int run_report(const ReportOptions& options) {
         "ingot report needs a run directory, a machine profile or another file of ingot bench, as in: ingot report runs/demo -o "
         "report.html");
   const auto file = std::find_if(options.inputs.begin(), options.inputs.end(), is_file);
-  if (file == options.inputs.end()) return report_runs(options);
+  if (file == options.inputs.end()) return options.watch ? serve_runs(options) : report_runs(options);
+  if (options.watch) throw base::UsageError("ingot report --watch follows run directories, and {} is a file", file->string());
   const auto folder = std::find_if_not(options.inputs.begin(), options.inputs.end(), is_file);
   if (folder != options.inputs.end())
     throw base::UsageError("{} is a file and {} a run directory; ingot report makes a page of one kind at a time", file->string(),

@@ -1,15 +1,19 @@
 """The pages of `ingot report` in a browser: what is drawn, named under the pointer, zoomed and hidden. Skipped where there is no Chromium."""
 import html
+import http.server
 import json
 import math
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from harness import ingot, run_chosen_in_scratch
 from verdict_test import profile, write
+from watch_test import Watch
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 STEPS = 20000
@@ -76,6 +80,51 @@ def make_run(name):
             file.write(json.dumps(save) + "\n")
 
 
+# Acts as a reader who zooms, hides a run, opens a part and scrolls, then lets the runs go on and at last the server end.
+READ_ON = """
+(async () => {
+  const main = document.querySelector('main'), sleep = ms => new Promise(done => setTimeout(done, ms));
+  const until = async test => { for (let i = 0; i < 600 && !test(); ++i) await sleep(100); return test(); };
+  const plot = title => [...document.querySelectorAll('figure')].find(e => e.querySelector('h3').textContent === title);
+  const part = () => [...document.querySelectorAll('details')].find(e => e.textContent.includes('train.steps'));
+  const drag = (canvas, from, to) => {
+    const r = canvas.getBoundingClientRect(), at = x => ({clientX: r.left + r.width * x, clientY: r.top + r.height / 2, bubbles: true});
+    for (const [type, x] of [['mousedown', from], ['mousemove', to], ['mouseup', to]]) canvas.dispatchEvent(new MouseEvent(type, at(x)));
+  };
+  const looks = () => ({
+    zoomed: [...plot('Loss').querySelectorAll('.dygraph-axis-label-x')].map(e => e.textContent),
+    whole: [...plot('Throughput').querySelectorAll('.dygraph-axis-label-y')].map(e => e.textContent),
+    logs: [...document.querySelectorAll('.log[aria-pressed=true]')].map(e => e.closest('figure').querySelector('h3').textContent),
+    off: [...document.querySelectorAll('.chip.off')].map(e => e.textContent), open: part().open, scroll: scrollY,
+    canvases: document.querySelectorAll('.plot canvas').length / document.querySelectorAll('.plot').length,
+    tips: document.querySelectorAll('.tip').length,
+  });
+  const found = {first: main.querySelector('.verdict').textContent};
+  drag(plot('Loss').querySelector('canvas:last-of-type'), .3, .5);
+  plot('Gradient norm').querySelector('.log').click();
+  [...document.querySelectorAll('.chip')].find(e => e.textContent === 'other').click();
+  part().open = true;
+  scrollTo(0, 300);
+  found.before = looks();
+  await fetch('go-on');
+  found.followed = await until(() => main.textContent.includes('is at step 1,500'));
+  found.after = looks(), found.state = document.querySelector('.live').textContent;
+  const pointer = type => dispatchEvent(new PointerEvent(type));
+  pointer('pointerdown');
+  await fetch('go-on');
+  await sleep(5000);
+  found.held = main.textContent.includes('is at step 1,500');
+  pointer('pointerup');
+  found.let_go = await until(() => main.textContent.includes('is at step 2,000'));
+  await fetch('end');
+  found.ended = await until(() => document.querySelector('.live.far')) && document.querySelector('.live').textContent;
+  found.errors = errors;
+  const out = document.createElement('pre');
+  out.id = 'found', out.textContent = JSON.stringify(found), document.body.append(out);
+})();
+"""
+
+
 def thousands(label):
     return float(label.removesuffix(" k").replace(",", "")) * (1000 if label.endswith(" k") else 1)
 
@@ -128,8 +177,70 @@ def profiles_have_axes_in_their_units(_):
         assert found["logs"] > 3
 
 
+class ReadOn(http.server.BaseHTTPRequestHandler):
+    """Between the browser and the program: READ_ON comes into the page, and the page can say what happens to its runs next."""
+    watch = None
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        if self.path == "/go-on":
+            write_steps("grows", 500)
+        elif self.path == "/end":
+            self.watch.process.send_signal(signal.SIGINT)
+            self.watch.process.wait()
+        try:
+            status, text, tag = self.watch.get(self.path[1:], self.headers["If-None-Match"] or "")
+        except OSError:
+            status, text, tag = (200 if self.path == "/end" else 502), "", None
+        head, end, tail = text.rpartition("</body>")
+        body = (head.replace("<main>", WATCH + "<main>", 1) + f"<script>{READ_ON}</script>" + end + tail if end else text).encode()
+        self.send_response(200 if self.path in ("/go-on", "/end") else status)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        if tag:
+            self.send_header("ETag", tag)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def write_steps(name, count):
+    path = Path(name) / "metrics.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    (path.parent / "config.toml").write_text("[train]\nsteps = 3000\n")
+    done = path.read_text().count("\n") if path.exists() else 0
+    with open(path, "a") as file:
+        for step in range(done + 1, done + count + 1):
+            record = {"step": step, "steps": 3000, "loss": loss_at(step), "grad_norm": 1 + step % 7, "step_ms": 500, "tokens_per_s": 1e4}
+            file.write(json.dumps(record) + "\n")
+
+
+def a_watched_run_grows_under_the_eyes_of_a_reader(_):
+    write_steps("grows", 1000), write_steps("other", 1000)
+    with Watch("grows", "other") as watch:
+        ReadOn.watch = watch
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), ReadOn)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        call = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1300,900", "--virtual-time-budget=200000", "--dump-dom",
+                f"http://127.0.0.1:{server.server_port}/"]
+        dom = subprocess.run(call, capture_output=True, text=True, timeout=300)
+        server.shutdown()
+    answer = re.search('<pre id="found">(.*?)</pre>', dom.stdout, re.S)
+    assert answer, (dom.returncode, dom.stderr[-2000:], dom.stdout[-500:])
+    found = json.loads(html.unescape(answer[1]))
+    assert not found["errors"] and "is at step 1,000" in found["first"], found
+    before, after = found["before"], found["after"]
+    assert found["followed"] and before == after, (before, after)
+    assert before["logs"] == ["Gradient norm"] and before["off"] == ["other"] and before["open"] and before["scroll"] == 300, before
+    assert all(250 < thousands(label) < 600 for label in before["zoomed"]), before["zoomed"]
+    assert before["canvases"] == 2 and before["tips"] == 1 and "changed" in found["state"], found
+    assert found["held"] and found["let_go"] and "no answer since" in found["ended"], found
+
+
 if __name__ == "__main__":
     if not BROWSER:
         print("no Chromium: skipped")
         sys.exit(77)
-    run_chosen_in_scratch([runs_are_read_and_zoomed, profiles_have_axes_in_their_units])
+    run_chosen_in_scratch([runs_are_read_and_zoomed, profiles_have_axes_in_their_units,
+                           a_watched_run_grows_under_the_eyes_of_a_reader])

@@ -395,8 +395,8 @@ void CheckpointsReader::feed(std::string_view piece) {
   state_->lines.feed(piece, [&](const auto& line) { state_->reader.take(line); });
 }
 
-Checkpoints CheckpointsReader::finish() {
-  state_->lines.finish([&](const auto& line) { state_->reader.take(line); });
+Checkpoints CheckpointsReader::finish(LastLine last) {
+  state_->lines.finish(last, [&](const auto& line) { state_->reader.take(line); });
   return std::move(state_->reader.checkpoints());
 }
 

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "report/run/lines.h"
+
 namespace ingot::report {
 
 /// A save that is durable. Seconds and bytes are NaN where the file does not say.
@@ -81,8 +83,8 @@ class CheckpointsReader {
   ~CheckpointsReader();
 
   void feed(std::string_view piece);
-  /// After the last piece; a last line without a newline counts.
-  Checkpoints finish();
+  /// After the last piece.
+  Checkpoints finish(LastLine last = LastLine::counts);
 
  private:
   struct State;

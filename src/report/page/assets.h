@@ -7,6 +7,7 @@ namespace ingot::report {
 
 extern const std::string_view kStyleSheet;  // page/style.css
 extern const std::string_view kPlotScript;  // plots/plots.js
+extern const std::string_view kLiveScript;  // page/live.js
 extern const std::string_view kDygraphs;    // Debian's dygraph.min.js, with its licence on top
 
 }  // namespace ingot::report

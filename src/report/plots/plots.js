@@ -255,12 +255,14 @@ const log_button = chart => {
     button.setAttribute('aria-pressed', is_log);
     chart.home = is_log === y.log ? given : null;
   };
-  button.type = 'button';
-  button.addEventListener('click', () => {
+  chart.is_log = () => is_log;
+  chart.switch_log = () => {
     is_log = !is_log;
     press();
     chart.g.updateOptions({axes: {y: {logscale: is_log}}, valueRange: chart.g.isZoomed('x') ? null : chart.home});
-  });
+  };
+  button.type = 'button';
+  button.addEventListener('click', chart.switch_log);
   press();
   chart.box.closest('figure').querySelector('figcaption').append(button);
 };
@@ -366,29 +368,60 @@ const heat = (box, data) => {
 
 // ---- the page
 
-for (const script of document.querySelectorAll('.plot>script')) {
-  const data = JSON.parse(script.textContent);
-  ({lines, bars, heat})[data.kind](script.parentNode, data);
-}
+const switch_run = chip => {
+  const is_off = chip.classList.toggle('off'), run = +chip.dataset.r;
+  for (const element of document.querySelectorAll('.r' + run)) element.style.display = is_off ? 'none' : '', is_off || shown_again(element);
+  for (const {g, data} of charts) {
+    const own = (data.series ?? []).flatMap((s, i) => s.run === run ? [i] : []);
+    if (own.length) g.setVisibility(Object.fromEntries(own.map(i => [i, !is_off])));
+  }
+};
+const draw = () => {
+  hide_tip();
+  for (const {g} of charts.splice(0)) g.destroy();
+  for (const script of document.querySelectorAll('.plot>script')) {
+    const data = JSON.parse(script.textContent);
+    ({lines, bars, heat})[data.kind](script.parentNode, data);
+  }
+  if (charts.length) {
+    const how = 'In a plot: drag to zoom, double-click to go back, shift-drag to move; on a touch screen two fingers zoom.';
+    document.querySelector('.when').append(' · ' + how);
+  }
+  for (const chip of document.querySelectorAll('.chip')) {
+    chip.classList.add('can');
+    chip.title = 'show or hide';
+    chip.addEventListener('click', () => switch_run(chip));
+  }
+};
 // What was drawn while it was hidden has no size.
 const shown_again = part => charts.forEach(({box, g}) => part.contains(box) && g.resize());
 document.addEventListener('toggle', event => shown_again(event.target), true);
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => charts.forEach(chart => chart.repaint()));
 document.addEventListener('pointerdown', event => event.target.closest('.canvas') || hide_tip());
-if (charts.length) {
-  const how = 'In a plot: drag to zoom, double-click to go back, shift-drag to move; on a touch screen two fingers zoom.';
-  document.querySelector('.when').append(' · ' + how);
-}
-for (const chip of document.querySelectorAll('.chip')) {
-  chip.classList.add('can');
-  chip.title = 'show or hide';
-  chip.addEventListener('click', () => {
-    const is_off = chip.classList.toggle('off'), run = +chip.dataset.r;
-    for (const element of document.querySelectorAll('.r' + run)) element.style.display = is_off ? 'none' : '', is_off || shown_again(element);
-    for (const {g, data} of charts) {
-      const own = (data.series ?? []).flatMap((s, i) => s.run === run ? [i] : []);
-      if (own.length) g.setVisibility(Object.fromEntries(own.map(i => [i, !is_off])));
-    }
-  });
-}
+draw();
+
+// ---- for pages that change (page/live.js): what the reader has chosen, by titles and names, to be chosen again in what is drawn then
+
+const title_of = chart => chart.box.closest('figure').querySelector('h3').textContent;
+const zoom_of = ({g, home, fits}) => {
+  const dateWindow = g.isZoomed('x') ? g.xAxisRange() : null, [low, high] = g.yAxisRange();
+  const is_moved = home && (low !== home[0] || high !== home[1]) && !(fits && dateWindow);
+  return {...(dateWindow && {dateWindow, ...(fits && {valueRange: null})}), ...(is_moved && {valueRange: [low, high]})};
+};
+const choices = () => ({
+  plots: new Map(charts.map(chart => [title_of(chart), {zoom: zoom_of(chart), is_log: chart.is_log?.()}])),
+  off: new Set([...document.querySelectorAll('.chip.off')].map(chip => chip.textContent)),
+});
+const choose_again = ({plots, off}) => {
+  for (const chart of charts) {
+    const {zoom, is_log} = plots.get(title_of(chart)) ?? {};
+    if (is_log !== undefined && chart.is_log && chart.is_log() !== is_log) chart.switch_log();
+    is_following = true;
+    if (zoom && Object.keys(zoom).length) chart.g.updateOptions(zoom);
+    is_following = false;
+    chart.place = place_of(chart);
+  }
+  for (const chip of document.querySelectorAll('.chip')) if (off.has(chip.textContent)) switch_run(chip);
+};
+window.ingot_plots = {choices, draw: chosen => (draw(), choose_again(chosen))};
 })();

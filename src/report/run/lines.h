@@ -9,6 +9,9 @@
 
 namespace ingot::report {
 
+/// A last line that no newline ends: a whole line in a file that is at rest, the beginning of one while somebody writes.
+enum class LastLine { counts, is_being_written };
+
 class LineCutter {
  public:
   explicit LineCutter(size_t limit_bytes) : limit_bytes_(limit_bytes) {}
@@ -31,10 +34,10 @@ class LineCutter {
     }
   }
 
-  /// After the last piece: a last line without a newline counts.
+  /// After the last piece.
   template <class Take>
-  void finish(const Take& take) {
-    if (!line_.empty() || overlong_) end_line(take);
+  void finish(LastLine last, const Take& take) {
+    if (last == LastLine::counts && (!line_.empty() || overlong_)) end_line(take);
   }
 
   int64_t done_bytes() const { return done_bytes_; }

@@ -290,8 +290,8 @@ void MetricsReader::feed(std::string_view piece) {
   state_->lines.feed(piece, [&](const auto& line) { state_->take(line); });
 }
 
-Metrics MetricsReader::finish() {
-  state_->lines.finish([&](const auto& line) { state_->take(line); });
+Metrics MetricsReader::finish(LastLine last) {
+  state_->lines.finish(last, [&](const auto& line) { state_->take(line); });
   return std::move(state_->reader.metrics());
 }
 

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "report/run/lines.h"
+
 namespace ingot::report {
 
 /// The numeric fields of a line that the report uses; the names are those of docs/run-directory.md.
@@ -77,8 +79,8 @@ class MetricsReader {
   ~MetricsReader();
 
   void feed(std::string_view piece);
-  /// After the last piece; a last line without a newline counts.
-  Metrics finish();
+  /// After the last piece.
+  Metrics finish(LastLine last = LastLine::counts);
 
  private:
   struct State;

@@ -35,10 +35,9 @@ std::string definitions(const std::vector<RunData>& runs) {
 
 }  // namespace
 
-std::string make_page(const std::vector<RunData>& runs, std::string_view written) {
+Content content_of(const std::vector<RunData>& runs) {
   std::vector<std::string> names;
   for (const auto& run : runs) names.push_back(run.name);
-  const auto title = shortened(base::join(names, ", "), 120);
   std::string page = verdicts(runs);
   page += headline_tables(runs);
   page += name_bar(names, "runs");
@@ -52,7 +51,12 @@ std::string make_page(const std::vector<RunData>& runs, std::string_view written
   if (!settings.empty()) page += (runs.size() > 1 ? "<h2>Settings that differ</h2>\n" : "<h2>Settings</h2>\n") + settings;
   page += "<h2>Files</h2>\n" + file_remarks(runs);
   page += definitions(runs);
-  return document(title, written, page);
+  return {shortened(base::join(names, ", "), 120), page};
+}
+
+std::string make_page(const std::vector<RunData>& runs, std::string_view written) {
+  const auto content = content_of(runs);
+  return document(content.title, written, content.body);
 }
 
 }  // namespace ingot::report

@@ -119,7 +119,7 @@ void feed(const fs::path& path, Reader& reader) {
   }
 }
 
-void read_metrics_file(RunData& run) {
+void read_metrics_file(RunData& run, LastLine last) {
   const auto path = run.folder / "metrics.jsonl";
   if (!fs::exists(path)) {
     run.remarks.push_back("metrics.jsonl is missing: the run has not finished a step");
@@ -128,7 +128,7 @@ void read_metrics_file(RunData& run) {
   try {
     MetricsReader reader(size_of_regular_file(path));
     feed(path, reader);
-    run.metrics = reader.finish();
+    run.metrics = reader.finish(last);
   } catch (const base::FileError& failure) {
     run.remarks.push_back(failure.what());
     return;
@@ -144,14 +144,14 @@ void read_metrics_file(RunData& run) {
 }
 
 // A run without checkpoints has no such file, or an empty one.
-void read_checkpoints_file(RunData& run) {
+void read_checkpoints_file(RunData& run, LastLine last) {
   const auto path = run.folder / "checkpoints.jsonl";
   if (!fs::exists(path)) return;
   try {
     if (size_of_regular_file(path) == 0) return;
     CheckpointsReader reader;
     feed(path, reader);
-    run.checkpoints = reader.finish();
+    run.checkpoints = reader.finish(last);
   } catch (const base::FileError& failure) {
     run.remarks.push_back(failure.what());
     return;
@@ -202,7 +202,7 @@ void read_log(RunData& run) {
 
 }  // namespace
 
-RunData read_run(const fs::path& folder) {
+RunData read_run(const fs::path& folder, LastLine last) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
     throw base::DataError("{} is not a run directory{}; give the --run-dir of an `ingot train`", folder.string(),
@@ -212,8 +212,8 @@ RunData read_run(const fs::path& folder) {
   run.folder = folder;
   run.name = own_path(folder).filename().string();
   try {
-    read_metrics_file(run);
-    read_checkpoints_file(run);
+    read_metrics_file(run, last);
+    read_checkpoints_file(run, last);
     read_config(run);
     read_facts(run);
     read_log(run);
@@ -238,9 +238,9 @@ void tell_apart(std::vector<RunData>& runs, const Rename& rename) {
 
 }  // namespace
 
-std::vector<RunData> read_runs(const std::vector<fs::path>& folders) {
+std::vector<RunData> read_runs(const std::vector<fs::path>& folders, LastLine last) {
   std::vector<RunData> runs;
-  for (const auto& folder : folders) runs.push_back(read_run(folder));
+  for (const auto& folder : folders) runs.push_back(read_run(folder, last));
   tell_apart(runs, [](RunData& run, size_t) { run.name = own_path(run.folder).parent_path().filename().string() + "/" + run.name; });
   for (auto& run : runs) run.name = shortened(run.name, 60);
   tell_apart(runs, [](RunData& run, size_t place) { run.name += fmt::format(" #{}", place + 1); });

@@ -30,10 +30,10 @@ struct RunData {
   std::vector<std::string> remarks;  // what was missing or broken
 };
 
-/// Throws DataError only when `folder` is no folder at all or cannot be read.
-RunData read_run(const std::filesystem::path& folder);
+/// Throws DataError only when `folder` is no folder at all or cannot be read. `last`: of its files of lines.
+RunData read_run(const std::filesystem::path& folder, LastLine last = LastLine::counts);
 
 /// Reads all and names them by their folders' names, lengthened until they differ.
-std::vector<RunData> read_runs(const std::vector<std::filesystem::path>& folders);
+std::vector<RunData> read_runs(const std::vector<std::filesystem::path>& folders, LastLine last = LastLine::counts);
 
 }  // namespace ingot::report

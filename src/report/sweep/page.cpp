@@ -258,14 +258,19 @@ std::string verdict(const SweepResults& sweep, const std::vector<Row>& rows) {
 
 }  // namespace
 
-std::string make_sweep_page(const SweepResults& sweep, const fs::path& folder, std::string_view written) {
+Content content_of(const SweepResults& sweep, const fs::path& folder) {
   const auto rows = rows_of(sweep);
   std::string body = fmt::format("<p class=\"verdict\">{}</p>\n", escape(verdict(sweep, rows)));
   std::string plots = curves(sweep, rows, folder);
   for (size_t s = 0; s < sweep.settings.size(); ++s) plots += against_setting(sweep, rows, s);
   if (!plots.empty()) body += "<h2>Curves</h2><div class=\"plots\">\n" + plots + "</div>\n";
   body += parallel_coordinates(sweep, rows) + table(sweep, rows);
-  return document("Sweep over " + base::join(sweep.settings, ", "), written, body);
+  return {"Sweep over " + base::join(sweep.settings, ", "), body};
+}
+
+std::string make_sweep_page(const SweepResults& sweep, const fs::path& folder, std::string_view written) {
+  const auto content = content_of(sweep, folder);
+  return document(content.title, written, content.body);
 }
 
 fs::path write_sweep_page(const SweepResults& sweep, const fs::path& folder) {

@@ -5,11 +5,15 @@
 #include <string>
 #include <string_view>
 
+#include "report/page/document.h"
 #include "report/sweep/results.h"
 
 namespace ingot::report {
 
-/// `folder`: of the sweep, where the runs' metrics lie. `written`: when, as text.
+/// `folder`: of the sweep, where the runs' metrics lie.
+Content content_of(const SweepResults& sweep, const std::filesystem::path& folder);
+
+/// `written`: when, as text.
 std::string make_sweep_page(const SweepResults& sweep, const std::filesystem::path& folder, std::string_view written);
 
 /// Writes folder/report.html, whole or not at all, and returns its path.
