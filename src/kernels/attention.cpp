@@ -25,20 +25,19 @@ void check_operand(const char* name, const at::Tensor& x, const at::Tensor& q) {
     throw base::ModelError("attention: the last two dims of {} {} are strided; call contiguous() on it", name, shape_text(x));
 }
 
-void check_mask(const at::Tensor& q, const at::Tensor& k, const AttentionMask& mask) {
+void check_ends(const char* name, const at::Tensor& ends, const at::Tensor& q, const at::Tensor& k) {
   const int64_t batch = q.size(0), q_len = q.size(1);
-  if (!mask.visible_from.defined()) return;
-  const at::Tensor& from = mask.visible_from;
-  if (from.scalar_type() != at::kInt || from.dim() != 2 || from.size(0) != batch || from.size(1) != q_len || from.device() != q.device())
-    throw base::ModelError("attention: visible_from must be int32 [{}, {}] on the device of q, it is {} {}", batch, q_len,
-                           c10::toString(from.scalar_type()), shape_text(from));
-  if (!from.device().is_cpu()) return;  // looking at the values would make the host wait for the device
-  const auto value = from.accessor<int32_t, 2>();
+  if (!ends.defined()) return;
+  if (ends.scalar_type() != at::kInt || ends.dim() != 2 || ends.size(0) != batch || ends.size(1) != q_len || ends.device() != q.device())
+    throw base::ModelError("attention: {} must be int32 [{}, {}] on the device of q, it is {} {}", name, batch, q_len,
+                           c10::toString(ends.scalar_type()), shape_text(ends));
+  if (!ends.device().is_cpu()) return;  // looking at the values would make the host wait for the device
+  const auto value = ends.accessor<int32_t, 2>();
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t i = 0; i < q_len; ++i) {
       const int64_t before = i == 0 ? 0 : value[b][i - 1];
       if (value[b][i] < before || value[b][i] > k.size(1))
-        throw base::ModelError("attention: visible_from[{}, {}] is {}; it must lie between its predecessor's {} and the {} keys", b, i,
+        throw base::ModelError("attention: {}[{}, {}] is {}; it must lie between its predecessor's {} and the {} keys", name, b, i,
                                value[b][i], before, k.size(1));
     }
 }
@@ -52,7 +51,8 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const 
     throw base::ModelError("attention: q {}, k {} and v {} do not fit together", shape_text(q), shape_text(k), shape_text(v));
   if (k.size(2) == 0 || q.size(2) % k.size(2) != 0 || v.size(3) == 0)
     throw base::ModelError("attention: {} kv heads do not divide {} query heads of {}", k.size(2), q.size(2), q.size(3));
-  check_mask(q, k, mask);
+  check_ends("visible_from", mask.visible_from, q, k);
+  check_ends("visible_until", mask.visible_until, q, k);
 }
 
 bool is_fused(const at::Tensor& q) { return device::is_cpu(q) && (q.scalar_type() == at::kFloat || q.scalar_type() == at::kBFloat16); }
@@ -73,7 +73,9 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 double attention_flops(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask) {
   double pairs = 0;
   for (int64_t i = 0; i < q.size(1); ++i) {
-    const int64_t last = mask.query_offset + i, first = mask.most_visible > 0 ? std::max<int64_t>(0, last + 1 - mask.most_visible) : 0;
+    const int64_t at = mask.query_offset + i, in_block = (at % mask.block + mask.block) % mask.block;
+    const int64_t last = at - in_block + mask.block - 1,
+                  first = mask.most_visible > 0 ? std::max<int64_t>(0, last + 1 - mask.most_visible) : 0;
     pairs += static_cast<double>(std::max<int64_t>(0, std::min(last + 1, k.size(1)) - first));
   }
   return 2 * pairs * static_cast<double>(q.size(0) * q.size(2) * (q.size(3) + v.size(3)));

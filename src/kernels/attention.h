@@ -1,9 +1,9 @@
-// Causal softmax attention with grouped kv heads: one function for plain causal, sliding-window and packed-document masks,
-// for training and for decoding against a cache. Query head h reads kv head h / (heads / kv_heads).
+// Softmax attention with grouped kv heads: one function for plain causal, sliding-window and packed-document masks, and those of encoders
+// and of drafts, for training and for decoding against a cache. Query head h reads kv head h / (heads / kv_heads).
 //
 // A query sees one contiguous run of keys: from `visible_from` (0, the start of a window, or the start of its document) up to
-// and including its own position. Keys may be a part of a sequence: queries may stand behind all of them, or see none, whose
-// output is 0 and whose log_sum_exp is -inf. The results over the parts of a sequence are put together by merge_attention, and
+// and including its own position, or up to `visible_until`. Keys may be a part of a sequence: queries may stand behind all of them, or see
+// none, whose output is 0 and whose log_sum_exp is -inf. The results over the parts of a sequence are put together by merge_attention, and
 // gradients are the sums of what attention_backward says for each part with the whole sequence's out and log_sum_exp.
 //
 // Nothing here records gradients: callers are autograd functions, or inference. Any thread may call;
@@ -21,12 +21,16 @@
 namespace ingot::kernels {
 
 struct AttentionMask {
-  at::Tensor visible_from;    // int32 [batch, q_len], first key that each query sees, not decreasing along q_len; undefined: all 0
+  at::Tensor visible_from{};  // int32 [batch, q_len], first key that each query sees, not decreasing along q_len; undefined: all 0
   int64_t query_offset = 0;   // query i stands at key position query_offset + i, the last that it sees; may lie outside of the keys
   int64_t most_visible = 0;   // keys that a query sees at the most (a window), 0: no limit. Counts FLOPs; visible_from masks
   bool has_documents = true;  // false: visible_from is that of a window of most_visible keys alone
   at::Tensor
-      document_offsets;  // int32 [documents + 1], first token of each in the batch's rows one after another, and their end; or undefined
+      document_offsets{};  // int32 [documents + 1], first token of each in the batch's rows one after another, and their end; or undefined
+  /// int32 [batch, q_len], the key behind the last that each query sees, not decreasing along q_len, 0 to k_len; undefined: as query_offset
+  /// says. Not for libtorch's flash kernels.
+  at::Tensor visible_until{};
+  int64_t block = 1;  // where visible_until is set: it lies at the ends of blocks of so many tokens. Counts FLOPs
 };
 
 struct AttentionOutput {
@@ -37,7 +41,8 @@ struct AttentionOutput {
 /// q [batch, q_len, heads, head_dim]; k [batch, k_len, kv_heads, head_dim]; v [batch, k_len, kv_heads, value_dim]; any k_len. value_dim is
 /// at most head_dim.
 /// The first two dims may be strided, the last two must be contiguous. out = softmax(scale q k^T) v over the visible keys.
-/// Throws ModelError when shapes, dtypes or strides do not fit, or (on a CPU) when visible_from decreases or leaves the keys.
+/// Throws ModelError when shapes, dtypes or strides do not fit, or (on a CPU) when visible_from or visible_until decreases or leaves the
+/// keys.
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                                   const AttentionMask& mask = {});
 

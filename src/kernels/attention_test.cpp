@@ -24,6 +24,7 @@ struct Case {
   int64_t spare_keys = 0;  // keys after the last query, as in a cache with room
   double deviation = 1;    // of the operands
   int64_t value_dim = 0;   // 0: head_dim
+  int64_t block = 0;       // queries see up to the end of a block of so many, or, below 0, to its beginning; 0: up to themselves
 
   int64_t channels_of_values() const { return value_dim > 0 ? value_dim : head_dim; }
 };
@@ -54,6 +55,23 @@ at::Tensor visible_from(Case c) {
   return from;
 }
 
+// Behind the last key of the block or of the document, whichever ends first.
+at::Tensor visible_until(Case c) {
+  c.window = 0;
+  const auto starts = visible_from(c);
+  const int64_t keys = c.query_offset + c.q_len + c.spare_keys, block = std::abs(c.block);
+  auto until = at::zeros({c.batch, c.q_len}, at::kInt);
+  for (int64_t b = 0; b < c.batch; ++b)
+    for (int64_t i = 0; i < c.q_len; ++i) {
+      int64_t end = i + 1;
+      while (end < c.q_len && starts[b][end].item<int64_t>() == starts[b][i].item<int64_t>()) ++end;
+      const int64_t block_start = (c.query_offset + i) / block * block;
+      const int64_t document_end = end == c.q_len ? keys : c.query_offset + end;
+      until[b][i] = c.block < 0 ? std::min(keys, block_start) : std::min({keys, block_start + block, document_end});
+    }
+  return until;
+}
+
 at::Tensor document_starts(Case c) {
   c.window = 0;
   return visible_from(c);
@@ -71,6 +89,7 @@ Inputs inputs(const Case& c) {
             1.0 / std::sqrt(static_cast<double>(c.head_dim))};
   in.mask.query_offset = c.query_offset;
   if (c.window > 0 || c.documents) in.mask.visible_from = visible_from(c);
+  if (c.block != 0) in.mask.visible_until = visible_until(c), in.mask.block = std::abs(c.block);
   return in;
 }
 
@@ -98,7 +117,8 @@ at::Tensor hidden_scores(const Inputs& in) {
   auto entry = hidden.accessor<double, 4>();
   for (int64_t b = 0; b < in.q.size(0); ++b)
     for (int64_t i = 0; i < in.q.size(1); ++i)
-      for (int64_t j = in.mask.visible_from.defined() ? in.mask.visible_from[b][i].item<int64_t>() : 0; j <= in.mask.query_offset + i; ++j)
+      for (int64_t j = in.mask.visible_from.defined() ? in.mask.visible_from[b][i].item<int64_t>() : 0;
+           j < (in.mask.visible_until.defined() ? in.mask.visible_until[b][i].item<int64_t>() : in.mask.query_offset + i + 1); ++j)
         entry[b][0][i][j] = 0;
   return hidden;
 }
@@ -154,7 +174,10 @@ std::string title(const testing::TestParamInfo<Case>& info) {
   return fmt::format("batch{}_queries{}_heads{}_kv{}_dim{}{}{}{}{}{}{}", c.batch, c.q_len, c.heads, c.kv_heads, c.head_dim,
                      c.query_offset ? fmt::format("_offset{}", c.query_offset) : "", c.window ? fmt::format("_window{}", c.window) : "",
                      c.documents ? "_documents" : "", c.strided ? "_strided" : "", c.spare_keys ? "_spare" : "",
-                     c.value_dim ? fmt::format("_values{}", c.value_dim) : "");
+                     c.value_dim ? fmt::format("_values{}", c.value_dim) : "") +
+         (c.block > 0   ? fmt::format("_block{}", c.block)
+          : c.block < 0 ? fmt::format("_before_block{}", -c.block)
+                        : "");
 }
 
 class Attention : public testing::TestWithParam<Case> {};
@@ -199,6 +222,7 @@ TEST_P(Attention, bf16_on_the_device_equals_the_explicit_softmax_and_itself) {
   there.mask.most_visible = GetParam().window;
   there.mask.has_documents = GetParam().documents;
   if (in.mask.visible_from.defined()) there.mask.visible_from = in.mask.visible_from.to(device);
+  if (in.mask.visible_until.defined()) there.mask.visible_until = in.mask.visible_until.to(device);
   if (GetParam().documents && GetParam().query_offset == 0) {
     const auto begins = document_starts(GetParam()).eq(at::arange(GetParam().q_len, at::kInt)).flatten().nonzero().flatten();
     there.mask.document_offsets = at::cat({begins, at::full({1}, in.q.size(0) * in.q.size(1))}).to(at::kInt).to(device);
@@ -221,8 +245,38 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{2, 1, 4, 1, 64, 299, 0, false, true, 11}, Case{2, 3, 4, 2, 20, 600, 300, true, true, 2},
                     Case{1, 1, 8, 1, 8, 700, 50}, Case{3, 1, 6, 2, 24, 76, 50}, Case{1, 513, 2, 1, 16, 0, 0, true}, Case{1, 513, 2, 1, 64},
                     Case{2, 130, 4, 2, 24, 0, 0, true, true, 0, 1, 16}, Case{1, 200, 4, 4, 192, 0, 30, false, false, 0, 1, 128},
-                    Case{1, 130, 2, 1, 40, 0, 0, false, false, 0, 1, 33}, Case{2, 1, 4, 4, 24, 300, 0, false, true, 5, 1, 16}),
+                    Case{1, 130, 2, 1, 40, 0, 0, false, false, 0, 1, 33}, Case{2, 1, 4, 4, 24, 300, 0, false, true, 5, 1, 16},
+                    Case{2, 130, 4, 2, 24, 0, 0, false, false, 0, 1, 0, 1000}, Case{2, 200, 2, 1, 64, 0, 0, true, true, 0, 1, 0, 16},
+                    Case{1, 513, 4, 2, 20, 0, 90, false, false, 0, 1, 0, 16}, Case{2, 16, 4, 2, 32, 77, 0, false, true, 0, 1, 0, 1000},
+                    Case{1, 3, 8, 2, 24, 300, 0, false, false, 4, 1, 0, 1000}, Case{2, 150, 4, 2, 40, 0, 0, false, false, 0, 1, 24, 7}),
     title);
+
+// Drafts see the keys before their block in one sequence and those of the block in another; here both are the same one.
+TEST(Attention, to_what_lies_before_a_block_and_to_the_block_add_up_to_attention_to_both) {
+  for (const auto dtype : {at::kDouble, at::kFloat})
+    for (const Case& c : {Case{2, 150, 4, 2, 24, 0, 0, true, false, 0, 1, 0, 16}, Case{1, 130, 2, 1, 64, 0, 40, false, false, 0, 1, 0, 16},
+                          Case{2, 75, 4, 4, 16, 0, 0, false, false, 0, 1, 0, 7}}) {
+      const Inputs in = stored(inputs(c), dtype, false);
+      const auto expected = run(in);
+      Inputs before = in, own = in;
+      auto of_earlier = c;
+      of_earlier.block = -c.block;
+      before.mask.visible_until = visible_until(of_earlier);
+      const auto begin = visible_until(of_earlier);
+      own.mask.visible_from = in.mask.visible_from.defined() ? at::maximum(in.mask.visible_from, begin) : begin;
+      const auto whole = attention_forward(own.q, own.k, own.v, own.scale, own.mask);
+      const auto out = whole.out.to(whole.log_sum_exp.scalar_type()).clone(), log_sum_exp = whole.log_sum_exp.clone();
+      merge_attention(out, log_sum_exp, attention_forward(before.q, before.k, before.v, before.scale, before.mask));
+      std::vector<at::Tensor> found{out, log_sum_exp};
+      const auto of = [&](const Inputs& part) {
+        return attention_backward(in.grad_out, in.q, in.k, in.v, out.to(dtype), log_sum_exp, in.scale, part.mask);
+      };
+      const auto [q_own, k_own, v_own] = of(own);
+      const auto [q_before, k_before, v_before] = of(before);
+      found.insert(found.end(), {q_own + q_before, k_own + k_before, v_own + v_before});
+      expect_close(found, expected, dtype == at::kDouble ? 1e-11 : 2e-5);
+    }
+}
 
 // What a GPU would run: one kernel for each pass where flash attention has the mask, the composition where it has not.
 TEST(Attention, counts_as_one_kernel_where_a_gpu_has_flash_attention) {

@@ -18,19 +18,26 @@ AttentionRows rows(const at::Tensor& x) { return {x.data_ptr(), x.stride(0), x.s
 
 at::Tensor floats(int64_t count, const at::Tensor& like) { return at::empty({count}, like.options().dtype(at::kFloat)); }
 
-AttentionProblem describe(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const at::Tensor& visible_from,
-                          int64_t query_offset) {
+at::Tensor dense(const at::Tensor& x) { return x.defined() ? x.contiguous() : x; }
+
+// The ends of the keys that queries see are to outlive the problem.
+AttentionProblem describe(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask,
+                          const at::Tensor& visible_from, const at::Tensor& visible_until) {
   AttentionProblem p{};
   p.batch = q.size(0), p.q_len = q.size(1), p.heads = q.size(2), p.head_dim = q.size(3), p.value_dim = v.size(3);
-  p.k_len = std::clamp<int64_t>(query_offset + p.q_len, 0, k.size(1)), p.kv_heads = k.size(2), p.query_offset = query_offset;
+  p.k_len = visible_until.defined() ? k.size(1) : std::clamp<int64_t>(mask.query_offset + p.q_len, 0, k.size(1));
+  p.kv_heads = k.size(2), p.query_offset = mask.query_offset;
   p.visible_from = visible_from.defined() ? visible_from.const_data_ptr<int32_t>() : nullptr;
+  p.visible_until = visible_until.defined() ? visible_until.const_data_ptr<int32_t>() : nullptr;
   p.scale = static_cast<float>(scale), p.is_bf16 = q.scalar_type() == at::kBFloat16;
   p.q = rows(q), p.k = rows(k), p.v = rows(v);
   return p;
 }
 
 // As when decoding, where a query is the last of the keys that it sees.
-bool query_sees_itself(const AttentionProblem& p) { return p.query_offset >= 0 && p.k_len == p.query_offset + p.q_len; }
+bool query_sees_itself(const AttentionProblem& p) {
+  return p.visible_until == nullptr && p.query_offset >= 0 && p.k_len == p.query_offset + p.q_len;
+}
 
 void decode(AttentionProblem& p, const AttentionTiles& tiles, const at::Tensor& q, bool is_counted) {
   const auto partials = floats(p.batch * p.heads * p.q_len * p.decode_chunks() * (16 + p.value_width()), q);
@@ -52,7 +59,7 @@ std::vector<int32_t> cut_into_parts(const AttentionProblem& p) {
       const int64_t first = pair % p.query_blocks() * p.query_block(), last = std::min(first + p.query_block(), p.q_len) - 1;
       // A block that sees no key has work all the same: zeros.
       tiles_before.push_back(tiles_before.back() +
-                             std::max<int64_t>(1, p.last_key(last) / kKeyBlock - p.first_key(b, first) / kKeyBlock + 1));
+                             std::max<int64_t>(1, p.last_key(b, last) / kKeyBlock - p.first_key(b, first) / kKeyBlock + 1));
     }
     for (int64_t part = 0; part <= p.parts; ++part) {
       const int64_t target = tiles_before.back() * part / p.parts;
@@ -96,8 +103,8 @@ const AttentionTiles& attention_tiles(Isa isa) {
 
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask,
                                   const AttentionTiles& tiles) {
-  const auto visible_from = mask.visible_from.defined() ? mask.visible_from.contiguous() : at::Tensor();
-  AttentionProblem p = describe(q, k, v, scale, visible_from, mask.query_offset);
+  const auto visible_from = dense(mask.visible_from), visible_until = dense(mask.visible_until);
+  AttentionProblem p = describe(q, k, v, scale, mask, visible_from, visible_until);
   AttentionOutput result{at::empty({p.batch, p.q_len, p.heads, p.value_dim}, q.options()),
                          at::empty({p.batch, p.heads, p.q_len}, q.options().dtype(at::kFloat))};
   if (q.numel() == 0) return result;
@@ -128,9 +135,9 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                                                   const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
                                                                   double scale, const AttentionMask& mask, const AttentionTiles& tiles) {
-  const auto visible_from = mask.visible_from.defined() ? mask.visible_from.contiguous() : at::Tensor();
+  const auto visible_from = dense(mask.visible_from), visible_until = dense(mask.visible_until);
   const auto sums = log_sum_exp.contiguous();
-  AttentionProblem p = describe(q, k, v, scale, visible_from, mask.query_offset);
+  AttentionProblem p = describe(q, k, v, scale, mask, visible_from, visible_until);
   const auto grad_q = at::empty(q.sizes(), q.options());
   // Keys that lie behind the last query have no gradient and no task that would write one.
   const bool all_keys_seen = k.size(1) == p.k_len && q.numel() > 0;

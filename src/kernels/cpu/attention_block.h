@@ -32,7 +32,7 @@ struct QueryBlock {
   QueryBlock(const AttentionProblem& p, int64_t b, int64_t block)
       : problem(p), batch(b), first(block * p.query_block()), count(smaller(p.query_block(), p.q_len - first)) {}
   int64_t first_key_block() const { return problem.first_key(batch, first) / kKeyBlock; }
-  int64_t last_key_block() const { return (problem.last_key(first + count - 1) + kKeyBlock) / kKeyBlock - 1; }  // -1: no key is seen
+  int64_t last_key_block() const { return (problem.last_key(batch, first + count - 1) + kKeyBlock) / kKeyBlock - 1; }  // -1: no key is seen
 };
 
 // What a block of queries sees of one block of keys. Rows and keys count from the beginning of the tile. Both ends of the run
@@ -43,11 +43,12 @@ struct TileView {
   TileView(const QueryBlock& block, int64_t key_block) : queries(block), first_key(key_block * kKeyBlock) {}
 
   int64_t begin(int64_t row) const { return larger(0, queries.problem.first_key(queries.batch, queries.first + row) - first_key); }
-  int64_t end(int64_t row) const { return smaller(kKeyBlock, queries.problem.last_key(queries.first + row) + 1 - first_key); }
+  int64_t end(int64_t row) const {
+    return smaller(kKeyBlock, queries.problem.last_key(queries.batch, queries.first + row) + 1 - first_key);
+  }
   Range keys_of(Range rows) const { return {begin(rows.begin), end(rows.end - 1)}; }  // empty when end <= begin
   Range rows_of(Range keys) const {
-    const int64_t position = queries.problem.query_offset + queries.first;
-    const int64_t from = smaller(queries.count, larger(0, first_key + keys.begin - position));
+    const int64_t from = first_row_to(keys.begin);
     if (queries.problem.visible_from == nullptr) return {from, queries.count};
     int64_t low = from, high = queries.count;  // the first row whose run begins behind these keys lies in [low, high]
     while (low < high) {
@@ -56,6 +57,22 @@ struct TileView {
       else high = middle;
     }
     return {from, low};
+  }
+
+ private:
+  // The first row that sees a key of the tile from this one on, or the number of rows.
+  int64_t first_row_to(int64_t key) const {
+    if (queries.problem.visible_until == nullptr) {
+      const int64_t position = queries.problem.query_offset + queries.first;
+      return smaller(queries.count, larger(0, first_key + key - position));
+    }
+    int64_t low = 0, high = queries.count;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (end(middle) > key) high = middle;
+      else low = middle + 1;
+    }
+    return low;
   }
 };
 

@@ -100,7 +100,8 @@ void decode(const AttentionProblem& p, int64_t task, float* scratch) {
   score<T>(chunk);
   for (int64_t r = 0; r < chunk.rows; ++r) {
     const int64_t i = r % p.q_len;
-    const Range keys{larger(0, p.first_key(chunk.batch, i) - chunk.first), smaller(chunk.end, p.last_key(i) + 1 - chunk.first)};
+    const Range keys{larger(0, p.first_key(chunk.batch, i) - chunk.first),
+                     smaller(chunk.end, p.last_key(chunk.batch, i) + 1 - chunk.first)};
     weigh(chunk.scores + r * kScores, keys, chunk.result(r));
     clear(chunk.result(r) + 16, p.value_width());
   }

@@ -22,7 +22,7 @@ struct AttentionProblem {
   int64_t batch, q_len, k_len, heads, kv_heads;  // k_len: keys up to the last that any query sees, at least 1
   int64_t head_dim, value_dim;                   // of q and k; of v and out
   int64_t query_offset;
-  const int32_t* visible_from;  // [batch, q_len] contiguous, or null
+  const int32_t *visible_from, *visible_until;  // [batch, q_len] contiguous, or null
   float scale;
   bool is_bf16;
   AttentionRows q, k, v, out, grad_out, grad_q, grad_k, grad_v;
@@ -57,7 +57,8 @@ struct AttentionProblem {
 
   // The keys that query i of batch element b sees: [first_key, last_key], none when last_key is smaller.
   INGOT_INLINED int64_t first_key(int64_t b, int64_t i) const { return visible_from == nullptr ? 0 : visible_from[b * q_len + i]; }
-  INGOT_INLINED int64_t last_key(int64_t i) const {
+  INGOT_INLINED int64_t last_key(int64_t b, int64_t i) const {
+    if (visible_until != nullptr) return visible_until[b * q_len + i] - 1;
     const int64_t position = query_offset + i;
     return position < 0 ? -1 : position < k_len ? position : k_len - 1;
   }

@@ -59,7 +59,8 @@ void launch(std::vector<at::Tensor> tensors, const AttentionMask& mask, const Ru
   if (device::is_counting(tensors.front())) return;
   const bool is_masked = mask.visible_from.defined();
   if (is_masked) tensors.push_back(mask.visible_from);
-  AttentionMask of_host{{}, mask.query_offset, mask.most_visible, mask.has_documents, {}};  // no tensor of the device: a job would keep it
+  AttentionMask of_host = mask;  // without tensors of the device: a job would keep them
+  of_host.visible_from = of_host.document_offsets = at::Tensor();
   device::launch(tensors, [=](const auto& host) {
     auto own = of_host;
     if (is_masked) own.visible_from = host.back();
@@ -106,7 +107,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_of_virtual_device(const 
 bool takes_flash_attention(const at::Tensor& q, const at::Tensor& k, const AttentionMask& mask) {
   if (!device::is_gpu(q) || q.numel() == 0) return false;
   if (q.scalar_type() != at::kBFloat16 && q.scalar_type() != at::kHalf) return false;
-  if (q.size(3) % 8 != 0 || q.size(3) > kMostChannels) return false;
+  if (q.size(3) % 8 != 0 || q.size(3) > kMostChannels || mask.visible_until.defined()) return false;
   const bool are_at_the_end = mask.query_offset >= 0 && mask.query_offset + q.size(1) <= k.size(1);
   if (has_documents(mask)) return mask.document_offsets.defined() && mask.query_offset == 0 && q.size(1) == k.size(1);
   if (mask.visible_from.defined()) return mask.most_visible > 0 && are_at_the_end;

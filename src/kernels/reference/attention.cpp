@@ -24,7 +24,8 @@ at::Tensor hidden_keys(const at::Tensor& q, const at::Tensor& k, const Attention
   const auto integers = q.options().dtype(at::kLong);
   const auto keys = at::arange(k.size(1), integers);
   const auto last = (at::arange(q.size(1), integers) + mask.query_offset).unsqueeze(1);
-  auto hidden = (keys > last).unsqueeze(0);  // [1, q_len, k_len]
+  // [1 or batch, q_len, k_len]
+  auto hidden = mask.visible_until.defined() ? keys >= mask.visible_until.unsqueeze(2) : (keys > last).unsqueeze(0);
   if (mask.visible_from.defined()) hidden = hidden.logical_or(keys < mask.visible_from.unsqueeze(2));
   return hidden.unsqueeze(1).unsqueeze(1);
 }
