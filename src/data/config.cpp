@@ -32,10 +32,17 @@ void declare_settings(base::SettingsTable& table, DataConfig& config) {
   table.add("data.fim_prefix", config.fim_prefix, base::at_least(-1), "id of the token before the prefix");
   table.add("data.fim_suffix", config.fim_suffix, base::at_least(-1), "id of the token before the suffix");
   table.add("data.fim_middle", config.fim_middle, base::at_least(-1), "id of the token before the middle");
+  table.add("data.mask_rate", config.mask_rate, {0, 1},
+            "of model.bidirectional: share of tokens that are hidden and learned; 0.15 is usual");
+  table.add("data.mask_id", config.mask_id, base::at_least(-1), "id of the token that hides them");
   table.add("data.prefetch", config.prefetch, {0, 64}, "batches prepared ahead on a thread of their own; 0 = none");
 }
 
 void check(const DataConfig& config) {
+  if (config.mask_rate > 0 && (config.mask_id < 0 || config.fim_rate > 0 || config.packing == "pairs"))
+    throw base::ConfigError(
+        "data.mask_rate = {} needs data.mask_id, the id of a token, and goes with neither data.fim_rate nor pairs of answers",
+        config.mask_rate);
   if (config.packing == "pairs" && (config.fim_rate > 0 || !config.reset_documents))
     throw base::ConfigError("data.packing = \"pairs\" goes with data.fim_rate = 0 and data.reset_documents = true");
   if (config.fim_rate > 0) {

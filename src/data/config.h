@@ -35,6 +35,9 @@ struct DataConfig {
   // Fill in the middle (data/fill_in_middle.h): share of documents, of which in the order suffix-prefix-middle; ids of its three tokens.
   double fim_rate = 0, fim_spm_rate = 0.5;
   int64_t fim_prefix = -1, fim_suffix = -1, fim_middle = -1;
+  // Masked tokens of encoders (data/masked_tokens.h): the share that is learned, and what stands for them.
+  double mask_rate = 0;
+  int64_t mask_id = -1;
 };
 
 void declare_settings(base::SettingsTable& table, DataConfig& config);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "data/fill_in_middle.h"
+#include "data/masked_tokens.h"
 
 namespace ingot::data {
 
@@ -42,9 +43,10 @@ Loader::Loader(const DataConfig& config, Split split, const LoaderOptions& optio
     return;
   }
   check(config);
-  for (const int64_t id : {config.fim_prefix, config.fim_suffix, config.fim_middle})
+  for (const int64_t id : {config.fim_prefix, config.fim_suffix, config.fim_middle, config.mask_id})
     if (options.vocab_size > 0 && id >= options.vocab_size)
-      throw ConfigError("data.fim_prefix, fim_suffix or fim_middle is {}, and the vocabulary ends at {}", id, options.vocab_size - 1);
+      throw ConfigError("data.fim_prefix, fim_suffix, fim_middle or mask_id is {}, and the vocabulary ends at {}", id,
+                        options.vocab_size - 1);
   std::vector<double> weights;
   for (const auto& source : config.sources) {
     weights.push_back(source.weight);
@@ -156,6 +158,7 @@ void Loader::fill(int64_t first_sample, int64_t count, Batch& out) const {
     const Place place = place_of(first_sample + i);
     sources_[place.source].packing->fill(place.row, row);
     if (config_.fim_rate > 0 && split_ == Split::train) fill_in_middle(config_, first_sample + i, row);
+    if (config_.mask_rate > 0) mask_tokens(config_, first_sample + i, std::max(options_.vocab_size, config_.mask_id + 1), row);
     if (options_.vocab_size == 0) continue;
     const int32_t largest =
         std::max(*std::max_element(row.inputs.begin(), row.inputs.end()), *std::max_element(row.targets.begin(), row.targets.end()));
@@ -192,6 +195,7 @@ LoaderState Loader::state(int64_t step, int64_t samples) const {
                     config_.fim_rate == 0 ? std::string()
                                           : fmt::format("{} {} {} {} {}", config_.fim_rate, config_.fim_spm_rate, config_.fim_prefix,
                                                         config_.fim_suffix, config_.fim_middle),
+                    config_.mask_rate == 0 ? std::string() : fmt::format("{} {}", config_.mask_rate, config_.mask_id),
                     {}};
   const auto counts = mixture_ ? mixture_->counts(samples) : std::vector<int64_t>(sources_.size(), 0);
   for (size_t s = 0; s < sources_.size(); ++s)
@@ -215,6 +219,7 @@ void Loader::check_resumable(const LoaderState& saved) const {
   compare("the version of the rows of data.packing", saved.row_version, now.row_version);
   compare("data.reset_documents", saved.reset_documents, now.reset_documents);
   compare("data.fim_…", saved.fill_in_middle, now.fill_in_middle);
+  compare("data.mask_…", saved.masked, now.masked);
   compare("the number of sources", saved.sources.size(), now.sources.size());
   for (size_t s = 0; s < now.sources.size(); ++s) {
     compare(fmt::format("the weight of {}", sources_[s].path), saved.sources[s].weight, now.sources[s].weight);
@@ -234,7 +239,8 @@ std::string LoaderState::to_json() const {
                       {"packing", packing},
                       {"reset_documents", reset_documents},
                       {"row_version", row_version},
-                      {"fill_in_middle", fill_in_middle}};
+                      {"fill_in_middle", fill_in_middle},
+                      {"masked", masked}};
   json["sources"] = nlohmann::json::array();
   for (const auto& source : sources)
     json["sources"].push_back({{"tokens", source.tokens},
@@ -257,6 +263,7 @@ LoaderState LoaderState::from_json(const std::string& text) {
                       json.at("reset_documents"),
                       json.value("row_version", int64_t{1}),
                       json.value("fill_in_middle", std::string()),
+                      json.value("masked", std::string()),
                       {}};
     for (const auto& source : json.at("sources"))
       state.sources.push_back({source.at("tokens"), source.at("documents"), source.at("weight"), source.at("samples"),

@@ -51,6 +51,7 @@ struct LoaderState {
   bool reset_documents = true;
   int64_t row_version = 1;     // of the packing
   std::string fill_in_middle;  // its settings; empty = off
+  std::string masked;          // the same
   std::vector<Source> sources;
 
   std::string to_json() const;
