@@ -7,6 +7,7 @@ struct GenerateOptions {
   std::string model, prompt, tokenizer, dtype = "fp32";
   int64_t tokens = 100, top_k = 0, seed = 0;
   double temperature = 0, top_p = 1;
+  bool drafts = false;
 };
 
 #ifndef INGOT_COMPUTES
@@ -22,6 +23,8 @@ void add_generate(Flags& flags) {
   verb.add_option("--top-k", o.top_k, "draw from the k likeliest; 0 = all")->check(kNotNegative);
   verb.add_option("--top-p", o.top_p, "draw from the likeliest whose probabilities sum to p")->check(CLI::Range(0.0, 1.0));
   verb.add_option("--seed", o.seed, "of the draws")->check(kNotNegative);
+  verb.add_flag("--drafts", o.drafts,
+                "take what a model with model.draft_block drafts where it is what the model would choose: the same text, faster");
   verb.add_option("--dtype", o.dtype, "fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
 }
 #endif
@@ -89,23 +92,32 @@ int run_generate(const Call& call) {
   const serve::SamplingOptions sampling{
       .temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .seed = static_cast<uint64_t>(o.seed)};
   const int32_t vocab = tokenizer.vocab_size();
-  const auto ids = serve::generate(*loaded.model, prompt, o.tokens, tokenizer.special().eos, sampling, [&](int64_t id) {
+  const auto on_token = [&](int64_t id) {
     if (id < vocab) show(decoder.push(static_cast<int32_t>(id)));  // a padded vocabulary has rows without a token
     return true;
-  });
+  };
+  serve::DraftCounts drafted;
+  const auto ids = o.drafts
+                       ? serve::generate_with_drafts(*loaded.model, prompt, o.tokens, tokenizer.special().eos, sampling, on_token, &drafted)
+                       : serve::generate(*loaded.model, prompt, o.tokens, tokenizer.special().eos, sampling, on_token);
   show(decoder.finish());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!speaks) return 0;
   if (call.json) {
-    std::printf(
-        "%s\n",
-        nlohmann::json{{"prompt", o.prompt}, {"text", text}, {"ids", ids}, {"tokens_per_s", static_cast<double>(ids.size()) / seconds}}
-            .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
-            .c_str());
+    std::printf("%s\n", nlohmann::json{{"prompt", o.prompt},
+                                       {"text", text},
+                                       {"ids", ids},
+                                       {"tokens_per_s", static_cast<double>(ids.size()) / seconds},
+                                       {"passes", o.drafts ? drafted.passes : static_cast<int64_t>(ids.size())},
+                                       {"drafts_taken", drafted.taken}}
+                            .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
+                            .c_str());
   } else {
     std::fputs("\n", stdout);
     std::fflush(stdout);
-    base::log_info("{} tokens, {:.1f} tokens/s", ids.size(), static_cast<double>(ids.size()) / seconds);
+    base::log_info(
+        "{} tokens, {:.1f} tokens/s{}", ids.size(), static_cast<double>(ids.size()) / seconds,
+        o.drafts ? fmt::format(", {} passes, {} drafts taken of {}", drafted.passes, drafted.taken, drafted.drafted) : std::string());
   }
   return 0;
 }

@@ -10,11 +10,30 @@
 namespace ingot::layers {
 namespace {
 
+// The parts of a mask that are not tensors.
+struct MaskNumbers {
+  int64_t query_offset = 0, window = 0, block = 1;
+  bool has_documents = false;
+};
+
+struct MaskTensors {
+  at::Tensor visible_from, visible_until, document_offsets;
+};
+
+kernels::AttentionMask mask_of(const MaskNumbers& numbers, const MaskTensors& tensors) {
+  return {tensors.visible_from,     numbers.query_offset,  numbers.window, numbers.has_documents,
+          tensors.document_offsets, tensors.visible_until, numbers.block};
+}
+
+void raise(const at::Tensor& largest, const at::Tensor& log_sum_exp) {
+  if (largest.defined()) largest.copy_(at::maximum(largest, log_sum_exp.amax(at::IntArrayRef({0, 2})).to(largest.scalar_type())));
+}
+
 struct AttentionFunction : Function<AttentionFunction, WorkKind::attention> {
   struct Kept {
     double scale;
-    int64_t query_offset, window;
-    bool has_documents;
+    MaskNumbers mask;
+    at::Tensor largest;  // undefined: nobody asks
   };
   // out [batch, seq, heads, channels] and log_sum_exp [batch, heads, seq] as if every query saw the sink as well: with both, backward is
   // that of a softmax over the keys and the sink.
@@ -23,15 +42,12 @@ struct AttentionFunction : Function<AttentionFunction, WorkKind::attention> {
     out.mul_((log_sum_exp - with_sink).exp().transpose(1, 2).unsqueeze(-1));
     log_sum_exp.copy_(with_sink);
   }
-  static kernels::AttentionMask mask_of(const Kept& kept, const at::Tensor& visible_from, const at::Tensor& document_offsets) {
-    return {visible_from, kept.query_offset, kept.window, kept.has_documents, document_offsets};
-  }
-  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& visible_from,
-                            const at::Tensor& document_offsets, const at::Tensor& sinks, Kept kept) {
-    const auto mask = mask_of(kept, visible_from, document_offsets);
-    auto [out, log_sum_exp] = kernels::attention_forward(q, k, v, kept.scale, mask);
+  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const MaskTensors& tensors,
+                            const at::Tensor& sinks, Kept kept) {
+    auto [out, log_sum_exp] = kernels::attention_forward(q, k, v, kept.scale, mask_of(kept.mask, tensors));
     if (sinks.defined()) see_sinks(out, log_sum_exp, sinks);
-    context.save({q, k, v, out, log_sum_exp, visible_from, document_offsets, sinks});
+    raise(kept.largest, log_sum_exp);
+    context.save({q, k, v, out, log_sum_exp, tensors.visible_from, tensors.visible_until, tensors.document_offsets, sinks});
     context.keep(kept);
     return out;
   }
@@ -39,19 +55,82 @@ struct AttentionFunction : Function<AttentionFunction, WorkKind::attention> {
   static TensorList backward(Context& context, const TensorList& grads) {
     const auto saved = context.saved();
     const auto kept = context.kept<Kept>();
-    const auto mask = mask_of(kept, saved[5], saved[6]);
+    const auto mask = mask_of(kept.mask, {saved[5], saved[6], saved[7]});
     auto [grad_q, grad_k, grad_v] =
         kernels::attention_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], kept.scale, mask);
     at::Tensor grad_sinks;
-    if (const auto& sinks = saved[7]; sinks.defined()) {
+    if (const auto& sinks = saved[8]; sinks.defined()) {
       // The sink has no value: its score's gradient is -P (grad_out . out), P being its weight.
       const auto weight = (sinks.view({1, -1, 1}) - saved[4]).exp();  // [batch, heads, seq]
       const auto mean = (grads[0].to(weight.scalar_type()) * saved[3]).sum(-1).transpose(1, 2);
       grad_sinks = (weight * mean).sum(at::IntArrayRef({0, 2})).neg_();
     }
-    return {grad_q, grad_k, grad_v, at::Tensor(), at::Tensor(), grad_sinks};
+    return {grad_q, grad_k, grad_v, grad_sinks};
   }
 };
+
+// Rows of tokens and behind them their drafts: the tokens see what is before them, the drafts of a block the tokens before it and one
+// another. Of drafts the two parts are put together by their log-sum-exps; gradients are sums over the parts.
+struct DraftAttentionFunction : Function<DraftAttentionFunction, WorkKind::attention> {
+  struct Masks {
+    MaskTensors of_tokens, before_block, in_block;
+    MaskNumbers numbers, before, in;
+  };
+  struct Kept {
+    double scale;
+    std::shared_ptr<const Masks> masks;
+    at::Tensor largest;  // undefined: nobody asks
+  };
+
+  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Kept kept) {
+    const auto& m = *kept.masks;
+    const auto of_tokens = kernels::attention_forward(tokens(q), tokens(k), tokens(v), kept.scale, mask_of(m.numbers, m.of_tokens));
+    const auto own = kernels::attention_forward(drafts(q), drafts(k), drafts(v), kept.scale, mask_of(m.in, m.in_block));
+    const auto out = own.out.to(own.log_sum_exp.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+    kernels::merge_attention(out, own.log_sum_exp,
+                             kernels::attention_forward(drafts(q), tokens(k), tokens(v), kept.scale, mask_of(m.before, m.before_block)));
+    raise(kept.largest, of_tokens.log_sum_exp);
+    raise(kept.largest, own.log_sum_exp);
+    const auto both = at::cat({of_tokens.out, out.to(q.scalar_type())}, 1);
+    context.save({q, k, v, both, of_tokens.log_sum_exp, own.log_sum_exp});
+    context.keep(std::move(kept));
+    return both;
+  }
+
+  static TensorList backward(Context& context, const TensorList& grads) {
+    const auto saved = context.saved();
+    const auto &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3];
+    const auto& kept = context.kept<Kept>();
+    const auto& m = *kept.masks;
+    const auto [q1, k1, v1] = kernels::attention_backward(tokens(grads[0]), tokens(q), tokens(k), tokens(v), tokens(out), saved[4],
+                                                          kept.scale, mask_of(m.numbers, m.of_tokens));
+    const auto [q2, k2, v2] = kernels::attention_backward(drafts(grads[0]), drafts(q), drafts(k), drafts(v), drafts(out), saved[5],
+                                                          kept.scale, mask_of(m.in, m.in_block));
+    const auto [q3, k3, v3] = kernels::attention_backward(drafts(grads[0]), drafts(q), tokens(k), tokens(v), drafts(out), saved[5],
+                                                          kept.scale, mask_of(m.before, m.before_block));
+    return {at::cat({q1, q2 + q3}, 1), at::cat({k1 + k3, k2}, 1), at::cat({v1 + v3, v2}, 1)};
+  }
+
+ private:
+  static at::Tensor tokens(const at::Tensor& x) { return x.narrow(1, 0, x.size(1) / 2); }
+  static at::Tensor drafts(const at::Tensor& x) { return x.narrow(1, x.size(1) / 2, x.size(1) / 2); }
+};
+
+DraftAttentionFunction::Masks draft_masks(const Sequences::Drafts& drafts, int64_t window) {
+  auto& tokens = *drafts.tokens;
+  const auto from = tokens.visible_from(window);
+  const bool has_documents = tokens.is_start().defined();
+  DraftAttentionFunction::Masks masks{
+      .of_tokens = {from, {}, tokens.document_offsets()},
+      .before_block = {from, drafts.block_begin, {}},
+      .in_block = {from.defined() ? at::maximum(from, drafts.block_begin) : drafts.block_begin, drafts.block_end, {}},
+      .numbers = {.window = window, .has_documents = has_documents},
+      .before = {.query_offset = -drafts.block, .window = window, .block = drafts.block},
+      .in = {.window = drafts.block, .block = drafts.block}};
+  // Windows behind a block see nothing before it.
+  if (from.defined()) masks.before_block.visible_until = at::maximum(drafts.block_begin, from);
+  return masks;
+}
 
 // The plain composition with the softmax in fp32, differentiated by autograd: see kernels/fp32_islands.h.
 at::Tensor attention_with_fp32_softmax(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
@@ -88,7 +167,7 @@ std::pair<at::Tensor, at::Tensor> KeyValueCache::append(const at::Tensor& k, con
 }
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window, Sequences& sequences,
-                     KeyValueCache* cache, const at::Tensor& sinks) {
+                     KeyValueCache* cache, const at::Tensor& sinks, const at::Tensor& largest) {
   const base::WorkScope scope("attention", base::WorkKind::attention);
   if (const auto& context = sequences.context()) {
     const std::vector<int64_t> by_chunk = {sequences.order().chunks(), q.size(1) / sequences.order().chunks()};
@@ -102,11 +181,19 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   }
   auto keys = k, values = v;
   if (cache) std::tie(keys, values) = cache->append(k, v);
-  const auto from = sequences.visible_from(window);
-  if (kernels::Fp32Islands::active() && q.scalar_type() == at::kDouble && !cache && !sinks.defined())
+  if (const auto* drafts = sequences.drafts()) {
+    const auto masks = std::make_shared<const DraftAttentionFunction::Masks>(draft_masks(*drafts, window));
+    return DraftAttentionFunction::apply(q, k, v, DraftAttentionFunction::Kept{scale, masks, largest}).flatten(2);
+  }
+  const auto from = sequences.visible_from(window), until = sequences.visible_until(window);
+  if (kernels::Fp32Islands::active() && q.scalar_type() == at::kDouble && !cache && !sinks.defined() && !until.defined())
     return attention_with_fp32_softmax(q, k, v, scale, from).flatten(2);
-  auto out = AttentionFunction::apply(q, keys, values, from, sequences.document_offsets(), sinks,
-                                      AttentionFunction::Kept{scale, sequences.offset(), window, sequences.is_start().defined()});
+  const MaskNumbers numbers{.query_offset = sequences.offset(),
+                            .window = window,
+                            .block = until.defined() ? sequences.offset() + sequences.seq() : 1,
+                            .has_documents = sequences.is_start().defined()};
+  auto out = AttentionFunction::apply(q, keys, values, MaskTensors{from, until, sequences.document_offsets()}, sinks,
+                                      AttentionFunction::Kept{scale, numbers, largest});
   return out.flatten(2);
 }
 

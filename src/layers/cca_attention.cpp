@@ -33,6 +33,26 @@ std::array<at::Tensor, 3> mixed_over_ranks(const at::Tensor& packed, const Conte
   return {body(q), body(k), body(v)};
 }
 
+// cca_mix of rows with drafts: q, k, v, each [batch, tokens and drafts, its heads, head_dim]. The drafts of a block look back at the tokens
+// before it.
+std::array<at::Tensor, 3> mixed_with_drafts(const at::Tensor& packed, Sequences& sequences, const kernels::CcaShape& shape,
+                                            const kernels::CcaWeights& weights, const RotarySettings& rotary, at::ScalarType dtype) {
+  auto& tokens = *sequences.drafts()->tokens;
+  const auto& rows = sequences.drafts()->rows_behind(kCcaHalo);
+  const auto& all = sequences.rotary(rotary, dtype);
+  const auto in_rows = [&](const at::Tensor& x) {
+    return x.expand({packed.size(0), -1, -1}).flatten(0, 1).index_select(0, rows.from).unsqueeze(0);
+  };
+  const auto [q, k, v] =
+      kernels::cca_mix(packed.narrow(1, 0, tokens.seq()), shape, weights, tokens.rotary(rotary, dtype), tokens.is_start(), {});
+  const auto [draft_q, draft_k, draft_v] =
+      kernels::cca_mix(in_rows(packed), shape, weights, {in_rows(all.cosine), in_rows(all.sine)}, rows.is_start, {});
+  const auto behind = [&](const at::Tensor& of_tokens, const at::Tensor& of_drafts) {
+    return at::cat({of_tokens, of_drafts.squeeze(0).index_select(0, rows.drafts).view(of_tokens.sizes())}, 1);
+  };
+  return {behind(q, draft_q), behind(k, draft_k), behind(v, draft_v)};
+}
+
 }  // namespace
 
 at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, AttentionCache* cache) const {
@@ -45,10 +65,20 @@ at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, A
         mixed_over_ranks(packed, *context, shape, weights, haloed.rotary(rotary, x.scalar_type()), haloed.is_start());
     return linear(context->attention(queries, keys, values, scale, window, sequences).flatten(2), {o});
   }
+  if (sequences.drafts()) {
+    const auto [queries, keys, values] = mixed_with_drafts(packed, sequences, shape, weights, rotary, x.scalar_type());
+    return linear(attention(queries, keys, values, scale, window, sequences, nullptr), {o});
+  }
   const kernels::CcaTail tail = cache ? cache->tail : kernels::CcaTail{};
   const auto [queries, keys, values] =
       kernels::cca_mix(packed, shape, weights, sequences.rotary(rotary, x.scalar_type()), sequences.is_start(), tail);
-  if (cache) cache->tail = next_tail(packed, shape, tail);
+  if (cache) {
+    cache->tail = next_tail(packed, shape, tail);
+    cache->shorten_tail = [cache, packed, before = tail, own = shape](int64_t tokens) {
+      const int64_t left = packed.size(1) - tokens;
+      cache->tail = left > 0 ? next_tail(packed.narrow(1, 0, left), own, before) : before;
+    };
+  }
   const auto mixed = attention(queries, keys, values, scale, window, sequences, cache ? &cache->key_values : nullptr);
   return linear(mixed, {o});
 }

@@ -24,6 +24,9 @@ class ContextSchedule {
   /// q, k [batch, own tokens, heads, key_dim], … as kernels::LinearAttentionInputs has them -> [batch, own tokens, heads, value_dim] in the
   /// dtype of v. is_start is taken from `sequences`.
   virtual at::Tensor linear_attention(const kernels::LinearAttentionInputs& in, const Sequences& sequences) const = 0;
+  /// Every token sees all tokens of its row, which is one document: q, k, v as above -> likewise.
+  virtual at::Tensor bidirectional_linear_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                    const Sequences& sequences) const = 0;
   /// x [batch, own tokens, width] -> [batch * chunks, halo + chunk length, width]: each chunk behind the last `halo` tokens of the one
   /// before it (zeros before the first). Chunks hold at least `halo` tokens.
   virtual at::Tensor with_halo(const at::Tensor& x, int64_t halo) const = 0;

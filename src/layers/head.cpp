@@ -55,6 +55,7 @@ struct HeadLossFunction : Function<HeadLossFunction, WorkKind::head> {
     }
     for_each_chunk([&](int64_t from, int64_t size) {
       const auto [logits, losses] = run_chunk(from, size, scale, want_gradient);
+      if (rule.losses.defined()) rule.losses.view({-1}).narrow(0, from, size).copy_(losses);
       if (weights.defined()) logits.mul_(weights.narrow(0, from, size));
       else total += losses.sum();
       if (!want_gradient) return;

@@ -30,6 +30,7 @@ using WeighLosses = std::function<Objective(const at::Tensor& losses)>;
 struct HeadRule {
   double logit_cap = 0;    // they become cap * tanh(logits / cap); 0 = they stay
   double z_loss = 0;       // as in kernels::cross_entropy_in_place
+  at::Tensor losses{};     // [batch, seq] in the logits' dtype, to be filled with the losses of all positions; may be undefined
   WeighLosses weigh = {};  // empty: all positions alike. Costs the logits a second time
 };
 /// In place; returns what their gradient must be multiplied by, undefined without a cap or where no gradient is wanted.

@@ -20,7 +20,7 @@ at::Tensor LatentAttention::operator()(const at::Tensor& query, const at::Tensor
     const auto rotated = kernels::rotate(key.unsqueeze(2), table);
     keys = at::cat({rotated.expand({-1, -1, heads, -1}), made.narrow(-1, 0, plain)}, -1);
   }
-  return linear(attention(queries, keys, values, scale, window, sequences, cache ? &cache->key_values : nullptr), {o});
+  return linear(attention(queries, keys, values, scale, window, sequences, cache ? &cache->key_values : nullptr, {}, largest_scores), {o});
 }
 
 }  // namespace ingot::layers

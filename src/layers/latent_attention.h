@@ -20,6 +20,8 @@ struct LatentAttention {
   Parameter* kv = nullptr;  // [heads * (head_dim - rope_dim + value_dim), kv rank], each head's key first
   Parameter* o = nullptr;   // [hidden, heads * value_dim]
 
+  at::Tensor largest_scores{};  // [heads], see attention(); undefined: nobody asks
+
   /// query [batch, seq, columns of q] and latent [batch, seq, kv rank], both normed; key [batch, seq, rope_dim], before RoPE
   /// -> [batch, seq, hidden]: the part of the sum of the heads that are here.
   at::Tensor operator()(const at::Tensor& query, const at::Tensor& latent, const at::Tensor& key, Sequences& sequences,

@@ -50,6 +50,9 @@ LinearVariant linear_variant_from_name(const std::string& name) {
 }
 
 at::Tensor linear_attention(const kernels::LinearAttentionInputs& in, Sequences& sequences, at::Tensor* state) {
+  if (sequences.sees_both_ways())
+    return sequences.context() ? sequences.context()->bidirectional_linear_attention(in.q, in.k, in.v, sequences)
+                               : kernels::bidirectional_linear_attention(in.q, in.k, in.v, in.is_start);
   if (const auto& context = sequences.context()) return context->linear_attention(in, sequences);
   if (state == nullptr) return LinearAttentionFunction::apply(in.q, in.k, in.v, in.log_gate, in.beta, in.is_start);
   if (in.q.size(1) == 1) return kernels::linear_attention_step(in, *state);

@@ -29,6 +29,8 @@ struct TokenwiseLayer {
 struct AttentionCache {
   KeyValueCache key_values;
   kernels::CcaTail tail;  // of CCA; kept in fp32
+  /// Takes the last tokens of what was fed last out of the tail again; empty where there is none.
+  std::function<void(int64_t tokens)> shorten_tail;
 };
 
 /// Softmax attention with its projections. Rows of the projections and columns of the output projection are sharded by heads. Lives as long

@@ -62,6 +62,75 @@ at::Tensor Sequences::visible_from(int64_t window) {
   return visible_from_[window] = from;
 }
 
+at::Tensor Sequences::document_begin() const { return document_start_.defined() ? document_start_ : at::zeros_like(positions_); }
+
+at::Tensor Sequences::document_end() const {
+  const int64_t end = offset_ + seq_;
+  if (!document_start_.defined()) return at::full_like(positions_, end);
+  // Of the starts behind a token the nearest: seen from the end of the row the smallest so far.
+  const auto starts = positions_.expand_as(is_start_).masked_fill(is_start_.logical_not(), static_cast<double>(end));
+  const auto nearest = std::get<0>(starts.flip(1).cummin(1)).flip(1);
+  return at::cat({nearest.narrow(1, 1, seq_ - 1), at::full_like(nearest.narrow(1, 0, 1), end)}, 1);
+}
+
+at::Tensor Sequences::visible_until(int64_t window) {
+  if (!sees_both_ways_ && drafts_at_end_ == 0) return {};
+  auto& until = visible_until_[window];
+  if (until.defined()) return until;
+  if (sees_both_ways_) until = document_end();
+  else {
+    until = positions_ + 1;
+    until = at::cat({until.narrow(1, 0, seq_ - drafts_at_end_), at::full_like(until.narrow(1, 0, drafts_at_end_), offset_ + seq_)}, 1);
+  }
+  if (window > 0 && sees_both_ways_) until = until.minimum(positions_ + window);
+  return until = until.expand({batch_, seq_}).contiguous();
+}
+
+std::shared_ptr<Sequences> Sequences::with_drafts(const std::shared_ptr<Sequences>& tokens, int64_t block) {
+  auto both = std::make_shared<Sequences>(tokens->batch_, 2 * tokens->seq_, at::Tensor(), 0, tokens->device_);
+  both->positions_ = tokens->positions_.repeat({1, 2});
+  if (tokens->document_start_.defined()) {
+    both->document_start_ = tokens->document_start_.repeat({1, 2});
+    both->is_start_ = tokens->is_start_.repeat({1, 2});
+  }
+  auto drafts = std::make_shared<Drafts>();
+  drafts->tokens = tokens;
+  drafts->block = block;
+  const auto begin = tokens->document_begin(), within = tokens->positions_ - begin;
+  const auto whole = [&](const at::Tensor& x) { return x.expand({tokens->batch_, tokens->seq_}).contiguous(); };
+  drafts->block_begin = whole(begin + within.div(block, "floor") * block);
+  drafts->block_end = whole((drafts->block_begin + block).minimum(tokens->document_end()));
+  both->drafts_ = std::move(drafts);
+  return both;
+}
+
+const Sequences::Drafts::Rows& Sequences::Drafts::rows_behind(int64_t halo) const {
+  const auto found = rows_.find(halo);
+  if (found != rows_.end()) return found->second;
+  const int64_t seq = tokens->seq_;
+  const auto starts = tokens->host_document_start_.defined() ? tokens->host_document_start_ : tokens->document_begin().cpu();
+  const auto start_of = starts.expand({tokens->batch_, seq}).contiguous();
+  std::vector<int64_t> from, drafts;
+  std::vector<uint8_t> is_start;
+  for (int64_t row = 0; row < tokens->batch_; ++row) {
+    const int32_t* begin = start_of.const_data_ptr<int32_t>() + row * seq;
+    const int64_t first = row * 2 * seq;
+    for (int64_t s = 0; s < seq; ++s) {
+      for (int64_t back = (s - begin[s]) % block == 0 ? halo : 0; back > 0; --back) {
+        const int64_t before = std::max<int64_t>(0, s - back);
+        from.push_back(first + before);
+        is_start.push_back(back == halo || begin[before] == before);
+      }
+      drafts.push_back(static_cast<int64_t>(from.size()));
+      from.push_back(first + seq + s);
+      is_start.push_back(begin[s] == s);
+    }
+  }
+  const auto there = [&](const at::Tensor& x) { return device::to_device(x, tokens->device_); };
+  const auto flags = at::from_blob(is_start.data(), {1, static_cast<int64_t>(is_start.size())}, at::kByte).to(at::kBool);
+  return rows_[halo] = {there(at::tensor(from, at::kLong)), there(at::tensor(drafts, at::kLong)), there(flags)};
+}
+
 const kernels::RotaryTable& Sequences::rotary(const RotarySettings& settings, at::ScalarType dtype) {
   const auto found = rotary_.find(settings);
   if (found != rotary_.end()) return found->second;

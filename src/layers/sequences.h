@@ -42,6 +42,17 @@ class Sequences {
   /// How rows whose tokens lie on several ranks are worked on; null where all of their tokens are here.
   const std::shared_ptr<const ContextSchedule>& context() const { return context_; }
   const TokenOrder& order() const { return order_; }
+  /// All tokens of a document see one another, as in an encoder. Before the first layer; not with a context or an offset.
+  void see_both_ways() { sees_both_ways_ = true; }
+  /// The last `count` tokens, drafts behind all others, see one another. Before the first layer; not with a context or documents.
+  void let_drafts_see_each_other(int64_t count) { drafts_at_end_ = count; }
+  bool sees_both_ways() const { return sees_both_ways_; }
+  /// Behind the tokens of each row their drafts, as many again (Drafts); null otherwise.
+  struct Drafts;
+  const Drafts* drafts() const { return drafts_.get(); }
+  /// Of rows with drafts, made of those without, which have neither a context nor an offset. Blocks of `block` tokens begin with documents.
+  static std::shared_ptr<Sequences> with_drafts(const std::shared_ptr<Sequences>& tokens, int64_t block);
+
   /// Of whole rows, as given.
   const at::Tensor& document_start() const { return row_document_start_; }
 
@@ -53,6 +64,11 @@ class Sequences {
   /// int32 [batch, seq]: first key that a query sees under causal attention within its document and a window of `window`
   /// tokens, itself included (0 = no window). Undefined when that is 0 everywhere.
   at::Tensor visible_from(int64_t window);  // without a context
+  /// int32 [batch, seq]: the key behind the last that a query sees; undefined where that is the one behind itself.
+  at::Tensor visible_until(int64_t window);
+  /// int32 [1 or batch, seq]: where in its row a token's document begins, and where it ends.
+  at::Tensor document_begin() const;
+  at::Tensor document_end() const;
   /// Cosines and sines for the positions of these tokens (counted from the start of the document).
   const kernels::RotaryTable& rotary(const RotarySettings& settings, at::ScalarType dtype);
   /// Where the tokens of ContextSchedule::with_halo stand, as [batch * chunks, halo + chunk length]; every row of it is a sequence of its
@@ -68,8 +84,31 @@ class Sequences {
   at::Tensor positions_;                                  // int32 [1 or batch, seq]: in the row
   at::Tensor document_start_, is_start_;                  // of this rank's tokens
   std::map<int64_t, std::unique_ptr<Sequences>> haloed_;  // by halo
-  std::map<int64_t, at::Tensor> visible_from_;
+  bool sees_both_ways_ = false;
+  int64_t drafts_at_end_ = 0;
+  std::shared_ptr<const Drafts> drafts_;
+  std::map<int64_t, at::Tensor> visible_from_, visible_until_;
   std::map<RotarySettings, kernels::RotaryTable> rotary_;
+};
+
+/// What a model drafts in one pass behind each prefix (TiDAR, arXiv 2511.08923): the tokens of a row are cut into blocks, and of each block
+/// the drafts see the tokens before it and one another. [batch, tokens of a row] int32 each, as masks of attention have them.
+struct Sequences::Drafts {
+  std::shared_ptr<Sequences> tokens;   // of the rows without drafts
+  int64_t block = 0;
+  at::Tensor block_begin, block_end;  // of each token's block
+
+  /// The drafts of all blocks of all rows one after another, those of each behind the `halo` tokens before it: what mixers need that look
+  /// back one by one.
+  struct Rows {
+    at::Tensor from;      // int64 [count]: where each lies among the tokens and drafts of all rows
+    at::Tensor drafts;    // int64 [batch * tokens of a row]: where the drafts lie among `from`
+    at::Tensor is_start;  // bool [1, count]: the first token of a document, and the first of a halo
+  };
+  const Rows& rows_behind(int64_t halo) const;
+
+ private:
+  mutable std::map<int64_t, Rows> rows_;
 };
 
 /// int32 [documents + 1] on the host, as above, of a document_start on the host.

@@ -19,7 +19,7 @@ at::Tensor SoftmaxAttention::operator()(const at::Tensor& x, Sequences& sequence
   const auto [queries, keys, values] =
       kernels::split_norm_and_rotate(packed, heads, kv_heads, head_dim, norm, sequences.rotary(rotary, x.scalar_type()));
   const auto mixed = attention(queries, keys, values, of_all_ranks().scale, window, sequences, cache ? &cache->key_values : nullptr,
-                               sinks ? sinks->value : at::Tensor());
+                               sinks ? sinks->value : at::Tensor(), largest_scores);
   if (gate) return linear(mixed * at::sigmoid(linear(x, {gate})), {o});
   return linear(mixed, {o});
 }

@@ -18,10 +18,11 @@ struct SoftmaxAttentionWeights {
   double norm_eps = 0;
   /// Makes of a norm's weight what this rank's heads use, where ranks hold it whole and each sees a part of its gradient; empty: as it is.
   std::function<at::Tensor(const at::Tensor&)> repeated{};
-  bool norm_adds_one = false;  // 1 + weight multiplies (Gemma)
-  double scale = 0;            // of the scores; 0 = 1 / sqrt(head_dim)
-  Parameter* gate = nullptr;   // [heads * head_dim, hidden]: its sigmoid multiplies attention's output; as the next
-  Parameter* sinks = nullptr;  // [heads], see attention(); not for schedules that run it with shards of other ranks
+  bool norm_adds_one = false;   // 1 + weight multiplies (Gemma)
+  double scale = 0;             // of the scores; 0 = 1 / sqrt(head_dim)
+  Parameter* gate = nullptr;    // [heads * head_dim, hidden]: its sigmoid multiplies attention's output; as the next
+  at::Tensor largest_scores{};  // [heads], see attention(); undefined: nobody asks
+  Parameter* sinks = nullptr;   // [heads], see attention(); not for schedules that run it with shards of other ranks
 };
 
 struct SoftmaxAttention final : AttentionLayer, SoftmaxAttentionWeights {

@@ -69,6 +69,7 @@ ModelConfig tiny(const std::string& family) {
     c.output_gate_rank = 7;
     c.experts = 6, c.top_k = 2, c.router_score = "sigmoid", c.shared_expert_ffn = 12, c.first_dense_layers = 1;
   }
+  if (family == "fla") c.linear_key_dim = 6, c.linear_value_dim = 5, c.layer_pattern = "LLN";
   if (family == "granite") c.embedding_scale = 3, c.softmax_scale = 0.4, c.residual_scale = 0.5, c.logit_scale = 0.25;
   if (family == "deepseek_v3") {
     c.kv_heads = 4, c.kv_rank = 14, c.query_rank = 10, c.rope_head_dim = 4, c.value_head_dim = 6, c.rope_fraction = 1;
@@ -99,7 +100,7 @@ class EveryFamily : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Families, EveryFamily,
                          ::testing::Values("zaya1", "zaya1_top2", "zaya1_hybrid", "llama", "qwen3", "qwen3_moe", "olmoe", "olmo2",
                                            "gemma3_text", "mixtral", "smollm3", "deepseek_v3", "phi3", "gpt_oss", "qwen3_next",
-                                           "kimi_linear", "granite", "linear_moe", "linear_llama_basic", "linear_llama_retention",
+                                           "kimi_linear", "granite", "fla", "linear_moe", "linear_llama_basic", "linear_llama_retention",
                                            "linear_llama_scalar_gate", "linear_llama_diagonal_gate", "linear_llama_delta",
                                            "linear_llama_gated_delta", "linear_llama_kda"),
                          [](const auto& info) { return info.param; });
@@ -201,6 +202,33 @@ TEST_P(EveryFamily, adapters_learn_as_the_merged_weights_would) {
     adapted->parameters().drop_gradients();
   }
   EXPECT_EQ(adapted->parameters().weight_elements() - adapted->parameters().trained_elements(), plain->parameters().weight_elements());
+}
+
+TEST(MixersThatOnlyLookBack, are_no_encoders_and_draft_nothing) {
+  const auto refusal = [](ModelConfig c) {
+    try {
+      create_model(c);
+    } catch (const base::ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  using ::testing::HasSubstr;
+  for (const char* family : {"qwen3_next", "kimi_linear", "linear_llama_retention", "linear_llama_gated_delta"}) {
+    auto config = tiny(family);
+    config.bidirectional = true;
+    EXPECT_THAT(refusal(config), HasSubstr("model.bidirectional")) << family;
+    config.bidirectional = false, config.draft_block = 4;
+    EXPECT_THAT(refusal(config), HasSubstr("model.draft_block = 4")) << family;
+  }
+  auto basic = tiny("linear_llama_basic");
+  basic.bidirectional = true;
+  EXPECT_THAT(refusal(basic), HasSubstr("model.short_convolution"));
+  basic.short_convolution = 0;
+  EXPECT_EQ(refusal(basic), "accepted");
+  auto sinks = tiny("gpt_oss");
+  sinks.draft_block = 4;
+  EXPECT_THAT(refusal(sinks), HasSubstr("sinks"));
 }
 
 TEST(Adapters, lie_at_the_matrices_that_are_named_and_nowhere_else) {

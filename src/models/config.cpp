@@ -105,6 +105,11 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.skip_output", c.skip_output, {"zero", "identity"}, "zaya1: what a skipped token yields, 0 or p * x");
   table.add("model.force_balance", c.force_balance, "benchmarks only: tokens go to the experts in turn, whatever the router says");
   table.add("model.skip_bias", c.skip_bias, NumberRange{}, "zaya1: initial balancing bias of the skip class");
+  table.add("model.bidirectional", c.bidirectional,
+            "an encoder: tokens see those behind them, too, and data.mask_rate of them are learned");
+  table.add("model.draft_block", c.draft_block, {0, 1 << 16},
+            "block diffusion: tokens that the model also learns to draft in one pass, from masks behind a prefix; 0 = none, 16 is ZAYA1's");
+  table.add("model.draft_mask_id", c.draft_mask_id, at_least(0), "block diffusion: id of the token that stands for one to be drafted");
   table.add("model.lora_rank", c.lora_rank, at_least(0), "LoRA: rank of the adapters that are trained in place of the model; 0 = off");
   table.add("model.lora_alpha", c.lora_alpha, NumberRange{1e-6, 1e6}, "LoRA: what an adapter adds is multiplied by alpha / rank");
   table.add("model.lora_targets", c.lora_targets, "LoRA: matrices with an adapter, as q_proj or down_proj; empty = all that can have one");
@@ -163,7 +168,9 @@ void check_common(const ModelConfig& c) {
   if (static_cast<int64_t>(rotated) % 2 != 0)
     throw ConfigError("model.rope_fraction = {} of a head of {} channels is {}, which must be even", c.rope_fraction, c.resolved_head_dim(),
                       rotated);
-  for (const int64_t id : {c.pad_id, c.bos_id, c.eos_id}) {
+  if (c.bidirectional && c.draft_block > 0)
+    throw ConfigError("model.draft_block = {}: drafts follow a prefix, and an encoder has none", c.draft_block);
+  for (const int64_t id : {c.pad_id, c.bos_id, c.eos_id, c.draft_block > 0 ? c.draft_mask_id : -1}) {
     if (id >= c.vocab_size) throw ConfigError("a special token has the id {}, but model.vocab_size is {}", id, c.vocab_size);
   }
 }

@@ -69,6 +69,10 @@ struct ModelConfig {
   bool force_balance = false;                        // benchmarks: tokens go to the experts in turn, whatever the router says
   double skip_bias = -1;                             // initial balancing bias of the skip class
 
+  bool bidirectional = false;  // an encoder: tokens see those behind them, too
+  // Drafts of so many tokens in one pass behind every prefix (docs/objectives.md); 0 = none. They are made of the token draft_mask_id.
+  int64_t draft_block = 0, draft_mask_id = 0;
+
   // LoRA: the model is frozen, and matrices of these names get low-rank adapters (adapters.h); empty = all that can have one.
   int64_t lora_rank = 0;
   double lora_alpha = 16;  // what an adapter adds is multiplied by alpha / rank

@@ -29,6 +29,7 @@ ForwardFlops count_forward_flops(const ModelConfig& whole, int64_t seq) {
   ForwardContext context;
   context.sequences = std::make_shared<layers::Sequences>(1, seq, at::Tensor(), 0, counting.device());
   context.further = model->further_like(ids);
+  context.learns_drafts = true;
   device::Tracer tracer(counting.device());
   model->loss(ids, ids, 1, context);
   const auto trace = tracer.finish();

@@ -191,6 +191,7 @@ json common_hugging_face_config(const ModelConfig& c) {
   refuse("logit_scale", c.logit_scale != 1);
   refuse("logit_cap", c.logit_cap > 0);
   refuse("mtp_layers", c.mtp_layers > 0);
+  refuse("bidirectional", c.bidirectional);
   refuse("layer_types = nope", std::find(c.layer_types.begin(), c.layer_types.end(), "nope") != c.layer_types.end());
   refuse("rope_scaling_sliding = false", !c.rope_scaling_sliding && c.rope_scaling != "none");
   const auto id = [](int64_t value) { return value < 0 ? json() : json(value); };

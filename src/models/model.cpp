@@ -31,6 +31,7 @@ std::unique_ptr<Model> create_model(const ModelConfig& config, const parallel::L
 
 Model::Model(ModelConfig config, const parallel::Layout& layout)
     : config_(std::move(config)), layout_(layout), block_(config_, layout_, parameters_) {
+  require_drafts_fit();
   const auto parts = layer_parts(config_);
   make_blocks(parts);
   declare_embedding();
@@ -42,6 +43,17 @@ Model::Model(ModelConfig config, const parallel::Layout& layout)
   declare_predictors(parts.back());
   declare_adapters(config_, layout_, parameters_);
   head_rule_.logit_cap = config_.logit_cap;
+}
+
+void Model::require_drafts_fit() const {
+  if (config_.draft_block == 0) return;
+  for (const auto& [name, is_on] : {std::pair{"parallel.pipeline", layout_.stage.is_on()},
+                                    {"parallel.context", layout_.sequence.is_on() && !layout_.tensor_sequence.is_on()},
+                                    {"parallel.tensor_sequence", layout_.tensor_sequence.is_on()},
+                                    {"model.mtp_layers", config_.mtp_layers > 0}})
+    if (is_on)
+      throw base::ConfigError("model.draft_block = {} does not go with {}: drafts lie behind the tokens of their row", config_.draft_block,
+                              name);
 }
 
 void Model::make_blocks(const std::vector<LayerParts>& all) {
@@ -166,6 +178,13 @@ int64_t Model::active_elements() const {
   return parameters_.weight_elements() - embedding_->elements() - (head_ == embedding_ ? 0 : head_->elements()) - idle;
 }
 
+std::vector<at::Tensor> Model::watch_scores() {
+  std::vector<at::Tensor> largest(static_cast<size_t>(blocks()));
+  for (int64_t layer = 0; layer < blocks(); ++layer)
+    if (layer >= config_.layers || layout_.stage.holds(layer)) largest[static_cast<size_t>(layer)] = at(layer).mixer->watch_scores(device_);
+  return largest;
+}
+
 void Model::set_rope_base(double base) {
   config_.rope_base = base;
   for (int64_t layer = 0; layer < blocks(); ++layer)
@@ -188,6 +207,7 @@ void listen(const at::Tensor& entering, int64_t layer, const ForwardContext& con
 }  // namespace
 
 Stream Model::run_chunk(int chunk, const at::Tensor& ids, const Stream& in, ForwardContext& context) {
+  if (config_.bidirectional) context.sequences->see_both_ways();
   LayerHooks silent;
   LayerHooks& hooks = context.hooks ? *context.hooks : silent;
   const auto& stage = layout_.stage;
@@ -291,6 +311,7 @@ at::Tensor Model::loss_of(const Stream& stream, const at::Tensor& targets, doubl
 at::Tensor Model::head_loss(const at::Tensor& normed, const at::Tensor& targets, double scale, const ForwardContext& context) const {
   auto rule = head_rule_;
   rule.weigh = context.weigh;
+  rule.losses = context.losses;
   return block_.schedule().head_loss(normed, *head_, targets, scale, rule, *context.sequences);
 }
 
@@ -322,7 +343,23 @@ std::shared_ptr<const FurtherTargets> Model::further_like(const at::Tensor& ids)
 }
 
 at::Tensor Model::loss(const at::Tensor& ids, const at::Tensor& targets, double scale, ForwardContext& context) {
+  if (config_.draft_block > 0 && context.learns_drafts) return loss_with_drafts(ids, targets, scale, context);
   return loss_of(run_chunk(0, ids, {}, context), targets, scale, context);
+}
+
+// Rows of tokens and behind them as many masks, whose targets are the tokens themselves where the token before has them as its next.
+at::Tensor Model::loss_with_drafts(const at::Tensor& ids, const at::Tensor& targets, double scale, ForwardContext context) {
+  const int64_t seq = ids.size(1);
+  const auto own = at::cat({at::full_like(targets.narrow(1, 0, 1), -100), targets.narrow(1, 0, seq - 1)}, 1);
+  context.sequences = layers::Sequences::with_drafts(context.sequences, config_.draft_block);
+  const auto losses =
+      at::empty({ids.size(0), 2 * seq}, at::TensorOptions().dtype(dtype() == at::kDouble ? at::kDouble : at::kFloat).device(device_));
+  const auto total = context.draft_loss;
+  if (total.defined()) context.losses = losses;
+  const auto both = run_chunk(0, at::cat({ids, at::full_like(ids, config_.draft_mask_id)}, 1), {}, context);
+  const auto loss = loss_of(both, at::cat({targets, own}, 1), scale / 2, context);
+  if (total.defined()) total.add_(losses.narrow(1, seq, seq).sum(), scale);
+  return loss;
 }
 
 at::Tensor Model::logits(const at::Tensor& hidden) const {

@@ -61,6 +61,9 @@ class Model {
   layers::Parameter* balancing_bias(int64_t layer) { return at(layer).feed_forward->balancing_bias(); }
 
   void set_routing_replay(RoutingReplay replay) { block_.set_routing_replay(std::move(replay)); }
+  /// QK-clip (layers/score_clip.h): what every pass from now on raises, [heads of this rank], by layer; undefined where nothing can be clipped.
+  std::vector<at::Tensor> watch_scores();
+  std::vector<layers::RowFactors> clip_scores(int64_t layer, const at::Tensor& gamma) const { return at(layer).mixer->clip_scores(gamma); }
   /// Of what the head's gradient is besides (layers/head.h).
   void set_z_loss(double coefficient) { head_rule_.z_loss = coefficient; }
   /// Later phases of a run may move the RoPE base: that of full layers, sliding ones keep theirs.
@@ -74,7 +77,8 @@ class Model {
   at::Tensor loss_of(const Stream& stream, const at::Tensor& targets, double scale, ForwardContext& context);
   /// For those who count: what the predictors need, of `ids`; null without predictors.
   std::shared_ptr<const FurtherTargets> further_like(const at::Tensor& ids) const;
-  /// Sum of the losses of all positions times `scale` (0-dim), to be backpropagated with gradient 1.
+  /// Sum of the losses of all positions times `scale` (0-dim), to be backpropagated with gradient 1. With context.learns_drafts half of it,
+  /// and half of the sum over the drafts of the same tokens (TiDAR, arXiv 2511.08923, eq. 4).
   at::Tensor loss(const at::Tensor& ids, const at::Tensor& targets, double scale, ForwardContext& context);
   /// [batch, seq, vocab] of a hidden state, fp32 (fp64 for fp64); no gradient. On a tensor_sequence axis that all ranks have alike.
   at::Tensor logits(const at::Tensor& hidden) const;
@@ -114,6 +118,8 @@ class Model {
   Stream run_block_again_in_backward(int64_t layer, const Stream& stream, const ForwardContext& context);
   Stream run_block_of(int64_t layer, const Stream& stream, ForwardContext& context);
   at::Tensor finish(const Stream& stream) const;
+  at::Tensor loss_with_drafts(const at::Tensor& ids, const at::Tensor& targets, double scale, ForwardContext context);
+  void require_drafts_fit() const;
   at::Tensor head_loss(const at::Tensor& normed, const at::Tensor& targets, double scale, const ForwardContext& context) const;
   /// `loss` with the predictors' losses in its gradient. `normed`: what the head took.
   at::Tensor with_further_losses(const at::Tensor& loss, const at::Tensor& normed, const at::Tensor& router_state, double scale,

@@ -15,6 +15,9 @@ void declare_settings(base::SettingsTable& table, OptimizerConfig& c) {
   table.add("optimizer.beta2", c.beta2, NumberRange{0, 1}, "AdamW, NorMuon: decay of the second moment");
   table.add("optimizer.eps", c.eps, NumberRange{0, 1}, "AdamW, NorMuon: added to the root of the second moment");
   table.add("optimizer.weight_decay", c.weight_decay, NumberRange{0, 10}, "decoupled; matrices and convolutions, not embeddings");
+  table.add(
+      "optimizer.qk_clip", c.qk_clip, NumberRange{0, 1e6},
+      "largest log-sum-exp of a head's attention scores, beyond which its q and k are scaled back after the step; 0 = off, Kimi K2: 100");
   table.add("optimizer.clip", c.clip, NumberRange{0, 1e30}, "largest global gradient norm; 0 = no clipping");
   table.add("optimizer.offload", c.offload, "masters and moments are in the host's memory between updates; a GPU's");
   table.add("optimizer.momentum", c.momentum, NumberRange{0, 1}, "Muon");

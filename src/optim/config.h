@@ -12,6 +12,7 @@ struct OptimizerConfig {
   std::string name = "muon";  // one of the table in update_rule.cpp
   double lr = 3e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
   double clip = 1.0;  // global gradient norm; 0 = off
+  double qk_clip = 0;  // of scores of attention (layers/score_clip.h); 0 = off
   bool offload = false;  // masters and moments are in the host's memory between updates
 
   double momentum = 0.95;

@@ -139,6 +139,20 @@ void Optimizer::step(double lr, double norm) {
   parameters_.drop_gradients();
 }
 
+void Optimizer::scale_rows(const Parameter& parameter, const at::Tensor& factors) {
+  const at::NoGradGuard no_grad;
+  home_.wait();
+  const int64_t columns = parameter.local_elements() / factors.numel();
+  for (auto& slot : slots_) {
+    if (slot.shard.parameter != &parameter || slot.shard.size() == 0) continue;
+    const int64_t first = slot.shard.begin / columns, rows = (slot.shard.end - 1) / columns + 1 - first;
+    const auto by_element =
+        factors.narrow(0, first, rows).repeat_interleave(columns).narrow(0, slot.shard.begin - first * columns, slot.shard.size());
+    slot.master.mul_(by_element.to(slot.master.options()));
+    if (slot.has_master) slot.shard.value.copy_(slot.master);
+  }
+}
+
 void Optimizer::balance(Parameter& bias, const at::Tensor& counts, int64_t experts) {
   const base::WorkScope scope("optimizer", base::WorkKind::adamw);
   if (config_.balancing_lr == 0 || bias.is_frozen) return;

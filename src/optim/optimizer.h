@@ -49,6 +49,9 @@ class Optimizer {
   /// dtype and the gradients are dropped. Parameters without a gradient count as having zero.
   void step(double lr, double norm);
 
+  /// After step(): multiplies the rows of a trained matrix, or the elements of a vector, by `factors` fp64 [local rows] on the host.
+  void scale_rows(const layers::Parameter& parameter, const at::Tensor& factors);
+
   /// Moves the balancing biases of one layer against its load, after step(). `counts` int64 [classes] on the host: tokens per class.
   void balance(layers::Parameter& bias, const at::Tensor& counts, int64_t experts);
 

@@ -1,6 +1,7 @@
 // Generation on a tensor_sequence axis: the tokens, logits and cached keys of one rank alone. Ranks are threads.
 #include "serve/generate.h"
 
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "comm/world.h"
+#include "kernels/differentiable.h"
 
 namespace ingot::serve {
 namespace {
@@ -69,6 +71,117 @@ parallel::Layout layout_of(const Case& c, comm::World& world) {
   layout.tensor_sequence = {.rank = world.rank(), .size = world.size(), .head_buckets = c.buckets, .group = group};
   layout.sequence = {{.rank = world.rank(), .size = world.size(), .zigzag = c.zigzag}, group, &parallel::kAllGather};
   return layout;
+}
+
+// Of few tokens a random model drafts some as it would choose them itself.
+TEST(GenerationWithDrafts, gives_the_text_of_generation_without_greedy_or_drawn) {
+  for (const char* family : {"llama", "qwen3", "zaya1", "deepseek_v3"})
+    for (const int64_t window : {0, 6}) {
+      auto config = config_of({.family = family, .ranks = 1, .prompt = 0, .kv_heads = 24, .window = window});
+      config.vocab_size = 7, config.draft_block = 4, config.draft_mask_id = 6, config.init_std = 0.2;
+      if (config.family == "deepseek_v3") {
+        config.head_dim = 6, config.rope_head_dim = 2, config.value_head_dim = 3, config.kv_rank = 10, config.rope_fraction = 1;
+        config.first_dense_layers = 3, config.layer_types = {}, config.window = 0;
+      }
+      const auto model = models::create_model(config);
+      model->allocate(at::kDouble);
+      model->initialise(11);
+      DraftCounts all;
+      for (const double temperature : {0.0, 1.1})
+        for (uint64_t seed = 0; seed < 4; ++seed) {
+          const SamplingOptions sampling{.temperature = temperature, .top_k = seed % 2 == 0 ? 0 : 3, .seed = seed};
+          const std::vector<int64_t> prompt = {static_cast<int64_t>(seed % 6), 3, 1};
+          for (const int64_t limit : {1, 2, 40}) {
+            DraftCounts counts;
+            const auto expected = generate(*model, prompt, limit, /*eos_id=*/seed == 3 ? 2 : -1, sampling);
+            EXPECT_EQ(generate_with_drafts(*model, prompt, limit, seed == 3 ? 2 : -1, sampling, {}, &counts), expected)
+                << family << " window " << window << " temperature " << temperature << " seed " << seed << " limit " << limit;
+            EXPECT_LE(counts.taken, counts.drafted);
+            all.passes += counts.passes, all.drafted += counts.drafted, all.taken += counts.taken;
+          }
+        }
+      EXPECT_GT(all.taken, all.drafted / 20) << "hardly any draft was taken: little is tested";
+    }
+}
+
+models::ModelConfig drafting(const char* family, int64_t window) {
+  auto config = config_of({.family = family, .ranks = 1, .prompt = 0, .kv_heads = 12, .window = window});
+  config.draft_block = 4, config.draft_mask_id = kVocab - 1;
+  if (config.family == "deepseek_v3") {
+    config.kv_heads = config.heads, config.head_dim = 6, config.rope_head_dim = 2, config.value_head_dim = 3, config.kv_rank = 10;
+    config.rope_fraction = 1, config.first_dense_layers = 3, config.layer_types = {}, config.window = 0;
+  }
+  return config;
+}
+
+models::ForwardContext context_of_drafts(const at::Tensor& ids, const at::Tensor& starts) {
+  models::ForwardContext context;
+  context.sequences = std::make_shared<layers::Sequences>(ids.size(0), ids.size(1), starts, 0, at::kCPU);
+  context.learns_drafts = true;
+  context.draft_loss = at::zeros({1}, at::kDouble);
+  return context;
+}
+
+// The drafts that training learns in one pass are those that generation makes behind each document's tokens before the block.
+TEST(Drafts, are_in_training_what_generation_makes_of_each_prefix_and_have_its_gradients) {
+  for (const auto& [family, window] : {std::pair{"llama", 0}, {"llama", 6}, {"zaya1", 0}, {"zaya1", 5}, {"deepseek_v3", 0}}) {
+    const auto model = models::create_model(drafting(family, window));
+    model->allocate(at::kDouble);
+    model->initialise(5);
+    const int64_t seq = 23, cut = 14;  // two documents
+    const auto ids = at::arange(seq, at::kLong).mul(31).add(5).remainder(kVocab - 2).unsqueeze(0);
+    const auto starts = at::arange(seq, at::kInt).ge(cut).to(at::kInt).mul(cut).unsqueeze(0);
+    for (const auto& [begin, end] : {std::pair{int64_t{0}, cut}, {cut, seq}})
+      for (int64_t block = begin; block < end; block += 4) {
+        Generator generator(*model);
+        if (block == begin) continue;  // generation has a token before its first draft
+        const at::NoGradGuard no_grad;
+        const auto drafted = at::log_softmax(generator.feed_and_draft(ids.narrow(1, begin, block - begin)), 2);
+        for (int64_t at = block; at < std::min(block + 4, end); ++at) {
+          if (block + 4 > end) continue;  // its last block ends with the document, and is shorter than those of generation
+          auto targets = at::full_like(ids, -100);
+          targets[0][at - 1] = ids[0][at];
+          auto context = context_of_drafts(ids, starts);
+          model->loss(ids, targets, 1, context);
+          EXPECT_NEAR(context.draft_loss.item<double>(), -drafted[0][1 + at - block][ids[0][at]].item<double>(), 1e-9)
+              << family << " token " << at;
+        }
+      }
+    // One step along a direction of all parameters changes the loss by the gradient's share of it.
+    auto targets = at::cat({ids.narrow(1, 1, seq - 1), ids.narrow(1, 0, 1)}, 1).clone();
+    targets[0][cut - 1] = -100;
+    const auto loss_at = [&] {
+      auto context = context_of_drafts(ids, starts);
+      return model->loss(ids, targets, 0.1, context);
+    };
+    kernels::backward({loss_at()});
+    model->parameters().collect_gradients();
+    double expected = 0;
+    const double step = 1e-6;
+    const at::NoGradGuard no_grad;
+    std::vector<std::pair<at::Tensor, at::Tensor>> moves;
+    for (const auto& p : model->parameters().all()) {
+      if (!p->has_gradient) continue;
+      const auto direction = at::sin(at::arange(p->elements(), at::kDouble) + static_cast<double>(p->name.size())).view(p->shape);
+      expected += (direction * p->grad).sum().item<double>();
+      moves.emplace_back(p->value.detach(), direction);
+    }
+    const auto moved = [&](double by) {
+      for (const auto& [value, direction] : moves) value.add_(direction, by);
+      return loss_at().item<double>();
+    };
+    const double above = moved(step), below = moved(-2 * step);
+    EXPECT_NEAR((above - below) / (2 * step), expected, 1e-5 * (1 + std::abs(expected))) << family << " window " << window;
+  }
+}
+
+TEST(GenerationWithDrafts, is_refused_without_drafts_and_of_encoders_altogether) {
+  auto config = config_of({.family = "llama", .ranks = 1, .prompt = 0});
+  const auto plain = models::create_model(config);
+  EXPECT_THROW(generate_with_drafts(*plain, {1}, 4, -1, {}), base::ConfigError);
+  config.bidirectional = true;
+  const auto encoder = models::create_model(config);
+  EXPECT_THROW(generate(*encoder, {1}, 4, -1, {}), base::ConfigError);
 }
 
 class GenerationOverRanks : public ::testing::TestWithParam<Case> {};

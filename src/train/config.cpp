@@ -118,6 +118,20 @@ static void check_graphs(const RunConfig& c) {
                             c.train.offload);
 }
 
+static void check_parts_of_steps(const RunConfig& c) {
+  if (c.model.bidirectional != (c.data.mask_rate > 0))
+    throw base::ConfigError("model.bidirectional = {} and data.mask_rate = {}: an encoder learns hidden tokens, and nothing else does",
+                            c.model.bidirectional, c.data.mask_rate);
+  if (c.optimizer.qk_clip > 0)
+    for (const auto& [name, is_on] : {std::pair{"parallel.context", c.parallel.context > 1},
+                                      {"parallel.tensor_sequence", c.parallel.tensor_sequence > 1},
+                                      {"model.lora_rank", c.model.lora_rank > 0},
+                                      {"optimizer.offload", c.optimizer.offload}})
+      if (is_on) throw base::ConfigError("optimizer.qk_clip = {} does not go with {}; set one of them back", c.optimizer.qk_clip, name);
+  if (c.model.draft_block > 0 && (c.train.gpu_graphs || c.train.dpo_beta > 0))
+    throw base::ConfigError("model.draft_block = {} goes with train.gpu_graphs = false and train.dpo_beta = 0", c.model.draft_block);
+}
+
 static void check_preferences(const RunConfig& c) {
   const bool is_on = c.train.dpo_beta > 0;
   if (is_on != (c.data.packing == "pairs"))
@@ -166,6 +180,7 @@ void check(const RunConfig& c) {
         c.train.recompute);
   check_graphs(c);
   check_preferences(c);
+  check_parts_of_steps(c);
   const auto check_batch = [&](int64_t batch, const std::string& where) {
     const int64_t micro = c.train.microbatch_size;
     if (micro > 0 && batch % micro != 0)

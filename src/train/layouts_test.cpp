@@ -37,8 +37,11 @@ struct Layout {
   bool emulated = false;                                     // ranks have emulated devices
   double bucket_mib = 0.01, clip = 1;
   bool is_special = false;   // multipliers, capped logits and their loss, learning rates by width
+  double qk_clip = 0;        // beyond which queries and keys are scaled back
   int64_t lora = 0;          // rank of adapters, which alone are trained
   bool pairs = false;        // of answers, learned by DPO
+  bool encoder = false;      // tokens see those behind them
+  int64_t draft = 0;         // tokens that are drafted in one pass
   int64_t mtp = 0;           // predictors of further tokens
   std::string balance = {};  // whose tokens the balance loss looks at; empty = no losses of routers
 };
@@ -74,6 +77,8 @@ models::ModelConfig model_of(const Layout& layout) {
   }
   c.mtp_layers = layout.mtp;
   c.lora_rank = layout.lora;
+  c.bidirectional = layout.encoder, c.draft_block = layout.draft, c.draft_mask_id = 47;
+  if (layout.encoder) c.short_convolution = 0;
   if (layout.family == "deepseek_v3") {
     c.kv_heads = c.heads, c.head_dim = 6, c.rope_head_dim = 2, c.value_head_dim = 3, c.kv_rank = 10, c.query_rank = 14, c.rope_fraction = 1;
     c.router_score = "sigmoid", c.router_groups = 2, c.router_scale = 1.5, c.shared_expert_ffn = 24, c.first_dense_layers = 1;
@@ -116,6 +121,8 @@ data::Batch pairs_of(data::Batch b) {
 
 data::Batch batch_for(const Layout& layout, int64_t step, int64_t first_row, int64_t rows) {
   auto batch = batch_of(step, first_row, rows, layout.seq);
+  // Over ranks an encoder's rows are one document each.
+  if (layout.encoder && layout.family == "linear_llama") std::fill(batch.document_starts.begin(), batch.document_starts.end(), 0);
   return layout.pairs ? pairs_of(std::move(batch)) : batch;
 }
 
@@ -174,6 +181,7 @@ Outcome train(const Layout& layout, int64_t steps = all_steps(), const Choices* 
       setup.routing_losses = {.balance = 0.5, .z = 0.1, .over = layers::balance_over_from_name(layout.balance)};
     setup.optimizer.clip = layout.clip;
     if (layout.is_special) setup.z_loss = 0.01;
+    setup.optimizer.qk_clip = layout.qk_clip;
     if (layout.pairs) setup.preferences = {.beta = 0.5, .label_smoothing = 0.1};
     setup.parallel.bucket_mib = layout.bucket_mib;
     ParallelModel model(setup, groups);
@@ -201,7 +209,7 @@ Outcome train(const Layout& layout, int64_t steps = all_steps(), const Choices* 
         outcome.losses.push_back(result.loss);
         outcome.norms.push_back(result.grad_norm);
         outcome.balance.push_back(result.balance_loss.value_or(0) + 1000 * result.router_z_loss.value_or(0) + result.mtp_loss.value_or(0) +
-                                  10 * result.dpo_accuracy.value_or(0) + result.dpo_margin.value_or(0));
+                                  result.draft_loss.value_or(0) + result.attention_max.value_or(0) + 10 * result.dpo_accuracy.value_or(0) + result.dpo_margin.value_or(0));
         outcome.loads.push_back(result.expert_tokens);
       } else if (outcome.losses.size() > static_cast<size_t>(step)) {
         EXPECT_EQ(result.loss, outcome.losses[static_cast<size_t>(step)]) << "rank " << world.rank();
@@ -236,9 +244,9 @@ const Outcome& alone(Layout layout) {
   layout.emulated = false;
   layout.recompute = models::Recompute::none;
   if (layout.balance != "microbatch") layout.microbatch = 0;
-  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", layout.balance, layout.kv_heads, layout.top_k, fmt::join(layout.mixers, ","),
+  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", layout.balance, layout.kv_heads, layout.top_k, fmt::join(layout.mixers, ","),
                                fmt::join(layout.feed_forwards, ","), layout.replayed, layout.family, layout.linear, layout.precision,
-                               layout.optimizer, layout.tie, layout.biases, layout.force_balance, layout.seq, layout.window, layout.is_special, layout.mtp, layout.lora, layout.pairs);
+                               layout.optimizer, layout.tie, layout.biases, layout.force_balance, layout.seq, layout.window, layout.is_special, layout.mtp, layout.lora, layout.pairs, layout.encoder, layout.draft, layout.qk_clip);
   if (!known.contains(key)) known.emplace(key, train(layout));
   return known.at(key);
 }
@@ -273,6 +281,9 @@ std::string name_of(const Layout& l) {
   if (l.is_special) name += "_special";
   if (l.lora > 0) name += fmt::format("_lora{}", l.lora);
   if (l.pairs) name += "_pairs";
+  if (l.qk_clip > 0) name += "_qk_clip";
+  if (l.encoder) name += "_encoder";
+  if (l.draft > 0) name += fmt::format("_drafts{}", l.draft);
   if (l.mtp > 0) name += fmt::format("_mtp{}", l.mtp);
   if (!l.balance.empty()) name += "_balance_over_" + l.balance;
   if (l.kv_heads != 12) name += fmt::format("_kv{}", l.kv_heads);
@@ -315,7 +326,7 @@ TEST_P(Layouts, train_the_same_model) {
   for (size_t step = 0; step < 2; ++step) EXPECT_EQ(again.losses[step], got.losses[step]) << "not the same bits, step " << step;
 }
 
-// Adapters and pairs of answers, each where it is not refused.
+// Adapters, pairs of answers, encoders and drafts, each where it is not refused.
 std::vector<Layout> fine_tuned_layouts() {
   using P = mesh::ParallelConfig;
   const auto pipeline = [](int64_t stages, const char* schedule) {
@@ -336,6 +347,17 @@ std::vector<Layout> fine_tuned_layouts() {
   experts.expert = 2;
   all.push_back({.parallel = experts, .ranks = 2, .family = "zaya1", .lora = 3, .pairs = true});
   all.push_back({.parallel = P{.zero = 3}, .ranks = 2, .family = "deepseek_v3", .top_k = 2, .lora = 3});
+  for (const auto& p : {P{.zero = 1}, P{.zero = 3}, P{.tensor = 2}, P{.pipeline = 2, .zero = 0}})
+    for (const char* family : {"llama", "deepseek_v3"})
+      all.push_back({.parallel = p, .ranks = p.pipeline > 1 || p.tensor > 1 ? 4 : 3, .family = family, .microbatch = 2, .biases = family == std::string("llama"), .top_k = family == std::string("llama") ? 1 : 2, .qk_clip = 3});
+  all.push_back({.parallel = P{.zero = 1}, .ranks = 3, .recompute = models::Recompute::full, .microbatch = 2, .window = 5, .encoder = true});
+  all.push_back({.parallel = P{.tensor = 2, .zero = 0}, .ranks = 2, .optimizer = "adamw", .encoder = true});
+  all.push_back({.parallel = pipeline(2, "1f1b"), .ranks = 2, .microbatch = 3, .encoder = true});
+  all.push_back({.parallel = P{.context = 2, .context_order = "contiguous"}, .ranks = 4, .family = "linear_llama", .linear = "basic", .mixers = {"linear"}, .encoder = true});
+  all.push_back({.parallel = P{.zero = 3}, .ranks = 3, .recompute = models::Recompute::full, .microbatch = 2, .window = 5, .draft = 3});
+  all.push_back({.parallel = P{.tensor = 2, .zero = 1}, .ranks = 4, .optimizer = "adamw", .lora = 0, .draft = 4});
+  all.push_back({.parallel = P{.tensor = 2, .zero = 1}, .ranks = 4, .family = "zaya1", .microbatch = 3, .draft = 4});
+  all.push_back({.parallel = experts, .ranks = 2, .family = "qwen3_moe", .top_k = 2, .draft = 5, .balance = "batch"});
   return all;
 }
 

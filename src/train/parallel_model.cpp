@@ -96,6 +96,7 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
     step_->add_routing_losses(setup.routing_losses);
     step_->train_predictors(setup.mtp_loss);
     step_->learn_preferences(setup.preferences);
+    step_->clip_scores_at(setup.optimizer.qk_clip);
     if (setup.offloads_activations) step_->offload_activations();
     if (setup.uses_graphs) step_->use_graphs();
     return;
@@ -127,7 +128,8 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
   if (device::is_counting(setup.device)) team.slices_of = [this](const layers::Parameter& p) { return owned_slices(p); };
   optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), setup.optimizer, std::move(team));
   step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, setup.recompute, setup.microbatch,
-                                         Replicas{.targets = &targets,
+                                         Replicas{.everyone = &everyone,
+                                                  .targets = &targets,
                                                   .losses = &losses,
                                                   .tokens = &tokens,
                                                   .balance = balance,
@@ -138,6 +140,7 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
   step_->add_routing_losses(setup.routing_losses);
   step_->train_predictors(setup.mtp_loss);
   step_->learn_preferences(setup.preferences);
+  step_->clip_scores_at(setup.optimizer.qk_clip);
   if (setup.offloads_activations) step_->offload_activations();
   if (setup.uses_graphs) step_->use_graphs();
 }

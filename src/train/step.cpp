@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/error.h"
@@ -77,6 +78,7 @@ TrainingStep::TrainingStep(models::Model& model, optim::Optimizer& optimizer, mo
       microbatch_(microbatch),
       counter_(model.blocks(), model.config().expert_capacity > 0),
       replicas_(replicas) {
+  if (model.config().draft_block > 0) draft_loss_ = at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(model.device()));
   if (replicas_.buckets)
     hooks_ = std::make_unique<BucketHooks>(*replicas_.buckets, !replicas_.stages || replicas_.schedule != parallel::Schedule::zero_bubble);
   else model_.parameters().allocate_gradients();  // now, so that they do not lie scattered between the activations of the first step
@@ -141,6 +143,42 @@ layers::WeighLosses TrainingStep::weigh_pairs(const layers::PreferencePairs& pai
   };
 }
 
+void TrainingStep::clip_scores_at(double threshold) {
+  qk_clip_ = threshold;
+  if (threshold == 0) return;
+  largest_scores_ = model_.watch_scores();
+  const bool is_stage = model_.layout().stage.is_on();  // others may have what this one has not
+  if (!is_stage && std::none_of(largest_scores_.begin(), largest_scores_.end(), [](const at::Tensor& x) { return x.defined(); }))
+    throw base::ConfigError("optimizer.qk_clip = {}: no layer has softmax attention whose queries and keys are not normed; set it to 0",
+                            threshold);
+}
+
+void TrainingStep::clip_scores(StepResult& result) {
+  if (qk_clip_ == 0) return;
+  const at::NoGradGuard no_grad;
+  // One more number than heads, for a stage of a pipeline that has none.
+  std::vector<at::Tensor> watched{
+      at::full({1}, -std::numeric_limits<double>::infinity(), at::TensorOptions().dtype(at::kFloat).device(model_.device()))};
+  for (const auto& largest : largest_scores_)
+    if (largest.defined()) watched.push_back(largest);
+  const auto all = at::cat(watched);
+  if (replicas_.targets && replicas_.targets->size() > 1) replicas_.targets->all_reduce(all, comm::Reduction::max);
+  const auto host = all.cpu().to(at::kDouble);
+  if (device::is_counting(all)) return;
+  const auto most = host.amax(at::IntArrayRef{0}, /*keepdim=*/true);
+  if (replicas_.everyone && replicas_.everyone->size() > 1) replicas_.everyone->all_reduce(most, comm::Reduction::max);
+  result.attention_max = most.item<double>();
+  int64_t heads = 1;
+  for (int64_t layer = 0; layer < model_.blocks(); ++layer) {
+    const auto& largest = largest_scores_[static_cast<size_t>(layer)];
+    if (!largest.defined()) continue;
+    const auto gamma = (qk_clip_ / host.narrow(0, heads, largest.numel()).clamp_min(qk_clip_));
+    heads += largest.numel();
+    if (gamma.min().item<double>() == 1) continue;
+    for (const auto& [parameter, factors] : model_.clip_scores(layer, gamma)) optimizer_.scale_rows(*parameter, factors);
+  }
+}
+
 void TrainingStep::learn_preferences(const layers::PreferenceSettings& settings) {
   preferences_ = settings;
   if (settings.is_on()) preference_totals_ = at::zeros({2}, at::TensorOptions().dtype(at::kFloat).device(model_.device()));
@@ -171,7 +209,8 @@ models::ForwardContext TrainingStep::context_of(std::shared_ptr<layers::Sequence
   context.observer = observer;
   context.hooks = hooks_.get();
   context.offload = offload();
-  context.drops_tokens = observer == &counter_;
+  context.drops_tokens = context.learns_drafts = observer == &counter_;
+  if (observer == &counter_) context.draft_loss = draft_loss_;
   if (routing_totals_ && observer == &counter_) context.routing_losses = routing_losses();
   return context;
 }
@@ -183,10 +222,14 @@ void TrainingStep::train_predictors(double coefficient) {
 }
 
 void TrainingStep::collect_further_losses(StepResult& result) const {
-  if (!further_total_.defined()) return;
-  auto total = further_total_.clone();
-  if (replicas_.targets && replicas_.targets->size() > 1) replicas_.targets->all_reduce(total);
-  result.mtp_loss = total.cpu().item<float>();
+  const auto over_ranks = [&](const at::Tensor& total) -> std::optional<double> {
+    if (!total.defined()) return {};
+    const auto sum = total.clone();
+    if (replicas_.targets && replicas_.targets->size() > 1) replicas_.targets->all_reduce(sum);
+    return sum.cpu().item<float>();
+  };
+  result.mtp_loss = over_ranks(further_total_);
+  result.draft_loss = over_ranks(draft_loss_);
 }
 
 void TrainingStep::add_routing_losses(const layers::RoutingLossSettings& settings) {
@@ -308,12 +351,16 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr, ReplicaCheck* 
   if (graphs_) graphs_->begin_step();
   const Tensors all = on_device(batch, /*trains=*/true);
   if (further_total_.defined()) further_total_.zero_();
+  if (draft_loss_.defined()) draft_loss_.zero_();
+  for (const auto& largest : largest_scores_)
+    if (largest.defined()) largest.fill_(-std::numeric_limits<double>::infinity());
   // Every target of the global batch weighs the same, however documents and padding fall into microbatches and ranks.
   const int64_t targets = count_targets(all);
   const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, targets));
   if (preference_totals_.defined()) preference_totals_.zero_();
   if (routing_totals_) routing_totals_->clear();
-  token_share_ = 1.0 / static_cast<double>(std::max<int64_t>(1, batch.batch * batch.seq * replicas_.data));
+  const int64_t copies = draft_loss_.defined() ? 2 : 1;
+  token_share_ = 1.0 / static_cast<double>(std::max<int64_t>(1, batch.batch * batch.seq * replicas_.data * copies));
   if (replicas_.buckets) replicas_.buckets->begin_step();
   finish(forward_and_backward(all, scale), lr, &all, result, check);
   if (all.pairs.is_defined()) collect_preferences(result, targets);
@@ -354,7 +401,7 @@ void TrainingStep::finish(double loss, double lr, const Tensors* all, StepResult
   result.skipped = !result.reason.empty();
   if (check) check->before_update();
   if (result.skipped) model_.parameters().drop_gradients();
-  else update(lr, norm.norm);
+  else update(lr, norm.norm, result);
 }
 
 StepResult TrainingStep::run_without_passes(double lr) {
@@ -396,9 +443,10 @@ void TrainingStep::collect_expert_counts() {
     if (is_shared ? model_.has_experts(layer) : counter_.counts()[static_cast<size_t>(layer)].defined()) counter_.set(layer, host[layer]);
 }
 
-void TrainingStep::update(double lr, double norm) {
+void TrainingStep::update(double lr, double norm, StepResult& result) {
   if (before_update_) before_update_();
   optimizer_.step(lr, norm);
+  clip_scores(result);
   if (replicas_.buckets) replicas_.buckets->publish();  // on their way while what follows goes on
   for (int64_t layer = 0; layer < model_.blocks(); ++layer) {
     const auto& count = counter_.counts()[static_cast<size_t>(layer)];

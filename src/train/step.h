@@ -29,15 +29,18 @@ struct StepResult {
   std::string reason;                                 // which tensor was not finite first
   std::vector<std::vector<int64_t>> expert_tokens;    // [layers][experts]; empty without experts
   std::optional<double> balance_loss, router_z_loss;  // means over layers with experts, without coefficients
-  std::optional<double> mtp_loss;                     // mean over the predictors and the batch's targets, nats
-  std::optional<double> dpo_accuracy, dpo_margin;     // share of pairs ordered as chosen; mean of beta h (layers/preference_loss.h)
-  std::vector<double> router_entropy;                 // nats, mean over tokens, of each layer with experts
-  std::vector<double> dropped_of_layers;              // of each layer with experts that have a capacity
-  std::optional<double> dropped;                      // share of the slots that experts had no room for
+  std::optional<double> draft_loss;                // mean over the batch's targets, nats, as drafted; loss is the mean of it and the rest
+  std::optional<double> mtp_loss;                  // mean over the predictors and the batch's targets, nats
+  std::optional<double> dpo_accuracy, dpo_margin;  // share of pairs ordered as chosen; mean of beta h (layers/preference_loss.h)
+  std::optional<double> attention_max;             // largest log-sum-exp of a head's scores, with optimizer.qk_clip
+  std::vector<double> router_entropy;              // nats, mean over tokens, of each layer with experts
+  std::vector<double> dropped_of_layers;           // of each layer with experts that have a capacity
+  std::optional<double> dropped;                   // share of the slots that experts had no room for
 };
 
 /// The ranks that train together on one batch; nothing = this one alone.
 struct Replicas {
+  comm::Group* everyone = nullptr;       // all of them
   comm::Group* targets = nullptr;        // each of them on its own sequences, or its tokens of them
   comm::Group* losses = nullptr;         // over which losses are spread: these and the stages of a pipeline
   comm::Group* tokens = nullptr;         // over which a layer's tokens, and layers, are spread: these and more
@@ -78,6 +81,8 @@ class TrainingStep {
   void train_predictors(double coefficient);
   /// Added to the loss from the next step on. Throws ConfigError where the model has no experts.
   void add_routing_losses(const layers::RoutingLossSettings& settings);
+  /// Scales queries and keys back where scores come to be larger (layers/score_clip.h). Throws ConfigError where no layer can be clipped.
+  void clip_scores_at(double threshold);
   /// Batches of pairs are learned by what their answers are compared, from the next step on.
   void learn_preferences(const layers::PreferenceSettings& settings);
   /// Null without.
@@ -110,13 +115,14 @@ class TrainingStep {
   void collect_expert_counts();
   void collect_routing_losses(StepResult& result) const;
   void collect_further_losses(StepResult& result) const;
+  void clip_scores(StepResult& result);
   void report_experts(StepResult& result) const;
   void collect_preferences(StepResult& result, int64_t pairs) const;
   layers::PreferencePairs pairs_on_device(const data::Batch& batch) const;
   layers::WeighLosses weigh_pairs(const layers::PreferencePairs& pairs, bool trains) const;
   /// All that comes after the passes but for the experts' tokens.
   void finish(double loss, double lr, const Tensors* all, StepResult& result, ReplicaCheck* check = nullptr);
-  void update(double lr, double norm);
+  void update(double lr, double norm, StepResult& result);
   std::string first_nonfinite_activation(const Tensors& tensors);
   bool is_alone() const { return replicas_.targets == nullptr || replicas_.targets->size() == 1; }
   /// Over the ranks that have parts of it.
@@ -133,7 +139,10 @@ class TrainingStep {
   std::unique_ptr<layers::RoutingTotals> routing_totals_;  // null without routing losses
   double token_share_ = 0;                                 // of one token in the global batch
   double further_coefficient_ = 0;
+  double qk_clip_ = 0;
+  std::vector<at::Tensor> largest_scores_;  // by layer; undefined where nothing is clipped
   layers::PreferenceSettings preferences_;
+  at::Tensor draft_loss_;         // fp32 [1], of this rank's tokens; undefined where nothing is drafted
   at::Tensor preference_totals_;  // fp32 [2], as in layers/preference_loss.h; undefined without
   at::Tensor further_total_;      // fp32, of this rank's tokens; undefined where no predictors learn
   Replicas replicas_;

@@ -289,6 +289,8 @@ StepRecord Trainer::take_step(const Phase& phase) {
   record.balance_loss = result.balance_loss;
   record.router_z_loss = result.router_z_loss;
   record.mtp_loss = result.mtp_loss;
+  record.attention_max = result.attention_max;
+  record.draft_loss = result.draft_loss;
   record.dropped = result.dropped;
   if (!is_ramp) measure(record, phase_number);
   return record;

@@ -69,7 +69,7 @@ std::shared_ptr<const models::FurtherTargets> further_of(const models::Model& mo
 }
 
 Tolerance default_tolerance(const std::string& name) {
-  if (name == "loss" || name == "mtp_loss") return kLoss;
+  if (name == "loss" || name == "mtp_loss" || name == "draft_loss") return kLoss;
   if (name.starts_with("grad.")) return kGradients;
   if (name.ends_with(".probs") || name.ends_with(".weights")) return kProbabilities;
   return kActivations;
@@ -103,8 +103,11 @@ Report verify_model(const fs::path& folder, const fs::path& fixture_path, const 
   }
   context.observer = nullptr;
   if (fixture.has("mtp_loss")) context.further = further_of(*model, ids, targets, note.value("mtp_coefficient", 0.3));
+  context.learns_drafts = fixture.has("draft_loss");
+  if (context.learns_drafts) context.draft_loss = at::zeros({1}, ids.options().dtype(at::kFloat));
   const auto loss = model->loss(ids, targets, 1.0 / static_cast<double>(batch * (seq - 1)), context);
   got["loss"] = loss.detach().reshape({1});
+  if (context.learns_drafts) got["draft_loss"] = context.draft_loss;
   if (context.further) got["mtp_loss"] = context.further->total;
   kernels::backward({loss});
   model->parameters().collect_gradients();

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "base/error.h"
+
 namespace ingot::models {
 
 using layers::Parameter;
@@ -45,6 +47,16 @@ tensor::Part BlockContext::cut_columns(int64_t rows, int64_t cols) const {
 tensor::Part BlockContext::cut_vector(int64_t size) const {
   if (!schedule_->shards_weights()) return {};
   return {{schedule_->share(size)}};
+}
+
+void BlockContext::require_causal(const char* mixer) const {
+  if (config_.bidirectional)
+    throw base::ConfigError("model.bidirectional = true: {} sees earlier tokens alone; softmax, latent and basic linear attention see all",
+                            mixer);
+  if (config_.draft_block > 0)
+    throw base::ConfigError(
+        "model.draft_block = {}: {} passes on what it has seen token by token; softmax, latent and CCA attention can draft",
+        config_.draft_block, mixer);
 }
 
 void BlockContext::require_heads() const {

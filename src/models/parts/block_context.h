@@ -39,6 +39,8 @@ class BlockContext {
   tensor::Part cut_vector(int64_t size) const;
   /// Throws ConfigError when the ranks cannot share the heads of attention out, by weights or by tokens.
   void require_heads() const;
+  /// Of a mixer whose tokens only see what is before them. Throws ConfigError for encoders and drafts.
+  void require_causal(const char* mixer) const;
 
  private:
   const ModelConfig& config_;

@@ -1,6 +1,7 @@
 #include "models/parts/latent_mixer.h"
 
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "kernels/norm.h"
@@ -18,6 +19,7 @@ constexpr double kLatentNormEps = 1e-6;  // transformers' for the norms of laten
 LatentMixer::LatentMixer(const BlockContext& block, int64_t layer) : TokenMixer(block, layer) {
   const auto& c = config();
   schedule().require_local("latent attention");
+  require_one_rank_for_rows();
   if (c.kv_heads != c.heads)
     throw base::ConfigError("model.kv_heads = {}: latent attention makes keys and values for each of model.heads = {}", c.kv_heads,
                             c.heads);
@@ -61,6 +63,21 @@ void LatentMixer::declare(const std::string& layer_prefix) {
                 .kv = by_heads("kv_b_proj", c.heads * (d - c.rope_head_dim + v), c.kv_rank, of_latent),
                 .o = &block_.matrix(prefix + "o_proj.weight", {c.hidden, c.heads * v}, block_.cut_columns(c.hidden, c.heads * v))};
   if (attention_.rotary.rotated > 0) attention_.rotary.rotated = c.rope_head_dim;
+}
+
+at::Tensor LatentMixer::watch_scores(at::Device device) {
+  return attention_.largest_scores =
+             at::full({attention_.heads}, -std::numeric_limits<double>::infinity(), at::TensorOptions().dtype(at::kFloat).device(device));
+}
+
+// Of a head's own channels queries and keys take the root each; the key that rotates is all heads', so that the queries take all.
+std::vector<layers::RowFactors> LatentMixer::clip_scores(const at::Tensor& gamma) const {
+  const auto& a = attention_;
+  const auto root = gamma.sqrt().unsqueeze(1), whole = gamma.unsqueeze(1);
+  const auto rows = [](const std::vector<at::Tensor>& of_head) { return at::cat(of_head, 1).flatten(); };
+  const int64_t plain = a.head_dim - a.rope_dim;
+  return {{a.q, rows({whole.expand({-1, a.rope_dim}), root.expand({-1, plain})})},
+          {a.kv, rows({root.expand({-1, plain}), at::ones({a.heads, a.value_dim}, gamma.options())})}};
 }
 
 at::Tensor LatentMixer::mix(const at::Tensor& normed, ForwardContext& context) const {

@@ -17,6 +17,10 @@ LinearMixer::LinearMixer(const BlockContext& block, int64_t layer, const Options
       variant_(layers::linear_variant_from_name(config().linear_attention)),
       map_(kernels::feature_map_from_name(config().feature_map)) {
   schedule().require_local("linear attention");
+  if (!config().bidirectional || variant_ != LinearVariant::basic) block.require_causal("linear attention that decays or corrects");
+  if (config().bidirectional && config().short_convolution > 0)
+    throw base::ConfigError("model.short_convolution = {}: it sees earlier tokens alone, and model.bidirectional = true; set it to 0",
+                            config().short_convolution);
   if (layout().sequence.is_on() && layout().sequence.zigzag)
     throw base::ConfigError(
         "parallel.context_order = zigzag: linear attention passes states from one part of a sequence to the next, so each rank's tokens "

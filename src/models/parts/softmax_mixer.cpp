@@ -1,5 +1,7 @@
 #include "models/parts/softmax_mixer.h"
 
+#include <limits>
+
 #include "base/error.h"
 #include "models/hugging_face_config.h"
 #include "models/parts/biases.h"
@@ -9,6 +11,8 @@ namespace ingot::models {
 SoftmaxMixer::SoftmaxMixer(const BlockContext& block, int64_t layer, const Options& options) : TokenMixer(block, layer), options_(options) {
   block.require_heads();
   if (options.is_gated) schedule().require_local("gated attention");
+  require_one_rank_for_rows();
+  if (options.has_sinks && config().draft_block > 0) block.require_causal("attention with sinks");
   if (options.has_sinks) {
     schedule().require_local("attention with sinks");
     if (layout().sequence.is_on())
@@ -55,6 +59,17 @@ void SoftmaxMixer::declare(const std::string& prefix) {
   if (options_.has_sinks) w.sinks = &block_.vector(prefix + "self_attn.sinks", c.heads, 0, block_.cut_vector(c.heads));
   w.scale = c.softmax_scale;
   attention_ = layers::SoftmaxAttention(std::move(w));
+}
+
+at::Tensor SoftmaxMixer::watch_scores(at::Device device) {
+  if (options_.qk_norm != QkNorm::none) return {};
+  return attention_.largest_scores =
+             at::full({attention_.heads}, -std::numeric_limits<double>::infinity(), at::TensorOptions().dtype(at::kFloat).device(device));
+}
+
+std::vector<layers::RowFactors> SoftmaxMixer::clip_scores(const at::Tensor& gamma) const {
+  const auto& a = attention_;
+  return layers::clip_heads(gamma, a.kv_heads, a.head_dim, {a.q, a.q_bias}, {a.k, a.k_bias});
 }
 
 at::Tensor SoftmaxMixer::mix(const at::Tensor& normed, ForwardContext& context) const {

@@ -4,6 +4,8 @@
 // lies are parameters declared, and only there does it compute.
 #pragma once
 
+#include "base/error.h"
+#include "layers/score_clip.h"
 #include "models/parts/block_context.h"
 
 namespace ingot::models {
@@ -22,6 +24,11 @@ class TokenMixer {
   /// Of full layers; a sliding one keeps its own.
   virtual void set_rope_base(double /*base*/) {}
 
+  /// QK-clip (layers/score_clip.h), of softmax attention whose queries and keys are not normed: from now on every pass raises what comes
+  /// back, [heads of this rank]; undefined elsewhere.
+  virtual at::Tensor watch_scores(at::Device /*device*/) { return {}; }
+  virtual std::vector<layers::RowFactors> clip_scores(const at::Tensor& /*gamma*/) const { return {}; }
+
   /// Whether it keeps a state of one size rather than keys and values, and costs as much for every token.
   virtual bool is_linear() const { return false; }
   /// Tokens before its own that it looks at one by one: over ranks, each has at least as many of a sequence.
@@ -31,6 +38,14 @@ class TokenMixer {
   const ModelConfig& config() const { return block_.config(); }
   const parallel::Layout& layout() const { return block_.layout(); }
   const parallel::LayerSchedule& schedule() const { return block_.schedule(); }
+  /// Of softmax attention: over ranks it only knows the causal mask. Throws ConfigError.
+  void require_one_rank_for_rows() const {
+    if (config().bidirectional && layout().sequence.is_on())
+      throw base::ConfigError(
+          "parallel.context or tensor_sequence = {}: softmax attention of model.bidirectional needs a row's tokens on one rank; basic "
+          "linear attention does not",
+          layout().sequence.size);
+  }
   LayerCache* cache_in(const ForwardContext& context) const {
     return context.caches ? &(*context.caches)[static_cast<size_t>(layer_)] : nullptr;
   }

@@ -19,6 +19,10 @@ class OverAxis final : public layers::ContextSchedule {
   at::Tensor linear_attention(const kernels::LinearAttentionInputs& in, const layers::Sequences& sequences) const override {
     return sharded_linear_attention(in, sequences, axis_);
   }
+  at::Tensor bidirectional_linear_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                            const layers::Sequences& sequences) const override {
+    return sharded_bidirectional_linear_attention(q, k, v, sequences, axis_);
+  }
   at::Tensor with_halo(const at::Tensor& x, int64_t halo) const override { return parallel::with_halo(x, axis_, halo); }
 
  private:

@@ -71,6 +71,7 @@ void run(models::Model& model, const PassShape& shape, models::LayerHooks* hooks
   train::ExpertCounter counter(model.blocks(), model.config().expert_capacity > 0);
   context.drops_tokens = true;
   context.further = model.further_like(ids);
+  context.learns_drafts = true;
   context.recompute = shape.recompute;
   if (shape.offloads_activations)
     context.offload = std::make_shared<layers::ActivationOffload>(std::make_shared<device::HostStash>(model.device()));

@@ -39,6 +39,8 @@ std::vector<Scalar> scalars_of(const StepRecord& r) {
   }
   if (r.dpo_accuracy) all.push_back({"train/dpo_accuracy", *r.dpo_accuracy});
   if (r.dpo_margin) all.push_back({"train/dpo_margin", *r.dpo_margin});
+  if (r.attention_max) all.push_back({"train/attention_max", *r.attention_max});
+  if (r.draft_loss) all.push_back({"train/draft_loss", *r.draft_loss});
   if (r.mtp_loss) all.push_back({"train/mtp_loss", *r.mtp_loss});
   return all;
 }

@@ -92,6 +92,8 @@ Json to_json(const StepRecord& record) {
   if (record.balance_loss) line.add("balance_loss", *record.balance_loss);
   if (record.router_z_loss) line.add("router_z_loss", *record.router_z_loss);
   if (record.dropped) line.add("dropped", *record.dropped);
+  if (record.attention_max) line.add("attention_max", *record.attention_max);
+  if (record.draft_loss) line.add("draft_loss", *record.draft_loss);
   if (record.mtp_loss) line.add("mtp_loss", *record.mtp_loss);
   if (record.dpo_accuracy) line.add("dpo_accuracy", *record.dpo_accuracy);
   if (record.dpo_margin) line.add("dpo_margin", *record.dpo_margin);

@@ -49,6 +49,8 @@ struct StepRecord {
   // Of the losses of routers that are on, means over layers without coefficients.
   std::optional<double> balance_loss, router_z_loss;
   std::optional<double> dropped;          // share of tokens' slots that experts with a capacity had no room for
+  std::optional<double> attention_max;    // largest log-sum-exp of a head's attention scores, with optimizer.qk_clip
+  std::optional<double> draft_loss;       // nats per token, of drafts; loss is the mean of it and of the next token's
   std::optional<double> mtp_loss;         // of predictors, mean over them
   std::optional<double> dpo_accuracy, dpo_margin;  // of pairs of answers: share ordered as chosen, mean of beta h
   std::optional<double> validation_loss;  // steps that were followed by a validation
