@@ -6,6 +6,7 @@
 namespace ingot::models {
 
 Family deepseek_v3_family();
+Family fla_family();
 Family gemma3_family();
 Family gpt_oss_family();
 Family granite_family();
@@ -23,10 +24,10 @@ Family smollm3_family();
 Family zaya1_family();
 
 const std::vector<Family>& families() {
-  static const std::vector<Family> all = {zaya1_family(),     llama_family(),      linear_llama_family(), qwen3_family(),
-                                          qwen3_moe_family(), olmoe_family(),      olmo2_family(),        gemma3_family(),
-                                          mixtral_family(),   smollm3_family(),    deepseek_v3_family(),  phi3_family(),
-                                          gpt_oss_family(),   qwen3_next_family(), kimi_linear_family(),  granite_family()};
+  static const std::vector<Family> all = {
+      zaya1_family(),   llama_family(),      linear_llama_family(), qwen3_family(),   qwen3_moe_family(),   olmoe_family(),
+      olmo2_family(),   gemma3_family(),     mixtral_family(),      smollm3_family(), deepseek_v3_family(), phi3_family(),
+      gpt_oss_family(), qwen3_next_family(), kimi_linear_family(),  granite_family(), fla_family()};
   return all;
 }
 

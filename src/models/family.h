@@ -1,6 +1,7 @@
 // A model family: a map of Hugging Face's names and settings onto parts (parts/layer_parts.h). Adding one: docs/adding-a-model.md.
 #pragma once
 
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -24,6 +25,10 @@ struct Family {
   std::vector<StoredPiece> (*stored)(const ModelConfig&, const layers::Parameter&) = nullptr;
   /// Tensors of a folder that are no part of the model, and are left aside in silence; null = none.
   bool (*is_ignored)(const ModelConfig&, const std::string& tensor) = nullptr;
+  /// Further model types that it reads and writes: of which one a folder is, config.json says, and of which one a model, its settings.
+  std::vector<std::string> further_types{};
+  /// Model types alike that it cannot read, and why not.
+  std::map<std::string, std::string> refused_types{};
 };
 
 const std::vector<Family>& families();

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -97,14 +98,18 @@ ModelConfig read_config_json(const fs::path& folder) {
   const auto type = HuggingFaceFields(document).text("model_type", "");
   std::vector<std::string> known;
   for (const auto& family : families()) {
-    if (family.hugging_face_type == type) {
+    std::vector<std::string> types = {family.hugging_face_type};
+    types.insert(types.end(), family.further_types.begin(), family.further_types.end());
+    if (std::find(types.begin(), types.end(), type) != types.end()) {
       try {
         return family.from_hugging_face(document);
       } catch (const ModelError& wrong) {
         throw ModelError("{}: {}", folder.string(), wrong.what());
       }
     }
-    known.push_back(family.hugging_face_type);
+    if (const auto refused = family.refused_types.find(type); refused != family.refused_types.end())
+      throw ModelError("{}: model_type '{}' is not supported: {}", path.string(), type, refused->second);
+    known.insert(known.end(), types.begin(), types.end());
   }
   throw ModelError("{}: model_type '{}' is not supported; {} are{}", path.string(), type, base::join(known, " and "),
                    base::did_you_mean(type, known));

@@ -35,11 +35,24 @@ ModelConfig tiny(const std::string& family) {
     c.linear_attention = "kda", c.feature_map = "l2", c.linear_heads = 3, c.linear_key_dim = c.linear_value_dim = 6;
     c.gate_rank = c.output_gate_rank = 6, c.router_score = "sigmoid", c.first_dense_layers = 1, c.tie_embeddings = false;
   }
+  if (family == "fla") c.head_dim = 6, c.linear_key_dim = 4, c.linear_value_dim = 7, c.tie_embeddings = false;
   if (family == "granite") c.embedding_scale = 3, c.softmax_scale = 0.5, c.residual_scale = 0.5, c.logit_scale = 0.25;
   if (family == "deepseek_v3") {
     c.kv_heads = 4, c.kv_rank = 14, c.query_rank = 10, c.rope_head_dim = 4, c.value_head_dim = 6, c.shared_expert_ffn = 40;
     c.router_score = "sigmoid", c.router_groups = 2, c.first_dense_layers = 1;
   }
+  return c;
+}
+
+// Of the settings that each of fla's model types has, what the others have not.
+ModelConfig tiny_fla(const std::string& type) {
+  auto c = tiny("fla");
+  if (type == "gla") c.linear_attention = "diagonal_gate", c.feature_map = "relu", c.gate_rank = 16, c.short_convolution = 3;
+  if (type == "gla_ungated")
+    c.linear_attention = "diagonal_gate", c.feature_map = "identity", c.linear_output_gate = false, c.short_convolution = 0;
+  if (type == "delta_net") c.linear_attention = "delta", c.layer_types = {"full", "sliding"}, c.window = 3;
+  if (type == "gated_deltanet") c.linear_key_heads = 2, c.tie_embeddings = true;
+  if (type == "linear_attn") c.linear_attention = "basic", c.feature_map = "elu", c.linear_output_gate = false, c.short_convolution = 0;
   return c;
 }
 
@@ -152,7 +165,8 @@ class Folder : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Families, Folder,
                          ::testing::Values("zaya1", "llama", "linear_llama", "qwen3", "qwen3_moe", "olmoe", "olmo2", "gemma3_text",
                                            "mixtral", "smollm3", "deepseek_v3", "phi3", "gpt_oss", "qwen3_next", "kimi_linear", "granite",
-                                           "deepseek_v3 mtp", "qwen3_next mtp"),
+                                           "deepseek_v3 mtp", "qwen3_next mtp", "fla gla", "fla gla_ungated", "fla delta_net",
+                                           "fla gated_deltanet", "fla linear_attn"),
                          [](const auto& info) {
                            auto name = info.param;
                            std::replace(name.begin(), name.end(), ' ', '_');
@@ -164,6 +178,7 @@ TEST_P(Folder, keeps_the_model) {
   const at::NoGradGuard no_grad;
   auto config = tiny(GetParam().substr(0, GetParam().find(' ')));
   if (GetParam().ends_with("mtp")) config.mtp_layers = 1;
+  if (GetParam().starts_with("fla ")) config = tiny_fla(GetParam().substr(4));
   const auto model = create_model(config);
   model->allocate(at::kFloat);
   model->initialise(7);
@@ -193,6 +208,84 @@ TEST(SmolLm3, refuses_layers_that_it_would_read_wrongly) {
     json[field.substr(0, field.find(' '))] = wrong;
     EXPECT_THROW(read(json), base::ModelError) << field;
   }
+}
+
+TEST(Fla, a_model_is_of_the_type_that_its_settings_make) {
+  const auto& family = family_named("fla");
+  for (const char* type : {"gla", "delta_net", "gated_deltanet", "linear_attn"}) {
+    const auto json = family.to_hugging_face(tiny_fla(type));
+    EXPECT_EQ(json.at("model_type"), type);
+    EXPECT_EQ(family.from_hugging_face(json).linear_attention, tiny_fla(type).linear_attention);
+  }
+  const auto model = create_model(tiny_fla("gla"));
+  std::vector<std::string> names;
+  for (const auto& stored : stored_tensors(*model)) names.push_back(stored.name);
+  EXPECT_THAT(names, testing::IsSupersetOf({"model.embeddings.weight", "model.layers.0.attn_norm.weight", "model.layers.1.mlp_norm.weight",
+                                            "model.layers.0.attn.gk_proj.1.bias", "model.layers.0.attn.g_norm_swish_gate.weight",
+                                            "model.layers.1.attn.o_proj.weight", "model.layers.0.mlp.gate_proj.weight"}));
+}
+
+TEST(Fla, refuses_to_write_what_it_would_read_as_something_else) {
+  const auto message = [](const char* type, const auto& change) -> std::string {
+    auto config = tiny_fla(type);
+    change(config);
+    try {
+      family_named("fla").to_hugging_face(config);
+    } catch (const base::ConfigError& error) {
+      return error.what();
+    }
+    return "written";
+  };
+  EXPECT_EQ(message("gla", [](auto&) {}), "written");
+  EXPECT_THAT(message("gla", [](auto& c) { c.linear_attention = "retention"; }), HasSubstr("of diagonal_gate, delta, gated_delta, basic"));
+  EXPECT_THAT(message("gla", [](auto& c) { c.feature_map = "l2"; }), HasSubstr("feature_map"));
+  EXPECT_THAT(message("gla", [](auto& c) { c.gate_rank = 8; }), HasSubstr("gate_rank"));
+  EXPECT_THAT(message("gla", [](auto& c) { c.linear_key_heads = 2; }), HasSubstr("linear_key_heads"));
+  EXPECT_THAT(message("gla", [](auto& c) { c.head_dim = 8; }), HasSubstr("head_dim"));
+  EXPECT_THAT(message("gla", [](auto& c) { c.rope_fraction = 0.5; }), HasSubstr("rope_fraction"));
+  EXPECT_EQ(message("gla", [](auto& c) { c.head_dim = 8, c.layer_pattern = "L"; }), "written");  // of no layer
+  EXPECT_THAT(message("delta_net", [](auto& c) { c.short_convolution = 0; }), HasSubstr("short_convolution"));
+  EXPECT_THAT(message("delta_net", [](auto& c) { c.layer_pattern = "N"; }), HasSubstr("a window in some"));
+  EXPECT_THAT(message("linear_attn", [](auto& c) { c.linear_output_gate = true; }), HasSubstr("linear_output_gate"));
+}
+
+// What fla itself writes and ingot refuses is in tests/python/fla_test.py; this is what nobody writes.
+TEST(Fla, refuses_hostile_files) {
+  const nlohmann::json good = {{"model_type", "gla"}, {"num_hidden_layers", 2}, {"hidden_size", 24}, {"num_heads", 4}, {"vocab_size", 50}};
+  const auto read = family_named("fla").from_hugging_face;
+  EXPECT_EQ(read(good).linear_key_dim, 3);
+  EXPECT_EQ(read(good).ffn, 256);
+  const nlohmann::json attention = {{"num_heads", 4}};
+  const auto of_layers = [&](const nlohmann::json& layers) {
+    auto json = attention;
+    json["layers"] = layers;
+    return json;
+  };
+  EXPECT_EQ(
+      [&] {
+        auto json = good;
+        json["attn"] = of_layers({1});
+        return read(json).layer_pattern;
+      }(),
+      "LN");
+  for (const auto& [field, wrong] : std::vector<std::pair<std::string, nlohmann::json>>{{"num_heads", 0},
+                                                                                        {"num_heads", nullptr},
+                                                                                        {"expand_k", 1e300},
+                                                                                        {"expand_k", -1},
+                                                                                        {"expand_v", 0},
+                                                                                        {"hidden_ratio", 1e300},
+                                                                                        {"model_type", "gsa"},
+                                                                                        {"attn", "all"},
+                                                                                        {"attn", of_layers({2})},
+                                                                                        {"attn", of_layers({-1})},
+                                                                                        {"attn", of_layers({"x"})}}) {
+    auto json = good;
+    json[field] = wrong;
+    EXPECT_THROW(read(json), base::ModelError) << field << " " << wrong;
+  }
+  auto deep = good;
+  deep["num_hidden_layers"] = int64_t{1} << 60, deep["attn"] = of_layers({1});
+  EXPECT_THROW(read(deep), base::ModelError);
 }
 
 TEST(GptOss, refuses_axes_that_would_count_a_sink_or_a_bias_twice) {
