@@ -67,6 +67,20 @@ at::Tensor Sequences::document_begin() const { return document_start_.defined() 
 at::Tensor Sequences::document_end() const {
   const int64_t end = offset_ + seq_;
   if (!document_start_.defined()) return at::full_like(positions_, end);
+  if (host_document_start_.defined()) {
+    const auto starts = host_document_start_.contiguous();
+    auto ends = at::empty_like(starts);
+    for (int64_t row = 0; row < batch_; ++row) {
+      const int32_t* from = starts.const_data_ptr<int32_t>() + row * seq_;
+      int32_t* to = ends.data_ptr<int32_t>() + row * seq_;
+      auto next = static_cast<int32_t>(end);
+      for (int64_t s = seq_ - 1; s >= 0; --s) {
+        to[s] = next;
+        if (from[s] == s) next = static_cast<int32_t>(s);
+      }
+    }
+    return device::to_device(ends, device_);
+  }
   // Of the starts behind a token the nearest: seen from the end of the row the smallest so far.
   const auto starts = positions_.expand_as(is_start_).masked_fill(is_start_.logical_not(), static_cast<double>(end));
   const auto nearest = std::get<0>(starts.flip(1).cummin(1)).flip(1);
@@ -108,7 +122,9 @@ const Sequences::Drafts::Rows& Sequences::Drafts::rows_behind(int64_t halo) cons
   const auto found = rows_.find(halo);
   if (found != rows_.end()) return found->second;
   const int64_t seq = tokens->seq_;
-  const auto starts = tokens->host_document_start_.defined() ? tokens->host_document_start_ : tokens->document_begin().cpu();
+  const auto starts = tokens->host_document_start_.defined() ? tokens->host_document_start_
+                      : tokens->document_start_.defined()    ? tokens->document_start_.cpu()
+                                                             : at::zeros({1, seq}, at::kInt);
   const auto start_of = starts.expand({tokens->batch_, seq}).contiguous();
   std::vector<int64_t> from, drafts;
   std::vector<uint8_t> is_start;

@@ -132,6 +132,9 @@ void save_adapters(const Model& model, const fs::path& folder, tensor::DType dty
                    const std::function<at::Tensor(const Parameter&)>& value_of, const std::string& base) {
   const auto& config = model.config();
   if (config.lora_rank == 0) throw ModelError("the model has no adapters (model.lora_rank = 0)");
+  if (!config.mixers.empty() || !config.feed_forwards.empty())
+    throw ModelError("model.{} puts other parts into a {} model: peft has none to put adapters into",
+                     config.mixers.empty() ? "feed_forwards" : "mixers", config.family);
   std::set<std::string> targets;
   std::vector<checkpoint::SafetensorsItem> items;
   auto converted = std::make_shared<at::Tensor>();  // of the tensor being written

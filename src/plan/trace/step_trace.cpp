@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -52,6 +53,11 @@ data::Batch batch_of(const train::Phase& phase, const mesh::Mesh& mesh) {
   batch.inputs.assign(tokens, 0);
   batch.targets.assign(tokens, 0);
   batch.document_starts.assign(tokens, 0);
+  if (phase.data.packing == "pairs") {  // one in each row
+    batch.pair_starts.assign(tokens, 0);
+    batch.reference_margins.assign(tokens, std::nan(""));
+    for (size_t at = 0; at < tokens; at += static_cast<size_t>(phase.data.seq_len)) batch.reference_margins[at] = 0;
+  }
   // Where documents see themselves alone, each row has a border: masks and positions are made for it.
   if (phase.data.reset_documents && phase.data.seq_len > 1)
     for (int64_t row = 1; row <= rows; ++row)
