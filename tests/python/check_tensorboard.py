@@ -38,6 +38,7 @@ def expected_scalars(path):
         if "expert_load" in record:
             load = record["expert_load"]
             expected.setdefault("experts/max_over_mean", {})[record["step"]] = as_float32(load["max"] / load["mean"] if load["mean"] else 0.0)
+            expected.setdefault("experts/router_entropy", {})[record["step"]] = as_float32(sum(load["entropy"]) / len(load["entropy"]))
     return expected
 
 
