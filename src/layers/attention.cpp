@@ -54,7 +54,7 @@ struct AttentionFunction : Function<AttentionFunction, WorkKind::attention> {
 
   static TensorList backward(Context& context, const TensorList& grads) {
     const auto saved = context.saved();
-    const auto kept = context.kept<Kept>();
+    const auto& kept = context.kept<Kept>();
     const auto mask = mask_of(kept.mask, {saved[5], saved[6], saved[7]});
     auto [grad_q, grad_k, grad_v] =
         kernels::attention_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], kept.scale, mask);
@@ -91,7 +91,7 @@ struct DraftAttentionFunction : Function<DraftAttentionFunction, WorkKind::atten
                              kernels::attention_forward(drafts(q), tokens(k), tokens(v), kept.scale, mask_of(m.before, m.before_block)));
     raise(kept.largest, of_tokens.log_sum_exp);
     raise(kept.largest, own.log_sum_exp);
-    const auto both = at::cat({of_tokens.out, out.to(q.scalar_type())}, 1);
+    auto both = at::cat({of_tokens.out, out.to(q.scalar_type())}, 1);
     context.save({q, k, v, both, of_tokens.log_sum_exp, own.log_sum_exp});
     context.keep(std::move(kept));
     return both;

@@ -73,7 +73,7 @@ void declare_adapters(const ModelConfig& config, const parallel::Layout& layout,
 bool is_adapter(const std::string& name) { return name.ends_with(kDown) || name.ends_with(kUp); }
 
 at::Tensor merged(const Parameter& p, const std::function<at::Tensor(const Parameter&)>& value_of) {
-  const auto weight = value_of(p).detach();
+  auto weight = value_of(p).detach();
   if (!p.adapter) return weight;
   const auto wide = weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto product = at::matmul(value_of(*p.adapter.up).detach().to(wide), value_of(*p.adapter.down).detach().to(wide));
