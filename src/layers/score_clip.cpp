@@ -1,6 +1,12 @@
 #include "layers/score_clip.h"
 
+#include <limits>
+
 namespace ingot::layers {
+
+at::Tensor no_scores_yet(int64_t heads, at::Device device) {
+  return at::full({heads}, -std::numeric_limits<double>::infinity(), at::TensorOptions().dtype(at::kFloat).device(device));
+}
 
 std::vector<RowFactors> clip_heads(const at::Tensor& gamma, int64_t kv_heads, int64_t head_dim, const std::vector<Parameter*>& of_queries,
                                    const std::vector<Parameter*>& of_keys) {

@@ -17,6 +17,9 @@ struct RowFactors {
   at::Tensor factors;  // fp64 [local rows], on the host
 };
 
+/// What passes raise to the largest scores of heads, fp32 [heads], before there were any.
+at::Tensor no_scores_yet(int64_t heads, at::Device device);
+
 /// The factors of q, k and their biases (null: none) under which the scores of head h are multiplied by gamma[h], fp64 [heads] on the
 /// host. A kv head takes the root of the smallest gamma of its query heads, and they the rest.
 std::vector<RowFactors> clip_heads(const at::Tensor& gamma, int64_t kv_heads, int64_t head_dim, const std::vector<Parameter*>& of_queries,

@@ -204,6 +204,40 @@ TEST_P(EveryFamily, adapters_learn_as_the_merged_weights_would) {
   EXPECT_EQ(adapted->parameters().weight_elements() - adapted->parameters().trained_elements(), plain->parameters().weight_elements());
 }
 
+// Of rows of one token a head's log-sum-exp is its score, and what attention gives does not depend on it.
+TEST(ScoreClip, multiplies_the_scores_of_every_head_of_a_model_by_its_gamma) {
+  for (const char* family : {"llama", "granite", "deepseek_v3", "kimi_linear"}) {
+    auto config = tiny(family);
+    config.attention_bias = config.family == "llama";
+    const auto model = build(config, at::kDouble);
+    const at::NoGradGuard no_grad;
+    const auto ids = ids_of(50, 1, 3);
+    const auto scores = [&] {
+      const auto largest = model->watch_scores();
+      auto context = context_of(50, 1);
+      model->forward(ids, context);
+      return largest;
+    };
+    const auto gamma_of = [](const at::Tensor& largest) { return 1 / (1 + at::arange(largest.numel(), at::kDouble)); };
+    const auto before = scores();
+    int watched = 0;
+    for (int64_t layer = 0; layer < model->blocks(); ++layer) {
+      const auto& largest = before[static_cast<size_t>(layer)];
+      if (!largest.defined()) continue;
+      ++watched;
+      for (const auto& [parameter, factors] : model->clip_scores(layer, gamma_of(largest)))
+        parameter->value.mul_(parameter->value.dim() == 2 ? factors.unsqueeze(1) : factors);
+    }
+    EXPECT_GT(watched, 0) << family;
+    const auto after = scores();
+    for (size_t layer = 0; layer < before.size(); ++layer) {
+      if (!before[layer].defined()) continue;
+      const double wrong = (after[layer] - before[layer] * gamma_of(before[layer])).abs().max().item<double>();
+      EXPECT_LT(wrong, 1e-5 * before[layer].abs().max().item<double>()) << family << " layer " << layer;
+    }
+  }
+}
+
 TEST(MixersThatOnlyLookBack, are_no_encoders_and_draft_nothing) {
   const auto refusal = [](ModelConfig c) {
     try {

@@ -25,14 +25,6 @@ using base::ModelError;
 using layers::Parameter;
 using nlohmann::json;
 
-constexpr int64_t kConfigLimitBytes = int64_t{16} << 20;
-
-json parse_json(const fs::path& path) {
-  auto parsed = json::parse(base::read_file(path, kConfigLimitBytes), nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded()) throw ModelError("{} is not valid JSON", path.string());
-  return parsed;
-}
-
 // A tied head may or may not be stored; when it is, it must simply be ignored.
 bool is_tied_copy(const Model& model, const std::string& name) { return name == "lm_head.weight" && model.config().tie_embeddings; }
 
@@ -94,7 +86,7 @@ int64_t count_predictors(ModelConfig config, const fs::path& folder) {
 
 ModelConfig read_config_json(const fs::path& folder) {
   const fs::path path = folder / "config.json";
-  const json document = parse_json(path);
+  const json document = read_json_file(path);
   const auto type = HuggingFaceFields(document).text("model_type", "");
   std::vector<std::string> known;
   for (const auto& family : families()) {

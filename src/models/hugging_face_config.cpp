@@ -5,12 +5,21 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/text.h"
 
 namespace ingot::models {
 
 using base::ModelError;
 using nlohmann::json;
+
+json read_json_file(const std::filesystem::path& path) {
+  constexpr int64_t kLimitBytes = int64_t{16} << 20;
+  auto parsed = json::parse(base::read_file(path, kLimitBytes), nullptr, /*allow_exceptions=*/false);
+  if (parsed.is_discarded()) throw ModelError("{} is not valid JSON", path.string());
+  if (!parsed.is_object()) throw ModelError("{} is not a JSON object", path.string());
+  return parsed;
+}
 
 bool HuggingFaceFields::has(const std::string& name) const {
   return json_.is_object() && json_.contains(name) && !json_.at(name).is_null();

@@ -1,6 +1,7 @@
 // Reading and writing Hugging Face's config.json: typed access with errors that name the field, and what all families share.
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -40,6 +41,9 @@ class HuggingFaceFields {
  private:
   const nlohmann::json& json_;
 };
+
+/// A JSON file of a folder, of 16 MiB at most. Throws ModelError when it is no JSON object, or FileError.
+nlohmann::json read_json_file(const std::filesystem::path& path);
 
 /// By how much YaRN makes attention sharper for a context stretched by `factor` (arXiv 2309.00071, section 3.4).
 double yarn_scale(double factor, double mscale);

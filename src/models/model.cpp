@@ -352,13 +352,12 @@ at::Tensor Model::loss_with_drafts(const at::Tensor& ids, const at::Tensor& targ
   const int64_t seq = ids.size(1);
   const auto own = at::cat({at::full_like(targets.narrow(1, 0, 1), -100), targets.narrow(1, 0, seq - 1)}, 1);
   context.sequences = layers::Sequences::with_drafts(context.sequences, config_.draft_block);
-  const auto losses =
-      at::empty({ids.size(0), 2 * seq}, at::TensorOptions().dtype(dtype() == at::kDouble ? at::kDouble : at::kFloat).device(device_));
   const auto total = context.draft_loss;
-  if (total.defined()) context.losses = losses;
+  const auto wide = dtype() == at::kDouble ? at::kDouble : at::kFloat;
+  if (total.defined()) context.losses = at::empty({ids.size(0), 2 * seq}, at::TensorOptions().dtype(wide).device(device_));
   const auto both = run_chunk(0, at::cat({ids, at::full_like(ids, config_.draft_mask_id)}, 1), {}, context);
   const auto loss = loss_of(both, at::cat({targets, own}, 1), scale / 2, context);
-  if (total.defined()) total.add_(losses.narrow(1, seq, seq).sum(), scale);
+  if (total.defined()) total.add_(context.losses.narrow(1, seq, seq).sum(), scale);
   return loss;
 }
 

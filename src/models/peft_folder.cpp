@@ -13,6 +13,7 @@
 #include "checkpoint/safetensors/safetensors.h"
 #include "layers/dtype.h"
 #include "models/adapters.h"
+#include "models/hugging_face_config.h"
 #include "models/stored_tensors.h"
 
 namespace ingot::models {
@@ -24,13 +25,6 @@ using layers::Parameter;
 using nlohmann::json;
 
 constexpr const char *kConfig = "adapter_config.json", *kWeights = "adapter_model.safetensors", *kPrefix = "base_model.model.";
-constexpr int64_t kConfigLimitBytes = int64_t{16} << 20;
-
-json parse_config(const fs::path& path) {
-  auto parsed = json::parse(base::read_file(path, kConfigLimitBytes), nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) throw ModelError("{} is not a JSON object", path.string());
-  return parsed;
-}
 
 // Members that change what an adapter computes, and the values under which they do not.
 void refuse_other_kinds(const json& config, const std::string& origin) {
@@ -78,7 +72,7 @@ bool has_adapters(const fs::path& folder) {
 
 void read_adapter_config(const fs::path& folder, ModelConfig& config) {
   const auto origin = (folder / kConfig).string();
-  const auto document = parse_config(folder / kConfig);
+  const auto document = read_json_file(folder / kConfig);
   refuse_other_kinds(document, origin);
   const auto rank = document.value("r", json()), alpha = document.value("lora_alpha", json());
   if (!rank.is_number_integer() || rank < 1 || rank > (int64_t{1} << 30) || !alpha.is_number() || alpha <= 0)

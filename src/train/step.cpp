@@ -157,8 +157,7 @@ void TrainingStep::clip_scores(StepResult& result) {
   if (qk_clip_ == 0) return;
   const at::NoGradGuard no_grad;
   // One more number than heads, for a stage of a pipeline that has none.
-  std::vector<at::Tensor> watched{
-      at::full({1}, -std::numeric_limits<double>::infinity(), at::TensorOptions().dtype(at::kFloat).device(model_.device()))};
+  std::vector<at::Tensor> watched{layers::no_scores_yet(1, model_.device())};
   for (const auto& largest : largest_scores_)
     if (largest.defined()) watched.push_back(largest);
   const auto all = at::cat(watched);

@@ -1,7 +1,6 @@
 #include "models/parts/latent_mixer.h"
 
 #include <cmath>
-#include <limits>
 
 #include "base/error.h"
 #include "kernels/norm.h"
@@ -66,8 +65,7 @@ void LatentMixer::declare(const std::string& layer_prefix) {
 }
 
 at::Tensor LatentMixer::watch_scores(at::Device device) {
-  return attention_.largest_scores =
-             at::full({attention_.heads}, -std::numeric_limits<double>::infinity(), at::TensorOptions().dtype(at::kFloat).device(device));
+  return attention_.largest_scores = layers::no_scores_yet(attention_.heads, device);
 }
 
 // Of a head's own channels queries and keys take the root each; the key that rotates is all heads', so that the queries take all.

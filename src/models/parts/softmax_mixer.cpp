@@ -1,7 +1,5 @@
 #include "models/parts/softmax_mixer.h"
 
-#include <limits>
-
 #include "base/error.h"
 #include "models/hugging_face_config.h"
 #include "models/parts/biases.h"
@@ -63,8 +61,7 @@ void SoftmaxMixer::declare(const std::string& prefix) {
 
 at::Tensor SoftmaxMixer::watch_scores(at::Device device) {
   if (options_.qk_norm != QkNorm::none) return {};
-  return attention_.largest_scores =
-             at::full({attention_.heads}, -std::numeric_limits<double>::infinity(), at::TensorOptions().dtype(at::kFloat).device(device));
+  return attention_.largest_scores = layers::no_scores_yet(attention_.heads, device);
 }
 
 std::vector<layers::RowFactors> SoftmaxMixer::clip_scores(const at::Tensor& gamma) const {

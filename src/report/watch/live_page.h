@@ -1,4 +1,4 @@
-// The page of runs that go on: made again when their files have changed, and not more often than a small share of one core allows, which
+// The page of runs that go on: regenerated when their files have changed, and not more often than a small share of one core allows, which
 // the training beside it may need. Nothing is read while nobody asks.
 #pragma once
 
