@@ -340,7 +340,7 @@ def without_restarts_the_job_ends_within_seconds(w):
 
 def a_stopped_rank_is_named_at_the_time_out(w):
     config = w.config("stopped", **{"train.steps": 100000, "checkpoint.every": 0, "resilience.comm_timeout_s": 2})
-    process = subprocess.Popen([INGOT, "launch", "-n", "2", "--grace", "3", "--", INGOT, "train", config, "--run-dir", w.path / "stopped"],
+    process = subprocess.Popen([INGOT, "launch", "-n", "2", "--grace", "3", "--", INGOT, "train", config, "--no-forecast", "--run-dir", w.path / "stopped"],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for_steps(w.path / "stopped", 3, process)
     os.kill(process_of(process.pid, 1), signal.SIGSTOP)
