@@ -1,9 +1,9 @@
 // Linear attention, forward + backward: this project's kernels against the same chunked algorithm written in PyTorch operations, with
 // autograd or, for gates per channel and the delta rules, with the backward pass written out (kernels/reference), and against causal
 // at::scaled_dot_product_attention of the same sizes, by turns in one process. Prints a Markdown table of medians and ranges. FLOPs are
-// those of the chunked algorithm with chunks of 64 and half of the scores: 3 (2 * 64 + 4 dim) dim a token and head, for the delta rules
-// 3 (4 * 64 + 6 dim) dim; for SDPA those of the visible scores.
-//   linear_attention_bench [rounds = 5] [threads = all] [longest = 65536] [cpu]     cpu: processor time
+// those of the chunked algorithm with chunks of 64 and half of the scores, a token and head: 3 (64 (k + v) + 4 k v) of keys of k and values
+// of v, for the delta rules 3 (2 * 64 (k + v) + 6 k v); for SDPA those of the visible scores.
+//   linear_attention_bench [rounds = 5] [threads = all] [longest = 65536] [cpu] [wide]     cpu: processor time; wide: heads beyond 128
 #include <ATen/Parallel.h>
 
 #include <cmath>
@@ -55,21 +55,28 @@ at::Tensor eager(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, 
   return out.flatten(2, 3).transpose(1, 2);
 }
 
-enum class Variant { basic, scalar_gate, diagonal_gate, delta, gated_delta };
-constexpr Variant kVariants[] = {Variant::basic, Variant::scalar_gate, Variant::diagonal_gate, Variant::delta, Variant::gated_delta};
-constexpr const char* kVariantNames[] = {"basic", "scalar gate", "diagonal gate", "delta rule", "gated delta rule"};
+enum class Variant { basic, scalar_gate, diagonal_gate, delta, gated_delta, kda };
+constexpr Variant kVariants[] = {Variant::basic, Variant::scalar_gate, Variant::diagonal_gate, Variant::delta, Variant::gated_delta, Variant::kda};
+constexpr const char* kVariantNames[] = {"basic", "scalar gate", "diagonal gate", "delta rule", "gated delta rule", "KDA"};
+struct Dims {
+  int64_t keys, values;
+};
 
-void compare(Variant variant, int64_t seq, int64_t dim, at::ScalarType dtype, int rounds) {
-  const auto operand = [&] { return (at::randn({1, seq, kHeads, dim}) / std::sqrt(static_cast<double>(dim))).to(dtype).requires_grad_(); };
-  const auto q = operand(), k = operand(), v = operand(), grad = at::randn({1, seq, kHeads, dim}).to(dtype);
-  const bool has_delta = variant == Variant::delta || variant == Variant::gated_delta;
+void compare(Variant variant, int64_t seq, Dims dims, at::ScalarType dtype, int rounds) {
+  const auto operand = [&](int64_t dim) {
+    return (at::randn({1, seq, kHeads, dim}) / std::sqrt(static_cast<double>(dim))).to(dtype).requires_grad_();
+  };
+  const auto q = operand(dims.keys), k = operand(dims.keys), v = operand(dims.values);
+  const auto grad = at::randn({1, seq, kHeads, dims.values}).to(dtype);
+  const bool has_delta = variant == Variant::delta || variant == Variant::gated_delta || variant == Variant::kda;
   const bool is_written_out = has_delta || variant == Variant::diagonal_gate;
   const auto gates = [&](at::IntArrayRef sizes) { return at::log_sigmoid(at::randn(sizes) + 3).requires_grad_(); };
   LinearAttentionInputs in{q, k, v, {}, {}, {}};
   if (variant == Variant::scalar_gate || variant == Variant::gated_delta) in.log_gate = gates({1, seq, kHeads});
-  if (variant == Variant::diagonal_gate) in.log_gate = gates({1, seq, kHeads, dim});
+  if (variant == Variant::diagonal_gate || variant == Variant::kda) in.log_gate = gates({1, seq, kHeads, dims.keys});
   if (has_delta) in.beta = at::sigmoid(at::randn({1, seq, kHeads}));
-  const double flop = 3.0 * static_cast<double>(kHeads * seq * dim * (has_delta ? 4 * kChunk + 6 * dim : 2 * kChunk + 4 * dim));
+  const int64_t scores = kChunk * (dims.keys + dims.values), states = dims.keys * dims.values;
+  const double flop = 3.0 * static_cast<double>(kHeads * seq * (has_delta ? 2 * scores + 6 * states : scores + 4 * states));
   std::vector<at::Tensor> leaves = {q, k, v};
   if (in.log_gate.defined()) leaves.push_back(in.log_gate);
   std::vector<Contender> contenders = {{"ingot forward", flop / 3,
@@ -91,13 +98,14 @@ void compare(Variant variant, int64_t seq, int64_t dim, at::ScalarType dtype, in
                                           kernels::reference::linear_attention_backward(grad, {}, in, {});
                                         }}};
   if (seq <= kLongestSoftmax)
-    contenders.push_back({"SDPA causal, forward + backward", 3.5 * 4 * dim * kHeads * (seq * (seq + 1) / 2), [=] {
+    contenders.push_back({"SDPA causal, forward + backward", 3.5 * 2 * static_cast<double>((dims.keys + dims.values) * kHeads * (seq * (seq + 1) / 2)), [=] {
                             const auto out = at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), {},
                                                                               0, /*is_causal=*/true);
                             kernels::gradients({out}, {q, k, v}, {grad.transpose(1, 2)});
                           }});
-  fmt::print("\n{} {}, seq {}, heads {}, dim {}\n\n| what | median ms | range ms | GFLOP/s |\n|---|---|---|---|\n", c10::toString(dtype),
-             kVariantNames[static_cast<int>(variant)], seq, kHeads, dim);
+  fmt::print("\n{} {}, seq {}, heads {}, keys {}, values {}\n\n| what | median ms | range ms | GFLOP/s |\n|---|---|---|---|\n", c10::toString(dtype),
+             kVariantNames[static_cast<int>(variant)], seq, kHeads, dims.keys,
+             dims.values);
   measure(contenders, rounds);
 }
 
@@ -108,12 +116,14 @@ int main(int count, char** arguments) {
   if (count > 2 && std::atoi(arguments[2]) > 0) at::set_num_threads(std::atoi(arguments[2]));
   const int64_t longest = count > 3 ? std::atoll(arguments[3]) : 65536;
   kernels::use_page_pool();  // as every verb does
-  is_processor_time = count > 4 && std::string_view(arguments[4]) == "cpu";
+  bool is_wide = false;
+  for (int i = 4; i < count; ++i) (std::string_view(arguments[i]) == "wide" ? is_wide : is_processor_time) = true;
+  const auto dims = is_wide ? std::vector<Dims>{{256, 256}, {256, 512}, {64, 512}, {273, 64}} : std::vector<Dims>{{64, 64}, {128, 128}};
   if (rounds < 1) return 2;
   fmt::print("threads {}, kernels for {}, {} time\n", at::get_num_threads(), kernels::cpu::name(kernels::cpu::best_isa()),
              is_processor_time ? "processor" : "wall");
   for (const auto dtype : {at::kFloat, at::kBFloat16})
     for (const auto variant : kVariants)
-      for (const int64_t dim : {64, 128})
-        for (int64_t seq = 2048; seq <= longest; seq *= seq < 8192 ? 2 : 8) compare(variant, seq, dim, dtype, rounds);
+      for (const auto& of : dims)
+        for (int64_t seq = 2048; seq <= longest; seq *= seq < 8192 ? 2 : 8) compare(variant, seq, of, dtype, rounds);
 }

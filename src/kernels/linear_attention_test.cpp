@@ -188,6 +188,21 @@ TEST(LinearAttentionFused, follows_the_recurrence_with_every_instruction_set) {
     }
 }
 
+// Wide values, and keys of which a feature map made many more (Based's second-order map of 16 channels has 273).
+TEST(LinearAttentionFused, takes_wide_heads) {
+  for (const auto variant :
+       {Variant::basic, Variant::retention, Variant::scalar_gate, Variant::diagonal_gate, Variant::delta, Variant::gated_delta})
+    for (const auto& s : {Sizes{1, 90, 2, 64, 512}, Sizes{1, 90, 2, 273, 64}, Sizes{1, 70, 1, 512, 640}}) {
+      SCOPED_TRACE(fmt::format("{} {}x{}", kVariantNames[static_cast<int>(variant)], s.key_dim, s.value_dim));
+      const auto p = problem(variant, s, true);
+      const auto narrow = stored(p, at::kFloat);
+      ASSERT_TRUE(cpu::takes_linear_attention(narrow.in));
+      expect_close(run(narrow), oracle(p), 1e-5, largest_error);
+      const auto coarse = stored(p, at::kBFloat16);
+      expect_close(run(coarse), oracle(coarse), 5e-3, norm_error);
+    }
+}
+
 // What a run makes of states, by itself: one part, several parts of a row, and sizes that fill no vector.
 TEST(LinearAttentionFused, sees_to_states_alone_with_every_instruction_set) {
   for (const auto variant : {Variant::basic, Variant::retention, Variant::scalar_gate, Variant::diagonal_gate})

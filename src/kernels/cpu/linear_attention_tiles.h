@@ -18,7 +18,7 @@ namespace ingot::kernels::cpu {
 inline constexpr int64_t kLinearChunk = 64;          // whole panels; measured against 48 and 96 (the states' share against the scores')
 inline constexpr int64_t kLinearChannelsChunk = 24;  // with a gate per channel, where every pair of tokens costs vectors of channels
 inline constexpr int64_t kLinearSegment = 16;        // chunks
-inline constexpr int64_t kLinearLargestDim = 256;    // of keys and values
+inline constexpr int64_t kLinearLargestDim = 1024;   // of keys and values
 
 struct TokenRows {  // [batch, seq, heads, dim] of float or bf16, dim contiguous
   void* data = nullptr;
