@@ -173,8 +173,7 @@ TEST(LinearAttentionSizes, long_rows_over_few_heads_follow_the_recurrence) {
 
 // The fused kernels with other vectors than this machine's best.
 TEST(LinearAttentionFused, follows_the_recurrence_with_every_instruction_set) {
-  for (const auto variant :
-       {Variant::basic, Variant::retention, Variant::scalar_gate, Variant::diagonal_gate, Variant::delta, Variant::gated_delta})
+  for (const auto variant : kVariants)
     for (const auto& s : {Sizes{2, 7, 2, 3, 5}, Sizes{1, 200, 2, 20, 36}, Sizes{1, 97, 1, 64, 128}, Sizes{1, 1700, 2, 12, 8}}) {
       const auto p = problem(variant, s, s.seq > 100);
       const auto expected = oracle(p);
@@ -190,8 +189,7 @@ TEST(LinearAttentionFused, follows_the_recurrence_with_every_instruction_set) {
 
 // Wide values, and keys of which a feature map made many more (Based's second-order map of 16 channels has 273).
 TEST(LinearAttentionFused, takes_wide_heads) {
-  for (const auto variant :
-       {Variant::basic, Variant::retention, Variant::scalar_gate, Variant::diagonal_gate, Variant::delta, Variant::gated_delta})
+  for (const auto variant : kVariants)
     for (const auto& s : {Sizes{1, 90, 2, 64, 512}, Sizes{1, 90, 2, 273, 64}, Sizes{1, 70, 1, 512, 640}}) {
       SCOPED_TRACE(fmt::format("{} {}x{}", kVariantNames[static_cast<int>(variant)], s.key_dim, s.value_dim));
       const auto p = problem(variant, s, true);

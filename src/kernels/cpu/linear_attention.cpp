@@ -15,9 +15,16 @@ at::Tensor with_dense_dim(const at::Tensor& x) { return x.size(3) <= 1 || x.stri
 
 TokenRows rows(const at::Tensor& x) { return {x.data_ptr(), x.stride(0), x.stride(1), x.stride(2)}; }
 
+bool is_by_channel(const LinearAttentionInputs& in) { return in.log_gate.defined() && in.log_gate.dim() == 4; }
+
 const LinearAttentionKernel& kernel_for(const LinearAttentionInputs& in, const LinearAttentionTiles& tiles) {
-  if (in.beta.defined()) return tiles.delta;
-  return in.log_gate.defined() && in.log_gate.dim() == 4 ? tiles.channels : tiles.heads;
+  if (in.beta.defined()) return is_by_channel(in) ? tiles.kda : tiles.delta;
+  return is_by_channel(in) ? tiles.channels : tiles.heads;
+}
+
+std::string name_of(const LinearAttentionInputs& in) {
+  if (in.beta.defined()) return is_by_channel(in) ? "linear_attention_kda" : "linear_attention_delta";
+  return is_by_channel(in) ? "linear_attention_channels" : "linear_attention";
 }
 
 // Operands as the kernel reads them, alive while it runs.
@@ -25,24 +32,22 @@ struct Operands {
   at::Tensor q, k, v, gate, beta, is_start;
   LinearAttentionProblem problem{};
   const LinearAttentionKernel& kernel;
-  const char* names[2];  // in a trace: forward, backward
-  bool is_counted;       // nothing is computed
+  std::string name;  // in a trace
+  bool is_counted;   // nothing is computed
 
   Operands(const LinearAttentionInputs& in, const LinearAttentionTiles& tiles)
       : q(with_dense_dim(in.q)),
         k(with_dense_dim(in.k)),
         v(with_dense_dim(in.v)),
         kernel(kernel_for(in, tiles)),
+        name(name_of(in)),
         is_counted(device::is_counting(in.q)) {
-    if (&kernel == &tiles.delta) names[0] = "linear_attention_delta", names[1] = "linear_attention_delta.backward";
-    else if (&kernel == &tiles.channels) names[0] = "linear_attention_channels", names[1] = "linear_attention_channels.backward";
-    else names[0] = "linear_attention", names[1] = "linear_attention.backward";
     auto& p = problem;
     p.batch = q.size(0), p.seq = q.size(1), p.heads = q.size(2), p.key_dim = q.size(3), p.value_dim = v.size(3);
     p.is_bf16 = q.scalar_type() == at::kBFloat16;
     p.chunk = kernel.chunk;
     p.q = rows(q), p.k = rows(k), p.v = rows(v);
-    if (&kernel == &tiles.channels) {
+    if (is_by_channel(in)) {
       gate = with_dense_dim(in.log_gate.to(at::kFloat));
       p.channel_gate = rows(gate);
       if (in.is_start.defined()) is_start = in.is_start.contiguous(), p.is_start = is_start.const_data_ptr<bool>();
@@ -133,8 +138,7 @@ const LinearAttentionTiles& linear_attention_tiles(Isa isa) {
 }
 
 bool takes_linear_attention(const LinearAttentionInputs& in) {
-  const bool is_kda = in.beta.defined() && in.log_gate.defined() && in.log_gate.dim() == 4;
-  return takes(in.q) && !is_kda && in.q.size(3) <= kLinearLargestDim && in.v.size(3) <= kLinearLargestDim;
+  return takes(in.q) && in.q.size(3) <= kLinearLargestDim && in.v.size(3) <= kLinearLargestDim;
 }
 
 bool takes_linear_attention_states(const LinearAttentionInputs& in) { return takes_linear_attention(in) && !in.beta.defined(); }
@@ -148,7 +152,7 @@ LinearAttentionOutput linear_attention_forward(const LinearAttentionInputs& in, 
   p.out = rows(result.out);
   p.states = result.saved.mutable_data_ptr<float>();
   p.final_state = result.final_state.mutable_data_ptr<float>();
-  device::counted(o.names[0], {in.q, in.k, in.v, o.gate, o.beta, initial_state}, {result.out, result.final_state, result.saved}, o.flops());
+  device::counted(o.name.c_str(), {in.q, in.k, in.v, o.gate, o.beta, initial_state}, {result.out, result.final_state, result.saved}, o.flops());
   if (initial_state.defined()) result.saved.select(2, 0).copy_(initial_state);
   else result.saved.select(2, 0).zero_();
   if (p.parts > 1) {
@@ -216,7 +220,7 @@ LinearAttentionGradients linear_attention_backward(const at::Tensor& grad_out_in
   const auto like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options().memory_format(at::MemoryFormat::Contiguous)); };
   LinearAttentionGradients grads{like(in.q), like(in.k), like(in.v), {}, {}, states(o, 1).squeeze(2)};
   const auto grad_states = states(o, p.parts);
-  const bool has_gates = in.log_gate.defined() && in.log_gate.dim() > 1, by_channel = has_gates && in.log_gate.dim() == 4;
+  const bool has_gates = in.log_gate.defined() && in.log_gate.dim() > 1, by_channel = is_by_channel(in);
   const auto by_head = [&](bool wanted) { return wanted ? at::empty({p.batch, p.heads, p.seq}, grad_states.options()) : at::Tensor(); };
   const auto grad_gate = by_channel ? at::empty(in.log_gate.sizes(), grad_states.options()) : by_head(has_gates),
              grad_beta = by_head(in.beta.defined());
@@ -228,7 +232,7 @@ LinearAttentionGradients linear_attention_backward(const at::Tensor& grad_out_in
   if (by_channel) p.grad_channel_gate = rows(grad_gate);
   else p.grad_gate = to_write(grad_gate);
   p.grad_beta = to_write(grad_beta);
-  device::counted(o.names[1], {grad_out, in.q, in.k, in.v, o.gate, o.beta, saved, grad_final_state},
+  device::counted((o.name + ".backward").c_str(), {grad_out, in.q, in.k, in.v, o.gate, o.beta, saved, grad_final_state},
                   {grads.q, grads.k, grads.v, grad_gate, grad_beta, grads.initial_state}, 2 * o.flops());
   if (grad_final_state.defined()) grad_states.select(2, p.parts - 1).copy_(grad_final_state);
   else grad_states.select(2, p.parts - 1).zero_();

@@ -1,6 +1,6 @@
 // The fused linear-attention kernels for CPUs, fp32 and bf16; see kernels/linear_attention.h for the meaning of the arguments, which
 // must have been checked. bf16 is widened chunk by chunk; products, decays and sums are fp32. One kernel each for gates per head
-// or none, gates per channel, and the delta rule; the last one works on no fewer than a whole row at once.
+// or none, gates per channel, the delta rule, and KDA; the last two work on no fewer than a whole row at once.
 #pragma once
 
 #include "kernels/cpu/isa.h"

@@ -23,6 +23,10 @@ void linear_attention_delta_forward(const LinearAttentionProblem&, int64_t task,
 void linear_attention_delta_backward(const LinearAttentionProblem&, int64_t task, float* scratch);
 int64_t linear_attention_delta_scratch(const LinearAttentionProblem&);
 
+void linear_attention_kda_forward(const LinearAttentionProblem&, int64_t task, float* scratch);
+void linear_attention_kda_backward(const LinearAttentionProblem&, int64_t task, float* scratch);
+int64_t linear_attention_kda_scratch(const LinearAttentionProblem&);
+
 using LinearPass = void(const LinearAttentionProblem&, int64_t task, float* scratch);
 template <LinearPass kOfFloat, LinearPass kOfBf16>
 void of_dtype(const LinearAttentionProblem& p, int64_t task, float* scratch) {

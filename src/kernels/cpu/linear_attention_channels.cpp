@@ -8,14 +8,12 @@
 //
 // Limit: 4 dim^2 operations a token forward and 10 backward, in products of short depth; and chunk / 2 pairs of 2 (forward) and 6
 // (backward) operations on vectors of channels.
-#include "kernels/cpu/linear_attention_block.h"
+#include "kernels/cpu/linear_attention_channels_block.h"
 
 namespace ingot::kernels::cpu::INGOT_ISA {
 namespace {
 
 constexpr int64_t kChunk = kLinearChannelsChunk;
-constexpr int64_t kColumns = (kChunk + 31) / 32 * 32;  // tokens as columns: whole panels
-constexpr int64_t kStride = kColumns + 16;             // of a row of scores
 
 struct Work {
   float *queries, *keys;                      // [kChunk, key step]
@@ -25,7 +23,7 @@ struct Work {
   float* value_panels;                        // panels over value_dim, [tokens, value_dim]; in backward those of the output's gradient
   float* key_panels;                          // panels over key_dim, [tokens, key_dim]
   float* values_by_dim;                       // panels over tokens
-  float *scores, *deltas;                     // [kChunk, kStride]
+  float *scores, *deltas;                     // [kChunk, kTokenStride]
   float *result, *grad_q, *grad_k, *passed;   // [kChunk, larger step]; passed: gate gradients of pairs
   float* state;                               // forward: panels [key_dim, value_dim]
   float* states;                              // backward: S^T in front of each chunk of a segment and behind the last: panels
@@ -38,8 +36,8 @@ struct Work {
     const int64_t key = kChunk * key_step, value = kChunk * value_step;
     areas.give(key, queries, keys, gates, from_start, to_end, decayed, key_panels, grad_q, grad_k, passed);
     areas.give(value, values, grads, value_panels);
-    values_by_dim = areas.take(kColumns * value_step);
-    areas.give(kChunk * kStride, scores, deltas);
+    values_by_dim = areas.take(kTokenColumns * value_step);
+    areas.give(kChunk * kTokenStride, scores, deltas);
     result = areas.take(larger(key, value));
     areas.give(panels_size(p.key_dim, p.value_dim), state, grad_state);
     grad_state_transposed = areas.take(state_size);
@@ -47,47 +45,6 @@ struct Work {
     taken = areas.taken();
   }
 };
-
-// What the chunk's gates are as factors, and their products. Padding decays nothing.
-INGOT_INLINE void make_decays(const LinearAttentionProblem& p, const TokenChunk& chunk, const Work& work) {
-  const int64_t step = work.key_step, count = chunk.count;
-  const auto* gate = chunk.rows<const float>(p.channel_gate);
-  const bool* is_start = p.is_start != nullptr ? p.is_start + chunk.batch * p.seq + chunk.first : nullptr;
-  for (int64_t i = 0; i < count; ++i, gate += p.channel_gate.row_stride) {
-    float *const own = work.gates + i * step, *const so_far = work.from_start + i * step;
-    for (int64_t d = 0; d < p.key_dim; d += kLanes) {
-      const Float log = p.key_dim - d >= kLanes ? load(gate + d) : load_part(gate + d, p.key_dim - d);
-      const Float factor = is_start != nullptr && is_start[i] ? Float{} : exp(log);
-      store(own + d, factor);
-      store(so_far + d, i == 0 ? factor : load(so_far - step + d) * factor);
-    }
-  }
-  for (int64_t d = 0; d < p.key_dim; d += kLanes) {
-    Float after = broadcast(1);
-    for (int64_t i = count; i-- > 0;) {
-      store(work.to_end + i * step + d, after);
-      after *= load(work.gates + i * step + d);
-    }
-  }
-}
-
-INGOT_INLINE const float* whole_decay(const Work& work, int64_t count) { return work.from_start + (count - 1) * work.key_step; }
-
-// x *= y, rows of the keys' step.
-INGOT_INLINE void multiply_rows(float* x, const float* y, int64_t step, int64_t count, int64_t dim) {
-  for (int64_t i = 0; i < count; ++i)
-    for (int64_t d = 0; d < dim; d += kLanes) store(x + i * step + d, load(x + i * step + d) * load(y + i * step + d));
-}
-
-// Panels [key_dim, columns]: each row decayed by its channel.
-INGOT_INLINE void decay_channels(const LinearAttentionProblem& p, const float* whole, float* state) {
-  for (int64_t column = 0; column < p.value_dim; column += kPanel) {
-    const int64_t width = p.value_dim - column > kLanes ? kPanel : kLanes;
-    float* row = state + column * p.key_dim;
-    for (int64_t d = 0; d < p.key_dim; ++d)
-      for (const float* end = row + width; row < end; row += kLanes) store(row, load(row) * whole[d]);
-  }
-}
 
 // to = S^T in panels [value_dim, key_dim], each column decayed by its channel.
 INGOT_INLINE void decay_channels_transposed(const LinearAttentionProblem& p, const float* whole, const float* from, float* to) {
@@ -106,8 +63,8 @@ INGOT_INLINE void make_scores(const LinearAttentionProblem& p, const Work& work,
   const int64_t step = work.key_step;
   for (int64_t i = 0; i < count; ++i) {
     const float *query = work.queries + i * step, *gate = work.gates + i * step;
-    float* const row = work.scores + i * kStride;
-    clear(row, kColumns);
+    float* const row = work.scores + i * kTokenStride;
+    clear(row, kTokenColumns);
     for (int64_t j = 0; j < i; ++j) {
       float* const key = work.decayed + j * step;
       Float sum{};
@@ -154,7 +111,7 @@ INGOT_INLINE void forward_chunk(const LinearAttentionProblem& p, const TokenChun
   make_decays(p, chunk, work);
   make_scores(p, work, count);
   read_state(p, work, count);
-  add_product<false>(count, p.value_dim, count, work.scores, kStride, work.value_panels, work.result, work.value_step, [&](Range rows) {
+  add_product<false>(count, p.value_dim, count, work.scores, kTokenStride, work.value_panels, work.result, work.value_step, [&](Range rows) {
     return Range{0, rows.end};
   });
   store_rows(work.result, work.value_step, count, p.value_dim, chunk.rows<T>(p.out), p.out.row_stride);
@@ -223,9 +180,9 @@ INGOT_INLINE void differentiate_pairs(const LinearAttentionProblem& p, const Wor
   const int64_t step = work.key_step;
   clear(work.passed, count * step);
   for (int64_t i = 0; i < count; ++i) {
-    const float *query = work.queries + i * step, *gate = work.gates + i * step, *deltas = work.deltas + i * kStride;
-    float *const scores = work.scores + i * kStride, *const grad_q = work.grad_q + i * step;
-    clear(scores, kColumns);
+    const float *query = work.queries + i * step, *gate = work.gates + i * step, *deltas = work.deltas + i * kTokenStride;
+    float *const scores = work.scores + i * kTokenStride, *const grad_q = work.grad_q + i * step;
+    clear(scores, kTokenColumns);
     for (int64_t d = 0; d < p.key_dim; d += kLanes) {  // column by column: sums over earlier tokens stay in registers
       const Float q = load(query + d), factor = load(gate + d);
       Float sum{};
@@ -254,41 +211,6 @@ INGOT_INLINE void differentiate_pairs(const LinearAttentionProblem& p, const Wor
   }
 }
 
-// kept [channel]: the chunk's decay times the sum of S dS over values, both in panels of their transposes.
-INGOT_INLINE void make_kept(const LinearAttentionProblem& p, const Work& work, const float* state, const float* whole, float* kept) {
-  for (int64_t column = 0; column < p.key_dim; column += kPanel) {
-    const int64_t width = p.key_dim - column > kLanes ? kPanel : kLanes;
-    for (int64_t at = 0; at < width; at += kLanes) {
-      Float sum{};
-      for (int64_t i = column * p.value_dim + at; i < (column + width) * p.value_dim; i += width)
-        sum += load(state + i) * load(work.grad_state_transposed + i);
-      store(kept + column + at, sum * load(whole + column + at));
-    }
-  }
-}
-
-// Of token t: pairs that pass it, `kept`, writes of earlier tokens, reads of it and later ones; by channel.
-INGOT_INLINE void store_gate_gradients(const LinearAttentionProblem& p, const TokenChunk& chunk, const Work& work, const float* kept,
-                                       const float* reads, const float* writes) {
-  const int64_t step = work.key_step, count = chunk.count;
-  auto* const to = chunk.rows<float>(p.grad_channel_gate);
-  for (int64_t d = 0; d < p.key_dim; d += kLanes) {
-    Float before = load(kept + d);
-    for (int64_t i = 0; i < count; ++i) {
-      float* const passed = work.passed + i * step + d;
-      store(passed, load(passed) + before);
-      before += load(writes + i * step + d);
-    }
-    Float later{};
-    for (int64_t i = count; i-- > 0;) {
-      later += load(reads + i * step + d);
-      float* const row = to + i * p.grad_channel_gate.row_stride + d;
-      const Float sum = load(work.passed + i * step + d) + later;
-      p.key_dim - d >= kLanes ? store(row, sum) : store_part(row, sum, p.key_dim - d);
-    }
-  }
-}
-
 template <class T>
 INGOT_INLINE void backward_chunk(const LinearAttentionProblem& p, const TokenChunk& chunk, const Work& work, const float* state) {
   const int64_t key_step = work.key_step, value_step = work.value_step, count = chunk.count;
@@ -297,11 +219,11 @@ INGOT_INLINE void backward_chunk(const LinearAttentionProblem& p, const TokenChu
   load_keys<T>(p, chunk, work.keys, key_step);
   copy_rows(chunk.rows<T>(p.v), p.v.row_stride, count, p.value_dim, work.values, value_step);
   copy_rows(chunk.rows<T>(p.grad_out), p.grad_out.row_stride, count, p.value_dim, work.grads, value_step);
-  pack_tokens_by_dim(work.values, value_step, count, p.value_dim, work.values_by_dim, kColumns);
+  pack_tokens_by_dim(work.values, value_step, count, p.value_dim, work.values_by_dim, kTokenColumns);
   pack_by_row(work.grads, value_step, count, count, p.value_dim, work.value_panels);
   make_decays(p, chunk, work);
   const float* const whole = whole_decay(work, count);
-  product_of_rows(kColumns, p.value_dim, work.grads, value_step, work.values_by_dim, work.deltas, kStride, 1, [&](Range tokens) {
+  product_of_rows(kTokenColumns, p.value_dim, work.grads, value_step, work.values_by_dim, work.deltas, kTokenStride, 1, [&](Range tokens) {
     return Range{smaller(tokens.begin, count), count};
   });
 
@@ -327,7 +249,7 @@ INGOT_INLINE void backward_chunk(const LinearAttentionProblem& p, const TokenChu
 
   multiply_rows(work.keys, work.to_end, key_step, count, p.key_dim);
   product_of_rows(p.value_dim, p.key_dim, work.keys, key_step, work.grad_state, work.result, value_step, 1, all_rows);
-  add_product<true>(count, p.value_dim, count, work.scores, kStride, work.value_panels, work.result, value_step, [&](Range rows) {
+  add_product<true>(count, p.value_dim, count, work.scores, kTokenStride, work.value_panels, work.result, value_step, [&](Range rows) {
     return Range{rows.begin, count};
   });
   store_rows(work.result, value_step, count, p.value_dim, chunk.rows<T>(p.grad_v), p.grad_v.row_stride);

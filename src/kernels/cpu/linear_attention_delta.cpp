@@ -8,7 +8,7 @@
 // S of every chunk of a segment, U and E of its tokens are made again from the state in front of the segment.
 //
 // Limit: 4 chunk dim + 6 dim^2 operations a token forward and about 3 times as many backward: the multipliers.
-#include "kernels/cpu/linear_attention_block.h"
+#include "kernels/cpu/linear_attention_delta_block.h"
 
 namespace ingot::kernels::cpu::INGOT_ISA {
 namespace {
@@ -64,40 +64,6 @@ INGOT_INLINE const float* between_row(const LinearAttentionProblem& p, const Wor
   return p.gate != nullptr ? work.decays.between + i * kScoreStride : nullptr;
 }
 
-INGOT_INLINE const float* betas(const LinearAttentionProblem& p, const TokenChunk& chunk) {
-  return p.beta + chunk.pair * p.seq + chunk.first;
-}
-
-// A block of rows by whole products of what lies before or behind it, then row by row. kTransposed: with the transposed system, from
-// the last block on. Solves in place, and leaves the solution in panels, too.
-template <bool kTransposed>
-INGOT_INLINE void substitute(const Work& work, int64_t count, int64_t dim, float* rows, float* panels) {
-  const int64_t step = work.value_step, blocks = (count + kBlockRows - 1) / kBlockRows;
-  for (int64_t n = 0; n < blocks; ++n) {
-    const int64_t begin = (kTransposed ? blocks - 1 - n : n) * kBlockRows, end = smaller(begin + kBlockRows, count);
-    const Range known = kTransposed ? Range{end, count} : Range{0, begin};
-    const float* left = kTransposed ? work.system + known.begin * kScoreStride + begin : work.system + begin * kScoreStride;
-    for (int64_t column = 0; column < dim && known.begin < known.end; column += kPanel) {
-      const bool wide = dim - column > kLanes;
-      const float* right = panels + column * count + known.begin * (wide ? kPanel : kLanes);
-      block_for<Into::added, kTransposed>(end - begin, wide)(known.end - known.begin, left, kScoreStride, right,
-                                                             rows + begin * step + column, step, 1);
-    }
-    for (int64_t at = 0; at < end - begin; ++at) {
-      const int64_t i = kTransposed ? end - 1 - at : begin + at;
-      const int64_t from = kTransposed ? i + 1 : begin, to = kTransposed ? end : i;
-      for (int64_t d = 0; d < dim; d += kLanes) {
-        Float sum = load(rows + i * step + d);
-        for (int64_t j = from; j < to; ++j)
-          sum += load(rows + j * step + d) * (kTransposed ? work.system[j * kScoreStride + i] : work.system[i * kScoreStride + j]);
-        store(rows + i * step + d, sum);
-        const int64_t panel = round_down(d, kPanel), width = dim - panel > kLanes ? kPanel : kLanes;
-        store(panels + panel * count + i * width + (d - panel), sum);
-      }
-    }
-  }
-}
-
 template <class T>
 INGOT_INLINE void load_keys(const LinearAttentionProblem& p, const TokenChunk& chunk, const Work& work) {
   copy_rows(chunk.rows<T>(p.k), p.k.row_stride, chunk.count, p.key_dim, work.keys, work.key_step);
@@ -136,7 +102,7 @@ INGOT_INLINE void write(const LinearAttentionProblem& p, const TokenChunk& chunk
       store(errors + d, error);
       store(written + d, error * beta[i]);
     }
-  substitute<false>(work, count, p.value_dim, written, work.written_panels);
+  substitute<false>(work.system, kScoreStride, count, p.value_dim, written, value_step, work.written_panels);
 }
 
 // The state behind the chunk. Reads the keys again, as they are not decayed to its end.
@@ -255,7 +221,7 @@ INGOT_INLINE void backward_chunk(const LinearAttentionProblem& p, const TokenChu
   if (p.gate != nullptr) scale_rows(to_end, key_step, count, p.key_dim, work.decays.to_end);
   product_of_rows(p.value_dim, p.key_dim, to_end, key_step, work.grad_state, work.solution, value_step, 1, all_rows);
   add_product<true>(count, p.value_dim, count, work.scores, kScoreStride, work.grad_panels, work.solution, value_step, from);
-  substitute<true>(work, count, p.value_dim, work.solution, work.solution_panels);
+  substitute<true>(work.system, kScoreStride, count, p.value_dim, work.solution, value_step, work.solution_panels);
   product_of_rows(kLinearChunk, p.value_dim, work.solution, value_step, work.written_by_dim, work.grad_system, kScoreStride, -1, rows_from);
   differentiate_system(p, chunk, work, errors);
   scale_rows(work.solution, value_step, count, p.value_dim, betas(p, chunk));
@@ -295,25 +261,13 @@ INGOT_INLINE void backward_chunk(const LinearAttentionProblem& p, const TokenChu
 template <class T>
 void backward(const LinearAttentionProblem& p, int64_t pair, float* scratch) {
   Work work(p, scratch, true);
-  const int64_t tokens_size = kLinearChunk * work.value_step;
-  clear(work.states, kLinearSegment * work.state_size);
-  clear(work.grad_state_transposed, work.state_size);
-  pack_by_row(p.grad_state(pair, 0), p.value_dim, p.key_dim, p.key_dim, p.value_dim, work.grad_state);
-  transpose_panels(work.grad_state, p.key_dim, p.value_dim, work.grad_state_transposed);
-  for (int64_t segment = p.segments(); segment-- > 0;) {
-    const int64_t first = p.first_chunk(segment), end = p.first_chunk(segment + 1);
-    pack_by_row(p.state(pair, segment), p.value_dim, p.key_dim, p.key_dim, p.value_dim, work.state);
-    for (int64_t at = first; at < end; ++at) {
-      const TokenChunk chunk(p, pair, at);
-      transpose_panels(work.state, p.key_dim, p.value_dim, work.states + (at - first) * work.state_size);
-      write<T>(p, chunk, work, work.written + (at - first) * tokens_size, work.errors + (at - first) * tokens_size);
-      if (at + 1 < end) pass_state<T>(p, chunk, work);
-    }
-    for (int64_t at = end; at-- > first;)
-      backward_chunk<T>(p, TokenChunk(p, pair, at), work, work.states + (at - first) * work.state_size,
-                        work.written + (at - first) * tokens_size, work.errors + (at - first) * tokens_size);
-  }
-  unpack(work.grad_state, p.key_dim, p.value_dim, p.grad_initial + pair * p.state_size());
+  walk_delta_backward(
+      p, pair, work, kLinearChunk * work.value_step,
+      [&](const TokenChunk& chunk, int64_t, float* written, float* errors) { write<T>(p, chunk, work, written, errors); },
+      [&](const TokenChunk& chunk, int64_t) { pass_state<T>(p, chunk, work); },
+      [&](const TokenChunk& chunk, int64_t, const float* state, const float* written, const float* errors) {
+        backward_chunk<T>(p, chunk, work, state, written, errors);
+      });
 }
 
 }  // namespace

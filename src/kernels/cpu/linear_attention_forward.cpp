@@ -129,6 +129,13 @@ const LinearAttentionTiles linear_attention_tiles = {
               .add_of_state = nullptr,
               .part_gradient = nullptr,
               .backward = linear_attention_delta_backward},
+    .kda = {.chunk = kLinearChannelsChunk,
+            .scratch = linear_attention_kda_scratch,
+            .part_state = nullptr,
+            .forward = linear_attention_kda_forward,
+            .add_of_state = nullptr,
+            .part_gradient = nullptr,
+            .backward = linear_attention_kda_backward},
 };
 
 }  // namespace ingot::kernels::cpu::INGOT_ISA

@@ -1,5 +1,5 @@
 // What the parts of the CPU linear-attention kernels that are compiled per instruction set (linear_attention_forward.cpp and
-// _backward for gates per head, _channels for gates per channel, _delta for the delta rule) and their ATen side
+// _backward for gates per head, _channels for gates per channel, _delta for the delta rule, _kda for both) and their ATen side
 // (linear_attention.cpp) share: the problem and the tables of functions. Includes no ATen, see isa.h. Strides and sizes count
 // elements.
 //
@@ -62,7 +62,7 @@ struct LinearAttentionProblem {
 struct LinearAttentionKernel {
   int64_t chunk;                                      // what the problem's must be
   int64_t (*scratch)(const LinearAttentionProblem&);  // floats for any of the tasks
-  // Tasks are in [0, pairs * parts). For the delta rule parts is 1, and there are only the passes forward and backward.
+  // Tasks are in [0, pairs * parts). For the delta rules parts is 1, and there are only the passes forward and backward.
   // What a part makes of a state of 0, into `made` or else the state in front of the next part.
   void (*part_state)(const LinearAttentionProblem&, int64_t task, float* scratch);
   // Outputs of one part, from the state in front of it.
@@ -76,7 +76,7 @@ struct LinearAttentionKernel {
 };
 
 struct LinearAttentionTiles {
-  LinearAttentionKernel heads, channels, delta;
+  LinearAttentionKernel heads, channels, delta, kda;
 };
 
 namespace portable {

@@ -1,4 +1,4 @@
-// The recurrence with its variants' kernels: a gate per head, a gate per channel, the delta rule. rows: tokens of one sequence times four
+// The recurrence with its variants' kernels: a gate per head, a gate per channel, the delta rule, both (KDA). rows: tokens of one sequence times four
 // heads; width: of a head's keys and values.
 #include "layers/linear_attention.h"
 
@@ -10,7 +10,10 @@ namespace {
 
 constexpr int64_t kHeads = 4;
 
-enum class Mixing { gate_per_head, gate_per_channel, delta };
+enum class Mixing { gate_per_head, gate_per_channel, delta, kda };
+
+constexpr bool is_by_channel(Mixing mixing) { return mixing == Mixing::gate_per_channel || mixing == Mixing::kda; }
+constexpr bool has_delta(Mixing mixing) { return mixing == Mixing::delta || mixing == Mixing::kda; }
 
 template <Mixing mixing>
 OperatorCall make(const OperatorSizes& s) {
@@ -19,9 +22,9 @@ OperatorCall make(const OperatorSizes& s) {
   const auto gate = [&](const at::Tensor& x) { return at::log_sigmoid(x.detach()).set_requires_grad(true); };
   OperatorCall call;
   call.inputs = {operand(), operand(), operand()};
-  if (mixing == Mixing::gate_per_channel) call.inputs.push_back(gate(s.leaf({1, tokens, kHeads, s.width}, s.wide())));
+  if (is_by_channel(mixing)) call.inputs.push_back(gate(s.leaf({1, tokens, kHeads, s.width}, s.wide())));
   else call.inputs.push_back(gate(s.leaf({1, tokens, kHeads}, s.wide())));
-  if (mixing == Mixing::delta) {
+  if (has_delta(mixing)) {
     // As models have it: keys of length 1, so that the state stays bounded.
     const auto normed = [](const at::Tensor& x) { return (x / x.norm(2, -1, true)).detach().set_requires_grad(true); };
     call.inputs[0] = normed(call.inputs[0]);
@@ -29,7 +32,7 @@ OperatorCall make(const OperatorSizes& s) {
     call.inputs.push_back(at::sigmoid(s.leaf({1, tokens, kHeads}, s.wide()).detach()).set_requires_grad(true));
   }
   const auto inputs_of = [](const TensorList& in) {
-    return kernels::LinearAttentionInputs{in[0], in[1], in[2], in[3], mixing == Mixing::delta ? in[4] : at::Tensor(), {}};
+    return kernels::LinearAttentionInputs{in[0], in[1], in[2], in[3], has_delta(mixing) ? in[4] : at::Tensor(), {}};
   };
   const auto sequences = std::make_shared<Sequences>(1, tokens, at::Tensor(), 0, s.device);
   call.forward = [=](const TensorList& in) -> TensorList { return {linear_attention(inputs_of(in), *sequences, nullptr)}; };
@@ -41,7 +44,7 @@ OperatorCall make(const OperatorSizes& s) {
 
 template <Mixing mixing>
 OperatorCost cost(const OperatorSizes& s) {
-  const bool by_channel = mixing == Mixing::gate_per_channel, is_delta = mixing == Mixing::delta;
+  const bool by_channel = is_by_channel(mixing), is_delta = has_delta(mixing);
   const int64_t x = s.rows * s.width * kernels::bytes_of(s.dtype), gates = s.rows * (by_channel ? s.width : 1) * 4;
   const int64_t beta = is_delta ? s.rows * 4 : 0, state = kHeads * s.width * s.width * 4;
   const int64_t states = state * kernels::linear_attention_segments(s.rows / kHeads, by_channel);
@@ -72,12 +75,9 @@ std::vector<Operator> linear_attention_operators() {
   // Where a sequence is spread over ranks.
   for (const auto* name : {"linear_attention_state", "linear_attention_state_gradient", "linear_attention_of_state"})
     by_head.traced.push_back({name});
-  // With a gate per channel, on a GPU: priced as the delta rule's, whose passes it shares.
-  auto delta = recurrence<Mixing::delta>("linear_attention_delta", "linear_attention_delta.backward");
-  delta.traced.push_back({"linear_attention_kda", false, kernels::size_of_input<0>});
-  delta.traced.push_back({"linear_attention_kda.backward", true, kernels::size_of_input<1>});
   return {std::move(by_head), recurrence<Mixing::gate_per_channel>("linear_attention_channels", "linear_attention_channels.backward"),
-          std::move(delta)};
+          recurrence<Mixing::delta>("linear_attention_delta", "linear_attention_delta.backward"),
+          recurrence<Mixing::kda>("linear_attention_kda", "linear_attention_kda.backward")};
 }
 
 }  // namespace ingot::layers
