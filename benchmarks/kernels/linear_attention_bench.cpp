@@ -56,7 +56,8 @@ at::Tensor eager(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, 
 }
 
 enum class Variant { basic, scalar_gate, diagonal_gate, delta, gated_delta, kda };
-constexpr Variant kVariants[] = {Variant::basic, Variant::scalar_gate, Variant::diagonal_gate, Variant::delta, Variant::gated_delta, Variant::kda};
+constexpr Variant kVariants[] = {Variant::basic, Variant::scalar_gate, Variant::diagonal_gate,
+                                 Variant::delta, Variant::gated_delta, Variant::kda};
 constexpr const char* kVariantNames[] = {"basic", "scalar gate", "diagonal gate", "delta rule", "gated delta rule", "KDA"};
 struct Dims {
   int64_t keys, values;
@@ -98,14 +99,14 @@ void compare(Variant variant, int64_t seq, Dims dims, at::ScalarType dtype, int 
                                           kernels::reference::linear_attention_backward(grad, {}, in, {});
                                         }}};
   if (seq <= kLongestSoftmax)
-    contenders.push_back({"SDPA causal, forward + backward", 3.5 * 2 * static_cast<double>((dims.keys + dims.values) * kHeads * (seq * (seq + 1) / 2)), [=] {
-                            const auto out = at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), {},
-                                                                              0, /*is_causal=*/true);
-                            kernels::gradients({out}, {q, k, v}, {grad.transpose(1, 2)});
-                          }});
-  fmt::print("\n{} {}, seq {}, heads {}, keys {}, values {}\n\n| what | median ms | range ms | GFLOP/s |\n|---|---|---|---|\n", c10::toString(dtype),
-             kVariantNames[static_cast<int>(variant)], seq, kHeads, dims.keys,
-             dims.values);
+    contenders.push_back(
+        {"SDPA causal, forward + backward", 3.5 * 2 * static_cast<double>((dims.keys + dims.values) * kHeads * (seq * (seq + 1) / 2)), [=] {
+           const auto out =
+               at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), {}, 0, /*is_causal=*/true);
+           kernels::gradients({out}, {q, k, v}, {grad.transpose(1, 2)});
+         }});
+  fmt::print("\n{} {}, seq {}, heads {}, keys {}, values {}\n\n| what | median ms | range ms | GFLOP/s |\n|---|---|---|---|\n",
+             c10::toString(dtype), kVariantNames[static_cast<int>(variant)], seq, kHeads, dims.keys, dims.values);
   measure(contenders, rounds);
 }
 

@@ -24,8 +24,8 @@
 //
 // Nothing here records gradients, unless it says so: callers are autograd functions, or inference. Any thread may call; results are
 // bit-equal from run to run and do not depend on the number of threads. On a CPU fp32 and bf16 take fused kernels
-// (cpu/linear_attention.h), keys and values up to 1,024 wide; on a GPU the passes in bf16 do (gpu/linear_attention.h); everything else takes
-// compositions of ATen (reference/).
+// (cpu/linear_attention.h), keys and values up to 1,024 wide; on a GPU the passes in bf16 do (gpu/linear_attention.h); everything else
+// takes compositions of ATen (reference/).
 #pragma once
 
 #include "device/aten.h"

@@ -36,7 +36,8 @@ at::Tensor wide(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? x
 }  // namespace
 
 const std::vector<std::string>& linear_variant_names() {
-  static const std::vector<std::string> names = {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta", "kda"};
+  static const std::vector<std::string> names = {"basic", "retention",   "scalar_gate", "diagonal_gate",
+                                                 "delta", "gated_delta", "kda",         "retnet"};
   return names;
 }
 
@@ -74,11 +75,11 @@ at::Tensor short_convolution(const at::Tensor& x, const at::Tensor& weight, Sequ
 }
 
 at::Tensor LinearAttention::log_gate(const at::Tensor& x, const at::Tensor& low_rank) const {
+  const auto of_heads = x.options().dtype(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   switch (variant) {
-    case LinearVariant::retention: {
-      const auto options = x.options().dtype(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-      return -at::exp2(at::arange(first_head + 1, first_head + heads + 1, options) * (-8.0 / static_cast<double>(all_heads)));
-    }
+    case LinearVariant::retention:
+      return -at::exp2(at::arange(first_head + 1, first_head + heads + 1, of_heads) * (-8.0 / static_cast<double>(all_heads)));
+    case LinearVariant::retnet: return (1 - at::exp2(-5 - at::arange(first_head, first_head + heads, of_heads))).log();
     case LinearVariant::scalar_gate:
     case LinearVariant::gated_delta: return -gate_rate->value.exp() * at::softplus(wide(linear(x, {gate})) + step_bias->value);
     case LinearVariant::diagonal_gate:
@@ -118,6 +119,11 @@ at::Tensor LinearAttention::operator()(const at::Tensor& x, const at::Tensor& lo
                                     log_gate(x, gate_in ? low_rank.narrow(-1, 0, gate_in->shape[0]) : low_rank),
                                     {},
                                     sequences.is_start()};
+  if (rotary) {
+    const auto& table = sequences.rotary(*rotary, x.scalar_type());
+    in.q = kernels::rotate(in.q, table);
+    in.k = kernels::rotate(in.k, table);
+  }
   if (scales_queries) in.q = in.q / std::sqrt(static_cast<double>(key_dim));
   if (beta) in.beta = at::sigmoid(wide(linear(x, {beta})));
   const auto mixed = linear_attention(in, sequences, cache ? &cache->state : nullptr);
@@ -126,7 +132,8 @@ at::Tensor LinearAttention::operator()(const at::Tensor& x, const at::Tensor& lo
   if (!shares_norm) out = out * norm->value;
   if (output_gate) {
     const auto of_gate = output_gate_in ? low_rank.narrow(-1, low_rank.size(-1) - output_gate_in->shape[0], output_gate_in->shape[0]) : x;
-    const auto gate_logits = wide(linear(of_gate, {output_gate}));
+    auto gate_logits = wide(linear(of_gate, {output_gate}));
+    if (output_gate_bias) gate_logits = gate_logits + output_gate_bias->value;
     out = out * (has_sigmoid_gate ? at::sigmoid(gate_logits) : at::silu(gate_logits));
   }
   return linear(out.to(x.scalar_type()), {o});

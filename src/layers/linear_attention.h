@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,7 @@ struct LinearAttentionCache {
   at::Tensor tail;   // [batch, width - 1, q | k | v], inputs of the convolutions
 };
 
-enum class LinearVariant { basic, retention, scalar_gate, diagonal_gate, delta, gated_delta, kda };
+enum class LinearVariant { basic, retention, scalar_gate, diagonal_gate, delta, gated_delta, kda, retnet };
 LinearVariant linear_variant_from_name(const std::string& name);
 const std::vector<std::string>& linear_variant_names();
 
@@ -39,11 +40,12 @@ struct LinearAttention {
   kernels::FeatureMap map;
   int64_t heads, key_heads, key_dim,
       value_dim;                  // of this rank; a key head serves heads / key_heads neighbours; key_dim: before the feature map
-  int64_t first_head, all_heads;  // of the model, for the slopes of retention
+  int64_t first_head, all_heads;  // of the model, for the slopes of retention and retnet
   double norm_eps;
   bool shares_norm = false;                                 // all heads do
   bool scales_queries = false;                              // by 1 / sqrt(key_dim), as fla does
   bool has_sigmoid_gate = false;                            // the output gate is one, not SiLU
+  std::optional<RotarySettings> rotary{};                   // of q and k, behind the feature map
   std::function<at::Tensor(const at::Tensor&)> repeated{};  // of a norm that all heads share: see SoftmaxAttentionWeights
 
   Parameter *q, *k, *v, *o;                                                                // [its heads * its dim, hidden], o transposed
@@ -54,7 +56,7 @@ struct LinearAttention {
   Parameter* beta = nullptr;                                                               // [heads, hidden]
   Parameter *query_scale = nullptr, *query_bias = nullptr, *key_scale = nullptr, *key_bias = nullptr;  // rebased: [q]
   Parameter *norm, *output_gate = nullptr;  // [v], or [value_dim] for all heads; [v, hidden], or [v, rank] where it is of low rank
-  Parameter* output_gate_in = nullptr;      // [rank, hidden]
+  Parameter *output_gate_in = nullptr, *output_gate_bias = nullptr;  // [rank, hidden]; [v]
 
   /// What all heads share of x, whose projections are of low rank: x through gate_in and output_gate_in, side by side; undefined when there
   /// is neither.
@@ -63,8 +65,9 @@ struct LinearAttention {
   at::Tensor operator()(const at::Tensor& x, const at::Tensor& low_rank, Sequences& sequences, LinearAttentionCache* cache) const;
 
   /// Logarithmic gates as kernels::LinearAttentionInputs has them, fp32 or wider: retention -2^(-8 (h + 1) / heads) (the slopes of
-  /// ALiBi, as TransNormerLLM has them); scalar -exp(rate) softplus(x + bias) (Mamba-2); diagonal log_sigmoid(x + bias) / 16 (GLA);
-  /// kda as scalar, with a rate per head and the rest per channel (Kimi Linear, arXiv 2510.26692).
+  /// ALiBi, as TransNormerLLM has them); retnet log(1 - 2^(-5 - h)) (RetNet, arXiv 2307.08621); scalar -exp(rate) softplus(x + bias)
+  /// (Mamba-2); diagonal log_sigmoid(x + bias) / 16 (GLA); kda as scalar, with a rate per head and the rest per channel (Kimi Linear, arXiv
+  /// 2510.26692).
   at::Tensor log_gate(const at::Tensor& x, const at::Tensor& low_rank) const;
 };
 

@@ -27,8 +27,6 @@ struct Family {
   bool (*is_ignored)(const ModelConfig&, const std::string& tensor) = nullptr;
   /// Further model types that it reads and writes: of which one a folder is, config.json says, and of which one a model, its settings.
   std::vector<std::string> further_types{};
-  /// Model types alike that it cannot read, and why not.
-  std::map<std::string, std::string> refused_types{};
 };
 
 const std::vector<Family>& families();

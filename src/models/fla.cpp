@@ -1,4 +1,4 @@
-// Four models of flash-linear-attention (fla; github.com/fla-org/flash-linear-attention): layers of one variant of linear attention, and in
+// Six models of flash-linear-attention (fla; github.com/fla-org/flash-linear-attention): layers of one variant of linear attention, and in
 // hybrids some of softmax attention. Which of its model types a model is follows from the variant; each names its settings in its own way.
 #include <algorithm>
 #include <cmath>
@@ -37,12 +37,14 @@ struct Form {
   bool has_head_dim = false;                      // in place of expand_k
   bool has_convolution = true, convolves = true;  // a setting of the file; its default
   std::string gate{};                             // the setting of the output gate; "": has none
-  bool is_gated = true;                           // its default
+  bool is_gated = true;                           // its default; without the setting whether there is one
+  int64_t head_dim = 256;                         // fla's default
   std::vector<Fixed> fixed{};
 };
 
 constexpr const char* kSilu = "SiLU of q, k and v is a part of the short convolution";
 constexpr const char* kBeta = "beta is a sigmoid, not twice one";
+constexpr const char* kFloor = "gates have no lower bound";
 constexpr const char* kSums = "q and k are not divided by their sums";
 
 Form gla() {
@@ -102,15 +104,45 @@ Form linear_attn() {
                     {"norm_feature_map", false, "the output is normed, not divided by a sum of keys"}}};
 }
 
+Form retnet() {
+  return {.type = "retnet",
+          .architecture = "RetNetForCausalLM",
+          .variant = "retnet",
+          .maps = {{"", "identity"}, {"relu", "relu"}, {"silu", "silu"}, {"swish", "silu"}},
+          .expand_value = 2,
+          .has_convolution = false,  // fla does not read use_short_conv
+          .convolves = false,
+          .gate = "use_output_gate"};
+}
+
+Form kda() {
+  return {.type = "kda",
+          .architecture = "KDAForCausalLM",
+          .variant = "kda",
+          .maps = {{"", "l2"}},
+          .has_feature_map = false,
+          .has_head_dim = true,
+          .head_dim = 128,
+          .fixed = {{"use_short_conv", true, kSilu},
+                    {"allow_neg_eigval", false, kBeta},
+                    {"safe_gate", false, kFloor},
+                    {"lower_bound", nullptr, kFloor}}};
+}
+
 const std::vector<Form>& forms() {
-  static const std::vector<Form> all = {gla(), delta_net(), gated_deltanet(), linear_attn()};
+  static const std::vector<Form> all = {gla(), delta_net(), gated_deltanet(), linear_attn(), retnet(), kda()};
   return all;
 }
 
 std::vector<LayerParts> parts(const ModelConfig& c) {
   std::vector<LayerParts> pattern;
   for (const Mixer mixer : mixers_of_pattern(c))
-    pattern.push_back({.mixer = mixer, .shares_linear_norm = true, .scales_linear_queries = true});
+    pattern.push_back({.mixer = mixer,
+                       .linear = {.shares_norm = true,
+                                  .scales_queries = true,
+                                  .has_sigmoid_gate = c.linear_attention == "kda",
+                                  .has_gate_bias = c.linear_attention == "kda",
+                                  .rotates = c.linear_attention == "retnet"}});
   return pattern;
 }
 
@@ -149,7 +181,7 @@ void read_heads(const HuggingFaceFields& fields, const Form& form, ModelConfig& 
   if (form.has_head_dim) {
     c.linear_heads = fields.integer("num_v_heads", heads);
     if (c.linear_heads != heads) c.linear_key_heads = heads;
-    c.linear_key_dim = fields.integer("head_dim", 256);
+    c.linear_key_dim = fields.integer("head_dim", form.head_dim);
     c.linear_value_dim = width_of_head(fields, "expand_v", form.expand_value, c.linear_key_dim, 1);
     return;
   }
@@ -162,17 +194,18 @@ void read_heads(const HuggingFaceFields& fields, const Form& form, ModelConfig& 
 
 void read_linear(const HuggingFaceFields& fields, const Form& form, ModelConfig& c) {
   c.linear_attention = form.variant;
-  c.gate_rank = kGateRank;
   read_heads(fields, form, c);
+  c.gate_rank = kGateRank;
+  if (form.variant == "kda") c.gate_rank = c.output_gate_rank = c.linear_value_dim;
   const auto name = form.has_feature_map ? fields.text("feature_map", "") : "";
   const auto map = form.maps.find(name);
   if (map == form.maps.end()) throw ModelError("{}: feature_map = '{}' is not supported for this model type", fields.origin(), name);
   c.feature_map = map->second;
   const bool convolves = form.has_convolution && fields.boolean("use_short_conv", form.convolves);
   c.short_convolution = convolves ? fields.integer("conv_size", 4) : 0;
-  c.linear_output_gate = form.gate.empty() ? false : fields.boolean(form.gate, form.is_gated);
-  // gla's norm has another name where its gate is not fused with it.
-  if (form.variant == "diagonal_gate" && c.linear_output_gate && !fields.boolean("fuse_norm", true))
+  c.linear_output_gate = form.gate.empty() ? form.is_gated : fields.boolean(form.gate, form.is_gated);
+  // The norms of these have another name where their gate is not fused with them.
+  if ((form.variant == "diagonal_gate" || form.variant == "retnet") && c.linear_output_gate && !fields.boolean("fuse_norm", true))
     throw ModelError("{}: fuse_norm = false is not supported for this model type: norms are read as g_norm_swish_gate, not as g_norm",
                      fields.origin());
 }
@@ -269,11 +302,14 @@ void refuse(bool is_wrong, const Form& form, const char* what) {
 void check_settings(const ModelConfig& c, const Form& form) {
   const bool is_known = std::any_of(form.maps.begin(), form.maps.end(), [&](const auto& map) { return map.second == c.feature_map; });
   refuse(!is_known, form, "feature_map");
-  refuse(c.output_gate_rank > 0, form, "output_gate_rank");
+  const int64_t rank = form.variant == "kda" ? c.resolved_linear_value_dim() : 0;
+  refuse(c.output_gate_rank != rank, form, rank > 0 ? "output_gate_rank other than linear_value_dim" : "output_gate_rank");
+  refuse(rank > 0 && c.gate_rank != rank, form, "gate_rank other than linear_value_dim");
   refuse(c.attention_bias || c.mlp_bias, form, "attention_bias and mlp_bias");
   refuse(!form.has_head_dim && c.resolved_linear_key_heads() != c.resolved_linear_heads(), form, "linear_key_heads");
   refuse(form.variant == "diagonal_gate" && c.gate_rank != kGateRank, form, "gate_rank other than 16");
-  refuse(form.gate.empty() && c.linear_output_gate, form, "linear_output_gate");
+  refuse(form.gate.empty() && c.linear_output_gate != form.is_gated, form,
+         form.is_gated ? "linear_output_gate = false" : "linear_output_gate");
   refuse(!form.has_convolution && c.short_convolution > 0, form, "short_convolution");
   refuse(form.convolves && c.short_convolution < 1, form, "short_convolution = 0");
 }
@@ -339,7 +375,7 @@ json to_hugging_face(const ModelConfig& c) {
 
 const char* name_of_norm(const ModelConfig& c) {
   if (c.linear_attention == "basic") return "norm.weight";
-  if (c.linear_attention != "diagonal_gate") return "o_norm.weight";
+  if (c.linear_attention != "diagonal_gate" && c.linear_attention != "retnet") return "o_norm.weight";
   return c.linear_output_gate ? "g_norm_swish_gate.weight" : "g_norm.weight";
 }
 
@@ -352,9 +388,18 @@ std::string name_in_linear(const ModelConfig& c, const std::string& name) {
                                                            {"step_bias", "dt_bias"},
                                                            {"beta_proj.weight", "b_proj.weight"},
                                                            {"output_gate_proj.weight", "g_proj.weight"}};
+  static const std::map<std::string, std::string> of_kda = {{"gate_in_proj.weight", "f_proj.0.weight"},
+                                                            {"gate_out_proj.weight", "f_proj.1.weight"},
+                                                            {"gate_out_proj.bias", "dt_bias"},
+                                                            {"gate_rate", "A_log"},
+                                                            {"beta_proj.weight", "b_proj.weight"},
+                                                            {"output_gate_in_proj.weight", "g_proj.0.weight"},
+                                                            {"output_gate_proj.weight", "g_proj.1.weight"},
+                                                            {"output_gate_proj.bias", "g_proj.1.bias"}};
   if (name == "o_norm.weight") return name_of_norm(c);
-  const auto found = names.find(name);
-  return found == names.end() ? name : found->second;
+  const auto& map = c.linear_attention == "kda" ? of_kda : names;
+  const auto found = map.find(name);
+  return found == map.end() ? name : found->second;
 }
 
 std::vector<StoredPiece> stored(const ModelConfig& c, const Parameter& p) {
@@ -380,10 +425,7 @@ Family fla_family() {
           .from_hugging_face = from_hugging_face,
           .to_hugging_face = to_hugging_face,
           .stored = stored,
-          .further_types = {"delta_net", "gated_deltanet", "linear_attn"},
-          .refused_types = {
-              {"retnet", "its q and k go through RoPE, and a head decays by 1 - 2^(-5 - head): linear attention has neither here"},
-              {"kda", "its output gate has a bias (g_proj.1.bias), which linear attention has not here"}}};
+          .further_types = {"delta_net", "gated_deltanet", "linear_attn", "retnet", "kda"}};
 }
 
 }  // namespace ingot::models

@@ -99,8 +99,6 @@ ModelConfig read_config_json(const fs::path& folder) {
         throw ModelError("{}: {}", folder.string(), wrong.what());
       }
     }
-    if (const auto refused = family.refused_types.find(type); refused != family.refused_types.end())
-      throw ModelError("{}: model_type '{}' is not supported: {}", path.string(), type, refused->second);
     known.insert(known.end(), types.begin(), types.end());
   }
   throw ModelError("{}: model_type '{}' is not supported; {} are{}", path.string(), type, base::join(known, " and "),

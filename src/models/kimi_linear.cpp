@@ -21,9 +21,7 @@ std::vector<LayerParts> parts(const ModelConfig& c) {
   for (int64_t layer = 0; layer < c.layers; ++layer)
     all.push_back({.mixer = pattern[static_cast<size_t>(layer) % pattern.size()] == Mixer::linear ? Mixer::linear : Mixer::latent,
                    .feed_forward = layer < c.first_dense_layers ? FeedForwardKind::mlp : FeedForwardKind::moe,
-                   .shares_linear_norm = true,
-                   .scales_linear_queries = true,
-                   .has_sigmoid_linear_gate = true});
+                   .linear = {.shares_norm = true, .scales_queries = true, .has_sigmoid_gate = true}});
   return all;
 }
 

@@ -53,6 +53,8 @@ ModelConfig tiny_fla(const std::string& type) {
   if (type == "delta_net") c.linear_attention = "delta", c.layer_types = {"full", "sliding"}, c.window = 3;
   if (type == "gated_deltanet") c.linear_key_heads = 2, c.tie_embeddings = true;
   if (type == "linear_attn") c.linear_attention = "basic", c.feature_map = "elu", c.linear_output_gate = false, c.short_convolution = 0;
+  if (type == "retnet") c.linear_attention = "retnet", c.feature_map = "identity", c.short_convolution = 0;
+  if (type == "kda") c.linear_attention = "kda", c.gate_rank = c.output_gate_rank = c.resolved_linear_value_dim();
   return c;
 }
 
@@ -166,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Folder,
                          ::testing::Values("zaya1", "llama", "linear_llama", "qwen3", "qwen3_moe", "olmoe", "olmo2", "gemma3_text",
                                            "mixtral", "smollm3", "deepseek_v3", "phi3", "gpt_oss", "qwen3_next", "kimi_linear", "granite",
                                            "deepseek_v3 mtp", "qwen3_next mtp", "fla gla", "fla gla_ungated", "fla delta_net",
-                                           "fla gated_deltanet", "fla linear_attn"),
+                                           "fla gated_deltanet", "fla linear_attn", "fla retnet", "fla kda"),
                          [](const auto& info) {
                            auto name = info.param;
                            std::replace(name.begin(), name.end(), ' ', '_');
@@ -237,7 +239,8 @@ TEST(Fla, refuses_to_write_what_it_would_read_as_something_else) {
     return "written";
   };
   EXPECT_EQ(message("gla", [](auto&) {}), "written");
-  EXPECT_THAT(message("gla", [](auto& c) { c.linear_attention = "retention"; }), HasSubstr("of diagonal_gate, delta, gated_delta, basic"));
+  EXPECT_THAT(message("gla", [](auto& c) { c.linear_attention = "retention"; }),
+              HasSubstr("of diagonal_gate, delta, gated_delta, basic, retnet, kda"));
   EXPECT_THAT(message("gla", [](auto& c) { c.feature_map = "l2"; }), HasSubstr("feature_map"));
   EXPECT_THAT(message("gla", [](auto& c) { c.gate_rank = 8; }), HasSubstr("gate_rank"));
   EXPECT_THAT(message("gla", [](auto& c) { c.linear_key_heads = 2; }), HasSubstr("linear_key_heads"));
@@ -247,6 +250,8 @@ TEST(Fla, refuses_to_write_what_it_would_read_as_something_else) {
   EXPECT_THAT(message("delta_net", [](auto& c) { c.short_convolution = 0; }), HasSubstr("short_convolution"));
   EXPECT_THAT(message("delta_net", [](auto& c) { c.layer_pattern = "N"; }), HasSubstr("a window in some"));
   EXPECT_THAT(message("linear_attn", [](auto& c) { c.linear_output_gate = true; }), HasSubstr("linear_output_gate"));
+  EXPECT_THAT(message("kda", [](auto& c) { c.linear_output_gate = false; }), HasSubstr("linear_output_gate = false"));
+  EXPECT_THAT(message("kda", [](auto& c) { c.gate_rank = 3; }), HasSubstr("gate_rank other than linear_value_dim"));
 }
 
 // What fla itself writes and ingot refuses is in tests/python/fla_test.py; this is what nobody writes.

@@ -21,8 +21,7 @@ std::vector<LayerParts> parts(const ModelConfig& c) {
                        .feed_forward = FeedForwardKind::moe,
                        .qk_norm = QkNorm::head,
                        .is_gated = true,
-                       .shares_linear_norm = true,
-                       .scales_linear_queries = true,
+                       .linear = {.shares_norm = true, .scales_queries = true},
                        .norm_weight = NormWeight::zero_centred,
                        .gates_shared_expert = true});
   return pattern;

@@ -55,7 +55,7 @@ models::ModelConfig model_of(const Layout& layout) {
   c.layer_pattern = "LLN";
   c.gate_rank = 3;
   // The norm on what a head of four channels reads turns its direction with every GEMM near 0: rounding would grow step by step.
-  if (layout.family == "linear_llama" || !layout.mixers.empty()) c.norm_eps = 1;
+  if (layout.family == "linear_llama" || layout.family == "fla" || !layout.mixers.empty()) c.norm_eps = 1;
   if (layout.window > 0) c.window = layout.window, c.layer_types = {"full", "sliding", "sliding", "full"};
   c.tie_embeddings = layout.tie;
   c.attention_bias = layout.biases, c.mlp_bias = layout.biases && layout.family != "gpt_oss";
@@ -72,6 +72,7 @@ models::ModelConfig model_of(const Layout& layout) {
     c.gate_rank = 5, c.output_gate_rank = 7, c.layer_pattern = "LLLN";
     c.router_score = "sigmoid", c.shared_expert_ffn = 24, c.first_dense_layers = 1;
   }
+  if (layout.family == "fla" && layout.linear == "kda") c.linear_heads = 12, c.linear_key_heads = 6, c.gate_rank = c.output_gate_rank = 4;
   if (layout.is_special) {
     c.residual_scale = 0.7, c.logit_scale = 0.5, c.logit_cap = 2, c.mup_base_hidden = c.hidden / 2;
   }
@@ -253,7 +254,7 @@ const Outcome& alone(Layout layout) {
 
 std::string name_of(const Layout& l) {
   auto name = fmt::format("{}_{}_{}", l.family, l.precision, l.optimizer);
-  if (l.family == "linear_llama") name += "_" + l.linear;
+  if (l.family == "linear_llama" || l.family == "fla") name += "_" + l.linear;
   const auto& p = l.parallel;
   for (const auto& [label, size] : {std::pair{"pipeline", p.pipeline},
                                     {"data", l.ranks / (p.pipeline * p.context * p.tensor * p.tensor_sequence)},
@@ -567,11 +568,15 @@ std::vector<Layout> layouts() {
                    .mixers = {"cca", "linear", "softmax", "linear"},
                    .feed_forwards = {"moe", "mlp"}});
   // Gates whose projections all heads share, or each head has its own; a pipeline whose pieces hold both kinds of layer.
-  for (const std::string variant : {"diagonal_gate", "gated_delta", "retention", "kda"}) {
+  for (const std::string variant : {"diagonal_gate", "gated_delta", "retention", "kda", "retnet"}) {
     all.push_back({.parallel = P{.tensor = 2}, .ranks = 2, .family = "linear_llama", .linear = variant});
     all.push_back(
         {.parallel = P{.tensor = 3, .zero = 1, .sequence_parallel = false}, .ranks = 6, .family = "linear_llama", .linear = variant});
   }
+  // fla's: q and k through RoPE, a bias of the output gate.
+  for (const std::string variant : {"retnet", "kda"})
+    for (const auto& p : {P{.zero = 1}, P{.tensor = 2}, P{.pipeline = 2}, P{.context = 2, .context_order = "contiguous"}})
+      all.push_back({.parallel = p, .ranks = 2, .family = "fla", .linear = variant, .microbatch = 3});
   all.push_back({.parallel = P{.tensor = 2, .zero = 3},
                  .ranks = 4,
                  .family = "linear_llama",

@@ -21,7 +21,9 @@ import fla.layers.attn
 import fla.layers.delta_net
 import fla.layers.gated_deltanet
 import fla.layers.gla
+import fla.layers.kda
 import fla.layers.linear_attn
+import fla.layers.multiscale_retention
 import fla.modules.mlp
 from fla.modules import FusedRMSNormGated, RMSNorm, RotaryEmbedding, ShortConvolution
 from fla.modules.rotary.ops import rotary_embedding_ref
@@ -29,7 +31,10 @@ from fla.ops.delta_rule.naive import delta_rule_recurrence
 from fla.ops.gated_delta_rule.gate import naive_gdn_gate
 from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
 from fla.ops.gla.naive import naive_recurrent_gla
+from fla.ops.kda.gate import naive_kda_gate
+from fla.ops.kda.naive import naive_recurrent_kda
 from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
+from fla.ops.retention.naive import naive_retention
 from transformers import AutoConfig, AutoModelForCausalLM
 
 # ---- fla's kernels, in torch ----
@@ -53,6 +58,16 @@ def gated_delta_rule(q, k, v, g, beta, A_log, dt_bias, allow_neg_eigval, **in_ke
     assert not allow_neg_eigval and all(in_kernel[f"use_{what}_in_kernel"] for what in ("qk_l2norm", "beta_sigmoid", "gate"))
     q, k = (unit(x).repeat_interleave(v.shape[2] // q.shape[2], 2) for x in (q, k))
     return naive_recurrent_gated_delta_rule(q, k, v, beta.sigmoid(), naive_gdn_gate(g, A_log, dt_bias))
+
+
+def kda(q, k, v, g, beta, A_log, dt_bias, allow_neg_eigval, lower_bound, safe_gate=False, **in_kernel):
+    assert not allow_neg_eigval and not safe_gate and lower_bound is None
+    assert all(in_kernel[f"use_{what}_in_kernel"] for what in ("qk_l2norm", "beta_sigmoid", "gate"))
+    return naive_recurrent_kda(unit(q), unit(k), v, naive_kda_gate(g, A_log, dt_bias), beta.sigmoid())
+
+
+def retention(q, k, v, **_):
+    return naive_retention(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2), None
 
 
 def linear_attn(q, k, v, normalize, **_):
@@ -95,6 +110,8 @@ def run_on_a_cpu():
     fla.layers.gated_deltanet.chunk_gated_delta_rule = fla.layers.gated_deltanet.fused_recurrent_gated_delta_rule = gated_delta_rule
     fla.layers.gated_deltanet.causal_conv1d = lambda x, weight, bias, activation, backend: convolved(x, weight, activation)
     fla.layers.linear_attn.chunk_linear_attn = fla.layers.linear_attn.fused_recurrent_linear_attn = linear_attn
+    fla.layers.kda.chunk_kda = fla.layers.kda.fused_recurrent_kda = kda
+    fla.layers.multiscale_retention.chunk_retention = fla.layers.multiscale_retention.fused_recurrent_retention = retention
     fla.layers.attn.flash_attn_func = softmax_attention
     fla.modules.mlp.swiglu_linear = lambda gate, up, weight, bias: F.linear(F.silu(gate) * up, weight, bias)
     RMSNorm.forward, FusedRMSNormGated.forward, RotaryEmbedding.forward = normed, normed_and_gated, rotated
@@ -126,6 +143,13 @@ CASES = {
     "linear_attn, elu": dict(model_type="linear_attn", feature_map="elu"),
     "linear_attn, relu, other widths of heads": dict(model_type="linear_attn", feature_map="relu", expand_k=0.5, expand_v=2.0),
     "linear_attn, identity, hybrid": dict(model_type="linear_attn", feature_map="identity", num_hidden_layers=3, attn=HYBRID),
+    "retnet": dict(model_type="retnet"),
+    "retnet, relu, other widths of heads": dict(
+        model_type="retnet", feature_map="relu", expand_k=0.5, expand_v=1.0),
+    "retnet, no output gate, hybrid": dict(model_type="retnet", use_output_gate=False, num_hidden_layers=3, attn=HYBRID | {"rope_theta": 500.0}),
+    "kda": dict(model_type="kda", head_dim=10, num_heads=5),
+    "kda, heads of keys for two of values, hybrid": dict(
+        model_type="kda", head_dim=8, num_heads=2, num_v_heads=4, expand_v=1.5, num_hidden_layers=3, conv_size=3, attn=HYBRID),
 }
 # What is refused, and by which words.
 REFUSED = [
@@ -148,8 +172,12 @@ REFUSED = [
     (dict(model_type="linear_attn"), ["feature_map", "elementwise_product"]),
     (dict(model_type="linear_attn", feature_map="elu", norm_q=True), ["norm_q"]),
     (dict(model_type="linear_attn", feature_map="elu", norm_feature_map=True), ["norm_feature_map"]),
-    (dict(model_type="retnet"), ["'retnet' is not supported", "RoPE"]),
-    (dict(model_type="kda"), ["'kda' is not supported", "bias"]),
+    (dict(model_type="retnet", num_kv_heads=2), ["num_kv_heads = 2"]),
+    (dict(model_type="retnet", fuse_norm=False), ["fuse_norm"]),
+    (dict(model_type="kda", use_short_conv=False), ["use_short_conv"]),
+    (dict(model_type="kda", safe_gate=True, lower_bound=-5.0), ["safe_gate"]),
+    (dict(model_type="kda", allow_neg_eigval=True), ["allow_neg_eigval"]),
+    (dict(model_type="mamba2"), ["mamba2"]),
 ]
 
 

@@ -152,7 +152,8 @@ LinearAttentionOutput linear_attention_forward(const LinearAttentionInputs& in, 
   p.out = rows(result.out);
   p.states = result.saved.mutable_data_ptr<float>();
   p.final_state = result.final_state.mutable_data_ptr<float>();
-  device::counted(o.name.c_str(), {in.q, in.k, in.v, o.gate, o.beta, initial_state}, {result.out, result.final_state, result.saved}, o.flops());
+  device::counted(o.name.c_str(), {in.q, in.k, in.v, o.gate, o.beta, initial_state}, {result.out, result.final_state, result.saved},
+                  o.flops());
   if (initial_state.defined()) result.saved.select(2, 0).copy_(initial_state);
   else result.saved.select(2, 0).zero_();
   if (p.parts > 1) {

@@ -111,9 +111,10 @@ INGOT_INLINE void forward_chunk(const LinearAttentionProblem& p, const TokenChun
   make_decays(p, chunk, work);
   make_scores(p, work, count);
   read_state(p, work, count);
-  add_product<false>(count, p.value_dim, count, work.scores, kTokenStride, work.value_panels, work.result, work.value_step, [&](Range rows) {
-    return Range{0, rows.end};
-  });
+  add_product<false>(count, p.value_dim, count, work.scores, kTokenStride, work.value_panels, work.result, work.value_step,
+                     [&](Range rows) {
+                       return Range{0, rows.end};
+                     });
   store_rows(work.result, work.value_step, count, p.value_dim, chunk.rows<T>(p.out), p.out.row_stride);
   pass_state(p, work, count);
 }

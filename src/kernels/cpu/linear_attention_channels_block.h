@@ -1,6 +1,6 @@
-// What the kernels with a gate per channel share (linear_attention_channels.cpp, linear_attention_kda.cpp): factors of a chunk's gates, states
-// that channels decay, and a gate's gradient. `Work` has the areas gates, from_start, to_end and passed, rows [chunk, key_step], and dS^T in
-// grad_state_transposed, panels [value_dim, key_dim]. For the sources that are compiled once per instruction set (isa.h).
+// What the kernels with a gate per channel share (linear_attention_channels.cpp, linear_attention_kda.cpp): factors of a chunk's gates,
+// states that channels decay, and a gate's gradient. `Work` has the areas gates, from_start, to_end and passed, rows [chunk, key_step], and
+// dS^T in grad_state_transposed, panels [value_dim, key_dim]. For the sources that are compiled once per instruction set (isa.h).
 #pragma once
 
 #include "kernels/cpu/linear_attention_block.h"
@@ -35,7 +35,9 @@ INGOT_INLINE void make_decays(const LinearAttentionProblem& p, const TokenChunk&
 }
 
 template <class Work>
-INGOT_INLINE const float* whole_decay(const Work& work, int64_t count) { return work.from_start + (count - 1) * work.key_step; }
+INGOT_INLINE const float* whole_decay(const Work& work, int64_t count) {
+  return work.from_start + (count - 1) * work.key_step;
+}
 
 // x *= y, rows of the keys' step.
 INGOT_INLINE void multiply_rows(float* x, const float* y, int64_t step, int64_t count, int64_t dim) {

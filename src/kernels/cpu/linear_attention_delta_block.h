@@ -10,8 +10,9 @@ INGOT_INLINE const float* betas(const LinearAttentionProblem& p, const TokenChun
   return p.beta + chunk.pair * p.seq + chunk.first;
 }
 
-// (I + L) X = rows, with -L strictly below the diagonal in `system`: a block of rows by whole products of what lies before or behind it, then row by row. kTransposed: with the transposed system, from
-// the last block on. Solves in place, and leaves the solution in panels, too.
+// (I + L) X = rows, with -L strictly below the diagonal in `system`: a block of rows by whole products of what lies before or behind it,
+// then row by row. kTransposed: with the transposed system, from the last block on. Solves in place, and leaves the solution in panels,
+// too.
 template <bool kTransposed>
 INGOT_INLINE void substitute(const float* system, int64_t stride, int64_t count, int64_t dim, float* rows, int64_t step, float* panels) {
   const int64_t blocks = (count + kBlockRows - 1) / kBlockRows;
@@ -22,8 +23,8 @@ INGOT_INLINE void substitute(const float* system, int64_t stride, int64_t count,
     for (int64_t column = 0; column < dim && known.begin < known.end; column += kPanel) {
       const bool wide = dim - column > kLanes;
       const float* right = panels + column * count + known.begin * (wide ? kPanel : kLanes);
-      block_for<Into::added, kTransposed>(end - begin, wide)(known.end - known.begin, left, stride, right,
-                                                             rows + begin * step + column, step, 1);
+      block_for<Into::added, kTransposed>(end - begin, wide)(known.end - known.begin, left, stride, right, rows + begin * step + column,
+                                                             step, 1);
     }
     for (int64_t at = 0; at < end - begin; ++at) {
       const int64_t i = kTransposed ? end - 1 - at : begin + at;
@@ -41,8 +42,8 @@ INGOT_INLINE void substitute(const float* system, int64_t stride, int64_t count,
 }
 
 // Segment by segment from the end. write(chunk, n, written, errors) makes U and E of the n-th chunk of a segment, both `tokens_size` large,
-// from work.state, and pass_state(chunk, n) the state behind it; of_chunk(chunk, n, S^T in front of it, U, E), from the last one on, computes
-// gradients.
+// from work.state, and pass_state(chunk, n) the state behind it; of_chunk(chunk, n, S^T in front of it, U, E), from the last one on,
+// computes gradients.
 template <class Work, class Write, class PassState, class OfChunk>
 INGOT_INLINE void walk_delta_backward(const LinearAttentionProblem& p, int64_t pair, const Work& work, int64_t tokens_size,
                                       const Write& write, const PassState& pass_state, const OfChunk& of_chunk) {

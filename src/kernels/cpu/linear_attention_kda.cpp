@@ -1,10 +1,11 @@
-// Kimi Delta Attention (arXiv 2510.26692): the delta rule with a gate per channel of keys, both passes over a row. The equations are those of
-// linear_attention_delta.cpp; as in linear_attention_channels.cpp products of queries and keys, A, and of keys and keys, P, have each channel
-// decay by itself from the earlier to the later token, so that chunks are short and their pairs of tokens are visited one by one, once for
-// both. Backward a pair gives queries and keys their gradients by dA and by dP = beta G at once, and both pass the gates between its tokens.
+// Kimi Delta Attention (arXiv 2510.26692): the delta rule with a gate per channel of keys, both passes over a row. The equations are those
+// of linear_attention_delta.cpp; as in linear_attention_channels.cpp products of queries and keys, A, and of keys and keys, P, have each
+// channel decay by itself from the earlier to the later token, so that chunks are short and their pairs of tokens are visited one by one,
+// once for both. Backward a pair gives queries and keys their gradients by dA and by dP = beta G at once, and both pass the gates between
+// its tokens.
 //
-// Limit: 6 dim^2 operations a token forward and about 3 times as many backward, in products of short depth; and chunk / 2 pairs of 3 (forward)
-// and 9 (backward) operations on vectors of channels.
+// Limit: 6 dim^2 operations a token forward and about 3 times as many backward, in products of short depth; and chunk / 2 pairs of 3
+// (forward) and 9 (backward) operations on vectors of channels.
 #include "kernels/cpu/linear_attention_channels_block.h"
 #include "kernels/cpu/linear_attention_delta_block.h"
 
@@ -18,12 +19,12 @@ struct Work {
   float *queries, *keys;               // rows [kChunk, key step]
   float *gates, *from_start, *to_end;  // decays [kChunk, key step]: of each token; from the chunk's start; to its end
   float* decayed;                      // keys or decays to the present token [kChunk, key step]
-  float *scores, *products;            // A and P [kChunk, kTokenStride], 0 above the diagonal, of P on it, too; backward: of every chunk of a segment
-  float* system;                       // -L = -beta P
-  float *written, *errors;             // U and E, rows [kChunk, value step]; backward: of every chunk of a segment
-  float* written_panels;               // U, panels over value_dim
-  float* result;                       // [kChunk, larger step]
-  float* state;                        // panels [key_dim, value_dim]
+  float *scores, *products;  // A and P [kChunk, kTokenStride], 0 above the diagonal, of P on it, too; backward: of every chunk of a segment
+  float* system;             // -L = -beta P
+  float *written, *errors;   // U and E, rows [kChunk, value step]; backward: of every chunk of a segment
+  float* written_panels;     // U, panels over value_dim
+  float* result;             // [kChunk, larger step]
+  float* state;              // panels [key_dim, value_dim]
   // Backward:
   float *grad_q, *grad_k, *of_state;          // rows of keys
   float *reads, *writes, *passed;             // rows of keys: what gates get from reads and writes of states, and from pairs
@@ -96,8 +97,8 @@ INGOT_INLINE void make_system(const Work& work, int64_t count, const float* beta
       store(work.system + i * kTokenStride + j, load(products + i * kTokenStride + j) * -beta[i]);
 }
 
-// From the state in `state`: decays, A, P, E and U, the latter in panels as well. Leaves keys decayed from the chunk's start in `keys`, and to
-// its end in `decayed`.
+// From the state in `state`: decays, A, P, E and U, the latter in panels as well. Leaves keys decayed from the chunk's start in `keys`, and
+// to its end in `decayed`.
 template <class T>
 INGOT_INLINE void write(const LinearAttentionProblem& p, const TokenChunk& chunk, const Work& work, float* scores, float* products,
                         float* written, float* errors) {
@@ -212,7 +213,8 @@ INGOT_INLINE void backward_chunk(const LinearAttentionProblem& p, const TokenChu
   product_of_rows(p.value_dim, p.key_dim, to_end, key_step, work.grad_state, work.solution, value_step, 1, all_rows);
   add_product<true>(count, p.value_dim, count, scores, kTokenStride, work.grad_panels, work.solution, value_step, from);
   substitute<true>(work.system, kTokenStride, count, p.value_dim, work.solution, value_step, work.solution_panels);
-  product_of_rows(kTokenColumns, p.value_dim, work.solution, value_step, work.written_by_dim, work.grad_products, kTokenStride, -1, rows_from);
+  product_of_rows(kTokenColumns, p.value_dim, work.solution, value_step, work.written_by_dim, work.grad_products, kTokenStride, -1,
+                  rows_from);
   differentiate_system(p, chunk, work, products, errors);
   scale_rows(work.solution, value_step, count, p.value_dim, beta);
   store_rows(work.solution, value_step, count, p.value_dim, chunk.rows<T>(p.grad_v), p.grad_v.row_stride);

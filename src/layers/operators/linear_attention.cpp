@@ -1,5 +1,5 @@
-// The recurrence with its variants' kernels: a gate per head, a gate per channel, the delta rule, both (KDA). rows: tokens of one sequence times four
-// heads; width: of a head's keys and values.
+// The recurrence with its variants' kernels: a gate per head, a gate per channel, the delta rule, both (KDA). rows: tokens of one sequence
+// times four heads; width: of a head's keys and values.
 #include "layers/linear_attention.h"
 
 #include "kernels/operators/helpers.h"

@@ -73,11 +73,7 @@ std::unique_ptr<TokenMixer> make_mixer(const LayerParts& parts, const BlockConte
               .qk_norm = parts.qk_norm, .norm_weight = parts.norm_weight, .is_gated = parts.is_gated, .has_sinks = parts.has_sinks});
     case Mixer::cca: return std::make_unique<CcaMixer>(block, layer);
     case Mixer::latent: return std::make_unique<LatentMixer>(block, layer);
-    case Mixer::linear:
-      return std::make_unique<LinearMixer>(block, layer,
-                                           LinearMixer::Options{.shares_norm = parts.shares_linear_norm,
-                                                                .scales_queries = parts.scales_linear_queries,
-                                                                .has_sigmoid_gate = parts.has_sigmoid_linear_gate});
+    case Mixer::linear: return std::make_unique<LinearMixer>(block, layer, parts.linear);
   }
   return nullptr;
 }

@@ -10,6 +10,7 @@
 
 #include "kernels/gate.h"
 #include "models/parts/feed_forward.h"
+#include "models/parts/linear_mixer.h"
 #include "models/parts/norm.h"
 #include "models/parts/residual.h"
 #include "models/parts/softmax_mixer.h"
@@ -29,8 +30,8 @@ struct LayerParts {
   ResidualStyle residual = ResidualStyle::plain;
   QkNorm qk_norm = QkNorm::none;  // of softmax attention, as the next
   bool is_gated = false, has_sinks = false;
-  bool shares_linear_norm = false, scales_linear_queries = false, has_sigmoid_linear_gate = false;  // of linear attention
-  RouterKind router = RouterKind::linear;                                                           // of an MoE
+  LinearMixer::Options linear{};
+  RouterKind router = RouterKind::linear;  // of an MoE
   NormPlacement norms = NormPlacement::before;
   NormWeight norm_weight = NormWeight::plain;  // of all norms, q's and k's, too
   kernels::Gate gate = kernels::Gate::silu;    // of an MLP and of experts

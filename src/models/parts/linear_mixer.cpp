@@ -28,6 +28,8 @@ LinearMixer::LinearMixer(const BlockContext& block, int64_t layer, const Options
   if (map_ == FeatureMap::taylor && has_channel_gates())
     throw base::ConfigError("model.feature_map = taylor makes other channels than model.linear_attention = {} has gates for",
                             config().linear_attention);
+  if (options_.rotates && config().resolved_linear_key_dim() % 2 != 0)
+    throw base::ConfigError("model.linear_key_dim = {}: RoPE turns channels in pairs; make it even", config().resolved_linear_key_dim());
   block.require_heads();
   const int64_t heads = config().resolved_linear_heads(), key_heads = config().resolved_linear_key_heads();
   if (heads % key_heads != 0)
@@ -61,6 +63,7 @@ void LinearMixer::declare(const std::string& layer_prefix) {
                 .shares_norm = options_.shares_norm,
                 .scales_queries = options_.scales_queries,
                 .has_sigmoid_gate = options_.has_sigmoid_gate,
+                .rotary = options_.rotates ? std::optional(layers::RotarySettings{.rotated = key_dim}) : std::nullopt,
                 .q = by_rows("q_proj", keys, c.hidden),
                 .k = by_rows("k_proj", keys, c.hidden),
                 .v = by_rows("v_proj", values, c.hidden),
@@ -99,6 +102,7 @@ void LinearMixer::declare(const std::string& layer_prefix) {
   const bool is_of_low_rank = c.output_gate_rank > 0;
   l.output_gate = is_of_low_rank ? by_rows("output_gate_proj", values, c.output_gate_rank, FanIn::fixed)
                                  : by_rows("output_gate_proj", values, c.hidden);
+  if (options_.has_gate_bias) l.output_gate_bias = own("output_gate_proj.bias", values, 0);
   if (is_of_low_rank) l.output_gate_in = &block_.matrix(prefix + "output_gate_in_proj.weight", {c.output_gate_rank, c.hidden});
 }
 

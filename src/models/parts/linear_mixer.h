@@ -1,4 +1,4 @@
-// Linear attention with its gates (layers/linear_attention.h), without RoPE. A head of keys may serve several of values.
+// Linear attention with its gates (layers/linear_attention.h). A head of keys may serve several of values.
 #pragma once
 
 #include "layers/linear_attention.h"
@@ -9,9 +9,11 @@ namespace ingot::models {
 class LinearMixer final : public TokenMixer {
  public:
   struct Options {
-    bool shares_norm = false;     // one norm for all heads' outputs instead of one for each
-    bool scales_queries = false;  // by 1 / sqrt(key channels)
-    bool has_sigmoid_gate = false;
+    bool shares_norm = false;                              // one norm for all heads' outputs instead of one for each
+    bool scales_queries = false;                           // by 1 / sqrt(key channels)
+    bool has_sigmoid_gate = false, has_gate_bias = false;  // the output gate
+    bool rotates = false;                                  // q and k, by RoPE of base 10,000
+    bool operator==(const Options&) const = default;
   };
   LinearMixer(const BlockContext& block, int64_t layer, const Options& options);
 
