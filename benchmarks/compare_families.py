@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Trains one small model of every family with ingot and with transformers (eager) on this machine, and prints both sides: milliseconds of a step,
+"""Trains one small model of every family with ingot and with transformers (eager, or by torch.compile) on this machine, and prints both sides: milliseconds of a step,
 and per TFLOP beside llama's.
 
-    .deps/venv/bin/python benchmarks/compare_families.py build/release/ingot [--only qwen3 …] [--steps 8] [-o TABLE.md]
+    .deps/venv/bin/python benchmarks/compare_families.py build/release/ingot [--only qwen3 …] [--steps 8] [--compile] [-o TABLE.md]
 
 A step is forward, cross-entropy, backward and AdamW, fp32, on 4 sequences of 512 random tokens; ingot's also holds data loading, the gradient norm
 and clipping. The fastest of the steps behind the first two, since what else the machine does only slows them, of each side in a process of its own; peak memory is the high-water mark of resident
@@ -50,7 +50,7 @@ FAMILIES = {
 }
 
 
-def peer(family, steps):
+def peer(family, steps, is_compiled):
     """One run of transformers, in a process of its own; prints a JSON line."""
     import resource
 
@@ -64,6 +64,8 @@ def peer(family, steps):
         model.set_experts_implementation("grouped_mm")
     except (AttributeError, ValueError):
         pass
+    if is_compiled:
+        model.compile()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
     times = []
     for _ in range(steps):
@@ -105,6 +107,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--only", nargs="*", default=list(FAMILIES))
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--compile", action="store_true", help="transformers by torch.compile, not eager")
     parser.add_argument("-o", "--output")
     arguments = parser.parse_args()
     rows, llama = [], None
@@ -113,7 +116,7 @@ def main():
         tokens(folder)
         for family in arguments.only:
             mine = ours(arguments.program, family, arguments.steps, folder)
-            theirs = json.loads(subprocess.run([sys.executable, __file__, "--peer", family, str(arguments.steps)], check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+            theirs = json.loads(subprocess.run([sys.executable, __file__, "--peer", family, str(arguments.steps), *(["compile"] if arguments.compile else [])], check=True, capture_output=True, text=True).stdout.splitlines()[-1])
             per_tflop = mine["ms"] / mine["tflop"]
             llama = llama or per_tflop
             rows.append(f"| {family} | {mine['tflop']:.3f} | {mine['ms']:.0f} | {per_tflop / llama:.2f} | {theirs['ms']:.0f} | {theirs['ms'] / mine['ms']:.2f} | "
@@ -126,6 +129,6 @@ def main():
 
 
 if sys.argv[1:2] == ["--peer"]:
-    peer(sys.argv[2], int(sys.argv[3]))
+    peer(sys.argv[2], int(sys.argv[3]), is_compiled="compile" in sys.argv[4:])
 else:
     main()
