@@ -5,6 +5,7 @@
 #include "base/work_scope.h"
 #include "kernels/attention.h"
 #include "kernels/fp32_islands.h"
+#include "layers/attention_sinks.h"
 #include "layers/autograd.h"
 
 namespace ingot::layers {
@@ -35,13 +36,6 @@ struct AttentionFunction : Function<AttentionFunction, WorkKind::attention> {
     MaskNumbers mask;
     at::Tensor largest;  // undefined: nobody asks
   };
-  // out [batch, seq, heads, channels] and log_sum_exp [batch, heads, seq] as if every query saw the sink as well: with both, backward is
-  // that of a softmax over the keys and the sink.
-  static void see_sinks(const at::Tensor& out, const at::Tensor& log_sum_exp, const at::Tensor& sinks) {
-    const auto with_sink = at::logaddexp(log_sum_exp, sinks.view({1, -1, 1}).expand_as(log_sum_exp));
-    out.mul_((log_sum_exp - with_sink).exp().transpose(1, 2).unsqueeze(-1));
-    log_sum_exp.copy_(with_sink);
-  }
   static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const MaskTensors& tensors,
                             const at::Tensor& sinks, Kept kept) {
     auto [out, log_sum_exp] = kernels::attention_forward(q, k, v, kept.scale, mask_of(kept.mask, tensors));
@@ -59,12 +53,7 @@ struct AttentionFunction : Function<AttentionFunction, WorkKind::attention> {
     auto [grad_q, grad_k, grad_v] =
         kernels::attention_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], kept.scale, mask);
     at::Tensor grad_sinks;
-    if (const auto& sinks = saved[8]; sinks.defined()) {
-      // The sink has no value: its score's gradient is -P (grad_out . out), P being its weight.
-      const auto weight = (sinks.view({1, -1, 1}) - saved[4]).exp();  // [batch, heads, seq]
-      const auto mean = (grads[0].to(weight.scalar_type()) * saved[3]).sum(-1).transpose(1, 2);
-      grad_sinks = (weight * mean).sum(at::IntArrayRef({0, 2})).neg_();
-    }
+    if (const auto& sinks = saved[8]; sinks.defined()) grad_sinks = gradient_of_sinks(grads[0], saved[3], saved[4], sinks);
     return {grad_q, grad_k, grad_v, grad_sinks};
   }
 };
@@ -172,7 +161,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   if (const auto& context = sequences.context()) {
     const std::vector<int64_t> by_chunk = {sequences.order().chunks(), q.size(1) / sequences.order().chunks()};
     const auto attended = [&](const at::Tensor& values) {
-      return context->attention(q.unflatten(1, by_chunk), k.unflatten(1, by_chunk), values.unflatten(1, by_chunk), scale, window,
+      return context->attention(q.unflatten(1, by_chunk), k.unflatten(1, by_chunk), values.unflatten(1, by_chunk), sinks, scale, window,
                                 sequences);
     };
     if (v.size(3) == k.size(3)) return attended(v).flatten(2);

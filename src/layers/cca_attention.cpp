@@ -63,7 +63,7 @@ at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, A
     auto& haloed = sequences.haloed(kCcaHalo);
     const auto [queries, keys, values] =
         mixed_over_ranks(packed, *context, shape, weights, haloed.rotary(rotary, x.scalar_type()), haloed.is_start());
-    return linear(context->attention(queries, keys, values, scale, window, sequences).flatten(2), {o});
+    return linear(context->attention(queries, keys, values, {}, scale, window, sequences).flatten(2), {o});
   }
   if (sequences.drafts()) {
     const auto [queries, keys, values] = mixed_with_drafts(packed, sequences, shape, weights, rotary, x.scalar_type());

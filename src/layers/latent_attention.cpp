@@ -9,9 +9,9 @@
 namespace ingot::layers {
 namespace {
 
-// Keys [batch, seq, heads, rope | plain] and values [batch, seq, heads, value_dim] of what the latent made, [batch, seq, heads, plain | value_dim],
-// and of the rotated channels that all heads share [batch, seq, 1, rope]. Saves nothing; one gradient is written by parts, where autograd would
-// add up two that are padded with zeros.
+// Keys [batch, seq, heads, rope | plain] and values [batch, seq, heads, value_dim] of what the latent made, [batch, seq, heads, plain |
+// value_dim], and of the rotated channels that all heads share [batch, seq, 1, rope]. Saves nothing; one gradient is written by parts,
+// where autograd would add up two that are padded with zeros.
 struct KeysAndValues : Function<KeysAndValues, WorkKind::attention> {
   static TensorList forward(Context& context, const at::Tensor& made, const at::Tensor& rotated, int64_t plain) {
     const int64_t rope = rotated.size(-1), value_dim = made.size(-1) - plain;
@@ -46,7 +46,8 @@ at::Tensor LatentAttention::operator()(const at::Tensor& query, const at::Tensor
   const auto queries = std::get<0>(kernels::split_and_rotate(linear(query, {q}), heads, 0, head_dim, table));
   const auto made = linear(latent, {kv}).unflatten(-1, {heads, plain + value_dim});
   const auto parts = KeysAndValues::apply(made, rotated_key(key, table), plain);
-  return linear(attention(queries, parts[0], parts[1], scale, window, sequences, cache ? &cache->key_values : nullptr, {}, largest_scores), {o});
+  return linear(attention(queries, parts[0], parts[1], scale, window, sequences, cache ? &cache->key_values : nullptr, {}, largest_scores),
+                {o});
 }
 
 }  // namespace ingot::layers

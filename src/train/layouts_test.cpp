@@ -519,6 +519,15 @@ std::vector<Layout> layouts() {
   for (const auto& p : {P{.tensor = 2, .expert = 2}, P{.zero = 3}})
     all.push_back({.parallel = p, .ranks = 2, .family = "mixtral", .top_k = 2});
   all.push_back({.parallel = P{.pipeline = 2, .context = 2}, .ranks = 4, .family = "smollm3", .microbatch = 3});
+  for (const auto& p : {P{.tensor = 2}, P{.tensor_sequence = 2}, P{.zero = 3}})
+    all.push_back({.parallel = p, .ranks = 2, .family = "smollm3", .seq = 24});
+  for (const auto& p : {P{.zero = 1}, P{.zero = 3}, P{.tensor = 2}, P{.tensor_sequence = 2}, P{.pipeline = 2, .context = 2}})
+    all.push_back({.parallel = p, .ranks = p.pipeline > 1 ? 4 : 2, .family = "phi3", .microbatch = 3, .seq = 24});
+  for (const auto& p : {P{.zero = 1}, P{.context = 2}, P{.pipeline = 2}})
+    all.push_back({.parallel = p, .ranks = 2, .family = p.context > 1 || p.pipeline > 1 ? "qwen3_moe" : "gemma3_text", .microbatch = 3, .seq = 24, .top_k = 2});
+  // CCA beside softmax attention.
+  for (const auto& p : {P{.zero = 1}, P{.context = 2}, P{.tensor = 2}, P{.tensor_sequence = 2}, P{.expert = 2}, P{.pipeline = 2}})
+    all.push_back({.parallel = p, .ranks = 2, .family = "zaya1", .microbatch = 3, .seq = 24, .mixers = {"cca", "softmax"}});
   // Latents, which are made between layers; an expert for all tokens.
   for (const auto& p : {P{.context = 2}, P{.tensor = 2, .expert = 2}, P{.tensor = 3}, P{.pipeline = 2, .expert = 2}, P{.zero = 3},
                         P{.context = 2, .context_method = "ulysses"}})
@@ -526,7 +535,8 @@ std::vector<Layout> layouts() {
                    .recompute = p.zero == 3 ? models::Recompute::full : models::Recompute::none, .microbatch = 3, .top_k = 2});
   all.push_back({.parallel = P{.tensor = 2, .sequence_parallel = false}, .ranks = 2, .family = "deepseek_v3", .feed_forwards = {"mlp"}});
   // Sinks, which lie with their heads; experts with biases.
-  for (const auto& p : {P{.tensor = 2, .expert = 2}, P{.pipeline = 2, .expert = 2}, P{.zero = 3}, P{.tensor = 3}})
+  for (const auto& p : {P{.tensor = 2, .expert = 2}, P{.pipeline = 2, .expert = 2}, P{.zero = 3}, P{.tensor = 3}, P{.context = 2},
+                        P{.context = 2, .context_method = "ulysses"}})
     all.push_back({.parallel = p, .ranks = p.pipeline > 1 ? 4 : std::max<int>(2, static_cast<int>(p.tensor)), .family = "gpt_oss",
                    .recompute = p.zero == 3 ? models::Recompute::full : models::Recompute::none, .microbatch = 3, .window = 5, .biases = p.tensor != 3, .top_k = 2});
   // A head of keys for several of values, one norm for all heads, gated attention, a gated expert for all tokens.
@@ -558,7 +568,7 @@ std::vector<Layout> layouts() {
   all.push_back({.parallel = P{.context = 2, .expert = 2}, .ranks = 2, .family = "olmoe", .top_k = 2});
   all.push_back({.parallel = P{.tensor = 2, .expert = 2, .expert_tensor = 2}, .ranks = 4, .family = "qwen3_moe", .top_k = 2});
   all.push_back({.parallel = P{.pipeline = 2, .expert = 2}, .ranks = 4, .family = "zaya1", .microbatch = 3, .top_k = 2});
-  for (const auto& p : {P{.zero = 1}, P{.tensor = 2}, P{.pipeline = 2}, P{.expert = 2, .zero = 1}})
+  for (const auto& p : {P{.zero = 1}, P{.tensor = 2}, P{.pipeline = 2}, P{.expert = 2, .zero = 1}, P{.context = 2, .context_order = "contiguous"}})
     all.push_back({.parallel = p,
                    .ranks = 2,
                    .family = "zaya1",

@@ -11,13 +11,7 @@ SoftmaxMixer::SoftmaxMixer(const BlockContext& block, int64_t layer, const Optio
   if (options.is_gated) schedule().require_local("gated attention");
   require_one_rank_for_rows();
   if (options.has_sinks && config().draft_block > 0) block.require_causal("attention with sinks");
-  if (options.has_sinks) {
-    schedule().require_local("attention with sinks");
-    if (layout().sequence.is_on())
-      throw base::ConfigError(
-          "parallel.context = {}: attention with sinks needs all tokens of a sequence on one rank; parallel.tensor cuts the heads instead",
-          layout().sequence.size);
-  }
+  if (options.has_sinks) schedule().require_local("attention with sinks");
   if (options.qk_norm == QkNorm::all && schedule().shards_weights())
     throw base::ConfigError(
         "parallel.{} = {}: the {} family norms q and k over the channels of all heads, which one rank must have; parallel.context cuts "

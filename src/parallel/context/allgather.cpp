@@ -62,7 +62,7 @@ void for_each_group(const AttentionSpread& spread, const at::Tensor& k, const at
 }
 
 struct AllGatherFunction : Function<AllGatherFunction, WorkKind::attention> {
-  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& sinks,
                             const AttentionSpread& spread) {
     context.keep(spread);
     const auto& axis = spread.axis;
@@ -79,7 +79,8 @@ struct AllGatherFunction : Function<AllGatherFunction, WorkKind::attention> {
         log_sum_exp[i].narrow(1, first, count).copy_(part.log_sum_exp);
       }
     });
-    context.save({q, k, v, out, log_sum_exp});
+    see_sinks(out, log_sum_exp, sinks);
+    context.save({q, k, v, out, log_sum_exp, sinks});
     return out;
   }
 
@@ -120,12 +121,12 @@ struct AllGatherFunction : Function<AllGatherFunction, WorkKind::attention> {
       grad_k.narrow(3, heads.first, heads.count).copy_(by_chunk[0]);
       grad_v.narrow(3, heads.first, heads.count).copy_(by_chunk[1]);
     }
-    return {grad_q, grad_k, grad_v};
+    return {grad_q, grad_k, grad_v, gradient_of_sinks(grad_out, out, log_sum_exp, saved[5])};
   }
 };
 
-at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionSpread& spread) {
-  return AllGatherFunction::apply(q, k, v, spread).flatten(1, 2);
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& sinks, const AttentionSpread& spread) {
+  return AllGatherFunction::apply(q, k, v, sinks, spread).flatten(1, 2);
 }
 
 }  // namespace

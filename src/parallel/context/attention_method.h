@@ -29,8 +29,9 @@ struct AttentionSpread;
 
 struct AttentionMethod {
   const char* name;  // of parallel.context_method
-  /// q [batch, chunks, length, heads, head_dim], k, v alike -> [batch, chunks * length, heads, head_dim].
-  at::Tensor (*attend)(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionSpread& spread);
+  /// q [batch, chunks, length, heads, head_dim], k, v alike, sinks [heads] or undefined -> [batch, chunks * length, heads, head_dim].
+  at::Tensor (*attend)(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& sinks,
+                       const AttentionSpread& spread);
   /// Throws ConfigError when `ranks` ranks cannot share these heads out. Null: any.
   void (*check_heads)(int ranks, int64_t heads, int64_t kv_heads);
   /// Of messages between two ranks beside collectives of all: to how many ranks, and from how many, this one has a channel.

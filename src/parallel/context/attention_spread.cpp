@@ -1,5 +1,6 @@
 #include "parallel/context/attention_spread.h"
 
+#include "layers/attention_sinks.h"
 #include "layers/sequences.h"
 
 namespace ingot::parallel {
@@ -26,6 +27,18 @@ kernels::AttentionMask AttentionSpread::mask(int64_t first_query, int64_t querie
   }
   mask.visible_from = (from - first_key).clamp(0, keys).contiguous();
   return mask;
+}
+
+void see_sinks(const at::Tensor& out, const at::Tensor& log_sum_exp, const at::Tensor& sinks) {
+  for (int64_t i = 0; sinks.defined() && i < out.size(1); ++i) layers::see_sinks(out.select(1, i), log_sum_exp[i], sinks);
+}
+
+at::Tensor gradient_of_sinks(const at::Tensor& grad_out, const at::Tensor& out, const at::Tensor& log_sum_exp, const at::Tensor& sinks) {
+  if (!sinks.defined()) return {};
+  auto sum = at::zeros_like(sinks);
+  for (int64_t i = 0; i < out.size(1); ++i)
+    sum.add_(layers::gradient_of_sinks(grad_out.select(1, i), out.select(1, i), log_sum_exp[i], sinks));
+  return sum;
 }
 
 }  // namespace ingot::parallel

@@ -35,6 +35,11 @@ struct AttentionSpread {
 /// How many groups of kv heads the all-gather method gathers one after the other.
 int64_t allgather_groups(int64_t kv_heads);
 
+/// layers::see_sinks and layers::gradient_of_sinks of a rank's chunks: x [batch, chunks, length, heads, head_dim], log_sum_exp [chunks,
+/// batch, heads, length]. Nothing without sinks.
+void see_sinks(const at::Tensor& out, const at::Tensor& log_sum_exp, const at::Tensor& sinks);
+at::Tensor gradient_of_sinks(const at::Tensor& grad_out, const at::Tensor& out, const at::Tensor& log_sum_exp, const at::Tensor& sinks);
+
 /// The type of accumulators for tensors like x.
 inline at::TensorOptions wide_options(const at::Tensor& x) {
   return x.options().dtype(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);

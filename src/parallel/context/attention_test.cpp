@@ -32,6 +32,7 @@ struct Case {
   int64_t seq = 24, heads = 4, kv_heads = 2, window = 0;
   bool documents = true;
   at::ScalarType dtype = at::kDouble;
+  bool sinks = false;
 };
 
 ContextAxis axis_of(const Case& c, comm::Group& group) {
@@ -42,7 +43,8 @@ std::string title(const testing::TestParamInfo<Case>& info) {
   const auto& c = info.param;
   return fmt::format("{}_ranks{}_seq{}_heads{}_kv{}{}{}{}_{}", c.method->name, c.ranks, c.seq, c.heads, c.kv_heads,
                      c.window ? fmt::format("_window{}", c.window) : "", c.documents ? "_documents" : "", c.zigzag ? "" : "_contiguous",
-                     at::toString(c.dtype));
+                     at::toString(c.dtype)) +
+         (c.sinks ? "_sinks" : "");
 }
 
 struct Results {
@@ -76,19 +78,27 @@ TEST_P(ShardedAttention, equals_attention_to_whole_sequences) {
     const auto device = device::test_device(axis.rank);
     for (const auto& x : {q, k, v}) leaves.push_back(axis.own_tokens(x.to(dtype)).to(device).clone().set_requires_grad(true));
     Sequences sequences(kBatch, c.seq / axis.size, starts.defined() ? starts.to(device) : starts, 0, device, axis.schedule());
-    const auto out = attention(leaves[0], leaves[1], leaves[2], 0.3, c.window, sequences, nullptr);
+    const auto wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
+    const auto sinks = c.sinks ? random({c.heads}, 5).to(device, wide).set_requires_grad(true) : at::Tensor();
+    const auto out = attention(leaves[0], leaves[1], leaves[2], 0.3, c.window, sequences, nullptr, sinks);
     (out * axis.own_tokens(grad.to(dtype)).to(device)).sum().backward();
-    return {out.detach().cpu(), leaves[0].grad().cpu(), leaves[1].grad().cpu(), leaves[2].grad().cpu()};
+    std::vector<at::Tensor> results{out.detach().cpu(), leaves[0].grad().cpu(), leaves[1].grad().cpu(), leaves[2].grad().cpu()};
+    if (c.sinks) results.push_back(sinks.grad().cpu());
+    return results;
   };
   const auto expected = run({}, at::kDouble);
-  const auto got = over_ranks(c, [&](const ContextAxis& axis) { return run(axis, c.dtype); }, {true, true, true, true});
+  std::vector<bool> is_spread(4, true);
+  if (c.sinks) is_spread.push_back(false);
+  const auto got = over_ranks(
+      c, [&](const ContextAxis& axis) { return run(axis, c.dtype); }, is_spread);
   const double tolerance = c.dtype == at::kDouble ? 1e-12 : c.dtype == at::kFloat ? 1e-5 : 2e-2;
-  const char* const names[] = {"out", "grad q", "grad k", "grad v"};
+  const char* const names[] = {"out", "grad q", "grad k", "grad v", "grad sinks"};
   for (size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_EQ(got.tensors[i].scalar_type(), c.dtype);
+    if (i < 4) EXPECT_EQ(got.tensors[i].scalar_type(), c.dtype);
     EXPECT_LT(error_of(got.tensors[i], expected[i]), tolerance) << names[i];
   }
-  const auto again = over_ranks(c, [&](const ContextAxis& axis) { return run(axis, c.dtype); }, {true, true, true, true});
+  const auto again = over_ranks(
+      c, [&](const ContextAxis& axis) { return run(axis, c.dtype); }, is_spread);
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(again.tensors[i], got.tensors[i])) << names[i] << ": other bits";
 }
 
@@ -108,6 +118,9 @@ std::vector<Case> cases() {
     all.push_back({3, method, true, 600, 6, 3, 170, true, at::kFloat});
     all.push_back({3, method, false, 300, 6, 3, 0, true, at::kFloat});
     all.push_back({2, method, true, 400, 4, 2, 0, true, at::kBFloat16});
+    all.push_back({2, method, true, 24, 4, 2, 5, true, at::kDouble, true});
+    all.push_back({3, method, false, 24, 6, 3, 0, true, at::kDouble, true});
+    all.push_back({4, method, true, 400, 8, 2, 170, true, at::kBFloat16, true});
   }
   return all;
 }

@@ -59,7 +59,8 @@ struct RingFunction : Function<RingFunction, WorkKind::attention> {
     AttentionSpread spread;
     int ways;
   };
-  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Kept& kept) {
+  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& sinks,
+                            const Kept& kept) {
     context.keep(kept);
     const auto& spread = kept.spread;
     const auto& axis = spread.axis;
@@ -87,8 +88,9 @@ struct RingFunction : Function<RingFunction, WorkKind::attention> {
       }
       for (auto& direction : directions) direction.finish();
     }
+    see_sinks(out, log_sum_exp, sinks);
     out = out.to(q.scalar_type());
-    context.save({q, k, v, out, log_sum_exp});
+    context.save({q, k, v, out, log_sum_exp, sinks});
     return out;
   }
 
@@ -98,7 +100,7 @@ struct RingFunction : Function<RingFunction, WorkKind::attention> {
     const auto& axis = spread.axis;
     const auto saved = context.saved();
     const auto &q = saved[0], &k = saved[1], &out = saved[3], &log_sum_exp = saved[4];
-    const auto grad_out = grads[0].contiguous();
+    const auto grad_out = grads[0].contiguous(), grad_sinks = gradient_of_sinks(grad_out, out, log_sum_exp, saved[5]);
     const int64_t per_kv_head = q.size(3) / k.size(3);
     auto grad_q = at::zeros(q.sizes(), wide_options(q));
     auto directions = directions_of(ways, k, saved[2]);
@@ -125,7 +127,7 @@ struct RingFunction : Function<RingFunction, WorkKind::attention> {
     }
     if (directions.size() == 1) {
       const auto sums = directions[0].sums_arriving->wait();
-      return {grad_q.to(q.scalar_type()), sums[0].to(q.scalar_type()), sums[1].to(q.scalar_type())};
+      return {grad_q.to(q.scalar_type()), sums[0].to(q.scalar_type()), sums[1].to(q.scalar_type()), grad_sinks};
     }
     auto grad_k = at::empty(k.sizes(), k.options()), grad_v = at::empty(k.sizes(), k.options());
     for (auto& direction : directions) {
@@ -133,13 +135,13 @@ struct RingFunction : Function<RingFunction, WorkKind::attention> {
       direction.of_kv(grad_k).copy_(sums[0]);
       direction.of_kv(grad_v).copy_(sums[1]);
     }
-    return {grad_q.to(q.scalar_type()), grad_k, grad_v};
+    return {grad_q.to(q.scalar_type()), grad_k, grad_v, grad_sinks};
   }
 };
 
 template <int ways>
-at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionSpread& spread) {
-  return RingFunction::apply(q, k, v, RingFunction::Kept{spread, ways}).flatten(1, 2);
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& sinks, const AttentionSpread& spread) {
+  return RingFunction::apply(q, k, v, sinks, RingFunction::Kept{spread, ways}).flatten(1, 2);
 }
 
 }  // namespace

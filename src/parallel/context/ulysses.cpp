@@ -1,6 +1,7 @@
 // Ulysses: one exchange of tokens for heads, attention to whole rows with some of the heads, and one exchange back. Where there are
 // fewer kv heads than ranks, several ranks get the same one.
 #include "base/error.h"
+#include "layers/attention_sinks.h"
 #include "parallel/context/attention_spread.h"
 
 namespace ingot::parallel {
@@ -16,6 +17,9 @@ struct Share {
   Share(int size, int64_t all_heads, int64_t all_kv_heads)
       : ranks(size), heads(all_heads / size), kv_heads(std::max<int64_t>(1, all_kv_heads / size)), per_kv_head(all_heads / all_kv_heads) {}
   int64_t first_kv_head(int64_t rank) const { return rank * heads / per_kv_head; }
+  at::Tensor of_rank(const at::Tensor& by_head, int64_t rank) const {
+    return by_head.defined() ? by_head.narrow(0, rank * heads, heads) : by_head;
+  }
   int64_t width() const { return heads + 2 * kv_heads; }
 };
 
@@ -38,7 +42,7 @@ struct UlyssesFunction : Function<UlyssesFunction, WorkKind::attention> {
     int64_t heads, kv_heads;
   };
   // q, k, v [batch, own tokens, heads or kv_heads, head_dim]
-  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+  static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& all_sinks,
                             const AttentionSpread& spread) {
     context.keep(Kept{spread, q.size(2), k.size(2)});
     const Share share(spread.axis.size, q.size(2), k.size(2));
@@ -52,7 +56,9 @@ struct UlyssesFunction : Function<UlyssesFunction, WorkKind::attention> {
     const auto parts = whole.split_with_sizes({share.heads, share.kv_heads, share.kv_heads}, 2);
     const auto [out, log_sum_exp] =
         kernels::attention_forward(parts[0], parts[1], parts[2], spread.scale, spread.mask(0, spread.row(), 0, spread.row()));
-    context.save({whole, out, log_sum_exp});
+    const auto sinks = share.of_rank(all_sinks, spread.axis.rank);
+    if (sinks.defined()) layers::see_sinks(out, log_sum_exp, sinks);
+    context.save({whole, out, log_sum_exp, all_sinks});
     return from_head_owners(exchanged(spread.axis, spread.axis.by_rank(out, 1)));
   }
 
@@ -65,6 +71,12 @@ struct UlyssesFunction : Function<UlyssesFunction, WorkKind::attention> {
     const auto parts = whole.split_with_sizes({share.heads, share.kv_heads, share.kv_heads}, 2);
     const auto [to_q, to_k, to_v] = kernels::attention_backward(grad_out, parts[0], parts[1], parts[2], out, log_sum_exp, spread.scale,
                                                                 spread.mask(0, spread.row(), 0, spread.row()));
+    at::Tensor grad_sinks;  // of this rank's heads, over whole rows
+    if (const auto& all = saved[3]; all.defined()) {
+      grad_sinks = at::zeros_like(all);
+      const auto sinks = share.of_rank(all, spread.axis.rank);
+      share.of_rank(grad_sinks, spread.axis.rank).copy_(layers::gradient_of_sinks(grad_out, out, log_sum_exp, sinks));
+    }
     const auto home = exchanged(spread.axis, spread.axis.by_rank(at::cat({to_q, to_k, to_v}, 2), 1));
     const int64_t batch = home.size(1), tokens = home.size(2), d = home.size(4);
     // Added up in the wide type: several ranks may have worked with one kv head.
@@ -73,12 +85,12 @@ struct UlyssesFunction : Function<UlyssesFunction, WorkKind::attention> {
       grad_k.narrow(2, share.first_kv_head(r), share.kv_heads).add_(home[r].narrow(2, share.heads, share.kv_heads));
       grad_v.narrow(2, share.first_kv_head(r), share.kv_heads).add_(home[r].narrow(2, share.heads + share.kv_heads, share.kv_heads));
     }
-    return {from_head_owners(home.narrow(3, 0, share.heads)), grad_k.to(whole.scalar_type()), grad_v.to(whole.scalar_type())};
+    return {from_head_owners(home.narrow(3, 0, share.heads)), grad_k.to(whole.scalar_type()), grad_v.to(whole.scalar_type()), grad_sinks};
   }
 };
 
-at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionSpread& spread) {
-  return UlyssesFunction::apply(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2), spread);
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& sinks, const AttentionSpread& spread) {
+  return UlyssesFunction::apply(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2), sinks, spread);
 }
 
 void check_heads(int ranks, int64_t heads, int64_t kv_heads) {
