@@ -213,8 +213,17 @@ void SettingsTable::load_toml(std::string_view document, std::string_view origin
 }
 
 std::string SettingsTable::dump_toml() const {
+  return dump([](const Setting&) { return true; });
+}
+
+std::string SettingsTable::dump_changed_toml() const {
+  return dump([](const Setting& setting) { return setting.toml() != setting.default_text; });
+}
+
+std::string SettingsTable::dump(bool (*is_wanted)(const Setting&)) const {
   std::vector<std::pair<std::string, std::string>> groups;  // in the order in which they were first declared
   for (const auto& setting : settings_) {
+    if (!is_wanted(setting)) continue;
     const size_t dot = setting.name.rfind('.');
     const std::string group = dot == std::string::npos ? "" : setting.name.substr(0, dot);
     auto found = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == group; });
@@ -227,7 +236,7 @@ std::string SettingsTable::dump_toml() const {
     out += lines;
   }
   for (const auto& list : lists_) {
-    for (const auto& element : list.elements()) out += fmt::format("\n[[{}]]\n{}", list.name, element.dump_toml());
+    for (const auto& element : list.elements()) out += fmt::format("\n[[{}]]\n{}", list.name, element.dump(is_wanted));
   }
   return out;
 }

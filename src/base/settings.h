@@ -64,6 +64,8 @@ class SettingsTable {
 
   /// The present values as TOML, readable by load_toml.
   std::string dump_toml() const;
+  /// The same of those settings alone that have changed since they were declared.
+  std::string dump_changed_toml() const;
   /// One line per setting: name, type, default, help.
   std::string help() const;
   /// The same as Markdown, a table for each group: docs/settings.md.
@@ -87,6 +89,7 @@ class SettingsTable {
   };
   void add_list_entry(List list) { lists_.push_back(std::move(list)); }
   void add_entry(Setting setting);
+  std::string dump(bool (*is_wanted)(const Setting&)) const;
   Setting* find(std::string_view name);
 
   std::vector<Setting> settings_;

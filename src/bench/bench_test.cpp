@@ -138,12 +138,9 @@ TEST(Kernels, every_kernel_in_a_traced_step_belongs_to_an_operator) {
   for (const auto& family : models::families())
     for (const auto& variant : layers::linear_variant_names()) {
       train::RunConfig config;
-      auto& c = config.model;
-      c.family = family.name;
-      c.layers = 2, c.hidden = 64, c.vocab_size = 64, c.heads = 4, c.kv_heads = 2, c.head_dim = 16, c.ffn = 128;
-      if (family.name == "deepseek_v3" || family.name == "kimi_linear")
-        c.kv_heads = 4, c.kv_rank = 16, c.rope_head_dim = 8, c.value_head_dim = 8;
-      c.experts = 4, c.expert_ffn = 16, c.router_hidden = 16, c.rope_fraction = 0.5, c.gate_rank = 4;
+      auto sizes = models::small_sizes();
+      sizes.layers = 2, sizes.hidden = 64, sizes.head_dim = 16, sizes.ffn = 128, sizes.expert_ffn = 16;
+      auto& c = config.model = models::small_model(family.name, sizes);
       c.linear_attention = variant, c.feature_map = variant.ends_with("delta") || variant == "kda" ? "l2" : "silu", c.layer_pattern = "LN";
       config.optimizer.name = "muon";
       config.train.precision = "bf16", config.train.batch_size = 2, config.train.steps = 2;

@@ -6,7 +6,7 @@ namespace ingot::cli {
 struct TrainOptions {
   std::string config;
   std::vector<std::string> set;
-  std::string run_dir, resume = "auto";
+  std::string run_dir, resume = "auto", example;
   bool dry_run = false, settings_help = false, markdown = false, no_forecast = false;
   int64_t stop_after = 0;
 };
@@ -25,6 +25,7 @@ void add_train(Flags& flags) {
   verb.add_flag("--no-forecast", o.no_forecast, "neither measure the machine nor predict: for several runs side by side");
   verb.add_flag("--dry-run", o.dry_run, "print the resolved plan: parameters, memory, FLOPs, predicted step time; train nothing");
   verb.add_flag("--settings", o.settings_help, "print every setting with its type, default and meaning");
+  verb.add_option("--example", o.example, "print the settings of a small model of this family: what its parts need beside sizes");
   verb.add_flag("--markdown", o.markdown, "with --settings: as the page docs/settings.md");
 }
 #endif
@@ -77,6 +78,19 @@ int print_settings(bool markdown) {
   return 0;
 }
 
+int print_example(const std::string& family) {
+  train::RunConfig config;
+  const auto table = train::settings_of(config);
+  const double init_std = config.model.init_std;
+  config.model = models::small_model(family);
+  config.model.init_std = init_std;
+  std::printf(
+      "# The smallest model that has all parts of its family, for tests: the sizes are to be made larger. What is not here is as\n"
+      "# 'ingot train --settings' says; configs/ has whole files, with [data], [optimizer] and [train].\n%s",
+      table.dump_changed_toml().c_str());
+  return 0;
+}
+
 int plan_only(const train::RunConfig& config, const comm::RankEnvironment& ranks, bool json) {
   auto phases = nlohmann::ordered_json::array();
   const auto stretches = train::stretches_of(config);
@@ -111,6 +125,7 @@ int plan_only(const train::RunConfig& config, const comm::RankEnvironment& ranks
 int run_train(const Call& call) {
   const auto& o = call.options<TrainOptions>();
   if (o.settings_help) return print_settings(o.markdown);
+  if (!o.example.empty()) return print_example(o.example);
   if (o.config.empty()) throw base::UsageError("ingot train needs a configuration, for instance configs/zaya1-nano.toml");
   auto config = train::read_config(o.config, o.set);
   train::apply_log_level(config.log);

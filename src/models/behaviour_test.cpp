@@ -15,67 +15,28 @@ namespace {
 
 using layers::Parameter;
 
-// Families by their names; zaya1_top2 with two experts for a token, and mixtures of parts that no family has.
-// linear_llama_<variant>: two linear layers and one of softmax attention, with a feature map that each variant may have.
-ModelConfig tiny(const std::string& family) {
-  ModelConfig c;
-  c.family = family;
-  if (const std::string linear = "linear_llama"; family.starts_with(linear)) {
-    const std::map<std::string, std::string> maps = {
-        {"basic", "taylor"},   {"retention", "elu"}, {"scalar_gate", "silu"}, {"diagonal_gate", "rebased"}, {"delta", "l2"},
-        {"gated_delta", "l2"}, {"kda", "l2"}};
-    c.family = linear;
-    c.linear_attention = family.substr(linear.size() + 1);
-    c.feature_map = maps.at(c.linear_attention);
-    c.layer_pattern = "LLN";
-    c.linear_key_dim = 6;
-    c.linear_value_dim = 5;
-    c.gate_rank = 4;
-    c.short_convolution = c.linear_attention == "retention" ? 0 : 4;
-    c.linear_output_gate = c.linear_attention != "delta";
-  }
-  if (family == "zaya1_top2" || family == "zaya1_hybrid") c.family = "zaya1";
-  if (family == "zaya1_hybrid") {
-    c.mixers = {"linear", "softmax", "cca"};
-    c.feed_forwards = {"moe", "mlp", "moe"};
-  }
-  if (family == "linear_moe") {
-    c.family = "qwen3_moe";
-    c.mixers = {"linear", "linear", "softmax"};
-  }
+// A family by its name, with every other layer sliding where it may; zaya1_top2 with two experts for a token, mixtures of parts that no
+// family has, and linear_llama_<variant>, with a feature map that the variant may have.
+ModelConfig tiny(const std::string& name) {
+  static const std::map<std::string, std::string> maps = {
+      {"basic", "taylor"},   {"retention", "elu"}, {"scalar_gate", "silu"}, {"diagonal_gate", "rebased"}, {"delta", "l2"},
+      {"gated_delta", "l2"}, {"kda", "l2"}};
+  const std::string linear = "linear_llama_";
+  const auto variant = name.starts_with(linear) ? name.substr(linear.size()) : "";
+  auto c = small_model(!variant.empty()             ? "linear_llama"
+                       : name.starts_with("zaya1_") ? "zaya1"
+                       : name == "linear_moe"       ? "qwen3_moe"
+                                                    : name);
   c.layers = 3;
-  c.hidden = 24;
-  c.vocab_size = 50;
-  c.heads = 4;
-  c.kv_heads = 2;
-  c.head_dim = 8;
-  c.ffn = 40;
-  c.experts = 3;
-  c.top_k = family.starts_with("zaya1_") || family.ends_with("moe") ? 2 : 1;
-  c.norm_topk_prob = family != "olmoe";
-  c.expert_ffn = 20;
-  c.router_hidden = 12;
-  c.rope_fraction = 0.5;
-  c.layer_types = {"full", "sliding"};
-  c.window = 5;
-  c.init_std = 0.3;
-  if (family == "qwen3_next") {
-    c.linear_heads = 4, c.linear_key_heads = 2, c.linear_key_dim = 6, c.linear_value_dim = 5, c.layer_pattern = "LLN";
-    c.top_k = 2, c.shared_expert_ffn = 12;
+  if (c.layer_types.empty()) c.layer_types = {"full", "sliding"}, c.window = 5;
+  if (!variant.empty()) {
+    c.linear_attention = variant, c.feature_map = maps.at(variant);
+    if (variant == "retention") c.short_convolution = 0;
+    if (variant == "delta") c.linear_output_gate = false;
   }
-  if (family == "kimi_linear") {
-    c.kv_heads = 4, c.kv_rank = 14, c.rope_head_dim = 4, c.value_head_dim = 6, c.layer_types = {"nope"}, c.layer_pattern = "LLN";
-    c.linear_attention = "kda", c.feature_map = "l2", c.linear_heads = 3, c.linear_key_dim = c.linear_value_dim = 6, c.gate_rank = 5,
-    c.output_gate_rank = 7;
-    c.experts = 6, c.top_k = 2, c.router_score = "sigmoid", c.shared_expert_ffn = 12, c.first_dense_layers = 1;
-  }
-  if (family == "fla") c.linear_key_dim = 6, c.linear_value_dim = 5, c.layer_pattern = "LLN";
-  if (family == "granite") c.embedding_scale = 3, c.softmax_scale = 0.4, c.residual_scale = 0.5, c.logit_scale = 0.25;
-  if (family == "deepseek_v3") {
-    c.kv_heads = 4, c.kv_rank = 14, c.query_rank = 10, c.rope_head_dim = 4, c.value_head_dim = 6, c.rope_fraction = 1;
-    c.experts = 6, c.top_k = 2, c.router_score = "sigmoid", c.router_groups = 3, c.router_top_groups = 2, c.router_scale = 1.5;
-    c.shared_expert_ffn = 12, c.first_dense_layers = 1;
-  }
+  if (name.starts_with("zaya1_")) c.top_k = 2;
+  if (name == "zaya1_hybrid") c.mixers = {"linear", "softmax", "cca"}, c.feed_forwards = {"moe", "mlp", "moe"};
+  if (name == "linear_moe") c.mixers = {"linear", "linear", "softmax"};
   return c;
 }
 
@@ -97,13 +58,14 @@ ForwardContext context_of(int64_t batch, int64_t seq, const at::Tensor& starts =
 }
 
 class EveryFamily : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Families, EveryFamily,
-                         ::testing::Values("zaya1", "zaya1_top2", "zaya1_hybrid", "llama", "qwen3", "qwen3_moe", "olmoe", "olmo2",
-                                           "gemma3_text", "mixtral", "smollm3", "deepseek_v3", "phi3", "gpt_oss", "qwen3_next",
-                                           "kimi_linear", "granite", "fla", "linear_moe", "linear_llama_basic", "linear_llama_retention",
-                                           "linear_llama_scalar_gate", "linear_llama_diagonal_gate", "linear_llama_delta",
-                                           "linear_llama_gated_delta", "linear_llama_kda"),
-                         [](const auto& info) { return info.param; });
+std::vector<std::string> families_and_mixtures() {
+  auto names = family_names();
+  for (const char* more : {"zaya1_top2", "zaya1_hybrid", "linear_moe", "linear_llama_basic", "linear_llama_retention",
+                           "linear_llama_scalar_gate", "linear_llama_diagonal_gate", "linear_llama_delta", "linear_llama_kda"})
+    names.emplace_back(more);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Families, EveryFamily, ::testing::ValuesIn(families_and_mixtures()), [](const auto& info) { return info.param; });
 
 TEST_P(EveryFamily, packed_documents_are_what_they_are_alone) {
   for (const auto dtype : {at::kDouble, at::kFloat}) {
@@ -371,7 +333,7 @@ TEST(ImpossibleSizes, are_refused_with_sizes_that_would_work) {
                 c.hidden = 23;
               }),
               HasSubstr("20 or 24 would work"));
-  EXPECT_THAT(message([](auto& c) { c.top_k = 4; }), HasSubstr("more than model.experts = 3"));
+  EXPECT_THAT(message([](auto& c) { c.top_k = 5; }), HasSubstr("more than model.experts = 4"));
   EXPECT_THAT(message([](auto& c) { c.rope_fraction = 0.4; }), HasSubstr("must be even"));
   EXPECT_THAT(message([](auto& c) { c.layer_types = {"slidng"}; }), HasSubstr("did you mean 'sliding'"));
   EXPECT_THAT(message([](auto& c) { c.family = "lama"; }), HasSubstr("did you mean 'llama'"));
@@ -440,7 +402,7 @@ TEST(Export, of_a_llama_with_sliding_layers_is_refused) {
 // Regression: a phase's RoPE base was given to sliding layers too.
 TEST_P(EveryFamily, a_new_rope_base_is_that_of_full_layers_only) {
   auto config = tiny(GetParam());
-  config.layer_types = {"sliding"};
+  config.layer_types = {"sliding"}, config.window = 5;
   const auto model = build(config, at::kDouble);
   const at::NoGradGuard no_grad;
   const auto ids = ids_of(1, 9, 1);

@@ -1,7 +1,6 @@
 // A model family: a map of Hugging Face's names and settings onto parts (parts/layer_parts.h). Adding one: docs/adding-a-model.md.
 #pragma once
 
-#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -27,10 +26,19 @@ struct Family {
   bool (*is_ignored)(const ModelConfig&, const std::string& tensor) = nullptr;
   /// Further model types that it reads and writes: of which one a folder is, config.json says, and of which one a model, its settings.
   std::vector<std::string> further_types{};
+  /// Sets what its parts need beside the sizes that are there; null = nothing.
+  void (*small)(ModelConfig&) = nullptr;
 };
 
+/// Every families/NAME.cpp's NAME_family(), by their names.
 const std::vector<Family>& families();
 std::vector<std::string> family_names();
+/// ConfigError for a name that no family has.
 const Family& family_named(const std::string& name);
+
+/// Four layers, small enough for finite differences.
+ModelConfig small_sizes();
+/// A model that has all parts of its family: what the tests of all families train, and `ingot train --example FAMILY` prints.
+ModelConfig small_model(const std::string& family, ModelConfig sizes = small_sizes());
 
 }  // namespace ingot::models

@@ -16,6 +16,26 @@ ModelConfig llama_like_from_hugging_face(const HuggingFaceFields& fields) {
   return c;
 }
 
+ModelConfig mixture_from_hugging_face(const HuggingFaceFields& fields, const char* family) {
+  ModelConfig c = fields.common();
+  c.family = family;
+  c.top_k = fields.integer("num_experts_per_tok", 8);
+  c.norm_topk_prob = fields.boolean("norm_topk_prob", false);
+  c.attention_bias = fields.boolean("attention_bias", false);
+  fields.refuse_unless("hidden_act", "silu");
+  fields.read_rope(c, fields.rope());
+  return c;
+}
+
+nlohmann::json mixture_to_hugging_face(const ModelConfig& c, const char* type, const char* architecture) {
+  auto json = llama_attention_to_hugging_face(c);
+  json["model_type"] = type;
+  json["architectures"] = {architecture};
+  json["num_experts_per_tok"] = c.top_k;
+  json["norm_topk_prob"] = c.norm_topk_prob;
+  return json;
+}
+
 std::vector<Mixer> mixers_of_pattern(const ModelConfig& c) {
   if (c.layer_pattern.empty() || c.layer_pattern.find_first_not_of("LN") != std::string::npos)
     throw base::ConfigError("model.layer_pattern = '{}'; it is made of L (linear) and N (softmax), as in LLLN", c.layer_pattern);

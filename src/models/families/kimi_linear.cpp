@@ -169,6 +169,13 @@ std::vector<StoredPiece> stored(const ModelConfig& c, const Parameter& p) {
   return pieces;
 }
 
+void small(ModelConfig& c) {
+  c.kv_heads = c.heads, c.head_dim = 6, c.rope_head_dim = 2, c.value_head_dim = 3, c.kv_rank = 10, c.layer_types = {"nope"};
+  c.linear_attention = "kda", c.feature_map = "l2", c.linear_heads = c.heads / 2, c.linear_key_dim = c.linear_value_dim = 6;
+  c.gate_rank = c.output_gate_rank = 6, c.tie_embeddings = false;
+  c.router_score = "sigmoid", c.shared_expert_ffn = c.expert_ffn, c.first_dense_layers = 1;
+}
+
 }  // namespace
 
 Family kimi_linear_family() {
@@ -177,7 +184,8 @@ Family kimi_linear_family() {
           .parts = parts,
           .from_hugging_face = from_hugging_face,
           .to_hugging_face = to_hugging_face,
-          .stored = stored};
+          .stored = stored,
+          .small = small};
 }
 
 }  // namespace ingot::models

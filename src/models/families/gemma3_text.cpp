@@ -87,8 +87,18 @@ json to_hugging_face(const ModelConfig& c) {
   return document;
 }
 
+void small(ModelConfig& c) { c.layer_types = {"sliding", "full"}, c.window = 5; }
+
 }  // namespace
 
-Family gemma3_family() { return {"gemma3_text", "gemma3_text", parts, from_hugging_face, to_hugging_face, embedding_scale}; }
+Family gemma3_text_family() {
+  return {.name = "gemma3_text",
+          .hugging_face_type = "gemma3_text",
+          .parts = parts,
+          .from_hugging_face = from_hugging_face,
+          .to_hugging_face = to_hugging_face,
+          .embedding_scale = embedding_scale,
+          .small = small};
+}
 
 }  // namespace ingot::models

@@ -53,8 +53,17 @@ nlohmann::json to_hugging_face(const ModelConfig& c) {
   return json;
 }
 
+void small(ModelConfig& c) { c.top_k = 1, c.rope_fraction = 0.5; }
+
 }  // namespace
 
-Family zaya1_family() { return {"zaya1", "zaya", parts, from_hugging_face, to_hugging_face}; }
+Family zaya1_family() {
+  return {.name = "zaya1",
+          .hugging_face_type = "zaya",
+          .parts = parts,
+          .from_hugging_face = from_hugging_face,
+          .to_hugging_face = to_hugging_face,
+          .small = small};
+}
 
 }  // namespace ingot::models

@@ -33,6 +33,8 @@ nlohmann::json to_hugging_face(const ModelConfig& c) {
   return document;
 }
 
+void small(ModelConfig& c) { c.embedding_scale = 3, c.softmax_scale = 0.4, c.residual_scale = 0.5, c.logit_scale = 0.25; }
+
 }  // namespace
 
 Family granite_family() {
@@ -40,7 +42,8 @@ Family granite_family() {
           .hugging_face_type = "granite",
           .parts = [](const ModelConfig&) { return std::vector<LayerParts>(1); },
           .from_hugging_face = from_hugging_face,
-          .to_hugging_face = to_hugging_face};
+          .to_hugging_face = to_hugging_face,
+          .small = small};
 }
 
 }  // namespace ingot::models

@@ -46,8 +46,17 @@ nlohmann::json to_hugging_face(const ModelConfig& c) {
   return json;
 }
 
+void small(ModelConfig& c) { c.linear_key_dim = 6, c.linear_value_dim = 5; }
+
 }  // namespace
 
-Family linear_llama_family() { return {"linear_llama", "linear_llama", parts, from_hugging_face, to_hugging_face}; }
+Family linear_llama_family() {
+  return {.name = "linear_llama",
+          .hugging_face_type = "linear_llama",
+          .parts = parts,
+          .from_hugging_face = from_hugging_face,
+          .to_hugging_face = to_hugging_face,
+          .small = small};
+}
 
 }  // namespace ingot::models

@@ -416,6 +416,8 @@ std::vector<StoredPiece> stored(const ModelConfig& c, const Parameter& p) {
   return pieces;
 }
 
+void small(ModelConfig& c) { c.linear_key_dim = 6, c.linear_value_dim = 5, c.tie_embeddings = false; }
+
 }  // namespace
 
 Family fla_family() {
@@ -425,7 +427,8 @@ Family fla_family() {
           .from_hugging_face = from_hugging_face,
           .to_hugging_face = to_hugging_face,
           .stored = stored,
-          .further_types = {"delta_net", "gated_deltanet", "linear_attn", "retnet", "kda"}};
+          .further_types = {"delta_net", "gated_deltanet", "linear_attn", "retnet", "kda"},
+          .small = small};
 }
 
 }  // namespace ingot::models

@@ -125,6 +125,12 @@ bool is_ignored(const ModelConfig& c, const std::string& name) {
   return layer >= c.layers && (name.ends_with(".embed_tokens.weight") || name.ends_with(".shared_head.head.weight"));
 }
 
+void small(ModelConfig& c) {
+  c.kv_heads = c.heads, c.head_dim = 6, c.rope_head_dim = 2, c.value_head_dim = 3, c.kv_rank = 10, c.query_rank = 14;
+  c.experts = 6, c.router_score = "sigmoid", c.router_groups = 3, c.router_top_groups = 2, c.router_scale = 1.5;
+  c.shared_expert_ffn = 2 * c.expert_ffn, c.first_dense_layers = 1;
+}
+
 }  // namespace
 
 Family deepseek_v3_family() {
@@ -134,7 +140,8 @@ Family deepseek_v3_family() {
           .from_hugging_face = from_hugging_face,
           .to_hugging_face = to_hugging_face,
           .stored = stored,
-          .is_ignored = is_ignored};
+          .is_ignored = is_ignored,
+          .small = small};
 }
 
 }  // namespace ingot::models

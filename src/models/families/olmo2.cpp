@@ -30,6 +30,12 @@ nlohmann::json to_hugging_face(const ModelConfig& c) {
 
 }  // namespace
 
-Family olmo2_family() { return {"olmo2", "olmo2", parts, from_hugging_face, to_hugging_face}; }
+Family olmo2_family() {
+  return {.name = "olmo2",
+          .hugging_face_type = "olmo2",
+          .parts = parts,
+          .from_hugging_face = from_hugging_face,
+          .to_hugging_face = to_hugging_face};
+}
 
 }  // namespace ingot::models

@@ -187,6 +187,10 @@ std::vector<StoredPiece> stored(const ModelConfig& c, const Parameter& p) {
 // Of a predictor that is not taken; transformers leaves it aside as well.
 bool is_ignored(const ModelConfig& c, const std::string& name) { return name.starts_with("mtp.") && c.mtp_layers == 0; }
 
+void small(ModelConfig& c) {
+  c.linear_heads = c.heads, c.linear_key_heads = c.heads / 2, c.linear_key_dim = 6, c.linear_value_dim = 5, c.shared_expert_ffn = 12;
+}
+
 }  // namespace
 
 Family qwen3_next_family() {
@@ -196,7 +200,8 @@ Family qwen3_next_family() {
           .from_hugging_face = from_hugging_face,
           .to_hugging_face = to_hugging_face,
           .stored = stored,
-          .is_ignored = is_ignored};
+          .is_ignored = is_ignored,
+          .small = small};
 }
 
 }  // namespace ingot::models

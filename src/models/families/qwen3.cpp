@@ -44,6 +44,12 @@ nlohmann::json to_hugging_face(const ModelConfig& c) {
 
 }  // namespace
 
-Family qwen3_family() { return {"qwen3", "qwen3", parts, from_hugging_face, to_hugging_face}; }
+Family qwen3_family() {
+  return {.name = "qwen3",
+          .hugging_face_type = "qwen3",
+          .parts = parts,
+          .from_hugging_face = from_hugging_face,
+          .to_hugging_face = to_hugging_face};
+}
 
 }  // namespace ingot::models

@@ -83,6 +83,8 @@ std::vector<StoredPiece> stored(const ModelConfig&, const Parameter& p) {
   return pieces;
 }
 
+void small(ModelConfig& c) { c.layer_types = {"sliding", "full"}, c.window = 5; }
+
 }  // namespace
 
 Family gpt_oss_family() {
@@ -91,7 +93,8 @@ Family gpt_oss_family() {
           .parts = parts,
           .from_hugging_face = from_hugging_face,
           .to_hugging_face = to_hugging_face,
-          .stored = stored};
+          .stored = stored,
+          .small = small};
 }
 
 }  // namespace ingot::models

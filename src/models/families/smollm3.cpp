@@ -50,8 +50,17 @@ json to_hugging_face(const ModelConfig& c) {
   return document;
 }
 
+void small(ModelConfig& c) { c.layer_types = {"full", "full", "full", "nope"}; }
+
 }  // namespace
 
-Family smollm3_family() { return {"smollm3", "smollm3", parts, from_hugging_face, to_hugging_face}; }
+Family smollm3_family() {
+  return {.name = "smollm3",
+          .hugging_face_type = "smollm3",
+          .parts = parts,
+          .from_hugging_face = from_hugging_face,
+          .to_hugging_face = to_hugging_face,
+          .small = small};
+}
 
 }  // namespace ingot::models
