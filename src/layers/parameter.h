@@ -59,6 +59,8 @@ struct Parameter {
   int64_t last_layer = -1;
   /// μP: how many times wider than at the base width its input is; learning rates are divided by it (AdamW) or by its root (Muon).
   double width = 1;
+  /// Of a pipeline the first and the last stage have a copy each, whose gradients are added up.
+  bool is_at_both_ends = false;
   /// Stays as it was loaded: neither gradient nor state of the optimizer.
   bool is_frozen = false;
   /// What training adds to a frozen matrix; none: nothing.

@@ -32,15 +32,18 @@ std::unique_ptr<Model> create_model(const ModelConfig& config, const parallel::L
 Model::Model(ModelConfig config, const parallel::Layout& layout)
     : config_(std::move(config)), layout_(layout), block_(config_, layout_, parameters_) {
   require_drafts_fit();
+  block_.schedule().require_shares("vocab_size", config_.vocab_size);
   const auto parts = layer_parts(config_);
   make_blocks(parts);
-  declare_embedding();
+  if (layout_.stage.has_embedding()) declare_embedding();
   for (size_t layer = 0; layer < parts.size(); ++layer)
     if (layout_.stage.holds(static_cast<int64_t>(layer))) declare(static_cast<int64_t>(layer), parts[layer], blocks_[layer]);
   parameters_.begin_layer(config_.layers);
   if (layout_.stage.has_head()) norm_.declare_last(block_, "model.norm.weight", parts.front().norm_weight);
-  declare_head();
-  declare_predictors(parts.back());
+  if (layout_.stage.has_head()) {
+    declare_head();
+    declare_predictors(parts.back());
+  }
   declare_adapters(config_, layout_, parameters_);
   head_rule_.logit_cap = config_.logit_cap;
 }
@@ -67,10 +70,6 @@ void Model::make_blocks(const std::vector<LayerParts>& all) {
   };
   for (const auto& parts : all) add(parts);
   for (int64_t i = 0; i < config_.mtp_layers; ++i) add(all.back());
-  if (layout_.stage.is_on() && config_.mtp_layers > 0)
-    throw base::ConfigError(
-        "parallel.pipeline = {}: the predictors of model.mtp_layers = {} need the embedding and the head on one stage; set it to 1",
-        layout_.stage.size, config_.mtp_layers);
   if (layout_.experts.is_on() && !has_experts())
     throw base::ConfigError("parallel.expert = {}, expert_tensor = {}: the {} family has no experts; both must be 1", layout_.experts.size,
                             layout_.experts.slices, config_.family);
@@ -111,21 +110,18 @@ void Model::declare_predictors(const LayerParts& parts) {
   if (config_.mtp_layers > 0) embedding_->last_layer = config_.layers;
 }
 
+// Where the head is made of the embedding, or predictors embed further tokens, both ends of a pipeline have one.
 void Model::declare_embedding() {
-  block_.schedule().require_shares("vocab_size", config_.vocab_size);
-  if (!layout_.stage.has_embedding()) return;
   embedding_ = &vocabulary_matrix("model.embed_tokens.weight", Parameter::Kind::embedding);
+  embedding_->is_at_both_ends = config_.tie_embeddings || config_.mtp_layers > 0;
   const auto scale_of_family = family_named(config_.family).embedding_scale;
   embedding_scale_ = config_.embedding_scale > 0 ? config_.embedding_scale : scale_of_family ? scale_of_family(config_) : 1;
-  if (at(0).after_mixer.is_scaled()) input_scale_.declare(block_, "model.input_hidden_states_");
+  if (at(0).after_mixer.is_scaled()) input_scale_.declare(block_, "model.input_hidden_states_", config_.mtp_layers > 0);
 }
 
 void Model::declare_head() {
-  if (!layout_.stage.has_head()) return;
-  head_ = embedding_;
-  // The last stage of a pipeline has a copy of a tied embedding, whose gradients are added to those of the first one's.
-  if (!config_.tie_embeddings) head_ = &vocabulary_matrix("lm_head.weight", Parameter::Kind::head);
-  else if (!head_) head_ = embedding_ = &vocabulary_matrix("model.embed_tokens.weight", Parameter::Kind::embedding);
+  if (!embedding_ && (config_.tie_embeddings || config_.mtp_layers > 0)) declare_embedding();
+  head_ = config_.tie_embeddings ? embedding_ : &vocabulary_matrix("lm_head.weight", Parameter::Kind::head);
   head_->last_layer = config_.layers;
 }
 
@@ -151,8 +147,10 @@ void Model::allocate(const layers::Precision& precision, at::Device device) {
 void Model::initialise(uint64_t seed) {
   parameters_.initialise(seed);
   for (int64_t layer = 0; layer < blocks(); ++layer)
-    if (layer >= config_.layers || layout_.stage.holds(layer)) at(layer).feed_forward->initialise();
+    if (is_here(layer)) at(layer).feed_forward->initialise();
 }
+
+bool Model::is_here(int64_t layer) const { return layer < config_.layers ? layout_.stage.holds(layer) : layout_.stage.has_head(); }
 
 int64_t Model::routing_classes() const {
   int64_t classes = 0;
@@ -181,7 +179,7 @@ int64_t Model::active_elements() const {
 std::vector<at::Tensor> Model::watch_scores() {
   std::vector<at::Tensor> largest(static_cast<size_t>(blocks()));
   for (int64_t layer = 0; layer < blocks(); ++layer)
-    if (layer >= config_.layers || layout_.stage.holds(layer)) largest[static_cast<size_t>(layer)] = at(layer).mixer->watch_scores(device_);
+    if (is_here(layer)) largest[static_cast<size_t>(layer)] = at(layer).mixer->watch_scores(device_);
   return largest;
 }
 

@@ -106,6 +106,8 @@ class Model {
   /// Embedding, and the head unless it is the embedding; both cut by rows of the vocabulary.
   void declare_embedding();
   void declare_head();
+  /// Of blocks, those of predictors included.
+  bool is_here(int64_t layer) const;
   layers::Parameter& vocabulary_matrix(const char* name, layers::Parameter::Kind kind);
 
   /// The embedding of this rank's tokens, as it is between layers; fp32 (fp64).

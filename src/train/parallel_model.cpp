@@ -31,8 +31,11 @@ std::vector<tensor::Range> cut_depth(const models::ModelConfig& config, int piec
     if (p->shape.size() < 2) continue;
     // A stack of experts' matrices; Parameter::is_expert is of layouts that share them out.
     const bool is_of_experts = p->kind == layers::Parameter::Kind::matrix && p->shape.size() == 3;
-    const double used = is_of_experts ? static_cast<double>(config.top_k) / static_cast<double>(config.experts) : 1;
-    const int64_t layer = p->layer >= 0 ? p->layer : config.tie_embeddings ? config.layers : -1;
+    const bool is_head = p->kind == (config.tie_embeddings ? layers::Parameter::Kind::embedding : layers::Parameter::Kind::head);
+    const double used = is_of_experts ? static_cast<double>(config.top_k) / static_cast<double>(config.experts)
+                        : is_head     ? static_cast<double>(1 + config.mtp_layers)
+                                      : 1;
+    const int64_t layer = is_head ? config.layers : p->layer;
     if (layer >= 0) costs[static_cast<size_t>(std::min(layer, config.layers - 1))] += used * static_cast<double>(p->elements());
   }
   // best[p][l]: the costliest of p pieces that hold the first l layers, made as cheap as possible.
@@ -172,8 +175,7 @@ std::vector<Axis> ParallelModel::axes_of_sum(const layers::Parameter& p) const {
 
 comm::Group& ParallelModel::sum_group(const layers::Parameter& p) {
   auto axes = axes_of_sum(p);
-  // A tied embedding lies on both ends of a pipeline.
-  if (model_->layout().stage.is_on() && model_->config().tie_embeddings && p.kind == layers::Parameter::Kind::embedding) {
+  if (model_->layout().stage.is_on() && p.is_at_both_ends) {
     axes.insert(axes.begin(), Axis::pipeline);
     return groups_.along_ends(axes);
   }

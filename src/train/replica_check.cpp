@@ -39,8 +39,8 @@ ReplicaCheck::ReplicaCheck(models::Model& model, const optim::Optimizer& optimiz
 
 ReplicaCheck::Copies ReplicaCheck::kind_of(const Parameter& p) const {
   if (p.is_expert) return expert;
-  const bool is_tied = model_.layout().stage.is_on() && model_.config().tie_embeddings && p.kind == Parameter::Kind::embedding;
-  return p.part.empty() ? (is_tied ? whole_at_ends : whole) : (is_tied ? cut_at_ends : cut);
+  const bool at_ends = model_.layout().stage.is_on() && p.is_at_both_ends;
+  return p.part.empty() ? (at_ends ? whole_at_ends : whole) : (at_ends ? cut_at_ends : cut);
 }
 
 std::vector<int> ReplicaCheck::holders(const mesh::Mesh& mesh, Copies kind) {

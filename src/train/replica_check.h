@@ -35,7 +35,7 @@ class ReplicaCheck {
 
  private:
   using Digest = std::array<int64_t, 2>;
-  /// By which ranks hold copies. Of tied embeddings both ends of a pipeline do.
+  /// By which ranks hold copies. Of a parameter of both ends of a pipeline these do.
   enum Copies : size_t { whole, cut, expert, whole_at_ends, cut_at_ends };
   static constexpr size_t kKinds = 5;
   struct Weight {

@@ -104,7 +104,8 @@ TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch, bool tra
     const auto is_pair = [](double margin) { return !std::isnan(margin); };
     all.target_count = axis.rank == 0 ? std::count_if(batch.reference_margins.begin(), batch.reference_margins.end(), is_pair) : 0;
   }
-  for (int64_t further = 1; trains && further_total_.defined() && further <= model_.predictors(); ++further) {
+  const bool predicts = trains && further_total_.defined() && model_.layout().stage.has_head();
+  for (int64_t further = 1; predicts && further <= model_.predictors(); ++further) {
     const auto [ids, behind] = further_tokens(batch, further);
     all.further_ids.push_back(tensor(axis.own_tokens(host(ids)), at::kLong));
     all.further_targets.push_back(tensor(axis.own_tokens(host(behind)), at::kLong));
@@ -197,6 +198,7 @@ models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Obser
   auto context = context_of(std::make_shared<layers::Sequences>(t.ids.size(0), t.ids.size(1), t.document_start, 0, model_.device(),
                                                                 model_.layout().sequence.schedule()),
                             observer);
+  context.further = further_of(t);
   if (t.pairs.is_defined()) context.weigh = weigh_pairs(t.pairs, observer == &counter_);
   return context;
 }
@@ -224,7 +226,7 @@ void TrainingStep::collect_further_losses(StepResult& result) const {
   const auto over_ranks = [&](const at::Tensor& total) -> std::optional<double> {
     if (!total.defined()) return {};
     const auto sum = total.clone();
-    if (replicas_.targets && replicas_.targets->size() > 1) replicas_.targets->all_reduce(sum);
+    if (replicas_.losses && replicas_.losses->size() > 1) replicas_.losses->all_reduce(sum);
     return sum.cpu().item<float>();
   };
   result.mtp_loss = over_ranks(further_total_);
@@ -308,10 +310,13 @@ double TrainingStep::run_stages(const Tensors& all, double scale, bool forward_o
   return pass.loss();
 }
 
+std::shared_ptr<const models::FurtherTargets> TrainingStep::further_of(const Tensors& part) const {
+  if (part.further_ids.empty()) return nullptr;
+  return std::make_shared<models::FurtherTargets>(models::FurtherTargets{
+      .coefficient = further_coefficient_, .ids = part.further_ids, .targets = part.further_targets, .total = further_total_});
+}
+
 at::Tensor TrainingStep::run_pass(const Tensors& part, double scale, models::ForwardContext context) {
-  if (!part.further_ids.empty())
-    context.further = std::make_shared<models::FurtherTargets>(models::FurtherTargets{
-        .coefficient = further_coefficient_, .ids = part.further_ids, .targets = part.further_targets, .total = further_total_});
   const auto loss = [&] {
     const base::WorkScope scope("forward", base::Work::Rule::forward);
     return model_.loss(part.ids, part.targets, scale, context);

@@ -103,6 +103,7 @@ class TrainingStep {
   /// `trains`: with what predictors need.
   Tensors on_device(const data::Batch& batch, bool trains) const;
   void for_each_microbatch(const Tensors& all, const std::function<void(const Tensors&)>& visit) const;
+  std::shared_ptr<const models::FurtherTargets> further_of(const Tensors& tensors) const;
   models::ForwardContext context_for(const Tensors& tensors, models::Observer* observer);
   std::shared_ptr<layers::RoutingLosses> routing_losses();
   models::ForwardContext context_of(std::shared_ptr<layers::Sequences> sequences, models::Observer* observer);

@@ -346,7 +346,13 @@ std::vector<TestLayout> test_layouts() {
                        .microbatch = 3,
                        .top_k = family == std::string("granite") ? 1 : 2,
                        .is_special = true,
-                       .mtp = p.pipeline > 1 ? 0 : 2});
+                       .mtp = 2});
+  for (const char* schedule : {"zero_bubble", "interleaved"}) {
+    P p{.pipeline = 2, .zero = 1};
+    p.pipeline_schedule = schedule, p.pipeline_chunks = schedule[0] == 'i' ? 2 : 1;
+    for (const char* family : {"deepseek_v3", "zaya1"})
+      all.push_back({.parallel = p, .ranks = 4, .family = family, .microbatch = 3, .tie = family == std::string("zaya1"), .mtp = 2});
+  }
   // Losses of routers look at tokens of other ranks.
   for (const auto& p :
        {P{.zero = 1}, P{.context = 2}, P{.tensor = 2, .expert = 2}, P{.pipeline = 2, .expert = 2}, P{.tensor_sequence = 2}}) {

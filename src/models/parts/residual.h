@@ -37,9 +37,10 @@ class ResidualAdd {
 /// The same of the embedding: (x + bias) * scale in the scaled style.
 class InputScale {
  public:
-  void declare(const BlockContext& block, const std::string& prefix) {
+  void declare(const BlockContext& block, const std::string& prefix, bool is_at_both_ends) {
     scale_ = &block.vector(prefix + "scale", block.config().hidden, 1);
     bias_ = &block.vector(prefix + "bias", block.config().hidden, 0);
+    scale_->is_at_both_ends = bias_->is_at_both_ends = is_at_both_ends;
   }
   at::Tensor operator()(const at::Tensor& x) const { return scale_ ? (x + bias_->value) * scale_->value : x; }
 
