@@ -73,17 +73,39 @@ void SettingsTable::add(std::string name, int64_t& field, IntegerRange range, st
              [&field] { return std::to_string(field); }});
 }
 
+static std::string name_of(const NumberRange& range) {
+  if (range.minimum > -1e300 && range.maximum < 1e300) return fmt::format("number from {} to {}", range.minimum, range.maximum);
+  return range.minimum > -1e300 ? fmt::format("number from {}", range.minimum) : "number";
+}
+
+static double number_within(const NumberRange& range, std::string_view text) {
+  const auto value = parse_number(text);
+  if (!value || !(*value >= range.minimum && *value <= range.maximum)) throw std::invalid_argument("it must be a " + name_of(range));
+  return *value;
+}
+
 void SettingsTable::add(std::string name, double& field, NumberRange range, std::string help) {
-  std::string type = "number";
-  if (range.minimum > -1e300 && range.maximum < 1e300) type = fmt::format("number from {} to {}", range.minimum, range.maximum);
-  else if (range.minimum > -1e300) type = fmt::format("number from {}", range.minimum);
-  add_entry({std::move(name), type, "", std::move(help),
-             [&field, range, type](std::string_view text) {
-               const auto value = parse_number(text);
-               if (!value || !(*value >= range.minimum && *value <= range.maximum)) throw std::invalid_argument("it must be a " + type);
-               field = *value;
+  add_entry({std::move(name), name_of(range), "", std::move(help),
+             [&field, range](std::string_view text) { field = number_within(range, text); }, [&field] { return number_text(field); }});
+}
+
+void SettingsTable::add(std::string name, std::vector<double>& field, NumberRange range, std::string help) {
+  add_entry({std::move(name), "list, each a " + name_of(range), "", std::move(help),
+             [&field, range](std::string_view text) {
+               if (text.size() >= 2 && text.front() == '[' && text.back() == ']') text = text.substr(1, text.size() - 2);
+               std::vector<double> values;
+               for (std::string_view part : split(text, ',')) {
+                 while (part.starts_with(' ')) part.remove_prefix(1);
+                 while (part.ends_with(' ')) part.remove_suffix(1);
+                 if (!part.empty() || text.find(',') != std::string_view::npos) values.push_back(number_within(range, part));
+               }
+               field = std::move(values);
              },
-             [&field] { return number_text(field); }});
+             [&field] {
+               std::vector<std::string> parts;
+               for (const double value : field) parts.push_back(number_text(value));
+               return "[" + join(parts, ", ") + "]";
+             }});
 }
 
 void SettingsTable::add(std::string name, std::string& field, std::string help) {

@@ -32,6 +32,7 @@ class SettingsTable {
   /// A string that must be one of `choices`.
   void add(std::string name, std::string& field, std::vector<std::string> choices, std::string help);
   void add(std::string name, std::vector<std::string>& field, std::string help);
+  void add(std::string name, std::vector<double>& field, NumberRange range, std::string help);
 
   /// A list of tables, `[[name]]` in TOML; `declare` fills a table of settings (names relative to the element).
   template <class Element>

@@ -14,8 +14,9 @@ Sequences::Sequences(int64_t batch, int64_t seq, const at::Tensor& document_star
                      std::shared_ptr<const ContextSchedule> context, const at::Tensor& document_offsets)
     : batch_(batch), seq_(seq), offset_(offset), device_(device), context_(std::move(context)), document_offsets_(document_offsets) {
   if (context_) order_ = context_->order();
+  row_tokens_ = offset + seq * order_.size;
   const auto options = at::TensorOptions().dtype(at::kInt).device(device);
-  positions_ = order_.own_tokens(at::arange(offset, offset + seq * order_.size, options).unsqueeze(0));
+  positions_ = order_.own_tokens(at::arange(offset, row_tokens_, options).unsqueeze(0));
   if (!document_start.defined()) return;
   if (document_start.is_cpu() && !context_) host_document_start_ = document_start;
   row_document_start_ = document_start.is_cpu() ? device::to_device(document_start, device) : document_start;
@@ -38,6 +39,7 @@ Sequences& Sequences::haloed(int64_t halo) {
   if (haloed) return *haloed;
   const int64_t chunks = order_.chunks(), length = seq_ / chunks;
   haloed = std::make_unique<Sequences>(batch_ * chunks, halo + length, at::Tensor(), 0, device_);
+  haloed->row_tokens_ = row_tokens_;
   const auto widened = [&](const at::Tensor& own) {  // the value of a chunk's first token in front of it
     const auto by_chunk = own.expand({batch_, seq_}).unflatten(1, {chunks, length});
     return at::cat({by_chunk.narrow(2, 0, 1).expand({-1, -1, halo}), by_chunk}, 2).flatten(0, 1);
@@ -154,8 +156,8 @@ const kernels::RotaryTable& Sequences::rotary(const RotarySettings& settings, at
   auto positions = positions_.to(options);
   if (document_start_.defined()) positions = positions - document_start_;
   const auto wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
-  auto angles = positions.unsqueeze(-1) * inverse_frequencies(settings, device_);  // [batch or 1, seq, rotated / 2]
-  if (Fp32Islands::active() && settings.factor == 1) {
+  auto angles = positions.unsqueeze(-1) * inverse_frequencies(settings, device_, row_tokens_);  // [batch or 1, seq, rotated / 2]
+  if (Fp32Islands::active() && settings.factor == 1 && settings.short_factors.empty()) {
     const auto exponents = at::arange(0, settings.rotated, 2, options.dtype(at::kFloat)) / static_cast<double>(settings.rotated);
     angles = positions.to(at::kFloat).unsqueeze(-1) * at::pow(settings.base, exponents).reciprocal();
   }
@@ -169,10 +171,14 @@ const kernels::RotaryTable& Sequences::rotary(const RotarySettings& settings, at
   return rotary_[settings] = {amplified(angles.cos()), amplified(angles.sin())};
 }
 
-at::Tensor inverse_frequencies(const RotarySettings& s, at::Device device) {
+at::Tensor inverse_frequencies(const RotarySettings& s, at::Device device, int64_t tokens) {
   const auto exponents =
       at::arange(0, s.rotated, 2, at::TensorOptions().dtype(at::kDouble).device(device)) / static_cast<double>(s.rotated);
   const auto frequencies = at::pow(s.base, exponents).reciprocal();
+  if (!s.short_factors.empty()) {
+    const auto& factors = tokens > s.original_positions ? s.long_factors : s.short_factors;
+    return frequencies / device::to_device(at::tensor(factors, at::kDouble), device);
+  }
   if (s.factor == 1) return frequencies;
   if (s.linear) return frequencies / s.factor;
   if (s.beta_fast > 0) {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "device/aten.h"
 #include "kernels/rope.h"
@@ -23,6 +24,9 @@ struct RotarySettings {
   // beta_slow and less divided by factor; cosines and sines are multiplied by amplitude.
   double beta_fast = 0, beta_slow = 1, amplitude = 1;
   bool truncates = true;  // the border channels are rounded outwards
+  // LongRoPE (arXiv 2402.13753): what each channel pair's frequency is divided by, in rows of up to the original positions, and in longer
+  // ones; [rotated / 2] both, or empty. With amplitude.
+  std::vector<double> short_factors{}, long_factors{};
   auto operator<=>(const RotarySettings&) const = default;
 };
 
@@ -80,6 +84,7 @@ class Sequences {
   at::Device device_;
   std::shared_ptr<const ContextSchedule> context_;
   TokenOrder order_;
+  int64_t row_tokens_;  // of a whole row, with those that came before
   at::Tensor row_document_start_, host_document_start_, document_offsets_;
   at::Tensor positions_;                                  // int32 [1 or batch, seq]: in the row
   at::Tensor document_start_, is_start_;                  // of this rank's tokens
@@ -114,7 +119,7 @@ struct Sequences::Drafts {
 /// int32 [documents + 1] on the host, as above, of a document_start on the host.
 at::Tensor document_offsets(const at::Tensor& document_start);
 
-/// Inverse frequencies [rotated / 2], fp64, made there.
-at::Tensor inverse_frequencies(const RotarySettings& settings, at::Device device = at::kCPU);
+/// Inverse frequencies [rotated / 2] of rows of `tokens` tokens, fp64, made there.
+at::Tensor inverse_frequencies(const RotarySettings& settings, at::Device device = at::kCPU, int64_t tokens = 0);
 
 }  // namespace ingot::layers

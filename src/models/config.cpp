@@ -38,7 +38,7 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.rope_base", c.rope_base, NumberRange{1, 1e15}, "RoPE base of full layers");
   table.add("model.rope_base_sliding", c.rope_base_sliding, NumberRange{1, 1e15}, "RoPE base of sliding layers");
   table.add("model.rope_fraction", c.rope_fraction, NumberRange{0, 1}, "share of a head's channels that rotate");
-  table.add("model.rope_scaling", c.rope_scaling, {"none", "linear", "llama3", "yarn"},
+  table.add("model.rope_scaling", c.rope_scaling, {"none", "linear", "llama3", "yarn", "longrope"},
             "stretching of the frequencies for longer contexts");
   table.add("model.rope_scaling_sliding", c.rope_scaling_sliding, "stretch the frequencies of sliding layers, too");
   table.add("model.rope_factor", c.rope_factor, NumberRange{1e-6, 1e6}, "by how much");
@@ -49,13 +49,18 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.rope_beta_slow", c.rope_beta_slow, NumberRange{1e-3, 1e6}, "yarn: turns up to which a frequency is stretched");
   table.add("model.rope_truncate", c.rope_truncate, "yarn: round the channels of both borders outwards");
   table.add("model.rope_attention_factor", c.rope_attention_factor, NumberRange{1e-6, 1e6},
-            "yarn: what cosines and sines are multiplied by");
+            "yarn, longrope: what cosines and sines are multiplied by");
+  table.add("model.rope_short_factors", c.rope_short_factors, NumberRange{1e-3, 1e6},
+            "longrope: what the frequency of each pair of channels is divided by in rows of up to rope_original_positions");
+  table.add("model.rope_long_factors", c.rope_long_factors, NumberRange{1e-3, 1e6}, "longrope: the same in longer rows");
   table.add("model.rope_original_positions", c.rope_original_positions, at_least(1), "context before stretching");
   table.add("model.max_positions", c.max_positions, at_least(1), "longest context, for the exported config");
   table.add("model.attention_bias", c.attention_bias, "biases on q, k, v and o (llama)");
   table.add("model.mlp_bias", c.mlp_bias, "biases in the MLP (llama)");
   table.add("model.softmax_scale", c.softmax_scale, NumberRange{0, 1e3},
             "what attention's scores are multiplied by; 0 = 1 / sqrt(head_dim)");
+  table.add("model.score_cap", c.score_cap, NumberRange{0, 1e6},
+            "scores of softmax attention become cap * tanh(score / cap); 0 = they stay");
   table.add("model.embedding_scale", c.embedding_scale, NumberRange{0, 1e6},
             "what embeddings are multiplied by; 0 = as the family has it, 1 or sqrt(hidden) (gemma3_text)");
   table.add("model.residual_scale", c.residual_scale, NumberRange{0, 1e6}, "what each branch is multiplied by before it joins the stream");
@@ -168,6 +173,11 @@ void check_common(const ModelConfig& c) {
   if (static_cast<int64_t>(rotated) % 2 != 0)
     throw ConfigError("model.rope_fraction = {} of a head of {} channels is {}, which must be even", c.rope_fraction, c.resolved_head_dim(),
                       rotated);
+  for (const auto& [name, factors] : {std::pair{"short", &c.rope_short_factors}, {"long", &c.rope_long_factors}})
+    if (factors->size() != (c.rope_scaling == "longrope" ? static_cast<size_t>(rotated) / 2 : 0))
+      throw ConfigError(
+          "model.rope_{}_factors has {} numbers; rope_scaling = longrope has one for each of {} pairs of channels, others have none", name,
+          factors->size(), static_cast<int64_t>(rotated) / 2);
   if (c.bidirectional && c.draft_block > 0)
     throw ConfigError("model.draft_block = {}: drafts follow a prefix, and an encoder has none", c.draft_block);
   for (const int64_t id : {c.pad_id, c.bos_id, c.eos_id, c.draft_block > 0 ? c.draft_mask_id : -1}) {

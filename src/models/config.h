@@ -25,16 +25,18 @@ struct ModelConfig {
   std::vector<std::string> layer_types;  // "full", "sliding" or "nope" (full, no RoPE), repeated over the depth; empty = all full
   int64_t window = 0;                    // of sliding layers, itself included
   double rope_base = 10000, rope_base_sliding = 10000, rope_fraction = 1;
-  std::string rope_scaling = "none";  // none, linear, llama3, yarn
+  std::string rope_scaling = "none";  // none, linear, llama3, yarn, longrope
   double rope_factor = 1, rope_low_frequency_factor = 1, rope_high_frequency_factor = 4;
   bool rope_scaling_sliding = true;  // sliding layers, too
   // yarn: frequencies that turn so often within rope_original_positions are kept, or stretched; between, both.
   double rope_beta_fast = 32, rope_beta_slow = 1;
-  bool rope_truncate = true;         // the border channels are rounded outwards
-  double rope_attention_factor = 1;  // what RoPE's cosines and sines are multiplied by
+  bool rope_truncate = true;                                  // the border channels are rounded outwards
+  double rope_attention_factor = 1;                           // what RoPE's cosines and sines are multiplied by
+  std::vector<double> rope_short_factors, rope_long_factors;  // longrope: layers::RotarySettings
   int64_t rope_original_positions = 8192, max_positions = 131072;
   bool attention_bias = false, mlp_bias = false;
   double softmax_scale = 0;               // of attention's scores; 0 = 1 / sqrt(head_dim)
+  double score_cap = 0;                   // softmax attention's scores become cap * tanh(score / cap); 0 = they stay
   double embedding_scale = 0;             // what embeddings are multiplied by; 0 = as the family has it
   double residual_scale = 1;              // what branches are multiplied by before they join the residual stream
   double logit_scale = 1, logit_cap = 0;  // logits are multiplied by the one, and kept within the other by a tanh; 0 = they are not

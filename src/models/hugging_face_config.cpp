@@ -124,15 +124,40 @@ json HuggingFaceFields::rope(const std::string& kind) const {
   return rope;
 }
 
+void HuggingFaceFields::read_longrope(ModelConfig& config, const json& rope) const {
+  const HuggingFaceFields fields(rope);
+  const int64_t original = fields.has("original_max_position_embeddings") ? fields.integer("original_max_position_embeddings")
+                                                                          : integer("original_max_position_embeddings");
+  if (original < 2) throw ModelError("{}: original_max_position_embeddings = {} is too small", origin(), original);
+  config.rope_original_positions = original;
+  config.rope_factor = fields.number("factor", static_cast<double>(config.max_positions) / static_cast<double>(original));
+  const double plain = config.rope_factor <= 1 ? 1 : std::sqrt(1 + std::log(config.rope_factor) / std::log(original));
+  config.rope_attention_factor = fields.number("attention_factor", plain);
+  const auto factors = [&](const char* name) {
+    const auto found = rope.find(name);
+    if (found == rope.end() || !found->is_array()) throw ModelError("{}: {} is not a list of numbers", origin(), name);
+    std::vector<double> all;
+    for (const auto& factor : *found) {
+      if (!factor.is_number() || !(factor.get<double>() > 0))
+        throw ModelError("{}: {} has {}, no positive number", origin(), name, factor.dump());
+      all.push_back(factor.get<double>());
+    }
+    return all;
+  };
+  config.rope_short_factors = factors("short_factor");
+  config.rope_long_factors = factors("long_factor");
+}
+
 void HuggingFaceFields::read_rope(ModelConfig& config, const json& rope) const {
   const HuggingFaceFields fields(rope);
   config.rope_base = fields.number("rope_theta", 10000);
   config.rope_fraction = fields.number("partial_rotary_factor", 1);
   const auto type = fields.text("rope_type", fields.text("type", "default"));
   if (type == "default") return;
-  if (type != "linear" && type != "llama3" && type != "yarn")
-    throw ModelError("{}: rope_type '{}' is not supported; default, linear, llama3 and yarn are", origin(), type);
+  if (type != "linear" && type != "llama3" && type != "yarn" && type != "longrope")
+    throw ModelError("{}: rope_type '{}' is not supported; default, linear, llama3, yarn and longrope are", origin(), type);
   config.rope_scaling = type;
+  if (type == "longrope") return read_longrope(config, rope);
   config.rope_factor = fields.number("factor");
   if (type == "linear") return;
   config.rope_original_positions = fields.integer("original_max_position_embeddings");
@@ -186,7 +211,12 @@ json hugging_face_rope(const ModelConfig& c, double base) {
     rope["truncate"] = c.rope_truncate;
     rope["attention_factor"] = c.rope_attention_factor;
   }
-  if (c.rope_scaling == "llama3" || c.rope_scaling == "yarn") rope["original_max_position_embeddings"] = c.rope_original_positions;
+  if (c.rope_scaling == "longrope") {
+    rope["short_factor"] = c.rope_short_factors, rope["long_factor"] = c.rope_long_factors;
+    rope["attention_factor"] = c.rope_attention_factor;
+  }
+  if (c.rope_scaling == "llama3" || c.rope_scaling == "yarn" || c.rope_scaling == "longrope")
+    rope["original_max_position_embeddings"] = c.rope_original_positions;
   return rope;
 }
 
@@ -199,6 +229,7 @@ json common_hugging_face_config(const ModelConfig& c) {
   refuse("residual_scale", c.residual_scale != 1);
   refuse("logit_scale", c.logit_scale != 1);
   refuse("logit_cap", c.logit_cap > 0);
+  refuse("score_cap", c.score_cap > 0);
   refuse("mtp_layers", c.mtp_layers > 0);
   refuse("bidirectional", c.bidirectional);
   refuse("layer_types = nope", std::find(c.layer_types.begin(), c.layer_types.end(), "nope") != c.layer_types.end());
@@ -227,6 +258,11 @@ layers::RotarySettings rotary_settings(const ModelConfig& c, int64_t layer) {
   if (c.layer_type(layer) == "nope") return s;
   s.rotated = static_cast<int64_t>(static_cast<double>(c.resolved_head_dim()) * c.rope_fraction);
   if (c.rope_scaling == "none" || (c.is_sliding(layer) && !c.rope_scaling_sliding)) return s;
+  s.original_positions = c.rope_original_positions;
+  if (c.rope_scaling == "longrope") {
+    s.short_factors = c.rope_short_factors, s.long_factors = c.rope_long_factors, s.amplitude = c.rope_attention_factor;
+    return s;
+  }
   s.factor = c.rope_factor;
   s.linear = c.rope_scaling == "linear";
   if (c.rope_scaling == "yarn") {
@@ -235,7 +271,6 @@ layers::RotarySettings rotary_settings(const ModelConfig& c, int64_t layer) {
   }
   s.low_frequency_factor = c.rope_low_frequency_factor;
   s.high_frequency_factor = c.rope_high_frequency_factor;
-  s.original_positions = c.rope_original_positions;
   return s;
 }
 

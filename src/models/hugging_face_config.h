@@ -37,6 +37,7 @@ class HuggingFaceFields {
   /// The rope_parameters object (of one kind of layer), whichever of the old and new spellings the file uses; null if none.
   nlohmann::json rope(const std::string& kind = "") const;
   void read_rope(ModelConfig& config, const nlohmann::json& rope) const;
+  void read_longrope(ModelConfig& config, const nlohmann::json& rope) const;
 
  private:
   const nlohmann::json& json_;

@@ -17,10 +17,18 @@ std::vector<LayerParts> parts(const ModelConfig& c) {
   return std::vector<LayerParts>(1);
 }
 
-ModelConfig from_hugging_face(const json& document) {
+// The first files named longrope otherwise.
+json with_longrope_named(json document) {
+  for (const char* place : {"rope_scaling", "rope_parameters"})
+    for (const char* field : {"type", "rope_type"})
+      if (const auto rope = document.find(place); rope != document.end() && rope->is_object())
+        if (const auto type = rope->find(field); type != rope->end() && (*type == "su" || *type == "yarn")) *type = "longrope";
+  return document;
+}
+
+ModelConfig from_hugging_face(const json& original) {
+  const auto document = with_longrope_named(original);
   const HuggingFaceFields fields(document);
-  if (const auto rope = fields.rope(); HuggingFaceFields(rope).text("rope_type", HuggingFaceFields(rope).text("type", "")) == "longrope")
-    throw base::ModelError("{}: rope_type 'longrope', whose factors change with a sequence's length, is not supported", fields.origin());
   for (const char* dropout : {"resid_pdrop", "embd_pdrop", "attention_dropout"})
     if (fields.number(dropout, 0) != 0) throw base::ModelError("{}: {} is not 0, which is not supported", fields.origin(), dropout);
   auto c = llama_like_from_hugging_face(fields);
@@ -39,7 +47,7 @@ json to_hugging_face(const ModelConfig& c) {
   document["architectures"] = {"Phi3ForCausalLM"};
   for (const char* unknown : {"attention_bias", "mlp_bias"}) document.erase(unknown);
   for (const char* dropout : {"resid_pdrop", "embd_pdrop"}) document[dropout] = 0.0;
-  document["original_max_position_embeddings"] = c.max_positions;
+  document["original_max_position_embeddings"] = c.rope_scaling == "longrope" ? c.rope_original_positions : c.max_positions;
   document["sliding_window"] = window;
   return document;
 }
