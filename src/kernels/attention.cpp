@@ -63,11 +63,12 @@ AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, in
   return cpu::attention_scratch(batch, seq, heads, kv_heads, head_dim, keys > 0 ? keys : seq);
 }
 
-AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask) {
+AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const ScoreRule& rule,
+                                  const AttentionMask& mask) {
   check(q, k, v, mask);
-  if (is_fused(q)) return cpu::attention_forward(q, k, v, scale, mask);
-  if (gpu::takes_flash_attention(q, k, mask)) return gpu::attention_forward(q, k, v, scale, mask);
-  return reference::attention_forward(q, k, v, scale, mask);
+  if (is_fused(q)) return cpu::attention_forward(q, k, v, rule, mask);
+  if (gpu::takes_flash_attention(q, k, rule, mask)) return gpu::attention_forward(q, k, v, rule, mask);
+  return reference::attention_forward(q, k, v, rule, mask);
 }
 
 double attention_flops(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask) {
@@ -90,7 +91,7 @@ void merge_attention(const at::Tensor& out, const at::Tensor& log_sum_exp, const
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                                                   const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
-                                                                  double scale, const AttentionMask& mask) {
+                                                                  const ScoreRule& rule, const AttentionMask& mask) {
   check(q, k, v, mask);
   const auto grad = grad_out.dim() == 4 && !has_dense_heads(grad_out) ? grad_out.contiguous() : grad_out;
   check_operand("grad_out", grad, q);
@@ -100,9 +101,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
       log_sum_exp.sizes() != at::IntArrayRef({q.size(0), q.size(2), q.size(1)}))
     throw base::ModelError("attention: grad_out {}, out {} and log_sum_exp {} do not fit q {}", shape_text(grad_out), shape_text(out),
                            shape_text(log_sum_exp), shape_text(q));
-  if (is_fused(q)) return cpu::attention_backward(grad, q, k, v, out, log_sum_exp, scale, mask);
-  if (gpu::takes_flash_attention(q, k, mask)) return gpu::attention_backward(grad, q, k, v, out, log_sum_exp, scale, mask);
-  return reference::attention_backward(grad, q, k, v, out, log_sum_exp, scale, mask);
+  if (is_fused(q)) return cpu::attention_backward(grad, q, k, v, out, log_sum_exp, rule, mask);
+  if (gpu::takes_flash_attention(q, k, rule, mask)) return gpu::attention_backward(grad, q, k, v, out, log_sum_exp, rule, mask);
+  return reference::attention_backward(grad, q, k, v, out, log_sum_exp, rule, mask);
 }
 
 }  // namespace ingot::kernels

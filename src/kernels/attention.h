@@ -20,6 +20,13 @@
 
 namespace ingot::kernels {
 
+/// What becomes of the product of a query and a key: a score of scale * product, which a cap above 0 keeps within it by
+/// cap * tanh(score / cap) (Gemma 2). A number is a scale without a cap. Not for libtorch's flash kernels with a cap.
+struct ScoreRule {
+  ScoreRule(double of_products = 1, double largest = 0) : scale(of_products), cap(largest) {}
+  double scale, cap;
+};
+
 struct AttentionMask {
   at::Tensor visible_from{};  // int32 [batch, q_len], first key that each query sees, not decreasing along q_len; undefined: all 0
   int64_t query_offset = 0;   // query i stands at key position query_offset + i, the last that it sees; may lie outside of the keys
@@ -40,17 +47,17 @@ struct AttentionOutput {
 
 /// q [batch, q_len, heads, head_dim]; k [batch, k_len, kv_heads, head_dim]; v [batch, k_len, kv_heads, value_dim]; any k_len. value_dim is
 /// at most head_dim.
-/// The first two dims may be strided, the last two must be contiguous. out = softmax(scale q k^T) v over the visible keys.
+/// The first two dims may be strided, the last two must be contiguous. out = softmax(rule of q k^T) v over the visible keys.
 /// Throws ModelError when shapes, dtypes or strides do not fit, or (on a CPU) when visible_from or visible_until decreases or leaves the
 /// keys.
-AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const ScoreRule& rule,
                                   const AttentionMask& mask = {});
 
 /// Gradients of attention_forward: {grad_q, grad_k, grad_v}, contiguous, with the shapes and dtype of q, k, v.
 /// grad_out like out, in any strides; out and log_sum_exp are what the forward pass returned for the same inputs.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                                                   const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
-                                                                  double scale, const AttentionMask& mask = {});
+                                                                  const ScoreRule& rule, const AttentionMask& mask = {});
 
 /// FLOPs of attention_forward: 2 (head_dim + value_dim) for each pair of a query and a key that it sees, documents left aside.
 double attention_flops(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask);
@@ -69,10 +76,11 @@ AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, in
 namespace reference {
 
 // The same by ATen operations with an explicit mask: any floating dtype, any device. In fp64 it is the oracle.
-AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask);
+AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const ScoreRule& rule,
+                                  const AttentionMask& mask);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                                                   const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
-                                                                  double scale, const AttentionMask& mask);
+                                                                  const ScoreRule& rule, const AttentionMask& mask);
 
 }  // namespace reference
 }  // namespace ingot::kernels

@@ -26,13 +26,15 @@ struct Case {
   int64_t value_dim = 0;   // 0: head_dim
   int64_t block = 0;       // queries see up to the end of a block of so many, or, below 0, to its beginning; 0: up to themselves
 
+  double cap = 0;  // of scores
+
   int64_t channels_of_values() const { return value_dim > 0 ? value_dim : head_dim; }
 };
 
 struct Inputs {
   at::Tensor q, k, v, grad_out;
   AttentionMask mask;
-  double scale;
+  ScoreRule rule;
 };
 
 at::Tensor values(int64_t batch, int64_t length, int64_t heads, int64_t channels, const Case& c) {
@@ -86,7 +88,7 @@ Inputs inputs(const Case& c) {
             values(c.batch, k_len, c.kv_heads, of_values, c),
             values(c.batch, c.q_len, c.heads, of_values, c),
             {},
-            1.0 / std::sqrt(static_cast<double>(c.head_dim))};
+            {1.0 / std::sqrt(static_cast<double>(c.head_dim)), c.cap}};
   in.mask.query_offset = c.query_offset;
   if (c.window > 0 || c.documents) in.mask.visible_from = visible_from(c);
   if (c.block != 0) in.mask.visible_until = visible_until(c), in.mask.block = std::abs(c.block);
@@ -108,7 +110,7 @@ Inputs stored(const Inputs& in, at::ScalarType dtype, bool strided) {
           stored(in.v, dtype, strided),
           stored(in.grad_out, dtype, strided),
           in.mask,
-          in.scale};
+          in.rule};
 }
 
 // -inf where a query does not see a key, 0 elsewhere: the definition of the mask, entry by entry.
@@ -129,7 +131,9 @@ std::vector<at::Tensor> oracle(const Inputs& in) {
   const auto q = leaf(in.q), k = leaf(in.k), v = leaf(in.v);
   const int64_t group = q.size(2) / k.size(2);
   const auto keys = k.repeat_interleave(group, 2), data = v.repeat_interleave(group, 2);
-  const auto scores = at::einsum("bihd,bjhd->bhij", {q, keys}) * in.scale + hidden_scores(in);
+  auto scores = at::einsum("bihd,bjhd->bhij", {q, keys}) * in.rule.scale;
+  if (in.rule.cap > 0) scores = in.rule.cap * (scores / in.rule.cap).tanh();
+  scores = scores + hidden_scores(in);
   const auto out = at::einsum("bhij,bjhd->bihd", {scores.softmax(-1), data});
   const auto grads = gradients({out}, {q, k, v}, {in.grad_out.to(at::kDouble)});
   return {out.detach(), scores.exp().sum(-1).log().detach(), grads[0], grads[1], grads[2]};
@@ -141,15 +145,15 @@ enum class By { interface, reference };
 
 std::vector<at::Tensor> run(const Inputs& in, By by = By::interface) {
   const bool plain = by == By::reference;
-  const auto [out, log_sum_exp] = (plain ? reference::attention_forward : attention_forward)(in.q, in.k, in.v, in.scale, in.mask);
+  const auto [out, log_sum_exp] = (plain ? reference::attention_forward : attention_forward)(in.q, in.k, in.v, in.rule, in.mask);
   const auto [grad_q, grad_k, grad_v] =
-      (plain ? reference::attention_backward : attention_backward)(in.grad_out, in.q, in.k, in.v, out, log_sum_exp, in.scale, in.mask);
+      (plain ? reference::attention_backward : attention_backward)(in.grad_out, in.q, in.k, in.v, out, log_sum_exp, in.rule, in.mask);
   return {out, log_sum_exp, grad_q, grad_k, grad_v};
 }
 
 std::vector<at::Tensor> run(const Inputs& in, const cpu::AttentionTiles& tiles) {
-  const auto [out, log_sum_exp] = cpu::attention_forward(in.q, in.k, in.v, in.scale, in.mask, tiles);
-  const auto [grad_q, grad_k, grad_v] = cpu::attention_backward(in.grad_out, in.q, in.k, in.v, out, log_sum_exp, in.scale, in.mask, tiles);
+  const auto [out, log_sum_exp] = cpu::attention_forward(in.q, in.k, in.v, in.rule, in.mask, tiles);
+  const auto [grad_q, grad_k, grad_v] = cpu::attention_backward(in.grad_out, in.q, in.k, in.v, out, log_sum_exp, in.rule, in.mask, tiles);
   return {out, log_sum_exp, grad_q, grad_k, grad_v};
 }
 
@@ -177,7 +181,8 @@ std::string title(const testing::TestParamInfo<Case>& info) {
                      c.value_dim ? fmt::format("_values{}", c.value_dim) : "") +
          (c.block > 0   ? fmt::format("_block{}", c.block)
           : c.block < 0 ? fmt::format("_before_block{}", -c.block)
-                        : "");
+                        : "") +
+         (c.cap > 0 ? "_capped" : "");
 }
 
 class Attention : public testing::TestWithParam<Case> {};
@@ -218,7 +223,7 @@ TEST_P(Attention, bf16_on_the_device_equals_the_explicit_softmax_and_itself) {
                stored(in.v.to(device), at::kBFloat16, GetParam().strided),
                stored(in.grad_out.to(device), at::kBFloat16, GetParam().strided),
                in.mask,
-               in.scale};
+               in.rule};
   there.mask.most_visible = GetParam().window;
   there.mask.has_documents = GetParam().documents;
   if (in.mask.visible_from.defined()) there.mask.visible_from = in.mask.visible_from.to(device);
@@ -248,7 +253,27 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{1, 130, 2, 1, 40, 0, 0, false, false, 0, 1, 33}, Case{2, 1, 4, 4, 24, 300, 0, false, true, 5, 1, 16},
                     Case{2, 130, 4, 2, 24, 0, 0, false, false, 0, 1, 0, 1000}, Case{2, 200, 2, 1, 64, 0, 0, true, true, 0, 1, 0, 16},
                     Case{1, 513, 4, 2, 20, 0, 90, false, false, 0, 1, 0, 16}, Case{2, 16, 4, 2, 32, 77, 0, false, true, 0, 1, 0, 1000},
-                    Case{1, 3, 8, 2, 24, 300, 0, false, false, 4, 1, 0, 1000}, Case{2, 150, 4, 2, 40, 0, 0, false, false, 0, 1, 24, 7}),
+                    Case{1, 3, 8, 2, 24, 300, 0, false, false, 4, 1, 0, 1000}, Case{2, 150, 4, 2, 40, 0, 0, false, false, 0, 1, 24, 7},
+                    Case{.batch = 2,
+                         .q_len = 130,
+                         .heads = 4,
+                         .kv_heads = 2,
+                         .head_dim = 24,
+                         .documents = true,
+                         .strided = true,
+                         .deviation = 2,
+                         .cap = 1.5},
+                    Case{.batch = 1,
+                         .q_len = 200,
+                         .heads = 2,
+                         .kv_heads = 1,
+                         .head_dim = 64,
+                         .window = 30,
+                         .deviation = 30,
+                         .value_dim = 40,
+                         .cap = 50},
+                    Case{.batch = 2, .q_len = 1, .heads = 4, .kv_heads = 2, .head_dim = 20, .query_offset = 600, .window = 300, .cap = 0.5},
+                    Case{.batch = 1, .q_len = 100, .heads = 2, .kv_heads = 2, .head_dim = 16, .block = 16, .cap = 1}),
     title);
 
 // Drafts see the keys before their block in one sequence and those of the block in another; here both are the same one.
@@ -264,12 +289,12 @@ TEST(Attention, to_what_lies_before_a_block_and_to_the_block_add_up_to_attention
       before.mask.visible_until = visible_until(of_earlier);
       const auto begin = visible_until(of_earlier);
       own.mask.visible_from = in.mask.visible_from.defined() ? at::maximum(in.mask.visible_from, begin) : begin;
-      const auto whole = attention_forward(own.q, own.k, own.v, own.scale, own.mask);
+      const auto whole = attention_forward(own.q, own.k, own.v, own.rule, own.mask);
       const auto out = whole.out.to(whole.log_sum_exp.scalar_type()).clone(), log_sum_exp = whole.log_sum_exp.clone();
-      merge_attention(out, log_sum_exp, attention_forward(before.q, before.k, before.v, before.scale, before.mask));
+      merge_attention(out, log_sum_exp, attention_forward(before.q, before.k, before.v, before.rule, before.mask));
       std::vector<at::Tensor> found{out, log_sum_exp};
       const auto of = [&](const Inputs& part) {
-        return attention_backward(in.grad_out, in.q, in.k, in.v, out.to(dtype), log_sum_exp, in.scale, part.mask);
+        return attention_backward(in.grad_out, in.q, in.k, in.v, out.to(dtype), log_sum_exp, in.rule, part.mask);
       };
       const auto [q_own, k_own, v_own] = of(own);
       const auto [q_before, k_before, v_before] = of(before);
@@ -289,8 +314,8 @@ TEST(Attention, counts_as_one_kernel_where_a_gpu_has_flash_attention) {
     if (c.documents) mask.document_offsets = at::zeros({3}, at::TensorOptions().dtype(at::kInt).device(counting.device()));
     const auto q = on(in.q), k = on(in.k), v = on(in.v);
     device::Tracer tracer(counting.device());
-    const auto [out, log_sum_exp] = attention_forward(q, k, v, in.scale, mask);
-    attention_backward(out, q, k, v, out, log_sum_exp, in.scale, mask);
+    const auto [out, log_sum_exp] = attention_forward(q, k, v, in.rule, mask);
+    attention_backward(out, q, k, v, out, log_sum_exp, in.rule, mask);
     const auto trace = tracer.finish();
     return std::count_if(trace.operations.begin(), trace.operations.end(),
                          [&](const auto& op) { return trace.names[static_cast<size_t>(op.name)].starts_with("attention"); });
@@ -342,7 +367,7 @@ TEST(Attention, gradients_equal_finite_differences) {
   const Inputs in = inputs({1, 5, 2, 1, 4, 3, 4});
   const auto grads = run(in);
   const auto loss = [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-    return (attention_forward(q, k, v, in.scale, in.mask).out * in.grad_out).sum().item<double>();
+    return (attention_forward(q, k, v, in.rule, in.mask).out * in.grad_out).sum().item<double>();
   };
   constexpr double kStep = 1e-6;
   const at::Tensor operands[] = {in.q, in.k, in.v};
@@ -385,8 +410,8 @@ void expect_parts_make_the_whole(const PartsCase& c, at::ScalarType dtype, const
   AttentionOutput all;
   for_each_part([&](int64_t first, int64_t keys) {
     const auto k = in.k.narrow(1, first, keys), v = in.v.narrow(1, first, keys);
-    auto part = is_own ? cpu::attention_forward(in.q, k, v, in.scale, mask_of(first, keys), *tiles)
-                       : attention_forward(in.q, k, v, in.scale, mask_of(first, keys));
+    auto part = is_own ? cpu::attention_forward(in.q, k, v, in.rule, mask_of(first, keys), *tiles)
+                       : attention_forward(in.q, k, v, in.rule, mask_of(first, keys));
     EXPECT_FALSE(part.out.isnan().any().item<bool>());
     if (!all.out.defined()) all = {part.out.to(wide), part.log_sum_exp};
     else merge_attention(all.out, all.log_sum_exp, part);
@@ -396,8 +421,8 @@ void expect_parts_make_the_whole(const PartsCase& c, at::ScalarType dtype, const
   for_each_part([&](int64_t first, int64_t keys) {
     const auto k = in.k.narrow(1, first, keys), v = in.v.narrow(1, first, keys);
     const auto mask = mask_of(first, keys);
-    const auto [to_q, to_k, to_v] = is_own ? cpu::attention_backward(in.grad_out, in.q, k, v, out, all.log_sum_exp, in.scale, mask, *tiles)
-                                           : attention_backward(in.grad_out, in.q, k, v, out, all.log_sum_exp, in.scale, mask);
+    const auto [to_q, to_k, to_v] = is_own ? cpu::attention_backward(in.grad_out, in.q, k, v, out, all.log_sum_exp, in.rule, mask, *tiles)
+                                           : attention_backward(in.grad_out, in.q, k, v, out, all.log_sum_exp, in.rule, mask);
     grad_q += to_q;
     grad_k.narrow(1, first, keys) += to_k;
     grad_v.narrow(1, first, keys) += to_v;
@@ -415,15 +440,16 @@ TEST_P(AttentionToParts, makes_the_whole) {
 }
 
 // The last part holds the queries' own keys.
-INSTANTIATE_TEST_SUITE_P(Shapes, AttentionToParts,
-                         testing::Values(PartsCase{{2, 100, 4, 2, 64, 150}, {0, 50, 150}},
-                                         PartsCase{{2, 100, 4, 1, 20, 150, 0, true}, {0, 7, 96, 150}},
-                                         PartsCase{{1, 130, 2, 2, 16, 200, 140}, {0, 99, 200}},
-                                         PartsCase{{2, 60, 4, 2, 128, 130, 30, true, true}, {0, 40, 130}},
-                                         PartsCase{{1, 2, 4, 2, 8, 6, 0, true}, {0, 2, 4, 6}}, PartsCase{{3, 1, 2, 1, 8, 3}, {0, 1, 2, 3}}),
-                         [](const auto& info) {
-                           return title({info.param.whole, info.index});
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, AttentionToParts,
+    testing::Values(PartsCase{{2, 100, 4, 2, 64, 150}, {0, 50, 150}}, PartsCase{{2, 100, 4, 1, 20, 150, 0, true}, {0, 7, 96, 150}},
+                    PartsCase{{1, 130, 2, 2, 16, 200, 140}, {0, 99, 200}}, PartsCase{{2, 60, 4, 2, 128, 130, 30, true, true}, {0, 40, 130}},
+                    PartsCase{{1, 2, 4, 2, 8, 6, 0, true}, {0, 2, 4, 6}}, PartsCase{{3, 1, 2, 1, 8, 3}, {0, 1, 2, 3}},
+                    PartsCase{{.batch = 2, .q_len = 100, .heads = 4, .kv_heads = 2, .head_dim = 24, .query_offset = 150, .cap = 1},
+                              {0, 50, 150}}),
+    [](const auto& info) {
+      return title({info.param.whole, info.index});
+    });
 
 TEST(Attention, queries_that_see_no_key_get_nothing) {
   for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {

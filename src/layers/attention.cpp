@@ -32,13 +32,13 @@ void raise(const at::Tensor& largest, const at::Tensor& log_sum_exp) {
 
 struct AttentionFunction : Function<AttentionFunction, WorkKind::attention> {
   struct Kept {
-    double scale;
+    kernels::ScoreRule rule;
     MaskNumbers mask;
     at::Tensor largest;  // undefined: nobody asks
   };
   static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const MaskTensors& tensors,
                             const at::Tensor& sinks, Kept kept) {
-    auto [out, log_sum_exp] = kernels::attention_forward(q, k, v, kept.scale, mask_of(kept.mask, tensors));
+    auto [out, log_sum_exp] = kernels::attention_forward(q, k, v, kept.rule, mask_of(kept.mask, tensors));
     if (sinks.defined()) see_sinks(out, log_sum_exp, sinks);
     raise(kept.largest, log_sum_exp);
     context.save({q, k, v, out, log_sum_exp, tensors.visible_from, tensors.visible_until, tensors.document_offsets, sinks});
@@ -51,7 +51,7 @@ struct AttentionFunction : Function<AttentionFunction, WorkKind::attention> {
     const auto& kept = context.kept<Kept>();
     const auto mask = mask_of(kept.mask, {saved[5], saved[6], saved[7]});
     auto [grad_q, grad_k, grad_v] =
-        kernels::attention_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], kept.scale, mask);
+        kernels::attention_backward(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], kept.rule, mask);
     at::Tensor grad_sinks;
     if (const auto& sinks = saved[8]; sinks.defined()) grad_sinks = gradient_of_sinks(grads[0], saved[3], saved[4], sinks);
     return {grad_q, grad_k, grad_v, grad_sinks};
@@ -66,18 +66,18 @@ struct DraftAttentionFunction : Function<DraftAttentionFunction, WorkKind::atten
     MaskNumbers numbers, before, in;
   };
   struct Kept {
-    double scale;
+    kernels::ScoreRule rule;
     std::shared_ptr<const Masks> masks;
     at::Tensor largest;  // undefined: nobody asks
   };
 
   static at::Tensor forward(Context& context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Kept kept) {
     const auto& m = *kept.masks;
-    const auto of_tokens = kernels::attention_forward(tokens(q), tokens(k), tokens(v), kept.scale, mask_of(m.numbers, m.of_tokens));
-    const auto own = kernels::attention_forward(drafts(q), drafts(k), drafts(v), kept.scale, mask_of(m.in, m.in_block));
+    const auto of_tokens = kernels::attention_forward(tokens(q), tokens(k), tokens(v), kept.rule, mask_of(m.numbers, m.of_tokens));
+    const auto own = kernels::attention_forward(drafts(q), drafts(k), drafts(v), kept.rule, mask_of(m.in, m.in_block));
     const auto out = own.out.to(own.log_sum_exp.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
     kernels::merge_attention(out, own.log_sum_exp,
-                             kernels::attention_forward(drafts(q), tokens(k), tokens(v), kept.scale, mask_of(m.before, m.before_block)));
+                             kernels::attention_forward(drafts(q), tokens(k), tokens(v), kept.rule, mask_of(m.before, m.before_block)));
     raise(kept.largest, of_tokens.log_sum_exp);
     raise(kept.largest, own.log_sum_exp);
     auto both = at::cat({of_tokens.out, out.to(q.scalar_type())}, 1);
@@ -92,11 +92,11 @@ struct DraftAttentionFunction : Function<DraftAttentionFunction, WorkKind::atten
     const auto& kept = context.kept<Kept>();
     const auto& m = *kept.masks;
     const auto [q1, k1, v1] = kernels::attention_backward(tokens(grads[0]), tokens(q), tokens(k), tokens(v), tokens(out), saved[4],
-                                                          kept.scale, mask_of(m.numbers, m.of_tokens));
+                                                          kept.rule, mask_of(m.numbers, m.of_tokens));
     const auto [q2, k2, v2] = kernels::attention_backward(drafts(grads[0]), drafts(q), drafts(k), drafts(v), drafts(out), saved[5],
-                                                          kept.scale, mask_of(m.in, m.in_block));
+                                                          kept.rule, mask_of(m.in, m.in_block));
     const auto [q3, k3, v3] = kernels::attention_backward(drafts(grads[0]), drafts(q), tokens(k), tokens(v), drafts(out), saved[5],
-                                                          kept.scale, mask_of(m.before, m.before_block));
+                                                          kept.rule, mask_of(m.before, m.before_block));
     return {at::cat({q1, q2 + q3}, 1), at::cat({k1 + k3, k2}, 1), at::cat({v1 + v3, v2}, 1)};
   }
 
@@ -122,11 +122,12 @@ DraftAttentionFunction::Masks draft_masks(const Sequences::Drafts& drafts, int64
 }
 
 // The plain composition with the softmax in fp32, differentiated by autograd: see kernels/fp32_islands.h.
-at::Tensor attention_with_fp32_softmax(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+at::Tensor attention_with_fp32_softmax(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const kernels::ScoreRule& rule,
                                        const at::Tensor& visible_from) {
   const int64_t groups = q.size(2) / k.size(2), seq = q.size(1);
   const auto heads_first = [&](const at::Tensor& x, int64_t repeats) { return x.transpose(1, 2).repeat_interleave(repeats, 1); };
-  auto scores = at::matmul(heads_first(q, 1), heads_first(k, groups).transpose(2, 3)) * scale;  // [batch, heads, seq, seq]
+  auto scores = at::matmul(heads_first(q, 1), heads_first(k, groups).transpose(2, 3)) * rule.scale;  // [batch, heads, seq, seq]
+  if (rule.cap > 0) scores = (scores / rule.cap).tanh() * rule.cap;
   const auto keys = at::arange(seq, q.options().dtype(at::kInt));
   auto hidden = keys.unsqueeze(0).gt(keys.unsqueeze(1)).unsqueeze(0);
   if (visible_from.defined()) hidden = hidden.logical_or(keys.view({1, 1, seq}).lt(visible_from.unsqueeze(2)));
@@ -155,13 +156,13 @@ std::pair<at::Tensor, at::Tensor> KeyValueCache::append(const at::Tensor& k, con
   return {keys.narrow(1, 0, length), values.narrow(1, 0, length)};
 }
 
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window, Sequences& sequences,
-                     KeyValueCache* cache, const at::Tensor& sinks, const at::Tensor& largest) {
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const kernels::ScoreRule& rule, int64_t window,
+                     Sequences& sequences, KeyValueCache* cache, const at::Tensor& sinks, const at::Tensor& largest) {
   const base::WorkScope scope("attention", base::WorkKind::attention);
   if (const auto& context = sequences.context()) {
     const std::vector<int64_t> by_chunk = {sequences.order().chunks(), q.size(1) / sequences.order().chunks()};
     const auto attended = [&](const at::Tensor& values) {
-      return context->attention(q.unflatten(1, by_chunk), k.unflatten(1, by_chunk), values.unflatten(1, by_chunk), sinks, scale, window,
+      return context->attention(q.unflatten(1, by_chunk), k.unflatten(1, by_chunk), values.unflatten(1, by_chunk), sinks, rule, window,
                                 sequences);
     };
     if (v.size(3) == k.size(3)) return attended(v).flatten(2);
@@ -172,17 +173,17 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   if (cache) std::tie(keys, values) = cache->append(k, v);
   if (const auto* drafts = sequences.drafts()) {
     const auto masks = std::make_shared<const DraftAttentionFunction::Masks>(draft_masks(*drafts, window));
-    return DraftAttentionFunction::apply(q, k, v, DraftAttentionFunction::Kept{scale, masks, largest}).flatten(2);
+    return DraftAttentionFunction::apply(q, k, v, DraftAttentionFunction::Kept{rule, masks, largest}).flatten(2);
   }
   const auto from = sequences.visible_from(window), until = sequences.visible_until(window);
   if (kernels::Fp32Islands::active() && q.scalar_type() == at::kDouble && !cache && !sinks.defined() && !until.defined())
-    return attention_with_fp32_softmax(q, k, v, scale, from).flatten(2);
+    return attention_with_fp32_softmax(q, k, v, rule, from).flatten(2);
   const MaskNumbers numbers{.query_offset = sequences.offset(),
                             .window = window,
                             .block = until.defined() ? sequences.offset() + sequences.seq() : 1,
                             .has_documents = sequences.is_start().defined()};
   auto out = AttentionFunction::apply(q, keys, values, MaskTensors{from, until, sequences.document_offsets()}, sinks,
-                                      AttentionFunction::Kept{scale, numbers, largest});
+                                      AttentionFunction::Kept{rule, numbers, largest});
   return out.flatten(2);
 }
 

@@ -57,17 +57,17 @@ std::array<at::Tensor, 3> mixed_with_drafts(const at::Tensor& packed, Sequences&
 
 at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, AttentionCache* cache) const {
   const auto packed = linear(x, {q, k, current_value, delayed_value});
-  const double scale = of_all_ranks().scale;
+  const auto rule = of_all_ranks().rule;
   const auto weights = mixing();
   if (const auto& context = sequences.context()) {
     auto& haloed = sequences.haloed(kCcaHalo);
     const auto [queries, keys, values] =
         mixed_over_ranks(packed, *context, shape, weights, haloed.rotary(rotary, x.scalar_type()), haloed.is_start());
-    return linear(context->attention(queries, keys, values, {}, scale, window, sequences).flatten(2), {o});
+    return linear(context->attention(queries, keys, values, {}, rule, window, sequences).flatten(2), {o});
   }
   if (sequences.drafts()) {
     const auto [queries, keys, values] = mixed_with_drafts(packed, sequences, shape, weights, rotary, x.scalar_type());
-    return linear(attention(queries, keys, values, scale, window, sequences, nullptr), {o});
+    return linear(attention(queries, keys, values, rule, window, sequences, nullptr), {o});
   }
   const kernels::CcaTail tail = cache ? cache->tail : kernels::CcaTail{};
   const auto [queries, keys, values] =
@@ -79,7 +79,7 @@ at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, A
       cache->tail = left > 0 ? next_tail(packed.narrow(1, 0, left), own, before) : before;
     };
   }
-  const auto mixed = attention(queries, keys, values, scale, window, sequences, cache ? &cache->key_values : nullptr);
+  const auto mixed = attention(queries, keys, values, rule, window, sequences, cache ? &cache->key_values : nullptr);
   return linear(mixed, {o});
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "device/aten.h"
+#include "kernels/attention.h"
 #include "kernels/linear_attention.h"
 #include "layers/token_order.h"
 
@@ -18,10 +19,10 @@ class ContextSchedule {
   /// Which tokens this rank has.
   virtual const TokenOrder& order() const = 0;
   /// Causal attention: q [batch, chunks, chunk length, heads, head_dim], k and v alike with kv_heads, in any strides of the first three
-  /// dims -> [batch, own tokens, heads, head_dim]. Scores are multiplied by `scale`; window 0 = unlimited. `sinks` [heads], or undefined
+  /// dims -> [batch, own tokens, heads, head_dim]. Scores are as `rule` says; window 0 = unlimited. `sinks` [heads], or undefined
   /// (attention_sinks.h); the gradient that a rank gives them is that of its own tokens.
-  virtual at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& sinks, double scale,
-                               int64_t window, const Sequences& sequences) const = 0;
+  virtual at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& sinks,
+                               const kernels::ScoreRule& rule, int64_t window, const Sequences& sequences) const = 0;
   /// q, k [batch, own tokens, heads, key_dim], … as kernels::LinearAttentionInputs has them -> [batch, own tokens, heads, value_dim] in the
   /// dtype of v. is_start is taken from `sequences`.
   virtual at::Tensor linear_attention(const kernels::LinearAttentionInputs& in, const Sequences& sequences) const = 0;

@@ -45,7 +45,7 @@ class AttentionLayer {
   /// The rest is for schedules that run it with shards of other ranks; heads are then those of all ranks.
   struct Heads {
     int64_t heads = 0, kv_heads = 0, head_dim = 0, window = 0;  // window 0 = unlimited
-    double scale = 1;                                           // of scores
+    kernels::ScoreRule rule{};
   };
   virtual Heads of_all_ranks() const = 0;
   virtual ShardOfWeights projections() const = 0;

@@ -18,14 +18,14 @@ at::Tensor SoftmaxAttention::operator()(const at::Tensor& x, Sequences& sequence
   if (q_norm) norm = norm_of(weight_of(*q_norm), weight_of(*k_norm));
   const auto [queries, keys, values] =
       kernels::split_norm_and_rotate(packed, heads, kv_heads, head_dim, norm, sequences.rotary(rotary, x.scalar_type()));
-  const auto mixed = attention(queries, keys, values, of_all_ranks().scale, window, sequences, cache ? &cache->key_values : nullptr,
+  const auto mixed = attention(queries, keys, values, of_all_ranks().rule, window, sequences, cache ? &cache->key_values : nullptr,
                                sinks ? sinks->value : at::Tensor(), largest_scores);
   if (gate) return linear(mixed * at::sigmoid(linear(x, {gate})), {o});
   return linear(mixed, {o});
 }
 
 AttentionLayer::Heads SoftmaxAttention::of_all_ranks() const {
-  return {heads, kv_heads, head_dim, window, scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(head_dim))};
+  return {heads, kv_heads, head_dim, window, {scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(head_dim)), score_cap}};
 }
 
 ShardOfWeights SoftmaxAttention::projections() const {

@@ -20,6 +20,7 @@ struct SoftmaxAttentionWeights {
   std::function<at::Tensor(const at::Tensor&)> repeated{};
   bool norm_adds_one = false;   // 1 + weight multiplies (Gemma)
   double scale = 0;             // of the scores; 0 = 1 / sqrt(head_dim)
+  double score_cap = 0;         // kernels::ScoreRule
   Parameter* gate = nullptr;    // [heads * head_dim, hidden]: its sigmoid multiplies attention's output; as the next
   at::Tensor largest_scores{};  // [heads], see attention(); undefined: nobody asks
   Parameter* sinks = nullptr;   // [heads], see attention(); not for schedules that run it with shards of other ranks

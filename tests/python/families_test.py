@@ -17,6 +17,7 @@ COMMON = dict(hidden_size=40, intermediate_size=56, num_attention_heads=4, num_k
               pad_token_id=0, bos_token_id=2, eos_token_id=1)
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 STRETCHED = {"rope_type": "linear", "rope_theta": 50000.0, "factor": 8.0}
+LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.3, 1.6, 2.0], "long_factor": [1.0, 2.0, 4.5, 9.0, 20.0]}
 # What a case tries, and its settings.
 CASES = {
     "llama, llama3's frequencies and biases": dict(
@@ -51,6 +52,16 @@ CASES = {
     "gemma3, capped logits": dict(
         model_type="gemma3_text", num_hidden_layers=2, head_dim=12, query_pre_attn_scalar=12, sliding_window=5, final_logit_softcapping=2.5,
         layer_types=["sliding_attention", "full_attention"], rope_parameters={"full_attention": ROPE, "sliding_attention": ROPE}),
+    "gemma2, scores and logits near their caps": dict(
+        model_type="gemma2", num_hidden_layers=3, head_dim=12, sliding_window=6, query_pre_attn_scalar=4, attn_logit_softcapping=1.5, final_logit_softcapping=2.0),
+    "gemma2, no caps, untied": dict(model_type="gemma2", num_hidden_layers=2, head_dim=8, sliding_window=64, attn_logit_softcapping=None,
+                                    final_logit_softcapping=None, tie_word_embeddings=False),
+    "phi3, longrope, rows within the original context": dict(
+        model_type="phi3", num_hidden_layers=2, original_max_position_embeddings=64,
+        rope_parameters=LONG | {"original_max_position_embeddings": 64}),
+    "phi3, longrope, longer rows": dict(
+        model_type="phi3", num_hidden_layers=2, original_max_position_embeddings=8,
+        rope_parameters=LONG | {"original_max_position_embeddings": 8}),
     "phi3": dict(model_type="phi3", num_hidden_layers=2, tie_word_embeddings=True),
     "phi3, rotating in part, a window": dict(
         model_type="phi3", num_hidden_layers=2, num_key_value_heads=1, hidden_size=64, sliding_window=6, rope_parameters=ROPE | {"partial_rotary_factor": 0.75}),

@@ -21,7 +21,7 @@ at::Tensor floats(int64_t count, const at::Tensor& like) { return at::empty({cou
 at::Tensor dense(const at::Tensor& x) { return x.defined() ? x.contiguous() : x; }
 
 // The ends of the keys that queries see are to outlive the problem.
-AttentionProblem describe(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask,
+AttentionProblem describe(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const ScoreRule& rule, const AttentionMask& mask,
                           const at::Tensor& visible_from, const at::Tensor& visible_until) {
   AttentionProblem p{};
   p.batch = q.size(0), p.q_len = q.size(1), p.heads = q.size(2), p.head_dim = q.size(3), p.value_dim = v.size(3);
@@ -29,7 +29,7 @@ AttentionProblem describe(const at::Tensor& q, const at::Tensor& k, const at::Te
   p.kv_heads = k.size(2), p.query_offset = mask.query_offset;
   p.visible_from = visible_from.defined() ? visible_from.const_data_ptr<int32_t>() : nullptr;
   p.visible_until = visible_until.defined() ? visible_until.const_data_ptr<int32_t>() : nullptr;
-  p.scale = static_cast<float>(scale), p.is_bf16 = q.scalar_type() == at::kBFloat16;
+  p.scale = static_cast<float>(rule.scale), p.cap = static_cast<float>(rule.cap), p.is_bf16 = q.scalar_type() == at::kBFloat16;
   p.q = rows(q), p.k = rows(k), p.v = rows(v);
   return p;
 }
@@ -101,10 +101,10 @@ const AttentionTiles& attention_tiles(Isa isa) {
   return portable::attention_tiles;
 }
 
-AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask,
-                                  const AttentionTiles& tiles) {
+AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const ScoreRule& rule,
+                                  const AttentionMask& mask, const AttentionTiles& tiles) {
   const auto visible_from = dense(mask.visible_from), visible_until = dense(mask.visible_until);
-  AttentionProblem p = describe(q, k, v, scale, mask, visible_from, visible_until);
+  AttentionProblem p = describe(q, k, v, rule, mask, visible_from, visible_until);
   AttentionOutput result{at::empty({p.batch, p.q_len, p.heads, p.value_dim}, q.options()),
                          at::empty({p.batch, p.heads, p.q_len}, q.options().dtype(at::kFloat))};
   if (q.numel() == 0) return result;
@@ -134,10 +134,11 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                                                   const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
-                                                                  double scale, const AttentionMask& mask, const AttentionTiles& tiles) {
+                                                                  const ScoreRule& rule, const AttentionMask& mask,
+                                                                  const AttentionTiles& tiles) {
   const auto visible_from = dense(mask.visible_from), visible_until = dense(mask.visible_until);
   const auto sums = log_sum_exp.contiguous();
-  AttentionProblem p = describe(q, k, v, scale, mask, visible_from, visible_until);
+  AttentionProblem p = describe(q, k, v, rule, mask, visible_from, visible_until);
   const auto grad_q = at::empty(q.sizes(), q.options());
   // Keys that lie behind the last query have no gradient and no task that would write one.
   const bool all_keys_seen = k.size(1) == p.k_len && q.numel() > 0;

@@ -11,11 +11,11 @@ namespace ingot::kernels::cpu {
 
 const AttentionTiles& attention_tiles(Isa isa);
 
-AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask,
-                                  const AttentionTiles& tiles = attention_tiles(best_isa()));
+AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const ScoreRule& rule,
+                                  const AttentionMask& mask, const AttentionTiles& tiles = attention_tiles(best_isa()));
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                                                   const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
-                                                                  double scale, const AttentionMask& mask,
+                                                                  const ScoreRule& rule, const AttentionMask& mask,
                                                                   const AttentionTiles& tiles = attention_tiles(best_isa()));
 
 AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t keys);

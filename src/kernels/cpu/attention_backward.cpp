@@ -1,8 +1,8 @@
-// Backward pass of one part of the queries that share a kv head. Algorithm: with S = scale q k^T, P = exp(S - log_sum_exp) again
-// by tile, D = rowsum(grad_out * out), dS = P * (grad_out v^T - D): grad_v = P^T grad_out, grad_k = scale dS^T q, grad_q =
-// scale dS k (Dao et al. 2022, appendix B.2). The query block is the outer loop: grad_q of a block is complete after its
-// tiles, grad_k and grad_v are added up in fp32 by this task alone and joined by attention_reduce. Deterministic: which
-// task adds what in which order depends on the shapes and the mask only. Limit: 6 head_dim + 4 value_dim operations per score.
+// Backward pass of one part of the queries that share a kv head. Algorithm: with S = scale q k^T (below its cap), P = exp(S - log_sum_exp)
+// again by tile, D = rowsum(grad_out * out), dS = P * (grad_out v^T - D): grad_v = P^T grad_out, grad_k = scale dS^T q, grad_q = scale dS k
+// (Dao et al. 2022, appendix B.2). The query block is the outer loop: grad_q of a block is complete after its tiles, grad_k and grad_v are
+// added up in fp32 by this task alone and joined by attention_reduce. Deterministic: which task adds what in which order depends on the
+// shapes and the mask only. Limit: 6 head_dim + 4 value_dim operations per score.
 #include "kernels/cpu/attention_block.h"
 
 namespace ingot::kernels::cpu::INGOT_ISA {
@@ -32,8 +32,10 @@ struct RowTerms {
   float mean;         // D above, the mean of grad_out v^T under P
 };
 
-// One row of a tile, in place: scores to P and grad_out v^T to dS; both 0 where the query does not see the key.
-INGOT_INLINE void differentiate(float* weights, float* deltas, Range keys, RowTerms terms) {
+// One row of a tile, in place: scores to P and grad_out v^T to dS; both 0 where the query does not see the key. Capped scores come as the
+// tangent's argument, whose slope goes into dS.
+template <bool capped>
+INGOT_INLINE void differentiate(float* weights, float* deltas, Range keys, RowTerms terms, float cap) {
   const int64_t first = keys.end > keys.begin ? round_down(keys.begin, kLanes) : 0;
   const int64_t end = keys.end > keys.begin ? round_up(keys.end, kLanes) : 0;
   float* const rows[] = {weights, deltas};
@@ -42,8 +44,14 @@ INGOT_INLINE void differentiate(float* weights, float* deltas, Range keys, RowTe
     clear(row + end, kKeyBlock - end);
   }
   for (int64_t j = first; j < end; j += kLanes) {
-    Float weight = exp2_of_negative(load(weights + j) - terms.log_sum_exp);
+    Float score = load(weights + j), slope;
+    if constexpr (capped) {
+      const Tangent tangent = tanh(score);
+      score = tangent.value * (cap * kLog2E), slope = tangent.slope;
+    }
+    Float weight = exp2_of_negative(score - terms.log_sum_exp);
     Float delta = weight * (load(deltas + j) - terms.mean);
+    if constexpr (capped) delta *= slope;
     if (j < keys.begin || j + kLanes > keys.end) {
       const Int visible = lanes_inside(j, keys);
       weight = visible ? weight : Float{};
@@ -61,10 +69,13 @@ INGOT_INLINE void add_tile(const Work& work, const TileView& view, int64_t tile,
   const auto rows_of = [&](Range keys) { return view.rows_of(keys); };
   const auto keys_of = [&](Range rows) { return view.keys_of(rows); };
   const int64_t at = tile * p.tile_size(), value_at = tile * p.value_tile_size();
-  product_of_rows(kKeyBlock, p.head_dim, work.queries, width, p.keys_by_dim + at, work.weights, kScoreStride, p.scale * kLog2E, rows_of);
+  product_of_rows(kKeyBlock, p.head_dim, work.queries, width, p.keys_by_dim + at, work.weights, kScoreStride, product_scale(p), rows_of);
   product_of_rows(kKeyBlock, p.value_dim, work.grads, value_width, p.values_by_dim + value_at, work.deltas, kScoreStride, 1, rows_of);
-  for (int64_t i = 0; i < count; ++i)
-    differentiate(work.weights + i * kScoreStride, work.deltas + i * kScoreStride, {view.begin(i), view.end(i)}, terms[i]);
+  for (int64_t i = 0; i < count; ++i) {
+    float *const weights = work.weights + i * kScoreStride, *const deltas = work.deltas + i * kScoreStride;
+    const Range keys{view.begin(i), view.end(i)};
+    p.cap > 0 ? differentiate<true>(weights, deltas, keys, terms[i], p.cap) : differentiate<false>(weights, deltas, keys, terms[i], 0);
+  }
   add_product<false>(count, columns, kKeyBlock, work.deltas, kScoreStride, p.keys + at, work.grad_queries, width, keys_of);
   add_product<true>(kKeyBlock, value_columns, count, work.weights, kScoreStride, work.grad_panels,
                     work.grad_values + view.first_key * value_width, value_width, rows_of);

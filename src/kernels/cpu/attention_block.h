@@ -25,6 +25,23 @@ INGOT_INLINE T* row(const AttentionRows& x, int64_t b, int64_t i, int64_t head) 
   return static_cast<T*>(x.data) + b * x.batch_stride + i * x.row_stride + head * x.head_dim;
 }
 
+// tanh of a score within its cap, and its slope 1 - tanh^2, which is small where tanh is near 1; absolute errors some 1e-7.
+struct Tangent {
+  Float value, slope;
+};
+INGOT_INLINE Tangent tanh(Float x) {
+  const Float e = exp2_of_negative(max(x, -x) * (-2 * kLog2E)), share = 1 / (1 + e), of_size = (1 - e) * share;
+  return {x < Float{} ? -of_size : of_size, 4 * e * share * share};
+}
+
+// What products are multiplied by: scores in base 2, or where they are capped the tangent's argument.
+INGOT_INLINE float product_scale(const AttentionProblem& p) { return p.cap > 0 ? p.scale / p.cap : p.scale * kLog2E; }
+
+// Of `count` arguments, a multiple of kLanes, scores in base 2.
+INGOT_INLINE void cap_scores(float* scores, int64_t count, float cap) {
+  for (int64_t j = 0; j < count; j += kLanes) store(scores + j, tanh(load(scores + j)).value * (cap * kLog2E));
+}
+
 // One block of queries of one batch element.
 struct QueryBlock {
   const AttentionProblem& problem;

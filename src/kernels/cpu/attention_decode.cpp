@@ -68,7 +68,7 @@ void score(const Chunk& chunk) {
       Float sum[kTogether] = {};
       for (int64_t d = 0; d < columns; d += kLanes)
         for (int key = 0; key < kTogether; ++key) sum[key] += load(query + d) * load(chunk.keys + key * chunk.width + d);
-      for (int key = 0; key < kTogether; ++key) chunk.scores[r * kScores + j + key] = sum_of_lanes(sum[key])[0] * (chunk.p.scale * kLog2E);
+      for (int key = 0; key < kTogether; ++key) chunk.scores[r * kScores + j + key] = sum_of_lanes(sum[key])[0] * product_scale(chunk.p);
     }
   }
 }
@@ -102,6 +102,7 @@ void decode(const AttentionProblem& p, int64_t task, float* scratch) {
     const int64_t i = r % p.q_len;
     const Range keys{larger(0, p.first_key(chunk.batch, i) - chunk.first),
                      smaller(chunk.end, p.last_key(chunk.batch, i) + 1 - chunk.first)};
+    if (p.cap > 0) cap_scores(chunk.scores + r * kScores, kScores, p.cap);
     weigh(chunk.scores + r * kScores, keys, chunk.result(r));
     clear(chunk.result(r) + 16, p.value_width());
   }

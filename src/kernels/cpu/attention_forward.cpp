@@ -77,7 +77,9 @@ INGOT_INLINE void add_tile(const Work& work, const TileView& view, int64_t tile)
   const AttentionProblem& p = view.queries.problem;
   const int64_t width = p.value_width(), columns = round_up(p.value_dim, kLanes);
   product_of_rows(kKeyBlock, p.head_dim, work.queries, p.width(), p.keys_by_dim + tile * p.tile_size(), work.scores, kScoreStride,
-                  p.scale * kLog2E, [&](Range keys) { return view.rows_of(keys); });
+                  product_scale(p), [&](Range keys) { return view.rows_of(keys); });
+  if (p.cap > 0)
+    for (int64_t i = 0; i < view.queries.count; ++i) cap_scores(work.scores + i * kScoreStride, kKeyBlock, p.cap);
   weigh_tile(work, view, width, columns);
   add_product<false>(view.queries.count, columns, kKeyBlock, work.scores, kScoreStride, p.values + tile * p.value_tile_size(), work.out,
                      width, [&](Range rows) { return view.keys_of(rows); });

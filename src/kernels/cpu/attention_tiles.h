@@ -23,7 +23,7 @@ struct AttentionProblem {
   int64_t head_dim, value_dim;                   // of q and k; of v and out
   int64_t query_offset;
   const int32_t *visible_from, *visible_until;  // [batch, q_len] contiguous, or null
-  float scale;
+  float scale, cap;                             // kernels::ScoreRule
   bool is_bf16;
   AttentionRows q, k, v, out, grad_out, grad_q, grad_k, grad_v;
   float* log_sum_exp;  // [batch, heads, q_len]

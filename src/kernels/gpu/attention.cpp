@@ -73,13 +73,13 @@ at::Tensor filled_up(const at::Tensor& x, const at::Tensor& q) {
   return x.size(3) == q.size(3) ? x : at::constant_pad_nd(x, {0, q.size(3) - x.size(3)});
 }
 
-AttentionOutput forward_of_virtual_device(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+AttentionOutput forward_of_virtual_device(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const ScoreRule& rule,
                                           const AttentionMask& mask) {
   AttentionOutput result{at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options()),
                          at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat))};
   device::note("attention", {q, k, v}, {result.out, result.log_sum_exp}, attention_flops(q, k, v, mask));
-  launch({q, k, v, result.out, result.log_sum_exp}, mask, [scale](const auto& host, const AttentionMask& of_host) {
-    const auto [out, log_sum_exp] = kernels::attention_forward(host[0], host[1], host[2], scale, of_host);
+  launch({q, k, v, result.out, result.log_sum_exp}, mask, [rule](const auto& host, const AttentionMask& of_host) {
+    const auto [out, log_sum_exp] = kernels::attention_forward(host[0], host[1], host[2], rule, of_host);
     host[3].copy_(out);
     host[4].copy_(log_sum_exp);
   });
@@ -88,13 +88,13 @@ AttentionOutput forward_of_virtual_device(const at::Tensor& q, const at::Tensor&
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_of_virtual_device(const at::Tensor& grad_out, const at::Tensor& q,
                                                                           const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-                                                                          const at::Tensor& log_sum_exp, double scale,
+                                                                          const at::Tensor& log_sum_exp, const ScoreRule& rule,
                                                                           const AttentionMask& mask) {
   auto grad_q = at::empty(q.sizes(), q.options()), grad_k = at::empty(k.sizes(), k.options()), grad_v = at::empty(v.sizes(), v.options());
   allocate_work_areas(q, k);
   device::note("attention.backward", {grad_out, q, k, v, out, log_sum_exp}, {grad_q, grad_k, grad_v}, 2 * attention_flops(q, k, v, mask));
-  launch({grad_out, q, k, v, out, log_sum_exp, grad_q, grad_k, grad_v}, mask, [scale](const auto& host, const AttentionMask& of_host) {
-    const auto [by_q, by_k, by_v] = kernels::attention_backward(host[0], host[1], host[2], host[3], host[4], host[5], scale, of_host);
+  launch({grad_out, q, k, v, out, log_sum_exp, grad_q, grad_k, grad_v}, mask, [rule](const auto& host, const AttentionMask& of_host) {
+    const auto [by_q, by_k, by_v] = kernels::attention_backward(host[0], host[1], host[2], host[3], host[4], host[5], rule, of_host);
     host[6].copy_(by_q);
     host[7].copy_(by_k);
     host[8].copy_(by_v);
@@ -104,39 +104,40 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward_of_virtual_device(const 
 
 }  // namespace
 
-bool takes_flash_attention(const at::Tensor& q, const at::Tensor& k, const AttentionMask& mask) {
+bool takes_flash_attention(const at::Tensor& q, const at::Tensor& k, const ScoreRule& rule, const AttentionMask& mask) {
   if (!device::is_gpu(q) || q.numel() == 0) return false;
   if (q.scalar_type() != at::kBFloat16 && q.scalar_type() != at::kHalf) return false;
-  if (q.size(3) % 8 != 0 || q.size(3) > kMostChannels || mask.visible_until.defined()) return false;
+  if (q.size(3) % 8 != 0 || q.size(3) > kMostChannels || mask.visible_until.defined() || rule.cap > 0) return false;
   const bool are_at_the_end = mask.query_offset >= 0 && mask.query_offset + q.size(1) <= k.size(1);
   if (has_documents(mask)) return mask.document_offsets.defined() && mask.query_offset == 0 && q.size(1) == k.size(1);
   if (mask.visible_from.defined()) return mask.most_visible > 0 && are_at_the_end;
   return are_at_the_end || mask.query_offset >= k.size(1) - 1;
 }
 
-AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v_in, double scale,
+AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v_in, const ScoreRule& rule,
                                   const AttentionMask& mask) {
-  if (device::is_virtual(q.device())) return forward_of_virtual_device(q, k, v_in, scale, mask);
+  if (device::is_virtual(q.device())) return forward_of_virtual_device(q, k, v_in, rule, mask);
   const auto v = filled_up(v_in, q);
   const auto of_values = [&](const at::Tensor& out) { return out.narrow(3, 0, v_in.size(3)).contiguous(); };
   const auto span = span_of(q, k, mask);
   if (has_documents(mask)) {
     auto [out, log_sum_exp, seed, offset, probabilities] = at::_flash_attention_forward(
         in_one_row(q), in_one_row(k), in_one_row(v), mask.document_offsets, mask.document_offsets, q.size(1), k.size(1), /*dropout_p=*/0,
-        /*is_causal=*/true, /*return_debug_mask=*/false, std::optional<double>(scale), span.left, span.right);
+        /*is_causal=*/true, /*return_debug_mask=*/false, std::optional<double>(rule.scale), span.left, span.right);
     return {of_values(out.contiguous().view(q.sizes())), log_sum_exp.view({q.size(2), q.size(0), q.size(1)}).transpose(0, 1).contiguous()};
   }
   const std::optional<at::Tensor> of_one_length;
   auto [out, log_sum_exp, seed, offset, probabilities] = at::_flash_attention_forward(
       q, k.narrow(1, 0, span.keys), v.narrow(1, 0, span.keys), of_one_length, of_one_length, q.size(1), span.keys, /*dropout_p=*/0,
-      span.is_causal, /*return_debug_mask=*/false, std::optional<double>(scale), span.left, span.right);
+      span.is_causal, /*return_debug_mask=*/false, std::optional<double>(rule.scale), span.left, span.right);
   return {of_values(out), log_sum_exp};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_in, const at::Tensor& q, const at::Tensor& k,
                                                                   const at::Tensor& v_in, const at::Tensor& out_in,
-                                                                  const at::Tensor& log_sum_exp, double scale, const AttentionMask& mask) {
-  if (device::is_virtual(q.device())) return backward_of_virtual_device(grad_in, q, k, v_in, out_in, log_sum_exp, scale, mask);
+                                                                  const at::Tensor& log_sum_exp, const ScoreRule& rule,
+                                                                  const AttentionMask& mask) {
+  if (device::is_virtual(q.device())) return backward_of_virtual_device(grad_in, q, k, v_in, out_in, log_sum_exp, rule, mask);
   const auto v = filled_up(v_in, q), out = filled_up(out_in, q), grad_out = filled_up(grad_in, q);
   const auto of_values = [&](const at::Tensor& grad) { return grad.narrow(3, 0, v_in.size(3)).contiguous(); };
   const auto span = span_of(q, k, mask);
@@ -146,12 +147,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
     auto [grad_q, grad_k, grad_v] = at::_flash_attention_backward(
         in_one_row(grad_out), in_one_row(q), in_one_row(k), in_one_row(v), in_one_row(out),
         log_sum_exp.transpose(0, 1).reshape({q.size(2), -1}), mask.document_offsets, mask.document_offsets, q.size(1), k.size(1),
-        /*dropout_p=*/0, /*is_causal=*/true, no_dropout, no_dropout, scale, span.left, span.right);
+        /*dropout_p=*/0, /*is_causal=*/true, no_dropout, no_dropout, rule.scale, span.left, span.right);
     return {grad_q.contiguous().view(q.sizes()), grad_k.contiguous().view(k.sizes()), of_values(grad_v.contiguous().view(v.sizes()))};
   }
   auto [grad_q, grad_k, grad_v] =
       at::_flash_attention_backward(grad_out, q, k.narrow(1, 0, span.keys), v.narrow(1, 0, span.keys), out, log_sum_exp, {}, {}, q.size(1),
-                                    span.keys, /*dropout_p=*/0, span.is_causal, no_dropout, no_dropout, scale, span.left, span.right);
+                                    span.keys, /*dropout_p=*/0, span.is_causal, no_dropout, no_dropout, rule.scale, span.left, span.right);
   if (span.keys == k.size(1)) return {grad_q.contiguous(), grad_k.contiguous(), of_values(grad_v)};
   const auto of_all_keys = [&](const at::Tensor& grad) {
     auto all = at::zeros(k.sizes(), k.options());

@@ -36,8 +36,15 @@ Operands operands(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   return {by_kv_head(q, kv_heads, dtype), by_kv_head(k, kv_heads, dtype), by_kv_head(v, kv_heads, dtype), hidden_keys(q, k, mask)};
 }
 
-at::Tensor scores(const Operands& x, double scale) {
-  return (at::matmul(x.q, x.k.transpose(-1, -2)) * scale).masked_fill(x.hidden, -std::numeric_limits<double>::infinity());
+at::Tensor scores(const Operands& x, const ScoreRule& rule) {
+  const auto products = at::matmul(x.q, x.k.transpose(-1, -2));
+  const auto all = rule.cap > 0 ? (products * (rule.scale / rule.cap)).tanh() * rule.cap : products * rule.scale;
+  return all.masked_fill(x.hidden, -std::numeric_limits<double>::infinity());
+}
+
+// Of scores by their products; where they are hidden, anything finite.
+at::Tensor slope(const at::Tensor& scores, const ScoreRule& rule) {
+  return rule.cap > 0 ? (1 - (scores.clamp_min(-rule.cap) / rule.cap).square()) * rule.scale : at::full({}, rule.scale, scores.options());
 }
 
 // Of queries that see no key: so that their weights become 0 and not NaN.
@@ -45,9 +52,10 @@ at::Tensor finite(const at::Tensor& log_sum_exp) { return log_sum_exp.clamp_min(
 
 }  // namespace
 
-AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, const AttentionMask& mask) {
+AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const ScoreRule& rule,
+                                  const AttentionMask& mask) {
   const Operands x = operands(q, k, v, mask);
-  const auto s = scores(x, scale);
+  const auto s = scores(x, rule);
   const auto log_sum_exp = s.logsumexp(-1, /*keepdim=*/true);
   const auto out = at::matmul((s - finite(log_sum_exp)).exp(), x.v);
   return {from_kv_head(out, q.scalar_type()), log_sum_exp.squeeze(-1).flatten(1, 2).contiguous()};
@@ -55,15 +63,16 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                                                   const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
-                                                                  double scale, const AttentionMask& mask) {
+                                                                  const ScoreRule& rule, const AttentionMask& mask) {
   const Operands x = operands(q, k, v, mask);
   const int64_t kv_heads = k.size(2);
   const auto dtype = x.q.scalar_type();
   const auto grad = by_kv_head(grad_out, kv_heads, dtype);
   const auto delta = (grad * by_kv_head(out, kv_heads, dtype)).sum(-1, /*keepdim=*/true);
   const auto lse = log_sum_exp.to(dtype).view({q.size(0), kv_heads, -1, q.size(1), 1});
-  const auto p = (scores(x, scale) - finite(lse)).exp();  // [batch, kv_heads, group, q_len, k_len]
-  const auto ds = p * (at::matmul(grad, x.v.transpose(-1, -2)) - delta) * scale;
+  const auto s = scores(x, rule);
+  const auto p = (s - finite(lse)).exp();  // [batch, kv_heads, group, q_len, k_len]
+  const auto ds = p * (at::matmul(grad, x.v.transpose(-1, -2)) - delta) * slope(s, rule);
   const auto grad_q = at::matmul(ds, x.k);
   const auto grad_k = at::matmul(ds.transpose(-1, -2), x.q).sum(2, /*keepdim=*/true);
   const auto grad_v = at::matmul(p.transpose(-1, -2), grad).sum(2, /*keepdim=*/true);

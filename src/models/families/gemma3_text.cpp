@@ -1,40 +1,21 @@
-// Gemma 3, text: norms with 1 + weight around both branches and of every query and key head, a GeGLU, embeddings times sqrt(hidden), and
-// five sliding layers with a RoPE base of their own to each full one.
-#include <cmath>
+// Gemma 3, text: norms of every query and key head, and five sliding layers with a RoPE base of their own to each full one; the rest is
+// every Gemma's (gemma_like.h).
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "models/family.h"
-#include "models/hugging_face_config.h"
+#include "models/gemma_like.h"
 
 namespace ingot::models {
 namespace {
 
 using nlohmann::json;
 
-std::vector<LayerParts> parts(const ModelConfig& c) {
-  if (c.mlp_bias) throw base::ConfigError("model.mlp_bias = true: the gemma3_text family has no such biases");
-  return {
-      {.qk_norm = QkNorm::head, .norms = NormPlacement::around, .norm_weight = NormWeight::zero_centred, .gate = kernels::Gate::gelu_tanh}};
-}
-
-double embedding_scale(const ModelConfig& c) { return std::sqrt(static_cast<double>(c.hidden)); }
+std::vector<LayerParts> parts(const ModelConfig& c) { return {gemma_like_parts(c, QkNorm::head)}; }
 
 ModelConfig from_hugging_face(const json& config) {
   const HuggingFaceFields fields(config);
-  ModelConfig c = fields.common();
-  c.family = "gemma3_text";
-  if (c.head_dim == 0) c.head_dim = 256;  // transformers' defaults, from here on
-  c.ffn = fields.integer("intermediate_size");
-  c.tie_embeddings = fields.boolean("tie_word_embeddings", true);
-  c.attention_bias = fields.boolean("attention_bias", false);
-  c.softmax_scale = 1 / std::sqrt(fields.number("query_pre_attn_scalar", 256));
-  fields.refuse_unless("hidden_activation", "gelu_pytorch_tanh");
-  fields.refuse_if_true("use_bidirectional_attention");
-  c.logit_cap = fields.number("final_logit_softcapping", 0);
-  if (fields.has("attn_logit_softcapping"))
-    throw base::ModelError("{}: attn_logit_softcapping is not supported for this model type", fields.origin());
-  fields.read_layer_types(c, {{"full_attention", "full"}, {"sliding_attention", "sliding"}});
+  auto c = gemma_like_from_hugging_face(fields, "gemma3_text");
   if (!fields.has("layer_types")) {  // files older than transformers 4.53
     const int64_t pattern = fields.integer("sliding_window_pattern", 6);
     if (pattern < 1) throw base::ModelError("{}: sliding_window_pattern = {} is not positive", fields.origin(), pattern);
@@ -62,24 +43,7 @@ ModelConfig from_hugging_face(const json& config) {
 }
 
 json to_hugging_face(const ModelConfig& c) {
-  if (c.embedding_scale > 0 && c.embedding_scale != embedding_scale(c))
-    throw base::ConfigError("model.embedding_scale = {}: gemma3_text has sqrt(hidden) in Hugging Face's form", c.embedding_scale);
-  auto common = c;  // without what is this family's own
-  common.softmax_scale = common.embedding_scale = common.logit_cap = 0;
-  common.rope_scaling_sliding = true;
-  auto document = common_hugging_face_config(common);
-  document["model_type"] = "gemma3_text";
-  document["architectures"] = {"Gemma3ForCausalLM"};
-  document["intermediate_size"] = c.ffn;
-  document["attention_bias"] = c.attention_bias;
-  document["hidden_activation"] = "gelu_pytorch_tanh";
-  document["final_logit_softcapping"] = c.logit_cap > 0 ? json(c.logit_cap) : json();
-  // An integer where it is one, which transformers expects.
-  const double scalar = c.softmax_scale > 0 ? 1 / (c.softmax_scale * c.softmax_scale) : static_cast<double>(c.resolved_head_dim());
-  const double whole = std::round(scalar);
-  document["query_pre_attn_scalar"] = std::abs(scalar - whole) < 1e-9 * whole ? json(static_cast<int64_t>(whole)) : json(scalar);
-  document["sliding_window"] = c.window > 0 ? json(c.window) : json(4096);
-  document["layer_types"] = hugging_face_layer_types(c, "full_attention", "sliding_attention");
+  auto document = gemma_like_to_hugging_face(c, "gemma3_text", "Gemma3ForCausalLM");
   auto unscaled = c;
   if (!c.rope_scaling_sliding) unscaled.rope_scaling = "none";
   document["rope_parameters"] = {{"full_attention", hugging_face_rope(c, c.rope_base)},
@@ -97,7 +61,7 @@ Family gemma3_text_family() {
           .parts = parts,
           .from_hugging_face = from_hugging_face,
           .to_hugging_face = to_hugging_face,
-          .embedding_scale = embedding_scale,
+          .embedding_scale = gemma_embedding_scale,
           .small = small};
 }
 

@@ -59,6 +59,11 @@ void BlockContext::require_causal(const char* mixer) const {
         config_.draft_block, mixer);
 }
 
+void BlockContext::require_uncapped(const char* mixer) const {
+  if (config_.score_cap > 0)
+    throw base::ConfigError("model.score_cap = {}: {} has no cap of scores; set it to 0", config_.score_cap, mixer);
+}
+
 void BlockContext::require_heads() const {
   const auto& tokens = layout_.sequence;
   schedule_->require_heads(config_.heads, config_.kv_heads, config_.resolved_head_dim());

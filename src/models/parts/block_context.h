@@ -41,6 +41,8 @@ class BlockContext {
   void require_heads() const;
   /// Of a mixer whose tokens only see what is before them. Throws ConfigError for encoders and drafts.
   void require_causal(const char* mixer) const;
+  /// ConfigError where model.score_cap is set.
+  void require_uncapped(const char* mixer) const;
 
  private:
   const ModelConfig& config_;

@@ -14,6 +14,7 @@ CcaMixer::CcaMixer(const BlockContext& block, int64_t layer) : TokenMixer(block,
     throw base::ConfigError("model.kv_heads * head_dim = {} must be even: half of the value channels come from the previous token",
                             c.kv_heads * c.resolved_head_dim());
   if (c.bidirectional) block.require_causal("CCA");
+  block.require_uncapped("CCA");
   block.require_heads();
   schedule().require_shares("kv_heads", c.kv_heads);
 }

@@ -28,6 +28,7 @@ LatentMixer::LatentMixer(const BlockContext& block, int64_t layer) : TokenMixer(
     throw base::ConfigError("model.rope_head_dim = {} must be even, and 2 to model.head_dim = {}", c.rope_head_dim, head_dim);
   if (c.value_head_dim > head_dim)
     throw base::ConfigError("model.value_head_dim = {} is more than model.head_dim = {}", c.value_head_dim, head_dim);
+  block.require_uncapped("latent attention");
   block.require_heads();
   schedule().require_shares("heads", c.heads);
 }

@@ -50,11 +50,12 @@ void SoftmaxMixer::declare(const std::string& prefix) {
   if (options_.is_gated) w.gate = &block_.matrix(prefix + "self_attn.gate_proj.weight", {q, c.hidden}, block_.cut_rows(q, c.hidden));
   if (options_.has_sinks) w.sinks = &block_.vector(prefix + "self_attn.sinks", c.heads, 0, block_.cut_vector(c.heads));
   w.scale = c.softmax_scale;
+  w.score_cap = c.score_cap;
   attention_ = layers::SoftmaxAttention(std::move(w));
 }
 
 at::Tensor SoftmaxMixer::watch_scores(at::Device device) {
-  if (options_.qk_norm != QkNorm::none) return {};
+  if (options_.qk_norm != QkNorm::none || config().score_cap > 0) return {};
   return attention_.largest_scores = layers::no_scores_yet(attention_.heads, device);
 }
 

@@ -74,7 +74,7 @@ struct AllGatherFunction : Function<AllGatherFunction, WorkKind::attention> {
       for (int i = 0; i < axis.chunks(); ++i) {
         const int64_t begin = spread.begin(axis.chunk(axis.rank, i)), keys = begin + spread.length;
         const auto part = kernels::attention_forward(q.select(1, i).narrow(2, first, count), all[0].narrow(1, 0, keys),
-                                                     all[1].narrow(1, 0, keys), spread.scale, spread.mask(begin, spread.length, 0, keys));
+                                                     all[1].narrow(1, 0, keys), spread.rule, spread.mask(begin, spread.length, 0, keys));
         out.select(1, i).narrow(2, first, count).copy_(part.out);
         log_sum_exp[i].narrow(1, first, count).copy_(part.log_sum_exp);
       }
@@ -106,7 +106,7 @@ struct AllGatherFunction : Function<AllGatherFunction, WorkKind::attention> {
         const auto part = [&](const at::Tensor& x) { return x.select(1, i).narrow(2, first, count); };
         const auto [to_q, to_k, to_v] = kernels::attention_backward(
             part(grad_out), part(q), all[0].narrow(1, 0, keys), all[1].narrow(1, 0, keys), part(out),
-            log_sum_exp[i].narrow(1, first, count).contiguous(), spread.scale, spread.mask(begin, spread.length, 0, keys));
+            log_sum_exp[i].narrow(1, first, count).contiguous(), spread.rule, spread.mask(begin, spread.length, 0, keys));
         part(grad_q).copy_(to_q);
         sums[0].narrow(1, 0, keys).add_(to_k);
         sums[1].narrow(1, 0, keys).add_(to_v);

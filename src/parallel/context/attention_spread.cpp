@@ -6,13 +6,13 @@
 namespace ingot::parallel {
 
 AttentionSpread::AttentionSpread(const ContextAxis& over, const layers::Sequences& sequences, const at::Tensor& x, int64_t chunk_length,
-                                 double scores_scale, int64_t seen)
+                                 const kernels::ScoreRule& score_rule, int64_t seen)
     : axis(over),
       document_start(sequences.document_start()),
       batch(x.size(0)),
       length(chunk_length),
       window(seen),
-      scale(scores_scale),
+      rule(score_rule),
       device(x.device()) {}
 
 kernels::AttentionMask AttentionSpread::mask(int64_t first_query, int64_t queries, int64_t first_key, int64_t keys) const {

@@ -13,13 +13,13 @@ namespace ingot::parallel {
 struct AttentionSpread {
   /// `x`: a tensor [batch, …] of the rank; `chunk_length`: tokens of each of its chunks.
   AttentionSpread(const ContextAxis& over, const layers::Sequences& sequences, const at::Tensor& x, int64_t chunk_length,
-                  double scores_scale, int64_t seen);
+                  const kernels::ScoreRule& score_rule, int64_t seen);
 
   ContextAxis axis;
   at::Tensor document_start;      // int32 [batch, tokens of a row]; undefined: every row is one document
   int64_t batch = 0, length = 0;  // rows; tokens of a chunk
   int64_t window = 0;             // 0 = unlimited
-  double scale = 1;
+  kernels::ScoreRule rule;
   at::Device device = at::kCPU;
 
   int64_t row() const { return length * axis.all_chunks(); }

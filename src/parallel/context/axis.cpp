@@ -12,9 +12,9 @@ class OverAxis final : public layers::ContextSchedule {
   explicit OverAxis(const ContextAxis& axis) : axis_(axis) {}
 
   const layers::TokenOrder& order() const override { return axis_; }
-  at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& sinks, double scale, int64_t window,
-                       const layers::Sequences& sequences) const override {
-    return axis_.method->attend(q, k, v, sinks, AttentionSpread(axis_, sequences, q, q.size(2), scale, window));
+  at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& sinks,
+                       const kernels::ScoreRule& rule, int64_t window, const layers::Sequences& sequences) const override {
+    return axis_.method->attend(q, k, v, sinks, AttentionSpread(axis_, sequences, q, q.size(2), rule, window));
   }
   at::Tensor linear_attention(const kernels::LinearAttentionInputs& in, const layers::Sequences& sequences) const override {
     return sharded_linear_attention(in, sequences, axis_);

@@ -77,7 +77,7 @@ struct RingFunction : Function<RingFunction, WorkKind::attention> {
         for_each_pair(spread, direction.peer(axis, step), [&](int i, int j, const kernels::AttentionMask& mask) {
           const auto queries = q.select(1, i).narrow(2, first, count), sum = out.select(1, i).narrow(2, first, count);
           const auto statistics = log_sum_exp[i].narrow(1, first, count);
-          const auto part = kernels::attention_forward(queries, here[0].select(1, j), here[1].select(1, j), spread.scale, mask);
+          const auto part = kernels::attention_forward(queries, here[0].select(1, j), here[1].select(1, j), spread.rule, mask);
           if (step == 0 && i == j) {
             sum.copy_(part.out);
             statistics.copy_(part.log_sum_exp);
@@ -115,7 +115,7 @@ struct RingFunction : Function<RingFunction, WorkKind::attention> {
           const auto part = [&](const at::Tensor& x) { return x.select(1, i).narrow(2, first, count); };
           const auto [to_q, to_k, to_v] =
               kernels::attention_backward(part(grad_out), part(q), here[0].select(1, j), here[1].select(1, j), part(out),
-                                          log_sum_exp[i].narrow(1, first, count).contiguous(), spread.scale, mask);
+                                          log_sum_exp[i].narrow(1, first, count).contiguous(), spread.rule, mask);
           part(grad_q).add_(to_q);
           sums[0].select(1, j).add_(to_k);
           sums[1].select(1, j).add_(to_v);

@@ -55,7 +55,7 @@ struct UlyssesFunction : Function<UlyssesFunction, WorkKind::attention> {
     const auto whole = spread.axis.in_order(exchanged(spread.axis, leaving), 1);  // [batch, row, width, head_dim]
     const auto parts = whole.split_with_sizes({share.heads, share.kv_heads, share.kv_heads}, 2);
     const auto [out, log_sum_exp] =
-        kernels::attention_forward(parts[0], parts[1], parts[2], spread.scale, spread.mask(0, spread.row(), 0, spread.row()));
+        kernels::attention_forward(parts[0], parts[1], parts[2], spread.rule, spread.mask(0, spread.row(), 0, spread.row()));
     const auto sinks = share.of_rank(all_sinks, spread.axis.rank);
     if (sinks.defined()) layers::see_sinks(out, log_sum_exp, sinks);
     context.save({whole, out, log_sum_exp, all_sinks});
@@ -69,7 +69,7 @@ struct UlyssesFunction : Function<UlyssesFunction, WorkKind::attention> {
     const Share share(spread.axis.size, heads, kv_heads);
     const auto grad_out = spread.axis.in_order(exchanged(spread.axis, by_head_owner(grads[0], share)), 1);
     const auto parts = whole.split_with_sizes({share.heads, share.kv_heads, share.kv_heads}, 2);
-    const auto [to_q, to_k, to_v] = kernels::attention_backward(grad_out, parts[0], parts[1], parts[2], out, log_sum_exp, spread.scale,
+    const auto [to_q, to_k, to_v] = kernels::attention_backward(grad_out, parts[0], parts[1], parts[2], out, log_sum_exp, spread.rule,
                                                                 spread.mask(0, spread.row(), 0, spread.row()));
     at::Tensor grad_sinks;  // of this rank's heads, over whole rows
     if (const auto& all = saved[3]; all.defined()) {

@@ -22,8 +22,8 @@ std::vector<at::Tensor> gather_channels(const std::vector<at::Tensor>& parts, co
   return whole;
 }
 
-at::Tensor attend_to_spread_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window,
-                                  int64_t position, layers::KeyValueCache& cache, const TensorSequenceAxis& axis) {
+at::Tensor attend_to_spread_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const kernels::ScoreRule& rule,
+                                  int64_t window, int64_t position, layers::KeyValueCache& cache, const TensorSequenceAxis& axis) {
   const int64_t batch = q.size(0), heads = q.size(2), d = q.size(3);
   if (position % axis.size == axis.rank) {
     cache.append(k, v);
@@ -38,7 +38,7 @@ at::Tensor attend_to_spread_cache(const at::Tensor& q, const at::Tensor& k, cons
   auto partial = at::zeros({heads, batch, d + 1}, q.options().dtype(wide));
   if (keys > 0) {
     const auto here = kernels::attention_forward(q.contiguous(), cache.keys.narrow(1, first, keys), cache.values.narrow(1, first, keys),
-                                                 scale, {{}, keys - 1});
+                                                 rule, {{}, keys - 1});
     partial.narrow(2, 0, d).copy_(here.out.select(1, 0).transpose(0, 1));
     partial.select(2, d).copy_(here.log_sum_exp.select(2, 0).transpose(0, 1));
   } else {

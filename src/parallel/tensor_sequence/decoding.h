@@ -24,7 +24,7 @@ std::vector<at::Tensor> gather_channels(const std::vector<at::Tensor>& parts, co
 
 /// The new token's q [batch, 1, heads, head_dim], k and v [batch, 1, kv_heads, head_dim] of all heads, at `position` of its row -> what
 /// this rank's heads make of all tokens so far, [batch, 1, heads / ranks * head_dim]. `cache` holds this rank's tokens.
-at::Tensor attend_to_spread_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window,
-                                  int64_t position, layers::KeyValueCache& cache, const TensorSequenceAxis& axis);
+at::Tensor attend_to_spread_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const kernels::ScoreRule& rule,
+                                  int64_t window, int64_t position, layers::KeyValueCache& cache, const TensorSequenceAxis& axis);
 
 }  // namespace ingot::parallel

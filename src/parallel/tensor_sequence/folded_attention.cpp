@@ -246,7 +246,7 @@ class ForwardTour : public Tour {
         false,
         [&](Stay& stay, int64_t visit, const Piece& piece, bool) {
           attend(stay, piece, [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const auto& mask, int64_t) {
-            const auto part = kernels::attention_forward(q, k, v, spread_.scale, mask);
+            const auto part = kernels::attention_forward(q, k, v, spread_.rule, mask);
             of_piece(attended, visit, piece).copy_(part.out);
             statistics_of(statistics, visit, piece).copy_(part.log_sum_exp);
           });
@@ -319,7 +319,7 @@ class BackwardTour : public Tour {
     attend(stay, piece, [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const auto& mask, int64_t keys) {
       const auto [to_q, to_k, to_v] =
           kernels::attention_backward(local(made.attended), q, k, v, of_piece(attended_, visit, piece),
-                                      statistics_of(statistics_, visit, piece).contiguous(), spread_.scale, mask);
+                                      statistics_of(statistics_, visit, piece).contiguous(), spread_.rule, mask);
       local(made.q).copy_(to_q);
       if (!made.sums.defined()) made.sums = at::zeros(stay.buckets[static_cast<size_t>(piece.bucket)].all.sizes(), wide_options(q));
       made.sums[0].narrow(1, 0, keys).add_(to_k);
@@ -399,7 +399,7 @@ at::Tensor folded_attention(const at::Tensor& x, const AttentionLayer& layer, la
                             const ContextAxis& tokens, KeyValueCache* cache) {
   const auto heads = layer.of_all_ranks();
   check_folded_heads(heads.heads, heads.kv_heads, heads.head_dim, axis.size);
-  const AttentionSpread spread(tokens, sequences, x, x.size(1) / tokens.chunks(), heads.scale, heads.window);
+  const AttentionSpread spread(tokens, sequences, x, x.size(1) / tokens.chunks(), heads.rule, heads.window);
   return FoldedAttentionFunction::apply(x, layer.output().value,
                                         Kept{&layer, heads, layer.projection(sequences, x.scalar_type(), axis.size), cache, spread, axis});
 }

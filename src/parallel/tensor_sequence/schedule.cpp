@@ -51,7 +51,7 @@ at::Tensor TensorSequenceSchedule::decode(const layers::AttentionLayer& layer, c
   const auto gather = [&](const std::vector<at::Tensor>& own) { return gather_channels(own, axis_); };
   const auto [q, k, v] = layer.project_token(x, sequences, cache, axis_.rank, axis_.size, gather);
   const auto heads = layer.of_all_ranks();
-  const auto mixed = attend_to_spread_cache(q, k, v, heads.scale, heads.window, sequences.offset(), cache.key_values, axis_);
+  const auto mixed = attend_to_spread_cache(q, k, v, heads.rule, heads.window, sequences.offset(), cache.key_values, axis_);
   return layers::linear(mixed, {&layer.output()});
 }
 
