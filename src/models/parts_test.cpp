@@ -336,13 +336,17 @@ TEST(Mup, wider_models_begin_with_smaller_matrices_and_logits) {
   }
 }
 
-TEST(Predictors, need_the_whole_model_on_a_stage) {
+// Over the stages of a pipeline they lie behind the last layer, which embeds their tokens by a copy of the first stage's embedding.
+TEST(Predictors, lie_on_the_last_stage_with_an_embedding) {
   auto config = small_model("deepseek_v3");
-  config.mtp_layers = 1;
-  parallel::Layout stages;
-  stages.stage.size = 2;
-  stages.stage.pieces = {{0, 2}, {2, 4}};
-  EXPECT_THAT(message_of(config, stages), HasSubstr("parallel.pipeline = 2"));
+  config.mtp_layers = 1, config.tie_embeddings = false;
+  for (const int rank : {0, 1}) {
+    parallel::Layout stages;
+    stages.stage = {.rank = rank, .size = 2, .pieces = {{0, 2}, {2, 4}}};
+    const auto model = create_model(config, stages);
+    EXPECT_EQ(model->parameters().find("model.layers.4.eh_proj.weight") != nullptr, rank == 1);
+    EXPECT_TRUE(model->parameters().get("model.embed_tokens.weight").is_at_both_ends);
+  }
 }
 
 TEST(Parts, that_no_family_has_together_have_no_hugging_face_form) {
