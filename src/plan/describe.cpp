@@ -9,6 +9,11 @@
 #include "plan/cluster_profile.h"
 
 namespace ingot::plan {
+
+std::string format_step_time(double seconds) {
+  return seconds < 100 ? fmt::format("{:.1f} ms", seconds * 1e3) : base::format_duration(seconds);
+}
+
 namespace {
 
 using base::format_bytes;
@@ -17,8 +22,6 @@ using base::format_count;
 const char* name_of(models::Recompute recompute) {
   return recompute == models::Recompute::none ? "none" : recompute == models::Recompute::selective ? "selective" : "full";
 }
-
-std::string milliseconds(double seconds) { return fmt::format("{:.1f} ms", seconds * 1e3); }
 
 }  // namespace
 
@@ -89,25 +92,25 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   if (!plan.has_time()) return text + "step time: not predicted, the profile has no measurements of " + run.precision + "\n";
   text += fmt::format("step time, predicted from the profile of {} ({}, {} threads, {})\n", profile.host, profile.cpu, profile.threads,
                       profile.date);
-  line("matmul", milliseconds(t.gemm_s));
-  line("attention", milliseconds(t.attention_s));
-  line("head and loss", milliseconds(t.head_s));
-  line("other kernels", milliseconds(t.kernels_s));
-  if (t.recompute_s > 0) line("recomputation", milliseconds(t.recompute_s));
-  if (t.waiting_s > 0) line("waiting for other stages", milliseconds(t.waiting_s));
-  line("optimizer", milliseconds(t.optimizer_s));
-  if (t.between_s > 0) line("between operations", milliseconds(t.between_s));
-  if (t.uneven_s > 0) line("waiting for slower ranks", milliseconds(t.uneven_s));
+  line("matmul", format_step_time(t.gemm_s));
+  line("attention", format_step_time(t.attention_s));
+  line("head and loss", format_step_time(t.head_s));
+  line("other kernels", format_step_time(t.kernels_s));
+  if (t.recompute_s > 0) line("recomputation", format_step_time(t.recompute_s));
+  if (t.waiting_s > 0) line("waiting for other stages", format_step_time(t.waiting_s));
+  line("optimizer", format_step_time(t.optimizer_s));
+  if (t.between_s > 0) line("between operations", format_step_time(t.between_s));
+  if (t.uneven_s > 0) line("waiting for slower ranks", format_step_time(t.uneven_s));
   const auto& w = plan.communication;
   for (const auto& [label, seconds] : {std::pair{"communication in blocks", w.blocks_s},
                                        {"communication of gradients", w.gradients_s},
                                        {"communication of experts", w.experts_s},
                                        {"communication of stages", w.stages_s},
                                        {"communication of the update", w.update_s}})
-    if (seconds > 0) line(label, milliseconds(seconds));
+    if (seconds > 0) line(label, format_step_time(seconds));
   if (!plan.knows_communication) line("communication", "count as free: this machine's were not measured; ingot bench all does that");
   line("step",
-       fmt::format("{}, {} tokens/s, {:.1f} % MFU", milliseconds(plan.step_s()), format_count(plan.tokens_per_s()), 100 * plan.mfu()));
+       fmt::format("{}, {} tokens/s, {:.1f} % MFU", format_step_time(plan.step_s()), format_count(plan.tokens_per_s()), 100 * plan.mfu()));
   return text + layers::kMfuConvention + "\n";
 }
 

@@ -53,6 +53,9 @@ class PlanMaker {
   PassTraces untimed_;
 };
 
+/// In milliseconds, or days and hours where a step on this machine would take such.
+std::string format_step_time(double seconds);
+
 /// Milliseconds of a step by kind of work and of message, and "total".
 nlohmann::ordered_json to_json(const StepTime& time, const StepCommunication& communication);
 

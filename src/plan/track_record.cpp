@@ -7,6 +7,7 @@
 
 #include "base/files.h"
 #include "base/json_members.h"
+#include "plan/describe.h"
 
 namespace ingot::plan {
 namespace {
@@ -130,18 +131,19 @@ std::string describe(const Outcome& o, const Calibration& calibration, const Out
   const auto line = [&](std::string_view label, const std::string& value) { text += fmt::format("  {:<26}{}\n", label, value); };
   const auto& step = calibration.step;
   if (step)
-    line("calibrated", fmt::format("{:.1f} ms; {:.1f} to {:.1f} as four of five of {} other runs here", o.calibrated_step_s * 1e3,
-                                   o.predicted_step_s * step.low * 1e3, o.predicted_step_s * step.high * 1e3, step.runs));
+    line("calibrated",
+         fmt::format("{}; {} to {} as four of five of {} other runs here", format_step_time(o.calibrated_step_s),
+                     format_step_time(o.predicted_step_s * step.low), format_step_time(o.predicted_step_s * step.high), step.runs));
   else
     line("uncertainty",
-         fmt::format("{:.1f} to {:.1f} ms: nine of ten unseen runs were within {:.0f} %", o.predicted_step_s / (1 + kUsualStepError) * 1e3,
-                     o.predicted_step_s / (1 - kUsualStepError) * 1e3, 100 * kUsualStepError));
+         fmt::format("{} to {}: nine of ten unseen runs were within {:.0f} %", format_step_time(o.predicted_step_s / (1 + kUsualStepError)),
+                     format_step_time(o.predicted_step_s / (1 - kUsualStepError)), 100 * kUsualStepError));
   if (calibration.memory)
     line("peak memory, calibrated",
          fmt::format("{}, by {} other runs here", base::format_bytes(o.calibrated_memory_bytes), calibration.memory.runs));
   if (last)
     line("measured before",
-         fmt::format("{:.1f} ms, {} ({}{})", last->measured_step_s * 1e3, base::format_bytes(last->measured_memory_bytes), last->date,
+         fmt::format("{}, {} ({}{})", format_step_time(last->measured_step_s), base::format_bytes(last->measured_memory_bytes), last->date,
                      last->foreign_load > kDisturbed ? ", disturbed by other programs" : ""));
   return text;
 }
