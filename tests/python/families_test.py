@@ -52,6 +52,10 @@ CASES = {
     "gemma3, capped logits": dict(
         model_type="gemma3_text", num_hidden_layers=2, head_dim=12, query_pre_attn_scalar=12, sliding_window=5, final_logit_softcapping=2.5,
         layer_types=["sliding_attention", "full_attention"], rope_parameters={"full_attention": ROPE, "sliding_attention": ROPE}),
+    "mistral, a window": dict(model_type="mistral", num_hidden_layers=2, sliding_window=6, head_dim=12),
+    "mistral, none": dict(model_type="mistral", num_hidden_layers=2, sliding_window=None, tie_word_embeddings=True),
+    "qwen2, deep layers slide": dict(model_type="qwen2", num_hidden_layers=3, use_sliding_window=True, sliding_window=6, max_window_layers=1),
+    "qwen2, tied": dict(model_type="qwen2", num_hidden_layers=2, num_key_value_heads=1, tie_word_embeddings=True),
     "gemma2, scores and logits near their caps": dict(
         model_type="gemma2", num_hidden_layers=3, head_dim=12, sliding_window=6, query_pre_attn_scalar=4, attn_logit_softcapping=1.5, final_logit_softcapping=2.0),
     "gemma2, no caps, untied": dict(model_type="gemma2", num_hidden_layers=2, head_dim=8, sliding_window=64, attn_logit_softcapping=None,

@@ -67,10 +67,12 @@ int64_t block_period(const ModelConfig& config) {
 std::unique_ptr<TokenMixer> make_mixer(const LayerParts& parts, const BlockContext& block, int64_t layer) {
   switch (parts.mixer) {
     case Mixer::softmax:
-      return std::make_unique<SoftmaxMixer>(
-          block, layer,
-          SoftmaxMixer::Options{
-              .qk_norm = parts.qk_norm, .norm_weight = parts.norm_weight, .is_gated = parts.is_gated, .has_sinks = parts.has_sinks});
+      return std::make_unique<SoftmaxMixer>(block, layer,
+                                            SoftmaxMixer::Options{.qk_norm = parts.qk_norm,
+                                                                  .norm_weight = parts.norm_weight,
+                                                                  .is_gated = parts.is_gated,
+                                                                  .has_sinks = parts.has_sinks,
+                                                                  .has_qkv_biases = parts.has_qkv_biases});
     case Mixer::cca: return std::make_unique<CcaMixer>(block, layer);
     case Mixer::latent: return std::make_unique<LatentMixer>(block, layer);
     case Mixer::linear: return std::make_unique<LinearMixer>(block, layer, parts.linear);

@@ -30,6 +30,7 @@ struct LayerParts {
   ResidualStyle residual = ResidualStyle::plain;
   QkNorm qk_norm = QkNorm::none;  // of softmax attention, as the next
   bool is_gated = false, has_sinks = false;
+  bool has_qkv_biases = false;  // of queries, keys and values alone, whatever model.attention_bias says
   LinearMixer::Options linear{};
   RouterKind router = RouterKind::linear;  // of an MoE
   NormPlacement norms = NormPlacement::before;

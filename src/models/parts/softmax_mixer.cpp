@@ -41,11 +41,11 @@ void SoftmaxMixer::declare(const std::string& prefix) {
     w.norm_eps = c.norm_eps;
     if (schedule().repeats_tokens()) w.repeated = [this](const at::Tensor& weight) { return schedule().repeated(weight); };
   }
-  if (c.attention_bias) {
+  if (c.attention_bias || options_.has_qkv_biases) {
     w.q_bias = &block_.vector(prefix + "self_attn.q_proj.bias", q, 0, block_.cut_vector(q));
     w.k_bias = &block_.vector(prefix + "self_attn.k_proj.bias", kv, 0, block_.cut_vector(kv));
     w.v_bias = &block_.vector(prefix + "self_attn.v_proj.bias", kv, 0, block_.cut_vector(kv));
-    out_bias_ = &block_.vector(prefix + "self_attn.o_proj.bias", c.hidden, 0);
+    if (!options_.has_qkv_biases) out_bias_ = &block_.vector(prefix + "self_attn.o_proj.bias", c.hidden, 0);
   }
   if (options_.is_gated) w.gate = &block_.matrix(prefix + "self_attn.gate_proj.weight", {q, c.hidden}, block_.cut_rows(q, c.hidden));
   if (options_.has_sinks) w.sinks = &block_.vector(prefix + "self_attn.sinks", c.heads, 0, block_.cut_vector(c.heads));

@@ -15,8 +15,9 @@ class SoftmaxMixer final : public TokenMixer {
   struct Options {
     QkNorm qk_norm = QkNorm::none;
     NormWeight norm_weight = NormWeight::plain;
-    bool is_gated = false;   // a sigmoid of the stream multiplies attention's output
-    bool has_sinks = false;  // a score for each head that takes part in the softmax and has no value
+    bool is_gated = false;        // a sigmoid of the stream multiplies attention's output
+    bool has_sinks = false;       // a score for each head that takes part in the softmax and has no value
+    bool has_qkv_biases = false;  // and none of the output projection
   };
   SoftmaxMixer(const BlockContext& block, int64_t layer, const Options& options);
 
