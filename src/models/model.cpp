@@ -116,7 +116,8 @@ void Model::declare_embedding() {
   embedding_->is_at_both_ends = config_.tie_embeddings || config_.mtp_layers > 0;
   const auto scale_of_family = family_named(config_.family).embedding_scale;
   embedding_scale_ = config_.embedding_scale > 0 ? config_.embedding_scale : scale_of_family ? scale_of_family(config_) : 1;
-  if (at(0).after_mixer.is_scaled()) input_scale_.declare(block_, "model.input_hidden_states_", config_.mtp_layers > 0);
+  const bool embeds = layout_.stage.has_embedding() || config_.mtp_layers > 0;  // a tied head does not
+  if (embeds && at(0).after_mixer.is_scaled()) input_scale_.declare(block_, "model.input_hidden_states_", config_.mtp_layers > 0);
 }
 
 void Model::declare_head() {

@@ -223,7 +223,7 @@ TEST_P(Layouts, train_the_same_model) {
 // Of a mixture a layer weighs the experts that a token takes: here as much as a dense layer.
 TEST(CutDepth, weighs_experts_by_what_a_token_meets_of_them) {
   auto c = model_of({.ranks = 1, .family = "deepseek_v3", .top_k = 2});
-  c.first_dense_layers = 2, c.experts = 8, c.expert_ffn = 16, c.ffn = 48, c.shared_expert_ffn = 16, c.vocab_size = 3;
+  c.first_dense_layers = 2, c.experts = 8, c.router_groups = c.router_top_groups = 2, c.expert_ffn = 16, c.ffn = 48, c.shared_expert_ffn = 16, c.vocab_size = 3;
   const auto pieces = cut_depth(c, 2);
   EXPECT_EQ(pieces[0].end, 2);
 }
