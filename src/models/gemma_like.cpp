@@ -23,11 +23,16 @@ ModelConfig gemma_like_from_hugging_face(const HuggingFaceFields& fields, const 
   c.ffn = fields.integer("intermediate_size");
   c.tie_embeddings = fields.boolean("tie_word_embeddings", true);
   c.attention_bias = fields.boolean("attention_bias", false);
-  c.softmax_scale = 1 / std::sqrt(fields.number("query_pre_attn_scalar", 256));
+  const auto positive = [&](const char* name, double otherwise, bool may_be_zero) {
+    const double value = fields.number(name, otherwise);
+    if (value < 0 || (value == 0 && !may_be_zero)) throw base::ModelError("{}: {} = {} is not positive", fields.origin(), name, value);
+    return value;
+  };
+  c.softmax_scale = 1 / std::sqrt(positive("query_pre_attn_scalar", 256, false));
   fields.refuse_unless("hidden_activation", "gelu_pytorch_tanh");
   fields.refuse_if_true("use_bidirectional_attention");
-  c.logit_cap = fields.number("final_logit_softcapping", 0);
-  c.score_cap = fields.number("attn_logit_softcapping", 0);
+  c.logit_cap = positive("final_logit_softcapping", 0, true);
+  c.score_cap = positive("attn_logit_softcapping", 0, true);
   fields.read_layer_types(c, {{"full_attention", "full"}, {"sliding_attention", "sliding"}});
   return c;
 }

@@ -193,6 +193,35 @@ TEST(SmolLm3, refuses_layers_that_it_would_read_wrongly) {
   }
 }
 
+TEST(Gemma2, reads_caps_and_refuses_what_is_not_positive) {
+  const nlohmann::json good = {
+      {"num_hidden_layers", 2}, {"hidden_size", 24}, {"num_attention_heads", 4}, {"vocab_size", 50}, {"intermediate_size", 40}};
+  const auto read = family_named("gemma2").from_hugging_face;
+  EXPECT_EQ(read(good).score_cap, 50);
+  EXPECT_EQ(read(good).logit_cap, 30);
+  EXPECT_EQ(read(good).layer_types, (std::vector<std::string>{"sliding", "full"}));
+  for (const char* field : {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"}) {
+    auto json = good;
+    json[field] = -1;
+    EXPECT_THROW(read(json), base::ModelError) << field;
+  }
+}
+
+TEST(Phi3, refuses_factors_of_longrope_that_do_not_fit) {
+  nlohmann::json json = {{"num_hidden_layers", 2}, {"hidden_size", 32},       {"num_attention_heads", 4},
+                         {"vocab_size", 50},       {"intermediate_size", 40}, {"original_max_position_embeddings", 64}};
+  json["rope_scaling"] = {{"type", "su"}, {"short_factor", {1, 1, 1, 1}}, {"long_factor", {1, 2, 3, 4}}};
+  const auto read = family_named("phi3").from_hugging_face;
+  EXPECT_EQ(message_of(read(json)), "accepted");
+  json["rope_scaling"]["long_factor"] = {1, 2, 3};
+  EXPECT_THAT(message_of(read(json)), HasSubstr("model.rope_long_factors has 3 numbers"));
+  for (const nlohmann::json& wrong :
+       {nlohmann::json("x"), nlohmann::json({1, 2, 0, 1}), nlohmann::json({1, 2, "x", 1}), nlohmann::json()}) {
+    json["rope_scaling"]["long_factor"] = wrong;
+    EXPECT_THROW(read(json), base::ModelError) << wrong;
+  }
+}
+
 TEST(Fla, a_model_is_of_the_type_that_its_settings_make) {
   const auto& family = family_named("fla");
   for (const char* type : {"gla", "delta_net", "gated_deltanet", "linear_attn"}) {
