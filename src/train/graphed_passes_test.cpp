@@ -20,6 +20,7 @@ struct Run {
   models::Recompute recompute = models::Recompute::none;
   int64_t microbatch = 2, zero = 1;
   int ranks = 1;
+  int64_t mtp = 0;
 };
 
 TrainingSetup setup_of(const Run& run, bool uses_graphs, int rank) {
@@ -28,6 +29,7 @@ TrainingSetup setup_of(const Run& run, bool uses_graphs, int rank) {
   c.layers = 3, c.hidden = 32, c.vocab_size = 48, c.heads = 4, c.kv_heads = 2, c.head_dim = 8, c.ffn = 48;
   c.experts = 4, c.expert_ffn = 16, c.router_hidden = 8, c.rope_fraction = 0.5;
   c.layer_pattern = "LNL", c.linear_attention = "gated_delta", c.feature_map = "l2";
+  c.mtp_layers = run.mtp;
   TrainingSetup setup{.model = c, .precision = run.precision, .device = device::emulated_device(rank), .recompute = run.recompute};
   setup.optimizer.name = run.optimizer;
   setup.uses_graphs = uses_graphs;
@@ -110,6 +112,8 @@ TEST(GraphedPasses, are_those_of_a_dense_model_a_mixture_and_a_hybrid) {
   expect_the_same({.optimizer = "muon", .precision = "fp32"}, kSixAlike, kReplaysOfSix);
   expect_the_same({.optimizer = "muon", .precision = "fp8_block"}, kSixAlike, kReplaysOfSix);
 }
+
+TEST(GraphedPasses, predict_further_tokens_too) { expect_the_same({.mtp = 1}, kSixAlike, kReplaysOfSix); }
 
 TEST(GraphedPasses, of_a_whole_batch_are_one_graph) { expect_the_same({.microbatch = 0}, kSixAlike, 4); }
 

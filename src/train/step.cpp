@@ -339,7 +339,9 @@ double TrainingStep::forward_and_backward(const Tensors& all, double scale) {
     if (buckets) buckets->begin_backward(is_last);  // the head's gradient is made in the forward pass
     if (graphs_ && !part.pairs.is_defined() && (!buckets || !(is_first || is_last))) {
       sum.add(graphs_->run(part, scale, [&](const Tensors& of_graph, const std::shared_ptr<layers::Sequences>& sequences) {
-        return run_pass(of_graph, scale, context_of(sequences, &counter_));
+        auto context = context_of(sequences, &counter_);
+        context.further = further_of(of_graph);
+        return run_pass(of_graph, scale, std::move(context));
       }));
     } else {
       sum.add(run_pass(part, scale, context_for(part, &counter_)));
