@@ -104,6 +104,7 @@ at::Tensor Sequences::visible_until(int64_t window) {
 
 std::shared_ptr<Sequences> Sequences::with_drafts(const std::shared_ptr<Sequences>& tokens, int64_t block) {
   auto both = std::make_shared<Sequences>(tokens->batch_, 2 * tokens->seq_, at::Tensor(), 0, tokens->device_);
+  both->row_tokens_ = tokens->row_tokens_;
   both->positions_ = tokens->positions_.repeat({1, 2});
   if (tokens->document_start_.defined()) {
     both->document_start_ = tokens->document_start_.repeat({1, 2});

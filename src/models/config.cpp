@@ -59,10 +59,10 @@ void declare_settings(base::SettingsTable& table, ModelConfig& c) {
   table.add("model.mlp_bias", c.mlp_bias, "biases in the MLP (llama)");
   table.add("model.softmax_scale", c.softmax_scale, NumberRange{0, 1e3},
             "what attention's scores are multiplied by; 0 = 1 / sqrt(head_dim)");
-  table.add("model.score_cap", c.score_cap, NumberRange{0, 1e6},
-            "scores of softmax attention become cap * tanh(score / cap); 0 = they stay");
+  table.add("model.score_cap", c.score_cap, NumberRange{0, 1e3},
+            "softcap of attention's scores, which become cap * tanh(score / cap); 0 = they stay");
   table.add("model.embedding_scale", c.embedding_scale, NumberRange{0, 1e6},
-            "what embeddings are multiplied by; 0 = as the family has it, 1 or sqrt(hidden) (gemma3_text)");
+            "what embeddings are multiplied by; 0 = as the family has it, 1 or sqrt(hidden) (gemma2, gemma3_text)");
   table.add("model.residual_scale", c.residual_scale, NumberRange{0, 1e6}, "what each branch is multiplied by before it joins the stream");
   table.add("model.logit_scale", c.logit_scale, NumberRange{1e-6, 1e6}, "what logits are multiplied by");
   table.add("model.logit_cap", c.logit_cap, NumberRange{0, 1e6}, "logits become cap * tanh(logits / cap); 0 = they stay");

@@ -42,7 +42,6 @@ json gemma_like_to_hugging_face(const ModelConfig& c, const char* type, const ch
     throw base::ConfigError("model.embedding_scale = {}: {} has sqrt(hidden) in Hugging Face's form", c.embedding_scale, c.family);
   auto common = c;  // without what is these families' own
   common.softmax_scale = common.embedding_scale = common.logit_cap = common.score_cap = 0;
-  common.rope_scaling_sliding = true;
   auto document = common_hugging_face_config(common);
   document["model_type"] = type;
   document["architectures"] = {architecture};

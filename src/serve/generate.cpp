@@ -15,6 +15,12 @@ namespace ingot::serve {
 Generator::Generator(models::Model& model) : model_(model), caches_(static_cast<size_t>(model.config().layers)) {}
 
 at::Tensor Generator::run(const at::Tensor& ids, const parallel::ContextAxis& axis, int64_t drafts) {
+  const auto& config = model_.config();
+  if (config.rope_scaling == "longrope" && length_ > 0 && length_ <= config.rope_original_positions &&
+      length_ + ids.size(1) > config.rope_original_positions)
+    throw base::ModelError(
+        "a text cannot grow beyond {} tokens, from which on longrope turns earlier keys otherwise; give a longer prompt, or ask for less",
+        config.rope_original_positions);
   models::ForwardContext context;
   const auto own = axis.own_tokens(ids).to(model_.device());
   context.sequences =

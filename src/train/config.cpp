@@ -113,6 +113,9 @@ static void check_graphs(const RunConfig& c) {
           "train.gpu_graphs = true goes with data parallelism, and parallel.{} is {}: its ranks communicate within a pass", name, size);
   if (p.zero > 1)
     throw base::ConfigError("train.gpu_graphs = true needs parallel.zero = 0 or 1: with {} ranks communicate within every pass", p.zero);
+  if (c.model.rope_scaling == "longrope")
+    throw base::ConfigError(
+        "train.gpu_graphs = true does not go with model.rope_scaling = \"longrope\", whose factors are copied in every pass");
   if (c.train.offload != "none")
     throw base::ConfigError("train.gpu_graphs = true does not go with train.offload = \"{}\", whose copies go on from pass to pass",
                             c.train.offload);

@@ -16,6 +16,9 @@ std::vector<LayerParts> parts(const ModelConfig& c) { return {gemma_like_parts(c
 ModelConfig from_hugging_face(const json& config) {
   const HuggingFaceFields fields(config);
   auto c = gemma_like_from_hugging_face(fields, "gemma3_text");
+  if (c.score_cap > 0)
+    throw base::ModelError("{}: attn_logit_softcapping is not supported for this model type: transformers does not cap its scores",
+                           fields.origin());
   if (!fields.has("layer_types")) {  // files older than transformers 4.53
     const int64_t pattern = fields.integer("sliding_window_pattern", 6);
     if (pattern < 1) throw base::ModelError("{}: sliding_window_pattern = {} is not positive", fields.origin(), pattern);
@@ -43,7 +46,10 @@ ModelConfig from_hugging_face(const json& config) {
 }
 
 json to_hugging_face(const ModelConfig& c) {
-  auto document = gemma_like_to_hugging_face(c, "gemma3_text", "Gemma3ForCausalLM");
+  if (c.score_cap > 0) throw base::ConfigError("model.score_cap = {}: gemma3_text has no such thing in Hugging Face's form", c.score_cap);
+  auto common = c;
+  common.rope_scaling_sliding = true;  // said below
+  auto document = gemma_like_to_hugging_face(common, "gemma3_text", "Gemma3ForCausalLM");
   auto unscaled = c;
   if (!c.rope_scaling_sliding) unscaled.rope_scaling = "none";
   document["rope_parameters"] = {{"full_attention", hugging_face_rope(c, c.rope_base)},

@@ -16,7 +16,11 @@ std::vector<LayerParts> parts(const ModelConfig& c) {
 }
 
 ModelConfig from_hugging_face(const json& config) {
-  const HuggingFaceFields fields(config);
+  // transformers' defaults; null is no window.
+  auto document = config;
+  if (!config.contains("sliding_window")) document["sliding_window"] = 4096;
+  if (!config.contains("max_position_embeddings")) document["max_position_embeddings"] = 131072;
+  const HuggingFaceFields fields(document);
   auto c = llama_like_from_hugging_face(fields);
   c.family = "mistral";
   c.attention_bias = c.mlp_bias = false;  // whatever a file says of them, there are none

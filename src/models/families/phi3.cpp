@@ -40,6 +40,8 @@ ModelConfig from_hugging_face(const json& original) {
 
 json to_hugging_face(const ModelConfig& c) {
   if (c.attention_bias) throw base::ConfigError("model.attention_bias = true: phi3 has no such thing in Hugging Face's form");
+  if (c.rope_scaling != "none" && c.rope_scaling != "longrope")
+    throw base::ConfigError("model.rope_scaling = {}: phi3 has longrope alone in Hugging Face's form", c.rope_scaling);
   auto full = c;
   const auto window = take_window_of_all_layers(full);
   auto document = llama_like_to_hugging_face(full);

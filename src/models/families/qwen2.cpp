@@ -23,8 +23,12 @@ ModelConfig from_hugging_face(const json& config) {
   c.family = "qwen2";
   c.attention_bias = c.mlp_bias = false;  // whatever a file says of them
   fields.read_layer_types(c, {{"full_attention", "full"}, {"sliding_attention", "sliding"}});
+  const bool slides = fields.boolean("use_sliding_window", false);
+  if (!c.layer_types.empty() && !slides) throw base::ModelError("{}: layer_types slide, and use_sliding_window is false", fields.origin());
   const int64_t first = fields.integer("max_window_layers", 28);
-  if (!fields.has("layer_types") && fields.boolean("use_sliding_window", false) && first < c.layers) {
+  const bool has_window = !config.contains("sliding_window") || fields.has("sliding_window");  // null is none
+  if (c.layers > 1'000'000) throw base::ModelError("{}: {} layers are not possible", fields.origin(), c.layers);
+  if (!fields.has("layer_types") && slides && has_window && first < c.layers) {
     c.window = fields.integer("sliding_window", 4096);
     for (int64_t layer = 0; layer < c.layers; ++layer) c.layer_types.emplace_back(layer >= first ? "sliding" : "full");
   }

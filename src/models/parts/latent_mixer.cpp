@@ -29,6 +29,7 @@ LatentMixer::LatentMixer(const BlockContext& block, int64_t layer) : TokenMixer(
   if (c.value_head_dim > head_dim)
     throw base::ConfigError("model.value_head_dim = {} is more than model.head_dim = {}", c.value_head_dim, head_dim);
   block.require_uncapped("latent attention");
+  if (config().rope_scaling == "longrope") throw base::ConfigError("model.rope_scaling = longrope: latent attention has none of it");
   block.require_heads();
   schedule().require_shares("heads", c.heads);
 }
