@@ -90,10 +90,7 @@ void MetricsSink::record(StepRecord record) {
     write_failed(failure.what());
   }
   if (prometheus_) prometheus_->update(record);
-  if (!mlflow_) return;
-  std::vector<MlflowMetric> metrics;
-  for (const auto& scalar : scalars_of(record)) metrics.push_back({scalar.tag, scalar.value});
-  mlflow_->log(record.time_s, record.step, std::move(metrics));
+  if (mlflow_) mlflow_->log({record.time_s, record.step, scalars_of(record)});
 }
 
 void MetricsSink::end(MlflowEnd how) {

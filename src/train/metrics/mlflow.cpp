@@ -2,37 +2,28 @@
 
 #include <httplib.h>
 
-#include <atomic>
 #include <chrono>
 #include <cmath>
-#include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <thread>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "train/metrics/step_queue.h"
 
 namespace ingot::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using nlohmann::json;
-using Params = std::vector<std::pair<std::string, std::string>>;
 
 // MLflow's limits of one log-batch: 1000 metrics, 100 parameters, a parameter's value of 6000 characters.
 constexpr size_t kMostMetrics = 1000, kMostParams = 100, kLongestParam = 6000;
 constexpr size_t kLongestAnswerBytes = size_t{1} << 20;
-
-struct Record {
-  int64_t time_ms = 0, step = 0;
-  std::vector<MlflowMetric> metrics;
-};
 
 enum class NotFound { is_an_answer, is_a_failure };
 
@@ -73,8 +64,8 @@ std::map<std::string, std::string> params_of(const json& run) {
 
 // What is to be logged where `logged` is there already. MLflow refuses a parameter whose value has changed, and with it the batch that
 // it came in: a later value is a parameter of its own, NAME.value_2.
-Params params_to_log(const Params& params, const std::map<std::string, std::string>& logged) {
-  Params fresh;
+NamedSettings params_to_log(const NamedSettings& params, const std::map<std::string, std::string>& logged) {
+  NamedSettings fresh;
   for (const auto& [name, text] : params) {
     const auto value = param_value(text);
     auto key = name;
@@ -90,26 +81,6 @@ Params params_to_log(const Params& params, const std::map<std::string, std::stri
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> settings_by_name(const std::string& dumped_toml) {
-  Params settings;
-  std::map<std::string, int64_t> elements;  // of each list, so far
-  std::string group;
-  std::istringstream lines(dumped_toml);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("[[")) {
-      const auto list = line.substr(2, line.find(']') - 2);
-      group = list + "." + std::to_string(elements[list]++) + ".";
-    } else if (line.starts_with('[')) {
-      group = line.substr(1, line.find(']') - 1) + ".";
-    } else if (const size_t equals = line.find(" = "); equals != std::string::npos && !line.starts_with('#')) {
-      auto value = line.substr(equals + 3);
-      if (value.size() >= 2 && value.front() == '"' && value.back() == '"') value = value.substr(1, value.size() - 2);
-      settings.emplace_back(group + line.substr(0, equals), value);
-    }
-  }
-  return settings;
-}
-
 void check_mlflow_url(const std::string& url) {
   constexpr std::string_view kScheme = "http://";
   const auto rest = url.starts_with(kScheme) ? url.substr(kScheme.size()) : std::string();
@@ -120,18 +91,19 @@ void check_mlflow_url(const std::string& url) {
 struct MlflowLogger::State {
   MlflowOptions options;
   std::filesystem::path file;
-  Params params;
+  NamedSettings params;
   std::string run_id;
   bool has_begun = false, has_complained = false;  // of the sender's thread
 
+  StepQueue queue;
   std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<Record> waiting;
   bool is_ending = false;
   MlflowEnd how = MlflowEnd::failed;
   Clock::time_point deadline = Clock::time_point::max();  // of all requests, once it is ending
-  std::atomic<int64_t> dropped = 0;
   std::thread thread;
+
+  State(MlflowOptions chosen, std::filesystem::path id_file, NamedSettings settings)
+      : options(std::move(chosen)), file(std::move(id_file)), params(std::move(settings)), queue(options.most_waiting) {}
 
   // The answer's body, empty where 404 is one; nothing when the request failed, with `why`.
   std::optional<json> ask(const char* method, const std::string& path, const json& body, std::string& why,
@@ -203,7 +175,7 @@ struct MlflowLogger::State {
     return ask("POST", "runs/update", {{"run_id", run_id}, {"status", "RUNNING"}}, why).has_value();
   }
 
-  void send_params(const Params& fresh) {
+  void send_params(const NamedSettings& fresh) {
     for (size_t first = 0; first < fresh.size(); first += kMostParams) {
       auto batch = json::array();
       for (size_t i = first; i < std::min(fresh.size(), first + kMostParams); ++i)
@@ -242,38 +214,26 @@ struct MlflowLogger::State {
     return true;
   }
 
-  bool send(const std::vector<Record>& records, std::string& why) {
+  bool send(const std::vector<StepScalars>& steps, std::string& why) {
     if (!has_begun && !(has_begun = begin(why))) return false;
     auto metrics = json::array();
-    for (const auto& record : records)
-      for (const auto& metric : record.metrics)
-        metrics.push_back({{"key", metric.name}, {"value", metric.value}, {"timestamp", record.time_ms}, {"step", record.step}});
+    for (const auto& step : steps)
+      for (const auto& [tag, value] : step.scalars)
+        metrics.push_back({{"key", tag}, {"value", value}, {"timestamp", static_cast<int64_t>(step.time_s * 1e3)}, {"step", step.step}});
     return metrics.empty() || ask("POST", "runs/log-batch", {{"run_id", run_id}, {"metrics", metrics}}, why).has_value();
-  }
-
-  // As many records as one log-batch takes; waits for the first. None at the end.
-  std::vector<Record> take() {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return is_ending || !waiting.empty(); });
-    std::vector<Record> taken;
-    for (size_t metrics = 0; !waiting.empty() && metrics + waiting.front().metrics.size() <= kMostMetrics; waiting.pop_front()) {
-      metrics += waiting.front().metrics.size();
-      taken.push_back(std::move(waiting.front()));
-    }
-    return taken;
   }
 
   void run() {
     std::string why;
     if (!(has_begun = begin(why))) complain(why);
-    for (auto records = take(); !records.empty(); records = take()) {
-      if (send(records, why)) continue;
-      dropped += static_cast<int64_t>(records.size());
+    for (auto steps = queue.take(kMostMetrics); !steps.empty(); steps = queue.take(kMostMetrics)) {
+      if (send(steps, why)) continue;
+      queue.drop(steps.size());
       complain(why);
     }
     const char* status = how == MlflowEnd::finished ? "FINISHED" : how == MlflowEnd::failed ? "FAILED" : "KILLED";
     if (has_begun && !ask("POST", "runs/update", {{"run_id", run_id}, {"status", status}, {"end_time", now_ms()}}, why)) complain(why);
-    if (dropped > 0) base::log_warning("MLflow at {}: the metrics of {} steps were not delivered", options.url, dropped.load());
+    if (queue.dropped() > 0) base::log_warning("MLflow at {}: the metrics of {} steps were not delivered", options.url, queue.dropped());
   }
 
   void complain(const std::string& why) {
@@ -282,12 +242,9 @@ struct MlflowLogger::State {
   }
 };
 
-MlflowLogger::MlflowLogger(const std::filesystem::path& run_dir, MlflowOptions options, Params params, bool resumes)
-    : state_(std::make_unique<State>()) {
+MlflowLogger::MlflowLogger(const std::filesystem::path& run_dir, MlflowOptions options, NamedSettings params, bool resumes) {
   check_mlflow_url(options.url);
-  state_->options = std::move(options);
-  state_->file = run_dir / "mlflow.json";
-  state_->params = std::move(params);
+  state_ = std::make_unique<State>(std::move(options), run_dir / "mlflow.json", std::move(params));
   if (resumes && std::filesystem::exists(state_->file)) {
     const auto kept = json::parse(base::read_file(state_->file), nullptr, false);
     if (kept.is_object()) state_->run_id = text_at(kept, "/run_id");
@@ -301,23 +258,15 @@ MlflowLogger::~MlflowLogger() {
     state_->is_ending = true;
     state_->deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(state_->options.timeout_s));
   }
-  state_->changed.notify_all();
+  state_->queue.close();
   state_->thread.join();
 }
 
-void MlflowLogger::log(double time_s, int64_t step, std::vector<MlflowMetric> metrics) {
+void MlflowLogger::log(StepScalars step) {
   // JSON has no NaN or Inf: metrics.jsonl says where there were some.
-  std::erase_if(metrics, [](const MlflowMetric& metric) { return !std::isfinite(metric.value); });
-  if (metrics.size() > kMostMetrics) metrics.resize(kMostMetrics);
-  {
-    const std::lock_guard lock(state_->mutex);
-    if (state_->waiting.size() >= state_->options.most_waiting) {
-      ++state_->dropped;
-      return;
-    }
-    state_->waiting.push_back({static_cast<int64_t>(time_s * 1e3), step, std::move(metrics)});
-  }
-  state_->changed.notify_one();
+  std::erase_if(step.scalars, [](const Scalar& scalar) { return !std::isfinite(scalar.value); });
+  if (step.scalars.size() > kMostMetrics) step.scalars.resize(kMostMetrics);
+  state_->queue.push(std::move(step));
 }
 
 void MlflowLogger::end(MlflowEnd how) {
@@ -325,6 +274,6 @@ void MlflowLogger::end(MlflowEnd how) {
   state_->how = how;
 }
 
-int64_t MlflowLogger::dropped() const { return state_->dropped; }
+int64_t MlflowLogger::dropped() const { return state_->queue.dropped(); }
 
 }  // namespace ingot::train

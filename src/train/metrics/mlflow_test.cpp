@@ -107,11 +107,11 @@ class Mlflow : public ::testing::Test {
 
 TEST_F(Mlflow, settings_and_steps_arrive_in_batches_and_the_run_ends) {
   FakeMlflow server;
-  std::vector<std::pair<std::string, std::string>> params;
+  NamedSettings params;
   for (int i = 0; i < 150; ++i) params.emplace_back("setting." + std::to_string(i), "v");
   {
     MlflowLogger logger(folder, server.options(), params, false);
-    logger.log(12.5, 1, {{"loss", 3}, {"lr", std::nan("")}});
+    logger.log({12.5, 1, {{"loss", 3}, {"lr", std::nan("")}}});
     logger.end(MlflowEnd::finished);
   }
   size_t most = 0, sent = 0;
@@ -177,7 +177,7 @@ TEST_F(Mlflow, steps_of_a_run_that_is_gone_are_counted_as_not_delivered) {
   FakeMlflow server;
   server.status = 404;
   MlflowLogger logger(folder, server.options(), {}, false);
-  logger.log(1, 1, {{"loss", 3}});
+  logger.log({1, 1, {{"loss", 3}}});
   for (int tries = 0; tries < 500 && logger.dropped() == 0; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(logger.dropped(), 1);
 }
@@ -188,7 +188,7 @@ TEST_F(Mlflow, a_slow_or_failing_server_costs_the_run_no_time_and_drops_are_coun
   const auto start = std::chrono::steady_clock::now();
   {
     MlflowLogger logger(folder, server.options(0.5), {}, false);
-    for (int64_t step = 1; step <= 100; ++step) logger.log(1, step, {{"loss", 3}});
+    for (int64_t step = 1; step <= 100; ++step) logger.log({1, step, {{"loss", 3}}});
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(300));
     EXPECT_GE(logger.dropped(), 90);
   }
@@ -196,20 +196,14 @@ TEST_F(Mlflow, a_slow_or_failing_server_costs_the_run_no_time_and_drops_are_coun
   server.delay_s = 0;
   server.status = 500;
   MlflowLogger logger(folder, server.options(), {}, false);
-  logger.log(1, 1, {{"loss", 3}});
+  logger.log({1, 1, {{"loss", 3}}});
   for (int tries = 0; tries < 500 && logger.dropped() == 0; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(logger.dropped(), 1);
 }
 
-TEST(MlflowSettings, have_the_names_of_the_table) {
-  using Settings = std::vector<std::pair<std::string, std::string>>;
-  EXPECT_EQ(settings_by_name("[train]\nsteps = 10\nprecision = \"bf16\"\n[[train.phases]]\nname = \"a = b\"\n[[train.phases]]\nlr = 1\n"),
-            (Settings{{"train.steps", "10"}, {"train.precision", "bf16"}, {"train.phases.0.name", "a = b"}, {"train.phases.1.lr", "1"}}));
-}
-
 TEST_F(Mlflow, nobody_listening_and_wrong_addresses) {
   MlflowLogger logger(folder, {"http://127.0.0.1:1", "e", "", 1}, {}, false);
-  logger.log(1, 1, {{"loss", 3}});
+  logger.log({1, 1, {{"loss", 3}}});
   for (const char* wrong : {"127.0.0.1:5000", "http://", "https://host", "http://host:1/path"})
     EXPECT_THROW(check_mlflow_url(wrong), base::ConfigError) << wrong;
 }

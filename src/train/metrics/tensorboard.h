@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "train/metrics/append_file.h"
+#include "train/metrics/scalar.h"
 
 namespace ingot::train {
 
@@ -26,10 +27,6 @@ std::string tfrecord(std::string_view data);
 /// The encoded tensorflow.Event messages. Values are stored in single precision, as TensorBoard does.
 std::string encode_version_event(double wall_time_s);
 std::string encode_start_event(double wall_time_s, int64_t step);
-struct Scalar {
-  std::string tag;
-  double value = 0;
-};
 std::string encode_scalars_event(double wall_time_s, int64_t step, std::span<const Scalar> scalars);
 /// `counts[i]` values lie in [edges[i], edges[i + 1]); edges has one element more than counts.
 std::string encode_histogram_event(double wall_time_s, int64_t step, std::string_view tag, std::span<const double> edges,
