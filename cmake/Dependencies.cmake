@@ -29,6 +29,7 @@ ingot_archive(uring liburing.h liburing.a)
 ingot_archive(pugixml pugixml.hpp libpugixml.a)
 ingot_archive(curl curl/curl.h libcurl.so)
 ingot_archive(crypto openssl/evp.h libcrypto.so)
+ingot_archive(sqlite3 sqlite3.h libsqlite3.so)
 ingot_archive(sentencepiece sentencepiece_processor.h libsentencepiece.so)
 ingot_archive(sentencepiece_train sentencepiece_trainer.h libsentencepiece_train.so)
 

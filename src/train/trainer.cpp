@@ -170,7 +170,7 @@ void Trainer::prepare_run_dir() {
                  base::format_count(static_cast<double>(whole_->active_elements())), config_.train.precision, config_.model.family,
                  facts().device);
   base::log_info("{}", mfu_convention(forecast_.gemm_flops / 1e12, "this machine's measured GEMM rate"));
-  sink_ = std::make_unique<MetricsSink>(options_.run_dir, config_.log, progress_.step, config_toml_);
+  sink_ = std::make_unique<MetricsSink>(options_.run_dir, config_.log, progress_.step, config_toml_, run_id_);
   record_checkpoints();
 }
 

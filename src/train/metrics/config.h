@@ -14,12 +14,13 @@ struct LogConfig {
   std::string prometheus;
   std::string mlflow, mlflow_experiment = "ingot", mlflow_run;
   double mlflow_timeout_s = 10;
+  std::string trackio, trackio_run, trackio_folder;
   std::string level = "info";
 };
 
 void declare_settings(base::SettingsTable& table, LogConfig& config);
 
-/// Refuses an address that cannot be one. Throws ConfigError.
+/// Refuses addresses and names that cannot be one. Throws ConfigError.
 void check(const LogConfig& config);
 
 /// Applies `log.level` to the program's log.

@@ -48,7 +48,7 @@ std::vector<Scalar> scalars_of(const StepRecord& r) {
 }  // namespace
 
 MetricsSink::MetricsSink(const std::filesystem::path& run_dir, const LogConfig& config, int64_t resumed_step,
-                         const std::string& config_toml)
+                         const std::string& config_toml, const std::string& run_id)
     : run_dir_(run_dir),
       config_(config),
       file_(run_dir / "metrics.jsonl", resumed_step),
@@ -62,6 +62,12 @@ MetricsSink::MetricsSink(const std::filesystem::path& run_dir, const LogConfig& 
   if (!config_.mlflow.empty())
     mlflow_.emplace(run_dir_, MlflowOptions{config_.mlflow, config_.mlflow_experiment, config_.mlflow_run, config_.mlflow_timeout_s},
                     settings_by_name(config_toml), resumed_step > 0);
+  if (!config_.trackio.empty()) {
+    const auto name =
+        config_.trackio_run.empty() ? std::filesystem::absolute(run_dir_ / ".").parent_path().filename().string() : config_.trackio_run;
+    const auto folder = config_.trackio_folder.empty() ? trackio_home() : std::filesystem::path(config_.trackio_folder);
+    trackio_.emplace(TrackioOptions{config_.trackio, folder, run_id, name}, settings_by_name(config_toml), resumed_step);
+  }
   if (config_.prometheus.empty()) return;
   try {
     prometheus_.emplace(config_.prometheus);
@@ -91,6 +97,7 @@ void MetricsSink::record(StepRecord record) {
   }
   if (prometheus_) prometheus_->update(record);
   if (mlflow_) mlflow_->log({record.time_s, record.step, scalars_of(record)});
+  if (trackio_) trackio_->log({record.time_s, record.step, scalars_of(record)});
 }
 
 void MetricsSink::end(MlflowEnd how) {

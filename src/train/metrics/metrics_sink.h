@@ -1,5 +1,5 @@
-// Where the trainer leaves its numbers: one record per step goes to the log, metrics.jsonl, TensorBoard, Prometheus and MLflow.
-// Rank 0 owns the only one; it belongs to one thread.
+// Where the trainer leaves its numbers: one record per step goes to the log, metrics.jsonl, TensorBoard, Prometheus, MLflow
+// and Trackio. Rank 0 owns the only one; it belongs to one thread.
 //
 // A run never dies of its metrics: a full disk or a taken port is warned about, and the step goes on.
 #pragma once
@@ -16,6 +16,7 @@
 #include "train/metrics/prometheus.h"
 #include "train/metrics/step_record.h"
 #include "train/metrics/tensorboard.h"
+#include "train/metrics/trackio.h"
 
 namespace ingot::train {
 
@@ -23,8 +24,9 @@ class MetricsSink {
  public:
   /// `resumed_step` is the last step of the checkpoint that the run goes on from, 0 for a new run. Throws FileError when
   /// metrics.jsonl cannot be opened at all: that is a wrong run directory, best known at once.
-  /// `config_toml`: all settings of the run, for MLflow.
-  MetricsSink(const std::filesystem::path& run_dir, const LogConfig& config, int64_t resumed_step, const std::string& config_toml = "");
+  /// `config_toml`: all settings of the run, for MLflow and Trackio; `run_id` is that of run.json.
+  MetricsSink(const std::filesystem::path& run_dir, const LogConfig& config, int64_t resumed_step, const std::string& config_toml = "",
+              const std::string& run_id = "");
 
   void record(StepRecord record);
   /// How the run ended, for MLflow; without it, failed.
@@ -44,6 +46,7 @@ class MetricsSink {
   std::optional<TensorBoardWriter> tensorboard_;
   std::optional<PrometheusEndpoint> prometheus_;
   std::optional<MlflowLogger> mlflow_;
+  std::optional<TrackioWriter> trackio_;
   bool first_ = true, after_resume_ = false, warned_ = false;
 };
 
