@@ -99,14 +99,19 @@ at::Tensor glu_forward(const at::Tensor& gate_up_in, const at::Tensor& row_weigh
   return out;
 }
 
-std::pair<at::Tensor, at::Tensor> glu_backward(const at::Tensor& grad_in, const at::Tensor& gate_up_in, const at::Tensor& row_weight,
-                                               Gate gate_kind) {
+std::pair<at::Tensor, at::Tensor> glu_backward(const at::Tensor& grad, const at::Tensor& gate_up, const at::Tensor& row_weight, Gate gate) {
+  const auto grad_gate_up = at::empty(gate_up.sizes(), gate_up.options());
+  const auto grad_weight = row_weight.defined() ? at::empty(row_weight.sizes(), row_weight.options()) : at::Tensor();
+  glu_backward_into(grad_gate_up, grad_weight, grad, gate_up, row_weight, gate);
+  return {grad_gate_up, grad_weight};
+}
+
+void glu_backward_into(const at::Tensor& grad_gate_up, const at::Tensor& grad_weight, const at::Tensor& grad_in,
+                       const at::Tensor& gate_up_in, const at::Tensor& row_weight, Gate gate_kind) {
   const base::WorkScope scope(names_of(gate_kind).forward, base::WorkKind::activations);
   if (is_fused(gate_up_in, row_weight, kBackward)) {
     const auto gate_up = gate_up_in.contiguous(), grad = grad_in.contiguous(),
                weight = row_weight.defined() ? row_weight.contiguous() : row_weight;
-    auto grad_gate_up = at::empty_like(gate_up);
-    auto grad_weight = weight.defined() ? at::empty_like(weight) : at::Tensor();
     const auto bind = [](cpu::GluProblem& p, const RowTensors& t) {
       p.grad = address(t.in[0]);
       p.gate_up = address(t.in[1]);
@@ -118,24 +123,21 @@ std::pair<at::Tensor, at::Tensor> glu_backward(const at::Tensor& grad_in, const 
         names_of(gate_kind).backward,   kBackward, {{grad, gate_up, weight}, {grad_gate_up, grad_weight}, {}},
         problem_of(gate_up, gate_kind), bind,      8};
     run_rows(call, cpu::glu_backward);
-    return {grad_gate_up, grad_weight};
+    return;
   }
   const auto wide = reference::accumulation_type(gate_up_in.scalar_type());
   const auto halves = gate_up_in.chunk(2, -1);
   const auto gate = halves[0].to(wide), act = reference::activated(gate, gate_kind), up = multiplier(halves[1], gate_kind, wide);
   auto g = grad_in.to(wide);
-  at::Tensor grad_weight;
   if (row_weight.defined()) {
-    grad_weight = (g * act).mul_(up).sum(-1).to(row_weight.scalar_type());
+    grad_weight.copy_((g * act).mul_(up).sum(-1));
     g = g * row_weight.to(wide).unsqueeze(-1);
   }
-  auto grad_gate_up = at::empty(gate_up_in.sizes(), gate_up_in.options());
   const auto grads = grad_gate_up.chunk(2, -1);
   auto grad_up = grads[1];
   at::mul_out(grad_up, g, act);
   if (gate_kind == Gate::clamped) grad_up.masked_fill_(halves[1].abs().gt(kClampedLimit), 0);
   grads[0].copy_(activated_backward(g * up, gate, gate_kind));
-  return {grad_gate_up, grad_weight};
 }
 
 }  // namespace ingot::kernels

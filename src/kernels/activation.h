@@ -18,5 +18,8 @@ at::Tensor glu_forward(const at::Tensor& gate_up, const at::Tensor& row_weight, 
 /// Gradients of glu_forward: {grad of gate_up [rows, 2 f], grad of row_weight [rows] fp32 (undefined without weights)}.
 std::pair<at::Tensor, at::Tensor> glu_backward(const at::Tensor& grad, const at::Tensor& gate_up, const at::Tensor& row_weight,
                                                Gate gate = Gate::silu);
+/// The same into contiguous tensors.
+void glu_backward_into(const at::Tensor& grad_gate_up, const at::Tensor& grad_row_weight, const at::Tensor& grad, const at::Tensor& gate_up,
+                       const at::Tensor& row_weight, Gate gate = Gate::silu);
 
 }  // namespace ingot::kernels

@@ -167,9 +167,8 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
       kernels::matmul_of_any_rows_into(grad_activated,
                                        operand_of(grad_rows.narrow(0, from, count), quantization, OperandKind::expert_gradient, 1),
                                        operand_of(down->value[e], quantization, OperandKind::weight, 0));
-      const auto [grad_part, grad_part_weight] = kernels::glu_backward(grad_activated, part, part_weight, gate);
-      grad_pre.narrow(0, from, count).copy_(grad_part);
-      grad_slot_weight.narrow(0, from, count).copy_(grad_part_weight);
+      const auto grad_part = grad_pre.narrow(0, from, count);
+      kernels::glu_backward_into(grad_part, grad_slot_weight.narrow(0, from, count), grad_activated, part, part_weight, gate);
       if (grad_down_bias.defined()) {
         const auto grad_out = grad_rows.narrow(0, from, count).to(down_bias.scalar_type());
         grad_slot_weight.narrow(0, from, count).add_(at::matmul(grad_out, down_bias[e]));
