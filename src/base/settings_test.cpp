@@ -25,6 +25,7 @@ struct Example {
   bool nesterov = true;
   std::string precision = "fp32";
   std::vector<std::string> files;
+  std::vector<double> betas;
   std::vector<Phase> phases;
   SettingsTable table;
   Example() {
@@ -33,6 +34,7 @@ struct Example {
     table.add("optimizer.nesterov", nesterov, "Nesterov momentum");
     table.add("train.precision", precision, {"fp64", "fp32", "bf16"}, "compute dtype");
     table.add("data.files", files, "token files");
+    table.add("optimizer.betas", betas, NumberRange{0, 1}, "decays");
     table.add_list("train.phases", phases, declare_phase, "phases in order");
   }
 };
@@ -82,6 +84,23 @@ TEST(Settings, impossible_values_name_the_range) {
   EXPECT_THAT(error_of([&] { e.table.set("train.precision", "bf61", "--set"); }), HasSubstr("did you mean 'bf16'"));
   EXPECT_THAT(error_of([&] { e.table.load_toml("train = 3", "c.toml"); }), HasSubstr("unknown setting 'train'"));
   EXPECT_THAT(error_of([&] { e.table.load_toml("[train\n", "c.toml"); }), HasSubstr("c.toml:1"));
+}
+
+TEST(Settings, lists_of_numbers_are_read_from_toml_and_the_command_line_and_written_back) {
+  Example a, b;
+  a.table.load_toml("[optimizer]\nbetas = [0.1, 1, 1e-3]", "a.toml");
+  EXPECT_EQ(a.betas, (std::vector<double>{0.1, 1, 1e-3}));
+  EXPECT_THAT(a.table.dump_changed_toml(), HasSubstr("betas = [0.1, "));
+  b.table.load_toml(a.table.dump_toml(), "dump");
+  EXPECT_EQ(b.betas, a.betas);
+  b.table.set("optimizer.betas", "0.5,0.25", "--set");
+  EXPECT_EQ(b.betas, (std::vector<double>{0.5, 0.25}));
+  for (const char* wrong : {"[0.1, 2]", "[0.1, nan]", "[0.1, \"x\"]", "[[0.1]]"})
+    EXPECT_THAT(error_of([&] { b.table.load_toml(std::string("[optimizer]\nbetas = ") + wrong, "b.toml"); }),
+                AllOf(HasSubstr("optimizer.betas"), HasSubstr("from 0 to 1")))
+        << wrong;
+  EXPECT_THAT(error_of([&] { b.table.set("optimizer.betas", "0.5,x", "--set"); }), HasSubstr("from 0 to 1"));
+  EXPECT_EQ(b.betas, (std::vector<double>{0.5, 0.25}));
 }
 
 TEST(Settings, suffixes_are_understood) {

@@ -52,8 +52,12 @@ at::Tensor losses_of(models::Model& model, Row& row) {
 std::vector<double> score_documents(models::Model& model, const data::IndexedDataset& dataset, const ScoreOptions& options) {
   const at::NoGradGuard no_grad;
   std::vector<double> scores;
+  // Factors of longrope are chosen by the length of a row: documents that need none of the long ones do not get them from their neighbours.
+  const auto& config = model.config();
+  const int64_t row_tokens =
+      config.rope_scaling == "longrope" ? std::min(options.row_tokens, config.rope_original_positions) : options.row_tokens;
   while (static_cast<int64_t>(scores.size()) < dataset.documents()) {
-    auto row = row_from(dataset, static_cast<int64_t>(scores.size()), options.row_tokens);
+    auto row = row_from(dataset, static_cast<int64_t>(scores.size()), row_tokens);
     if (!row.inputs.empty() && *std::max_element(row.inputs.begin(), row.inputs.end()) >= model.config().vocab_size)
       throw base::DataError("{} has ids beyond the model's vocabulary of {}: it was made with another tokenizer", dataset.prefix().string(),
                             model.config().vocab_size);

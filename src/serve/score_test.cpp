@@ -15,11 +15,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST(Score, is_the_log_probability_of_learned_tokens_however_documents_fall_into_rows) {
-  const auto folder = fs::temp_directory_path() / ("ingot_score_" + std::to_string(::getpid()));
+class Scores : public ::testing::TestWithParam<std::string> {};  // rope_scaling
+
+TEST_P(Scores, are_the_log_probabilities_of_learned_tokens_however_documents_fall_into_rows) {
+  const auto folder = fs::temp_directory_path() / ("ingot_score_" + GetParam() + std::to_string(::getpid()));
   fs::create_directories(folder);
   models::ModelConfig c;
   c.family = "llama", c.layers = 2, c.hidden = 16, c.vocab_size = 30, c.heads = c.kv_heads = 2, c.ffn = 24, c.init_std = 0.4;
+  c.rope_scaling = GetParam();
+  // Of the documents below some are longer than the original context, and some shorter.
+  if (c.rope_scaling == "longrope") c.rope_original_positions = 8, c.rope_short_factors = {1, 1, 1, 2}, c.rope_long_factors = {2, 3, 5, 7};
   const auto model = models::create_model(c);
   model->allocate(at::kDouble);
   model->initialise(3);
@@ -62,6 +67,8 @@ TEST(Score, is_the_log_probability_of_learned_tokens_however_documents_fall_into
   EXPECT_THROW(score_documents(*small, dataset), base::DataError);
   fs::remove_all(folder);
 }
+
+INSTANTIATE_TEST_SUITE_P(Rope, Scores, ::testing::Values("none", "longrope"), [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace ingot::serve

@@ -28,6 +28,11 @@ models::ModelConfig model_of(const TestLayout& layout) {
   if (layout.is_special) {
     c.residual_scale = 0.7, c.logit_scale = 0.5, c.logit_cap = 2, c.mup_base_hidden = c.hidden / 2;
   }
+  if (layout.longrope) {
+    const auto pairs = static_cast<size_t>(c.resolved_head_dim() / 2);
+    c.rope_scaling = "longrope", c.rope_original_positions = layout.seq - 1;
+    c.rope_short_factors.assign(pairs, 1), c.rope_long_factors.assign(pairs, 3);
+  }
   c.mtp_layers = layout.mtp;
   c.lora_rank = layout.lora;
   c.bidirectional = layout.encoder, c.draft_block = layout.draft, c.draft_mask_id = 47;
@@ -72,6 +77,7 @@ std::string name_of(const TestLayout& l) {
   if (l.qk_clip > 0) name += "_qk_clip";
   if (l.encoder) name += "_encoder";
   if (l.draft > 0) name += fmt::format("_drafts{}", l.draft);
+  if (l.longrope) name += "_longrope";
   if (l.mtp > 0) name += fmt::format("_mtp{}", l.mtp);
   if (!l.balance.empty()) name += "_balance_over_" + l.balance;
   if (l.kv_heads != 12) name += fmt::format("_kv{}", l.kv_heads);
@@ -163,6 +169,8 @@ std::vector<TestLayout> fine_tuned_layouts() {
   all.push_back({.parallel = P{.tensor = 2, .zero = 1}, .ranks = 4, .optimizer = "adamw", .lora = 0, .draft = 4});
   all.push_back({.parallel = P{.tensor = 2, .zero = 1}, .ranks = 4, .family = "zaya1", .microbatch = 3, .draft = 4});
   all.push_back({.parallel = experts, .ranks = 2, .family = "qwen3_moe", .top_k = 2, .draft = 5, .balance = "batch"});
+  all.push_back({.parallel = P{.zero = 3}, .ranks = 2, .family = "gemma2", .microbatch = 2, .draft = 3});
+  all.push_back({.parallel = P{.tensor = 2, .zero = 1}, .ranks = 2, .family = "gemma2", .draft = 4});
   return all;
 }
 
@@ -273,6 +281,14 @@ std::vector<TestLayout> test_layouts() {
     p.tensor = 2, p.expert = 2, p.expert_tensor = 2;
     all.push_back({.parallel = p, .ranks = 4, .family = family});
   }
+  // Capped scores by every method, and rotation by the length of the whole row, which no rank has.
+  for (const char* method : {"bidirectional_ring", "allgather", "ulysses"}) {
+    P p{.context = 2};
+    p.context_method = method;
+    all.push_back({.parallel = p, .ranks = 2, .family = "gemma2", .seq = 24});
+  }
+  for (const auto& p : {P{.zero = 3}, P{.context = 2}, P{.tensor = 2}, P{.tensor_sequence = 2}, P{.pipeline = 2}})
+    all.push_back({.parallel = p, .ranks = 2, .family = "phi3", .microbatch = p.zero == 3 ? 0 : 3, .seq = 24, .longrope = true});
   // TSP: with every axis that it may stand beside, and alone.
   for (const std::string family : {"llama", "zaya1"}) {
     for (const int64_t ranks : {2, 3, 4})
