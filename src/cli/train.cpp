@@ -37,6 +37,7 @@ void add_train(Flags& flags) {
 
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/environment.h"
@@ -78,12 +79,40 @@ int print_settings(bool markdown) {
   return 0;
 }
 
+// The names and shapes of a model's parameters; nothing where the settings do not make one.
+std::map<std::string, std::vector<int64_t>> shapes_of(const models::ModelConfig& config) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  try {
+    const auto model = models::create_model(config);
+    for (const auto& parameter : model->parameters().all()) shapes[parameter->name] = parameter->shape;
+  } catch (const base::ConfigError&) {
+  }
+  return shapes;
+}
+
+// Sizes of parts that the family does not have.
+void take_back_unused_sizes(models::ModelConfig& config) {
+  const models::ModelConfig defaults;
+  const auto shapes = shapes_of(config);
+  const auto take_back = [&](auto member) {
+    auto without = config;
+    without.*member = defaults.*member;
+    if (shapes_of(without) == shapes) config = without;
+  };
+  for (const auto member : {&models::ModelConfig::ffn, &models::ModelConfig::expert_ffn, &models::ModelConfig::experts,
+                            &models::ModelConfig::router_hidden, &models::ModelConfig::gate_rank})
+    take_back(member);
+  take_back(&models::ModelConfig::layer_pattern);
+  if (config.experts == defaults.experts) config.top_k = defaults.top_k;
+}
+
 int print_example(const std::string& family) {
   train::RunConfig config;
   const auto table = train::settings_of(config);
   const double init_std = config.model.init_std;
   config.model = models::small_model(family);
   config.model.init_std = init_std;
+  take_back_unused_sizes(config.model);
   std::printf(
       "# The smallest model that has all parts of its family, for tests: the sizes are to be made larger. What is not here is as\n"
       "# 'ingot train --settings' says; configs/ has whole files, with [data], [optimizer] and [train].\n%s",
