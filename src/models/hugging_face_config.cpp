@@ -64,6 +64,8 @@ ModelConfig HuggingFaceFields::common() const {
   if (!json_.is_object()) throw ModelError("{} does not hold a JSON object", origin());
   ModelConfig c;
   c.layers = integer("num_hidden_layers");
+  constexpr int64_t kMostLayers = 100000;  // of what has an entry for each
+  if (c.layers < 1 || c.layers > kMostLayers) throw ModelError("{}: num_hidden_layers is {}", origin(), c.layers);
   c.hidden = integer("hidden_size");
   c.vocab_size = integer("vocab_size");
   c.heads = integer("num_attention_heads");
@@ -152,6 +154,8 @@ void HuggingFaceFields::read_rope(ModelConfig& config, const json& rope) const {
   const HuggingFaceFields fields(rope);
   config.rope_base = fields.number("rope_theta", 10000);
   config.rope_fraction = fields.number("partial_rotary_factor", 1);
+  if (!(config.rope_fraction >= 0 && config.rope_fraction <= 1))
+    throw ModelError("{}: partial_rotary_factor is {}, not from 0 to 1", origin(), config.rope_fraction);
   const auto type = fields.text("rope_type", fields.text("type", "default"));
   if (type == "default") return;
   if (type != "linear" && type != "llama3" && type != "yarn" && type != "longrope")

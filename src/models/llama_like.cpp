@@ -16,7 +16,7 @@ ModelConfig llama_like_from_hugging_face(const HuggingFaceFields& fields) {
   return c;
 }
 
-ModelConfig mixture_from_hugging_face(const HuggingFaceFields& fields, const char* family) {
+ModelConfig moe_from_hugging_face(const HuggingFaceFields& fields, const char* family) {
   ModelConfig c = fields.common();
   c.family = family;
   c.top_k = fields.integer("num_experts_per_tok", 8);
@@ -27,7 +27,7 @@ ModelConfig mixture_from_hugging_face(const HuggingFaceFields& fields, const cha
   return c;
 }
 
-nlohmann::json mixture_to_hugging_face(const ModelConfig& c, const char* type, const char* architecture) {
+nlohmann::json moe_to_hugging_face(const ModelConfig& c, const char* type, const char* architecture) {
   auto json = llama_attention_to_hugging_face(c);
   json["model_type"] = type;
   json["architectures"] = {architecture};

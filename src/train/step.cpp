@@ -150,8 +150,10 @@ void TrainingStep::clip_scores_at(double threshold) {
   largest_scores_ = model_.watch_scores();
   const bool is_stage = model_.layout().stage.is_on();  // others may have what this one has not
   if (!is_stage && std::none_of(largest_scores_.begin(), largest_scores_.end(), [](const at::Tensor& x) { return x.defined(); }))
-    throw base::ConfigError("optimizer.qk_clip = {}: no layer has softmax attention whose queries and keys are not normed; set it to 0",
-                            threshold);
+    throw base::ConfigError(
+        "optimizer.qk_clip = {}: no layer has softmax attention whose queries and keys are neither normed nor of capped scores; set it to "
+        "0",
+        threshold);
 }
 
 void TrainingStep::clip_scores(StepResult& result) {

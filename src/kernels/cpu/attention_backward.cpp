@@ -46,8 +46,8 @@ INGOT_INLINE void differentiate(float* weights, float* deltas, Range keys, RowTe
   for (int64_t j = first; j < end; j += kLanes) {
     Float score = load(weights + j), slope;
     if constexpr (capped) {
-      const Tangent tangent = tanh(score);
-      score = tangent.value * (cap * kLog2E), slope = tangent.slope;
+      const Tanh capped_score = tanh(score);
+      score = capped_score.value * (cap * kLog2E), slope = capped_score.slope;
     }
     Float weight = exp2_of_negative(score - terms.log_sum_exp);
     Float delta = weight * (load(deltas + j) - terms.mean);

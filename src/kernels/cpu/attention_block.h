@@ -26,10 +26,10 @@ INGOT_INLINE T* row(const AttentionRows& x, int64_t b, int64_t i, int64_t head) 
 }
 
 // tanh of a score within its cap, and its slope 1 - tanh^2, which is small where tanh is near 1; absolute errors some 1e-7.
-struct Tangent {
+struct Tanh {
   Float value, slope;
 };
-INGOT_INLINE Tangent tanh(Float x) {
+INGOT_INLINE Tanh tanh(Float x) {
   const Float e = exp2_of_negative(max(x, -x) * (-2 * kLog2E)), share = 1 / (1 + e), of_size = (1 - e) * share;
   return {x < Float{} ? -of_size : of_size, 4 * e * share * share};
 }

@@ -14,7 +14,7 @@ std::vector<LayerParts> parts(const ModelConfig&) { return {{.feed_forward = Fee
 // The weights of a token's experts always sum to 1; there are no biases.
 ModelConfig from_hugging_face(const nlohmann::json& json) {
   const HuggingFaceFields fields(json);
-  auto c = mixture_from_hugging_face(fields, "mixtral");
+  auto c = moe_from_hugging_face(fields, "mixtral");
   c.top_k = fields.integer("num_experts_per_tok", 2);
   c.norm_topk_prob = true;
   c.experts = fields.integer("num_local_experts", 8);
@@ -29,7 +29,7 @@ nlohmann::json to_hugging_face(const ModelConfig& c) {
                             c.attention_bias ? "attention_bias = true" : "norm_topk_prob = false");
   auto full = c;
   const auto window = take_window_of_all_layers(full);
-  auto json = mixture_to_hugging_face(full, "mixtral", "MixtralForCausalLM");
+  auto json = moe_to_hugging_face(full, "mixtral", "MixtralForCausalLM");
   for (const char* unknown : {"norm_topk_prob", "attention_bias"}) json.erase(unknown);
   json["num_local_experts"] = c.experts;
   json["intermediate_size"] = c.expert_ffn;

@@ -13,7 +13,7 @@ std::vector<LayerParts> parts(const ModelConfig&) { return {{.feed_forward = Fee
 
 ModelConfig from_hugging_face(const nlohmann::json& json) {
   const HuggingFaceFields fields(json);
-  auto c = mixture_from_hugging_face(fields, "olmoe");
+  auto c = moe_from_hugging_face(fields, "olmoe");
   if (fields.has("clip_qkv")) throw base::ModelError("{}: clip_qkv is not supported for this model type", fields.origin());
   c.experts = fields.integer("num_experts", 64);
   c.expert_ffn = fields.integer("intermediate_size");
@@ -23,7 +23,7 @@ ModelConfig from_hugging_face(const nlohmann::json& json) {
 nlohmann::json to_hugging_face(const ModelConfig& c) {
   if (c.head_dim > 0 && c.head_dim * c.heads != c.hidden)
     throw base::ConfigError("model.head_dim = {}: olmoe's is hidden / heads in Hugging Face's form", c.head_dim);
-  auto json = mixture_to_hugging_face(c, "olmoe", "OlmoeForCausalLM");
+  auto json = moe_to_hugging_face(c, "olmoe", "OlmoeForCausalLM");
   json.erase("head_dim");
   json["num_experts"] = c.experts;
   json["intermediate_size"] = c.expert_ffn;

@@ -13,7 +13,7 @@ std::vector<LayerParts> parts(const ModelConfig&) { return {{.feed_forward = Fee
 
 ModelConfig from_hugging_face(const nlohmann::json& json) {
   const HuggingFaceFields fields(json);
-  auto c = mixture_from_hugging_face(fields, "qwen3_moe");
+  auto c = moe_from_hugging_face(fields, "qwen3_moe");
   if (c.head_dim == 0) throw base::ModelError("{}: the field head_dim is missing", fields.origin());
   fields.refuse_if_true("use_sliding_window");
   refuse_dense_layers(fields, json);
@@ -24,7 +24,7 @@ ModelConfig from_hugging_face(const nlohmann::json& json) {
 }
 
 nlohmann::json to_hugging_face(const ModelConfig& c) {
-  auto json = mixture_to_hugging_face(c, "qwen3_moe", "Qwen3MoeForCausalLM");
+  auto json = moe_to_hugging_face(c, "qwen3_moe", "Qwen3MoeForCausalLM");
   json["num_experts"] = json["num_local_experts"] = c.experts;
   json["moe_intermediate_size"] = c.expert_ffn;
   json["intermediate_size"] = c.ffn > 0 ? c.ffn : c.expert_ffn;

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "layers/cost.h"
+#include "plan/describe.h"
 #include "plan/run/shape.h"
 
 namespace ingot::plan {
@@ -94,10 +95,10 @@ std::string summary(const Sizing& s, const Device& device) {
     return "\nIt does not fit by data parallelism alone: ingot plan search with the configuration below looks at every layout, --memory-gb "
            "and "
            "--devices try other devices.\n";
-  return fmt::format(
-      "\nPredicted: {:.1f} ms a step of {} tokens, {} tokens/s, {:.1f} % MFU, {} of a device's {}; {} tokens in {:.3g} days\n{}\n",
-      c.run->step_s() * 1e3, c.run->tokens_per_step(), format_count(c.run->tokens_per_s()), 100 * c.mfu,
-      format_bytes(c.memory.total_bytes()), format_bytes(device.memory_bytes), format_count(s.tokens), s.days, layers::kMfuConvention);
+  return fmt::format("\nPredicted: {} a step of {} tokens, {} tokens/s, {:.1f} % MFU, {} of a device's {}; {} tokens in {:.3g} days\n{}\n",
+                     format_step_time(c.run->step_s()), c.run->tokens_per_step(), format_count(c.run->tokens_per_s()), 100 * c.mfu,
+                     format_bytes(c.memory.total_bytes()), format_bytes(device.memory_bytes), format_count(s.tokens), s.days,
+                     layers::kMfuConvention);
 }
 
 }  // namespace
