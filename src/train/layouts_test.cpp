@@ -181,9 +181,9 @@ const Outcome& alone(TestLayout layout) {
   layout.emulated = false;
   layout.recompute = models::Recompute::none;
   if (layout.balance != "microbatch") layout.microbatch = 0;
-  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", layout.balance, layout.kv_heads, layout.top_k, fmt::join(layout.mixers, ","),
+  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", layout.balance, layout.kv_heads, layout.top_k, fmt::join(layout.mixers, ","),
                                fmt::join(layout.feed_forwards, ","), layout.replayed, layout.family, model_of(layout).linear_attention, layout.precision,
-                               layout.optimizer, layout.tie, layout.biases, layout.force_balance, layout.seq, layout.window, layout.is_special, layout.mtp, layout.lora, layout.pairs, layout.encoder, layout.draft, layout.qk_clip);
+                               layout.optimizer, layout.tie, layout.biases, layout.force_balance, layout.seq, layout.window, layout.is_special, layout.mtp, layout.lora, layout.pairs, layout.encoder, layout.draft, layout.qk_clip, layout.longrope);
   if (!known.contains(key)) known.emplace(key, train(layout));
   return known.at(key);
 }
