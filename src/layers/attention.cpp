@@ -156,8 +156,30 @@ std::pair<at::Tensor, at::Tensor> KeyValueCache::append(const at::Tensor& k, con
   return {keys.narrow(1, 0, length), values.narrow(1, 0, length)};
 }
 
+namespace {
+
+// Of whole rows, behind what the cache has.
+at::Tensor attention_of_rows(const std::vector<at::Tensor>& heads, const kernels::ScoreRule& rule, int64_t window, Sequences& sequences,
+                             KeyValueCache* cache, const at::Tensor& sinks, const at::Tensor& largest) {
+  const auto& q = heads[0];
+  auto keys = heads[1], values = heads[2];
+  if (cache) std::tie(keys, values) = cache->append(keys, values);
+  const auto from = sequences.visible_from(window), until = sequences.visible_until(window);
+  if (kernels::Fp32Islands::active() && q.scalar_type() == at::kDouble && !cache && !sinks.defined() && !until.defined())
+    return attention_with_fp32_softmax(q, keys, values, rule, from).flatten(2);
+  const MaskNumbers numbers{.query_offset = sequences.offset(),
+                            .window = window,
+                            .block = until.defined() ? sequences.offset() + sequences.seq() : 1,
+                            .has_documents = sequences.is_start().defined()};
+  const auto out = AttentionFunction::apply(q, keys, values, MaskTensors{from, until, sequences.document_offsets()}, sinks,
+                                            AttentionFunction::Kept{rule, numbers, largest});
+  return out.flatten(2);
+}
+
+}  // namespace
+
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const kernels::ScoreRule& rule, int64_t window,
-                     Sequences& sequences, KeyValueCache* cache, const at::Tensor& sinks, const at::Tensor& largest) {
+                     Sequences& sequences, const Caches<KeyValueCache>& caches, const at::Tensor& sinks, const at::Tensor& largest) {
   const base::WorkScope scope("attention", base::WorkKind::attention);
   if (const auto& context = sequences.context()) {
     const std::vector<int64_t> by_chunk = {sequences.order().chunks(), q.size(1) / sequences.order().chunks()};
@@ -169,22 +191,13 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
     // Keys and values travel side by side: values of fewer channels are filled up with zeros.
     return attended(at::constant_pad_nd(v, {0, k.size(3) - v.size(3)})).narrow(3, 0, v.size(3)).flatten(2);
   }
-  auto keys = k, values = v;
-  if (cache) std::tie(keys, values) = cache->append(k, v);
   if (const auto* drafts = sequences.drafts()) {
     const auto masks = std::make_shared<const DraftAttentionFunction::Masks>(draft_masks(*drafts, window));
     return DraftAttentionFunction::apply(q, k, v, DraftAttentionFunction::Kept{rule, masks, largest}).flatten(2);
   }
-  const auto from = sequences.visible_from(window), until = sequences.visible_until(window);
-  if (kernels::Fp32Islands::active() && q.scalar_type() == at::kDouble && !cache && !sinks.defined() && !until.defined())
-    return attention_with_fp32_softmax(q, k, v, rule, from).flatten(2);
-  const MaskNumbers numbers{.query_offset = sequences.offset(),
-                            .window = window,
-                            .block = until.defined() ? sequences.offset() + sequences.seq() : 1,
-                            .has_documents = sequences.is_start().defined()};
-  auto out = AttentionFunction::apply(q, keys, values, MaskTensors{from, until, sequences.document_offsets()}, sinks,
-                                      AttentionFunction::Kept{rule, numbers, largest});
-  return out.flatten(2);
+  return by_part(sequences, caches, {q, k, v}, [&](Sequences& own, KeyValueCache* cache, const std::vector<at::Tensor>& in) {
+    return attention_of_rows(in, rule, window, own, cache, sinks, largest);
+  });
 }
 
 }  // namespace ingot::layers

@@ -7,7 +7,7 @@
 
 #include "device/aten.h"
 #include "kernels/attention.h"
-#include "layers/sequences.h"
+#include "layers/caches.h"
 
 namespace ingot::layers {
 
@@ -22,10 +22,11 @@ struct KeyValueCache {
 };
 
 /// q [batch, seq, heads, head_dim], k alike with kv_heads, v [batch, seq, kv_heads, value_dim] -> [batch, seq, heads * value_dim].
-/// Scores are as `rule` says; window 0 = unlimited. With a cache (inference) earlier tokens are seen too. `sinks` [heads] fp32 (fp64
+/// Scores are as `rule` says; window 0 = unlimited. With caches (inference) earlier tokens are seen too. `sinks` [heads] fp32 (fp64
 /// for fp64) or undefined: a score of every query that takes part in the softmax and has no value (gpt-oss); not where a row's tokens lie
 /// on several ranks. `largest` [heads] fp32 or wider, or undefined: raised to the largest log-sum-exp of each head's scores; as the sinks.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const kernels::ScoreRule& rule, int64_t window,
-                     Sequences& sequences, KeyValueCache* cache, const at::Tensor& sinks = {}, const at::Tensor& largest = {});
+                     Sequences& sequences, const Caches<KeyValueCache>& caches, const at::Tensor& sinks = {},
+                     const at::Tensor& largest = {});
 
 }  // namespace ingot::layers

@@ -55,7 +55,7 @@ std::array<at::Tensor, 3> mixed_with_drafts(const at::Tensor& packed, Sequences&
 
 }  // namespace
 
-at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, AttentionCache* cache) const {
+at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, const Caches<AttentionCache>& caches) const {
   const auto packed = linear(x, {q, k, current_value, delayed_value});
   const auto rule = of_all_ranks().rule;
   const auto weights = mixing();
@@ -67,19 +67,22 @@ at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, A
   }
   if (sequences.drafts()) {
     const auto [queries, keys, values] = mixed_with_drafts(packed, sequences, shape, weights, rotary, x.scalar_type());
-    return linear(attention(queries, keys, values, rule, window, sequences, nullptr), {o});
+    return linear(attention(queries, keys, values, rule, window, sequences, {}), {o});
   }
-  const kernels::CcaTail tail = cache ? cache->tail : kernels::CcaTail{};
-  const auto [queries, keys, values] =
-      kernels::cca_mix(packed, shape, weights, sequences.rotary(rotary, x.scalar_type()), sequences.is_start(), tail);
-  if (cache) {
-    cache->tail = next_tail(packed, shape, tail);
-    cache->shorten_tail = [cache, packed, before = tail, own = shape](int64_t tokens) {
-      const int64_t left = packed.size(1) - tokens;
-      cache->tail = left > 0 ? next_tail(packed.narrow(1, 0, left), own, before) : before;
-    };
-  }
-  const auto mixed = attention(queries, keys, values, rule, window, sequences, cache ? &cache->key_values : nullptr);
+  const auto& table = sequences.rotary(rotary, x.scalar_type());
+  const auto mixed = by_part(
+      sequences, caches, {packed, table.cosine, table.sine}, [&](Sequences& own, AttentionCache* cache, const std::vector<at::Tensor>& in) {
+        const kernels::CcaTail tail = cache ? cache->tail : kernels::CcaTail{};
+        const auto [queries, keys, values] = kernels::cca_mix(in[0], shape, weights, {in[1], in[2]}, own.is_start(), tail);
+        if (cache) {
+          cache->tail = next_tail(in[0], shape, tail);
+          cache->shorten_tail = [cache, fed = in[0], before = tail, heads = shape](int64_t tokens) {
+            const int64_t left = fed.size(1) - tokens;
+            cache->tail = left > 0 ? next_tail(fed.narrow(1, 0, left), heads, before) : before;
+          };
+        }
+        return attention(queries, keys, values, rule, window, own, cache ? Caches(cache->key_values) : Caches<KeyValueCache>());
+      });
   return linear(mixed, {o});
 }
 

@@ -24,7 +24,7 @@ struct CcaAttention final : AttentionLayer, CcaAttentionWeights {
   CcaAttention() = default;
   explicit CcaAttention(CcaAttentionWeights weights) : CcaAttentionWeights(std::move(weights)) {}
 
-  at::Tensor operator()(const at::Tensor& x, Sequences& sequences, AttentionCache* cache) const override;
+  at::Tensor operator()(const at::Tensor& x, Sequences& sequences, const Caches<AttentionCache>& caches) const override;
   /// Over shards of other ranks, these divide the kv heads.
   Heads of_all_ranks() const override;
   ShardOfWeights projections() const override {

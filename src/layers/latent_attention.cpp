@@ -40,14 +40,15 @@ at::Tensor rotated_key(const at::Tensor& key, const kernels::RotaryTable& table)
 }  // namespace
 
 at::Tensor LatentAttention::operator()(const at::Tensor& query, const at::Tensor& latent, const at::Tensor& key, Sequences& sequences,
-                                       AttentionCache* cache) const {
+                                       const Caches<AttentionCache>& caches) const {
   const int64_t plain = head_dim - rope_dim;
   const auto& table = sequences.rotary(rotary, query.scalar_type());
   const auto queries = std::get<0>(kernels::split_and_rotate(linear(query, {q}), heads, 0, head_dim, table));
   const auto made = linear(latent, {kv}).unflatten(-1, {heads, plain + value_dim});
   const auto parts = KeysAndValues::apply(made, rotated_key(key, table), plain);
-  return linear(attention(queries, parts[0], parts[1], scale, window, sequences, cache ? &cache->key_values : nullptr, {}, largest_scores),
-                {o});
+  return linear(
+      attention(queries, parts[0], parts[1], scale, window, sequences, caches.members(&AttentionCache::key_values), {}, largest_scores),
+      {o});
 }
 
 }  // namespace ingot::layers

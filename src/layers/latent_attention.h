@@ -25,7 +25,7 @@ struct LatentAttention {
   /// query [batch, seq, columns of q] and latent [batch, seq, kv rank], both normed; key [batch, seq, rope_dim], before RoPE
   /// -> [batch, seq, hidden]: the part of the sum of the heads that are here.
   at::Tensor operator()(const at::Tensor& query, const at::Tensor& latent, const at::Tensor& key, Sequences& sequences,
-                        AttentionCache* cache) const;
+                        const Caches<AttentionCache>& caches) const;
 };
 
 }  // namespace ingot::layers

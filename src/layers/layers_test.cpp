@@ -148,7 +148,7 @@ TEST(SoftmaxAttention, norms_of_queries_and_keys_come_before_the_positions) {
                             .norm_eps = 1e-5});
     const auto x = random({2, 7, kHidden}, 7).set_requires_grad(true), upstream = random({2, 7, kHidden}, 8);
     Sequences sequences(2, 7, at::Tensor(), 0, x.device());
-    const auto out = layer(x, sequences, nullptr);
+    const auto out = layer(x, sequences, {});
     backward((out * upstream).sum());
     list.collect_gradients();
 
@@ -181,7 +181,7 @@ TEST(SoftmaxAttention, with_its_softmax_in_fp32_is_near_that_in_fp64) {
   for (const auto& documents : {at::Tensor(), starts}) {
     Sequences sequences(2, 7, documents, 0, q.device());
     const auto run = [&] {
-      const auto out = attention(q, k, v, 0.4, 3, sequences, nullptr);
+      const auto out = attention(q, k, v, 0.4, 3, sequences, {});
       q.mutable_grad() = at::Tensor();
       backward(out.square().sum());
       return std::pair(out.detach(), q.grad().clone());
@@ -202,7 +202,7 @@ TEST(SoftmaxAttention, with_sinks_is_a_softmax_with_one_more_score) {
     const auto q = leaf({2, 7, 4, 6}, 1), k = leaf({2, 7, 2, 6}, 2), v = leaf({2, 7, 2, 6}, 3), sinks = leaf({4}, 4);
     const auto upstream = random({2, 7, 24}, 5);
     Sequences sequences(2, 7, {}, 0, q.device());
-    const auto out = attention(q, k, v, 0.4, window, sequences, nullptr, sinks);
+    const auto out = attention(q, k, v, 0.4, window, sequences, {}, sinks);
     backward((out * upstream).sum());
     std::vector<at::Tensor> leaves;
     for (const auto& x : {q, k, v, sinks}) leaves.push_back(x.detach().clone().set_requires_grad(true));

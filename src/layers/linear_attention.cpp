@@ -50,28 +50,34 @@ LinearVariant linear_variant_from_name(const std::string& name) {
   return static_cast<LinearVariant>(found - names.begin());
 }
 
-at::Tensor linear_attention(const kernels::LinearAttentionInputs& in, Sequences& sequences, at::Tensor* state) {
+at::Tensor linear_attention(const kernels::LinearAttentionInputs& in, Sequences& sequences, const Caches<at::Tensor>& states) {
   if (sequences.sees_both_ways())
     return sequences.context() ? sequences.context()->bidirectional_linear_attention(in.q, in.k, in.v, sequences)
                                : kernels::bidirectional_linear_attention(in.q, in.k, in.v, in.is_start);
   if (const auto& context = sequences.context()) return context->linear_attention(in, sequences);
-  if (state == nullptr) return LinearAttentionFunction::apply(in.q, in.k, in.v, in.log_gate, in.beta, in.is_start);
-  if (in.q.size(1) == 1) return kernels::linear_attention_step(in, *state);
-  const auto result = kernels::linear_attention_forward(in, *state);
-  *state = result.final_state;
-  return result.out;
+  if (!states) return LinearAttentionFunction::apply(in.q, in.k, in.v, in.log_gate, in.beta, in.is_start);
+  return by_part(sequences, states, {in.q, in.k, in.v, in.log_gate, in.beta},
+                 [](Sequences& part, at::Tensor* state, const std::vector<at::Tensor>& own) {
+                   const kernels::LinearAttentionInputs inputs{own[0], own[1], own[2], own[3], own[4], part.is_start()};
+                   if (own[0].size(1) == 1) return kernels::linear_attention_step(inputs, *state);
+                   const auto result = kernels::linear_attention_forward(inputs, *state);
+                   *state = result.final_state;
+                   return result.out;
+                 });
 }
 
-at::Tensor short_convolution(const at::Tensor& x, const at::Tensor& weight, Sequences& sequences, at::Tensor* tail) {
+at::Tensor short_convolution(const at::Tensor& x, const at::Tensor& weight, Sequences& sequences, const Caches<at::Tensor>& tails) {
   if (const auto& context = sequences.context()) {
     // Each run of tokens behind those of the rank before it, which are then left out.
     const int64_t halo = weight.size(2) - 1;
     const auto out = kernels::short_convolution(context->with_halo(x, halo), weight, sequences.haloed(halo).is_start(), {});
     return out.narrow(1, halo, x.size(1));
   }
-  const auto before = tail ? *tail : at::Tensor();
-  if (tail) *tail = kernels::next_tail(x, before, weight.size(2));
-  return kernels::short_convolution(x, weight, sequences.is_start(), before);
+  return by_part(sequences, tails, {x}, [&](Sequences& part, at::Tensor* tail, const std::vector<at::Tensor>& own) {
+    const auto before = tail ? *tail : at::Tensor();
+    if (tail) *tail = kernels::next_tail(own[0], before, weight.size(2));
+    return kernels::short_convolution(own[0], weight, part.is_start(), before);
+  });
 }
 
 at::Tensor LinearAttention::log_gate(const at::Tensor& x, const at::Tensor& low_rank) const {
@@ -100,12 +106,12 @@ at::Tensor LinearAttention::low_rank_of(const at::Tensor& x) const {
 }
 
 at::Tensor LinearAttention::operator()(const at::Tensor& x, const at::Tensor& low_rank, Sequences& sequences,
-                                       LinearAttentionCache* cache) const {
+                                       const Caches<LinearAttentionCache>& caches) const {
   const base::WorkScope scope("linear_attention", base::WorkKind::linear_attention);
   auto packed = linear(x, {q, k, v});
   if (q_convolution) {
     const auto weight = at::cat({q_convolution->value, k_convolution->value, v_convolution->value});
-    packed = short_convolution(packed, weight, sequences, cache ? &cache->tail : nullptr);
+    packed = short_convolution(packed, weight, sequences, caches.members(&LinearAttentionCache::tail));
   }
   const auto parts = packed.split_with_sizes({key_heads * key_dim, key_heads * key_dim, heads * value_dim}, -1);
   const auto mapped = [&](const at::Tensor& part, const Parameter* scale, const Parameter* bias) {
@@ -126,7 +132,7 @@ at::Tensor LinearAttention::operator()(const at::Tensor& x, const at::Tensor& lo
   }
   if (scales_queries) in.q = in.q / std::sqrt(static_cast<double>(key_dim));
   if (beta) in.beta = at::sigmoid(wide(linear(x, {beta})));
-  const auto mixed = linear_attention(in, sequences, cache ? &cache->state : nullptr);
+  const auto mixed = linear_attention(in, sequences, caches.members(&LinearAttentionCache::state));
   const auto each = shares_norm ? (repeated ? repeated(norm->value) : norm->value) : at::ones({value_dim}, wide(mixed).options());
   auto out = wide(kernels::rms_norm(mixed, each, norm_eps, mixed.scalar_type())).flatten(2);
   if (!shares_norm) out = out * norm->value;

@@ -12,8 +12,8 @@
 #include "device/aten.h"
 #include "kernels/feature_map.h"
 #include "kernels/linear_attention.h"
+#include "layers/caches.h"
 #include "layers/parameter.h"
-#include "layers/sequences.h"
 
 namespace ingot::layers {
 
@@ -27,13 +27,13 @@ enum class LinearVariant { basic, retention, scalar_gate, diagonal_gate, delta, 
 LinearVariant linear_variant_from_name(const std::string& name);
 const std::vector<std::string>& linear_variant_names();
 
-/// Mixes the tokens of each document: [batch, seq, heads, value_dim]. Saves the inputs and one state per few thousand tokens. A
-/// cached `state` (inference) goes on from earlier tokens. Over a context axis its schedule does.
-at::Tensor linear_attention(const kernels::LinearAttentionInputs& in, Sequences& sequences, at::Tensor* state);
+/// Mixes the tokens of each document: [batch, seq, heads, value_dim]. Saves the inputs and one state per few thousand tokens. Cached
+/// `states` (inference) go on from earlier tokens. Over a context axis its schedule does.
+at::Tensor linear_attention(const kernels::LinearAttentionInputs& in, Sequences& sequences, const Caches<at::Tensor>& states);
 
-/// The convolution of x [batch, seq, channels] with weight [channels, 1, width]; `tail` as above. Over a context axis each rank
+/// The convolution of x [batch, seq, channels] with weight [channels, 1, width]; `tails` as above. Over a context axis each rank
 /// fetches the width - 1 tokens before its own (ContextSchedule::with_halo).
-at::Tensor short_convolution(const at::Tensor& x, const at::Tensor& weight, Sequences& sequences, at::Tensor* tail);
+at::Tensor short_convolution(const at::Tensor& x, const at::Tensor& weight, Sequences& sequences, const Caches<at::Tensor>& tails);
 
 struct LinearAttention {
   LinearVariant variant;
@@ -62,7 +62,8 @@ struct LinearAttention {
   /// is neither.
   at::Tensor low_rank_of(const at::Tensor& x) const;
   /// x [batch, seq, hidden], normed -> [batch, seq, hidden]; of some of the heads: their part of the sum. `low_rank`: as above.
-  at::Tensor operator()(const at::Tensor& x, const at::Tensor& low_rank, Sequences& sequences, LinearAttentionCache* cache) const;
+  at::Tensor operator()(const at::Tensor& x, const at::Tensor& low_rank, Sequences& sequences,
+                        const Caches<LinearAttentionCache>& caches) const;
 
   /// Logarithmic gates as kernels::LinearAttentionInputs has them, fp32 or wider: retention -2^(-8 (h + 1) / heads) (the slopes of
   /// ALiBi, as TransNormerLLM has them); retnet log(1 - 2^(-5 - h)) (RetNet, arXiv 2307.08621); scalar -exp(rate) softplus(x + bias)

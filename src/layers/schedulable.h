@@ -40,7 +40,7 @@ class AttentionLayer {
   virtual ~AttentionLayer() = default;
 
   /// On the heads whose weights are here. x [batch, seq, hidden], normed -> [batch, seq, hidden]: their part of the sum.
-  virtual at::Tensor operator()(const at::Tensor& x, Sequences& sequences, AttentionCache* cache) const = 0;
+  virtual at::Tensor operator()(const at::Tensor& x, Sequences& sequences, const Caches<AttentionCache>& caches) const = 0;
 
   /// The rest is for schedules that run it with shards of other ranks; heads are then those of all ranks.
   struct Heads {

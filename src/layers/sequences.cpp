@@ -24,6 +24,19 @@ Sequences::Sequences(int64_t batch, int64_t seq, const at::Tensor& document_star
   is_start_ = document_start_.eq(positions_);
 }
 
+std::shared_ptr<Sequences> Sequences::side_by_side(const std::vector<Length>& lengths, at::Device device) {
+  std::vector<int32_t> positions;
+  std::vector<std::unique_ptr<Sequences>> parts;
+  for (const auto& [tokens, offset] : lengths) {
+    for (int64_t i = 0; i < tokens; ++i) positions.push_back(static_cast<int32_t>(offset + i));
+    parts.push_back(std::make_unique<Sequences>(1, tokens, at::Tensor(), offset, device));
+  }
+  const auto all = std::make_shared<Sequences>(1, static_cast<int64_t>(positions.size()), at::Tensor(), 0, device);
+  all->positions_ = device::to_device(at::tensor(positions, at::kInt).unsqueeze(0), device);
+  all->parts_ = std::move(parts);
+  return all;
+}
+
 const at::Tensor& Sequences::document_offsets() {
   if (document_offsets_.defined() || !host_document_start_.defined() || !device::is_gpu(device_)) return document_offsets_;
   return document_offsets_ = device::to_device(layers::document_offsets(host_document_start_), device_);
@@ -153,6 +166,14 @@ const Sequences::Drafts::Rows& Sequences::Drafts::rows_behind(int64_t halo) cons
 const kernels::RotaryTable& Sequences::rotary(const RotarySettings& settings, at::ScalarType dtype) {
   const auto found = rotary_.find(settings);
   if (found != rotary_.end()) return found->second;
+  if (!parts_.empty() && !settings.short_factors.empty()) {  // chosen by the length of each
+    std::vector<at::Tensor> cosines, sines;
+    for (const auto& part : parts_) {
+      const auto& own = part->rotary(settings, dtype);
+      cosines.push_back(own.cosine), sines.push_back(own.sine);
+    }
+    return rotary_[settings] = {at::cat(cosines, 1), at::cat(sines, 1)};
+  }
   const auto options = at::TensorOptions().dtype(at::kDouble).device(device_);
   auto positions = positions_.to(options);
   if (document_start_.defined()) positions = positions - document_start_;

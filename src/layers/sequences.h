@@ -39,6 +39,14 @@ class Sequences {
   Sequences(int64_t batch, int64_t seq, const at::Tensor& document_start, int64_t offset, at::Device device,
             std::shared_ptr<const ContextSchedule> context = {}, const at::Tensor& document_offsets = {});
 
+  struct Length {
+    int64_t tokens = 0, offset = 0;  // in this pass, and before it
+  };
+  /// Tokens of sequences of any lengths, one behind another in one row: what a server continues in one pass. Inference only.
+  static std::shared_ptr<Sequences> side_by_side(const std::vector<Length>& lengths, at::Device device);
+  /// Each of those; none otherwise.
+  const std::vector<std::unique_ptr<Sequences>>& parts() const { return parts_; }
+
   int64_t batch() const { return batch_; }
   int64_t seq() const { return seq_; }
   int64_t offset() const { return offset_; }
@@ -92,6 +100,7 @@ class Sequences {
   bool sees_both_ways_ = false;
   int64_t drafts_at_end_ = 0;
   std::shared_ptr<const Drafts> drafts_;
+  std::vector<std::unique_ptr<Sequences>> parts_;
   std::map<int64_t, at::Tensor> visible_from_, visible_until_;
   std::map<RotarySettings, kernels::RotaryTable> rotary_;
 };

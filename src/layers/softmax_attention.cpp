@@ -11,14 +11,14 @@ kernels::QkNorm SoftmaxAttention::norm_of(const at::Tensor& q_weight, const at::
   return {q_weight, k_weight, norm_eps};
 }
 
-at::Tensor SoftmaxAttention::operator()(const at::Tensor& x, Sequences& sequences, AttentionCache* cache) const {
+at::Tensor SoftmaxAttention::operator()(const at::Tensor& x, Sequences& sequences, const Caches<AttentionCache>& caches) const {
   const auto packed = linear(x, {q, k, v}, biases());
   const auto weight_of = [&](const Parameter& norm) { return repeated ? repeated(norm.value) : norm.value; };
   kernels::QkNorm norm;
   if (q_norm) norm = norm_of(weight_of(*q_norm), weight_of(*k_norm));
   const auto [queries, keys, values] =
       kernels::split_norm_and_rotate(packed, heads, kv_heads, head_dim, norm, sequences.rotary(rotary, x.scalar_type()));
-  const auto mixed = attention(queries, keys, values, of_all_ranks().rule, window, sequences, cache ? &cache->key_values : nullptr,
+  const auto mixed = attention(queries, keys, values, of_all_ranks().rule, window, sequences, caches.members(&AttentionCache::key_values),
                                sinks ? sinks->value : at::Tensor(), largest_scores);
   if (gate) return linear(mixed * at::sigmoid(linear(x, {gate})), {o});
   return linear(mixed, {o});

@@ -30,7 +30,7 @@ struct SoftmaxAttention final : AttentionLayer, SoftmaxAttentionWeights {
   SoftmaxAttention() = default;
   explicit SoftmaxAttention(SoftmaxAttentionWeights weights) : SoftmaxAttentionWeights(std::move(weights)) {}
 
-  at::Tensor operator()(const at::Tensor& x, Sequences& sequences, AttentionCache* cache) const override;
+  at::Tensor operator()(const at::Tensor& x, Sequences& sequences, const Caches<AttentionCache>& caches) const override;
   Heads of_all_ranks() const override;
   ShardOfWeights projections() const override;
   Parameter& output() const override { return *o; }

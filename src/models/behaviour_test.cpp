@@ -300,10 +300,41 @@ TEST_P(EveryFamily, feeding_in_pieces_through_a_cache_gives_the_numbers_of_one_p
   for (const int64_t length : {1, 1, 5, 2, 8}) {
     ForwardContext context;
     context.sequences = std::make_shared<layers::Sequences>(2, length, at::Tensor(), at, at::kCPU);
-    context.caches = &caches;
+    context.caches = {&caches};
     const auto part = model->forward(ids.narrow(1, at, length), context);
     EXPECT_LT((part - whole.narrow(1, at, length)).abs().max().item<double>(), 1e-11) << "tokens from " << at;
     at += length;
+  }
+}
+
+TEST_P(EveryFamily, sequences_side_by_side_have_the_numbers_of_each_alone) {
+  auto model = build(tiny(GetParam()), at::kDouble);
+  const at::NoGradGuard no_grad;
+  // How many tokens each of the sequences is fed in each pass: one begins late, one ends early.
+  const std::vector<std::vector<int64_t>> passes = {{3, 0, 1}, {1, 5, 1}, {1, 1, 1}, {2, 1, 0}, {1, 7, 0}};
+  const auto ids = ids_of(3, 14, 5);
+  std::vector<at::Tensor> expected;
+  for (int64_t row = 0; row < 3; ++row) {
+    auto context = context_of(1, 14);
+    expected.push_back(model->forward(ids.narrow(0, row, 1), context));
+  }
+  std::vector<std::vector<LayerCache>> caches(3, std::vector<LayerCache>(3));
+  std::vector<int64_t> fed(3);
+  for (const auto& lengths : passes) {
+    ForwardContext context;
+    std::vector<layers::Sequences::Length> parts;
+    std::vector<at::Tensor> tokens, wanted;
+    for (size_t row = 0; row < 3; ++row) {
+      if (lengths[row] == 0) continue;
+      parts.push_back({.tokens = lengths[row], .offset = fed[row]});
+      tokens.push_back(ids.narrow(0, static_cast<int64_t>(row), 1).narrow(1, fed[row], lengths[row]));
+      wanted.push_back(expected[row].narrow(1, fed[row], lengths[row]));
+      context.caches.push_back(&caches[row]);
+      fed[row] += lengths[row];
+    }
+    context.sequences = layers::Sequences::side_by_side(parts, at::kCPU);
+    const auto out = model->forward(at::cat(tokens, 1), context);
+    EXPECT_LT((out - at::cat(wanted, 1)).abs().max().item<double>(), 1e-11);
   }
 }
 

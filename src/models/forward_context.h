@@ -65,7 +65,7 @@ struct FurtherTargets {
 struct ForwardContext {
   std::shared_ptr<layers::Sequences> sequences;
   Recompute recompute = Recompute::none;
-  std::vector<LayerCache>* caches = nullptr;  // one per layer; inference only
+  std::vector<std::vector<LayerCache>*> caches{};  // by layer: one for a batch, or of each part its own (layers/caches.h); inference only
   Observer* observer = nullptr;
   LayerHooks* hooks = nullptr;
   std::shared_ptr<layers::RoutingLosses> routing_losses;  // null: none, as outside of training

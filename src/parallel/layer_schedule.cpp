@@ -23,8 +23,8 @@ at::Tensor LayerSchedule::run(const layers::TokenwiseLayer& layer, const at::Ten
 }
 
 at::Tensor LayerSchedule::run(const layers::AttentionLayer& layer, const at::Tensor& x, layers::Sequences& sequences,
-                              layers::AttentionCache* cache) const {
-  return leave(layer(enter(x, sequences), sequences, cache));
+                              const layers::Caches<layers::AttentionCache>& caches) const {
+  return leave(layer(enter(x, sequences), sequences, caches));
 }
 
 at::Tensor LayerSchedule::embed(const at::Tensor& ids, layers::Parameter& table, at::ScalarType dtype, const layers::Sequences&) const {

@@ -56,7 +56,7 @@ class LayerSchedule {
   /// x, and what comes back, as they are between layers.
   virtual at::Tensor run(const layers::TokenwiseLayer& layer, const at::Tensor& x, const layers::Sequences& sequences) const;
   virtual at::Tensor run(const layers::AttentionLayer& layer, const at::Tensor& x, layers::Sequences& sequences,
-                         layers::AttentionCache* cache) const;
+                         const layers::Caches<layers::AttentionCache>& caches) const;
   /// ids int64 [batch, own tokens] -> as it is between layers, of `dtype`. `table`: rows of the vocabulary.
   virtual at::Tensor embed(const at::Tensor& ids, layers::Parameter& table, at::ScalarType dtype, const layers::Sequences& sequences) const;
   /// layers::head_loss of `hidden` as it is between layers.

@@ -152,7 +152,7 @@ TEST(AttentionOverlap, keys_travel_while_those_that_are_here_are_attended_to) {
     Sequences sequences(1, 64, at::Tensor(), 0, counting.device(), axis.schedule());
     const auto x = at::empty({1, 64, 4, 16}, at::TensorOptions().device(counting.device()));
     device::Tracer tracer(counting.device());
-    attention(x, x, x, 1, 0, sequences, nullptr);
+    attention(x, x, x, 1, 0, sequences, {});
     const auto trace = tracer.finish();
     const bool is_ring = method == &kRing;
     int shown = 0;
@@ -225,7 +225,7 @@ TEST(TspOverlap, weights_and_keys_travel_under_attention) {
   Sequences sequences(1, tokens, at::Tensor(), 0, counting.device(), spread.schedule());
   device::Tracer tracer(counting.device());
   const SoftmaxAttention attention({heads, heads, dim, 0, RotarySettings{.rotated = dim}, &q, &k, &v, &o});
-  TensorSequenceSchedule(axis, spread).run(attention, x, sequences, nullptr);
+  TensorSequenceSchedule(axis, spread).run(attention, x, sequences, {});
   const auto trace = tracer.finish();
   int weights = 0, keys = 0, hidden_weights = 0, hidden_keys = 0;
   for (const auto& c : trace.communications) {

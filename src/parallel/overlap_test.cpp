@@ -196,7 +196,7 @@ TEST_F(Overlap, tsp_weights_and_keys_travel_under_attention) {
     const auto sequences = std::make_shared<Sequences>(1, tokens, at::Tensor(), 0, at::kCPU, spread.schedule());
     return [=, rotary = RotarySettings{.rotated = dim}] {
       const SoftmaxAttention attention({heads, heads, dim, 0, rotary, &layer->q, &layer->k, &layer->v, &layer->o});
-      TensorSequenceSchedule(axis, spread).run(attention, layer->x, *sequences, nullptr);
+      TensorSequenceSchedule(axis, spread).run(attention, layer->x, *sequences, {});
     };
   };
   const double gathered = 2.0 * (kRanks - 1) * tokens * heads * dim / kRanks * 4;

@@ -19,7 +19,7 @@ OperatorCall make(const OperatorSizes& s) {
   OperatorCall call;
   call.inputs = {heads(kHeads), heads(kKvHeads), heads(kKvHeads)};
   call.forward = [=, scale = scale_of(s.width)](const TensorList& in) -> TensorList {
-    return {attention(in[0], in[1], in[2], scale, 0, *sequences, nullptr)};
+    return {attention(in[0], in[1], in[2], scale, 0, *sequences, {})};
   };
   call.reference = [scale = scale_of(s.width)](const TensorList& in) -> TensorList {
     const auto by_head = [](const at::Tensor& x) { return x.transpose(1, 2).repeat_interleave(kHeads / x.size(2), 1); };

@@ -35,7 +35,7 @@ OperatorCall make(const OperatorSizes& s) {
     return kernels::LinearAttentionInputs{in[0], in[1], in[2], in[3], has_delta(mixing) ? in[4] : at::Tensor(), {}};
   };
   const auto sequences = std::make_shared<Sequences>(1, tokens, at::Tensor(), 0, s.device);
-  call.forward = [=](const TensorList& in) -> TensorList { return {linear_attention(inputs_of(in), *sequences, nullptr)}; };
+  call.forward = [=](const TensorList& in) -> TensorList { return {linear_attention(inputs_of(in), *sequences, {})}; };
   call.reference = [=](const TensorList& in) -> TensorList {
     return {kernels::reference::linear_attention_recurrence(inputs_of(in), {}).out};
   };

@@ -65,7 +65,7 @@ void CcaMixer::declare(const std::string& prefix) {
 }
 
 at::Tensor CcaMixer::mix(const at::Tensor& normed, ForwardContext& context) const {
-  return schedule().run(attention_, normed, *context.sequences, cache_in(context));
+  return schedule().run(attention_, normed, *context.sequences, caches_in(context));
 }
 
 // Both convolutions have two taps.

@@ -95,7 +95,7 @@ at::Tensor LatentMixer::mix(const at::Tensor& normed, ForwardContext& context) c
   const auto query = query_down_ ? of_norm(latents.narrow(-1, 0, query_rank), *query_norm_) : schedule().enter(normed, sequences);
   const auto latent = of_norm(latents.narrow(-1, query_rank, rank), *kv_norm_);
   const auto key = schedule().enter(latents.narrow(-1, query_rank + rank, config().rope_head_dim), sequences);
-  return with_bias(schedule().leave(attention_(query, latent, key, sequences, cache_in(context))), out_bias_);
+  return with_bias(schedule().leave(attention_(query, latent, key, sequences, caches_in(context))), out_bias_);
 }
 
 }  // namespace ingot::models

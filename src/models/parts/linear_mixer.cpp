@@ -123,12 +123,12 @@ Parameter& LinearMixer::spread_vector(const std::string& name, int64_t size, dou
 }
 
 at::Tensor LinearMixer::mix(const at::Tensor& normed, ForwardContext& context) const {
-  auto* cache = context.caches ? &cache_in(context)->linear : nullptr;
+  const auto caches = caches_in(context).members(&LayerCache::linear);
   auto& sequences = *context.sequences;
   // Every rank needs what all heads share of the gates: made between layers, where each token's gradient is whole.
   auto low_rank = attention_.low_rank_of(normed);
   if (low_rank.defined()) low_rank = schedule().enter(low_rank, sequences);
-  return schedule().leave(attention_(schedule().enter(normed, sequences), low_rank, sequences, cache));
+  return schedule().leave(attention_(schedule().enter(normed, sequences), low_rank, sequences, caches));
 }
 
 }  // namespace ingot::models

@@ -65,7 +65,7 @@ std::vector<layers::RowFactors> SoftmaxMixer::clip_scores(const at::Tensor& gamm
 }
 
 at::Tensor SoftmaxMixer::mix(const at::Tensor& normed, ForwardContext& context) const {
-  return with_bias(schedule().run(attention_, normed, *context.sequences, cache_in(context)), out_bias_);
+  return with_bias(schedule().run(attention_, normed, *context.sequences, caches_in(context)), out_bias_);
 }
 
 }  // namespace ingot::models

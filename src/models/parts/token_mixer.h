@@ -46,8 +46,10 @@ class TokenMixer {
           "linear attention does not",
           layout().sequence.size);
   }
-  LayerCache* cache_in(const ForwardContext& context) const {
-    return context.caches ? &(*context.caches)[static_cast<size_t>(layer_)] : nullptr;
+  layers::Caches<LayerCache> caches_in(const ForwardContext& context) const {
+    std::vector<LayerCache*> own;
+    for (auto* by_layer : context.caches) own.push_back(&(*by_layer)[static_cast<size_t>(layer_)]);
+    return layers::Caches<LayerCache>(std::move(own));
   }
 
   const BlockContext& block_;

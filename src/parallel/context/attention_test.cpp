@@ -80,7 +80,7 @@ TEST_P(ShardedAttention, equals_attention_to_whole_sequences) {
     Sequences sequences(kBatch, c.seq / axis.size, starts.defined() ? starts.to(device) : starts, 0, device, axis.schedule());
     const auto wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
     const auto sinks = c.sinks ? random({c.heads}, 5).to(device, wide).set_requires_grad(true) : at::Tensor();
-    const auto out = attention(leaves[0], leaves[1], leaves[2], 0.3, c.window, sequences, nullptr, sinks);
+    const auto out = attention(leaves[0], leaves[1], leaves[2], 0.3, c.window, sequences, {}, sinks);
     (out * axis.own_tokens(grad.to(dtype)).to(device)).sum().backward();
     std::vector<at::Tensor> results{out.detach().cpu(), leaves[0].grad().cpu(), leaves[1].grad().cpu(), leaves[2].grad().cpu()};
     if (c.sinks) results.push_back(sinks.grad().cpu());
@@ -161,7 +161,7 @@ TEST_P(ShardedAttention, equals_cca_attention_to_whole_sequences) {
     list.initialise(7);
     auto own = axis.own_tokens(x.to(dtype)).to(device).clone().set_requires_grad(true);
     Sequences sequences(kBatch, c.seq / axis.size, starts.defined() ? starts.to(device) : starts, 0, device, axis.schedule());
-    const auto out = layer(own, sequences, nullptr);
+    const auto out = layer(own, sequences, {});
     (out * axis.own_tokens(grad.to(dtype)).to(device)).sum().backward();
     list.collect_gradients();
     std::vector<at::Tensor> results = {out.detach().cpu(), own.grad().cpu()};
@@ -238,7 +238,7 @@ TEST(ShardedAttentionTraffic, is_what_the_formulas_say_to_the_byte) {
             for (const auto& [name, traffic] : world.counters().totals()) all += traffic.sent_bytes;
             return all;
           };
-          const auto out = attention(leaf(c.heads), leaf(kv_heads), leaf(kv_heads), 1, 0, sequences, nullptr);
+          const auto out = attention(leaf(c.heads), leaf(kv_heads), leaf(kv_heads), 1, 0, sequences, {});
           EXPECT_EQ(sent(), forward) << method->name << " forward, " << ranks << " ranks, " << kv_heads << " kv heads";
           out.sum().backward();
           EXPECT_EQ(sent() - forward, backward) << method->name << " backward, " << ranks << " ranks, " << kv_heads << " kv heads";
@@ -275,7 +275,7 @@ TEST(ShardedAttention, keys_travel_while_those_at_hand_are_attended_to) {
           for (int i = 0; i < 4; ++i) {
             world.everyone().barrier();
             const auto start = std::chrono::steady_clock::now();
-            attention(x, x, x, 1, 0, sequences, nullptr);
+            attention(x, x, x, 1, 0, sequences, {});
             if (world.rank() == 0) best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
           }
         },
@@ -302,7 +302,7 @@ TEST(ShardedAttention, a_bidirectional_ring_sends_half_each_way) {
     Sequences sequences(1, 4, at::Tensor(), 0, at::kCPU, axis.schedule());
     const at::NoGradGuard no_grad;
     const auto q = at::ones({1, 4, 4, kDim}), kv = at::ones({1, 4, 2, kDim});
-    attention(q, kv, kv, 1, 0, sequences, nullptr);
+    attention(q, kv, kv, 1, 0, sequences, {});
     const auto sent = world.counters().by_kind()[comm::Kind::send];
     EXPECT_EQ(sent.calls, 2 * 2);  // two steps, two directions
     EXPECT_EQ(sent.sent_bytes, 2 * 2 * (2 * 4 * kDim * 4));

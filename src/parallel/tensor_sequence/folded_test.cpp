@@ -167,7 +167,7 @@ Outcome run_attention(const Case& c, const TensorSequenceAxis& axis, const Conte
   const auto x = tokens.own_tokens(random({kBatch, c.seq, c.hidden}, 1).to(c.dtype)).to(device).clone().set_requires_grad(true);
   const auto grad = tokens.own_tokens(random({kBatch, c.seq, c.hidden}, 2).to(c.dtype)).to(device);
   Sequences sequences(kBatch, x.size(1), c.documents ? documents_of(kBatch, c.seq).to(device) : at::Tensor(), 0, device, tokens.schedule());
-  const auto out = axis.is_on() ? TensorSequenceSchedule(axis, tokens).run(layer, x, sequences, nullptr) : layer(x, sequences, nullptr);
+  const auto out = axis.is_on() ? TensorSequenceSchedule(axis, tokens).run(layer, x, sequences, {}) : layer(x, sequences, {});
   kernels::backward({out}, {grad});
   return finish({out.detach(), x.grad()}, weights);
 }
@@ -260,7 +260,7 @@ TEST(FoldedAttention, refuses_kv_heads_that_ranks_cannot_share) {
     Sequences sequences(kBatch, 8, {}, 0, at::kCPU, tokens.schedule());
     const TensorSequenceSchedule schedule(axis, tokens);
     EXPECT_THROW(schedule.require_heads(c.heads, c.kv_heads, c.dim), base::ConfigError);
-    EXPECT_THROW(schedule.run(attention_of(c, list), at::zeros({kBatch, 8, 24}), sequences, nullptr), base::ConfigError);
+    EXPECT_THROW(schedule.run(attention_of(c, list), at::zeros({kBatch, 8, 24}), sequences, {}), base::ConfigError);
   });
 }
 
@@ -282,7 +282,7 @@ TEST(FoldedTraffic, is_what_the_schedule_says) {
         list.fill();
         const auto x = tokens.own_tokens(random({b, c.seq, c.hidden}, 1)).to(list.device()).clone().set_requires_grad(true);
         Sequences sequences(b, x.size(1), {}, 0, list.device(), tokens.schedule());
-        const auto out = TensorSequenceSchedule(axis, tokens).run(layer, x, sequences, nullptr);
+        const auto out = TensorSequenceSchedule(axis, tokens).run(layer, x, sequences, {});
         auto seen = world.counters().by_kind();
         EXPECT_EQ(seen.size(), 2u);
         EXPECT_EQ(seen[Kind::broadcast].calls, d);

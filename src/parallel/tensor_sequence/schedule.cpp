@@ -32,16 +32,16 @@ at::Tensor TensorSequenceSchedule::run(const layers::TokenwiseLayer& layer, cons
 }
 
 at::Tensor TensorSequenceSchedule::run(const layers::AttentionLayer& layer, const at::Tensor& x, layers::Sequences& sequences,
-                                       layers::AttentionCache* cache) const {
-  if (decodes(sequences)) return leave(decode(layer, x, sequences, *cache));
-  const auto out = folded_attention(x, layer, sequences, axis_, tokens_, cache ? &cache->key_values : nullptr);
-  if (const int64_t count = layer.remembered_tokens(); cache && count > 0) {
+                                       const layers::Caches<layers::AttentionCache>& caches) const {
+  if (decodes(sequences)) return leave(decode(layer, x, sequences, caches.of_all()));
+  const auto out = folded_attention(x, layer, sequences, axis_, tokens_, caches ? &caches.of_all().key_values : nullptr);
+  if (const int64_t count = layer.remembered_tokens(); caches && count > 0) {
     // They lie at the end of the row's last chunk.
     const int owner = tokens_.owner(tokens_.all_chunks() - 1);
     const auto last =
         owner == axis_.rank ? x.narrow(1, x.size(1) - count, count).contiguous() : at::empty({x.size(0), count, x.size(2)}, x.options());
     axis_.group->broadcast(last, owner);
-    layer.remember(last, *cache, axis_.rank, axis_.size);
+    layer.remember(last, caches.of_all(), axis_.rank, axis_.size);
   }
   return out;
 }

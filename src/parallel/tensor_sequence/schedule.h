@@ -20,7 +20,7 @@ class TensorSequenceSchedule final : public LayerSchedule {
   at::Tensor leave(const at::Tensor& partial) const override;
   at::Tensor run(const layers::TokenwiseLayer& layer, const at::Tensor& x, const layers::Sequences& sequences) const override;
   at::Tensor run(const layers::AttentionLayer& layer, const at::Tensor& x, layers::Sequences& sequences,
-                 layers::AttentionCache* cache) const override;
+                 const layers::Caches<layers::AttentionCache>& caches) const override;
   at::Tensor embed(const at::Tensor& ids, layers::Parameter& table, at::ScalarType dtype,
                    const layers::Sequences& sequences) const override;
   at::Tensor head_loss(const at::Tensor& hidden, layers::Parameter& head, const at::Tensor& targets, double scale,

@@ -170,7 +170,7 @@ PassTrace trace_inference(models::ModelConfig config, const InferenceShape& shap
     const auto feed = [&](int64_t from, int64_t tokens) {
       models::ForwardContext context;
       context.sequences = std::make_shared<layers::Sequences>(shape.batch, tokens, at::Tensor(), from, counting.device());
-      context.caches = &caches;
+      context.caches = {&caches};
       const base::WorkScope scope("forward");
       const auto hidden = model->forward(tokens_of(shape.batch, tokens, counting.device()), context);
       model->logits(hidden.narrow(1, tokens - 1, 1));
