@@ -1,0 +1,42 @@
+// httplib's server with limits on what a client may cost: a request is as long and takes as long as is said, and who does not read an
+// answer is left. One answer a connection.
+#pragma once
+
+#include <httplib.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+
+namespace ingot::http {
+
+using Clock = std::chrono::steady_clock;
+
+struct Limits {
+  size_t request_bytes = 32 << 10;                    // headers and body
+  Clock::duration request = std::chrono::seconds(5);  // from the connection to the end of the request
+  Clock::duration stall = std::chrono::seconds(5);    // that the client takes nothing of the answer
+  Clock::duration answer = std::chrono::hours(24);    // from its first byte on
+  size_t connections = 8;                             // at once; more wait
+};
+
+class Server : public httplib::Server {
+ public:
+  explicit Server(const Limits& limits);
+
+  /// Listens at the port, 0 for any, and returns it; not above 0 where it is taken or not allowed.
+  int listen_at(const std::string& host, int port);
+  /// Answers end where they are; may be called by any thread, also before the server has begun.
+  void end();
+
+  /// In a handler: the client of the request that this thread answers has closed the connection.
+  static bool client_has_left();
+
+ private:
+  bool process_and_close_socket(socket_t socket) override;
+
+  const Limits limits_;
+  std::atomic<bool> is_ending_ = false;
+};
+
+}  // namespace ingot::http
