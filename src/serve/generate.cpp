@@ -3,8 +3,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 #include <span>
 
 #include "base/error.h"
@@ -26,7 +24,7 @@ at::Tensor Generator::run(const at::Tensor& ids, const parallel::ContextAxis& ax
   context.sequences =
       std::make_shared<layers::Sequences>(own.size(0), own.size(1), at::Tensor(), length_, model_.device(), axis.schedule());
   if (drafts > 0) context.sequences->let_drafts_see_each_other(drafts);
-  context.caches = &caches_;
+  context.caches = {&caches_};
   auto hidden = model_.forward(own, context);
   length_ += ids.size(1);
   return hidden;
@@ -78,75 +76,6 @@ at::Tensor Generator::feed_folded(const at::Tensor& ids) {
   return hidden;
 }
 
-namespace {
-
-// Ids from likely to unlikely, of equal ones the smaller first, sorted as far as they are asked for: mostly a handful of a large
-// vocabulary.
-class Ranking {
- public:
-  explicit Ranking(std::span<const float> logits) : logits_(logits), ids_(logits.size()) {
-    std::iota(ids_.begin(), ids_.end(), int64_t{0});
-  }
-
-  size_t size() const { return ids_.size(); }
-  int64_t id(size_t place) {
-    while (place >= sorted_) sort_more();
-    return ids_[place];
-  }
-  double logit(size_t place) { return logits_[static_cast<size_t>(id(place))]; }
-
- private:
-  void sort_more() {
-    const size_t next = std::min(ids_.size(), std::max<size_t>(64, 8 * sorted_));
-    const auto at = [&](size_t place) { return ids_.begin() + static_cast<std::ptrdiff_t>(place); };
-    const auto is_before = [&](int64_t a, int64_t b) {
-      const float of_a = logits_[static_cast<size_t>(a)], of_b = logits_[static_cast<size_t>(b)];
-      return of_a != of_b ? of_a > of_b : a < b;
-    };
-    if (next < ids_.size()) std::nth_element(at(sorted_), at(next), ids_.end(), is_before);
-    std::sort(at(sorted_), at(next), is_before);
-    sorted_ = next;
-  }
-
-  std::span<const float> logits_;
-  std::vector<int64_t> ids_;
-  size_t sorted_ = 0;
-};
-
-// One id by `uniform` from [0, 1), of what temperature, top-k and top-p leave.
-int64_t drawn(std::span<const float> logits, const SamplingOptions& options, double uniform) {
-  if (std::any_of(logits.begin(), logits.end(), [](float logit) { return std::isnan(logit); }))
-    throw base::Error("the model's logits are not numbers: its weights are damaged, or its training diverged");
-  Ranking ranking(logits);
-  const double largest = ranking.logit(0);
-  const auto weight_of = [&](double logit) { return std::exp((logit - largest) / options.temperature); };
-  size_t kept = ranking.size();
-  double mass = 0;
-  if (options.top_k > 0) {
-    kept = std::min(kept, static_cast<size_t>(options.top_k));
-    for (size_t place = 0; place < kept; ++place) mass += weight_of(ranking.logit(place));
-  } else {
-    for (const float logit : logits) mass += weight_of(logit);
-  }
-  if (options.top_p < 1) {  // the smallest set whose mass reaches top_p
-    const double wanted = options.top_p * mass;
-    size_t place = 0;
-    mass = weight_of(ranking.logit(0));
-    while (mass < wanted && place + 1 < kept) mass += weight_of(ranking.logit(++place));
-    kept = place + 1;
-  }
-  double draw = uniform * mass;
-  size_t chosen = 0;
-  for (; chosen + 1 < kept; ++chosen) {
-    const double weight = weight_of(ranking.logit(chosen));
-    if (draw < weight) break;
-    draw -= weight;
-  }
-  return ranking.id(chosen);
-}
-
-}  // namespace
-
 at::Tensor sample(const at::Tensor& logits, const SamplingOptions& options, int64_t position) {
   if (options.temperature <= 0) return logits.argmax(-1).cpu();
   const auto host = logits.to(at::kCPU, at::kFloat).contiguous();
@@ -155,7 +84,7 @@ at::Tensor sample(const at::Tensor& logits, const SamplingOptions& options, int6
   const auto vocab = static_cast<size_t>(host.size(1));
   for (int64_t row = 0; row < host.size(0); ++row) {
     const double uniform = base::uniform_at(key, static_cast<uint64_t>(position * 65536 + row));
-    ids.data_ptr<int64_t>()[row] = drawn({host[row].data_ptr<float>(), vocab}, options, uniform);
+    ids.data_ptr<int64_t>()[row] = draw({host[row].data_ptr<float>(), vocab}, options, uniform);
   }
   return ids;
 }

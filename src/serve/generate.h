@@ -6,15 +6,9 @@
 
 #include "device/aten.h"
 #include "models/model.h"
+#include "serve/engine/sampler.h"
 
 namespace ingot::serve {
-
-struct SamplingOptions {
-  double temperature = 0;  // 0 = greedy
-  int64_t top_k = 0;       // 0 = all
-  double top_p = 1;        // 1 = all
-  uint64_t seed = 0;
-};
 
 /// One sequence batch being continued. The model must outlive it; one thread at a time. With a model on a tensor_sequence axis all its
 /// ranks feed the same tokens and get the same logits: the prompt goes through the folded schedules, each rank keeping the keys and values

@@ -48,9 +48,9 @@ std::optional<std::string> template_in(const Json& config) {
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(std::string source, const Json& special) {
+ChatTemplate::ChatTemplate(std::string source, const Json& special) : source_(std::move(source)) {
   try {
-    body_ = parse(source);
+    body_ = parse(source_);
   } catch (const DataError& error) {
     throw DataError("the chat template, {}", error.what());
   }

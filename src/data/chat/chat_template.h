@@ -34,7 +34,11 @@ class ChatTemplate {
   /// earlier messages anew when another comes, so that this cannot be told, and for a conversation without an answer.
   std::vector<Part> parts_of(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& extra = {}) const;
 
+  /// Its text.
+  const std::string& source() const { return source_; }
+
  private:
+  std::string source_;
   Body body_;
   Dict special_;
 };

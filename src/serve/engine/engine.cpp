@@ -1,0 +1,292 @@
+#include "serve/engine/engine.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <deque>
+#include <thread>
+
+#include "device/device.h"
+
+namespace ingot::serve {
+
+Text::News Text::wait(std::chrono::milliseconds most) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, most, [&] { return !new_.empty() || ended_ != Ended::not_yet; });
+  News news{std::move(new_), ended_};
+  new_.clear();
+  return news;
+}
+
+void Text::cancel() {
+  const std::lock_guard lock(mutex_);
+  is_cancelled_ = true;
+}
+
+std::string Text::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void Text::add(Choice choice) {
+  {
+    const std::lock_guard lock(mutex_);
+    new_.push_back(std::move(choice));
+  }
+  changed_.notify_all();
+}
+
+void Text::end(Ended how, std::string why) {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = how;
+    failure_ = std::move(why);
+  }
+  changed_.notify_all();
+}
+
+bool Text::is_cancelled() const {
+  const std::lock_guard lock(mutex_);
+  return is_cancelled_;
+}
+
+namespace {
+
+// A text within the engine.
+struct Running {
+  TextRequest request;
+  std::shared_ptr<Text> text;
+  Sampler sampler;
+  std::vector<models::LayerCache> caches;  // by layer
+  int64_t fed = 0;                         // tokens that the caches have
+  int64_t made = 0;                        // new tokens
+  int64_t last = -1;                       // the newest, which is not fed yet
+  int64_t passes_now = 0;                  // tokens in the pass that is being made
+
+  Running(TextRequest asked, std::shared_ptr<Text> handle, int64_t layers)
+      : request(std::move(asked)),
+        text(std::move(handle)),
+        sampler(request.sampling, request.prompt),
+        caches(static_cast<size_t>(layers)) {}
+
+  int64_t prompt_tokens() const { return static_cast<int64_t>(request.prompt.size()); }
+  int64_t most_tokens() const { return prompt_tokens() + request.most_tokens; }
+  bool reads_prompt() const { return fed < prompt_tokens(); }
+};
+
+}  // namespace
+
+struct Engine::State {
+  models::Model& model;
+  const EngineOptions options;
+
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::unique_ptr<Running>> waiting;
+  bool is_closed = false, is_ending = false;
+  EngineCounts counts;
+
+  std::vector<std::unique_ptr<Running>> running;  // of the engine's thread, the longest first
+  std::thread thread;
+
+  State(models::Model& continued, EngineOptions chosen) : model(continued), options(chosen) {}
+
+  void run() {
+    const at::NoGradGuard no_grad;
+    for (;;) {
+      drop_cancelled();
+      if (!admit()) break;
+      if (!running.empty()) pass();
+    }
+    for (auto& one : running) one->text->end(Ended::cancelled);
+    const std::lock_guard lock(mutex);
+    for (auto& one : waiting) one->text->end(Ended::cancelled);
+  }
+
+  void drop_cancelled() {
+    for (auto& one : running)
+      if (one->text->is_cancelled()) end(*one, Ended::cancelled);
+    remove_ended();
+  }
+
+  // Takes what fits from the queue, the oldest first; waits when there is nothing to do. False at the end.
+  bool admit() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return is_ending || !waiting.empty() || !running.empty(); });
+    if (is_ending) return false;
+    while (!waiting.empty() && static_cast<int64_t>(running.size()) < options.most_texts) {
+      auto& next = waiting.front();
+      if (next->text->is_cancelled()) {
+        next->text->end(Ended::cancelled);
+        waiting.pop_front();
+        continue;
+      }
+      if (counts.cached_tokens + next->most_tokens() > options.most_cached_tokens) break;
+      counts.cached_tokens += next->most_tokens();
+      running.push_back(std::move(next));
+      waiting.pop_front();
+    }
+    counts.waiting = static_cast<int64_t>(waiting.size());
+    counts.running = static_cast<int64_t>(running.size());
+    return true;
+  }
+
+  // One token of each text that has begun, and of the prompts as many as there is room for.
+  std::vector<Running*> choose() {
+    int64_t room = options.pass_tokens;
+    for (const auto& one : running) room -= one->reads_prompt() ? 0 : 1;
+    std::vector<Running*> chosen;
+    for (auto& one : running) {
+      one->passes_now = one->reads_prompt() ? std::clamp<int64_t>(one->prompt_tokens() - one->fed, 0, std::max<int64_t>(room, 0)) : 1;
+      if (one->reads_prompt()) room -= one->passes_now;
+      if (one->passes_now > 0) chosen.push_back(one.get());
+    }
+    if (!chosen.empty()) return chosen;
+    running.front()->passes_now = 1;  // pass_tokens below the number of texts
+    return {running.front().get()};
+  }
+
+  void pass() {
+    const auto chosen = choose();
+    try {
+      feed(chosen);
+    } catch (const std::exception& failure) {
+      for (auto* one : chosen) end(*one, Ended::failed, failure.what());
+    }
+    remove_ended();
+  }
+
+  void feed(const std::vector<Running*>& chosen) {
+    models::ForwardContext context;
+    std::vector<layers::Sequences::Length> lengths;
+    std::vector<int64_t> ids, rows;  // rows: of the pass, whose logits are wanted
+    int64_t prompt_tokens = 0;
+    for (auto* one : chosen) {
+      lengths.push_back({.tokens = one->passes_now, .offset = one->fed});
+      context.caches.push_back(&one->caches);
+      const auto first = static_cast<int64_t>(ids.size());
+      if (one->reads_prompt()) {
+        const auto begin = one->request.prompt.begin() + one->fed;
+        ids.insert(ids.end(), begin, begin + one->passes_now);
+        prompt_tokens += one->passes_now;
+      } else {
+        ids.push_back(one->last);
+      }
+      const bool is_whole = one->fed + one->passes_now >= one->prompt_tokens();
+      const auto end = first + one->passes_now;
+      for (int64_t row = one->request.scores_prompt && one->reads_prompt() ? first : is_whole ? end - 1 : end; row < end; ++row)
+        rows.push_back(row);
+    }
+    context.sequences = layers::Sequences::side_by_side(lengths, model.device());
+    const auto to_model = [&](const std::vector<int64_t>& values) {
+      return device::to_device(at::tensor(values, at::kLong), model.device());
+    };
+    const auto hidden = model.forward(to_model(ids).unsqueeze(0), context);
+    at::Tensor logits;
+    if (!rows.empty()) logits = model.logits(hidden.index_select(1, to_model(rows))).squeeze(0).to(at::kCPU, at::kFloat).contiguous();
+    int64_t row = 0;
+    const auto next_row = [&] {
+      return std::span<const float>(logits.const_data_ptr<float>() + row++ * logits.size(1), static_cast<size_t>(logits.size(1)));
+    };
+    for (auto* one : chosen) take(*one, next_row);
+    const std::lock_guard lock(mutex);
+    ++counts.passes;
+    counts.prompt_tokens += prompt_tokens;
+  }
+
+  template <class NextRow>
+  void take(Running& one, const NextRow& next_row) {
+    const bool read_prompt = one.reads_prompt(), scores = read_prompt && one.request.scores_prompt;
+    const int64_t first = one.fed;
+    one.fed += one.passes_now;
+    if (one.reads_prompt() && !scores) return;
+    const int64_t count = one.request.likeliest.value_or(0);
+    // A row's logits are of the token behind it.
+    for (int64_t i = 0; scores && i < one.passes_now; ++i) {
+      const int64_t behind = first + i + 1;
+      if (first + i == 0) one.text->prompt_scores_.push_back({.id = one.request.prompt[0]});
+      if (behind == one.prompt_tokens()) break;
+      one.text->prompt_scores_.push_back(scored(next_row(), one.request.prompt[static_cast<size_t>(behind)], count));
+    }
+    if (one.reads_prompt()) return;
+    const auto logits = next_row();
+    if (one.request.most_tokens == 0) return end(one, Ended::length);
+    one.last = one.sampler.choose(logits, one.fed);
+    ++one.made;
+    one.text->add(one.request.likeliest ? scored(logits, one.last, count) : Choice{.id = one.last});
+    {
+      const std::lock_guard lock(mutex);
+      ++counts.text_tokens;
+    }
+    const auto& stops = one.request.stop_ids;
+    if (std::find(stops.begin(), stops.end(), one.last) != stops.end()) end(one, Ended::stop);
+    else if (one.made >= one.request.most_tokens) end(one, Ended::length);
+  }
+
+  void end(Running& one, Ended how, std::string why = "") {
+    one.text->end(how, std::move(why));
+    one.passes_now = -1;
+  }
+
+  void remove_ended() {
+    const std::lock_guard lock(mutex);
+    for (const auto& one : running)
+      if (one->passes_now < 0) counts.cached_tokens -= one->most_tokens(), ++counts.finished;
+    std::erase_if(running, [](const auto& one) { return one->passes_now < 0; });
+    counts.running = static_cast<int64_t>(running.size());
+  }
+};
+
+Engine::Engine(models::Model& model, EngineOptions options) {
+  if (model.config().bidirectional)
+    throw base::ConfigError("the model is an encoder (model.bidirectional = true): it fills masks in, and does not continue a text");
+  if (model.layout().tensor_sequence.is_on() || model.layout().sequence.is_on() || model.layout().stage.is_on())
+    throw base::ConfigError("the engine continues texts on one rank, or over a tensor axis");
+  state_ = std::make_unique<State>(model, options);
+  state_->thread = std::thread([state = state_.get()] { state->run(); });
+}
+
+Engine::~Engine() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->is_closed = state_->is_ending = true;
+  }
+  state_->changed.notify_all();
+  state_->thread.join();
+}
+
+std::shared_ptr<Text> Engine::submit(TextRequest request) {
+  const auto& config = state_->model.config();
+  const auto tokens = static_cast<int64_t>(request.prompt.size());
+  if (tokens == 0) throw base::UsageError("the prompt has no tokens");
+  for (const int64_t id : request.prompt)
+    if (id < 0 || id >= config.vocab_size)
+      throw base::UsageError("the prompt has the id {}, beyond the model's vocabulary of {}", id, config.vocab_size);
+  if (request.most_tokens < 0 || tokens + request.most_tokens > state_->options.most_cached_tokens)
+    throw base::UsageError("{} tokens of a prompt and {} new ones are more than the {} that fit into the cache", tokens,
+                           request.most_tokens, state_->options.most_cached_tokens);
+  auto text = std::make_shared<Text>();
+  auto one = std::make_unique<Running>(std::move(request), text, config.layers);
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->is_closed) throw BusyError("the server is stopping");
+    if (static_cast<int64_t>(state_->waiting.size()) >= state_->options.most_waiting)
+      throw BusyError(fmt::format("{} requests are waiting already", state_->waiting.size()));
+    state_->waiting.push_back(std::move(one));
+    state_->counts.waiting = static_cast<int64_t>(state_->waiting.size());
+  }
+  state_->changed.notify_all();
+  return text;
+}
+
+void Engine::close() {
+  const std::lock_guard lock(state_->mutex);
+  state_->is_closed = true;
+}
+
+EngineCounts Engine::counts() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->counts;
+}
+
+}  // namespace ingot::serve

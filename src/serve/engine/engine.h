@@ -1,0 +1,101 @@
+// Continues many texts at once: texts come and go between passes, and each pass takes the next token of all that have begun and pieces of
+// the prompts of others.
+//
+// One thread of the engine's own runs the model; any thread may ask and listen. A text's tokens do not depend on what else is in the
+// passes, but for the rounding of sums in GEMMs of other sizes.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "models/model.h"
+#include "serve/engine/sampler.h"
+
+namespace ingot::serve {
+
+/// The engine takes no more at the moment.
+class BusyError : public base::Error {
+ public:
+  using base::Error::Error;
+};
+
+struct TextRequest {
+  std::vector<int64_t> prompt;
+  int64_t most_tokens = 16;         // new ones; 0: the prompt's scores alone
+  std::vector<int64_t> stop_ids{};  // each ends the text, and is its last token
+  SamplingOptions sampling{};
+  std::optional<int64_t> likeliest{};  // log-probabilities are wanted, and of so many other tokens
+  bool scores_prompt = false;          // those of the prompt's tokens, too
+};
+
+enum class Ended { not_yet, stop, length, cancelled, failed };
+
+/// A text that is being continued: the engine's thread writes, its reader waits.
+class Text {
+ public:
+  struct News {
+    std::vector<Choice> tokens;  // new ones since the last time
+    Ended ended = Ended::not_yet;
+  };
+  /// Waits for a new token or the end, no longer than `most`.
+  News wait(std::chrono::milliseconds most);
+  /// The engine drops the text with its next pass.
+  void cancel();
+
+  /// Of the prompt, of which the first has no log-probability; complete once there is a first token, or an end.
+  const std::vector<Choice>& prompt_scores() const { return prompt_scores_; }
+  /// Why it failed.
+  std::string failure() const;
+
+ private:
+  friend class Engine;
+  void add(Choice choice);
+  void end(Ended how, std::string why = "");
+  bool is_cancelled() const;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Choice> new_, prompt_scores_;
+  Ended ended_ = Ended::not_yet;
+  bool is_cancelled_ = false;
+  std::string failure_;
+};
+
+struct EngineOptions {
+  int64_t most_texts = 64;              // at once
+  int64_t most_waiting = 256;           // behind them
+  int64_t pass_tokens = 512;            // of one pass, at most, unless more texts are under way
+  int64_t most_cached_tokens = 262144;  // prompts and texts at their longest, of all that are under way
+};
+
+struct EngineCounts {
+  int64_t running = 0, waiting = 0, cached_tokens = 0;
+  int64_t passes = 0, prompt_tokens = 0, text_tokens = 0, finished = 0;
+};
+
+class Engine {
+ public:
+  /// The model must outlive it, and is used by nobody else. Throws ConfigError for models that cannot be continued: encoders, and shards.
+  explicit Engine(models::Model& model, EngineOptions options = {});
+  /// Texts that are not done are cancelled.
+  ~Engine();
+
+  /// Throws UsageError for a prompt that is empty, has ids beyond the vocabulary, or can never fit, and BusyError when the queue is full or
+  /// the engine is closed.
+  std::shared_ptr<Text> submit(TextRequest request);
+  /// Takes no more texts from now on.
+  void close();
+  EngineCounts counts() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ingot::serve

@@ -1,0 +1,183 @@
+#include "serve/engine/engine.h"
+
+#include <ATen/core/grad_mode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <thread>
+
+#include "models/family.h"
+#include "serve/generate.h"
+
+namespace ingot::serve {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::unique_ptr<models::Model> model_of(const std::string& family) {
+  auto model = models::create_model(models::small_model(family));
+  model->allocate(at::kDouble);
+  model->initialise(3);
+  return model;
+}
+
+std::vector<int64_t> prompt_of(int64_t tokens, int64_t kind) {
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < tokens; ++i) ids.push_back((7 * i + 5 * kind + i * i) % 47);
+  return ids;
+}
+
+struct Whole {
+  std::vector<int64_t> ids;
+  std::vector<Choice> tokens;
+  Ended ended = Ended::not_yet;
+};
+
+Whole read(Text& text) {
+  Whole whole;
+  while (whole.ended == Ended::not_yet) {
+    auto news = text.wait(milliseconds(60000));
+    for (auto& token : news.tokens) whole.ids.push_back(token.id), whole.tokens.push_back(std::move(token));
+    whole.ended = news.ended;
+  }
+  return whole;
+}
+
+class EveryFamilysEngine : public ::testing::TestWithParam<std::string> {};
+
+// Prompts of many lengths in passes of few tokens: pieces of prompts beside texts that have begun, some of which end early.
+TEST_P(EveryFamilysEngine, continues_texts_side_by_side_as_each_alone) {
+  const auto model = model_of(GetParam());
+  const std::vector<int64_t> lengths = {1, 9, 30, 2, 17};
+  std::vector<std::vector<int64_t>> expected;
+  std::vector<TextRequest> requests;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    TextRequest request{.prompt = prompt_of(lengths[i], static_cast<int64_t>(i)), .most_tokens = 4 + static_cast<int64_t>(3 * i)};
+    request.sampling = {.temperature = i % 2 ? 0.9 : 0, .top_k = 20, .top_p = 0.9, .seed = i};
+    expected.push_back(generate(*model, request.prompt, request.most_tokens, -1, request.sampling));
+    requests.push_back(std::move(request));
+  }
+  Engine engine(*model, {.most_texts = 4, .pass_tokens = 8});
+  std::vector<std::shared_ptr<Text>> texts;
+  for (const auto& request : requests) texts.push_back(engine.submit(request));
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const auto whole = read(*texts[i]);
+    EXPECT_EQ(whole.ids, expected[i]) << i << " " << texts[i]->failure();
+    EXPECT_EQ(whole.ended, Ended::length);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, EveryFamilysEngine, ::testing::ValuesIn(models::family_names()),
+                         [](const auto& info) { return info.param; });
+
+TEST(Engine, scores_prompts_and_new_tokens) {
+  const auto model = model_of("llama");
+  const auto prompt = prompt_of(11, 1);
+  const at::NoGradGuard no_grad;
+  models::ForwardContext context;
+  context.sequences = std::make_shared<layers::Sequences>(1, 11, at::Tensor(), 0, at::kCPU);
+  const auto expected = at::log_softmax(model->logits(model->forward(at::tensor(prompt, at::kLong).unsqueeze(0), context)), 2)[0];
+  for (const int64_t new_tokens : {0, 1}) {
+    Engine engine(*model, {.pass_tokens = 4});
+    // The rows of one must not be taken for those of another.
+    const auto other = engine.submit({.prompt = prompt_of(5, 9), .most_tokens = 6});
+    const auto text = engine.submit({.prompt = prompt, .most_tokens = new_tokens, .likeliest = 3, .scores_prompt = true});
+    const auto whole = read(*text);
+    read(*other);
+    ASSERT_EQ(text->prompt_scores().size(), prompt.size());
+    for (size_t i = 1; i < prompt.size(); ++i) {
+      const auto& score = text->prompt_scores()[i];
+      const auto row = expected[static_cast<int64_t>(i) - 1];
+      EXPECT_EQ(score.id, prompt[i]);
+      EXPECT_NEAR(score.logprob, row[prompt[i]].item<double>(), 1e-6);
+      ASSERT_EQ(score.likeliest.size(), 3u);
+      EXPECT_EQ(score.likeliest[0].id, row.argmax().item<int64_t>());
+      EXPECT_NEAR(score.likeliest[0].logprob, row.max().item<double>(), 1e-6);
+    }
+    ASSERT_EQ(static_cast<int64_t>(whole.tokens.size()), new_tokens);
+    if (new_tokens == 1) EXPECT_NEAR(whole.tokens[0].logprob, expected[10].max().item<double>(), 1e-6);
+  }
+}
+
+TEST(Engine, ends_at_stop_tokens_and_when_cancelled) {
+  const auto model = model_of("llama");
+  const auto all = generate(*model, prompt_of(6, 2), 12, -1, {});
+  Engine engine(*model);
+  const auto stopped = read(*engine.submit({.prompt = prompt_of(6, 2), .most_tokens = 12, .stop_ids = {all[4]}}));
+  EXPECT_EQ(stopped.ended, Ended::stop);
+  EXPECT_EQ(stopped.ids.back(), all[4]);
+  EXPECT_LE(stopped.ids.size(), 5u);
+  const auto endless = engine.submit({.prompt = prompt_of(6, 2), .most_tokens = 100000});
+  endless->wait(milliseconds(60000));
+  endless->cancel();
+  EXPECT_EQ(read(*endless).ended, Ended::cancelled);
+  EXPECT_EQ(engine.counts().cached_tokens, 0);
+  EXPECT_EQ(engine.counts().running, 0);
+}
+
+TEST(Engine, refuses_what_cannot_be_and_what_is_too_much) {
+  const auto model = model_of("llama");
+  Engine engine(*model, {.most_texts = 1, .most_waiting = 2, .most_cached_tokens = 1000});
+  EXPECT_THROW(engine.submit({.prompt = {}}), base::UsageError);
+  EXPECT_THROW(engine.submit({.prompt = {50}}), base::UsageError);
+  EXPECT_THROW(engine.submit({.prompt = {-1}}), base::UsageError);
+  EXPECT_THROW(engine.submit({.prompt = {1}, .most_tokens = 1000}), base::UsageError);
+  std::vector<std::shared_ptr<Text>> texts;
+  const auto submit = [&] { texts.push_back(engine.submit({.prompt = {1}, .most_tokens = 900})); };
+  EXPECT_THROW(for (int i = 0; i < 10; ++i) submit(), BusyError);
+  EXPECT_GE(texts.size(), 2u);
+  for (const auto& text : texts) text->cancel();
+  for (const auto& text : texts) EXPECT_EQ(read(*text).ended, Ended::cancelled);
+  engine.close();
+  EXPECT_THROW(submit(), BusyError);
+}
+
+TEST(Engine, ends_texts_that_are_under_way_when_it_ends) {
+  const auto model = model_of("llama");
+  std::shared_ptr<Text> text;
+  {
+    Engine engine(*model);
+    text = engine.submit({.prompt = {1}, .most_tokens = 200000});
+    text->wait(milliseconds(60000));
+  }
+  EXPECT_EQ(read(*text).ended, Ended::cancelled);
+}
+
+TEST(Sampler, penalties_and_biases_change_the_logits_as_stated) {
+  const std::vector<float> logits = {2, 1.9f, -1, 0};
+  const std::vector<int64_t> prompt = {0, 2};
+  EXPECT_EQ(Sampler({.repetition_penalty = 1.5}, prompt).choose(logits, 0), 1);  // 2 / 1.5
+  EXPECT_EQ(Sampler({.logit_bias = {{3, 5}}}, prompt).choose(logits, 0), 3);
+  EXPECT_EQ(Sampler({.logit_bias = {{99, 5}}}, prompt).choose(logits, 0), 0) << "no token of the vocabulary";
+  Sampler presence({.presence_penalty = 0.2}, prompt);
+  EXPECT_EQ(presence.choose(logits, 0), 0) << "the prompt does not count";
+  EXPECT_EQ(presence.choose(logits, 1), 1);
+  EXPECT_EQ(presence.choose(logits, 2), 0) << "once, however often";
+  Sampler frequency({.frequency_penalty = 0.06}, {});
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < 6; ++i) ids.push_back(frequency.choose(logits, i));
+  EXPECT_THAT(ids, ::testing::ElementsAre(0, 0, 1, 0, 1, 0));
+}
+
+TEST(Sampler, draws_in_proportion_to_what_is_left) {
+  const std::vector<float> logits = {std::log(0.5f), std::log(0.3f), std::log(0.15f), std::log(0.05f)};
+  const auto shares = [&](const SamplingOptions& options) {
+    std::vector<double> share(4);
+    for (int i = 0; i < 10000; ++i) share[static_cast<size_t>(draw(logits, options, (i + 0.5) / 10000))] += 1e-4;
+    return share;
+  };
+  using ::testing::DoubleNear;
+  using ::testing::ElementsAre;
+  EXPECT_THAT(shares({.temperature = 1}),
+              ElementsAre(DoubleNear(0.5, 1e-3), DoubleNear(0.3, 1e-3), DoubleNear(0.15, 1e-3), DoubleNear(0.05, 1e-3)));
+  EXPECT_THAT(shares({.temperature = 1, .min_p = 0.2}),
+              ElementsAre(DoubleNear(0.5263, 1e-3), DoubleNear(0.3158, 1e-3), DoubleNear(0.1579, 1e-3), 0));
+  EXPECT_THAT(shares({.temperature = 1, .top_k = 2}), ElementsAre(DoubleNear(0.625, 1e-3), DoubleNear(0.375, 1e-3), 0, 0));
+  EXPECT_THAT(shares({.temperature = 1, .top_p = 0.6, .min_p = 0.7}), ElementsAre(DoubleNear(1, 1e-9), 0, 0, 0));
+  EXPECT_THAT(shares({.temperature = 0}), ElementsAre(DoubleNear(1, 1e-9), 0, 0, 0));
+  EXPECT_THROW(draw(std::vector<float>{0, NAN}, {.temperature = 1}, 0.5), base::Error);
+}
+
+}  // namespace
+}  // namespace ingot::serve
