@@ -14,6 +14,7 @@
   VERB(launch)                  \
   VERB(sweep)                   \
   VERB(generate)                \
+  VERB(serve)                   \
   VERB(hugging_face)            \
   VERB(data_score)              \
   VERB(bench)                   \

@@ -43,7 +43,7 @@ def configured(w, folder, **settings):
 
 def trackio_shows_what_the_run_directory_holds(w):
     folder = w.path / "shown-projects"
-    ingot("train", configured(w, folder), "--run-dir", w.path / "a-run")
+    ingot("train", configured(w, folder), "--no-forecast", "--run-dir", w.path / "a-run")
     assert [run["name"] if isinstance(run, dict) else run for run in trackio(folder, "list", "runs")["runs"]] == ["a-run"]
     lines = metrics(w.path / "a-run")
     for name, field in {"train/loss": "loss", "train/validation_loss": "validation_loss", "speed/step_ms": "step_ms"}.items():
@@ -57,13 +57,13 @@ def trackio_shows_what_the_run_directory_holds(w):
 def a_killed_run_goes_on_with_each_step_once(w):
     folder, run = w.path / "killed-projects", w.path / "killed"
     config = configured(w, folder, **{"train.steps": 40, "log.trackio_run": "the one"})
-    process = subprocess.Popen([INGOT, "train", str(config), "--run-dir", str(run)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([INGOT, "train", str(config), "--no-forecast", "--run-dir", str(run)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     wait_for_steps(run, 20, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     # Trackio looks while the run is dead, and leaves its own tables behind.
     assert len(history(folder, "the one", "train/loss")) >= 10
-    ingot("train", config, "--run-dir", run)
+    ingot("train", config, "--no-forecast", "--run-dir", run)
     assert history(folder, "the one", "train/loss") == [(m["step"], m["loss"]) for m in metrics(run)]
 
 
@@ -73,9 +73,9 @@ def runs_of_trackios_own_stand_beside(w):
            "for step in range(1, 4): trackio.log({'train/loss': 1.0 / step}, step=step)\n"
            "trackio.finish()")
     python(folder, own)
-    ingot("train", configured(w, folder), "--run-dir", w.path / "beside")
+    ingot("train", configured(w, folder), "--no-forecast", "--run-dir", w.path / "beside")
     python(folder, own.replace("by hand", "later"))
-    ingot("train", configured(w, folder), "--run-dir", w.path / "beside", "--set", "train.steps=16")
+    ingot("train", configured(w, folder), "--no-forecast", "--run-dir", w.path / "beside", "--set", "train.steps=16")
     for run in ("by hand", "later"):
         assert history(folder, run, "train/loss") == [(1, 1.0), (2, 0.5), (3, 1 / 3)], run
     assert [step for step, _ in history(folder, "beside", "train/loss")] == list(range(1, 17))

@@ -1,0 +1,114 @@
+// `ingot serve`: a model behind OpenAI's interface.
+#include "cli/verb.h"
+
+namespace ingot::cli {
+
+struct ServeOptions {
+  std::string model, tokenizer, dtype = "fp32", host = "127.0.0.1", name, api_key, chat_template;
+  int64_t port = 8000, context = 0, texts = 64, waiting = 256, pass_tokens = 512, cached_tokens = 0;
+  double timeout_s = 600, drain_s = 30;
+};
+
+#ifndef INGOT_COMPUTES
+void add_serve(Flags& flags) {
+  const auto values = std::make_shared<ServeOptions>();
+  auto& o = *values;
+  auto& verb = flags.verb("serve", "answer requests to a model over HTTP, as OpenAI's API has them, until Ctrl-C", values);
+  verb.add_option("model", o.model, "an ingot checkpoint or run directory, or a Hugging Face folder")->required();
+  verb.add_option("--tokenizer", o.tokenizer, "tokenizer file or folder (default: the model's own)");
+  verb.add_option("--chat-template", o.chat_template, "a Jinja file (default: the tokenizer's own)");
+  verb.add_option("--dtype", o.dtype, "fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}))->capture_default_str();
+  verb.add_option("--host", o.host, "address to listen at; 0.0.0.0 for every one of this machine's")->capture_default_str();
+  verb.add_option("--port", o.port, "0 takes a free one")->check(CLI::Range(0, 65535))->capture_default_str();
+  verb.add_option("--name", o.name, "what answers call the model (default: the name of its folder)");
+  verb.add_option("--api-key", o.api_key, "that requests must have (default: $INGOT_API_KEY, or none)");
+  verb.add_option("--context", o.context, "most tokens of a prompt and its text (default: the model's)")->check(kPositive);
+  verb.add_option("--texts", o.texts, "most texts that are continued at once")->check(kPositive)->capture_default_str();
+  verb.add_option("--waiting", o.waiting, "most texts that wait behind them; more are refused (429)")
+      ->check(kNotNegative)
+      ->capture_default_str();
+  verb.add_option("--pass-tokens", o.pass_tokens, "tokens in one pass: pieces of prompts fill what texts under way leave")
+      ->check(kPositive)
+      ->capture_default_str();
+  verb.add_option("--cached-tokens", o.cached_tokens, "most tokens of all texts under way (default: 16 times the context)")
+      ->check(kPositive);
+  verb.add_option("--timeout", o.timeout_s, "seconds for a whole answer")->check(CLI::Range(0.1, 86400.0))->capture_default_str();
+  verb.add_option("--drain", o.drain_s, "seconds that answers under way have left after Ctrl-C or SIGTERM")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+}
+#endif
+
+}  // namespace ingot::cli
+
+#ifdef INGOT_COMPUTES
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "layers/dtype.h"
+#include "resilience/stop_signal.h"
+#include "serve/api/server.h"
+#include "serve/load_model.h"
+
+namespace ingot::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<data::chat::ChatTemplate> chat_template_of(const ServeOptions& o, const data::Tokenizer& tokenizer) {
+  const auto folder = tokenizer.path().parent_path();
+  if (!o.chat_template.empty()) return data::chat::ChatTemplate::of_file(o.chat_template, folder);
+  try {
+    return data::chat::ChatTemplate::of_folder(folder);
+  } catch (const base::DataError& failure) {
+    base::log_warning("{}; /v1/chat/completions is not answered", failure.what());
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+int run_serve(const Call& call) {
+  const auto& o = call.options<ServeOptions>();
+  auto loaded = serve::load_model(o.model, layers::precision_named(o.dtype).dtype, at::kCPU);
+  if (!o.tokenizer.empty()) loaded.tokenizer = data::load_tokenizer(o.tokenizer);
+  if (!loaded.tokenizer) throw base::UsageError("{} has no tokenizer of its own; give one with --tokenizer", o.model);
+  const auto& config = loaded.model->config();
+  if (loaded.tokenizer->vocab_size() > config.vocab_size)
+    throw base::ModelError("the tokenizer has {} tokens, but the model knows {}; is it another model's? (--tokenizer)",
+                           loaded.tokenizer->vocab_size(), config.vocab_size);
+  const auto chat_template = chat_template_of(o, *loaded.tokenizer);
+  const serve::Language language{.tokenizer = loaded.tokenizer.get(),
+                                 .chat_template = chat_template ? &*chat_template : nullptr,
+                                 .context = o.context > 0 ? o.context : config.max_positions};
+  const resilience::StopSignal stop("finishing the answers under way; a second signal ends at once",
+                                    resilience::SecondSignal::ends_at_once);
+  serve::Engine engine(*loaded.model, {.most_texts = o.texts,
+                                       .most_waiting = o.waiting,
+                                       .pass_tokens = o.pass_tokens,
+                                       .most_cached_tokens = o.cached_tokens > 0 ? o.cached_tokens : 16 * language.context});
+  const char* key = std::getenv("INGOT_API_KEY");
+  const auto name = fs::absolute(fs::path(o.model) / ".").parent_path().filename().string();
+  serve::ApiServer server(engine, language,
+                          {.host = o.host,
+                           .port = static_cast<int>(o.port),
+                           .model = o.name.empty() ? name : o.name,
+                           .api_key = !o.api_key.empty() ? o.api_key
+                                      : key              ? key
+                                                         : "",
+                           .timeout_s = o.timeout_s});
+  base::log_info("{} answers at http://{}:{}/v1 ({} tokens of context{}); Ctrl-C ends", o.name.empty() ? name : o.name, o.host,
+                 server.port(), language.context, chat_template ? ", with a chat template" : "");
+  while (stop.received() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  server.drain(o.drain_s);
+  const auto counts = engine.counts();
+  base::log_info("{} texts of {} tokens, {} tokens of prompts", counts.finished, counts.text_tokens, counts.prompt_tokens);
+  return 0;
+}
+
+}  // namespace ingot::cli
+#endif
