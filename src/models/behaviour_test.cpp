@@ -235,7 +235,9 @@ TEST(Adapters, lie_at_the_matrices_that_are_named_and_nowhere_else) {
     const bool is_target = p->name.ends_with("q_proj.weight") || p->name.ends_with("down_proj.weight");
     EXPECT_EQ(static_cast<bool>(p->adapter), is_target) << p->name;
     EXPECT_EQ(p->is_trained(), is_adapter(p->name)) << p->name;
-    if (p->adapter) EXPECT_TRUE(p->adapter.down->layer == p->layer && p->adapter.up->layer == p->layer);
+    if (p->adapter) {
+      EXPECT_TRUE(p->adapter.down->layer == p->layer && p->adapter.up->layer == p->layer);
+    }
   }
   const auto refusal = [](const ModelConfig& c, const parallel::Layout& layout = {}) {
     try {
