@@ -96,6 +96,13 @@ def openais_client_completes_streams_and_chats(w):
         assert "".join(d.choices[0].delta.content or "" for d in deltas) == choice.message.content
 
 
+def the_page_loads_nothing_from_elsewhere(w):
+    with Server(w) as s:
+        page = s.ask("/")[1]
+        assert "ingot serve" in page and not re.search(r"https?://|src=|@import|url\(", page)
+        assert s.ask("/metrics")[1].count("# TYPE ingot_serve") >= 3
+
+
 def prompts_logprobs_and_choices_are_as_openai_has_them(w):
     with Server(w) as s:
         prompt = s.ask("/tokenize", {"prompt": "In the beginning God created"})[1]["tokens"]
@@ -210,7 +217,7 @@ def sigterm_lets_answers_end(w):
         assert code == 0 and status == 200 and document["usage"]["completion_tokens"] == 200, (code, status, document, said)
 
 
-TESTS = [openais_client_completes_streams_and_chats, prompts_logprobs_and_choices_are_as_openai_has_them, what_is_wrong_is_refused_by_its_field,
+TESTS = [openais_client_completes_streams_and_chats, the_page_loads_nothing_from_elsewhere, prompts_logprobs_and_choices_are_as_openai_has_them, what_is_wrong_is_refused_by_its_field,
          a_key_is_asked_for, many_clients_get_what_each_gets_alone, clients_that_leave_stall_or_send_rubbish_cost_the_others_nothing,
          too_many_are_told_to_come_again, sigterm_lets_answers_end]
 

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "http/server.h"
 #include "serve/api/answer.h"
+#include "serve/page/page.h"
 
 namespace ingot::serve {
 namespace {
@@ -172,6 +173,10 @@ struct ApiServer::State {
       const std::lock_guard lock(metrics_mutex);
       metrics.requests.Add({{"path", is_known ? request.path : "other"}, {"status", std::to_string(response.status)}}).Increment();
     });
+    server.Get("/", guarded([](const auto&, auto& response) {
+                 response.set_header("X-Frame-Options", "DENY");
+                 response.set_content(kPage.data(), kPage.size(), "text/html; charset=utf-8");
+               }));
     server.Post("/v1/completions",
                 guarded([this](const auto& request, auto& response) { answer(completion_request(parsed(request), language), response); }));
     server.Post("/v1/chat/completions",

@@ -96,7 +96,9 @@ TEST(Engine, scores_prompts_and_new_tokens) {
       EXPECT_NEAR(score.likeliest[0].logprob, row.max().item<double>(), 1e-6);
     }
     ASSERT_EQ(static_cast<int64_t>(whole.tokens.size()), new_tokens);
-    if (new_tokens == 1) EXPECT_NEAR(whole.tokens[0].logprob, expected[10].max().item<double>(), 1e-6);
+    if (new_tokens == 1) {
+      EXPECT_NEAR(whole.tokens[0].logprob, expected[10].max().item<double>(), 1e-6);
+    }
   }
 }
 
