@@ -23,9 +23,9 @@ void add_serve(Flags& flags) {
   verb.add_option("--name", o.name, "what answers call the model (default: the name of its folder)");
   verb.add_option("--api-key", o.api_key, "that requests must have (default: $INGOT_API_KEY, or none)");
   verb.add_option("--context", o.context, "most tokens of a prompt and its text (default: the model's)")->check(kPositive);
-  verb.add_option("--texts", o.texts, "most texts that are continued at once")->check(kPositive)->capture_default_str();
+  verb.add_option("--texts", o.texts, "most texts that are continued at once")->check(CLI::Range(1, 4096))->capture_default_str();
   verb.add_option("--waiting", o.waiting, "most texts that wait behind them; more are refused (429)")
-      ->check(kNotNegative)
+      ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   verb.add_option("--pass-tokens", o.pass_tokens, "tokens in one pass: pieces of prompts fill what texts under way leave")
       ->check(kPositive)
@@ -45,9 +45,11 @@ void add_serve(Flags& flags) {
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "layers/dtype.h"
 #include "resilience/stop_signal.h"
@@ -70,6 +72,18 @@ std::optional<data::chat::ChatTemplate> chat_template_of(const ServeOptions& o, 
   }
 }
 
+// Beside the tokenizer's own: what ends a turn in a conversation.
+std::vector<int64_t> ends_in(const fs::path& folder) {
+  const auto path = folder / "generation_config.json";
+  if (!fs::exists(path)) return {};
+  const auto config = nlohmann::json::parse(base::read_file(path), nullptr, /*allow_exceptions=*/false);
+  const auto ends = config.is_object() ? config.value("eos_token_id", nlohmann::json()) : nlohmann::json();
+  std::vector<int64_t> ids;
+  for (const auto& id : ends.is_array() ? ends : nlohmann::json::array({ends}))
+    if (id.is_number_integer()) ids.push_back(id.get<int64_t>());
+  return ids;
+}
+
 }  // namespace
 
 int run_serve(const Call& call) {
@@ -84,7 +98,9 @@ int run_serve(const Call& call) {
   const auto chat_template = chat_template_of(o, *loaded.tokenizer);
   const serve::Language language{.tokenizer = loaded.tokenizer.get(),
                                  .chat_template = chat_template ? &*chat_template : nullptr,
-                                 .context = o.context > 0 ? o.context : config.max_positions};
+                                 .context = o.context > 0 ? o.context : config.max_positions,
+                                 .ends = ends_in(loaded.tokenizer->path().parent_path()),
+                                 .most_texts = o.texts + o.waiting};
   const resilience::StopSignal stop("finishing the answers under way; a second signal ends at once",
                                     resilience::SecondSignal::ends_at_once);
   serve::Engine engine(*loaded.model, {.most_texts = o.texts,
@@ -100,7 +116,8 @@ int run_serve(const Call& call) {
                            .api_key = !o.api_key.empty() ? o.api_key
                                       : key              ? key
                                                          : "",
-                           .timeout_s = o.timeout_s});
+                           .timeout_s = o.timeout_s,
+                           .connections = static_cast<size_t>(o.texts + o.waiting + 32)});
   base::log_info("{} answers at http://{}:{}/v1 ({} tokens of context{}); Ctrl-C ends", o.name.empty() ? name : o.name, o.host,
                  server.port(), language.context, chat_template ? ", with a chat template" : "");
   while (stop.received() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -15,27 +15,27 @@ namespace {
 class Connection : public httplib::Stream {
  public:
   Connection(socket_t socket, const Limits& limits, const std::atomic<bool>& is_ending)
-      : socket_(socket), limits_(limits), deadline_(Clock::now() + limits.request), is_ending_(is_ending) {}
+      : socket_(socket), limits_(limits), read_deadline_(Clock::now() + limits.request), is_ending_(is_ending) {}
 
-  bool is_readable() const override { return comes(POLLIN, deadline_); }
+  bool is_readable() const override { return comes(POLLIN, read_deadline_); }
   bool is_writable() const override { return !has_left() && comes(POLLOUT, Clock::now() + limits_.stall); }
 
   ssize_t read(char* into, size_t bytes) override {
     bytes = std::min(bytes, limits_.request_bytes - read_bytes_);
-    if (bytes == 0 || !comes(POLLIN, deadline_)) return -1;
+    if (bytes == 0 || !comes(POLLIN, read_deadline_)) return -1;
     const ssize_t got = ::recv(socket_, into, bytes, 0);
     if (got > 0) read_bytes_ += static_cast<size_t>(got);
     return got;
   }
 
   ssize_t write(const char* from, size_t bytes) override {
-    if (!has_answered_) deadline_ = Clock::now() + limits_.answer;
-    has_answered_ = true;
-    if (!comes(POLLOUT, std::min(deadline_, Clock::now() + limits_.stall))) return -1;
+    if (write_deadline_ == Clock::time_point()) write_deadline_ = Clock::now() + limits_.answer;
+    if (!comes(POLLOUT, std::min(write_deadline_, Clock::now() + limits_.stall))) return -1;
     return ::send(socket_, from, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 
   bool has_left() const {
+    if (is_ending_) return true;
     char byte = 0;
     const ssize_t got = ::recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
@@ -61,13 +61,14 @@ class Connection : public httplib::Stream {
 
   const socket_t socket_;
   const Limits& limits_;
-  Clock::time_point deadline_;  // of the request, then of the answer
+  const Clock::time_point read_deadline_;
+  Clock::time_point write_deadline_{};  // since the first byte of the answer
   const std::atomic<bool>& is_ending_;
   size_t read_bytes_ = 0;
-  bool has_answered_ = false;
 };
 
 thread_local const Connection* current = nullptr;
+thread_local std::shared_ptr<void> kept_until_sent;
 
 }  // namespace
 
@@ -77,12 +78,15 @@ Server::Server(const Limits& limits) : limits_(limits) {
     const int yes = 1;
     ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   });
+  set_tcp_nodelay(true);  // pieces of a stream are small
   new_task_queue = [threads = limits.connections] { return new httplib::ThreadPool(threads); };  // httplib takes ownership
 }
 
 int Server::listen_at(const std::string& host, int port) {
-  if (port == 0) return bind_to_any_port(host.c_str());
-  return bind_to_port(host.c_str(), port) ? port : -1;
+  const int found = port == 0 ? bind_to_any_port(host.c_str()) : bind_to_port(host.c_str(), port) ? port : -1;
+  // httplib's own queue has room for five, and who finds it full tries again after a second.
+  if (found > 0) ::listen(svr_sock_, static_cast<int>(std::max<size_t>(limits_.connections, 128)));
+  return found;
 }
 
 void Server::end() {
@@ -92,14 +96,20 @@ void Server::end() {
 
 bool Server::client_has_left() { return current && current->has_left(); }
 
+void Server::keep_until_sent(std::shared_ptr<void> kept) { kept_until_sent = std::move(kept); }
+
 bool Server::process_and_close_socket(socket_t socket) {
   Connection connection(socket, limits_, is_ending_);
   current = &connection;
   bool is_closed = false;
-  // Many ranges of one page would be many pages.
-  const auto without_ranges = [](httplib::Request& request) { request.ranges.clear(); };
-  const bool answered = process_request(connection, /*close_connection=*/true, is_closed, without_ranges);
+  // Many ranges of one page would be many pages, and a short body could be a long one packed.
+  const auto without_tricks = [](httplib::Request& request) {
+    request.ranges.clear();
+    request.headers.erase("Content-Encoding");
+  };
+  const bool answered = process_request(connection, /*close_connection=*/true, is_closed, without_tricks);
   current = nullptr;
+  kept_until_sent.reset();
   ::shutdown(socket, SHUT_WR);
   ::close(socket);
   return answered;

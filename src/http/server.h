@@ -7,6 +7,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <memory>
+#include <string>
 
 namespace ingot::http {
 
@@ -29,8 +31,10 @@ class Server : public httplib::Server {
   /// Answers end where they are; may be called by any thread, also before the server has begun.
   void end();
 
-  /// In a handler: the client of the request that this thread answers has closed the connection.
+  /// In a handler: the client of the request that this thread answers has closed the connection, or the server ends.
   static bool client_has_left();
+  /// In a handler: lives until the answer has been sent, or cannot be.
+  static void keep_until_sent(std::shared_ptr<void> kept);
 
  private:
   bool process_and_close_socket(socket_t socket) override;

@@ -3,6 +3,7 @@
 Runs with the Python of .deps/venv: INGOT_BINARY=build/release/ingot .deps/venv/bin/python tests/python/serve_test.py [CASE...]
 """
 import concurrent.futures
+import gzip
 import json
 import random
 import re
@@ -118,6 +119,8 @@ def prompts_logprobs_and_choices_are_as_openai_has_them(w):
             abs(a - b) < 1e-4 for a, b in zip(half.token_logprobs[1:], lp.token_logprobs[1:4]))
         several = s.client.completions.create(model="m", prompt=["And", "God said"], n=3, max_tokens=6, seed=5, temperature=1)
         assert [c.index for c in several.choices] == list(range(6)) and len({c.text for c in several.choices[:3]}) == 3
+        drawn = {s.client.completions.create(model="m", prompt="And", max_tokens=8, temperature=1).choices[0].text for _ in range(4)}
+        assert len(drawn) > 1, "every request without a seed drew the same"
         again = s.client.completions.create(model="m", prompt="And", n=1, max_tokens=6, seed=6, temperature=1)
         assert again.choices[0].text == several.choices[1].text
         best = s.client.completions.create(model="m", prompt="And", n=1, best_of=4, max_tokens=6, seed=5, temperature=1)
@@ -135,7 +138,8 @@ def what_is_wrong_is_refused_by_its_field(w):
                  ({"prompt": "a", "temperature": "hot"}, "temperature"), ({"prompt": "a", "top_p": 2}, "top_p"), ({"prompt": "a", "n": 0}, "n"),
                  ({"prompt": "a", "n": 2, "best_of": 1}, "best_of"), ({"prompt": "a", "stop": [""]}, "stop"), ({"prompt": "a", "suffix": "b"}, "suffix"),
                  ({"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias"), ({"prompt": "a", "logprobs": 10**6}, "logprobs"),
-                 ({"prompt": "a", "seed": 1e30}, "seed"), ({"prompt": "a", "stream": 1}, "stream")]
+                 ({"prompt": "a", "seed": 1e30}, "seed"), ({"prompt": ["a"] * 5000}, "prompt"), ({"prompt": "a", "logit_bias": {"100000": 1}}, "logit_bias"),
+                 ({"prompt": "a", "stop_token_ids": list(range(5000))}, "stop_token_ids"), ({"prompt": "a " * 100000}, "prompt"), ({"prompt": "a", "stream": 1}, "stream")]
         for body, field in wrong:
             status, answer = s.ask("/v1/completions", body)
             assert status == 400 and answer["error"]["param"] == field, (body, status, answer)
@@ -174,6 +178,11 @@ def clients_that_leave_stall_or_send_rubbish_cost_the_others_nothing(w):
         rubbish = [b"GARBAGE\r\n\r\n", head, head + body[:10], b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 100000, bytes(chance.randbytes(5000)),
                    b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n{", b"POST /v1/completions HTTP/1.1\r\nContent-Length: 2\r\n\r\n[]",
                    b"POST /v1/completions HTTP/1.1\r\nContent-Length: 200000\r\n\r\n" + b"[" * 200000]
+        for path, name in (("/tokenize", "messages"), ("/tokenize", "add_special_tokens"), ("/detokenize", "tokens"), ("/v1/completions", "stop")):
+            deep = b'{"%s":' % name.encode() + b"[" * 100000 + b"]" * 100000 + b"}"
+            rubbish.append(b"POST %s HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(deep)) + deep)
+        bomb = gzip.compress(b'{"prompt":"' + b"a" * 300_000_000 + b'"}')
+        rubbish.append(b"POST /v1/completions HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb) + bomb)
         held = []
         for data in rubbish * 3:
             c = socket.create_connection(("127.0.0.1", s.port), timeout=5)
@@ -195,6 +204,8 @@ def clients_that_leave_stall_or_send_rubbish_cost_the_others_nothing(w):
         assert s.process.poll() is None
         for c in held:
             c.close()
+        peak = int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{s.process.pid}/status").read_text()).group(1)) / 1024
+        assert peak < 1500, peak
 
 
 def too_many_are_told_to_come_again(w):

@@ -34,12 +34,12 @@ void append(ordered_json& all, const ordered_json& more) {
 
 AnsweredText::AnsweredText(const TextRequest& asked, const CompletionRequest& request, const Language& language, std::shared_ptr<Text> text)
     : is_chat_(request.is_chat),
-      wants_logprobs_(asked.likeliest.has_value() && (request.is_chat || !(request.choices > request.shown && *asked.likeliest == 0))),
+      wants_logprobs_(request.wants_logprobs),
       echoes_(request.echo),
       language_(language),
       prompt_(request.echo ? asked.prompt : std::vector<int64_t>{}),
       text_(std::move(text)),
-      so_far_(*language.tokenizer, request.stops),
+      so_far_(*language.tokenizer, request.stops, asked.prompt),
       logprobs_(no_logprobs(request.is_chat)),
       new_logprobs_(no_logprobs(request.is_chat)) {}
 

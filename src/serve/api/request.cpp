@@ -5,13 +5,14 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <random>
 
 namespace ingot::serve {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
-constexpr int64_t kMostChoices = 128, kMostStops = 16, kMostLikeliest = 20, kMostPrompts = 1024;
+constexpr int64_t kMostChoices = 128, kMostStops = 16, kMostLikeliest = 20, kMostIds = 1024, kMostBytesOfToken = 1024;
 constexpr size_t kLongestStop = 1000;
 
 // A field that may be absent or null.
@@ -71,7 +72,7 @@ std::vector<int64_t> ids_of(const json& list, const char* name) {
   return ids;
 }
 
-SamplingOptions sampling_of(const json& body) {
+SamplingOptions sampling_of(const json& body, int64_t vocab) {
   SamplingOptions options;
   options.temperature = number(body, "temperature", 1, 0, 100);
   options.top_p = number(body, "top_p", 1, 0, 1);
@@ -80,13 +81,14 @@ SamplingOptions sampling_of(const json& body) {
   options.repetition_penalty = number(body, "repetition_penalty", 1, 0.01, 100);
   options.presence_penalty = number(body, "presence_penalty", 0, -2, 2);
   options.frequency_penalty = number(body, "frequency_penalty", 0, -2, 2);
-  options.seed = static_cast<uint64_t>(integer(body, "seed", 0, INT64_MIN, INT64_MAX));
+  options.seed = static_cast<uint64_t>(integer(body, "seed", std::random_device()(), INT64_MIN, INT64_MAX));
   if (const auto* biases = field(body, "logit_bias")) {
-    if (!biases->is_object()) throw RequestError("logit_bias", "logit_bias is no object of token ids");
+    if (!biases->is_object() || biases->size() > kMostIds)
+      throw RequestError("logit_bias", fmt::format("logit_bias is no object of up to {} token ids", kMostIds));
     for (const auto& [name, bias] : biases->items()) {
       int64_t id = -1;
       const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), id);
-      if (failed != std::errc() || end != name.data() + name.size() || id < 0 || !bias.is_number() ||
+      if (failed != std::errc() || end != name.data() + name.size() || id < 0 || id >= vocab || !bias.is_number() ||
           !(std::abs(bias.get<double>()) <= 100))
         throw RequestError("logit_bias", fmt::format("logit_bias has \"{}\": token ids go with numbers from -100 to 100", name));
       options.logit_bias[id] = bias.get<double>();
@@ -105,7 +107,7 @@ Common common_of(const json& body, const Language& language) {
   Common common;
   auto& [text, request] = common;
   if (!body.is_object()) throw RequestError("", "the body is no JSON object");
-  text.sampling = sampling_of(body);
+  text.sampling = sampling_of(body, language.tokenizer->vocab_size());
   request.stops = stops_of(body);
   request.streams = boolean(body, "stream");
   if (const auto* options = field(body, "stream_options"); options && options->is_object())
@@ -115,10 +117,14 @@ Common common_of(const json& body, const Language& language) {
   if (request.choices < request.shown) throw RequestError("best_of", "best_of is less than n");
   if (request.choices > request.shown && request.streams) throw RequestError("best_of", "best_of does not go with stream");
   if (const auto* ids = field(body, "stop_token_ids")) {
-    if (!ids->is_array()) throw RequestError("stop_token_ids", "stop_token_ids is no list");
+    if (!ids->is_array() || ids->size() > kMostIds)
+      throw RequestError("stop_token_ids", fmt::format("stop_token_ids is no list of up to {} token ids", kMostIds));
     text.stop_ids = ids_of(*ids, "stop_token_ids");
   }
-  if (const int32_t eos = language.tokenizer->special().eos; eos >= 0 && !boolean(body, "ignore_eos")) text.stop_ids.push_back(eos);
+  if (!boolean(body, "ignore_eos")) {
+    if (const int32_t eos = language.tokenizer->special().eos; eos >= 0) text.stop_ids.push_back(eos);
+    text.stop_ids.insert(text.stop_ids.end(), language.ends.begin(), language.ends.end());
+  }
   return common;
 }
 
@@ -130,6 +136,8 @@ void add_prompt(Common& common, std::vector<int64_t> prompt, const Language& lan
   if (tokens + std::max<int64_t>(1, text.most_tokens) > language.context)
     throw RequestError(field, fmt::format("a prompt of {} tokens and {} new ones are more than the model's context of {}", tokens,
                                           text.most_tokens, language.context));
+  if (static_cast<int64_t>(request.texts.size()) + request.choices > language.most_texts)
+    throw RequestError(field, fmt::format("a request is of up to {} texts, prompts times n or best_of", language.most_texts));
   text.prompt = std::move(prompt);
   for (int64_t i = 0; i < request.choices; ++i) {
     request.texts.push_back(text);
@@ -137,7 +145,30 @@ void add_prompt(Common& common, std::vector<int64_t> prompt, const Language& lan
   }
 }
 
+// Of a text whose length alone says that it does not fit, the tokens are not looked for.
+void check_length(const std::string& text, const Language& language, const char* field) {
+  if (static_cast<int64_t>(text.size()) / kMostBytesOfToken > language.context)
+    throw RequestError(field, fmt::format("a text of {} bytes is longer than the model's context of {} tokens", text.size(), language.context));
+}
+
 }  // namespace
+
+json parsed_body(const std::string& body) {
+  constexpr int kDeepest = 64;
+  constexpr int64_t kMostKeys = 2000;  // of one object
+  std::vector<int64_t> keys;
+  const auto check = [&](int depth, json::parse_event_t event, const json&) {
+    if (depth > kDeepest) throw RequestError("", fmt::format("the body is nested deeper than {} levels", kDeepest));
+    if (event == json::parse_event_t::object_start) keys.push_back(0);
+    if (event == json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
+    if (event == json::parse_event_t::key && !keys.empty() && ++keys.back() > kMostKeys)
+      throw RequestError("", fmt::format("an object of the body has more than {} keys", kMostKeys));
+    return true;
+  };
+  auto document = json::parse(body, check, /*allow_exceptions=*/false);
+  if (!document.is_object()) throw RequestError("", "the body is no JSON object");
+  return document;
+}
 
 std::vector<int64_t> prompt_ids(const std::string& text, const data::Tokenizer& tokenizer) {
   const auto ids = tokenizer.encode_with_special(text);
@@ -155,6 +186,7 @@ CompletionRequest completion_request(const json& body, const Language& language)
   request.echo = boolean(body, "echo");
   if (const auto* count = field(body, "logprobs"); count && *count != false) {
     text.likeliest = integer(body, "logprobs", 0, 0, kMostLikeliest);
+    request.wants_logprobs = true;
     text.scores_prompt = request.echo;
   } else if (request.choices > request.shown) {
     text.likeliest = 0;  // to tell the likeliest
@@ -165,13 +197,17 @@ CompletionRequest completion_request(const json& body, const Language& language)
   const auto wrong = [] { return RequestError("prompt", "prompt is a text, a list of token ids, or a list of either"); };
   if (!prompt) throw RequestError("prompt", "prompt is missing");
   const auto add = [&](const json& one) {
-    if (one.is_string()) add_prompt(common, prompt_ids(one.get<std::string>(), *language.tokenizer), language, wanted, "prompt");
-    else if (one.is_array()) add_prompt(common, ids_of(one, "prompt"), language, wanted, "prompt");
-    else throw wrong();
+    if (one.is_string()) {
+      const auto words = one.get<std::string>();
+      check_length(words, language, "prompt");
+      add_prompt(common, prompt_ids(words, *language.tokenizer), language, wanted, "prompt");
+    } else if (one.is_array()) {
+      add_prompt(common, ids_of(one, "prompt"), language, wanted, "prompt");
+    } else {
+      throw wrong();
+    }
   };
   if (prompt->is_array() && !prompt->empty() && !(*prompt)[0].is_number()) {
-    if (prompt->size() > kMostPrompts)
-      throw RequestError("prompt", fmt::format("prompt has {} texts, more than {}", prompt->size(), kMostPrompts));
     for (const auto& one : *prompt) add(one);
   } else {
     add(*prompt);
@@ -185,20 +221,26 @@ CompletionRequest chat_request(const json& body, const Language& language) {
   request.is_chat = true;
   if (!language.chat_template)
     throw RequestError("messages", "the model has no chat template; use /v1/completions, or start the server with --chat-template");
-  if (boolean(body, "logprobs")) text.likeliest = integer(body, "top_logprobs", 0, 0, kMostLikeliest);
+  if (boolean(body, "logprobs")) {
+    text.likeliest = integer(body, "top_logprobs", 0, 0, kMostLikeliest);
+    request.wants_logprobs = true;
+  } else if (request.choices > request.shown) {
+    text.likeliest = 0;
+  }
   const auto* messages = field(body, "messages");
   if (!messages || !messages->is_array() || messages->empty()) throw RequestError("messages", "messages is no list of messages");
-  nlohmann::ordered_json extra = nlohmann::ordered_json::object();
+  auto extra = json::object();
   for (const char* name : {"tools", "documents"})
-    if (const auto* value = field(body, name)) extra[name] = nlohmann::ordered_json::parse(value->dump());
+    if (const auto* value = field(body, name)) extra[name] = *value;
   if (const auto* more = field(body, "chat_template_kwargs"); more && more->is_object())
-    for (const auto& [name, value] : more->items()) extra[name] = nlohmann::ordered_json::parse(value.dump());
+    for (const auto& [name, value] : more->items()) extra[name] = value;
   std::string rendered;
   try {
-    rendered = language.chat_template->render(nlohmann::ordered_json::parse(messages->dump()), /*add_generation_prompt=*/true, extra).text;
+    rendered = language.chat_template->render(*messages, /*add_generation_prompt=*/true, extra).text;
   } catch (const base::DataError& failure) {
     throw RequestError("messages", failure.what());
   }
+  check_length(rendered, language, "messages");
   // The template has written the special tokens itself.
   const auto ids = language.tokenizer->encode(rendered);
   std::optional<int64_t> wanted;

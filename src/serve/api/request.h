@@ -28,19 +28,25 @@ struct Language {
   const data::Tokenizer* tokenizer = nullptr;
   const data::chat::ChatTemplate* chat_template = nullptr;  // null: the model has none
   int64_t context = 0;                                      // tokens of a prompt and its text together
+  std::vector<int64_t> ends{};                              // tokens that end a text, besides the tokenizer's own
+  int64_t most_texts = 128;                                 // of one request
 };
 
 /// Several texts of one request, all alike but for the prompt and the seed.
 struct CompletionRequest {
   std::vector<TextRequest> texts;  // `choices` of each prompt, one prompt after another
   int64_t choices = 1, shown = 1;  // made of each prompt, and of those the likeliest that are shown
-  bool echo = false, streams = false, streams_usage = false, is_chat = false;
+  bool echo = false, streams = false, streams_usage = false, is_chat = false, wants_logprobs = false;
   std::vector<std::string> stops;
 };
 
+/// A body as JSON, its keys in their order. Throws RequestError for what is none, nested deeply or of very many keys: what walks it recurses,
+/// and looks for keys one by one.
+nlohmann::ordered_json parsed_body(const std::string& body);
+
 /// Throws RequestError.
-CompletionRequest completion_request(const nlohmann::json& body, const Language& language);
-CompletionRequest chat_request(const nlohmann::json& body, const Language& language);
+CompletionRequest completion_request(const nlohmann::ordered_json& body, const Language& language);
+CompletionRequest chat_request(const nlohmann::ordered_json& body, const Language& language);
 
 /// The ids of a text as a prompt has them: with what the tokenizer's template adds, and at least one.
 std::vector<int64_t> prompt_ids(const std::string& text, const data::Tokenizer& tokenizer);

@@ -6,6 +6,8 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -21,7 +23,6 @@ namespace ingot::serve {
 namespace {
 
 using http::Clock;
-using nlohmann::json;
 using nlohmann::ordered_json;
 using std::chrono::milliseconds;
 
@@ -44,12 +45,6 @@ void refuse(httplib::Response& response, int status, const std::string& message,
   say(response, status,
       {{"error",
         {{"message", message}, {"type", type}, {"param", field.empty() ? ordered_json() : ordered_json(field)}, {"code", status}}}});
-}
-
-json parsed(const httplib::Request& request) {
-  auto body = json::parse(request.body, nullptr, /*allow_exceptions=*/false);
-  if (!body.is_object()) throw RequestError("", "the body is no JSON object");
-  return body;
 }
 
 // Of keys: takes as long wherever they differ.
@@ -169,7 +164,9 @@ struct ApiServer::State {
     });
     server.set_logger([this](const httplib::Request& request, const httplib::Response& response) {
       // Paths that are not there would make as many series.
-      const bool is_known = response.status != 404;
+      constexpr std::array<std::string_view, 9> kPaths = {"/",         "/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize",
+                                                          "/detokenize", "/tokenizer_info", "/health",             "/metrics"};
+      const bool is_known = std::find(kPaths.begin(), kPaths.end(), request.path) != kPaths.end();
       const std::lock_guard lock(metrics_mutex);
       metrics.requests.Add({{"path", is_known ? request.path : "other"}, {"status", std::to_string(response.status)}}).Increment();
     });
@@ -178,9 +175,9 @@ struct ApiServer::State {
                  response.set_content(kPage.data(), kPage.size(), "text/html; charset=utf-8");
                }));
     server.Post("/v1/completions",
-                guarded([this](const auto& request, auto& response) { answer(completion_request(parsed(request), language), response); }));
+                guarded([this](const auto& request, auto& response) { answer(completion_request(parsed_body(request.body), language), response); }));
     server.Post("/v1/chat/completions",
-                guarded([this](const auto& request, auto& response) { answer(chat_request(parsed(request), language), response); }));
+                guarded([this](const auto& request, auto& response) { answer(chat_request(parsed_body(request.body), language), response); }));
     server.Get("/v1/models", guarded([this](const auto&, auto& response) {
                  say(response, 200,
                      {{"object", "list"},
@@ -191,8 +188,8 @@ struct ApiServer::State {
                          {"owned_by", "ingot"},
                          {"max_model_len", language.context}}}}});
                }));
-    server.Post("/tokenize", guarded([this](const auto& request, auto& response) { tokenize(parsed(request), response); }));
-    server.Post("/detokenize", guarded([this](const auto& request, auto& response) { detokenize(parsed(request), response); }));
+    server.Post("/tokenize", guarded([this](const auto& request, auto& response) { tokenize(parsed_body(request.body), response); }));
+    server.Post("/detokenize", guarded([this](const auto& request, auto& response) { detokenize(parsed_body(request.body), response); }));
     server.Get("/tokenizer_info", guarded([this](const auto&, auto& response) { tokenizer_info(response); }));
     server.Get("/health", guarded([this](const auto&, auto& response) {
                  if (is_draining) refuse(response, 503, "the server is stopping");
@@ -206,7 +203,7 @@ struct ApiServer::State {
 
   template <class Handler>
   httplib::Server::Handler guarded(Handler handler) {
-    return [handler](const httplib::Request& request, httplib::Response& response) {
+    return [this, handler](const httplib::Request& request, httplib::Response& response) {
       try {
         handler(request, response);
       } catch (const RequestError& failure) {
@@ -214,7 +211,7 @@ struct ApiServer::State {
       } catch (const base::UsageError& failure) {
         refuse(response, 400, failure.what());
       } catch (const BusyError& failure) {
-        refuse(response, 429, failure.what());
+        refuse(response, is_draining ? 503 : 429, failure.what());
       } catch (const std::exception& failure) {
         base::log_warning("a request has failed: {}", base::message_of(failure));
         refuse(response, 500, std::string(base::message_of(failure)));
@@ -226,8 +223,10 @@ struct ApiServer::State {
     auto answer = std::make_shared<Answer>();
     answer->request = std::move(request);
     answer->id = fmt::format("{}-{:08x}{:x}", answer->request.is_chat ? "chatcmpl" : "cmpl", own_id, next_id++);
-    for (const auto& text : answer->request.texts)
-      answer->texts.push_back(std::make_unique<AnsweredText>(text, answer->request, language, engine.submit(text)));
+    auto texts = engine.submit_all(answer->request.texts);
+    for (size_t i = 0; i < texts.size(); ++i)
+      answer->texts.push_back(std::make_unique<AnsweredText>(answer->request.texts[i], answer->request, language, std::move(texts[i])));
+    http::Server::keep_until_sent(std::make_shared<Counted>(answers));
     if (answer->request.streams) stream(answer, response);
     else whole(*answer, response);
   }
@@ -254,7 +253,6 @@ struct ApiServer::State {
   }
 
   void whole(Answer& answer, httplib::Response& response) {
-    const Counted counted(answers);
     for (size_t i = 0; i < answer.texts.size(); ++i)
       while (!answer.texts[i]->has_ended()) {
         next_of(answer, *answer.texts[i], i, kSlice);
@@ -281,8 +279,7 @@ struct ApiServer::State {
   // Server-sent events.
   void stream(const std::shared_ptr<Answer>& answer, httplib::Response& response) {
     response.set_header("Cache-Control", "no-store");
-    auto counted = std::make_shared<Counted>(answers);
-    response.set_chunked_content_provider("text/event-stream", [this, answer, counted](size_t, httplib::DataSink& sink) {
+    response.set_chunked_content_provider("text/event-stream", [this, answer](size_t, httplib::DataSink& sink) {
       const auto write = [&](const std::string& data) {
         const auto event = "data: " + data + "\n\n";
         return sink.write(event.data(), event.size());
@@ -311,6 +308,7 @@ struct ApiServer::State {
                 {{{"index", i}, {"delta", {{"role", "assistant"}, {"content", ""}}}, {"logprobs", nullptr}, {"finish_reason", nullptr}}}))))
           return false;
     }
+    if (!sink.is_writable()) return false;
     if (is_late(answer)) throw base::Error(fmt::format("the answer takes longer than {} s", options.timeout_s));
     bool are_all_done = true, is_first = true;
     for (size_t i = 0; i < answer.texts.size(); ++i) {
@@ -333,24 +331,24 @@ struct ApiServer::State {
     return true;
   }
 
-  void tokenize(const json& body, httplib::Response& response) {
+  void tokenize(const ordered_json& body, httplib::Response& response) {
     std::vector<int64_t> ids;
-    const bool adds = body.value("add_special_tokens", json(true)) != false;
+    const bool adds = body.value("add_special_tokens", ordered_json(true)) != false;
     if (body.contains("messages")) {
-      ids = chat_request(json{{"messages", body["messages"]}}, language).texts.at(0).prompt;
+      ids = chat_request(ordered_json{{"messages", body.at("messages")}}, language).texts.at(0).prompt;
     } else {
-      if (!body.contains("prompt") || !body["prompt"].is_string()) throw RequestError("prompt", "prompt is no text");
-      const auto text = body["prompt"].get<std::string>();
+      if (!body.contains("prompt") || !body.at("prompt").is_string()) throw RequestError("prompt", "prompt is no text");
+      const auto text = body.at("prompt").get<std::string>();
       const auto found = adds ? language.tokenizer->encode_with_special(text) : language.tokenizer->encode(text);
       ids.assign(found.begin(), found.end());
     }
     say(response, 200, {{"count", ids.size()}, {"max_model_len", language.context}, {"tokens", ids}});
   }
 
-  void detokenize(const json& body, httplib::Response& response) {
-    if (!body.contains("tokens") || !body["tokens"].is_array()) throw RequestError("tokens", "tokens is no list of token ids");
+  void detokenize(const ordered_json& body, httplib::Response& response) {
+    if (!body.contains("tokens") || !body.at("tokens").is_array()) throw RequestError("tokens", "tokens is no list of token ids");
     std::vector<int32_t> ids;
-    for (const auto& id : body["tokens"]) {
+    for (const auto& id : body.at("tokens")) {
       if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= language.tokenizer->vocab_size())
         throw RequestError("tokens", fmt::format("tokens has {}, which is no token id", id.dump().substr(0, 100)));
       ids.push_back(id.get<int32_t>());

@@ -4,8 +4,12 @@
 
 namespace ingot::serve {
 
-TextSoFar::TextSoFar(const data::Tokenizer& tokenizer, std::vector<std::string> stops)
-    : decoder_(tokenizer), vocab_size_(tokenizer.vocab_size()), stops_(std::move(stops)) {}
+TextSoFar::TextSoFar(const data::Tokenizer& tokenizer, std::vector<std::string> stops, std::span<const int64_t> before)
+    : decoder_(tokenizer), vocab_size_(tokenizer.vocab_size()), stops_(std::move(stops)) {
+  constexpr size_t kEnough = 8;
+  for (const int64_t id : before.last(std::min(before.size(), kEnough)))
+    if (id < vocab_size_) decoder_.push(static_cast<int32_t>(id));
+}
 
 std::string TextSoFar::push(int64_t id) {
   if (is_stopped_ || id >= vocab_size_) return "";  // a padded vocabulary has rows without a token

@@ -1,6 +1,7 @@
 // A text as its tokens come: what can be shown of it, and where a stop text ends it.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,8 @@ namespace ingot::serve {
 
 class TextSoFar {
  public:
-  TextSoFar(const data::Tokenizer& tokenizer, std::vector<std::string> stops);
+  /// `before`: the prompt, whose last tokens decide how the first of the text is spelled (" Paris", not "Paris").
+  TextSoFar(const data::Tokenizer& tokenizer, std::vector<std::string> stops, std::span<const int64_t> before = {});
 
   /// What can be shown now that this token has come: nothing of a character that is not whole, nor of what may become a stop text.
   std::string push(int64_t id);

@@ -28,10 +28,11 @@ std::string Text::failure() const {
   return failure_;
 }
 
-void Text::add(Choice choice) {
+void Text::add(Choice choice, Ended ended) {
   {
     const std::lock_guard lock(mutex_);
     new_.push_back(std::move(choice));
+    ended_ = ended;
   }
   changed_.notify_all();
 }
@@ -61,7 +62,8 @@ struct Running {
   int64_t fed = 0;                         // tokens that the caches have
   int64_t made = 0;                        // new tokens
   int64_t last = -1;                       // the newest, which is not fed yet
-  int64_t passes_now = 0;                  // tokens in the pass that is being made
+  int64_t passes_now = 0;                  // tokens in the pass that is being made; -1: it has ended
+  int64_t first_row = 0;                   // of the pass, among those whose logits are wanted
 
   Running(TextRequest asked, std::shared_ptr<Text> handle, int64_t layers)
       : request(std::move(asked)),
@@ -114,13 +116,9 @@ struct Engine::State {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return is_ending || !waiting.empty() || !running.empty(); });
     if (is_ending) return false;
+    forget_cancelled();
     while (!waiting.empty() && static_cast<int64_t>(running.size()) < options.most_texts) {
       auto& next = waiting.front();
-      if (next->text->is_cancelled()) {
-        next->text->end(Ended::cancelled);
-        waiting.pop_front();
-        continue;
-      }
       if (counts.cached_tokens + next->most_tokens() > options.most_cached_tokens) break;
       counts.cached_tokens += next->most_tokens();
       running.push_back(std::move(next));
@@ -131,19 +129,31 @@ struct Engine::State {
     return true;
   }
 
+  // Of those that wait; the mutex is held.
+  void forget_cancelled() {
+    for (const auto& one : waiting)
+      if (one->text->is_cancelled()) one->text->end(Ended::cancelled);
+    std::erase_if(waiting, [](const auto& one) { return one->text->is_cancelled(); });
+    counts.waiting = static_cast<int64_t>(waiting.size());
+  }
+
   // One token of each text that has begun, and of the prompts as many as there is room for.
   std::vector<Running*> choose() {
     int64_t room = options.pass_tokens;
     for (const auto& one : running) room -= one->reads_prompt() ? 0 : 1;
     std::vector<Running*> chosen;
+    // LongRoPE's factors go by the length of what is fed: the whole prompt in one piece.
+    const bool reads_whole = model.config().rope_scaling == "longrope";
     for (auto& one : running) {
-      one->passes_now = one->reads_prompt() ? std::clamp<int64_t>(one->prompt_tokens() - one->fed, 0, std::max<int64_t>(room, 0)) : 1;
+      const int64_t left = one->prompt_tokens() - one->fed;
+      one->passes_now = !one->reads_prompt() ? 1 : reads_whole && room > 0 ? left : std::clamp<int64_t>(left, 0, std::max<int64_t>(room, 0));
       if (one->reads_prompt()) room -= one->passes_now;
       if (one->passes_now > 0) chosen.push_back(one.get());
     }
     if (!chosen.empty()) return chosen;
-    running.front()->passes_now = 1;  // pass_tokens below the number of texts
-    return {running.front().get()};
+    auto* first = running.front().get();  // pass_tokens below the number of texts
+    first->passes_now = reads_whole ? first->prompt_tokens() - first->fed : 1;
+    return {first};
   }
 
   void pass() {
@@ -163,6 +173,7 @@ struct Engine::State {
     int64_t prompt_tokens = 0;
     for (auto* one : chosen) {
       lengths.push_back({.tokens = one->passes_now, .offset = one->fed});
+      one->first_row = static_cast<int64_t>(rows.size());
       context.caches.push_back(&one->caches);
       const auto first = static_cast<int64_t>(ids.size());
       if (one->reads_prompt()) {
@@ -184,18 +195,20 @@ struct Engine::State {
     const auto hidden = model.forward(to_model(ids).unsqueeze(0), context);
     at::Tensor logits;
     if (!rows.empty()) logits = model.logits(hidden.index_select(1, to_model(rows))).squeeze(0).to(at::kCPU, at::kFloat).contiguous();
-    int64_t row = 0;
-    const auto next_row = [&] {
-      return std::span<const float>(logits.const_data_ptr<float>() + row++ * logits.size(1), static_cast<size_t>(logits.size(1)));
-    };
-    for (auto* one : chosen) take(*one, next_row);
+    for (auto* one : chosen) try {
+        take(*one, [&, row = one->first_row]() mutable {
+          return std::span<const float>(logits.const_data_ptr<float>() + row++ * logits.size(1), static_cast<size_t>(logits.size(1)));
+        });
+      } catch (const std::exception& failure) {
+        end(*one, Ended::failed, failure.what());
+      }
     const std::lock_guard lock(mutex);
     ++counts.passes;
     counts.prompt_tokens += prompt_tokens;
   }
 
   template <class NextRow>
-  void take(Running& one, const NextRow& next_row) {
+  void take(Running& one, NextRow next_row) {
     const bool read_prompt = one.reads_prompt(), scores = read_prompt && one.request.scores_prompt;
     const int64_t first = one.fed;
     one.fed += one.passes_now;
@@ -213,14 +226,14 @@ struct Engine::State {
     if (one.request.most_tokens == 0) return end(one, Ended::length);
     one.last = one.sampler.choose(logits, one.fed);
     ++one.made;
-    one.text->add(one.request.likeliest ? scored(logits, one.last, count) : Choice{.id = one.last});
-    {
-      const std::lock_guard lock(mutex);
-      ++counts.text_tokens;
-    }
     const auto& stops = one.request.stop_ids;
-    if (std::find(stops.begin(), stops.end(), one.last) != stops.end()) end(one, Ended::stop);
-    else if (one.made >= one.request.most_tokens) end(one, Ended::length);
+    const auto ended = std::find(stops.begin(), stops.end(), one.last) != stops.end() ? Ended::stop
+                       : one.made >= one.request.most_tokens                          ? Ended::length
+                                                                                      : Ended::not_yet;
+    one.text->add(one.request.likeliest ? scored(logits, one.last, count) : Choice{.id = one.last}, ended);
+    if (ended != Ended::not_yet) one.passes_now = -1;
+    const std::lock_guard lock(mutex);
+    ++counts.text_tokens;
   }
 
   void end(Running& one, Ended how, std::string why = "") {
@@ -255,28 +268,58 @@ Engine::~Engine() {
   state_->thread.join();
 }
 
-std::shared_ptr<Text> Engine::submit(TextRequest request) {
-  const auto& config = state_->model.config();
+namespace {
+
+void check(const TextRequest& request, const models::ModelConfig& config, const EngineOptions& options) {
   const auto tokens = static_cast<int64_t>(request.prompt.size());
   if (tokens == 0) throw base::UsageError("the prompt has no tokens");
   for (const int64_t id : request.prompt)
     if (id < 0 || id >= config.vocab_size)
       throw base::UsageError("the prompt has the id {}, beyond the model's vocabulary of {}", id, config.vocab_size);
-  if (request.most_tokens < 0 || tokens + request.most_tokens > state_->options.most_cached_tokens)
-    throw base::UsageError("{} tokens of a prompt and {} new ones are more than the {} that fit into the cache", tokens,
-                           request.most_tokens, state_->options.most_cached_tokens);
-  auto text = std::make_shared<Text>();
-  auto one = std::make_unique<Running>(std::move(request), text, config.layers);
+  if (request.most_tokens < 0 || tokens + request.most_tokens > options.most_cached_tokens)
+    throw base::UsageError("{} tokens of a prompt and {} new ones are more than the {} that fit into the cache", tokens, request.most_tokens,
+                           options.most_cached_tokens);
+  if (config.rope_scaling == "longrope" && tokens <= config.rope_original_positions &&
+      tokens + request.most_tokens > config.rope_original_positions)
+    throw base::UsageError(
+        "a text of this prompt cannot grow beyond {} tokens, from which on longrope turns earlier keys otherwise; ask for fewer new ones",
+        config.rope_original_positions);
+}
+
+}  // namespace
+
+std::shared_ptr<Text> Engine::submit(TextRequest request) {
+  std::vector<TextRequest> one;
+  one.push_back(std::move(request));
+  return submit_all(std::move(one))[0];
+}
+
+std::vector<std::shared_ptr<Text>> Engine::submit_all(std::vector<TextRequest> requests) {
+  const auto& config = state_->model.config();
+  const auto& options = state_->options;
+  if (static_cast<int64_t>(requests.size()) > options.most_texts + options.most_waiting)
+    throw base::UsageError("{} texts are more than the {} that can be under way and waiting", requests.size(),
+                           options.most_texts + options.most_waiting);
+  std::vector<std::shared_ptr<Text>> texts;
+  std::vector<std::unique_ptr<Running>> all;
+  for (auto& request : requests) {
+    check(request, config, options);
+    texts.push_back(std::make_shared<Text>());
+    all.push_back(std::make_unique<Running>(std::move(request), texts.back(), config.layers));
+  }
   {
     const std::lock_guard lock(state_->mutex);
     if (state_->is_closed) throw BusyError("the server is stopping");
-    if (static_cast<int64_t>(state_->waiting.size()) >= state_->options.most_waiting)
-      throw BusyError(fmt::format("{} requests are waiting already", state_->waiting.size()));
-    state_->waiting.push_back(std::move(one));
+    state_->forget_cancelled();
+    // Places that are free now count, too.
+    const int64_t room = options.most_waiting + options.most_texts - state_->counts.running - state_->counts.waiting;
+    if (static_cast<int64_t>(all.size()) > room)
+      throw BusyError(fmt::format("{} texts are under way or waiting already", state_->counts.running + state_->counts.waiting));
+    for (auto& one : all) state_->waiting.push_back(std::move(one));
     state_->counts.waiting = static_cast<int64_t>(state_->waiting.size());
   }
   state_->changed.notify_all();
-  return text;
+  return texts;
 }
 
 void Engine::close() {

@@ -102,6 +102,34 @@ TEST(Engine, scores_prompts_and_new_tokens) {
   }
 }
 
+// Pieces of a prompt go by its whole length, and a text does not cross the border that earlier keys were turned by.
+TEST(Engine, keeps_longrope_to_the_length_of_the_prompt) {
+  auto config = models::small_model("phi3");
+  config.rope_scaling = "longrope", config.rope_original_positions = 12;
+  config.rope_short_factors = {1, 1, 1, 2}, config.rope_long_factors = {2, 3, 5, 7};
+  const auto model = models::create_model(config);
+  model->allocate(at::kDouble);
+  model->initialise(3);
+  Engine engine(*model, {.pass_tokens = 4});
+  for (const int64_t tokens : {6, 20}) {
+    const auto expected = generate(*model, prompt_of(tokens, 1), 6, -1, {});
+    EXPECT_EQ(read(*engine.submit({.prompt = prompt_of(tokens, 1), .most_tokens = 6})).ids, expected) << tokens;
+  }
+  EXPECT_THROW(engine.submit({.prompt = prompt_of(6, 1), .most_tokens = 7}), base::UsageError);
+}
+
+TEST(Engine, takes_all_texts_of_a_request_or_none) {
+  const auto model = model_of("llama");
+  Engine engine(*model, {.most_texts = 2, .most_waiting = 2});
+  const auto of = [](size_t count) { return std::vector<TextRequest>(count, TextRequest{.prompt = {1}, .most_tokens = 2}); };
+  EXPECT_THROW(engine.submit_all(of(5)), base::UsageError);
+  auto wrong = of(3);
+  wrong[2].prompt = {-1};
+  EXPECT_THROW(engine.submit_all(wrong), base::UsageError);
+  EXPECT_EQ(engine.counts().waiting + engine.counts().running, 0) << "nothing was taken";
+  for (const auto& text : engine.submit_all(of(4))) EXPECT_EQ(read(*text).ended, Ended::length);
+}
+
 TEST(Engine, ends_at_stop_tokens_and_when_cancelled) {
   const auto model = model_of("llama");
   const auto all = generate(*model, prompt_of(6, 2), 12, -1, {});
@@ -114,6 +142,8 @@ TEST(Engine, ends_at_stop_tokens_and_when_cancelled) {
   endless->wait(milliseconds(60000));
   endless->cancel();
   EXPECT_EQ(read(*endless).ended, Ended::cancelled);
+  // Its place is free moments later.
+  for (int tries = 0; tries < 500 && engine.counts().running > 0; ++tries) std::this_thread::sleep_for(milliseconds(10));
   EXPECT_EQ(engine.counts().cached_tokens, 0);
   EXPECT_EQ(engine.counts().running, 0);
 }
