@@ -78,7 +78,7 @@ Server::Server(const Limits& limits) : limits_(limits) {
     const int yes = 1;
     ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   });
-  set_tcp_nodelay(true);  // pieces of a stream are small
+  set_tcp_nodelay(true);                                                                         // pieces of a stream are small
   new_task_queue = [threads = limits.connections] { return new httplib::ThreadPool(threads); };  // httplib takes ownership
 }
 

@@ -148,7 +148,8 @@ void add_prompt(Common& common, std::vector<int64_t> prompt, const Language& lan
 // Of a text whose length alone says that it does not fit, the tokens are not looked for.
 void check_length(const std::string& text, const Language& language, const char* field) {
   if (static_cast<int64_t>(text.size()) / kMostBytesOfToken > language.context)
-    throw RequestError(field, fmt::format("a text of {} bytes is longer than the model's context of {} tokens", text.size(), language.context));
+    throw RequestError(field,
+                       fmt::format("a text of {} bytes is longer than the model's context of {} tokens", text.size(), language.context));
 }
 
 }  // namespace

@@ -40,8 +40,8 @@ struct CompletionRequest {
   std::vector<std::string> stops;
 };
 
-/// A body as JSON, its keys in their order. Throws RequestError for what is none, nested deeply or of very many keys: what walks it recurses,
-/// and looks for keys one by one.
+/// A body as JSON, its keys in their order. Throws RequestError for what is none, nested deeply or of very many keys: what walks it
+/// recurses, and looks for keys one by one.
 nlohmann::ordered_json parsed_body(const std::string& body);
 
 /// Throws RequestError.

@@ -164,8 +164,9 @@ struct ApiServer::State {
     });
     server.set_logger([this](const httplib::Request& request, const httplib::Response& response) {
       // Paths that are not there would make as many series.
-      constexpr std::array<std::string_view, 9> kPaths = {"/",         "/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize",
-                                                          "/detokenize", "/tokenizer_info", "/health",             "/metrics"};
+      constexpr std::array<std::string_view, 9> kPaths = {"/",         "/v1/completions", "/v1/chat/completions", "/v1/models",
+                                                          "/tokenize", "/detokenize",     "/tokenizer_info",      "/health",
+                                                          "/metrics"};
       const bool is_known = std::find(kPaths.begin(), kPaths.end(), request.path) != kPaths.end();
       const std::lock_guard lock(metrics_mutex);
       metrics.requests.Add({{"path", is_known ? request.path : "other"}, {"status", std::to_string(response.status)}}).Increment();
@@ -174,10 +175,12 @@ struct ApiServer::State {
                  response.set_header("X-Frame-Options", "DENY");
                  response.set_content(kPage.data(), kPage.size(), "text/html; charset=utf-8");
                }));
-    server.Post("/v1/completions",
-                guarded([this](const auto& request, auto& response) { answer(completion_request(parsed_body(request.body), language), response); }));
-    server.Post("/v1/chat/completions",
-                guarded([this](const auto& request, auto& response) { answer(chat_request(parsed_body(request.body), language), response); }));
+    server.Post("/v1/completions", guarded([this](const auto& request, auto& response) {
+                  answer(completion_request(parsed_body(request.body), language), response);
+                }));
+    server.Post("/v1/chat/completions", guarded([this](const auto& request, auto& response) {
+                  answer(chat_request(parsed_body(request.body), language), response);
+                }));
     server.Get("/v1/models", guarded([this](const auto&, auto& response) {
                  say(response, 200,
                      {{"object", "list"},

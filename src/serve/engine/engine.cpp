@@ -146,7 +146,9 @@ struct Engine::State {
     const bool reads_whole = model.config().rope_scaling == "longrope";
     for (auto& one : running) {
       const int64_t left = one->prompt_tokens() - one->fed;
-      one->passes_now = !one->reads_prompt() ? 1 : reads_whole && room > 0 ? left : std::clamp<int64_t>(left, 0, std::max<int64_t>(room, 0));
+      one->passes_now = !one->reads_prompt()      ? 1
+                        : reads_whole && room > 0 ? left
+                                                  : std::clamp<int64_t>(left, 0, std::max<int64_t>(room, 0));
       if (one->reads_prompt()) room -= one->passes_now;
       if (one->passes_now > 0) chosen.push_back(one.get());
     }
@@ -277,8 +279,8 @@ void check(const TextRequest& request, const models::ModelConfig& config, const 
     if (id < 0 || id >= config.vocab_size)
       throw base::UsageError("the prompt has the id {}, beyond the model's vocabulary of {}", id, config.vocab_size);
   if (request.most_tokens < 0 || tokens + request.most_tokens > options.most_cached_tokens)
-    throw base::UsageError("{} tokens of a prompt and {} new ones are more than the {} that fit into the cache", tokens, request.most_tokens,
-                           options.most_cached_tokens);
+    throw base::UsageError("{} tokens of a prompt and {} new ones are more than the {} that fit into the cache", tokens,
+                           request.most_tokens, options.most_cached_tokens);
   if (config.rope_scaling == "longrope" && tokens <= config.rope_original_positions &&
       tokens + request.most_tokens > config.rope_original_positions)
     throw base::UsageError(

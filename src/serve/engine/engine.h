@@ -86,8 +86,8 @@ class Engine {
   /// Texts that are not done are cancelled.
   ~Engine();
 
-  /// All or none of them. Throws UsageError for prompts that are empty, have ids beyond the vocabulary, or can never fit, for more texts than
-  /// can ever be under way and waiting, and BusyError when the queue is full or the engine is closed.
+  /// All or none of them. Throws UsageError for prompts that are empty, have ids beyond the vocabulary, or can never fit, for more texts
+  /// than can ever be under way and waiting, and BusyError when the queue is full or the engine is closed.
   std::vector<std::shared_ptr<Text>> submit_all(std::vector<TextRequest> requests);
   std::shared_ptr<Text> submit(TextRequest request);
   /// Takes no more texts from now on.
