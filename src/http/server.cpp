@@ -82,16 +82,25 @@ Server::Server(const Limits& limits) : limits_(limits) {
   new_task_queue = [threads = limits.connections] { return new httplib::ThreadPool(threads); };  // httplib takes ownership
 }
 
-int Server::listen_at(const std::string& host, int port) {
+int Server::start(const std::string& host, int port) {
   const int found = port == 0 ? bind_to_any_port(host.c_str()) : bind_to_port(host.c_str(), port) ? port : -1;
   // httplib's own queue has room for five, and who finds it full tries again after a second.
   if (found > 0) ::listen(svr_sock_, static_cast<int>(std::max<size_t>(limits_.connections, 128)));
+  if (found > 0)
+    thread_ = std::thread([this] {
+      listen_after_bind();
+      has_ended_ = true;
+    });
   return found;
 }
 
 void Server::end() {
+  if (!thread_.joinable()) return;
+  // stop() is ignored by a server that has not reached its loop yet.
+  while (!is_running() && !has_ended_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   is_ending_ = true;
   stop();
+  thread_.join();
 }
 
 bool Server::client_has_left() { return current && current->has_left(); }

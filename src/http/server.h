@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <thread>
 
 namespace ingot::http {
 
@@ -25,10 +26,14 @@ struct Limits {
 class Server : public httplib::Server {
  public:
   explicit Server(const Limits& limits);
+  /// Ends. Handlers may use what lives longer than the server.
+  ~Server() override { end(); }
 
-  /// Listens at the port, 0 for any, and returns it; not above 0 where it is taken or not allowed.
-  int listen_at(const std::string& host, int port);
-  /// Answers end where they are; may be called by any thread, also before the server has begun.
+  /// Answers from here on, in threads of its own, at the port, 0 for any, and returns it; not above 0 where it is taken or not allowed.
+  int start(const std::string& host, int port);
+  /// False once it has ended, or its socket has failed.
+  bool is_up() const { return thread_.joinable() && !has_ended_; }
+  /// Answers under way end where they are. Does nothing where it has not started.
   void end();
 
   /// In a handler: the client of the request that this thread answers has closed the connection, or the server ends.
@@ -40,7 +45,8 @@ class Server : public httplib::Server {
   bool process_and_close_socket(socket_t socket) override;
 
   const Limits limits_;
-  std::atomic<bool> is_ending_ = false;
+  std::atomic<bool> is_ending_ = false, has_ended_ = false;
+  std::thread thread_;
 };
 
 }  // namespace ingot::http

@@ -1,9 +1,7 @@
 #include "report/watch/server.h"
 
-#include <atomic>
 #include <chrono>
 #include <string>
-#include <thread>
 
 #include "base/error.h"
 #include "http/server.h"
@@ -31,8 +29,6 @@ http::Limits limits_of(double timeout_s) {
 struct WatchServer::State {
   LivePage page;
   http::Server server;
-  std::thread thread;
-  std::atomic<bool> has_ended = false;
   int port = 0;
 
   State(std::vector<fs::path> folders, double timeout_s) : page(std::move(folders)), server(limits_of(timeout_s)) {}
@@ -65,24 +61,15 @@ struct WatchServer::State {
 WatchServer::WatchServer(std::vector<fs::path> folders, int port, double timeout_s)
     : state_(std::make_unique<State>(std::move(folders), timeout_s)) {
   state_->configure();
-  state_->port = state_->server.listen_at("127.0.0.1", port);
+  state_->port = state_->server.start("127.0.0.1", port);
   if (state_->port <= 0)
     throw base::UsageError("cannot listen at 127.0.0.1:{}: the port is taken or needs root; --port takes another one, and 0 for any", port);
-  state_->thread = std::thread([state = state_.get()] {
-    state->server.listen_after_bind();
-    state->has_ended = true;
-  });
 }
 
-WatchServer::~WatchServer() {
-  // stop() is ignored by a server that has not reached its loop yet.
-  while (!state_->server.is_running() && !state_->has_ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  state_->server.end();
-  state_->thread.join();
-}
+WatchServer::~WatchServer() = default;
 
 int WatchServer::port() const { return state_->port; }
 
-bool WatchServer::is_running() const { return !state_->has_ended; }
+bool WatchServer::is_running() const { return state_->server.is_up(); }
 
 }  // namespace ingot::report

@@ -64,7 +64,7 @@ struct Answer {
   std::string id;
   int64_t created = now_s();
   Clock::time_point begin = Clock::now();
-  bool has_begun = false, has_ended = false;
+  bool has_begun = false, has_said_who = false;
 
   Answer() = default;
   Answer(const Answer&) = delete;
@@ -129,10 +129,9 @@ struct ApiServer::State {
   std::atomic<int64_t> answers = 0;  // under way
   std::atomic<uint64_t> next_id = 0;
   const uint32_t own_id = std::random_device()();
-  http::Server server;
-  std::thread thread;
-  std::atomic<bool> has_ended = false, is_draining = false;
+  std::atomic<bool> is_draining = false;
   int port = 0;
+  http::Server server;  // ends before what its handlers use
 
   State(Engine& texts, const Language& spoken, ServerOptions chosen)
       : engine(texts), language(spoken), options(std::move(chosen)), server(limits_of(options)) {}
@@ -305,7 +304,7 @@ struct ApiServer::State {
       if (answer.request.streams_usage) document["usage"] = nullptr;
       return document;
     };
-    if (answer.request.is_chat && !std::exchange(answer.has_ended, true)) {  // who speaks comes first
+    if (answer.request.is_chat && !std::exchange(answer.has_said_who, true)) {  // who speaks comes first
       for (size_t i = 0; i < answer.texts.size(); ++i)
         if (!write(dumped(piece_of(
                 {{{"index", i}, {"delta", {{"role", "assistant"}, {"content", ""}}}, {"logprobs", nullptr}, {"finish_reason", nullptr}}}))))
@@ -389,22 +388,13 @@ struct ApiServer::State {
 ApiServer::ApiServer(Engine& engine, const Language& language, ServerOptions options)
     : state_(std::make_unique<State>(engine, language, std::move(options))) {
   state_->configure();
-  state_->port = state_->server.listen_at(state_->options.host, state_->options.port);
+  state_->port = state_->server.start(state_->options.host, state_->options.port);
   if (state_->port <= 0)
     throw base::UsageError("cannot listen at {}:{}: the address is taken, not this machine's, or needs root; --port takes another one",
                            state_->options.host, state_->options.port);
-  state_->thread = std::thread([state = state_.get()] {
-    state->server.listen_after_bind();
-    state->has_ended = true;
-  });
 }
 
-ApiServer::~ApiServer() {
-  // stop() is ignored by a server that has not reached its loop yet.
-  while (!state_->server.is_running() && !state_->has_ended) std::this_thread::sleep_for(milliseconds(1));
-  state_->server.end();
-  state_->thread.join();
-}
+ApiServer::~ApiServer() = default;
 
 int ApiServer::port() const { return state_->port; }
 

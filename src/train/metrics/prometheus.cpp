@@ -1,18 +1,15 @@
 #include "train/metrics/prometheus.h"
 
-#include <httplib.h>
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
-#include <sys/socket.h>
 
-#include <atomic>
 #include <chrono>
-#include <thread>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "http/server.h"
 
 namespace ingot::train {
 
@@ -71,24 +68,17 @@ struct Meters {
 
 struct PrometheusEndpoint::State {
   Meters meters;
-  httplib::Server server;
-  std::thread thread;
-  std::atomic<bool> ended = false;
   int port = 0;
+  http::Server server{{.request_bytes = 8 << 10,
+                       .request = std::chrono::seconds(1),
+                       .stall = std::chrono::seconds(1),
+                       .answer = std::chrono::seconds(5),
+                       .connections = 2}};
   // Only runs that have them show these two.
   prometheus::Gauge* validation_loss = nullptr;
   prometheus::Gauge* imbalance = nullptr;
 
   void configure() {
-    // httplib's default is SO_REUSEPORT, under which two runs share a port without a word.
-    server.set_socket_options([](int descriptor) {
-      const int yes = 1;
-      ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    });
-    server.new_task_queue = [] { return new httplib::ThreadPool(2); };  // httplib takes ownership
-    server.set_read_timeout(1, 0);
-    server.set_write_timeout(1, 0);
-    server.set_keep_alive_max_count(1);
     server.set_payload_max_length(1024);
     server.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
       response.set_content(prometheus::TextSerializer().Serialize(meters.registry.Collect()), "text/plain; version=0.0.4; charset=utf-8");
@@ -102,27 +92,16 @@ struct PrometheusEndpoint::State {
 PrometheusEndpoint::PrometheusEndpoint(std::string_view address) : state_(std::make_unique<State>()) {
   const HostPort where = parse_listen_address(address);
   state_->configure();
-  state_->port = where.port;
-  const bool bound = where.port == 0 ? (state_->port = state_->server.bind_to_any_port(where.host)) > 0
-                                     : state_->server.bind_to_port(where.host, where.port);
-  if (!bound) {
+  state_->port = state_->server.start(where.host, where.port);
+  if (state_->port <= 0) {
     throw base::ConfigError(
         "log.prometheus = \"{}\": cannot listen there (the port is taken, needs root or the host is not an address of this machine); "
         "choose another port, or \"\" to switch it off",
         address);
   }
-  state_->thread = std::thread([state = state_.get()] {
-    state->server.listen_after_bind();
-    state->ended = true;
-  });
 }
 
-PrometheusEndpoint::~PrometheusEndpoint() {
-  // stop() is ignored by a server that has not reached its loop yet.
-  while (!state_->server.is_running() && !state_->ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  state_->server.stop();
-  state_->thread.join();
-}
+PrometheusEndpoint::~PrometheusEndpoint() = default;
 
 int PrometheusEndpoint::port() const { return state_->port; }
 
