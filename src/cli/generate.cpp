@@ -67,12 +67,7 @@ int run_generate(const Call& call) {
   const bool speaks = ranks.rank == 0;
   auto loaded =
       serve::load_model(o.model, layers::precision_named(o.dtype).dtype, at::kCPU, world ? spread_over(*world) : parallel::Layout{});
-  if (!o.tokenizer.empty()) loaded.tokenizer = data::load_tokenizer(o.tokenizer);
-  if (!loaded.tokenizer) throw base::UsageError("{} has no tokenizer of its own; give one with --tokenizer", o.model);
-  const auto& tokenizer = *loaded.tokenizer;
-  if (tokenizer.vocab_size() > loaded.model->config().vocab_size)
-    throw base::ModelError("the tokenizer has {} tokens, but the model knows {}; is it another model's? (--tokenizer)",
-                           tokenizer.vocab_size(), loaded.model->config().vocab_size);
+  const auto& tokenizer = serve::tokenizer_for(loaded, o.tokenizer);
 
   std::vector<int64_t> prompt;
   if (tokenizer.special().bos >= 0) prompt.push_back(tokenizer.special().bos);

@@ -89,17 +89,12 @@ std::vector<int64_t> ends_in(const fs::path& folder) {
 int run_serve(const Call& call) {
   const auto& o = call.options<ServeOptions>();
   auto loaded = serve::load_model(o.model, layers::precision_named(o.dtype).dtype, at::kCPU);
-  if (!o.tokenizer.empty()) loaded.tokenizer = data::load_tokenizer(o.tokenizer);
-  if (!loaded.tokenizer) throw base::UsageError("{} has no tokenizer of its own; give one with --tokenizer", o.model);
-  const auto& config = loaded.model->config();
-  if (loaded.tokenizer->vocab_size() > config.vocab_size)
-    throw base::ModelError("the tokenizer has {} tokens, but the model knows {}; is it another model's? (--tokenizer)",
-                           loaded.tokenizer->vocab_size(), config.vocab_size);
-  const auto chat_template = chat_template_of(o, *loaded.tokenizer);
-  const serve::Language language{.tokenizer = loaded.tokenizer.get(),
+  const auto& tokenizer = serve::tokenizer_for(loaded, o.tokenizer);
+  const auto chat_template = chat_template_of(o, tokenizer);
+  const serve::Language language{.tokenizer = &tokenizer,
                                  .chat_template = chat_template ? &*chat_template : nullptr,
-                                 .context = o.context > 0 ? o.context : config.max_positions,
-                                 .ends = ends_in(loaded.tokenizer->path().parent_path()),
+                                 .context = o.context > 0 ? o.context : loaded.model->config().max_positions,
+                                 .ends = ends_in(tokenizer.path().parent_path()),
                                  .most_texts = o.texts + o.waiting};
   const resilience::StopSignal stop("finishing the answers under way; a second signal ends at once",
                                     resilience::SecondSignal::ends_at_once);

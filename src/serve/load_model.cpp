@@ -51,4 +51,13 @@ LoadedModel load_model(const fs::path& given, at::ScalarType dtype, at::Device d
   return from_checkpoint(path, dtype, device, layout);
 }
 
+const data::Tokenizer& tokenizer_for(LoadedModel& loaded, const fs::path& path) {
+  if (!path.empty()) loaded.tokenizer = data::load_tokenizer(path);
+  if (!loaded.tokenizer) throw base::UsageError("the model has no tokenizer of its own; give one with --tokenizer");
+  if (loaded.tokenizer->vocab_size() > loaded.model->config().vocab_size)
+    throw base::ModelError("the tokenizer has {} tokens, but the model knows {}; is it another model's? (--tokenizer)",
+                           loaded.tokenizer->vocab_size(), loaded.model->config().vocab_size);
+  return *loaded.tokenizer;
+}
+
 }  // namespace ingot::serve

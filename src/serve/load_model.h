@@ -18,4 +18,8 @@ struct LoadedModel {
 /// A run directory gives its newest checkpoint and its tokenizer. Throws an error that says what `path` should have been.
 LoadedModel load_model(const std::filesystem::path& path, at::ScalarType dtype, at::Device device, const parallel::Layout& layout = {});
 
+/// The tokenizer at `path`, or with an empty path the model's own, which goes with the model. Throws UsageError when there is none, and
+/// ModelError when it has tokens that the model does not know.
+const data::Tokenizer& tokenizer_for(LoadedModel& loaded, const std::filesystem::path& path);
+
 }  // namespace ingot::serve
