@@ -12,8 +12,6 @@
 namespace ingot::train {
 namespace {
 
-double unix_time_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
-
 std::vector<Scalar> scalars_of(const StepRecord& r) {
   std::vector<Scalar> all = {{"train/loss", r.loss},
                              {"train/grad_norm", r.grad_norm},

@@ -1,6 +1,7 @@
 // A step's numbers by name, as trackers keep them: "train/loss", 3.2. The names are those of docs/run-directory.md.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,5 +18,7 @@ struct StepScalars {
   int64_t step = 0;
   std::vector<Scalar> scalars;
 };
+
+inline double unix_time_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 }  // namespace ingot::train

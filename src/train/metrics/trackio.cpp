@@ -119,8 +119,6 @@ std::string timestamp(double time_s) {
   return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:06d}+00:00", seconds, microseconds % 1000000);
 }
 
-double unix_time_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
-
 std::string to_text(const ordered_json& value) { return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
 
 // JSON has no NaN or Inf; Trackio reads them from these words.
