@@ -6,7 +6,6 @@
 #include <span>
 
 #include "base/error.h"
-#include "base/random.h"
 
 namespace ingot::serve {
 
@@ -80,11 +79,9 @@ at::Tensor sample(const at::Tensor& logits, const SamplingOptions& options, int6
   if (options.temperature <= 0) return logits.argmax(-1).cpu();
   const auto host = logits.to(at::kCPU, at::kFloat).contiguous();
   auto ids = at::empty({host.size(0)}, at::kLong);
-  const uint64_t key = base::stream_key(options.seed, "sample");
   const auto vocab = static_cast<size_t>(host.size(1));
   for (int64_t row = 0; row < host.size(0); ++row) {
-    const double uniform = base::uniform_at(key, static_cast<uint64_t>(position * 65536 + row));
-    ids.data_ptr<int64_t>()[row] = draw({host[row].data_ptr<float>(), vocab}, options, uniform);
+    ids.data_ptr<int64_t>()[row] = draw({host[row].data_ptr<float>(), vocab}, options, uniform_of(options.seed, position, row));
   }
   return ids;
 }

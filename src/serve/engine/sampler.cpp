@@ -57,6 +57,10 @@ void require_numbers(std::span<const float> logits) {
 
 }  // namespace
 
+double uniform_of(uint64_t seed, int64_t position, int64_t row) {
+  return base::uniform_at(base::stream_key(seed, "sample"), static_cast<uint64_t>(position * 65536 + row));
+}
+
 int64_t draw(std::span<const float> logits, const SamplingOptions& options, double uniform) {
   require_numbers(logits);
   if (options.temperature <= 0) return std::max_element(logits.begin(), logits.end()) - logits.begin();
@@ -136,9 +140,7 @@ int64_t Sampler::choose(std::span<const float> logits, int64_t position) {
       if (id >= 0 && id < size) at(id) += static_cast<float>(bias);
     logits = changed_;
   }
-  const double uniform =
-      options_.temperature > 0 ? base::uniform_at(base::stream_key(options_.seed, "sample"), static_cast<uint64_t>(position * 65536)) : 0;
-  const int64_t id = draw(logits, options_, uniform);
+  const int64_t id = draw(logits, options_, options_.temperature > 0 ? uniform_of(options_.seed, position) : 0);
   if (changes_logits()) ++seen_[id], ++count_[id];
   return id;
 }

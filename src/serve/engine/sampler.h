@@ -52,6 +52,9 @@ class Sampler {
   std::vector<float> changed_;
 };
 
+/// From [0, 1), what the draw at a position goes by; rows of a batch draw apart.
+double uniform_of(uint64_t seed, int64_t position, int64_t row = 0);
+
 /// One of the ids by `uniform` from [0, 1), of what temperature, top-k, top-p and min-p leave; the likeliest with temperature 0.
 int64_t draw(std::span<const float> logits, const SamplingOptions& options, double uniform);
 
