@@ -96,7 +96,7 @@ int run_serve(const Call& call) {
                                  .context = o.context > 0 ? o.context : loaded.model->config().max_positions,
                                  .ends = ends_in(tokenizer.path().parent_path()),
                                  .most_texts = o.texts + o.waiting};
-  const resilience::StopSignal stop("finishing the answers under way; a second signal ends at once",
+  const resilience::StopSignal stop("finishing the answers under way; a second signal ends at once\n",
                                     resilience::SecondSignal::ends_at_once);
   serve::Engine engine(*loaded.model, {.most_texts = o.texts,
                                        .most_waiting = o.waiting,

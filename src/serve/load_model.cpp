@@ -45,9 +45,14 @@ LoadedModel load_model(const fs::path& given, at::ScalarType dtype, at::Device d
     LoadedModel loaded{models::load_hugging_face_model(path, dtype, device, layout), tokenizer_in(path)};
     return loaded;
   }
+  if (!fs::is_directory(path))
+    throw base::ModelError("{} is a file; give a run directory, a checkpoint, or a Hugging Face folder", path.string());
   for (const auto& folder : {path / "checkpoints", path}) {
     if (const auto newest = checkpoint::latest(folder)) return from_checkpoint(newest->path, dtype, device, layout);
   }
+  if (!fs::exists(path / "metadata.bin"))
+    throw base::ModelError("{} has neither checkpoints nor a config.json; give a run directory, a checkpoint, or a Hugging Face folder",
+                           path.string());
   return from_checkpoint(path, dtype, device, layout);
 }
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import openai
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "end_to_end"))
-from harness import INGOT, ingot, run_chosen
+from harness import INGOT, expect_error, ingot, run_chosen
 
 TEMPLATE = ("{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}"
             "{% if add_generation_prompt %}<assistant>{% endif %}")
@@ -231,7 +231,13 @@ def sigterm_lets_answers_end(w):
         assert code == 0 and status == 200 and document["usage"]["completion_tokens"] == 200, (code, status, document, said)
 
 
-TESTS = [openais_client_completes_streams_and_chats, the_page_loads_nothing_from_elsewhere, prompts_logprobs_and_choices_are_as_openai_has_them, what_is_wrong_is_refused_by_its_field,
+def what_is_no_model_is_refused(w):
+    (w.path / "empty").mkdir()
+    for place, words in ((w.path / "nothing", "there is no"), (w.path / "text.txt", "is a file"), (w.path / "empty", "has neither checkpoints nor")):
+        expect_error("serve", place, status=1, words=[words, "a run directory, a checkpoint, or a Hugging Face folder"])
+
+
+TESTS = [what_is_no_model_is_refused, openais_client_completes_streams_and_chats, the_page_loads_nothing_from_elsewhere, prompts_logprobs_and_choices_are_as_openai_has_them, what_is_wrong_is_refused_by_its_field,
          a_key_is_asked_for, many_clients_get_what_each_gets_alone, clients_that_leave_stall_or_send_rubbish_cost_the_others_nothing,
          too_many_are_told_to_come_again, sigterm_lets_answers_end]
 
