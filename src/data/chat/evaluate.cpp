@@ -23,7 +23,7 @@ enum class Flow { on, stop, next };
 
 class Evaluation {
  public:
-  explicit Evaluation(const Dict& variables) {
+  Evaluation(const Dict& variables, bool strict) : strict_(strict) {
     scopes_.emplace_back();
     for (const auto& [name, value] : variables) scopes_.front()[name] = value;
     for (const auto& [name, function] : global_functions()) scopes_.front().emplace(name, function);
@@ -56,7 +56,12 @@ class Evaluation {
     step(s.line);
     switch (s.kind) {
       case Statement::Kind::text: rendered_.text += s.text; return Flow::on;
-      case Statement::Kind::output: rendered_.text += value_of(*s.expression).text(); return Flow::on;
+      case Statement::Kind::output: {
+        const auto value = value_of(*s.expression);
+        if (strict_ && value.is_undefined()) fail(s.line, "'{}' is undefined", value.undefined_name());
+        rendered_.text += value.text();
+        return Flow::on;
+      }
       case Statement::Kind::branch:
         for (const auto& [condition, body] : s.branches)
           if (!condition || value_of(*condition).truth()) return execute(body);
@@ -170,6 +175,7 @@ class Evaluation {
 
   List elements_of(const Value& value, int line) const {
     if (value.is_list()) return value.list();
+    if (strict_ && value.is_undefined()) fail(line, "'{}' is undefined", value.undefined_name());
     if (value.is_undefined()) return {};
     List items;
     if (value.is_dict()) {
@@ -372,11 +378,12 @@ class Evaluation {
 
   std::vector<Scope> scopes_;  // what the template is given, its outermost level, then those of loops
   Rendered rendered_;
+  const bool strict_;
   int64_t steps_ = 0, depth_ = 0;
 };
 
 }  // namespace
 
-Rendered evaluate(const Body& body, const Dict& variables) { return Evaluation(variables).run(body); }
+Rendered evaluate(const Body& body, const Dict& variables, bool strict) { return Evaluation(variables, strict).run(body); }
 
 }  // namespace ingot::data::chat

@@ -15,8 +15,9 @@ struct Rendered {
   std::vector<std::pair<size_t, size_t>> generated;  // bytes of it that {% generation %} encloses
 };
 
-/// `variables`: what the template may read. Throws DataError "line N: …", raise_exception's text among them, and where a template runs
-/// without end or prints without bounds.
-Rendered evaluate(const Body& body, const Dict& variables);
+/// `variables`: what the template may read. `strict`: to print or go through what is undefined is an error, as with Jinja's
+/// StrictUndefined. Throws DataError "line N: …", raise_exception's text among them, and where a template runs without end or prints
+/// without bounds.
+Rendered evaluate(const Body& body, const Dict& variables, bool strict = false);
 
 }  // namespace ingot::data::chat

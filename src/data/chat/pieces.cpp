@@ -7,8 +7,8 @@ namespace {
 
 class Cutter {
  public:
-  explicit Cutter(std::string_view source) : source_(source) {
-    if (source_.ends_with("\n")) source_.remove_suffix(1);  // as Jinja without keep_trailing_newline
+  Cutter(std::string_view source, bool trims) : source_(source), trims_(trims) {
+    if (trims_ && source_.ends_with("\n")) source_.remove_suffix(1);  // as Jinja without keep_trailing_newline
   }
 
   std::vector<Piece> run() {
@@ -43,7 +43,7 @@ class Cutter {
       const char kind = source_[end + 1], sign = end + 2 < source_.size() ? source_[end + 2] : ' ';
       if (sign == '-') {
         while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
-      } else if (kind != '{' && sign != '+') {  // lstrip_blocks: white space alone before a block on its line
+      } else if (trims_ && kind != '{' && sign != '+') {  // lstrip_blocks: white space alone before a block on its line
         size_t keep = text.size();
         while (keep > 0 && (text[keep - 1] == ' ' || text[keep - 1] == '\t')) --keep;
         const bool begins_line = keep > 0 ? text[keep - 1] == '\n' : begins_template_or_line;
@@ -89,11 +89,12 @@ class Cutter {
     line_ += static_cast<int>(
         std::count(source_.begin() + static_cast<std::ptrdiff_t>(open), source_.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
     strips_ = strips;
-    trims_newline_ = kind != '{' && !keeps;  // trim_blocks
+    trims_newline_ = trims_ && kind != '{' && !keeps;  // trim_blocks
     at_ = end + 2;
   }
 
   std::string_view source_;
+  const bool trims_;
   size_t at_ = 0;
   int line_ = 1;
   bool strips_ = false, trims_newline_ = false;
@@ -102,6 +103,6 @@ class Cutter {
 
 }  // namespace
 
-std::vector<Piece> cut(std::string_view source) { return Cutter(source).run(); }
+std::vector<Piece> cut(std::string_view source, bool trims) { return Cutter(source, trims).run(); }
 
 }  // namespace ingot::data::chat

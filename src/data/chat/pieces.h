@@ -1,4 +1,4 @@
-// A chat template cut into text, {{ … }} and {% … %}, with the white space gone that transformers' settings of Jinja trim.
+// A template cut into text, {{ … }} and {% … %}; of a chat template the white space is gone that transformers' settings of Jinja trim.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ struct Piece {
   int line = 1;
 };
 
-/// Throws DataError for a tag that is not closed.
-std::vector<Piece> cut(std::string_view source);
+/// `trims`: trim_blocks, lstrip_blocks and no keep_trailing_newline. Throws DataError for a tag that is not closed.
+std::vector<Piece> cut(std::string_view source, bool trims = true);
 
 }  // namespace ingot::data::chat

@@ -525,6 +525,6 @@ class Parser {
 
 }  // namespace
 
-Body parse(std::string_view source) { return Parser(cut(source)).run(); }
+Body parse(std::string_view source, bool trims) { return Parser(cut(source, trims)).run(); }
 
 }  // namespace ingot::data::chat

@@ -62,7 +62,7 @@ struct Statement {
   Body body, otherwise;                                      // of a loop, macro, captured block; of a loop over nothing
 };
 
-/// Throws DataError "line N: …".
-Body parse(std::string_view source);
+/// `trims`: as of cut() (pieces.h). Throws DataError "line N: …".
+Body parse(std::string_view source, bool trims = true);
 
 }  // namespace ingot::data::chat
