@@ -16,6 +16,7 @@
   VERB(generate)                \
   VERB(serve)                   \
   VERB(hugging_face)            \
+  VERB(export_gguf)             \
   VERB(data_score)              \
   VERB(bench)                   \
   VERB(bench_storage)           \
