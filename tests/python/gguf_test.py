@@ -1,0 +1,91 @@
+"""GGUF files that ingot writes, read by the gguf package: every tensor and its values for each family, tokens of tokenizers, errors. Runs with
+the Python of .deps/venv."""
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "end_to_end"))
+import gguf
+import numpy
+import torch
+from gguf_models import CASES, expected_tensors, save_model
+from harness import Workspace, expect_error, ingot
+
+TYPES = {"fp32": gguf.GGMLQuantizationType.F32, "fp16": gguf.GGMLQuantizationType.F16, "bf16": gguf.GGMLQuantizationType.BF16,
+         "q8_0": gguf.GGMLQuantizationType.Q8_0}
+KNOWN = {value for group in vars(gguf.Keys).values() if isinstance(group, type) for value in vars(group).values() if isinstance(value, str)}
+
+
+def bytes_of(x, kind):
+    if kind == TYPES["bf16"]:
+        return x.to(torch.bfloat16).view(torch.int16).numpy().tobytes()
+    return gguf.quants.quantize(x.numpy(), kind).tobytes()
+
+
+def is_exact(name, x):
+    return x.dim() == 1 or name.endswith((".bias", "ffn_gate_inp.weight"))
+
+
+def check_file(path, expected, dtype, arch):
+    reader = gguf.GGUFReader(path)
+    assert {t.name for t in reader.tensors} == set(expected), {t.name for t in reader.tensors} ^ set(expected)
+    for t in reader.tensors:
+        x = expected[t.name]
+        kind = TYPES["fp32"] if is_exact(t.name, x) else TYPES[dtype]
+        if kind == TYPES["q8_0"] and x.shape[-1] % 32:
+            kind = TYPES["bf16"]
+        assert list(t.shape) == list(x.shape)[::-1], (t.name, t.shape, x.shape)
+        assert t.tensor_type == kind, (t.name, t.tensor_type, kind)
+        if t.name.startswith("rope_"):
+            assert numpy.allclose(t.data, x.numpy(), rtol=1e-6), t.name
+        else:
+            assert t.data.tobytes() == bytes_of(x, kind), f"{t.name}: other values"
+    for key in reader.fields:
+        assert key.startswith("GGUF.") or key in KNOWN or key.replace(arch + ".", "{arch}.", 1) in KNOWN, f"{key} is no key of GGUF"
+    return {key: field.contents() for key, field in reader.fields.items()}
+
+
+# They differ from others in their shape's values alone; by day llama.cpp does not read those.
+AT_NIGHT = {"llama, linear and wider heads", "llama, yarn", "mistral", "qwen3, yarn", "olmo2, tied", "phi3, rotating in part"}
+
+
+def families(w):
+    for number, (case, (arch, settings)) in enumerate(CASES.items()):
+        if case in AT_NIGHT and not os.environ.get("INGOT_NIGHT"):
+            continue
+        torch.manual_seed(number)
+        folder, file = w.path / f"model{number}", w.path / f"{number}.gguf"
+        config = save_model(case, folder)
+        dtype = list(TYPES)[number % len(TYPES)] if number else "fp32"
+        ingot("checkpoint", "export-gguf", folder, "-o", file, "--dtype", dtype)
+        name = gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[arch]]
+        fields = check_file(file, expected_tensors(case, config, folder), dtype, name)
+        assert fields["general.architecture"] == name
+        assert fields[f"{name}.vocab_size"] == config.vocab_size and fields[f"{name}.block_count"] == config.num_hidden_layers
+        print(f"ok {case}: {dtype}")
+
+
+def errors(w):
+    export = ("checkpoint", "export-gguf", w.path / "model0", "--dtype", "fp32", "-o")
+    expect_error(*export, w.path / "none" / "x.gguf", status=1, words=["cannot create", "x.gguf"])
+    target = w.path / "limited" / "x.gguf"
+    target.parent.mkdir()
+
+    def bound_files():  # as on a full disk, writing fails halfway
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+
+    _, err = ingot(*export, target, status=1, preexec_fn=bound_files)
+    assert "x.gguf" in err and not list(target.parent.iterdir()), (err, list(target.parent.iterdir()))
+
+
+def main():
+    torch.set_num_threads(2)
+    with Workspace() as w:
+        families(w)
+        errors(w)
+
+
+main()
