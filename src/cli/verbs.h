@@ -15,6 +15,7 @@
   VERB(sweep)                   \
   VERB(generate)                \
   VERB(serve)                   \
+  VERB(eval)                    \
   VERB(hugging_face)            \
   VERB(export_gguf)             \
   VERB(data_score)              \

@@ -142,8 +142,9 @@ class LogLikelihood final : public RowTask {
     for (const uint64_t seed : seeds) {
       std::vector<Pair> pairs;
       auto shots = shots_of(seed);
+      // As in the harness the delimiter is part of the target, but of examples.
       for (const auto& row : rows_) try {
-          pairs.push_back(encoder.pair(prompt_of(row, shots), task_.delimiter + target_.text(row)));
+          pairs.push_back(encoder.pair(prompt_of(row, shots), target_.text(row)));
         } catch (const DataError& error) {
           throw DataError("{}: {}", row.where, error.what());
         }
