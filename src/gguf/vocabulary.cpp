@@ -107,14 +107,21 @@ void require_bytes(const std::vector<std::string>& pieces, const std::string& wh
 
 // ---- the two kinds ----
 
-void add_byte_level(std::vector<Field>& fields, const json& file, const std::string& text, const data::Tokenizer& tokenizer,
-                    int64_t count) {
+void add_byte_level(std::vector<Field>& fields, const json& file, const std::string& text, const data::Tokenizer& tokenizer, int64_t count,
+                    std::vector<std::string>& differences) {
   const auto name = pre_tokenizer_name(text);
   if (!name)
     throw DataError(
         "{} cuts text into words by patterns that are none of llama.cpp's known here (gpt-2, smollm, llama-bpe, smaug-bpe, qwen2, "
         "gpt-4o, tekken); give another one with --tokenizer, or --no-tokenizer",
         tokenizer.path().string());
+  const auto normalizer = file.value("normalizer", json());
+  const auto form = normalizer.is_object() ? normalizer.value("type", "") : "";
+  if (form == "NFC") differences.emplace_back("it normalises text to NFC, llama.cpp does not");
+  else if (!form.empty())
+    throw DataError(
+        "{} normalises text ({}), which llama.cpp does not with such tokenizers; give another one with --tokenizer, or --no-tokenizer",
+        tokenizer.path().string(), form);
   Pieces pieces(count);
   for (const auto& [piece, id] : file.at("model").at("vocab").items()) pieces.set(id.get<int64_t>(), piece, PieceType::normal);
   set_added(pieces, file);
@@ -237,7 +244,7 @@ std::vector<Field> vocabulary_fields(const data::Tokenizer* tokenizer, const mod
     const auto file = json::parse(text);
     const bool has_bytes = file.at("model").value("byte_fallback", false);
     const bool is_bpe = file.at("model").at("vocab").is_object();
-    if (is_bpe && !has_bytes) add_byte_level(fields, file, text, *tokenizer, config.vocab_size);
+    if (is_bpe && !has_bytes) add_byte_level(fields, file, text, *tokenizer, config.vocab_size, differences);
     else add_pieces_of_json(fields, file, *tokenizer, config.vocab_size, differences);
   }
   const auto& special = tokenizer->special();

@@ -58,9 +58,9 @@ CASES = {
 }
 
 
-def save_model(case, folder):
+def save_model(case, folder, **more):
     """A model in `folder` whose parameters all differ from their initial values."""
-    settings = dict(num_hidden_layers=2) | COMMON | CASES[case][1]
+    settings = dict(num_hidden_layers=2) | COMMON | CASES[case][1] | more
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings), attn_implementation="eager").float().eval()
     with torch.no_grad():
         for p in model.parameters():

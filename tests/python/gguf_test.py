@@ -1,5 +1,6 @@
 """GGUF files that ingot writes, read by the gguf package: every tensor and its values for each family, tokens of tokenizers, errors. Runs with
 the Python of .deps/venv."""
+import json
 import os
 import resource
 import signal
@@ -13,6 +14,7 @@ import torch
 from gguf_models import CASES, expected_tensors, save_model
 from harness import Workspace, expect_error, ingot
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 TYPES = {"fp32": gguf.GGMLQuantizationType.F32, "fp16": gguf.GGMLQuantizationType.F16, "bf16": gguf.GGMLQuantizationType.BF16,
          "q8_0": gguf.GGMLQuantizationType.Q8_0}
 KNOWN = {value for group in vars(gguf.Keys).values() if isinstance(group, type) for value in vars(group).values() if isinstance(value, str)}
@@ -67,6 +69,25 @@ def families(w):
         print(f"ok {case}: {dtype}")
 
 
+def tokenizers(w):
+    recorded = json.loads((ROOT / "src/data/testdata/tokenizer_llama3.json").read_text())["tokenizer"]
+    folder, size = w.path / "words", len(recorded["model"]["vocab"]) + len(recorded["added_tokens"])
+    save_model("llama", folder, vocab_size=size + 2)  # the model has two ids more than the tokenizer
+    (folder / "tokenizer.json").write_text(json.dumps(recorded))
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    ingot("checkpoint", "export-gguf", folder, "-o", w.path / "words.gguf", "--dtype", "bf16")
+    fields = {key.removeprefix("tokenizer."): field.contents() for key, field in gguf.GGUFReader(w.path / "words.gguf").fields.items()}
+    tokens = {id_: text for text, id_ in recorded["model"]["vocab"].items()} | {t["id"]: t["content"] for t in recorded["added_tokens"]}
+    assert fields["ggml.tokens"] == [tokens.get(i, f"[PAD{i}]") for i in range(size + 2)]
+    types = {i: 1 for i in recorded["model"]["vocab"].values()} | {t["id"]: 3 if t["special"] else 4 for t in recorded["added_tokens"]}
+    assert fields["ggml.token_type"] == [types.get(i, 5) for i in range(size + 2)]
+    assert fields["ggml.merges"] == [m if isinstance(m, str) else " ".join(m) for m in recorded["model"]["merges"]]
+    assert (fields["ggml.model"], fields["ggml.pre"]) == ("gpt2", "llama-bpe" if recorded["model"]["ignore_merges"] else "smaug-bpe")
+    assert (fields["ggml.bos_token_id"], fields["ggml.eos_token_id"], fields["ggml.add_bos_token"]) == (0, 1, True)
+    assert fields["chat_template"].startswith("{% for m in messages")
+    expect_error("checkpoint", "export-gguf", w.path / "model0", "-o", w.path / "y.gguf", "--tokenizer", folder, status=1, words=["--tokenizer", "83"])
+
+
 def errors(w):
     export = ("checkpoint", "export-gguf", w.path / "model0", "--dtype", "fp32", "-o")
     expect_error(*export, w.path / "none" / "x.gguf", status=1, words=["cannot create", "x.gguf"])
@@ -85,6 +106,7 @@ def main():
     torch.set_num_threads(2)
     with Workspace() as w:
         families(w)
+        tokenizers(w)
         errors(w)
 
 

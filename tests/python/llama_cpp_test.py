@@ -69,9 +69,9 @@ class Model:
             last = self.logits(ids[-1:])[-1]
         return ids
 
-    def tokenize(self, text):
+    def tokenize(self, text, adds_special=False):
         data, room = text.encode(), (llama_cpp.llama_token * (len(text.encode()) + 8))()
-        count = llama_cpp.llama_tokenize(self.vocab, data, len(data), room, len(room), False, False)
+        count = llama_cpp.llama_tokenize(self.vocab, data, len(data), room, len(room), adds_special, True)
         assert count >= 0
         return list(room[:count])
 
@@ -106,11 +106,41 @@ def families(w, wanted):
         print(f"ok {case}: logits and {ROWS * NEW} greedy ids")
 
 
+# Recorded tokenizers (src/data/testdata), and why texts may get other ids there.
+TOKENIZERS = {"gpt2": None, "llama3": None, "qwen": "NFC", "llama2": None, "gemma": None, "export_bpe": None, "export_unigram": "best way"}
+
+
+def tokenizers(w):
+    for name, why in TOKENIZERS.items():
+        folder = w.path / name
+        folder.mkdir()
+        is_model = name.startswith("export")
+        recorded = json.loads((ROOT / f"src/data/testdata/{'' if is_model else 'tokenizer_'}{name}.json").read_text())
+        if is_model:
+            tokenizer, cases, size = ROOT / f"src/data/testdata/{name}.model", recorded, 1000
+        else:
+            tokenizer, cases = folder / "tokenizer.json", recorded["cases"]
+            tokenizer.write_text(json.dumps(recorded["tokenizer"]))
+            size = len(recorded["tokenizer"]["model"]["vocab"]) + len(recorded["tokenizer"]["added_tokens"])
+        save_model("llama", folder / "model", vocab_size=size)
+        _, said = ingot("checkpoint", "export-gguf", folder / "model", "-o", folder / "x.gguf", "--tokenizer", tokenizer)
+        assert ("llama.cpp will cut some texts into other tokens" in said) == (why is not None) and (why or "") in said, said
+        model = Model(folder / "x.gguf")
+        plain = sum(model.tokenize(case["text"]) == case["ids"] for case in cases)
+        dressed = sum(model.tokenize(case["text"], adds_special=True) == case.get("special", case["ids"]) for case in cases)
+        model.close()
+        same = len(cases) if why is None else 0.9 * len(cases)
+        assert plain >= same and dressed >= same, (name, plain, dressed, len(cases))
+        print(f"ok {name}: {plain} of {len(cases)} texts have the same tokens, {dressed} with special ones")
+
+
 def main():
     torch.set_num_threads(2)
     llama_cpp.llama_log_set(say_nothing, ctypes.c_void_p(0))
     with Workspace() as w:
         families(w, tuple(sys.argv[1:]) or "")
+        if not sys.argv[1:]:
+            tokenizers(w)
 
 
 main()
