@@ -1,4 +1,4 @@
-"""lm-evaluation-harness says of a model behind `ingot serve` what it says of the exported folder run by transformers.
+"""lm-evaluation-harness says of a model behind `ingot serve`, and `ingot eval` by itself, what it says of the exported folder run by transformers.
 
 Runs with the Python of .deps/venv: INGOT_BINARY=build/release/ingot .deps/venv/bin/python tests/python/harness_test.py [CASE...]
 """
@@ -54,8 +54,21 @@ def tasks(w):
                                "generation_kwargs": {"until": ["."], "max_gen_toks": 24}, "metric_list": [{"metric": "exact_match"}]}]
 
 
-def evaluated(w, kind, **arguments):
-    result = lm_eval.simple_evaluate(model=kind, model_args=arguments, tasks=tasks(w), log_samples=True, bootstrap_iters=0)
+def with_examples(w):
+    """Those tasks, with examples before each question, and what a likelihood task makes of the same rows."""
+    choice, rolling, until = tasks(w)
+    choice["metric_list"] += [{"metric": "acc_bytes"}]
+    rolling["metric_list"] += [{"metric": "byte_perplexity"}]
+    shots = {"num_fewshot": 2, "fewshot_split": "test"}
+    likely = choice | {"task": "ingot_likely", "output_type": "loglikelihood", "doc_to_target": "{{answers[gold]}}",
+                       "metric_list": [{"metric": "perplexity"}, {"metric": "acc"}]}
+    likely.pop("doc_to_choice")
+    right = until | {"task": "ingot_right", "num_fewshot": 1, "fewshot_split": "test", "doc_to_text": "Say: {{question}}\n{% if true %}\nNow{% endif %}"}
+    return [choice, choice | shots | {"task": "ingot_shots"}, likely, rolling, until, right]
+
+
+def evaluated(w, kind, chosen=tasks, **arguments):
+    result = lm_eval.simple_evaluate(model=kind, model_args=arguments, tasks=chosen(w), log_samples=True, bootstrap_iters=10)
     numbers = {task: {k: v for k, v in found.items() if isinstance(v, float)} for task, found in result["results"].items()}
     responses = {task: [s["resps"] for s in sorted(samples, key=lambda s: s["doc_id"])] for task, samples in result["samples"].items()}
     return numbers, responses
@@ -108,7 +121,71 @@ def the_server_scores_as_transformers_does(w):
             assert_alike(ours, theirs)
 
 
-TESTS = [the_server_scores_as_transformers_does]
+CHOICE = """kind = "multiple_choice"
+data = "choice.json"
+prompt = "question"
+choices = ["answers"]
+answer = "gold"
+"""
+UNTIL = """kind = "generate"
+data = "until.json"
+target = "answer"
+until = ["."]
+most_tokens = 24
+"""
+TASKS = {
+    "choice": CHOICE,
+    "shots": CHOICE + "shots = 2\n",
+    "likely": """kind = "loglikelihood"\ndata = "choice.json"\nprompt = "{{question}}"\ntarget = "{{answers[gold]}}"\n""",
+    "rolling": """kind = "perplexity"\ndata = "rolling.json"\ntarget = "text"\n""",
+    "until": UNTIL + """prompt = "question"\n""",
+    "right": UNTIL + """prompt = "Say: {{question}}\\n{% if true %}\\nNow{% endif %}"\nshots = 1\n""",
+}
+
+
+def of_ingot(w, folder, context):
+    """(metrics and standard errors, responses of each row) by task, as `evaluated` has them."""
+    for name, text in TASKS.items():
+        (w.path / f"ingot_{name}.toml").write_text(text)
+    ingot("eval", folder, "--tasks", *[w.path / f"ingot_{name}.toml" for name in TASKS], "--context", context, "--results", w.path / "results.json",
+          "--items", w.path / "items.jsonl")
+    results = json.loads((w.path / "results.json").read_text())
+    numbers = {}
+    for task in results["tasks"]:
+        numbers[task["task"]] = {k: v["value"] for k, v in task["metrics"].items()} | {k + "_stderr": v["stderr"] for k, v in task["metrics"].items()}
+    responses = {name: [] for name in numbers}
+    for item in map(json.loads, (w.path / "items.jsonl").read_text().splitlines()):
+        if "log_likelihoods" in item:
+            responses[item["task"]].append(list(zip(item["log_likelihoods"], item["is_greedy"])))
+        elif "is_greedy" in item:
+            responses[item["task"]].append([item["log_likelihood"], item["is_greedy"]])
+        else:
+            responses[item["task"]].append(item.get("text", item.get("log_likelihood")))
+    return numbers, responses, {task["task"]: task["counts"] for task in results["tasks"]}
+
+
+def ingot_scores_as_transformers_does(w):
+    folder, context = exported(w), 64  # examples do not fit whole, and texts take several windows
+    theirs = evaluated(w, "hf", with_examples, pretrained=str(folder), dtype="float32", device="cpu", batch_size=4, max_length=context)
+    numbers, responses, counts = of_ingot(w, folder, context)
+    assert counts["ingot_shots"]["cut_contexts"] > 10 and counts["ingot_choice"]["cut_contexts"] == 0, counts
+    compared = 0
+    for task, expected in theirs[0].items():
+        for name, number in expected.items():
+            metric, _, _ = name.partition(",")
+            # Perplexities have bootstrapped errors there.
+            if metric.endswith("stderr") and not metric.startswith(("acc", "exact_match")):
+                continue
+            assert abs(numbers[task][metric] - number) <= 2e-5 * max(1, abs(number)), (task, name, numbers[task][metric], number)
+            compared += 1
+        a, b = flat(responses[task]), flat(theirs[1][task])
+        assert len(a) == len(b) > 0, (task, len(a), len(b))
+        for x, y in zip(a, b):
+            assert abs(x - y) < 1e-3 if isinstance(y, float) else x == y, (task, x, y)
+    assert compared == 2 * (3 + 3 + 1 + 1 + 1) + 1 + 3, compared
+
+
+TESTS = [the_server_scores_as_transformers_does, ingot_scores_as_transformers_does]
 
 if __name__ == "__main__":
     run_chosen(TESTS)
