@@ -1,0 +1,275 @@
+// A matrix times a few rows. Blocks of outputs by rows of x are summed up in registers, as many as there are; of a quantized matrix the
+// products of 16-bit integers are summed up in 32 bits over each group, then scaled.
+#include "kernels/cpu/rows_few_products.h"
+
+#include "kernels/cpu/rows_block.h"
+
+namespace ingot::kernels::cpu::INGOT_ISA {
+namespace {
+
+constexpr int kMostRows = kLanes >= 16 ? 4 : 2;  // of x at a time, so that 4 outputs of each fit into registers
+
+INGOT_INLINE const float* row_of(const FewProductsProblem& p, int64_t row) { return p.x + (p.x_rows ? p.x_rows[row] : row) * p.x_stride; }
+
+// Lanes of four vectors added up: one number for each. The order of additions is sum_of_lanes'.
+INGOT_INLINE void sums_of_lanes(const Float (&x)[4], float* sums) {
+#if INGOT_LANES == 16
+  // Each step halves the lanes that belong to a vector: of two vectors, the sums of halves lie side by side.
+  constexpr Int kLow = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23}, kHigh = kLow + 8;
+  constexpr Int kLow4 = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}, kHigh4 = kLow4 + 4;
+  const Float ab = __builtin_shuffle(x[0], x[1], kLow) + __builtin_shuffle(x[0], x[1], kHigh);
+  const Float cd = __builtin_shuffle(x[2], x[3], kLow) + __builtin_shuffle(x[2], x[3], kHigh);
+  Float all = __builtin_shuffle(ab, cd, kLow4) + __builtin_shuffle(ab, cd, kHigh4);  // 4 lanes each
+  all += __builtin_shuffle(all, lane_index() ^ 2);
+  all += __builtin_shuffle(all, lane_index() ^ 1);
+  for (int i = 0; i < 4; ++i) sums[i] = all[4 * i];
+#else
+  for (int i = 0; i < 4; ++i) sums[i] = sum_of_lanes(x[i])[0];
+#endif
+}
+
+// `kOut` outputs (4 or 8; only `outputs` of them are there) of `kRows` rows of x.
+template <class W, int kOut, int kRows>
+INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) {
+  const W* w[kOut];
+  const float* x[kRows];
+  for (int o = 0; o < kOut; ++o) w[o] = static_cast<const W*>(p.weights) + (output + smaller(o, outputs - 1)) * p.inputs;
+  for (int r = 0; r < kRows; ++r) x[r] = row_of(p, row + r);
+  Float sum[kRows][kOut] = {};
+  const int64_t whole = round_down(p.inputs, kLanes);
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    Float weights[kOut];
+#pragma GCC unroll 8
+    for (int o = 0; o < kOut; ++o) weights[o] = load(w[o] + i);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const Float in = load(x[r] + i);
+#pragma GCC unroll 8
+      for (int o = 0; o < kOut; ++o) sum[r][o] += weights[o] * in;
+    }
+  }
+  if (whole < p.inputs)
+    for (int r = 0; r < kRows; ++r) {
+      const Float in = load_part(x[r] + whole, p.inputs - whole);
+      for (int o = 0; o < kOut; ++o) sum[r][o] += load_part(w[o] + whole, p.inputs - whole) * in;
+    }
+  for (int r = 0; r < kRows; ++r) {
+    float sums[kOut];
+    for (int o = 0; o < kOut; o += 4) {
+      const Float four[4] = {sum[r][o], sum[r][o + 1], sum[r][o + 2], sum[r][o + 3]};
+      sums_of_lanes(four, sums + o);
+    }
+    float* out = p.out + (row + r) * p.out_stride + output;
+    for (int64_t o = 0; o < smaller(kOut, outputs); ++o) out[o] = sums[o] + (p.bias ? p.bias[output + o] : 0.0f);
+  }
+}
+
+template <class W>
+void products(const FewProductsProblem& p, int64_t begin, int64_t end) {
+  if (p.rows == 1) {
+    for (int64_t o = begin; o < end; o += 8) block<W, 8, 1>(p, o, end - o, 0);
+    return;
+  }
+  // Of a block of outputs the weights stay in the cache from one group of rows to the next.
+  for (int64_t o = begin; o < end; o += 4) {
+    int64_t row = 0;
+    for (; row + kMostRows <= p.rows; row += kMostRows) block<W, 4, kMostRows>(p, o, end - o, row);
+    if (kMostRows == 4 && p.rows - row == 3) block<W, 4, kMostRows == 4 ? 3 : 1>(p, o, end - o, row), row += 3;
+    if (p.rows - row == 2) block<W, 4, 2>(p, o, end - o, row), row += 2;
+    if (p.rows - row == 1) block<W, 4, 1>(p, o, end - o, row);
+  }
+}
+
+// Vectors of 16-bit integers, and their products in pairs.
+#if defined(__AVX512BW__) && INGOT_LANES == 16
+using Words = __m512i;
+constexpr int kWords = 32;
+INGOT_INLINE Words load_words(const int16_t* from) { return _mm512_loadu_si512(from); }
+INGOT_INLINE Words load_bytes(const int8_t* from) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+INGOT_INLINE Words pairs(Words a, Words b) { return _mm512_madd_epi16(a, b); }
+INGOT_INLINE Words add_pairs(Words a, Words b) { return _mm512_add_epi32(a, b); }
+INGOT_INLINE Float to_floats(Words pairs) { return reinterpret_cast<Float>(_mm512_cvtepi32_ps(pairs)); }
+template <int kPlane>
+INGOT_INLINE Words nibbles(Words words) {
+  if constexpr (kPlane == 3) return _mm512_srli_epi16(words, 12);
+  return _mm512_and_si512(_mm512_srli_epi16(words, 4 * kPlane), _mm512_set1_epi16(15));
+}
+#elif defined(__AVX2__) && INGOT_LANES == 8
+using Words = __m256i;
+constexpr int kWords = 16;
+INGOT_INLINE Words load_words(const int16_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+INGOT_INLINE Words load_bytes(const int8_t* from) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+INGOT_INLINE Words pairs(Words a, Words b) { return _mm256_madd_epi16(a, b); }
+INGOT_INLINE Words add_pairs(Words a, Words b) { return _mm256_add_epi32(a, b); }
+INGOT_INLINE Float to_floats(Words pairs) { return reinterpret_cast<Float>(_mm256_cvtepi32_ps(pairs)); }
+template <int kPlane>
+INGOT_INLINE Words nibbles(Words words) {
+  if constexpr (kPlane == 3) return _mm256_srli_epi16(words, 12);
+  return _mm256_and_si256(_mm256_srli_epi16(words, 4 * kPlane), _mm256_set1_epi16(15));
+}
+#else
+constexpr int kWords = 2 * kLanes;
+struct Words {
+  int16_t word[kWords];
+};
+struct Pairs {
+  int32_t pair[kLanes];
+};
+INGOT_INLINE Words load_words(const int16_t* from) {
+  Words x;
+  __builtin_memcpy(&x, from, sizeof x);
+  return x;
+}
+INGOT_INLINE Words load_bytes(const int8_t* from) {
+  Words x;
+  for (int i = 0; i < kWords; ++i) x.word[i] = from[i];
+  return x;
+}
+INGOT_INLINE Pairs pairs(Words a, Words b) {
+  Pairs x;
+  for (int i = 0; i < kLanes; ++i) x.pair[i] = a.word[2 * i] * b.word[2 * i] + a.word[2 * i + 1] * b.word[2 * i + 1];
+  return x;
+}
+INGOT_INLINE Pairs add_pairs(Pairs a, Pairs b) {
+  for (int i = 0; i < kLanes; ++i) a.pair[i] += b.pair[i];
+  return a;
+}
+INGOT_INLINE Float to_floats(Pairs x) {
+  Float y;
+  for (int i = 0; i < kLanes; ++i) y[i] = static_cast<float>(x.pair[i]);
+  return y;
+}
+template <int kPlane>
+INGOT_INLINE Words nibbles(Words words) {
+  for (int i = 0; i < kWords; ++i) words.word[i] = static_cast<int16_t>(static_cast<uint16_t>(words.word[i]) >> (4 * kPlane) & 15);
+  return words;
+}
+#endif
+
+// Fused wherever it can be, not where the compiler likes to: the same bits in every block.
+INGOT_INLINE void finish(const FewProductsProblem& p, int64_t output, int64_t row, Float sum) {
+  const float whole = sum_of_lanes(sum)[0], bias = p.bias ? p.bias[output] : 0.0f;
+#if defined(__FMA__)
+  p.out[row * p.out_stride + output] = __builtin_fmaf(whole, p.x_scale[row], bias);
+#else
+  p.out[row * p.out_stride + output] = whole * p.x_scale[row] + bias;
+#endif
+}
+
+template <int kRows>
+INGOT_INLINE void int8_block(const FewProductsProblem& p, int64_t output, int64_t row, int64_t padded) {
+  const int64_t groups = padded / kWeightGroup;
+  const int8_t* w = static_cast<const int8_t*>(p.weights) + output * padded;
+  const float* scales = p.scales + output * groups;
+  const int16_t* x[kRows];
+  for (int r = 0; r < kRows; ++r) x[r] = p.x16 + (row + r) * padded;
+  Float sum[kRows] = {};
+  for (int64_t g = 0; g < groups; ++g) {
+    const Float scale = broadcast(scales[g]);
+    decltype(pairs(load_bytes(w), load_words(x[0]))) of_group[kRows];
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < kWeightGroup; i += kWords) {
+      const auto weights = load_bytes(w + g * kWeightGroup + i);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const auto some = pairs(weights, load_words(x[r] + g * kWeightGroup + i));
+        of_group[r] = i == 0 ? some : add_pairs(of_group[r], some);
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) sum[r] += to_floats(of_group[r]) * scale;
+  }
+  for (int r = 0; r < kRows; ++r) finish(p, output, row + r, sum[r]);
+}
+
+template <int kRows>
+INGOT_INLINE void int4_block(const FewProductsProblem& p, int64_t output, int64_t row, int64_t padded) {
+  const int64_t groups = padded / kWeightGroup;
+  const int16_t* w = static_cast<const int16_t*>(p.weights) + output * (padded / 4);
+  const float* scales = p.scales + output * groups;
+  const int16_t* x[kRows];
+  for (int r = 0; r < kRows; ++r) x[r] = p.x16 + (row + r) * padded;
+  // What the 8 that each weight has too much adds, of lanes of groups.
+  Float sum[kRows] = {};
+  for (int64_t g = 0; g < groups; g += kLanes) {
+    const Float scale = load_some(scales + g, groups - g) * -8.0f;
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) sum[r] += scale * load_some(p.x_sums + (row + r) * groups + g, groups - g);
+  }
+  for (int64_t first = 0; first < padded; first += kInt4Block) {
+    const Float low = broadcast(scales[first / kWeightGroup]), high = broadcast(scales[first / kWeightGroup + 1]);
+    constexpr int64_t kWordsOfBlock = kInt4Block / 4;
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kWordsOfBlock; i += kWords) {
+      const Words words = load_words(w + first / 4 + i);
+      const Words plane0 = nibbles<0>(words), plane1 = nibbles<1>(words), plane2 = nibbles<2>(words), plane3 = nibbles<3>(words);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const int16_t* in = x[r] + first + i;
+        sum[r] += to_floats(add_pairs(pairs(plane0, load_words(in)), pairs(plane1, load_words(in + kWordsOfBlock)))) * low;
+        sum[r] +=
+            to_floats(add_pairs(pairs(plane2, load_words(in + 2 * kWordsOfBlock)), pairs(plane3, load_words(in + 3 * kWordsOfBlock)))) *
+            high;
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) finish(p, output, row + r, sum[r]);
+}
+
+template <bool kIsInt8>
+void quantized_products(const FewProductsProblem& p, int64_t begin, int64_t end) {
+  const int64_t padded = padded_inputs(p.format, p.inputs);
+  const auto some = [&]<int kRows>(int64_t output, int64_t row) {
+    if constexpr (kIsInt8) int8_block<kRows>(p, output, row, padded);
+    else int4_block<kRows>(p, output, row, padded);
+  };
+  for (int64_t o = begin; o < end; ++o) {
+    int64_t row = 0;
+    for (; row + 4 <= p.rows; row += 4) some.template operator()<4>(o, row);
+    for (; row + 2 <= p.rows; row += 2) some.template operator()<2>(o, row);
+    if (row < p.rows) some.template operator()<1>(o, row);
+  }
+}
+
+}  // namespace
+
+void round_few_rows(const FewProductsProblem& p, int64_t begin, int64_t end) {
+  const int64_t padded = padded_inputs(p.format, p.inputs), groups = padded / kWeightGroup;
+  for (int64_t row = begin; row < end; ++row) {
+    const float* x = row_of(p, row);
+    int16_t* words = p.x16 + row * padded;
+    Float largest{}, odd{};  // odd: not a number where an input is not finite
+    for (int64_t i = 0; i < p.inputs; i += kLanes) {
+      const Float value = load_some(x + i, p.inputs - i);
+      largest = max(max(largest, value), -value);
+      odd += value * 0.0f;
+    }
+    const float most = max_of_lanes(largest)[0], scale = most > 0 ? most / 32767.0f : 1.0f, inverse = 1.0f / scale;
+    p.x_scale[row] = scale + sum_of_lanes(odd)[0];
+    for (int64_t i = 0; i < padded; i += kLanes) {
+      // Half away from zero.
+      const Float value = i < p.inputs ? load_some(x + i, p.inputs - i) * inverse : Float{};
+      const Int rounded = __builtin_convertvector(value + (value < 0.0f ? broadcast(-0.5f) : broadcast(0.5f)), Int);
+      const int64_t lanes = smaller(kLanes, padded - i);
+      for (int64_t lane = 0; lane < lanes; ++lane) words[i + lane] = static_cast<int16_t>(rounded[lane]);
+    }
+    for (int64_t g = 0; g < groups; ++g) {
+      int32_t sum = 0;
+      for (int64_t i = 0; i < kWeightGroup; ++i) sum += words[g * kWeightGroup + i];
+      p.x_sums[row * groups + g] = static_cast<float>(sum);
+    }
+  }
+}
+
+void few_products(const FewProductsProblem& p, int64_t begin, int64_t end) {
+  switch (p.format) {
+    case WeightFormat::fp32: return products<float>(p, begin, end);
+    case WeightFormat::bf16: return products<bf16>(p, begin, end);
+    case WeightFormat::int8: return quantized_products<true>(p, begin, end);
+    case WeightFormat::int4: return quantized_products<false>(p, begin, end);
+  }
+}
+
+}  // namespace ingot::kernels::cpu::INGOT_ISA
