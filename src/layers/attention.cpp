@@ -137,19 +137,21 @@ at::Tensor attention_with_fp32_softmax(const at::Tensor& q, const at::Tensor& k,
 
 }  // namespace
 
+void KeyValueCache::reserve(int64_t tokens, const at::Tensor& like_keys, const at::Tensor& like_values) {
+  if (keys.defined() && keys.size(1) >= tokens) return;
+  const int64_t room = std::max<int64_t>(2 * length, tokens + 63);
+  const auto grown = [&](const at::Tensor& old, const at::Tensor& like) {
+    auto larger = at::empty({like.size(0), room, like.size(2), like.size(3)}, like.options());
+    if (length > 0) larger.narrow(1, 0, length).copy_(old.narrow(1, 0, length));
+    return larger;
+  };
+  keys = grown(keys, like_keys);
+  values = grown(values, like_values);
+}
+
 std::pair<at::Tensor, at::Tensor> KeyValueCache::append(const at::Tensor& k, const at::Tensor& v) {
   const int64_t needed = length + k.size(1);
-  if (!keys.defined() || keys.size(1) < needed) {
-    const int64_t room = std::max<int64_t>(2 * length, needed + 63);
-    const auto larger = [&](const at::Tensor& x) { return at::empty({x.size(0), room, x.size(2), x.size(3)}, x.options()); };
-    auto larger_keys = larger(k), larger_values = larger(v);
-    if (length > 0) {
-      larger_keys.narrow(1, 0, length).copy_(keys.narrow(1, 0, length));
-      larger_values.narrow(1, 0, length).copy_(values.narrow(1, 0, length));
-    }
-    keys = larger_keys;
-    values = larger_values;
-  }
+  reserve(needed, k, v);
   keys.narrow(1, length, k.size(1)).copy_(k);
   values.narrow(1, length, v.size(1)).copy_(v);
   length = needed;

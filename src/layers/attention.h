@@ -17,6 +17,8 @@ struct KeyValueCache {
   int64_t length = 0;
   /// In their row, ascending, where other ranks keep the other tokens (parallel/tensor_sequence/decoding.h).
   std::vector<int64_t> positions;
+  /// Room for `tokens` in all, kept as `like_keys` and `like_values` [batch, …, kv_heads, head_dim] are.
+  void reserve(int64_t tokens, const at::Tensor& like_keys, const at::Tensor& like_values);
   /// Appends this chunk and returns the keys and values of all tokens so far.
   std::pair<at::Tensor, at::Tensor> append(const at::Tensor& k, const at::Tensor& v);
 };
