@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "kernels/differentiable.h"
 #include "models/adapters.h"
+#include "models/decode/decoder.h"
 #include "models/model.h"
 
 namespace ingot::models {
@@ -337,6 +338,52 @@ TEST_P(EveryFamily, sequences_side_by_side_have_the_numbers_of_each_alone) {
     context.sequences = layers::Sequences::side_by_side(parts, at::kCPU);
     const auto out = model->forward(at::cat(tokens, 1), context);
     EXPECT_LT((out - at::cat(wanted, 1)).abs().max().item<double>(), 1e-11);
+  }
+}
+
+TEST_P(EveryFamily, decoder_gives_what_the_model_does) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    SCOPED_TRACE(dtype == at::kFloat ? "fp32" : "bf16");
+    auto model = build(tiny(GetParam()), dtype), exact = build(tiny(GetParam()), at::kDouble);
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < model->parameters().all().size(); ++i)
+      exact->parameters().all()[i]->value.copy_(model->parameters().all()[i]->value);
+    const std::vector<std::vector<int64_t>> passes = {{3, 0, 1}, {1, 5, 1}, {1, 1, 1}, {2, 1, 0}, {1, 7, 0}};
+    const auto ids = ids_of(3, 14, 5);
+    auto context = context_of(3, 14);
+    const auto expected = exact->logits(exact->forward(ids, context));
+    auto same = context_of(3, 14);
+    const double own_error = (model->logits(model->forward(ids, same)) - expected).abs().median().item<double>();
+    for (const int workers : {1, 3}) {
+      decode::Decoder decoder(*model, kernels::WeightFormat::fp32, workers);
+      std::vector<std::vector<LayerCache>> caches(3, std::vector<LayerCache>(3));
+      std::vector<int64_t> fed(3);
+      for (const auto& lengths : passes) {
+        std::vector<layers::Sequences::Length> parts;
+        std::vector<std::vector<LayerCache>*> of_parts;
+        std::vector<int64_t> tokens, rows;
+        std::vector<at::Tensor> wanted;
+        for (size_t row = 0; row < 3; ++row) {
+          if (lengths[row] == 0) continue;
+          parts.push_back({.tokens = lengths[row], .offset = fed[row]});
+          of_parts.push_back(&caches[row]);
+          const auto own = static_cast<int64_t>(row);
+          for (int64_t i = 0; i < lengths[row]; ++i) {
+            rows.push_back(static_cast<int64_t>(tokens.size()));
+            tokens.push_back(ids[own][fed[row] + i].item<int64_t>());
+          }
+          wanted.push_back(expected[own].narrow(0, fed[row], lengths[row]));
+          fed[row] += lengths[row];
+        }
+        const float* logits = decoder.run(parts, tokens, of_parts, rows);
+        const auto out = at::from_blob(const_cast<float*>(logits), {static_cast<int64_t>(rows.size()), decoder.vocabulary()}, at::kFloat);
+        const auto all = at::cat(wanted);
+        // Rounding to bf16 sends some tokens to other experts.
+        const auto difference = (out - all).abs(), largest = all.abs().max().clamp_min(1);
+        if (dtype == at::kFloat) EXPECT_LT((difference.max() / largest).item<double>(), 2e-5);
+        else EXPECT_LT(difference.median().item<double>(), std::max(3e-2 * largest.item<double>(), 2 * own_error));
+      }
+    }
   }
 }
 

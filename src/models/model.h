@@ -24,6 +24,10 @@
 
 namespace ingot::models {
 
+namespace decode {
+class Decoder;
+}
+
 class Model {
  public:
   /// Checks the sizes and declares the parameters; nothing is allocated yet. Throws ConfigError.
@@ -61,7 +65,8 @@ class Model {
   layers::Parameter* balancing_bias(int64_t layer) { return at(layer).feed_forward->balancing_bias(); }
 
   void set_routing_replay(RoutingReplay replay) { block_.set_routing_replay(std::move(replay)); }
-  /// QK-clip (layers/score_clip.h): what every pass from now on raises, [heads of this rank], by layer; undefined where nothing can be clipped.
+  /// QK-clip (layers/score_clip.h): what every pass from now on raises, [heads of this rank], by layer; undefined where nothing can be
+  /// clipped.
   std::vector<at::Tensor> watch_scores();
   std::vector<layers::RowFactors> clip_scores(int64_t layer, const at::Tensor& gamma) const { return at(layer).mixer->clip_scores(gamma); }
   /// Of what the head's gradient is besides (layers/head.h).
@@ -89,6 +94,8 @@ class Model {
   int64_t active_elements() const;
 
  private:
+  friend class decode::Decoder;  // the same computation for a few tokens at a time
+
   struct Block {
     Norm before_mixer, behind_mixer, before_feed_forward, behind_feed_forward;  // some are not there
     std::unique_ptr<TokenMixer> mixer;

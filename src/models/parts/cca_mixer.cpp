@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "models/decode/cca.h"
 #include "models/hugging_face_config.h"
 
 namespace ingot::models {
@@ -72,5 +73,7 @@ at::Tensor CcaMixer::mix(const at::Tensor& normed, ForwardContext& context) cons
 double CcaMixer::mix_flops(int64_t latents) const {
   return static_cast<double>(latents) * 2 * 2 * static_cast<double>(config().resolved_head_dim() + 1);
 }
+
+bool CcaMixer::add_decode_steps(decode::Program& program) const { return decode::add_cca_attention(program, attention_, layer_); }
 
 }  // namespace ingot::models

@@ -12,6 +12,7 @@ class CcaMixer final : public TokenMixer {
 
   void declare(const std::string& prefix) override;
   at::Tensor mix(const at::Tensor& normed, ForwardContext& context) const override;
+  bool add_decode_steps(decode::Program& program) const override;
   void set_rope_base(double base) override { attention_.rotary.base = base; }
   int64_t halo() const override { return layers::kCcaHalo; }
 

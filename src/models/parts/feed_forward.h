@@ -5,6 +5,10 @@
 
 namespace ingot::models {
 
+namespace decode {
+class Program;
+}
+
 class FeedForward {
  public:
   FeedForward(const BlockContext& block, int64_t layer) : block_(block), layer_(layer) {}
@@ -20,6 +24,8 @@ class FeedForward {
   };
   /// x: the normed residual stream as it is between layers. `router_state`: of the last router before that has one.
   virtual Result forward(const at::Tensor& x, const at::Tensor& router_state, const ForwardContext& context) const = 0;
+  /// As TokenMixer's.
+  virtual bool add_decode_steps(decode::Program& /*program*/) const { return false; }
   /// After all parameters have their initial values: what is not a function of name and index alone.
   virtual void initialise() {}
 

@@ -1,6 +1,7 @@
 #include "models/parts/linear_router.h"
 
 #include "base/error.h"
+#include "models/decode/feed_forward.h"
 
 namespace ingot::models {
 
@@ -36,6 +37,10 @@ void LinearRouter::declare(const std::string& prefix) {
 
 layers::Routing LinearRouter::route(const at::Tensor& x, const at::Tensor& /*state*/, const layers::ChooseClasses& choose) const {
   return layers::route(x, parameters_, choose);
+}
+
+bool LinearRouter::add_decode_steps(decode::Program& program, const std::shared_ptr<decode::Choices>& choices) const {
+  return decode::add_router(program, parameters_, choices);
 }
 
 }  // namespace ingot::models

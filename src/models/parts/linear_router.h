@@ -11,6 +11,7 @@ class LinearRouter final : public Router {
 
   void declare(const std::string& prefix) override;
   layers::Routing route(const at::Tensor& x, const at::Tensor& state, const layers::ChooseClasses& choose) const override;
+  bool add_decode_steps(decode::Program& program, const std::shared_ptr<decode::Choices>& choices) const override;
   int64_t classes() const override { return config().experts; }
   layers::Parameter* balancing_bias() const override { return parameters_.balancing_bias; }
 

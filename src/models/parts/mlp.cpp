@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "kernels/activation.h"
 #include "layers/linear.h"
+#include "models/decode/feed_forward.h"
 #include "models/parts/biases.h"
 
 namespace ingot::models {
@@ -40,6 +41,12 @@ layers::TokenwiseLayer Mlp::layer() const {
     return kernels::glu(layers::linear(x, {weights[0], weights[1]}, biases), kind);
   };
   return layer;
+}
+
+bool Mlp::add_decode_steps(decode::Program& program) const { return add_decode_steps(program, /*is_beside=*/false, nullptr); }
+
+bool Mlp::add_decode_steps(decode::Program& program, bool is_beside, Parameter* weight) const {
+  return decode::add_mlp(program, {gate_, up_, down_, gate_bias_, up_bias_, down_bias_, kind_, is_beside, weight});
 }
 
 }  // namespace ingot::models

@@ -17,6 +17,9 @@ class Mlp final : public FeedForward {
 
   void declare(const std::string& prefix) override;
   Result forward(const at::Tensor& x, const at::Tensor& router_state, const ForwardContext& context) const override;
+  bool add_decode_steps(decode::Program& program) const override;
+  /// Beside experts: added to their branch, times the sigmoid of `weight` by the stream where there is one.
+  bool add_decode_steps(decode::Program& program, bool is_beside, layers::Parameter* weight) const;
 
  private:
   /// gate, up, and their biases; down.

@@ -7,6 +7,7 @@
 #include "layers/experts.h"
 #include "layers/linear.h"
 #include "layers/recompute.h"
+#include "models/decode/feed_forward.h"
 
 namespace ingot::models {
 
@@ -88,6 +89,16 @@ layers::ChooseClasses Moe::choose() const {
         [experts = config().experts](const at::Tensor& choice) { return at::arange(choice.size(0), choice.options()).remainder_(experts); };
   if (!block_.routing_replay()) return {};
   return [this](const at::Tensor& choice) { return block_.routing_replay()(layer_, choice); };
+}
+
+bool Moe::add_decode_steps(decode::Program& program) const {
+  if (config().force_balance || block_.routing_replay()) return false;
+  const auto choices = std::make_shared<decode::Choices>();
+  choices->top_k = config().top_k, choices->experts = config().experts;
+  return router_->add_decode_steps(program, choices) &&
+         decode::add_experts(program, {gate_up_, down_, gate_up_bias_, down_bias_, options_.gate, config().skip_output == "identity"},
+                             choices) &&
+         (!shared_ || shared_->add_decode_steps(program, /*is_beside=*/true, shared_gate_));
 }
 
 }  // namespace ingot::models

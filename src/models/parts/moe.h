@@ -17,6 +17,7 @@ class Moe final : public FeedForward {
 
   void declare(const std::string& prefix) override;
   Result forward(const at::Tensor& x, const at::Tensor& router_state, const ForwardContext& context) const override;
+  bool add_decode_steps(decode::Program& program) const override;
   void initialise() override { router_->initialise(); }
   int64_t classes() const override { return router_->classes(); }
   int64_t router_state_width() const override { return router_->state_width(); }

@@ -1,10 +1,17 @@
 // Who chooses the experts of each token in a mixture (moe.h). Made and declared like a token mixer (token_mixer.h).
 #pragma once
 
+#include <memory>
+
 #include "layers/router.h"
 #include "models/parts/block_context.h"
 
 namespace ingot::models {
+
+namespace decode {
+class Program;
+struct Choices;
+}  // namespace decode
 
 class Router {
  public:
@@ -17,6 +24,8 @@ class Router {
   virtual void declare(const std::string& prefix) = 0;
   /// x [tokens, hidden], normed; `state`: of the last router before that has one.
   virtual layers::Routing route(const at::Tensor& x, const at::Tensor& state, const layers::ChooseClasses& choose) const = 0;
+  /// As TokenMixer's: the last of them leaves what it chose in `choices`.
+  virtual bool add_decode_steps(decode::Program& /*program*/, const std::shared_ptr<decode::Choices>& /*choices*/) const { return false; }
   virtual void initialise() {}
 
   /// Experts first, then what else a token may choose.

@@ -1,6 +1,7 @@
 #include "models/parts/softmax_mixer.h"
 
 #include "base/error.h"
+#include "models/decode/attention.h"
 #include "models/hugging_face_config.h"
 #include "models/parts/biases.h"
 
@@ -66,6 +67,10 @@ std::vector<layers::RowFactors> SoftmaxMixer::clip_scores(const at::Tensor& gamm
 
 at::Tensor SoftmaxMixer::mix(const at::Tensor& normed, ForwardContext& context) const {
   return with_bias(schedule().run(attention_, normed, *context.sequences, caches_in(context)), out_bias_);
+}
+
+bool SoftmaxMixer::add_decode_steps(decode::Program& program) const {
+  return decode::add_softmax_attention(program, attention_, out_bias_, layer_);
 }
 
 }  // namespace ingot::models

@@ -23,6 +23,7 @@ class SoftmaxMixer final : public TokenMixer {
 
   void declare(const std::string& prefix) override;
   at::Tensor mix(const at::Tensor& normed, ForwardContext& context) const override;
+  bool add_decode_steps(decode::Program& program) const override;
   void set_rope_base(double base) override { attention_.rotary.base = base; }
   at::Tensor watch_scores(at::Device device) override;
   std::vector<layers::RowFactors> clip_scores(const at::Tensor& gamma) const override;

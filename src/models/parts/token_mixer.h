@@ -10,6 +10,10 @@
 
 namespace ingot::models {
 
+namespace decode {
+class Program;
+}
+
 class TokenMixer {
  public:
   TokenMixer(const BlockContext& block, int64_t layer) : block_(block), layer_(layer) {}
@@ -21,6 +25,8 @@ class TokenMixer {
   virtual void declare(const std::string& prefix) = 0;
   /// The normed residual stream as it is between layers -> the branch, likewise.
   virtual at::Tensor mix(const at::Tensor& normed, ForwardContext& context) const = 0;
+  /// Adds the steps that do the same for a few tokens (models/decode); false where it has none.
+  virtual bool add_decode_steps(decode::Program& /*program*/) const { return false; }
   /// Of full layers; a sliding one keeps its own.
   virtual void set_rope_base(double /*base*/) {}
 

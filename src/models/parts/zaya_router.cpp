@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "models/decode/feed_forward.h"
+
 namespace ingot::models {
 
 using layers::Parameter;
@@ -39,6 +41,10 @@ void ZayaRouter::initialise() {
 
 layers::Routing ZayaRouter::route(const at::Tensor& x, const at::Tensor& state, const layers::ChooseClasses& choose) const {
   return layers::route(x, state, parameters_, config().norm_eps, choose);
+}
+
+bool ZayaRouter::add_decode_steps(decode::Program& program, const std::shared_ptr<decode::Choices>& choices) const {
+  return decode::add_router(program, parameters_, config().norm_eps, choices);
 }
 
 }  // namespace ingot::models

@@ -13,6 +13,7 @@ class ZayaRouter final : public Router {
   void declare(const std::string& prefix) override;
   layers::Routing route(const at::Tensor& x, const at::Tensor& state, const layers::ChooseClasses& choose) const override;
   void initialise() override;
+  bool add_decode_steps(decode::Program& program, const std::shared_ptr<decode::Choices>& choices) const override;
   int64_t classes() const override { return config().experts + (config().skip_class ? 1 : 0); }
   int64_t state_width() const override { return config().router_hidden; }
   layers::Parameter* balancing_bias() const override { return parameters_.balancing_bias; }
