@@ -4,7 +4,7 @@
 namespace ingot::cli {
 
 struct GenerateOptions {
-  std::string model, prompt, tokenizer, dtype = "fp32";
+  std::string model, prompt, tokenizer, dtype = "fp32", weights = "same";
   int64_t tokens = 100, top_k = 0, seed = 0;
   double temperature = 0, top_p = 1;
   bool drafts = false;
@@ -26,6 +26,9 @@ void add_generate(Flags& flags) {
   verb.add_flag("--drafts", o.drafts,
                 "take what a model with model.draft_block drafts where it is what the model would choose: the same text, faster");
   verb.add_option("--dtype", o.dtype, "fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
+  verb.add_option("--weights", o.weights, "same: as --dtype; int8 or int4: in fewer bits, read faster, at a loss")
+      ->check(CLI::IsMember({"same", "int8", "int4"}))
+      ->capture_default_str();
 }
 #endif
 
@@ -68,13 +71,14 @@ int run_generate(const Call& call) {
   auto loaded =
       serve::load_model(o.model, layers::precision_named(o.dtype).dtype, at::kCPU, world ? spread_over(*world) : parallel::Layout{});
   const auto& tokenizer = serve::tokenizer_for(loaded, o.tokenizer);
+  const auto decoder = serve::make_decoder(*loaded.model, serve::weight_format_named(o.weights));
 
   std::vector<int64_t> prompt;
   if (tokenizer.special().bos >= 0) prompt.push_back(tokenizer.special().bos);
   for (const int32_t id : tokenizer.encode(o.prompt)) prompt.push_back(id);
   if (prompt.empty() && tokenizer.special().eos >= 0) prompt.push_back(tokenizer.special().eos);
 
-  data::StreamDecoder decoder(tokenizer);
+  data::StreamDecoder shown(tokenizer);
   std::string text;
   const auto show = [&](const std::string& part) {
     text += part;
@@ -88,14 +92,14 @@ int run_generate(const Call& call) {
       .temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .seed = static_cast<uint64_t>(o.seed)};
   const int32_t vocab = tokenizer.vocab_size();
   const auto on_token = [&](int64_t id) {
-    if (id < vocab) show(decoder.push(static_cast<int32_t>(id)));  // a padded vocabulary has rows without a token
+    if (id < vocab) show(shown.push(static_cast<int32_t>(id)));  // a padded vocabulary has rows without a token
     return true;
   };
   serve::DraftCounts drafted;
   const auto ids = o.drafts
                        ? serve::generate_with_drafts(*loaded.model, prompt, o.tokens, tokenizer.special().eos, sampling, on_token, &drafted)
-                       : serve::generate(*loaded.model, prompt, o.tokens, tokenizer.special().eos, sampling, on_token);
-  show(decoder.finish());
+                       : serve::generate(*loaded.model, prompt, o.tokens, tokenizer.special().eos, sampling, on_token, decoder.get());
+  show(shown.finish());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!speaks) return 0;
   if (call.json) {

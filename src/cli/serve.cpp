@@ -4,7 +4,7 @@
 namespace ingot::cli {
 
 struct ServeOptions {
-  std::string model, tokenizer, dtype = "fp32", host = "127.0.0.1", name, api_key, chat_template;
+  std::string model, tokenizer, dtype = "fp32", weights = "same", host = "127.0.0.1", name, api_key, chat_template;
   int64_t port = 8000, context = 0, texts = 64, waiting = 256, pass_tokens = 512, cached_tokens = 0;
   double timeout_s = 600, drain_s = 30;
 };
@@ -18,6 +18,9 @@ void add_serve(Flags& flags) {
   verb.add_option("--tokenizer", o.tokenizer, "tokenizer file or folder (default: the model's own)");
   verb.add_option("--chat-template", o.chat_template, "a Jinja file (default: the tokenizer's own)");
   verb.add_option("--dtype", o.dtype, "fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}))->capture_default_str();
+  verb.add_option("--weights", o.weights, "same: as --dtype; int8 or int4: in fewer bits, read faster, at a loss")
+      ->check(CLI::IsMember({"same", "int8", "int4"}))
+      ->capture_default_str();
   verb.add_option("--host", o.host, "address to listen at; 0.0.0.0 for every one of this machine's")->capture_default_str();
   verb.add_option("--port", o.port, "0 takes a free one")->check(CLI::Range(0, 65535))->capture_default_str();
   verb.add_option("--name", o.name, "what answers call the model (default: the name of its folder)");
@@ -54,6 +57,7 @@ void add_serve(Flags& flags) {
 #include "layers/dtype.h"
 #include "resilience/stop_signal.h"
 #include "serve/api/server.h"
+#include "serve/generate.h"
 #include "serve/load_model.h"
 
 namespace ingot::cli {
@@ -101,7 +105,8 @@ int run_serve(const Call& call) {
   serve::Engine engine(*loaded.model, {.most_texts = o.texts,
                                        .most_waiting = o.waiting,
                                        .pass_tokens = o.pass_tokens,
-                                       .most_cached_tokens = o.cached_tokens > 0 ? o.cached_tokens : 16 * language.context});
+                                       .most_cached_tokens = o.cached_tokens > 0 ? o.cached_tokens : 16 * language.context,
+                                       .weights = serve::weight_format_named(o.weights)});
   const char* key = std::getenv("INGOT_API_KEY");
   const auto name = fs::absolute(fs::path(o.model) / ".").parent_path().filename().string();
   serve::ApiServer server(engine, language,

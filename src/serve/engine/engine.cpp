@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "device/device.h"
+#include "serve/generate.h"
 
 namespace ingot::serve {
 
@@ -81,6 +82,7 @@ struct Running {
 struct Engine::State {
   models::Model& model;
   const EngineOptions options;
+  const std::unique_ptr<models::decode::Decoder> decoder;  // null where there is none for the model
 
   mutable std::mutex mutex;
   std::condition_variable changed;
@@ -91,7 +93,8 @@ struct Engine::State {
   std::vector<std::unique_ptr<Running>> running;  // of the engine's thread, the longest first
   std::thread thread;
 
-  State(models::Model& continued, EngineOptions chosen) : model(continued), options(chosen) {}
+  State(models::Model& continued, EngineOptions chosen)
+      : model(continued), options(chosen), decoder(make_decoder(continued, chosen.weights)) {}
 
   void run() {
     const at::NoGradGuard no_grad;
@@ -190,16 +193,12 @@ struct Engine::State {
       for (int64_t row = one->request.scores_prompt && one->reads_prompt() ? first : is_whole ? end - 1 : end; row < end; ++row)
         rows.push_back(row);
     }
-    context.sequences = layers::Sequences::side_by_side(lengths, model.device());
-    const auto to_model = [&](const std::vector<int64_t>& values) {
-      return device::to_device(at::tensor(values, at::kLong), model.device());
-    };
-    const auto hidden = model.forward(to_model(ids).unsqueeze(0), context);
-    at::Tensor logits;
-    if (!rows.empty()) logits = model.logits(hidden.index_select(1, to_model(rows))).squeeze(0).to(at::kCPU, at::kFloat).contiguous();
+    at::Tensor kept;
+    const float* const logits = logits_of(lengths, ids, rows, context, kept);
+    const auto vocabulary = static_cast<size_t>(model.config().vocab_size);
     for (auto* one : chosen) try {
         take(*one, [&, row = one->first_row]() mutable {
-          return std::span<const float>(logits.const_data_ptr<float>() + row++ * logits.size(1), static_cast<size_t>(logits.size(1)));
+          return std::span<const float>(logits + static_cast<size_t>(row++) * vocabulary, vocabulary);
         });
       } catch (const std::exception& failure) {
         end(*one, Ended::failed, failure.what());
@@ -207,6 +206,20 @@ struct Engine::State {
     const std::lock_guard lock(mutex);
     ++counts.passes;
     counts.prompt_tokens += prompt_tokens;
+  }
+
+  // Of the tokens that `rows` names, [rows, vocabulary] on the host. `kept` holds them where it has to.
+  const float* logits_of(const std::vector<layers::Sequences::Length>& lengths, const std::vector<int64_t>& ids,
+                         const std::vector<int64_t>& rows, models::ForwardContext& context, at::Tensor& kept) {
+    if (decoder && static_cast<int64_t>(ids.size()) <= options.few_tokens) return decoder->run(lengths, ids, context.caches, rows);
+    context.sequences = layers::Sequences::side_by_side(lengths, model.device());
+    const auto to_model = [&](const std::vector<int64_t>& values) {
+      return device::to_device(at::tensor(values, at::kLong), model.device());
+    };
+    const auto hidden = model.forward(to_model(ids).unsqueeze(0), context);
+    if (rows.empty()) return nullptr;
+    kept = model.logits(hidden.index_select(1, to_model(rows))).squeeze(0).to(at::kCPU, at::kFloat).contiguous();
+    return kept.const_data_ptr<float>();
   }
 
   template <class NextRow>

@@ -1,8 +1,9 @@
 // Continues many texts at once: texts come and go between passes, and each pass takes the next token of all that have begun and pieces of
 // the prompts of others.
 //
-// One thread of the engine's own runs the model; any thread may ask and listen. A text's tokens do not depend on what else is in the
-// passes, but for the rounding of sums in GEMMs of other sizes.
+// One thread of the engine's own runs the model; any thread may ask and listen. On a CPU passes of few tokens go through a decoder, whose
+// numbers for a token do not depend on what else is in the pass; those of larger passes do in the rounding of sums, GEMMs being of other
+// sizes.
 #pragma once
 
 #include <chrono>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/weight_format.h"
 #include "models/model.h"
 #include "serve/engine/sampler.h"
 
@@ -72,6 +74,9 @@ struct EngineOptions {
   int64_t most_waiting = 256;           // behind them
   int64_t pass_tokens = 512;            // of one pass, at most, unless more texts are under way
   int64_t most_cached_tokens = 262144;  // prompts and texts at their longest, of all that are under way
+  /// Of passes with few tokens (models/decode/decoder.h); int8 and int4 round the model's weights. fp32: as they are.
+  kernels::WeightFormat weights = kernels::WeightFormat::fp32;
+  int64_t few_tokens = 32;  // passes of so many or fewer go through the decoder
 };
 
 struct EngineCounts {
