@@ -4,8 +4,8 @@
 namespace ingot::cli {
 
 struct EvalOptions {
-  std::string model, tokenizer, dtype = "fp32", device = "auto", results, items;
-  std::vector<std::string> tasks;
+  std::string model, tokenizer, dtype = "fp32", device = "auto", results, items, page;
+  std::vector<std::string> tasks, ladder;
   std::vector<uint64_t> seeds;
   int64_t limit = 0, shots = -1, context = 0, pass_tokens = 2048;
   bool run_code = false;
@@ -16,8 +16,8 @@ void add_eval(Flags& flags) {
   const auto values = std::make_shared<EvalOptions>();
   auto& o = *values;
   auto& verb = flags.verb("eval", "say how well a model does at tasks (docs/evaluation.md)", values);
-  verb.add_option("model", o.model, "an ingot checkpoint or run directory, or a Hugging Face folder")->required();
-  verb.add_option("--tasks", o.tasks, "task files (TOML)")->required();
+  verb.add_option("model", o.model, "an ingot checkpoint or run directory, or a Hugging Face folder");
+  verb.add_option("--tasks", o.tasks, "task files (TOML)");
   verb.add_option("--limit", o.limit, "no more than so many questions of each")->check(kPositive);
   verb.add_option("--shots", o.shots, "examples before each question (default: as the task says)")->check(CLI::Range(0, 1000));
   verb.add_option("--seeds", o.seeds, "of the choice of examples; several: the mean over them, and each (default: 1234)")->delimiter(',');
@@ -28,6 +28,8 @@ void add_eval(Flags& flags) {
   verb.add_option("--pass-tokens", o.pass_tokens, "tokens through the model at once")->check(kPositive)->capture_default_str();
   verb.add_flag("--run-code", o.run_code, "run programs that the model writes, where a task asks for it; they may do what you may");
   verb.add_option("--results", o.results, "write what --json prints here, too");
+  verb.add_option("--ladder", o.ladder, "instead of a model: files that --results has written, beside one another on a page");
+  verb.add_option("--page", o.page, "write that page here (HTML)");
   verb.add_option("--items", o.items, "write of each question what the model did: JSON lines");
 }
 #endif
@@ -46,7 +48,9 @@ void add_eval(Flags& flags) {
 #include "base/version.h"
 #include "device/device.h"
 #include "eval/evaluate.h"
+#include "eval/ladder.h"
 #include "layers/dtype.h"
+#include "report/page/document.h"
 #include "serve/load_model.h"
 
 namespace ingot::cli {
@@ -89,10 +93,24 @@ void require_folder_of(const std::string& file) {
     throw base::UsageError("{} cannot be written: there is no folder {}; make it first", file, folder.string());
 }
 
+int write_ladder(const EvalOptions& o) {
+  if (!o.model.empty() || !o.tasks.empty())
+    throw base::UsageError("--ladder compares results that are there; leave the model and --tasks out");
+  if (o.page.empty()) throw base::UsageError("--ladder needs --page, the file to write (HTML)");
+  require_folder_of(o.page);
+  base::write_file_atomically(o.page, eval::ladder_page({o.ladder.begin(), o.ladder.end()}, report::local_time()));
+  base::log_info("wrote {}", o.page);
+  return 0;
+}
+
 }  // namespace
 
 int run_eval(const Call& call) {
   const auto& o = call.options<EvalOptions>();
+  if (!o.ladder.empty()) return write_ladder(o);
+  if (o.model.empty()) throw base::UsageError("name a model: ingot eval MODEL --tasks FILE…");
+  if (o.tasks.empty()) throw base::UsageError("name tasks: ingot eval MODEL --tasks FILE…, such as configs/tasks/agreement.toml");
+  if (!o.page.empty()) throw base::UsageError("--page is of --ladder: ingot eval --ladder RESULTS… --page FILE");
   Bars bars;
   eval::Options options{.limit = o.limit, .shots = o.shots, .context = o.context, .pass_tokens = o.pass_tokens};
   if (!o.seeds.empty()) options.seeds = o.seeds;
