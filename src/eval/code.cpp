@@ -16,7 +16,7 @@ class Code final : public RowTask {
       : RowTask(std::move(given), options), target_(task_.target, "target", /*may_be_constant=*/true), program_(task_.program, "program") {
     if (!options.runs_code)
       throw base::UsageError(
-          "{}: its programs are written by the model and run here, where they may do whatever your user may but reach the network; pass "
+          "{}: its programs are written by the model and run here, where they may do whatever your user may; pass "
           "--run-code to let them, best in a container or virtual machine without anything of worth",
           task_.file.string());
     if (task_.shots > 0 && target_.is_empty())

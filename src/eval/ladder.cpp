@@ -13,7 +13,7 @@
 namespace ingot::eval {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 using base::DataError;
 using report::escape;
 
@@ -108,7 +108,8 @@ std::string bars_of(const std::vector<Row>& rows) {
   const auto x_of = [&](double value) { return kMargin + (value - low) / (high - low) * (kWidth - 2 * kMargin); };
   const double height = kHeight * static_cast<double>(rows.size());
   std::string svg =
-      fmt::format(R"(<svg viewBox="0 0 {} {}" width="100%" role="img" aria-label="values with 95 % intervals">)", kWidth, height + 18);
+      fmt::format(R"(<svg viewBox="0 0 {} {}" width="100%" style="max-width:480px" role="img" aria-label="values with 95 % intervals">)",
+                  kWidth, height + 18);
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto& metric = *rows[i].metric;
     const double y = kHeight * (static_cast<double>(i) + 0.5), x = x_of(metric.value);

@@ -142,7 +142,7 @@ class LogLikelihood final : public RowTask {
     for (const uint64_t seed : seeds) {
       std::vector<Pair> pairs;
       auto shots = shots_of(seed);
-      // As in the harness the delimiter is part of the target, but of examples.
+      // As in the harness nothing stands between the two: targets begin with their own space.
       for (const auto& row : rows_) try {
           pairs.push_back(encoder.pair(prompt_of(row, shots), target_.text(row)));
         } catch (const DataError& error) {
