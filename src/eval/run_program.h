@@ -1,6 +1,6 @@
-// Runs a program that nobody has read: in a folder and process group of its own, without the network and other processes' sight where the
-// system lets it (namespaces of Linux), with bounds on time, memory and files, and none of this process's environment. It is no jail: the
-// program may read and write what its user may. One thread per program.
+// Runs a program that nobody has read: in a folder and process group of its own, with bounds on time, memory and files, and none of this
+// process's environment; where the system lets it (namespaces of Linux) without the network and a way to signal other processes. It is no
+// jail: the program may read and write what its user may. One thread per program.
 #pragma once
 
 #include <cstdint>
