@@ -67,8 +67,8 @@ def with_examples(w):
     return [choice, choice | shots | {"task": "ingot_shots"}, likely, rolling, until, right]
 
 
-def evaluated(w, kind, chosen=tasks, **arguments):
-    result = lm_eval.simple_evaluate(model=kind, model_args=arguments, tasks=chosen(w), log_samples=True, bootstrap_iters=10)
+def evaluated(w, kind, chosen=tasks, errors=0, **arguments):
+    result = lm_eval.simple_evaluate(model=kind, model_args=arguments, tasks=chosen(w), log_samples=True, bootstrap_iters=errors)
     numbers = {task: {k: v for k, v in found.items() if isinstance(v, float)} for task, found in result["results"].items()}
     responses = {task: [s["resps"] for s in sorted(samples, key=lambda s: s["doc_id"])] for task, samples in result["samples"].items()}
     return numbers, responses
@@ -166,7 +166,7 @@ def of_ingot(w, folder, context):
 
 def ingot_scores_as_transformers_does(w):
     folder, context = exported(w), 64  # examples do not fit whole, and texts take several windows
-    theirs = evaluated(w, "hf", with_examples, pretrained=str(folder), dtype="float32", device="cpu", batch_size=4, max_length=context)
+    theirs = evaluated(w, "hf", with_examples, errors=10, pretrained=str(folder), dtype="float32", device="cpu", batch_size=4, max_length=context)
     numbers, responses, counts = of_ingot(w, folder, context)
     assert counts["ingot_shots"]["cut_contexts"] > 10 and counts["ingot_choice"]["cut_contexts"] == 0, counts
     compared = 0
