@@ -7,6 +7,8 @@
 namespace ingot::kernels::cpu::INGOT_ISA {
 namespace {
 
+typedef int16_t HalfInts __attribute__((vector_size(2 * kLanes)));
+
 constexpr int kMostRows = kLanes >= 16 ? 4 : 2;  // of x at a time, so that 4 outputs of each fit into registers
 
 INGOT_INLINE const float* row_of(const FewProductsProblem& p, int64_t row) { return p.x + (p.x_rows ? p.x_rows[row] : row) * p.x_stride; }
@@ -28,8 +30,8 @@ INGOT_INLINE void sums_of_lanes(const Float (&x)[4], float* sums) {
 #endif
 }
 
-// `kOut` outputs (4 or 8; only `outputs` of them are there) of `kRows` rows of x.
-template <class W, int kOut, int kRows>
+// `kOut` outputs (1, 4 or 8; only `outputs` of them are there) of `kRows` rows of x.
+template <class W, int kOut, int kRows, bool kPrefetches>
 INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) {
   const W* w[kOut];
   const float* x[kRows];
@@ -39,6 +41,10 @@ INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t out
   const int64_t whole = round_down(p.inputs, kLanes);
   for (int64_t i = 0; i < whole; i += kLanes) {
     Float weights[kOut];
+    if (kPrefetches && i * sizeof(W) % 64 == 0) {
+#pragma GCC unroll 8
+      for (int o = 0; o < kOut; ++o) __builtin_prefetch(w[o] + i + (kOut == 1 ? 2 : kOut) * p.inputs);
+    }
 #pragma GCC unroll 8
     for (int o = 0; o < kOut; ++o) weights[o] = load(w[o] + i);
 #pragma GCC unroll 4
@@ -55,10 +61,12 @@ INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t out
     }
   for (int r = 0; r < kRows; ++r) {
     float sums[kOut];
-    for (int o = 0; o < kOut; o += 4) {
-      const Float four[4] = {sum[r][o], sum[r][o + 1], sum[r][o + 2], sum[r][o + 3]};
-      sums_of_lanes(four, sums + o);
-    }
+    if constexpr (kOut == 1) sums[0] = sum_of_lanes(sum[r][0])[0];
+    else
+      for (int o = 0; o < kOut; o += 4) {
+        const Float four[4] = {sum[r][o], sum[r][o + 1], sum[r][o + 2], sum[r][o + 3]};
+        sums_of_lanes(four, sums + o);
+      }
     float* out = p.out + (row + r) * p.out_stride + output;
     for (int64_t o = 0; o < smaller(kOut, outputs); ++o) out[o] = sums[o] + (p.bias ? p.bias[output + o] : 0.0f);
   }
@@ -67,16 +75,19 @@ INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t out
 template <class W>
 void products(const FewProductsProblem& p, int64_t begin, int64_t end) {
   if (p.rows == 1) {
-    for (int64_t o = begin; o < end; o += 8) block<W, 8, 1>(p, o, end - o, 0);
+    // Of bf16 one row of weights after another: eight short ones at once are more than the processor foresees.
+    constexpr int kOut = sizeof(W) == 4 ? 8 : 1;
+    for (int64_t o = begin; o < end; o += kOut) block<W, kOut, 1, true>(p, o, end - o, 0);
     return;
   }
   // Of a block of outputs the weights stay in the cache from one group of rows to the next.
   for (int64_t o = begin; o < end; o += 4) {
     int64_t row = 0;
-    for (; row + kMostRows <= p.rows; row += kMostRows) block<W, 4, kMostRows>(p, o, end - o, row);
-    if (kMostRows == 4 && p.rows - row == 3) block<W, 4, kMostRows == 4 ? 3 : 1>(p, o, end - o, row), row += 3;
-    if (p.rows - row == 2) block<W, 4, 2>(p, o, end - o, row), row += 2;
-    if (p.rows - row == 1) block<W, 4, 1>(p, o, end - o, row);
+    if (p.rows >= kMostRows) block<W, 4, kMostRows, true>(p, o, end - o, 0), row = kMostRows;
+    for (; row + kMostRows <= p.rows; row += kMostRows) block<W, 4, kMostRows, false>(p, o, end - o, row);
+    if (kMostRows == 4 && p.rows - row == 3) block<W, 4, kMostRows == 4 ? 3 : 1, false>(p, o, end - o, row), row += 3;
+    if (p.rows - row == 2) block<W, 4, 2, false>(p, o, end - o, row), row += 2;
+    if (p.rows - row == 1) block<W, 4, 1, false>(p, o, end - o, row);
   }
 }
 
@@ -148,88 +159,114 @@ INGOT_INLINE Words nibbles(Words words) {
 }
 #endif
 
-// Fused wherever it can be, not where the compiler likes to: the same bits in every block.
-INGOT_INLINE void finish(const FewProductsProblem& p, int64_t output, int64_t row, Float sum) {
-  const float whole = sum_of_lanes(sum)[0], bias = p.bias ? p.bias[output] : 0.0f;
-#if defined(__FMA__)
-  p.out[row * p.out_stride + output] = __builtin_fmaf(whole, p.x_scale[row], bias);
-#else
-  p.out[row * p.out_stride + output] = whole * p.x_scale[row] + bias;
-#endif
-}
-
-template <int kRows>
-INGOT_INLINE void int8_block(const FewProductsProblem& p, int64_t output, int64_t row, int64_t padded) {
-  const int64_t groups = padded / kWeightGroup;
-  const int8_t* w = static_cast<const int8_t*>(p.weights) + output * padded;
-  const float* scales = p.scales + output * groups;
+// What the quantized formats have in common: of `kOut` outputs (only `outputs` of them are there) and `kRows` rows the lanes of sums.
+template <int kOut, int kRows>
+struct QuantizedBlock {
+  const FewProductsProblem& p;
+  int64_t output, outputs, row, padded, groups;
+  const float* scales[kOut];
   const int16_t* x[kRows];
-  for (int r = 0; r < kRows; ++r) x[r] = p.x16 + (row + r) * padded;
-  Float sum[kRows] = {};
-  for (int64_t g = 0; g < groups; ++g) {
-    const Float scale = broadcast(scales[g]);
-    decltype(pairs(load_bytes(w), load_words(x[0]))) of_group[kRows];
+  Float sum[kOut][kRows] = {};
+
+  INGOT_INLINE QuantizedBlock(const FewProductsProblem& problem, int64_t first, int64_t there, int64_t first_row)
+      : p(problem),
+        output(first),
+        outputs(there),
+        row(first_row),
+        padded(padded_inputs(p.format, p.inputs)),
+        groups(padded / kWeightGroup) {
+    for (int o = 0; o < kOut; ++o) scales[o] = p.scales + place(o) * groups;
+    for (int r = 0; r < kRows; ++r) x[r] = p.x16 + (row + r) * padded;
+  }
+  INGOT_INLINE int64_t place(int o) const { return output + smaller(o, outputs - 1); }
+
+  INGOT_INLINE void int8() {
+    const int8_t* w[kOut];
+    for (int o = 0; o < kOut; ++o) w[o] = static_cast<const int8_t*>(p.weights) + place(o) * padded;
+    for (int64_t g = 0; g < groups; ++g)
+#pragma GCC unroll 4
+      for (int o = 0; o < kOut; ++o) {
+        const Float scale = broadcast(scales[o][g]);
+        decltype(pairs(load_bytes(w[0]), load_words(x[0]))) of_group[kRows];
 #pragma GCC unroll 8
-    for (int64_t i = 0; i < kWeightGroup; i += kWords) {
-      const auto weights = load_bytes(w + g * kWeightGroup + i);
+        for (int64_t i = 0; i < kWeightGroup; i += kWords) {
+          const auto weights = load_bytes(w[o] + g * kWeightGroup + i);
 #pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const auto some = pairs(weights, load_words(x[r] + g * kWeightGroup + i));
-        of_group[r] = i == 0 ? some : add_pairs(of_group[r], some);
+          for (int r = 0; r < kRows; ++r) {
+            const auto some = pairs(weights, load_words(x[r] + g * kWeightGroup + i));
+            of_group[r] = i == 0 ? some : add_pairs(of_group[r], some);
+          }
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) sum[o][r] += to_floats(of_group[r]) * scale;
       }
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) sum[r] += to_floats(of_group[r]) * scale;
   }
-  for (int r = 0; r < kRows; ++r) finish(p, output, row + r, sum[r]);
-}
 
-template <int kRows>
-INGOT_INLINE void int4_block(const FewProductsProblem& p, int64_t output, int64_t row, int64_t padded) {
-  const int64_t groups = padded / kWeightGroup;
-  const int16_t* w = static_cast<const int16_t*>(p.weights) + output * (padded / 4);
-  const float* scales = p.scales + output * groups;
-  const int16_t* x[kRows];
-  for (int r = 0; r < kRows; ++r) x[r] = p.x16 + (row + r) * padded;
-  // What the 8 that each weight has too much adds, of lanes of groups.
-  Float sum[kRows] = {};
-  for (int64_t g = 0; g < groups; g += kLanes) {
-    const Float scale = load_some(scales + g, groups - g) * -8.0f;
+  INGOT_INLINE void int4() {
+    // What the 8 that each weight has too much adds, of lanes of groups.
+    for (int o = 0; o < kOut; ++o)
+      for (int64_t g = 0; g < groups; g += kLanes) {
+        const Float scale = load_some(scales[o] + g, groups - g) * -8.0f;
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) sum[r] += scale * load_some(p.x_sums + (row + r) * groups + g, groups - g);
-  }
-  for (int64_t first = 0; first < padded; first += kInt4Block) {
-    const Float low = broadcast(scales[first / kWeightGroup]), high = broadcast(scales[first / kWeightGroup + 1]);
-    constexpr int64_t kWordsOfBlock = kInt4Block / 4;
-#pragma GCC unroll 4
-    for (int64_t i = 0; i < kWordsOfBlock; i += kWords) {
-      const Words words = load_words(w + first / 4 + i);
-      const Words plane0 = nibbles<0>(words), plane1 = nibbles<1>(words), plane2 = nibbles<2>(words), plane3 = nibbles<3>(words);
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const int16_t* in = x[r] + first + i;
-        sum[r] += to_floats(add_pairs(pairs(plane0, load_words(in)), pairs(plane1, load_words(in + kWordsOfBlock)))) * low;
-        sum[r] +=
-            to_floats(add_pairs(pairs(plane2, load_words(in + 2 * kWordsOfBlock)), pairs(plane3, load_words(in + 3 * kWordsOfBlock)))) *
-            high;
+        for (int r = 0; r < kRows; ++r) sum[o][r] += scale * load_some(p.x_sums + (row + r) * groups + g, groups - g);
       }
-    }
+    constexpr int64_t kWordsOfBlock = kInt4Block / 4;
+    const int16_t* w[kOut];
+    for (int o = 0; o < kOut; ++o) w[o] = static_cast<const int16_t*>(p.weights) + place(o) * (padded / 4);
+    for (int64_t first = 0; first < padded; first += kInt4Block)
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kWordsOfBlock; i += kWords)
+#pragma GCC unroll 4
+        for (int o = 0; o < kOut; ++o) {
+          const Float low = broadcast(scales[o][first / kWeightGroup]), high = broadcast(scales[o][first / kWeightGroup + 1]);
+          const Words words = load_words(w[o] + first / 4 + i);
+          const Words plane0 = nibbles<0>(words), plane1 = nibbles<1>(words), plane2 = nibbles<2>(words), plane3 = nibbles<3>(words);
+#pragma GCC unroll 4
+          for (int r = 0; r < kRows; ++r) {
+            const int16_t* in = x[r] + first + i;
+            sum[o][r] += to_floats(add_pairs(pairs(plane0, load_words(in)), pairs(plane1, load_words(in + kWordsOfBlock)))) * low;
+            sum[o][r] +=
+                to_floats(add_pairs(pairs(plane2, load_words(in + 2 * kWordsOfBlock)), pairs(plane3, load_words(in + 3 * kWordsOfBlock)))) *
+                high;
+          }
+        }
   }
-  for (int r = 0; r < kRows; ++r) finish(p, output, row + r, sum[r]);
+
+  INGOT_INLINE void finish() const {
+    for (int r = 0; r < kRows; ++r)
+      for (int o = 0; o < smaller(kOut, outputs); ++o) {
+        const float whole = sum_of_lanes(sum[o][r])[0], bias = p.bias ? p.bias[output + o] : 0.0f;
+        float& out = p.out[(row + r) * p.out_stride + output + o];
+        // Fused wherever it can be, not where the compiler likes to: the same bits in every block.
+#if defined(__FMA__)
+        out = __builtin_fmaf(whole, p.x_scale[row + r], bias);
+#else
+        out = whole * p.x_scale[row + r] + bias;
+#endif
+      }
+  }
+};
+
+template <bool kIsInt8, int kOut, int kRows>
+INGOT_INLINE void quantized_block(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) {
+  QuantizedBlock<kOut, kRows> block(p, output, outputs, row);
+  if constexpr (kIsInt8) block.int8();
+  else block.int4();
+  block.finish();
 }
 
 template <bool kIsInt8>
 void quantized_products(const FewProductsProblem& p, int64_t begin, int64_t end) {
-  const int64_t padded = padded_inputs(p.format, p.inputs);
-  const auto some = [&]<int kRows>(int64_t output, int64_t row) {
-    if constexpr (kIsInt8) int8_block<kRows>(p, output, row, padded);
-    else int4_block<kRows>(p, output, row, padded);
-  };
-  for (int64_t o = begin; o < end; ++o) {
+  constexpr int kOut = kIsInt8 ? 1 : 4;  // int8 is bound by memory, which one row after another reads best
+  if (p.rows == 1) {
+    for (int64_t o = begin; o < end; o += kOut) quantized_block<kIsInt8, kOut, 1>(p, o, end - o, 0);
+    return;
+  }
+  for (int64_t o = begin; o < end; o += 2) {
     int64_t row = 0;
-    for (; row + 4 <= p.rows; row += 4) some.template operator()<4>(o, row);
-    for (; row + 2 <= p.rows; row += 2) some.template operator()<2>(o, row);
-    if (row < p.rows) some.template operator()<1>(o, row);
+    for (; row + 4 <= p.rows; row += 4) quantized_block<kIsInt8, 2, 4>(p, o, end - o, row);
+    for (; row + 2 <= p.rows; row += 2) quantized_block<kIsInt8, 2, 2>(p, o, end - o, row);
+    if (row < p.rows) quantized_block<kIsInt8, 2, 1>(p, o, end - o, row);
   }
 }
 
@@ -252,8 +289,8 @@ void round_few_rows(const FewProductsProblem& p, int64_t begin, int64_t end) {
       // Half away from zero.
       const Float value = i < p.inputs ? load_some(x + i, p.inputs - i) * inverse : Float{};
       const Int rounded = __builtin_convertvector(value + (value < 0.0f ? broadcast(-0.5f) : broadcast(0.5f)), Int);
-      const int64_t lanes = smaller(kLanes, padded - i);
-      for (int64_t lane = 0; lane < lanes; ++lane) words[i + lane] = static_cast<int16_t>(rounded[lane]);
+      const HalfInts half = __builtin_convertvector(rounded, HalfInts);
+      __builtin_memcpy(words + i, &half, sizeof half);  // padded is a multiple of all widths
     }
     for (int64_t g = 0; g < groups; ++g) {
       int32_t sum = 0;

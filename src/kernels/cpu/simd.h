@@ -56,7 +56,14 @@ INGOT_INLINE void store(float* to, Float x) { __builtin_memcpy(to, &x, sizeof x)
 INGOT_INLINE Float load(const bf16* from) {
   HalfBits half;
   __builtin_memcpy(&half, from, sizeof half);
+  // GCC 12 widens halves of a vector apart and joins them.
+#if defined(__AVX512F__) && INGOT_LANES == 16
+  return reinterpret_cast<Float>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(half)), 16));
+#elif defined(__AVX2__) && INGOT_LANES == 8
+  return reinterpret_cast<Float>(_mm256_slli_epi32(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(half)), 16));
+#else
   return reinterpret_cast<Float>(__builtin_convertvector(half, Bits) << 16);
+#endif
 }
 
 // Rounds to nearest, ties to even; a NaN stays one.
