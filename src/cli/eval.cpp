@@ -4,7 +4,7 @@
 namespace ingot::cli {
 
 struct EvalOptions {
-  std::string model, tokenizer, dtype = "fp32", device = "auto", results, items, page;
+  std::string model, tokenizer, dtype = "fp32", weights = "same", device = "auto", results, items, page;
   std::vector<std::string> tasks, ladder;
   std::vector<uint64_t> seeds;
   int64_t limit = 0, shots = -1, context = 0, pass_tokens = 2048;
@@ -24,6 +24,9 @@ void add_eval(Flags& flags) {
   verb.add_option("--context", o.context, "most tokens that the model sees (default: the model's)")->check(kPositive);
   verb.add_option("--tokenizer", o.tokenizer, "tokenizer file or folder (default: the model's own)");
   verb.add_option("--dtype", o.dtype, "fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}))->capture_default_str();
+  verb.add_option("--weights", o.weights, "same: as --dtype; int8 or int4: as they are with ingot serve --weights")
+      ->check(CLI::IsMember({"same", "int8", "int4"}))
+      ->capture_default_str();
   verb.add_option("--device", o.device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}))->capture_default_str();
   verb.add_option("--pass-tokens", o.pass_tokens, "tokens through the model at once")->check(kPositive)->capture_default_str();
   verb.add_flag("--run-code", o.run_code, "run programs that the model writes, where a task asks for it; they may do what you may");
@@ -51,6 +54,7 @@ void add_eval(Flags& flags) {
 #include "eval/ladder.h"
 #include "layers/dtype.h"
 #include "report/page/document.h"
+#include "serve/generate.h"
 #include "serve/load_model.h"
 
 namespace ingot::cli {
@@ -78,8 +82,8 @@ class Bars {
 nlohmann::ordered_json json_of(const EvalOptions& o, const std::vector<eval::TaskResult>& results) {
   nlohmann::ordered_json json = {{"format", "ingot-eval-1"}, {"ingot", base::program_version()},
                                  {"time", base::now_utc()},  {"model", o.model},
-                                 {"dtype", o.dtype},         {"limit", o.limit},
-                                 {"context", o.context}};
+                                 {"dtype", o.dtype},         {"weights", o.weights},
+                                 {"limit", o.limit},         {"context", o.context}};
   json["tasks"] = nlohmann::ordered_json::array();
   for (const auto& result : results) json["tasks"].push_back(eval::json_of(result));
   return json;
@@ -123,6 +127,7 @@ int run_eval(const Call& call) {
   for (const auto& file : o.tasks) tasks.push_back(eval::prepare(eval::read_task(file), options));
   auto loaded = serve::load_model(o.model, layers::precision_named(o.dtype).dtype, device::device_named(o.device));
   const auto& tokenizer = serve::tokenizer_for(loaded, o.tokenizer);
+  serve::make_decoder(*loaded.model, serve::weight_format_named(o.weights));  // rounds the weights, with which all passes compute
   const auto results = eval::evaluate(tasks, *loaded.model, tokenizer, options);
   bars.finish();
   const auto json = json_of(o, results).dump(2);
