@@ -202,7 +202,7 @@ class Evaluation {
         return list;
       }
       case Expression::Kind::dict: {
-        const Value dict = Dict{};
+        Value dict = Dict{};
         for (size_t i = 0; i < e.parts.size(); i += 2) dict.put(value_of(*e.parts[i]).text(), value_of(*e.parts[i + 1]));
         return dict;
       }
