@@ -87,7 +87,9 @@ def openais_client_completes_streams_and_chats(w):
         pieces = list(s.client.completions.create(model="served", prompt="And it came", max_tokens=12, temperature=0, stream=True,
                                                   stream_options={"include_usage": True}))
         assert "".join(p.choices[0].text for p in pieces if p.choices) == told["text"]
-        assert len(pieces) > 5 and pieces[-1].usage.completion_tokens == 12 and pieces[-2].choices[0].finish_reason == "length"
+        assert pieces[-1].usage.completion_tokens == 12 and pieces[-2].choices[0].finish_reason == "length"
+        # Tokens that are ready at the same time go out together: 12 of so small a model may be one piece.
+        assert len(list(s.client.completions.create(model="served", prompt="And it came", max_tokens=400, temperature=0, stream=True))) > 5
         chat = s.client.chat.completions.create(model="served", messages=[{"role": "user", "content": "Who?"}], max_tokens=8, temperature=0,
                                                 logprobs=True, top_logprobs=2)
         [choice] = chat.choices
