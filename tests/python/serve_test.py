@@ -215,9 +215,9 @@ def clients_that_leave_stall_or_send_rubbish_cost_the_others_nothing(w):
 
 def too_many_are_told_to_come_again(w):
     with Server(w, "--texts", 1, "--waiting", 1) as s:
-        long = {"prompt": "And", "max_tokens": 3000, "ignore_eos": True}
+        long = {"prompt": "And", "max_tokens": 1000, "ignore_eos": True}
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
-            running = [pool.submit(s.ask, "/v1/completions", long | {"max_tokens": 300}) for _ in range(6)]
+            running = [pool.submit(s.ask, "/v1/completions", long) for _ in range(6)]
             statuses = sorted(r.result()[0] for r in running)
         assert 429 in statuses and 200 in statuses, statuses
 
@@ -225,12 +225,13 @@ def too_many_are_told_to_come_again(w):
 def sigterm_lets_answers_end(w):
     with Server(w) as s:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(s.ask, "/v1/completions", {"prompt": "And", "max_tokens": 200, "ignore_eos": True})
+            answer = pool.submit(s.ask, "/v1/completions", {"prompt": "And", "max_tokens": 1000, "ignore_eos": True})
             while not s.metric("ingot_serve_texts{state=\"running\"}").get("ingot_serve_texts{state=\"running\"}"):
+                assert not answer.done(), "the answer came before it was seen"
                 time.sleep(0.01)
             code, said = s.stop()
             status, document = answer.result()
-        assert code == 0 and status == 200 and document["usage"]["completion_tokens"] == 200, (code, status, document, said)
+        assert code == 0 and status == 200 and document["usage"]["completion_tokens"] == 1000, (code, status, document, said)
 
 
 def what_is_no_model_is_refused(w):
