@@ -132,8 +132,10 @@ class ScoreStep final : public Step {
       const auto& token = pass.tokens[i];
       if (token.first != static_cast<int64_t>(i)) continue;
       auto& cache = cache_of(pass, token);
-      const auto like = at::empty({1, 0, h.kv_heads, d}, h.dtype);
-      cache.reserve(token.length, like, like);
+      if (!cache.keys.defined() || cache.keys.size(1) < token.length) {
+        const auto like = at::empty({1, 0, h.kv_heads, d}, h.dtype);
+        cache.reserve(token.length, like, like);
+      }
       cache.length = token.length;
     }
     if (s.is_bf16() && (!s.half_queries.defined() || s.half_queries.size(0) < rows))
