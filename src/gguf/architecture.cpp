@@ -265,7 +265,8 @@ const Architecture& architecture_of(const ModelConfig& c) {
     known.push_back(each.family);
     if (each.family == c.family) found = &each;
   }
-  if (!found) throw ModelError("the {} family has no GGUF form: {}; {} have one", c.family, why_not(c.family), base::join(known, " and "));
+  if (!found)
+    throw ModelError("the {} family has no GGUF form: {}; these have one: {}", c.family, why_not(c.family), base::join(known, ", "));
   refuse_if(!c.mixers.empty() || !c.feed_forwards.empty(), c, "model.{} puts other parts into it, which llama.cpp has not",
             c.mixers.empty() ? "feed_forwards" : "mixers");
   models::family_named(c.family).to_hugging_face(c);  // refuses what is no setting of the family; llama.cpp has no more
