@@ -1,27 +1,18 @@
 // httplib's server with limits on what a client may cost: a request is as long and takes as long as is said, and who does not read an
-// answer is left. One answer a connection.
+// answer is left. One answer a connection. A thread works on a request from when it has come whole until its answer has been sent.
 #pragma once
 
 #include <httplib.h>
 
 #include <atomic>
-#include <chrono>
-#include <cstddef>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "http/limits.h"
+#include "http/poller.h"
+
 namespace ingot::http {
-
-using Clock = std::chrono::steady_clock;
-
-struct Limits {
-  size_t request_bytes = 32 << 10;                    // headers and body
-  Clock::duration request = std::chrono::seconds(5);  // from the connection to the end of the request
-  Clock::duration stall = std::chrono::seconds(5);    // that the client takes nothing of the answer
-  Clock::duration answer = std::chrono::hours(24);    // from its first byte on
-  size_t connections = 8;                             // at once; more wait
-};
 
 class Server : public httplib::Server {
  public:
@@ -43,9 +34,13 @@ class Server : public httplib::Server {
 
  private:
   bool process_and_close_socket(socket_t socket) override;
+  void answer(Arrived request);
 
   const Limits limits_;
   std::atomic<bool> is_ending_ = false, has_ended_ = false;
+  std::atomic<size_t> answered_now_ = 0;  // and what waits for that
+  std::unique_ptr<httplib::ThreadPool> workers_;
+  std::unique_ptr<Poller> poller_;
   std::thread thread_;
 };
 

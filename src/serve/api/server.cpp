@@ -141,7 +141,8 @@ struct ApiServer::State {
             .request = std::chrono::seconds(30),
             .stall = std::chrono::seconds(30),
             .answer = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(o.timeout_s + 30)),
-            .connections = o.connections};
+            .connections = o.connections,
+            .incoming = 512};
   }
 
   void configure() {
