@@ -70,7 +70,7 @@ class HttpServer : public testing::Test {
     return "POST " + path + " HTTP/1.1\r\nContent-Length: " + std::to_string(bytes) + "\r\n\r\n";
   }
 
-  static constexpr size_t kMostBytes = 1 << 20;
+  static constexpr size_t kMostBytes = 4 << 20;
   Server server_{{.request_bytes = kMostBytes, .request = std::chrono::seconds(2), .connections = 4, .incoming = 16}};
   int port_ = 0;
 };
@@ -81,7 +81,7 @@ const std::string kGet = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 TEST_F(HttpServer, answer_to_an_unread_body_reaches_the_client) {
   for (int round = 0; round < 5; ++round) {
     Client refused(port_);
-    EXPECT_TRUE(refused.send(post("/locked", kMostBytes) + std::string(kMostBytes, 'a')));
+    EXPECT_TRUE(refused.send(post("/locked", 3 * kMostBytes) + std::string(3 * kMostBytes, 'a')));
     const auto answer = refused.receive();
     EXPECT_TRUE(answer.starts_with("HTTP/1.1 401") && answer.ends_with("no")) << answer;
     Client too_long(port_);
@@ -93,7 +93,7 @@ TEST_F(HttpServer, answer_to_an_unread_body_reaches_the_client) {
 
 TEST_F(HttpServer, bodies_come_whole_in_pieces_and_in_chunks) {
   Client whole(port_);
-  EXPECT_TRUE(whole.ask(post("/length", kMostBytes) + std::string(kMostBytes, 'a')).ends_with("\r\n\r\n1048576"));
+  EXPECT_TRUE(whole.ask(post("/length", kMostBytes) + std::string(kMostBytes, 'a')).ends_with("\r\n\r\n4194304"));
   Client pieces(port_);
   for (const char* piece : {"POST /length HTTP/1.1\r\nContent-Le", "ngth: 4\r\n\r", "\nab", "cd"}) {
     EXPECT_TRUE(pieces.send(piece));
@@ -148,7 +148,7 @@ TEST_F(HttpServer, large_requests_leave_room_for_small_ones) {
   for (const auto& client : large) refused += client->ask("a").starts_with("HTTP/1.1 503") ? 1 : 0;
   EXPECT_GE(refused, 3);
   EXPECT_LE(refused, 5);
-  EXPECT_TRUE(Client(port_).ask(post("/length", kMostBytes) + std::string(kMostBytes, 'a')).ends_with("\r\n\r\n1048576"));
+  EXPECT_TRUE(Client(port_).ask(post("/length", kMostBytes) + std::string(kMostBytes, 'a')).ends_with("\r\n\r\n4194304"));
 }
 
 }  // namespace

@@ -313,15 +313,18 @@ struct ApiServer::State {
     }
     if (!sink.is_writable()) return false;
     if (is_late(answer)) throw base::Error(fmt::format("the answer takes longer than {} s", options.timeout_s));
-    bool are_all_done = true, is_first = true;
+    const auto& changes = answer.texts[0]->text().changes();
+    const auto seen = changes.count();
+    bool are_all_done = true, is_news = false;
     for (size_t i = 0; i < answer.texts.size(); ++i) {
       auto& text = *answer.texts[i];
       if (text.has_ended()) continue;
-      const auto piece = next_of(answer, text, i, is_first ? kSlice : milliseconds(0));
-      is_first = false;
+      const auto piece = next_of(answer, text, i, milliseconds(0));
+      is_news = is_news || !piece.is_null();
       if (!piece.is_null() && !write(dumped(piece_of({piece})))) return false;
       are_all_done = are_all_done && text.has_ended();
     }
+    if (!are_all_done && !is_news) changes.wait(seen, kSlice);
     if (!are_all_done) return true;
     if (answer.request.streams_usage) {
       auto document = envelope(answer, /*is_piece=*/true);

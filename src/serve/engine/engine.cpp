@@ -36,6 +36,7 @@ void Text::add(Choice choice, Ended ended) {
     ended_ = ended;
   }
   changed_.notify_all();
+  changes_->tell();
 }
 
 void Text::end(Ended how, std::string why) {
@@ -45,6 +46,7 @@ void Text::end(Ended how, std::string why) {
     failure_ = std::move(why);
   }
   changed_.notify_all();
+  changes_->tell();
 }
 
 bool Text::is_cancelled() const {
@@ -315,11 +317,12 @@ std::vector<std::shared_ptr<Text>> Engine::submit_all(std::vector<TextRequest> r
   if (static_cast<int64_t>(requests.size()) > options.most_texts + options.most_waiting)
     throw base::UsageError("{} texts are more than the {} that can be under way and waiting", requests.size(),
                            options.most_texts + options.most_waiting);
+  const auto changes = std::make_shared<Changes>();
   std::vector<std::shared_ptr<Text>> texts;
   std::vector<std::unique_ptr<Running>> all;
   for (auto& request : requests) {
     check(request, config, options);
-    texts.push_back(std::make_shared<Text>());
+    texts.push_back(std::make_shared<Text>(changes));
     all.push_back(std::make_unique<Running>(std::move(request), texts.back(), config.layers));
   }
   {

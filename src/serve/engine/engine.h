@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "kernels/weight_format.h"
 #include "models/model.h"
+#include "serve/engine/changes.h"
 #include "serve/engine/sampler.h"
 
 namespace ingot::serve {
@@ -41,12 +42,16 @@ enum class Ended { not_yet, stop, length, cancelled, failed };
 /// A text that is being continued: the engine's thread writes, its reader waits.
 class Text {
  public:
+  explicit Text(std::shared_ptr<Changes> changes) : changes_(std::move(changes)) {}
+
   struct News {
     std::vector<Choice> tokens;  // new ones since the last time
     Ended ended = Ended::not_yet;
   };
   /// Waits for a new token or the end, no longer than `most`.
   News wait(std::chrono::milliseconds most);
+  /// Of all texts that were submitted together.
+  const Changes& changes() const { return *changes_; }
   /// The engine drops the text with its next pass.
   void cancel();
 
@@ -61,6 +66,7 @@ class Text {
   void end(Ended how, std::string why = "");
   bool is_cancelled() const;
 
+  const std::shared_ptr<Changes> changes_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Choice> new_, prompt_scores_;
