@@ -40,8 +40,8 @@ AnsweredText::AnsweredText(const TextRequest& asked, const CompletionRequest& re
       prompt_(request.echo ? asked.prompt : std::vector<int64_t>{}),
       text_(std::move(text)),
       so_far_(*language.tokenizer, request.stops, asked.prompt),
-      logprobs_(no_logprobs(request.is_chat)),
-      new_logprobs_(no_logprobs(request.is_chat)) {}
+      logprobs_(request.wants_logprobs ? no_logprobs(request.is_chat) : ordered_json()),
+      new_logprobs_(logprobs_) {}
 
 std::string AnsweredText::spelling(int64_t id) const {
   if (id >= language_.tokenizer->vocab_size()) return "";
@@ -123,6 +123,7 @@ ordered_json AnsweredText::next(std::chrono::milliseconds most) {
     piece += rest, all_ += rest;
     if (so_far_.is_stopped()) ended_ = Ended::stop;
   }
+  if (!wants_logprobs_) return choice(piece, nullptr, /*is_piece=*/true);
   const auto new_logprobs = std::exchange(new_logprobs_, no_logprobs(is_chat_));
   append(logprobs_, new_logprobs);
   return choice(piece, new_logprobs, /*is_piece=*/true);

@@ -152,21 +152,55 @@ void check_length(const std::string& text, const Language& language, const char*
                        fmt::format("a text of {} bytes is longer than the model's context of {} tokens", text.size(), language.context));
 }
 
+// Reads a body without keeping it. Throws RequestError for what is nested deeply or of very many keys or values.
+class Limited : public nlohmann::json_sax<json> {
+ public:
+  bool null() override { return value(); }
+  bool boolean(bool) override { return value(); }
+  bool number_integer(number_integer_t) override { return value(); }
+  bool number_unsigned(number_unsigned_t) override { return value(); }
+  bool number_float(number_float_t, const string_t&) override { return value(); }
+  bool string(string_t&) override { return value(); }
+  bool binary(binary_t&) override { return value(); }
+  bool start_object(size_t) override { return begin(); }
+  bool start_array(size_t) override { return begin(); }
+  bool end_object() override { return end(); }
+  bool end_array() override { return end(); }
+  bool key(string_t&) override {
+    constexpr int64_t kMostKeys = 2000;
+    if (++keys_.back() > kMostKeys) throw RequestError("", fmt::format("an object of the body has more than {} keys", kMostKeys));
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  bool value() {
+    constexpr int64_t kMostValues = 1 << 20;  // each takes many times the bytes that it is written in
+    if (++values_ > kMostValues) throw RequestError("", fmt::format("the body has more than {} values", kMostValues));
+    return true;
+  }
+  bool begin() {
+    constexpr size_t kDeepest = 64;
+    keys_.push_back(0);
+    if (keys_.size() > kDeepest) throw RequestError("", fmt::format("the body is nested deeper than {} levels", kDeepest));
+    return value();
+  }
+  bool end() {
+    keys_.pop_back();
+    return true;
+  }
+
+  int64_t values_ = 0;
+  std::vector<int64_t> keys_;  // so far, of each object and list around
+};
+
 }  // namespace
 
 json parsed_body(const std::string& body) {
-  constexpr int kDeepest = 64;
-  constexpr int64_t kMostKeys = 2000;  // of one object
-  std::vector<int64_t> keys;
-  const auto check = [&](int depth, json::parse_event_t event, const json&) {
-    if (depth > kDeepest) throw RequestError("", fmt::format("the body is nested deeper than {} levels", kDeepest));
-    if (event == json::parse_event_t::object_start) keys.push_back(0);
-    if (event == json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.empty() && ++keys.back() > kMostKeys)
-      throw RequestError("", fmt::format("an object of the body has more than {} keys", kMostKeys));
-    return true;
-  };
-  auto document = json::parse(body, check, /*allow_exceptions=*/false);
+  // First, as json::parse with a callback goes through all of a list at the end of each object in it.
+  Limited limited;
+  if (!json::sax_parse(body, &limited)) throw RequestError("", "the body is no JSON object");
+  auto document = json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (!document.is_object()) throw RequestError("", "the body is no JSON object");
   return document;
 }
