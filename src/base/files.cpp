@@ -187,7 +187,7 @@ FileLock::~FileLock() {
 MappedFile::MappedFile(const fs::path& path) : path_(path) {
   const int descriptor = open_regular(path, size_bytes_);
   if (size_bytes_ > 0) {
-    void* mapped = ::mmap(nullptr, static_cast<size_t>(size_bytes_), PROT_READ, MAP_SHARED, descriptor, 0);
+    void* mapped = ::mmap(nullptr, static_cast<size_t>(size_bytes_), PROT_READ, MAP_PRIVATE, descriptor, 0);
     if (mapped == MAP_FAILED) {
       const auto why = reason();
       ::close(descriptor);

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "checkpoint/load/tensor_source.h"
 #include "checkpoint/load/verify.h"
+#include "checkpoint/safetensors/archive.h"
 #include "checkpoint/save/writer.h"
 
 namespace ingot::checkpoint {
@@ -130,8 +131,21 @@ int inspect(const InspectOptions& options, std::ostream& out) {
   return 0;
 }
 
+namespace {
+
+int verify_file(const VerifyOptions& options, std::ostream& out) {
+  const VerifySummary summary = verify_archive(options.path);
+  if (!options.json) print_text(options.path, summary, out);
+  else print({{"sound", summary.sound()}, {"checkpoints", {json_of(options.path, summary)}}}, out);
+  return summary.sound() ? 0 : 3;
+}
+
+}  // namespace
+
 int verify(const VerifyOptions& options, std::ostream& out) {
   const Storage& storage = *options.storage;
+  std::error_code none;
+  if (&storage == &local_storage() && fs::is_regular_file(options.path, none)) return verify_file(options, out);
   std::vector<fs::path> paths;
   for (const StepFolder& one : all(resolve_folder(options.path, storage), storage)) paths.push_back(one.path);
   if (paths.empty()) {

@@ -41,6 +41,9 @@ class SafetensorsReader {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   int64_t data_bytes() const { return data_bytes_; }
 
+  /// From now on the memory of the spans may be written to. What is written stays in this process: the files do not change.
+  void allow_private_writes();
+
  private:
   struct Entry {
     size_t file;  // index into files_
@@ -69,9 +72,12 @@ struct SafetensorsItem {
 /// transformers refuses files whose metadata lacks `format`.
 inline const std::map<std::string, std::string> kTransformersMetadata = {{"format", "pt"}};
 
+/// Where the first tensor begins, as the reference implementation has it.
+constexpr int64_t kDataAlignment = 8;
+
 /// Writes one file: aside, fsync, rename. Throws CheckpointError or FileError and leaves nothing behind.
 void write_safetensors(const fs::path& file, const std::vector<SafetensorsItem>& items,
-                       const std::map<std::string, std::string>& metadata = kTransformersMetadata);
+                       const std::map<std::string, std::string>& metadata = kTransformersMetadata, int64_t data_alignment = kDataAlignment);
 
 /// Writes `model.safetensors`, or `model-0000i-of-0000n.safetensors` with the index when the tensors exceed
 /// `shard_limit_bytes` (a larger tensor gets a shard of its own). All shards are written aside before the first is renamed,

@@ -1,6 +1,9 @@
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -231,6 +234,12 @@ const tensor::LogicalTensor& SafetensorsReader::tensor(std::string_view name) co
 std::span<const std::byte> SafetensorsReader::bytes(std::string_view name) const {
   const Entry& entry = find(name);
   return files_[entry.file].bytes().subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.size_bytes));
+}
+
+void SafetensorsReader::allow_private_writes() {
+  for (const auto& file : files_)
+    if (::mprotect(const_cast<std::byte*>(file.data()), static_cast<size_t>(file.size_bytes()), PROT_READ | PROT_WRITE) != 0)
+      throw base::FileError("cannot make the mapping of {} writable: {}", file.path().string(), std::strerror(errno));
 }
 
 const fs::path& SafetensorsReader::file_of(std::string_view name) const { return files_[find(name).file].path(); }

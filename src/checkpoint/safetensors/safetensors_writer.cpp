@@ -20,7 +20,8 @@ int64_t size_of(const tensor::LogicalTensor& tensor) {
   return bytes;
 }
 
-std::string header_of(std::span<const SafetensorsItem> items, const std::map<std::string, std::string>& metadata, const fs::path& file) {
+std::string header_of(std::span<const SafetensorsItem> items, const std::map<std::string, std::string>& metadata, const fs::path& file,
+                      int64_t data_alignment) {
   ordered_json header = ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t begin = 0;
@@ -38,7 +39,8 @@ std::string header_of(std::span<const SafetensorsItem> items, const std::map<std
   }
   try {
     std::string text = header.dump();
-    text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
+    const auto alignment = static_cast<size_t>(data_alignment), before = sizeof(uint64_t);
+    text.resize((before + text.size() + alignment - 1) / alignment * alignment - before, ' ');
     return text;
   } catch (const ordered_json::exception& wrong) {
     throw CheckpointError("{}: a name or metadata text cannot be written as JSON: {}", file.string(), wrong.what());
@@ -46,8 +48,9 @@ std::string header_of(std::span<const SafetensorsItem> items, const std::map<std
 }
 
 // Writes and fsyncs; the caller renames.
-void write_aside(const fs::path& aside, std::span<const SafetensorsItem> items, const std::map<std::string, std::string>& metadata) {
-  const std::string header = header_of(items, metadata, aside);
+void write_aside(const fs::path& aside, std::span<const SafetensorsItem> items, const std::map<std::string, std::string>& metadata,
+                 int64_t data_alignment) {
+  const std::string header = header_of(items, metadata, aside, data_alignment);
   base::OutputFile out(aside);
   const uint64_t header_bytes = header.size();
   out.write(&header_bytes, sizeof(header_bytes));
@@ -117,11 +120,11 @@ void remove_stale_weights(const fs::path& folder, const std::set<std::string>& w
 
 }  // namespace
 
-void write_safetensors(const fs::path& file, const std::vector<SafetensorsItem>& items,
-                       const std::map<std::string, std::string>& metadata) {
+void write_safetensors(const fs::path& file, const std::vector<SafetensorsItem>& items, const std::map<std::string, std::string>& metadata,
+                       int64_t data_alignment) {
   Aside aside;
   aside.add(file);
-  write_aside(aside_of(file), items, metadata);
+  write_aside(aside_of(file), items, metadata, data_alignment);
   aside.publish();
   base::sync_directory(file.has_parent_path() ? file.parent_path() : fs::path("."));
 }
@@ -129,7 +132,7 @@ void write_safetensors(const fs::path& file, const std::vector<SafetensorsItem>&
 std::vector<std::string> write_safetensors_folder(const fs::path& folder, const std::vector<SafetensorsItem>& items,
                                                   int64_t shard_limit_bytes, const std::map<std::string, std::string>& metadata) {
   if (shard_limit_bytes < 1) throw CheckpointError("a shard limit of {} bytes is not possible", shard_limit_bytes);
-  header_of(items, metadata, folder);  // refuses names used in two shards before anything is written
+  header_of(items, metadata, folder, kDataAlignment);  // refuses names used in two shards before anything is written
   base::make_directories(folder);
   const auto shards = shards_of(items, shard_limit_bytes);
   std::vector<std::string> names;
@@ -146,7 +149,7 @@ std::vector<std::string> write_safetensors_folder(const fs::path& folder, const 
   Aside aside;
   for (size_t i = 0; i < shards.size(); ++i) {
     aside.add(folder / names[i]);
-    write_aside(aside_of(folder / names[i]), shards[i], metadata);
+    write_aside(aside_of(folder / names[i]), shards[i], metadata, kDataAlignment);
   }
   aside.publish();
   if (shards.size() > 1) {
