@@ -23,13 +23,15 @@ SentencePieceTokenizer::SentencePieceTokenizer(const fs::path& path)
     : model_(SentencePieceModel::parse(base::read_file(path, kLargestModelBytes), path.string())) {
   path_ = path;
   open();
-  if (const fs::path config = path.parent_path() / "tokenizer_config.json"; fs::exists(config)) read_configuration(config);
+  if (const fs::path config = path.parent_path() / "tokenizer_config.json"; fs::exists(config))
+    read_configuration(base::read_file(config, kLargestModelBytes), config);
 }
 
-SentencePieceTokenizer::SentencePieceTokenizer(std::string_view bytes, const fs::path& origin)
+SentencePieceTokenizer::SentencePieceTokenizer(std::string_view bytes, const fs::path& origin, const std::string& config)
     : model_(SentencePieceModel::parse(bytes, origin.string())) {
   path_ = origin;
   open();
+  if (!config.empty()) read_configuration(config, origin.parent_path() / "tokenizer_config.json");
 }
 
 SentencePieceTokenizer::~SentencePieceTokenizer() = default;
@@ -87,14 +89,14 @@ void SentencePieceTokenizer::encode_part(std::string_view text, std::vector<int3
   else words_.append(text, ids, encode);
 }
 
-void SentencePieceTokenizer::read_configuration(const fs::path& path) {
+void SentencePieceTokenizer::read_configuration(const std::string& text, const fs::path& origin) {
   try {
-    const auto json = nlohmann::json::parse(base::read_file(path, kLargestModelBytes));
+    const auto json = nlohmann::json::parse(text);
     const auto flag = [&](const char* name) { return json.contains(name) && json.at(name).is_boolean() && json.at(name).get<bool>(); };
     add_bos_ = flag("add_bos_token") && special_.bos >= 0;
     add_eos_ = flag("add_eos_token") && special_.eos >= 0;
   } catch (const nlohmann::json::exception& wrong) {
-    throw DataError("{} cannot be read: {}", path.string(), wrong.what());
+    throw DataError("{} cannot be read: {}", origin.string(), wrong.what());
   }
 }
 

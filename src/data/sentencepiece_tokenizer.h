@@ -18,8 +18,8 @@ class SentencePieceTokenizer : public Tokenizer {
  public:
   /// Throws DataError when the file is not a model that can be trusted.
   explicit SentencePieceTokenizer(const fs::path& path);
-  /// From the bytes of a model; `origin` is for messages.
-  SentencePieceTokenizer(std::string_view bytes, const fs::path& origin);
+  /// From the bytes of a model and the text of a tokenizer_config.json ("" for none); `origin` is for messages.
+  SentencePieceTokenizer(std::string_view bytes, const fs::path& origin, const std::string& config = "");
   ~SentencePieceTokenizer() override;
 
   std::vector<int32_t> encode(std::string_view text) const override;
@@ -34,7 +34,7 @@ class SentencePieceTokenizer : public Tokenizer {
 
  private:
   void open();
-  void read_configuration(const fs::path& path);
+  void read_configuration(const std::string& text, const fs::path& origin);
   std::vector<int32_t> encode_whole(std::string_view text) const;
   void encode_part(std::string_view text, std::vector<int32_t>& ids) const;
 

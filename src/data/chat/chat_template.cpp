@@ -14,12 +14,22 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kLargestFile = int64_t{16} << 20;
 
-Json config_of(const fs::path& folder) {
-  const auto path = folder / "tokenizer_config.json";
+constexpr const char *kConfig = "tokenizer_config.json", *kTemplate = "chat_template.jinja";
+
+// What of a folder a template is made of.
+std::map<std::string, std::string> files_in(const fs::path& folder) {
+  std::map<std::string, std::string> files;
   std::error_code none;
-  if (!fs::exists(path, none)) return Json::object();
-  auto json = Json::parse(base::read_file(path, kLargestFile), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) throw DataError("{} is not a JSON object", path.string());
+  for (const char* name : {kConfig, kTemplate})
+    if (fs::exists(folder / name, none)) files[name] = base::read_file(folder / name, kLargestFile);
+  return files;
+}
+
+Json config_of(const std::map<std::string, std::string>& files) {
+  const auto found = files.find(kConfig);
+  if (found == files.end()) return Json::object();
+  auto json = Json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) throw DataError("{} is not a JSON object", kConfig);
   return json;
 }
 
@@ -57,17 +67,20 @@ ChatTemplate::ChatTemplate(std::string source, const Json& special) : source_(st
   for (const auto& [name, value] : special.items()) special_.emplace_back(name, Value::from(value));
 }
 
-std::optional<ChatTemplate> ChatTemplate::of_folder(const fs::path& folder) {
-  const auto config = config_of(folder);
-  const auto file = folder / "chat_template.jinja";
-  std::error_code none;
-  const auto source = fs::exists(file, none) ? std::optional(base::read_file(file, kLargestFile)) : template_in(config);
+std::optional<ChatTemplate> ChatTemplate::of_folder(const fs::path& folder) { return of_files(files_in(folder)); }
+
+std::optional<ChatTemplate> ChatTemplate::of_files(const std::map<std::string, std::string>& files) {
+  const auto config = config_of(files);
+  const auto file = files.find(kTemplate);
+  const auto source = file != files.end() ? std::optional(file->second) : template_in(config);
   if (!source) return std::nullopt;
   return ChatTemplate(*source, special_of(config));
 }
 
-ChatTemplate ChatTemplate::of_file(const fs::path& file, const fs::path& folder) {
-  return {base::read_file(file, kLargestFile), special_of(config_of(folder))};
+ChatTemplate ChatTemplate::of_file(const fs::path& file, const fs::path& folder) { return of_file(file, files_in(folder)); }
+
+ChatTemplate ChatTemplate::of_file(const fs::path& file, const std::map<std::string, std::string>& files) {
+  return {base::read_file(file, kLargestFile), special_of(config_of(files))};
 }
 
 Rendered ChatTemplate::render(const Json& messages, bool add_generation_prompt, const Json& extra) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -19,8 +20,11 @@ class ChatTemplate {
   /// Of a tokenizer's folder: chat_template.jinja, else "chat_template" of tokenizer_config.json, where the special tokens are. Nothing
   /// where there is none.
   static std::optional<ChatTemplate> of_folder(const std::filesystem::path& folder);
+  /// The same of the texts of those files, by their names.
+  static std::optional<ChatTemplate> of_files(const std::map<std::string, std::string>& files);
   /// A template from a file, with the special tokens of a folder.
   static ChatTemplate of_file(const std::filesystem::path& file, const std::filesystem::path& folder);
+  static ChatTemplate of_file(const std::filesystem::path& file, const std::map<std::string, std::string>& files);
 
   /// `messages`: a list of objects with role and content. `extra`: further variables, such as tools.
   Rendered render(const nlohmann::ordered_json& messages, bool add_generation_prompt, const nlohmann::ordered_json& extra = {}) const;
