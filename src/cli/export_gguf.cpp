@@ -28,6 +28,7 @@ void add_export_gguf(Flags& flags) {
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "gguf/export.h"
 #include "serve/load_model.h"
@@ -39,7 +40,10 @@ int run_export_gguf(const Call& call) {
   // fp32 holds the masters exactly; the file's dtype is chosen on the way out.
   auto loaded = serve::load_model(o.path, at::kFloat, at::kCPU);
   if (!o.tokenizer.empty()) loaded.tokenizer = data::load_tokenizer(o.tokenizer);
+  if (!o.tokenizer.empty()) loaded.files.clear();
   if (o.no_tokenizer) loaded.tokenizer.reset();
+  else if (!loaded.files.empty())
+    throw base::UsageError("{} is an archive: make a folder of it first (ingot checkpoint export-hf), or leave the tokenizer out", o.path);
   else if (!loaded.tokenizer)
     base::log_warning("no tokenizer was found for {}: the file will take token ids alone; give one with --tokenizer", o.path);
   gguf::export_model(*loaded.model, loaded.tokenizer.get(), o.output, gguf::type_named(o.dtype));

@@ -4,7 +4,7 @@
 namespace ingot::cli {
 
 struct GenerateOptions {
-  std::string model, prompt, tokenizer, dtype = "fp32", weights = "same";
+  std::string model, prompt, tokenizer, dtype, weights = "same";
   int64_t tokens = 100, top_k = 0, seed = 0;
   double temperature = 0, top_p = 1;
   bool drafts = false;
@@ -15,7 +15,7 @@ void add_generate(Flags& flags) {
   const auto values = std::make_shared<GenerateOptions>();
   auto& o = *values;
   auto& verb = flags.verb("generate", "continue a text with a trained model", values);
-  verb.add_option("--model", o.model, "an ingot checkpoint or run directory, or a Hugging Face folder")->required();
+  verb.add_option("--model", o.model, "an archive, an ingot checkpoint or run directory, or a Hugging Face folder")->required();
   verb.add_option("--prompt", o.prompt, "text to continue");
   verb.add_option("--tokenizer", o.tokenizer, "tokenizer file or folder (default: the model's own)");
   verb.add_option("--tokens", o.tokens, "most new tokens")->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
@@ -25,7 +25,8 @@ void add_generate(Flags& flags) {
   verb.add_option("--seed", o.seed, "of the draws")->check(kNotNegative);
   verb.add_flag("--drafts", o.drafts,
                 "take what a model with model.draft_block drafts where it is what the model would choose: the same text, faster");
-  verb.add_option("--dtype", o.dtype, "fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
+  verb.add_option("--dtype", o.dtype, "fp32 or bf16 (default: an archive's own, else fp32)")
+      ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
   verb.add_option("--weights", o.weights, "same: as --dtype; int8 or int4: in fewer bits, read faster, at a loss")
       ->check(CLI::IsMember({"same", "int8", "int4"}))
       ->capture_default_str();
@@ -44,7 +45,6 @@ void add_generate(Flags& flags) {
 #include "base/log.h"
 #include "comm/share_cores.h"
 #include "comm/world.h"
-#include "layers/dtype.h"
 #include "serve/generate.h"
 #include "serve/load_model.h"
 
@@ -68,8 +68,7 @@ int run_generate(const Call& call) {
   comm::share_cores(ranks);
   const auto world = ranks.size > 1 ? comm::World::join(ranks, /*is_gpu=*/false, {}) : nullptr;
   const bool speaks = ranks.rank == 0;
-  auto loaded =
-      serve::load_model(o.model, layers::precision_named(o.dtype).dtype, at::kCPU, world ? spread_over(*world) : parallel::Layout{});
+  auto loaded = serve::load_model(o.model, serve::dtype_named(o.dtype), at::kCPU, world ? spread_over(*world) : parallel::Layout{});
   const auto& tokenizer = serve::tokenizer_for(loaded, o.tokenizer);
   const auto decoder = serve::make_decoder(*loaded.model, serve::weight_format_named(o.weights));
 

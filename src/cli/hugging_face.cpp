@@ -15,7 +15,7 @@ void add_hugging_face(Flags& flags) {
   const auto values = std::make_shared<HuggingFaceOptions>();
   auto& o = *values;
   auto& out = flags.verb("checkpoint", "export-hf", "write a Hugging Face folder", values);
-  out.add_option("path", o.path, "checkpoint or run directory")->required();
+  out.add_option("path", o.path, "checkpoint, run directory or archive")->required();
   out.add_option("-o,--output", o.output, "folder to write")->required();
   out.add_option("--dtype", o.dtype, "of the weights: fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
   out.add_option("--tokenizer", o.tokenizer, "tokenizer file or folder (default: the run's own)");
@@ -52,7 +52,7 @@ namespace {
 int export_model(const HuggingFaceOptions& o, bool json) {
   // fp32 holds the masters exactly; the file's dtype is chosen on the way out.
   auto loaded = serve::load_model(o.path, o.dtype == "fp64" ? at::kDouble : at::kFloat, at::kCPU);
-  if (!o.tokenizer.empty()) loaded.tokenizer = data::load_tokenizer(o.tokenizer);
+  if (!o.tokenizer.empty()) loaded.tokenizer = data::load_tokenizer(o.tokenizer), loaded.files.clear();
   const auto dtype = o.dtype == "bf16" ? tensor::DType::bf16 : layers::from_torch(layers::precision_named(o.dtype).dtype);
   if (o.adapters)
     models::save_adapters(
@@ -60,6 +60,9 @@ int export_model(const HuggingFaceOptions& o, bool json) {
   else
     models::save_hugging_face(
         *loaded.model, o.output, dtype, [](const layers::Parameter& p) { return p.value; }, static_cast<int64_t>(o.shard_gb * 1e9));
+  // Of an archive they have no folder yet.
+  for (const auto& [name, content] : loaded.files) base::write_file_atomically(std::filesystem::path(o.output) / name, content);
+  if (loaded.tokenizer && !loaded.files.empty()) loaded.tokenizer = data::load_tokenizer(o.output);
   if (loaded.tokenizer) data::export_tokenizer(*loaded.tokenizer, o.output);
   else base::log_warning("no tokenizer was found for {}: the folder has none; give one with --tokenizer", o.path);
   if (json)

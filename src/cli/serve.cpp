@@ -4,7 +4,7 @@
 namespace ingot::cli {
 
 struct ServeOptions {
-  std::string model, tokenizer, dtype = "fp32", weights = "same", host = "127.0.0.1", name, api_key, chat_template;
+  std::string model, tokenizer, dtype, weights = "same", host = "127.0.0.1", name, api_key, chat_template;
   int64_t port = 8000, context = 0, texts = 64, waiting = 256, pass_tokens = 512, cached_tokens = 0;
   double timeout_s = 600, drain_s = 30;
 };
@@ -14,10 +14,11 @@ void add_serve(Flags& flags) {
   const auto values = std::make_shared<ServeOptions>();
   auto& o = *values;
   auto& verb = flags.verb("serve", "answer requests to a model over HTTP, as OpenAI's API has them, until Ctrl-C", values);
-  verb.add_option("model", o.model, "an ingot checkpoint or run directory, or a Hugging Face folder")->required();
+  verb.add_option("model", o.model, "an archive, an ingot checkpoint or run directory, or a Hugging Face folder")->required();
   verb.add_option("--tokenizer", o.tokenizer, "tokenizer file or folder (default: the model's own)");
   verb.add_option("--chat-template", o.chat_template, "a Jinja file (default: the tokenizer's own)");
-  verb.add_option("--dtype", o.dtype, "fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}))->capture_default_str();
+  verb.add_option("--dtype", o.dtype, "fp32 or bf16 (default: an archive's own, else fp32)")
+      ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
   verb.add_option("--weights", o.weights, "same: as --dtype; int8 or int4: in fewer bits, read faster, at a loss")
       ->check(CLI::IsMember({"same", "int8", "int4"}))
       ->capture_default_str();
@@ -48,57 +49,27 @@ void add_serve(Flags& flags) {
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/error.h"
-#include "base/files.h"
 #include "base/log.h"
-#include "layers/dtype.h"
 #include "resilience/stop_signal.h"
 #include "serve/api/server.h"
 #include "serve/generate.h"
 #include "serve/load_model.h"
 
 namespace ingot::cli {
-namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<data::chat::ChatTemplate> chat_template_of(const ServeOptions& o, const data::Tokenizer& tokenizer) {
-  const auto folder = tokenizer.path().parent_path();
-  if (!o.chat_template.empty()) return data::chat::ChatTemplate::of_file(o.chat_template, folder);
-  try {
-    return data::chat::ChatTemplate::of_folder(folder);
-  } catch (const base::DataError& failure) {
-    base::log_warning("{}; /v1/chat/completions is not answered", failure.what());
-    return std::nullopt;
-  }
-}
-
-// Beside the tokenizer's own: what ends a turn in a conversation.
-std::vector<int64_t> ends_in(const fs::path& folder) {
-  const auto path = folder / "generation_config.json";
-  if (!fs::exists(path)) return {};
-  const auto config = nlohmann::json::parse(base::read_file(path), nullptr, /*allow_exceptions=*/false);
-  const auto ends = config.is_object() ? config.value("eos_token_id", nlohmann::json()) : nlohmann::json();
-  std::vector<int64_t> ids;
-  for (const auto& id : ends.is_array() ? ends : nlohmann::json::array({ends}))
-    if (id.is_number_integer()) ids.push_back(id.get<int64_t>());
-  return ids;
-}
-
-}  // namespace
-
 int run_serve(const Call& call) {
   const auto& o = call.options<ServeOptions>();
-  auto loaded = serve::load_model(o.model, layers::precision_named(o.dtype).dtype, at::kCPU);
+  auto loaded = serve::load_model(o.model, serve::dtype_named(o.dtype), at::kCPU);
   const auto& tokenizer = serve::tokenizer_for(loaded, o.tokenizer);
-  const auto chat_template = chat_template_of(o, tokenizer);
+  const auto chat_template = serve::chat_template_of(loaded, o.chat_template);
   const serve::Language language{.tokenizer = &tokenizer,
                                  .chat_template = chat_template ? &*chat_template : nullptr,
                                  .context = o.context > 0 ? o.context : loaded.model->config().max_positions,
-                                 .ends = ends_in(tokenizer.path().parent_path()),
+                                 .ends = serve::ends_of(loaded),
                                  .most_texts = o.texts + o.waiting};
   const resilience::StopSignal stop("finishing the answers under way; a second signal ends at once\n",
                                     resilience::SecondSignal::ends_at_once);

@@ -18,6 +18,7 @@
   VERB(eval)                    \
   VERB(hugging_face)            \
   VERB(export_gguf)             \
+  VERB(export_archive)          \
   VERB(data_score)              \
   VERB(bench)                   \
   VERB(bench_storage)           \

@@ -134,7 +134,7 @@ Parameter& Model::vocabulary_matrix(const char* name, Parameter::Kind kind) {
                           .initial = tensor::Initial::normal(config_.init_std)});
 }
 
-void Model::allocate(const layers::Precision& precision, at::Device device) {
+void Model::set_precision(const layers::Precision& precision, at::Device device) {
   block_.set_dtype(precision.dtype);
   device_ = device;
   for (const auto& p : parameters_.all())
@@ -142,7 +142,20 @@ void Model::allocate(const layers::Precision& precision, at::Device device) {
       p->quantization = precision.quantization;
   for (const auto& p : parameters_.all())  // far too thin for FP8
     if (is_adapter(p->name)) p->quantization.reset();
+}
+
+void Model::allocate(const layers::Precision& precision, at::Device device) {
+  set_precision(precision, device);
   parameters_.allocate(precision.dtype, device);
+}
+
+void Model::take_values(const layers::Precision& precision, at::Device device,
+                        const std::function<at::Tensor(const Parameter&, at::ScalarType dtype)>& value_of) {
+  set_precision(precision, device);
+  for (const auto& p : parameters_.all()) {
+    p->value = value_of(*p, precision.dtype == at::kBFloat16 && p->keeps_fp32 ? at::kFloat : precision.dtype);
+    p->value.set_requires_grad(p->is_trained());
+  }
 }
 
 void Model::initialise(uint64_t seed) {

@@ -8,6 +8,7 @@
 // A model is used by one thread at a time. It must outlive the graphs made with it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,6 +42,9 @@ class Model {
   const layers::ParameterList& parameters() const { return parameters_; }
   /// Allocates all parameters. In FP8 the GEMMs of all blocks but the first and the last round their operands.
   void allocate(const layers::Precision& precision, at::Device device = at::kCPU);
+  /// The same with memory that is there already: `value_of` gives a parameter's [local_shape()] in the dtype asked for, on `device`.
+  void take_values(const layers::Precision& precision, at::Device device,
+                   const std::function<at::Tensor(const layers::Parameter&, at::ScalarType dtype)>& value_of);
   /// Initial values as a pure function of (seed, name, index).
   void initialise(uint64_t seed);
   at::ScalarType dtype() const { return block_.dtype(); }
@@ -106,6 +110,7 @@ class Model {
     Norm of_embedding, of_state, last;
     layers::Parameter* join = nullptr;  // [hidden, 2 hidden]: of the embedding, of the state
   };
+  void set_precision(const layers::Precision& precision, at::Device device);
   const Block& at(int64_t layer) const { return blocks_[static_cast<size_t>(layer)]; }
   void make_blocks(const std::vector<LayerParts>& parts);
   void declare(int64_t layer, const LayerParts& parts, Block& block);

@@ -1,9 +1,15 @@
 #include "serve/load_model.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
 #include "checkpoint/load/reader.h"
 #include "checkpoint/storage/folder.h"
+#include "layers/dtype.h"
 #include "models/hugging_face.h"
+#include "serve/archive.h"
 #include "train/checkpointing.h"
 #include "train/config.h"
 #include "train/phases.h"
@@ -22,7 +28,7 @@ LoadedModel from_checkpoint(const fs::path& path, at::ScalarType dtype, at::Devi
   const checkpoint::Reader reader(path);
   train::RunConfig config;
   train::settings_of(config).load_toml(train::config_of(reader), (path / "config.toml").string());
-  LoadedModel loaded{models::create_model(config.model, layout), nullptr};
+  LoadedModel loaded{models::create_model(config.model, layout), nullptr, {}};
   loaded.model->allocate(dtype, device);
   train::load_weights(reader, *loaded.model);
   const auto phases = train::lay_out_phases(config);
@@ -37,32 +43,60 @@ LoadedModel from_checkpoint(const fs::path& path, at::ScalarType dtype, at::Devi
 
 }  // namespace
 
-LoadedModel load_model(const fs::path& given, at::ScalarType dtype, at::Device device, const parallel::Layout& layout) {
+std::optional<at::ScalarType> dtype_named(const std::string& name) {
+  return name.empty() ? std::nullopt : std::optional(layers::precision_named(name).dtype);
+}
+
+LoadedModel load_model(const fs::path& given, std::optional<at::ScalarType> chosen, at::Device device, const parallel::Layout& layout) {
   const fs::path path = (given / "").parent_path();  // without a trailing slash
   if (!fs::exists(path))
-    throw base::ModelError("there is no {}; give a run directory, a checkpoint, or a Hugging Face folder", path.string());
-  if (fs::exists(path / "config.json")) {
-    LoadedModel loaded{models::load_hugging_face_model(path, dtype, device, layout), tokenizer_in(path)};
-    return loaded;
-  }
-  if (!fs::is_directory(path))
-    throw base::ModelError("{} is a file; give a run directory, a checkpoint, or a Hugging Face folder", path.string());
+    throw base::ModelError("there is no {}; give a run directory, a checkpoint, a Hugging Face folder or an archive", path.string());
+  if (!fs::is_directory(path)) return load_archive(path, chosen, device, layout);
+  const auto dtype = chosen.value_or(at::kFloat);
+  if (fs::exists(path / "config.json")) return {models::load_hugging_face_model(path, dtype, device, layout), tokenizer_in(path), {}};
   for (const auto& folder : {path / "checkpoints", path}) {
     if (const auto newest = checkpoint::latest(folder)) return from_checkpoint(newest->path, dtype, device, layout);
   }
   if (!fs::exists(path / "metadata.bin"))
-    throw base::ModelError("{} has neither checkpoints nor a config.json; give a run directory, a checkpoint, or a Hugging Face folder",
-                           path.string());
+    throw base::ModelError(
+        "{} has neither checkpoints nor a config.json; give a run directory, a checkpoint, a Hugging Face folder or an archive",
+        path.string());
   return from_checkpoint(path, dtype, device, layout);
 }
 
 const data::Tokenizer& tokenizer_for(LoadedModel& loaded, const fs::path& path) {
-  if (!path.empty()) loaded.tokenizer = data::load_tokenizer(path);
+  if (!path.empty()) loaded.tokenizer = data::load_tokenizer(path), loaded.files.clear();
   if (!loaded.tokenizer) throw base::UsageError("the model has no tokenizer of its own; give one with --tokenizer");
   if (loaded.tokenizer->vocab_size() > loaded.model->config().vocab_size)
     throw base::ModelError("the tokenizer has {} tokens, but the model knows {}; is it another model's? (--tokenizer)",
                            loaded.tokenizer->vocab_size(), loaded.model->config().vocab_size);
   return *loaded.tokenizer;
+}
+
+std::optional<data::chat::ChatTemplate> chat_template_of(const LoadedModel& loaded, const fs::path& path) {
+  using data::chat::ChatTemplate;
+  const auto folder = loaded.tokenizer->path().parent_path();
+  if (!path.empty()) return loaded.files.empty() ? ChatTemplate::of_file(path, folder) : ChatTemplate::of_file(path, loaded.files);
+  try {
+    return loaded.files.empty() ? ChatTemplate::of_folder(folder) : ChatTemplate::of_files(loaded.files);
+  } catch (const base::DataError& failure) {
+    base::log_warning("{}; /v1/chat/completions is not answered", failure.what());
+    return std::nullopt;
+  }
+}
+
+// Beside the tokenizer's own: what ends a turn in a conversation.
+std::vector<int64_t> ends_of(const LoadedModel& loaded) {
+  const char* name = "generation_config.json";
+  const auto path = loaded.tokenizer->path().parent_path() / name;
+  const auto found = loaded.files.find(name);
+  const auto text = found != loaded.files.end() ? found->second : loaded.files.empty() && fs::exists(path) ? base::read_file(path) : "";
+  const auto config = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto ends = config.is_object() ? config.value("eos_token_id", nlohmann::json()) : nlohmann::json();
+  std::vector<int64_t> ids;
+  for (const auto& id : ends.is_array() ? ends : nlohmann::json::array({ends}))
+    if (id.is_number_integer()) ids.push_back(id.get<int64_t>());
+  return ids;
 }
 
 }  // namespace ingot::serve

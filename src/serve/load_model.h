@@ -1,10 +1,14 @@
-// A model for inference or export, from wherever it lies: a run directory, an ingot checkpoint, or a Hugging Face folder.
+// A model for inference or export, from wherever it lies: a run directory, an ingot checkpoint, a Hugging Face folder, or an archive.
 #pragma once
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 
+#include "data/chat/chat_template.h"
 #include "data/tokenizer.h"
+#include "data/tokenizer_files.h"
 #include "models/model.h"
 
 namespace ingot::serve {
@@ -12,14 +16,23 @@ namespace ingot::serve {
 struct LoadedModel {
   std::unique_ptr<models::Model> model;
   std::unique_ptr<data::Tokenizer> tokenizer;  // null when the place has none
+  data::TokenizerFiles files{};                // of an archive, whose tokenizer has no folder
 };
 
-/// With a layout, of the model what that gives this rank.
+/// A value of --dtype; nothing for "", which leaves the choice to load_model.
+std::optional<at::ScalarType> dtype_named(const std::string& name);
+
+/// With a layout, of the model what that gives this rank. Without a dtype an archive has its own, all else fp32.
 /// A run directory gives its newest checkpoint and its tokenizer. Throws an error that says what `path` should have been.
-LoadedModel load_model(const std::filesystem::path& path, at::ScalarType dtype, at::Device device, const parallel::Layout& layout = {});
+LoadedModel load_model(const std::filesystem::path& path, std::optional<at::ScalarType> dtype, at::Device device,
+                       const parallel::Layout& layout = {});
 
 /// The tokenizer at `path`, or with an empty path the model's own, which goes with the model. Throws UsageError when there is none, and
 /// ModelError when it has tokens that the model does not know.
 const data::Tokenizer& tokenizer_for(LoadedModel& loaded, const std::filesystem::path& path);
+
+/// What lies beside the model's tokenizer: its chat template, or the one at `path` with its special tokens; and what generation ends at.
+std::optional<data::chat::ChatTemplate> chat_template_of(const LoadedModel& loaded, const std::filesystem::path& path);
+std::vector<int64_t> ends_of(const LoadedModel& loaded);
 
 }  // namespace ingot::serve
