@@ -141,23 +141,14 @@ class Scorer {
   }
 
   // What layers remember of some of a batch's rows, in storage of its own.
-  Caches copied(const Caches& caches, const Ids& rows, int64_t more) const {
+  Caches copied(const Caches& caches, const Ids& rows) const {
     const auto index = device::to_device(at::tensor(rows, at::kLong), model_.device());
     const auto of = [&](const at::Tensor& x) { return x.defined() ? x.index_select(0, index) : x; };
     Caches copies(caches.size());
     for (size_t i = 0; i < caches.size(); ++i) {
       const auto& from = caches[i];
       auto& into = copies[i];
-      const int64_t length = from.key_values.length;
-      const auto with_room = [&](const at::Tensor& x) {
-        if (!x.defined()) return x;
-        auto larger = at::empty({index.size(0), length + more, x.size(2), x.size(3)}, x.options());
-        larger.narrow(1, 0, length).copy_(x.narrow(1, 0, length).index_select(0, index));
-        return larger;
-      };
-      into.key_values.keys = with_room(from.key_values.keys);
-      into.key_values.values = with_room(from.key_values.values);
-      into.key_values.length = length;
+      into.key_values = from.key_values.of_rows(index);
       into.tail = {of(from.tail.latent), of(from.tail.delayed_value)};
       into.linear = {of(from.linear.state), of(from.linear.tail)};
     }
@@ -174,7 +165,7 @@ class Scorer {
       longest = std::max(longest, row.ids.size());
     }
     Caches own;
-    if (caches) own = copied(*caches, of_question, static_cast<int64_t>(longest));
+    if (caches) own = copied(*caches, of_question);
     const auto hidden = forward(ids, prefix, caches ? &own : nullptr).flatten(0, 1);  // [rows * longest, hidden]
     // Each token's logits lie one place before it.
     std::vector<std::pair<size_t, int64_t>> wanted;  // pair, position

@@ -25,7 +25,7 @@ void check_operand(const char* name, const at::Tensor& x, const at::Tensor& q) {
     throw base::ModelError("attention: the last two dims of {} {} are strided; call contiguous() on it", name, shape_text(x));
 }
 
-void check_ends(const char* name, const at::Tensor& ends, const at::Tensor& q, const at::Tensor& k) {
+void check_ends(const char* name, const at::Tensor& ends, const at::Tensor& q, int64_t keys) {
   const int64_t batch = q.size(0), q_len = q.size(1);
   if (!ends.defined()) return;
   if (ends.scalar_type() != at::kInt || ends.dim() != 2 || ends.size(0) != batch || ends.size(1) != q_len || ends.device() != q.device())
@@ -36,9 +36,9 @@ void check_ends(const char* name, const at::Tensor& ends, const at::Tensor& q, c
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t i = 0; i < q_len; ++i) {
       const int64_t before = i == 0 ? 0 : value[b][i - 1];
-      if (value[b][i] < before || value[b][i] > k.size(1))
+      if (value[b][i] < before || value[b][i] > keys)
         throw base::ModelError("attention: {}[{}, {}] is {}; it must lie between its predecessor's {} and the {} keys", name, b, i,
-                               value[b][i], before, k.size(1));
+                               value[b][i], before, keys);
     }
 }
 
@@ -51,8 +51,8 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const 
     throw base::ModelError("attention: q {}, k {} and v {} do not fit together", shape_text(q), shape_text(k), shape_text(v));
   if (k.size(2) == 0 || q.size(2) % k.size(2) != 0 || v.size(3) == 0)
     throw base::ModelError("attention: {} kv heads do not divide {} query heads of {}", k.size(2), q.size(2), q.size(3));
-  check_ends("visible_from", mask.visible_from, q, k);
-  check_ends("visible_until", mask.visible_until, q, k);
+  check_ends("visible_from", mask.visible_from, q, k.size(1));
+  check_ends("visible_until", mask.visible_until, q, k.size(1));
 }
 
 bool is_fused(const at::Tensor& q) { return device::is_cpu(q) && (q.scalar_type() == at::kFloat || q.scalar_type() == at::kBFloat16); }
@@ -69,6 +69,21 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
   if (is_fused(q)) return cpu::attention_forward(q, k, v, rule, mask);
   if (gpu::takes_flash_attention(q, k, rule, mask)) return gpu::attention_forward(q, k, v, rule, mask);
   return reference::attention_forward(q, k, v, rule, mask);
+}
+
+at::Tensor Pages::joined(std::span<const at::Tensor> pages) const {
+  return at::cat(at::TensorList(pages.data(), pages.size()), 1).narrow(1, 0, length);
+}
+
+AttentionOutput paged_attention(const at::Tensor& q, const Pages& pages, const ScoreRule& rule, const AttentionMask& mask) {
+  if (pages.keys.empty()) throw base::ModelError("attention: there is no page of keys");
+  check_operand("k", pages.keys[0], q);
+  check_operand("v", pages.values[0], q);
+  if (is_fused(q) && !mask.visible_until.defined() && cpu::decodes(q, pages, mask)) {
+    check_ends("visible_from", mask.visible_from, q, pages.length);
+    return cpu::paged_attention(q, pages, rule, mask);
+  }
+  return attention_forward(q, pages.all_keys(), pages.all_values(), rule, mask);
 }
 
 double attention_flops(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionMask& mask) {

@@ -14,9 +14,11 @@
 // k_len].
 #pragma once
 
+#include <span>
 #include <tuple>
 
 #include "device/aten.h"
+#include "kernels/page_tokens.h"
 
 namespace ingot::kernels {
 
@@ -52,6 +54,21 @@ struct AttentionOutput {
 /// keys.
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const ScoreRule& rule,
                                   const AttentionMask& mask = {});
+
+/// Keys and values that lie in pages, [batch, kPageTokens, kv_heads, head_dim or value_dim] each, contiguous; `length` rows of them are
+/// there.
+struct Pages {
+  std::span<const at::Tensor> keys, values;
+  int64_t length = 0;
+  at::Tensor all_keys() const { return joined(keys); }  // a copy, [batch, length, kv_heads, head_dim]
+  at::Tensor all_values() const { return joined(values); }
+
+ private:
+  at::Tensor joined(std::span<const at::Tensor> pages) const;
+};
+
+/// attention_forward of keys and values in pages. On a CPU a few queries read the keys where they lie.
+AttentionOutput paged_attention(const at::Tensor& q, const Pages& pages, const ScoreRule& rule, const AttentionMask& mask = {});
 
 /// Gradients of attention_forward: {grad_q, grad_k, grad_v}, contiguous, with the shapes and dtype of q, k, v.
 /// grad_out like out, in any strides; out and log_sum_exp are what the forward pass returned for the same inputs.

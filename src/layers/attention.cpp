@@ -135,37 +135,11 @@ at::Tensor attention_with_fp32_softmax(const at::Tensor& q, const at::Tensor& k,
   return at::matmul(at::softmax(scores, -1, at::kFloat).to(at::kDouble), heads_first(v, groups)).transpose(1, 2);
 }
 
-}  // namespace
-
-void KeyValueCache::reserve(int64_t tokens, const at::Tensor& like_keys, const at::Tensor& like_values) {
-  if (keys.defined() && keys.size(1) >= tokens) return;
-  const int64_t room = std::max<int64_t>(2 * length, tokens + 63);
-  const auto grown = [&](const at::Tensor& old, const at::Tensor& like) {
-    auto larger = at::empty({like.size(0), room, like.size(2), like.size(3)}, like.options());
-    if (length > 0) larger.narrow(1, 0, length).copy_(old.narrow(1, 0, length));
-    return larger;
-  };
-  keys = grown(keys, like_keys);
-  values = grown(values, like_values);
-}
-
-std::pair<at::Tensor, at::Tensor> KeyValueCache::append(const at::Tensor& k, const at::Tensor& v) {
-  const int64_t needed = length + k.size(1);
-  reserve(needed, k, v);
-  keys.narrow(1, length, k.size(1)).copy_(k);
-  values.narrow(1, length, v.size(1)).copy_(v);
-  length = needed;
-  return {keys.narrow(1, 0, length), values.narrow(1, 0, length)};
-}
-
-namespace {
-
 // Of whole rows, behind what the cache has.
 at::Tensor attention_of_rows(const std::vector<at::Tensor>& heads, const kernels::ScoreRule& rule, int64_t window, Sequences& sequences,
                              KeyValueCache* cache, const at::Tensor& sinks, const at::Tensor& largest) {
-  const auto& q = heads[0];
-  auto keys = heads[1], values = heads[2];
-  if (cache) std::tie(keys, values) = cache->append(keys, values);
+  const auto &q = heads[0], &keys = heads[1], &values = heads[2];
+  if (cache) cache->append(keys, values);
   const auto from = sequences.visible_from(window), until = sequences.visible_until(window);
   if (kernels::Fp32Islands::active() && q.scalar_type() == at::kDouble && !cache && !sinks.defined() && !until.defined())
     return attention_with_fp32_softmax(q, keys, values, rule, from).flatten(2);
@@ -173,9 +147,14 @@ at::Tensor attention_of_rows(const std::vector<at::Tensor>& heads, const kernels
                             .window = window,
                             .block = until.defined() ? sequences.offset() + sequences.seq() : 1,
                             .has_documents = sequences.is_start().defined()};
-  const auto out = AttentionFunction::apply(q, keys, values, MaskTensors{from, until, sequences.document_offsets()}, sinks,
-                                            AttentionFunction::Kept{rule, numbers, largest});
-  return out.flatten(2);
+  const MaskTensors tensors{from, until, sequences.document_offsets()};
+  if (cache && cache->length() > keys.size(1)) {
+    const auto [out, log_sum_exp] = kernels::paged_attention(q.contiguous(), cache->pages(), rule, mask_of(numbers, tensors));
+    if (sinks.defined()) see_sinks(out, log_sum_exp, sinks);
+    raise(largest, log_sum_exp);
+    return out.flatten(2);
+  }
+  return AttentionFunction::apply(q, keys, values, tensors, sinks, AttentionFunction::Kept{rule, numbers, largest}).flatten(2);
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ at::Tensor Generator::feed_and_draft(const at::Tensor& ids) {
 void Generator::forget_behind(int64_t length) {
   if (length >= length_) return;
   for (auto& cache : caches_) {
-    cache.key_values.length = std::min(cache.key_values.length, length);
+    cache.key_values.shorten(length);
     if (cache.shorten_tail) cache.shorten_tail(length_ - length);
   }
   length_ = length;

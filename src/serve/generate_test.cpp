@@ -246,7 +246,7 @@ TEST(GenerationOverRanks, a_new_token_moves_what_the_header_says_and_the_cache_g
     const int64_t wanted = (m.layers * attention + sums + m.vocab_size) * rows * e * (p - 1) / p;
     EXPECT_EQ(received() - before, wanted);
     for (int i = 0; i < 7; ++i) generator.feed(at::zeros({rows, 1}, at::kLong));
-    for (const auto& cache : generator.caches()) EXPECT_EQ(cache.key_values.length, (c.prompt + 8) / p);
+    for (const auto& cache : generator.caches()) EXPECT_EQ(cache.key_values.length(), (c.prompt + 8) / p);
   });
 }
 

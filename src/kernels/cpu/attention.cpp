@@ -34,6 +34,15 @@ AttentionProblem describe(const at::Tensor& q, const at::Tensor& k, const at::Te
   return p;
 }
 
+// Room for the results, where the problem puts them.
+AttentionOutput outputs(AttentionProblem& p, const at::Tensor& q) {
+  AttentionOutput result{at::empty({p.batch, p.q_len, p.heads, p.value_dim}, q.options()),
+                         at::empty({p.batch, p.heads, p.q_len}, q.options().dtype(at::kFloat))};
+  p.out = rows(result.out);
+  p.log_sum_exp = result.log_sum_exp.mutable_data_ptr<float>();
+  return result;
+}
+
 // As when decoding, where a query is the last of the keys that it sees.
 bool query_sees_itself(const AttentionProblem& p) {
   return p.visible_until == nullptr && p.query_offset >= 0 && p.k_len == p.query_offset + p.q_len;
@@ -101,20 +110,41 @@ const AttentionTiles& attention_tiles(Isa isa) {
   return portable::attention_tiles;
 }
 
+bool decodes(const at::Tensor& q, const Pages& pages, const AttentionMask& mask) {
+  return q.numel() > 0 && q.size(2) / pages.keys[0].size(2) * q.size(1) <= kDecodeQueries && mask.query_offset >= 0 &&
+         pages.length == mask.query_offset + q.size(1);
+}
+
+AttentionOutput paged_attention(const at::Tensor& q, const Pages& pages, const ScoreRule& rule, const AttentionMask& mask) {
+  const auto visible_from = dense(mask.visible_from);
+  const at::Tensor &keys = pages.keys[0], &values = pages.values[0];
+  AttentionProblem p = describe(q, keys, values, rule, mask, visible_from, {});
+  p.k_len = pages.length;
+  const auto rows_of = [](std::span<const at::Tensor> pages) {
+    std::vector<void*> data;
+    for (const auto& page : pages) data.push_back(page.data_ptr());
+    return data;
+  };
+  const auto key_pages = rows_of(pages.keys), value_pages = rows_of(pages.values);
+  p.k.pages = key_pages.data(), p.v.pages = value_pages.data();
+  AttentionOutput result = outputs(p, q);
+  const bool is_counted = device::counted("attention", {q, keys, values}, {result.out, result.log_sum_exp},
+                                          attention_flops(q, keys.narrow(1, 0, 1).expand({-1, p.k_len, -1, -1}), values, mask));
+  decode(p, attention_tiles(best_isa()), q, is_counted);
+  return result;
+}
+
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const ScoreRule& rule,
                                   const AttentionMask& mask, const AttentionTiles& tiles) {
   const auto visible_from = dense(mask.visible_from), visible_until = dense(mask.visible_until);
   AttentionProblem p = describe(q, k, v, rule, mask, visible_from, visible_until);
-  AttentionOutput result{at::empty({p.batch, p.q_len, p.heads, p.value_dim}, q.options()),
-                         at::empty({p.batch, p.heads, p.q_len}, q.options().dtype(at::kFloat))};
+  AttentionOutput result = outputs(p, q);
   if (q.numel() == 0) return result;
   if (p.k_len == 0) {
     result.out.zero_();
     result.log_sum_exp.fill_(-std::numeric_limits<float>::infinity());
     return result;
   }
-  p.out = rows(result.out);
-  p.log_sum_exp = result.log_sum_exp.mutable_data_ptr<float>();
   const bool is_counted = device::counted("attention", {q, k, v}, {result.out, result.log_sum_exp}, attention_flops(q, k, v, mask));
   if (p.group() * p.q_len <= kDecodeQueries && query_sees_itself(p)) {
     decode(p, tiles, q, is_counted);

@@ -13,6 +13,9 @@ const AttentionTiles& attention_tiles(Isa isa);
 
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const ScoreRule& rule,
                                   const AttentionMask& mask, const AttentionTiles& tiles = attention_tiles(best_isa()));
+/// Whether few enough queries see the last of the keys for the pages to be read where they lie.
+bool decodes(const at::Tensor& q, const Pages& pages, const AttentionMask& mask);
+AttentionOutput paged_attention(const at::Tensor& q, const Pages& pages, const ScoreRule& rule, const AttentionMask& mask);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                                                   const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sum_exp,
                                                                   const ScoreRule& rule, const AttentionMask& mask,

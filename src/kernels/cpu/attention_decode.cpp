@@ -33,17 +33,20 @@ INGOT_INLINE void weigh(float* scores, Range keys, float* result) {
   result[1] = sum_of_lanes(sum)[0];
 }
 
-constexpr int kTogether = 4;  // keys at a time: as many chains of dependent additions, and sums are read and written once for all
+// Keys at a time: as many chains of dependent additions, and sums are read and written once for all.
+constexpr int64_t kTogether = 4;
+static_assert(kPageTokens % kTogether == 0);
 
 struct Chunk {
   const AttentionProblem& p;
   int64_t index, kv_head, batch;
-  int64_t first, begin, end;  // first key; the keys that some query sees are first + [begin, end)
+  int64_t first, begin, end;  // first key; the keys that some query sees are among first + [begin, end)
   int64_t rows, width;
   float *queries, *scores, *keys;  // [rows, width], rows in the order (head, query); [rows, kScores]; [kTogether, width or value_width]
   Chunk(const AttentionProblem& problem, int64_t task, float* scratch) : p(problem) {
     index = task % p.decode_chunks(), kv_head = task / p.decode_chunks() % p.kv_heads, batch = task / p.decode_chunks() / p.kv_heads;
-    first = index * kDecodeKeys, begin = larger(0, p.first_key(batch, 0) - first), end = smaller(kDecodeKeys, p.k_len - first);
+    first = index * kDecodeKeys, end = smaller(kDecodeKeys, p.k_len - first);
+    begin = round_down(larger(0, p.first_key(batch, 0) - first), kTogether);  // so that keys that go together lie in one page
     rows = p.group() * p.q_len, width = p.width();
     queries = scratch, scores = queries + rows * width, keys = scores + rows * kScores;
   }
@@ -52,9 +55,11 @@ struct Chunk {
 
 // The next rows of keys or values in fp32; rows behind the chunk's end are 0.
 template <class T>
-INGOT_INLINE void take(const Chunk& chunk, const AttentionRows& from, int64_t width, int64_t j) {
+INGOT_INLINE void take(const Chunk& chunk, AttentionRows from, int64_t width, int64_t j) {
   const int64_t count = smaller(kTogether, chunk.end - j);
-  copy_rows(row<T>(from, chunk.batch, chunk.first + j, chunk.kv_head), from.row_stride, count, from.head_dim, chunk.keys, width);
+  int64_t key = chunk.first + j;
+  if (from.pages != nullptr) from.data = from.pages[key / kPageTokens], key %= kPageTokens;
+  copy_rows(row<T>(from, chunk.batch, key, chunk.kv_head), from.row_stride, count, from.head_dim, chunk.keys, width);
   clear(chunk.keys + count * width, (kTogether - count) * width);
 }
 
@@ -67,8 +72,9 @@ void score(const Chunk& chunk) {
       const float* const query = chunk.queries + r * chunk.width;
       Float sum[kTogether] = {};
       for (int64_t d = 0; d < columns; d += kLanes)
-        for (int key = 0; key < kTogether; ++key) sum[key] += load(query + d) * load(chunk.keys + key * chunk.width + d);
-      for (int key = 0; key < kTogether; ++key) chunk.scores[r * kScores + j + key] = sum_of_lanes(sum[key])[0] * product_scale(chunk.p);
+        for (int64_t key = 0; key < kTogether; ++key) sum[key] += load(query + d) * load(chunk.keys + key * chunk.width + d);
+      for (int64_t key = 0; key < kTogether; ++key)
+        chunk.scores[r * kScores + j + key] = sum_of_lanes(sum[key])[0] * product_scale(chunk.p);
     }
   }
 }
@@ -83,7 +89,7 @@ void add_values(const Chunk& chunk) {
       const float* const weights = chunk.scores + r * kScores + j;
       for (int64_t d = 0; d < columns; d += kLanes) {
         Float sum = load(out + d);
-        for (int key = 0; key < kTogether; ++key) sum += load(chunk.keys + key * width + d) * weights[key];
+        for (int64_t key = 0; key < kTogether; ++key) sum += load(chunk.keys + key * width + d) * weights[key];
         store(out + d, sum);
       }
     }

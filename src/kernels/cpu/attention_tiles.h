@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/page_tokens.h"
+
 #define INGOT_INLINED [[gnu::always_inline]]  // no copy is emitted that could be of the wrong instruction set
 
 namespace ingot::kernels::cpu {
@@ -12,10 +14,12 @@ namespace ingot::kernels::cpu {
 inline constexpr int64_t kKeyBlock = 96;                 // keys of one tile: a multiple of every panel width and block height
 inline constexpr int64_t kScoreStride = kKeyBlock + 16;  // of a row of scores; not a multiple of 256 bytes, which share cache sets
 inline constexpr int64_t kDecodeKeys = 256;              // keys of one decoding task
+static_assert(kDecodeKeys % kPageTokens == 0);
 
 struct AttentionRows {  // [batch, length, heads, head_dim] of float or bf16, heads and head_dim contiguous
   void* data = nullptr;
   int64_t batch_stride = 0, row_stride = 0, head_dim = 0;
+  void* const* pages = nullptr;  // in place of data, when decoding: each [batch, kPageTokens, heads, head_dim]
 };
 
 struct AttentionProblem {

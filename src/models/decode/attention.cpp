@@ -108,6 +108,7 @@ struct Attended {
   std::vector<AttentionProblem> problems;   // by token
   std::vector<int32_t> visible_from;        // by token
   std::vector<int64_t> first_task;          // by token, and behind them all: one for each kv head and chunk of keys
+  at::Tensor like;                          // [1, 0, kv_heads, head_dim], as the cache has keys and values
   at::Tensor half_queries, half_out;        // of a cache in bf16
   std::vector<std::vector<float>> scratch;  // by worker
 
@@ -132,11 +133,7 @@ class ScoreStep final : public Step {
       const auto& token = pass.tokens[i];
       if (token.first != static_cast<int64_t>(i)) continue;
       auto& cache = cache_of(pass, token);
-      if (!cache.keys.defined() || cache.keys.size(1) < token.length) {
-        const auto like = at::empty({1, 0, h.kv_heads, d}, h.dtype);
-        cache.reserve(token.length, like, like);
-      }
-      cache.length = token.length;
+      cache.grow(token.length, s.like, s.like);
     }
     if (s.is_bf16() && (!s.half_queries.defined() || s.half_queries.size(0) < rows))
       s.half_queries = at::empty({rows, h.heads, d}, at::kBFloat16), s.half_out = at::empty_like(s.half_queries);
@@ -191,7 +188,8 @@ class ScoreStep final : public Step {
       p.visible_from = &from;
     }
     const auto rows_of = [&](void* data, int64_t heads) { return kernels::cpu::AttentionRows{data, 0, heads * h.head_dim, h.head_dim}; };
-    p.k = rows_of(cache.keys.data_ptr(), h.kv_heads), p.v = rows_of(cache.values.data_ptr(), h.kv_heads);
+    p.k = p.v = rows_of(nullptr, h.kv_heads);
+    p.k.pages = cache.key_pages(), p.v.pages = cache.value_pages();
     const int64_t first = i * h.heads * h.head_dim;
     p.q = rows_of(s.is_bf16() ? static_cast<void*>(s.half_queries.data_ptr<at::BFloat16>() + first)
                               : static_cast<void*>(pass.work.floats(Slot::queries) + first),
@@ -209,18 +207,20 @@ class ScoreStep final : public Step {
     const auto& h = s.heads;
     const auto& token = pass.tokens[static_cast<size_t>(row)];
     auto& cache = cache_of(pass, token);
-    const int64_t width = h.kv_heads * h.head_dim, at = token.position * width;
+    const int64_t width = h.kv_heads * h.head_dim, at = token.position % kernels::kPageTokens * width;
+    const auto page = static_cast<size_t>(token.position / kernels::kPageTokens);
+    void *const keys = cache.key_pages()[page], *const values = cache.value_pages()[page];
     const float *k = pass.work.floats(Slot::keys) + row * width, *v = pass.work.floats(Slot::values) + row * width;
     if (!s.is_bf16()) {
-      std::copy_n(k, width, cache.keys.data_ptr<float>() + at);
-      std::copy_n(v, width, cache.values.data_ptr<float>() + at);
+      std::copy_n(k, width, static_cast<float*>(keys) + at);
+      std::copy_n(v, width, static_cast<float*>(values) + at);
       return;
     }
     const auto round = [](const float* from, int64_t count, at::BFloat16* to) {
       for (int64_t i = 0; i < count; ++i) to[i].x = rounded(from[i]);
     };
-    round(k, width, cache.keys.data_ptr<at::BFloat16>() + at);
-    round(v, width, cache.values.data_ptr<at::BFloat16>() + at);
+    round(k, width, static_cast<at::BFloat16*>(keys) + at);
+    round(v, width, static_cast<at::BFloat16*>(values) + at);
     const int64_t all = h.heads * h.head_dim;
     round(pass.work.floats(Slot::queries) + row * all, all, s.half_queries.data_ptr<at::BFloat16>() + row * all);
   }
@@ -296,6 +296,7 @@ bool add_softmax_attention(Program& program, const layers::SoftmaxAttention& a, 
 void add_attention(Program& program, const Heads& heads, bool gates, const float* sinks) {
   const auto shared = std::make_shared<Attended>();
   shared->heads = heads;
+  shared->like = at::empty({1, 0, heads.kv_heads, heads.head_dim}, heads.dtype);
   program.add<ScoreStep>(shared);
   program.add<GatherStep>(shared, gates, sinks);
 }

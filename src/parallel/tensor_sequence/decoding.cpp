@@ -31,14 +31,15 @@ at::Tensor attend_to_spread_cache(const at::Tensor& q, const at::Tensor& k, cons
   }
   const auto first_seen =
       window > 0 ? std::lower_bound(cache.positions.begin(), cache.positions.end(), position - window + 1) : cache.positions.begin();
-  const int64_t first = first_seen - cache.positions.begin(), keys = cache.length - first;
+  const int64_t first = first_seen - cache.positions.begin(), keys = cache.length() - first;
 
   // [heads, batch, head_dim + 1]: a rank's heads lie together, each output in front of its log-sum-exp.
   const auto wide = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   auto partial = at::zeros({heads, batch, d + 1}, q.options().dtype(wide));
   if (keys > 0) {
-    const auto here = kernels::attention_forward(q.contiguous(), cache.keys.narrow(1, first, keys), cache.values.narrow(1, first, keys),
-                                                 rule, {{}, keys - 1});
+    kernels::AttentionMask mask{.query_offset = cache.length() - 1};
+    if (first > 0) mask.visible_from = at::full({batch, 1}, first, q.options().dtype(at::kInt));
+    const auto here = kernels::paged_attention(q.contiguous(), cache.pages(), rule, mask);
     partial.narrow(2, 0, d).copy_(here.out.select(1, 0).transpose(0, 1));
     partial.select(2, d).copy_(here.log_sum_exp.select(2, 0).transpose(0, 1));
   } else {

@@ -128,17 +128,14 @@ class Tour {
   void keep(const Stay& stay, int64_t visit, KeyValueCache& cache) const {
     const auto in_row = [](const at::Tensor& t) { return t.detach().flatten(1, 2); };
     if (visit == 0) {
-      const int64_t tokens = x_.size(1);
+      const auto like = at::empty({x_.size(0), 0, all_.kv_heads, all_.head_dim}, stay.k.options().requires_grad(false));
       cache = {};
-      cache.keys = at::empty({x_.size(0), tokens, all_.kv_heads, all_.head_dim}, stay.k.options().requires_grad(false));
-      cache.values = at::empty_like(cache.keys);
-      cache.length = tokens;
+      cache.grow(x_.size(1), like, like);
       for (int chunk = 0; chunk < spread_.axis.chunks(); ++chunk)
         for (int64_t i = 0; i < spread_.length; ++i)
           cache.positions.push_back(spread_.begin(spread_.axis.chunk(spread_.axis.rank, chunk)) + i);
     }
-    cache.keys.narrow(2, visit * kv_heads_, kv_heads_).copy_(in_row(stay.k));
-    cache.values.narrow(2, visit * kv_heads_, kv_heads_).copy_(in_row(stay.v));
+    cache.write(0, visit * kv_heads_, in_row(stay.k), in_row(stay.v));
   }
 
   void gather(Stay& stay, int64_t bucket) const {
