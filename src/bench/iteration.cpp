@@ -89,7 +89,7 @@ train::RunConfig only_steps(train::RunConfig config, int64_t steps) {
     config.train.phases[0].steps = all;
     config.train.phases[0].tokens = 0;
   }
-  config.train.validation_every = 0;
+  config.train.validation_every = config.train.patience = 0;
   config.checkpoint.every = 0;
   config.checkpoint.memory_every = 0;
   config.log.tensorboard = false;

@@ -21,8 +21,9 @@ void declare_settings(base::SettingsTable& table, CheckpointConfig& config) {
   table.add("checkpoint.keep", config.keep, base::at_least(1), "how many of the newest checkpoints stay");
   table.add("checkpoint.keep_every", config.keep_every, base::at_least(0),
             "checkpoints whose step is a multiple of this stay as well; 0 keeps no others");
-  table.add("checkpoint.keep_best", config.keep_best, base::at_least(0),
-            "so many checkpoints with the lowest validation loss stay as well; only those of a step that was validated have one");
+  table.add(
+      "checkpoint.keep_best", config.keep_best, base::at_least(0),
+      "so many checkpoints with the best train.best_metric stay as well; only those of a step that was validated, or evaluated, have one");
   table.add("checkpoint.strict", config.strict,
             "resume only from a checkpoint with exactly this run's tensors; false: missing ones keep their initial values, others are "
             "left out, dtypes are converted");

@@ -11,7 +11,7 @@ struct CheckpointConfig {
   int64_t every = 0;       // steps; 0 = never, not even at the end
   int64_t keep = 3;        // newest checkpoints that stay
   int64_t keep_every = 0;  // steps; every checkpoint at a multiple stays too, 0 = none
-  int64_t keep_best = 0;   // and so many with the lowest validation loss
+  int64_t keep_best = 0;   // and so many with the best train.best_metric
   bool verify = true;      // checksums when loading
   bool strict = true;      // the checkpoint has exactly the run's tensors
   int64_t piece_mib = 8;

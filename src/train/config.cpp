@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "data/loader.h"
 #include "layers/dtype.h"
 
 namespace ingot::train {
@@ -29,8 +30,9 @@ void declare_phase(SettingsTable& table, PhaseConfig& p) {
   table.add("ramp_steps", p.ramp_steps, at_least(0), "steps until batch_size");
   table.add("reset_optimizer", p.reset_optimizer, "moments begin at 0");
   table.add("set", p.set,
-            "key=value of parallel.*, train.microbatch_size, recompute, offload, gpu_graphs, validation_every and validation_batches, "
-            "optimizer.offload, data.prefetch and checkpoint.every: another layout takes a checkpoint at the phase's first step");
+            "key=value of parallel.*, train.microbatch_size, recompute, offload, gpu_graphs, validation_every, validation_batches and "
+            "evaluation_every, optimizer.offload, data.prefetch and checkpoint.every: another layout takes a checkpoint at the phase's "
+            "first step");
   table.add("reset_dataloader", p.reset_dataloader,
             "true: all sources begin anew, in another order; false: each goes on with what the phases before have not drawn from it");
 }
@@ -83,6 +85,15 @@ SettingsTable settings_of(RunConfig& c) {
   table.add("train.threads", t.threads, base::IntegerRange{0, 4096}, "CPU threads; 0 = all cores");
   table.add("train.validation_every", t.validation_every, at_least(0), "steps between validations; 0 = never");
   table.add("train.validation_batches", t.validation_batches, at_least(1), "batches per validation");
+  table.add("train.evaluations", t.evaluations,
+            "task files, as ingot eval --tasks takes them: what they say of the model becomes metrics of the run (docs/evaluation.md)");
+  table.add("train.evaluation_every", t.evaluation_every, at_least(0), "steps between evaluations, besides the one at the end; 0 = never");
+  table.add("train.evaluation_limit", t.evaluation_limit, at_least(0), "no more than so many questions of each task; 0 = all");
+  table.add("train.best_metric", t.best_metric,
+            "what train.patience waits for and checkpoint.keep_best keeps: validation_loss, or of train.evaluations a task's name, or "
+            "name/metric");
+  table.add("train.patience", t.patience, at_least(0),
+            "the run ends when so many values of train.best_metric in a row were no better than the best before; 0 = never");
   table.add_list("train.phases", t.phases, declare_phase, "phases of the recipe, in order");
   checkpoint::declare_settings(table, c.checkpoint);
   table.add("resilience.nonfinite", c.resilience.nonfinite, {"skip", "stop"}, "NaN or Inf in loss or gradients: skip the update, or stop");
@@ -181,6 +192,18 @@ void check(const RunConfig& c) {
     throw base::ConfigError(
         "train.offload = \"activations\" moves the inputs of blocks that run again, and train.recompute is \"{}\"; \"full\" would work",
         c.train.recompute);
+  if (c.train.evaluation_every > 0 && c.train.evaluations.empty())
+    throw base::ConfigError(
+        "train.evaluation_every = {} and train.evaluations is empty; name task files there, such as configs/tasks/agreement.toml",
+        c.train.evaluation_every);
+  if (c.train.best_metric != "validation_loss" && c.train.evaluations.empty())
+    throw base::ConfigError("train.best_metric = \"{}\" is an evaluation, and train.evaluations is empty; name its task file there",
+                            c.train.best_metric);
+  if (c.train.patience > 0 && c.train.best_metric == "validation_loss" && (c.train.validation_every == 0 || !data::has_validation(c.data)))
+    throw base::ConfigError(
+        "train.patience = {} waits for validation_loss, and the run does not validate: set train.validation_every and "
+        "data.validation_fraction (or data.validation), or name an evaluation in train.best_metric",
+        c.train.patience);
   check_graphs(c);
   check_preferences(c);
   check_parts_of_steps(c);

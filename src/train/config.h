@@ -43,6 +43,10 @@ struct TrainConfig {
   int64_t seed = 1234;
   int64_t threads = 0;  // 0 = all cores
   int64_t validation_every = 0, validation_batches = 8;
+  std::vector<std::string> evaluations;                // files of tasks
+  int64_t evaluation_every = 0, evaluation_limit = 0;  // steps; questions of each task, 0 = all
+  std::string best_metric = "validation_loss";         // or an evaluation: its name, or name/metric
+  int64_t patience = 0;                                // values of it without a better one; 0 = any number
   std::vector<PhaseConfig> phases;
 };
 

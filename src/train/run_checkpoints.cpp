@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char *kDurable = "checkpoint", *kMemory = "checkpoint in memory";  // axes of their messages
+constexpr const char* kBestExtra = "best";
 
 int64_t content_bytes(const fs::path& folder) {
   std::error_code ignored;
@@ -80,7 +81,8 @@ RunCheckpoints::Restored RunCheckpoints::load(const checkpoint::TeamReader& read
   const auto ranks = team();
   require_fit(reader.reader(), ranks, model_.optimizer(), config_.strict);
   checkpoint::LoadReport report;
-  Restored restored{load_run(reader, model_.optimizer(), &report), reader.extra("data")};
+  Restored restored{load_run(reader, model_.optimizer(), &report), reader.extra("data"), {}};
+  if (reader.reader().has_extra(kBestExtra)) restored.best = judged_.best = reader.extra(kBestExtra);
   model_.step().publish_weights();
   if (is_main()) {
     records_.push_back(load_json(from, restored.progress.step, report));
@@ -235,7 +237,8 @@ void RunCheckpoints::prepare() {
 
 void RunCheckpoints::start(Tier& tier, const Progress& progress, const std::string& data_state) {
   auto extras = extras_of(progress, model_.optimizer(), options_.config_toml, data_state);
-  if (validation_loss_) extras[checkpoint::kScoreExtra] = fmt::format("{}", *validation_loss_);
+  if (judged_.score) extras[checkpoint::kScoreExtra] = fmt::format("{}", *judged_.score);
+  if (!judged_.best.empty()) extras[kBestExtra] = judged_.best;
   try {
     start_save(*tier.saver, tier.copies.get(), model_.optimizer(), progress, extras, is_main());
   } catch (const base::CommError&) {
@@ -245,14 +248,14 @@ void RunCheckpoints::start(Tier& tier, const Progress& progress, const std::stri
   }
 }
 
-void RunCheckpoints::after_step(const Progress& progress, std::optional<double> validation_loss,
-                                const std::function<std::string()>& data_state) {
-  validation_loss_ = validation_loss;
+void RunCheckpoints::after_step(const Progress& progress, const Judged& judged, const std::function<std::string()>& data_state) {
+  judged_ = judged;
   for (auto* tier : {durable_.get(), memory_.get()})
     if (tier) collect(*tier);
-  if (!is_due(config_.every, progress.step) && !is_due(config_.memory_every, progress.step)) return;
+  const bool is_durable = is_due(config_.every, progress.step) || judged.saves;
+  if (!is_durable && !is_due(config_.memory_every, progress.step)) return;
   replace_lost();
-  if (durable_ && is_due(config_.every, progress.step)) return start(*durable_, progress, data_state());
+  if (durable_ && is_durable) return start(*durable_, progress, data_state());
   // One that is late is left out: the next is as good.
   if (memory_ && is_due(config_.memory_every, progress.step) && memory_->calling_team->all(!memory_->saver->is_busy()))
     start(*memory_, progress, data_state());

@@ -39,6 +39,13 @@ class RunCheckpoints {
   struct Restored {
     Progress progress;
     std::string data_state;
+    std::string best;  // record of train.best_metric (train/best_metric.h); empty when there was none
+  };
+  /// What is known of a step's train.best_metric.
+  struct Judged {
+    std::optional<double> score;  // less is better; checkpoint.keep_best goes by it
+    std::string best;             // the record of the best so far
+    bool saves = false;           // a checkpoint is due, whatever the step
   };
   /// Fills weights and moments as `resume` asks; nothing when there is no checkpoint. Throws CheckpointError when there are some and none
   /// can be read.
@@ -47,7 +54,7 @@ class RunCheckpoints {
   /// Before the first step: takes the memory that saving needs.
   void prepare();
   /// After each step: collects saves that have ended, and begins those that are due.
-  void after_step(const Progress& progress, std::optional<double> validation_loss, const std::function<std::string()>& data_state);
+  void after_step(const Progress& progress, const Judged& judged, const std::function<std::string()>& data_state);
   /// After the last: saves it, unless it is saved, and waits. Throws CheckpointError when that fails.
   void finish(const Progress& progress, const std::function<std::string()>& data_state);
 
@@ -82,7 +89,7 @@ class RunCheckpoints {
   mesh::Groups& groups_;
   std::unique_ptr<Tier> durable_, memory_;  // null: off
   int64_t durable_step_ = -1;               // of the checkpoint that was restored, or was there
-  std::optional<double> validation_loss_;   // of the last step, when it was validated
+  Judged judged_;                           // of the last step
   std::vector<nlohmann::ordered_json> records_;
 };
 

@@ -72,7 +72,7 @@ class LostRanks : public ::testing::Test {
         }
 
         static void after_step(RunCheckpoints& checkpoints, int64_t step, const std::function<void()>& once_replaced = {}) {
-          checkpoints.after_step({.step = step}, std::nullopt, [&]() -> std::string {
+          checkpoints.after_step({.step = step}, {}, [&]() -> std::string {
             if (once_replaced) once_replaced();
             return "{}";
           });

@@ -10,9 +10,9 @@ namespace ingot::train {
 namespace {
 
 bool is_of_a_phase(const std::string& name) {
-  static const std::vector<std::string> known = {"train.microbatch_size", "train.recompute",        "train.offload",
-                                                 "train.gpu_graphs",      "train.validation_every", "train.validation_batches",
-                                                 "optimizer.offload",     "data.prefetch",          "checkpoint.every"};
+  static const std::vector<std::string> known = {
+      "train.microbatch_size",    "train.recompute",        "train.offload",     "train.gpu_graphs", "train.validation_every",
+      "train.validation_batches", "train.evaluation_every", "optimizer.offload", "data.prefetch",    "checkpoint.every"};
   return name.starts_with("parallel.") || std::find(known.begin(), known.end(), name) != known.end();
 }
 

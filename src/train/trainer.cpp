@@ -68,7 +68,11 @@ void add(const Measured& stretch, Measured& run) {
 }
 
 Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast, mesh::Groups& groups)
-    : config_(std::move(config)), options_(std::move(options)), forecast_(forecast), groups_(groups) {
+    : config_(std::move(config)),
+      options_(std::move(options)),
+      forecast_(forecast),
+      groups_(groups),
+      best_(config_.train.best_metric, config_.train.patience) {
   check_layout(config_, groups_.mesh());
   phases_ = lay_out_phases(config_);
   measured_.step_ms.resize(phases_.size());
@@ -85,6 +89,7 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
   if (auto restored = checkpoints_->restore()) {
     progress_ = restored->progress;
     resumed_data_ = std::move(restored->data_state);
+    best_.restore(restored->best, "the checkpoint");
   }
   enter_phase(phase_at(phases_, progress_.step));
   prepare_run_dir();
@@ -205,17 +210,22 @@ bool Trainer::run(const resilience::StopSignal& stop) {
   if (progress_.step >= all && is_main())
     base::log_info("all {} steps are done; a larger train.steps goes on, another --run-dir starts anew", all);
   bool stopped = false;
-  while (progress_.step < steps && !(stopped = must_stop(stop))) {
+  while (progress_.step < steps && !best_.has_lost_patience() && !(stopped = must_stop(stop))) {
     const Phase& phase = phase_at(phases_, progress_.step);
     enter_phase(phase);
     StepRecord record = take_step(phase);
     if (validation_ && (is_due(config_.train.validation_every) || progress_.step == steps)) record.validation_loss = validate(phase);
-    const auto validation_loss = record.validation_loss;
+    const int64_t evaluation_every = config_.train.evaluation_every;
+    if (options_.evaluations && evaluation_every > 0 && (is_due(evaluation_every) || progress_.step == steps))
+      record.evaluations = options_.evaluations->run(*parallel_, groups_);
+    const auto judged = judge(record);
     if (is_main()) sink_->record(std::move(record));
-    checkpoints_->after_step(progress_, validation_loss, [this] { return data_state(); });
+    checkpoints_->after_step(progress_, judged, [this] { return data_state(); });
     record_checkpoints();
   }
+  const bool is_early = progress_.step < all && best_.has_lost_patience();
   if (stopped && is_main()) base::log_info("stopped by a signal after step {}", progress_.step);
+  else if (is_early && is_main()) base::log_info("stopped after step {} of {}: {} (train.patience)", progress_.step, all, best_.describe());
   else if (progress_.step < all && is_main()) base::log_info("stopped after step {} of {}, as --stop-after says", progress_.step, all);
   try {
     checkpoints_->finish(progress_, [this] { return data_state(); });
@@ -225,7 +235,7 @@ bool Trainer::run(const resilience::StopSignal& stop) {
   }
   record_checkpoints();
   if (is_main()) sink_->end(stopped ? MlflowEnd::killed : MlflowEnd::finished);
-  return !stopped;
+  return !stopped && !is_early;
 }
 
 void Trainer::record_checkpoints() {
@@ -331,6 +341,21 @@ std::optional<double> Trainer::validate(const Phase& phase) {
   }
   if (targets == 0) return std::nullopt;
   return sum / static_cast<double>(targets);
+}
+
+// Machines of several kinds may differ in a last bit: what rank 0 has decides.
+RunCheckpoints::Judged Trainer::judge(const StepRecord& record) {
+  RunCheckpoints::Judged judged{.score = best_.score_in(record), .best = {}};
+  if (judged.score) {
+    if (auto& all = groups_.world().everyone(); all.size() > 1) {
+      const auto score = at::full({1}, *judged.score, at::kDouble);
+      all.broadcast(score, 0);
+      judged.score = score.item<double>();
+    }
+    judged.saves = best_.take(*judged.score, progress_.step) && best_.is_of_evaluations() && config_.checkpoint.keep_best > 0;
+  }
+  judged.best = best_.to_json();
+  return judged;
 }
 
 std::string Trainer::data_state() const {

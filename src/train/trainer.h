@@ -13,7 +13,9 @@
 #include "data/tokenizer.h"
 #include "mesh/groups.h"
 #include "resilience/stop_signal.h"
+#include "train/best_metric.h"
 #include "train/config.h"
+#include "train/evaluations.h"
 #include "train/metrics/metrics_sink.h"
 #include "train/metrics/run_facts.h"
 #include "train/parallel_model.h"
@@ -61,6 +63,7 @@ struct RunOptions {
   std::string version;                                              // of the program, for run.json
   checkpoint::StorageOf storage_of = checkpoint::local_storage_of;  // of folders of checkpoints
   StepWatch* watch = nullptr;                                       // must outlive the run
+  Evaluations* evaluations = nullptr;                               // of train.evaluations; must outlive the run
 };
 
 class Trainer {
@@ -70,7 +73,8 @@ class Trainer {
   /// with the same arguments; rank 0 writes the run directory. The groups must outlive it.
   Trainer(RunConfig config, RunOptions options, const Forecast& forecast, mesh::Groups& groups);
 
-  /// Trains to the end, or until `stop` received a signal; then saves, unless checkpoint.every is 0. Returns whether no signal came. Throws
+  /// Trains to the end, until train.patience is lost, or until `stop` received a signal; then saves, unless checkpoint.every is 0. Returns
+  /// whether the run may go on with a next stretch: it came to its own end. Throws
   /// NumericError when too many steps in a row had to be skipped, or at the first when resilience.nonfinite = "stop"; ReplicaError when
   /// ranks hold other bits of the same weights; CheckpointError when the last save failed.
   bool run(const resilience::StopSignal& stop);
@@ -100,6 +104,8 @@ class Trainer {
   void measure(const StepRecord& record, size_t phase);
   /// In the phase's context, with its RoPE base (which the model has) and on its sources.
   std::optional<double> validate(const Phase& phase);
+  /// The record's train.best_metric beside those before; all ranks come to the same.
+  RunCheckpoints::Judged judge(const StepRecord& record);
   std::string data_state() const;
   void record_checkpoints();
   bool is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
@@ -126,6 +132,7 @@ class Trainer {
   int64_t steps_in_phase_ = 0;  // since the start or the change of phase
   std::string run_id_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
+  BestMetric best_;
 };
 
 }  // namespace ingot::train

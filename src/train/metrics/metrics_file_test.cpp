@@ -71,6 +71,17 @@ TEST_F(MetricsFileTest, nan_and_inf_become_null_and_are_named) {
   EXPECT_FALSE(json::parse(to_json(record_of(1)).dump()).contains("nonfinite"));
 }
 
+TEST_F(MetricsFileTest, evaluations_have_a_task_each_with_values_and_errors) {
+  StepRecord record;
+  record.evaluations = {{"agreement", 40, {{"acc", 0.5, 0.125, true}, {"acc_norm", NAN, std::nullopt, true}}},
+                        {"x", 1, {{"loss", 2, std::nullopt, false}}}};
+  const auto line = to_json(record);
+  EXPECT_EQ(line["evaluations"].dump(),
+            R"({"agreement":{"items":40,"acc":0.5,"acc_stderr":0.125,"acc_norm":null},"x":{"items":1,"loss":2.0}})");
+  EXPECT_EQ(line["nonfinite"].dump(), R"({"agreement/acc_norm":"nan"})");
+  EXPECT_FALSE(to_json(StepRecord{}).contains("evaluations"));
+}
+
 TEST_F(MetricsFileTest, expert_load_is_max_mean_and_imbalance_of_each_layer) {
   const auto load = expert_load_of({{10, 30, 20, 20}, {0, 0, 0, 80}});
   EXPECT_EQ(load.max, 80);

@@ -1,5 +1,7 @@
 #include "train/metrics/metrics_sink.h"
 
+#include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -11,6 +13,13 @@
 
 namespace ingot::train {
 namespace {
+
+// MLflow takes letters, digits and few signs in the name of a metric.
+std::string tag_of(std::string name) {
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return c >= 128 || (!std::isalnum(c) && c != '_' && c != '-' && c != '.'); }, '_');
+  return name;
+}
 
 std::vector<Scalar> scalars_of(const StepRecord& r) {
   std::vector<Scalar> all = {{"train/loss", r.loss},
@@ -40,6 +49,12 @@ std::vector<Scalar> scalars_of(const StepRecord& r) {
   if (r.attention_max) all.push_back({"train/attention_max", *r.attention_max});
   if (r.draft_loss) all.push_back({"train/draft_loss", *r.draft_loss});
   if (r.mtp_loss) all.push_back({"train/mtp_loss", *r.mtp_loss});
+  for (const auto& evaluation : r.evaluations)
+    for (const auto& metric : evaluation.metrics) {
+      const auto tag = tag_of(evaluation.task) + "/" + tag_of(metric.name);
+      all.push_back({"evaluations/" + tag, metric.value});
+      if (metric.error) all.push_back({"evaluations/" + tag + "_stderr", *metric.error});
+    }
   return all;
 }
 
@@ -78,11 +93,12 @@ MetricsSink::MetricsSink(const std::filesystem::path& run_dir, const LogConfig& 
 void MetricsSink::record(StepRecord record) {
   if (record.time_s == 0) record.time_s = unix_time_s();
   record.resumed = record.resumed || (first_ && after_resume_);
-  const bool worth_a_line =
-      first_ || record.step % config_.every == 0 || record.step == record.steps || record.validation_loss || record.skipped;
+  const bool worth_a_line = first_ || record.step % config_.every == 0 || record.step == record.steps || record.validation_loss ||
+                            !record.evaluations.empty() || record.skipped;
   if (first_) base::log_info("{}", step_line_legend());
   first_ = false;
   if (worth_a_line) base::log_info("{}", step_line(record));
+  for (const auto& evaluation : record.evaluations) base::log_info("{}", evaluation_line(record.step, evaluation));
   try {
     auto line = to_json(record);
     for (auto& saved : std::exchange(new_checkpoints_, {})) line["checkpoints"].push_back(std::move(saved));

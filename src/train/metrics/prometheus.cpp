@@ -74,9 +74,10 @@ struct PrometheusEndpoint::State {
                        .stall = std::chrono::seconds(1),
                        .answer = std::chrono::seconds(5),
                        .connections = 2}};
-  // Only runs that have them show these two.
+  // Only runs that have them show these.
   prometheus::Gauge* validation_loss = nullptr;
   prometheus::Gauge* imbalance = nullptr;
+  prometheus::Family<prometheus::Gauge>* evaluations = nullptr;
 
   void configure() {
     server.set_payload_max_length(1024);
@@ -128,6 +129,15 @@ void PrometheusEndpoint::update(const StepRecord& record) {
     if (!state_->validation_loss)
       state_->validation_loss = &gauge(m.registry, "ingot_validation_loss", "Last validation loss, nats per token.");
     state_->validation_loss->Set(*record.validation_loss);
+  }
+  for (const auto& evaluation : record.evaluations) {
+    if (!state_->evaluations)
+      state_->evaluations = &prometheus::BuildGauge()
+                                 .Name("ingot_evaluation")
+                                 .Help("Last value of each metric of the tasks of train.evaluations.")
+                                 .Register(m.registry);
+    for (const auto& metric : evaluation.metrics)
+      state_->evaluations->Add({{"task", evaluation.task}, {"metric", metric.name}}).Set(metric.value);
   }
   if (record.expert_load) {
     if (!state_->imbalance)

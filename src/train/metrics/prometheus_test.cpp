@@ -45,6 +45,10 @@ TEST(Prometheus, a_real_request_gets_the_last_step_in_text_format) {
   record.step_ms = 1500;
   record.comm_bytes = 1000;
   endpoint.update(record);
+  record.evaluations = {{"task \"a\"", 4, {{"acc", 0.25, 0.1, true}}}};
+  endpoint.update(record);
+  record.evaluations[0].metrics[0].value = 0.5;
+  record.comm_bytes = 0;
   record.step = 13;
   record.skipped = true;
   endpoint.update(record);
@@ -53,7 +57,8 @@ TEST(Prometheus, a_real_request_gets_the_last_step_in_text_format) {
   EXPECT_THAT(answer, HasSubstr("text/plain; version=0.0.4"));
   for (const char* line :
        {"# TYPE ingot_loss gauge\n", "\ningot_step 13\n", "\ningot_loss 3.25\n", "\ningot_step_seconds 1.5\n",
-        "# TYPE ingot_comm_sent_bytes_total counter\n", "\ningot_comm_sent_bytes_total 2000\n", "\ningot_skipped_steps_total 1\n"})
+        "\ningot_evaluation{metric=\"acc\",task=\"task \\\"a\\\"\"} 0.5\n", "# TYPE ingot_comm_sent_bytes_total counter\n",
+        "\ningot_comm_sent_bytes_total 2000\n", "\ningot_skipped_steps_total 1\n"})
     EXPECT_THAT(answer, HasSubstr(line));
   EXPECT_EQ(answer.find("ingot_expert_load"), std::string::npos);
   EXPECT_THAT(http_get(endpoint.port(), "/../etc/passwd"), HasSubstr(" 404 "));

@@ -47,6 +47,14 @@ std::string step_line(const StepRecord& r) {
   return line;
 }
 
+std::string evaluation_line(int64_t step, const Evaluation& evaluation) {
+  std::vector<std::string> parts;
+  for (const auto& metric : evaluation.metrics)
+    parts.push_back(
+        fmt::format("{} {}{}", metric.name, four_digits(metric.value), metric.error ? " ± " + four_digits(*metric.error) : std::string()));
+  return fmt::format("step {}  {} ({} items): {}", step, evaluation.task, evaluation.items, fmt::join(parts, ", "));
+}
+
 std::string step_line_legend() {
   return "step lines: ms and mem are measured/predicted; norm is before clipping; imb is the experts' load imbalance, max/mean; "
          "left is time left; val is the validation loss";

@@ -14,6 +14,11 @@ namespace ingot::train {
 /// is left out.
 std::string step_line(const StepRecord& record);
 
+/// For instance
+///   step 1200  agreement (40 items): acc 0.7250 ± 0.07140, acc_norm 0.7000 ± 0.07338
+/// The sign is that of a standard error.
+std::string evaluation_line(int64_t step, const Evaluation& evaluation);
+
 /// What the columns of step_line() mean, in one line that is printed before the first of them.
 std::string step_line_legend();
 

@@ -81,6 +81,11 @@ TEST(StepLine, leaves_out_what_the_run_does_not_have) {
   EXPECT_THAT(line, HasSubstr("mem 300.0 MiB"));
 }
 
+TEST(StepLine, evaluations_have_lines_of_their_own) {
+  EXPECT_EQ(evaluation_line(1200, {"agreement", 40, {{"acc", 0.725, 0.0714, true}, {"loss", 2.5, std::nullopt, false}}}),
+            "step 1200  agreement (40 items): acc 0.7250 ± 0.07140, loss 2.500");
+}
+
 TEST(StepLine, mfu_convention_names_the_peak_and_what_is_counted) {
   const auto text = mfu_convention(0.205, "fp32 GEMM measured on this machine");
   for (const char* part :

@@ -21,16 +21,29 @@ class LineBuilder {
       line_[name] = value;
     } else {
       line_[name] = nullptr;
-      nonfinite_[name] = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+      nonfinite_[name] = name_of(value);
     }
   }
   void add(const char* name, Json value) { line_[name] = std::move(value); }
+  /// Of each task the number of its items, and of each metric the value and <name>_stderr.
+  void add(const std::vector<Evaluation>& evaluations) {
+    for (const auto& evaluation : evaluations) {
+      auto& own = line_["evaluations"][evaluation.task] = {{"items", evaluation.items}};
+      for (const auto& metric : evaluation.metrics) {
+        own[metric.name] = std::isfinite(metric.value) ? Json(metric.value) : Json();
+        if (!std::isfinite(metric.value)) nonfinite_[evaluation.task + "/" + metric.name] = name_of(metric.value);
+        if (metric.error && std::isfinite(*metric.error)) own[metric.name + "_stderr"] = *metric.error;
+      }
+    }
+  }
   Json finish() {
     if (!nonfinite_.empty()) line_["nonfinite"] = std::move(nonfinite_);
     return std::move(line_);
   }
 
  private:
+  static const char* name_of(double nonfinite) { return std::isnan(nonfinite) ? "nan" : nonfinite > 0 ? "inf" : "-inf"; }
+
   Json line_ = Json::object(), nonfinite_ = Json::object();
 };
 
@@ -88,6 +101,7 @@ Json to_json(const StepRecord& record) {
   line.add("eta_s", record.eta_s);
   line.add("time_s", record.time_s);
   if (record.validation_loss) line.add("validation_loss", *record.validation_loss);
+  line.add(record.evaluations);
   if (record.expert_load) line.add("expert_load", load_json(*record.expert_load));
   if (record.balance_loss) line.add("balance_loss", *record.balance_loss);
   if (record.router_z_loss) line.add("router_z_loss", *record.router_z_loss);

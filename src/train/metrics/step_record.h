@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace ingot::train {
@@ -24,6 +25,19 @@ struct ExpertLoad {
 /// From tokens per expert, [moe_layers][experts]. A layer that saw no tokens counts as even.
 ExpertLoad expert_load_of(std::vector<std::vector<int64_t>> tokens);
 
+/// What a task of train.evaluations says of the model.
+struct Evaluation {
+  struct Metric {
+    std::string name;
+    double value = 0;
+    std::optional<double> error;  // standard error
+    bool higher_is_better = true;
+  };
+  std::string task;
+  int64_t items = 0;
+  std::vector<Metric> metrics;  // the first stands for the task
+};
+
 struct StepRecord {
   int64_t step = 0;    // 1 for the first
   int64_t steps = 0;   // of the whole run
@@ -37,25 +51,26 @@ struct StepRecord {
   double tflops = 0;           // 10^12 model FLOP/s per rank
   double mfu = 0;              // fraction of the measured peak, 0 when no peak is known
   int64_t memory_peak_bytes = 0;
-  double predicted_step_ms = 0;        // 0: no prediction
-  int64_t predicted_memory_bytes = 0;  // 0: no prediction
+  double predicted_step_ms = 0;         // 0: no prediction
+  int64_t predicted_memory_bytes = 0;   // 0: no prediction
   double calibrated_step_ms = 0;        // the prediction as earlier runs would correct it; 0: too few of them
   int64_t calibrated_memory_bytes = 0;  // the same
-  int64_t comm_bytes = 0;              // sent by this rank during the step
+  int64_t comm_bytes = 0;               // sent by this rank during the step
   double eta_s = 0;
   double time_s = 0;  // Unix time at the end of the step; 0: the sink fills it in
 
   std::optional<ExpertLoad> expert_load;  // MoE runs
   // Of the losses of routers that are on, means over layers without coefficients.
   std::optional<double> balance_loss, router_z_loss;
-  std::optional<double> dropped;          // share of tokens' slots that experts with a capacity had no room for
-  std::optional<double> attention_max;    // largest log-sum-exp of a head's attention scores, with optimizer.qk_clip
-  std::optional<double> draft_loss;       // nats per token, of drafts; loss is the mean of it and of the next token's
-  std::optional<double> mtp_loss;         // of predictors, mean over them
+  std::optional<double> dropped;                   // share of tokens' slots that experts with a capacity had no room for
+  std::optional<double> attention_max;             // largest log-sum-exp of a head's attention scores, with optimizer.qk_clip
+  std::optional<double> draft_loss;                // nats per token, of drafts; loss is the mean of it and of the next token's
+  std::optional<double> mtp_loss;                  // of predictors, mean over them
   std::optional<double> dpo_accuracy, dpo_margin;  // of pairs of answers: share ordered as chosen, mean of beta h
-  std::optional<double> validation_loss;  // steps that were followed by a validation
-  bool skipped = false;                   // NaN or Inf was found and the weights were left alone
-  bool resumed = false;                   // first step after a start from a checkpoint; the sink fills it in
+  std::optional<double> validation_loss;           // steps that were followed by a validation
+  std::vector<Evaluation> evaluations;             // steps that were followed by some
+  bool skipped = false;                            // NaN or Inf was found and the weights were left alone
+  bool resumed = false;                            // first step after a start from a checkpoint; the sink fills it in
 };
 
 /// One JSON object with the fields of docs/run-directory.md. JSON has no NaN or Inf: such a value becomes null, and the
