@@ -61,6 +61,9 @@ train::StepRecord fake_record(const FakeRun& run, int64_t step) {
   r.eta_s = static_cast<double>(run.steps - step) * run.step_ms / 1e3;
   r.time_s = 1.78e9 + static_cast<double>(step) * run.step_ms / 1e3;
   if (run.validate_every > 0 && step % run.validate_every == 0) r.validation_loss = loss + 0.08 + 0.01 * normal(3);
+  if (run.evaluate_every > 0 && step % run.evaluate_every == 0)
+    r.evaluations = {{"agreement", 40, {{"acc", 0.5 + 0.4 * progress, 0.07, true}}},
+                     {"<texts>", 9, {{"bits_per_byte", loss / 3, {}, false}}}};
   if (run.moe_layers > 0) r.expert_load = train::expert_load_of(fake_loads(run, step, progress));
   for (const int64_t after : run.resumed_after) {
     if (step > after) r.time_s += 300;

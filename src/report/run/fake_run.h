@@ -16,7 +16,7 @@ struct FakeRun {
   double start_loss = 9.2, end_loss = 3.1, noise = 0.06;
   double step_ms = 640, prediction_error = -0.06;  // predicted / measured - 1
   int64_t memory_bytes = int64_t{3} << 30;
-  int64_t validate_every = 100;
+  int64_t validate_every = 100, evaluate_every = 0;
   std::vector<int64_t> resumed_after;  // steps
   std::vector<int64_t> nonfinite;      // steps with a NaN gradient norm
   double learning_rate = 3e-3;

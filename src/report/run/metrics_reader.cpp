@@ -45,6 +45,11 @@ struct Line {
   double load_max = kNone, load_mean = kNone;
   std::vector<double> layers;
   std::vector<std::vector<double>> tokens;
+  struct Evaluated {
+    std::string task, metric;
+    double value = kNone, error = kNone;
+  };
+  std::vector<Evaluated> evaluations;
 
   void clear() {
     step = load_max = load_mean = kNone;
@@ -52,6 +57,7 @@ struct Line {
     resumed = skipped = nonfinite = false;
     layers.clear();
     tokens.clear();
+    evaluations.clear();
   }
 };
 
@@ -61,7 +67,10 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit LineHandler(Line& line) : line_(line) {}
 
-  bool null() override { return true; }
+  bool null() override {
+    take_evaluated(kNone);
+    return true;
+  }
   bool boolean(bool value) override {
     if (depth_ == 1 && key_ == "resumed") line_.resumed = value;
     if (depth_ == 1 && key_ == "skipped") line_.skipped = value;
@@ -98,6 +107,8 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   bool key(std::string& name) override {
     if (depth_ == 1) key_ = name;
     if (depth_ == 2) load_key_ = in_load_ ? name : "";
+    if (depth_ == 2) task_ = key_ == "evaluations" ? name : "";
+    if (depth_ == 3) metric_ = name;
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
@@ -106,6 +117,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   bool take(double value) {
     if (depth_ == 0) return false;
     if (!(std::abs(value) <= kMaxValue)) return true;
+    take_evaluated(value);
     if (depth_ == 1) take_field(value);
     else if (array_depth_ == 0 && depth_ == 2 && load_key_ == "max") line_.load_max = value;
     else if (array_depth_ == 0 && depth_ == 2 && load_key_ == "mean") line_.load_mean = value;
@@ -113,6 +125,16 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
     else if (array_depth_ == 2 && load_key_ == "tokens" && !line_.tokens.empty() && line_.tokens.back().size() < kMaxExperts)
       line_.tokens.back().push_back(value);
     return true;
+  }
+  // Behind the number of its items a task has its metrics, the first of which stands for it.
+  void take_evaluated(double value) {
+    if (depth_ != 3 || array_depth_ != 0 || key_ != "evaluations" || metric_ == "items") return;
+    auto& all = line_.evaluations;
+    if (all.empty() || all.back().task != task_) {
+      if (all.size() < kMaxEvaluations) all.push_back({task_, metric_, value});
+    } else if (metric_ == all.back().metric + "_stderr") {
+      all.back().error = value;
+    }
   }
   void take_field(double value) {
     if (key_ == "step") line_.step = value;
@@ -122,7 +144,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   }
 
   Line& line_;
-  std::string key_, load_key_;
+  std::string key_, load_key_, task_, metric_;
   int64_t depth_ = 0, array_depth_ = 0;
   bool in_load_ = false;
 };
@@ -189,6 +211,9 @@ class Reader {
       for (auto& column : metrics_.columns) column.pop_back();
       ++metrics_.lines.redone;
     }
+    for (auto& curve : metrics_.evaluations)
+      while (!curve.step.empty() && curve.step.back() >= line_.step)
+        for (auto* column : {&curve.step, &curve.value, &curve.error}) column->pop_back();
     while (!metrics_.load.empty() && metrics_.load.back().first_step >= line_.step) metrics_.load.pop_back();
     while (!metrics_.restarts.empty() && metrics_.restarts.back().step > line_.step) metrics_.restarts.pop_back();
     const double time_s = line_.values[static_cast<size_t>(Field::time_s)];
@@ -208,8 +233,21 @@ class Reader {
     last_time_s_ = line_.values[static_cast<size_t>(Field::time_s)];
     metrics_.lines.skipped += line_.skipped;
     metrics_.lines.nonfinite += line_.nonfinite;
+    for (const auto& one : line_.evaluations) append_evaluated(one);
     if (!line_.layers.empty()) append_load();
     if (in_last_tenth_ && !line_.tokens.empty()) add_tokens();
+  }
+
+  void append_evaluated(const Line::Evaluated& one) {
+    auto& all = metrics_.evaluations;
+    auto found = std::find_if(all.begin(), all.end(), [&](const auto& c) { return c.task == one.task && c.metric == one.metric; });
+    if (found == all.end()) {
+      if (all.size() >= kMaxEvaluations) return;
+      found = all.insert(all.end(), {one.task, one.metric, {}, {}, {}});
+    }
+    found->step.push_back(line_.step);
+    found->value.push_back(one.value);
+    found->error.push_back(one.error);
   }
 
   // Stretches grow by doubling: when there are too many, neighbours are joined and each covers twice the lines.

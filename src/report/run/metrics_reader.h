@@ -57,11 +57,18 @@ struct LoadStretch {
   std::vector<float> layers;
 };
 
+/// The metric that stands for a task of train.evaluations, at the steps that were followed by one.
+struct EvaluationCurve {
+  std::string task, metric;
+  std::vector<double> step, value, error;  // standard error; NaN where a line has none
+};
+
 struct Metrics {
   std::vector<double> step;                                                    // strictly ascending
   std::array<std::vector<double>, static_cast<size_t>(Field::count)> columns;  // as long as `step`; NaN where a line has none
   std::vector<Restart> restarts;
   std::vector<LoadStretch> load;                   // at most 2 kMaxStretches
+  std::vector<EvaluationCurve> evaluations;        // at most kMaxEvaluations
   std::vector<std::vector<double>> expert_tokens;  // [moe_layers][experts], summed over the last tenth of the file
   LineCounts lines;
 
@@ -69,6 +76,7 @@ struct Metrics {
 };
 
 inline constexpr size_t kMaxStretches = 256;
+inline constexpr size_t kMaxEvaluations = 64;
 
 /// Takes a file piece by piece, so that its size does not matter and a trainer may cut it off meanwhile.
 class MetricsReader {

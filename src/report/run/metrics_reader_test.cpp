@@ -25,6 +25,8 @@ TEST(MetricsReader, reads_back_what_the_trainer_writes) {
   record.validation_loss = 2.75;
   record.expert_load = train::expert_load_of({{10, 30}, {20, 20}});
   record.skipped = true;
+  record.evaluations = {{"items", 4, {{"acc", 0.5, 0.25, true}, {"acc_norm", 0.75, 0.2, true}}},
+                        {"b", 2, {{"loss", NAN, {}, false}, {"x", 1, {}, true}}}};
   const auto metrics = read_metrics(train::to_json(record).dump() + "\n");
   EXPECT_THAT(metrics.step, ElementsAre(3));
   EXPECT_THAT(metrics[Field::steps], ElementsAre(9));
@@ -38,6 +40,27 @@ TEST(MetricsReader, reads_back_what_the_trainer_writes) {
   EXPECT_THAT(metrics.load[0].layers, ElementsAre(1.5f, 1.0f));
   EXPECT_THAT(metrics.expert_tokens, ElementsAre(ElementsAre(10, 30), ElementsAre(20, 20)));
   EXPECT_EQ(metrics.lines.skipped, 1);
+  ASSERT_EQ(metrics.evaluations.size(), 2u);
+  EXPECT_EQ(metrics.evaluations[0].task + " " + metrics.evaluations[0].metric, "items acc");
+  EXPECT_THAT(metrics.evaluations[0].step, ElementsAre(3));
+  EXPECT_THAT(metrics.evaluations[0].value, ElementsAre(0.5));
+  EXPECT_THAT(metrics.evaluations[0].error, ElementsAre(0.25));
+  EXPECT_EQ(metrics.evaluations[1].metric, "loss") << "the first stands for the task, also where it is no number";
+  EXPECT_TRUE(std::isnan(metrics.evaluations[1].value[0]));
+}
+
+TEST(MetricsReader, evaluations_that_are_done_again_replace_the_first) {
+  const auto metrics =
+      read_metrics(R"({"step":2,"evaluations":{"a":{"items":1,"acc":0.5}}})"
+                   "\n"
+                   R"({"step":4,"evaluations":{"a":{"items":1,"acc":0.6,"acc_stderr":0.1,"x":{"y":7}},"b":3,"c":[{"acc":1}]}})"
+                   "\n"
+                   R"({"step":3})"
+                   "\n"
+                   R"({"step":4,"evaluations":{"a":{"items":1,"acc":0.7}},"checkpoints":[{"a":{"b":{"acc":9}}}]})");
+  ASSERT_EQ(metrics.evaluations.size(), 1u);
+  EXPECT_THAT(metrics.evaluations[0].step, ElementsAre(2, 4));
+  EXPECT_THAT(metrics.evaluations[0].value, ElementsAre(0.5, 0.7));
 }
 
 TEST(MetricsReader, expert_load_may_also_be_the_bare_ratio_or_the_bare_matrix) {

@@ -43,6 +43,12 @@ Content content_of(const std::vector<RunData>& runs) {
   page += name_bar(names, "runs");
   const auto plots = loss_plot(runs) + small_plots(runs);
   page += plots.empty() ? "<p>There is nothing to plot yet.</p>\n" : fmt::format("{}<div class=\"plots\">\n{}</div>\n", kKey, plots);
+  const auto evaluations = evaluation_plots(runs);
+  if (!evaluations.empty())
+    page +=
+        "<h2>Evaluations</h2>\n<p class=\"key\">Faint: the 95 % interval, 1.96 standard errors to either side.</p>\n<div "
+        "class=\"plots\">\n" +
+        evaluations + "</div>\n";
   const auto experts = expert_plots(runs);
   if (!experts.empty()) page += "<h2>Experts</h2>\n" + experts;
   const auto checkpoints = checkpoint_section(runs);

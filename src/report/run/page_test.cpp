@@ -49,6 +49,18 @@ TEST_F(PageTest, page_of_several_runs_is_whole_and_needs_nothing_from_outside) {
   EXPECT_EQ(count(page, R"("stroke":"dashed")"), 4u) << "step time and memory of two runs";
 }
 
+TEST_F(PageTest, evaluations_are_plotted_with_their_intervals) {
+  write_fake_run(folder / "run", {.steps = 40, .finished = 40, .evaluate_every = 10});
+  const auto page = make_page({read_run(folder / "run")}, "now");
+  EXPECT_EQ(unbalanced(page), "");
+  for (const char* part :
+       {"<h2>Evaluations</h2>", "<h3>agreement</h3>", "<h3>&lt;texts&gt;</h3>", "interval, low end", "interval, high end"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  EXPECT_EQ(count(page, R"("stroke":"faint")"), 2u) << "the other task has no standard error";
+  write_fake_run(folder / "without", {.steps = 20, .finished = 20});
+  EXPECT_EQ(make_page({read_run(folder / "without")}, "now").find("<h2>Evaluations"), std::string::npos);
+}
+
 TEST_F(PageTest, a_run_without_checkpoints_has_no_such_section) {
   write_fake_run(folder / "run", {.steps = 20, .finished = 20});
   EXPECT_EQ(make_page({read_run(folder / "run")}, "now").find("Checkpoints</h2>"), std::string::npos);

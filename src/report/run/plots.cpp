@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/text.h"
 #include "report/page/html.h"
@@ -288,6 +289,30 @@ std::string small_plots(const std::vector<RunData>& runs) {
   };
   std::string out;
   for (const auto& spec : specs) out += line_plot(runs, spec);
+  return out;
+}
+
+std::string evaluation_plots(const std::vector<RunData>& runs) {
+  constexpr double kInterval = 1.96;  // standard errors
+  std::map<std::pair<std::string, std::string>, std::vector<Series>> by_metric;
+  for (size_t run = 0; run < runs.size(); ++run)
+    for (const auto& curve : runs[run].metrics.evaluations) {
+      auto& series = by_metric[{curve.task, curve.metric}];
+      Curve low{curve.step, {}}, high{curve.step, {}};
+      for (size_t i = 0; i < curve.step.size(); ++i) {
+        low.y.push_back(curve.value[i] - kInterval * curve.error[i]);
+        high.y.push_back(curve.value[i] + kInterval * curve.error[i]);
+      }
+      if (has_values(low)) {
+        series.push_back({label_of(runs, run, "interval, low end"), run, Stroke::faint, std::move(low)});
+        series.push_back({label_of(runs, run, "interval, high end"), run, Stroke::faint, std::move(high)});
+      }
+      series.push_back({label_of(runs, run, curve.metric), run, Stroke::line, {curve.step, curve.value}});
+    }
+  std::string out;
+  for (const auto& [name, series] : by_metric)
+    if (std::any_of(series.begin(), series.end(), [](const Series& one) { return has_values(one.curve); }))
+      out += draw(runs, {.title = name.first.c_str(), .unit = name.second, .field = Field::count}, series, false, false);
   return out;
 }
 

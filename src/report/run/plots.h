@@ -15,6 +15,9 @@ std::string loss_plot(const std::vector<RunData>& runs);
 /// which some run has values.
 std::string small_plots(const std::vector<RunData>& runs);
 
+/// Of each task of train.evaluations its metric over steps with a 95 % interval; "" for runs without.
+std::string evaluation_plots(const std::vector<RunData>& runs);
+
 /// Expert load over layers and steps, and over layers and experts; "" for dense runs.
 std::string expert_plots(const std::vector<RunData>& runs);
 
