@@ -16,6 +16,7 @@
 #include "models/hugging_face_config.h"
 #include "models/peft_folder.h"
 #include "models/stored_tensors.h"
+#include "models/zaya_folder.h"
 
 namespace ingot::models {
 namespace {
@@ -28,21 +29,34 @@ using nlohmann::json;
 // A tied head may or may not be stored; when it is, it must simply be ignored.
 bool is_tied_copy(const Model& model, const std::string& name) { return name == "lm_head.weight" && model.config().tie_embeddings; }
 
+// ZAYA1's folders have one of two forms.
+bool is_staged(const ModelConfig& config, const checkpoint::SafetensorsReader& reader) {
+  return config.family == "zaya1" && reader.contains(kStagedZayaMark);
+}
+
+std::vector<StoredPiece> pieces_in(const checkpoint::SafetensorsReader& reader, const ModelConfig& config, const Parameter& p) {
+  return is_staged(config, reader) ? stored_staged_zaya(config, p) : stored_pieces(config, p);
+}
+
 void check_tensors(const Model& model, const checkpoint::SafetensorsReader& reader, const fs::path& folder) {
   std::vector<std::string> problems;
   std::set<std::string> known;
-  for (const auto& stored : stored_tensors(model)) {
-    known.insert(stored.name);
+  const auto check = [&](const StoredPiece& stored) {
+    if (!known.insert(stored.name).second) return;
     if (!reader.contains(stored.name)) {
-      if (!stored.is_optional()) problems.push_back(fmt::format("{} is missing", stored.name));
+      if (!stored.is_optional) problems.push_back(fmt::format("{} is missing", stored.name));
     } else if (const auto& shape = reader.tensor(stored.name).shape; shape != stored.shape) {
       problems.push_back(
           fmt::format("{} has shape {}, the config asks for {}", stored.name, tensor::to_string(shape), tensor::to_string(stored.shape)));
     }
-  }
+  };
+  for (const auto& p : model.parameters().all())
+    if (!is_adapter(p->name))
+      for (const auto& piece : pieces_in(reader, model.config(), *p)) check(piece);
   for (const auto& stored : reader.tensors()) {
     const auto is_ignored = family_named(model.config().family).is_ignored;
     if (is_ignored && is_ignored(model.config(), stored.name)) continue;
+    if (is_staged(model.config(), reader) && is_state_of_staged_zaya(stored.name)) continue;
     if (!known.contains(stored.name) && !is_tied_copy(model, stored.name))
       problems.push_back(fmt::format("{} is not part of a {} model", stored.name, model.config().family));
   }
@@ -55,7 +69,7 @@ void check_tensors(const Model& model, const checkpoint::SafetensorsReader& read
 
 // The whole parameter, in the file's dtype; undefined where the folder has nothing of it.
 at::Tensor read_parameter(const ModelConfig& config, const Parameter& p, const checkpoint::SafetensorsReader& reader) {
-  const auto pieces = stored_pieces(config, p);
+  const auto pieces = pieces_in(reader, config, p);
   at::Tensor whole;
   for (const auto& piece : pieces) {
     if (!reader.contains(piece.name)) return {};

@@ -3,8 +3,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "models/family.h"
 #include "models/hugging_face_config.h"
+#include "models/zaya_folder.h"
 
 namespace ingot::models {
 namespace {
@@ -14,6 +16,12 @@ std::vector<LayerParts> parts(const ModelConfig&) {
 }
 
 ModelConfig from_hugging_face(const nlohmann::json& json) {
+  if (is_staged_zaya(json)) {
+    ModelConfig c = from_hugging_face(unstaged_zaya(json));
+    c.skip_class = HuggingFaceFields(json).boolean("zaya_use_mod", true);
+    c.skip_output = "identity";  // what the programs of that form yield for a skipped token
+    return c;
+  }
   const HuggingFaceFields fields(json);
   ModelConfig c = fields.common();
   c.family = "zaya1";
@@ -30,13 +38,15 @@ ModelConfig from_hugging_face(const nlohmann::json& json) {
   fields.refuse_if_true("lm_head_bias");
   fields.read_layer_types(c, {{"hybrid", "full"}, {"hybrid_sliding", "sliding"}});
   fields.read_rope(c, fields.rope("hybrid"));
-  if (const auto sliding = fields.rope("hybrid_sliding"); sliding.is_object())
-    c.rope_base_sliding = HuggingFaceFields(sliding).number("rope_theta");
+  c.rope_base_sliding = HuggingFaceFields(fields.rope("hybrid_sliding")).number("rope_theta", 10000);
   return c;
 }
 
 nlohmann::json to_hugging_face(const ModelConfig& c) {
   if (!c.skip_class) throw base::ModelError("a zaya1 without the skip class (model.skip_class = false) has no Hugging Face form");
+  if (c.skip_output != "zero")
+    base::log_warning("model.skip_output = {}: transformers and vLLM yield 0 for a token that skips the mixture, SGLang p * x",
+                      c.skip_output);
   auto json = common_hugging_face_config(c);
   json["model_type"] = "zaya";
   json["architectures"] = {"ZayaForCausalLM"};
@@ -50,6 +60,7 @@ nlohmann::json to_hugging_face(const ModelConfig& c) {
   json["sliding_window"] = c.window > 0 ? nlohmann::json(c.window) : nlohmann::json();
   json["layer_types"] = hugging_face_layer_types(c, "hybrid", "hybrid_sliding");
   json["rope_parameters"] = {{"hybrid", hugging_face_rope(c, c.rope_base)}, {"hybrid_sliding", hugging_face_rope(c, c.rope_base_sliding)}};
+  for (auto& rope : json["rope_parameters"]) rope["partial_rotary_factor"] = c.rope_fraction;  // vLLM and SGLang take 0.5 where it is missing
   return json;
 }
 
