@@ -50,6 +50,7 @@ void add_train(Flags& flags) {
 #include "bench/planning.h"
 #include "comm/share_cores.h"
 #include "device/device.h"
+#include "eval/run_evaluations.h"
 #include "mesh/groups.h"
 #include "object_store/object_storage.h"
 #include "plan/run/forecast.h"
@@ -123,11 +124,13 @@ int print_example(const std::string& family) {
 int plan_only(const train::RunConfig& config, const comm::RankEnvironment& ranks, bool json) {
   auto phases = nlohmann::ordered_json::array();
   const auto stretches = train::stretches_of(config);
+  const auto evaluations = eval::evaluations_of(config);
   for (const auto& stretch : stretches) {
     const auto& own = stretch.config;
     const int64_t world = ranks.size > 1 ? ranks.size : plan::configured_ranks(own.parallel);
     const mesh::Mesh mesh(own.parallel, 0, static_cast<int>(world));
     train::check_layout(own, mesh);
+    if (evaluations) evaluations->check_layout(own, mesh);
     train::check_device(own, device::device_named(own.train.device));
     if (ranks.rank != 0) continue;
     // Ranks that are not there yet would share this machine's cores.
@@ -168,6 +171,9 @@ int run_train(const Call& call) {
   auto stretches = train::stretches_of(config);
   for (const auto& stretch : stretches) train::check_layout(stretch.config, mesh::Mesh(stretch.config.parallel, ranks.rank, ranks.size));
   train::check_files(config);
+  const auto evaluations = eval::evaluations_of(config);
+  for (const auto& stretch : stretches)
+    if (evaluations) evaluations->check_layout(stretch.config, mesh::Mesh(stretch.config.parallel, ranks.rank, ranks.size));
   const auto device = device::device_of_rank(config.train.device, ranks.local_rank);
   for (const auto& stretch : stretches) train::check_device(stretch.config, device);
   const resilience::StopSignal stop;
@@ -185,7 +191,8 @@ int run_train(const Call& call) {
                               .stop_after = 0,
                               .described = {},
                               .version = base::program_version(),
-                              .storage_of = object_store::storage_of};
+                              .storage_of = object_store::storage_of,
+                              .evaluations = evaluations.get()};
     int64_t known = stretches.size() > 1 ? train::Trainer::resumable_step(config, options) : -1;
     if (world->size() > 1 && stretches.size() > 1) {
       const auto of_first = at::full({1}, known, at::kLong);

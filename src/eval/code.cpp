@@ -60,7 +60,7 @@ class Code final : public RowTask {
     }
     const auto total = static_cast<int64_t>(prompts.size());
     if (options.begin) options.begin(task_.name + ": writing", total);
-    const auto texts = write_texts(model, encoder.tokenizer(), prompts, task_.until, options.progress);
+    const auto texts = write_texts(model, encoder.tokenizer(), prompts, task_.until, options);
     if (options.begin) options.begin(task_.name + ": running", total);
     std::vector<Item> items;
     for (size_t i = 0; i < rows_.size(); ++i) {

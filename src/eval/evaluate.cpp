@@ -18,21 +18,24 @@ std::unique_ptr<Prepared> prepare(Task task, const Options& options) {
   return prepare_retrieval(std::move(task), options);
 }
 
-std::vector<TaskResult> evaluate(const std::vector<std::unique_ptr<Prepared>>& tasks, models::Model& model,
-                                 const data::Tokenizer& tokenizer, const Options& options) {
+TaskResult evaluate(Prepared& task, models::Model& model, const data::Tokenizer& tokenizer, const Options& options) {
   if (model.config().bidirectional)
     throw base::ConfigError(
         "the model is an encoder (model.bidirectional = true): it fills masks in, and neither continues a text nor tells its likelihood");
   const int64_t most = model.config().max_positions;
   if (options.context > most && most > 0) throw base::UsageError("--context {} is beyond the model's {} positions", options.context, most);
   const Encoder encoder(tokenizer, options.context > 0 ? options.context : most);
+  const auto begin = std::chrono::steady_clock::now();
+  auto result = task.run(model, encoder, options);
+  result.shots = task.task().shots;
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return result;
+}
+
+std::vector<TaskResult> evaluate(const std::vector<std::unique_ptr<Prepared>>& tasks, models::Model& model,
+                                 const data::Tokenizer& tokenizer, const Options& options) {
   std::vector<TaskResult> results;
-  for (const auto& task : tasks) {
-    const auto begin = std::chrono::steady_clock::now();
-    results.push_back(task->run(model, encoder, options));
-    results.back().shots = task->task().shots;
-    results.back().seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  }
+  for (const auto& task : tasks) results.push_back(evaluate(*task, model, tokenizer, options));
   return results;
 }
 
@@ -44,7 +47,12 @@ std::vector<PairScore> scores_of(models::Model& model, std::vector<Pair>& pairs,
     } catch (const base::DataError& error) {
       throw base::DataError("{}: {}", where(i), error.what());
     }
-  const auto scores = score_pairs(model, pairs, {.pass_tokens = options.pass_tokens, .progress = options.progress});
+  if (options.checks_alone) {
+    std::vector<PairScore> none;
+    for (const auto& pair : pairs) none.push_back({.of_tokens = std::vector<float>(pair.continuation.size(), 0)});
+    return none;
+  }
+  const auto scores = score_pairs(model, pairs, {.pass_tokens = options.pass_tokens, .progress = options.progress, .ranks = options.ranks});
   for (size_t i = 0; i < scores.size(); ++i)
     if (!std::isfinite(scores[i].log_likelihood))
       throw base::NumericError("{}: the log-likelihood is {}; the model's weights or --dtype are not fit for it", where(i),

@@ -7,6 +7,7 @@
 
 #include "data/tokenizer.h"
 #include "eval/encode.h"
+#include "eval/ranks.h"
 #include "eval/results.h"
 #include "eval/score_pairs.h"
 #include "eval/task.h"
@@ -21,6 +22,8 @@ struct Options {
   int64_t context = 0;                                                // 0: the model's
   int64_t pass_tokens = 2048;                                         // through the model at once
   bool runs_code = false;                                             // programs that the model writes may be run here
+  bool checks_alone = false;                                          // prompts are made and cut, and nothing goes through the model
+  const Ranks* ranks = nullptr;                                       // null: this one alone
   std::function<void(const std::string& task, int64_t total)> begin;  // all may be empty
   std::function<void(int64_t done)> progress;
 };
@@ -40,7 +43,9 @@ class Prepared {
 /// `task` with the options' shots and limit. Throws ConfigError or DataError.
 std::unique_ptr<Prepared> prepare(Task task, const Options& options);
 
-/// All of them, one after another. Throws DataError for rows that do not fit, NumericError for a model whose logits are no numbers.
+/// Throws DataError for rows that do not fit, NumericError for a model whose logits are no numbers.
+TaskResult evaluate(Prepared& task, models::Model& model, const data::Tokenizer& tokenizer, const Options& options);
+/// All of them, one after another.
 std::vector<TaskResult> evaluate(const std::vector<std::unique_ptr<Prepared>>& tasks, models::Model& model,
                                  const data::Tokenizer& tokenizer, const Options& options);
 

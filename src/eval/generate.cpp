@@ -38,7 +38,7 @@ class Generate final : public RowTask {
         prompts.push_back(std::move(prompt));
       }
       if (options.begin) options.begin(task_.name, static_cast<int64_t>(prompts.size()));
-      const auto texts = write_texts(model, encoder.tokenizer(), prompts, task_.until, options.progress);
+      const auto texts = write_texts(model, encoder.tokenizer(), prompts, task_.until, options);
       for (size_t i = 0; i < rows_.size(); ++i) {
         counts["written_tokens"] += texts[i].tokens;
         items[seed].push_back(item_of(rows_[i], texts[i].text));

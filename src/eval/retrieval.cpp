@@ -76,7 +76,7 @@ class Retrieval final : public Prepared {
         }
     }
     if (options.begin) options.begin(task_.name, static_cast<int64_t>(prompts.size()));
-    const auto texts = write_texts(model, encoder.tokenizer(), prompts, {}, options.progress);
+    const auto texts = write_texts(model, encoder.tokenizer(), prompts, {}, options);
     for (size_t i = 0; i < items.size(); ++i) {
       counts["written_tokens"] += texts[i].tokens;
       add_shares(items[i], texts[i].text, answers[i]);

@@ -35,7 +35,7 @@ class Scorer {
       : model_(model), pairs_(pairs), options_(options), scores_(pairs.size()) {}
 
   std::vector<PairScore> run() {
-    const auto questions = sorted_questions();
+    const auto questions = own_questions();
     for (size_t first = 0; first < questions.size();) {
       const size_t end = end_of_batch(questions, first);
       run_batch(std::span(questions).subspan(first, end - first));
@@ -43,10 +43,57 @@ class Scorer {
       if (options_.progress) options_.progress(done_);
       first = end;
     }
+    if (deals()) {
+      const Ids nothing(1, 0);
+      while (any_has_a_pass(false)) make_pass({nothing}, 0, nullptr), release_head();
+      share_scores();
+    }
     return std::move(scores_);
   }
 
  private:
+  bool deals() const { return options_.ranks && options_.ranks->deals(); }
+
+  // Of those sorted by length each rank takes every so-many-eth, so that all have as much to do.
+  std::vector<Question> own_questions() const {
+    auto all = sorted_questions();
+    if (!deals()) return all;
+    std::vector<Question> own;
+    const auto& group = *options_.ranks->dealt;
+    for (auto i = static_cast<size_t>(group.rank()); i < all.size(); i += static_cast<size_t>(group.size())) own.push_back(all[i]);
+    return own;
+  }
+
+  // Every rank asks before each pass, until nobody has one left.
+  bool any_has_a_pass(bool own) const {
+    if (!deals() || !options_.ranks->makes_equal_passes) return own;
+    const auto any = at::full({1}, own ? 1 : 0, at::kLong);
+    options_.ranks->dealt->all_reduce(any, comm::Reduction::max);
+    return any.item<int64_t>() != 0;
+  }
+
+  // What other ranks have scored is 0 here, so that a sum is exact.
+  void share_scores() {
+    size_t numbers = 0;
+    for (const auto& pair : pairs_) numbers += 2 + pair.continuation.size();
+    const auto all = at::zeros({static_cast<int64_t>(numbers)}, at::kDouble);
+    auto* at = all.data_ptr<double>();
+    for (size_t i = 0; i < pairs_.size(); ++i) {
+      const auto& score = scores_[i];
+      at[0] = score.log_likelihood, at[1] = score.is_greedy ? 1 : 0;
+      std::copy(score.of_tokens.begin(), score.of_tokens.end(), at + 2);
+      at += 2 + pairs_[i].continuation.size();
+    }
+    options_.ranks->dealt->all_reduce(all);
+    at = all.data_ptr<double>();
+    for (size_t i = 0; i < pairs_.size(); ++i) {
+      const size_t tokens = pairs_[i].continuation.size();
+      scores_[i] = {at[0], at[1] != 0, {}};
+      for (size_t t = 0; t < tokens; ++t) scores_[i].of_tokens.push_back(static_cast<float>(at[2 + t]));
+      at += 2 + tokens;
+    }
+  }
+
   bool is_longrope() const { return model_.config().rope_scaling == "longrope"; }
   // Rows on either side of LongRoPE's border are turned by other factors.
   bool is_long(const Question& q) const { return is_longrope() && q.longest - 1 > model_.config().rope_original_positions; }
@@ -104,6 +151,7 @@ class Scorer {
       std::vector<Ids> rows;
       for (const auto& q : questions) rows.emplace_back(pairs_[q.first].context.begin(), pairs_[q.first].context.begin() + prefix);
       forward(rows, 0, &caches);
+      release_head();
     }
     const auto rows = rows_of(questions, prefix);
     // Answers of one pass are all rows of the batch, or as many as may be fed at once.
@@ -130,14 +178,43 @@ class Scorer {
   }
 
   at::Tensor forward(const std::vector<Ids>& rows, int64_t offset, Caches* caches) {
+    any_has_a_pass(true);
+    return make_pass(rows, offset, caches);
+  }
+
+  // [rows, tokens, hidden]; the weights of the head stay until release_head().
+  at::Tensor make_pass(const std::vector<Ids>& rows, int64_t offset, Caches* caches) {
     size_t longest = 0;
     for (const auto& row : rows) longest = std::max(longest, row.size());
-    auto ids = at::zeros({static_cast<int64_t>(rows.size()), static_cast<int64_t>(longest)}, at::kLong);
+    auto ids = at::zeros({static_cast<int64_t>(padded(rows.size())), static_cast<int64_t>(longest)}, at::kLong);
     for (size_t i = 0; i < rows.size(); ++i) std::copy(rows[i].begin(), rows[i].end(), ids.data_ptr<int64_t>() + i * longest);
     models::ForwardContext context;
     context.sequences = std::make_shared<layers::Sequences>(ids.size(0), ids.size(1), at::Tensor(), offset, model_.device());
     if (caches) context.caches = {caches};
-    return model_.forward(device::to_device(ids, model_.device()), context);
+    if (options_.ranks) context.hooks = options_.ranks->hooks;
+    const auto hidden = model_.forward(device::to_device(ids, model_.device()), context);
+    return model_.layout().tensor.enter(hidden, ids.size(0), ids.size(1));
+  }
+
+  // Where tensor ranks have slices of the tokens between layers, these are equal: rows of nothing behind the others see to that.
+  size_t padded(size_t rows) const {
+    const auto& tensor = model_.layout().tensor;
+    const size_t multiple = tensor.is_on() && tensor.shards_tokens ? static_cast<size_t>(tensor.size) : 1;
+    return (rows + multiple - 1) / multiple * multiple;
+  }
+
+  void release_head() const {
+    if (options_.ranks && options_.ranks->hooks) options_.ranks->hooks->after_forward(model_.config().layers);
+  }
+
+  // [tokens, vocabulary] of [tokens, hidden], of all tensor ranks.
+  at::Tensor logits_of(const at::Tensor& hidden) const {
+    const auto own = model_.logits(hidden.unsqueeze(0)).squeeze(0);
+    const auto& tensor = model_.layout().tensor;
+    if (!tensor.is_on()) return own;
+    const auto all = at::empty({tensor.size, own.size(0), own.size(1)}, own.options());
+    tensor.group->all_gather(all, own.contiguous());
+    return all.transpose(0, 1).flatten(1);
   }
 
   // What layers remember of some of a batch's rows, in storage of its own.
@@ -164,6 +241,7 @@ class Scorer {
       of_question.push_back(static_cast<int64_t>(row.question));
       longest = std::max(longest, row.ids.size());
     }
+    of_question.resize(padded(rows.size()), 0);
     Caches own;
     if (caches) own = copied(*caches, of_question);
     const auto hidden = forward(ids, prefix, caches ? &own : nullptr).flatten(0, 1);  // [rows * longest, hidden]
@@ -175,6 +253,7 @@ class Scorer {
         for (size_t t = 0; t < tokens; ++t) wanted.emplace_back(pair, static_cast<int64_t>(i * longest + rows[i].ids.size() - tokens + t));
       }
     score_tokens(hidden, wanted);
+    release_head();
   }
 
   // fp32 logits of a slice of the tokens at a time: 64 MiB of them.
@@ -192,7 +271,7 @@ class Scorer {
         score.of_tokens.push_back(0);
       }
       const auto to_model = [&](const Ids& values) { return device::to_device(at::tensor(values, at::kLong), model_.device()); };
-      const auto logits = model_.logits(hidden.index_select(0, to_model(positions)).unsqueeze(0)).squeeze(0);  // [slice, vocab]
+      const auto logits = logits_of(hidden.index_select(0, to_model(positions)));  // [slice, vocab]
       const auto target = to_model(targets).unsqueeze(1);
       const auto log_p = (logits.gather(1, target).squeeze(1) - logits.logsumexp(1)).to(at::kCPU, at::kDouble);
       const auto is_best = (logits.argmax(1) == target.squeeze(1)).cpu();

@@ -1,6 +1,7 @@
 #include "eval/write_texts.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "serve/api/text_so_far.h"
@@ -17,10 +18,8 @@ struct UnderWay {
   serve::TextSoFar so_far;
 };
 
-}  // namespace
-
-std::vector<Written> write_texts(models::Model& model, const data::Tokenizer& tokenizer, const std::vector<Prompt>& prompts,
-                                 const std::vector<std::string>& until, const std::function<void(int64_t)>& progress) {
+std::vector<Written> written_here(models::Model& model, const data::Tokenizer& tokenizer, const std::vector<Prompt>& prompts,
+                                  const std::vector<std::string>& until, const std::function<void(int64_t)>& progress) {
   using std::chrono::milliseconds;
   int64_t longest = 0, done = 0;
   for (const auto& prompt : prompts) longest = std::max(longest, static_cast<int64_t>(prompt.ids.size()) + prompt.most_tokens);
@@ -60,6 +59,41 @@ std::vector<Written> write_texts(models::Model& model, const data::Tokenizer& to
       if (has_ended && progress) progress(++done);
       return has_ended;
     });
+  }
+  return all;
+}
+
+// What a rank tells the others: its texts, or why there are none.
+std::string packed(const std::function<std::vector<Written>()>& write) {
+  auto texts = nlohmann::json::array();
+  try {
+    for (auto& one : write()) texts.push_back({nlohmann::json::binary({one.text.begin(), one.text.end()}), one.tokens});
+  } catch (const base::Error& failure) {
+    texts = failure.what();
+  }
+  const auto bytes = nlohmann::json::to_cbor(texts);
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace
+
+std::vector<Written> write_texts(models::Model& model, const data::Tokenizer& tokenizer, const std::vector<Prompt>& prompts,
+                                 const std::vector<std::string>& until, const Options& options) {
+  if (options.checks_alone) return std::vector<Written>(prompts.size());
+  if (!options.ranks || !options.ranks->deals()) return written_here(model, tokenizer, prompts, until, options.progress);
+  auto& group = *options.ranks->dealt;
+  const auto size = static_cast<size_t>(group.size());
+  std::vector<Prompt> own;
+  for (auto i = static_cast<size_t>(group.rank()); i < prompts.size(); i += size) own.push_back(prompts[i]);
+  const auto gathered = comm::gather_texts(group, packed([&] { return written_here(model, tokenizer, own, until, options.progress); }), 0);
+  std::vector<Written> all(prompts.size());
+  for (size_t rank = 0; rank < size; ++rank) {
+    const auto texts = nlohmann::json::from_cbor(comm::broadcast_text(group, gathered.empty() ? "" : gathered[rank], 0));
+    if (texts.is_string()) throw base::ModelError("{} (data rank {})", texts.get<std::string>(), rank);
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const auto& text = texts[i][0].get_binary();
+      all[rank + i * size] = {{text.begin(), text.end()}, texts[i][1].get<int64_t>()};
+    }
   }
   return all;
 }

@@ -35,6 +35,11 @@ def expected_scalars(path):
             present = name in record and not (name.startswith("predicted_") and record[name] == 0)
             if present:
                 expected.setdefault(tag, {})[record["step"]] = as_float32(record[name])
+        for task, values in record.get("evaluations", {}).items():
+            for name, value in values.items():
+                if name != "items":
+                    value = record[f"{task}/{name}"] if value is None else value  # of "nonfinite"
+                    expected.setdefault(f"evaluations/{task}/{name}", {})[record["step"]] = as_float32(value)
         if "expert_load" in record:
             load = record["expert_load"]
             expected.setdefault("experts/max_over_mean", {})[record["step"]] = as_float32(load["max"] / load["mean"] if load["mean"] else 0.0)
