@@ -27,7 +27,7 @@ struct Case {
   bool writes = false;  // a task whose answers are written, too
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }  // NOLINT(readability-identifier-naming): gtest's name
 
 models::ModelConfig model_of(const Case& c) {
   auto sizes = models::small_sizes();

@@ -209,7 +209,7 @@ class Scorer {
 
   // [tokens, vocabulary] of [tokens, hidden], of all tensor ranks.
   at::Tensor logits_of(const at::Tensor& hidden) const {
-    const auto own = model_.logits(hidden.unsqueeze(0)).squeeze(0);
+    auto own = model_.logits(hidden.unsqueeze(0)).squeeze(0);
     const auto& tensor = model_.layout().tensor;
     if (!tensor.is_on()) return own;
     const auto all = at::empty({tensor.size, own.size(0), own.size(1)}, own.options());
