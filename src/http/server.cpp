@@ -1,5 +1,6 @@
 #include "http/server.h"
 
+#include <malloc.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -148,6 +149,12 @@ void Server::answer(Arrived request) {
   current = nullptr;
   kept_until_sent.reset();
   poller_->close_later(std::move(request.socket));
+  if (request.room) {
+    // Each of malloc's arenas would keep what the longest of its threads' requests took.
+    std::string().swap(request.bytes);
+    ::malloc_trim(0);
+    request.room.reset();
+  }
   --answered_now_;
 }
 

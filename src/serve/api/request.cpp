@@ -12,7 +12,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr int64_t kMostChoices = 128, kMostStops = 16, kMostLikeliest = 20, kMostIds = 1024, kMostBytesOfToken = 1024;
+constexpr int64_t kMostChoices = 128, kMostStops = 16, kMostLikeliest = 20, kMostIds = 1024;
 constexpr size_t kLongestStop = 1000;
 
 // A field that may be absent or null.
@@ -145,13 +145,6 @@ void add_prompt(Common& common, std::vector<int64_t> prompt, const Language& lan
   }
 }
 
-// Of a text whose length alone says that it does not fit, the tokens are not looked for.
-void check_length(const std::string& text, const Language& language, const char* field) {
-  if (static_cast<int64_t>(text.size()) / kMostBytesOfToken > language.context)
-    throw RequestError(field,
-                       fmt::format("a text of {} bytes is longer than the model's context of {} tokens", text.size(), language.context));
-}
-
 // Reads a body without keeping it. Throws RequestError for what is nested deeply or of very many keys or values.
 class Limited : public nlohmann::json_sax<json> {
  public:
@@ -203,6 +196,14 @@ json parsed_body(const std::string& body) {
   auto document = json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (!document.is_object()) throw RequestError("", "the body is no JSON object");
   return document;
+}
+
+void check_length(const std::string& text, const Language& language, const char* field) {
+  constexpr int64_t kBytesOfToken = 32;  // more than the tokens of any text have on average
+  const auto most = std::max<int64_t>(1 << 20, kBytesOfToken * language.context);
+  if (static_cast<int64_t>(text.size()) > most)
+    throw RequestError(field, fmt::format("a text of {} bytes is longer than the {} of a server with a context of {} tokens", text.size(),
+                                          most, language.context));
 }
 
 std::vector<int64_t> prompt_ids(const std::string& text, const data::Tokenizer& tokenizer) {

@@ -48,6 +48,9 @@ nlohmann::ordered_json parsed_body(const std::string& body);
 CompletionRequest completion_request(const nlohmann::ordered_json& body, const Language& language);
 CompletionRequest chat_request(const nlohmann::ordered_json& body, const Language& language);
 
+/// Throws RequestError for a text that is far longer than the context: finding its tokens takes a hundred times its memory.
+void check_length(const std::string& text, const Language& language, const char* field);
+
 /// The ids of a text as a prompt has them: with what the tokenizer's template adds, and at least one.
 std::vector<int64_t> prompt_ids(const std::string& text, const data::Tokenizer& tokenizer);
 

@@ -345,6 +345,7 @@ struct ApiServer::State {
     } else {
       if (!body.contains("prompt") || !body.at("prompt").is_string()) throw RequestError("prompt", "prompt is no text");
       const auto text = body.at("prompt").get<std::string>();
+      check_length(text, language, "prompt");
       const auto found = adds ? language.tokenizer->encode_with_special(text) : language.tokenizer->encode(text);
       ids.assign(found.begin(), found.end());
     }
