@@ -46,6 +46,8 @@ void add_serve(Flags& flags) {
 }  // namespace ingot::cli
 
 #ifdef INGOT_COMPUTES
+#include <sys/resource.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -61,8 +63,21 @@ namespace ingot::cli {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// Each client takes a descriptor; many systems allow a program 1,024 unless it asks for more.
+void allow_many_connections() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
 int run_serve(const Call& call) {
   const auto& o = call.options<ServeOptions>();
+  allow_many_connections();
   auto loaded = serve::load_model(o.model, serve::dtype_named(o.dtype), at::kCPU);
   const auto& tokenizer = serve::tokenizer_for(loaded, o.tokenizer);
   const auto chat_template = serve::chat_template_of(loaded, o.chat_template);
