@@ -207,15 +207,8 @@ class Scorer {
     if (options_.ranks && options_.ranks->hooks) options_.ranks->hooks->after_forward(model_.config().layers);
   }
 
-  // [tokens, vocabulary] of [tokens, hidden], of all tensor ranks.
-  at::Tensor logits_of(const at::Tensor& hidden) const {
-    auto own = model_.logits(hidden.unsqueeze(0)).squeeze(0);
-    const auto& tensor = model_.layout().tensor;
-    if (!tensor.is_on()) return own;
-    const auto all = at::empty({tensor.size, own.size(0), own.size(1)}, own.options());
-    tensor.group->all_gather(all, own.contiguous());
-    return all.transpose(0, 1).flatten(1);
-  }
+  // [tokens, vocabulary] of [tokens, hidden].
+  at::Tensor logits_of(const at::Tensor& hidden) const { return model_.logits(hidden.unsqueeze(0)).squeeze(0); }
 
   // What layers remember of some of a batch's rows, in storage of its own.
   Caches copied(const Caches& caches, const Ids& rows) const {

@@ -28,4 +28,8 @@ at::Tensor TensorSchedule::head_loss(const at::Tensor& hidden, layers::Parameter
       });
 }
 
+at::Tensor TensorSchedule::logits(const at::Tensor& hidden, const layers::Parameter& head) const {
+  return gather_vocabulary(LayerSchedule::logits(hidden, head), *axis_.group);
+}
+
 }  // namespace ingot::parallel

@@ -21,6 +21,7 @@ class TensorSchedule final : public LayerSchedule {
   at::Tensor repeated(const at::Tensor& weight) const override;
   at::Tensor head_loss(const at::Tensor& hidden, layers::Parameter& head, const at::Tensor& targets, double scale,
                        const layers::HeadRule& rule, const layers::Sequences& sequences) const override;
+  at::Tensor logits(const at::Tensor& hidden, const layers::Parameter& head) const override;
 
  private:
   TensorAxis axis_;

@@ -17,4 +17,12 @@ at::Tensor cross_entropy_over_ranks(at::Tensor logits, const at::Tensor& labels,
   return losses.masked_fill(ignored, 0);
 }
 
+at::Tensor gather_vocabulary(const at::Tensor& own, comm::Group& group) {
+  auto shape = own.sizes().vec();
+  shape.insert(shape.begin(), group.size());
+  const auto by_rank = at::empty(shape, own.options());
+  group.all_gather(by_rank, own.contiguous());
+  return by_rank.movedim(0, -2).flatten(-2);
+}
+
 }  // namespace ingot::parallel

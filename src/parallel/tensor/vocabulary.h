@@ -11,4 +11,7 @@ namespace ingot::parallel {
 at::Tensor cross_entropy_over_ranks(at::Tensor logits, const at::Tensor& labels, const layers::Parameter& weight, double scale,
                                     bool want_gradient, double z_loss, comm::Group& group);
 
+/// Logits [..., own vocabulary] of all ranks side by side, the same on every rank.
+at::Tensor gather_vocabulary(const at::Tensor& own, comm::Group& group);
+
 }  // namespace ingot::parallel
