@@ -54,7 +54,7 @@ void add_eval(Flags& flags) {
 #include "eval/ladder.h"
 #include "layers/dtype.h"
 #include "report/page/document.h"
-#include "serve/generate.h"
+#include "serve/engine/runner.h"
 #include "serve/load_model.h"
 
 namespace ingot::cli {

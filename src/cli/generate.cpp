@@ -4,8 +4,8 @@
 namespace ingot::cli {
 
 struct GenerateOptions {
-  std::string model, prompt, tokenizer, dtype, weights = "same";
-  int64_t tokens = 100, top_k = 0, seed = 0;
+  std::string model, prompt, tokenizer, dtype, weights = "same", draft_model;
+  int64_t tokens = 100, top_k = 0, seed = 0, draft_tokens = 0;
   double temperature = 0, top_p = 1;
   bool drafts = false;
 };
@@ -25,6 +25,10 @@ void add_generate(Flags& flags) {
   verb.add_option("--seed", o.seed, "of the draws")->check(kNotNegative);
   verb.add_flag("--drafts", o.drafts,
                 "take what a model with model.draft_block drafts where it is what the model would choose: the same text, faster");
+  verb.add_option("--draft-tokens", o.draft_tokens,
+                  "most tokens that are guessed for one pass, from the text itself or by --draft-model: the same text, faster")
+      ->check(CLI::Range(0, 31));
+  verb.add_option("--draft-model", o.draft_model, "a smaller model with the same tokenizer (with --draft-tokens 4 where none are given)");
   verb.add_option("--dtype", o.dtype, "fp32 or bf16 (default: an archive's own, else fp32)")
       ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
   verb.add_option("--weights", o.weights, "same: as --dtype; int8 or int4: in fewer bits, read faster, at a loss")
@@ -38,6 +42,7 @@ void add_generate(Flags& flags) {
 #ifdef INGOT_COMPUTES
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/environment.h"
@@ -45,6 +50,8 @@ void add_generate(Flags& flags) {
 #include "base/log.h"
 #include "comm/share_cores.h"
 #include "comm/world.h"
+#include "serve/engine/engine.h"
+#include "serve/engine/runner.h"
 #include "serve/generate.h"
 #include "serve/load_model.h"
 
@@ -60,6 +67,52 @@ parallel::Layout spread_over(comm::World& world) {
   return layout;
 }
 
+struct Generated {
+  std::vector<int64_t> ids;
+  int64_t passes = 0, drafted = 0, taken = 0;
+};
+
+// On one rank.
+Generated generate_by_engine(models::Model& model, const std::vector<int64_t>& prompt, const GenerateOptions& o, int64_t eos,
+                             const serve::SamplingOptions& sampling, const std::function<bool(int64_t)>& on_token) {
+  std::optional<serve::LoadedModel> drafts;
+  if (!o.draft_model.empty()) drafts = serve::load_model(o.draft_model, serve::dtype_named(o.dtype), at::kCPU);
+  serve::Engine engine(model, {.most_cached_tokens = std::numeric_limits<int64_t>::max(),
+                               .weights = serve::weight_format_named(o.weights),
+                               .most_kept_bytes = 0,
+                               .most_drafts = drafts && o.draft_tokens == 0 ? 4 : o.draft_tokens,
+                               .draft_model = drafts ? drafts->model.get() : nullptr});
+  serve::TextRequest request{.prompt = prompt, .most_tokens = o.tokens, .sampling = sampling};
+  if (eos >= 0) request.stop_ids = {eos};
+  const auto text = engine.submit(std::move(request));
+  Generated made;
+  for (auto ended = serve::Ended::not_yet; ended == serve::Ended::not_yet;) {
+    const auto news = text->wait(std::chrono::seconds(1));
+    for (const auto& token : news.tokens) {
+      made.ids.push_back(token.id);
+      on_token(token.id);
+    }
+    ended = news.ended;
+  }
+  if (!text->failure().empty()) throw base::Error(text->failure());
+  const auto counts = engine.counts();
+  made.passes = counts.passes, made.drafted = counts.drafted, made.taken = counts.drafts_taken;
+  return made;
+}
+
+// By the tensor_sequence axis, or with the drafts that the model makes itself.
+Generated generate_by_rows(models::Model& model, const std::vector<int64_t>& prompt, const GenerateOptions& o, int64_t eos,
+                           const serve::SamplingOptions& sampling, const std::function<bool(int64_t)>& on_token) {
+  if (!o.drafts) {
+    Generated made{.ids = serve::generate(model, prompt, o.tokens, eos, sampling, on_token)};
+    made.passes = static_cast<int64_t>(made.ids.size());
+    return made;
+  }
+  serve::DraftCounts counts;
+  auto ids = serve::generate_with_drafts(model, prompt, o.tokens, eos, sampling, on_token, &counts);
+  return {std::move(ids), counts.passes, counts.drafted, counts.taken};
+}
+
 }  // namespace
 
 int run_generate(const Call& call) {
@@ -70,7 +123,10 @@ int run_generate(const Call& call) {
   const bool speaks = ranks.rank == 0;
   auto loaded = serve::load_model(o.model, serve::dtype_named(o.dtype), at::kCPU, world ? spread_over(*world) : parallel::Layout{});
   const auto& tokenizer = serve::tokenizer_for(loaded, o.tokenizer);
-  const auto decoder = serve::make_decoder(*loaded.model, serve::weight_format_named(o.weights));
+  if (world && (o.draft_tokens > 0 || !o.draft_model.empty() || o.weights != "same"))
+    throw base::UsageError("--draft-tokens, --draft-model and --weights are for one rank");
+  if (o.drafts && (o.draft_tokens > 0 || !o.draft_model.empty()))
+    throw base::UsageError("--drafts takes the model's own drafts; leave --draft-tokens and --draft-model out");
 
   std::vector<int64_t> prompt;
   if (tokenizer.special().bos >= 0) prompt.push_back(tokenizer.special().bos);
@@ -94,28 +150,28 @@ int run_generate(const Call& call) {
     if (id < vocab) show(shown.push(static_cast<int32_t>(id)));  // a padded vocabulary has rows without a token
     return true;
   };
-  serve::DraftCounts drafted;
-  const auto ids = o.drafts
-                       ? serve::generate_with_drafts(*loaded.model, prompt, o.tokens, tokenizer.special().eos, sampling, on_token, &drafted)
-                       : serve::generate(*loaded.model, prompt, o.tokens, tokenizer.special().eos, sampling, on_token, decoder.get());
+  if (prompt.empty())
+    throw base::UsageError("the prompt has no tokens; give some text, or a tokenizer that begins a document with a token");
+  const auto made =
+      (world || o.drafts ? generate_by_rows : generate_by_engine)(*loaded.model, prompt, o, tokenizer.special().eos, sampling, on_token);
   show(shown.finish());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!speaks) return 0;
   if (call.json) {
     std::printf("%s\n", nlohmann::json{{"prompt", o.prompt},
                                        {"text", text},
-                                       {"ids", ids},
-                                       {"tokens_per_s", static_cast<double>(ids.size()) / seconds},
-                                       {"passes", o.drafts ? drafted.passes : static_cast<int64_t>(ids.size())},
-                                       {"drafts_taken", drafted.taken}}
+                                       {"ids", made.ids},
+                                       {"tokens_per_s", static_cast<double>(made.ids.size()) / seconds},
+                                       {"passes", made.passes},
+                                       {"drafts_taken", made.taken}}
                             .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
                             .c_str());
   } else {
     std::fputs("\n", stdout);
     std::fflush(stdout);
     base::log_info(
-        "{} tokens, {:.1f} tokens/s{}", ids.size(), static_cast<double>(ids.size()) / seconds,
-        o.drafts ? fmt::format(", {} passes, {} drafts taken of {}", drafted.passes, drafted.taken, drafted.drafted) : std::string());
+        "{} tokens, {:.1f} tokens/s{}", made.ids.size(), static_cast<double>(made.ids.size()) / seconds,
+        made.drafted > 0 ? fmt::format(", {} passes, {} drafts taken of {}", made.passes, made.taken, made.drafted) : std::string());
   }
   return 0;
 }

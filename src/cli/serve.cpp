@@ -4,8 +4,9 @@
 namespace ingot::cli {
 
 struct ServeOptions {
-  std::string model, tokenizer, dtype, weights = "same", host = "127.0.0.1", name, api_key, chat_template;
-  int64_t port = 8000, context = 0, texts = 64, waiting = 256, pass_tokens = 512, cached_tokens = 0;
+  std::string model, tokenizer, dtype, weights = "same", host = "127.0.0.1", name, api_key, chat_template, draft_model, axis = "tensor";
+  int64_t port = 8000, context = 0, texts = 64, waiting = 256, pass_tokens = 512, cached_tokens = 0, prefix_cache_mib = 1024,
+          draft_tokens = 0;
   double timeout_s = 600, drain_s = 30;
 };
 
@@ -36,6 +37,17 @@ void add_serve(Flags& flags) {
       ->capture_default_str();
   verb.add_option("--cached-tokens", o.cached_tokens, "most tokens of all texts under way (default: 16 times the context)")
       ->check(kPositive);
+  verb.add_option("--prefix-cache", o.prefix_cache_mib, "MiB that stay for texts with an equal beginning; 0: none")
+      ->check(kNotNegative)
+      ->capture_default_str();
+  verb.add_option("--draft-tokens", o.draft_tokens,
+                  "most tokens that are guessed for one pass, from the text itself or by --draft-model: the same text, faster")
+      ->check(CLI::Range(0, 31))
+      ->capture_default_str();
+  verb.add_option("--draft-model", o.draft_model, "a smaller model with the same tokenizer (with --draft-tokens 4 where none are given)");
+  verb.add_option("--axis", o.axis, "what several ranks share out: tensor (each matrix) or experts")
+      ->check(CLI::IsMember({"tensor", "experts"}))
+      ->capture_default_str();
   verb.add_option("--timeout", o.timeout_s, "seconds for a whole answer")->check(CLI::Range(0.1, 86400.0))->capture_default_str();
   verb.add_option("--drain", o.drain_s, "seconds that answers under way have left after Ctrl-C or SIGTERM")
       ->check(CLI::Range(0.0, 86400.0))
@@ -53,10 +65,13 @@ void add_serve(Flags& flags) {
 #include <filesystem>
 #include <thread>
 
+#include "base/environment.h"
 #include "base/log.h"
+#include "comm/share_cores.h"
+#include "comm/world.h"
 #include "resilience/stop_signal.h"
 #include "serve/api/server.h"
-#include "serve/generate.h"
+#include "serve/engine/runner.h"
 #include "serve/load_model.h"
 
 namespace ingot::cli {
@@ -64,6 +79,13 @@ namespace ingot::cli {
 namespace fs = std::filesystem;
 
 namespace {
+
+parallel::Layout layout_over(comm::Group& group, const std::string& axis) {
+  parallel::Layout layout;
+  if (axis == "experts") layout.experts = {.rank = group.rank(), .size = group.size(), .group = &group};
+  else layout.tensor = {.rank = group.rank(), .size = group.size(), .group = &group};
+  return layout;
+}
 
 // Each client takes a descriptor; many systems allow a program 1,024 unless it asks for more.
 void allow_many_connections() {
@@ -78,7 +100,13 @@ void allow_many_connections() {
 int run_serve(const Call& call) {
   const auto& o = call.options<ServeOptions>();
   allow_many_connections();
-  auto loaded = serve::load_model(o.model, serve::dtype_named(o.dtype), at::kCPU);
+  const auto ranks = comm::rank_environment(base::environment());
+  comm::share_cores(ranks);
+  const auto world = ranks.size > 1 ? comm::World::join(ranks, /*is_gpu=*/false, {}) : nullptr;
+  auto* const group = world ? &world->everyone() : nullptr;
+  auto loaded = serve::load_model(o.model, serve::dtype_named(o.dtype), at::kCPU, group ? layout_over(*group, o.axis) : parallel::Layout{});
+  std::optional<serve::LoadedModel> drafts;
+  if (!o.draft_model.empty()) drafts = serve::load_model(o.draft_model, serve::dtype_named(o.dtype), at::kCPU);
   const auto& tokenizer = serve::tokenizer_for(loaded, o.tokenizer);
   const auto chat_template = serve::chat_template_of(loaded, o.chat_template);
   const serve::Language language{.tokenizer = &tokenizer,
@@ -88,11 +116,20 @@ int run_serve(const Call& call) {
                                  .most_texts = o.texts + o.waiting};
   const resilience::StopSignal stop("finishing the answers under way; a second signal ends at once\n",
                                     resilience::SecondSignal::ends_at_once);
-  serve::Engine engine(*loaded.model, {.most_texts = o.texts,
-                                       .most_waiting = o.waiting,
-                                       .pass_tokens = o.pass_tokens,
-                                       .most_cached_tokens = o.cached_tokens > 0 ? o.cached_tokens : 16 * language.context,
-                                       .weights = serve::weight_format_named(o.weights)});
+  const serve::EngineOptions options{.most_texts = o.texts,
+                                     .most_waiting = o.waiting,
+                                     .pass_tokens = o.pass_tokens,
+                                     .most_cached_tokens = o.cached_tokens > 0 ? o.cached_tokens : 16 * language.context,
+                                     .weights = serve::weight_format_named(o.weights),
+                                     .most_kept_bytes = o.prefix_cache_mib << 20,
+                                     .most_drafts = drafts && o.draft_tokens == 0 ? 4 : o.draft_tokens,
+                                     .draft_model = drafts ? drafts->model.get() : nullptr,
+                                     .ranks = group};
+  if (group && group->rank() > 0) {
+    serve::Engine::follow(*loaded.model, options);
+    return 0;
+  }
+  serve::Engine engine(*loaded.model, options);
   const char* key = std::getenv("INGOT_API_KEY");
   const auto name = fs::absolute(fs::path(o.model) / ".").parent_path().filename().string();
   serve::ApiServer server(engine, language,
@@ -106,8 +143,9 @@ int run_serve(const Call& call) {
                            .connections = static_cast<size_t>(o.texts + o.waiting + 32)});
   base::log_info("{} answers at http://{}:{}/v1 ({} tokens of context{}); Ctrl-C ends", o.name.empty() ? name : o.name, o.host,
                  server.port(), language.context, chat_template ? ", with a chat template" : "");
-  while (stop.received() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  while (stop.received() == 0 && engine.failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   server.drain(o.drain_s);
+  if (const auto failure = engine.failure(); !failure.empty()) throw base::Error(failure);
   const auto counts = engine.counts();
   base::log_info("{} texts of {} tokens, {} tokens of prompts", counts.finished, counts.text_tokens, counts.prompt_tokens);
   return 0;

@@ -13,7 +13,8 @@
 #include "checkpoint/safetensors/archive.h"
 #include "layers/dtype.h"
 #include "models/adapters.h"
-#include "serve/generate.h"
+#include "serve/engine/engine.h"
+#include "serve/engine/runner.h"
 
 namespace ingot::serve {
 namespace {
@@ -29,8 +30,15 @@ std::unique_ptr<models::Model> made(const models::ModelConfig& config, at::Scala
 }
 
 std::vector<int64_t> text_of(models::Model& model) {
-  const auto decoder = make_decoder(model, kernels::WeightFormat::fp32);
-  return generate(model, {5, 7, 2, 9}, 12, -1, {}, {}, decoder.get());
+  Engine engine(model);
+  const auto text = engine.submit({.prompt = {5, 7, 2, 9}, .most_tokens = 12});
+  std::vector<int64_t> ids;
+  for (auto ended = Ended::not_yet; ended == Ended::not_yet;) {
+    const auto news = text->wait(std::chrono::seconds(60));
+    for (const auto& token : news.tokens) ids.push_back(token.id);
+    ended = news.ended;
+  }
+  return ids;
 }
 
 class ServedArchive : public ::testing::Test {

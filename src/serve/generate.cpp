@@ -1,22 +1,14 @@
 #include "serve/generate.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <span>
 
 #include "base/error.h"
 
 namespace ingot::serve {
-namespace {
 
-constexpr int64_t kFewTokens = 32;
-
-}  // namespace
-
-Generator::Generator(models::Model& model, models::decode::Decoder* decoder)
-    : model_(model), decoder_(decoder), caches_(static_cast<size_t>(model.config().layers)) {}
+Generator::Generator(models::Model& model) : model_(model), caches_(static_cast<size_t>(model.config().layers)) {}
 
 void Generator::require_length(int64_t tokens) const {
   const auto& config = model_.config();
@@ -25,20 +17,6 @@ void Generator::require_length(int64_t tokens) const {
     throw base::ModelError(
         "a text cannot grow beyond {} tokens, from which on longrope turns earlier keys otherwise; give a longer prompt, or ask for less",
         config.rope_original_positions);
-}
-
-bool Generator::is_decoded(const at::Tensor& ids) const { return decoder_ && ids.size(0) == 1 && ids.size(1) <= kFewTokens; }
-
-at::Tensor Generator::decode(const at::Tensor& ids, int64_t wanted) {
-  const int64_t tokens = ids.size(1);
-  require_length(tokens);
-  const auto host = ids.cpu().contiguous();
-  std::vector<int64_t> rows;
-  for (int64_t row = tokens - wanted; row < tokens; ++row) rows.push_back(row);
-  const layers::Sequences::Length length{.tokens = tokens, .offset = length_};
-  const float* logits = decoder_->run({&length, 1}, {host.const_data_ptr<int64_t>(), static_cast<size_t>(tokens)}, {&caches_}, rows);
-  length_ += tokens;
-  return at::from_blob(const_cast<float*>(logits), {wanted, decoder_->vocabulary()}, at::kFloat).clone();
 }
 
 at::Tensor Generator::run(const at::Tensor& ids, const parallel::ContextAxis& axis, int64_t drafts) {
@@ -56,14 +34,12 @@ at::Tensor Generator::run(const at::Tensor& ids, const parallel::ContextAxis& ax
 
 at::Tensor Generator::feed(const at::Tensor& ids) {
   const at::NoGradGuard no_grad;
-  if (is_decoded(ids)) return decode(ids, 1);
   const auto hidden = model_.layout().tensor_sequence.is_on() ? feed_folded(ids) : run(ids, {});
   return model_.logits(hidden.narrow(1, hidden.size(1) - 1, 1)).squeeze(1);
 }
 
 at::Tensor Generator::feed_each(const at::Tensor& ids) {
   const at::NoGradGuard no_grad;
-  if (is_decoded(ids)) return decode(ids, ids.size(1)).unsqueeze(0);
   return model_.logits(run(ids, {}));
 }
 
@@ -184,10 +160,9 @@ std::vector<int64_t> generate_with_drafts(models::Model& model, const std::vecto
 }
 
 std::vector<int64_t> generate(models::Model& model, const std::vector<int64_t>& prompt, int64_t limit, int64_t eos_id,
-                              const SamplingOptions& options, const std::function<bool(int64_t)>& on_token,
-                              models::decode::Decoder* decoder) {
+                              const SamplingOptions& options, const std::function<bool(int64_t)>& on_token) {
   require_prompt(model, prompt);
-  Generator generator(model, decoder);
+  Generator generator(model);
   auto logits = generator.feed(at::tensor(prompt, at::kLong).unsqueeze(0));
   Text text{limit, eos_id, on_token};
   if (limit < 1) return {};
@@ -196,16 +171,6 @@ std::vector<int64_t> generate(models::Model& model, const std::vector<int64_t>& 
     if (!text.take(next.item<int64_t>())) return text.ids;
     logits = generator.feed(next.unsqueeze(1));
   }
-}
-
-kernels::WeightFormat weight_format_named(const std::string& name) {
-  return name == "int8" ? kernels::WeightFormat::int8 : name == "int4" ? kernels::WeightFormat::int4 : kernels::WeightFormat::fp32;
-}
-
-std::unique_ptr<models::decode::Decoder> make_decoder(models::Model& model, kernels::WeightFormat weights) {
-  if (models::decode::Decoder::takes(model)) return std::make_unique<models::decode::Decoder>(model, weights, at::get_num_threads());
-  if (kernels::has_scales(weights)) throw base::ConfigError("weights in 8 or 4 bits are for models in fp32 or bf16 on a CPU, on one rank");
-  return nullptr;
 }
 
 }  // namespace ingot::serve

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "device/aten.h"
-#include "models/decode/decoder.h"
 #include "models/model.h"
 #include "serve/engine/sampler.h"
 
@@ -16,8 +15,7 @@ namespace ingot::serve {
 /// of its tokens, and what does not fill equal chunks, as every later token, is decoded one by one with weights and cache where they are.
 class Generator {
  public:
-  /// With a decoder of the model (null: none) few tokens of a single sequence go through it.
-  explicit Generator(models::Model& model, models::decode::Decoder* decoder = nullptr);
+  explicit Generator(models::Model& model);
 
   /// Feeds tokens int64 [batch, n] and returns the logits after the last of them, [batch, vocab] in fp32 or wider.
   at::Tensor feed(const at::Tensor& ids);
@@ -36,12 +34,8 @@ class Generator {
   at::Tensor run(const at::Tensor& ids, const parallel::ContextAxis& axis, int64_t drafts = 0);
   at::Tensor feed_folded(const at::Tensor& ids);
   void require_length(int64_t tokens) const;
-  bool is_decoded(const at::Tensor& ids) const;
-  /// Logits [tokens that are wanted, vocab]: the last ones.
-  at::Tensor decode(const at::Tensor& ids, int64_t wanted);
 
   models::Model& model_;
-  models::decode::Decoder* decoder_;
   std::vector<models::LayerCache> caches_;
   int64_t length_ = 0;
 };
@@ -62,12 +56,6 @@ std::vector<int64_t> generate_with_drafts(models::Model& model, const std::vecto
 
 /// Continues `prompt` (one row) until `limit` new ids, `eos_id` (-1 = never), or `on_token` returns false.
 std::vector<int64_t> generate(models::Model& model, const std::vector<int64_t>& prompt, int64_t limit, int64_t eos_id,
-                              const SamplingOptions& options, const std::function<bool(int64_t)>& on_token = {},
-                              models::decode::Decoder* decoder = nullptr);
-
-/// "same" (as the model has them), "int8" or "int4".
-kernels::WeightFormat weight_format_named(const std::string& name);
-/// A decoder for what `model` continues; null where it cannot be decoded so. Throws ConfigError if `weights` then asks for fewer bits.
-std::unique_ptr<models::decode::Decoder> make_decoder(models::Model& model, kernels::WeightFormat weights);
+                              const SamplingOptions& options, const std::function<bool(int64_t)>& on_token = {});
 
 }  // namespace ingot::serve

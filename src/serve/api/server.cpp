@@ -94,10 +94,16 @@ struct Metrics {
       prometheus::BuildCounter().Name("ingot_serve_requests_total").Help("answered requests by path and status").Register(registry);
   prometheus::Family<prometheus::Gauge>& gauges =
       prometheus::BuildGauge().Name("ingot_serve_texts").Help("texts under way, and waiting").Register(registry);
-  prometheus::Family<prometheus::Counter>& tokens = prometheus::BuildCounter()
-                                                        .Name("ingot_serve_tokens_total")
-                                                        .Help("tokens of prompts that were read, and of texts that were made")
-                                                        .Register(registry);
+  prometheus::Family<prometheus::Counter>& tokens =
+      prometheus::BuildCounter()
+          .Name("ingot_serve_tokens_total")
+          .Help("of prompts that were read or that earlier texts had left, of texts, and drafts that were made and taken")
+          .Register(registry);
+  prometheus::Gauge& kept_bytes = prometheus::BuildGauge()
+                                      .Name("ingot_serve_prefix_cache_bytes")
+                                      .Help("pages and states that stay for texts that begin alike")
+                                      .Register(registry)
+                                      .Add({});
   prometheus::Histogram& first_token =
       prometheus::BuildHistogram()
           .Name("ingot_serve_time_to_first_token_seconds")
@@ -113,7 +119,11 @@ struct Metrics {
       counter.Increment(std::max(0.0, static_cast<double>(value) - counter.Value()));
     };
     set("prompt", counts.prompt_tokens);
+    set("prompt_reused", counts.reused_tokens);
     set("text", counts.text_tokens);
+    set("draft", counts.drafted);
+    set("draft_taken", counts.drafts_taken);
+    kept_bytes.Set(static_cast<double>(counts.kept_bytes));
     return prometheus::TextSerializer().Serialize(registry.Collect());
   }
 };

@@ -1,5 +1,9 @@
 // Continues many texts at once: texts come and go between passes, and each pass takes the next token of all that have begun and pieces of
-// the prompts of others.
+// the prompts of others. A text begins with the pages that earlier ones with an equal beginning have left (prefix_cache.h). Guesses at next
+// tokens make several tokens of one pass (drafts.h).
+//
+// Over several ranks (a tensor or an expert axis) every rank has an engine that does the same: the first tells the others who has come and
+// gone before each pass, and what follows from that is the same everywhere.
 //
 // One thread of the engine's own runs the model; any thread may ask and listen. On a CPU passes of few tokens go through a decoder, whose
 // numbers for a token do not depend on what else is in the pass; those of larger passes do in the rounding of sums, GEMMs being of other
@@ -15,6 +19,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "comm/group.h"
 #include "kernels/weight_format.h"
 #include "models/model.h"
 #include "serve/engine/changes.h"
@@ -62,8 +67,8 @@ class Text {
 
  private:
   friend class Engine;
-  void add(Choice choice, Ended ended);
-  void end(Ended how, std::string why = "");
+  void add(Choice choice);
+  void end(Ended how, std::string why = "", std::optional<Choice> last = {});
   bool is_cancelled() const;
 
   const std::shared_ptr<Changes> changes_;
@@ -82,12 +87,22 @@ struct EngineOptions {
   int64_t most_cached_tokens = 262144;  // prompts and texts at their longest, of all that are under way
   /// Of passes with few tokens (models/decode/decoder.h); int8 and int4 round the model's weights. fp32: as they are.
   kernels::WeightFormat weights = kernels::WeightFormat::fp32;
-  int64_t few_tokens = 32;  // passes of so many or fewer go through the decoder
+  int64_t few_tokens = 32;                     // passes of so many or fewer go through the decoder
+  int64_t most_kept_bytes = int64_t{1} << 30;  // of pages and states that stay for texts to come; 0: none do
+  /// Tokens of a text that are guessed for one pass, at most; 0: none. By `draft_model`, which has the same vocabulary, must outlive the
+  /// engine and is used by nobody else, or where there is none by looking the newest tokens up in the text (drafts.h).
+  int64_t most_drafts = 0;
+  models::Model* draft_model = nullptr;
+  /// Of the host, all ranks that hold the model together: the first has the engine, the others follow() it. Null: one rank.
+  comm::Group* ranks = nullptr;
 };
 
 struct EngineCounts {
   int64_t running = 0, waiting = 0, cached_tokens = 0;
   int64_t passes = 0, prompt_tokens = 0, text_tokens = 0, finished = 0;
+  int64_t reused_tokens = 0;              // of prompts, which earlier texts had left
+  int64_t drafted = 0, drafts_taken = 0;  // guesses that were looked at, and that were right
+  int64_t kept_bytes = 0;
 };
 
 class Engine {
@@ -101,11 +116,19 @@ class Engine {
   /// than can ever be under way and waiting, and BusyError when the queue is full or the engine is closed.
   std::vector<std::shared_ptr<Text>> submit_all(std::vector<TextRequest> requests);
   std::shared_ptr<Text> submit(TextRequest request);
+  /// What rank 0's engine does, done by another rank with the same options; returns when that engine ends. Throws CommError when it is
+  /// gone.
+  static void follow(models::Model& model, const EngineOptions& options);
+
   /// Takes no more texts from now on.
   void close();
   EngineCounts counts() const;
+  /// Why it runs no more, having lost other ranks; empty while it does.
+  std::string failure() const;
 
  private:
+  static void require_continues(const models::Model& model, const EngineOptions& options);
+
   struct State;
   std::unique_ptr<State> state_;
 };

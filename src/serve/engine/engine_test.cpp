@@ -7,6 +7,7 @@
 #include <cmath>
 #include <thread>
 
+#include "comm/world.h"
 #include "models/family.h"
 #include "serve/generate.h"
 
@@ -68,6 +69,103 @@ TEST_P(EveryFamilysEngine, continues_texts_side_by_side_as_each_alone) {
   }
 }
 
+std::vector<int64_t> with_tail(std::vector<int64_t> ids, int64_t tokens, int64_t kind) {
+  const auto tail = prompt_of(tokens, kind);
+  ids.insert(ids.end(), tail.begin(), tail.end());
+  return ids;
+}
+
+// One after another: the second text meets the first one's pages, and where layers have states leaves those of the fork for the third.
+TEST_P(EveryFamilysEngine, texts_that_begin_alike_say_what_each_says_alone) {
+  const auto model = model_of(GetParam());
+  const auto beginning = prompt_of(70, 1);
+  Engine engine(*model, {.pass_tokens = 50});
+  for (const int64_t kind : {2, 3, 4, 2}) {
+    const auto prompt = with_tail(beginning, 20 + 7 * kind, kind);
+    EXPECT_EQ(read(*engine.submit({.prompt = prompt, .most_tokens = 8})).ids, generate(*model, prompt, 8, -1, {})) << kind;
+  }
+  EXPECT_GE(engine.counts().reused_tokens, 64 + 96) << "the third text the fork, the fourth its own prompt";
+}
+
+// What texts have made is there for those that go on from it.
+TEST_P(EveryFamilysEngine, goes_on_from_a_text_that_it_made) {
+  const auto model = model_of(GetParam());
+  Engine engine(*model, {});
+  auto ids = prompt_of(30, 5);
+  for (int turn = 0; turn < 3; ++turn) {
+    const auto expected = generate(*model, ids, 40, -1, {});
+    EXPECT_EQ(read(*engine.submit({.prompt = ids, .most_tokens = 40})).ids, expected) << turn;
+    ids.insert(ids.end(), expected.begin(), expected.end());
+    ids.push_back(7);
+  }
+  EXPECT_GE(engine.counts().reused_tokens, 64 + 96);
+}
+
+// Looked up or guessed by a model, right or wrong, greedy or drawn: the text stays what it is.
+TEST_P(EveryFamilysEngine, drafts_leave_texts_as_they_are) {
+  const auto model = model_of(GetParam()), other = models::create_model(models::small_model("llama"));
+  other->allocate(at::kDouble);
+  other->initialise(4);
+  for (auto* draft_model : {static_cast<models::Model*>(nullptr), other.get()}) {
+    Engine engine(*model, {.most_texts = 2, .most_drafts = 5, .draft_model = draft_model});
+    std::vector<std::shared_ptr<Text>> texts;
+    std::vector<std::vector<int64_t>> expected;
+    for (int64_t i = 0; i < 3; ++i) {
+      // Few tokens to choose from: repetitions, so that lookups find something.
+      const SamplingOptions sampling{.temperature = i % 2 ? 0.7 : 0, .top_k = 3, .seed = static_cast<uint64_t>(i)};
+      auto prompt = with_tail(prompt_of(6, 3), 6, 3);
+      prompt.resize(static_cast<size_t>(8 + 2 * i));
+      expected.push_back(generate(*model, prompt, 24, -1, sampling));
+      texts.push_back(engine.submit({.prompt = prompt, .most_tokens = 24, .sampling = sampling}));
+    }
+    for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(read(*texts[i]).ids, expected[i]) << i << " " << texts[i]->failure();
+    if (draft_model) {
+      EXPECT_GT(engine.counts().drafted, 0);
+    }
+  }
+}
+
+// One model on two ranks, its matrices or its experts shared out: the texts of one rank. Where a family cannot be cut so, the model says
+// it.
+TEST_P(EveryFamilysEngine, continues_over_ranks_as_one_rank_does) {
+  const auto config = models::small_model(GetParam());
+  const auto alone = model_of(GetParam());
+  for (const bool cuts_experts : {false, true}) {
+    int refused = 0;
+    comm::run_ranks(2, [&](comm::World& world) {
+      const auto axis = world.group("axis", {0, 1});
+      parallel::Layout layout;
+      if (cuts_experts) layout.experts = {.rank = world.rank(), .size = 2, .group = axis.get()};
+      else layout.tensor = {.rank = world.rank(), .size = 2, .group = axis.get()};
+      std::unique_ptr<models::Model> model;
+      try {
+        model = models::create_model(config, layout);
+      } catch (const base::ConfigError&) {
+        if (world.rank() == 0) ++refused;
+        return;
+      }
+      model->allocate(at::kDouble);
+      model->initialise(3);
+      const EngineOptions options{.pass_tokens = 40, .most_drafts = 3, .ranks = &world.everyone()};
+      if (world.rank() != 0) return Engine::follow(*model, options);
+      Engine engine(*model, options);
+      const auto gone = engine.submit({.prompt = {1}, .most_tokens = 100000});
+      std::vector<std::shared_ptr<Text>> texts;
+      std::vector<std::vector<int64_t>> expected;
+      for (int64_t i = 0; i < 4; ++i) {
+        const SamplingOptions sampling{.temperature = i % 2 ? 0.8 : 0, .seed = static_cast<uint64_t>(i)};
+        const auto prompt = with_tail(prompt_of(40, 1), 5 * i, i);
+        expected.push_back(generate(*alone, prompt, 10, -1, sampling));
+        texts.push_back(engine.submit({.prompt = prompt, .most_tokens = 10, .sampling = sampling, .likeliest = 1}));
+      }
+      gone->cancel();
+      for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(read(*texts[i]).ids, expected[i]) << i << " " << texts[i]->failure();
+      EXPECT_EQ(read(*gone).ended, Ended::cancelled);
+    });
+    if (refused > 0) GTEST_LOG_(INFO) << GetParam() << " has no " << (cuts_experts ? "expert" : "tensor") << " axis";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, EveryFamilysEngine, ::testing::ValuesIn(models::family_names()),
                          [](const auto& info) { return info.param; });
 
@@ -116,6 +214,84 @@ TEST(Engine, keeps_longrope_to_the_length_of_the_prompt) {
     EXPECT_EQ(read(*engine.submit({.prompt = prompt_of(tokens, 1), .most_tokens = 6})).ids, expected) << tokens;
   }
   EXPECT_THROW(engine.submit({.prompt = prompt_of(6, 1), .most_tokens = 7}), base::UsageError);
+}
+
+// As many passes as there would be without a word of the text being wrong.
+TEST(Engine, takes_the_guesses_of_a_model_that_is_the_same) {
+  const auto model = model_of("llama"), same = model_of("llama");
+  for (const double temperature : {0.0, 1.0})
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      const SamplingOptions sampling{.temperature = temperature, .seed = seed};
+      Engine engine(*model, {.most_drafts = 4, .draft_model = same.get()});
+      const auto text = engine.submit({.prompt = prompt_of(9, 1), .most_tokens = 41, .sampling = sampling, .likeliest = 0});
+      EXPECT_EQ(read(*text).ids, generate(*model, prompt_of(9, 1), 41, -1, sampling)) << seed << " " << text->failure();
+      const auto counts = engine.counts();
+      EXPECT_EQ(counts.drafts_taken, counts.drafted);
+      EXPECT_EQ(counts.passes, 1 + 40 / 5);
+    }
+}
+
+TEST(Engine, refuses_a_draft_model_of_other_tokens) {
+  const auto model = model_of("llama");
+  auto config = models::small_model("llama");
+  config.vocab_size += 1;
+  const auto other = models::create_model(config);
+  other->allocate(at::kDouble);
+  EXPECT_THROW(Engine(*model, {.most_drafts = 4, .draft_model = other.get()}), base::ConfigError);
+}
+
+TEST(Engine, reads_a_prompt_of_many_texts_once) {
+  const auto model = model_of("llama");
+  const auto prompt = prompt_of(100, 1);
+  Engine engine(*model, {.pass_tokens = 40});
+  std::vector<TextRequest> requests(6, TextRequest{.prompt = prompt, .most_tokens = 3});
+  for (size_t i = 0; i < requests.size(); ++i) requests[i].sampling = {.temperature = 1, .seed = i};
+  const auto texts = engine.submit_all(requests);
+  for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(read(*texts[i]).ids, generate(*model, prompt, 3, -1, requests[i].sampling));
+  EXPECT_EQ(engine.counts().prompt_tokens, 100 + 5 * 4);
+  EXPECT_EQ(engine.counts().reused_tokens, 5 * 96);
+}
+
+TEST(Engine, keeps_no_more_than_it_may) {
+  const auto model = model_of("llama");
+  const auto& config = model->config();
+  const int64_t page = 2 * 32 * config.kv_heads * config.head_dim * 8 * config.layers;
+  Engine engine(*model, {.most_kept_bytes = 5 * page});
+  for (int64_t kind = 0; kind < 4; ++kind) {
+    const auto prompt = prompt_of(100, kind);
+    EXPECT_EQ(read(*engine.submit({.prompt = prompt, .most_tokens = 4})).ids, generate(*model, prompt, 4, -1, {}));
+    EXPECT_LE(engine.counts().kept_bytes, 5 * page);
+  }
+  EXPECT_EQ(engine.counts().kept_bytes, 5 * page);
+  EXPECT_EQ(engine.counts().reused_tokens, 0);
+  const auto last = prompt_of(100, 3);
+  read(*engine.submit({.prompt = last, .most_tokens = 4}));
+  EXPECT_EQ(engine.counts().reused_tokens, 96) << "the newest text is there whole";
+  Engine without(*model, {.most_kept_bytes = 0});
+  for (int times = 0; times < 2; ++times) read(*without.submit({.prompt = last, .most_tokens = 4}));
+  EXPECT_EQ(without.counts().reused_tokens, 0);
+}
+
+TEST(Engine, has_a_place_again_when_a_text_has_ended) {
+  const auto model = model_of("llama");
+  Engine engine(*model, {.most_texts = 1, .most_waiting = 0});
+  for (int times = 0; times < 300; ++times) read(*engine.submit({.prompt = {1}, .most_tokens = 1}));
+}
+
+TEST(Engine, says_that_another_rank_is_gone) {
+  EXPECT_THROW(comm::run_ranks(2,
+                               [&](comm::World& world) {
+                                 const auto model = model_of("llama");
+                                 world.everyone().barrier();
+                                 if (world.rank() == 1) throw base::Error("gone");
+                                 Engine engine(*model, {.ranks = &world.everyone()});
+                                 const auto text = engine.submit({.prompt = {1}, .most_tokens = 100000});
+                                 EXPECT_EQ(read(*text).ended, Ended::failed);
+                                 EXPECT_NE(text->failure(), "");
+                                 EXPECT_NE(engine.failure(), "");
+                                 EXPECT_THROW(engine.submit({.prompt = {1}}), BusyError);
+                               }),
+               base::Error);
 }
 
 TEST(Engine, takes_all_texts_of_a_request_or_none) {

@@ -1,0 +1,21 @@
+// What the engine's first rank tells the others before each pass.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "serve/engine/engine.h"
+
+namespace ingot::serve {
+
+struct News {
+  std::vector<std::pair<int64_t, TextRequest>> begun;  // by serial number, in their order
+  std::vector<int64_t> cancelled;                      // serial numbers of those under way
+  bool is_ending = false;
+};
+
+std::string write_news(const News& news);
+News read_news(const std::string& text);
+
+}  // namespace ingot::serve
