@@ -9,8 +9,7 @@ namespace ingot::kernels {
 enum class WeightFormat { fp32, bf16, int8, int4 };
 
 inline constexpr int64_t kWeightGroup = 64;
-/// int4 in blocks of as many inputs: word i of 32 of 16 bits holds weights i, 32 + i, 64 + i and 96 + i of the block, the first in its
-/// lowest bits, each plus 8.
+/// int4 in blocks of as many inputs: byte i of 64 holds weights i, in its low bits, and 64 + i of the block, each plus 8.
 inline constexpr int64_t kInt4Block = 128;
 
 constexpr bool has_scales(WeightFormat format) { return format == WeightFormat::int8 || format == WeightFormat::int4; }

@@ -1,13 +1,11 @@
 // A matrix times a few rows. Blocks of outputs by rows of x are summed up in registers, as many as there are; of a quantized matrix the
-// products of 16-bit integers are summed up in 32 bits over each group, then scaled.
+// products of integers are summed up in 32 bits over each group, then scaled.
 #include "kernels/cpu/rows_few_products.h"
 
 #include "kernels/cpu/rows_block.h"
 
 namespace ingot::kernels::cpu::INGOT_ISA {
 namespace {
-
-typedef int16_t HalfInts __attribute__((vector_size(2 * kLanes)));
 
 constexpr int kMostRows = kLanes >= 16 ? 4 : 2;  // of x at a time, so that 4 outputs of each fit into registers
 
@@ -43,7 +41,8 @@ INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t out
     Float weights[kOut];
     if (kPrefetches && i * sizeof(W) % 64 == 0) {
 #pragma GCC unroll 8
-      for (int o = 0; o < kOut; ++o) __builtin_prefetch(w[o] + i + (kOut == 1 ? 2 : kOut) * p.inputs);
+      for (int o = 0; o < kOut; ++o)
+        __builtin_prefetch(w[o] + i + (kOut == 1 ? 2 : kRows == 1 ? kOut : 3 * kOut) * p.inputs, 0, kRows == 1 ? 3 : 2);
     }
 #pragma GCC unroll 8
     for (int o = 0; o < kOut; ++o) weights[o] = load(w[o] + i);
@@ -91,6 +90,15 @@ void products(const FewProductsProblem& p, int64_t begin, int64_t end) {
   }
 }
 
+// `count` numbers, at most a vector, and zeros behind them.
+INGOT_INLINE Float load_first(const float* from, int64_t count) {
+#if defined(__AVX512F__) && INGOT_LANES == 16
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << smaller(count, kLanes)) - 1), from);
+#else
+  return load_some(from, count);
+#endif
+}
+
 // Vectors of 16-bit integers, and their products in pairs.
 #if defined(__AVX512BW__) && INGOT_LANES == 16
 using Words = __m512i;
@@ -102,10 +110,13 @@ INGOT_INLINE Words load_bytes(const int8_t* from) {
 INGOT_INLINE Words pairs(Words a, Words b) { return _mm512_madd_epi16(a, b); }
 INGOT_INLINE Words add_pairs(Words a, Words b) { return _mm512_add_epi32(a, b); }
 INGOT_INLINE Float to_floats(Words pairs) { return reinterpret_cast<Float>(_mm512_cvtepi32_ps(pairs)); }
-template <int kPlane>
-INGOT_INLINE Words nibbles(Words words) {
-  if constexpr (kPlane == 3) return _mm512_srli_epi16(words, 12);
-  return _mm512_and_si512(_mm512_srli_epi16(words, 4 * kPlane), _mm512_set1_epi16(15));
+// Products of nibbles with bytes, added up in fours: at most 15 * 127 each, so that pairs fit into 16 bits.
+constexpr int kBytes = 64;
+INGOT_INLINE Words load_packed(const uint8_t* from) { return _mm512_loadu_si512(from); }
+INGOT_INLINE Words low_nibbles(Words bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(15)); }
+INGOT_INLINE Words high_nibbles(Words bytes) { return low_nibbles(_mm512_srli_epi16(bytes, 4)); }
+INGOT_INLINE Words fours(Words nibbles, const int8_t* x) {
+  return _mm512_madd_epi16(_mm512_maddubs_epi16(nibbles, _mm512_loadu_si512(x)), _mm512_set1_epi16(1));
 }
 #elif defined(__AVX2__) && INGOT_LANES == 8
 using Words = __m256i;
@@ -115,10 +126,13 @@ INGOT_INLINE Words load_bytes(const int8_t* from) { return _mm256_cvtepi8_epi16(
 INGOT_INLINE Words pairs(Words a, Words b) { return _mm256_madd_epi16(a, b); }
 INGOT_INLINE Words add_pairs(Words a, Words b) { return _mm256_add_epi32(a, b); }
 INGOT_INLINE Float to_floats(Words pairs) { return reinterpret_cast<Float>(_mm256_cvtepi32_ps(pairs)); }
-template <int kPlane>
-INGOT_INLINE Words nibbles(Words words) {
-  if constexpr (kPlane == 3) return _mm256_srli_epi16(words, 12);
-  return _mm256_and_si256(_mm256_srli_epi16(words, 4 * kPlane), _mm256_set1_epi16(15));
+constexpr int kBytes = 32;
+INGOT_INLINE Words load_packed(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+INGOT_INLINE Words low_nibbles(Words bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi8(15)); }
+INGOT_INLINE Words high_nibbles(Words bytes) { return low_nibbles(_mm256_srli_epi16(bytes, 4)); }
+INGOT_INLINE Words fours(Words nibbles, const int8_t* x) {
+  const Words in = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+  return _mm256_madd_epi16(_mm256_maddubs_epi16(nibbles, in), _mm256_set1_epi16(1));
 }
 #else
 constexpr int kWords = 2 * kLanes;
@@ -152,10 +166,27 @@ INGOT_INLINE Float to_floats(Pairs x) {
   for (int i = 0; i < kLanes; ++i) y[i] = static_cast<float>(x.pair[i]);
   return y;
 }
-template <int kPlane>
-INGOT_INLINE Words nibbles(Words words) {
-  for (int i = 0; i < kWords; ++i) words.word[i] = static_cast<int16_t>(static_cast<uint16_t>(words.word[i]) >> (4 * kPlane) & 15);
-  return words;
+constexpr int kBytes = 4 * kLanes;
+struct Bytes {
+  uint8_t byte[kBytes];
+};
+INGOT_INLINE Bytes load_packed(const uint8_t* from) {
+  Bytes x;
+  __builtin_memcpy(&x, from, sizeof x);
+  return x;
+}
+INGOT_INLINE Bytes low_nibbles(Bytes bytes) {
+  for (int i = 0; i < kBytes; ++i) bytes.byte[i] &= 15;
+  return bytes;
+}
+INGOT_INLINE Bytes high_nibbles(Bytes bytes) {
+  for (int i = 0; i < kBytes; ++i) bytes.byte[i] >>= 4;
+  return bytes;
+}
+INGOT_INLINE Pairs fours(Bytes nibbles, const int8_t* x) {
+  Pairs sums{};
+  for (int i = 0; i < kBytes; ++i) sums.pair[i / 4] += nibbles.byte[i] * x[i];
+  return sums;
 }
 #endif
 
@@ -176,7 +207,7 @@ struct QuantizedBlock {
         padded(padded_inputs(p.format, p.inputs)),
         groups(padded / kWeightGroup) {
     for (int o = 0; o < kOut; ++o) scales[o] = p.scales + place(o) * groups;
-    for (int r = 0; r < kRows; ++r) x[r] = p.x16 + (row + r) * padded;
+    for (int r = 0; r < kRows; ++r) x[r] = p.x16 ? p.x16 + (row + r) * padded : nullptr;
   }
   INGOT_INLINE int64_t place(int o) const { return output + smaller(o, outputs - 1); }
 
@@ -202,40 +233,55 @@ struct QuantizedBlock {
       }
   }
 
+  template <bool kPrefetches>
   INGOT_INLINE void int4() {
-    // What the 8 that each weight has too much adds, of lanes of groups.
-    for (int o = 0; o < kOut; ++o)
-      for (int64_t g = 0; g < groups; g += kLanes) {
-        const Float scale = load_some(scales[o] + g, groups - g) * -8.0f;
+    static_assert(kInt4Block == 2 * kWeightGroup && kWeightGroup % kBytes == 0 && kLanes % 2 == 0);
+    const uint8_t* w[kOut];
+    for (int o = 0; o < kOut; ++o) w[o] = static_cast<const uint8_t*>(p.weights) + place(o) * (padded / 2);
+    for (int64_t first = 0; first < groups; first += kLanes) {
+      // Scales of both sides multiplied, of as many groups as there are lanes; and what the 8 that each weight has too much adds.
+      alignas(64) float scale[kOut][kRows][kLanes];
 #pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) sum[o][r] += scale * load_some(p.x_sums + (row + r) * groups + g, groups - g);
-      }
-    constexpr int64_t kWordsOfBlock = kInt4Block / 4;
-    const int16_t* w[kOut];
-    for (int o = 0; o < kOut; ++o) w[o] = static_cast<const int16_t*>(p.weights) + place(o) * (padded / 4);
-    for (int64_t first = 0; first < padded; first += kInt4Block)
+      for (int o = 0; o < kOut; ++o) {
+        const Float of_weights = load_first(scales[o] + first, groups - first);
 #pragma GCC unroll 4
-      for (int64_t i = 0; i < kWordsOfBlock; i += kWords)
-#pragma GCC unroll 4
-        for (int o = 0; o < kOut; ++o) {
-          const Float low = broadcast(scales[o][first / kWeightGroup]), high = broadcast(scales[o][first / kWeightGroup + 1]);
-          const Words words = load_words(w[o] + first / 4 + i);
-          const Words plane0 = nibbles<0>(words), plane1 = nibbles<1>(words), plane2 = nibbles<2>(words), plane3 = nibbles<3>(words);
-#pragma GCC unroll 4
-          for (int r = 0; r < kRows; ++r) {
-            const int16_t* in = x[r] + first + i;
-            sum[o][r] += to_floats(add_pairs(pairs(plane0, load_words(in)), pairs(plane1, load_words(in + kWordsOfBlock)))) * low;
-            sum[o][r] +=
-                to_floats(add_pairs(pairs(plane2, load_words(in + 2 * kWordsOfBlock)), pairs(plane3, load_words(in + 3 * kWordsOfBlock)))) *
-                high;
-          }
+        for (int r = 0; r < kRows; ++r) {
+          store(scale[o][r], of_weights * load_first(p.x_scales + (row + r) * groups + first, groups - first));
+          sum[o][r] += of_weights * -8.0f * load_first(p.x_sums + (row + r) * groups + first, groups - first);
         }
+      }
+      const int64_t end = smaller(first + kLanes, groups);
+      for (int64_t g = first; g < end; g += 2)
+#pragma GCC unroll 2
+        for (int64_t i = 0; i < kWeightGroup; i += kBytes)
+#pragma GCC unroll 4
+          for (int o = 0; o < kOut; ++o) {
+            if (kPrefetches) __builtin_prefetch(w[o] + g / 2 * kWeightGroup + i + kOut * (padded / 2));
+            const auto bytes = load_packed(w[o] + g / 2 * kWeightGroup + i);
+            const auto low = low_nibbles(bytes), high = high_nibbles(bytes);
+#pragma GCC unroll 4
+            for (int r = 0; r < kRows; ++r) {
+              const int8_t* in = p.x8 + (row + r) * padded + g * kWeightGroup + i;
+              sum[o][r] += to_floats(fours(low, in)) * scale[o][r][g - first];
+              sum[o][r] += to_floats(fours(high, in + kWeightGroup)) * scale[o][r][g - first + 1];
+            }
+          }
+    }
   }
 
   INGOT_INLINE void finish() const {
+    float wholes[kOut * kRows];
+    if constexpr (kOut * kRows % 4 == 0)
+      for (int i = 0; i < kOut * kRows; i += 4) {
+        const auto at = [&](int j) { return sum[(i + j) / kRows][(i + j) % kRows]; };
+        const Float four[4] = {at(0), at(1), at(2), at(3)};
+        sums_of_lanes(four, wholes + i);
+      }
+    else
+      for (int i = 0; i < kOut * kRows; ++i) wholes[i] = sum_of_lanes(sum[i / kRows][i % kRows])[0];
     for (int r = 0; r < kRows; ++r)
       for (int o = 0; o < smaller(kOut, outputs); ++o) {
-        const float whole = sum_of_lanes(sum[o][r])[0], bias = p.bias ? p.bias[output + o] : 0.0f;
+        const float whole = wholes[o * kRows + r], bias = p.bias ? p.bias[output + o] : 0.0f;
         float& out = p.out[(row + r) * p.out_stride + output + o];
         // Fused wherever it can be, not where the compiler likes to: the same bits in every block.
 #if defined(__FMA__)
@@ -247,11 +293,11 @@ struct QuantizedBlock {
   }
 };
 
-template <bool kIsInt8, int kOut, int kRows>
+template <bool kIsInt8, int kOut, int kRows, bool kPrefetches = false>
 INGOT_INLINE void quantized_block(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) {
   QuantizedBlock<kOut, kRows> block(p, output, outputs, row);
   if constexpr (kIsInt8) block.int8();
-  else block.int4();
+  else block.template int4<kPrefetches>();
   block.finish();
 }
 
@@ -259,7 +305,7 @@ template <bool kIsInt8>
 void quantized_products(const FewProductsProblem& p, int64_t begin, int64_t end) {
   constexpr int kOut = kIsInt8 ? 1 : 4;  // int8 is bound by memory, which one row after another reads best
   if (p.rows == 1) {
-    for (int64_t o = begin; o < end; o += kOut) quantized_block<kIsInt8, kOut, 1>(p, o, end - o, 0);
+    for (int64_t o = begin; o < end; o += kOut) quantized_block<kIsInt8, kOut, 1, true>(p, o, end - o, 0);
     return;
   }
   for (int64_t o = begin; o < end; o += 2) {
@@ -272,30 +318,63 @@ void quantized_products(const FewProductsProblem& p, int64_t begin, int64_t end)
 
 }  // namespace
 
+namespace {
+
+// `count` numbers by `inverse`, half away from zero; zeros behind those that are `there`. T has the bits.
+template <class T>
+INGOT_INLINE void round_to(const float* x, int64_t there, int64_t count, float inverse, T* to) {
+  typedef T Few __attribute__((vector_size(sizeof(T) * kLanes)));
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const Float value = i < there ? load_some(x + i, there - i) * inverse : Float{};
+    const Int rounded = __builtin_convertvector(value + (value < 0.0f ? broadcast(-0.5f) : broadcast(0.5f)), Int);
+    const Few few = __builtin_convertvector(rounded, Few);
+    __builtin_memcpy(to + i, &few, sizeof few);
+  }
+}
+
+struct Largest {
+  float most, odd;  // odd: not a number where an input is not finite, else 0
+};
+INGOT_INLINE Largest largest_of(const float* x, int64_t count) {
+  Float largest{}, odd{};
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const Float value = load_some(x + i, count - i);
+    largest = max(max(largest, value), -value);
+    odd += value * 0.0f;
+  }
+  return {max_of_lanes(largest)[0], sum_of_lanes(odd)[0]};
+}
+
+template <class T>
+INGOT_INLINE float sum_of(const T* words) {
+  int32_t sum = 0;
+  for (int64_t i = 0; i < kWeightGroup; ++i) sum += words[i];
+  return static_cast<float>(sum);
+}
+
+}  // namespace
+
 void round_few_rows(const FewProductsProblem& p, int64_t begin, int64_t end) {
   const int64_t padded = padded_inputs(p.format, p.inputs), groups = padded / kWeightGroup;
   for (int64_t row = begin; row < end; ++row) {
     const float* x = row_of(p, row);
-    int16_t* words = p.x16 + row * padded;
-    Float largest{}, odd{};  // odd: not a number where an input is not finite
-    for (int64_t i = 0; i < p.inputs; i += kLanes) {
-      const Float value = load_some(x + i, p.inputs - i);
-      largest = max(max(largest, value), -value);
-      odd += value * 0.0f;
+    if (p.format == WeightFormat::int8) {
+      const auto [most, odd] = largest_of(x, p.inputs);
+      const float scale = most > 0 ? most / 32767.0f : 1.0f;
+      round_to(x, p.inputs, padded, 1.0f / scale, p.x16 + row * padded);  // padded is a multiple of all widths
+      p.x_scale[row] = scale + odd;
+      continue;
     }
-    const float most = max_of_lanes(largest)[0], scale = most > 0 ? most / 32767.0f : 1.0f, inverse = 1.0f / scale;
-    p.x_scale[row] = scale + sum_of_lanes(odd)[0];
-    for (int64_t i = 0; i < padded; i += kLanes) {
-      // Half away from zero.
-      const Float value = i < p.inputs ? load_some(x + i, p.inputs - i) * inverse : Float{};
-      const Int rounded = __builtin_convertvector(value + (value < 0.0f ? broadcast(-0.5f) : broadcast(0.5f)), Int);
-      const HalfInts half = __builtin_convertvector(rounded, HalfInts);
-      __builtin_memcpy(words + i, &half, sizeof half);  // padded is a multiple of all widths
-    }
+    p.x_scale[row] = 1;
     for (int64_t g = 0; g < groups; ++g) {
-      int32_t sum = 0;
-      for (int64_t i = 0; i < kWeightGroup; ++i) sum += words[g * kWeightGroup + i];
-      p.x_sums[row * groups + g] = static_cast<float>(sum);
+      const int64_t first = g * kWeightGroup, there = smaller(larger(p.inputs - first, 0), kWeightGroup);
+      const auto [most, odd] = largest_of(x + first, there);
+      const float scale = most > 0 ? most / 127.0f : 1.0f;
+      int8_t* to = p.x8 + row * padded + first;
+      round_to(x + first, there, kWeightGroup, 1.0f / scale, to);
+      p.x_scales[row * groups + g] = scale;
+      p.x_sums[row * groups + g] = sum_of(to) * scale;
+      p.x_scale[row] += odd;
     }
   }
 }

@@ -11,11 +11,13 @@ struct FewProductsProblem {
   int64_t rows, inputs;
   const float* x;  // [rows, inputs] with stride x_stride; of formats without scales
   int64_t x_stride;
-  const int64_t* x_rows;  // which row of x each is, or null: they lie as they come; x16 always does
-  // Of formats with scales: x in 16 bits, [rows, padded_inputs], the scale of each row, and the sums of its groups, both made by
-  // round_few_rows. Errors are 2^-16 of a row's largest value.
+  const int64_t* x_rows;  // which row of x each is, or null: they lie as they come; x16 and x8 always do
+  // Of formats with scales, made by round_few_rows: x in integers, [rows, padded_inputs]. Of int8 with 16 bits, whose errors are 2^-16 of
+  // a row's largest value; of int4 with 8, whose errors are 2^-8 of a group's.
   int16_t* x16;
-  float *x_scale, *x_sums;  // [rows], [rows, padded_inputs / kWeightGroup]
+  int8_t* x8;
+  float* x_scale;            // [rows]
+  float *x_scales, *x_sums;  // of int4, [rows, padded_inputs / kWeightGroup]: scales, and sums of what the integers stand for
   WeightFormat format;
   const void* weights;  // [outputs, row_bytes]
   const float* scales;  // [outputs, padded_inputs / kWeightGroup]
@@ -24,7 +26,7 @@ struct FewProductsProblem {
   int64_t out_stride;
 };
 
-/// x16, x_scale and x_sums of rows [begin, end).
+/// What is made of x, of rows [begin, end).
 INGOT_ROW_KERNEL(round_few_rows, const FewProductsProblem&, int64_t begin, int64_t end);
 /// Outputs [begin, end) of all rows. Limit: memory for up to about eight rows.
 INGOT_ROW_KERNEL(few_products, const FewProductsProblem&, int64_t begin, int64_t end);

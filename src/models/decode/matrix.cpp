@@ -70,14 +70,11 @@ void pack(WeightFormat format, std::span<float> weights, char* packed, float* sc
     std::copy(rounded.begin(), rounded.end(), reinterpret_cast<int8_t*>(packed));
     return;
   }
-  auto* words = reinterpret_cast<uint16_t*>(packed);
-  constexpr int64_t kWords = kernels::kInt4Block / 4;
+  constexpr int64_t kBytes = kernels::kInt4Block / 2;
   for (int64_t first = 0; first < padded; first += kernels::kInt4Block)
-    for (int64_t i = 0; i < kWords; ++i) {
-      uint32_t word = 0;
-      for (int64_t plane = 0; plane < 4; ++plane)
-        word |= static_cast<uint32_t>(rounded[static_cast<size_t>(first + plane * kWords + i)] + 8) << (4 * plane);
-      words[first / 4 + i] = static_cast<uint16_t>(word);
+    for (int64_t i = 0; i < kBytes; ++i) {
+      const auto nibble = [&](int64_t at) { return static_cast<unsigned>(rounded[static_cast<size_t>(first + at)] + 8); };
+      packed[first / 2 + i] = static_cast<char>(nibble(i) | nibble(kBytes + i) << 4);
     }
 }
 
@@ -135,7 +132,9 @@ void multiply(Pass& pass, const Rows& x, std::span<const Product> products, cons
                        .x_stride = x.stride,
                        .x_rows = x.rows,
                        .x16 = nullptr,
+                       .x8 = nullptr,
                        .x_scale = nullptr,
+                       .x_scales = nullptr,
                        .x_sums = nullptr,
                        .format = first.format,
                        .weights = nullptr,
@@ -149,8 +148,10 @@ void multiply(Pass& pass, const Rows& x, std::span<const Product> products, cons
     auto& words = pass.words[static_cast<size_t>(worker.index)];
     auto& scales = pass.word_scales[static_cast<size_t>(worker.index)];
     if (words.size() < static_cast<size_t>(rows * padded)) words.resize(static_cast<size_t>(rows * padded));
-    if (scales.size() < static_cast<size_t>(rows * (1 + groups))) scales.resize(static_cast<size_t>(rows * (1 + groups)));
-    p.x16 = words.data(), p.x_scale = scales.data(), p.x_sums = scales.data() + rows;
+    if (scales.size() < static_cast<size_t>(rows * (1 + 2 * groups))) scales.resize(static_cast<size_t>(rows * (1 + 2 * groups)));
+    p.x_scale = scales.data(), p.x_scales = p.x_scale + rows, p.x_sums = p.x_scales + rows * groups;
+    if (first.format == WeightFormat::int8) p.x16 = words.data();
+    else p.x8 = reinterpret_cast<int8_t*>(words.data());
     kernels::cpu::round_few_rows(p, 0, rows);
   }
   for (const auto& product : products) {

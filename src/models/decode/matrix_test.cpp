@@ -38,6 +38,17 @@ at::Tensor multiplied(const Matrix& m, const at::Tensor& x, int workers, const a
   return out.narrow(1, 0, m.outputs).to(at::kDouble);
 }
 
+// What 4-bit weights are multiplied with: 8 bits for each group, half away from zero.
+at::Tensor in_8_bits(const at::Tensor& x) {
+  std::vector<at::Tensor> groups;
+  for (int64_t first = 0; first < x.size(1); first += kernels::kWeightGroup) {
+    const auto group = x.narrow(1, first, std::min(kernels::kWeightGroup, x.size(1) - first)).to(at::kFloat);
+    const auto scale = group.abs().amax(1, true) / 127;
+    groups.push_back(((group.abs() * (1 / scale) + 0.5).floor() * group.sign() * scale).to(at::kDouble));
+  }
+  return at::cat(groups, 1);
+}
+
 struct Case {
   WeightFormat format;
   at::ScalarType dtype;
@@ -56,7 +67,9 @@ TEST(FewProducts, are_sums_of_products_in_every_format_whatever_the_sizes) {
       const auto bias = random({outputs}).to(at::kFloat);
       for (const int64_t rows : {1, 2, 3, 4, 5, 8, 11}) {
         const auto x = random({rows, inputs}, 3).to(at::kFloat);
-        const auto expected = at::matmul(x.to(at::kDouble), weights.t()) + bias;
+        const auto in = format == WeightFormat::int4 ? in_8_bits(x) : x.to(at::kDouble);
+        EXPECT_LT((in - x).abs().max().item<double>(), 3.0 / 127 / 2 * 1.001);
+        const auto expected = at::matmul(in, weights.t()) + bias;
         // Sums of packed weights are of what they stand for; a bf16 parameter has that rounded once more.
         const double rounding = format == WeightFormat::fp32 ? 1e-6 : dtype == at::kBFloat16 ? 6e-3 : 1e-4;
         const double most = rounding * 3 * std::sqrt(static_cast<double>(inputs)) + 1e-5;

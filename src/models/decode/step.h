@@ -70,7 +70,7 @@ struct Pass {
   std::vector<std::vector<LayerCache>*> caches;  // by sequence, by layer
   ForwardContext* context = nullptr;             // of steps that run as everywhere else
   Workspace work;
-  std::vector<std::vector<int16_t>> words;      // of each worker: rows of x in 16 bits
+  std::vector<std::vector<int16_t>> words;      // of each worker: rows of x in 16 or 8 bits
   std::vector<std::vector<float>> word_scales;  // and what goes with them
 
   int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
