@@ -70,7 +70,12 @@ parallel::Layout spread_over(comm::World& world) {
 struct Generated {
   std::vector<int64_t> ids;
   int64_t passes = 0, drafted = 0, taken = 0;
+  double seconds = 0;  // without loading
 };
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 // On one rank.
 Generated generate_by_engine(models::Model& model, const std::vector<int64_t>& prompt, const GenerateOptions& o, int64_t eos,
@@ -84,6 +89,7 @@ Generated generate_by_engine(models::Model& model, const std::vector<int64_t>& p
                                .draft_model = drafts ? drafts->model.get() : nullptr});
   serve::TextRequest request{.prompt = prompt, .most_tokens = o.tokens, .sampling = sampling};
   if (eos >= 0) request.stop_ids = {eos};
+  const auto start = std::chrono::steady_clock::now();
   const auto text = engine.submit(std::move(request));
   Generated made;
   for (auto ended = serve::Ended::not_yet; ended == serve::Ended::not_yet;) {
@@ -95,6 +101,7 @@ Generated generate_by_engine(models::Model& model, const std::vector<int64_t>& p
     ended = news.ended;
   }
   if (!text->failure().empty()) throw base::Error(text->failure());
+  made.seconds = seconds_since(start);
   const auto counts = engine.counts();
   made.passes = counts.passes, made.drafted = counts.drafted, made.taken = counts.drafts_taken;
   return made;
@@ -103,14 +110,15 @@ Generated generate_by_engine(models::Model& model, const std::vector<int64_t>& p
 // By the tensor_sequence axis, or with the drafts that the model makes itself.
 Generated generate_by_rows(models::Model& model, const std::vector<int64_t>& prompt, const GenerateOptions& o, int64_t eos,
                            const serve::SamplingOptions& sampling, const std::function<bool(int64_t)>& on_token) {
+  const auto start = std::chrono::steady_clock::now();
   if (!o.drafts) {
     Generated made{.ids = serve::generate(model, prompt, o.tokens, eos, sampling, on_token)};
-    made.passes = static_cast<int64_t>(made.ids.size());
+    made.passes = static_cast<int64_t>(made.ids.size()), made.seconds = seconds_since(start);
     return made;
   }
   serve::DraftCounts counts;
   auto ids = serve::generate_with_drafts(model, prompt, o.tokens, eos, sampling, on_token, &counts);
-  return {std::move(ids), counts.passes, counts.drafted, counts.taken};
+  return {std::move(ids), counts.passes, counts.drafted, counts.taken, seconds_since(start)};
 }
 
 }  // namespace
@@ -142,7 +150,6 @@ int run_generate(const Call& call) {
     std::fflush(stdout);
   };
   if (!call.json && speaks) std::fputs(o.prompt.c_str(), stdout);
-  const auto start = std::chrono::steady_clock::now();
   const serve::SamplingOptions sampling{
       .temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .seed = static_cast<uint64_t>(o.seed)};
   const int32_t vocab = tokenizer.vocab_size();
@@ -155,13 +162,12 @@ int run_generate(const Call& call) {
   const auto made =
       (world || o.drafts ? generate_by_rows : generate_by_engine)(*loaded.model, prompt, o, tokenizer.special().eos, sampling, on_token);
   show(shown.finish());
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!speaks) return 0;
   if (call.json) {
     std::printf("%s\n", nlohmann::json{{"prompt", o.prompt},
                                        {"text", text},
                                        {"ids", made.ids},
-                                       {"tokens_per_s", static_cast<double>(made.ids.size()) / seconds},
+                                       {"tokens_per_s", static_cast<double>(made.ids.size()) / made.seconds},
                                        {"passes", made.passes},
                                        {"drafts_taken", made.taken}}
                             .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
@@ -170,7 +176,7 @@ int run_generate(const Call& call) {
     std::fputs("\n", stdout);
     std::fflush(stdout);
     base::log_info(
-        "{} tokens, {:.1f} tokens/s{}", made.ids.size(), static_cast<double>(made.ids.size()) / seconds,
+        "{} tokens, {:.1f} tokens/s{}", made.ids.size(), static_cast<double>(made.ids.size()) / made.seconds,
         made.drafted > 0 ? fmt::format(", {} passes, {} drafts taken of {}", made.passes, made.taken, made.drafted) : std::string());
   }
   return 0;
