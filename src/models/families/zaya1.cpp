@@ -60,7 +60,8 @@ nlohmann::json to_hugging_face(const ModelConfig& c) {
   json["sliding_window"] = c.window > 0 ? nlohmann::json(c.window) : nlohmann::json();
   json["layer_types"] = hugging_face_layer_types(c, "hybrid", "hybrid_sliding");
   json["rope_parameters"] = {{"hybrid", hugging_face_rope(c, c.rope_base)}, {"hybrid_sliding", hugging_face_rope(c, c.rope_base_sliding)}};
-  for (auto& rope : json["rope_parameters"]) rope["partial_rotary_factor"] = c.rope_fraction;  // vLLM and SGLang take 0.5 where it is missing
+  for (auto& rope : json["rope_parameters"])
+    rope["partial_rotary_factor"] = c.rope_fraction;  // vLLM and SGLang take 0.5 where it is missing
   return json;
 }
 
