@@ -128,8 +128,9 @@ AttentionOutput paged_attention(const at::Tensor& q, const Pages& pages, const S
   const auto key_pages = rows_of(pages.keys), value_pages = rows_of(pages.values);
   p.k.pages = key_pages.data(), p.v.pages = value_pages.data();
   AttentionOutput result = outputs(p, q);
-  const bool is_counted = device::counted("attention", {q, keys, values}, {result.out, result.log_sum_exp},
-                                          attention_flops(q, keys.narrow(1, 0, 1).expand({-1, p.k_len, -1, -1}), values, mask));
+  const auto all = [&](const at::Tensor& page) { return page.narrow(1, 0, 1).expand({-1, p.k_len, -1, -1}); };
+  const bool is_counted = device::counted("attention", {q, all(keys), all(values)}, {result.out, result.log_sum_exp},
+                                          attention_flops(q, all(keys), values, mask));
   decode(p, attention_tiles(best_isa()), q, is_counted);
   return result;
 }
