@@ -127,7 +127,7 @@ class Traffic:
 
 
 def an_hour_of_mixed_traffic_leaves_the_server_as_it_was(w):
-    with Server(w, "--context", 1024, "--texts", 16, "--waiting", 48, "--pass-tokens", 32) as s:
+    with Server(w, "--context", 1024, "--texts", 16, "--waiting", 48, "--pass-tokens", 32, "--prefix-cache", 4) as s:
         expected = {json.dumps((path, body)): answered(s, path, body) for path, body in KNOWN + STREAMS}
         again = {json.dumps((path, body)): answered(s, path, body) for path, body in KNOWN + STREAMS}
         assert expected == again and None not in expected.values()
