@@ -133,8 +133,9 @@ int run_generate(const Call& call) {
   const auto& tokenizer = serve::tokenizer_for(loaded, o.tokenizer);
   if (world && (o.draft_tokens > 0 || !o.draft_model.empty() || o.weights != "same"))
     throw base::UsageError("--draft-tokens, --draft-model and --weights are for one rank");
-  if (o.drafts && (o.draft_tokens > 0 || !o.draft_model.empty()))
-    throw base::UsageError("--drafts takes the model's own drafts; leave --draft-tokens and --draft-model out");
+  if (o.drafts && (o.draft_tokens > 0 || !o.draft_model.empty() || o.weights != "same"))
+    throw base::UsageError(
+        "--drafts takes the model's own drafts, with its weights as they are; leave --draft-tokens, --draft-model and --weights out");
 
   std::vector<int64_t> prompt;
   if (tokenizer.special().bos >= 0) prompt.push_back(tokenizer.special().bos);
