@@ -1,4 +1,4 @@
-// The same model on every layout of ranks (test_layouts.h): gradients of every parameter, 6 losses (20 at night) and the final weights and moments
+// The same model on every layout of ranks (test_layouts.h): gradients of every parameter, 4 losses (20 at night) and the final weights and moments
 // are those of one rank alone, and the same bits in every run; in each step all copies of a weight are the same (replica_check.h). Ranks are
 // threads. Top-1 routing is discontinuous, so the mixture of experts is compared in fp64, and in fp32 with the choices that one rank's
 // routers made; the dense model in both.
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kRows = 12;
 
-int64_t all_steps() { return base::tests_run_at_night() ? 20 : 6; }
+int64_t all_steps() { return base::tests_run_at_night() ? 20 : 4; }
 
 // Packed documents of uneven lengths, some positions without targets; other tokens in every step.
 data::Batch batch_of(int64_t step, int64_t first_row, int64_t rows, int64_t seq) {
