@@ -72,7 +72,11 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 }
 
 at::Tensor Pages::joined(std::span<const at::Tensor> pages) const {
-  return at::cat(at::TensorList(pages.data(), pages.size()), 1).narrow(1, 0, length);
+  const at::Tensor& page = pages[0];
+  auto rows = at::empty({page.size(0), static_cast<int64_t>(pages.size()) * kPageTokens, page.size(1), page.size(3)}, page.options());
+  for (size_t i = 0; i < pages.size(); ++i)
+    rows.narrow(1, static_cast<int64_t>(i) * kPageTokens, kPageTokens).copy_(pages[i].transpose(1, 2));
+  return rows.narrow(1, 0, length);
 }
 
 AttentionOutput paged_attention(const at::Tensor& q, const Pages& pages, const ScoreRule& rule, const AttentionMask& mask) {

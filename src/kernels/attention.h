@@ -55,8 +55,8 @@ struct AttentionOutput {
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const ScoreRule& rule,
                                   const AttentionMask& mask = {});
 
-/// Keys and values that lie in pages, [batch, kPageTokens, kv_heads, head_dim or value_dim] each, contiguous; `length` rows of them are
-/// there.
+/// Keys and values that lie in pages, [batch, kv_heads, kPageTokens, head_dim or value_dim] each, contiguous, so that what one head reads
+/// lies together; `length` rows of them are there.
 struct Pages {
   std::span<const at::Tensor> keys, values;
   int64_t length = 0;

@@ -26,7 +26,7 @@ void KeyValueCache::own(size_t page) {
 void KeyValueCache::grow(int64_t tokens, const at::Tensor& like_keys, const at::Tensor& like_values) {
   for (auto page = static_cast<size_t>(length_ / kPageTokens); page < keys_.size(); ++page) own(page);
   const auto empty = [](const at::Tensor& like) {
-    return at::empty({like.size(0), kPageTokens, like.size(2), like.size(3)}, like.options().requires_grad(false));
+    return at::empty({like.size(0), like.size(2), kPageTokens, like.size(3)}, like.options().requires_grad(false));
   };
   while (static_cast<int64_t>(keys_.size()) * kPageTokens < tokens) add(empty(like_keys), empty(like_values));
   length_ = std::max(length_, tokens);
@@ -37,7 +37,7 @@ void KeyValueCache::write(int64_t first, int64_t head, const at::Tensor& keys, c
     const int64_t page = (first + done) / kPageTokens, at = (first + done) % kPageTokens;
     count = std::min(kPageTokens - at, keys.size(1) - done);
     const auto put = [&](const at::Tensor& to, const at::Tensor& from) {
-      to.narrow(1, at, count).narrow(2, head, from.size(2)).copy_(from.narrow(1, done, count));
+      to.narrow(1, head, from.size(2)).narrow(2, at, count).copy_(from.narrow(1, done, count).transpose(1, 2));
     };
     put(keys_[static_cast<size_t>(page)], keys);
     put(values_[static_cast<size_t>(page)], values);

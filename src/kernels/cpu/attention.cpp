@@ -14,7 +14,7 @@ constexpr int64_t kDecodeQueries = 8;
 // The backward pass is cut into at least this many tasks where that is cheap: enough for the threads of most machines.
 constexpr int64_t kBackwardTasks = 32;
 
-AttentionRows rows(const at::Tensor& x) { return {x.data_ptr(), x.stride(0), x.stride(1), x.size(3)}; }
+AttentionRows rows(const at::Tensor& x) { return {x.data_ptr(), x.stride(0), x.stride(1), x.stride(2), x.size(3)}; }
 
 at::Tensor floats(int64_t count, const at::Tensor& like) { return at::empty({count}, like.options().dtype(at::kFloat)); }
 
@@ -111,13 +111,13 @@ const AttentionTiles& attention_tiles(Isa isa) {
 }
 
 bool decodes(const at::Tensor& q, const Pages& pages, const AttentionMask& mask) {
-  return q.numel() > 0 && q.size(2) / pages.keys[0].size(2) * q.size(1) <= kDecodeQueries && mask.query_offset >= 0 &&
+  return q.numel() > 0 && q.size(2) / pages.keys[0].size(1) * q.size(1) <= kDecodeQueries && mask.query_offset >= 0 &&
          pages.length == mask.query_offset + q.size(1);
 }
 
 AttentionOutput paged_attention(const at::Tensor& q, const Pages& pages, const ScoreRule& rule, const AttentionMask& mask) {
   const auto visible_from = dense(mask.visible_from);
-  const at::Tensor &keys = pages.keys[0], &values = pages.values[0];
+  const auto keys = pages.keys[0].transpose(1, 2), values = pages.values[0].transpose(1, 2);
   AttentionProblem p = describe(q, keys, values, rule, mask, visible_from, {});
   p.k_len = pages.length;
   const auto rows_of = [](std::span<const at::Tensor> pages) {

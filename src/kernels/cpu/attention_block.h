@@ -22,7 +22,7 @@ inline constexpr float kLog2E = 1.44269504089f, kLn2 = 0.693147180560f;
 
 template <class T>
 INGOT_INLINE T* row(const AttentionRows& x, int64_t b, int64_t i, int64_t head) {
-  return static_cast<T*>(x.data) + b * x.batch_stride + i * x.row_stride + head * x.head_dim;
+  return static_cast<T*>(x.data) + b * x.batch_stride + i * x.row_stride + head * x.head_stride;
 }
 
 // tanh of a score within its cap, and its slope 1 - tanh^2, which is small where tanh is near 1; absolute errors some 1e-7.

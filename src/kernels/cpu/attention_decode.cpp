@@ -33,8 +33,8 @@ INGOT_INLINE void weigh(float* scores, Range keys, float* result) {
   result[1] = sum_of_lanes(sum)[0];
 }
 
-// Keys at a time: as many chains of dependent additions, and sums are read and written once for all.
-constexpr int64_t kTogether = 4;
+// Keys whose products are made together: as many chains of dependent additions as the sums of lanes take vectors.
+constexpr int64_t kTogether = kLanes;
 static_assert(kPageTokens % kTogether == 0);
 
 struct Chunk {
@@ -42,56 +42,72 @@ struct Chunk {
   int64_t index, kv_head, batch;
   int64_t first, begin, end;  // first key; the keys that some query sees are among first + [begin, end)
   int64_t rows, width;
-  float *queries, *scores, *keys;  // [rows, width], rows in the order (head, query); [rows, kScores]; [kTogether, width or value_width]
+  float *queries, *scores;  // [rows, width], rows in the order (head, query), 0 behind head_dim; [rows, kScores]
   Chunk(const AttentionProblem& problem, int64_t task, float* scratch) : p(problem) {
     index = task % p.decode_chunks(), kv_head = task / p.decode_chunks() % p.kv_heads, batch = task / p.decode_chunks() / p.kv_heads;
     first = index * kDecodeKeys, end = smaller(kDecodeKeys, p.k_len - first);
     begin = round_down(larger(0, p.first_key(batch, 0) - first), kTogether);  // so that keys that go together lie in one page
     rows = p.group() * p.q_len, width = p.width();
-    queries = scratch, scores = queries + rows * width, keys = scores + rows * kScores;
+    queries = scratch, scores = queries + rows * width;
   }
   INGOT_INLINE float* result(int64_t r) const { return partial(p, batch, kv_head * p.group() + r / p.q_len, r % p.q_len, index); }
 };
 
-// The next rows of keys or values in fp32; rows behind the chunk's end are 0.
+// Where row j of the chunk lies, and those behind it up to the end of its page.
 template <class T>
-INGOT_INLINE void take(const Chunk& chunk, AttentionRows from, int64_t width, int64_t j) {
-  const int64_t count = smaller(kTogether, chunk.end - j);
+INGOT_INLINE const T* rows_from(const Chunk& chunk, AttentionRows from, int64_t j) {
   int64_t key = chunk.first + j;
   if (from.pages != nullptr) from.data = from.pages[key / kPageTokens], key %= kPageTokens;
-  copy_rows(row<T>(from, chunk.batch, key, chunk.kv_head), from.row_stride, count, from.head_dim, chunk.keys, width);
-  clear(chunk.keys + count * width, (kTogether - count) * width);
+  return row<T>(from, chunk.batch, key, chunk.kv_head);
+}
+
+// Columns [d, d + kLanes) of a row of `dim`, 0 behind its end.
+template <class T>
+INGOT_INLINE Float columns(const T* row, int64_t d, int64_t dim) {
+  return d + kLanes <= dim ? load(row + d) : load_part(row + d, dim - d);
 }
 
 template <class T>
 void score(const Chunk& chunk) {
-  const int64_t columns = round_up(chunk.p.head_dim, kLanes);
+  const int64_t dim = chunk.p.head_dim, step = chunk.p.k.row_stride;
   for (int64_t j = chunk.begin; j < chunk.end; j += kTogether) {
-    take<T>(chunk, chunk.p.k, chunk.width, j);
+    const T* const keys = rows_from<T>(chunk, chunk.p.k, j);
+    const int64_t last = chunk.end - j - 1;  // scores of the keys behind it are not looked at
     for (int64_t r = 0; r < chunk.rows; ++r) {
       const float* const query = chunk.queries + r * chunk.width;
-      Float sum[kTogether] = {};
-      for (int64_t d = 0; d < columns; d += kLanes)
-        for (int64_t key = 0; key < kTogether; ++key) sum[key] += load(query + d) * load(chunk.keys + key * chunk.width + d);
-      for (int64_t key = 0; key < kTogether; ++key)
-        chunk.scores[r * kScores + j + key] = sum_of_lanes(sum[key])[0] * product_scale(chunk.p);
+      Float sums[kTogether] = {};
+      for (int64_t d = 0; d < dim; d += kLanes) {
+        const Float q = load(query + d);
+        for (int64_t key = 0; key < kTogether; ++key) sums[key] += q * columns(keys + smaller(key, last) * step, d, dim);
+      }
+      store(chunk.scores + r * kScores + j, sums_of_lanes(sums) * product_scale(chunk.p));
     }
   }
 }
 
+// Columns [d, d + count * kLanes) of the weighted values, of the keys of one page.
+template <int kCount, class T>
+INGOT_INLINE void add_columns(const T* values, int64_t step, const float* weights, int64_t keys, int64_t d, int64_t dim, float* out) {
+  Float sums[kCount];
+  for (int c = 0; c < kCount; ++c) sums[c] = load(out + d + c * kLanes);
+  for (int64_t key = 0; key < keys; ++key, values += step)
+    for (int c = 0; c < kCount; ++c) sums[c] += columns(values, d + c * kLanes, kCount > 1 ? d + kCount * kLanes : dim) * weights[key];
+  for (int c = 0; c < kCount; ++c) store(out + d + c * kLanes, sums[c]);
+}
+
 template <class T>
 void add_values(const Chunk& chunk) {
-  const int64_t columns = round_up(chunk.p.value_dim, kLanes), width = chunk.p.value_width();
-  for (int64_t j = chunk.begin; j < chunk.end; j += kTogether) {
-    take<T>(chunk, chunk.p.v, width, j);
+  constexpr int kCount = 4;
+  const int64_t dim = chunk.p.value_dim, step = chunk.p.v.row_stride;
+  for (int64_t j = chunk.begin, next; j < chunk.end; j = next) {
+    next = smaller(chunk.end, round_down(j, kPageTokens) + kPageTokens);
+    const T* const values = rows_from<T>(chunk, chunk.p.v, j);
     for (int64_t r = 0; r < chunk.rows; ++r) {
       float* const out = chunk.result(r) + 16;
       const float* const weights = chunk.scores + r * kScores + j;
-      for (int64_t d = 0; d < columns; d += kLanes) {
-        Float sum = load(out + d);
-        for (int64_t key = 0; key < kTogether; ++key) sum += load(chunk.keys + key * width + d) * weights[key];
-        store(out + d, sum);
-      }
+      int64_t d = 0;
+      for (; d + kCount * kLanes <= dim; d += kCount * kLanes) add_columns<kCount>(values, step, weights, next - j, d, dim, out);
+      for (; d < dim; d += kLanes) add_columns<1>(values, step, weights, next - j, d, dim, out);
     }
   }
 }
@@ -143,9 +159,7 @@ void attention_decode(const AttentionProblem& p, int64_t task, float* scratch) {
   p.is_bf16 ? decode<bf16>(p, task, scratch) : decode<float>(p, task, scratch);
 }
 
-int64_t attention_decode_scratch(const AttentionProblem& p) {
-  return p.group() * p.q_len * (p.width() + kScores) + kTogether * larger(p.width(), p.value_width());
-}
+int64_t attention_decode_scratch(const AttentionProblem& p) { return p.group() * p.q_len * (p.width() + kScores); }
 
 void attention_decode_join(const AttentionProblem& p, int64_t task) { p.is_bf16 ? join<bf16>(p, task) : join<float>(p, task); }
 

@@ -16,10 +16,10 @@ inline constexpr int64_t kScoreStride = kKeyBlock + 16;  // of a row of scores; 
 inline constexpr int64_t kDecodeKeys = 256;              // keys of one decoding task
 static_assert(kDecodeKeys % kPageTokens == 0);
 
-struct AttentionRows {  // [batch, length, heads, head_dim] of float or bf16, heads and head_dim contiguous
+struct AttentionRows {  // [batch, length, heads, head_dim] of float or bf16, head_dim contiguous
   void* data = nullptr;
-  int64_t batch_stride = 0, row_stride = 0, head_dim = 0;
-  void* const* pages = nullptr;  // in place of data, when decoding: each [batch, kPageTokens, heads, head_dim]
+  int64_t batch_stride = 0, row_stride = 0, head_stride = 0, head_dim = 0;
+  void* const* pages = nullptr;  // in place of data, when decoding: each of kPageTokens rows
 };
 
 struct AttentionProblem {

@@ -127,6 +127,23 @@ INGOT_INLINE Float sum_of_lanes(Float x) {
   return x + rotated<1>(x);
 }
 
+// Lane i of `low` or `high`: of a where i lacks the bit kBit and of b where it has it, at i without that bit and with it.
+template <int kBit>
+INGOT_INLINE Float sum_of_halves(Float a, Float b) {
+  const Int lane = lane_index(), of_b = (lane & kBit) * (kLanes / kBit);
+  return __builtin_shuffle(a, b, (lane & ~kBit) + of_b) + __builtin_shuffle(a, b, (lane | kBit) + of_b);
+}
+
+// The sum of the lanes of x[i], in lane i.
+INGOT_INLINE Float sums_of_lanes(Float (&x)[kLanes]) {
+  for (int i = 0; i < kLanes; i += 2) x[i] = sum_of_halves<1>(x[i], x[i + 1]);
+  for (int i = 0; i < kLanes; i += 4) x[i] = sum_of_halves<2>(x[i], x[i + 2]);
+  if constexpr (kLanes >= 8)
+    for (int i = 0; i < kLanes; i += 8) x[i] = sum_of_halves<4>(x[i], x[i + 4]);
+  if constexpr (kLanes >= 16) x[0] = sum_of_halves<8>(x[0], x[8]);
+  return x[0];
+}
+
 INGOT_INLINE Float max_of_lanes(Float x) {
   if constexpr (kLanes >= 16) x = max(x, rotated<8>(x));
   if constexpr (kLanes >= 8) x = max(x, rotated<4>(x));

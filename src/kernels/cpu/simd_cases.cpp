@@ -12,6 +12,12 @@ void each(const From* from, To* to, int64_t count) {
 
 INGOT_INLINE Float same(Float x) { return x; }
 
+void sums_of_vectors(const float* from, float* to) {
+  Float x[kLanes];
+  for (int i = 0; i < kLanes; ++i) x[i] = load(from + i * kLanes);
+  store(to, sums_of_lanes(x));
+}
+
 void copy_part(const float* from, float* to, int64_t count) { store_part(to, load_part(from, count) * 1.0f, count); }
 
 }  // namespace
@@ -23,6 +29,7 @@ const SimdCases simd_cases = {
     .to_bf16 = each<same>,
     .from_bf16 = each<same>,
     .sums = each<sum_of_lanes>,
+    .sums_of_vectors = sums_of_vectors,
     .maxima = each<max_of_lanes>,
     .copy_part = copy_part,
     .lanes = kLanes,

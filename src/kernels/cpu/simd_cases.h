@@ -11,6 +11,7 @@ struct SimdCases {
   void (*to_bf16)(const float* from, uint16_t* to, int64_t count);
   void (*from_bf16)(const uint16_t* from, float* to, int64_t count);
   void (*sums)(const float* from, float* to, int64_t count);       // of whole vectors, in every lane
+  void (*sums_of_vectors)(const float* from, float* to);           // as many vectors as lanes, to one
   void (*maxima)(const float* from, float* to, int64_t count);     // likewise
   void (*copy_part)(const float* from, float* to, int64_t count);  // count below 4, through load_part and store_part
   int64_t lanes;

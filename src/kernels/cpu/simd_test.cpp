@@ -109,6 +109,18 @@ TEST(Simd, reductions_give_every_lane_the_whole_vector) {
   }
 }
 
+TEST(Simd, as_many_vectors_as_lanes_are_added_up_together) {
+  std::vector<float> in(256), out(16);
+  for (size_t i = 0; i < 256; ++i) in[i] = static_cast<float>(static_cast<int64_t>(i * 37 % 101) - 50);  // sums of integers are exact
+  for (const auto& [isa, cases] : every_instruction_set()) {
+    cases->sums_of_vectors(in.data(), out.data());
+    for (int64_t i = 0; i < cases->lanes; ++i) {
+      const auto begin = in.begin() + i * cases->lanes;
+      EXPECT_EQ(out[static_cast<size_t>(i)], std::accumulate(begin, begin + cases->lanes, 0.0f)) << isa << ", vector " << i;
+    }
+  }
+}
+
 TEST(Simd, a_part_of_a_vector_touches_only_its_elements) {
   const std::vector<float> in = {1, 2, 3, 4};
   for (const auto& [isa, cases] : every_instruction_set()) {

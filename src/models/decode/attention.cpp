@@ -187,8 +187,10 @@ class ScoreStep final : public Step {
       auto& from = s.visible_from[static_cast<size_t>(i)] = static_cast<int32_t>(p.k_len - h.window);
       p.visible_from = &from;
     }
-    const auto rows_of = [&](void* data, int64_t heads) { return kernels::cpu::AttentionRows{data, 0, heads * h.head_dim, h.head_dim}; };
-    p.k = p.v = rows_of(nullptr, h.kv_heads);
+    const auto rows_of = [&](void* data, int64_t heads) {
+      return kernels::cpu::AttentionRows{data, 0, heads * h.head_dim, h.head_dim, h.head_dim};
+    };
+    p.k = p.v = {nullptr, 0, h.head_dim, kernels::kPageTokens * h.head_dim, h.head_dim};
     p.k.pages = cache.key_pages(), p.v.pages = cache.value_pages();
     const int64_t first = i * h.heads * h.head_dim;
     p.q = rows_of(s.is_bf16() ? static_cast<void*>(s.half_queries.data_ptr<at::BFloat16>() + first)
@@ -207,22 +209,25 @@ class ScoreStep final : public Step {
     const auto& h = s.heads;
     const auto& token = pass.tokens[static_cast<size_t>(row)];
     auto& cache = cache_of(pass, token);
-    const int64_t width = h.kv_heads * h.head_dim, at = token.position % kernels::kPageTokens * width;
+    const int64_t width = h.kv_heads * h.head_dim;
     const auto page = static_cast<size_t>(token.position / kernels::kPageTokens);
     void *const keys = cache.key_pages()[page], *const values = cache.value_pages()[page];
     const float *k = pass.work.floats(Slot::keys) + row * width, *v = pass.work.floats(Slot::values) + row * width;
-    if (!s.is_bf16()) {
-      std::copy_n(k, width, static_cast<float*>(keys) + at);
-      std::copy_n(v, width, static_cast<float*>(values) + at);
-      return;
-    }
     const auto round = [](const float* from, int64_t count, at::BFloat16* to) {
       for (int64_t i = 0; i < count; ++i) to[i].x = rounded(from[i]);
     };
-    round(k, width, static_cast<at::BFloat16*>(keys) + at);
-    round(v, width, static_cast<at::BFloat16*>(values) + at);
+    for (int64_t head = 0; head < h.kv_heads; ++head) {
+      const int64_t from = head * h.head_dim, to = (head * kernels::kPageTokens + token.position % kernels::kPageTokens) * h.head_dim;
+      if (s.is_bf16()) {
+        round(k + from, h.head_dim, static_cast<at::BFloat16*>(keys) + to);
+        round(v + from, h.head_dim, static_cast<at::BFloat16*>(values) + to);
+      } else {
+        std::copy_n(k + from, h.head_dim, static_cast<float*>(keys) + to);
+        std::copy_n(v + from, h.head_dim, static_cast<float*>(values) + to);
+      }
+    }
     const int64_t all = h.heads * h.head_dim;
-    round(pass.work.floats(Slot::queries) + row * all, all, s.half_queries.data_ptr<at::BFloat16>() + row * all);
+    if (s.is_bf16()) round(pass.work.floats(Slot::queries) + row * all, all, s.half_queries.data_ptr<at::BFloat16>() + row * all);
   }
 
   const std::shared_ptr<Attended> shared_;
