@@ -68,6 +68,36 @@ TEST_F(Files, wrong_tasks_say_what_is_right) {
   EXPECT_THAT(refusal<base::FileError>("kind = \"perplexity\"\ndata = \"none.jsonl\"\ntarget = \"question\""), HasSubstr("none.jsonl"));
 }
 
+TEST_F(Files, a_task_in_json_is_that_in_toml) {
+  const auto json =
+      read_task(write("task.json", R"({"kind": "generate", "data": "rows.jsonl", "prompt": "a \"b\"\n{{ c }} \u00e9", "target": "t",
+                                                     "until": ["\n", "\t."], "strip": true, "temperature": 1e-1, "shots": 3})"));
+  const auto toml = read_task(write("task.toml",
+                                    "kind = \"generate\"\ndata = \"rows.jsonl\"\nprompt = \"a \\\"b\\\"\\n{{ c }} é\"\ntarget = \"t\"\n"
+                                    "until = [\"\\n\", \"\\t.\"]\nstrip = true\ntemperature = 0.1\nshots = 3\n"));
+  EXPECT_EQ(json.prompt, "a \"b\"\n{{ c }} é");
+  EXPECT_EQ(json.prompt, toml.prompt);
+  EXPECT_EQ(json.until, toml.until);
+  EXPECT_EQ(json.strip, toml.strip);
+  EXPECT_EQ(json.temperature, toml.temperature);
+  EXPECT_EQ(json.shots, toml.shots);
+  EXPECT_EQ(json.name, "task");
+  const auto wrong = [&](const std::string& text) {
+    try {
+      read_task(write("task.json", text));
+    } catch (const base::ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was wrong");
+  };
+  EXPECT_THAT(wrong("{\"kind\": \"generate\","), HasSubstr("task.json: a task is a JSON object"));
+  EXPECT_THAT(wrong("[1]"), HasSubstr("a task is a JSON object"));
+  EXPECT_THAT(wrong(R"({"kind": "generate", "promt": "q"})"), HasSubstr("prompt"));
+  EXPECT_THAT(wrong(R"({"kind": "generate", "shots": "many"})"), HasSubstr("shots"));
+  EXPECT_THAT(wrong(R"({"kind": "generate", "until": null})"), HasSubstr("until is null, which no setting is"));
+  EXPECT_THAT(wrong(R"({"kind": "generate", "until": ["a", 1]})"), HasSubstr("until"));
+}
+
 TEST_F(Files, wrong_rows_are_named) {
   using base::DataError;
   const auto of = [&](const std::string& rows) { return refusal<DataError>(choice_, rows); };

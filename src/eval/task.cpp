@@ -1,6 +1,7 @@
 #include "eval/task.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
@@ -57,6 +58,17 @@ base::SettingsTable table_of(Task& t, Numbers& numbers) {
   table.add("needles", t.needles, {1, 100}, "retrieval: of multi_needle");
   table.add("depths", t.depths, base::NumberRange{0, 1}, "retrieval: where in the prompt a needle lies; 0 = its beginning");
   return table;
+}
+
+// Of a JSON object's members: texts, numbers, truth values and lists of them are written as in TOML.
+void load_json(base::SettingsTable& table, const std::string& text, const std::string& file) {
+  const auto document = nlohmann::json::parse(text, nullptr, false);
+  if (!document.is_object()) throw ConfigError("{}: a task is a JSON object, such as {{\"kind\": \"generate\", …}}; this is none", file);
+  for (const auto& [name, value] : document.items()) {
+    if (value.is_null() || value.is_object())
+      throw ConfigError("{}: {} is {}, which no setting is; leave it out", file, name, value.type_name());
+    table.set(name, value.dump(), file);
+  }
 }
 
 std::vector<int64_t> whole_numbers(const std::string& file, const char* name, const std::vector<double>& values) {
@@ -132,7 +144,9 @@ Task read_task(const std::filesystem::path& file) {
   Numbers numbers;
   t.file = file;
   auto table = table_of(t, numbers);
-  table.load_toml(base::read_file(file, int64_t{4} << 20), file.string());
+  const auto text = base::read_file(file, int64_t{4} << 20);
+  if (file.extension() == ".json") load_json(table, text, file.string());
+  else table.load_toml(text, file.string());
   if (t.kind.empty()) throw ConfigError("{}: kind is missing; it is one of {}", file.string(), base::join(kKinds, ", "));
   if (t.name.empty()) t.name = file.stem().string();
   t.lengths = whole_numbers(file.string(), "lengths", numbers.lengths);

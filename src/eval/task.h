@@ -1,4 +1,4 @@
-// What is asked of a model: a task is a TOML file beside its data (docs/evaluation.md), read and checked before a model is loaded.
+// What is asked of a model: a task is a TOML or JSON file beside its data (docs/evaluation.md), read and checked before a model is loaded.
 #pragma once
 
 #include <cstdint>
