@@ -28,6 +28,13 @@ INGOT_INLINE void sums_of_lanes(const Float (&x)[4], float* sums) {
 #endif
 }
 
+// Rows in blocks that fit into half of a second cache of 512 KiB, so that every output's weights are read from memory once for each.
+template <class Body>
+INGOT_INLINE void for_row_blocks(int64_t rows, int64_t row_bytes, const Body& body) {
+  const int64_t most = larger(32, round_down((int64_t{256} << 10) / larger(row_bytes, 1), 4));
+  for (int64_t first = 0; first < rows; first += most) body(first, smaller(rows, first + most));
+}
+
 // `kOut` outputs (1, 4 or 8; only `outputs` of them are there) of `kRows` rows of x.
 template <class W, int kOut, int kRows, bool kPrefetches>
 INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) {
@@ -79,15 +86,17 @@ void products(const FewProductsProblem& p, int64_t begin, int64_t end) {
     for (int64_t o = begin; o < end; o += kOut) block<W, kOut, 1, true>(p, o, end - o, 0);
     return;
   }
-  // Of a block of outputs the weights stay in the cache from one group of rows to the next.
-  for (int64_t o = begin; o < end; o += 4) {
-    int64_t row = 0;
-    if (p.rows >= kMostRows) block<W, 4, kMostRows, true>(p, o, end - o, 0), row = kMostRows;
-    for (; row + kMostRows <= p.rows; row += kMostRows) block<W, 4, kMostRows, false>(p, o, end - o, row);
-    if (kMostRows == 4 && p.rows - row == 3) block<W, 4, kMostRows == 4 ? 3 : 1, false>(p, o, end - o, row), row += 3;
-    if (p.rows - row == 2) block<W, 4, 2, false>(p, o, end - o, row), row += 2;
-    if (p.rows - row == 1) block<W, 4, 1, false>(p, o, end - o, row);
-  }
+  // Of a block of outputs the weights stay in the nearest cache from one group of rows to the next, rows in the next one.
+  for_row_blocks(p.rows, p.inputs * 4, [&](int64_t first, int64_t last) {
+    for (int64_t o = begin; o < end; o += 4) {
+      int64_t row = first;
+      if (last - row >= kMostRows) block<W, 4, kMostRows, true>(p, o, end - o, row), row += kMostRows;
+      for (; row + kMostRows <= last; row += kMostRows) block<W, 4, kMostRows, false>(p, o, end - o, row);
+      if (kMostRows == 4 && last - row == 3) block<W, 4, kMostRows == 4 ? 3 : 1, false>(p, o, end - o, row), row += 3;
+      if (last - row == 2) block<W, 4, 2, false>(p, o, end - o, row), row += 2;
+      if (last - row == 1) block<W, 4, 1, false>(p, o, end - o, row);
+    }
+  });
 }
 
 // `count` numbers, at most a vector, and zeros behind them.
@@ -308,12 +317,14 @@ void quantized_products(const FewProductsProblem& p, int64_t begin, int64_t end)
     for (int64_t o = begin; o < end; o += kOut) quantized_block<kIsInt8, kOut, 1, true>(p, o, end - o, 0);
     return;
   }
-  for (int64_t o = begin; o < end; o += 2) {
-    int64_t row = 0;
-    for (; row + 4 <= p.rows; row += 4) quantized_block<kIsInt8, 2, 4>(p, o, end - o, row);
-    for (; row + 2 <= p.rows; row += 2) quantized_block<kIsInt8, 2, 2>(p, o, end - o, row);
-    if (row < p.rows) quantized_block<kIsInt8, 2, 1>(p, o, end - o, row);
-  }
+  for_row_blocks(p.rows, p.inputs * (kIsInt8 ? 2 : 1), [&](int64_t first, int64_t last) {
+    for (int64_t o = begin; o < end; o += 2) {
+      int64_t row = first;
+      for (; row + 4 <= last; row += 4) quantized_block<kIsInt8, 2, 4>(p, o, end - o, row);
+      for (; row + 2 <= last; row += 2) quantized_block<kIsInt8, 2, 2>(p, o, end - o, row);
+      if (row < last) quantized_block<kIsInt8, 2, 1>(p, o, end - o, row);
+    }
+  });
 }
 
 }  // namespace
