@@ -67,48 +67,75 @@ INGOT_INLINE Float columns(const T* row, int64_t d, int64_t dim) {
   return d + kLanes <= dim ? load(row + d) : load_part(row + d, dim - d);
 }
 
-template <class T>
-void score(const Chunk& chunk) {
-  const int64_t dim = chunk.p.head_dim, step = chunk.p.k.row_stride;
-  for (int64_t j = chunk.begin; j < chunk.end; j += kTogether) {
-    const T* const keys = rows_from<T>(chunk, chunk.p.k, j);
-    const int64_t last = chunk.end - j - 1;  // scores of the keys behind it are not looked at
-    for (int64_t r = 0; r < chunk.rows; ++r) {
-      const float* const query = chunk.queries + r * chunk.width;
-      Float sums[kTogether] = {};
-      for (int64_t d = 0; d < dim; d += kLanes) {
-        const Float q = load(query + d);
-        for (int64_t key = 0; key < kTogether; ++key) sums[key] += q * columns(keys + smaller(key, last) * step, d, dim);
+// Scores of keys j to j + kTogether for kRows rows, 1 or 2: of two rows half as many keys at a time, so that there are as many sums.
+template <int kRows, bool kIsWhole, class T>
+INGOT_INLINE void score_rows(const Chunk& chunk, const T* keys, int64_t j, int64_t r) {
+  constexpr int kKeys = kTogether / kRows;
+  const int64_t dim = chunk.p.head_dim, step = chunk.p.k.row_stride,
+                last = chunk.end - j - 1;  // scores of keys behind it are not looked at
+  const float* const query = chunk.queries + r * chunk.width;
+  for (int64_t first = 0; first < kTogether; first += kKeys) {
+    Float sums[kTogether] = {};
+    for (int64_t d = 0; d < dim; d += kLanes) {
+      Float q[kRows];
+      for (int row = 0; row < kRows; ++row) q[row] = load(query + row * chunk.width + d);
+      for (int key = 0; key < kKeys; ++key) {
+        const T* const from = keys + smaller(first + key, last) * step;
+        const Float k = kIsWhole ? load(from + d) : columns(from, d, dim);
+        for (int row = 0; row < kRows; ++row) sums[row * kKeys + key] += q[row] * k;
       }
-      store(chunk.scores + r * kScores + j, sums_of_lanes(sums) * product_scale(chunk.p));
     }
+    const Float scores = sums_of_lanes(sums) * product_scale(chunk.p);
+    for (int row = 0; row < kRows; ++row)
+      __builtin_memcpy(chunk.scores + (r + row) * kScores + j + first, reinterpret_cast<const float*>(&scores) + row * kKeys,
+                       kKeys * sizeof(float));
   }
 }
 
-// Columns [d, d + count * kLanes) of the weighted values, of the keys of one page.
-template <int kCount, class T>
-INGOT_INLINE void add_columns(const T* values, int64_t step, const float* weights, int64_t keys, int64_t d, int64_t dim, float* out) {
-  Float sums[kCount];
-  for (int c = 0; c < kCount; ++c) sums[c] = load(out + d + c * kLanes);
-  for (int64_t key = 0; key < keys; ++key, values += step)
-    for (int c = 0; c < kCount; ++c) sums[c] += columns(values, d + c * kLanes, kCount > 1 ? d + kCount * kLanes : dim) * weights[key];
-  for (int c = 0; c < kCount; ++c) store(out + d + c * kLanes, sums[c]);
+template <bool kIsWhole, class T>
+void score(const Chunk& chunk) {
+  for (int64_t j = chunk.begin; j < chunk.end; j += kTogether) {
+    const T* const keys = rows_from<T>(chunk, chunk.p.k, j);
+    int64_t r = 0;
+    for (; r + 2 <= chunk.rows; r += 2) score_rows<2, kIsWhole>(chunk, keys, j, r);
+    if (r < chunk.rows) score_rows<1, kIsWhole>(chunk, keys, j, r);
+  }
+}
+
+// Columns [d, d + kCount * kLanes) of the weighted values of kRows rows, of `keys` keys of one page from j on.
+template <int kCount, int kRows, class T>
+INGOT_INLINE void add_columns(const Chunk& chunk, const T* values, int64_t keys, int64_t j, int64_t r, int64_t d) {
+  const int64_t dim = kCount > 1 ? d + kCount * kLanes : chunk.p.value_dim;
+  float* out[kRows];
+  const float* weights[kRows];
+  Float sums[kRows][kCount];
+  for (int row = 0; row < kRows; ++row) {
+    out[row] = chunk.result(r + row) + 16 + d, weights[row] = chunk.scores + (r + row) * kScores + j;
+    for (int c = 0; c < kCount; ++c) sums[row][c] = load(out[row] + c * kLanes);
+  }
+  for (int64_t key = 0; key < keys; ++key, values += chunk.p.v.row_stride)
+    for (int c = 0; c < kCount; ++c) {
+      const Float value = columns(values, d + c * kLanes, dim);
+      for (int row = 0; row < kRows; ++row) sums[row][c] += value * weights[row][key];
+    }
+  for (int row = 0; row < kRows; ++row)
+    for (int c = 0; c < kCount; ++c) store(out[row] + c * kLanes, sums[row][c]);
 }
 
 template <class T>
 void add_values(const Chunk& chunk) {
   constexpr int kCount = 4;
-  const int64_t dim = chunk.p.value_dim, step = chunk.p.v.row_stride;
   for (int64_t j = chunk.begin, next; j < chunk.end; j = next) {
     next = smaller(chunk.end, round_down(j, kPageTokens) + kPageTokens);
     const T* const values = rows_from<T>(chunk, chunk.p.v, j);
-    for (int64_t r = 0; r < chunk.rows; ++r) {
-      float* const out = chunk.result(r) + 16;
-      const float* const weights = chunk.scores + r * kScores + j;
-      int64_t d = 0;
-      for (; d + kCount * kLanes <= dim; d += kCount * kLanes) add_columns<kCount>(values, step, weights, next - j, d, dim, out);
-      for (; d < dim; d += kLanes) add_columns<1>(values, step, weights, next - j, d, dim, out);
+    int64_t d = 0;
+    for (; d + kCount * kLanes <= chunk.p.value_dim; d += kCount * kLanes) {
+      int64_t r = 0;
+      for (; r + 2 <= chunk.rows; r += 2) add_columns<kCount, 2>(chunk, values, next - j, j, r, d);
+      if (r < chunk.rows) add_columns<kCount, 1>(chunk, values, next - j, j, r, d);
     }
+    for (; d < chunk.p.value_dim; d += kLanes)
+      for (int64_t r = 0; r < chunk.rows; ++r) add_columns<1, 1>(chunk, values, next - j, j, r, d);
   }
 }
 
@@ -119,7 +146,8 @@ void decode(const AttentionProblem& p, int64_t task, float* scratch) {
     const T* const q = row<T>(p.q, chunk.batch, 0, chunk.kv_head * p.group() + g);
     copy_rows(q, p.q.row_stride, p.q_len, p.head_dim, chunk.queries + g * p.q_len * chunk.width, chunk.width);
   }
-  score<T>(chunk);
+  if (p.head_dim % kLanes == 0) score<true, T>(chunk);
+  else score<false, T>(chunk);
   for (int64_t r = 0; r < chunk.rows; ++r) {
     const int64_t i = r % p.q_len;
     const Range keys{larger(0, p.first_key(chunk.batch, i) - chunk.first),

@@ -102,111 +102,132 @@ class TurnStep final : public Step {
   const std::shared_ptr<Rotations> rotations_;
 };
 
-// What both steps of attention know of a pass.
-struct Attended {
-  Heads heads;
-  std::vector<AttentionProblem> problems;   // by token
-  std::vector<int32_t> visible_from;        // by token
-  std::vector<int64_t> first_task;          // by token, and behind them all: one for each kv head and chunk of keys
-  at::Tensor like;                          // [1, 0, kv_heads, head_dim], as the cache has keys and values
-  at::Tensor half_queries, half_out;        // of a cache in bf16
-  std::vector<std::vector<float>> scratch;  // by worker
-
-  bool is_bf16() const { return heads.dtype == at::kBFloat16; }
-};
-
 uint16_t rounded(float x) {
   const at::BFloat16 half(x);
   return half.x;
 }
 
-// Keys and values of the pass to the cache; then each chunk of keys of each token.
-class ScoreStep final : public Step {
+// Keys and values of the pass to the cache; then the tokens of each sequence, a few together, against chunks of its keys, and the chunks
+// put together, into Slot::attended. A token's numbers do not depend on which tokens go with it.
+class AttendStep final : public Step {
  public:
-  explicit ScoreStep(std::shared_ptr<Attended> shared) : shared_(std::move(shared)) {}
+  AttendStep(const Heads& heads, bool gates, const float* sinks)
+      : heads_(heads), gates_(gates), sinks_(sinks), like_(at::empty({1, 0, heads.kv_heads, heads.head_dim}, heads.dtype)) {}
 
   void prepare(Pass& pass) override {
-    auto& s = *shared_;
-    const auto& h = s.heads;
-    const int64_t rows = pass.rows(), d = h.head_dim;
+    const int64_t rows = pass.rows(), d = heads_.head_dim;
     for (size_t i = 0; i < pass.tokens.size(); ++i) {
       const auto& token = pass.tokens[i];
-      if (token.first != static_cast<int64_t>(i)) continue;
-      auto& cache = cache_of(pass, token);
-      cache.grow(token.length, s.like, s.like);
+      if (token.first == static_cast<int64_t>(i)) cache_of(pass, token).grow(token.length, like_, like_);
     }
-    if (s.is_bf16() && (!s.half_queries.defined() || s.half_queries.size(0) < rows))
-      s.half_queries = at::empty({rows, h.heads, d}, at::kBFloat16), s.half_out = at::empty_like(s.half_queries);
-    pass.work.floats(Slot::attended, rows * h.heads * d);
-    pass.work.floats(Slot::log_sum_exp, rows * h.heads);
-    s.problems.assign(static_cast<size_t>(rows), {});
-    s.visible_from.resize(static_cast<size_t>(rows));
-    s.first_task.assign(1, 0);
-    int64_t partials = 0;
-    for (int64_t i = 0; i < rows; ++i) partials += describe(pass, i);
-    float* place = pass.work.floats(Slot::partials, partials);
-    for (auto& p : s.problems) {
-      p.decode_partials = place;
-      place += p.heads * p.decode_chunks() * (16 + p.value_width());
-    }
-    const auto size = static_cast<size_t>(kernels::cpu::attention_tiles(kernels::cpu::best_isa()).decode_scratch(s.problems[0]));
-    s.scratch.resize(pass.words.size());
-    for (auto& area : s.scratch)
-      if (area.size() < size) area.resize(size);
+    if (is_bf16() && (!half_queries_.defined() || half_queries_.size(0) < rows))
+      half_queries_ = at::empty({rows, heads_.heads, d}, at::kBFloat16), half_out_ = at::empty_like(half_queries_);
+    pass.work.floats(Slot::attended, rows * heads_.heads * d);
+    pass.work.floats(Slot::log_sum_exp, rows * heads_.heads);
+    visible_from_.assign(static_cast<size_t>(rows), 0);
+    cut(pass);
+    size_t scratch = 0;
+    const auto& tiles = kernels::cpu::attention_tiles(kernels::cpu::best_isa());
+    for (size_t i = 0; i < rounds_.back(); ++i) scratch = std::max(scratch, static_cast<size_t>(tiles.decode_scratch(runs_[i].problem)));
+    scratch_.resize(pass.words.size());
+    for (auto& area : scratch_)
+      if (area.size() < scratch) area.resize(scratch);
   }
 
   void run(Pass& pass, const Worker& worker) override {
-    auto& s = *shared_;
     const auto own = share_of_rows(pass.rows(), worker);
     for (int64_t row = own.begin; row < own.end; ++row) remember(pass, row);
     worker.wait_for_all();
     const auto& tiles = kernels::cpu::attention_tiles(kernels::cpu::best_isa());
-    size_t token = 0;
-    for (int64_t task = worker.index; task < s.first_task.back(); task += worker.count) {
-      while (task >= s.first_task[token + 1]) ++token;
-      tiles.decode(s.problems[token], task - s.first_task[token], s.scratch[static_cast<size_t>(worker.index)].data());
+    float* const scratch = scratch_[static_cast<size_t>(worker.index)].data();
+    for (size_t round = 0; round + 1 < rounds_.size(); ++round) {
+      if (round > 0) worker.wait_for_all();  // until the partial results of the round before are no longer needed
+      const size_t begin = rounds_[round], end = rounds_[round + 1];
+      size_t at = begin;
+      for (int64_t task = runs_[begin].first_task + worker.index; task < runs_[end].first_task; task += worker.count) {
+        while (task >= runs_[at + 1].first_task) ++at;
+        tiles.decode(runs_[at].problem, task - runs_[at].first_task, scratch);
+      }
+      worker.wait_for_all();
+      at = begin;
+      for (int64_t item = runs_[begin].first * heads_.heads + worker.index; item < runs_[end].first * heads_.heads; item += worker.count) {
+        const int64_t row = item / heads_.heads, head = item % heads_.heads;
+        while (row >= runs_[at + 1].first) ++at;
+        gather(pass, tiles, runs_[at], row - runs_[at].first, head);
+      }
     }
   }
 
  private:
+  static constexpr int64_t kRows = 32;              // queries of one kv head that go together
+  static constexpr int64_t kRoundFloats = 4 << 20;  // of partial results
+  struct Run {                                      // tokens of one sequence, one behind another; the last one of all is empty
+    AttentionProblem problem;
+    int64_t first = 0;       // row
+    int64_t first_task = 0;  // one for each kv head and chunk of keys
+  };
+
+  bool is_bf16() const { return heads_.dtype == at::kBFloat16; }
   layers::KeyValueCache& cache_of(const Pass& pass, const Token& token) const {
-    return (*pass.caches[static_cast<size_t>(token.sequence)])[static_cast<size_t>(shared_->heads.layer)].key_values;
+    return (*pass.caches[static_cast<size_t>(token.sequence)])[static_cast<size_t>(heads_.layer)].key_values;
   }
 
-  // Returns how many floats the token's partial results take.
-  int64_t describe(Pass& pass, int64_t i) {
-    auto& s = *shared_;
-    const auto& h = s.heads;
-    const auto& token = pass.tokens[static_cast<size_t>(i)];
+  // The pass in runs, and those in rounds, whose partial results share a place.
+  void cut(Pass& pass) {
+    runs_.clear();
+    rounds_.assign(1, 0);
+    const int64_t rows = pass.rows(), most = std::max<int64_t>(1, kRows / (heads_.heads / heads_.kv_heads));
+    std::vector<int64_t> places;
+    int64_t tasks = 0, floats = 0, largest = 0;
+    for (int64_t row = 0, count; row < rows; row += count) {
+      const auto& token = pass.tokens[static_cast<size_t>(row)];
+      count = std::min(most, token.first + token.length - pass.tokens[static_cast<size_t>(token.first)].position - row);
+      const auto& p = runs_.emplace_back(Run{describe(pass, row, count), row, tasks}).problem;
+      const int64_t needs = p.heads * p.q_len * p.decode_chunks() * (16 + p.value_width());
+      if (floats > 0 && floats + needs > kRoundFloats) rounds_.push_back(runs_.size() - 1), floats = 0;
+      places.push_back(floats);
+      floats += needs;
+      largest = std::max(largest, floats);
+      tasks += p.kv_heads * p.decode_chunks();
+    }
+    rounds_.push_back(runs_.size());
+    float* const partials = pass.work.floats(Slot::partials, largest);
+    for (size_t i = 0; i < runs_.size(); ++i) runs_[i].problem.decode_partials = partials + places[i];
+    runs_.push_back({{}, rows, tasks});
+  }
+
+  AttentionProblem describe(Pass& pass, int64_t first, int64_t count) {
+    const auto& h = heads_;
+    const auto& token = pass.tokens[static_cast<size_t>(first)];
     auto& cache = cache_of(pass, token);
-    auto& p = s.problems[static_cast<size_t>(i)];
-    p.batch = p.q_len = 1, p.k_len = token.position + 1, p.heads = h.heads, p.kv_heads = h.kv_heads, p.head_dim = p.value_dim = h.head_dim;
+    AttentionProblem p{};
+    p.batch = 1, p.q_len = count, p.k_len = token.position + count, p.heads = h.heads, p.kv_heads = h.kv_heads;
+    p.head_dim = p.value_dim = h.head_dim;
     p.query_offset = token.position;
-    p.scale = static_cast<float>(h.rule.scale), p.cap = static_cast<float>(h.rule.cap), p.is_bf16 = s.is_bf16();
+    p.scale = static_cast<float>(h.rule.scale), p.cap = static_cast<float>(h.rule.cap), p.is_bf16 = is_bf16();
     if (h.window > 0 && p.k_len > h.window) {
-      auto& from = s.visible_from[static_cast<size_t>(i)] = static_cast<int32_t>(p.k_len - h.window);
-      p.visible_from = &from;
+      for (int64_t i = 0; i < count; ++i)
+        visible_from_[static_cast<size_t>(first + i)] = static_cast<int32_t>(std::max<int64_t>(0, token.position + i + 1 - h.window));
+      p.visible_from = visible_from_.data() + first;
     }
     const auto rows_of = [&](void* data, int64_t heads) {
       return kernels::cpu::AttentionRows{data, 0, heads * h.head_dim, h.head_dim, h.head_dim};
     };
     p.k = p.v = {nullptr, 0, h.head_dim, kernels::kPageTokens * h.head_dim, h.head_dim};
     p.k.pages = cache.key_pages(), p.v.pages = cache.value_pages();
-    const int64_t first = i * h.heads * h.head_dim;
-    p.q = rows_of(s.is_bf16() ? static_cast<void*>(s.half_queries.data_ptr<at::BFloat16>() + first)
-                              : static_cast<void*>(pass.work.floats(Slot::queries) + first),
+    const int64_t at = first * h.heads * h.head_dim;
+    p.q = rows_of(is_bf16() ? static_cast<void*>(half_queries_.data_ptr<at::BFloat16>() + at)
+                            : static_cast<void*>(pass.work.floats(Slot::queries) + at),
                   h.heads);
-    p.out = rows_of(s.is_bf16() ? static_cast<void*>(s.half_out.data_ptr<at::BFloat16>() + first)
-                                : static_cast<void*>(pass.work.floats(Slot::attended) + first),
-                    h.heads);
-    p.log_sum_exp = pass.work.floats(Slot::log_sum_exp) + i * h.heads;
-    s.first_task.push_back(s.first_task.back() + h.kv_heads * p.decode_chunks());
-    return p.heads * p.decode_chunks() * (16 + p.value_width());
+    p.out = rows_of(
+        is_bf16() ? static_cast<void*>(half_out_.data_ptr<at::BFloat16>() + at) : static_cast<void*>(pass.work.floats(Slot::attended) + at),
+        h.heads);
+    p.log_sum_exp = pass.work.floats(Slot::log_sum_exp) + first * h.heads;
+    return p;
   }
 
   void remember(Pass& pass, int64_t row) {
-    auto& s = *shared_;
-    const auto& h = s.heads;
+    const auto& h = heads_;
     const auto& token = pass.tokens[static_cast<size_t>(row)];
     auto& cache = cache_of(pass, token);
     const int64_t width = h.kv_heads * h.head_dim;
@@ -218,7 +239,7 @@ class ScoreStep final : public Step {
     };
     for (int64_t head = 0; head < h.kv_heads; ++head) {
       const int64_t from = head * h.head_dim, to = (head * kernels::kPageTokens + token.position % kernels::kPageTokens) * h.head_dim;
-      if (s.is_bf16()) {
+      if (is_bf16()) {
         round(k + from, h.head_dim, static_cast<at::BFloat16*>(keys) + to);
         round(v + from, h.head_dim, static_cast<at::BFloat16*>(values) + to);
       } else {
@@ -227,42 +248,36 @@ class ScoreStep final : public Step {
       }
     }
     const int64_t all = h.heads * h.head_dim;
-    if (s.is_bf16()) round(pass.work.floats(Slot::queries) + row * all, all, s.half_queries.data_ptr<at::BFloat16>() + row * all);
+    if (is_bf16()) round(pass.work.floats(Slot::queries) + row * all, all, half_queries_.data_ptr<at::BFloat16>() + row * all);
   }
 
-  const std::shared_ptr<Attended> shared_;
-};
-
-// The chunks of each head put together, into Slot::attended.
-class GatherStep final : public Step {
- public:
-  GatherStep(std::shared_ptr<Attended> shared, bool gates, const float* sinks) : shared_(std::move(shared)), gates_(gates), sinks_(sinks) {}
-  void run(Pass& pass, const Worker& worker) override {
-    auto& s = *shared_;
-    const int64_t heads = s.heads.heads, d = s.heads.head_dim;
-    const auto& tiles = kernels::cpu::attention_tiles(kernels::cpu::best_isa());
-    for (int64_t item = worker.index; item < pass.rows() * heads; item += worker.count) {
-      const int64_t row = item / heads, head = item % heads;
-      tiles.decode_join(s.problems[static_cast<size_t>(row)], head);
-      float* out = pass.work.floats(Slot::attended) + item * d;
-      if (s.is_bf16())
-        for (int64_t i = 0; i < d; ++i) out[i] = s.half_out.data_ptr<at::BFloat16>()[item * d + i];
-      if (sinks_) {
-        // What has no value takes its share of the softmax.
-        const float lse = pass.work.floats(Slot::log_sum_exp)[item], share = 1 / (1 + std::exp(sinks_[head] - lse));
-        for (int64_t i = 0; i < d; ++i) out[i] *= share;
-      }
-      if (gates_) {
-        const float* gate = pass.work.floats(Slot::wide) + item * d;
-        for (int64_t i = 0; i < d; ++i) out[i] /= 1 + std::exp(-gate[i]);
-      }
+  // One head of one token of a run.
+  void gather(Pass& pass, const kernels::cpu::AttentionTiles& tiles, const Run& run, int64_t i, int64_t head) const {
+    const int64_t d = heads_.head_dim, task = head * run.problem.q_len + i, item = (run.first + i) * heads_.heads + head;
+    tiles.decode_join(run.problem, task);
+    float* out = pass.work.floats(Slot::attended) + item * d;
+    if (is_bf16())
+      for (int64_t c = 0; c < d; ++c) out[c] = half_out_.data_ptr<at::BFloat16>()[item * d + c];
+    if (sinks_) {
+      // What has no value takes its share of the softmax.
+      const float share = 1 / (1 + std::exp(sinks_[head] - run.problem.log_sum_exp[task]));
+      for (int64_t c = 0; c < d; ++c) out[c] *= share;
+    }
+    if (gates_) {
+      const float* gate = pass.work.floats(Slot::wide) + item * d;
+      for (int64_t c = 0; c < d; ++c) out[c] /= 1 + std::exp(-gate[c]);
     }
   }
 
- private:
-  const std::shared_ptr<Attended> shared_;
+  const Heads heads_;
   const bool gates_;
   const float* const sinks_;
+  const at::Tensor like_;               // [1, 0, kv_heads, head_dim], as the cache has keys and values
+  at::Tensor half_queries_, half_out_;  // of a cache in bf16
+  std::vector<Run> runs_;
+  std::vector<size_t> rounds_;               // begins, and the end of the last one
+  std::vector<int32_t> visible_from_;        // by token
+  std::vector<std::vector<float>> scratch_;  // by worker
 };
 
 class OutputStep final : public Step {
@@ -298,13 +313,7 @@ bool add_softmax_attention(Program& program, const layers::SoftmaxAttention& a, 
   return true;
 }
 
-void add_attention(Program& program, const Heads& heads, bool gates, const float* sinks) {
-  const auto shared = std::make_shared<Attended>();
-  shared->heads = heads;
-  shared->like = at::empty({1, 0, heads.kv_heads, heads.head_dim}, heads.dtype);
-  program.add<ScoreStep>(shared);
-  program.add<GatherStep>(shared, gates, sinks);
-}
+void add_attention(Program& program, const Heads& heads, bool gates, const float* sinks) { program.add<AttendStep>(heads, gates, sinks); }
 
 void add_output(Program& program, layers::Parameter& weight, const layers::Parameter* bias) {
   program.add<OutputStep>(program.matrix(weight), numbers(bias));

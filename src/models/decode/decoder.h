@@ -24,6 +24,8 @@ class Decoder {
   /// Returns logits [rows.size(), vocabulary] of the tokens that `rows` names, good until the next pass.
   const float* run(std::span<const layers::Sequences::Length> lengths, std::span<const int64_t> ids,
                    const std::vector<std::vector<LayerCache>*>& caches, std::span<const int64_t> rows);
+  /// Whether passes of many tokens are made as fast as by Model::forward.
+  bool takes_long_passes() const { return head_->format != kernels::WeightFormat::bf16; }
   int64_t vocabulary() const { return model_.config().vocab_size; }
 
  private:

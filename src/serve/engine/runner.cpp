@@ -33,7 +33,7 @@ std::span<const float> Runner::run(std::span<const Piece> pieces) {
     for (int64_t row = end - piece.rows; row < end; ++row) rows.push_back(row);
   }
   const float* logits = nullptr;
-  if (decoder_ && static_cast<int64_t>(ids.size()) <= few_tokens_) {
+  if (decoder_ && (static_cast<int64_t>(ids.size()) <= few_tokens_ || decoder_->takes_long_passes())) {
     logits = decoder_->run(lengths, ids, context.caches, rows);
   } else {
     context.sequences = layers::Sequences::side_by_side(lengths, model_.device());
