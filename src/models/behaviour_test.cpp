@@ -387,6 +387,42 @@ TEST_P(EveryFamily, decoder_gives_what_the_model_does) {
   }
 }
 
+TEST_P(EveryFamily, a_long_pass_of_the_decoder_is_many_short_ones) {
+  const at::NoGradGuard no_grad;
+  const auto model = build(tiny(GetParam()), at::kFloat);
+  constexpr int64_t kTokens[] = {150, 70};
+  const auto ids = ids_of(2, kTokens[0], 9);
+  // Logits [tokens, vocabulary] of both texts, fed at most `most` tokens at a time.
+  const auto logits_in_passes_of = [&](int64_t most) {
+    decode::Decoder decoder(*model, kernels::WeightFormat::fp32, 2);
+    std::vector<std::vector<LayerCache>> caches(2, std::vector<LayerCache>(static_cast<size_t>(model->config().layers)));
+    std::vector<at::Tensor> made[2];
+    for (int64_t fed = 0; fed < kTokens[0]; fed += most) {
+      std::vector<layers::Sequences::Length> parts;
+      std::vector<std::vector<LayerCache>*> of_parts;
+      std::vector<int64_t> tokens, rows;
+      for (size_t text = 0; text < 2; ++text)
+        if (const int64_t count = std::min(most, kTokens[text] - fed); count > 0) {
+          parts.push_back({.tokens = count, .offset = fed});
+          of_parts.push_back(&caches[text]);
+          for (int64_t i = 0; i < count; ++i) tokens.push_back(ids[static_cast<int64_t>(text)][fed + i].item<int64_t>());
+        }
+      for (size_t i = 0; i < tokens.size(); ++i) rows.push_back(static_cast<int64_t>(i));
+      const float* logits = decoder.run(parts, tokens, of_parts, rows);
+      const auto out =
+          at::from_blob(const_cast<float*>(logits), {static_cast<int64_t>(rows.size()), decoder.vocabulary()}, at::kFloat).clone();
+      for (size_t text = 0, first = 0; text < parts.size(); first += static_cast<size_t>(parts[text++].tokens))
+        made[text].push_back(out.narrow(0, static_cast<int64_t>(first), parts[text].tokens));
+    }
+    return at::cat({at::cat(made[0]), at::cat(made[1])});
+  };
+  const auto expected = logits_in_passes_of(7), got = logits_in_passes_of(kTokens[0]);
+  EXPECT_LT((got - expected).abs().max().item<double>() / expected.abs().max().item<double>(), 2e-5);
+  // Linear and latent attention run as everywhere else, in other pieces.
+  for (const auto* family : {"llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "mixtral", "zaya1"})
+    if (GetParam() == std::string(family)) EXPECT_TRUE(at::equal(got, expected));
+}
+
 TEST_P(EveryFamily, narrow_and_wide_runs_agree) {
   auto wide = build(tiny(GetParam()), at::kDouble), narrow = build(tiny(GetParam()), at::kFloat);
   const at::NoGradGuard no_grad;
