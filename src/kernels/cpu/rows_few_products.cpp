@@ -278,7 +278,7 @@ struct QuantizedBlock {
         for (int64_t i = 0; i < kWeightGroup; i += kBytes)
 #pragma GCC unroll 4
           for (int o = 0; o < kOut; ++o) {
-            if (kPrefetches) __builtin_prefetch(w[o] + g / 2 * kWeightGroup + i + kOut * (padded / 2));
+            if (kPrefetches) __builtin_prefetch(w[o] + g / 2 * kWeightGroup + i + 4096);
             const auto bytes = load_packed(w[o] + g / 2 * kWeightGroup + i);
             const auto low = low_nibbles(bytes), high = high_nibbles(bytes);
 #pragma GCC unroll 4
@@ -325,9 +325,9 @@ INGOT_INLINE void quantized_block(const FewProductsProblem& p, int64_t output, i
 
 template <bool kIsInt8, bool kDots>
 void quantized_products(const FewProductsProblem& p, int64_t begin, int64_t end) {
-  constexpr int kOut = kIsInt8 ? 1 : 4;  // int8 is bound by memory, which one row after another reads best
   if (p.rows == 1) {
-    for (int64_t o = begin; o < end; o += kOut) quantized_block<kIsInt8, kDots, kOut, 1, true>(p, o, end - o, 0);
+    // Bound by memory, which one row of weights after another reads best.
+    for (int64_t o = begin; o < end; ++o) quantized_block<kIsInt8, kDots, 1, 1, true>(p, o, 1, 0);
     return;
   }
   for_row_blocks(p.rows, p.inputs * (kIsInt8 ? 2 : 1), [&](int64_t first, int64_t last) {

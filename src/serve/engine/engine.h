@@ -87,7 +87,7 @@ struct EngineOptions {
   int64_t most_cached_tokens = 262144;  // prompts and texts at their longest, of all that are under way
   /// Of passes with few tokens (models/decode/decoder.h); int8 and int4 round the model's weights. fp32: as they are.
   kernels::WeightFormat weights = kernels::WeightFormat::fp32;
-  int64_t few_tokens = 32;                     // passes of so many or fewer go through the decoder
+  int64_t few_tokens = 32;                     // of a pass that costs little more than one; longer ones in bf16 are not the decoder's
   int64_t most_kept_bytes = int64_t{1} << 30;  // of pages and states that stay for texts to come; 0: none do
   /// Tokens of a text that are guessed for one pass, at most; 0: none. By `draft_model`, which has the same vocabulary, must outlive the
   /// engine and is used by nobody else, or where there is none by looking the newest tokens up in the text (drafts.h).
