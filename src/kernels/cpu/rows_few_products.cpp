@@ -7,6 +7,7 @@
 namespace ingot::kernels::cpu::INGOT_ISA {
 namespace {
 
+constexpr int64_t kAhead = 4096;                 // bytes of weights that are prefetched for one row
 constexpr int kMostRows = kLanes >= 16 ? 4 : 2;  // of x at a time, so that 4 outputs of each fit into registers
 
 INGOT_INLINE const float* row_of(const FewProductsProblem& p, int64_t row) { return p.x + (p.x_rows ? p.x_rows[row] : row) * p.x_stride; }
@@ -35,7 +36,18 @@ INGOT_INLINE void for_row_blocks(int64_t rows, int64_t row_bytes, const Body& bo
   for (int64_t first = 0; first < rows; first += most) body(first, smaller(rows, first + most));
 }
 
-// `kOut` outputs (1, 4 or 8; only `outputs` of them are there) of `kRows` rows of x.
+// a * b + c, fused wherever it can be, not where the compiler likes to: the same bits in every block.
+INGOT_INLINE Float fused(Float a, Float b, Float c) {
+#if defined(__AVX512F__) && INGOT_LANES == 16
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__FMA__) && INGOT_LANES == 8
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// `kOut` outputs (1 or 4; only `outputs` of them are there) of `kRows` rows of x.
 template <class W, int kOut, int kRows, bool kPrefetches>
 INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) {
   const W* w[kOut];
@@ -47,23 +59,23 @@ INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t out
   for (int64_t i = 0; i < whole; i += kLanes) {
     Float weights[kOut];
     if (kPrefetches && i * sizeof(W) % 64 == 0) {
-#pragma GCC unroll 8
+#pragma GCC unroll 4
       for (int o = 0; o < kOut; ++o)
-        __builtin_prefetch(w[o] + i + (kOut == 1 ? 2 : kRows == 1 ? kOut : 3 * kOut) * p.inputs, 0, kRows == 1 ? 3 : 2);
+        __builtin_prefetch(w[o] + i + (kRows == 1 ? kAhead / static_cast<int64_t>(sizeof(W)) : 3 * kOut * p.inputs), 0, kRows == 1 ? 3 : 2);
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 4
     for (int o = 0; o < kOut; ++o) weights[o] = load(w[o] + i);
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       const Float in = load(x[r] + i);
-#pragma GCC unroll 8
-      for (int o = 0; o < kOut; ++o) sum[r][o] += weights[o] * in;
+#pragma GCC unroll 4
+      for (int o = 0; o < kOut; ++o) sum[r][o] = fused(weights[o], in, sum[r][o]);
     }
   }
   if (whole < p.inputs)
     for (int r = 0; r < kRows; ++r) {
       const Float in = load_part(x[r] + whole, p.inputs - whole);
-      for (int o = 0; o < kOut; ++o) sum[r][o] += load_part(w[o] + whole, p.inputs - whole) * in;
+      for (int o = 0; o < kOut; ++o) sum[r][o] = fused(load_part(w[o] + whole, p.inputs - whole), in, sum[r][o]);
     }
   for (int r = 0; r < kRows; ++r) {
     float sums[kOut];
@@ -81,9 +93,9 @@ INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t out
 template <class W>
 void products(const FewProductsProblem& p, int64_t begin, int64_t end) {
   if (p.rows == 1) {
-    // Of bf16 one row of weights after another: eight short ones at once are more than the processor foresees.
-    constexpr int kOut = sizeof(W) == 4 ? 8 : 1;
-    for (int64_t o = begin; o < end; o += kOut) block<W, kOut, 1, true>(p, o, end - o, 0);
+    // One row of weights after another: a single stream is what the processor foresees best, and rows of 4 KiB side by side share cache
+    // sets.
+    for (int64_t o = begin; o < end; ++o) block<W, 1, 1, true>(p, o, 1, 0);
     return;
   }
   // Of a block of outputs the weights stay in the nearest cache from one group of rows to the next, rows in the next one.
@@ -241,7 +253,7 @@ struct QuantizedBlock {
       for (int o = 0; o < kOut; ++o) {
         const Float scale = broadcast(scales[o][g]);
         decltype(pairs(load_bytes(w[0]), load_words(x[0]))) of_group[kRows];
-#pragma GCC unroll 8
+#pragma GCC unroll 4
         for (int64_t i = 0; i < kWeightGroup; i += kWords) {
           const auto weights = load_bytes(w[o] + g * kWeightGroup + i);
 #pragma GCC unroll 4
@@ -278,7 +290,7 @@ struct QuantizedBlock {
         for (int64_t i = 0; i < kWeightGroup; i += kBytes)
 #pragma GCC unroll 4
           for (int o = 0; o < kOut; ++o) {
-            if (kPrefetches) __builtin_prefetch(w[o] + g / 2 * kWeightGroup + i + 4096);
+            if (kPrefetches) __builtin_prefetch(w[o] + g / 2 * kWeightGroup + i + kAhead);
             const auto bytes = load_packed(w[o] + g / 2 * kWeightGroup + i);
             const auto low = low_nibbles(bytes), high = high_nibbles(bytes);
 #pragma GCC unroll 4
