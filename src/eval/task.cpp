@@ -64,9 +64,10 @@ base::SettingsTable table_of(Task& t, Numbers& numbers) {
 void load_json(base::SettingsTable& table, const std::string& text, const std::string& file) {
   const auto document = nlohmann::json::parse(text, nullptr, false);
   if (!document.is_object()) throw ConfigError("{}: a task is a JSON object, such as {{\"kind\": \"generate\", …}}; this is none", file);
+  const auto is_plain = [](const auto& value) { return value.is_primitive() && !value.is_null(); };
   for (const auto& [name, value] : document.items()) {
-    if (value.is_null() || value.is_object())
-      throw ConfigError("{}: {} is {}, which no setting is; leave it out", file, name, value.type_name());
+    if (value.is_array() ? !std::all_of(value.begin(), value.end(), is_plain) : !is_plain(value))
+      throw ConfigError("{}: {} must be a text, a number, true, false or a list of them", file, name);
     table.set(name, value.dump(), file);
   }
 }

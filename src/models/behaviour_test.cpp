@@ -389,12 +389,12 @@ TEST_P(EveryFamily, decoder_gives_what_the_model_does) {
 
 TEST_P(EveryFamily, a_long_pass_of_the_decoder_is_many_short_ones) {
   const at::NoGradGuard no_grad;
-  const auto model = build(tiny(GetParam()), at::kFloat);
   constexpr int64_t kTokens[] = {150, 70};
   const auto ids = ids_of(2, kTokens[0], 9);
   // Logits [tokens, vocabulary] of both texts, fed at most `most` tokens at a time.
-  const auto logits_in_passes_of = [&](int64_t most) {
-    decode::Decoder decoder(*model, kernels::WeightFormat::fp32, 2);
+  const auto logits_in_passes_of = [&](int64_t most, kernels::WeightFormat format) {
+    const auto model = build(tiny(GetParam()), at::kFloat);
+    decode::Decoder decoder(*model, format, 2);
     std::vector<std::vector<LayerCache>> caches(2, std::vector<LayerCache>(static_cast<size_t>(model->config().layers)));
     std::vector<at::Tensor> made[2];
     for (int64_t fed = 0; fed < kTokens[0]; fed += most) {
@@ -416,11 +416,16 @@ TEST_P(EveryFamily, a_long_pass_of_the_decoder_is_many_short_ones) {
     }
     return at::cat({at::cat(made[0]), at::cat(made[1])});
   };
-  const auto expected = logits_in_passes_of(7), got = logits_in_passes_of(kTokens[0]);
+  using kernels::WeightFormat;
+  const auto expected = logits_in_passes_of(7, WeightFormat::fp32), got = logits_in_passes_of(kTokens[0], WeightFormat::fp32);
   EXPECT_LT((got - expected).abs().max().item<double>() / expected.abs().max().item<double>(), 2e-5);
   // Linear and latent attention run as everywhere else, in other pieces.
   for (const auto* family : {"llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "mixtral", "zaya1"})
-    if (GetParam() == std::string(family)) EXPECT_TRUE(at::equal(got, expected));
+    if (GetParam() == std::string(family)) {
+      EXPECT_TRUE(at::equal(got, expected));
+      for (const auto format : {WeightFormat::int8, WeightFormat::int4})
+        EXPECT_TRUE(at::equal(logits_in_passes_of(kTokens[0], format), logits_in_passes_of(7, format)));
+    }
 }
 
 TEST_P(EveryFamily, narrow_and_wide_runs_agree) {

@@ -82,7 +82,7 @@ INGOT_INLINE void score_rows(const Chunk& chunk, const T* keys, int64_t j, int64
       for (int key = 0; key < kKeys; ++key) {
         const T* const from = keys + smaller(first + key, last) * step;
         const Float k = kIsWhole ? load(from + d) : columns(from, d, dim);
-        for (int row = 0; row < kRows; ++row) sums[row * kKeys + key] += q[row] * k;
+        for (int row = 0; row < kRows; ++row) sums[row * kKeys + key] = fused(q[row], k, sums[row * kKeys + key]);
       }
     }
     const Float scores = sums_of_lanes(sums) * product_scale(chunk.p);
@@ -116,7 +116,7 @@ INGOT_INLINE void add_columns(const Chunk& chunk, const T* values, int64_t keys,
   for (int64_t key = 0; key < keys; ++key, values += chunk.p.v.row_stride)
     for (int c = 0; c < kCount; ++c) {
       const Float value = columns(values, d + c * kLanes, dim);
-      for (int row = 0; row < kRows; ++row) sums[row][c] += value * weights[row][key];
+      for (int row = 0; row < kRows; ++row) sums[row][c] = fused(value, broadcast(weights[row][key]), sums[row][c]);
     }
   for (int row = 0; row < kRows; ++row)
     for (int c = 0; c < kCount; ++c) store(out[row] + c * kLanes, sums[row][c]);

@@ -36,17 +36,6 @@ INGOT_INLINE void for_row_blocks(int64_t rows, int64_t row_bytes, const Body& bo
   for (int64_t first = 0; first < rows; first += most) body(first, smaller(rows, first + most));
 }
 
-// a * b + c, fused wherever it can be, not where the compiler likes to: the same bits in every block.
-INGOT_INLINE Float fused(Float a, Float b, Float c) {
-#if defined(__AVX512F__) && INGOT_LANES == 16
-  return _mm512_fmadd_ps(a, b, c);
-#elif defined(__FMA__) && INGOT_LANES == 8
-  return _mm256_fmadd_ps(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-
 // `kOut` outputs (1 or 4; only `outputs` of them are there) of `kRows` rows of x.
 template <class W, int kOut, int kRows, bool kPrefetches>
 INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) {
@@ -263,7 +252,7 @@ struct QuantizedBlock {
           }
         }
 #pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) sum[o][r] += to_floats(of_group[r]) * scale;
+        for (int r = 0; r < kRows; ++r) sum[o][r] = fused(to_floats(of_group[r]), scale, sum[o][r]);
       }
   }
 
@@ -296,8 +285,8 @@ struct QuantizedBlock {
 #pragma GCC unroll 4
             for (int r = 0; r < kRows; ++r) {
               const int8_t* in = p.x8 + (row + r) * padded + g * kWeightGroup + i;
-              sum[o][r] += to_floats(fours<kDots>(low, in)) * scale[o][r][g - first];
-              sum[o][r] += to_floats(fours<kDots>(high, in + kWeightGroup)) * scale[o][r][g - first + 1];
+              sum[o][r] = fused(to_floats(fours<kDots>(low, in)), broadcast(scale[o][r][g - first]), sum[o][r]);
+              sum[o][r] = fused(to_floats(fours<kDots>(high, in + kWeightGroup)), broadcast(scale[o][r][g - first + 1]), sum[o][r]);
             }
           }
     }

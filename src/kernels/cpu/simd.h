@@ -114,6 +114,17 @@ INGOT_INLINE Float min(Float a, Float b) {
 #endif
 }
 
+// a * b + c, fused wherever it can be, not where the compiler likes to: the same bits in every block.
+INGOT_INLINE Float fused(Float a, Float b, Float c) {
+#if defined(__AVX512F__) && INGOT_LANES == 16
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__FMA__) && INGOT_LANES == 8
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 template <int kStep>
 INGOT_INLINE Float rotated(Float x) {
   return __builtin_shuffle(x, (lane_index() + kStep) & (kLanes - 1));
@@ -127,7 +138,7 @@ INGOT_INLINE Float sum_of_lanes(Float x) {
   return x + rotated<1>(x);
 }
 
-// Lane i of `low` or `high`: of a where i lacks the bit kBit and of b where it has it, at i without that bit and with it.
+// Pairs of lanes that differ in the bit kBit of their number, added up: those of a where i lacks the bit, those of b where it has it.
 template <int kBit>
 INGOT_INLINE Float sum_of_halves(Float a, Float b) {
   const Int lane = lane_index(), of_b = (lane & kBit) * (kLanes / kBit);
