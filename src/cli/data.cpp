@@ -11,13 +11,14 @@ namespace {
 
 void add_text_flags(CLI::App& verb, data::TextFlags& o) {
   o.split = "paragraph";
-  verb.add_option("inputs", o.inputs, "text or .jsonl files")->required();
-  verb.add_option("--format", o.format, "auto (by the file's ending), text or jsonl")->check(CLI::IsMember({"auto", "text", "jsonl"}));
+  verb.add_option("inputs", o.inputs, "text, .jsonl or Parquet files")->required();
+  verb.add_option("--format", o.format, "auto (by the file's ending), text or jsonl; Parquet is known by its beginning")
+      ->check(CLI::IsMember({"auto", "text", "jsonl"}));
   verb.add_option("--split", o.split,
                   "what a document of plain text is: document-per-file, line, or paragraph (ends at a blank line; default)")
       ->check(CLI::IsMember({"document-per-file", "line", "paragraph"}));
-  verb.add_option("--field", o.field, "member of a JSON line that holds the text");
-  verb.add_flag("--skip-bad", o.skip_bad, "pass over malformed JSON lines and count them");
+  verb.add_option("--field", o.field, "member of a JSON line, or column of Parquet, that holds the text");
+  verb.add_flag("--skip-bad", o.skip_bad, "pass over malformed JSON lines, and rows without a text, and count them");
   verb.add_flag("--strict-utf8", o.strict_utf8, "stop at bytes that are not UTF-8 instead of replacing them");
 }
 

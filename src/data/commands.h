@@ -15,7 +15,7 @@ struct TextFlags {
   std::vector<std::string> inputs;          // FILE…
   std::string format = "auto";              // --format auto|text|jsonl
   std::string split = "document-per-file";  // --split document-per-file|line|paragraph, of plain text
-  std::string field = "text";               // --field NAME, of JSON lines
+  std::string field = "text";               // --field NAME, of JSON lines and Parquet
   bool skip_bad = false;                    // --skip-bad: count malformed lines instead of stopping
   bool strict_utf8 = false;                 // --strict-utf8: stop at bytes that are not UTF-8
 };

@@ -1,5 +1,7 @@
 #include "data/text_reader.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -18,18 +20,6 @@ constexpr int64_t kMaxPendingBytes = int64_t{256} << 20;  // a single line longe
 constexpr int64_t kMaxDocumentBlock = int64_t{8} << 20;   // beyond it a paragraph or line of text is handed on in pieces
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r\f\v") == std::string_view::npos; }
-
-// Files that people name by mistake; the reason is for the message, "" when the beginning looks like text.
-std::string not_text(std::string_view head) {
-  if (head.starts_with("PAR1")) return "it is a Parquet file: export the column to JSON lines first";
-  if (head.starts_with("\x1f\x8b") || head.starts_with("\x28\xb5\x2f\xfd") || head.starts_with("PK\x03\x04") || head.starts_with("BZh") ||
-      head.starts_with("\xFD\x37zXZ"))
-    return "it is compressed: unpack it first";
-  if (head.starts_with("\xFF\xFE") || head.starts_with("\xFE\xFF")) return "it is UTF-16: convert it with 'iconv -f UTF-16 -t UTF-8'";
-  if (head.starts_with("MMIDIDX")) return "it is an index of tokens, not text";
-  if (head.find('\0') != std::string_view::npos) return "it holds NUL bytes: it is not text";
-  return "";
-}
 
 // Takes one top-level text field out of a JSON object, without building the rest.
 class FieldReader : public nlohmann::json_sax<nlohmann::json> {
@@ -120,6 +110,7 @@ class BlockParser {
  public:
   BlockParser(const TextBlock& block, const TextOptions& options) : block_(block), options_(options) {
     result_.bytes = static_cast<int64_t>(block.bytes.size());
+    result_.read_bytes = block.read_bytes;
   }
 
   ParsedBlock run() {
@@ -133,13 +124,13 @@ class BlockParser {
 
  private:
   void note(int64_t line, const std::string& reason) {
-    if (result_.first_problem.empty()) result_.first_problem = fmt::format("{}:{}: {}", block_.file, line, reason);
+    if (result_.first_problem.empty()) result_.first_problem = fmt::format("{}: {}", block_.where(line), reason);
   }
 
   std::string valid(std::string_view text, int64_t line) {
     if (is_valid_utf8(text)) return std::string(text);
     if (options_.strict_utf8)
-      throw DataError("{}:{}: the bytes are not UTF-8: convert the file, or let them be replaced by U+FFFD", block_.file, line);
+      throw DataError("{}: the bytes are not UTF-8: convert the file, or let them be replaced by U+FFFD", block_.where(line));
     note(line, "bytes that are not UTF-8 became U+FFFD");
     return replace_invalid_utf8(text, result_.invalid_utf8);
   }
@@ -163,7 +154,8 @@ class BlockParser {
       }
       const std::string reason = parsed ? reader.why_missing() : reader.problem;
       if (!options_.skip_bad)
-        throw DataError("{}:{}: {}; mend the line, choose another --field, or pass --skip-bad", block_.file, lines.number, reason);
+        throw DataError("{}: {}; mend the {}, choose another --field, or pass --skip-bad", block_.where(lines.number), reason,
+                        block_.has_rows ? "row" : "line");
       note(lines.number, reason);
       ++result_.bad_lines;
     }
@@ -229,40 +221,32 @@ TextReader::TextReader(std::vector<fs::path> files, TextOptions options) : files
     const auto status = fs::status(path, error);
     if (!fs::exists(status)) throw base::FileError("{} does not exist", path.string());
     if (fs::is_directory(status)) throw base::FileError("{} is a folder: name the files in it", path.string());
-    const std::unique_ptr<FILE, CloseFile> file(fs::is_regular_file(status) ? std::fopen(path.c_str(), "rb") : nullptr);
-    if (fs::is_regular_file(status) && !file) throw base::FileError("cannot open {}: {}", path.string(), std::strerror(errno));
-    if (file) total_bytes_ += static_cast<int64_t>(fs::file_size(path));
+    if (!fs::is_regular_file(status)) continue;
+    if (::access(path.c_str(), R_OK) != 0) throw base::FileError("cannot open {}: {}", path.string(), std::strerror(errno));
+    total_bytes_ += static_cast<int64_t>(fs::file_size(path));
   }
 }
 
 TextReader::~TextReader() = default;
 
+std::string TextBlock::where(int64_t line) const { return fmt::format("{}{}{}", file, has_rows ? ": row " : ":", line); }
+
 void TextReader::open_next_file() {
   const fs::path& path = files_[next_file_++];
   name_ = path.string();
-  file_.reset(std::fopen(path.c_str(), "rb"));
-  if (!file_) throw base::FileError("cannot open {}: {}", name_, std::strerror(errno));
+  file_ = open_text_source(path, options_.whole_lines ? "" : options_.field);
   const auto extension = path.extension();
-  jsonl_ = options_.format == TextFormat::jsonl ||
+  jsonl_ = file_->has_rows() || options_.format == TextFormat::jsonl ||
            (options_.format == TextFormat::automatic && (extension == ".jsonl" || extension == ".json" || extension == ".ndjson"));
   pending_.clear();
   at_end_ = continues_ = false;
   line_ = 1;
+  reported_bytes_ = 0;
   fill();
-  if (const auto reason = not_text(std::string_view(pending_).substr(0, 4096)); !reason.empty()) throw DataError("{}: {}", name_, reason);
-  if (pending_.starts_with("\xEF\xBB\xBF")) pending_.erase(0, 3);  // a byte order mark is no text
 }
 
 // Reads one more block's worth.
-void TextReader::fill() {
-  const size_t old = pending_.size(), want = static_cast<size_t>(options_.block_bytes);
-  pending_.resize(old + want);
-  const size_t got = std::fread(pending_.data() + old, 1, want, file_.get());
-  pending_.resize(old + got);
-  if (got == want) return;
-  if (std::ferror(file_.get())) throw base::FileError("cannot read {}: {}", name_, std::strerror(errno));
-  at_end_ = true;
-}
+void TextReader::fill() { at_end_ = !file_->read(pending_, static_cast<size_t>(options_.block_bytes)); }
 
 // Where the pending bytes may be cut: 0 when more must be read first. `inside_document` says that the cut divides one.
 size_t TextReader::cut(bool& inside_document) const {
@@ -307,7 +291,12 @@ bool TextReader::next(TextBlock& block) {
       continue;
     }
     if (at_end_) end = pending_.size();
-    block = {name_, jsonl_, line_, continues_, inside, pending_.substr(0, end)};
+    // The block's share of what was read, which of a plain file is its own bytes.
+    const int64_t unreported = file_->read_bytes() - reported_bytes_;
+    const double share = pending_.empty() ? 1 : static_cast<double>(end) / static_cast<double>(pending_.size());
+    const auto read_bytes = static_cast<int64_t>(static_cast<double>(unreported) * share + 0.5);
+    reported_bytes_ += read_bytes;
+    block = {name_, jsonl_, line_, continues_, inside, pending_.substr(0, end), file_->has_rows(), read_bytes};
     pending_.erase(0, end);
     continues_ = inside;
     line_ += std::count(block.bytes.begin(), block.bytes.end(), '\n');

@@ -1,21 +1,22 @@
 // Documents out of text files, streaming: a reader cuts files into blocks of about a megabyte at places where documents may
-// be cut, and parse_block() turns one block into documents, on any thread. Plain text and JSON lines; everything that comes
-// out is valid UTF-8.
+// be cut, and parse_block() turns one block into documents, on any thread. Plain text, JSON lines, and Parquet's rows as such; everything
+// that comes out is valid UTF-8.
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/files.h"
+#include "data/text_source.h"
 
 namespace ingot::data {
 
 namespace fs = base::fs;
 
-enum class TextFormat { automatic, text, jsonl };    // automatic: .jsonl, .json and .ndjson are JSON lines, all else is text
+// automatic: .jsonl, .json and .ndjson are JSON lines, all else is text. A Parquet file is known by its beginning, whatever is said here.
+enum class TextFormat { automatic, text, jsonl };
 enum class DocumentSplit { file, line, paragraph };  // what a document is in plain text; paragraphs end at blank lines
 
 /// The names that the command line uses. Throw UsageError naming the choices.
@@ -25,7 +26,7 @@ DocumentSplit parse_document_split(const std::string& name);
 struct TextOptions {
   TextFormat format = TextFormat::automatic;
   DocumentSplit split = DocumentSplit::file;
-  std::string field = "text";     // of a JSON line
+  std::string field = "text";     // of a JSON line, or a column of Parquet
   bool whole_lines = false;       // a JSON line comes out as it is, for who reads more of it than a text
   bool skip_bad = false;          // count malformed JSON lines instead of stopping at the first
   bool strict_utf8 = false;       // stop at bytes that are not UTF-8 instead of replacing them by U+FFFD
@@ -40,6 +41,11 @@ struct TextBlock {
   bool continues = false;   // begins inside a document
   bool open_ended = false;  // ends inside a document
   std::string bytes;
+  bool has_rows = false;   // lines are rows of a table
+  int64_t read_bytes = 0;  // of the file, for progress
+
+  /// "file:line", of a table "file: row N", counted from 1.
+  std::string where(int64_t line) const;
 };
 
 struct TextPart {
@@ -50,7 +56,8 @@ struct TextPart {
 
 struct ParsedBlock {
   std::vector<TextPart> parts;
-  int64_t bytes = 0;          // of the block, for progress
+  int64_t bytes = 0;          // of the block
+  int64_t read_bytes = 0;     // of the file, for progress
   int64_t bad_lines = 0;      // skipped
   int64_t invalid_utf8 = 0;   // replaced
   std::string first_problem;  // "file:line: reason" of the first of either
@@ -63,9 +70,10 @@ class TextReader {
   ~TextReader();
 
   /// The next block, files in the order given; false at the end. Throws DataError for files that hold no text (NUL bytes,
-  /// UTF-16, archives, Parquet) and FileError when reading fails.
+  /// UTF-16, archives), for damaged Parquet, and FileError when reading fails.
   bool next(TextBlock& block);
 
+  /// Of all files; the blocks' read_bytes add up to it.
   int64_t total_bytes() const { return total_bytes_; }
   const TextOptions& options() const { return options_; }
 
@@ -78,16 +86,13 @@ class TextReader {
   TextOptions options_;
   int64_t total_bytes_ = 0;
   size_t next_file_ = 0;
-  struct CloseFile {
-    void operator()(FILE* file) const { std::fclose(file); }
-  };
-  std::unique_ptr<FILE, CloseFile> file_;
+  std::unique_ptr<TextSource> file_;
   bool jsonl_ = false, at_end_ = false, continues_ = false;
-  int64_t line_ = 1;
+  int64_t line_ = 1, reported_bytes_ = 0;
   std::string name_, pending_;
 };
 
-/// The documents of a block. Throws DataError "file:line: …" for a malformed line unless options.skip_bad.
+/// The documents of a block. Throws DataError "file:line: …" (TextBlock::where) for a malformed line unless options.skip_bad.
 ParsedBlock parse_block(const TextBlock& block, const TextOptions& options);
 
 }  // namespace ingot::data

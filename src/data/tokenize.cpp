@@ -36,8 +36,8 @@ EncodedBlock encode_conversations(const Tokenizer& tokenizer, const TextBlock& b
         for (const auto& answer : chat::encode_preference(part.text, *options.chat_template, tokenizer)) add(answer);
       else add(chat::encode_conversation(part.text, *options.chat_template, tokenizer));
     } catch (const DataError& wrong) {
-      const auto reason = fmt::format("{}:{}: {}", block.file, part.line, wrong.what());
-      if (!options.text.skip_bad) throw DataError("{}; mend the line, or pass --skip-bad", reason);
+      const auto reason = fmt::format("{}: {}", block.where(part.line), wrong.what());
+      if (!options.text.skip_bad) throw DataError("{}; mend the {}, or pass --skip-bad", reason, block.has_rows ? "row" : "line");
       if (encoded.counts.first_problem.empty()) encoded.counts.first_problem = reason;
       ++encoded.counts.bad_lines;
     }
@@ -126,6 +126,7 @@ TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& given
   TokenizeResult result;
   result.token_type = token_type_for(tokenizer.vocab_size());
   Assembler assembler(tokenizer, options, result.token_type);
+  int64_t read_bytes = 0;
   run_ordered<TextBlock, EncodedBlock>(
       threads, static_cast<size_t>(2 * threads + 2), [&](TextBlock& block) { return reader.next(block); },
       [&](TextBlock block) {
@@ -137,7 +138,8 @@ TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& given
         result.bad_lines += block.counts.bad_lines;
         result.invalid_utf8 += block.counts.invalid_utf8;
         if (result.first_problem.empty()) result.first_problem = block.counts.first_problem;
-        if (options.progress) options.progress(result.input_bytes, reader.total_bytes());
+        read_bytes += block.counts.read_bytes;
+        if (options.progress) options.progress(read_bytes, reader.total_bytes());
       });
   assembler.finish(result);
   return result;

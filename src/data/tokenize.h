@@ -27,7 +27,8 @@ struct TokenizeOptions {
 };
 
 struct TokenizeResult {
-  int64_t documents = 0, tokens = 0, input_bytes = 0;
+  int64_t documents = 0, tokens = 0;
+  int64_t input_bytes = 0;      // of text; of Parquet as JSON lines
   int64_t empty_documents = 0;  // left out
   int64_t learned = 0;          // tokens of answers, of conversations
   int64_t bad_lines = 0;        // skipped

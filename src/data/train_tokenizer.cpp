@@ -207,7 +207,7 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
   for (TextBlock block; reader.next(block);) {
     const ParsedBlock parsed = parse_block(block, options.text);
     for (const auto& part : parsed.parts) add_sentences(part.text, sample);
-    done_bytes += parsed.bytes;
+    done_bytes += parsed.read_bytes;
     if (options.progress) options.progress(done_bytes, reader.total_bytes());
   }
   TrainTokenizerResult result{sample.read(), 0, sample.bytes(), options.vocab_size};

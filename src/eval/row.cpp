@@ -17,14 +17,14 @@ std::vector<Row> read_rows(const std::filesystem::path& file, int64_t most) {
   for (data::TextBlock block; !is_enough() && reader.next(block);)
     for (const auto& part : data::parse_block(block, options).parts) {
       if (is_enough()) break;
-      auto where = fmt::format("{}:{}", file.string(), part.line);
+      auto where = block.where(part.line);
       auto fields = nlohmann::ordered_json::parse(part.text, nullptr, /*allow_exceptions=*/false);
       if (!fields.is_object()) throw DataError("{} is no JSON object; each line must be one, such as {{\"question\": …}}", where);
       Row row{.where = std::move(where), .fields = std::move(fields), .variables = {}};
       for (const auto& [name, value] : row.fields.items()) row.variables.emplace_back(name, data::chat::Value::from(value));
       rows.push_back(std::move(row));
     }
-  if (rows.empty()) throw DataError("{} has no rows; give JSON lines, one question each", file.string());
+  if (rows.empty()) throw DataError("{} has no rows; give JSON lines or Parquet, one question each", file.string());
   return rows;
 }
 

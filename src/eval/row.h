@@ -11,13 +11,13 @@
 namespace ingot::eval {
 
 struct Row {
-  std::string where;  // "file:line"
+  std::string where;  // "file:line", of Parquet "file: row N"
   nlohmann::ordered_json fields;
   data::chat::Dict variables;  // the same, for templates
 };
 
-/// JSON lines, no more than `most` of them (0 = all). Throws DataError "file:line: …" for what is no JSON object, and for a file without
-/// one.
+/// JSON lines or Parquet, no more than `most` of them (0 = all). Throws DataError "file:line: …" for what is no JSON object, and for a file
+/// without one.
 std::vector<Row> read_rows(const std::filesystem::path& file, int64_t most = 0);
 
 /// A field's name, or a Jinja template of all fields as lm-evaluation-harness has it: nothing is trimmed, and what is undefined is an

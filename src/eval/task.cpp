@@ -25,7 +25,7 @@ base::SettingsTable table_of(Task& t, Numbers& numbers) {
   base::SettingsTable table;
   table.add("name", t.name, "in tables and results; default: the file's");
   table.add("kind", t.kind, kKinds, "what is asked");
-  table.add("data", t.data, "JSON lines, one question each; a path from the task's file");
+  table.add("data", t.data, "JSON lines or Parquet, one question each; a path from the task's file");
   table.add("description", t.description, "a text before all else");
   table.add("prompt", t.prompt, "field or Jinja template: the question");
   table.add("choices", t.choices, "multiple_choice: a template for each answer, or one field that is a list of them");
@@ -34,7 +34,7 @@ base::SettingsTable table_of(Task& t, Numbers& numbers) {
   table.add("source", t.source, "field or template: rows are also reported by it");
   table.add("delimiter", t.delimiter, "between prompt and what follows");
   table.add("shots", t.shots, {0, 1000}, "examples before the question");
-  table.add("shots_from", t.shots_from, "JSON lines with examples; default: the data, without the question itself");
+  table.add("shots_from", t.shots_from, "JSON lines or Parquet with examples; default: the data, without the question itself");
   table.add("shot_separator", t.shot_separator, "behind each example");
   table.add("shot_choice", t.shot_choice, {"random", "first"}, "which examples");
   table.add("metrics", t.metrics, "default: all that the kind has");

@@ -11,7 +11,7 @@ namespace ingot::eval {
 struct Task {
   std::string name;  // default: that of its file
   std::string kind;  // multiple_choice, loglikelihood, perplexity, generate, code, retrieval
-  std::string data;  // JSON lines, beside the task's file
+  std::string data;  // JSON lines or Parquet, beside the task's file
   // Fields of a row, or Jinja templates of its fields.
   std::string description, prompt, target, answer, source;
   std::vector<std::string> choices;  // a template for each, or one field that is a list

@@ -1,0 +1,29 @@
+// The C interface of libingot_parquet.so, which reads Parquet files with Apache Arrow and is loaded when one is named (source.h). A plain
+// interface, so that neither side needs the other's C++ libraries. One thread at a time may use a file; different files are independent.
+#pragma once
+
+#include <cstdint>
+
+struct ingot_parquet_file;
+
+struct ingot_parquet_functions {
+  int32_t version;  // of this struct
+  /// Reads the file's description. Null: there is no memory. What went wrong otherwise is what `error` says.
+  ingot_parquet_file* (*open)(const char* path);
+  /// What went wrong, "" if nothing did; texts live as long as the file.
+  const char* (*error)(ingot_parquet_file*);
+  /// A JSON list of the columns' names.
+  const char* (*columns)(ingot_parquet_file*);
+  int64_t (*rows)(ingot_parquet_file*);
+  /// Null: all columns. 0: `error` says why not.
+  int32_t (*choose)(ingot_parquet_file*, const char* column);
+  /// The next rows, a JSON object and a newline each, about a megabyte of them. 1: there they are, until the next call; 0: there are no
+  /// more; -1: `error` says why not.
+  int32_t (*next)(ingot_parquet_file*, const char** text, int64_t* text_bytes, int64_t* rows_done);
+  void (*close)(ingot_parquet_file*);
+};
+
+constexpr int32_t kIngotParquetVersion = 1;
+/// The library's only function, by its name.
+constexpr char kIngotParquetSymbol[] = "ingot_parquet";
+using IngotParquet = const ingot_parquet_functions* (*)();
