@@ -4,11 +4,11 @@
 namespace ingot::cli {
 
 struct EvalOptions {
-  std::string model, tokenizer, dtype = "fp32", weights = "same", device = "auto", results, items, page;
+  std::string model, tokenizer, dtype = "fp32", weights = "same", device = "auto", results, items, page, chat_template, system;
   std::vector<std::string> tasks, ladder;
   std::vector<uint64_t> seeds;
   int64_t limit = 0, shots = -1, context = 0, pass_tokens = 2048;
-  bool run_code = false;
+  bool run_code = false, chat = false, multiturn = false;
 };
 
 #ifndef INGOT_COMPUTES
@@ -23,6 +23,10 @@ void add_eval(Flags& flags) {
   verb.add_option("--seeds", o.seeds, "of the choice of examples; several: the mean over them, and each (default: 1234)")->delimiter(',');
   verb.add_option("--context", o.context, "most tokens that the model sees (default: the model's)")->check(kPositive);
   verb.add_option("--tokenizer", o.tokenizer, "tokenizer file or folder (default: the model's own)");
+  verb.add_flag("--chat", o.chat, "questions as chats, by the model's chat template");
+  verb.add_option("--template", o.chat_template, "with --chat: a chat template (Jinja) in place of the model's");
+  verb.add_flag("--multiturn", o.multiturn, "with --chat: examples as messages of their own, instead of in one with the question");
+  verb.add_option("--system", o.system, "with --chat: a message of the system's before all else");
   verb.add_option("--dtype", o.dtype, "fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}))->capture_default_str();
   verb.add_option("--weights", o.weights, "same: as --dtype; int8 or int4: as they are with ingot serve --weights")
       ->check(CLI::IsMember({"same", "int8", "int4"}))
@@ -84,6 +88,7 @@ nlohmann::ordered_json json_of(const EvalOptions& o, const std::vector<eval::Tas
                                  {"time", base::now_utc()},  {"model", o.model},
                                  {"dtype", o.dtype},         {"weights", o.weights},
                                  {"limit", o.limit},         {"context", o.context}};
+  if (o.chat) json["chat"] = {{"template", o.chat_template}, {"multiturn", o.multiturn}, {"system", o.system}};
   json["tasks"] = nlohmann::ordered_json::array();
   for (const auto& result : results) json["tasks"].push_back(eval::json_of(result));
   return json;
@@ -95,6 +100,20 @@ void require_folder_of(const std::string& file) {
   const auto folder = std::filesystem::absolute(file).parent_path();
   if (!std::filesystem::is_directory(folder))
     throw base::UsageError("{} cannot be written: there is no folder {}; make it first", file, folder.string());
+}
+
+data::chat::ChatTemplate chat_template_of(const EvalOptions& o, const serve::LoadedModel& loaded, const data::Tokenizer& tokenizer) {
+  using data::chat::ChatTemplate;
+  const auto folder = tokenizer.path().parent_path();
+  const bool is_archive = !loaded.files.empty();
+  if (!o.chat_template.empty())
+    return is_archive ? ChatTemplate::of_file(o.chat_template, loaded.files) : ChatTemplate::of_file(o.chat_template, folder);
+  auto found = is_archive ? ChatTemplate::of_files(loaded.files) : ChatTemplate::of_folder(folder);
+  if (!found)
+    throw base::DataError(
+        "{} has no chat template (chat_template.jinja, or in tokenizer_config.json): name one with --template FILE, or leave --chat out",
+        is_archive ? o.model : folder.string());
+  return *found;
 }
 
 int write_ladder(const EvalOptions& o) {
@@ -115,6 +134,8 @@ int run_eval(const Call& call) {
   if (o.model.empty()) throw base::UsageError("name a model: ingot eval MODEL --tasks FILE…");
   if (o.tasks.empty()) throw base::UsageError("name tasks: ingot eval MODEL --tasks FILE…, such as configs/tasks/agreement.toml");
   if (!o.page.empty()) throw base::UsageError("--page is of --ladder: ingot eval --ladder RESULTS… --page FILE");
+  if (!o.chat && (!o.chat_template.empty() || o.multiturn || !o.system.empty()))
+    throw base::UsageError("--template, --multiturn and --system are of --chat");
   Bars bars;
   eval::Options options{.limit = o.limit, .shots = o.shots, .context = o.context, .pass_tokens = o.pass_tokens};
   if (!o.seeds.empty()) options.seeds = o.seeds;
@@ -127,6 +148,12 @@ int run_eval(const Call& call) {
   for (const auto& file : o.tasks) tasks.push_back(eval::prepare(eval::read_task(file), options));
   auto loaded = serve::load_model(o.model, layers::precision_named(o.dtype).dtype, device::device_named(o.device));
   const auto& tokenizer = serve::tokenizer_for(loaded, o.tokenizer);
+  std::optional<data::chat::ChatTemplate> chat_template;
+  std::optional<eval::Chat> chat;
+  if (o.chat) {
+    chat_template = chat_template_of(o, loaded, tokenizer);
+    options.chat = &chat.emplace(*chat_template, o.multiturn, o.system);
+  }
   serve::make_decoder(*loaded.model, serve::weight_format_named(o.weights));  // rounds the weights, with which all passes compute
   const auto results = eval::evaluate(tasks, *loaded.model, tokenizer, options);
   bars.finish();

@@ -50,7 +50,9 @@ class Code final : public RowTask {
     std::vector<Prompt> prompts;
     auto shots = shots_of(seed);
     for (const auto& row : rows_) {
-      Prompt prompt{.ids = encoder.encode(prompt_of(row, shots)), .most_tokens = task_.most_tokens, .temperature = task_.temperature};
+      Prompt prompt{.ids = encoder.encode(prompt_of(row, shots, options, counts)),
+                    .most_tokens = task_.most_tokens,
+                    .temperature = task_.temperature};
       if (prompt.ids.empty()) throw base::DataError("{}: the prompt has no tokens; give a text", row.where);
       counts["cut_contexts"] += cut_prompt(prompt.ids, encoder.context(), task_.most_tokens) ? 1 : 0;
       for (int64_t sample = 0; sample < task_.samples; ++sample) {

@@ -75,11 +75,20 @@ RowTask::RowTask(Task task, const Options& options)
 
 Shots RowTask::shots_of(uint64_t seed) const { return {pool(), task_.shots, task_.shot_choice == "first", seed}; }
 
-std::string RowTask::prompt_of(const Row& row, Shots& shots) const {
-  std::string text = description_.is_empty() ? "" : description_.text(row);
-  for (const auto* example : shots.next(row, !has_own_pool()))
-    text += prompt_.text(*example) + task_.delimiter + answer_of(*example) + task_.shot_separator;
-  return text + (prompt_.is_empty() ? "" : prompt_.text(row));
+std::string RowTask::prompt_of(const Row& row, Shots& shots, const Options& options, std::map<std::string, int64_t>& counts) const {
+  const auto description = description_.is_empty() ? "" : description_.text(row), question = prompt_.is_empty() ? "" : prompt_.text(row);
+  std::vector<Example> examples;
+  for (const auto* example : shots.next(row, !has_own_pool())) examples.push_back({prompt_.text(*example), answer_of(*example)});
+  if (options.chat) try {
+      const auto prompt = options.chat->prompt(description, examples, question, task_.delimiter, task_.shot_separator);
+      if (prompt.is_without_system) ++counts["without_system"];
+      return prompt.text;
+    } catch (const base::DataError& error) {
+      throw base::DataError("{}: {}", row.where, error.what());
+    }
+  std::string text = description;
+  for (const auto& example : examples) text += example.question + task_.delimiter + example.answer + task_.shot_separator;
+  return text + question;
 }
 
 }  // namespace ingot::eval

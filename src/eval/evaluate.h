@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "data/tokenizer.h"
+#include "eval/chat.h"
 #include "eval/encode.h"
 #include "eval/ranks.h"
 #include "eval/results.h"
@@ -23,6 +24,7 @@ struct Options {
   int64_t pass_tokens = 2048;                                         // through the model at once
   bool runs_code = false;                                             // programs that the model writes may be run here
   bool checks_alone = false;                                          // prompts are made and cut, and nothing goes through the model
+  const Chat* chat = nullptr;                                         // null: prompts are texts as they are
   const Ranks* ranks = nullptr;                                       // null: this one alone
   std::function<void(const std::string& task, int64_t total)> begin;  // all may be empty
   std::function<void(int64_t done)> progress;

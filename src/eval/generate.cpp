@@ -32,7 +32,7 @@ class Generate final : public RowTask {
       std::vector<Prompt> prompts;
       auto shots = shots_of(seed);
       for (const auto& row : rows_) {
-        Prompt prompt{.ids = encoder.encode(prompt_of(row, shots)), .most_tokens = task_.most_tokens};
+        Prompt prompt{.ids = encoder.encode(prompt_of(row, shots, options, counts)), .most_tokens = task_.most_tokens};
         if (prompt.ids.empty()) throw DataError("{}: the prompt has no tokens; give a text", row.where);
         counts["cut_contexts"] += cut_prompt(prompt.ids, encoder.context(), task_.most_tokens) ? 1 : 0;
         prompts.push_back(std::move(prompt));

@@ -14,8 +14,8 @@ class RowTask : public Prepared {
 
   /// What stands behind a prompt in an example.
   virtual std::string answer_of(const Row& row) const = 0;
-  /// Description, examples and the question; asked of the rows in their order.
-  std::string prompt_of(const Row& row, Shots& shots) const;
+  /// Description, examples and the question, as a chat if the options say so; asked of the rows in their order.
+  std::string prompt_of(const Row& row, Shots& shots, const Options& options, std::map<std::string, int64_t>& counts) const;
   Shots shots_of(uint64_t seed) const;
   std::string source_of(const Row& row) const { return source_.is_empty() ? "" : source_.text(row); }
 

@@ -78,10 +78,10 @@ class MultipleChoice final : public RowTask {
     std::vector<std::vector<std::string>> choices;
     auto shots = shots_of(seed);
     for (const auto& row : rows_) {
-      const auto prompt = prompt_of(row, shots);
+      const auto prompt = prompt_of(row, shots, options, counts);
       choices.push_back(choices_of(row));
       for (const auto& choice : choices.back()) try {
-          pairs.push_back(encoder.pair(prompt, task_.delimiter + choice));
+          pairs.push_back(encoder.pair(prompt, (options.chat ? "" : task_.delimiter) + choice));  // a chat's answer is a message of its own
           row_of_pair.push_back(choices.size() - 1);
         } catch (const DataError& error) {
           throw DataError("{}: {}", row.where, error.what());
@@ -144,7 +144,7 @@ class LogLikelihood final : public RowTask {
       auto shots = shots_of(seed);
       // As in the harness nothing stands between the two: targets begin with their own space.
       for (const auto& row : rows_) try {
-          pairs.push_back(encoder.pair(prompt_of(row, shots), target_.text(row)));
+          pairs.push_back(encoder.pair(prompt_of(row, shots, options, counts), target_.text(row)));
         } catch (const DataError& error) {
           throw DataError("{}: {}", row.where, error.what());
         }

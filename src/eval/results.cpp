@@ -137,6 +137,10 @@ std::string table_of(const std::vector<TaskResult>& results) {
   for (const auto& r : results)
     if (const auto cut = r.counts.find("cut_contexts"); cut != r.counts.end() && cut->second > 0)
       text += fmt::format("{}: of {} prompts the beginning was cut off, since the model sees no more\n", r.name, cut->second);
+  for (const auto& r : results)
+    if (const auto without = r.counts.find("without_system"); without != r.counts.end())
+      text +=
+          fmt::format("{}: of {} prompts the system's message was left out, which the chat template refuses\n", r.name, without->second);
   return text;
 }
 

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ sys.modules["fla"] = None  # transformers would take its kernels for GPUs
 import lm_eval
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "end_to_end"))
-from harness import INGOT, ingot, run_chosen
+from harness import INGOT, expect_error, ingot, run_chosen
 
 QUESTIONS, TEXTS = 24, 6
 
@@ -68,8 +69,22 @@ def with_examples(w):
     return [choice, choice | shots | {"task": "ingot_shots"}, likely, rolling, until, right]
 
 
-def evaluated(w, kind, chosen=tasks, errors=0, **arguments):
-    result = lm_eval.simple_evaluate(model=kind, model_args=arguments, tasks=chosen(w), log_samples=True, bootstrap_iters=errors)
+def as_chats(w):
+    """Without examples and with three, drawn from the questions; one with a description."""
+    choice, _, until = tasks(w)
+    likely = choice | {"output_type": "loglikelihood", "doc_to_target": "{{answers[gold]}}", "metric_list": [{"metric": "perplexity"}, {"metric": "acc"}]}
+    likely.pop("doc_to_choice")
+    made = []
+    for shots in (0, 3):
+        common = {"num_fewshot": shots, "fewshot_split": "test"}
+        made += [choice | common | {"task": f"ingot_chat_choice_{shots}", "description": "Who does what?"},
+                 likely | common | {"task": f"ingot_chat_likely_{shots}"},
+                 until | common | {"task": f"ingot_chat_until_{shots}", "description": "Go on:\n\n", "target_delimiter": " -> "}]
+    return made
+
+
+def evaluated(w, kind, chosen=tasks, errors=0, ways={}, **arguments):
+    result = lm_eval.simple_evaluate(model=kind, model_args=arguments, tasks=chosen(w), log_samples=True, bootstrap_iters=errors, **ways)
     numbers = {task: {k: v for k, v in found.items() if isinstance(v, float)} for task, found in result["results"].items()}
     responses = {task: [s["resps"] for s in sorted(samples, key=lambda s: s["doc_id"])] for task, samples in result["samples"].items()}
     return numbers, responses
@@ -135,11 +150,21 @@ TASKS = {
 }
 
 
-def of_ingot(w, folder, context, names=tuple(TASKS)):
+for shots in (0, 3):
+    TASKS |= {
+        f"chat_choice_{shots}": CHOICE + f'description = "Who does what?"\nshots = {shots}\n',
+        f"chat_likely_{shots}": TASKS["likely"] + f"shots = {shots}\n",
+        f"chat_until_{shots}": UNTIL + f'prompt = "question"\ndescription = "Go on:\\n\\n"\ndelimiter = " -> "\nshots = {shots}\n',
+    }
+PLAIN = ("choice", "shots", "likely", "rolling", "until", "right")
+CHATS = tuple(name for name in TASKS if name.startswith("chat_"))
+
+
+def of_ingot(w, folder, context, names=PLAIN, flags=()):
     """(metrics and standard errors, responses of each row) by task, as `evaluated` has them."""
     for name in names:
         (w.path / f"ingot_{name}.toml").write_text(TASKS[name])
-    ingot("eval", folder, "--tasks", *[w.path / f"ingot_{name}.toml" for name in names], "--context", context, "--results", w.path / "results.json",
+    ingot("eval", folder, "--tasks", *[w.path / f"ingot_{name}.toml" for name in names], "--context", context, *flags, "--results", w.path / "results.json",
           "--items", w.path / "items.jsonl")
     results = json.loads((w.path / "results.json").read_text())
     numbers = {}
@@ -192,7 +217,53 @@ def ingot_scores_as_transformers_does(w):
     assert compared == 2 * (3 + 3 + 1 + 1 + 1) + 1 + 3, compared
 
 
-TESTS = [server_eval_and_transformers_score_alike, ingot_scores_as_transformers_does]
+# One begins with bos and ends messages with eos; the other knows neither, trims, and refuses the system.
+TEMPLATES = {
+    "whole": "{{ bos_token }}{% for m in messages %}<{{ m.role }}>\n{{ m.content }}{{ eos_token }}\n{% endfor %}{% if add_generation_prompt %}<assistant>\n{% endif %}",
+    "picky": "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m.role | upper }}: {{ m.content | trim }}\n"
+             "{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}",
+}
+
+
+def chats_are_scored_as_transformers_does(w):
+    compared, texts = 0, set()
+    for name, template in TEMPLATES.items():
+        folder = w.path / f"chat_{name}"
+        shutil.copytree(exported(w), folder)
+        (folder / "chat_template.jinja").write_text(template)
+        for multiturn, system in ((False, None), (True, "Be brief."), (True, None), (False, "Be brief.\n"))[:4 if name == "whole" else 2]:
+            ways = {"apply_chat_template": True, "fewshot_as_multiturn": multiturn, "system_instruction": system}
+            theirs = evaluated(w, "hf", as_chats, ways=ways, pretrained=str(folder), dtype="float32", device="cpu", batch_size=4, max_length=256)
+            flags = ["--chat"] + ["--multiturn"] * multiturn + (["--system", system] if system else [])
+            numbers, responses, counts = of_ingot(w, folder, 256, CHATS, flags)
+            ours = {task: {f"{metric},none": number for metric, number in found.items()} for task, found in numbers.items()}, responses
+            assert_alike(ours, theirs)
+            assert len(theirs[0]) == len(CHATS)
+            for task, count in counts.items():
+                refused = name == "picky" and (system is not None or "likely" not in task)
+                assert count.get("without_system", 0) == (QUESTIONS if "until" not in task else TEXTS) * refused, (task, count)
+            texts.add(str(responses))
+            compared += 1
+    assert compared == len(texts) == 6, (compared, len(texts))  # every way says something else
+
+
+def wrong_chats_say_what_is_wrong(w):
+    folder = exported(w)
+    for name in CHATS[:1]:
+        (w.path / f"ingot_{name}.toml").write_text(TASKS[name])
+    tasks(w)
+    task = w.path / f"ingot_{CHATS[0]}.toml"
+    expect_error("eval", folder, "--tasks", task, "--chat", status=1, words=["has no chat template", "--template FILE"])
+    expect_error("eval", folder, "--tasks", task, "--multiturn", status=2, words=["--template, --multiturn and --system are of --chat"])
+    expect_error("eval", folder, "--tasks", task, "--chat", "--template", w.path / "none.jinja", status=1, words=["none.jinja"])
+    (w.path / "never.jinja").write_text("{{ raise_exception('not today') }}")
+    expect_error("eval", folder, "--tasks", task, "--chat", "--template", w.path / "never.jinja", status=1, words=["choice.json:1:", "not today"])
+    (w.path / "mine.jinja").write_text(TEMPLATES["whole"])
+    out, _ = ingot("eval", folder, "--tasks", task, "--chat", "--template", w.path / "mine.jinja", "--system", "Hello", "--json")
+    assert json.loads(out)["chat"] == {"template": str(w.path / "mine.jinja"), "multiturn": False, "system": "Hello"}, out
+
+
+TESTS = [server_eval_and_transformers_score_alike, ingot_scores_as_transformers_does, chats_are_scored_as_transformers_does, wrong_chats_say_what_is_wrong]
 
 if __name__ == "__main__":
     run_chosen(TESTS)
