@@ -1,12 +1,12 @@
 // `ingot serve`: a model behind OpenAI's interface.
-#include "cli/verb.h"
+#include "cli/engine_flags.h"
 
 namespace ingot::cli {
 
 struct ServeOptions {
-  std::string model, tokenizer, dtype, weights = "same", host = "127.0.0.1", name, api_key, chat_template, draft_model, axis = "tensor";
-  int64_t port = 8000, context = 0, texts = 64, waiting = 256, pass_tokens = 512, cached_tokens = 0, prefix_cache_mib = 1024,
-          draft_tokens = 0;
+  std::string model, tokenizer, host = "127.0.0.1", name, api_key, chat_template;
+  EngineFlags engine;
+  int64_t port = 8000, context = 0, texts = 64, waiting = 256, pass_tokens = 512, cached_tokens = 0, prefix_cache_mib = 1024;
   double timeout_s = 600, drain_s = 30;
 };
 
@@ -18,11 +18,7 @@ void add_serve(Flags& flags) {
   verb.add_option("model", o.model, "an archive, an ingot checkpoint or run directory, or a Hugging Face folder")->required();
   verb.add_option("--tokenizer", o.tokenizer, "tokenizer file or folder (default: the model's own)");
   verb.add_option("--chat-template", o.chat_template, "a Jinja file (default: the tokenizer's own)");
-  verb.add_option("--dtype", o.dtype, "fp32 or bf16 (default: an archive's own, else fp32)")
-      ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
-  verb.add_option("--weights", o.weights, "same: as --dtype; int8 or int4: in fewer bits, read faster, at a loss")
-      ->check(CLI::IsMember({"same", "int8", "int4"}))
-      ->capture_default_str();
+  add_engine(verb, o.engine);
   verb.add_option("--host", o.host, "address to listen at; 0.0.0.0 for every one of this machine's")->capture_default_str();
   verb.add_option("--port", o.port, "0 takes a free one")->check(CLI::Range(0, 65535))->capture_default_str();
   verb.add_option("--name", o.name, "what answers call the model (default: the name of its folder)");
@@ -39,14 +35,6 @@ void add_serve(Flags& flags) {
       ->check(kPositive);
   verb.add_option("--prefix-cache", o.prefix_cache_mib, "MiB that stay for texts with an equal beginning; 0: none")
       ->check(kNotNegative)
-      ->capture_default_str();
-  verb.add_option("--draft-tokens", o.draft_tokens,
-                  "most tokens that are guessed for one pass, from the text itself or by --draft-model: the same text, faster")
-      ->check(CLI::Range(0, 31))
-      ->capture_default_str();
-  verb.add_option("--draft-model", o.draft_model, "a smaller model with the same tokenizer (with --draft-tokens 4 where none are given)");
-  verb.add_option("--axis", o.axis, "what several ranks share out: tensor (each matrix) or experts")
-      ->check(CLI::IsMember({"tensor", "experts"}))
       ->capture_default_str();
   verb.add_option("--timeout", o.timeout_s, "seconds for a whole answer")->check(CLI::Range(0.1, 86400.0))->capture_default_str();
   verb.add_option("--drain", o.drain_s, "seconds that answers under way have left after Ctrl-C or SIGTERM")
@@ -80,13 +68,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-parallel::Layout layout_over(comm::Group& group, const std::string& axis) {
-  parallel::Layout layout;
-  if (axis == "experts") layout.experts = {.rank = group.rank(), .size = group.size(), .group = &group};
-  else layout.tensor = {.rank = group.rank(), .size = group.size(), .group = &group};
-  return layout;
-}
-
 // Each client takes a descriptor; many systems allow a program 1,024 unless it asks for more.
 void allow_many_connections() {
   rlimit limit{};
@@ -104,9 +85,9 @@ int run_serve(const Call& call) {
   comm::share_cores(ranks);
   const auto world = ranks.size > 1 ? comm::World::join(ranks, /*is_gpu=*/false, {}) : nullptr;
   auto* const group = world ? &world->everyone() : nullptr;
-  auto loaded = serve::load_model(o.model, serve::dtype_named(o.dtype), at::kCPU, group ? layout_over(*group, o.axis) : parallel::Layout{});
+  auto loaded = serve::load_model_over(o.model, serve::dtype_named(o.engine.dtype), at::kCPU, group, o.engine.axis);
   std::optional<serve::LoadedModel> drafts;
-  if (!o.draft_model.empty()) drafts = serve::load_model(o.draft_model, serve::dtype_named(o.dtype), at::kCPU);
+  if (!o.engine.draft_model.empty()) drafts = serve::load_model(o.engine.draft_model, serve::dtype_named(o.engine.dtype), at::kCPU);
   const auto& tokenizer = serve::tokenizer_for(loaded, o.tokenizer);
   const auto chat_template = serve::chat_template_of(loaded, o.chat_template);
   const serve::Language language{.tokenizer = &tokenizer,
@@ -120,10 +101,11 @@ int run_serve(const Call& call) {
                                      .most_waiting = o.waiting,
                                      .pass_tokens = o.pass_tokens,
                                      .most_cached_tokens = o.cached_tokens > 0 ? o.cached_tokens : 16 * language.context,
-                                     .weights = serve::weight_format_named(o.weights),
+                                     .weights = serve::weight_format_named(o.engine.weights),
                                      .most_kept_bytes = o.prefix_cache_mib << 20,
-                                     .most_drafts = drafts && o.draft_tokens == 0 ? 4 : o.draft_tokens,
+                                     .most_drafts = o.engine.most_drafts(),
                                      .draft_model = drafts ? drafts->model.get() : nullptr,
+                                     .drafts_itself = o.engine.drafts_itself,
                                      .ranks = group};
   if (group && group->rank() > 0) {
     serve::Engine::follow(*loaded.model, options);

@@ -14,7 +14,7 @@
 #include "eval/run_program.h"
 #include "eval/test_bytes.h"
 #include "models/family.h"
-#include "serve/generate.h"
+#include "serve/engine/plain_text.h"
 
 namespace ingot::eval {
 namespace {
@@ -171,7 +171,7 @@ class Tasks : public ::testing::Test {
 
 TEST_F(Tasks, writing_is_greedy_and_ends_at_its_text) {
   const auto ids = tokenizer_.encode("Say:");
-  const auto all = serve::generate(*model_, std::vector<int64_t>(ids.begin(), ids.end()), 12, 301, {});
+  const auto all = serve::plain_text(*model_, std::vector<int64_t>(ids.begin(), ids.end()), 12, 301, {});
   const auto whole = tokenizer_.decode(std::vector<int32_t>(all.begin(), all.end()), false);
   const std::string task =
       "kind = \"generate\"\ndata = \"rows.jsonl\"\nprompt = \"q\"\ntarget = \"a\"\nmost_tokens = 12\nuntil = [\"\\u0000\\u0000\\u0000\"]\n";

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/error.h"
 #include "layers/linear.h"
 
 namespace ingot::layers {
@@ -20,6 +21,17 @@ kernels::CcaTail next_tail(const at::Tensor& packed, const kernels::CcaShape& sh
   }
   return {latent.narrow(1, latent.size(1) - 2, 2).contiguous(),
           packed.select(1, seq - 1).narrow(1, shape.latent() + shape.current_values(), shape.delayed_values()).to(wide).contiguous()};
+}
+
+// Of tokens that follow those of the cache.
+void remember(const at::Tensor& packed, const kernels::CcaShape& shape, AttentionCache& cache) {
+  const auto before = cache.tail;
+  cache.tail = next_tail(packed, shape, before);
+  cache.tail_without = [packed, before, shape](int64_t tokens) {
+    const int64_t left = packed.size(1) - tokens;
+    if (left < 0) throw base::ModelError("only tokens of the last pass can be taken back");
+    return left > 0 ? next_tail(packed.narrow(1, 0, left), shape, before) : before;
+  };
 }
 
 // cca_mix where the tokens before a chunk are another rank's: q, k, v, each [batch, chunks, chunk length, its heads, head_dim].
@@ -74,13 +86,7 @@ at::Tensor CcaAttention::operator()(const at::Tensor& x, Sequences& sequences, c
       sequences, caches, {packed, table.cosine, table.sine}, [&](Sequences& own, AttentionCache* cache, const std::vector<at::Tensor>& in) {
         const kernels::CcaTail tail = cache ? cache->tail : kernels::CcaTail{};
         const auto [queries, keys, values] = kernels::cca_mix(in[0], shape, weights, {in[1], in[2]}, own.is_start(), tail);
-        if (cache) {
-          cache->tail = next_tail(in[0], shape, tail);
-          cache->shorten_tail = [cache, fed = in[0], before = tail, heads = shape](int64_t tokens) {
-            const int64_t left = fed.size(1) - tokens;
-            cache->tail = left > 0 ? next_tail(fed.narrow(1, 0, left), heads, before) : before;
-          };
-        }
+        if (cache) remember(in[0], shape, *cache);
         return attention(queries, keys, values, rule, window, own, cache ? Caches(cache->key_values) : Caches<KeyValueCache>());
       });
   return linear(mixed, {o});
@@ -119,18 +125,19 @@ AttentionLayer::Projection CcaAttention::projection(Sequences& sequences, at::Sc
   };
 }
 
-void CcaAttention::remember(const at::Tensor& last, AttentionCache& cache, int rank, int ranks) const {
-  cache.tail = next_tail(linear(last, {q, k, current_value, delayed_value}), shape_of(rank, ranks), {});
-}
-
-std::array<at::Tensor, 3> CcaAttention::project_token(const at::Tensor& x, Sequences& sequences, AttentionCache& cache, int rank, int ranks,
-                                                      const Gather& gather) const {
+std::array<at::Tensor, 3> CcaAttention::project_new(const at::Tensor& x, Sequences& sequences, const Caches<AttentionCache>& caches,
+                                                    int rank, int ranks, const Gather& gather) const {
   const auto own = shape_of(rank, ranks);
   const auto packed = linear(x, {q, k, current_value, delayed_value});
-  const auto [own_queries, own_keys, own_values] =
-      kernels::cca_mix(packed, own, mixing(), sequences.rotary(rotary, x.scalar_type()), {}, cache.tail);
-  cache.tail = next_tail(packed, own, cache.tail);
-  const auto all = gather({own_queries.flatten(2), own_keys.flatten(2), own_values.flatten(2)});
+  const auto& table = sequences.rotary(rotary, x.scalar_type());
+  const auto mixed = by_part(sequences, caches, {packed, table.cosine, table.sine},
+                             [&](Sequences&, AttentionCache* cache, const std::vector<at::Tensor>& in) {
+                               const auto [queries, keys, values] = kernels::cca_mix(in[0], own, mixing(), {in[1], in[2]}, {}, cache->tail);
+                               remember(in[0], own, *cache);
+                               return at::cat({queries, keys, values}, 2);  // by head
+                             });
+  const auto split = mixed.split_with_sizes({own.heads, own.kv_heads, own.kv_heads}, 2);
+  const auto all = gather({split[0].flatten(2), split[1].flatten(2), split[2].flatten(2)});
   const auto by_head = [&](const at::Tensor& t) { return t.unflatten(2, {-1, shape.head_dim}); };
   return {by_head(all[0]), by_head(all[1]), by_head(all[2])};
 }

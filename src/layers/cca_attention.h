@@ -33,10 +33,8 @@ struct CcaAttention final : AttentionLayer, CcaAttentionWeights {
   Parameter& output() const override { return *o; }
   std::vector<tensor::Shape> shapes(int owner, int ranks) const override;
   Projection projection(Sequences& sequences, at::ScalarType dtype, int ranks) const override;
-  std::array<at::Tensor, 3> project_token(const at::Tensor& x, Sequences& sequences, AttentionCache& cache, int rank, int ranks,
-                                          const Gather& gather) const override;
-  int64_t remembered_tokens() const override { return kCcaHalo; }
-  void remember(const at::Tensor& last, AttentionCache& cache, int rank, int ranks) const override;
+  std::array<at::Tensor, 3> project_new(const at::Tensor& x, Sequences& sequences, const Caches<AttentionCache>& caches, int rank,
+                                        int ranks, const Gather& gather) const override;
 
  private:
   /// The heads of one rank's shards.

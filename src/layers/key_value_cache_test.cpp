@@ -20,8 +20,8 @@ Numbers numbers(int64_t batch, int64_t tokens, at::ScalarType dtype = at::kFloat
 }
 
 // In pieces of odd lengths.
-KeyValueCache filled(const Numbers& all) {
-  KeyValueCache cache;
+KeyValueCache filled(const Numbers& all, PageShare share = {}) {
+  KeyValueCache cache(share);
   const int64_t pieces[] = {1, 7, 64, 31, 1, 33};
   for (int64_t done = 0, i = 0; done < all.keys.size(1); ++i) {
     const int64_t count = std::min(pieces[i % 6], all.keys.size(1) - done);
@@ -71,7 +71,7 @@ TEST(KeyValueCache, begins_with_the_pages_of_another) {
   const auto all = numbers(1, 100), more = numbers(1, 9);
   const auto from = filled(all);
   KeyValueCache cache;
-  for (size_t page = 0; page < 2; ++page) cache.append_page(from, page);
+  for (int64_t page = 0; page < 2; ++page) cache.append_page(from.page(page));
   const int64_t tokens = 2 * kPageTokens;
   expect_holds(cache, {all.keys.narrow(1, 0, tokens), all.values.narrow(1, 0, tokens)});
   cache.append(more.keys, more.values);
@@ -79,14 +79,50 @@ TEST(KeyValueCache, begins_with_the_pages_of_another) {
   expect_holds(from, all);
 }
 
-TEST(KeyValueCache, rows_of_a_batch_and_heads_of_a_rank) {
+TEST(KeyValueCache, has_rows_of_a_batch) {
   const auto all = numbers(4, 80);
   const auto rows = at::tensor({2, 0, 2}, at::kLong);
   expect_holds(filled(all).of_rows(rows), {all.keys.index_select(0, rows), all.values.index_select(0, rows)});
-  KeyValueCache by_head;
-  by_head.grow(80, all.keys, all.values);
-  for (int64_t head = 0; head < 2; ++head) by_head.write(0, head, all.keys.narrow(2, head, 1), all.values.narrow(2, head, 1));
-  expect_holds(by_head, all);
+}
+
+// The tokens of some pages, in their order.
+Numbers of_pages(const Numbers& all, const PageShare& share) {
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < all.keys.size(1); ++i)
+    if (i / kPageTokens % share.ranks == share.rank) tokens.push_back(i);
+  const auto index = at::tensor(tokens, at::kLong);
+  return {all.keys.index_select(1, index), all.values.index_select(1, index)};
+}
+
+TEST(KeyValueCache, is_shared_out_by_pages) {
+  for (const int ranks : {2, 3, 5})
+    for (const int64_t tokens : {int64_t{1}, kPageTokens - 1, kPageTokens, 3 * kPageTokens + 1, int64_t{230}}) {
+      const auto all = numbers(1, tokens);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const PageShare share{rank, ranks};
+        auto cache = filled(all, share);
+        const auto expect_has = [&](int64_t length) {
+          ASSERT_EQ(cache.length(), length);
+          const auto own = of_pages({all.keys.narrow(1, 0, length), all.values.narrow(1, 0, length)}, share);
+          ASSERT_EQ(cache.pages().length, own.keys.size(1)) << tokens << " tokens, rank " << rank << " of " << ranks;
+          if (own.keys.size(1) == 0) return;
+          EXPECT_TRUE(at::equal(cache.pages().all_keys(), own.keys));
+          EXPECT_TRUE(at::equal(cache.pages().all_values(), own.values));
+        };
+        expect_has(tokens);
+        // Another that begins with its whole pages, and goes on.
+        KeyValueCache other(share);
+        const int64_t whole = tokens / kPageTokens * kPageTokens;
+        for (int64_t page = 0; page < whole / kPageTokens; ++page) other.append_page(cache.page(page));
+        other.append(all.keys.narrow(1, whole, tokens - whole), all.values.narrow(1, whole, tokens - whole));
+        cache.shorten(tokens / 2);
+        expect_has(tokens / 2);
+        cache.append(all.keys.narrow(1, tokens / 2, tokens - tokens / 2), all.values.narrow(1, tokens / 2, tokens - tokens / 2));
+        expect_has(tokens);
+        std::swap(cache, other);
+        expect_has(tokens);
+      }
+    }
 }
 
 // A few queries read pages where they lie, more of them a copy: the same as keys in one tensor.

@@ -29,8 +29,8 @@ struct TokenwiseLayer {
 struct AttentionCache {
   KeyValueCache key_values;
   kernels::CcaTail tail;  // of CCA; kept in fp32
-  /// Takes the last tokens of what was fed last out of the tail again; empty where there is none.
-  std::function<void(int64_t tokens)> shorten_tail;
+  /// The tail without the last tokens of what was fed last; empty where there is none.
+  std::function<kernels::CcaTail(int64_t tokens)> tail_without;
 };
 
 /// Softmax attention with its projections. Rows of the projections and columns of the output projection are sharded by heads. Lives as long
@@ -64,14 +64,11 @@ class AttentionLayer {
   using Projection = std::function<std::array<at::Tensor, 3>(const at::Tensor& x, const Visit& visit)>;
   virtual Projection projection(Sequences& sequences, at::ScalarType dtype, int ranks) const = 0;
 
-  /// Decoding: what this rank's shards make of one new token, x [batch, 1, hidden], with the tokens in `cache`; `gather` puts channels
-  /// [batch, 1, own channels] of all ranks side by side. -> q, k, v [batch, 1, heads, head_dim] of all heads.
+  /// Decoding: what this rank's shards make of the new tokens of some texts, x [batch, tokens, hidden], behind those in `caches`; `gather`
+  /// puts channels [batch, tokens, own channels] of all ranks side by side. -> q, k, v [batch, tokens, heads, head_dim] of all heads.
   using Gather = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& own)>;
-  virtual std::array<at::Tensor, 3> project_token(const at::Tensor& x, Sequences& sequences, AttentionCache& cache, int rank, int ranks,
-                                                  const Gather& gather) const = 0;
-  /// Of how many last tokens a rank's shards keep something beside keys and values, and how: `last` [batch, tokens, hidden], normed.
-  virtual int64_t remembered_tokens() const { return 0; }
-  virtual void remember(const at::Tensor& /*last*/, AttentionCache& /*cache*/, int /*rank*/, int /*ranks*/) const {}
+  virtual std::array<at::Tensor, 3> project_new(const at::Tensor& x, Sequences& sequences, const Caches<AttentionCache>& caches, int rank,
+                                                int ranks, const Gather& gather) const = 0;
 };
 
 }  // namespace ingot::layers

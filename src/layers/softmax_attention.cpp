@@ -54,8 +54,8 @@ AttentionLayer::Projection SoftmaxAttention::projection(Sequences& sequences, at
   };
 }
 
-std::array<at::Tensor, 3> SoftmaxAttention::project_token(const at::Tensor& x, Sequences& sequences, AttentionCache& /*cache*/,
-                                                          int /*rank*/, int /*ranks*/, const Gather& gather) const {
+std::array<at::Tensor, 3> SoftmaxAttention::project_new(const at::Tensor& x, Sequences& sequences, const Caches<AttentionCache>& /*caches*/,
+                                                        int /*rank*/, int /*ranks*/, const Gather& gather) const {
   const auto own = linear(x, {q, k, v}, biases());
   // Rows of a rank may be a part of a kv head: rotated when whole.
   const auto packed = at::cat(gather(own.split_with_sizes({q->value.size(0), k->value.size(0), v->value.size(0)}, -1)), -1);

@@ -35,8 +35,8 @@ struct SoftmaxAttention final : AttentionLayer, SoftmaxAttentionWeights {
   ShardOfWeights projections() const override;
   Parameter& output() const override { return *o; }
   Projection projection(Sequences& sequences, at::ScalarType dtype, int ranks) const override;
-  std::array<at::Tensor, 3> project_token(const at::Tensor& x, Sequences& sequences, AttentionCache& cache, int rank, int ranks,
-                                          const Gather& gather) const override;
+  std::array<at::Tensor, 3> project_new(const at::Tensor& x, Sequences& sequences, const Caches<AttentionCache>& caches, int rank,
+                                        int ranks, const Gather& gather) const override;
 
  private:
   kernels::QkNorm norm_of(const at::Tensor& q_weight, const at::Tensor& k_weight) const;

@@ -178,6 +178,13 @@ int64_t Model::router_state_width() const {
   return width;
 }
 
+std::vector<LayerCache> Model::new_caches() const {
+  std::vector<LayerCache> caches(static_cast<size_t>(config_.layers));
+  const auto& axis = layout_.tensor_sequence;
+  for (auto& cache : caches) cache.key_values = layers::KeyValueCache({.rank = axis.rank, .ranks = axis.size});
+  return caches;
+}
+
 int64_t Model::halo() const {
   int64_t halo = layers::kCcaHalo;  // also where no layer looks so far: shorter pieces of a sequence gain nobody anything
   for (const auto& block : blocks_) halo = std::max(halo, block.mixer->halo());

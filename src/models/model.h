@@ -65,6 +65,8 @@ class Model {
   int64_t router_state_width() const;
   /// Tokens before its own that a layer may look at one by one: over ranks, each has at least as many of a sequence.
   int64_t halo() const;
+  /// What layers remember of a text that is being continued, by layer: nothing yet.
+  std::vector<LayerCache> new_caches() const;
   /// The balancing bias of a layer's router; null where there is none.
   layers::Parameter* balancing_bias(int64_t layer) { return at(layer).feed_forward->balancing_bias(); }
 

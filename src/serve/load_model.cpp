@@ -43,6 +43,20 @@ LoadedModel from_checkpoint(const fs::path& path, at::ScalarType dtype, at::Devi
 
 }  // namespace
 
+parallel::Layout layout_over(comm::Group& ranks, const std::string& axis) {
+  const int rank = ranks.rank(), size = ranks.size();
+  parallel::Layout layout;
+  if (axis == "experts") {
+    layout.experts = {.rank = rank, .size = size, .group = &ranks};
+  } else if (axis == "tensor") {
+    layout.tensor = {.rank = rank, .size = size, .group = &ranks};
+  } else {
+    layout.tensor_sequence = {.rank = rank, .size = size, .group = &ranks};
+    layout.sequence = {{.rank = rank, .size = size}, &ranks, &parallel::kAllGather};
+  }
+  return layout;
+}
+
 std::optional<at::ScalarType> dtype_named(const std::string& name) {
   return name.empty() ? std::nullopt : std::optional(layers::precision_named(name).dtype);
 }
@@ -62,6 +76,19 @@ LoadedModel load_model(const fs::path& given, std::optional<at::ScalarType> chos
         "{} has neither checkpoints nor a config.json; give a run directory, a checkpoint, a Hugging Face folder or an archive",
         path.string());
   return from_checkpoint(path, dtype, device, layout);
+}
+
+LoadedModel load_model_over(const fs::path& path, std::optional<at::ScalarType> dtype, at::Device device, comm::Group* ranks,
+                            const std::string& axis) {
+  if (!ranks) return load_model(path, dtype, device);
+  if (!axis.empty()) return load_model(path, dtype, device, layout_over(*ranks, axis));
+  std::string why;
+  for (const char* each : {"tensor", "tensor_sequence", "experts"}) try {
+      return load_model(path, dtype, device, layout_over(*ranks, each));
+    } catch (const base::ConfigError& error) {
+      why += fmt::format("\n  {}: {}", each, error.what());
+    }
+  throw base::ConfigError("{} ranks cannot share {} out by any axis:{}", ranks->size(), path.string(), why);
 }
 
 const data::Tokenizer& tokenizer_for(LoadedModel& loaded, const fs::path& path) {

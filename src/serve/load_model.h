@@ -27,6 +27,12 @@ std::optional<at::ScalarType> dtype_named(const std::string& name);
 LoadedModel load_model(const std::filesystem::path& path, std::optional<at::ScalarType> dtype, at::Device device,
                        const parallel::Layout& layout = {});
 
+/// What several ranks share out: "tensor" (each matrix), "tensor_sequence" (each matrix, and the tokens in the cache) or "experts".
+parallel::Layout layout_over(comm::Group& ranks, const std::string& axis);
+/// The same over `ranks` (null: alone) by an axis; by the first of these by which the model can be shared out where it is "".
+LoadedModel load_model_over(const std::filesystem::path& path, std::optional<at::ScalarType> dtype, at::Device device, comm::Group* ranks,
+                            const std::string& axis);
+
 /// The tokenizer at `path`, or with an empty path the model's own, which goes with the model. Throws UsageError when there is none, and
 /// ModelError when it has tokens that the model does not know.
 const data::Tokenizer& tokenizer_for(LoadedModel& loaded, const std::filesystem::path& path);

@@ -8,7 +8,6 @@
 #include "models/adapters.h"
 #include "models/hugging_face.h"
 #include "models/peft_folder.h"
-#include "serve/generate.h"
 #include "verify/fixture.h"
 #include "verify/verify.h"
 
@@ -77,6 +76,16 @@ Tolerance default_tolerance(const std::string& name) {
 
 }  // namespace
 
+// After the last of ids [batch, n], which follow `fed` tokens that the caches have; [batch, vocab].
+at::Tensor logits_behind(models::Model& model, const at::Tensor& ids, int64_t fed, std::vector<models::LayerCache>& caches) {
+  const at::NoGradGuard no_grad;
+  models::ForwardContext context;
+  context.sequences = std::make_shared<layers::Sequences>(ids.size(0), ids.size(1), at::Tensor(), fed, model.device());
+  context.caches = {&caches};
+  const auto hidden = model.forward(ids, context);
+  return model.logits(hidden.narrow(1, hidden.size(1) - 1, 1)).squeeze(1);
+}
+
 Report verify_model(const fs::path& folder, const fs::path& fixture_path, const Options& options) {
   const Fixture fixture(fixture_path);
   const auto note = fixture.note("fixture");
@@ -121,12 +130,14 @@ Report verify_model(const fs::path& folder, const fs::path& fixture_path, const 
 
   if (fixture.has("greedy_ids")) {
     const auto expected = fixture.tensor("greedy_ids");
-    serve::Generator generator(*model);
     std::vector<at::Tensor> new_ids, new_logits;
+    auto caches = model->new_caches();
     at::Tensor next = ids.narrow(1, 0, note.value("prompt", int64_t{8}));
+    int64_t fed = 0;
     for (int64_t i = 0; i < expected.size(1); ++i) {
-      new_logits.push_back(generator.feed(next));
-      next = serve::sample(new_logits.back(), {}, generator.length()).unsqueeze(1);
+      new_logits.push_back(logits_behind(*model, next, fed, caches));
+      fed += next.size(1);
+      next = new_logits.back().argmax(-1).unsqueeze(1);
       new_ids.push_back(next);
     }
     got["greedy_ids"] = at::cat(new_ids, 1);

@@ -213,11 +213,11 @@ def ranks_generate_what_one_generates(w):
         for prompt in ("A", "Anna went to the market and bought three red apples and a pear."):
             ask = "generate", "--prompt", prompt, "--tokens", 24, "--dtype", "fp64", "--json", "--model"
             alone = json.loads(ingot(*ask, run)[0])
-            for model in (run, w.path / f"spread-{family}-hf"):
-                assert json.loads(launch(2, *ask, model)[0])["ids"] == alone["ids"], (family, model, prompt)
+            for model, axis in ((run, ["--axis", "tensor_sequence"]), (w.path / f"spread-{family}-hf", ["--axis", "tensor_sequence"]), (run, [])):
+                assert json.loads(launch(2, *ask, model, *axis)[0])["ids"] == alone["ids"], (family, model, prompt, axis)
         text, _ = launch(2, "generate", "--model", run, "--prompt", "Anna", "--tokens", 4)
         assert text.count("Anna") == 1, text  # one rank speaks
-        _, err = launch(3, "generate", "--model", run, "--prompt", "Anna", status=2)
+        _, err = launch(3, "generate", "--model", run, "--prompt", "Anna", "--axis", "tensor_sequence", status=2)
         assert "3" in err and "heads" in err and "restart" not in err, err
 
 

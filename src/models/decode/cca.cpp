@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "kernels/cpu/rows_cca.h"
 #include "models/decode/attention.h"
 
@@ -23,6 +24,7 @@ struct Mixing {
   std::vector<uint8_t> is_start;            // [rows, kRows]
   at::Tensor packed, taps, mixed, q, k, v;  // [rows, kRows, …]
   std::vector<float> cosine, sine;          // [rows, kRows, half]
+  int64_t pass = 0;                         // whose they are
 
   int64_t heads() const { return shape.heads + shape.kv_heads; }
   int64_t width() const { return shape.latent() + shape.values(); }
@@ -42,7 +44,26 @@ struct Mixing {
     p.q = q.mutable_data_ptr<float>(), p.k = k.mutable_data_ptr<float>(), p.v = v.mutable_data_ptr<float>();
     return p;
   }
+  kernels::CcaTail empty_tail() const {
+    return {at::zeros({1, 2, shape.latent()}, at::kFloat), at::zeros({1, shape.delayed_values()}, at::kFloat)};
+  }
+  // What a text that ends with this row remembers.
+  void write_tail(int64_t row, const kernels::CcaTail& tail) const {
+    const float* from = packed.const_data_ptr<float>() + (row * kRows + kRows - 1) * width();
+    float* latent = tail.latent.mutable_data_ptr<float>();
+    std::copy_n(from - width(), shape.latent(), latent);
+    std::copy_n(from, shape.latent(), latent + shape.latent());
+    std::copy_n(from + shape.latent() + shape.current_values(), shape.delayed_values(), tail.delayed_value.mutable_data_ptr<float>());
+  }
 };
+
+// The tail behind a row of the pass before the next one.
+kernels::CcaTail tail_behind(const Mixing& m, int64_t pass, int64_t row, int64_t first) {
+  if (m.pass != pass || row < first) throw base::ModelError("only tokens of the last pass can be taken back, and not all of them");
+  const auto tail = m.empty_tail();
+  m.write_tail(row, tail);
+  return tail;
+}
 
 // Slot::normed -> Slot::packed.
 class ProjectStep final : public Step {
@@ -72,6 +93,7 @@ class TapsStep final : public Step {
   void prepare(Pass& pass) override {
     auto& m = *shared_;
     const int64_t rows = pass.rows(), d = m.shape.head_dim;
+    m.pass = pass.number;
     m.rotations->prepare(pass);
     if (!m.packed.defined() || m.packed.size(0) < rows) {
       m.packed = at::zeros({rows, kRows, m.width()}, at::kFloat);
@@ -92,10 +114,11 @@ class TapsStep final : public Step {
       std::copy_n(m.rotations->cosine() + i * half, half, m.cosine.data() + at);
       std::copy_n(m.rotations->sine() + i * half, half, m.sine.data() + at);
       auto& cache = m.cache_of(pass, token);
-      cache.shorten_tail = nullptr;
-      if (cache.tail.latent.defined()) continue;
-      cache.tail.latent = at::zeros({1, 2, m.shape.latent()}, at::kFloat);
-      cache.tail.delayed_value = at::zeros({1, m.shape.delayed_values()}, at::kFloat);
+      if (i + 1 == pass.tokens.size() || pass.tokens[i + 1].first != token.first)
+        cache.tail_without = [shared = shared_, number = pass.number, last = static_cast<int64_t>(i), first = token.first](int64_t tokens) {
+          return tail_behind(*shared, number, last - tokens, first);
+        };
+      if (!cache.tail.latent.defined()) cache.tail = m.empty_tail();
     }
   }
 
@@ -163,7 +186,6 @@ class HeadsStep final : public Step {
   void run(Pass& pass, const Worker& worker) override {
     auto& m = *shared_;
     const auto problem = m.problem(pass);
-    const int64_t latent = m.shape.latent(), width = m.width();
     const auto own = share_of_rows(pass.rows(), worker);
     for (int64_t row = own.begin; row < own.end; ++row) {
       const int64_t last = (row + 1) * kRows - 1;
@@ -176,11 +198,7 @@ class HeadsStep final : public Step {
       copy(m.v, Slot::values, m.shape.values());
       const auto& token = pass.tokens[static_cast<size_t>(row)];
       if (token.position + 1 < token.length) continue;  // of the last token of each sequence
-      auto& tail = m.cache_of(pass, token).tail;
-      const float* from = m.packed.const_data_ptr<float>() + last * width;
-      std::copy_n(from - width, latent, tail.latent.mutable_data_ptr<float>());
-      std::copy_n(from, latent, tail.latent.mutable_data_ptr<float>() + latent);
-      std::copy_n(from + latent + m.shape.current_values(), m.shape.delayed_values(), tail.delayed_value.mutable_data_ptr<float>());
+      m.write_tail(row, m.cache_of(pass, token).tail);
     }
   }
 

@@ -15,14 +15,13 @@
 namespace ingot::parallel {
 namespace {
 
-using layers::as_rows, layers::AttentionLayer, layers::Context, layers::DeferredGradients, layers::Function, layers::KeyValueCache,
-    layers::Parameter, layers::TensorList, layers::WorkKind;
+using layers::as_rows, layers::AttentionLayer, layers::Context, layers::DeferredGradients, layers::Function, layers::Parameter,
+    layers::TensorList, layers::WorkKind;
 
 struct Kept {
   const AttentionLayer* layer;
   AttentionLayer::Heads heads;
   AttentionLayer::Projection project;
-  KeyValueCache* cache;
   AttentionSpread spread;
   TensorSequenceAxis axis;
 };
@@ -119,23 +118,8 @@ class Tour {
       stay.k = projected[1];
       stay.v = projected[2];
     }
-    if (kept_.cache) keep(stay, visit, *kept_.cache);
     stay.buckets.resize(static_cast<size_t>(buckets_));
     gather(stay, 0);
-  }
-
-  // The visit's keys and values of this rank's tokens.
-  void keep(const Stay& stay, int64_t visit, KeyValueCache& cache) const {
-    const auto in_row = [](const at::Tensor& t) { return t.detach().flatten(1, 2); };
-    if (visit == 0) {
-      const auto like = at::empty({x_.size(0), 0, all_.kv_heads, all_.head_dim}, stay.k.options().requires_grad(false));
-      cache = {};
-      cache.grow(x_.size(1), like, like);
-      for (int chunk = 0; chunk < spread_.axis.chunks(); ++chunk)
-        for (int64_t i = 0; i < spread_.length; ++i)
-          cache.positions.push_back(spread_.begin(spread_.axis.chunk(spread_.axis.rank, chunk)) + i);
-    }
-    cache.write(0, visit * kv_heads_, in_row(stay.k), in_row(stay.v));
   }
 
   void gather(Stay& stay, int64_t bucket) const {
@@ -393,12 +377,12 @@ void check_folded_heads(int64_t heads, int64_t kv_heads, int64_t head_dim, int r
 }
 
 at::Tensor folded_attention(const at::Tensor& x, const AttentionLayer& layer, layers::Sequences& sequences, const TensorSequenceAxis& axis,
-                            const ContextAxis& tokens, KeyValueCache* cache) {
+                            const ContextAxis& tokens) {
   const auto heads = layer.of_all_ranks();
   check_folded_heads(heads.heads, heads.kv_heads, heads.head_dim, axis.size);
   const AttentionSpread spread(tokens, sequences, x, x.size(1) / tokens.chunks(), heads.rule, heads.window);
   return FoldedAttentionFunction::apply(x, layer.output().value,
-                                        Kept{&layer, heads, layer.projection(sequences, x.scalar_type(), axis.size), cache, spread, axis});
+                                        Kept{&layer, heads, layer.projection(sequences, x.scalar_type(), axis.size), spread, axis});
 }
 
 }  // namespace ingot::parallel

@@ -20,8 +20,7 @@ namespace ingot::parallel {
 void check_folded_heads(int64_t heads, int64_t kv_heads, int64_t head_dim, int ranks);
 
 /// x [batch, own tokens, hidden] -> [batch, own tokens, hidden] in the dtype of the weights. `tokens`: how the ranks share the tokens.
-/// `cache` (inference) takes the keys and values of this rank's tokens, of all heads.
 at::Tensor folded_attention(const at::Tensor& x, const layers::AttentionLayer& layer, layers::Sequences& sequences,
-                            const TensorSequenceAxis& axis, const ContextAxis& tokens, layers::KeyValueCache* cache);
+                            const TensorSequenceAxis& axis, const ContextAxis& tokens);
 
 }  // namespace ingot::parallel

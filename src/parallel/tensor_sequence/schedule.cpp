@@ -10,7 +10,7 @@
 namespace ingot::parallel {
 namespace {
 
-// The tokens of a pass are spread over the ranks, but for the new ones of a generation.
+// The tokens of a pass are spread over the ranks, but for those of a generation.
 bool decodes(const layers::Sequences& sequences) { return !sequences.order().is_on(); }
 
 }  // namespace
@@ -33,26 +33,14 @@ at::Tensor TensorSequenceSchedule::run(const layers::TokenwiseLayer& layer, cons
 
 at::Tensor TensorSequenceSchedule::run(const layers::AttentionLayer& layer, const at::Tensor& x, layers::Sequences& sequences,
                                        const layers::Caches<layers::AttentionCache>& caches) const {
-  if (decodes(sequences)) return leave(decode(layer, x, sequences, caches.of_all()));
-  const auto out = folded_attention(x, layer, sequences, axis_, tokens_, caches ? &caches.of_all().key_values : nullptr);
-  if (const int64_t count = layer.remembered_tokens(); caches && count > 0) {
-    // They lie at the end of the row's last chunk.
-    const int owner = tokens_.owner(tokens_.all_chunks() - 1);
-    const auto last =
-        owner == axis_.rank ? x.narrow(1, x.size(1) - count, count).contiguous() : at::empty({x.size(0), count, x.size(2)}, x.options());
-    axis_.group->broadcast(last, owner);
-    layer.remember(last, caches.of_all(), axis_.rank, axis_.size);
-  }
-  return out;
-}
-
-at::Tensor TensorSequenceSchedule::decode(const layers::AttentionLayer& layer, const at::Tensor& x, layers::Sequences& sequences,
-                                          layers::AttentionCache& cache) const {
+  if (!decodes(sequences)) return folded_attention(x, layer, sequences, axis_, tokens_);
+  if (!caches) throw base::ModelError("tokens over a tensor_sequence axis are either shared out or continue what a cache has");
   const auto gather = [&](const std::vector<at::Tensor>& own) { return gather_channels(own, axis_); };
-  const auto [q, k, v] = layer.project_token(x, sequences, cache, axis_.rank, axis_.size, gather);
+  const auto [q, k, v] = layer.project_new(x, sequences, caches, axis_.rank, axis_.size, gather);
   const auto heads = layer.of_all_ranks();
-  const auto mixed = attend_to_spread_cache(q, k, v, heads.rule, heads.window, sequences.offset(), cache.key_values, axis_);
-  return layers::linear(mixed, {&layer.output()});
+  const auto mixed =
+      attend_to_spread_cache(q, k, v, heads.rule, heads.window, sequences, caches.members(&layers::AttentionCache::key_values), axis_);
+  return leave(layers::linear(mixed, {&layer.output()}));
 }
 
 at::Tensor TensorSequenceSchedule::embed(const at::Tensor& ids, layers::Parameter& table, at::ScalarType dtype,

@@ -1,5 +1,5 @@
-// TSP as a schedule: shards of the weights travel to each rank's tokens (parallel/tensor_sequence/axis.h). The new tokens of a generation
-// are the exception: weights and cached keys stay where they are, and each rank's shards add to a sum (decoding.h).
+// TSP as a schedule: shards of the weights travel to each rank's tokens (parallel/tensor_sequence/axis.h). The tokens of a generation are
+// the exception: weights and cached keys stay where they are, and each rank's shards add to a sum (decoding.h).
 #pragma once
 
 #include "parallel/layer_schedule.h"
@@ -28,9 +28,6 @@ class TensorSequenceSchedule final : public LayerSchedule {
   at::Tensor logits(const at::Tensor& hidden, const layers::Parameter& head) const override;
 
  private:
-  at::Tensor decode(const layers::AttentionLayer& layer, const at::Tensor& x, layers::Sequences& sequences,
-                    layers::AttentionCache& cache) const;
-
   TensorSequenceAxis axis_;
   ContextAxis tokens_;
 };

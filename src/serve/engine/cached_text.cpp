@@ -32,6 +32,10 @@ bool CachedText::has_states() const {
       caches, [](const auto& cache) { return cache.tail.latent.defined() || cache.linear.state.defined() || cache.linear.tail.defined(); });
 }
 
+bool CachedText::has_whole_states() const {
+  return std::ranges::any_of(caches, [](const auto& cache) { return cache.linear.state.defined() || cache.linear.tail.defined(); });
+}
+
 void CachedText::remember_states() {
   before_ = States(caches);
   fed_before_ = fed;
@@ -39,11 +43,16 @@ void CachedText::remember_states() {
 
 void CachedText::forget_behind(int64_t length) {
   if (length >= fed) return;
-  fed = length;
   if (!before_.empty()) {
     before_.put_into(caches);
-    fed = fed_before_;
+    length = fed_before_;
+  } else {
+    for (auto& cache : caches) {
+      if (cache.tail.latent.defined()) cache.tail = cache.tail_without(fed - length);
+      cache.tail_without = nullptr;  // it knows the tokens that were fed last, whole
+    }
   }
+  fed = length;
   for (auto& cache : caches) cache.key_values.shorten(fed);
 }
 

@@ -1,5 +1,6 @@
 // What a model remembers of one text: keys and values in pages, which can be cut anywhere, and states of layers that keep no history (CCA's
-// tail, linear attention), which cannot: those are copied beforehand.
+// tail, linear attention). CCA's tail can be cut like pages within the tokens that were fed last; states of linear attention cannot, and
+// are copied beforehand.
 #pragma once
 
 #include <optional>
@@ -31,12 +32,15 @@ struct CachedText {
   std::vector<models::LayerCache> caches;  // by layer
   int64_t fed = 0;                         // tokens that they have
 
-  explicit CachedText(int64_t layers) : caches(static_cast<size_t>(layers)) {}
+  /// Of a model's new_caches().
+  explicit CachedText(std::vector<models::LayerCache> empty) : caches(std::move(empty)) {}
   /// Whether some layer keeps states; known when tokens were fed.
   bool has_states() const;
-  /// Before tokens are fed that may be wrong.
+  /// Whether some layer's states cannot be cut: linear attention's.
+  bool has_whole_states() const;
+  /// Before tokens are fed that may be wrong, where states cannot be cut or the tokens come in several passes.
   void remember_states();
-  /// Forgets the tokens from `length` on; where states are in the way, all since remember_states().
+  /// Forgets the tokens from `length` on, of the last pass; where states were remembered, all since then.
   void forget_behind(int64_t length);
 
  private:

@@ -82,15 +82,16 @@ struct Running {
   std::optional<CachedText> drafter;  // of the draft model
   Lookup lookup;
   DraftLength draft_length;
-  std::vector<int64_t> drafts;  // of the pass that is being made
+  std::vector<int64_t> drafts;      // of the pass that is being made
+  std::vector<int64_t> own_drafts;  // that the model has made in the last one
   Outcome outcome;
 
-  Running(TextRequest asked, std::shared_ptr<Text> handle, int64_t layers, int64_t most_drafts)
+  Running(TextRequest asked, std::shared_ptr<Text> handle, const models::Model& model, int64_t most_drafts)
       : request(std::move(asked)),
         text(std::move(handle)),
         sampler(request.sampling, request.prompt),
         ids(request.prompt),
-        cached(layers),
+        cached(model.new_caches()),
         draft_length(most_drafts) {}
 
   int64_t prompt_tokens() const { return static_cast<int64_t>(request.prompt.size()); }
@@ -141,7 +142,7 @@ struct Engine::State {
   }
 
   bool keeps_prefixes() const { return options.most_kept_bytes > 0 && !reads_whole; }
-  bool makes_drafts() const { return options.most_drafts > 0 && !reads_whole; }
+  bool makes_drafts() const { return (options.most_drafts > 0 || options.drafts_itself) && !reads_whole; }
 
   static bool is_cancelled(const Running& one) { return one.text && one.text->is_cancelled(); }
   bool leads() const { return !options.ranks || options.ranks->rank() == 0; }
@@ -176,7 +177,7 @@ struct Engine::State {
       if (std::ranges::find(news.cancelled, one->serial) != news.cancelled.end()) one->outcome = {.ended = Ended::cancelled};
     if (!leads())
       for (auto& [serial, request] : news.begun) {
-        running.push_back(std::make_unique<Running>(std::move(request), nullptr, runner.model().config().layers, options.most_drafts));
+        running.push_back(std::make_unique<Running>(std::move(request), nullptr, runner.model(), options.most_drafts));
         running.back()->serial = serial;
       }
     remove_ended();
@@ -256,7 +257,7 @@ struct Engine::State {
       begin(first);
       take(first, reads_whole ? first.pending() : 1);
     }
-    if (makes_drafts()) draft(chosen, pieces);
+    if (makes_drafts()) options.drafts_itself ? draft_itself(chosen, pieces) : draft(chosen, pieces);
     return pieces;
   }
 
@@ -308,7 +309,7 @@ struct Engine::State {
       logits = logits.subspan(own.size());
       try {
         const int64_t length = one.length();
-        take(one, fed_before[i], own);
+        take(one, fed_before[i], pieces[i].masks, own);
         more.text_tokens += one.length() - length;
         if (one.drafts.empty()) continue;
         const auto drafted = static_cast<int64_t>(one.drafts.size()), taken = one.length() - length - 1;
@@ -326,8 +327,8 @@ struct Engine::State {
     counts.kept_bytes = prefixes.bytes();
   }
 
-  // What a pass has made of a text that had fed `first` tokens before: logits of the last rows of its piece.
-  void take(Running& one, int64_t first, std::span<const float> logits) {
+  // What a pass has made of a text that had fed `first` tokens before: logits of the last rows of its piece, behind which are `masks`.
+  void take(Running& one, int64_t first, int64_t masks, std::span<const float> logits) {
     const auto next_row = [&] {
       const auto row = logits.first(static_cast<size_t>(runner.vocabulary()));
       logits = logits.subspan(row.size());
@@ -364,6 +365,17 @@ struct Engine::State {
       if (draft == one.drafts.end() || *draft != id) break;
     }
     one.cached.forget_behind(one.length() - 1);
+    if (masks > 0 && !one.has_ended()) take_own_drafts(one, logits);
+  }
+
+  // Logits of what the model drafts from the token on that it has chosen meanwhile: good for the next pass where it drafts that one, too.
+  void take_own_drafts(Running& one, std::span<const float> logits) {
+    const auto vocabulary = static_cast<size_t>(runner.vocabulary());
+    for (int64_t position = one.length() - 1; !logits.empty(); ++position, logits = logits.subspan(vocabulary)) {
+      const int64_t id = draw(logits.first(vocabulary), one.request.sampling, uniform_of(one.request.sampling.seed, position));
+      if (position >= one.length()) one.own_drafts.push_back(id);
+      else if (id != one.ids.back()) return;
+    }
   }
 
   // Pages that are whole now stay for others; of layers with states only those that states are behind.
@@ -392,7 +404,7 @@ struct Engine::State {
       auto& one = *chosen[i];
       const int64_t useful = one.request.most_tokens - one.made() - 1;  // the pass makes one more token than it takes drafts
       // States that were taken back have more than one token to be fed again first.
-      if (one.made() == 0 || (one.pending() > 1 && one.cached.has_states()) || useful < 1 || room < 1) continue;
+      if (one.made() == 0 || (one.pending() > 1 && one.cached.has_whole_states()) || useful < 1 || room < 1) continue;
       const int64_t most = std::min({one.draft_length.next(), useful, room});
       if (most < 1) continue;
       wanted.emplace_back(i, most);
@@ -403,9 +415,26 @@ struct Engine::State {
       auto& one = *chosen[i];
       if (!draft_runner) one.drafts = one.lookup.drafts(one.ids, most);
       if (one.drafts.empty()) continue;
-      one.cached.remember_states();
+      if (one.cached.has_whole_states()) one.cached.remember_states();
       pieces[i].ids.insert(pieces[i].ids.end(), one.drafts.begin(), one.drafts.end());
       pieces[i].rows += static_cast<int64_t>(one.drafts.size());
+    }
+  }
+
+  // What the model has drafted itself, or masks in whose place it does.
+  void draft_itself(const std::vector<Running*>& chosen, std::vector<Piece>& pieces) {
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      auto& one = *chosen[i];
+      auto& piece = pieces[i];
+      const int64_t useful = one.request.most_tokens - one.made() - 1;
+      if (static_cast<int64_t>(piece.ids.size()) < one.pending() || useful < 1) continue;
+      one.drafts = std::exchange(one.own_drafts, {});
+      if (static_cast<int64_t>(one.drafts.size()) > useful) one.drafts.resize(static_cast<size_t>(useful));
+      const auto& config = runner.model().config();
+      if (one.drafts.empty())
+        piece.masks = config.draft_block, piece.ids.resize(piece.ids.size() + config.draft_block, config.draft_mask_id);
+      else piece.ids.insert(piece.ids.end(), one.drafts.begin(), one.drafts.end());
+      piece.rows += piece.masks + static_cast<int64_t>(one.drafts.size());
     }
   }
 
@@ -435,7 +464,7 @@ struct Engine::State {
 
   // All but the last tokens that fit into one pass of the draft model.
   void catch_up(Running& one) {
-    if (!one.drafter) one.drafter.emplace(draft_runner->model().config().layers);
+    if (!one.drafter) one.drafter.emplace(draft_runner->model().new_caches());
     auto& own = *one.drafter;
     while (one.length() - own.fed > options.pass_tokens) {
       const auto from = one.ids.begin() + own.fed;
@@ -468,10 +497,15 @@ void Engine::require_continues(const models::Model& model, const EngineOptions& 
   if (model.config().bidirectional)
     throw base::ConfigError("the model is an encoder (model.bidirectional = true): it fills masks in, and does not continue a text");
   const auto& layout = model.layout();
-  if (layout.tensor_sequence.is_on() || layout.sequence.is_on() || layout.stage.is_on())
-    throw base::ConfigError("the engine continues texts on one rank, or over a tensor or an expert axis");
-  if ((layout.tensor.is_on() || layout.experts.is_on()) && !options.ranks)
+  const bool folds = layout.tensor_sequence.is_on();
+  if ((layout.sequence.is_on() && !folds) || layout.stage.is_on())
+    throw base::ConfigError("the engine continues texts on one rank, or over a tensor, a tensor_sequence or an expert axis");
+  if ((layout.tensor.is_on() || layout.experts.is_on() || folds) && !options.ranks)
     throw base::ConfigError("the model lies on several ranks, of which the engine knows nothing");
+  if (options.drafts_itself && (model.config().draft_block == 0 || folds))
+    throw base::ConfigError("a model drafts itself with model.draft_block > 0, on one rank or over a tensor or an expert axis");
+  if (options.drafts_itself && (options.draft_model || options.most_drafts > 0))
+    throw base::ConfigError("tokens are guessed by the model itself, or otherwise: not both");
   if (!options.draft_model) return;
   const auto& drafts = options.draft_model->config();
   if (drafts.vocab_size != model.config().vocab_size)
@@ -539,7 +573,7 @@ std::vector<std::shared_ptr<Text>> Engine::submit_all(std::vector<TextRequest> r
   for (auto& request : requests) {
     check(request, config, options);
     texts.push_back(std::make_shared<Text>(changes));
-    all.push_back(std::make_unique<Running>(std::move(request), texts.back(), config.layers, options.most_drafts));
+    all.push_back(std::make_unique<Running>(std::move(request), texts.back(), state_->runner.model(), options.most_drafts));
   }
   {
     const std::lock_guard lock(state_->mutex);

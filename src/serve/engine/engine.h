@@ -2,8 +2,8 @@
 // the prompts of others. A text begins with the pages that earlier ones with an equal beginning have left (prefix_cache.h). Guesses at next
 // tokens make several tokens of one pass (drafts.h).
 //
-// Over several ranks (a tensor or an expert axis) every rank has an engine that does the same: the first tells the others who has come and
-// gone before each pass, and what follows from that is the same everywhere.
+// Over several ranks (a tensor, a tensor_sequence or an expert axis) every rank has an engine that does the same: the first tells the
+// others who has come and gone before each pass, and what follows from that is the same everywhere.
 //
 // One thread of the engine's own runs the model; any thread may ask and listen. On a CPU passes of few tokens go through a decoder, whose
 // numbers for a token do not depend on what else is in the pass; those of larger passes do in the rounding of sums, GEMMs being of other
@@ -93,6 +93,8 @@ struct EngineOptions {
   /// engine and is used by nobody else, or where there is none by looking the newest tokens up in the text (drafts.h).
   int64_t most_drafts = 0;
   models::Model* draft_model = nullptr;
+  /// A model with model.draft_block guesses itself, as many (TiDAR, arXiv 2511.08923).
+  bool drafts_itself = false;
   /// Of the host, all ranks that hold the model together: the first has the engine, the others follow() it. Null: one rank.
   comm::Group* ranks = nullptr;
 };

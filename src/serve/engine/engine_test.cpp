@@ -9,7 +9,8 @@
 
 #include "comm/world.h"
 #include "models/family.h"
-#include "serve/generate.h"
+#include "serve/engine/plain_text.h"
+#include "serve/load_model.h"
 
 namespace ingot::serve {
 namespace {
@@ -56,7 +57,7 @@ TEST_P(EveryFamilysEngine, continues_texts_side_by_side_as_each_alone) {
   for (size_t i = 0; i < lengths.size(); ++i) {
     TextRequest request{.prompt = prompt_of(lengths[i], static_cast<int64_t>(i)), .most_tokens = 4 + static_cast<int64_t>(3 * i)};
     request.sampling = {.temperature = i % 2 ? 0.9 : 0, .top_k = 20, .top_p = 0.9, .seed = i};
-    expected.push_back(generate(*model, request.prompt, request.most_tokens, -1, request.sampling));
+    expected.push_back(plain_text(*model, request.prompt, request.most_tokens, -1, request.sampling));
     requests.push_back(std::move(request));
   }
   Engine engine(*model, {.most_texts = 4, .pass_tokens = 8});
@@ -82,7 +83,7 @@ TEST_P(EveryFamilysEngine, texts_that_begin_alike_say_what_each_says_alone) {
   Engine engine(*model, {.pass_tokens = 50});
   for (const int64_t kind : {2, 3, 4, 2}) {
     const auto prompt = with_tail(beginning, 20 + 7 * kind, kind);
-    EXPECT_EQ(read(*engine.submit({.prompt = prompt, .most_tokens = 8})).ids, generate(*model, prompt, 8, -1, {})) << kind;
+    EXPECT_EQ(read(*engine.submit({.prompt = prompt, .most_tokens = 8})).ids, plain_text(*model, prompt, 8, -1, {})) << kind;
   }
   EXPECT_GE(engine.counts().reused_tokens, 64 + 96) << "the third text the fork, the fourth its own prompt";
 }
@@ -93,7 +94,7 @@ TEST_P(EveryFamilysEngine, goes_on_from_a_text_that_it_made) {
   Engine engine(*model, {});
   auto ids = prompt_of(30, 5);
   for (int turn = 0; turn < 3; ++turn) {
-    const auto expected = generate(*model, ids, 40, -1, {});
+    const auto expected = plain_text(*model, ids, 40, -1, {});
     EXPECT_EQ(read(*engine.submit({.prompt = ids, .most_tokens = 40})).ids, expected) << turn;
     ids.insert(ids.end(), expected.begin(), expected.end());
     ids.push_back(7);
@@ -103,7 +104,7 @@ TEST_P(EveryFamilysEngine, goes_on_from_a_text_that_it_made) {
 
 // Looked up or guessed by a model, right or wrong, greedy or drawn: the text stays what it is.
 TEST_P(EveryFamilysEngine, drafts_leave_texts_as_they_are) {
-  const auto model = model_of(GetParam()), other = models::create_model(models::small_model("llama"));
+  const auto model = model_of(GetParam()), other = models::create_model(models::small_model("zaya1"));
   other->allocate(at::kDouble);
   other->initialise(4);
   for (auto* draft_model : {static_cast<models::Model*>(nullptr), other.get()}) {
@@ -115,7 +116,7 @@ TEST_P(EveryFamilysEngine, drafts_leave_texts_as_they_are) {
       const SamplingOptions sampling{.temperature = i % 2 ? 0.7 : 0, .top_k = 3, .seed = static_cast<uint64_t>(i)};
       auto prompt = with_tail(prompt_of(6, 3), 6, 3);
       prompt.resize(static_cast<size_t>(8 + 2 * i));
-      expected.push_back(generate(*model, prompt, 24, -1, sampling));
+      expected.push_back(plain_text(*model, prompt, 24, -1, sampling));
       texts.push_back(engine.submit({.prompt = prompt, .most_tokens = 24, .sampling = sampling}));
     }
     for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(read(*texts[i]).ids, expected[i]) << i << " " << texts[i]->failure();
@@ -125,21 +126,18 @@ TEST_P(EveryFamilysEngine, drafts_leave_texts_as_they_are) {
   }
 }
 
-// One model on two ranks, its matrices or its experts shared out: the texts of one rank. Where a family cannot be cut so, the model says
-// it.
+// One model on two ranks, its matrices, its experts, or matrices and cache shared out: the texts of one rank. Where a family cannot be cut
+// so, the model says it.
 TEST_P(EveryFamilysEngine, continues_over_ranks_as_one_rank_does) {
   const auto config = models::small_model(GetParam());
   const auto alone = model_of(GetParam());
-  for (const bool cuts_experts : {false, true}) {
+  for (const std::string axis : {"tensor", "tensor_sequence", "experts"}) {
     int refused = 0;
     comm::run_ranks(2, [&](comm::World& world) {
-      const auto axis = world.group("axis", {0, 1});
-      parallel::Layout layout;
-      if (cuts_experts) layout.experts = {.rank = world.rank(), .size = 2, .group = axis.get()};
-      else layout.tensor = {.rank = world.rank(), .size = 2, .group = axis.get()};
+      const auto shared_out = world.group("axis", {0, 1});
       std::unique_ptr<models::Model> model;
       try {
-        model = models::create_model(config, layout);
+        model = models::create_model(config, layout_over(*shared_out, axis));
       } catch (const base::ConfigError&) {
         if (world.rank() == 0) ++refused;
         return;
@@ -155,14 +153,14 @@ TEST_P(EveryFamilysEngine, continues_over_ranks_as_one_rank_does) {
       for (int64_t i = 0; i < 4; ++i) {
         const SamplingOptions sampling{.temperature = i % 2 ? 0.8 : 0, .seed = static_cast<uint64_t>(i)};
         const auto prompt = with_tail(prompt_of(40, 1), 5 * i, i);
-        expected.push_back(generate(*alone, prompt, 10, -1, sampling));
+        expected.push_back(plain_text(*alone, prompt, 10, -1, sampling));
         texts.push_back(engine.submit({.prompt = prompt, .most_tokens = 10, .sampling = sampling, .likeliest = 1}));
       }
       gone->cancel();
       for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(read(*texts[i]).ids, expected[i]) << i << " " << texts[i]->failure();
       EXPECT_EQ(read(*gone).ended, Ended::cancelled);
     });
-    if (refused > 0) GTEST_LOG_(INFO) << GetParam() << " has no " << (cuts_experts ? "expert" : "tensor") << " axis";
+    if (refused > 0) GTEST_LOG_(INFO) << GetParam() << " has no " << axis << " axis";
   }
 }
 
@@ -210,7 +208,7 @@ TEST(Engine, keeps_longrope_to_the_length_of_the_prompt) {
   model->initialise(3);
   Engine engine(*model, {.pass_tokens = 4});
   for (const int64_t tokens : {6, 20}) {
-    const auto expected = generate(*model, prompt_of(tokens, 1), 6, -1, {});
+    const auto expected = plain_text(*model, prompt_of(tokens, 1), 6, -1, {});
     EXPECT_EQ(read(*engine.submit({.prompt = prompt_of(tokens, 1), .most_tokens = 6})).ids, expected) << tokens;
   }
   EXPECT_THROW(engine.submit({.prompt = prompt_of(6, 1), .most_tokens = 7}), base::UsageError);
@@ -218,17 +216,19 @@ TEST(Engine, keeps_longrope_to_the_length_of_the_prompt) {
 
 // As many passes as there would be without a word of the text being wrong.
 TEST(Engine, takes_the_guesses_of_a_model_that_is_the_same) {
-  const auto model = model_of("llama"), same = model_of("llama");
-  for (const double temperature : {0.0, 1.0})
-    for (uint64_t seed = 0; seed < 20; ++seed) {
-      const SamplingOptions sampling{.temperature = temperature, .seed = seed};
-      Engine engine(*model, {.most_drafts = 4, .draft_model = same.get()});
-      const auto text = engine.submit({.prompt = prompt_of(9, 1), .most_tokens = 41, .sampling = sampling, .likeliest = 0});
-      EXPECT_EQ(read(*text).ids, generate(*model, prompt_of(9, 1), 41, -1, sampling)) << seed << " " << text->failure();
-      const auto counts = engine.counts();
-      EXPECT_EQ(counts.drafts_taken, counts.drafted);
-      EXPECT_EQ(counts.passes, 1 + 40 / 5);
-    }
+  for (const char* family : {"llama", "zaya1"}) {
+    const auto model = model_of(family), same = model_of(family);
+    for (const double temperature : {0.0, 1.0})
+      for (uint64_t seed = 0; seed < 8; ++seed) {
+        const SamplingOptions sampling{.temperature = temperature, .seed = seed};
+        Engine engine(*model, {.most_drafts = 4, .draft_model = same.get()});
+        const auto text = engine.submit({.prompt = prompt_of(9, 1), .most_tokens = 41, .sampling = sampling, .likeliest = 0});
+        EXPECT_EQ(read(*text).ids, plain_text(*model, prompt_of(9, 1), 41, -1, sampling)) << seed << " " << text->failure();
+        const auto counts = engine.counts();
+        EXPECT_EQ(counts.drafts_taken, counts.drafted);
+        EXPECT_EQ(counts.passes, 1 + 40 / 5);
+      }
+  }
 }
 
 TEST(Engine, refuses_a_draft_model_of_other_tokens) {
@@ -247,7 +247,7 @@ TEST(Engine, reads_a_prompt_of_many_texts_once) {
   std::vector<TextRequest> requests(6, TextRequest{.prompt = prompt, .most_tokens = 3});
   for (size_t i = 0; i < requests.size(); ++i) requests[i].sampling = {.temperature = 1, .seed = i};
   const auto texts = engine.submit_all(requests);
-  for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(read(*texts[i]).ids, generate(*model, prompt, 3, -1, requests[i].sampling));
+  for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(read(*texts[i]).ids, plain_text(*model, prompt, 3, -1, requests[i].sampling));
   EXPECT_EQ(engine.counts().prompt_tokens, 100 + 5 * 4);
   EXPECT_EQ(engine.counts().reused_tokens, 5 * 96);
 }
@@ -259,7 +259,7 @@ TEST(Engine, keeps_no_more_than_it_may) {
   Engine engine(*model, {.most_kept_bytes = 5 * page});
   for (int64_t kind = 0; kind < 4; ++kind) {
     const auto prompt = prompt_of(100, kind);
-    EXPECT_EQ(read(*engine.submit({.prompt = prompt, .most_tokens = 4})).ids, generate(*model, prompt, 4, -1, {}));
+    EXPECT_EQ(read(*engine.submit({.prompt = prompt, .most_tokens = 4})).ids, plain_text(*model, prompt, 4, -1, {}));
     EXPECT_LE(engine.counts().kept_bytes, 5 * page);
   }
   EXPECT_EQ(engine.counts().kept_bytes, 5 * page);
@@ -308,7 +308,7 @@ TEST(Engine, takes_all_texts_of_a_request_or_none) {
 
 TEST(Engine, ends_at_stop_tokens_and_when_cancelled) {
   const auto model = model_of("llama");
-  const auto all = generate(*model, prompt_of(6, 2), 12, -1, {});
+  const auto all = plain_text(*model, prompt_of(6, 2), 12, -1, {});
   Engine engine(*model);
   const auto stopped = read(*engine.submit({.prompt = prompt_of(6, 2), .most_tokens = 12, .stop_ids = {all[4]}}));
   EXPECT_EQ(stopped.ended, Ended::stop);
@@ -350,41 +350,6 @@ TEST(Engine, ends_texts_that_are_under_way_when_it_ends) {
     text->wait(milliseconds(60000));
   }
   EXPECT_EQ(read(*text).ended, Ended::cancelled);
-}
-
-TEST(Sampler, penalties_and_biases_change_the_logits_as_stated) {
-  const std::vector<float> logits = {2, 1.9f, -1, 0};
-  const std::vector<int64_t> prompt = {0, 2};
-  EXPECT_EQ(Sampler({.repetition_penalty = 1.5}, prompt).choose(logits, 0), 1);  // 2 / 1.5
-  EXPECT_EQ(Sampler({.logit_bias = {{3, 5}}}, prompt).choose(logits, 0), 3);
-  EXPECT_EQ(Sampler({.logit_bias = {{99, 5}}}, prompt).choose(logits, 0), 0) << "no token of the vocabulary";
-  Sampler presence({.presence_penalty = 0.2}, prompt);
-  EXPECT_EQ(presence.choose(logits, 0), 0) << "the prompt does not count";
-  EXPECT_EQ(presence.choose(logits, 1), 1);
-  EXPECT_EQ(presence.choose(logits, 2), 0) << "once, however often";
-  Sampler frequency({.frequency_penalty = 0.06}, {});
-  std::vector<int64_t> ids;
-  for (int64_t i = 0; i < 6; ++i) ids.push_back(frequency.choose(logits, i));
-  EXPECT_THAT(ids, ::testing::ElementsAre(0, 0, 1, 0, 1, 0));
-}
-
-TEST(Sampler, draws_in_proportion_to_what_is_left) {
-  const std::vector<float> logits = {std::log(0.5f), std::log(0.3f), std::log(0.15f), std::log(0.05f)};
-  const auto shares = [&](const SamplingOptions& options) {
-    std::vector<double> share(4);
-    for (int i = 0; i < 10000; ++i) share[static_cast<size_t>(draw(logits, options, (i + 0.5) / 10000))] += 1e-4;
-    return share;
-  };
-  using ::testing::DoubleNear;
-  using ::testing::ElementsAre;
-  EXPECT_THAT(shares({.temperature = 1}),
-              ElementsAre(DoubleNear(0.5, 1e-3), DoubleNear(0.3, 1e-3), DoubleNear(0.15, 1e-3), DoubleNear(0.05, 1e-3)));
-  EXPECT_THAT(shares({.temperature = 1, .min_p = 0.2}),
-              ElementsAre(DoubleNear(0.5263, 1e-3), DoubleNear(0.3158, 1e-3), DoubleNear(0.1579, 1e-3), 0));
-  EXPECT_THAT(shares({.temperature = 1, .top_k = 2}), ElementsAre(DoubleNear(0.625, 1e-3), DoubleNear(0.375, 1e-3), 0, 0));
-  EXPECT_THAT(shares({.temperature = 1, .top_p = 0.6, .min_p = 0.7}), ElementsAre(DoubleNear(1, 1e-9), 0, 0, 0));
-  EXPECT_THAT(shares({.temperature = 0}), ElementsAre(DoubleNear(1, 1e-9), 0, 0, 0));
-  EXPECT_THROW(draw(std::vector<float>{0, NAN}, {.temperature = 1}, 0.5), base::Error);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "serve/engine/prefix_cache.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace ingot::serve {
 
@@ -9,8 +10,8 @@ using kernels::kPageTokens;
 struct PrefixCache::Page {
   Page* before = nullptr;
   std::vector<int64_t> tokens;
-  std::vector<layers::KeyValueCache> layers;  // the page of each
-  States states;                              // behind it; empty: not kept
+  std::vector<std::optional<layers::KeyValueCache::Page>> layers;  // of those that have keys and values
+  States states;                                                   // behind it; empty: not kept
   int64_t bytes = 0;
   std::map<std::vector<int64_t>, std::unique_ptr<Page>> next;  // by their tokens
   std::list<Page*>::iterator place;
@@ -57,7 +58,7 @@ void PrefixCache::begin(std::span<const int64_t> ids, CachedText& text) {
   const auto pages = path(ids.first(static_cast<size_t>(tokens)));
   for (const auto* page : pages)
     for (size_t layer = 0; layer < page->layers.size(); ++layer)
-      if (page->layers[layer].length() > 0) text.caches[layer].key_values.append_page(page->layers[layer], 0);
+      if (page->layers[layer]) text.caches[layer].key_values.append_page(*page->layers[layer]);
   if (!pages.empty()) pages.back()->states.put_into(text.caches);
   text.fed = tokens;
   use(pages);
@@ -78,8 +79,8 @@ void PrefixCache::keep(std::span<const int64_t> ids, const std::vector<models::L
       for (size_t layer = 0; layer < caches.size(); ++layer) {
         const auto& from = caches[layer].key_values;
         if (from.length() == 0) continue;
-        next->layers[layer].append_page(from, i);
-        next->bytes += from.bytes_of_page();
+        next->layers[layer] = from.page(static_cast<int64_t>(i));
+        next->bytes += next->layers[layer]->bytes();
       }
       next->place = by_use_.insert(by_use_.begin(), next.get());
       bytes_ += next->bytes;

@@ -25,7 +25,7 @@ Ids joined(Ids a, const Ids& b) {
 
 // Keys that tell what was fed, and with `state` one that tells how much.
 CachedText text_of(const Ids& ids, bool state = false) {
-  CachedText text(kLayers);
+  CachedText text{std::vector<models::LayerCache>(kLayers)};
   const auto values = at::tensor(ids, at::kFloat).view({1, -1, 1, 1}).expand({1, -1, 1, 3});
   for (auto& cache : text.caches) {
     cache.key_values.append(values, -values);
@@ -36,7 +36,7 @@ CachedText text_of(const Ids& ids, bool state = false) {
 }
 
 void expect_begins(PrefixCache& prefixes, const Ids& ids, int64_t tokens, bool state = false) {
-  CachedText text(kLayers);
+  CachedText text{std::vector<models::LayerCache>(kLayers)};
   prefixes.begin(ids, text);
   ASSERT_EQ(text.fed, tokens);
   const auto expected = at::tensor(Ids(ids.begin(), ids.begin() + tokens), at::kFloat);
@@ -84,7 +84,7 @@ TEST(PrefixCache, goes_on_only_behind_states) {
   EXPECT_EQ(prefixes.bytes(), before + kLayers * 16);
   expect_begins(prefixes, other, kPageTokens, true);
   // The states that a text begins with are its own.
-  CachedText text(kLayers);
+  CachedText text{std::vector<models::LayerCache>(kLayers)};
   prefixes.begin(ids, text);
   text.caches[0].linear.state.fill_(-1);
   expect_begins(prefixes, ids, 3 * kPageTokens, true);

@@ -2,6 +2,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "device/device.h"
 
@@ -33,10 +35,12 @@ std::span<const float> Runner::run(std::span<const Piece> pieces) {
     for (int64_t row = end - piece.rows; row < end; ++row) rows.push_back(row);
   }
   const float* logits = nullptr;
-  if (decoder_ && (static_cast<int64_t>(ids.size()) <= few_tokens_ || decoder_->takes_long_passes())) {
+  const bool has_masks = std::ranges::any_of(pieces, [](const Piece& piece) { return piece.masks > 0; });
+  if (decoder_ && !has_masks && (static_cast<int64_t>(ids.size()) <= few_tokens_ || decoder_->takes_long_passes())) {
     logits = decoder_->run(lengths, ids, context.caches, rows);
   } else {
     context.sequences = layers::Sequences::side_by_side(lengths, model_.device());
+    for (size_t i = 0; i < pieces.size(); ++i) context.sequences->parts()[i]->let_drafts_see_each_other(pieces[i].masks);
     const auto to_model = [&](const std::vector<int64_t>& values) {
       return device::to_device(at::tensor(values, at::kLong), model_.device());
     };
@@ -46,7 +50,10 @@ std::span<const float> Runner::run(std::span<const Piece> pieces) {
       logits = logits_.const_data_ptr<float>();
     }
   }
-  for (const auto& piece : pieces) piece.text->fed += static_cast<int64_t>(piece.ids.size());
+  for (const auto& piece : pieces) {
+    piece.text->fed += static_cast<int64_t>(piece.ids.size());
+    piece.text->forget_behind(piece.text->fed - piece.masks);
+  }
   return {logits, rows.size() * static_cast<size_t>(vocabulary())};
 }
 

@@ -18,6 +18,8 @@ struct Piece {
   CachedText* text = nullptr;
   std::vector<int64_t> ids;
   int64_t rows = 0;
+  /// The last so many of them are masks, in whose place the model drafts (model.draft_block): they see one another, and are forgotten.
+  int64_t masks = 0;
 };
 
 /// "same" (as the model has them), "int8" or "int4".
