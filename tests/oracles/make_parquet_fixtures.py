@@ -68,6 +68,8 @@ def json_lines(table):
 if __name__ == "__main__":
     into = Path(sys.argv[1])
     pq.write_table(types(), into / "types.parquet", row_group_size=2, compression="zstd", write_page_checksum=True)
+    # Damage reaches the values: nothing is compressed or summed up.
+    pq.write_table(types(), into / "bare.parquet", row_group_size=3, compression="none", use_dictionary=["text", "word", "i64", "deep"], store_schema=True)
     (into / "types.jsonl").write_text(json_lines(types()))
     refused = pa.table({"text": ["a", "b"], "price": pa.array([1, 2]).cast(pa.decimal128(21, 2)), "image": [b"fine", b"\xff\xd8"]})
     pq.write_table(refused, into / "refused.parquet")

@@ -186,11 +186,11 @@ class File {
 }  // namespace
 }  // namespace ingot::data::parquet
 
-struct ingot_parquet_file : ingot::data::parquet::File {};
+struct IngotParquetFile : ingot::data::parquet::File {};
 
 namespace {
 
-using File = ingot_parquet_file;
+using File = IngotParquetFile;
 
 File* open_file(const char* path) {
   auto* const file = new (std::nothrow) File;
@@ -212,7 +212,7 @@ int32_t next(File* file, const char** text, int64_t* text_bytes, int64_t* rows_d
   });
 }
 
-constexpr ingot_parquet_functions kFunctions = {
+constexpr IngotParquetFunctions kFunctions = {
     kIngotParquetVersion,
     open_file,
     [](File* file) { return file->error.c_str(); },
@@ -225,4 +225,4 @@ constexpr ingot_parquet_functions kFunctions = {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const ingot_parquet_functions* ingot_parquet() { return &kFunctions; }
+extern "C" __attribute__((visibility("default"))) const IngotParquetFunctions* ingot_parquet() { return &kFunctions; }

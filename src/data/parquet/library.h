@@ -4,26 +4,26 @@
 
 #include <cstdint>
 
-struct ingot_parquet_file;
+struct IngotParquetFile;
 
-struct ingot_parquet_functions {
+struct IngotParquetFunctions {
   int32_t version;  // of this struct
   /// Reads the file's description. Null: there is no memory. What went wrong otherwise is what `error` says.
-  ingot_parquet_file* (*open)(const char* path);
+  IngotParquetFile* (*open)(const char* path);
   /// What went wrong, "" if nothing did; texts live as long as the file.
-  const char* (*error)(ingot_parquet_file*);
+  const char* (*error)(IngotParquetFile*);
   /// A JSON list of the columns' names.
-  const char* (*columns)(ingot_parquet_file*);
-  int64_t (*rows)(ingot_parquet_file*);
+  const char* (*columns)(IngotParquetFile*);
+  int64_t (*rows)(IngotParquetFile*);
   /// Null: all columns. 0: `error` says why not.
-  int32_t (*choose)(ingot_parquet_file*, const char* column);
+  int32_t (*choose)(IngotParquetFile*, const char* column);
   /// The next rows, a JSON object and a newline each, about a megabyte of them. 1: there they are, until the next call; 0: there are no
   /// more; -1: `error` says why not.
-  int32_t (*next)(ingot_parquet_file*, const char** text, int64_t* text_bytes, int64_t* rows_done);
-  void (*close)(ingot_parquet_file*);
+  int32_t (*next)(IngotParquetFile*, const char** text, int64_t* text_bytes, int64_t* rows_done);
+  void (*close)(IngotParquetFile*);
 };
 
 constexpr int32_t kIngotParquetVersion = 1;
 /// The library's only function, by its name.
 constexpr char kIngotParquetSymbol[] = "ingot_parquet";
-using IngotParquet = const ingot_parquet_functions* (*)();
+using IngotParquet = const IngotParquetFunctions* (*)();

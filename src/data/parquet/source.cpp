@@ -14,7 +14,7 @@ namespace {
 using base::DataError;
 
 struct Library {
-  const ingot_parquet_functions* functions = nullptr;
+  const IngotParquetFunctions* functions = nullptr;
   std::string problem;
 };
 
@@ -85,8 +85,8 @@ class Parquet : public TextSource {
   }
 
   std::string name_;
-  const ingot_parquet_functions& functions_;
-  std::unique_ptr<ingot_parquet_file, void (*)(ingot_parquet_file*)> file_{nullptr, nullptr};
+  const IngotParquetFunctions& functions_;
+  std::unique_ptr<IngotParquetFile, void (*)(IngotParquetFile*)> file_{nullptr, nullptr};
   int64_t file_bytes_ = 0, rows_ = 0, rows_done_ = 0;
 };
 
