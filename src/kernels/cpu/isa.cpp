@@ -14,6 +14,15 @@ std::span<const Isa> supported_isas() {
   return {kAll, count};
 }
 
+bool has_bf16_pairs() {
+#ifdef INGOT_X86_ISAS
+  static const bool has = best_isa() == Isa::avx512 && __builtin_cpu_supports("avx512bf16");
+  return has;
+#else
+  return false;
+#endif
+}
+
 const char* name(Isa isa) { return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "portable"; }
 
 }  // namespace ingot::kernels::cpu

@@ -15,6 +15,9 @@ std::span<const Isa> supported_isas();
 
 inline Isa best_isa() { return supported_isas().back(); }
 
+/// Whether kernels of best_isa() can have pairs of bf16 products added up in fp32 by one operation (AVX512_BF16).
+bool has_bf16_pairs();
+
 const char* name(Isa isa);
 
 }  // namespace ingot::kernels::cpu

@@ -36,6 +36,21 @@ INGOT_INLINE void for_row_blocks(int64_t rows, int64_t row_bytes, const Body& bo
   for (int64_t first = 0; first < rows; first += most) body(first, smaller(rows, first + most));
 }
 
+template <int kOut, int kRows>
+INGOT_INLINE void write_sums(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row, const Float (&sum)[kRows][kOut]) {
+  for (int r = 0; r < kRows; ++r) {
+    float sums[kOut];
+    if constexpr (kOut == 1) sums[0] = sum_of_lanes(sum[r][0])[0];
+    else
+      for (int o = 0; o < kOut; o += 4) {
+        const Float four[4] = {sum[r][o], sum[r][o + 1], sum[r][o + 2], sum[r][o + 3]};
+        sums_of_lanes(four, sums + o);
+      }
+    float* out = p.out + (row + r) * p.out_stride + output;
+    for (int64_t o = 0; o < smaller(kOut, outputs); ++o) out[o] = sums[o] + (p.bias ? p.bias[output + o] : 0.0f);
+  }
+}
+
 // `kOut` outputs (1 or 4; only `outputs` of them are there) of `kRows` rows of x.
 template <class W, int kOut, int kRows, bool kPrefetches>
 INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) {
@@ -50,7 +65,7 @@ INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t out
     if (kPrefetches && i * sizeof(W) % 64 == 0) {
 #pragma GCC unroll 4
       for (int o = 0; o < kOut; ++o)
-        __builtin_prefetch(w[o] + i + (kRows == 1 ? kAhead / static_cast<int64_t>(sizeof(W)) : 3 * kOut * p.inputs), 0, kRows == 1 ? 3 : 2);
+        __builtin_prefetch(w[o] + i + (kOut == 1 ? kAhead / static_cast<int64_t>(sizeof(W)) : 3 * kOut * p.inputs), 0, kOut == 1 ? 3 : 2);
     }
 #pragma GCC unroll 4
     for (int o = 0; o < kOut; ++o) weights[o] = load(w[o] + i);
@@ -66,39 +81,90 @@ INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t out
       const Float in = load_part(x[r] + whole, p.inputs - whole);
       for (int o = 0; o < kOut; ++o) sum[r][o] = fused(load_part(w[o] + whole, p.inputs - whole), in, sum[r][o]);
     }
-  for (int r = 0; r < kRows; ++r) {
-    float sums[kOut];
-    if constexpr (kOut == 1) sums[0] = sum_of_lanes(sum[r][0])[0];
-    else
-      for (int o = 0; o < kOut; o += 4) {
-        const Float four[4] = {sum[r][o], sum[r][o + 1], sum[r][o + 2], sum[r][o + 3]};
-        sums_of_lanes(four, sums + o);
-      }
-    float* out = p.out + (row + r) * p.out_stride + output;
-    for (int64_t o = 0; o < smaller(kOut, outputs); ++o) out[o] = sums[o] + (p.bias ? p.bias[output + o] : 0.0f);
-  }
+  write_sums(p, output, outputs, row, sum);
 }
 
-template <class W>
-void products(const FewProductsProblem& p, int64_t begin, int64_t end) {
-  if (p.rows == 1) {
-    // One row of weights after another: a single stream is what the processor foresees best, and rows of 4 KiB side by side share cache
-    // sets.
-    for (int64_t o = begin; o < end; ++o) block<W, 1, 1, true>(p, o, 1, 0);
+// Fewer rows than a block has.
+template <int kOut, bool kPrefetches, class Block>
+INGOT_INLINE void rest(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row, int64_t rows, const Block& block) {
+  constexpr int kThree = kMostRows == 4 ? 3 : 1, kTwo = kMostRows == 4 ? 2 : 1;
+  if (rows == 3) block.template run<kOut, kThree, kPrefetches>(p, output, outputs, row);
+  if (rows == 2) block.template run<kOut, kTwo, kPrefetches>(p, output, outputs, row);
+  if (rows == 1) block.template run<kOut, 1, kPrefetches>(p, output, outputs, row);
+}
+
+// `block` of a format for all outputs and rows, whose x has rows of `row_bytes`.
+template <class Block>
+INGOT_INLINE void in_blocks(const FewProductsProblem& p, int64_t begin, int64_t end, int64_t row_bytes, const Block& block) {
+  if (p.rows < kMostRows) {
+    // Bound by memory. One row of weights after another: a single stream is what the processor foresees best, and rows of 4 KiB side by
+    // side share cache sets.
+    for (int64_t o = begin; o < end; ++o) rest<1, true>(p, o, 1, 0, p.rows, block);
     return;
   }
   // Of a block of outputs the weights stay in the nearest cache from one group of rows to the next, rows in the next one.
-  for_row_blocks(p.rows, p.inputs * 4, [&](int64_t first, int64_t last) {
+  for_row_blocks(p.rows, row_bytes, [&](int64_t first, int64_t last) {
     for (int64_t o = begin; o < end; o += 4) {
       int64_t row = first;
-      if (last - row >= kMostRows) block<W, 4, kMostRows, true>(p, o, end - o, row), row += kMostRows;
-      for (; row + kMostRows <= last; row += kMostRows) block<W, 4, kMostRows, false>(p, o, end - o, row);
-      if (kMostRows == 4 && last - row == 3) block<W, 4, kMostRows == 4 ? 3 : 1, false>(p, o, end - o, row), row += 3;
-      if (last - row == 2) block<W, 4, 2, false>(p, o, end - o, row), row += 2;
-      if (last - row == 1) block<W, 4, 1, false>(p, o, end - o, row);
+      if (last - row >= kMostRows) block.template run<4, kMostRows, true>(p, o, end - o, row), row += kMostRows;
+      for (; row + kMostRows <= last; row += kMostRows) block.template run<4, kMostRows, false>(p, o, end - o, row);
+      rest<4, false>(p, o, end - o, row, last - row, block);
     }
   });
 }
+
+template <class W>
+struct SingleProducts {
+  template <int kOut, int kRows, bool kPrefetches>
+  INGOT_INLINE void run(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) const {
+    block<W, kOut, kRows, kPrefetches>(p, output, outputs, row);
+  }
+};
+
+#if defined(__AVX512BW__) && INGOT_LANES == 16
+// Products of bf16 with bf16 in pairs, added up in fp32: an operation that this source is not compiled for.
+INGOT_INLINE Float with_pairs(Float sum, __m512i a, __m512i b) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+}
+
+struct PairProducts {
+  template <int kOut, int kRows, bool kPrefetches>
+  INGOT_INLINE void run(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) const {
+    constexpr int64_t kPairs = 2 * kLanes;
+    const int16_t* w[kOut];
+    const int16_t* x[kRows];
+    for (int o = 0; o < kOut; ++o) w[o] = static_cast<const int16_t*>(p.weights) + (output + smaller(o, outputs - 1)) * p.inputs;
+    for (int r = 0; r < kRows; ++r) x[r] = p.x16 + (row + r) * paired_inputs(p.inputs);
+    Float sum[kRows][kOut] = {};
+    const int64_t whole = round_down(p.inputs, kPairs);
+    __m512i weights[kOut];
+    for (int64_t i = 0; i < whole; i += kPairs) {
+      if (kPrefetches) {
+#pragma GCC unroll 4
+        for (int o = 0; o < kOut; ++o) __builtin_prefetch(w[o] + i + (kOut == 1 ? kAhead / 2 : 3 * kOut * p.inputs), 0, kOut == 1 ? 3 : 2);
+      }
+#pragma GCC unroll 4
+      for (int o = 0; o < kOut; ++o) weights[o] = _mm512_loadu_si512(w[o] + i);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const __m512i in = _mm512_loadu_si512(x[r] + i);
+#pragma GCC unroll 4
+        for (int o = 0; o < kOut; ++o) sum[r][o] = with_pairs(sum[r][o], weights[o], in);
+      }
+    }
+    if (whole < p.inputs) {
+      const auto there = static_cast<__mmask32>((uint64_t{1} << (p.inputs - whole)) - 1);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+        for (int o = 0; o < kOut; ++o)
+          sum[r][o] = with_pairs(sum[r][o], _mm512_maskz_loadu_epi16(there, w[o] + whole), _mm512_loadu_si512(x[r] + whole));
+    }
+    write_sums(p, output, outputs, row, sum);
+  }
+};
+#endif
 
 // `count` numbers, at most a vector, and zeros behind them.
 INGOT_INLINE Float load_first(const float* from, int64_t count) {
@@ -383,6 +449,12 @@ void round_few_rows(const FewProductsProblem& p, int64_t begin, int64_t end) {
   const int64_t padded = padded_inputs(p.format, p.inputs), groups = padded / kWeightGroup;
   for (int64_t row = begin; row < end; ++row) {
     const float* x = row_of(p, row);
+    if (p.format == WeightFormat::bf16) {
+      const int64_t paired = paired_inputs(p.inputs);
+      auto* to = reinterpret_cast<bf16*>(p.x16 + row * paired);
+      for (int64_t i = 0; i < paired; i += kLanes) store(to + i, i < p.inputs ? load_some(x + i, p.inputs - i) : Float{});
+      continue;
+    }
     if (p.format == WeightFormat::int8) {
       const auto [most, odd] = largest_of(x, p.inputs);
       const float scale = most > 0 ? most / 32767.0f : 1.0f;
@@ -406,8 +478,12 @@ void round_few_rows(const FewProductsProblem& p, int64_t begin, int64_t end) {
 
 void few_products(const FewProductsProblem& p, int64_t begin, int64_t end) {
   switch (p.format) {
-    case WeightFormat::fp32: return products<float>(p, begin, end);
-    case WeightFormat::bf16: return products<bf16>(p, begin, end);
+    case WeightFormat::fp32: return in_blocks(p, begin, end, p.inputs * 4, SingleProducts<float>());
+    case WeightFormat::bf16:
+#if defined(__AVX512BW__) && INGOT_LANES == 16
+      if (p.x16) return in_blocks(p, begin, end, p.inputs * 2, PairProducts());
+#endif
+      return in_blocks(p, begin, end, p.inputs * 4, SingleProducts<bf16>());
     case WeightFormat::int8: return quantized_products<true, false>(p, begin, end);
     case WeightFormat::int4:
       return has_dots() ? quantized_products<false, true>(p, begin, end) : quantized_products<false, false>(p, begin, end);

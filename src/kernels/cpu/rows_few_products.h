@@ -12,8 +12,9 @@ struct FewProductsProblem {
   const float* x;  // [rows, inputs] with stride x_stride; of formats without scales
   int64_t x_stride;
   const int64_t* x_rows;  // which row of x each is, or null: they lie as they come; x16 and x8 always do
-  // Of formats with scales, made by round_few_rows: x in integers, [rows, padded_inputs]. Of int8 with 16 bits, whose errors are 2^-16 of
-  // a row's largest value; of int4 with 8, whose errors are 2^-8 of a group's.
+  // Made by round_few_rows. Of formats with scales x in integers, [rows, padded_inputs]: of int8 with 16 bits, whose errors are 2^-16 of a
+  // row's largest value; of int4 with 8, whose errors are 2^-8 of a group's. Of bf16, where x16 is not null (has_bf16_pairs), bf16
+  // [rows, paired_inputs].
   int16_t* x16;
   int8_t* x8;
   float* x_scale;            // [rows]
@@ -25,6 +26,9 @@ struct FewProductsProblem {
   float* out;
   int64_t out_stride;
 };
+
+/// Inputs that a row of x in bf16 has room for.
+constexpr int64_t paired_inputs(int64_t inputs) { return (inputs + 31) / 32 * 32; }
 
 /// What is made of x, of rows [begin, end).
 INGOT_ROW_KERNEL(round_few_rows, const FewProductsProblem&, int64_t begin, int64_t end);

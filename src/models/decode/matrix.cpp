@@ -78,6 +78,11 @@ void pack(WeightFormat format, std::span<float> weights, char* packed, float* sc
     }
 }
 
+int16_t* room_for(std::vector<int16_t>& words, int64_t count) {
+  if (words.size() < static_cast<size_t>(count)) words.resize(static_cast<size_t>(count));
+  return words.data();
+}
+
 }  // namespace
 
 bool is_plain(const layers::Parameter& p) {
@@ -142,16 +147,19 @@ void multiply(Pass& pass, const Rows& x, std::span<const Product> products, cons
                        .bias = nullptr,
                        .out = nullptr,
                        .out_stride = 0};
-  if (kernels::has_scales(first.format)) {
-    // Every worker for itself: to share it out would cost a meeting.
+  const bool is_paired = first.format == WeightFormat::bf16 && kernels::cpu::has_bf16_pairs();
+  // Every worker for itself: to share it out would cost a meeting.
+  if (is_paired) {
+    p.x16 = room_for(pass.words[static_cast<size_t>(worker.index)], rows * kernels::cpu::paired_inputs(first.inputs));
+    kernels::cpu::round_few_rows(p, 0, rows);
+  } else if (kernels::has_scales(first.format)) {
     const int64_t padded = kernels::padded_inputs(first.format, first.inputs), groups = padded / kWeightGroup;
-    auto& words = pass.words[static_cast<size_t>(worker.index)];
+    auto* const words = room_for(pass.words[static_cast<size_t>(worker.index)], rows * padded);
     auto& scales = pass.word_scales[static_cast<size_t>(worker.index)];
-    if (words.size() < static_cast<size_t>(rows * padded)) words.resize(static_cast<size_t>(rows * padded));
     if (scales.size() < static_cast<size_t>(rows * (1 + 2 * groups))) scales.resize(static_cast<size_t>(rows * (1 + 2 * groups)));
     p.x_scale = scales.data(), p.x_scales = p.x_scale + rows, p.x_sums = p.x_scales + rows * groups;
-    if (first.format == WeightFormat::int8) p.x16 = words.data();
-    else p.x8 = reinterpret_cast<int8_t*>(words.data());
+    if (first.format == WeightFormat::int8) p.x16 = words;
+    else p.x8 = reinterpret_cast<int8_t*>(words);
     kernels::cpu::round_few_rows(p, 0, rows);
   }
   for (const auto& product : products) {

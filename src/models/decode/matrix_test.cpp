@@ -9,6 +9,7 @@ namespace ingot::models::decode {
 namespace {
 
 using kernels::WeightFormat;
+using kernels::cpu::FewProductsProblem, kernels::cpu::Isa;
 
 at::Tensor random(at::IntArrayRef sizes, double spread = 1) {
   static int64_t seed = 0;
@@ -67,7 +68,8 @@ TEST(FewProducts, are_sums_of_products_in_every_format_whatever_the_sizes) {
       const auto bias = random({outputs}).to(at::kFloat);
       for (const int64_t rows : {1, 2, 3, 4, 5, 8, 11}) {
         const auto x = random({rows, inputs}, 3).to(at::kFloat);
-        const auto in = format == WeightFormat::int4 ? in_8_bits(x) : x.to(at::kDouble);
+        const bool is_paired = m.format == WeightFormat::bf16 && kernels::cpu::has_bf16_pairs();
+        const auto in = format == WeightFormat::int4 ? in_8_bits(x) : (is_paired ? x.to(at::kBFloat16) : x).to(at::kDouble);
         EXPECT_LT((in - x).abs().max().item<double>(), 3.0 / 127 / 2 * 1.001);
         const auto expected = at::matmul(in, weights.t()) + bias;
         // Sums of packed weights are of what they stand for; a bf16 parameter has that rounded once more.
@@ -84,6 +86,27 @@ TEST(FewProducts, are_sums_of_products_in_every_format_whatever_the_sizes) {
     }
 }
 
+// Those that this machine has, where bf16 is multiplied as fp32.
+TEST(FewProducts, are_the_same_sums_in_every_instruction_set) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16})
+    for (const int64_t inputs : {1, 17, 64, 200, 387})
+      for (const int64_t rows : {1, 2, 3, 4, 7}) {
+        const auto weights = random({21, inputs}).to(dtype).contiguous(), x = random({rows, inputs}, 3).to(at::kFloat);
+        const auto expected = at::matmul(x.to(at::kDouble), weights.to(at::kDouble).t());
+        const auto sets = kernels::cpu::supported_isas();
+        for (const auto isa : sets) {
+          auto out = at::zeros({rows, 21}, at::kFloat);
+          FewProductsProblem p{};
+          p.rows = rows, p.inputs = p.x_stride = inputs, p.x = x.const_data_ptr<float>(), p.weights = weights.const_data_ptr();
+          p.format = dtype == at::kFloat ? WeightFormat::fp32 : WeightFormat::bf16, p.out = out.data_ptr<float>(), p.out_stride = 21;
+          using kernels::cpu::few_products;
+          (isa == Isa::avx512 ? few_products.avx512 : isa == Isa::avx2 ? few_products.avx2 : few_products.portable)(p, 0, 21);
+          EXPECT_LT((out - expected).abs().max().item<double>(), 1e-5 * std::sqrt(static_cast<double>(inputs)))
+              << name(isa) << " " << inputs << " " << rows;
+        }
+      }
+}
+
 TEST(FewProducts, rows_are_those_that_are_named) {
   auto parameter = parameter_of(random({16, 64}), at::kFloat);
   const auto m = matrices_of(parameter, WeightFormat::int8)[0];
@@ -93,8 +116,8 @@ TEST(FewProducts, rows_are_those_that_are_named) {
 }
 
 TEST(FewProducts, inputs_that_are_not_numbers_show) {
-  for (const auto format : {WeightFormat::fp32, WeightFormat::int8, WeightFormat::int4}) {
-    auto parameter = parameter_of(random({8, 128}), at::kFloat);
+  for (const auto format : {WeightFormat::fp32, WeightFormat::bf16, WeightFormat::int8, WeightFormat::int4}) {
+    auto parameter = parameter_of(random({8, 128}), format == WeightFormat::bf16 ? at::kBFloat16 : at::kFloat);
     const auto m = matrices_of(parameter, format)[0];
     for (const double odd : std::vector<double>{NAN, INFINITY, -INFINITY}) {
       auto x = random({2, 128}).to(at::kFloat);
