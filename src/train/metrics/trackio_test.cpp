@@ -37,6 +37,7 @@ class Trackio : public ::testing::Test {
     sqlite3* database = nullptr;
     std::vector<std::string> all;
     EXPECT_EQ(sqlite3_open_v2(path().c_str(), &database, SQLITE_OPEN_READWRITE, nullptr), SQLITE_OK);
+    sqlite3_busy_timeout(database, 10000);  // a writer may be at work
     const auto add_row = [](void* rows, int columns, char** values, char**) {
       std::string row;
       for (int i = 0; i < columns; ++i) row += (i ? " " : "") + std::string(values[i] ? values[i] : "NULL");
