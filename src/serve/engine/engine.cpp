@@ -173,6 +173,7 @@ struct Engine::State {
     News news;
     if (leads()) news = collect();
     if (options.ranks) news = read_news(comm::broadcast_text(*options.ranks, leads() ? write_news(news) : "", 0));
+    if (!leads()) prefixes.drop(news.dropped_pages);
     for (auto& one : running)
       if (std::ranges::find(news.cancelled, one->serial) != news.cancelled.end()) one->outcome = {.ended = Ended::cancelled};
     if (!leads())
@@ -186,8 +187,10 @@ struct Engine::State {
 
   // On the first rank, takes what fits from the queue; waits when there is nothing to do, but lets other ranks hear of it every second.
   News collect() {
-    News news;
+    News news{.dropped_pages = prefixes.surplus()};
+    prefixes.drop(news.dropped_pages);
     std::unique_lock lock(mutex);
+    counts.kept_bytes = prefixes.bytes();
     const auto has_work = [&] { return is_ending || !waiting.empty() || !running.empty(); };
     if (options.ranks) changed.wait_for(lock, std::chrono::seconds(1), has_work);
     else changed.wait(lock, has_work);
@@ -324,7 +327,6 @@ struct Engine::State {
     const std::lock_guard lock(mutex);
     counts.passes += more.passes, counts.prompt_tokens += more.prompt_tokens, counts.text_tokens += more.text_tokens;
     counts.drafted += more.drafted, counts.drafts_taken += more.drafts_taken;
-    counts.kept_bytes = prefixes.bytes();
   }
 
   // What a pass has made of a text that had fed `first` tokens before: logits of the last rows of its piece, behind which are `masks`.
@@ -486,7 +488,6 @@ struct Engine::State {
       const std::lock_guard lock(mutex);
       for (const auto& one : ended) counts.cached_tokens -= one->most_tokens(), ++counts.finished;
       counts.running = static_cast<int64_t>(running.size());
-      counts.kept_bytes = prefixes.bytes();
     }
     for (const auto& one : ended)
       if (one->text) one->text->end(one->outcome.ended, std::move(one->outcome.why), std::move(one->outcome.last));

@@ -272,6 +272,37 @@ TEST(Engine, keeps_no_more_than_it_may) {
   EXPECT_EQ(without.counts().reused_tokens, 0);
 }
 
+// Over a tensor_sequence axis one rank may have more pages of a text than another: what goes first goes on all of them.
+TEST(Engine, ranks_that_keep_unlike_much_keep_the_same) {
+  for (const char* family : {"llama", "zaya1"}) {
+    const auto alone = model_of(family);
+    std::vector<std::vector<int64_t>> prompts, expected;
+    for (const int64_t kind : {0, 1, 0, 2, 1, 0, 3, 3, 2, 0}) {
+      prompts.push_back(prompt_of(70 + 33 * kind, kind));
+      expected.push_back(plain_text(*alone, prompts.back(), 4, -1, {}));
+    }
+    for (const int64_t pages : {3, 6, 10})
+      comm::run_ranks(2, [&](comm::World& world) {
+        const auto model = models::create_model(models::small_model(family), layout_over(world.everyone(), "tensor_sequence"));
+        model->allocate(at::kDouble);
+        model->initialise(3);
+        const auto& config = model->config();
+        const int64_t most = pages * 2 * 32 * config.kv_heads * config.head_dim * 8 * config.layers;
+        const EngineOptions options{.most_kept_bytes = most, .ranks = &world.everyone()};
+        if (world.rank() != 0) return Engine::follow(*model, options);
+        Engine engine(*model, options);
+        for (size_t i = 0; i < prompts.size(); ++i) {
+          const auto text = engine.submit({.prompt = prompts[i], .most_tokens = 4});
+          EXPECT_EQ(read(*text).ids, expected[i]) << family << " " << pages << " pages, text " << i << " " << text->failure();
+        }
+        EXPECT_LE(engine.counts().kept_bytes, most);
+        if (pages == 10) {
+          EXPECT_GT(engine.counts().reused_tokens, 0) << family;
+        }
+      });
+  }
+}
+
 TEST(Engine, has_a_place_again_when_a_text_has_ended) {
   const auto model = model_of("llama");
   Engine engine(*model, {.most_texts = 1, .most_waiting = 0});

@@ -35,13 +35,13 @@ std::string write_news(const News& news) {
   for (const auto& [serial, request] : news.begun)
     begun.push_back({serial, request.prompt, request.most_tokens, request.stop_ids, of(request.sampling),
                      request.likeliest ? json(*request.likeliest) : json(), request.scores_prompt});
-  const auto bytes = json::to_cbor({begun, news.cancelled, news.is_ending});
+  const auto bytes = json::to_cbor({begun, news.cancelled, news.dropped_pages, news.is_ending});
   return {bytes.begin(), bytes.end()};
 }
 
 News read_news(const std::string& text) {
   const auto all = json::from_cbor(text);
-  News news{.begun = {}, .cancelled = all.at(1), .is_ending = all.at(2)};
+  News news{.begun = {}, .cancelled = all.at(1), .dropped_pages = all.at(2), .is_ending = all.at(3)};
   for (const auto& j : all.at(0)) {
     TextRequest request{
         .prompt = j.at(1), .most_tokens = j.at(2), .stop_ids = j.at(3), .sampling = sampling_of(j.at(4)), .scores_prompt = j.at(6)};

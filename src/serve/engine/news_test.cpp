@@ -21,8 +21,10 @@ TEST(News, reach_other_ranks_as_they_are) {
                                          .seed = ~uint64_t{0}},
                             .likeliest = 4,
                             .scores_prompt = true};
-  const auto news = read_news(write_news({.begun = {{12, request}, {13, {.prompt = {1}}}}, .cancelled = {2, 11}, .is_ending = true}));
+  const auto news =
+      read_news(write_news({.begun = {{12, request}, {13, {.prompt = {1}}}}, .cancelled = {2, 11}, .dropped_pages = 7, .is_ending = true}));
   EXPECT_TRUE(news.is_ending);
+  EXPECT_EQ(news.dropped_pages, 7);
   EXPECT_THAT(news.cancelled, ::testing::ElementsAre(2, 11));
   ASSERT_EQ(news.begun.size(), 2u);
   EXPECT_EQ(news.begun[0].first, 12);

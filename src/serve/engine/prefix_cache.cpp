@@ -30,7 +30,7 @@ size_t whole_pages(std::span<const int64_t> ids) { return ids.size() / kPageToke
 
 PrefixCache::PrefixCache(int64_t most_bytes) : most_bytes_(most_bytes), root_(std::make_unique<Page>()) {}
 PrefixCache::~PrefixCache() {
-  while (!by_use_.empty()) drop_oldest();  // page by page: a tree of a long text is deep
+  drop(static_cast<int64_t>(by_use_.size()));  // page by page: a tree of a long text is deep
 }
 
 std::vector<PrefixCache::Page*> PrefixCache::path(std::span<const int64_t> ids) const {
@@ -94,7 +94,16 @@ void PrefixCache::keep(std::span<const int64_t> ids, const std::vector<models::L
     bytes_ += states.bytes();
   }
   use(pages);
-  while (bytes_ > most_bytes_) drop_oldest();
+}
+
+int64_t PrefixCache::surplus() const {
+  int64_t pages = 0, left = bytes_;
+  for (auto page = by_use_.rbegin(); page != by_use_.rend() && left > most_bytes_; ++page, ++pages) left -= (*page)->bytes;
+  return pages;
+}
+
+void PrefixCache::drop(int64_t pages) {
+  for (; pages > 0; --pages) drop_oldest();
 }
 
 void PrefixCache::use(const std::vector<Page*>& path) {

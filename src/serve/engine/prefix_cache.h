@@ -23,9 +23,13 @@ class PrefixCache {
   int64_t usable(std::span<const int64_t> ids) const;
   /// Begins a text with as much.
   void begin(std::span<const int64_t> ids, CachedText& text);
-  /// Keeps whole pages of the text, which begins with `ids`, and `states` behind all of these: empty for models without.
+  /// Keeps whole pages of the text, which begins with `ids`, and `states` behind all of these: empty for models without. It may then have
+  /// more than it is to keep.
   void keep(std::span<const int64_t> ids, const std::vector<models::LayerCache>& caches, const States& states);
   int64_t bytes() const { return bytes_; }
+  /// Pages that have to go for that, and their way: those that were used longest ago.
+  int64_t surplus() const;
+  void drop(int64_t pages);
 
  private:
   struct Page;

@@ -51,7 +51,10 @@ void expect_begins(PrefixCache& prefixes, const Ids& ids, int64_t tokens, bool s
   }
 }
 
-void keep(PrefixCache& prefixes, const Ids& ids) { prefixes.keep(ids, text_of(ids).caches, {}); }
+void keep(PrefixCache& prefixes, const Ids& ids) {
+  prefixes.keep(ids, text_of(ids).caches, {});
+  prefixes.drop(prefixes.surplus());
+}
 
 TEST(PrefixCache, begins_texts_with_the_whole_pages_that_are_alike) {
   PrefixCache prefixes(1 << 20);
