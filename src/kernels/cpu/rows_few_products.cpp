@@ -36,8 +36,72 @@ INGOT_INLINE void for_row_blocks(int64_t rows, int64_t row_bytes, const Body& bo
   for (int64_t first = 0; first < rows; first += most) body(first, smaller(rows, first + most));
 }
 
-template <int kOut, int kRows>
-INGOT_INLINE void write_sums(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row, const Float (&sum)[kRows][kOut]) {
+// How formats without scales are multiplied: rows of weights of type Weight, rows of x, and vectors of both, whose products go to a sum.
+template <class W>
+struct Singles {
+  using Weight = W;
+  static constexpr int64_t kStep = kLanes, kXBytes = 4;
+  INGOT_INLINE static const float* row(const FewProductsProblem& p, int64_t row) { return row_of(p, row); }
+  INGOT_INLINE static Float weights(const W* from) { return load(from); }
+  INGOT_INLINE static Float weights(const W* from, int64_t count) { return load_part(from, count); }
+  INGOT_INLINE static Float in(const float* from) { return load(from); }
+  INGOT_INLINE static Float in(const float* from, int64_t count) { return load_part(from, count); }
+  INGOT_INLINE static Float add(Float sum, Float weights, Float in) { return fused(weights, in, sum); }
+};
+
+#if defined(__AVX512BW__) && INGOT_LANES == 16
+// bf16 by bf16, of which products are added up in pairs in fp32: an operation that this source is not compiled for.
+struct Pairs {
+  using Weight = int16_t;
+  static constexpr int64_t kStep = 2 * kLanes, kXBytes = 2;
+  INGOT_INLINE static const int16_t* row(const FewProductsProblem& p, int64_t row) { return p.x16 + row * paired_inputs(p.inputs); }
+  INGOT_INLINE static __m512i weights(const int16_t* from) { return _mm512_loadu_si512(from); }
+  INGOT_INLINE static __m512i weights(const int16_t* from, int64_t count) {
+    return _mm512_maskz_loadu_epi16(static_cast<__mmask32>((uint64_t{1} << count) - 1), from);
+  }
+  INGOT_INLINE static __m512i in(const int16_t* from) { return _mm512_loadu_si512(from); }
+  INGOT_INLINE static __m512i in(const int16_t* from, int64_t) { return in(from); }  // zeros lie behind a row
+  INGOT_INLINE static Float add(Float sum, __m512i weights, __m512i in) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(in));
+    return sum;
+  }
+};
+#endif
+
+// `kOut` outputs (1 or 4; only `outputs` of them are there) of `kRows` rows of x.
+template <class Products, int kOut, int kRows, bool kPrefetches>
+INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) {
+  using Weight = typename Products::Weight;
+  constexpr int64_t kBytes = sizeof(Weight);
+  const Weight* w[kOut];
+  decltype(Products::row(p, 0)) x[kRows];
+  for (int o = 0; o < kOut; ++o) w[o] = static_cast<const Weight*>(p.weights) + (output + smaller(o, outputs - 1)) * p.inputs;
+  for (int r = 0; r < kRows; ++r) x[r] = Products::row(p, row + r);
+  Float sum[kRows][kOut] = {};
+  const int64_t whole = round_down(p.inputs, Products::kStep);
+  for (int64_t i = 0; i < whole; i += Products::kStep) {
+    decltype(Products::weights(w[0])) weights[kOut];
+    if (kPrefetches && i * kBytes % 64 == 0) {
+#pragma GCC unroll 4
+      for (int o = 0; o < kOut; ++o)
+        __builtin_prefetch(w[o] + i + (kOut == 1 ? kAhead / kBytes : 3 * kOut * p.inputs), 0, kOut == 1 ? 3 : 2);
+    }
+#pragma GCC unroll 4
+    for (int o = 0; o < kOut; ++o) weights[o] = Products::weights(w[o] + i);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const auto in = Products::in(x[r] + i);
+#pragma GCC unroll 4
+      for (int o = 0; o < kOut; ++o) sum[r][o] = Products::add(sum[r][o], weights[o], in);
+    }
+  }
+  if (const int64_t left = p.inputs - whole; left > 0)
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const auto in = Products::in(x[r] + whole, left);
+#pragma GCC unroll 4
+      for (int o = 0; o < kOut; ++o) sum[r][o] = Products::add(sum[r][o], Products::weights(w[o] + whole, left), in);
+    }
   for (int r = 0; r < kRows; ++r) {
     float sums[kOut];
     if constexpr (kOut == 1) sums[0] = sum_of_lanes(sum[r][0])[0];
@@ -51,120 +115,33 @@ INGOT_INLINE void write_sums(const FewProductsProblem& p, int64_t output, int64_
   }
 }
 
-// `kOut` outputs (1 or 4; only `outputs` of them are there) of `kRows` rows of x.
-template <class W, int kOut, int kRows, bool kPrefetches>
-INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) {
-  const W* w[kOut];
-  const float* x[kRows];
-  for (int o = 0; o < kOut; ++o) w[o] = static_cast<const W*>(p.weights) + (output + smaller(o, outputs - 1)) * p.inputs;
-  for (int r = 0; r < kRows; ++r) x[r] = row_of(p, row + r);
-  Float sum[kRows][kOut] = {};
-  const int64_t whole = round_down(p.inputs, kLanes);
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    Float weights[kOut];
-    if (kPrefetches && i * sizeof(W) % 64 == 0) {
-#pragma GCC unroll 4
-      for (int o = 0; o < kOut; ++o)
-        __builtin_prefetch(w[o] + i + (kOut == 1 ? kAhead / static_cast<int64_t>(sizeof(W)) : 3 * kOut * p.inputs), 0, kOut == 1 ? 3 : 2);
-    }
-#pragma GCC unroll 4
-    for (int o = 0; o < kOut; ++o) weights[o] = load(w[o] + i);
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      const Float in = load(x[r] + i);
-#pragma GCC unroll 4
-      for (int o = 0; o < kOut; ++o) sum[r][o] = fused(weights[o], in, sum[r][o]);
-    }
-  }
-  if (whole < p.inputs)
-    for (int r = 0; r < kRows; ++r) {
-      const Float in = load_part(x[r] + whole, p.inputs - whole);
-      for (int o = 0; o < kOut; ++o) sum[r][o] = fused(load_part(w[o] + whole, p.inputs - whole), in, sum[r][o]);
-    }
-  write_sums(p, output, outputs, row, sum);
-}
-
 // Fewer rows than a block has.
-template <int kOut, bool kPrefetches, class Block>
-INGOT_INLINE void rest(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row, int64_t rows, const Block& block) {
+template <class Products, int kOut, bool kPrefetches>
+INGOT_INLINE void rest(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row, int64_t rows) {
   constexpr int kThree = kMostRows == 4 ? 3 : 1, kTwo = kMostRows == 4 ? 2 : 1;
-  if (rows == 3) block.template run<kOut, kThree, kPrefetches>(p, output, outputs, row);
-  if (rows == 2) block.template run<kOut, kTwo, kPrefetches>(p, output, outputs, row);
-  if (rows == 1) block.template run<kOut, 1, kPrefetches>(p, output, outputs, row);
+  if (rows == 3) block<Products, kOut, kThree, kPrefetches>(p, output, outputs, row);
+  if (rows == 2) block<Products, kOut, kTwo, kPrefetches>(p, output, outputs, row);
+  if (rows == 1) block<Products, kOut, 1, kPrefetches>(p, output, outputs, row);
 }
 
-// `block` of a format for all outputs and rows, whose x has rows of `row_bytes`.
-template <class Block>
-INGOT_INLINE void in_blocks(const FewProductsProblem& p, int64_t begin, int64_t end, int64_t row_bytes, const Block& block) {
+template <class Products>
+void products(const FewProductsProblem& p, int64_t begin, int64_t end) {
   if (p.rows < kMostRows) {
     // Bound by memory. One row of weights after another: a single stream is what the processor foresees best, and rows of 4 KiB side by
     // side share cache sets.
-    for (int64_t o = begin; o < end; ++o) rest<1, true>(p, o, 1, 0, p.rows, block);
+    for (int64_t o = begin; o < end; ++o) rest<Products, 1, true>(p, o, 1, 0, p.rows);
     return;
   }
   // Of a block of outputs the weights stay in the nearest cache from one group of rows to the next, rows in the next one.
-  for_row_blocks(p.rows, row_bytes, [&](int64_t first, int64_t last) {
+  for_row_blocks(p.rows, p.inputs * Products::kXBytes, [&](int64_t first, int64_t last) {
     for (int64_t o = begin; o < end; o += 4) {
       int64_t row = first;
-      if (last - row >= kMostRows) block.template run<4, kMostRows, true>(p, o, end - o, row), row += kMostRows;
-      for (; row + kMostRows <= last; row += kMostRows) block.template run<4, kMostRows, false>(p, o, end - o, row);
-      rest<4, false>(p, o, end - o, row, last - row, block);
+      if (last - row >= kMostRows) block<Products, 4, kMostRows, true>(p, o, end - o, row), row += kMostRows;
+      for (; row + kMostRows <= last; row += kMostRows) block<Products, 4, kMostRows, false>(p, o, end - o, row);
+      rest<Products, 4, false>(p, o, end - o, row, last - row);
     }
   });
 }
-
-template <class W>
-struct SingleProducts {
-  template <int kOut, int kRows, bool kPrefetches>
-  INGOT_INLINE void run(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) const {
-    block<W, kOut, kRows, kPrefetches>(p, output, outputs, row);
-  }
-};
-
-#if defined(__AVX512BW__) && INGOT_LANES == 16
-// Products of bf16 with bf16 in pairs, added up in fp32: an operation that this source is not compiled for.
-INGOT_INLINE Float with_pairs(Float sum, __m512i a, __m512i b) {
-  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
-  return sum;
-}
-
-struct PairProducts {
-  template <int kOut, int kRows, bool kPrefetches>
-  INGOT_INLINE void run(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) const {
-    constexpr int64_t kPairs = 2 * kLanes;
-    const int16_t* w[kOut];
-    const int16_t* x[kRows];
-    for (int o = 0; o < kOut; ++o) w[o] = static_cast<const int16_t*>(p.weights) + (output + smaller(o, outputs - 1)) * p.inputs;
-    for (int r = 0; r < kRows; ++r) x[r] = p.x16 + (row + r) * paired_inputs(p.inputs);
-    Float sum[kRows][kOut] = {};
-    const int64_t whole = round_down(p.inputs, kPairs);
-    __m512i weights[kOut];
-    for (int64_t i = 0; i < whole; i += kPairs) {
-      if (kPrefetches) {
-#pragma GCC unroll 4
-        for (int o = 0; o < kOut; ++o) __builtin_prefetch(w[o] + i + (kOut == 1 ? kAhead / 2 : 3 * kOut * p.inputs), 0, kOut == 1 ? 3 : 2);
-      }
-#pragma GCC unroll 4
-      for (int o = 0; o < kOut; ++o) weights[o] = _mm512_loadu_si512(w[o] + i);
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const __m512i in = _mm512_loadu_si512(x[r] + i);
-#pragma GCC unroll 4
-        for (int o = 0; o < kOut; ++o) sum[r][o] = with_pairs(sum[r][o], weights[o], in);
-      }
-    }
-    if (whole < p.inputs) {
-      const auto there = static_cast<__mmask32>((uint64_t{1} << (p.inputs - whole)) - 1);
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-        for (int o = 0; o < kOut; ++o)
-          sum[r][o] = with_pairs(sum[r][o], _mm512_maskz_loadu_epi16(there, w[o] + whole), _mm512_loadu_si512(x[r] + whole));
-    }
-    write_sums(p, output, outputs, row, sum);
-  }
-};
-#endif
 
 // `count` numbers, at most a vector, and zeros behind them.
 INGOT_INLINE Float load_first(const float* from, int64_t count) {
@@ -478,12 +455,12 @@ void round_few_rows(const FewProductsProblem& p, int64_t begin, int64_t end) {
 
 void few_products(const FewProductsProblem& p, int64_t begin, int64_t end) {
   switch (p.format) {
-    case WeightFormat::fp32: return in_blocks(p, begin, end, p.inputs * 4, SingleProducts<float>());
+    case WeightFormat::fp32: return products<Singles<float>>(p, begin, end);
     case WeightFormat::bf16:
 #if defined(__AVX512BW__) && INGOT_LANES == 16
-      if (p.x16) return in_blocks(p, begin, end, p.inputs * 2, PairProducts());
+      if (p.x16) return products<Pairs>(p, begin, end);
 #endif
-      return in_blocks(p, begin, end, p.inputs * 4, SingleProducts<bf16>());
+      return products<Singles<bf16>>(p, begin, end);
     case WeightFormat::int8: return quantized_products<true, false>(p, begin, end);
     case WeightFormat::int4:
       return has_dots() ? quantized_products<false, true>(p, begin, end) : quantized_products<false, false>(p, begin, end);
