@@ -102,20 +102,6 @@ void require_folder_of(const std::string& file) {
     throw base::UsageError("{} cannot be written: there is no folder {}; make it first", file, folder.string());
 }
 
-data::chat::ChatTemplate chat_template_of(const EvalOptions& o, const serve::LoadedModel& loaded, const data::Tokenizer& tokenizer) {
-  using data::chat::ChatTemplate;
-  const auto folder = tokenizer.path().parent_path();
-  const bool is_archive = !loaded.files.empty();
-  if (!o.chat_template.empty())
-    return is_archive ? ChatTemplate::of_file(o.chat_template, loaded.files) : ChatTemplate::of_file(o.chat_template, folder);
-  auto found = is_archive ? ChatTemplate::of_files(loaded.files) : ChatTemplate::of_folder(folder);
-  if (!found)
-    throw base::DataError(
-        "{} has no chat template (chat_template.jinja, or in tokenizer_config.json): name one with --template FILE, or leave --chat out",
-        is_archive ? o.model : folder.string());
-  return *found;
-}
-
 int write_ladder(const EvalOptions& o) {
   if (!o.model.empty() || !o.tasks.empty())
     throw base::UsageError("--ladder compares results that are there; leave the model and --tasks out");
@@ -151,7 +137,11 @@ int run_eval(const Call& call) {
   std::optional<data::chat::ChatTemplate> chat_template;
   std::optional<eval::Chat> chat;
   if (o.chat) {
-    chat_template = chat_template_of(o, loaded, tokenizer);
+    chat_template = serve::chat_template_of(loaded, o.chat_template);
+    if (!chat_template)
+      throw base::DataError(
+          "{} has no chat template (chat_template.jinja, or in tokenizer_config.json): name one with --template FILE, or leave --chat out",
+          loaded.files.empty() ? tokenizer.path().parent_path().string() : o.model);
     options.chat = &chat.emplace(*chat_template, o.multiturn, o.system);
   }
   serve::make_decoder(*loaded.model, serve::weight_format_named(o.weights));  // rounds the weights, with which all passes compute

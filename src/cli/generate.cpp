@@ -60,9 +60,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 Generated generate(models::Model& model, const serve::EngineOptions& options, serve::TextRequest request,
-                   const std::function<void(int64_t)>& on_token) {
+                   const resilience::StopSignal& stop, const std::function<void(int64_t)>& on_token) {
   serve::Engine engine(model, options);
-  const resilience::StopSignal stop("", resilience::SecondSignal::ends_at_once);
   const auto start = std::chrono::steady_clock::now();
   const auto text = engine.submit(std::move(request));
   Generated made;
@@ -101,6 +100,7 @@ int run_generate(const Call& call) {
                                      .draft_model = drafts ? drafts->model.get() : nullptr,
                                      .drafts_itself = how.drafts_itself,
                                      .ranks = group};
+  const resilience::StopSignal stop("", resilience::SecondSignal::ends_at_once);  // the other ranks end with the first
   if (group && group->rank() > 0) {
     serve::Engine::follow(*loaded.model, options);
     return 0;
@@ -130,7 +130,7 @@ int run_generate(const Call& call) {
   request.sampling = {.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .seed = static_cast<uint64_t>(o.seed)};
   if (tokenizer.special().eos >= 0) request.stop_ids = {tokenizer.special().eos};
   const int32_t vocab = tokenizer.vocab_size();
-  const auto made = generate(*loaded.model, options, std::move(request), [&](int64_t id) {
+  const auto made = generate(*loaded.model, options, std::move(request), stop, [&](int64_t id) {
     if (id < vocab) show(shown.push(static_cast<int32_t>(id)));  // a padded vocabulary has rows without a token
   });
   show(shown.finish());

@@ -54,6 +54,7 @@ void add_serve(Flags& flags) {
 #include <thread>
 
 #include "base/environment.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "comm/share_cores.h"
 #include "comm/world.h"
@@ -67,6 +68,17 @@ namespace ingot::cli {
 namespace fs = std::filesystem;
 
 namespace {
+
+// Without one that can be used there are no chats; one that is named must be good.
+std::optional<data::chat::ChatTemplate> chat_template_of(const serve::LoadedModel& loaded, const std::string& named) {
+  try {
+    return serve::chat_template_of(loaded, named);
+  } catch (const base::DataError& failure) {
+    if (!named.empty()) throw;
+    base::log_warning("{}; /v1/chat/completions is not answered", failure.what());
+    return std::nullopt;
+  }
+}
 
 // Each client takes a descriptor; many systems allow a program 1,024 unless it asks for more.
 void allow_many_connections() {
@@ -89,7 +101,7 @@ int run_serve(const Call& call) {
   std::optional<serve::LoadedModel> drafts;
   if (!o.engine.draft_model.empty()) drafts = serve::load_model(o.engine.draft_model, serve::dtype_named(o.engine.dtype), at::kCPU);
   const auto& tokenizer = serve::tokenizer_for(loaded, o.tokenizer);
-  const auto chat_template = serve::chat_template_of(loaded, o.chat_template);
+  const auto chat_template = chat_template_of(loaded, o.chat_template);
   const serve::Language language{.tokenizer = &tokenizer,
                                  .chat_template = chat_template ? &*chat_template : nullptr,
                                  .context = o.context > 0 ? o.context : loaded.model->config().max_positions,

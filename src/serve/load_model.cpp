@@ -104,12 +104,7 @@ std::optional<data::chat::ChatTemplate> chat_template_of(const LoadedModel& load
   using data::chat::ChatTemplate;
   const auto folder = loaded.tokenizer->path().parent_path();
   if (!path.empty()) return loaded.files.empty() ? ChatTemplate::of_file(path, folder) : ChatTemplate::of_file(path, loaded.files);
-  try {
-    return loaded.files.empty() ? ChatTemplate::of_folder(folder) : ChatTemplate::of_files(loaded.files);
-  } catch (const base::DataError& failure) {
-    base::log_warning("{}; /v1/chat/completions is not answered", failure.what());
-    return std::nullopt;
-  }
+  return loaded.files.empty() ? ChatTemplate::of_folder(folder) : ChatTemplate::of_files(loaded.files);
 }
 
 // Beside the tokenizer's own: what ends a turn in a conversation.

@@ -38,6 +38,7 @@ LoadedModel load_model_over(const std::filesystem::path& path, std::optional<at:
 const data::Tokenizer& tokenizer_for(LoadedModel& loaded, const std::filesystem::path& path);
 
 /// What lies beside the model's tokenizer: its chat template, or the one at `path` with its special tokens; and what generation ends at.
+/// Throws DataError for what is no template.
 std::optional<data::chat::ChatTemplate> chat_template_of(const LoadedModel& loaded, const std::filesystem::path& path);
 std::vector<int64_t> ends_of(const LoadedModel& loaded);
 

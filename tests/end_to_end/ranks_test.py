@@ -215,6 +215,13 @@ def ranks_generate_what_one_generates(w):
             alone = json.loads(ingot(*ask, run)[0])
             for model, axis in ((run, ["--axis", "tensor_sequence"]), (w.path / f"spread-{family}-hf", ["--axis", "tensor_sequence"]), (run, [])):
                 assert json.loads(launch(2, *ask, model, *axis)[0])["ids"] == alone["ids"], (family, model, prompt, axis)
+        for command in ([INGOT], [INGOT, "launch", "-n", "2", "--", INGOT]):  # Ctrl-C: the text so far, and how fast it was
+            words = [*command, "generate", "--model", run, "--prompt", "Anna", "--tokens", "1000000", "--temperature", "1"]
+            with subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as writing:
+                text = writing.stdout.read(20)
+                os.killpg(writing.pid, signal.SIGINT)
+                more, err = writing.communicate(timeout=60)
+            assert writing.returncode == 0 and (text + more).startswith("Anna") and "tokens/s" in err and "model.max_positions" in err, (writing.returncode, text, more[-200:], err)
         text, _ = launch(2, "generate", "--model", run, "--prompt", "Anna", "--tokens", 4)
         assert text.count("Anna") == 1, text  # one rank speaks
         _, err = launch(3, "generate", "--model", run, "--prompt", "Anna", "--axis", "tensor_sequence", status=2)
