@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "serve/engine/engine.h"
+#include "serve/engine/text.h"
 
 namespace ingot::serve {
 
