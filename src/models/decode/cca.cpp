@@ -114,9 +114,12 @@ class TapsStep final : public Step {
       std::copy_n(m.rotations->cosine() + i * half, half, m.cosine.data() + at);
       std::copy_n(m.rotations->sine() + i * half, half, m.sine.data() + at);
       auto& cache = m.cache_of(pass, token);
-      if (i + 1 == pass.tokens.size() || pass.tokens[i + 1].first != token.first)
-        cache.tail_without = [shared = shared_, number = pass.number, last = static_cast<int64_t>(i), first = token.first](int64_t tokens) {
-          return tail_behind(*shared, number, last - tokens, first);
+      // Of several tokens of a text some may be taken back.
+      const auto at_row = static_cast<int64_t>(i);
+      if (at_row == token.first) cache.tail_without = nullptr;
+      else if (i + 1 == pass.tokens.size() || pass.tokens[i + 1].first != token.first)
+        cache.tail_without = [shared = shared_, number = pass.number, at_row, first = token.first](int64_t tokens) {
+          return tail_behind(*shared, number, at_row - tokens, first);
         };
       if (!cache.tail.latent.defined()) cache.tail = m.empty_tail();
     }
