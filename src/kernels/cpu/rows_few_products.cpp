@@ -7,8 +7,8 @@
 namespace ingot::kernels::cpu::INGOT_ISA {
 namespace {
 
-constexpr int64_t kAhead = 4096;                 // bytes of weights that are prefetched for one row
-constexpr int kMostRows = kLanes >= 16 ? 4 : 2;  // of x at a time, so that 4 outputs of each fit into registers
+constexpr int64_t kAhead = 4096;              // bytes of weights that are prefetched for one row
+constexpr int kBlock = kLanes >= 16 ? 4 : 2;  // rows of x from which on outputs go in blocks
 
 INGOT_INLINE const float* row_of(const FewProductsProblem& p, int64_t row) { return p.x + (p.x_rows ? p.x_rows[row] : row) * p.x_stride; }
 
@@ -29,6 +29,12 @@ INGOT_INLINE void sums_of_lanes(const Float (&x)[4], float* sums) {
 #endif
 }
 
+// Rows of x take turns with the same weights. Each turn prefetches its share of the weights that follow, so that memory is read all the
+// time and not in the first turn alone.
+struct Turn {
+  int64_t index, count;
+};
+
 // Rows in blocks that fit into half of a second cache of 512 KiB, so that every output's weights are read from memory once for each.
 template <class Body>
 INGOT_INLINE void for_row_blocks(int64_t rows, int64_t row_bytes, const Body& body) {
@@ -41,6 +47,7 @@ template <class W>
 struct Singles {
   using Weight = W;
   static constexpr int64_t kStep = kLanes, kXBytes = 4;
+  static constexpr int kMostRows = kLanes >= 16 ? 6 : 2;  // whose sums with 4 outputs fit into registers
   INGOT_INLINE static const float* row(const FewProductsProblem& p, int64_t row) { return row_of(p, row); }
   INGOT_INLINE static Float weights(const W* from) { return load(from); }
   INGOT_INLINE static Float weights(const W* from, int64_t count) { return load_part(from, count); }
@@ -54,6 +61,7 @@ struct Singles {
 struct Pairs {
   using Weight = int16_t;
   static constexpr int64_t kStep = 2 * kLanes, kXBytes = 2;
+  static constexpr int kMostRows = 4;  // with 6 rows of x come too slowly
   INGOT_INLINE static const int16_t* row(const FewProductsProblem& p, int64_t row) { return p.x16 + row * paired_inputs(p.inputs); }
   INGOT_INLINE static __m512i weights(const int16_t* from) { return _mm512_loadu_si512(from); }
   INGOT_INLINE static __m512i weights(const int16_t* from, int64_t count) {
@@ -69,8 +77,8 @@ struct Pairs {
 #endif
 
 // `kOut` outputs (1 or 4; only `outputs` of them are there) of `kRows` rows of x.
-template <class Products, int kOut, int kRows, bool kPrefetches>
-INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) {
+template <class Products, int kOut, int kRows>
+INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row, Turn turn) {
   using Weight = typename Products::Weight;
   constexpr int64_t kBytes = sizeof(Weight);
   const Weight* w[kOut];
@@ -81,14 +89,14 @@ INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t out
   const int64_t whole = round_down(p.inputs, Products::kStep);
   for (int64_t i = 0; i < whole; i += Products::kStep) {
     decltype(Products::weights(w[0])) weights[kOut];
-    if (kPrefetches && i * kBytes % 64 == 0) {
-#pragma GCC unroll 4
-      for (int o = 0; o < kOut; ++o)
-        __builtin_prefetch(w[o] + i + (kOut == 1 ? kAhead / kBytes : 3 * kOut * p.inputs), 0, kOut == 1 ? 3 : 2);
+    if (i * kBytes % 64 == 0) {
+      if (kOut == 1) __builtin_prefetch(w[0] + i + kAhead / kBytes);
+      else
+        for (int64_t o = turn.index; o < kOut; o += turn.count) __builtin_prefetch(w[0] + i + (3 * kOut + o) * p.inputs, 0, 2);
     }
 #pragma GCC unroll 4
     for (int o = 0; o < kOut; ++o) weights[o] = Products::weights(w[o] + i);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
       const auto in = Products::in(x[r] + i);
 #pragma GCC unroll 4
@@ -96,7 +104,7 @@ INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t out
     }
   }
   if (const int64_t left = p.inputs - whole; left > 0)
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
       const auto in = Products::in(x[r] + whole, left);
 #pragma GCC unroll 4
@@ -115,272 +123,212 @@ INGOT_INLINE void block(const FewProductsProblem& p, int64_t output, int64_t out
   }
 }
 
-// Fewer rows than a block has.
-template <class Products, int kOut, bool kPrefetches>
-INGOT_INLINE void rest(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row, int64_t rows) {
-  constexpr int kThree = kMostRows == 4 ? 3 : 1, kTwo = kMostRows == 4 ? 2 : 1;
-  if (rows == 3) block<Products, kOut, kThree, kPrefetches>(p, output, outputs, row);
-  if (rows == 2) block<Products, kOut, kTwo, kPrefetches>(p, output, outputs, row);
-  if (rows == 1) block<Products, kOut, 1, kPrefetches>(p, output, outputs, row);
+// `rows` rows, at most Products::kMostRows.
+template <class Products, int kOut>
+INGOT_INLINE void block_of(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row, int64_t rows, Turn turn) {
+  static_assert(Products::kMostRows <= 6);
+  constexpr auto there = [](int r) { return r <= Products::kMostRows ? r : 1; };
+  switch (rows) {
+    case 1: return block<Products, kOut, 1>(p, output, outputs, row, turn);
+    case 2: return block<Products, kOut, there(2)>(p, output, outputs, row, turn);
+    case 3: return block<Products, kOut, there(3)>(p, output, outputs, row, turn);
+    case 4: return block<Products, kOut, there(4)>(p, output, outputs, row, turn);
+    case 5: return block<Products, kOut, there(5)>(p, output, outputs, row, turn);
+    case 6: return block<Products, kOut, there(6)>(p, output, outputs, row, turn);
+  }
 }
 
 template <class Products>
 void products(const FewProductsProblem& p, int64_t begin, int64_t end) {
-  if (p.rows < kMostRows) {
+  constexpr int kMostRows = Products::kMostRows;
+  if (p.rows < kBlock) {
     // Bound by memory. One row of weights after another: a single stream is what the processor foresees best, and rows of 4 KiB side by
     // side share cache sets.
-    for (int64_t o = begin; o < end; ++o) rest<Products, 1, true>(p, o, 1, 0, p.rows);
+    for (int64_t o = begin; o < end; ++o) block_of<Products, 1>(p, o, 1, 0, p.rows, {0, 1});
     return;
   }
-  // Of a block of outputs the weights stay in the nearest cache from one group of rows to the next, rows in the next one.
+  // Of a block of outputs the weights stay in the nearest cache from one turn to the next, rows in the next one.
   for_row_blocks(p.rows, p.inputs * Products::kXBytes, [&](int64_t first, int64_t last) {
-    for (int64_t o = begin; o < end; o += 4) {
-      int64_t row = first;
-      if (last - row >= kMostRows) block<Products, 4, kMostRows, true>(p, o, end - o, row), row += kMostRows;
-      for (; row + kMostRows <= last; row += kMostRows) block<Products, 4, kMostRows, false>(p, o, end - o, row);
-      rest<Products, 4, false>(p, o, end - o, row, last - row);
-    }
+    const int64_t turns = (last - first + kMostRows - 1) / kMostRows;
+    for (int64_t o = begin; o < end; o += 4)
+      for (int64_t i = 0, row = first; row < last; ++i, row += kMostRows)
+        block_of<Products, 4>(p, o, end - o, row, smaller(last - row, kMostRows), {i, turns});
   });
 }
 
-// `count` numbers, at most a vector, and zeros behind them.
-INGOT_INLINE Float load_first(const float* from, int64_t count) {
-#if defined(__AVX512F__) && INGOT_LANES == 16
-  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << smaller(count, kLanes)) - 1), from);
-#else
-  return load_some(from, count);
-#endif
-}
-
-// Vectors of 16-bit integers, and their products in pairs.
+// Integers of kLanes outputs, two or four inputs each, and of a row, the same two or four in every lane. kDots: with VNNI, which these
+// sources are not compiled for: one operation in place of three, with the same sums.
 #if defined(__AVX512BW__) && INGOT_LANES == 16
-using Words = __m512i;
-constexpr int kWords = 32;
-INGOT_INLINE Words load_words(const int16_t* from) { return _mm512_loadu_si512(from); }
-INGOT_INLINE Words load_bytes(const int8_t* from) {
+using Packed = __m512i;
+INGOT_INLINE Packed load_packed(const uint8_t* from) { return _mm512_loadu_si512(from); }
+INGOT_INLINE Packed load_words(const int8_t* from) {
   return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
-INGOT_INLINE Words pairs(Words a, Words b) { return _mm512_madd_epi16(a, b); }
-INGOT_INLINE Words add_pairs(Words a, Words b) { return _mm512_add_epi32(a, b); }
-INGOT_INLINE Float to_floats(Words pairs) { return reinterpret_cast<Float>(_mm512_cvtepi32_ps(pairs)); }
-// Products of nibbles with bytes, added up in fours: at most 15 * 127 each, so that pairs fit into 16 bits.
-constexpr int kBytes = 64;
-INGOT_INLINE Words load_packed(const uint8_t* from) { return _mm512_loadu_si512(from); }
-INGOT_INLINE Words low_nibbles(Words bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(15)); }
-INGOT_INLINE Words high_nibbles(Words bytes) { return low_nibbles(_mm512_srli_epi16(bytes, 4)); }
+INGOT_INLINE Packed everywhere(int32_t x) { return _mm512_set1_epi32(x); }
+INGOT_INLINE Packed low_nibbles(Packed bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(15)); }
+INGOT_INLINE Packed high_nibbles(Packed bytes) { return low_nibbles(_mm512_srli_epi16(bytes, 4)); }
 template <bool kDots>
-INGOT_INLINE Words fours(Words nibbles, const int8_t* x) {
-  const Words in = _mm512_loadu_si512(x);
+INGOT_INLINE Int add_pairs(Int sum, Packed words, Packed in) {
   if constexpr (kDots) {
-    // VNNI, which this source is not compiled for: one operation in place of two, with the same sums. (Of int8 it gains nothing.)
-    Words sums = _mm512_setzero_si512();
-    asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(nibbles), "vm"(in));
-    return sums;
+    asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(words), "v"(in));
+    return sum;
   }
-  return _mm512_madd_epi16(_mm512_maddubs_epi16(nibbles, in), _mm512_set1_epi16(1));
+  return sum + reinterpret_cast<Int>(_mm512_madd_epi16(words, in));
+}
+// Nibbles by bytes: at most 15 * 127 each, so that pairs fit into 16 bits.
+template <bool kDots>
+INGOT_INLINE Int add_fours(Int sum, Packed nibbles, Packed in) {
+  if constexpr (kDots) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(nibbles), "v"(in));
+    return sum;
+  }
+  return sum + reinterpret_cast<Int>(_mm512_madd_epi16(_mm512_maddubs_epi16(nibbles, in), _mm512_set1_epi16(1)));
 }
 INGOT_INLINE bool has_dots() { return __builtin_cpu_supports("avx512vnni"); }
 #elif defined(__AVX2__) && INGOT_LANES == 8
-using Words = __m256i;
-constexpr int kWords = 16;
-INGOT_INLINE Words load_words(const int16_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
-INGOT_INLINE Words load_bytes(const int8_t* from) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
-INGOT_INLINE Words pairs(Words a, Words b) { return _mm256_madd_epi16(a, b); }
-INGOT_INLINE Words add_pairs(Words a, Words b) { return _mm256_add_epi32(a, b); }
-INGOT_INLINE Float to_floats(Words pairs) { return reinterpret_cast<Float>(_mm256_cvtepi32_ps(pairs)); }
-constexpr int kBytes = 32;
-INGOT_INLINE Words load_packed(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
-INGOT_INLINE Words low_nibbles(Words bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi8(15)); }
-INGOT_INLINE Words high_nibbles(Words bytes) { return low_nibbles(_mm256_srli_epi16(bytes, 4)); }
+using Packed = __m256i;
+INGOT_INLINE Packed load_packed(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+INGOT_INLINE Packed load_words(const int8_t* from) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+INGOT_INLINE Packed everywhere(int32_t x) { return _mm256_set1_epi32(x); }
+INGOT_INLINE Packed low_nibbles(Packed bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi8(15)); }
+INGOT_INLINE Packed high_nibbles(Packed bytes) { return low_nibbles(_mm256_srli_epi16(bytes, 4)); }
 template <bool>
-INGOT_INLINE Words fours(Words nibbles, const int8_t* x) {
-  const Words in = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
-  return _mm256_madd_epi16(_mm256_maddubs_epi16(nibbles, in), _mm256_set1_epi16(1));
+INGOT_INLINE Int add_pairs(Int sum, Packed words, Packed in) {
+  return sum + reinterpret_cast<Int>(_mm256_madd_epi16(words, in));
+}
+template <bool>
+INGOT_INLINE Int add_fours(Int sum, Packed nibbles, Packed in) {
+  return sum + reinterpret_cast<Int>(_mm256_madd_epi16(_mm256_maddubs_epi16(nibbles, in), _mm256_set1_epi16(1)));
 }
 INGOT_INLINE bool has_dots() { return false; }
 #else
-constexpr int kWords = 2 * kLanes;
-struct Words {
-  int16_t word[kWords];
-};
-struct Pairs {
-  int32_t pair[kLanes];
-};
-INGOT_INLINE Words load_words(const int16_t* from) {
-  Words x;
+typedef int8_t Packed __attribute__((vector_size(4 * kLanes)));
+typedef int16_t Words __attribute__((vector_size(4 * kLanes)));
+INGOT_INLINE Packed load_packed(const uint8_t* from) {
+  Packed x;
   __builtin_memcpy(&x, from, sizeof x);
   return x;
 }
-INGOT_INLINE Words load_bytes(const int8_t* from) {
+INGOT_INLINE Words load_words(const int8_t* from) {
   Words x;
-  for (int i = 0; i < kWords; ++i) x.word[i] = from[i];
+  for (int i = 0; i < 2 * kLanes; ++i) x[i] = from[i];
   return x;
 }
-INGOT_INLINE Pairs pairs(Words a, Words b) {
-  Pairs x;
-  for (int i = 0; i < kLanes; ++i) x.pair[i] = a.word[2 * i] * b.word[2 * i] + a.word[2 * i + 1] * b.word[2 * i + 1];
-  return x;
-}
-INGOT_INLINE Pairs add_pairs(Pairs a, Pairs b) {
-  for (int i = 0; i < kLanes; ++i) a.pair[i] += b.pair[i];
-  return a;
-}
-INGOT_INLINE Float to_floats(Pairs x) {
-  Float y;
-  for (int i = 0; i < kLanes; ++i) y[i] = static_cast<float>(x.pair[i]);
-  return y;
-}
-constexpr int kBytes = 4 * kLanes;
-struct Bytes {
-  uint8_t byte[kBytes];
-};
-INGOT_INLINE Bytes load_packed(const uint8_t* from) {
-  Bytes x;
-  __builtin_memcpy(&x, from, sizeof x);
-  return x;
-}
-INGOT_INLINE Bytes low_nibbles(Bytes bytes) {
-  for (int i = 0; i < kBytes; ++i) bytes.byte[i] &= 15;
-  return bytes;
-}
-INGOT_INLINE Bytes high_nibbles(Bytes bytes) {
-  for (int i = 0; i < kBytes; ++i) bytes.byte[i] >>= 4;
-  return bytes;
+INGOT_INLINE Int everywhere(int32_t x) { return Int{} + x; }
+INGOT_INLINE Packed low_nibbles(Packed bytes) { return bytes & 15; }
+INGOT_INLINE Packed high_nibbles(Packed bytes) { return (bytes >> 4) & 15; }
+template <bool>
+INGOT_INLINE Int add_pairs(Int sum, Words words, Int in) {
+  const auto x = reinterpret_cast<Words>(in);
+  for (int i = 0; i < kLanes; ++i) sum[i] += words[2 * i] * x[2 * i] + words[2 * i + 1] * x[2 * i + 1];
+  return sum;
 }
 template <bool>
-INGOT_INLINE Pairs fours(Bytes nibbles, const int8_t* x) {
-  Pairs sums{};
-  for (int i = 0; i < kBytes; ++i) sums.pair[i / 4] += nibbles.byte[i] * x[i];
-  return sums;
+INGOT_INLINE Int add_fours(Int sum, Packed nibbles, Int in) {
+  const auto x = reinterpret_cast<Packed>(in);
+  for (int i = 0; i < 4 * kLanes; ++i) sum[i / 4] += nibbles[i] * x[i];
+  return sum;
 }
 INGOT_INLINE bool has_dots() { return false; }
 #endif
 
-// What the quantized formats have in common: of `kOut` outputs (only `outputs` of them are there) and `kRows` rows the lanes of sums.
-template <int kOut, int kRows>
-struct QuantizedBlock {
-  const FewProductsProblem& p;
-  int64_t output, outputs, row, padded, groups;
-  const float* scales[kOut];
-  const int16_t* x[kRows];
-  Float sum[kOut][kRows] = {};
+constexpr int kParts = kWeightPanel / kLanes;         // vectors of a panel
+constexpr int kMostPanelRows = kLanes >= 16 ? 8 : 4;  // whose sums of integers fit into registers
 
-  INGOT_INLINE QuantizedBlock(const FewProductsProblem& problem, int64_t first, int64_t there, int64_t first_row)
-      : p(problem),
-        output(first),
-        outputs(there),
-        row(first_row),
-        padded(padded_inputs(p.format, p.inputs)),
-        groups(padded / kWeightGroup) {
-    for (int o = 0; o < kOut; ++o) scales[o] = p.scales + place(o) * groups;
-    for (int r = 0; r < kRows; ++r) x[r] = p.x16 ? p.x16 + (row + r) * padded : nullptr;
-  }
-  INGOT_INLINE int64_t place(int o) const { return output + smaller(o, outputs - 1); }
+INGOT_INLINE int32_t four_bytes(const void* from) {
+  int32_t x;
+  __builtin_memcpy(&x, from, sizeof x);
+  return x;
+}
 
-  INGOT_INLINE void int8() {
-    const int8_t* w[kOut];
-    for (int o = 0; o < kOut; ++o) w[o] = static_cast<const int8_t*>(p.weights) + place(o) * padded;
-    for (int64_t g = 0; g < groups; ++g)
+// A panel of outputs by `kRows` rows: outputs lie in lanes, so that nothing is added up across them.
+template <bool kIsInt8, bool kDots, int kRows>
+INGOT_INLINE void panel(const FewProductsProblem& p, int64_t output, int64_t end, int64_t row, Turn turn) {
+  // 32 bytes for two inputs of int8, 64 for four of one and of the other half of a group of int4.
+  constexpr int kStepBytes = kIsInt8 ? 2 * kWeightPanel : 4 * kWeightPanel, kSteps = kIsInt8 ? kWeightGroup / 2 : kWeightGroup / 8;
+  const int64_t padded = padded_inputs(p.format, p.inputs), groups = padded / kWeightGroup;
+  const auto* w = static_cast<const int8_t*>(p.weights) + output * row_bytes(p.format, p.inputs);
+  const float* scales = p.scales + output * groups;
+  Float sum[kRows][kParts] = {};
+  for (int64_t g = 0; g < groups; ++g) {
+    if constexpr (kRows > 2)
+      for (int64_t line = turn.index; line < kSteps * kStepBytes / 64; line += turn.count)
+        __builtin_prefetch(w + line * 64 + (turn.count == 1 ? kAhead : kWeightPanel * row_bytes(p.format, p.inputs)), 0, 2);
+    Int of_group[kRows][kParts];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-      for (int o = 0; o < kOut; ++o) {
-        const Float scale = broadcast(scales[o][g]);
-        decltype(pairs(load_bytes(w[0]), load_words(x[0]))) of_group[kRows];
+      for (int i = 0; i < kParts; ++i) of_group[r][i] = kIsInt8 ? Int{} : Int{} + static_cast<int32_t>(p.x_sums[(row + r) * groups + g]);
 #pragma GCC unroll 4
-        for (int64_t i = 0; i < kWeightGroup; i += kWords) {
-          const auto weights = load_bytes(w[o] + g * kWeightGroup + i);
+    for (int step = 0; step < kSteps; ++step, w += kStepBytes) {
+      if (kRows <= 2 && step * kStepBytes % 64 == 0) __builtin_prefetch(w + kAhead);
+      if constexpr (kIsInt8) {
+        decltype(load_words(w)) words[kParts];
 #pragma GCC unroll 4
-          for (int r = 0; r < kRows; ++r) {
-            const auto some = pairs(weights, load_words(x[r] + g * kWeightGroup + i));
-            of_group[r] = i == 0 ? some : add_pairs(of_group[r], some);
-          }
-        }
-#pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) sum[o][r] = fused(to_floats(of_group[r]), scale, sum[o][r]);
-      }
-  }
-
-  template <bool kPrefetches, bool kDots>
-  INGOT_INLINE void int4() {
-    static_assert(kInt4Block == 2 * kWeightGroup && kWeightGroup % kBytes == 0 && kLanes % 2 == 0);
-    const uint8_t* w[kOut];
-    for (int o = 0; o < kOut; ++o) w[o] = static_cast<const uint8_t*>(p.weights) + place(o) * (padded / 2);
-    for (int64_t first = 0; first < groups; first += kLanes) {
-      // Scales of both sides multiplied, of as many groups as there are lanes; and what the 8 that each weight has too much adds.
-      alignas(64) float scale[kOut][kRows][kLanes];
-#pragma GCC unroll 4
-      for (int o = 0; o < kOut; ++o) {
-        const Float of_weights = load_first(scales[o] + first, groups - first);
-#pragma GCC unroll 4
+        for (int i = 0; i < kParts; ++i) words[i] = load_words(w + i * 2 * kLanes);
+#pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
-          store(scale[o][r], of_weights * load_first(p.x_scales + (row + r) * groups + first, groups - first));
-          sum[o][r] += of_weights * -8.0f * load_first(p.x_sums + (row + r) * groups + first, groups - first);
+          const auto in = everywhere(four_bytes(p.x16 + (row + r) * padded + g * kWeightGroup + 2 * step));
+#pragma GCC unroll 4
+          for (int i = 0; i < kParts; ++i) of_group[r][i] = add_pairs<kDots>(of_group[r][i], words[i], in);
+        }
+      } else {
+        Packed low[kParts], high[kParts];
+#pragma GCC unroll 4
+        for (int i = 0; i < kParts; ++i) {
+          const Packed bytes = load_packed(reinterpret_cast<const uint8_t*>(w) + i * 4 * kLanes);
+          low[i] = low_nibbles(bytes), high[i] = high_nibbles(bytes);
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+          const int8_t* x = p.x8 + (row + r) * padded + g * kWeightGroup + 4 * step;
+          const auto first = everywhere(four_bytes(x)), second = everywhere(four_bytes(x + kWeightGroup / 2));
+#pragma GCC unroll 4
+          for (int i = 0; i < kParts; ++i)
+            of_group[r][i] = add_fours<kDots>(add_fours<kDots>(of_group[r][i], low[i], first), high[i], second);
         }
       }
-      const int64_t end = smaller(first + kLanes, groups);
-      for (int64_t g = first; g < end; g += 2)
-#pragma GCC unroll 2
-        for (int64_t i = 0; i < kWeightGroup; i += kBytes)
+    }
 #pragma GCC unroll 4
-          for (int o = 0; o < kOut; ++o) {
-            if (kPrefetches) __builtin_prefetch(w[o] + g / 2 * kWeightGroup + i + kAhead);
-            const auto bytes = load_packed(w[o] + g / 2 * kWeightGroup + i);
-            const auto low = low_nibbles(bytes), high = high_nibbles(bytes);
-#pragma GCC unroll 4
-            for (int r = 0; r < kRows; ++r) {
-              const int8_t* in = p.x8 + (row + r) * padded + g * kWeightGroup + i;
-              sum[o][r] = fused(to_floats(fours<kDots>(low, in)), broadcast(scale[o][r][g - first]), sum[o][r]);
-              sum[o][r] = fused(to_floats(fours<kDots>(high, in + kWeightGroup)), broadcast(scale[o][r][g - first + 1]), sum[o][r]);
-            }
-          }
+    for (int i = 0; i < kParts; ++i) {
+      const Float scale = load(scales + g * kWeightPanel + i * kLanes);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r)
+        sum[r][i] =
+            fused(__builtin_convertvector(of_group[r][i], Float), kIsInt8 ? scale : scale * p.x_scales[(row + r) * groups + g], sum[r][i]);
     }
   }
+  for (int r = 0; r < kRows; ++r)
+    for (int i = 0; i < kParts; ++i)
+      if (const int64_t o = output + i * kLanes, left = end - o; left > 0)
+        store_some(p.out + (row + r) * p.out_stride + o,
+                   fused(sum[r][i], broadcast(p.x_scale[row + r]), p.bias ? load_some(p.bias + o, left) : Float{}), left);
+}
 
-  INGOT_INLINE void finish() const {
-    float wholes[kOut * kRows];
-    if constexpr (kOut * kRows % 4 == 0)
-      for (int i = 0; i < kOut * kRows; i += 4) {
-        const auto at = [&](int j) { return sum[(i + j) / kRows][(i + j) % kRows]; };
-        const Float four[4] = {at(0), at(1), at(2), at(3)};
-        sums_of_lanes(four, wholes + i);
-      }
-    else
-      for (int i = 0; i < kOut * kRows; ++i) wholes[i] = sum_of_lanes(sum[i / kRows][i % kRows])[0];
-    for (int r = 0; r < kRows; ++r)
-      for (int o = 0; o < smaller(kOut, outputs); ++o) {
-        const float whole = wholes[o * kRows + r], bias = p.bias ? p.bias[output + o] : 0.0f;
-        float& out = p.out[(row + r) * p.out_stride + output + o];
-        // Fused wherever it can be, not where the compiler likes to: the same bits in every block.
-#if defined(__FMA__)
-        out = __builtin_fmaf(whole, p.x_scale[row + r], bias);
-#else
-        out = whole * p.x_scale[row + r] + bias;
-#endif
-      }
+// `rows` rows, at most kMostPanelRows.
+template <bool kIsInt8, bool kDots>
+INGOT_INLINE void panel_of(const FewProductsProblem& p, int64_t output, int64_t end, int64_t row, int64_t rows, Turn turn) {
+  static_assert(kMostPanelRows <= 8);
+  constexpr auto there = [](int r) { return r <= kMostPanelRows ? r : 1; };
+  switch (rows) {
+    case 1: return panel<kIsInt8, kDots, 1>(p, output, end, row, turn);
+    case 2: return panel<kIsInt8, kDots, 2>(p, output, end, row, turn);
+    case 3: return panel<kIsInt8, kDots, 3>(p, output, end, row, turn);
+    case 4: return panel<kIsInt8, kDots, 4>(p, output, end, row, turn);
+    case 5: return panel<kIsInt8, kDots, there(5)>(p, output, end, row, turn);
+    case 6: return panel<kIsInt8, kDots, there(6)>(p, output, end, row, turn);
+    case 7: return panel<kIsInt8, kDots, there(7)>(p, output, end, row, turn);
+    case 8: return panel<kIsInt8, kDots, there(8)>(p, output, end, row, turn);
   }
-};
-
-template <bool kIsInt8, bool kDots, int kOut, int kRows, bool kPrefetches = false>
-INGOT_INLINE void quantized_block(const FewProductsProblem& p, int64_t output, int64_t outputs, int64_t row) {
-  QuantizedBlock<kOut, kRows> block(p, output, outputs, row);
-  if constexpr (kIsInt8) block.int8();
-  else block.template int4<kPrefetches, kDots>();
-  block.finish();
 }
 
 template <bool kIsInt8, bool kDots>
 void quantized_products(const FewProductsProblem& p, int64_t begin, int64_t end) {
-  if (p.rows == 1) {
-    // Bound by memory, which one row of weights after another reads best.
-    for (int64_t o = begin; o < end; ++o) quantized_block<kIsInt8, kDots, 1, 1, true>(p, o, 1, 0);
-    return;
-  }
   for_row_blocks(p.rows, p.inputs * (kIsInt8 ? 2 : 1), [&](int64_t first, int64_t last) {
-    for (int64_t o = begin; o < end; o += 2) {
-      int64_t row = first;
-      for (; row + 4 <= last; row += 4) quantized_block<kIsInt8, kDots, 2, 4>(p, o, end - o, row);
-      for (; row + 2 <= last; row += 2) quantized_block<kIsInt8, kDots, 2, 2>(p, o, end - o, row);
-      if (row < last) quantized_block<kIsInt8, kDots, 2, 1>(p, o, end - o, row);
-    }
+    const int64_t turns = (last - first + kMostPanelRows - 1) / kMostPanelRows;
+    for (int64_t o = begin; o < end; o += kWeightPanel)
+      for (int64_t i = 0, row = first; row < last; ++i, row += kMostPanelRows)
+        panel_of<kIsInt8, kDots>(p, o, end, row, smaller(last - row, kMostPanelRows), {i, turns});
   });
 }
 
@@ -447,7 +395,7 @@ void round_few_rows(const FewProductsProblem& p, int64_t begin, int64_t end) {
       int8_t* to = p.x8 + row * padded + first;
       round_to(x + first, there, kWeightGroup, 1.0f / scale, to);
       p.x_scales[row * groups + g] = scale;
-      p.x_sums[row * groups + g] = sum_of(to) * scale;
+      p.x_sums[row * groups + g] = -8 * sum_of(to);
       p.x_scale[row] += odd;
     }
   }
@@ -461,7 +409,8 @@ void few_products(const FewProductsProblem& p, int64_t begin, int64_t end) {
       if (p.x16) return products<Pairs>(p, begin, end);
 #endif
       return products<Singles<bf16>>(p, begin, end);
-    case WeightFormat::int8: return quantized_products<true, false>(p, begin, end);
+    case WeightFormat::int8:
+      return has_dots() ? quantized_products<true, true>(p, begin, end) : quantized_products<true, false>(p, begin, end);
     case WeightFormat::int4:
       return has_dots() ? quantized_products<false, true>(p, begin, end) : quantized_products<false, false>(p, begin, end);
   }

@@ -18,11 +18,11 @@ struct FewProductsProblem {
   int16_t* x16;
   int8_t* x8;
   float* x_scale;            // [rows]
-  float *x_scales, *x_sums;  // of int4, [rows, padded_inputs / kWeightGroup]: scales, and sums of what the integers stand for
+  float *x_scales, *x_sums;  // of int4, [rows, padded_inputs / kWeightGroup]: scales, and -8 times the sums of the integers
   WeightFormat format;
-  const void* weights;  // [outputs, row_bytes]
-  const float* scales;  // [outputs, padded_inputs / kWeightGroup]
-  const float* bias;    // [outputs] or null
+  const void* weights;  // [outputs, row_bytes], or panels of them (weight_format.h)
+  const float* scales;
+  const float* bias;  // [outputs] or null
   float* out;
   int64_t out_stride;
 };
@@ -32,7 +32,8 @@ constexpr int64_t paired_inputs(int64_t inputs) { return (inputs + 31) / 32 * 32
 
 /// What is made of x, of rows [begin, end).
 INGOT_ROW_KERNEL(round_few_rows, const FewProductsProblem&, int64_t begin, int64_t end);
-/// Outputs [begin, end) of all rows. Limit: memory for up to about eight rows.
+/// Outputs [begin, end) of all rows; of formats with scales `begin` is a multiple of kWeightPanel. Limit: memory for up to about eight
+/// rows.
 INGOT_ROW_KERNEL(few_products, const FewProductsProblem&, int64_t begin, int64_t end);
 
 }  // namespace ingot::kernels::cpu

@@ -256,8 +256,10 @@ class AttendStep final : public Step {
     const int64_t d = heads_.head_dim, task = head * run.problem.q_len + i, item = (run.first + i) * heads_.heads + head;
     tiles.decode_join(run.problem, task);
     float* out = pass.work.floats(Slot::attended) + item * d;
-    if (is_bf16())
-      for (int64_t c = 0; c < d; ++c) out[c] = half_out_.data_ptr<at::BFloat16>()[item * d + c];
+    if (is_bf16()) {
+      const at::BFloat16* const from = half_out_.const_data_ptr<at::BFloat16>() + item * d;
+      for (int64_t c = 0; c < d; ++c) out[c] = from[c];
+    }
     if (sinks_) {
       // What has no value takes its share of the softmax.
       const float share = 1 / (1 + std::exp(sinks_[head] - run.problem.log_sum_exp[task]));

@@ -228,21 +228,16 @@ class ChooseStep final : public Step {
 class ExpertGateStep final : public Step {
  public:
   ExpertGateStep(Program& program, const Experts& e, std::shared_ptr<Choices> choices)
-      : bias_(numbers(e.gate_up_bias)), kind_(e.kind), choices_(std::move(choices)) {
-    for (const auto& both : program.stack(*e.gate_up)) {
-      gates_.push_back(both.outputs_of(0, both.outputs / 2));
-      ups_.push_back(both.outputs_of(both.outputs / 2, both.outputs));
-    }
-  }
+      : gate_up_(program.stack(*e.gate_up, 2)), bias_(numbers(e.gate_up_bias)), kind_(e.kind), choices_(std::move(choices)) {}
   void prepare(Pass& pass) override {
-    const int64_t slots = pass.rows() * choices_->top_k, ffn = gates_[0].outputs;
+    const int64_t slots = pass.rows() * choices_->top_k, ffn = gate_up_[0].outputs;
     pass.work.floats(Slot::gate_up, 2 * slots * ffn);
     pass.work.floats(Slot::activated, slots * ffn);
   }
   void run(Pass& pass, const Worker& worker) override {
     const auto& c = *choices_;
-    const int64_t ffn = gates_[0].outputs;
-    for (size_t e = 0; e < gates_.size(); ++e) {
+    const int64_t ffn = gate_up_[0].outputs;
+    for (size_t e = 0; e < gate_up_.size() / 2; ++e) {
       const int64_t first = c.begin[e], rows = c.begin[e + 1] - first;
       if (rows == 0) continue;
       auto area = gate_area(pass, pass.rows() * c.top_k, ffn, worker);
@@ -250,15 +245,15 @@ class ExpertGateStep final : public Step {
       if (width == 0) return;
       area.at += first * 2 * width;
       const float* bias = bias_ ? bias_ + static_cast<int64_t>(e) * 2 * ffn : nullptr;
-      const Product products[] = {{&gates_[e], area.at - area.own.begin, 2 * width, bias},
-                                  {&ups_[e], area.at + width - area.own.begin, 2 * width, bias ? bias + ffn : nullptr}};
+      const Product products[] = {{&gate_up_[2 * e], area.at - area.own.begin, 2 * width, bias},
+                                  {&gate_up_[2 * e + 1], area.at + width - area.own.begin, 2 * width, bias ? bias + ffn : nullptr}};
       multiply(pass, {pass.normed(), pass.hidden, rows, c.tokens.data() + first}, products, worker);
       activate(pass, area, rows, first, ffn, kind_, c.slot_weight.data() + first);
     }
   }
 
  private:
-  std::vector<Matrix> gates_, ups_;
+  const std::vector<Matrix>& gate_up_;  // of each expert its gate, then its up projection
   const float* const bias_;
   const kernels::Gate kind_;
   const std::shared_ptr<const Choices> choices_;

@@ -3,15 +3,14 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace ingot::models::decode {
 namespace {
 
-using kernels::kWeightGroup, kernels::WeightFormat;
+using kernels::kWeightGroup, kernels::kWeightPanel, kernels::WeightFormat;
 using kernels::cpu::FewProductsProblem;
-
-constexpr int64_t kBlock = 8;  // outputs that one worker has whole
 
 // What the integers of a group of weights stand for, and the scale: the least sum of squared errors of a few scales, each then fitted to
 // the integers that it gives.
@@ -52,30 +51,33 @@ float round_group(const float* weights, int8_t* rounded) {
   return scale;
 }
 
-// One output's weights into `packed` and `scales`; `weights` becomes what they stand for.
-void pack(WeightFormat format, std::span<float> weights, char* packed, float* scales) {
-  const auto inputs = static_cast<int64_t>(weights.size()), padded = kernels::padded_inputs(format, inputs);
-  std::vector<int8_t> rounded(static_cast<size_t>(padded));
-  std::vector<float> group(kWeightGroup);
-  for (int64_t first = 0; first < padded; first += kWeightGroup) {
-    const int64_t there = std::clamp<int64_t>(inputs - first, 0, kWeightGroup);
-    std::fill(group.begin(), group.end(), 0.0f);
-    std::copy_n(weights.begin() + first, there, group.begin());
-    auto* to = rounded.data() + first;
-    const float scale = format == WeightFormat::int8 ? round_group<127>(group.data(), to) : round_group<7>(group.data(), to);
-    scales[first / kWeightGroup] = scale;
-    for (int64_t i = 0; i < there; ++i) weights[static_cast<size_t>(first + i)] = scale * static_cast<float>(to[i]);
-  }
-  if (format == WeightFormat::int8) {
-    std::copy(rounded.begin(), rounded.end(), reinterpret_cast<int8_t*>(packed));
-    return;
-  }
-  constexpr int64_t kBytes = kernels::kInt4Block / 2;
-  for (int64_t first = 0; first < padded; first += kernels::kInt4Block)
-    for (int64_t i = 0; i < kBytes; ++i) {
-      const auto nibble = [&](int64_t at) { return static_cast<unsigned>(rounded[static_cast<size_t>(first + at)] + 8); };
-      packed[first / 2 + i] = static_cast<char>(nibble(i) | nibble(kBytes + i) << 4);
+// A panel's weights, [outputs, inputs], into `packed` and `scales`; `weights` becomes what they stand for.
+void pack(WeightFormat format, float* weights, int64_t outputs, int64_t inputs, uint8_t* packed, float* scales) {
+  const int64_t groups = kernels::padded_inputs(format, inputs) / kWeightGroup;
+  std::array<std::array<int8_t, kWeightGroup>, kWeightPanel> rounded{};
+  for (int64_t g = 0; g < groups; ++g, scales += kWeightPanel) {
+    const int64_t there = std::min(kWeightGroup, inputs - g * kWeightGroup);
+    for (int64_t o = 0; o < outputs; ++o) {
+      float* const own = weights + o * inputs + g * kWeightGroup;
+      std::array<float, kWeightGroup> group{};
+      std::copy_n(own, there, group.begin());
+      auto& to = rounded[static_cast<size_t>(o)];
+      scales[o] = format == WeightFormat::int8 ? round_group<127>(group.data(), to.data()) : round_group<7>(group.data(), to.data());
+      for (int64_t i = 0; i < there; ++i) own[i] = scales[o] * static_cast<float>(to[static_cast<size_t>(i)]);
     }
+    if (format == WeightFormat::int8) {
+      for (size_t i = 0; i < kWeightGroup; i += 2)
+        for (const auto& output : rounded) *packed++ = static_cast<uint8_t>(output[i]), *packed++ = static_cast<uint8_t>(output[i + 1]);
+      continue;
+    }
+    constexpr size_t kHalf = kWeightGroup / 2;
+    for (size_t first = 0; first < kHalf; first += 4)
+      for (const auto& output : rounded)
+        for (size_t i = first; i < first + 4; ++i) {
+          const auto low = static_cast<unsigned>(output[i] + 8), high = static_cast<unsigned>(output[kHalf + i] + 8);
+          *packed++ = static_cast<uint8_t>(low | high << 4);
+        }
+  }
 }
 
 int16_t* room_for(std::vector<int16_t>& words, int64_t count) {
@@ -91,29 +93,33 @@ bool is_plain(const layers::Parameter& p) {
          (v.scalar_type() == at::kFloat || v.scalar_type() == at::kBFloat16);
 }
 
-std::vector<Matrix> matrices_of(layers::Parameter& parameter, WeightFormat format) {
-  auto value = parameter.value.detach();
-  if (value.dim() == 2) value = value.unsqueeze(0);
-  const int64_t count = value.size(0), outputs = value.size(1), inputs = value.size(2);
+std::vector<Matrix> matrices_of(layers::Parameter& parameter, WeightFormat format, int64_t parts) {
+  const auto value = parameter.value.detach();
+  const int64_t inputs = value.size(-1), outputs = value.size(-2) / parts;
+  const auto stack = value.view({-1, outputs, inputs});
   std::vector<Matrix> matrices;
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < stack.size(0); ++i) {
     Matrix m{.outputs = outputs, .inputs = inputs};
+    auto own = stack[i];
     if (!kernels::has_scales(format)) {
       m.format = value.scalar_type() == at::kFloat ? WeightFormat::fp32 : WeightFormat::bf16;
-      m.weights = value[i];
+      m.weights = own;
     } else {
-      const int64_t bytes = kernels::row_bytes(format, inputs), groups = kernels::padded_inputs(format, inputs) / kWeightGroup;
+      const int64_t panels = kernels::padded_outputs(format, outputs) / kWeightPanel, bytes = kernels::row_bytes(format, inputs);
+      const int64_t groups = kernels::padded_inputs(format, inputs) / kWeightGroup;
       m.format = format;
-      m.weights = at::empty({outputs, bytes}, at::kByte);
-      m.scales = at::empty({outputs, groups}, at::kFloat);
-      auto own = value[i];
+      m.weights = at::empty({panels, kWeightPanel * bytes}, at::kByte);
+      m.scales = at::zeros({panels, groups, kWeightPanel}, at::kFloat);
       const auto wide = own.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).contiguous();
       auto* const numbers = wide.mutable_data_ptr<float>();
-      auto* const packed = static_cast<char*>(m.weights.mutable_data_ptr());
+      auto* const packed = m.weights.mutable_data_ptr<uint8_t>();
       auto* const scales = m.scales.mutable_data_ptr<float>();
-      at::parallel_for(0, outputs, 16, [&](int64_t begin, int64_t end) {
-        for (int64_t o = begin; o < end; ++o)
-          pack(format, {numbers + o * inputs, static_cast<size_t>(inputs)}, packed + o * bytes, scales + o * groups);
+      at::parallel_for(0, panels, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t panel = begin; panel < end; ++panel) {
+          const int64_t first = panel * kWeightPanel;
+          pack(format, numbers + first * inputs, std::min(kWeightPanel, outputs - first), inputs, packed + first * bytes,
+               scales + first * groups);
+        }
       });
       own.copy_(wide);
     }
@@ -123,8 +129,8 @@ std::vector<Matrix> matrices_of(layers::Parameter& parameter, WeightFormat forma
 }
 
 tensor::Range own_share(int64_t outputs, const Worker& worker) {
-  const int64_t blocks = (outputs + kBlock - 1) / kBlock;
-  const auto border = [&](int64_t index) { return std::min(outputs, blocks * index / worker.count * kBlock); };
+  const int64_t panels = (outputs + kWeightPanel - 1) / kWeightPanel;
+  const auto border = [&](int64_t index) { return std::min(outputs, panels * index / worker.count * kWeightPanel); };
   return {border(worker.index), border(worker.index + 1)};
 }
 

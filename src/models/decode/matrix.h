@@ -15,23 +15,14 @@ struct Matrix {
   kernels::WeightFormat format = kernels::WeightFormat::fp32;
   int64_t outputs = 0, inputs = 0;
   at::Tensor weights, scales;  // kernels/weight_format.h; of fp32 and bf16 the parameter's own memory
-
-  /// Outputs [begin, end).
-  Matrix outputs_of(int64_t begin, int64_t end) const {
-    auto part = *this;
-    part.outputs = end - begin;
-    part.weights = weights.narrow(0, begin, end - begin);
-    if (scales.defined()) part.scales = scales.narrow(0, begin, end - begin);
-    return part;
-  }
 };
 
 /// Whether it can be multiplied with here: all of it is, on a CPU, and nothing is added to it or rounded.
 bool is_plain(const layers::Parameter& parameter);
 
-/// Of a matrix or a stack of them. With scales the parameter's value is rounded to what the packed weights stand for, so that passes of
-/// other kinds compute with the same.
-std::vector<Matrix> matrices_of(layers::Parameter& parameter, kernels::WeightFormat format);
+/// Of a matrix or a stack of them, each one's outputs cut into `parts` equal ones. With scales the parameter's value is rounded to what the
+/// packed weights stand for, so that passes of other kinds compute with the same.
+std::vector<Matrix> matrices_of(layers::Parameter& parameter, kernels::WeightFormat format, int64_t parts = 1);
 
 struct Product {
   const Matrix* matrix = nullptr;

@@ -66,7 +66,7 @@ TEST(FewProducts, are_sums_of_products_in_every_format_whatever_the_sizes) {
       const auto m = matrices_of(parameter, format)[0];
       const auto weights = parameter.value.to(at::kDouble);  // as rounded
       const auto bias = random({outputs}).to(at::kFloat);
-      for (const int64_t rows : {1, 2, 3, 4, 5, 8, 11}) {
+      for (const int64_t rows : {1, 2, 3, 4, 5, 8, 11, 19}) {
         const auto x = random({rows, inputs}, 3).to(at::kFloat);
         const bool is_paired = m.format == WeightFormat::bf16 && kernels::cpu::has_bf16_pairs();
         const auto in = format == WeightFormat::int4 ? in_8_bits(x) : (is_paired ? x.to(at::kBFloat16) : x).to(at::kDouble);
@@ -90,7 +90,7 @@ TEST(FewProducts, are_sums_of_products_in_every_format_whatever_the_sizes) {
 TEST(FewProducts, are_the_same_sums_in_every_instruction_set) {
   for (const auto dtype : {at::kFloat, at::kBFloat16})
     for (const int64_t inputs : {1, 17, 64, 200, 387})
-      for (const int64_t rows : {1, 2, 3, 4, 7}) {
+      for (const int64_t rows : {1, 2, 3, 4, 6, 13}) {
         const auto weights = random({21, inputs}).to(dtype).contiguous(), x = random({rows, inputs}, 3).to(at::kFloat);
         const auto expected = at::matmul(x.to(at::kDouble), weights.to(at::kDouble).t());
         const auto sets = kernels::cpu::supported_isas();
@@ -103,6 +103,37 @@ TEST(FewProducts, are_the_same_sums_in_every_instruction_set) {
           (isa == Isa::avx512 ? few_products.avx512 : isa == Isa::avx2 ? few_products.avx2 : few_products.portable)(p, 0, 21);
           EXPECT_LT((out - expected).abs().max().item<double>(), 1e-5 * std::sqrt(static_cast<double>(inputs)))
               << name(isa) << " " << inputs << " " << rows;
+        }
+      }
+}
+
+TEST(FewProducts, of_fewer_bits_are_the_same_sums_in_every_instruction_set) {
+  for (const auto format : {WeightFormat::int8, WeightFormat::int4})
+    for (const int64_t inputs : {1, 17, 64, 200, 387})
+      for (const int64_t rows : {1, 2, 3, 5, 8, 19}) {
+        auto parameter = parameter_of(random({21, inputs}) - 0.5, at::kFloat);
+        const auto m = matrices_of(parameter, format)[0];
+        const auto x = random({rows, inputs}, 3).to(at::kFloat);
+        const auto in = format == WeightFormat::int4 ? in_8_bits(x) : x.to(at::kDouble);
+        const auto expected = at::matmul(in, parameter.value.to(at::kDouble).t());
+        const int64_t padded = kernels::padded_inputs(format, inputs), groups = padded / kernels::kWeightGroup;
+        for (const auto isa : kernels::cpu::supported_isas()) {
+          auto out = at::zeros({rows, 21}, at::kFloat), scales = at::zeros({rows, 1 + 2 * groups}, at::kFloat);
+          auto words = at::zeros({rows, padded}, at::kShort);
+          FewProductsProblem p{};
+          p.rows = rows, p.inputs = p.x_stride = inputs, p.x = x.const_data_ptr<float>(), p.format = format;
+          if (format == WeightFormat::int8) p.x16 = words.data_ptr<int16_t>();
+          else p.x8 = static_cast<int8_t*>(words.data_ptr());
+          p.x_scale = scales.data_ptr<float>(), p.x_scales = p.x_scale + rows, p.x_sums = p.x_scales + rows * groups;
+          p.weights = m.weights.const_data_ptr(), p.scales = m.scales.const_data_ptr<float>();
+          p.out = out.data_ptr<float>(), p.out_stride = 21;
+          const auto run = [&](const auto& kernel, int64_t end) {
+            (isa == Isa::avx512 ? kernel.avx512 : isa == Isa::avx2 ? kernel.avx2 : kernel.portable)(p, 0, end);
+          };
+          run(kernels::cpu::round_few_rows, rows);
+          run(kernels::cpu::few_products, 21);
+          EXPECT_LT((out - expected).abs().max().item<double>(), 3e-4 * std::sqrt(static_cast<double>(inputs)))
+              << name(isa) << " " << static_cast<int>(format) << " " << inputs << " " << rows;
         }
       }
 }

@@ -34,11 +34,11 @@ bool Program::takes(std::initializer_list<const layers::Parameter*> parameters) 
   return true;
 }
 
-const std::vector<Matrix>& Program::stack(layers::Parameter& parameter) {
+const std::vector<Matrix>& Program::stack(layers::Parameter& parameter, int64_t parts) {
   const auto found = matrices_.find(&parameter);
   if (found != matrices_.end()) return found->second;
   const auto own = parameter.value.scalar_type() == at::kFloat ? kernels::WeightFormat::fp32 : kernels::WeightFormat::bf16;
-  return matrices_[&parameter] = matrices_of(parameter, parameter.keeps_fp32 || !kernels::has_scales(format_) ? own : format_);
+  return matrices_[&parameter] = matrices_of(parameter, parameter.keeps_fp32 || !kernels::has_scales(format_) ? own : format_, parts);
 }
 
 std::shared_ptr<Rotations> Program::rotations(const layers::RotarySettings& settings) {

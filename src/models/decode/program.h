@@ -35,8 +35,8 @@ class Program {
   bool takes(std::initializer_list<const layers::Parameter*> parameters) const;
   /// Of a parameter in two dimensions; it lives as long as the program.
   const Matrix& matrix(layers::Parameter& parameter) { return stack(parameter).front(); }
-  /// Of one in three.
-  const std::vector<Matrix>& stack(layers::Parameter& parameter);
+  /// Of one in three, each one's outputs cut into `parts` equal ones.
+  const std::vector<Matrix>& stack(layers::Parameter& parameter, int64_t parts = 1);
   std::shared_ptr<Rotations> rotations(const layers::RotarySettings& settings);
 
   template <class S, class... Args>
