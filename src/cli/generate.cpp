@@ -59,9 +59,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-Generated generate(models::Model& model, const serve::EngineOptions& options, serve::TextRequest request,
-                   const resilience::StopSignal& stop, const std::function<void(int64_t)>& on_token) {
-  serve::Engine engine(model, options);
+Generated generate(serve::Engine& engine, serve::TextRequest request, const resilience::StopSignal& stop,
+                   const std::function<void(int64_t)>& on_token) {
   const auto start = std::chrono::steady_clock::now();
   const auto text = engine.submit(std::move(request));
   Generated made;
@@ -119,7 +118,6 @@ int run_generate(const Call& call) {
     std::fputs(part.c_str(), stdout);
     std::fflush(stdout);
   };
-  if (!call.json) std::fputs(o.prompt.c_str(), stdout);
   if (prompt.empty())
     throw base::UsageError("the prompt has no tokens; give some text, or a tokenizer that begins a document with a token");
   const auto longest = static_cast<int64_t>(prompt.size()) + o.tokens, known = loaded.model->config().max_positions;
@@ -130,7 +128,9 @@ int run_generate(const Call& call) {
   request.sampling = {.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .seed = static_cast<uint64_t>(o.seed)};
   if (tokenizer.special().eos >= 0) request.stop_ids = {tokenizer.special().eos};
   const int32_t vocab = tokenizer.vocab_size();
-  const auto made = generate(*loaded.model, options, std::move(request), stop, [&](int64_t id) {
+  serve::Engine engine(*loaded.model, options);
+  if (!call.json) std::fputs(o.prompt.c_str(), stdout);  // not before everything that can be refused
+  const auto made = generate(engine, std::move(request), stop, [&](int64_t id) {
     if (id < vocab) show(shown.push(static_cast<int32_t>(id)));  // a padded vocabulary has rows without a token
   });
   show(shown.finish());
