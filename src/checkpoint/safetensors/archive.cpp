@@ -47,7 +47,7 @@ std::vector<std::string> in_order_of_file(const SafetensorsReader& reader) {
 void write_archive(const fs::path& file, const std::vector<SafetensorsItem>& items, const std::map<std::string, std::string>& files,
                    std::map<std::string, std::string> metadata) {
   metadata.insert(kTransformersMetadata.begin(), kTransformersMetadata.end());
-  metadata[kMark] = kVersion;
+  metadata.insert_or_assign(kMark, std::string(kVersion));
   static constexpr std::byte kZeros[kArchiveAlignment] = {};
   std::vector<Digest> digests = {digest_of_metadata(metadata)};
   std::vector<SafetensorsItem> all;
