@@ -127,9 +127,15 @@ def wait_for_steps(run_dir, steps, process, limit=300):
         time.sleep(0.005)
 
 
+def chosen_of(tests):
+    if unknown := set(sys.argv[1:]) - {t.__name__ for t in tests}:
+        sys.exit(f"no test here is called {', '.join(sorted(unknown))}")
+    return [t for t in tests if t.__name__ in sys.argv[1:]] or tests
+
+
 def run_chosen(tests):
     """Runs the tests named on the command line, or all, in one workspace."""
-    chosen = [t for t in tests if t.__name__ in sys.argv[1:]] or tests
+    chosen = chosen_of(tests)
     with Workspace() as workspace:
         for test in chosen:
             started = time.time()
@@ -139,7 +145,7 @@ def run_chosen(tests):
 
 def run_chosen_in_scratch(tests):
     """Runs the tests named on the command line, or all, each in an empty folder of its own, whose path it gets."""
-    for test in [t for t in tests if t.__name__ in sys.argv[1:]] or tests:
+    for test in chosen_of(tests):
         started = time.time()
         with tempfile.TemporaryDirectory() as scratch:
             os.chdir(scratch)
