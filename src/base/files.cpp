@@ -173,6 +173,14 @@ std::optional<FileLock> FileLock::try_take(const fs::path& path) {
   throw FileError("cannot lock {}: {}", path.string(), reason());
 }
 
+bool FileLock::is_held(const fs::path& path) {
+  const int descriptor = uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); });
+  if (descriptor < 0) return false;
+  const bool is_held = uninterrupted([&] { return ::flock(descriptor, LOCK_SH | LOCK_NB); }) != 0 && errno == EWOULDBLOCK;
+  ::close(descriptor);
+  return is_held;
+}
+
 FileLock::FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 FileLock& FileLock::operator=(FileLock&& other) noexcept {

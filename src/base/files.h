@@ -63,6 +63,8 @@ class FileLock {
  public:
   /// Nothing while another process holds it.
   static std::optional<FileLock> try_take(const fs::path& path);
+  /// Whether a process has it, as far as is known; nothing is made.
+  static bool is_held(const fs::path& path);
   FileLock(FileLock&& other) noexcept;
   FileLock& operator=(FileLock&& other) noexcept;
   ~FileLock();
