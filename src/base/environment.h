@@ -26,6 +26,7 @@ struct Environment {
   std::string master_address, master_port;  // MASTER_ADDR, MASTER_PORT: where ranks meet; they win over what Slurm and Open MPI say
   std::string agent_store;                  // TORCHELASTIC_USE_AGENT_STORE: "True" when the launcher holds the meeting place
   std::string restart_count;                // TORCHELASTIC_RESTART_COUNT
+  std::string heartbeats;                   // INGOT_HEARTBEATS: where `ingot launch` sees what its ranks do
   // Set by Slurm in a job, and in each process that srun starts.
   std::string slurm_job_id, slurm_ntasks;                       // SLURM_JOB_ID, SLURM_NTASKS
   std::string slurm_step_id, slurm_step_tasks;                  // SLURM_STEP_ID, SLURM_STEP_NUM_TASKS

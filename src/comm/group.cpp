@@ -16,23 +16,26 @@ using base::CommError;
 
 class Waiting {
  public:
-  explicit Waiting(Counters& counters) : counters_(counters) {}
+  Waiting(Counters& counters, Heartbeat* heartbeat) : counters_(counters) {
+    if (heartbeat) seen_.emplace(*heartbeat);
+  }
   ~Waiting() { counters_.add_wait(std::chrono::duration<double>(Clock::now() - since_).count()); }
   Waiting(const Waiting&) = delete;
 
  private:
   Counters& counters_;
   Clock::time_point since_ = Clock::now();
+  std::optional<Heartbeat::Waiting> seen_;
 };
 
 // Marks the ledger's entry when the operation is over, and puts the step into messages.
 class Recorded : public Pending {
  public:
-  Recorded(Work work, std::string what, Counters& counters, Ledger& ledger, uint64_t ticket)
-      : work_(std::move(work)), what_(std::move(what)), counters_(counters), ledger_(ledger), ticket_(ticket) {}
+  Recorded(Work work, std::string what, Counters& counters, Ledger& ledger, Heartbeat* heartbeat, uint64_t ticket)
+      : work_(std::move(work)), what_(std::move(what)), counters_(counters), ledger_(ledger), heartbeat_(heartbeat), ticket_(ticket) {}
   void wait() override {
     const base::WorkScope scope("communication", base::owns(base::WorkKind::communication));
-    const Waiting waiting(counters_);
+    const Waiting waiting(counters_, heartbeat_);
     const auto operation = work_;
     try {
       work_.wait();
@@ -53,6 +56,7 @@ class Recorded : public Pending {
   std::string what_;
   Counters& counters_;
   Ledger& ledger_;
+  Heartbeat* heartbeat_;
   uint64_t ticket_;
 };
 
@@ -60,14 +64,16 @@ int64_t sum(const std::vector<int64_t>& values) { return std::accumulate(values.
 
 }  // namespace
 
-Group::Group(std::string axis, std::vector<int> members, int rank, std::unique_ptr<Backend> backend, Counters& counters, Ledger& ledger)
+Group::Group(std::string axis, std::vector<int> members, int rank, std::unique_ptr<Backend> backend, Counters& counters, Ledger& ledger,
+             bool in_background)
     : axis_(std::move(axis)),
       members_(std::move(members)),
       rank_(rank),
       backend_(std::move(backend)),
       place_(fmt::format("axis {} (ranks {})", axis_, members_)),
       counters_(counters),
-      ledger_(ledger) {}
+      ledger_(ledger),
+      heartbeat_(in_background ? nullptr : &ledger.heartbeat()) {}
 
 Group::~Group() = default;
 
@@ -169,15 +175,16 @@ Work Group::start_recorded(Operation operation, bool blocking) {
   counters_.add(axis_, operation.kind, traffic_of(operation, rank_, size()));
   const auto ticket = ledger_.start(axis_, members_, operation);
   auto what = fmt::format("{} on {}, step {}", describe(operation), place_, ledger_.step());
+  if (heartbeat_) heartbeat_->set_operation(what);
   Work started;
   try {
     std::optional<Waiting> waiting;  // it may be carried out at once, by this thread
-    if (blocking) waiting.emplace(counters_);
+    if (blocking) waiting.emplace(counters_, heartbeat_);
     started = backend_->start(std::move(operation), blocking);
   } catch (const CommError& failure) {
     throw CommError("{}: {}", what, failure.what());
   }
-  return Work(std::make_shared<Recorded>(std::move(started), std::move(what), counters_, ledger_, ticket));
+  return Work(std::make_shared<Recorded>(std::move(started), std::move(what), counters_, ledger_, heartbeat_, ticket));
 }
 
 namespace {

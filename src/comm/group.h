@@ -28,8 +28,9 @@ class StreamTransfers;
 class Group {
  public:
   /// `members`: ranks of the world, in the order that gives them their rank here. `axis` is what counters, ledger and
-  /// messages call it. A group of one needs no back-end.
-  Group(std::string axis, std::vector<int> members, int rank, std::unique_ptr<Backend> backend, Counters& counters, Ledger& ledger);
+  /// messages call it. A group of one needs no back-end. What goes on `in_background`, beside training, is no sign of its progress.
+  Group(std::string axis, std::vector<int> members, int rank, std::unique_ptr<Backend> backend, Counters& counters, Ledger& ledger,
+        bool in_background = false);
   ~Group();
 
   int rank() const { return rank_; }  // in this group
@@ -86,6 +87,7 @@ class Group {
   std::unique_ptr<StreamTransfers> transfers_;  // once there are tensors of emulated devices; gone before the back-end
   Counters& counters_;
   Ledger& ledger_;
+  Heartbeat* heartbeat_;                     // null: in the background
   uint64_t collectives_ = 0, messages_ = 0;  // started so far
 };
 

@@ -53,6 +53,7 @@ std::string in_words(const LedgerEntry& e) { return fmt::format("{} of {} {}", e
 }  // namespace
 
 void Ledger::set_step(int64_t step) {
+  heartbeat_.set_step(step);
   const std::lock_guard lock(mutex_);
   step_ = step;
 }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/heartbeat.h"
 #include "comm/operation.h"
 
 namespace ingot::comm {
@@ -33,6 +34,10 @@ class Ledger {
  public:
   explicit Ledger(int rank, size_t capacity = 1024) : rank_(rank), capacity_(capacity) {}
 
+  /// What a launcher sees of this rank.
+  Heartbeat& heartbeat() { return heartbeat_; }
+  /// From now on a launcher sees it; before there are groups.
+  void show(Heartbeat heartbeat) { heartbeat_ = std::move(heartbeat); }
   /// Operations from now on belong to this step.
   void set_step(int64_t step);
   int64_t step() const;
@@ -52,6 +57,7 @@ class Ledger {
   int rank_;
   size_t capacity_;
   int64_t step_ = 0;
+  Heartbeat heartbeat_;
   uint64_t first_ticket_ = 0;  // of entries_.front()
   mutable std::deque<LedgerEntry> entries_;
   std::deque<std::pair<uint64_t, std::function<bool()>>> under_way_;  // operations that streams wait for

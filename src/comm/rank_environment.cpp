@@ -84,6 +84,7 @@ RankEnvironment rank_environment(const base::Environment& e) {
   if (!e.master_address.empty()) r.address = e.master_address;
   r.port = number_or("MASTER_PORT", e.master_port, r.port, 1, 65535);
   if (!e.restart_count.empty()) r.attempt = e.restart_count;
+  r.heartbeats = e.heartbeats;
   r.is_store_hosted = e.agent_store == "True" || e.agent_store == "true" || e.agent_store == "1";
   if (r.size > 1 && r.address.empty())
     throw ConfigError("{} started {} ranks, but nothing says where rank 0 is: set MASTER_ADDR to its address", r.launcher, r.size);

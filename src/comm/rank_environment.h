@@ -15,6 +15,7 @@ struct RankEnvironment {
   int port = 29500;
   bool is_store_hosted = false;  // by the launcher; otherwise rank 0 holds it
   std::string launcher;          // "torchrun", "srun", "mpirun"; "" when alone
+  std::string heartbeats;        // the launcher's board (heartbeat.h), or ""
   std::string attempt = "0";     // number of the restart, by which ranks of an earlier one are told apart
 };
 

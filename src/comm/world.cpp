@@ -36,13 +36,17 @@ World::World() : ledger_(0) {}
 World::World(int rank, int size, std::unique_ptr<Fabric> fabric) : rank_(rank), size_(size), fabric_(std::move(fabric)), ledger_(rank) {}
 
 std::unique_ptr<World> World::join(const RankEnvironment& environment, bool is_gpu, const WorldOptions& options) {
-  if (environment.size == 1) return std::make_unique<World>();
-  return std::make_unique<World>(environment.rank, environment.size, make_process_fabric(environment, is_gpu, options));
+  Heartbeat heartbeat(environment.heartbeats, environment.local_rank);  // seen while the ranks meet, too
+  auto world = environment.size == 1
+                   ? std::make_unique<World>()
+                   : std::make_unique<World>(environment.rank, environment.size, make_process_fabric(environment, is_gpu, options));
+  world->ledger_.show(std::move(heartbeat));
+  return world;
 }
 
 std::string World::description() const { return fabric_ ? fmt::format("{} ranks, {}", size_, fabric_->description()) : "1 rank"; }
 
-std::unique_ptr<Group> World::group(const std::string& axis, const std::vector<int>& members) {
+std::unique_ptr<Group> World::group(const std::string& axis, const std::vector<int>& members, bool in_background) {
   const auto self = std::find(members.begin(), members.end(), rank_);
   const std::set<int> distinct(members.begin(), members.end());
   const bool is_valid = !distinct.empty() && distinct.size() == members.size() && *distinct.begin() >= 0 && *distinct.rbegin() < size_;
@@ -52,7 +56,7 @@ std::unique_ptr<Group> World::group(const std::string& axis, const std::vector<i
   if (members.size() == 1) return std::make_unique<Group>(axis, members, 0, nullptr, counters_, ledger_);
   auto key = fmt::format("{}:{}", axis, fmt::join(members, ","));
   key += fmt::format("#{}", groups_made_[key]++);
-  return std::make_unique<Group>(axis, members, rank, fabric_->connect(key, members, rank), counters_, ledger_);
+  return std::make_unique<Group>(axis, members, rank, fabric_->connect(key, members, rank), counters_, ledger_, in_background);
 }
 
 Group& World::everyone() {

@@ -51,7 +51,7 @@ class World {
 
   /// All members (world ranks, in the order of their group ranks) must call it with the same arguments, in the same order
   /// as their other groups. The calling rank must be among them.
-  std::unique_ptr<Group> group(const std::string& axis, const std::vector<int>& members);
+  std::unique_ptr<Group> group(const std::string& axis, const std::vector<int>& members, bool in_background = false);
   /// Group of all ranks; made at first use, which all ranks must come to.
   Group& everyone();
 

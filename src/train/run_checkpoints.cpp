@@ -151,7 +151,7 @@ std::unique_ptr<RunCheckpoints::Tier> RunCheckpoints::make_tier(
   auto& world = groups_.world();
   std::vector<int> all(static_cast<size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
-  tier->group = world.group(axis, all);
+  tier->group = world.group(axis, all, /*in_background=*/true);
   tier->saving_team = std::make_unique<RankTeam>(*tier->group);
   tier->calling_team = std::make_unique<RankTeam>(world.everyone());
   auto options = config_.save_options();
