@@ -3,14 +3,18 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <thread>
 
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "base/run_events.h"
 #include "base/text.h"
+#include "comm/heartbeat.h"
 #include "comm/store.h"
+#include "resilience/retry_policy.h"
 #include "resilience/supervisor.h"
 
 namespace ingot::resilience {
@@ -109,7 +113,7 @@ class Board {
   c10::intrusive_ptr<c10d::TCPStore> store_;
 };
 
-std::vector<RankProcess> ranks_of(const LaunchOptions& o, const Board& board, int attempt) {
+std::vector<RankProcess> ranks_of(const LaunchOptions& o, const Board& board, const comm::HeartbeatBoard& heartbeats, int attempt) {
   // As torchrun: without a choice of the user's, the ranks of a machine share its cores.
   const int threads = std::max<int>(1, base::usable_cores() / static_cast<int>(o.ranks));
   std::vector<RankProcess> ranks;
@@ -122,6 +126,7 @@ std::vector<RankProcess> ranks_of(const LaunchOptions& o, const Board& board, in
                          {"LOCAL_WORLD_SIZE", std::to_string(o.ranks)},
                          {"MASTER_ADDR", board.host()},
                          {"MASTER_PORT", std::to_string(board.port())},
+                         {"INGOT_HEARTBEATS", heartbeats.path()},
                          {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                          {"TORCHELASTIC_RESTART_COUNT", std::to_string(attempt)}}};
     if (base::environment().omp_num_threads.empty()) process.environment.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
@@ -130,7 +135,56 @@ std::vector<RankProcess> ranks_of(const LaunchOptions& o, const Board& board, in
   return ranks;
 }
 
-constexpr int kUsageStatus = 2;  // starting again would only repeat it
+constexpr int kUsageStatus = 2;
+
+double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+FailedAttempt attempt_of(const Outcome& outcome, double started_s) {
+  const auto& first = outcome.first;
+  const bool was_killed = first.exit_status == 128 + SIGKILL || first.exit_status == 128 + SIGTERM;
+  const auto cause = outcome.was_stopped                 ? Cause::stopped
+                     : first.exit_status == kUsageStatus ? Cause::usage
+                     : first.is_hang                     ? Cause::hang
+                     : first.rank < 0                    ? Cause::elsewhere
+                     : was_killed                        ? Cause::killed
+                                                         : Cause::crash;
+  return {.cause = cause,
+          .step = first.step,
+          .signature = signature_of(first.exit_status, first.last_lines.empty() ? "" : first.last_lines.back()),
+          .started_s = started_s,
+          .ended_s = now_s()};
+}
+
+// False when it was cut short by a signal.
+bool pause(const StopSignal& stop, double seconds) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (std::chrono::steady_clock::now() < until && stop.received() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  return stop.received() == 0;
+}
+
+// Of the run whose directory the ranks have said; by the launcher of node 0.
+class EventLog {
+ public:
+  EventLog(const LaunchOptions& o, const comm::HeartbeatBoard& heartbeats) : options_(o), heartbeats_(heartbeats) {}
+  void record_failure(const Failure& failure, int attempt) {
+    if (options_.node_rank > 0) return;
+    if (const auto said = heartbeats_.pulse(0).run_directory; !said.empty()) run_directory_ = said;
+    record(failure.is_hang ? "hang" : "failure", {{"attempt", attempt},
+                                                  {"rank", failure.rank},
+                                                  {"step", failure.step},
+                                                  {"what", failure.description},
+                                                  {"node", base::host_name()},
+                                                  {"last_lines", failure.last_lines}});
+  }
+  void record(const char* kind, const nlohmann::ordered_json& details) const {
+    if (options_.node_rank == 0 && !run_directory_.empty()) base::record_event(run_directory_, kind, details);
+  }
+
+ private:
+  const LaunchOptions& options_;
+  const comm::HeartbeatBoard& heartbeats_;
+  std::string run_directory_;
+};
 
 }  // namespace
 
@@ -145,24 +199,40 @@ int launch(const LaunchOptions& o) {
   const StopSignal stop("\nasking the ranks to stop; once more to stop at once\n", SecondSignal::ends_at_once);
   auto command = o.command;
   if (command[0] == "ingot") command[0] = base::own_program();  // the one that launches, wherever PATH points
+  comm::HeartbeatBoard heartbeats(static_cast<int>(o.ranks));
+  EventLog events(o, heartbeats);
+  const SupervisorOptions watch{.grace_s = o.grace_s,
+                                .failure_elsewhere = {},
+                                .pulse_of = [&](int rank) { return heartbeats.pulse(rank - static_cast<int>(o.node_rank * o.ranks)); },
+                                .hang = {.silence_s = o.hang_s, .is_whole_job = o.nnodes == 1}};
+  std::vector<FailedAttempt> failed;
   for (int attempt = 0;; ++attempt) {
-    const auto outcome = supervise(command, ranks_of(o, board, attempt), stop,
-                                   {.grace_s = o.grace_s, .failure_elsewhere = [&] { return board.failure_elsewhere(attempt); }});
+    heartbeats.clear();
+    const double started_s = now_s();
+    auto options = watch;
+    options.failure_elsewhere = [&] { return board.failure_elsewhere(attempt); };
+    const auto outcome = supervise(command, ranks_of(o, board, heartbeats, attempt), stop, options);
     if (outcome.succeeded) {
       board.leave(attempt, o.grace_s);
       return 0;
     }
     const auto& first = outcome.first;
-    if (first.rank >= 0) board.say_failed(attempt, first.description);
+    if (first.rank >= 0 || first.is_hang) board.say_failed(attempt, first.description);
     base::log_error("{}", report_of(first));
-    if (outcome.was_stopped || first.exit_status == kUsageStatus || attempt >= o.max_restarts) {
-      if (o.max_restarts > 0 && attempt >= o.max_restarts) base::log_error("given up after {} restart{}", attempt, attempt == 1 ? "" : "s");
+    events.record_failure(first, attempt);
+    failed.push_back(attempt_of(outcome, started_s));
+    const auto retry = after(failed, {.restarts = o.max_restarts, .restarts_per_day = o.restarts_per_day});
+    if (!retry.restarts) {
+      if (o.max_restarts > 0) base::log_error("not started again: {}", retry.why);
+      events.record("gave_up", {{"attempt", attempt}, {"why", retry.why}});
       board.leave(attempt, o.grace_s);
       return first.exit_status == kUsageStatus ? kUsageStatus : 1;
     }
     board.meet(attempt, o.rendezvous_timeout_s);
-    base::log_warning("starting all ranks again, restart {} of {}; ingot train goes on from the last checkpoint", attempt + 1,
-                      o.max_restarts);
+    base::log_warning("starting all ranks again, {}: restart {} of {}; ingot train goes on from the last checkpoint", retry.why,
+                      attempt + 1, o.max_restarts);
+    events.record("restart", {{"attempt", attempt + 1}, {"pause_s", retry.pause_s}, {"why", retry.why}});
+    if (!pause(stop, retry.pause_s)) return 1;
   }
 }
 

@@ -12,6 +12,8 @@ struct LaunchOptions {
   int64_t ranks = 1;                  // of this machine
   int64_t nnodes = 1, node_rank = 0;  // machines; each runs its own launcher
   int64_t max_restarts = 0;           // of all ranks, after a failure
+  int64_t restarts_per_day = 0;       // 0: no limit of its own
+  double hang_s = -1;                 // silence of a rank that is a hang (hang.h); 0: never
   std::string rendezvous;             // HOST:PORT of machine 0; one machine needs none
   double grace_s = 10;                // from the first failure until the other ranks are killed
   double rendezvous_timeout_s = 300;

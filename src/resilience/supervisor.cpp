@@ -3,20 +3,23 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <optional>
 #include <utility>
 
 #include "base/child_process.h"
 #include "base/error.h"
-#include "base/files.h"
 #include "base/log.h"
+#include "base/stack_dump.h"
 #include "base/system_call.h"
 
 namespace ingot::resilience {
@@ -24,8 +27,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kLinesKept = 15, kLongestLine = 16 << 10;
+constexpr size_t kLinesKept = 80 /* a stack */, kLinesOfFailure = 15, kLongestLine = 16 << 10;
 constexpr double kPolitenessShare = 0.3;  // of the grace: ranks end by themselves, with a message; then SIGTERM, then SIGKILL
+
+constexpr double kWatchEvery = 0.25, kForStacks = 0.3;  // seconds
+
+// 'R' runs, 'S' sleeps, 'D' waits for the kernel, 'T' is stopped; '?': not known.
+char state_of(int64_t process) {
+  std::string text;
+  std::getline(std::ifstream(fmt::format("/proc/{}/stat", process)), text);
+  const auto end = text.rfind(')');  // behind the program's name, which may hold anything
+  return end != std::string::npos && end + 2 < text.size() ? text[end + 2] : '?';
+}
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -122,7 +135,8 @@ Child start(const std::vector<std::string>& command, const RankProcess& rank, si
 Failure failure_of(const Child& child, int status) {
   Failure failure;
   failure.rank = child.rank;
-  failure.last_lines.assign(child.err->last_lines().begin(), child.err->last_lines().end());
+  const auto& lines = child.err->last_lines();
+  failure.last_lines.assign(lines.end() - static_cast<ptrdiff_t>(std::min(lines.size(), kLinesOfFailure)), lines.end());
   const auto who = fmt::format("rank {} (process {})", child.rank, child.process);
   if (WIFSIGNALED(status)) {
     failure.description = fmt::format("{} was ended by signal {} ({})", who, WTERMSIG(status), strsignal(WTERMSIG(status)));
@@ -133,6 +147,12 @@ Failure failure_of(const Child& child, int status) {
     failure.exit_status = WEXITSTATUS(status);
   }
   return failure;
+}
+
+// The lines of base/stack_dump.h, or none.
+std::vector<std::string> last_stack(const std::deque<std::string>& lines) {
+  const auto first = std::find_if(lines.rbegin(), lines.rend(), [](const auto& line) { return line.starts_with(base::kStackBegins); });
+  return first == lines.rend() ? std::vector<std::string>() : std::vector<std::string>(first.base() - 1, lines.end());
 }
 
 class Supervision {
@@ -157,6 +177,7 @@ class Supervision {
       reap();
       hand_on_signals();
       look_elsewhere();
+      look_for_hangs();
       press();
     }
     for (auto& child : children_) child.out->pump(), child.err->pump();
@@ -189,6 +210,7 @@ class Supervision {
 
   void fail(Failure failure) {
     if (first_) return;
+    if (failure.rank >= 0 && options_.pulse_of) failure.step = options_.pulse_of(failure.rank).step;
     first_ = std::move(failure);
     failed_at_ = Clock::now();
     if (running() > 0)
@@ -212,6 +234,38 @@ class Supervision {
     }
   }
 
+  // Killed at once: nothing else ends a process that is stopped, and the others then learn of it from what connects them.
+  void look_for_hangs() {
+    const double since = seconds_since(watched_at_);
+    if (!options_.pulse_of || first_ || signals_handed_on_ > 0 || since < kWatchEvery) return;
+    watched_at_ = Clock::now();
+    // This process was stopped itself, or had no core: so may the ranks have been.
+    if (since > 1 + kWatchEvery) awake_since_ = watched_at_;
+    std::vector<WatchedRank> ranks;
+    for (const auto& child : children_) {
+      if (!child.is_running) return;  // one has ended, and is about to be reaped
+      auto pulse = options_.pulse_of(child.rank);
+      pulse.age_s = std::min(pulse.age_s, seconds_since(awake_since_));
+      const char state = state_of(pulse.process);
+      ranks.push_back({child.rank, std::move(pulse), state});
+    }
+    const auto hang = find_hang(ranks, options_.hang);
+    if (!hang) return;
+    Failure failure{.rank = hang->rank, .description = hang->description, .last_lines = {}, .is_hang = true};
+    for (size_t i = 0; i < children_.size(); ++i) {
+      if (hang->rank >= 0 && children_[i].rank != hang->rank) continue;
+      const auto process = static_cast<pid_t>(ranks[i].pulse.process);
+      if (ranks[i].state != 'T' && ranks[i].state != 't') syscall(SYS_tgkill, process, process, SIGUSR2);
+    }
+    for (const auto start = Clock::now(); seconds_since(start) < kForStacks;) wait_for_output();
+    for (const auto& child : children_) {
+      if (hang->rank >= 0 && child.rank != hang->rank) continue;
+      if (child.rank == hang->rank) failure.last_lines = last_stack(child.err->last_lines());
+      kill(-child.process, SIGKILL);
+    }
+    fail(std::move(failure));
+  }
+
   void press() {
     if (!first_ || running() == 0) return;
     const double waited = seconds_since(failed_at_);
@@ -228,7 +282,7 @@ class Supervision {
   const SupervisorOptions& options_;
   std::vector<Child> children_;
   std::optional<Failure> first_;
-  Clock::time_point failed_at_, looked_at_ = Clock::now();
+  Clock::time_point failed_at_, looked_at_ = Clock::now(), watched_at_ = Clock::now(), awake_since_ = Clock::now();
   int signals_handed_on_ = 0, pressure_ = 0;
 };
 
@@ -236,11 +290,13 @@ class Supervision {
 
 std::string report_of(const Failure& failure) {
   std::string text = "first failure: " + failure.description;
+  if (failure.step > 0 && !failure.is_hang) text += fmt::format(" in step {}", failure.step);
   if (failure.was_killed)
     text +=
         "; nothing that the rank printed explains that. The kernel's log (dmesg) names a process that was killed for its memory, "
         "the scheduler's accounting one that it ended";
-  if (!failure.last_lines.empty()) text += failure.was_killed ? "\n  its last lines before that:" : "\n  its last lines:";
+  if (failure.is_hang && !failure.last_lines.empty()) text += "\n  where it is:";
+  else if (!failure.last_lines.empty()) text += failure.was_killed ? "\n  its last lines before that:" : "\n  its last lines:";
   for (const auto& line : failure.last_lines) text += "\n    " + line;
   return text;
 }

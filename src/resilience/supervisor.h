@@ -7,10 +7,13 @@
 
 #include <deque>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "comm/heartbeat.h"
+#include "resilience/hang.h"
 #include "resilience/stop_signal.h"
 
 namespace ingot::resilience {
@@ -23,14 +26,18 @@ struct RankProcess {
 struct SupervisorOptions {
   double grace_s = 10;                             // from the first failure until what is left is killed
   std::function<std::string()> failure_elsewhere;  // asked twice a second; not empty: another machine failed, as it says
+  std::function<comm::Pulse(int rank)> pulse_of;   // what a rank does; without it nobody is watched
+  HangLimits hang;                                 // a rank that hangs says where, is killed, and is the job's failure
 };
 
 struct Failure {
-  int rank = -1;                        // -1: on another machine, or the command could not be started
+  int rank = -1;                        // -1: on another machine, or no rank alone
   std::string description;              // "rank 2 (process 4711) was killed by signal 9 (Killed)"
   std::vector<std::string> last_lines;  // of its standard error
   int exit_status = 1;                  // of the rank; 128 + signal
   bool was_killed = false;              // by SIGKILL: the rank could not say why, and its last lines are from before
+  bool is_hang = false;
+  int64_t step = 0;  // that the rank was in; 0: before the first, or not known
 };
 
 /// What to tell the user: the description, and the last lines as what they are. A killed rank's last line is not the cause.

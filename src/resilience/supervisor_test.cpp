@@ -7,7 +7,10 @@
 #include <csignal>
 #include <thread>
 
+#include "base/environment.h"
 #include "base/error.h"
+#include "base/process.h"
+#include "base/stack_dump.h"
 
 namespace ingot::resilience {
 namespace {
@@ -55,6 +58,38 @@ TEST_F(Supervisor, the_first_failure_ends_the_others_and_is_the_one_reported) {
   EXPECT_EQ(outcome.first.exit_status, 7);
   EXPECT_THAT(outcome.first.last_lines, Contains("out of memory"));
   EXPECT_LT(seconds, 5);
+}
+
+// What a_rank_that_hangs starts: a rank that does not go on in its third step.
+TEST(SupervisorHelper, DISABLED_a_rank) {
+  base::dump_stack_on_signal();
+  comm::Heartbeat heartbeat(base::environment().heartbeats, std::stoi(base::environment().rank));
+  for (int step = 1; step <= 3; ++step) heartbeat.set_step(step);
+  heartbeat.set_operation("all_reduce of 8 B");
+  std::optional<comm::Heartbeat::Waiting> waiting;
+  if (base::environment().rank != "1") waiting.emplace(heartbeat);
+  std::this_thread::sleep_for(std::chrono::seconds(60));
+}
+
+TEST_F(Supervisor, a_rank_that_hangs_says_where_and_is_killed) {
+  comm::HeartbeatBoard board(3);
+  options.grace_s = 0.5;
+  options.pulse_of = [&](int rank) { return board.pulse(rank); };
+  options.hang.silence_s = 0.5;
+  std::vector<RankProcess> processes;
+  for (int r = 0; r < 3; ++r)
+    processes.push_back({r, {{"RANK", std::to_string(r)}, {"WORLD_SIZE", "3"}, {"INGOT_HEARTBEATS", board.path()}}});
+  Outcome outcome;
+  const double seconds = seconds_of([&] {
+    outcome =
+        supervise({base::own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=SupervisorHelper.*"}, processes, stop, options);
+  });
+  EXPECT_TRUE(outcome.first.is_hang);
+  EXPECT_EQ(outcome.first.rank, 1);
+  EXPECT_EQ(outcome.first.step, 3);
+  EXPECT_THAT(outcome.first.description, AllOf(HasSubstr("hangs in step 3"), HasSubstr("after all_reduce of 8 B")));
+  EXPECT_THAT(outcome.first.last_lines, Contains(HasSubstr("nanosleep"))) << "its stack";
+  EXPECT_LT(seconds, 10);
 }
 
 TEST_F(Supervisor, a_signal_is_named) {
