@@ -45,6 +45,7 @@ void add_train(Flags& flags) {
 #include "base/files.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "base/stack_dump.h"
 #include "base/version.h"
 #include "bench/gemm_backend_setting.h"
 #include "bench/planning.h"
@@ -61,6 +62,7 @@ void add_train(Flags& flags) {
 #include "plan/run/shape.h"
 #include "train/check_layout.h"
 #include "train/inputs.h"
+#include "train/run_lock.h"
 #include "train/stretches.h"
 #include "train/trainer.h"
 
@@ -152,6 +154,14 @@ int plan_only(const train::RunConfig& config, const comm::RankEnvironment& ranks
   return 0;
 }
 
+// Where a run writes, on a file system.
+std::vector<fs::path> folders_of(const train::RunConfig& config, const fs::path& run_dir) {
+  std::vector<fs::path> folders = {run_dir};
+  const auto& checkpoints = config.checkpoint.folder;
+  if (config.checkpoint.every > 0 && !checkpoints.empty() && !object_store::is_object_url(checkpoints)) folders.emplace_back(checkpoints);
+  return folders;
+}
+
 }  // namespace
 
 int run_train(const Call& call) {
@@ -177,12 +187,24 @@ int run_train(const Call& call) {
   const auto device = device::device_of_rank(config.train.device, ranks.local_rank);
   for (const auto& stretch : stretches) train::check_device(stretch.config, device);
   const resilience::StopSignal stop;
+  base::dump_stack_on_signal();
   const auto world = comm::World::join(ranks, device.is_cuda(),
                                        {.timeout = std::chrono::duration<double>(config.resilience.comm_timeout_s),
                                         .rendezvous_timeout = std::chrono::duration<double>(config.resilience.rendezvous_timeout_s)});
   plan::MachineProfile profile;
   const auto* present = &stretches.front().config;
+  train::RunLock lock;
   try {
+    const auto refusal = checkpoint::on_first(train::RankTeam(world->everyone()), [&] {
+      try {
+        lock = train::RunLock(folders_of(config, run_dir), base::program_version(),
+                              std::chrono::duration<double>(config.resilience.run_lock_wait_s));
+      } catch (const base::ConfigError& in_use) {
+        return std::string(in_use.what());
+      }
+      return std::string();
+    });
+    if (!refusal.empty()) throw base::ConfigError("{}", refusal);
     const bench::Company company{world.get(), ranks.local_rank, ranks.local_size};
     if (!o.no_forecast) profile = bench::profile_of_run(config, company);
     const bool is_predicted = company.is_first() && !o.no_forecast;

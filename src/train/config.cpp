@@ -105,6 +105,8 @@ SettingsTable settings_of(RunConfig& c) {
             "longest wait for other ranks in one operation before the run ends, naming who is missing");
   table.add("resilience.rendezvous_timeout_s", c.resilience.rendezvous_timeout_s, NumberRange{0.1, 86400},
             "longest wait for all ranks to come at the start");
+  table.add("resilience.run_lock_wait_s", c.resilience.run_lock_wait_s, NumberRange{0, 86400},
+            "longest wait at the start for a job that has the same run directory or folder of checkpoints and may be ending");
   declare_settings(table, c.log);
   return table;
 }

@@ -55,6 +55,7 @@ struct ResilienceConfig {
   std::string nonfinite = "skip";    // NaN or Inf in loss or gradients: skip the update, or stop
   int64_t nonfinite_limit = 10;      // consecutive skipped steps before the run stops
   int64_t check_replicas_every = 0;  // steps; 0 = never
+  double run_lock_wait_s = 10;
 };
 
 struct RunConfig {

@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "base/run_events.h"
 #include "base/text.h"
 #include "base/work_scope.h"
 #include "data/export_tokenizer.h"
@@ -161,6 +162,7 @@ void Trainer::enter_phase(const Phase& phase) {
 }
 
 void Trainer::prepare_run_dir() {
+  groups_.world().ledger().heartbeat().set_run_directory(std::filesystem::absolute(options_.run_dir).string());
   if (!is_main()) return;
   base::make_directories(options_.run_dir);
   base::log_to_file((options_.run_dir / "log.txt").string());
@@ -175,6 +177,8 @@ void Trainer::prepare_run_dir() {
                  base::format_count(static_cast<double>(whole_->active_elements())), config_.train.precision, config_.model.family,
                  facts().device);
   base::log_info("{}", mfu_convention(forecast_.gemm_flops / 1e12, "this machine's measured GEMM rate"));
+  base::record_event(options_.run_dir, "start",
+                     {{"step", progress_.step}, {"ranks", groups_.world().size()}, {"steps", total_steps(phases_)}});
   sink_ = std::make_unique<MetricsSink>(options_.run_dir, config_.log, progress_.step, config_toml_, run_id_);
   record_checkpoints();
 }
@@ -210,14 +214,17 @@ bool Trainer::run(const resilience::StopSignal& stop) {
   if (progress_.step >= all && is_main())
     base::log_info("all {} steps are done; a larger train.steps goes on, another --run-dir starts anew", all);
   bool stopped = false;
+  auto& heartbeat = groups_.world().ledger().heartbeat();
   while (progress_.step < steps && !best_.has_lost_patience() && !(stopped = must_stop(stop))) {
     const Phase& phase = phase_at(phases_, progress_.step);
     enter_phase(phase);
     StepRecord record = take_step(phase);
     if (validation_ && (is_due(config_.train.validation_every) || progress_.step == steps)) record.validation_loss = validate(phase);
     const int64_t evaluation_every = config_.train.evaluation_every;
-    if (options_.evaluations && evaluation_every > 0 && (is_due(evaluation_every) || progress_.step == steps))
+    if (options_.evaluations && evaluation_every > 0 && (is_due(evaluation_every) || progress_.step == steps)) {
+      heartbeat.set_step(0);  // its questions take as long as they take
       record.evaluations = options_.evaluations->run(*parallel_, groups_);
+    }
     const auto judged = judge(record);
     if (is_main()) sink_->record(std::move(record));
     checkpoints_->after_step(progress_, judged, [this] { return data_state(); });
@@ -227,6 +234,7 @@ bool Trainer::run(const resilience::StopSignal& stop) {
   if (stopped && is_main()) base::log_info("stopped by a signal after step {}", progress_.step);
   else if (is_early && is_main()) base::log_info("stopped after step {} of {}: {} (train.patience)", progress_.step, all, best_.describe());
   else if (progress_.step < all && is_main()) base::log_info("stopped after step {} of {}, as --stop-after says", progress_.step, all);
+  heartbeat.set_step(0);
   try {
     checkpoints_->finish(progress_, [this] { return data_state(); });
   } catch (...) {
@@ -234,6 +242,13 @@ bool Trainer::run(const resilience::StopSignal& stop) {
     throw;
   }
   record_checkpoints();
+  if (is_main())
+    base::record_event(options_.run_dir, "end",
+                       {{"step", progress_.step},
+                        {"why", stopped                ? "signal"
+                                : is_early             ? "train.patience"
+                                : progress_.step < all ? "--stop-after"
+                                                       : "all steps"}});
   if (is_main()) sink_->end(stopped ? MlflowEnd::killed : MlflowEnd::finished);
   return !stopped && !is_early;
 }
@@ -324,7 +339,9 @@ void Trainer::handle_skip(const StepResult& result, int64_t step) {
   if (skipped_in_a_row_ >= config_.resilience.nonfinite_limit)
     throw base::NumericError("{}; {} steps in a row were skipped. Resume from an earlier checkpoint with a lower optimizer.lr.", what,
                              skipped_in_a_row_);
-  if (is_main()) base::log_warning("{}; the update is skipped", what);
+  if (!is_main()) return;
+  base::log_warning("{}; the update is skipped", what);
+  base::record_event(options_.run_dir, "skip", {{"step", step}, {"what", what}});
 }
 
 std::optional<double> Trainer::validate(const Phase& phase) {
@@ -333,6 +350,7 @@ std::optional<double> Trainer::validate(const Phase& phase) {
   int64_t targets = 0;
   for (int64_t i = 0; i < batches && i * size < validation_->samples(); ++i) {
     const int64_t count = std::min(size, validation_->samples() - i * size);
+    groups_.world().ledger().heartbeat().beat();
     int64_t in_batch = 0;
     const auto [first, own] = own_share(i * size, count);
     const double loss = parallel_->step().evaluate(own > 0 ? validation_->batch(first, own) : data::Batch{}, in_batch);

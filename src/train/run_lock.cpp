@@ -1,0 +1,78 @@
+#include "train/run_lock.h"
+
+#include <fmt/chrono.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/process.h"
+
+namespace ingot::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kLongest = 1024;  // bytes of a holder's description
+
+std::string own_description(const std::string& version) {
+  return fmt::format("process {} on {}, ingot {}, since {:%Y-%m-%d %H:%M:%S} UTC", getpid(), base::host_name(), version,
+                     fmt::gmtime(std::time(nullptr)));
+}
+
+// What stands in the file, or what can be said without it.
+std::string holder_of(const fs::path& file) {
+  try {
+    auto text = base::read_file(file, kLongest);
+    while (!text.empty() && text.back() == '\n') text.pop_back();
+    if (!text.empty()) return text;
+  } catch (const base::Error&) {
+  }
+  return "another process, which has not said which";
+}
+
+// Written in place: another file of this name would be another lock.
+void write_holder(const fs::path& file, const std::string& text) {
+  base::OutputFile out(file);
+  out.write((text + "\n").data(), static_cast<int64_t>(text.size()) + 1);
+  out.close();
+}
+
+std::optional<base::FileLock> take(const fs::path& folder, const std::string& own, Clock::time_point until) {
+  const auto file = folder / ".lock";
+  for (bool has_said = false;; std::this_thread::sleep_for(std::chrono::milliseconds(50))) {
+    try {
+      if (auto lock = base::FileLock::try_take(file)) {
+        write_holder(file, own);
+        return lock;
+      }
+    } catch (const base::FileError& failure) {
+      base::log_warning("{}; nothing keeps a second job out of this folder", failure.what());
+      return std::nullopt;
+    }
+    if (Clock::now() >= until)
+      throw base::ConfigError(
+          "{} is in use by {}. Two jobs would overwrite each other's checkpoints: stop that one, wait for its end, or choose another "
+          "--run-dir",
+          folder.string(), holder_of(file));
+    if (!has_said) base::log_info("waiting for {}: it is in use by {}", folder.string(), holder_of(file));
+    has_said = true;
+  }
+}
+
+}  // namespace
+
+RunLock::RunLock(const std::vector<fs::path>& folders, const std::string& version, std::chrono::duration<double> patience) {
+  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
+  const auto own = own_description(version);
+  for (const auto& folder : folders) {
+    base::make_directories(folder);
+    if (auto lock = take(folder, own, until)) locks_.push_back(std::move(*lock));
+  }
+}
+
+}  // namespace ingot::train

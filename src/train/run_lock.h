@@ -1,0 +1,27 @@
+// Keeps a second job out of a run directory: both would write the same metrics, and commit checkpoints of the same steps.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+
+namespace ingot::train {
+
+/// Holds folders for one process until it ends, in whatever way: a lock on the file ".lock" in each, which says who has it. Where the file
+/// system has no locks a warning says so.
+class RunLock {
+ public:
+  /// Of nothing.
+  RunLock() = default;
+  /// Makes the folders that are missing. Waits up to `patience` for a holder that ends (a job that is started again meets the one before
+  /// it). Throws ConfigError that names the holder.
+  RunLock(const std::vector<std::filesystem::path>& folders, const std::string& version, std::chrono::duration<double> patience);
+
+ private:
+  std::vector<base::FileLock> locks_;
+};
+
+}  // namespace ingot::train
