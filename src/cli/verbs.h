@@ -6,7 +6,8 @@
   VERB(data)                    \
   VERB(checkpoint)              \
   VERB(bench_verdict)           \
-  VERB(report)
+  VERB(report)                  \
+  VERB(status)
 
 // Run by libingot.so.
 #define INGOT_TORCH_VERBS(VERB) \

@@ -1,41 +1,13 @@
 #include "report/watch/watch.h"
 
-#include <signal.h>
-
 #include <cstdio>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "report/watch/held_signals.h"
 #include "report/watch/server.h"
 
 namespace ingot::report {
-namespace {
-
-// SIGINT and SIGTERM wait for wait_for_one() while it lives, also those of threads that begin meanwhile.
-class HeldSignals {
- public:
-  HeldSignals() {
-    ::sigemptyset(&held_);
-    ::sigaddset(&held_, SIGINT);
-    ::sigaddset(&held_, SIGTERM);
-    ::pthread_sigmask(SIG_BLOCK, &held_, &before_);
-  }
-  ~HeldSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  HeldSignals(const HeldSignals&) = delete;
-  HeldSignals& operator=(const HeldSignals&) = delete;
-
-  /// False when none has come for a second.
-  bool wait_for_one() const {
-    const timespec second{1, 0};
-    return ::sigtimedwait(&held_, nullptr, &second) > 0;
-  }
-
- private:
-  sigset_t held_, before_;
-};
-
-}  // namespace
-
 void watch(const std::vector<std::filesystem::path>& folders, int port, double timeout_s) {
   const HeldSignals signals;
   const WatchServer server(folders, port, timeout_s);
