@@ -362,6 +362,56 @@ def a_stopped_rank_is_named_at_the_time_out(w):
     assert re.search(r"^\[0\].* E .*step \d+: rank 1 \(process \d+\) did not come within 2 s \(resilience.comm_timeout_s\)", err, re.M), err
 
 
+def events(run):
+    return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+
+
+def a_stopped_rank_is_found_by_the_launcher_and_the_job_goes_on_bit_equal(w):
+    """Long before the others give up waiting for it."""
+    config = w.config("hangs", **{"train.steps": 40, "train.batch_size": 6, "checkpoint.every": 5})
+    whole, run = w.path / "whole-hangs", w.path / "hangs"
+    launch(3, "train", config, "--no-forecast", "--run-dir", whole)
+    process = subprocess.Popen([INGOT, "launch", "-n", "3", "--max-restarts", "1", "--hang", "1", "--", INGOT, "train", config, "--no-forecast", "--run-dir", run],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_steps(run, 8, process)
+    stopped = process_of(process.pid, 1)
+    os.kill(stopped, signal.SIGSTOP)
+    since = time.time()
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    found = re.search(rf"first failure: rank 1 \(process {stopped}\) hangs in step (\d+): its process is stopped .*silent for ([0-9.]+) s", err)
+    assert found and int(found[1]) >= 8, err
+    happened = events(run)
+    assert [e["event"] for e in happened] == ["start", "hang", "restart", "start", "end"], happened
+    assert happened[1]["rank"] == 1 and happened[1]["step"] == int(found[1]) and happened[1]["time_s"] - since < 2.5, (since, happened)
+    assert happened[3]["step"] % 5 == 0 and happened[4]["step"] == 40, happened
+    assert losses(run) == losses(whole)
+    ingot("checkpoint", "diff", run, whole)
+
+
+def the_same_failure_in_the_same_step_is_not_tried_a_third_time(w):
+    config = w.config("again", **{"train.steps": 100, "checkpoint.every": 0, "model.init_std": 0, "model.norm_eps": 0, "resilience.nonfinite": "stop"})
+    run = w.path / "again"
+    _, err = launch(2, "train", config, "--no-forecast", "--run-dir", run, options=("--max-restarts", "5"), status=1)
+    assert re.search(r"not started again: step (\d+) failed twice in the same way", err), err
+    happened = events(run)
+    assert [e["event"] for e in happened] == ["start", "failure", "restart", "start", "failure", "gave_up"], happened
+    assert happened[1]["step"] == happened[4]["step"] > 0 and any("NaN or Inf" in line for line in happened[1]["last_lines"]), happened
+
+
+def a_second_job_on_a_run_directory_is_told_who_has_it(w):
+    """Whatever it shares: the directory, or only the folder of checkpoints. When the first one has gone, it may come."""
+    config = w.config("shared", **{"train.steps": 100000, "checkpoint.folder": str(w.path / "shared-checkpoints"), "resilience.run_lock_wait_s": 0.2})
+    process = subprocess.Popen([INGOT, "train", config, "--no-forecast", "--run-dir", w.path / "shared"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_steps(w.path / "shared", 2, process)
+    for run in (w.path / "shared", w.path / "shared-2"):
+        _, err = launch(2, "train", config, "--no-forecast", "--run-dir", run, options=("--max-restarts", "3"), status=2)
+        assert f"is in use by process {process.pid} on " in err and "--run-dir" in err and "starting all ranks again" not in err, err
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    ingot("train", config, "--no-forecast", "--run-dir", w.path / "shared", "--stop-after", 5)
+
+
 def flip_a_bit_of(pid, row):
     """In every copy of these bytes in the process's own memory; how many there are."""
     found = 0
@@ -470,7 +520,8 @@ def two_launchers_are_two_machines(w):
 TESTS = [data_parallel_ranks_follow_the_curve_of_one, traffic_is_what_the_formula_says, traffic_of_every_axis_is_what_the_formula_says, memory_of_every_axis_is_what_was_planned, a_run_goes_on_with_other_ranks_and_another_stage, phases_go_on_in_another_layout_by_themselves,
          sequence_ranks_of_a_hybrid_follow_the_curve_of_one, ranks_generate_what_one_generates,
          a_damaged_checkpoint_is_passed_over_by_all_ranks, a_run_goes_on_from_the_memory_of_its_machines, a_killed_rank_is_named_and_the_job_goes_on_bit_equal,
-         without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out, a_flipped_bit_in_the_memory_of_a_rank_ends_the_run, a_signal_to_the_launcher_saves_and_exits_0,
+         without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out,
+         a_stopped_rank_is_found_by_the_launcher_and_the_job_goes_on_bit_equal, the_same_failure_in_the_same_step_is_not_tried_a_third_time, a_second_job_on_a_run_directory_is_told_who_has_it, a_flipped_bit_in_the_memory_of_a_rank_ends_the_run, a_signal_to_the_launcher_saves_and_exits_0,
          wrong_calls_end_before_anyone_waits, two_launchers_are_two_machines]
 
 if __name__ == "__main__":
