@@ -28,8 +28,10 @@ std::optional<Hang> find_hang(const std::vector<WatchedRank>& ranks, const HangL
   for (const auto& rank : ranks)
     if (rank.pulse.process != 0 && rank.pulse.is_settled && rank.pulse.age_s > limit) silent.push_back(&rank);
   const auto hang = [](const WatchedRank& r, const std::string& how) {
-    return Hang{r.rank, fmt::format("rank {} (process {}) hangs in step {}: {}, silent for {:.1f} s", r.rank, r.pulse.process, r.pulse.step,
-                                    how, r.pulse.age_s)};
+    return Hang{.rank = r.rank,
+                .description = fmt::format("rank {} (process {}) hangs in step {}: {}, silent for {:.1f} s", r.rank, r.pulse.process,
+                                           r.pulse.step, how, r.pulse.age_s),
+                .silent_s = r.pulse.age_s};
   };
   const auto is_stopped = [](const WatchedRank* r) { return r->state == 'T' || r->state == 't'; };
   if (const auto found = std::find_if(silent.begin(), silent.end(), is_stopped); found != silent.end())
@@ -45,8 +47,10 @@ std::optional<Hang> find_hang(const std::vector<WatchedRank>& ranks, const HangL
   for (const auto* rank : silent) by_operation[rank->pulse.operation].push_back(rank);
   const auto& first = *silent.front();
   if (by_operation.size() == 1)
-    return Hang{-1, fmt::format("all ranks have waited for {:.1f} s in {}: what carries their bytes stands still", first.pulse.age_s,
-                                first.pulse.operation)};
+    return Hang{.rank = -1,
+                .description = fmt::format("all ranks have waited for {:.1f} s in {}: what carries their bytes stands still",
+                                           first.pulse.age_s, first.pulse.operation),
+                .silent_s = first.pulse.age_s};
   const auto fewest = std::min_element(by_operation.begin(), by_operation.end(),
                                        [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   const auto most = std::max_element(by_operation.begin(), by_operation.end(),

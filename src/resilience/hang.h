@@ -23,6 +23,7 @@ struct HangLimits {
 struct Hang {
   int rank = -1;            // -1: all wait, in the same operation
   std::string description;  // "rank 2 (process 71) hangs in step 12: …"
+  double silent_s = 0;      // since its last sign of life
 };
 
 /// Nothing while every rank that is watched has beaten within the limit. A rank is watched while it is settled. Of ranks that are silent

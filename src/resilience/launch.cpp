@@ -172,6 +172,7 @@ class EventLog {
     record(failure.is_hang ? "hang" : "failure", {{"attempt", attempt},
                                                   {"rank", failure.rank},
                                                   {"step", failure.step},
+                                                  {"silent_s", failure.silent_s},
                                                   {"what", failure.description},
                                                   {"node", base::host_name()},
                                                   {"last_lines", failure.last_lines}});

@@ -251,7 +251,7 @@ class Supervision {
     }
     const auto hang = find_hang(ranks, options_.hang);
     if (!hang) return;
-    Failure failure{.rank = hang->rank, .description = hang->description, .last_lines = {}, .is_hang = true};
+    Failure failure{.rank = hang->rank, .description = hang->description, .last_lines = {}, .is_hang = true, .silent_s = hang->silent_s};
     for (size_t i = 0; i < children_.size(); ++i) {
       if (hang->rank >= 0 && children_[i].rank != hang->rank) continue;
       const auto process = static_cast<pid_t>(ranks[i].pulse.process);

@@ -37,7 +37,8 @@ struct Failure {
   int exit_status = 1;                  // of the rank; 128 + signal
   bool was_killed = false;              // by SIGKILL: the rank could not say why, and its last lines are from before
   bool is_hang = false;
-  int64_t step = 0;  // that the rank was in; 0: before the first, or not known
+  double silent_s = 0;  // before it was found to hang
+  int64_t step = 0;     // that the rank was in; 0: before the first, or not known
 };
 
 /// What to tell the user: the description, and the last lines as what they are. A killed rank's last line is not the cause.

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "report/checkpoints/section.h"
+#include "report/events/section.h"
 #include "report/page/document.h"
 #include "report/page/html.h"
 #include "report/run/plots.h"
@@ -53,6 +54,13 @@ Content content_of(const std::vector<RunData>& runs) {
   if (!experts.empty()) page += "<h2>Experts</h2>\n" + experts;
   const auto checkpoints = checkpoint_section(runs);
   if (!checkpoints.empty()) page += "<h2>Checkpoints</h2>\n" + checkpoints;
+  const auto events = events_section(runs);
+  if (!events.empty())
+    page +=
+        "<h2>What happened</h2>\n<p class=\"key\">Lost: from a failure until the run stood again where it had stood. Goodput: time in "
+        "steps "
+        "that are kept, over all time since the first start.</p>\n" +
+        events;
   const auto settings = settings_tables(runs);
   if (!settings.empty()) page += (runs.size() > 1 ? "<h2>Settings that differ</h2>\n" : "<h2>Settings</h2>\n") + settings;
   page += "<h2>Files</h2>\n" + file_remarks(runs);

@@ -165,6 +165,16 @@ void read_checkpoints_file(RunData& run, LastLine last) {
                                       grouped(read.odd), grouped(read.lines)));
 }
 
+void read_events_file(RunData& run) {
+  try {
+    run.happened = read_happened(run.folder, run.metrics);
+  } catch (const base::FileError& failure) {
+    run.remarks.push_back(failure.what());
+  }
+  if (run.happened.broken_lines > 0)
+    run.remarks.push_back(fmt::format("{} lines of events.jsonl could not be read and were left out", grouped(run.happened.broken_lines)));
+}
+
 // Absolute, without a slash at the end.
 fs::path own_path(const fs::path& folder) {
   const auto normal = fs::absolute(folder).lexically_normal();
@@ -214,6 +224,7 @@ RunData read_run(const fs::path& folder, LastLine last) {
   try {
     read_metrics_file(run, last);
     read_checkpoints_file(run, last);
+    read_events_file(run);
     read_config(run);
     read_facts(run);
     read_log(run);

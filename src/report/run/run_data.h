@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "report/checkpoints/reader.h"
+#include "report/events/happened.h"
 #include "report/run/metrics_reader.h"
 
 namespace ingot::report {
@@ -19,6 +20,7 @@ struct RunData {
   std::filesystem::path folder;
   Metrics metrics;
   Checkpoints checkpoints;       // checkpoints.jsonl; empty when there is none
+  Happened happened;             // events.jsonl
   NamedTexts settings;           // config.toml, dotted names
   NamedTexts facts;              // run.json, one level
   NamedTexts profile;            // profile.json, flattened

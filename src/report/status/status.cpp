@@ -34,75 +34,26 @@ std::string time_text(double seconds) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(whole));
 }
 
-std::string string_of(const Json& event, const char* name) {
-  const auto found = event.find(name);
-  return found != event.end() && found->is_string() ? found->get<std::string>() : "";
-}
-double number_of(const Json& event, const char* name) {
-  const auto found = event.find(name);
-  return found != event.end() && found->is_number() ? found->get<double>() : std::nan("");
-}
-
 std::string plural(int64_t count, const char* what) { return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s"); }
-
-// In words, without time and kind.
-std::string details_of(const Json& event) {
-  const auto kind = string_of(event, "event");
-  if (const auto what = string_of(event, "what"); !what.empty()) return what;
-  if (kind == "start")
-    return fmt::format("{:.0f} of {:.0f} steps are done, {:.0f} ranks", number_of(event, "step"), number_of(event, "steps"),
-                       number_of(event, "ranks"));
-  if (kind == "restart") return fmt::format("number {:.0f}, {}", number_of(event, "attempt"), string_of(event, "why"));
-  if (kind == "end") return fmt::format("after step {:.0f}: {}", number_of(event, "step"), string_of(event, "why"));
-  if (const auto why = string_of(event, "why"); !why.empty()) return why;
-  auto rest = event;
-  rest.erase("time_s"), rest.erase("event");
-  return rest.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-// Until the run stood again where it was, or until now.
-double lost_after(double failed_s, double step, const Metrics& metrics, double now_s) {
-  const auto& steps = metrics.step;
-  const auto& times = metrics[Field::time_s];
-  for (size_t row = 0; row < steps.size(); ++row)
-    if (steps[row] >= step && times[row] > failed_s) return times[row] - failed_s;
-  return now_s - failed_s;
-}
-
-void take_events(const std::vector<Json>& events, const Metrics& metrics, RunStatus& status) {
-  double until = 0;  // of what has been counted as lost
-  for (const auto& event : events) {
-    const auto kind = string_of(event, "event");
-    const bool is_hang = kind == "hang", is_failure = kind == "failure";
-    status.hangs += is_hang, status.failures += is_failure, status.restarts += kind == "restart";
-    if (!is_hang && !is_failure) continue;
-    const double failed_s = number_of(event, "time_s");
-    const double step = std::max(1.0, number_of(event, "step"));
-    // A job that nobody started again loses no time: it is over.
-    if (&event == &events.back() || string_of(events.back(), "event") == "gave_up") continue;
-    const double end = failed_s + lost_after(failed_s, step, metrics, failed_s);
-    status.lost_s += std::max(0.0, end - std::max(failed_s, until));
-    until = std::max(until, end);
-  }
-  if (!events.empty()) status.last_event = events.back();
-}
 
 }  // namespace
 
 RunStatus status_of(const fs::path& folder, double now_s) {
   const auto run = read_run(folder, LastLine::is_being_written);
-  const auto events = base::read_run_events(folder);
   const auto& metrics = run.metrics;
-  if (metrics.step.empty() && events.events.empty() && run.settings.empty())
+  const auto& events = run.happened.events;
+  if (metrics.step.empty() && events.empty() && run.settings.empty())
     throw base::DataError("{} is no run directory: it has no metrics.jsonl, events.jsonl or config.toml", folder.string());
   RunStatus status;
   status.folder = folder;
-  take_events(events.events, metrics, status);
+  status.failures = run.happened.failures, status.hangs = run.happened.hangs, status.restarts = run.happened.restarts;
+  status.lost_s = run.happened.lost_s;
+  if (!events.empty()) status.last_event = events.back();
 
   double last_s = metrics.step.empty() ? std::nan("") : metrics[Field::time_s].back();
   if (!status.last_event.is_null()) last_s = std::fmax(last_s, number_of(status.last_event, "time_s"));
   status.silent_s = now_s - last_s;
-  const auto last = status.last_event.is_null() ? "" : string_of(status.last_event, "event");
+  const auto last = status.last_event.is_null() ? "" : kind_of(status.last_event);
   if (base::FileLock::is_held(folder / ".lock")) {
     status.state = RunState::running;
     try {
@@ -115,8 +66,7 @@ RunStatus status_of(const fs::path& folder, double now_s) {
     status.why = details_of(status.last_event);
   } else if (last == "gave_up" || last == "failure" || last == "hang") {
     status.state = RunState::failed;
-    for (const auto& event : events.events)
-      if (const auto kind = string_of(event, "event"); kind == "failure" || kind == "hang") status.why = details_of(event);
+    if (!run.happened.troubles.empty()) status.why = details_of(events[run.happened.troubles.back().event]);
   } else {
     status.why = "its process ended without a word, or another program version wrote this";
   }
@@ -158,6 +108,11 @@ const char* name_of(RunState state) {
   return "";
 }
 
+std::string text_of(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
 std::string known(const Json& numbers, const char* name, const std::function<std::string(double)>& text) {
   const auto found = numbers.find(name);
   return found != numbers.end() && found->is_number() ? text(found->get<double>()) : "";
@@ -188,11 +143,11 @@ std::string RunStatus::text() const {
   line("run", folder.string());
   if (const auto run = numbers.find("run"); run != numbers.end()) {
     std::vector<std::string> facts;
-    if (const auto model = string_of(*run, "model"); !model.empty()) facts.push_back(model);
-    if (const auto count = base::parse_number(string_of(*run, "parameters"))) facts.push_back(base::format_count(*count) + " parameters");
-    if (const auto precision = string_of(*run, "precision"); !precision.empty()) facts.push_back(precision);
-    if (const auto ranks = string_of(*run, "ranks"); !ranks.empty()) facts.push_back(ranks + (ranks == "1" ? " rank" : " ranks"));
-    if (const auto device = string_of(*run, "device"); !device.empty()) facts.push_back(device);
+    if (const auto model = text_of(*run, "model"); !model.empty()) facts.push_back(model);
+    if (const auto count = base::parse_number(text_of(*run, "parameters"))) facts.push_back(base::format_count(*count) + " parameters");
+    if (const auto precision = text_of(*run, "precision"); !precision.empty()) facts.push_back(precision);
+    if (const auto ranks = text_of(*run, "ranks"); !ranks.empty()) facts.push_back(ranks + (ranks == "1" ? " rank" : " ranks"));
+    if (const auto device = text_of(*run, "device"); !device.empty()) facts.push_back(device);
     line("", base::join(facts, ", "));
   }
   line("state", fmt::format("{}: {}", name_of(state), why));
@@ -236,7 +191,7 @@ std::string RunStatus::text() const {
 }
 
 std::string event_text(const Json& event) {
-  auto text = fmt::format("{}  {:<8} {}", time_text(number_of(event, "time_s")), string_of(event, "event"), details_of(event));
+  auto text = fmt::format("{}  {:<8} {}", time_text(number_of(event, "time_s")), kind_of(event), details_of(event));
   if (const auto lines = event.find("last_lines"); lines != event.end() && lines->is_array())
     for (const auto& line : *lines)
       if (line.is_string()) text += "\n    " + line.get<std::string>();
