@@ -43,7 +43,7 @@ std::string row(const nlohmann::ordered_json& event, double lost_s) {
     details += "<details><summary>last words</summary><pre>" + words + "</pre></details>";
   }
   return fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>\n", escape(time_text(number_of(event, "time_s"))),
-                     escape(shortened(kind_of(event), 40)), details, duration(lost_s));
+                     escape(shortened(kind_of(event), 40)), duration(lost_s), details);
 }
 
 }  // namespace
@@ -62,10 +62,10 @@ std::string events_section(const std::vector<RunData>& runs) {
       if (i >= skipped) rows += row(happened.events[i], lost_s);
     }
     out += fmt::format(
-        "<section class=\"card\"><h2>{}</h2><p>{}.{}</p><div class=\"scroll\"><table class=\"pairs\"><thead><tr><th "
+        "<section class=\"card\"><h2>{}</h2><p>{}.{}</p><div class=\"scroll\"><table class=\"pairs events\"><thead><tr><th "
         "scope=\"col\">time</th><th "
-        "scope=\"col\">event</th><th scope=\"col\">what</th><th "
-        "scope=\"col\">lost</th></tr></thead><tbody>\n{}</tbody></table></div></section>\n",
+        "scope=\"col\">event</th><th scope=\"col\">lost</th><th "
+        "scope=\"col\">what</th></tr></thead><tbody>\n{}</tbody></table></div></section>\n",
         escape(run.name), escape(in_short(happened)),
         skipped > 0 ? fmt::format(" The first {} events are left out.", grouped(static_cast<int64_t>(skipped))) : "", rows);
   }
