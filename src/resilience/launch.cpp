@@ -22,6 +22,7 @@ namespace {
 
 using base::CommError;
 using base::UsageError;
+using Json = nlohmann::ordered_json;
 
 struct Address {
   std::string host;
@@ -60,11 +61,27 @@ class Board {
   const std::string& host() const { return host_; }
   int port() const { return store_->getPort(); }
 
-  void say_failed(int attempt, const std::string& what) {
+  // The first failure of an attempt, on whichever machine: all launchers know the same history, and so decide alike. A launcher that gives
+  // one hears which it was.
+  FailedAttempt agree(int attempt, FailedAttempt own, const std::string& what) {
+    if (nodes_ == 1) return own;
+    const Json record{{"what", fmt::format("{} on node {} ({})", what, node_, base::host_name())},
+                      {"cause", static_cast<int>(own.cause)},
+                      {"step", own.step},
+                      {"signature", own.signature},
+                      {"started_s", own.started_s},
+                      {"ended_s", own.ended_s}};
+    const auto text = record.dump(-1, ' ', false, Json::error_handler_t::replace);
     try {
-      const auto text = fmt::format("{} on node {} ({})", what, node_, base::host_name());
-      store_->compareSet(key(attempt), {}, {text.begin(), text.end()});  // the first one stays
+      const auto bytes = store_->compareSet(key(attempt), {}, {text.begin(), text.end()});
+      const auto first = Json::parse(bytes.begin(), bytes.end());
+      return {.cause = static_cast<Cause>(first.at("cause").get<int>()),
+              .step = first.at("step").get<int64_t>(),
+              .signature = first.at("signature").get<std::string>(),
+              .started_s = first.at("started_s").get<double>(),
+              .ended_s = first.at("ended_s").get<double>()};
     } catch (const std::exception&) {
+      return own;  // the launcher of node 0 is gone: meeting it says so
     }
   }
 
@@ -73,7 +90,7 @@ class Board {
     try {
       if (!store_->check({key(attempt)})) return "";
       const auto bytes = store_->get(key(attempt));
-      return {bytes.begin(), bytes.end()};
+      return Json::parse(bytes.begin(), bytes.end()).at("what").get<std::string>();
     } catch (const std::exception&) {
       return "the launcher of node 0 is gone";
     }
@@ -177,7 +194,7 @@ class EventLog {
                                                   {"node", base::host_name()},
                                                   {"last_lines", failure.last_lines}});
   }
-  void record(const char* kind, const nlohmann::ordered_json& details) const {
+  void record(const char* kind, const Json& details) const {
     if (options_.node_rank == 0 && !run_directory_.empty()) base::record_event(run_directory_, kind, details);
   }
 
@@ -218,16 +235,15 @@ int launch(const LaunchOptions& o) {
       return 0;
     }
     const auto& first = outcome.first;
-    if (first.rank >= 0 || first.is_hang) board.say_failed(attempt, first.description);
     base::log_error("{}", report_of(first));
     events.record_failure(first, attempt);
-    failed.push_back(attempt_of(outcome, started_s));
+    failed.push_back(board.agree(attempt, attempt_of(outcome, started_s), first.description));
     const auto retry = after(failed, {.restarts = o.max_restarts, .restarts_per_day = o.restarts_per_day});
     if (!retry.restarts) {
       if (o.max_restarts > 0) base::log_error("not started again: {}", retry.why);
       events.record("gave_up", {{"attempt", attempt}, {"why", retry.why}});
       board.leave(attempt, o.grace_s);
-      return first.exit_status == kUsageStatus ? kUsageStatus : 1;
+      return failed.back().cause == Cause::usage ? kUsageStatus : 1;
     }
     board.meet(attempt, o.rendezvous_timeout_s);
     base::log_warning("starting all ranks again, {}: restart {} of {}; ingot train goes on from the last checkpoint", retry.why,

@@ -515,6 +515,12 @@ def two_launchers_are_two_machines(w):
     errors = [node.communicate(timeout=60)[1] for node in failing]
     assert [node.returncode for node in failing] == [1, 1] and time.time() - started < 20
     assert "rank 1" in errors[0] and "status 3" in errors[0], errors[0]
+    # Both know one history, and so start again as often, and not at all after a wrong call of one of them.
+    for status, restarts in ((3, 2), (2, 0)):
+        failing = [start(n, "sh", "-c", command, options=("--grace", "1", "--max-restarts", "2")) for n, command in ((0, "sleep 60"), (1, f"sleep 0.5; exit {status}"))]
+        errors = [node.communicate(timeout=60)[1] for node in failing]
+        assert [node.returncode for node in failing] == [status if restarts == 0 else 1] * 2, errors
+        assert [error.count("starting all ranks again") for error in errors] == [restarts] * 2, errors
 
 
 TESTS = [data_parallel_ranks_follow_the_curve_of_one, traffic_is_what_the_formula_says, traffic_of_every_axis_is_what_the_formula_says, memory_of_every_axis_is_what_was_planned, a_run_goes_on_with_other_ranks_and_another_stage, phases_go_on_in_another_layout_by_themselves,
