@@ -30,7 +30,7 @@ void dump(int) {
 }  // namespace
 
 void dump_stack_on_signal() {
-  void* frame;
+  void* frame = nullptr;
   backtrace(&frame, 1);
   struct sigaction action {};
   action.sa_handler = dump;
