@@ -168,7 +168,14 @@ std::optional<FileLock> FileLock::try_take(const fs::path& path) {
       uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644); });
   if (descriptor < 0) throw FileError("cannot lock {}: {}", path.string(), reason());
   FileLock lock(descriptor);
-  if (uninterrupted([&] { return ::flock(descriptor, LOCK_EX | LOCK_NB); }) == 0) return lock;
+  if (uninterrupted([&] { return ::flock(descriptor, LOCK_EX | LOCK_NB); }) == 0) {
+    // Its holder may have removed it meanwhile: then this is a lock that nobody else can meet.
+    struct stat own {
+    }, there{};
+    const bool is_there = ::fstat(descriptor, &own) == 0 && ::stat(path.c_str(), &there) == 0;
+    if (is_there && own.st_dev == there.st_dev && own.st_ino == there.st_ino) return lock;
+    return std::nullopt;
+  }
   if (errno == EWOULDBLOCK) return std::nullopt;
   throw FileError("cannot lock {}: {}", path.string(), reason());
 }

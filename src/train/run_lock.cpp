@@ -42,6 +42,15 @@ void write_holder(const fs::path& file, const std::string& text) {
   out.close();
 }
 
+// Of a folder and those that it lies in, what is not there yet, outermost first.
+std::vector<fs::path> missing_of(const fs::path& folder) {
+  std::vector<fs::path> missing;
+  std::error_code ignored;
+  for (auto at = fs::absolute(folder).lexically_normal(); !fs::exists(at, ignored) && at.has_relative_path(); at = at.parent_path())
+    if (at.has_filename()) missing.insert(missing.begin(), at);
+  return missing;
+}
+
 std::optional<base::FileLock> take(const fs::path& folder, const std::string& own, Clock::time_point until) {
   const auto file = folder / ".lock";
   for (bool has_said = false;; std::this_thread::sleep_for(std::chrono::milliseconds(50))) {
@@ -59,6 +68,7 @@ std::optional<base::FileLock> take(const fs::path& folder, const std::string& ow
           "{} is in use by {}. Two jobs would overwrite each other's checkpoints: stop that one, wait for its end, or choose another "
           "--run-dir",
           folder.string(), holder_of(file));
+    base::make_directories(folder);  // its holder may have removed it
     if (!has_said) base::log_info("waiting for {}: it is in use by {}", folder.string(), holder_of(file));
     has_said = true;
   }
@@ -70,8 +80,19 @@ RunLock::RunLock(const std::vector<fs::path>& folders, const std::string& versio
   const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
   const auto own = own_description(version);
   for (const auto& folder : folders) {
+    for (const auto& missing : missing_of(folder)) made_.push_back(missing);
     base::make_directories(folder);
     if (auto lock = take(folder, own, until)) locks_.push_back(std::move(*lock));
+  }
+}
+
+// While it is still held: whoever waits for it then finds another file in its place.
+RunLock::~RunLock() {
+  std::error_code ignored;
+  for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) {
+    const auto entries = std::distance(fs::directory_iterator(*folder, ignored), fs::directory_iterator());
+    if (entries == 1) fs::remove(*folder / ".lock", ignored);
+    fs::remove(*folder, ignored);  // fails where there is something in it
   }
 }
 

@@ -11,7 +11,7 @@
 namespace ingot::train {
 
 /// Holds folders for one process until it ends, in whatever way: a lock on the file ".lock" in each, which says who has it. Where the file
-/// system has no locks a warning says so.
+/// system has no locks a warning says so. Folders that it made and that nobody has put anything into go with it.
 class RunLock {
  public:
   /// Of nothing.
@@ -20,8 +20,13 @@ class RunLock {
   /// it). Throws ConfigError that names the holder.
   RunLock(const std::vector<std::filesystem::path>& folders, const std::string& version, std::chrono::duration<double> patience);
 
+  RunLock(RunLock&&) = default;
+  RunLock& operator=(RunLock&&) = default;
+  ~RunLock();
+
  private:
   std::vector<base::FileLock> locks_;
+  std::vector<std::filesystem::path> made_;  // each behind the one that it lies in
 };
 
 }  // namespace ingot::train

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 #include <thread>
 
 #include "base/error.h"
@@ -67,6 +68,19 @@ TEST_F(RunLocks, a_holder_that_ends_is_waited_for) {
 TEST_F(RunLocks, all_folders_are_held_and_the_missing_ones_are_made) {
   const RunLock lock({folder / "x" / "y", run}, "", 0s);
   EXPECT_THAT(refusal(0s), HasSubstr("is in use by process " + std::to_string(getpid())));
+}
+
+TEST_F(RunLocks, folders_that_stayed_empty_go_and_others_stay) {
+  { const RunLock lock({run, folder / "b"}, "", 0s); }
+  EXPECT_FALSE(fs::exists(folder));
+  {
+    const RunLock lock({run}, "", 0s);
+    std::ofstream(run / "metrics.jsonl") << "x";
+  }
+  EXPECT_TRUE(fs::exists(run / ".lock"));
+  fs::remove(run / "metrics.jsonl");
+  { const RunLock lock({run}, "", 0s); }
+  EXPECT_TRUE(fs::exists(run)) << "it was there before";
 }
 
 TEST_F(RunLocks, where_there_can_be_no_lock_training_goes_on) {
