@@ -7,6 +7,7 @@ struct GenerateOptions {
   std::string model, prompt, tokenizer;
   int64_t tokens = 100, top_k = 0, seed = 0;
   double temperature = 0, top_p = 1;
+  bool ignores_eos = false;
   EngineFlags engine;
 };
 
@@ -23,6 +24,7 @@ void add_generate(Flags& flags) {
   verb.add_option("--top-k", o.top_k, "draw from the k likeliest; 0 = all")->check(kNotNegative);
   verb.add_option("--top-p", o.top_p, "draw from the likeliest whose probabilities sum to p")->check(CLI::Range(0.0, 1.0));
   verb.add_option("--seed", o.seed, "of the draws")->check(kNotNegative);
+  verb.add_flag("--ignore-eos", o.ignores_eos, "go on to --tokens behind a token that ends a text");
   add_engine(verb, o.engine);
 }
 #endif
@@ -126,7 +128,10 @@ int run_generate(const Call& call) {
                       longest, known);
   serve::TextRequest request{.prompt = prompt, .most_tokens = o.tokens};
   request.sampling = {.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .seed = static_cast<uint64_t>(o.seed)};
-  if (tokenizer.special().eos >= 0) request.stop_ids = {tokenizer.special().eos};
+  if (!o.ignores_eos) {
+    request.stop_ids = serve::ends_of(loaded);
+    if (tokenizer.special().eos >= 0) request.stop_ids.push_back(tokenizer.special().eos);
+  }
   const int32_t vocab = tokenizer.vocab_size();
   serve::Engine engine(*loaded.model, options);
   if (!call.json) std::fputs(o.prompt.c_str(), stdout);  // not before everything that can be refused

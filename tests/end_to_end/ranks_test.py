@@ -216,7 +216,7 @@ def ranks_generate_what_one_generates(w):
             for model, axis in ((run, ["--axis", "tensor_sequence"]), (w.path / f"spread-{family}-hf", ["--axis", "tensor_sequence"]), (run, [])):
                 assert json.loads(launch(2, *ask, model, *axis)[0])["ids"] == alone["ids"], (family, model, prompt, axis)
         for command in ([INGOT], [INGOT, "launch", "-n", "2", "--", INGOT]):  # Ctrl-C: the text so far, and how fast it was
-            words = [*command, "generate", "--model", run, "--prompt", "Anna", "--tokens", "1000000", "--temperature", "1"]
+            words = [*command, "generate", "--model", run, "--prompt", "Anna", "--tokens", "1000000", "--temperature", "1", "--ignore-eos"]
             with subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as writing:
                 text = writing.stdout.read(20)
                 os.killpg(writing.pid, signal.SIGINT)

@@ -188,6 +188,14 @@ def a_model_generates_and_is_exported(w):
         assert (w.path / "hf" / name).exists(), name
     exported = json.loads(ingot("generate", "--model", w.path / "hf", "--prompt", "Anna ", "--tokens", 12, "--json")[0])
     assert exported["ids"] == greedy["ids"]
+    # It ends at whatever the folder says, unless that is not wanted.
+    saved = (w.path / "hf/generation_config.json").read_text()
+    end = greedy["ids"][4]
+    (w.path / "hf/generation_config.json").write_text(json.dumps({"eos_token_id": [end]}))
+    ended, went_on = (json.loads(ingot("generate", "--model", w.path / "hf", "--prompt", "Anna ", "--tokens", 12, "--json", *more)[0])["ids"]
+                      for more in ((), ("--ignore-eos",)))
+    assert ended == greedy["ids"][:greedy["ids"].index(end) + 1] and len(went_on) == 12 and went_on[:5] == greedy["ids"][:5], (ended, went_on, greedy)
+    (w.path / "hf/generation_config.json").write_text(saved)
     # The other way round: a run begins with these weights, under another optimizer.
     begun = w.path / "begun"
     ingot("checkpoint", "import-hf", w.path / "hf", "-o", begun)
