@@ -60,6 +60,11 @@ std::optional<base::FileLock> take(const fs::path& folder, const std::string& ow
         return lock;
       }
     } catch (const base::FileError& failure) {
+      std::error_code problem;
+      if (!fs::exists(folder, problem) && !problem) {  // its holder has removed it since
+        base::make_directories(folder);
+        continue;
+      }
       base::log_warning("{}; nothing keeps a second job out of this folder", failure.what());
       return std::nullopt;
     }
@@ -68,7 +73,6 @@ std::optional<base::FileLock> take(const fs::path& folder, const std::string& ow
           "{} is in use by {}. Two jobs would overwrite each other's checkpoints: stop that one, wait for its end, or choose another "
           "--run-dir",
           folder.string(), holder_of(file));
-    base::make_directories(folder);  // its holder may have removed it
     if (!has_said) base::log_info("waiting for {}: it is in use by {}", folder.string(), holder_of(file));
     has_said = true;
   }
@@ -90,7 +94,8 @@ RunLock::RunLock(const std::vector<fs::path>& folders, const std::string& versio
 RunLock::~RunLock() {
   std::error_code ignored;
   for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) {
-    const auto entries = std::distance(fs::directory_iterator(*folder, ignored), fs::directory_iterator());
+    int entries = 0;
+    for (fs::directory_iterator entry(*folder, ignored), end; entry != end; entry.increment(ignored)) ++entries;
     if (entries == 1) fs::remove(*folder / ".lock", ignored);
     fs::remove(*folder, ignored);  // fails where there is something in it
   }
