@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <functional>
 #include <numeric>
 #include <optional>
 
@@ -59,6 +60,15 @@ class Recorded : public Pending {
   Heartbeat* heartbeat_;
   uint64_t ticket_;
 };
+
+// What ranks with the same to do have in common. Rows of an all_to_all are each rank's own, a text's length is each group's.
+uint64_t identity_of(const std::string& axis, const Operation& o) {
+  uint64_t identity = std::hash<std::string>()(axis);
+  for (const auto part : {static_cast<uint64_t>(o.kind), static_cast<uint64_t>(o.dtype()), static_cast<uint64_t>(o.reduction),
+                          o.kind == Kind::all_to_all || o.kind == Kind::broadcast ? 0 : static_cast<uint64_t>(o.bytes())})
+    identity = (identity ^ part) * 0x9E3779B97F4A7C15u;
+  return identity | 1;  // 0 is none
+}
 
 int64_t sum(const std::vector<int64_t>& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
 
@@ -174,8 +184,14 @@ Work Group::start_recorded(Operation operation, bool blocking) {
   const base::WorkScope scope("communication", base::owns(base::WorkKind::communication));
   counters_.add(axis_, operation.kind, traffic_of(operation, rank_, size()));
   const auto ticket = ledger_.start(axis_, members_, operation);
-  auto what = fmt::format("{} on {}, step {}", describe(operation), place_, ledger_.step());
-  if (heartbeat_) heartbeat_->set_operation(what);
+  const int64_t step = ledger_.step();
+  auto what = fmt::format("{} on {}, step {}", describe(operation), place_, step);
+  if (heartbeat_) {
+    operation.step = step;
+    const bool is_message = operation.kind == Kind::send || operation.kind == Kind::receive;
+    is_message ? heartbeat_->set_message(what, members_[static_cast<size_t>(operation.peer)])
+               : heartbeat_->set_collective(what, identity_of(axis_, operation));
+  }
   Work started;
   try {
     std::optional<Waiting> waiting;  // it may be carried out at once, by this thread

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -53,13 +54,29 @@ struct SharedText {
   }
 };
 
+// Of a step that has ended. A reader that finds another step behind the numbers than before them has met the writer.
+struct StepSlot {
+  std::atomic<int64_t> step, own_ns, waited_ns, data_ns;
+};
+
+// Of a collective, read like a StepSlot.
+struct OperationSlot {
+  std::atomic<int64_t> number, period, index, step;
+  std::atomic<uint64_t> identity;
+  std::atomic<char> what[64];
+};
+
 // Memory of zeros is a rank that has not come.
 struct alignas(4096) HeartbeatPage {
-  std::atomic<int64_t> process, beat_ns, longest_gap_ns, step, steps_begun, waiting;
+  std::atomic<int64_t> process, beat_ns, longest_gap_ns, step, steps_begun, waiting, role, message_peer;  // the last one: plus 1
+  std::atomic<int64_t> begun_ns, waited_ns, data_ns;                                                      // of the step under way
+  std::atomic<int64_t> period, collectives, collectives_before;                                           // so far; before this period
+  StepSlot steps[HeartbeatBoard::kStepsKept];                                                             // by number
+  OperationSlot operations[HeartbeatBoard::kOperationsKept];                                              // by number
   SharedText<512> operation;
   SharedText<3000> run_directory;
 };
-static_assert(sizeof(HeartbeatPage) == 8192);
+static_assert(sizeof(HeartbeatPage) == 16384);
 
 static bool is_settled(const HeartbeatPage& page) { return page.step > 0 && page.steps_begun >= 2; }
 
@@ -103,9 +120,42 @@ Pulse HeartbeatBoard::pulse(int rank) const {
   pulse.age_s = static_cast<double>(std::max<int64_t>(0, now_ns() - page.beat_ns)) / 1e9;
   pulse.longest_gap_s = static_cast<double>(page.longest_gap_ns) / 1e9;
   pulse.is_waiting = page.waiting > 0;
+  pulse.message_peer = static_cast<int>(page.message_peer) - 1;
+  pulse.role = page.role;
   pulse.operation = page.operation.read();
   pulse.run_directory = page.run_directory.read();
   return pulse;
+}
+
+std::vector<StepTimes> HeartbeatBoard::steps(int rank) const {
+  const auto& page = pages_[rank];
+  std::vector<StepTimes> times;
+  for (const auto& slot : page.steps) {
+    const int64_t step = slot.step.load(std::memory_order_acquire);
+    const StepTimes read{step, static_cast<double>(slot.own_ns) / 1e9, static_cast<double>(slot.waited_ns) / 1e9,
+                         static_cast<double>(slot.data_ns) / 1e9};
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (step > 0 && slot.step.load(std::memory_order_relaxed) == step) times.push_back(read);
+  }
+  std::sort(times.begin(), times.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+  return times;
+}
+
+std::vector<BegunOperation> HeartbeatBoard::operations(int rank) const {
+  std::vector<std::pair<int64_t, BegunOperation>> found;
+  for (const auto& slot : pages_[rank].operations) {
+    const int64_t number = slot.number.load(std::memory_order_acquire);
+    BegunOperation read{.period = slot.period, .index = slot.index, .step = slot.step, .identity = slot.identity, .what = {}};
+    for (const auto& letter : slot.what)
+      if (const char c = letter.load(std::memory_order_relaxed)) read.what += c;
+      else break;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (number > 0 && slot.number.load(std::memory_order_relaxed) == number) found.emplace_back(number, std::move(read));
+  }
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<BegunOperation> operations;
+  for (auto& [number, operation] : found) operations.push_back(std::move(operation));
+  return operations;
 }
 
 void HeartbeatBoard::clear() { std::memset(static_cast<void*>(pages_), 0, static_cast<size_t>(ranks_) * sizeof(HeartbeatPage)); }
@@ -160,22 +210,64 @@ void Heartbeat::beat() {
 
 void Heartbeat::set_step(int64_t step) {
   beat();
+  const int64_t now = now_ns(), ended = page_->step, waited = page_->waited_ns.exchange(0), data = page_->data_ns.exchange(0);
+  if (ended > 0) {
+    auto& slot = page_->steps[ended % HeartbeatBoard::kStepsKept];
+    slot.step.store(0, std::memory_order_release);
+    std::atomic_thread_fence(std::memory_order_release);
+    slot.own_ns = std::max<int64_t>(0, now - page_->begun_ns - waited - data);
+    slot.waited_ns = waited, slot.data_ns = data;
+    slot.step.store(ended, std::memory_order_release);
+  }
+  page_->begun_ns = now;
   page_->step = step;
+  ++page_->period;
+  page_->collectives_before = page_->collectives.load();
   if (step > 0) ++page_->steps_begun;
 }
 
+void Heartbeat::add_data(double seconds) {
+  page_->data_ns += static_cast<int64_t>(seconds * 1e9);
+  beat();
+}
+
 void Heartbeat::set_operation(std::string_view what) {
+  page_->message_peer = 0;
   page_->operation.write(what);
   beat();
+}
+
+void Heartbeat::set_message(std::string_view what, int peer) {
+  set_operation(what);
+  page_->message_peer = peer + 1;
+}
+
+void Heartbeat::set_collective(std::string_view what, uint64_t identity) {
+  const int64_t number = ++page_->collectives;
+  auto& slot = page_->operations[number % HeartbeatBoard::kOperationsKept];
+  slot.number.store(0, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_release);
+  constexpr auto relaxed = std::memory_order_relaxed;
+  slot.period.store(page_->period.load(relaxed), relaxed);
+  slot.index.store(number - page_->collectives_before.load(relaxed), relaxed);
+  slot.step.store(page_->step.load(relaxed), relaxed);
+  slot.identity.store(identity, relaxed);
+  const auto kept = what.substr(0, what.find(" (ranks"));
+  for (size_t i = 0; i < std::size(slot.what); ++i) slot.what[i].store(i < kept.size() ? kept[i] : '\0', relaxed);
+  slot.number.store(number, std::memory_order_release);
+  set_operation(what);
 }
 
 void Heartbeat::set_run_directory(std::string_view path) {
   if (path.size() <= 3000) page_->run_directory.write(path);
 }
 
-Heartbeat::Waiting::Waiting(Heartbeat& heartbeat) : heartbeat_(heartbeat) { ++heartbeat_.page_->waiting; }
+void Heartbeat::set_role(int64_t role) { page_->role = role; }
+
+Heartbeat::Waiting::Waiting(Heartbeat& heartbeat) : heartbeat_(heartbeat), since_ns_(now_ns()) { ++heartbeat_.page_->waiting; }
+// Of threads that wait at once the last one counts: together they are one standstill.
 Heartbeat::Waiting::~Waiting() {
-  --heartbeat_.page_->waiting;
+  if (--heartbeat_.page_->waiting == 0) heartbeat_.page_->waited_ns += now_ns() - since_ns_;
   heartbeat_.beat();
 }
 

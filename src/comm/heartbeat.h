@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ingot::comm {
 
@@ -21,7 +22,23 @@ struct Pulse {
   double longest_gap_s = 0;   // between two beats within steps; 0: not known
   bool is_waiting = false;    // for other ranks
   std::string operation;      // the last one that it began: "all_reduce of 8 B Long on axis data (ranks [0, 1]), step 3"
+  int message_peer = -1;      // of the world: who sends or receives it, where that operation is a message
+  int64_t role = 0;           // ranks of one role have the same to do: those of a pipeline stage
   std::string run_directory;  // of what it trains; "" without
+};
+
+/// What a step took of a rank's own time, and of time in which it stood still.
+struct StepTimes {
+  int64_t step = 0;
+  double own_s = 0, waited_s = 0, data_s = 0;  // computing; waiting for other ranks; waiting for the batch
+};
+
+/// A collective that a rank has begun. Ranks of one role begin the same ones in the same order.
+struct BegunOperation {
+  int64_t period = 0, index = 0;  // the how manieth of those between two set_step(), which are counted
+  int64_t step = 0;
+  uint64_t identity = 0;  // equal for equal collectives on an axis of one name
+  std::string what;       // "all_reduce of 8 B Long on axis data"
 };
 
 struct HeartbeatPage;
@@ -36,6 +53,11 @@ class HeartbeatBoard {
   /// For processes of the same user while this one lives.
   std::string path() const;
   Pulse pulse(int rank) const;
+  /// Of its last steps that have ended, at most kStepsKept, oldest first.
+  std::vector<StepTimes> steps(int rank) const;
+  /// The last collectives that it began, at most kOperationsKept, oldest first.
+  std::vector<BegunOperation> operations(int rank) const;
+  static constexpr int kStepsKept = 32, kOperationsKept = 64;
   /// Before ranks are started again.
   void clear();
 
@@ -58,9 +80,16 @@ class Heartbeat {
   void beat();
   /// `step` begins; 0: something that takes as long as it takes.
   void set_step(int64_t step);
+  /// This thread, which makes the steps, has waited for a batch.
+  void add_data(double seconds);
   /// `what` begins.
   void set_operation(std::string_view what);
+  /// `what` begins, a message from or to this rank of the world.
+  void set_message(std::string_view what, int peer);
+  /// `what` begins, a collective with this identity.
+  void set_collective(std::string_view what, uint64_t identity);
   void set_run_directory(std::string_view path);
+  void set_role(int64_t role);
 
   /// A thread waits for other ranks while it lives.
   class Waiting {
@@ -71,6 +100,7 @@ class Heartbeat {
 
    private:
     Heartbeat& heartbeat_;
+    int64_t since_ns_;
   };
 
  private:

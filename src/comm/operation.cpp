@@ -29,6 +29,7 @@ int64_t Operation::bytes() const {
 std::string describe(const Operation& o) {
   if (o.kind == Kind::barrier) return "barrier";
   auto text = fmt::format("{} of {} {}", name_of(o.kind), base::format_bytes(o.bytes()), at::toString(o.dtype()));
+  if (o.reduction != Reduction::sum) text += o.reduction == Reduction::max ? " by max" : " by min";
   if (o.kind == Kind::broadcast) text += fmt::format(" from rank {}", o.peer);
   if (o.kind == Kind::reduce) text += fmt::format(" to rank {}", o.peer);
   if (o.kind == Kind::send) text += fmt::format(" to rank {}", o.peer);

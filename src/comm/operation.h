@@ -23,6 +23,7 @@ struct Operation {
   int peer = -1;                                     // the root of a broadcast or reduce, the other end of a message
   std::vector<int64_t> input_counts, output_counts;  // all_to_all: elements to and from each rank
   uint64_t sequence = 0;                             // number of the operation in its group (in its channel, for messages)
+  int64_t step = 0;                                  // in which it was started; 0: whichever
 
   int64_t element_bytes() const;
   /// Of the tensor that is whole on this rank: what all_reduce, broadcast, reduce, send and receive move, reduce_scatter's input,

@@ -19,7 +19,7 @@ namespace ingot::comm {
 /// What a rank says of the collective that it entered; all ranks must say the same.
 struct Signature {
   uint64_t sequence = 0;
-  int64_t bytes = 0, largest_piece_bytes = 0;
+  int64_t step = 0, bytes = 0, largest_piece_bytes = 0;
   int32_t kind = 0, dtype = 0, reduction = 0, peer = -1;
 };
 

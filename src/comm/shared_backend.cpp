@@ -7,8 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <map>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "comm/reduce.h"
@@ -136,6 +140,7 @@ void SharedBackend::state(const Operation& o) {
     largest = *std::max_element(o.input_counts.begin(), o.input_counts.end()) * o.element_bytes();
   }
   slot.signature = {.sequence = o.sequence,
+                    .step = o.step,
                     .bytes = o.kind == Kind::all_to_all ? 0 : o.bytes(),
                     .largest_piece_bytes = largest,
                     .kind = static_cast<int32_t>(o.kind),
@@ -145,17 +150,33 @@ void SharedBackend::state(const Operation& o) {
   slot.exposed = o.input.defined() ? o.input.const_data_ptr() : nullptr;
 }
 
+// Of ranks that do not agree those that are fewer went astray, and every rank says so; of two, either may have.
+void SharedBackend::report_divergence() const {
+  std::map<std::string, std::vector<std::string>> ranks_in;
+  for (int r = 0; r < size_; ++r) {
+    const auto& s = segment_->slot(r).signature;
+    constexpr std::array reductions{"sum", "max", "min"};  // as in Reduction
+    const auto what = fmt::format(
+        "{} of {} bytes (operation {} of the group, step {}, {}, {}, root {})", comm::name_of(static_cast<Kind>(s.kind)), s.bytes,
+        s.sequence, s.step, at::toString(static_cast<at::ScalarType>(s.dtype)), reductions.at(static_cast<size_t>(s.reduction)), s.peer);
+    ranks_in[what].push_back(name_of_rank(r));
+  }
+  std::vector<std::pair<std::string, std::vector<std::string>>> fewest_first(ranks_in.begin(), ranks_in.end());
+  std::stable_sort(fewest_first.begin(), fewest_first.end(),
+                   [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  std::vector<std::string> parts;
+  for (const auto& [what, ranks] : fewest_first)
+    parts.push_back(fmt::format("{} {} in {}", fmt::join(ranks, ", "), ranks.size() == 1 ? "is" : "are", what));
+  throw CommError("{}", fmt::join(parts, "; "));
+}
+
 void SharedBackend::compare_signatures(const Operation& o) const {
   const auto& own = segment_->slot(rank_).signature;
   for (int r = 0; r < size_; ++r) {
     const auto& other = segment_->slot(r).signature;
-    if (other.sequence != own.sequence || other.kind != own.kind || other.bytes != own.bytes || other.dtype != own.dtype ||
-        other.reduction != own.reduction || other.peer != own.peer)
-      throw CommError(
-          "{} is in {} of {} bytes (operation {}, dtype {}, root {}), this rank in {} of {} bytes (operation {}, dtype {}, root {})",
-          name_of_rank(r), comm::name_of(static_cast<Kind>(other.kind)), other.bytes, other.sequence,
-          at::toString(static_cast<at::ScalarType>(other.dtype)), other.peer, comm::name_of(o.kind), own.bytes, own.sequence,
-          at::toString(o.dtype()), own.peer);
+    if (other.sequence != own.sequence || other.step != own.step || other.kind != own.kind || other.bytes != own.bytes ||
+        other.dtype != own.dtype || other.reduction != own.reduction || other.peer != own.peer)
+      report_divergence();
     if (o.kind == Kind::all_to_all && segment_->counts(r)[rank_] != o.output_counts[static_cast<size_t>(r)])
       throw CommError("{} sends {} elements where this rank expects {}", name_of_rank(r), segment_->counts(r)[rank_],
                       o.output_counts[static_cast<size_t>(r)]);

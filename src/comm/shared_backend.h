@@ -62,6 +62,7 @@ class SharedBackend : public Backend {
 
   void state(const Operation& operation);
   void compare_signatures(const Operation& operation) const;
+  [[noreturn]] void report_divergence() const;
   bool has_gone(int rank) const;
   /// ": " and what broke the group first, once something did.
   std::string cause() const;

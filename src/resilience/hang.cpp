@@ -21,7 +21,8 @@ std::string last_of(const WatchedRank& rank) { return rank.pulse.operation.empty
 
 }  // namespace
 
-std::optional<Hang> find_hang(const std::vector<WatchedRank>& ranks, const HangLimits& limits) {
+std::optional<Hang> find_hang(const std::vector<WatchedRank>& ranks, const HangLimits& limits,
+                              const std::function<std::optional<Divergence>()>& divergence) {
   const double limit = limit_of(ranks, limits.silence_s);
   if (limits.silence_s == 0) return std::nullopt;
   std::vector<const WatchedRank*> silent;
@@ -40,23 +41,37 @@ std::optional<Hang> find_hang(const std::vector<WatchedRank>& ranks, const HangL
       found != silent.end())
     return hang(**found, (*found)->state == 'D' ? fmt::format("it waits for the kernel, as for storage,{}", last_of(**found))
                                                 : fmt::format("it does not wait for other ranks but works on,{}", last_of(**found)));
-  if (silent.empty() || silent.size() < ranks.size() || !limits.is_whole_job)
-    return std::nullopt;  // they wait for one that is not silent yet
+  if (silent.empty() || silent.size() < ranks.size()) return std::nullopt;  // they wait for one that is not silent yet
+  const auto& first = *silent.front();
+  const auto together = [&](const std::string& what) {
+    return Hang{.rank = -1, .description = fmt::format("{}, for {:.1f} s", what, first.pulse.age_s), .silent_s = first.pulse.age_s};
+  };
+  if (const auto found = divergence ? divergence() : std::nullopt) {
+    const auto odd = std::find_if(ranks.begin(), ranks.end(), [&](const auto& r) { return r.rank == found->ranks.front(); });
+    if (found->ranks.size() == 1) return hang(*odd, "it left the common path, " + found->description + ",");
+    return together("ranks that do not do the same wait for each other: " + found->description);
+  }
+  if (!limits.is_whole_job) return std::nullopt;
 
+  // A message that one end waits for, and the other is elsewhere: it is missing, or one too many.
+  for (const auto* rank : silent) {
+    const auto peer = std::find_if(ranks.begin(), ranks.end(), [&](const auto& r) { return r.rank == rank->pulse.message_peer; });
+    if (peer == ranks.end() || peer->pulse.message_peer >= 0) continue;
+    return together(fmt::format("rank {} (process {}) waits in {}, rank {} (process {}) in {}", rank->rank, rank->pulse.process,
+                                rank->pulse.operation, peer->rank, peer->pulse.process, peer->pulse.operation));
+  }
   std::map<std::string, std::vector<const WatchedRank*>> by_operation;
   for (const auto* rank : silent) by_operation[rank->pulse.operation].push_back(rank);
-  const auto& first = *silent.front();
   if (by_operation.size() == 1)
-    return Hang{.rank = -1,
-                .description = fmt::format("all ranks have waited for {:.1f} s in {}: what carries their bytes stands still",
-                                           first.pulse.age_s, first.pulse.operation),
-                .silent_s = first.pulse.age_s};
-  const auto fewest = std::min_element(by_operation.begin(), by_operation.end(),
-                                       [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
-  const auto most = std::max_element(by_operation.begin(), by_operation.end(),
-                                     [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
-  return hang(*fewest->second.front(),
-              fmt::format("it waits in {}, rank {} in {},", fewest->first, most->second.front()->rank, most->first));
+    return together(fmt::format("all ranks wait in {}: what carries their bytes stands still", first.pulse.operation));
+  const auto [fewest, most] = std::minmax_element(by_operation.begin(), by_operation.end(),
+                                                  [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  if (fewest->second.size() < most->second.size())
+    return hang(*fewest->second.front(),
+                fmt::format("it waits in {}, rank {} in {},", fewest->first, most->second.front()->rank, most->first));
+  std::string each;
+  for (const auto* rank : silent) each += fmt::format("{}rank {} in {}", each.empty() ? "" : ", ", rank->rank, rank->pulse.operation);
+  return together("all ranks wait for each other: " + each);
 }
 
 }  // namespace ingot::resilience

@@ -18,8 +18,7 @@ WatchedRank rank(int number, double age_s, bool is_waiting, const std::string& o
            .age_s = age_s,
            .longest_gap_s = 1,
            .is_waiting = is_waiting,
-           .operation = operation,
-           .run_directory = {}},
+           .operation = operation},
           state};
 }
 
@@ -53,6 +52,33 @@ TEST(Hangs, one_that_waits_while_another_works_waits_for_it) {
 TEST(Hangs, of_ranks_in_different_operations_the_fewest_are_meant) {
   EXPECT_EQ(found({rank(0, 11, true, "a"), rank(1, 11, true, "b"), rank(2, 11, true, "a")}), 1);
   EXPECT_EQ(found({rank(0, 11, true), rank(1, 11, true)}), -1) << "all in one: none of them";
+}
+
+TEST(Hangs, of_ranks_that_all_do_something_else_each_is_said) {
+  const auto hang = find_hang({rank(0, 11, true, "a"), rank(1, 11, true, "b")}, {.silence_s = 10});
+  ASSERT_TRUE(hang);
+  EXPECT_EQ(hang->rank, -1);
+  EXPECT_THAT(hang->description, HasSubstr("wait for each other: rank 0 in a, rank 1 in b, for 11.0 s"));
+}
+
+TEST(Hangs, both_ends_of_a_message_are_named_where_one_is_elsewhere) {
+  // Rank 1 waits for rank 2, which waits for rank 0, which is not at a message.
+  std::vector<WatchedRank> ranks = {rank(0, 11, true, "all_reduce"), rank(1, 11, true, "receive"), rank(2, 11, true, "receive")};
+  ranks[1].pulse.message_peer = 2, ranks[2].pulse.message_peer = 0;
+  const auto hang = find_hang(ranks, {.silence_s = 10});
+  ASSERT_TRUE(hang);
+  EXPECT_EQ(hang->rank, -1);
+  EXPECT_THAT(hang->description, HasSubstr("rank 2 (process 102) waits in receive, rank 0 (process 100) in all_reduce"));
+}
+
+TEST(Hangs, the_one_that_left_the_common_path_is_meant_where_all_wait) {
+  const std::vector<WatchedRank> all = {rank(0, 11, true, "a"), rank(1, 11, true, "a"), rank(2, 11, true, "b")};
+  const auto divergence = [] { return std::optional<Divergence>({{1}, "rank 1 began x"}); };
+  const auto hang = find_hang(all, {.silence_s = 10}, divergence);
+  ASSERT_TRUE(hang);
+  EXPECT_EQ(hang->rank, 1);
+  EXPECT_THAT(hang->description, HasSubstr("it left the common path, rank 1 began x"));
+  EXPECT_EQ(find_hang({rank(0, 11, true), rank(1, 11, true), rank(2, 11, false)}, {.silence_s = 10}, divergence)->rank, 2);
 }
 
 TEST(Hangs, ranks_that_begin_or_end_are_not_watched) {

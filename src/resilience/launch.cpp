@@ -184,8 +184,7 @@ class EventLog {
  public:
   EventLog(const LaunchOptions& o, const comm::HeartbeatBoard& heartbeats) : options_(o), heartbeats_(heartbeats) {}
   void record_failure(const Failure& failure, int attempt) {
-    if (options_.node_rank > 0) return;
-    if (const auto said = heartbeats_.pulse(0).run_directory; !said.empty()) run_directory_ = said;
+    find_directory();
     record(failure.is_hang ? "hang" : "failure", {{"attempt", attempt},
                                                   {"rank", failure.rank},
                                                   {"step", failure.step},
@@ -194,11 +193,20 @@ class EventLog {
                                                   {"node", base::host_name()},
                                                   {"last_lines", failure.last_lines}});
   }
+  void record_straggler(int rank, const std::string& what, bool has_recovered) {
+    find_directory();
+    record(has_recovered ? "recovered" : "straggler",
+           {{"rank", rank}, {"step", heartbeats_.pulse(0).step}, {"what", what}, {"node", base::host_name()}});
+  }
   void record(const char* kind, const Json& details) const {
     if (options_.node_rank == 0 && !run_directory_.empty()) base::record_event(run_directory_, kind, details);
   }
 
  private:
+  void find_directory() {
+    if (options_.node_rank > 0) return;
+    if (const auto said = heartbeats_.pulse(0).run_directory; !said.empty()) run_directory_ = said;
+  }
   const LaunchOptions& options_;
   const comm::HeartbeatBoard& heartbeats_;
   std::string run_directory_;
@@ -221,7 +229,12 @@ int launch(const LaunchOptions& o) {
   EventLog events(o, heartbeats);
   const SupervisorOptions watch{.grace_s = o.grace_s,
                                 .failure_elsewhere = {},
-                                .pulse_of = [&](int rank) { return heartbeats.pulse(rank - static_cast<int>(o.node_rank * o.ranks)); },
+                                .heartbeats = &heartbeats,
+                                .on_straggler =
+                                    [&](int rank, const std::string& what, bool has_recovered) {
+                                      has_recovered ? base::log_info("{}", what) : base::log_warning("{}", what);
+                                      events.record_straggler(rank, what, has_recovered);
+                                    },
                                 .hang = {.silence_s = o.hang_s, .is_whole_job = o.nnodes == 1}};
   std::vector<FailedAttempt> failed;
   for (int attempt = 0;; ++attempt) {

@@ -21,6 +21,8 @@
 #include "base/log.h"
 #include "base/stack_dump.h"
 #include "base/system_call.h"
+#include "resilience/divergence.h"
+#include "resilience/straggler.h"
 
 namespace ingot::resilience {
 namespace {
@@ -30,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kLinesKept = 80 /* a stack */, kLinesOfFailure = 15, kLongestLine = 16 << 10;
 constexpr double kPolitenessShare = 0.3;  // of the grace: ranks end by themselves, with a message; then SIGTERM, then SIGKILL
 
-constexpr double kWatchEvery = 0.25, kForStacks = 0.3;  // seconds
+constexpr double kWatchEvery = 0.1, kForStacks = 0.3;  // seconds
 
 // 'R' runs, 'S' sleeps, 'D' waits for the kernel, 'T' is stopped; '?': not known.
 char state_of(int64_t process) {
@@ -210,12 +212,29 @@ class Supervision {
 
   void fail(Failure failure) {
     if (first_) return;
-    if (failure.rank >= 0 && options_.pulse_of) failure.step = options_.pulse_of(failure.rank).step;
+    if (failure.rank >= 0 && options_.heartbeats) {
+      failure.step = options_.heartbeats->pulse(index_of(failure.rank)).step;
+      if (!failure.is_hang && failure.step > 0) failure.description += fmt::format(" in step {}", failure.step);
+      // A rank that leaves the common path often fails later than those that meet it.
+      const auto divergence = failure.is_hang ? std::nullopt : find_divergence(histories());
+      if (divergence) failure.description += "; " + divergence->description;
+    }
     first_ = std::move(failure);
     failed_at_ = Clock::now();
     if (running() > 0)
       base::log_error("{}; the {} other rank{} here will be ended within {:g} s", first_->description, running(), running() > 1 ? "s" : "",
                       options_.grace_s);
+  }
+
+  int index_of(int rank) const { return rank - children_.front().rank; }
+
+  std::vector<RankHistory> histories() const {
+    std::vector<RankHistory> all;
+    for (size_t i = 0; i < children_.size(); ++i) {
+      const int index = static_cast<int>(i);
+      all.push_back({children_[i].rank, options_.heartbeats->pulse(index).role, options_.heartbeats->operations(index)});
+    }
+    return all;
   }
 
   void hand_on_signals() {
@@ -237,19 +256,21 @@ class Supervision {
   // Killed at once: nothing else ends a process that is stopped, and the others then learn of it from what connects them.
   void look_for_hangs() {
     const double since = seconds_since(watched_at_);
-    if (!options_.pulse_of || first_ || signals_handed_on_ > 0 || since < kWatchEvery) return;
+    if (!options_.heartbeats || first_ || signals_handed_on_ > 0 || since < kWatchEvery) return;
     watched_at_ = Clock::now();
     // This process was stopped itself, or had no core: so may the ranks have been.
     if (since > 1 + kWatchEvery) awake_since_ = watched_at_;
     std::vector<WatchedRank> ranks;
-    for (const auto& child : children_) {
+    for (size_t i = 0; i < children_.size(); ++i) {
+      const auto& child = children_[i];
       if (!child.is_running) return;  // one has ended, and is about to be reaped
-      auto pulse = options_.pulse_of(child.rank);
+      auto pulse = options_.heartbeats->pulse(static_cast<int>(i));
       pulse.age_s = std::min(pulse.age_s, seconds_since(awake_since_));
       const char state = state_of(pulse.process);
       ranks.push_back({child.rank, std::move(pulse), state});
     }
-    const auto hang = find_hang(ranks, options_.hang);
+    look_for_stragglers(ranks);
+    const auto hang = find_hang(ranks, options_.hang, [&] { return find_divergence(histories()); });
     if (!hang) return;
     Failure failure{.rank = hang->rank, .description = hang->description, .last_lines = {}, .is_hang = true, .silent_s = hang->silent_s};
     for (size_t i = 0; i < children_.size(); ++i) {
@@ -264,6 +285,16 @@ class Supervision {
       kill(-child.process, SIGKILL);
     }
     fail(std::move(failure));
+  }
+
+  void look_for_stragglers(const std::vector<WatchedRank>& ranks) {
+    if (!options_.on_straggler) return;
+    std::vector<RankSteps> steps;
+    for (size_t i = 0; i < ranks.size(); ++i)
+      steps.push_back({ranks[i].rank, ranks[i].pulse.role, options_.heartbeats->steps(static_cast<int>(i))});
+    for (const auto& found : stragglers_.look(steps)) options_.on_straggler(found.rank, found.description, /*has_recovered=*/false);
+    for (const int rank : stragglers_.take_recovered())
+      options_.on_straggler(rank, fmt::format("rank {} is as fast as the others again", rank), /*has_recovered=*/true);
   }
 
   void press() {
@@ -283,6 +314,7 @@ class Supervision {
   std::vector<Child> children_;
   std::optional<Failure> first_;
   Clock::time_point failed_at_, looked_at_ = Clock::now(), watched_at_ = Clock::now(), awake_since_ = Clock::now();
+  StragglerWatch stragglers_;
   int signals_handed_on_ = 0, pressure_ = 0;
 };
 
@@ -290,7 +322,6 @@ class Supervision {
 
 std::string report_of(const Failure& failure) {
   std::string text = "first failure: " + failure.description;
-  if (failure.step > 0 && !failure.is_hang) text += fmt::format(" in step {}", failure.step);
   if (failure.was_killed)
     text +=
         "; nothing that the rank printed explains that. The kernel's log (dmesg) names a process that was killed for its memory, "

@@ -24,10 +24,12 @@ struct RankProcess {
 };
 
 struct SupervisorOptions {
-  double grace_s = 10;                             // from the first failure until what is left is killed
-  std::function<std::string()> failure_elsewhere;  // asked twice a second; not empty: another machine failed, as it says
-  std::function<comm::Pulse(int rank)> pulse_of;   // what a rank does; without it nobody is watched
-  HangLimits hang;                                 // a rank that hangs says where, is killed, and is the job's failure
+  double grace_s = 10;                               // from the first failure until what is left is killed
+  std::function<std::string()> failure_elsewhere;    // asked twice a second; not empty: another machine failed, as it says
+  const comm::HeartbeatBoard* heartbeats = nullptr;  // of the processes, in their order; without it nobody is watched
+  /// A rank holds the others up, or (has_recovered) no longer does.
+  std::function<void(int rank, const std::string& description, bool has_recovered)> on_straggler;
+  HangLimits hang;  // a rank that hangs says where, is killed, and is the job's failure
 };
 
 struct Failure {

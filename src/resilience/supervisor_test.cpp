@@ -74,7 +74,7 @@ TEST(SupervisorHelper, DISABLED_a_rank) {
 TEST_F(Supervisor, a_rank_that_hangs_says_where_and_is_killed) {
   comm::HeartbeatBoard board(3);
   options.grace_s = 0.5;
-  options.pulse_of = [&](int rank) { return board.pulse(rank); };
+  options.heartbeats = &board;
   options.hang.silence_s = 0.5;
   std::vector<RankProcess> processes;
   for (int r = 0; r < 3; ++r)

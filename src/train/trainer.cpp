@@ -162,6 +162,7 @@ void Trainer::enter_phase(const Phase& phase) {
 }
 
 void Trainer::prepare_run_dir() {
+  groups_.world().ledger().heartbeat().set_role(groups_.mesh().position(Axis::pipeline));
   groups_.world().ledger().heartbeat().set_run_directory(std::filesystem::absolute(options_.run_dir).string());
   if (!is_main()) return;
   base::make_directories(options_.run_dir);
@@ -267,7 +268,10 @@ StepRecord Trainer::take_step(const Phase& phase) {
   const auto [first, count] = own_share(phase.samples_before(in_phase), batch_size);
   const data::Batch batch = [&] {
     const base::WorkScope scope("data", base::WorkKind::data);
-    return prefetcher_->get(first, count);
+    const auto asked = Clock::now();
+    auto batch = prefetcher_->get(first, count);
+    groups_.world().ledger().heartbeat().add_data(milliseconds_since(asked) / 1e3);
+    return batch;
   }();
   const double lr = optim::learning_rate(phase.optimizer, phase.peak_lr, in_phase, phase.steps);
   const int64_t check_every = config_.resilience.check_replicas_every;
