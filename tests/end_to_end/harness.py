@@ -20,6 +20,19 @@ def ingot(*args, status=0, timeout=300, **kw):
     return done.stdout, done.stderr
 
 
+def launch(ranks, *args, options=(), status=0, timeout=300):
+    """The same over several ranks of this machine; `options` are the launcher's."""
+    return ingot("launch", "-n", ranks, *options, "--", INGOT, *args, status=status, timeout=timeout)
+
+
+def close(a, b, tolerance):
+    """Two curves, point by point."""
+    assert len(a) == len(b), (len(a), len(b))
+    for left, right in zip(a, b):
+        for x, y in zip(left, right):
+            assert abs(x - y) <= tolerance * max(1, abs(x)), (left, right)
+
+
 def expect_error(*args, status, words):
     """The call fails with this status and its message holds every one of the words."""
     _, err = ingot(*args, status=status)

@@ -1,27 +1,13 @@
-"""Many ranks: the same curve as one, the launcher, ranks that die, calls that are wrong."""
+"""Many ranks: the same curve as one, the traffic and memory of formulas, the launcher, calls that are wrong."""
 import json
 import math
 import os
-import re
-import shutil
 import signal
 import statistics
 import subprocess
 import time
-from pathlib import Path
 
-from harness import INGOT, expect_error, ingot, losses, metrics, run_chosen, wait_for_steps
-
-
-def launch(ranks, *args, options=(), status=0, timeout=300):
-    return ingot("launch", "-n", ranks, *options, "--", INGOT, *args, status=status, timeout=timeout)
-
-
-def close(a, b, tolerance):
-    assert len(a) == len(b), (len(a), len(b))
-    for left, right in zip(a, b):
-        for x, y in zip(left, right):
-            assert abs(x - y) <= tolerance * max(1, abs(x)), (left, right)
+from harness import INGOT, close, expect_error, ingot, launch, losses, metrics, run_chosen
 
 
 def data_parallel_ranks_follow_the_curve_of_one(w):
@@ -228,251 +214,6 @@ def ranks_generate_what_one_generates(w):
         assert "3" in err and "heads" in err and "restart" not in err, err
 
 
-def a_damaged_checkpoint_is_passed_over_by_all_ranks(w):
-    """One flipped bit in the newest: all ranks go back to the one before it, say so, and the curve goes on as it was."""
-    config = w.config("damaged", **{"train.steps": 12, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 4, "checkpoint.keep": 3})
-    run = w.path / "damaged"
-    launch(2, "train", config, "--run-dir", run)
-    curve = losses(run)
-    saves = [json.loads(line) for line in (run / "checkpoints.jsonl").read_text().splitlines()]
-    assert [s["step"] for s in saves] == [4, 8, 12] and all(s["ok"] and s["kind"] == "save" and len(s["ranks"]) == 2 for s in saves), saves
-    assert [s["planned"] for s in saves] == [True, False, False], "the plan is made once"
-    for rank in (r for s in saves for r in s["ranks"]):
-        assert abs(rank["gb_per_s"] * 1e9 * (rank["write_s"] + rank["sync_s"]) / rank["bytes"] - 1) < 1e-6, rank
-    inside = [s["step"] for m in metrics(run) for s in m.get("checkpoints", [])]
-    assert inside == [4, 8], inside  # the last one ended after the last step's line
-    data = run / "checkpoints" / "step_00000012" / "data_00001.bin"
-    content = bytearray(data.read_bytes())
-    content[len(content) // 2] ^= 16
-    data.write_bytes(content)
-    said = "".join(launch(3, "train", config, "--run-dir", run, "--set", "parallel.zero=3"))
-    assert "data_00001.bin" in said and "looking for an older checkpoint" in said and "step_00000008 (step 8)" in said, said
-    close(losses(run), curve, 1e-9)
-    loads = [s for s in map(json.loads, (run / "checkpoints.jsonl").read_text().splitlines()) if s["kind"] == "load"]
-    assert len(loads) == 1 and loads[0]["step"] == 8 and len(loads[0]["ranks"]) == 3, loads
-    needed = sum(f.stat().st_size for f in (run / "checkpoints" / "step_00000008").glob("data_*"))
-    read = sum(r["read_bytes"] for r in loads[0]["ranks"])
-    assert read <= needed < 1.1 * read, (read, needed)
-
-
-def process_of(launcher, rank):
-    """The process of a rank: a child of the launcher with that RANK in its environment."""
-    for pid in subprocess.run(["pgrep", "-P", str(launcher)], capture_output=True, text=True).stdout.split():
-        try:
-            if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                return int(pid)
-        except (FileNotFoundError, ProcessLookupError):  # it has just ended
-            pass
-    raise AssertionError(f"no process of rank {rank}")
-
-
-def a_killed_rank_is_named_and_the_job_goes_on_bit_equal(w):
-    """Whatever the ranks share: in the middle of gradients, weights, messages of a pipeline, keys on their way, tokens at experts."""
-    config = w.config("killed", **{"train.steps": 20, "train.batch_size": 6})
-    layouts = ((3, 0, 2, []), (3, 1, 8, ["parallel.zero=3"]), (2, 1, 13, ["parallel.tensor=2"]), (2, 0, 5, ["parallel.pipeline=2", "train.microbatch_size=1"]),
-               (2, 1, 7, ["parallel.context=2"]), (2, 0, 11, ["parallel.expert=2"]), (2, 1, 9, ["parallel.tensor_sequence=2"]))
-    for ranks, victim, step, changes in layouts:
-        name = changes[0] if changes else "data"
-        flags = [word for change in changes for word in ("--set", change)]
-        whole, run = w.path / f"whole-{name}", w.path / f"killed-{name}"
-        launch(ranks, "train", config, "--run-dir", whole, *flags)
-        process = subprocess.Popen([INGOT, "launch", "-n", str(ranks), "--max-restarts", "1", "--", INGOT, "train", config, "--run-dir", run, *flags],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        wait_for_steps(run, step, process)
-        killed = process_of(process.pid, victim)
-        os.kill(killed, signal.SIGKILL)
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == 0, (name, err)
-        assert f"first failure: rank {victim} (process {killed}) was ended by signal 9" in err, (name, err)
-        for rank in set(range(ranks)) - {victim}:
-            assert re.search(rf"^\[{rank}\].* E .*rank {victim} \(process {killed}\) has died", err, re.M), (name, err)
-        assert losses(run) == losses(whole), name
-        ingot("checkpoint", "diff", run, whole)
-
-
-def a_run_goes_on_from_the_memory_of_its_machines(w):
-    """A rank dies between two checkpoints on disk: the job goes on from the step that lies in memory. Then everything dies and a rank's memory is
-    lost: the copy of another rank is taken, by other ranks."""
-    config = w.config("memory", **{"train.steps": 150, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 140,
-                                   "checkpoint.memory_every": 1, "checkpoint.memory_folder": str(w.path), "checkpoint.memory_peer": "always"})
-    whole, run = w.path / "whole-memory", w.path / "memory-run"
-    launch(3, "train", config, "--run-dir", whole, "--set", "checkpoint.memory_every=0")
-
-    def start(ranks, *flags, restarts):
-        return subprocess.Popen([INGOT, "launch", "-n", str(ranks), "--max-restarts", str(restarts), "--", INGOT, "train", config, "--run-dir", run, *flags],
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def resumed(text):
-        found = re.search(r"resumed from the memory of the machines, \S* \(step (\d+)\)", text)
-        assert found, text
-        return int(found[1])
-
-    def wait_for_memory(after):
-        """Until all ranks have a step after this one."""
-        deadline = time.time() + 60
-        while len(steps := {f.parent.name: int(f.name[5:]) for f in w.path.glob("ingot-*/rank_*/step_*")}) < 3 or min(steps.values()) <= after:
-            assert process.poll() is None and time.time() < deadline, process.communicate()
-            time.sleep(0.01)
-        return min(steps.values())
-
-    process = start(3, restarts=1)
-    reached = wait_for_memory(after=2)
-    os.kill(process_of(process.pid, 1), signal.SIGKILL)
-    wait_for_memory(after=reached + 10)
-    for rank in range(3):
-        try:
-            os.kill(process_of(process.pid, rank), signal.SIGKILL)
-        except (ProcessLookupError, AssertionError):
-            pass
-    _, err = process.communicate(timeout=120)
-    first = resumed(err)
-    assert process.returncode == 1 and first >= reached, err
-    memory = next(w.path.glob("ingot-*"))
-    # Between a new one's appearance and the end of the old one a rank has both.
-    assert not list((run / "checkpoints").glob("step_*")) and len({f.parent for f in memory.glob("rank_*/step_*")}) == 3
-    shutil.rmtree(memory / "rank_00001")
-    process = start(2, "--set", "parallel.zero=3", restarts=0)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 0 and first < resumed(err) < 140, err
-    close(losses(run), losses(whole), 1e-9)
-    assert not list(w.path.glob("ingot-*")), "memory is given back at the end"
-    loads = [(s["step"], s["path"]) for s in map(json.loads, (run / "checkpoints.jsonl").read_text().splitlines()) if s["kind"] == "load"]
-    assert len(loads) == 2 and all(str(memory) in path for _, path in loads), loads
-
-
-def without_restarts_the_job_ends_within_seconds(w):
-    config = w.config("ends", **{"train.steps": 100000, "checkpoint.every": 0})
-    process = subprocess.Popen([INGOT, "launch", "-n", "2", "--", INGOT, "train", config, "--run-dir", w.path / "ends"], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
-    wait_for_steps(w.path / "ends", 3, process)
-    os.kill(process_of(process.pid, 1), signal.SIGKILL)
-    started = time.time()
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 1 and time.time() - started < 5, (time.time() - started, err)
-
-
-def a_stopped_rank_is_named_at_the_time_out(w):
-    config = w.config("stopped", **{"train.steps": 100000, "checkpoint.every": 0, "resilience.comm_timeout_s": 2})
-    process = subprocess.Popen([INGOT, "launch", "-n", "2", "--grace", "3", "--", INGOT, "train", config, "--no-forecast", "--run-dir", w.path / "stopped"],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for_steps(w.path / "stopped", 3, process)
-    os.kill(process_of(process.pid, 1), signal.SIGSTOP)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 1, err
-    assert re.search(r"^\[0\].* E .*step \d+: rank 1 \(process \d+\) did not come within 2 s \(resilience.comm_timeout_s\)", err, re.M), err
-
-
-def events(run):
-    return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-
-
-def a_stopped_rank_is_found_by_the_launcher_and_the_job_goes_on_bit_equal(w):
-    """Long before the others give up waiting for it."""
-    config = w.config("hangs", **{"train.steps": 40, "train.batch_size": 6, "checkpoint.every": 5})
-    whole, run = w.path / "whole-hangs", w.path / "hangs"
-    launch(3, "train", config, "--no-forecast", "--run-dir", whole)
-    process = subprocess.Popen([INGOT, "launch", "-n", "3", "--max-restarts", "1", "--hang", "1", "--", INGOT, "train", config, "--no-forecast", "--run-dir", run],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for_steps(run, 8, process)
-    stopped = process_of(process.pid, 1)
-    os.kill(stopped, signal.SIGSTOP)
-    since = time.time()
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    found = re.search(rf"first failure: rank 1 \(process {stopped}\) hangs in step (\d+): its process is stopped .*silent for ([0-9.]+) s", err)
-    assert found and int(found[1]) >= 8, err
-    happened = events(run)
-    assert [e["event"] for e in happened] == ["start", "hang", "restart", "start", "end"], happened
-    assert happened[1]["rank"] == 1 and happened[1]["step"] == int(found[1]) and happened[1]["time_s"] - since < 2.5, (since, happened)
-    assert happened[3]["step"] % 5 == 0 and happened[4]["step"] == 40, happened
-    assert losses(run) == losses(whole)
-    ingot("checkpoint", "diff", run, whole)
-
-
-def the_same_failure_in_the_same_step_is_not_tried_a_third_time(w):
-    config = w.config("again", **{"train.steps": 100, "checkpoint.every": 0, "model.init_std": 0, "model.norm_eps": 0, "resilience.nonfinite": "stop"})
-    run = w.path / "again"
-    _, err = launch(2, "train", config, "--no-forecast", "--run-dir", run, options=("--max-restarts", "5"), status=1)
-    assert re.search(r"not started again: step (\d+) failed twice in the same way", err), err
-    happened = events(run)
-    assert [e["event"] for e in happened] == ["start", "failure", "restart", "start", "failure", "gave_up"], happened
-    assert happened[1]["step"] == happened[4]["step"] > 0 and any("NaN or Inf" in line for line in happened[1]["last_lines"]), happened
-
-
-def a_second_job_on_a_run_directory_is_told_who_has_it(w):
-    """Whatever it shares: the directory, or only the folder of checkpoints. When the first one has gone, it may come."""
-    config = w.config("shared", **{"train.steps": 100000, "checkpoint.folder": str(w.path / "shared-checkpoints"), "resilience.run_lock_wait_s": 0.2})
-    process = subprocess.Popen([INGOT, "train", config, "--no-forecast", "--run-dir", w.path / "shared"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for_steps(w.path / "shared", 2, process)
-    for run in (w.path / "shared", w.path / "shared-2"):
-        _, err = launch(2, "train", config, "--no-forecast", "--run-dir", run, options=("--max-restarts", "3"), status=2)
-        assert f"is in use by process {process.pid} on " in err and "--run-dir" in err and "starting all ranks again" not in err, err
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
-    ingot("train", config, "--no-forecast", "--run-dir", w.path / "shared", "--stop-after", 5)
-
-
-def flip_a_bit_of(pid, row):
-    """In every copy of these bytes in the process's own memory; how many there are."""
-    found = 0
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
-            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-                span, access, *_ = line.split()
-                begin, end = (int(x, 16) for x in span.split("-"))
-                if access != "rw-p" or end - begin > 1 << 30:  # shared, or only reserved
-                    continue
-                try:
-                    memory.seek(begin)
-                    data = memory.read(end - begin)
-                except (OSError, ValueError):  # what the kernel keeps to itself
-                    continue
-                at = data.find(row)
-                while at >= 0:
-                    memory.seek(begin + at)
-                    memory.write(bytes([row[0] ^ 1]))
-                    found += 1
-                    at = data.find(row, at + 1)
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    return found
-
-
-def a_flipped_bit_in_the_memory_of_a_rank_ends_the_run(w):
-    """From outside, into a row of the embedding, which a learning rate of 0 leaves as it is; ZeRO's gathers would undo it or bring it to all ranks."""
-    config = w.config("flipped", family="llama", **{"train.steps": 1, "optimizer.lr": 0, "checkpoint.every": 1})
-    ingot("train", config, "--run-dir", w.path / "before")
-    ingot("checkpoint", "export-hf", w.path / "before", "-o", w.path / "weights", "--dtype", "fp32")
-    raw = (w.path / "weights" / "model.safetensors").read_bytes()
-    head = 8 + int.from_bytes(raw[:8], "little")
-    begin = head + json.loads(raw[8:head])["model.embed_tokens.weight"]["data_offsets"][0]
-    row = raw[begin + 7 * 128:begin + 8 * 128]
-    run = w.path / "flipped"
-    process = subprocess.Popen([INGOT, "launch", "-n", "3", "--", INGOT, "train", config, "--run-dir", run, "--set", "train.steps=100000", "--set", "train.batch_size=6",
-                                "--set", "checkpoint.every=0", "--set", "resilience.check_replicas_every=2", "--set", "parallel.zero=0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env=os.environ | {"INGOT_CPU_ALLOCATOR": "system"})  # no pool in a reserve of terabytes
-    wait_for_steps(run, 5, process)
-    assert flip_a_bit_of(process_of(process.pid, 1), row) > 0, "the row is nowhere in the rank's memory"
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 1, (process.returncode, err)
-    for words in (r"step \d+: ranks that hold the same weights differ, first in \S*embed\S* \(", "on ranks 0 and 2, ", "against them stands rank 1 on ",
-                  r"Copies agreed after step \d+: resume from a checkpoint"):
-        assert re.search(words, err), (words, err)
-
-
-def a_signal_to_the_launcher_saves_and_exits_0(w):
-    config = w.config("signal", **{"train.steps": 100000, "checkpoint.every": 50000})
-    for number in (signal.SIGINT, signal.SIGTERM):
-        run = w.path / f"signal-{number}"
-        process = subprocess.Popen([INGOT, "launch", "-n", "2", "--", INGOT, "train", config, "--run-dir", run], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        wait_for_steps(run, 3, process)
-        process.send_signal(number)
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-        assert len(list((run / "checkpoints").iterdir())) == 1, err
-
-
 def wrong_calls_end_before_anyone_waits(w):
     config = w.config("wrong")
     _, err = launch(3, "train", config, "--run-dir", w.path / "x", options=("--max-restarts", "3"), status=2)
@@ -523,12 +264,10 @@ def two_launchers_are_two_machines(w):
         assert [error.count("starting all ranks again") for error in errors] == [restarts] * 2, errors
 
 
-TESTS = [data_parallel_ranks_follow_the_curve_of_one, traffic_is_what_the_formula_says, traffic_of_every_axis_is_what_the_formula_says, memory_of_every_axis_is_what_was_planned, a_run_goes_on_with_other_ranks_and_another_stage, phases_go_on_in_another_layout_by_themselves,
-         sequence_ranks_of_a_hybrid_follow_the_curve_of_one, ranks_generate_what_one_generates,
-         a_damaged_checkpoint_is_passed_over_by_all_ranks, a_run_goes_on_from_the_memory_of_its_machines, a_killed_rank_is_named_and_the_job_goes_on_bit_equal,
-         without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out,
-         a_stopped_rank_is_found_by_the_launcher_and_the_job_goes_on_bit_equal, the_same_failure_in_the_same_step_is_not_tried_a_third_time, a_second_job_on_a_run_directory_is_told_who_has_it, a_flipped_bit_in_the_memory_of_a_rank_ends_the_run, a_signal_to_the_launcher_saves_and_exits_0,
-         wrong_calls_end_before_anyone_waits, two_launchers_are_two_machines]
+TESTS = [data_parallel_ranks_follow_the_curve_of_one, traffic_is_what_the_formula_says, traffic_of_every_axis_is_what_the_formula_says,
+         memory_of_every_axis_is_what_was_planned, a_run_goes_on_with_other_ranks_and_another_stage, phases_go_on_in_another_layout_by_themselves,
+         sequence_ranks_of_a_hybrid_follow_the_curve_of_one, ranks_generate_what_one_generates, wrong_calls_end_before_anyone_waits,
+         two_launchers_are_two_machines]
 
 if __name__ == "__main__":
     run_chosen(TESTS)
