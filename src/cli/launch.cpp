@@ -4,22 +4,58 @@
 namespace ingot::cli {
 
 struct LaunchOptions {
-  int64_t ranks = 1, nnodes = 1, node_rank = 0, max_restarts = 0, restarts_per_day = 0;
-  std::string rendezvous;
-  double grace_s = 10, rendezvous_timeout_s = 300, hang_s = -1;
+  int64_t ranks = 1, node_rank = -1, max_restarts = 0, restarts_per_day = 0;
+  std::string nodes = "1", rendezvous, address;
+  double grace_s = 10, rendezvous_timeout_s = 300, lease_s = 3, nodes_patience_s = 30, hang_s = -1;
   std::vector<std::string> command;
 };
 
+namespace {
+
+struct NodeRange {
+  int64_t least = 0, wanted = 0;  // 0: not a range
+};
+
+NodeRange node_range_of(const std::string& text) {
+  const auto colon = text.find(':');
+  const auto number = [](const std::string& digits) {
+    const bool is_number = !digits.empty() && digits.size() < 6 && digits.find_first_not_of("0123456789") == std::string::npos;
+    return is_number ? std::stoll(digits) : 0;
+  };
+  NodeRange range;
+  range.least = number(text.substr(0, colon));
+  range.wanted = colon == std::string::npos ? range.least : number(text.substr(colon + 1));
+  return range;
+}
+
+}  // namespace
+
 #ifndef INGOT_COMPUTES
 void add_launch(Flags& flags) {
+  const CLI::Validator is_node_range(
+      [](const std::string& text) {
+        const auto range = node_range_of(text);
+        const bool is_range = range.least >= 1 && range.wanted >= range.least;
+        return is_range ? std::string() : "write N or LEAST:WANTED, for instance 8 or 4:8, not " + text;
+      },
+      "N or LEAST:WANTED");
   const auto values = std::make_shared<LaunchOptions>();
   auto& o = *values;
   auto& verb = flags.verb("launch", "start the ranks of a job on this machine and watch over them", values);
   verb.add_option("-n,--ranks", o.ranks, "ranks to start on this machine")->check(CLI::Range(int64_t{1}, int64_t{4096}));
-  verb.add_option("--nnodes", o.nnodes, "machines; each runs this command")->check(CLI::Range(int64_t{1}, int64_t{65536}));
-  verb.add_option("--node-rank", o.node_rank, "which of them this is, from 0")->check(kNotNegative);
-  verb.add_option("--rendezvous", o.rendezvous, "HOST:PORT of machine 0, where all meet (one machine: found by itself)");
-  verb.add_option("--rendezvous-timeout", o.rendezvous_timeout_s, "seconds to wait for the other machines")->check(kPositive);
+  verb.add_option(
+          "--nodes,--nnodes", o.nodes,
+          "machines, each runs this command: N, or LEAST:WANTED, which goes on with those that are left and takes in those that come")
+      ->check(is_node_range);
+  verb.add_option("--node-rank", o.node_rank, "which of them this is, from 0 (with a folder: as they come)")->check(kNotNegative);
+  verb.add_option(
+      "--rendezvous", o.rendezvous,
+      "where they meet: a folder that all of them share, or HOST:PORT of machine 0, with which all end (one machine: needs none)");
+  verb.add_option("--address", o.address, "where the others reach this machine (default: its name)");
+  verb.add_option("--rendezvous-timeout", o.rendezvous_timeout_s, "seconds to wait for the least number of machines")->check(kPositive);
+  verb.add_option("--nodes-patience", o.nodes_patience_s, "seconds that a job which begins waits for more than the least")
+      ->check(kNotNegative);
+  verb.add_option("--lease", o.lease_s, "seconds without a sign of life until a machine is lost")->check(CLI::Range(0.5, 3600.0));
   verb.add_option("--max-restarts", o.max_restarts, "how often all ranks are started again after a failure")->check(kNotNegative);
   verb.add_option("--restarts-per-day", o.restarts_per_day, "and how often within 24 hours; 0: as often as --max-restarts allows")
       ->check(kNotNegative);
@@ -43,13 +79,18 @@ namespace ingot::cli {
 
 int run_launch(const Call& call) {
   const auto& o = call.options<LaunchOptions>();
+  const auto nodes = node_range_of(o.nodes);
   return resilience::launch({.ranks = o.ranks,
-                             .nnodes = o.nnodes,
+                             .nodes_least = nodes.least,
+                             .nodes_wanted = nodes.wanted,
                              .node_rank = o.node_rank,
                              .max_restarts = o.max_restarts,
                              .restarts_per_day = o.restarts_per_day,
                              .hang_s = o.hang_s,
                              .rendezvous = o.rendezvous,
+                             .address = o.address,
+                             .lease_s = o.lease_s,
+                             .nodes_patience_s = o.nodes_patience_s,
                              .grace_s = o.grace_s,
                              .rendezvous_timeout_s = o.rendezvous_timeout_s,
                              .command = o.command});

@@ -151,8 +151,8 @@ class HangMatrix : public ::testing::TestWithParam<Case> {
 
 // That the rank itself is meant, alone or as one of two that wait for each other.
 std::string named(int rank) {
-  return fmt::format(
-      "rank {0} \\(process [0-9]+\\) (hangs|was ended|exited|has left|has died|is in |sent |in |waits in )|rank {0} began", rank);
+  return fmt::format("rank {0} \\(process [0-9]+\\) (hangs|was ended|exited|has left|has died|is in |sent |in |waits in )|rank {0} began",
+                     rank);
 }
 
 TEST_P(HangMatrix, names_the_rank_in_time) {
@@ -179,9 +179,9 @@ std::vector<Case> cases() {
   for (const char* wrong : {"stops", "sleeps", "spins", "deadlocks", "reads_what_never_comes", "waits_for_the_kernel"})
     for (int victim = 0; victim < 4; ++victim) all.push_back({wrong, victim});
   int victim = 0;
-  for (const char* wrong : {"dies", "exits", "leaves", "skips_data", "skips_tensor", "skips_everyone", "repeats_data", "repeats_everyone",
-                            "orders_otherwise", "takes_another_kind", "takes_another_size", "takes_another_dtype",
-                            "takes_another_reduction", "takes_another_root"})
+  for (const char* wrong :
+       {"dies", "exits", "leaves", "skips_data", "skips_tensor", "skips_everyone", "repeats_data", "repeats_everyone", "orders_otherwise",
+        "takes_another_kind", "takes_another_size", "takes_another_dtype", "takes_another_reduction", "takes_another_root"})
     for (int i = 0; i < 2; ++i) all.push_back({wrong, victim++ % 4});
   for (const char* wrong : {"sends_nothing", "sends_too_little"})  // the second of a pair sends nothing
     for (const int sender : {0, 2}) all.push_back({wrong, sender});

@@ -1,10 +1,13 @@
 #include "resilience/launch.h"
 
-#include <unistd.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <csignal>
+#include <memory>
 #include <thread>
+#include <utility>
 
 #include "base/environment.h"
 #include "base/error.h"
@@ -13,7 +16,7 @@
 #include "base/run_events.h"
 #include "base/text.h"
 #include "comm/heartbeat.h"
-#include "comm/store.h"
+#include "resilience/nodes.h"
 #include "resilience/retry_policy.h"
 #include "resilience/supervisor.h"
 
@@ -23,6 +26,8 @@ namespace {
 using base::CommError;
 using base::UsageError;
 using Json = nlohmann::ordered_json;
+
+bool is_folder(const std::string& rendezvous) { return rendezvous.find('/') != std::string::npos; }
 
 struct Address {
   std::string host;
@@ -36,116 +41,55 @@ Address parse_address(const std::string& text) {
     if (colon != std::string::npos && colon > 0) port = std::stoll(text.substr(colon + 1));
   } catch (const std::exception&) {
   }
-  if (port < 1 || port > 65535) throw UsageError("--rendezvous {}: write HOST:PORT, for instance --rendezvous node0:29500", text);
+  if (port < 1 || port > 65535)
+    throw UsageError("--rendezvous {}: write HOST:PORT, for instance --rendezvous node0:29500, or a folder with a / in its name", text);
   return {text.substr(0, colon), static_cast<int>(port)};
 }
 
-// The store of the job: held by the launcher of node 0, so that it outlives ranks and restarts.
-class Board {
- public:
-  explicit Board(const LaunchOptions& o) : nodes_(o.nnodes), node_(o.node_rank) {
-    const auto address = o.rendezvous.empty() ? Address{"127.0.0.1", 0} : parse_address(o.rendezvous);
-    try {
-      store_ = comm::open_store(address.host, address.port, node_ == 0, std::chrono::duration<double>(o.rendezvous_timeout_s));
-    } catch (const std::exception& failure) {
-      const std::string cause = failure.what();
-      throw CommError("node {} {} {}:{}: {}. {}", node_, node_ == 0 ? "could not listen at" : "could not reach", address.host, address.port,
-                      cause.substr(0, cause.find('\n')),
-                      node_ == 0 ? "Is the port taken, or the address another machine's?"
-                                 : "Does the launcher of node 0 run, and does this machine reach that address and port?");
-    }
-    host_ = address.host;
-    if (nodes_ > 1) base::log_info("node {} of {} is at {}:{}", node_, nodes_, host_, port());
+// Where the launchers of a job meet.
+std::shared_ptr<NodeStore> store_of(const LaunchOptions& o) {
+  if (o.nodes_wanted == 1) return make_memory_store();
+  if (o.rendezvous.empty())
+    throw UsageError("{} nodes need --rendezvous, the same on every node: a folder that all of them share, or HOST:PORT of node 0",
+                     o.nodes_wanted);
+  if (is_folder(o.rendezvous)) return make_folder_store(o.rendezvous);
+  const auto address = parse_address(o.rendezvous);
+  if (o.node_rank < 0)
+    throw UsageError(
+        "--rendezvous {} needs --node-rank: node 0 holds what the others meet in, and they end with it. A folder that all nodes share "
+        "needs "
+        "none, and outlives any of them",
+        o.rendezvous);
+  try {
+    return make_tcp_store(address.host, address.port, o.node_rank == 0, std::chrono::duration<double>(o.rendezvous_timeout_s));
+  } catch (const CommError& failure) {
+    throw CommError("node {} {}", o.node_rank, failure.what());
   }
+}
 
-  const std::string& host() const { return host_; }
-  int port() const { return store_->getPort(); }
+// Where the other nodes reach this one.
+std::string address_of(const LaunchOptions& o) {
+  if (!o.address.empty()) return o.address;
+  if (o.nodes_wanted == 1) return "127.0.0.1";
+  return o.node_rank == 0 && !is_folder(o.rendezvous) ? parse_address(o.rendezvous).host : base::host_name();
+}
 
-  // The first failure of an attempt, on whichever machine: all launchers know the same history, and so decide alike. A launcher that gives
-  // one hears which it was.
-  FailedAttempt agree(int attempt, FailedAttempt own, const std::string& what) {
-    if (nodes_ == 1) return own;
-    const Json record{{"what", fmt::format("{} on node {} ({})", what, node_, base::host_name())},
-                      {"cause", static_cast<int>(own.cause)},
-                      {"step", own.step},
-                      {"signature", own.signature},
-                      {"started_s", own.started_s},
-                      {"ended_s", own.ended_s}};
-    const auto text = record.dump(-1, ' ', false, Json::error_handler_t::replace);
-    try {
-      const auto bytes = store_->compareSet(key(attempt), {}, {text.begin(), text.end()});
-      const auto first = Json::parse(bytes.begin(), bytes.end());
-      return {.cause = static_cast<Cause>(first.at("cause").get<int>()),
-              .step = first.at("step").get<int64_t>(),
-              .signature = first.at("signature").get<std::string>(),
-              .started_s = first.at("started_s").get<double>(),
-              .ended_s = first.at("ended_s").get<double>()};
-    } catch (const std::exception&) {
-      return own;  // the launcher of node 0 is gone: meeting it says so
-    }
-  }
-
-  std::string failure_elsewhere(int attempt) {
-    if (nodes_ == 1) return "";
-    try {
-      if (!store_->check({key(attempt)})) return "";
-      const auto bytes = store_->get(key(attempt));
-      return Json::parse(bytes.begin(), bytes.end()).at("what").get<std::string>();
-    } catch (const std::exception&) {
-      return "the launcher of node 0 is gone";
-    }
-  }
-
-  /// At the end: waits a moment for the other launchers, whose ranks still use the store or have yet to read why the job failed.
-  void leave(int attempt, double patience_s) {
-    try {
-      meet(attempt, patience_s);
-    } catch (const base::Error&) {
-    }
-  }
-
-  // All launchers have ended this attempt; the last to come lets the others go on.
-  void meet(int attempt, double timeout_s) {
-    if (nodes_ == 1) return;
-    const auto name = fmt::format("launcher/ended/{}", attempt);
-    const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s);
-    try {
-      store_->add(name, 1);
-      while (store_->add(name, 0) < nodes_) {
-        if (std::chrono::steady_clock::now() > until)
-          throw CommError("only {} of {} launchers came to restart within {:g} s", store_->add(name, 0), nodes_, timeout_s);
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      }
-    } catch (const base::Error&) {
-      throw;
-    } catch (const std::exception&) {
-      throw CommError("the launcher of node 0 is gone");
-    }
-  }
-
- private:
-  static std::string key(int attempt) { return fmt::format("launcher/failed/{}", attempt); }
-  int64_t nodes_, node_;
-  std::string host_;
-  c10::intrusive_ptr<c10d::TCPStore> store_;
-};
-
-std::vector<RankProcess> ranks_of(const LaunchOptions& o, const Board& board, const comm::HeartbeatBoard& heartbeats, int attempt) {
+std::vector<RankProcess> ranks_of(const LaunchOptions& o, const Round& round, const comm::HeartbeatBoard& heartbeats) {
   // As torchrun: without a choice of the user's, the ranks of a machine share its cores.
   const int threads = std::max<int>(1, base::usable_cores() / static_cast<int>(o.ranks));
   std::vector<RankProcess> ranks;
   for (int64_t local = 0; local < o.ranks; ++local) {
-    const int64_t rank = o.node_rank * o.ranks + local;
+    const int64_t rank = round.first_rank() + local;
     RankProcess process{static_cast<int>(rank),
                         {{"RANK", std::to_string(rank)},
-                         {"WORLD_SIZE", std::to_string(o.nnodes * o.ranks)},
+                         {"WORLD_SIZE", std::to_string(round.ranks())},
                          {"LOCAL_RANK", std::to_string(local)},
                          {"LOCAL_WORLD_SIZE", std::to_string(o.ranks)},
-                         {"MASTER_ADDR", board.host()},
-                         {"MASTER_PORT", std::to_string(board.port())},
+                         {"MASTER_ADDR", round.nodes[0].address},
+                         {"MASTER_PORT", std::to_string(round.port)},
                          {"INGOT_HEARTBEATS", heartbeats.path()},
                          {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                         {"TORCHELASTIC_RESTART_COUNT", std::to_string(attempt)}}};
+                         {"TORCHELASTIC_RESTART_COUNT", std::to_string(round.number)}}};
     if (base::environment().omp_num_threads.empty()) process.environment.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
     ranks.push_back(std::move(process));
   }
@@ -179,13 +123,13 @@ bool pause(const StopSignal& stop, double seconds) {
   return stop.received() == 0;
 }
 
-// Of the run whose directory the ranks have said; by the launcher of node 0.
+// Of the run whose directory the ranks have said.
 class EventLog {
  public:
-  EventLog(const LaunchOptions& o, const comm::HeartbeatBoard& heartbeats) : options_(o), heartbeats_(heartbeats) {}
-  void record_failure(const Failure& failure, int attempt) {
-    find_directory();
-    record(failure.is_hang ? "hang" : "failure", {{"attempt", attempt},
+  explicit EventLog(const comm::HeartbeatBoard& heartbeats) : heartbeats_(heartbeats) {}
+
+  void record_failure(const Failure& failure, const Round& round) {
+    record(failure.is_hang ? "hang" : "failure", {{"attempt", round.number - round.first},
                                                   {"rank", failure.rank},
                                                   {"step", failure.step},
                                                   {"silent_s", failure.silent_s},
@@ -194,76 +138,112 @@ class EventLog {
                                                   {"last_lines", failure.last_lines}});
   }
   void record_straggler(int rank, const std::string& what, bool has_recovered) {
-    find_directory();
     record(has_recovered ? "recovered" : "straggler",
            {{"rank", rank}, {"step", heartbeats_.pulse(0).step}, {"what", what}, {"node", base::host_name()}});
   }
-  void record(const char* kind, const Json& details) const {
-    if (options_.node_rank == 0 && !run_directory_.empty()) base::record_event(run_directory_, kind, details);
+  void record(const char* kind, const Json& details) {
+    if (const auto said = heartbeats_.pulse(0).run_directory; !said.empty()) run_directory_ = said;
+    if (!run_directory_.empty()) base::record_event(run_directory_, kind, details);
   }
 
  private:
-  void find_directory() {
-    if (options_.node_rank > 0) return;
-    if (const auto said = heartbeats_.pulse(0).run_directory; !said.empty()) run_directory_ = said;
-  }
-  const LaunchOptions& options_;
   const comm::HeartbeatBoard& heartbeats_;
   std::string run_directory_;
 };
 
+std::string in_words(const Round& round) {
+  std::vector<std::string> hosts;
+  for (const auto& node : round.nodes) hosts.push_back(node.host);
+  return fmt::format("{} node{} ({}), {} ranks", hosts.size(), hosts.size() == 1 ? "" : "s", fmt::join(hosts, ", "), round.ranks());
+}
+
+void check(const LaunchOptions& o) {
+  if (o.command.empty())
+    throw UsageError("ingot launch needs a command, for instance: ingot launch -n 2 -- ingot train configs/zaya1-nano.toml");
+  if (o.nodes_least < 1 || o.nodes_wanted < o.nodes_least)
+    throw UsageError("--nodes {}:{}: at least one, and not more than are wanted", o.nodes_least, o.nodes_wanted);
+  if (o.node_rank >= o.nodes_wanted)
+    throw UsageError("--node-rank {} with --nodes {}: nodes are numbered from 0 to {}", o.node_rank, o.nodes_wanted, o.nodes_wanted - 1);
+  if (!o.rendezvous.empty() && !is_folder(o.rendezvous)) parse_address(o.rendezvous);
+}
+
 }  // namespace
 
 int launch(const LaunchOptions& o) {
-  if (o.command.empty())
-    throw UsageError("ingot launch needs a command, for instance: ingot launch -n 2 -- ingot train configs/zaya1-nano.toml");
-  if (o.node_rank >= o.nnodes)
-    throw UsageError("--node-rank {} with --nnodes {}: nodes are numbered from 0 to {}", o.node_rank, o.nnodes, o.nnodes - 1);
-  if (o.nnodes > 1 && o.rendezvous.empty())
-    throw UsageError("--nnodes {} needs --rendezvous HOST:PORT, the same on every node: where node 0 is", o.nnodes);
-  Board board(o);
+  check(o);
+  Nodes nodes(store_of(o), {.least = o.nodes_least,
+                            .wanted = o.nodes_wanted,
+                            .ranks = o.ranks,
+                            .node_rank = o.node_rank,
+                            .holds_store = o.nodes_wanted > 1 && !is_folder(o.rendezvous) && o.node_rank == 0,
+                            .address = address_of(o),
+                            .lease_s = o.lease_s,
+                            .patience_s = o.nodes_patience_s,
+                            .timeout_s = o.rendezvous_timeout_s});
   const StopSignal stop("\nasking the ranks to stop; once more to stop at once\n", SecondSignal::ends_at_once);
+  const auto is_stopped = [&] { return stop.received() != 0; };
   auto command = o.command;
   if (command[0] == "ingot") command[0] = base::own_program();  // the one that launches, wherever PATH points
   comm::HeartbeatBoard heartbeats(static_cast<int>(o.ranks));
-  EventLog events(o, heartbeats);
-  const SupervisorOptions watch{.grace_s = o.grace_s,
-                                .failure_elsewhere = {},
-                                .heartbeats = &heartbeats,
-                                .on_straggler =
-                                    [&](int rank, const std::string& what, bool has_recovered) {
-                                      has_recovered ? base::log_info("{}", what) : base::log_warning("{}", what);
-                                      events.record_straggler(rank, what, has_recovered);
-                                    },
-                                .hang = {.silence_s = o.hang_s, .is_whole_job = o.nnodes == 1}};
-  std::vector<FailedAttempt> failed;
-  for (int attempt = 0;; ++attempt) {
+  EventLog events(heartbeats);
+  int64_t nodes_before = 0;
+  while (const auto next = nodes.next(is_stopped)) {
+    const auto& round = *next;
+    if (o.nodes_wanted > 1)
+      base::log_info("round {}: {}; this is node {}, with rank{}", round.number, in_words(round), round.own,
+                     o.ranks == 1 ? fmt::format(" {}", round.first_rank())
+                                  : fmt::format("s {} to {}", round.first_rank(), round.first_rank() + o.ranks - 1));
+    if (const auto now = static_cast<int64_t>(round.nodes.size()); round.own == 0 && nodes_before > 0 && now != nodes_before)
+      events.record("nodes", {{"before", nodes_before}, {"nodes", now}, {"what", fmt::format("goes on with {}", in_words(round))}});
+    nodes_before = static_cast<int64_t>(round.nodes.size());
     heartbeats.clear();
     const double started_s = now_s();
-    auto options = watch;
-    options.failure_elsewhere = [&] { return board.failure_elsewhere(attempt); };
-    const auto outcome = supervise(command, ranks_of(o, board, heartbeats, attempt), stop, options);
-    if (outcome.succeeded) {
-      board.leave(attempt, o.grace_s);
+    const SupervisorOptions watch{.grace_s = o.grace_s,
+                                  .failure_elsewhere = [&] { return nodes.failure_in(round, heartbeats.pulse(0).step); },
+                                  .drains = [&] { return nodes.regroups(round); },
+                                  .heartbeats = &heartbeats,
+                                  .on_straggler =
+                                      [&](int rank, const std::string& what, bool has_recovered) {
+                                        has_recovered ? base::log_info("{}", what) : base::log_warning("{}", what);
+                                        events.record_straggler(rank, what, has_recovered);
+                                      },
+                                  .hang = {.silence_s = o.hang_s, .is_whole_job = round.nodes.size() == 1}};
+    auto outcome = supervise(command, ranks_of(o, round, heartbeats), stop, watch);
+    if (outcome.succeeded && is_stopped()) {
+      nodes.leave(round);
       return 0;
     }
-    const auto& first = outcome.first;
-    base::log_error("{}", report_of(first));
-    events.record_failure(first, attempt);
-    failed.push_back(board.agree(attempt, attempt_of(outcome, started_s), first.description));
+    if (outcome.succeeded) {
+      if (nodes.finish(round, is_stopped)) return 0;
+      outcome.first.description = nodes.failure_in(round, heartbeats.pulse(0).step);
+      if (outcome.first.description.empty()) {
+        base::log_info("the ranks have saved and ended: {}", nodes.why_it_regroups(round));
+        continue;
+      }
+    }
+    base::log_error("{}", report_of(outcome.first));
+    nodes.agree(round, attempt_of(outcome, started_s), outcome.first.description);
+    const bool speaks = nodes.has_reported(round);  // one node of them
+    if (speaks) events.record_failure(outcome.first, round);
+    const auto failed = nodes.failures(round);
+    if (failed.back().cause == Cause::usage && nodes.fits_fewer(round)) {
+      base::log_warning("the job cannot be laid out for {} nodes: trying fewer", round.nodes.size());
+      continue;
+    }
     const auto retry = after(failed, {.restarts = o.max_restarts, .restarts_per_day = o.restarts_per_day});
     if (!retry.restarts) {
       if (o.max_restarts > 0) base::log_error("not started again: {}", retry.why);
-      events.record("gave_up", {{"attempt", attempt}, {"why", retry.why}});
-      board.leave(attempt, o.grace_s);
-      return failed.back().cause == Cause::usage ? kUsageStatus : 1;
+      if (speaks) events.record("gave_up", {{"attempt", round.number - round.first}, {"why", retry.why}});
+      const int status = failed.back().cause == Cause::usage ? kUsageStatus : 1;
+      nodes.end(round, status);
+      return status;
     }
-    board.meet(attempt, o.rendezvous_timeout_s);
     base::log_warning("starting all ranks again, {}: restart {} of {}; ingot train goes on from the last checkpoint", retry.why,
-                      attempt + 1, o.max_restarts);
-    events.record("restart", {{"attempt", attempt + 1}, {"pause_s", retry.pause_s}, {"why", retry.why}});
+                      failed.size(), o.max_restarts);
+    if (speaks) events.record("restart", {{"attempt", failed.size()}, {"pause_s", retry.pause_s}, {"why", retry.why}});
     if (!pause(stop, retry.pause_s)) return 1;
   }
+  return nodes.status();
 }
 
 }  // namespace ingot::resilience

@@ -24,8 +24,13 @@ std::string refusal(const LaunchOptions& options) {
 
 TEST(Launch, wrong_calls_are_refused_before_anything_starts) {
   EXPECT_THAT(refusal({}), HasSubstr("ingot launch -n 2 -- ingot train"));
-  EXPECT_THAT(refusal({.nnodes = 2, .node_rank = 2, .command = {"true"}}), AllOf(HasSubstr("--node-rank 2"), HasSubstr("from 0 to 1")));
-  EXPECT_THAT(refusal({.nnodes = 2, .command = {"true"}}), HasSubstr("--rendezvous HOST:PORT"));
+  EXPECT_THAT(refusal({.nodes_least = 2, .nodes_wanted = 2, .node_rank = 2, .command = {"true"}}),
+              AllOf(HasSubstr("--node-rank 2"), HasSubstr("from 0 to 1")));
+  EXPECT_THAT(refusal({.nodes_least = 1, .nodes_wanted = 2, .command = {"true"}}),
+              AllOf(HasSubstr("--rendezvous"), HasSubstr("HOST:PORT of node 0")));
+  EXPECT_THAT(refusal({.nodes_least = 3, .nodes_wanted = 2, .command = {"true"}}), HasSubstr("--nodes 3:2"));
+  EXPECT_THAT(refusal({.nodes_least = 1, .nodes_wanted = 2, .rendezvous = "node0:29500", .command = {"true"}}),
+              AllOf(HasSubstr("--node-rank"), HasSubstr("A folder that all nodes share")));
   for (const char* address : {"node0", ":29500", "node0:", "node0:x", "node0:0", "node0:65536"})
     EXPECT_THAT(refusal({.rendezvous = address, .command = {"true"}}), AllOf(HasSubstr(address), HasSubstr("write HOST:PORT"))) << address;
 }

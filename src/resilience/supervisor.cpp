@@ -32,7 +32,8 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kLinesKept = 80 /* a stack */, kLinesOfFailure = 15, kLongestLine = 16 << 10;
 constexpr double kPolitenessShare = 0.3;  // of the grace: ranks end by themselves, with a message; then SIGTERM, then SIGKILL
 
-constexpr double kWatchEvery = 0.1, kForStacks = 0.3;  // seconds
+constexpr double kWatchEvery = 0.1, kForStacks = 0.3, kLookElsewhereEvery = 0.5;  // seconds
+constexpr double kGraceForOthersFailure_s = 1;                                    // ranks whose peers are gone have nothing more to do
 
 // 'R' runs, 'S' sleeps, 'D' waits for the kernel, 'T' is stopped; '?': not known.
 char state_of(int64_t process) {
@@ -223,7 +224,7 @@ class Supervision {
     failed_at_ = Clock::now();
     if (running() > 0)
       base::log_error("{}; the {} other rank{} here will be ended within {:g} s", first_->description, running(), running() > 1 ? "s" : "",
-                      options_.grace_s);
+                      grace_s_);
   }
 
   int index_of(int rank) const { return rank - children_.front().rank; }
@@ -244,9 +245,15 @@ class Supervision {
   }
 
   void look_elsewhere() {
-    if (!options_.failure_elsewhere || first_ || seconds_since(looked_at_) < 0.5) return;
+    if (first_ || seconds_since(looked_at_) < kLookElsewhereEvery) return;
     looked_at_ = Clock::now();
+    if (options_.drains && !is_draining_ && options_.drains()) {
+      is_draining_ = true;
+      signal_all(SIGTERM);
+    }
+    if (!options_.failure_elsewhere) return;
     if (const auto text = options_.failure_elsewhere(); !text.empty()) {
+      grace_s_ = std::min(grace_s_, kGraceForOthersFailure_s);
       Failure failure;
       failure.description = text;
       fail(std::move(failure));
@@ -256,7 +263,7 @@ class Supervision {
   // Killed at once: nothing else ends a process that is stopped, and the others then learn of it from what connects them.
   void look_for_hangs() {
     const double since = seconds_since(watched_at_);
-    if (!options_.heartbeats || first_ || signals_handed_on_ > 0 || since < kWatchEvery) return;
+    if (!options_.heartbeats || first_ || signals_handed_on_ > 0 || is_draining_ || since < kWatchEvery) return;
     watched_at_ = Clock::now();
     // This process was stopped itself, or had no core: so may the ranks have been.
     if (since > 1 + kWatchEvery) awake_since_ = watched_at_;
@@ -300,8 +307,8 @@ class Supervision {
   void press() {
     if (!first_ || running() == 0) return;
     const double waited = seconds_since(failed_at_);
-    if (pressure_ == 0 && waited > kPolitenessShare * options_.grace_s) signal_all(SIGTERM), pressure_ = 1;
-    if (pressure_ == 1 && waited > options_.grace_s) signal_all(SIGKILL), pressure_ = 2;
+    if (pressure_ == 0 && waited > kPolitenessShare * grace_s_) signal_all(SIGTERM), pressure_ = 1;
+    if (pressure_ == 1 && waited > grace_s_) signal_all(SIGKILL), pressure_ = 2;
   }
 
   void signal_all(int signal) {
@@ -316,6 +323,8 @@ class Supervision {
   Clock::time_point failed_at_, looked_at_ = Clock::now(), watched_at_ = Clock::now(), awake_since_ = Clock::now();
   StragglerWatch stragglers_;
   int signals_handed_on_ = 0, pressure_ = 0;
+  bool is_draining_ = false;
+  double grace_s_ = options_.grace_s;
 };
 
 }  // namespace

@@ -26,6 +26,7 @@ struct RankProcess {
 struct SupervisorOptions {
   double grace_s = 10;                               // from the first failure until what is left is killed
   std::function<std::string()> failure_elsewhere;    // asked twice a second; not empty: another machine failed, as it says
+  std::function<bool()> drains;                      // as often; true: the ranks are to save and end, and get SIGTERM
   const comm::HeartbeatBoard* heartbeats = nullptr;  // of the processes, in their order; without it nobody is watched
   /// A rank holds the others up, or (has_recovered) no longer does.
   std::function<void(int rank, const std::string& description, bool has_recovered)> on_straggler;

@@ -222,6 +222,56 @@ def a_slow_rank_is_named_and_so_is_its_recovery(w):
     assert process.returncode == 0 and slow["what"] in err and "rank 1 is as fast as the others again" in err, err
 
 
+def nodes_are_lost_come_and_go_and_the_curve_stays(w):
+    """Launchers that meet in a folder, a node each. The first is killed with all that runs there; a new one comes; one is asked to go; at last all are."""
+    config = w.config("nodes", **{"train.steps": 1000000, "train.batch_size": 12, "train.precision": "fp64", "checkpoint.every": 5, "checkpoint.keep": 2})
+    run, meeting = w.path / "nodes", w.path / "meeting"
+
+    def start():
+        return subprocess.Popen([INGOT, "launch", "-n", "1", "--nodes", "2:3", "--rendezvous", meeting, "--address", "127.0.0.1", "--grace", "5", "--max-restarts", "5", "--",
+                                 INGOT, "train", config, "--no-forecast", "--run-dir", run], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+    def wait_for_nodes(count, times):
+        deadline = time.time() + 90
+        while len(found := [e for e in events(run) if e["event"] == "nodes" and e["nodes"] == count]) < times:
+            for node in nodes:
+                assert node.poll() is None and time.time() < deadline, (events(run), [n.communicate() for n in nodes if n.poll() is not None])
+            time.sleep(0.02)
+        at = metrics(run)[-1]["step"]
+        wait_for_steps(run, len(metrics(run)) + 3, nodes[0])
+        return found[-1], at
+
+    nodes = [start()]
+    time.sleep(0.5)  # it is the first
+    nodes += [start(), start()]
+    wait_for_steps(run, 10, nodes[0])
+    first = nodes.pop(0)
+    rank = process_of(first.pid, 0)
+    for pid in (first.pid, rank):
+        os.kill(pid, signal.SIGKILL)
+    lost = time.time()
+    first.communicate()
+    wait_for_nodes(2, 1)
+    print(f"without the lost node after {time.time() - lost:.1f} s")
+    said = [e["what"] for e in events(run) if e["event"] == "failure"]
+    assert len(said) == 1 and re.search("is lost: no sign of life for|exited with status 1", said[0]), said
+    nodes.append(start())
+    wait_for_nodes(3, 1)
+    going = nodes.pop(0)
+    going.send_signal(signal.SIGTERM)
+    _, err = going.communicate(timeout=60)
+    assert going.returncode == 0, err
+    wait_for_nodes(2, 2)
+    for node in nodes:
+        node.send_signal(signal.SIGTERM)
+    for node in nodes:
+        _, err = node.communicate(timeout=60)
+        assert node.returncode == 0, err
+    curve = losses(run)
+    ingot("train", config, "--no-forecast", "--run-dir", w.path / "alone", "--stop-after", len(curve))
+    close(losses(w.path / "alone"), curve, 1e-9)
+
+
 def the_same_failure_in_the_same_step_is_not_tried_a_third_time(w):
     config = w.config("again", **{"train.steps": 100, "checkpoint.every": 0, "model.init_std": 0, "model.norm_eps": 0, "resilience.nonfinite": "stop"})
     run = w.path / "again"
@@ -308,7 +358,7 @@ def a_signal_to_the_launcher_saves_and_exits_0(w):
 
 TESTS = [a_killed_rank_is_named_and_the_job_goes_on_bit_equal, a_run_goes_on_from_the_memory_of_its_machines,
          a_damaged_checkpoint_is_passed_over_by_all_ranks, without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out,
-         a_stopped_rank_is_found_by_the_launcher_and_the_job_goes_on_bit_equal, a_slow_rank_is_named_and_so_is_its_recovery,
+         a_stopped_rank_is_found_by_the_launcher_and_the_job_goes_on_bit_equal, a_slow_rank_is_named_and_so_is_its_recovery, nodes_are_lost_come_and_go_and_the_curve_stays,
          the_same_failure_in_the_same_step_is_not_tried_a_third_time, a_second_job_on_a_run_directory_is_told_who_has_it, a_flipped_bit_in_the_memory_of_a_rank_ends_the_run,
          a_signal_to_the_launcher_saves_and_exits_0]
 

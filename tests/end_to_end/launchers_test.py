@@ -1,5 +1,6 @@
 """Ranks under launchers that are not ours, for real: torchrun, Open MPI's mpirun, Slurm's srun on a one-node cluster made here; and
 two machines as network namespaces. A launcher that this machine lacks, or may not run, is left out with a word."""
+import json
 import os
 import shutil
 import signal
@@ -130,28 +131,44 @@ def srun_starts_ranks(w):
         assert job.returncode != 0 and f"rank 1 (process {victim}) has died" in err, err
 
 
-def two_machines_as_network_namespaces(w):
-    """Launchers in namespaces of their own, joined by a virtual link; ranks communicate over TCP. Then one machine is cut off."""
-    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "nsenter"))):
-        leave_out("not root, or no ip, unshare and nsenter")
+class Namespaces:
+    """Two machines: network namespaces joined by a virtual link. A sleeper holds each; `ip netns` would need mounts, which a container or chroot may not allow."""
     addresses = ["10.97.31.1", "10.97.31.2"]
-    # A sleeper holds each namespace; `ip netns` would need mounts, which a container or chroot may not allow.
-    machines = [subprocess.Popen(["unshare", "-n", "-u", "sh", "-c", f"hostname node{n} && echo ready && exec sleep 600"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-                for n in (0, 1)]
-    if any(machine.stdout.readline() != "ready\n" for machine in machines):
-        leave_out("network namespaces are not allowed here")
-    inside = lambda node: ["nsenter", "-t", str(machines[node].pid), "-n", "-u"]
-    try:
-        run("ip", "link", "add", "ia", "netns", machines[0].pid, "type", "veth", "peer", "name", "ib", "netns", machines[1].pid)
-        for node, (link, address) in enumerate(zip(("ia", "ib"), addresses)):
-            run(*inside(node), "ip", "address", "add", f"{address}/24", "dev", link)
-            for device in (link, "lo"):
-                run(*inside(node), "ip", "link", "set", device, "up")
 
+    def __enter__(self):
+        if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "nsenter"))):
+            leave_out("not root, or no ip, unshare and nsenter")
+        self.machines = [subprocess.Popen(["unshare", "-n", "-u", "sh", "-c", f"hostname node{n} && echo ready && exec sleep 600"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                          text=True) for n in (0, 1)]
+        if any(machine.stdout.readline() != "ready\n" for machine in self.machines):
+            leave_out("network namespaces are not allowed here")
+        run("ip", "link", "add", "ia", "netns", self.machines[0].pid, "type", "veth", "peer", "name", "ib", "netns", self.machines[1].pid)
+        for node, (link, address) in enumerate(zip(("ia", "ib"), self.addresses)):
+            run(*self.inside(node), "ip", "address", "add", f"{address}/24", "dev", link)
+            for device in (link, "lo"):
+                run(*self.inside(node), "ip", "link", "set", device, "up")
+        return self
+
+    def __exit__(self, *_):
+        for machine in self.machines:
+            machine.kill()
+
+    def inside(self, node):
+        return ["nsenter", "-t", str(self.machines[node].pid), "-n", "-u"]
+
+    def cut(self):
+        run(*self.inside(0), "ip", "link", "set", "ia", "down")
+
+    def launch(self, node, *command, options):
+        words = [*self.inside(node), INGOT, "launch", "-n", "2", *options, "--", *map(str, command)]
+        return subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def two_machines_as_network_namespaces(w):
+    """Launchers in namespaces of their own; ranks communicate over TCP. Then one machine is cut off."""
+    with Namespaces() as net:
         def start(node, *command, options=()):
-            words = [*inside(node), INGOT, "launch", "-n", "2", "--nnodes", "2", "--node-rank", str(node), "--rendezvous", f"{addresses[0]}:29500", *options, "--",
-                     *map(str, command)]
-            return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            return net.launch(node, *command, options=("--nodes", 2, "--node-rank", node, "--rendezvous", f"{net.addresses[0]}:29500", *options))
 
         config = w.config(**{"train.steps": 5, "train.threads": 1, "optimizer.newton_schulz_precision": "own"})
         ingot("launch", "-n", 4, "--", INGOT, "train", config, "--run-dir", w.path / "one")
@@ -166,9 +183,9 @@ def two_machines_as_network_namespaces(w):
         # No forecast: one measurement for it may take longer than 3 s beside other tests.
         nodes = [start(node, INGOT, "train", long, "--no-forecast", "--run-dir", w.path / "cut", options=("--grace", "20")) for node in (0, 1)]
         wait_for_steps(w.path / "cut", 2, nodes[0])
-        run(*inside(0), "ip", "link", "set", "ia", "down")
+        net.cut()
         err = nodes[0].communicate(timeout=90)[1]
-        assert nodes[0].returncode == 1 and "3 s (resilience.comm_timeout_s)" in err and "rank" in err, err
+        assert nodes[0].returncode == 1 and ("3 s (resilience.comm_timeout_s)" in err or "node 1 (node1) is lost" in err), err
         # Without its launcher, and with the store behind a dead link: the other machine's ranks end as well.
         nodes[1].kill()
         nodes[1].communicate()
@@ -176,12 +193,39 @@ def two_machines_as_network_namespaces(w):
         while subprocess.run(["pgrep", "-f", str(w.path / "cut")], stdout=subprocess.DEVNULL).returncode == 0:
             assert time.time() < deadline, "ranks were left behind"
             time.sleep(0.2)
-    finally:
-        for machine in machines:
-            machine.kill()
 
 
-TESTS = [torchrun_starts_ranks, mpirun_starts_ranks, srun_starts_ranks, two_machines_as_network_namespaces]
+def a_machine_that_is_lost_with_all_that_runs_there_is_done_without(w):
+    """The first one, which rank 0 and the ranks' store are on. No packet says so: its link is dead before its processes are."""
+    config = w.config("lost", **{"train.steps": 100000, "train.threads": 1, "train.batch_size": 8, "checkpoint.every": 5})
+    with Namespaces() as net:
+        run_dir = w.path / "lost"
+        nodes = [net.launch(node, INGOT, "train", config, "--no-forecast", "--run-dir", run_dir,
+                            options=("--nodes", "1:2", "--rendezvous", w.path / "meeting", "--address", net.addresses[node], "--max-restarts", 3)) for node in (0, 1)]
+        wait_for_steps(run_dir, 10, nodes[1])
+        net.cut()
+        first = json.loads(next((w.path / "meeting").glob("round.*")).read_text())["nodes"][0]["host"]
+        lost, stays = (nodes[0], nodes[1]) if first == "node0" else (nodes[1], nodes[0])
+        namespace = os.readlink(f"/proc/{lost.pid}/ns/net")
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if os.readlink(f"/proc/{pid}/ns/net") == namespace and b"ingot" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(int(pid), signal.SIGKILL)
+            except OSError:  # it has ended, or is another's
+                pass
+        since = time.time()
+        lost.communicate()
+        time.sleep(1)  # nothing writes now: its ranks wait for those that are gone
+        wait_for_steps(run_dir, len((run_dir / "metrics.jsonl").read_text().splitlines()) + 1, stays)
+        print(f"the next step came {time.time() - since:.1f} s after the loss")
+        stays.send_signal(signal.SIGTERM)
+        _, err = stays.communicate(timeout=60)
+        assert stays.returncode == 0 and "is lost: no sign of life" in err and "round 1: 1 node" in err, err
+        events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+        assert [e["event"] for e in events] == ["start", "failure", "restart", "nodes", "start", "end"], events
+
+
+TESTS = [torchrun_starts_ranks, mpirun_starts_ranks, srun_starts_ranks, two_machines_as_network_namespaces, a_machine_that_is_lost_with_all_that_runs_there_is_done_without]
 
 if __name__ == "__main__":
     run_chosen(TESTS)

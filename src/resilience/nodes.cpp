@@ -1,0 +1,389 @@
+#include "resilience/nodes.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/process.h"
+
+namespace ingot::resilience {
+namespace {
+
+using base::CommError;
+using namespace std::chrono_literals;
+
+constexpr auto kBeatEvery = 250ms, kLookEvery = 50ms, kSparesEvery = 1000ms;
+constexpr double kPatienceAgain_s = 0.5;  // once the job has begun, who comes later comes in later
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::string text_of(const nlohmann::json& json) { return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
+
+nlohmann::json to_json(const Node& node) {
+  return {{"id", node.id}, {"ranks", node.ranks}, {"host", node.host}, {"address", node.address}};
+}
+
+Node node_of(const nlohmann::json& json) {
+  return {.id = json.at("id").get<int64_t>(),
+          .ranks = json.at("ranks").get<int64_t>(),
+          .host = json.at("host").get<std::string>(),
+          .address = json.at("address").get<std::string>()};
+}
+
+nlohmann::json to_json(const FailedAttempt& attempt) {
+  return {{"cause", static_cast<int>(attempt.cause)},
+          {"step", attempt.step},
+          {"signature", attempt.signature},
+          {"started_s", attempt.started_s},
+          {"ended_s", attempt.ended_s}};
+}
+
+FailedAttempt attempt_of(const nlohmann::json& json) {
+  return {.cause = static_cast<Cause>(json.at("cause").get<int>()),
+          .step = json.at("step").get<int64_t>(),
+          .signature = json.at("signature").get<std::string>(),
+          .started_s = json.at("started_s").get<double>(),
+          .ended_s = json.at("ended_s").get<double>()};
+}
+
+std::string numbered(const char* name, int64_t number) { return fmt::format("{}.{}", name, number); }
+
+double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+int64_t Round::ranks() const {
+  int64_t sum = 0;
+  for (const auto& node : nodes) sum += node.ranks;
+  return sum;
+}
+
+int64_t Round::first_rank() const {
+  int64_t sum = 0;
+  for (size_t i = 0; i < own; ++i) sum += nodes[i].ranks;
+  return sum;
+}
+
+Nodes::Nodes(std::shared_ptr<NodeStore> store, NodeOptions options) : store_(std::move(store)), options_(std::move(options)) {
+  const Json own{{"ranks", options_.ranks},
+                 {"host", base::host_name()},
+                 {"address", options_.address},
+                 {"place", options_.node_rank},
+                 {"process", fmt::format("{}-{:08x}", getpid(), std::random_device()())}};
+  const auto text = text_of(own);
+  while (store_->create(numbered("node", id_), text) != text) ++id_;
+  beating_ = std::thread([this] { beat(); });
+  advance();
+  if (latest_ >= 0 && store_->get(numbered("over", latest_))) done_with_ = latest_;
+}
+
+Nodes::~Nodes() {
+  const auto since = Clock::now();
+  const auto is_there = [&](int64_t id) { return id != id_ && is_alive(id); };
+  const auto are_there = [&] {
+    return std::any_of(known_.begin(), known_.end(), [&](const auto& known) { return is_there(known.first); });
+  };
+  say([&] { leaves_ = true; });
+  while (options_.holds_store && seconds_since(since) < options_.lease_s && are_there()) std::this_thread::sleep_for(kLookEvery);
+  say([&] { ends_ = true; });
+  beating_.join();
+}
+
+void Nodes::say(const std::function<void()>& change) {
+  {
+    const std::lock_guard lock(mutex_);
+    change();
+  }
+  changed_.notify_one();
+}
+
+void Nodes::beat() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const auto text = text_of({{"beat", ++beats_}, {"ready", ready_}, {"done", done_}, {"left", leaves_}});
+    const auto said = std::tuple(ready_, done_, leaves_, ends_);
+    lock.unlock();
+    try {
+      store_->put(numbered("beat", id_), text);
+    } catch (const base::Error&) {
+      // Who reads it will say so, and this node is lost to the others.
+    }
+    lock.lock();
+    if (std::get<3>(said)) return;
+    changed_.wait_for(lock, kBeatEvery, [&] { return said != std::tuple(ready_, done_, leaves_, ends_); });
+  }
+}
+
+Nodes::Json Nodes::read(const std::string& name) {
+  const auto text = store_->get(name);
+  return text ? Json::parse(*text, nullptr, /*allow_exceptions=*/false) : Json();
+}
+
+void Nodes::meet_nodes() {
+  for (;;) {
+    const auto id = static_cast<int64_t>(known_.size());
+    const auto json = read(numbered("node", id));
+    if (!json.is_object()) return;
+    Known known;
+    known.node = {.id = id, .ranks = json.value("ranks", int64_t{1}), .host = json.value("host", ""), .address = json.value("address", "")};
+    known.node_rank = json.value("place", int64_t{-1});
+    known.changed = Clock::now();
+    known_.emplace(id, std::move(known));
+  }
+}
+
+Nodes::Known& Nodes::look_at(int64_t id) {
+  auto& known = known_.at(id);
+  const auto text = store_->get(numbered("beat", id));
+  if (!text || *text == known.beat) return known;
+  const auto json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return known;
+  known.beat = *text, known.changed = Clock::now();
+  known.ready = json.value("ready", int64_t{-1}), known.done = json.value("done", int64_t{-1}), known.has_left = json.value("left", false);
+  return known;
+}
+
+bool Nodes::is_alive(int64_t id) {
+  if (id == id_) return true;
+  const auto& known = look_at(id);
+  return !known.has_left && seconds_since(known.changed) < options_.lease_s;
+}
+
+std::optional<Round> Nodes::round(int64_t number) {
+  if (number < 0) return std::nullopt;
+  if (const auto found = rounds_.find(number); found != rounds_.end()) return found->second;
+  const auto json = read(numbered("round", number));
+  if (!json.is_object()) return std::nullopt;
+  Round round{.number = number, .first = json.at("first").get<int64_t>(), .nodes = {}, .own = 0, .port = json.at("port").get<int>()};
+  for (const auto& node : json.at("nodes")) round.nodes.push_back(node_of(node));
+  round.own = round.nodes.size();
+  for (size_t i = 0; i < round.nodes.size(); ++i)
+    if (round.nodes[i].id == id_) round.own = i;
+  return rounds_[number] = round;
+}
+
+void Nodes::advance() {
+  while (round(latest_ + 1)) ++latest_;
+}
+
+bool Nodes::is_working(const Round& round) {
+  return std::any_of(round.nodes.begin(), round.nodes.end(), [&](const Node& node) { return is_alive(node.id); });
+}
+
+bool Nodes::has_ended(int64_t number) {
+  if (number <= done_with_) return true;
+  for (const char* name : {"failed", "regroup"})
+    if (store_->get(numbered(name, number))) return true;
+  meet_nodes();
+  return !is_working(*round(number));  // its nodes are all lost, and nobody is left to say so
+}
+
+// Sizes at which the ranks found themselves called wrongly, in a job that had worked at another one.
+RoundLimits Nodes::limits_of(int64_t first, int64_t until, bool is_first) {
+  RoundLimits limits{.least = options_.least, .wanted = options_.wanted, .refused = {}, .patience_s = kPatienceAgain_s};
+  if (is_first) limits.patience_s = options_.patience_s;
+  bool has_worked = false;
+  for (int64_t number = first; number < until; ++number) {
+    const auto failed = read(numbered("failed", number));
+    const auto attempt = failed.is_object() ? attempt_of(failed) : FailedAttempt{};
+    if (has_worked && failed.is_object() && attempt.cause == Cause::usage)
+      limits.refused.insert(static_cast<int64_t>(round(number)->nodes.size()));
+    has_worked = has_worked || !failed.is_object() || attempt.step > 0;
+  }
+  return limits;
+}
+
+std::vector<Candidate> Nodes::candidates(int64_t number, const std::optional<Round>& before) {
+  meet_nodes();
+  std::vector<Candidate> all;
+  for (auto& [id, known] : known_) {
+    const auto is_node = [id = id](const Node& node) { return node.id == id; };
+    const bool was_there = before && std::any_of(before->nodes.begin(), before->nodes.end(), is_node);
+    all.push_back({.id = id, .node_rank = known.node_rank, .was_there = was_there, .is_ready = false});
+  }
+  std::sort(all.begin(), all.end(), comes_before);
+  std::vector<Candidate> alive;
+  bool is_mine = false;  // no node that is ready comes before this one
+  for (auto& candidate : all) {
+    if (!is_alive(candidate.id)) continue;
+    candidate.is_ready = candidate.id == id_ || known_.at(candidate.id).ready == number;
+    if (candidate.is_ready && !is_mine && candidate.id != id_) return {};
+    is_mine = is_mine || candidate.id == id_;
+    alive.push_back(candidate);
+  }
+  return alive;
+}
+
+void Nodes::form(int64_t number, const std::vector<int64_t>& ids, int64_t first) {
+  ranks_store_.reset();
+  try {
+    ranks_store_ = comm::open_store(options_.address, 0, /*is_server=*/true, std::chrono::duration<double>(options_.timeout_s));
+  } catch (const std::exception& failure) {
+    const std::string cause = failure.what();
+    throw CommError("this node's ranks cannot meet at {}: {}. --address says where the other nodes reach it", options_.address,
+                    cause.substr(0, cause.find('\n')));
+  }
+  auto nodes = Json::array();
+  for (const auto id : ids) nodes.push_back(to_json(known_.at(id).node));
+  const auto text = text_of({{"first", first}, {"nodes", nodes}, {"port", ranks_store_->getPort()}});
+  if (store_->create(numbered("round", number), text) != text) ranks_store_.reset();  // another one was quicker
+}
+
+std::optional<Round> Nodes::next(const Stop& stop) {
+  auto since = Clock::now();
+  std::string said;
+  const auto say_once = [&](const std::string& text) {
+    if (text != said && options_.wanted > 1) base::log_info("{}", text);
+    said = text;
+  };
+  for (;; std::this_thread::sleep_for(kLookEvery)) {
+    advance();
+    const auto before = latest_ > done_with_ ? round(latest_) : std::nullopt;
+    if (before) {
+      if (const auto over = read(numbered("over", latest_)); over.is_object()) {
+        status_ = over.value("status", 1);
+        return std::nullopt;
+      }
+      if (latest_ > taken_ && before->own < before->nodes.size() && !has_ended(latest_)) {
+        taken_ = latest_;
+        if (before->own != 0) ranks_store_.reset();
+        say([&] { ready_ = -1; });
+        return before;
+      }
+    }
+    if (stop()) return std::nullopt;
+    const int64_t number = latest_ + 1;
+    say([&] { ready_ = number; });
+    if (before && !has_ended(latest_)) {
+      say_once(
+          fmt::format("{} node{} at work; this one waits as a spare", before->nodes.size(), before->nodes.size() == 1 ? " is" : "s are"));
+      since = Clock::now();
+      continue;
+    }
+    const auto alive = candidates(number, before);
+    if (!alive.empty()) {
+      const bool goes_on = before && is_working(*before);
+      const int64_t first = goes_on ? before->first : number;
+      const auto limits = limits_of(first, number, !goes_on);
+      if (const auto ids = choose_nodes(alive, limits, seconds_since(since)); !ids.empty()) {
+        form(number, ids, first);
+        continue;
+      }
+      const auto there = static_cast<int64_t>(alive.size());
+      say_once(fmt::format("{} of {} nodes {} there", there, options_.wanted, there == 1 ? "is" : "are"));
+      if (there >= options_.least && largest_size(there, limits) == 0)
+        throw CommError("the job cannot be laid out for {} nodes, nor for fewer down to {}", there, options_.least);
+      if (before && there < options_.least && read(numbered("regroup", latest_)).value("leaves", false)) {
+        base::log_info("fewer than {} nodes are left, and the job was asked to stop", options_.least);
+        end(*before, 0);
+        continue;
+      }
+    }
+    if (seconds_since(since) > options_.timeout_s)
+      throw CommError("{} of at least {} nodes came within {:g} s", alive.empty() ? "no other node" : fmt::format("only {}", alive.size()),
+                      options_.least, options_.timeout_s);
+  }
+}
+
+std::string Nodes::failure_in(const Round& round, int64_t step) {
+  if (round.nodes.size() == 1 && options_.wanted == 1) return "";
+  const auto name = numbered("failed", round.number);
+  if (const auto failed = read(name); failed.is_object()) return failed.value("what", "");
+  meet_nodes();
+  for (const size_t place : {(round.own + 1) % round.nodes.size(), size_t{0}}) {
+    const auto& node = round.nodes[place];
+    if (node.id == id_ || is_alive(node.id) || known_.at(node.id).done >= round.number) continue;
+    if (read(numbered("regroup", round.number)).is_object()) continue;  // it has saved, and gone
+    const auto what =
+        fmt::format("node {} ({}) is lost: no sign of life for {:.1f} s", place, node.host, seconds_since(known_.at(node.id).changed));
+    Json record = to_json({.cause = Cause::killed, .step = step, .signature = "", .started_s = now_s(), .ended_s = now_s()});
+    record["what"] = what, record["by"] = id_;
+    store_->create(name, text_of(record));
+    return what;
+  }
+  return "";
+}
+
+FailedAttempt Nodes::agree(const Round& round, const FailedAttempt& own, const std::string& what) {
+  Json record = to_json(own);
+  record["what"] = round.nodes.size() == 1 ? what : fmt::format("{} on node {} ({})", what, round.own, round.nodes[round.own].host);
+  record["by"] = id_;
+  const auto text = store_->create(numbered("failed", round.number), text_of(record));
+  return attempt_of(Json::parse(text));
+}
+
+std::vector<FailedAttempt> Nodes::failures(const Round& round) {
+  std::vector<FailedAttempt> all;
+  for (int64_t number = round.first; number <= round.number; ++number)
+    if (const auto failed = read(numbered("failed", number)); failed.is_object()) all.push_back(attempt_of(failed));
+  return all;
+}
+
+bool Nodes::regroups(const Round& round) {
+  if (options_.wanted == 1) return false;
+  const auto name = numbered("regroup", round.number);
+  if (read(name).is_object()) return true;
+  const auto size = static_cast<int64_t>(round.nodes.size());
+  if (round.own != 0 || size >= options_.wanted || Clock::now() - looked_for_spares_ < kSparesEvery) return false;
+  looked_for_spares_ = Clock::now();
+  meet_nodes();
+  int64_t spares = 0;
+  for (const auto& [id, known] : known_) {
+    const auto is_node = [id = id](const Node& node) { return node.id == id; };
+    if (std::any_of(round.nodes.begin(), round.nodes.end(), is_node)) continue;
+    spares += is_alive(id) && known.ready > round.number;
+  }
+  if (spares == 0 || largest_size(size + spares, limits_of(round.first, round.number, false)) <= size) return false;
+  store_->create(name, text_of({{"why", fmt::format("{} spare node{} there", spares, spares == 1 ? " is" : "s are")}}));
+  return true;
+}
+
+std::string Nodes::why_it_regroups(const Round& round) {
+  const auto regroup = read(numbered("regroup", round.number));
+  return regroup.is_object() ? regroup.value("why", "") : "";
+}
+
+bool Nodes::has_reported(const Round& round) {
+  const auto failed = read(numbered("failed", round.number));
+  return failed.is_object() && failed.value("by", int64_t{-1}) == id_;
+}
+
+bool Nodes::fits_fewer(const Round& round) {
+  const auto limits = limits_of(round.first, round.number + 1, false);
+  const auto size = static_cast<int64_t>(round.nodes.size());
+  return limits.refused.contains(size) && largest_size(size, limits) > 0;
+}
+
+void Nodes::leave(const Round& round) {
+  if (options_.wanted > 1)
+    store_->create(numbered("regroup", round.number), text_of({{"why", fmt::format("node {} goes", round.own)}, {"leaves", true}}));
+  say([&] { done_ = round.number, leaves_ = true; });
+}
+
+bool Nodes::finish(const Round& round, const Stop& stop) {
+  say([&] { done_ = round.number; });
+  if (options_.wanted == 1) return true;
+  const auto has_done = [&](const Node& node) { return node.id == id_ || look_at(node.id).done >= round.number; };
+  meet_nodes();
+  for (;; std::this_thread::sleep_for(kLookEvery)) {
+    if (read(numbered("regroup", round.number)).is_object()) return false;
+    if (const auto over = read(numbered("over", round.number)); over.is_object()) return true;
+    if (!failure_in(round, 0).empty()) return false;
+    if (round.own == 0 && std::all_of(round.nodes.begin(), round.nodes.end(), has_done)) end(round, 0);
+    if (stop()) return true;
+  }
+}
+
+void Nodes::end(const Round& round, int status) { store_->create(numbered("over", round.number), text_of({{"status", status}})); }
+
+}  // namespace ingot::resilience

@@ -1,0 +1,212 @@
+// Launchers as threads: who forms rounds, what ends them, and what goes on then.
+#include "resilience/nodes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "base/error.h"
+
+namespace ingot::resilience {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+class NodesTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Nodes> node(int64_t least, int64_t wanted, int64_t node_rank = -1) {
+    return std::make_unique<Nodes>(store_, NodeOptions{.least = least,
+                                                       .wanted = wanted,
+                                                       .ranks = 2,
+                                                       .node_rank = node_rank,
+                                                       .address = "127.0.0.1",
+                                                       .lease_s = 1,
+                                                       .patience_s = 0.3,
+                                                       .timeout_s = 2});
+  }
+  static std::future<std::optional<Round>> next(Nodes& node, const std::atomic<bool>& stop = never_) {
+    return std::async(std::launch::async, [&node, &stop] { return node.next([&stop] { return stop.load(); }); });
+  }
+  static std::vector<Round> next_of(const std::vector<Nodes*>& nodes) {
+    std::vector<std::future<std::optional<Round>>> waits;
+    for (auto* node : nodes) waits.push_back(next(*node));
+    std::vector<Round> rounds;
+    for (auto& wait : waits) rounds.push_back(wait.get().value());
+    return rounds;
+  }
+  static bool finish(Nodes& node, const Round& round) {
+    return node.finish(round, [] { return false; });
+  }
+  static inline const std::atomic<bool> never_ = false;
+  std::shared_ptr<NodeStore> store_ = make_memory_store();
+};
+
+TEST_F(NodesTest, all_that_are_wanted_form_a_round_and_end_it_together) {
+  auto a = node(3, 3), b = node(3, 3), c = node(3, 3);
+  const auto rounds = next_of({a.get(), b.get(), c.get()});
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(rounds[i].number, 0);
+    EXPECT_EQ(rounds[i].ranks(), 6);
+    EXPECT_EQ(rounds[i].own, i);
+    EXPECT_EQ(rounds[i].first_rank(), static_cast<int64_t>(2 * i));
+    EXPECT_EQ(rounds[i].port, rounds[0].port);
+  }
+  auto first = std::async(std::launch::async, [&] { return finish(*a, rounds[0]); });
+  EXPECT_EQ(first.wait_for(300ms), std::future_status::timeout) << "the others' ranks use its store";
+  auto second = std::async(std::launch::async, [&] { return finish(*b, rounds[1]); });
+  EXPECT_TRUE(finish(*c, rounds[2]));
+  EXPECT_TRUE(first.get() && second.get());
+  EXPECT_EQ(next(*a).get(), std::nullopt);
+  EXPECT_EQ(a->status(), 0);
+}
+
+TEST_F(NodesTest, places_that_were_given_are_kept) {
+  auto late = node(2, 2, 1), early = node(2, 2, 0);
+  const auto rounds = next_of({late.get(), early.get()});
+  EXPECT_EQ(rounds[0].own, 1u);
+  EXPECT_EQ(rounds[1].own, 0u);
+}
+
+TEST_F(NodesTest, a_failure_is_known_to_all_and_the_next_round_has_its_history) {
+  auto a = node(2, 2), b = node(2, 2);
+  auto rounds = next_of({a.get(), b.get()});
+  EXPECT_EQ(a->failure_in(rounds[0], 0), "");
+  b->agree(rounds[1], {.cause = Cause::crash, .step = 7, .signature = "x"}, "rank 3 exited with status 1");
+  EXPECT_THAT(a->failure_in(rounds[0], 0), HasSubstr("rank 3 exited with status 1 on node 1"));
+  EXPECT_EQ(a->agree(rounds[0], {.cause = Cause::elsewhere}, "elsewhere").step, 7) << "the first one counts";
+  rounds = next_of({a.get(), b.get()});
+  EXPECT_EQ(rounds[0].number, 1);
+  ASSERT_EQ(a->failures(rounds[0]).size(), 1u);
+  EXPECT_EQ(a->failures(rounds[0])[0].cause, Cause::crash);
+}
+
+TEST_F(NodesTest, a_lost_node_is_named_and_the_others_go_on_without_it) {
+  auto a = node(2, 3), b = node(2, 3), c = node(2, 3);
+  auto rounds = next_of({a.get(), b.get(), c.get()});
+  a.reset();  // the first one, which held the ranks' store
+  std::string said;
+  const auto since = std::chrono::steady_clock::now();
+  while ((said = c->failure_in(rounds[2], 12)).empty()) std::this_thread::sleep_for(20ms);
+  EXPECT_LT(std::chrono::steady_clock::now() - since, 2s);
+  EXPECT_THAT(said, HasSubstr("node 0 ("));
+  EXPECT_THAT(said, HasSubstr("is lost"));
+  EXPECT_THAT(b->failure_in(rounds[1], 0), HasSubstr("is lost"));
+  EXPECT_TRUE(c->has_reported(rounds[2]));
+  EXPECT_FALSE(b->has_reported(rounds[1]));
+  rounds = next_of({b.get(), c.get()});
+  EXPECT_EQ(rounds[0].ranks(), 4);
+  EXPECT_EQ(rounds[0].own, 0u);
+  EXPECT_EQ(b->failures(rounds[0])[0].step, 12);
+}
+
+TEST_F(NodesTest, a_spare_waits_and_takes_the_place_of_a_lost_node) {
+  auto a = node(2, 2), b = node(2, 2);
+  auto rounds = next_of({a.get(), b.get()});
+  auto spare = node(2, 2);
+  auto waiting = next(*spare);
+  EXPECT_EQ(waiting.wait_for(500ms), std::future_status::timeout);
+  EXPECT_FALSE(a->regroups(rounds[0])) << "as many as are wanted are at work";
+  b.reset();
+  while (a->failure_in(rounds[0], 0).empty()) std::this_thread::sleep_for(20ms);
+  rounds = next_of({a.get()});
+  EXPECT_EQ(rounds[0].nodes.size(), 2u);
+  EXPECT_EQ(waiting.get().value().own, 1u);
+}
+
+TEST_F(NodesTest, who_comes_later_is_taken_in) {
+  auto a = node(1, 2);
+  auto rounds = next_of({a.get()});
+  EXPECT_EQ(rounds[0].nodes.size(), 1u);
+  auto b = node(1, 2);
+  auto coming = next(*b);
+  while (!a->regroups(rounds[0])) std::this_thread::sleep_for(20ms);
+  EXPECT_THAT(a->why_it_regroups(rounds[0]), HasSubstr("1 spare node is there"));
+  EXPECT_FALSE(finish(*a, rounds[0])) << "the ranks have saved; the job goes on";
+  rounds = next_of({a.get()});
+  EXPECT_EQ(rounds[0].nodes.size(), 2u);
+  EXPECT_TRUE(coming.get());
+}
+
+TEST_F(NodesTest, who_goes_is_done_without_and_too_few_end_the_job) {
+  auto a = node(1, 2), b = node(1, 2);
+  auto rounds = next_of({a.get(), b.get()});
+  b->leave(rounds[1]);
+  b.reset();
+  EXPECT_TRUE(a->regroups(rounds[0]));
+  EXPECT_FALSE(finish(*a, rounds[0]));
+  EXPECT_EQ(a->failure_in(rounds[0], 0), "");
+  rounds = next_of({a.get()});
+  EXPECT_EQ(rounds[0].nodes.size(), 1u);
+}
+
+TEST_F(NodesTest, where_one_goes_and_too_few_are_left_all_end) {
+  auto a = node(2, 2), b = node(2, 2);
+  const auto rounds = next_of({a.get(), b.get()});
+  b->leave(rounds[1]);
+  b.reset();
+  EXPECT_FALSE(finish(*a, rounds[0]));
+  EXPECT_EQ(next(*a).get(), std::nullopt);
+  EXPECT_EQ(a->status(), 0);
+}
+
+TEST_F(NodesTest, a_size_that_the_job_refuses_is_left_out_once_it_has_worked) {
+  auto a = node(1, 3), b = node(1, 3), c = node(1, 3);
+  auto rounds = next_of({a.get(), b.get(), c.get()});
+  a->agree(rounds[0], {.cause = Cause::killed, .step = 5}, "killed");
+  c.reset();
+  rounds = next_of({a.get(), b.get()});
+  ASSERT_EQ(rounds[0].nodes.size(), 2u);
+  a->agree(rounds[0], {.cause = Cause::usage, .step = 0}, "batch does not divide");
+  EXPECT_TRUE(a->fits_fewer(rounds[0]));
+  auto left_out = next(*b);
+  rounds = next_of({a.get()});
+  EXPECT_EQ(rounds[0].nodes.size(), 1u);
+  EXPECT_EQ(left_out.wait_for(300ms), std::future_status::timeout);
+  EXPECT_FALSE(a->regroups(rounds[0])) << "two would not fit";
+  a->end(rounds[0], 0);
+  EXPECT_EQ(left_out.get(), std::nullopt);
+}
+
+TEST_F(NodesTest, a_job_that_was_called_wrongly_from_the_beginning_is_not_tried_with_fewer) {
+  auto a = node(1, 2), b = node(1, 2);
+  const auto rounds = next_of({a.get(), b.get()});
+  a->agree(rounds[0], {.cause = Cause::usage}, "no such file");
+  EXPECT_FALSE(a->fits_fewer(rounds[0]));
+}
+
+TEST_F(NodesTest, what_an_earlier_job_left_behind_is_another_job) {
+  {
+    auto a = node(1, 1 + 1);
+    const auto rounds = next_of({a.get()});
+    a->agree(rounds[0], {.cause = Cause::crash, .step = 3}, "it crashed");
+  }  // and nobody ended it
+  auto a = node(1, 2), b = node(1, 2);
+  const auto rounds = next_of({a.get(), b.get()});
+  EXPECT_EQ(rounds[0].nodes.size(), 2u);
+  EXPECT_TRUE(a->failures(rounds[0]).empty());
+  a->end(rounds[0], 0);
+  auto later = node(1, 2);
+  EXPECT_EQ(next(*later).get().value().first, rounds[0].number + 1);
+}
+
+TEST_F(NodesTest, too_few_in_time_and_a_stop_end_the_wait) {
+  auto a = node(2, 2);
+  try {
+    next(*a).get();
+    FAIL() << "one of two is too few";
+  } catch (const base::CommError& failure) {
+    EXPECT_THAT(failure.what(), HasSubstr("only 1 of at least 2 nodes came within 2 s"));
+  }
+  std::atomic<bool> stop = false;
+  auto waiting = next(*a, stop);
+  stop = true;
+  EXPECT_EQ(waiting.get(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace ingot::resilience
