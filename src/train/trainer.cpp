@@ -101,7 +101,17 @@ std::pair<int64_t, int64_t> Trainer::own_share(int64_t first, int64_t count) con
   return data::share_of(first, count, groups_.mesh().position(Axis::data), groups_.mesh().size(Axis::data));
 }
 
-bool Trainer::must_stop(const resilience::StopSignal& stop) { return largest_over_ranks(stop.received()) != 0; }
+bool Trainer::must_stop(const resilience::StopSignal& stop) {
+  auto asked = stop.received() != 0 ? Asked::by_signal : Asked::no;
+  const auto now = Clock::now();
+  if (is_main() && asked == Asked::no && now - looked_for_stop_file_ > std::chrono::seconds(1)) {
+    looked_for_stop_file_ = now;
+    std::error_code ignored;
+    if (std::filesystem::exists(stop_file(), ignored)) asked = Asked::by_file;
+  }
+  asked_to_stop_ = static_cast<Asked>(largest_over_ranks(static_cast<int64_t>(asked)));
+  return asked_to_stop_ != Asked::no;
+}
 
 int64_t Trainer::largest_over_ranks(int64_t value) {
   auto& all = groups_.world().everyone();
@@ -232,7 +242,10 @@ bool Trainer::run(const resilience::StopSignal& stop) {
     record_checkpoints();
   }
   const bool is_early = progress_.step < all && best_.has_lost_patience();
-  if (stopped && is_main()) base::log_info("stopped by a signal after step {}", progress_.step);
+  const bool is_by_file = asked_to_stop_ == Asked::by_file;
+  if (stopped && is_main())
+    base::log_info("stopped by {} after step {}",
+                   is_by_file ? fmt::format("the file {}, which is removed,", stop_file().string()) : "a signal", progress_.step);
   else if (is_early && is_main()) base::log_info("stopped after step {} of {}: {} (train.patience)", progress_.step, all, best_.describe());
   else if (progress_.step < all && is_main()) base::log_info("stopped after step {} of {}, as --stop-after says", progress_.step, all);
   heartbeat.set_step(0);
@@ -246,11 +259,14 @@ bool Trainer::run(const resilience::StopSignal& stop) {
   if (is_main())
     base::record_event(options_.run_dir, "end",
                        {{"step", progress_.step},
-                        {"why", stopped                ? "signal"
+                        {"why", is_by_file             ? "stop file"
+                                : stopped              ? "signal"
                                 : is_early             ? "train.patience"
                                 : progress_.step < all ? "--stop-after"
                                                        : "all steps"}});
   if (is_main()) sink_->end(stopped ? MlflowEnd::killed : MlflowEnd::finished);
+  std::error_code ignored;
+  if (is_main() && is_by_file) std::filesystem::remove(stop_file(), ignored);
   return !stopped && !is_early;
 }
 

@@ -3,6 +3,7 @@
 // The run directory holds config.toml (as resolved), metrics.jsonl, a TensorBoard file, log.txt and checkpoints/.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -89,8 +90,9 @@ class Trainer {
   RankTeam team() { return RankTeam(groups_.world().everyone()); }
   /// This rank's share [first, first + count) of `count` samples from `first` on.
   std::pair<int64_t, int64_t> own_share(int64_t first, int64_t count) const;
-  /// Whether any rank received a signal: all stop after the same step.
+  /// Whether any rank received a signal, or somebody has made the file "stop" in the run directory: all stop after the same step.
   bool must_stop(const resilience::StopSignal& stop);
+  std::filesystem::path stop_file() const { return options_.run_dir / "stop"; }
   int64_t largest_over_ranks(int64_t value);
   /// By this rank, over all axes, since the start; not what saves say in the background.
   int64_t sent_bytes() const;
@@ -127,6 +129,9 @@ class Trainer {
   Progress progress_;
   std::string resumed_data_;  // loader state of the checkpoint, checked when its phase is entered
   int64_t skipped_in_a_row_ = 0;
+  enum class Asked : int64_t { no, by_file, by_signal };
+  Asked asked_to_stop_ = Asked::no;
+  std::chrono::steady_clock::time_point looked_for_stop_file_{};
   double smoothed_step_ms_ = 0;
   Measured measured_;
   int64_t steps_in_phase_ = 0;  // since the start or the change of phase

@@ -131,6 +131,37 @@ def srun_starts_ranks(w):
         assert job.returncode != 0 and f"rank 1 (process {victim}) has died" in err, err
 
 
+def a_preempted_slurm_job_goes_back_into_the_queue_and_on(w):
+    """configs/slurm/train.sbatch: the signal that Slurm sends before the time is up, and the requeue."""
+    if os.geteuid() != 0 or not all(shutil.which(name) for name in ("slurmctld", "slurmd", "sbatch", "munged", "runuser")):
+        leave_out("no Slurm (Debian's slurmctld, slurmd, slurm-client, munge), or not root")
+    config = w.config("queue", **{"train.steps": 400, "train.threads": 1, "train.batch_size": 8, "checkpoint.every": 100000})
+    run_dir, log = w.path / "queue", w.path / "job.log"
+    with Slurm(w.path / "slurm") as slurm:
+        ask = lambda *command: run(*command, env=slurm.environment | {"INGOT": INGOT, "CONFIG": str(config), "RUN": str(run_dir), "RANKS": "1", "OMP_NUM_THREADS": "1"})
+        job = ask("sbatch", "--parsable", "--nodes=1", "-o", log, ROOT / "configs/slurm/train.sbatch").strip()
+
+        def wait_for(condition, what):
+            deadline = time.time() + 120
+            while not condition():
+                assert time.time() < deadline, (what, ask("scontrol", "show", "job", job), log.exists() and log.read_text())
+                time.sleep(0.05)
+
+        events = lambda: [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()] if (run_dir / "events.jsonl").exists() else []
+        steps = lambda: (run_dir / "metrics.jsonl").read_text().count("\n") if (run_dir / "metrics.jsonl").exists() else 0
+        wait_for(lambda: steps() > 5, "the job does not begin")
+        ask("scancel", "--batch", "--signal=TERM", job)
+        wait_for(lambda: "JobState=PENDING" in ask("scontrol", "show", "job", job), "it does not go back into the queue")
+        stopped = events()[-1]
+        assert stopped["event"] == "end" and stopped["why"] == "stop file" and stopped["step"] < 400, events()
+        ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm waits two minutes after a requeue
+        wait_for(lambda: "JobState=COMPLETED" in ask("scontrol", "show", "job", job), "it does not end")
+        assert [(e["event"], e["step"]) for e in events()] == [("start", 0), ("end", stopped["step"]), ("start", stopped["step"]), ("end", 400)], events()
+    alone = w.path / "queue-alone"
+    ingot("train", config, "--no-forecast", "--run-dir", alone)
+    assert losses(run_dir) == losses(alone)
+
+
 class Namespaces:
     """Two machines: network namespaces joined by a virtual link. A sleeper holds each; `ip netns` would need mounts, which a container or chroot may not allow."""
     addresses = ["10.97.31.1", "10.97.31.2"]
@@ -165,14 +196,15 @@ class Namespaces:
 
 
 def two_machines_as_network_namespaces(w):
-    """Launchers in namespaces of their own; ranks communicate over TCP. Then one machine is cut off."""
+    """Launchers in namespaces of their own; ranks communicate over TCP. Then one machine is cut off. Without a forecast, for which each of these machines,
+    which are not known, would be measured."""
     with Namespaces() as net:
         def start(node, *command, options=()):
             return net.launch(node, *command, options=("--nodes", 2, "--node-rank", node, "--rendezvous", f"{net.addresses[0]}:29500", *options))
 
         config = w.config(**{"train.steps": 5, "train.threads": 1, "optimizer.newton_schulz_precision": "own"})
-        ingot("launch", "-n", 4, "--", INGOT, "train", config, "--run-dir", w.path / "one")
-        nodes = [start(node, INGOT, "train", config, "--run-dir", w.path / "two") for node in (0, 1)]
+        ingot("launch", "-n", 4, "--", INGOT, "train", config, "--no-forecast", "--run-dir", w.path / "one")
+        nodes = [start(node, INGOT, "train", config, "--no-forecast", "--run-dir", w.path / "two") for node in (0, 1)]
         said = [node.communicate(timeout=120)[1] for node in nodes]
         assert [node.returncode for node in nodes] == [0, 0], said
         assert "2 machines, shared memory and Gloo" in said[0], said[0]
@@ -180,7 +212,6 @@ def two_machines_as_network_namespaces(w):
             assert all(abs(a - b) <= 1e-5 * max(1, abs(a)) for a, b in zip(mine, other)), (mine, other)
 
         long = w.config("long", **{"train.steps": 100000, "train.threads": 1, "checkpoint.every": 0, "resilience.comm_timeout_s": 3})
-        # No forecast: one measurement for it may take longer than 3 s beside other tests.
         nodes = [start(node, INGOT, "train", long, "--no-forecast", "--run-dir", w.path / "cut", options=("--grace", "20")) for node in (0, 1)]
         wait_for_steps(w.path / "cut", 2, nodes[0])
         net.cut()
@@ -225,7 +256,7 @@ def a_machine_that_is_lost_with_all_that_runs_there_is_done_without(w):
         assert [e["event"] for e in events] == ["start", "failure", "restart", "nodes", "start", "end"], events
 
 
-TESTS = [torchrun_starts_ranks, mpirun_starts_ranks, srun_starts_ranks, two_machines_as_network_namespaces, a_machine_that_is_lost_with_all_that_runs_there_is_done_without]
+TESTS = [torchrun_starts_ranks, mpirun_starts_ranks, srun_starts_ranks, a_preempted_slurm_job_goes_back_into_the_queue_and_on, two_machines_as_network_namespaces, a_machine_that_is_lost_with_all_that_runs_there_is_done_without]
 
 if __name__ == "__main__":
     run_chosen(TESTS)

@@ -242,11 +242,11 @@ def wrong_calls_end_before_anyone_waits(w):
 
 def two_launchers_are_two_machines(w):
     config = w.config("nodes", **{"train.steps": 6, "train.threads": 1})
-    launch(2, "train", config, "--run-dir", w.path / "one-node")
+    launch(2, "train", config, "--no-forecast", "--run-dir", w.path / "one-node")
     def start(node, *command, options=()):
         return subprocess.Popen([INGOT, "launch", "-n", "1", "--nnodes", "2", "--node-rank", str(node), "--rendezvous", "127.0.0.1:29611", *options, "--", *command],
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    nodes = [start(n, INGOT, "train", config, "--run-dir", w.path / "two-nodes") for n in (0, 1)]
+    nodes = [start(n, INGOT, "train", config, "--no-forecast", "--run-dir", w.path / "two-nodes") for n in (0, 1)]
     for node in nodes:
         _, err = node.communicate(timeout=120)
         assert node.returncode == 0, err
