@@ -1,8 +1,9 @@
 // The nodes of a job: who is there, who takes part in the next round, and how a round ends.
 //
-// Every launcher is a node. It beats in a store; a node whose beat stands still for the lease is lost. A round is a set of nodes whose ranks
-// make one job. It ends when a rank fails, when a node is lost, or when nodes come or go; those that are there then form the next one. No
-// node is needed for that but one that is there: each looks after the next one of its round, and the first that is ready forms the round.
+// Every launcher is a node. It beats in a store; a node whose beat stands still for the lease is lost. A round is a set of nodes whose
+// ranks make one job. It ends when a rank fails, when a node is lost, or when nodes come or go; those that are there then form the next
+// one. No node is needed for that but one that is there: each looks after the next one of its round, and the first that is ready forms the
+// round.
 //
 //   node.I     who node I is, in the order of coming
 //   beat.I     its beat, which round it is ready for, and which it has done
@@ -123,7 +124,7 @@ class Nodes {
   std::shared_ptr<NodeStore> store_;
   NodeOptions options_;
   int64_t id_ = 0;
-  int64_t latest_ = -1;    // round
+  int64_t latest_ = -1;     // round
   int64_t done_with_ = -1;  // the last round of jobs before this one
   int64_t taken_ = -1;      // the last round that this node took part in
   int status_ = 0;
