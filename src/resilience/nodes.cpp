@@ -88,13 +88,16 @@ Nodes::Nodes(std::shared_ptr<NodeStore> store, NodeOptions options) : store_(std
 }
 
 Nodes::~Nodes() {
-  const auto since = Clock::now();
-  const auto is_there = [&](int64_t id) { return id != id_ && is_alive(id); };
-  const auto are_there = [&] {
-    return std::any_of(known_.begin(), known_.end(), [&](const auto& known) { return is_there(known.first); });
-  };
   say([&] { leaves_ = true; });
-  while (options_.holds_store && seconds_since(since) < options_.lease_s && are_there()) std::this_thread::sleep_for(kLookEvery);
+  try {
+    const auto since = Clock::now();
+    const auto are_there = [&] {
+      return std::any_of(known_.begin(), known_.end(), [&](const auto& known) { return known.first != id_ && is_alive(known.first); });
+    };
+    while (options_.holds_store && seconds_since(since) < options_.lease_s && are_there()) std::this_thread::sleep_for(kLookEvery);
+  } catch (const std::exception& failure) {
+    base::log_debug("{}", failure.what());
+  }
   say([&] { ends_ = true; });
   beating_.join();
 }
@@ -248,7 +251,7 @@ std::optional<Round> Nodes::next(const Stop& stop) {
   };
   for (;; std::this_thread::sleep_for(kLookEvery)) {
     advance();
-    const auto before = latest_ > done_with_ ? round(latest_) : std::nullopt;
+    auto before = latest_ > done_with_ ? round(latest_) : std::nullopt;
     if (before) {
       if (const auto over = read(numbered("over", latest_)); over.is_object()) {
         status_ = over.value("status", 1);
@@ -304,7 +307,7 @@ std::string Nodes::failure_in(const Round& round, int64_t step) {
     const auto& node = round.nodes[place];
     if (node.id == id_ || is_alive(node.id) || known_.at(node.id).done >= round.number) continue;
     if (read(numbered("regroup", round.number)).is_object()) continue;  // it has saved, and gone
-    const auto what =
+    auto what =
         fmt::format("node {} ({}) is lost: no sign of life for {:.1f} s", place, node.host, seconds_since(known_.at(node.id).changed));
     Json record = to_json({.cause = Cause::killed, .step = step, .signature = "", .started_s = now_s(), .ended_s = now_s()});
     record["what"] = what, record["by"] = id_;
