@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kLimit_s = 0.4;
+constexpr double kLimit_s = 0.8;  // a rank may be without a core for a while beside other tests
 constexpr int64_t kWrongStep = 4;
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }

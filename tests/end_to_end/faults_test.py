@@ -27,6 +27,11 @@ def events(run):
     return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
 
 
+def troubles(run):
+    """Without ranks that were slow for a while, as they may be beside other tests."""
+    return [e for e in events(run) if e["event"] not in ("straggler", "recovered")]
+
+
 def a_killed_rank_is_named_and_the_job_goes_on_bit_equal(w):
     """Whatever the ranks share: in the middle of gradients, weights, messages of a pipeline, keys on their way, tokens at experts."""
     config = w.config("killed", **{"train.steps": 20, "train.batch_size": 6})
@@ -165,7 +170,7 @@ def a_stopped_rank_is_found_by_the_launcher_and_the_job_goes_on_bit_equal(w):
     assert process.returncode == 0, err
     found = re.search(rf"first failure: rank 1 \(process {stopped}\) hangs in step (\d+): its process is stopped .*silent for ([0-9.]+) s", err)
     assert found and int(found[1]) >= 8, err
-    happened = events(run)
+    happened = troubles(run)
     assert [e["event"] for e in happened] == ["start", "hang", "restart", "start", "end"], happened
     assert happened[1]["rank"] == 1 and happened[1]["step"] == int(found[1]) and happened[1]["time_s"] - since < 2.5, (since, happened)
     assert happened[3]["step"] % 5 == 0 and happened[4]["step"] == 40, happened
@@ -242,7 +247,10 @@ def nodes_are_lost_come_and_go_and_the_curve_stays(w):
         return found[-1], at
 
     nodes = [start()]
-    time.sleep(0.5)  # it is the first
+    deadline = time.time() + 60
+    while not (meeting / "node.0").exists():  # it is the first
+        assert nodes[0].poll() is None and time.time() < deadline, nodes[0].communicate()
+        time.sleep(0.01)
     nodes += [start(), start()]
     wait_for_steps(run, 10, nodes[0])
     first = nodes.pop(0)
@@ -277,7 +285,7 @@ def the_same_failure_in_the_same_step_is_not_tried_a_third_time(w):
     run = w.path / "again"
     _, err = launch(2, "train", config, "--no-forecast", "--run-dir", run, options=("--max-restarts", "5"), status=1)
     assert re.search(r"not started again: step (\d+) failed twice in the same way", err), err
-    happened = events(run)
+    happened = troubles(run)
     assert [e["event"] for e in happened] == ["start", "failure", "restart", "start", "failure", "gave_up"], happened
     assert happened[1]["step"] == happened[4]["step"] > 0 and any("NaN or Inf" in line for line in happened[1]["last_lines"]), happened
 

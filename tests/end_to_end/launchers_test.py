@@ -253,6 +253,7 @@ def a_machine_that_is_lost_with_all_that_runs_there_is_done_without(w):
         _, err = stays.communicate(timeout=60)
         assert stays.returncode == 0 and "is lost: no sign of life" in err and "round 1: 1 node" in err, err
         events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+        events = [e for e in events if e["event"] not in ("straggler", "recovered")]  # as ranks may be beside other tests
         assert [e["event"] for e in events] == ["start", "failure", "restart", "nodes", "start", "end"], events
 
 
