@@ -1,4 +1,4 @@
-"""Runs over several ranks that are disturbed: killed, stopped, slow, damaged, called twice."""
+"""Runs over several ranks that are disturbed: killed, stopped, slow, damaged, called twice. Without forecasts, for which each layout would be measured."""
 import json
 import os
 import re
@@ -41,8 +41,8 @@ def a_killed_rank_is_named_and_the_job_goes_on_bit_equal(w):
         name = changes[0] if changes else "data"
         flags = [word for change in changes for word in ("--set", change)]
         whole, run = w.path / f"whole-{name}", w.path / f"killed-{name}"
-        launch(ranks, "train", config, "--run-dir", whole, *flags)
-        process = subprocess.Popen([INGOT, "launch", "-n", str(ranks), "--max-restarts", "1", "--", INGOT, "train", config, "--run-dir", run, *flags],
+        launch(ranks, "train", config, "--no-forecast", "--run-dir", whole, *flags)
+        process = subprocess.Popen([INGOT, "launch", "-n", str(ranks), "--max-restarts", "1", "--", INGOT, "train", config, "--no-forecast", "--run-dir", run, *flags],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         wait_for_steps(run, step, process)
         killed = process_of(process.pid, victim)
@@ -62,10 +62,10 @@ def a_run_goes_on_from_the_memory_of_its_machines(w):
     config = w.config("memory", **{"train.steps": 150, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 140,
                                    "checkpoint.memory_every": 1, "checkpoint.memory_folder": str(w.path), "checkpoint.memory_peer": "always"})
     whole, run = w.path / "whole-memory", w.path / "memory-run"
-    launch(3, "train", config, "--run-dir", whole, "--set", "checkpoint.memory_every=0")
+    launch(3, "train", config, "--no-forecast", "--run-dir", whole, "--set", "checkpoint.memory_every=0")
 
     def start(ranks, *flags, restarts):
-        return subprocess.Popen([INGOT, "launch", "-n", str(ranks), "--max-restarts", str(restarts), "--", INGOT, "train", config, "--run-dir", run, *flags],
+        return subprocess.Popen([INGOT, "launch", "-n", str(ranks), "--max-restarts", str(restarts), "--", INGOT, "train", config, "--no-forecast", "--run-dir", run, *flags],
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def resumed(text):
@@ -110,7 +110,7 @@ def a_damaged_checkpoint_is_passed_over_by_all_ranks(w):
     """One flipped bit in the newest: all ranks go back to the one before it, say so, and the curve goes on as it was."""
     config = w.config("damaged", **{"train.steps": 12, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 4, "checkpoint.keep": 3})
     run = w.path / "damaged"
-    launch(2, "train", config, "--run-dir", run)
+    launch(2, "train", config, "--no-forecast", "--run-dir", run)
     curve = losses(run)
     saves = [json.loads(line) for line in (run / "checkpoints.jsonl").read_text().splitlines()]
     assert [s["step"] for s in saves] == [4, 8, 12] and all(s["ok"] and s["kind"] == "save" and len(s["ranks"]) == 2 for s in saves), saves
@@ -123,7 +123,7 @@ def a_damaged_checkpoint_is_passed_over_by_all_ranks(w):
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 16
     data.write_bytes(content)
-    said = "".join(launch(3, "train", config, "--run-dir", run, "--set", "parallel.zero=3"))
+    said = "".join(launch(3, "train", config, "--no-forecast", "--run-dir", run, "--set", "parallel.zero=3"))
     assert "data_00001.bin" in said and "looking for an older checkpoint" in said and "step_00000008 (step 8)" in said, said
     close(losses(run), curve, 1e-9)
     loads = [s for s in map(json.loads, (run / "checkpoints.jsonl").read_text().splitlines()) if s["kind"] == "load"]
@@ -135,7 +135,7 @@ def a_damaged_checkpoint_is_passed_over_by_all_ranks(w):
 
 def without_restarts_the_job_ends_within_seconds(w):
     config = w.config("ends", **{"train.steps": 100000, "checkpoint.every": 0})
-    process = subprocess.Popen([INGOT, "launch", "-n", "2", "--", INGOT, "train", config, "--run-dir", w.path / "ends"], stdout=subprocess.PIPE,
+    process = subprocess.Popen([INGOT, "launch", "-n", "2", "--", INGOT, "train", config, "--no-forecast", "--run-dir", w.path / "ends"], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True)
     wait_for_steps(w.path / "ends", 3, process)
     os.kill(process_of(process.pid, 1), signal.SIGKILL)
@@ -333,14 +333,14 @@ def flip_a_bit_of(pid, row):
 def a_flipped_bit_in_the_memory_of_a_rank_ends_the_run(w):
     """From outside, into a row of the embedding, which a learning rate of 0 leaves as it is; ZeRO's gathers would undo it or bring it to all ranks."""
     config = w.config("flipped", family="llama", **{"train.steps": 1, "optimizer.lr": 0, "checkpoint.every": 1})
-    ingot("train", config, "--run-dir", w.path / "before")
+    ingot("train", config, "--no-forecast", "--run-dir", w.path / "before")
     ingot("checkpoint", "export-hf", w.path / "before", "-o", w.path / "weights", "--dtype", "fp32")
     raw = (w.path / "weights" / "model.safetensors").read_bytes()
     head = 8 + int.from_bytes(raw[:8], "little")
     begin = head + json.loads(raw[8:head])["model.embed_tokens.weight"]["data_offsets"][0]
     row = raw[begin + 7 * 128:begin + 8 * 128]
     run = w.path / "flipped"
-    process = subprocess.Popen([INGOT, "launch", "-n", "3", "--", INGOT, "train", config, "--run-dir", run, "--set", "train.steps=100000", "--set", "train.batch_size=6",
+    process = subprocess.Popen([INGOT, "launch", "-n", "3", "--", INGOT, "train", config, "--no-forecast", "--run-dir", run, "--set", "train.steps=100000", "--set", "train.batch_size=6",
                                 "--set", "checkpoint.every=0", "--set", "resilience.check_replicas_every=2", "--set", "parallel.zero=0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env=os.environ | {"INGOT_CPU_ALLOCATOR": "system"})  # no pool in a reserve of terabytes
     wait_for_steps(run, 5, process)
@@ -356,7 +356,7 @@ def a_signal_to_the_launcher_saves_and_exits_0(w):
     config = w.config("signal", **{"train.steps": 100000, "checkpoint.every": 50000})
     for number in (signal.SIGINT, signal.SIGTERM):
         run = w.path / f"signal-{number}"
-        process = subprocess.Popen([INGOT, "launch", "-n", "2", "--", INGOT, "train", config, "--run-dir", run], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen([INGOT, "launch", "-n", "2", "--", INGOT, "train", config, "--no-forecast", "--run-dir", run], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         wait_for_steps(run, 3, process)
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
