@@ -44,7 +44,7 @@ void add_launch(Flags& flags) {
   auto& verb = flags.verb("launch", "start the ranks of a job on this machine and watch over them", values);
   verb.add_option("-n,--ranks", o.ranks, "ranks to start on this machine")->check(CLI::Range(int64_t{1}, int64_t{4096}));
   verb.add_option(
-          "--nodes,--nnodes", o.nodes,
+          "--nodes", o.nodes,
           "machines, each runs this command: N, or LEAST:WANTED, which goes on with those that are left and takes in those that come")
       ->check(is_node_range);
   verb.add_option("--node-rank", o.node_rank, "which of them this is, from 0 (with a folder: as they come)")->check(kNotNegative);

@@ -222,10 +222,11 @@ int launch(const LaunchOptions& o) {
       }
     }
     base::log_error("{}", report_of(outcome.first));
-    nodes.agree(round, attempt_of(outcome, started_s), outcome.first.description);
+    const auto agreed = nodes.agree(round, attempt_of(outcome, started_s), outcome.first.description);
     const bool speaks = nodes.has_reported(round);  // one node of them
     if (speaks) events.record_failure(outcome.first, round);
-    const auto failed = nodes.failures(round);
+    auto failed = nodes.failures_before(round);
+    failed.push_back(agreed);
     if (failed.back().cause == Cause::usage && nodes.fits_fewer(round)) {
       base::log_warning("the job cannot be laid out for {} nodes: trying fewer", round.nodes.size());
       continue;

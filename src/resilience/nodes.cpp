@@ -311,7 +311,11 @@ std::string Nodes::failure_in(const Round& round, int64_t step) {
         fmt::format("node {} ({}) is lost: no sign of life for {:.1f} s", place, node.host, seconds_since(known_.at(node.id).changed));
     Json record = to_json({.cause = Cause::killed, .step = step, .signature = "", .started_s = now_s(), .ended_s = now_s()});
     record["what"] = what, record["by"] = id_;
-    store_->create(name, text_of(record));
+    try {
+      store_->create(name, text_of(record));
+    } catch (const CommError& failure) {
+      base::log_warning("{}; the others find out by themselves", failure.what());
+    }
     return what;
   }
   return "";
@@ -321,13 +325,17 @@ FailedAttempt Nodes::agree(const Round& round, const FailedAttempt& own, const s
   Json record = to_json(own);
   record["what"] = round.nodes.size() == 1 ? what : fmt::format("{} on node {} ({})", what, round.own, round.nodes[round.own].host);
   record["by"] = id_;
-  const auto text = store_->create(numbered("failed", round.number), text_of(record));
-  return attempt_of(Json::parse(text));
+  try {
+    return attempt_of(Json::parse(store_->create(numbered("failed", round.number), text_of(record))));
+  } catch (const std::exception& failure) {  // a full disk, or the node that holds the store is gone: meeting the others says so
+    base::log_warning("{}", failure.what());
+    return own;
+  }
 }
 
-std::vector<FailedAttempt> Nodes::failures(const Round& round) {
+std::vector<FailedAttempt> Nodes::failures_before(const Round& round) {
   std::vector<FailedAttempt> all;
-  for (int64_t number = round.first; number <= round.number; ++number)
+  for (int64_t number = round.first; number < round.number; ++number)
     if (const auto failed = read(numbered("failed", number)); failed.is_object()) all.push_back(attempt_of(failed));
   return all;
 }
@@ -347,7 +355,12 @@ bool Nodes::regroups(const Round& round) {
     spares += is_alive(id) && known.ready > round.number;
   }
   if (spares == 0 || largest_size(size + spares, limits_of(round.first, round.number, false)) <= size) return false;
-  store_->create(name, text_of({{"why", fmt::format("{} spare node{} there", spares, spares == 1 ? " is" : "s are")}}));
+  try {
+    store_->create(name, text_of({{"why", fmt::format("{} spare node{} there", spares, spares == 1 ? " is" : "s are")}}));
+  } catch (const CommError& failure) {
+    base::log_warning("{}; the job goes on as it is", failure.what());
+    return false;
+  }
   return true;
 }
 

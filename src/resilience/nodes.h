@@ -77,8 +77,8 @@ class Nodes {
   std::string failure_in(const Round& round, int64_t step);
   /// The round's first failure, on whichever node: all nodes know one history. This one's is `own`, in words `what`.
   FailedAttempt agree(const Round& round, const FailedAttempt& own, const std::string& what);
-  /// Of this job, oldest first; of rounds up to this one.
-  std::vector<FailedAttempt> failures(const Round& round);
+  /// Of this job's rounds before this one, oldest first.
+  std::vector<FailedAttempt> failures_before(const Round& round);
 
   /// Ranks are to save and end, since nodes come or go. Asks for that by itself where a spare could come in.
   bool regroups(const Round& round);

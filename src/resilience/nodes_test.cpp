@@ -17,6 +17,21 @@ namespace {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
+// A meeting place on a disk that may fill up.
+class FullStore : public NodeStore {
+ public:
+  void put(const std::string& name, const std::string& text) override { store_->put(name, text); }
+  std::optional<std::string> get(const std::string& name) override { return store_->get(name); }
+  std::string create(const std::string& name, const std::string& text) override {
+    if (is_full) throw base::CommError("no space left on device");
+    return store_->create(name, text);
+  }
+  std::atomic<bool> is_full = false;
+
+ private:
+  std::shared_ptr<NodeStore> store_ = make_memory_store();
+};
+
 class NodesTest : public ::testing::Test {
  protected:
   std::unique_ptr<Nodes> node(int64_t least, int64_t wanted, int64_t node_rank = -1) {
@@ -81,8 +96,8 @@ TEST_F(NodesTest, a_failure_is_known_to_all_and_the_next_round_has_its_history) 
   EXPECT_EQ(a->agree(rounds[0], {.cause = Cause::elsewhere}, "elsewhere").step, 7) << "the first one counts";
   rounds = next_of({a.get(), b.get()});
   EXPECT_EQ(rounds[0].number, 1);
-  ASSERT_EQ(a->failures(rounds[0]).size(), 1u);
-  EXPECT_EQ(a->failures(rounds[0])[0].cause, Cause::crash);
+  ASSERT_EQ(a->failures_before(rounds[0]).size(), 1u);
+  EXPECT_EQ(a->failures_before(rounds[0])[0].cause, Cause::crash);
 }
 
 TEST_F(NodesTest, a_lost_node_is_named_and_the_others_go_on_without_it) {
@@ -101,7 +116,7 @@ TEST_F(NodesTest, a_lost_node_is_named_and_the_others_go_on_without_it) {
   rounds = next_of({b.get(), c.get()});
   EXPECT_EQ(rounds[0].ranks(), 4);
   EXPECT_EQ(rounds[0].own, 0u);
-  EXPECT_EQ(b->failures(rounds[0])[0].step, 12);
+  EXPECT_EQ(b->failures_before(rounds[0])[0].step, 12);
 }
 
 TEST_F(NodesTest, a_spare_waits_and_takes_the_place_of_a_lost_node) {
@@ -188,10 +203,33 @@ TEST_F(NodesTest, what_an_earlier_job_left_behind_is_another_job) {
   auto a = node(1, 2), b = node(1, 2);
   const auto rounds = next_of({a.get(), b.get()});
   EXPECT_EQ(rounds[0].nodes.size(), 2u);
-  EXPECT_TRUE(a->failures(rounds[0]).empty());
+  EXPECT_TRUE(a->failures_before(rounds[0]).empty());
   a->end(rounds[0], 0);
   auto later = node(1, 2);
   EXPECT_EQ(next(*later).get().value().first, rounds[0].number + 1);
+}
+
+TEST_F(NodesTest, a_full_disk_ends_no_job_and_loses_no_failure) {
+  const auto disk = std::make_shared<FullStore>();
+  store_ = disk;
+  auto a = node(1, 3), b = node(1, 3);
+  const auto rounds = next_of({a.get(), b.get()});
+  auto spare = node(1, 3);
+  std::atomic<bool> stop = false;
+  auto waiting = next(*spare, stop);
+  disk->is_full = true;
+  const auto until = std::chrono::steady_clock::now() + 1500ms;
+  while (std::chrono::steady_clock::now() < until) {
+    EXPECT_FALSE(a->regroups(rounds[0]));
+    std::this_thread::sleep_for(50ms);
+  }
+  EXPECT_EQ(a->agree(rounds[0], {.cause = Cause::crash, .step = 9}, "it crashed").step, 9);
+  b.reset();
+  std::string said;
+  for (int i = 0; i < 100 && said.empty(); ++i, std::this_thread::sleep_for(20ms)) said = a->failure_in(rounds[0], 9);
+  EXPECT_THAT(said, HasSubstr("is lost"));
+  stop = true;
+  EXPECT_EQ(waiting.get(), std::nullopt);
 }
 
 TEST_F(NodesTest, too_few_in_time_and_a_stop_end_the_wait) {

@@ -231,10 +231,10 @@ def wrong_calls_end_before_anyone_waits(w):
     expect_error("launch", "-n", 2, status=2, words=["needs a command"])
     expect_error("launch", "-n", 2, "--", "/no/such/program", status=2, words=["/no/such/program", "No such file"])
     expect_error("launch", "-n", 0, "--", "true", status=2, words=["--ranks"])
-    expect_error("launch", "--nnodes", 2, "--", "true", status=2, words=["--rendezvous"])
-    expect_error("launch", "--nnodes", 2, "--node-rank", 2, "--rendezvous", "a:1", "--", "true", status=2, words=["0 to 1"])
+    expect_error("launch", "--nodes", 2, "--", "true", status=2, words=["--rendezvous"])
+    expect_error("launch", "--nodes", 2, "--node-rank", 2, "--rendezvous", "a:1", "--", "true", status=2, words=["0 to 1"])
     expect_error("launch", "--rendezvous", "nowhere", "--", "true", status=2, words=["HOST:PORT"])
-    expect_error("launch", "--nnodes", 2, "--node-rank", 1, "--rendezvous", "127.0.0.1:1", "--rendezvous-timeout", 1, "--", "true", status=1,
+    expect_error("launch", "--nodes", 2, "--node-rank", 1, "--rendezvous", "127.0.0.1:1", "--rendezvous-timeout", 1, "--", "true", status=1,
                  words=["node 1 could not reach 127.0.0.1:1"])
     plan, _ = ingot("train", config, "--dry-run", "--set", "parallel.data=2")
     assert "data 2" in plan and "rank    1:  data 1" in plan, plan
@@ -244,7 +244,7 @@ def two_launchers_are_two_machines(w):
     config = w.config("nodes", **{"train.steps": 6, "train.threads": 1})
     launch(2, "train", config, "--no-forecast", "--run-dir", w.path / "one-node")
     def start(node, *command, options=()):
-        return subprocess.Popen([INGOT, "launch", "-n", "1", "--nnodes", "2", "--node-rank", str(node), "--rendezvous", "127.0.0.1:29611", *options, "--", *command],
+        return subprocess.Popen([INGOT, "launch", "-n", "1", "--nodes", "2", "--node-rank", str(node), "--rendezvous", "127.0.0.1:29611", *options, "--", *command],
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     nodes = [start(n, INGOT, "train", config, "--no-forecast", "--run-dir", w.path / "two-nodes") for n in (0, 1)]
     for node in nodes:
