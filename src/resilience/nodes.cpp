@@ -82,9 +82,9 @@ Nodes::Nodes(std::shared_ptr<NodeStore> store, NodeOptions options) : store_(std
                  {"process", fmt::format("{}-{:08x}", getpid(), std::random_device()())}};
   const auto text = text_of(own);
   while (store_->create(numbered("node", id_), text) != text) ++id_;
-  beating_ = std::thread([this] { beat(); });
   advance();
   if (latest_ >= 0 && store_->get(numbered("over", latest_))) done_with_ = latest_;
+  beating_ = std::thread([this] { beat(); });
 }
 
 Nodes::~Nodes() {
@@ -167,8 +167,13 @@ std::optional<Round> Nodes::round(int64_t number) {
   if (const auto found = rounds_.find(number); found != rounds_.end()) return found->second;
   const auto json = read(numbered("round", number));
   if (!json.is_object()) return std::nullopt;
-  Round round{.number = number, .first = json.at("first").get<int64_t>(), .nodes = {}, .own = 0, .port = json.at("port").get<int>()};
-  for (const auto& node : json.at("nodes")) round.nodes.push_back(node_of(node));
+  Round round{.number = number, .first = 0, .nodes = {}, .own = 0, .port = 0};
+  try {
+    round.first = json.at("first").get<int64_t>(), round.port = json.at("port").get<int>();
+    for (const auto& node : json.at("nodes")) round.nodes.push_back(node_of(node));
+  } catch (const nlohmann::json::exception& problem) {
+    throw CommError("round.{} where the nodes meet is not what a launcher wrote there ({}): choose another place", number, problem.what());
+  }
   round.own = round.nodes.size();
   for (size_t i = 0; i < round.nodes.size(); ++i)
     if (round.nodes[i].id == id_) round.own = i;

@@ -232,6 +232,11 @@ TEST_F(NodesTest, a_full_disk_ends_no_job_and_loses_no_failure) {
   EXPECT_EQ(waiting.get(), std::nullopt);
 }
 
+TEST_F(NodesTest, what_no_launcher_wrote_is_named) {
+  store_->put("round.0", "{}");
+  EXPECT_THROW(node(1, 2), base::CommError);
+}
+
 TEST_F(NodesTest, too_few_in_time_and_a_stop_end_the_wait) {
   auto a = node(2, 2);
   try {
