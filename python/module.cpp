@@ -1,5 +1,6 @@
 // The checkpoint engine for Python. Every call that may wait gives up the interpreter's lock; a team's callbacks take it. Tensors come
 // as addresses: who calls keeps them alive, until wait_copied() or until load() returned.
+#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -9,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/process.h"
+#include "checkpoint/format/digest.h"
 #include "checkpoint/load/load.h"
 #include "checkpoint/load/match.h"
 #include "checkpoint/save/writer.h"
@@ -167,6 +169,7 @@ class PythonSaver {
               std::optional<int64_t> staging_bytes, int in_flight, bool refuse_nonfinite, int64_t piece_limit_bytes,
               int64_t file_limit_bytes) {
     SaveOptions options;
+    options.storage = &local_storage_of(folder);
     options.retention = {keep, keep_every};
     // Memory is taken when it is needed: without a limit as much as the rank writes.
     options.staging_bytes = staging_bytes.value_or(int64_t{1} << 50);
@@ -217,6 +220,7 @@ class PythonReader {
  public:
   PythonReader(const std::string& path, nb::object team, bool verify) {
     LoadOptions options;
+    options.storage = &local_storage_of(path);
     options.verify = verify;
     options.machine = base::host_name();
     if (!team.is_none()) team_ = std::make_unique<PythonTeam>(std::move(team)), options.team = team_.get();
@@ -267,8 +271,13 @@ class PythonReader {
   std::unique_ptr<TeamReader> reader_;
 };
 
+std::string digest(uintptr_t address, int64_t size_bytes) {
+  const auto found = digest_of(reinterpret_cast<const void*>(address), size_bytes);
+  return fmt::format("{:016x}{:016x}", found.high, found.low);
+}
+
 std::optional<std::string> newest(const std::string& folder) {
-  const auto found = latest(folder);
+  const auto found = latest(folder, local_storage_of(folder));
   return found ? std::optional(found->path.string()) : std::nullopt;
 }
 
@@ -297,5 +306,6 @@ NB_MODULE(_core, module) {
       .def("extra", &PythonReader::extra)
       .def("load", &PythonReader::load)
       .def("compare_with", &PythonReader::compare_with);
+  module.def("digest", &digest, Unlocked());
   module.def("latest", &newest, Unlocked());
 }

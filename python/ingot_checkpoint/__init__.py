@@ -9,6 +9,7 @@ import collections
 import contextlib
 import json
 import mmap
+import warnings
 import weakref
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from .torch_state import TORCH_DTYPES, Part, contiguous_host, flatten, from_json
 
 __all__ = ["AsyncSaver", "CheckpointError", "Mismatch", "Part", "inspect", "latest", "load", "read", "read_extra", "save"]
 
-VALUES = "torch/values.json"  # what the state holds beside tensors: names to values
+OWN = "torch/"  # extras of the package's own begin with it
+VALUES = OWN + "values.json"  # what the state holds beside tensors: names to values
 
 
 @contextlib.contextmanager
@@ -44,50 +46,79 @@ def _extras(extras):
     for name, content in (extras or {}).items():
         if not isinstance(content, (str, bytes)):
             raise TypeError(f"extra '{name}' is a {type(content).__name__}, not a string or bytes")
-        if name.startswith("torch/"):
-            raise TypeError(f"extra '{name}': names that begin with torch/ are taken")
+        if name.startswith(OWN):
+            raise TypeError(f"extra '{name}': names that begin with {OWN} are taken")
         blobs[name] = content.encode() if isinstance(content, str) else content
     return blobs
 
 
+def _settings(keep, options):
+    settings = {"keep": keep, "keep_every": 0, "in_flight": 1, "refuse_nonfinite": False, "piece_limit_bytes": 8 << 20,
+                "file_limit_bytes": 4 << 30, "check_replicas": True}
+    if options.keys() - settings.keys():
+        raise TypeError(f"unknown options: {', '.join(sorted(options.keys() - settings.keys()))}")
+    return settings | options
+
+
 class AsyncSaver:
     """Saves in the background: start(), then wait_copied() before anything that was given changes (the optimizer's next update). All ranks
-    of the group make it and call start() and save() together; one thread uses it. Options: keep, keep_every (0: none), staging_bytes
-    (memory for copies; as much as the rank writes unless given), in_flight, refuse_nonfinite, piece_limit_bytes, file_limit_bytes;
-    timeout_s is for every wait for another rank."""
+    of the group make it and call start() and save() together; one thread uses it. Options: keep (so many newest ones stay; 0: all),
+    keep_every (0: none), staging_bytes (memory for copies; as much as the rank writes unless given), in_flight, refuse_nonfinite,
+    check_replicas (plain tensors must be the same on all ranks), piece_limit_bytes, file_limit_bytes; timeout_s is for every wait for another
+    rank."""
 
-    def __init__(self, folder, process_group=None, keep=3, staging_bytes=None, timeout_s=600, **options):
-        self._prepare(folder, process_group, keep, staging_bytes, timeout_s, True, options)
-
-    def _prepare(self, folder, process_group, keep, staging_bytes, timeout_s, in_background, options):
+    def __init__(self, folder, process_group=None, keep=0, staging_bytes=None, timeout_s=600, **options):
         self._saver = None
-        settings = {"keep_every": 0, "in_flight": 1, "refuse_nonfinite": False, "piece_limit_bytes": 8 << 20, "file_limit_bytes": 4 << 30}
-        if options.keys() - settings.keys():
-            raise TypeError(f"unknown options: {', '.join(sorted(options.keys() - settings.keys()))}")
-        settings |= options
-        self._calling = make_team(process_group, timeout_s)
-        self._background = make_team(process_group, timeout_s) if in_background else self._calling
+        settings = _settings(keep, options)
+        self._prepare(folder, make_team(process_group, timeout_s), make_team(process_group, timeout_s), staging_bytes, settings)
+
+    @classmethod
+    def _in_foreground(cls, folder, team, staging_bytes, settings):
+        """One that has one team, so that start() waits for what is under way."""
+        saver = cls.__new__(cls)
+        saver._saver = None
+        saver._prepare(folder, team, team, staging_bytes, settings)
+        return saver
+
+    def _prepare(self, folder, calling, background, staging_bytes, settings):
+        settings = dict(settings)
+        self._calling, self._background = calling, background
+        self._checks_replicas = settings.pop("check_replicas")
         self._kept = collections.deque()
         self._in_flight = settings["in_flight"]
-        self._saver = _core.Saver(str(folder), _for_engine(self._background), _for_engine(self._calling) if in_background else None, keep,
+        self._saver = _core.Saver(str(folder), _for_engine(background), _for_engine(calling) if calling is not background else None,
                                   staging_bytes=staging_bytes, **settings)
         self._at_exit = _close_at_exit(self)
 
     def start(self, step, state, extras=None):
         """Begins to save. Returns as soon as all ranks know who writes what; until wait_copied() nothing of the state may change. Raises
         when the ranks' parts do not make up the tensors; what fails later is in finished()."""
+        def content():
+            entries, leaves = flatten(state)
+            return entries, {name: to_json(leaf.value) for name, leaf in leaves.items()}, _extras(extras)
+
+        self._start(step, content)
+
+    def _start(self, step, content, blobs_of=lambda values: {VALUES: values}, replicas=()):
+        """content() makes (entries, JSON values by name, extras); values of all ranks become the extras that blobs_of says. `replicas` are
+        further tensors, by name, that must be the same on all ranks."""
         self._require_open()
         given = {}
 
         def produce():
-            given["entries"], leaves = flatten(state)
-            given["extras"] = _extras(extras)
+            entries, values, given["extras"] = content()
             given["step"] = int(step)
-            return {"step": int(step), "values": {name: to_json(leaf.value) for name, leaf in leaves.items()}}
+            given["items"] = tensors, parts, memory = _items(entries, contiguous_host)
+            digests = {}
+            if self._checks_replicas and self._calling.size > 1:
+                digests = {tensors[part[0]][0]: _digest(tensor) for part, tensor in zip(parts, memory) if entries[tensors[part[0]][0]].is_plain}
+                digests |= {name: _digest(contiguous_host(tensor)) for name, tensor in replicas}
+            return {"step": int(step), "values": values, "digests": digests}
 
         def decide(products):
             if len({product["step"] for product in products}) > 1:
                 raise CheckpointError(f"ranks save different steps: {[product['step'] for product in products]}")
+            _require_same([product["digests"] for product in products])
             values = {}
             for product in reversed(products):  # where ranks differ, the first one counts
                 values |= product["values"]
@@ -97,9 +128,9 @@ class AsyncSaver:
             values = agree(self._calling, produce, decide)
             blobs = given["extras"]
             if self._calling.rank == 0:
-                blobs[VALUES] = json.dumps(values, allow_nan=False, sort_keys=True).encode()
-            tensors, parts, kept = _items(given["entries"], contiguous_host)
-            self._kept.append(kept)
+                blobs |= {name: json.dumps(content, allow_nan=False, sort_keys=True).encode() for name, content in blobs_of(values).items()}
+            tensors, parts, memory = given.pop("items")
+            self._kept.append(memory)
             try:
                 self._saver.start(given["step"], tensors, parts, blobs)
             except BaseException:
@@ -135,15 +166,18 @@ class AsyncSaver:
         self._kept.clear()
 
     def close(self):
-        """Waits for what is under way and ends. Outcomes that nobody asked for are lost."""
+        """Waits for what is under way and ends. Raises CheckpointError for failures that finished() has not told."""
         if self._saver is None:
             return
         self._saver.wait()
+        failures = [f"step {outcome['step']}: {outcome['failure']}" for outcome in self._saver.finished() if outcome["failure"]]
         self._saver = None
         self._kept.clear()
         atexit.unregister(self._at_exit)
         self._calling.abandon()
         self._background.abandon()
+        if failures:
+            raise CheckpointError("not saved, and nobody asked: " + "\n".join(failures))
 
     def _require_open(self):
         if self._saver is None:
@@ -152,8 +186,13 @@ class AsyncSaver:
     def __enter__(self):
         return self
 
-    def __exit__(self, *failure):
-        self.close()
+    def __exit__(self, kind, *_):
+        try:
+            self.close()
+        except CheckpointError as failure:
+            if kind is None:
+                raise
+            warnings.warn(str(failure), RuntimeWarning, stacklevel=2)  # beside the caller's own error
 
     def __del__(self):
         self.close()
@@ -194,6 +233,24 @@ def _is_ready(tensor):
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
+def _digest(tensor):
+    return _core.digest(tensor.data_ptr(), tensor.nbytes)
+
+
+def _require_same(digests):
+    """One of the ranks that have a plain tensor writes it, so it must be the same on all of them. `digests` by name, for each rank."""
+    first, faults = {}, {}
+    for rank, own in enumerate(digests):
+        for name, digest in own.items():
+            holder = first.setdefault(name, (rank, digest))
+            if holder[1] != digest:
+                faults.setdefault(name, f"'{name}' on rank {holder[0]} and rank {rank}")
+    if faults:
+        more = f", and {len(faults) - 10} more" if len(faults) > 10 else ""
+        raise CheckpointError(f"plain tensors differ between ranks: {', '.join(list(faults.values())[:10])}{more}; only one would be saved. Make them "
+                              "the same, give each a key or a Part of its own, or set check_replicas=False")
+
+
 def _items(entries, memory_of):
     """(tensors, parts, memory that the parts point to), as the engine takes them."""
     tensors, parts, memory = [], [], []
@@ -205,19 +262,23 @@ def _items(entries, memory_of):
     return tensors, parts, memory
 
 
-def save(folder, step, state, extras=None, process_group=None, keep=3, staging_bytes=256 << 20, timeout_s=600, **options):
+def save(folder, step, state, extras=None, process_group=None, keep=0, staging_bytes=256 << 20, timeout_s=600, **options):
     """Saves into folder/step_<step> and returns a report when it is durable and visible; all ranks return, or raise, together. Each name of
     `extras` (strings or bytes) is given by one rank. Options as for AsyncSaver."""
-    saver = AsyncSaver.__new__(AsyncSaver)
-    saver._prepare(folder, process_group, keep, staging_bytes, timeout_s, False, options)
+    settings = _settings(keep, options)
+    saver = AsyncSaver._in_foreground(folder, make_team(process_group, timeout_s), staging_bytes, settings)
     with saver, _interruptible(saver._calling):
-        saver.save(step, state, extras)
-        saver.wait()
-        report = saver.finished()[0]
-        failure = report.pop("failure")
-        if failure:
-            raise CheckpointError(failure)
-        return report
+        saver.start(step, state, extras)
+        return _ended(saver)
+
+
+def _ended(saver):
+    saver.wait()
+    report = saver.finished()[0]
+    failure = report.pop("failure")
+    if failure:
+        raise CheckpointError(failure)
+    return report
 
 
 def load(path, state, process_group=None, strict=True, verify=True, timeout_s=600, in_place=False):
@@ -239,7 +300,7 @@ def load(path, state, process_group=None, strict=True, verify=True, timeout_s=60
         try:
             wanted = agree(team, produce, lambda products: _union(products) if team.size > 1 else products[0])
             reader = _core.Reader(str(path), _for_engine(team), verify)
-            values = json.loads(reader.extra(VALUES)) if VALUES in reader.extras() else {}
+            values = _json_extra(reader, VALUES)
             missing = agree(team, lambda: None, lambda _: _check(path, reader, wanted, values, strict))
             entries = {name: entry for name, entry in given["entries"].items() if name not in set(missing)}
             boxes = [box for entry in entries.values() for box in entry.boxes]
@@ -255,8 +316,12 @@ def load(path, state, process_group=None, strict=True, verify=True, timeout_s=60
         for name, leaf in given["leaves"].items():
             if name in values:
                 leaf.put(values[name])
-    extras = [name for name in reader.extras() if name != VALUES]
+    extras = [name for name in reader.extras() if not name.startswith(OWN)]
     return report | {"step": reader.step(), "id": reader.id(), "values": values, "missing": missing, "extras": extras}
+
+
+def _json_extra(reader, name):
+    return json.loads(reader.extra(name)) if name in reader.extras() else {}
 
 
 def _union(products):
@@ -290,11 +355,10 @@ def latest(folder):
 def inspect(path):
     """What a checkpoint holds: step, id, tensors (name to dtype and shape), values, extras (names)."""
     reader = _core.Reader(str(path), None, True)
-    names = reader.extras()
-    values = json.loads(reader.extra(VALUES)) if VALUES in names else {}
+    names, values = reader.extras(), _json_extra(reader, VALUES)
     return {"step": reader.step(), "id": reader.id(),
             "tensors": {name: {"dtype": TORCH_DTYPES[dtype], "shape": tuple(shape)} for name, dtype, shape in reader.tensors()},
-            "values": {name: from_json(value) for name, value in values.items()}, "extras": [name for name in names if name != VALUES]}
+            "values": {name: from_json(value) for name, value in values.items()}, "extras": [name for name in names if not name.startswith(OWN)]}
 
 
 def read(path, name):

@@ -31,6 +31,7 @@ class Entry:
     dtype: str
     shape: tuple
     boxes: list = field(default_factory=list)
+    is_plain: bool = False  # a whole tensor of no class that says how ranks share it
 
 
 @dataclass
@@ -41,14 +42,14 @@ class Leaf:
 
     def put(self, value):
         if isinstance(self.holder, (dict, list)):
-            self.holder[self.key] = _like(self.value, value)
+            self.holder[self.key] = like(self.value, value)
 
 
-def _like(old, new):
+def like(old, new):
     """JSON has no tuples: what was one becomes one again."""
     if isinstance(old, (list, tuple)) and isinstance(new, list):
         olds = itertools.chain(old, itertools.repeat(None))
-        return type(old)([_like(o, n) for o, n in zip(olds, new)]) if type(old) in (list, tuple) else new
+        return type(old)([like(o, n) for o, n in zip(olds, new)]) if type(old) in (list, tuple) else new
     return new
 
 
@@ -125,18 +126,18 @@ def _of_sharded(value):
     return Box(tuple(value.global_offset), value.data.detach()[(None,) * before])
 
 
-class _Flattening:
+class Flattening:
     def __init__(self):
         self.entries, self.values, self.paths = {}, {}, set()
         self.meshes, self.runs = {}, {}  # a state has few meshes and layouts, and many tensors
 
-    def add(self, name, dtype, shape, boxes, is_shared=False):
+    def add(self, name, dtype, shape, boxes, is_shared=False, is_plain=False):
         shape = tuple(int(size) for size in shape)
         if not is_shared and (name in self.paths or name in self.entries):
             raise TypeError("another key of the state has the same name when nested keys are joined by dots")
         if dtype not in DTYPES:
             raise TypeError(f"dtype {dtype} is not one of {', '.join(str(known)[6:] for known in DTYPES)}")
-        entry = self.entries.setdefault(name, Entry(DTYPES[dtype], shape))
+        entry = self.entries.setdefault(name, Entry(DTYPES[dtype], shape, is_plain=is_plain))
         if (entry.dtype, entry.shape) != (DTYPES[dtype], shape):
             raise TypeError(f"it is given as {entry.dtype} {entry.shape} and as {DTYPES[dtype]} {shape}")
         for box in boxes:
@@ -163,20 +164,21 @@ class _Flattening:
 
     def leaf(self, name, holder, key, value):
         if isinstance(value, torch.Tensor):
-            if _is_dtensor(value):
+            whole = not _is_dtensor(value)
+            if not whole:
                 boxes = self.boxes_of_dtensor(value)
             elif type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
                 boxes = [Box((0,) * value.dim(), value.detach())]
             else:
                 raise TypeError(f"a tensor of class {type(value).__name__} is not supported")
-            self.add(name, value.dtype, value.shape, boxes)
+            self.add(name, value.dtype, value.shape, boxes, is_plain=whole)
         elif isinstance(value, Part) or _are_parts(value):
             parts = [value] if isinstance(value, Part) else value
             for part in parts:
                 self.add(name, part.tensor.dtype, part.global_shape, [Box(tuple(part.offset), part.tensor.detach())], part is not parts[0])
         elif _is_sharded(value):
             self.add(value.key, getattr(value.data, "dtype", None), value.global_shape, [_of_sharded(value)], is_shared=True)
-        elif _is_plain(value):
+        elif is_plain(value):
             if name in self.paths or name in self.entries:
                 raise TypeError("another key of the state has the same name when nested keys are joined by dots")
             self.values[name] = Leaf(holder, key, value)
@@ -187,7 +189,7 @@ class _Flattening:
     def walk(self, name, holder, key, value):
         if isinstance(value, dict) and value:
             children = list(value.items())
-        elif isinstance(value, (list, tuple)) and not _is_plain(value) and not _are_parts(value):
+        elif isinstance(value, (list, tuple)) and not is_plain(value) and not _are_parts(value):
             children = list(enumerate(value))
         else:
             try:
@@ -204,10 +206,10 @@ def _are_parts(value):
     return type(value) is list and len(value) > 0 and all(isinstance(one, Part) for one in value)
 
 
-def _is_plain(value):
+def is_plain(value):
     """What JSON holds without dicts, which are flattened (but for empty ones)."""
     if type(value) in (list, tuple):
-        return all(_is_plain(one) for one in value) and not any(isinstance(one, dict) for one in value)
+        return all(is_plain(one) for one in value) and not any(isinstance(one, dict) for one in value)
     return value is None or type(value) in (bool, int, float, str) or (isinstance(value, dict) and not value)
 
 
@@ -215,7 +217,7 @@ def flatten(state):
     """(entries by name, leaves by name) of a state dict."""
     if not isinstance(state, dict):
         raise TypeError(f"the state is a {type(state).__name__}, not a dict")
-    flat = _Flattening()
+    flat = Flattening()
     for key, value in state.items():
         if type(key) not in (str, int):
             raise TypeError(f"the key {key!r} is neither a string nor an integer")

@@ -1,5 +1,6 @@
 """ingot_checkpoint: what it refuses, and errors that reach all ranks at once. Runs with the Python of .deps/venv and PYTHONPATH at the built
 package; names of tests may be given as arguments."""
+import os
 import time
 from pathlib import Path
 
@@ -160,7 +161,61 @@ def subgroups(folder):
     print("ok groups of some ranks")
 
 
+def replicas_on_ranks(rank, world, folder):
+    last = rank == world - 1
+    state = {"same": torch.arange(1000.0), "inner": {"running_mean": torch.arange(1000.0)[::2]}, "part": ic.Part((world, 2), (rank, 0), torch.full((1, 2), float(rank)))}
+    ic.save(folder, 1, state)
+    if last:
+        state["inner"]["running_mean"] = state["inner"]["running_mean"].clone()
+        state["inner"]["running_mean"][7] = -0.0
+    for save in (ic.save, saved_later):
+        words = expect(ic.CheckpointError, "'inner.running_mean'", lambda: save(folder, 2, state))
+        assert f"rank 0 and rank {world - 1};" in words and "'same'" not in words, words
+    assert ic.latest(folder) == folder / "step_00000001"
+    ic.save(folder, 3, state, check_replicas=False)
+    if last:
+        del state["inner"]  # whoever has it must have the same
+    ic.save(folder, 4, state)
+
+
+def saved_later(folder, step, state):
+    with ic.AsyncSaver(folder) as saver:
+        saver.save(step, state)
+
+
+def replicas(folder):
+    """Plain tensors that differed between ranks became one of them, and nobody was told."""
+    for world in (2, 3):
+        run(world, replicas_on_ranks, folder / str(world))
+        print(f"ok {world} ranks: a plain tensor that differs is an error with its key")
+
+
 # One process.
+
+def buckets(folder):
+    """A bucket's URL became a local folder s3:, and the checkpoint there was called durable."""
+    os.chdir(folder)
+    state = {"a": torch.ones(3)}
+    for url in ("s3://bucket/run", Path("s3://bucket/run"), "gs://bucket/run"):
+        for call in (lambda: ic.save(url, 1, state), lambda: ic.AsyncSaver(url), lambda: ic.load(url, state), lambda: ic.latest(url),
+                     lambda: ic.inspect(url), lambda: ic.read(url, "a")):
+            expect(ic.CheckpointError, "no client of object stores", call)
+    assert not list(folder.iterdir()), list(folder.iterdir())
+    print("ok buckets are refused")
+
+
+def old_steps(folder):
+    """save() removed older steps unless it was told not to."""
+    state = {"a": torch.ones(3)}
+    for step in range(6):
+        ic.save(folder, step, state)
+    with ic.AsyncSaver(folder) as saver:
+        saver.save(6, state)
+    assert len(list(folder.glob("step_*"))) == 7
+    ic.save(folder, 7, state, keep=2)
+    assert sorted(p.name for p in folder.glob("step_*")) == ["step_00000006", "step_00000007"]
+    print("ok older steps stay unless keep says otherwise")
+
 
 def refusals(folder):
     import pickle
@@ -197,4 +252,4 @@ def refusals(folder):
 
 
 if __name__ == "__main__":
-    main([refusals, mismatches, failures, subgroups])
+    main([refusals, buckets, old_steps, mismatches, failures, subgroups, replicas])

@@ -1,6 +1,7 @@
 """ingot_checkpoint saving while the program goes on. Runs with the Python of .deps/venv and PYTHONPATH at the built
 package; names of tests may be given as arguments."""
 import threading
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -58,5 +59,34 @@ def left_open(folder):
         print(f"ok {world} ranks: left open, and complete")
 
 
+def lost_on_ranks(rank, world, folder):
+    state = {"weight": ic.Part((2 * world, 3), (2 * rank, 0), torch.full((2, 3), float("nan")))}
+
+    def saved(step, read=False, error=None):
+        with ic.AsyncSaver(folder, refuse_nonfinite=True) as saver:
+            saver.save(step, state)
+            if read:
+                saver.wait()
+                assert "NaN" in saver.finished()[0]["failure"]
+            if error:
+                raise error
+
+    words = expect(ic.CheckpointError, "NaN", lambda: saved(3))
+    assert "step 3" in words, words
+    saved(4, read=True)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        expect(KeyError, "of the caller", lambda: saved(5, error=KeyError("of the caller")))
+    assert any("step 5" in str(one.message) for one in seen), [str(one.message) for one in seen]
+    assert not list(folder.glob("step_*"))
+
+
+def lost(folder):
+    """close() dropped failures that nobody had read."""
+    for world in (1, 2):
+        run(world, lost_on_ranks, folder / str(world))
+        print(f"ok {world} ranks: a failure that nobody read is raised by close()")
+
+
 if __name__ == "__main__":
-    main([background, left_open])
+    main([background, left_open, lost])
