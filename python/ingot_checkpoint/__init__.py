@@ -3,6 +3,7 @@
     report = save(folder, step, state)            durable when it returns
     with AsyncSaver(folder) as saver: ...         under the next step
     load(latest(folder), state)                   fills the tensors in place, on all ranks or on none
+    StorageWriter(path), StorageReader(path)      the same by way of torch.distributed.checkpoint
 """
 import atexit
 import collections
@@ -20,10 +21,18 @@ from ._core import CheckpointError
 from .team import Alone, Mismatch, agree, make_team
 from .torch_state import TORCH_DTYPES, Part, contiguous_host, flatten, from_json, refuse_shared_memory, to_json
 
-__all__ = ["AsyncSaver", "CheckpointError", "Mismatch", "Part", "inspect", "latest", "load", "read", "read_extra", "save"]
+__all__ = ["AsyncSaver", "CheckpointError", "Mismatch", "Part", "StorageReader", "StorageWriter", "inspect", "latest", "load", "read", "read_extra", "save"]
 
 OWN = "torch/"  # extras of the package's own begin with it
 VALUES = OWN + "values.json"  # what the state holds beside tensors: names to values
+
+
+def __getattr__(name):
+    """torch.distributed.checkpoint is imported by those who use it."""
+    if name in ("StorageReader", "StorageWriter"):
+        from . import dcp
+        return getattr(dcp, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @contextlib.contextmanager

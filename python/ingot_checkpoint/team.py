@@ -153,8 +153,14 @@ def make_team(process_group, timeout_s):
     ranks = ",".join(map(str, dist.get_process_group_ranks(process_group or dist.group.WORLD)))
     name = "ingot_checkpoint/" + hashlib.sha256(ranks.encode()).hexdigest()[:16]
     number = store.add(f"{name}/made_by_{rank}", 1)
+    return connect(f"{name}/{number}", rank, size, timeout_s)
+
+
+def connect(name, rank, size, timeout_s):
+    """A team of ranks that all know a name which nobody has used before."""
+    store = dist.distributed_c10d._get_default_store()
     try:
-        group = dist.ProcessGroupGloo(dist.PrefixStore(f"{name}/{number}", store), rank, size, timeout=timedelta(seconds=timeout_s))
+        group = dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, size, timeout=timedelta(seconds=timeout_s))
     except RuntimeError as failure:
         raise CheckpointError(f"rank {rank} of {size} cannot reach the others: {failure}") from None
     return GroupTeam(group, rank, size)
