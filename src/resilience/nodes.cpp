@@ -263,16 +263,18 @@ std::optional<Round> Nodes::next(const Stop& stop) {
         return std::nullopt;
       }
       if (latest_ > taken_ && before->own < before->nodes.size() && !has_ended(latest_)) {
-        taken_ = latest_;
+        taken_ = seen_ = latest_;
         if (before->own != 0) ranks_store_.reset();
         say([&] { ready_ = -1; });
         return before;
       }
     }
     if (stop()) return std::nullopt;
+    say_what_was_not_said();
     const int64_t number = latest_ + 1;
     say([&] { ready_ = number; });
     if (before && !has_ended(latest_)) {
+      seen_ = latest_;
       say_once(
           fmt::format("{} node{} at work; this one waits as a spare", before->nodes.size(), before->nodes.size() == 1 ? " is" : "s are"));
       since = Clock::now();
@@ -291,7 +293,7 @@ std::optional<Round> Nodes::next(const Stop& stop) {
       say_once(fmt::format("{} of {} nodes {} there", there, options_.wanted, there == 1 ? "is" : "are"));
       if (there >= options_.least && largest_size(there, limits) == 0)
         throw CommError("the job cannot be laid out for {} nodes, nor for fewer down to {}", there, options_.least);
-      if (before && there < options_.least && read(numbered("regroup", latest_)).value("leaves", false)) {
+      if (before && latest_ == seen_ && there < options_.least && read(numbered("regroup", latest_)).value("leaves", false)) {
         base::log_info("fewer than {} nodes are left, and the job was asked to stop", options_.least);
         end(*before, 0);
         continue;
@@ -334,7 +336,19 @@ FailedAttempt Nodes::agree(const Round& round, const FailedAttempt& own, const s
     return attempt_of(Json::parse(store_->create(numbered("failed", round.number), text_of(record))));
   } catch (const std::exception& failure) {  // a full disk, or the node that holds the store is gone: meeting the others says so
     base::log_warning("{}", failure.what());
+    unsaid_ = std::pair(numbered("failed", round.number), text_of(record));
     return own;
+  }
+}
+
+// Without it the round never ends where no node could write that it failed: all are alive, and wait as spares.
+void Nodes::say_what_was_not_said() {
+  if (!unsaid_) return;
+  try {
+    store_->create(unsaid_->first, unsaid_->second);
+    unsaid_.reset();
+  } catch (const CommError& failure) {
+    base::log_debug("{}", failure.what());
   }
 }
 

@@ -22,6 +22,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/store.h"
@@ -119,6 +120,7 @@ class Nodes {
   bool is_working(const Round& round);
   RoundLimits limits_of(int64_t first, int64_t until, bool is_first);
   std::vector<Candidate> candidates(int64_t number, const std::optional<Round>& before);
+  void say_what_was_not_said();
   void form(int64_t number, const std::vector<int64_t>& ids, int64_t first);
 
   std::shared_ptr<NodeStore> store_;
@@ -127,6 +129,8 @@ class Nodes {
   int64_t latest_ = -1;     // round
   int64_t done_with_ = -1;  // the last round of jobs before this one
   int64_t taken_ = -1;      // the last round that this node took part in
+  int64_t seen_ = -1;       // the last one that it took part in, or that was at work when it came
+  std::optional<std::pair<std::string, std::string>> unsaid_;  // name and text of a failure that could not be written
   int status_ = 0;
   std::map<int64_t, Known> known_;
   std::map<int64_t, Round> rounds_;

@@ -232,6 +232,47 @@ TEST_F(NodesTest, a_full_disk_ends_no_job_and_loses_no_failure) {
   EXPECT_EQ(waiting.get(), std::nullopt);
 }
 
+// A bug: where no node could write that the round had failed, as the folder was away, each waited as a spare, and none worked.
+TEST_F(NodesTest, a_failure_that_no_node_could_write_is_written_when_the_place_is_back) {
+  const auto full = std::make_shared<FullStore>();
+  store_ = full;
+  auto a = node(2, 2), b = node(2, 2);
+  const auto rounds = next_of({a.get(), b.get()});
+  full->is_full = true;
+  const FailedAttempt own{.cause = Cause::killed, .step = 7, .signature = "", .started_s = 1, .ended_s = 2};
+  EXPECT_EQ(a->agree(rounds[0], own, "rank 0 was ended by signal 9").step, 7);
+  EXPECT_EQ(b->agree(rounds[1], own, "rank 1 was ended by signal 9").step, 7);
+  full->is_full = false;
+  std::atomic<bool> stop = false;
+  auto next_a = next(*a, stop), next_b = next(*b, stop);
+  const bool go_on = next_a.wait_for(4s) == std::future_status::ready && next_b.wait_for(4s) == std::future_status::ready;
+  stop = true;
+  const auto after_a = next_a.get(), after_b = next_b.get();
+  ASSERT_TRUE(go_on);
+  EXPECT_EQ(after_a.value().number, 1);
+  ASSERT_EQ(b->failures_before(after_b.value()).size(), 1);
+  EXPECT_EQ(b->failures_before(after_b.value())[0].step, 7);
+}
+
+// A bug: the first launcher of a job that is started again after all nodes of the earlier one were asked to go took that for its own end.
+TEST_F(NodesTest, a_job_that_is_started_again_after_all_have_gone_waits_for_its_nodes) {
+  {
+    auto a = node(2, 3), b = node(2, 3);
+    const auto rounds = next_of({a.get(), b.get()});
+    a->leave(rounds[0]);
+    b->leave(rounds[1]);
+  }
+  auto c = node(2, 3);
+  auto next_c = next(*c);
+  EXPECT_EQ(next_c.wait_for(1500ms), std::future_status::timeout) << "alone, it ended the job";
+  auto d = node(2, 3);
+  auto next_d = next(*d);
+  const auto round = next_c.get();
+  ASSERT_TRUE(round && next_d.get());
+  EXPECT_EQ(round->number, 1);
+  EXPECT_EQ(round->first, 1) << "another job";
+}
+
 TEST_F(NodesTest, what_no_launcher_wrote_is_named) {
   store_->put("round.0", "{}");
   EXPECT_THROW(node(1, 2), base::CommError);
