@@ -130,11 +130,11 @@ class Nodes {
   int64_t done_with_ = -1;  // the last round of jobs before this one
   int64_t taken_ = -1;      // the last round that this node took part in
   int64_t seen_ = -1;       // the last one that it took part in, or that was at work when it came
-  std::optional<std::pair<std::string, std::string>> unsaid_;  // name and text of a failure that could not be written
   int status_ = 0;
   std::map<int64_t, Known> known_;
   std::map<int64_t, Round> rounds_;
-  c10::intrusive_ptr<c10d::TCPStore> ranks_store_;  // of a round whose first node this one is
+  std::optional<std::pair<std::string, std::string>> unsaid_;  // name and text of a failure that could not be written
+  c10::intrusive_ptr<c10d::TCPStore> ranks_store_;             // of a round whose first node this one is
   Clock::time_point looked_for_spares_{};
 
   std::mutex mutex_;
