@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/work_scope.h"
 #include "device/device.h"
+#include "kernels/exact_sum.h"
 
 namespace ingot::optim {
 
@@ -89,35 +90,25 @@ GradientNorm Optimizer::gradient_norm() const {
   const base::WorkScope scope("gradient_norm", base::WorkKind::gradient_norm);
   GradientNorm result;
   std::vector<const Slot*> counted;
-  std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> sums;  // all are read at once: each read waits for the device
   for (const auto& slot : slots_) {
     if (!slot.shard.is_primary || (!slot.shard.gradient.defined() && !slot.shard.parameter->has_gradient)) continue;
     counted.push_back(&slot);
-    gradients.push_back(slot.shard.gradient_slice());
+    sums.push_back(kernels::square_sum(slot.shard.gradient_slice()));
   }
-  double squares = 0;
-  // All are read at once: each read waits for the device. A GPU makes them in one launch.
-  std::vector<at::Tensor> norms;
-  if (!gradients.empty() && device::is_gpu(gradients.front())) norms = at::_foreach_norm(gradients);
-  else
-    for (const auto& gradient : gradients) norms.push_back(gradient.norm());
-  const auto on_host = norms.empty() ? at::empty({0}, at::kDouble) : at::stack(norms).cpu().to(at::kDouble);
-  for (size_t i = 0; i < counted.size(); ++i) {
-    const double norm = on_host.const_data_ptr<double>()[i];
-    if (!std::isfinite(norm) && result.first_nonfinite.empty()) result.first_nonfinite = counted[i]->shard.parameter->name;
-    squares += norm * norm;
-  }
-  if (team_.everyone && team_.everyone->size() > 1) {
+  const auto on_host = sums.empty() ? at::empty({0, kernels::kSquareParts}, at::kDouble) : at::stack(sums).cpu();
+  const auto parts = on_host.sum(0);
+  for (size_t i = 0; i < counted.size() && result.first_nonfinite.empty(); ++i)
+    if (!on_host[static_cast<int64_t>(i)].isfinite().all().item<bool>()) result.first_nonfinite = counted[i]->shard.parameter->name;
+  const bool is_shared = team_.everyone && team_.everyone->size() > 1;
+  if (is_shared) team_.everyone->all_reduce(parts);
+  const double squares = parts.sum().item<double>();
+  if (is_shared && !std::isfinite(squares)) {
     auto& all = *team_.everyone;
-    const auto sum = at::full({1}, squares, at::kDouble);
-    all.all_reduce(sum);
-    squares = sum.item<double>();
-    if (!std::isfinite(squares)) {
-      const auto first = at::full({1}, static_cast<int64_t>(result.first_nonfinite.empty() ? all.size() : all.rank()), at::kLong);
-      all.all_reduce(first, comm::Reduction::min);
-      if (first.item<int64_t>() < all.size())
-        result.first_nonfinite = comm::broadcast_text(all, result.first_nonfinite, static_cast<int>(first.item<int64_t>()));
-    }
+    const auto first = at::full({1}, static_cast<int64_t>(result.first_nonfinite.empty() ? all.size() : all.rank()), at::kLong);
+    all.all_reduce(first, comm::Reduction::min);
+    if (first.item<int64_t>() < all.size())
+      result.first_nonfinite = comm::broadcast_text(all, result.first_nonfinite, static_cast<int>(first.item<int64_t>()));
   }
   result.norm = std::sqrt(squares);
   return result;

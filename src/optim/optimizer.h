@@ -42,7 +42,7 @@ class Optimizer {
   /// Collective over the team.
   Optimizer(layers::ParameterList& parameters, const OptimizerConfig& config, Team team);
 
-  /// Euclidean norm over all gradients of all ranks, accumulated in double.
+  /// Euclidean norm over all gradients of all ranks, of the same bits whoever owns what (kernels/exact_sum.h).
   GradientNorm gradient_norm() const;
 
   /// One update with gradients scaled by min(1, clip / norm). Afterwards parameters hold the new values in their compute

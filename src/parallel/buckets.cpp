@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/work_scope.h"
+#include "kernels/exact_sum.h"
 
 namespace ingot::parallel {
 
@@ -39,6 +40,7 @@ struct Buckets::Bucket {
   at::Tensor own_gradient;    // [chunk], a slice of it unless gradients are sharded
   at::Tensor value;           // [elements] of the buffer's with ZeRO, else undefined
   at::Tensor own_value;       // [chunk], a slice of it unless weights are sharded
+  at::Tensor exact_sum;       // fp64 [elements] of the buffer's, [chunk] if gradients are sharded; undefined unless they are reproducible
   at::Tensor sent, arriving;  // while under way: a copy in bf16; the sum, before it is added
   comm::Work reduction, gathering;
 
@@ -196,13 +198,16 @@ void Buckets::allocate(Buffer& b) {
 
 void Buckets::cut(Buffer& buffer) const {
   const int64_t ranks = buffer.group->size(), rank = buffer.group->rank();
-  const auto own = shards_gradients() ? at::zeros({buffer.gradient.numel() / ranks}, buffer.gradient.options()) : at::Tensor();
+  const int64_t kept = shards_gradients() ? buffer.gradient.numel() / ranks : buffer.gradient.numel();
+  const auto own = shards_gradients() ? at::zeros({kept}, buffer.gradient.options()) : at::Tensor();
+  const auto exact = options_.reproducible ? at::zeros({kept}, buffer.gradient.options().dtype(at::kDouble)) : at::Tensor();
   int64_t at = 0;
   for (const int64_t size : buffer.sizes) {
     const int64_t chunk = size / ranks;
     Bucket bucket;
     bucket.gradient = buffer.gradient.narrow(0, at, size);
     bucket.own_gradient = own.defined() ? own.narrow(0, at / ranks, chunk) : bucket.gradient.narrow(0, rank * chunk, chunk);
+    if (exact.defined()) bucket.exact_sum = shards_gradients() ? exact.narrow(0, at / ranks, chunk) : exact.narrow(0, at, size);
     if (buffer.value.defined()) {
       bucket.value = buffer.value.narrow(0, at, size);
       bucket.own_value = bucket.value.narrow(0, rank * chunk, chunk);
@@ -343,9 +348,7 @@ void Buckets::begin_backward(bool is_last) {
     for (auto& buffer : buffers_) finish_reduction(*buffer);
 }
 
-void Buckets::start_reduction(Buffer& buffer) {
-  const at::NoGradGuard no_grad;
-  const base::WorkScope scope(kReduceScope);
+void Buckets::collect(Buffer& buffer) {
   for (auto* p : buffer.parameters) {
     p->collect_gradient();
     // Nothing here touched it (an expert without tokens); another rank's gradient still counts.
@@ -353,14 +356,41 @@ void Buckets::start_reduction(Buffer& buffer) {
     auto& gradient = p->gradient_buffer(overwrite);
     if (overwrite) gradient.zero_();
   }
+}
+
+// What this microbatch adds, without which the next one begins.
+void Buckets::add_exactly(Buffer& buffer) {
+  const at::NoGradGuard no_grad;
+  const base::WorkScope scope(kReduceScope);
+  collect(buffer);
+  for (auto& bucket : buffer.buckets) kernels::round_into(bucket.exact_sum, bucket.gradient, kernels::kGradientExponent, buffer.holds_sum);
+  buffer.holds_sum = true;
+  for (auto* p : buffer.parameters) p->drop_gradient();
+}
+
+at::Tensor Buckets::to_send(const Bucket& bucket) const {
+  if (options_.reduce_in_bf16) return bucket.gradient.to(at::kBFloat16);
+  if (!options_.reproducible) return bucket.gradient;
+  if (!shards_gradients()) return bucket.exact_sum;
+  auto sent = at::empty({bucket.gradient.numel()}, bucket.exact_sum.options());
+  kernels::round_into(sent, bucket.gradient, kernels::kGradientExponent, /*adds=*/false);
+  return sent;
+}
+
+void Buckets::start_reduction(Buffer& buffer) {
+  const at::NoGradGuard no_grad;
+  const base::WorkScope scope(kReduceScope);
+  if (options_.reproducible && !shards_gradients()) add_exactly(buffer);
+  else collect(buffer);
   for (auto& bucket : buffer.buckets) {
-    at::Tensor sent = options_.reduce_in_bf16 ? bucket.gradient.to(at::kBFloat16) : bucket.gradient;
+    const at::Tensor sent = to_send(bucket);
     if (options_.zero == 0) {
       bucket.arriving = sent;
       bucket.reduction = buffer.group->start_all_reduce(sent);
     } else {
       // Without sharding the sum lands where this rank's slice lies; nobody else reads that part of this rank's tensor.
-      bucket.arriving = shards_gradients() || options_.reduce_in_bf16 ? at::empty({bucket.chunk()}, sent.options()) : bucket.own_gradient;
+      const bool is_apart = shards_gradients() || options_.reduce_in_bf16 || options_.reproducible;
+      bucket.arriving = is_apart ? at::empty({bucket.chunk()}, sent.options()) : bucket.own_gradient;
       bucket.reduction = buffer.group->start_reduce_scatter(bucket.arriving, sent);
       bucket.sent = sent;
     }
@@ -377,11 +407,16 @@ void Buckets::finish_reduction(Buffer& buffer) {
     if (p->value.grad().defined())
       throw base::NumericError("the gradient of {} came after it was sent; this is an error in ingot", p->name);
   for (auto& bucket : buffer.buckets) {
-    const auto& target = options_.zero == 0 ? bucket.gradient : bucket.own_gradient;
-    if (!bucket.arriving.is_same(target)) buffer.holds_sum ? target.add_(bucket.arriving) : target.copy_(bucket.arriving);
+    const auto& own = options_.zero == 0 ? bucket.gradient : bucket.own_gradient;
+    // Of sharded gradients the sum grows with each microbatch; of others all are in it that arrives.
+    const auto& target = options_.reproducible && shards_gradients() ? bucket.exact_sum : own;
+    const bool adds = shards_gradients() && buffer.holds_sum;
+    if (!bucket.arriving.is_same(target)) adds ? target.add_(bucket.arriving) : target.copy_(bucket.arriving);
     bucket.arriving.reset();
     bucket.sent.reset();
   }
+  if (options_.reproducible && !shards_gradients())
+    for (auto* p : buffer.parameters) p->has_gradient = true;
   if (!shards_gradients()) return;
   buffer.holds_sum = true;
   drop_storage(buffer.gradient);
@@ -404,6 +439,8 @@ void Buckets::after_backward(int64_t layer) {
 }
 
 void Buckets::finish_backward() {
+  if (!sends_ && options_.reproducible)
+    for (auto& buffer : buffers_) add_exactly(*buffer);
   if (!sends_) return;
   for (auto& buffer : buffers_)
     if (!buffer->is_done) start_reduction(*buffer);
@@ -413,6 +450,9 @@ void Buckets::finish_backward() {
 // Not before: the other end of a pipeline may need messages of this rank to come as far.
 void Buckets::finish_step() {
   for (auto& buffer : buffers_) finish_reduction(*buffer);
+  if (!options_.reproducible || !shards_gradients()) return;
+  for (auto& buffer : buffers_)
+    for (auto& bucket : buffer->buckets) bucket.own_gradient.copy_(bucket.exact_sum);
 }
 
 }  // namespace ingot::parallel

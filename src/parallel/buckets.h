@@ -14,6 +14,10 @@
 // are sent, and as many received, per rank and step; e = bytes of a weight (4 or 2), gradients travel in fp32 unless
 // Options::reduce_in_bf16. Sums are the same bits on all ranks and in every run, whatever the bucket size.
 //
+// With Options::reproducible they are the same bits for any number of ranks, as long as the microbatches are the same: what a microbatch
+// adds is rounded to multiples of 2^-48 (parallel/exact_sum.h) and summed in fp64, in which such sums are exact below 32 in any order. It
+// takes 8 bytes more per element of a gradient that is kept, and gradients travel in fp64.
+//
 // One thread at a time; all ranks of a group make the same calls. Parameters and groups must outlive it.
 #pragma once
 
@@ -42,6 +46,7 @@ class Buckets : public layers::GradientMemory {
     int zero = 0;
     bool reduce_in_bf16 = false;
     bool is_pipelined = false;  // microbatches overlap: sharded gradients are sent when one has gone through the whole stage
+    bool reproducible = false;  // not with the two before it
   };
   /// The ranks over which a parameter's gradient is summed.
   using GroupOf = std::function<comm::Group&(const layers::Parameter&)>;
@@ -97,6 +102,9 @@ class Buckets : public layers::GradientMemory {
   static std::unique_ptr<Buffer> close(Open open, const Options& options);
   void allocate(Buffer& buffer);
   void cut(Buffer& buffer) const;
+  void collect(Buffer& buffer);
+  void add_exactly(Buffer& buffer);
+  at::Tensor to_send(const Bucket& bucket) const;
   void start_reduction(Buffer& buffer);
   void finish_reduction(Buffer& buffer);
   void start_gather(Buffer& buffer);

@@ -30,12 +30,18 @@ PassShape RunShape::pass_of(const models::Model& part) const {
           .zero = zero < 2 ? 0 : zero,
           .replicas = replicas,
           .bucket_bytes = bucket_bytes,
+          .is_reproducible = is_reproducible,
           .is_stage = part.layout().stage.is_on()};
 }
 
 UpdateShape RunShape::update() const {
-  return {
-      .precision = precision, .optimizer = optimizer, .replicas = replicas, .zero = zero, .bucket_bytes = bucket_bytes, .target = target};
+  return {.precision = precision,
+          .optimizer = optimizer,
+          .replicas = replicas,
+          .zero = zero,
+          .bucket_bytes = bucket_bytes,
+          .is_reproducible = is_reproducible,
+          .target = target};
 }
 
 const std::vector<int64_t>& RunShape::documents_of(const models::Model& part) const {

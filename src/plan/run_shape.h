@@ -23,6 +23,7 @@ struct RunShape {
   models::Recompute recompute = models::Recompute::none;
   bool offloads_activations = false, uses_graphs = false;
   bool weighs_losses = false;  // pairs of answers are learned (PassShape)
+  bool is_reproducible = false;
   optim::OptimizerConfig optimizer;
   /// Lengths of the documents in some rows of the data, together whole rows: attention sees no further. Empty: rows are not cut.
   std::vector<int64_t> documents;

@@ -82,6 +82,8 @@ SettingsTable settings_of(RunConfig& c) {
             "direct preference optimisation of data.packing = \"pairs\": how dear it is to leave the reference; 0 = off, 0.1 is usual");
   table.add("train.dpo_label_smoothing", t.dpo_label_smoothing, NumberRange{0, 0.5}, "share of pairs that are taken to be labelled wrong");
   table.add("train.seed", t.seed, at_least(0), "of the initial weights");
+  table.add("train.reproducible", t.reproducible,
+            "losses and weights have the same bits for any number of data ranks; costs memory and time (docs/communication.md)");
   table.add("train.threads", t.threads, base::IntegerRange{0, 4096}, "CPU threads; 0 = all cores");
   table.add("train.validation_every", t.validation_every, at_least(0), "steps between validations; 0 = never");
   table.add("train.validation_batches", t.validation_batches, at_least(1), "batches per validation");
@@ -132,6 +134,25 @@ static void check_graphs(const RunConfig& c) {
   if (c.train.offload != "none")
     throw base::ConfigError("train.gpu_graphs = true does not go with train.offload = \"{}\", whose copies go on from pass to pass",
                             c.train.offload);
+}
+
+static void check_reproducible(const RunConfig& c) {
+  if (!c.train.reproducible) return;
+  if (c.train.microbatch_size == 0)
+    throw base::ConfigError("train.reproducible = true needs a train.microbatch_size, which stays the same for any number of ranks; 1 would work");
+  if (c.train.threads == 0)
+    throw base::ConfigError("train.reproducible = true needs train.threads: how many a rank has decides the last bits of its products; 1 would work");
+  for (const auto& [name, is_on] : {std::pair{"parallel.expert", c.parallel.expert > 1},
+                                    {"parallel.pipeline", c.parallel.pipeline > 1},
+                                    {"train.gpu_graphs", c.train.gpu_graphs}})
+    if (is_on) throw base::ConfigError("train.reproducible = true does not go with {}; set one of them back", name);
+  if (c.parallel.grad_reduce_dtype != "fp32")
+    throw base::ConfigError("train.reproducible = true sends gradients in fp64, and parallel.grad_reduce_dtype is \"{}\"; leave it out",
+                            c.parallel.grad_reduce_dtype);
+  if (c.train.balance_loss > 0 && c.train.balance_over == "batch")
+    throw base::ConfigError(
+        "train.balance_over = \"batch\" looks at tokens of all ranks at once, which train.reproducible = true cannot have; \"microbatch\" "
+        "and \"sequence\" would work");
 }
 
 static void check_parts_of_steps(const RunConfig& c) {
@@ -207,6 +228,7 @@ void check(const RunConfig& c) {
         "data.validation_fraction (or data.validation), or name an evaluation in train.best_metric",
         c.train.patience);
   check_graphs(c);
+  check_reproducible(c);
   check_preferences(c);
   check_parts_of_steps(c);
   const auto check_batch = [&](int64_t batch, const std::string& where) {

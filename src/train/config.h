@@ -41,7 +41,8 @@ struct TrainConfig {
   double dpo_beta = 0, dpo_label_smoothing = 0;
   std::string balance_over = "batch";
   int64_t seed = 1234;
-  int64_t threads = 0;  // 0 = all cores
+  int64_t threads = 0;        // 0 = all cores
+  bool reproducible = false;  // the bits of a step do not depend on how many data ranks there are
   int64_t validation_every = 0, validation_batches = 8;
   std::vector<std::string> evaluations;                // files of tasks
   int64_t evaluation_every = 0, evaluation_limit = 0;  // steps; questions of each task, 0 = all

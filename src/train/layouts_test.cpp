@@ -121,6 +121,7 @@ Outcome train(const TestLayout& layout, int64_t steps = all_steps(), const Choic
     setup.optimizer.qk_clip = layout.qk_clip;
     if (layout.pairs) setup.preferences = {.beta = 0.5, .label_smoothing = 0.1};
     setup.parallel.bucket_mib = layout.bucket_mib;
+    setup.is_reproducible = layout.reproducible;
     ParallelModel model(setup, groups);
     const int64_t share = kRows / groups.mesh().size(mesh::Axis::data);
     const int64_t first_row = share * groups.mesh().position(mesh::Axis::data), part = layout.microbatch ? layout.microbatch : share;
@@ -219,7 +220,6 @@ TEST_P(Layouts, train_the_same_model) {
   for (size_t step = 0; step < 2; ++step) EXPECT_EQ(again.losses[step], got.losses[step]) << "not the same bits, step " << step;
 }
 
-// Buckets of parts of a tensor, of a layer, of all. The norm alone, which clips, is a sum in another order where ranks own other elements.
 // Of a mixture a layer weighs the experts that a token takes: here as much as a dense layer.
 TEST(CutDepth, weighs_experts_by_what_a_token_meets_of_them) {
   auto c = model_of({.ranks = 1, .family = "deepseek_v3", .top_k = 2});
@@ -228,6 +228,7 @@ TEST(CutDepth, weighs_experts_by_what_a_token_meets_of_them) {
   EXPECT_EQ(pieces[0].end, 2);
 }
 
+// Buckets of parts of a tensor, of a layer, of all.
 TEST(LayoutsWithBuckets, of_any_size_have_the_same_bits) {
   using P = mesh::ParallelConfig;
   for (const int64_t zero : {0, 1, 2, 3}) {
@@ -235,17 +236,42 @@ TEST(LayoutsWithBuckets, of_any_size_have_the_same_bits) {
                           TestLayout{.parallel = P{.zero = zero}, .ranks = 2, .precision = "bf16", .optimizer = "muon"},
                           TestLayout{.parallel = P{.tensor = 2, .zero = zero}, .ranks = 4, .precision = "fp32", .optimizer = "muon"}}) {
       constexpr int64_t kFewSteps = 3;
-      layout.clip = 0;
       layout.bucket_mib = 1000;
       const auto expected = train(layout, kFewSteps);
       for (const double mib : {0.001, 0.01}) {
         layout.bucket_mib = mib;
         const auto got = train(layout, kFewSteps);
         EXPECT_EQ(got.losses, expected.losses) << name_of(layout) << " " << mib;
-        for (size_t i = 0; i < got.norms.size(); ++i) EXPECT_NEAR(got.norms[i], expected.norms[i], 1e-5 * expected.norms[i]);
+        EXPECT_EQ(got.norms, expected.norms) << name_of(layout) << " " << mib;
         ASSERT_EQ(got.last.size(), expected.last.size());
         for (const auto& [name, tensor] : expected.last)
           EXPECT_TRUE(at::equal(got.last.at(name), tensor)) << name_of(layout) << " " << mib << " " << name;
+      }
+    }
+  }
+}
+
+// Losses and norms, and what the steps leave: of one rank, and of as many as there are, whatever they share out.
+TEST(ReproducibleLayouts, have_the_same_bits_for_any_number_of_data_ranks) {
+  using P = mesh::ParallelConfig;
+  const std::vector<TestLayout> models = {{.ranks = 1, .precision = "fp32", .optimizer = "adamw", .microbatch = 1},
+                                          {.ranks = 1, .precision = "bf16", .optimizer = "muon", .microbatch = 1},
+                                          {.ranks = 1, .family = "zaya1", .precision = "fp32", .optimizer = "muon", .microbatch = 1},
+                                          {.ranks = 1, .family = "deepseek_v3", .precision = "bf16", .optimizer = "adamw", .microbatch = 1}};
+  for (TestLayout layout : models) {
+    constexpr int64_t kFewSteps = 4;
+    layout.reproducible = true;
+    layout.clip = 0.1;
+    const auto expected = train(layout, kFewSteps);
+    for (layout.ranks = 1; layout.ranks <= 4; ++layout.ranks) {
+      for (const int64_t zero : {0, 1, 2, 3}) {
+        layout.parallel = P{.zero = zero};
+        const auto got = train(layout, kFewSteps);
+        EXPECT_EQ(got.losses, expected.losses) << name_of(layout);
+        EXPECT_EQ(got.norms, expected.norms) << name_of(layout);
+        EXPECT_EQ(got.loads, expected.loads) << name_of(layout);
+        ASSERT_EQ(got.last.size(), expected.last.size());
+        for (const auto& [name, tensor] : expected.last) EXPECT_TRUE(at::equal(got.last.at(name), tensor)) << name_of(layout) << " " << name;
       }
     }
   }

@@ -1,9 +1,11 @@
-// Losses of the microbatches of one step, added up in their order. They are read at once: each read waits for the device.
+// Losses of the microbatches of one step. They are read at once: each read waits for the device. The sum is exact (kernels/exact_sum.h), so
+// that it does not matter in which order, and on which ranks, they were added.
 #pragma once
 
 #include <vector>
 
 #include "device/aten.h"
+#include "kernels/exact_sum.h"
 
 namespace ingot::train {
 
@@ -15,7 +17,7 @@ class LossSum {
     if (losses_.empty()) return 0;
     const auto host = at::stack(losses_).cpu();
     double sum = 0;
-    for (int64_t i = 0; i < host.numel(); ++i) sum += host.const_data_ptr<double>()[i];
+    for (int64_t i = 0; i < host.numel(); ++i) sum += kernels::rounded(host.const_data_ptr<double>()[i], kernels::kLossExponent);
     return sum;
   }
 

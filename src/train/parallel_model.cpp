@@ -93,7 +93,7 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
   model_->set_z_loss(setup.z_loss);
   const base::WorkScope scope("optimizer", base::WorkKind::adamw);
   auto& everyone = groups_.world().everyone();
-  if (everyone.size() == 1) {
+  if (everyone.size() == 1 && !setup.is_reproducible) {
     optimizer_ = std::make_unique<optim::Optimizer>(model_->parameters(), setup.optimizer);
     step_ = std::make_unique<TrainingStep>(*model_, *optimizer_, setup.recompute, setup.microbatch);
     step_->add_routing_losses(setup.routing_losses);
@@ -116,7 +116,7 @@ ParallelModel::ParallelModel(const TrainingSetup& setup, mesh::Groups& groups)
   comm::Group* balance = nullptr;
   if (setup.routing_losses.balance > 0) balance = &groups_.along(axes_of_balance(setup.routing_losses.over));
   bucket_options_ = {bucket_bytes(), static_cast<int>(config_.zero), config_.grad_reduce_dtype == "bf16",
-                     setup.is_stage || mesh.size(Axis::pipeline) > 1};
+                     setup.is_stage || mesh.size(Axis::pipeline) > 1, setup.is_reproducible};
   buckets_ = std::make_unique<parallel::Buckets>(
       model_->parameters(), [this](const layers::Parameter& p) -> comm::Group& { return sum_group(p); }, bucket_options_);
   optim::Team team{.shards = buckets_->shards(), .everyone = &everyone, .is_primary = targets.rank() == 0 && tensor.rank == 0};

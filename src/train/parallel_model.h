@@ -42,7 +42,8 @@ struct TrainingSetup {
   double z_loss = 0, mtp_loss = 0.3;  // coefficients; the second where the model has predictors
   layers::PreferenceSettings preferences;
   uint64_t seed = 1;
-  bool is_stage = false;  // it stands for a stage of a pipeline that the mesh does not have: for planners
+  bool is_reproducible = false;  // for any number of data ranks
+  bool is_stage = false;         // it stands for a stage of a pipeline that the mesh does not have: for planners
 };
 
 class ParallelModel {
@@ -54,9 +55,9 @@ class ParallelModel {
   models::Model& model() { return *model_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
   TrainingStep& step() { return *step_; }
-  /// Null for one rank.
+  /// Null for one rank whose sums need not be reproducible.
   parallel::Buckets* buckets() { return buckets_.get(); }
-  /// Made when first asked for. Null for one rank.
+  /// Made when first asked for. Null where there are no buckets.
   ReplicaCheck* replica_check();
 
  private:

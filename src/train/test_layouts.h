@@ -34,6 +34,7 @@ struct TestLayout {
   int64_t draft = 0;         // tokens that are drafted in one pass
   int64_t mtp = 0;           // predictors of further tokens
   bool longrope = false;     // rotation with factors of rows longer than the original context
+  bool reproducible = false;
   std::string balance = {};  // whose tokens the balance loss looks at; empty = no losses of routers
 };
 

@@ -46,7 +46,8 @@ TrainingSetup setup_of(const RunConfig& config, bool is_watched) {
           .z_loss = config.train.z_loss,
           .mtp_loss = config.train.mtp_loss,
           .preferences = {config.train.dpo_beta, config.train.dpo_label_smoothing},
-          .seed = static_cast<uint64_t>(config.train.seed)};
+          .seed = static_cast<uint64_t>(config.train.seed),
+          .is_reproducible = config.train.reproducible};
 }
 
 // 0 where it cannot be counted: that is no reason not to train.

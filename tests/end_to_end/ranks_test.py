@@ -264,10 +264,38 @@ def two_launchers_are_two_machines(w):
         assert [error.count("starting all ranks again") for error in errors] == [restarts] * 2, errors
 
 
+def reproducible_ranks_have_the_bits_of_one(w):
+    """A mixture and a dense model, over as many ranks as there are, and of a run that goes on with ever other ones."""
+    settings = {"train.steps": 8, "train.batch_size": 12, "train.microbatch_size": 1, "train.threads": 1, "train.reproducible": True, "checkpoint.every": 2}
+    for family in ("zaya1", "llama"):
+        config = w.config(f"reproducible-{family}", family, **settings)
+        one = w.path / f"{family}-one"
+        ingot("train", config, "--no-forecast", "--run-dir", one)
+        curve = [(m["loss"], m["grad_norm"], m.get("validation_loss")) for m in metrics(one)]
+        for run, stretches in (("three", [(3, 3, 8)]), ("four", [(4, 0, 8)]), ("others", [(4, 2, 3), (3, 3, 5), (1, 0, 6), (2, 1, 8)])):
+            run = w.path / f"{family}-{run}"
+            for ranks, zero, last in stretches:
+                launch(ranks, "train", config, "--no-forecast", "--run-dir", run, "--set", f"parallel.zero={zero}", "--stop-after", last)
+            assert [(m["loss"], m["grad_norm"], m.get("validation_loss")) for m in metrics(run)] == curve, (run, metrics(run), curve)
+            ingot("checkpoint", "diff", run, one)
+        assert losses(one) != losses_without(w, config), "not even without train.reproducible do two ranks differ from one"
+    for setting, said in (("train.microbatch_size=0", "train.microbatch_size"), ("train.threads=0", "train.threads"), ("parallel.expert=2", "parallel.expert"),
+                          ("parallel.grad_reduce_dtype=bf16", "parallel.grad_reduce_dtype"), ("train.balance_loss=0.1", "train.balance_over")):
+        _, err = launch(2, "train", w.path / "reproducible-zaya1.toml", "--run-dir", w.path / "refused", "--set", setting, status=2)
+        assert "train.reproducible = true" in err and said in err, err
+    assert not (w.path / "refused").exists()
+
+
+def losses_without(w, config):
+    run = w.path / f"{config.stem}-without"
+    launch(2, "train", config, "--no-forecast", "--run-dir", run, "--set", "train.reproducible=false")
+    return losses(run)
+
+
 TESTS = [data_parallel_ranks_follow_the_curve_of_one, traffic_is_what_the_formula_says, traffic_of_every_axis_is_what_the_formula_says,
          memory_of_every_axis_is_what_was_planned, a_run_goes_on_with_other_ranks_and_another_stage, phases_go_on_in_another_layout_by_themselves,
          sequence_ranks_of_a_hybrid_follow_the_curve_of_one, ranks_generate_what_one_generates, wrong_calls_end_before_anyone_waits,
-         two_launchers_are_two_machines]
+         two_launchers_are_two_machines, reproducible_ranks_have_the_bits_of_one]
 
 if __name__ == "__main__":
     run_chosen(TESTS)

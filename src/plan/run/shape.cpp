@@ -59,6 +59,7 @@ RunShape shape_of(const train::RunConfig& config, const train::Phase& phase, con
   shape.offloads_activations = config.train.offload == "activations";
   shape.weighs_losses = config.train.dpo_beta > 0;
   shape.uses_graphs = config.train.gpu_graphs;
+  shape.is_reproducible = config.train.reproducible;
   shape.optimizer = phase.optimizer;
   shape.validation_batch = config.train.validation_every > 0 && data::has_validation(phase.data) ? share(phase.batch_size) : 0;
   shape.threads = at::get_num_threads();

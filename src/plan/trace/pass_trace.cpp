@@ -212,6 +212,7 @@ PassTrace trace_pass(const models::Model& part, const PassShape& shape) {
                                                                            .parallel = axes,
                                                                            .precision = shape.precision,
                                                                            .device = counting.device(),
+                                                                           .is_reproducible = shape.is_reproducible,
                                                                            .is_stage = shape.is_stage},
                                                       groups);
     } else {
@@ -266,7 +267,7 @@ const PassTrace& PassTraces::of(const models::Model& part, const PassShape& s) {
                          p.head_buckets, p.context, p.context_method, p.context_order, p.state_method, p.expert, p.expert_tensor, p.data,
                          s.batch, s.seq, s.precision, static_cast<int>(s.recompute), s.offloads_activations, static_cast<int>(s.target),
                          s.expert_load, s.learns, s.weighs_losses);
-  if (s.zero >= 2) key += fmt::format(" | {} {} {} {}", s.zero, s.replicas, s.bucket_bytes, s.is_stage);
+  if (s.zero >= 2) key += fmt::format(" | {} {} {} {} {}", s.zero, s.replicas, s.bucket_bytes, s.is_stage, s.is_reproducible);
   auto& alike = known_[key];
   for (const auto& [of, trace] : alike)
     if (of == config) return *trace;
@@ -278,9 +279,9 @@ const UpdateTrace& PassTraces::update_of(const models::Model& part, const Update
   const auto p = axes_of(part.layout());
   const auto& stage = part.layout().stage;
   const auto& o = s.optimizer;
-  const auto key = fmt::format("{} {} {} {} {} | {} {} {} | {} {} {} {} {} | {} {} {} {} {}", p.tensor, p.sequence_parallel,
+  const auto key = fmt::format("{} {} {} {} {} | {} {} {} | {} {} {} {} {} {} | {} {} {} {} {}", p.tensor, p.sequence_parallel,
                                p.tensor_sequence, p.expert, p.expert_tensor, stage.rank, stage.size, stage.chunks(), s.precision,
-                               s.replicas, s.zero, s.bucket_bytes, static_cast<int>(s.target), o.name, o.newton_schulz_steps,
+                               s.replicas, s.zero, s.bucket_bytes, static_cast<int>(s.target), s.is_reproducible, o.name, o.newton_schulz_steps,
                                o.newton_schulz_precision, o.spread_orthogonalisation, o.offload);
   auto& alike = updates_[key];
   for (const auto& [of, trace] : alike)

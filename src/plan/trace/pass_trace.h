@@ -33,7 +33,7 @@ struct PassShape {
   // ZeRO 2 and 3, whose gradients and weights come and go within a pass: over how many ranks with other tokens, by how much at a time, and
   // whether microbatches overlap in a pipeline. Below 2 the others do not count.
   int64_t zero = 0, replicas = 1, bucket_bytes = 0;
-  bool is_stage = false;
+  bool is_reproducible = false, is_stage = false;
 };
 
 /// Operations of one name and shape that do the same kind of work.

@@ -40,7 +40,8 @@ train::TrainingSetup setup_of(const TraceRequest& request, const train::Phase& p
                              .z_loss = config.train.z_loss,
                              .mtp_loss = config.train.mtp_loss,
                              .preferences = {config.train.dpo_beta, config.train.dpo_label_smoothing},
-                             .seed = static_cast<uint64_t>(config.train.seed)};
+                             .seed = static_cast<uint64_t>(config.train.seed),
+                             .is_reproducible = config.train.reproducible};
   setup.model.rope_base = phase.rope_base;
   if (setup.parallel.bucket_mib <= 0) setup.parallel.bucket_mib = traced_bucket_mib(0, request.target);
   return setup;

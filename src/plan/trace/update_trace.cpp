@@ -69,7 +69,8 @@ UpdateTrace trace_update(const models::Model& part, const UpdateShape& shape) {
                                      .optimizer = shape.optimizer,
                                      .parallel = place.parallel,
                                      .precision = shape.precision,
-                                     .device = counting.device()};
+                                     .device = counting.device(),
+                                     .is_reproducible = shape.is_reproducible};
     train::ParallelModel model(setup, groups);
     const int64_t built = tracer.position();
     for (const auto& tensor : model.optimizer().state()) {

@@ -20,6 +20,7 @@ struct UpdateShape {
   optim::OptimizerConfig optimizer;
   int64_t replicas = 1, zero = 0;  // as RunShape has them
   int64_t bucket_bytes = 0;        // 0: as traced_bucket_mib() has it
+  bool is_reproducible = false;
   device::Target target = device::Target::cpu;
 };
 
