@@ -31,6 +31,7 @@ constexpr Variable kVariables[] = {
     {"TORCHELASTIC_USE_AGENT_STORE", &Environment::agent_store},
     {"TORCHELASTIC_RESTART_COUNT", &Environment::restart_count},
     {"INGOT_HEARTBEATS", &Environment::heartbeats},
+    {"INGOT_SEAT", &Environment::seat},
     {"SLURM_JOB_ID", &Environment::slurm_job_id},
     {"SLURM_NTASKS", &Environment::slurm_ntasks},
     {"SLURM_STEP_ID", &Environment::slurm_step_id},

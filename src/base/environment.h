@@ -27,6 +27,7 @@ struct Environment {
   std::string agent_store;                  // TORCHELASTIC_USE_AGENT_STORE: "True" when the launcher holds the meeting place
   std::string restart_count;                // TORCHELASTIC_RESTART_COUNT
   std::string heartbeats;                   // INGOT_HEARTBEATS: where `ingot launch` sees what its ranks do
+  std::string seat;                         // INGOT_SEAT: where it tells a process which rank it is next (resilience/seats.h)
   // Set by Slurm in a job, and in each process that srun starts.
   std::string slurm_job_id, slurm_ntasks;                       // SLURM_JOB_ID, SLURM_NTASKS
   std::string slurm_step_id, slurm_step_tasks;                  // SLURM_STEP_ID, SLURM_STEP_NUM_TASKS

@@ -4,7 +4,7 @@
 namespace ingot::cli {
 
 struct LaunchOptions {
-  int64_t ranks = 1, node_rank = -1, max_restarts = 0, restarts_per_day = 0;
+  int64_t ranks = 1, node_rank = -1, max_restarts = 0, restarts_per_day = 0, spares = 0;
   std::string nodes = "1", rendezvous, address;
   double grace_s = 10, rendezvous_timeout_s = 300, lease_s = 3, nodes_patience_s = 30, hang_s = -1;
   std::vector<std::string> command;
@@ -57,6 +57,8 @@ void add_launch(Flags& flags) {
       ->check(kNotNegative);
   verb.add_option("--lease", o.lease_s, "seconds without a sign of life until a machine is lost")->check(CLI::Range(0.5, 3600.0));
   verb.add_option("--max-restarts", o.max_restarts, "how often all ranks are started again after a failure")->check(kNotNegative);
+  verb.add_option("--spares", o.spares, "processes of each machine that wait, the program loaded, to take the place of a training rank that fails")
+      ->check(CLI::Range(int64_t{0}, int64_t{64}));
   verb.add_option("--restarts-per-day", o.restarts_per_day, "and how often within 24 hours; 0: as often as --max-restarts allows")
       ->check(kNotNegative);
   verb.add_option(
@@ -86,6 +88,7 @@ int run_launch(const Call& call) {
                              .node_rank = o.node_rank,
                              .max_restarts = o.max_restarts,
                              .restarts_per_day = o.restarts_per_day,
+                             .spares = o.spares,
                              .hang_s = o.hang_s,
                              .rendezvous = o.rendezvous,
                              .address = o.address,

@@ -60,6 +60,8 @@ void add_train(Flags& flags) {
 #include "plan/run/ranks.h"
 #include "plan/run/record.h"
 #include "plan/run/shape.h"
+#include "resilience/seats.h"
+#include "resilience/stop_signal.h"
 #include "train/check_layout.h"
 #include "train/inputs.h"
 #include "train/run_lock.h"
@@ -154,6 +156,11 @@ int plan_only(const train::RunConfig& config, const comm::RankEnvironment& ranks
   return 0;
 }
 
+void use_threads(const train::RunConfig& config, const comm::RankEnvironment& ranks) {
+  if (config.train.threads > 0) at::set_num_threads(static_cast<int>(config.train.threads));
+  else comm::share_cores(ranks);
+}
+
 // Where a run writes, on a file system.
 std::vector<fs::path> folders_of(const train::RunConfig& config, const fs::path& run_dir) {
   std::vector<fs::path> folders = {run_dir};
@@ -162,20 +169,12 @@ std::vector<fs::path> folders_of(const train::RunConfig& config, const fs::path&
   return folders;
 }
 
-}  // namespace
-
-int run_train(const Call& call) {
-  const auto& o = call.options<TrainOptions>();
-  if (o.settings_help) return print_settings(o.markdown);
-  if (!o.example.empty()) return print_example(o.example);
-  if (o.config.empty()) throw base::UsageError("ingot train needs a configuration, for instance configs/zaya1-nano.toml");
+// Trains as one rank, until that is done or has lost another one.
+void train_as(const comm::RankEnvironment& ranks, const TrainOptions& o, const resilience::StopSignal& stop) {
   auto config = train::read_config(o.config, o.set);
   train::apply_log_level(config.log);
   const fs::path run_dir = !o.run_dir.empty() ? fs::path(o.run_dir) : fs::path("runs") / fs::path(o.config).stem();
-  const auto ranks = comm::rank_environment(base::environment());
-  if (config.train.threads > 0) at::set_num_threads(static_cast<int>(config.train.threads));
-  else comm::share_cores(ranks);
-  if (o.dry_run) return plan_only(config, ranks, call.json);
+  use_threads(config, ranks);
 
   // Impossible sizes and missing files end here, on every rank, before anyone waits for another.
   auto stretches = train::stretches_of(config);
@@ -186,8 +185,6 @@ int run_train(const Call& call) {
     if (evaluations) evaluations->check_layout(stretch.config, mesh::Mesh(stretch.config.parallel, ranks.rank, ranks.size));
   const auto device = device::device_of_rank(config.train.device, ranks.local_rank);
   for (const auto& stretch : stretches) train::check_device(stretch.config, device);
-  const resilience::StopSignal stop;
-  base::dump_stack_on_signal();
   const auto world = comm::World::join(ranks, device.is_cuda(),
                                        {.timeout = std::chrono::duration<double>(config.resilience.comm_timeout_s),
                                         .rendezvous_timeout = std::chrono::duration<double>(config.resilience.rendezvous_timeout_s)});
@@ -258,7 +255,52 @@ int run_train(const Call& call) {
     plan::PhasePlanner planner(*present, mesh::Mesh(present->parallel, ranks.rank, ranks.size), profile, plan::program_bytes(*present));
     throw base::OutOfMemoryError("out of memory: {}", plan::explain_out_of_memory(*present, planner));
   }
-  return 0;
+}
+
+// What any rank needs, before it is known which one this is: the libraries, the code of the model, the tables of matrix products.
+void warm_up(const TrainOptions& o) {
+  const auto config = train::read_config(o.config, o.set);
+  train::apply_log_level(config.log);
+  models::create_model(config.model);
+  const auto x = at::ones({64, 64});
+  at::matmul(x, x);
+}
+
+}  // namespace
+
+int run_train(const Call& call) {
+  const auto& o = call.options<TrainOptions>();
+  if (o.settings_help) return print_settings(o.markdown);
+  if (!o.example.empty()) return print_example(o.example);
+  if (o.config.empty()) throw base::UsageError("ingot train needs a configuration, for instance configs/zaya1-nano.toml");
+  auto environment = base::environment();
+  if (o.dry_run) {
+    const auto ranks = comm::rank_environment(environment);
+    const auto config = train::read_config(o.config, o.set);
+    train::apply_log_level(config.log);
+    use_threads(config, ranks);
+    return plan_only(config, ranks, call.json);
+  }
+  const resilience::StopSignal stop;
+  base::dump_stack_on_signal();
+  auto seat = resilience::Seat::of(environment);
+  std::string lost;  // and the launcher says how it goes on
+  if (seat && seat->is_spare()) warm_up(o);
+  for (bool waits = seat && seat->is_spare();; waits = true) {
+    if (waits) {
+      auto next = seat->wait(environment, lost, [&] { return stop.received() != 0; });
+      if (!next) return lost.empty() ? 0 : 1;
+      environment = *std::move(next);
+    }
+    try {
+      train_as(comm::rank_environment(environment), o, stop);
+      return 0;
+    } catch (const base::CommError& failure) {
+      if (!seat || stop.received() != 0) throw;
+      lost = failure.what();
+    }
+    base::log_error("{}", lost);
+  }
 }
 
 }  // namespace ingot::cli

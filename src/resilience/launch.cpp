@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <memory>
@@ -157,6 +158,11 @@ std::string in_words(const Round& round) {
   return fmt::format("{} node{} ({}), {} ranks", hosts.size(), hosts.size() == 1 ? "" : "s", fmt::join(hosts, ", "), round.ranks());
 }
 
+// Only that knows how to wait for a seat.
+bool is_training(const std::vector<std::string>& command) {
+  return command.size() > 1 && (command[0] == "ingot" || command[0] == base::own_program()) && command[1] == "train";
+}
+
 void check(const LaunchOptions& o) {
   if (o.command.empty())
     throw UsageError("ingot launch needs a command, for instance: ingot launch -n 2 -- ingot train configs/zaya1-nano.toml");
@@ -165,6 +171,8 @@ void check(const LaunchOptions& o) {
   if (o.node_rank >= o.nodes_wanted)
     throw UsageError("--node-rank {} with --nodes {}: nodes are numbered from 0 to {}", o.node_rank, o.nodes_wanted, o.nodes_wanted - 1);
   if (!o.rendezvous.empty() && !is_folder(o.rendezvous)) parse_address(o.rendezvous);
+  if (o.spares > 0 && (o.max_restarts == 0 || !is_training(o.command)))
+    throw UsageError("--spares {} waits for ranks of `ingot train` to fail, and needs --max-restarts above 0", o.spares);
 }
 
 }  // namespace
@@ -186,6 +194,8 @@ int launch(const LaunchOptions& o) {
   if (command[0] == "ingot") command[0] = base::own_program();  // the one that launches, wherever PATH points
   comm::HeartbeatBoard heartbeats(static_cast<int>(o.ranks));
   EventLog events(heartbeats);
+  Supervision supervision({.command = command, .may_stay = o.max_restarts > 0, .spares = static_cast<int>(o.spares)},
+                          static_cast<int>(o.ranks), stop);
   int64_t nodes_before = 0;
   while (const auto next = nodes.next(is_stopped)) {
     const auto& round = *next;
@@ -208,7 +218,7 @@ int launch(const LaunchOptions& o) {
                                         events.record_straggler(rank, what, has_recovered);
                                       },
                                   .hang = {.silence_s = o.hang_s, .is_whole_job = round.nodes.size() == 1}};
-    auto outcome = supervise(command, ranks_of(o, round, heartbeats), stop, watch);
+    auto outcome = supervision.run(ranks_of(o, round, heartbeats), watch);
     if (outcome.succeeded && is_stopped()) {
       nodes.leave(round);
       return 0;
@@ -239,8 +249,9 @@ int launch(const LaunchOptions& o) {
       nodes.end(round, status);
       return status;
     }
-    base::log_warning("starting all ranks again, {}: restart {} of {}; ingot train goes on from the last checkpoint", retry.why,
-                      failed.size(), o.max_restarts);
+    base::log_warning("starting all ranks again, {}: restart {} of {}{}; ingot train goes on from the last checkpoint", retry.why,
+                      failed.size(), o.max_restarts,
+                      outcome.first.stayed > 0 ? fmt::format(", {} in the same process", outcome.first.stayed) : "");
     if (speaks) events.record("restart", {{"attempt", failed.size()}, {"pause_s", retry.pause_s}, {"why", retry.why}});
     if (!pause(stop, retry.pause_s)) return 1;
   }

@@ -14,6 +14,7 @@ struct LaunchOptions {
   int64_t node_rank = -1;                     // which of them this is; -1: as it comes
   int64_t max_restarts = 0;                   // of all ranks, after a failure
   int64_t restarts_per_day = 0;               // 0: no limit of its own
+  int64_t spares = 0;                         // processes of each node that wait for a rank to fail
   double hang_s = -1;                         // silence of a rank that is a hang (hang.h); 0: never
   std::string rendezvous;                     // a folder that all machines share, or HOST:PORT of machine 0; one machine needs none
   std::string address;                        // where the others reach this machine; "": by its name

@@ -22,6 +22,7 @@
 #include "base/stack_dump.h"
 #include "base/system_call.h"
 #include "resilience/divergence.h"
+#include "resilience/seats.h"
 #include "resilience/straggler.h"
 
 namespace ingot::resilience {
@@ -33,6 +34,7 @@ constexpr size_t kLinesKept = 80 /* a stack */, kLinesOfFailure = 15, kLongestLi
 constexpr double kPolitenessShare = 0.3;  // of the grace: ranks end by themselves, with a message; then SIGTERM, then SIGKILL
 
 constexpr double kWatchEvery = 0.1, kForStacks = 0.3, kLookElsewhereEvery = 0.5;  // seconds
+constexpr double kForCauses = 0.5;  // from the first rank that lost another one until that must have ended
 constexpr double kGraceForOthersFailure_s = 1;                                    // ranks whose peers are gone have nothing more to do
 
 // 'R' runs, 'S' sleeps, 'D' waits for the kernel, 'T' is stopped; '?': not known.
@@ -56,6 +58,7 @@ class Stream {
   Stream(const Stream&) = delete;
 
   int descriptor() const { return descriptor_; }
+  void set_prefix(std::optional<std::string> prefix) { prefix_ = std::move(prefix); }
   const std::deque<std::string>& last_lines() const { return last_; }
 
   void pump() {
@@ -103,7 +106,8 @@ class Stream {
 };
 
 struct Child {
-  int rank = 0;
+  int rank = 0;  // of a spare: -1
+  int seat = -1;
   pid_t process = 0;
   bool is_running = true;
   std::unique_ptr<Stream> out, err;
@@ -126,13 +130,18 @@ struct Pipe {
   int take() { return std::exchange(read_end, -1); }
 };
 
+std::string prefix_of(int rank, size_t width) { return rank < 0 ? "[spare] " : fmt::format("[{:>{}}] ", rank, width); }
+
+// Rank 0 gives the job's result, for whatever reads it next.
+std::optional<std::string> prefix_of_results(int rank, size_t width) {
+  return rank == 0 ? std::nullopt : std::optional(prefix_of(rank, width));
+}
+
 Child start(const std::vector<std::string>& command, const RankProcess& rank, size_t width) {
   Pipe out, err;
   const pid_t process = base::start_process(command, rank.environment, {.out = out.write_end, .err = err.write_end});
-  const auto prefix = fmt::format("[{:>{}}] ", rank.rank, width);
-  // Rank 0 gives the job's result, for whatever reads it next.
-  const auto of_results = rank.rank == 0 ? std::nullopt : std::optional(prefix);
-  return {rank.rank, process, true, std::make_unique<Stream>(out.take(), 1, of_results), std::make_unique<Stream>(err.take(), 2, prefix)};
+  return {rank.rank, -1, process, true, std::make_unique<Stream>(out.take(), 1, prefix_of_results(rank.rank, width)),
+          std::make_unique<Stream>(err.take(), 2, prefix_of(rank.rank, width))};
 }
 
 Failure failure_of(const Child& child, int status) {
@@ -158,47 +167,123 @@ std::vector<std::string> last_stack(const std::deque<std::string>& lines) {
   return first == lines.rend() ? std::vector<std::string>() : std::vector<std::string>(first.base() - 1, lines.end());
 }
 
-class Supervision {
- public:
-  Supervision(const StopSignal& stop, const SupervisorOptions& options) : stop_(stop), options_(options) {}
-  ~Supervision() {
-    for (auto& child : children_)
-      if (child.is_running) {
-        kill(-child.process, SIGKILL);
-        base::uninterrupted([&] { return waitpid(child.process, nullptr, 0); });
-      }
+}  // namespace
+
+struct Supervision::State {
+  State(Program program, int ranks, const StopSignal& stop) : program_(std::move(program)), stop_(stop) {
+    if (program_.may_stay || program_.spares > 0) seats_.emplace(ranks + program_.spares);
+  }
+  ~State() {
+    for (const auto& spare : spares_)
+      if (spare.is_running) kill(-spare.process, SIGKILL);  // it has nothing to lose
+    grace_s_ = std::min(grace_s_, kGraceForOthersFailure_s);
+    signal_living(SIGTERM);
+    for (const auto start = Clock::now(); are_living() && seconds_since(start) < grace_s_;) wait_for_output(), reap_quietly();
+    signal_living(SIGKILL);
+    for (auto* list : {&children_, &spares_})
+      for (auto& child : *list)
+        if (child.is_running) base::uninterrupted([&] { return waitpid(child.process, nullptr, 0); });
   }
 
-  void start_all(const std::vector<std::string>& command, const std::vector<RankProcess>& ranks) {
-    const size_t width = std::to_string(ranks.back().rank).size();
-    for (const auto& rank : ranks) children_.push_back(start(command, rank, width));
-  }
-
-  Outcome run() {
-    while (running() > 0) {
+  Outcome run(const std::vector<RankProcess>& ranks, const SupervisorOptions& options) {
+    options_ = &options;
+    first_.reset();
+    grace_s_ = options.grace_s;
+    signals_handed_on_ = pressure_ = 0;
+    is_draining_ = false;
+    looked_at_ = watched_at_ = awake_since_ = Clock::now();
+    waiting_since_.reset();
+    stragglers_ = StragglerWatch();
+    seat_all(ranks);
+    while (running() > 0 || (waiting() > 0 && !first_)) {
       wait_for_output();
       reap();
       hand_on_signals();
       look_elsewhere();
       look_for_hangs();
+      look_for_losses();
       press();
+      add_spares();
     }
     for (auto& child : children_) child.out->pump(), child.err->pump();
+    if (first_) first_->stayed = static_cast<int>(waiting());
     return {!first_.has_value(), signals_handed_on_ > 0, first_.value_or(Failure{})};
   }
 
  private:
+  bool waits(const Child& child) const { return child.is_running && child.seat >= 0 && seats_->is_waiting(child.seat); }
   size_t running() const {
-    return static_cast<size_t>(std::count_if(children_.begin(), children_.end(), [](const Child& c) { return c.is_running; }));
+    return static_cast<size_t>(std::count_if(children_.begin(), children_.end(), [&](const Child& c) { return c.is_running && !waits(c); }));
+  }
+  size_t waiting() const {
+    return static_cast<size_t>(std::count_if(children_.begin(), children_.end(), [&](const Child& c) { return waits(c); }));
+  }
+  bool are_living() const {
+    const auto lives = [](const Child& child) { return child.is_running; };
+    return std::any_of(children_.begin(), children_.end(), lives) || std::any_of(spares_.begin(), spares_.end(), lives);
+  }
+
+  // Whoever waited stays the process of its place. The heartbeats are counted by places.
+  void seat_all(const std::vector<RankProcess>& ranks) {
+    width_ = std::to_string(ranks.back().rank).size();
+    children_.resize(ranks.size());
+    of_spares_.clear();
+    for (const auto& variable : ranks.front().environment)
+      if (variable.first == "OMP_NUM_THREADS") of_spares_.push_back(variable);
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      auto& child = children_[i];
+      if (!waits(child)) {
+        const auto ready = std::find_if(spares_.begin(), spares_.end(), [&](const Child& spare) { return waits(spare); });
+        if (ready == spares_.end()) {
+          child = start_seated(ranks[i], /*is_spare=*/false);
+          continue;
+        }
+        child = std::move(*ready);
+        spares_.erase(ready);
+      }
+      child.rank = ranks[i].rank;
+      child.out->set_prefix(prefix_of_results(child.rank, width_));
+      child.err->set_prefix(prefix_of(child.rank, width_));
+      seats_->give(child.seat, ranks[i].environment);
+    }
+  }
+
+  Child start_seated(RankProcess rank, bool is_spare) {
+    const int seat = seats_ ? free_seat() : -1;
+    if (seat >= 0) {
+      seats_->clear(seat);
+      rank.environment.emplace_back("INGOT_SEAT", seats_->name(seat, is_spare));
+    }
+    auto child = start(program_.command, rank, width_);
+    child.seat = seat;
+    return child;
+  }
+
+  int free_seat() const {
+    const auto has = [](int seat) { return [seat](const Child& child) { return child.is_running && child.seat == seat; }; };
+    int seat = 0;
+    while (std::any_of(children_.begin(), children_.end(), has(seat)) || std::any_of(spares_.begin(), spares_.end(), has(seat))) ++seat;
+    return seat;
+  }
+
+  // They are loaded beside the steps, not beside the start that everybody waits for.
+  void add_spares() {
+    if (first_ || signals_handed_on_ > 0 || is_draining_ || static_cast<int>(spares_.size()) >= program_.spares || spares_failed_) return;
+    const bool has_begun = options_->heartbeats ? options_->heartbeats->pulse(0).is_settled : true;
+    if (!has_begun) return;
+    spares_.push_back(start_seated({.rank = -1, .environment = of_spares_}, /*is_spare=*/true));
   }
 
   void wait_for_output() {
     std::vector<pollfd> waits;
-    for (const auto& child : children_)
-      for (const auto* stream : {child.out.get(), child.err.get()})
-        if (stream->descriptor() >= 0) waits.push_back({stream->descriptor(), POLLIN, 0});
-    poll(waits.data(), waits.size(), waits.empty() ? 20 : 50);
-    for (auto& child : children_) child.out->pump(), child.err->pump();
+    for (auto* list : {&children_, &spares_})
+      for (const auto& child : *list)
+        for (const auto* stream : {child.out.get(), child.err.get()})
+          if (stream && stream->descriptor() >= 0) waits.push_back({stream->descriptor(), POLLIN, 0});
+    poll(waits.data(), waits.size(), waits.empty() ? 20 : first_ ? 5 : 50);
+    for (auto* list : {&children_, &spares_})
+      for (auto& child : *list)
+        if (child.out) child.out->pump(), child.err->pump();
   }
 
   void reap() {
@@ -207,14 +292,40 @@ class Supervision {
       if (!child.is_running || waitpid(child.process, &status, WNOHANG) != child.process) continue;
       child.is_running = false;
       child.out->pump(), child.err->pump();
-      if (!(WIFEXITED(status) && WEXITSTATUS(status) == 0)) fail(failure_of(child, status));
+      if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+      fail(failure_of(child, status));
+      first_->failed += pressure_ == 0 ? 1 : 0;
     }
+    for (auto& spare : spares_) {
+      int status = 0;
+      if (!spare.is_running || waitpid(spare.process, &status, WNOHANG) != spare.process) continue;
+      spare.is_running = false;
+      if (std::exchange(spares_failed_, true) || signals_handed_on_ > 0) continue;
+      base::log_warning("a spare process has ended, and no further one is started: {}", report_of(failure_of(spare, status)));
+    }
+    std::erase_if(spares_, [](const Child& spare) { return !spare.is_running; });
+  }
+  void reap_quietly() {
+    for (auto* list : {&children_, &spares_})
+      for (auto& child : *list)
+        if (child.is_running && waitpid(child.process, nullptr, WNOHANG) == child.process) child.is_running = false;
+  }
+
+  // A rank lost another one that is still there: their connection, or their common path.
+  void look_for_losses() {
+    if (first_ || waiting() == 0) return waiting_since_.reset();
+    if (!waiting_since_) waiting_since_ = Clock::now();
+    if (seconds_since(*waiting_since_) < kForCauses) return;
+    const auto loser = std::find_if(children_.begin(), children_.end(), [&](const Child& child) { return waits(child); });
+    fail({.rank = loser->rank,
+          .description = fmt::format("rank {} (process {}) lost another rank: {}", loser->rank, loser->process, seats_->why(loser->seat)),
+          .last_lines = {seats_->why(loser->seat)}});
   }
 
   void fail(Failure failure) {
     if (first_) return;
-    if (failure.rank >= 0 && options_.heartbeats) {
-      failure.step = options_.heartbeats->pulse(index_of(failure.rank)).step;
+    if (failure.rank >= 0 && options_->heartbeats) {
+      failure.step = options_->heartbeats->pulse(index_of(failure.rank)).step;
       if (!failure.is_hang && failure.step > 0) failure.description += fmt::format(" in step {}", failure.step);
       // A rank that leaves the common path often fails later than those that meet it.
       const auto divergence = failure.is_hang ? std::nullopt : find_divergence(histories());
@@ -223,17 +334,20 @@ class Supervision {
     first_ = std::move(failure);
     failed_at_ = Clock::now();
     if (running() > 0)
-      base::log_error("{}; the {} other rank{} here will be ended within {:g} s", first_->description, running(), running() > 1 ? "s" : "",
-                      grace_s_);
+      base::log_error("{}; the {} other rank{} here will be ended within {:g} s{}", first_->description, running(), running() > 1 ? "s" : "",
+                      grace_s_, seats_ ? ", or wait to go on" : "");
   }
 
-  int index_of(int rank) const { return rank - children_.front().rank; }
+  int index_of(int rank) const {
+    const auto found = std::find_if(children_.begin(), children_.end(), [&](const Child& child) { return child.rank == rank; });
+    return static_cast<int>(found - children_.begin());
+  }
 
   std::vector<RankHistory> histories() const {
     std::vector<RankHistory> all;
     for (size_t i = 0; i < children_.size(); ++i) {
       const int index = static_cast<int>(i);
-      all.push_back({children_[i].rank, options_.heartbeats->pulse(index).role, options_.heartbeats->operations(index)});
+      all.push_back({children_[i].rank, options_->heartbeats->pulse(index).role, options_->heartbeats->operations(index)});
     }
     return all;
   }
@@ -241,18 +355,18 @@ class Supervision {
   void hand_on_signals() {
     if (stop_.received() == 0 || signals_handed_on_ > 0) return;
     ++signals_handed_on_;
-    signal_all(stop_.received());
+    signal_living(stop_.received());
   }
 
   void look_elsewhere() {
     if (first_ || seconds_since(looked_at_) < kLookElsewhereEvery) return;
     looked_at_ = Clock::now();
-    if (options_.drains && !is_draining_ && options_.drains()) {
+    if (options_->drains && !is_draining_ && options_->drains()) {
       is_draining_ = true;
       signal_all(SIGTERM);
     }
-    if (!options_.failure_elsewhere) return;
-    if (const auto text = options_.failure_elsewhere(); !text.empty()) {
+    if (!options_->failure_elsewhere) return;
+    if (const auto text = options_->failure_elsewhere(); !text.empty()) {
       grace_s_ = std::min(grace_s_, kGraceForOthersFailure_s);
       Failure failure;
       failure.description = text;
@@ -263,21 +377,21 @@ class Supervision {
   // Killed at once: nothing else ends a process that is stopped, and the others then learn of it from what connects them.
   void look_for_hangs() {
     const double since = seconds_since(watched_at_);
-    if (!options_.heartbeats || first_ || signals_handed_on_ > 0 || is_draining_ || since < kWatchEvery) return;
+    if (!options_->heartbeats || first_ || signals_handed_on_ > 0 || is_draining_ || since < kWatchEvery) return;
     watched_at_ = Clock::now();
     // This process was stopped itself, or had no core: so may the ranks have been.
     if (since > 1 + kWatchEvery) awake_since_ = watched_at_;
     std::vector<WatchedRank> ranks;
     for (size_t i = 0; i < children_.size(); ++i) {
       const auto& child = children_[i];
-      if (!child.is_running) return;  // one has ended, and is about to be reaped
-      auto pulse = options_.heartbeats->pulse(static_cast<int>(i));
+      if (!child.is_running || waits(child)) return;  // one has ended, and is about to be reaped, or has lost one
+      auto pulse = options_->heartbeats->pulse(static_cast<int>(i));
       pulse.age_s = std::min(pulse.age_s, seconds_since(awake_since_));
       const char state = state_of(pulse.process);
       ranks.push_back({child.rank, std::move(pulse), state});
     }
     look_for_stragglers(ranks);
-    const auto hang = find_hang(ranks, options_.hang, [&] { return find_divergence(histories()); });
+    const auto hang = find_hang(ranks, options_->hang, [&] { return find_divergence(histories()); });
     if (!hang) return;
     Failure failure{.rank = hang->rank, .description = hang->description, .last_lines = {}, .is_hang = true, .silent_s = hang->silent_s};
     for (size_t i = 0; i < children_.size(); ++i) {
@@ -295,13 +409,13 @@ class Supervision {
   }
 
   void look_for_stragglers(const std::vector<WatchedRank>& ranks) {
-    if (!options_.on_straggler) return;
+    if (!options_->on_straggler) return;
     std::vector<RankSteps> steps;
     for (size_t i = 0; i < ranks.size(); ++i)
-      steps.push_back({ranks[i].rank, ranks[i].pulse.role, options_.heartbeats->steps(static_cast<int>(i))});
-    for (const auto& found : stragglers_.look(steps)) options_.on_straggler(found.rank, found.description, /*has_recovered=*/false);
+      steps.push_back({ranks[i].rank, ranks[i].pulse.role, options_->heartbeats->steps(static_cast<int>(i))});
+    for (const auto& found : stragglers_.look(steps)) options_->on_straggler(found.rank, found.description, /*has_recovered=*/false);
     for (const int rank : stragglers_.take_recovered())
-      options_.on_straggler(rank, fmt::format("rank {} is as fast as the others again", rank), /*has_recovered=*/true);
+      options_->on_straggler(rank, fmt::format("rank {} is as fast as the others again", rank), /*has_recovered=*/true);
   }
 
   void press() {
@@ -313,21 +427,31 @@ class Supervision {
 
   void signal_all(int signal) {
     for (const auto& child : children_)
-      if (child.is_running) kill(-child.process, signal);
+      if (child.is_running && !waits(child)) kill(-child.process, signal);
+  }
+  void signal_living(int signal) {
+    for (auto* list : {&children_, &spares_})
+      for (const auto& child : *list)
+        if (child.is_running) kill(-child.process, signal);
   }
 
+  const Program program_;
   const StopSignal& stop_;
-  const SupervisorOptions& options_;
-  std::vector<Child> children_;
+  std::optional<SeatBoard> seats_;
+  std::vector<Child> children_, spares_;
+  std::vector<std::pair<std::string, std::string>> of_spares_;  // their environment
+  bool spares_failed_ = false;
+  size_t width_ = 1;
+  // Of an attempt.
+  const SupervisorOptions* options_ = nullptr;
   std::optional<Failure> first_;
-  Clock::time_point failed_at_, looked_at_ = Clock::now(), watched_at_ = Clock::now(), awake_since_ = Clock::now();
+  Clock::time_point failed_at_, looked_at_, watched_at_, awake_since_;
+  std::optional<Clock::time_point> waiting_since_;
   StragglerWatch stragglers_;
   int signals_handed_on_ = 0, pressure_ = 0;
   bool is_draining_ = false;
-  double grace_s_ = options_.grace_s;
+  double grace_s_ = kGraceForOthersFailure_s;
 };
-
-}  // namespace
 
 std::string report_of(const Failure& failure) {
   std::string text = "first failure: " + failure.description;
@@ -341,11 +465,9 @@ std::string report_of(const Failure& failure) {
   return text;
 }
 
-Outcome supervise(const std::vector<std::string>& command, const std::vector<RankProcess>& ranks, const StopSignal& stop,
-                  const SupervisorOptions& options) {
-  Supervision supervision(stop, options);
-  supervision.start_all(command, ranks);
-  return supervision.run();
-}
+Supervision::Supervision(Program program, int ranks, const StopSignal& stop)
+    : state_(std::make_unique<State>(std::move(program), ranks, stop)) {}
+Supervision::~Supervision() = default;
+Outcome Supervision::run(const std::vector<RankProcess>& ranks, const SupervisorOptions& options) { return state_->run(ranks, options); }
 
 }  // namespace ingot::resilience

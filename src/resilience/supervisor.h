@@ -1,4 +1,5 @@
-// Starts the ranks of one machine as processes, passes on what they print, and ends all of them when one fails.
+// Starts the ranks of one machine as processes, passes on what they print, and when one fails ends the others, or lets those stay that wait to
+// be told which rank they are next (seats.h).
 //
 // Every line of a rank is written whole, with its rank in front; the standard output of rank 0, the job's result, passes as it comes. The
 // ranks run in process groups of their own, so that a Ctrl-C at the terminal reaches the supervisor alone, which hands it on once; when the
@@ -7,6 +8,7 @@
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -42,6 +44,8 @@ struct Failure {
   bool is_hang = false;
   double silent_s = 0;  // before it was found to hang
   int64_t step = 0;     // that the rank was in; 0: before the first, or not known
+  int stayed = 0;       // ranks that wait for the next attempt
+  int failed = 0;       // ranks that ended by themselves with a failure, this one included
 };
 
 /// What to tell the user: the description, and the last lines as what they are. A killed rank's last line is not the cause.
@@ -53,8 +57,27 @@ struct Outcome {
   Failure first;             // when not
 };
 
-/// Runs `command` once per rank until all have ended. Throws UsageError when the program cannot be started at all.
-Outcome supervise(const std::vector<std::string>& command, const std::vector<RankProcess>& ranks, const StopSignal& stop,
-                  const SupervisorOptions& options);
+struct Program {
+  std::vector<std::string> command;
+  bool may_stay = false;  // after a failure, in processes that can wait
+  int spares = 0;         // processes that wait from the start; only of a program that can
+};
+
+class Supervision {
+ public:
+  /// Of as many ranks in every attempt. `stop` must outlive it.
+  Supervision(Program program, int ranks, const StopSignal& stop);
+  /// Ends what still runs or waits.
+  ~Supervision();
+  Supervision(const Supervision&) = delete;
+
+  /// An attempt: one process for each rank, in their order, which has stayed, was a spare, or is started; until all have ended, or after a
+  /// failure wait. Throws UsageError when the program cannot be started at all.
+  Outcome run(const std::vector<RankProcess>& ranks, const SupervisorOptions& options);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace ingot::resilience
