@@ -6,17 +6,20 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <thread>
 #include <utility>
 
 #include "base/environment.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/run_events.h"
 #include "base/text.h"
 #include "comm/heartbeat.h"
+#include "resilience/bisection.h"
 #include "resilience/nodes.h"
 #include "resilience/retry_policy.h"
 #include "resilience/supervisor.h"
@@ -98,6 +101,8 @@ std::vector<RankProcess> ranks_of(const LaunchOptions& o, const Round& round, co
 }
 
 constexpr int kUsageStatus = 2;
+constexpr int64_t kLongestHistory = int64_t{1} << 30;                                   // bytes of checkpoints.jsonl
+constexpr const char* kReplicasDiffer = "ranks that hold the same weights differ";  // as train/replica_check.cpp says it
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
@@ -142,6 +147,7 @@ class EventLog {
     record(has_recovered ? "recovered" : "straggler",
            {{"rank", rank}, {"step", heartbeats_.pulse(0).step}, {"what", what}, {"node", base::host_name()}});
   }
+  const std::string& run_directory() const { return run_directory_; }
   void record(const char* kind, const Json& details) {
     if (const auto said = heartbeats_.pulse(0).run_directory; !said.empty()) run_directory_ = said;
     if (!run_directory_.empty()) base::record_event(run_directory_, kind, details);
@@ -176,6 +182,45 @@ void check(const LaunchOptions& o) {
 }
 
 }  // namespace
+
+// -1: nobody, or all alike.
+int who_failed(const Outcome& outcome) { return !outcome.succeeded && outcome.first.failed == 1 ? outcome.first.rank : -1; }
+
+// The step that failed twice is tried in other ways, in folders beside what the run has written.
+void find_cause(const LaunchOptions& o, const std::vector<std::string>& command, const Round& round, const Failure& failure,
+                const std::string& run_directory, comm::HeartbeatBoard& heartbeats, const StopSignal& stop, EventLog& events) {
+  const auto checkpoints = run_directory + "/checkpoints.jsonl";
+  const auto known = std::filesystem::exists(checkpoints) ? base::read_file(checkpoints, kLongestHistory) : std::string();
+  const auto ranks = static_cast<size_t>(o.ranks);
+  std::vector<TrialOutcome> outcomes;
+  auto in_words = Json::array();
+  for (const auto& trial : trials(static_cast<int>(o.ranks))) {
+    base::log_info("step {} is tried once more, {}", failure.step, trial.what);
+    auto flags = flags_of_trials(failure.step, fmt::format("{}/trials/step-{}-{}", run_directory, failure.step, trial.name), known);
+    flags.insert(flags.end(), trial.flags.begin(), trial.flags.end());
+    heartbeats.clear();
+    auto round_of_trial = round;
+    round_of_trial.number += static_cast<int64_t>(outcomes.size()) + 1;
+    auto processes = ranks_of(o, round_of_trial, heartbeats);
+    std::vector<int> numbers;
+    for (const auto& process : processes) numbers.push_back(process.rank);
+    for (size_t i = 0; i < ranks; ++i) {
+      processes[i].rank = numbers[(i + static_cast<size_t>(trial.rotation)) % ranks];
+      processes[i].environment.front().second = std::to_string(processes[i].rank);
+    }
+    const auto outcome = Supervision({.command = command_of_trial(command, flags), .may_stay = true}, static_cast<int>(o.ranks), stop)
+                             .run(processes, {.grace_s = o.grace_s, .heartbeats = &heartbeats, .hang = {.silence_s = o.hang_s}});
+    if (stop.received() != 0) return;
+    const auto& lines = outcome.first.last_lines;
+    const bool differ = std::any_of(lines.begin(), lines.end(), [](const auto& line) { return line.find(kReplicasDiffer) != std::string::npos; });
+    outcomes.push_back({trial.name, outcome.succeeded, who_failed(outcome), differ});
+    in_words.push_back({{"trial", trial.what}, {"passed", outcome.succeeded}, {"rank", outcomes.back().rank}});
+    base::log_info("{}: {}", trial.what, outcome.succeeded ? "passed" : outcome.first.description);
+  }
+  const auto found = verdict(failure.failed == 1 ? failure.rank : -1, outcomes);
+  base::log_error("step {}: {}", failure.step, found);
+  events.record("bisected", {{"step", failure.step}, {"what", found}, {"trials", in_words}});
+}
 
 int launch(const LaunchOptions& o) {
   check(o);
@@ -244,6 +289,8 @@ int launch(const LaunchOptions& o) {
     const auto retry = after(failed, {.restarts = o.max_restarts, .restarts_per_day = o.restarts_per_day});
     if (!retry.restarts) {
       if (o.max_restarts > 0) base::log_error("not started again: {}", retry.why);
+      if (retry.is_deterministic && o.nodes_wanted == 1 && is_training(command) && !events.run_directory().empty())
+        find_cause(o, command, round, outcome.first, events.run_directory(), heartbeats, stop, events);
       if (speaks) events.record("gave_up", {{"attempt", round.number - round.first}, {"why", retry.why}});
       const int status = failed.back().cause == Cause::usage ? kUsageStatus : 1;
       nodes.end(round, status);

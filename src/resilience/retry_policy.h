@@ -32,7 +32,8 @@ struct RetryLimits {
 struct Retry {
   bool restarts = false;
   double pause_s = 0;
-  std::string why;  // in words, either way
+  std::string why;                // in words, either way
+  bool is_deterministic = false;  // the same failure again: no accident
 };
 
 /// After the last of `attempts`, all of which failed.

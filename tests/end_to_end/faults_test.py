@@ -334,7 +334,7 @@ def the_same_failure_in_the_same_step_is_not_tried_a_third_time(w):
     _, err = launch(2, "train", config, "--no-forecast", "--run-dir", run, options=("--max-restarts", "5"), status=1)
     assert re.search(r"not started again: step (\d+) failed twice in the same way", err), err
     happened = troubles(run)
-    assert [e["event"] for e in happened] == ["start", "failure", "restart", "start", "failure", "gave_up"], happened
+    assert [e["event"] for e in happened] == ["start", "failure", "restart", "start", "failure", "bisected", "gave_up"], happened
     assert happened[1]["step"] == happened[4]["step"] > 0 and any("NaN or Inf" in line for line in happened[1]["last_lines"]), happened
 
 
