@@ -8,7 +8,8 @@ struct SimulateFlags : TargetFlags {
   int64_t nodes_per_leaf = 0, steps = 1, seed = 0;
   double oversubscription = 1, hop_us = 0, jitter = 0, slow_share = 0, slow_factor = 1;
   std::vector<std::string> slow, fail;
-  double save_every_s = 0, save_stall_s = 0.1;
+  double save_every_s = 0, save_stall_s = 0.1, memory_stall_ms = 0, stay_s = 1, node_loss_share = 0.2, repair_h = 24;
+  int64_t spares = 0;
 };
 
 #ifndef INGOT_COMPUTES
@@ -43,6 +44,16 @@ void add_plan_simulate(Flags& flags) {
   verb.add_option("--save-stall-s", o.save_stall_s, "that a checkpoint keeps training waiting")
       ->check(CLI::Range(0.0, 1e7))
       ->capture_default_str();
+  verb.add_option("--memory-stall-ms", o.memory_stall_ms, "that a checkpoint of every step in memory keeps each step waiting")
+      ->check(CLI::Range(0.0, 1e7));
+  verb.add_option("--stay-s", o.stay_s, "seconds until a run computes again whose processes stay when one is lost")
+      ->check(CLI::Range(0.0, 1e7))
+      ->capture_default_str();
+  verb.add_option("--spare-nodes", o.spares, "nodes that wait for others to be lost")->check(CLI::Range(int64_t{0}, int64_t{100'000}));
+  verb.add_option("--node-loss-share", o.node_loss_share, "of the failures: they take a node away until it is repaired")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  verb.add_option("--repair-hours", o.repair_h, "until such a node is back")->check(CLI::Range(0.0, 1e5))->capture_default_str();
   add_failures(verb, o);
   add_target(verb, o);
 }
@@ -51,6 +62,8 @@ void add_plan_simulate(Flags& flags) {
 }  // namespace ingot::cli
 
 #ifdef INGOT_COMPUTES
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/show.h"
@@ -100,9 +113,15 @@ int run_plan_simulate(const Call& call) {
   const auto disturbances = disturbances_of(o);
   auto planner = planner_of(o, topology);
   const int64_t devices = planner.target().devices;
-  const plan::Reliability reliability{
-      .device_mtbf_h = o.mtbf_h, .devices = devices, .restart_s = o.restart_s, .save_stall_s = o.save_stall_s};
-  const auto document = plan::simulation_of({disturbances, o.steps, o.topology, reliability, o.save_every_s}, planner, devices);
+  const plan::RecoveryCosts recovery{
+      .reliability = {.device_mtbf_h = o.mtbf_h, .devices = devices, .restart_s = o.restart_s, .save_stall_s = o.save_stall_s},
+      .nodes = std::max<int64_t>(1, devices / planner.target().cluster.devices_per_node),
+      .save_every_s = o.save_every_s,
+      .memory_stall_s = o.memory_stall_ms * 1e-3,
+      .stay_s = o.stay_s,
+      .node_loss_share = o.node_loss_share,
+      .repair_h = o.repair_h};
+  const auto document = plan::simulation_of({disturbances, o.steps, o.topology, recovery, o.spares}, planner, devices);
   show(call, document.json, document.text, o.output);
   return 0;
 }

@@ -83,7 +83,7 @@ TEST(TimeDocument, the_run_is_its_steps_and_what_failures_cost) {
 
 TEST(SimulationDocument, undisturbed_it_is_the_formulas_step) {
   auto planner = planner_of(2);
-  const auto document = simulation_of({.reliability = {.device_mtbf_h = 0}}, planner, 8);
+  const auto document = simulation_of({.recovery = {.reliability = {.device_mtbf_h = 0}}}, planner, 8);
   EXPECT_EQ(document.json["complete"], true);
   EXPECT_NEAR(document.json["undisturbed_ms"].get<double>() / document.json["predicted_ms"].get<double>(), 1, 0.1);
   EXPECT_DOUBLE_EQ(document.json["step_ms"]["mean"], document.json["undisturbed_ms"]);
@@ -93,12 +93,14 @@ TEST(SimulationDocument, undisturbed_it_is_the_formulas_step) {
 
 TEST(SimulationDocument, a_dead_rank_is_said_to_halt_the_step) {
   auto planner = planner_of(2);
-  SimulationRequest request{.reliability = {.device_mtbf_h = 1000, .devices = 8, .restart_s = 60, .save_stall_s = 1}};
+  SimulationRequest request{.recovery = {.reliability = {.device_mtbf_h = 1000, .devices = 8, .restart_s = 60, .save_stall_s = 1}}, .spares = 1};
   request.disturbances.failures.push_back({0, 0});
   const auto document = simulation_of(request, planner, 8);
   EXPECT_EQ(document.json["complete"], false);
   EXPECT_THAT(document.text, AllOf(HasSubstr("the step does not end"), HasSubstr("goodput")));
   EXPECT_DOUBLE_EQ(document.json["run"]["expected_goodput"], document.json["run"]["best_expected_goodput"]);
+  ASSERT_EQ(document.json["recovery"].size(), recovery_policies(1).size());
+  EXPECT_GT(document.json["recovery"].back()["goodput"], document.json["recovery"].front()["goodput"]) << "all together beats the plainest";
 }
 
 TEST(ErrorsDocument, groups_have_rows_and_none_has_a_next_step) {
