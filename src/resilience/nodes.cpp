@@ -293,7 +293,8 @@ std::optional<Round> Nodes::next(const Stop& stop) {
       say_once(fmt::format("{} of {} nodes {} there", there, options_.wanted, there == 1 ? "is" : "are"));
       if (there >= options_.least && largest_size(there, limits) == 0)
         throw CommError("the job cannot be laid out for {} nodes, nor for fewer down to {}", there, options_.least);
-      if (before && latest_ == seen_ && there < options_.least && read(numbered("regroup", latest_)).value("leaves", false)) {
+      const auto regroup = before && latest_ == seen_ ? read(numbered("regroup", latest_)) : Json();
+      if (regroup.is_object() && regroup.value("leaves", false) && there < options_.least) {
         base::log_info("fewer than {} nodes are left, and the job was asked to stop", options_.least);
         end(*before, 0);
         continue;

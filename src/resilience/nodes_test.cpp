@@ -232,6 +232,19 @@ TEST_F(NodesTest, a_full_disk_ends_no_job_and_loses_no_failure) {
   EXPECT_EQ(waiting.get(), std::nullopt);
 }
 
+// A bug: it ended with an exception of the JSON library.
+TEST_F(NodesTest, where_one_is_lost_and_too_few_are_left_they_wait_for_another) {
+  auto a = node(2, 2), b = node(2, 2);
+  const auto rounds = next_of({a.get(), b.get()});
+  b.reset();
+  a->agree(rounds[0], {.cause = Cause::killed, .step = 3}, "node 1 is lost");
+  auto waits = next(*a);
+  EXPECT_EQ(waits.wait_for(1200ms), std::future_status::timeout);
+  auto c = node(2, 2);
+  EXPECT_EQ(next(*c).get().value().number, 1);
+  EXPECT_EQ(waits.get().value().number, 1);
+}
+
 // A bug: where no node could write that the round had failed, as the folder was away, each waited as a spare, and none worked.
 TEST_F(NodesTest, a_failure_that_no_node_could_write_is_written_when_the_place_is_back) {
   const auto full = std::make_shared<FullStore>();
