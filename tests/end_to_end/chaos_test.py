@@ -1,0 +1,100 @@
+"""scripts/chaos in short: a fixed seed over the kinds of faults that any machine permits; and that it sees what is wrong, and leaves nothing."""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from harness import INGOT, run_chosen_in_scratch
+
+CHAOS = Path(__file__).resolve().parents[2] / "scripts/chaos"
+KINDS = "kill,again,stop,slow,drain,job,damage,memory,node,meeting,store"
+
+
+def start(scratch, *args, binary=INGOT):
+    return subprocess.Popen([sys.executable, "-B", str(CHAOS), *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            env=os.environ | {"TMPDIR": scratch, "INGOT_BINARY": str(binary)})
+
+
+def chaos(scratch, *args, status=0, **more):
+    process = start(scratch, *args, **more)
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == status, (process.returncode, said)
+    return said
+
+
+def processes_in(folder):
+    return subprocess.run(["pgrep", "-f", f"{folder}/"], capture_output=True, text=True).stdout.split()
+
+
+def every_kind_of_fault_is_survived(scratch):
+    table = Path(scratch) / "table.md"
+    said = chaos(scratch, "--kinds", KINDS, "--faults", len(KINDS.split(",")), "--seed", 1, "-o", table)
+    lines = [json.loads(line) for line in table.with_suffix(".jsonl").read_text().splitlines()]
+    planned = [fault["kind"] for line in lines for fault in line.get("schedule", {}).get("faults", [])]
+    struck = [line for line in lines if "kind" in line]
+    assert sorted(set(planned)) == sorted(KINDS.split(",")), planned
+    assert [line["kind"] for line in struck] == planned, said
+    assert sum(line["restarts"] for line in struck) >= len(planned) / 2, struck
+    assert f"| all | {len(struck)} | {len(struck)} |" in table.read_text(), table.read_text()
+    assert sorted(p.name for p in Path(scratch).iterdir()) == ["table.jsonl", "table.md"] and not processes_in(scratch)
+
+
+def a_full_disk_is_survived(scratch):
+    said = chaos(scratch, "--kinds", "space", "--faults", 1)
+    assert re.search(r"\| space \| ([1-9]) \| \1 \|", said), said
+
+
+def the_same_seed_is_the_same_schedule(scratch):
+    """Of which --only takes one run, here the second and without doing the first."""
+    plans = []
+    for more in (("--faults", 9), ("--only", 2)):
+        process = start(scratch, "--kinds", "slow,kill", "--seed", 5, *more)
+        plans.append([])
+        for line in process.stdout:
+            if plan := re.search(r" run (\d+) (\w+: .*)", line):
+                plans[-1].append(plan.groups())
+                if plan[1] == "2":
+                    break
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert [p[0] for p in plans[0]] == ["1", "2"] and plans[1] == plans[0][1:], plans
+
+
+def a_curve_that_changes_is_seen_and_its_run_kept(scratch):
+    """A program that goes on with another learning rate."""
+    cheat = Path(scratch) / "cheat"
+    cheat.write_text(f'#!/bin/bash\nrun=${{@: -1}}\nif [ "$1" = train ] && [ -e "$run/metrics.jsonl" ]; then exec {INGOT} "$@" --set optimizer.lr=0.01; fi\nexec {INGOT} "$@"\n')
+    cheat.chmod(0o755)
+    said = chaos(scratch, "--kinds", "job", "--faults", 1, "--seed", 2, binary=cheat, status=1)
+    wrong = re.search(r"WRONG in run 1 \(\w+\): step \d+: \(loss, gradient norm\) .*, undisturbed .*\n  kept: (\S+)\n  again: \./scripts/chaos --seed 2 --kinds job --ranks 3 --only 1", said)
+    assert wrong and (Path(wrong[1]) / "run/metrics.jsonl").exists(), said
+    assert not processes_in(scratch)
+
+
+def an_interrupt_leaves_nothing(scratch):
+    process = start(scratch, "--kinds", "slow,kill", "--faults", 100)
+    for line in process.stdout:
+        if "next new step" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    since = time.monotonic()
+    process.communicate(timeout=60)
+    assert process.returncode == 130 and time.monotonic() - since < 20
+    assert not processes_in(scratch) and not list(Path(scratch).iterdir()), list(Path(scratch).iterdir())
+
+
+def wrong_calls_say_what_is_wrong(scratch):
+    assert "no fault is called 'flood'" in chaos(scratch, "--kinds", "kill,flood", status=2)
+    assert "at least 2" in chaos(scratch, "--ranks", 1, status=2)
+    assert "above 0" in chaos(scratch, "--faults", 0, status=2)
+
+
+TESTS = [every_kind_of_fault_is_survived, a_full_disk_is_survived, the_same_seed_is_the_same_schedule, a_curve_that_changes_is_seen_and_its_run_kept,
+         an_interrupt_leaves_nothing, wrong_calls_say_what_is_wrong]
+
+if __name__ == "__main__":
+    run_chosen_in_scratch(TESTS)
