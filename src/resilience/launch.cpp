@@ -217,6 +217,7 @@ void find_cause(const LaunchOptions& o, const std::vector<std::string>& command,
     in_words.push_back({{"trial", trial.what}, {"passed", outcome.succeeded}, {"rank", outcomes.back().rank}});
     base::log_info("{}: {}", trial.what, outcome.succeeded ? "passed" : outcome.first.description);
   }
+  heartbeats.clear();  // events are of the run, not of the trials' folders
   const auto found = verdict(failure.failed == 1 ? failure.rank : -1, outcomes);
   base::log_error("step {}: {}", failure.step, found);
   events.record("bisected", {{"step", failure.step}, {"what", found}, {"trials", in_words}});

@@ -317,7 +317,8 @@ struct Supervision::State {
     if (!waiting_since_) waiting_since_ = Clock::now();
     if (seconds_since(*waiting_since_) < kForCauses) return;
     const auto loser = std::find_if(children_.begin(), children_.end(), [&](const Child& child) { return waits(child); });
-    fail({.rank = loser->rank,
+    // Of several machines another one will know what it lost.
+    fail({.rank = options_->hang.is_whole_job ? loser->rank : -1,
           .description = fmt::format("rank {} (process {}) lost another rank: {}", loser->rank, loser->process, seats_->why(loser->seat)),
           .last_lines = {seats_->why(loser->seat)}});
   }

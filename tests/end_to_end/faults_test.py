@@ -310,7 +310,7 @@ def nodes_are_lost_come_and_go_and_the_curve_stays(w):
     wait_for_nodes(2, 1)
     print(f"without the lost node after {time.time() - lost:.1f} s")
     said = [e["what"] for e in events(run) if e["event"] == "failure"]
-    assert len(said) == 1 and re.search("is lost: no sign of life for|exited with status 1", said[0]), said
+    assert len(said) == 1 and re.search("is lost: no sign of life for|exited with status 1|lost another rank: .* has died", said[0]), said
     nodes.append(start())
     wait_for_nodes(3, 1)
     going = nodes.pop(0)
@@ -335,6 +335,7 @@ def the_same_failure_in_the_same_step_is_not_tried_a_third_time(w):
     assert re.search(r"not started again: step (\d+) failed twice in the same way", err), err
     happened = troubles(run)
     assert [e["event"] for e in happened] == ["start", "failure", "restart", "start", "failure", "bisected", "gave_up"], happened
+    assert [t["passed"] for t in happened[5]["trials"]] == [False] * 3 and "in each of these ways" in happened[5]["what"], happened[5]
     assert happened[1]["step"] == happened[4]["step"] > 0 and any("NaN or Inf" in line for line in happened[1]["last_lines"]), happened
 
 
