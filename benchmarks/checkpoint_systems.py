@@ -114,6 +114,29 @@ class DcpProcess(Dcp):
     kind = "PROCESS"
 
 
+class DcpIngot:
+    """DCP with ingot_checkpoint as its storage."""
+    is_durable, in_place = True, False
+
+    def __init__(self, folder):
+        self.path = folder / "step_00000001"
+
+    def begin(self, tensors):
+        import ingot_checkpoint
+        import torch.distributed.checkpoint as dcp
+        dcp.save(tensors, storage_writer=ingot_checkpoint.StorageWriter(self.path))
+        return nothing, nothing
+
+    def load(self, state):
+        import ingot_checkpoint
+        import torch.distributed.checkpoint as dcp
+        dcp.load(state.tensors, storage_reader=ingot_checkpoint.StorageReader(self.path, in_place=self.in_place))
+
+
+class DcpIngotInPlace(DcpIngot):
+    in_place = True
+
+
 class ByteCheckpoint:
     is_durable = False
 
@@ -185,6 +208,7 @@ class TorchSave(Files):
 
 # Compared with one another, in this order.
 KINDS = {"ingot": Ingot, "ingot, waiting": IngotWaiting, "dcp": Dcp, "dcp, thread": DcpThread, "dcp, process": DcpProcess,
+         "dcp, ingot": DcpIngot, "dcp, ingot in place": DcpIngotInPlace,
          "bytecheckpoint": ByteCheckpoint, "safetensors": Safetensors, "torch.save": TorchSave}
 OTHERS = {"ingot, slices": Ingot}
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner, _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 import ingot_checkpoint as ic
 from checkpoint_ranks import bits, blank, content, expect, expect_filled, fill, main, run
@@ -215,6 +216,26 @@ def background(folder):
         print(f"ok {world} ranks: async_save, plans cached and changed")
 
 
+def process_on_ranks(rank, world, folder):
+    for step in (1, 2):
+        tensor = torch.full((5,), float(step))
+        future = dcp.async_save({"w": tensor, "step": step}, storage_writer=ic.StorageWriter(folder / f"step_{step}"), async_checkpointer_type=AsyncCheckpointerType.PROCESS)
+        tensor.fill_(-1)
+        if step == 2:
+            state = {"w": torch.zeros(5), "step": 0}
+            ic.load(folder / "step_00000001", state)  # while a save is under way
+            assert (state["w"] == 1).all() and state["step"] == 1
+        future.result(60)
+    load(folder / "step_00000002", state)
+    assert (state["w"] == 2).all() and state["step"] == 2
+
+
+def process(folder):
+    os.environ["MASTER_ADDR"] = "127.0.0.1"  # for the group of the processes that save
+    run(2, process_on_ranks, folder, "spawn")
+    print("ok async_save from a process of its own")
+
+
 class Breaking(DefaultSavePlanner):
     def resolve_data(self, write_item):
         raise RuntimeError("a cable was pulled")
@@ -268,4 +289,4 @@ def failures(folder):
 
 
 if __name__ == "__main__":
-    main([formats, refusals, layouts, background, failures])
+    main([formats, refusals, layouts, background, process, failures])
