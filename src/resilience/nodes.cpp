@@ -142,6 +142,7 @@ void Nodes::meet_nodes() {
     known.node_rank = json.value("place", int64_t{-1});
     known.changed = Clock::now();
     known_.emplace(id, std::move(known));
+    look_at(id);  // its lease begins now, not when it is asked for
   }
 }
 
@@ -184,8 +185,11 @@ void Nodes::advance() {
   while (round(latest_ + 1)) ++latest_;
 }
 
+// While the first is alive the others are not read. Then all are: those that died together are waited for once, not one after the other.
 bool Nodes::is_working(const Round& round) {
-  return std::any_of(round.nodes.begin(), round.nodes.end(), [&](const Node& node) { return is_alive(node.id); });
+  if (!round.nodes.empty() && is_alive(round.nodes[0].id)) return true;
+  const auto count = std::count_if(round.nodes.begin(), round.nodes.end(), [&](const Node& node) { return is_alive(node.id); });
+  return count > 0;
 }
 
 bool Nodes::has_ended(int64_t number) {

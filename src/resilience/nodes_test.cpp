@@ -32,6 +32,21 @@ class FullStore : public NodeStore {
   std::shared_ptr<NodeStore> store_ = make_memory_store();
 };
 
+// The meeting place as a machine has it that may lose its power: nothing that it writes comes any more.
+class DyingStore : public NodeStore {
+ public:
+  explicit DyingStore(std::shared_ptr<NodeStore> store) : store_(std::move(store)) {}
+  void put(const std::string& name, const std::string& text) override {
+    if (!is_dead) store_->put(name, text);
+  }
+  std::optional<std::string> get(const std::string& name) override { return store_->get(name); }
+  std::string create(const std::string& name, const std::string& text) override { return store_->create(name, text); }
+  std::atomic<bool> is_dead = false;
+
+ private:
+  std::shared_ptr<NodeStore> store_;
+};
+
 class NodesTest : public ::testing::Test {
  protected:
   std::unique_ptr<Nodes> node(int64_t least, int64_t wanted, int64_t node_rank = -1) {
@@ -230,6 +245,26 @@ TEST_F(NodesTest, a_full_disk_ends_no_job_and_loses_no_failure) {
   EXPECT_THAT(said, HasSubstr("is lost"));
   stop = true;
   EXPECT_EQ(waiting.get(), std::nullopt);
+}
+
+// A bug: they were taken for dead one after the other, each after a lease of its own.
+TEST_F(NodesTest, nodes_that_died_together_are_waited_for_once) {
+  const auto shared = store_;
+  const auto dying = std::make_shared<DyingStore>(shared);
+  store_ = dying;
+  const auto all = [&](const std::function<std::unique_ptr<Nodes>()>& make) {
+    std::vector<std::unique_ptr<Nodes>> nodes;
+    for (int i = 0; i < 4; ++i) nodes.push_back(make());
+    std::vector<Nodes*> pointers;
+    for (auto& one : nodes) pointers.push_back(one.get());
+    EXPECT_EQ(next_of(pointers)[0].nodes.size(), 4u);
+    dying->is_dead = true;
+  };
+  all([&] { return node(4, 4); });
+  store_ = shared;
+  const auto since = std::chrono::steady_clock::now();
+  all([&] { return node(4, 4); });
+  EXPECT_LT(std::chrono::steady_clock::now() - since, 1900ms) << "the lease is 1 s";
 }
 
 // A bug: it ended with an exception of the JSON library.
