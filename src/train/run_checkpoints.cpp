@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char *kDurable = "checkpoint", *kMemory = "checkpoint in memory";  // axes of their messages
-constexpr const char* kBestExtra = "best";
+constexpr const char *kBestExtra = "best", *kSpikesExtra = "spikes";
 
 int64_t content_bytes(const fs::path& folder) {
   std::error_code ignored;
@@ -81,8 +81,9 @@ RunCheckpoints::Restored RunCheckpoints::load(const checkpoint::TeamReader& read
   const auto ranks = team();
   require_fit(reader.reader(), ranks, model_.optimizer(), config_.strict);
   checkpoint::LoadReport report;
-  Restored restored{load_run(reader, model_.optimizer(), &report), reader.extra("data"), {}};
+  Restored restored{load_run(reader, model_.optimizer(), &report), reader.extra("data"), {}, {}};
   if (reader.reader().has_extra(kBestExtra)) restored.best = judged_.best = reader.extra(kBestExtra);
+  if (reader.reader().has_extra(kSpikesExtra)) restored.spikes = judged_.spikes = reader.extra(kSpikesExtra);
   model_.step().publish_weights();
   if (is_main()) {
     records_.push_back(load_json(from, restored.progress.step, report));
@@ -239,6 +240,7 @@ void RunCheckpoints::start(Tier& tier, const Progress& progress, const std::stri
   auto extras = extras_of(progress, model_.optimizer(), options_.config_toml, data_state);
   if (judged_.score) extras[checkpoint::kScoreExtra] = fmt::format("{}", *judged_.score);
   if (!judged_.best.empty()) extras[kBestExtra] = judged_.best;
+  if (!judged_.spikes.empty()) extras[kSpikesExtra] = judged_.spikes;
   try {
     start_save(*tier.saver, tier.copies.get(), model_.optimizer(), progress, extras, is_main());
   } catch (const base::CommError&) {

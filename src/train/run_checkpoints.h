@@ -39,12 +39,14 @@ class RunCheckpoints {
   struct Restored {
     Progress progress;
     std::string data_state;
-    std::string best;  // record of train.best_metric (train/best_metric.h); empty when there was none
+    std::string best;    // record of train.best_metric (train/best_metric.h); empty when there was none
+    std::string spikes;  // of train/spike_watch.h; the same
   };
-  /// What is known of a step's train.best_metric.
+  /// What is known of a step, beside its weights.
   struct Judged {
     std::optional<double> score;  // less is better; checkpoint.keep_best goes by it
     std::string best;             // the record of the best so far
+    std::string spikes;           // and of what spikes are held against, where they are skipped
     bool saves = false;           // a checkpoint is due, whatever the step
   };
   /// Fills weights and moments as `resume` asks; nothing when there is no checkpoint. Throws CheckpointError when there are some and none

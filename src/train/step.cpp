@@ -406,7 +406,7 @@ void TrainingStep::finish(double loss, double lr, const Tensors* all, StepResult
   result.grad_norm = norm.norm;
   if (!std::isfinite(result.loss)) result.reason = all ? first_nonfinite_activation(*all) : "the loss";
   else if (!norm.first_nonfinite.empty()) result.reason = "the gradient of " + norm.first_nonfinite;
-  result.skipped = !result.reason.empty();
+  result.skipped = !result.reason.empty() || (keeps_ && !keeps_(result.loss, result.grad_norm));
   if (check) check->before_update();
   if (result.skipped) model_.parameters().drop_gradients();
   else update(lr, norm.norm, result);

@@ -25,8 +25,8 @@ class ReplicaCheck;
 struct StepResult {
   double loss = 0;                                    // mean over the batch's targets, nats, or over its pairs
   double grad_norm = 0;                               // before clipping
-  bool skipped = false;                               // NaN or Inf: nothing was updated
-  std::string reason;                                 // which tensor was not finite first
+  bool skipped = false;                               // NaN or Inf, or not kept: nothing was updated
+  std::string reason;                                 // which tensor was not finite first; empty: all are
   std::vector<std::vector<int64_t>> expert_tokens;    // [layers][experts]; empty without experts
   std::optional<double> balance_loss, router_z_loss;  // means over layers with experts, without coefficients
   std::optional<double> draft_loss;                // mean over the batch's targets, nats, as drafted; loss is the mean of it and the rest
@@ -95,6 +95,9 @@ class TrainingStep {
   /// Called before weights or optimizer state change: whoever still copies them finishes first.
   void on_update(std::function<void()> before) { before_update_ = std::move(before); }
 
+  /// Asked before an update whose loss and gradient norm are finite; false: it is skipped. All ranks answer alike.
+  void ask_before_update(std::function<bool(double loss, double grad_norm)> keeps) { keeps_ = std::move(keeps); }
+
   /// The optimizer's weights were written by someone else (a restored checkpoint): brings them to all replicas.
   void publish_weights();
 
@@ -148,6 +151,7 @@ class TrainingStep {
   at::Tensor further_total_;      // fp32, of this rank's tokens; undefined where no predictors learn
   Replicas replicas_;
   std::function<void()> before_update_;
+  std::function<bool(double loss, double grad_norm)> keeps_;
   std::shared_ptr<device::HostStash> stash_;
   std::unique_ptr<GraphedPasses> graphs_;      // null: passes run as they are
   std::unique_ptr<models::LayerHooks> hooks_;  // that drive the buckets; null without

@@ -74,6 +74,7 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
       options_(std::move(options)),
       forecast_(forecast),
       groups_(groups),
+      spikes_(config_.resilience.spike_sigmas, config_.resilience.spike_window, config_.resilience.nonfinite_limit),
       best_(config_.train.best_metric, config_.train.patience) {
   check_layout(config_, groups_.mesh());
   phases_ = lay_out_phases(config_);
@@ -92,7 +93,13 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
     progress_ = restored->progress;
     resumed_data_ = std::move(restored->data_state);
     best_.restore(restored->best, "the checkpoint");
+    if (skips_spikes()) spikes_.restore(restored->spikes, "the checkpoint");
   }
+  if (config_.resilience.spike != "off")
+    parallel_->step().ask_before_update([this](double loss, double grad_norm) {
+      spike_ = spikes_.take(loss, grad_norm);
+      return spike_.empty() || !skips_spikes();
+    });
   enter_phase(phase_at(phases_, progress_.step));
   prepare_run_dir();
   checkpoints_->prepare();
@@ -298,8 +305,9 @@ StepRecord Trainer::take_step(const Phase& phase) {
   if (options_.watch) options_.watch->after_step();
   if (check) check->compare(step + 1);
   smoothed_step_ms_ = smoothed_step_ms_ == 0 ? step_ms : 0.9 * smoothed_step_ms_ + 0.1 * step_ms;
-  if (result.skipped) handle_skip(result, step + 1);
+  if (!result.reason.empty()) handle_skip(result, step + 1);
   else skipped_in_a_row_ = 0;
+  if (!spike_.empty()) handle_spike(step + 1);
   ++progress_.step;
   progress_.tokens += tokens;
 
@@ -365,6 +373,16 @@ void Trainer::handle_skip(const StepResult& result, int64_t step) {
   base::record_event(options_.run_dir, "skip", {{"step", step}, {"what", what}});
 }
 
+void Trainer::handle_spike(int64_t step) {
+  const auto what = fmt::format("step {}: {}", step, std::exchange(spike_, ""));
+  if (config_.resilience.spike == "stop")
+    throw base::NumericError("{}: a spike, and resilience.spike = stop. The newest checkpoint is from before; other data or a lower optimizer.lr get past it",
+                             what);
+  if (!is_main()) return;
+  base::log_warning("{}: a spike{}", what, skips_spikes() ? "; the update is skipped" : "");
+  base::record_event(options_.run_dir, "spike", {{"step", step}, {"what", what}, {"skipped", skips_spikes()}});
+}
+
 std::optional<double> Trainer::validate(const Phase& phase) {
   const int64_t batches = config_.train.validation_batches, size = phase.batch_size;
   double sum = 0;
@@ -394,6 +412,7 @@ RunCheckpoints::Judged Trainer::judge(const StepRecord& record) {
     judged.saves = best_.take(*judged.score, progress_.step) && best_.is_of_evaluations() && config_.checkpoint.keep_best > 0;
   }
   judged.best = best_.to_json();
+  if (skips_spikes()) judged.spikes = spikes_.to_json();
   return judged;
 }
 

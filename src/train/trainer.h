@@ -22,6 +22,7 @@
 #include "train/parallel_model.h"
 #include "train/phases.h"
 #include "train/run_checkpoints.h"
+#include "train/spike_watch.h"
 
 namespace ingot::train {
 
@@ -103,6 +104,7 @@ class Trainer {
   void check_resumed_data(const Phase& phase) const;
   StepRecord take_step(const Phase& phase);
   void handle_skip(const StepResult& result, int64_t step);
+  void handle_spike(int64_t step);
   void measure(const StepRecord& record, size_t phase);
   /// In the phase's context, with its RoPE base (which the model has) and on its sources.
   std::optional<double> validate(const Phase& phase);
@@ -110,6 +112,7 @@ class Trainer {
   RunCheckpoints::Judged judge(const StepRecord& record);
   std::string data_state() const;
   void record_checkpoints();
+  bool skips_spikes() const { return config_.resilience.spike == "skip"; }
   bool is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
 
   RunConfig config_;
@@ -129,6 +132,8 @@ class Trainer {
   Progress progress_;
   std::string resumed_data_;  // loader state of the checkpoint, checked when its phase is entered
   int64_t skipped_in_a_row_ = 0;
+  SpikeWatch spikes_;
+  std::string spike_;  // of the step under way
   enum class Asked : int64_t { no, by_file, by_signal };
   Asked asked_to_stop_ = Asked::no;
   std::chrono::steady_clock::time_point looked_for_stop_file_{};

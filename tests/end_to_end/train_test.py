@@ -226,6 +226,27 @@ def nan_is_named_skipped_or_stopped_and_never_saved(w):
     expect_error("train", config, "--run-dir", w.path / "n-stop", "--set", "resilience.nonfinite=stop", status=1, words=["step 1: NaN", "resilience.nonfinite = stop"])
 
 
+def spikes_are_skipped_or_stop_the_run_and_a_resumed_run_decides_alike(w):
+    """What counts as a spike here is little, so that there are some."""
+    spiky = {"train.steps": 50, "optimizer.lr": 0.05, "resilience.spike": "skip", "resilience.spike_sigmas": 1.5, "resilience.spike_window": 16, "checkpoint.every": 10, "checkpoint.keep": 9}
+    config = w.config("spikes", **spiky)
+    whole, resumed, warned = w.path / "spikes-whole", w.path / "spikes-resumed", w.path / "spikes-warned"
+    _, err = ingot("train", config, "--no-forecast", "--run-dir", whole)
+    spikes = {e["step"]: e for line in (whole / "events.jsonl").read_text().splitlines() if (e := json.loads(line))["event"] == "spike"}
+    assert spikes and min(spikes) > 16 and all(e["skipped"] and "the 16 steps before have" in e["what"] for e in spikes.values()), spikes
+    assert err.count("a spike; the update is skipped") == len(spikes), err
+    assert {m["step"] for m in metrics(whole) if m.get("skipped")} == set(spikes)
+    stop = min(spikes) + 1
+    ingot("train", config, "--no-forecast", "--run-dir", resumed, "--stop-after", stop)
+    ingot("train", config, "--no-forecast", "--run-dir", resumed)
+    assert losses(resumed) == losses(whole)
+    ingot("checkpoint", "diff", resumed, whole)
+    ingot("train", config, "--no-forecast", "--run-dir", warned, "--set", "resilience.spike=warn")
+    assert losses(warned)[:min(spikes)] == losses(whole)[:min(spikes)] and losses(warned) != losses(whole) and not any(m.get("skipped") for m in metrics(warned))
+    expect_error("train", config, "--no-forecast", "--run-dir", w.path / "spikes-stop", "--set", "resilience.spike=stop", status=1,
+                 words=[f"step {min(spikes)}: ", "resilience.spike = stop", "newest checkpoint is from before"])
+
+
 def wrong_calls_say_what_is_wrong(w):
     config = w.config("w")
     expect_error("tarin", status=2, words=["train"])
@@ -350,7 +371,7 @@ TESTS = [runs_leave_their_files_and_repeat_bit_for_bit, toggles_change_no_number
          a_signal_saves_and_exits_0, phases_move_context_base_rate_and_mix,
          phases_change_the_layout_and_grow_the_batch, conversations_are_learned_by_their_answers, validation_follows_the_phase,
          a_model_generates_and_is_exported,
-         nan_is_named_skipped_or_stopped_and_never_saved, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run,
+         nan_is_named_skipped_or_stopped_and_never_saved, spikes_are_skipped_or_stop_the_run_and_a_resumed_run_decides_alike, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run,
          a_run_without_memory_says_who_has_it_and_what_would_do, a_tuned_run_goes_on_with_its_algorithms, losses_of_routers_even_out_the_load]
 
 if __name__ == "__main__":
