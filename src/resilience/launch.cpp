@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -20,6 +21,8 @@
 #include "base/text.h"
 #include "comm/heartbeat.h"
 #include "resilience/bisection.h"
+#include "resilience/event_hook.h"
+#include "resilience/launch_page.h"
 #include "resilience/nodes.h"
 #include "resilience/retry_policy.h"
 #include "resilience/supervisor.h"
@@ -242,6 +245,10 @@ int launch(const LaunchOptions& o) {
   EventLog events(heartbeats);
   Supervision supervision({.command = command, .may_stay = o.max_restarts > 0, .spares = static_cast<int>(o.spares)},
                           static_cast<int>(o.ranks), stop);
+  std::optional<LaunchPage> page;
+  if (!o.page.empty()) page.emplace(o.page, heartbeats, static_cast<int>(o.ranks));
+  std::optional<EventHook> hook;
+  if (!o.on_event.empty()) hook.emplace(o.on_event, [&] { return heartbeats.pulse(0).run_directory; });
   int64_t nodes_before = 0;
   while (const auto next = nodes.next(is_stopped)) {
     const auto& round = *next;
@@ -253,10 +260,11 @@ int launch(const LaunchOptions& o) {
       events.record("nodes", {{"before", nodes_before}, {"nodes", now}, {"what", fmt::format("goes on with {}", in_words(round))}});
     nodes_before = static_cast<int64_t>(round.nodes.size());
     heartbeats.clear();
+    if (page) page->begin(static_cast<int>(round.first_rank()), static_cast<int64_t>(round.nodes.size()));
     const double started_s = now_s();
     const SupervisorOptions watch{.grace_s = o.grace_s,
                                   .failure_elsewhere = [&] { return nodes.failure_in(round, heartbeats.pulse(0).step); },
-                                  .drains = [&] { return nodes.regroups(round); },
+                                  .drains = [&] { return nodes.regroups(round) || (page && page->is_asked_to_drain()); },
                                   .heartbeats = &heartbeats,
                                   .on_straggler =
                                       [&](int rank, const std::string& what, bool has_recovered) {
@@ -265,7 +273,7 @@ int launch(const LaunchOptions& o) {
                                       },
                                   .hang = {.silence_s = o.hang_s, .is_whole_job = round.nodes.size() == 1}};
     auto outcome = supervision.run(ranks_of(o, round, heartbeats), watch);
-    if (outcome.succeeded && is_stopped()) {
+    if (outcome.succeeded && (is_stopped() || (page && page->is_asked_to_drain()))) {
       nodes.leave(round);
       return 0;
     }
@@ -280,6 +288,7 @@ int launch(const LaunchOptions& o) {
     base::log_error("{}", report_of(outcome.first));
     const auto agreed = nodes.agree(round, attempt_of(outcome, started_s), outcome.first.description);
     const bool speaks = nodes.has_reported(round);  // one node of them
+    if (page) page->count_failure(name_of(agreed.cause));
     if (speaks) events.record_failure(outcome.first, round);
     auto failed = nodes.failures_before(round);
     failed.push_back(agreed);
@@ -300,6 +309,7 @@ int launch(const LaunchOptions& o) {
     base::log_warning("starting all ranks again, {}: restart {} of {}{}; ingot train goes on from the last checkpoint", retry.why,
                       failed.size(), o.max_restarts,
                       outcome.first.stayed > 0 ? fmt::format(", {} in the same process", outcome.first.stayed) : "");
+    if (page) page->count_restart();
     if (speaks) events.record("restart", {{"attempt", failed.size()}, {"pause_s", retry.pause_s}, {"why", retry.why}});
     if (!pause(stop, retry.pause_s)) return 1;
   }

@@ -20,6 +20,8 @@ struct LaunchOptions {
   std::string address;                        // where the others reach this machine; "": by its name
   double lease_s = 3;                         // without a sign of life from a machine until it is lost
   double nodes_patience_s = 30;               // how long a job that begins waits for more than the least
+  std::string page;                           // HOST:PORT of launch_page.h; "": none
+  std::string on_event;                       // command of event_hook.h; "": none
   double grace_s = 10;                        // from the first failure until the other ranks are killed
   double rendezvous_timeout_s = 300;
   std::vector<std::string> command;  // of a rank; "ingot" is this program

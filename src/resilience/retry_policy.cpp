@@ -25,6 +25,18 @@ int64_t without_progress(const std::vector<FailedAttempt>& attempts) {
 
 }  // namespace
 
+const char* name_of(Cause cause) {
+  switch (cause) {
+    case Cause::crash: return "crash";
+    case Cause::killed: return "killed";
+    case Cause::hang: return "hang";
+    case Cause::elsewhere: return "elsewhere";
+    case Cause::usage: return "usage";
+    case Cause::stopped: return "stopped";
+  }
+  return "unknown";
+}
+
 Retry after(const std::vector<FailedAttempt>& attempts, const RetryLimits& limits) {
   const auto& last = attempts.back();
   const auto restarts = static_cast<int64_t>(attempts.size()) - 1;

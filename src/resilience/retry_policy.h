@@ -16,6 +16,9 @@ enum class Cause : uint8_t {
   stopped,    // a person or a scheduler asked the job to stop
 };
 
+/// "crash", "killed" …
+const char* name_of(Cause cause);
+
 struct FailedAttempt {
   Cause cause = Cause::crash;
   int64_t step = 0;                   // that failed; 0: before the first, or not known

@@ -4,9 +4,11 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 from harness import INGOT, close, ingot, launch, losses, metrics, run_chosen, wait_for_steps
@@ -401,6 +403,29 @@ def a_flipped_bit_in_the_memory_of_a_rank_ends_the_run(w):
         assert re.search(words, err), (words, err)
 
 
+def a_job_is_drained_over_http_and_its_events_are_told(w):
+    config = w.config("page", **{"train.steps": 1000000, "checkpoint.every": 1000000})
+    run, told = w.path / "page", w.path / "told"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([INGOT, "launch", "-n", "2", "--page", f"127.0.0.1:{port}", "--on-event", f"echo \"$INGOT_EVENT\" >>{told}", "--",
+                                INGOT, "train", config, "--no-forecast", "--run-dir", run], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_steps(run, 5, process)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
+        text = page.read().decode()
+    steps = dict(re.findall(r'^ingot_rank_step\{rank="(\d)"\} (\d+)$', text, re.M))
+    assert set(steps) == {"0", "1"} and all(int(s) >= 4 for s in steps.values()) and "ingot_launch_nodes 1" in text, text
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/drain", data=b"", timeout=5) as page:
+        assert "save, and end" in page.read().decode()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and "asked by 127.0.0.1 to save and end" in err, err
+    assert int(max((run / "checkpoints").glob("step_*")).name[5:]) == metrics(run)[-1]["step"]
+    assert [json.loads(line)["event"] for line in told.read_text().splitlines()] == [e["event"] for e in events(run)], told.read_text()
+    _, err = launch(1, "train", config, "--run-dir", run, options=("--page", "nowhere"), status=2)
+    assert "--page nowhere has no port; write HOST:PORT" in err, err
+
+
 def a_signal_to_the_launcher_saves_and_exits_0(w):
     config = w.config("signal", **{"train.steps": 100000, "checkpoint.every": 50000})
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -417,7 +442,7 @@ TESTS = [a_killed_rank_is_named_and_the_job_goes_on_bit_equal, survivors_of_a_lo
          a_damaged_checkpoint_is_passed_over_by_all_ranks, without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out,
          a_stopped_rank_is_found_by_the_launcher_and_the_job_goes_on_bit_equal, a_slow_rank_is_named_and_so_is_its_recovery, nodes_are_lost_come_and_go_and_the_curve_stays,
          the_same_failure_in_the_same_step_is_not_tried_a_third_time, a_second_job_on_a_run_directory_is_told_who_has_it, a_flipped_bit_in_the_memory_of_a_rank_ends_the_run,
-         a_signal_to_the_launcher_saves_and_exits_0]
+         a_job_is_drained_over_http_and_its_events_are_told, a_signal_to_the_launcher_saves_and_exits_0]
 
 if __name__ == "__main__":
     run_chosen(TESTS)

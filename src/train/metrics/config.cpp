@@ -25,7 +25,7 @@ void declare_settings(base::SettingsTable& table, LogConfig& config) {
 }
 
 void check(const LogConfig& config) {
-  if (!config.prometheus.empty()) parse_listen_address(config.prometheus);
+  if (!config.prometheus.empty()) check_prometheus_address(config.prometheus);
   if (!config.trackio.empty()) check_trackio_project(config.trackio);
   if (!config.trackio.empty() && config.trackio_folder.empty()) trackio_home();  // throws when there is none
   if (config.mlflow.empty()) return;

@@ -8,30 +8,20 @@
 #include <chrono>
 
 #include "base/error.h"
-#include "base/text.h"
+#include "http/listen_address.h"
 #include "http/server.h"
 
 namespace ingot::train {
 
-HostPort parse_listen_address(std::string_view address) {
-  const auto wrong = [&](std::string_view why) {
-    return base::ConfigError("log.prometheus = \"{}\" {}; write HOST:PORT as in \"127.0.0.1:9400\", or \"\" to switch it off", address,
-                             why);
-  };
-  const size_t colon = address.rfind(':');
-  if (colon == std::string_view::npos) throw wrong("has no port");
-  HostPort result{std::string(address.substr(0, colon)), 0};
-  const auto digits = address.substr(colon + 1);
-  if (digits.empty() || digits.size() > 5 || digits.find_first_not_of("0123456789") != std::string_view::npos)
-    throw wrong("has no number as its port");
-  result.port = static_cast<int>(*base::parse_integer(digits));
-  if (result.port > 65535) throw wrong("has a port above 65535");
-  if (result.host.size() >= 2 && result.host.front() == '[' && result.host.back() == ']')
-    result.host = result.host.substr(1, result.host.size() - 2);
-  else if (result.host.find(':') != std::string::npos) throw wrong("has an IPv6 address without brackets");
-  if (result.host.empty()) result.host = "0.0.0.0";
-  return result;
+static http::HostPort address_of(std::string_view address) {
+  try {
+    return http::parse_listen_address(address);
+  } catch (const base::ConfigError& wrong) {
+    throw base::ConfigError("log.prometheus = \"{}\" {}, or \"\" to switch it off", address, wrong.what());
+  }
 }
+
+void check_prometheus_address(std::string_view address) { address_of(address); }
 
 namespace {
 
@@ -91,7 +81,7 @@ struct PrometheusEndpoint::State {
 };
 
 PrometheusEndpoint::PrometheusEndpoint(std::string_view address) : state_(std::make_unique<State>()) {
-  const HostPort where = parse_listen_address(address);
+  const auto where = address_of(address);
   state_->configure();
   state_->port = state_->server.start(where.host, where.port);
   if (state_->port <= 0) {

@@ -10,13 +10,8 @@
 
 namespace ingot::train {
 
-struct HostPort {
-  std::string host;
-  int port = 0;  // 0: any free one
-};
-
-/// "127.0.0.1:9400", "[::1]:9400", "localhost:9400", or ":9400" for every interface. Throws ConfigError naming the setting.
-HostPort parse_listen_address(std::string_view address);
+/// That it is one of http/listen_address.h. Throws ConfigError naming the setting.
+void check_prometheus_address(std::string_view address);
 
 class PrometheusEndpoint {
  public:
