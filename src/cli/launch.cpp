@@ -58,7 +58,8 @@ void add_launch(Flags& flags) {
       ->check(kNotNegative);
   verb.add_option("--lease", o.lease_s, "seconds without a sign of life until a machine is lost")->check(CLI::Range(0.5, 3600.0));
   verb.add_option("--max-restarts", o.max_restarts, "how often all ranks are started again after a failure")->check(kNotNegative);
-  verb.add_option("--spares", o.spares, "processes of each machine that wait, the program loaded, to take the place of a training rank that fails")
+  verb.add_option("--spares", o.spares,
+                  "processes of each machine that wait, the program loaded, to take the place of a training rank that fails")
       ->check(CLI::Range(int64_t{0}, int64_t{64}));
   verb.add_option("--restarts-per-day", o.restarts_per_day, "and how often within 24 hours; 0: as often as --max-restarts allows")
       ->check(kNotNegative);
@@ -68,7 +69,8 @@ void add_launch(Flags& flags) {
           "(default: 120, or 20 times the longest silence before)")
       ->check(kNotNegative)
       ->default_str("");
-  verb.add_option("--page", o.page, "HOST:PORT where GET /metrics says what each rank does, for Prometheus, and POST /drain saves and ends");
+  verb.add_option("--page", o.page,
+                  "HOST:PORT where GET /metrics says what each rank does, for Prometheus, and POST /drain saves and ends");
   verb.add_option("--on-event", o.on_event, "command for sh, run for each event of the run with its JSON in $INGOT_EVENT");
   verb.add_option("--grace", o.grace_s, "seconds from the first failure until the other ranks are killed")->check(kPositive);
   verb.add_option("command", o.command, "-- and the command of a rank, for instance: -- ingot train configs/zaya1-nano.toml");

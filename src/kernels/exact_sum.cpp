@@ -49,8 +49,9 @@ void round_into(const at::Tensor& sum, const at::Tensor& terms, int exponent, bo
       p.terms = numbers(t.in[0]);
       p.sum = static_cast<double*>(address(t.out[0]));
     };
-    run_rows(RowCall<cpu::RoundProblem>{"round_terms", kRoundSymbol, tensors, {terms.numel(), nullptr, nullptr, shift, adds}, bind, kRoundGrain},
-             cpu::round_terms);
+    run_rows(
+        RowCall<cpu::RoundProblem>{"round_terms", kRoundSymbol, tensors, {terms.numel(), nullptr, nullptr, shift, adds}, bind, kRoundGrain},
+        cpu::round_terms);
     return;
   }
   const auto rounded_terms = terms.to(at::kDouble).add_(shift).sub_(shift);

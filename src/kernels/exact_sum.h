@@ -26,8 +26,8 @@ void round_into(const at::Tensor& sum, const at::Tensor& terms, int exponent, bo
 inline constexpr std::array kSquareExponents = {-20, -43, -66};
 inline constexpr int64_t kSquareParts = kSquareExponents.size(), kSquareBlock = 32;
 
-/// Of `x` [n] fp32 or fp64: fp64 [kSquareParts] on its device; NaN where an element is not finite. Blocks of kSquareBlock elements, from the
-/// first on, are added up in a fixed order: slices of a tensor that begin at multiples of kSquareBlock add up to the bits of the whole.
+/// Of `x` [n] fp32 or fp64: fp64 [kSquareParts] on its device; NaN where an element is not finite. Blocks of kSquareBlock elements, from
+/// the first on, are added up in a fixed order: slices of a tensor that begin at multiples of kSquareBlock add up to the bits of the whole.
 /// Limit: memory, one read.
 at::Tensor square_sum(const at::Tensor& x);
 

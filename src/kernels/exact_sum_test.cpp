@@ -19,7 +19,7 @@ at::Tensor gradients(int64_t count, int64_t seed) {
 TEST(ExactSum, rounds_to_the_nearest_multiple) {
   EXPECT_EQ(rounded(1.0 + std::ldexp(1, -50), -48), 1.0);
   EXPECT_EQ(rounded(1.0 + std::ldexp(3, -50), -48), 1.0 + std::ldexp(1, -48));
-  EXPECT_EQ(rounded(std::ldexp(1, -49), -48), 0);                  // a tie goes to the even one
+  EXPECT_EQ(rounded(std::ldexp(1, -49), -48), 0);                   // a tie goes to the even one
   EXPECT_EQ(rounded(std::ldexp(3, -49), -48), std::ldexp(2, -48));  // and this one, too
   EXPECT_EQ(rounded(-7.25, -48), -7.25);
   const auto terms = gradients(1000, 1);

@@ -17,17 +17,24 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 void check(const RecoveryPolicy& policy, const RecoveryCosts& c, double days) {
   const auto is_time = [](double s) { return std::isfinite(s) && s >= 0; };
-  if (c.nodes < 1 || policy.spares < 0 || !(days > 0 && days <= 36500) || !(c.step_s > 0) || !is_time(c.step_s) || !is_time(c.memory_stall_s) ||
-      !is_time(c.stay_s) || !is_time(c.save_every_s) || !is_time(c.repair_h) || !(c.node_loss_share >= 0 && c.node_loss_share <= 1))
+  if (c.nodes < 1 || policy.spares < 0 || !(days > 0 && days <= 36500) || !(c.step_s > 0) || !is_time(c.step_s) ||
+      !is_time(c.memory_stall_s) || !is_time(c.stay_s) || !is_time(c.save_every_s) || !is_time(c.repair_h) ||
+      !(c.node_loss_share >= 0 && c.node_loss_share <= 1))
     throw base::ConfigError(
-        "times must be finite and not negative, steps take some, the share of lost nodes is between 0 and 1, there is a node at least, and a run "
+        "times must be finite and not negative, steps take some, the share of lost nodes is between 0 and 1, there is a node at least, and "
+        "a run "
         "takes up to 36,500 days");
 }
 
 class Run {
  public:
   Run(const RecoveryPolicy& policy, const RecoveryCosts& costs, double end_s, uint64_t seed)
-      : policy_(policy), costs_(costs), end_s_(end_s), key_(base::stream_key(seed, "recovery")), at_work_(costs.nodes), spares_(policy.spares) {
+      : policy_(policy),
+        costs_(costs),
+        end_s_(end_s),
+        key_(base::stream_key(seed, "recovery")),
+        at_work_(costs.nodes),
+        spares_(policy.spares) {
     const auto& r = costs.reliability;
     const double every_s = costs.save_every_s > 0 ? costs.save_every_s : best_save_interval_s(r);
     work_s_ = policy.in_memory ? costs.step_s : every_s;
@@ -143,8 +150,7 @@ std::vector<RecoveryPolicy> recovery_policies(int64_t spares) {
   all.push_back({.name = "stay, shrink", .shrinks = true, .stays = true});
   all.push_back({.name = "restart, shrink, every step in memory", .shrinks = true, .in_memory = true});
   all.push_back({.name = "stay, shrink, every step in memory", .shrinks = true, .stays = true, .in_memory = true});
-  if (spares > 0)
-    all.push_back({.name = "the same with the spares", .spares = spares, .shrinks = true, .stays = true, .in_memory = true});
+  if (spares > 0) all.push_back({.name = "the same with the spares", .spares = spares, .shrinks = true, .stays = true, .in_memory = true});
   return all;
 }
 

@@ -29,7 +29,8 @@ TEST(Recovery, of_processes_alone_is_what_daly_says) {
   stays.save_stall_s = costs.memory_stall_s = 0.1;
   EXPECT_NEAR(draw_recovery({.stays = true, .in_memory = true}, costs, 100, 1).goodput / expected_goodput(stays, 5), 1, 0.01);
   costs.save_every_s = 0;
-  EXPECT_NEAR(draw_recovery({}, costs, 1000, 1).goodput / expected_goodput(costs.reliability, best_save_interval_s(costs.reliability)), 1, 0.01);
+  EXPECT_NEAR(draw_recovery({}, costs, 1000, 1).goodput / expected_goodput(costs.reliability, best_save_interval_s(costs.reliability)), 1,
+              0.01);
 }
 
 // In the long run node_loss_share * repair / time between failures nodes are away: here 2 (of M/G/infinity), whose work is missing.
@@ -56,7 +57,8 @@ TEST(Recovery, has_equal_draws_for_equal_seeds_and_shares_that_add_up) {
   auto costs = frail();
   costs.node_loss_share = 0.3;
   for (const auto& policy : recovery_policies(4)) {
-    const auto once = draw_recovery(policy, costs, 50, 11), again = draw_recovery(policy, costs, 50, 11), other = draw_recovery(policy, costs, 50, 12);
+    const auto once = draw_recovery(policy, costs, 50, 11), again = draw_recovery(policy, costs, 50, 11),
+               other = draw_recovery(policy, costs, 50, 12);
     EXPECT_EQ(once.goodput, again.goodput) << policy.name;
     EXPECT_NE(once.goodput, other.goodput) << policy.name;
     EXPECT_GT(once.goodput, 0) << policy.name;
@@ -69,7 +71,8 @@ TEST(Recovery, refuses_what_cannot_be) {
   auto costs = frail();
   EXPECT_THROW(draw_recovery({}, costs, 0, 1), base::ConfigError);
   EXPECT_THROW(draw_recovery({.spares = -1}, costs, 1, 1), base::ConfigError);
-  for (double RecoveryCosts::*member : {&RecoveryCosts::step_s, &RecoveryCosts::stay_s, &RecoveryCosts::node_loss_share, &RecoveryCosts::repair_h}) {
+  for (double RecoveryCosts::*member :
+       {&RecoveryCosts::step_s, &RecoveryCosts::stay_s, &RecoveryCosts::node_loss_share, &RecoveryCosts::repair_h}) {
     auto wrong = costs;
     wrong.*member = -1;
     EXPECT_THROW(draw_recovery({}, wrong, 1, 1), base::ConfigError);

@@ -28,22 +28,33 @@ std::vector<Trial> trials(int ranks) {
 std::string verdict(int rank, const std::vector<TrialOutcome>& outcomes) {
   const auto *again = find(outcomes, kAgain), *rotated = find(outcomes, kRotated), *wide = find(outcomes, kWide);
   if (again && again->replicas_differ)
-    return fmt::format("ranks that hold the same weights differ, rank {} first: its machine computes wrongly. Leave its node out", again->rank);
+    return fmt::format("ranks that hold the same weights differ, rank {} first: its machine computes wrongly. Leave its node out",
+                       again->rank);
   if (again && again->passed)
-    return "it passed when it was only repeated: this is chance, as a machine makes it, and not the data. `ingot bench all --check` judges a node";
-  if (wide && wide->passed) return "it passes in fp32: numbers leave the range of the precision. A lower optimizer.lr, train.z_loss or fp32 for a while get over it";
+    return "it passed when it was only repeated: this is chance, as a machine makes it, and not the data. `ingot bench all --check` judges "
+           "a node";
+  if (wide && wide->passed)
+    return "it passes in fp32: numbers leave the range of the precision. A lower optimizer.lr, train.z_loss or fp32 for a while get over "
+           "it";
   if (rotated && rotated->passed)
-    return "it passed when each rank ran in another process of the machine: what belongs to the processes' places (cores, GPUs) differs. Leave this node out";
+    return "it passed when each rank ran in another process of the machine: what belongs to the processes' places (cores, GPUs) differs. "
+           "Leave this node out";
   if (rotated && rotated->rank == rank && rank >= 0)
-    return fmt::format("it goes with what rank {} has to do, and not with where it runs: the data, the settings, or a bug. Other data: data.seed, or a checkpoint before", rank);
+    return fmt::format(
+        "it goes with what rank {} has to do, and not with where it runs: the data, the settings, or a bug. Other data: data.seed, or a "
+        "checkpoint before",
+        rank);
   if (rotated && rotated->rank >= 0 && rank >= 0)
-    return fmt::format("rank {} failed, and rank {} when it ran in another process: it goes with the place, and not with the data. Leave this node out", rank, rotated->rank);
+    return fmt::format(
+        "rank {} failed, and rank {} when it ran in another process: it goes with the place, and not with the data. Leave this node out",
+        rank, rotated->rank);
   return "it fails in each of these ways: the data, the settings, or a bug. Other data: data.seed, or a checkpoint before";
 }
 
 std::vector<std::string> command_of_trial(const std::vector<std::string>& command, const std::vector<std::string>& flags) {
   const auto is_replaced = [&](const std::string& word) {
-    return (word == "--run-dir" || word == "--resume" || word == "--stop-after") && std::find(flags.begin(), flags.end(), word) != flags.end();
+    return (word == "--run-dir" || word == "--resume" || word == "--stop-after") &&
+           std::find(flags.begin(), flags.end(), word) != flags.end();
   };
   std::vector<std::string> words;
   for (size_t i = 0; i < command.size(); ++i) {
@@ -65,7 +76,17 @@ std::vector<std::string> flags_of_trials(int64_t step, const std::string& folder
     } catch (const nlohmann::json::exception&) {  // a torn line, or none of ours
     }
   }
-  return {"--no-forecast", "--run-dir", folder, "--resume", from, "--stop-after", std::to_string(step), "--set", "checkpoint.every=0", "--set", "checkpoint.memory_every=0"};
+  return {"--no-forecast",
+          "--run-dir",
+          folder,
+          "--resume",
+          from,
+          "--stop-after",
+          std::to_string(step),
+          "--set",
+          "checkpoint.every=0",
+          "--set",
+          "checkpoint.memory_every=0"};
 }
 
 }  // namespace ingot::resilience

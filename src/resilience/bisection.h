@@ -1,4 +1,5 @@
-// Why a step fails again and again: it is tried in ways that differ from the job in one thing each, beside the run and without writing to it.
+// Why a step fails again and again: it is tried in ways that differ from the job in one thing each, beside the run and without writing to
+// it.
 #pragma once
 
 #include <cstdint>

@@ -35,9 +35,10 @@ TEST(Bisection, tries_one_change_at_a_time) {
 }
 
 TEST(Bisection, calls_the_same_program_with_other_flags) {
-  EXPECT_THAT(command_of_trial({"ingot", "train", "--run-dir=runs/x", "m.toml", "--resume", "never", "--set", "a=1", "--stop-after", "9"},
-                               {"--run-dir", "t", "--resume", "c", "--set", "b=2"}),
-              ElementsAre("ingot", "train", "m.toml", "--set", "a=1", "--stop-after", "9", "--run-dir", "t", "--resume", "c", "--set", "b=2"));
+  EXPECT_THAT(
+      command_of_trial({"ingot", "train", "--run-dir=runs/x", "m.toml", "--resume", "never", "--set", "a=1", "--stop-after", "9"},
+                       {"--run-dir", "t", "--resume", "c", "--set", "b=2"}),
+      ElementsAre("ingot", "train", "m.toml", "--set", "a=1", "--stop-after", "9", "--run-dir", "t", "--resume", "c", "--set", "b=2"));
 }
 
 TEST(Bisection, starts_from_the_newest_checkpoint_before_the_step) {

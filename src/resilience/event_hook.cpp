@@ -85,14 +85,17 @@ void EventHook::run(const std::string& event) const {
     if (std::chrono::steady_clock::now() > until) {
       kill(-process, SIGKILL);
       base::uninterrupted([&] { return waitpid(process, nullptr, 0); });
-      base::log_warning("--on-event: the command took more than {:g} s, and was ended; the event is in {}/events.jsonl", limit_s_, known_of_);
+      base::log_warning("--on-event: the command took more than {:g} s, and was ended; the event is in {}/events.jsonl", limit_s_,
+                        known_of_);
       return;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
     base::log_warning("--on-event: the command {}; the event is in {}/events.jsonl",
-                      WIFEXITED(status) ? fmt::format("exited with status {}", WEXITSTATUS(status)) : fmt::format("was ended by signal {}", WTERMSIG(status)), known_of_);
+                      WIFEXITED(status) ? fmt::format("exited with status {}", WEXITSTATUS(status))
+                                        : fmt::format("was ended by signal {}", WTERMSIG(status)),
+                      known_of_);
 }
 
 }  // namespace ingot::resilience

@@ -59,7 +59,8 @@ TEST(EventHook, says_when_its_command_fails_and_ends_what_hangs) {
     testing::internal::CaptureStderr();
     const auto began = std::chrono::steady_clock::now();
     {
-      const EventHook hook(command, [&] { return folder.path.string(); }, 0.2);
+      const EventHook hook(
+          command, [&] { return folder.path.string(); }, 0.2);
       base::record_event(folder.path, "hang", {{"rank", 1}});
     }
     EXPECT_THAT(testing::internal::GetCapturedStderr(), AllOf(HasSubstr("--on-event"), HasSubstr(said)));

@@ -104,7 +104,7 @@ std::vector<RankProcess> ranks_of(const LaunchOptions& o, const Round& round, co
 }
 
 constexpr int kUsageStatus = 2;
-constexpr int64_t kLongestHistory = int64_t{1} << 30;                                   // bytes of checkpoints.jsonl
+constexpr int64_t kLongestHistory = int64_t{1} << 30;                               // bytes of checkpoints.jsonl
 constexpr const char* kReplicasDiffer = "ranks that hold the same weights differ";  // as train/replica_check.cpp says it
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
@@ -215,7 +215,8 @@ void find_cause(const LaunchOptions& o, const std::vector<std::string>& command,
                              .run(processes, {.grace_s = o.grace_s, .heartbeats = &heartbeats, .hang = {.silence_s = o.hang_s}});
     if (stop.received() != 0) return;
     const auto& lines = outcome.first.last_lines;
-    const bool differ = std::any_of(lines.begin(), lines.end(), [](const auto& line) { return line.find(kReplicasDiffer) != std::string::npos; });
+    const bool differ =
+        std::any_of(lines.begin(), lines.end(), [](const auto& line) { return line.find(kReplicasDiffer) != std::string::npos; });
     outcomes.push_back({trial.name, outcome.succeeded, who_failed(outcome), differ});
     in_words.push_back({{"trial", trial.what}, {"passed", outcome.succeeded}, {"rank", outcomes.back().rank}});
     base::log_info("{}: {}", trial.what, outcome.succeeded ? "passed" : outcome.first.description);

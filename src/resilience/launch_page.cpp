@@ -65,7 +65,8 @@ struct LaunchPage::State {
       waiting.Add(of_rank).Set(pulse.is_waiting ? 1 : 0);
       const auto steps = heartbeats.steps(i);
       if (steps.empty()) continue;
-      for (const auto& [part, seconds] : {std::pair{"own", steps.back().own_s}, {"waiting", steps.back().waited_s}, {"data", steps.back().data_s}})
+      for (const auto& [part, seconds] :
+           {std::pair{"own", steps.back().own_s}, {"waiting", steps.back().waited_s}, {"data", steps.back().data_s}})
         times.Add({{"rank", std::to_string(first_rank + i)}, {"part", part}}).Set(seconds);
     }
   }
@@ -101,7 +102,8 @@ LaunchPage::LaunchPage(const std::string& address, const comm::HeartbeatBoard& h
   state_->configure();
   state_->port = state_->server.start(where.host, where.port);
   if (state_->port <= 0)
-    throw base::UsageError("--page {}: cannot listen there (the port is taken, needs root, or the host is not an address of this machine)", address);
+    throw base::UsageError("--page {}: cannot listen there (the port is taken, needs root, or the host is not an address of this machine)",
+                           address);
 }
 
 LaunchPage::~LaunchPage() = default;

@@ -1,5 +1,5 @@
-// What all ranks of a machine do, for Prometheus, and a way to ask a job to stop, at http://HOST:PORT: GET /metrics, POST /drain. Everything is
-// read from the heartbeats when it is asked for, so ranks that hang are shown, too.
+// What all ranks of a machine do, for Prometheus, and a way to ask a job to stop, at http://HOST:PORT: GET /metrics, POST /drain.
+// Everything is read from the heartbeats when it is asked for, so ranks that hang are shown, too.
 #pragma once
 
 #include <map>
@@ -12,8 +12,8 @@ namespace ingot::resilience {
 
 class LaunchPage {
  public:
-  /// `address`: HOST:PORT; ":PORT" for every interface. Listens from here on, for as long as `heartbeats` lives. Throws UsageError when that
-  /// is malformed or taken.
+  /// `address`: HOST:PORT; ":PORT" for every interface. Listens from here on, for as long as `heartbeats` lives. Throws UsageError when
+  /// that is malformed or taken.
   LaunchPage(const std::string& address, const comm::HeartbeatBoard& heartbeats, int ranks);
   ~LaunchPage();
   LaunchPage(const LaunchPage&) = delete;

@@ -29,11 +29,16 @@ TEST(LaunchPage, shows_all_ranks_also_one_that_hangs) {
   page.count_failure("hang");
   page.count_restart();
   const auto text = client.Get("/metrics")->body;
-  EXPECT_THAT(text, AllOf(HasSubstr("ingot_rank_step{rank=\"4\"} 8\n"), HasSubstr("ingot_rank_step{rank=\"5\"} 7\n"), HasSubstr("ingot_rank_step{rank=\"6\"} 0\n")));
-  EXPECT_THAT(text, AllOf(HasSubstr("ingot_rank_waiting{rank=\"4\"} 0\n"), HasSubstr("ingot_rank_waiting{rank=\"5\"} 1\n"), Not(HasSubstr("ingot_rank_waiting{rank=\"6\"}"))));
-  EXPECT_THAT(text, AllOf(HasSubstr(fmt::format("ingot_rank_process{{rank=\"4\"}} {}\n", getpid())), HasSubstr("ingot_rank_process{rank=\"6\"} 0\n")));
-  EXPECT_THAT(text, AllOf(HasSubstr("ingot_rank_step_seconds{"), HasSubstr("part=\"own\""), HasSubstr("ingot_rank_silent_seconds{rank=\"5\"}")));
-  EXPECT_THAT(text, AllOf(HasSubstr("ingot_launch_failures_total{cause=\"hang\"} 2\n"), HasSubstr("ingot_launch_restarts_total 1\n"), HasSubstr("ingot_launch_nodes 2\n")));
+  EXPECT_THAT(text, AllOf(HasSubstr("ingot_rank_step{rank=\"4\"} 8\n"), HasSubstr("ingot_rank_step{rank=\"5\"} 7\n"),
+                          HasSubstr("ingot_rank_step{rank=\"6\"} 0\n")));
+  EXPECT_THAT(text, AllOf(HasSubstr("ingot_rank_waiting{rank=\"4\"} 0\n"), HasSubstr("ingot_rank_waiting{rank=\"5\"} 1\n"),
+                          Not(HasSubstr("ingot_rank_waiting{rank=\"6\"}"))));
+  EXPECT_THAT(text, AllOf(HasSubstr(fmt::format("ingot_rank_process{{rank=\"4\"}} {}\n", getpid())),
+                          HasSubstr("ingot_rank_process{rank=\"6\"} 0\n")));
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("ingot_rank_step_seconds{"), HasSubstr("part=\"own\""), HasSubstr("ingot_rank_silent_seconds{rank=\"5\"}")));
+  EXPECT_THAT(text, AllOf(HasSubstr("ingot_launch_failures_total{cause=\"hang\"} 2\n"), HasSubstr("ingot_launch_restarts_total 1\n"),
+                          HasSubstr("ingot_launch_nodes 2\n")));
 }
 
 TEST(LaunchPage, asks_to_drain_by_post_alone) {
@@ -49,7 +54,8 @@ TEST(LaunchPage, asks_to_drain_by_post_alone) {
 
 TEST(LaunchPage, says_what_is_wrong_with_its_address) {
   comm::HeartbeatBoard board(1);
-  for (const char* wrong : {"", "localhost", "127.0.0.1:99999", "no.such.host.invalid:9400"}) EXPECT_THROW(LaunchPage(wrong, board, 1), base::UsageError) << wrong;
+  for (const char* wrong : {"", "localhost", "127.0.0.1:99999", "no.such.host.invalid:9400"})
+    EXPECT_THROW(LaunchPage(wrong, board, 1), base::UsageError) << wrong;
   const LaunchPage first("127.0.0.1:0", board, 1);
   EXPECT_THROW(LaunchPage(fmt::format("127.0.0.1:{}", first.port()), board, 1), base::UsageError) << "taken";
 }

@@ -44,7 +44,7 @@ Retry after(const std::vector<FailedAttempt>& attempts, const RetryLimits& limit
   if (last.cause == Cause::stopped) return {.why = "it was asked to stop"};
   if (restarts >= limits.restarts)
     return {.why = restarts == 0 ? "no restarts are allowed (--max-restarts)"
-                          : fmt::format("given up after {} restart{}", restarts, restarts == 1 ? "" : "s")};
+                                 : fmt::format("given up after {} restart{}", restarts, restarts == 1 ? "" : "s")};
   const auto recent = std::count_if(attempts.begin() + 1, attempts.end(), [&](const auto& a) { return a.started_s > last.ended_s - kDay; });
   if (limits.restarts_per_day > 0 && recent >= limits.restarts_per_day)
     return {.why = fmt::format("{} restarts within a day are as many as --restarts-per-day allows", recent)};

@@ -99,14 +99,16 @@ std::optional<Seat> Seat::of(const base::Environment& environment) {
   const auto digits = colon == std::string_view::npos ? std::string() : std::string(name.substr(colon + 1));
   const auto number = std::strtoull(digits.c_str(), &end, 10);
   const int descriptor = digits.empty() || *end != 0 ? -1 : open(path.c_str(), O_RDWR | O_CLOEXEC);
-  struct stat facts{};
+  struct stat facts {};
   void* mapped = MAP_FAILED;
   const bool fits = descriptor >= 0 && fstat(descriptor, &facts) == 0 && number < static_cast<uint64_t>(facts.st_size) / sizeof(SeatPage);
   if (fits) mapped = mmap(nullptr, static_cast<size_t>(facts.st_size), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (descriptor >= 0) close(descriptor);
   if (mapped == MAP_FAILED) {
-    if (is_spare) throw base::ConfigError("INGOT_SEAT = {} is no seat of a launcher, and this process was started to wait there", environment.seat);
-    base::log_warning("INGOT_SEAT = {} is no seat of a launcher: this process ends when it loses a rank, instead of staying", environment.seat);
+    if (is_spare)
+      throw base::ConfigError("INGOT_SEAT = {} is no seat of a launcher, and this process was started to wait there", environment.seat);
+    base::log_warning("INGOT_SEAT = {} is no seat of a launcher: this process ends when it loses a rank, instead of staying",
+                      environment.seat);
     return std::nullopt;
   }
   return Seat(mapped, static_cast<size_t>(facts.st_size), static_cast<SeatPage*>(mapped) + number, is_spare);

@@ -34,8 +34,8 @@ constexpr size_t kLinesKept = 80 /* a stack */, kLinesOfFailure = 15, kLongestLi
 constexpr double kPolitenessShare = 0.3;  // of the grace: ranks end by themselves, with a message; then SIGTERM, then SIGKILL
 
 constexpr double kWatchEvery = 0.1, kForStacks = 0.3, kLookElsewhereEvery = 0.5;  // seconds
-constexpr double kForCauses = 0.5;  // from the first rank that lost another one until that must have ended
-constexpr double kGraceForOthersFailure_s = 1;                                    // ranks whose peers are gone have nothing more to do
+constexpr double kForCauses = 0.5;              // from the first rank that lost another one until that must have ended
+constexpr double kGraceForOthersFailure_s = 1;  // ranks whose peers are gone have nothing more to do
 
 // 'R' runs, 'S' sleeps, 'D' waits for the kernel, 'T' is stopped; '?': not known.
 char state_of(int64_t process) {
@@ -140,7 +140,11 @@ std::optional<std::string> prefix_of_results(int rank, size_t width) {
 Child start(const std::vector<std::string>& command, const RankProcess& rank, size_t width) {
   Pipe out, err;
   const pid_t process = base::start_process(command, rank.environment, {.out = out.write_end, .err = err.write_end});
-  return {rank.rank, -1, process, true, std::make_unique<Stream>(out.take(), 1, prefix_of_results(rank.rank, width)),
+  return {rank.rank,
+          -1,
+          process,
+          true,
+          std::make_unique<Stream>(out.take(), 1, prefix_of_results(rank.rank, width)),
           std::make_unique<Stream>(err.take(), 2, prefix_of(rank.rank, width))};
 }
 
@@ -213,7 +217,8 @@ struct Supervision::State {
  private:
   bool waits(const Child& child) const { return child.is_running && child.seat >= 0 && seats_->is_waiting(child.seat); }
   size_t running() const {
-    return static_cast<size_t>(std::count_if(children_.begin(), children_.end(), [&](const Child& c) { return c.is_running && !waits(c); }));
+    return static_cast<size_t>(
+        std::count_if(children_.begin(), children_.end(), [&](const Child& c) { return c.is_running && !waits(c); }));
   }
   size_t waiting() const {
     return static_cast<size_t>(std::count_if(children_.begin(), children_.end(), [&](const Child& c) { return waits(c); }));
@@ -335,8 +340,8 @@ struct Supervision::State {
     first_ = std::move(failure);
     failed_at_ = Clock::now();
     if (running() > 0)
-      base::log_error("{}; the {} other rank{} here will be ended within {:g} s{}", first_->description, running(), running() > 1 ? "s" : "",
-                      grace_s_, seats_ ? ", or wait to go on" : "");
+      base::log_error("{}; the {} other rank{} here will be ended within {:g} s{}", first_->description, running(),
+                      running() > 1 ? "s" : "", grace_s_, seats_ ? ", or wait to go on" : "");
   }
 
   int index_of(int rank) const {

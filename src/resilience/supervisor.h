@@ -1,5 +1,5 @@
-// Starts the ranks of one machine as processes, passes on what they print, and when one fails ends the others, or lets those stay that wait to
-// be told which rank they are next (seats.h).
+// Starts the ranks of one machine as processes, passes on what they print, and when one fails ends the others, or lets those stay that wait
+// to be told which rank they are next (seats.h).
 //
 // Every line of a rank is written whole, with its rank in front; the standard output of rank 0, the job's result, passes as it comes. The
 // ranks run in process groups of their own, so that a Ctrl-C at the terminal reaches the supervisor alone, which hands it on once; when the

@@ -86,9 +86,10 @@ TEST_F(Supervisor, a_rank_that_hangs_says_where_and_is_killed) {
     processes.push_back({r, {{"RANK", std::to_string(r)}, {"WORLD_SIZE", "3"}, {"INGOT_HEARTBEATS", board.path()}}});
   Outcome outcome;
   const double seconds = seconds_of([&] {
-    outcome =
-        Supervision({.command = {base::own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=SupervisorHelper.DISABLED_a_rank"}}, 3, stop)
-            .run(processes, options);
+    outcome = Supervision(
+                  {.command = {base::own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=SupervisorHelper.DISABLED_a_rank"}},
+                  3, stop)
+                  .run(processes, options);
   });
   EXPECT_TRUE(outcome.first.is_hang);
   EXPECT_EQ(outcome.first.rank, 1);
@@ -126,7 +127,12 @@ TEST_F(Supervisor, ranks_that_wait_stay_and_a_spare_takes_the_place_of_a_lost_on
       std::vector<RankProcess> ranks;
       for (int r = 0; r < 3; ++r) {
         const auto rank = std::to_string(r);
-        ranks.push_back({r, {{"RANK", rank}, {"LOCAL_RANK", rank}, {"WORLD_SIZE", "3"}, {"TORCHELASTIC_RESTART_COUNT", attempt}, {"INGOT_HEARTBEATS", board.path()}}});
+        ranks.push_back({r,
+                         {{"RANK", rank},
+                          {"LOCAL_RANK", rank},
+                          {"WORLD_SIZE", "3"},
+                          {"TORCHELASTIC_RESTART_COUNT", attempt},
+                          {"INGOT_HEARTBEATS", board.path()}}});
       }
       return ranks;
     };
@@ -134,7 +140,11 @@ TEST_F(Supervisor, ranks_that_wait_stay_and_a_spare_takes_the_place_of_a_lost_on
     Outcome first, second;
     double seconds = 0;
     {
-      Supervision supervision({.command = {base::own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=SupervisorHelper.DISABLED_a_rank_that_may_stay"}, .may_stay = true, .spares = spares}, 3, stop);
+      Supervision supervision({.command = {base::own_program(), "--gtest_also_run_disabled_tests",
+                                           "--gtest_filter=SupervisorHelper.DISABLED_a_rank_that_may_stay"},
+                               .may_stay = true,
+                               .spares = spares},
+                              3, stop);
       first = supervision.run(ranks_of("0"), options);
       board.clear();
       seconds = seconds_of([&] { second = supervision.run(ranks_of("1"), options); });
@@ -160,9 +170,14 @@ TEST_F(Supervisor, ranks_that_wait_stay_and_a_spare_takes_the_place_of_a_lost_on
 TEST_F(Supervisor, ranks_that_lost_each_other_without_a_death_are_a_failure) {
   options.grace_s = 1;
   std::vector<RankProcess> ranks;
-  for (int r = 0; r < 2; ++r) ranks.push_back({r, {{"RANK", std::to_string(r)}, {"LOCAL_RANK", std::to_string(r)}, {"TORCHELASTIC_RESTART_COUNT", "0"}}});
+  for (int r = 0; r < 2; ++r)
+    ranks.push_back({r, {{"RANK", std::to_string(r)}, {"LOCAL_RANK", std::to_string(r)}, {"TORCHELASTIC_RESTART_COUNT", "0"}}});
   ranks.front().environment.front().second = "2";  // as above, but nobody is rank 1
-  const auto outcome = Supervision({.command = {base::own_program(), "--gtest_also_run_disabled_tests", "--gtest_filter=SupervisorHelper.DISABLED_a_rank_that_may_stay"}, .may_stay = true}, 2, stop).run({ranks.front()}, options);
+  const auto outcome = Supervision({.command = {base::own_program(), "--gtest_also_run_disabled_tests",
+                                                "--gtest_filter=SupervisorHelper.DISABLED_a_rank_that_may_stay"},
+                                    .may_stay = true},
+                                   2, stop)
+                           .run({ranks.front()}, options);
   EXPECT_THAT(outcome.first.description, AllOf(HasSubstr("lost another rank"), HasSubstr("rank 1 has died")));
   EXPECT_EQ(outcome.first.stayed, 1);
 }

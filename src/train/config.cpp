@@ -102,7 +102,8 @@ SettingsTable settings_of(RunConfig& c) {
   table.add("resilience.nonfinite_limit", c.resilience.nonfinite_limit, at_least(1), "skipped steps in a row before the run stops");
   table.add("resilience.spike", c.resilience.spike, {"off", "warn", "skip", "stop"},
             "a loss or gradient norm far above those before (docs/operations.md): say nothing, say so, skip the update, or stop");
-  table.add("resilience.spike_sigmas", c.resilience.spike_sigmas, NumberRange{1, 1e6}, "standard deviations above the median that are a spike");
+  table.add("resilience.spike_sigmas", c.resilience.spike_sigmas, NumberRange{1, 1e6},
+            "standard deviations above the median that are a spike");
   table.add("resilience.spike_window", c.resilience.spike_window, base::IntegerRange{16, 65536}, "steps that a spike is held against");
   table.add(
       "resilience.check_replicas_every", c.resilience.check_replicas_every, at_least(0),
@@ -143,9 +144,11 @@ static void check_graphs(const RunConfig& c) {
 static void check_reproducible(const RunConfig& c) {
   if (!c.train.reproducible) return;
   if (c.train.microbatch_size == 0)
-    throw base::ConfigError("train.reproducible = true needs a train.microbatch_size, which stays the same for any number of ranks; 1 would work");
+    throw base::ConfigError(
+        "train.reproducible = true needs a train.microbatch_size, which stays the same for any number of ranks; 1 would work");
   if (c.train.threads == 0)
-    throw base::ConfigError("train.reproducible = true needs train.threads: how many a rank has decides the last bits of its products; 1 would work");
+    throw base::ConfigError(
+        "train.reproducible = true needs train.threads: how many a rank has decides the last bits of its products; 1 would work");
   for (const auto& [name, is_on] : {std::pair{"parallel.expert", c.parallel.expert > 1},
                                     {"parallel.pipeline", c.parallel.pipeline > 1},
                                     {"train.gpu_graphs", c.train.gpu_graphs}})

@@ -53,9 +53,9 @@ struct TrainConfig {
 
 struct ResilienceConfig {
   double comm_timeout_s = 600, rendezvous_timeout_s = 300;
-  std::string nonfinite = "skip";    // NaN or Inf in loss or gradients: skip the update, or stop
-  int64_t nonfinite_limit = 10;      // consecutive skipped steps before the run stops
-  std::string spike = "warn";        // of loss or gradient norm (train/spike_watch.h): off, warn, skip the update, or stop
+  std::string nonfinite = "skip";  // NaN or Inf in loss or gradients: skip the update, or stop
+  int64_t nonfinite_limit = 10;    // consecutive skipped steps before the run stops
+  std::string spike = "warn";      // of loss or gradient norm (train/spike_watch.h): off, warn, skip the update, or stop
   double spike_sigmas = 8;
   int64_t spike_window = 128;        // steps
   int64_t check_replicas_every = 0;  // steps; 0 = never

@@ -50,9 +50,7 @@ std::string SpikeWatch::take(double loss, double grad_norm) {
   return "";
 }
 
-std::string SpikeWatch::to_json() const {
-  return nlohmann::json{{"losses", losses_}, {"norms", norms_}, {"in_a_row", in_a_row_}}.dump();
-}
+std::string SpikeWatch::to_json() const { return nlohmann::json{{"losses", losses_}, {"norms", norms_}, {"in_a_row", in_a_row_}}.dump(); }
 
 void SpikeWatch::restore(const std::string& json, const std::string& origin) {
   if (json.empty()) return;
@@ -60,7 +58,8 @@ void SpikeWatch::restore(const std::string& json, const std::string& origin) {
   try {
     auto losses = parsed.at("losses").get<std::deque<double>>(), norms = parsed.at("norms").get<std::deque<double>>();
     const auto in_a_row = parsed.at("in_a_row").get<int64_t>();
-    if (losses.size() != norms.size() || in_a_row < 0) throw base::CheckpointError("{}: the record 'spikes' has losses without norms", origin);
+    if (losses.size() != norms.size() || in_a_row < 0)
+      throw base::CheckpointError("{}: the record 'spikes' has losses without norms", origin);
     while (static_cast<int64_t>(losses.size()) > window_) losses.pop_front(), norms.pop_front();
     losses_ = std::move(losses), norms_ = std::move(norms), in_a_row_ = in_a_row;
   } catch (const nlohmann::json::exception&) {

@@ -13,7 +13,8 @@ class SpikeWatch {
  public:
   static constexpr int64_t kFewest = 32;  // steps before which nothing is a spike
 
-  /// `window`: steps that are looked back on. After `limit` spikes in a row they are no spikes but another level, and the watch begins anew.
+  /// `window`: steps that are looked back on. After `limit` spikes in a row they are no spikes but another level, and the watch begins
+  /// anew.
   SpikeWatch(double sigmas, int64_t window, int64_t limit) : sigmas_(sigmas), window_(window), limit_(limit) {}
 
   /// Takes a step with finite numbers. What is a spike about it, as in "loss 9.31, the 128 steps before have 4.02 ± 0.05"; "" when nothing

@@ -26,14 +26,14 @@ struct TestLayout {
   bool replayed = false;                                     // tokens go to the experts that they went to on one rank
   bool emulated = false;                                     // ranks have emulated devices
   double bucket_mib = 0.01, clip = 1;
-  bool is_special = false;   // multipliers, capped logits and their loss, learning rates by width
-  double qk_clip = 0;        // beyond which queries and keys are scaled back
-  int64_t lora = 0;          // rank of adapters, which alone are trained
-  bool pairs = false;        // of answers, learned by DPO
-  bool encoder = false;      // tokens see those behind them
-  int64_t draft = 0;         // tokens that are drafted in one pass
-  int64_t mtp = 0;           // predictors of further tokens
-  bool longrope = false;     // rotation with factors of rows longer than the original context
+  bool is_special = false;  // multipliers, capped logits and their loss, learning rates by width
+  double qk_clip = 0;       // beyond which queries and keys are scaled back
+  int64_t lora = 0;         // rank of adapters, which alone are trained
+  bool pairs = false;       // of answers, learned by DPO
+  bool encoder = false;     // tokens see those behind them
+  int64_t draft = 0;        // tokens that are drafted in one pass
+  int64_t mtp = 0;          // predictors of further tokens
+  bool longrope = false;    // rotation with factors of rows longer than the original context
   bool reproducible = false;
   std::string balance = {};  // whose tokens the balance loss looks at; empty = no losses of routers
 };

@@ -376,8 +376,9 @@ void Trainer::handle_skip(const StepResult& result, int64_t step) {
 void Trainer::handle_spike(int64_t step) {
   const auto what = fmt::format("step {}: {}", step, std::exchange(spike_, ""));
   if (config_.resilience.spike == "stop")
-    throw base::NumericError("{}: a spike, and resilience.spike = stop. The newest checkpoint is from before; other data or a lower optimizer.lr get past it",
-                             what);
+    throw base::NumericError(
+        "{}: a spike, and resilience.spike = stop. The newest checkpoint is from before; other data or a lower optimizer.lr get past it",
+        what);
   if (!is_main()) return;
   base::log_warning("{}: a spike{}", what, skips_spikes() ? "; the update is skipped" : "");
   base::record_event(options_.run_dir, "spike", {{"step", step}, {"what", what}, {"skipped", skips_spikes()}});

@@ -93,7 +93,8 @@ TEST(SimulationDocument, undisturbed_it_is_the_formulas_step) {
 
 TEST(SimulationDocument, a_dead_rank_is_said_to_halt_the_step) {
   auto planner = planner_of(2);
-  SimulationRequest request{.recovery = {.reliability = {.device_mtbf_h = 1000, .devices = 8, .restart_s = 60, .save_stall_s = 1}}, .spares = 1};
+  SimulationRequest request{.recovery = {.reliability = {.device_mtbf_h = 1000, .devices = 8, .restart_s = 60, .save_stall_s = 1}},
+                            .spares = 1};
   request.disturbances.failures.push_back({0, 0});
   const auto document = simulation_of(request, planner, 8);
   EXPECT_EQ(document.json["complete"], false);

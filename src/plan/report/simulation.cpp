@@ -21,7 +21,8 @@ void add_policies(const SimulationRequest& o, Document& document) {
   constexpr int64_t kDraws = 20;
   const auto& c = o.recovery;
   document.text += fmt::format(
-      "\nways to recover, {} times {:g} days: of the failures {:.0f} % take the node for {:g} h; {:g} s where processes stay; a save to memory stalls "
+      "\nways to recover, {} times {:g} days: of the failures {:.0f} % take the node for {:g} h; {:g} s where processes stay; a save to "
+      "memory stalls "
       "{:g} ms\n  {:<44}{:>10}{:>16}{:>10}{:>12}\n",
       kDraws, kDays, 100 * c.node_loss_share, c.repair_h, c.stay_s, c.memory_stall_s * 1e3, "", "goodput", "spares counted", "waiting",
       "recovering");

@@ -281,8 +281,8 @@ const UpdateTrace& PassTraces::update_of(const models::Model& part, const Update
   const auto& o = s.optimizer;
   const auto key = fmt::format("{} {} {} {} {} | {} {} {} | {} {} {} {} {} {} | {} {} {} {} {}", p.tensor, p.sequence_parallel,
                                p.tensor_sequence, p.expert, p.expert_tensor, stage.rank, stage.size, stage.chunks(), s.precision,
-                               s.replicas, s.zero, s.bucket_bytes, static_cast<int>(s.target), s.is_reproducible, o.name, o.newton_schulz_steps,
-                               o.newton_schulz_precision, o.spread_orthogonalisation, o.offload);
+                               s.replicas, s.zero, s.bucket_bytes, static_cast<int>(s.target), s.is_reproducible, o.name,
+                               o.newton_schulz_steps, o.newton_schulz_precision, o.spread_orthogonalisation, o.offload);
   auto& alike = updates_[key];
   for (const auto& [of, trace] : alike)
     if (of == part.config()) return *trace;
