@@ -45,19 +45,19 @@ def ports(count):
     return numbers
 
 
-def start_run(w, name, port):
+def start_run(w, name, port, launcher=()):
     config = w.config(name, **{"train.steps": 1000000, "checkpoint.every": 0, "train.validation_every": 0, "log.prometheus": f"127.0.0.1:{port}"})
-    process = subprocess.Popen([INGOT, "train", config, "--no-forecast", "--run-dir", w.path / name], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*launcher, INGOT, "train", config, "--no-forecast", "--run-dir", w.path / name], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_for_steps(w.path / name, 2, process)
     return process
 
 
 def every_metric_that_is_asked_for_exists(w):
     """In rules and on the dashboard; validation_loss is there once there was a validation."""
-    port, = ports(1)
-    process = start_run(w, "metrics", port)
-    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
-    process.kill()
+    port, of_launcher = ports(2)
+    process = start_run(w, "metrics", port, [INGOT, "launch", "-n", "1", "--page", f"127.0.0.1:{of_launcher}", "--"])
+    page = "".join(urllib.request.urlopen(f"http://127.0.0.1:{p}/metrics", timeout=10).read().decode() for p in (port, of_launcher))
+    process.terminate()
     process.communicate(timeout=60)
     there = set(re.findall(r"^# TYPE (ingot_\w+)", page, re.M)) | {"ingot_validation_loss"}
     for file in ("ingot.rules.yml", "grafana_dashboard.json"):

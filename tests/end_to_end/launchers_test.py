@@ -154,6 +154,8 @@ def a_preempted_slurm_job_goes_back_into_the_queue_and_on(w):
         wait_for(lambda: "JobState=PENDING" in ask("scontrol", "show", "job", job), "it does not go back into the queue")
         stopped = events()[-1]
         assert stopped["event"] == "end" and stopped["why"] == "stop file" and stopped["step"] < 400, events()
+        # What the first script exits with would be taken for the second one's.
+        wait_for(lambda: subprocess.run(["pgrep", "-f", rf"slurmstepd: \[{job}\."], capture_output=True).returncode != 0, "its first script does not end")
         ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm waits two minutes after a requeue
         wait_for(lambda: "JobState=COMPLETED" in ask("scontrol", "show", "job", job), "it does not end")
         assert [(e["event"], e["step"]) for e in events()] == [("start", 0), ("end", stopped["step"]), ("start", stopped["step"]), ("end", 400)], events()
