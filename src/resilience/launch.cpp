@@ -289,7 +289,7 @@ int launch(const LaunchOptions& o) {
     base::log_error("{}", report_of(outcome.first));
     const auto agreed = nodes.agree(round, attempt_of(outcome, started_s), outcome.first.description);
     const bool speaks = nodes.has_reported(round);  // one node of them
-    if (page) page->count_failure(name_of(agreed.cause));
+    if (page) page->count_failure(agreed.cause);
     if (speaks) events.record_failure(outcome.first, round);
     auto failed = nodes.failures_before(round);
     failed.push_back(agreed);

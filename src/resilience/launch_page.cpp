@@ -99,6 +99,7 @@ LaunchPage::LaunchPage(const std::string& address, const comm::HeartbeatBoard& h
       throw base::UsageError("--page {} {}", address, wrong.what());
     }
   }();
+  for (const auto cause : kCauses) state_->failures.Add({{"cause", name_of(cause)}});  // from 0 on, so that the first one is an increase
   state_->configure();
   state_->port = state_->server.start(where.host, where.port);
   if (state_->port <= 0)
@@ -116,9 +117,9 @@ void LaunchPage::begin(int first_rank, int64_t nodes) {
   state_->nodes.Set(static_cast<double>(nodes));
 }
 
-void LaunchPage::count_failure(const std::string& cause) {
+void LaunchPage::count_failure(Cause cause) {
   const std::lock_guard lock(state_->mutex);
-  state_->failures.Add({{"cause", cause}}).Increment();
+  state_->failures.Add({{"cause", name_of(cause)}}).Increment();
 }
 
 void LaunchPage::count_restart() {

@@ -2,11 +2,11 @@
 // Everything is read from the heartbeats when it is asked for, so ranks that hang are shown, too.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
 
 #include "comm/heartbeat.h"
+#include "resilience/retry_policy.h"
 
 namespace ingot::resilience {
 
@@ -21,8 +21,7 @@ class LaunchPage {
   int port() const;
   /// An attempt with ranks from this one on, of so many nodes.
   void begin(int first_rank, int64_t nodes);
-  /// "failures", by their cause, and "restarts".
-  void count_failure(const std::string& cause);
+  void count_failure(Cause cause);
   void count_restart();
   /// Whether somebody asked for it.
   bool is_asked_to_drain() const;

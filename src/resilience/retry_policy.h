@@ -18,6 +18,7 @@ enum class Cause : uint8_t {
 
 /// "crash", "killed" …
 const char* name_of(Cause cause);
+inline constexpr Cause kCauses[] = {Cause::crash, Cause::killed, Cause::hang, Cause::elsewhere, Cause::usage, Cause::stopped};
 
 struct FailedAttempt {
   Cause cause = Cause::crash;
