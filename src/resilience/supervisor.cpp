@@ -109,7 +109,7 @@ struct Child {
   int rank = 0;  // of a spare: -1
   int seat = -1;
   pid_t process = 0;
-  bool is_running = true;
+  bool is_running = false;  // only then is `process` one: a signal to 0 would reach this program's own group
   std::unique_ptr<Stream> out, err;
 };
 
