@@ -37,7 +37,8 @@ TEST(LaunchPage, shows_all_ranks_also_one_that_hangs) {
                           HasSubstr("ingot_rank_process{rank=\"6\"} 0\n")));
   EXPECT_THAT(text,
               AllOf(HasSubstr("ingot_rank_step_seconds{"), HasSubstr("part=\"own\""), HasSubstr("ingot_rank_silent_seconds{rank=\"5\"}")));
-  EXPECT_THAT(text, AllOf(HasSubstr("ingot_launch_failures_total{cause=\"hang\"} 2\n"), HasSubstr("ingot_launch_failures_total{cause=\"crash\"} 0\n"), HasSubstr("ingot_launch_restarts_total 1\n"),
+  EXPECT_THAT(text, AllOf(HasSubstr("ingot_launch_failures_total{cause=\"hang\"} 2\n"),
+                          HasSubstr("ingot_launch_failures_total{cause=\"crash\"} 0\n"), HasSubstr("ingot_launch_restarts_total 1\n"),
                           HasSubstr("ingot_launch_nodes 2\n")));
 }
 
