@@ -1,13 +1,10 @@
 #include "comm/heartbeat.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <iterator>
@@ -15,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/shared_pages.h"
 
 namespace ingot::comm {
 
@@ -91,17 +89,9 @@ int64_t now_ns() {
 }  // namespace
 
 HeartbeatBoard::HeartbeatBoard(int ranks) : ranks_(ranks) {
-  const auto bytes = static_cast<size_t>(ranks) * sizeof(HeartbeatPage);
-  descriptor_ = memfd_create("ingot heartbeats", MFD_CLOEXEC);
-  void* mapped = MAP_FAILED;
-  if (descriptor_ >= 0 && ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0)
-    mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
-  if (mapped == MAP_FAILED) {
-    const int error = errno;
-    if (descriptor_ >= 0) close(descriptor_);
-    throw base::FileError("no memory to share with {} ranks: {}", ranks, std::strerror(error));
-  }
-  pages_ = static_cast<HeartbeatPage*>(mapped);
+  const auto shared = base::make_shared_pages("ingot heartbeats", static_cast<size_t>(ranks) * sizeof(HeartbeatPage));
+  descriptor_ = shared.descriptor;
+  pages_ = static_cast<HeartbeatPage*>(shared.memory);
 }
 
 HeartbeatBoard::~HeartbeatBoard() {
@@ -109,7 +99,7 @@ HeartbeatBoard::~HeartbeatBoard() {
   close(descriptor_);
 }
 
-std::string HeartbeatBoard::path() const { return fmt::format("/proc/{}/fd/{}", getpid(), descriptor_); }
+std::string HeartbeatBoard::path() const { return base::path_of(descriptor_); }
 
 Pulse HeartbeatBoard::pulse(int rank) const {
   const auto& page = pages_[rank];
@@ -164,19 +154,14 @@ Heartbeat::Heartbeat() : page_(new HeartbeatPage{}) {}
 
 Heartbeat::Heartbeat(const std::string& board, int local_rank) {
   if (!board.empty()) {
-    const int descriptor = open(board.c_str(), O_RDWR | O_CLOEXEC);
-    struct stat facts {};
     const auto needed = (static_cast<size_t>(local_rank) + 1) * sizeof(HeartbeatPage);
-    if (descriptor >= 0 && fstat(descriptor, &facts) == 0 && static_cast<size_t>(facts.st_size) >= needed) {
-      void* const mapped = mmap(nullptr, needed, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-      if (mapped != MAP_FAILED) mapped_ = mapped, mapped_bytes_ = needed, page_ = static_cast<HeartbeatPage*>(mapped) + local_rank;
-    }
+    if (void* const mapped = base::map_shared_pages(board, needed))
+      mapped_ = mapped, mapped_bytes_ = needed, page_ = static_cast<HeartbeatPage*>(mapped) + local_rank;
     if (!page_)
       base::log_warning(
           "INGOT_HEARTBEATS names {}, which is no board with room for rank {} of this machine: its launcher cannot tell when this rank "
           "hangs",
           board, local_rank);
-    if (descriptor >= 0) close(descriptor);
   }
   if (!page_) page_ = new HeartbeatPage{};
   page_->process = getpid();

@@ -1,14 +1,11 @@
 #include "resilience/seats.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -17,6 +14,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/shared_pages.h"
+#include "base/text.h"
 
 namespace ingot::resilience {
 
@@ -32,6 +31,7 @@ namespace {
 
 constexpr auto kLookEvery = std::chrono::milliseconds(2);
 constexpr std::string_view kSpare = ":spare";
+constexpr int64_t kMostSeats = int64_t{1} << 20;
 
 template <size_t kSize>
 void write(char (&place)[kSize], std::string_view text) {
@@ -48,17 +48,9 @@ std::string read(const char (&place)[kSize]) {
 }  // namespace
 
 SeatBoard::SeatBoard(int seats) : seats_(seats) {
-  const auto bytes = static_cast<size_t>(seats) * sizeof(SeatPage);
-  descriptor_ = memfd_create("ingot seats", MFD_CLOEXEC);
-  void* mapped = MAP_FAILED;
-  if (descriptor_ >= 0 && ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0)
-    mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
-  if (mapped == MAP_FAILED) {
-    const int error = errno;
-    if (descriptor_ >= 0) close(descriptor_);
-    throw base::FileError("no memory to share with {} processes: {}", seats, std::strerror(error));
-  }
-  pages_ = static_cast<SeatPage*>(mapped);
+  const auto shared = base::make_shared_pages("ingot seats", static_cast<size_t>(seats) * sizeof(SeatPage));
+  descriptor_ = shared.descriptor;
+  pages_ = static_cast<SeatPage*>(shared.memory);
 }
 
 SeatBoard::~SeatBoard() {
@@ -67,7 +59,7 @@ SeatBoard::~SeatBoard() {
 }
 
 std::string SeatBoard::name(int seat, bool is_spare) const {
-  return fmt::format("/proc/{}/fd/{}:{}{}", getpid(), descriptor_, seat, is_spare ? kSpare : "");
+  return fmt::format("{}:{}{}", base::path_of(descriptor_), seat, is_spare ? kSpare : "");
 }
 
 bool SeatBoard::is_waiting(int seat) const { return pages_[seat].waits.load(std::memory_order_acquire) > pages_[seat].given; }
@@ -94,24 +86,18 @@ std::optional<Seat> Seat::of(const base::Environment& environment) {
   const bool is_spare = name.ends_with(kSpare);
   if (is_spare) name.remove_suffix(kSpare.size());
   const auto colon = name.rfind(':');
-  const auto path = std::string(name.substr(0, colon));
-  char* end = nullptr;
-  const auto digits = colon == std::string_view::npos ? std::string() : std::string(name.substr(colon + 1));
-  const auto number = std::strtoull(digits.c_str(), &end, 10);
-  const int descriptor = digits.empty() || *end != 0 ? -1 : open(path.c_str(), O_RDWR | O_CLOEXEC);
-  struct stat facts {};
-  void* mapped = MAP_FAILED;
-  const bool fits = descriptor >= 0 && fstat(descriptor, &facts) == 0 && number < static_cast<uint64_t>(facts.st_size) / sizeof(SeatPage);
-  if (fits) mapped = mmap(nullptr, static_cast<size_t>(facts.st_size), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (descriptor >= 0) close(descriptor);
-  if (mapped == MAP_FAILED) {
+  const auto number = colon == std::string_view::npos ? std::nullopt : base::parse_integer(name.substr(colon + 1));
+  const bool is_number = number && *number >= 0 && *number < kMostSeats;
+  const auto bytes = is_number ? (static_cast<size_t>(*number) + 1) * sizeof(SeatPage) : 0;
+  void* const mapped = is_number ? base::map_shared_pages(std::string(name.substr(0, colon)), bytes) : nullptr;
+  if (!mapped) {
     if (is_spare)
       throw base::ConfigError("INGOT_SEAT = {} is no seat of a launcher, and this process was started to wait there", environment.seat);
     base::log_warning("INGOT_SEAT = {} is no seat of a launcher: this process ends when it loses a rank, instead of staying",
                       environment.seat);
     return std::nullopt;
   }
-  return Seat(mapped, static_cast<size_t>(facts.st_size), static_cast<SeatPage*>(mapped) + number, is_spare);
+  return Seat(mapped, bytes, static_cast<SeatPage*>(mapped) + *number, is_spare);
 }
 
 Seat::Seat(Seat&& other) noexcept
