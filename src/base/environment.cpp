@@ -40,6 +40,7 @@ constexpr Variable kVariables[] = {
     {"SLURM_LOCALID", &Environment::slurm_local_id},
     {"SLURM_STEP_NODELIST", &Environment::slurm_step_nodes},
     {"SLURM_STEP_TASKS_PER_NODE", &Environment::slurm_tasks_per_node},
+    {"SLURMD_NODENAME", &Environment::slurm_node},
     {"OMPI_COMM_WORLD_RANK", &Environment::ompi_rank},
     {"OMPI_COMM_WORLD_SIZE", &Environment::ompi_world_size},
     {"OMPI_COMM_WORLD_LOCAL_RANK", &Environment::ompi_local_rank},

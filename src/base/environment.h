@@ -32,7 +32,7 @@ struct Environment {
   std::string slurm_job_id, slurm_ntasks;                       // SLURM_JOB_ID, SLURM_NTASKS
   std::string slurm_step_id, slurm_step_tasks;                  // SLURM_STEP_ID, SLURM_STEP_NUM_TASKS
   std::string slurm_process, slurm_local_id, slurm_step_nodes;  // SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NODELIST
-  std::string slurm_tasks_per_node;                             // SLURM_STEP_TASKS_PER_NODE
+  std::string slurm_tasks_per_node, slurm_node;                 // SLURM_STEP_TASKS_PER_NODE, SLURMD_NODENAME
   // Set by Open MPI's mpirun.
   std::string ompi_rank, ompi_world_size;        // OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE
   std::string ompi_local_rank, ompi_local_size;  // OMPI_COMM_WORLD_LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_SIZE
