@@ -80,27 +80,35 @@ def two_axes(rank, world):
 LAYOUTS = {"replicated": replicated, "sharded": sharded, "tensor_parallel": tensor_parallel, "two_axes": two_axes}
 
 
-def pass_on(rank, world, folder):
-    """Loads what the layout before saved, and saves it again."""
+def pass_on(rank, world, folder, load, save):
+    """Loads what the layout before saved, and saves it again: load(path, state, in_place), save(path, state, job)."""
     job = json.loads((folder / "job.json").read_text())
     state = LAYOUTS[job["layout"]](rank, world)
     if job["step"] > 0:
         blank(state)
         state["step"], state["note"], state["rate"], state["list"] = 0, "", 0.0, []
-        path = folder / f"step_{job['step'] - 1:08d}"
-        report = ic.load(path, state, in_place=job["step"] % 2 == 0)
+        load(folder / f"step_{job['step'] - 1:08d}", state, job["step"] % 2 == 0)
         assert (state["step"], state["note"], state["rate"], state["nothing"], state["list"]) == (17, "Grüße", float("inf"), None, [1, [2.5, True]])
-        assert report["values"]["step"] == 17 and report["missing"] == [] and report["step"] == job["step"] - 1
         groups = state["optimizer"]["param_groups"]
         assert groups[0]["betas"] == (0.5, 0.75) and groups[0]["lr"] == 0.125, groups
-        assert ic.read_extra(path, "rank_0") == b"\x00\xff\x00"
     else:
         fill(state)
     count = expect_filled(state)
     assert count > 40, count
-    report = ic.save(folder, job["step"], state, extras={f"rank_{rank}": b"\x00\xff" + bytes([rank])}, keep=0, piece_limit_bytes=job["piece_bytes"])
-    assert report["step"] == job["step"] and Path(report["path"]).is_dir()
-    assert len(report["ranks"]) == (world if rank == 0 else 0), report
+    save(folder / f"step_{job['step']:08d}", state, job)
+
+
+def pass_on_by_itself(rank, world, folder):
+    def load(path, state, in_place):
+        report = ic.load(path, state, in_place=in_place)
+        assert report["values"]["step"] == 17 and report["missing"] == [] and path.name == f"step_{report['step']:08d}"
+        assert ic.read_extra(path, "rank_0") == b"\x00\xff\x00"
+
+    def save(path, state, job):
+        report = ic.save(folder, job["step"], state, extras={f"rank_{rank}": b"\x00\xff" + bytes([rank])}, keep=0, piece_limit_bytes=job["piece_bytes"])
+        assert report["step"] == job["step"] and Path(report["path"]) == path and path.is_dir()
+        assert len(report["ranks"]) == (world if rank == 0 else 0), report
+    pass_on(rank, world, folder, load, save)
 
 
 def layouts(folder):
@@ -109,7 +117,7 @@ def layouts(folder):
     for step, (layout, world) in enumerate(chain):
         job = {"layout": layout, "step": step, "piece_bytes": 700 if step % 2 else 8 << 20}
         (folder / "job.json").write_text(json.dumps(job))
-        run(world, pass_on, folder)
+        run(world, pass_on_by_itself, folder)
         print("ok", *(f"{layout} of {world}" for layout, world in chain[max(0, step - 1):step + 1]), sep="  ", flush=True)
     held = ic.inspect(folder / "step_00000005")
     assert held["step"] == 5 and held["values"]["note"] == "Grüße", held["values"]
