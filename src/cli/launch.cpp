@@ -6,7 +6,8 @@ namespace ingot::cli {
 struct LaunchOptions {
   int64_t ranks = 1, node_rank = -1, max_restarts = 0, restarts_per_day = 0, spares = 0;
   std::string nodes = "1", rendezvous, address;
-  std::string page, on_event;
+  std::string page, on_event, exclusion_list;
+  bool check_node = false;
   double grace_s = 10, rendezvous_timeout_s = 300, lease_s = 3, nodes_patience_s = 30, hang_s = -1;
   std::vector<std::string> command;
 };
@@ -72,6 +73,10 @@ void add_launch(Flags& flags) {
   verb.add_option("--page", o.page,
                   "HOST:PORT where GET /metrics says what each rank does, for Prometheus, and POST /drain saves and ends");
   verb.add_option("--on-event", o.on_event, "command for sh, run for each event of the run with its JSON in $INGOT_EVENT");
+  verb.add_flag("--check-node", o.check_node,
+                "this machine must pass ingot doctor --fit before it takes part, and again when a rank of it crashes or hangs");
+  verb.add_option("--exclusion-list", o.exclusion_list,
+                  "file of machines to do without; one that is not fit adds itself (default: `excluded` in a rendezvous folder)");
   verb.add_option("--grace", o.grace_s, "seconds from the first failure until the other ranks are killed")->check(kPositive);
   verb.add_option("command", o.command, "-- and the command of a rank, for instance: -- ingot train configs/zaya1-nano.toml");
 }
@@ -101,6 +106,8 @@ int run_launch(const Call& call) {
                              .nodes_patience_s = o.nodes_patience_s,
                              .page = o.page,
                              .on_event = o.on_event,
+                             .check_node = o.check_node,
+                             .exclusion_list = o.exclusion_list,
                              .grace_s = o.grace_s,
                              .rendezvous_timeout_s = o.rendezvous_timeout_s,
                              .command = o.command});

@@ -22,9 +22,12 @@
 #include "comm/heartbeat.h"
 #include "resilience/bisection.h"
 #include "resilience/event_hook.h"
+#include "resilience/hardware_watch.h"
 #include "resilience/launch_page.h"
+#include "resilience/node_gate.h"
 #include "resilience/nodes.h"
 #include "resilience/retry_policy.h"
+#include "resilience/straggler_exchange.h"
 #include "resilience/supervisor.h"
 
 namespace ingot::resilience {
@@ -103,21 +106,22 @@ std::vector<RankProcess> ranks_of(const LaunchOptions& o, const Round& round, co
   return ranks;
 }
 
-constexpr int kUsageStatus = 2;
+constexpr int kUsageStatus = 2, kUnfitStatus = 3;
 constexpr int64_t kLongestHistory = int64_t{1} << 30;                               // bytes of checkpoints.jsonl
 constexpr const char* kReplicasDiffer = "ranks that hold the same weights differ";  // as train/replica_check.cpp says it
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-FailedAttempt attempt_of(const Outcome& outcome, double started_s) {
+FailedAttempt attempt_of(const Outcome& outcome, double started_s, bool is_training) {
   const auto& first = outcome.first;
   const bool was_killed = first.exit_status == 128 + SIGKILL || first.exit_status == 128 + SIGTERM;
-  const auto cause = outcome.was_stopped                 ? Cause::stopped
-                     : first.exit_status == kUsageStatus ? Cause::usage
-                     : first.is_hang                     ? Cause::hang
-                     : first.rank < 0                    ? Cause::elsewhere
-                     : was_killed                        ? Cause::killed
-                                                         : Cause::crash;
+  const auto cause = outcome.was_stopped                                ? Cause::stopped
+                     : first.exit_status == kUsageStatus                ? Cause::usage
+                     : is_training && first.exit_status == kUnfitStatus ? Cause::unfit
+                     : first.is_hang                                    ? Cause::hang
+                     : first.rank < 0                                   ? Cause::elsewhere
+                     : was_killed                                       ? Cause::killed
+                                                                        : Cause::crash;
   return {.cause = cause,
           .step = first.step,
           .signature = signature_of(first.exit_status, first.last_lines.empty() ? "" : first.last_lines.back()),
@@ -146,10 +150,13 @@ class EventLog {
                                                   {"node", base::host_name()},
                                                   {"last_lines", failure.last_lines}});
   }
-  void record_straggler(int rank, const std::string& what, bool has_recovered) {
-    record(has_recovered ? "recovered" : "straggler",
-           {{"rank", rank}, {"step", heartbeats_.pulse(0).step}, {"what", what}, {"node", base::host_name()}});
+  void record_straggler(const char* kind, const Straggler& found) {
+    record(kind, {{"rank", found.rank},
+                  {"step", heartbeats_.pulse(0).step},
+                  {"what", found.description},
+                  {"node", found.node.empty() ? base::host_name() : found.node}});
   }
+  void record_excluded(const std::string& node, const std::string& why) { record("excluded", {{"node", node}, {"what", why}}); }
   const std::string& run_directory() const { return run_directory_; }
   void record(const char* kind, const Json& details) {
     if (const auto said = heartbeats_.pulse(0).run_directory; !said.empty()) run_directory_ = said;
@@ -227,17 +234,37 @@ void find_cause(const LaunchOptions& o, const std::vector<std::string>& command,
   events.record("bisected", {{"step", failure.step}, {"what", found}, {"trials", in_words}});
 }
 
+// Slurm may know a node by another name than the node itself.
+std::string node_name() {
+  const auto& by_slurm = base::environment().slurm_node;
+  return by_slurm.empty() ? base::host_name() : by_slurm;
+}
+
+NodeGate gate_of(const LaunchOptions& o) {
+  NodeGate::Options options{.node = node_name(), .list = o.exclusion_list, .check = {}};
+  if (o.exclusion_list.empty() && is_folder(o.rendezvous)) options.list = std::filesystem::path(o.rendezvous) / "excluded";
+  if (o.check_node) options.check = {base::own_program(), "doctor", "--fit", "--json", "--folder", "/dev/shm"};
+  return NodeGate(options);
+}
+
 int launch(const LaunchOptions& o) {
   check(o);
-  Nodes nodes(store_of(o), {.least = o.nodes_least,
-                            .wanted = o.nodes_wanted,
-                            .ranks = o.ranks,
-                            .node_rank = o.node_rank,
-                            .holds_store = o.nodes_wanted > 1 && !is_folder(o.rendezvous) && o.node_rank == 0,
-                            .address = address_of(o),
-                            .lease_s = o.lease_s,
-                            .patience_s = o.nodes_patience_s,
-                            .timeout_s = o.rendezvous_timeout_s});
+  const auto gate = gate_of(o);
+  if (const auto why = gate.reason_to_stay_away(); !why.empty()) {
+    base::log_error("this node takes no part: {}", why);
+    gate.exclude(why);
+    return kUnfitStatus;
+  }
+  const auto store = store_of(o);
+  Nodes nodes(store, {.least = o.nodes_least,
+                      .wanted = o.nodes_wanted,
+                      .ranks = o.ranks,
+                      .node_rank = o.node_rank,
+                      .holds_store = o.nodes_wanted > 1 && !is_folder(o.rendezvous) && o.node_rank == 0,
+                      .address = address_of(o),
+                      .lease_s = o.lease_s,
+                      .patience_s = o.nodes_patience_s,
+                      .timeout_s = o.rendezvous_timeout_s});
   const StopSignal stop("\nasking the ranks to stop; once more to stop at once\n", SecondSignal::ends_at_once);
   const auto is_stopped = [&] { return stop.received() != 0; };
   auto command = o.command;
@@ -246,10 +273,30 @@ int launch(const LaunchOptions& o) {
   EventLog events(heartbeats);
   Supervision supervision({.command = command, .may_stay = o.max_restarts > 0, .spares = static_cast<int>(o.spares)},
                           static_cast<int>(o.ranks), stop);
+  const auto processes = [&] {
+    std::vector<int64_t> all;
+    for (int i = 0; i < static_cast<int>(o.ranks); ++i) all.push_back(heartbeats.pulse(i).process);
+    return all;
+  };
+  HardwareWatch hardware({.processes = processes}, [&](const health::HardwareFinding& finding) {
+    base::log_warning("{} counts {}", node_name(), finding.what);
+    if (const auto run = heartbeats.pulse(0).run_directory; !run.empty())
+      base::record_event(run, "hardware",
+                         {{"node", node_name()}, {"what", finding.what}, {"corrupts", finding.effect == health::Effect::corrupts}});
+  });
   std::optional<LaunchPage> page;
-  if (!o.page.empty()) page.emplace(o.page, heartbeats, static_cast<int>(o.ranks));
+  if (!o.page.empty()) page.emplace(o.page, heartbeats, static_cast<int>(o.ranks), [&] { return hardware.last(); });
   std::optional<EventHook> hook;
   if (!o.on_event.empty()) hook.emplace(o.on_event, [&] { return heartbeats.pulse(0).run_directory; });
+  StragglerExchange exchange(store, [&] {
+    const auto counted = hardware.explain(), load = hardware.foreign_load();
+    return counted + (counted.empty() || load.empty() ? "" : "; ") + load;
+  });
+  const auto look_for_stragglers = [&](std::vector<RankSteps> own) {
+    const auto news = exchange.look(std::move(own));
+    for (const auto& found : news.stragglers) base::log_warning("{}", found.description), events.record_straggler("straggler", found);
+    for (const auto& found : news.recovered) base::log_info("{}", found.description), events.record_straggler("recovered", found);
+  };
   int64_t nodes_before = 0;
   while (const auto next = nodes.next(is_stopped)) {
     const auto& round = *next;
@@ -261,17 +308,15 @@ int launch(const LaunchOptions& o) {
       events.record("nodes", {{"before", nodes_before}, {"nodes", now}, {"what", fmt::format("goes on with {}", in_words(round))}});
     nodes_before = static_cast<int64_t>(round.nodes.size());
     heartbeats.clear();
+    hardware.begin_attempt();
+    exchange.begin(round);
     if (page) page->begin(static_cast<int>(round.first_rank()), static_cast<int64_t>(round.nodes.size()));
     const double started_s = now_s();
     const SupervisorOptions watch{.grace_s = o.grace_s,
                                   .failure_elsewhere = [&] { return nodes.failure_in(round, heartbeats.pulse(0).step); },
                                   .drains = [&] { return nodes.regroups(round) || (page && page->is_asked_to_drain()); },
                                   .heartbeats = &heartbeats,
-                                  .on_straggler =
-                                      [&](int rank, const std::string& what, bool has_recovered) {
-                                        has_recovered ? base::log_info("{}", what) : base::log_warning("{}", what);
-                                        events.record_straggler(rank, what, has_recovered);
-                                      },
+                                  .on_steps = [&](auto steps) { look_for_stragglers(std::move(steps)); },
                                   .hang = {.silence_s = o.hang_s, .is_whole_job = round.nodes.size() == 1}};
     auto outcome = supervision.run(ranks_of(o, round, heartbeats), watch);
     if (outcome.succeeded && (is_stopped() || (page && page->is_asked_to_drain()))) {
@@ -286,11 +331,22 @@ int launch(const LaunchOptions& o) {
         continue;
       }
     }
+    const bool is_here = outcome.first.rank >= 0;
+    if (const auto why = is_here ? hardware.explain() : ""; !why.empty()) outcome.first.description += "; " + why;
     base::log_error("{}", report_of(outcome.first));
-    const auto agreed = nodes.agree(round, attempt_of(outcome, started_s), outcome.first.description);
+    const auto own = attempt_of(outcome, started_s, is_training(command));
+    const auto agreed = nodes.agree(round, own, outcome.first.description);
     const bool speaks = nodes.has_reported(round);  // one node of them
     if (page) page->count_failure(agreed.cause);
     if (speaks) events.record_failure(outcome.first, round);
+    const auto last_line = outcome.first.last_lines.empty() ? outcome.first.description : outcome.first.last_lines.back();
+    if (const auto why = is_here ? gate.reason_to_go(own.cause, last_line) : ""; !why.empty()) {
+      base::log_error("this node is left out: {}", why);
+      gate.exclude(why);
+      events.record_excluded(node_name(), why);
+      if (round.nodes.size() == 1) nodes.end(round, kUnfitStatus);
+      return kUnfitStatus;
+    }
     auto failed = nodes.failures_before(round);
     failed.push_back(agreed);
     if (failed.back().cause == Cause::usage && nodes.fits_fewer(round)) {

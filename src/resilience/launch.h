@@ -22,13 +22,15 @@ struct LaunchOptions {
   double nodes_patience_s = 30;               // how long a job that begins waits for more than the least
   std::string page;                           // HOST:PORT of launch_page.h; "": none
   std::string on_event;                       // command of event_hook.h; "": none
+  bool check_node = false;                    // it must be fit (health/node_fitness.h) to take part, and after failures of its ranks
+  std::string exclusion_list;                 // file of nodes to be without (health/exclusion_list.h); "": beside the rendezvous folder
   double grace_s = 10;                        // from the first failure until the other ranks are killed
   double rendezvous_timeout_s = 300;
   std::vector<std::string> command;  // of a rank; "ingot" is this program
 };
 
 /// Returns when all ranks of this machine have ended for good, with the job's exit status: 0; 1 failed; 2 a rank found that it was called
-/// wrongly. Throws UsageError, and CommError when the machines do not find each other.
+/// wrongly; 3 this node is left out. Throws UsageError, and CommError when the machines do not find each other.
 int launch(const LaunchOptions& options);
 
 }  // namespace ingot::resilience

@@ -27,10 +27,12 @@ Gauges& gauges(prometheus::Registry& registry, const char* name, const char* hel
 }  // namespace
 
 struct LaunchPage::State {
-  State(const comm::HeartbeatBoard& all, int count) : heartbeats(all), ranks(count) {}
+  State(const comm::HeartbeatBoard& all, int count, std::function<health::HardwareReading()> read_hardware)
+      : heartbeats(all), ranks(count), hardware(std::move(read_hardware)) {}
 
   const comm::HeartbeatBoard& heartbeats;
   const int ranks;
+  const std::function<health::HardwareReading()> hardware;
   std::atomic<int> first_rank = 0;
   std::atomic<bool> is_asked_to_drain = false;
   int port = 0;
@@ -71,11 +73,18 @@ struct LaunchPage::State {
     }
   }
 
+  // What is absent has no line.
+  void add_hardware(prometheus::Registry& now) const {
+    auto& counters = gauges(now, "ingot_node_hardware", "What the machine counts of its own faults (health/hardware_counters.h).");
+    for (const auto& c : hardware().counters) counters.Add({{"counter", health::name_of(c.counted)}, {"part", c.part}}).Set(c.value);
+  }
+
   void configure() {
     server.set_payload_max_length(1024);
     server.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
       prometheus::Registry now;
       add_ranks(now);
+      add_hardware(now);
       const std::lock_guard lock(mutex);
       const prometheus::TextSerializer text;
       response.set_content(text.Serialize(registry.Collect()) + text.Serialize(now.Collect()), "text/plain; version=0.0.4; charset=utf-8");
@@ -90,8 +99,9 @@ struct LaunchPage::State {
   }
 };
 
-LaunchPage::LaunchPage(const std::string& address, const comm::HeartbeatBoard& heartbeats, int ranks)
-    : state_(std::make_unique<State>(heartbeats, ranks)) {
+LaunchPage::LaunchPage(const std::string& address, const comm::HeartbeatBoard& heartbeats, int ranks,
+                       std::function<health::HardwareReading()> hardware)
+    : state_(std::make_unique<State>(heartbeats, ranks, std::move(hardware))) {
   const auto where = [&] {
     try {
       return http::parse_listen_address(address);

@@ -2,10 +2,12 @@
 // Everything is read from the heartbeats when it is asked for, so ranks that hang are shown, too.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "comm/heartbeat.h"
+#include "health/hardware_counters.h"
 #include "resilience/retry_policy.h"
 
 namespace ingot::resilience {
@@ -14,7 +16,8 @@ class LaunchPage {
  public:
   /// `address`: HOST:PORT; ":PORT" for every interface. Listens from here on, for as long as `heartbeats` lives. Throws UsageError when
   /// that is malformed or taken.
-  LaunchPage(const std::string& address, const comm::HeartbeatBoard& heartbeats, int ranks);
+  LaunchPage(const std::string& address, const comm::HeartbeatBoard& heartbeats, int ranks,
+             std::function<health::HardwareReading()> hardware);
   ~LaunchPage();
   LaunchPage(const LaunchPage&) = delete;
 

@@ -15,9 +15,13 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+health::HardwareReading no_hardware() { return {}; }
+
 TEST(LaunchPage, shows_all_ranks_also_one_that_hangs) {
   comm::HeartbeatBoard board(3);
-  LaunchPage page("127.0.0.1:0", board, 3);
+  LaunchPage page("127.0.0.1:0", board, 3, [] {
+    return health::HardwareReading{{{health::Counted::memory_uncorrected, "mc0", 2}}, {"temperatures: none"}};
+  });
   httplib::Client client("127.0.0.1", page.port());
   page.begin(4, 2);
   comm::Heartbeat first(board.path(), 0), second(board.path(), 1);  // the third has not come
@@ -40,11 +44,13 @@ TEST(LaunchPage, shows_all_ranks_also_one_that_hangs) {
   EXPECT_THAT(text, AllOf(HasSubstr("ingot_launch_failures_total{cause=\"hang\"} 2\n"),
                           HasSubstr("ingot_launch_failures_total{cause=\"crash\"} 0\n"), HasSubstr("ingot_launch_restarts_total 1\n"),
                           HasSubstr("ingot_launch_nodes 2\n")));
+  EXPECT_THAT(text, HasSubstr("ingot_node_hardware{counter=\"memory_uncorrected\",part=\"mc0\"} 2\n"));
+  EXPECT_THAT(text, Not(HasSubstr("celsius")));
 }
 
 TEST(LaunchPage, asks_to_drain_by_post_alone) {
   comm::HeartbeatBoard board(1);
-  LaunchPage page("127.0.0.1:0", board, 1);
+  LaunchPage page("127.0.0.1:0", board, 1, no_hardware);
   httplib::Client client("127.0.0.1", page.port());
   EXPECT_EQ(client.Get("/drain")->status, 404);
   EXPECT_EQ(client.Post("/metrics")->status, 404);
@@ -56,9 +62,9 @@ TEST(LaunchPage, asks_to_drain_by_post_alone) {
 TEST(LaunchPage, says_what_is_wrong_with_its_address) {
   comm::HeartbeatBoard board(1);
   for (const char* wrong : {"", "localhost", "127.0.0.1:99999", "no.such.host.invalid:9400"})
-    EXPECT_THROW(LaunchPage(wrong, board, 1), base::UsageError) << wrong;
-  const LaunchPage first("127.0.0.1:0", board, 1);
-  EXPECT_THROW(LaunchPage(fmt::format("127.0.0.1:{}", first.port()), board, 1), base::UsageError) << "taken";
+    EXPECT_THROW(LaunchPage(wrong, board, 1, no_hardware), base::UsageError) << wrong;
+  const LaunchPage first("127.0.0.1:0", board, 1, no_hardware);
+  EXPECT_THROW(LaunchPage(fmt::format("127.0.0.1:{}", first.port()), board, 1, no_hardware), base::UsageError) << "taken";
 }
 
 }  // namespace

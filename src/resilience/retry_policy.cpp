@@ -31,6 +31,7 @@ const char* name_of(Cause cause) {
     case Cause::killed: return "killed";
     case Cause::hang: return "hang";
     case Cause::elsewhere: return "elsewhere";
+    case Cause::unfit: return "unfit";
     case Cause::usage: return "usage";
     case Cause::stopped: return "stopped";
   }

@@ -12,13 +12,14 @@ enum class Cause : uint8_t {
   killed,     // SIGKILL or SIGTERM from outside
   hang,       // ended by the launcher
   elsewhere,  // on another machine, which says why itself
+  unfit,      // a rank found that its machine computes wrongly
   usage,      // called wrongly
   stopped,    // a person or a scheduler asked the job to stop
 };
 
 /// "crash", "killed" …
 const char* name_of(Cause cause);
-inline constexpr Cause kCauses[] = {Cause::crash, Cause::killed, Cause::hang, Cause::elsewhere, Cause::usage, Cause::stopped};
+inline constexpr Cause kCauses[] = {Cause::crash, Cause::killed, Cause::hang, Cause::elsewhere, Cause::unfit, Cause::usage, Cause::stopped};
 
 struct FailedAttempt {
   Cause cause = Cause::crash;

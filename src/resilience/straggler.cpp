@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <utility>
 
 namespace ingot::resilience {
@@ -10,42 +12,57 @@ namespace {
 
 using Part = double comm::StepTimes::*;
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
+// Of a rank's last steps.
+struct Times {
+  double median = 0, all_but_one = 0;  // above which all of them are, and the quickest two
+};
 
-// Of the last steps, in ascending order.
-std::vector<double> sorted(const RankSteps& rank, Part part) {
+Times times_of(const RankSteps& rank, Part part) {
   std::vector<double> values;
   for (size_t i = rank.steps.size() - StragglerWatch::kWindow; i < rank.steps.size(); ++i) values.push_back(rank.steps[i].*part);
   std::sort(values.begin(), values.end());
-  return values;
+  return {values[values.size() / 2], values[1]};
 }
 
-struct Comparison {
-  Straggler straggler;
-  bool is_slow = false, is_as_fast = true;  // neither: one step and another
+// Of one part of the steps of all ranks.
+class Comparison {
+ public:
+  Comparison(const std::vector<RankSteps>& ranks, Part part) {
+    for (const auto& rank : ranks) {
+      times_.push_back(times_of(rank, part));
+      of_roles_[rank.role].push_back(times_.back().median);
+    }
+    for (auto& [role, medians] : of_roles_) std::sort(medians.begin(), medians.end());
+  }
+
+  double own_s(size_t index) const { return times_[index].median; }
+  /// The median of the others of its role; nothing where there is none.
+  std::optional<double> others_s(size_t index, int64_t role) const {
+    const auto& all = of_roles_.at(role);
+    if (all.size() < 2) return std::nullopt;
+    const auto own = static_cast<size_t>(std::lower_bound(all.begin(), all.end(), times_[index].median) - all.begin());
+    const size_t middle = (all.size() - 1) / 2;
+    return all[middle < own ? middle : middle + 1];
+  }
+  bool is_slow(size_t index, double others_s) const { return times_[index].all_but_one > limit(others_s); }
+  bool is_as_fast(size_t index, double others_s) const { return times_[index].median <= limit(others_s); }
+
+ private:
+  static double limit(double others_s) { return std::max(StragglerWatch::kRatio * others_s, others_s + StragglerWatch::kLeast_s); }
+
+  std::vector<Times> times_;
+  std::map<int64_t, std::vector<double>> of_roles_;  // medians, ascending
 };
 
-Comparison compare(const std::vector<RankSteps>& ranks, size_t index, Part part, bool is_data) {
-  const auto& own = ranks[index];
-  std::vector<double> others;
-  for (size_t i = 0; i < ranks.size(); ++i)
-    if (i != index && ranks[i].role == own.role) others.push_back(median(sorted(ranks[i], part)));
-  if (others.empty()) return {};
-  const auto steps = sorted(own, part);
-  const double others_s = median(std::move(others)), own_s = median(steps);
-  const double slow_s = std::max(StragglerWatch::kRatio * others_s, others_s + StragglerWatch::kLeast_s);
-  return {{.rank = own.rank,
-           .own_s = own_s,
-           .others_s = others_s,
-           .is_data = is_data,
-           .description = fmt::format("rank {} takes {:.1f} ms {} a step, the others {:.1f} ms (medians of {} steps)", own.rank,
-                                      1e3 * own_s, is_data ? "for its batch" : "of computing", 1e3 * others_s, StragglerWatch::kWindow)},
-          steps[1] > slow_s,
-          own_s <= slow_s};
+Straggler straggler_of(const RankSteps& rank, double own_s, double others_s, bool is_data) {
+  return {.rank = rank.rank,
+          .own_s = own_s,
+          .others_s = others_s,
+          .is_data = is_data,
+          .node = rank.node,
+          .description = fmt::format("rank {}{} takes {:.1f} ms {} a step, the others {:.1f} ms (medians of {} steps){}", rank.rank,
+                                     rank.node.empty() ? "" : " on " + rank.node, 1e3 * own_s, is_data ? "for its batch" : "of computing",
+                                     1e3 * others_s, StragglerWatch::kWindow, rank.remark.empty() ? "" : "; " + rank.remark)};
 }
 
 }  // namespace
@@ -60,17 +77,21 @@ std::vector<Straggler> StragglerWatch::look(const std::vector<RankSteps>& ranks)
   if (last < looked_at_) looked_at_ = 0;  // the job has begun again
   if (last < looked_at_ + kBetween) return {};
   looked_at_ = last;
+  const Comparison computing(ranks, &comm::StepTimes::own_s), data(ranks, &comm::StepTimes::data_s);
   std::vector<Straggler> found;
   for (size_t i = 0; i < ranks.size(); ++i) {
-    const auto computing = compare(ranks, i, &comm::StepTimes::own_s, false), data = compare(ranks, i, &comm::StepTimes::data_s, true);
-    const int rank = ranks[i].rank;
-    if (slow_.contains(rank)) {
-      if (computing.is_as_fast && data.is_as_fast) slow_.erase(rank), recovered_.push_back(rank);
-    } else if (computing.is_slow || data.is_slow) {
-      slow_.insert(rank);
-      found.push_back(computing.is_slow ? computing.straggler : data.straggler);
+    const auto& rank = ranks[i];
+    const auto computing_s = computing.others_s(i, rank.role), data_s = data.others_s(i, rank.role);
+    if (!computing_s || !data_s) continue;
+    if (slow_.contains(rank.rank)) {
+      if (computing.is_as_fast(i, *computing_s) && data.is_as_fast(i, *data_s)) slow_.erase(rank.rank), recovered_.push_back(rank.rank);
+    } else if (computing.is_slow(i, *computing_s)) {
+      found.push_back(straggler_of(rank, computing.own_s(i), *computing_s, /*is_data=*/false));
+    } else if (data.is_slow(i, *data_s)) {
+      found.push_back(straggler_of(rank, data.own_s(i), *data_s, /*is_data=*/true));
     }
   }
+  for (const auto& straggler : found) slow_.insert(straggler.rank);
   return found;
 }
 

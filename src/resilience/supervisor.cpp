@@ -23,7 +23,6 @@
 #include "base/system_call.h"
 #include "resilience/divergence.h"
 #include "resilience/seats.h"
-#include "resilience/straggler.h"
 
 namespace ingot::resilience {
 namespace {
@@ -197,7 +196,6 @@ struct Supervision::State {
     is_draining_ = false;
     looked_at_ = watched_at_ = awake_since_ = Clock::now();
     waiting_since_.reset();
-    stragglers_ = StragglerWatch();
     seat_all(ranks);
     while (running() > 0 || (waiting() > 0 && !first_)) {
       wait_for_output();
@@ -396,7 +394,7 @@ struct Supervision::State {
       const char state = state_of(pulse.process);
       ranks.push_back({child.rank, std::move(pulse), state});
     }
-    look_for_stragglers(ranks);
+    hand_on_steps(ranks);
     const auto hang = find_hang(ranks, options_->hang, [&] { return find_divergence(histories()); });
     if (!hang) return;
     Failure failure{.rank = hang->rank, .description = hang->description, .last_lines = {}, .is_hang = true, .silent_s = hang->silent_s};
@@ -414,14 +412,12 @@ struct Supervision::State {
     fail(std::move(failure));
   }
 
-  void look_for_stragglers(const std::vector<WatchedRank>& ranks) {
-    if (!options_->on_straggler) return;
+  void hand_on_steps(const std::vector<WatchedRank>& ranks) {
+    if (!options_->on_steps) return;
     std::vector<RankSteps> steps;
     for (size_t i = 0; i < ranks.size(); ++i)
-      steps.push_back({ranks[i].rank, ranks[i].pulse.role, options_->heartbeats->steps(static_cast<int>(i))});
-    for (const auto& found : stragglers_.look(steps)) options_->on_straggler(found.rank, found.description, /*has_recovered=*/false);
-    for (const int rank : stragglers_.take_recovered())
-      options_->on_straggler(rank, fmt::format("rank {} is as fast as the others again", rank), /*has_recovered=*/true);
+      steps.push_back({ranks[i].rank, ranks[i].pulse.role, options_->heartbeats->steps(static_cast<int>(i)), {}, {}});
+    options_->on_steps(std::move(steps));
   }
 
   void press() {
@@ -453,7 +449,6 @@ struct Supervision::State {
   std::optional<Failure> first_;
   Clock::time_point failed_at_, looked_at_, watched_at_, awake_since_;
   std::optional<Clock::time_point> waiting_since_;
-  StragglerWatch stragglers_;
   int signals_handed_on_ = 0, pressure_ = 0;
   bool is_draining_ = false;
   double grace_s_ = kGraceForOthersFailure_s;

@@ -17,6 +17,7 @@
 #include "comm/heartbeat.h"
 #include "resilience/hang.h"
 #include "resilience/stop_signal.h"
+#include "resilience/straggler.h"
 
 namespace ingot::resilience {
 
@@ -26,13 +27,12 @@ struct RankProcess {
 };
 
 struct SupervisorOptions {
-  double grace_s = 10;                               // from the first failure until what is left is killed
-  std::function<std::string()> failure_elsewhere;    // asked twice a second; not empty: another machine failed, as it says
-  std::function<bool()> drains;                      // as often; true: the ranks are to save and end, and get SIGTERM
-  const comm::HeartbeatBoard* heartbeats = nullptr;  // of the processes, in their order; without it nobody is watched
-  /// A rank holds the others up, or (has_recovered) no longer does.
-  std::function<void(int rank, const std::string& description, bool has_recovered)> on_straggler;
-  HangLimits hang;  // a rank that hangs says where, is killed, and is the job's failure
+  double grace_s = 10;                                   // from the first failure until what is left is killed
+  std::function<std::string()> failure_elsewhere;        // asked twice a second; not empty: another machine failed, as it says
+  std::function<bool()> drains;                          // as often; true: the ranks are to save and end, and get SIGTERM
+  const comm::HeartbeatBoard* heartbeats = nullptr;      // of the processes, in their order; without it nobody is watched
+  std::function<void(std::vector<RankSteps>)> on_steps;  // ten times a second, while nothing is wrong: the last steps of the ranks here
+  HangLimits hang;                                       // a rank that hangs says where, is killed, and is the job's failure
 };
 
 struct Failure {

@@ -150,12 +150,18 @@ def a_preempted_slurm_job_goes_back_into_the_queue_and_on(w):
         events = lambda: [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()] if (run_dir / "events.jsonl").exists() else []
         steps = lambda: (run_dir / "metrics.jsonl").read_text().count("\n") if (run_dir / "metrics.jsonl").exists() else 0
         wait_for(lambda: steps() > 5, "the job does not begin")
+        node = ask("squeue", "-h", "-j", job, "-o", "%N").strip()
+        excluded = w.path / "queue-nodes" / "excluded"
+        excluded.write_text(f"{node}  # 2026-01-02T03:04:05Z: core 3 computes wrongly\n")
         ask("scancel", "--batch", "--signal=TERM", job)
         wait_for(lambda: "JobState=PENDING" in ask("scontrol", "show", "job", job), "it does not go back into the queue")
         stopped = events()[-1]
         assert stopped["event"] == "end" and stopped["why"] == "stop file" and stopped["step"] < 400, events()
         # What the first script exits with would be taken for the second one's.
         wait_for(lambda: subprocess.run(["pgrep", "-f", rf"slurmstepd: \[{job}\."], capture_output=True).returncode != 0, "its first script does not end")
+        wait_for(lambda: f"ExcNodeList={node}\n" in ask("scontrol", "show", "job", job), "the node that is not fit is not left out")
+        excluded.unlink()
+        ask("scontrol", "update", f"JobId={job}", "ExcNodeList=")  # it is mended
         ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm waits two minutes after a requeue
         wait_for(lambda: "JobState=COMPLETED" in ask("scontrol", "show", "job", job), "it does not end")
         assert [(e["event"], e["step"]) for e in events()] == [("start", 0), ("end", stopped["step"]), ("start", stopped["step"]), ("end", 400)], events()

@@ -122,6 +122,28 @@ def a_node_is_measured_and_judged_slow(folder):
     ingot("bench", "verdict", "now.json", "--baseline", "now.json")
 
 
+def a_node_is_fit_or_says_why_not(folder):
+    folder = Path(folder)
+    excluded = folder / "excluded"
+    named = {"env": os.environ | {"SLURMD_NODENAME": "node7"}}
+    out, _ = ingot("doctor", "--fit", "--json", "--seconds", "0.2", "--folder", folder, "--exclusion-list", excluded, **named)
+    fit = json.loads(out)
+    assert fit["node"] == "node7" and fit["fit"] and fit["reasons"] == [] and not excluded.exists() and fit["seconds"] < 60, fit
+    assert re.match(r"\d+ cores: [1-9]\d* products in fp32 and bf16", fit["looked_at"][0]), fit
+    known, absent = {c["name"] for c in fit["counters"]}, " ".join(fit["absent"])
+    for name, words in (("memory_corrected", "memory errors: no"), ("throttled", "throttling of the CPU: no"), ("celsius", "temperatures: no"), ("memory_kills", "processes killed")):
+        assert (name in known) != (words in absent), (name, fit)
+    out, _ = ingot("doctor", "--fit", "--seconds", "0.1", "--folder", folder / "nowhere", "--folder", "/proc", "--exclusion-list", excluded, status=3, **named)
+    assert out.startswith(f"node7 is not fit: {folder}/nowhere: ") and "; /proc: " in out, out
+    assert re.fullmatch(r"node7  # \S+Z: .*nowhere.*\n", excluded.read_text()), excluded.read_text()
+    assert not list(folder.glob(".ingot-fit*")), list(folder.iterdir())
+    refused = subprocess.run([INGOT, "launch", "-n", "1", "--exclusion-list", excluded, "--", "true"], capture_output=True, text=True, timeout=60, **named)
+    assert refused.returncode == 3 and "has node7 among the nodes to be without" in refused.stderr, refused
+    taken = subprocess.run([INGOT, "launch", "-n", "1", "--exclusion-list", excluded, "--check-node", "--", "true"], capture_output=True, text=True, timeout=60)
+    assert taken.returncode == 0, taken
+    expect_error("doctor", "--seconds", "2", status=2, words=["--fit"])
+
+
 def profiles_make_a_page(folder):
     write("a.json", profile("node<b>1</b>"))
     write("b.json", profile(triad=1.0e12) | {"torch": "2.12.0"})
@@ -149,4 +171,4 @@ def profiles_make_a_page(folder):
 
 
 if __name__ == "__main__":
-    run_chosen_in_scratch([a_profile_is_judged_by_floors_or_by_an_earlier_one, a_fleet_is_gathered, a_node_is_measured_and_judged_slow, profiles_make_a_page])
+    run_chosen_in_scratch([a_profile_is_judged_by_floors_or_by_an_earlier_one, a_fleet_is_gathered, a_node_is_measured_and_judged_slow, a_node_is_fit_or_says_why_not, profiles_make_a_page])

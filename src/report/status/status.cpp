@@ -64,7 +64,7 @@ RunStatus status_of(const fs::path& folder, double now_s) {
   } else if (last == "end") {
     status.state = RunState::ended;
     status.why = details_of(status.last_event);
-  } else if (last == "gave_up" || last == "failure" || last == "hang") {
+  } else if (last == "gave_up" || last == "failure" || last == "hang" || last == "excluded") {
     status.state = RunState::failed;
     if (!run.happened.troubles.empty()) status.why = details_of(events[run.happened.troubles.back().event]);
   } else {
