@@ -161,12 +161,31 @@ void use_threads(const train::RunConfig& config, const comm::RankEnvironment& ra
   else comm::share_cores(ranks);
 }
 
-// Where a run writes, on a file system.
+// Where a run writes.
 std::vector<fs::path> folders_of(const train::RunConfig& config, const fs::path& run_dir) {
   std::vector<fs::path> folders = {run_dir};
   const auto& checkpoints = config.checkpoint.folder;
-  if (config.checkpoint.every > 0 && !checkpoints.empty() && !object_store::is_object_url(checkpoints)) folders.emplace_back(checkpoints);
+  if (config.checkpoint.every > 0 && !checkpoints.empty()) folders.emplace_back(checkpoints);
   return folders;
+}
+
+// Through spikes that it goes back from. Whether the run may go on with a next stretch.
+bool train_and_go_back(const train::RunConfig& config, train::RunOptions options, const train::Forecast& forecast, mesh::Groups& groups,
+                       const resilience::StopSignal& stop, train::Measured& measured) {
+  for (std::map<int64_t, int64_t> times;;) {
+    train::Trainer trainer(config, options, forecast, groups);
+    const bool goes_on = trainer.run(stop);
+    train::add(trainer.measured(), measured);
+    const auto& back = trainer.goes_back();
+    if (!back) return goes_on;
+    if (const int64_t limit = config.resilience.nonfinite_limit; ++times[back->to.step] > limit)
+      throw base::NumericError(
+          "the run has gone back to step {} {} times, each time over other data (resilience.nonfinite_limit): it is not the data. A lower "
+          "optimizer.lr from an earlier checkpoint may help",
+          back->to.step, limit);
+    options.resume = back->to.path.string();
+    options.first_sample = back->first_sample;
+  }
 }
 
 // Trains as one rank, until that is done or has lost another one.
@@ -195,7 +214,7 @@ void train_as(const comm::RankEnvironment& ranks, const TrainOptions& o, const r
     const auto refusal = checkpoint::on_first(train::RankTeam(world->everyone()), [&] {
       try {
         lock = train::RunLock(folders_of(config, run_dir), base::program_version(),
-                              std::chrono::duration<double>(config.resilience.run_lock_wait_s));
+                              std::chrono::duration<double>(config.resilience.run_lock_wait_s), object_store::storage_of);
       } catch (const base::ConfigError& in_use) {
         return std::string(in_use.what());
       }
@@ -234,10 +253,8 @@ void train_as(const comm::RankEnvironment& ranks, const TrainOptions& o, const r
       options.described = train::settings_of(config).dump_toml();
       mesh::Groups groups(*world, present->parallel);
       options.stop_after = is_last ? o.stop_after : o.stop_after > 0 ? std::min(o.stop_after, stretch.end_step) : stretch.end_step;
-      train::Trainer trainer(*present, options, forecast.numbers, groups);
-      const bool goes_on = trainer.run(stop);
+      const bool goes_on = train_and_go_back(*present, options, forecast.numbers, groups, stop, measured);
       plan::add(forecast, all);
-      train::add(trainer.measured(), measured);
       if (!goes_on || (o.stop_after > 0 && o.stop_after <= stretch.end_step)) break;
       options.resume = "auto";  // from its own checkpoint
     }

@@ -65,12 +65,16 @@ void RankTeam::all_to_all(const std::byte* send, const std::vector<int64_t>& sen
   group_.all_to_all(out, receive_bytes, in, send_bytes);
 }
 
-std::string Progress::to_json() const { return nlohmann::json{{"step", step}, {"tokens", tokens}}.dump(); }
+std::string Progress::to_json() const {
+  nlohmann::json record{{"step", step}, {"tokens", tokens}};
+  if (passed_over > 0) record["passed_over"] = passed_over;
+  return record.dump();
+}
 
 Progress Progress::from_json(const std::string& text, const std::string& origin) {
   const auto parsed = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   try {
-    return {parsed.at("step").get<int64_t>(), parsed.at("tokens").get<int64_t>()};
+    return {parsed.at("step").get<int64_t>(), parsed.at("tokens").get<int64_t>(), parsed.value("passed_over", int64_t{0})};
   } catch (const nlohmann::json::exception&) {
     throw CheckpointError("{}: the record 'progress' is not that of a training run", origin);
   }

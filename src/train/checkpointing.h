@@ -21,6 +21,8 @@ namespace ingot::train {
 struct Progress {
   int64_t step = 0;    // steps done
   int64_t tokens = 0;  // trained on
+  // Of the samples of the present phase those that no step has taken: the run went back over them (resilience.spike = "back").
+  int64_t passed_over = 0;
   std::string to_json() const;
   static Progress from_json(const std::string& text, const std::string& origin);  // throws CheckpointError
 };
@@ -70,7 +72,8 @@ class DoesNotFit : public base::CheckpointError {
   explicit DoesNotFit(const std::string& message) : base::CheckpointError("{}", message) {}
 };
 /// Compares what all ranks of the team want with what is there. Throws DoesNotFit that lists missing, unexpected, differently shaped and
-/// differently typed tensors. A checkpoint of weights alone has no optimizer's state, which is no misfit. Without `strict` only another shape is an error and the rest a warning (load_run says what becomes of them).
+/// differently typed tensors. A checkpoint of weights alone has no optimizer's state, which is no misfit. Without `strict` only another
+/// shape is an error and the rest a warning (load_run says what becomes of them).
 void require_fit(const checkpoint::Reader& reader, const checkpoint::Team& team, const optim::Optimizer& optimizer, bool strict = true);
 
 /// Fills the weights alone (for generation and export) from their full-precision values.

@@ -100,11 +100,17 @@ SettingsTable settings_of(RunConfig& c) {
   checkpoint::declare_settings(table, c.checkpoint);
   table.add("resilience.nonfinite", c.resilience.nonfinite, {"skip", "stop"}, "NaN or Inf in loss or gradients: skip the update, or stop");
   table.add("resilience.nonfinite_limit", c.resilience.nonfinite_limit, at_least(1), "skipped steps in a row before the run stops");
-  table.add("resilience.spike", c.resilience.spike, {"off", "warn", "skip", "stop"},
-            "a loss or gradient norm far above those before (docs/operations.md): say nothing, say so, skip the update, or stop");
+  table.add("resilience.spike", c.resilience.spike, {"off", "warn", "skip", "back", "stop"},
+            "a loss or gradient norm far above those before (docs/operations.md): say nothing, say so, skip the update, go back to a "
+            "checkpoint and pass over the data since, or stop");
   table.add("resilience.spike_sigmas", c.resilience.spike_sigmas, NumberRange{1, 1e6},
             "standard deviations above the median that are a spike");
   table.add("resilience.spike_window", c.resilience.spike_window, base::IntegerRange{16, 65536}, "steps that a spike is held against");
+  table.add("resilience.spike_back", c.resilience.spike_back, at_least(1),
+            "steps that such a checkpoint is older than the spike, at least");
+  table.add("resilience.known_answer_every", c.resilience.known_answer_every, at_least(0),
+            "steps between matrix products whose result is known, on each rank: one that is wrong ends the run, and names the machine; 0 = "
+            "never");
   table.add(
       "resilience.check_replicas_every", c.resilience.check_replicas_every, at_least(0),
       "steps between comparisons of the weights that ranks hold copies of; a difference ends the run, naming weight and ranks; 0 = never");

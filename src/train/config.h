@@ -55,9 +55,11 @@ struct ResilienceConfig {
   double comm_timeout_s = 600, rendezvous_timeout_s = 300;
   std::string nonfinite = "skip";  // NaN or Inf in loss or gradients: skip the update, or stop
   int64_t nonfinite_limit = 10;    // consecutive skipped steps before the run stops
-  std::string spike = "warn";      // of loss or gradient norm (train/spike_watch.h): off, warn, skip the update, or stop
+  std::string spike = "warn";      // of loss or gradient norm (train/spike_watch.h): off, warn, skip the update, go back, or stop
   double spike_sigmas = 8;
   int64_t spike_window = 128;        // steps
+  int64_t spike_back = 100;          // steps before a spike that "back" goes back to at least
+  int64_t known_answer_every = 100;  // steps between products whose result is known (kernels/known_answer.h); 0 = never
   int64_t check_replicas_every = 0;  // steps; 0 = never
   double run_lock_wait_s = 10;
 };

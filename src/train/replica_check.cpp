@@ -185,12 +185,12 @@ std::string ReplicaCheck::describe(int64_t step, const Entry& entry, const std::
                                                               : "the fp32 master, after the step's update";
   const auto where = has_majority ? fmt::format("Most agree; against them stands {}: judge that node", fmt::join(odd, ", "))
                                   : fmt::format("No side has a majority: judge the nodes of {}", fmt::join(odd, ", "));
-  const auto since = agreed_ > 0
-                         ? fmt::format("Copies agreed after step {}: resume from a checkpoint of that step or an earlier one", agreed_)
-                         : std::string("This start has not compared them before: resume from the checkpoint that it began with");
+  const auto since =
+      agreed_ > 0 ? fmt::format("Copies agreed after step {}: the run may go on from a checkpoint of that step or an earlier one", agreed_)
+                  : std::string("This start has not compared them before: the run may go on from the checkpoint that it began with");
   return fmt::format(
       "step {}: ranks that hold the same weights differ, first in {} ({}), whose digests are {}. {} (ingot bench all --check) before it "
-      "trains on. {} (--resume PATH).",
+      "trains on. {}; later ones are removed.",
       step, entry.parameter->name, seen, fmt::join(holdings, ", "), where, since);
 }
 

@@ -32,6 +32,8 @@ class ReplicaCheck {
   /// Looks at the weights again, and at the masters, and compares. Collective over all ranks; also where the update was skipped. Throws
   /// ReplicaError, on all ranks the same, which names the first weight that differs, who holds what, and what to do.
   void compare(int64_t step);
+  /// The last step behind which all was well; 0: nothing has been compared.
+  int64_t agreed() const { return agreed_; }
 
  private:
   using Digest = std::array<int64_t, 2>;
@@ -71,7 +73,7 @@ class ReplicaCheck {
   std::array<std::vector<int>, kKinds> holders_;
   std::vector<Weight> weights_;  // that others hold, too
   at::Tensor before_;            // int64 [weights, 2], between the two calls of a step
-  int64_t agreed_ = 0;           // the last step behind which all was well
+  int64_t agreed_ = 0;
 };
 
 }  // namespace ingot::train

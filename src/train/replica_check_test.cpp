@@ -126,7 +126,7 @@ void expect_found(const Job& job, const Fault& fault, const std::string& when, c
   EXPECT_EQ(outcome.losses.size(), static_cast<size_t>(fault.step + 1)) << "training went on";
   for (const auto& message : outcome.messages) {
     EXPECT_THAT(message, AllOf(HasSubstr(fmt::format("step {}: ", fault.step + 1)), HasSubstr("first in " + outcome.weight + " (" + when),
-                               HasSubstr(against), HasSubstr("Copies agreed after step 2: resume from a checkpoint"),
+                               HasSubstr(against), HasSubstr("Copies agreed after step 2: the run may go on from a checkpoint"),
                                HasSubstr("ingot bench all --check")));
     EXPECT_EQ(message, outcome.messages[0]);
   }

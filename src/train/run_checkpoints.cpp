@@ -263,6 +263,32 @@ void RunCheckpoints::after_step(const Progress& progress, const Judged& judged, 
     start(*memory_, progress, data_state());
 }
 
+void RunCheckpoints::wait() {
+  for (auto* tier : {durable_.get(), memory_.get()})
+    if (tier) tier->saver->wait(), collect(*tier);
+}
+
+std::optional<checkpoint::StepFolder> RunCheckpoints::newest_within(int64_t first, int64_t last) const {
+  std::set<fs::path> too_new;
+  for (const auto& known : checkpoint::all(folder(), storage()))
+    if (known.step > last) too_new.insert(known.path);
+  const auto newest = checkpoint::latest(folder(), too_new, storage());
+  return newest && newest->step >= first ? newest : std::nullopt;
+}
+
+void RunCheckpoints::remove_later_than(int64_t step) const {
+  for (const auto& known : checkpoint::all(folder(), storage()))
+    if (known.step > step && !checkpoint::remove_unused(known.path, storage()))
+      base::log_warning("{} is in use and stays, although the run goes another way from step {} on", known.path.string(), step);
+}
+
+void RunCheckpoints::distrust_later_than(int64_t step) {
+  wait();
+  if (is_main()) remove_later_than(step);
+  memory_.reset();
+  checkpoint::forget_host_copies(memory_folder());
+}
+
 void RunCheckpoints::finish(const Progress& progress, const std::function<std::string()>& data_state) {
   for (auto* tier : {durable_.get(), memory_.get()}) {
     if (!tier) continue;

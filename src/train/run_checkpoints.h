@@ -57,6 +57,14 @@ class RunCheckpoints {
   void prepare();
   /// After each step: collects saves that have ended, and begins those that are due.
   void after_step(const Progress& progress, const Judged& judged, const std::function<std::string()>& data_state);
+  /// Waits for what is being saved; a failed save is a warning.
+  void wait();
+  /// The newest sound checkpoint in the folder that has a step of [first, last]. On rank 0.
+  std::optional<checkpoint::StepFolder> newest_within(int64_t first, int64_t last) const;
+  /// Removes those of later steps: the run goes on from before them, another way. On rank 0, with nothing being saved.
+  void remove_later_than(int64_t step) const;
+  /// What was saved behind `step`, on disk and in memory, is wrong: removes it. By all ranks.
+  void distrust_later_than(int64_t step);
   /// After the last: saves it, unless it is saved, and waits. Throws CheckpointError when that fails.
   void finish(const Progress& progress, const std::function<std::string()>& data_state);
 

@@ -91,6 +91,7 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
       *parallel_, groups_);
   if (auto restored = checkpoints_->restore()) {
     progress_ = restored->progress;
+    began_at_ = progress_.step;
     resumed_data_ = std::move(restored->data_state);
     best_.restore(restored->best, "the checkpoint");
     if (skips_spikes()) spikes_.restore(restored->spikes, "the checkpoint");
@@ -101,6 +102,7 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
       return spike_.empty() || !skips_spikes();
     });
   enter_phase(phase_at(phases_, progress_.step));
+  if (options_.first_sample >= 0) pass_over_to(options_.first_sample);
   prepare_run_dir();
   checkpoints_->prepare();
 }
@@ -146,12 +148,12 @@ void Trainer::check_resumed_data(const Phase& phase) const {
   const auto state = data::LoaderState::from_json(resumed_data_);
   loader_->check_resumable(state);
   const int64_t steps = progress_.step - phase.first_step;
-  if (state.samples != phase.samples_before(steps))
+  if (state.samples != phase.samples_before(steps) + progress_.passed_over)
     throw base::DataError(
         "the checkpoint of step {} has gone through {} samples of this phase; {} steps of {} sequences would have taken {}. Resume with "
         "the "
         "batch size that it was made with, and change it at the border of a phase (train.phases).",
-        progress_.step, state.samples, steps, phase.batch_size, phase.samples_before(steps));
+        progress_.step, state.samples, steps, phase.batch_size, phase.samples_before(steps) + progress_.passed_over);
 }
 
 void Trainer::enter_phase(const Phase& phase) {
@@ -159,6 +161,7 @@ void Trainer::enter_phase(const Phase& phase) {
   steps_in_phase_ = 0;
   prefetcher_.reset();
   loader_ = std::make_unique<data::Loader>(phase.data, data::Split::train, loader_options());
+  if (progress_.step == phase.first_step) progress_.passed_over = 0;
   check_resumed_data(phase);
   resumed_data_.clear();
   if (data::has_validation(phase.data) && config_.train.validation_every > 0)
@@ -238,6 +241,13 @@ bool Trainer::run(const resilience::StopSignal& stop) {
     const Phase& phase = phase_at(phases_, progress_.step);
     enter_phase(phase);
     StepRecord record = take_step(phase);
+    if (goes_back_) {
+      checkpoints_->wait();
+      record_checkpoints();
+      if (is_main()) checkpoints_->remove_later_than(goes_back_->to.step), sink_->end(MlflowEnd::killed);
+      return false;
+    }
+    if (is_due(config_.resilience.known_answer_every)) check_products();
     if (validation_ && (is_due(config_.train.validation_every) || progress_.step == steps)) record.validation_loss = validate(phase);
     const int64_t evaluation_every = config_.train.evaluation_every;
     if (options_.evaluations && evaluation_every > 0 && (is_due(evaluation_every) || progress_.step == steps)) {
@@ -289,7 +299,7 @@ StepRecord Trainer::take_step(const Phase& phase) {
   groups_.world().ledger().set_step(step + 1);
   const int64_t sent_before = sent_bytes();
   const int64_t batch_size = phase.batch_at(in_phase), tokens = batch_size * phase.data.seq_len;
-  const auto [first, count] = own_share(phase.samples_before(in_phase), batch_size);
+  const auto [first, count] = own_share(phase.samples_before(in_phase) + progress_.passed_over, batch_size);
   const data::Batch batch = [&] {
     const base::WorkScope scope("data", base::WorkKind::data);
     const auto asked = Clock::now();
@@ -303,7 +313,7 @@ StepRecord Trainer::take_step(const Phase& phase) {
   const StepResult result = parallel_->step().run(batch, lr, check);
   const double step_ms = milliseconds_since(start);
   if (options_.watch) options_.watch->after_step();
-  if (check) check->compare(step + 1);
+  if (check) compare_replicas(*check, step + 1);
   smoothed_step_ms_ = smoothed_step_ms_ == 0 ? step_ms : 0.9 * smoothed_step_ms_ + 0.1 * step_ms;
   if (!result.reason.empty()) handle_skip(result, step + 1);
   else skipped_in_a_row_ = 0;
@@ -379,9 +389,55 @@ void Trainer::handle_spike(int64_t step) {
     throw base::NumericError(
         "{}: a spike, and resilience.spike = stop. The newest checkpoint is from before; other data or a lower optimizer.lr get past it",
         what);
+  if (config_.resilience.spike == "back") goes_back_ = place_before(step);
   if (!is_main()) return;
   base::log_warning("{}: a spike{}", what, skips_spikes() ? "; the update is skipped" : "");
   base::record_event(options_.run_dir, "spike", {{"step", step}, {"what", what}, {"skipped", skips_spikes()}});
+  if (goes_back_) {
+    base::log_warning("going back to the checkpoint of step {}; the data of the {} steps since is passed over", goes_back_->to.step,
+                      step - goes_back_->to.step);
+    base::record_event(options_.run_dir, "went_back", {{"step", step}, {"to", goes_back_->to.step}, {"what", what}});
+  } else if (config_.resilience.spike == "back") {
+    base::log_warning("there is no checkpoint of this phase that is {} steps old (resilience.spike_back): going on",
+                      config_.resilience.spike_back);
+  }
+}
+
+// The spike is where the damage shows; PaLM (arXiv 2204.02311, section 5.1) went back some 100 steps.
+std::optional<GoBack> Trainer::place_before(int64_t spike) {
+  const auto found = checkpoint::on_first(team(), [&] {
+    const auto place = checkpoints_->newest_within(phase_->first_step, spike - config_.resilience.spike_back);
+    return place ? place->path.string() : std::string();
+  });
+  if (found.empty()) return std::nullopt;
+  const std::filesystem::path path = found;
+  return GoBack{{checkpoint::step_of(path.filename().string()).value_or(0), path},
+                phase_->samples_before(spike - phase_->first_step) + progress_.passed_over};
+}
+
+void Trainer::pass_over_to(int64_t first_sample) {
+  progress_.passed_over = first_sample - phase_->samples_before(progress_.step - phase_->first_step);
+}
+
+// Whichever copy was saved since, it may be the wrong one.
+void Trainer::compare_replicas(ReplicaCheck& check, int64_t step) {
+  try {
+    check.compare(step);
+  } catch (const base::ReplicaError&) {
+    checkpoints_->distrust_later_than(std::max(began_at_, check.agreed()));
+    record_checkpoints();
+    throw;
+  }
+}
+
+// Of all errors this one alone says nothing of the run, and everything of the machine.
+void Trainer::check_products() {
+  const auto device = model().device();
+  if (!known_answer_)
+    known_answer_.emplace(device, layers::precision_named(config_.train.precision).dtype, kernels::KnownAnswer::usual_size(device));
+  if (const auto error = known_answer_->find_error(); !error.empty())
+    throw base::VerificationError("rank {} on {} computes wrongly, after step {}: {}. The weights since the last checkpoint may be wrong",
+                                  groups_.world().rank(), base::host_name(), progress_.step, error);
 }
 
 std::optional<double> Trainer::validate(const Phase& phase) {
@@ -418,7 +474,7 @@ RunCheckpoints::Judged Trainer::judge(const StepRecord& record) {
 }
 
 std::string Trainer::data_state() const {
-  return loader_->state(progress_.step, phase_->samples_before(progress_.step - phase_->first_step)).to_json();
+  return loader_->state(progress_.step, phase_->samples_before(progress_.step - phase_->first_step) + progress_.passed_over).to_json();
 }
 
 }  // namespace ingot::train

@@ -9,9 +9,11 @@
 #include <optional>
 #include <string>
 
+#include "checkpoint/storage/folder.h"
 #include "data/loader.h"
 #include "data/prefetcher.h"
 #include "data/tokenizer.h"
+#include "kernels/known_answer.h"
 #include "mesh/groups.h"
 #include "resilience/stop_signal.h"
 #include "train/best_metric.h"
@@ -64,8 +66,15 @@ struct RunOptions {
   std::string described;                                            // settings of the whole run, TOML; empty = those of the config
   std::string version;                                              // of the program, for run.json
   checkpoint::StorageOf storage_of = checkpoint::local_storage_of;  // of folders of checkpoints
+  int64_t first_sample = -1;                                        // of the phase, with which it goes on; -1: the checkpoint's
   StepWatch* watch = nullptr;                                       // must outlive the run
   Evaluations* evaluations = nullptr;                               // of train.evaluations; must outlive the run
+};
+
+/// What a run does that met a spike, with resilience.spike = "back".
+struct GoBack {
+  checkpoint::StepFolder to;
+  int64_t first_sample = 0;  // of the phase, that no step has taken so far
 };
 
 class Trainer {
@@ -77,13 +86,16 @@ class Trainer {
 
   /// Trains to the end, until train.patience is lost, or until `stop` received a signal; then saves, unless checkpoint.every is 0. Returns
   /// whether the run may go on with a next stretch: it came to its own end. Throws
-  /// NumericError when too many steps in a row had to be skipped, or at the first when resilience.nonfinite = "stop"; ReplicaError when
-  /// ranks hold other bits of the same weights; CheckpointError when the last save failed.
+  /// NumericError when too many steps in a row had to be skipped, or at the first when resilience.nonfinite = "stop"; VerificationError
+  /// when this rank multiplies wrongly; ReplicaError when ranks hold other bits of the same weights; CheckpointError when the last save
+  /// failed.
   bool run(const resilience::StopSignal& stop);
   /// Of the step that the newest checkpoint which `options` would resume from has; -1 without one. By one rank.
   static int64_t resumable_step(const RunConfig& config, const RunOptions& options);
 
   const Measured& measured() const { return measured_; }
+  /// After run(): it is not over, but goes on from there, with another trainer.
+  const std::optional<GoBack>& goes_back() const { return goes_back_; }
 
  private:
   bool is_main() const { return groups_.world().rank() == 0; }
@@ -105,6 +117,12 @@ class Trainer {
   StepRecord take_step(const Phase& phase);
   void handle_skip(const StepResult& result, int64_t step);
   void handle_spike(int64_t step);
+  /// Where to, from a spike in this step; nothing where there is no checkpoint of the phase that is early enough.
+  std::optional<GoBack> place_before(int64_t spike);
+  /// The next step takes this sample of the phase, and not the one that would be next.
+  void pass_over_to(int64_t first_sample);
+  void check_products();
+  void compare_replicas(ReplicaCheck& check, int64_t step);
   void measure(const StepRecord& record, size_t phase);
   /// In the phase's context, with its RoPE base (which the model has) and on its sources.
   std::optional<double> validate(const Phase& phase);
@@ -112,7 +130,7 @@ class Trainer {
   RunCheckpoints::Judged judge(const StepRecord& record);
   std::string data_state() const;
   void record_checkpoints();
-  bool skips_spikes() const { return config_.resilience.spike == "skip"; }
+  bool skips_spikes() const { return config_.resilience.spike == "skip" || config_.resilience.spike == "back"; }
   bool is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
 
   RunConfig config_;
@@ -130,10 +148,13 @@ class Trainer {
   std::unique_ptr<MetricsSink> sink_;
   const Phase* phase_ = nullptr;  // the one that loader_ belongs to
   Progress progress_;
+  int64_t began_at_ = 0;      // the step of the checkpoint that was restored, or 0
   std::string resumed_data_;  // loader state of the checkpoint, checked when its phase is entered
   int64_t skipped_in_a_row_ = 0;
   SpikeWatch spikes_;
   std::string spike_;  // of the step under way
+  std::optional<GoBack> goes_back_;
+  std::optional<kernels::KnownAnswer> known_answer_;  // from the first time that it is asked
   enum class Asked : int64_t { no, by_file, by_signal };
   Asked asked_to_stop_ = Asked::no;
   std::chrono::steady_clock::time_point looked_for_stop_file_{};

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -400,8 +401,65 @@ def a_flipped_bit_in_the_memory_of_a_rank_ends_the_run(w):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1, (process.returncode, err)
     for words in (r"step \d+: ranks that hold the same weights differ, first in \S*embed\S* \(", "on ranks 0 and 2, ", "against them stands rank 1 on ",
-                  r"Copies agreed after step \d+: resume from a checkpoint"):
+                  r"Copies agreed after step \d+: the run may go on from a checkpoint"):
         assert re.search(words, err), (words, err)
+    # With restarts: what was saved with the wrong copy, be it which it may, is not what the run goes on from.
+    run = w.path / "flipped-and-on"
+    process = subprocess.Popen([INGOT, "launch", "-n", "2", "--max-restarts", "1", "--", INGOT, "train", config, "--no-forecast", "--run-dir", run, "--set", "train.steps=100000",
+                                "--set", "train.batch_size=6", "--set", "checkpoint.memory_every=1", "--set", "checkpoint.keep=99", "--set", "resilience.check_replicas_every=30", "--set", "parallel.zero=0"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"INGOT_CPU_ALLOCATOR": "system"})
+    wait_for_steps(run, 35, process)
+    assert flip_a_bit_of(process_of(process.pid, 0), row) > 0, "the row is nowhere in the rank's memory"
+    deadline = time.time() + 60
+    while not (found := [e for e in events(run) if e["event"] == "restart"]):
+        assert process.poll() is None and time.time() < deadline, process.communicate()
+        time.sleep(0.05)
+    agreed = int(re.search(r"Copies agreed after step (\d+)", [e for e in events(run) if e["event"] == "failure"][0]["what"] + "".join(e["last_lines"][-1] for e in events(run) if e["event"] == "failure"))[1])
+    while not [e for e in events(run) if e["event"] == "start" and e["step"] > 1]:
+        assert process.poll() is None and time.time() < deadline, process.communicate()
+        time.sleep(0.05)
+    assert [e["step"] for e in events(run) if e["event"] == "start"] == [0, agreed], (events(run), agreed)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    ingot("checkpoint", "export-hf", run, "-o", w.path / "weights-after", "--dtype", "fp32")
+    assert (w.path / "weights-after" / "model.safetensors").read_bytes() == raw, "the run went on with the wrong bit"
+
+
+def known_product_row(row, size=256):
+    """Of kernels/known_answer.h in fp32, by the formulas there."""
+    left = [(row * 7 + k * 11 + row * k % 13) % 17 - 8 for k in range(size)]
+    right = lambda k, column: (k * 5 + column * 3 + k * column % 11) % 17 - 8
+    return struct.pack(f"<{size}f", *(sum(left[k] * right(k, column) for k in range(size)) for column in range(size)))
+
+
+def a_machine_that_computes_wrongly_is_left_out(w):
+    """What its rank knows of a product is changed, from outside: to the rank the machine multiplies wrongly. The other node goes on, and the list keeps the first one away."""
+    config = w.config("wrong", **{"train.steps": 1000000, "train.threads": 1, "train.batch_size": 4, "checkpoint.every": 5, "checkpoint.keep": 2, "resilience.known_answer_every": 3})
+    run, meeting = w.path / "wrong", w.path / "wrong-meeting"
+
+    def start(name):
+        return subprocess.Popen([INGOT, "launch", "-n", "1", "--nodes", "1:2", "--rendezvous", meeting, "--address", "127.0.0.1", "--max-restarts", "3", "--check-node", "--",
+                                 INGOT, "train", config, "--no-forecast", "--run-dir", run], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env=os.environ | {"OMP_NUM_THREADS": "1", "SLURMD_NODENAME": name, "INGOT_CPU_ALLOCATOR": "system"})
+
+    good, bad = start("node-good"), start("node-bad")
+    wait_for_steps(run, 5, good)
+    rank = int(subprocess.run(["pgrep", "-P", str(bad.pid)], capture_output=True, text=True).stdout)
+    assert flip_a_bit_of(rank, known_product_row(5)) > 0, "the product is nowhere in the rank's memory"
+    _, err = bad.communicate(timeout=60)
+    assert bad.returncode == 3 and re.search(r"computes wrongly, after step \d+: \d+ of 65536 numbers of a product in Float are wrong, the first at \[5, 0\]", err), (bad.returncode, err)
+    assert "this node is left out" in err, err
+    told = [e for e in events(run) if e["event"] == "excluded"]
+    assert len(told) == 1 and told[0]["node"] == "node-bad", events(run)
+    assert re.fullmatch(r"node-bad  # \S+: rank \d on \S+ computes wrongly.*\n", (meeting / "excluded").read_text()), (meeting / "excluded").read_text()
+    wait_for_steps(run, metrics(run)[-1]["step"] + 5, good)
+    again = start("node-bad")
+    _, err = again.communicate(timeout=60)
+    assert again.returncode == 3 and "has node-bad among the nodes to be without" in err, (again.returncode, err)
+    good.send_signal(signal.SIGTERM)
+    _, err = good.communicate(timeout=60)
+    assert good.returncode == 0, err
 
 
 def a_job_is_drained_over_http_and_its_events_are_told(w):
@@ -443,6 +501,7 @@ TESTS = [a_killed_rank_is_named_and_the_job_goes_on_bit_equal, survivors_of_a_lo
          a_damaged_checkpoint_is_passed_over_by_all_ranks, without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out,
          a_stopped_rank_is_found_by_the_launcher_and_the_job_goes_on_bit_equal, a_slow_rank_is_named_and_so_is_its_recovery, nodes_are_lost_come_and_go_and_the_curve_stays,
          the_same_failure_in_the_same_step_is_not_tried_a_third_time, a_second_job_on_a_run_directory_is_told_who_has_it, a_flipped_bit_in_the_memory_of_a_rank_ends_the_run,
+         a_machine_that_computes_wrongly_is_left_out,
          a_job_is_drained_over_http_and_its_events_are_told, a_signal_to_the_launcher_saves_and_exits_0]
 
 if __name__ == "__main__":

@@ -247,6 +247,29 @@ def spikes_are_skipped_or_stop_the_run_and_a_resumed_run_decides_alike(w):
                  words=[f"step {min(spikes)}: ", "resilience.spike = stop", "newest checkpoint is from before"])
 
 
+def a_run_goes_back_before_a_spike_and_passes_over_the_data(w):
+    """With a learning rate of 0 the loss of a step tells its data: those of a run without spikes say which data a step should have had."""
+    config = w.config("back", family="llama", **{"train.steps": 44, "optimizer.lr": 0, "resilience.spike": "back", "resilience.spike_back": 5, "resilience.spike_sigmas": 4, "resilience.spike_window": 16,
+                                 "checkpoint.every": 4, "checkpoint.keep": 99})
+    run, stopped, of_data = w.path / "back", w.path / "back-stopped", w.path / "back-data"
+    _, err = ingot("train", config, "--no-forecast", "--run-dir", run)
+    events = lambda folder, kind: [e for line in (folder / "events.jsonl").read_text().splitlines() if (e := json.loads(line))["event"] == kind]
+    times = events(run, "went_back")
+    assert times and err.count("going back to the checkpoint of step") == len(times), (events(run, "spike"), err)
+    offsets = [0] * 45
+    for time in times:
+        assert time["to"] % 4 == 0 and time["step"] - time["to"] >= 5 and time["what"].startswith(f"step {time['step']}: "), time
+        offsets[time["to"] + 1:] = [offsets[time["step"]] + time["step"] - time["to"]] * (44 - time["to"])
+    ingot("train", config, "--no-forecast", "--run-dir", of_data, "--set", "resilience.spike=off", "--set", f"train.steps={44 + offsets[44]}", "--set", "checkpoint.every=0")
+    data = losses(of_data)
+    assert losses(run) == [(step, *data[step + offsets[step] - 1][1:]) for step in range(1, 45)], (times, [(l[0], l[1] - data[l[0] + offsets[l[0]] - 1][1]) for l in losses(run)])
+    behind = times[0]["step"] // 4 * 4 + 4  # stopped behind a way back, it knows what it has passed over
+    ingot("train", config, "--no-forecast", "--run-dir", stopped, "--stop-after", behind)
+    ingot("train", config, "--no-forecast", "--run-dir", stopped)
+    assert losses(stopped) == losses(run) and [(e["step"], e["to"]) for e in events(stopped, "went_back")] == [(e["step"], e["to"]) for e in times]
+    ingot("checkpoint", "diff", run, stopped)
+
+
 def wrong_calls_say_what_is_wrong(w):
     config = w.config("w")
     expect_error("tarin", status=2, words=["train"])
@@ -371,7 +394,7 @@ TESTS = [runs_leave_their_files_and_repeat_bit_for_bit, toggles_change_no_number
          a_signal_saves_and_exits_0, phases_move_context_base_rate_and_mix,
          phases_change_the_layout_and_grow_the_batch, conversations_are_learned_by_their_answers, validation_follows_the_phase,
          a_model_generates_and_is_exported,
-         nan_is_named_skipped_or_stopped_and_never_saved, spikes_are_skipped_or_stop_the_run_and_a_resumed_run_decides_alike, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run,
+         nan_is_named_skipped_or_stopped_and_never_saved, spikes_are_skipped_or_stop_the_run_and_a_resumed_run_decides_alike, a_run_goes_back_before_a_spike_and_passes_over_the_data, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run,
          a_run_without_memory_says_who_has_it_and_what_would_do, a_tuned_run_goes_on_with_its_algorithms, losses_of_routers_even_out_the_load]
 
 if __name__ == "__main__":

@@ -197,14 +197,15 @@ def buckets(folder):
     os.chdir(folder)
     state = {"a": torch.ones(3)}
     for url in ("s3://bucket/run", Path("s3://bucket/run"), "gs://bucket/run"):
+    before = os.getcwd()
         for call in (lambda: ic.save(url, 1, state), lambda: ic.AsyncSaver(url), lambda: ic.load(url, state), lambda: ic.latest(url),
                      lambda: ic.inspect(url), lambda: ic.read(url, "a")):
             expect(ic.CheckpointError, "no client of object stores", call)
     assert not list(folder.iterdir()), list(folder.iterdir())
     print("ok buckets are refused")
 
-
     os.chdir(before)
+
 def old_steps(folder):
     """save() removed older steps unless it was told not to."""
     state = {"a": torch.ones(3)}
