@@ -80,10 +80,19 @@ std::optional<base::FileLock> take(const fs::path& folder, const std::string& ow
 
 }  // namespace
 
-RunLock::RunLock(const std::vector<fs::path>& folders, const std::string& version, std::chrono::duration<double> patience) {
+RunLock::RunLock(const std::vector<fs::path>& folders, const std::string& version, std::chrono::duration<double> patience,
+                 const checkpoint::StorageOf& storage_of) {
   const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
   const auto own = own_description(version);
   for (const auto& folder : folders) {
+    if (const auto& storage = storage_of(folder); &storage != &checkpoint::local_storage()) {
+      try {
+        storage_locks_.push_back(storage.lock_writers(folder, own, patience));
+      } catch (const base::CheckpointError& failure) {
+        base::log_warning("{}; nothing keeps a second job out of this folder until the first save", failure.what());
+      }
+      continue;
+    }
     for (const auto& missing : missing_of(folder)) made_.push_back(missing);
     base::make_directories(folder);
     if (auto lock = take(folder, own, until)) locks_.push_back(std::move(*lock));

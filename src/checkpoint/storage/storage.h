@@ -4,6 +4,7 @@
 // threads; it must outlive the sinks, sources and leases it hands out. A Sink belongs to one thread, a Source to many.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -78,6 +79,13 @@ class Storage {
   virtual void make_folder(const fs::path& folder) const = 0;
   /// Nothing when another user holds the folder in a way that excludes this one.
   virtual std::unique_ptr<Lease> hold(const fs::path& folder, bool exclusive) const = 0;
+  /// Keeps the writers of other processes out of a folder of checkpoints as long as what it returns lives; `holder` is what they are told.
+  /// Waits up to `patience` for one that ends; a writer that died is waited for until that is certain. Throws ConfigError that names the
+  /// holder, and CheckpointError. Null where there is nothing for it: folders of a file system are locked by train/run_lock.h.
+  virtual std::shared_ptr<void> lock_writers(const fs::path& /*folder*/, const std::string& /*holder*/,
+                                             std::chrono::duration<double> /*patience*/) const {
+    return nullptr;
+  }
   /// Makes the complete folder `aside` durable and visible as `target`, in the same parent. A folder that was there before
   /// changes places with it and then lies at `aside` (returns true). After an exception `target` is what it was.
   virtual bool publish(const fs::path& aside, const fs::path& target) const = 0;
