@@ -182,6 +182,8 @@ std::unique_ptr<checkpoint::Source> ObjectStorage::open(const fs::path& file) co
   return guarded([&] { return std::make_unique<ObjectSource>(client_, key_of(file)); });
 }
 
+checkpoint::Reading ObjectStorage::reading() const { return {client_.options().range_bytes, client_.options().connections}; }
+
 std::vector<checkpoint::FolderEntry> ObjectStorage::list(const fs::path& folder) const {
   return guarded([&] {
     const auto base = key_of(folder) + "/";

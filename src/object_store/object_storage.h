@@ -24,6 +24,7 @@ class ObjectStorage : public checkpoint::Storage {
   std::unique_ptr<checkpoint::BlockSink> create_blocks(const std::filesystem::path& file, int64_t size_bytes) const override;
   std::unique_ptr<checkpoint::Source> open(const std::filesystem::path& file) const override;
   std::vector<checkpoint::FolderEntry> list(const std::filesystem::path& folder) const override;
+  checkpoint::Reading reading() const override;
   void make_folder(const std::filesystem::path& folder) const override;
   std::unique_ptr<checkpoint::Lease> hold(const std::filesystem::path& folder, bool exclusive) const override;
   bool publish(const std::filesystem::path& aside, const std::filesystem::path& target) const override;

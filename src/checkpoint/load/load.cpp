@@ -1,5 +1,6 @@
 #include "checkpoint/load/load.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -18,6 +19,16 @@ using base::CheckpointError;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+constexpr int64_t kLeastBatchBytes = int64_t{64} << 20;
+
+// The same on all ranks, which plan by it.
+LoadOptions complete(LoadOptions options) {
+  const auto reading = options.storage ? options.storage->reading() : Reading();
+  if (options.threads < 1) options.threads = reading.at_once;
+  if (options.batch_bytes < 1) options.batch_bytes = std::max(kLeastBatchBytes, reading.request_bytes * reading.at_once);
+  return options;
+}
 
 // A piece that this rank reads, and where it comes to lie: where it is wanted, if it is wanted there in one run, else in memory of its own.
 struct OwnRead {
@@ -343,7 +354,7 @@ class Load {
 
 }  // namespace
 
-TeamReader::TeamReader(const fs::path& path, const LoadOptions& options) : options_(options) {
+TeamReader::TeamReader(const fs::path& path, const LoadOptions& options) : options_(complete(options)) {
   const Storage& storage = options_.storage ? *options_.storage : local_storage();
   const auto bytes = on_first(team(), [&] { return read_metadata(path, storage); });
   for_all(team(), [&] {
@@ -352,7 +363,7 @@ TeamReader::TeamReader(const fs::path& path, const LoadOptions& options) : optio
   });
 }
 
-TeamReader::TeamReader(const HostCopy& copy, const LoadOptions& options) : options_(options), readers_(copy.readers) {
+TeamReader::TeamReader(const HostCopy& copy, const LoadOptions& options) : options_(complete(options)), readers_(copy.readers) {
   for_all(team(), [&] {
     reader_ = std::make_unique<Reader>(copy.path, copy.metadata, ReaderOptions{options_.verify, false, options_.storage, copy.files});
   });

@@ -23,12 +23,13 @@ struct LoadItem {
 };
 
 struct LoadOptions {
-  bool verify = true;                       // compare checksums of all that is read
-  int64_t batch_bytes = int64_t{64} << 20;  // a rank reads about so much between two exchanges; two batches are in memory at once
-  int threads = 4;                          // that read; they wait more than they compute
-  std::string machine;                      // this rank's: what ranks of one machine want in common they read through its cache
-  const Storage* storage = nullptr;         // the local file system unless given
-  const Team* team = nullptr;               // the ranks that load together; alone unless given
+  bool verify = true;                // compare checksums of all that is read
+  int64_t batch_bytes = 0;           // a rank reads about so much between two exchanges; two batches are in memory at once.
+                                     // 0: enough for what the storage reads at once, 64 MiB or more
+  int threads = 0;                   // that read; they wait more than they compute. 0: as the storage is read fast
+  std::string machine;               // this rank's: what ranks of one machine want in common they read through its cache
+  const Storage* storage = nullptr;  // the local file system unless given
+  const Team* team = nullptr;        // the ranks that load together; alone unless given
 };
 
 /// Where the time went, and the bytes; of one rank.

@@ -23,7 +23,6 @@ Metadata metadata_from(const std::string& bytes, const fs::path& path) {
   return metadata;
 }
 
-constexpr int64_t kChunkBytes = int64_t{1} << 20;        // in the cache still when it is hashed; more under way at once made disks slower
 constexpr int64_t kSeparateRunBytes = int64_t{1} << 16;  // shorter runs are cheaper to read along with what lies between
 
 }  // namespace
@@ -149,7 +148,7 @@ void Reader::read_piece(const TensorRecord& record, const PieceRecord& piece, st
 bool Reader::read_whole(const Source& source, int64_t offset, std::byte* destination, int64_t size_bytes, const Digest& digest,
                         bool is_shared) const {
   Hasher hasher;
-  const int64_t chunks = (size_bytes + kChunkBytes - 1) / kChunkBytes;
+  const int64_t most_bytes = storage_.reading().request_bytes, chunks = (size_bytes + most_bytes - 1) / most_bytes;
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t done = size_bytes * chunk / chunks, chunk_bytes = size_bytes * (chunk + 1) / chunks - done;
     if (is_shared) source.read_at(offset + done, destination + done, chunk_bytes);

@@ -12,15 +12,38 @@ namespace {
 
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
+// Reads a file from front to back: what is asked for, or, where requests wait, as many of them as the storage takes at once.
+class FrontToBack {
+ public:
+  explicit FrontToBack(const Storage& storage)
+      : ahead_bytes_(storage.is_cached() ? 0 : storage.reading().request_bytes * storage.reading().at_once) {}
+
+  /// Up to kChunkBytes, which lie there until the next call; nothing before them is asked for afterwards.
+  const std::byte* at(const Source& source, int64_t offset, int64_t bytes) {
+    if (offset < begin_ || offset + bytes > end_) {
+      const int64_t taken = std::max(bytes, std::min(ahead_bytes_, source.size_bytes() - offset));
+      if (taken > static_cast<int64_t>(buffer_.size())) buffer_.resize(static_cast<size_t>(std::max(taken, kChunkBytes)));
+      begin_ = end_ = offset;
+      source.read_past_cache(offset, buffer_.data(), taken);
+      end_ = offset + taken;
+    }
+    return buffer_.data() + (offset - begin_);
+  }
+
+ private:
+  int64_t ahead_bytes_, begin_ = 0, end_ = 0;
+  std::vector<std::byte> buffer_;
+};
+
 class FileCheck {
  public:
   FileCheck(const fs::path& path, const Metadata& metadata, size_t file, const Storage& storage, VerifySummary& summary)
       : name_(metadata.files[file].name),
         summary_(summary),
-        buffer_(kChunkBytes),
         metadata_(metadata),
         file_(file),
-        source_(storage.open(path)) {}
+        source_(storage.open(path)),
+        reads_(storage) {}
 
   void run(const std::vector<Range>& ranges) {
     const int64_t expected_bytes = metadata_.files[file_].size_bytes, present_bytes = source_->size_bytes();
@@ -48,20 +71,18 @@ class FileCheck {
     summary_.checked_bytes += kDataHeaderBytes;
     return present == header;
   }
-  // Padding is shorter than the largest alignment, so it fits the buffer.
   void check_padding(int64_t begin, int64_t end) {
     if (begin >= end) return;
-    source_->read_at(begin, buffer_.data(), end - begin);
+    const auto* padding = reads_.at(*source_, begin, end - begin);
     summary_.checked_bytes += end - begin;
-    if (std::any_of(buffer_.begin(), buffer_.begin() + (end - begin), [](std::byte b) { return b != std::byte{0}; }))
+    if (std::any_of(padding, padding + (end - begin), [](std::byte b) { return b != std::byte{0}; }))
       report(fmt::format("the padding at bytes {}..{} is not zero", begin, end));
   }
   Digest digest(const Range& range) {
     Hasher hasher;
     for (int64_t at = range.begin; at < range.end; at += kChunkBytes) {
       const int64_t bytes = std::min(kChunkBytes, range.end - at);
-      source_->read_past_cache(at, buffer_.data(), bytes);
-      hasher.add(buffer_.data(), bytes);
+      hasher.add(reads_.at(*source_, at, bytes), bytes);
     }
     summary_.checked_bytes += range.end - range.begin;
     return hasher.digest();
@@ -76,10 +97,10 @@ class FileCheck {
 
   std::string name_;
   VerifySummary& summary_;
-  std::vector<std::byte> buffer_;
   const Metadata& metadata_;
   size_t file_;
   std::unique_ptr<Source> source_;
+  FrontToBack reads_;
 };
 
 // Files that no checkpoint put there: harmless to a reader, but a sign that files of two checkpoints were mixed.

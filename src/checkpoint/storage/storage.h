@@ -64,6 +64,12 @@ struct FolderEntry {
   double age_s = 0;        // since the last change of its content
 };
 
+/// How a storage is read fast.
+struct Reading {
+  int64_t request_bytes = int64_t{1} << 20;  // in the cache still when it is hashed; more under way at once made disks slower
+  int at_once = 4;                           // requests that wait at the same time, each on a thread
+};
+
 class Storage {
  public:
   virtual ~Storage() = default;
@@ -75,6 +81,7 @@ class Storage {
   virtual std::unique_ptr<Source> open(const fs::path& file) const = 0;
   /// Sorted by name; an absent folder has no entries.
   virtual std::vector<FolderEntry> list(const fs::path& folder) const = 0;
+  virtual Reading reading() const { return {}; }
   /// Creates the folder and its parents durably, unless it is there.
   virtual void make_folder(const fs::path& folder) const = 0;
   /// Nothing when another user holds the folder in a way that excludes this one.
