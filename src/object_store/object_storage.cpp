@@ -22,6 +22,7 @@ using base::CheckpointError;
 
 constexpr int64_t kPartBytes = int64_t{16} << 20;
 constexpr const char* kWaiting = ".metadata-";
+constexpr const char* kLeftover = "unfinished";  // in place of an id, in the hidden names of what dead writers have left
 
 // What is said of storage is said by CheckpointErrors.
 template <class Function>
@@ -128,7 +129,7 @@ class ObjectBlockSink : public checkpoint::BlockSink {
 
 class ObjectSource : public checkpoint::Source {
  public:
-  ObjectSource(const Client& client, const std::string& key) : client_(client), info_(client.head(key)) {}
+  ObjectSource(const Client& client, ObjectInfo info) : client_(client), info_(std::move(info)) {}
   int64_t size_bytes() const override { return info_.size_bytes; }
   void read_at(int64_t offset, void* destination, int64_t size_bytes) const override {
     if (offset + size_bytes > info_.size_bytes) throw CheckpointError("{} ends at byte {}; it was truncated", info_.key, info_.size_bytes);
@@ -139,6 +140,38 @@ class ObjectSource : public checkpoint::Source {
  private:
   const Client& client_;
   ObjectInfo info_;
+};
+
+// The id in the name of a data file (SharedFolder::name_of_file); "" in others.
+std::string id_in(const std::string& name) {
+  const auto dash = name.rfind('-'), dot = name.rfind(".bin");
+  return name.starts_with("data_") && dash != std::string::npos && dot != std::string::npos && dash < dot
+             ? name.substr(dash + 1, dot - dash - 1)
+             : "";
+}
+
+// What is found of one step: its files by a listing, and uploads that have not ended.
+struct StepContent {
+  bool is_visible = false;  // has metadata.bin
+  int64_t visible_since_s = 0, newest_s = 0;
+  std::set<std::string> ids;  // of data files
+  bool has_others = false;    // which no checkpoint has
+
+  void add(const std::string& name, int64_t modified_s) {
+    if (name == checkpoint::kMetadataName) {
+      is_visible = true;
+      visible_since_s = modified_s;
+      return;
+    }
+    newest_s = std::max(newest_s, modified_s);
+    if (const auto id = id_in(name); !id.empty()) ids.insert(id);
+    else if (!name.starts_with("data_")) has_others = true;
+  }
+  void add_upload(int64_t begun_s) {
+    newest_s = std::max(newest_s, begun_s);
+    has_others = true;
+  }
+  bool has_leftovers() const { return !is_visible || has_others || ids.size() > 1; }
 };
 
 // Nothing is known of other users; what is young is left alone.
@@ -179,28 +212,44 @@ std::unique_ptr<checkpoint::BlockSink> ObjectStorage::create_blocks(const fs::pa
 }
 
 std::unique_ptr<checkpoint::Source> ObjectStorage::open(const fs::path& file) const {
-  return guarded([&] { return std::make_unique<ObjectSource>(client_, key_of(file)); });
+  return guarded([&] { return std::make_unique<ObjectSource>(client_, client_.head(key_of(file))); });
+}
+
+std::unique_ptr<checkpoint::Source> ObjectStorage::open_listed(const fs::path& file, const checkpoint::FolderEntry& entry) const {
+  return std::make_unique<ObjectSource>(client_, ObjectInfo{key_of(file), entry.size_bytes, entry.version});
 }
 
 checkpoint::Reading ObjectStorage::reading() const { return {client_.options().range_bytes, client_.options().connections}; }
 
-std::vector<checkpoint::FolderEntry> ObjectStorage::list(const fs::path& folder) const {
+std::vector<checkpoint::FolderEntry> ObjectStorage::list(const fs::path& folder) const { return entries_of(folder, false); }
+
+std::vector<checkpoint::FolderEntry> ObjectStorage::list_leftovers(const fs::path& folder) const { return entries_of(folder, true); }
+
+// One listing tells what lies in the folder, one more what lies in all the steps among it.
+std::vector<checkpoint::FolderEntry> ObjectStorage::entries_of(const fs::path& folder, bool with_leftovers) const {
   return guarded([&] {
-    const auto base = key_of(folder) + "/";
-    const auto listing = client_.list(base, "/");
+    const auto base = key_of(folder).empty() ? "" : key_of(folder) + "/", steps = base + "step_";
     std::vector<checkpoint::FolderEntry> entries;
-    for (const auto& object : listing.objects) entries.push_back({object.key.substr(base.size()), false, age_of(object.last_modified_s)});
+    std::map<std::string, StepContent> found;
+    const auto step_in = [&](const std::string& key) { return key.substr(base.size(), key.find('/', base.size()) - base.size()); };
+    const auto listing = client_.list(base, "/");
+    for (const auto& object : listing.objects)
+      entries.push_back({object.key.substr(base.size()), false, age_of(object.last_modified_s), object.size_bytes, object.etag});
     for (const auto& below : listing.folders) {
-      auto name = below.substr(base.size());
-      name.pop_back();
-      const auto metadata = client_.find(below + checkpoint::kMetadataName);
-      if (metadata) {
-        entries.push_back({name, true, age_of(metadata->last_modified_s)});
-        continue;
-      }
-      int64_t newest = 0;
-      for (const auto& object : client_.list(below).objects) newest = std::max(newest, object.last_modified_s);
-      entries.push_back({checkpoint::hidden_name(name, "unfinished"), true, age_of(newest)});
+      if (checkpoint::step_of(step_in(below))) found[step_in(below)];
+      else entries.push_back({step_in(below), true, 0});
+    }
+    if (!found.empty())
+      for (const auto& object : client_.list(steps).objects)
+        if (const auto slash = object.key.find('/', base.size()); slash != std::string::npos && checkpoint::step_of(step_in(object.key)))
+          found[step_in(object.key)].add(object.key.substr(slash + 1), object.last_modified_s);
+    if (with_leftovers)
+      for (const auto& upload : client_.pending_uploads(steps))
+        if (checkpoint::step_of(step_in(upload.key))) found[step_in(upload.key)].add_upload(upload.initiated_s);
+    for (const auto& [name, step] : found) {
+      if (step.is_visible) entries.push_back({name, true, age_of(step.visible_since_s)});
+      if (!step.is_visible || (with_leftovers && step.has_leftovers()))
+        entries.push_back({checkpoint::hidden_name(name, kLeftover), true, age_of(step.newest_s)});
     }
     std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
     return entries;

@@ -4,7 +4,7 @@
 //   <prefix>/step_00001000/metadata.bin            that another metadata.bin names
 //
 // Copied to a disk as it lies there, it is a checkpoint. While a save is under way its metadata waits as ".metadata-<folder>". What a
-// writer that died has left lies beside it, or in a folder without metadata.bin, and goes with the next save of that step or after a day.
+// writer that died has left lies beside it, in a folder without metadata.bin, or as an upload that has not ended, and goes after a day.
 //
 // Paths are "s3://bucket/prefix/…". Any number of threads.
 #pragma once
@@ -23,7 +23,10 @@ class ObjectStorage : public checkpoint::Storage {
   std::unique_ptr<checkpoint::Sink> create(const std::filesystem::path& file) const override;
   std::unique_ptr<checkpoint::BlockSink> create_blocks(const std::filesystem::path& file, int64_t size_bytes) const override;
   std::unique_ptr<checkpoint::Source> open(const std::filesystem::path& file) const override;
+  std::unique_ptr<checkpoint::Source> open_listed(const std::filesystem::path& file, const checkpoint::FolderEntry& entry) const override;
   std::vector<checkpoint::FolderEntry> list(const std::filesystem::path& folder) const override;
+  std::vector<checkpoint::FolderEntry> list_leftovers(const std::filesystem::path& folder) const override;
+  bool lists_sizes() const override { return true; }
   checkpoint::Reading reading() const override;
   void make_folder(const std::filesystem::path& folder) const override;
   std::unique_ptr<checkpoint::Lease> hold(const std::filesystem::path& folder, bool exclusive) const override;
@@ -34,6 +37,7 @@ class ObjectStorage : public checkpoint::Storage {
 
  private:
   std::string key_of(const std::filesystem::path& path) const;
+  std::vector<checkpoint::FolderEntry> entries_of(const std::filesystem::path& folder, bool with_leftovers) const;
   Client client_;
 };
 

@@ -15,12 +15,17 @@ namespace {
 
 using checkpoint::Sample;
 using std::chrono::duration;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr const char* kFolder = "s3://bucket/run";
 
 class Bucket : public ::testing::Test {
  protected:
   TestBucket bucket;
+  const Sample small = Sample::usual(1), other = Sample::usual(2);
   // Longer than a part, so that it goes up in several.
   static Sample long_sample(uint64_t salt) {
     Sample sample(salt);
@@ -129,6 +134,75 @@ TEST_F(Bucket, a_wide_load_tries_failed_ranges_again) {
   });
   EXPECT_TRUE(sample.is_in(path_of(1), *storage));
   bucket.set_before({});
+}
+
+// -- counts of requests ---------------------------------------------------------------------------------------------------------
+
+// latest, prune and load opened every file of the newest checkpoints, by two requests each.
+TEST_F(Bucket, requests_are_few_whatever_the_number_of_files) {
+  const auto storage = job();
+  const auto sample = long_sample(1);
+  const auto save_in_files = [&](int64_t step) {
+    checkpoint::save(kFolder, step, sample.items(), {},
+                     {.retention = {.keep = 2}, .piece_limit_bytes = 1 << 19, .file_limit_bytes = 1 << 20, .storage = storage.get()});
+  };
+  save_in_files(1);
+  save_in_files(2);
+  const size_t files = checkpoint::load_metadata(path_of(2), *storage).files.size();
+  ASSERT_GE(files, 5u);
+
+  bucket.take_log();
+  EXPECT_EQ(checkpoint::latest(kFolder, *storage)->step, 2);
+  EXPECT_THAT(bucket.take_log(),
+              ElementsAre("GET LIST run/", "GET LIST run/step_", "GET LIST run/step_00000002/", "GET run/step_00000002/metadata.bin"));
+
+  EXPECT_THAT(checkpoint::prunable(kFolder, {.keep = 2}, *storage), IsEmpty());
+  EXPECT_THAT(bucket.take_log(),
+              ElementsAre("GET LIST run/", "GET LIST run/step_", "GET LIST run/step_00000002/", "GET run/step_00000002/metadata.bin",
+                          "GET LIST run/step_00000001/", "GET run/step_00000001/metadata.bin"));
+
+  // The header of each file that is read, and its pieces: one request each.
+  const size_t pieces = checkpoint::load_metadata(path_of(2), *storage).tensors[0].pieces.size();
+  bucket.take_log();
+  std::string content(1366 * 4000, '\0');
+  const checkpoint::TeamReader reader(path_of(2), {.storage = storage.get()});
+  EXPECT_EQ(bucket.take_log().size(), 3u) << "HEAD and GET of the metadata, one listing";
+  reader.load({{"weight", tensor::whole({1366, 1000}), reinterpret_cast<std::byte*>(content.data())}});
+  EXPECT_EQ(bucket.take_log().size(), files + pieces);
+}
+
+// A file that was cut, or is not there, is known from the listing.
+TEST_F(Bucket, files_that_are_cut_or_missing_are_passed_over_by_the_listing) {
+  const auto storage = job();
+  save(*storage, 1, small);
+  save(*storage, 2, other);
+  std::string file;
+  for (const auto& key : bucket.keys())
+    if (key.find("step_00000002/data_") != std::string::npos) file = key;
+  const auto content = bucket.objects().at(file).content;
+  bucket.put(file, content.substr(0, content.size() - 1));
+  EXPECT_EQ(checkpoint::latest(kFolder, *storage)->step, 1);
+  try {
+    checkpoint::Reader(path_of(2), {.storage = storage.get()});
+    ADD_FAILURE();
+  } catch (const base::CheckpointError& damage) {
+    EXPECT_THAT(damage.what(),
+                AllOf(HasSubstr(file), HasSubstr(fmt::format("{} bytes instead of {}", content.size() - 1, content.size()))));
+  }
+  Client(bucket.options()).remove(file);
+  EXPECT_EQ(checkpoint::latest(kFolder, *storage)->step, 1);
+}
+
+// Parts of a writer that was killed before its first object was complete were in no listing of objects; nothing ever removed them.
+TEST_F(Bucket, without_a_lock_young_parts_stay_for_a_day) {
+  const Client client(bucket.options());
+  client.create_upload("run/step_00000005/data_00000-0123456789ab.bin");
+  bucket.grow_older(3600);
+  save(*job(), 6, small);
+  EXPECT_EQ(bucket.uploads(), 1u);
+  bucket.grow_older(86400);
+  save(*job(), 7, small);
+  EXPECT_EQ(bucket.uploads(), 0u);
 }
 
 }  // namespace

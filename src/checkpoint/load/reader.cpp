@@ -25,14 +25,21 @@ Metadata metadata_from(const std::string& bytes, const fs::path& path) {
 
 constexpr int64_t kSeparateRunBytes = int64_t{1} << 16;  // shorter runs are cheaper to read along with what lies between
 
-}  // namespace
-
-std::string read_metadata(const fs::path& path, const Storage& storage) {
-  const auto source = storage.open(path / kMetadataName);
-  std::string bytes(static_cast<size_t>(source->size_bytes()), '\0');
-  source->read_at(0, bytes.data(), source->size_bytes());
+std::string content_of(const Source& source) {
+  std::string bytes(static_cast<size_t>(source.size_bytes()), '\0');
+  source.read_at(0, bytes.data(), source.size_bytes());
   return bytes;
 }
+
+void check_size(const fs::path& file, int64_t present_bytes, int64_t expected_bytes) {
+  if (present_bytes != expected_bytes)
+    throw CheckpointError("{} has {} bytes instead of {}; it is truncated or of another checkpoint", file.string(), present_bytes,
+                          expected_bytes);
+}
+
+}  // namespace
+
+std::string read_metadata(const fs::path& path, const Storage& storage) { return content_of(*storage.open(path / kMetadataName)); }
 
 Metadata load_metadata(const fs::path& path, const Storage& storage) { return metadata_from(read_metadata(path, storage), path); }
 
@@ -43,12 +50,28 @@ Reader::Reader(const fs::path& path, const std::string& metadata, const ReaderOp
   if (options_.files.empty()) lease_ = storage_.hold(path, false);
   if (options_.files.empty() && !lease_)
     throw CheckpointError("{} is being removed by another process; take another checkpoint", path.string());
-  metadata_ = metadata.empty() ? load_metadata(path, storage_) : metadata_from(metadata, path);
+  if (options_.files.empty() && storage_.lists_sizes())
+    for (auto& entry : storage_.list(path)) listed_.emplace(entry.name, entry);
+  metadata_ = metadata_from(metadata.empty() ? content_of(*open(path / kMetadataName)) : metadata, path);
   for (size_t i = 0; i < metadata_.tensors.size(); ++i) places_.emplace(metadata_.tensors[i].tensor.name, i);
-  sources_.resize(metadata_.files.size());
-  if (options.check_files) {
-    for (size_t file = 0; file < metadata_.files.size(); ++file) source(file);
+  files_ = std::vector<OpenFile>(metadata_.files.size());
+  if (!options.check_files) return;
+  for (size_t file = 0; file < metadata_.files.size(); ++file) {
+    if (listed_.empty()) source(file);
+    else check_listed(metadata_.files[file]);
   }
+}
+
+std::unique_ptr<Source> Reader::open(const fs::path& file) const {
+  const auto listed = listed_.find(file.filename().string());
+  return listed == listed_.end() ? storage_.open(file) : storage_.open_listed(file, listed->second);
+}
+
+void Reader::check_listed(const FileRecord& file) const {
+  const auto listed = listed_.find(file.name);
+  if (listed == listed_.end())
+    throw CheckpointError("{} is missing; the checkpoint is damaged, load an older one", (path_ / file.name).string());
+  check_size(path_ / file.name, listed->second.size_bytes, file.size_bytes);
 }
 
 fs::path Reader::path_of(size_t file) const {
@@ -56,21 +79,20 @@ fs::path Reader::path_of(size_t file) const {
 }
 
 const Source& Reader::source(size_t file) const {
-  const std::lock_guard guard(mutex_);
-  if (sources_[file]) return *sources_[file];
+  auto& [mutex, known] = files_[file];
+  const std::lock_guard guard(mutex);
+  if (known) return *known;
   const FileRecord& expected = metadata_.files[file];
   const fs::path file_path = path_of(file);
-  auto source = storage_.open(file_path);
-  if (source->size_bytes() != expected.size_bytes)
-    throw CheckpointError("{} has {} bytes instead of {}; it is truncated or of another checkpoint", file_path.string(),
-                          source->size_bytes(), expected.size_bytes);
+  auto source = open(file_path);
+  check_size(file_path, source->size_bytes(), expected.size_bytes);
   std::array<std::byte, kDataHeaderBytes> header;
   source->read_at(0, header.data(), kDataHeaderBytes);
   if (header != data_header(metadata_.id, metadata_.step, static_cast<uint32_t>(file)))
     throw CheckpointError("{} does not begin with the header of file {} of checkpoint {}; it is damaged or of another checkpoint",
                           file_path.string(), file, to_string(metadata_.id));
-  sources_[file] = std::move(source);
-  return *sources_[file];
+  known = std::move(source);
+  return *known;
 }
 
 std::vector<tensor::LogicalTensor> Reader::list() const {

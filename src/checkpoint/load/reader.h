@@ -80,6 +80,9 @@ class Reader {
                   bool is_shared) const;
   /// Opens on first use and checks size and header.
   const Source& source(size_t file) const;
+  std::unique_ptr<Source> open(const fs::path& file) const;
+  /// Whether it is there, with this size: from one list of the folder, where that tells.
+  void check_listed(const FileRecord& file) const;
 
   fs::path path_;
   ReaderOptions options_;
@@ -90,8 +93,13 @@ class Reader {
 
   fs::path path_of(size_t file) const;
 
-  mutable std::mutex mutex_;  // guards the two below
-  mutable std::vector<std::unique_ptr<Source>> sources_;
+  std::map<std::string, FolderEntry, std::less<>> listed_;  // where the storage lists sizes
+  struct OpenFile {
+    std::mutex mutex;
+    std::unique_ptr<Source> source;
+  };
+  mutable std::vector<OpenFile> files_;
+  mutable std::mutex mutex_;  // guards the one below
   mutable std::map<const TensorRecord*, std::pair<std::vector<tensor::Box>, BoxIndex>> indices_;
   mutable std::atomic<int64_t> wanted_bytes_{0}, read_bytes_{0};
 };

@@ -131,7 +131,7 @@ bool remove_unused(const fs::path& path, const Storage& storage) {
 }
 
 void collect_leftovers(const fs::path& folder, double grace_s, const Storage& storage) {
-  const auto entries = storage.list(folder);
+  const auto entries = storage.list_leftovers(folder);
   const auto is_visible = [&](const std::string& name) {
     return std::any_of(entries.begin(), entries.end(), [&](const FolderEntry& e) { return e.name == name; });
   };

@@ -62,6 +62,9 @@ struct FolderEntry {
   std::string name;
   bool is_folder = false;  // a symbolic link is not one
   double age_s = 0;        // since the last change of its content
+  // Of a file, where the storage lists them with the names (Storage::lists_sizes).
+  int64_t size_bytes = -1;
+  std::string version{};  // of its content, for Storage::open_listed
 };
 
 /// How a storage is read fast.
@@ -79,9 +82,14 @@ class Storage {
   virtual std::unique_ptr<BlockSink> create_blocks(const fs::path& file, int64_t size_bytes) const = 0;
   /// A regular file; symbolic links are refused.
   virtual std::unique_ptr<Source> open(const fs::path& file) const = 0;
+  /// The same of a file that list() told of: where sizes are listed it need not be asked for again.
+  virtual std::unique_ptr<Source> open_listed(const fs::path& file, const FolderEntry&) const { return open(file); }
   /// Sorted by name; an absent folder has no entries.
   virtual std::vector<FolderEntry> list(const fs::path& folder) const = 0;
+  virtual bool lists_sizes() const { return false; }
   virtual Reading reading() const { return {}; }
+  /// list() of a folder of checkpoints, with what dead writers have left where list() does not show it.
+  virtual std::vector<FolderEntry> list_leftovers(const fs::path& folder) const { return list(folder); }
   /// Creates the folder and its parents durably, unless it is there.
   virtual void make_folder(const fs::path& folder) const = 0;
   /// Nothing when another user holds the folder in a way that excludes this one.
