@@ -76,12 +76,15 @@ std::string Client::put(const std::string& key, std::span<const std::byte> conte
     throw ObjectStoreError(Failure::refused,
                            fmt::format("cannot put {} in one request: it has {} bytes, more than 5 GiB; use a multipart upload",
                                        requests_->name_of(key), content.size()));
-  Request request{.verb = "put", .method = "PUT", .key = key, .body = content, .digest = true};
+  const bool conditional = options.only_if_absent || !options.only_if_etag.empty();
+  Request request{.verb = "put", .method = "PUT", .key = key, .body = content, .digest = true, .deadline_s = options.deadline_s};
   request.check = check_etag;
-  const std::string mark = options.only_if_absent ? random_mark() : "";
-  if (options.only_if_absent) {
-    request.headers.emplace_back("if-none-match", "*");
-    request.headers.emplace_back(kMark, mark);
+  const std::string mark = conditional ? random_mark() : "";
+  if (conditional) request.headers.emplace_back(kMark, mark);
+  if (options.only_if_absent) request.headers.emplace_back("if-none-match", "*");
+  if (!options.only_if_etag.empty()) {
+    request.headers.emplace_back("if-match", "\"" + options.only_if_etag + "\"");
+    request.unmet = Failure::changed;
   }
   try {
     return unquoted(requests_->perform(request).answer.header("etag"));
@@ -189,6 +192,14 @@ Listing Client::list(const std::string& prefix, const std::string& delimiter) co
 void Client::remove(const std::string& key) const {
   check_key(key);
   requests_->perform({.verb = "remove", .method = "DELETE", .key = key, .may_be_absent = true});
+}
+
+void Client::remove_if(const std::string& key, const std::string& etag, double deadline_s) const {
+  check_key(key);
+  Request request{
+      .verb = "remove", .method = "DELETE", .key = key, .may_be_absent = true, .unmet = Failure::changed, .deadline_s = deadline_s};
+  request.headers.emplace_back("if-match", "\"" + etag + "\"");
+  requests_->perform(request);
 }
 
 void Client::remove(const std::vector<std::string>& keys) const {

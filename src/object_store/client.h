@@ -53,6 +53,8 @@ struct Counters {
 
 struct PutOptions {
   bool only_if_absent = false;  // If-None-Match: *; an existing object is Failure::already_exists
+  std::string only_if_etag{};   // If-Match; another object is Failure::changed, none Failure::no_such_key
+  double deadline_s = 0;        // shorter than the client's
 };
 
 struct Upload {
@@ -75,7 +77,7 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  /// At most 5 GiB. Returns the ETag. After a lost answer an `only_if_absent` put recognises its own object.
+  /// At most 5 GiB. Returns the ETag. After a lost answer a conditional put recognises its own object.
   std::string put(const std::string& key, std::span<const std::byte> content, const PutOptions& options = {}) const;
 
   /// Throws Failure::no_such_key.
@@ -96,6 +98,8 @@ class Client {
 
   /// An object that is not there is no error.
   void remove(const std::string& key) const;
+  /// If it has this ETag still, as far as the store knows conditional removals. One try, with a short deadline.
+  void remove_if(const std::string& key, const std::string& etag, double deadline_s) const;
   /// By requests of up to 1000 keys. An empty list does nothing.
   void remove(const std::vector<std::string>& keys) const;
   /// Everything that begins with `prefix`, which must not be empty; a folder's ends with a slash. Returns the number of objects.

@@ -1,5 +1,6 @@
 // What needs no server; the rest is tested against servers by tests/python/object_store_test.py.
 #include "object_store/multipart.h"
+#include "object_store/test_server.h"
 #include "object_store/test_support.h"
 
 namespace ingot::object_store {
@@ -46,6 +47,26 @@ TEST(Client, nobody_there_is_said_within_the_attempts) {
   }
   EXPECT_EQ(client.counters().requests, 3);
   EXPECT_EQ(client.counters().retries, 2);
+}
+
+TEST(Client, conditional_puts_recognise_themselves_after_a_lost_answer) {
+  TestBucket bucket;
+  const Client client(bucket.options());
+  for (const bool replaces : {false, true}) {
+    const auto before = replaces ? client.head("k").etag : "";
+    std::atomic<int> lost = 0;
+    bucket.set_before([&](const Asked& asked) -> std::optional<Answer> {
+      if (asked.method != "PUT" || lost++ > 0) return {};
+      bucket.put("k", asked.body, asked.header("x-amz-meta-ingot-mark"));
+      return Answer{.closes = true};
+    });
+    const auto etag = client.put("k", bytes_of("own"), {.only_if_absent = !replaces, .only_if_etag = before});
+    bucket.set_before({});
+    EXPECT_EQ(etag, client.head("k").etag);
+  }
+  expect_error<ObjectStoreError>([&] { client.put("k", bytes_of("x"), {.only_if_etag = "another"}); }, {"412", "replaced"});
+  expect_error<ObjectStoreError>([&] { client.put("none", bytes_of("x"), {.only_if_etag = "another"}); }, {"404"});
+  EXPECT_EQ(client.get("k"), "own");
 }
 
 }  // namespace

@@ -150,7 +150,8 @@ Requests::Verdict Requests::judge(const Request& request, const HttpAnswer& answ
 }
 
 Outcome Requests::perform(const Request& request) {
-  const auto start = Clock::now(), deadline = start + seconds(options_.deadline_s);
+  const auto start = Clock::now(),
+             deadline = start + seconds(request.deadline_s > 0 ? std::min(request.deadline_s, options_.deadline_s) : options_.deadline_s);
   const std::string name = name_of(request.key.empty() ? request.prefix : request.key);
   Request prepared = request;
   Outcome outcome;
@@ -168,8 +169,8 @@ Outcome Requests::perform(const Request& request) {
   const auto fail = [&](const Verdict& verdict, const std::string& tries) {
     const std::string message = fmt::format("cannot {} {} at {}://{}: {}{}{}", request.verb, name, endpoint_.scheme, endpoint_.host,
                                             verdict.what, tries, advice_for(verdict.failure));
-    const bool uncertain =
-        outcome.maybe_done_before && (verdict.failure == Failure::already_exists || verdict.failure == Failure::no_such_upload);
+    const bool uncertain = outcome.maybe_done_before && (verdict.failure == Failure::already_exists ||
+                                                         verdict.failure == Failure::changed || verdict.failure == Failure::no_such_upload);
     if (uncertain) throw UncertainError(verdict.failure, message);
     throw ObjectStoreError(verdict.failure, message);
   };

@@ -26,6 +26,7 @@ struct Request {
   bool patient = false;                     // the server may think for as long as the deadline allows
   bool may_be_absent = false;               // 404 is an answer
   Failure unmet = Failure::already_exists;  // what 412 means
+  double deadline_s = 0;                    // shorter than that of the options
   /// Throws BrokenAnswer for an answer that cannot be right; it is then tried again.
   std::function<void(const HttpAnswer&)> check{};
   std::stop_token stop{};

@@ -145,6 +145,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.command == "PUT":
             if self.headers.get("If-None-Match") == "*" and key in store.objects:
                 return self.failure(412, "PreconditionFailed")
+            if "If-Match" in self.headers and key not in store.objects:
+                return self.failure(404, "NoSuchKey")
+            if "If-Match" in self.headers and self.headers["If-Match"] != f'"{store.objects[key][1]}"':
+                return self.failure(412, "PreconditionFailed")
             store.put(key, self.body, mark)
             return 200, b"", {"ETag": f'"{store.objects[key][1]}"'}
         if self.command == "DELETE":
