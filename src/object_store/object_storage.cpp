@@ -9,9 +9,11 @@
 #include <set>
 
 #include "base/environment.h"
+#include "base/log.h"
 #include "checkpoint/format/metadata.h"
 #include "checkpoint/load/reader.h"
 #include "checkpoint/storage/folder.h"
+#include "object_store/encoding.h"
 #include "object_store/multipart.h"
 
 namespace ingot::object_store {
@@ -20,8 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using base::CheckpointError;
 
-constexpr int64_t kPartBytes = int64_t{16} << 20;
-constexpr const char* kWaiting = ".metadata-";
+constexpr const char* kLock = ".lock";
 constexpr const char* kLeftover = "unfinished";  // in place of an id, in the hidden names of what dead writers have left
 
 // What is said of storage is said by CheckpointErrors.
@@ -86,7 +87,7 @@ class Outgoing {
 
 class ObjectSink : public checkpoint::Sink {
  public:
-  ObjectSink(const Client& client, std::string key) : upload_(client, std::move(key), kPartBytes) {}
+  ObjectSink(const Client& client, std::string key, int64_t part_bytes) : upload_(client, std::move(key), part_bytes) {}
   void write(const void* data, int64_t size_bytes) override {
     guarded([&] { upload_.add(data, size_bytes); });
   }
@@ -101,8 +102,8 @@ class ObjectSink : public checkpoint::Sink {
 // Blocks come in file order (checkpoint/writer.cpp); each is copied into its part, so it is finished at once.
 class ObjectBlockSink : public checkpoint::BlockSink {
  public:
-  ObjectBlockSink(const Client& client, std::string key, int64_t size_bytes)
-      : upload_(client, std::move(key), part_bytes_for(size_bytes, kPartBytes)), size_bytes_(size_bytes) {}
+  ObjectBlockSink(const Client& client, std::string key, int64_t size_bytes, int64_t part_bytes)
+      : upload_(client, std::move(key), part_bytes_for(size_bytes, part_bytes)), size_bytes_(size_bytes) {}
   void write(int64_t offset, const std::byte* data, int64_t size_bytes, uint64_t ticket) override {
     if (offset != end_) throw CheckpointError("blocks of an object must come in order");
     const int64_t wanted = std::min(size_bytes, size_bytes_ - offset);
@@ -142,6 +143,30 @@ class ObjectSource : public checkpoint::Source {
   ObjectInfo info_;
 };
 
+// Metadata of a save under way: it stays here until publish puts it where it makes the checkpoint visible.
+class MemorySink : public checkpoint::Sink {
+ public:
+  explicit MemorySink(std::function<void(std::string)> keep) : keep_(std::move(keep)) {}
+  void write(const void* data, int64_t size_bytes) override {
+    content_.append(static_cast<const char*>(data), static_cast<size_t>(size_bytes));
+  }
+  void finish() override { keep_(std::move(content_)); }
+
+ private:
+  std::function<void(std::string)> keep_;
+  std::string content_;
+};
+
+// Of readers nothing is known; writers are known to be dead when this process has their lock.
+class ObjectLease : public checkpoint::Lease {
+ public:
+  explicit ObjectLease(bool certain) : certain_(certain) {}
+  bool certain() const override { return certain_; }
+
+ private:
+  bool certain_;
+};
+
 // The id in the name of a data file (SharedFolder::name_of_file); "" in others.
 std::string id_in(const std::string& name) {
   const auto dash = name.rfind('-'), dot = name.rfind(".bin");
@@ -174,19 +199,19 @@ struct StepContent {
   bool has_leftovers() const { return !is_visible || has_others || ids.size() > 1; }
 };
 
-// Nothing is known of other users; what is young is left alone.
-class NoLease : public checkpoint::Lease {
- public:
-  bool certain() const override { return false; }
-};
-
-std::string waiting_key(const std::string& folder_key, const fs::path& aside) {
-  return folder_key + "/" + kWaiting + aside.filename().string().substr(1);
+bool is_content(const Client& client, const std::string& key, const std::string& content) {
+  try {
+    const auto info = client.find(key);
+    return info && info->size_bytes == static_cast<int64_t>(content.size()) && client.get(key) == content;
+  } catch (const ObjectStoreError&) {
+    return false;
+  }
 }
 
 }  // namespace
 
-ObjectStorage::ObjectStorage(ClientOptions options) : client_(std::move(options)) {}
+ObjectStorage::ObjectStorage(ClientOptions options, const StorageOptions& storage_options)
+    : client_(std::move(options)), options_(storage_options) {}
 ObjectStorage::~ObjectStorage() = default;
 
 std::string ObjectStorage::key_of(const fs::path& path) const {
@@ -203,12 +228,16 @@ std::string ObjectStorage::key_of(const fs::path& path) const {
 
 std::unique_ptr<checkpoint::Sink> ObjectStorage::create(const fs::path& file) const {
   const auto folder = file.parent_path();
-  const bool waits = file.filename() == checkpoint::kMetadataName && is_hidden(folder);
-  return std::make_unique<ObjectSink>(client_, waits ? waiting_key(key_of(folder), folder) : key_of(file));
+  if (file.filename() != checkpoint::kMetadataName || !is_hidden(folder))
+    return std::make_unique<ObjectSink>(client_, key_of(file), options_.part_bytes);
+  return std::make_unique<MemorySink>([this, key = folder.string()](std::string metadata) {
+    const std::lock_guard guard(mutex_);
+    writing_[key] = std::move(metadata);
+  });
 }
 
 std::unique_ptr<checkpoint::BlockSink> ObjectStorage::create_blocks(const fs::path& file, int64_t size_bytes) const {
-  return std::make_unique<ObjectBlockSink>(client_, key_of(file), size_bytes);
+  return std::make_unique<ObjectBlockSink>(client_, key_of(file), size_bytes, options_.part_bytes);
 }
 
 std::unique_ptr<checkpoint::Source> ObjectStorage::open(const fs::path& file) const {
@@ -256,40 +285,117 @@ std::vector<checkpoint::FolderEntry> ObjectStorage::entries_of(const fs::path& f
   });
 }
 
-void ObjectStorage::make_folder(const fs::path&) const {}  // a folder is there when something is in it
+// A folder is there when something is in it. From now on this one, of a save, is known to be this process's.
+void ObjectStorage::make_folder(const fs::path& folder) const {
+  if (!is_hidden(folder)) return;
+  const std::lock_guard guard(mutex_);
+  writing_[folder.string()];
+}
 
-std::unique_ptr<checkpoint::Lease> ObjectStorage::hold(const fs::path&, bool) const { return std::make_unique<NoLease>(); }
+std::unique_ptr<checkpoint::Lease> ObjectStorage::hold(const fs::path& folder, bool exclusive) const {
+  return std::make_unique<ObjectLease>(exclusive && lock_of(folder.parent_path()));
+}
+
+std::shared_ptr<WriterLock> ObjectStorage::lock_of(const fs::path& folder) const {
+  const auto key = key_of(folder);
+  const std::lock_guard guard(mutex_);
+  const auto known = locks_.find(key);
+  auto lock = known == locks_.end() ? nullptr : known->second.lock();
+  return lock && !lock->is_lost() ? lock : nullptr;
+}
+
+std::shared_ptr<void> ObjectStorage::lock_writers(const fs::path& folder, const std::string& holder,
+                                                  std::chrono::duration<double> patience) const {
+  if (auto known = lock_of(folder)) return known;
+  const auto key = key_of(folder);
+  {
+    const std::lock_guard guard(mutex_);
+    if (unlockable_.contains(key)) return nullptr;
+  }
+  return guarded([&]() -> std::shared_ptr<void> {
+    auto lock = WriterLock::take(client_, key.empty() ? kLock : key + "/" + kLock, holder, options_.lease_s, patience);
+    const std::lock_guard guard(mutex_);
+    if (lock) locks_[key] = lock;
+    else unlockable_.insert(key);
+    return lock;
+  });
+}
 
 bool ObjectStorage::publish(const fs::path& aside, const fs::path& target) const {
   return guarded([&] {
-    const auto folder = key_of(target), waiting = waiting_key(folder, aside), visible = folder + "/" + checkpoint::kMetadataName;
-    const auto metadata = client_.get(waiting);
-    const bool replaces = client_.find(visible).has_value();
-    client_.put(visible, {reinterpret_cast<const std::byte*>(metadata.data()), metadata.size()});
-    client_.remove(waiting);
+    std::string metadata;
+    {
+      const std::lock_guard guard(mutex_);
+      metadata = writing_[aside.string()];
+    }
+    if (metadata.empty()) throw CheckpointError("{} has no metadata to publish", aside.string());
+    const auto lock = lock_of(target.parent_path());
+    const bool replaces = put_visible(key_of(target) + "/" + checkpoint::kMetadataName, metadata, lock.get());
+    const std::lock_guard guard(mutex_);
+    writing_.erase(aside.string());
     return replaces;
   });
+}
+
+// The one put that makes a checkpoint visible; true when another one was there. With a lock it is carried out while nobody else can have
+// that, and only upon what was there. A put whose answer never came is looked for: what is visible must not be called failed.
+bool ObjectStorage::put_visible(const std::string& key, const std::string& metadata, WriterLock* lock) const {
+  const auto start = std::chrono::steady_clock::now();
+  const auto before = client_.find(key);
+  while (true) {
+    PutOptions how;
+    if (lock) {
+      lock->confirm();
+      how.deadline_s = lock->lease_s() / 2;
+      if (before) how.only_if_etag = before->etag;
+      else how.only_if_absent = true;
+    }
+    try {
+      client_.put(key, bytes_of(metadata), how);
+      return before.has_value();
+    } catch (const ObjectStoreError& failure) {
+      if (is_content(client_, key, metadata)) {
+        base::log_warning("{}, but it is there", failure.what());
+        return before.has_value();
+      }
+      const bool may_pass = failure.failure() == Failure::timed_out || failure.failure() == Failure::unavailable;
+      const auto spent = std::chrono::steady_clock::now() - start;
+      if (!lock || !may_pass || spent > std::chrono::duration<double>(client_.options().deadline_s)) throw;
+    }
+  }
 }
 
 void ObjectStorage::hide(const fs::path& folder, const fs::path&) const {
   guarded([&] { client_.remove(key_of(folder) + "/" + checkpoint::kMetadataName); });
 }
 
-// All that the visible metadata does not name: of a folder without any, everything.
+// All that the visible metadata does not name: of a folder without any, everything. Of a save that this process gives up only what it wrote
+// itself: another job may have taken over.
 void ObjectStorage::remove_folder(const fs::path& folder) const {
+  bool is_given_up = false;
+  {
+    const std::lock_guard guard(mutex_);
+    is_given_up = writing_.erase(folder.string()) > 0;
+  }
   guarded([&] {
-    const auto base = key_of(folder) + "/";
+    const auto base = key_of(folder) + "/", hidden = folder.filename().string();
+    const auto id = hidden.substr(std::min(hidden.find(".tmp-") + 5, hidden.size()));
     std::set<std::string> named;
     if (client_.find(base + checkpoint::kMetadataName)) {
       named.insert(base + checkpoint::kMetadataName);
       const auto path = folder.parent_path() / visible_name(folder.filename());
       for (const auto& file : checkpoint::load_metadata(path, *this).files) named.insert(base + file.name);
     }
+    const auto goes = [&](const std::string& key) {
+      const auto of_file = id_in(key.substr(base.size()));
+      return is_given_up ? !of_file.empty() && id.starts_with(of_file) && !named.contains(key) : !named.contains(key);
+    };
     std::vector<std::string> keys;
     for (const auto& object : client_.list(base).objects)
-      if (!named.contains(object.key)) keys.push_back(object.key);
+      if (goes(object.key)) keys.push_back(object.key);
     client_.remove(keys);
-    for (const auto& upload : client_.pending_uploads(base)) client_.abort_upload({upload.key, upload.id, ""});
+    for (const auto& upload : client_.pending_uploads(base))
+      if (!is_given_up || goes(upload.key)) client_.abort_upload({upload.key, upload.id, ""});
   });
 }
 

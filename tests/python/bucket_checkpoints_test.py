@@ -1,6 +1,7 @@
 """A run whose checkpoints lie in a bucket of moto's server. Needs $INGOT_BINARY; runs with the Python of .deps/venv."""
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ os.environ.setdefault("OBJECT_STORE_EXERCISE", "unused")
 
 import boto3  # noqa: E402
 from faulty_store import ID, REGION, SECRET, FaultyStore, answers, close, reset  # noqa: E402
-from harness import INGOT, ingot, losses, run_chosen  # noqa: E402
+from harness import INGOT, ingot, losses, run_chosen, wait_for_steps  # noqa: E402
 from object_store_test import Moto  # noqa: E402
 
 
@@ -77,7 +78,23 @@ def a_store_that_fails_costs_time_or_a_checkpoint_never_the_run(w):
         assert losses(w.path / "b") == losses(w.path / "straight-b")
 
 
-TESTS = [a_store_that_fails_costs_time_or_a_checkpoint_never_the_run, a_run_lives_in_a_bucket_and_goes_on_with_other_ranks]
+def a_second_job_on_a_folder_of_a_bucket_is_told_who_has_it(w):
+    """From run directories of their own. When the first one was killed, the next may come at once: on this machine that is seen."""
+    config = w.config("shared", **{"train.steps": 100000, "checkpoint.every": 50, "checkpoint.folder": "s3://bucket/runs/c", "resilience.run_lock_wait_s": 0.2})
+    with FaultyStore() as store:
+        first = subprocess.Popen([INGOT, "train", config, "--no-forecast", "--run-dir", w.path / "c1"], env=account(store), stderr=subprocess.DEVNULL)
+        try:
+            wait_for_steps(w.path / "c1", 2, first)
+            _, err = ingot("train", config, "--no-forecast", "--run-dir", w.path / "c2", env=account(store), status=2)
+            assert "s3://bucket/runs/c/.lock" in err and f"is in use by process {first.pid} on " in err, err
+        finally:
+            first.kill()
+            first.wait(60)
+        ingot("train", config, "--no-forecast", "--run-dir", w.path / "c2", "--stop-after", 2, env=account(store))
+        assert "runs/c/.lock" not in store.objects, list(store.objects)
+
+
+TESTS = [a_second_job_on_a_folder_of_a_bucket_is_told_who_has_it, a_store_that_fails_costs_time_or_a_checkpoint_never_the_run, a_run_lives_in_a_bucket_and_goes_on_with_other_ranks]
 
 if __name__ == "__main__":
     run_chosen(TESTS)

@@ -1,7 +1,10 @@
 #include "checkpoint/save/shared_folder.h"
 
+#include <unistd.h>
+
 #include "base/error.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "checkpoint/save/save_plan.h"
 
 namespace ingot::checkpoint {
@@ -67,11 +70,20 @@ std::string SharedFolder::name_of_file(const CheckpointId& id, uint32_t file) co
   return storage_.needs_unique_names() ? fmt::format("data_{:05}-{}.bin", file, to_string(id).substr(0, 12)) : data_file_name(file);
 }
 
+void SharedFolder::lock_writers() {
+  try {
+    writers_ = storage_.lock_writers(folder_, fmt::format("process {} on {}", ::getpid(), base::host_name()), std::chrono::seconds(0));
+  } catch (const base::ConfigError& in_use) {
+    throw base::CheckpointError("{}", in_use.what());
+  }
+}
+
 Destination::Place SharedFolder::begin(int64_t step, const std::optional<CheckpointId>& id) {
   step_ = step;
   const auto chosen = on_first(team_, [&] {
     const auto text = to_string(id.value_or(random_id()));
     storage_.make_folder(folder_);
+    lock_writers();
     log_failures("looking for leftovers of earlier saves", [&] { collect_leftovers(folder_, grace_s_, storage_); });
     hidden_ = std::make_unique<Hidden>(storage_, folder_ / hidden_name(step_name(step), text));
     return text;

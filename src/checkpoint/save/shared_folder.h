@@ -25,12 +25,14 @@ class SharedFolder : public Destination {
 
  private:
   class Hidden;
+  void lock_writers();
   fs::path folder_;
   const Storage& storage_;
   const Team& team_;
   Retention retention_;
   double grace_s_;
   int64_t step_ = 0;
+  std::shared_ptr<void> writers_;   // on rank 0: keeps other jobs out, where the storage can
   std::unique_ptr<Hidden> hidden_;  // on rank 0, of the save under way
 };
 

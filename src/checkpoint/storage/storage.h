@@ -1,7 +1,7 @@
 // Where checkpoints lie, behind one small interface: files that are written once, front to back, and folders that become
 // visible by one act. POSIX file systems here; an object store would map `publish` to its own commit. Every failure is a
-// CheckpointError that names the path, the system's reason and what to do. A Storage has no state and may be used by many
-// threads; it must outlive the sinks, sources and leases it hands out. A Sink belongs to one thread, a Source to many.
+// CheckpointError that names the path, the system's reason and what to do. A Storage may be used by many threads; it must outlive the
+// sinks, sources, leases and locks it hands out. A Sink belongs to one thread, a Source to many.
 #pragma once
 
 #include <chrono>
