@@ -69,7 +69,7 @@ class Ingot:
 
     def load(self, state):
         """Straight into the tensors, as all peers do."""
-        self.outcome = self.package.load(self.package.latest(self.folder), state.tensors, in_place=True)
+        self.outcome = self.package.load(self.package.latest(self.folder), state.tensors)
 
 
 class IngotWaiting(Ingot):
@@ -84,7 +84,7 @@ class IngotWaiting(Ingot):
         return nothing, nothing
 
     def load(self, state):
-        self.outcome = self.package.load(self.package.latest(self.folder), state.tensors)
+        self.outcome = self.package.load(self.package.latest(self.folder), state.tensors, in_place=False)
 
 
 class Dcp:
@@ -116,7 +116,7 @@ class DcpProcess(Dcp):
 
 class DcpIngot:
     """DCP with ingot_checkpoint as its storage."""
-    is_durable, in_place = True, False
+    is_durable, in_place = True, True
 
     def __init__(self, folder):
         self.path = folder / "step_00000001"
@@ -133,8 +133,8 @@ class DcpIngot:
         dcp.load(state.tensors, storage_reader=ingot_checkpoint.StorageReader(self.path, in_place=self.in_place))
 
 
-class DcpIngotInPlace(DcpIngot):
-    in_place = True
+class DcpIngotCopying(DcpIngot):
+    in_place = False
 
 
 class ByteCheckpoint:
@@ -208,7 +208,7 @@ class TorchSave(Files):
 
 # Compared with one another, in this order.
 KINDS = {"ingot": Ingot, "ingot, waiting": IngotWaiting, "dcp": Dcp, "dcp, thread": DcpThread, "dcp, process": DcpProcess,
-         "dcp, ingot": DcpIngot, "dcp, ingot in place": DcpIngotInPlace,
+         "dcp, ingot": DcpIngot, "dcp, ingot copying": DcpIngotCopying,
          "bytecheckpoint": ByteCheckpoint, "safetensors": Safetensors, "torch.save": TorchSave}
 OTHERS = {"ingot, slices": Ingot}
 

@@ -2,7 +2,7 @@
 
     report = save(folder, step, state)            durable when it returns
     with AsyncSaver(folder) as saver: ...         under the next step
-    load(latest(folder), state)                   fills the tensors in place, on all ranks or on none
+    load(latest(folder), state)                   fills the tensors in place
     StorageWriter(path), StorageReader(path)      the same by way of torch.distributed.checkpoint
 """
 import atexit
@@ -44,6 +44,17 @@ def _interruptible(team):
         if team.interrupt is not None:
             raise team.interrupt
         raise
+
+
+@contextlib.contextmanager
+def _undefined_after_error(in_place):
+    try:
+        yield
+    except CheckpointError as failure:
+        if not in_place:
+            raise
+        raise CheckpointError(f"{failure}\nTensors of the state are undefined now: load another checkpoint, or make them anew, before they are used; "
+                              "with in_place=False they would be what they were") from None
 
 
 def _for_engine(team):
@@ -290,12 +301,13 @@ def _ended(saver):
     return report
 
 
-def load(path, state, process_group=None, strict=True, verify=True, timeout_s=600, in_place=False):
-    """Fills the tensors of the state in place, and its plain values; this rank's parts in whatever layout it holds them. Nothing changes on
-    any rank before all have read everything; with in_place, which needs neither that memory nor the copy, tensors are written as they come,
-    and are undefined on all ranks after an error. Mismatch is raised, on all ranks, when shapes or dtypes differ and, if strict, when tensors
-    or values are missing or tensors unexpected. Returns a report: step, id, values (all plain values by name), missing, extras (names:
-    read_extra), phases."""
+def load(path, state, process_group=None, strict=True, verify=True, timeout_s=600, in_place=True):
+    """Fills the tensors of the state, and its plain values; this rank's parts in whatever layout it holds them. Nothing changes before all
+    ranks have compared what they want with what there is; then bytes are read to where they belong. Should that fail, by damage say, tensors
+    are undefined, on all ranks, and the error says so. in_place=False reads everything into memory of its own first: as much again as the
+    state, and a copy, for tensors that after an error are what they were. Mismatch is raised, on all ranks, when shapes or dtypes differ
+    and, if strict, when tensors or values are missing or tensors unexpected. Returns a report: step, id, values (all plain values by name),
+    missing, extras (names: read_extra), phases."""
     team = make_team(process_group, timeout_s)
     given = {}
 
@@ -315,7 +327,8 @@ def load(path, state, process_group=None, strict=True, verify=True, timeout_s=60
             boxes = [box for entry in entries.values() for box in entry.boxes]
             arena = _Arena(sum(_Arena.rounded(box.tensor.nbytes) for box in boxes if not (in_place and _is_ready(box.tensor))))
             tensors, parts, memory = _items(entries, lambda tensor: tensor if in_place and _is_ready(tensor) else arena.like(tensor))
-            report = reader.load(tensors, parts)
+            with _undefined_after_error(in_place):
+                report = reader.load(tensors, parts)
         finally:
             team.abandon()
         for box, content in zip(boxes, memory):

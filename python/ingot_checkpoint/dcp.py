@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from . import OWN, VALUES, AsyncSaver, _Arena, _core, _ended, _for_engine, _interruptible, _is_ready, _items, _json_extra, _settings
+from . import OWN, VALUES, AsyncSaver, _Arena, _core, _ended, _for_engine, _interruptible, _is_ready, _items, _json_extra, _settings, _undefined_after_error
 from ._core import CheckpointError
 from .team import Alone, agree, connect
 from .torch_state import TORCH_DTYPES, Box, Entry, Flattening, from_json, is_plain, like, refuse_shared_memory, to_json
@@ -186,10 +186,10 @@ class _Unreadable(Metadata):
 
 
 class StorageReader(dcp.StorageReader):
-    """Reads one checkpoint, folder/step_N, whoever wrote it. All ranks' tensors are filled or, after an error on any of them, none; with
-    in_place=True, which needs no second copy, they are undefined then. As with DCP's own reader, a tensor of another dtype is converted."""
+    """Reads one checkpoint, folder/step_N, whoever wrote it. When reading fails, tensors are undefined, on all ranks; with in_place=False,
+    which takes memory for a second copy, they are what they were. As with DCP's own reader, a tensor of another dtype is converted."""
 
-    def __init__(self, path, verify=True, timeout_s=600, in_place=False):
+    def __init__(self, path, verify=True, timeout_s=600, in_place=True):
         self.path = os.fspath(path)
         self._verify, self._timeout_s, self._in_place = verify, timeout_s, in_place
 
@@ -251,7 +251,8 @@ class StorageReader(dcp.StorageReader):
                 reader = _core.Reader(self.path, _for_engine(team), self._verify)
                 values = _json_extra(reader, VALUES)
                 agree(team, produce, lambda _: None)
-                memory = self._read(reader, given)
+                with _undefined_after_error(self._in_place):
+                    memory = self._read(reader, given)
         finally:
             team.abandon()
         with torch.no_grad():

@@ -31,7 +31,7 @@ def mismatches_on_ranks(rank, world, folder):
     assert report["missing"] == ["c", "other"] and (lenient["a"] == 1).all() and (lenient["c"] == 8).all() and lenient["other"] == 6, report
     expect(ic.Mismatch, "differently shaped", lambda: ic.load(path, {"a": torch.zeros(2)}, strict=False))
     expect(ic.CheckpointError, "nowhere", lambda: ic.load(folder / "nowhere", good))
-    # Damage is found before anything is overwritten.
+    # Damage is found before anything is overwritten, where there is a second copy; where there is none, all are told.
     path = Path(ic.save(folder, 2, {"a": torch.arange(5000.0), "b": torch.arange(9.0)})["path"])
     if world > 1:
         dist.barrier()
@@ -43,8 +43,11 @@ def mismatches_on_ranks(rank, world, folder):
     if world > 1:
         dist.barrier()
     state = {"a": torch.zeros(5000), "b": torch.zeros(9)}
-    expect(ic.CheckpointError, "checksum", lambda: ic.load(path, state))
-    assert not state["a"].any() and not state["b"].any()
+    said = expect(ic.CheckpointError, "checksum", lambda: ic.load(path, state, in_place=False))
+    assert "undefined" not in said and not state["a"].any() and not state["b"].any()
+    said = expect(ic.CheckpointError, "checksum", lambda: ic.load(path, state))
+    assert "undefined now" in said and "in_place=False" in said, said
+    ic.load(folder / "step_00000001", good)
 
 
 def expect_mismatch(words, call):
@@ -122,7 +125,7 @@ def failures_on_ranks(rank, world, folder):
     ic.make_team = breaking
     rows = [torch.zeros(1, 3) for _ in range(world)]  # of every piece a row: too little to read the piece for
     mine = {"w": [ic.Part((4 * world, 3), (4 * piece + rank, 0), row) for piece, row in enumerate(rows)]}
-    expect(ic.CheckpointError, "", lambda: ic.load(folder / "step_00000003", mine, timeout_s=60))
+    expect(ic.CheckpointError, "", lambda: ic.load(folder / "step_00000003", mine, timeout_s=60, in_place=False))
     assert not any(row.any() for row in rows)
     ic.make_team = make
     ic.load(folder / "step_00000003", mine)
@@ -194,17 +197,17 @@ def replicas(folder):
 
 def buckets(folder):
     """A bucket's URL became a local folder s3:, and the checkpoint there was called durable."""
+    before = os.getcwd()
     os.chdir(folder)
     state = {"a": torch.ones(3)}
     for url in ("s3://bucket/run", Path("s3://bucket/run"), "gs://bucket/run"):
-    before = os.getcwd()
         for call in (lambda: ic.save(url, 1, state), lambda: ic.AsyncSaver(url), lambda: ic.load(url, state), lambda: ic.latest(url),
                      lambda: ic.inspect(url), lambda: ic.read(url, "a")):
             expect(ic.CheckpointError, "no client of object stores", call)
+    os.chdir(before)
     assert not list(folder.iterdir()), list(folder.iterdir())
     print("ok buckets are refused")
 
-    os.chdir(before)
 
 def old_steps(folder):
     """save() removed older steps unless it was told not to."""

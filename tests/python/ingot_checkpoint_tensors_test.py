@@ -1,6 +1,8 @@
 """ingot_checkpoint against torch: all dtypes, kinds of shards and parts, and what Megatron-like ranks hold, every bit the same. Runs with the Python of .deps/venv and PYTHONPATH at the
 built package; names of tests may be given as arguments."""
 
+import resource
+
 import torch
 
 import ingot_checkpoint as ic
@@ -90,6 +92,37 @@ def parts(folder):
     print("ok parts, several a rank, and Megatron's sharded tensors")
 
 
+BIG_BYTES = 192 << 20
+
+
+def memory_state(rank, world):
+    rows = BIG_BYTES // 4096
+    return {"w": ic.Part((rows * world, 1024), (rows * rank, 0), torch.full((rows, 1024), float(rank)))}
+
+
+def memory_saved_on_ranks(rank, world, folder):
+    ic.save(folder, 1, memory_state(rank, world))
+
+
+def memory_on_ranks(rank, world, folder):
+    for in_place in (True, False):
+        state = memory_state(world - 1 - rank, world)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        ic.load(folder / "step_00000001", state, **({} if in_place else {"in_place": False}))
+        more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before << 10) / BIG_BYTES
+        assert more < 0.5 if in_place else more > 0.8, (in_place, more)
+        assert state["w"].tensor.min() == state["w"].tensor.max() == world - 1 - rank
+        del state
+
+
+def memory(folder):
+    """Loading took memory for a second copy of everything."""
+    for world in (1, 2):
+        run(world, memory_saved_on_ranks, folder / str(world))
+        run(world, memory_on_ranks, folder / str(world))
+        print(f"ok {world} ranks: no second copy is made unless it is asked for")
+
+
 def megatron_on_ranks(rank, world, folder):
     """What two tensor-parallel ranks of Megatron-Core hold, in its own classes; loaded by one rank that holds all."""
     from megatron.core.dist_checkpointing import ShardedTensor
@@ -127,4 +160,4 @@ def megatron(folder):
 
 
 if __name__ == "__main__":
-    main([kinds, parts, megatron])
+    main([kinds, parts, memory, megatron])
