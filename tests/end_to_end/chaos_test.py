@@ -87,14 +87,35 @@ def an_interrupt_leaves_nothing(scratch):
     assert not processes_in(scratch) and not list(Path(scratch).iterdir()), list(Path(scratch).iterdir())
 
 
+def a_killed_call_has_its_table_and_is_resumed(scratch):
+    """SIGKILL of chaos itself, in its second run: the table has the first one, and --resume ends what is left and does the second one again."""
+    table, call = Path(scratch) / "table.md", ("--kinds", "kill,slow", "--seed", 1, "--faults", 4, "-o", Path(scratch) / "table.md")
+    process = start(scratch, *call)
+    for line in process.stdout:
+        if " run 2 " in line and " step " in line:
+            break
+    process.kill()
+    process.communicate(timeout=60)
+    first = re.search(r"1 runs\n\n(?:.*\n)*\| all \| (\d+) \| \1 \|", table.read_text())
+    assert first, table.read_text()
+    left = [p for p in Path(scratch).iterdir() if p.name.startswith("ingot_chaos_")]
+    said = chaos(scratch, *call, "--resume")
+    assert "run 2 " in said and not re.search(r" run 1 \w+: ", said), said
+    both = re.search(r"2 runs\n\n(?:.*\n)*\| all \| (\d+) \| \1 \|", table.read_text())
+    assert both and int(both[1]) >= 4 > int(first[1]), table.read_text()
+    assert len(left) == 1 and sorted(p.name for p in Path(scratch).iterdir()) == ["table.jsonl", "table.md"] and not processes_in(scratch)
+    assert "is of ./scripts/chaos --seed 1 --kinds kill,slow --ranks 3" in chaos(scratch, "--kinds", "kill", "--seed", 1, "-o", table, "--resume", status=1)
+
+
 def wrong_calls_say_what_is_wrong(scratch):
     assert "no fault is called 'flood'" in chaos(scratch, "--kinds", "kill,flood", status=2)
     assert "at least 2" in chaos(scratch, "--ranks", 1, status=2)
     assert "above 0" in chaos(scratch, "--faults", 0, status=2)
+    assert "there is no" in chaos(scratch, "-o", Path(scratch) / "none.md", "--resume", status=1)
 
 
 TESTS = [every_kind_of_fault_is_survived, a_full_disk_is_survived, the_same_seed_is_the_same_schedule, a_curve_that_changes_is_seen_and_its_run_kept,
-         an_interrupt_leaves_nothing, wrong_calls_say_what_is_wrong]
+         an_interrupt_leaves_nothing, a_killed_call_has_its_table_and_is_resumed, wrong_calls_say_what_is_wrong]
 
 if __name__ == "__main__":
     run_chosen_in_scratch(TESTS)
