@@ -29,9 +29,11 @@ enum class Checksum { sha256, md5, none };
 struct ClientOptions {
   std::string bucket;
   AccountSettings account;
-  /// Asked when a session token has expired, so that a long run can go on with what another program put into the files.
+  /// Asked when keys are about to expire, or a session token has, so that a long run can go on with new ones: those of a service, or what
+  /// another program has put into the files. One thread at a time.
   std::function<Credentials()> renew;
-  double renew_wait_s = 2;  // how long it is asked again while it gives the expired token, or fails
+  double renew_before_s = 300;  // keys that say when they expire are renewed so long before
+  double renew_wait_s = 2;      // how long it is asked again while it gives the expired token, or fails
   Addressing addressing = Addressing::automatic;
   Checksum checksum = Checksum::sha256;
   bool sign_payload = true;  // false saves the digest; only honoured over https and without sha256 checksums

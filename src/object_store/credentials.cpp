@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/text.h"
+#include "object_store/credential_services.h"
 #include "object_store/encoding.h"
 
 namespace ingot::object_store {
@@ -14,6 +16,7 @@ namespace {
 
 using base::ConfigError;
 
+constexpr const char* kContainerHost = "http://169.254.170.2";
 constexpr int64_t kFileLimitBytes = int64_t{1} << 20;
 
 std::string_view trim(std::string_view text) {
@@ -110,13 +113,14 @@ class Finder {
     check_plain(id, "access key id", source);
     check_plain(secret, "secret access key", source);
     check_plain(token, "session token", source);
-    return {id, secret, token, source};
+    return {.access_key_id = id, .secret_access_key = secret, .session_token = token, .source = source};
   }
 
   Credentials credentials() const {
     auto found = complete(get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY"), get("AWS_SESSION_TOKEN"),
                           "the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)");
     if (!found.access_key_id.empty()) return found;
+    if (auto keys = by_web_identity(get("AWS_WEB_IDENTITY_TOKEN_FILE"), get("AWS_ROLE_ARN"), get("AWS_ROLE_SESSION_NAME"))) return *keys;
     const std::pair<const Sections&, std::pair<std::string, std::string>> places[] = {
         {credentials_sections_, {profile_, credentials_file_}}, {config_sections_, {config_section(), config_file_}}};
     for (const auto& [sections, place] : places) {
@@ -125,17 +129,52 @@ class Finder {
                        value_in(sections, section, "aws_session_token"), "[" + section + "] of " + file);
       if (!found.access_key_id.empty()) return found;
     }
+    if (!in_profile("role_arn").empty() && !in_profile("web_identity_token_file").empty())
+      return *by_web_identity(in_profile("web_identity_token_file"), in_profile("role_arn"), in_profile("role_session_name"));
     for (const char* other : {"credential_process", "sso_session", "sso_start_url", "role_arn", "web_identity_token_file"})
       if (!in_profile(other).empty())
         throw ConfigError(
             "the AWS profile '{}' gets its keys by {}, which ingot cannot do; run `eval \"$(aws configure export-credentials --profile {} "
             "--format env)\"` before it",
             printable(profile_), other, printable(profile_));
-    throw ConfigError(
+    if (auto keys = of_container()) return *keys;
+    return of_instance();
+  }
+
+  // Nothing when neither is named.
+  std::optional<Credentials> by_web_identity(const std::string& token_file, const std::string& role_arn, const std::string& session) const {
+    if (token_file.empty()) return std::nullopt;
+    if (role_arn.empty()) throw ConfigError("AWS_WEB_IDENTITY_TOKEN_FILE is set, but AWS_ROLE_ARN is not; set both");
+    return keys_by_web_identity({.token_file = token_file,
+                                 .role_arn = role_arn,
+                                 .session_name = session,
+                                 .endpoint_url = get("AWS_ENDPOINT_URL_STS"),
+                                 .region = first({get("AWS_REGION"), get("AWS_DEFAULT_REGION"), in_profile("region")}),
+                                 .ca_bundle = first({get("AWS_CA_BUNDLE"), in_profile("ca_bundle")})});
+  }
+  std::optional<Credentials> of_container() const {
+    const auto relative = get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"), full = get("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+    if (relative.empty() && full.empty()) return std::nullopt;
+    if (!relative.empty() && relative[0] != '/') throw ConfigError("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI must begin with a slash");
+    return keys_of_container({.url = relative.empty() ? full : kContainerHost + relative,
+                              .authorization = get("AWS_CONTAINER_AUTHORIZATION_TOKEN"),
+                              .authorization_file = get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+                              .ca_bundle = get("AWS_CA_BUNDLE")});
+  }
+  // The last that is asked: whatever it says, the places before it had none.
+  Credentials of_instance() const {
+    const auto looked = fmt::format(
         "no keys for the object store: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set, and neither [{}] of {} ({}) nor [{}] of {} "
-        "({}) has aws_access_key_id and aws_secret_access_key; set one of these",
+        "({}) has aws_access_key_id and aws_secret_access_key, nor are AWS_WEB_IDENTITY_TOKEN_FILE or AWS_CONTAINER_CREDENTIALS_…_URI set",
         printable(profile_), file_or_unknown(credentials_file_), state_of(credentials_file_), printable(config_section()),
         file_or_unknown(config_file_), state_of(config_file_));
+    if (lower_case(get("AWS_EC2_METADATA_DISABLED")) == "true") throw ConfigError("{}; set one of these", looked);
+    const auto endpoint = get("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+    try {
+      return keys_of_instance(endpoint.empty() ? kInstanceEndpoint : endpoint);
+    } catch (const ConfigError& failure) {
+      throw ConfigError("{}; set one of these. {}", looked, failure.what());
+    }
   }
   static std::string file_or_unknown(const std::string& file) { return file.empty() ? "~/.aws (HOME is not set)" : file; }
   static const char* state_of(const std::string& file) {

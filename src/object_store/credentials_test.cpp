@@ -11,7 +11,7 @@ using base::ConfigError;
 
 struct Account : ::testing::Test {
   TemporaryFolder home;
-  std::map<std::string, std::string> variables{{"HOME", home.path()}};
+  std::map<std::string, std::string> variables{{"HOME", home.path()}, {"AWS_EC2_METADATA_DISABLED", "true"}};
 
   AccountSettings load() const {
     return load_account([this](const char* name) -> const char* {

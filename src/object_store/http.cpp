@@ -212,6 +212,7 @@ class Http::Handle {
     set(CURLOPT_BUFFERSIZE, kBufferBytes);
     set(CURLOPT_UPLOAD_BUFFERSIZE, kBufferBytes);
     set(CURLOPT_TCP_KEEPALIVE, 1L);
+    if (request.direct) set(CURLOPT_NOPROXY, "*");
     const std::string certificates = options.ca_bundle.empty() ? system_certificates() : options.ca_bundle;
     if (!certificates.empty()) set(CURLOPT_CAINFO, certificates.c_str());
 

@@ -45,6 +45,7 @@ struct HttpRequest {
   std::chrono::steady_clock::time_point deadline;
   double stall_s = 0;  // ends the request when less than 1 KiB/s moved for so long
   std::stop_token stop;
+  bool direct = false;  // past any proxy: services of the machine itself
 };
 
 struct HttpOptions {

@@ -74,25 +74,55 @@ std::string Requests::name_of(std::string_view key) const { return Location{opti
 
 Counters Requests::counters() const { return {requests_, retries_, http_.connections_opened(), sent_bytes_, received_bytes_}; }
 
-Credentials Requests::credentials() const {
+Credentials Requests::present_credentials() const {
   const std::lock_guard guard(mutex_);
   return options_.account.credentials;
 }
 
-// True when there are other credentials than those that expired: ours, or those that another thread has fetched meanwhile.
-bool Requests::renew(const Credentials& expired) {
+// Those that are about to expire are renewed first, by one thread; the others go on with them as long as they are valid.
+Credentials Requests::credentials() {
+  const auto present = present_credentials();
+  if (is_due(present)) renew(present);
+  return present_credentials();
+}
+
+bool Requests::is_due(const Credentials& present) {
+  if (present.expires_s == 0 || !options_.renew) return false;
+  const double left_s = static_cast<double>(present.expires_s - std::time(nullptr));
+  if (left_s > options_.renew_before_s) return false;
   const std::lock_guard guard(mutex_);
-  if (options_.account.credentials != expired) return true;
+  if (renewing_) return left_s <= 0;  // then it is waited for
+  if (Clock::now() < next_renewal_) return false;
+  next_renewal_ = Clock::now() + seconds(options_.renew_before_s / 10);
+  return true;
+}
+
+// True when there are other credentials than the old ones: ours, or those that another thread has fetched meanwhile.
+bool Requests::renew(const Credentials& old) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !renewing_; });  // each service that is asked has its deadline
+  auto& present = options_.account.credentials;
+  const auto is_same = [&](const Credentials& other) {
+    return other.access_key_id == old.access_key_id && other.session_token == old.session_token;
+  };
+  if (!is_same(present)) return true;
   if (!options_.renew) return false;
+  renewing_ = true;
+  lock.unlock();
+  std::optional<Credentials> fresh;
   try {
-    Credentials fresh = options_.renew();
-    if (fresh.access_key_id == expired.access_key_id && fresh.session_token == expired.session_token) return false;
-    options_.account.credentials = std::move(fresh);
-    return true;
+    fresh = options_.renew();
   } catch (const base::Error& failure) {
-    base::log_debug("the object store's keys have expired and new ones could not be read: {}", failure.what());
-    return false;
+    const auto said = fmt::format("new keys for the object store could not be had: {}", failure.what());
+    if (old.expires_s > 0) base::log_warning("{}; those of now go on until they expire", said);
+    else base::log_debug("{}", said);
   }
+  lock.lock();
+  renewing_ = false;
+  changed_.notify_all();
+  if (!fresh) return false;
+  present = std::move(*fresh);
+  return !is_same(present);
 }
 
 // Whoever replaces a token may be a moment late, or half way through writing the file: what was read is no verdict at once.

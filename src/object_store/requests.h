@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <mutex>
 
 #include "object_store/answers.h"
 #include "object_store/client.h"
@@ -65,14 +67,19 @@ class Requests {
   HttpAnswer attempt(const Request& request, const std::string& payload_sha256, std::chrono::steady_clock::time_point deadline,
                      const Credentials& credentials);
   Verdict judge(const Request& request, const HttpAnswer& answer) const;
-  bool renew(const Credentials& expired);
+  bool renew(const Credentials& old);
+  bool is_due(const Credentials& present);
   bool wait_for_renewal(const Credentials& expired, std::chrono::steady_clock::time_point until, const std::stop_token& stop);
-  Credentials credentials() const;
+  Credentials credentials();
+  Credentials present_credentials() const;
 
   ClientOptions options_;
   Endpoint endpoint_;
   Http http_;
-  mutable std::mutex mutex_;  // guards options_.account.credentials
+  mutable std::mutex mutex_;  // guards options_.account.credentials and what follows
+  std::condition_variable changed_;
+  bool renewing_ = false;                               // by one thread, without the mutex
+  std::chrono::steady_clock::time_point next_renewal_;  // not before, by their expiry alone
   std::atomic<int64_t> requests_ = 0, retries_ = 0, sent_bytes_ = 0, received_bytes_ = 0;
 };
 

@@ -1,8 +1,10 @@
 """A run whose checkpoints lie in a bucket of moto's server. Needs $INGOT_BINARY; runs with the Python of .deps/venv."""
+import http.server
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -94,7 +96,45 @@ def a_second_job_on_a_folder_of_a_bucket_is_told_who_has_it(w):
         assert "runs/c/.lock" not in store.objects, list(store.objects)
 
 
-TESTS = [a_second_job_on_a_folder_of_a_bucket_is_told_who_has_it, a_store_that_fails_costs_time_or_a_checkpoint_never_the_run, a_run_lives_in_a_bucket_and_goes_on_with_other_ranks]
+class Instance(http.server.BaseHTTPRequestHandler):
+    """The metadata service of an EC2 instance with a role."""
+    def answer(self, status, body=""):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def do_PUT(self):
+        self.answer(200 if self.path == "/latest/api/token" else 404, "session")
+
+    def do_GET(self):
+        roles = "/latest/meta-data/iam/security-credentials/"
+        keys = {"Code": "Success", "AccessKeyId": ID, "SecretAccessKey": SECRET, "Token": "of/the+role=", "Expiration": "2099-01-01T00:00:00Z"}
+        answers = {roles: "a-role", roles + "a-role": json.dumps(keys)}
+        allowed = self.headers.get("X-aws-ec2-metadata-token") == "session"
+        self.answer(401 if not allowed else 200 if self.path in answers else 404, answers.get(self.path, ""))
+
+    def log_message(self, *_):
+        pass
+
+
+def a_run_on_an_instance_has_the_keys_of_its_role(w):
+    """Without any in the environment or in files; and with the service switched off it says what it looked for."""
+    config = w.config("role", **{"train.steps": 3, "checkpoint.folder": "s3://bucket/runs/d"})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Instance)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with FaultyStore() as store:
+        store.accounts = {ID: (SECRET, "of/the+role=")}
+        env = {k: v for k, v in account(store).items() if "ACCESS_KEY" not in k}
+        env |= {"HOME": str(w.path), "AWS_EC2_METADATA_DISABLED": "false", "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{server.server_address[1]}"}
+        ingot("train", config, "--no-forecast", "--run-dir", w.path / "d", env=env)
+        assert steps_in(store.objects) == ["00000003"], list(store.objects)
+        _, err = ingot("checkpoint", "inspect", "s3://bucket/runs/d", env=env | {"AWS_EC2_METADATA_DISABLED": "true"}, status=2)
+        assert "no keys for the object store" in err and "AWS_WEB_IDENTITY_TOKEN_FILE" in err, err
+    server.shutdown()
+
+
+TESTS = [a_run_on_an_instance_has_the_keys_of_its_role, a_second_job_on_a_folder_of_a_bucket_is_told_who_has_it, a_store_that_fails_costs_time_or_a_checkpoint_never_the_run, a_run_lives_in_a_bucket_and_goes_on_with_other_ranks]
 
 if __name__ == "__main__":
     run_chosen(TESTS)

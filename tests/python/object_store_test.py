@@ -28,7 +28,7 @@ def exercise(server, *args, options=(), bucket="bucket", status=0, limit=60, **v
     """Runs the program, asserts its exit status and returns its document, with the seconds it took."""
     home = server.folder if isinstance(server, FaultyStore) else None
     environment = {"HOME": str(home or "/nonexistent"), "PATH": os.environ["PATH"], "AWS_ACCESS_KEY_ID": ID, "AWS_SECRET_ACCESS_KEY": SECRET,
-                   "AWS_REGION": REGION, "AWS_ENDPOINT_URL": server.url, "NO_PROXY": "*"}
+                   "AWS_REGION": REGION, "AWS_ENDPOINT_URL": server.url, "AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "*"}
     environment |= {k: v for k, v in os.environ.items() if k.endswith("SAN_OPTIONS")} | variables
     started = time.time()
     done = subprocess.run([EXERCISE, *map(str, options), bucket, *map(str, args)], capture_output=True, text=True, timeout=limit * PATIENCE,
