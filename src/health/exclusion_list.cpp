@@ -26,6 +26,7 @@ void exclude(const std::filesystem::path& list, const std::string& node, const s
   std::replace_if(
       on_one_line.begin(), on_one_line.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
   const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+  if (list.has_parent_path()) base::make_directories(list.parent_path());
   base::append_line(list, fmt::format("{}  # {:%Y-%m-%dT%H:%M:%SZ}: {}", node, now, on_one_line));
 }
 

@@ -152,6 +152,7 @@ def a_preempted_slurm_job_goes_back_into_the_queue_and_on(w):
         wait_for(lambda: steps() > 5, "the job does not begin")
         node = ask("squeue", "-h", "-j", job, "-o", "%N").strip()
         excluded = w.path / "queue-nodes" / "excluded"
+        excluded.parent.mkdir(exist_ok=True)  # nodes meet there, and this job has one
         excluded.write_text(f"{node}  # 2026-01-02T03:04:05Z: core 3 computes wrongly\n")
         ask("scancel", "--batch", "--signal=TERM", job)
         wait_for(lambda: "JobState=PENDING" in ask("scontrol", "show", "job", job), "it does not go back into the queue")
