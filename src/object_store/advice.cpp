@@ -69,7 +69,7 @@ std::string advice_for(Failure failure) {
   switch (failure) {
     case Failure::access_denied:
       return "; these keys may not do that: ask for the permission (s3:GetObject, PutObject, DeleteObject, ListBucket, "
-             "AbortMultipartUpload), "
+             "ListBucketMultipartUploads, AbortMultipartUpload), "
              "or check the bucket's name; S3 also answers so for a missing object when listing is not allowed";
     case Failure::no_such_key: return "; check the path, or list what is there";
     case Failure::no_such_bucket: return "; check its name, or create it";

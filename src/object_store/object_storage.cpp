@@ -254,6 +254,19 @@ std::vector<checkpoint::FolderEntry> ObjectStorage::list(const fs::path& folder)
 
 std::vector<checkpoint::FolderEntry> ObjectStorage::list_leftovers(const fs::path& folder) const { return entries_of(folder, true); }
 
+// A save does not depend on the right to list them, which is one of its own.
+std::vector<PendingUpload> ObjectStorage::uploads_in(const std::string& prefix) const {
+  try {
+    return client_.pending_uploads(prefix);
+  } catch (const ObjectStoreError& failure) {
+    if (failure.failure() != Failure::access_denied && failure.failure() != Failure::refused) throw;
+    if (!uploads_said_.exchange(true))
+      base::log_warning("{}; what dead writers have left of uploads stays until a lifecycle rule of the bucket aborts them",
+                        failure.what());
+    return {};
+  }
+}
+
 // One listing tells what lies in the folder, one more what lies in all the steps among it.
 std::vector<checkpoint::FolderEntry> ObjectStorage::entries_of(const fs::path& folder, bool with_leftovers) const {
   return guarded([&] {
@@ -273,7 +286,7 @@ std::vector<checkpoint::FolderEntry> ObjectStorage::entries_of(const fs::path& f
         if (const auto slash = object.key.find('/', base.size()); slash != std::string::npos && checkpoint::step_of(step_in(object.key)))
           found[step_in(object.key)].add(object.key.substr(slash + 1), object.last_modified_s);
     if (with_leftovers)
-      for (const auto& upload : client_.pending_uploads(steps))
+      for (const auto& upload : uploads_in(steps))
         if (checkpoint::step_of(step_in(upload.key))) found[step_in(upload.key)].add_upload(upload.initiated_s);
     for (const auto& [name, step] : found) {
       if (step.is_visible) entries.push_back({name, true, age_of(step.visible_since_s)});
@@ -394,7 +407,7 @@ void ObjectStorage::remove_folder(const fs::path& folder) const {
     for (const auto& object : client_.list(base).objects)
       if (goes(object.key)) keys.push_back(object.key);
     client_.remove(keys);
-    for (const auto& upload : client_.pending_uploads(base))
+    for (const auto& upload : uploads_in(base))
       if (!is_given_up || goes(upload.key)) client_.abort_upload({upload.key, upload.id, ""});
   });
 }

@@ -10,6 +10,7 @@
 // Paths are "s3://bucket/prefix/…". Any number of threads.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <set>
@@ -51,11 +52,13 @@ class ObjectStorage : public checkpoint::Storage {
  private:
   std::string key_of(const std::filesystem::path& path) const;
   std::vector<checkpoint::FolderEntry> entries_of(const std::filesystem::path& folder, bool with_leftovers) const;
+  std::vector<PendingUpload> uploads_in(const std::string& prefix) const;
   std::shared_ptr<WriterLock> lock_of(const std::filesystem::path& folder) const;
   bool put_visible(const std::string& key, const std::string& metadata, WriterLock* lock) const;
 
   Client client_;
   StorageOptions options_;
+  mutable std::atomic<bool> uploads_said_ = false;                  // that they cannot be listed
   mutable std::mutex mutex_;                                        // guards what follows
   mutable std::map<std::string, std::weak_ptr<WriterLock>> locks_;  // by the folder's key
   mutable std::set<std::string> unlockable_;                        // folders that a lock was asked for in vain

@@ -241,6 +241,23 @@ TEST_F(Bucket, parts_of_a_dead_writer_go_with_the_next_save) {
   EXPECT_EQ(bucket.uploads(), 2u) << "those of others stay";
 }
 
+// Listing uploads is a permission of its own, and not all stores know it.
+TEST_F(Bucket, a_save_goes_on_where_uploads_cannot_be_listed) {
+  bucket.set_before([](const Asked& asked) {
+    const bool lists = asked.has("uploads") && asked.method == "GET";
+    return lists ? std::optional(Answer{403, "<Error><Code>AccessDenied</Code></Error>"}) : std::nullopt;
+  });
+  const auto storage = job();
+  ::testing::internal::CaptureStderr();
+  for (const int64_t step : {1, 2, 3}) save(*storage, step, small);
+  const auto said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, AllOf(HasSubstr("ListBucketMultipartUploads"), HasSubstr("lifecycle rule")));
+  EXPECT_EQ(said.find("lifecycle"), said.rfind("lifecycle")) << "once";
+  EXPECT_THAT(strays(*storage), IsEmpty());
+  EXPECT_EQ(checkpoint::all(kFolder, *storage).size(), 2u);
+  bucket.set_before({});
+}
+
 TEST_F(Bucket, without_a_lock_young_parts_stay_for_a_day) {
   bucket.knows_conditions = false;
   const Client client(bucket.options());
