@@ -33,4 +33,11 @@ std::vector<int64_t> choose_nodes(std::vector<Candidate> nodes, const RoundLimit
   return ready;
 }
 
+int64_t choose_cut_off(const std::vector<std::pair<int64_t, int64_t>>& cuts, const std::vector<int64_t>& order) {
+  const auto cuts_of = [&](int64_t id) {
+    return std::count_if(cuts.begin(), cuts.end(), [id](const auto& cut) { return cut.first == id || cut.second == id; });
+  };
+  return *std::max_element(order.rbegin(), order.rend(), [&](int64_t a, int64_t b) { return cuts_of(a) < cuts_of(b); });
+}
+
 }  // namespace ingot::resilience

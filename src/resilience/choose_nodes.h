@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace ingot::resilience {
@@ -29,5 +30,9 @@ int64_t largest_size(int64_t nodes, const RoundLimits& limits);
 /// The ids of the next round in their order, or nothing while it is worth waiting: for nodes of the round before that end their ranks, and
 /// for `patience_s` where fewer than wanted are ready. `nodes` are alive.
 std::vector<int64_t> choose_nodes(std::vector<Candidate> nodes, const RoundLimits& limits, double waited_s);
+
+/// Of nodes that are alive and do not reach each other the one that is to go: that of most `cuts` (pairs of ids), of several the one that
+/// comes last in `order`.
+int64_t choose_cut_off(const std::vector<std::pair<int64_t, int64_t>>& cuts, const std::vector<int64_t>& order);
 
 }  // namespace ingot::resilience

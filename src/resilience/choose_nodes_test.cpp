@@ -45,5 +45,14 @@ TEST(ChooseNodes, sizes_that_the_job_refused_are_left_out) {
   EXPECT_EQ(largest_size(3, {.least = 3, .wanted = 4, .refused = {3}}), 0);
 }
 
+TEST(ChooseCutOff, of_a_ring_in_which_all_ask_the_first_too_it_is_the_one_of_most_cuts) {
+  const std::vector<int64_t> order = {5, 1, 2, 3};
+  EXPECT_EQ(choose_cut_off({{1, 2}, {2, 3}, {2, 5}}, order), 2);
+  EXPECT_EQ(choose_cut_off({{5, 1}, {1, 5}, {2, 5}, {3, 5}}, order), 5) << "the first";
+  EXPECT_EQ(choose_cut_off({{1, 2}}, order), 2) << "of two the later one";
+  EXPECT_EQ(choose_cut_off({{5, 1}, {1, 5}}, {5, 1}), 1);
+  EXPECT_EQ(choose_cut_off({{1, 5}}, {5, 1}), 1) << "whoever says so";
+}
+
 }  // namespace
 }  // namespace ingot::resilience

@@ -339,6 +339,10 @@ int launch(const LaunchOptions& o) {
     const bool speaks = nodes.has_reported(round);  // one node of them
     if (page) page->count_failure(agreed.cause);
     if (speaks) events.record_failure(outcome.first, round);
+    if (nodes.is_cut_off(round)) {
+      base::log_error("this node is left out: the others do not reach it, nor it them, at {}", address_of(o));
+      return kUnfitStatus;
+    }
     const auto last_line = outcome.first.last_lines.empty() ? outcome.first.description : outcome.first.last_lines.back();
     if (const auto why = is_here ? gate.reason_to_go(own.cause, last_line) : ""; !why.empty()) {
       base::log_error("this node is left out: {}", why);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <random>
+#include <set>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -21,6 +22,7 @@ using base::CommError;
 using namespace std::chrono_literals;
 
 constexpr auto kBeatEvery = 250ms, kLookEvery = 50ms, kSparesEvery = 1000ms;
+constexpr double kForOthersCuts_s = 1.5;
 constexpr double kPatienceAgain_s = 0.5;  // once the job has begun, who comes later comes in later
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -30,14 +32,15 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 std::string text_of(const nlohmann::json& json) { return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
 
 nlohmann::json to_json(const Node& node) {
-  return {{"id", node.id}, {"ranks", node.ranks}, {"host", node.host}, {"address", node.address}};
+  return {{"id", node.id}, {"ranks", node.ranks}, {"host", node.host}, {"address", node.address}, {"port", node.port}};
 }
 
 Node node_of(const nlohmann::json& json) {
   return {.id = json.at("id").get<int64_t>(),
           .ranks = json.at("ranks").get<int64_t>(),
           .host = json.at("host").get<std::string>(),
-          .address = json.at("address").get<std::string>()};
+          .address = json.at("address").get<std::string>(),
+          .port = json.at("port").get<int>()};
 }
 
 nlohmann::json to_json(const FailedAttempt& attempt) {
@@ -75,11 +78,10 @@ int64_t Round::first_rank() const {
 }
 
 Nodes::Nodes(std::shared_ptr<NodeStore> store, NodeOptions options) : store_(std::move(store)), options_(std::move(options)) {
-  const Json own{{"ranks", options_.ranks},
-                 {"host", base::host_name()},
-                 {"address", options_.address},
-                 {"place", options_.node_rank},
-                 {"process", fmt::format("{}-{:08x}", getpid(), std::random_device()())}};
+  if (options_.wanted > 1) reachability_.emplace();
+  const Json own{{"ranks", options_.ranks},     {"port", reachability_ ? reachability_->port() : 0},
+                 {"host", base::host_name()},   {"address", options_.address},
+                 {"place", options_.node_rank}, {"process", fmt::format("{}-{:08x}", getpid(), std::random_device()())}};
   const auto text = text_of(own);
   while (store_->create(numbered("node", id_), text) != text) ++id_;
   advance();
@@ -138,7 +140,11 @@ void Nodes::meet_nodes() {
     const auto json = read(numbered("node", id));
     if (!json.is_object()) return;
     Known known;
-    known.node = {.id = id, .ranks = json.value("ranks", int64_t{1}), .host = json.value("host", ""), .address = json.value("address", "")};
+    known.node = {.id = id,
+                  .ranks = json.value("ranks", int64_t{1}),
+                  .host = json.value("host", ""),
+                  .address = json.value("address", ""),
+                  .port = json.value("port", 0)};
     known.node_rank = json.value("place", int64_t{-1});
     known.changed = Clock::now();
     known_.emplace(id, std::move(known));
@@ -269,6 +275,7 @@ std::optional<Round> Nodes::next(const Stop& stop) {
       if (latest_ > taken_ && before->own < before->nodes.size() && !has_ended(latest_)) {
         taken_ = seen_ = latest_;
         if (before->own != 0) ranks_store_.reset();
+        watch_neighbours(*before);
         say([&] { ready_ = -1; });
         return before;
       }
@@ -319,18 +326,69 @@ std::string Nodes::failure_in(const Round& round, int64_t step) {
     const auto& node = round.nodes[place];
     if (node.id == id_ || is_alive(node.id) || known_.at(node.id).done >= round.number) continue;
     if (read(numbered("regroup", round.number)).is_object()) continue;  // it has saved, and gone
-    auto what =
-        fmt::format("node {} ({}) is lost: no sign of life for {:.1f} s", place, node.host, seconds_since(known_.at(node.id).changed));
-    Json record = to_json({.cause = Cause::killed, .step = step, .signature = "", .started_s = now_s(), .ended_s = now_s()});
-    record["what"] = what, record["by"] = id_;
-    try {
-      store_->create(name, text_of(record));
-    } catch (const CommError& failure) {
-      base::log_warning("{}; the others find out by themselves", failure.what());
-    }
-    return what;
+    return fail(
+        round, step,
+        fmt::format("node {} ({}) is lost: no sign of life for {:.1f} s", place, node.host, seconds_since(known_.at(node.id).changed)));
   }
-  return "";
+  return cut_in(round, step);
+}
+
+std::string Nodes::fail(const Round& round, int64_t step, const std::string& what) {
+  Json record = to_json({.cause = Cause::killed, .step = step, .signature = "", .started_s = now_s(), .ended_s = now_s()});
+  record["what"] = what, record["by"] = id_;
+  try {
+    store_->create(numbered("failed", round.number), text_of(record));
+  } catch (const CommError& failure) {
+    base::log_warning("{}; the others find out by themselves", failure.what());
+  }
+  return what;
+}
+
+// The next one of the round and the first, as for their beats.
+void Nodes::watch_neighbours(const Round& round) {
+  saw_cut_.reset();
+  if (!reachability_) return;
+  std::vector<Reachability::Peer> peers;
+  for (const size_t place : std::set<size_t>{(round.own + 1) % round.nodes.size(), 0}) {
+    const auto& node = round.nodes[place];
+    if (node.id != id_ && node.port > 0) peers.push_back({node.id, node.address, node.port});
+  }
+  reachability_->watch(std::move(peers));
+}
+
+// Long enough that the beats of a machine that has died have ended, too; then all have the same time to say what they see.
+std::string Nodes::cut_in(const Round& round, int64_t step) {
+  if (!reachability_) return "";
+  auto silent = reachability_->silent_for(2 * options_.lease_s + 1);
+  std::erase_if(silent, [&](int64_t id) { return !is_alive(id); });
+  if (silent.empty()) return "";
+  try {
+    store_->create(fmt::format("cut.{}.{}", round.number, id_), text_of({{"from", silent}}));
+    if (!saw_cut_) saw_cut_ = Clock::now();
+    if (seconds_since(*saw_cut_) < kForOthersCuts_s) return "";
+    std::vector<std::pair<int64_t, int64_t>> cuts;
+    std::vector<int64_t> order;
+    for (const auto& node : round.nodes) {
+      order.push_back(node.id);
+      const auto said = read(fmt::format("cut.{}.{}", round.number, node.id));
+      if (said.is_object())
+        for (const auto& other : said.at("from")) cuts.emplace_back(node.id, other.get<int64_t>());
+    }
+    const auto chosen = Json::parse(store_->create(numbered("without", round.number), text_of({{"id", choose_cut_off(cuts, order)}})));
+    const auto id = chosen.at("id").get<int64_t>();
+    const auto place = std::find(order.begin(), order.end(), id) - order.begin();
+    return fail(round, step,
+                fmt::format("node {} ({}) is alive, and the network between it and others is cut: it is left out", place,
+                            round.nodes.at(static_cast<size_t>(place)).host));
+  } catch (const std::exception& failure) {
+    base::log_warning("where the nodes meet: {}", failure.what());
+    return "";
+  }
+}
+
+bool Nodes::is_cut_off(const Round& round) {
+  const auto without = read(numbered("without", round.number));
+  return without.is_object() && without.value("id", int64_t{-1}) == id_;
 }
 
 FailedAttempt Nodes::agree(const Round& round, const FailedAttempt& own, const std::string& what) {

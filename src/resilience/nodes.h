@@ -10,6 +10,8 @@
 //   round.N    the nodes of round N
 //   failed.N   its first failure
 //   regroup.N  why its ranks save and end
+//   cut.N.I    which nodes node I does not reach any more, although they beat
+//   without.N  which one is to go for that
 //   over.N     it was the job's last
 #pragma once
 
@@ -28,6 +30,7 @@
 #include "comm/store.h"
 #include "resilience/choose_nodes.h"
 #include "resilience/node_store.h"
+#include "resilience/reachability.h"
 #include "resilience/retry_policy.h"
 
 namespace ingot::resilience {
@@ -46,6 +49,7 @@ struct NodeOptions {
 struct Node {
   int64_t id = 0, ranks = 1;
   std::string host, address;
+  int port = 0;  // where its launcher answers (reachability.h)
 };
 
 struct Round {
@@ -84,6 +88,8 @@ class Nodes {
   /// Ranks are to save and end, since nodes come or go. Asks for that by itself where a spare could come in.
   bool regroups(const Round& round);
   std::string why_it_regroups(const Round& round);
+  /// The others go on without this node, which beats and cannot be reached.
+  bool is_cut_off(const Round& round);
   /// Whether the round's first failure is what this node has found.
   bool has_reported(const Round& round);
   /// After a round whose ranks found themselves called wrongly: whether the job has worked before, and may with fewer nodes.
@@ -114,6 +120,9 @@ class Nodes {
   void meet_nodes();
   Known& look_at(int64_t id);
   bool is_alive(int64_t id);
+  void watch_neighbours(const Round& round);
+  std::string cut_in(const Round& round, int64_t step);
+  std::string fail(const Round& round, int64_t step, const std::string& what);
   std::optional<Round> round(int64_t number);
   void advance();
   bool has_ended(int64_t number);
@@ -136,6 +145,8 @@ class Nodes {
   std::optional<std::pair<std::string, std::string>> unsaid_;  // name and text of a failure that could not be written
   c10::intrusive_ptr<c10d::TCPStore> ranks_store_;             // of a round whose first node this one is
   Clock::time_point looked_for_spares_{};
+  std::optional<Reachability> reachability_;  // where there are others
+  std::optional<Clock::time_point> saw_cut_;  // in the round at work
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -266,7 +266,31 @@ def a_machine_that_is_lost_with_all_that_runs_there_is_done_without(w):
         assert [e["event"] for e in events] == ["start", "failure", "restart", "nodes", "start", "end"], events
 
 
-TESTS = [torchrun_starts_ranks, mpirun_starts_ranks, srun_starts_ranks, a_preempted_slurm_job_goes_back_into_the_queue_and_on, two_machines_as_network_namespaces, a_machine_that_is_lost_with_all_that_runs_there_is_done_without]
+def a_machine_that_beats_and_cannot_be_reached_is_left_out(w):
+    """The link is cut, the folder where both meet is not: ranks would wait for each other until their deadline, and again after each restart."""
+    config = w.config("cut", **{"train.steps": 100000, "train.threads": 1, "train.batch_size": 8, "checkpoint.every": 5})
+    with Namespaces() as net:
+        run_dir = w.path / "cut"
+        nodes = [net.launch(node, INGOT, "train", config, "--no-forecast", "--run-dir", run_dir, options=("--nodes", "1:2", "--rendezvous", w.path / "cut-meeting", "--address", net.addresses[node],
+                                                                                                          "--max-restarts", 3, "--lease", 1)) for node in (0, 1)]
+        wait_for_steps(run_dir, 10, nodes[1])
+        time.sleep(2)  # they have asked each other
+        net.cut()
+        since = time.time()
+        first = json.loads(next((w.path / "cut-meeting").glob("round.*")).read_text())["nodes"][0]["host"]
+        leaves, stays = (nodes[1], nodes[0]) if first == "node0" else (nodes[0], nodes[1])
+        _, err = leaves.communicate(timeout=60)
+        assert leaves.returncode == 3 and "this node is left out: the others do not reach it" in err, (leaves.returncode, err)
+        count = len((run_dir / "metrics.jsonl").read_text().splitlines())
+        wait_for_steps(run_dir, count + 1, stays)
+        print(f"the next step came {time.time() - since:.1f} s after the cut")
+        stays.send_signal(signal.SIGTERM)
+        _, err = stays.communicate(timeout=60)
+        assert stays.returncode == 0 and "is alive, and the network between it and others is cut" in err and "round 1: 1 node" in err, err
+
+
+TESTS = [torchrun_starts_ranks, mpirun_starts_ranks, srun_starts_ranks, a_preempted_slurm_job_goes_back_into_the_queue_and_on, two_machines_as_network_namespaces, a_machine_that_is_lost_with_all_that_runs_there_is_done_without,
+         a_machine_that_beats_and_cannot_be_reached_is_left_out]
 
 if __name__ == "__main__":
     run_chosen(TESTS)
