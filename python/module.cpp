@@ -244,6 +244,15 @@ class PythonReader {
     }
     return nb::bytes(content.data(), content.size());
   }
+  /// Of this rank alone: nobody waits for it.
+  nb::bytes own_extra(const std::string& name) const {
+    std::string content;
+    {
+      const nb::gil_scoped_release unlocked;
+      content = reader_->reader().extra(name);
+    }
+    return nb::bytes(content.data(), content.size());
+  }
   nb::dict load(const std::vector<Tensor>& tensors, const std::vector<Part>& parts) const {
     std::vector<LoadItem> items;
     for (const auto& [tensor, offset, extent, address] : parts)
@@ -304,6 +313,7 @@ NB_MODULE(_core, module) {
       .def("tensors", &PythonReader::tensors)
       .def("extras", &PythonReader::extras)
       .def("extra", &PythonReader::extra)
+      .def("own_extra", &PythonReader::own_extra)
       .def("load", &PythonReader::load)
       .def("compare_with", &PythonReader::compare_with);
   module.def("digest", &digest, Unlocked());

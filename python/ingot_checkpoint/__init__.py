@@ -18,13 +18,17 @@ import torch
 
 from . import _core
 from ._core import CheckpointError
+from .rank_state import PerRank, Resolving, encoded, kept_ranks, refuse_without_policy, wanted_of, writers_of
 from .team import Alone, Mismatch, agree, make_team
 from .torch_state import TORCH_DTYPES, Part, contiguous_host, flatten, from_json, refuse_shared_memory, to_json
+from .value_bytes import decode
 
-__all__ = ["AsyncSaver", "CheckpointError", "Mismatch", "Part", "StorageReader", "StorageWriter", "inspect", "latest", "load", "read", "read_extra", "save"]
+__all__ = ["AsyncSaver", "CheckpointError", "Mismatch", "Part", "PerRank", "StorageReader", "StorageWriter", "inspect", "latest", "load", "read",
+           "read_extra", "read_rank", "save"]
 
 OWN = "torch/"  # extras of the package's own begin with it
 VALUES = OWN + "values.json"  # what the state holds beside tensors: names to values
+RANKS = OWN + "ranks.json"  # what ranks hold on their own: names to {"count", "policy"}; of each an extra, OWN + "rank/NAME/INDEX"
 
 
 def __getattr__(name):
@@ -114,26 +118,27 @@ class AsyncSaver:
         """Begins to save. Returns as soon as all ranks know who writes what; until wait_copied() nothing of the state may change. Raises
         when the ranks' parts do not make up the tensors; what fails later is in finished()."""
         def content():
-            entries, leaves = flatten(state)
-            return entries, {name: to_json(leaf.value) for name, leaf in leaves.items()}, _extras(extras)
+            entries, leaves, ranks = flatten(state)
+            return entries, {name: to_json(leaf.value) for name, leaf in leaves.items()}, _extras(extras), ranks
 
         self._start(step, content)
 
     def _start(self, step, content, blobs_of=lambda values: {VALUES: values}, replicas=()):
-        """content() makes (entries, JSON values by name, extras); values of all ranks become the extras that blobs_of says. `replicas` are
+        """content() makes (entries, JSON values by name, extras, PerRanks by name); values of all ranks become the extras that blobs_of says. `replicas` are
         further tensors, by name, that must be the same on all ranks."""
         self._require_open()
         given = {}
 
         def produce():
-            entries, values, given["extras"] = content()
+            entries, values, given["extras"], ranks = content()
+            given["ranks"], kept = encoded(ranks, self._calling)
             given["step"] = int(step)
             given["items"] = tensors, parts, memory = _items(entries, contiguous_host)
             digests = {}
             if self._checks_replicas and self._calling.size > 1:
                 digests = {tensors[part[0]][0]: _digest(tensor) for part, tensor in zip(parts, memory) if entries[tensors[part[0]][0]].is_plain}
                 digests |= {name: _digest(contiguous_host(tensor)) for name, tensor in replicas}
-            return {"step": int(step), "values": values, "digests": digests}
+            return {"step": int(step), "values": values, "digests": digests, "ranks": kept}
 
         def decide(products):
             if len({product["step"] for product in products}) > 1:
@@ -142,12 +147,17 @@ class AsyncSaver:
             values = {}
             for product in reversed(products):  # where ranks differ, the first one counts
                 values |= product["values"]
-            return values
+            return values, writers_of([product["ranks"] for product in products])
 
         with _interruptible(self._calling), torch.no_grad():
-            values = agree(self._calling, produce, decide)
+            values, ranks = agree(self._calling, produce, decide)
             blobs = given["extras"]
+            for name, (index, blob) in given["ranks"].items():
+                if ranks[name]["writers"][index] == self._calling.rank:
+                    blobs[_name_of(name, index)] = blob
             if self._calling.rank == 0:
+                if ranks:
+                    blobs[RANKS] = json.dumps({name: {key: one[key] for key in ("count", "policy")} for name, one in ranks.items()}).encode()
                 blobs |= {name: json.dumps(content, allow_nan=False, sort_keys=True).encode() for name, content in blobs_of(values).items()}
             tensors, parts, memory = given.pop("items")
             self._kept.append(memory)
@@ -312,17 +322,23 @@ def load(path, state, process_group=None, strict=True, verify=True, timeout_s=60
     given = {}
 
     def produce():
-        given["entries"], given["leaves"] = flatten(state)
+        given["entries"], given["leaves"], given["ranks"] = flatten(state)
         for name, entry in given["entries"].items():
             refuse_shared_memory(name, entry)
-        return {"tensors": [(name, entry.dtype, entry.shape) for name, entry in given["entries"].items()], "values": list(given["leaves"])}
+        return {"tensors": [(name, entry.dtype, entry.shape) for name, entry in given["entries"].items()], "values": list(given["leaves"]),
+                "ranks": {name: one.wanted(team) for name, one in given["ranks"].items()}}
 
     with _interruptible(team), torch.no_grad():
         try:
-            wanted = agree(team, produce, lambda products: _union(products) if team.size > 1 else products[0])
+            wanted = agree(team, produce, _union)
             reader = _core.Reader(str(path), _for_engine(team), verify)
-            values = _json_extra(reader, VALUES)
-            missing = agree(team, lambda: None, lambda _: _check(path, reader, wanted, values, strict))
+            values, kept = _json_extra(reader, VALUES), _kept_ranks(path, reader)
+            missing = agree(team, lambda: None, lambda _: _check(path, reader, wanted, values, kept, strict))
+            own = Resolving({name: one for name, one in given["ranks"].items() if name in kept}, kept, wanted["ranks"], team,
+                            lambda name, index: _of_rank(path, reader, name, index))
+            if wanted["ranks"]:
+                measures = agree(team, own.measured, own.together)
+                agree(team, lambda: own.resolve(measures), lambda _: None)
             entries = {name: entry for name, entry in given["entries"].items() if name not in set(missing)}
             boxes = [box for entry in entries.values() for box in entry.boxes]
             arena = _Arena(sum(_Arena.rounded(box.tensor.nbytes) for box in boxes if not (in_place and _is_ready(box.tensor))))
@@ -338,12 +354,25 @@ def load(path, state, process_group=None, strict=True, verify=True, timeout_s=60
         for name, leaf in given["leaves"].items():
             if name in values:
                 leaf.put(values[name])
+        own.put()
     extras = [name for name in reader.extras() if not name.startswith(OWN)]
     return report | {"step": reader.step(), "id": reader.id(), "values": values, "missing": missing, "extras": extras}
 
 
 def _json_extra(reader, name):
     return json.loads(reader.extra(name)) if name in reader.extras() else {}
+
+
+def _name_of(name, index):
+    return f"{OWN}rank/{name}/{index}"
+
+
+def _kept_ranks(path, reader):
+    return kept_ranks(path, _json_extra(reader, RANKS))
+
+
+def _of_rank(path, reader, name, index):
+    return decode(reader.own_extra(_name_of(name, index)), f"{path}: what rank {index} has saved as '{name}'")
 
 
 def _union(products):
@@ -354,12 +383,14 @@ def _union(products):
             first = tensors.setdefault(name, (rank, dtype, shape))
             if first[1:] != (dtype, shape):
                 raise Mismatch(f"'{name}' is {first[1]} {first[2]} on rank {first[0]} and {dtype} {shape} on rank {rank}")
-    return {"tensors": [(name, dtype, shape) for name, (_, dtype, shape) in tensors.items()], "values": list(values)}
+    return {"tensors": [(name, dtype, shape) for name, (_, dtype, shape) in tensors.items()], "values": list(values),
+            "ranks": wanted_of([product["ranks"] for product in products])}
 
 
-def _check(path, reader, wanted, values, strict):
+def _check(path, reader, wanted, values, kept, strict):
     fault, missing = reader.compare_with([(name, dtype, tuple(shape)) for name, dtype, shape in wanted["tensors"]], strict)
-    lost = sorted(set(wanted["values"]) - values.keys())
+    lost = sorted(set(wanted["values"]) - values.keys() | wanted["ranks"].keys() - kept.keys())
+    fault += refuse_without_policy(wanted["ranks"], kept)
     if strict and lost:
         more = f", and {len(lost) - 10} more" if len(lost) > 10 else ""
         fault += f"\n  missing values ({len(lost)}): " + ", ".join(f"'{name}'" for name in lost[:10]) + more
@@ -380,7 +411,8 @@ def inspect(path):
     names, values = reader.extras(), _json_extra(reader, VALUES)
     return {"step": reader.step(), "id": reader.id(),
             "tensors": {name: {"dtype": TORCH_DTYPES[dtype], "shape": tuple(shape)} for name, dtype, shape in reader.tensors()},
-            "values": {name: from_json(value) for name, value in values.items()}, "extras": [name for name in names if not name.startswith(OWN)]}
+            "values": {name: from_json(value) for name, value in values.items()},
+            "ranks": {name: {"count": kept.count, "policy": kept.policy} for name, kept in _kept_ranks(path, reader).items()}, "extras": [name for name in names if not name.startswith(OWN)]}
 
 
 def read(path, name):
@@ -392,6 +424,15 @@ def read(path, name):
             reader.load([(name, dtype, tuple(shape))], [(0, (0,) * len(shape), tuple(shape), tensor.data_ptr())])
             return tensor
     raise CheckpointError(f"{path} has no tensor '{name}'")
+
+
+def read_rank(path, name, index):
+    """What rank `index` has saved as a PerRank of this name."""
+    reader = _core.Reader(str(path), None, True)
+    kept = _kept_ranks(path, reader).get(name)
+    if kept is None or not 0 <= index < kept.count:
+        raise CheckpointError(f"{path} has nothing of rank {index} that is called '{name}'; " + (f"{kept.count} ranks saved it" if kept else "inspect() lists names"))
+    return _of_rank(path, reader, name, index)
 
 
 def read_extra(path, name):

@@ -127,7 +127,7 @@ class StorageWriter(dcp.StorageWriter):
                         flat.add(name, tensor.dtype, data.size, [Box(tuple(data.chunk.offsets), tensor)], is_shared=True,
                                  is_plain=item.type == WriteItemType.TENSOR)
                     values.setdefault(name, {"path": _path_of(plan, name)})
-            return flat.entries, values, {}
+            return flat.entries, values, {}, {}
 
         def blobs_of(known):
             return {VALUES: {name: one["value"] for name, one in known.items() if "value" in one}, PATHS: {name: one["path"] for name, one in known.items()}}

@@ -20,6 +20,10 @@ class Part:
     tensor: torch.Tensor
 
 
+class OfRank:
+    """Stands in a state for what is this rank's own (rank_state.PerRank)."""
+
+
 @dataclass
 class Box:
     offset: tuple
@@ -128,7 +132,7 @@ def _of_sharded(value):
 
 class Flattening:
     def __init__(self):
-        self.entries, self.values, self.paths = {}, {}, set()
+        self.entries, self.values, self.ranks, self.paths = {}, {}, {}, set()
         self.meshes, self.runs = {}, {}  # a state has few meshes and layouts, and many tensors
 
     def add(self, name, dtype, shape, boxes, is_shared=False, is_plain=False):
@@ -178,10 +182,13 @@ class Flattening:
                 self.add(name, part.tensor.dtype, part.global_shape, [Box(tuple(part.offset), part.tensor.detach())], part is not parts[0])
         elif _is_sharded(value):
             self.add(value.key, getattr(value.data, "dtype", None), value.global_shape, [_of_sharded(value)], is_shared=True)
-        elif is_plain(value):
+        elif is_plain(value) or isinstance(value, OfRank):
             if name in self.paths or name in self.entries:
                 raise TypeError("another key of the state has the same name when nested keys are joined by dots")
-            self.values[name] = Leaf(holder, key, value)
+            if isinstance(value, OfRank):
+                self.ranks[name] = value
+            else:
+                self.values[name] = Leaf(holder, key, value)
         else:
             raise TypeError(f"a {type(value).__module__}.{type(value).__qualname__} is neither a tensor nor a plain value; nothing is pickled")
         self.paths.add(name)
@@ -214,7 +221,7 @@ def is_plain(value):
 
 
 def flatten(state):
-    """(entries by name, leaves by name) of a state dict."""
+    """(entries by name, leaves by name, what is each rank's own by name) of a state dict."""
     if not isinstance(state, dict):
         raise TypeError(f"the state is a {type(state).__name__}, not a dict")
     flat = Flattening()
@@ -222,7 +229,7 @@ def flatten(state):
         if type(key) not in (str, int):
             raise TypeError(f"the key {key!r} is neither a string nor an integer")
         flat.walk(str(key), state, key, value)
-    return flat.entries, flat.values
+    return flat.entries, flat.values, flat.ranks
 
 
 def to_json(value):

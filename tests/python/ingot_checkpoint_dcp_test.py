@@ -120,7 +120,7 @@ class Sneaky:
 
 def refusals(folder):
     path = folder / "step_00000001"
-    for name, value in {"a.b": {"b": Sneaky()}, "a.d": {"d": torch.float32}, "a.s": {"s": {1}}, "a.t": {"t": (torch.ones(1),)}, "a.y": {"y": b"bytes"}}.items():
+    for name, value in {"a.b": {"b": Sneaky()}, "a.d": {"d": torch.float32}, "a.s": {"s": {1}}, "a.t": {"t": (torch.ones(1),)}, "a.y": {"y": b"bytes"}, "a.r": {"r": ic.PerRank(1)}}.items():
         expect_on(0, TypeError, f"'{name}'", lambda: save(path, {"w": torch.ones(2), "a": value}))
     expect_on(0, TypeError, "'u'", lambda: save(path, {"u": torch.zeros(2, dtype=torch.uint16)}))
     expect_on(0, ValueError, "step_N", lambda: save(folder / "latest", {"w": torch.ones(2)}))

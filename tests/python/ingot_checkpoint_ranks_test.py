@@ -1,14 +1,152 @@
 """ingot_checkpoint: what each rank holds on its own (PerRank), saved by some number of ranks and loaded by another. Runs with the Python of .deps/venv
 and PYTHONPATH at the built package; names of tests may be given as arguments."""
+import itertools
+import json
 import math
 import random
+from collections import Counter
+from types import SimpleNamespace
 
 import numpy
 import torch
+import torch.distributed as dist
 
 import ingot_checkpoint as ic
-from checkpoint_ranks import bits, expect, main
-from ingot_checkpoint import value_bytes
+from checkpoint_ranks import bits, expect, main, run
+from ingot_checkpoint import rank_state, value_bytes
+from ingot_checkpoint.policies import POLICIES
+
+PAIRS = list(itertools.product(range(1, 7), repeat=2))
+
+
+def resharded(values, count, policy, kept=None):
+    """What each of `count` ranks makes of the values, one of each rank that saved, and how many of them it read for that; as load() does it."""
+    blobs = [value_bytes.encode(value) for value in values]
+    saved = rank_state.Kept("here", len(values), kept)
+    teams = [SimpleNamespace(rank=rank, size=count) for rank in range(count)]
+    ranks = [ic.PerRank(policy=policy) for _ in teams]
+    wanted = rank_state.wanted_of([{"x": one.wanted(team)} for one, team in zip(ranks, teams)])
+    fault = rank_state.refuse_without_policy(wanted, {"x": saved})
+    if fault:
+        raise ic.Mismatch(fault)
+    reads = [set() for _ in teams]
+
+    def resolving(team, one):
+        def read(name, index):
+            reads[team.rank].add(index)
+            return value_bytes.decode(blobs[index], name)
+        return rank_state.Resolving({"x": one}, {"x": saved}, wanted, team, read)
+    each = [resolving(team, one) for team, one in zip(teams, ranks)]
+    measures = json.loads(json.dumps(rank_state.Resolving.together([json.loads(json.dumps(one.measured())) for one in each])))
+    for one in reads:
+        one.clear()
+    for one in each:
+        one.resolve(measures)
+        one.put()
+    return [one.value for one in ranks], [len(one) for one in reads]
+
+
+# Every token once.
+
+def random_samples(generator, ranks):
+    """For each rank samples of tokens, all of them different; some ranks have none."""
+    token = itertools.count()
+    most = generator.choice([0, 3, 12])
+    return [[{"input_ids": torch.tensor([next(token) for _ in range(generator.randint(0, 40))], dtype=torch.int32), "from": rank}
+             for _ in range(generator.randint(0, most))] for rank in range(ranks)]
+
+
+def conserve():
+    """For all pairs of 1 to 6 ranks and random buffers: no token is lost, none comes twice, and all stay in order."""
+    generator = random.Random(7)
+    for saved, loaded in PAIRS:
+        for _ in range(4):
+            ranks = random_samples(generator, saved)
+            for policy, weight in (("split_tokens", lambda sample: max(1, len(sample["input_ids"]))), ("split", lambda sample: 1)):
+                got, reads = resharded(ranks, loaded, policy)
+                before, after = ([(sample["from"], *sample["input_ids"].tolist()) for rank in given for sample in rank] for given in (ranks, got))
+                assert before == after, (saved, loaded, policy)
+                weights = [sum(map(weight, rank)) for rank in got]
+                largest = max((weight(sample) for rank in got for sample in rank), default=0)
+                if saved != loaded:
+                    assert max(weights) <= sum(weights) / loaded + largest, (weights, largest)
+                    assert max(reads) <= -(-saved // loaded) + 2 or sum(map(bool, ranks)) < saved, (saved, loaded, reads)
+            # Tokens without bounds of samples, of which ranks have a part of each kind of container.
+            flat = [torch.cat([sample["input_ids"] for sample in rank] or [torch.empty(0, dtype=torch.int32)]) for rank in ranks]
+            for turned in (lambda tokens: tokens, lambda tokens: tokens.numpy(), lambda tokens: tokens.tolist(), lambda tokens: bytes(token % 251 for token in tokens),
+                           lambda tokens: tuple(tokens.tolist()), lambda tokens: {f"stream {token}": [int(token)] for token in tokens}):
+                given = [turned(tokens) for tokens in flat]
+                got, _ = resharded(given, loaded, "split")
+                def listed(parts):
+                    return [list(part.items()) if isinstance(part, dict) else list(part) for part in parts]
+                assert list(itertools.chain(*listed(got))) == list(itertools.chain(*listed(given)))
+                assert all(type(part) is type(given[0]) for part in got)
+                sizes = [len(part) for part in got]
+                assert saved == loaded or max(sizes) - min(sizes) <= 1, sizes
+    print(f"ok {len(PAIRS)} pairs of rank counts: every token exactly once, in order, in equal shares")
+
+
+def go_on():
+    """Of a sequence that is dealt out in turn, what was read before and what is read afterwards is all of it, once."""
+    for saved, loaded in PAIRS:
+        for total in range(0, 40):
+            read = [len(range(rank, total, saved)) for rank in range(saved)]
+            assert sum(read) == total
+            got, _ = resharded(read, loaded, "interleaved")
+            after = [sample for rank in range(loaded) for sample in list(range(rank, 60, loaded))[got[rank]:]]
+            before = [sample for rank in range(saved) for sample in list(range(rank, 60, saved))[:read[rank]]]
+            assert Counter(before) + Counter(after) == Counter(range(60)), (saved, loaded, total)
+    expect(ic.Mismatch, "lost or come twice", lambda: resharded([5, 3], 3, "interleaved"))
+    expect(ic.Mismatch, "not a number of samples", lambda: resharded([5, -3], 3, "interleaved"))
+    # Streams: each is read on by one rank, from where it was.
+    for saved, loaded in PAIRS:
+        streams = [{f"file {rank}.{i}": 100 * rank + i for i in range(3)} for rank in range(saved)]
+        got, _ = resharded(streams, loaded, "split")
+        assert sorted(item for rank in got for item in rank.items()) == sorted(item for rank in streams for item in rank.items())
+    expect(ic.Mismatch, "two ranks have saved the key 'a'", lambda: resharded([{"a": 1}, {"a": 2}], 1, "split"))
+    print("ok positions: what was not read is read, what was read is not")
+
+
+def apply_policies():
+    for saved, loaded in PAIRS:
+        values = [{"seen": 10 ** rank, "loss": [0.5 * rank, torch.full((2,), float(rank))]} for rank in range(saved)]
+        got, reads = resharded(values, loaded, "sum")
+        assert sum(one["seen"] for one in got) == sum(one["seen"] for one in values)
+        assert torch.equal(sum(one["loss"][1] for one in got), sum(one["loss"][1] for one in values))
+        if saved == loaded:
+            assert [one["seen"] for one in got] == [one["seen"] for one in values] and reads == [1] * loaded
+            continue
+        assert [one["seen"] for one in resharded(values, loaded, "replicate")[0]] == [1] * loaded
+        got, reads = resharded(values, loaded, "modulo")
+        assert [one["seen"] for one in got] == [10 ** (rank % saved) for rank in range(loaded)] and reads == [1] * loaded
+        got, reads = resharded(values, loaded, lambda saved, index, count: {"new": (len(saved), index, count)})
+        assert [one["new"] for one in got] == [(saved, rank, loaded) for rank in range(loaded)] and reads == [0] * loaded
+        got, _ = resharded(values, loaded, lambda saved, index, count: sum(one["seen"] for one in saved) + saved[-1]["seen"])
+        assert got == [sum(10 ** rank for rank in range(saved)) + 10 ** (saved - 1)] * loaded
+        assert resharded([[3, "a"]] * saved, loaded, "same")[0] == [[3, "a"]] * loaded
+        if saved > 1:
+            expect(ic.Mismatch, "rank 0 and rank 1 have saved different values: 0 and 1", lambda: resharded(list(range(saved)), loaded, "same"))
+        # Each key its own; what was kept on saving counts when nothing is said on loading.
+        by_key = {"buffer": "split", "seen": "sum", "rng": "modulo"}
+        values = [{"buffer": [rank] * 3, "seen": rank, "rng": b"%d" % rank} for rank in range(saved)]
+        for policy, kept in ((by_key, None), (None, by_key), (by_key, "replicate"), ({**by_key, "rng": lambda saved, index, count: b"%d" % (index % len(saved))}, None)):
+            got, _ = resharded(values, loaded, policy, kept)
+            assert [item for one in got for item in one["buffer"]] == [rank for rank in range(saved) for _ in range(3)]
+            assert sum(one["seen"] for one in got) == sum(range(saved)) and [one["rng"] for one in got] == [b"%d" % (rank % saved) for rank in range(loaded)]
+    for policy in (None, "error"):
+        said = expect(ic.Mismatch, "was saved by 2 ranks and is loaded by 3", lambda: resharded([1, 2], 3, policy))
+        assert all(f"'{name}'" in said for name in POLICIES if name != "error") and "function" in said, said
+    for value, policy, words in ((3, "split", "cannot be split"), ("text", "sum", "cannot be added"), (True, "sum", "cannot be added"), (3, {"a": "sum"}, "keys of a dict"),
+                                 ({"a": 1, "b": 2}, {"a": "sum"}, "'b'"), ({"a": 1}, {"a": "sum", "b": "sum"}, "'b'"), ({"a": "x"}, {"a": "sum"}, "'a'"),
+                                 ({"a": 1}, {"a": "error"}, "no policy for its key 'a'")):
+        expect(ic.Mismatch, words, lambda: resharded([value, value], 1, policy))
+    expect(ic.Mismatch, "different kinds of things", lambda: resharded([[1], (2,)], 1, "split"))
+    expect(ic.Mismatch, "cannot be added", lambda: resharded([1, 2.0], 1, "sum"))
+    for policy in ("replicat", 5, {}, {"a": "sums"}, ["sum"]):
+        expect(TypeError, "is none of 'error', 'replicate'", lambda: ic.PerRank(1, policy))
+    expect(TypeError, "together", lambda: ic.PerRank(1, index=0))
+    expect(TypeError, "index 2 of 2", lambda: ic.PerRank(1, index=2, count=2))
+    print("ok policies, of whole values and by key")
 
 
 # Bytes.
@@ -75,8 +213,121 @@ def encode():
 
 
 def policies(folder):
-    encode()
+    for test in (conserve, go_on, apply_policies, encode):
+        test()
+
+
+# Ranks.
+
+def own_state(rank, world):
+    """Values that say whose they are."""
+    return {"buffer": [torch.full((3,), 10 * rank + i) for i in range(4)], "seen": 100 + rank, "rng": kept_values()["python"] + (rank,)}
+
+
+def per_rank(rank, world, values):
+    policy = {"buffer": "split", "seen": "sum", "rng": lambda saved, index, count: ("new", index, count, len(saved))}
+    return {"w": torch.arange(50.0), "step": 3, "inner": {"own": ic.PerRank(values, policy)}, "shared": ic.PerRank(f"of {rank // 2}", "modulo", rank // 2, (world + 1) // 2)}
+
+
+def ranks_on_ranks(rank, world, folder):
+    """Loads what another number of ranks has saved, and saves what that makes."""
+    job = json.loads((folder / "job.json").read_text())
+    state = per_rank(rank, world, own_state(rank, world))
+    if job["before"]:
+        path = folder / f"step_{job['step'] - 1:08d}"
+        state["w"].zero_()
+        report = ic.load(path, state)
+        value = state["inner"]["own"].value
+        assert report["extras"] == [] and report["missing"] == [] and torch.equal(state["w"], torch.arange(50.0))
+        whole = [bits(tensor) for index in range(job["before"]) for tensor in ic.read_rank(path, "inner.own", index)["buffer"]]
+        mine = len(value["buffer"])
+        assert mine == 48 // world and [bits(tensor) for tensor in value["buffer"]] == whole[rank * mine:(rank + 1) * mine]
+        if job["before"] != world:
+            assert value["rng"] == ("new", rank, world, job["before"]), value["rng"]
+            assert state["shared"].value == f"of {rank // 2 % ((job['before'] + 1) // 2)}", state["shared"].value
+        else:
+            assert value["rng"][:3] == ("new", rank, world)
+    else:
+        state["inner"]["own"].value["buffer"] = [torch.full((3,), 10 * rank + i) for i in range(48 // world)]
+    if rank == 0 and job["before"]:
+        held = ic.inspect(path)
+        assert held["ranks"] == {"inner.own": {"count": job["before"], "policy": None}, "shared": {"count": (job["before"] + 1) // 2, "policy": "modulo"}}, held["ranks"]
+        assert sum(ic.read_rank(path, "inner.own", index)["seen"] for index in range(job["before"])) == job["seen"]
+        assert held["values"] == {"step": 3} and held["tensors"].keys() == {"w"}
+    state["shared"].value = f"of {rank // 2}"
+    # What changes after start() is not saved.
+    with ic.AsyncSaver(folder) as saver:
+        saver.start(job["step"], state)
+        saver.wait_copied()
+        own = state["inner"]["own"].value
+        for tensor in own["buffer"]:
+            tensor.fill_(-1)
+        own.clear()
+
+
+def ranks(folder):
+    """A chain: each number of ranks loads what the one before saved, and saves it again."""
+    chain = [2, 4, 3, 3, 1, 2]
+    for step, world in enumerate(chain):
+        job = {"step": step, "before": chain[step - 1] if step else 0, "seen": 201}
+        (folder / "job.json").write_text(json.dumps(job))
+        run(world, ranks_on_ranks, folder)
+    print("ok values of ranks through", " -> ".join(map(str, chain)), "ranks")
+
+
+def refusals_on_ranks(rank, world, folder):
+    last = rank == world - 1
+    def state(value=None, **options):
+        return {"w": torch.full((50,), 7.0), "own": ic.PerRank(rank if value is None else value, **options)}
+    path = ic.save(folder, 1, state())["path"]
+    expect(TypeError if last else ic.CheckpointError, "'own': ['a'] is a builtins.object", lambda: ic.save(folder, 2, state({"a": object() if last else 1})))
+    expect(ic.CheckpointError, "no rank gives the value of index 1", lambda: ic.save(folder, 2, state(5, index=0, count=2)))
+    expect(ic.CheckpointError, "both give the value of index 0, but not the same one", lambda: ic.save(folder, 2, state(index=0, count=1)))
+    expect(ic.CheckpointError, "gives the policy None", lambda: ic.save(folder, 2, state(policy="sum" if last else None)))
+    expect(ic.CheckpointError, "gives the count 2", lambda: ic.save(folder, 2, state(5, index=0, count=3 if last else 2)))
+    assert ic.latest(folder) == folder / "step_00000001"
+    # On another number of ranks: an error on all, which says what to do; tensors are as they were.
+    for options, kind, words in (({}, ic.Mismatch, "'modulo'"), ({"policy": "split"}, ic.CheckpointError, "cannot be split"),
+                                 ({"policy": lambda saved, index, count: 1 // (count - 1 - index)}, ic.CheckpointError, "ZeroDivisionError")):
+        mine = state("mine", index=rank, count=world + 1, **options) if words != "ZeroDivisionError" else state("mine", index=rank + 1, count=world + 1, **options)
+        mine["w"].zero_()
+        failure = raised(lambda: ic.load(path, mine))
+        assert words in str(failure) or words == type(failure).__name__, failure
+        assert isinstance(failure, kind) or words == type(failure).__name__, type(failure)
+        assert not mine["w"].any() and mine["own"].value == "mine"
+    mine = {"w": torch.zeros(50), "other": ic.PerRank("mine")}
+    expect(ic.Mismatch, "missing values (1): 'other'", lambda: ic.load(path, mine))
+    assert ic.load(path, mine, strict=False)["missing"] == ["other"] and mine["other"].value == "mine"
+    expect(ic.CheckpointError, f"{world} ranks saved it", lambda: ic.read_rank(path, "own", world))
+    expect(ic.CheckpointError, "inspect() lists names", lambda: ic.read_rank(path, "others", 0))
+    # Damage: all are told, nothing has changed.
+    dist.barrier()
+    if rank == 0:
+        for file in folder.glob("step_00000001/*"):
+            content = file.read_bytes()
+            at = content.find(b'{"version": 1, "value": %d}' % (world - 1))
+            if at >= 0:
+                file.write_bytes(content[:at + 24] + b"7" + content[at + 25:])
+    dist.barrier()
+    mine = state("mine")
+    mine["w"].zero_()
+    expect(ic.CheckpointError, "checksum", lambda: ic.load(path, mine))
+    assert not mine["w"].any() and mine["own"].value == "mine"
+
+
+def raised(call):
+    try:
+        call()
+    except Exception as failure:
+        return failure
+    raise AssertionError("nothing was raised")
+
+
+def rank_refusals(folder):
+    for world in (2, 3):
+        run(world, refusals_on_ranks, folder / str(world))
+        print(f"ok {world} ranks: what is refused, on all ranks, before anything changes")
 
 
 if __name__ == "__main__":
-    main([policies])
+    main([policies, ranks, rank_refusals])
