@@ -18,12 +18,13 @@ import torch
 
 from . import _core
 from ._core import CheckpointError
+from .loader_state import LoaderState
 from .rank_state import PerRank, Resolving, encoded, kept_ranks, refuse_without_policy, wanted_of, writers_of
 from .team import Alone, Mismatch, agree, make_team
 from .torch_state import TORCH_DTYPES, Part, contiguous_host, flatten, from_json, refuse_shared_memory, to_json
 from .value_bytes import decode
 
-__all__ = ["AsyncSaver", "CheckpointError", "Mismatch", "Part", "PerRank", "StorageReader", "StorageWriter", "inspect", "latest", "load", "read",
+__all__ = ["AsyncSaver", "CheckpointError", "LoaderState", "Mismatch", "Part", "PerRank", "StorageReader", "StorageWriter", "inspect", "latest", "load", "read",
            "read_extra", "read_rank", "save"]
 
 OWN = "torch/"  # extras of the package's own begin with it

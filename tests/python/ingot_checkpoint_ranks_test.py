@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import ingot_checkpoint as ic
 from checkpoint_ranks import bits, expect, main, run
-from ingot_checkpoint import rank_state, value_bytes
+from ingot_checkpoint import loader_state, rank_state, value_bytes
 from ingot_checkpoint.policies import POLICIES
 
 PAIRS = list(itertools.product(range(1, 7), repeat=2))
@@ -329,5 +329,179 @@ def rank_refusals(folder):
         print(f"ok {world} ranks: what is refused, on all ranks, before anything changes")
 
 
+# Loaders.
+
+DOCUMENTS, LENGTH = 120, 16
+
+
+def document(number):
+    """Tokens that are in no other document."""
+    return [1000 * number + place for place in range(7 + number * 31 % 23)]
+
+
+class Packed(torch.utils.data.IterableDataset):
+    """Rows of LENGTH tokens, of documents one after the other; each of `units` readers (workers of ranks) begins with a stream of them. A reader
+    may have several streams, or none, after it was loaded elsewhere."""
+
+    def __init__(self, rank, ranks):
+        self.rank, self.ranks = rank, ranks
+        self.streams, self.buffer, self.samples = None, torch.empty(0, dtype=torch.int64), []
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        if self.streams is None:
+            unit, units = self.rank * workers + number, self.ranks * workers
+            self.streams = {f"{unit} of {units}": 0}
+        while True:
+            while len(self.buffer) < LENGTH:
+                if not self.samples and not self.read_ahead():
+                    return
+                self.buffer = torch.cat([self.buffer, torch.tensor(self.samples.pop(0)["tokens"])])
+            row, self.buffer = self.buffer[:LENGTH], self.buffer[LENGTH:]
+            yield row
+
+    def read_ahead(self):
+        for stream, read in self.streams.items():
+            unit, units = map(int, stream.split(" of "))
+            documents = range(unit, DOCUMENTS, units)[read:read + 3]
+            if documents:
+                self.samples = [{"tokens": document(number)} for number in documents]
+                self.streams[stream] += len(documents)
+                return True
+        return False
+
+    def state_dict(self):
+        return {"streams": dict(self.streams or {}), "buffer": self.buffer.clone(), "samples": list(self.samples)}
+
+    def load_state_dict(self, state):
+        self.streams, self.buffer, self.samples = dict(state["streams"]), state["buffer"].clone(), list(state["samples"])
+
+
+# The tokens of a buffer go before the samples of its reader: where they come to lie with another one, they are a row's beginning there.
+POLICY = {"streams": "split", "buffer": "split", "samples": "split_tokens"}
+
+
+class Plain:
+    """A loader that is none of torchdata's."""
+    num_workers = 0
+
+    def __init__(self, dataset):
+        self.dataset, self.state_dict, self.load_state_dict = dataset, dataset.state_dict, dataset.load_state_dict
+
+    def __iter__(self):
+        return ([row] for row in self.dataset)
+
+
+def loaders(rank, ranks, workers):
+    made = [Plain(Packed(rank, ranks))]
+    try:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+    except ImportError:
+        return made
+    return made + [StatefulDataLoader(Packed(rank, ranks), batch_size=1, num_workers=count) for count in workers]
+
+
+def tokens_in(rows):
+    return [int(token) for batch in rows for token in torch.as_tensor(batch[0]).tolist()]
+
+
+def through_bytes(loader):
+    return value_bytes.decode(value_bytes.encode(ic.LoaderState(loader).content()), "here")
+
+
+def gone_on(states, made):
+    """Loads into loaders, one of each rank, what others gave."""
+    team = [SimpleNamespace(rank=rank, size=len(made)) for rank in range(len(made))]
+    ranks = [ic.LoaderState(loader, POLICY) for loader in made]
+    wanted = rank_state.wanted_of([{"x": one.wanted(own)} for one, own in zip(ranks, team)])
+    each = [rank_state.Resolving({"x": one}, {"x": rank_state.Kept("here", len(states), None)}, wanted, own, lambda name, index: states[index]) for one, own in zip(ranks, team)]
+    measures = rank_state.Resolving.together([json.loads(json.dumps(one.measured())) for one in each])
+    for one in each:
+        one.resolve(measures)
+        one.put()
+
+
+def left_in(loader):
+    """What is in the buffers of readers when all documents are read: too few tokens for a row."""
+    return [token for unit in loader_state.units_of(through_bytes(loader)) for token in unit["buffer"].tolist() + [token for sample in unit["samples"] for token in sample["tokens"]]]
+
+
+def read_through(layouts, steps):
+    """Rows of loaders of one layout after the other, (ranks, kind of loader) each; the last one to the end. All tokens, once each."""
+    seen, states = [], None
+    for number, (ranks, kind, workers) in enumerate(layouts):
+        made = [loaders(rank, ranks, [workers])[kind] for rank in range(ranks)]
+        if states is not None:
+            gone_on(states, made)
+        for loader in made:
+            rows = iter(loader)
+            seen += tokens_in(rows if number + 1 == len(layouts) else itertools.islice(rows, steps))
+        states = [through_bytes(loader) for loader in made]
+    seen += [token for loader in made for token in left_in(loader)]
+    wanted = [token for number in range(DOCUMENTS) for token in document(number)]
+    assert Counter(seen) == Counter(wanted), (layouts, len(seen), len(wanted))
+
+
+def pack():
+    """A loader that packs, stopped between rows, on another number of ranks: every token of every document comes once."""
+    for saved, loaded in PAIRS:
+        read_through([(saved, 0, 0), (loaded, 0, 0)], 5)
+    read_through([(3, 0, 0), (5, 0, 0), (1, 0, 0), (4, 0, 0), (2, 0, 0)], 3)
+    print("ok every token of packed documents once, on 1 to 6 ranks")
+
+
+def torchdata():
+    """The same of torchdata's StatefulDataLoader, without workers and with some."""
+    if len(loaders(0, 1, [0])) == 1:
+        return print("left out: torchdata is not installed")
+    for saved, loaded in PAIRS:
+        read_through([(saved, 1, 0), (loaded, 1, 0)], 5)
+    for saved, loaded in (((1, 2), (2, 1)), ((2, 1), (1, 3)), ((1, 0), (1, 2)), ((1, 2), (1, 0)), ((2, 2), (2, 2))):
+        read_through([(saved[0], 1, saved[1]), (loaded[0], 1, loaded[1])], 5)
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    late = StatefulDataLoader(Packed(0, 1), batch_size=1, num_workers=1, snapshot_every_n_steps=4)
+    rows = iter(late)
+    next(rows)
+    expect(ic.Mismatch, "snapshot_every_n_steps=1", lambda: gone_on([through_bytes(late)], [Plain(Packed(rank, 2)) for rank in range(2)]))
+    by_index = StatefulDataLoader(list(range(20)), batch_size=1)
+    next(iter(by_index))
+    expect(ic.Mismatch, "'interleaved'", lambda: gone_on([through_bytes(by_index)], [StatefulDataLoader(list(range(20)), batch_size=1) for rank in range(2)]))
+    gone_on([through_bytes(by_index)], [again := StatefulDataLoader(list(range(20)), batch_size=1)])
+    assert [int(row) for row in again] == list(range(1, 20))
+    expect(TypeError, "no state_dict()", lambda: ic.LoaderState(3))
+    print("ok torchdata's loader, with other numbers of ranks and of workers")
+
+
+def loader_on_ranks(rank, world, folder):
+    """Goes on where the checkpoint is, if there is one, and saves after some rows, or reads all."""
+    loader = loaders(rank, world, [0])[-1]  # torchdata's, if it is there
+    path = ic.latest(folder / "checkpoints")
+    state = {"w": torch.ones(3), "data": {"loader": ic.LoaderState(loader, POLICY)}}
+    if path is not None:
+        ic.load(path, state)
+    seen = tokens_in(iter(loader) if world == 3 else itertools.islice(iter(loader), 5))
+    if world == 3:
+        seen += left_in(loader)
+    else:
+        ic.save(folder / "checkpoints", world, state)
+    (folder / f"seen_{world}_{rank}.json").write_text(json.dumps(seen))
+
+
+def saved_loaders(folder):
+    """Through a checkpoint, with ranks that are processes."""
+    for world in (1, 2, 3):
+        run(world, loader_on_ranks, folder)
+    seen = [token for file in folder.glob("seen_*.json") for token in json.loads(file.read_text())]
+    assert Counter(seen) == Counter(token for number in range(DOCUMENTS) for token in document(number)), len(seen)
+    print("ok loaders through checkpoints of 1, 2 and 3 ranks")
+
+
+def loaders_of_ranks(folder):
+    pack()
+    torchdata()
+    saved_loaders(folder)
+
+
 if __name__ == "__main__":
-    main([policies, ranks, rank_refusals])
+    main([policies, ranks, rank_refusals, loaders_of_ranks])
