@@ -156,7 +156,6 @@ class EventLog {
                   {"what", found.description},
                   {"node", found.node.empty() ? base::host_name() : found.node}});
   }
-  void record_excluded(const std::string& node, const std::string& why) { record("excluded", {{"node", node}, {"what", why}}); }
   const std::string& run_directory() const { return run_directory_; }
   void record(const char* kind, const Json& details) {
     if (const auto said = heartbeats_.pulse(0).run_directory; !said.empty()) run_directory_ = said;
@@ -190,8 +189,6 @@ void check(const LaunchOptions& o) {
   if (o.spares > 0 && (o.max_restarts == 0 || !is_training(o.command)))
     throw UsageError("--spares {} waits for ranks of `ingot train` to fail, and needs --max-restarts above 0", o.spares);
 }
-
-}  // namespace
 
 // -1: nobody, or all alike.
 int who_failed(const Outcome& outcome) { return !outcome.succeeded && outcome.first.failed == 1 ? outcome.first.rank : -1; }
@@ -247,134 +244,188 @@ NodeGate gate_of(const LaunchOptions& o) {
   return NodeGate(options);
 }
 
-int launch(const LaunchOptions& o) {
-  check(o);
-  const auto gate = gate_of(o);
-  if (const auto why = gate.reason_to_stay_away(); !why.empty()) {
-    base::log_error("this node takes no part: {}", why);
-    gate.exclude(why);
-    return kUnfitStatus;
+// What one launcher does, round by round.
+class Launcher {
+ public:
+  explicit Launcher(const LaunchOptions& options)
+      : o_(options),
+        command_(o_.command),
+        gate_(gate_of(o_)),
+        stop_("\nasking the ranks to stop; once more to stop at once\n", SecondSignal::ends_at_once),
+        heartbeats_(static_cast<int>(o_.ranks)),
+        events_(heartbeats_) {
+    if (command_[0] == "ingot") command_[0] = base::own_program();  // the one that launches, wherever PATH points
   }
-  const auto store = store_of(o);
-  Nodes nodes(store, {.least = o.nodes_least,
-                      .wanted = o.nodes_wanted,
-                      .ranks = o.ranks,
-                      .node_rank = o.node_rank,
-                      .holds_store = o.nodes_wanted > 1 && !is_folder(o.rendezvous) && o.node_rank == 0,
-                      .address = address_of(o),
-                      .lease_s = o.lease_s,
-                      .patience_s = o.nodes_patience_s,
-                      .timeout_s = o.rendezvous_timeout_s});
-  const StopSignal stop("\nasking the ranks to stop; once more to stop at once\n", SecondSignal::ends_at_once);
-  const auto is_stopped = [&] { return stop.received() != 0; };
-  auto command = o.command;
-  if (command[0] == "ingot") command[0] = base::own_program();  // the one that launches, wherever PATH points
-  comm::HeartbeatBoard heartbeats(static_cast<int>(o.ranks));
-  EventLog events(heartbeats);
-  Supervision supervision({.command = command, .may_stay = o.max_restarts > 0, .spares = static_cast<int>(o.spares)},
-                          static_cast<int>(o.ranks), stop);
-  const auto processes = [&] {
+
+  int run() {
+    if (const auto why = gate_.reason_to_stay_away(); !why.empty()) {
+      base::log_error("this node takes no part: {}", why);
+      gate_.exclude(why);
+      return kUnfitStatus;
+    }
+    store_ = store_of(o_);
+    nodes_.emplace(store_, node_options());
+    supervision_.emplace(Program{.command = command_, .may_stay = o_.max_restarts > 0, .spares = static_cast<int>(o_.spares)},
+                         static_cast<int>(o_.ranks), stop_);
+    hardware_.emplace(HardwareWatch::Options{.processes = [this] { return processes(); }},
+                      [this](const health::HardwareFinding& finding) { tell(finding); });
+    exchange_.emplace(store_, [this] { return remark_on_node(); });
+    if (!o_.page.empty()) page_.emplace(o_.page, heartbeats_, static_cast<int>(o_.ranks), [this] { return hardware_->last(); });
+    if (!o_.on_event.empty()) hook_.emplace(o_.on_event, [this] { return heartbeats_.pulse(0).run_directory; });
+    while (const auto round = nodes_->next([this] { return is_stopped(); }))
+      if (const auto status = take_part(*round)) return *status;
+    return nodes_->status();
+  }
+
+ private:
+  NodeOptions node_options() const {
+    return {.least = o_.nodes_least,
+            .wanted = o_.nodes_wanted,
+            .ranks = o_.ranks,
+            .node_rank = o_.node_rank,
+            .holds_store = o_.nodes_wanted > 1 && !is_folder(o_.rendezvous) && o_.node_rank == 0,
+            .address = address_of(o_),
+            .lease_s = o_.lease_s,
+            .patience_s = o_.nodes_patience_s,
+            .timeout_s = o_.rendezvous_timeout_s};
+  }
+  bool is_stopped() const { return stop_.received() != 0; }
+  bool is_asked_to_drain() const { return page_ && page_->is_asked_to_drain(); }
+
+  std::vector<int64_t> processes() const {
     std::vector<int64_t> all;
-    for (int i = 0; i < static_cast<int>(o.ranks); ++i) all.push_back(heartbeats.pulse(i).process);
+    for (int i = 0; i < static_cast<int>(o_.ranks); ++i) all.push_back(heartbeats_.pulse(i).process);
     return all;
-  };
-  HardwareWatch hardware({.processes = processes}, [&](const health::HardwareFinding& finding) {
+  }
+  // On the watch's thread.
+  void tell(const health::HardwareFinding& finding) const {
     base::log_warning("{} counts {}", node_name(), finding.what);
-    if (const auto run = heartbeats.pulse(0).run_directory; !run.empty())
+    if (const auto run = heartbeats_.pulse(0).run_directory; !run.empty())
       base::record_event(run, "hardware",
                          {{"node", node_name()}, {"what", finding.what}, {"corrupts", finding.effect == health::Effect::corrupts}});
-  });
-  std::optional<LaunchPage> page;
-  if (!o.page.empty()) page.emplace(o.page, heartbeats, static_cast<int>(o.ranks), [&] { return hardware.last(); });
-  std::optional<EventHook> hook;
-  if (!o.on_event.empty()) hook.emplace(o.on_event, [&] { return heartbeats.pulse(0).run_directory; });
-  StragglerExchange exchange(store, [&] {
-    const auto counted = hardware.explain(), load = hardware.foreign_load();
+  }
+  std::string remark_on_node() const {
+    const auto counted = hardware_->explain(), load = hardware_->foreign_load();
     return counted + (counted.empty() || load.empty() ? "" : "; ") + load;
-  });
-  const auto look_for_stragglers = [&](std::vector<RankSteps> own) {
-    const auto news = exchange.look(std::move(own));
-    for (const auto& found : news.stragglers) base::log_warning("{}", found.description), events.record_straggler("straggler", found);
-    for (const auto& found : news.recovered) base::log_info("{}", found.description), events.record_straggler("recovered", found);
-  };
-  int64_t nodes_before = 0;
-  while (const auto next = nodes.next(is_stopped)) {
-    const auto& round = *next;
-    if (o.nodes_wanted > 1)
-      base::log_info("round {}: {}; this is node {}, with rank{}", round.number, in_words(round), round.own,
-                     o.ranks == 1 ? fmt::format(" {}", round.first_rank())
-                                  : fmt::format("s {} to {}", round.first_rank(), round.first_rank() + o.ranks - 1));
-    if (const auto now = static_cast<int64_t>(round.nodes.size()); round.own == 0 && nodes_before > 0 && now != nodes_before)
-      events.record("nodes", {{"before", nodes_before}, {"nodes", now}, {"what", fmt::format("goes on with {}", in_words(round))}});
-    nodes_before = static_cast<int64_t>(round.nodes.size());
-    heartbeats.clear();
-    hardware.begin_attempt();
-    exchange.begin(round);
-    if (page) page->begin(static_cast<int>(round.first_rank()), static_cast<int64_t>(round.nodes.size()));
+  }
+  void look_for_stragglers(std::vector<RankSteps> own) {
+    const auto news = exchange_->look(std::move(own));
+    for (const auto& found : news.stragglers) base::log_warning("{}", found.description), events_.record_straggler("straggler", found);
+    for (const auto& found : news.recovered) base::log_info("{}", found.description), events_.record_straggler("recovered", found);
+  }
+
+  // The status to end with; nothing: there is a next round.
+  std::optional<int> take_part(const Round& round) {
+    begin(round);
     const double started_s = now_s();
-    const SupervisorOptions watch{.grace_s = o.grace_s,
-                                  .failure_elsewhere = [&] { return nodes.failure_in(round, heartbeats.pulse(0).step); },
-                                  .drains = [&] { return nodes.regroups(round) || (page && page->is_asked_to_drain()); },
-                                  .heartbeats = &heartbeats,
+    const SupervisorOptions watch{.grace_s = o_.grace_s,
+                                  .failure_elsewhere = [&] { return nodes_->failure_in(round, heartbeats_.pulse(0).step); },
+                                  .drains = [&] { return nodes_->regroups(round) || is_asked_to_drain(); },
+                                  .heartbeats = &heartbeats_,
                                   .on_steps = [&](auto steps) { look_for_stragglers(std::move(steps)); },
-                                  .hang = {.silence_s = o.hang_s, .is_whole_job = round.nodes.size() == 1}};
-    auto outcome = supervision.run(ranks_of(o, round, heartbeats), watch);
-    if (outcome.succeeded && (is_stopped() || (page && page->is_asked_to_drain()))) {
-      nodes.leave(round);
+                                  .hang = {.silence_s = o_.hang_s, .is_whole_job = round.nodes.size() == 1}};
+    auto outcome = supervision_->run(ranks_of(o_, round, heartbeats_), watch);
+    if (outcome.succeeded && (is_stopped() || is_asked_to_drain())) {
+      nodes_->leave(round);
       return 0;
     }
     if (outcome.succeeded) {
-      if (nodes.finish(round, is_stopped)) return 0;
-      outcome.first.description = nodes.failure_in(round, heartbeats.pulse(0).step);
+      if (nodes_->finish(round, [this] { return is_stopped(); })) return 0;
+      outcome.first.description = nodes_->failure_in(round, heartbeats_.pulse(0).step);
       if (outcome.first.description.empty()) {
-        base::log_info("the ranks have saved and ended: {}", nodes.why_it_regroups(round));
-        continue;
+        base::log_info("the ranks have saved and ended: {}", nodes_->why_it_regroups(round));
+        return std::nullopt;
       }
     }
-    const bool is_here = outcome.first.rank >= 0;
-    if (const auto why = is_here ? hardware.explain() : ""; !why.empty()) outcome.first.description += "; " + why;
+    if (outcome.first.rank >= 0)
+      if (const auto why = hardware_->explain(); !why.empty()) outcome.first.description += "; " + why;
     base::log_error("{}", report_of(outcome.first));
-    const auto own = attempt_of(outcome, started_s, is_training(command));
-    const auto agreed = nodes.agree(round, own, outcome.first.description);
-    const bool speaks = nodes.has_reported(round);  // one node of them
-    if (page) page->count_failure(agreed.cause);
-    if (speaks) events.record_failure(outcome.first, round);
-    if (nodes.is_cut_off(round)) {
-      base::log_error("this node is left out: the others do not reach it, nor it them, at {}", address_of(o));
-      return kUnfitStatus;
-    }
-    const auto last_line = outcome.first.last_lines.empty() ? outcome.first.description : outcome.first.last_lines.back();
-    if (const auto why = is_here ? gate.reason_to_go(own.cause, last_line) : ""; !why.empty()) {
-      base::log_error("this node is left out: {}", why);
-      gate.exclude(why);
-      events.record_excluded(node_name(), why);
-      if (round.nodes.size() == 1) nodes.end(round, kUnfitStatus);
-      return kUnfitStatus;
-    }
-    auto failed = nodes.failures_before(round);
+    return after_failure(round, outcome, started_s);
+  }
+
+  void begin(const Round& round) {
+    if (o_.nodes_wanted > 1)
+      base::log_info("round {}: {}; this is node {}, with rank{}", round.number, in_words(round), round.own,
+                     o_.ranks == 1 ? fmt::format(" {}", round.first_rank())
+                                   : fmt::format("s {} to {}", round.first_rank(), round.first_rank() + o_.ranks - 1));
+    const auto nodes = static_cast<int64_t>(round.nodes.size());
+    if (round.own == 0 && nodes_before_ > 0 && nodes != nodes_before_)
+      events_.record("nodes", {{"before", nodes_before_}, {"nodes", nodes}, {"what", fmt::format("goes on with {}", in_words(round))}});
+    nodes_before_ = nodes;
+    heartbeats_.clear();
+    hardware_->begin_attempt();
+    exchange_->begin(round);
+    if (page_) page_->begin(static_cast<int>(round.first_rank()), nodes);
+  }
+
+  std::optional<int> after_failure(const Round& round, const Outcome& outcome, double started_s) {
+    const auto& failure = outcome.first;
+    const auto own = attempt_of(outcome, started_s, is_training(command_));
+    const auto agreed = nodes_->agree(round, own, failure.description);
+    const bool speaks = nodes_->has_reported(round);  // one node of them
+    if (page_) page_->count_failure(agreed.cause);
+    if (speaks) events_.record_failure(failure, round);
+    if (goes(round, failure, own.cause)) return kUnfitStatus;
+    auto failed = nodes_->failures_before(round);
     failed.push_back(agreed);
-    if (failed.back().cause == Cause::usage && nodes.fits_fewer(round)) {
+    if (agreed.cause == Cause::usage && nodes_->fits_fewer(round)) {
       base::log_warning("the job cannot be laid out for {} nodes: trying fewer", round.nodes.size());
-      continue;
+      return std::nullopt;
     }
-    const auto retry = after(failed, {.restarts = o.max_restarts, .restarts_per_day = o.restarts_per_day});
+    const auto retry = after(failed, {.restarts = o_.max_restarts, .restarts_per_day = o_.restarts_per_day});
     if (!retry.restarts) {
-      if (o.max_restarts > 0) base::log_error("not started again: {}", retry.why);
-      if (retry.is_deterministic && o.nodes_wanted == 1 && is_training(command) && !events.run_directory().empty())
-        find_cause(o, command, round, outcome.first, events.run_directory(), heartbeats, stop, events);
-      if (speaks) events.record("gave_up", {{"attempt", round.number - round.first}, {"why", retry.why}});
-      const int status = failed.back().cause == Cause::usage ? kUsageStatus : 1;
-      nodes.end(round, status);
+      if (o_.max_restarts > 0) base::log_error("not started again: {}", retry.why);
+      if (retry.is_deterministic && o_.nodes_wanted == 1 && is_training(command_) && !events_.run_directory().empty())
+        find_cause(o_, command_, round, failure, events_.run_directory(), heartbeats_, stop_, events_);
+      if (speaks) events_.record("gave_up", {{"attempt", round.number - round.first}, {"why", retry.why}});
+      const int status = agreed.cause == Cause::usage ? kUsageStatus : 1;
+      nodes_->end(round, status);
       return status;
     }
     base::log_warning("starting all ranks again, {}: restart {} of {}{}; ingot train goes on from the last checkpoint", retry.why,
-                      failed.size(), o.max_restarts,
-                      outcome.first.stayed > 0 ? fmt::format(", {} in the same process", outcome.first.stayed) : "");
-    if (page) page->count_restart();
-    if (speaks) events.record("restart", {{"attempt", failed.size()}, {"pause_s", retry.pause_s}, {"why", retry.why}});
-    if (!pause(stop, retry.pause_s)) return 1;
+                      failed.size(), o_.max_restarts, failure.stayed > 0 ? fmt::format(", {} in the same process", failure.stayed) : "");
+    if (page_) page_->count_restart();
+    if (speaks) events_.record("restart", {{"attempt", failed.size()}, {"pause_s", retry.pause_s}, {"why", retry.why}});
+    return pause(stop_, retry.pause_s) ? std::nullopt : std::optional(1);
   }
-  return nodes.status();
+
+  // Whether the others go on without this node.
+  bool goes(const Round& round, const Failure& failure, Cause cause) {
+    if (nodes_->is_cut_off(round)) {
+      base::log_error("this node is left out: the others do not reach it, nor it them, at {}", address_of(o_));
+      return true;
+    }
+    if (failure.rank < 0) return false;
+    const auto why = gate_.reason_to_go(cause, failure.last_lines.empty() ? failure.description : failure.last_lines.back());
+    if (why.empty()) return false;
+    base::log_error("this node is left out: {}", why);
+    gate_.exclude(why);
+    events_.record("excluded", {{"node", node_name()}, {"what", why}});
+    if (round.nodes.size() == 1) nodes_->end(round, kUnfitStatus);
+    return true;
+  }
+
+  const LaunchOptions& o_;
+  std::vector<std::string> command_;
+  const NodeGate gate_;
+  std::shared_ptr<NodeStore> store_;
+  std::optional<Nodes> nodes_;
+  const StopSignal stop_;
+  comm::HeartbeatBoard heartbeats_;
+  EventLog events_;
+  std::optional<Supervision> supervision_;
+  std::optional<HardwareWatch> hardware_;
+  std::optional<StragglerExchange> exchange_;
+  std::optional<LaunchPage> page_;
+  std::optional<EventHook> hook_;
+  int64_t nodes_before_ = 0;
+};
+
+}  // namespace
+
+int launch(const LaunchOptions& options) {
+  check(options);
+  return Launcher(options).run();
 }
 
 }  // namespace ingot::resilience
