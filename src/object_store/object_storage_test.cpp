@@ -395,8 +395,15 @@ TEST_F(Bucket, a_save_that_is_killed_at_any_request_costs_nothing) {
 
 // -- one writer -------------------------------------------------------------------------------------------------------------------
 
+// The holder was forgotten when the lock was renewed while it was read.
 TEST_F(Bucket, a_second_job_is_told_who_writes_into_a_folder) {
-  const auto first = job(), second = job();
+  const auto first = job(2), second = job(2);
+  // Each second look at what stands there meets a change.
+  std::atomic<int> looks = 0;
+  bucket.set_before([&](const Asked& asked) -> std::optional<Answer> {
+    if (asked.method != "GET" || asked.path != "/bucket/run/.lock" || looks++ % 2 == 0) return {};
+    return Answer{412, "<Error><Code>PreconditionFailed</Code></Error>"};
+  });
   const auto lock = first->lock_writers(kFolder, "process 1 on machine-a", duration<double>(0));
   ASSERT_TRUE(lock);
   try {
@@ -415,10 +422,11 @@ TEST_F(Bucket, a_second_job_is_told_who_writes_into_a_folder) {
   save(*first, 5, small);
   EXPECT_TRUE(small.is_in(path_of(5), *first));
   EXPECT_TRUE(second->lock_writers("s3://bucket/run/b", "the second", duration<double>(0))) << "another folder";
+  bucket.set_before({});
 }
 
 TEST_F(Bucket, a_lock_goes_with_its_holder_and_is_waited_for) {
-  const auto first = job(), second = job();
+  const auto first = job(2), second = job(2);
   auto lock = first->lock_writers(kFolder, "the first", duration<double>(0));
   std::thread ending([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(600));

@@ -163,29 +163,31 @@ std::shared_ptr<WriterLock> WriterLock::take(const Client& client, const std::st
   const auto name = Location{client.options().bucket, key}.to_string();
   const auto start = Clock::now();
   auto since = start;
-  std::string seen;
+  Held held{.lease_s = lease_s};  // as it was found last
   bool lives = false;
   try {
     for (bool has_said = false;; std::this_thread::sleep_for(seconds(std::min(0.5, lease_s / 20)))) {
       if (lock->create()) break;
-      const auto held = look(client, key, lease_s);
-      if (!held) continue;
       const auto now = Clock::now();
-      lives = lives || (!seen.empty() && held->etag != seen);
-      if (held->etag != seen) since = now;
-      seen = held->etag;
-      const bool is_over = held->is_dead || now - since > seconds(held->lease_s);
-      if (is_over && !held->etag.empty() && lock->replace(held->etag)) {
-        base::log_warning("{}: {} has ended without giving it back; this process takes it over", name, held->holder);
+      const auto found = look(client, key, lease_s);
+      if (!found) continue;
+      if (!found->etag.empty()) {  // else it was changed while it was read
+        lives = lives || (!held.etag.empty() && found->etag != held.etag);
+        if (found->etag != held.etag) since = now;
+        held = *found;
+      }
+      const bool is_over = held.is_dead || now - since > seconds(held.lease_s);
+      if (is_over && !held.etag.empty() && lock->replace(held.etag)) {
+        base::log_warning("{}: {} has ended without giving it back; this process takes it over", name, held.holder);
         break;
       }
-      const bool is_endless = now - start > patience + 2 * seconds(held->lease_s);
+      const bool is_endless = now - start > patience + 2 * seconds(held.lease_s);
       if ((lives && now - start >= patience) || is_endless)
         throw base::ConfigError(
             "{} says that this folder is in use by {}. Two jobs would overwrite each other's checkpoints: stop that one, "
             "wait for its end, or choose another checkpoint.folder",
-            name, held->holder);
-      if (!has_said) base::log_info("waiting for {}: it is in use by {}, if that still lives", name, held->holder);
+            name, held.holder);
+      if (!has_said) base::log_info("waiting for {}: it is in use by {}, if that still lives", name, held.holder);
       has_said = true;
     }
     if (!lock->is_conditional()) {
