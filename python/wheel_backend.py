@@ -51,7 +51,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 def compiled():
     folder = ROOT / "build" / f"wheel-{TAG}"
     jobs = os.environ.get("INGOT_JOBS", str(os.cpu_count()))
-    subprocess.run(["cmake", "--preset", "release", "-B", folder, "-DINGOT_PYTHON=ON", f"-DINGOT_PYTHON_EXECUTABLE={sys.executable}"],
+    subprocess.run(["cmake", "--preset", "release", "-B", folder, "-DINGOT_TESTS=OFF", "-DINGOT_PYTHON=ON", f"-DINGOT_PYTHON_EXECUTABLE={sys.executable}"],
                    cwd=ROOT, check=True)
     subprocess.run(["cmake", "--build", folder, "--target", "ingot_checkpoint_python", "-j", jobs], check=True)
     return folder
