@@ -16,13 +16,16 @@ from harness import INGOT, close, ingot, launch, losses, metrics, run_chosen, wa
 
 
 def process_of(launcher, rank):
-    """The process of a rank: a child of the launcher with that RANK in its environment."""
-    for pid in subprocess.run(["pgrep", "-P", str(launcher)], capture_output=True, text=True).stdout.split():
-        try:
-            if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                return int(pid)
-        except (FileNotFoundError, ProcessLookupError):  # it has just ended
-            pass
+    """The process of a rank: a child of the launcher with that RANK in its environment, which it has from its exec on."""
+    deadline = time.time() + 10
+    while time.time() < deadline:
+        for pid in subprocess.run(["pgrep", "-P", str(launcher)], capture_output=True, text=True).stdout.split():
+            try:
+                if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    return int(pid)
+            except (FileNotFoundError, ProcessLookupError):  # it has just ended
+                pass
+        time.sleep(0.01)
     raise AssertionError(f"no process of rank {rank}")
 
 
