@@ -356,16 +356,17 @@ struct Supervision::State {
     return all;
   }
 
+  // Ranks are asked to stop once, by whoever is first: a second signal ends them at once, in the middle of their save.
   void hand_on_signals() {
     if (stop_.received() == 0 || signals_handed_on_ > 0) return;
     ++signals_handed_on_;
-    signal_living(stop_.received());
+    if (!is_draining_) signal_living(stop_.received());
   }
 
   void look_elsewhere() {
     if (first_ || seconds_since(looked_at_) < kLookElsewhereEvery) return;
     looked_at_ = Clock::now();
-    if (options_->drains && !is_draining_ && options_->drains()) {
+    if (options_->drains && !is_draining_ && signals_handed_on_ == 0 && options_->drains()) {
       is_draining_ = true;
       signal_all(SIGTERM);
     }

@@ -216,6 +216,25 @@ TEST_F(Supervisor, a_signal_to_it_reaches_every_rank_once) {
   for (const char* line : {"saved\n", "[1] saved\n", "[2] saved\n"}) EXPECT_THAT(out, HasSubstr(line));
 }
 
+// Bug: a launcher of several that all got SIGTERM saw that another one had left, and asked its ranks again, which were saving.
+TEST_F(Supervisor, a_signal_and_a_drain_together_reach_every_rank_once) {
+  options.drains = [] { return true; };  // half a second after the start
+  for (const int after_ms : {200, 900}) {
+    std::thread sender([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(after_ms));
+      kill(getpid(), SIGTERM);
+    });
+    const StopSignal once;
+    const auto outcome =
+        Supervision({.command = {"sh", "-c", "n=0; trap 'n=$((n+1))' TERM; for i in 1 2 3 4 5 6 7 8 9; do sleep 0.2; done; exit $((n-1))"}},
+                    1, once)
+            .run({{0, {{"RANK", "0"}}}}, options);
+    sender.join();
+    EXPECT_TRUE(outcome.succeeded) << after_ms << ": " << report_of(outcome.first);
+    EXPECT_TRUE(outcome.was_stopped);
+  }
+}
+
 TEST_F(Supervisor, a_failure_on_another_machine_ends_the_ranks_here) {
   options.grace_s = 1;
   options.failure_elsewhere = [] { return std::string("rank 9 on node7 was killed"); };
