@@ -105,7 +105,7 @@ bool is_another_s(const ObjectStoreError& failure) {
 
 }  // namespace
 
-WriterLock::WriterLock(const Client& client, std::string key, const std::string& holder, double lease_s)
+WriterLock::WriterLock(Taken, const Client& client, std::string key, const std::string& holder, double lease_s)
     : client_(client), key_(std::move(key)), holder_(holder), owner_(random_owner()), lease_s_(lease_s) {}
 
 std::string WriterLock::content() {
@@ -159,7 +159,7 @@ bool WriterLock::is_conditional() {
 
 std::shared_ptr<WriterLock> WriterLock::take(const Client& client, const std::string& key, const std::string& holder, double lease_s,
                                              std::chrono::duration<double> patience) {
-  const std::shared_ptr<WriterLock> lock(new WriterLock(client, key, holder, lease_s));
+  auto lock = std::make_shared<WriterLock>(Taken(), client, key, holder, lease_s);
   const auto name = Location{client.options().bucket, key}.to_string();
   const auto start = Clock::now();
   auto since = start;

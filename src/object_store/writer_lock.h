@@ -16,11 +16,14 @@
 namespace ingot::object_store {
 
 class WriterLock {
+  struct Taken {};  // only take() makes one
+
  public:
   /// Takes the object `key`. Waits up to `patience` for a holder that lives, and up to its lease to see whether it does. Throws
   /// base::ConfigError that says who holds it, and ObjectStoreError. Null, with a warning, where the store knows no conditional writes.
   static std::shared_ptr<WriterLock> take(const Client& client, const std::string& key, const std::string& holder, double lease_s,
                                           std::chrono::duration<double> patience);
+  WriterLock(Taken, const Client& client, std::string key, const std::string& holder, double lease_s);
   /// Removes the object, if it is certainly its own still.
   ~WriterLock();
   WriterLock(const WriterLock&) = delete;
@@ -35,7 +38,6 @@ class WriterLock {
 
  private:
   using Clock = std::chrono::steady_clock;
-  WriterLock(const Client& client, std::string key, const std::string& holder, double lease_s);
   bool create();
   bool replace(const std::string& etag);
   bool is_conditional();
