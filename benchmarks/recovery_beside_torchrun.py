@@ -247,7 +247,7 @@ def versions(args):
 
 
 def table(args, found, failed):
-    rows = [f"`python3 benchmarks/recovery_beside_torchrun.py --rounds {args.rounds} --kills {args.kills}`, {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}, "
+    rows = [f"`python3 benchmarks/recovery_beside_torchrun.py --rounds {args.rounds} --kills {args.kills} --systems {','.join(args.systems)}`, {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}, "
             f"{processor()}, {os.cpu_count()} cores. {versions(args)}.", "",
             "| system | kills | next new step: median s (range) | with all ranks | steps repeated | load of the machine |", "|---|---|---|---|---|---|"]
     for name in args.systems:

@@ -5,9 +5,9 @@
     python3 benchmarks/watching_cost.py [--steps 60] [--ranks 2] [--callgrind] [-o TABLE.md]
 
 None of it has a switch, so it is counted: calls of a step (a rank is killed, and the flight recorders of the others, which they write then, hold the operations of whole steps) times the
-processor's ns of a call (watching_bench), over the processor's time that a rank takes for a step; and the processor's time of the launcher beside that of its ranks. All of it is
-processor's time, which a busy machine changes less than time; the median step in ms stands beside it. --callgrind runs the ranks under valgrind for --valgrind-steps: instructions of
-the watching's functions beside those of whole steps (Trainer::take_step). Two models: one as small as in tests, whose steps are the shortest there are, and one of 3 million parameters.
+processor's ns of a call (watching_bench), over the processor's time that a rank takes for a step; and the processor's time of the launcher. All of it is
+processor's time, which a busy machine changes less than time; the median step in ms stands beside it. --callgrind runs the ranks under valgrind, twice, for FEWER steps and for MORE: the
+difference has no start in it, of the watching's functions and of whole steps (Trainer::take_step). Two models: one as small as in tests, whose steps are the shortest there are, and one of 3 million parameters.
 """
 import argparse
 import json
@@ -34,6 +34,7 @@ MODELS = {
 WATCHING = (r"ingot::comm::Ledger::(?:start|finish|finish_when|set_step|step)\b|ingot::comm::Heartbeat::(?:set_collective|set_message|add_data|Waiting::~?Waiting)\b"
             r"|ingot::train::SpikeWatch::take|ingot::comm::describe")
 STEP = "ingot::train::Trainer::take_step"
+FEWER, MORE = 3, 8  # steps under callgrind
 
 
 class Training(Job):
@@ -65,46 +66,52 @@ def operations(folder):
 
 
 def of_steps(args, workspace, name):
-    """What a training run of this model says: ms of a step, ms of a rank's processor time for it, operations of a step, the launcher's processor time beside the ranks'."""
+    """What a training run of this model says: ms of a step, ms of a rank's processor time for it, operations of a step, ms of the launcher's processor time a second."""
     job = Training(args, workspace, name)
     try:
         job.wait_for(lambda: len(job.metrics()) >= 10, "step 10")
         launcher, ranks = job.launchers[0].pid, children_of(job.launchers[0].pid)
-        spent_s = lambda: (processor_s(launcher), sum(map(processor_s, ranks)))
+        spent_s = lambda: (processor_s(launcher), sum(map(processor_s, ranks)), time.monotonic())
         before, begun = spent_s(), len(job.metrics())
         job.wait_for(lambda: len(job.metrics()) >= begun + args.steps, f"{args.steps} more steps")
-        of_launcher_s, of_ranks_s = (after - then for after, then in zip(spent_s(), before))
+        of_launcher_s, of_ranks_s, seconds = (after - then for after, then in zip(spent_s(), before))
         steps = job.metrics()[begun:]
         os.kill(ranks[-1], signal.SIGKILL)
         job.launchers[0].wait(60)
         return {"step_ms": statistics.median(line["step_ms"] for line in steps), "processor_ms": 1e3 * of_ranks_s / len(ranks) / len(steps), "operations": operations(job.run),
-                "launcher": of_launcher_s / of_ranks_s}
+                "launcher": 1e3 * of_launcher_s / seconds}
     finally:
         job.end()
 
 
-def by_callgrind(args, workspace, name):
-    """({function: instructions}, all instructions) of rank 0's steps. Functions count with what they call, by the file of each line; what they do before the first step counts, too."""
-    out = workspace.path / f"callgrind-{name}"
+def instructions(args, workspace, name, steps):
+    """(of watching, of whole steps) of rank 0. Functions count with what they call, by the file of each line."""
+    out = workspace.path / f"callgrind-{name}-{steps}"
     out.mkdir()
-    job = Training(args, workspace, name, ["env", "LD_BIND_NOW=1", "valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}/%q{{RANK}}"], "--stop-after", args.valgrind_steps)
+    job = Training(args, workspace, name, ["env", "LD_BIND_NOW=1", "valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}/%q{{RANK}}"], "--stop-after", steps)
     try:
         job.launchers[0].wait(3600)
     finally:
         job.end()
     text = subprocess.run(["callgrind_annotate", "--inclusive=yes", "--threshold=100", "--tree=none", "--auto=no", str(out / "0")], capture_output=True, text=True, check=True).stdout
-    found, whole = {}, 0
+    watching = whole = 0
     for count, function in re.findall(r"^\s*([\d,]+) (?:\([^)]*\) +)?(.*)$", text, re.M):
         if function.startswith(("=>", "<")):  # of its callers and callees, once more
             continue
         number = int(count.replace(",", ""))
         if STEP in function:
             whole += number
-        elif called := re.search(WATCHING, function):
-            found[called.group()] = found.get(called.group(), 0) + number
+        elif re.search(WATCHING, function):
+            watching += number
     if not whole:
         raise RuntimeError(f"callgrind has no {STEP}: {(job.folder / 'log').read_text(errors='replace')[-2000:]}")
-    return found, whole
+    return watching, whole
+
+
+def by_callgrind(args, workspace, name):
+    """(of watching, of a whole step), of a step."""
+    fewer, more = (instructions(args, workspace, name, steps) for steps in (FEWER, MORE))
+    return [(b - a) / (MORE - FEWER) for a, b in zip(fewer, more)]
 
 
 def table(args, calls, found, counted):
@@ -113,14 +120,14 @@ def table(args, calls, found, counted):
            f"{processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}.", "",
            "| call | of each | ns of the processor's time |", "|---|---|---|"]
     out += [f"| {call['what']} | {call['per']} | {call['ns']:.0f} |" for call in calls]
-    out += ["", "| model | step: median ms | a rank's processor time: ms a step | operations of a step | watching of a rank: µs a step | of its step | launcher: of its ranks' |", "|---|---|---|---|---|---|---|"]
+    out += ["", "| model | step: median ms | a rank's processor time: ms a step | operations of a step | watching of a rank: µs a step | of its step | launcher: ms of processor time a second |", "|---|---|---|---|---|---|---|"]
     for name, of in found.items():
         us = (of["operations"] * per["operation"] + per["step"]) / 1e3
-        out.append(f"| {name} | {of['step_ms']:.1f} | {of['processor_ms']:.1f} | {of['operations']:.0f} | {us:.1f} | {us / 10 / of['processor_ms']:.3f} % | {100 * of['launcher']:.2f} % |")
+        out.append(f"| {name} | {of['step_ms']:.1f} | {of['processor_ms']:.1f} | {of['operations']:.0f} | {us:.1f} | {us / 10 / of['processor_ms']:.3f} % | {of['launcher']:.1f} |")
     if counted:
-        out += ["", f"| model | instructions of {args.valgrind_steps} steps of rank 0 | of them watching | |", "|---|---|---|---|"]
-        for name, (each, whole) in counted.items():
-            out.append(f"| {name} | {whole:,.0f} | {sum(each.values()):,.0f} | {100 * sum(each.values()) / whole:.3f} % |")
+        out += ["", "| model | instructions of a step of rank 0 | of them watching | |", "|---|---|---|---|"]
+        for name, (watching, whole) in counted.items():
+            out.append(f"| {name} | {whole:,.0f} | {watching:,.0f} | {100 * watching / whole:.3f} % |")
     return "\n".join(out) + "\n"
 
 
@@ -130,7 +137,6 @@ def arguments():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS), help=", ".join(MODELS))
     parser.add_argument("--callgrind", action="store_true", help="count instructions, too (minutes; wants valgrind)")
-    parser.add_argument("--valgrind-steps", type=int, default=8)
     parser.add_argument("--bench", type=Path, default=ROOT / "build/release/benchmarks/comm/watching_bench")
     parser.add_argument("-o", "--output", type=Path, metavar="TABLE.md")
     args = parser.parse_args()
