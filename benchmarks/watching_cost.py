@@ -85,7 +85,7 @@ def of_steps(args, workspace, name):
 
 
 def instructions(args, workspace, name, steps):
-    """(of watching, of whole steps) of rank 0. Functions count with what they call, by the file of each line."""
+    """(of watching, of whole steps) of rank 0. Functions count with what they call; of a function's lines the first is all of it, the others are the files that it is inlined from."""
     out = workspace.path / f"callgrind-{name}-{steps}"
     out.mkdir()
     job = Training(args, workspace, name, ["env", "LD_BIND_NOW=1", "valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}/%q{{RANK}}"], "--stop-after", steps)
@@ -94,18 +94,18 @@ def instructions(args, workspace, name, steps):
     finally:
         job.end()
     text = subprocess.run(["callgrind_annotate", "--inclusive=yes", "--threshold=100", "--tree=none", "--auto=no", str(out / "0")], capture_output=True, text=True, check=True).stdout
-    watching = whole = 0
+    watching, whole = {}, 0
     for count, function in re.findall(r"^\s*([\d,]+) (?:\([^)]*\) +)?(.*)$", text, re.M):
         if function.startswith(("=>", "<")):  # of its callers and callees, once more
             continue
         number = int(count.replace(",", ""))
         if STEP in function:
-            whole += number
-        elif re.search(WATCHING, function):
-            watching += number
+            whole = max(whole, number)
+        elif called := re.search(WATCHING, function):
+            watching[called.group()] = max(watching.get(called.group(), 0), number)
     if not whole:
         raise RuntimeError(f"callgrind has no {STEP}: {(job.folder / 'log').read_text(errors='replace')[-2000:]}")
-    return watching, whole
+    return sum(watching.values()), whole
 
 
 def by_callgrind(args, workspace, name):
