@@ -65,6 +65,15 @@ Straggler straggler_of(const RankSteps& rank, double own_s, double others_s, boo
                                      1e3 * others_s, StragglerWatch::kWindow, rank.remark.empty() ? "" : "; " + rank.remark)};
 }
 
+// Steps from `first` to the last, by the time that those of the window took.
+bool has_lasted(const RankSteps& rank, int64_t first) {
+  double window_s = 0;
+  for (size_t i = rank.steps.size() - StragglerWatch::kWindow; i < rank.steps.size(); ++i)
+    window_s += rank.steps[i].own_s + rank.steps[i].waited_s + rank.steps[i].data_s;
+  const auto steps = static_cast<double>(rank.steps.back().step - first + 1);
+  return steps * window_s / StragglerWatch::kWindow >= StragglerWatch::kSpan_s;
+}
+
 }  // namespace
 
 std::vector<Straggler> StragglerWatch::look(const std::vector<RankSteps>& ranks) {
@@ -74,7 +83,7 @@ std::vector<Straggler> StragglerWatch::look(const std::vector<RankSteps>& ranks)
     if (rank.steps.size() < kWindow) return {};
     last = std::min(last, rank.steps.back().step);
   }
-  if (last < looked_at_) looked_at_ = 0;  // the job has begun again
+  if (last < looked_at_) looked_at_ = 0, slow_since_.clear();  // the job has begun again
   if (last < looked_at_ + kBetween) return {};
   looked_at_ = last;
   const Comparison computing(ranks, &comm::StepTimes::own_s), data(ranks, &comm::StepTimes::data_s);
@@ -83,12 +92,15 @@ std::vector<Straggler> StragglerWatch::look(const std::vector<RankSteps>& ranks)
     const auto& rank = ranks[i];
     const auto computing_s = computing.others_s(i, rank.role), data_s = data.others_s(i, rank.role);
     if (!computing_s || !data_s) continue;
+    const bool computes_slowly = computing.is_slow(i, *computing_s), is_slow = computes_slowly || data.is_slow(i, *data_s);
     if (slow_.contains(rank.rank)) {
       if (computing.is_as_fast(i, *computing_s) && data.is_as_fast(i, *data_s)) slow_.erase(rank.rank), recovered_.push_back(rank.rank);
-    } else if (computing.is_slow(i, *computing_s)) {
-      found.push_back(straggler_of(rank, computing.own_s(i), *computing_s, /*is_data=*/false));
-    } else if (data.is_slow(i, *data_s)) {
-      found.push_back(straggler_of(rank, data.own_s(i), *data_s, /*is_data=*/true));
+    } else if (!is_slow) {
+      slow_since_.erase(rank.rank);
+    } else if (has_lasted(rank, slow_since_.try_emplace(rank.rank, rank.steps[rank.steps.size() - kWindow].step).first->second)) {
+      slow_since_.erase(rank.rank);
+      found.push_back(computes_slowly ? straggler_of(rank, computing.own_s(i), *computing_s, /*is_data=*/false)
+                                      : straggler_of(rank, data.own_s(i), *data_s, /*is_data=*/true));
     }
   }
   for (const auto& straggler : found) slow_.insert(straggler.rank);
