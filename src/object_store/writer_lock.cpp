@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "base/process_stat.h"
 #include "object_store/encoding.h"
 
 namespace ingot::object_store {
@@ -45,15 +46,8 @@ std::string scope_of_processes() {
   return first_line_of("/proc/sys/kernel/random/boot_id") + " " + (length > 0 ? name : "");
 }
 
-// When a process began, in ticks since boot; 0 when there is none. The name before it may hold spaces and brackets.
-int64_t start_of_process(int64_t process) {
-  const auto line = first_line_of(fmt::format("/proc/{}/stat", process).c_str());
-  const auto bracket = line.rfind(')');
-  if (bracket == std::string::npos) return 0;
-  size_t at = bracket;
-  for (int field = 0; field < 20 && at != std::string::npos; ++field) at = line.find(' ', at + 1);
-  return at == std::string::npos ? 0 : std::max<int64_t>(0, parse_count(line.substr(at + 1, line.find(' ', at + 1) - at - 1)));
-}
+// In ticks since boot; 0: there is no such process.
+int64_t started(int64_t process) { return base::process_stat(process).value_or(base::ProcessStat()).start_ticks; }
 
 // What another wrote: it may hold anything.
 struct Held {
@@ -79,8 +73,8 @@ Held held_of(const std::string& etag, const std::string& content, double usual_s
   if (const double lease_s = number("lease_s"); lease_s > 0) held.lease_s = std::min(lease_s, kLongestLease_s);
   const double process = number("process"), began = number("began");
   const bool is_near = !text("scope").empty() && text("scope") == scope_of_processes();
-  held.is_dead = is_near && process >= 1 && process < 1e9 && began > 0 &&
-                 start_of_process(static_cast<int64_t>(process)) != static_cast<int64_t>(began);
+  held.is_dead =
+      is_near && process >= 1 && process < 1e9 && began > 0 && started(static_cast<int64_t>(process)) != static_cast<int64_t>(began);
   return held;
 }
 
@@ -114,27 +108,15 @@ std::string WriterLock::content() {
               {"lease_s", lease_s_},
               {"writes", ++writes_},
               {"process", ::getpid()},
-              {"began", start_of_process(::getpid())},
+              {"began", started(::getpid())},
               {"scope", scope_of_processes()}}
       .dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-bool WriterLock::create() {
+bool WriterLock::write(const PutOptions& condition) {
   const auto start = Clock::now();
   try {
-    etag_ = client_.put(key_, bytes_of(content()), {.only_if_absent = true});
-  } catch (const ObjectStoreError& failure) {
-    if (is_another_s(failure)) return false;
-    throw;
-  }
-  valid_until_ = start + seconds(lease_s_);
-  return true;
-}
-
-bool WriterLock::replace(const std::string& etag) {
-  const auto start = Clock::now();
-  try {
-    etag_ = client_.put(key_, bytes_of(content()), {.only_if_etag = etag});
+    etag_ = client_.put(key_, bytes_of(content()), condition);
   } catch (const ObjectStoreError& failure) {
     if (is_another_s(failure)) return false;
     throw;
@@ -167,7 +149,7 @@ std::shared_ptr<WriterLock> WriterLock::take(const Client& client, const std::st
   bool lives = false;
   try {
     for (bool has_said = false;; std::this_thread::sleep_for(seconds(std::min(0.5, lease_s / 20)))) {
-      if (lock->create()) break;
+      if (lock->write({.only_if_absent = true})) break;
       const auto now = Clock::now();
       const auto found = look(client, key, lease_s);
       if (!found) continue;
@@ -177,7 +159,7 @@ std::shared_ptr<WriterLock> WriterLock::take(const Client& client, const std::st
         held = *found;
       }
       const bool is_over = held.is_dead || now - since > seconds(held.lease_s);
-      if (is_over && !held.etag.empty() && lock->replace(held.etag)) {
+      if (is_over && !held.etag.empty() && lock->write({.only_if_etag = held.etag})) {
         base::log_warning("{}: {} has ended without giving it back; this process takes it over", name, held.holder);
         break;
       }

@@ -38,8 +38,8 @@ class WriterLock {
 
  private:
   using Clock = std::chrono::steady_clock;
-  bool create();
-  bool replace(const std::string& etag);
+  /// False where the condition does not hold: another has it.
+  bool write(const PutOptions& condition);
   bool is_conditional();
   void renew(double deadline_s);
   void run();

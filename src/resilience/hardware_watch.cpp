@@ -2,18 +2,15 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <fstream>
-#include <iterator>
 #include <mutex>
-#include <sstream>
 #include <thread>
 
 #include "base/process.h"
+#include "base/process_stat.h"
 
 namespace ingot::resilience {
 
@@ -23,20 +20,6 @@ namespace {
 
 constexpr double kMuchLoad = 0.15;  // of the cores
 
-// That a process has used so far; 0: it has gone.
-double cpu_seconds_of(int64_t process) {
-  std::ifstream file(fmt::format("/proc/{}/stat", process));
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const auto name_ends = text.rfind(')');
-  if (name_ends == std::string::npos) return 0;
-  std::istringstream rest(text.substr(name_ends + 1));
-  std::string skipped;
-  for (int field = 3; field < 14; ++field) rest >> skipped;  // proc_pid_stat(5): the 14th and 15th are utime and stime
-  double user = 0, system = 0;
-  rest >> user >> system;
-  return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
-}
-
 // Of the machine's cores those that neither this process nor the given ones use, since the last time.
 class ForeignLoad {
  public:
@@ -44,7 +27,7 @@ class ForeignLoad {
     std::map<int64_t, double> now;
     double companions_s = 0;
     for (const auto process : processes) {
-      now[process] = cpu_seconds_of(process);
+      now[process] = base::process_stat(process).value_or(base::ProcessStat()).cpu_s;
       companions_s += std::max(0.0, now[process] - before_[process]);
     }
     before_ = std::move(now);

@@ -19,6 +19,7 @@
 #include "base/child_process.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/process_stat.h"
 #include "base/stack_dump.h"
 #include "base/system_call.h"
 #include "resilience/divergence.h"
@@ -35,14 +36,6 @@ constexpr double kPolitenessShare = 0.3;  // of the grace: ranks end by themselv
 constexpr double kWatchEvery = 0.1, kForStacks = 0.3, kLookElsewhereEvery = 0.5;  // seconds
 constexpr double kForCauses = 0.5;              // from the first rank that lost another one until that must have ended
 constexpr double kGraceForOthersFailure_s = 1;  // ranks whose peers are gone have nothing more to do
-
-// 'R' runs, 'S' sleeps, 'D' waits for the kernel, 'T' is stopped; '?': not known.
-char state_of(int64_t process) {
-  std::string text;
-  std::getline(std::ifstream(fmt::format("/proc/{}/stat", process)), text);
-  const auto end = text.rfind(')');  // behind the program's name, which may hold anything
-  return end != std::string::npos && end + 2 < text.size() ? text[end + 2] : '?';
-}
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -392,7 +385,7 @@ struct Supervision::State {
       if (!child.is_running || waits(child)) return;  // one has ended, and is about to be reaped, or has lost one
       auto pulse = options_->heartbeats->pulse(static_cast<int>(i));
       pulse.age_s = std::min(pulse.age_s, seconds_since(awake_since_));
-      const char state = state_of(pulse.process);
+      const char state = base::process_stat(pulse.process).value_or(base::ProcessStat()).state;
       ranks.push_back({child.rank, std::move(pulse), state});
     }
     hand_on_steps(ranks);
