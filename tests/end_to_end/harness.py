@@ -13,6 +13,11 @@ from pathlib import Path
 INGOT = os.environ.get("INGOT_BINARY") or sys.exit("INGOT_BINARY is not set")
 
 
+def at_night():
+    """Whether the long versions of tests are wanted (scripts/test --night)."""
+    return bool(os.environ.get("INGOT_NIGHT"))
+
+
 def ingot(*args, status=0, timeout=300, **kw):
     """Runs the program, asserts its exit status and returns (stdout, stderr)."""
     done = subprocess.run([INGOT, *map(str, args)], capture_output=True, text=True, timeout=timeout, **kw)

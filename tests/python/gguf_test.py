@@ -1,7 +1,6 @@
 """GGUF files that ingot writes, read by the gguf package: every tensor and its values for each family, tokens of tokenizers, errors. Runs with
 the Python of .deps/venv."""
 import json
-import os
 import resource
 import signal
 import sys
@@ -12,7 +11,7 @@ import gguf
 import numpy
 import torch
 from gguf_models import CASES, expected_tensors, save_model
-from harness import Workspace, expect_error, ingot
+from harness import Workspace, at_night, expect_error, ingot
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TYPES = {"fp32": gguf.GGMLQuantizationType.F32, "fp16": gguf.GGMLQuantizationType.F16, "bf16": gguf.GGMLQuantizationType.BF16,
@@ -55,7 +54,7 @@ AT_NIGHT = {"llama, linear and wider heads", "llama, yarn", "mistral", "qwen3, y
 
 def families(w):
     for number, (case, (arch, settings)) in enumerate(CASES.items()):
-        if case in AT_NIGHT and not os.environ.get("INGOT_NIGHT"):
+        if case in AT_NIGHT and not at_night():
             continue
         torch.manual_seed(number)
         folder, file = w.path / f"model{number}", w.path / f"{number}.gguf"
