@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <ostream>
 #include <set>
 
@@ -172,6 +173,24 @@ std::vector<TestLayout> fine_tuned_layouts() {
   all.push_back({.parallel = P{.zero = 3}, .ranks = 2, .family = "gemma2", .microbatch = 2, .draft = 3});
   all.push_back({.parallel = P{.tensor = 2, .zero = 1}, .ranks = 2, .family = "gemma2", .draft = 4});
   return all;
+}
+
+// By day every other of the layouts that differ only in family or variant, and of the next such layout the rest; at night all.
+void leave_every_other_for_the_night(std::vector<TestLayout>& all) {
+  std::map<std::string, size_t> numbers;
+  std::vector<std::vector<TestLayout*>> kinds;
+  for (auto& layout : all) {
+    auto kind = name_of(layout).substr(layout.family.size());
+    if (layout.family == "linear_llama" || layout.family == "fla") {
+      const auto variant = "_" + model_of(layout).linear_attention;
+      kind.erase(kind.find(variant), variant.size());
+    }
+    const auto [number, is_new] = numbers.emplace(kind, kinds.size());
+    if (is_new) kinds.emplace_back();
+    kinds[number->second].push_back(&layout);
+  }
+  for (size_t kind = 0; kind < kinds.size(); ++kind)
+    for (size_t i = 0; kinds[kind].size() > 1 && i < kinds[kind].size(); ++i) kinds[kind][i]->by_night = (kind + i) % 2 != 0;
 }
 
 }  // namespace
@@ -501,21 +520,27 @@ std::vector<TestLayout> test_layouts() {
   mixture({.parallel = P{.tensor = 2, .expert = 2}, .ranks = 4, .precision = "fp32", .force_balance = true});
   all.push_back({.parallel = P{.zero = 1}, .ranks = 3, .precision = "fp32"});
   all.push_back({.parallel = P{.tensor = 2}, .ranks = 4, .precision = "fp32"});
+  leave_every_other_for_the_night(all);
   return all;
 }
 
-// One of each axis, method and family.
+// One of each axis, method and family together. What brings nothing new by itself waits for the night.
 std::vector<TestLayout> emulated_layouts() {
   std::vector<TestLayout> some;
-  std::set<std::string> seen;
+  std::set<std::string> seen, parts_seen;
   for (auto layout : test_layouts()) {
     const auto& p = layout.parallel;
     if (layout.ranks > 4 || layout.precision != "fp64" || (p.pipeline > 1 && p.pipeline_schedule == "gpipe")) continue;
-    const auto kind = fmt::format("{} {} {} {} {} {} {} {}", layout.family, p.pipeline > 1,
-                                  p.context > 1 ? p.context_method + p.state_method : "", p.tensor > 1, p.tensor_sequence > 1, p.expert > 1,
-                                  p.expert_tensor > 1, layout.family == "linear_llama" ? layout.linear : "");
+    const auto linear = layout.family == "linear_llama" ? layout.linear : std::string(),
+               context = p.context > 1 ? p.context_method + p.state_method : std::string();
+    const auto kind = fmt::format("{} {} {} {} {} {} {} {}", layout.family, p.pipeline > 1, context, p.tensor > 1, p.tensor_sequence > 1,
+                                  p.expert > 1, p.expert_tensor > 1, linear);
     if (!seen.insert(kind).second) continue;
-    layout.emulated = true;
+    layout.emulated = layout.by_night = true;
+    for (const std::string& part : {layout.family, linear, context, p.pipeline > 1 ? p.pipeline_schedule : std::string(),
+                                    std::string(p.tensor > 1 ? "tensor" : ""), std::string(p.tensor_sequence > 1 ? "tensor_sequence" : ""),
+                                    std::string(p.expert > 1 ? "expert" : ""), std::string(p.expert_tensor > 1 ? "slices" : "")})
+      if (parts_seen.insert(part).second) layout.by_night = false;
     some.push_back(layout);
   }
   return some;

@@ -25,6 +25,7 @@ struct TestLayout {
   std::vector<std::string> mixers = {}, feed_forwards = {};  // in place of the family's
   bool replayed = false;                                     // tokens go to the experts that they went to on one rank
   bool emulated = false;                                     // ranks have emulated devices
+  bool by_night = false;                                     // by day its parts are in other layouts
   double bucket_mib = 0.01, clip = 1;
   bool is_special = false;  // multipliers, capped logits and their loss, learning rates by width
   double qk_clip = 0;       // beyond which queries and keys are scaled back
@@ -43,7 +44,7 @@ models::ModelConfig model_of(const TestLayout& layout);
 std::string name_of(const TestLayout& layout);
 std::vector<TestLayout> test_layouts();
 void PrintTo(const TestLayout& layout, std::ostream* out);
-/// Of each kind one that runs on emulated devices, too.
+/// Of each kind one that runs on emulated devices, too; by day as few as have every family and part of a layout.
 std::vector<TestLayout> emulated_layouts();
 
 }  // namespace ingot::train
