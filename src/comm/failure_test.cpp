@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <thread>
 
+#include "comm/test_departures.h"
 #include "comm/test_ranks.h"
 
 namespace ingot::comm {
@@ -25,17 +25,19 @@ class Failures : public ::testing::TestWithParam<Fabrics> {
 };
 
 TEST_P(Failures, a_rank_that_does_not_come_is_named_with_operation_axis_and_step) {
+  Departures departures;
   const auto outcomes = outcomes_on(
       GetParam(), 3,
-      [](World& world) {
+      [&](World& world) {
         auto group = world.group("data", {0, 1, 2});
         world.ledger().set_step(41);
         group->barrier();
         world.ledger().set_step(42);
         if (world.rank() == 1) {
-          std::this_thread::sleep_for(std::chrono::seconds(9));  // past the others' patience and their monitored barrier
+          departures.wait_for(2);  // past the others' patience and their monitored barrier
           return;
         }
+        const Departures::Leaving leaving(departures);
         auto x = at::ones({1024}, at::kFloat);
         group->all_reduce(x);
       },
@@ -48,14 +50,16 @@ TEST_P(Failures, a_rank_that_does_not_come_is_named_with_operation_axis_and_step
 }
 
 TEST_P(Failures, messages_too_have_a_deadline) {
+  Departures departures;
   const auto outcomes = outcomes_on(
       GetParam(), 2,
-      [](World& world) {
+      [&](World& world) {
         auto& group = world.everyone();
         group.barrier();
         auto x = at::zeros({4}, at::kFloat);
-        if (world.rank() == 0) group.receive(x, 1);
-        else std::this_thread::sleep_for(std::chrono::seconds(8));
+        if (world.rank() == 1) return departures.wait_for(1);
+        const Departures::Leaving leaving(departures);
+        group.receive(x, 1);
       },
       patience(0.5));
   EXPECT_THAT(outcomes[0], AllOf(HasSubstr("receive"), HasSubstr("rank 1")));
@@ -160,7 +164,7 @@ TEST(Arguments, are_checked_before_anything_is_sent) {
 
 TEST(Rendezvous, says_who_did_not_come) {
   WorldOptions options;
-  options.rendezvous_timeout = std::chrono::seconds(2);
+  options.rendezvous_timeout = std::chrono::seconds(1);
   RankEnvironment environment;
   environment.size = 3;
   environment.address = "127.0.0.1";
