@@ -29,11 +29,10 @@ def a_run_lives_in_a_bucket_and_goes_on_with_other_ranks(w):
     """moto: saved by one rank, resumed by two from the bucket alone; retention; and what lies there is a checkpoint when copied to disk."""
     config = w.config("bucket", **{"train.precision": "fp64", "checkpoint.folder": "s3://bucket/runs/a", "checkpoint.keep": 2})
     straight = w.config("straight", **{"train.precision": "fp64"})
-    ingot("train", straight, "--run-dir", w.path / "straight")
     with Moto() as moto:
         client = boto3.client("s3", endpoint_url=moto.url, aws_access_key_id=ID, aws_secret_access_key=SECRET, region_name=REGION)
-        ingot("train", config, "--run-dir", w.path / "a", "--set", "train.steps=6", "--set", "optimizer.schedule=constant", env=account(moto))
-        ingot("launch", "-n", 2, "--", INGOT, "train", config, "--run-dir", w.path / "a", "--set", "optimizer.schedule=constant", env=account(moto))
+        ingot("train", config, "--no-forecast", "--run-dir", w.path / "a", "--set", "train.steps=6", "--set", "optimizer.schedule=constant", env=account(moto))
+        ingot("launch", "-n", 2, "--", INGOT, "train", config, "--no-forecast", "--run-dir", w.path / "a", "--set", "optimizer.schedule=constant", env=account(moto))
         assert [step for step, *_ in losses(w.path / "a")] == list(range(1, 13))
         keys = [o["Key"] for o in client.list_objects_v2(Bucket="bucket", Prefix="runs/a/")["Contents"]]
         assert steps_in(keys) == ["00000009", "00000012"], keys
@@ -53,7 +52,7 @@ def a_run_lives_in_a_bucket_and_goes_on_with_other_ranks(w):
         ingot("checkpoint", "prune", url, "--keep", 1, env=account(moto))
         keys = [o["Key"] for o in client.list_objects_v2(Bucket="bucket", Prefix="runs/a/")["Contents"]]
         assert steps_in(keys) == ["00000012"] and all("/step_00000012/" in key for key in keys), keys
-        ingot("train", straight, "--run-dir", w.path / "constant", "--set", "optimizer.schedule=constant")
+        ingot("train", straight, "--no-forecast", "--run-dir", w.path / "constant", "--set", "optimizer.schedule=constant")
         ingot("checkpoint", "diff", copy, w.path / "constant", "--atol", 1e-9)
 
 
@@ -61,21 +60,21 @@ def a_store_that_fails_costs_time_or_a_checkpoint_never_the_run(w):
     """Overload, broken connections: tried again. No right to write any more: that save fails by name, training goes on, the old one is resumed."""
     config = w.config("faulty", **{"train.precision": "fp64", "checkpoint.folder": "s3://bucket/runs/b", "checkpoint.keep": 2, "optimizer.schedule": "constant"})
     straight = w.config("straight-b", **{"train.precision": "fp64", "optimizer.schedule": "constant"})
-    ingot("train", straight, "--run-dir", w.path / "straight-b")
+    ingot("train", straight, "--no-forecast", "--run-dir", w.path / "straight-b")
     with FaultyStore() as store:
         for act in (answers(500, "InternalError"), answers(503, "SlowDown"), close, reset):
             store.fail(act, 1, lambda request: request.command == "PUT")
-        ingot("train", config, "--run-dir", w.path / "b", "--set", "train.steps=6", env=account(store))
+        ingot("train", config, "--no-forecast", "--run-dir", w.path / "b", "--set", "train.steps=6", env=account(store))
         assert not store.faults and steps_in(store.objects) == ["00000003", "00000006"], (store.faults, list(store.objects))
         # Run 2 may read, but not write, until its last save.
         forbidden = [True]
         store.fail(answers(403, "AccessDenied"), 1000, lambda request: forbidden[0] and request.command in ("PUT", "POST") and "delete" not in request.query)
-        _, err = ingot("train", config, "--run-dir", w.path / "b", "--set", "train.steps=11", env=account(store), status=1)
+        _, err = ingot("train", config, "--no-forecast", "--run-dir", w.path / "b", "--set", "train.steps=11", env=account(store), status=1)
         assert "resumed from s3://bucket/runs/b/step_00000006" in err, err
         assert "saving the checkpoint of step 9 failed" in err and "AccessDenied" in err and "training goes on" in err, err
         assert "the last checkpoint (step 11) could not be saved" in err and steps_in(store.objects) == ["00000003", "00000006"], err
         forbidden[0] = False
-        ingot("train", config, "--run-dir", w.path / "b", env=account(store))
+        ingot("train", config, "--no-forecast", "--run-dir", w.path / "b", env=account(store))
         assert steps_in(store.objects) == ["00000009", "00000012"], list(store.objects)
         assert losses(w.path / "b") == losses(w.path / "straight-b")
 

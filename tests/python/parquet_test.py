@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/end_to_end"), str(ROOT / "tests/oracles")]
-from harness import INGOT, ingot, run_chosen
+from harness import INGOT, at_night, ingot, run_chosen
 from make_parquet_fixtures import json_lines
 
 TOKENIZER = ROOT / "src/data/testdata/export_bpe.model"
@@ -54,19 +54,22 @@ def output_of(w, file, *flags):
 
 
 def tokens_are_those_of_json_lines(w):
+    """Each table in each way; by day in every third."""
     compared = 0
-    for name, table in tables():
+    for number, (name, table) in enumerate(tables()):
         lines = w.path / f"{name}.jsonl"
         lines.write_text(json_lines(table))
         expected = output_of(w, lines)
-        for way, arguments in WAYS.items():
+        for at, (way, arguments) in enumerate(WAYS.items()):
+            if not at_night() and (number + at) % 3:
+                continue
             if way == "delta" and pa.types.is_dictionary(table["text"].type):
                 continue
             file = w.path / f"{name}_{way}"  # no ending: the beginning tells
             pq.write_table(table, file, **arguments)
             assert output_of(w, file, "--threads", 1 + compared % 3) == expected, (name, way)
             compared += 1
-    assert compared == 35, compared
+    assert compared == (35 if at_night() else 12), compared
 
 
 def many_files_become_one_data_set(w):
