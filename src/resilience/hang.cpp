@@ -27,12 +27,14 @@ std::optional<Hang> find_hang(const std::vector<WatchedRank>& ranks, const HangL
   if (limits.silence_s == 0) return std::nullopt;
   std::vector<const WatchedRank*> silent;
   for (const auto& rank : ranks)
-    if (rank.pulse.process != 0 && rank.pulse.is_settled && rank.pulse.age_s > limit) silent.push_back(&rank);
+    if ((rank.pulse.process != 0 && rank.pulse.is_settled && rank.pulse.age_s > limit) || rank.stopped_s > limit) silent.push_back(&rank);
   const auto hang = [](const WatchedRank& r, const std::string& how) {
-    return Hang{.rank = r.rank,
-                .description = fmt::format("rank {} (process {}) hangs in step {}: {}, silent for {:.1f} s", r.rank, r.pulse.process,
-                                           r.pulse.step, how, r.pulse.age_s),
-                .silent_s = r.pulse.age_s};
+    const double silent_s = std::max(r.pulse.is_settled ? r.pulse.age_s : 0, r.stopped_s);
+    return Hang{
+        .rank = r.rank,
+        .description = fmt::format("rank {} (process {}) hangs {}: {}, silent for {:.1f} s", r.rank, r.pulse.process,
+                                   r.pulse.step > 0 ? fmt::format("in step {}", r.pulse.step) : "before its first step", how, silent_s),
+        .silent_s = silent_s};
   };
   const auto is_stopped = [](const WatchedRank* r) { return r->state == 'T' || r->state == 't'; };
   if (const auto found = std::find_if(silent.begin(), silent.end(), is_stopped); found != silent.end())

@@ -14,7 +14,8 @@ namespace ingot::resilience {
 struct WatchedRank {
   int rank = 0;
   comm::Pulse pulse;
-  char state = 'R';  // of its process, as /proc/PID/stat has it
+  char state = 'R';      // of its process, as /proc/PID/stat has it
+  double stopped_s = 0;  // since when that has been seen stopped
 };
 
 struct HangLimits {
@@ -28,9 +29,10 @@ struct Hang {
   double silent_s = 0;      // since its last sign of life
 };
 
-/// Nothing while every rank that is watched has beaten within the limit. A rank is watched while it is settled. Of ranks that are silent
-/// one that is stopped is meant, else one that does not wait for others, else, where all wait, the one that left the common path, as
-/// `divergence` says, else the two ends of a message of which only one is at it, else one that waits in another operation than most.
+/// Nothing while every rank that is watched has beaten within the limit. A rank is watched while it is settled, and while it is stopped. Of
+/// ranks that are silent one that is stopped is meant, else one that does not wait for others, else, where all wait, the one that left the
+/// common path, as `divergence` says, else the two ends of a message of which only one is at it, else one that waits in another operation
+/// than most.
 std::optional<Hang> find_hang(const std::vector<WatchedRank>& ranks, const HangLimits& limits,
                               const std::function<std::optional<Divergence>()>& divergence = {});
 

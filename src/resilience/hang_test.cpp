@@ -61,6 +61,18 @@ TEST(Hangs, of_ranks_that_all_do_something_else_each_is_said) {
   EXPECT_THAT(hang->description, HasSubstr("wait for each other: rank 0 in a, rank 1 in b, for 11.0 s"));
 }
 
+// A bug: it was stopped before its first step, when nobody was watched yet, and the others waited for it at the rendezvous.
+TEST(Hangs, a_rank_that_is_stopped_is_named_before_its_first_step_too) {
+  auto ranks = std::vector<WatchedRank>{rank(0, 11, true), rank(1, 11, true)};
+  for (auto& r : ranks) r.pulse.is_settled = false, r.pulse.step = 0;
+  EXPECT_EQ(found(ranks), -2);
+  ranks[1].state = 'T', ranks[1].stopped_s = 9;
+  EXPECT_EQ(found(ranks), -2);
+  ranks[1].stopped_s = 11;
+  EXPECT_EQ(found(ranks), 1);
+  EXPECT_THAT(find_hang(ranks, {.silence_s = 10})->description, AllOf(HasSubstr("hangs before its first step"), HasSubstr("is stopped")));
+}
+
 TEST(Hangs, both_ends_of_a_message_are_named_where_one_is_elsewhere) {
   // Rank 1 waits for rank 2, which waits for rank 0, which is not at a message.
   std::vector<WatchedRank> ranks = {rank(0, 11, true, "all_reduce"), rank(1, 11, true, "receive"), rank(2, 11, true, "receive")};

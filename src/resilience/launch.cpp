@@ -29,6 +29,7 @@
 #include "resilience/retry_policy.h"
 #include "resilience/straggler_exchange.h"
 #include "resilience/supervisor.h"
+#include "resilience/trial_exchange.h"
 
 namespace ingot::resilience {
 namespace {
@@ -84,12 +85,12 @@ std::string address_of(const LaunchOptions& o) {
   return o.node_rank == 0 && !is_folder(o.rendezvous) ? parse_address(o.rendezvous).host : base::host_name();
 }
 
-std::vector<RankProcess> ranks_of(const LaunchOptions& o, const Round& round, const comm::HeartbeatBoard& heartbeats) {
-  // As torchrun: without a choice of the user's, the ranks of a machine share its cores.
-  const int threads = std::max<int>(1, base::usable_cores() / static_cast<int>(o.ranks));
+// `rotation`: of the ranks over the processes of the round.
+std::vector<RankProcess> ranks_of(const LaunchOptions& o, const Round& round, const comm::HeartbeatBoard& heartbeats,
+                                  int64_t rotation = 0) {
   std::vector<RankProcess> ranks;
   for (int64_t local = 0; local < o.ranks; ++local) {
-    const int64_t rank = round.first_rank() + local;
+    const int64_t rank = (round.first_rank() + local + rotation) % round.ranks();
     RankProcess process{static_cast<int>(rank),
                         {{"RANK", std::to_string(rank)},
                          {"WORLD_SIZE", std::to_string(round.ranks())},
@@ -100,15 +101,19 @@ std::vector<RankProcess> ranks_of(const LaunchOptions& o, const Round& round, co
                          {"INGOT_HEARTBEATS", heartbeats.path()},
                          {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                          {"TORCHELASTIC_RESTART_COUNT", std::to_string(round.number)}}};
-    if (base::environment().omp_num_threads.empty()) process.environment.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
     ranks.push_back(std::move(process));
   }
   return ranks;
 }
 
+// What each process of this machine has. As torchrun: without a choice of the user's, the ranks of a machine share its cores.
+std::vector<std::pair<std::string, std::string>> environment_of(const LaunchOptions& o) {
+  if (!base::environment().omp_num_threads.empty()) return {};
+  return {{"OMP_NUM_THREADS", std::to_string(std::max<int>(1, base::usable_cores() / static_cast<int>(o.ranks)))}};
+}
+
 constexpr int kUsageStatus = 2, kUnfitStatus = 3;
-constexpr int64_t kLongestHistory = int64_t{1} << 30;                               // bytes of checkpoints.jsonl
-constexpr const char* kReplicasDiffer = "ranks that hold the same weights differ";  // as train/replica_check.cpp says it
+constexpr int64_t kLongestHistory = int64_t{1} << 30;  // bytes of checkpoints.jsonl
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
@@ -156,10 +161,12 @@ class EventLog {
                   {"what", found.description},
                   {"node", found.node.empty() ? base::host_name() : found.node}});
   }
-  const std::string& run_directory() const { return run_directory_; }
-  void record(const char* kind, const Json& details) {
+  const std::string& run_directory() {
     if (const auto said = heartbeats_.pulse(0).run_directory; !said.empty()) run_directory_ = said;
-    if (!run_directory_.empty()) base::record_event(run_directory_, kind, details);
+    return run_directory_;
+  }
+  void record(const char* kind, const Json& details) {
+    if (const auto& run = run_directory(); !run.empty()) base::record_event(run, kind, details);
   }
 
  private:
@@ -190,45 +197,11 @@ void check(const LaunchOptions& o) {
     throw UsageError("--spares {} waits for ranks of `ingot train` to fail, and needs --max-restarts above 0", o.spares);
 }
 
-// -1: nobody, or all alike.
-int who_failed(const Outcome& outcome) { return !outcome.succeeded && outcome.first.failed == 1 ? outcome.first.rank : -1; }
-
-// The step that failed twice is tried in other ways, in folders beside what the run has written.
-void find_cause(const LaunchOptions& o, const std::vector<std::string>& command, const Round& round, const Failure& failure,
-                const std::string& run_directory, comm::HeartbeatBoard& heartbeats, const StopSignal& stop, EventLog& events) {
-  const auto checkpoints = run_directory + "/checkpoints.jsonl";
-  const auto known = std::filesystem::exists(checkpoints) ? base::read_file(checkpoints, kLongestHistory) : std::string();
-  const auto ranks = static_cast<size_t>(o.ranks);
-  std::vector<TrialOutcome> outcomes;
-  auto in_words = Json::array();
-  for (const auto& trial : trials(static_cast<int>(o.ranks))) {
-    base::log_info("step {} is tried once more, {}", failure.step, trial.what);
-    auto flags = flags_of_trials(failure.step, fmt::format("{}/trials/step-{}-{}", run_directory, failure.step, trial.name), known);
-    flags.insert(flags.end(), trial.flags.begin(), trial.flags.end());
-    heartbeats.clear();
-    auto round_of_trial = round;
-    round_of_trial.number += static_cast<int64_t>(outcomes.size()) + 1;
-    auto processes = ranks_of(o, round_of_trial, heartbeats);
-    std::vector<int> numbers;
-    for (const auto& process : processes) numbers.push_back(process.rank);
-    for (size_t i = 0; i < ranks; ++i) {
-      processes[i].rank = numbers[(i + static_cast<size_t>(trial.rotation)) % ranks];
-      processes[i].environment.front().second = std::to_string(processes[i].rank);
-    }
-    const auto outcome = Supervision({.command = command_of_trial(command, flags), .may_stay = true}, static_cast<int>(o.ranks), stop)
-                             .run(processes, {.grace_s = o.grace_s, .heartbeats = &heartbeats, .hang = {.silence_s = o.hang_s}});
-    if (stop.received() != 0) return;
-    const auto& lines = outcome.first.last_lines;
-    const bool differ =
-        std::any_of(lines.begin(), lines.end(), [](const auto& line) { return line.find(kReplicasDiffer) != std::string::npos; });
-    outcomes.push_back({trial.name, outcome.succeeded, who_failed(outcome), differ});
-    in_words.push_back({{"trial", trial.what}, {"passed", outcome.succeeded}, {"rank", outcomes.back().rank}});
-    base::log_info("{}: {}", trial.what, outcome.succeeded ? "passed" : outcome.first.description);
-  }
-  heartbeats.clear();  // events are of the run, not of the trials' folders
-  const auto found = verdict(failure.failed == 1 ? failure.rank : -1, outcomes);
-  base::log_error("step {}: {}", failure.step, found);
-  events.record("bisected", {{"step", failure.step}, {"what", found}, {"trials", in_words}});
+NodeOutcome outcome_here(const Outcome& outcome) {
+  NodeOutcome own{.passed = outcome.succeeded, .failed = outcome.succeeded ? 0 : outcome.first.failed, .what = outcome.first.description};
+  if (own.failed == 1) own.rank = outcome.first.rank;
+  read_replicas(outcome.first.last_lines, own);
+  return own;
 }
 
 // Slurm may know a node by another name than the node itself.
@@ -265,14 +238,13 @@ class Launcher {
     }
     store_ = store_of(o_);
     nodes_.emplace(store_, node_options());
-    supervision_.emplace(Program{.command = command_, .may_stay = o_.max_restarts > 0, .spares = static_cast<int>(o_.spares)},
-                         static_cast<int>(o_.ranks), stop_);
+    begin_supervision();
     hardware_.emplace(HardwareWatch::Options{.processes = [this] { return processes(); }},
                       [this](const health::HardwareFinding& finding) { tell(finding); });
     exchange_.emplace(store_, [this] { return remark_on_node(); });
     if (!o_.page.empty()) page_.emplace(o_.page, heartbeats_, static_cast<int>(o_.ranks), [this] { return hardware_->last(); });
     if (!o_.on_event.empty()) hook_.emplace(o_.on_event, [this] { return heartbeats_.pulse(0).run_directory; });
-    while (const auto round = nodes_->next([this] { return is_stopped(); }))
+    while (const auto round = nodes_->next([this] { return stops_waiting(); }))
       if (const auto status = take_part(*round)) return *status;
     return nodes_->status();
   }
@@ -289,7 +261,18 @@ class Launcher {
             .patience_s = o_.nodes_patience_s,
             .timeout_s = o_.rendezvous_timeout_s};
   }
+  void begin_supervision() {
+    supervision_.emplace(
+        Program{
+            .command = command_, .may_stay = o_.max_restarts > 0, .spares = static_cast<int>(o_.spares), .environment = environment_of(o_)},
+        static_cast<int>(o_.ranks), stop_);
+  }
   bool is_stopped() const { return stop_.received() != 0; }
+  // Asked while others work: what this node is to take over is loaded before it is needed.
+  bool stops_waiting() {
+    if (nodes_->is_spare() && o_.max_restarts > 0 && is_training(command_)) supervision_->stand_by();
+    return is_stopped();
+  }
   bool is_asked_to_drain() const { return page_ && page_->is_asked_to_drain(); }
 
   std::vector<int64_t> processes() const {
@@ -375,8 +358,11 @@ class Launcher {
     const auto retry = after(failed, {.restarts = o_.max_restarts, .restarts_per_day = o_.restarts_per_day});
     if (!retry.restarts) {
       if (o_.max_restarts > 0) base::log_error("not started again: {}", retry.why);
-      if (retry.is_deterministic && o_.nodes_wanted == 1 && is_training(command_) && !events_.run_directory().empty())
-        find_cause(o_, command_, round, failure, events_.run_directory(), heartbeats_, stop_, events_);
+      if (retry.is_deterministic && is_training(command_) && !events_.run_directory().empty()) {
+        const auto found = find_cause(round, outcome, agreed.step, speaks);
+        heartbeats_.clear();  // events are of the run, not of the trials' folders
+        if (found && found->advice != Advice::give_up) return follow(*found, round);
+      }
       if (speaks) events_.record("gave_up", {{"attempt", round.number - round.first}, {"why", retry.why}});
       const int status = agreed.cause == Cause::usage ? kUsageStatus : 1;
       nodes_->end(round, status);
@@ -386,7 +372,69 @@ class Launcher {
                       failed.size(), o_.max_restarts, failure.stayed > 0 ? fmt::format(", {} in the same process", failure.stayed) : "");
     if (page_) page_->count_restart();
     if (speaks) events_.record("restart", {{"attempt", failed.size()}, {"pause_s", retry.pause_s}, {"why", retry.why}});
-    return pause(stop_, retry.pause_s) ? std::nullopt : std::optional(1);
+    return pause(stop_, retry.pause_s) ? std::nullopt : std::optional(0);  // as where it waits for the others
+  }
+
+  // The step that failed twice is tried in other ways, on all nodes of the round, in folders beside what the run has written.
+  std::optional<Verdict> find_cause(const Round& round, const Outcome& failure, int64_t step, bool speaks) try {
+    const auto run = events_.run_directory();  // heartbeats are soon of the trials' folders
+    const auto checkpoints = run + "/checkpoints.jsonl";
+    const auto known = std::filesystem::exists(checkpoints) ? base::read_file(checkpoints, kLongestHistory) : std::string();
+    supervision_.reset();  // who waits to go on holds memory
+    nodes_->begin_trials(round);
+    const TrialExchange exchange(store_, round, [this](const Node& node) { return nodes_->is_there(node); });
+    const auto agree = [&](int64_t trial, const Outcome& own) {
+      return exchange.agree(
+          trial, outcome_here(own), [this] { return is_stopped(); }, std::chrono::duration<double>(o_.rendezvous_timeout_s));
+    };
+    const auto first = agree(0, failure);
+    if (!first) return std::nullopt;
+    std::vector<TrialOutcome> outcomes;
+    auto in_words = Json::array();
+    for (const auto& trial : trials(round)) {
+      base::log_info("step {} is tried once more, {}", step, trial.what);
+      auto flags = flags_of_trials(step, fmt::format("{}/trials/step-{}-{}", run, step, trial.name), known);
+      flags.insert(flags.end(), trial.flags.begin(), trial.flags.end());
+      heartbeats_.clear();
+      auto round_of_trial = round;
+      const auto number = static_cast<int64_t>(outcomes.size()) + 1;
+      round_of_trial.number += number;
+      const SupervisorOptions watch{.grace_s = o_.grace_s,
+                                    .failure_elsewhere = [&] { return exchange.failure_elsewhere(number); },
+                                    .heartbeats = &heartbeats_,
+                                    .hang = {.silence_s = o_.hang_s, .is_whole_job = round.nodes.size() == 1}};
+      const auto own = Supervision({.command = command_of_trial(command_, flags), .may_stay = true, .environment = environment_of(o_)},
+                                   static_cast<int>(o_.ranks), stop_)
+                           .run(ranks_of(o_, round_of_trial, heartbeats_, trial.rotation), watch);
+      if (is_stopped()) return std::nullopt;
+      const auto all = agree(number, own);
+      if (!all) return std::nullopt;
+      outcomes.push_back(combine(trial, *all));
+      const auto& outcome = outcomes.back();
+      in_words.push_back({{"trial", trial.what}, {"passed", outcome.passed}, {"rank", outcome.rank}});
+      base::log_info("{}: {}", trial.what, outcome.passed ? "passed" : own.succeeded ? "failed on another node" : own.first.description);
+    }
+    auto found = verdict(round, combine({}, *first).rank, outcomes);
+    base::log_error("step {}: {}", step, found.what);
+    if (speaks) base::record_event(run, "bisected", {{"step", step}, {"what", found.what}, {"trials", in_words}});
+    return found;
+  } catch (const CommError& problem) {
+    base::log_warning("step {} is not tried further: {}", step, problem.what());
+    return std::nullopt;
+  }
+
+  // Not by giving up. The status to end with; nothing: there is a next round.
+  std::optional<int> follow(const Verdict& found, const Round& round) {
+    if (found.advice == Advice::leave_out_node && found.node == round.own) {
+      gate_.exclude(found.what);
+      events_.record("excluded", {{"node", node_name()}, {"what", found.what}});
+      if (round.nodes.size() == 1) nodes_->end(round, kUnfitStatus);
+      return kUnfitStatus;
+    }
+    nodes_->end_trials(round);
+    if (page_) page_->count_restart();
+    begin_supervision();
+    return std::nullopt;
   }
 
   // Whether the others go on without this node.

@@ -14,6 +14,7 @@
 
 #include "base/child_process.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/system_call.h"
 #include "health/exclusion_list.h"
@@ -40,6 +41,8 @@ std::string without_time(const std::string& line) {
 }  // namespace
 
 std::string NodeGate::reason_to_stay_away() const {
+  // What cannot be written later is said now.
+  if (options_.list.has_parent_path()) base::make_directories(options_.list.parent_path());
   if (!options_.list.empty() && health::is_excluded(options_.list, options_.node))
     return fmt::format("{} has {} among the nodes to be without; who mends it takes its line away", options_.list.string(), options_.node);
   return found_by_check();

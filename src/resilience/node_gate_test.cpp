@@ -6,6 +6,7 @@
 #include <chrono>
 #include <fstream>
 
+#include "base/error.h"
 #include "base/files.h"
 
 namespace ingot::resilience {
@@ -31,6 +32,10 @@ TEST_F(NodeGates, let_a_node_in_that_is_fit_and_not_on_the_list) {
   gate("true").exclude("core 3 computes wrongly");
   EXPECT_THAT(gate("true").reason_to_stay_away(), StartsWith(list_.string() + " has node7 among"));
   EXPECT_EQ(NodeGate({.node = "node71", .list = list_, .check = {}}).reason_to_stay_away(), "");
+}
+
+TEST_F(NodeGates, say_at_once_that_the_list_cannot_be_written) {
+  EXPECT_THROW(NodeGate({.node = "node7", .list = "/proc/version/excluded", .check = {}}).reason_to_stay_away(), base::FileError);
 }
 
 TEST_F(NodeGates, say_what_the_check_found) {

@@ -51,12 +51,24 @@ nlohmann::json to_json(const FailedAttempt& attempt) {
           {"ended_s", attempt.ended_s}};
 }
 
-FailedAttempt attempt_of(const nlohmann::json& json) {
+// Of what cannot be read: one without a step.
+FailedAttempt attempt_of(const nlohmann::json& json) try {
   return {.cause = static_cast<Cause>(json.at("cause").get<int>()),
           .step = json.at("step").get<int64_t>(),
           .signature = json.at("signature").get<std::string>(),
           .started_s = json.at("started_s").get<double>(),
           .ended_s = json.at("ended_s").get<double>()};
+} catch (const nlohmann::json::exception& problem) {
+  base::log_warning("a failure is not what a launcher wrote where the nodes meet: {}", problem.what());
+  return {};
+}
+
+// Of an object; what is missing or of another type is `otherwise`.
+template <typename T>
+T value_of(const nlohmann::json& json, const char* name, T otherwise) try {
+  return json.value(name, otherwise);
+} catch (const nlohmann::json::exception&) {
+  return otherwise;
 }
 
 std::string numbered(const char* name, int64_t number) { return fmt::format("{}.{}", name, number); }
@@ -64,18 +76,6 @@ std::string numbered(const char* name, int64_t number) { return fmt::format("{}.
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
-
-int64_t Round::ranks() const {
-  int64_t sum = 0;
-  for (const auto& node : nodes) sum += node.ranks;
-  return sum;
-}
-
-int64_t Round::first_rank() const {
-  int64_t sum = 0;
-  for (size_t i = 0; i < own; ++i) sum += nodes[i].ranks;
-  return sum;
-}
 
 Nodes::Nodes(std::shared_ptr<NodeStore> store, NodeOptions options) : store_(std::move(store)), options_(std::move(options)) {
   if (options_.wanted > 1) reachability_.emplace();
@@ -118,12 +118,17 @@ void Nodes::beat() {
     const auto text = text_of({{"beat", ++beats_}, {"ready", ready_}, {"done", done_}, {"left", leaves_}});
     const auto said = std::tuple(ready_, done_, leaves_, ends_);
     lock.unlock();
+    bool is_written = true;
     try {
       store_->put(numbered("beat", id_), text);
     } catch (const base::Error&) {
-      // Who reads it will say so, and this node is lost to the others.
+      is_written = false;  // who reads it will say so
     }
     lock.lock();
+    const auto now = Clock::now();
+    if (!is_written && meeting_is_there_)
+      meeting_is_there_ = false, base::log_warning("what is written where the nodes meet gets lost: none of them is given up for that");
+    if (is_written && !meeting_is_there_) meeting_is_there_ = true, meeting_back_ = now;
     if (std::get<3>(said)) return;
     changed_.wait_for(lock, kBeatEvery, [&] { return said != std::tuple(ready_, done_, leaves_, ends_); });
   }
@@ -141,11 +146,11 @@ void Nodes::meet_nodes() {
     if (!json.is_object()) return;
     Known known;
     known.node = {.id = id,
-                  .ranks = json.value("ranks", int64_t{1}),
-                  .host = json.value("host", ""),
-                  .address = json.value("address", ""),
-                  .port = json.value("port", 0)};
-    known.node_rank = json.value("place", int64_t{-1});
+                  .ranks = value_of(json, "ranks", int64_t{1}),
+                  .host = value_of<std::string>(json, "host", ""),
+                  .address = value_of<std::string>(json, "address", ""),
+                  .port = value_of(json, "port", 0)};
+    known.node_rank = value_of(json, "place", int64_t{-1});
     known.changed = Clock::now();
     known_.emplace(id, std::move(known));
     look_at(id);  // its lease begins now, not when it is asked for
@@ -159,14 +164,18 @@ Nodes::Known& Nodes::look_at(int64_t id) {
   const auto json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return known;
   known.beat = *text, known.changed = Clock::now();
-  known.ready = json.value("ready", int64_t{-1}), known.done = json.value("done", int64_t{-1}), known.has_left = json.value("left", false);
+  known.ready = value_of(json, "ready", int64_t{-1}), known.done = value_of(json, "done", int64_t{-1}),
+  known.has_left = value_of(json, "left", false);
   return known;
 }
 
 bool Nodes::is_alive(int64_t id) {
   if (id == id_) return true;
   const auto& known = look_at(id);
-  return !known.has_left && seconds_since(known.changed) < options_.lease_s;
+  if (known.has_left) return false;
+  const std::lock_guard lock(mutex_);
+  // Where this one's beats get lost, so do those of the others, and for as long as before it takes them to be seen again.
+  return !meeting_is_there_ || seconds_since(std::max(known.changed, meeting_back_)) < options_.lease_s;
 }
 
 std::optional<Round> Nodes::round(int64_t number) {
@@ -200,8 +209,9 @@ bool Nodes::is_working(const Round& round) {
 
 bool Nodes::has_ended(int64_t number) {
   if (number <= done_with_) return true;
+  const bool is_tried = store_->get(numbered("trials", number)) && !store_->get(numbered("tried", number));
   for (const char* name : {"failed", "regroup"})
-    if (store_->get(numbered(name, number))) return true;
+    if (!is_tried && store_->get(numbered(name, number))) return true;
   meet_nodes();
   return !is_working(*round(number));  // its nodes are all lost, and nobody is left to say so
 }
@@ -269,7 +279,7 @@ std::optional<Round> Nodes::next(const Stop& stop) {
     auto before = latest_ > done_with_ ? round(latest_) : std::nullopt;
     if (before) {
       if (const auto over = read(numbered("over", latest_)); over.is_object()) {
-        status_ = over.value("status", 1);
+        status_ = value_of(over, "status", 1);
         return std::nullopt;
       }
       if (latest_ > taken_ && before->own < before->nodes.size() && !has_ended(latest_)) {
@@ -284,7 +294,8 @@ std::optional<Round> Nodes::next(const Stop& stop) {
     say_what_was_not_said();
     const int64_t number = latest_ + 1;
     say([&] { ready_ = number; });
-    if (before && !has_ended(latest_)) {
+    is_spare_ = before && !has_ended(latest_);
+    if (is_spare_) {
       seen_ = latest_;
       say_once(
           fmt::format("{} node{} at work; this one waits as a spare", before->nodes.size(), before->nodes.size() == 1 ? " is" : "s are"));
@@ -305,7 +316,7 @@ std::optional<Round> Nodes::next(const Stop& stop) {
       if (there >= options_.least && largest_size(there, limits) == 0)
         throw CommError("the job cannot be laid out for {} nodes, nor for fewer down to {}", there, options_.least);
       const auto regroup = before && latest_ == seen_ ? read(numbered("regroup", latest_)) : Json();
-      if (regroup.is_object() && regroup.value("leaves", false) && there < options_.least) {
+      if (regroup.is_object() && value_of(regroup, "leaves", false) && there < options_.least) {
         base::log_info("fewer than {} nodes are left, and the job was asked to stop", options_.least);
         end(*before, 0);
         continue;
@@ -320,7 +331,7 @@ std::optional<Round> Nodes::next(const Stop& stop) {
 std::string Nodes::failure_in(const Round& round, int64_t step) {
   if (round.nodes.size() == 1 && options_.wanted == 1) return "";
   const auto name = numbered("failed", round.number);
-  if (const auto failed = read(name); failed.is_object()) return failed.value("what", "");
+  if (const auto failed = read(name); failed.is_object()) return value_of<std::string>(failed, "what", "");
   meet_nodes();
   for (const size_t place : {(round.own + 1) % round.nodes.size(), size_t{0}}) {
     const auto& node = round.nodes[place];
@@ -388,7 +399,7 @@ std::string Nodes::cut_in(const Round& round, int64_t step) {
 
 bool Nodes::is_cut_off(const Round& round) {
   const auto without = read(numbered("without", round.number));
-  return without.is_object() && without.value("id", int64_t{-1}) == id_;
+  return without.is_object() && value_of(without, "id", int64_t{-1}) == id_;
 }
 
 FailedAttempt Nodes::agree(const Round& round, const FailedAttempt& own, const std::string& what) {
@@ -448,12 +459,12 @@ bool Nodes::regroups(const Round& round) {
 
 std::string Nodes::why_it_regroups(const Round& round) {
   const auto regroup = read(numbered("regroup", round.number));
-  return regroup.is_object() ? regroup.value("why", "") : "";
+  return regroup.is_object() ? value_of<std::string>(regroup, "why", "") : "";
 }
 
 bool Nodes::has_reported(const Round& round) {
   const auto failed = read(numbered("failed", round.number));
-  return failed.is_object() && failed.value("by", int64_t{-1}) == id_;
+  return failed.is_object() && value_of(failed, "by", int64_t{-1}) == id_;
 }
 
 bool Nodes::fits_fewer(const Round& round) {
@@ -481,6 +492,13 @@ bool Nodes::finish(const Round& round, const Stop& stop) {
     if (stop()) return true;
   }
 }
+
+void Nodes::begin_trials(const Round& round) {
+  meet_nodes();
+  store_->create(numbered("trials", round.number), text_of({{"by", id_}}));
+}
+
+void Nodes::end_trials(const Round& round) { store_->create(numbered("tried", round.number), text_of({{"by", id_}})); }
 
 void Nodes::end(const Round& round, int status) { store_->create(numbered("over", round.number), text_of({{"status", status}})); }
 

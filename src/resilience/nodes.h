@@ -12,6 +12,8 @@
 //   regroup.N  why its ranks save and end
 //   cut.N.I    which nodes node I does not reach any more, although they beat
 //   without.N  which one is to go for that
+//   trials.N   its nodes try what failed in other ways (bisection.h), until there is
+//   tried.N
 //   over.N     it was the job's last
 #pragma once
 
@@ -32,6 +34,7 @@
 #include "resilience/node_store.h"
 #include "resilience/reachability.h"
 #include "resilience/retry_policy.h"
+#include "resilience/round.h"
 
 namespace ingot::resilience {
 
@@ -44,23 +47,6 @@ struct NodeOptions {
   double lease_s = 3;             // without a beat
   double patience_s = 30;         // how long the first round waits for more than the least
   double timeout_s = 300;         // and for the least
-};
-
-struct Node {
-  int64_t id = 0, ranks = 1;
-  std::string host, address;
-  int port = 0;  // where its launcher answers (reachability.h)
-};
-
-struct Round {
-  int64_t number = 0;
-  int64_t first = 0;        // the job's first round
-  std::vector<Node> nodes;  // in the order of their ranks
-  size_t own = 0;           // which of them this one is
-  int port = 0;             // of the ranks' store, at the first node's address
-
-  int64_t ranks() const;
-  int64_t first_rank() const;  // of this node
 };
 
 class Nodes {
@@ -77,6 +63,8 @@ class Nodes {
   /// status(), or `stop` says so. Throws CommError when too few come in time.
   std::optional<Round> next(const Stop& stop);
   int status() const { return status_; }
+  /// Whether next() waits while others work.
+  bool is_spare() const { return is_spare_; }
 
   /// "", or what ended the round elsewhere; `step` is under way.
   std::string failure_in(const Round& round, int64_t step);
@@ -99,6 +87,11 @@ class Nodes {
   /// The ranks of this node have ended well: waits for those of the others. True: the job has ended, all of it; false: the next round
   /// goes on, or the round has failed (failure_in).
   bool finish(const Round& round, const Stop& stop);
+  /// Whether it beats.
+  bool is_there(const Node& node) { return is_alive(node.id); }
+  /// After a round's failure: its nodes try it in other ways, and who waits as a spare goes on waiting, until they have.
+  void begin_trials(const Round& round);
+  void end_trials(const Round& round);
   /// The job is over, with this status.
   void end(const Round& round, int status);
 
@@ -140,6 +133,7 @@ class Nodes {
   int64_t taken_ = -1;      // the last round that this node took part in
   int64_t seen_ = -1;       // the last one that it took part in, or that was at work when it came
   int status_ = 0;
+  bool is_spare_ = false;
   std::map<int64_t, Known> known_;
   std::map<int64_t, Round> rounds_;
   std::optional<std::pair<std::string, std::string>> unsaid_;  // name and text of a failure that could not be written
@@ -153,6 +147,8 @@ class Nodes {
   bool ends_ = false;
   int64_t beats_ = 0, ready_ = -1, done_ = -1;  // what the beat says
   bool leaves_ = false;
+  bool meeting_is_there_ = true;      // this node's own beats are written
+  Clock::time_point meeting_back_{};  // since when, after they were not
   std::thread beating_;
 };
 

@@ -47,6 +47,24 @@ class DyingStore : public NodeStore {
   std::shared_ptr<NodeStore> store_;
 };
 
+// A meeting place that is gone for a while, for all: a file server that starts again.
+class AbsentStore : public NodeStore {
+ public:
+  void put(const std::string& name, const std::string& text) override {
+    if (is_gone) throw base::CommError("no such folder");
+    store_->put(name, text);
+  }
+  std::optional<std::string> get(const std::string& name) override { return is_gone ? std::nullopt : store_->get(name); }
+  std::string create(const std::string& name, const std::string& text) override {
+    if (is_gone) throw base::CommError("no such folder");
+    return store_->create(name, text);
+  }
+  std::atomic<bool> is_gone = false;
+
+ private:
+  std::shared_ptr<NodeStore> store_ = make_memory_store();
+};
+
 class NodesTest : public ::testing::Test {
  protected:
   std::unique_ptr<Nodes> node(int64_t least, int64_t wanted, int64_t node_rank = -1) {
@@ -148,6 +166,22 @@ TEST_F(NodesTest, a_spare_waits_and_takes_the_place_of_a_lost_node) {
   EXPECT_EQ(waiting.get().value().own, 1u);
 }
 
+TEST_F(NodesTest, spares_wait_while_the_nodes_of_a_failed_round_try_it_in_other_ways) {
+  auto a = node(2, 2), b = node(2, 2);
+  const auto rounds = next_of({a.get(), b.get()});
+  auto c = node(2, 2), d = node(2, 2);
+  auto of_c = next(*c), of_d = next(*d);
+  a->begin_trials(rounds[0]);
+  a->agree(rounds[0], {.step = 3, .signature = "status 1"}, "a failure");
+  EXPECT_EQ(of_c.wait_for(700ms), std::future_status::timeout) << "they are enough for a round";
+  EXPECT_TRUE(c->is_spare());
+  EXPECT_TRUE(b->is_there(rounds[1].nodes[0]));
+  a->end_trials(rounds[0]);
+  EXPECT_EQ(of_c.get().value().nodes.size(), 2u);
+  EXPECT_TRUE(of_d.get());
+  EXPECT_FALSE(c->is_spare());
+}
+
 TEST_F(NodesTest, who_comes_later_is_taken_in) {
   auto a = node(1, 2);
   auto rounds = next_of({a.get()});
@@ -222,6 +256,44 @@ TEST_F(NodesTest, what_an_earlier_job_left_behind_is_another_job) {
   a->end(rounds[0], 0);
   auto later = node(1, 2);
   EXPECT_EQ(next(*later).get().value().first, rounds[0].number + 1);
+}
+
+// A bug: longer than the lease, and each node took the others for lost, as their beats stood still.
+TEST_F(NodesTest, nobody_is_lost_while_the_meeting_place_is_gone) {
+  const auto place = std::make_shared<AbsentStore>();
+  store_ = place;
+  auto a = node(2, 3), b = node(2, 3);
+  const auto rounds = next_of({a.get(), b.get()});
+  place->is_gone = true;
+  for (int i = 0; i < 150; ++i, std::this_thread::sleep_for(20ms)) {
+    if (i == 80) place->is_gone = false;
+    for (auto* node : {a.get(), b.get()}) ASSERT_EQ(node->failure_in(rounds[node == b.get()], 4), "") << i;
+  }
+  b.reset();
+  std::string said;
+  for (int i = 0; i < 100 && said.empty(); ++i, std::this_thread::sleep_for(20ms)) said = a->failure_in(rounds[0], 4);
+  EXPECT_THAT(said, HasSubstr("is lost"));
+}
+
+TEST_F(NodesTest, what_nobody_of_them_wrote_is_no_end_of_the_world) {
+  const char* const texts[] = {"", "{", "[1]", "{}",
+                               R"({"ranks": "two", "host": 3, "port": [], "place": {}, "ready": "x", "left": 1, "what": 7})"};
+  for (const char* text : texts) {
+    store_ = make_memory_store();
+    auto a = node(1, 3);
+    const auto rounds = next_of({a.get()});
+    for (const char* name : {"node.1", "beat.1", "failed.0", "regroup.0", "without.0"}) store_->put(name, text);
+    EXPECT_NO_THROW({
+      a->failure_in(rounds[0], 3);
+      a->regroups(rounds[0]);
+      a->why_it_regroups(rounds[0]);
+      a->agree(rounds[0], {.step = 3}, "a failure");
+      a->failures_before({.number = 1, .first = 0});
+      a->fits_fewer(rounds[0]);
+      a->is_cut_off(rounds[0]);
+      a->has_reported(rounds[0]);
+    }) << text;
+  }
 }
 
 TEST_F(NodesTest, a_full_disk_ends_no_job_and_loses_no_failure) {

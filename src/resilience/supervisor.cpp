@@ -103,6 +103,7 @@ struct Child {
   pid_t process = 0;
   bool is_running = false;  // only then is `process` one: a signal to 0 would reach this program's own group
   std::unique_ptr<Stream> out, err;
+  std::optional<Clock::time_point> stopped_since;
 };
 
 struct Pipe {
@@ -166,8 +167,8 @@ std::vector<std::string> last_stack(const std::deque<std::string>& lines) {
 }  // namespace
 
 struct Supervision::State {
-  State(Program program, int ranks, const StopSignal& stop) : program_(std::move(program)), stop_(stop) {
-    if (program_.may_stay || program_.spares > 0) seats_.emplace(ranks + program_.spares);
+  State(Program program, int ranks, const StopSignal& stop) : program_(std::move(program)), ranks_(ranks), stop_(stop) {
+    if (program_.may_stay || program_.spares > 0) seats_.emplace(2 * ranks + program_.spares);  // who stands by may come too late
   }
   ~State() {
     for (const auto& spare : spares_)
@@ -205,6 +206,13 @@ struct Supervision::State {
     return {!first_.has_value(), signals_handed_on_ > 0, first_.value_or(Failure{})};
   }
 
+  void stand_by() {
+    for (auto& spare : spares_) spare.out->pump(), spare.err->pump();
+    reap_spares();
+    if (!seats_ || spares_failed_ || stop_.received() != 0) return;
+    if (static_cast<int>(waiting() + spares_.size()) < ranks_ + program_.spares) start_spare();
+  }
+
  private:
   bool waits(const Child& child) const { return child.is_running && child.seat >= 0 && seats_->is_waiting(child.seat); }
   size_t running() const {
@@ -223,9 +231,6 @@ struct Supervision::State {
   void seat_all(const std::vector<RankProcess>& ranks) {
     width_ = std::to_string(ranks.back().rank).size();
     children_.resize(ranks.size());
-    of_spares_.clear();
-    for (const auto& variable : ranks.front().environment)
-      if (variable.first == "OMP_NUM_THREADS") of_spares_.push_back(variable);
     for (size_t i = 0; i < ranks.size(); ++i) {
       auto& child = children_[i];
       if (!waits(child)) {
@@ -242,9 +247,14 @@ struct Supervision::State {
       child.err->set_prefix(prefix_of(child.rank, width_));
       seats_->give(child.seat, ranks[i].environment);
     }
+    for (; static_cast<int>(spares_.size()) > program_.spares; spares_.pop_back()) {  // stood by, and were still loading
+      kill(-spares_.back().process, SIGKILL);
+      base::uninterrupted([&] { return waitpid(spares_.back().process, nullptr, 0); });
+    }
   }
 
   Child start_seated(RankProcess rank, bool is_spare) {
+    rank.environment.insert(rank.environment.end(), program_.environment.begin(), program_.environment.end());
     const int seat = seats_ ? free_seat() : -1;
     if (seat >= 0) {
       seats_->clear(seat);
@@ -267,8 +277,9 @@ struct Supervision::State {
     if (first_ || signals_handed_on_ > 0 || is_draining_ || static_cast<int>(spares_.size()) >= program_.spares || spares_failed_) return;
     const bool has_begun = options_->heartbeats ? options_->heartbeats->pulse(0).is_settled : true;
     if (!has_begun) return;
-    spares_.push_back(start_seated({.rank = -1, .environment = of_spares_}, /*is_spare=*/true));
+    start_spare();
   }
+  void start_spare() { spares_.push_back(start_seated({.rank = -1, .environment = {}}, /*is_spare=*/true)); }
 
   void wait_for_output() {
     std::vector<pollfd> waits;
@@ -283,6 +294,10 @@ struct Supervision::State {
   }
 
   void reap() {
+    reap_ranks();
+    reap_spares();
+  }
+  void reap_ranks() {
     for (auto& child : children_) {
       int status = 0;
       if (!child.is_running || waitpid(child.process, &status, WNOHANG) != child.process) continue;
@@ -292,11 +307,13 @@ struct Supervision::State {
       fail(failure_of(child, status));
       first_->failed += pressure_ == 0 ? 1 : 0;
     }
+  }
+  void reap_spares() {
     for (auto& spare : spares_) {
       int status = 0;
       if (!spare.is_running || waitpid(spare.process, &status, WNOHANG) != spare.process) continue;
       spare.is_running = false;
-      if (std::exchange(spares_failed_, true) || signals_handed_on_ > 0) continue;
+      if (std::exchange(spares_failed_, true) || signals_handed_on_ > 0 || stop_.received() != 0) continue;
       base::log_warning("a spare process has ended, and no further one is started: {}", report_of(failure_of(spare, status)));
     }
     std::erase_if(spares_, [](const Child& spare) { return !spare.is_running; });
@@ -381,12 +398,16 @@ struct Supervision::State {
     if (since > 1 + kWatchEvery) awake_since_ = watched_at_;
     std::vector<WatchedRank> ranks;
     for (size_t i = 0; i < children_.size(); ++i) {
-      const auto& child = children_[i];
+      auto& child = children_[i];
       if (!child.is_running || waits(child)) return;  // one has ended, and is about to be reaped, or has lost one
       auto pulse = options_->heartbeats->pulse(static_cast<int>(i));
       pulse.age_s = std::min(pulse.age_s, seconds_since(awake_since_));
+      if (pulse.process == 0) pulse.process = child.process;  // it has not come so far
       const char state = base::process_stat(pulse.process).value_or(base::ProcessStat()).state;
-      ranks.push_back({child.rank, std::move(pulse), state});
+      if (state != 'T' && state != 't') child.stopped_since.reset();
+      else if (!child.stopped_since) child.stopped_since = watched_at_;
+      const double stopped_s = child.stopped_since ? seconds_since(std::max(*child.stopped_since, awake_since_)) : 0;
+      ranks.push_back({child.rank, std::move(pulse), state, stopped_s});
     }
     hand_on_steps(ranks);
     const auto hang = find_hang(ranks, options_->hang, [&] { return find_divergence(histories()); });
@@ -432,10 +453,10 @@ struct Supervision::State {
   }
 
   const Program program_;
+  const int ranks_;
   const StopSignal& stop_;
   std::optional<SeatBoard> seats_;
   std::vector<Child> children_, spares_;
-  std::vector<std::pair<std::string, std::string>> of_spares_;  // their environment
   bool spares_failed_ = false;
   size_t width_ = 1;
   // Of an attempt.
@@ -464,5 +485,6 @@ Supervision::Supervision(Program program, int ranks, const StopSignal& stop)
     : state_(std::make_unique<State>(std::move(program), ranks, stop)) {}
 Supervision::~Supervision() = default;
 Outcome Supervision::run(const std::vector<RankProcess>& ranks, const SupervisorOptions& options) { return state_->run(ranks, options); }
+void Supervision::stand_by() { state_->stand_by(); }
 
 }  // namespace ingot::resilience

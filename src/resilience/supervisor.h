@@ -23,7 +23,7 @@ namespace ingot::resilience {
 
 struct RankProcess {
   int rank = 0;
-  std::vector<std::pair<std::string, std::string>> environment;  // added to the supervisor's own
+  std::vector<std::pair<std::string, std::string>> environment;  // of its rank alone
 };
 
 struct SupervisorOptions {
@@ -59,8 +59,9 @@ struct Outcome {
 
 struct Program {
   std::vector<std::string> command;
-  bool may_stay = false;  // after a failure, in processes that can wait
-  int spares = 0;         // processes that wait from the start; only of a program that can
+  bool may_stay = false;                                         // after a failure, in processes that can wait
+  int spares = 0;                                                // processes that wait from the start; only of a program that can
+  std::vector<std::pair<std::string, std::string>> environment;  // of each process, added to the supervisor's own
 };
 
 class Supervision {
@@ -74,6 +75,9 @@ class Supervision {
   /// An attempt: one process for each rank, in their order, which has stayed, was a spare, or is started; until all have ended, or after a
   /// failure wait. Throws UsageError when the program cannot be started at all.
   Outcome run(const std::vector<RankProcess>& ranks, const SupervisorOptions& options);
+  /// Between attempts, again and again: processes wait with the program loaded, as many as the next attempt takes. Only of a program that
+  /// can.
+  void stand_by();
 
  private:
   struct State;

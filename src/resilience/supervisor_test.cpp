@@ -8,7 +8,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <regex>
+#include <set>
 #include <thread>
 
 #include "base/environment.h"
@@ -163,6 +166,52 @@ TEST_F(Supervisor, ranks_that_wait_stay_and_a_spare_takes_the_place_of_a_lost_on
     for (const int rank : {0, 2}) EXPECT_EQ(process_of(rank, 0), process_of(rank, 1)) << err;
     EXPECT_NE(process_of(1, 0), process_of(1, 1));
     EXPECT_NE(process_of(1, 1), "") << err;
+  }
+}
+
+std::set<int> children() {
+  std::ifstream file(fmt::format("/proc/self/task/{}/children", gettid()));
+  return {std::istream_iterator<int>(file), {}};
+}
+
+TEST_F(Supervisor, who_stands_by_becomes_a_rank_in_the_process_that_has_waited) {
+  for (const int looks : {200, 1}) {  // once they have loaded, and as soon as the first is started
+    comm::HeartbeatBoard board(2);
+    options.heartbeats = &board;
+    testing::internal::CaptureStderr();
+    std::set<int> stood_by, left;
+    Outcome outcome;
+    {
+      Supervision supervision({.command = {base::own_program(), "--gtest_also_run_disabled_tests",
+                                           "--gtest_filter=SupervisorHelper.DISABLED_a_rank_that_may_stay"},
+                               .may_stay = true,
+                               .environment = {{"TORCHELASTIC_RESTART_COUNT", "1"}}},
+                              2, stop);
+      for (int i = 0; i < looks; ++i) {
+        supervision.stand_by();
+        if (looks > 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      stood_by = children();
+      std::vector<RankProcess> ranks;
+      for (const char* rank : {"0", "1"})
+        ranks.push_back({std::stoi(rank),
+                         {{"RANK", rank},
+                          {"LOCAL_RANK", rank},
+                          {"WORLD_SIZE", "2"},
+                          {"TORCHELASTIC_RESTART_COUNT", "1"},
+                          {"INGOT_HEARTBEATS", board.path()}}});
+      outcome = supervision.run(ranks, options);
+      left = children();
+    }
+    const auto err = testing::internal::GetCapturedStderr();
+    EXPECT_TRUE(outcome.succeeded) << err;
+    EXPECT_EQ(stood_by.size(), looks > 1 ? 2u : 1u);
+    EXPECT_THAT(left, ::testing::IsEmpty()) << "of who came too late";
+    const std::regex line("process ([0-9]+) is rank [01] of attempt 1");
+    std::set<int> were_ranks;
+    for (std::sregex_iterator found(err.begin(), err.end(), line), end; found != end; ++found) were_ranks.insert(std::stoi((*found)[1]));
+    EXPECT_EQ(were_ranks.size(), 2u) << err;
+    if (looks > 1) EXPECT_EQ(were_ranks, stood_by) << err;
   }
 }
 

@@ -337,6 +337,42 @@ def nodes_are_lost_come_and_go_and_the_curve_stays(w):
     assert losses(w.path / "alone") == curve, (losses(w.path / "alone"), curve)
 
 
+def a_spare_node_waits_with_the_program_loaded(w):
+    """Of three nodes two are wanted. The third one's rank is there before it is needed, in the process that then takes the lost one's place."""
+    config = w.config("standby", **{"train.steps": 1000000, "train.batch_size": 12, "train.threads": 1, "train.reproducible": True, "train.microbatch_size": 2, "checkpoint.every": 5, "checkpoint.keep": 2})
+    run, meeting = w.path / "standby", w.path / "standby-meeting"
+    command = [INGOT, "launch", "-n", "1", "--nodes", "2:2", "--rendezvous", meeting, "--address", "127.0.0.1", "--grace", "5", "--lease", "1", "--max-restarts", "5", "--",
+               INGOT, "train", config, "--no-forecast", "--run-dir", run]
+    start = lambda: subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    nodes = [start(), start()]
+    wait_for_steps(run, 10, nodes[0])
+    spare = start()
+    deadline = time.time() + 60
+    while not (standing := children_of(spare.pid)) or not are_idle(standing):
+        assert spare.poll() is None and time.time() < deadline, (standing, spare.poll())
+        time.sleep(0.02)
+    assert len(standing) == 1, standing
+    starts = lambda: sum(e["event"] == "start" for e in events(run))
+    newest, started = metrics(run)[-1]["step"], starts()
+    for pid in (nodes[1].pid, *children_of(nodes[1].pid)):
+        os.kill(pid, signal.SIGKILL)
+    lost = time.time()
+    while starts() == started or metrics(run)[-1]["step"] <= newest + 1:
+        assert spare.poll() is None and time.time() < lost + 60, spare.communicate()
+        time.sleep(0.002)
+    print(f"the next new step {time.time() - lost:.2f} s after the node was lost, with a lease of 1 s")
+    assert children_of(spare.pid) == standing
+    nodes[1].communicate()
+    for node in (nodes[0], spare):
+        node.send_signal(signal.SIGTERM)
+    for node in (nodes[0], spare):
+        _, err = node.communicate(timeout=60)
+        assert node.returncode == 0, err
+    curve = losses(run)
+    ingot("train", config, "--no-forecast", "--run-dir", w.path / "standby-alone", "--stop-after", len(curve))
+    assert losses(w.path / "standby-alone") == curve
+
+
 def the_same_failure_in_the_same_step_is_not_tried_a_third_time(w):
     config = w.config("again", **{"train.steps": 100, "checkpoint.every": 0, "model.init_std": 0, "model.norm_eps": 0, "resilience.nonfinite": "stop"})
     run = w.path / "again"
@@ -346,6 +382,33 @@ def the_same_failure_in_the_same_step_is_not_tried_a_third_time(w):
     assert [e["event"] for e in happened] == ["start", "failure", "restart", "start", "failure", "bisected", "gave_up"], happened
     assert [t["passed"] for t in happened[5]["trials"]] == [False] * 3 and "in each of these ways" in happened[5]["what"], happened[5]
     assert happened[1]["step"] == happened[4]["step"] > 0 and any("NaN or Inf" in line for line in happened[1]["last_lines"]), happened
+
+
+def a_failure_that_goes_with_a_node_is_tried_on_another_and_that_node_left_out(w):
+    """Each node reads the data from a disk of its own, and one disk gives other bytes: a failure that neither a restart nor other ranks there get over."""
+    config = w.config("own", **{"model.family": "llama", "train.steps": 6, "train.batch_size": 12, "train.threads": 1, "train.reproducible": True, "train.microbatch_size": 2, "checkpoint.every": 0})
+    config.write_text(config.read_text().replace(str(w.path / "tokens"), "tokens"))
+    run, meeting = w.path / "own", w.path / "own-meeting"
+    nodes = []
+    for name in ("sound", "damaged"):
+        (w.path / name).mkdir()
+        for file in w.path.glob("tokens.*"):
+            shutil.copy(file, w.path / name)
+        if name == "damaged":
+            tokens = w.path / name / "tokens.bin"
+            tokens.write_bytes(b"\xff" * tokens.stat().st_size)
+        nodes.append(subprocess.Popen([INGOT, "launch", "-n", "1", "--nodes", "1:2", "--rendezvous", meeting, "--address", "127.0.0.1", "--grace", "5", "--max-restarts", "5", "--exclusion-list", w.path / "excluded", "--",
+                                       INGOT, "train", config, "--no-forecast", "--run-dir", run], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=w.path / name))
+    sound, damaged = ([*node.communicate(timeout=200), node.returncode] for node in nodes)
+    assert damaged[2] == 3 and sound[2] == 0, (sound, damaged)
+    tried = next(e for e in events(run) if e["event"] == "bisected")
+    assert [t["trial"] for t in tried["trials"]] == ["as it was, comparing replicas", "each rank on the next node", "in fp32"] and not any(t["passed"] for t in tried["trials"]), tried
+    assert "it goes with the node, and not with the data" in tried["what"] and "is left out" in tried["what"], tried
+    for err in (sound[1], damaged[1]):
+        assert tried["what"] in err, err
+    assert "it goes with the node" in (w.path / "excluded").read_text()
+    ingot("train", config, "--no-forecast", "--run-dir", w.path / "own-alone", cwd=w.path / "sound")
+    assert losses(w.path / "own-alone") == losses(run)
 
 
 def a_second_job_on_a_run_directory_is_told_who_has_it(w):
@@ -504,8 +567,9 @@ def a_signal_to_the_launcher_saves_and_exits_0(w):
 
 TESTS = [a_killed_rank_is_named_and_the_job_goes_on_bit_equal, survivors_of_a_lost_rank_stay_and_a_spare_takes_its_place, a_run_goes_on_from_the_memory_of_its_machines,
          a_damaged_checkpoint_is_passed_over_by_all_ranks, without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out,
-         a_stopped_rank_is_found_by_the_launcher_and_the_job_goes_on_bit_equal, a_slow_rank_is_named_and_so_is_its_recovery, nodes_are_lost_come_and_go_and_the_curve_stays,
-         the_same_failure_in_the_same_step_is_not_tried_a_third_time, a_second_job_on_a_run_directory_is_told_who_has_it, a_flipped_bit_in_the_memory_of_a_rank_ends_the_run,
+         a_stopped_rank_is_found_by_the_launcher_and_the_job_goes_on_bit_equal, a_slow_rank_is_named_and_so_is_its_recovery, nodes_are_lost_come_and_go_and_the_curve_stays, a_spare_node_waits_with_the_program_loaded,
+         the_same_failure_in_the_same_step_is_not_tried_a_third_time,
+         a_failure_that_goes_with_a_node_is_tried_on_another_and_that_node_left_out, a_second_job_on_a_run_directory_is_told_who_has_it, a_flipped_bit_in_the_memory_of_a_rank_ends_the_run,
          a_machine_that_computes_wrongly_is_left_out,
          a_job_is_drained_over_http_and_its_events_are_told, a_signal_to_the_launcher_saves_and_exits_0]
 
