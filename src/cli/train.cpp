@@ -44,11 +44,13 @@ void add_train(Flags& flags) {
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "base/process.h"
 #include "base/stack_dump.h"
 #include "base/version.h"
 #include "bench/gemm_backend_setting.h"
 #include "bench/planning.h"
+#include "checkpoint/storage/read_ahead.h"
 #include "comm/share_cores.h"
 #include "device/device.h"
 #include "eval/run_evaluations.h"
@@ -64,6 +66,7 @@ void add_train(Flags& flags) {
 #include "resilience/stop_signal.h"
 #include "train/check_layout.h"
 #include "train/inputs.h"
+#include "train/run_checkpoints.h"
 #include "train/run_lock.h"
 #include "train/stretches.h"
 #include "train/trainer.h"
@@ -161,6 +164,10 @@ void use_threads(const train::RunConfig& config, const comm::RankEnvironment& ra
   else comm::share_cores(ranks);
 }
 
+fs::path run_dir_of(const TrainOptions& o) {
+  return !o.run_dir.empty() ? fs::path(o.run_dir) : fs::path("runs") / fs::path(o.config).stem();
+}
+
 // Where a run writes.
 std::vector<fs::path> folders_of(const train::RunConfig& config, const fs::path& run_dir) {
   std::vector<fs::path> folders = {run_dir};
@@ -192,7 +199,7 @@ bool train_and_go_back(const train::RunConfig& config, train::RunOptions options
 void train_as(const comm::RankEnvironment& ranks, const TrainOptions& o, const resilience::StopSignal& stop) {
   auto config = train::read_config(o.config, o.set);
   train::apply_log_level(config.log);
-  const fs::path run_dir = !o.run_dir.empty() ? fs::path(o.run_dir) : fs::path("runs") / fs::path(o.config).stem();
+  const auto run_dir = run_dir_of(o);
   use_threads(config, ranks);
 
   // Impossible sizes and missing files end here, on every rank, before anyone waits for another.
@@ -274,13 +281,17 @@ void train_as(const comm::RankEnvironment& ranks, const TrainOptions& o, const r
   }
 }
 
-// What any rank needs, before it is known which one this is: the libraries, the code of the model, the tables of matrix products.
-void warm_up(const TrainOptions& o) {
+// What any rank needs, before it is known which one this is: the libraries, the code of the model, the tables of matrix products; and,
+// while that is not known, the newest checkpoint, in half of the memory that is left.
+checkpoint::ReadAhead warm_up(const TrainOptions& o) {
   const auto config = train::read_config(o.config, o.set);
   train::apply_log_level(config.log);
   models::create_model(config.model);
   const auto x = at::ones({64, 64});
   at::matmul(x, x);
+  const auto folder = train::checkpoints_folder(config.checkpoint, run_dir_of(o));
+  const bool is_local = &object_store::storage_of(folder) == &checkpoint::local_storage();
+  return {folder, is_local ? base::available_memory_bytes() / 2 : 0};
 }
 
 }  // namespace
@@ -302,10 +313,15 @@ int run_train(const Call& call) {
   base::dump_stack_on_signal();
   auto seat = resilience::Seat::of(environment);
   std::string lost;  // and the launcher says how it goes on
-  if (seat && seat->is_spare()) warm_up(o);
+  std::optional<checkpoint::ReadAhead> ahead;
+  if (seat && seat->is_spare()) ahead = warm_up(o);
   for (bool waits = seat && seat->is_spare();; waits = true) {
     if (waits) {
-      auto next = seat->wait(environment, lost, [&] { return stop.received() != 0; });
+      auto next = seat->wait(environment, lost, [&] {
+        if (ahead) ahead->look();
+        return stop.received() != 0;
+      });
+      ahead.reset();
       if (!next) return lost.empty() ? 0 : 1;
       environment = *std::move(next);
     }

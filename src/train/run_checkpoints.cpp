@@ -49,7 +49,11 @@ RunCheckpoints::~RunCheckpoints() = default;
 
 bool RunCheckpoints::is_background(const std::string& axis) { return axis == kDurable || axis == kMemory; }
 
-fs::path RunCheckpoints::folder() const { return config_.folder.empty() ? options_.run_dir / "checkpoints" : fs::path(config_.folder); }
+fs::path checkpoints_folder(const checkpoint::CheckpointConfig& config, const fs::path& run_dir) {
+  return config.folder.empty() ? run_dir / "checkpoints" : fs::path(config.folder);
+}
+
+fs::path RunCheckpoints::folder() const { return checkpoints_folder(config_, options_.run_dir); }
 
 fs::path RunCheckpoints::memory_folder() const { return fs::path(config_.memory_folder) / ("ingot-" + options_.run_id); }
 

@@ -21,6 +21,9 @@
 
 namespace ingot::train {
 
+/// Where a run's checkpoints lie.
+std::filesystem::path checkpoints_folder(const checkpoint::CheckpointConfig& config, const std::filesystem::path& run_dir);
+
 class RunCheckpoints {
  public:
   static constexpr int64_t kMemoryStagingBytes = int64_t{64} << 20;  // what goes to memory does not wait for it long

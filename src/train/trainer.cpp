@@ -223,9 +223,7 @@ RunFacts Trainer::facts() const {
 
 int64_t Trainer::resumable_step(const RunConfig& config, const RunOptions& options) {
   if (options.resume == "never") return -1;
-  const fs::path folder = options.resume != "auto"           ? fs::path(options.resume)
-                          : config.checkpoint.folder.empty() ? options.run_dir / "checkpoints"
-                                                             : fs::path(config.checkpoint.folder);
+  const auto folder = options.resume != "auto" ? fs::path(options.resume) : checkpoints_folder(config.checkpoint, options.run_dir);
   if (const auto newest = checkpoint::latest(folder, options.storage_of(folder)))
     return checkpoint::step_of(newest->path.filename().string()).value_or(-1);
   return checkpoint::step_of(folder.filename().string()).value_or(-1);

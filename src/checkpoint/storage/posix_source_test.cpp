@@ -1,11 +1,10 @@
 // Reads past the page cache: the same bytes from any place, whatever the system calls do, and a cache that stays as it was.
-#include <fcntl.h>
 #include <gmock/gmock.h>
-#include <sys/mman.h>
 
 #include <thread>
 
 #include "base/error.h"
+#include "checkpoint/tests/test_page_cache.h"
 #include "checkpoint/tests/test_support.h"
 
 namespace ingot::checkpoint {
@@ -26,22 +25,8 @@ class PastCache : public TemporaryFolder {
     put_content(folder / "file", content);
     forget();
   }
-  void forget() const {
-    const int file = ::open((folder / "file").c_str(), O_RDONLY);
-    ::fsync(file);
-    ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-    ::close(file);
-  }
-  // How many pages of the file the cache holds.
-  int64_t cached_pages() const {
-    const int file = ::open((folder / "file").c_str(), O_RDONLY);
-    void* mapped = ::mmap(nullptr, kSize, PROT_READ, MAP_SHARED, file, 0);
-    std::vector<unsigned char> pages((kSize + 4095) / 4096);
-    ::mincore(mapped, kSize, pages.data());
-    ::munmap(mapped, kSize);
-    ::close(file);
-    return std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return page & 1; });
-  }
+  void forget() const { forget_pages(folder / "file"); }
+  int64_t cached_pages() const { return checkpoint::cached_pages(folder / "file"); }
   bool reads(const Source& source, int64_t offset, int64_t size_bytes) const {
     std::string read(static_cast<size_t>(size_bytes), '\0');
     source.read_past_cache(offset, read.data(), size_bytes);
