@@ -1,5 +1,6 @@
 """The tables of docs/support.md: what they say is tested has a layout in train/*Layouts* that is compared with one rank, what they say runs is taken,
-and what they say is refused is refused in the words of the footnote. Nothing is trained but for the folders of the third table."""
+and what they say is refused is refused in the words of the footnote. Nothing is trained but for the folders of the third table. By day each row of a table
+tries some of its cells, in turn, and each footnote's first; at night all are tried."""
 import json
 import os
 import re
@@ -10,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
-from harness import INGOT, Workspace
+from harness import INGOT, Workspace, at_night
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "configs/clusters/h100-64.json"
@@ -145,17 +146,27 @@ class Page:
             self.wrong.append(f"{where}: '{cell}', and the program says {answer}")
 
 
-def check_axes(page, program, row, cells, settings):
+def tried_cells(rows, groups):
+    """(row, its cells, the columns that are tried): at night all, by day one group of them in turn, and where a footnote comes for the first time."""
+    seen = set()
+    for i, (row, cells) in enumerate(rows.items()):
+        marks = {column: cell[-2] for column, cell in cells.items() if re.search(r"\(\w\)$", cell)}
+        tried = {column for column, mark in marks.items() if mark not in seen} | set(groups[i % len(groups)])
+        seen |= set(marks.values())
+        yield row, cells, set(cells) if at_night() else tried
+
+
+def check_axes(page, program, row, cells, tried, settings):
     """The cells of a row of the first two tables."""
     assert all(re.match(r"(tested|runs|refused)\b", cell) for cell in cells.values()), (row, cells)
     more = IN_ORDER if "(" in cells["context"] and not cells["context"].startswith("refused") else {}
     for axis, cell in cells.items():
-        if cell.startswith("refused"):
+        if axis in tried and cell.startswith("refused"):
             page.expect_refused(f"{row} × {axis}", cell, program.along(settings, [axis]))
-    if more:
+    if more and "context" in tried:
         page.expect_refused(f"{row} × context, zigzag", cells["context"], program.along(settings, ["context"]))
     for axes in TOGETHER:
-        axes = [axis for axis in axes if not cells[axis].startswith("refused")]
+        axes = [axis for axis in axes if axis in tried and not cells[axis].startswith("refused")]
         if not axes or not program.along(settings, axes, more if "context" in axes else {}):
             continue
         for axis in axes:
@@ -191,15 +202,17 @@ def model_of(row):
     return {"model.family": "zaya1"} | HYBRIDS[row] if row in HYBRIDS else {"model.family": row}
 
 
-def check_objectives_of_family(page, program, row, cells):
+def check_objectives_of_family(page, program, row, cells, tried):
     model = model_of(row)
     of_every_family = OBJECTIVES["preference pairs"][0] | OBJECTIVES["FP8"][0]
     tuned = model | OBJECTIVES["multi-token prediction"][0] | OBJECTIVES["LoRA"][0]
-    run = program.train(tuned)
-    if not cells["losses of routers"].startswith("yes"):
+    run = program.train(tuned) if any(column.startswith("folder") for column in tried) else None
+    if "losses of routers" in tried and not cells["losses of routers"].startswith("yes"):
         page.expect_taken(f"{row} × preference pairs and FP8", "for every family", program.plan(model | of_every_family, 1))
     for column, cell in cells.items():
         assert cell == "yes" or re.fullmatch(r"refused \(\w\)", cell), (row, column, cell)
+        if column not in tried:
+            continue
         if column.startswith("folder: MTP"):
             answer = program.folder(run)
         elif column.startswith("folder: LoRA"):
@@ -241,9 +254,10 @@ def main():
             for row, cells in objectives.items():
                 pattern = OBJECTIVES[row][1]
                 check_tested(page, row, cells, [name for name in names if pattern and re.search(pattern, name)])
-        jobs = [lambda row=row, cells=cells: check_axes(page, program, row, cells, model_of(row)) for row, cells in families.items()]
-        jobs += [lambda row=row, cells=cells: check_axes(page, program, row, cells, MIXTURE | OBJECTIVES[row][0]) for row, cells in objectives.items()]
-        jobs += [lambda row=row, cells=cells: check_objectives_of_family(page, program, row, cells) for row, cells in both.items()]
+        columns = list(next(iter(both.values())))
+        jobs = [lambda one=one: check_axes(page, program, *one, model_of(one[0])) for one in tried_cells(families, TOGETHER)]
+        jobs += [lambda one=one: check_axes(page, program, *one, MIXTURE | OBJECTIVES[one[0]][0]) for one in tried_cells(objectives, TOGETHER)]
+        jobs += [lambda one=one: check_objectives_of_family(page, program, *one) for one in tried_cells(both, [columns[i::4] for i in range(4)])]
         with ThreadPoolExecutor(int(os.environ.get("INGOT_SUPPORT_THREADS", 2))) as threads:
             for done in [threads.submit(job) for job in jobs]:
                 done.result()
