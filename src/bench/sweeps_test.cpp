@@ -133,8 +133,8 @@ TEST(AttentionSweep, what_is_wrong_is_named_with_the_nearest_that_is_right) {
 // A window leaves less to do: its time tells whether the kernel got it.
 TEST(AttentionSweep, windows_save_time) {
   const Repeats few{1, 5, 5, 0, 5};
-  const auto whole = measure_attention("fp32", 1, 4096, 2, 2, 64, few, at::kCPU),
-             narrow = measure_attention("fp32", 1, 4096, 2, 2, 64, few, at::kCPU, 64);
+  const auto whole = measure_attention("fp32", 1, 2048, 2, 2, 64, few, at::kCPU),
+             narrow = measure_attention("fp32", 1, 2048, 2, 2, 64, few, at::kCPU, 64);
   EXPECT_LT(narrow.forward_s, 0.6 * whole.forward_s);
   EXPECT_LT(narrow.backward_s, 0.6 * whole.backward_s);
 }

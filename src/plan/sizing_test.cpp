@@ -35,7 +35,7 @@ const Rule& rule_of(const Sizing& sizing, const std::string& name) {
 }
 
 TEST(Sizing, finds_the_number_of_parameters_that_was_asked_for) {
-  for (const double wanted : {2e6, 3e7, 2e8}) {
+  for (const double wanted : {2e6, 2e8}) {  // of 3e7 there are more below
     const auto s = sized({.parameters = wanted, .seq = 256});
     EXPECT_NEAR(static_cast<double>(s.chosen.parameters) / wanted, 1, 0.15) << wanted;
     const auto mixture = sized({.is_mixture = true, .active = wanted, .seq = 256, .experts = 4});

@@ -1,6 +1,6 @@
 """`ingot serve` under mixed traffic for long: answers stay those of an idle server, and memory, threads and file descriptors stay what they were.
 
-INGOT_BINARY=build/release/ingot python3 tests/python/serve_soak_test.py; standard library only. It takes INGOT_SOAK_S seconds: 24 if it is not
+INGOT_BINARY=build/release/ingot python3 tests/python/serve_soak_test.py; standard library only. It takes INGOT_SOAK_S seconds: 12 if it is not
 set, 3,600 if INGOT_NIGHT is.
 
 Clients complete, chat, stream, score and tokenize, send rubbish, leave in the middle of a stream with and without a reset, ask and do not read,
@@ -22,7 +22,7 @@ from served import Server, events, receive, request_bytes, status_and_body, with
 
 from harness import run_chosen
 
-SECONDS = float(os.environ.get("INGOT_SOAK_S") or (3600 if os.environ.get("INGOT_NIGHT") else 24))
+SECONDS = float(os.environ.get("INGOT_SOAK_S") or (3600 if os.environ.get("INGOT_NIGHT") else 12))
 CLIENTS, MOST_GROWTH_MIB, MOST_MORE_DESCRIPTORS = 8, 16, 16
 
 USER = [{"role": "user", "content": "Who sees the bread?"}]

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/test_night.h"
 #include "bench/parallel/figures.h"
 #include "bench/parallel/model.h"
 
@@ -27,8 +28,9 @@ PublishedRow row_of(const std::string& quantity) {
   throw base::DataError("no row '{}'", quantity);
 }
 
-// Which rows agree is part of what the document says; the numbers are checked with the document below.
+// Which rows agree is part of what the document says. By day its test below holds the same numbers: they take 18 s each time.
 TEST(Published, what_does_not_depend_on_kernels_agrees) {
+  if (!base::tests_run_at_night()) GTEST_SKIP() << "by day the document's test has these numbers";
   EXPECT_TRUE(row_of("tokens from which TSP receives less than TP, forward").agrees());
   EXPECT_TRUE(row_of("peak memory, TSP : TP 4 x SP 2, 128K").agrees());
   EXPECT_FALSE(row_of("throughput of LASP-2 above Ring, 2048K on 64 GPUs").agrees());
