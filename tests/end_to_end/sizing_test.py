@@ -93,7 +93,7 @@ def this_machine_is_measured_first(folder):
 
 def zaya1_lies_where_its_parameters_put_it(folder):
     page = Path(folder) / "width.html"
-    text, _ = ingot("plan", "moe-width", ZAYA1, "--cluster", MI300X, "-o", page)
+    text, _ = ingot("plan", "moe-width", ZAYA1, "--cluster", MI300X, "--experts", "4,16", "--top-k", 1, "-o", page)
     assert "<- the configuration" in text and "is dominated" in text and "is on the front" in text
     html = page.read_text()
     assert html.count("<figure") == 2 and "1 of 16 experts, width 2048, the configuration" in html and "http" not in re.sub("<script>.*?</script>", "", html, flags=re.S).replace("http-equiv", "")
@@ -149,9 +149,9 @@ def wrong_calls_say_what_is_wrong(folder):
             (("moe-width", ZAYA1, "--cluster", H100, "--devices", 24), 2, "do not divide")):
         expect_error("plan", *args, status=status, words=[words])
     # What does not fit is said, and ends with 3.
-    text, _ = ingot("plan", *size, "--params", "400B", status=3)
+    text, _ = ingot("plan", *size, "--params", "3B", "--memory-gb", 1, status=3)
     assert "plan search" in text and "does not fit" in text
-    ingot("plan", "moe-width", ZAYA1, "--cluster", MI300X, "--memory-gb", 20, status=3)
+    ingot("plan", "moe-width", ZAYA1, "--cluster", MI300X, "--memory-gb", 20, "--experts", 16, "--top-k", 1, status=3)
 
 
 if __name__ == "__main__":
