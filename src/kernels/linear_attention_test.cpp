@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/test_night.h"
 #include "kernels/cpu/linear_attention.h"
 #include "kernels/differentiable.h"
 
@@ -131,8 +132,9 @@ class LinearAttention : public testing::TestWithParam<Shape> {};
 TEST_P(LinearAttention, follows_the_recurrence_forward_and_backward) {
   const auto [variant, is_packed, seq, has_states] = GetParam();
   const auto p = problem(variant, {.seq = seq}, is_packed, has_states);
-  expect_close(run(p), oracle(p), 1e-11, largest_error);
-  expect_close(run(stored(p, at::kFloat)), oracle(p), 1e-5, largest_error);
+  const auto expected = oracle(p);
+  expect_close(run(p), expected, 1e-11, largest_error);
+  expect_close(run(stored(p, at::kFloat)), expected, 1e-5, largest_error);
   const auto narrow = stored(p, at::kBFloat16);
   expect_close(run(narrow), oracle(narrow), 5e-3, norm_error);
 }
@@ -165,6 +167,7 @@ TEST(LinearAttentionSizes, long_rows_over_few_heads_follow_the_recurrence) {
     for (const bool is_packed : {false, true}) {
       SCOPED_TRACE(kVariantNames[static_cast<int>(variant)]);
       const auto p = problem(variant, {1, 2600, 1, 16, 16}, is_packed);
+      if (!base::tests_run_at_night() && is_packed != (static_cast<int>(variant) % 2 == 0)) continue;  // by day every other
       const auto expected = oracle(p);
       expect_close(run(p), expected, 1e-11, largest_error);
       expect_close(run(stored(p, at::kFloat)), expected, 2e-5, largest_error);
@@ -174,7 +177,8 @@ TEST(LinearAttentionSizes, long_rows_over_few_heads_follow_the_recurrence) {
 // The fused kernels with other vectors than this machine's best.
 TEST(LinearAttentionFused, follows_the_recurrence_with_every_instruction_set) {
   for (const auto variant : kVariants)
-    for (const auto& s : {Sizes{2, 7, 2, 3, 5}, Sizes{1, 200, 2, 20, 36}, Sizes{1, 97, 1, 64, 128}, Sizes{1, 1700, 2, 12, 8}}) {
+    for (const auto& s : {Sizes{2, 7, 2, 3, 5}, Sizes{1, 200, 2, 20, 36}, Sizes{1, 97, 1, 64, 128},
+                          Sizes{1, base::tests_run_at_night() ? 1700 : 500, 2, 12, 8}}) {
       const auto p = problem(variant, s, s.seq > 100);
       const auto expected = oracle(p);
       const auto narrow = stored(p, at::kBFloat16);
@@ -190,7 +194,8 @@ TEST(LinearAttentionFused, follows_the_recurrence_with_every_instruction_set) {
 // Wide values, and keys of which a feature map made many more (Based's second-order map of 16 channels has 273).
 TEST(LinearAttentionFused, takes_wide_heads) {
   for (const auto variant : kVariants)
-    for (const auto& s : {Sizes{1, 90, 2, 64, 512}, Sizes{1, 90, 2, 273, 64}, Sizes{1, 70, 1, 512, 640}}) {
+    for (const auto& s : {Sizes{1, 70, 1, 64, 512}, Sizes{1, 70, 1, 273, 64}, Sizes{1, 70, 1, 512, 640}}) {
+      if (s.value_dim == 640 && static_cast<int>(variant) % 2 == 0 && !base::tests_run_at_night()) continue;
       SCOPED_TRACE(fmt::format("{} {}x{}", kVariantNames[static_cast<int>(variant)], s.key_dim, s.value_dim));
       const auto p = problem(variant, s, true);
       const auto narrow = stored(p, at::kFloat);

@@ -10,6 +10,7 @@
 
 #include <memory>
 
+#include "base/test_night.h"
 #include "device/tracer.h"
 #include "device/virtual_device.h"
 #include "kernels/gpu/host_kernels.h"
@@ -115,6 +116,7 @@ TEST_P(GpuSymmetricMatmul, equals_the_product_in_fp64_in_every_order_of_threads)
   for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64}) {
     at::Tensor first;
     for (const uint64_t seed : {0, 1}) {
+      if (seed == 1 && GetParam().m > 128 && !base::tests_run_at_night()) continue;  // large ones by day in one order
       SCOPED_TRACE(fmt::format("waves of {}, seed {}", kernels == &host_kernels_wave32 ? 32 : 64, seed));
       const auto found = call.run(*kernels, seed);
       if (first.defined()) EXPECT_TRUE(at::equal(found, first));
