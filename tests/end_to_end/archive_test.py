@@ -17,7 +17,7 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{%
 
 def trained(w, family="zaya1"):
     run = w.path / family
-    ingot("train", w.config(family, family=family, **{"train.steps": 12, "optimizer.lr": 5e-3}), "--run-dir", run)
+    ingot("train", w.config(family, family=family, **{"train.steps": 12, "optimizer.lr": 5e-3}), "--run-dir", run, "--no-forecast")
     return run
 
 

@@ -58,19 +58,19 @@ def a_run_is_followed_from_before_its_start_to_its_end(w):
         with Watch(run, number=number) as watch:
             if number == signal.SIGTERM:
                 watch.until("followed does not exist yet")
-                process = subprocess.Popen([INGOT, "train", w.config(**{"train.steps": 200}), "--run-dir", run],
+                process = subprocess.Popen([INGOT, "train", w.config(**{"train.steps": 40}), "--no-forecast", "--run-dir", run],
                                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                tags = watch.until("finished all 200 steps", 600)
+                tags = watch.until("finished all 40 steps", 600)
                 assert process.wait(timeout=300) == 0
                 assert len(tags) > 2 and len(set(tags)) == len(tags), tags
-            watch.until("finished all 200 steps")
+            watch.until("finished all 40 steps")
             status, page, tag = watch.get()
             assert status == 200 and page.startswith("<!doctype html>") and "could not be read" not in page
             markup = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
             assert not re.findall("src=|href=|https?://", markup), "the page asks for something outside"
             time.sleep(1)
-            assert watch.get("main", watch.until("finished all 200 steps")[-1])[0] == 304
-    assert len(metrics(run)) == 200 and not (run / "report.html").exists()
+            assert watch.get("main", watch.until("finished all 40 steps")[-1])[0] == 304
+    assert len(metrics(run)) == 40 and not (run / "report.html").exists()
 
 
 def what_is_torn_or_hostile_does_not_end_it(w):
