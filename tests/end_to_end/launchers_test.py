@@ -30,7 +30,7 @@ def run(*command, timeout=120, **kw):
 def reference(w):
     """What two ranks of `ingot launch` give."""
     config = w.config(**{"train.steps": 5, "train.threads": 1, "optimizer.newton_schulz_precision": "own"})
-    ingot("launch", "-n", 2, "--", INGOT, "train", config, "--run-dir", w.path / "own")
+    ingot("launch", "-n", 2, "--", INGOT, "train", config, "--no-forecast", "--run-dir", w.path / "own")
     return config, losses(w.path / "own")
 
 
@@ -39,7 +39,7 @@ def torchrun_starts_ranks(w):
     if not torchrun.exists():
         leave_out("no torchrun; scripts/test makes .deps/venv")
     config, expected = reference(w)
-    run(torchrun, "--no-python", "--nproc-per-node", 2, "--master-port", 29617, INGOT, "train", config, "--run-dir", w.path / "torchrun")
+    run(torchrun, "--no-python", "--nproc-per-node", 2, "--master-port", 29617, INGOT, "train", config, "--no-forecast", "--run-dir", w.path / "torchrun")
     assert losses(w.path / "torchrun") == expected
 
 
@@ -47,7 +47,7 @@ def mpirun_starts_ranks(w):
     if not shutil.which("mpirun"):
         leave_out("no mpirun (Debian's openmpi-bin)")
     config, expected = reference(w)
-    command = ["mpirun", "--oversubscribe", "-n", "2", INGOT, "train", config, "--run-dir", w.path / "mpirun"]
+    command = ["mpirun", "--oversubscribe", "-n", "2", INGOT, "train", config, "--no-forecast", "--run-dir", w.path / "mpirun"]
     said = run(*command, env=os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
     assert "(mpirun)" in said, said
     assert losses(w.path / "mpirun") == expected
@@ -117,12 +117,12 @@ def srun_starts_ranks(w):
         leave_out("one core")
     config, expected = reference(w)
     with Slurm(w.path / "slurm") as slurm:
-        said = run("srun", "-n", 2, INGOT, "train", config, "--run-dir", w.path / "srun", env=slurm.environment)
+        said = run("srun", "-n", 2, INGOT, "train", config, "--no-forecast", "--run-dir", w.path / "srun", env=slurm.environment)
         assert "(srun)" in said, said
         assert losses(w.path / "srun") == expected
         # A rank that dies ends the step; the survivor names it.
         long = w.config("long", **{"train.steps": 100000, "train.threads": 1, "checkpoint.every": 0})
-        job = subprocess.Popen(["srun", "-n", "2", INGOT, "train", long, "--run-dir", w.path / "dies"], env=slurm.environment, stderr=subprocess.PIPE, text=True)
+        job = subprocess.Popen(["srun", "-n", "2", INGOT, "train", long, "--no-forecast", "--run-dir", w.path / "dies"], env=slurm.environment, stderr=subprocess.PIPE, text=True)
         wait_for_steps(w.path / "dies", 2, job)
         ranks = subprocess.run(["pgrep", "-f", f"train {long}"], capture_output=True, text=True).stdout.split()
         victim = next(p for p in ranks if b"SLURM_PROCID=1" in Path(f"/proc/{p}/environ").read_bytes().split(b"\0"))
