@@ -48,20 +48,23 @@ def a_full_disk_is_survived(scratch):
     assert re.search(r"\| space \| ([1-9]) \| \1 \|", said), said
 
 
+def plan_in(said, run):
+    plan = re.search(rf" run {run} \w+: \[.*", said)
+    return plan and plan[0]
+
+
 def the_same_seed_is_the_same_schedule(scratch):
-    """Of which --only takes one run, here the second and without doing the first."""
+    """Of which --only takes one run, at once. That a second run is planned alike behind a first one is in a_killed_call_has_its_table_and_is_resumed."""
     plans = []
-    for more in (("--faults", 9), ("--only", 2)):
+    for more, run in ((("--faults", 9), 1), (("--only", 1), 1), (("--only", 2), 2), (("--only", 2), 2)):
         process = start(scratch, "--kinds", "slow,kill", "--seed", 5, *more)
-        plans.append([])
         for line in process.stdout:
-            if plan := re.search(r" run (\d+) (\w+: .*)", line):
-                plans[-1].append(plan.groups())
-                if plan[1] == "2":
-                    break
+            if plan := plan_in(line, run):
+                plans.append(plan)
+                break
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
-    assert [p[0] for p in plans[0]] == ["1", "2"] and plans[1] == plans[0][1:], plans
+    assert len(plans) == 4 and plans[0] == plans[1] and plans[2] == plans[3], plans
 
 
 def a_curve_that_changes_is_seen_and_its_run_kept(scratch):
@@ -90,8 +93,9 @@ def an_interrupt_leaves_nothing(scratch):
 def a_killed_call_has_its_table_and_is_resumed(scratch):
     """SIGKILL of chaos itself, in its second run: the table has the first one, and --resume ends what is left and does the second one again."""
     table, call = Path(scratch) / "table.md", ("--kinds", "kill,slow", "--seed", 1, "--faults", 4, "-o", Path(scratch) / "table.md")
-    process = start(scratch, *call)
+    process, plan = start(scratch, *call), None
     for line in process.stdout:
+        plan = plan or plan_in(line, 2)
         if " run 2 " in line and " step " in line:
             break
     process.kill()
@@ -100,7 +104,7 @@ def a_killed_call_has_its_table_and_is_resumed(scratch):
     assert first, table.read_text()
     left = [p for p in Path(scratch).iterdir() if p.name.startswith("ingot_chaos_")]
     said = chaos(scratch, *call, "--resume")
-    assert "run 2 " in said and not re.search(r" run 1 \w+: ", said), said
+    assert plan and plan == plan_in(said, 2) and not re.search(r" run 1 \w+: ", said), said
     both = re.search(r"2 runs\n\n(?:.*\n)*\| all \| (\d+) \| \1 \|", table.read_text())
     assert both and int(both[1]) >= 4 > int(first[1]), table.read_text()
     assert len(left) == 1 and sorted(p.name for p in Path(scratch).iterdir()) == ["table.jsonl", "table.md"] and not processes_in(scratch)
