@@ -5,7 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from harness import INGOT, ingot
+from harness import INGOT, at_night, ingot
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = ("model", "data", "parallel", "optimizer", "train", "checkpoint", "resilience", "log")
@@ -92,11 +92,16 @@ COPIED = {
 }
 
 
+BY_DAY = {"dense-100m", "moe-1b-active", "hybrid-1b", "zaya1-8b"}  # a dense model, an MoE, a hybrid, and all phases of a recipe
+
+
 def every_config_is_taken():
-    """But for its data, of which there is none here: sizes are checked and the plan printed without allocating the model."""
+    """But for its data, of which there is none here: sizes are checked and the plan printed without allocating the model. By day of some of the large ones."""
     configs = {config.stem: config for config in sorted((ROOT / "configs").glob("*.toml"))}
     assert COPIED.keys() <= configs.keys(), configs
     for name, config in configs.items():
+        if name in COPIED.keys() - BY_DAY and not at_night():
+            continue
         phases = json.loads(ingot("train", config, "--dry-run", "--json", timeout=300)[0])["phases"]
         assert all(phase["memory_bytes"]["peak"] > 0 for phase in phases), (config, phases)
         if name not in COPIED:
