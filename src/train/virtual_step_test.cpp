@@ -309,7 +309,8 @@ TEST_P(FusedStep, a_counted_cpu_allocates_what_the_cpu_does) {
   WatchedAllocator::get().reset_peak();
   int64_t peak = 0;
   // Threads of a kernel hold scratch of their own: all at once in most steps, one after another in some, in many on a busy machine.
-  for (int i = 0; i < (base::tests_run_at_night() ? 8 : 3) || (i < 300 && static_cast<double>(peak) < static_cast<double>(counted) - near); ++i) {
+  for (int i = 0; i < (base::tests_run_at_night() ? 8 : 3) || (i < 300 && static_cast<double>(peak) < static_cast<double>(counted) - near);
+       ++i) {
     run.step->run(batch, 1e-2);
     peak = WatchedAllocator::get().peak() - before;
   }
