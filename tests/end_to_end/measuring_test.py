@@ -273,7 +273,7 @@ def a_clearly_faster_library_is_taken_and_kept(w):
 
     def train(name, *more, steps=4, config=w.config("libraries")):
         run = w.path / name
-        err = ingot("train", config, "--run-dir", run, "--set", f"train.steps={steps}", *more, env=env)[1]
+        err = ingot("train", config, "--run-dir", run, "--no-forecast", "--set", f"train.steps={steps}", *more, env=env)[1]
         return err, (run / "config.toml").read_text()
 
     remember(2)
