@@ -24,8 +24,7 @@ def a_rehearsal_comes_to_its_end(folder):
     pack, out, files = folder / "pack", folder / "out", folder / "files"
     gpu_check("pack", "--build", BUILD, "-o", pack)
     shutil.rmtree(pack)
-    with tarfile.open(folder / "pack.tar.gz") as tar:  # what travels
-        tar.extractall(folder, filter="data")
+    subprocess.run(["tar", "xf", folder / "pack.tar.gz", "-C", folder], check=True)  # what travels
     run = ("run", "--device", "emulated", "-o", out)
     gpu_check(*run, script=pack / "gpu-check")
     stages = json.loads((out / "stages.json").read_text())
