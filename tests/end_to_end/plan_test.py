@@ -156,12 +156,11 @@ def this_machine_is_planned_for(folder):
 
 def a_machine_is_measured_searched_and_trained_on_from_nothing(folder):
     os.environ["INGOT_CACHE"] = str(Path(folder) / "cache")
-    dtypes = ("fp32", "bf16") if at_night() else ("fp32",)  # by day half of the measurements
-    table, said = ingot("bench", "all", "--quick", "--ranks", 1, *(() if at_night() else ("--dtype", "fp32")), timeout=560)
+    table, said = ingot("bench", "all", "--quick", "--ranks", 1, timeout=560)
     assert "within steps" in table and "steps of small models" in said
     (path,) = (Path(folder) / "cache").glob("profile-*.json")
     within = json.loads(path.read_text())["within_steps"]
-    for dtype in dtypes:
+    for dtype in ("fp32", "bf16"):
         kinds = {e["kind"]: e for e in within if e["dtype"] == dtype}
         assert {"matmul", "attention", "linear_attention", "routing", "norms", "head", "muon", "adamw", "unattributed"} <= set(kinds), kinds
         # Work takes longer in steps than by itself, but not by another order.
