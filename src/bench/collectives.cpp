@@ -148,7 +148,7 @@ class Case {
       case Collective::all_to_all: {
         std::vector<at::Tensor> parts;
         for (int from = 0; from < ranks_; ++from) parts.push_back(pattern(own, 31 * from + rank_ * own, dtype));
-        return at::cat(parts);
+        return device::cat(parts);
       }
       case Collective::send_receive: return pattern(count_, 31 * ((rank_ + ranks_ - 1) % ranks_), dtype);
     }

@@ -152,9 +152,9 @@ TEST_P(Collectives, all_to_all_takes_uneven_and_empty_pieces) {
         out.push_back(at::full({to.back(), 3}, 10 * group.rank() + r, at::kFloat));
         expected.push_back(at::full({from.back(), 3}, 10 * r + group.rank(), at::kFloat));
       }
-      const auto wanted = at::cat(expected);
+      const auto wanted = device::cat(expected);
       const auto got = at::full_like(wanted, -1);
-      group.all_to_all(got, from, at::cat(out), to);
+      group.all_to_all(got, from, device::cat(out), to);
       require(got.equal(wanted), "uneven, scale {}", scale);
     }
     const auto in = values_of(group.rank(), size() * 5, at::kLong), got = at::empty_like(in);

@@ -15,7 +15,7 @@ at::TensorOptions on(at::Device device, at::ScalarType dtype = at::kFloat) { ret
 // Composite, structured, in-place, out and list operations, views and indices.
 at::Tensor many_operations(const at::Tensor& x) {
   auto y = at::mm(x, x.t()).add_(1.5).softmax(-1);
-  y = at::cat({y, y.sigmoid()}, 1).narrow(1, 1, x.size(0));
+  y = device::cat({y, y.sigmoid()}, 1).narrow(1, 1, x.size(0));
   y = std::get<0>(at::native_layer_norm(y, {y.size(1)}, {}, {}, 1e-5));
   y = at::where(y.gt(0), y, at::silu(y)).index_select(0, at::arange(3, on(x.device(), at::kLong)));
   auto out = at::empty({0}, y.options());
@@ -54,7 +54,7 @@ TEST(EmulatedDevice, runs_autograd) {
 TEST(EmulatedDevice, refuses_a_host_tensor_beside_its_own) {
   const auto x = at::ones({3}, on(emulated_device(0)));
   EXPECT_THROW(x + at::ones({3}), c10::Error);
-  EXPECT_THROW(at::cat({x, at::ones({3})}), c10::Error);
+  EXPECT_THROW(device::cat({x, at::ones({3})}), c10::Error);
   EXPECT_EQ((x + at::ones({})).sum().item<float>(), 6);  // a number may come from the host
 }
 

@@ -134,7 +134,7 @@ class Tensors {
     push(block + (is_query ? "attn_qkv.weight" : "ffn_up.weight"), {rows, c_.hidden}, [parts] {
       std::vector<at::Tensor> values;
       for (const auto* part : parts) values.push_back(whole(*part));
-      return at::cat(values);
+      return device::cat(values);
     });
   }
 

@@ -230,7 +230,7 @@ TEST_P(Attention, bf16_on_the_device_equals_the_explicit_softmax_and_itself) {
   if (in.mask.visible_until.defined()) there.mask.visible_until = in.mask.visible_until.to(device);
   if (GetParam().documents && GetParam().query_offset == 0) {
     const auto begins = document_starts(GetParam()).eq(at::arange(GetParam().q_len, at::kInt)).flatten().nonzero().flatten();
-    there.mask.document_offsets = at::cat({begins, at::full({1}, in.q.size(0) * in.q.size(1))}).to(at::kInt).to(device);
+    there.mask.document_offsets = device::cat({begins, at::full({1}, in.q.size(0) * in.q.size(1))}).to(at::kInt).to(device);
   }
   const auto first = run(there), again = run(there);
   std::vector<at::Tensor> found;

@@ -35,7 +35,7 @@ at::Tensor feature_map(const at::Tensor& x, FeatureMap map, const at::Tensor& sc
     case FeatureMap::taylor: {
       const double root = std::sqrt(static_cast<double>(dim));
       const auto squares = (wide.unsqueeze(-1) * wide.unsqueeze(-2)).flatten(-2) / (std::sqrt(2.0) * root);
-      return at::cat({at::ones_like(wide.narrow(-1, 0, 1)), wide / std::sqrt(root), squares}, -1).to(dtype);
+      return device::cat({at::ones_like(wide.narrow(-1, 0, 1)), wide / std::sqrt(root), squares}, -1).to(dtype);
     }
     case FeatureMap::rebased: return (at::layer_norm(wide, {dim}) * scale.view({heads, dim}) + bias.view({heads, dim})).square().to(dtype);
     default: return (wide * (wide.square().sum(-1, true) + 1e-6).rsqrt()).to(dtype);

@@ -144,7 +144,8 @@ TEST(QkNorm, gives_the_bits_of_the_kernels_that_it_joins) {
   };
   const Operation composed = [&](const Tensors& in) -> Tensors {
     const auto parts = in[0].unflatten(-1, {-1, kHeadDim}).split_with_sizes({kHeads, kKvHeads, kKvHeads}, 2);
-    const auto packed = at::cat({rms_norm(parts[0], in[1], 1e-6, at::kFloat), rms_norm(parts[1], in[2], 1e-6, at::kFloat), parts[2]}, 2);
+    const auto packed =
+        device::cat({rms_norm(parts[0], in[1], 1e-6, at::kFloat), rms_norm(parts[1], in[2], 1e-6, at::kFloat), parts[2]}, 2);
     auto [q, k, v] = split_and_rotate(packed.flatten(2), kHeads, kKvHeads, kHeadDim, table);
     return {q, k, v};
   };
@@ -226,7 +227,7 @@ TEST(CrossEntropy, z_loss_is_in_the_gradient_and_not_in_the_loss) {
       of_halves = found.masked_fill(targets.lt(0), 0);
       cross_entropy_gradient_in_place(halves[static_cast<size_t>(half)], labels[static_cast<size_t>(half)], factors, targets.lt(0), 0.25);
     }
-    check(of_halves, at::cat(halves, 1), tolerance);
+    check(of_halves, device::cat(halves, 1), tolerance);
   }
 }
 

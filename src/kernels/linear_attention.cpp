@@ -92,8 +92,8 @@ std::optional<LinearAttentionOutput> run_of_identity(const LinearAttentionInputs
   wide.v = at::zeros({batch, seq, heads, keys}, wide.q.options());
   auto state = at::eye(keys, wide.q.options()).expand({batch, heads, keys, keys});
   if (with_values) {
-    wide.v = at::cat({in.v.to(at::kFloat), wide.v}, 3);
-    state = at::cat({at::zeros({batch, heads, keys, in.v.size(3)}, wide.q.options()), state}, 3);
+    wide.v = device::cat({in.v.to(at::kFloat), wide.v}, 3);
+    state = device::cat({at::zeros({batch, heads, keys, in.v.size(3)}, wide.q.options()), state}, 3);
   }
   return cpu::linear_attention_forward(wide, state.contiguous());
 }
@@ -233,9 +233,9 @@ at::Tensor bidirectional_linear_attention(const at::Tensor& q, const at::Tensor&
       if (end > from) documents.push_back(all(row, 1, from, end - from));
       from = end;
     }
-    rows.push_back(at::cat(documents, 2));
+    rows.push_back(device::cat(documents, 2));
   }
-  return at::cat(rows, 0).transpose(1, 2).to(v.scalar_type());
+  return device::cat(rows, 0).transpose(1, 2).to(v.scalar_type());
 }
 
 at::Tensor linear_attention_step(const LinearAttentionInputs& in, at::Tensor& state) {

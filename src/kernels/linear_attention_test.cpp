@@ -234,7 +234,7 @@ TEST(LinearAttentionFused, sees_to_states_alone_with_every_instruction_set) {
 // Parts of a packed projection, as a layer hands them in.
 TEST(LinearAttentionFused, reads_strided_operands) {
   const auto p = stored(problem(Variant::scalar_gate, {2, 100, 3, 8, 8}), at::kFloat);
-  const auto packed = at::cat({p.in.q.flatten(2), p.in.k.flatten(2), p.in.v.flatten(2)}, 2);
+  const auto packed = device::cat({p.in.q.flatten(2), p.in.k.flatten(2), p.in.v.flatten(2)}, 2);
   auto strided = p;
   strided.in.q = packed.narrow(2, 0, 24).unflatten(2, {3, 8});
   strided.in.k = packed.narrow(2, 24, 24).unflatten(2, {3, 8});

@@ -113,7 +113,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> split_norm_and_rotate(const at::T
   const auto normed = [&](const at::Tensor& x, const at::Tensor& weight) {
     return rms_norm(x.unflatten(-1, {-1, weight.size(0)}), weight, norm.eps, x.scalar_type()).flatten(-2);
   };
-  return split_and_rotate(at::cat({normed(parts[0], norm.q_weight), normed(parts[1], norm.k_weight), parts[2]}, -1), heads, kv_heads,
+  return split_and_rotate(device::cat({normed(parts[0], norm.q_weight), normed(parts[1], norm.k_weight), parts[2]}, -1), heads, kv_heads,
                           head_dim, table);
 }
 

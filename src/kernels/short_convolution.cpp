@@ -10,7 +10,7 @@ namespace {
 
 at::Tensor with_tail(const at::Tensor& x, const at::Tensor& tail, int64_t width) {
   const auto before = tail.defined() ? tail.to(x.scalar_type()) : at::zeros({x.size(0), width - 1, x.size(2)}, x.options());
-  return at::cat({before, x}, 1);
+  return device::cat({before, x}, 1);
 }
 
 // What the taps see, oldest token first, in the dtype of sums.

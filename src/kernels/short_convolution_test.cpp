@@ -20,7 +20,7 @@ at::Tensor oracle(const at::Tensor& x, const at::Tensor& weight, const std::vect
     const auto part = at::constant_pad_nd(x.slice(1, cuts[i], cuts[i + 1]).transpose(1, 2), {width - 1, 0});
     parts.push_back(at::silu(at::conv1d(part, weight, {}, 1, at::IntArrayRef{0}, 1, x.size(2))).transpose(1, 2));
   }
-  return at::cat(parts, 1);
+  return device::cat(parts, 1);
 }
 
 TEST(ShortConvolution, is_that_of_each_document_alone_forward_and_backward) {

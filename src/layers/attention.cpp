@@ -80,7 +80,7 @@ struct DraftAttentionFunction : Function<DraftAttentionFunction, WorkKind::atten
                              kernels::attention_forward(drafts(q), tokens(k), tokens(v), kept.rule, mask_of(m.before, m.before_block)));
     raise(kept.largest, of_tokens.log_sum_exp);
     raise(kept.largest, own.log_sum_exp);
-    auto both = at::cat({of_tokens.out, out.to(q.scalar_type())}, 1);
+    auto both = device::cat({of_tokens.out, out.to(q.scalar_type())}, 1);
     context.save({q, k, v, both, of_tokens.log_sum_exp, own.log_sum_exp});
     context.keep(std::move(kept));
     return both;
@@ -97,7 +97,7 @@ struct DraftAttentionFunction : Function<DraftAttentionFunction, WorkKind::atten
                                                           kept.rule, mask_of(m.in, m.in_block));
     const auto [q3, k3, v3] = kernels::attention_backward(drafts(grads[0]), drafts(q), tokens(k), tokens(v), drafts(out), saved[5],
                                                           kept.rule, mask_of(m.before, m.before_block));
-    return {at::cat({q1, q2 + q3}, 1), at::cat({k1 + k3, k2}, 1), at::cat({v1 + v3, v2}, 1)};
+    return {device::cat({q1, q2 + q3}, 1), device::cat({k1 + k3, k2}, 1), device::cat({v1 + v3, v2}, 1)};
   }
 
  private:

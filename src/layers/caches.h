@@ -47,7 +47,7 @@ at::Tensor by_part(Sequences& sequences, const Caches<Cache>& caches, const std:
       if (x.defined() && x.dim() > 1) x = x.narrow(1, first, parts[part]->seq());
     mixed.push_back(mix(*parts[part], caches.of(part), own));
   }
-  return at::cat(mixed, 1);
+  return device::cat(mixed, 1);
 }
 
 }  // namespace ingot::layers

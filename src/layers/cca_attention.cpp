@@ -17,7 +17,7 @@ kernels::CcaTail next_tail(const at::Tensor& packed, const kernels::CcaShape& sh
   auto latent = packed.narrow(2, 0, shape.latent()).to(wide);
   if (seq < 2) {
     const auto older = before.latent.defined() ? before.latent.narrow(1, 1, 1) : at::zeros_like(latent);
-    latent = at::cat({older, latent}, 1);
+    latent = device::cat({older, latent}, 1);
   }
   return {latent.narrow(1, latent.size(1) - 2, 2).contiguous(),
           packed.select(1, seq - 1).narrow(1, shape.latent() + shape.current_values(), shape.delayed_values()).to(wide).contiguous()};
@@ -60,7 +60,7 @@ std::array<at::Tensor, 3> mixed_with_drafts(const at::Tensor& packed, Sequences&
   const auto [draft_q, draft_k, draft_v] =
       kernels::cca_mix(in_rows(packed), shape, weights, {in_rows(all.cosine), in_rows(all.sine)}, rows.is_start, {});
   const auto behind = [&](const at::Tensor& of_tokens, const at::Tensor& of_drafts) {
-    return at::cat({of_tokens, of_drafts.squeeze(0).index_select(0, rows.drafts).view(of_tokens.sizes())}, 1);
+    return device::cat({of_tokens, of_drafts.squeeze(0).index_select(0, rows.drafts).view(of_tokens.sizes())}, 1);
   };
   return {behind(q, draft_q), behind(k, draft_k), behind(v, draft_v)};
 }
@@ -134,7 +134,7 @@ std::array<at::Tensor, 3> CcaAttention::project_new(const at::Tensor& x, Sequenc
                              [&](Sequences&, AttentionCache* cache, const std::vector<at::Tensor>& in) {
                                const auto [queries, keys, values] = kernels::cca_mix(in[0], own, mixing(), {in[1], in[2]}, {}, cache->tail);
                                remember(in[0], own, *cache);
-                               return at::cat({queries, keys, values}, 2);  // by head
+                               return device::cat({queries, keys, values}, 2);  // by head
                              });
   const auto split = mixed.split_with_sizes({own.heads, own.kv_heads, own.kv_heads}, 2);
   const auto all = gather({split[0].flatten(2), split[1].flatten(2), split[2].flatten(2)});

@@ -54,7 +54,7 @@ TEST(KeyValueCache, copies_share_pages_until_one_of_them_grows) {
   EXPECT_EQ(first.key_pages()[0], second.key_pages()[0]) << "a page that is whole is never written again";
   EXPECT_NE(first.key_pages()[2], second.key_pages()[2]);
   expect_holds(first, all);
-  expect_holds(second, {at::cat({all.keys, more.keys}, 1), at::cat({all.values, more.values}, 1)});
+  expect_holds(second, {device::cat({all.keys, more.keys}, 1), device::cat({all.values, more.values}, 1)});
 }
 
 TEST(KeyValueCache, forgets_and_goes_on) {
@@ -63,7 +63,7 @@ TEST(KeyValueCache, forgets_and_goes_on) {
   cache.shorten(70);
   expect_holds(cache, {all.keys.narrow(1, 0, 70), all.values.narrow(1, 0, 70)});
   cache.append(more.keys, more.values);
-  expect_holds(cache, {at::cat({all.keys.narrow(1, 0, 70), more.keys}, 1), at::cat({all.values.narrow(1, 0, 70), more.values}, 1)});
+  expect_holds(cache, {device::cat({all.keys.narrow(1, 0, 70), more.keys}, 1), device::cat({all.values.narrow(1, 0, 70), more.values}, 1)});
   expect_holds(kept, all);
 }
 
@@ -75,7 +75,8 @@ TEST(KeyValueCache, begins_with_the_pages_of_another) {
   const int64_t tokens = 2 * kPageTokens;
   expect_holds(cache, {all.keys.narrow(1, 0, tokens), all.values.narrow(1, 0, tokens)});
   cache.append(more.keys, more.values);
-  expect_holds(cache, {at::cat({all.keys.narrow(1, 0, tokens), more.keys}, 1), at::cat({all.values.narrow(1, 0, tokens), more.values}, 1)});
+  expect_holds(
+      cache, {device::cat({all.keys.narrow(1, 0, tokens), more.keys}, 1), device::cat({all.values.narrow(1, 0, tokens), more.values}, 1)});
   expect_holds(from, all);
 }
 

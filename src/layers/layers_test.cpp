@@ -36,7 +36,7 @@ TEST(Linear, side_by_side_weights_give_the_products_and_gradients_of_each) {
   for (int microbatch = 0; microbatch < 2; ++microbatch) backward((linear(x, {&a, &b}) * upstream).sum());
   const auto y = x.detach().clone().set_requires_grad(true), wa = a.value.detach().clone().set_requires_grad(true),
              wb = b.value.detach().clone().set_requires_grad(true);
-  backward((at::cat({at::matmul(y, wa.t()), at::matmul(y, wb.t())}, -1) * upstream).sum());
+  backward((device::cat({at::matmul(y, wa.t()), at::matmul(y, wb.t())}, -1) * upstream).sum());
   expect_close(x.grad(), 2 * y.grad());
   expect_close(a.grad, 2 * wa.grad());  // two microbatches add up
   expect_close(b.grad, 2 * wb.grad());
@@ -53,7 +53,7 @@ TEST(Linear, adds_biases_with_their_gradients) {
   const auto y = copy(x), wa = copy(a.value), wb = copy(b.value), ba = copy(of_a.value), bb = copy(of_b.value);
   const auto out = linear(x, {&a, &b}, {&of_a, &of_b});
   backward((out * upstream).sum());
-  const auto wanted = at::cat({at::matmul(y, wa.t()) + ba, at::matmul(y, wb.t()) + bb}, -1);
+  const auto wanted = device::cat({at::matmul(y, wa.t()) + ba, at::matmul(y, wb.t()) + bb}, -1);
   backward((wanted * upstream).sum());
   expect_close(out.detach(), wanted.detach());
   expect_close(x.grad(), y.grad());
@@ -73,13 +73,13 @@ TEST(Linear, in_fp8_multiplies_operands_rounded_along_the_summed_dimension) {
   const auto x = random({50, 72}, 3).to(at::kBFloat16).set_requires_grad(true), upstream = random({50, 64}, 4).to(at::kBFloat16);
   const auto out = linear(x, {&a, &b});
   backward((out * upstream).sum());
-  const auto weights = at::cat({in_mxfp8(a.value, 1), in_mxfp8(b.value, 1)});
+  const auto weights = device::cat({in_mxfp8(a.value, 1), in_mxfp8(b.value, 1)});
   expect_near(out.detach(), in_mxfp8(x, 1).mm(weights.t()), kResult, "output");
   const auto of_a = upstream.narrow(1, 0, 40), of_b = upstream.narrow(1, 40, 24);
   expect_near(x.grad(), in_mxfp8(of_a, 1).mm(in_mxfp8(a.value, 0)) + in_mxfp8(of_b, 1).mm(in_mxfp8(b.value, 0)), 2 * kResult, "x");
   expect_near(a.grad, in_mxfp8(of_a, 0).t().mm(in_mxfp8(x, 0)), 1e-5, "a");
   expect_near(b.grad, in_mxfp8(of_b, 0).t().mm(in_mxfp8(x, 0)), 1e-5, "b");
-  const auto plain = x.detach().to(at::kDouble).mm(at::cat({a.value, b.value}).detach().to(at::kDouble).t());
+  const auto plain = x.detach().to(at::kDouble).mm(device::cat({a.value, b.value}).detach().to(at::kDouble).t());
   EXPECT_GT((out.detach().to(at::kDouble) - plain).norm().item<double>(), 5 * kResult * plain.norm().item<double>());
 }
 
@@ -211,7 +211,7 @@ TEST(SoftmaxAttention, with_sinks_is_a_softmax_with_one_more_score) {
     const auto at_key = there(at::arange(7, at::kLong));
     auto hidden = at_key.unsqueeze(0).gt(at_key.unsqueeze(1));
     if (window > 0) hidden = hidden.logical_or(at_key.unsqueeze(0).le(at_key.unsqueeze(1) - window));
-    const auto all = at::cat({scores.masked_fill(hidden, -1e300), leaves[3].view({1, 4, 1, 1}).expand({2, 4, 7, 1})}, -1).softmax(-1);
+    const auto all = device::cat({scores.masked_fill(hidden, -1e300), leaves[3].view({1, 4, 1, 1}).expand({2, 4, 7, 1})}, -1).softmax(-1);
     const auto expected = at::matmul(all.narrow(-1, 0, 7), heads_first(leaves[2])).transpose(1, 2).flatten(2);
     backward((expected * upstream).sum());
     expect_close(out.detach(), expected.detach());

@@ -108,7 +108,7 @@ at::Tensor linear(const at::Tensor& x, const std::vector<Parameter*>& weights, c
   if (biases.empty()) return LinearFunction::apply(x, tie, at::Tensor(), weights);
   std::vector<at::Tensor> values;
   for (auto* bias : biases) values.push_back(bias->value);
-  const auto bias = values.size() == 1 ? values[0] : at::cat(values);
+  const auto bias = values.size() == 1 ? values[0] : device::cat(values);
   if (device::is_gpu(x) && bias.scalar_type() == weights[0]->value.scalar_type()) return LinearFunction::apply(x, tie, bias, weights);
   const auto out = LinearFunction::apply(x, tie, at::Tensor(), weights);
   return (out + bias).to(out.scalar_type());

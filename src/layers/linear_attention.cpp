@@ -110,7 +110,7 @@ at::Tensor LinearAttention::operator()(const at::Tensor& x, const at::Tensor& lo
   const base::WorkScope scope("linear_attention", base::WorkKind::linear_attention);
   auto packed = linear(x, {q, k, v});
   if (q_convolution) {
-    const auto weight = at::cat({q_convolution->value, k_convolution->value, v_convolution->value});
+    const auto weight = device::cat({q_convolution->value, k_convolution->value, v_convolution->value});
     packed = short_convolution(packed, weight, sequences, caches.members(&LinearAttentionCache::tail));
   }
   const auto parts = packed.split_with_sizes({key_heads * key_dim, key_heads * key_dim, heads * value_dim}, -1);

@@ -15,7 +15,7 @@ at::Tensor part_of(const at::Tensor& whole, const tensor::Part& part) {
   for (size_t d = 0; d < part.size(); ++d) {
     std::vector<at::Tensor> ranges;
     for (const auto& range : part[d]) ranges.push_back(result.narrow(static_cast<int64_t>(d), range.begin, range.size()));
-    result = ranges.size() == 1 ? ranges[0] : at::cat(ranges, static_cast<int64_t>(d));
+    result = ranges.size() == 1 ? ranges[0] : device::cat(ranges, static_cast<int64_t>(d));
   }
   return result;
 }

@@ -42,7 +42,7 @@ at::Tensor within_capacity(const at::Tensor& choice, const at::Tensor& weight, i
   const auto heaviest_first = weight.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/true);
   const auto by_weight = choice.index_select(0, heaviest_first);
   const auto sorted = kernels::sort_slots(by_weight, experts);
-  const auto begins = at::cat({at::zeros({1}, sorted.ends.options()), sorted.ends.narrow(0, 0, experts - 1)});
+  const auto begins = device::cat({at::zeros({1}, sorted.ends.options()), sorted.ends.narrow(0, 0, experts - 1)});
   const auto place = sorted.inverse - begins.index_select(0, by_weight.clamp_max(experts - 1));
   const auto kept = at::where(place.lt(capacity).logical_or(by_weight.ge(experts)), by_weight, experts);
   return at::empty_like(choice).index_copy_(0, heaviest_first, kept);

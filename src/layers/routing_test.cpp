@@ -1,4 +1,5 @@
 // Routers, their losses, and experts, against plain autograd compositions in fp64.
+#include <ATen/TensorIndexing.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -273,7 +274,7 @@ TEST(Experts, in_bf16_do_not_touch_each_others_rows) {
   for (size_t i = 0; i < narrow.size(); ++i) {
     EXPECT_LT((narrow[i] - wide[i]).norm().item<double>(), 0.02 * wide[i].norm().item<double>()) << i;
     const auto others =
-        i < 3 ? at::cat({broken[i].narrow(0, 0, 204), broken[i].narrow(0, 299, 1)}) : broken[i].index({at::tensor({0, 1, 3})});
+        i < 3 ? device::cat({broken[i].narrow(0, 0, 204), broken[i].narrow(0, 299, 1)}) : broken[i].index({at::tensor({0, 1, 3})});
     EXPECT_FALSE(others.isnan().any().item<bool>()) << i;
   }
 }

@@ -44,7 +44,7 @@ const at::Tensor& Sequences::document_offsets() {
 
 at::Tensor document_offsets(const at::Tensor& document_start) {
   const auto begins = document_start.eq(at::arange(document_start.size(1), at::kInt)).flatten().nonzero().flatten();
-  return at::cat({begins, at::full({1}, document_start.numel(), begins.options())}).to(at::kInt);
+  return device::cat({begins, at::full({1}, document_start.numel(), begins.options())}).to(at::kInt);
 }
 
 Sequences& Sequences::haloed(int64_t halo) {
@@ -55,7 +55,7 @@ Sequences& Sequences::haloed(int64_t halo) {
   haloed->row_tokens_ = row_tokens_;
   const auto widened = [&](const at::Tensor& own) {  // the value of a chunk's first token in front of it
     const auto by_chunk = own.expand({batch_, seq_}).unflatten(1, {chunks, length});
-    return at::cat({by_chunk.narrow(2, 0, 1).expand({-1, -1, halo}), by_chunk}, 2).flatten(0, 1);
+    return device::cat({by_chunk.narrow(2, 0, 1).expand({-1, -1, halo}), by_chunk}, 2).flatten(0, 1);
   };
   haloed->positions_ = widened(positions_);
   haloed->positions_.narrow(1, 0, halo) += at::arange(-halo, 0, positions_.options());
@@ -99,7 +99,7 @@ at::Tensor Sequences::document_end() const {
   // Of the starts behind a token the nearest: seen from the end of the row the smallest so far.
   const auto starts = positions_.expand_as(is_start_).masked_fill(is_start_.logical_not(), static_cast<double>(end));
   const auto nearest = std::get<0>(starts.flip(1).cummin(1)).flip(1);
-  return at::cat({nearest.narrow(1, 1, seq_ - 1), at::full_like(nearest.narrow(1, 0, 1), end)}, 1);
+  return device::cat({nearest.narrow(1, 1, seq_ - 1), at::full_like(nearest.narrow(1, 0, 1), end)}, 1);
 }
 
 at::Tensor Sequences::visible_until(int64_t window) {
@@ -109,7 +109,7 @@ at::Tensor Sequences::visible_until(int64_t window) {
   if (sees_both_ways_) until = document_end();
   else {
     until = positions_ + 1;
-    until = at::cat({until.narrow(1, 0, seq_ - drafts_at_end_), at::full_like(until.narrow(1, 0, drafts_at_end_), offset_ + seq_)}, 1);
+    until = device::cat({until.narrow(1, 0, seq_ - drafts_at_end_), at::full_like(until.narrow(1, 0, drafts_at_end_), offset_ + seq_)}, 1);
   }
   if (window > 0 && sees_both_ways_) until = until.minimum(positions_ + window);
   return until = until.expand({batch_, seq_}).contiguous();
@@ -172,7 +172,7 @@ const kernels::RotaryTable& Sequences::rotary(const RotarySettings& settings, at
       const auto& own = part->rotary(settings, dtype);
       cosines.push_back(own.cosine), sines.push_back(own.sine);
     }
-    return rotary_[settings] = {at::cat(cosines, 1), at::cat(sines, 1)};
+    return rotary_[settings] = {device::cat(cosines, 1), device::cat(sines, 1)};
   }
   const auto options = at::TensorOptions().dtype(at::kDouble).device(device_);
   auto positions = positions_.to(options);
@@ -185,7 +185,7 @@ const kernels::RotaryTable& Sequences::rotary(const RotarySettings& settings, at
   }
   if (Fp32Islands::active() && settings.amplitude == 1) {
     // Twice side by side, as transformers has them: the last bit of a vectorised cosine depends on where an element lies.
-    const auto twice = at::cat({angles, angles}, -1);
+    const auto twice = device::cat({angles, angles}, -1);
     return rotary_[settings] = {twice.cos().narrow(-1, 0, settings.rotated / 2).to(wide),
                                 twice.sin().narrow(-1, 0, settings.rotated / 2).to(wide)};
   }

@@ -58,7 +58,7 @@ std::array<at::Tensor, 3> SoftmaxAttention::project_new(const at::Tensor& x, Seq
                                                         int /*rank*/, int /*ranks*/, const Gather& gather) const {
   const auto own = linear(x, {q, k, v}, biases());
   // Rows of a rank may be a part of a kv head: rotated when whole.
-  const auto packed = at::cat(gather(own.split_with_sizes({q->value.size(0), k->value.size(0), v->value.size(0)}, -1)), -1);
+  const auto packed = device::cat(gather(own.split_with_sizes({q->value.size(0), k->value.size(0), v->value.size(0)}, -1)), -1);
   kernels::QkNorm norm;
   if (q_norm) norm = norm_of(q_norm->value, k_norm->value);
   const auto [queries, keys, values] =

@@ -336,8 +336,8 @@ TEST_P(EveryFamily, sequences_side_by_side_have_the_numbers_of_each_alone) {
       fed[row] += lengths[row];
     }
     context.sequences = layers::Sequences::side_by_side(parts, at::kCPU);
-    const auto out = model->forward(at::cat(tokens, 1), context);
-    EXPECT_LT((out - at::cat(wanted, 1)).abs().max().item<double>(), 1e-11);
+    const auto out = model->forward(device::cat(tokens, 1), context);
+    EXPECT_LT((out - device::cat(wanted, 1)).abs().max().item<double>(), 1e-11);
   }
 }
 
@@ -377,7 +377,7 @@ TEST_P(EveryFamily, decoder_gives_what_the_model_does) {
         }
         const float* logits = decoder.run(parts, tokens, of_parts, rows);
         const auto out = at::from_blob(const_cast<float*>(logits), {static_cast<int64_t>(rows.size()), decoder.vocabulary()}, at::kFloat);
-        const auto all = at::cat(wanted);
+        const auto all = device::cat(wanted);
         // Rounding to bf16 sends some tokens to other experts.
         const auto difference = (out - all).abs(), largest = all.abs().max().clamp_min(1);
         if (dtype == at::kFloat) EXPECT_LT((difference.max() / largest).item<double>(), 2e-5);
@@ -414,7 +414,7 @@ TEST_P(EveryFamily, a_long_pass_of_the_decoder_is_many_short_ones) {
       for (size_t text = 0, first = 0; text < parts.size(); first += static_cast<size_t>(parts[text++].tokens))
         made[text].push_back(out.narrow(0, static_cast<int64_t>(first), parts[text].tokens));
     }
-    return at::cat({at::cat(made[0]), at::cat(made[1])});
+    return device::cat({device::cat(made[0]), device::cat(made[1])});
   };
   using kernels::WeightFormat;
   const auto expected = logits_in_passes_of(7, WeightFormat::fp32), got = logits_in_passes_of(kTokens[0], WeightFormat::fp32);

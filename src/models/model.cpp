@@ -344,7 +344,7 @@ at::Tensor Model::with_further_losses(const at::Tensor& loss, const at::Tensor& 
     const std::string name = fmt::format("predictor {}", i);
     const base::WorkScope scope(name.c_str());
     const auto embedded = predictor.of_embedding(embed(further.ids[i], context).residual, block_);
-    const auto joined = layers::linear(at::cat({embedded, predictor.of_state(state, block_)}, -1), {predictor.join});
+    const auto joined = layers::linear(device::cat({embedded, predictor.of_state(state, block_)}, -1), {predictor.join});
     state = run_block_of(config_.layers + static_cast<int64_t>(i),
                          {joined.to(dtype() == at::kDouble ? at::kDouble : at::kFloat), router_state}, context)
                 .residual;
@@ -369,13 +369,13 @@ at::Tensor Model::loss(const at::Tensor& ids, const at::Tensor& targets, double 
 // Rows of tokens and behind them as many masks, whose targets are the tokens themselves where the token before has them as its next.
 at::Tensor Model::loss_with_drafts(const at::Tensor& ids, const at::Tensor& targets, double scale, ForwardContext context) {
   const int64_t seq = ids.size(1);
-  const auto own = at::cat({at::full_like(targets.narrow(1, 0, 1), -100), targets.narrow(1, 0, seq - 1)}, 1);
+  const auto own = device::cat({at::full_like(targets.narrow(1, 0, 1), -100), targets.narrow(1, 0, seq - 1)}, 1);
   context.sequences = layers::Sequences::with_drafts(context.sequences, config_.draft_block);
   const auto total = context.draft_loss;
   const auto wide = dtype() == at::kDouble ? at::kDouble : at::kFloat;
   if (total.defined()) context.losses = at::empty({ids.size(0), 2 * seq}, at::TensorOptions().dtype(wide).device(device_));
-  const auto both = run_chunk(0, at::cat({ids, at::full_like(ids, config_.draft_mask_id)}, 1), {}, context);
-  const auto loss = loss_of(both, at::cat({targets, own}, 1), scale / 2, context);
+  const auto both = run_chunk(0, device::cat({ids, at::full_like(ids, config_.draft_mask_id)}, 1), {}, context);
+  const auto loss = loss_of(both, device::cat({targets, own}, 1), scale / 2, context);
   if (total.defined()) total.add_(context.losses.narrow(1, seq, seq).sum(), scale);
   return loss;
 }

@@ -18,8 +18,8 @@ at::Tensor entropy_of(const layers::Routing& routing) {
 void ExpertCounter::on_routing(int64_t layer, const layers::Routing& routing) {
   auto &count = counts_[static_cast<size_t>(layer)], &memory = memory_[static_cast<size_t>(layer)];
   auto seen = kernels::class_counts(routing.choice, routing.logits.size(1));
-  seen = at::cat({seen, (entropy_of(routing) * kEntropyUnits).to(at::kLong)});
-  if (has_capacity_) seen = at::cat({seen, at::zeros({1}, seen.options())});
+  seen = device::cat({seen, (entropy_of(routing) * kEntropyUnits).to(at::kLong)});
+  if (has_capacity_) seen = device::cat({seen, at::zeros({1}, seen.options())});
   if (count.defined()) {
     count.add_(seen);
   } else {

@@ -21,7 +21,7 @@ at::Tensor filled_offsets(const Microbatch& microbatch) {
   const auto offsets = layers::document_offsets(microbatch.document_start);
   const auto documents = static_cast<uint64_t>(std::max(kLeastOffsets, offsets.numel() - 1));
   const int64_t missing = static_cast<int64_t>(std::bit_ceil(documents)) + 1 - offsets.numel();
-  return at::cat({offsets, at::full({missing}, microbatch.document_start.numel(), offsets.options())});
+  return device::cat({offsets, at::full({missing}, microbatch.document_start.numel(), offsets.options())});
 }
 
 }  // namespace

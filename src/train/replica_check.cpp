@@ -85,9 +85,9 @@ ReplicaCheck::Entries ReplicaCheck::look() {
       }
   if (!masters.empty() && masters.front().device() == model_.device()) parts.push_back(kernels::digest(std::exchange(masters, {})));
   std::vector<at::Tensor> on_host;
-  if (!parts.empty()) on_host.push_back(at::cat(parts).cpu());
+  if (!parts.empty()) on_host.push_back(device::cat(parts).cpu());
   if (!masters.empty()) on_host.push_back(kernels::digest(masters));  // that wait in the host's memory
-  const auto host = on_host.empty() ? at::Tensor() : at::cat(on_host);
+  const auto host = on_host.empty() ? at::Tensor() : device::cat(on_host);
   Entries entries;
   for (size_t i = 0; i < order.size(); ++i) {
     const auto* const sums = host.const_data_ptr<int64_t>() + 2 * i;

@@ -163,7 +163,7 @@ void TrainingStep::clip_scores(StepResult& result) {
   std::vector<at::Tensor> watched{layers::no_scores_yet(1, model_.device())};
   for (const auto& largest : largest_scores_)
     if (largest.defined()) watched.push_back(largest);
-  const auto all = at::cat(watched);
+  const auto all = device::cat(watched);
   if (replicas_.targets && replicas_.targets->size() > 1) replicas_.targets->all_reduce(all, comm::Reduction::max);
   const auto host = all.cpu().to(at::kDouble);
   if (device::is_counting(all)) return;

@@ -140,7 +140,7 @@ Report verify_model(const fs::path& folder, const fs::path& fixture_path, const 
       next = new_logits.back().argmax(-1).unsqueeze(1);
       new_ids.push_back(next);
     }
-    got["greedy_ids"] = at::cat(new_ids, 1);
+    got["greedy_ids"] = device::cat(new_ids, 1);
     got["greedy_logits"] = at::stack(new_logits, 1);
   }
 

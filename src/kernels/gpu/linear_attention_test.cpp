@@ -177,7 +177,7 @@ TEST(GpuLinearAttention, weak_gates_beside_strong_ones_and_starts_keep_their_dig
 TEST(GpuLinearAttention, reads_operands_that_lie_apart_or_begin_between_vectors) {
   auto i = inputs({Gates::none, false, true, 70, 32, 32});
   const auto expected = run(i, 1, host_kernels_wave32, 0);
-  const auto together = at::cat({i.in.q, i.in.k, i.in.v}, 3);  // as one projection makes them
+  const auto together = device::cat({i.in.q, i.in.k, i.in.v}, 3);  // as one projection makes them
   for (const int64_t begin : {0, 1}) {
     auto buffer = at::empty({together.numel() + begin}, together.options());
     const auto all = buffer.narrow(0, begin, together.numel()).view(together.sizes()).copy_(together);

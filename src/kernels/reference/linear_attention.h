@@ -30,12 +30,12 @@ inline at::Tensor gates_by_head(const LinearAttentionInputs& in) {
 inline at::Tensor sum_from(const at::Tensor& x, int64_t dim) { return x.flip(dim).cumsum(dim).flip(dim); }
 inline at::Tensor sum_behind(const at::Tensor& x, int64_t dim) {
   const int64_t n = x.size(dim);
-  return at::cat({sum_from(x.narrow(dim, 1, n - 1), dim), at::zeros_like(x.narrow(dim, 0, 1))}, dim);
+  return device::cat({sum_from(x.narrow(dim, 1, n - 1), dim), at::zeros_like(x.narrow(dim, 0, 1))}, dim);
 }
 /// Of those before it.
 inline at::Tensor sum_before(const at::Tensor& x, int64_t dim) {
   const int64_t n = x.size(dim);
-  return at::cat({at::zeros_like(x.narrow(dim, 0, 1)), x.narrow(dim, 0, n - 1).cumsum(dim)}, dim);
+  return device::cat({at::zeros_like(x.narrow(dim, 0, 1)), x.narrow(dim, 0, n - 1).cumsum(dim)}, dim);
 }
 
 }  // namespace ingot::kernels::reference

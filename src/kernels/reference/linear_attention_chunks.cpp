@@ -40,8 +40,8 @@ void for_each_halving(const at::Tensor& gate, const Visit& visit) {
     const auto u = up_to.unflatten(1, {-1, 2}), b = behind.unflatten(1, {-1, 2});
     const auto left_up = u.select(2, 0), right_up = u.select(2, 1), left_behind = b.select(2, 0), right_behind = b.select(2, 1);
     visit(Halves{half, right_up.exp(), left_behind.exp()});
-    up_to = at::cat({left_up, left_up.narrow(2, half - 1, 1) + right_up}, 2);
-    behind = at::cat({left_behind + right_up.narrow(2, half - 1, 1), right_behind}, 2);
+    up_to = device::cat({left_up, left_up.narrow(2, half - 1, 1) + right_up}, 2);
+    behind = device::cat({left_behind + right_up.narrow(2, half - 1, 1), right_behind}, 2);
   }
 }
 

@@ -54,7 +54,7 @@ at::Tensor rotate(const at::Tensor& x, const RotaryTable& table) {
   const auto wide = x.to(cosine.scalar_type());
   const auto first = wide.narrow(-1, 0, half), second = wide.narrow(-1, half, half);
   const auto rest = wide.narrow(-1, 2 * half, x.size(-1) - 2 * half);
-  return at::cat({first * cosine - second * sine, second * cosine + first * sine, rest}, -1).to(x.scalar_type());
+  return device::cat({first * cosine - second * sine, second * cosine + first * sine, rest}, -1).to(x.scalar_type());
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> split_and_rotate(const at::Tensor& packed, int64_t heads, int64_t kv_heads, int64_t head_dim,
@@ -67,7 +67,7 @@ namespace {
 
 // x [batch, seq, c] one token later; `before` [batch, c] is token -1, `at_start` [c] or scalar replaces it at document starts.
 at::Tensor delay(const at::Tensor& x, const at::Tensor& before, const at::Tensor& is_start, const at::Tensor& at_start) {
-  auto late = at::cat({before.unsqueeze(1), x.narrow(1, 0, x.size(1) - 1)}, 1);
+  auto late = device::cat({before.unsqueeze(1), x.narrow(1, 0, x.size(1) - 1)}, 1);
   return is_start.defined() ? at::where(is_start.unsqueeze(-1), at_start, late) : late;
 }
 
@@ -108,7 +108,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cca_mix(const at::Tensor& packed,
 
   const auto value_before =
       tail.delayed_value.defined() ? tail.delayed_value.to(wide) : at::zeros({batch, shape.delayed_values()}, u.options());
-  const auto v = at::cat({parts[1], delay(parts[2], value_before, is_start, zero)}, -1).view({batch, seq, shape.kv_heads, d});
+  const auto v = device::cat({parts[1], delay(parts[2], value_before, is_start, zero)}, -1).view({batch, seq, shape.kv_heads, d});
   return {reference::rotate(q, table).to(dtype), reference::rotate(k, table).to(dtype), v.to(dtype)};
 }
 

@@ -47,7 +47,7 @@ at::Tensor in_8_bits(const at::Tensor& x) {
     const auto scale = group.abs().amax(1, true) / 127;
     groups.push_back(((group.abs() * (1 / scale) + 0.5).floor() * group.sign() * scale).to(at::kDouble));
   }
-  return at::cat(groups, 1);
+  return device::cat(groups, 1);
 }
 
 struct Case {

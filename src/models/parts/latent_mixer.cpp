@@ -74,7 +74,7 @@ at::Tensor LatentMixer::watch_scores(at::Device device) {
 std::vector<layers::RowFactors> LatentMixer::clip_scores(const at::Tensor& gamma) const {
   const auto& a = attention_;
   const auto root = gamma.sqrt().unsqueeze(1), whole = gamma.unsqueeze(1);
-  const auto rows = [](const std::vector<at::Tensor>& of_head) { return at::cat(of_head, 1).flatten(); };
+  const auto rows = [](const std::vector<at::Tensor>& of_head) { return device::cat(of_head, 1).flatten(); };
   const int64_t plain = a.head_dim - a.rope_dim;
   return {{a.q, rows({whole.expand({-1, a.rope_dim}), root.expand({-1, plain})})},
           {a.kv, rows({root.expand({-1, plain}), at::ones({a.heads, a.value_dim}, gamma.options())})}};

@@ -15,7 +15,7 @@ at::Tensor packed(const LinearAttentionMap& map, bool decay_is_known) {
   std::vector<at::Tensor> parts = {map.added.flatten(2)};
   if (map.matrix.defined()) parts.push_back(map.matrix.flatten(2));
   else if (!decay_is_known) parts.push_back(map.log_decay);
-  return at::cat(parts, 2).contiguous();
+  return device::cat(parts, 2).contiguous();
 }
 
 LinearAttentionMap unpacked(const at::Tensor& message, const LinearAttentionMap& like) {

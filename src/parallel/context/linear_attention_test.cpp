@@ -112,7 +112,7 @@ TensorList over_ranks(const Case& c, const TensorList& whole) {
   for (size_t i = 0; i < by_rank[0].size(); ++i) {
     TensorList parts;
     for (const auto& rank : by_rank) parts.push_back(rank[i]);
-    joined.push_back(at::cat(parts, 1));
+    joined.push_back(device::cat(parts, 1));
   }
   return joined;
 }
@@ -271,7 +271,7 @@ TEST(ShardedLinearAttention, without_a_mask_takes_full_sums) {
   for (size_t i = 0; i < 4; ++i) {
     TensorList parts;
     for (const auto& rank : by_rank) parts.push_back(rank[i]);
-    EXPECT_LT(error_of(at::cat(parts, 1), expected[i]), 1e-12) << i;
+    EXPECT_LT(error_of(device::cat(parts, 1), expected[i]), 1e-12) << i;
   }
 }
 

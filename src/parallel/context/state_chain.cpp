@@ -85,7 +85,7 @@ at::Tensor chain(const ContextAxis& axis, const LinearAttentionMap& own, bool ba
     departures.push_back(axis.group->start_send(sent.back(), to));
   }
   for (auto& departure : departures) departure.wait();
-  return receives ? at::cat(arrived, 3) : at::Tensor();
+  return receives ? device::cat(arrived, 3) : at::Tensor();
 }
 
 class Lasp1 final : public StateMethod {

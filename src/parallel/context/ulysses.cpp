@@ -77,7 +77,7 @@ struct UlyssesFunction : Function<UlyssesFunction, WorkKind::attention> {
       const auto sinks = share.of_rank(all, spread.axis.rank);
       share.of_rank(grad_sinks, spread.axis.rank).copy_(layers::gradient_of_sinks(grad_out, out, log_sum_exp, sinks));
     }
-    const auto home = exchanged(spread.axis, spread.axis.by_rank(at::cat({to_q, to_k, to_v}, 2), 1));
+    const auto home = exchanged(spread.axis, spread.axis.by_rank(device::cat({to_q, to_k, to_v}, 2), 1));
     const int64_t batch = home.size(1), tokens = home.size(2), d = home.size(4);
     // Added up in the wide type: several ranks may have worked with one kv head.
     auto grad_k = at::zeros({batch, tokens, kv_heads, d}, wide_options(whole)), grad_v = at::zeros_like(grad_k);

@@ -63,7 +63,7 @@ class Exchange final : public layers::ExpertExchange {
       std::vector<at::Tensor> copies;
       for_each_owner(
           [&](int64_t at, int64_t count) { copies.insert(copies.end(), static_cast<size_t>(axis_.slices), rows.narrow(0, at, count)); });
-      sent = at::cat(copies);
+      sent = device::cat(copies);
     }
     return pass(sent.contiguous(), leaving_, arriving_).index_select(0, order_);
   }
@@ -81,7 +81,7 @@ class Exchange final : public layers::ExpertExchange {
       sizes.insert(sizes.begin(), axis_.slices);
       sums.push_back(received.narrow(0, at * axis_.slices, count * axis_.slices).view(sizes).sum(0));
     });
-    return at::cat(sums);
+    return device::cat(sums);
   }
 
  private:

@@ -9,7 +9,7 @@
 namespace ingot::parallel {
 
 std::vector<at::Tensor> gather_channels(const std::vector<at::Tensor>& parts, const TensorSequenceAxis& axis) {
-  const auto own = at::cat(parts, -1).contiguous();
+  const auto own = device::cat(parts, -1).contiguous();
   auto sizes = own.sizes().vec();
   sizes.insert(sizes.begin(), axis.size);
   const auto by_rank = at::empty(sizes, own.options());

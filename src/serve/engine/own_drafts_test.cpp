@@ -135,7 +135,7 @@ models::ForwardContext context_of_drafts(const at::Tensor& ids, const at::Tensor
 // The logarithms of what generation drafts from, [1, draft_block, vocab].
 at::Tensor drafts_behind(models::Model& model, const at::Tensor& ids) {
   const auto masks = at::full({1, model.config().draft_block}, model.config().draft_mask_id, ids.options());
-  const auto both = at::cat({ids, masks}, 1);
+  const auto both = device::cat({ids, masks}, 1);
   models::ForwardContext context;
   context.sequences = std::make_shared<layers::Sequences>(1, both.size(1), at::Tensor(), 0, at::kCPU);
   context.sequences->let_drafts_see_each_other(masks.size(1));
@@ -167,7 +167,7 @@ TEST(OwnDrafts, are_in_training_what_generation_makes_of_each_prefix_and_have_it
         }
       }
     // One step along a direction of all parameters changes the loss by the gradient's share of it.
-    auto targets = at::cat({ids.narrow(1, 1, seq - 1), ids.narrow(1, 0, 1)}, 1).clone();
+    auto targets = device::cat({ids.narrow(1, 1, seq - 1), ids.narrow(1, 0, 1)}, 1).clone();
     targets[0][cut - 1] = -100;
     const auto loss_at = [&] {
       auto context = context_of_drafts(ids, starts);
