@@ -361,7 +361,11 @@ class Launcher {
       if (retry.is_deterministic && is_training(command_) && !events_.run_directory().empty()) {
         const auto found = find_cause(round, outcome, agreed.step, speaks);
         heartbeats_.clear();  // events are of the run, not of the trials' folders
-        if (found && found->advice != Advice::give_up) return follow(*found, round);
+        if (found && found->advice != Advice::give_up) {
+          const bool others_go_on = found->advice == Advice::go_on || round.nodes.size() > 1;
+          if (others_go_on) count_restart(failed.size(), {.restarts = true, .why = found->what}, speaks);
+          return follow(*found, round);
+        }
       }
       if (speaks) events_.record("gave_up", {{"attempt", round.number - round.first}, {"why", retry.why}});
       const int status = agreed.cause == Cause::usage ? kUsageStatus : 1;
@@ -370,9 +374,13 @@ class Launcher {
     }
     base::log_warning("starting all ranks again, {}: restart {} of {}{}; ingot train goes on from the last checkpoint", retry.why,
                       failed.size(), o_.max_restarts, failure.stayed > 0 ? fmt::format(", {} in the same process", failure.stayed) : "");
-    if (page_) page_->count_restart();
-    if (speaks) events_.record("restart", {{"attempt", failed.size()}, {"pause_s", retry.pause_s}, {"why", retry.why}});
+    count_restart(failed.size(), retry, speaks);
     return pause(stop_, retry.pause_s) ? std::nullopt : std::optional(0);  // as where it waits for the others
+  }
+
+  void count_restart(size_t attempt, const Retry& retry, bool speaks) {
+    if (page_) page_->count_restart();
+    if (speaks) events_.record("restart", {{"attempt", attempt}, {"pause_s", retry.pause_s}, {"why", retry.why}});
   }
 
   // The step that failed twice is tried in other ways, on all nodes of the round, in folders beside what the run has written.
@@ -432,7 +440,6 @@ class Launcher {
       return kUnfitStatus;
     }
     nodes_->end_trials(round);
-    if (page_) page_->count_restart();
     begin_supervision();
     return std::nullopt;
   }

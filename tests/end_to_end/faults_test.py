@@ -406,6 +406,7 @@ def a_failure_that_goes_with_a_node_is_tried_on_another_and_that_node_left_out(w
     assert "it goes with the node, and not with the data" in tried["what"] and "is left out" in tried["what"], tried
     for err in (sound[1], damaged[1]):
         assert tried["what"] in err, err
+    assert sum(e["event"] == "restart" and e["why"] == tried["what"] for e in events(run)) == 1, events(run)
     assert "it goes with the node" in (w.path / "excluded").read_text()
     ingot("train", config, "--no-forecast", "--run-dir", w.path / "own-alone", cwd=w.path / "sound")
     assert losses(w.path / "own-alone") == losses(run)
