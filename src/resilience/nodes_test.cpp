@@ -17,52 +17,31 @@ namespace {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-// A meeting place on a disk that may fill up.
-class FullStore : public NodeStore {
- public:
-  void put(const std::string& name, const std::string& text) override { store_->put(name, text); }
-  std::optional<std::string> get(const std::string& name) override { return store_->get(name); }
-  std::string create(const std::string& name, const std::string& text) override {
-    if (is_full) throw base::CommError("no space left on device");
-    return store_->create(name, text);
-  }
-  std::atomic<bool> is_full = false;
-
- private:
-  std::shared_ptr<NodeStore> store_ = make_memory_store();
+// The meeting place as one node sees it, or all of them, with what can be wrong there.
+enum class Trouble {
+  none,
+  full,   // a disk that takes no new file
+  dying,  // of a machine that loses its power: nothing that it writes comes any more
+  gone,   // a file server that starts again
 };
 
-// The meeting place as a machine has it that may lose its power: nothing that it writes comes any more.
-class DyingStore : public NodeStore {
+class TroubledStore : public NodeStore {
  public:
-  explicit DyingStore(std::shared_ptr<NodeStore> store) : store_(std::move(store)) {}
+  explicit TroubledStore(std::shared_ptr<NodeStore> store = make_memory_store()) : store_(std::move(store)) {}
   void put(const std::string& name, const std::string& text) override {
-    if (!is_dead) store_->put(name, text);
+    if (trouble == Trouble::gone) throw base::CommError("no such folder");
+    if (trouble != Trouble::dying) store_->put(name, text);
   }
-  std::optional<std::string> get(const std::string& name) override { return store_->get(name); }
-  std::string create(const std::string& name, const std::string& text) override { return store_->create(name, text); }
-  std::atomic<bool> is_dead = false;
+  std::optional<std::string> get(const std::string& name) override { return trouble == Trouble::gone ? std::nullopt : store_->get(name); }
+  std::string create(const std::string& name, const std::string& text) override {
+    if (trouble == Trouble::gone) throw base::CommError("no such folder");
+    if (trouble == Trouble::full) throw base::CommError("no space left on device");
+    return store_->create(name, text);
+  }
+  std::atomic<Trouble> trouble = Trouble::none;
 
  private:
   std::shared_ptr<NodeStore> store_;
-};
-
-// A meeting place that is gone for a while, for all: a file server that starts again.
-class AbsentStore : public NodeStore {
- public:
-  void put(const std::string& name, const std::string& text) override {
-    if (is_gone) throw base::CommError("no such folder");
-    store_->put(name, text);
-  }
-  std::optional<std::string> get(const std::string& name) override { return is_gone ? std::nullopt : store_->get(name); }
-  std::string create(const std::string& name, const std::string& text) override {
-    if (is_gone) throw base::CommError("no such folder");
-    return store_->create(name, text);
-  }
-  std::atomic<bool> is_gone = false;
-
- private:
-  std::shared_ptr<NodeStore> store_ = make_memory_store();
 };
 
 class NodesTest : public ::testing::Test {
@@ -260,13 +239,13 @@ TEST_F(NodesTest, what_an_earlier_job_left_behind_is_another_job) {
 
 // A bug: longer than the lease, and each node took the others for lost, as their beats stood still.
 TEST_F(NodesTest, nobody_is_lost_while_the_meeting_place_is_gone) {
-  const auto place = std::make_shared<AbsentStore>();
+  const auto place = std::make_shared<TroubledStore>();
   store_ = place;
   auto a = node(2, 3), b = node(2, 3);
   const auto rounds = next_of({a.get(), b.get()});
-  place->is_gone = true;
+  place->trouble = Trouble::gone;
   for (int i = 0; i < 150; ++i, std::this_thread::sleep_for(20ms)) {
-    if (i == 80) place->is_gone = false;
+    if (i == 80) place->trouble = Trouble::none;
     for (auto* node : {a.get(), b.get()}) ASSERT_EQ(node->failure_in(rounds[node == b.get()], 4), "") << i;
   }
   b.reset();
@@ -297,14 +276,14 @@ TEST_F(NodesTest, what_nobody_of_them_wrote_is_no_end_of_the_world) {
 }
 
 TEST_F(NodesTest, a_full_disk_ends_no_job_and_loses_no_failure) {
-  const auto disk = std::make_shared<FullStore>();
+  const auto disk = std::make_shared<TroubledStore>();
   store_ = disk;
   auto a = node(1, 3), b = node(1, 3);
   const auto rounds = next_of({a.get(), b.get()});
   auto spare = node(1, 3);
   std::atomic<bool> stop = false;
   auto waiting = next(*spare, stop);
-  disk->is_full = true;
+  disk->trouble = Trouble::full;
   const auto until = std::chrono::steady_clock::now() + 1500ms;
   while (std::chrono::steady_clock::now() < until) {
     EXPECT_FALSE(a->regroups(rounds[0]));
@@ -322,7 +301,7 @@ TEST_F(NodesTest, a_full_disk_ends_no_job_and_loses_no_failure) {
 // A bug: they were taken for dead one after the other, each after a lease of its own.
 TEST_F(NodesTest, nodes_that_died_together_are_waited_for_once) {
   const auto shared = store_;
-  const auto dying = std::make_shared<DyingStore>(shared);
+  const auto dying = std::make_shared<TroubledStore>(shared);
   store_ = dying;
   const auto all = [&](const std::function<std::unique_ptr<Nodes>()>& make) {
     std::vector<std::unique_ptr<Nodes>> nodes;
@@ -330,7 +309,7 @@ TEST_F(NodesTest, nodes_that_died_together_are_waited_for_once) {
     std::vector<Nodes*> pointers;
     for (auto& one : nodes) pointers.push_back(one.get());
     EXPECT_EQ(next_of(pointers)[0].nodes.size(), 4u);
-    dying->is_dead = true;
+    dying->trouble = Trouble::dying;
   };
   all([&] { return node(4, 4); });
   store_ = shared;
@@ -354,15 +333,15 @@ TEST_F(NodesTest, where_one_is_lost_and_too_few_are_left_they_wait_for_another) 
 
 // A bug: where no node could write that the round had failed, as the folder was away, each waited as a spare, and none worked.
 TEST_F(NodesTest, a_failure_that_no_node_could_write_is_written_when_the_place_is_back) {
-  const auto full = std::make_shared<FullStore>();
+  const auto full = std::make_shared<TroubledStore>();
   store_ = full;
   auto a = node(2, 2), b = node(2, 2);
   const auto rounds = next_of({a.get(), b.get()});
-  full->is_full = true;
+  full->trouble = Trouble::full;
   const FailedAttempt own{.cause = Cause::killed, .step = 7, .signature = "", .started_s = 1, .ended_s = 2};
   EXPECT_EQ(a->agree(rounds[0], own, "rank 0 was ended by signal 9").step, 7);
   EXPECT_EQ(b->agree(rounds[1], own, "rank 1 was ended by signal 9").step, 7);
-  full->is_full = false;
+  full->trouble = Trouble::none;
   std::atomic<bool> stop = false;
   auto next_a = next(*a, stop), next_b = next(*b, stop);
   const bool go_on = next_a.wait_for(4s) == std::future_status::ready && next_b.wait_for(4s) == std::future_status::ready;
