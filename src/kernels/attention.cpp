@@ -59,14 +59,15 @@ bool is_fused(const at::Tensor& q) { return device::is_cpu(q) && (q.scalar_type(
 
 }  // namespace
 
-AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t keys) {
-  return cpu::attention_scratch(batch, seq, heads, kv_heads, head_dim, keys > 0 ? keys : seq);
+AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, at::ScalarType dtype,
+                                   int64_t keys) {
+  return cpu::attention_scratch(batch, seq, heads, kv_heads, head_dim, keys > 0 ? keys : seq, dtype);
 }
 
 AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const ScoreRule& rule,
                                   const AttentionMask& mask) {
   check(q, k, v, mask);
-  if (is_fused(q)) return cpu::attention_forward(q, k, v, rule, mask);
+  if (is_fused(q)) return cpu::attention_forward(q, k, v, rule, mask, cpu::best_attention_tiles(q.scalar_type(), q.device()));
   if (gpu::takes_flash_attention(q, k, rule, mask)) return gpu::attention_forward(q, k, v, rule, mask);
   return reference::attention_forward(q, k, v, rule, mask);
 }
@@ -120,7 +121,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
       log_sum_exp.sizes() != at::IntArrayRef({q.size(0), q.size(2), q.size(1)}))
     throw base::ModelError("attention: grad_out {}, out {} and log_sum_exp {} do not fit q {}", shape_text(grad_out), shape_text(out),
                            shape_text(log_sum_exp), shape_text(q));
-  if (is_fused(q)) return cpu::attention_backward(grad, q, k, v, out, log_sum_exp, rule, mask);
+  if (is_fused(q))
+    return cpu::attention_backward(grad, q, k, v, out, log_sum_exp, rule, mask, cpu::best_attention_tiles(q.scalar_type(), q.device()));
   if (gpu::takes_flash_attention(q, k, rule, mask)) return gpu::attention_backward(grad, q, k, v, out, log_sum_exp, rule, mask);
   return reference::attention_backward(grad, q, k, v, out, log_sum_exp, rule, mask);
 }

@@ -83,12 +83,13 @@ double attention_flops(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 /// strides) become those over the keys of both. Rows must have seen a key before; those of `part` need not.
 void merge_attention(const at::Tensor& out, const at::Tensor& log_sum_exp, const AttentionOutput& part);
 
-/// Bytes of the work areas that the fused CPU kernel takes besides its results, for causal training on rows of `seq` tokens, or on
-/// `seq` queries that see `keys` keys where that is not 0.
+/// Bytes of the work areas that the fused CPU kernels take besides their results, for causal training on rows of `seq` tokens in fp32 or
+/// bf16, or on `seq` queries that see `keys` keys where that is not 0.
 struct AttentionScratch {
   int64_t forward_bytes = 0, backward_bytes = 0;
 };
-AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t keys = 0);
+AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, at::ScalarType dtype,
+                                   int64_t keys = 0);
 
 namespace reference {
 

@@ -163,6 +163,12 @@ std::vector<std::pair<std::string, const cpu::AttentionTiles*>> every_instructio
   return all;
 }
 
+std::vector<std::pair<std::string, const cpu::AttentionTiles*>> every_way_of_bf16() {
+  auto all = every_instruction_set();
+  for (const auto unit : cpu::supported_pair_units()) all.emplace_back(cpu::name(unit), &cpu::attention_tiles(unit));
+  return all;
+}
+
 // Largest difference, relative to the largest value expected anywhere in the tensor (0.1 at least: some gradients are all 0).
 double error_of(const at::Tensor& actual, const at::Tensor& expected) {
   if (actual.sizes() != expected.sizes()) return std::numeric_limits<double>::infinity();
@@ -205,7 +211,7 @@ TEST_P(Attention, fp32_equals_the_explicit_softmax_with_every_instruction_set) {
 TEST_P(Attention, bf16_equals_the_explicit_softmax_with_every_instruction_set) {
   const Inputs in = stored(inputs(GetParam()), at::kBFloat16, GetParam().strided);
   const auto expected = oracle(in);
-  for (const auto& [isa, tiles] : every_instruction_set()) {
+  for (const auto& [isa, tiles] : every_way_of_bf16()) {
     SCOPED_TRACE(isa);
     const auto actual = run(in, *tiles);
     EXPECT_EQ(actual[0].scalar_type(), at::kBFloat16);
@@ -330,8 +336,10 @@ TEST(Attention, counts_as_one_kernel_where_a_gpu_has_flash_attention) {
 }
 
 TEST(Attention, results_are_bit_equal_for_every_number_of_threads) {
-  for (const Case& c : {Case{1, 300, 4, 1, 64, 0, 70, true}, Case{2, 1, 8, 2, 64, 900}}) {
-    const Inputs in = stored(inputs(c), at::kFloat, false);
+  for (const auto& [c, dtype] :
+       {std::pair{Case{1, 300, 4, 1, 64, 0, 70, true}, at::kFloat}, std::pair{Case{2, 1, 8, 2, 64, 900}, at::kFloat},
+        std::pair{Case{1, 300, 4, 1, 64, 0, 70, true}, at::kBFloat16}}) {
+    const Inputs in = stored(inputs(c), dtype, false);
     const int threads_before = at::get_num_threads();
     at::set_num_threads(1);
     const auto expected = run(in);
@@ -352,6 +360,15 @@ TEST(Attention, a_value_that_is_not_a_number_reaches_only_those_who_see_it) {
   for (int64_t i = 0; i < 130; ++i) EXPECT_EQ(finite[i].item<bool>(), i < 60 || i >= 100) << i;
 }
 
+TEST(Attention, a_score_that_is_not_a_number_in_bf16_reaches_only_those_who_see_it) {
+  Inputs in = stored(inputs({1, 130, 2, 1, 16, 0, 40}), at::kBFloat16, false);
+  in.k[0][60].fill_(std::numeric_limits<float>::quiet_NaN());
+  for (const auto& [way, tiles] : every_way_of_bf16()) {
+    const auto finite = run(in, *tiles)[0].isfinite().all(-1).all(-1)[0];
+    for (int64_t i = 0; i < 130; ++i) EXPECT_EQ(finite[i].item<bool>(), i < 60 || i >= 100) << way << ", " << i;
+  }
+}
+
 TEST(Attention, large_scores_do_not_overflow) {
   for (const double deviation : {30.0, 300.0}) {
     const Inputs in = stored(inputs({1, 130, 2, 1, 64, 0, 0, false, false, 0, deviation}), at::kFloat, false);
@@ -360,6 +377,23 @@ TEST(Attention, large_scores_do_not_overflow) {
     for (size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE(at::isfinite(actual[i]).all().item<bool>()) << kNames[i];
     EXPECT_LT(error_of(actual[0], expected[0]), 1e-2);  // scores of 10^4 have errors of 10^-3 in fp32
     EXPECT_LT(error_of(actual[1], expected[1]), 1e-6);
+  }
+}
+
+// Maxima that grow from block to block, and scores far below them.
+TEST(Attention, large_scores_do_not_overflow_in_bf16) {
+  for (const double deviation : {4.0, 30.0, 300.0}) {
+    auto all = inputs({1, 200, 2, 1, 64, 0, 0, false, false, 0, deviation});
+    all.k.mul_(at::linspace(0.1, 1, all.k.size(1), all.k.options()).view({1, -1, 1, 1}));
+    const Inputs in = stored(all, at::kBFloat16, false);
+    const auto expected = run(stored(in, at::kDouble, false), By::reference);
+    for (const auto& [way, tiles] : every_way_of_bf16()) {
+      SCOPED_TRACE(way);
+      const auto actual = run(in, *tiles);
+      for (size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE(at::isfinite(actual[i]).all().item<bool>()) << kNames[i];
+      EXPECT_LT(error_of(actual[0], expected[0]), 1e-2);
+      EXPECT_LT(error_of(actual[1], expected[1]), 1e-5);
+    }
   }
 }
 

@@ -14,7 +14,6 @@
 #include "base/test_night.h"
 #include "device/tracer.h"
 #include "device/virtual_device.h"
-#include "kernels/gemm_backend.h"
 #include "layers/dtype.h"
 #include "train/step.h"
 
@@ -177,7 +176,8 @@ TEST(Fp8Step, of_a_mixture_on_the_emulated_device_is_near_the_emulation_on_a_cpu
     for (int step = 0; step < 6; ++step) {
       const auto expected = cpu.step->run(batch, 3e-3), found = there.step->run(batch, 3e-3);
       EXPECT_NEAR(found.loss, expected.loss, (step == 0 ? 1e-5 : 6e-3) * expected.loss) << family << " step " << step;
-      EXPECT_NEAR(found.grad_norm, expected.grad_norm, (step == 0 ? 2e-3 : 0.4) * expected.grad_norm) << family << " step " << step;
+      // Attention's weights are rounded to bf16 where a CPU multiplies that.
+      EXPECT_NEAR(found.grad_norm, expected.grad_norm, (step == 0 ? 5e-3 : 0.4) * expected.grad_norm) << family << " step " << step;
     }
   }
 }
@@ -300,9 +300,7 @@ TEST_P(FusedStep, a_counted_cpu_allocates_what_the_cpu_does) {
     run.step->run(batch, 1e-2);
     counted = device::memory_use(counting.device()).peak_bytes;
   }
-  // With AMX oneDNN asks for some scratch for each of two threads, which nobody counts.
-  const bool has_amx_scratch = GetParam().precision.dtype == at::kBFloat16 && kernels::sums_bf16_in_fp32();
-  const auto near = 0.005 * static_cast<double>(counted) + (has_amx_scratch ? 2 * (20 << 10) : 0);
+  const auto near = 0.005 * static_cast<double>(counted);
   const int64_t before = WatchedAllocator::get().bytes();
   SmallTraining run(GetParam(), at::kCPU);
   run.step->run(batch, 1e-2);

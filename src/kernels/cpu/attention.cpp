@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "device/device.h"
 #include "device/virtual_device.h"
 #include "kernels/cpu/parallel.h"
 
@@ -49,13 +50,15 @@ bool query_sees_itself(const AttentionProblem& p) {
 }
 
 void decode(AttentionProblem& p, const AttentionTiles& tiles, const at::Tensor& q, bool is_counted) {
+  p.pass = AttentionPass::decode;
+  tiles.lay_out(p);
   const auto partials = floats(p.batch * p.heads * p.q_len * p.decode_chunks() * (16 + p.value_width()), q);
   p.decode_partials = partials.mutable_data_ptr<float>();
-  const int64_t tasks = p.batch * p.kv_heads * p.decode_chunks(), scratch_size = tiles.decode_scratch(p);
-  const auto scratch = floats(workers_for(tasks) * scratch_size, q);
+  const int64_t tasks = p.batch * p.kv_heads * p.decode_chunks();
+  const auto scratch = floats(workers_for(tasks) * p.scratch_floats, q);
   if (is_counted) return;
   float* const area = scratch.mutable_data_ptr<float>();
-  parallel_tasks(tasks, [&](int64_t task, int64_t worker) { tiles.decode(p, task, area + worker * scratch_size); });
+  parallel_tasks(tasks, [&](int64_t task, int64_t worker) { tiles.decode(p, task, area + worker * p.scratch_floats); });
   parallel_tasks(p.batch * p.heads * p.q_len, [&](int64_t task, int64_t) { tiles.decode_join(p, task); });
 }
 
@@ -65,10 +68,10 @@ std::vector<int32_t> cut_into_parts(const AttentionProblem& p) {
   for (int64_t b = 0; b < p.batch; ++b) {
     std::vector<int64_t> tiles_before{0};
     for (int64_t pair = 0; pair < p.group() * p.query_blocks(); ++pair) {
-      const int64_t first = pair % p.query_blocks() * p.query_block(), last = std::min(first + p.query_block(), p.q_len) - 1;
+      const int64_t first = pair % p.query_blocks() * p.query_block, last = std::min(first + p.query_block, p.q_len) - 1;
       // A block that sees no key has work all the same: zeros.
       tiles_before.push_back(tiles_before.back() +
-                             std::max<int64_t>(1, p.last_key(b, last) / kKeyBlock - p.first_key(b, first) / kKeyBlock + 1));
+                             std::max<int64_t>(1, p.last_key(b, last) / p.key_block - p.first_key(b, first) / p.key_block + 1));
     }
     for (int64_t part = 0; part <= p.parts; ++part) {
       const int64_t target = tiles_before.back() * part / p.parts;
@@ -83,22 +86,22 @@ int64_t parts_for(const AttentionProblem& p) {
   return std::clamp<int64_t>(std::min(wanted, 2 * p.group()), 1, p.group() * p.query_blocks());
 }
 
-// Packed tiles and partial gradients, in floats; the threads' own work areas come on top.
-int64_t packed_keys(const AttentionProblem& p) { return p.batch * p.kv_heads * p.key_blocks() * p.tile_size(); }
-int64_t packed_values(const AttentionProblem& p) { return p.batch * p.kv_heads * p.key_blocks() * p.value_tile_size(); }
-int64_t forward_floats(const AttentionProblem& p) { return packed_keys(p) + packed_values(p); }
-int64_t backward_floats(const AttentionProblem& p) { return (2 + p.parts) * packed_keys(p) + (1 + p.parts) * packed_values(p); }
+int64_t partial_floats(const AttentionProblem& p) { return p.batch * p.kv_heads * p.parts * p.part_size(); }
 
 }  // namespace
 
-AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t keys) {
+AttentionScratch attention_scratch(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t keys,
+                                   at::ScalarType dtype) {
   AttentionProblem p{};
   p.batch = batch, p.q_len = seq, p.k_len = keys, p.heads = heads, p.kv_heads = kv_heads, p.head_dim = p.value_dim = head_dim;
+  const auto& tiles = best_attention_tiles(dtype);
+  tiles.lay_out(p);
+  const int64_t forward = p.packed_floats + workers_for(batch * heads * p.query_blocks()) * p.scratch_floats;
+  p.pass = AttentionPass::backward;
+  tiles.lay_out(p);
   p.parts = parts_for(p);
-  const auto& tiles = attention_tiles(best_isa());
-  const int64_t forward_workers = workers_for(batch * heads * p.query_blocks()), backward_workers = workers_for(batch * kv_heads * p.parts);
-  return {4 * (forward_floats(p) + forward_workers * tiles.forward_scratch(p)),
-          4 * (backward_floats(p) + backward_workers * tiles.backward_scratch(p))};
+  const int64_t backward = p.packed_floats + partial_floats(p) + workers_for(batch * kv_heads * p.parts) * p.scratch_floats;
+  return {4 * forward, 4 * backward};
 }
 
 const AttentionTiles& attention_tiles(Isa isa) {
@@ -108,6 +111,19 @@ const AttentionTiles& attention_tiles(Isa isa) {
 #endif
   static_cast<void>(isa);
   return portable::attention_tiles;
+}
+
+const AttentionTiles& attention_tiles(PairUnit unit) {
+#ifdef INGOT_X86_ISAS
+  if (unit == PairUnit::amx) return amx::attention_tiles;
+  if (unit == PairUnit::avx512_bf16) return avx512_bf16::attention_tiles;
+#endif
+  static_cast<void>(unit);
+  return attention_tiles(best_isa());
+}
+
+const AttentionTiles& best_attention_tiles(at::ScalarType dtype, at::Device device) {
+  return dtype == at::kBFloat16 && !device::is_gpu(device) ? attention_tiles(best_pair_unit()) : attention_tiles(best_isa());
 }
 
 bool decodes(const at::Tensor& q, const Pages& pages, const AttentionMask& mask) {
@@ -131,7 +147,7 @@ AttentionOutput paged_attention(const at::Tensor& q, const Pages& pages, const S
   const auto all = [&](const at::Tensor& page) { return page.narrow(1, 0, 1).expand({-1, p.k_len, -1, -1}); };
   const bool is_counted = device::counted("attention", {q, all(keys), all(values)}, {result.out, result.log_sum_exp},
                                           attention_flops(q, all(keys), values, mask));
-  decode(p, attention_tiles(best_isa()), q, is_counted);
+  decode(p, best_attention_tiles(q.scalar_type(), q.device()), q, is_counted);
   return result;
 }
 
@@ -151,15 +167,14 @@ AttentionOutput attention_forward(const at::Tensor& q, const at::Tensor& k, cons
     decode(p, tiles, q, is_counted);
     return result;
   }
-  const int64_t key_tiles = p.batch * p.kv_heads * p.key_blocks();
-  const int64_t tasks = p.batch * p.heads * p.query_blocks(), scratch_size = tiles.forward_scratch(p);
-  const auto area = floats(forward_floats(p) + workers_for(tasks) * scratch_size, q);
+  tiles.lay_out(p);
+  const int64_t tasks = p.batch * p.heads * p.query_blocks();
+  const auto area = floats(p.packed_floats + workers_for(tasks) * p.scratch_floats, q);
   if (is_counted) return result;
-  p.keys_by_dim = area.mutable_data_ptr<float>();
-  p.values = p.keys_by_dim + packed_keys(p);
-  float* const scratch = p.values + packed_values(p);
-  parallel_tasks(key_tiles, [&](int64_t task, int64_t) { tiles.pack(p, task); });
-  parallel_tasks(tasks, [&](int64_t task, int64_t worker) { tiles.forward(p, task, scratch + worker * scratch_size); });
+  p.packed = area.mutable_data_ptr<float>();
+  float* const scratch = p.packed + p.packed_floats;
+  parallel_tasks(p.key_tiles(), [&](int64_t task, int64_t) { tiles.pack(p, task); });
+  parallel_tasks(tasks, [&](int64_t task, int64_t worker) { tiles.forward(p, task, scratch + worker * p.scratch_floats); });
   return result;
 }
 
@@ -179,22 +194,21 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
   if (p.k_len == 0) return {grad_q.zero_(), grad_k, grad_v};
   p.out = rows(out), p.grad_out = rows(grad_out), p.grad_q = rows(grad_q), p.grad_k = rows(grad_k), p.grad_v = rows(grad_v);
   p.log_sum_exp = const_cast<float*>(sums.const_data_ptr<float>());
+  p.pass = AttentionPass::backward;
+  tiles.lay_out(p);
   p.parts = parts_for(p);
-  const int64_t key_tiles = p.batch * p.kv_heads * p.key_blocks();
-  const int64_t tasks = p.batch * p.kv_heads * p.parts, scratch_size = tiles.backward_scratch(p);
-  const auto area = floats(backward_floats(p) + workers_for(tasks) * scratch_size, q);
+  const int64_t tasks = p.batch * p.kv_heads * p.parts;
+  const auto area = floats(p.packed_floats + partial_floats(p) + workers_for(tasks) * p.scratch_floats, q);
   if (device::counted("attention.backward", {grad_out, q, k, v, out, sums}, {grad_q, grad_k, grad_v}, 2 * attention_flops(q, k, v, mask)))
     return {grad_q, grad_k, grad_v};
   const auto begins = cut_into_parts(p);
   p.part_begin = begins.data();
-  p.keys_by_dim = area.mutable_data_ptr<float>();
-  p.values_by_dim = p.keys_by_dim + packed_keys(p);
-  p.keys = p.values_by_dim + packed_values(p);
-  p.partial_grads = p.keys + packed_keys(p);
-  float* const scratch = p.partial_grads + p.batch * p.kv_heads * p.parts * p.part_size();
-  parallel_tasks(key_tiles, [&](int64_t task, int64_t) { tiles.pack(p, task); });
-  parallel_tasks(tasks, [&](int64_t task, int64_t worker) { tiles.backward(p, task, scratch + worker * scratch_size); });
-  parallel_tasks(key_tiles, [&](int64_t task, int64_t) { tiles.reduce(p, task); });
+  p.packed = area.mutable_data_ptr<float>();
+  p.partial_grads = p.packed + p.packed_floats;
+  float* const scratch = p.partial_grads + partial_floats(p);
+  parallel_tasks(p.key_tiles(), [&](int64_t task, int64_t) { tiles.pack(p, task); });
+  parallel_tasks(tasks, [&](int64_t task, int64_t worker) { tiles.backward(p, task, scratch + worker * p.scratch_floats); });
+  parallel_tasks(p.key_tiles(), [&](int64_t task, int64_t) { tiles.reduce(p, task); });
   return {grad_q, grad_k, grad_v};
 }
 

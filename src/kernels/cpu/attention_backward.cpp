@@ -15,15 +15,15 @@ struct Work {
   float* grad_queries;             // [count, width]
   float *grad_keys, *grad_values;  // [key_blocks * kKeyBlock, width or value_width] of this part
   Work(const AttentionProblem& p, int64_t task, float* scratch) {
-    const int64_t block = p.query_block() * p.width(), value_block = p.query_block() * p.value_width();
+    const int64_t block = p.query_block * p.width(), value_block = p.query_block * p.value_width();
     float** const blocks[] = {&queries, &query_panels, &grad_queries};
     for (float** area : blocks) *area = scratch, scratch += block;
     float** const value_blocks[] = {&grads, &grad_panels};
     for (float** area : value_blocks) *area = scratch, scratch += value_block;
     weights = scratch;
-    deltas = weights + p.query_block() * kScoreStride;
+    deltas = weights + p.query_block * kScoreStride;
     grad_keys = p.partial_grads + task * p.part_size();
-    grad_values = grad_keys + p.key_blocks() * p.tile_size();
+    grad_values = grad_keys + p.key_blocks() * kKeyBlock * p.width();
   }
 };
 
@@ -68,28 +68,19 @@ INGOT_INLINE void add_tile(const Work& work, const TileView& view, int64_t tile,
   const int64_t value_width = p.value_width(), value_columns = round_up(p.value_dim, kLanes);
   const auto rows_of = [&](Range keys) { return view.rows_of(keys); };
   const auto keys_of = [&](Range rows) { return view.keys_of(rows); };
-  const int64_t at = tile * p.tile_size(), value_at = tile * p.value_tile_size();
-  product_of_rows(kKeyBlock, p.head_dim, work.queries, width, p.keys_by_dim + at, work.weights, kScoreStride, product_scale(p), rows_of);
-  product_of_rows(kKeyBlock, p.value_dim, work.grads, value_width, p.values_by_dim + value_at, work.deltas, kScoreStride, 1, rows_of);
+  const PackedTile packed(p, tile);
+  product_of_rows(kKeyBlock, p.head_dim, work.queries, width, packed.keys_by_dim, work.weights, kScoreStride, product_scale(p), rows_of);
+  product_of_rows(kKeyBlock, p.value_dim, work.grads, value_width, packed.values_by_dim, work.deltas, kScoreStride, 1, rows_of);
   for (int64_t i = 0; i < count; ++i) {
     float *const weights = work.weights + i * kScoreStride, *const deltas = work.deltas + i * kScoreStride;
     const Range keys{view.begin(i), view.end(i)};
     p.cap > 0 ? differentiate<true>(weights, deltas, keys, terms[i], p.cap) : differentiate<false>(weights, deltas, keys, terms[i], 0);
   }
-  add_product<false>(count, columns, kKeyBlock, work.deltas, kScoreStride, p.keys + at, work.grad_queries, width, keys_of);
+  add_product<false>(count, columns, kKeyBlock, work.deltas, kScoreStride, packed.keys, work.grad_queries, width, keys_of);
   add_product<true>(kKeyBlock, value_columns, count, work.weights, kScoreStride, work.grad_panels,
                     work.grad_values + view.first_key * value_width, value_width, rows_of);
   add_product<true>(kKeyBlock, columns, count, work.deltas, kScoreStride, work.query_panels, work.grad_keys + view.first_key * width, width,
                     rows_of);
-}
-
-template <class T>
-INGOT_INLINE float dot(const T* a, const T* b, int64_t count) {
-  Float sum{};
-  int64_t d = 0;
-  for (; d + kLanes <= count; d += kLanes) sum += load(a + d) * load(b + d);
-  if (d < count) sum += load_part(a + d, count - d) * load_part(b + d, count - d);
-  return sum_of_lanes(sum)[0];
 }
 
 template <class T>
@@ -102,7 +93,7 @@ INGOT_INLINE void add_queries(const AttentionProblem& p, const Work& work, const
   pack_by_row(q, p.q.row_stride, count, count, p.head_dim, work.query_panels);
   pack_by_row(grad, p.grad_out.row_stride, count, count, p.value_dim, work.grad_panels);
   clear(work.grad_queries, count * width);
-  RowTerms terms[96];  // the largest query_block()
+  RowTerms terms[kMostQueries];
   for (int64_t i = 0; i < count; ++i)
     terms[i] = {p.log_sum_exp[(b * p.heads + head) * p.q_len + queries.first + i] * kLog2E,
                 dot<T>(grad + i * p.grad_out.row_stride, row<T>(p.out, b, queries.first + i, head), p.value_dim)};
@@ -137,7 +128,7 @@ void attention_backward(const AttentionProblem& p, int64_t task, float* scratch)
 }
 
 int64_t attention_backward_scratch(const AttentionProblem& p) {
-  return p.query_block() * (3 * p.width() + 2 * p.value_width() + 2 * kScoreStride);
+  return p.query_block * (3 * p.width() + 2 * p.value_width() + 2 * kScoreStride);
 }
 
 }  // namespace ingot::kernels::cpu::INGOT_ISA

@@ -7,16 +7,34 @@
 
 namespace ingot::kernels::cpu::INGOT_ISA {
 
+inline constexpr int64_t kKeyBlock = 96;                 // keys of one tile: a multiple of every panel width and block height
+inline constexpr int64_t kMostQueries = 96;              // of a block
+inline constexpr int64_t kScoreStride = kKeyBlock + 16;  // of a row of scores; not a multiple of 256 bytes, which share cache sets
+
 extern const AttentionTiles attention_tiles;
+void attention_lay_out(AttentionProblem&);
 void attention_pack(const AttentionProblem&, int64_t task);
 void attention_forward(const AttentionProblem&, int64_t task, float* scratch);
-int64_t attention_forward_scratch(const AttentionProblem&);
+int64_t attention_forward_scratch(const AttentionProblem&);  // floats
 void attention_backward(const AttentionProblem&, int64_t task, float* scratch);
 int64_t attention_backward_scratch(const AttentionProblem&);
 void attention_reduce(const AttentionProblem&, int64_t task);
 void attention_decode(const AttentionProblem&, int64_t task, float* scratch);
 int64_t attention_decode_scratch(const AttentionProblem&);
 void attention_decode_join(const AttentionProblem&, int64_t task);
+
+// Keys and values of a tile in fp32, as panels over keys, [head_dim or value_dim, keys] each, or over channels, [keys, head_dim or
+// value_dim].
+struct PackedTile {
+  float *keys_by_dim, *values;  // values: forward only
+  float *values_by_dim, *keys;  // backward only
+  PackedTile(const AttentionProblem& p, int64_t tile) {
+    const int64_t size = kKeyBlock * p.width(), value_size = kKeyBlock * p.value_width();
+    keys_by_dim = p.packed + tile * size;
+    values = values_by_dim = p.packed + p.key_tiles() * size + tile * value_size;
+    keys = p.packed + p.key_tiles() * (size + value_size) + tile * size;
+  }
+};
 
 inline constexpr float kLog2E = 1.44269504089f, kLn2 = 0.693147180560f;
 
@@ -47,7 +65,7 @@ struct QueryBlock {
   const AttentionProblem& problem;
   int64_t batch, first, count;
   QueryBlock(const AttentionProblem& p, int64_t b, int64_t block)
-      : problem(p), batch(b), first(block * p.query_block()), count(smaller(p.query_block(), p.q_len - first)) {}
+      : problem(p), batch(b), first(block * p.query_block), count(smaller(p.query_block, p.q_len - first)) {}
   int64_t first_key_block() const { return problem.first_key(batch, first) / kKeyBlock; }
   int64_t last_key_block() const { return (problem.last_key(batch, first + count - 1) + kKeyBlock) / kKeyBlock - 1; }  // -1: no key is seen
 };
@@ -97,6 +115,15 @@ struct TileView {
 INGOT_INLINE Int lanes_inside(int64_t column, Range range) {
   const Int at = lane_index() + static_cast<int32_t>(column);
   return (at >= static_cast<int32_t>(range.begin)) & (at < static_cast<int32_t>(range.end));
+}
+
+template <class T>
+INGOT_INLINE float dot(const T* a, const T* b, int64_t count) {
+  Float sum{};
+  int64_t d = 0;
+  for (; d + kLanes <= count; d += kLanes) sum += load(a + d) * load(b + d);
+  if (d < count) sum += load_part(a + d, count - d) * load_part(b + d, count - d);
+  return sum_of_lanes(sum)[0];
 }
 
 INGOT_INLINE void clear(float* from, int64_t count) {

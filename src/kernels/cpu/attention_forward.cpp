@@ -14,7 +14,7 @@ struct Work {
   float* maximum;  // [count], of the scores seen so far
   float* sum;      // [count, kLanes], of 2^(score - maximum), lane by lane
   Work(const AttentionProblem& p, float* scratch) {
-    const int64_t rows = p.query_block();
+    const int64_t rows = p.query_block;
     queries = scratch;
     scores = queries + rows * p.width();
     out = scores + rows * kScoreStride;
@@ -76,13 +76,14 @@ INGOT_INLINE void weigh_tile(const Work& work, const TileView& view, int64_t wid
 INGOT_INLINE void add_tile(const Work& work, const TileView& view, int64_t tile) {
   const AttentionProblem& p = view.queries.problem;
   const int64_t width = p.value_width(), columns = round_up(p.value_dim, kLanes);
-  product_of_rows(kKeyBlock, p.head_dim, work.queries, p.width(), p.keys_by_dim + tile * p.tile_size(), work.scores, kScoreStride,
-                  product_scale(p), [&](Range keys) { return view.rows_of(keys); });
+  const PackedTile packed(p, tile);
+  product_of_rows(kKeyBlock, p.head_dim, work.queries, p.width(), packed.keys_by_dim, work.scores, kScoreStride, product_scale(p),
+                  [&](Range keys) { return view.rows_of(keys); });
   if (p.cap > 0)
     for (int64_t i = 0; i < view.queries.count; ++i) cap_scores(work.scores + i * kScoreStride, kKeyBlock, p.cap);
   weigh_tile(work, view, width, columns);
-  add_product<false>(view.queries.count, columns, kKeyBlock, work.scores, kScoreStride, p.values + tile * p.value_tile_size(), work.out,
-                     width, [&](Range rows) { return view.keys_of(rows); });
+  add_product<false>(view.queries.count, columns, kKeyBlock, work.scores, kScoreStride, packed.values, work.out, width,
+                     [&](Range rows) { return view.keys_of(rows); });
 }
 
 template <class T>
@@ -119,7 +120,7 @@ void attention_forward(const AttentionProblem& p, int64_t task, float* scratch) 
 }
 
 int64_t attention_forward_scratch(const AttentionProblem& p) {
-  return p.query_block() * (p.width() + p.value_width() + kScoreStride + 1 + kLanes) + kLanes;
+  return p.query_block * (p.width() + p.value_width() + kScoreStride + 1 + kLanes) + kLanes;
 }
 
 }  // namespace ingot::kernels::cpu::INGOT_ISA

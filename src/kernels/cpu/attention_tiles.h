@@ -1,6 +1,7 @@
-// What the parts of the CPU attention kernel that are compiled per instruction set (attention_pack.cpp, _forward, _backward,
-// _decode) and its ATen side (attention.cpp) share: the problem, the layout of work areas, the table of functions. Includes no
-// ATen, see isa.h. Strides and sizes count elements.
+// What the parts of the CPU attention kernels that are compiled per instruction set and their ATen side (attention.cpp) share: the problem,
+// the layout of work areas, the table of functions. There are two kernels: on vectors of floats (attention_pack.cpp, _forward, _backward,
+// _decode) and, for bf16, on products of bf16 (attention_pairs_pack.cpp, _forward, _backward). Includes no ATen, see isa.h. Strides and
+// sizes count elements.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,7 @@
 
 namespace ingot::kernels::cpu {
 
-inline constexpr int64_t kKeyBlock = 96;                 // keys of one tile: a multiple of every panel width and block height
-inline constexpr int64_t kScoreStride = kKeyBlock + 16;  // of a row of scores; not a multiple of 256 bytes, which share cache sets
-inline constexpr int64_t kDecodeKeys = 256;              // keys of one decoding task
+inline constexpr int64_t kDecodeKeys = 256;  // keys of one decoding task
 static_assert(kDecodeKeys % kPageTokens == 0);
 
 struct AttentionRows {  // [batch, length, heads, head_dim] of float or bf16, head_dim contiguous
@@ -21,6 +20,8 @@ struct AttentionRows {  // [batch, length, heads, head_dim] of float or bf16, he
   int64_t batch_stride = 0, row_stride = 0, head_stride = 0, head_dim = 0;
   void* const* pages = nullptr;  // in place of data, when decoding: each of kPageTokens rows
 };
+
+enum class AttentionPass { forward, backward, decode };
 
 struct AttentionProblem {
   int64_t batch, q_len, k_len, heads, kv_heads;  // k_len: keys up to the last that any query sees, at least 1
@@ -32,32 +33,30 @@ struct AttentionProblem {
   AttentionRows q, k, v, out, grad_out, grad_q, grad_k, grad_v;
   float* log_sum_exp;  // [batch, heads, q_len]
 
-  // Packed keys and values, fp32: [batch, kv_heads, key_blocks] tiles of kKeyBlock * width() or value_width() each.
-  float* keys_by_dim;    // panels over keys, [head_dim, keys] each
-  float* values_by_dim;  // the same of values, [value_dim, keys] each (backward only)
-  float* keys;           // panels over head_dim, [keys, head_dim] each (backward only)
-  float* values;         // the same of values, over value_dim (forward only)
+  AttentionPass pass;
+
+  // By AttentionTiles::lay_out.
+  int64_t key_block, query_block;         // keys of one tile; queries that meet it together
+  int64_t padding;                        // what head_dim and value_dim are filled up to a multiple of
+  int64_t packed_floats, scratch_floats;  // of the packed keys and values; of one worker's work area
+  float* packed;                          // [batch, kv_heads, key_blocks] tiles; unused when decoding
 
   // Backward: the (query head of the group, query block) pairs of a kv head are cut into `parts`; each adds up its own grads.
   int64_t parts;
   const int32_t* part_begin;  // [batch, parts + 1], first pair of each part
-  float* partial_grads;       // [batch, kv_heads, parts], of k and then of v: [key_blocks * kKeyBlock, width() or value_width()]
+  float* partial_grads;       // [batch, kv_heads, parts], of k and then of v: [key_blocks * key_block, width() or value_width()]
 
   // Decoding: maximum, sum and weighted values of kDecodeKeys keys each: [batch, heads, q_len, chunks, 16 + value_width()].
   float* decode_partials;
 
   INGOT_INLINED int64_t group() const { return heads / kv_heads; }
-  INGOT_INLINED int64_t width() const { return (head_dim + 15) / 16 * 16; }  // padded to the widest vector
-  INGOT_INLINED int64_t value_width() const { return (value_dim + 15) / 16 * 16; }
-  INGOT_INLINED int64_t query_block() const {
-    return head_dim <= 64 && value_dim <= 64 ? 96 : 48;
-  }  // so that the tiles of the backward pass fill 300 to 400 KiB
-  INGOT_INLINED int64_t query_blocks() const { return (q_len + query_block() - 1) / query_block(); }
-  INGOT_INLINED int64_t key_blocks() const { return (k_len + kKeyBlock - 1) / kKeyBlock; }
+  INGOT_INLINED int64_t width() const { return (head_dim + padding - 1) / padding * padding; }
+  INGOT_INLINED int64_t value_width() const { return (value_dim + padding - 1) / padding * padding; }
+  INGOT_INLINED int64_t query_blocks() const { return (q_len + query_block - 1) / query_block; }
+  INGOT_INLINED int64_t key_blocks() const { return (k_len + key_block - 1) / key_block; }
+  INGOT_INLINED int64_t key_tiles() const { return batch * kv_heads * key_blocks(); }
   INGOT_INLINED int64_t decode_chunks() const { return (k_len + kDecodeKeys - 1) / kDecodeKeys; }
-  INGOT_INLINED int64_t tile_size() const { return kKeyBlock * width(); }
-  INGOT_INLINED int64_t value_tile_size() const { return kKeyBlock * value_width(); }
-  INGOT_INLINED int64_t part_size() const { return key_blocks() * (tile_size() + value_tile_size()); }  // of partial_grads
+  INGOT_INLINED int64_t part_size() const { return key_blocks() * key_block * (width() + value_width()); }  // of partial_grads
 
   // The keys that query i of batch element b sees: [first_key, last_key], none when last_key is smaller.
   INGOT_INLINED int64_t first_key(int64_t b, int64_t i) const { return visible_from == nullptr ? 0 : visible_from[b * q_len + i]; }
@@ -69,19 +68,18 @@ struct AttentionProblem {
 };
 
 struct AttentionTiles {
-  // Packs one tile of keys and values; task in [0, batch * kv_heads * key_blocks).
+  // Blocks, padding and the sizes of work areas.
+  void (*lay_out)(AttentionProblem&);
+  // Packs one tile of keys and values; task in [0, key_tiles).
   void (*pack)(const AttentionProblem&, int64_t task);
   // One block of queries of one head; task in [0, batch * heads * query_blocks).
   void (*forward)(const AttentionProblem&, int64_t task, float* scratch);
-  int64_t (*forward_scratch)(const AttentionProblem&);  // floats
   // One part of the gradients of one kv head; task in [0, batch * kv_heads * parts).
   void (*backward)(const AttentionProblem&, int64_t task, float* scratch);
-  int64_t (*backward_scratch)(const AttentionProblem&);  // floats
   // Adds up the parts of one tile of grad_k and grad_v in fixed order; task as for pack.
   void (*reduce)(const AttentionProblem&, int64_t task);
   // A few queries against many keys: one chunk of keys of one kv head; task in [0, batch * kv_heads * decode_chunks).
   void (*decode)(const AttentionProblem&, int64_t task, float* scratch);
-  int64_t (*decode_scratch)(const AttentionProblem&);  // floats
   // Joins the chunks of one query of one head; task in [0, batch * heads * q_len).
   void (*decode_join)(const AttentionProblem&, int64_t task);
 };
@@ -93,6 +91,12 @@ namespace avx2 {
 extern const AttentionTiles attention_tiles;
 }
 namespace avx512 {
+extern const AttentionTiles attention_tiles;
+}
+namespace avx512_bf16 {
+extern const AttentionTiles attention_tiles;
+}
+namespace amx {
 extern const AttentionTiles attention_tiles;
 }
 

@@ -1,6 +1,20 @@
 #include "kernels/cpu/isa.h"
 
+#ifdef INGOT_X86_ISAS
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace ingot::kernels::cpu {
+
+#ifdef INGOT_X86_ISAS
+namespace {
+
+// Linux saves the tile registers of those processes only that have asked (arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
+bool may_use_tiles() { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
+
+}  // namespace
+#endif
 
 std::span<const Isa> supported_isas() {
   static constexpr Isa kAll[] = {Isa::portable, Isa::avx2, Isa::avx512};
@@ -14,15 +28,22 @@ std::span<const Isa> supported_isas() {
   return {kAll, count};
 }
 
-bool has_bf16_pairs() {
+std::span<const PairUnit> supported_pair_units() {
+  static constexpr PairUnit kAll[] = {PairUnit::none, PairUnit::avx512_bf16, PairUnit::amx};
+  static const size_t count = [] {
 #ifdef INGOT_X86_ISAS
-  static const bool has = best_isa() == Isa::avx512 && __builtin_cpu_supports("avx512bf16");
-  return has;
-#else
-  return false;
+    if (best_isa() == Isa::avx512 && __builtin_cpu_supports("avx512bf16")) {
+      const bool has_tiles = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
+      return has_tiles && may_use_tiles() ? 3 : 2;
+    }
 #endif
+    return 1;
+  }();
+  return {kAll, count};
 }
 
 const char* name(Isa isa) { return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "portable"; }
+
+const char* name(PairUnit unit) { return unit == PairUnit::amx ? "amx" : unit == PairUnit::avx512_bf16 ? "avx512_bf16" : "none"; }
 
 }  // namespace ingot::kernels::cpu

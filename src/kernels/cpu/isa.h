@@ -15,9 +15,16 @@ std::span<const Isa> supported_isas();
 
 inline Isa best_isa() { return supported_isas().back(); }
 
-/// Whether kernels of best_isa() can have pairs of bf16 products added up in fp32 by one operation (AVX512_BF16).
-bool has_bf16_pairs();
+/// What multiplies pairs of bf16 and adds the products up in fp32 by one operation: AVX512_BF16's vectors, or AMX's tiles, which has those
+/// too. Both only beside Isa::avx512.
+enum class PairUnit { none, avx512_bf16, amx };
+
+/// Those that this CPU has and this process may use, best one last. Never empty.
+std::span<const PairUnit> supported_pair_units();
+
+inline PairUnit best_pair_unit() { return supported_pair_units().back(); }
 
 const char* name(Isa isa);
+const char* name(PairUnit unit);
 
 }  // namespace ingot::kernels::cpu

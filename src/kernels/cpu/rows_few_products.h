@@ -13,7 +13,7 @@ struct FewProductsProblem {
   int64_t x_stride;
   const int64_t* x_rows;  // which row of x each is, or null: they lie as they come; x16 and x8 always do
   // Made by round_few_rows. Of formats with scales x in integers, [rows, padded_inputs]: of int8 with 16 bits, whose errors are 2^-16 of a
-  // row's largest value; of int4 with 8, whose errors are 2^-8 of a group's. Of bf16, where x16 is not null (has_bf16_pairs), bf16
+  // row's largest value; of int4 with 8, whose errors are 2^-8 of a group's. Of bf16, where x16 is not null (best_pair_unit), bf16
   // [rows, paired_inputs].
   int16_t* x16;
   int8_t* x8;

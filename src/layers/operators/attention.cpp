@@ -35,7 +35,7 @@ OperatorCost cost(const OperatorSizes& s) {
   const double flops = 4 * pairs * static_cast<double>(kHeads * s.width);
   const int64_t q = s.rows * kHeads * s.width * kernels::bytes_of(s.dtype), kv = 2 * q * kKvHeads / kHeads, sums = s.rows * kHeads * 4;
   // Work areas are of each thread's, of which the engine of autograd may have another number.
-  const auto scratch = kernels::attention_scratch(1, s.rows, kHeads, kKvHeads, s.width);
+  const auto scratch = kernels::attention_scratch(1, s.rows, kHeads, kKvHeads, s.width, s.dtype);
   return {.forward = {flops, q + kv, q + sums, scratch.forward_bytes},
           .backward = {2 * flops, 3 * q + kv + sums, q + kv, OperatorCost::kVaries},
           .saved_bytes = 2 * q + kv + sums};

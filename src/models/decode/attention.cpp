@@ -127,8 +127,7 @@ class AttendStep final : public Step {
     visible_from_.assign(static_cast<size_t>(rows), 0);
     cut(pass);
     size_t scratch = 0;
-    const auto& tiles = kernels::cpu::attention_tiles(kernels::cpu::best_isa());
-    for (size_t i = 0; i < rounds_.back(); ++i) scratch = std::max(scratch, static_cast<size_t>(tiles.decode_scratch(runs_[i].problem)));
+    for (size_t i = 0; i < rounds_.back(); ++i) scratch = std::max(scratch, static_cast<size_t>(runs_[i].problem.scratch_floats));
     scratch_.resize(pass.words.size());
     for (auto& area : scratch_)
       if (area.size() < scratch) area.resize(scratch);
@@ -138,7 +137,7 @@ class AttendStep final : public Step {
     const auto own = share_of_rows(pass.rows(), worker);
     for (int64_t row = own.begin; row < own.end; ++row) remember(pass, row);
     worker.wait_for_all();
-    const auto& tiles = kernels::cpu::attention_tiles(kernels::cpu::best_isa());
+    const auto& tiles = kernels::cpu::best_attention_tiles(heads_.dtype);
     float* const scratch = scratch_[static_cast<size_t>(worker.index)].data();
     for (size_t round = 0; round + 1 < rounds_.size(); ++round) {
       if (round > 0) worker.wait_for_all();  // until the partial results of the round before are no longer needed
@@ -223,6 +222,8 @@ class AttendStep final : public Step {
         is_bf16() ? static_cast<void*>(half_out_.data_ptr<at::BFloat16>() + at) : static_cast<void*>(pass.work.floats(Slot::attended) + at),
         h.heads);
     p.log_sum_exp = pass.work.floats(Slot::log_sum_exp) + first * h.heads;
+    p.pass = kernels::cpu::AttentionPass::decode;
+    kernels::cpu::best_attention_tiles(heads_.dtype).lay_out(p);
     return p;
   }
 

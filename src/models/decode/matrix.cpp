@@ -153,7 +153,7 @@ void multiply(Pass& pass, const Rows& x, std::span<const Product> products, cons
                        .bias = nullptr,
                        .out = nullptr,
                        .out_stride = 0};
-  const bool is_paired = first.format == WeightFormat::bf16 && kernels::cpu::has_bf16_pairs();
+  const bool is_paired = first.format == WeightFormat::bf16 && kernels::cpu::best_pair_unit() != kernels::cpu::PairUnit::none;
   // Every worker for itself: to share it out would cost a meeting.
   if (is_paired) {
     p.x16 = room_for(pass.words[static_cast<size_t>(worker.index)], rows * kernels::cpu::paired_inputs(first.inputs));

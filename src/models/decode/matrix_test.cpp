@@ -68,7 +68,7 @@ TEST(FewProducts, are_sums_of_products_in_every_format_whatever_the_sizes) {
       const auto bias = random({outputs}).to(at::kFloat);
       for (const int64_t rows : {1, 2, 3, 4, 5, 8, 11, 19}) {
         const auto x = random({rows, inputs}, 3).to(at::kFloat);
-        const bool is_paired = m.format == WeightFormat::bf16 && kernels::cpu::has_bf16_pairs();
+        const bool is_paired = m.format == WeightFormat::bf16 && kernels::cpu::best_pair_unit() != kernels::cpu::PairUnit::none;
         const auto in = format == WeightFormat::int4 ? in_8_bits(x) : (is_paired ? x.to(at::kBFloat16) : x).to(at::kDouble);
         EXPECT_LT((in - x).abs().max().item<double>(), 3.0 / 127 / 2 * 1.001);
         const auto expected = at::matmul(in, weights.t()) + bias;

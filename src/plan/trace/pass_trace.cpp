@@ -245,8 +245,8 @@ static std::string stored_key(const char* kind, const std::string& key, models::
   const auto text = settings.dump_toml();
   of_copy.load_toml(text, "a model's own settings");
   if (!(copy == config)) return {};
-  return fmt::format("{}\n{}\ntorch {}, {}, {}, bf16 in fp32 {}, {} threads\n{}", kind, key, TORCH_VERSION,
-                     kernels::cpu::name(kernels::cpu::best_isa()), kernels::name_of(kernels::gemm_backend()), kernels::sums_bf16_in_fp32(),
+  return fmt::format("{}\n{}\ntorch {}, {}, {}, pairs of bf16 {}, {} threads\n{}", kind, key, TORCH_VERSION,
+                     kernels::cpu::name(kernels::cpu::best_isa()), kernels::name_of(kernels::gemm_backend()), kernels::cpu::name(kernels::cpu::best_pair_unit()),
                      at::get_num_threads(), text);
 }
 
