@@ -9,10 +9,11 @@
 
 namespace ingot::kernels {
 
-/// standard ("default"): what torch takes by itself; on a CPU MKL (or what it was built with) in fp32, and for bf16 oneDNN where the CPU
-/// multiplies it in hardware (with AMX and a result in fp32 MKL, too), else widening to fp32. onednn: a CPU's GEMMs by oneDNN, but those
-/// that are added to what is there in fp32, which it would need another pass for. upcast: bf16 as fp32. cublas and cublaslt: of a GPU; in a
-/// ROCm build rocBLAS and hipBLASLt. tuned: for each GEMM of a GPU the algorithm that was measured to be fastest (gemm_tuning.h).
+/// standard ("default"): what torch takes by itself; on a CPU MKL (or what it was built with) in fp32, and for bf16 kernels of our own
+/// where there is AMX (pair_matmul.h), oneDNN where the CPU multiplies it in hardware without, else widening to fp32. onednn: a CPU's GEMMs
+/// by oneDNN, but those that are added to what is there in fp32, which it would need another pass for. upcast: bf16 as fp32. cublas and
+/// cublaslt: of a GPU; in a ROCm build rocBLAS and hipBLASLt. tuned: for each GEMM of a GPU the algorithm that was measured to be fastest
+/// (gemm_tuning.h).
 enum class GemmBackend { standard, onednn, upcast, cublas, cublaslt, tuned };
 
 const char* name_of(GemmBackend library);
@@ -26,11 +27,5 @@ GemmBackend gemm_backend();
 
 /// a [m, k] times b [k, n], both fp32 or bf16 of a CPU -> [m, n] of their dtype, by oneDNN whatever the choice.
 at::Tensor multiply_by_onednn(const at::Tensor& a, const at::Tensor& b);
-
-/// Whether bf16 matrices of a CPU are multiplied and summed in fp32 in hardware, with nothing upcast before: MKL where there is AMX.
-bool sums_bf16_in_fp32();
-/// out [m, n] = (overwrite ? 0 : out) + a [m, k] b [k, n]: a and b in bf16, either may be a transposed view, out in fp32 with unit column
-/// stride; all of a CPU. Only where sums_bf16_in_fp32().
-void sum_bf16_in_fp32(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite);
 
 }  // namespace ingot::kernels

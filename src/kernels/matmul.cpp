@@ -1,13 +1,11 @@
 #include "kernels/matmul.h"
 
-#include <algorithm>
-#include <limits>
-
 #include "device/device.h"
 #include "device/stream.h"
 #include "device/virtual_device.h"
 #include "kernels/gemm_backend.h"
 #include "kernels/gemm_tuning.h"
+#include "kernels/pair_matmul.h"
 
 namespace ingot::kernels {
 namespace {
@@ -26,20 +24,10 @@ bool takes_onednn(const at::Tensor& a, const at::Tensor& b) {
          a.numel() > 0 && b.numel() > 0;
 }
 
-constexpr int64_t kMostOfBlas = std::numeric_limits<int>::max();
-
-bool is_summed_in_fp32(const at::Tensor& a) {
-  return is_on_host(a) && a.scalar_type() == at::kBFloat16 && gemm_backend() == GemmBackend::standard && sums_bf16_in_fp32();
+bool takes_pairs(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) {
+  return gemm_backend() == GemmBackend::standard && is_on_host(a) && a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16 &&
+         (out == at::kFloat || out == at::kBFloat16) && has_pair_matmul();
 }
-
-bool sums_in_fp32(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) {
-  return out == at::kFloat && is_summed_in_fp32(a) && b.scalar_type() == at::kBFloat16 &&
-         std::max({a.size(0), a.size(1), b.size(1)}) < kMostOfBlas;
-}
-
-// Rows of oneDNN's kernels. Fewer are no slower as sums in fp32 that are narrowed afterwards (two cores, sides of 192 to 576: 0.7 to 0.9
-// times as long with 340 rows, 1.2 to 2.2 with 1,536); where there are no such sums the rest is filled up with zeros, and should be small.
-int64_t kernel_rows() { return sums_bf16_in_fp32() ? 512 : 64; }
 
 // GPUs have it; the CPU underneath an emulated device has not.
 at::Tensor mm_into_fp32(const at::Tensor& a, const at::Tensor& b) {
@@ -94,20 +82,20 @@ bool cpu_has_bf16_products() {
 
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
   if (auto out = tuned_matmul(a, b, dtype); out.defined()) return out;
-  if (a.scalar_type() == dtype && !needs_widening(a)) return gemm_of(a, b);
-  if (device::is_gpu(a) && a.scalar_type() == at::kBFloat16 && dtype == at::kFloat) return mm_into_fp32(a, b);
-  if (sums_in_fp32(a, b, dtype)) {
-    auto out = at::empty({a.size(0), b.size(1)}, a.options().dtype(at::kFloat));
-    sum_bf16_in_fp32(out, a, b, /*overwrite=*/true);
+  if (takes_pairs(a, b, dtype)) {
+    auto out = at::empty({a.size(0), b.size(1)}, a.options().dtype(dtype));
+    pair_matmul_into(out, a, b, /*overwrite=*/true);
     return out;
   }
+  if (a.scalar_type() == dtype && !needs_widening(a)) return gemm_of(a, b);
+  if (device::is_gpu(a) && a.scalar_type() == at::kBFloat16 && dtype == at::kFloat) return mm_into_fp32(a, b);
   if (a.scalar_type() == at::kBFloat16 && dtype != at::kFloat && !needs_widening(a)) return at::mm(a, b).to(dtype);
   return gemm_of(a.to(at::kFloat), b.to(at::kFloat)).to(dtype);
 }
 
 void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite) {
   if (ran_tuned(out, a, b, overwrite)) return;
-  if (sums_in_fp32(a, b, out.scalar_type())) return sum_bf16_in_fp32(out, a, b, overwrite);
+  if (takes_pairs(a, b, out.scalar_type())) return pair_matmul_into(out, a, b, overwrite);
   if (device::is_gpu(a) && a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kFloat)
     return sum_into_fp32(out, a, b, overwrite);
   if (a.scalar_type() != out.scalar_type() || needs_widening(a)) {
@@ -147,17 +135,15 @@ void matmul_with_bias_into(at::Tensor out, const at::Tensor& a, const at::Tensor
 }
 
 void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
-  const bool needs_kernels = is_on_host(a) && a.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 && !needs_widening(a);
+  const bool needs_kernels = is_on_host(a) && a.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 &&
+                             !needs_widening(a) && !takes_pairs(a, b, out.scalar_type());
   if (!needs_kernels) return matmul_into(out, a, b, /*overwrite=*/true);
-  const int64_t rows = a.size(0), step = kernel_rows();
+  constexpr int64_t step = 64;  // rows of oneDNN's kernels; the rest is filled up with zeros, and should be small
+  const int64_t rows = a.size(0);
   int64_t from = 0;
   for (; from + step <= rows; from += step) matmul_into(out.narrow(0, from, step), a.narrow(0, from, step), b, /*overwrite=*/true);
   const int64_t rest = rows - from;
   if (rest == 0) return;
-  if (is_summed_in_fp32(a)) {
-    out.narrow(0, from, rest).copy_(matmul(a.narrow(0, from, rest), b, at::kFloat));
-    return;
-  }
   auto filled = at::zeros({step, a.size(1)}, a.options());
   filled.narrow(0, 0, rest).copy_(a.narrow(0, from, rest));
   out.narrow(0, from, rest).copy_(matmul(filled, b, out.scalar_type()).narrow(0, 0, rest));

@@ -24,6 +24,7 @@
 #include "kernels/gemm_backend.h"
 #include "kernels/gemm_tuning.h"
 #include "kernels/matmul.h"
+#include "kernels/pair_matmul.h"
 #include "kernels/symmetric_matmul.h"
 
 namespace ingot::optim {
@@ -169,7 +170,7 @@ Iterates fastest_iterates(bool on_cpu) {
   if (!on_cpu) return Iterates::bf16_symmetric;
   // AVX-512 BF16 alone (an EPYC, one thread) takes 0.7 times as long as fp32 for squares, but 1.1 to 1.2 times where n = 3 m has the Gram
   // form.
-  const bool is_fast = kernels::sums_bf16_in_fp32() && kernels::gemm_backend() == kernels::GemmBackend::standard;
+  const bool is_fast = kernels::has_pair_matmul() && kernels::gemm_backend() == kernels::GemmBackend::standard;
   return is_fast ? Iterates::bf16_symmetric : Iterates::own;
 }
 

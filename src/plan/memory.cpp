@@ -8,6 +8,7 @@
 #include "checkpoint/save/snapshot.h"
 #include "kernels/cpu_memory.h"
 #include "kernels/matmul.h"
+#include "kernels/pair_matmul.h"
 #include "optim/update_rule.h"
 #include "plan/work_names.h"
 
@@ -36,7 +37,8 @@ int64_t training_bytes(const models::Model& model, const RunShape& run, PassTrac
 constexpr int64_t kGemmKernelsBytes = 560 << 10;
 
 int64_t gemm_kernels_bytes(const models::Model& model, const RunShape& run, PassTraces& traces) {
-  if (!run.is_here || run.target != device::Target::cpu || run.dtype() != "bf16" || !kernels::cpu_has_bf16_products()) return 0;
+  const bool takes_onednn = kernels::cpu_has_bf16_products() && !kernels::has_pair_matmul();
+  if (!run.is_here || run.target != device::Target::cpu || run.dtype() != "bf16" || !takes_onednn) return 0;
   std::set<std::pair<bool, std::vector<int64_t>>> shapes;
   traces.of(model, run.pass_of(model)).visit(span_of(model), [&](const BlockPass& block) {
     for (const auto* segment : {&block.forward, &block.backward})
