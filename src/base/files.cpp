@@ -90,8 +90,10 @@ void append_line(const fs::path& path, std::string_view line) {
   if (!failure.empty()) throw FileError("cannot add to {}: {}", path.string(), failure);
 }
 
+static constexpr std::string_view kAside = ".tmp";
+
 void write_file_atomically(const fs::path& path, std::string_view content) {
-  const fs::path aside = path.string() + ".tmp" + std::to_string(::getpid());
+  const fs::path aside = path.string() + std::string(kAside) + std::to_string(::getpid());
   try {
     OutputFile file(aside);
     file.write(content);
@@ -103,6 +105,17 @@ void write_file_atomically(const fs::path& path, std::string_view content) {
     throw;
   }
   sync_directory(path.has_parent_path() ? path.parent_path() : fs::path("."));
+}
+
+void remove_unfinished_files(const fs::path& folder) {
+  std::error_code ignored;
+  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored)) {
+    const auto name = entry->path().filename().string();
+    const auto at = name.rfind(kAside);
+    if (at == std::string::npos || at == 0 || !entry->is_regular_file(ignored)) continue;
+    const auto number = std::string_view(name).substr(at + kAside.size());
+    if (!number.empty() && number.find_first_not_of("0123456789") == std::string_view::npos) fs::remove(entry->path(), ignored);
+  }
 }
 
 void sync_directory(const fs::path& path) {

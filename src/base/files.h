@@ -20,6 +20,9 @@ std::string read_file(const fs::path& path, int64_t limit_bytes = int64_t{1} << 
 /// Writes aside, fsyncs file and folder, then renames: readers see the old file or the new one, never a part.
 void write_file_atomically(const fs::path& path, std::string_view content);
 
+/// What processes that were killed left of that in the folder: files "NAME.tmp" and a process number. While nobody writes there.
+void remove_unfinished_files(const fs::path& folder);
+
 /// Adds `line` and its end to the file, made if need be, in one write: what several processes add at the same time does not mix. A torn
 /// line that the file ends with stays a line of its own.
 void append_line(const fs::path& path, std::string_view line);

@@ -95,7 +95,10 @@ RunLock::RunLock(const std::vector<fs::path>& folders, const std::string& versio
     }
     for (const auto& missing : missing_of(folder)) made_.push_back(missing);
     base::make_directories(folder);
-    if (auto lock = take(folder, own, until)) locks_.push_back(std::move(*lock));
+    if (auto lock = take(folder, own, until)) {
+      locks_.push_back(std::move(*lock));
+      base::remove_unfinished_files(folder);
+    }
   }
 }
 

@@ -13,8 +13,8 @@
 namespace ingot::train {
 
 /// Holds folders for one process until it ends, in whatever way: a lock on the file ".lock" in each, which says who has it. Where the file
-/// system has no locks a warning says so. Folders that it made and that nobody has put anything into go with it. A folder of another
-/// storage is locked as that does it (Storage::lock_writers).
+/// system has no locks a warning says so. Of what killed processes were writing there it removes what they had not finished. Folders that
+/// it made and that nobody has put anything into go with it. A folder of another storage is locked as that does it (Storage::lock_writers).
 class RunLock {
  public:
   /// Of nothing.

@@ -8,6 +8,8 @@
 
 #include <csignal>
 #include <fstream>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "base/error.h"
@@ -68,6 +70,16 @@ TEST_F(RunLocks, a_holder_that_ends_is_waited_for) {
 TEST_F(RunLocks, all_folders_are_held_and_the_missing_ones_are_made) {
   const RunLock lock({folder / "x" / "y", run}, "", 0s);
   EXPECT_THAT(refusal(0s), HasSubstr("is in use by process " + std::to_string(getpid())));
+}
+
+TEST_F(RunLocks, what_a_killed_process_was_writing_goes) {
+  fs::create_directories(run / "folder.tmp7");
+  for (const char* name : {"ledger-rank-1.json.tmp4711", "metrics.jsonl", "notes.tmp", "notes.tmp.md", "notes.tmp7b", ".tmp7"})
+    std::ofstream(run / name) << "x";
+  const RunLock lock({run}, "", 0s);
+  std::set<std::string> left;
+  for (const auto& entry : fs::directory_iterator(run)) left.insert(entry.path().filename());
+  EXPECT_EQ(left, (std::set<std::string>{".lock", ".tmp7", "folder.tmp7", "metrics.jsonl", "notes.tmp", "notes.tmp.md", "notes.tmp7b"}));
 }
 
 TEST_F(RunLocks, folders_that_stayed_empty_go_and_others_stay) {
