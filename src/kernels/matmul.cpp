@@ -24,11 +24,6 @@ bool takes_onednn(const at::Tensor& a, const at::Tensor& b) {
          a.numel() > 0 && b.numel() > 0;
 }
 
-bool takes_pairs(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) {
-  return gemm_backend() == GemmBackend::standard && is_on_host(a) && a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16 &&
-         (out == at::kFloat || out == at::kBFloat16) && has_pair_matmul();
-}
-
 // GPUs have it; the CPU underneath an emulated device has not.
 at::Tensor mm_into_fp32(const at::Tensor& a, const at::Tensor& b) {
   if (!device::is_emulated(a.device())) return at::mm(a, b, at::kFloat);
@@ -82,7 +77,7 @@ bool cpu_has_bf16_products() {
 
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
   if (auto out = tuned_matmul(a, b, dtype); out.defined()) return out;
-  if (takes_pairs(a, b, dtype)) {
+  if (takes_pair_matmul(a, b, dtype)) {
     auto out = at::empty({a.size(0), b.size(1)}, a.options().dtype(dtype));
     pair_matmul_into(out, a, b, /*overwrite=*/true);
     return out;
@@ -95,7 +90,7 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype
 
 void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite) {
   if (ran_tuned(out, a, b, overwrite)) return;
-  if (takes_pairs(a, b, out.scalar_type())) return pair_matmul_into(out, a, b, overwrite);
+  if (takes_pair_matmul(a, b, out.scalar_type())) return pair_matmul_into(out, a, b, overwrite);
   if (device::is_gpu(a) && a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kFloat)
     return sum_into_fp32(out, a, b, overwrite);
   if (a.scalar_type() != out.scalar_type() || needs_widening(a)) {
@@ -136,7 +131,7 @@ void matmul_with_bias_into(at::Tensor out, const at::Tensor& a, const at::Tensor
 
 void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
   const bool needs_kernels = is_on_host(a) && a.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 &&
-                             !needs_widening(a) && !takes_pairs(a, b, out.scalar_type());
+                             !needs_widening(a) && !takes_pair_matmul(a, b, out.scalar_type());
   if (!needs_kernels) return matmul_into(out, a, b, /*overwrite=*/true);
   constexpr int64_t step = 64;  // rows of oneDNN's kernels; the rest is filled up with zeros, and should be small
   const int64_t rows = a.size(0);
@@ -147,6 +142,18 @@ void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tens
   auto filled = at::zeros({step, a.size(1)}, a.options());
   filled.narrow(0, 0, rest).copy_(a.narrow(0, from, rest));
   out.narrow(0, from, rest).copy_(matmul(filled, b, out.scalar_type()).narrow(0, 0, rest));
+}
+
+at::Tensor baddbmm(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, double beta, double alpha) {
+  if (!takes_pair_matmul(a, b, a.scalar_type())) {
+    if (c.defined()) return at::baddbmm(c, a, b, beta, alpha);
+    const auto product = at::bmm(a, b);
+    return alpha == 1 ? product : product * alpha;
+  }
+  auto out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
+  for (int64_t i = 0; i < a.size(0); ++i)
+    pair_matmul_into(out[i], a[i], b[i], /*overwrite=*/true, {.scale = alpha, .other = c.defined() ? c[i] : c, .other_scale = beta});
+  return out;
 }
 
 }  // namespace ingot::kernels

@@ -20,6 +20,10 @@ void matmul_with_bias_into(at::Tensor out, const at::Tensor& a, const at::Tensor
 /// met, which takes longer than most GEMMs and stays in memory: its dtypes go there by a fixed number of rows, and the rest elsewhere.
 void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b);
 
+/// alpha a b + beta c, each rounded once: a [batch, m, k], b [batch, k, n], c [batch, m, n] with unit column stride or undefined, of one
+/// dtype.
+at::Tensor baddbmm(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, double beta, double alpha);
+
 /// Whether this CPU multiplies bf16 matrices in hardware (AVX-512 BF16 or AMX).
 bool cpu_has_bf16_products();
 

@@ -1,5 +1,8 @@
 #include "kernels/symmetric_matmul.h"
 
+#include "device/device.h"
+#include "kernels/matmul.h"
+#include "kernels/pair_matmul.h"
 #include "kernels/row_kernel.h"
 
 namespace ingot::kernels {
@@ -41,14 +44,34 @@ void on_host(const at::Tensor& p, const at::Tensor& c, const at::Tensor& out, do
   out.copy_(sum.triu() + sum.triu(1).mT());
 }
 
+// Of tiles those on and above the diagonal: by a kernel that knows it, or strip by strip.
+at::Tensor on_cpu(const at::Tensor& p, const at::Tensor& c, double alpha, double beta) {
+  const int64_t m = p.size(1);
+  auto out = at::empty({p.size(0), m, m}, p.options());
+  const bool takes_pairs = takes_pair_matmul(p, p, p.scalar_type());
+  for (int64_t i = 0; i < p.size(0); ++i) {
+    const auto matrix = p[i], other = c.defined() ? c[i] : c, to = out[i];
+    if (takes_pairs) {
+      pair_matmul_into(to, matrix, matrix.t(), /*overwrite=*/true, {alpha, other, beta, /*is_symmetric=*/true});
+      continue;
+    }
+    for (int64_t from = 0; from < m; from += gpu::kSymmetricTile) {
+      const int64_t rows = std::min<int64_t>(gpu::kSymmetricTile, m - from), columns = m - from;
+      const auto part = [&](const at::Tensor& x) { return x.narrow(0, from, rows).narrow(1, from, columns); };
+      const auto strip = matmul(matrix.narrow(0, from, rows), matrix.narrow(0, from, columns).t(), at::kFloat).mul_(alpha);
+      if (other.defined()) strip.add_(part(other), beta);
+      part(to).copy_(strip);
+      to.narrow(0, from + rows, columns - rows).narrow(1, from, rows).copy_(part(to).narrow(1, rows, columns - rows).t());
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 at::Tensor symmetric_matmul(const at::Tensor& p, const at::Tensor& c, double alpha, double beta) {
-  if (!is_fused(p, c)) {
-    if (c.defined()) return at::baddbmm(c, p, p.mT(), beta, alpha);
-    const auto product = at::bmm(p, p.mT());
-    return alpha == 1 ? product : product * alpha;
-  }
+  if (device::is_cpu(p) && !device::is_gpu(p)) return on_cpu(p, c, alpha, beta);
+  if (!is_fused(p, c)) return baddbmm(c, p, p.mT(), beta, alpha);
   const int64_t batch = p.size(0), m = p.size(1), k = p.size(2);
   const auto out = at::empty({batch, m, m}, p.options());
   device::note(kName, {p, c}, {out}, symmetric_matmul_flops(batch, m, k));

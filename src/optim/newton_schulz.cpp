@@ -6,9 +6,9 @@
 //           the condition number: directions below 3e-4 of the norm come out with an error of some 1e-3, which Muon does not
 //           see; so fp64, the reference, never takes it.
 //
-// A, A^2, B A, B A B and B Q are symmetric: only the blocks on and above the diagonal are multiplied, the rest is mirrored. In bf16 that is
-// worth it from kLeastInBf16 on. On CPUs products then outweigh the copies. On GPUs (kernels/symmetric_matmul.h) it is a choice that was
-// not measured: 5/8 of the FLOPs, as much as the kernel's mma.sync reaches on Hopper of the library's wgmma; others gain before that.
+// A, A^2, B A, B A B and B Q are symmetric: only the blocks on and above the diagonal are multiplied, the rest is mirrored. In bf16
+// (kernels/symmetric_matmul.h) that is done from kLeastInBf16 on, on GPUs a choice that was not measured: 5/8 of the FLOPs, as much as the
+// kernel's mma.sync reaches on Hopper of the library's wgmma; others gain before that.
 #include "optim/newton_schulz.h"
 
 #include <ATen/core/grad_mode.h>
@@ -39,17 +39,15 @@ bool saves_half(int64_t m, Iterates iterates) {
 
 bool takes_gram_form(int64_t small, int64_t large, int64_t steps) { return 2 * large >= 3 * small && steps > 1; }
 
-// p q^T where the product is known to be symmetric; p, q [m, k], both fp32 or bf16 -> fp32.
-at::Tensor symmetric_product(const at::Tensor& p, const at::Tensor& q, Iterates iterates = Iterates::own) {
+// p q^T where the product is known to be symmetric; p, q [m, k] fp32.
+at::Tensor symmetric_product(const at::Tensor& p, const at::Tensor& q) {
   const int64_t m = p.size(0);
-  if (!saves_half(m, iterates)) return kernels::matmul(p, q.t(), at::kFloat);
-  auto out = at::empty({m, m}, p.options().dtype(at::kFloat));
+  if (!saves_half(m, Iterates::own)) return kernels::matmul(p, q.t(), at::kFloat);
+  auto out = at::empty({m, m}, p.options());
   for (int64_t from = 0; from < m; from += kBlock) {
     const int64_t rows = std::min(kBlock, m - from);
     auto strip = out.narrow(0, from, rows).narrow(1, from, m - from);
-    const auto left = p.narrow(0, from, rows), right = q.narrow(0, from, m - from).t();
-    if (iterates == Iterates::own) at::mm_out(strip, left, right);
-    else strip.copy_(kernels::matmul(left, right, at::kFloat));
+    at::mm_out(strip, p.narrow(0, from, rows), q.narrow(0, from, m - from).t());
     if (from + rows < m)
       out.narrow(0, from + rows, m - from - rows).narrow(1, from, rows).copy_(strip.narrow(1, rows, m - from - rows).t());
   }
@@ -79,19 +77,6 @@ at::Tensor by_gram_form(const at::Tensor& x, int64_t steps, const Quintic& q) {
   return at::mm(factor, x);
 }
 
-// The Gram matrix's squared condition number is not for eight bits. That of a is in the polynomial, so that no pass over x but the
-// product is needed.
-at::Tensor by_direct_form_in_bf16(const at::Tensor& x, int64_t steps, const Quintic& q, Iterates iterates) {
-  auto narrow = x.to(at::kBFloat16);
-  for (int64_t step = 0; step < steps; ++step) {
-    const auto gram = symmetric_product(narrow, narrow, iterates), narrow_gram = gram.to(at::kBFloat16);
-    const auto polynomial = symmetric_product(narrow_gram, narrow_gram, iterates).mul_(q.c).add_(gram, q.b);
-    polynomial.diagonal().add_(q.a);
-    narrow = kernels::matmul(polynomial.to(at::kBFloat16), narrow, at::kBFloat16);
-  }
-  return narrow;
-}
-
 // The definition, without any short cut.
 at::Tensor by_definition(at::Tensor x, int64_t steps, const Quintic& q) {
   for (int64_t step = 0; step < steps; ++step) {
@@ -101,27 +86,32 @@ at::Tensor by_definition(at::Tensor x, int64_t steps, const Quintic& q) {
   return x;
 }
 
-at::Tensor orthogonalise(const at::Tensor& matrix, int64_t steps, const Quintic& q, Iterates iterates) {
-  const bool tall = matrix.size(0) > matrix.size(1);
-  auto x = (tall ? matrix.t() : matrix).contiguous();
-  x = x / (x.norm() + 1e-7);
-  if (iterates != Iterates::own) x = by_direct_form_in_bf16(x, steps, q, iterates);
-  else if (x.scalar_type() == at::kDouble) x = by_definition(x, steps, q);
-  else x = takes_gram_form(x.size(0), x.size(1), steps) ? by_gram_form(x, steps, q) : by_direct_form(x, steps, q);
-  return tall ? x.t() : x;
-}
-
-// Matrices of one shape [b, m, n] on a GPU, in bf16: three batched products a step and nothing between them. The products' own last step
-// adds what the polynomial adds; a is not in it, since eight bits would round the small entries beside it away.
+// Matrices of one shape [b, m, n] in bf16, m <= n: three batched products a step and nothing between them. The products' own last step adds
+// what the polynomial adds; a is not in it, since eight bits would round the small entries beside it away. Nor is there a form by the Gram
+// matrix, whose squared condition number is not for eight bits either.
 at::Tensor orthogonalise_together(const at::Tensor& matrices, int64_t steps, const Quintic& q, Iterates iterates) {
-  auto x = (matrices / (at::linalg_vector_norm(matrices, 2, {1, 2}, /*keepdim=*/true) + 1e-7)).to(at::kBFloat16);
+  auto x = (matrices / (at::linalg_vector_norm(matrices, 2, {1, 2}, /*keepdim=*/true) + 1e-7)).to(at::kBFloat16).contiguous();
   const bool halves = saves_half(x.size(1), iterates);
   for (int64_t step = 0; step < steps; ++step) {
-    const auto gram = halves ? kernels::symmetric_matmul(x) : at::bmm(x, x.mT());
-    const auto polynomial = halves ? kernels::symmetric_matmul(gram, gram, q.c, q.b) : at::baddbmm(gram, gram, gram, q.b, q.c);
-    x = at::baddbmm(x, polynomial, x, q.a, 1);
+    const auto gram = halves ? kernels::symmetric_matmul(x) : kernels::baddbmm({}, x, x.mT(), 1, 1);
+    const auto polynomial = halves ? kernels::symmetric_matmul(gram, gram, q.c, q.b) : kernels::baddbmm(gram, gram, gram, q.b, q.c);
+    x = kernels::baddbmm(x, polynomial, x, q.a, 1);
   }
   return x;
+}
+
+at::Tensor orthogonalise(const at::Tensor& matrix, int64_t steps, const Quintic& q, Iterates iterates) {
+  const bool tall = matrix.size(0) > matrix.size(1);
+  auto x = tall ? matrix.t() : matrix;
+  if (iterates != Iterates::own) {
+    x = orthogonalise_together(x.unsqueeze(0), steps, q, iterates)[0];
+    return tall ? x.t() : x;
+  }
+  x = x.contiguous();
+  x = x / (x.norm() + 1e-7);
+  if (x.scalar_type() == at::kDouble) x = by_definition(x, steps, q);
+  else x = takes_gram_form(x.size(0), x.size(1), steps) ? by_gram_form(x, steps, q) : by_direct_form(x, steps, q);
+  return tall ? x.t() : x;
 }
 
 struct Task {

@@ -114,30 +114,59 @@ void lay_out(PairGemm& g) {
 
 INGOT_INLINE Float widened(__m256i x) { return reinterpret_cast<Float>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
 
-// 32 rows of sums to the result: as many columns as there are.
-void put(const PairGemm& g, const float* sums, int64_t row, int64_t column, int64_t columns) {
+// 32 elements of a row in bf16, of which `left` are there.
+struct Widened {
+  Float low, high;
+  Widened(const bf16* from, int64_t left) {
+    const __m512i x = load_32(from, left);
+    low = widened(_mm512_castsi512_si256(x)), high = widened(_mm512_extracti64x4_epi64(x, 1));
+  }
+};
+
+// 32 rows of sums to the result: as many columns as there are, those of [begin, columns).
+void put(const PairGemm& g, const float* sums, int64_t row, int64_t column, int64_t begin, int64_t columns) {
   const int64_t rows = smaller(kTile, g.m - row);
   for (int64_t i = 0; i < rows; ++i, sums += g.block_columns + kApart) {
     if (g.is_bf16) {
       bf16* const to = static_cast<bf16*>(g.c) + (row + i) * g.c_row + column;
-      for (int64_t j = 0; j < columns; j += kTile) {
+      const bf16* const other = g.other == nullptr ? nullptr : g.other + (row + i) * g.other_row + column;
+      for (int64_t j = begin; j < columns; j += kTile) {
         const int64_t left = columns - j;
-        Float low = load(sums + j), high = load(sums + j + 16);
+        Float low = load(sums + j) * g.scale, high = load(sums + j + 16) * g.scale;
+        if (other != nullptr) {
+          const Widened x(other + j, left);
+          low += g.other_scale * x.low, high += g.other_scale * x.high;
+        }
         if (g.adds) {
-          const __m512i before = load_32(to + j, left);
-          low += widened(_mm512_castsi512_si256(before)), high += widened(_mm512_extracti64x4_epi64(before, 1));
+          const Widened before(to + j, left);
+          low += before.low, high += before.high;
         }
         const auto rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(high), reinterpret_cast<__m512>(low)));
         _mm512_mask_storeu_epi16(to + j, left >= kTile ? 0xffffffff : (1u << left) - 1, rounded);
       }
     } else {
       float* const to = static_cast<float*>(g.c) + (row + i) * g.c_row + column;
-      for (int64_t j = 0; j < columns; j += 16) {
+      for (int64_t j = begin; j < columns; j += 16) {
         const __mmask16 there = columns - j >= 16 ? 0xffff : (1u << (columns - j)) - 1;
-        const __m512 sum = _mm512_loadu_ps(sums + j);
+        const __m512 sum = reinterpret_cast<__m512>(load(sums + j) * g.scale);
         _mm512_mask_storeu_ps(to + j, there, g.adds ? _mm512_add_ps(_mm512_maskz_loadu_ps(there, to + j), sum) : sum);
       }
     }
+  }
+}
+
+void mirror(const PairGemm& g, int64_t panel) {
+  const int64_t row = panel * kTile, rows = smaller(kTile, g.m - row);
+  bf16* const c = static_cast<bf16*>(g.c);
+  for (int64_t column = 0; column < row; column += kTile) {
+    __m512i x[2][16];
+    for (int64_t i = 0; i < 16; ++i) {
+      const PairOfRows pair(c + column * g.c_row + row, g.c_row, rows, kTile, 2 * i);
+      x[0][i] = pair.low, x[1][i] = pair.high;
+    }
+    transpose(x[0]);
+    transpose(x[1]);
+    for (int64_t i = 0; i < rows; ++i) _mm512_storeu_si512(c + (row + i) * g.c_row + column, x[i / 16][i % 16]);
   }
 }
 
@@ -146,10 +175,11 @@ void multiply(const PairGemm& g, int64_t task, float* scratch) {
                 piece = round_up((depth + pieces - 1) / pieces, kTile);
   const int64_t column = task / g.row_blocks * g.block_columns, columns = smaller(g.block_columns, g.n - column);
   const int64_t first = task % g.row_blocks * kBlockRows, end = smaller(g.m, first + kBlockRows);
-  const bool is_direct = !g.is_bf16 && columns % kTile == 0 && (end - first) % kTile == 0;
+  const bool is_direct = !g.is_bf16 && g.scale == 1 && columns % kTile == 0 && (end - first) % kTile == 0;
   float* const sums = is_direct ? static_cast<float*>(g.c) + first * g.c_row + column : scratch;
   const int64_t step = is_direct ? g.c_row : g.block_columns + kApart;
   const int64_t a_row = g.a_panels == 0 ? g.a_row : kTile, a_next = g.a_panels == 0 ? kTile : kTile * kTile;
+  const auto first_of = [&](int64_t row) { return g.is_symmetric ? larger(0, row - column) : 0; };
   const TileRegisters tiles_of_thread;
   for (int64_t layer = 0; layer < depth; layer += kLayers * piece)
     for (int64_t row = first; row < end; row += kTile) {
@@ -157,16 +187,17 @@ void multiply(const PairGemm& g, int64_t task, float* scratch) {
       for (int64_t d = layer; d < smaller(depth, layer + kLayers * piece); d += piece) {
         const auto product = d > 0 || (is_direct && g.adds) ? &product_of_tiles<Into::added> : &product_of_tiles<Into::scaled>;
         const bf16* b = g.packed_b + column / kTile * g.panel_size + d * kTile;
-        for (int64_t j = 0; j < columns; j += kTile, b += g.panel_size)
-          product(smaller(piece, depth - d), a + d / kTile * a_next, a_row, b, 2 * kTile, sums + (row - first) * step + j, step, a_next);
+        for (int64_t j = first_of(row); j < columns; j += kTile)
+          product(smaller(piece, depth - d), a + d / kTile * a_next, a_row, b + j / kTile * g.panel_size, 2 * kTile,
+                  sums + (row - first) * step + j, step, a_next);
       }
     }
   if (!is_direct)
-    for (int64_t row = first; row < end; row += kTile) put(g, sums + (row - first) * step, row, column, columns);
+    for (int64_t row = first; row < end; row += kTile) put(g, sums + (row - first) * step, row, column, first_of(row), columns);
 }
 
 }  // namespace
 
-const PairGemmKernel pair_gemm = {.lay_out = lay_out, .pack_a = pack_a, .pack_b = pack_b, .multiply = multiply};
+const PairGemmKernel pair_gemm = {.lay_out = lay_out, .pack_a = pack_a, .pack_b = pack_b, .multiply = multiply, .mirror = mirror};
 
 }  // namespace ingot::kernels::cpu::INGOT_ISA

@@ -6,7 +6,7 @@
 
 namespace ingot::kernels::cpu {
 
-/// c [m, n] = a [m, k] b [k, n], or added to it. Of the strides of a and of b one is 1.
+/// c [m, n] = scale a [m, k] b [k, n], or added to it; in bf16 + other_scale other [m, n], too. Of the strides of a and of b one is 1.
 struct PairGemm {
   int64_t m, n, k;
   const uint16_t *a, *b;
@@ -14,6 +14,11 @@ struct PairGemm {
   void* c;  // rows of c_row; bf16, or float
   int64_t c_row;
   bool is_bf16, adds;
+  float scale = 1;
+  const uint16_t* other = nullptr;
+  int64_t other_row = 0;
+  float other_scale = 0;
+  bool is_symmetric = false;  // m = n: only tiles on and above the diagonal are multiplied, and what they have is mirrored; c in bf16
 
   // By lay_out: both operands in panels of 32 rows or columns, k filled up to a multiple of 32 with zeros. a stays where it lies if it can.
   int64_t a_panels, b_panels;  // to be packed; a: none if it stays
@@ -30,6 +35,8 @@ struct PairGemmKernel {
   void (*pack_b)(const PairGemm&, int64_t task);
   /// One block of c; task in [0, tasks).
   void (*multiply)(const PairGemm&, int64_t task, float* scratch);
+  /// Of a symmetric one, when all tasks are done: 32 rows below the diagonal.
+  void (*mirror)(const PairGemm&, int64_t panel);
 };
 
 namespace avx512_bf16 {
