@@ -106,8 +106,11 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
-        if self.has_munged:  # it is a daemon of its own
+        if self.has_munged:  # it is a daemon of its own; the next test must not find it while it ends
             subprocess.run(["pkill", "-x", "munged"])
+            deadline = time.time() + 10
+            while subprocess.run(["pgrep", "-x", "munged"], capture_output=True).returncode == 0 and time.time() < deadline:
+                time.sleep(0.05)
 
 
 def srun_starts_ranks(w):
@@ -163,6 +166,7 @@ def a_preempted_slurm_job_goes_back_into_the_queue_and_on(w):
         wait_for(lambda: f"ExcNodeList={node}\n" in ask("scontrol", "show", "job", job), "the node that is not fit is not left out")
         excluded.unlink()
         ask("scontrol", "update", f"JobId={job}", "ExcNodeList=")  # it is mended
+        time.sleep(2)  # in the second of its requeue a job is refused: "credential revoked"
         ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm waits two minutes after a requeue
         wait_for(lambda: "JobState=COMPLETED" in ask("scontrol", "show", "job", job), "it does not end")
         assert [(e["event"], e["step"]) for e in events()] == [("start", 0), ("end", stopped["step"]), ("start", stopped["step"]), ("end", 400)], events()
