@@ -10,10 +10,10 @@
 namespace ingot::kernels {
 
 /// standard ("default"): what torch takes by itself; on a CPU MKL (or what it was built with) in fp32, and for bf16 kernels of our own
-/// where there is AMX (pair_matmul.h), oneDNN where the CPU multiplies it in hardware without, else widening to fp32. onednn: a CPU's GEMMs
-/// by oneDNN, but those that are added to what is there in fp32, which it would need another pass for. upcast: bf16 as fp32. cublas and
-/// cublaslt: of a GPU; in a ROCm build rocBLAS and hipBLASLt. tuned: for each GEMM of a GPU the algorithm that was measured to be fastest
-/// (gemm_tuning.h).
+/// where there is AMX (pair_matmul.h), oneDNN where the CPU multiplies it in hardware without, else upcasting to fp32. onednn: a CPU's
+/// GEMMs by oneDNN, but those that are added to what is there in fp32, which it would need another pass for. upcast: bf16 as fp32. cublas
+/// and cublaslt: of a GPU; in a ROCm build rocBLAS and hipBLASLt. tuned: for each GEMM of a GPU the algorithm that was measured to be
+/// fastest (gemm_tuning.h).
 enum class GemmBackend { standard, onednn, upcast, cublas, cublaslt, tuned };
 
 const char* name_of(GemmBackend library);

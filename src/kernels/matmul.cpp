@@ -12,7 +12,7 @@ namespace {
 
 bool is_on_host(const at::Tensor& a) { return device::is_cpu(a) && !device::is_gpu(a); }
 
-bool needs_widening(const at::Tensor& a) {
+bool needs_upcast(const at::Tensor& a) {
   if (!is_on_host(a) || a.scalar_type() != at::kBFloat16) return false;
   const auto library = gemm_backend();
   return library == GemmBackend::upcast || (library == GemmBackend::standard && !cpu_has_bf16_products());
@@ -82,9 +82,9 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype
     pair_matmul_into(out, a, b, /*overwrite=*/true);
     return out;
   }
-  if (a.scalar_type() == dtype && !needs_widening(a)) return gemm_of(a, b);
+  if (a.scalar_type() == dtype && !needs_upcast(a)) return gemm_of(a, b);
   if (device::is_gpu(a) && a.scalar_type() == at::kBFloat16 && dtype == at::kFloat) return mm_into_fp32(a, b);
-  if (a.scalar_type() == at::kBFloat16 && dtype != at::kFloat && !needs_widening(a)) return at::mm(a, b).to(dtype);
+  if (a.scalar_type() == at::kBFloat16 && dtype != at::kFloat && !needs_upcast(a)) return at::mm(a, b).to(dtype);
   return gemm_of(a.to(at::kFloat), b.to(at::kFloat)).to(dtype);
 }
 
@@ -93,7 +93,7 @@ void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool 
   if (takes_pair_matmul(a, b, out.scalar_type())) return pair_matmul_into(out, a, b, overwrite);
   if (device::is_gpu(a) && a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kFloat)
     return sum_into_fp32(out, a, b, overwrite);
-  if (a.scalar_type() != out.scalar_type() || needs_widening(a)) {
+  if (a.scalar_type() != out.scalar_type() || needs_upcast(a)) {
     if (out.scalar_type() == at::kFloat || out.scalar_type() == at::kDouble) {
       const auto wide = out.scalar_type();
       at::addmm_out(out, out, a.to(wide), b.to(wide), overwrite ? 0 : 1, 1);
@@ -130,8 +130,8 @@ void matmul_with_bias_into(at::Tensor out, const at::Tensor& a, const at::Tensor
 }
 
 void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
-  const bool needs_kernels = is_on_host(a) && a.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 &&
-                             !needs_widening(a) && !takes_pair_matmul(a, b, out.scalar_type());
+  const bool needs_kernels = is_on_host(a) && a.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 && !needs_upcast(a) &&
+                             !takes_pair_matmul(a, b, out.scalar_type());
   if (!needs_kernels) return matmul_into(out, a, b, /*overwrite=*/true);
   constexpr int64_t step = 64;  // rows of oneDNN's kernels; the rest is filled up with zeros, and should be small
   const int64_t rows = a.size(0);

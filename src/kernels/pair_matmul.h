@@ -9,7 +9,7 @@ namespace ingot::kernels {
 /// Whether bf16 matrices of this CPU are multiplied so: where it has AMX. Libraries are not slower elsewhere, or were not measured.
 bool has_pair_matmul();
 
-/// Whether a and b are multiplied so where the result is of dtype `out`: matrices of a CPU in bf16, by the usual library.
+/// Whether a and b are multiplied so where the result is of dtype `out`: matrices of a CPU in bf16, with the default `gemm_backend`.
 bool takes_pair_matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType out);
 
 const cpu::PairGemmKernel& best_pair_gemm();

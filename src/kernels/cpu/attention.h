@@ -1,6 +1,6 @@
 // The fused attention kernels for CPUs, fp32 and bf16; see kernels/attention.h for the meaning of the arguments, which must have been
 // checked. bf16 is multiplied as it is where the CPU has a unit for that, weights and their gradients rounded to bf16 as flash attention on
-// GPUs does; elsewhere it is widened tile by tile. Scores, softmax and sums are fp32. Work areas: packed keys and values (2 or 3 times k, v
+// GPUs does; elsewhere it is upcast tile by tile. Scores, softmax and sums are fp32. Work areas: packed keys and values (2 or 3 times k, v
 // in fp32, or in bf16) and, in the backward pass, sums of grad_k and grad_v for each part of the work.
 #pragma once
 

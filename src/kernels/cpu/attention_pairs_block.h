@@ -58,24 +58,16 @@ struct Strip {
 // Rows of channels as the right operand of a product over channels, [width / 2 pairs, kPairQueries].
 INGOT_INLINE void pack_pairs_of_channels(const bf16* from, int64_t step, int64_t count, int64_t channels, int64_t width, bf16* to) {
   for (int64_t row = 0; row < kPairQueries; row += 16)
-    for (int64_t d = 0; d < width; d += kTile) {
-      __m512i x[16];
-      for (int64_t i = 0; i < 16; ++i) x[i] = row + i < count ? load_32(from + (row + i) * step + d, channels - d) : _mm512_setzero_si512();
-      transpose(x);
-      for (int64_t i = 0; i < 16; ++i) _mm512_storeu_si512(to + ((d / 2 + i) * kPairQueries + row) * kPairs, x[i]);
-    }
+    for (int64_t d = 0; d < width; d += kTile)
+      store_pairs_of_columns(from + row * step + d, step, count - row, channels - d, to + (d / 2 * kPairQueries + row) * kPairs,
+                             kPairQueries * kPairs);
 }
 
 // The same as the right operand of a product over rows, [kPairQueries / 2 pairs, width].
 INGOT_INLINE void pack_pairs_of_rows(const bf16* from, int64_t step, int64_t count, int64_t channels, int64_t width, bf16* to) {
   for (int64_t row = 0; row < kPairQueries; row += 2)
-    for (int64_t d = 0; d < width; d += kTile) {
-      const auto of = [&](int64_t i) { return i < count ? load_32(from + i * step + d, channels - d) : _mm512_setzero_si512(); };
-      const __m512i first = of(row), second = of(row + 1);
-      bf16* const at = to + (row / 2 * width + d) * kPairs;
-      _mm512_storeu_si512(at, in_pairs(_mm512_castsi512_si256(first), _mm512_castsi512_si256(second)));
-      _mm512_storeu_si512(at + kTile, in_pairs(_mm512_extracti64x4_epi64(first, 1), _mm512_extracti64x4_epi64(second, 1)));
-    }
+    for (int64_t d = 0; d < width; d += kTile)
+      PairOfRows(from + d, step, channels - d, count, row).store(to + (row / 2 * width + d) * kPairs);
 }
 
 // Sums of 32 queries by channels, [width, step], times a factor of each query, as rows of bf16.

@@ -1,4 +1,4 @@
-// Brings blocks of keys and values into the operands of products of bf16, once for all query blocks and heads that use them. Limit: memory
+// Brings blocks of keys and values into the operands of bf16 matmuls, once for all query blocks and heads that use them. Limit: memory
 // bandwidth.
 #include "kernels/cpu/attention_pairs_block.h"
 
@@ -18,24 +18,11 @@ void pack_rows(const bf16* from, int64_t step, int64_t count, int64_t channels, 
       _mm512_storeu_si512(to + i * width + d, i < count ? load_32(from + i * step + d, channels - d) : _mm512_setzero_si512());
 }
 
-// [width, rows]: pairs of rows, transposed.
+// [width, rows]
 void pack_by_channel(const bf16* from, int64_t step, int64_t count, int64_t channels, int64_t width, bf16* to) {
-  const auto of = [&](int64_t i, int64_t d) { return i < count ? load_32(from + i * step + d, channels - d) : _mm512_setzero_si512(); };
-  for (int64_t row = 0; row < kPairKeys; row += 32)
-    for (int64_t d = 0; d < width; d += kTile) {
-      __m512i low[16], high[16];
-      for (int64_t i = 0; i < 16; ++i) {
-        const __m512i first = of(row + 2 * i, d), second = of(row + 2 * i + 1, d);
-        low[i] = in_pairs(_mm512_castsi512_si256(first), _mm512_castsi512_si256(second));
-        high[i] = in_pairs(_mm512_extracti64x4_epi64(first, 1), _mm512_extracti64x4_epi64(second, 1));
-      }
-      transpose(low);
-      transpose(high);
-      for (int64_t i = 0; i < 16; ++i) {
-        _mm512_storeu_si512(to + (d + i) * kPairKeys + row, low[i]);
-        _mm512_storeu_si512(to + (d + 16 + i) * kPairKeys + row, high[i]);
-      }
-    }
+  for (int64_t row = 0; row < kPairKeys; row += kTile)
+    for (int64_t d = 0; d < width; d += kTile)
+      TransposedTile(from + d, step, channels - d, count, row).store(to + d * kPairKeys + row, kPairKeys);
 }
 
 void pack(const AttentionProblem& p, int64_t task) {

@@ -1,6 +1,6 @@
 // What the parts of the CPU attention kernels that are compiled per instruction set and their ATen side (attention.cpp) share: the problem,
 // the layout of work areas, the table of functions. There are two kernels: on vectors of floats (attention_pack.cpp, _forward, _backward,
-// _decode) and, for bf16, on products of bf16 (attention_pairs_pack.cpp, _forward, _backward). Includes no ATen, see isa.h. Strides and
+// _decode) and, for bf16, on bf16 matmuls (attention_pairs_pack.cpp, _forward, _backward). Includes no ATen, see isa.h. Strides and
 // sizes count elements.
 #pragma once
 

@@ -26,49 +26,8 @@ void copy_lines(const bf16* from, int64_t line, int64_t lines, int64_t k, bf16* 
 // The same to pairs along k: [k / 2, 32] pairs.
 void pack_pairs_of_lines(const bf16* from, int64_t line, int64_t lines, int64_t k, bf16* to) {
   for (int64_t d = 0; d < k; d += kTile)
-    for (int64_t first = 0; first < kTile; first += 16) {
-      __m512i x[16];
-      for (int64_t i = 0; i < 16; ++i) x[i] = first + i < lines ? load_32(from + (first + i) * line + d, k - d) : _mm512_setzero_si512();
-      transpose(x);
-      for (int64_t i = 0; i < 16; ++i) _mm512_storeu_si512(to + ((d / 2 + i) * kTile + first) * 2, x[i]);
-    }
-}
-
-// Two rows of 32 elements of a panel whose lines lie together, at k and k + 1, in pairs.
-struct PairOfRows {
-  __m512i low, high;
-  PairOfRows(const bf16* from, int64_t row, int64_t lines, int64_t k, int64_t d) {
-    const __m512i first = d < k ? load_32(from + d * row, lines) : _mm512_setzero_si512();
-    const __m512i second = d + 1 < k ? load_32(from + (d + 1) * row, lines) : _mm512_setzero_si512();
-    low = in_pairs(_mm512_castsi512_si256(first), _mm512_castsi512_si256(second));
-    high = in_pairs(_mm512_extracti64x4_epi64(first, 1), _mm512_extracti64x4_epi64(second, 1));
-  }
-};
-
-// Lines lie together: those of kChunk rows of k to pairs along k.
-void pack_pairs_of_rows(const bf16* from, int64_t row, int64_t lines, Range depth, int64_t k, bf16* to) {
-  for (int64_t d = depth.begin; d < depth.end; d += 2) {
-    const PairOfRows pair(from, row, lines, k, d);
-    _mm512_storeu_si512(to + d * kTile, pair.low);
-    _mm512_storeu_si512(to + d * kTile + kTile, pair.high);
-  }
-}
-
-// The same to tiles.
-void transpose_lines(const bf16* from, int64_t row, int64_t lines, Range depth, int64_t k, bf16* to) {
-  for (int64_t d = depth.begin; d < depth.end; d += kTile) {
-    __m512i low[16], high[16];
-    for (int64_t i = 0; i < 16; ++i) {
-      const PairOfRows pair(from, row, lines, k, d + 2 * i);
-      low[i] = pair.low, high[i] = pair.high;
-    }
-    transpose(low);
-    transpose(high);
-    for (int64_t i = 0; i < 16; ++i) {
-      _mm512_storeu_si512(to + (d + i) * kTile, low[i]);
-      _mm512_storeu_si512(to + (d + 16 + i) * kTile, high[i]);
-    }
-  }
+    for (int64_t first = 0; first < kTile; first += 16)
+      store_pairs_of_columns(from + first * line + d, line, lines - first, k - d, to + d * kTile + 2 * first, 2 * kTile);
 }
 
 // Where lines lie by themselves a task packs one panel, else kChunk rows for all panels: either way it reads what lies together.
@@ -81,7 +40,8 @@ void pack_a(const PairGemm& g, int64_t task) {
     return;
   }
   for (int64_t first = 0; first < g.m; first += kTile)
-    transpose_lines(g.a + first, g.a_column, smaller(kTile, g.m - first), chunk(g, task), g.k, g.packed_a + first / kTile * g.panel_size);
+    for (int64_t d = chunk(g, task).begin; d < chunk(g, task).end; d += kTile)
+      TransposedTile(g.a + first, g.a_column, g.m - first, g.k, d).store(g.packed_a + first / kTile * g.panel_size + d * kTile, kTile);
 }
 
 void pack_b(const PairGemm& g, int64_t task) {
@@ -91,7 +51,8 @@ void pack_b(const PairGemm& g, int64_t task) {
     return;
   }
   for (int64_t first = 0; first < g.n; first += kTile)
-    pack_pairs_of_rows(g.b + first, g.b_row, smaller(kTile, g.n - first), chunk(g, task), g.k, g.packed_b + first / kTile * g.panel_size);
+    for (int64_t d = chunk(g, task).begin; d < chunk(g, task).end; d += 2)
+      PairOfRows(g.b + first, g.b_row, g.n - first, g.k, d).store(g.packed_b + first / kTile * g.panel_size + d * kTile);
 }
 
 // Whether 32 rows of kDepth elements, `stride` apart, find place in L1's 64 sets of lines of 64 bytes: at 8 distances or more.
@@ -112,14 +73,14 @@ void lay_out(PairGemm& g) {
   g.scratch_floats = kBlockRows * (g.block_columns + kApart);
 }
 
-INGOT_INLINE Float widened(__m256i x) { return reinterpret_cast<Float>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
+INGOT_INLINE Float upcast(__m256i x) { return reinterpret_cast<Float>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
 
 // 32 elements of a row in bf16, of which `left` are there.
-struct Widened {
+struct Upcast {
   Float low, high;
-  Widened(const bf16* from, int64_t left) {
+  Upcast(const bf16* from, int64_t left) {
     const __m512i x = load_32(from, left);
-    low = widened(_mm512_castsi512_si256(x)), high = widened(_mm512_extracti64x4_epi64(x, 1));
+    low = upcast(_mm512_castsi512_si256(x)), high = upcast(_mm512_extracti64x4_epi64(x, 1));
   }
 };
 
@@ -134,11 +95,11 @@ void put(const PairGemm& g, const float* sums, int64_t row, int64_t column, int6
         const int64_t left = columns - j;
         Float low = load(sums + j) * g.scale, high = load(sums + j + 16) * g.scale;
         if (other != nullptr) {
-          const Widened x(other + j, left);
+          const Upcast x(other + j, left);
           low += g.other_scale * x.low, high += g.other_scale * x.high;
         }
         if (g.adds) {
-          const Widened before(to + j, left);
+          const Upcast before(to + j, left);
           low += before.low, high += before.high;
         }
         const auto rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(high), reinterpret_cast<__m512>(low)));
@@ -158,16 +119,8 @@ void put(const PairGemm& g, const float* sums, int64_t row, int64_t column, int6
 void mirror(const PairGemm& g, int64_t panel) {
   const int64_t row = panel * kTile, rows = smaller(kTile, g.m - row);
   bf16* const c = static_cast<bf16*>(g.c);
-  for (int64_t column = 0; column < row; column += kTile) {
-    __m512i x[2][16];
-    for (int64_t i = 0; i < 16; ++i) {
-      const PairOfRows pair(c + column * g.c_row + row, g.c_row, rows, kTile, 2 * i);
-      x[0][i] = pair.low, x[1][i] = pair.high;
-    }
-    transpose(x[0]);
-    transpose(x[1]);
-    for (int64_t i = 0; i < rows; ++i) _mm512_storeu_si512(c + (row + i) * g.c_row + column, x[i / 16][i % 16]);
-  }
+  for (int64_t column = 0; column < row; column += kTile)
+    TransposedTile(c + row, g.c_row, rows, column + kTile, column).store(c + row * g.c_row + column, g.c_row, rows);
 }
 
 void multiply(const PairGemm& g, int64_t task, float* scratch) {

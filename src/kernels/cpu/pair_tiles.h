@@ -1,4 +1,4 @@
-// Products of bf16 matrices that are summed in fp32, 32 x 32 elements at a time, by the unit that the including source is compiled for:
+// Matmuls in bf16 that are summed in fp32, 32 x 32 elements at a time, by the unit that the including source is compiled for:
 // AMX (16 rows of 32 elements to a tile register; 16 x 16 sums of 32 products in 16 cycles), or the pairs of AVX512_BF16 (16 sums of 2
 // products, twice a cycle: an eighth of that). Both round nothing but the results' own sums. What may be included: see isa.h.
 //
@@ -144,6 +144,47 @@ INGOT_INLINE void transpose(__m512i (&x)[16]) {
     x[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
     x[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
   }
+}
+
+// Rows d and d + 1 of a matrix of k rows, whose first `columns` (32 at most) elements are there, in pairs.
+struct PairOfRows {
+  __m512i low, high;
+  PairOfRows(const bf16* from, int64_t stride, int64_t columns, int64_t k, int64_t d) {
+    const __m512i first = d < k ? load_32(from + d * stride, columns) : _mm512_setzero_si512();
+    const __m512i second = d + 1 < k ? load_32(from + (d + 1) * stride, columns) : _mm512_setzero_si512();
+    low = in_pairs(_mm512_castsi512_si256(first), _mm512_castsi512_si256(second));
+    high = in_pairs(_mm512_extracti64x4_epi64(first, 1), _mm512_extracti64x4_epi64(second, 1));
+  }
+  void store(bf16* to) const {
+    _mm512_storeu_si512(to, low);
+    _mm512_storeu_si512(to + kTile, high);
+  }
+};
+
+// Rows [d, d + 32) of the same, transposed: row i are the elements of column i.
+struct TransposedTile {
+  __m512i rows[kTile];
+  TransposedTile(const bf16* from, int64_t stride, int64_t columns, int64_t k, int64_t d) {
+    __m512i low[16], high[16];
+    for (int64_t i = 0; i < 16; ++i) {
+      const PairOfRows pair(from, stride, columns, k, d + 2 * i);
+      low[i] = pair.low, high[i] = pair.high;
+    }
+    transpose(low);
+    transpose(high);
+    for (int64_t i = 0; i < 16; ++i) rows[i] = low[i], rows[16 + i] = high[i];
+  }
+  void store(bf16* to, int64_t stride, int64_t count = kTile) const {
+    for (int64_t i = 0; i < count; ++i) _mm512_storeu_si512(to + i * stride, rows[i]);
+  }
+};
+
+// 32 elements of each of 16 rows, of which `count` rows and `left` elements are there, in pairs and transposed: [16 pairs, 16].
+INGOT_INLINE void store_pairs_of_columns(const bf16* from, int64_t stride, int64_t count, int64_t left, bf16* to, int64_t to_stride) {
+  __m512i x[16];
+  for (int64_t i = 0; i < 16; ++i) x[i] = i < count ? load_32(from + i * stride, left) : _mm512_setzero_si512();
+  transpose(x);
+  for (int64_t i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * to_stride, x[i]);
 }
 
 }  // namespace ingot::kernels::cpu::INGOT_ISA
