@@ -4,7 +4,7 @@ import random
 import signal
 import subprocess
 
-from harness import INGOT, expect_error, ingot, losses, metrics, run_chosen, wait_for_steps
+from harness import INGOT, expect_error, ingot, json_lines, losses, metrics, run_chosen, wait_for_steps
 
 
 def write_tasks(w):
@@ -103,7 +103,7 @@ def patience_ends_a_run_and_outlives_a_kill(w):
     _, err = ingot("train", config, "--no-forecast", "--run-dir", run)
     assert "stopped after step 6 of 12: constant was no better than at step 2 in 2 evaluations (train.patience)" in err, err
     assert losses(run)[-1][0] == 6 and checkpoints(run) == [6], checkpoints(run)  # the last as at a planned end; of equals the newer stays
-    saved = [json.loads(line) for line in (run / "checkpoints.jsonl").read_text().splitlines()]
+    saved = json_lines(run / "checkpoints.jsonl")
     assert [one["step"] for one in saved if one["kind"] == "save"] == [2, 5, 6], saved  # the best at once
     _, err = ingot("train", config, "--no-forecast", "--run-dir", run)
     assert losses(run)[-1][0] == 6 and "train.patience" in err, err

@@ -12,7 +12,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from harness import INGOT, at_night, close, ingot, launch, losses, metrics, run_chosen, wait_for_steps
+from harness import INGOT, at_night, close, events, ingot, json_lines, launch, losses, metrics, run_chosen, wait_for_steps
 
 
 def process_of(launcher, rank):
@@ -27,10 +27,6 @@ def process_of(launcher, rank):
                 pass
         time.sleep(0.01)
     raise AssertionError(f"no process of rank {rank}")
-
-
-def events(run):
-    return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
 
 
 def troubles(run):
@@ -158,7 +154,7 @@ def a_run_goes_on_from_the_memory_of_its_machines(w):
     assert process.returncode == 0 and first < resumed(err) < 140, err
     close(losses(run), losses(whole), 1e-9)
     assert not list(w.path.glob("ingot-*")), "memory is given back at the end"
-    loads = [(s["step"], s["path"]) for s in map(json.loads, (run / "checkpoints.jsonl").read_text().splitlines()) if s["kind"] == "load"]
+    loads = [(s["step"], s["path"]) for s in json_lines(run / "checkpoints.jsonl") if s["kind"] == "load"]
     assert len(loads) == 2 and all(str(memory) in path for _, path in loads), loads
 
 
@@ -168,7 +164,7 @@ def a_damaged_checkpoint_is_passed_over_by_all_ranks(w):
     run = w.path / "damaged"
     launch(2, "train", config, "--no-forecast", "--run-dir", run)
     curve = losses(run)
-    saves = [json.loads(line) for line in (run / "checkpoints.jsonl").read_text().splitlines()]
+    saves = json_lines(run / "checkpoints.jsonl")
     assert [s["step"] for s in saves] == [4, 8, 12] and all(s["ok"] and s["kind"] == "save" and len(s["ranks"]) == 2 for s in saves), saves
     assert [s["planned"] for s in saves] == [True, False, False], "the plan is made once"
     for rank in (r for s in saves for r in s["ranks"]):
@@ -182,7 +178,7 @@ def a_damaged_checkpoint_is_passed_over_by_all_ranks(w):
     said = "".join(launch(3, "train", config, "--no-forecast", "--run-dir", run, "--set", "parallel.zero=3"))
     assert "data_00001.bin" in said and "looking for an older checkpoint" in said and "step_00000008 (step 8)" in said, said
     close(losses(run), curve, 1e-9)
-    loads = [s for s in map(json.loads, (run / "checkpoints.jsonl").read_text().splitlines()) if s["kind"] == "load"]
+    loads = [s for s in json_lines(run / "checkpoints.jsonl") if s["kind"] == "load"]
     assert len(loads) == 1 and loads[0]["step"] == 8 and len(loads[0]["ranks"]) == 3, loads
     needed = sum(f.stat().st_size for f in (run / "checkpoints" / "step_00000008").glob("data_*"))
     read = sum(r["read_bytes"] for r in loads[0]["ranks"])

@@ -122,8 +122,24 @@ def keep_profiles(cache):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"foreign_load": 0}))
 
 
+def json_lines(path, patience_s=2):
+    """A run may be at work on the file: a line that is being written, or cut away by a restart as it is read, is read again."""
+    deadline = time.time() + patience_s
+    while True:
+        try:
+            return [json.loads(line) for line in Path(path).read_text().splitlines()]
+        except json.JSONDecodeError as broken:
+            if time.time() > deadline:
+                raise AssertionError(f"{path} stays unreadable: {broken} in {broken.doc[:80]!r}")
+            time.sleep(0.005)
+
+
 def metrics(run_dir):
-    return [json.loads(line) for line in (Path(run_dir) / "metrics.jsonl").read_text().splitlines()]
+    return json_lines(Path(run_dir) / "metrics.jsonl")
+
+
+def events(run_dir):
+    return json_lines(Path(run_dir) / "events.jsonl")
 
 
 def losses(run_dir):

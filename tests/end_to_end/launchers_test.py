@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness import INGOT, ingot, losses, run_chosen, wait_for_steps
+from harness import INGOT, ingot, json_lines, losses, run_chosen, wait_for_steps
 
 LEFT_OUT = 77  # ctest counts it as skipped
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,7 +150,7 @@ def a_preempted_slurm_job_goes_back_into_the_queue_and_on(w):
                 assert time.time() < deadline, (what, ask("scontrol", "show", "job", job), log.exists() and log.read_text())
                 time.sleep(0.05)
 
-        events = lambda: [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()] if (run_dir / "events.jsonl").exists() else []
+        events = lambda: json_lines(run_dir / "events.jsonl") if (run_dir / "events.jsonl").exists() else []
         steps = lambda: (run_dir / "metrics.jsonl").read_text().count("\n") if (run_dir / "metrics.jsonl").exists() else 0
         wait_for(lambda: steps() > 5, "the job does not begin")
         node = ask("squeue", "-h", "-j", job, "-o", "%N").strip()
@@ -265,7 +265,7 @@ def a_machine_that_is_lost_with_all_that_runs_there_is_done_without(w):
         stays.send_signal(signal.SIGTERM)
         _, err = stays.communicate(timeout=60)
         assert stays.returncode == 0 and "is lost: no sign of life" in err and "round 1: 1 node" in err, err
-        events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+        events = json_lines(run_dir / "events.jsonl")
         events = [e for e in events if e["event"] not in ("straggler", "recovered")]  # as ranks may be beside other tests
         assert [e["event"] for e in events] == ["start", "failure", "restart", "nodes", "start", "end"], events
 

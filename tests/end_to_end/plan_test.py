@@ -6,7 +6,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-from harness import INGOT, Workspace, at_night, cache_with_what_was_measured, expect_error, ingot, keep_profiles, metrics, run_chosen_in_scratch
+from harness import INGOT, Workspace, at_night, cache_with_what_was_measured, expect_error, ingot, json_lines, keep_profiles, metrics, run_chosen_in_scratch
 
 ROOT = Path(__file__).resolve().parents[2]
 H100 = ROOT / "configs/clusters/h100-64.json"
@@ -198,7 +198,7 @@ def runs_are_recorded_and_calibrate_later_predictions(folder):
             assert "predictions: step" in said and "peak memory" in said and "calibrated" not in said, said
             assert all("calibrated_step_ms" not in line for line in lines)
             keep_profiles(Path(folder) / "cache")
-        entries = [json.loads(line) for line in record.read_text().splitlines()]
+        entries = json_lines(record)
         assert len(entries) == 3 and [e["steps"] for e in entries] == [6] * 3, entries
         for entry, batch in zip(entries, (2, 4, 6)):
             lines = metrics(w.path / f"b{batch}")

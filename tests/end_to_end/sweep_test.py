@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 
-from harness import INGOT, expect_error, ingot, metrics, run_chosen
+from harness import INGOT, expect_error, ingot, json_lines, metrics, run_chosen
 
 
 def definition(w, config, name="s", extra="", **values):
@@ -18,7 +18,7 @@ def definition(w, config, name="s", extra="", **values):
 
 
 def results(folder):
-    return [json.loads(line) for line in (folder / "sweep.jsonl").read_text().splitlines()][1:]
+    return json_lines(folder / "sweep.jsonl")[1:]
 
 
 def a_grid_is_run_and_ranked(w):
