@@ -29,7 +29,7 @@ std::string choice_line(const MachineProfile& profile, const std::string& dtype)
   for (const auto& time : choice.times)
     if (time.library != "default")
       text += fmt::format(
-          "{} over all of these: {} takes {:.1f} % of the usual library's time ({:.3f} ms, middle half {:.3f} to {:.3f}; {:.3f}, {:.3f} to "
+          "{} over all of these: {} takes {:.1f} % of the default's time ({:.3f} ms, middle half {:.3f} to {:.3f}; {:.3f}, {:.3f} to "
           "{:.3f})\n",
           dtype, time.library, 100 * time.seconds / choice.times.front().seconds, time.seconds * 1e3, time.short_s * 1e3, time.long_s * 1e3,
           choice.times.front().seconds * 1e3, choice.times.front().short_s * 1e3, choice.times.front().long_s * 1e3);

@@ -180,7 +180,7 @@ TEST(Tables, say_which_library_wins_and_by_how_much) {
     p.libraries.push_back({"fp32", library, "forward", 64, 32, 16, flops, 0.99 * flops, 1.01 * flops});
   const auto text = tables(p);
   EXPECT_THAT(text, HasSubstr("onednn 125.0 (123.8-126.2)  onednn +25 %"));
-  EXPECT_THAT(text, HasSubstr("fp32 over all of these: onednn takes 80.0 % of the usual library's time"));
+  EXPECT_THAT(text, HasSubstr("fp32 over all of these: onednn takes 80.0 % of the default's time"));
   EXPECT_THAT(text, HasSubstr("fp32: onednn is clearly faster"));
   p.libraries.back().low_flops_per_s = 0.9e11;
   EXPECT_THAT(tables(p), HasSubstr("no other library is clearly faster"));

@@ -12,7 +12,7 @@
 #include "device/virtual_device.h"
 #include "kernels/gemm_tuning.h"
 #include "kernels/matmul.h"
-#include "kernels/pair_matmul.h"
+#include "kernels/own_matmul.h"
 
 namespace ingot::kernels {
 namespace {
@@ -34,6 +34,8 @@ bool has_onednn() {
 const char* name_of(GemmBackend library) {
   switch (library) {
     case GemmBackend::standard: return "default";
+    case GemmBackend::own: return "own";
+    case GemmBackend::blas: return "blas";
     case GemmBackend::onednn: return "onednn";
     case GemmBackend::upcast: return "upcast";
     case GemmBackend::cublas: return "cublas";
@@ -48,9 +50,12 @@ std::vector<GemmBackend> gemm_backends(at::ScalarType dtype, at::Device device) 
   if (dtype != at::kFloat && dtype != at::kBFloat16) return {standard};
   if (!device::is_cpu(device))
     return gemm_library_of(device) ? std::vector{standard, cublas, cublaslt, tuned} : std::vector{standard, cublas, cublaslt};
-  if (dtype == at::kBFloat16 && has_pair_matmul()) return {standard, onednn, upcast};
+  if (dtype == at::kBFloat16 && has_own_matmul(dtype)) return {standard, onednn, upcast};
   if (dtype == at::kBFloat16 && cpu_has_bf16_products()) return {standard, upcast};
-  return has_onednn() ? std::vector{standard, onednn} : std::vector{standard};
+  std::vector<GemmBackend> all = {standard};
+  if (has_own_matmul(at::kFloat)) all.push_back(prefers_own_matmul(at::kFloat) ? blas : own);
+  if (has_onednn()) all.push_back(onednn);
+  return all;
 }
 
 GemmBackend gemm_backend_named(const std::string& name, at::ScalarType dtype, at::Device device) {

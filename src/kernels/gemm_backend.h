@@ -9,12 +9,12 @@
 
 namespace ingot::kernels {
 
-/// standard ("default"): what torch takes by itself; on a CPU MKL (or what it was built with) in fp32, and for bf16 kernels of our own
-/// where there is AMX (pair_matmul.h), oneDNN where the CPU multiplies it in hardware without, else upcasting to fp32. onednn: a CPU's
-/// GEMMs by oneDNN, but those that are added to what is there in fp32, which it would need another pass for. upcast: bf16 as fp32. cublas
-/// and cublaslt: of a GPU; in a ROCm build rocBLAS and hipBLASLt. tuned: for each GEMM of a GPU the algorithm that was measured to be
-/// fastest (gemm_tuning.h).
-enum class GemmBackend { standard, onednn, upcast, cublas, cublaslt, tuned };
+/// standard ("default"): on a GPU what torch takes by itself; on a CPU kernels of our own where those are the fastest (own_matmul.h), else
+/// in fp32 the BLAS, in bf16 oneDNN where the CPU multiplies it in hardware, or else upcasting to fp32. own: those kernels, where they are
+/// not the default. blas: what torch takes by itself, MKL or what it was built with. onednn: a CPU's GEMMs by oneDNN, but those that are
+/// added to what is there in fp32, which it would need another pass for. upcast: bf16 as fp32. cublas and cublaslt: of a GPU; in a ROCm
+/// build rocBLAS and hipBLASLt. tuned: for each GEMM of a GPU the algorithm that was measured to be fastest (gemm_tuning.h).
+enum class GemmBackend { standard, own, blas, onednn, upcast, cublas, cublaslt, tuned };
 
 const char* name_of(GemmBackend library);
 /// Those that differ on this machine, the default first.

@@ -5,7 +5,7 @@
 #include "device/virtual_device.h"
 #include "kernels/gemm_backend.h"
 #include "kernels/gemm_tuning.h"
-#include "kernels/pair_matmul.h"
+#include "kernels/own_matmul.h"
 
 namespace ingot::kernels {
 namespace {
@@ -62,7 +62,16 @@ at::Tensor tuned_matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType
   return ran_tuned(out, a, b, /*overwrite=*/true) ? out : at::Tensor();
 }
 
-at::Tensor gemm_of(const at::Tensor& a, const at::Tensor& b) { return takes_onednn(a, b) ? multiply_by_onednn(a, b) : at::mm(a, b); }
+at::Tensor own_matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
+  auto out = at::empty({a.size(0), b.size(1)}, a.options().dtype(dtype));
+  own_matmul_into(out, a, b, /*overwrite=*/true);
+  return out;
+}
+
+at::Tensor gemm_of(const at::Tensor& a, const at::Tensor& b) {
+  if (takes_own_matmul(a, b, a.scalar_type())) return own_matmul(a, b, a.scalar_type());
+  return takes_onednn(a, b) ? multiply_by_onednn(a, b) : at::mm(a, b);
+}
 
 }  // namespace
 
@@ -77,11 +86,7 @@ bool cpu_has_bf16_products() {
 
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
   if (auto out = tuned_matmul(a, b, dtype); out.defined()) return out;
-  if (takes_pair_matmul(a, b, dtype)) {
-    auto out = at::empty({a.size(0), b.size(1)}, a.options().dtype(dtype));
-    pair_matmul_into(out, a, b, /*overwrite=*/true);
-    return out;
-  }
+  if (takes_own_matmul(a, b, dtype)) return own_matmul(a, b, dtype);
   if (a.scalar_type() == dtype && !needs_upcast(a)) return gemm_of(a, b);
   if (device::is_gpu(a) && a.scalar_type() == at::kBFloat16 && dtype == at::kFloat) return mm_into_fp32(a, b);
   if (a.scalar_type() == at::kBFloat16 && dtype != at::kFloat && !needs_upcast(a)) return at::mm(a, b).to(dtype);
@@ -90,13 +95,14 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype
 
 void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite) {
   if (ran_tuned(out, a, b, overwrite)) return;
-  if (takes_pair_matmul(a, b, out.scalar_type())) return pair_matmul_into(out, a, b, overwrite);
+  if (takes_own_matmul(a, b, out.scalar_type())) return own_matmul_into(out, a, b, overwrite);
   if (device::is_gpu(a) && a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kFloat)
     return sum_into_fp32(out, a, b, overwrite);
   if (a.scalar_type() != out.scalar_type() || needs_upcast(a)) {
     if (out.scalar_type() == at::kFloat || out.scalar_type() == at::kDouble) {
-      const auto wide = out.scalar_type();
-      at::addmm_out(out, out, a.to(wide), b.to(wide), overwrite ? 0 : 1, 1);
+      const auto wide_a = a.to(out.scalar_type()), wide_b = b.to(out.scalar_type());
+      if (takes_own_matmul(wide_a, wide_b, out.scalar_type())) own_matmul_into(out, wide_a, wide_b, overwrite);
+      else at::addmm_out(out, out, wide_a, wide_b, overwrite ? 0 : 1, 1);
     } else {
       const auto gemm = matmul(a, b, out.scalar_type());
       overwrite ? out.copy_(gemm) : out.add_(gemm);
@@ -131,7 +137,7 @@ void matmul_with_bias_into(at::Tensor out, const at::Tensor& a, const at::Tensor
 
 void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
   const bool needs_kernels = is_on_host(a) && a.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 && !needs_upcast(a) &&
-                             !takes_pair_matmul(a, b, out.scalar_type());
+                             !takes_own_matmul(a, b, out.scalar_type());
   if (!needs_kernels) return matmul_into(out, a, b, /*overwrite=*/true);
   constexpr int64_t step = 64;  // rows of oneDNN's kernels; the rest is filled up with zeros, and should be small
   const int64_t rows = a.size(0);
@@ -145,14 +151,14 @@ void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tens
 }
 
 at::Tensor baddbmm(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, double beta, double alpha) {
-  if (!takes_pair_matmul(a, b, a.scalar_type())) {
+  if (!takes_own_matmul(a, b, a.scalar_type())) {
     if (c.defined()) return at::baddbmm(c, a, b, beta, alpha);
     const auto product = at::bmm(a, b);
     return alpha == 1 ? product : product * alpha;
   }
   auto out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
   for (int64_t i = 0; i < a.size(0); ++i)
-    pair_matmul_into(out[i], a[i], b[i], /*overwrite=*/true, {.scale = alpha, .other = c.defined() ? c[i] : c, .other_scale = beta});
+    own_matmul_into(out[i], a[i], b[i], /*overwrite=*/true, {.scale = alpha, .other = c.defined() ? c[i] : c, .other_scale = beta});
   return out;
 }
 

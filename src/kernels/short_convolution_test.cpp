@@ -82,7 +82,8 @@ TEST(ShortConvolution, fused_is_the_one_in_fp64) {
                   << what << " " << c10::toString(dtype) << " width " << width << " channels " << channels << has_starts << has_tail;
             };
             expect_near(out, expected, "out");
-            const auto got = gradients({out}, {x, weight}, {grad}), wanted = gradients({expected}, {wide_x, wide_weight}, {grad.to(at::kDouble)});
+            const auto got = gradients({out}, {x, weight}, {grad}),
+                       wanted = gradients({expected}, {wide_x, wide_weight}, {grad.to(at::kDouble)});
             expect_near(got[0], wanted[0], "grad x");
             expect_near(got[1], wanted[1], "grad weight");
           }

@@ -2,7 +2,7 @@
 
 #include "device/device.h"
 #include "kernels/matmul.h"
-#include "kernels/pair_matmul.h"
+#include "kernels/own_matmul.h"
 #include "kernels/row_kernel.h"
 
 namespace ingot::kernels {
@@ -48,11 +48,11 @@ void on_host(const at::Tensor& p, const at::Tensor& c, const at::Tensor& out, do
 at::Tensor on_cpu(const at::Tensor& p, const at::Tensor& c, double alpha, double beta) {
   const int64_t m = p.size(1);
   auto out = at::empty({p.size(0), m, m}, p.options());
-  const bool takes_pairs = takes_pair_matmul(p, p, p.scalar_type());
+  const bool takes_own = takes_own_matmul(p, p, p.scalar_type());
   for (int64_t i = 0; i < p.size(0); ++i) {
     const auto matrix = p[i], other = c.defined() ? c[i] : c, to = out[i];
-    if (takes_pairs) {
-      pair_matmul_into(to, matrix, matrix.t(), /*overwrite=*/true, {alpha, other, beta, /*is_symmetric=*/true});
+    if (takes_own) {
+      own_matmul_into(to, matrix, matrix.t(), /*overwrite=*/true, {alpha, other, beta, /*is_symmetric=*/true});
       continue;
     }
     for (int64_t from = 0; from < m; from += gpu::kSymmetricTile) {

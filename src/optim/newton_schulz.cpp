@@ -24,7 +24,7 @@
 #include "kernels/gemm_backend.h"
 #include "kernels/gemm_tuning.h"
 #include "kernels/matmul.h"
-#include "kernels/pair_matmul.h"
+#include "kernels/own_matmul.h"
 #include "kernels/symmetric_matmul.h"
 
 namespace ingot::optim {
@@ -158,9 +158,7 @@ void count_side_by_side(std::vector<Task>& tasks, const Run& run) {
 
 Iterates fastest_iterates(bool on_cpu) {
   if (!on_cpu) return Iterates::bf16_symmetric;
-  // AVX-512 BF16 alone (an EPYC, one thread) takes 0.7 times as long as fp32 for squares, but 1.1 to 1.2 times where n = 3 m has the Gram
-  // form.
-  const bool is_fast = kernels::has_pair_matmul() && kernels::gemm_backend() == kernels::GemmBackend::standard;
+  const bool is_fast = kernels::has_own_matmul(at::kBFloat16) && kernels::gemm_backend() == kernels::GemmBackend::standard;
   return is_fast ? Iterates::bf16_symmetric : Iterates::own;
 }
 

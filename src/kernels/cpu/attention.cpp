@@ -122,19 +122,8 @@ const AttentionTiles& attention_tiles(PairUnit unit) {
   return attention_tiles(best_isa());
 }
 
-// AVX512_BF16's pairs are no faster than floats on an Intel CPU that was measured, which starts one operation on pairs where it starts two
-// on floats. AMD's were not measured.
-static bool pairs_are_faster() {
-#ifdef INGOT_X86_ISAS
-  return best_pair_unit() == PairUnit::amx || (best_pair_unit() == PairUnit::avx512_bf16 && __builtin_cpu_is("amd"));
-#else
-  return false;
-#endif
-}
-
 const AttentionTiles& best_attention_tiles(at::ScalarType dtype, at::Device device) {
-  const bool takes_pairs = dtype == at::kBFloat16 && !device::is_gpu(device) && pairs_are_faster();
-  return takes_pairs ? attention_tiles(best_pair_unit()) : attention_tiles(best_isa());
+  return dtype == at::kBFloat16 && !device::is_gpu(device) ? attention_tiles(pair_unit_of_matrices()) : attention_tiles(best_isa());
 }
 
 bool decodes(const at::Tensor& q, const Pages& pages, const AttentionMask& mask) {

@@ -42,6 +42,14 @@ std::span<const PairUnit> supported_pair_units() {
   return {kAll, count};
 }
 
+PairUnit pair_unit_of_matrices() {
+  const auto best = best_pair_unit();
+#ifdef INGOT_X86_ISAS
+  if (best == PairUnit::avx512_bf16 && !__builtin_cpu_is("amd")) return PairUnit::none;
+#endif
+  return best;
+}
+
 const char* name(Isa isa) { return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "portable"; }
 
 const char* name(PairUnit unit) { return unit == PairUnit::amx ? "amx" : unit == PairUnit::avx512_bf16 ? "avx512_bf16" : "none"; }

@@ -24,6 +24,10 @@ std::span<const PairUnit> supported_pair_units();
 
 inline PairUnit best_pair_unit() { return supported_pair_units().back(); }
 
+/// By which matrices are multiplied, in GEMMs and attention: the best one, or none where fp32 was measured to be as fast. AVX512_BF16 on an
+/// Intel CPU starts one operation on pairs where it starts two on floats, and on an AMD CPU (Zen 5) two.
+PairUnit pair_unit_of_matrices();
+
 const char* name(Isa isa);
 const char* name(PairUnit unit);
 

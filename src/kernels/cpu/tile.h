@@ -18,6 +18,34 @@ struct Range {
   int64_t begin, end;
 };
 
+// Of a square of kLanes vectors: rows become columns. Bit by bit of the lane's number, the halves of two rows change places.
+template <int kStep = 1>
+INGOT_INLINE void transpose(Float (&x)[kLanes]) {
+  if constexpr (kStep < kLanes) {
+    const Int lane = lane_index(), is_upper = (lane & kStep) != 0;
+    const Int lower = is_upper ? lane + (kLanes - kStep) : lane, upper = is_upper ? lane + kLanes : lane + kStep;
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      if (i & kStep) continue;
+      const Float a = x[i], b = x[i + kStep];
+      x[i] = __builtin_shuffle(a, b, lower);
+      x[i + kStep] = __builtin_shuffle(a, b, upper);
+    }
+    transpose<2 * kStep>(x);
+  }
+}
+
+// to[c * to_step + r] = from[r * from_step + c] for one square, of which `rows` exist (others are written as 0) and `columns` are written.
+INGOT_INLINE void transpose_square(const float* from, int64_t from_step, int64_t rows, int64_t columns, float* to, int64_t to_step) {
+  Float x[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) x[i] = i < rows ? load(from + i * from_step) : Float{};
+  transpose(x);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i)
+    if (i < columns) store(to + i * to_step, x[i]);
+}
+
 template <Into kInto, bool kByColumns, int kVectors, int kRows>
 void product_block(int64_t depth, const float* a, int64_t a_step, const float* b, float* c, int64_t c_step, float factor) {
   Float sum[kRows][kVectors] = {};

@@ -247,7 +247,7 @@ static std::string stored_key(const char* kind, const std::string& key, models::
   if (!(copy == config)) return {};
   return fmt::format("{}\n{}\ntorch {}, {}, {}, pairs of bf16 {}, {} threads\n{}", kind, key, TORCH_VERSION,
                      kernels::cpu::name(kernels::cpu::best_isa()), kernels::name_of(kernels::gemm_backend()),
-                     kernels::cpu::name(kernels::cpu::best_pair_unit()), at::get_num_threads(), text);
+                     kernels::cpu::name(kernels::cpu::pair_unit_of_matrices()), at::get_num_threads(), text);
 }
 
 template <class Read, class Make>

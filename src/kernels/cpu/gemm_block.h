@@ -1,0 +1,149 @@
+// What GEMMs of all dtypes have in common; `Panels` says how operands are packed and multiplied (float_gemm.cpp, pair_gemm.cpp).
+//
+// Each task multiplies a block of rows by a block of columns whose panels stay in L2. Of them, one panel of rows is held in L1 for kDepth
+// of its elements and meets panel after panel of columns, which stream from L2. Sums over more than kDepth pass through fp32 in between.
+// Sums go over k in the same order whatever the number of threads, and whatever other rows there are.
+#pragma once
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/tile.h"
+
+namespace ingot::kernels::cpu::INGOT_ISA {
+
+inline constexpr int64_t kGemmLayers = 4;  // of kDepth each: what a block of columns keeps in L2 of longer ones
+inline constexpr int64_t kGemmApart = 16;  // sums between rows of them, so that they are not of one set of L1
+inline constexpr int64_t kGemmChunk = 64;  // rows of an operand that are packed together
+
+// Two vectors of a row, of which `left` elements are there.
+struct TwoVectors {
+  Float low, high;
+};
+
+template <class T>
+INGOT_INLINE TwoVectors load_two(const T* from, int64_t left) {
+  if (left >= 2 * kLanes) return {load(from), load(from + kLanes)};
+  if (left >= kLanes) return {load(from), load_part(from + kLanes, left - kLanes)};
+  return {load_part(from, left), Float{}};
+}
+
+template <class T>
+INGOT_INLINE void store_two(T* to, const TwoVectors& x, int64_t left) {
+#if defined(__AVX512BF16__)
+  if constexpr (sizeof(T) == sizeof(bf16)) {
+    const auto rounded = _mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(x.high), reinterpret_cast<__m512>(x.low));
+    _mm512_mask_storeu_epi16(to, left >= 2 * kLanes ? 0xffffffff : (1u << left) - 1, reinterpret_cast<__m512i>(rounded));
+    return;
+  }
+#endif
+  left >= kLanes ? store(to, x.low) : store_part(to, x.low, left);
+  if (left >= 2 * kLanes) store(to + kLanes, x.high);
+  else if (left > kLanes) store_part(to + kLanes, x.high, left - kLanes);
+}
+
+template <class Panels>
+struct GemmBlocks {
+  using Element = typename Panels::Element;
+  static constexpr int64_t kRows = Panels::kRows, kColumns = 2 * kLanes;  // of a panel
+
+  static void lay_out(Gemm& g) {
+    const int64_t depth = round_up(g.k, Panels::kStep), chunks = (depth + kGemmChunk - 1) / kGemmChunk;
+    g.a_panel_size = kRows * Panels::line_of_a(g), g.b_panel_size = kColumns * depth;
+    g.a_panels = Panels::stays(g) ? 0 : (g.m + kRows - 1) / kRows, g.b_panels = (g.n + kColumns - 1) / kColumns;
+    g.a_tasks = g.a_column == 1 || g.a_panels == 0 ? g.a_panels : chunks, g.b_tasks = g.b_column == 1 ? chunks : g.b_panels;
+    const int64_t bytes = static_cast<int64_t>(sizeof(Element)) * smaller(depth, kGemmLayers * Panels::kDepth);  // of a column
+    const int64_t most = larger(kColumns, round_down(Panels::kBlockBytes / bytes, kColumns)), blocks = (g.n + most - 1) / most;
+    g.block_columns = round_up((g.n + blocks - 1) / blocks, kColumns);
+    g.row_blocks = (g.m + Panels::kBlockRows - 1) / Panels::kBlockRows;
+    g.tasks = g.row_blocks * ((g.n + g.block_columns - 1) / g.block_columns);
+    g.mirrored = (g.m + kColumns - 1) / kColumns;
+    g.scratch_floats = Panels::kBlockRows * (g.block_columns + kGemmApart);
+  }
+
+  static Range chunk(const Gemm& g, int64_t task) {
+    return {task * kGemmChunk, smaller((task + 1) * kGemmChunk, round_up(g.k, Panels::kStep))};
+  }
+
+  // Where lines lie by themselves a task packs one panel, else a chunk of rows for all panels: either way it reads what lies together.
+  static void pack_a(const Gemm& g, int64_t task) {
+    const auto* const from = static_cast<const Element*>(g.a);
+    auto* const to = static_cast<Element*>(g.packed_a);
+    if (g.a_column == 1) {
+      const int64_t first = task * kRows;
+      Panels::pack_lines_of_a(g, from + first * g.a_row, smaller(kRows, g.m - first), to + task * g.a_panel_size);
+      return;
+    }
+    for (int64_t first = 0; first < g.m; first += kRows)
+      Panels::pack_columns_of_a(g, from + first, smaller(kRows, g.m - first), chunk(g, task), to + first / kRows * g.a_panel_size);
+  }
+
+  static void pack_b(const Gemm& g, int64_t task) {
+    const auto* const from = static_cast<const Element*>(g.b);
+    auto* const to = static_cast<Element*>(g.packed_b);
+    if (g.b_column != 1) {
+      const int64_t first = task * kColumns;
+      Panels::pack_lines_of_b(g, from + first * g.b_column, smaller(kColumns, g.n - first), to + task * g.b_panel_size);
+      return;
+    }
+    for (int64_t first = 0; first < g.n; first += kColumns)
+      Panels::pack_rows_of_b(g, from + first, smaller(kColumns, g.n - first), chunk(g, task), to + first / kColumns * g.b_panel_size);
+  }
+
+  // Columns [begin, columns) of a row of sums to the result.
+  template <class T>
+  static void put(const Gemm& g, const float* sums, int64_t row, int64_t column, int64_t begin, int64_t columns) {
+    T* const to = static_cast<T*>(g.c) + row * g.c_row + column;
+    const Element* const other = g.other == nullptr ? nullptr : static_cast<const Element*>(g.other) + row * g.other_row + column;
+    for (int64_t j = begin; j < columns; j += kColumns) {
+      TwoVectors x = {load(sums + j) * g.scale, load(sums + j + kLanes) * g.scale};
+      if (other != nullptr) {
+        const auto added = load_two(other + j, columns - j);
+        x.low += g.other_scale * added.low, x.high += g.other_scale * added.high;
+      }
+      if (g.adds) {
+        const auto before = load_two(to + j, columns - j);
+        x.low += before.low, x.high += before.high;
+      }
+      store_two(to + j, x, columns - j);
+    }
+  }
+
+  static void multiply(const Gemm& g, int64_t task, float* scratch) {
+    const int64_t depth = round_up(g.k, Panels::kStep), pieces = (depth + Panels::kDepth - 1) / Panels::kDepth,
+                  piece = round_up((depth + pieces - 1) / pieces, Panels::kStep);
+    const int64_t column = task / g.row_blocks * g.block_columns, columns = smaller(g.block_columns, g.n - column);
+    const int64_t first = task % g.row_blocks * Panels::kBlockRows, end = smaller(g.m, first + Panels::kBlockRows);
+    const bool is_direct = !g.is_bf16 && g.scale == 1 && g.other == nullptr && columns % kColumns == 0 && Panels::fits(end - first);
+    float* const sums = is_direct ? static_cast<float*>(g.c) + first * g.c_row + column : scratch;
+    const int64_t step = is_direct ? g.c_row : g.block_columns + kGemmApart;
+    const auto first_of = [&](int64_t row) { return g.is_symmetric ? larger(0, round_down(row - column, kColumns)) : 0; };
+    const typename Panels::Unit unit;
+    for (int64_t layer = 0; layer < depth; layer += kGemmLayers * piece)
+      for (int64_t row = first; row < end; row += kRows)
+        for (int64_t d = layer; d < smaller(depth, layer + kGemmLayers * piece); d += piece) {
+          const auto product =
+              Panels::product(g, row, d, smaller(kRows, end - row), smaller(piece, depth - d), d > 0 || (is_direct && g.adds));
+          const Element* const b = static_cast<const Element*>(g.packed_b) + column / kColumns * g.b_panel_size + d * kColumns;
+          for (int64_t j = first_of(row); j < columns; j += kColumns)
+            product(b + j / kColumns * g.b_panel_size, sums + (row - first) * step + j, step);
+        }
+    if (is_direct) return;
+    for (int64_t row = first; row < end; ++row) {
+      const int64_t begin = first_of(round_down(row - first, kRows) + first);
+      const float* const of_row = sums + (row - first) * step;
+      g.is_bf16 ? put<bf16>(g, of_row, row, column, begin, columns) : put<float>(g, of_row, row, column, begin, columns);
+    }
+  }
+
+  // Rows as many as a panel has columns: what multiply() leaves of them begins at a multiple of that.
+  static void mirror(const Gemm& g, int64_t task) {
+    auto* const c = static_cast<Element*>(g.c);
+    const int64_t row = task * kColumns, rows = smaller(kColumns, g.m - row);
+    for (int64_t column = 0; column < row; column += kColumns)
+      Panels::transpose(c + column * g.c_row + row, g.c_row, rows, c + row * g.c_row + column);
+  }
+
+  static constexpr GemmKernel kKernel = {.lay_out = lay_out, .pack_a = pack_a, .pack_b = pack_b, .multiply = multiply, .mirror = mirror};
+};
+
+}  // namespace ingot::kernels::cpu::INGOT_ISA
