@@ -1,6 +1,7 @@
 #include "optim/config.h"
 
 #include "optim/balancing.h"
+#include "optim/quintic.h"
 #include "optim/update_rule.h"
 
 namespace ingot::optim {
@@ -23,8 +24,12 @@ void declare_settings(base::SettingsTable& table, OptimizerConfig& c) {
   table.add("optimizer.momentum", c.momentum, NumberRange{0, 1}, "Muon");
   table.add("optimizer.nesterov", c.nesterov, "Muon: Nesterov momentum");
   table.add("optimizer.newton_schulz_steps", c.newton_schulz_steps, base::IntegerRange{1, 20}, "Muon");
+  table.add("optimizer.newton_schulz_polynomial", c.newton_schulz_polynomial, polynomial_names(),
+            "Muon: quintic = the same in each step; polar_express = the best for what the steps before leave");
+  table.add("optimizer.newton_schulz_coefficients", c.newton_schulz_coefficients, NumberRange{-1e3, 1e3},
+            "Muon: in place of the polynomial's; a, b, c of every step, or of each: a x + (b A + c A^2) x, A = x x^T");
   table.add("optimizer.newton_schulz_precision", c.newton_schulz_precision, {"auto", "own", "bf16"},
-            "Muon: own = fp32, as its state (fp64 in fp64 runs); auto = bf16 on GPUs and CPUs with AMX, but in fp64 runs");
+            "Muon: own = fp32, as its state (fp64 in fp64 runs); auto = bf16 on GPUs and CPUs that multiply it faster, but in fp64 runs");
   table.add(
       "optimizer.spread_orthogonalisation", c.spread_orthogonalisation,
       "Muon with ZeRO or split matrices: deal the orthogonalisations out evenly over the ranks; false: every owner of a part does it");

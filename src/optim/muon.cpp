@@ -99,14 +99,14 @@ std::vector<double> Muon::scale(const Matrices& group, std::vector<at::Tensor>&)
 void Muon::orthogonalise(const Matrices& group, std::vector<at::Tensor>& directions) const {
   if (!group.exchange) {
     for (size_t i = 0; i < directions.size(); ++i) directions[i] = directions[i].view(group.slots[i]->shard.parameter->local_shape());
-    directions = newton_schulz(directions, config_.newton_schulz_steps, {}, Threads::share_matrices, iterates_);
+    directions = newton_schulz(directions, quintics_, Threads::share_matrices, iterates_);
     for (auto& direction : directions) direction = direction.view(-1);
     return;
   }
   const auto whole = group.exchange->whole();
-  const auto results = newton_schulz(whole, config_.newton_schulz_steps, {}, Threads::share_matrices, iterates_);
+  const auto results = newton_schulz(whole, quintics_, Threads::share_matrices, iterates_);
   for (size_t i = 0; i < whole.size(); ++i) whole[i].copy_(results[i]);
-  group.exchange->finish(newton_schulz(group.exchange->gathered(), config_.newton_schulz_steps, {}, Threads::share_gemms, iterates_));
+  group.exchange->finish(newton_schulz(group.exchange->gathered(), quintics_, Threads::share_gemms, iterates_));
 }
 
 }  // namespace ingot::optim

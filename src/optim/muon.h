@@ -12,7 +12,7 @@ namespace ingot::optim {
 
 class Muon : public UpdateRule {
  public:
-  explicit Muon(const OptimizerConfig& config) : config_(config) {}
+  explicit Muon(const OptimizerConfig& config) : config_(config), quintics_(quintics_of(config)) {}
   std::string_view name() const override { return "muon"; }
   std::string_view predicted_as() const override { return "muon"; }
   bool takes(const layers::Parameter& parameter) const override { return parameter.kind == layers::Parameter::Kind::matrix; }
@@ -38,6 +38,7 @@ class Muon : public UpdateRule {
   void orthogonalise(const Matrices& group, std::vector<at::Tensor>& directions) const;
 
   OptimizerConfig config_;
+  Quintics quintics_;
   Iterates iterates_ = Iterates::own;
   std::vector<Matrices> groups_;
   StateHome* home_ = nullptr;

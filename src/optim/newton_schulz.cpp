@@ -39,11 +39,20 @@ bool saves_half(int64_t m, Iterates iterates) {
 
 bool takes_gram_form(int64_t small, int64_t large, int64_t steps) { return 2 * large >= 3 * small && steps > 1; }
 
-// p q^T where the product is known to be symmetric; p, q [m, k] fp32.
-at::Tensor symmetric_product(const at::Tensor& p, const at::Tensor& q) {
+// p q^T where the product is known to be symmetric; p, q [m, k] fp32. scale times that, and other_scale times another symmetric one.
+at::Tensor symmetric_product(const at::Tensor& p, const at::Tensor& q, double scale = 1, const at::Tensor& other = {},
+                             double other_scale = 0) {
   const int64_t m = p.size(0);
-  if (!saves_half(m, Iterates::own)) return kernels::matmul(p, q.t(), at::kFloat);
   auto out = at::empty({m, m}, p.options());
+  if (kernels::takes_own_matmul(p, q, at::kFloat)) {
+    kernels::own_matmul_into(out, p, q.t(), /*overwrite=*/true, {scale, other, other_scale, saves_half(m, Iterates::own)});
+    return out;
+  }
+  const auto scaled = [&](const at::Tensor& product) {
+    if (scale != 1) product.mul_(scale);
+    return other.defined() ? product.add_(other, other_scale) : product;
+  };
+  if (!saves_half(m, Iterates::own)) return scaled(kernels::matmul(p, q.t(), at::kFloat));
   for (int64_t from = 0; from < m; from += kBlock) {
     const int64_t rows = std::min(kBlock, m - from);
     auto strip = out.narrow(0, from, rows).narrow(1, from, m - from);
@@ -51,35 +60,35 @@ at::Tensor symmetric_product(const at::Tensor& p, const at::Tensor& q) {
     if (from + rows < m)
       out.narrow(0, from + rows, m - from - rows).narrow(1, from, rows).copy_(strip.narrow(1, rows, m - from - rows).t());
   }
-  return out;
+  return scaled(out);
 }
 
 // a I + b A + c A^2
 at::Tensor polynomial_of(const at::Tensor& gram, const Quintic& q) {
-  auto out = symmetric_product(gram, gram).mul_(q.c).add_(gram, q.b);
+  auto out = symmetric_product(gram, gram, q.c, gram, q.b);
   out.diagonal().add_(q.a);
   return out;
 }
 
-at::Tensor by_direct_form(at::Tensor x, int64_t steps, const Quintic& q) {
-  for (int64_t step = 0; step < steps; ++step) x = at::mm(polynomial_of(symmetric_product(x, x), q), x);
+at::Tensor by_direct_form(at::Tensor x, const Quintics& steps) {
+  for (const auto& q : steps) x = kernels::matmul(polynomial_of(symmetric_product(x, x), q), x, at::kFloat);
   return x;
 }
 
-at::Tensor by_gram_form(const at::Tensor& x, int64_t steps, const Quintic& q) {
+at::Tensor by_gram_form(const at::Tensor& x, const Quintics& steps) {
   auto gram = symmetric_product(x, x);
   at::Tensor factor;
-  for (int64_t step = 0; step < steps; ++step) {
-    const auto polynomial = polynomial_of(gram, q);
+  for (size_t step = 0; step < steps.size(); ++step) {
+    const auto polynomial = polynomial_of(gram, steps[step]);
     factor = factor.defined() ? symmetric_product(polynomial, factor) : polynomial;
-    if (step + 1 < steps) gram = symmetric_product(symmetric_product(polynomial, gram), polynomial);
+    if (step + 1 < steps.size()) gram = symmetric_product(symmetric_product(polynomial, gram), polynomial);
   }
-  return at::mm(factor, x);
+  return kernels::matmul(factor, x, at::kFloat);
 }
 
 // The definition, without any short cut.
-at::Tensor by_definition(at::Tensor x, int64_t steps, const Quintic& q) {
-  for (int64_t step = 0; step < steps; ++step) {
+at::Tensor by_definition(at::Tensor x, const Quintics& steps) {
+  for (const auto& q : steps) {
     const auto gram = at::mm(x, x.t());
     x = q.a * x + at::mm(q.b * gram + q.c * at::mm(gram, gram), x);
   }
@@ -89,10 +98,10 @@ at::Tensor by_definition(at::Tensor x, int64_t steps, const Quintic& q) {
 // Matrices of one shape [b, m, n] in bf16, m <= n: three batched products a step and nothing between them. The products' own last step adds
 // what the polynomial adds; a is not in it, since eight bits would round the small entries beside it away. Nor is there a form by the Gram
 // matrix, whose squared condition number is not for eight bits either.
-at::Tensor orthogonalise_together(const at::Tensor& matrices, int64_t steps, const Quintic& q, Iterates iterates) {
+at::Tensor orthogonalise_together(const at::Tensor& matrices, const Quintics& steps, Iterates iterates) {
   auto x = (matrices / (at::linalg_vector_norm(matrices, 2, {1, 2}, /*keepdim=*/true) + 1e-7)).to(at::kBFloat16).contiguous();
   const bool halves = saves_half(x.size(1), iterates);
-  for (int64_t step = 0; step < steps; ++step) {
+  for (const auto& q : steps) {
     const auto gram = halves ? kernels::symmetric_matmul(x) : kernels::baddbmm({}, x, x.mT(), 1, 1);
     const auto polynomial = halves ? kernels::symmetric_matmul(gram, gram, q.c, q.b) : kernels::baddbmm(gram, gram, gram, q.b, q.c);
     x = kernels::baddbmm(x, polynomial, x, q.a, 1);
@@ -100,17 +109,17 @@ at::Tensor orthogonalise_together(const at::Tensor& matrices, int64_t steps, con
   return x;
 }
 
-at::Tensor orthogonalise(const at::Tensor& matrix, int64_t steps, const Quintic& q, Iterates iterates) {
+at::Tensor orthogonalise(const at::Tensor& matrix, const Quintics& steps, Iterates iterates) {
   const bool tall = matrix.size(0) > matrix.size(1);
   auto x = tall ? matrix.t() : matrix;
   if (iterates != Iterates::own) {
-    x = orthogonalise_together(x.unsqueeze(0), steps, q, iterates)[0];
+    x = orthogonalise_together(x.unsqueeze(0), steps, iterates)[0];
     return tall ? x.t() : x;
   }
   x = x.contiguous();
   x = x / (x.norm() + 1e-7);
-  if (x.scalar_type() == at::kDouble) x = by_definition(x, steps, q);
-  else x = takes_gram_form(x.size(0), x.size(1), steps) ? by_gram_form(x, steps, q) : by_direct_form(x, steps, q);
+  if (x.scalar_type() == at::kDouble) x = by_definition(x, steps);
+  else x = takes_gram_form(x.size(0), x.size(1), std::ssize(steps)) ? by_gram_form(x, steps) : by_direct_form(x, steps);
   return tall ? x.t() : x;
 }
 
@@ -120,7 +129,7 @@ struct Task {
 };
 
 // Groups of one shape, a bounded number of elements each: a hundred matrices cost a GPU as many launches as one.
-void run_together(const std::vector<Task>& tasks, int64_t steps, const Quintic& quintic, Iterates iterates) {
+void run_together(const std::vector<Task>& tasks, const Quintics& steps, Iterates iterates) {
   constexpr int64_t kMostElements = int64_t{1} << 27;
   std::map<std::pair<int64_t, int64_t>, std::vector<const Task*>> by_shape;
   for (const auto& task : tasks) by_shape[{task.from.size(0), task.from.size(1)}].push_back(&task);
@@ -133,7 +142,7 @@ void run_together(const std::vector<Task>& tasks, int64_t steps, const Quintic& 
         group.push_back(rows > cols ? all[i]->from.t() : all[i]->from);
         results.push_back(rows > cols ? all[i]->to.t() : all[i]->to);
       }
-      at::_foreach_copy_(results, orthogonalise_together(at::stack(group), steps, quintic, iterates).unbind());
+      at::_foreach_copy_(results, orthogonalise_together(at::stack(group), steps, iterates).unbind());
     }
   }
 }
@@ -173,8 +182,7 @@ double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps, Iterates i
   return symmetric(large) + (s + 3 * (s - 1)) * symmetric(small) + 2 * m * m * n;
 }
 
-std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, int64_t steps, const Quintic& quintic, Threads threads,
-                                      Iterates iterates) {
+std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, const Quintics& steps, Threads threads, Iterates iterates) {
   const base::WorkScope scope("newton_schulz", base::WorkKind::muon);
   const kernels::UntunedGemms data_parallel_ranks_repeat_this;
   std::vector<at::Tensor> results;
@@ -186,13 +194,13 @@ std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, in
   }
   const auto run = [&](Task& task) {
     const at::NoGradGuard no_grad;  // per thread
-    task.to.copy_(orthogonalise(task.from, steps, quintic, iterates));
+    task.to.copy_(orthogonalise(task.from, steps, iterates));
   };
   const bool on_cpu = std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) { return device::is_cpu(x); });
   const bool on_gpu = std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) { return device::is_gpu(x); });
   if (on_gpu && iterates != Iterates::own) {
     const at::NoGradGuard no_grad;
-    run_together(tasks, steps, quintic, iterates);
+    run_together(tasks, steps, iterates);
     return results;
   }
   // One matrix to a thread, the large ones first; with fewer matrices than threads the products themselves are parallel.
@@ -201,14 +209,12 @@ std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, in
     return results;
   }
   std::stable_sort(tasks.begin(), tasks.end(),
-                   [&](const Task& a, const Task& b) { return a.cost(steps, iterates) > b.cost(steps, iterates); });
+                   [&](const Task& a, const Task& b) { return a.cost(std::ssize(steps), iterates) > b.cost(std::ssize(steps), iterates); });
   if (device::is_counting(tensors.front())) return count_side_by_side(tasks, run), results;
   kernels::cpu::parallel_tasks(static_cast<int64_t>(tasks.size()), [&](int64_t task, int64_t) { run(tasks[static_cast<size_t>(task)]); });
   return results;
 }
 
-at::Tensor newton_schulz(const at::Tensor& x, int64_t steps, const Quintic& quintic) {
-  return newton_schulz(std::vector{x}, steps, quintic)[0];
-}
+at::Tensor newton_schulz(const at::Tensor& x, const Quintics& steps) { return newton_schulz(std::vector{x}, steps)[0]; }
 
 }  // namespace ingot::optim

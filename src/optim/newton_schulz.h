@@ -4,19 +4,15 @@
 #include <vector>
 
 #include "device/aten.h"
+#include "optim/quintic.h"
 
 namespace ingot::optim {
 
-/// Coefficients of the usual quintic (K. Jordan's Muon; ZAYA1, arXiv 2511.17127, section V-B): x <- a x + (b A + c A^2) x with A = x x^T.
-struct Quintic {
-  double a = 3.4445, b = -4.7750, c = 2.0315;
-};
-
 /// x [..., rows, cols], fp32 or fp64 -> nearly orthogonal matrices of the same shape: each divided by its Frobenius norm
-/// (+ 1e-7), then `steps` iterations on the wide orientation (rows <= cols). All matrices by themselves; on a CPU they are
+/// (+ 1e-7), then the iterations of `steps` on the wide orientation (rows <= cols). All matrices by themselves; on a CPU they are
 /// spread over the threads. fp64 follows the definition product by product; fp32 takes the cheaper of two equivalent forms
 /// (newton_schulz.cpp), which agree with it to about 1e-3 of the largest element.
-at::Tensor newton_schulz(const at::Tensor& x, int64_t steps, const Quintic& quintic = {});
+at::Tensor newton_schulz(const at::Tensor& x, const Quintics& steps);
 
 /// own: in the dtype of the matrices. bf16: products of bf16 that are summed in fp32, each result rounded, which Muon was published with;
 /// singular values come out within some 2 % of those of fp32. bf16_symmetric: the same, and of symmetric products of large matrices half is
@@ -34,7 +30,7 @@ double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps, Iterates i
 enum class Threads { share_matrices, share_gemms };
 
 /// The same for many tensors at once. share_matrices falls back to share_gemms when there are too few.
-std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, int64_t steps, const Quintic& quintic = {},
+std::vector<at::Tensor> newton_schulz(const std::vector<at::Tensor>& tensors, const Quintics& steps,
                                       Threads threads = Threads::share_matrices, Iterates iterates = Iterates::own);
 
 }  // namespace ingot::optim

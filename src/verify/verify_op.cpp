@@ -29,8 +29,7 @@ optim::OptimizerConfig config_of(const nlohmann::json& o, const std::string& nam
   config.nesterov = o.value("nesterov", config.nesterov);
   config.newton_schulz_steps = o.value("newton_schulz_steps", config.newton_schulz_steps);
   config.rms_match = o.value("rms_match", config.rms_match);
-  if (o.contains("coefficients") && o["coefficients"] != nlohmann::json({3.4445, -4.7750, 2.0315}))
-    throw base::ModelError("the reference uses the Newton-Schulz coefficients {}, which ingot does not offer", o["coefficients"].dump());
+  config.newton_schulz_coefficients = o.value("coefficients", config.newton_schulz_coefficients);
   return config;
 }
 
