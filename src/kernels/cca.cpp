@@ -3,6 +3,7 @@
 #include "base/work_scope.h"
 #include "kernels/cpu/rows_cca.h"
 #include "kernels/differentiable.h"
+#include "kernels/matmul.h"
 #include "kernels/reference/reference.h"
 #include "kernels/row_kernel.h"
 
@@ -84,10 +85,7 @@ void multiply_heads(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
     at::bmm_out(by_head, a, b);
     return;
   }
-  for (int64_t head = 0; head < a.size(0); ++head) {
-    auto of_head = by_head[head];
-    at::mm_out(of_head, a[head], b[head]);
-  }
+  for (int64_t head = 0; head < a.size(0); ++head) matmul_into(by_head[head], a[head], b[head], /*overwrite=*/true);
 }
 
 // Saves the packed projection and the second convolution's output; the first one is made again in backward.

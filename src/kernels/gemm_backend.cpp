@@ -10,9 +10,9 @@
 #include "base/text.h"
 #include "device/device.h"
 #include "device/virtual_device.h"
+#include "kernels/cpu_matmul.h"
 #include "kernels/gemm_tuning.h"
 #include "kernels/matmul.h"
-#include "kernels/own_matmul.h"
 
 namespace ingot::kernels {
 namespace {
@@ -34,7 +34,7 @@ bool has_onednn() {
 const char* name_of(GemmBackend library) {
   switch (library) {
     case GemmBackend::standard: return "default";
-    case GemmBackend::own: return "own";
+    case GemmBackend::ingot: return "ingot";
     case GemmBackend::blas: return "blas";
     case GemmBackend::onednn: return "onednn";
     case GemmBackend::upcast: return "upcast";
@@ -50,16 +50,20 @@ std::vector<GemmBackend> gemm_backends(at::ScalarType dtype, at::Device device) 
   if (dtype != at::kFloat && dtype != at::kBFloat16) return {standard};
   if (!device::is_cpu(device))
     return gemm_library_of(device) ? std::vector{standard, cublas, cublaslt, tuned} : std::vector{standard, cublas, cublaslt};
-  if (dtype == at::kBFloat16 && has_own_matmul(dtype)) return {standard, onednn, upcast};
+  if (dtype == at::kBFloat16 && has_cpu_matmul(dtype)) return {standard, onednn, upcast};
   if (dtype == at::kBFloat16 && cpu_has_bf16_products()) return {standard, upcast};
   std::vector<GemmBackend> all = {standard};
-  if (has_own_matmul(at::kFloat)) all.push_back(prefers_own_matmul(at::kFloat) ? blas : own);
+  if (has_cpu_matmul(dtype)) all.push_back(prefers_cpu_matmul(dtype) ? blas : ingot);
   if (has_onednn()) all.push_back(onednn);
   return all;
 }
 
 GemmBackend gemm_backend_named(const std::string& name, at::ScalarType dtype, at::Device device) {
   std::vector<std::string> names;
+  if (device::is_cpu(device)) {  // runs begin on one CPU and go on on another
+    if (name == name_of(GemmBackend::ingot) && has_cpu_matmul(dtype)) return GemmBackend::ingot;
+    if (name == name_of(GemmBackend::blas) && dtype == at::kFloat) return GemmBackend::blas;
+  }
   for (const auto library : gemm_backends(dtype, device)) {
     if (name == name_of(library)) return library;
     names.emplace_back(name_of(library));

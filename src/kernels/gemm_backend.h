@@ -9,17 +9,17 @@
 
 namespace ingot::kernels {
 
-/// standard ("default"): on a GPU what torch takes by itself; on a CPU kernels of our own where those are the fastest (own_matmul.h), else
-/// in fp32 the BLAS, in bf16 oneDNN where the CPU multiplies it in hardware, or else upcasting to fp32. own: those kernels, where they are
-/// not the default. blas: what torch takes by itself, MKL or what it was built with. onednn: a CPU's GEMMs by oneDNN, but those that are
-/// added to what is there in fp32, which it would need another pass for. upcast: bf16 as fp32. cublas and cublaslt: of a GPU; in a ROCm
-/// build rocBLAS and hipBLASLt. tuned: for each GEMM of a GPU the algorithm that was measured to be fastest (gemm_tuning.h).
-enum class GemmBackend { standard, own, blas, onednn, upcast, cublas, cublaslt, tuned };
+/// standard ("default"): on a GPU what torch takes by itself; on a CPU kernels of our own where those are the fastest (cpu_matmul.h), else
+/// in fp32 the BLAS, in bf16 oneDNN where the CPU multiplies it in hardware, or else upcasting to fp32. ingot: those kernels. blas: what
+/// torch takes by itself, MKL or what it was built with. onednn: a CPU's GEMMs by oneDNN, but those that are added to what is there in
+/// fp32, which it would need another pass for and which stay with the default. upcast: bf16 as fp32. cublas and cublaslt: of a GPU; in a
+/// ROCm build rocBLAS and hipBLASLt. tuned: for each GEMM of a GPU the algorithm that was measured to be fastest (gemm_tuning.h).
+enum class GemmBackend { standard, ingot, blas, onednn, upcast, cublas, cublaslt, tuned };
 
 const char* name_of(GemmBackend library);
 /// Those that differ on this machine, the default first.
 std::vector<GemmBackend> gemm_backends(at::ScalarType dtype, at::Device device);
-/// Throws ConfigError naming those of dtype and device where `name` is none of them.
+/// Of those, or one that is the same as the default here. Throws ConfigError naming them where `name` is neither.
 GemmBackend gemm_backend_named(const std::string& name, at::ScalarType dtype, at::Device device);
 
 void use_gemm_backend(GemmBackend library);

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/matmul.h"
-#include "kernels/own_matmul.h"
+#include "kernels/cpu_matmul.h"
 
 namespace ingot::kernels {
 namespace {
@@ -74,7 +74,7 @@ TEST_F(Libraries, a_choice_reaches_the_gemms) {
   use_gemm_backend(GemmBackend::onednn);
   EXPECT_TRUE(at::equal(matmul(a, b, at::kFloat), multiply_by_onednn(a, b)));
   EXPECT_TRUE(at::equal(into(), multiply_by_onednn(a, b)));
-  use_gemm_backend(prefers_own_matmul(at::kFloat) ? GemmBackend::blas : GemmBackend::standard);
+  use_gemm_backend(prefers_cpu_matmul(at::kFloat) ? GemmBackend::blas : GemmBackend::standard);
   EXPECT_TRUE(at::equal(matmul(a, b, at::kFloat), at::mm(a, b)));
   EXPECT_TRUE(at::equal(into(), at::mm(a, b)));
   // Rows without columns, as an expert without tokens may have.

@@ -3,9 +3,9 @@
 #include "device/device.h"
 #include "device/stream.h"
 #include "device/virtual_device.h"
+#include "kernels/cpu_matmul.h"
 #include "kernels/gemm_backend.h"
 #include "kernels/gemm_tuning.h"
-#include "kernels/own_matmul.h"
 
 namespace ingot::kernels {
 namespace {
@@ -14,8 +14,7 @@ bool is_on_host(const at::Tensor& a) { return device::is_cpu(a) && !device::is_g
 
 bool needs_upcast(const at::Tensor& a) {
   if (!is_on_host(a) || a.scalar_type() != at::kBFloat16) return false;
-  const auto library = gemm_backend();
-  return library == GemmBackend::upcast || (library == GemmBackend::standard && !cpu_has_bf16_products());
+  return gemm_backend() == GemmBackend::upcast || (gemm_backend() != GemmBackend::onednn && !cpu_has_bf16_products());
 }
 
 // oneDNN has no GEMMs of nothing.
@@ -62,14 +61,14 @@ at::Tensor tuned_matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType
   return ran_tuned(out, a, b, /*overwrite=*/true) ? out : at::Tensor();
 }
 
-at::Tensor own_matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
+at::Tensor matmul_of_cpu(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
   auto out = at::empty({a.size(0), b.size(1)}, a.options().dtype(dtype));
-  own_matmul_into(out, a, b, /*overwrite=*/true);
+  cpu_matmul_into(out, a, b, /*overwrite=*/true);
   return out;
 }
 
 at::Tensor gemm_of(const at::Tensor& a, const at::Tensor& b) {
-  if (takes_own_matmul(a, b, a.scalar_type())) return own_matmul(a, b, a.scalar_type());
+  if (takes_cpu_matmul(a, b, a.scalar_type())) return matmul_of_cpu(a, b, a.scalar_type());
   return takes_onednn(a, b) ? multiply_by_onednn(a, b) : at::mm(a, b);
 }
 
@@ -86,7 +85,7 @@ bool cpu_has_bf16_products() {
 
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
   if (auto out = tuned_matmul(a, b, dtype); out.defined()) return out;
-  if (takes_own_matmul(a, b, dtype)) return own_matmul(a, b, dtype);
+  if (takes_cpu_matmul(a, b, dtype)) return matmul_of_cpu(a, b, dtype);
   if (a.scalar_type() == dtype && !needs_upcast(a)) return gemm_of(a, b);
   if (device::is_gpu(a) && a.scalar_type() == at::kBFloat16 && dtype == at::kFloat) return mm_into_fp32(a, b);
   if (a.scalar_type() == at::kBFloat16 && dtype != at::kFloat && !needs_upcast(a)) return at::mm(a, b).to(dtype);
@@ -95,13 +94,13 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype
 
 void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool overwrite) {
   if (ran_tuned(out, a, b, overwrite)) return;
-  if (takes_own_matmul(a, b, out.scalar_type())) return own_matmul_into(out, a, b, overwrite);
+  if (takes_cpu_matmul(a, b, out.scalar_type())) return cpu_matmul_into(out, a, b, overwrite);
   if (device::is_gpu(a) && a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kFloat)
     return sum_into_fp32(out, a, b, overwrite);
   if (a.scalar_type() != out.scalar_type() || needs_upcast(a)) {
     if (out.scalar_type() == at::kFloat || out.scalar_type() == at::kDouble) {
       const auto wide_a = a.to(out.scalar_type()), wide_b = b.to(out.scalar_type());
-      if (takes_own_matmul(wide_a, wide_b, out.scalar_type())) own_matmul_into(out, wide_a, wide_b, overwrite);
+      if (takes_cpu_matmul(wide_a, wide_b, out.scalar_type())) cpu_matmul_into(out, wide_a, wide_b, overwrite);
       else at::addmm_out(out, out, wide_a, wide_b, overwrite ? 0 : 1, 1);
     } else {
       const auto gemm = matmul(a, b, out.scalar_type());
@@ -111,6 +110,7 @@ void matmul_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool 
   }
   // mm writes straight into a strided view as long as its columns are contiguous.
   if (overwrite && takes_onednn(a, b)) out.copy_(multiply_by_onednn(a, b));
+  else if (takes_onednn(a, b) && prefers_cpu_matmul(a.scalar_type())) cpu_matmul_into(out, a, b, overwrite);
   else if (overwrite) at::mm_out(out, a, b);
   else at::addmm_out(out, out, a, b, 1, 1);
 }
@@ -137,7 +137,7 @@ void matmul_with_bias_into(at::Tensor out, const at::Tensor& a, const at::Tensor
 
 void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
   const bool needs_kernels = is_on_host(a) && a.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 && !needs_upcast(a) &&
-                             !takes_own_matmul(a, b, out.scalar_type());
+                             !takes_cpu_matmul(a, b, out.scalar_type());
   if (!needs_kernels) return matmul_into(out, a, b, /*overwrite=*/true);
   constexpr int64_t step = 64;  // rows of oneDNN's kernels; the rest is filled up with zeros, and should be small
   const int64_t rows = a.size(0);
@@ -151,14 +151,16 @@ void matmul_of_any_rows_into(at::Tensor out, const at::Tensor& a, const at::Tens
 }
 
 at::Tensor baddbmm(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, double beta, double alpha) {
-  if (!takes_own_matmul(a, b, a.scalar_type())) {
+  if (!takes_cpu_matmul(a, b, a.scalar_type())) {
     if (c.defined()) return at::baddbmm(c, a, b, beta, alpha);
     const auto product = at::bmm(a, b);
     return alpha == 1 ? product : product * alpha;
   }
   auto out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options());
+  std::vector<CpuMatmul> all;
   for (int64_t i = 0; i < a.size(0); ++i)
-    own_matmul_into(out[i], a[i], b[i], /*overwrite=*/true, {.scale = alpha, .other = c.defined() ? c[i] : c, .other_scale = beta});
+    all.push_back({out[i], a[i], b[i], /*overwrite=*/true, {.scale = alpha, .other = c.defined() ? c[i] : c, .other_scale = beta}});
+  cpu_matmuls_into(all);
   return out;
 }
 

@@ -1,6 +1,6 @@
 // GEMMs with a stated output dtype: bf16 operands may accumulate into and leave as fp32. On a CPU without bf16
 // instructions bf16 operands are upcast and multiplied in fp32, which is several times faster than the library's emulation; kernels of
-// our own (own_matmul.h) sum them in fp32 as they are. Nothing here records gradients: callers are autograd functions.
+// our own (cpu_matmul.h) sum them in fp32 as they are. Nothing here records gradients: callers are autograd functions.
 #pragma once
 
 #include "device/aten.h"

@@ -5,6 +5,7 @@
 #include "device/stream.h"
 #include "device/virtual_device.h"
 #include "kernels/cpu/rows_fp8.h"
+#include "kernels/cpu_matmul.h"
 #include "kernels/matmul.h"
 #include "kernels/row_kernel.h"
 
@@ -88,9 +89,19 @@ void matmul_with_bias_into(at::Tensor out, const Operand& a, const Operand& b, c
   out.add_(bias);
 }
 
-void matmul_of_any_rows_into(at::Tensor out, const Operand& a, const Operand& b) {
-  if (a.has_codes() && b.has_codes()) return matmul_into(std::move(out), a, b, /*overwrite=*/true);
-  matmul_of_any_rows_into(std::move(out), numbers_of(a), numbers_of(b).t());
+void matmuls_of_any_rows_into(const std::vector<MatmulOfAnyRows>& all) {
+  std::vector<CpuMatmul> together;
+  for (const auto& [out, a, b, overwrite] : all) {
+    if (a.has_codes() && b.has_codes()) {
+      matmul_into(out, a, b, overwrite);
+      continue;
+    }
+    const auto left = numbers_of(a), right = numbers_of(b).t();
+    if (takes_cpu_matmul(left, right, out.scalar_type())) together.push_back({out, left, right, overwrite, {}});
+    else if (overwrite) matmul_of_any_rows_into(out, left, right);
+    else matmul_into(out, left, right, overwrite);
+  }
+  cpu_matmuls_into(together);
 }
 
 }  // namespace ingot::kernels

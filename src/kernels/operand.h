@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "device/aten.h"
 #include "kernels/quantization.h"
@@ -27,7 +28,13 @@ at::Tensor matmul(const Operand& a, const Operand& b, at::ScalarType dtype);
 void matmul_into(at::Tensor out, const Operand& a, const Operand& b, bool overwrite);
 /// out = a bᵀ + bias [n], as matmul_with_bias_into of kernels/matmul.h.
 void matmul_with_bias_into(at::Tensor out, const Operand& a, const Operand& b, const at::Tensor& bias);
-/// out = a bᵀ where the number of a's rows is another each time.
-void matmul_of_any_rows_into(at::Tensor out, const Operand& a, const Operand& b);
+/// out = (overwrite ? 0 : out) + a bᵀ where the number of a's or b's rows is another each time.
+struct MatmulOfAnyRows {
+  at::Tensor out;
+  Operand a, b;
+  bool overwrite = true;
+};
+/// All of them; on a CPU whose matmuls are by kernels of our own their work is shared out over the threads together.
+void matmuls_of_any_rows_into(const std::vector<MatmulOfAnyRows>& all);
 
 }  // namespace ingot::kernels

@@ -68,7 +68,7 @@ TEST(Operand, products_are_those_of_the_rounded_numbers) {
       matmul_into(sum, a, b, /*overwrite=*/true);
       EXPECT_LT(error(sum, expected), 1e-5);
       auto rows = at::empty(expected.sizes(), a.values.options().dtype(at::kBFloat16));
-      matmul_of_any_rows_into(rows, a, b);
+      matmuls_of_any_rows_into({{rows, a, b}});
       EXPECT_LT(error(rows, expected), 4e-3);
     };
     const auto of = [](const at::Tensor& x, OperandKind kind, int64_t summed) { return operand_of(x, Quantization::fp8, kind, summed); };

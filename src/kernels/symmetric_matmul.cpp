@@ -2,7 +2,7 @@
 
 #include "device/device.h"
 #include "kernels/matmul.h"
-#include "kernels/own_matmul.h"
+#include "kernels/cpu_matmul.h"
 #include "kernels/row_kernel.h"
 
 namespace ingot::kernels {
@@ -48,11 +48,11 @@ void on_host(const at::Tensor& p, const at::Tensor& c, const at::Tensor& out, do
 at::Tensor on_cpu(const at::Tensor& p, const at::Tensor& c, double alpha, double beta) {
   const int64_t m = p.size(1);
   auto out = at::empty({p.size(0), m, m}, p.options());
-  const bool takes_own = takes_own_matmul(p, p, p.scalar_type());
+  const bool takes_own = takes_cpu_matmul(p, p, p.scalar_type());
   for (int64_t i = 0; i < p.size(0); ++i) {
     const auto matrix = p[i], other = c.defined() ? c[i] : c, to = out[i];
     if (takes_own) {
-      own_matmul_into(to, matrix, matrix.t(), /*overwrite=*/true, {alpha, other, beta, /*is_symmetric=*/true});
+      cpu_matmul_into(to, matrix, matrix.t(), /*overwrite=*/true, {alpha, other, beta, /*is_symmetric=*/true});
       continue;
     }
     for (int64_t from = 0; from < m; from += gpu::kSymmetricTile) {
@@ -85,10 +85,9 @@ at::Tensor symmetric_matmul(const at::Tensor& p, const at::Tensor& c, double alp
   return out;
 }
 
-double symmetric_matmul_flops(int64_t batch, int64_t m, int64_t k) {
+double symmetric_matmul_flops(int64_t batch, int64_t m, int64_t k, int64_t tile) {
   double elements = 0;
-  for (int64_t row = 0; row < m; row += gpu::kSymmetricTile)
-    elements += static_cast<double>(std::min<int64_t>(gpu::kSymmetricTile, m - row)) * static_cast<double>(m - row);
+  for (int64_t row = 0; row < m; row += tile) elements += static_cast<double>(std::min(tile, m - row)) * static_cast<double>(m - row);
   return 2 * static_cast<double>(batch) * elements * static_cast<double>(k);
 }
 

@@ -14,7 +14,7 @@ namespace ingot::kernels {
 /// ATen's batched GEMM, whole.
 at::Tensor symmetric_matmul(const at::Tensor& p, const at::Tensor& c = {}, double alpha = 1, double beta = 1);
 
-/// Of the kernel: what lies in those tiles.
-double symmetric_matmul_flops(int64_t batch, int64_t m, int64_t k);
+/// What lies in those tiles.
+double symmetric_matmul_flops(int64_t batch, int64_t m, int64_t k, int64_t tile = gpu::kSymmetricTile);
 
 }  // namespace ingot::kernels

@@ -17,14 +17,14 @@ Iterates Muon::iterates_of(const layers::ParameterList& parameters, const Team& 
   const auto& all = parameters.all();
   const auto device = all.front()->value.device();
   const bool on_cpu = !device::is_gpu(device);
-  if (config_.newton_schulz_precision != "auto")
-    return config_.newton_schulz_precision == "bf16" ? Iterates::bf16_symmetric : Iterates::own;
-  if (all.front()->wide_type() == at::kDouble) return Iterates::own;
-  const bool is_faster = fastest_iterates(on_cpu) != Iterates::own;
-  if (!team.everyone || team.everyone->size() == 1) return is_faster ? Iterates::bf16_symmetric : Iterates::own;
-  const auto least = at::full({1}, is_faster ? 1 : 0, at::kInt);
+  if (config_.newton_schulz_precision == "own") return Iterates::own;
+  const bool is_asked_for = config_.newton_schulz_precision == "bf16";
+  if (!is_asked_for && all.front()->wide_type() == at::kDouble) return Iterates::own;
+  const auto mine = is_asked_for ? iterates_in_bf16(on_cpu) : fastest_iterates(on_cpu);
+  if (!team.everyone || team.everyone->size() == 1) return mine;
+  const auto least = at::full({1}, static_cast<int>(mine), at::kInt);
   team.everyone->all_reduce(least, comm::Reduction::min);
-  return least.item<int>() != 0 ? Iterates::bf16_symmetric : Iterates::own;
+  return static_cast<Iterates>(least.item<int>());
 }
 
 // Every rank must come to the same groups in the same order, also one that owns nothing of some.

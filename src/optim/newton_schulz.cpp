@@ -7,8 +7,8 @@
 //           see; so fp64, the reference, never takes it.
 //
 // A, A^2, B A, B A B and B Q are symmetric: only the blocks on and above the diagonal are multiplied, the rest is mirrored. In bf16
-// (kernels/symmetric_matmul.h) that is done from kLeastInBf16 on, on GPUs a choice that was not measured: 5/8 of the FLOPs, as much as the
-// kernel's mma.sync reaches on Hopper of the library's wgmma; others gain before that.
+// (kernels/symmetric_matmul.h) that is done from kLeastInBf16 on, a choice that was not measured on GPUs: 5/8 of the FLOPs, as much as the
+// kernel's mma.sync reaches on Hopper of the library's wgmma; others gain before that, and CPUs with small tiles from two of them on.
 #include "optim/newton_schulz.h"
 
 #include <ATen/core/grad_mode.h>
@@ -21,10 +21,9 @@
 #include "device/device.h"
 #include "device/virtual_device.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/gemm_backend.h"
+#include "kernels/cpu_matmul.h"
 #include "kernels/gemm_tuning.h"
 #include "kernels/matmul.h"
-#include "kernels/own_matmul.h"
 #include "kernels/symmetric_matmul.h"
 
 namespace ingot::optim {
@@ -33,8 +32,15 @@ namespace {
 constexpr int64_t kBlock = 128;  // of symmetric products: small enough to save most of the half, large enough for full GEMM speed
 constexpr int64_t kLeastInBf16 = 4 * kBlock;
 
+// Whether half of a product [m, m] is mirrored.
 bool saves_half(int64_t m, Iterates iterates) {
-  return iterates == Iterates::bf16 ? false : m >= (iterates == Iterates::own ? 2 * kBlock : kLeastInBf16);
+  switch (iterates) {
+    case Iterates::own: return m >= 2 * kBlock;
+    case Iterates::bf16: return false;
+    case Iterates::bf16_symmetric: return m >= kLeastInBf16;
+    case Iterates::bf16_small_tiles: return m >= 2 * kernels::kCpuSymmetricTile;
+  }
+  return false;
 }
 
 bool takes_gram_form(int64_t small, int64_t large, int64_t steps) { return 2 * large >= 3 * small && steps > 1; }
@@ -44,8 +50,8 @@ at::Tensor symmetric_product(const at::Tensor& p, const at::Tensor& q, double sc
                              double other_scale = 0) {
   const int64_t m = p.size(0);
   auto out = at::empty({m, m}, p.options());
-  if (kernels::takes_own_matmul(p, q, at::kFloat)) {
-    kernels::own_matmul_into(out, p, q.t(), /*overwrite=*/true, {scale, other, other_scale, saves_half(m, Iterates::own)});
+  if (kernels::takes_cpu_matmul(p, q, at::kFloat)) {
+    kernels::cpu_matmul_into(out, p, q.t(), /*overwrite=*/true, {scale, other, other_scale, saves_half(m, Iterates::own)});
     return out;
   }
   const auto scaled = [&](const at::Tensor& product) {
@@ -165,18 +171,23 @@ void count_side_by_side(std::vector<Task>& tasks, const Run& run) {
 
 }  // namespace
 
+Iterates iterates_in_bf16(bool on_cpu) {
+  const bool has_small_tiles = on_cpu && kernels::takes_cpu_matmul(at::kBFloat16);
+  return has_small_tiles ? Iterates::bf16_small_tiles : Iterates::bf16_symmetric;
+}
+
 Iterates fastest_iterates(bool on_cpu) {
-  if (!on_cpu) return Iterates::bf16_symmetric;
-  const bool is_fast = kernels::has_own_matmul(at::kBFloat16) && kernels::gemm_backend() == kernels::GemmBackend::standard;
-  return is_fast ? Iterates::bf16_symmetric : Iterates::own;
+  const auto in_bf16 = iterates_in_bf16(on_cpu);
+  return !on_cpu || in_bf16 == Iterates::bf16_small_tiles ? in_bf16 : Iterates::own;
 }
 
 double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps, Iterates iterates) {
   const auto m = static_cast<double>(std::min(rows, cols)), n = static_cast<double>(std::max(rows, cols)), s = static_cast<double>(steps);
   const int64_t small = std::min(rows, cols), large = std::max(rows, cols);
   static_assert(kBlock == kernels::gpu::kSymmetricTile);
+  const int64_t tile = iterates == Iterates::bf16_small_tiles ? kernels::kCpuSymmetricTile : kernels::gpu::kSymmetricTile;
   const auto symmetric = [&](int64_t k) {  // with inner side k
-    return saves_half(small, iterates) ? kernels::symmetric_matmul_flops(1, small, k) : 2 * m * m * static_cast<double>(k);
+    return saves_half(small, iterates) ? kernels::symmetric_matmul_flops(1, small, k, tile) : 2 * m * m * static_cast<double>(k);
   };
   if (iterates != Iterates::own || !takes_gram_form(small, large, steps)) return s * (symmetric(large) + symmetric(small) + 2 * m * m * n);
   return symmetric(large) + (s + 3 * (s - 1)) * symmetric(small) + 2 * m * m * n;

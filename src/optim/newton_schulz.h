@@ -16,10 +16,12 @@ at::Tensor newton_schulz(const at::Tensor& x, const Quintics& steps);
 
 /// own: in the dtype of the matrices. bf16: products of bf16 that are summed in fp32, each result rounded, which Muon was published with;
 /// singular values come out within some 2 % of those of fp32. bf16_symmetric: the same, and of symmetric products of large matrices half is
-/// mirrored, on GPUs by a kernel of our own (kernels/symmetric_matmul.h).
-enum class Iterates { own, bf16, bf16_symmetric };
+/// mirrored, on GPUs by a kernel of our own (kernels/symmetric_matmul.h). bf16_small_tiles: of all but the smallest, on CPUs whose kernels
+/// for that have small tiles (kernels/cpu_matmul.h). What several machines can is the least of what each can.
+enum class Iterates { own, bf16, bf16_symmetric, bf16_small_tiles };
 
-/// The fastest for matrices of fp32 on a CPU, this one, or on GPUs.
+/// The fastest of those in bf16, and of all for matrices of fp32: of this CPU, or of GPUs.
+Iterates iterates_in_bf16(bool on_cpu);
 Iterates fastest_iterates(bool on_cpu);
 
 /// FLOPs for one matrix, those of the form that is taken: own is fp32. Of GPUs those with the kernel.

@@ -171,23 +171,27 @@ TEST(NewtonSchulz, bf16_stays_near_the_definition) {
 
 // Regression: bf16 iterations multiplied both halves of what is symmetric. The products themselves are counted.
 TEST(NewtonSchulz, bf16_iterations_multiply_half_of_what_is_symmetric) {
-  const auto x = random({640, 700}, 1), expected = iterated(x, kFive);
-  const auto in_bf16 = [&](Iterates how) { return newton_schulz(std::vector{x.to(at::kFloat)}, kFive, Threads::share_gemms, how)[0]; };
-  const auto half = in_bf16(Iterates::bf16_symmetric), all = in_bf16(Iterates::bf16);
-  EXPECT_LT((half - expected).norm().item<double>(), 0.03 * expected.norm().item<double>());
-  EXPECT_LT((half - all).norm().item<double>(), 0.01 * all.norm().item<double>()) << "the same iteration";
-  EXPECT_TRUE(at::equal(half, half.to(at::kBFloat16).to(at::kFloat))) << "what is sent back in bf16 is all of it";
-  const auto flops_of = [&](Iterates how) {
+  const auto of_cpu = iterates_in_bf16(/*on_cpu=*/true);
+  for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{{640, 700}, {200, 90}}) {
+    const auto x = random({rows, cols}, 1), expected = iterated(x, kFive);
+    const auto in_bf16 = [&](Iterates how) { return newton_schulz(std::vector{x.to(at::kFloat)}, kFive, Threads::share_gemms, how)[0]; };
+    const auto half = in_bf16(of_cpu), all = in_bf16(Iterates::bf16);
+    EXPECT_LT((half - expected).norm().item<double>(), 0.03 * expected.norm().item<double>());
+    EXPECT_LT((half - all).norm().item<double>(), 0.01 * all.norm().item<double>()) << "the same iteration";
+    EXPECT_TRUE(at::equal(half, half.to(at::kBFloat16).to(at::kFloat))) << "what is sent back in bf16 is all of it";
+  }
+  const auto flops_of = [&](int64_t rows, int64_t cols, Iterates how) {
     const device::CountingDevice counting(device::Target::cpu);
-    const auto counted = at::empty({650, 700}, at::TensorOptions().device(counting.device()));
+    const auto counted = at::empty({rows, cols}, at::TensorOptions().device(counting.device()));
     device::Tracer tracer(counting.device());
     newton_schulz(std::vector{counted}, kFive, Threads::share_gemms, how);
     double flops = 0;
     for (const auto& operation : tracer.finish().operations) flops += operation.flops;
     return flops;
   };
-  EXPECT_DOUBLE_EQ(flops_of(Iterates::bf16_symmetric) / newton_schulz_flops(650, 700, 5, Iterates::bf16_symmetric), 1);
-  EXPECT_DOUBLE_EQ(flops_of(Iterates::bf16) / newton_schulz_flops(650, 700, 5, Iterates::bf16), 1);
+  for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{{650, 700}, {150, 90}, {40, 60}})
+    for (const auto how : {of_cpu, Iterates::bf16, Iterates::own})
+      EXPECT_DOUBLE_EQ(flops_of(rows, cols, how) / newton_schulz_flops(rows, cols, 5, how), 1) << rows << " " << static_cast<int>(how);
 }
 
 TEST(NewtonSchulz, a_stack_is_its_matrices_whatever_the_threads) {
@@ -210,6 +214,7 @@ TEST(NewtonSchulz, flops_are_those_of_the_form_that_is_taken) {
   EXPECT_LT(newton_schulz_flops(512, 512, 5), 5 * 3 * 2 * 512.0 * 512 * 512) << "half of what is symmetric";
   EXPECT_DOUBLE_EQ(newton_schulz_flops(512, 512, 5, Iterates::bf16), 5 * 3 * 2 * 512.0 * 512 * 512);
   EXPECT_DOUBLE_EQ(newton_schulz_flops(512, 512, 5, Iterates::bf16_symmetric), 5 * (2 * 0.625 + 1) * 2 * 512.0 * 512 * 512);
+  EXPECT_DOUBLE_EQ(newton_schulz_flops(64, 64, 5, Iterates::bf16_small_tiles), 5 * (2 * 0.75 + 1) * 2 * 64.0 * 64 * 64);
 }
 
 TEST(Schedule, has_the_shapes_it_promises) {

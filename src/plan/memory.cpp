@@ -8,7 +8,7 @@
 #include "checkpoint/save/snapshot.h"
 #include "kernels/cpu_memory.h"
 #include "kernels/matmul.h"
-#include "kernels/own_matmul.h"
+#include "kernels/cpu_matmul.h"
 #include "optim/update_rule.h"
 #include "plan/work_names.h"
 
@@ -37,7 +37,7 @@ int64_t training_bytes(const models::Model& model, const RunShape& run, PassTrac
 constexpr int64_t kGemmKernelsBytes = 560 << 10;
 
 int64_t gemm_kernels_bytes(const models::Model& model, const RunShape& run, PassTraces& traces) {
-  const bool takes_onednn = kernels::cpu_has_bf16_products() && !kernels::has_own_matmul(at::kBFloat16);
+  const bool takes_onednn = kernels::cpu_has_bf16_products() && !kernels::has_cpu_matmul(at::kBFloat16);
   if (!run.is_here || run.target != device::Target::cpu || run.dtype() != "bf16" || !takes_onednn) return 0;
   std::set<std::pair<bool, std::vector<int64_t>>> shapes;
   traces.of(model, run.pass_of(model)).visit(span_of(model), [&](const BlockPass& block) {

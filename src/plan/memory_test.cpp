@@ -12,7 +12,7 @@
 #include "kernels/cpu_memory.h"
 #include "kernels/differentiable.h"
 #include "kernels/matmul.h"
-#include "kernels/own_matmul.h"
+#include "kernels/cpu_matmul.h"
 #include "layers/dtype.h"
 #include "optim/optimizer.h"
 #include "plan/test_support.h"
@@ -348,7 +348,7 @@ TEST(MemoryModel, state_is_weights_gradients_masters_and_moments) {
 }
 
 TEST(MemoryModel, kernels_of_gemms_in_bf16_count_once_for_each_shape) {
-  if (!kernels::cpu_has_bf16_products() || kernels::has_own_matmul(at::kBFloat16)) GTEST_SKIP() << "oneDNN multiplies no bf16 on this CPU";
+  if (!kernels::cpu_has_bf16_products() || kernels::has_cpu_matmul(at::kBFloat16)) GTEST_SKIP() << "oneDNN multiplies no bf16 on this CPU";
   auto config = small_model("llama");
   const auto kernels_of = [&](const std::string& precision) {
     return predict_memory(*models::create_model(config), {.batch = 1, .seq = 64, .precision = precision}, 0).gemm_kernels_bytes;

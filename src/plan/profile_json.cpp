@@ -112,7 +112,7 @@ StorageRate read_storage(const Json& json, const std::string& where) {
 GemmBackendRate read_library(const Json& json, const std::string& where) {
   Members m(json, where);
   GemmBackendRate entry{m.one_of("dtype", kDtypes),
-                        m.one_of("library", {"default", "own", "blas", "onednn", "upcast", "cublas", "cublaslt"}),
+                        m.one_of("library", {"default", "ingot", "blas", "onednn", "upcast", "cublas", "cublaslt"}),
                         m.one_of("pass", {"forward", "grad_input", "grad_weight"}),
                         m.size("m"),
                         m.size("n"),

@@ -63,7 +63,7 @@ SettingsTable settings_of(RunConfig& c) {
   table.add("train.device", t.device, {"auto", "cpu", "cuda", "emulated"},
             "auto = a GPU if there is one; emulated = the host, taken for a GPU (for tests)");
   table.add(
-      "train.gemm_backend", t.gemm_backend, {"auto", "default", "own", "blas", "onednn", "upcast", "cublas", "cublaslt", "tuned"},
+      "train.gemm_backend", t.gemm_backend, {"auto", "default", "ingot", "blas", "onednn", "upcast", "cublas", "cublaslt", "tuned"},
       "library of matmuls; tuned: of each on a GPU the library's fastest algorithm, measured at the first one; auto = the one that ingot "
       "bench gemm --libraries found clearly faster (on a GPU bench all does, too), which a run keeps");
   table.add("train.balance_loss", t.balance_loss, NumberRange{0, 1e3},

@@ -28,8 +28,12 @@ optim::OptimizerConfig config_of(const nlohmann::json& o, const std::string& nam
   config.momentum = o.value("momentum", config.momentum);
   config.nesterov = o.value("nesterov", config.nesterov);
   config.newton_schulz_steps = o.value("newton_schulz_steps", config.newton_schulz_steps);
+  if (config.newton_schulz_steps < 1 || config.newton_schulz_steps > 20)
+    throw base::ModelError("the reference makes {} Newton-Schulz steps; ingot makes 1 to 20", config.newton_schulz_steps);
   config.rms_match = o.value("rms_match", config.rms_match);
   config.newton_schulz_coefficients = o.value("coefficients", config.newton_schulz_coefficients);
+  if (const auto given = config.newton_schulz_coefficients.size(); given % 3 != 0)
+    throw base::ModelError("the reference has {} Newton-Schulz coefficients; they come in threes", given);
   return config;
 }
 

@@ -21,7 +21,7 @@ struct FloatPanels {
   };
   static constexpr int64_t kRows = ingot::kernels::cpu::INGOT_ISA::kBlockRows, kStep = 1;
   static constexpr int64_t kDepth = 256;                      // a panel of columns of it fills 32 KiB with AVX-512
-  static constexpr int64_t kBlockRows = 10 * kRows;           // of a task
+  static constexpr int64_t kBlockRows = 10 * kRows;           // of a task, at most
   static constexpr int64_t kBlockBytes = int64_t{512} << 10;  // of a block's columns: half of a small L2
   static_assert(kPanel == 2 * kLanes);
 

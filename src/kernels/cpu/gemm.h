@@ -26,13 +26,14 @@ struct Gemm {
   int64_t a_tasks, b_tasks;    // that pack them
   int64_t a_panel_size, b_panel_size;
   void *packed_a, *packed_b;
-  int64_t block_columns, row_blocks, tasks;
+  int64_t block_rows, block_columns, row_blocks, tasks;
   int64_t mirrored;        // tasks of mirror
   int64_t scratch_floats;  // of one worker
 };
 
 struct GemmKernel {
-  void (*lay_out)(Gemm&);
+  /// For so many workers; results do not depend on it.
+  void (*lay_out)(Gemm&, int64_t workers);
   void (*pack_a)(const Gemm&, int64_t task);
   void (*pack_b)(const Gemm&, int64_t task);
   /// One block of c; task in [0, tasks).

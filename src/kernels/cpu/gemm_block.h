@@ -11,9 +11,11 @@
 
 namespace ingot::kernels::cpu::INGOT_ISA {
 
-inline constexpr int64_t kGemmLayers = 4;  // of kDepth each: what a block of columns keeps in L2 of longer ones
-inline constexpr int64_t kGemmApart = 16;  // sums between rows of them, so that they are not of one set of L1
-inline constexpr int64_t kGemmChunk = 64;  // rows of an operand that are packed together
+inline constexpr int64_t kGemmLayers = 4;                 // of kDepth each: what a block of columns keeps in L2 of longer ones
+inline constexpr int64_t kGemmApart = 16;                 // sums between rows of them, so that they are not of one set of L1
+inline constexpr int64_t kGemmChunk = 64;                 // rows of an operand that are packed together, for
+inline constexpr int64_t kGemmPanels = 32;                // so many panels
+inline constexpr int64_t kGemmSums = int64_t{128} << 10;  // of a task
 
 // Two vectors of a row, of which `left` elements are there.
 struct TwoVectors {
@@ -46,25 +48,40 @@ struct GemmBlocks {
   using Element = typename Panels::Element;
   static constexpr int64_t kRows = Panels::kRows, kColumns = 2 * kLanes;  // of a panel
 
-  static void lay_out(Gemm& g) {
-    const int64_t depth = round_up(g.k, Panels::kStep), chunks = (depth + kGemmChunk - 1) / kGemmChunk;
+  static void lay_out(Gemm& g, int64_t workers) {
+    const int64_t depth = round_up(g.k, Panels::kStep);
     g.a_panel_size = kRows * Panels::line_of_a(g), g.b_panel_size = kColumns * depth;
-    g.a_panels = Panels::stays(g) ? 0 : (g.m + kRows - 1) / kRows, g.b_panels = (g.n + kColumns - 1) / kColumns;
-    g.a_tasks = g.a_column == 1 || g.a_panels == 0 ? g.a_panels : chunks, g.b_tasks = g.b_column == 1 ? chunks : g.b_panels;
+    g.a_panels = Panels::stays(g) ? 0 : divided_up(g.m, kRows), g.b_panels = divided_up(g.n, kColumns);
+    g.a_tasks = g.a_column == 1 ? g.a_panels : chunks(g) * divided_up(g.a_panels, kGemmPanels);
+    g.b_tasks = g.b_column == 1 ? chunks(g) * divided_up(g.b_panels, kGemmPanels) : g.b_panels;
     const int64_t bytes = static_cast<int64_t>(sizeof(Element)) * smaller(depth, kGemmLayers * Panels::kDepth);  // of a column
-    const int64_t most = larger(kColumns, round_down(Panels::kBlockBytes / bytes, kColumns)), blocks = (g.n + most - 1) / most;
-    g.block_columns = round_up((g.n + blocks - 1) / blocks, kColumns);
-    g.row_blocks = (g.m + Panels::kBlockRows - 1) / Panels::kBlockRows;
-    g.tasks = g.row_blocks * ((g.n + g.block_columns - 1) / g.block_columns);
-    g.mirrored = (g.m + kColumns - 1) / kColumns;
-    g.scratch_floats = Panels::kBlockRows * (g.block_columns + kGemmApart);
+    const int64_t fits_l2 = Panels::kBlockBytes / bytes, of_sums = kGemmSums / Panels::kBlockRows;
+    const int64_t most = larger(kColumns, round_down(smaller(fits_l2, of_sums), kColumns));
+    g.block_rows = Panels::kBlockRows;
+    g.block_columns = round_up(divided_up(g.n, divided_up(g.n, most)), kColumns);
+    const auto tasks = [&] { return divided_up(g.m, g.block_rows) * divided_up(g.n, g.block_columns); };
+    while (workers > 1 && tasks() < 2 * workers && (g.block_rows > 2 * kRows || g.block_columns > 4 * kColumns)) {
+      if (g.block_rows > 2 * kRows) g.block_rows = round_up(g.block_rows / 2, kRows);
+      else g.block_columns = round_up(g.block_columns / 2, kColumns);
+    }
+    g.row_blocks = divided_up(g.m, g.block_rows);
+    g.tasks = tasks();
+    g.mirrored = divided_up(g.m, kColumns);
+    g.scratch_floats = g.block_rows * (g.block_columns + kGemmApart);
   }
 
+  static int64_t divided_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
+  static int64_t chunks(const Gemm& g) { return divided_up(round_up(g.k, Panels::kStep), kGemmChunk); }
   static Range chunk(const Gemm& g, int64_t task) {
-    return {task * kGemmChunk, smaller((task + 1) * kGemmChunk, round_up(g.k, Panels::kStep))};
+    const int64_t begin = task % chunks(g) * kGemmChunk;
+    return {begin, smaller(begin + kGemmChunk, round_up(g.k, Panels::kStep))};
+  }
+  static Range panels(const Gemm& g, int64_t task, int64_t all) {
+    const int64_t begin = task / chunks(g) * kGemmPanels;
+    return {begin, smaller(begin + kGemmPanels, all)};
   }
 
-  // Where lines lie by themselves a task packs one panel, else a chunk of rows for all panels: either way it reads what lies together.
+  // Where lines lie by themselves a task packs one panel, else a chunk of rows for some panels: either way it reads what lies together.
   static void pack_a(const Gemm& g, int64_t task) {
     const auto* const from = static_cast<const Element*>(g.a);
     auto* const to = static_cast<Element*>(g.packed_a);
@@ -73,8 +90,9 @@ struct GemmBlocks {
       Panels::pack_lines_of_a(g, from + first * g.a_row, smaller(kRows, g.m - first), to + task * g.a_panel_size);
       return;
     }
-    for (int64_t first = 0; first < g.m; first += kRows)
-      Panels::pack_columns_of_a(g, from + first, smaller(kRows, g.m - first), chunk(g, task), to + first / kRows * g.a_panel_size);
+    const Range some = panels(g, task, g.a_panels);
+    for (int64_t panel = some.begin; panel < some.end; ++panel)
+      Panels::pack_columns_of_a(g, from + panel * kRows, smaller(kRows, g.m - panel * kRows), chunk(g, task), to + panel * g.a_panel_size);
   }
 
   static void pack_b(const Gemm& g, int64_t task) {
@@ -85,8 +103,10 @@ struct GemmBlocks {
       Panels::pack_lines_of_b(g, from + first * g.b_column, smaller(kColumns, g.n - first), to + task * g.b_panel_size);
       return;
     }
-    for (int64_t first = 0; first < g.n; first += kColumns)
-      Panels::pack_rows_of_b(g, from + first, smaller(kColumns, g.n - first), chunk(g, task), to + first / kColumns * g.b_panel_size);
+    const Range some = panels(g, task, g.b_panels);
+    for (int64_t panel = some.begin; panel < some.end; ++panel)
+      Panels::pack_rows_of_b(g, from + panel * kColumns, smaller(kColumns, g.n - panel * kColumns), chunk(g, task),
+                             to + panel * g.b_panel_size);
   }
 
   // Columns [begin, columns) of a row of sums to the result.
@@ -112,8 +132,10 @@ struct GemmBlocks {
     const int64_t depth = round_up(g.k, Panels::kStep), pieces = (depth + Panels::kDepth - 1) / Panels::kDepth,
                   piece = round_up((depth + pieces - 1) / pieces, Panels::kStep);
     const int64_t column = task / g.row_blocks * g.block_columns, columns = smaller(g.block_columns, g.n - column);
-    const int64_t first = task % g.row_blocks * Panels::kBlockRows, end = smaller(g.m, first + Panels::kBlockRows);
-    const bool is_direct = !g.is_bf16 && g.scale == 1 && g.other == nullptr && columns % kColumns == 0 && Panels::fits(end - first);
+    const int64_t first = task % g.row_blocks * g.block_rows, end = smaller(g.m, first + g.block_rows);
+    // Not where it is added to what is there: that comes last, in every block.
+    const bool is_direct =
+        !g.is_bf16 && !g.adds && g.scale == 1 && g.other == nullptr && columns % kColumns == 0 && Panels::fits(end - first);
     float* const sums = is_direct ? static_cast<float*>(g.c) + first * g.c_row + column : scratch;
     const int64_t step = is_direct ? g.c_row : g.block_columns + kGemmApart;
     const auto first_of = [&](int64_t row) { return g.is_symmetric ? larger(0, round_down(row - column, kColumns)) : 0; };
@@ -121,8 +143,7 @@ struct GemmBlocks {
     for (int64_t layer = 0; layer < depth; layer += kGemmLayers * piece)
       for (int64_t row = first; row < end; row += kRows)
         for (int64_t d = layer; d < smaller(depth, layer + kGemmLayers * piece); d += piece) {
-          const auto product =
-              Panels::product(g, row, d, smaller(kRows, end - row), smaller(piece, depth - d), d > 0 || (is_direct && g.adds));
+          const auto product = Panels::product(g, row, d, smaller(kRows, end - row), smaller(piece, depth - d), d > 0);
           const Element* const b = static_cast<const Element*>(g.packed_b) + column / kColumns * g.b_panel_size + d * kColumns;
           for (int64_t j = first_of(row); j < columns; j += kColumns)
             product(b + j / kColumns * g.b_panel_size, sums + (row - first) * step + j, step);

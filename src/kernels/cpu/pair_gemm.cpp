@@ -10,9 +10,13 @@ struct PairPanels {
   using Element = bf16;
   using Unit = TileRegisters;
   static constexpr int64_t kRows = kTile, kStep = kTile;
-  static constexpr int64_t kDepth = 512;                    // a panel of it fills 32 KiB
-  static constexpr int64_t kBlockRows = 4 * kTile;          // of a task
+  static constexpr int64_t kDepth = 512;            // a panel of it fills 32 KiB
+  static constexpr int64_t kBlockRows = 4 * kTile;  // of a task, at most
+#if defined(__AMX_BF16__)
   static constexpr int64_t kBlockBytes = int64_t{1} << 20;  // of a block's columns: half of L2
+#else
+  static constexpr int64_t kBlockBytes = int64_t{512} << 10;
+#endif
   static_assert(kTile == 2 * kLanes && kGemmChunk % kTile == 0);
 
   // If 32 rows of kDepth elements find place in L1's 64 sets of lines of 64 bytes: at 8 distances or more.

@@ -1,6 +1,7 @@
 // CCA's token mixing with four query heads and one kv head. rows: tokens times all heads; width: of a head.
 #include "kernels/cca.h"
 
+#include "kernels/cpu_matmul.h"
 #include "kernels/operators/helpers.h"
 #include "kernels/reference/reference.h"
 
@@ -55,6 +56,8 @@ OperatorCost cost(const OperatorSizes& s) {
                    // The second sums over rows are gone when the weights' gradients are put in order.
                    .scratch_bytes = 2 * latent * 4 + 2 * products + mixed + 2 * taps +
                                     std::max<int64_t>(0, row_sums_scratch(tokens, 3 * latent) - products - 2 * latent * 4)};
+  // Kernels of our own pack what they multiply.
+  if (takes_cpu_matmul(at::kFloat)) cost.forward.scratch_bytes = cost.backward.scratch_bytes = OperatorCost::kVaries;
   cost.saved_bytes = packed + mixed + table + (4 * latent + 2 * latent * s.width + shape.kv_heads) * 4;
   return cost;
 }
