@@ -1,5 +1,7 @@
 #include "layers/experts.h"
 
+#include <utility>
+
 #include "base/work_scope.h"
 #include "device/device.h"
 #include "device/virtual_device.h"
@@ -46,6 +48,32 @@ void for_each_expert(const std::vector<int64_t>& counts, const Body& body) {
   int64_t from = 0;
   for (size_t e = 0; e < counts.size(); from += counts[e++])
     if (counts[e] > 0) body(static_cast<int64_t>(e), from, counts[e]);
+}
+
+// Where operands are rounded there are copies of them, of one expert at a time.
+//
+// out[rows of expert e] = x[the same rows] weights[e]ᵀ, or times weights[e] where `summed`, the dimension of it that is summed over, is 0.
+void multiply_by_experts(const at::Tensor& out, const at::Tensor& x, const at::Tensor& weights, const std::vector<int64_t>& counts,
+                         std::optional<kernels::Quantization> quantization, OperandKind kind, int64_t summed) {
+  std::vector<kernels::MatmulOfAnyRows> all;
+  for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
+    all.push_back({out.narrow(0, from, count), operand_of(x.narrow(0, from, count), quantization, kind, 1),
+                   operand_of(weights[e], quantization, OperandKind::weight, summed)});
+    if (quantization) kernels::matmuls_of_any_rows_into(std::exchange(all, {}));
+  });
+  kernels::matmuls_of_any_rows_into(all);
+}
+
+// out[e] = (overwrite ? 0 : out[e]) + gradᵀ x over the rows of expert e.
+void add_gradients(const at::Tensor& out, const at::Tensor& grad, const at::Tensor& x, const std::vector<int64_t>& counts,
+                   std::optional<kernels::Quantization> quantization, bool overwrite) {
+  std::vector<kernels::MatmulOfAnyRows> all;
+  for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
+    all.push_back({out[e], operand_of(grad.narrow(0, from, count), quantization, OperandKind::expert_gradient, 0),
+                   operand_of(x.narrow(0, from, count), quantization, OperandKind::activation, 0), overwrite});
+    if (quantization) kernels::matmuls_of_any_rows_into(std::exchange(all, {}));
+  });
+  kernels::matmuls_of_any_rows_into(all);
 }
 
 // The same as ExpertsFunction below for GPUs and experts that are all here: the device alone knows how many rows an expert has. Skipped
@@ -127,17 +155,15 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     auto routed = at::empty({rows.size(0), x.size(1)}, rows.options());
     const auto quantization = gate_up->quantization;
     const kernels::UntunedGemms rows_change_each_time;
-    for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
-      const auto part = pre.narrow(0, from, count);
-      kernels::matmul_of_any_rows_into(part, operand_of(rows.narrow(0, from, count), quantization, OperandKind::activation, 1),
-                                       operand_of(gate_up_value[e], quantization, OperandKind::weight, 1));
-      if (gate_up_bias.defined()) part.add_(gate_up_bias[e]);
-      const auto part_weight = slot_weight.narrow(0, from, count), out_part = routed.narrow(0, from, count);
-      const auto activated = kernels::glu_forward(part, part_weight, weights.gate);
-      kernels::matmul_of_any_rows_into(out_part, operand_of(activated, quantization, OperandKind::activation, 1),
-                                       operand_of(down_value[e], quantization, OperandKind::weight, 1));
-      if (down_bias.defined()) out_part.add_(part_weight.unsqueeze(1) * down_bias[e]);
-    });
+    multiply_by_experts(pre, rows, gate_up_value, counts, quantization, OperandKind::activation, 1);
+    if (gate_up_bias.defined())
+      for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) { pre.narrow(0, from, count).add_(gate_up_bias[e]); });
+    multiply_by_experts(routed, kernels::glu_forward(pre, slot_weight, weights.gate), down_value, counts, quantization,
+                        OperandKind::activation, 1);
+    if (down_bias.defined())
+      for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
+        routed.narrow(0, from, count).add_(slot_weight.narrow(0, from, count).unsqueeze(1) * down_bias[e]);
+      });
     if (exchange) routed = exchange->combine(routed);
     auto out = at::zeros({x.size(0), x.size(1)}, x.options());
     top_k == 1 ? out.index_copy_(0, tokens, routed.to(x.scalar_type())) : out.index_add_(0, tokens, routed.to(x.scalar_type()));
@@ -161,48 +187,31 @@ struct ExpertsFunction : Function<ExpertsFunction, base::shares(WorkKind::routin
     auto grad_slot_weight = at::empty({rows.size(0)}, slot_weight.options());
     auto grad_pre = at::empty({rows.size(0), pre.size(1)}, pre.options());
     const kernels::UntunedGemms rows_change_each_time;
-    for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
-      const auto part = pre.narrow(0, from, count), part_weight = slot_weight.narrow(0, from, count);
-      auto grad_activated = at::empty({count, down->value.size(2)}, pre.options());
-      kernels::matmul_of_any_rows_into(grad_activated,
-                                       operand_of(grad_rows.narrow(0, from, count), quantization, OperandKind::expert_gradient, 1),
-                                       operand_of(down->value[e], quantization, OperandKind::weight, 0));
-      const auto grad_part = grad_pre.narrow(0, from, count);
-      kernels::glu_backward_into(grad_part, grad_slot_weight.narrow(0, from, count), grad_activated, part, part_weight, gate);
-      if (grad_down_bias.defined()) {
-        const auto grad_out = grad_rows.narrow(0, from, count).to(down_bias.scalar_type());
+    const auto grad_activated = at::empty({rows.size(0), down->value.size(2)}, pre.options());
+    multiply_by_experts(grad_activated, grad_rows, down->value, counts, quantization, OperandKind::expert_gradient, 0);
+    kernels::glu_backward_into(grad_pre, grad_slot_weight, grad_activated, pre, slot_weight, gate);
+    if (grad_down_bias.defined())
+      for_each_expert(counts, [&](int64_t e, int64_t from, int64_t count) {
+        const auto grad_out = grad_rows.narrow(0, from, count).to(down_bias.scalar_type()),
+                   part_weight = slot_weight.narrow(0, from, count).to(down_bias.scalar_type());
         grad_slot_weight.narrow(0, from, count).add_(at::matmul(grad_out, down_bias[e]));
-        grad_down_bias[e] = at::matmul(grad_out.t(), part_weight.to(grad_out.scalar_type()));
-        grad_gate_up_bias[e] = grad_part.sum(0, /*keepdim=*/false, grad_gate_up_bias.scalar_type());
-      }
-      kernels::matmul_of_any_rows_into(grad_x_rows.narrow(0, from, count),
-                                       operand_of(grad_part, quantization, OperandKind::expert_gradient, 1),
-                                       operand_of(gate_up->value[e], quantization, OperandKind::weight, 0));
-    });
+        grad_down_bias[e] = at::matmul(grad_out.t(), part_weight);
+        grad_gate_up_bias[e] = grad_pre.narrow(0, from, count).sum(0, /*keepdim=*/false, grad_gate_up_bias.scalar_type());
+      });
+    multiply_by_experts(grad_x_rows, grad_pre, gate_up->value, counts, quantization, OperandKind::expert_gradient, 0);
     if (gate_up->is_trained())
       DeferredGradients::run_or_defer(deferred, [=, gate = gate] {
         const kernels::UntunedGemms rows_change_each_time_here_too;
         bool overwrite_up = false, overwrite_down = false;
         auto& buffer_up = gate_up->gradient_buffer(overwrite_up);
         auto& buffer_down = down->gradient_buffer(overwrite_down);
-        int64_t at = 0;
         for (size_t e = 0; e < counts.size(); ++e) {
-          const int64_t count = counts[e];
-          auto grad_up = buffer_up[static_cast<int64_t>(e)], grad_down = buffer_down[static_cast<int64_t>(e)];
-          if (count == 0) {
-            if (overwrite_up) grad_up.zero_();
-            if (overwrite_down) grad_down.zero_();
-            continue;
-          }
-          const auto activated = kernels::glu_forward(pre.narrow(0, at, count), slot_weight.narrow(0, at, count), gate);
-          const auto add = [&](const at::Tensor& to, const at::Tensor& grad, const at::Tensor& input, bool overwrite) {
-            kernels::matmul_into(to, operand_of(grad, quantization, OperandKind::expert_gradient, 0),
-                                 operand_of(input, quantization, OperandKind::activation, 0), overwrite);
-          };
-          add(grad_down, grad_rows.narrow(0, at, count), activated, overwrite_down);
-          add(grad_up, grad_pre.narrow(0, at, count), rows.narrow(0, at, count), overwrite_up);
-          at += count;
+          if (counts[e] > 0) continue;
+          if (overwrite_up) buffer_up[static_cast<int64_t>(e)].zero_();
+          if (overwrite_down) buffer_down[static_cast<int64_t>(e)].zero_();
         }
+        add_gradients(buffer_down, grad_rows, kernels::glu_forward(pre, slot_weight, gate), counts, quantization, overwrite_down);
+        add_gradients(buffer_up, grad_pre, rows, counts, quantization, overwrite_up);
       });
     if (exchange) {
       grad_x_rows = exchange->combine(grad_x_rows);
