@@ -21,6 +21,5 @@ INGOT_INLINE Float first_lanes(int64_t count) {
   return mask;
 }
 INGOT_INLINE void add_to(float* sum, int64_t i, Float x, int64_t n) { store_some(sum + i, load_some(sum + i, n) + x, n); }
-INGOT_INLINE Float sigmoid(Float x) { return broadcast(1.0f) / (exp(-x) + 1.0f); }
 
 }  // namespace ingot::kernels::cpu::INGOT_ISA

@@ -26,6 +26,7 @@ extern const SimdCases simd_cases;
 const SimdCases simd_cases = {
     .exp = each<exp>,
     .exp2 = each<exp2>,
+    .sigmoid = each<sigmoid>,
     .to_bf16 = each<same>,
     .from_bf16 = each<same>,
     .sums = each<sum_of_lanes>,

@@ -8,6 +8,7 @@ namespace ingot::kernels::cpu {
 struct SimdCases {
   void (*exp)(const float* from, float* to, int64_t count);
   void (*exp2)(const float* from, float* to, int64_t count);
+  void (*sigmoid)(const float* from, float* to, int64_t count);
   void (*to_bf16)(const float* from, uint16_t* to, int64_t count);
   void (*from_bf16)(const uint16_t* from, float* to, int64_t count);
   void (*sums)(const float* from, float* to, int64_t count);       // of whole vectors, in every lane

@@ -75,6 +75,19 @@ TEST(Simd, exponentials_of_the_extremes_are_zero_infinity_and_nan) {
   }
 }
 
+TEST(Simd, sigmoids_are_within_three_units_and_end_at_zero_and_one) {
+  const auto exact = +[](double x) { return 1 / (1 + std::exp(-x)); };
+  for (const auto& [isa, cases] : every_instruction_set()) {
+    SCOPED_TRACE(isa);
+    EXPECT_LT(worst_error(cases->sigmoid, exact, -80, 80), 3);
+    EXPECT_LT(worst_error(cases->sigmoid, exact, -1, 1), 3);
+    EXPECT_EQ(at(cases->sigmoid, 0), 0.5f);
+    for (const float x : {-kInfinity, -3e38f, -1000.0f, -100.0f}) EXPECT_EQ(at(cases->sigmoid, x), 0) << x;
+    for (const float x : {kInfinity, 3e38f, 100.0f}) EXPECT_EQ(at(cases->sigmoid, x), 1) << x;
+    EXPECT_TRUE(std::isnan(at(cases->sigmoid, kNan)));
+  }
+}
+
 TEST(Simd, bf16_is_rounded_to_nearest_even) {
   // value, expected upper half: a tie goes to the even one, overflow to infinity, a NaN stays one whatever its bits
   const std::vector<std::pair<uint32_t, uint16_t>> pairs = {
