@@ -19,6 +19,7 @@
 #include "train/checkpointing.h"
 #include "train/parallel_model.h"
 #include "train/phases.h"
+#include "train/run_checkpoints.h"
 
 namespace ingot::bench {
 namespace {
@@ -26,11 +27,23 @@ namespace {
 namespace fs = std::filesystem;
 
 // What a run that goes on began with; nothing for a new one. Runs of before there was a choice had the default.
-std::optional<std::string> begun_with(const fs::path& run_dir, const std::string& resume) {
+// One that is not there is told about when it is loaded.
+std::optional<std::string> begun_with(const train::RunOptions& options) {
+  const auto& run_dir = options.run_dir;
+  const auto& resume = options.resume;
   if (resume == "never") return std::nullopt;
+  fs::path from;
+  if (resume != "auto") {
+    try {
+      from = train::resume_path(resume, options.storage_of);
+    } catch (const base::Error&) {
+      return std::nullopt;
+    }
+  }
   try {
     train::RunConfig begun;
-    if (resume != "auto") train::settings_of(begun).load_toml(train::config_of(checkpoint::Reader(resume)), resume);
+    if (!from.empty())
+      train::settings_of(begun).load_toml(train::config_of(checkpoint::Reader(from, {.storage = &options.storage_of(from)})), resume);
     else if (fs::exists(run_dir / "config.toml")) begun = train::read_config((run_dir / "config.toml").string(), {});
     else return std::nullopt;
     return begun.train.gemm_backend == "auto" ? "default" : begun.train.gemm_backend;
@@ -89,14 +102,14 @@ fs::path file_of_choices(const fs::path& run_dir, const std::string& resume, int
 
 }  // namespace
 
-void choose_gemm_backend(train::RunConfig& config, const fs::path& run_dir, const std::string& resume, const mesh::Mesh& mesh,
-                         at::Device device, const Company& company) {
+void choose_gemm_backend(train::RunConfig& config, const train::RunOptions& options, const mesh::Mesh& mesh, at::Device device,
+                         const Company& company) {
   auto& name = config.train.gemm_backend;
   const auto dtype = layers::precision_named(config.train.precision).dtype;
   const bool is_free = name == "auto";
   bool is_kept = false;
   if (is_free && company.is_first()) {
-    const auto before = begun_with(run_dir, resume);
+    const auto before = begun_with(options);
     is_kept = before.has_value();
     name = before ? *before : fastest(config, mesh, company);
     if (name == "tuned" && !before && ranks_repeat_layers(config)) name = "default";
@@ -114,7 +127,7 @@ void choose_gemm_backend(train::RunConfig& config, const fs::path& run_dir, cons
       throw base::ConfigError(
           "train.gemm_backend = \"tuned\": without sequence parallelism tensor-parallel ranks repeat layers, which must round alike, "
           "and each would choose its own algorithms; set parallel.sequence_parallel = true or train.gemm_backend = \"default\"");
-    kernels::keep_gemm_choices(device, file_of_choices(run_dir, resume, mesh.rank()),
+    kernels::keep_gemm_choices(device, file_of_choices(options.run_dir, options.resume, mesh.rank()),
                                kernels::gemm_choices_file(base::environment().cache_folder(), device), company.local_rank == 0);
   }
   kernels::use_gemm_backend(library);

@@ -33,8 +33,8 @@ void declare_settings(base::SettingsTable& table, CheckpointConfig& config) {
   table.add("checkpoint.file_mib", config.file_mib, {1, 1 << 20}, "longest data file in MiB; a rank that has more writes several");
   table.add(
       "checkpoint.staging_mib", config.staging_mib, {0, 1 << 30},
-      "memory of a rank, in MiB, for the copy that is written while training goes on; with less than it writes (0) training waits for "
-      "the storage");
+      "memory of a rank, in MiB, for the copy that is written while training goes on; 0 = as much as it writes, with less training waits "
+      "for the storage");
   table.add("checkpoint.memory_every", config.memory_every, base::at_least(0),
             "steps between checkpoints in the memory of the machines, from which a run that is restarted goes on; 0 = none");
   table.add("checkpoint.memory_folder", config.memory_folder, "folder of a file system in memory, on every machine");

@@ -83,11 +83,18 @@ Command command_of(const Call& call) {
 
 int train_tokenizer(data::TrainTokenizerCommand command) {
   const auto folder = command.output;
-  base::make_directories(folder);
+  std::error_code ignored;
+  const bool was_there = base::fs::exists(folder, ignored);
+  base::make_directories(folder);  // before the work: what cannot be written is known at once
   command.output = (base::fs::path(folder) / "tokenizer.model").string();
-  const int status = data::run_data_train_tokenizer(command, std::cout);
-  if (status == 0) data::export_tokenizer(*data::load_tokenizer(command.output), folder);
-  return status;
+  try {
+    const int status = data::run_data_train_tokenizer(command, std::cout);
+    if (status == 0) data::export_tokenizer(*data::load_tokenizer(command.output), folder);
+    return status;
+  } catch (...) {
+    if (!was_there) base::fs::remove(folder, ignored);  // if it is empty
+    throw;
+  }
 }
 
 }  // namespace

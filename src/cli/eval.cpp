@@ -17,7 +17,7 @@ void add_eval(Flags& flags) {
   auto& o = *values;
   auto& verb = flags.verb("eval", "say how well a model does at tasks (docs/evaluation.md)", values);
   verb.add_option("model", o.model, "an ingot checkpoint or run directory, or a Hugging Face folder");
-  verb.add_option("--tasks", o.tasks, "task files (TOML)");
+  verb.add_option("--tasks", o.tasks, "task files (TOML)")->check(CLI::ExistingFile);
   verb.add_option("--limit", o.limit, "no more than so many questions of each")->check(kPositive);
   verb.add_option("--shots", o.shots, "examples before each question (default: as the task says)")->check(CLI::Range(0, 1000));
   verb.add_option("--seeds", o.seeds, "of the choice of examples; several: the mean over them, and each (default: 1234)")->delimiter(',');

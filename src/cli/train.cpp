@@ -16,14 +16,15 @@ void add_train(Flags& flags) {
   const auto values = std::make_shared<TrainOptions>();
   auto& o = *values;
   auto& verb = flags.verb("train", "train a model as a configuration says", values);
-  verb.add_option("config", o.config, "configuration, TOML (configs/ has some)");
+  verb.add_option("config", o.config, "configuration, TOML (configs/ has some)")->check(CLI::ExistingFile);
   add_set(verb, o.set, "key=value: override a setting; may be given several times");
   verb.add_option("--run-dir", o.run_dir, "where checkpoints, metrics and the log go (default runs/<name of the config>)");
   verb.add_option("--resume", o.resume, "auto (the run directory's newest checkpoint), never, or a checkpoint's path");
   verb.add_option("--stop-after", o.stop_after, "end after this step of a longer run, validated and saved; the same command goes on")
       ->check(kPositive);
   verb.add_flag("--no-forecast", o.no_forecast, "neither measure the machine nor predict: for several runs side by side");
-  verb.add_flag("--dry-run", o.dry_run, "print the resolved plan: parameters, memory, FLOPs, predicted step time; train nothing");
+  verb.add_flag("--dry-run", o.dry_run, "print the resolved plan: parameters, memory, FLOPs, predicted step time; train nothing")
+      ->excludes("--no-forecast");
   verb.add_flag("--settings", o.settings_help, "print every setting with its type, default and meaning");
   verb.add_option("--example", o.example, "print the settings of a small model of this family: what its parts need beside sizes");
   verb.add_flag("--markdown", o.markdown, "with --settings: as the page docs/settings.md");
@@ -46,6 +47,7 @@ void add_train(Flags& flags) {
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/process.h"
+#include "base/run_events.h"
 #include "base/stack_dump.h"
 #include "base/version.h"
 #include "bench/gemm_backend_setting.h"
@@ -176,12 +178,25 @@ std::vector<fs::path> folders_of(const train::RunConfig& config, const fs::path&
   return folders;
 }
 
+// A launcher of ours says what its ranks die of; others do not.
+void record_failure(const fs::path& run_dir, int rank, const base::Error& failure) {
+  if (base::environment().heartbeats.empty()) base::record_event(run_dir, "failure", {{"rank", rank}, {"what", failure.what()}});
+}
+
 // Through spikes that it goes back from. Whether the run may go on with a next stretch.
 bool train_and_go_back(const train::RunConfig& config, train::RunOptions options, const train::Forecast& forecast, mesh::Groups& groups,
                        const resilience::StopSignal& stop, train::Measured& measured) {
   for (std::map<int64_t, int64_t> times;;) {
     train::Trainer trainer(config, options, forecast, groups);
-    const bool goes_on = trainer.run(stop);
+    bool goes_on = false;
+    try {
+      goes_on = trainer.run(stop);
+    } catch (const base::CommError&) {
+      throw;
+    } catch (const base::Error& failure) {
+      record_failure(options.run_dir, groups.world().rank(), failure);
+      throw;
+    }
     train::add(trainer.measured(), measured);
     const auto& back = trainer.goes_back();
     if (!back) return goes_on;
@@ -228,6 +243,10 @@ void train_as(const comm::RankEnvironment& ranks, const TrainOptions& o, const r
       return std::string();
     });
     if (!refusal.empty()) throw base::ConfigError("{}", refusal);
+    if (config.checkpoint.every == 0) {
+      resilience::StopSignal::say("\nstopping after this step; nothing is saved, as checkpoint.every = 0; once more to stop at once\n");
+      if (world->rank() == 0) base::log_info("this run saves no checkpoints: checkpoint.every = 0");
+    }
     const bench::Company company{world.get(), ranks.local_rank, ranks.local_size};
     if (!o.no_forecast) profile = bench::profile_of_run(config, company);
     const bool is_predicted = company.is_first() && !o.no_forecast;
@@ -255,7 +274,7 @@ void train_as(const comm::RankEnvironment& ranks, const TrainOptions& o, const r
       if (world->rank() == 0 && world->size() > 1) base::log_info("{}: {}", world->description(), mesh.describe());
       const auto forecast = is_predicted ? plan::forecast_of(*present, mesh, profile, plan::program_bytes(*present)) : plan::RunForecast();
       device::reset_peak_memory(device);
-      bench::choose_gemm_backend(stretch.config, run_dir, options.resume, mesh, device, company);
+      bench::choose_gemm_backend(stretch.config, options, mesh, device, company);
       config.train.gemm_backend = stretch.config.train.gemm_backend;  // what the run directory says, and a resumed run keeps
       options.described = train::settings_of(config).dump_toml();
       mesh::Groups groups(*world, present->parallel);

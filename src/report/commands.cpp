@@ -46,6 +46,7 @@ int report_runs(const ReportOptions& options) {
   if (options.inputs.size() == 1 && !options.json)
     if (const auto sweep = read_sweep(options.inputs.front())) return report_sweep(*sweep, options);
   const auto runs = read_runs(options.inputs);
+  for (const auto& run : runs) require_run(run);
   const auto output = options.output.empty() ? options.inputs.front() / "report.html" : options.output;
   const auto page = make_page(runs, local_time());
   base::write_file_atomically(output, page);

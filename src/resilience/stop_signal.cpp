@@ -42,6 +42,8 @@ StopSignal::StopSignal(const char* note, SecondSignal second) : note_before_(sho
   if (!second_ends && hang_up_before_.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
 }
 
+void StopSignal::say(const char* note) { shown_note = note; }
+
 StopSignal::~StopSignal() {
   sigaction(SIGINT, &interrupt_before_, nullptr);
   sigaction(SIGTERM, &terminate_before_, nullptr);

@@ -21,6 +21,8 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
+  /// Says this from now on; it must outlive the object.
+  static void say(const char* note);
   /// The signal that arrived, or 0.
   int received() const;
 

@@ -5,7 +5,9 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "checkpoint/format/metadata.h"
 #include "checkpoint/load/reader.h"
+#include "checkpoint/load/tensor_source.h"
 #include "checkpoint/storage/folder.h"
 #include "layers/dtype.h"
 #include "models/hugging_face.h"
@@ -68,14 +70,12 @@ LoadedModel load_model(const fs::path& given, std::optional<at::ScalarType> chos
   if (!fs::is_directory(path)) return load_archive(path, chosen, device, layout);
   const auto dtype = chosen.value_or(at::kFloat);
   if (fs::exists(path / "config.json")) return {models::load_hugging_face_model(path, dtype, device, layout), tokenizer_in(path), {}};
-  for (const auto& folder : {path / "checkpoints", path}) {
-    if (const auto newest = checkpoint::latest(folder)) return from_checkpoint(newest->path, dtype, device, layout);
-  }
-  if (!fs::exists(path / "metadata.bin"))
-    throw base::ModelError(
-        "{} has neither checkpoints nor a config.json; give a run directory, a checkpoint, a Hugging Face folder or an archive",
-        path.string());
-  return from_checkpoint(path, dtype, device, layout);
+  const bool holds_some = fs::exists(path / checkpoint::kMetadataName) || !checkpoint::all(checkpoint::resolve_folder(path)).empty();
+  if (holds_some) return from_checkpoint(checkpoint::resolve_checkpoint(path), dtype, device, layout);
+  if (fs::exists(path / "config.toml"))
+    throw base::ModelError("{} is a run directory in which nothing is saved yet (checkpoint.every)", path.string());
+  throw base::ModelError("{} has neither checkpoints nor a config.json; give a run directory, a checkpoint, a Hugging Face folder or an archive",
+                         path.string());
 }
 
 LoadedModel load_model_over(const fs::path& path, std::optional<at::ScalarType> dtype, at::Device device, comm::Group* ranks,

@@ -15,11 +15,25 @@ std::unique_ptr<data::Tokenizer> tokenizer_of(const RunConfig& config) {
   return tokenizer;
 }
 
+namespace {
+
+void check_tokens(const char* setting, const std::string& path) {
+  try {
+    data::check_is_there(path);
+  } catch (const base::FileError& missing) {
+    throw base::FileError("{} = \"{}\": {}; ingot data tokenize makes such files", setting, path, missing.what());
+  }
+}
+
+}  // namespace
+
 void check_files(const RunConfig& config) {
   static_cast<void>(tokenizer_of(config));
-  for (const auto& phase : lay_out_phases(config))
-    for (const auto& source : phase.data.sources) data::check_is_there(source.path);
-  for (const auto& path : config.data.validation) data::check_is_there(path);
+  for (const auto& phase : lay_out_phases(config)) {
+    if (phase.data.sources.empty()) throw base::ConfigError("data.sources is empty: name at least one prefix made by 'ingot data tokenize'");
+    for (const auto& source : phase.data.sources) check_tokens("data.sources", source.path);
+  }
+  for (const auto& path : config.data.validation) check_tokens("data.validation", path);
 }
 
 }  // namespace ingot::train

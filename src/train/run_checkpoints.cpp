@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "checkpoint/load/tensor_source.h"
 #include "checkpoint/ranks/host_memory.h"
 #include "checkpoint/storage/folder.h"
 #include "train/metrics/checkpoint_record.h"
@@ -53,6 +54,14 @@ fs::path checkpoints_folder(const checkpoint::CheckpointConfig& config, const fs
   return config.folder.empty() ? run_dir / "checkpoints" : fs::path(config.folder);
 }
 
+fs::path resume_path(const fs::path& given, const checkpoint::StorageOf& storage_of) {
+  try {
+    return checkpoint::resolve_checkpoint(given, storage_of(given));
+  } catch (const base::CheckpointError& missing) {
+    throw base::ConfigError("--resume {}: {}; give auto, never, a checkpoint, or a run directory", given.string(), missing.what());
+  }
+}
+
 fs::path RunCheckpoints::folder() const { return checkpoints_folder(config_, options_.run_dir); }
 
 fs::path RunCheckpoints::memory_folder() const { return fs::path(config_.memory_folder) / ("ingot-" + options_.run_id); }
@@ -65,9 +74,6 @@ std::optional<fs::path> RunCheckpoints::to_resume(const std::set<fs::path>& dama
   const fs::path own = folder();
   if (options_.resume == "auto") {
     const auto newest = checkpoint::latest(own, damaged, storage());
-    if (!newest && !damaged.empty())
-      throw base::CheckpointError("none of the checkpoints in {} can be read; `ingot checkpoint verify {}` says what is damaged",
-                                  own.string(), own.string());
     return newest ? std::optional(newest->path) : std::nullopt;
   }
   if (options_.resume == "never") {
@@ -76,9 +82,18 @@ std::optional<fs::path> RunCheckpoints::to_resume(const std::set<fs::path>& dama
                               own.string());
     return std::nullopt;
   }
-  const fs::path given = options_.resume;
-  const auto newest = checkpoint::latest(given, options_.storage_of(given));
-  return newest ? newest->path : given;
+  return resume_path(options_.resume, options_.storage_of);
+}
+
+// A run whose checkpoints are all damaged does not begin anew: it would replace what can perhaps be saved of them.
+void RunCheckpoints::require_nothing_saved() const {
+  const fs::path own = folder();
+  const auto saved = checkpoint::all(own, storage());
+  if (options_.resume != "auto" || saved.empty()) return;
+  throw base::CheckpointError(
+      "none of the {} checkpoints in {} can be read; `ingot checkpoint verify {}` says what is damaged. To begin anew, move them away or "
+      "choose another --run-dir",
+      saved.size(), own.string(), own.string());
 }
 
 RunCheckpoints::Restored RunCheckpoints::load(const checkpoint::TeamReader& reader, const std::string& from) {
@@ -131,7 +146,13 @@ std::optional<RunCheckpoints::Restored> RunCheckpoints::restore() {
         return restored;
       }
     }
-    if (found.empty()) return std::nullopt;
+    if (found.empty()) {
+      checkpoint::on_first(ranks, [&] {
+        require_nothing_saved();
+        return std::string();
+      });
+      return std::nullopt;
+    }
     try {
       const checkpoint::TeamReader reader(
           found, {.verify = config_.verify, .machine = base::host_name(), .storage = &options_.storage_of(found), .team = &ranks});

@@ -24,6 +24,10 @@ namespace ingot::train {
 /// Where a run's checkpoints lie.
 std::filesystem::path checkpoints_folder(const checkpoint::CheckpointConfig& config, const std::filesystem::path& run_dir);
 
+/// The checkpoint that --resume names: itself, or the newest in a folder of checkpoints or of a run directory. Throws ConfigError where
+/// there is none.
+std::filesystem::path resume_path(const std::filesystem::path& given, const checkpoint::StorageOf& storage_of);
+
 class RunCheckpoints {
  public:
   static constexpr int64_t kMemoryStagingBytes = int64_t{64} << 20;  // what goes to memory does not wait for it long
@@ -85,6 +89,7 @@ class RunCheckpoints {
   std::filesystem::path memory_folder() const;
   const checkpoint::Storage& storage() const;
   std::optional<std::filesystem::path> to_resume(const std::set<std::filesystem::path>& damaged) const;
+  void require_nothing_saved() const;
   std::unique_ptr<Tier> make_tier(const char* axis,
                                   const std::function<std::unique_ptr<checkpoint::Saver>(const checkpoint::SaveOptions&)>& make);
   std::unique_ptr<Tier> make_durable_tier();

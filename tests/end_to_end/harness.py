@@ -44,6 +44,7 @@ def expect_error(*args, status, words):
     for word in words:
         assert word in err, f"ingot {' '.join(map(str, args))}: '{word}' is not in the message:\n{err}"
     assert "Exception raised from" not in err and "terminate called" not in err, err
+    return err
 
 
 def make_text(path, paragraphs=400, seed=1):

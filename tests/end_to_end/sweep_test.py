@@ -96,7 +96,7 @@ def a_killed_sweep_goes_on(w):
 
 def what_goes_wrong_is_said(w):
     config = w.config()
-    expect_error("sweep", w.path / "none.toml", status=1, words=["none.toml"])
+    expect_error("sweep", w.path / "none.toml", status=2, words=["none.toml", "does not exist"])
     expect_error("sweep", definition(w, config, metric="validation_loss"), "--dir", w.path / "a", status=2, words=["does not validate", "train.validation_every"])
     wrong = '[[settings]]\nname = "optimizer.lrr"\nvalues = ["1"]\n'
     expect_error("sweep", definition(w, config, metric="loss", extra=wrong), status=2, words=["optimizer.lrr", "optimizer.lr"])

@@ -270,11 +270,37 @@ def a_run_goes_back_before_a_spike_and_passes_over_the_data(w):
     ingot("checkpoint", "diff", run, stopped)
 
 
+def what_is_saved_is_not_replaced_by_a_run_from_the_start(w):
+    config = w.config("only", **{"checkpoint.every": 3, "checkpoint.keep": 1, "train.steps": 6})
+    run = w.path / "only"
+    ingot("train", config, "--no-forecast", "--run-dir", run)
+    [checkpoint], curve = (run / "checkpoints").glob("step_*"), losses(run)
+    data = min(checkpoint.glob("data_*.bin"))
+    for damage in (lambda: data.rename(w.path / "away"), lambda: os.truncate(data, 100)):
+        if not data.exists():
+            (w.path / "away").rename(data)
+        damage()
+        expect_error("train", config, "--no-forecast", "--run-dir", run, "--set", "train.steps=8", status=1, words=["none of the 1 checkpoints", "checkpoint verify"])
+        assert losses(run) == curve and [checkpoint] == list((run / "checkpoints").glob("step_*"))
+        expect_error("generate", "--model", run, "--prompt", "x", status=1, words=["none of them is complete"])
+    # Without checkpoints there is nothing to go on from, and what the run had done is kept beside the new one.
+    unsaved = w.path / "unsaved"
+    _, err = ingot("train", config, "--no-forecast", "--run-dir", unsaved, "--set", "checkpoint.every=0")
+    assert "saves no checkpoints" in err, err
+    done = (unsaved / "metrics.jsonl").read_text()
+    _, err = ingot("train", config, "--no-forecast", "--run-dir", unsaved, "--set", "checkpoint.every=0", "--set", "train.steps=2")
+    assert (unsaved / "metrics.before.jsonl").read_text() == done and len(losses(unsaved)) == 2 and "metrics.before.jsonl" in err, err
+    expect_error("generate", "--model", unsaved, "--prompt", "x", status=1, words=["nothing is saved"])
+    # One that ends with an error is not one that went without a word.
+    expect_error("train", config, "--no-forecast", "--run-dir", w.path / "small", "--set", "model.vocab_size=300", "--set", "data.tokenizer=\"\"", status=1, words=["vocabulary"])
+    assert "failed" in ingot("status", w.path / "small")[0] and "vocabulary" in ingot("events", w.path / "small")[0]
+
+
 def wrong_calls_say_what_is_wrong(w):
     config = w.config("w")
     expect_error("tarin", status=2, words=["train"])
     expect_error("train", config, "--runs-dir", "x", status=2, words=["--run-dir"])
-    expect_error("train", w.path / "none.toml", status=1, words=["none.toml", "No such file"])
+    expect_error("train", w.path / "none.toml", status=2, words=["none.toml", "does not exist"])  # which no launcher tries again
     expect_error("train", config, "--set", "train.stesp=3", status=2, words=["train.steps"])
     expect_error("train", config, "--set", "model.heads=5", status=2, words=["would work"])
     expect_error("train", config, "--set", "train.precision=fp9", status=2, words=["did you mean 'fp8'"])
@@ -288,6 +314,8 @@ def wrong_calls_say_what_is_wrong(w):
     for setting in (f'data.sources=[{{path="{w.path}/nowhere"}}]', f'data.tokenizer="{w.path}/nowhere"', f'data.validation=["{w.path}/nowhere"]'):
         _, err = ingot("train", config, "--run-dir", w.path / "v", "--set", setting, status=1, env=unmeasured)
         assert "nowhere" in err and "measure" not in err, err
+    expect_error("train", config, "--run-dir", w.path / "v", "--set", "data.sources=[]", status=2, words=["data.sources is empty"])
+    expect_error("train", config, "--dry-run", "--no-forecast", status=2, words=["--dry-run", "--no-forecast"])
     bad = w.path / "bad.toml"
     bad.write_text("[train\nsteps = 3")
     expect_error("train", bad, status=2, words=["bad.toml:1"])
@@ -303,6 +331,10 @@ def wrong_calls_say_what_is_wrong(w):
     ingot("train", config, "--run-dir", w.path / "r", "--set", "train.steps=3")
     expect_error("train", config, "--run-dir", w.path / "r", "--set", "model.hidden=64", status=1, words=["shape", "config"])
     expect_error("train", config, "--run-dir", w.path / "r", "--resume", "never", status=2, words=["--resume"])
+    err = expect_error("train", config, "--run-dir", w.path / "s", "--resume", w.path / "autoo", status=2, words=["--resume", "autoo", "run directory"])
+    assert "matmuls" not in err, err
+    ingot("train", config, "--run-dir", w.path / "s", "--set", "train.steps=4", "--resume", w.path / "r")  # a run directory is its newest checkpoint
+    assert losses(w.path / "s")[0][0] == 4, losses(w.path / "s")
     # Regression: another batch size made the resumed run repeat or skip samples without a word.
     expect_error("train", config, "--run-dir", w.path / "r", "--set", "train.batch_size=2", status=1, words=["batch size", "train.phases"])
     expect_error("train", config, "--run-dir", w.path / "p", "--set", "log.prometheus=nowhere", status=2, words=["log.prometheus"])
@@ -392,7 +424,7 @@ TESTS = [runs_leave_their_files_and_repeat_bit_for_bit, toggles_change_no_number
          a_signal_saves_and_exits_0, phases_move_context_base_rate_and_mix,
          phases_change_the_layout_and_grow_the_batch, conversations_are_learned_by_their_answers, validation_follows_the_phase,
          a_model_generates_and_is_exported,
-         nan_is_named_skipped_or_stopped_and_never_saved, spikes_are_skipped_or_stop_the_run_and_a_resumed_run_decides_alike, a_run_goes_back_before_a_spike_and_passes_over_the_data, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run,
+         nan_is_named_skipped_or_stopped_and_never_saved, spikes_are_skipped_or_stop_the_run_and_a_resumed_run_decides_alike, a_run_goes_back_before_a_spike_and_passes_over_the_data, what_is_saved_is_not_replaced_by_a_run_from_the_start, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run,
          a_run_without_memory_says_who_has_it_and_what_would_do, a_tuned_run_goes_on_with_its_algorithms, losses_of_routers_even_out_the_load]
 
 if __name__ == "__main__":

@@ -205,8 +205,9 @@ ParallelFile parse_parallel(std::string_view content, const std::string& name) {
   json document;
   try {
     document = json::parse(content);
-  } catch (const json::exception& wrong) {
-    throw DataError("{} is not JSON: {}{}", name, shortened(wrong.what(), kMaxTextBytes), kAdvice);
+  } catch (const json::exception&) {
+    throw DataError(
+        "{} is not JSON; ingot report takes run directories, machine profiles, and what ingot bench collectives and parallel write", name);
   }
   const Entry top(document, name + ":");
   ParallelFile file{.name = name, .mode = top.text("mode"), .machine = top.text("machine"), .sweep = {}};

@@ -212,6 +212,11 @@ void read_log(RunData& run) {
 
 }  // namespace
 
+void require_run(const RunData& run) {
+  if (run.metrics.step.empty() && run.happened.events.empty() && run.settings.empty())
+    throw base::DataError("{} is no run directory: it has no metrics.jsonl, events.jsonl or config.toml", run.folder.string());
+}
+
 RunData read_run(const fs::path& folder, LastLine last) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {

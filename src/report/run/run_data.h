@@ -34,6 +34,8 @@ struct RunData {
 
 /// Throws DataError only when `folder` is no folder at all or cannot be read. `last`: of its files of lines.
 RunData read_run(const std::filesystem::path& folder, LastLine last = LastLine::counts);
+/// Throws DataError where the folder has nothing of a run.
+void require_run(const RunData& run);
 
 /// Reads all and names them by their folders' names, lengthened until they differ.
 std::vector<RunData> read_runs(const std::vector<std::filesystem::path>& folders, LastLine last = LastLine::counts);

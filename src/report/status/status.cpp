@@ -42,8 +42,7 @@ RunStatus status_of(const fs::path& folder, double now_s) {
   const auto run = read_run(folder, LastLine::is_being_written);
   const auto& metrics = run.metrics;
   const auto& events = run.happened.events;
-  if (metrics.step.empty() && events.empty() && run.settings.empty())
-    throw base::DataError("{} is no run directory: it has no metrics.jsonl, events.jsonl or config.toml", folder.string());
+  require_run(run);
   RunStatus status;
   status.folder = folder;
   status.failures = run.happened.failures, status.hangs = run.happened.hangs, status.restarts = run.happened.restarts;
@@ -227,6 +226,7 @@ int run_status(const StatusOptions& options) {
 int run_events(const EventsOptions& options) {
   const HeldSignals signals;
   size_t shown = 0;
+  if (!fs::is_directory(options.folder)) throw base::DataError("there is no folder {}", options.folder.string());
   do {
     const auto read = base::read_run_events(options.folder);
     if (shown == 0 && read.events.empty() && !options.follow)

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 
 namespace ingot::train {
 namespace {
@@ -37,9 +38,20 @@ size_t kept_bytes(std::string_view content, int64_t resumed_step) {
   return keep;
 }
 
+// The steps of a run that begins anew in the same directory, having saved nothing, are kept beside it.
+const std::filesystem::path& with_earlier_steps_aside(const std::filesystem::path& path, int64_t resumed_step) {
+  std::error_code ignored;
+  if (resumed_step > 0 || !std::filesystem::is_regular_file(path, ignored) || std::filesystem::file_size(path, ignored) == 0) return path;
+  const auto aside = std::filesystem::path(path).replace_extension("before.jsonl");
+  std::filesystem::rename(path, aside, ignored);
+  if (!ignored) base::log_info("this run begins at step 1; those that were done here before, of which none is saved, are in {}", aside.string());
+  return path;
+}
+
 }  // namespace
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t resumed_step) : file_(path, AppendFile::Mode::append) {
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t resumed_step)
+    : file_(with_earlier_steps_aside(path, resumed_step), AppendFile::Mode::append) {
   size_t keep = 0;
   {
     const base::MappedFile mapped(path);

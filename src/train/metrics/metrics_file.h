@@ -11,7 +11,7 @@ namespace ingot::train {
 class MetricsFile {
  public:
   /// Opens the file for a run that goes on after `resumed_step` (0: from the start). A torn last line and the lines of later
-  /// steps are cut off, since those steps will be done again. Throws FileError.
+  /// steps are cut off, since those steps will be done again; from the start all is put aside as metrics.before.jsonl. Throws FileError.
   MetricsFile(const std::filesystem::path& path, int64_t resumed_step);
 
   /// Appends one line. Throws FileError (disk full); the file then ends with the line before, and later lines may succeed.

@@ -114,6 +114,7 @@ TEST_F(MetricsFileTest, a_new_run_starts_empty_and_a_resumed_one_keeps_what_is_n
   EXPECT_EQ(fs::file_size(path), 22u);
   { MetricsFile fresh(path, 0); }
   EXPECT_EQ(fs::file_size(path), 0u);
+  EXPECT_EQ(fs::file_size(fs::path(path).replace_extension("before.jsonl")), 22u) << "what no checkpoint goes on from stays beside it";
   { MetricsFile missing(folder / "other.jsonl", 5); }
   EXPECT_EQ(fs::file_size(folder / "other.jsonl"), 0u);
 }
