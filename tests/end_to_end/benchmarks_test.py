@@ -72,6 +72,42 @@ def watching_is_counted_by_calls_and_operations(scratch):
     assert abs(float(small[5].split()[0]) - float(small[4]) / 10 / float(small[2])) < 0.02, table
 
 
+def floors(*args):
+    return subprocess.run([sys.executable, "-B", str(BENCHMARKS / "kernel_floors.py"), *map(str, args)], capture_output=True, text=True, timeout=800,
+                          env=os.environ | {"INGOT_BINARY": str(INGOT)})
+
+
+def kernels_keep_their_rates(scratch):
+    """The profile that the tests' machine was given first; measured again where that is below."""
+    profiles = list(Path(os.environ.get("INGOT_CACHE", scratch)).glob(f"profile-*-{len(os.sched_getaffinity(0))}.json"))
+    done = floors(*(("--profile", profiles[0]) if len(profiles) == 1 else ()))
+    print(done.stdout)
+    if done.returncode == 77:
+        sys.exit(77)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def a_kernel_that_became_slower_is_named(scratch):
+    rate = lambda **of: {"kind": "plain", "dtype": "fp32", "pass": "forward", **of}
+    kernel = lambda seconds: {"name": "swiglu", "dtype": "fp32", "rows": 64, "width": 64, "forward_s": seconds, "forward_bytes": 4e6, "backward_s": 1e-3, "backward_bytes": 8e6}
+    profile = {"memory": [{"operation": "triad", "bytes": 1 << 26, "bytes_per_s": 1e10}], "gemm": [rate(flops_per_s=2e11), {**rate(flops_per_s=1e11), "pass": "grad_input"}],
+               "attention": [{"dtype": "fp32", "batch": 1, "seq": 128, "heads": 4, "head_dim": 32, "forward_s": 1e-4, "backward_s": 2e-4}], "kernels": [kernel(1e-3)]}
+    path, file = Path(scratch) / "profile.json", Path(scratch) / "floors.json"
+
+    def judged(seconds, *more):
+        path.write_text(json.dumps(profile | {"kernels": [kernel(seconds)]}))
+        return floors("--profile", path, "--tries", 1, "--floors", file, *more)
+
+    assert judged(1e-3).returncode == 77, "no floors for this kind of CPU"
+    done = judged(1e-3, "--record")
+    [shares] = json.loads(file.read_text()).values()
+    assert done.returncode == 0 and shares == {"swiglu fp32 forward": 0.4, "swiglu fp32 backward": 0.8, "gemm fp32 forward": 1.0, "gemm fp32 grad_input": 0.5,
+                                               "attention fp32 forward": 0.211, "attention fp32 backward": 0.264}, shares
+    assert judged(1.16e-3).returncode == 0
+    slower = judged(1.2e-3)
+    assert slower.returncode == 3 and "swiglu fp32 forward: 0.333" in slower.stdout and "backward" not in slower.stdout, slower
+
+
 def wrong_calls_say_what_is_wrong(scratch):
     assert "unknown systems: gloo; there are ingot-spare" in benchmark(scratch, "recovery_beside_torchrun.py", "--systems", "gloo", status=2)
     assert "make it as the first lines of --help say" in benchmark(scratch, "recovery_beside_torchrun.py", "--python", "/none/python", status=2)
@@ -80,7 +116,7 @@ def wrong_calls_say_what_is_wrong(scratch):
 
 
 TESTS = [recovery_is_timed_from_the_kill_to_the_next_new_step, what_counts_as_a_new_step, noise_comes_and_goes_and_what_is_named_is_counted,
-         watching_is_counted_by_calls_and_operations, wrong_calls_say_what_is_wrong]
+         watching_is_counted_by_calls_and_operations, kernels_keep_their_rates, a_kernel_that_became_slower_is_named, wrong_calls_say_what_is_wrong]
 
 if __name__ == "__main__":
     run_chosen_in_scratch(TESTS)
