@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/matmul.h"
 #include "kernels/cpu_matmul.h"
+#include "kernels/matmul.h"
 
 namespace ingot::kernels {
 namespace {

@@ -1,8 +1,8 @@
 #include "kernels/symmetric_matmul.h"
 
 #include "device/device.h"
-#include "kernels/matmul.h"
 #include "kernels/cpu_matmul.h"
+#include "kernels/matmul.h"
 #include "kernels/row_kernel.h"
 
 namespace ingot::kernels {

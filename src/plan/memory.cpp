@@ -6,9 +6,9 @@
 
 #include "base/page_pool.h"
 #include "checkpoint/save/snapshot.h"
+#include "kernels/cpu_matmul.h"
 #include "kernels/cpu_memory.h"
 #include "kernels/matmul.h"
-#include "kernels/cpu_matmul.h"
 #include "optim/update_rule.h"
 #include "plan/work_names.h"
 

@@ -9,10 +9,10 @@
 #include <unordered_map>
 
 #include "comm/world.h"
+#include "kernels/cpu_matmul.h"
 #include "kernels/cpu_memory.h"
 #include "kernels/differentiable.h"
 #include "kernels/matmul.h"
-#include "kernels/cpu_matmul.h"
 #include "layers/dtype.h"
 #include "optim/optimizer.h"
 #include "plan/test_support.h"

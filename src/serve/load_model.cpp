@@ -74,8 +74,9 @@ LoadedModel load_model(const fs::path& given, std::optional<at::ScalarType> chos
   if (holds_some) return from_checkpoint(checkpoint::resolve_checkpoint(path), dtype, device, layout);
   if (fs::exists(path / "config.toml"))
     throw base::ModelError("{} is a run directory in which nothing is saved yet (checkpoint.every)", path.string());
-  throw base::ModelError("{} has neither checkpoints nor a config.json; give a run directory, a checkpoint, a Hugging Face folder or an archive",
-                         path.string());
+  throw base::ModelError(
+      "{} has neither checkpoints nor a config.json; give a run directory, a checkpoint, a Hugging Face folder or an archive",
+      path.string());
 }
 
 LoadedModel load_model_over(const fs::path& path, std::optional<at::ScalarType> dtype, at::Device device, comm::Group* ranks,

@@ -44,7 +44,8 @@ const std::filesystem::path& with_earlier_steps_aside(const std::filesystem::pat
   if (resumed_step > 0 || !std::filesystem::is_regular_file(path, ignored) || std::filesystem::file_size(path, ignored) == 0) return path;
   const auto aside = std::filesystem::path(path).replace_extension("before.jsonl");
   std::filesystem::rename(path, aside, ignored);
-  if (!ignored) base::log_info("this run begins at step 1; those that were done here before, of which none is saved, are in {}", aside.string());
+  if (!ignored)
+    base::log_info("this run begins at step 1; those that were done here before, of which none is saved, are in {}", aside.string());
   return path;
 }
 
