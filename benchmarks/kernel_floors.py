@@ -5,7 +5,8 @@
 
 Of each kernel at the largest size that `ingot bench all --quick` measures: bytes per second over triad's of 64 MiB, or, of attention, FLOP/s over the dtype's fastest
 GEMM; of GEMMs themselves each pass over the fastest one, and the default over the other libraries. A share that falls by more than 15 % below what the file has for this
-kind of CPU fails (status 3), if it does so in each of --tries measurements: one that something else ran beside says nothing. --record writes their medians into the file.
+model of CPU fails (status 3), if it does so in each of --tries measurements, since one that something else ran beside says nothing; and by more than 15 % below what the others
+fell by (their median), since then it is the memory that differs. --record writes the medians of --tries measurements into the file.
 """
 import argparse
 import json
@@ -22,10 +23,10 @@ MOST_BELOW = 0.15
 
 
 def kind_of_cpu():
-    """Such as "AuthenticAMD avx512_bf16, 2 threads": kernels of one kind are compiled and chosen alike."""
+    """Such as "AuthenticAMD 26/2 avx512_bf16, 2 threads": vendor, family and model, the best instructions."""
     info = dict(map(str.strip, line.split(":", 1)) for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines() if ":" in line)
     flags = info.get("flags", "").split()
-    return f'{info.get("vendor_id", "unknown")} {next((k for k in KINDS if k in flags), "portable")}, {len(os.sched_getaffinity(0))} threads'
+    return f'{info.get("vendor_id", "unknown")} {info.get("cpu family", "?")}/{info.get("model", "?")} {next((k for k in KINDS if k in flags), "portable")}, {len(os.sched_getaffinity(0))} threads'
 
 
 def ingot(*command):
@@ -103,7 +104,11 @@ def main():
         all_shares.append(now)
         if args.record:
             continue
-        below = {n: s for n, s in known[kind].items() if (n in best or not args.profile or number > 0) and best.get(n, 0) < (1 - MOST_BELOW) * s}
+        ratios = {name: best[name] / share for name, share in known[kind].items() if name in best}
+        all_fell = min(1, statistics.median(ratios.values()))
+        below = {name: known[kind][name] for name, ratio in ratios.items() if ratio < (1 - MOST_BELOW) * all_fell}
+        if not args.profile or number > 0:  # a profile need not have all
+            below |= {name: share for name, share in known[kind].items() if name not in best}
         if not below:
             print(f"{len(known[kind])} shares are at their floors or above, after {number + 1} measurement{'s' if number else ''}")
             return

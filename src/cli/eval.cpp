@@ -17,7 +17,7 @@ void add_eval(Flags& flags) {
   auto& o = *values;
   auto& verb = flags.verb("eval", "say how well a model does at tasks (docs/evaluation.md)", values);
   verb.add_option("model", o.model, "an ingot checkpoint or run directory, or a Hugging Face folder");
-  verb.add_option("--tasks", o.tasks, "task files (TOML)")->check(CLI::ExistingFile);
+  verb.add_option("--tasks", o.tasks, "task files (TOML)");
   verb.add_option("--limit", o.limit, "no more than so many questions of each")->check(kPositive);
   verb.add_option("--shots", o.shots, "examples before each question (default: as the task says)")->check(CLI::Range(0, 1000));
   verb.add_option("--seeds", o.seeds, "of the choice of examples; several: the mean over them, and each (default: 1234)")->delimiter(',');
@@ -53,6 +53,7 @@ void add_eval(Flags& flags) {
 #include "base/progress.h"
 #include "base/text.h"
 #include "base/version.h"
+#include "cli/input_file.h"
 #include "device/device.h"
 #include "eval/evaluate.h"
 #include "eval/ladder.h"
@@ -119,6 +120,7 @@ int run_eval(const Call& call) {
   if (!o.ladder.empty()) return write_ladder(o);
   if (o.model.empty()) throw base::UsageError("name a model: ingot eval MODEL --tasks FILE…");
   if (o.tasks.empty()) throw base::UsageError("name tasks: ingot eval MODEL --tasks FILE…, such as configs/tasks/agreement.toml");
+  for (const auto& file : o.tasks) require_file(file);
   if (!o.page.empty()) throw base::UsageError("--page is of --ladder: ingot eval --ladder RESULTS… --page FILE");
   if (!o.chat && (!o.chat_template.empty() || o.multiturn || !o.system.empty()))
     throw base::UsageError("--template, --multiturn and --system are of --chat");

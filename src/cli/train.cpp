@@ -16,7 +16,7 @@ void add_train(Flags& flags) {
   const auto values = std::make_shared<TrainOptions>();
   auto& o = *values;
   auto& verb = flags.verb("train", "train a model as a configuration says", values);
-  verb.add_option("config", o.config, "configuration, TOML (configs/ has some)")->check(CLI::ExistingFile);
+  verb.add_option("config", o.config, "configuration, TOML (configs/ has some)");
   add_set(verb, o.set, "key=value: override a setting; may be given several times");
   verb.add_option("--run-dir", o.run_dir, "where checkpoints, metrics and the log go (default runs/<name of the config>)");
   verb.add_option("--resume", o.resume, "auto (the run directory's newest checkpoint), never, or a checkpoint's path");
@@ -53,6 +53,7 @@ void add_train(Flags& flags) {
 #include "bench/gemm_backend_setting.h"
 #include "bench/planning.h"
 #include "checkpoint/storage/read_ahead.h"
+#include "cli/input_file.h"
 #include "comm/share_cores.h"
 #include "device/device.h"
 #include "eval/run_evaluations.h"
@@ -320,6 +321,7 @@ int run_train(const Call& call) {
   if (o.settings_help) return print_settings(o.markdown);
   if (!o.example.empty()) return print_example(o.example);
   if (o.config.empty()) throw base::UsageError("ingot train needs a configuration, for instance configs/zaya1-nano.toml");
+  require_file(o.config);
   auto environment = base::environment();
   if (o.dry_run) {
     const auto ranks = comm::rank_environment(environment);

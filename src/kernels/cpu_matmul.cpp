@@ -171,7 +171,7 @@ void cpu_matmuls_into(const std::vector<CpuMatmul>& all, const cpu::GemmKernel* 
     group.clear();
     bytes = 0;
   };
-  const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads(), count = std::ssize(all);
+  const int64_t workers = cpu::available_workers(), count = std::ssize(all);
   for (const auto& one : all) {
     check(one);
     const auto& [out, a, b, overwrite, terms] = one;
@@ -181,7 +181,7 @@ void cpu_matmuls_into(const std::vector<CpuMatmul>& all, const cpu::GemmKernel* 
       continue;
     }
     const auto& best = kernel != nullptr ? *kernel : best_gemm_kernel(a.scalar_type());
-    auto laid = laid_out(one, best, (threads + count - 1) / count);
+    auto laid = laid_out(one, best, (workers + count - 1) / count);
     const int64_t own_bytes = laid.packed() * static_cast<int64_t>(a.element_size());
     if (bytes + own_bytes > kMostPackedBytes) run_group(best);
     bytes += own_bytes;

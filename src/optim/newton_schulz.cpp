@@ -160,6 +160,7 @@ void count_side_by_side(std::vector<Task>& tasks, const Run& run) {
   std::vector<int64_t> areas;
   for (auto& task : tasks) {
     const device::PeakSince peak(device);
+    const kernels::cpu::AsInsideATask one_worker;
     run(task);
     areas.push_back(peak.bytes());
   }

@@ -110,7 +110,7 @@ def wrong_calls_say_what_is_wrong(w):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         expect_error("report", "--watch", run, "--port", taken.getsockname()[1], status=2, words=["127.0.0.1:", "taken", "--port"])
-    ingot("report", run)
+    expect_error("report", run, status=1, words=["is no run directory"])
 
 
 TESTS = [a_run_is_followed_from_before_its_start_to_its_end, what_is_torn_or_hostile_does_not_end_it, wrong_calls_say_what_is_wrong]

@@ -9,10 +9,24 @@
 
 namespace ingot::kernels::cpu {
 
-/// How many workers parallel_tasks() uses for `count` tasks: 1 inside a parallel region.
-inline int64_t workers_for(int64_t count) {
-  return at::in_parallel_region() ? 1 : std::clamp<int64_t>(at::get_num_threads(), 1, std::max<int64_t>(count, 1));
-}
+/// While it lives, this thread's work has one worker, as inside a parallel region: for counting what a task there takes.
+class AsInsideATask {
+ public:
+  AsInsideATask() { lives() = true; }
+  ~AsInsideATask() { lives() = false; }
+  AsInsideATask(const AsInsideATask&) = delete;
+  AsInsideATask& operator=(const AsInsideATask&) = delete;
+  static bool& lives() {
+    thread_local bool lives = false;
+    return lives;
+  }
+};
+
+/// How many workers there are: 1 inside a parallel region.
+inline int64_t available_workers() { return at::in_parallel_region() || AsInsideATask::lives() ? 1 : std::max(1, at::get_num_threads()); }
+
+/// How many of them parallel_tasks() uses for `count` tasks.
+inline int64_t workers_for(int64_t count) { return std::clamp<int64_t>(available_workers(), 1, std::max<int64_t>(count, 1)); }
 
 /// Calls body(task, worker) for every task in [0, count), with worker in [0, workers_for(count)); tasks of one worker run one
 /// after another, so that per-worker scratch is safe. Tasks start in order.
