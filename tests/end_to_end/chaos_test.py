@@ -79,14 +79,17 @@ def a_curve_that_changes_is_seen_and_its_run_kept(scratch):
 
 
 def an_interrupt_leaves_nothing(scratch):
+    started, said = time.monotonic(), []
     process = start(scratch, "--kinds", "slow,kill", "--faults", 100)
     for line in process.stdout:
+        said.append(line)
         if "next new step" in line:
             break
     process.send_signal(signal.SIGINT)
     since = time.monotonic()
-    process.communicate(timeout=60)
-    assert process.returncode == 130 and time.monotonic() - since < 20
+    rest, _ = process.communicate(timeout=60)
+    took = time.monotonic() - since
+    assert process.returncode == 130 and took < 20, (process.returncode, since - started, took, "".join(said), rest)
     assert not processes_in(scratch) and not list(Path(scratch).iterdir()), list(Path(scratch).iterdir())
 
 
