@@ -6,7 +6,8 @@
 Of each kernel at the largest size that `ingot bench all --quick` measures: bytes per second over triad's of 64 MiB, or, of attention, FLOP/s over the dtype's fastest
 GEMM; of GEMMs themselves each pass over the fastest one, and the default over the other libraries. A share that falls by more than 15 % below what the file has for this
 model of CPU fails (status 3), if it does so in each of --tries measurements, since one that something else ran beside says nothing; and by more than 15 % below what the others
-fell by (their median), since then it is the memory that differs. --record writes the medians of --tries measurements into the file.
+fell by (their median), since then it is the memory that differs. --record writes the medians of --tries measurements into the file, of those that
+they agree on within 10 %.
 """
 import argparse
 import json
@@ -19,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
-MOST_BELOW = 0.15
+MOST_BELOW, STEADY = 0.15, 0.1
 
 
 def kind_of_cpu():
@@ -113,9 +114,11 @@ def main():
             print(f"{len(known[kind])} shares are at their floors or above, after {number + 1} measurement{'s' if number else ''}")
             return
     if args.record:
-        known[kind] = {name: round(statistics.median(shares[name] for shares in all_shares if name in shares), 3) for name in sorted(best)}
+        of = {name: [shares[name] for shares in all_shares if name in shares] for name in sorted(best)}
+        steady = {name: some for name, some in of.items() if max(some) - min(some) <= STEADY * statistics.median(some)}
+        known[kind] = {name: round(statistics.median(some), 3) for name, some in steady.items()}
         args.floors.write_text(json.dumps(known, indent=1) + "\n")
-        print(f"{len(best)} shares of {kind} are in {args.floors}")
+        print(f"{len(steady)} shares of {kind} are in {args.floors}; {len(of) - len(steady)} differed by more than {STEADY:.0%} between measurements")
         return
     for name, share in sorted(below.items()):
         print(f"{name}: {best.get(name, 0):.3f} of the machine's own rate, {best.get(name, 0) / share - 1:+.0%} to {share:.3f} in {args.floors.name}")

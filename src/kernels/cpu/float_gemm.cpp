@@ -23,18 +23,15 @@ struct FloatPanels {
   static constexpr int64_t kDepth = 256;                      // a panel of columns of it fills 32 KiB with AVX-512
   static constexpr int64_t kBlockRows = 10 * kRows;           // of a task, at most
   static constexpr int64_t kBlockBytes = int64_t{512} << 10;  // of a block's columns: half of a small L2
+  static constexpr bool kPacksLinesOfA = false;
   static_assert(kPanel == 2 * kLanes);
 
-  // Unless rows are a multiple of 1 KiB apart, and would all be of the same few sets of L1.
-  static bool stays(const Gemm& g) { return g.a_column == 1 && g.a_row % 256 != 0; }
-  static int64_t line_of_a(const Gemm& g) { return g.a_column == 1 && g.k % 256 == 0 ? g.k + 16 : g.k; }
+  // What of it is not in L1 comes from L2 as fast as it is needed. Columns that are pages apart are of the same few sets of that, too.
+  static bool stays(const Gemm& g) { return g.a_column == 1 || g.a_column % 1024 != 0; }
+  static int64_t line_of_a(const Gemm& g) { return g.k; }
   static bool fits(int64_t) { return true; }
 
-  // Row after row, or, from columns, column after column.
-  static void pack_lines_of_a(const Gemm& g, const float* from, int64_t lines, float* to) {
-    for (int64_t i = 0; i < lines; ++i)
-      __builtin_memcpy(to + i * line_of_a(g), from + i * g.a_row, sizeof(float) * static_cast<size_t>(g.k));
-  }
+  // Column after column.
   static void pack_columns_of_a(const Gemm& g, const float* from, int64_t lines, Range along, float* to) {
     for (int64_t d = along.begin; d < along.end; ++d) {
       const float* const column = from + d * g.a_column;
@@ -62,9 +59,9 @@ struct FloatPanels {
 
   static auto product(const Gemm& g, int64_t row, int64_t d, int64_t rows, int64_t depth, bool is_added) {
     const bool is_packed = g.a_panels > 0, by_columns = g.a_column != 1;
-    const float* const a = is_packed ? static_cast<const float*>(g.packed_a) + row / kRows * g.a_panel_size + (by_columns ? d * kRows : d)
-                                     : static_cast<const float*>(g.a) + row * g.a_row + d;
-    const int64_t a_step = by_columns ? kRows : is_packed ? line_of_a(g) : g.a_row;
+    const float* const a = is_packed ? static_cast<const float*>(g.packed_a) + row / kRows * g.a_panel_size + d * kRows
+                                     : static_cast<const float*>(g.a) + row * g.a_row + d * g.a_column;
+    const int64_t a_step = is_packed ? kRows : by_columns ? g.a_column : g.a_row;
     const auto block = by_columns ? (is_added ? block_for<Into::added, true>(rows, true) : block_for<Into::scaled, true>(rows, true))
                                   : (is_added ? block_for<Into::added, false>(rows, true) : block_for<Into::scaled, false>(rows, true));
     return [=](const float* b, float* c, int64_t c_row) { block(depth, a, a_step, b, c, c_row, 1); };

@@ -85,11 +85,12 @@ struct GemmBlocks {
   static void pack_a(const Gemm& g, int64_t task) {
     const auto* const from = static_cast<const Element*>(g.a);
     auto* const to = static_cast<Element*>(g.packed_a);
-    if (g.a_column == 1) {
-      const int64_t first = task * kRows;
-      Panels::pack_lines_of_a(g, from + first * g.a_row, smaller(kRows, g.m - first), to + task * g.a_panel_size);
-      return;
-    }
+    if constexpr (Panels::kPacksLinesOfA)
+      if (g.a_column == 1) {
+        const int64_t first = task * kRows;
+        Panels::pack_lines_of_a(g, from + first * g.a_row, smaller(kRows, g.m - first), to + task * g.a_panel_size);
+        return;
+      }
     const Range some = panels(g, task, g.a_panels);
     for (int64_t panel = some.begin; panel < some.end; ++panel)
       Panels::pack_columns_of_a(g, from + panel * kRows, smaller(kRows, g.m - panel * kRows), chunk(g, task), to + panel * g.a_panel_size);

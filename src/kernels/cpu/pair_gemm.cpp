@@ -17,6 +17,7 @@ struct PairPanels {
 #else
   static constexpr int64_t kBlockBytes = int64_t{512} << 10;
 #endif
+  static constexpr bool kPacksLinesOfA = true;
   static_assert(kTile == 2 * kLanes && kGemmChunk % kTile == 0);
 
   // If 32 rows of kDepth elements find place in L1's 64 sets of lines of 64 bytes: at 8 distances or more.
