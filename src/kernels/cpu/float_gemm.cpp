@@ -28,7 +28,6 @@ struct FloatPanels {
 
   // What of it is not in L1 comes from L2 as fast as it is needed. Columns that are pages apart are of the same few sets of that, too.
   static bool stays(const Gemm& g) { return g.a_column == 1 || g.a_column % 1024 != 0; }
-  static int64_t line_of_a(const Gemm& g) { return g.k; }
   static bool fits(int64_t) { return true; }
 
   // Column after column.

@@ -50,7 +50,7 @@ struct GemmBlocks {
 
   static void lay_out(Gemm& g, int64_t workers) {
     const int64_t depth = round_up(g.k, Panels::kStep);
-    g.a_panel_size = kRows * Panels::line_of_a(g), g.b_panel_size = kColumns * depth;
+    g.a_panel_size = kRows * depth, g.b_panel_size = kColumns * depth;
     g.a_panels = Panels::stays(g) ? 0 : divided_up(g.m, kRows), g.b_panels = divided_up(g.n, kColumns);
     g.a_tasks = g.a_column == 1 ? g.a_panels : chunks(g) * divided_up(g.a_panels, kGemmPanels);
     g.b_tasks = g.b_column == 1 ? chunks(g) * divided_up(g.b_panels, kGemmPanels) : g.b_panels;

@@ -24,7 +24,6 @@ struct PairPanels {
   static bool stays(const Gemm& g) {
     return g.a_column == 1 && g.m % kTile == 0 && g.k % kTile == 0 && g.a_row % 32 == 0 && g.a_row / 32 % 16 != 0;
   }
-  static int64_t line_of_a(const Gemm& g) { return round_up(g.k, kTile); }
   static bool fits(int64_t rows) { return rows % kTile == 0; }
 
   // To tiles, [k / 32, 32 lines, 32], filled up with zeros.
