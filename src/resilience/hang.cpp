@@ -32,17 +32,17 @@ std::optional<Hang> find_hang(const std::vector<WatchedRank>& ranks, const HangL
     const double silent_s = std::max(r.pulse.is_settled ? r.pulse.age_s : 0, r.stopped_s);
     return Hang{
         .rank = r.rank,
-        .description = fmt::format("rank {} (process {}) hangs {}: {}, silent for {:.1f} s", r.rank, r.pulse.process,
+        .description = fmt::format("rank {} (process {}) hangs {}: {}; silent for {:.1f} s", r.rank, r.pulse.process,
                                    r.pulse.step > 0 ? fmt::format("in step {}", r.pulse.step) : "before its first step", how, silent_s),
         .silent_s = silent_s};
   };
   const auto is_stopped = [](const WatchedRank* r) { return r->state == 'T' || r->state == 't'; };
   if (const auto found = std::find_if(silent.begin(), silent.end(), is_stopped); found != silent.end())
-    return hang(**found, fmt::format("its process is stopped (SIGSTOP, or a debugger),{}", last_of(**found)));
+    return hang(**found, fmt::format("its process is stopped (SIGSTOP, or a debugger){}", last_of(**found)));
   if (const auto found = std::find_if(silent.begin(), silent.end(), [](const auto* r) { return !r->pulse.is_waiting; });
       found != silent.end())
-    return hang(**found, (*found)->state == 'D' ? fmt::format("it waits for the kernel, as for storage,{}", last_of(**found))
-                                                : fmt::format("it does not wait for other ranks but works on,{}", last_of(**found)));
+    return hang(**found, (*found)->state == 'D' ? fmt::format("it waits for the kernel, as for storage{}", last_of(**found))
+                                                : fmt::format("it does not wait for other ranks but works on{}", last_of(**found)));
   if (silent.empty() || silent.size() < ranks.size()) return std::nullopt;  // they wait for one that is not silent yet
   const auto& first = *silent.front();
   const auto together = [&](const std::string& what) {
@@ -50,7 +50,7 @@ std::optional<Hang> find_hang(const std::vector<WatchedRank>& ranks, const HangL
   };
   if (const auto found = divergence ? divergence() : std::nullopt) {
     const auto odd = std::find_if(ranks.begin(), ranks.end(), [&](const auto& r) { return r.rank == found->ranks.front(); });
-    if (found->ranks.size() == 1) return hang(*odd, "it left the common path, " + found->description + ",");
+    if (found->ranks.size() == 1) return hang(*odd, "it left the common path, " + found->description);
     return together("ranks that do not do the same wait for each other: " + found->description);
   }
   if (!limits.is_whole_job) return std::nullopt;
@@ -70,7 +70,7 @@ std::optional<Hang> find_hang(const std::vector<WatchedRank>& ranks, const HangL
                                                   [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   if (fewest->second.size() < most->second.size())
     return hang(*fewest->second.front(),
-                fmt::format("it waits in {}, rank {} in {},", fewest->first, most->second.front()->rank, most->first));
+                fmt::format("it waits in {}, rank {} in {}", fewest->first, most->second.front()->rank, most->first));
   std::string each;
   for (const auto* rank : silent) each += fmt::format("{}rank {} in {}", each.empty() ? "" : ", ", rank->rank, rank->pulse.operation);
   return together("all ranks wait for each other: " + each);

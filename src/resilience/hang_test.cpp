@@ -70,7 +70,9 @@ TEST(Hangs, a_rank_that_is_stopped_is_named_before_its_first_step_too) {
   EXPECT_EQ(found(ranks), -2);
   ranks[1].stopped_s = 11;
   EXPECT_EQ(found(ranks), 1);
-  EXPECT_THAT(find_hang(ranks, {.silence_s = 10})->description, AllOf(HasSubstr("hangs before its first step"), HasSubstr("is stopped")));
+  EXPECT_THAT(find_hang(ranks, {.silence_s = 10})->description,
+              HasSubstr("hangs before its first step: its process is stopped (SIGSTOP, or a debugger) after all_reduce of 8 B, step 5; "
+                        "silent for 11.0 s"));
 }
 
 TEST(Hangs, both_ends_of_a_message_are_named_where_one_is_elsewhere) {

@@ -36,6 +36,7 @@ constexpr double kPolitenessShare = 0.3;  // of the grace: ranks end by themselv
 constexpr double kWatchEvery = 0.1, kForStacks = 0.3, kLookElsewhereEvery = 0.5;  // seconds
 constexpr double kForCauses = 0.5;              // from the first rank that lost another one until that must have ended
 constexpr double kGraceForOthersFailure_s = 1;  // ranks whose peers are gone have nothing more to do
+constexpr double kForTheKilled = 5;             // until a process has ended that was killed, unless the kernel keeps it
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -177,9 +178,7 @@ struct Supervision::State {
     signal_living(SIGTERM);
     for (const auto start = Clock::now(); are_living() && seconds_since(start) < grace_s_;) wait_for_output(), reap_quietly();
     signal_living(SIGKILL);
-    for (auto* list : {&children_, &spares_})
-      for (auto& child : *list)
-        if (child.is_running) base::uninterrupted([&] { return waitpid(child.process, nullptr, 0); });
+    for (const auto start = Clock::now(); are_living() && seconds_since(start) < kForTheKilled;) wait_for_output(), reap_quietly();
   }
 
   Outcome run(const std::vector<RankProcess>& ranks, const SupervisorOptions& options) {
@@ -249,7 +248,7 @@ struct Supervision::State {
     }
     for (; static_cast<int>(spares_.size()) > program_.spares; spares_.pop_back()) {  // stood by, and were still loading
       kill(-spares_.back().process, SIGKILL);
-      base::uninterrupted([&] { return waitpid(spares_.back().process, nullptr, 0); });
+      left_behind_.push_back(spares_.back().process);
     }
   }
 
@@ -296,6 +295,7 @@ struct Supervision::State {
   void reap() {
     reap_ranks();
     reap_spares();
+    std::erase_if(left_behind_, [](pid_t process) { return waitpid(process, nullptr, WNOHANG) != 0; });
   }
   void reap_ranks() {
     for (auto& child : children_) {
@@ -347,9 +347,11 @@ struct Supervision::State {
     }
     first_ = std::move(failure);
     failed_at_ = Clock::now();
-    if (running() > 0)
-      base::log_error("{}; the {} other rank{} here will be ended within {:g} s{}", first_->description, running(),
-                      running() > 1 ? "s" : "", grace_s_, seats_ ? ", or wait to go on" : "");
+    const auto others = std::count_if(children_.begin(), children_.end(),
+                                      [&](const Child& child) { return child.is_running && !waits(child) && child.rank != first_->rank; });
+    if (others > 0)
+      base::log_error("{}; the {} other rank{} here will be ended within {:g} s{}", first_->description, others, others > 1 ? "s" : "",
+                      grace_s_, seats_ ? ", or wait to go on" : "");
   }
 
   int index_of(int rank) const {
@@ -439,7 +441,26 @@ struct Supervision::State {
     if (!first_ || running() == 0) return;
     const double waited = seconds_since(failed_at_);
     if (pressure_ == 0 && waited > kPolitenessShare * grace_s_) signal_all(SIGTERM), pressure_ = 1;
-    if (pressure_ == 1 && waited > grace_s_) signal_all(SIGKILL), pressure_ = 2;
+    // Again and again: one that waited to go on, and was left alone, may have got up since.
+    if (waited > grace_s_) signal_all(SIGKILL), pressure_ = 2;
+    if (waited > grace_s_ + kForTheKilled) leave_behind();
+  }
+
+  // Whoever is killed and does not end is in the hands of the kernel, of a file server that does not answer, of a debugger. The job goes on
+  // without it.
+  void leave_behind() {
+    for (auto& child : children_) {
+      if (!child.is_running || waits(child)) continue;
+      const auto stat = base::process_stat(child.process).value_or(base::ProcessStat());
+      std::string where;
+      std::ifstream(fmt::format("/proc/{}/wchan", child.process)) >> where;
+      const auto what = fmt::format("rank {} (process {}) was killed and does not end: state {}{}", child.rank, child.process, stat.state,
+                                    where.empty() || where == "0" ? "" : " in " + where);
+      base::log_error("{}; it is left behind", what);
+      first_->description += "; " + what;
+      child.is_running = false;
+      left_behind_.push_back(child.process);
+    }
   }
 
   void signal_all(int signal) {
@@ -457,6 +478,7 @@ struct Supervision::State {
   const StopSignal& stop_;
   std::optional<SeatBoard> seats_;
   std::vector<Child> children_, spares_;
+  std::vector<pid_t> left_behind_;  // killed, and still there when somebody looked last
   bool spares_failed_ = false;
   size_t width_ = 1;
   // Of an attempt.

@@ -13,6 +13,7 @@ namespace ingot::checkpoint {
 namespace {
 
 constexpr double kUncertainGrace_s = 86400;
+constexpr double kMostSkew_s = 60;  // of a file server's clock
 
 bool is_good(const StepFolder& one, const Storage& storage) {
   try {
@@ -137,7 +138,8 @@ void collect_leftovers(const fs::path& folder, double grace_s, const Storage& st
   };
   for (const FolderEntry& entry : entries) {
     const std::string visible = visible_name_of(entry.name);
-    if (!entry.is_folder || visible.empty() || entry.age_s < grace_s) continue;
+    const bool was_clock_set_back = entry.age_s < -kMostSkew_s;  // then who holds it has to do
+    if (!entry.is_folder || visible.empty() || (entry.age_s < grace_s && !was_clock_set_back)) continue;
     const fs::path path = folder / entry.name;
     if (entry.name == waiting_name(visible) && !is_visible(visible)) {
       base::log_warning("{}: the process that was replacing it died; the old one is back", (folder / visible).string());

@@ -274,6 +274,21 @@ TEST_F(Checkpoint, leftovers_of_dead_processes_are_collected_after_the_grace) {
   EXPECT_TRUE(fs::exists(foreign));
 }
 
+// A bug: the clock had been set back by hours, and what was written before was too young for as long.
+TEST_F(Checkpoint, leftovers_from_before_the_clock_was_set_back_are_collected) {
+  const fs::path dead = folder / ".step_00000005.tmp-00";
+  fs::create_directories(dead);
+  fs::last_write_time(dead, fs::file_time_type::clock::now() + std::chrono::hours(3));
+  {
+    const auto lease = local_storage().hold(dead, false);
+    collect_leftovers(folder, 60);
+    EXPECT_TRUE(fs::exists(dead)) << "held by a living process";
+  }
+  fs::last_write_time(dead, fs::file_time_type::clock::now() + std::chrono::hours(3));
+  collect_leftovers(folder, 60);
+  EXPECT_FALSE(fs::exists(dead));
+}
+
 TEST_F(Checkpoint, checkpoint_that_waited_to_be_replaced_gets_its_name_back) {
   const Sample sample = Sample::usual(1);
   save(folder, 5, sample.items(), {});
