@@ -5,6 +5,7 @@
 #include "kernels/differentiable.h"
 #include "kernels/qk_norm.h"
 #include "kernels/reference/reference.h"
+#include "kernels/stochastic_rounding.h"
 #include "kernels/update.h"
 
 namespace ingot::kernels {
@@ -248,12 +249,79 @@ TEST(Update, fused_adamw_and_muon_steps_match_fp64) {
     adamw_update(wide[0], wide[1], wide[2], wide[3], wide[0], step);
     EXPECT_LT((narrow[0] - wide[0]).abs().max().item<double>(), 1e-6);
     EXPECT_TRUE(at::equal(value, narrow[0].to(at::kBFloat16)));
-    const auto direction = momentum_update(narrow[2], narrow[1], 0.95, 0.5, true),
-               exact = momentum_update(wide[2], wide[1], 0.95, 0.5, true);
+    const auto direction = momentum_update(narrow[2], narrow[1], {0.95, 0.5, true}),
+               exact = momentum_update(wide[2], wide[1], {0.95, 0.5, true});
     EXPECT_LT((direction - exact).abs().max().item<double>(), 1e-6);
     apply_direction(narrow[0], direction, value, 0.99, 0.1);
     apply_direction(wide[0], exact, wide[0], 0.99, 0.1);
     EXPECT_LT((narrow[0] - wide[0]).abs().max().item<double>(), 1e-6);
+  }
+}
+
+// The fp32 update, and then the moments' rounding by ATen's operations.
+TEST(Update, bf16_moments_are_those_of_fp32_rounded_stochastically) {
+  for (const int64_t count : {1, 13, 100000}) {
+    std::vector<at::Tensor> fp32;
+    for (int64_t i = 0; i < 4; ++i) fp32.push_back(random({count}, i).to(at::kFloat).abs());
+    for (const size_t moment : {2, 3}) fp32[moment] = fp32[moment].to(at::kBFloat16).to(at::kFloat);
+    std::vector<at::Tensor> bf16 = {fp32[0].clone(), fp32[1], fp32[2].to(at::kBFloat16), fp32[3].to(at::kBFloat16)};
+    const AdamwStep step{1e-2, 0.9, 0.999, 1e-8, 0.1, 0.5, 3, 0x1234567};
+    adamw_update(fp32[0], fp32[1], fp32[2], fp32[3], fp32[0], step);
+    adamw_update(bf16[0], bf16[1], bf16[2], bf16[3], bf16[0], step);
+    EXPECT_TRUE(at::equal(bf16[0], fp32[0])) << count;
+    EXPECT_TRUE(at::equal(bf16[2], round_stochastically(fp32[2], 0x1234567))) << count;
+    EXPECT_TRUE(at::equal(bf16[3], round_stochastically(fp32[3], ~0x1234567U))) << count;
+    auto momentum = fp32[2].to(at::kBFloat16), wide = momentum.to(at::kFloat);
+    const auto direction = momentum_update(momentum, fp32[1], {0.95, 0.5, true, 77}),
+               expected = momentum_update(wide, fp32[1], {0.95, 0.5, true});
+    EXPECT_TRUE(at::equal(direction, expected)) << count;
+    EXPECT_TRUE(at::equal(momentum, round_stochastically(wide, 77))) << count;
+  }
+}
+
+TEST(StochasticRounding, is_up_as_often_as_the_number_is_near_it) {
+  constexpr int64_t kKeys = 40000;
+  for (const double share : {0.0, 1.0 / 256, 0.1, 0.5, 0.9, 1 - 1.0 / 65536}) {
+    for (const double base : {1.0, -3.0, 1e-30}) {
+      const double ulp = std::ldexp(1.0, std::ilogb(base) - 7), exact = base + std::copysign(share * ulp, base);
+      const auto x = at::full({1}, exact, at::kFloat);
+      const double low = at::full({1}, base, at::kBFloat16).item<float>() == static_cast<float>(base) ? base : 0;
+      if (low == 0) continue;  // base is one of bf16
+      int64_t up = 0;
+      for (int64_t key = 0; key < kKeys; ++key)
+        up += round_stochastically(x, rounding_key("first_moment.w", key)).to(at::kDouble).item<double>() != base;
+      const double expected = (x.to(at::kDouble).item<double>() - base) / std::copysign(ulp, base);
+      EXPECT_NEAR(static_cast<double>(up) / kKeys, expected, 4 * std::sqrt(expected * (1 - expected) / kKeys) + 1e-9)
+          << base << " " << share;
+    }
+  }
+}
+
+// One key, all numbers of a tensor: what a step does.
+TEST(StochasticRounding, keeps_the_mean_of_a_tensor) {
+  const int64_t count = int64_t{1} << 22;
+  const auto x = random({count}, 5).to(at::kFloat);
+  for (const uint32_t key : {0U, 1U, 0x80000000U, rounding_key("w", 1)}) {
+    const auto exact = x.to(at::kDouble), error = round_stochastically(x, key).to(at::kDouble) - exact;
+    // Uncorrelated with the number and with the neighbour's error; each within 5 standard deviations.
+    const double deviation = error.square().mean().sqrt().item<double>(), root = std::sqrt(static_cast<double>(count));
+    EXPECT_LT(std::abs(error.mean().item<double>()) / deviation, 5 / root) << key;
+    EXPECT_LT(std::abs((error * exact).mean().item<double>()) / deviation, 5 / root * 2) << key;
+    EXPECT_LT(std::abs((error.slice(0, 1) * error.slice(0, 0, -1)).mean().item<double>()) / (deviation * deviation), 5 / root) << key;
+    EXPECT_LT((error / exact).abs().max().item<double>(), 1.0 / 128) << key;
+  }
+}
+
+TEST(StochasticRounding, keeps_what_is_not_finite_and_what_bf16_has) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  auto special = at::tensor({infinity, -infinity, std::numeric_limits<float>::quiet_NaN(), 0.0f, -0.0f, 1.5f}, at::kFloat);
+  special = device::cat({special, at::full({1}, 0x7fffffff, at::kInt).view(at::kFloat)});
+  for (const uint32_t key : {0U, 12345U, 0xffffffffU}) {
+    const auto rounded = round_stochastically(special, key).to(at::kFloat);
+    EXPECT_TRUE(at::equal(rounded.nan_to_num(7, 8, 9), special.nan_to_num(7, 8, 9))) << key;
+    auto momentum = at::zeros({7}, at::kBFloat16);
+    momentum_update(momentum, special, {0, 1, false, key});
+    EXPECT_TRUE(at::equal(momentum.to(at::kFloat).nan_to_num(7, 8, 9), special.nan_to_num(7, 8, 9))) << key;
   }
 }
 

@@ -6,6 +6,7 @@
 #include "device/virtual_device.h"
 #include "kernels/cpu/rows_update.h"
 #include "kernels/row_kernel.h"
+#include "kernels/stochastic_rounding.h"
 
 namespace ingot::kernels {
 namespace {
@@ -20,6 +21,8 @@ bool are_plain(const at::Tensor& master, const at::Tensor& other) {
 at::Tensor narrow_of(const at::Tensor& master, const at::Tensor& value) {
   return value.scalar_type() == at::kBFloat16 && value.is_contiguous() && value.numel() == master.numel() ? value : at::Tensor();
 }
+
+bool is_bf16(const at::Tensor& state) { return state.scalar_type() == at::kBFloat16; }
 
 // libtorch's fused kernel: a pass over everything instead of ten.
 bool takes_fused_adamw(const at::Tensor& master, const at::Tensor& grad) { return device::is_gpu(master) && are_plain(master, grad); }
@@ -43,22 +46,36 @@ void adamw_update(at::Tensor master, const at::Tensor& grad, at::Tensor first, a
                correction2 = 1 - std::pow(s.beta2, static_cast<double>(s.step));
   if (device::is_cpu(master) && are_plain(master, grad)) {
     const auto narrow = narrow_of(master, value);
-    const cpu::AdamwProblem p{master.numel(),
-                              master.data_ptr<float>(),
-                              first.data_ptr<float>(),
-                              second.data_ptr<float>(),
-                              grad.const_data_ptr<float>(),
-                              static_cast<uint16_t*>(address(narrow)),
-                              s.lr,
-                              s.beta1,
-                              s.beta2,
-                              s.eps,
-                              s.weight_decay,
-                              s.gradient_scale,
-                              correction1,
-                              correction2};
+    cpu::AdamwProblem p{};
+    p.rows = master.numel();
+    p.master = numbers(master);
+    p.grad = numbers(grad);
+    if (is_bf16(first)) {
+      p.bf16_first = static_cast<uint16_t*>(address(first));
+      p.bf16_second = static_cast<uint16_t*>(address(second));
+      p.rounding_key = s.rounding_key;
+    } else {
+      p.first = numbers(first);
+      p.second = numbers(second);
+    }
+    p.narrow = static_cast<uint16_t*>(address(narrow));
+    p.lr = s.lr;
+    p.beta1 = s.beta1;
+    p.beta2 = s.beta2;
+    p.eps = s.eps;
+    p.decay = s.weight_decay;
+    p.gradient_scale = s.gradient_scale;
+    p.correction1 = correction1;
+    p.correction2 = correction2;
     if (!device::counted("adamw", {master, grad, first, second}, {master, first, second, narrow}, 0))
       cpu::parallel_rows(p.rows, kGrain, [&](int64_t begin, int64_t end) { cpu::adamw(p, begin, end); });
+    return;
+  }
+  if (is_bf16(first)) {
+    const auto fp32_first = first.to(at::kFloat), fp32_second = second.to(at::kFloat);
+    adamw_update(master, grad, fp32_first, fp32_second, value, s);
+    first.copy_(round_stochastically(fp32_first, s.rounding_key));
+    second.copy_(round_stochastically(fp32_second, ~s.rounding_key));
     return;
   }
   if (takes_fused_adamw(master, grad)) {
@@ -81,17 +98,25 @@ void adamw_update(at::Tensor master, const at::Tensor& grad, at::Tensor first, a
   publish(master, value);
 }
 
-at::Tensor momentum_update(at::Tensor momentum, const at::Tensor& grad, double mu, double gradient_scale, bool nesterov) {
+at::Tensor momentum_update(at::Tensor momentum, const at::Tensor& grad, const MomentumStep& s) {
   constexpr const char* kSymbol = "ingot_momentum";
-  if (takes_rows(momentum, kSymbol) && are_plain(momentum, grad)) {
-    auto direction = at::empty_like(momentum);
+  if (is_bf16(momentum) && !device::is_cpu(momentum)) {
+    const auto fp32 = momentum.to(at::kFloat);
+    auto direction = momentum_update(fp32, grad, s);
+    momentum.copy_(round_stochastically(fp32, s.rounding_key));
+    return direction;
+  }
+  if (takes_rows(momentum, kSymbol) && are_plain(grad, grad) && momentum.is_contiguous()) {
+    auto direction = at::empty_like(grad);
     cpu::MomentumProblem p{};
     p.rows = momentum.numel();
-    p.mu = mu;
-    p.gradient_scale = gradient_scale;
-    p.nesterov = nesterov;
+    p.rounding_key = s.rounding_key;
+    p.mu = s.mu;
+    p.gradient_scale = s.gradient_scale;
+    p.nesterov = s.nesterov;
     const auto bind = [](cpu::MomentumProblem& p, const RowTensors& t) {
-      p.momentum = numbers(t.in[0]);
+      if (is_bf16(t.in[0])) p.bf16_momentum = static_cast<uint16_t*>(address(t.in[0]));
+      else p.momentum = numbers(t.in[0]);
       p.grad = numbers(t.in[1]);
       p.direction = numbers(t.out[1]);
     };
@@ -99,8 +124,8 @@ at::Tensor momentum_update(at::Tensor momentum, const at::Tensor& grad, double m
              cpu::momentum);
     return direction;
   }
-  momentum.mul_(mu).add_(grad, gradient_scale);
-  return nesterov ? (grad * gradient_scale).add_(momentum, mu) : momentum.clone();
+  momentum.mul_(s.mu).add_(grad, s.gradient_scale);
+  return s.nesterov ? (grad * s.gradient_scale).add_(momentum, s.mu) : momentum.clone();
 }
 
 void apply_direction(at::Tensor master, const at::Tensor& direction, at::Tensor value, double keep, double step) {

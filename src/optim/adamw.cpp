@@ -1,5 +1,6 @@
 #include "optim/adamw.h"
 
+#include "kernels/stochastic_rounding.h"
 #include "kernels/update.h"
 
 namespace ingot::optim {
@@ -18,9 +19,9 @@ void AdamW::update(const Update& update) {
   home_->visit(slots_, tensors_of, [&](size_t i) {
     auto& slot = *slots_[i];
     const double width = slot.shard.parameter->width;  // decay goes by the learning rate as it is
-    kernels::adamw_update(
-        slot.master, slot.shard.gradient_slice(), slot.state[0], slot.state[1], slot.shard.value,
-        {update.lr / width, config_.beta1, config_.beta2, config_.eps, slot.weight_decay * width, update.gradient_scale, update.step});
+    kernels::adamw_update(slot.master, slot.shard.gradient_slice(), slot.state[0], slot.state[1], slot.shard.value,
+                          {update.lr / width, config_.beta1, config_.beta2, config_.eps, slot.weight_decay * width, update.gradient_scale,
+                           update.step, kernels::rounding_key("moments." + slot.shard.parameter->name, update.step)});
   });
 }
 

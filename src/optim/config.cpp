@@ -20,6 +20,8 @@ void declare_settings(base::SettingsTable& table, OptimizerConfig& c) {
       "optimizer.qk_clip", c.qk_clip, NumberRange{0, 1e6},
       "largest log-sum-exp of a head's attention scores, beyond which its q and k are scaled back after the step; 0 = off, Kimi K2: 100");
   table.add("optimizer.clip", c.clip, NumberRange{0, 1e30}, "largest global gradient norm; 0 = no clipping");
+  table.add("optimizer.moments_dtype", c.moments_dtype, {"fp32", "bf16"},
+            "AdamW's moments, Muon's momentum; bf16: half the memory, rounded stochastically");
   table.add("optimizer.offload", c.offload, "masters and moments are in the host's memory between updates; a GPU's");
   table.add("optimizer.momentum", c.momentum, NumberRange{0, 1}, "Muon");
   table.add("optimizer.nesterov", c.nesterov, "Muon: Nesterov momentum");

@@ -14,6 +14,7 @@ struct OptimizerConfig {
   double lr = 3e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
   double clip = 1.0;     // global gradient norm; 0 = off
   double qk_clip = 0;    // of scores of attention (layers/score_clip.h); 0 = off
+  std::string moments_dtype = "fp32";  // fp32, bf16: of AdamW's moments and Muon's momentum (fp64 in fp64 runs)
   bool offload = false;  // masters and moments are in the host's memory between updates
 
   double momentum = 0.95;

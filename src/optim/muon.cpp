@@ -6,6 +6,7 @@
 
 #include "base/work_scope.h"
 #include "device/device.h"
+#include "kernels/stochastic_rounding.h"
 #include "kernels/update.h"
 
 namespace ingot::optim {
@@ -69,8 +70,9 @@ void Muon::update(const Update& update) {
     const auto momentum_of = [](Slot& slot) { return std::vector{&slot.state[0]}; };
     home_->visit(group.slots, momentum_of, [&](size_t i) {
       const auto& slot = *group.slots[i];
-      own.push_back(
-          kernels::momentum_update(slot.state[0], slot.shard.gradient_slice(), config_.momentum, update.gradient_scale, config_.nesterov));
+      own.push_back(kernels::momentum_update(slot.state[0], slot.shard.gradient_slice(),
+                                             {config_.momentum, update.gradient_scale, config_.nesterov,
+                                              kernels::rounding_key("momentum." + slot.shard.parameter->name, update.step)}));
     });
     if (group.exchange) group.exchange->start(own);
   }

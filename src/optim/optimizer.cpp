@@ -47,8 +47,9 @@ Optimizer::Optimizer(layers::ParameterList& parameters, const OptimizerConfig& c
               .has_master = narrow,
               .weight_decay = takes_decay(p) ? config.weight_decay : 0};
     slot.master = narrow ? home_.settle(slot.shard.value.to(at::kFloat)) : slot.shard.value;
+    const auto moments = moments_dtype(config, slot.master.scalar_type());
     for (size_t i = 0; i < rule.state_names().size(); ++i) {
-      const auto zeros = at::zeros_like(slot.shard.value, slot.shard.value.options().dtype(slot.master.scalar_type()));
+      const auto zeros = at::zeros_like(slot.shard.value, slot.shard.value.options().dtype(moments));
       slot.state.push_back(home_.settle(zeros));
     }
     slots_.push_back(std::move(slot));

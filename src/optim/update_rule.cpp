@@ -55,6 +55,10 @@ int64_t UpdateRules::state_elements(const layers::Parameter& parameter, int64_t 
          (row_states > 0 ? row_states * tensor::element_count(row_shape(parameter)) : 0);
 }
 
+at::ScalarType moments_dtype(const OptimizerConfig& config, at::ScalarType master) {
+  return master == at::kFloat && config.moments_dtype == "bf16" ? at::kBFloat16 : master;
+}
+
 tensor::Shape row_shape(const layers::Parameter& p) {
   const size_t dims = p.shape.size();
   return {dims == 3 ? p.local_shape()[0] : 1, p.shape[dims - 2]};

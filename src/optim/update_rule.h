@@ -83,6 +83,9 @@ class UpdateRule {
   virtual void update(const Update& update) = 0;
 };
 
+/// Of states that have the shape of a parameter whose master is `master`.
+at::ScalarType moments_dtype(const OptimizerConfig& config, at::ScalarType master);
+
 /// [matrices, rows] of what is here of a parameter of matrices.
 tensor::Shape row_shape(const layers::Parameter& parameter);
 

@@ -121,6 +121,7 @@ int64_t predict_saved_bytes(const models::Model& model, const RunShape& run, Pas
 int64_t least_bytes(const models::Model& model, const RunShape& run, PassTraces& traces) {
   const int64_t wide = std::max<int64_t>(4, run.element_bytes());
   const int64_t owners = run.replicas * model.layout().tensor.size * model.layout().tensor_sequence.size;
+  const auto moment = static_cast<int64_t>(c10::elementSize(optim::moments_dtype(run.optimizer, wide == 8 ? at::kDouble : at::kFloat)));
   const optim::UpdateRules rules(run.optimizer);
   int64_t bytes = 0;
   for (const auto& p : model.parameters().all()) {
@@ -128,7 +129,7 @@ int64_t least_bytes(const models::Model& model, const RunShape& run, PassTraces&
     if (run.zero < 3) bytes += elements * run.element_bytes();
     if (!p->is_trained()) continue;
     if (run.zero < 2) bytes += elements * wide;
-    if (!run.optimizer.offload) bytes += rules.state_elements(*p, tensor::element_count(p->shape)) * wide / owners;
+    if (!run.optimizer.offload) bytes += rules.state_elements(*p, tensor::element_count(p->shape)) * moment / owners;
   }
   auto bare = run;
   bare.zero = std::min<int64_t>(run.zero, 1);

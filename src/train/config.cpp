@@ -54,7 +54,7 @@ SettingsTable settings_of(RunConfig& c) {
   table.add("train.batch_size", t.batch_size, at_least(1), "sequences per step, over all ranks");
   table.add("train.microbatch_size", t.microbatch_size, at_least(0), "sequences per forward pass of a rank; 0 = all of its own");
   table.add("train.precision", t.precision, layers::precisions(),
-            "compute dtype, or how operands of bf16's GEMMs are quantized (docs/fp8.md); masters and moments are fp32 or wider");
+            "compute dtype, or how operands of bf16's GEMMs are quantized (docs/fp8.md); masters are fp32 or wider");
   table.add("train.recompute", t.recompute, {"none", "selective", "full"},
             "activations recomputed in backward: none, the FFN of each block, whole blocks");
   table.add("train.offload", t.offload, {"none", "activations"},

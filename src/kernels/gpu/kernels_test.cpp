@@ -405,8 +405,10 @@ TEST(GpuKernels, updates_equal_the_cpus) {
       const auto values = at::randn({count}), grad = at::randn({count}), direction = at::randn({count});
       const auto run = [&](const auto& momentum, const auto& apply) {
         auto state = values.clone(), next = at::empty_like(values), master = values.clone(), narrow = at::zeros({count}, at::kBFloat16);
-        momentum(
-            cpu::MomentumProblem{count, state.template data_ptr<float>(), numbers(grad), next.template data_ptr<float>(), 0.9, 0.5, flag});
+        cpu::MomentumProblem problem{};
+        problem.rows = count, problem.momentum = numbers(state), problem.grad = numbers(grad), problem.direction = numbers(next);
+        problem.mu = 0.9, problem.gradient_scale = 0.5, problem.nesterov = flag;
+        momentum(problem);
         apply(cpu::ApplyProblem{count, master.template data_ptr<float>(), numbers(direction),
                                 flag ? static_cast<uint16_t*>(narrow.data_ptr()) : nullptr, 0.99, 0.01});
         return std::vector{state, next, master, narrow};
