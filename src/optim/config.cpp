@@ -23,7 +23,7 @@ void declare_settings(base::SettingsTable& table, OptimizerConfig& c) {
   table.add("optimizer.moments_dtype", c.moments_dtype, {"fp32", "bf16"},
             "AdamW's moments, Muon's momentum; bf16: half the memory, rounded stochastically");
   table.add("optimizer.offload", c.offload, "masters and moments are in the host's memory between updates; a GPU's");
-  table.add("optimizer.momentum", c.momentum, NumberRange{0, 1}, "Muon");
+  table.add("optimizer.momentum", c.momentum, NumberRange{0, 1}, "Muon, Dion");
   table.add("optimizer.nesterov", c.nesterov, "Muon: Nesterov momentum");
   table.add("optimizer.newton_schulz_steps", c.newton_schulz_steps, base::IntegerRange{1, 20}, "Muon");
   table.add("optimizer.newton_schulz_polynomial", c.newton_schulz_polynomial, polynomial_names(),
@@ -36,7 +36,9 @@ void declare_settings(base::SettingsTable& table, OptimizerConfig& c) {
       "optimizer.spread_orthogonalisation", c.spread_orthogonalisation,
       "Muon with ZeRO or split matrices: deal the orthogonalisations out evenly over the ranks; false: every owner of a part does it");
   table.add("optimizer.rms_match", c.rms_match, NumberRange{0, 100},
-            "Muon: update scaled by this * sqrt(max(rows, cols)), to match AdamW's size");
+            "Muon, Dion: update scaled by this * sqrt(max(rows, cols)), Dion's by this * sqrt(rows cols / rank), to match AdamW's size");
+  table.add("optimizer.rank_fraction", c.rank_fraction, NumberRange{1e-4, 1},
+            "Dion: rank of an update, as a share of the smaller side of its matrix");
   table.add("optimizer.schedule", c.schedule, {"constant", "linear", "cosine", "wsd"}, "after the warm-up; wsd = warm-up, stable, decay");
   table.add("optimizer.warmup_steps", c.warmup_steps, at_least(0), "steps of linear warm-up");
   table.add("optimizer.final_lr_fraction", c.final_lr_fraction, NumberRange{0, 1},

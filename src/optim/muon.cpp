@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "base/work_scope.h"
 #include "device/device.h"
@@ -10,8 +9,6 @@
 #include "kernels/update.h"
 
 namespace ingot::optim {
-
-using layers::Parameter;
 
 // On unlike machines all do what all can.
 Iterates Muon::iterates_of(const layers::ParameterList& parameters, const Team& team) const {
@@ -28,35 +25,21 @@ Iterates Muon::iterates_of(const layers::ParameterList& parameters, const Team& 
   return static_cast<Iterates>(least.item<int>());
 }
 
-// Every rank must come to the same groups in the same order, also one that owns nothing of some.
 void Muon::prepare(const RuleShare& share, const Team& team) {
   iterates_ = iterates_of(share.parameters, team);
   home_ = &share.home;
-  const auto group_of = [&](const Parameter& p) -> comm::Group* {
-    auto* group = team.owners_of ? &team.owners_of(p) : nullptr;
-    return group && group->size() > 1 ? group : nullptr;
-  };
-  std::vector<comm::Group*> order;
-  std::map<comm::Group*, Matrices> by_group;
-  for (const auto* p : share.taken)
-    if (auto* group = group_of(*p); by_group.emplace(group, Matrices{}).second) order.push_back(group);
-  for (auto* slot : share.slots) by_group.at(group_of(*slot->shard.parameter)).slots.push_back(slot);
-  for (auto* rows : share.rows) by_group.at(group_of(*rows->parameter)).rows.push_back(rows);
-  for (auto* group : order) {
-    auto& entry = groups_.emplace_back(std::move(by_group.at(group)));
-    entry.group = group;
-    if (!group) continue;
+  for (auto& owned : by_owners(share, team)) {
+    auto& entry = groups_.emplace_back(Matrices{std::move(owned), nullptr});
+    if (!entry.group) continue;
     std::vector<const parallel::Shard*> shards;
     for (const auto* slot : entry.slots) shards.push_back(&slot->shard);
-    parallel::MatrixExchange::Known known{.parameters = {}, .slices_of = team.slices_of};
-    for (const auto* p : share.taken)
-      if (group_of(*p) == group) known.parameters.push_back(p);
+    const parallel::MatrixExchange::Known known{.parameters = entry.taken, .slices_of = team.slices_of};
     const auto cost_of = [steps = config_.newton_schulz_steps, how = iterates_](int64_t rows, int64_t cols) {
       return newton_schulz_flops(rows, cols, steps, how);
     };
     const auto result_dtype = iterates_ == Iterates::own ? std::nullopt : std::optional(at::kBFloat16);
-    entry.exchange = std::make_unique<parallel::MatrixExchange>(share.parameters, shards, *group, config_.spread_orthogonalisation, cost_of,
-                                                                result_dtype, known);
+    entry.exchange = std::make_unique<parallel::MatrixExchange>(share.parameters, shards, *entry.group, config_.spread_orthogonalisation,
+                                                                cost_of, result_dtype, known);
   }
 }
 

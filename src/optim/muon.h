@@ -21,11 +21,8 @@ class Muon : public UpdateRule {
   void update(const Update& update) override;
 
  protected:
-  /// Slots whose matrices one process group orthogonalises.
-  struct Matrices {
-    std::vector<Slot*> slots;
-    std::vector<RowSlot*> rows;
-    comm::Group* group = nullptr;                        // null: every matrix is whole
+  /// What one process group orthogonalises.
+  struct Matrices : OwnersShare {
     std::unique_ptr<parallel::MatrixExchange> exchange;  // of the group
   };
   /// By which factor the orthogonal direction of each slot, [its size], is applied, besides the learning rate: here to AdamW's size. May

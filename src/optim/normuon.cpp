@@ -14,21 +14,16 @@ at::Tensor rows_of(const tensor::Region& region, const at::Tensor& rows, int64_t
   return rows.narrow(0, matrix, count).narrow(1, box.offset[dims - 2], box.extent[dims - 2]);
 }
 
-at::Tensor matrices_of(const tensor::Region& region, const at::Tensor& flat) {
-  const auto view = parallel::view_of(region, flat);
-  return view.dim() == 3 ? view : view.unsqueeze(0);
-}
-
 }  // namespace
 
 // Where matrices are cut the sums of squares are put together by one all_reduce, and the rest is each rank's own work.
 std::vector<double> NorMuon::scale(const Matrices& matrices, std::vector<at::Tensor>& directions) const {
   int64_t all_rows = 0;
-  for (const auto* rows : matrices.rows) all_rows += rows->state[0].numel();
-  const auto squares = at::zeros({all_rows}, matrices.rows.front()->state[0].options());
+  for (const auto* rows : matrices.matrices) all_rows += rows->state[0].numel();
+  const auto squares = at::zeros({all_rows}, matrices.matrices.front()->state[0].options());
   std::map<const layers::Parameter*, std::pair<at::Tensor, int64_t>> rows_by_parameter;  // [stack, rows], and the first of the stack
   int64_t at = 0;
-  for (const auto* rows : matrices.rows) {
+  for (const auto* rows : matrices.matrices) {
     const auto& state = rows->state[0];
     rows_by_parameter[rows->parameter] = {squares.narrow(0, at, state.numel()).view_as(state), rows->first_matrix};
     at += state.numel();
@@ -42,7 +37,7 @@ std::vector<double> NorMuon::scale(const Matrices& matrices, std::vector<at::Ten
   };
   for_each_region([](const at::Tensor& direction, const at::Tensor& sums) { sums.add_(direction.square().sum(-1)); });
   if (matrices.group) matrices.group->all_reduce(squares);
-  for (const auto* rows : matrices.rows) {
+  for (const auto* rows : matrices.matrices) {
     const auto& sums = rows_by_parameter.at(rows->parameter).first;
     const auto& v = rows->state[0];
     const auto cols = static_cast<double>(rows->parameter->shape.back());

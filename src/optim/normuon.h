@@ -14,7 +14,9 @@ class NorMuon : public Muon {
  public:
   explicit NorMuon(const OptimizerConfig& config) : Muon(config) {}
   std::string_view name() const override { return "normuon"; }
-  std::vector<std::string> row_state_names() const override { return {"row_second_moment"}; }
+  std::vector<MatrixState> matrix_states(const layers::Parameter& parameter) const override {
+    return {{"row_second_moment", {parameter.shape[parameter.shape.size() - 2]}}};
+  }
 
  protected:
   std::vector<double> scale(const Matrices& matrices, std::vector<at::Tensor>& directions) const override;

@@ -55,35 +55,38 @@ Optimizer::Optimizer(layers::ParameterList& parameters, const OptimizerConfig& c
     slots_.push_back(std::move(slot));
   }
   team_.shards.clear();
-  add_rows();
+  add_matrices();
   for (const auto& rule : rules_.all()) {
-    RuleShare share{.parameters = parameters, .taken = {}, .slots = {}, .rows = {}, .home = home_};
+    RuleShare share{.parameters = parameters, .taken = {}, .slots = {}, .matrices = {}, .home = home_};
     for (const auto& p : parameters.all())
       if (p->is_trained() && &rules_.of(*p) == rule.get()) share.taken.push_back(p.get());
     for (auto& slot : slots_)
       if (&rules_.of(*slot.shard.parameter) == rule.get()) share.slots.push_back(&slot);
-    for (auto& rows : rows_)
-      if (&rules_.of(*rows.parameter) == rule.get()) share.rows.push_back(&rows);
+    for (auto& matrices : matrices_)
+      if (&rules_.of(*matrices.parameter) == rule.get()) share.matrices.push_back(&matrices);
     rule->prepare(share, team_);
   }
 }
 
-// The rank that owns the first element of the first matrix that is here saves the rows of all.
-void Optimizer::add_rows() {
+// The rank that owns the first element of the first matrix that is here saves the states of all.
+void Optimizer::add_matrices() {
   for (const auto& p : parameters_.all()) {
     if (!p->is_trained()) continue;
-    const size_t states = rules_.of(*p).row_state_names().size();
-    if (states == 0) continue;
-    RowSlot rows{.parameter = p.get(), .first_matrix = 0, .state = {}};
-    if (p->shape.size() == 3 && !p->part.empty()) rows.first_matrix = p->part[0].front().begin;
-    for (size_t i = 0; i < states; ++i)
-      rows.state.push_back(at::zeros(row_shape(*p), p->value.options().dtype(p->wide_type()).requires_grad(false)));
+    const auto states = rules_.of(*p).matrix_states(*p);
+    if (states.empty()) continue;
+    MatrixSlot matrices{.parameter = p.get(), .first_matrix = 0, .state = {}};
+    if (p->shape.size() == 3 && !p->part.empty()) matrices.first_matrix = p->part[0].front().begin;
+    for (const auto& state : states) {
+      auto shape = state.shape;
+      shape.insert(shape.begin(), matrices_here(*p));
+      matrices.state.push_back(at::zeros(shape, p->value.options().dtype(p->wide_type()).requires_grad(false)));
+    }
     for (const auto& slot : slots_) {
       if (slot.shard.parameter != p.get() || slot.shard.begin != 0 || !slot.shard.is_primary) continue;
       const auto offset = slot.shard.regions().front().box.offset;
-      rows.is_primary = rows.is_primary || (offset[offset.size() - 1] == 0 && offset[offset.size() - 2] == 0);
+      matrices.is_primary = matrices.is_primary || (offset[offset.size() - 1] == 0 && offset[offset.size() - 2] == 0);
     }
-    rows_.push_back(std::move(rows));
+    matrices_.push_back(std::move(matrices));
   }
 }
 
@@ -174,8 +177,8 @@ void Optimizer::forget_moments() {
   home_.wait();
   for (auto& slot : slots_)
     for (auto& state : slot.state) state.zero_();
-  for (auto& rows : rows_)
-    for (auto& state : rows.state) state.zero_();
+  for (auto& matrices : matrices_)
+    for (auto& state : matrices.state) state.zero_();
   steps_done_ = 0;
 }
 
@@ -191,18 +194,23 @@ std::vector<StateSlice> Optimizer::state() const {
     const auto names = rules_.of(*slot.shard.parameter).state_names();
     for (size_t i = 0; i < names.size(); ++i) add("optimizer." + names[i] + ".", slot.state[i]);
   }
-  for (const auto& rows : rows_) {
-    const auto& p = *rows.parameter;
-    const auto names = rules_.of(p).row_state_names();
-    // Of a stack [matrices, rows], else [rows].
-    const bool is_stack = p.shape.size() == 3;
-    const tensor::Shape shape(p.shape.begin(), p.shape.end() - 1);
-    tensor::Part part;
-    if (is_stack && !p.part.empty()) part = {p.part[0], {{0, p.shape[1]}}};
-    for (size_t i = 0; i < names.size(); ++i) {
-      const auto flat = rows.state[i].view(-1);
-      all.push_back(
-          {"optimizer." + names[i] + "." + p.name, shape, tensor::regions_of(shape, part, 0, flat.numel()), flat, rows.is_primary});
+  for (const auto& matrices : matrices_) {
+    const auto& p = *matrices.parameter;
+    const auto states = rules_.of(p).matrix_states(p);
+    for (size_t i = 0; i < states.size(); ++i) {
+      // Of a stack [matrices, shape...], else [shape...].
+      auto shape = states[i].shape;
+      tensor::Part part;
+      if (p.shape.size() == 3) {
+        if (!p.part.empty()) {
+          part = {p.part[0]};
+          for (const int64_t extent : shape) part.push_back({{0, extent}});
+        }
+        shape.insert(shape.begin(), p.shape[0]);
+      }
+      const auto flat = matrices.state[i].view(-1);
+      all.push_back({"optimizer." + states[i].name + "." + p.name, shape, tensor::regions_of(shape, part, 0, flat.numel()), flat,
+                     matrices.is_primary});
     }
   }
   for (const auto& shard : team_.frozen)

@@ -84,8 +84,8 @@ class Optimizer {
   UpdateRules rules_;
   StateHome home_;
   std::vector<Slot> slots_;  // where they are when the rules are prepared
-  std::vector<RowSlot> rows_;
-  void add_rows();
+  std::vector<MatrixSlot> matrices_;
+  void add_matrices();
   std::map<std::string, Buffer> buffers_;
   int64_t steps_done_ = 0;
 };

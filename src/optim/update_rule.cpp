@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "optim/adamw.h"
+#include "optim/dion.h"
 #include "optim/muon.h"
 #include "optim/normuon.h"
 
@@ -29,6 +30,7 @@ const std::vector<Entry>& table() {
   static const std::vector<Entry> entries = {
       {"muon", "Muon on hidden matrices and AdamW on the rest", &rules_of<Muon, AdamW>},
       {"normuon", "Muon with normalised rows on hidden matrices and AdamW on the rest", &rules_of<NorMuon, AdamW>},
+      {"dion", "updates of low rank on hidden matrices (optimizer.rank_fraction) and AdamW on the rest", &rules_of<Dion, AdamW>},
       {"adamw", "AdamW on everything", &rules_of<AdamW>},
   };
   return entries;
@@ -50,18 +52,38 @@ UpdateRule& UpdateRules::of(const layers::Parameter& parameter) const {
 
 int64_t UpdateRules::state_elements(const layers::Parameter& parameter, int64_t elements) const {
   const auto& rule = of(parameter);
-  const auto row_states = static_cast<int64_t>(rule.row_state_names().size());
-  return elements * static_cast<int64_t>(rule.state_names().size()) +
-         (row_states > 0 ? row_states * tensor::element_count(row_shape(parameter)) : 0);
+  int64_t all = elements * static_cast<int64_t>(rule.state_names().size());
+  for (const auto& state : rule.matrix_states(parameter)) all += matrices_here(parameter) * tensor::element_count(state.shape);
+  return all;
 }
 
 at::ScalarType moments_dtype(const OptimizerConfig& config, at::ScalarType master) {
   return master == at::kFloat && config.moments_dtype == "bf16" ? at::kBFloat16 : master;
 }
 
-tensor::Shape row_shape(const layers::Parameter& p) {
-  const size_t dims = p.shape.size();
-  return {dims == 3 ? p.local_shape()[0] : 1, p.shape[dims - 2]};
+int64_t matrices_here(const layers::Parameter& p) { return p.shape.size() == 3 ? p.local_shape()[0] : 1; }
+
+at::Tensor matrices_of(const tensor::Region& region, const at::Tensor& flat) {
+  const auto view = parallel::view_of(region, flat);
+  return view.dim() == 3 ? view : view.unsqueeze(0);
+}
+
+std::vector<OwnersShare> by_owners(const RuleShare& share, const Team& team) {
+  const auto group_of = [&](const layers::Parameter& p) -> comm::Group* {
+    auto* group = team.owners_of ? &team.owners_of(p) : nullptr;
+    return group && group->size() > 1 ? group : nullptr;
+  };
+  std::vector<OwnersShare> all;
+  const auto share_of = [&](const layers::Parameter& p) -> OwnersShare& {
+    auto* group = group_of(p);
+    for (auto& one : all)
+      if (one.group == group) return one;
+    return all.emplace_back(OwnersShare{.group = group, .taken = {}, .slots = {}, .matrices = {}});
+  };
+  for (const auto* p : share.taken) share_of(*p).taken.push_back(p);
+  for (auto* slot : share.slots) share_of(*slot->shard.parameter).slots.push_back(slot);
+  for (auto* matrices : share.matrices) share_of(*matrices->parameter).matrices.push_back(matrices);
+  return all;
 }
 
 std::vector<std::string> optimizer_names() {

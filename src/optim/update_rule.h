@@ -39,12 +39,17 @@ struct Slot {
   double weight_decay;            // decoupled; 0 for what is not decayed
 };
 
-/// What a rule keeps for each row of a matrix: of all rows of all matrices that the rank has a part of, the same on all ranks that own
-/// elements of them.
-struct RowSlot {
+/// What a rule keeps for each matrix beside what has its shape: {"row_second_moment", {rows}}.
+struct MatrixState {
+  std::string name;
+  tensor::Shape shape;  // of one matrix's
+};
+
+/// That of all matrices which the rank has a part of, the same on all ranks that own elements of them.
+struct MatrixSlot {
   const layers::Parameter* parameter = nullptr;
   int64_t first_matrix = 0;       // of a stack, which may begin before this rank's part
-  std::vector<at::Tensor> state;  // [matrices, rows], fp32 or fp64, one for each of the rule's row state names; zero at first
+  std::vector<at::Tensor> state;  // [matrices, shape...], fp32 or fp64, one for each of the rule's matrix states; zero at first
   bool is_primary = false;        // this rank saves it
 };
 
@@ -53,9 +58,19 @@ struct RuleShare {
   layers::ParameterList& parameters;
   std::vector<const layers::Parameter*> taken;
   std::vector<Slot*> slots;
-  std::vector<RowSlot*> rows;  // of all taken parameters, if the rule has row states
-  StateHome& home;             // of masters and states, but for those of rows
+  std::vector<MatrixSlot*> matrices;  // of all taken parameters, if the rule has matrix states
+  StateHome& home;                    // of masters and states, but for those of matrices
 };
+
+/// What of it one group of ranks owns the elements of.
+struct OwnersShare {
+  comm::Group* group = nullptr;  // null: every matrix is whole
+  std::vector<const layers::Parameter*> taken;
+  std::vector<Slot*> slots;
+  std::vector<MatrixSlot*> matrices;
+};
+/// Every rank comes to the same groups in the same order, also one that owns nothing of some.
+std::vector<OwnersShare> by_owners(const RuleShare& share, const Team& team);
 
 /// What the slots of one step have in common.
 struct Update {
@@ -71,12 +86,12 @@ class UpdateRule {
   /// As in profiles and predictions: "adamw".
   virtual std::string_view name() const = 0;
   virtual bool takes(const layers::Parameter& parameter) const = 0;
-  /// Whose measured times and work area predictions take for the rule's: "adamw" or "muon".
+  /// Whose measured times predictions take for the rule's, "adamw" or "muon"; "dion": its own, by its GEMMs.
   virtual std::string_view predicted_as() const { return "adamw"; }
   /// Of what has the shape of the parameter. "momentum" is in checkpoints as "optimizer.momentum.<parameter>".
   virtual std::vector<std::string> state_names() const = 0;
-  /// Of what has one number for each row of each matrix; only for rules that take matrices.
-  virtual std::vector<std::string> row_state_names() const { return {}; }
+  /// In checkpoints as "optimizer.<name>.<parameter>", too. Only for rules that take matrices.
+  virtual std::vector<MatrixState> matrix_states(const layers::Parameter&) const { return {}; }
   /// Once, before the first update, also on a rank without slots; what it is given outlives the rule. Collective over the team.
   virtual void prepare(const RuleShare& share, const Team& team) = 0;
   /// One step of all slots given to prepare(): state, master, and the value in its compute dtype. Collective over the team.
@@ -86,8 +101,11 @@ class UpdateRule {
 /// Of states that have the shape of a parameter whose master is `master`.
 at::ScalarType moments_dtype(const OptimizerConfig& config, at::ScalarType master);
 
-/// [matrices, rows] of what is here of a parameter of matrices.
-tensor::Shape row_shape(const layers::Parameter& parameter);
+/// How many matrices of a parameter are here, at least in part.
+int64_t matrices_here(const layers::Parameter& parameter);
+
+/// [matrices, rows, cols] of a region, as a view of the slice `flat` that it was made for.
+at::Tensor matrices_of(const tensor::Region& region, const at::Tensor& flat);
 
 /// The rules of a configuration; a parameter is updated by the first that takes it.
 class UpdateRules {

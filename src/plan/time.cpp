@@ -1,5 +1,6 @@
 #include "plan/time.h"
 
+#include "optim/dion.h"
 #include "optim/update_rule.h"
 
 namespace ingot::plan {
@@ -27,6 +28,16 @@ void add_passes(const PassTime& pass, double times, StepTime& time) {
     }
 }
 
+// Four products with factors of low rank, each of their two sides made orthonormal or normal, three passes over momentum, one over
+// gradients and masters. QR counted as 4 rows rank^2 at the rate of its products.
+double dion_s(const layers::Parameter& p, const RunShape& run, const Rates& rates) {
+  const int64_t rows = p.shape[p.shape.size() - 2], cols = p.shape.back(), rank = optim::Dion::rank_of(run.optimizer, rows, cols);
+  const double elements = static_cast<double>(p.local_elements()), matrices = elements / static_cast<double>(rows * cols);
+  const double gemms = 2 * rates.gemm_s(Pass::forward, rows, cols, rank, true) + 2 * rates.gemm_s(Pass::forward, rows, rank, cols, true);
+  const double qr = 4.0 * static_cast<double>(rows * rank * rank) / rates.gemm_rate(Pass::forward, rows, rank, rank, true);
+  return matrices * (gemms + qr) + rates.move_s(36 * elements);
+}
+
 void add_optimizer(const models::Model& model, const RunShape& run, const Rates& rates, StepTime& time) {
   const optim::UpdateRules rules(run.optimizer);
   double muon_s = 0, adamw_s = 0;
@@ -42,6 +53,8 @@ void add_optimizer(const models::Model& model, const RunShape& run, const Rates&
       // Measured with five iterations.
       const double iterations = static_cast<double>(run.optimizer.newton_schulz_steps) / 5;
       muon_s += share * matrices * iterations * rates.kernel_s("muon", rows, cols, false).value_or(0);
+    } else if (rules.of(*p).predicted_as() == "dion") {
+      muon_s += share * dion_s(*p, run, rates);
     } else {
       adamw_s += share * rates.kernel_s("adamw", own, 1, false).value_or(rates.move_s(28 * static_cast<double>(own)));
     }

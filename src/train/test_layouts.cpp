@@ -511,6 +511,9 @@ std::vector<TestLayout> test_layouts() {
     all.push_back({.parallel = P{.pipeline = 2, .zero = zero}, .ranks = 4, .precision = "fp32", .microbatch = 2});
   }
   // State of its own for each row, of stacks of experts too.
+  for (const int64_t zero : {0, 1, 3}) all.push_back({.parallel = P{.zero = zero}, .ranks = 3, .optimizer = "dion"});
+  all.push_back({.parallel = P{.tensor = 2, .zero = 1}, .ranks = 4, .optimizer = "dion"});
+  mixture({.parallel = P{.tensor = 2, .expert = 2}, .ranks = 4, .optimizer = "dion"});
   for (const int64_t zero : {0, 1, 2, 3}) all.push_back({.parallel = P{.zero = zero}, .ranks = 3, .optimizer = "normuon"});
   all.push_back({.parallel = P{.tensor = 2, .zero = 1}, .ranks = 4, .optimizer = "normuon"});
   all.push_back({.parallel = P{.tensor = 2, .zero = 0}, .ranks = 4, .optimizer = "normuon", .spread = true});

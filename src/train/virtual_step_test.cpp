@@ -124,7 +124,7 @@ std::vector<Case> all_cases() {
       cases.push_back({family, at::kBFloat16, "adamw", recompute});
   for (const auto* family : {"llama", "zaya1", "linear_llama"})
     cases.push_back({.family = family, .precision = at::kBFloat16, .recompute = models::Recompute::full, .offloads = true});
-  for (const auto* optimizer : {"adamw", "muon", "normuon"})
+  for (const auto* optimizer : {"adamw", "muon", "normuon", "dion"})
     cases.push_back({.family = "zaya1", .precision = at::kBFloat16, .optimizer = optimizer, .offloads_optimizer = true});
   for (const auto* linear : {"basic", "retention", "scalar_gate", "diagonal_gate", "delta", "gated_delta", "kda"})
     cases.push_back({.family = "linear_llama", .linear = linear});
@@ -208,7 +208,7 @@ TEST(OffloadedStep, keeps_the_inputs_of_a_few_blocks_however_many_there_are) {
 // In bf16, whose masters move too; and back from what a checkpoint reads.
 TEST(OffloadedStep, of_masters_and_moments_has_the_bits_of_those_that_stay) {
   const auto batch = batch_of(2, 24, false);
-  for (const auto* name : {"adamw", "muon", "normuon"}) {
+  for (const auto* name : {"adamw", "muon", "normuon", "dion"}) {
     const Case stays{.family = "llama", .precision = at::kBFloat16, .optimizer = name};
     auto moves = stays;
     moves.offloads_optimizer = true;

@@ -114,7 +114,7 @@ TEST_P(PlanAgainstStep, gradients_weights_and_matrices_are_sent_as_in_the_whole_
 // Against the state that a rank which is there holds, region by region; and all stages together hold what one would.
 TEST(SavedBytes, are_those_of_the_optimizers_state) {
   for (const char* family : {"llama", "zaya1"})
-    for (const char* optimizer : {"adamw", "muon", "normuon"}) {
+    for (const char* optimizer : {"adamw", "muon", "normuon", "dion"}) {
       auto config = config_of({{}, 1, family, optimizer});
       config.model.tie_embeddings = false;  // else both ends of the depth hold them
       const auto world = comm::World::join({}, false, {});
