@@ -11,7 +11,7 @@ namespace {
 
 void add_text_flags(CLI::App& verb, data::TextFlags& o) {
   o.split = "paragraph";
-  verb.add_option("inputs", o.inputs, "text, .jsonl or Parquet files")->required();
+  verb.add_option("inputs", o.inputs, "text, .jsonl or Parquet files; text may be compressed with gzip, zstd or bzip2")->required();
   verb.add_option("--format", o.format, "auto (by the file's ending), text or jsonl; Parquet is known by its beginning")
       ->check(CLI::IsMember({"auto", "text", "jsonl"}));
   verb.add_option("--split", o.split,

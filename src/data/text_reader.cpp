@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/byte_stream.h"
 #include "data/utf8.h"
 
 namespace ingot::data {
@@ -235,7 +236,7 @@ void TextReader::open_next_file() {
   const fs::path& path = files_[next_file_++];
   name_ = path.string();
   file_ = open_text_source(path, options_.whole_lines ? "" : options_.field);
-  const auto extension = path.extension();
+  const auto extension = name_when_unpacked(path).extension();
   jsonl_ = file_->has_rows() || options_.format == TextFormat::jsonl ||
            (options_.format == TextFormat::automatic && (extension == ".jsonl" || extension == ".json" || extension == ".ndjson"));
   pending_.clear();

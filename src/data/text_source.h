@@ -1,5 +1,5 @@
-// Where the bytes of a text file come from: the file as it is, or what a format holds as JSON lines (parquet/source.h). One thread at a
-// time.
+// Where the bytes of a text file come from: the file as it is or unpacked (byte_stream.h), or what a format holds as JSON lines
+// (parquet/source.h). One thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,206 @@
+#include "data/byte_stream.h"
+
+#include <bzlib.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ingot::data {
+namespace {
+
+using base::DataError;
+
+struct CloseFile {
+  void operator()(FILE* file) const { std::fclose(file); }
+};
+
+class FileBytes : public ByteStream {
+ public:
+  explicit FileBytes(const base::fs::path& path) : name_(path.string()), file_(std::fopen(path.c_str(), "rb")) {
+    if (!file_) throw base::FileError("cannot open {}: {}", name_, std::strerror(errno));
+    head_.resize(kHead);
+    head_.resize(read_file(head_.data(), kHead));
+  }
+  const std::string& name() const { return name_; }
+  const std::string& head() const { return head_; }
+
+  size_t read(char* to, size_t bytes) override {
+    const size_t of_head = std::min(bytes, head_.size() - taken_);
+    std::memcpy(to, head_.data() + taken_, of_head);
+    taken_ += of_head;
+    const size_t got = of_head + (bytes > of_head ? read_file(to + of_head, bytes - of_head) : 0);
+    read_bytes_ += static_cast<int64_t>(got);
+    return got;
+  }
+  int64_t file_bytes() const override { return read_bytes_; }
+
+ private:
+  static constexpr size_t kHead = 8;  // enough to know a format by, which a pipe gives once
+
+  size_t read_file(char* to, size_t bytes) {
+    const size_t got = std::fread(to, 1, bytes, file_.get());
+    if (got < bytes && std::ferror(file_.get())) throw base::FileError("cannot read {}: {}", name_, std::strerror(errno));
+    return got;
+  }
+
+  std::string name_;
+  std::unique_ptr<FILE, CloseFile> file_;
+  std::string head_;
+  size_t taken_ = 0;
+  int64_t read_bytes_ = 0;
+};
+
+// What one call of a decoder did.
+struct Progress {
+  size_t taken = 0, made = 0;
+  bool is_damaged = false, has_ended = false;  // ended: a stream, behind which another may begin
+};
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  virtual const char* format() const = 0;
+  virtual Progress decode(const char* in, size_t in_bytes, char* out, size_t out_bytes) = 0;
+  /// Another stream.
+  virtual void begin() = 0;
+};
+
+class Gzip : public Decoder {
+ public:
+  Gzip() {
+    if (inflateInit2(&stream_, MAX_WBITS + 16) != Z_OK) throw base::Error("zlib does not start");
+  }
+  ~Gzip() override { inflateEnd(&stream_); }
+  const char* format() const override { return "gzip"; }
+  Progress decode(const char* in, size_t in_bytes, char* out, size_t out_bytes) override {
+    stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(in));
+    stream_.avail_in = static_cast<uInt>(in_bytes);
+    stream_.next_out = reinterpret_cast<Bytef*>(out);
+    stream_.avail_out = static_cast<uInt>(out_bytes);
+    const int status = inflate(&stream_, Z_NO_FLUSH);
+    const bool is_well = status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR;
+    return {in_bytes - stream_.avail_in, out_bytes - stream_.avail_out, !is_well, status == Z_STREAM_END};
+  }
+  void begin() override { inflateReset(&stream_); }
+
+ private:
+  z_stream stream_{};
+};
+
+class Bzip2 : public Decoder {
+ public:
+  Bzip2() { start(); }
+  ~Bzip2() override { BZ2_bzDecompressEnd(&stream_); }
+  const char* format() const override { return "bzip2"; }
+  Progress decode(const char* in, size_t in_bytes, char* out, size_t out_bytes) override {
+    stream_.next_in = const_cast<char*>(in);
+    stream_.avail_in = static_cast<unsigned>(in_bytes);
+    stream_.next_out = out;
+    stream_.avail_out = static_cast<unsigned>(out_bytes);
+    const int status = BZ2_bzDecompress(&stream_);
+    return {in_bytes - stream_.avail_in, out_bytes - stream_.avail_out, status != BZ_OK && status != BZ_STREAM_END,
+            status == BZ_STREAM_END};
+  }
+  void begin() override {
+    BZ2_bzDecompressEnd(&stream_);
+    stream_ = {};
+    start();
+  }
+
+ private:
+  void start() {
+    if (BZ2_bzDecompressInit(&stream_, 0, 0) != BZ_OK) throw base::Error("libbz2 does not start");
+  }
+  bz_stream stream_{};
+};
+
+class Zstd : public Decoder {
+ public:
+  Zstd() : stream_(ZSTD_createDStream()) {
+    if (!stream_) throw base::Error("libzstd does not start");
+  }
+  ~Zstd() override { ZSTD_freeDStream(stream_); }
+  const char* format() const override { return "zstd"; }
+  Progress decode(const char* in, size_t in_bytes, char* out, size_t out_bytes) override {
+    ZSTD_inBuffer from{in, in_bytes, 0};
+    ZSTD_outBuffer to{out, out_bytes, 0};
+    const size_t status = ZSTD_decompressStream(stream_, &to, &from);
+    return {from.pos, to.pos, ZSTD_isError(status) != 0, status == 0};
+  }
+  void begin() override { ZSTD_DCtx_reset(stream_, ZSTD_reset_session_only); }
+
+ private:
+  ZSTD_DStream* stream_;
+};
+
+class Unpacked : public ByteStream {
+ public:
+  Unpacked(std::unique_ptr<FileBytes> file, std::unique_ptr<Decoder> decoder)
+      : file_(std::move(file)), decoder_(std::move(decoder)), packed_(kPacked) {}
+
+  size_t read(char* to, size_t bytes) override {
+    size_t made = 0;
+    while (made < bytes) {
+      if (at_ == size_ && !is_at_end_) {
+        at_ = 0;
+        size_ = file_->read(packed_.data(), packed_.size());
+        is_at_end_ = size_ < packed_.size();
+      }
+      if (at_ == size_ && is_at_end_ && is_between_streams_) break;
+      if (is_between_streams_) decoder_->begin(), is_between_streams_ = false;
+      const auto step = decoder_->decode(packed_.data() + at_, size_ - at_, to + made, std::min(bytes - made, kMostAtOnce));
+      at_ += step.taken;
+      made += step.made;
+      if (step.is_damaged) fail("is damaged, or not {} all through");
+      if (step.has_ended) is_between_streams_ = true;
+      else if (step.made == 0 && at_ == size_ && is_at_end_) fail("ends in the middle of its {} data: it was cut short");
+    }
+    return made;
+  }
+  int64_t file_bytes() const override { return file_->file_bytes() - static_cast<int64_t>(size_ - at_); }
+  bool is_packed() const override { return true; }
+
+ private:
+  static constexpr size_t kPacked = size_t{256} << 10, kMostAtOnce = size_t{1} << 30;
+
+  [[noreturn]] void fail(const char* what) const {
+    throw DataError("{}, byte {}: {}", file_->name(), file_bytes(), fmt::format(fmt::runtime(what), decoder_->format()));
+  }
+
+  std::unique_ptr<FileBytes> file_;
+  std::unique_ptr<Decoder> decoder_;
+  std::vector<char> packed_;
+  size_t at_ = 0, size_ = 0;  // of packed_: taken, there
+  bool is_at_end_ = false, is_between_streams_ = true;
+};
+
+std::unique_ptr<Decoder> decoder_for(const std::string& head) {
+  if (head.starts_with("\x1f\x8b")) return std::make_unique<Gzip>();
+  if (head.starts_with("BZh")) return std::make_unique<Bzip2>();
+  if (head.starts_with("\x28\xb5\x2f\xfd")) return std::make_unique<Zstd>();
+  return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<ByteStream> open_bytes(const base::fs::path& path) {
+  auto file = std::make_unique<FileBytes>(path);
+  if (auto decoder = decoder_for(file->head())) return std::make_unique<Unpacked>(std::move(file), std::move(decoder));
+  return file;
+}
+
+base::fs::path name_when_unpacked(const base::fs::path& path) {
+  const auto extension = path.extension();
+  const bool is_packed = extension == ".gz" || extension == ".zst" || extension == ".zstd" || extension == ".bz2";
+  return is_packed ? path.parent_path() / path.stem() : path;
+}
+
+}  // namespace ingot::data
