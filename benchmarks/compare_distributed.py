@@ -90,10 +90,10 @@ def peer(layout, steps):
     torch.manual_seed(0)
     transformers.logging.set_verbosity_error()
     ranks = dist.get_world_size()
-    hidden, layers, heads, kv, ffn, vocab = single.SHAPES["dense"]
+    hidden, layers, heads, kv, ffn, vocab, seq, batch = single.SHAPES["dense"]
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
         hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv, head_dim=64, vocab_size=vocab, intermediate_size=ffn,
-        max_position_embeddings=single.SEQ, use_cache=False, tie_word_embeddings=False)).train()
+        max_position_embeddings=seq, use_cache=False, tie_word_embeddings=False)).train()
     model = lay_out(model, layout, ranks)
     options = dict(lr=single.LR, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     if layout == "zero":
@@ -101,11 +101,11 @@ def peer(layout, steps):
     else:
         split = [[p for p in model.parameters() if isinstance(p, DTensor) == is_split] for is_split in (True, False)]  # one fused call takes one kind
         optimizer = torch.optim.AdamW([{"params": group} for group in split if group], **options)
-    rows = single.BATCH if layout.startswith("tp") else single.BATCH // ranks
+    rows = batch if layout.startswith("tp") else batch // ranks
     times = []
-    positions = torch.arange(single.SEQ).unsqueeze(0)
+    positions = torch.arange(seq).unsqueeze(0)
     for _ in range(single.WARMUP + steps):
-        ids = torch.randint(0, vocab, (rows, single.SEQ))
+        ids = torch.randint(0, vocab, (rows, seq))
         dist.barrier()
         start = time.perf_counter()
         if layout.startswith("tp"):
@@ -146,7 +146,7 @@ def main():
     if args.peer:
         return peer(args.peer, args.steps)
     os.environ["OMP_NUM_THREADS"] = "1"
-    batch, runs = single.BATCH, {}
+    (*_, seq, batch), runs = single.SHAPES["dense"], {}
     for _ in range(args.rounds):
         for layout in args.only:
             settings, has_peer = LAYOUTS[layout]
@@ -158,16 +158,13 @@ def main():
                     runs.setdefault((layout, "PyTorch"), []).append(theirs)
         if set(args.only) <= set(MIXTURES):
             continue
-        single.BATCH = batch // args.ranks
-        runs.setdefault(("alone", "ingot"), []).append(single.ingot(args.binary, "dense", "fp32", "adamw", args.steps))
-        single.BATCH = batch
+        runs.setdefault(("alone", "ingot"), []).append(single.ingot(args.binary, "dense", "fp32", "adamw", args.steps, rows=batch // args.ranks))
     table = [f"| {args.ranks} ranks of one thread | tokens/s (median) | range | peak MiB of a rank |", "|---|---|---|---|"]
     rates = {}
     for (layout, side), done in runs.items():
-        single.BATCH = batch // args.ranks if layout == "alone" else batch
-        rates[layout, side], line = single.row(f"{layout}: {'**ingot**' if side == 'ingot' else side}", done)
+        rows = batch // args.ranks if layout == "alone" else batch
+        rates[layout, side], line = single.row(f"{layout}: {'**ingot**' if side == 'ingot' else side}", rows * seq, done)
         table.append(line)
-    single.BATCH = batch
     for layout in args.only:
         if (layout, "PyTorch") in rates:
             table.append(f"| {layout}: ingot / PyTorch | **{rates[layout, 'ingot'] / rates[layout, 'PyTorch']:.2f}** | | |")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Trains the same two models with ingot and with PyTorch (eager and torch.compile) in turn, on this machine, and prints both sides.
 
-    .deps/venv/bin/python benchmarks/compare_pytorch.py [--device cuda] [--rounds 2] [--steps 8] [--only dense/fp32/adamw …] [-o TABLE.md]
+    .deps/venv/bin/python benchmarks/compare_pytorch.py [--device cuda] [--odd] [--rounds 2] [--steps 8] [--only dense/fp32/adamw …] [-o TABLE.md]
 
-A step is forward, cross-entropy, backward and optimizer, on 4 sequences of 512 random tokens; ingot's also holds data loading, the
+A step is forward, cross-entropy, backward and optimizer, on 4 sequences of 512 random tokens (--odd: 3 of 768); ingot's also holds data loading, the
 gradient norm and clipping. Sides alternate, so that a machine whose speed drifts is fair to both; medians and ranges of steps are
 shown. PyTorch runs with glibc keeping freed blocks (as ingot sets for itself), in fp32, in bf16 by autocast, and with bf16 weights
 over fp32 masters. Peak memory is the high-water mark of resident memory in the steps, on a GPU of what torch took of it.
@@ -21,15 +21,18 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SHAPES = {  # hidden, layers, heads, kv heads, ffn (of an expert for zaya), vocabulary
-    "dense": (512, 8, 8, 2, 1536, 8192),
-    "zaya": (256, 6, 4, 2, 256, 4096),
-    "dense-0.5b": (1024, 24, 16, 8, 4096, 32000),
-    "zaya-0.5b": (1024, 12, 8, 2, 1536, 32000),
+SHAPES = {  # hidden, layers, heads, kv heads, ffn (of an expert for zaya), vocabulary, tokens of a sequence, sequences
+    "dense": (512, 8, 8, 2, 1536, 8192, 512, 4),
+    "zaya": (256, 6, 4, 2, 256, 4096, 512, 4),
+    "dense-odd": (384, 6, 6, 2, 1088, 6001, 768, 3),
+    "zaya-odd": (384, 6, 6, 2, 320, 6001, 768, 3),
+    "dense-0.5b": (1024, 24, 16, 8, 4096, 32000, 2048, 8),
+    "zaya-0.5b": (1024, 12, 8, 2, 1536, 32000, 2048, 8),
 }
 DEVICE = "cpu"
-SEQ, BATCH, WARMUP, LR = 512, 4, 3, 1e-6
+WARMUP, LR = 3, 1e-6
 CASES = ["dense/fp32/adamw", "dense/bf16/adamw", "dense/fp32/muon", "dense/bf16/muon", "zaya/fp32/adamw", "zaya/bf16/adamw", "zaya/fp32/muon"]
+ODD_CASES = [case.replace("/", "-odd/", 1) for case in CASES]
 GPU_CASES = ["dense-0.5b/bf16/adamw", "zaya-0.5b/bf16/adamw", "dense-0.5b/bf16/muon", "zaya-0.5b/bf16/muon"]
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000"}
 
@@ -41,9 +44,9 @@ def peer(model_name, variant, optimizer_name, compiled, steps):
 
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)
-    hidden, layers, heads, kv, ffn, vocab = SHAPES[model_name]
+    hidden, layers, heads, kv, ffn, vocab, seq, batch = SHAPES[model_name]
     common = dict(hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv, head_dim=64, vocab_size=vocab,
-                  max_position_embeddings=SEQ, use_cache=False)
+                  max_position_embeddings=seq, use_cache=False)
     if model_name.startswith("dense"):
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(intermediate_size=ffn, **common))
     else:
@@ -68,7 +71,7 @@ def peer(model_name, variant, optimizer_name, compiled, steps):
             Path("/proc/self/clear_refs").write_text("5")
             if DEVICE == "cuda":
                 torch.cuda.reset_peak_memory_stats()
-        ids = torch.randint(0, vocab, (BATCH, SEQ), device=DEVICE)
+        ids = torch.randint(0, vocab, (batch, seq), device=DEVICE)
         wait()
         start = time.perf_counter()
         with torch.autocast(DEVICE, torch.bfloat16, enabled=variant == "bf16"):
@@ -91,10 +94,11 @@ def peer(model_name, variant, optimizer_name, compiled, steps):
     print(json.dumps({"times": times[WARMUP:], "peak": peak, "parameters": sum(p.numel() for p in params)}))
 
 
-def ingot(binary, model_name, precision, optimizer_name, steps, launcher=(), flags=()):
-    hidden, layers, heads, kv, ffn, vocab = SHAPES[model_name]
+def ingot(binary, model_name, precision, optimizer_name, steps, launcher=(), flags=(), rows=None):
+    hidden, layers, heads, kv, ffn, vocab, seq, batch = SHAPES[model_name]
+    batch = rows or batch
     with tempfile.TemporaryDirectory() as folder:
-        tokens = (WARMUP + steps + 2) * BATCH * SEQ
+        tokens = (WARMUP + steps + 2) * batch * seq
         state = 1
         ids = []
         for _ in range(tokens):  # a multiplicative congruence: random enough, the same everywhere
@@ -118,7 +122,7 @@ router_hidden = 64
 tie_embeddings = {'false' if model_name.startswith('dense') else 'true'}
 rope_fraction = {1.0 if model_name.startswith('dense') else 0.5}
 [data]
-seq_len = {SEQ}
+seq_len = {seq}
 [[data.sources]]
 path = "{folder}/t"
 [optimizer]
@@ -127,7 +131,7 @@ lr = {LR}
 warmup_steps = 0
 [train]
 steps = {WARMUP + steps}
-batch_size = {BATCH}
+batch_size = {batch}
 precision = "{precision}"
 device = "{DEVICE}"
 [checkpoint]
@@ -142,10 +146,10 @@ tensorboard = false
         return {"times": [line["step_ms"] / 1e3 for line in lines[WARMUP:]], "peak": lines[-1]["memory_peak_bytes"]}
 
 
-def row(label, runs):
+def row(label, tokens, runs):
     times = [t for r in runs for t in r["times"]]
-    rate = BATCH * SEQ / statistics.median(times)
-    return rate, f"| {label} | {rate:,.0f} | {BATCH * SEQ / max(times):,.0f}-{BATCH * SEQ / min(times):,.0f} | {max(r['peak'] for r in runs) / 2**20:,.0f} |"
+    rate = tokens / statistics.median(times)
+    return rate, f"| {label} | {rate:,.0f} | {tokens / max(times):,.0f}-{tokens / min(times):,.0f} | {max(r['peak'] for r in runs) / 2**20:,.0f} |"
 
 
 def main():
@@ -156,18 +160,18 @@ def main():
     parser.add_argument("--warmup", type=int, default=WARMUP, help="steps before those that count")
     parser.add_argument("--only", nargs="*", help="model/precision/optimizer (default: all of the device)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--odd", action="store_true", help="sizes that are no powers of two: hidden 384, 6 heads, 768 tokens")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--binary", default=str(ROOT / "build/release/ingot"))
     parser.add_argument("-o", "--output")
     args = parser.parse_args()
     globals().update(WARMUP=args.warmup, DEVICE=args.device)
-    if args.device == "cuda":
-        globals().update(SEQ=2048, BATCH=8)
     if args.peer:
         return peer(args.peer[0], args.peer[1], args.peer[2], args.peer[3] == "compile", args.steps)
     table = ["| model / precision / optimizer | tokens/s (median) | range | peak MiB |", "|---|---|---|---|"]
-    for case in args.only or (CASES if args.device == "cpu" else GPU_CASES):
+    for case in args.only or (GPU_CASES if args.device == "cuda" else ODD_CASES if args.odd else CASES):
         model_name, precision, optimizer_name = case.split("/")
+        tokens = SHAPES[model_name][-2] * SHAPES[model_name][-1]
         variants = [(v, c) for v in (["fp32"] if precision == "fp32" else ["bf16", "bf16-cast"]) for c in ("eager", *([] if args.no_compile else ["compile"]))]
         mine, theirs = [], {v: [] for v in variants}
         for _ in range(args.rounds):
@@ -184,12 +188,12 @@ def main():
                     print(f"{case} {variant} {mode} failed: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         rate = 0
         if mine:
-            rate, line = row(f"**{case} ingot**", mine)
+            rate, line = row(f"**{case} ingot**", tokens, mine)
             table.append(line)
         best = 0
         for (variant, mode), runs in theirs.items():
             if runs:
-                peer_rate, line = row(f"{case} PyTorch {variant} {mode}", runs)
+                peer_rate, line = row(f"{case} PyTorch {variant} {mode}", tokens, runs)
                 best = max(best, peer_rate)
                 table.append(line)
         if best and rate:
