@@ -57,6 +57,17 @@ void add_tokenize(Flags& flags) {
   verb.add_flag("--bos", o.bos, "begin every document with the tokenizer's bos");
 }
 
+void add_process(Flags& flags) {
+  const auto values = std::make_shared<data::ProcessCommand>();
+  auto& o = *values;
+  auto& verb =
+      flags.verb("data", "process", "cleans texts by a recipe: duplicates, rules of quality, evaluation texts, personal data", values);
+  verb.add_option("recipe", o.recipe, "RECIPE.toml: sources, steps, where to write (docs/data.md)");
+  verb.add_option("-o,--output", o.output, "folder to write into, in place of the recipe's");
+  verb.add_option("--threads", o.threads, "0 = all cores")->check(CLI::Range(int64_t{0}, int64_t{4096}));
+  verb.add_flag("--rules", o.rules, "print the measures and sets of rules that recipes name");
+}
+
 void add_inspect(Flags& flags) {
   const auto values = std::make_shared<data::InspectCommand>();
   auto& o = *values;
@@ -103,6 +114,7 @@ void add_data(Flags& flags) {
   flags.group("data", "tokenizers and token files");
   add_train_tokenizer(flags);
   add_tokenize(flags);
+  add_process(flags);
   add_inspect(flags);
   add_export_tokenizer(flags);
 }
@@ -110,6 +122,7 @@ void add_data(Flags& flags) {
 int run_data(const Call& call) {
   if (call.action == "train-tokenizer") return train_tokenizer(command_of<data::TrainTokenizerCommand>(call));
   if (call.action == "tokenize") return data::run_data_tokenize(command_of<data::TokenizeCommand>(call), std::cout);
+  if (call.action == "process") return data::run_data_process(command_of<data::ProcessCommand>(call), std::cout);
   if (call.action == "inspect") return data::run_data_inspect(command_of<data::InspectCommand>(call), std::cout);
   return data::run_data_export_tokenizer(command_of<data::ExportTokenizerCommand>(call), std::cout);
 }

@@ -10,6 +10,8 @@
 #include "base/progress.h"
 #include "base/text.h"
 #include "data/export_tokenizer.h"
+#include "data/process/measures.h"
+#include "data/process/process.h"
 #include "data/tokenize.h"
 #include "data/train_tokenizer.h"
 
@@ -147,6 +149,52 @@ int run_data_tokenize(const TokenizeCommand& command, std::ostream& out) {
       out << fmt::format("{}.mask: {:.1f} % of the tokens are answers, which alone are learned\n", options.output.string(),
                          100 * static_cast<double>(result.learned) / static_cast<double>(std::max<int64_t>(1, result.tokens)));
   }
+  return 0;
+}
+
+static void print_rules(std::ostream& out) {
+  out << "measures of a text, for rules as \"words >= 50\":\n";
+  for (const auto& measure : process::all_measures()) out << fmt::format("  {:30} {}\n", measure.name, measure.help);
+  out << "\nsets of rules, which keep = [\"gopher\"] names:\n";
+  for (const auto& set : process::rule_sets()) {
+    out << fmt::format("  {}, {} ({})\n", set.name, set.is_of_lines ? "of lines" : "of documents", set.source);
+    for (const auto* rule : set.rules) out << "    " << rule << "\n";
+  }
+}
+
+int run_data_process(const ProcessCommand& command, std::ostream& out) {
+  if (command.rules) return print_rules(out), 0;
+  require(command.recipe, "RECIPE.toml", "name the recipe, or pass --rules");
+  auto recipe = process::load_recipe(command.recipe);
+  if (!command.output.empty()) recipe.folder = command.output;
+  const auto start = std::chrono::steady_clock::now();
+  std::optional<base::ProgressBar> bar;
+  std::string pass;
+  process::ProcessOptions options;
+  options.threads = command.threads;
+  options.progress = [&](const std::string& now, int64_t done_bytes, int64_t total_bytes) {
+    if (now != pass) {
+      if (bar) bar->finish();
+      bar.emplace(now, total_bytes, base::ProgressUnit::bytes);
+      pass = now;
+    }
+    bar->update(done_bytes);
+  };
+  const auto result = process::process(recipe, options);
+  if (bar) bar->finish();
+  if (result.bad_lines > 0) base::log_warning("{} malformed lines were left out, the first at {}", result.bad_lines, result.first_problem);
+  if (result.invalid_utf8 > 0)
+    base::log_warning("{} sequences that are not UTF-8 became U+FFFD, the first at {}", result.invalid_utf8, result.first_problem);
+  auto json = process::to_json(result);
+  json["seconds"] = seconds_since(start);
+  if (command.json) return print(out, json), 0;
+  int64_t documents = 0, kept = 0;
+  for (const auto& source : result.sources) documents += source.documents, kept += source.kept_documents;
+  for (const auto& step : result.steps)
+    out << fmt::format("{:24} {:>12} documents, {} removed ({})\n", step.name, step.tally.documents,
+                       step.tally.documents - step.tally.kept_documents, base::format_bytes(step.tally.bytes - step.tally.kept_bytes));
+  out << fmt::format("{}: {} of {} documents in {} file{}, in {}; what was removed, with examples: report.md\n", recipe.folder, kept,
+                     documents, result.files.size(), result.files.size() > 1 ? "s" : "", base::format_duration(seconds_since(start)));
   return 0;
 }
 

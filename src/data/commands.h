@@ -59,6 +59,15 @@ struct InspectCommand {
 /// Status 3 when ids lie outside the tokenizer's vocabulary.
 int run_data_inspect(const InspectCommand& command, std::ostream& out);
 
+struct ProcessCommand {
+  std::string recipe;  // RECIPE.toml
+  std::string output;  // -o, --output FOLDER: in place of the recipe's
+  int threads = 0;     // --threads N, 0 = one per core
+  bool rules = false;  // --rules: prints measures and sets of rules, and does nothing
+  bool json = false;   // --json
+};
+int run_data_process(const ProcessCommand& command, std::ostream& out);
+
 struct ExportTokenizerCommand {
   std::string tokenizer;  // PATH
   std::string output;     // -o, --output FOLDER

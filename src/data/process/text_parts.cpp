@@ -1,0 +1,67 @@
+#include "data/process/text_parts.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+
+namespace ingot::data::process {
+namespace {
+
+bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+}  // namespace
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+std::vector<std::string_view> lines_with_ends(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+  return lines;
+}
+
+std::vector<std::string_view> paragraphs_with_ends(std::string_view text) {
+  std::vector<std::string_view> paragraphs;
+  bool is_open = false, was_blank = false;
+  for (const auto line : lines_with_ends(text)) {
+    const bool is_blank = trimmed(line).empty();
+    const bool begins = !is_open || (was_blank && !is_blank);
+    if (begins) paragraphs.push_back(line);
+    else paragraphs.back() = {paragraphs.back().data(), paragraphs.back().size() + line.size()};
+    is_open = true;
+    was_blank = is_blank;
+  }
+  return paragraphs;
+}
+
+std::vector<uint64_t> word_hashes(std::string_view text) {
+  std::vector<uint64_t> words;
+  std::string word;
+  const auto end_word = [&] {
+    if (!word.empty()) words.push_back(XXH3_64bits(word.data(), word.size()));
+    word.clear();
+  };
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (is_space(c)) end_word();
+    else if (byte >= 0x80 || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z')) word += c;
+    else if (c >= 'A' && c <= 'Z') word += static_cast<char>(c + 32);
+  }
+  end_word();
+  return words;
+}
+
+uint64_t run_hash(const std::vector<uint64_t>& words, size_t at, size_t n) {
+  uint64_t hash = 0;
+  for (size_t i = at; i < at + n; ++i) hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15 + (hash >> 29);
+  return hash ^ (hash >> 32);
+}
+
+}  // namespace ingot::data::process

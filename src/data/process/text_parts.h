@@ -1,0 +1,24 @@
+// Parts of texts that steps compare and take out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ingot::data::process {
+
+std::string_view trimmed(std::string_view text);
+
+/// A text cut into its lines or paragraphs, each with what separates it from the next, so that together they are the text. What is before
+/// the first one is a part of white space.
+std::vector<std::string_view> lines_with_ends(std::string_view text);
+std::vector<std::string_view> paragraphs_with_ends(std::string_view text);
+
+/// Hashes of the words of a text, for comparing runs of them: letters and digits alone, ASCII in lower case. A word without any is left
+/// out.
+std::vector<uint64_t> word_hashes(std::string_view text);
+/// Of words [at, at + n).
+uint64_t run_hash(const std::vector<uint64_t>& words, size_t at, size_t n);
+
+}  // namespace ingot::data::process
