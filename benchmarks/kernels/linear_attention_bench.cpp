@@ -118,7 +118,7 @@ void compare_with_softmax(int64_t seq, at::ScalarType dtype, int rounds) {
   constexpr int64_t kHeads = 12, kDim = 64;
   const auto operand = [&] { return (at::randn({1, seq, kHeads, kDim}) / std::sqrt(static_cast<double>(kDim))).to(dtype); };
   const auto q = operand(), k = operand(), v = operand(), grad = operand();
-  const LinearAttentionInputs in{q, k, v, at::log_sigmoid(at::randn({1, seq, kHeads}) + 3), {}, at::sigmoid(at::randn({1, seq, kHeads}))};
+  const LinearAttentionInputs in{q, k, v, at::log_sigmoid(at::randn({1, seq, kHeads}) + 3), at::sigmoid(at::randn({1, seq, kHeads})), {}};
   const double linear_flop = 3.0 * static_cast<double>(kHeads * seq * (2 * kChunk * 2 * kDim + 6 * kDim * kDim));
   const double softmax_flop = 3.5 * 2 * static_cast<double>(2 * kDim * kHeads * (seq * (seq + 1) / 2));
   std::vector<Contender> contenders = {{"gated delta rule", linear_flop,

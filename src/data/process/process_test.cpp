@@ -287,6 +287,21 @@ TEST_F(Process, personal_data_is_masked) {
   EXPECT_EQ(lines_of(of_mail, run(of_mail))[2]["text"], cases[2].first);
 }
 
+TEST_F(Process, documents_of_other_languages_go) {
+  input({"The house at the end of the street has been empty since the old man who lived there moved away to the coast.",
+         "Das Haus am Ende der Stra\xC3\x9F"
+         "e steht leer, seit der alte Mann, der dort gewohnt hat, an die K\xC3\xBCste gezogen ist.",
+         "La maison au bout de la rue est vide depuis que le vieil homme qui y habitait est parti vivre au bord de la mer.",
+         "1 2 3 4 5 6 7 8 9"});
+  StepConfig step{.kind = "language"};
+  step.languages = {"en", "fr"};
+  EXPECT_THAT(ids_after({step}), ElementsAre(0, 2));
+  EXPECT_EQ(last.steps[0].tally.removed.at("de").documents, 1);
+  EXPECT_EQ(last.steps[0].tally.removed.at("unknown").documents, 1);
+  step.languages = {"xx"};
+  expect_error<base::ConfigError>([&] { ids_after({step}); }, {"no language has the code \"xx\""});
+}
+
 TEST_F(Process, lines_are_kept_by_rules_and_members_stay) {
   folder.write("a.jsonl", R"({"url": "u", "text": "A line of five words.\nno end\nUse cookies to read this line.\n", "n": [1, 2]})"
                           "\n");

@@ -34,6 +34,8 @@ static void declare_step(base::SettingsTable& table, StepConfig& c) {
   table.add("field", c.field, "contamination: member of their JSON lines; several are separated by commas");
   table.add("overlap", c.overlap, base::NumberRange{0, 1},
             "contamination: share of a document's runs from which on it goes; 0 = one run is enough");
+  table.add("languages", c.languages, "language: codes as \"en\" of those that stay");
+  table.add("share", c.share, base::NumberRange{0, 1}, "language: least share of the text that must be in it");
   table.add("mask", c.mask, "personal_data: of email, ip, phone, card, iban; empty = all");
 }
 

@@ -19,15 +19,17 @@ struct SourceConfig {
 /// All settings of all kinds; which ones a kind has is in steps.cpp.
 struct StepConfig {
   std::string kind, name;
-  std::vector<std::string> keep;   // rules, lines
-  std::string of = "documents";    // duplicates
-  int64_t least_characters = 0;    // duplicates of paragraphs and lines
-  int64_t words = 0;               // near_duplicates, contamination; 0 = 5, 13
-  int64_t bands = 14, rows = 8;    // near_duplicates
-  std::vector<std::string> files;  // contamination
-  std::string field = "text";      // contamination
-  double overlap = 0;              // contamination
-  std::vector<std::string> mask;   // personal_data
+  std::vector<std::string> keep;       // rules, lines
+  std::string of = "documents";        // duplicates
+  int64_t least_characters = 0;        // duplicates of paragraphs and lines
+  int64_t words = 0;                   // near_duplicates, contamination; 0 = 5, 13
+  int64_t bands = 14, rows = 8;        // near_duplicates
+  std::vector<std::string> files;      // contamination
+  std::string field = "text";          // contamination
+  double overlap = 0;                  // contamination
+  std::vector<std::string> mask;       // personal_data
+  std::vector<std::string> languages;  // language
+  double share = 0.5;                  // language
 };
 
 struct Recipe {

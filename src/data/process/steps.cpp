@@ -21,6 +21,7 @@ const std::vector<Kind>& kinds() {
       {"lines", {"keep"}, &make_lines, nullptr},
       {"duplicates", {"of", "least_characters"}, nullptr, &make_duplicates},
       {"near_duplicates", {"words", "bands", "rows"}, nullptr, &make_near_duplicates},
+      {"language", {"languages", "share"}, &make_language, nullptr},
       {"contamination", {"files", "field", "words", "overlap"}, &make_contamination, nullptr},
       {"personal_data", {"mask"}, &make_personal_data, nullptr},
   };
@@ -39,7 +40,9 @@ void refuse_others(const StepConfig& config, const Kind& kind) {
                                                   {"files", config.files != usual.files},
                                                   {"field", config.field != usual.field},
                                                   {"overlap", config.overlap != usual.overlap},
-                                                  {"mask", config.mask != usual.mask}};
+                                                  {"mask", config.mask != usual.mask},
+                                                  {"languages", config.languages != usual.languages},
+                                                  {"share", config.share != usual.share}};
   for (const auto& [name, is_changed] : changed)
     if (is_changed && std::find(kind.settings.begin(), kind.settings.end(), name) == kind.settings.end())
       throw base::ConfigError("{}: {} is no setting of {}, which has {}", config.name, name, kind.name, base::join(kind.settings, ", "));
