@@ -1,6 +1,9 @@
 #include "data/byte_stream.h"
 
 #include <bzlib.h>
+#include <fnmatch.h>
+#include <glob.h>
+#include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -8,10 +11,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <string>
-#include <vector>
+#include <future>
 
 #include "base/error.h"
+#include "object_store/object_storage.h"
 
 namespace ingot::data {
 namespace {
@@ -22,40 +25,91 @@ struct CloseFile {
   void operator()(FILE* file) const { std::fclose(file); }
 };
 
-class FileBytes : public ByteStream {
+// As it lies there, with a look at the beginning, which a pipe gives once.
+class Raw : public ByteStream {
  public:
-  explicit FileBytes(const base::fs::path& path) : name_(path.string()), file_(std::fopen(path.c_str(), "rb")) {
-    if (!file_) throw base::FileError("cannot open {}: {}", name_, std::strerror(errno));
-    head_.resize(kHead);
-    head_.resize(read_file(head_.data(), kHead));
-  }
+  explicit Raw(std::string name) : name_(std::move(name)) {}
   const std::string& name() const { return name_; }
-  const std::string& head() const { return head_; }
-
-  size_t read(char* to, size_t bytes) override {
+  const std::string& head() {
+    constexpr size_t kHead = 8;  // enough to know a format by
+    if (head_.empty()) {
+      head_.resize(kHead);
+      head_.resize(fetch(head_.data(), kHead));
+    }
+    return head_;
+  }
+  size_t read(char* to, size_t bytes) final {
     const size_t of_head = std::min(bytes, head_.size() - taken_);
     std::memcpy(to, head_.data() + taken_, of_head);
     taken_ += of_head;
-    const size_t got = of_head + (bytes > of_head ? read_file(to + of_head, bytes - of_head) : 0);
+    const size_t got = of_head + (bytes > of_head ? fetch(to + of_head, bytes - of_head) : 0);
     read_bytes_ += static_cast<int64_t>(got);
     return got;
   }
-  int64_t file_bytes() const override { return read_bytes_; }
+  int64_t file_bytes() const final { return read_bytes_; }
 
  private:
-  static constexpr size_t kHead = 8;  // enough to know a format by, which a pipe gives once
+  virtual size_t fetch(char* to, size_t bytes) = 0;  // fewer only at the end
 
-  size_t read_file(char* to, size_t bytes) {
+  std::string name_, head_;
+  size_t taken_ = 0;
+  int64_t read_bytes_ = 0;
+};
+
+class FileBytes : public Raw {
+ public:
+  explicit FileBytes(const base::fs::path& path) : Raw(path.string()), file_(std::fopen(path.c_str(), "rb")) {
+    if (!file_) throw base::FileError("cannot open {}: {}", name(), std::strerror(errno));
+  }
+
+ private:
+  size_t fetch(char* to, size_t bytes) override {
     const size_t got = std::fread(to, 1, bytes, file_.get());
-    if (got < bytes && std::ferror(file_.get())) throw base::FileError("cannot read {}: {}", name_, std::strerror(errno));
+    if (got < bytes && std::ferror(file_.get())) throw base::FileError("cannot read {}: {}", name(), std::strerror(errno));
+    return got;
+  }
+  std::unique_ptr<FILE, CloseFile> file_;
+};
+
+// The next piece is on its way while one is handed out.
+class ObjectBytes : public Raw {
+ public:
+  explicit ObjectBytes(const base::fs::path& url) : Raw(url.string()), object_(object_store::storage_of(url).open(url)) { ask(); }
+
+ private:
+  static constexpr int64_t kPiece = int64_t{16} << 20;
+
+  void ask() {
+    const int64_t size = std::min(kPiece, object_->size_bytes() - asked_);
+    if (size <= 0) return;
+    next_ = std::async(std::launch::async, [this, from = asked_, size] {
+      std::string piece(static_cast<size_t>(size), '\0');
+      object_->read_at(from, piece.data(), size);
+      return piece;
+    });
+    asked_ += size;
+  }
+  size_t fetch(char* to, size_t bytes) override {
+    size_t got = 0;
+    while (got < bytes) {
+      if (at_ == piece_.size()) {
+        if (!next_.valid()) break;
+        piece_ = next_.get();
+        at_ = 0;
+        ask();
+      }
+      const size_t count = std::min(bytes - got, piece_.size() - at_);
+      std::memcpy(to + got, piece_.data() + at_, count);
+      got += count, at_ += count;
+    }
     return got;
   }
 
-  std::string name_;
-  std::unique_ptr<FILE, CloseFile> file_;
-  std::string head_;
-  size_t taken_ = 0;
-  int64_t read_bytes_ = 0;
+  std::unique_ptr<checkpoint::Source> object_;
+  int64_t asked_ = 0;
+  std::string piece_;
+  size_t at_ = 0;
+  std::future<std::string> next_;  // the last member: it reads the others, and its end is waited for first
 };
 
 // What one call of a decoder did.
@@ -143,7 +197,7 @@ class Zstd : public Decoder {
 
 class Unpacked : public ByteStream {
  public:
-  Unpacked(std::unique_ptr<FileBytes> file, std::unique_ptr<Decoder> decoder)
+  Unpacked(std::unique_ptr<Raw> file, std::unique_ptr<Decoder> decoder)
       : file_(std::move(file)), decoder_(std::move(decoder)), packed_(kPacked) {}
 
   size_t read(char* to, size_t bytes) override {
@@ -175,7 +229,7 @@ class Unpacked : public ByteStream {
     throw DataError("{}, byte {}: {}", file_->name(), file_bytes(), fmt::format(fmt::runtime(what), decoder_->format()));
   }
 
-  std::unique_ptr<FileBytes> file_;
+  std::unique_ptr<Raw> file_;
   std::unique_ptr<Decoder> decoder_;
   std::vector<char> packed_;
   size_t at_ = 0, size_ = 0;  // of packed_: taken, there
@@ -192,9 +246,47 @@ std::unique_ptr<Decoder> decoder_for(const std::string& head) {
 }  // namespace
 
 std::unique_ptr<ByteStream> open_bytes(const base::fs::path& path) {
-  auto file = std::make_unique<FileBytes>(path);
+  std::unique_ptr<Raw> file;
+  if (object_store::is_object_url(path.string())) file = std::make_unique<ObjectBytes>(path);
+  else file = std::make_unique<FileBytes>(path);
   if (auto decoder = decoder_for(file->head())) return std::make_unique<Unpacked>(std::move(file), std::move(decoder));
   return file;
+}
+
+int64_t readable_bytes(const base::fs::path& path) {
+  const auto name = path.string();
+  if (object_store::is_object_url(name)) return object_store::storage_of(path).open(path)->size_bytes();
+  std::error_code error;
+  const auto status = base::fs::status(path, error);
+  if (!base::fs::exists(status)) throw base::FileError("{} does not exist", name);
+  if (base::fs::is_directory(status)) throw base::FileError("{} is a folder: name the files in it", name);
+  if (!base::fs::is_regular_file(status)) return 0;
+  if (::access(path.c_str(), R_OK) != 0) throw base::FileError("cannot open {}: {}", name, std::strerror(errno));
+  return static_cast<int64_t>(base::fs::file_size(path));
+}
+
+std::vector<base::fs::path> files_like(const std::string& pattern) {
+  const bool is_url = object_store::is_object_url(pattern);
+  if (pattern.find_first_of("*?[") == std::string::npos || (!is_url && base::fs::exists(pattern))) return {pattern};
+  std::vector<base::fs::path> files;
+  if (is_url) {
+    const auto slash = pattern.rfind('/');
+    const base::fs::path folder = pattern.substr(0, slash);
+    if (folder.string().find_first_of("*?[") != std::string::npos)
+      throw base::FileError("{}: only what is behind the last slash of a URL may be a pattern", pattern);
+    for (const auto& entry : object_store::storage_of(folder).list(folder))
+      if (!entry.is_folder && ::fnmatch(pattern.c_str() + slash + 1, entry.name.c_str(), FNM_PERIOD) == 0)
+        files.emplace_back(folder.string() + "/" + entry.name);
+    std::sort(files.begin(), files.end());
+  } else {
+    glob_t found{};
+    const int status = ::glob(pattern.c_str(), GLOB_BRACE, nullptr, &found);
+    for (size_t i = 0; status == 0 && i < found.gl_pathc; ++i)
+      if (!base::fs::is_directory(found.gl_pathv[i])) files.emplace_back(found.gl_pathv[i]);
+    globfree(&found);
+  }
+  if (files.empty()) throw base::FileError("no file is named as {}", pattern);
+  return files;
 }
 
 base::fs::path name_when_unpacked(const base::fs::path& path) {

@@ -1,9 +1,11 @@
-// The bytes of a file, unpacked as they are read where it is gzip, zstd or bzip2, of any number of streams one behind another. One thread
-// at a time.
+// The bytes of a file or of an object in a bucket (s3://bucket/key, with the account that the environment gives), unpacked as they are
+// read where they are gzip, zstd or bzip2, of any number of streams one behind another. One thread at a time.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/files.h"
 
@@ -20,8 +22,15 @@ class ByteStream {
   virtual bool is_packed() const { return false; }
 };
 
-/// Known by the file's beginning. Throws FileError.
+/// Known by the beginning. Throws FileError. Objects are read ahead, and what fails on the way is tried again (object_store/client.h).
 std::unique_ptr<ByteStream> open_bytes(const base::fs::path& path);
+
+/// Bytes of a file or object that can be read; 0 of a pipe. Throws FileError for what is not there, is a folder or is not readable.
+int64_t readable_bytes(const base::fs::path& path);
+
+/// The files, or objects, of which a pattern with *, ? and [ ] is the name, sorted; in a URL behind the last slash alone. What is no
+/// pattern is a name. Throws FileError where there is none.
+std::vector<base::fs::path> files_like(const std::string& pattern);
 
 /// "a.jsonl" of "a.jsonl.gz": the name without .gz, .zst, .zstd or .bz2.
 base::fs::path name_when_unpacked(const base::fs::path& path);

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/text.h"
+#include "data/byte_stream.h"
 #include "data/export_tokenizer.h"
 #include "data/process/measures.h"
 #include "data/process/process.h"
@@ -20,7 +21,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::vector<fs::path> paths_of(const std::vector<std::string>& names) { return {names.begin(), names.end()}; }
+std::vector<fs::path> paths_of(const std::vector<std::string>& names) {
+  std::vector<fs::path> paths;
+  for (const auto& name : names) {
+    const auto files = files_like(name);
+    paths.insert(paths.end(), files.begin(), files.end());
+  }
+  return paths;
+}
 
 TextOptions text_options(const TextFlags& flags) {
   TextOptions options;

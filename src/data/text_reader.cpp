@@ -1,7 +1,5 @@
 #include "data/text_reader.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -217,15 +215,7 @@ DocumentSplit parse_document_split(const std::string& name) {
 
 TextReader::TextReader(std::vector<fs::path> files, TextOptions options) : files_(std::move(files)), options_(std::move(options)) {
   if (files_.empty()) throw base::UsageError("no input file was named");
-  for (const auto& path : files_) {
-    std::error_code error;
-    const auto status = fs::status(path, error);
-    if (!fs::exists(status)) throw base::FileError("{} does not exist", path.string());
-    if (fs::is_directory(status)) throw base::FileError("{} is a folder: name the files in it", path.string());
-    if (!fs::is_regular_file(status)) continue;
-    if (::access(path.c_str(), R_OK) != 0) throw base::FileError("cannot open {}: {}", path.string(), std::strerror(errno));
-    total_bytes_ += static_cast<int64_t>(fs::file_size(path));
-  }
+  for (const auto& path : files_) total_bytes_ += readable_bytes(path);
 }
 
 TextReader::~TextReader() = default;

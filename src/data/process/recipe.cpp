@@ -1,12 +1,10 @@
 #include "data/process/recipe.h"
 
-#include <glob.h>
-
-#include <algorithm>
 #include <set>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/byte_stream.h"
 #include "data/process/step.h"
 
 namespace ingot::data::process {
@@ -88,17 +86,9 @@ Recipe load_recipe(const base::fs::path& path) {
 std::vector<base::fs::path> files_of(const std::vector<std::string>& patterns, const base::fs::path& beside) {
   std::vector<base::fs::path> files;
   for (const auto& pattern : patterns) {
-    const auto whole = (beside / pattern).string();
-    if (pattern.find_first_of("*?[") == std::string::npos || base::fs::exists(whole)) {
-      files.emplace_back(whole);
-      continue;
-    }
-    glob_t found{};
-    const int status = ::glob(whole.c_str(), GLOB_BRACE, nullptr, &found);
-    const std::vector<base::fs::path> names(found.gl_pathv, found.gl_pathv + (status == 0 ? found.gl_pathc : 0));
-    globfree(&found);
-    if (names.empty()) throw base::FileError("no file is named as {}", whole);
-    std::copy_if(names.begin(), names.end(), std::back_inserter(files), [](const auto& file) { return !base::fs::is_directory(file); });
+    const bool is_url = pattern.find("://") != std::string::npos;
+    const auto found = files_like(is_url ? pattern : (beside / pattern).string());
+    files.insert(files.end(), found.begin(), found.end());
   }
   return files;
 }
