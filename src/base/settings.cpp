@@ -3,6 +3,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <sstream>
 #include <stdexcept>
 
 #include "base/closest_name.h"
@@ -133,8 +134,10 @@ void SettingsTable::add(std::string name, std::vector<std::string>& field, std::
                  const auto* array = parsed["x"].as_array();
                  if (!array) throw std::invalid_argument("it must be a list of texts");
                  for (const auto& item : *array) {
-                   if (!item.is_string()) throw std::invalid_argument("it must be a list of texts");
-                   values.push_back(item.as_string()->get());
+                   if (item.is_table() || item.is_array()) throw std::invalid_argument("it must be a list of texts");
+                   std::ostringstream as_text;  // numbers are texts, too
+                   item.visit([&](const auto& value) { as_text << value; });
+                   values.push_back(item.is_string() ? item.as_string()->get() : as_text.str());
                  }
                } else if (!text.empty()) {
                  for (auto& part : split(text, ',')) values.push_back(unquoted(part));
@@ -166,8 +169,9 @@ void SettingsTable::set(std::string_view name, std::string_view text, std::strin
       if (list.name == name) return load_toml(fmt::format("{} = {}", name, text), origin);
     }
     const auto near = did_you_mean(name, names());
-    throw ConfigError("{}: unknown setting '{}'{} 'ingot train --settings' lists all.", origin, name,
-                      near.empty() ? fmt::format("; the nearest is '{}'.", closest_name(name, names())) : near);
+    throw ConfigError("{}: unknown setting '{}'{} {}", origin, name,
+                      near.empty() ? fmt::format("; the nearest is '{}'.", closest_name(name, names())) : near,
+                      contains("train.steps") ? "'ingot train --settings' lists all." : "There is " + join(names(), ", ") + ".");
   }
   try {
     setting->parse(text);

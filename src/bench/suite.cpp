@@ -268,6 +268,12 @@ MachineProfile profile_for(const std::string& dtype, const std::string& device, 
   const auto kept_in = company.is_first() ? cache_folder : "";
   auto profile = plan::cached_profile(fresh, kept_in).value_or(fresh);
   const bool must_measure = !is_complete(profile, dtype, company.size()) || is_replaceable(profile);
+  if (!must_measure && company.is_first() && profile.foreign_load > plan::kBusyShare)
+    base::log_warning(
+        "this machine was measured while other programs used {:.0f} % of it, and they still do: predictions come out too slow; 'ingot "
+        "bench "
+        "all' measures anew",
+        100 * profile.foreign_load);
   std::optional<base::FileLock> turn;
   if (any_of(company, !kept_in.empty() && must_measure)) {
     turn = turn_to_measure(plan::profile_path(cache_folder, fresh), company);

@@ -110,7 +110,9 @@ void print_text(const fs::path& path, const VerifySummary& summary, std::ostream
     return;
   }
   out << fmt::format("{}: DAMAGED\n", path.string());
-  for (const Damage& one : summary.damage) out << "  " << one.description << '\n';
+  constexpr size_t kShown = 12;  // a file that was cut damages every tensor behind the cut
+  for (size_t i = 0; i < std::min(kShown, summary.damage.size()); ++i) out << "  " << summary.damage[i].description << '\n';
+  if (summary.damage.size() > kShown) out << fmt::format("  and {} more; --json lists all\n", summary.damage.size() - kShown);
 }
 
 }  // namespace

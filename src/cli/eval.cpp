@@ -120,7 +120,7 @@ int run_eval(const Call& call) {
   if (!o.ladder.empty()) return write_ladder(o);
   if (o.model.empty()) throw base::UsageError("name a model: ingot eval MODEL --tasks FILE…");
   if (o.tasks.empty()) throw base::UsageError("name tasks: ingot eval MODEL --tasks FILE…, such as configs/tasks/agreement.toml");
-  for (const auto& file : o.tasks) require_file(file);
+  for (const auto& file : o.tasks) require_file(file, "; a task is a file, as configs/tasks/agreement.toml (docs/evaluation.md)");
   if (!o.page.empty()) throw base::UsageError("--page is of --ladder: ingot eval --ladder RESULTS… --page FILE");
   if (!o.chat && (!o.chat_template.empty() || o.multiturn || !o.system.empty()))
     throw base::UsageError("--template, --multiturn and --system are of --chat");

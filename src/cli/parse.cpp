@@ -51,6 +51,7 @@ std::string unknown_option(const CLI::App& app, const CLI::App& at, const std::s
   const auto known = options_of(at);
   const auto near = base::nearest_name(name, known);
   if (!near.empty()) return text + fmt::format("; did you mean '{}'?", near);
+  if (at.get_name() == "launch") return text + "; what the ranks run stands behind --: ingot launch -n 2 -- ingot train CONFIG.toml …";
   if (std::find(known.begin(), known.end(), "--set") != known.end()) {
     const bool is_setting = name.find('.') != std::string::npos;
     return text + fmt::format("; settings are given as --set {}=VALUE, and 'ingot train --settings' names them.",

@@ -93,6 +93,7 @@ int run_plan_size(const Call& call) {
   const auto& o = call.options<SizeFlags>();
   const auto chosen = device_of(o);
   const auto request = request_of(o, chosen.device.is_measured());
+  plan::check_names_a_size(request);  // before a probe that takes seconds
   plan::DataParallel devices(chosen.device);
   const auto sizing = plan::size_model(request, devices, shapes_of(chosen, !o.no_probe));
   const auto document = plan::document_of(sizing, chosen);

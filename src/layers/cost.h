@@ -11,7 +11,8 @@ namespace ingot::layers {
 
 constexpr double kBackwardFactor = 2;  // backward FLOPs = 2 x forward
 inline constexpr const char* kMfuConvention =
-    "MFU = model FLOP/s over this machine's measured GEMM peak; multiply-add = 2, causal attention counted once, active experts only, "
+    "MFU = model FLOP/s over the GEMM peak that was measured, or is in a cluster's file; multiply-add = 2, causal attention counted once, "
+    "active experts only, "
     "recompute not counted";
 
 /// Pairs (query, key) that causal attention visits in one row of `seq` tokens; window 0 = unlimited.

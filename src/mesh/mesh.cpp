@@ -40,8 +40,9 @@ Mesh::Mesh(const ParallelConfig& c, int rank, int world) : rank_(rank), world_(w
     const auto sizes =
         fmt::format("pipeline {} x context {} x tensor {} x tensor_sequence {}", c.pipeline, c.context, c.tensor, c.tensor_sequence);
     if (world % others != 0)
-      throw ConfigError("parallel: {} = {} does not divide the {} ranks of this job; together they may be {}", sizes, others, world,
-                        fmt::join(divisors_of(world), ", "));
+      throw ConfigError("parallel: {} = {} does not divide the {} ranks of this job; {}", sizes, others, world,
+                        world == 1 ? fmt::format("start as many, with ingot launch -n {} -- ingot train …", others)
+                                   : fmt::format("together they may be {}", fmt::join(divisors_of(world), ", ")));
     throw ConfigError("parallel: {} x data {} = {}, but this job has {} ranks; parallel.data = {} would work", sizes, c.data,
                       c.data * others, world, world / others);
   }

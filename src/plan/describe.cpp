@@ -87,7 +87,9 @@ std::string describe(const Plan& plan, const models::Model& model, const RunShap
   if (m.graphs_bytes > 0) line("kept by graphs of passes", format_bytes(m.graphs_bytes));
   if (m.shared_bytes > 0) line("shared with other ranks", format_bytes(m.shared_bytes));
   if (m.checkpoint_bytes > 0) line("checkpoint under way", format_bytes(m.checkpoint_bytes));
-  line("peak", fmt::format("{} in {}, of {} there", format_bytes(m.total_bytes()), m.peak_phase(), format_bytes(plan.device_memory_bytes)));
+  const bool fits = plan.device_memory_bytes <= 0 || m.total_bytes() <= plan.device_memory_bytes;
+  line("peak", fmt::format("{} in {}, of {} there{}", format_bytes(m.total_bytes()), m.peak_phase(), format_bytes(plan.device_memory_bytes),
+                           fits ? "" : ": it does not fit"));
   if (m.host_bytes > 0) line("host", format_bytes(m.host_bytes) + ", of its pinned memory beside the GPU");
   if (!plan.has_time()) return text + "step time: not predicted, the profile has no measurements of " + run.precision + "\n";
   text += fmt::format("step time, predicted from the profile of {} ({}, {} threads, {})\n", profile.host, profile.cpu, profile.threads,

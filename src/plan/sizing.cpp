@@ -69,12 +69,12 @@ class Sizer {
       throw base::UsageError("--params and --active both give the size; give one of them, and --experts for the other");
     if (r.flops > 0 && r.tokens > 0 && (r.parameters > 0 || r.active > 0))
       throw base::UsageError("--flops, --tokens and a number of parameters are one too many: two of them give the third");
+    check_names_a_size(r);
     counts_active_ = r.active > 0 || (r.is_mixture && r.parameters == 0);
     if (r.parameters > 0) wanted_ = r.parameters;
     else if (r.active > 0) wanted_ = r.active;
     else if (r.flops > 0) wanted_ = r.tokens > 0 ? r.flops / (6 * r.tokens) : std::sqrt(r.flops / (6 * kTokensPerParameter));
     else if (r.tokens > 0) wanted_ = r.tokens / kTokensPerParameter;
-    else throw base::UsageError("say how large the model shall be: --params 8B, --active 760M, --flops 1e21 or --tokens 100B");
     if (!(wanted_ >= 1e5 && wanted_ <= 1e13))
       throw base::UsageError("the budget asks for {} parameters; sizes from 100 k to 10 T can be sized", format_count(wanted_));
     shape_.is_mixture = r.is_mixture;
@@ -530,6 +530,11 @@ models::ModelConfig shape_of(const ShapeRule& rule, int64_t hidden, int64_t laye
     c.ffn = nearest_multiple(8.0 * d(hidden) / 3, rule.multiple);
   }
   return c;
+}
+
+void check_names_a_size(const SizeRequest& r) {
+  if (r.parameters <= 0 && r.active <= 0 && r.flops <= 0 && r.tokens <= 0)
+    throw base::UsageError("say how large the model shall be: --params 8B, --active 760M, --flops 1e21 or --tokens 100B");
 }
 
 Sizing size_model(const SizeRequest& request, DataParallel& devices, const std::optional<ShapeMultiples>& shapes) {

@@ -65,6 +65,9 @@ struct Sizing {
   std::string toml;
 };
 
+/// Throws UsageError where none of its numbers says how large the model shall be.
+void check_names_a_size(const SizeRequest& request);
+
 /// `shapes`: what was measured of divisibility, if anything. Throws UsageError for budgets that contradict each other or that no model
 /// meets.
 Sizing size_model(const SizeRequest& request, DataParallel& devices, const std::optional<ShapeMultiples>& shapes);

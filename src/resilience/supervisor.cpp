@@ -247,8 +247,12 @@ struct Supervision::State {
       seats_->give(child.seat, ranks[i].environment);
     }
     for (; static_cast<int>(spares_.size()) > program_.spares; spares_.pop_back()) {  // stood by, and were still loading
-      kill(-spares_.back().process, SIGKILL);
-      left_behind_.push_back(spares_.back().process);
+      const pid_t spare = spares_.back().process;
+      kill(-spare, SIGKILL);
+      bool has_ended = false;  // it may hold what the ranks need, as a GPU's memory
+      for (const auto start = Clock::now(); !has_ended && seconds_since(start) < kForTheKilled; usleep(1000))
+        has_ended = waitpid(spare, nullptr, WNOHANG) != 0;
+      if (!has_ended) left_behind_.push_back(spare);
     }
   }
 

@@ -110,6 +110,11 @@ Cluster Cluster::from_json(const std::string& text, const std::string& origin) {
   return c;
 }
 
-Cluster read_cluster(const std::filesystem::path& path) { return Cluster::from_json(base::read_file(path, kLargestFile), path.string()); }
+Cluster read_cluster(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored))
+    throw base::FileError("{} does not exist; a cluster is a file, as configs/clusters/h100-64.json", path.string());
+  return Cluster::from_json(base::read_file(path, kLargestFile), path.string());
+}
 
 }  // namespace ingot::schedule

@@ -88,7 +88,12 @@ std::vector<std::string> grid_values(const SweptSetting& s) {
 Definition read_definition(const std::filesystem::path& file) {
   Definition d;
   auto table = table_of(d);
-  table.load_toml(base::read_file(file, int64_t{16} << 20), file.string());
+  const auto text = base::read_file(file, int64_t{16} << 20);
+  for (const auto* group : {"\n[model]", "\n[train]"})
+    if (("\n" + text).find(group) != std::string::npos)
+      throw base::ConfigError("{} is a configuration of one run; a sweep names it: config = \"{}\" (configs/sweeps has examples)",
+                              file.string(), file.filename().string());
+  table.load_toml(text, file.string());
   if (d.config.empty()) throw ConfigError("{}: config is empty; name the configuration of a run", file.string());
   if (d.settings.empty()) throw ConfigError("{}: there is nothing to try; add [[settings]] with a name and values", file.string());
   std::set<std::string> names;

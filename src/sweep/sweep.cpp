@@ -318,6 +318,7 @@ void print_json(const report::SweepResults& sweep) {
 void print_best(const report::SweepResults& sweep) {
   constexpr size_t kShown = 5;
   const auto ranking = sweep.ranking();
+  if (ranking.size() > kShown) std::printf("the best %zu of %zu:\n", kShown, ranking.size());
   std::printf("%-6s %-16s %s\n", "run", sweep.metric.c_str(), "settings");
   for (size_t i = 0; i < std::min(kShown, ranking.size()); ++i)
     std::printf("%-6s %-16.4f %s\n", ranking[i]->trial.c_str(), ranking[i]->metric, described(sweep, ranking[i]->trial).c_str());

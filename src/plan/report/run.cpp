@@ -137,10 +137,10 @@ Document search_of(const std::vector<Planner>& planners, const std::vector<Searc
   std::vector<Found> front;
   for (const auto& found : pareto)
     if (front.empty() || found.all_memory() < front.back().all_memory()) front.push_back(found);
-  text += fmt::format("\n{:>3}  {:>11}{:>12}{:>8}{:>11}  {:<74}{}\n", "", "step", "tokens/s", "MFU", "memory", "layout", "what binds");
+  text += fmt::format("\n{:>3}  {:>11}{:>12}{:>8}{:>11}  {:<74} {}\n", "", "step", "tokens/s", "MFU", "memory", "layout", "what binds");
   const auto row = [&](const std::string& mark, const Found& found) {
     const auto& [j, planner] = found;
-    return fmt::format("{:>3}  {:>11}{:>12}{:>6.1f} %{:>11}  {:<74}{}\n", mark, format_step_time(j->step_s()),
+    return fmt::format("{:>3}  {:>11}{:>12}{:>6.1f} %{:>11}  {:<74} {}\n", mark, format_step_time(j->step_s()),
                        format_count(static_cast<double>(planner->tokens_per_step()) / j->step_s()), 100 * planner->mfu(*j),
                        format_bytes(j->memory.total_bytes()), label(j->choice),
                        binding(*j, static_cast<int64_t>(planner->cluster().memory_bytes)));

@@ -128,9 +128,15 @@ const interaction = {
   touchend: (event, g, context) => event.touches.length === 0 && model.touchend(event, g, context),
 };
 
+// Of a number on the x axis, also of one with powers, which toDomXCoord takes for a plain one.
+const x_place = (g, x) => {
+  const {x: left, w} = g.getArea();
+  return left + g.toPercentXCoord(x) * w;
+};
+
 const draw_marks = (ctx, area, g, marks) => {
   for (const mark of marks) {
-    const x = Math.round(g.toDomXCoord(mark.x)) + .5;
+    const x = Math.round(x_place(g, mark.x)) + .5;
     if (!(x >= area.x && x <= area.x + area.w)) continue;
     ctx.strokeStyle = ctx.fillStyle = run_colour(mark.run);
     ctx.setLineDash([2, 3]);
@@ -166,7 +172,7 @@ const mount = (box, data, chart, rows, labels, options) => {
     if (!at) return leave();
     show_tip(event, at.rows);
     for (const c of charts) {
-      const part = c.g.getArea(), place = at.x === undefined ? NaN : c.g.toDomXCoord(at.x);
+      const part = c.g.getArea(), place = at.x === undefined ? NaN : x_place(c.g, at.x);
       c.rule.hidden = !((c === chart || chart.group && c.group === chart.group) && place >= part.x && place <= part.x + part.w);
       c.rule.style.cssText = `left:${place}px;top:${part.y}px;height:${part.h}px`;
     }
@@ -221,7 +227,7 @@ const point_tip = (chart, shown, left, top) => {
   let best = {distance: 40};
   for (const s of shown) {
     s.x.forEach((x, k) => {
-      const distance = Math.hypot(chart.g.toDomXCoord(x) - left, chart.g.toDomYCoord(s.y[k]) - top);
+      const distance = Math.hypot(x_place(chart.g, x) - left, chart.g.toDomYCoord(s.y[k]) - top);
       if (SIZES[s.stroke] && distance < best.distance) best = {distance, s, x, y: s.y[k]};
     });
   }
@@ -229,7 +235,7 @@ const point_tip = (chart, shown, left, top) => {
   return best.s && {rows: [tip_row(best.s.name, '', best.s.run), tip_row(x.label, show_x(best.x, x)), tip_row(y.label, show(best.y))]};
 };
 const curve_tip = (chart, shown, left) => {
-  const {g, data} = chart, pixels = x => Math.abs(g.toDomXCoord(x) - left);
+  const {g, data} = chart, pixels = x => Math.abs(x_place(g, x) - left);
   const here = g.toDataXCoord(left), some = shown.filter(s => s.x.length && s.stroke !== 'mean');
   if (!some.length) return;
   const measured = some.filter(s => s.stroke !== 'dashed');
@@ -291,14 +297,14 @@ const bars = (box, data) => {
   const draw = ({drawingContext: ctx, dygraph: g}) => {
     const area = g.getArea();
     const fill = (style, from, width, low, high) => {
-      const left = g.toDomXCoord(from), top = g.toDomYCoord(high);
+      const left = x_place(g, from), top = g.toDomYCoord(high);
       ctx.fillStyle = style;
-      ctx.fillRect(left, top, Math.max(1, g.toDomXCoord(from + width) - left), g.toDomYCoord(low) - top);
+      ctx.fillRect(left, top, Math.max(1, x_place(g, from + width) - left), g.toDomYCoord(low) - top);
     };
     all.forEach((bar, i) => {
       if (bar.failed) {
         fill(colour('far') + '29', i - .5, 1, y.low, y.high);
-        const x = g.toDomXCoord(i), top = area.y + 3;
+        const x = x_place(g, i), top = area.y + 3;
         ctx.strokeStyle = colour('far'), ctx.lineWidth = 2, ctx.setLineDash([]);
         ctx.beginPath(), ctx.moveTo(x - 4, top), ctx.lineTo(x + 4, top + 8), ctx.moveTo(x + 4, top), ctx.lineTo(x - 4, top + 8), ctx.stroke();
       }
@@ -307,7 +313,7 @@ const bars = (box, data) => {
       if (bar.beside) fill(part_colour(data.beside), i - .36 + thick, .16, ...bar.beside);
       if (!bar.tick) return;
       ctx.fillStyle = colour('ink');
-      ctx.fillRect(g.toDomXCoord(i - .36), g.toDomYCoord(bar.tick) - 1, Math.max(2, g.toDomXCoord(.72) - g.toDomXCoord(0)), 2.5);
+      ctx.fillRect(x_place(g, i - .36), g.toDomYCoord(bar.tick) - 1, Math.max(2, x_place(g, .72) - x_place(g, 0)), 2.5);
     });
   };
   data.marks = all.flatMap((bar, i) => bar.mark ? [{x: i - .5, run: data.run}] : []);
@@ -333,7 +339,7 @@ const heat = (box, data) => {
   const row_name = i => data.row_names?.[i] ?? String(i), column_name = i => data.column_names?.[i] ?? String(i);
   const first = name => name.split('–')[0];
   const draw = ({drawingContext: ctx, dygraph: g}) => {
-    const edge_x = Array.from({length: columns + 1}, (_, i) => Math.round(g.toDomXCoord(start + i * width)));
+    const edge_x = Array.from({length: columns + 1}, (_, i) => Math.round(x_place(g, start + i * width)));
     const edge_y = Array.from({length: rows.length + 1}, (_, i) => Math.round(g.toDomYCoord(rows.length - i)));
     ctx.fillStyle = colour('heat');
     rows.forEach((row, r) => row.forEach((value, c) => {

@@ -18,6 +18,7 @@ namespace {
 constexpr std::string_view kDash = "–";
 // Errors of a prediction above this are marked.
 constexpr double kLargeError = 0.1;
+constexpr size_t kLongCell = 20;  // characters from which on it may take more than a line
 
 std::string count_text(double value) { return value > 0 ? base::format_count(value) : std::string(kDash); }
 std::string integer_text(double value) { return std::isfinite(value) ? grouped(static_cast<int64_t>(value)) : std::string(kDash); }
@@ -53,7 +54,7 @@ std::string card(const std::vector<RunData>& runs, const std::vector<Summary>& s
     for (size_t i = 0; i < runs.size(); ++i) cells.push_back(row.text(runs[i], summaries[i]));
     if (all_unknown(cells)) continue;
     body += fmt::format("<tr><th scope=\"row\">{}</th>", row.name);
-    for (const auto& cell : cells) body += fmt::format("<td>{}</td>", escape(cell));
+    for (const auto& cell : cells) body += fmt::format("<td{}>{}</td>", cell.size() > kLongCell ? " class=\"long\"" : "", escape(cell));
     body += "</tr>\n";
   }
   if (body.empty()) return "";

@@ -163,11 +163,12 @@ std::string RunStatus::text() const {
       progress += known(numbers, "eta_s", [](double value) { return ", " + base::format_duration(value) + " left"; });
     line("progress", progress);
   }
-  line("loss", known(numbers, "loss", number) + known(numbers, "validation_loss", [](double value) {
-                 return ", validation " + number(value);
-               }) + known(numbers, "best_validation_loss", [&](double value) {
-                 return fmt::format(" (best {} after step {})", number(value), known(numbers, "best_validation_step", number));
-               }));
+  line("loss",
+       known(numbers, "loss", number) + known(numbers, "validation_loss", [](double value) { return ", validation " + number(value); }) +
+           known(numbers, "best_validation_loss", [&](double value) {
+             return fmt::format(" (best {} after step {})", number(value),
+                                known(numbers, "best_validation_step", [](double step) { return grouped(static_cast<int64_t>(step)); }));
+           }));
   line("speed", known(numbers, "step_ms", [&](double value) {
                   return ms(value) + " a step" + difference(numbers, "predicted_step_ms", "step_ms", ms);
                 }) + known(numbers, "tokens_per_s", [](double value) {
