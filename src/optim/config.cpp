@@ -21,7 +21,7 @@ void declare_settings(base::SettingsTable& table, OptimizerConfig& c) {
       "largest log-sum-exp of a head's attention scores, beyond which its q and k are scaled back after the step; 0 = off, Kimi K2: 100");
   table.add("optimizer.clip", c.clip, NumberRange{0, 1e30}, "largest global gradient norm; 0 = no clipping");
   table.add("optimizer.moments_dtype", c.moments_dtype, {"fp32", "bf16"},
-            "AdamW's moments, Muon's momentum; bf16: half the memory, rounded stochastically");
+            "AdamW's moments, momentum of Muon and Dion; bf16: half the memory, rounded stochastically");
   table.add("optimizer.offload", c.offload, "masters and moments are in the host's memory between updates; a GPU's");
   table.add("optimizer.momentum", c.momentum, NumberRange{0, 1}, "Muon, Dion");
   table.add("optimizer.nesterov", c.nesterov, "Muon: Nesterov momentum");

@@ -135,7 +135,13 @@ void Dion::update_group(const OwnersShare& group, const Update& update) const {
   for (const auto* m : group.matrices) {
     const auto& r = right.of.at(m->parameter);
     const auto norms = r.square().sum(1, /*keepdim=*/true).sqrt_();
-    const auto counts = norms.gt(norms.amax(2, /*keepdim=*/true) * (r.scalar_type() == at::kDouble ? 1e-12 : 1e-6));
+    // What rounding of B leaves of a direction that it does not have: of products in fp32 or fp64, or of its numbers in bf16.
+    const auto& shape = m->parameter->shape;
+    const bool is_bf16 = r.scalar_type() == at::kFloat && config_.moments_dtype == "bf16";
+    const double rounding = r.scalar_type() == at::kDouble ? 1e-12
+                            : is_bf16                      ? std::ldexp(1.0, -7) / std::sqrt(static_cast<double>(shape[shape.size() - 2]))
+                                                           : 1e-6;
+    const auto counts = norms.gt(norms.square().sum(2, /*keepdim=*/true).sqrt_() * rounding);
     const auto normalised = r / norms;
     m->state[0].copy_(at::where(counts, normalised, m->state[0]));
     directions[m->parameter] = normalised.masked_fill(counts.logical_not(), 0);

@@ -8,9 +8,10 @@
 //   Q <- R with each column divided by its norm                one of rounding alone stays as it was, and adds nothing below
 //   W <- W - lr weight_decay W - lr rms_match sqrt(rows cols / rank) P Q^T
 //
-// A column of R counts as rounding below 1e-6 of the largest (1e-12 in fp64), as where B has a lower rank: an expert that few tokens came
-// to. The last factor gives an update the RMS of AdamW's at any rank, and is Muon's at full rank. Where matrices are cut, B Q and R are
-// summed over the ranks with a part and nothing else travels: rank (rows + cols) numbers for each matrix.
+// A column of R counts as rounding below 1e-6 of the norm of R (1e-12 in fp64, 2^-7 / sqrt(rows) with moments in bf16), as where B has a
+// lower rank: an expert that few tokens came to. The last factor gives an update the RMS of AdamW's at any rank, and is Muon's at full
+// rank. Where matrices are cut, B Q and R are summed over the ranks with a part and nothing else travels: rank (rows + cols) numbers for
+// each matrix.
 #pragma once
 
 #include "optim/update_rule.h"

@@ -159,6 +159,12 @@ static void check_reproducible(const RunConfig& c) {
                                     {"parallel.pipeline", c.parallel.pipeline > 1},
                                     {"train.gpu_graphs", c.train.gpu_graphs}})
     if (is_on) throw base::ConfigError("train.reproducible = true does not go with {}; set one of them back", name);
+  if ((c.optimizer.name == "dion" || c.optimizer.name == "normuon") && c.parallel.zero > 0)
+    throw base::ConfigError(
+        "train.reproducible = true and optimizer.name = \"{}\", which sums parts of matrices: with parallel.zero = {} their cuts move with "
+        "the "
+        "number of ranks; parallel.zero = 0 would work",
+        c.optimizer.name, c.parallel.zero);
   if (c.parallel.grad_reduce_dtype != "fp32")
     throw base::ConfigError("train.reproducible = true sends gradients in fp64, and parallel.grad_reduce_dtype is \"{}\"; leave it out",
                             c.parallel.grad_reduce_dtype);
