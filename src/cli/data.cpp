@@ -68,6 +68,29 @@ void add_process(Flags& flags) {
   verb.add_flag("--rules", o.rules, "print the measures and sets of rules that recipes name");
 }
 
+void add_train_classifier(Flags& flags) {
+  const auto values = std::make_shared<data::TrainClassifierCommand>();
+  auto& o = *values;
+  auto& verb = flags.verb("data", "train-classifier", "train a linear classifier of texts on two heaps of them, for recipes", values);
+  verb.add_option("--positive", o.positive, "texts that are wanted: .jsonl, Parquet, or one document to a file")->required();
+  verb.add_option("--negative", o.negative, "texts that are not")->required();
+  verb.add_option("-o,--output", o.output, "file to write")->required();
+  verb.add_option("--field", o.field, "member of a JSON line, or column of Parquet, that holds the text");
+  verb.add_option("--epochs", o.epochs, "times that it sees every document")->check(CLI::Range(int64_t{1}, int64_t{1000}));
+  verb.add_option("--seed", o.seed, "of the order, and of which documents are held out")->check(kNotNegative);
+  verb.add_option("--max-bytes", o.max_bytes, "of text, which is held in memory")->check(kPositive);
+}
+
+void add_diff(Flags& flags) {
+  const auto values = std::make_shared<data::DiffCommand>();
+  auto& o = *values;
+  auto& verb = flags.verb("data", "diff", "which documents two .bin/.idx pairs have in common", values);
+  verb.add_option("a", o.a, "prefix of the one")->required();
+  verb.add_option("b", o.b, "prefix of the other")->required();
+  verb.add_option("--tokenizer", o.tokenizer, "show documents as text");
+  verb.add_option("--samples", o.samples, "documents of each side's own to show")->check(kNotNegative);
+}
+
 void add_inspect(Flags& flags) {
   const auto values = std::make_shared<data::InspectCommand>();
   auto& o = *values;
@@ -115,6 +138,8 @@ void add_data(Flags& flags) {
   add_train_tokenizer(flags);
   add_tokenize(flags);
   add_process(flags);
+  add_train_classifier(flags);
+  add_diff(flags);
   add_inspect(flags);
   add_export_tokenizer(flags);
 }
@@ -123,6 +148,8 @@ int run_data(const Call& call) {
   if (call.action == "train-tokenizer") return train_tokenizer(command_of<data::TrainTokenizerCommand>(call));
   if (call.action == "tokenize") return data::run_data_tokenize(command_of<data::TokenizeCommand>(call), std::cout);
   if (call.action == "process") return data::run_data_process(command_of<data::ProcessCommand>(call), std::cout);
+  if (call.action == "train-classifier") return data::run_data_train_classifier(command_of<data::TrainClassifierCommand>(call), std::cout);
+  if (call.action == "diff") return data::run_data_diff(command_of<data::DiffCommand>(call), std::cout);
   if (call.action == "inspect") return data::run_data_inspect(command_of<data::InspectCommand>(call), std::cout);
   return data::run_data_export_tokenizer(command_of<data::ExportTokenizerCommand>(call), std::cout);
 }

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "object_store/object_storage.h"
+#include "object_store/web_file.h"
 
 namespace ingot::data {
 namespace {
@@ -74,7 +75,7 @@ class FileBytes : public Raw {
 // The next piece is on its way while one is handed out.
 class ObjectBytes : public Raw {
  public:
-  explicit ObjectBytes(const base::fs::path& url) : Raw(url.string()), object_(object_store::storage_of(url).open(url)) { ask(); }
+  ObjectBytes(std::string url, std::unique_ptr<checkpoint::Source> object) : Raw(std::move(url)), object_(std::move(object)) { ask(); }
 
  private:
   static constexpr int64_t kPiece = int64_t{16} << 20;
@@ -236,6 +237,13 @@ class Unpacked : public ByteStream {
   bool is_at_end_ = false, is_between_streams_ = true;
 };
 
+// Null of what is no URL.
+std::unique_ptr<checkpoint::Source> open_url(const base::fs::path& path) {
+  if (object_store::is_object_url(path.string())) return object_store::storage_of(path).open(path);
+  if (object_store::is_web_url(path.string())) return std::make_unique<object_store::WebFile>(path.string());
+  return nullptr;
+}
+
 std::unique_ptr<Decoder> decoder_for(const std::string& head) {
   if (head.starts_with("\x1f\x8b")) return std::make_unique<Gzip>();
   if (head.starts_with("BZh")) return std::make_unique<Bzip2>();
@@ -247,7 +255,7 @@ std::unique_ptr<Decoder> decoder_for(const std::string& head) {
 
 std::unique_ptr<ByteStream> open_bytes(const base::fs::path& path) {
   std::unique_ptr<Raw> file;
-  if (object_store::is_object_url(path.string())) file = std::make_unique<ObjectBytes>(path);
+  if (auto object = open_url(path)) file = std::make_unique<ObjectBytes>(path.string(), std::move(object));
   else file = std::make_unique<FileBytes>(path);
   if (auto decoder = decoder_for(file->head())) return std::make_unique<Unpacked>(std::move(file), std::move(decoder));
   return file;
@@ -255,7 +263,7 @@ std::unique_ptr<ByteStream> open_bytes(const base::fs::path& path) {
 
 int64_t readable_bytes(const base::fs::path& path) {
   const auto name = path.string();
-  if (object_store::is_object_url(name)) return object_store::storage_of(path).open(path)->size_bytes();
+  if (const auto object = open_url(path)) return object->size_bytes();
   std::error_code error;
   const auto status = base::fs::status(path, error);
   if (!base::fs::exists(status)) throw base::FileError("{} does not exist", name);
@@ -267,6 +275,7 @@ int64_t readable_bytes(const base::fs::path& path) {
 
 std::vector<base::fs::path> files_like(const std::string& pattern) {
   const bool is_url = object_store::is_object_url(pattern);
+  if (object_store::is_web_url(pattern)) return {pattern};
   if (pattern.find_first_of("*?[") == std::string::npos || (!is_url && base::fs::exists(pattern))) return {pattern};
   std::vector<base::fs::path> files;
   if (is_url) {
@@ -290,6 +299,10 @@ std::vector<base::fs::path> files_like(const std::string& pattern) {
 }
 
 base::fs::path name_when_unpacked(const base::fs::path& path) {
+  if (object_store::is_web_url(path.string())) {
+    const auto name = path.string();
+    if (const auto end = name.find_first_of("?#"); end != std::string::npos) return name_when_unpacked(name.substr(0, end));
+  }
   const auto extension = path.extension();
   const bool is_packed = extension == ".gz" || extension == ".zst" || extension == ".zstd" || extension == ".bz2";
   return is_packed ? path.parent_path() / path.stem() : path;

@@ -1,5 +1,6 @@
-// The bytes of a file or of an object in a bucket (s3://bucket/key, with the account that the environment gives), unpacked as they are
-// read where they are gzip, zstd or bzip2, of any number of streams one behind another. One thread at a time.
+// The bytes of a file, of an object in a bucket (s3://bucket/key, with the account that the environment gives) or of a file of a web server
+// (https://), unpacked as they are read where they are gzip, zstd or bzip2, of any number of streams one behind another. One thread at a
+// time.
 #pragma once
 
 #include <cstdint>

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "data/byte_stream.h"
 #include "data/export_tokenizer.h"
+#include "data/process/classifier.h"
 #include "data/process/measures.h"
 #include "data/process/process.h"
 #include "data/tokenize.h"
@@ -173,8 +174,7 @@ static void print_rules(std::ostream& out) {
 int run_data_process(const ProcessCommand& command, std::ostream& out) {
   if (command.rules) return print_rules(out), 0;
   require(command.recipe, "RECIPE.toml", "name the recipe, or pass --rules");
-  auto recipe = process::load_recipe(command.recipe);
-  if (!command.output.empty()) recipe.folder = command.output;
+  const auto recipe = process::load_recipe(command.recipe, command.output);
   const auto start = std::chrono::steady_clock::now();
   std::optional<base::ProgressBar> bar;
   std::string pass;
@@ -190,9 +190,9 @@ int run_data_process(const ProcessCommand& command, std::ostream& out) {
   };
   const auto result = process::process(recipe, options);
   if (bar) bar->finish();
-  if (result.bad_lines > 0) base::log_warning("{} malformed lines were left out, the first at {}", result.bad_lines, result.first_problem);
+  if (result.bad_lines > 0) base::log_warning("{} malformed lines were left out, the first at {}", result.bad_lines, result.first_bad_line);
   if (result.invalid_utf8 > 0)
-    base::log_warning("{} sequences that are not UTF-8 became U+FFFD, the first at {}", result.invalid_utf8, result.first_problem);
+    base::log_warning("{} sequences that are not UTF-8 became U+FFFD, the first at {}", result.invalid_utf8, result.first_invalid_utf8);
   auto json = process::to_json(result);
   json["seconds"] = seconds_since(start);
   if (command.json) return print(out, json), 0;
@@ -203,6 +203,49 @@ int run_data_process(const ProcessCommand& command, std::ostream& out) {
                        step.tally.documents - step.tally.kept_documents, base::format_bytes(step.tally.bytes - step.tally.kept_bytes));
   out << fmt::format("{}: {} of {} documents in {} file{}, in {}; what was removed, with examples: report.md\n", recipe.folder, kept,
                      documents, result.files.size(), result.files.size() > 1 ? "s" : "", base::format_duration(seconds_since(start)));
+  return 0;
+}
+
+static std::vector<std::string> documents_of(const std::vector<std::string>& names, const std::string& field, int64_t& left_bytes) {
+  TextOptions options;
+  options.field = field;
+  TextReader reader(paths_of(names), options);
+  std::vector<std::string> documents;
+  std::string open;
+  for (TextBlock block; reader.next(block);)
+    for (auto& part : parse_block(block, options).parts) {
+      left_bytes -= static_cast<int64_t>(part.text.size());
+      if (left_bytes < 0) throw base::DataError("there is more text than --max-bytes allows: all of it is held in memory");
+      open += part.text;
+      if (part.ends_document) documents.push_back(std::exchange(open, ""));
+    }
+  return documents;
+}
+
+int run_data_train_classifier(const TrainClassifierCommand& command, std::ostream& out) {
+  if (command.positive.empty() || command.negative.empty()) throw base::UsageError("name files with --positive and with --negative");
+  require(command.output, "--output", "name the file to write");
+  const auto start = std::chrono::steady_clock::now();
+  int64_t left_bytes = command.max_bytes;
+  const auto positive = documents_of(command.positive, command.field, left_bytes);
+  const auto negative = documents_of(command.negative, command.field, left_bytes);
+  process::ClassifierResult result;
+  const auto classifier =
+      process::train_classifier(positive, negative, {.epochs = command.epochs, .seed = static_cast<uint64_t>(command.seed)}, result);
+  classifier.save(command.output);
+  if (command.json) {
+    print(out, {{"classifier", command.output},
+                {"positive", result.positive},
+                {"negative", result.negative},
+                {"held_out", result.held_out},
+                {"accuracy", result.accuracy},
+                {"auc", result.auc},
+                {"seconds", seconds_since(start)}});
+  } else {
+    out << fmt::format("{}: of {} documents that were held out {:.1f} % are told apart at 0.5, AUC {:.4f}; trained on {} and {} in {}\n",
+                       command.output, result.held_out, 100 * result.accuracy, result.auc, result.positive, result.negative,
+                       base::format_duration(seconds_since(start)));
+  }
   return 0;
 }
 

@@ -68,6 +68,26 @@ struct ProcessCommand {
 };
 int run_data_process(const ProcessCommand& command, std::ostream& out);
 
+struct TrainClassifierCommand {
+  std::vector<std::string> positive, negative;  // --positive FILE…, --negative FILE…
+  std::string output;                           // -o, --output FILE
+  std::string field = "text";                   // --field NAME
+  int64_t epochs = 5;                           // --epochs N
+  int64_t seed = 0;                             // --seed N
+  int64_t max_bytes = int64_t{1} << 30;         // --max-bytes N, of text
+  bool json = false;                            // --json
+};
+int run_data_train_classifier(const TrainClassifierCommand& command, std::ostream& out);
+
+struct DiffCommand {
+  std::string a, b;       // PREFIX each
+  std::string tokenizer;  // --tokenizer PATH: shows text
+  int64_t samples = 3;    // --samples N: of each side's own documents
+  bool json = false;      // --json
+};
+/// Status 3 when they differ.
+int run_data_diff(const DiffCommand& command, std::ostream& out);
+
 struct ExportTokenizerCommand {
   std::string tokenizer;  // PATH
   std::string output;     // -o, --output FOLDER

@@ -28,6 +28,51 @@ struct DataCommands : ::testing::Test {
   }
 };
 
+TEST_F(DataCommands, diff_says_which_documents_two_datasets_share) {
+  const auto write = [&](const std::string& name, const std::vector<std::vector<int32_t>>& documents) {
+    IndexedDatasetWriter writer(folder / name, TokenType::int32);
+    for (const auto& document : documents) writer.add_document(document);
+    writer.finish();
+    return (folder / name).string();
+  };
+  const auto a = write("a", {{1, 2}, {3}, {4, 5, 6}, {3}}), b = write("b", {{3}, {1, 2}, {7}, {4, 5, 6}}),
+             c = write("c", {{1, 2}, {3}, {4, 5, 6}, {3}});
+  EXPECT_EQ(run_data_diff({.a = a, .b = b, .json = true}, out), 3);
+  auto said = json();
+  EXPECT_EQ(said["common"], 3);
+  EXPECT_EQ(said["same_place"], 0);
+  EXPECT_EQ(said["a"]["alone"], 1);
+  EXPECT_EQ(said["a"]["examples"][0]["document"], 3) << "of two equal ones the first is in common";
+  EXPECT_EQ(said["b"]["examples"][0]["beginning"], "7");
+  out.str("");
+  EXPECT_EQ(run_data_diff({.a = a, .b = c}, out), 0);
+  EXPECT_THAT(out.str(), ::testing::HasSubstr("4 documents in common, 4 of them at the same place"));
+  out.str("");
+  EXPECT_EQ(run_data_diff({.a = write("d", {{1}, {2}, {1}}), .b = write("e", {{9}, {2}, {1}}), .json = true}, out), 3);
+  EXPECT_EQ(json()["same_place"], 2);
+  EXPECT_EQ(json()["a"]["examples"][0]["document"], 0);
+  expect_error<UsageError>([&] { run_data_diff({.a = a}, out); }, {"two"});
+}
+
+TEST_F(DataCommands, a_classifier_is_trained_on_files) {
+  TrainClassifierCommand command;
+  std::string good, bad;
+  for (int i = 0; i < 100; ++i)
+    good += R"({"text": "proof of a theorem )" + std::to_string(i) + "\"}\n",
+        bad += R"({"text": "free offer )" + std::to_string(i) + "\"}\n";
+  command.positive = {folder.write("good.jsonl", good)};
+  command.negative = {folder.write("bad.jsonl", bad)};
+  command.output = folder / "c";
+  command.json = true;
+  EXPECT_EQ(run_data_train_classifier(command, out), 0);
+  EXPECT_EQ(json()["auc"], 1);
+  EXPECT_TRUE(fs::exists(folder / "c"));
+  command.max_bytes = 100;
+  expect_error<base::DataError>([&] { run_data_train_classifier(command, out); }, {"--max-bytes"});
+  command.negative = {};
+  expect_error<UsageError>([&] { run_data_train_classifier(command, out); }, {"--negative"});
+}
+
 TEST_F(DataCommands, tokenize_writes_a_dataset_that_inspect_describes) {
   const std::string prefix = tokens();
   const auto made = json();

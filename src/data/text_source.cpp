@@ -54,7 +54,7 @@ std::unique_ptr<TextSource> open_text_source(const base::fs::path& path, const s
   std::string head(4096, '\0');
   head.resize(bytes->read(head.data(), head.size()));
   if (head.starts_with("PAR1")) {
-    if (name.starts_with("s3://")) throw DataError("{}: Parquet files are read from disks alone: copy it first", name);
+    if (name.find("://") != std::string::npos) throw DataError("{}: Parquet files are read from disks alone: copy it first", name);
     if (bytes->is_packed()) throw DataError("{}: it is a Parquet file that is compressed once more: unpack it first", name);
     if (!base::fs::is_regular_file(path)) throw DataError("{}: a Parquet file is not read from a pipe: name the file itself", name);
     return open_parquet(path, field);

@@ -1,10 +1,12 @@
 """Texts in a bucket of moto's server, cleaned by a recipe, tokenised and trained on. Needs $INGOT_BINARY; runs with the Python of .deps/venv."""
 import bz2
 import gzip
+import http.server
 import json
 import os
 import random
 import sys
+import threading
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -119,7 +121,44 @@ def what_a_store_fails_at_is_tried_again_and_nothing_is_lost(w):
         assert not (w.path / "none").exists()
 
 
-TESTS = [a_recipe_takes_dirty_texts_from_a_bucket_to_batches, what_a_store_fails_at_is_tried_again_and_nothing_is_lost]
+class Ranges(http.server.BaseHTTPRequestHandler):
+    """A file behind ranges, whose first answers fail."""
+    content, faults = b"", []
+
+    def do_GET(self):
+        if self.path == "/moved":
+            self.send_response(302)
+            self.send_header("Location", "/text.jsonl.gz")
+            self.end_headers()
+        elif self.faults:
+            self.send_response(self.faults.pop())
+            self.end_headers()
+        else:
+            first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+            body = self.content[first:last + 1]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{first + len(body) - 1}/{len(self.content)}")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def texts_of_a_web_server_are_read(w):
+    Ranges.content = gzip.compress(b"".join(json.dumps({"text": f"document {number}"}).encode() + b"\n" for number in range(5000)))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        (w.path / "recipe.toml").write_text(f'folder = "out"\n[[sources]]\nfiles = ["{url}/moved"]\nformat = "jsonl"\n')
+        Ranges.faults = [503, 500]
+        report = json.loads(ingot("data", "process", w.path / "recipe.toml", "--json", env=os.environ | {"NO_PROXY": "*"})[0])
+        assert report["sources"][0]["kept_documents"] == 5000 and not Ranges.faults, report
+        server.shutdown()
+
+
+TESTS = [texts_of_a_web_server_are_read, a_recipe_takes_dirty_texts_from_a_bucket_to_batches, what_a_store_fails_at_is_tried_again_and_nothing_is_lost]
 
 if __name__ == "__main__":
     run_chosen(TESTS)

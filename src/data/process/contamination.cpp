@@ -44,18 +44,17 @@ class Contamination : public Filter {
 
   bool apply(Document& document, Tally& tally) const override {
     const auto words = word_hashes(document.text);
-    int64_t hits = 0, runs = 0;
+    std::vector<bool> is_inside(words.size());  // of such a run
+    int64_t inside = 0;
     uint32_t file = 0;
     for (const auto& [length, known] : by_length_)
-      for (size_t i = 0; i + length <= words.size(); ++i) {
-        runs += length == words_;
+      for (size_t i = 0; i + length <= words.size() && (inside == 0 || overlap_ > 0); ++i) {
         const auto found = known.find(run_hash(words, i, length));
         if (found == known.end()) continue;
-        if (hits++ == 0) file = found->second;
-        if (overlap_ == 0) break;
+        if (inside == 0) file = found->second;
+        for (size_t k = i; k < i + length; ++k) inside += !is_inside[k], is_inside[k] = true;
       }
-    const double share = static_cast<double>(hits) / static_cast<double>(std::max<int64_t>(1, runs));
-    if (hits == 0 || share < overlap_) return true;
+    if (inside == 0 || static_cast<double>(inside) < overlap_ * static_cast<double>(words.size())) return true;
     tally.remove(document, "text of " + files_[file]);
     return false;
   }
@@ -74,7 +73,8 @@ class Contamination : public Filter {
           if (part.ends_document) texts.push_back(std::exchange(open, ""));
           continue;
         }
-        const auto line = nlohmann::json::parse(part.text, nullptr, false);
+        const bool is_deep = is_nested_too_deeply(part.text);
+        const auto line = is_deep ? nlohmann::json() : nlohmann::json::parse(part.text, nullptr, false);
         if (!line.is_object()) throw base::DataError("{}: the line is no JSON object", block.where(part.line));
         for (const auto& field : base::split(fields, ','))
           if (const auto found = line.find(std::string(trimmed(field))); found != line.end()) add_strings(*found, texts);

@@ -1,11 +1,18 @@
 // Of equal documents, paragraphs or lines the first one stays.
 #include <xxhash.h>
 
+#include <algorithm>
+
 #include "data/process/steps.h"
 #include "data/process/text_parts.h"
 
 namespace ingot::data::process {
 namespace {
+
+size_t characters_of(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
 
 class Duplicates : public Search {
  public:
@@ -25,7 +32,7 @@ class Duplicates : public Search {
     int32_t part = 0;
     for (const auto piece : parts_of_(document.text)) {
       const auto text = trimmed(piece);
-      if (!text.empty() && text.size() >= least_) add(text, part);
+      if (!text.empty() && characters_of(text) >= least_) add(text, part);
       ++part;
     }
   }
@@ -41,7 +48,7 @@ class Duplicates : public Search {
   }
 
   bool take_out(Document& document, std::span<const Removal> removals, Tally& tally) const override {
-    const auto remark = fmt::format("first in document {}", removals.front().kept.document + 1);
+    const auto remark = fmt::format("first in document {} of those that came to this step", removals.front().kept.document + 1);
     if (!parts_of_) {
       tally.remove(document, "duplicate", remark);
       return false;

@@ -1,7 +1,6 @@
 #include "data/process/measures.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -14,6 +13,7 @@
 #include "base/closest_name.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "data/process/text_parts.h"
 #include "data/utf8.h"
 
 namespace ingot::data::process {
@@ -23,12 +23,6 @@ using Views = std::vector<std::string_view>;
 namespace {
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
-  return text;
-}
 
 Views words_of(std::string_view text) {
   Views words;
@@ -80,13 +74,6 @@ bool begins_with_bullet(std::string_view line) {
   for (const std::string_view bullet : {"\u2022", "\u2023", "\u25cf", "\u25e6", "\u2043", "\u2013", "-", "*"})
     if (line.starts_with(bullet)) return true;
   return false;
-}
-
-// Letters of any script: beyond ASCII all but what is known to be no letter.
-bool is_letter(char32_t c) {
-  if (c < 0x80) return std::isalpha(static_cast<int>(c)) != 0;
-  return c >= 0xAA && !(c >= 0x2000 && c <= 0x2BFF) && !(c >= 0x3000 && c <= 0x303F) && !(c >= 0xFE00 && c <= 0xFE0F) && c != 0xFFFD &&
-         !(c >= 0x1F000 && c <= 0x1FFFF) && c != 0xD7 && c != 0xF7 && c != 0xAB && c != 0xBB && c != 0xBF;
 }
 
 template <class Visit>
@@ -353,7 +340,7 @@ const std::vector<RuleSet>& rule_sets() {
   return all;
 }
 
-std::vector<Rule> rules_of(const std::vector<std::string>& texts) {
+std::vector<Rule> rules_of(const std::vector<std::string>& texts, bool of_lines) {
   const auto measures = all_measures();
   std::vector<Rule> rules;
   const auto add = [&](const std::string& text) {
@@ -390,9 +377,14 @@ std::vector<Rule> rules_of(const std::vector<std::string>& texts) {
   };
   for (const auto& text : texts) {
     const auto set = std::find_if(rule_sets().begin(), rule_sets().end(), [&](const RuleSet& s) { return text == s.name; });
-    if (set == rule_sets().end()) add(text);
-    else
-      for (const auto* rule : set->rules) add(rule);
+    if (set == rule_sets().end()) {
+      add(text);
+      continue;
+    }
+    if (set->is_of_lines != of_lines)
+      throw base::ConfigError("{} is a set of rules of {}: it belongs to a step of kind \"{}\"", set->name,
+                              set->is_of_lines ? "lines" : "documents", set->is_of_lines ? "lines" : "rules");
+    for (const auto* rule : set->rules) add(rule);
   }
   return rules;
 }

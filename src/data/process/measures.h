@@ -47,7 +47,8 @@ struct RuleSet {
 };
 const std::vector<RuleSet>& rule_sets();
 
-/// "words >= 50", or the name of a set. Throws ConfigError naming what is wrong, and the nearest measure.
-std::vector<Rule> rules_of(const std::vector<std::string>& texts);
+/// "words >= 50", or the name of a set, which must be one of lines or of documents. Throws ConfigError naming what is wrong, and the
+/// nearest measure.
+std::vector<Rule> rules_of(const std::vector<std::string>& texts, bool of_lines = false);
 
 }  // namespace ingot::data::process

@@ -86,7 +86,8 @@ class NearDuplicates : public Search {
   }
 
   bool take_out(Document& document, std::span<const Removal> removals, Tally& tally) const override {
-    tally.remove(document, "near duplicate", fmt::format("as document {}", removals.front().kept.document + 1));
+    tally.remove(document, "near duplicate",
+                 fmt::format("as document {} of those that came to this step", removals.front().kept.document + 1));
     return false;
   }
 

@@ -64,15 +64,24 @@ struct Form {
   bool (*is_one)(std::string_view);  // null: the pattern is all
 };
 constexpr Form kForms[] = {
-    {"email", R"((?<![A-Za-z0-9._%+-])[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![A-Za-z0-9-]))",
+    {"email",
+     R"((?<![A-Za-z0-9._%+-])[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![A-Za-z0-9-]|[.A-Za-z0-9-]{0,64}:[A-Za-z0-9]))",
      "<EMAIL>", nullptr},
     {"iban", R"((?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?![A-Za-z0-9]))", "<IBAN>", &is_iban},
     {"card", R"((?<![0-9.-])[0-9](?:[ -]?[0-9]){12,18}(?![0-9]))", "<CARD>", &is_card_number},
     {"ip", R"((?<![0-9.])[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?!\.?[0-9]))", "<IP>", &is_public_address},
     {"phone",
-     R"((?<![0-9A-Za-z])(?:\+[0-9]{1,3}[ .-]?(?:\(?[0-9]{1,4}\)?[ .-]?){1,5}[0-9]{2,4}|\([0-9]{3}\) ?[0-9]{3}[ .-][0-9]{4}|[0-9]{3}-[0-9]{3}-[0-9]{4})(?![0-9]))",
+     R"((?<![0-9A-Za-z])(?:\+[0-9]{1,3}[ .-]?(?:\(?[0-9]{1,4}\)?[ .-]?){1,5}[0-9]{2,4}|(?:1[ .-])?(?:\([0-9]{3}\) ?|[0-9]{3}-)[0-9]{3}[ .-][0-9]{4})(?![0-9]))",
      "<PHONE>", &is_phone_number},
 };
+
+// Of what a pattern has found the longest beginning that is one: what follows a number may look like more of it. 0: none.
+size_t length_of_one(const Form& form, std::string_view found) {
+  if (!form.is_one || form.is_one(found)) return found.size();
+  for (size_t end = found.size() - 1; end > 0; --end)
+    if ((found[end] == ' ' || found[end] == '-') && form.is_one(found.substr(0, end))) return end;
+  return 0;
+}
 
 class PersonalData : public Filter {
  public:
@@ -88,26 +97,37 @@ class PersonalData : public Filter {
   }
 
   bool apply(Document& document, Tally& tally) const override {
-    for (const auto& [form, regex] : forms_) {
-      std::string masked;
-      size_t from = 0;
-      int64_t times = 0;
-      for (const auto& match : regex.find_all(document.text)) {
-        const std::string_view found(document.text.data() + match.begin, match.end - match.begin);
-        if (form->is_one && !form->is_one(found)) continue;
-        masked.append(document.text, from, match.begin - from).append(form->mask);
-        from = match.end;
-        ++times;
-      }
-      if (times == 0) continue;
-      masked.append(document.text, from);
-      document.text = std::move(masked);
-      tally.count(std::string("masked: ") + form->name, times);
-    }
+    mask(document.text, tally);
+    mask_all(document.members, tally);
     return true;
   }
 
  private:
+  void mask(std::string& text, Tally& tally) const {
+    for (const auto& [form, regex] : forms_) {
+      std::string masked;
+      size_t from = 0;
+      int64_t times = 0;
+      for (const auto& match : regex.find_all(text)) {
+        const size_t length = length_of_one(*form, std::string_view(text).substr(match.begin, match.end - match.begin));
+        if (length == 0) continue;
+        masked.append(text, from, match.begin - from).append(form->mask);
+        from = match.begin + length;
+        ++times;
+      }
+      if (times == 0) continue;
+      masked.append(text, from);
+      text = std::move(masked);
+      tally.count(std::string("masked: ") + form->name, times);
+    }
+  }
+  // Of the other members of its line every text.
+  void mask_all(nlohmann::ordered_json& value, Tally& tally) const {
+    if (value.is_string()) return mask(value.get_ref<std::string&>(), tally);
+    if (value.is_structured())
+      for (auto& inner : value) mask_all(inner, tally);
+  }
+
   std::vector<std::pair<const Form*, Regex>> forms_;
 };
 

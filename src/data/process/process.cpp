@@ -1,10 +1,13 @@
 #include "data/process/process.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <optional>
 #include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "data/ordered_pipeline.h"
 #include "data/process/spool.h"
@@ -17,8 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kLevel = 3;  // of zstd, of what is written in the end
-constexpr int64_t kLongestDocument = int64_t{256} << 20;
+constexpr int kLevel = 3;                                // of zstd, of what is written in the end
+constexpr int64_t kLongestDocument = int64_t{64} << 20;  // a few for each thread are held at a time
 
 // What one worker gets, and what it makes of it.
 struct Work {
@@ -34,6 +37,7 @@ struct Done {
   int64_t documents = 0, text_bytes = 0;
   std::vector<Record> keys;  // documents counted from the block's first one
   ParsedBlock read;          // without its parts
+  std::string first_bad_line;
   int64_t read_bytes = 0, empty_documents = 0;
 };
 
@@ -63,7 +67,8 @@ std::vector<Pass> passes_of(const std::vector<Step>& steps) {
 class WorkFolder {
  public:
   explicit WorkFolder(base::fs::path path) : path_(std::move(path)) {
-    base::fs::remove_all(path_);  // of a process that was killed; the lock says that none is at work
+    // Of a process that was killed; the lock says that none is at work.
+    if (base::fs::remove_all(path_) > 0) base::log_info("{} was left by a run that did not end; this one begins anew", path_.string());
     base::make_directories(path_);
   }
   ~WorkFolder() {
@@ -123,19 +128,18 @@ class SourceBlocks {
   int64_t total_bytes_ = 0;
 };
 
-constexpr int kDeepest = 200;  // nested values of a line: writing them takes stack
+constexpr int64_t kMostMembers = 10'000;  // of a line: finding one among many takes long
 
-bool is_nested_too_deeply(std::string_view line) {
-  int depth = 0, deepest = 0;
-  bool inside = false;
-  for (size_t i = 0; i < line.size(); ++i) {
-    const char c = line[i];
-    if (inside && c == '\\') ++i;
-    else if (c == '"') inside = !inside;
-    else if (!inside && (c == '{' || c == '[')) deepest = std::max(deepest, ++depth);
-    else if (!inside && (c == '}' || c == ']')) --depth;
+int64_t colons_of(std::string_view line) { return std::count(line.begin(), line.end(), ':'); }
+
+std::string what_is_wrong_with(const std::string& line) {
+  try {
+    Json unused = Json::parse(line);
+  } catch (const Json::exception& error) {
+    const std::string_view what = error.what();
+    return "the line is no JSON: " + std::string(what.substr(std::min(what.find("] ") + 2, what.size())));
   }
-  return deepest > kDeepest;
+  return "the line is no JSON";
 }
 
 // Documents of a block of a source. Lines of JSON keep what else they have.
@@ -147,18 +151,21 @@ std::vector<Document> documents_of(const Work& work, const TextOptions& options,
     if (!work.text.jsonl) {
       document.text = std::move(part.text);
     } else {
-      const bool is_deep = is_nested_too_deeply(part.text);
-      auto line = is_deep ? Json() : Json::parse(part.text, nullptr, false);
+      const auto unusable = is_nested_too_deeply(part.text)             ? std::string("it is nested deeper than 200 values")
+                            : colons_of(part.text) > kMostMembers * 100 ? fmt::format("it has more than {} members", kMostMembers)
+                                                                        : std::string();
+      auto line = unusable.empty() ? Json::parse(part.text, nullptr, false) : Json();
       const auto found = line.is_object() ? line.find(options.field) : line.end();
-      if (!line.is_object() || found == line.end() || !found->is_string()) {
-        const auto reason = fmt::format("{}: {}", work.text.where(part.line),
-                                        is_deep               ? "it is nested deeper than 200 values"
-                                        : line.is_discarded() ? "the line is no JSON"
-                                        : !line.is_object()   ? "the line is no JSON object"
-                                        : found == line.end() ? "it has no \"" + options.field + "\""
-                                                              : "\"" + options.field + "\" is no text");
+      if (!line.is_object() || found == line.end() || !found->is_string() || line.size() > kMostMembers) {
+        const auto what = !unusable.empty()            ? unusable
+                          : line.is_discarded()        ? what_is_wrong_with(part.text)
+                          : !line.is_object()          ? "the line is no JSON object"
+                          : line.size() > kMostMembers ? fmt::format("it has more than {} members", kMostMembers)
+                          : found == line.end()        ? "it has no \"" + options.field + "\""
+                                                       : "\"" + options.field + "\" is no text";
+        const auto reason = work.text.where(part.line) + ": " + what;
         if (!options.skip_bad) throw base::DataError("{}; mend it, name another field, or set skip_bad = true", reason);
-        if (done.read.first_problem.empty()) done.read.first_problem = reason;
+        if (done.first_bad_line.empty()) done.first_bad_line = reason;
         ++done.read.bad_lines;
         continue;
       }
@@ -178,11 +185,16 @@ std::string json_lines(const std::vector<Document>& documents) {
   for (const auto& document : documents) {
     Json line = {{"text", document.text}};
     if (document.members.is_object())
-      for (const auto& [name, value] : document.members.items())
-        if (name != "text") line[name] = value;
+      for (const auto& [name, value] : document.members.items()) line[name == "text" ? "text_besides" : name] = value;
     lines += line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   }
   return lines;
+}
+
+std::string most_frequent(const Tally& tally) {
+  const auto most = std::max_element(tally.removed.begin(), tally.removed.end(),
+                                     [](const auto& a, const auto& b) { return a.second.documents < b.second.documents; });
+  return most == tally.removed.end() ? "" : most->first;
 }
 
 class Run {
@@ -200,13 +212,18 @@ class Run {
   ProcessResult run() {
     SourceBlocks sources(recipe_);  // looks at every file first
     const base::fs::path folder = recipe_.folder;
-    if (base::fs::exists(folder / kReport))
-      throw base::UsageError("{} is there already: name another folder, or remove it", (folder / kReport).string());
     base::make_directories(folder);
     const auto lock = base::FileLock::try_take(folder / ".lock");
     if (!lock) throw base::UsageError("another process writes into {}", folder.string());
+    for (const auto& entry : base::fs::directory_iterator(folder))
+      if (const auto name = entry.path().filename().string();
+          name == kReport || (name.starts_with("part-") && name.ends_with(".jsonl.zst")))
+        throw base::UsageError("{} is there already: name another folder, or empty this one", entry.path().string());
+    // A work folder that several share has one of its own for each that is written into.
+    const auto whole = base::fs::absolute(folder).string();
+    const auto own = fmt::format("ingot-work-{:016x}", XXH3_64bits(whole.data(), whole.size()));
     WorkFolder written(folder / ".unfinished"),
-        work(recipe_.work_folder.empty() ? folder / ".work" : base::fs::path(recipe_.work_folder) / "ingot-work");
+        work(recipe_.work_folder.empty() ? folder / ".work" : base::fs::path(recipe_.work_folder) / own);
     written_ = &written, work_ = &work;
 
     const auto passes = passes_of(steps_);
@@ -246,7 +263,7 @@ class Run {
     };
     const auto do_work = [&](Work work) { return worked(work, pass, is_first, is_last, sources); };
 
-    RecordSorter keys(work_->path(), "keys", recipe_.memory_mib << 20);
+    RecordSorter keys(work_->path(), fmt::format("keys-{}", number), recipe_.memory_mib << 20);
     std::optional<SpoolWriter> kept;
     if (!is_last) kept.emplace(spool_of(number));
     const auto total = is_first ? sources.total_bytes() : spool->bytes();
@@ -257,7 +274,8 @@ class Run {
       result_.empty_documents += done.empty_documents;
       result_.bad_lines += done.read.bad_lines;
       result_.invalid_utf8 += done.read.invalid_utf8;
-      if (result_.first_problem.empty()) result_.first_problem = done.read.first_problem;
+      if (result_.first_invalid_utf8.empty() && done.read.invalid_utf8 > 0) result_.first_invalid_utf8 = done.read.first_problem;
+      if (result_.first_bad_line.empty()) result_.first_bad_line = done.first_bad_line;
       for (auto& key : done.keys) {
         key.place.document += documents;
         keys.add(key);
@@ -271,13 +289,15 @@ class Run {
       if (options_.progress) options_.progress(title, std::min(read_bytes, total), total);
     };
     run_ordered<Work, Done>(threads_, static_cast<size_t>(2 * threads_ + 2), produce, do_work, consume);
+    const int64_t spool_bytes = spool ? spool->bytes() : 0;
     spool.reset();
     if (!is_first) base::fs::remove(spool_of(number - 1));
     if (is_last) return nullptr;
     kept->close();
-    result_.work_bytes = std::max<int64_t>(result_.work_bytes, kept->bytes() + keys.count() * static_cast<int64_t>(sizeof(Record)));
-    auto found = std::make_unique<RemovalSorter>(work_->path(), "removals", (recipe_.memory_mib << 20) / 4);
+    auto found = std::make_unique<RemovalSorter>(work_->path(), fmt::format("removals-{}", number), (recipe_.memory_mib << 20) / 4);
     pass.search->find(keys, [&](const Removal& removal) { found->add(removal); });
+    const auto on_disk = spool_bytes + kept->bytes() + keys.file_bytes() + (removals ? removals->file_bytes() : 0) + found->file_bytes();
+    result_.work_bytes = std::max(result_.work_bytes, on_disk);
     return found;
   }
 
@@ -354,7 +374,14 @@ class Run {
   }
 
   void publish(const base::fs::path& folder) {
-    if (result_.files.empty()) throw base::DataError("no document is left: nothing was written");
+    if (result_.files.empty()) {
+      const auto last = std::find_if(result_.steps.begin(), result_.steps.end(),
+                                     [](const auto& step) { return step.tally.documents > 0 && step.tally.kept_documents == 0; });
+      throw base::DataError("no document is left, and nothing was written{}",
+                            last == result_.steps.end() ? ""
+                                                        : fmt::format(": {} removed the last {}, most of them because \"{}\"", last->name,
+                                                                      last->tally.documents, most_frequent(last->tally)));
+    }
     part_->sync(), part_->close();
     for (const auto& file : result_.files) base::fs::rename(*written_ / file, folder / file);
     base::write_file_atomically(folder / "report.md", to_markdown(result_));
@@ -406,16 +433,23 @@ Json to_json(const ProcessResult& result) {
           {"empty_documents", result.empty_documents},
           {"bad_lines", result.bad_lines},
           {"invalid_utf8", result.invalid_utf8},
-          {"first_problem", result.first_problem},
+          {"first_bad_line", result.first_bad_line},
+          {"first_invalid_utf8", result.first_invalid_utf8},
           {"work_bytes", result.work_bytes}};
 }
 
 std::string to_markdown(const ProcessResult& result) {
-  std::string text = "| source | documents | bytes | documents left | bytes left | |\n|---|---|---|---|---|---|\n";
+  std::string text = "| source | documents | bytes | documents left | bytes left | share of the bytes |\n|---|---|---|---|---|---|\n";
   for (const auto& s : result.sources)
     text += fmt::format("| {} | {} | {} | {} | {} | {} |\n", s.name, s.documents, s.bytes, s.kept_documents, s.kept_bytes,
                         share_of(s.kept_bytes, s.bytes));
-  text += "\n| step | documents | documents removed | bytes removed | |\n|---|---|---|---|---|\n";
+  const std::pair<std::string, int64_t> lost[] = {
+      {"documents without text", result.empty_documents},
+      {"malformed lines, the first at " + result.first_bad_line, result.bad_lines},
+      {"sequences that are not UTF-8, which became U+FFFD, the first at " + result.first_invalid_utf8, result.invalid_utf8}};
+  for (const auto& [what, times] : lost)
+    if (times > 0) text += fmt::format("\nLeft out or replaced: {} {}.\n", times, what);
+  text += "\n| step | documents | documents removed | bytes removed | share of the bytes |\n|---|---|---|---|---|\n";
   for (const auto& s : result.steps)
     text += fmt::format("| {} | {} | {} | {} | {} |\n", s.name, s.tally.documents, s.tally.documents - s.tally.kept_documents,
                         s.tally.bytes - s.tally.kept_bytes, share_of(s.tally.bytes - s.tally.kept_bytes, s.tally.bytes));

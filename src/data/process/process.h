@@ -31,12 +31,12 @@ struct ProcessResult {
   std::vector<OfStep> steps;
   std::vector<std::string> files;  // written, inside of the folder
   int64_t empty_documents = 0, bad_lines = 0, invalid_utf8 = 0;
-  std::string first_problem;
-  int64_t work_bytes = 0;  // the most that lay in the work folder
+  std::string first_bad_line, first_invalid_utf8;  // "file:line: reason"
+  int64_t work_bytes = 0;                          // the most that lay in the work folder
 };
 
-/// Nothing appears in the recipe's folder unless all of it does: files "part-00000.jsonl.zst", "report.json" last. Throws UsageError where
-/// there is a report already, DataError and FileError.
+/// Nothing appears in the recipe's folder before all is done: files "part-00000.jsonl.zst", "report.json" last. Throws UsageError where
+/// there are some already, DataError and FileError.
 ProcessResult process(const Recipe& recipe, const ProcessOptions& options);
 
 /// Of the report.

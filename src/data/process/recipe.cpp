@@ -34,6 +34,8 @@ static void declare_step(base::SettingsTable& table, StepConfig& c) {
             "contamination: share of a document's runs from which on it goes; 0 = one run is enough");
   table.add("languages", c.languages, "language: codes as \"en\" of those that stay");
   table.add("share", c.share, base::NumberRange{0, 1}, "language: least share of the text that must be in it");
+  table.add("model", c.model, "classifier: a file of 'ingot data train-classifier'");
+  table.add("threshold", c.threshold, base::NumberRange{0, 1}, "classifier: least score of what stays");
   table.add("mask", c.mask, "personal_data: of email, ip, phone, card, iban; empty = all");
 }
 
@@ -47,13 +49,14 @@ void declare_settings(base::SettingsTable& table, Recipe& recipe) {
   table.add_list("steps", recipe.steps, &declare_step, "what is done to them, one behind another");
 }
 
-Recipe load_recipe(const base::fs::path& path) {
+Recipe load_recipe(const base::fs::path& path, const std::string& folder) {
   Recipe recipe;
   base::SettingsTable table;
   declare_settings(table, recipe);
   const auto name = path.string();
   table.load_toml(base::read_file(path), name);
   if (recipe.sources.empty()) throw base::ConfigError("{}: it names no [[sources]] with files", name);
+  if (!folder.empty()) recipe.folder = base::fs::absolute(folder).string();
   if (recipe.folder.empty()) throw base::ConfigError("{}: folder is missing: where to write", name);
   const auto beside = path.parent_path();
   for (auto* folder : {&recipe.folder, &recipe.work_folder})
@@ -74,6 +77,7 @@ Recipe load_recipe(const base::fs::path& path) {
     if (step.kind.empty()) throw base::ConfigError("{}: step {} has no kind: {}", name, i + 1, base::join(step_kinds(), ", "));
     if (step.name.empty()) step.name = step.kind;
     for (int again = 2; !names.insert(step.name).second; ++again) step.name = fmt::format("{} {}", step.kind, again);
+    if (!step.model.empty()) step.model = (beside / step.model).string();
     if (!step.files.empty()) {
       auto files = files_of(step.files, beside);
       step.files.clear();
@@ -83,11 +87,23 @@ Recipe load_recipe(const base::fs::path& path) {
   return recipe;
 }
 
+// A folder's name, of which no character stands for others.
+static base::fs::path as_pattern(const std::string& folder) {
+  std::string escaped;
+  for (const char c : folder) {
+    if (std::string_view("*?[]{}\\").find(c) != std::string_view::npos) escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
 std::vector<base::fs::path> files_of(const std::vector<std::string>& patterns, const base::fs::path& beside) {
   std::vector<base::fs::path> files;
   for (const auto& pattern : patterns) {
     const bool is_url = pattern.find("://") != std::string::npos;
-    const auto found = files_like(is_url ? pattern : (beside / pattern).string());
+    const auto found = base::fs::exists(beside / pattern) && !is_url
+                           ? std::vector{beside / pattern}
+                           : files_like(is_url ? pattern : (as_pattern(beside.string()) / pattern).string());
     files.insert(files.end(), found.begin(), found.end());
   }
   return files;

@@ -30,6 +30,8 @@ struct StepConfig {
   std::vector<std::string> mask;       // personal_data
   std::vector<std::string> languages;  // language
   double share = 0.5;                  // language
+  std::string model;                   // classifier
+  double threshold = 0.5;              // classifier
 };
 
 struct Recipe {
@@ -44,8 +46,8 @@ struct Recipe {
 
 void declare_settings(base::SettingsTable& table, Recipe& recipe);
 
-/// Throws ConfigError and FileError.
-Recipe load_recipe(const base::fs::path& path);
+/// `folder`: to write into, in place of the recipe's. Throws ConfigError and FileError.
+Recipe load_recipe(const base::fs::path& path, const std::string& folder = "");
 
 /// The files of a source in the order of their names, each pattern's behind those of the one before. `beside`: the recipe's folder. Throws
 /// FileError for a pattern that nothing fits.

@@ -44,41 +44,15 @@ struct Removal {
 
 template <class Item>
 class Sorter {
- public:
-  /// Keeps at most about `memory_bytes` in memory. Files are named `name`.0, .1, … in the folder, and go with the sorter.
-  Sorter(base::fs::path folder, std::string name, int64_t memory_bytes)
-      : folder_(std::move(folder)),
-        name_(std::move(name)),
-        most_(static_cast<size_t>(std::max<int64_t>(1024, memory_bytes / static_cast<int64_t>(sizeof(Item))))) {}
-  Sorter(const Sorter&) = delete;
-  ~Sorter() {
-    std::error_code ignored;
-    for (size_t i = 0; i < runs_; ++i) base::fs::remove(path_of(i), ignored);
-  }
-
-  void add(const Item& item) {
-    if (items_.size() == most_) spill();
-    items_.push_back(item);
-    ++count_;
-  }
-  int64_t count() const { return count_; }
-
-  /// Hands out all of them in order, once; none can be added then.
-  class Reader {
+  // Runs in files, put together.
+  class Merge {
    public:
-    explicit Reader(Sorter& sorter) : sorter_(sorter) {
-      std::sort(sorter.items_.begin(), sorter.items_.end());
-      for (size_t i = 0; i < sorter.runs_; ++i)
-        runs_.emplace_back(sorter.path_of(i), std::max<size_t>(64, sorter.most_ / (sorter.runs_ + 1) / 2));
+    Merge(const std::vector<base::fs::path>& files, size_t items_in_memory) {
+      for (const auto& file : files) runs_.emplace_back(file, std::max<size_t>(64, items_in_memory / (files.size() + 1) / 2));
       for (size_t i = 0; i < runs_.size(); ++i) push(i);
     }
     bool next(Item& item) {
-      const bool has_own = at_ < sorter_.items_.size();
-      if (heads_.empty() || (has_own && sorter_.items_[at_] < heads_.top().item)) {
-        if (!has_own) return false;
-        item = sorter_.items_[at_++];
-        return true;
-      }
+      if (heads_.empty()) return false;
       item = heads_.top().item;
       const size_t run = heads_.top().run;
       heads_.pop();
@@ -93,7 +67,9 @@ class Sorter {
       bool operator<(const Head& other) const { return other.item < item; }  // the smallest on top
     };
     struct Run {
-      Run(const base::fs::path& from, size_t at_once) : path(from), file(from, std::ios::binary), buffer(at_once) {}
+      Run(const base::fs::path& from, size_t at_once) : path(from), file(from, std::ios::binary), buffer(at_once) {
+        if (!file.is_open()) throw base::FileError("cannot open {}: {}", path.string(), std::strerror(errno));
+      }
       base::fs::path path;
       std::ifstream file;
       std::vector<Item> buffer;
@@ -101,8 +77,9 @@ class Sorter {
       bool next(Item& item) {
         if (at == size) {
           file.read(reinterpret_cast<char*>(buffer.data()), static_cast<std::streamsize>(buffer.size() * sizeof(Item)));
-          if (file.bad()) throw base::FileError("cannot read {}: {}", path.string(), std::strerror(errno));
-          at = 0, size = static_cast<size_t>(file.gcount()) / sizeof(Item);
+          const auto bytes = static_cast<size_t>(file.gcount());
+          if (file.bad() || bytes % sizeof(Item) != 0) throw base::FileError("cannot read {}: it ends too early", path.string());
+          at = 0, size = bytes / sizeof(Item);
           if (size == 0) return false;
         }
         item = buffer[at++];
@@ -110,29 +87,97 @@ class Sorter {
       }
     };
     void push(size_t run) {
-      Item item;
+      Item item{};
       if (runs_[run].next(item)) heads_.push({item, run});
     }
-    Sorter& sorter_;
     std::vector<Run> runs_;
     std::priority_queue<Head> heads_;
+  };
+
+ public:
+  /// Keeps at most about `memory_bytes` in memory. Files are named `name`.0, .1, … in the folder, and go with the sorter.
+  Sorter(base::fs::path folder, std::string name, int64_t memory_bytes)
+      : folder_(std::move(folder)),
+        name_(std::move(name)),
+        most_(static_cast<size_t>(std::max<int64_t>(1024, memory_bytes / static_cast<int64_t>(sizeof(Item))))) {}
+  Sorter(const Sorter&) = delete;
+  ~Sorter() {
+    std::error_code ignored;
+    for (const auto& run : runs_) base::fs::remove(run, ignored);
+  }
+
+  void add(const Item& item) {
+    if (items_.size() == most_) spill();
+    items_.push_back(item);
+    ++count_;
+  }
+  int64_t count() const { return count_; }
+  /// The most that lay in files.
+  int64_t file_bytes() const { return file_bytes_; }
+
+  /// Hands out all of them in order, once; none can be added then.
+  class Reader {
+   public:
+    explicit Reader(Sorter& sorter) : sorter_(sorter), merge_(sorter.runs_, sorter.most_) {
+      std::sort(sorter.items_.begin(), sorter.items_.end());
+      has_head_ = merge_.next(head_);
+    }
+    bool next(Item& item) {
+      const bool has_own = at_ < sorter_.items_.size();
+      if (has_head_ && (!has_own || head_ < sorter_.items_[at_])) {
+        item = head_;
+        has_head_ = merge_.next(head_);
+        return true;
+      }
+      if (has_own) item = sorter_.items_[at_++];
+      return has_own;
+    }
+
+   private:
+    Sorter& sorter_;
+    Merge merge_;
+    Item head_{};
+    bool has_head_ = false;
     size_t at_ = 0;
   };
 
  private:
-  base::fs::path path_of(size_t run) const { return folder_ / (name_ + "." + std::to_string(run)); }
+  static constexpr size_t kMostRuns = 256;  // files that are open at the same time
+
+  base::fs::path new_run() { return runs_.emplace_back(folder_ / (name_ + "." + std::to_string(made_++))); }
   void spill() {
     std::sort(items_.begin(), items_.end());
-    base::OutputFile file(path_of(runs_++));
+    if (runs_.size() == kMostRuns) merge_runs();
+    base::OutputFile file(new_run());
     file.write(items_.data(), static_cast<int64_t>(items_.size() * sizeof(Item)));
     file.close();
     items_.clear();
+    file_bytes_ = std::max(file_bytes_, (count_ + 1) * static_cast<int64_t>(sizeof(Item)));
+  }
+  void merge_runs() {
+    auto before = std::exchange(runs_, {});
+    {
+      Merge merge(before, most_);
+      base::OutputFile file(new_run());
+      std::vector<Item> block;
+      for (Item item; merge.next(item);) {
+        block.push_back(item);
+        if (block.size() < 4096) continue;
+        file.write(block.data(), static_cast<int64_t>(block.size() * sizeof(Item)));
+        block.clear();
+      }
+      file.write(block.data(), static_cast<int64_t>(block.size() * sizeof(Item)));
+      file.close();
+    }
+    file_bytes_ = std::max(file_bytes_, 2 * count_ * static_cast<int64_t>(sizeof(Item)));
+    for (const auto& run : before) base::fs::remove(run);
   }
 
   base::fs::path folder_;
   std::string name_;
-  size_t most_, runs_ = 0;
-  int64_t count_ = 0;
+  size_t most_, made_ = 0;
+  std::vector<base::fs::path> runs_;
+  int64_t count_ = 0, file_bytes_ = 0;
   std::vector<Item> items_;
 };
 

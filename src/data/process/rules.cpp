@@ -26,7 +26,7 @@ class Rules : public Filter {
 
 class Lines : public Filter {
  public:
-  explicit Lines(const StepConfig& config) : rules_(rules_of(config.keep)) {}
+  explicit Lines(const StepConfig& config) : rules_(rules_of(config.keep, /*of_lines=*/true)) {}
   bool apply(Document& document, Tally& tally) const override {
     std::string kept;
     for (const auto line : lines_with_ends(document.text)) {

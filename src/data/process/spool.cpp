@@ -74,12 +74,14 @@ void SpoolWriter::add(const std::string& block, int64_t documents) {
 }
 
 SpoolReader::SpoolReader(const base::fs::path& path)
-    : path_(path), file_(path, std::ios::binary), bytes_(static_cast<int64_t>(base::fs::file_size(path))) {}
+    : path_(path), file_(path, std::ios::binary), bytes_(static_cast<int64_t>(base::fs::file_size(path))) {
+  if (!file_.is_open()) throw base::FileError("cannot open {}: {}", path_.string(), std::strerror(errno));
+}
 
 bool SpoolReader::next(std::string& block, int64_t& documents) {
   Head head;
   if (!file_.read(reinterpret_cast<char*>(&head), sizeof head)) {
-    if (file_.bad()) throw base::FileError("cannot read {}: {}", path_.string(), std::strerror(errno));
+    if (file_.bad() || file_.gcount() != 0) throw base::FileError("cannot read {}: it ends too early", path_.string());
     return false;
   }
   block.resize(static_cast<size_t>(head.block_bytes));

@@ -22,6 +22,7 @@ const std::vector<Kind>& kinds() {
       {"duplicates", {"of", "least_characters"}, nullptr, &make_duplicates},
       {"near_duplicates", {"words", "bands", "rows"}, nullptr, &make_near_duplicates},
       {"language", {"languages", "share"}, &make_language, nullptr},
+      {"classifier", {"model", "threshold"}, &make_classifier, nullptr},
       {"contamination", {"files", "field", "words", "overlap"}, &make_contamination, nullptr},
       {"personal_data", {"mask"}, &make_personal_data, nullptr},
   };
@@ -42,7 +43,9 @@ void refuse_others(const StepConfig& config, const Kind& kind) {
                                                   {"overlap", config.overlap != usual.overlap},
                                                   {"mask", config.mask != usual.mask},
                                                   {"languages", config.languages != usual.languages},
-                                                  {"share", config.share != usual.share}};
+                                                  {"share", config.share != usual.share},
+                                                  {"model", config.model != usual.model},
+                                                  {"threshold", config.threshold != usual.threshold}};
   for (const auto& [name, is_changed] : changed)
     if (is_changed && std::find(kind.settings.begin(), kind.settings.end(), name) == kind.settings.end())
       throw base::ConfigError("{}: {} is no setting of {}, which has {}", config.name, name, kind.name, base::join(kind.settings, ", "));

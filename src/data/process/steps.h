@@ -7,6 +7,7 @@ namespace ingot::data::process {
 
 std::unique_ptr<Filter> make_rules(const StepConfig& config);
 std::unique_ptr<Filter> make_lines(const StepConfig& config);
+std::unique_ptr<Filter> make_classifier(const StepConfig& config);
 std::unique_ptr<Filter> make_language(const StepConfig& config);
 std::unique_ptr<Filter> make_contamination(const StepConfig& config);
 std::unique_ptr<Filter> make_personal_data(const StepConfig& config);

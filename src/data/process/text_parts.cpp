@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "data/utf8.h"
+
 namespace ingot::data::process {
 namespace {
 
@@ -41,6 +43,27 @@ std::vector<std::string_view> paragraphs_with_ends(std::string_view text) {
   return paragraphs;
 }
 
+bool is_letter(char32_t c) {
+  if (c < 0x80) return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  return c >= 0xAA && !(c >= 0x2000 && c <= 0x2BFF) && !(c >= 0x3000 && c <= 0x303F) && !(c >= 0xFE00 && c <= 0xFE0F) &&
+         !(c >= 0xFF00 && c <= 0xFF0F) && c != 0xFFFD && !(c >= 0x1F000 && c <= 0x1FFFF) && c != 0xD7 && c != 0xF7 && c != 0xAB &&
+         c != 0xBB && c != 0xBF && c != 0xB7;
+}
+
+bool is_nested_too_deeply(std::string_view json) {
+  constexpr int kDeepest = 200;
+  int depth = 0, deepest = 0;
+  bool inside = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (inside && c == '\\') ++i;
+    else if (c == '"') inside = !inside;
+    else if (!inside && (c == '{' || c == '[')) deepest = std::max(deepest, ++depth);
+    else if (!inside && (c == '}' || c == ']')) --depth;
+  }
+  return deepest > kDeepest;
+}
+
 std::vector<uint64_t> word_hashes(std::string_view text) {
   std::vector<uint64_t> words;
   std::string word;
@@ -48,11 +71,20 @@ std::vector<uint64_t> word_hashes(std::string_view text) {
     if (!word.empty()) words.push_back(XXH3_64bits(word.data(), word.size()));
     word.clear();
   };
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (is_space(c)) end_word();
-    else if (byte >= 0x80 || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z')) word += c;
-    else if (c >= 'A' && c <= 'Z') word += static_cast<char>(c + 32);
+  for (size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    if (static_cast<unsigned char>(c) < 0x80) {
+      if (is_space(c)) end_word();
+      else if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z')) word += c;
+      else if (c >= 'A' && c <= 'Z') word += static_cast<char>(c + 32);
+      ++i;
+      continue;
+    }
+    const auto decoded = decode_utf8(text.substr(i));
+    const auto bytes = static_cast<size_t>(std::max(1, decoded.length));
+    if (is_unicode_space(decoded.value)) end_word();
+    else if (is_letter(decoded.value)) word.append(text.substr(i, bytes));
+    i += bytes;
   }
   end_word();
   return words;

@@ -15,6 +15,12 @@ std::string_view trimmed(std::string_view text);
 std::vector<std::string_view> lines_with_ends(std::string_view text);
 std::vector<std::string_view> paragraphs_with_ends(std::string_view text);
 
+/// Letters of any script: beyond ASCII all but punctuation, symbols, spaces and pictures.
+bool is_letter(char32_t c);
+
+/// Whether a line of JSON has values inside of more than 200 others, which writing them would take stack for.
+bool is_nested_too_deeply(std::string_view json);
+
 /// Hashes of the words of a text, for comparing runs of them: letters and digits alone, ASCII in lower case. A word without any is left
 /// out.
 std::vector<uint64_t> word_hashes(std::string_view text);
