@@ -151,7 +151,7 @@ def texts_of_a_web_server_are_read(w):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        (w.path / "recipe.toml").write_text(f'folder = "out"\n[[sources]]\nfiles = ["{url}/moved"]\nformat = "jsonl"\n')
+        (w.path / "recipe.toml").write_text(f'folder = "web"\n[[sources]]\nfiles = ["{url}/moved"]\nformat = "jsonl"\n')
         Ranges.faults = [503, 500]
         report = json.loads(ingot("data", "process", w.path / "recipe.toml", "--json", env=os.environ | {"NO_PROXY": "*"})[0])
         assert report["sources"][0]["kept_documents"] == 5000 and not Ranges.faults, report
