@@ -154,7 +154,7 @@ const mount = (box, data, chart, rows, labels, options) => {
   const area = () => chart.g.getArea();
   chart.g = new Dygraph(canvas, rows, {
     labels, legend: 'never', showLabelsOnHighlight: false, highlightCircleSize: 0, connectSeparatedPoints: true, valueRange: chart.home,
-    axisLabelFontSize: 11.5, interactionModel: interaction, drawCallback: () => follow(chart), rightGap: 24,
+    axisLabelFontSize: 11.5, interactionModel: interaction, drawCallback: () => follow(chart), rightGap: 31,
     underlayCallback: (ctx, part, g) => draw_marks(ctx, part, g, data.marks),
     ...options, ...paint(),
   });

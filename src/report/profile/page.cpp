@@ -310,8 +310,7 @@ std::string gemm_section(const std::vector<Measured>& machines) {
   return plots(gemm_plots(machines)) + (maps.empty() ? "" : std::string(kKey) + maps);
 }
 
-constexpr std::string_view kNotes =
-    "<h2>How to read the numbers</h2><div class=\"notes\">"
+constexpr std::string_view kNotesOfProfile =
     "<p>A GEMM [m, k] × [k, n] is 2 m n k FLOPs, as a linear layer calls it: forward, grad input, or grad weight, which adds to fp32. "
     "Its bytes are those of both operands and of the result, each "
     "moved once; a sum of fp32 is read and written. Attention is causal: 4 × heads × head size × visible pairs, backward twice that; its "
@@ -330,10 +329,11 @@ constexpr std::string_view kNotes =
     "<p>Share of triad: the bytes that a kernel’s operations read and write, over its time, over triad’s rate; above 100 % it works from "
     "caches. Where matmuls are inside, arithmetic keeps the share low. Profiles of older programs do not know the bytes.</p>"
     "<p>Within steps: what each kind of work took in training steps of a few small models, and what the other measurements give for it. "
-    "Predictions multiply by the ratio.</p>"
+    "Predictions multiply by the ratio.</p>";
+constexpr std::string_view kNotesOfCollectives =
     "<p>Bus bandwidth is bytes ÷ time × 2 (n − 1) / n for all_reduce, (n − 1) / n for reduce_scatter, all_gather and all_to_all, 1 for "
     "others. The fitted line has the least relative error; “off by” is "
-    "its median. Knee: the least size with 90 % of the best bandwidth. GB are 10^9 bytes, MiB 2^20.</p></div>\n";
+    "its median. Knee: the least size with 90 % of the best bandwidth. GB are 10^9 bytes, MiB 2^20.</p>";
 
 }  // namespace
 
@@ -356,9 +356,14 @@ std::string make_profile_page(const std::vector<Measured>& machines, std::string
   page += section("Collectives", plots(collective_plots(machines)) +
                                      for_each_machine(machines, [](const Measured& m) { return cards(460, collective_table(m.profile)); }));
   page += section("Storage", for_each_machine(machines, [](const Measured& m) { return storage_table(m.profile); }));
-  page += kNotes;
+  const bool has_profile = std::any_of(machines.begin(), machines.end(), [](const Measured& m) { return m.has_profile; });
+  page += "<h2>How to read the numbers</h2><div class=\"notes\">";
+  if (has_profile) page += kNotesOfProfile;
+  page += kNotesOfCollectives;
+  page += "</div>\n";
   const auto title = base::join(names, " and ");
-  return document(shortened((machines.size() == 2 ? "Machines compared: " : "Machine: ") + title, 160), written, page);
+  const std::string kind = machines.size() == 2 ? "Machines compared: " : has_profile ? "Machine: " : "Collectives: ";
+  return document(shortened(kind + title, 160), written, page);
 }
 
 }  // namespace ingot::report
